@@ -1,0 +1,103 @@
+/* fs.h - files that appear whole or not at all.
+ *
+ * Errors name the path, what was being done and, for a write, the offset and the
+ * bytes that did not fit ("runs/a/metrics.jsonl: cannot write 4096 bytes at
+ * 81920: No space left on device").  New files follow the umask.
+ */
+#ifndef D9D_BASE_FS_H
+#define D9D_BASE_FS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "d9d/base/mem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Names found inside files (an index, a manifest) must be one plain path
+ * component: not empty, not "." or "..", no '/', no control characters, at most
+ * 255 bytes, no NUL.  `where` begins the sentence.  EFORMAT. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_check_name(const char *name, size_t len, const char *where);
+
+/* "dir/name" from the arena; NULL when memory is out. */
+D9D_API char *d9d_fs_join(d9d_arena *a, const char *dir, const char *name);
+
+D9D_API bool d9d_fs_exists(const char *path);
+D9D_API bool d9d_fs_is_dir(const char *path);
+/* True for a directory without entries, and for a path that does not exist. */
+D9D_API bool d9d_fs_is_vacant(const char *path);
+D9D_API D9D_MUST_USE d9d_status d9d_fs_size(const char *path, uint64_t *out);
+
+/* Create a directory and its parents; existing ones are fine. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_mkdirs(const char *path);
+/* Remove a tree without following links; an absent path is fine. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_remove_tree(const char *path);
+/* Make the directory's entries durable. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_sync_dir(const char *path);
+
+/* Names in a directory without "." and "..", sorted by strcmp; in the arena. */
+typedef struct d9d_fs_names {
+    char **name;
+    size_t n;
+} d9d_fs_names;
+D9D_API D9D_MUST_USE d9d_status d9d_fs_list(const char *dir, d9d_arena *a, d9d_fs_names *out);
+
+/* The whole file into `out` (released by the caller).  A file of more than `max`
+ * bytes is EFORMAT before it is read, naming both numbers.  An absent one is
+ * ENOTFOUND. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out);
+
+/* Write beside, sync, rename over.  Readers see the old file or the new one. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n);
+
+/* Copy a regular file, in the kernel where it can; `dst` must not exist. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_copy(const char *src, const char *dst);
+
+/* --- one file, written once -------------------------------------------- */
+
+typedef struct d9d_file {
+    int fd; /* -1 when closed */
+    char *path;
+    uint64_t at; /* bytes written so far by d9d_file_write */
+} d9d_file;
+
+/* Create for writing (an existing file is truncated) or open for reading. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_create(const char *path, d9d_file *out);
+D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
+D9D_API D9D_MUST_USE d9d_status d9d_file_write(d9d_file *f, const void *p, size_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_file_write_at(d9d_file *f, const void *p, size_t n, uint64_t at);
+/* All n bytes at `at`, or EFORMAT when the file ends before. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_read_at(const d9d_file *f, void *p, size_t n, uint64_t at);
+D9D_API D9D_MUST_USE d9d_status d9d_file_sync(d9d_file *f);
+/* Close; a failing close is an error too.  Closing twice is fine. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_close(d9d_file *f);
+/* Close on an error path: says nothing. */
+D9D_API void d9d_file_release(d9d_file *f);
+
+/* --- one directory that appears whole ----------------------------------- *
+ *
+ *     D9D_TRY(d9d_outdir_begin(&o, "out/step-00001000", 0));
+ *     ... create files in o.tmp ...
+ *     st = d9d_outdir_commit(&o);      // syncs every file and directory, renames
+ *     d9d_outdir_release(&o);          // removes o.tmp if it was not committed
+ *
+ * The work is done in "<path>.tmp-<pid>-<n>" beside the final name. */
+typedef struct d9d_outdir {
+    char *path, *tmp;
+    bool replace;
+} d9d_outdir;
+
+enum { D9D_OUTDIR_REPLACE = 1 }; /* allow a non-empty directory there; it is swapped out whole */
+
+/* A non-empty `path` without D9D_OUTDIR_REPLACE is ECONFIG, naming --force. */
+D9D_API D9D_MUST_USE d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags);
+D9D_API D9D_MUST_USE d9d_status d9d_outdir_commit(d9d_outdir *o);
+D9D_API void d9d_outdir_release(d9d_outdir *o);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_BASE_FS_H */

@@ -1,0 +1,64 @@
+/* json.h - strict reading and plain writing of JSON, over Jansson.
+ *
+ * Reading refuses duplicate keys, comments, trailing text, nesting deeper than 64
+ * and files over a size that the caller names; the sentence has file, line and
+ * column.  Getters take the JSON path for their sentence, so a reader of a
+ * manifest is a list of calls:
+ *
+ *     D9D_TRY(d9d_json_read("manifest.json", 1 << 20, &root));
+ *     st = d9d_json_get_i64(root, "manifest.json", "step", 0, INT64_MAX, &step);
+ *
+ * Writing goes through d9d_buf: text, one way to print each kind of value.
+ */
+#ifndef D9D_BASE_JSON_H
+#define D9D_BASE_JSON_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "d9d/base/mem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Parse; *out is a new reference, to be given to json_decref().  ENOTFOUND for an
+ * absent file, EFORMAT for anything that is not one JSON value. `name` stands in
+ * for the path in sentences. */
+D9D_API D9D_MUST_USE d9d_status d9d_json_read(const char *path, uint64_t max_bytes, json_t **out);
+D9D_API D9D_MUST_USE d9d_status d9d_json_parse(const char *name, const char *text, size_t n,
+                                               json_t **out);
+
+/* Required members of an object.  `where` begins the sentence ("a/manifest.json",
+ * "a/manifest.json: files[3]").  EFORMAT when absent, of another type or out of
+ * range.  Strings and children are borrowed from `obj`. */
+D9D_API D9D_MUST_USE d9d_status d9d_json_get_i64(const json_t *obj, const char *where,
+                                                 const char *key, int64_t min, int64_t max,
+                                                 int64_t *out);
+D9D_API D9D_MUST_USE d9d_status d9d_json_get_f64(const json_t *obj, const char *where,
+                                                 const char *key, double *out);
+D9D_API D9D_MUST_USE d9d_status d9d_json_get_str(const json_t *obj, const char *where,
+                                                 const char *key, const char **out);
+D9D_API D9D_MUST_USE d9d_status d9d_json_get_bool(const json_t *obj, const char *where,
+                                                  const char *key, int *out);
+D9D_API D9D_MUST_USE d9d_status d9d_json_get_obj(const json_t *obj, const char *where,
+                                                 const char *key, json_t **out);
+D9D_API D9D_MUST_USE d9d_status d9d_json_get_arr(const json_t *obj, const char *where,
+                                                 const char *key, json_t **out);
+
+/* "schema": "d9d.<name>.v<major>"; another name or major is EFORMAT with a
+ * sentence that says which versions this build reads. */
+D9D_API D9D_MUST_USE d9d_status d9d_json_check_schema(const json_t *obj, const char *where,
+                                                      const char *name, int major);
+
+/* Append a string with its quotes, a number in its shortest form that reads back
+ * to the same double (NaN and infinities as null), a whole value with an indent
+ * (-1: on one line) and keys in their order. */
+D9D_API D9D_MUST_USE d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_json_put_f64(d9d_buf *b, double v);
+D9D_API D9D_MUST_USE d9d_status d9d_json_put(d9d_buf *b, const json_t *v, int indent);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_BASE_JSON_H */

@@ -1,0 +1,168 @@
+/* config.h - key tables: one table is the parser, the defaults, the help and the
+ * schema of a configuration struct.
+ *
+ *     struct batching { int64_t global_batch_size, microbatch_size; };
+ *
+ *     static const d9d_key batching_keys[] = {
+ *         D9D_KEY_INT(struct batching, global_batch_size, D9D_REQUIRED, 1, INT64_MAX,
+ *                     "samples that one optimizer step takes"),
+ *         D9D_KEY_INT(struct batching, microbatch_size, "1", 1, INT64_MAX,
+ *                     "samples in one forward and backward pass"),
+ *         D9D_KEY_END,
+ *     };
+ *     const d9d_table batching_table = D9D_TABLE(struct batching, "batching", batching_keys,
+ *                                                "how samples make a step");
+ *
+ *     struct batching b;
+ *     D9D_TRY(d9d_config_bind(&batching_table, json, "config.json", &arena, &b));
+ *
+ * Binding is strict.  An unknown key, a wrong type, a value out of range, a missing
+ * required key or a union without its discriminator is D9D_ECONFIG and one sentence
+ * with the JSON path, and for unknown keys and enum words the nearest right one:
+ *
+ *     config.json: trainer.batching.global_batchsize: unknown key; did you mean
+ *     "global_batch_size"?
+ *
+ * Defaults are JSON text and go through the same checks.
+ */
+#ifndef D9D_CONFIG_CONFIG_H
+#define D9D_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "d9d/base/json.h"
+#include "d9d/base/log.h"
+#include "d9d/base/mem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum d9d_key_kind {
+    D9D_KIND_BOOL,   /* bool */
+    D9D_KIND_INT,    /* int64_t, within [min, max] */
+    D9D_KIND_REAL,   /* double, within [min, max]; NaN when null is allowed and given */
+    D9D_KIND_STR,    /* const char *, in the arena; NULL when null is allowed and given */
+    D9D_KIND_ENUM,   /* int: index into `words` */
+    D9D_KIND_TABLE,  /* an embedded struct of `table`; with D9D_NULLABLE a pointer to one */
+    D9D_KIND_UNION,  /* struct d9d_union: one of `choices`, told by the key `words[0]` */
+    D9D_KIND_LIST,   /* struct d9d_list of `elem` */
+    D9D_KIND_STR_INT_MAP, /* struct d9d_str_int_map: object of integers, order kept */
+    D9D_KIND_JSON,   /* json_t *, borrowed from the document */
+    D9D_KIND_CUSTOM  /* parsed by `custom` */
+} d9d_key_kind;
+
+typedef struct d9d_key d9d_key;
+typedef struct d9d_table d9d_table;
+
+typedef struct d9d_list {
+    void *items; /* n elements of the element's C type, in the arena */
+    size_t n;
+} d9d_list;
+
+typedef struct d9d_union {
+    int which;   /* index into choices */
+    void *value; /* struct of that choice's table, in the arena */
+} d9d_union;
+
+typedef struct d9d_str_int_map {
+    const char **names;
+    int64_t *values;
+    size_t n;
+} d9d_str_int_map;
+
+/* A kind that the generic ones cannot say, such as a step period (int or word). */
+typedef struct d9d_key_custom {
+    /* Read `v` into `field`.  `path` is the whole JSON path for the sentence. */
+    d9d_status (*parse)(const json_t *v, const char *path, d9d_arena *a, void *field);
+    const char *schema; /* JSON text of its schema, without the description */
+} d9d_key_custom;
+
+struct d9d_key {
+    const char *name; /* NULL ends the table */
+    d9d_key_kind kind;
+    unsigned flags;
+    size_t offset;
+    const char *def; /* JSON text, or D9D_REQUIRED */
+    double min, max;
+    const char *const *words;      /* ENUM words, or the UNION's discriminator; NULL-ended */
+    const d9d_table *table;        /* TABLE */
+    const d9d_table *const *choices; /* UNION; each table's `name` is its word; NULL-ended */
+    const d9d_key *elem;           /* LIST: offset ignored */
+    const d9d_key_custom *custom;
+    const char *doc; /* one line */
+};
+
+struct d9d_table {
+    const char *name; /* in the schema's title, or the union's word */
+    size_t size;      /* of the C struct */
+    const d9d_key *keys;
+    const char *doc;
+    /* Checks across keys, after binding; NULL when there are none. */
+    d9d_status (*check)(const void *value, const char *path);
+};
+
+enum {
+    D9D_NULLABLE = 1,   /* null is a value */
+    D9D_NO_EFFECT = 2,  /* accepted for compatibility; binding says so in the log when given */
+};
+
+#define D9D_REQUIRED ((const char *)0)
+#define D9D_KEY_END {.name = NULL}
+#define D9D_KEY_BOOL(S, f, d, ...)                                                                 \
+    {.name = #f, .kind = D9D_KIND_BOOL, .offset = offsetof(S, f), .def = (d), .doc = __VA_ARGS__}
+#define D9D_KEY_INT(S, f, d, lo, hi, ...)                                                          \
+    {.name = #f, .kind = D9D_KIND_INT, .offset = offsetof(S, f), .def = (d), .min = (double)(lo),  \
+     .max = (double)(hi), .doc = __VA_ARGS__}
+#define D9D_KEY_REAL(S, f, d, lo, hi, ...)                                                         \
+    {.name = #f, .kind = D9D_KIND_REAL, .offset = offsetof(S, f), .def = (d), .min = (lo),         \
+     .max = (hi), .doc = __VA_ARGS__}
+#define D9D_KEY_STR(S, f, d, ...)                                                                  \
+    {.name = #f, .kind = D9D_KIND_STR, .offset = offsetof(S, f), .def = (d), .doc = __VA_ARGS__}
+#define D9D_KEY_ENUM(S, f, d, w, ...)                                                              \
+    {.name = #f, .kind = D9D_KIND_ENUM, .offset = offsetof(S, f), .def = (d), .words = (w),        \
+     .doc = __VA_ARGS__}
+#define D9D_KEY_TABLE(S, f, t, ...)                                                                \
+    {.name = #f, .kind = D9D_KIND_TABLE, .offset = offsetof(S, f), .def = "{}", .table = (t),      \
+     .doc = __VA_ARGS__}
+#define D9D_KEY_UNION(S, f, d, tag, cs, ...)                                                       \
+    {.name = #f, .kind = D9D_KIND_UNION, .offset = offsetof(S, f), .def = (d), .words = (tag),     \
+     .choices = (cs), .doc = __VA_ARGS__}
+#define D9D_KEY_LIST(S, f, d, e, ...)                                                              \
+    {.name = #f, .kind = D9D_KIND_LIST, .offset = offsetof(S, f), .def = (d), .elem = (e),         \
+     .doc = __VA_ARGS__}
+#define D9D_KEY_CUSTOM(S, f, d, c, ...)                                                            \
+    {.name = #f, .kind = D9D_KIND_CUSTOM, .offset = offsetof(S, f), .def = (d), .custom = (c),     \
+     .doc = __VA_ARGS__}
+#define D9D_TABLE(S, n, k, ...)                                                                    \
+    {.name = (n), .size = sizeof(S), .keys = (k), .doc = __VA_ARGS__}
+
+/* Fill *out (table->size bytes) from `doc`.  Strings and nested structs live in the
+ * arena; json_t fields are borrowed from `doc`.  `where` begins every sentence.  ECONFIG. */
+D9D_API D9D_MUST_USE d9d_status d9d_config_bind(const d9d_table *table, const json_t *doc,
+                                                const char *where, const d9d_log *log,
+                                                d9d_arena *a, void *out);
+
+/* Apply "a.b.c=VALUE": VALUE is JSON, or a bare word taken as a string.  Objects on
+ * the way are made; a list element is named by its number.  ECONFIG. */
+D9D_API D9D_MUST_USE d9d_status d9d_config_set(json_t *doc, const char *assignment);
+
+/* The document with every default filled in, keys in the table's order; a new reference. */
+D9D_API D9D_MUST_USE d9d_status d9d_config_resolve(const d9d_table *table, const json_t *doc,
+                                                   const char *where, json_t **out);
+
+/* JSON Schema (2020-12) of a table, with titles, descriptions, defaults and ranges;
+ * the text ends with a newline.  `id` is the schema's name, such as "d9d.train.v1". */
+D9D_API D9D_MUST_USE d9d_status d9d_config_schema(const d9d_table *table, const char *id,
+                                                  d9d_buf *out);
+
+/* The nearest of `words` (NULL-ended) to `given` within an edit distance of a third of
+ * its length, or NULL: what "did you mean" says. */
+D9D_API const char *d9d_config_nearest(const char *given, const char *const *words);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_CONFIG_CONFIG_H */
