@@ -30,6 +30,8 @@ extern "C" {
     X(F8_E4M3, 1, "F8_E4M3", "float8_e4m3fn")                                                      \
     X(F8_E5M2, 1, "F8_E5M2", "float8_e5m2")
 
+#define D9D_MAX_DIMS 6 /* dimensions of any tensor */
+
 typedef enum d9d_dtype {
 #define X(name, bytes, st, word) D9D_##name,
     D9D_DTYPE_MAP(X)

@@ -20,7 +20,6 @@
 extern "C" {
 #endif
 
-#define D9D_MAX_DIMS 6
 
 typedef struct d9d_st_tensor {
     const char *name; /* borrowed from the file */

@@ -1,0 +1,198 @@
+/* table.h - the arithmetic of one backend: a table of functions on plain pointers.
+ *
+ * The CPU's table (d9d_kernels_cpu, plain C and OpenBLAS) is the reference; a GPU's
+ * table has the same entries.  Rules for every entry:
+ *
+ *  - Arrays are dense, row-major, in device memory, aligned to 16 bytes; outputs do not
+ *    overlap inputs unless the entry says so.  Any size may be 0.
+ *  - Work goes to `s` and does not wait for it.  Numbers that only the device knows
+ *    (counts per expert, a clipping factor) are read through device pointers.
+ *  - Results do not depend on the number of threads: a sum is split in fixed blocks and
+ *    added in one order.
+ *  - `t` is the type of activations and parameters, D9D_F32 or D9D_BF16; float32 inside.
+ *    Gradients of parameters have their own type `gt`; `beta` 0 overwrites, 1 adds.
+ *  - Shape letters: M rows, N columns, B S T H A K D I E V k as in d9d/op/op.h.
+ *
+ * Every entry has a test over types and odd sizes in tests/unit/test_kernel_*.c.
+ */
+#ifndef D9D_KERNELS_TABLE_H
+#define D9D_KERNELS_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "d9d/base/dtype.h"
+#include "d9d/base/rng.h"
+#include "d9d/base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct CUstream_st *d9d_stream; /* cudaStream_t without its header; NULL on the CPU */
+
+/* C = op(A) op(B) + beta C: C [M, N] of type ct, op(A) [M, K], op(B) [K, N] of type t.
+ * trans_a: A is stored [K, M]; trans_b: B is stored [N, K]. */
+typedef struct d9d_gemm {
+    d9d_dtype t, ct;
+    bool trans_a, trans_b;
+    int64_t m, n, k;
+    float beta;
+} d9d_gemm;
+
+/* Attention; q o [B, S, A, D], k v [B, S, K, D], lse [B, A, S] float32, segments [B, S] or NULL. */
+typedef struct d9d_attention_dims {
+    d9d_dtype t;
+    int64_t b, s, a, kv, d;
+    float scale;
+    bool causal;
+    const int32_t *segments;
+} d9d_attention_dims;
+
+/* Fused head and loss; hidden [T, H], split heads w[i] [v[i], H], targets [T]. */
+typedef struct d9d_xent_dims {
+    d9d_dtype t;
+    int64_t rows, h;
+    int n_split;
+    const int64_t *v; /* host */
+    int32_t ignore;
+} d9d_xent_dims;
+
+/* One optimizer's constants for one step; see d9d/optim/optim.h for the formulas. */
+typedef struct d9d_adam_step {
+    float lr, beta1, beta2, eps, weight_decay;
+    float bias1, bias2; /* 1 - beta^step */
+    bool decoupled;     /* AdamW: p *= 1 - lr*wd; else g += wd*p */
+    bool amsgrad, maximize;
+} d9d_adam_step;
+
+typedef struct d9d_sgd_step {
+    float lr, momentum, dampening, weight_decay;
+    bool nesterov, maximize, first; /* first: momentum buffer = gradient */
+} d9d_sgd_step;
+
+typedef struct d9d_kernels {
+    const char *name; /* "cpu", "cuda" */
+
+    /* --- elementwise ------------------------------------------------------- */
+    d9d_status (*fill)(d9d_stream s, d9d_dtype t, void *y, int64_t n, float v);
+    d9d_status (*cast)(d9d_stream s, d9d_dtype yt, void *y, d9d_dtype xt, const void *x, int64_t n);
+    d9d_status (*add)(d9d_stream s, d9d_dtype t, void *y, const void *a, const void *b, int64_t n);
+    /* y = beta y + x, types may differ. */
+    d9d_status (*accumulate)(d9d_stream s, d9d_dtype yt, void *y, float beta, d9d_dtype xt,
+                             const void *x, int64_t n);
+    d9d_status (*swiglu)(d9d_stream s, d9d_dtype t, void *y, const void *gate, const void *up,
+                         int64_t n);
+    d9d_status (*swiglu_din)(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
+                             const void *gate, const void *up, int64_t n);
+    /* y = x * sigmoid(g); x [M, N], g [M].  Backward gives dx and dg. */
+    d9d_status (*sigmoid_gate)(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *g,
+                               int64_t m, int64_t n);
+    d9d_status (*sigmoid_gate_din)(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
+                                   const void *x, const void *g, int64_t m, int64_t n);
+    /* Element i of a box in a whole array gets the number of its index in the whole:
+     * index = sum_d (start[d] + box index) * stride of whole.  kind: d9d_init_kind. */
+    d9d_status (*random)(d9d_stream s, d9d_dtype t, void *y, int kind, float scale, d9d_rng r,
+                         int ndim, const int64_t *box, const int64_t *start, const int64_t *whole);
+
+    /* --- products ------------------------------------------------------------ */
+    d9d_status (*gemm)(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c);
+    /* y[r] = x[r] W_e for rows offset[e] <= r < offset[e+1]; w [E, in, out]. */
+    d9d_status (*grouped_gemm)(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *w,
+                               const int32_t *offset, int64_t rows, int64_t e, int64_t in,
+                               int64_t out);
+    d9d_status (*grouped_gemm_din)(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
+                                   const void *w, const int32_t *offset, int64_t rows, int64_t e,
+                                   int64_t in, int64_t out);
+    d9d_status (*grouped_gemm_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
+                                  const void *x, const void *dy, const int32_t *offset,
+                                  int64_t rows, int64_t e, int64_t in, int64_t out);
+
+    /* --- norm, position, attention --------------------------------------------- */
+    /* inv [M] float32 is 1/sqrt(mean(x^2) + eps). */
+    d9d_status (*rms_norm)(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
+                           const void *w, int64_t m, int64_t n, float eps, bool zero_centred);
+    d9d_status (*rms_norm_din)(d9d_stream s, d9d_dtype t, void *dx, const void *dy, const void *x,
+                               const void *w, const float *inv, int64_t m, int64_t n,
+                               bool zero_centred);
+    d9d_status (*rms_norm_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
+                              const void *dy, const void *x, const float *inv, int64_t m,
+                              int64_t n);
+    /* x [M, heads, D], positions [M]; r features turn; sign -1 turns back (the gradient). */
+    d9d_status (*rope)(d9d_stream s, d9d_dtype t, void *y, const void *x, const int32_t *positions,
+                       const float *inv_freq, int64_t m, int64_t heads, int64_t d, int64_t r,
+                       bool interleaved, float mscale, float sign);
+    d9d_status (*attention)(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                            const void *q, const void *k, const void *v);
+    d9d_status (*attention_din)(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
+                                void *dv, const void *dout, const void *q, const void *k,
+                                const void *v, const void *o, const float *lse);
+
+    /* --- embedding and loss --------------------------------------------------- */
+    /* One split: rows ids - first in [0, v); others leave y alone unless `clear` zeroes them. */
+    d9d_status (*embedding)(d9d_stream s, d9d_dtype t, void *y, const int32_t *ids,
+                            const void *table, int64_t rows, int64_t first, int64_t v, int64_t h,
+                            bool clear);
+    d9d_status (*embedding_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable, float beta,
+                               const int32_t *ids, const void *dy, int64_t rows, int64_t first,
+                               int64_t v, int64_t h);
+    d9d_status (*xent)(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse,
+                       const void *hidden, const void *const *w, const int32_t *targets);
+    /* dloss [T]; recomputes logits by blocks. */
+    d9d_status (*xent_din)(d9d_stream s, const d9d_xent_dims *n, void *dhidden, const float *dloss,
+                           const float *lse, const void *hidden, const void *const *w,
+                           const int32_t *targets);
+    d9d_status (*xent_dw)(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
+                          const float *beta, const float *dloss, const float *lse,
+                          const void *hidden, const void *const *w, const int32_t *targets);
+
+    /* --- mixture of experts ------------------------------------------------------ */
+    /* p [T, E] float32 is the whole softmax, kept for the backward. */
+    d9d_status (*router)(d9d_stream s, d9d_dtype t, float *p, float *prob, int32_t *expert,
+                         const void *logits, const float *bias, int64_t rows, int64_t e, int64_t k,
+                         bool renormalise);
+    d9d_status (*router_din)(d9d_stream s, d9d_dtype t, void *dlogits, const float *dprob,
+                             const float *p, const float *prob, const int32_t *expert, int64_t rows,
+                             int64_t e, int64_t k, bool renormalise);
+    d9d_status (*route)(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
+                        const int32_t *expert, int64_t rows, int64_t e, int64_t k);
+    d9d_status (*permute)(d9d_stream s, d9d_dtype t, void *y, const void *x, const int32_t *source,
+                          int64_t rows, int64_t k, int64_t h); /* y [T k, H], x [T, H] */
+    d9d_status (*permute_din)(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
+                              const int32_t *row, int64_t rows, int64_t k, int64_t h);
+    d9d_status (*unpermute)(d9d_stream s, d9d_dtype t, void *y, const void *x, const float *prob,
+                            const int32_t *row, int64_t rows, int64_t k, int64_t h);
+    d9d_status (*unpermute_din)(d9d_stream s, d9d_dtype t, void *dx, float *dprob, const void *dy,
+                                const void *x, const float *prob, const int32_t *row, int64_t rows,
+                                int64_t k, int64_t h);
+
+    /* --- reductions: results in device memory -------------------------------------- */
+    /* out[0] = (beta ? out[0] : 0) + sum of squares, in float64 over fixed blocks. */
+    d9d_status (*sum_squares)(d9d_stream s, double *out, double beta, d9d_dtype t, const void *x,
+                              int64_t n);
+    d9d_status (*sum)(d9d_stream s, double *out, double beta, d9d_dtype t, const void *x,
+                      int64_t n);
+    /* out[0] = index of the first element that is not finite, or -1. */
+    d9d_status (*find_nonfinite)(d9d_stream s, int64_t *out, d9d_dtype t, const void *x, int64_t n);
+
+    /* --- optimizers: the gradient is multiplied by *scale (device, float32) first --- */
+    /* m, v (and vmax with amsgrad) have type st.  Parameters of type t. */
+    d9d_status (*adam)(d9d_stream s, const d9d_adam_step *c, d9d_dtype t, void *p, d9d_dtype gt,
+                       const void *g, const float *scale, d9d_dtype st, void *m, void *v,
+                       void *vmax, int64_t n);
+    /* AdamW on bfloat16 parameters with stochastic rounding, spec 14.4: element i of the box draws
+     * its 16 bits from streams r, r+42, r+67 (parameter, m, v) at its index in the whole. */
+    d9d_status (*adam_stochastic)(d9d_stream s, const d9d_adam_step *c, void *p, d9d_dtype gt,
+                                  const void *g, const float *scale, d9d_dtype st, void *m, void *v,
+                                  d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
+                                  const int64_t *whole);
+    d9d_status (*sgd)(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, d9d_dtype gt,
+                      const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n);
+} d9d_kernels;
+
+D9D_API const d9d_kernels *d9d_kernels_cpu(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_KERNELS_TABLE_H */

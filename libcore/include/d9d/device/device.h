@@ -1,0 +1,70 @@
+/* device.h - one processor: its memory, and the kernels that run on it.
+ *
+ * Everything above asks a device for memory and calls arithmetic through its kernel
+ * table (d9d/kernels/table.h), so that the same op runs on a CPU and on a GPU.  Work
+ * is queued on the device's compute stream in the order of the calls; on the CPU it
+ * is done when the call returns.
+ *
+ *     d9d_device *dev;
+ *     D9D_TRY(d9d_device_open("cpu", &dev));
+ *     D9D_TRY(d9d_device_alloc(dev, n, &p));
+ *     D9D_TRY(d9d_device_upload(dev, p, host, n));
+ *     D9D_TRY(dev->kernels->fill(dev->stream, D9D_F32, p, n / 4, 1.0f));
+ *
+ * Memory comes from a caching pool: a freed block is kept for the next request of
+ * its size class, so a step that repeats allocates nothing from the system.  Fresh
+ * memory is not cleared.  Pointers are aligned to 256 bytes.
+ */
+#ifndef D9D_DEVICE_DEVICE_H
+#define D9D_DEVICE_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "d9d/base/status.h"
+#include "d9d/kernels/table.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_device_stats {
+    uint64_t in_use;   /* bytes handed out now */
+    uint64_t peak;     /* most bytes handed out at once since the last reset */
+    uint64_t reserved; /* bytes taken from the system, cached blocks included */
+} d9d_device_stats;
+
+typedef struct d9d_device {
+    const char *name; /* "cpu" */
+    const d9d_kernels *kernels;
+    d9d_stream stream;
+    const struct d9d_device_ops *ops; /* memory; see libcore/device/ops.h */
+    void *self;
+} d9d_device;
+
+/* "cpu"; "cuda", "cuda:1" where the build has CUDA, else ENOTSUP; "auto" is the GPU if
+ * there is one, else the CPU. */
+D9D_API D9D_MUST_USE d9d_status d9d_device_open(const char *which, d9d_device **out);
+/* Every allocation must have been freed; NULL is fine. */
+D9D_API void d9d_device_close(d9d_device *dev);
+
+/* n bytes (0 gives a valid pointer too).  EOOM names what was asked and what is in use. */
+D9D_API D9D_MUST_USE d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out);
+D9D_API void d9d_device_free(d9d_device *dev, void *p, uint64_t n);
+
+/* Copies; upload and download return when the host memory may be reused or read. */
+D9D_API D9D_MUST_USE d9d_status d9d_device_upload(d9d_device *dev, void *dst, const void *host,
+                                                  uint64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_device_download(d9d_device *dev, void *host, const void *src,
+                                                    uint64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_device_copy(d9d_device *dev, void *dst, const void *src,
+                                                uint64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_device_sync(d9d_device *dev);
+
+D9D_API d9d_device_stats d9d_device_memory(const d9d_device *dev);
+D9D_API void d9d_device_reset_peak(d9d_device *dev);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_DEVICE_DEVICE_H */

@@ -1,0 +1,79 @@
+/* model.h - what the loops know of a model: a tree of parameters and a forward.
+ *
+ *     d9d_model *m;
+ *     D9D_TRY(d9d_qwen3_create(&config, D9D_WHOLE_MODEL, &options, &m));
+ *     D9D_TRY(d9d_module_bind(m->module));
+ *     D9D_TRY(d9d_module_materialise(m->module, dev, true));
+ *     D9D_TRY(d9d_module_reset(m->module, seed));
+ *     D9D_TRY(m->ops->forward(m, tape, &in, &out));     // out.loss [B*S]
+ */
+#ifndef D9D_MODEL_MODEL_H
+#define D9D_MODEL_MODEL_H
+
+#include "d9d/ckpt/mapper.h"
+#include "d9d/model/qwen3.h"
+#include "d9d/nn/module.h"
+#include "d9d/tape/tape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define D9D_IGNORE_INDEX (-100) /* a label that does not count */
+
+typedef struct d9d_model_in {
+    const d9d_tensor *ids;       /* [B, S] int32; first stage */
+    d9d_var *hidden;             /* [B, S, H]; other stages */
+    const d9d_tensor *positions; /* [B, S] int32 */
+    const d9d_tensor *labels;    /* [B, S] int32, already shifted; last stage; NULL: no loss */
+    const d9d_tensor *segments;  /* [B, S] int32 or NULL: packed documents */
+    bool want_logits;            /* small tests alone: all logits are held */
+} d9d_model_in;
+
+typedef struct d9d_model_out {
+    d9d_var *hidden; /* [B, S, H]: what the next stage takes; after the final norm on the last */
+    d9d_var *loss;   /* [B*S] float32: -log p of each label, 0 where ignored; NULL without labels */
+    d9d_var *logits; /* [B*S, V], or NULL */
+} d9d_model_out;
+
+typedef enum d9d_checkpointing { D9D_RECOMPUTE_OFF, D9D_RECOMPUTE_FULL, D9D_RECOMPUTE_SELECTIVE } d9d_checkpointing;
+
+typedef struct d9d_model_options {
+    d9d_dtype dtype;                 /* of parameters and activations */
+    d9d_checkpointing checkpointing; /* FULL: each layer; SELECTIVE: each layer's FFN half */
+} d9d_model_options;
+
+typedef struct d9d_model d9d_model;
+typedef struct d9d_model_ops {
+    size_t size; /* sizeof(d9d_model_ops) */
+    const char *name;
+    d9d_status (*forward)(d9d_model *m, d9d_tape *t, const d9d_model_in *in, d9d_model_out *out);
+    /* Floating-point operations of forward and backward for one token of a sequence of s:
+     * 6 N_mm + 6 L A D s (causal attention counted half; experts count top_k of E; the input
+     * embedding not at all). */
+    double (*flops_per_token)(const d9d_model *m, int64_t s);
+    void (*free)(d9d_model *m);
+} d9d_model_ops;
+
+struct d9d_model {
+    const d9d_model_ops *ops;
+    d9d_module *module; /* root of the parameters of this stage */
+    d9d_stage stage;
+    int64_t hidden, vocab;
+};
+
+/* Build this stage's layers: structure only, no memory for parameters.  `config` is copied, what
+ * it points to is not. */
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
+                                                 const d9d_model_options *options,
+                                                 d9d_model **out);
+static inline void d9d_model_free(d9d_model *m)
+{
+    if (m != NULL)
+        m->ops->free(m);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_MODEL_MODEL_H */

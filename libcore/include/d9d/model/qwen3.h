@@ -1,0 +1,62 @@
+/* qwen3.h - Qwen3 and Qwen3-MoE for causal language modelling.
+ *
+ * One model: the feed-forward part is chosen per layer, dense SwiGLU or a mixture of
+ * experts, so that dense, MoE and mixed models are the same code.
+ *
+ *     ids --embed--> x --[ x + attn(norm(x));  x + ffn(norm(x)) ] * L--> norm --head--> loss
+ *
+ * Parameter names and shapes are spec 12.2.  With tied embeddings the head uses the
+ * embedding's tables and has no parameters of its own (one stage only).
+ */
+#ifndef D9D_MODEL_QWEN3_H
+#define D9D_MODEL_QWEN3_H
+
+#include "d9d/base/dtype.h"
+#include "d9d/base/mem.h"
+#include "d9d/pipe/stage.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_vocab_split {
+    const char *name; /* "regular" */
+    int64_t size;
+} d9d_vocab_split;
+
+/* The dimensions.  Filled from config.json (hf_config.h) or from the reference framework's
+ * parameters; strings and arrays are borrowed from an arena that outlives the model. */
+typedef struct d9d_qwen3_config {
+    int64_t hidden, layers, heads, kv_heads, head_dim;
+    int64_t dense_intermediate;  /* FFN size of dense layers; 0 when there are none */
+    int64_t expert_intermediate; /* FFN size of one expert; 0 when there are none */
+    int64_t shared_intermediate; /* FFN size of the shared expert; 0: none */
+    bool shared_gate;            /* the shared expert's output times sigmoid(gate(x)) */
+    int64_t experts, top_k;      /* 0 in a dense model */
+    bool renormalise;            /* top-k probabilities divided by their sum */
+    const bool *moe_layer;       /* [layers]: which are mixtures; NULL: all when experts > 0 */
+    float norm_eps;
+    double rope_base;
+    bool rope_interleaved;       /* HuggingFace weights are HALF style: false */
+    int64_t max_positions;
+    const d9d_vocab_split *splits; /* in order of ids */
+    size_t n_splits;
+    bool tied;
+    double init_std; /* > 0: N(0, std) for every matrix; 0: spec 12.2's own initialisation */
+    int64_t virtual_pre, virtual_post; /* spec 16.2 */
+} d9d_qwen3_config;
+
+static inline bool d9d_qwen3_is_moe(const d9d_qwen3_config *c, int64_t layer)
+{
+    return c->experts > 0 && (c->moe_layer == NULL || c->moe_layer[layer]);
+}
+D9D_API int64_t d9d_qwen3_vocab(const d9d_qwen3_config *c);
+
+/* Every number positive, heads a multiple of kv_heads, top_k at most experts, head_dim even, at
+ * least one split, tied on one stage only: ECONFIG names the field. */
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_check(const d9d_qwen3_config *c, d9d_stage stage);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_MODEL_QWEN3_H */

@@ -1,0 +1,77 @@
+/* module.h - named parameters in a tree, initialised late.
+ *
+ * A model is plain structs.  Each embeds a d9d_module, adds its parameters and its
+ * children under local names, and nothing else is needed: dotted names, traversal,
+ * allocation and filling follow from the tree.
+ *
+ *     struct swiglu { d9d_module module; d9d_param gate, up, down; };
+ *
+ *     d9d_module_init(&m->module);
+ *     D9D_TRY(d9d_module_param(&m->module, "gate_proj.weight", &m->gate, D9D_BF16,
+ *                              D9D_SHAPE(I, H), D9D_INIT_UNIFORM, 1 / sqrtf(H)));
+ *     ...
+ *     D9D_TRY(d9d_module_child(&layer->module, "mlp", &m->module));
+ *
+ * Then, on the root and in this order:
+ *     d9d_module_bind()         gives every parameter its dotted name and id
+ *     (a parallel plan changes boxes here)
+ *     d9d_module_materialise()  allocates data, and gradients of what is trainable
+ *     d9d_module_reset()        fills by Philox keyed by (seed, id, element), or a
+ *                               checkpoint is streamed in
+ * The tree is walked in the order of declaration, always.
+ */
+#ifndef D9D_NN_MODULE_H
+#define D9D_NN_MODULE_H
+
+#include "d9d/base/mem.h"
+#include "d9d/tape/param.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_module {
+    D9D_VEC(struct d9d_module_entry) entries; /* parameters and children, as declared */
+    d9d_arena names;                          /* of the entries; of the whole tree at the root */
+} d9d_module;
+
+struct d9d_module_entry {
+    const char *name; /* "q_proj.weight", "layers.3" */
+    d9d_param *param; /* one of the two is set */
+    d9d_module *child;
+};
+
+D9D_API void d9d_module_init(d9d_module *m);
+/* Declare a parameter that lives in the caller's struct, as long as the module. */
+D9D_API D9D_MUST_USE d9d_status d9d_module_param(d9d_module *m, const char *name, d9d_param *p,
+                                                 d9d_dtype t, d9d_shape shape, d9d_init_kind init,
+                                                 float init_scale);
+D9D_API D9D_MUST_USE d9d_status d9d_module_child(d9d_module *m, const char *name, d9d_module *c);
+/* Release the tensors of every parameter below, and the records. */
+D9D_API void d9d_module_release(d9d_module *m);
+
+/* Name everything; a duplicate dotted name is EINVAL.  Call once, on the root. */
+D9D_API D9D_MUST_USE d9d_status d9d_module_bind(d9d_module *root);
+
+/* Every parameter in order; stops at the first failure. */
+typedef d9d_status (*d9d_param_fn)(void *arg, d9d_param *p);
+D9D_API D9D_MUST_USE d9d_status d9d_module_each(d9d_module *root, d9d_param_fn fn, void *arg);
+/* By dotted name; NULL when absent. */
+D9D_API d9d_param *d9d_module_find(d9d_module *root, const char *name);
+/* All parameters as an array in the arena. */
+typedef struct d9d_params {
+    d9d_param **p;
+    size_t n;
+} d9d_params;
+D9D_API D9D_MUST_USE d9d_status d9d_module_params(d9d_module *root, d9d_arena *a, d9d_params *out);
+
+D9D_API D9D_MUST_USE d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev,
+                                                       bool with_grads);
+D9D_API D9D_MUST_USE d9d_status d9d_module_reset(d9d_module *root, uint64_t seed);
+/* Forget accumulated gradients; costs nothing, see d9d_param_grad_beta(). */
+D9D_API void d9d_module_clear_grads(d9d_module *root);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_NN_MODULE_H */

@@ -1,0 +1,112 @@
+/* op.h - the operations that models are made of.
+ *
+ * Each takes vars (arrays on a tape) and parameters, computes at once, records its two
+ * backward halves, and sets its last argument on success.  Shape letters: B batch, S
+ * sequence, T = B*S tokens, H hidden, A query heads, K key-value heads, D head size,
+ * I FFN size, E experts, V vocabulary, k experts a token.  A dimension written ... is
+ * any number of leading dimensions.  Activations and parameters are float32 or
+ * bfloat16, of one type within an op; statistics, softmax and losses are float32.
+ * Wrong shapes are EINVAL with both shapes in the sentence.  One op, one file.
+ */
+#ifndef D9D_OP_OP_H
+#define D9D_OP_OP_H
+
+#include "d9d/tape/tape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* y = x W^T.  x [..., in], w [out, in], y [..., out]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y);
+
+/* y = a + b, of one shape. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y);
+
+/* The same elements in another shape. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_reshape(d9d_tape *t, d9d_var *x, d9d_shape shape,
+                                               d9d_var **y);
+
+/* y = x / sqrt(mean(x^2) + eps) * w, over the last dimension; zero_centred: * (1 + w).
+ * float32 inside, one rounding at the end.  x [..., N], w [N]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_rms_norm(d9d_tape *t, d9d_var *x, d9d_param *w, float eps,
+                                                bool zero_centred, d9d_var **y);
+
+/* y = silu(gate) * up, elementwise; silu(x) = x / (1 + exp(-x)). */
+D9D_API D9D_MUST_USE d9d_status d9d_op_swiglu(d9d_tape *t, d9d_var *gate, d9d_var *up, d9d_var **y);
+
+/* y = x * sigmoid(gate), gate one number a row.  x [T, H], gate [T, 1]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_sigmoid_gate(d9d_tape *t, d9d_var *x, d9d_var *gate,
+                                                    d9d_var **y);
+
+/* Rows of a vocabulary that is split into n tables; split s holds the ids
+ * [sum of earlier sizes, + its size); an id outside all gives zeros.
+ * ids [...] int32 (any value is safe), tables [V_s, H], y [..., H]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids,
+                                                 d9d_param *const *tables, size_t n, d9d_var **y);
+
+/* Rotary position embedding, spec 12.4.  inv_freq [R/2] float32 on the device; the first R
+ * features of each head turn by position * inv_freq, the others pass.  HALF pairs feature i
+ * with i + R/2, INTERLEAVED with its neighbour; mscale multiplies sine and cosine.
+ * x [B, S, heads, D], positions [B, S] int32. */
+typedef enum d9d_rope_style { D9D_ROPE_HALF, D9D_ROPE_INTERLEAVED } d9d_rope_style;
+D9D_API D9D_MUST_USE d9d_status d9d_op_rope(d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
+                                            const d9d_tensor *inv_freq, d9d_rope_style style,
+                                            float mscale, d9d_var **y);
+
+/* Softmax attention.  q [B, S, A, D], k v [B, S, K, D], A a multiple of K: query head h reads
+ * head h / (A/K).  causal: position i sees j <= i.  segments, where not NULL, is [B, S] int32:
+ * a position sees only its own segment.  Scores and statistics in float32.
+ * y [B, S, A, D]. */
+typedef struct d9d_attention {
+    float scale; /* of the scores; usually D^-1/2 */
+    bool causal;
+    const d9d_tensor *segments;
+} d9d_attention;
+D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
+                                                 const d9d_attention *how, d9d_var **y);
+
+/* --- mixture of experts: spec 13 -------------------------------------------- */
+
+/* Which expert each token goes to; made by the router, used by the others.
+ * Rows of the permuted order are expert-major, ascending by token inside an expert. */
+typedef struct d9d_routing {
+    d9d_tensor expert;  /* [T, k] int32, by falling probability, ties to the lower expert */
+    d9d_tensor offset;  /* [E + 1] int32: rows of expert e are [offset[e], offset[e + 1]) */
+    d9d_tensor row;     /* [T, k] int32: permuted row of token t's choice j */
+    d9d_tensor source;  /* [T * k] int32: t * k + j of each permuted row */
+} d9d_routing;
+D9D_API void d9d_routing_release(d9d_routing *r);
+
+/* p = softmax(logits) in float32; the k largest of p (+ bias where not NULL, [E] float32, for the
+ * choice alone); prob = p of those, divided by their sum + 1e-20 when renormalised.
+ * logits [T, E], prob [T, k] float32. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, int k, bool renormalise,
+                                              const d9d_tensor *bias, d9d_var **prob,
+                                              d9d_routing *routing);
+/* x [T, H] to rows in permuted order [T * k, H]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_permute(d9d_tape *t, d9d_var *x, const d9d_routing *r,
+                                               d9d_var **y);
+/* y = x W_e for the rows of each expert.  x [R, in], w [E, in, out], y [R, out]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                      const d9d_routing *r, d9d_var **y);
+/* y[t] = sum over j of prob[t, j] * x[row(t, j)], j ascending, in float32.  x [T * k, H]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_var *prob,
+                                                 const d9d_routing *r, d9d_var **y);
+
+/* --- loss --------------------------------------------------------------------- */
+
+/* loss[t] = logsumexp(h_t W^T) - (h_t W^T)[target], 0 where target is `ignore`, for a head
+ * split as in d9d_op_embedding (concatenated in order).  All logits are never held: memory is
+ * a block of tokens by a block of vocabulary.  A target outside [0, V) other than `ignore` is
+ * EINVAL where the device can say so at once (the CPU), else a NaN loss.
+ * h [T, H], heads [V_s, H], targets [T] int32, loss [T] float32. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h,
+                                                            d9d_param *const *heads, size_t n,
+                                                            const d9d_tensor *targets,
+                                                            int32_t ignore, d9d_var **loss);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_OP_OP_H */

@@ -1,0 +1,36 @@
+/* stage.h - which layers a pipeline stage owns: spec 16.2.
+ *
+ * A model builds only the layers of its stage; names keep the layer's number in the
+ * whole.  Virtual layers before and after stand for the cost of the embedding and the
+ * head when layers are dealt out.
+ */
+#ifndef D9D_PIPE_STAGE_H
+#define D9D_PIPE_STAGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "d9d/base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_stage {
+    int index, count; /* {0, 1} is the whole model */
+} d9d_stage;
+
+#define D9D_WHOLE_MODEL ((d9d_stage){0, 1})
+
+static inline bool d9d_stage_is_first(d9d_stage s) { return s.index == 0; }
+static inline bool d9d_stage_is_last(d9d_stage s) { return s.index == s.count - 1; }
+
+/* Layers [first, end) of this stage.  ECONFIG when any stage would get none, naming it. */
+D9D_API D9D_MUST_USE d9d_status d9d_stage_layers(int64_t n_layers, int64_t virtual_pre,
+                                                 int64_t virtual_post, d9d_stage s, int64_t *first,
+                                                 int64_t *end);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_PIPE_STAGE_H */

@@ -1,0 +1,144 @@
+/* tape.h - operations recorded as they run, and their backward in two halves.
+ *
+ * A model's forward is plain code that calls ops; an op computes its outputs at once
+ * and records a node: what it needs to compute the gradient of its inputs (the input
+ * half) and of its parameters (the weight half).
+ *
+ *     D9D_TRY(d9d_tape_leaf(tape, &x, true, &vx));
+ *     D9D_TRY(d9d_op_linear(tape, vx, w, &vy));
+ *     D9D_TRY(d9d_tape_backward(tape, &vy, &dy, 1, D9D_BACKWARD_FULL));
+ *     d9d_var_grad(vx, &dx);
+ *
+ * Backward runs in one of three modes, nodes in reverse order of recording:
+ *
+ *     FULL    input half, then weight half of each node; what it saved is dropped
+ *     INPUT   input halves alone; a node with parameters keeps its output gradient
+ *             and what its weight half needs, everything else is dropped
+ *     WEIGHT  the weight halves that INPUT left, in the same order
+ *
+ * FULL equals INPUT then WEIGHT bit for bit, because the halves are the same functions
+ * in the same order per parameter.
+ *
+ * d9d_tape_checkpoint() runs a function without recording and replays it when
+ * backward reaches it: the replay records a tape inside the tape, which takes part in
+ * the three modes like everything else.
+ *
+ * A var lives as long as its tape (until free or reset); the array in it lives while
+ * something needs it: d9d_tape_release_since() drops the arrays of vars made since a
+ * mark, except those to keep, so that only what backward saved stays alive.  Gradients
+ * of inner vars are dropped as soon as their node has run.
+ */
+#ifndef D9D_TAPE_TAPE_H
+#define D9D_TAPE_TAPE_H
+
+#include "d9d/tape/param.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_tape d9d_tape;
+typedef struct d9d_var d9d_var;
+
+D9D_API D9D_MUST_USE d9d_status d9d_tape_create(d9d_device *dev, d9d_tape **out);
+D9D_API void d9d_tape_free(d9d_tape *t);
+/* Forget every var and node; memory for records is kept for the next step. */
+D9D_API void d9d_tape_reset(d9d_tape *t);
+/* Off: ops compute and record nothing (inference).  On at creation. */
+D9D_API void d9d_tape_set_recording(d9d_tape *t, bool on);
+D9D_API d9d_device *d9d_tape_device(const d9d_tape *t);
+
+/* A var over an array that no op made; takes its own reference. */
+D9D_API D9D_MUST_USE d9d_status d9d_tape_leaf(d9d_tape *t, const d9d_tensor *x, bool needs_grad,
+                                              d9d_var **out);
+/* Borrowed; storage is NULL once released. */
+D9D_API const d9d_tensor *d9d_var_tensor(const d9d_var *v);
+D9D_API bool d9d_var_needs_grad(const d9d_var *v);
+/* After backward: a counted reference to a leaf's gradient (same shape and dtype as
+ * the leaf); storage NULL when nothing reached it. */
+D9D_API void d9d_var_grad(const d9d_var *v, d9d_tensor *out);
+
+D9D_API size_t d9d_tape_mark(const d9d_tape *t);
+D9D_API void d9d_tape_release_since(d9d_tape *t, size_t mark, d9d_var *const *keep, size_t n);
+
+typedef enum d9d_backward_mode {
+    D9D_BACKWARD_FULL,
+    D9D_BACKWARD_INPUT,
+    D9D_BACKWARD_WEIGHT /* roots and seeds are ignored */
+} d9d_backward_mode;
+
+/* seeds[i] is the gradient of root i, of its shape and dtype; it is not changed. */
+D9D_API D9D_MUST_USE d9d_status d9d_tape_backward(d9d_tape *t, d9d_var *const *roots,
+                                                  const d9d_tensor *seeds, size_t n,
+                                                  d9d_backward_mode mode);
+
+/* A piece of a model's forward.  `self` must outlive the backward; the function may
+ * depend on nothing but self, the inputs and parameters. */
+typedef d9d_status (*d9d_forward_fn)(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                                     d9d_var **out, size_t n_out);
+/* Run `fn` keeping only its inputs; replay it in backward.  At most 8 inputs and 8 outputs. */
+D9D_API D9D_MUST_USE d9d_status d9d_tape_checkpoint(d9d_tape *t, d9d_forward_fn fn, void *self,
+                                                    d9d_var *const *in, size_t n_in, d9d_var **out,
+                                                    size_t n_out);
+
+/* --- for authors of ops ----------------------------------------------------- *
+ *
+ * An op calls d9d_tape_output() for each result, computes it, and, if
+ * d9d_tape_wants() says so, records a node and saves what its halves need.
+ *
+ *     static d9d_status linear_input(d9d_node *n)  { ... d9d_node_give(n, 0, &dx); }
+ *     static d9d_status linear_weight(d9d_node *n) { ... into n->param[0]->grad ... }
+ *     static const d9d_node_ops linear_ops = {"linear", linear_input, linear_weight};
+ */
+#define D9D_NODE_MAX 8 /* inputs, outputs, parameters and saved arrays of one node, each */
+
+typedef struct d9d_node d9d_node;
+typedef struct d9d_node_ops {
+    const char *name;
+    d9d_status (*input)(d9d_node *n);  /* NULL: no input has a gradient */
+    d9d_status (*weight)(d9d_node *n); /* NULL: no parameters */
+} d9d_node_ops;
+
+typedef enum d9d_need { D9D_NEED_INPUT = 1, D9D_NEED_WEIGHT = 2, D9D_NEED_BOTH = 3 } d9d_need;
+
+struct d9d_node {
+    const d9d_node_ops *ops;
+    d9d_tape *tape;
+    int n_in, n_out, n_param, n_saved;
+    d9d_var *in[D9D_NODE_MAX];
+    d9d_tensor dout[D9D_NODE_MAX];  /* output gradients; storage NULL where none arrived: zero */
+    d9d_param *param[D9D_NODE_MAX];
+    d9d_tensor saved[D9D_NODE_MAX];
+    d9d_need need[D9D_NODE_MAX];    /* which half needs saved[i] */
+    void *attr;                     /* constants of the op, in the tape's arena */
+};
+
+/* True when a node must be recorded: recording is on, and an input needs a gradient or a
+ * parameter is trainable. */
+D9D_API bool d9d_tape_wants(const d9d_tape *t, d9d_var *const *in, size_t n_in,
+                            d9d_param *const *param, size_t n_param);
+/* A new var with fresh, uncleared memory. */
+D9D_API D9D_MUST_USE d9d_status d9d_tape_output(d9d_tape *t, d9d_dtype dtype, d9d_shape shape,
+                                                d9d_var **out);
+/* A new var that takes over one reference to `x` (views, fused outputs). */
+D9D_API D9D_MUST_USE d9d_status d9d_tape_output_take(d9d_tape *t, d9d_tensor *x, d9d_var **out);
+/* Record; `attr_size` zeroed bytes are at node->attr. */
+D9D_API D9D_MUST_USE d9d_status d9d_tape_record(d9d_tape *t, const d9d_node_ops *ops,
+                                                d9d_var *const *in, size_t n_in,
+                                                d9d_var *const *out, size_t n_out,
+                                                d9d_param *const *param, size_t n_param,
+                                                size_t attr_size, d9d_node **node);
+/* Keep a counted reference to `x` until the halves named have run. Returns its index. */
+D9D_API int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_need need);
+/* Does input i want a gradient? */
+D9D_API bool d9d_node_wants(const d9d_node *n, int i);
+/* Give the gradient of input i; takes the reference over.  A second gift is added. */
+D9D_API D9D_MUST_USE d9d_status d9d_node_give(d9d_node *n, int i, d9d_tensor *grad);
+/* Uncleared scratch or gradient memory on the tape's device. */
+D9D_API D9D_MUST_USE d9d_status d9d_node_alloc(d9d_node *n, d9d_dtype t, d9d_shape s,
+                                               d9d_tensor *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_TAPE_TAPE_H */
