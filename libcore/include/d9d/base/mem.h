@@ -6,10 +6,11 @@
 #ifndef D9D_BASE_MEM_H
 #define D9D_BASE_MEM_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdarg.h>
+#include <stdlib.h>
 
 #include "d9d/base/export.h"
 #include "d9d/base/status.h"
@@ -46,14 +47,15 @@ D9D_API void d9d_arena_release(d9d_arena *a);
 /* --- buf: bytes that grow; always NUL-terminated past len -------------- */
 
 typedef struct d9d_buf {
-    char *data; /* NULL while empty */
+    char *data; /* NULL until something is added */
     size_t len, cap;
 } d9d_buf; /* zero-initialised is ready to use */
 
 D9D_API D9D_MUST_USE d9d_status d9d_buf_reserve(d9d_buf *b, size_t extra);
 D9D_API D9D_MUST_USE d9d_status d9d_buf_append(d9d_buf *b, const void *p, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_buf_printf(d9d_buf *b, const char *fmt, ...) D9D_PRINTF(2, 3);
-D9D_API D9D_MUST_USE d9d_status d9d_buf_vprintf(d9d_buf *b, const char *fmt, va_list ap);
+D9D_API D9D_MUST_USE d9d_status d9d_buf_vprintf(d9d_buf *b, const char *fmt, va_list ap)
+    D9D_PRINTF(2, 0);
 D9D_API void d9d_buf_release(d9d_buf *b);
 
 /* --- vec: a typed array that grows ------------------------------------- *

@@ -1,0 +1,230 @@
+/* file.c - one file, written once or read by ranges; copies.  See d9d/base/fs.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fs_private.h"
+#include "d9d/base/fs.h"
+
+enum { COPY_PIECE = 1 << 20 };
+
+static d9d_status open_file(const char *path, int flags, const char *what, d9d_file *out)
+{
+    d9d_file f = {.fd = -1, .path = strdup(path)};
+
+    if (f.path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: cannot keep its name", path);
+    do
+        f.fd = open(path, flags | O_CLOEXEC, 0666);
+    while (f.fd < 0 && errno == EINTR);
+    if (f.fd < 0) {
+        const d9d_status st = D9DI_FAIL_ERRNO(path, what);
+
+        d9d_file_release(&f);
+        return st;
+    }
+    *out = f;
+    return D9D_OK;
+}
+
+d9d_status d9d_file_create(const char *path, d9d_file *out)
+{
+    return open_file(path, O_RDWR | O_CREAT | O_TRUNC, "cannot create", out);
+}
+
+d9d_status d9d_file_open(const char *path, d9d_file *out)
+{
+    return open_file(path, O_RDONLY, "cannot open", out);
+}
+
+/* One write(2) or pwrite(2) that is not lost to a signal. */
+static ssize_t put_some(int fd, const void *p, size_t n, const uint64_t *at)
+{
+    ssize_t put;
+
+    do
+        put = at != NULL ? pwrite(fd, p, n, (off_t)*at) : write(fd, p, n);
+    while (put < 0 && errno == EINTR);
+    if (put == 0) {
+        errno = ENOSPC;
+        put = -1;
+    }
+    return put;
+}
+
+/* All n bytes, at `at` where `seek`, else at the file's position; `at` is where the
+ * sentence says that they were to go.  Says in *done how many were written. */
+static d9d_status put_all(const d9d_file *f, const void *p, size_t n, uint64_t at, bool seek,
+                          size_t *done)
+{
+    const char *bytes = p;
+
+    for (*done = 0; *done < n;) {
+        const uint64_t here = at + *done;
+        const ssize_t put = put_some(f->fd, bytes + *done, n - *done, seek ? &here : NULL);
+
+        if (put < 0)
+            return D9D_FAIL(d9di_errno_status(errno),
+                            "%s: cannot write %zu bytes at %" PRIu64 ": %m", f->path, n - *done,
+                            here);
+        *done += (size_t)put;
+    }
+    return D9D_OK;
+}
+
+/* Offsets of files are signed. */
+static d9d_status check_range(const d9d_file *f, size_t n, uint64_t at)
+{
+    uint64_t end;
+
+    if (!d9d_add_u64(at, n, &end) || end > INT64_MAX)
+        return D9D_FAIL(D9D_EINVAL, "%s: %zu bytes at %" PRIu64 " are beyond any file's end",
+                        f->path, n, at);
+    return D9D_OK;
+}
+
+d9d_status d9d_file_write(d9d_file *f, const void *p, size_t n)
+{
+    size_t done;
+    d9d_status st;
+
+    D9D_TRY(check_range(f, n, f->at));
+    st = put_all(f, p, n, f->at, false, &done);
+    f->at += done;
+    return st;
+}
+
+d9d_status d9d_file_write_at(d9d_file *f, const void *p, size_t n, uint64_t at)
+{
+    size_t done;
+
+    D9D_TRY(check_range(f, n, at));
+    return put_all(f, p, n, at, true, &done);
+}
+
+d9d_status d9d_file_read_at(const d9d_file *f, void *p, size_t n, uint64_t at)
+{
+    char *bytes = p;
+    size_t done = 0;
+
+    D9D_TRY(check_range(f, n, at));
+    while (done < n) {
+        const ssize_t got = pread(f->fd, bytes + done, n - done, (off_t)(at + done));
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return D9D_FAIL(d9di_errno_status(errno),
+                            "%s: cannot read %zu bytes at %" PRIu64 ": %m", f->path, n - done,
+                            at + done);
+        if (got == 0)
+            return D9D_FAIL(D9D_EFORMAT,
+                            "%s: needs %zu bytes at %" PRIu64 ", the file ends after %zu of them",
+                            f->path, n, at, done);
+        done += (size_t)got;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_file_sync(d9d_file *f)
+{
+    return d9di_fs_fsync(f->fd, f->path);
+}
+
+d9d_status d9d_file_close(d9d_file *f)
+{
+    d9d_status st = D9D_OK;
+
+    if (f->fd >= 0 && close(f->fd) != 0 && errno != EINTR)
+        st = D9DI_FAIL_ERRNO(f->path, "cannot close");
+    f->fd = -1;
+    d9d_file_release(f);
+    return st;
+}
+
+void d9d_file_release(d9d_file *f)
+{
+    if (f->fd >= 0 && f->path != NULL)
+        (void)close(f->fd);
+    free(f->path);
+    f->fd = -1;
+    f->path = NULL;
+}
+
+/* --- copies ------------------------------------------------------------- */
+
+/* As much as the kernel copies by itself, from the positions of both files on: all
+ * of it, or nothing where the file systems cannot. */
+static void copy_in_kernel(const d9d_file *src, d9d_file *dst)
+{
+    for (;;) {
+        const ssize_t put = copy_file_range(src->fd, NULL, dst->fd, NULL, (size_t)1 << 30, 0);
+
+        if (put > 0)
+            dst->at += (uint64_t)put;
+        else if (put == 0 || errno != EINTR)
+            return;
+    }
+}
+
+/* What is left, through memory; it also finds out what stopped the kernel. */
+static d9d_status copy_by_hand(const d9d_file *src, d9d_file *dst)
+{
+    char *piece = malloc(COPY_PIECE);
+    d9d_status st = D9D_OK;
+    ssize_t got;
+
+    if (piece == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: cannot allocate %d bytes to copy it", src->path,
+                        COPY_PIECE);
+    while ((got = read(src->fd, piece, COPY_PIECE)) != 0) {
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0) {
+            st = D9D_FAIL(d9di_errno_status(errno), "%s: cannot read at %" PRIu64 ": %m", src->path,
+                          dst->at);
+            goto out;
+        }
+        D9D_TRY_OR(st, d9d_file_write(dst, piece, (size_t)got), out);
+    }
+out:
+    free(piece);
+    return st;
+}
+
+static d9d_status check_regular(const d9d_file *f)
+{
+    struct stat s;
+
+    if (fstat(f->fd, &s) != 0)
+        return D9DI_FAIL_ERRNO(f->path, "cannot find its type");
+    if (!S_ISREG(s.st_mode))
+        return D9D_FAIL(D9D_EINVAL, "%s: is not a regular file", f->path);
+    return D9D_OK;
+}
+
+d9d_status d9d_fs_copy(const char *src, const char *dst)
+{
+    d9d_file from = {.fd = -1}, to = {.fd = -1};
+    bool made = false;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_file_open(src, &from), out);
+    D9D_TRY_OR(st, check_regular(&from), out);
+    D9D_TRY_OR(st, open_file(dst, O_WRONLY | O_CREAT | O_EXCL, "cannot create", &to), out);
+    made = true;
+    copy_in_kernel(&from, &to);
+    D9D_TRY_OR(st, copy_by_hand(&from, &to), out);
+    D9D_TRY_OR(st, d9d_file_close(&to), out);
+out:
+    if (st != D9D_OK && made)
+        (void)unlink(dst);
+    d9d_file_release(&to);
+    d9d_file_release(&from);
+    return st;
+}

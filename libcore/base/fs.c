@@ -1,0 +1,352 @@
+/* fs.c - names, directories and whole files.  See d9d/base/fs.h. */
+#include "d9d/base/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fs_private.h"
+
+enum { MAX_NAME = 255, READ_PIECE = 1 << 16 };
+
+d9d_status d9di_errno_status(int err)
+{
+    static const struct {
+        int err;
+        d9d_status st;
+    } rows[] = {
+        {ENOENT, D9D_ENOTFOUND},
+        {ENOTDIR, D9D_ENOTFOUND},
+        {ENOMEM, D9D_ENOMEM},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].err == err)
+            return rows[i].st;
+    return D9D_EIO;
+}
+
+/* --- names -------------------------------------------------------------- */
+
+static bool has_control(const char *name, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+            return true;
+    return false;
+}
+
+d9d_status d9d_fs_check_name(const char *name, size_t len, const char *where)
+{
+    const bool dot = len > 0 && name[0] == '.' && (len == 1 || (len == 2 && name[1] == '.'));
+    const struct {
+        bool bad;
+        const char *why;
+    } rules[] = {
+        {len == 0, "it is empty"},
+        {len > MAX_NAME, "it is longer than 255 bytes"},
+        {dot, "it names a directory"},
+        {len > 0 && memchr(name, '/', len) != NULL, "it has a \"/\""},
+        {has_control(name, len), "it has a control character"},
+    };
+
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
+        if (rules[i].bad)
+            return D9D_FAIL(D9D_EFORMAT, "%s: \"%.*s\" is not a plain file name: %s", where,
+                            len > MAX_NAME ? MAX_NAME : (int)len, name, rules[i].why);
+    return D9D_OK;
+}
+
+char *d9d_fs_join(d9d_arena *a, const char *dir, const char *name)
+{
+    const size_t len = strlen(dir);
+
+    return d9d_arena_printf(a, "%s%s%s", dir, len == 0 || dir[len - 1] == '/' ? "" : "/", name);
+}
+
+d9d_status d9di_fs_beside(const char *path, const char *tag, unsigned n, char **out)
+{
+    d9d_buf b = {0};
+
+    D9D_TRY(d9d_buf_printf(&b, "%s.%s-%ld-%u", path, tag, (long)getpid(), n));
+    *out = b.data;
+    return D9D_OK;
+}
+
+d9d_status d9di_fs_parent(const char *path, char **out)
+{
+    const char *slash = strrchr(path, '/');
+    d9d_buf b = {0};
+
+    if (slash == NULL)
+        D9D_TRY(d9d_buf_append(&b, ".", 1));
+    else
+        D9D_TRY(d9d_buf_append(&b, path, slash == path ? 1 : (size_t)(slash - path)));
+    *out = b.data;
+    return D9D_OK;
+}
+
+/* --- what is there ------------------------------------------------------ */
+
+bool d9d_fs_exists(const char *path)
+{
+    struct stat s;
+
+    return stat(path, &s) == 0;
+}
+
+bool d9d_fs_is_dir(const char *path)
+{
+    struct stat s;
+
+    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+bool d9d_fs_is_vacant(const char *path)
+{
+    struct stat s;
+    const struct dirent *e;
+    bool vacant = true;
+    DIR *d;
+
+    if (lstat(path, &s) != 0)
+        return errno == ENOENT;
+    d = opendir(path);
+    if (d == NULL)
+        return false;
+    errno = 0;
+    while (vacant && (e = readdir(d)) != NULL)
+        vacant = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
+    vacant = vacant && errno == 0;
+    (void)closedir(d);
+    return vacant;
+}
+
+d9d_status d9d_fs_size(const char *path, uint64_t *out)
+{
+    struct stat s;
+
+    if (stat(path, &s) != 0)
+        return D9DI_FAIL_ERRNO(path, "cannot find its size");
+    *out = (uint64_t)s.st_size;
+    return D9D_OK;
+}
+
+/* --- directories -------------------------------------------------------- */
+
+static d9d_status make_dir(const char *path)
+{
+    if (mkdir(path, 0777) == 0)
+        return D9D_OK;
+    /* Some file systems answer EROFS or EACCES for a directory that exists. */
+    if (d9d_fs_is_dir(path))
+        return D9D_OK;
+    return D9DI_FAIL_ERRNO(path, "cannot create the directory");
+}
+
+d9d_status d9d_fs_mkdirs(const char *path)
+{
+    d9d_buf b = {0};
+    d9d_status st;
+
+    if (*path == '\0')
+        return D9D_FAIL(D9D_EINVAL, "cannot create a directory without a name");
+    D9D_TRY(d9d_buf_append(&b, path, strlen(path)));
+    for (size_t i = 1; i < b.len; i++) {
+        if (b.data[i] != '/' || b.data[i - 1] == '/')
+            continue;
+        b.data[i] = '\0';
+        D9D_TRY_OR(st, make_dir(b.data), out);
+        b.data[i] = '/';
+    }
+    D9D_TRY_OR(st, make_dir(b.data), out);
+out:
+    d9d_buf_release(&b);
+    return st;
+}
+
+d9d_status d9di_fs_fsync(int fd, const char *path)
+{
+    int rc;
+
+    do
+        rc = fsync(fd);
+    while (rc != 0 && errno == EINTR);
+    if (rc != 0 && errno != EINVAL && errno != ENOTSUP)
+        return D9DI_FAIL_ERRNO(path, "cannot sync");
+    return D9D_OK;
+}
+
+d9d_status d9d_fs_sync_dir(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    d9d_status st;
+
+    if (fd < 0)
+        return D9DI_FAIL_ERRNO(path, "cannot open the directory");
+    st = d9di_fs_fsync(fd, path);
+    (void)close(fd);
+    return st;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+d9d_status d9di_fs_names(DIR *d, const char *path, d9d_arena *a, d9d_fs_names *out)
+{
+    D9D_VEC(char *) found = {0};
+    const struct dirent *e;
+    char **names = NULL;
+    d9d_status st = D9D_OK;
+
+    while (errno = 0, (e = readdir(d)) != NULL) {
+        char *name;
+
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        name = d9d_arena_strdup(a, e->d_name);
+        if (name == NULL) {
+            st = D9D_FAIL(D9D_ENOMEM, "%s: cannot keep %zu names", path, found.len + 1);
+            goto out;
+        }
+        D9D_TRY_OR(st, D9D_VEC_PUSH(&found, name), out);
+    }
+    if (errno != 0) {
+        st = D9DI_FAIL_ERRNO(path, "cannot list the directory");
+        goto out;
+    }
+    names = d9d_arena_alloc(a, found.len * sizeof(*names));
+    if (names == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: cannot keep %zu names", path, found.len);
+        goto out;
+    }
+    if (found.len > 0) {
+        memcpy(names, found.data, found.len * sizeof(*names));
+        qsort(names, found.len, sizeof(*names), by_name);
+    }
+    *out = (d9d_fs_names){.name = names, .n = found.len};
+out:
+    D9D_VEC_RELEASE(&found);
+    return st;
+}
+
+d9d_status d9d_fs_list(const char *dir, d9d_arena *a, d9d_fs_names *out)
+{
+    DIR *d = opendir(dir);
+    d9d_status st;
+
+    if (d == NULL)
+        return D9DI_FAIL_ERRNO(dir, "cannot open the directory");
+    st = d9di_fs_names(d, dir, a, out);
+    (void)closedir(d);
+    return st;
+}
+
+/* --- whole files -------------------------------------------------------- */
+
+static d9d_status read_all(int fd, const char *path, uint64_t max, d9d_buf *b)
+{
+    for (;;) {
+        ssize_t got;
+
+        D9D_TRY(d9d_buf_reserve(b, READ_PIECE));
+        got = read(fd, b->data + b->len, b->cap - b->len - 1);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return D9DI_FAIL_ERRNO(path, "cannot read");
+        if (got == 0)
+            break;
+        b->len += (size_t)got;
+        if (b->len > max)
+            return D9D_FAIL(D9D_EFORMAT,
+                            "%s: has more than %" PRIu64 " bytes, the most that is read", path,
+                            max);
+    }
+    b->data[b->len] = '\0';
+    return D9D_OK;
+}
+
+d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out)
+{
+    d9d_file f = {.fd = -1};
+    d9d_buf b = {0};
+    struct stat s;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_file_open(path, &f), out);
+    if (fstat(f.fd, &s) != 0) {
+        st = D9DI_FAIL_ERRNO(path, "cannot find its size");
+        goto out;
+    }
+    if (S_ISREG(s.st_mode) && (uint64_t)s.st_size > max) {
+        st = D9D_FAIL(D9D_EFORMAT, "%s: has %" PRIu64 " bytes, at most %" PRIu64 " are read", path,
+                      (uint64_t)s.st_size, max);
+        goto out;
+    }
+    /* One byte more than the size, so that the end is seen without growing. */
+    if (S_ISREG(s.st_mode))
+        D9D_TRY_OR(st, d9d_buf_reserve(&b, (size_t)s.st_size + READ_PIECE), out);
+    D9D_TRY_OR(st, read_all(f.fd, path, max, &b), out);
+    *out = b;
+    b = (d9d_buf){0};
+out:
+    d9d_buf_release(&b);
+    d9d_file_release(&f);
+    return st;
+}
+
+/* A new file beside `path`: the pid tells processes apart, n threads. */
+static d9d_status create_beside(const char *path, d9d_file *f)
+{
+    for (unsigned n = 0; n < D9DI_BESIDE_MAX; n++) {
+        D9D_TRY(d9di_fs_beside(path, "tmp", n, &f->path));
+        f->fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (f->fd >= 0)
+            return D9D_OK;
+        if (errno != EEXIST)
+            return D9DI_FAIL_ERRNO(f->path, "cannot create");
+        free(f->path);
+        f->path = NULL;
+    }
+    return D9D_FAIL(D9D_EIO, "%s: %d temporary files are there already", path, D9DI_BESIDE_MAX);
+}
+
+d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n)
+{
+    d9d_file f = {.fd = -1};
+    char *parent = NULL;
+    bool there = false;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9di_fs_parent(path, &parent), out);
+    D9D_TRY_OR(st, create_beside(path, &f), out);
+    there = true;
+    D9D_TRY_OR(st, d9d_file_write(&f, data, n), out);
+    D9D_TRY_OR(st, d9d_file_sync(&f), out);
+    if (close(f.fd) != 0) {
+        f.fd = -1;
+        st = D9DI_FAIL_ERRNO(f.path, "cannot close");
+        goto out;
+    }
+    f.fd = -1;
+    if (rename(f.path, path) != 0) {
+        st = D9DI_FAIL_ERRNO(path, "cannot replace");
+        goto out;
+    }
+    there = false;
+    D9D_TRY_OR(st, d9d_fs_sync_dir(parent), out);
+out:
+    if (there)
+        (void)unlink(f.path);
+    d9d_file_release(&f);
+    free(parent);
+    return st;
+}

@@ -1,0 +1,31 @@
+/* fs_private.h - what the file-system files of this layer share. */
+#ifndef D9DI_FS_PRIVATE_H
+#define D9DI_FS_PRIVATE_H
+
+#include <dirent.h>
+
+#include "d9d/base/fs.h"
+
+/* The status for an errno. */
+d9d_status d9di_errno_status(int err);
+
+/* "PATH: WHAT: strerror", for the errno of a call that just failed. */
+#define D9DI_FAIL_ERRNO(path, what) D9D_FAIL(d9di_errno_status(errno), "%s: %s: %m", (path), (what))
+
+/* "PATH.TAG-PID-n", malloc'ed, for n = 0, 1, ... of a search for a free name. */
+d9d_status d9di_fs_beside(const char *path, const char *tag, unsigned n, char **out);
+enum { D9DI_BESIDE_MAX = 1000 };
+
+/* The directory that holds the path's last component: "." for "a", "/" for "/a". */
+d9d_status d9di_fs_parent(const char *path, char **out);
+
+/* fsync that survives signals; file systems that cannot sync a directory are fine. */
+d9d_status d9di_fs_fsync(int fd, const char *path);
+
+/* Sorted names of an open directory. */
+d9d_status d9di_fs_names(DIR *d, const char *path, d9d_arena *a, d9d_fs_names *out);
+
+/* fsync every file and directory of a tree, leaves first. */
+d9d_status d9di_fs_sync_tree(const char *path);
+
+#endif /* D9DI_FS_PRIVATE_H */

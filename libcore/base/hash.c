@@ -1,0 +1,150 @@
+/* hash.c - XXH3 over bytes, streams and files.  See d9d/base/hash.h. */
+#include "d9d/base/hash.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "d9d/base/fs.h"
+
+enum { PIECE = 1 << 20 };
+
+struct d9d_hasher {
+    XXH3_state_t *state;
+};
+
+static d9d_hash of_xxh(XXH128_hash_t x)
+{
+    return (d9d_hash){.hi = x.high64, .lo = x.low64};
+}
+
+d9d_hash d9d_hash_bytes(const void *p, size_t n)
+{
+    return of_xxh(XXH3_128bits(n > 0 ? p : "", n));
+}
+
+uint64_t d9d_hash64(const void *p, size_t n)
+{
+    return XXH3_64bits(n > 0 ? p : "", n);
+}
+
+int d9d_hash_equal(d9d_hash a, d9d_hash b)
+{
+    return a.hi == b.hi && a.lo == b.lo;
+}
+
+void d9d_hash_hex(d9d_hash h, char out[D9D_HASH_HEX])
+{
+    (void)snprintf(out, D9D_HASH_HEX, "%016" PRIx64 "%016" PRIx64, h.hi, h.lo);
+}
+
+static int digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F')
+        return c - 'A' + 10;
+    return -1;
+}
+
+d9d_status d9d_hash_parse(const char *hex, d9d_hash *out)
+{
+    const size_t want = D9D_HASH_HEX - 1, len = strnlen(hex, want + 1);
+    uint64_t half[2] = {0, 0};
+
+    for (size_t i = 0; i < len && len == want; i++) {
+        const int d = digit(hex[i]);
+
+        if (d < 0)
+            return D9D_FAIL(D9D_EFORMAT, "hash \"%s\": character %zu is not a hexadecimal digit",
+                            hex, i + 1);
+        half[i / 16] = half[i / 16] << 4 | (uint64_t)d;
+    }
+    if (len != want)
+        return D9D_FAIL(D9D_EFORMAT, "hash \"%.64s\" has %zu characters, must have %zu", hex,
+                        strlen(hex), want);
+    *out = (d9d_hash){.hi = half[0], .lo = half[1]};
+    return D9D_OK;
+}
+
+d9d_status d9d_hasher_create(d9d_hasher **out)
+{
+    d9d_hasher *h = calloc(1, sizeof(*h));
+
+    if (h != NULL)
+        h->state = XXH3_createState();
+    if (h == NULL || h->state == NULL) {
+        d9d_hasher_free(h);
+        return D9D_FAIL(D9D_ENOMEM, "hash: cannot allocate a state");
+    }
+    d9d_hasher_reset(h);
+    *out = h;
+    return D9D_OK;
+}
+
+void d9d_hasher_reset(d9d_hasher *h)
+{
+    (void)XXH3_128bits_reset(h->state);
+}
+
+void d9d_hasher_add(d9d_hasher *h, const void *p, size_t n)
+{
+    if (n > 0)
+        (void)XXH3_128bits_update(h->state, p, n);
+}
+
+d9d_hash d9d_hasher_digest(const d9d_hasher *h)
+{
+    return of_xxh(XXH3_128bits_digest(h->state));
+}
+
+void d9d_hasher_free(d9d_hasher *h)
+{
+    if (h == NULL)
+        return;
+    (void)XXH3_freeState(h->state);
+    free(h);
+}
+
+static d9d_status add_file(d9d_hasher *h, const d9d_file *f, uint64_t size, void *piece)
+{
+    for (uint64_t at = 0; at < size;) {
+        const size_t n = size - at < PIECE ? (size_t)(size - at) : PIECE;
+
+        D9D_TRY(d9d_file_read_at(f, piece, n, at));
+        d9d_hasher_add(h, piece, n);
+        at += n;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_hash_file(const char *path, d9d_hash *out, uint64_t *size)
+{
+    d9d_file f = {.fd = -1};
+    d9d_hasher *h = NULL;
+    void *piece = NULL;
+    uint64_t bytes = 0;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_file_open(path, &f), out);
+    D9D_TRY_OR(st, d9d_fs_size(path, &bytes), out);
+    D9D_TRY_OR(st, d9d_hasher_create(&h), out);
+    piece = malloc(PIECE);
+    if (piece == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: cannot allocate %d bytes to hash it", path, PIECE);
+        goto out;
+    }
+    D9D_TRY_OR(st, add_file(h, &f, bytes, piece), out);
+    *out = d9d_hasher_digest(h);
+    if (size != NULL)
+        *size = bytes;
+out:
+    free(piece);
+    d9d_hasher_free(h);
+    d9d_file_release(&f);
+    return st;
+}

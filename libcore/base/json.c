@@ -1,0 +1,199 @@
+/* json.c - strict reading of JSON and of its members.  See d9d/base/json.h. */
+#include "d9d/base/json.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "d9d/base/fs.h"
+
+enum { MAX_DEPTH = 64, MAX_SHOWN = 200 };
+
+/* --- documents ---------------------------------------------------------- */
+
+/* Jansson recurses for every level, so depth is limited before it parses.  Text
+ * that is not JSON may be counted wrongly here; the parser refuses it anyway. */
+static d9d_status check_depth(const char *name, const char *text, size_t n)
+{
+    size_t line = 1, line_at = 0;
+    bool in_string = false;
+    int depth = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const char c = text[i];
+
+        if (c == '\n') {
+            line++;
+            line_at = i + 1;
+        } else if (in_string && c == '\\') {
+            i++;
+        } else if (c == '"') {
+            in_string = !in_string;
+        } else if (!in_string && (c == '[' || c == '{')) {
+            depth++;
+        } else if (!in_string && (c == ']' || c == '}')) {
+            depth--;
+        }
+        if (depth > MAX_DEPTH)
+            return D9D_FAIL(D9D_EFORMAT, "%s: line %zu, column %zu: nested deeper than %d levels",
+                            name, line, i - line_at + 1, MAX_DEPTH);
+    }
+    return D9D_OK;
+}
+
+static bool is_blank(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memchr(" \t\r\n", text[i], 4) == NULL)
+            return false;
+    return true;
+}
+
+d9d_status d9d_json_parse(const char *name, const char *text, size_t n, json_t **out)
+{
+    json_error_t e;
+    json_t *v;
+
+    if (is_blank(text, n))
+        return D9D_FAIL(D9D_EFORMAT, "%s: is empty, must have one JSON value", name);
+    D9D_TRY(check_depth(name, text, n));
+    v = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+    if (v == NULL)
+        return D9D_FAIL(json_error_code(&e) == json_error_out_of_memory ? D9D_ENOMEM : D9D_EFORMAT,
+                        "%s: line %d, column %d: %s", name, e.line, e.column, e.text);
+    *out = v;
+    return D9D_OK;
+}
+
+d9d_status d9d_json_read(const char *path, uint64_t max_bytes, json_t **out)
+{
+    d9d_buf text = {0};
+    d9d_status st;
+
+    D9D_TRY(d9d_fs_read(path, max_bytes, &text));
+    st = d9d_json_parse(path, text.data, text.len, out);
+    d9d_buf_release(&text);
+    return st;
+}
+
+/* --- members ------------------------------------------------------------ */
+
+static const char *kind_of(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "an array";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER: return "an integer";
+    case JSON_REAL: return "a real number";
+    case JSON_TRUE:
+    case JSON_FALSE: return "a boolean";
+    case JSON_NULL: return "null";
+    }
+    return "nothing known";
+}
+
+static d9d_status get(const json_t *obj, const char *where, const char *key, json_t **out)
+{
+    if (!json_is_object(obj))
+        return D9D_FAIL(D9D_EFORMAT, "%s: must be an object, is %s", where,
+                        obj != NULL ? kind_of(obj) : "absent");
+    *out = json_object_get(obj, key);
+    if (*out == NULL)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is missing", where, key);
+    return D9D_OK;
+}
+
+static d9d_status wrong_kind(const char *where, const char *key, const char *want, const json_t *v)
+{
+    return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" must be %s, is %s", where, key, want, kind_of(v));
+}
+
+d9d_status d9d_json_get_i64(const json_t *obj, const char *where, const char *key, int64_t min,
+                            int64_t max, int64_t *out)
+{
+    json_t *v;
+    int64_t i;
+
+    D9D_TRY(get(obj, where, key, &v));
+    if (!json_is_integer(v))
+        return wrong_kind(where, key, "an integer", v);
+    i = json_integer_value(v);
+    if (i < min)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is %" PRId64 ", must be at least %" PRId64, where,
+                        key, i, min);
+    if (i > max)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is %" PRId64 ", must be at most %" PRId64, where,
+                        key, i, max);
+    *out = i;
+    return D9D_OK;
+}
+
+d9d_status d9d_json_get_f64(const json_t *obj, const char *where, const char *key, double *out)
+{
+    json_t *v;
+
+    D9D_TRY(get(obj, where, key, &v));
+    if (!json_is_number(v))
+        return wrong_kind(where, key, "a number", v);
+    *out = json_number_value(v);
+    return D9D_OK;
+}
+
+d9d_status d9d_json_get_str(const json_t *obj, const char *where, const char *key, const char **out)
+{
+    json_t *v;
+
+    D9D_TRY(get(obj, where, key, &v));
+    if (!json_is_string(v))
+        return wrong_kind(where, key, "a string", v);
+    *out = json_string_value(v);
+    return D9D_OK;
+}
+
+d9d_status d9d_json_get_bool(const json_t *obj, const char *where, const char *key, int *out)
+{
+    json_t *v;
+
+    D9D_TRY(get(obj, where, key, &v));
+    if (!json_is_boolean(v))
+        return wrong_kind(where, key, "a boolean", v);
+    *out = json_is_true(v);
+    return D9D_OK;
+}
+
+d9d_status d9d_json_get_obj(const json_t *obj, const char *where, const char *key, json_t **out)
+{
+    json_t *v;
+
+    D9D_TRY(get(obj, where, key, &v));
+    if (!json_is_object(v))
+        return wrong_kind(where, key, "an object", v);
+    *out = v;
+    return D9D_OK;
+}
+
+d9d_status d9d_json_get_arr(const json_t *obj, const char *where, const char *key, json_t **out)
+{
+    json_t *v;
+
+    D9D_TRY(get(obj, where, key, &v));
+    if (!json_is_array(v))
+        return wrong_kind(where, key, "an array", v);
+    *out = v;
+    return D9D_OK;
+}
+
+d9d_status d9d_json_check_schema(const json_t *obj, const char *where, const char *name, int major)
+{
+    char want[MAX_SHOWN];
+    const char *found;
+
+    (void)snprintf(want, sizeof(want), "d9d.%s.v%d", name, major);
+    D9D_TRY(d9d_json_get_str(obj, where, "schema", &found));
+    if (strcmp(found, want) != 0)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"schema\" is \"%.*s\", this build reads \"%s\"", where,
+                        MAX_SHOWN, found, want);
+    return D9D_OK;
+}

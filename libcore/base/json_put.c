@@ -1,0 +1,153 @@
+/* json_put.c - plain writing of JSON, one way to print each kind of value.  See
+ * d9d/base/json.h. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "d9d/base/json.h"
+
+enum { MAX_DEPTH = 64 };
+
+/* Bytes at the front of `s` that need no escape: ASCII, and whole UTF-8 sequences. */
+static size_t plain_run(const char *s, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n) {
+        const unsigned char c = (unsigned char)s[i];
+        utf8proc_int32_t code;
+        utf8proc_ssize_t step = 1;
+
+        if (c < 0x20 || c == '"' || c == '\\')
+            break;
+        if (c >= 0x80)
+            step =
+                utf8proc_iterate((const utf8proc_uint8_t *)s + i, (utf8proc_ssize_t)(n - i), &code);
+        if (step <= 0)
+            break;
+        i += (size_t)step;
+    }
+    return i;
+}
+
+/* One byte that needs an escape; a byte that is not UTF-8 is U+FFFD. */
+static d9d_status put_escape(d9d_buf *b, unsigned char c)
+{
+    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
+    const char *hit = c != '\0' ? strchr(from, c) : NULL;
+
+    if (hit != NULL)
+        return d9d_buf_printf(b, "\\%c", to[hit - from]);
+    return d9d_buf_printf(b, "\\u%04x", c < 0x20 ? c : 0xfffdu);
+}
+
+d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size_t n)
+{
+    D9D_TRY(d9d_buf_append(b, "\"", 1));
+    for (size_t i = 0; i < n;) {
+        const size_t run = plain_run(s + i, n - i);
+
+        D9D_TRY(d9d_buf_append(b, s + i, run));
+        i += run;
+        if (i < n)
+            D9D_TRY(put_escape(b, (unsigned char)s[i++]));
+    }
+    return d9d_buf_append(b, "\"", 1);
+}
+
+/* Whatever the process's locale calls its decimal point, JSON calls it ".". */
+static void fix_point(char *s)
+{
+    for (; *s != '\0'; s++)
+        if (strchr("0123456789+-e", *s) == NULL)
+            *s = '.';
+}
+
+d9d_status d9d_json_put_f64(d9d_buf *b, double v)
+{
+    /* 15 digits are always right to begin with, but for subnormals. */
+    int digits = fpclassify(v) == FP_SUBNORMAL ? 1 : 15;
+    char text[40];
+
+    if (!isfinite(v))
+        return d9d_buf_append(b, "null", 4);
+    do
+        (void)snprintf(text, sizeof(text), "%.*g", digits, v);
+    while (strtod(text, NULL) != v && digits++ < 17);
+    fix_point(text);
+    return d9d_buf_printf(b, "%s%s", text, strpbrk(text, ".e") == NULL ? ".0" : "");
+}
+
+/* --- whole values ------------------------------------------------------- */
+
+static d9d_status put_value(d9d_buf *b, const json_t *v, int indent, int depth);
+
+/* What goes before a member: a comma after the one before, a new line or a space. */
+static d9d_status put_gap(d9d_buf *b, bool first, int indent, int depth)
+{
+    if (!first)
+        D9D_TRY(d9d_buf_append(b, ",", 1));
+    if (indent < 0)
+        return d9d_buf_append(b, " ", first ? 0 : 1);
+    return d9d_buf_printf(b, "\n%*s", indent * depth, "");
+}
+
+static d9d_status put_object(d9d_buf *b, const json_t *v, int indent, int depth)
+{
+    json_t *obj = (json_t *)(uintptr_t)v; /* iterating does not change it */
+    bool first = true;
+
+    D9D_TRY(d9d_buf_append(b, "{", 1));
+    for (void *it = json_object_iter(obj); it != NULL; it = json_object_iter_next(obj, it)) {
+        const char *key = json_object_iter_key(it);
+
+        D9D_TRY(put_gap(b, first, indent, depth + 1));
+        D9D_TRY(d9d_json_put_str(b, key, strlen(key)));
+        D9D_TRY(d9d_buf_append(b, ": ", 2));
+        D9D_TRY(put_value(b, json_object_iter_value(it), indent, depth + 1));
+        first = false;
+    }
+    if (!first && indent >= 0)
+        D9D_TRY(put_gap(b, true, indent, depth));
+    return d9d_buf_append(b, "}", 1);
+}
+
+static d9d_status put_array(d9d_buf *b, const json_t *v, int indent, int depth)
+{
+    const size_t n = json_array_size(v);
+
+    D9D_TRY(d9d_buf_append(b, "[", 1));
+    for (size_t i = 0; i < n; i++) {
+        D9D_TRY(put_gap(b, i == 0, indent, depth + 1));
+        D9D_TRY(put_value(b, json_array_get(v, i), indent, depth + 1));
+    }
+    if (n > 0 && indent >= 0)
+        D9D_TRY(put_gap(b, true, indent, depth));
+    return d9d_buf_append(b, "]", 1);
+}
+
+static d9d_status put_value(d9d_buf *b, const json_t *v, int indent, int depth)
+{
+    if (depth > MAX_DEPTH)
+        return D9D_FAIL(D9D_EINVAL, "JSON to write is nested deeper than %d levels", MAX_DEPTH);
+    switch (json_typeof(v)) {
+    case JSON_OBJECT: return put_object(b, v, indent, depth);
+    case JSON_ARRAY: return put_array(b, v, indent, depth);
+    case JSON_STRING: return d9d_json_put_str(b, json_string_value(v), json_string_length(v));
+    case JSON_INTEGER: return d9d_buf_printf(b, "%" PRId64, (int64_t)json_integer_value(v));
+    case JSON_REAL: return d9d_json_put_f64(b, json_real_value(v));
+    case JSON_TRUE: return d9d_buf_append(b, "true", 4);
+    case JSON_FALSE: return d9d_buf_append(b, "false", 5);
+    case JSON_NULL: return d9d_buf_append(b, "null", 4);
+    }
+    return D9D_FAIL(D9D_EINVAL, "JSON to write has a value of unknown type %d",
+                    (int)json_typeof(v));
+}
+
+d9d_status d9d_json_put(d9d_buf *b, const json_t *v, int indent)
+{
+    return put_value(b, v, indent, 0);
+}

@@ -1,0 +1,184 @@
+/* outdir.c - a directory that appears whole.  See d9d/base/fs.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fs_private.h"
+#include "d9d/base/fs.h"
+
+/* The final name without slashes at its end.  A link is followed here, so that
+ * what it points to is replaced and not the link. */
+static d9d_status final_name(const char *path, char **out)
+{
+    size_t len = strlen(path);
+    const char *base;
+    struct stat s;
+    char *name;
+
+    while (len > 1 && path[len - 1] == '/')
+        len--;
+    name = strndup(path, len);
+    if (name == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: cannot keep its name", path);
+    if (lstat(name, &s) == 0 && S_ISLNK(s.st_mode)) {
+        free(name);
+        name = realpath(path, NULL);
+        if (name == NULL)
+            return D9DI_FAIL_ERRNO(path, "cannot follow the link");
+    }
+    base = strrchr(name, '/');
+    base = base != NULL ? base + 1 : name;
+    if (*base == '\0' || strcmp(base, ".") == 0 || strcmp(base, "..") == 0) {
+        free(name);
+        return D9D_FAIL(D9D_ECONFIG, "\"%s\" cannot be written whole: name a new directory", path);
+    }
+    *out = name;
+    return D9D_OK;
+}
+
+static d9d_status check_free(const char *path, bool replace)
+{
+    if (d9d_fs_is_vacant(path))
+        return D9D_OK;
+    if (!d9d_fs_is_dir(path))
+        return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a directory", path);
+    if (!replace)
+        return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not empty; --force replaces it",
+                        path);
+    return D9D_OK;
+}
+
+static d9d_status make_parent(const char *path)
+{
+    char *parent = NULL;
+    d9d_status st;
+
+    D9D_TRY(d9di_fs_parent(path, &parent));
+    st = d9d_fs_mkdirs(parent);
+    free(parent);
+    return st;
+}
+
+static d9d_status make_tmp(const char *path, char **out)
+{
+    for (unsigned n = 0; n < D9DI_BESIDE_MAX; n++) {
+        char *tmp;
+
+        D9D_TRY(d9di_fs_beside(path, "tmp", n, &tmp));
+        if (mkdir(tmp, 0777) == 0) {
+            *out = tmp;
+            return D9D_OK;
+        }
+        if (errno != EEXIST) {
+            const d9d_status st = D9DI_FAIL_ERRNO(tmp, "cannot create the directory");
+
+            free(tmp);
+            return st;
+        }
+        free(tmp);
+    }
+    return D9D_FAIL(D9D_EIO, "%s: %d temporary directories are there already", path,
+                    D9DI_BESIDE_MAX);
+}
+
+d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags)
+{
+    d9d_outdir made = {.replace = (flags & D9D_OUTDIR_REPLACE) != 0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, final_name(path, &made.path), out);
+    D9D_TRY_OR(st, check_free(made.path, made.replace), out);
+    D9D_TRY_OR(st, make_parent(made.path), out);
+    D9D_TRY_OR(st, make_tmp(made.path, &made.tmp), out);
+    *o = made;
+    made = (d9d_outdir){0};
+out:
+    free(made.path);
+    free(made.tmp);
+    return st;
+}
+
+/* The new name takes the place of nothing or of an empty directory. */
+static d9d_status move_in(const d9d_outdir *o, bool *moved)
+{
+    *moved = rename(o->tmp, o->path) == 0;
+    if (*moved || ((errno == ENOTEMPTY || errno == EEXIST) && o->replace))
+        return D9D_OK;
+    if (errno == ENOTEMPTY || errno == EEXIST)
+        return D9D_FAIL(D9D_ECONFIG, "%s: was written by someone else meanwhile", o->path);
+    return D9DI_FAIL_ERRNO(o->path, "cannot give the directory its name");
+}
+
+/* Without an exchange in one step: the old directory steps aside first, and comes
+ * back when the new one cannot take its place. */
+static d9d_status swap_aside(const d9d_outdir *o, char **old)
+{
+    char *aside = NULL;
+    d9d_status st = D9D_OK;
+
+    D9D_TRY(d9di_fs_beside(o->tmp, "old", 0, &aside));
+    if (rename(o->path, aside) != 0) {
+        st = D9DI_FAIL_ERRNO(o->path, "cannot move the old directory aside");
+        goto out;
+    }
+    if (rename(o->tmp, o->path) != 0) {
+        st = D9DI_FAIL_ERRNO(o->path, "cannot give the directory its name");
+        (void)rename(aside, o->path);
+        goto out;
+    }
+    *old = aside;
+    aside = NULL;
+out:
+    free(aside);
+    return st;
+}
+
+/* The new directory for the old one, whose new name goes to *old. */
+static d9d_status swap_in(const d9d_outdir *o, char **old)
+{
+    if (renameat2(AT_FDCWD, o->tmp, AT_FDCWD, o->path, RENAME_EXCHANGE) != 0)
+        return swap_aside(o, old);
+    *old = strdup(o->tmp);
+    if (*old == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: cannot keep its name", o->tmp);
+    return D9D_OK;
+}
+
+d9d_status d9d_outdir_commit(d9d_outdir *o)
+{
+    char *parent = NULL, *old = NULL;
+    bool moved = false;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9di_fs_parent(o->path, &parent), out);
+    D9D_TRY_OR(st, d9di_fs_sync_tree(o->tmp), out);
+    D9D_TRY_OR(st, move_in(o, &moved), out);
+    if (!moved)
+        D9D_TRY_OR(st, swap_in(o, &old), out);
+    free(o->tmp);
+    o->tmp = NULL;
+    D9D_TRY_OR(st, d9d_fs_sync_dir(parent), out);
+    if (old != NULL)
+        D9D_TRY_OR(st, d9d_fs_remove_tree(old), out);
+out:
+    free(old);
+    free(parent);
+    return st;
+}
+
+void d9d_outdir_release(d9d_outdir *o)
+{
+    d9d_err_copy first;
+
+    /* The sentence of what went wrong before is worth more than ours. */
+    d9d_err_save(&first, D9D_OK);
+    if (o->tmp != NULL && d9d_fs_remove_tree(o->tmp) != D9D_OK)
+        (void)d9d_err_restore(&first);
+    free(o->tmp);
+    free(o->path);
+    *o = (d9d_outdir){0};
+}

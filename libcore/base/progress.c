@@ -1,0 +1,148 @@
+/* progress.c - done, rate and time left of long work.  See d9d/base/log.h. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "d9d/base/log.h"
+#include "d9d/base/thread.h"
+
+enum { LINE = 256, WORD = 48, REDRAW_NS = 100000000, EVERY_S = 30, MAX_LEFT_H = 9999 };
+
+static bool on_terminal(const d9d_progress *p)
+{
+    return p->log->status != NULL;
+}
+
+/* "1.23 GB" for bytes, "1234 steps" for the rest. */
+static void put_amount(char out[WORD], double v, const char *unit, int digits)
+{
+    static const char prefix[] = " kMGTPE";
+    size_t i = 0;
+
+    if (strcmp(unit, "B") != 0) {
+        (void)snprintf(out, WORD, "%.*f%s%.24s", digits, v, *unit != '\0' ? " " : "", unit);
+        return;
+    }
+    for (; v >= 999.5 && i + 2 < sizeof(prefix); i++)
+        v /= 1000;
+    if (i == 0)
+        (void)snprintf(out, WORD, "%.0f B", v);
+    else
+        (void)snprintf(out, WORD, "%.*f %cB", v < 9.995 ? 2 : v < 99.95 ? 1 : 0, v, prefix[i]);
+}
+
+/* "4:05" or "1:04:05". */
+static void put_time(char out[WORD], double seconds)
+{
+    const int64_t s = seconds < MAX_LEFT_H * 3600.0 ? (int64_t)(seconds + 0.5) : MAX_LEFT_H * 3600;
+
+    if (s >= 3600)
+        (void)snprintf(out, WORD, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60),
+                       (int)(s % 60));
+    else
+        (void)snprintf(out, WORD, "%d:%02d", (int)(s / 60), (int)(s % 60));
+}
+
+static double elapsed(const d9d_progress *p, int64_t now)
+{
+    return (double)(now - p->start_ns) * 1e-9;
+}
+
+static double rate_at(const d9d_progress *p, int64_t now)
+{
+    const double s = elapsed(p, now);
+
+    return s > 0 && p->done > p->first ? (double)(p->done - p->first) / s : 0;
+}
+
+static void put_rate(char out[WORD], const d9d_progress *p, double rate)
+{
+    char amount[WORD];
+
+    put_amount(amount, rate, p->unit, rate < 10 ? 2 : rate < 100 ? 1 : 0);
+    (void)snprintf(out, WORD, "%.*s/s", WORD - 3, amount);
+}
+
+/* "map: 1.20 GB of 5.00 GB (24%), 120 MB/s, 0:31 left, NOTE" */
+static void put_line(char out[LINE], const d9d_progress *p, int64_t now)
+{
+    const double rate = rate_at(p, now);
+    char done[WORD], total[2 * WORD] = "", speed[WORD], left[2 * WORD] = "", word[WORD];
+
+    put_amount(done, (double)p->done, p->unit, 0);
+    put_rate(speed, p, rate);
+    if (p->total > 0) {
+        put_amount(word, (double)p->total, p->unit, 0);
+        (void)snprintf(total, sizeof(total), " of %s (%.0f%%)", word,
+                       100.0 * (double)p->done / (double)p->total);
+    }
+    if (p->total > p->done && rate > 0) {
+        put_time(word, (double)(p->total - p->done) / rate);
+        (void)snprintf(left, sizeof(left), ", %s left", word);
+    }
+    (void)snprintf(out, LINE, "%.32s: %s%s, %s%s%s%s", p->what, done, total, speed, left,
+                   p->note[0] != '\0' ? ", " : "", p->note);
+}
+
+static void show(d9d_progress *p, int64_t now)
+{
+    char line[LINE];
+
+    p->last_ns = now;
+    put_line(line, p, now);
+    if (on_terminal(p))
+        p->log->status(p->log->arg, line);
+    else
+        d9d_log_info(p->log, "%s", line);
+}
+
+void d9d_progress_start(d9d_progress *p, const d9d_log *log, const char *what, const char *unit,
+                        uint64_t total)
+{
+    /* A log that drops lines of information shows no progress either. */
+    const bool heard = log != NULL && log->level >= D9D_LOG_INFO;
+
+    *p = (d9d_progress){.log = heard ? log : NULL, .what = what, .unit = unit, .total = total};
+    p->start_ns = p->last_ns = d9d_clock_ns();
+}
+
+void d9d_progress_add(d9d_progress *p, uint64_t n)
+{
+    int64_t now, every;
+
+    p->done += n;
+    if (p->log == NULL)
+        return;
+    now = d9d_clock_ns();
+    every = on_terminal(p)        ? REDRAW_NS
+            : p->log->every_s > 0 ? (int64_t)(p->log->every_s * 1e9)
+                                  : (int64_t)EVERY_S * 1000000000;
+    if (now - p->last_ns >= every)
+        show(p, now);
+}
+
+void d9d_progress_note(d9d_progress *p, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)vsnprintf(p->note, sizeof(p->note), fmt, ap);
+    va_end(ap);
+}
+
+void d9d_progress_end(d9d_progress *p)
+{
+    const int64_t now = d9d_clock_ns();
+    char done[WORD], speed[WORD], time[WORD];
+
+    if (p->log == NULL)
+        return;
+    if (on_terminal(p))
+        p->log->status(p->log->arg, "");
+    put_amount(done, (double)p->done, p->unit, 0);
+    put_rate(speed, p, rate_at(p, now));
+    put_time(time, elapsed(p, now));
+    d9d_log_info(p->log, "%s: %s in %s, %s%s%s", p->what, done, time, speed,
+                 p->note[0] != '\0' ? ", " : "", p->note);
+}

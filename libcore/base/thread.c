@@ -1,0 +1,147 @@
+/* thread.c - a few workers over a list of items.  See d9d/base/thread.h. */
+#include "d9d/base/thread.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+enum { MAX_CPUS = 1 << 20 };
+
+int d9d_thread_cpus(void)
+{
+    /* The kernel's mask may be wider than cpu_set_t: grow until it fits. */
+    for (int n = CPU_SETSIZE; n <= MAX_CPUS; n *= 2) {
+        const size_t size = CPU_ALLOC_SIZE(n);
+        cpu_set_t *set = CPU_ALLOC(n);
+        const bool ok = set != NULL && sched_getaffinity(0, size, set) == 0;
+        const bool wider = !ok && set != NULL && errno == EINVAL;
+        const int count = ok ? CPU_COUNT_S(size, set) : 0;
+
+        CPU_FREE(set);
+        if (!wider)
+            return count > 0 ? count : 1;
+    }
+    return 1;
+}
+
+struct team {
+    d9d_thread_fn fn;
+    void *arg;
+    size_t n;
+
+    pthread_mutex_t lock; /* of all below */
+    size_t next;
+    bool failed;
+    size_t failed_item; /* lowest so far */
+    d9d_err_copy err;
+};
+
+struct worker {
+    struct team *team;
+    int number;
+};
+
+static bool take_item(struct team *t, size_t *item)
+{
+    bool got;
+
+    (void)pthread_mutex_lock(&t->lock);
+    got = !t->failed && t->next < t->n;
+    if (got)
+        *item = t->next++;
+    (void)pthread_mutex_unlock(&t->lock);
+    return got;
+}
+
+static void note_failure(struct team *t, size_t item, d9d_status st)
+{
+    (void)pthread_mutex_lock(&t->lock);
+    if (!t->failed || item < t->failed_item) {
+        t->failed = true;
+        t->failed_item = item;
+        d9d_err_save(&t->err, st);
+    }
+    (void)pthread_mutex_unlock(&t->lock);
+}
+
+/* Every item below a failed one was handed out before it and runs to its end, so
+ * the failure with the lowest number does not depend on timing. */
+static void *work(void *arg)
+{
+    const struct worker *w = arg;
+    size_t item;
+    d9d_status st;
+
+    while (take_item(w->team, &item)) {
+        st = w->team->fn(w->team->arg, w->number, item);
+        if (st != D9D_OK)
+            note_failure(w->team, item, st);
+    }
+    return NULL;
+}
+
+/* Start workers 1 .. jobs-1 with every signal blocked: signals are for the thread
+ * that waits.  Fewer than asked for is slower, not wrong.  Returns how many run. */
+static int start_workers(struct worker *workers, pthread_t *threads, int jobs)
+{
+    sigset_t all, old;
+    int started = 0;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    for (int i = 1; i < jobs; i++) {
+        if (pthread_create(&threads[started], NULL, work, &workers[i]) != 0)
+            break;
+        started++;
+    }
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return started;
+}
+
+static d9d_status run_inline(size_t n, d9d_thread_fn fn, void *arg)
+{
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(fn(arg, 0, i));
+    return D9D_OK;
+}
+
+static d9d_status run_team(int jobs, size_t n, d9d_thread_fn fn, void *arg)
+{
+    struct team team = {.fn = fn, .arg = arg, .n = n, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct worker *workers = calloc((size_t)jobs, sizeof(*workers));
+    pthread_t *threads = calloc((size_t)jobs, sizeof(*threads));
+    d9d_status st = D9D_OK;
+    int started;
+
+    if (workers == NULL || threads == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "threads: cannot allocate %d workers", jobs);
+        goto out;
+    }
+    for (int i = 0; i < jobs; i++)
+        workers[i] = (struct worker){.team = &team, .number = i};
+    started = start_workers(workers, threads, jobs);
+    (void)work(&workers[0]);
+    for (int i = 0; i < started; i++)
+        (void)pthread_join(threads[i], NULL);
+    if (team.failed)
+        st = d9d_err_restore(&team.err);
+out:
+    (void)pthread_mutex_destroy(&team.lock);
+    free(threads);
+    free(workers);
+    return st;
+}
+
+d9d_status d9d_thread_run(int jobs, size_t n, d9d_thread_fn fn, void *arg)
+{
+    if (jobs < 0)
+        return D9D_FAIL(D9D_EINVAL, "threads: %d jobs; must be 0 or more", jobs);
+    if (jobs == 0)
+        jobs = d9d_thread_cpus();
+    if ((size_t)jobs > n)
+        jobs = (int)n;
+    return jobs <= 1 ? run_inline(n, fn, arg) : run_team(jobs, n, fn, arg);
+}

@@ -1,0 +1,34 @@
+/* vec.c - growth of typed arrays.  See d9d/base/mem.h. */
+#include "d9d/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_CAP = 8 };
+
+d9d_status d9d_vec_grow(void **data, size_t *cap, size_t len, size_t extra, size_t elem)
+{
+    size_t need, room, bytes;
+    void *p;
+
+    if (extra <= *cap - len)
+        return D9D_OK;
+    if (__builtin_add_overflow(len, extra, &need))
+        return D9D_FAIL(D9D_ENOMEM, "array: %zu and %zu more elements overflow", len, extra);
+    room = *cap > SIZE_MAX / 2 ? SIZE_MAX : 2 * *cap;
+    if (room < FIRST_CAP)
+        room = FIRST_CAP;
+    if (room < need)
+        room = need;
+    if (__builtin_mul_overflow(room, elem, &bytes) || bytes > (size_t)PTRDIFF_MAX)
+        return D9D_FAIL(D9D_ENOMEM, "array: %zu elements of %zu bytes overflow", need, elem);
+
+    /* The caller's pointer is a T *, read and written here by its bytes. */
+    memcpy(&p, data, sizeof(p));
+    p = realloc(p, bytes);
+    if (p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "array: cannot allocate %zu elements of %zu bytes", room, elem);
+    memcpy(data, &p, sizeof(p));
+    *cap = room;
+    return D9D_OK;
+}
