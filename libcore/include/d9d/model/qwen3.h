@@ -12,17 +12,12 @@
 #define D9D_MODEL_QWEN3_H
 
 #include "d9d/base/dtype.h"
-#include "d9d/base/mem.h"
+#include "d9d/nn/block.h"
 #include "d9d/pipe/stage.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct d9d_vocab_split {
-    const char *name; /* "regular" */
-    int64_t size;
-} d9d_vocab_split;
 
 /* The dimensions.  Filled from config.json (hf_config.h) or from the reference framework's
  * parameters; strings and arrays are borrowed from an arena that outlives the model. */

@@ -1,0 +1,169 @@
+/* block.h - the blocks that models are composed of.
+ *
+ * Each block is a struct that a model embeds, an init that declares its parameters
+ * (structure only, no memory), and a forward that calls ops.  Models compose them in
+ * plain code; no block knows of another's flags.
+ *
+ *     d9d_block_ffn ffn;
+ *     D9D_TRY(d9d_block_ffn_init(&ffn, &how, hidden, intermediate));
+ *     D9D_TRY(d9d_module_child(&layer->module, "mlp", &ffn.module));
+ *     ...
+ *     D9D_TRY(d9d_block_ffn_forward(&ffn, tape, x, &y));
+ *
+ * Shape letters as in op.h.  Every init takes the element type and the way matrices are
+ * initialised; d9d_module_release() on the root releases what they declare.
+ */
+#ifndef D9D_NN_BLOCK_H
+#define D9D_NN_BLOCK_H
+
+#include "d9d/nn/module.h"
+#include "d9d/op/op.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_block_how {
+    d9d_dtype dtype;
+    double init_std; /* > 0: matrices N(0, init_std); 0: linear U(+-1/sqrt(in)), embedding N(0, 1) */
+} d9d_block_how;
+
+/* --- y = x W^T: "weight" [out, in] ------------------------------------------- */
+
+typedef struct d9d_block_linear {
+    d9d_module module;
+    d9d_param weight;
+} d9d_block_linear;
+
+D9D_API D9D_MUST_USE d9d_status d9d_block_linear_init(d9d_block_linear *b, const d9d_block_how *how,
+                                                      int64_t in, int64_t out);
+D9D_API D9D_MUST_USE d9d_status d9d_block_linear_forward(d9d_block_linear *b, d9d_tape *t,
+                                                         d9d_var *x, d9d_var **y);
+
+/* --- RMSNorm over the last dimension: "weight" [n] ------------------------------ */
+
+typedef struct d9d_block_norm {
+    d9d_module module;
+    d9d_param weight;
+    float eps;
+    bool zero_centred; /* starts at 0 and scales by 1 + w */
+} d9d_block_norm;
+
+D9D_API D9D_MUST_USE d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_how *how,
+                                                    int64_t n, float eps, bool zero_centred);
+D9D_API D9D_MUST_USE d9d_status d9d_block_norm_forward(d9d_block_norm *b, d9d_tape *t, d9d_var *x,
+                                                       d9d_var **y);
+
+/* --- token embedding, split by ranges of ids: "token_embedding.<split>.weight" [V_s, H] --- *
+ *
+ * The splits are separate parameters so that one may train alone; ids count through them in
+ * order.  The language-model head is cut the same way, "lm_head.<split>.weight", and gives the
+ * loss of each token without ever holding all logits. */
+typedef struct d9d_vocab_split {
+    const char *name; /* "regular" */
+    int64_t size;
+} d9d_vocab_split;
+
+typedef struct d9d_block_vocab {
+    d9d_module module;
+    d9d_param **table; /* n_splits of them */
+    size_t n_splits;
+} d9d_block_vocab;
+
+/* `kind` is the middle of the name, "token_embedding" or "lm_head"; `init_scale` of N(0, scale)
+ * or, for a head without init_std, of U(+-scale). */
+typedef enum d9d_vocab_kind { D9D_VOCAB_EMBEDDING, D9D_VOCAB_HEAD } d9d_vocab_kind;
+D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_how *how,
+                                                     d9d_vocab_kind kind,
+                                                     const d9d_vocab_split *splits, size_t n_splits,
+                                                     int64_t hidden);
+/* ids [...] int32 to y [..., H]. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_tape *t,
+                                                      const d9d_tensor *ids, d9d_var **y);
+/* h [T, H], targets [T] int32 to loss [T] float32. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
+                                                     const d9d_tensor *targets, int32_t ignore,
+                                                     d9d_var **loss);
+
+/* --- rotary position embedding: frequencies, no parameters ----------------------- */
+
+typedef struct d9d_block_rope {
+    double base;
+    int64_t features; /* of each head that turn; even */
+    d9d_rope_style style;
+    d9d_tensor inv_freq; /* [features / 2] float32, base^(-2i / features); made by prepare */
+} d9d_block_rope;
+
+/* Make the frequencies on a device; a second call does nothing. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_rope_prepare(d9d_block_rope *b, d9d_device *dev);
+D9D_API void d9d_block_rope_release(d9d_block_rope *b);
+
+/* --- grouped-query attention with QK-norm: q_proj k_proj v_proj o_proj q_norm k_norm ---- */
+
+typedef struct d9d_block_attention {
+    d9d_module module;
+    d9d_block_linear q_proj, k_proj, v_proj, o_proj;
+    d9d_block_norm q_norm, k_norm;
+    int64_t heads, kv_heads, head_dim;
+    const d9d_block_rope *rope; /* shared by the layers */
+} d9d_block_attention;
+
+D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
+                                                         const d9d_block_how *how, int64_t hidden,
+                                                         int64_t heads, int64_t kv_heads,
+                                                         int64_t head_dim, float norm_eps,
+                                                         const d9d_block_rope *rope);
+/* Causal.  x y [B, S, H]; positions [B, S] int32; segments [B, S] int32 or NULL. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t,
+                                                            d9d_var *x,
+                                                            const d9d_tensor *positions,
+                                                            const d9d_tensor *segments, d9d_var **y);
+
+/* --- SwiGLU feed-forward: gate_proj up_proj down_proj ------------------------------- */
+
+typedef struct d9d_block_ffn {
+    d9d_module module;
+    d9d_block_linear gate_proj, up_proj, down_proj;
+} d9d_block_ffn;
+
+D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_how *how,
+                                                   int64_t hidden, int64_t intermediate);
+D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x,
+                                                      d9d_var **y);
+
+/* --- mixture of experts: router.gate, grouped_experts.{gate,up,down}_proj, shared_expert --- *
+ *
+ *     x --router--> k experts and weights a token
+ *      \-permute--> rows by expert --gate, up--> silu(g) u --down--> rows --unpermute--> y
+ *      \-shared expert (optional, always on) ------------------------------------------> + y */
+typedef struct d9d_block_grouped {
+    d9d_module module;
+    d9d_param weight; /* [E, in, out] */
+} d9d_block_grouped;
+
+typedef struct d9d_moe_shape {
+    int64_t hidden, intermediate, experts, top_k;
+    bool renormalise;
+    int64_t shared_intermediate; /* 0: no shared expert */
+    bool shared_gate;
+} d9d_moe_shape;
+
+typedef struct d9d_block_moe {
+    d9d_module module;
+    d9d_module router, grouped_experts, shared_expert;
+    d9d_block_linear gate;
+    d9d_block_grouped gate_proj, up_proj, down_proj;
+    d9d_block_ffn shared;
+    d9d_block_linear shared_gate;
+    d9d_moe_shape shape;
+} d9d_block_moe;
+
+D9D_API D9D_MUST_USE d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_how *how,
+                                                   const d9d_moe_shape *shape);
+D9D_API D9D_MUST_USE d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x,
+                                                      d9d_var **y);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_NN_BLOCK_H */

@@ -1,0 +1,356 @@
+/* qwen3.c - Qwen3, dense and mixture of experts.  See d9d/model/qwen3.h. */
+#include "d9d/model/qwen3.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "d9d/model/model.h"
+
+typedef struct layer {
+    d9d_module module;
+    d9d_block_attention self_attn;
+    union {
+        d9d_block_ffn dense;
+        d9d_block_moe moe;
+    } mlp;
+    d9d_block_norm input_layernorm, post_attention_layernorm;
+    bool is_moe;
+    bool recompute_ffn; /* the FFN half alone is replayed in backward */
+} layer;
+
+typedef struct qwen3 {
+    d9d_model base;
+    d9d_qwen3_config config;
+    d9d_model_options options;
+    d9d_module root, model; /* root: what a checkpoint names; model: "model." of it */
+    d9d_block_vocab embed_tokens, lm_head;
+    d9d_block_norm norm;
+    d9d_block_rope rope;
+    layer *layers;
+    int64_t first, end; /* global numbers of this stage's layers */
+} qwen3;
+
+int64_t d9d_qwen3_vocab(const d9d_qwen3_config *c)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < c->n_splits; i++)
+        n += c->splits[i].size;
+    return n;
+}
+
+/* --- checks ------------------------------------------------------------------ */
+
+/* One number of the configuration: its name in config.json, its value, its range.  The upper
+ * bounds keep every product of dimensions far from overflow. */
+typedef struct dimension {
+    const char *name;
+    int64_t value, min, max;
+} dimension;
+
+enum { MAX_WIDTH = 1 << 20, MAX_COUNT = 1 << 16 };
+
+static d9d_status check_ranges(const d9d_qwen3_config *c)
+{
+    bool moe = c->experts > 0, dense = !moe;
+
+    for (int64_t l = 0; moe && l < c->layers && l < MAX_COUNT; l++)
+        dense = dense || !d9d_qwen3_is_moe(c, l);
+
+    const dimension dimensions[] = {
+        {"hidden_size", c->hidden, 1, MAX_WIDTH},
+        {"num_hidden_layers", c->layers, 1, MAX_COUNT},
+        {"num_attention_heads", c->heads, 1, MAX_COUNT},
+        {"num_key_value_heads", c->kv_heads, 1, MAX_COUNT},
+        {"head_dim", c->head_dim, 2, MAX_COUNT},
+        {"max_position_embeddings", c->max_positions, 1, INT32_MAX},
+        {"intermediate_size", c->dense_intermediate, dense, MAX_WIDTH},
+        {"moe_intermediate_size", c->expert_intermediate, moe, MAX_WIDTH},
+        {"shared_expert_intermediate_size", c->shared_intermediate, 0, MAX_WIDTH},
+        {"num_experts", c->experts, 0, MAX_COUNT},
+        {"num_experts_per_tok", c->top_k, moe, moe ? c->experts : MAX_COUNT},
+    };
+
+    for (size_t i = 0; i < sizeof(dimensions) / sizeof(dimensions[0]); i++) {
+        const dimension *d = &dimensions[i];
+
+        if (d->value < d->min || d->value > d->max)
+            return D9D_FAIL(D9D_ECONFIG, "qwen3: %s is %lld, outside %lld..%lld", d->name,
+                            (long long)d->value, (long long)d->min, (long long)d->max);
+    }
+    return D9D_OK;
+}
+
+static d9d_status check_vocabulary(const d9d_qwen3_config *c)
+{
+    int64_t total = 0;
+
+    if (c->n_splits == 0)
+        return D9D_FAIL(D9D_ECONFIG, "qwen3: the vocabulary has no splits");
+    for (size_t i = 0; i < c->n_splits; i++) {
+        if (c->splits[i].size <= 0 || c->splits[i].size > INT32_MAX - total)
+            return D9D_FAIL(D9D_ECONFIG, "qwen3: vocabulary split %s has %lld ids",
+                            c->splits[i].name, (long long)c->splits[i].size);
+        total += c->splits[i].size;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_qwen3_check(const d9d_qwen3_config *c, d9d_stage stage)
+{
+    D9D_TRY(check_ranges(c));
+    D9D_TRY(check_vocabulary(c));
+    if (c->heads % c->kv_heads != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "qwen3: num_attention_heads %lld is not a multiple of "
+                        "num_key_value_heads %lld",
+                        (long long)c->heads, (long long)c->kv_heads);
+    if (c->head_dim % 2 != 0)
+        return D9D_FAIL(D9D_ECONFIG, "qwen3: head_dim must be even, not %lld",
+                        (long long)c->head_dim);
+    if (c->tied && stage.count > 1)
+        return D9D_FAIL(D9D_ENOTSUP, "qwen3: tied embeddings over %d pipeline stages", stage.count);
+    return D9D_OK;
+}
+
+/* --- structure ---------------------------------------------------------------- */
+
+static d9d_status layer_init(layer *l, const qwen3 *m, int64_t number)
+{
+    const d9d_qwen3_config *c = &m->config;
+    const d9d_block_how how = {m->options.dtype, c->init_std};
+    const d9d_moe_shape moe = {
+        .hidden = c->hidden,
+        .intermediate = c->expert_intermediate,
+        .experts = c->experts,
+        .top_k = c->top_k,
+        .renormalise = c->renormalise,
+        .shared_intermediate = c->shared_intermediate,
+        .shared_gate = c->shared_gate,
+    };
+
+    l->is_moe = d9d_qwen3_is_moe(c, number);
+    l->recompute_ffn = m->options.checkpointing == D9D_RECOMPUTE_SELECTIVE;
+    d9d_module_init(&l->module);
+    D9D_TRY(d9d_block_attention_init(&l->self_attn, &how, c->hidden, c->heads, c->kv_heads,
+                                     c->head_dim, c->norm_eps, &m->rope));
+    D9D_TRY(l->is_moe ? d9d_block_moe_init(&l->mlp.moe, &how, &moe)
+                      : d9d_block_ffn_init(&l->mlp.dense, &how, c->hidden, c->dense_intermediate));
+    D9D_TRY(d9d_block_norm_init(&l->input_layernorm, &how, c->hidden, c->norm_eps, false));
+    D9D_TRY(d9d_block_norm_init(&l->post_attention_layernorm, &how, c->hidden, c->norm_eps, false));
+    D9D_TRY(d9d_module_child(&l->module, "self_attn", &l->self_attn.module));
+    D9D_TRY(
+        d9d_module_child(&l->module, "mlp", l->is_moe ? &l->mlp.moe.module : &l->mlp.dense.module));
+    D9D_TRY(d9d_module_child(&l->module, "input_layernorm", &l->input_layernorm.module));
+    return d9d_module_child(&l->module, "post_attention_layernorm",
+                            &l->post_attention_layernorm.module);
+}
+
+static d9d_status layers_init(qwen3 *m)
+{
+    int64_t n = m->end - m->first;
+    char name[32];
+
+    m->layers = calloc((size_t)n + 1, sizeof(*m->layers));
+    if (m->layers == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "qwen3: %lld layers", (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        D9D_TRY(layer_init(&m->layers[i], m, m->first + i));
+        (void)snprintf(name, sizeof(name), "layers.%lld", (long long)(m->first + i));
+        D9D_TRY(d9d_module_child(&m->model, name, &m->layers[i].module));
+    }
+    return D9D_OK;
+}
+
+static d9d_status structure_init(qwen3 *m)
+{
+    const d9d_qwen3_config *c = &m->config;
+    const d9d_block_how how = {m->options.dtype, c->init_std};
+    bool first = d9d_stage_is_first(m->base.stage), last = d9d_stage_is_last(m->base.stage);
+
+    d9d_module_init(&m->root);
+    d9d_module_init(&m->model);
+    D9D_TRY(d9d_module_child(&m->root, "model", &m->model));
+    if (first) {
+        D9D_TRY(d9d_block_vocab_init(&m->embed_tokens, &how, D9D_VOCAB_EMBEDDING, c->splits,
+                                     c->n_splits, c->hidden));
+        D9D_TRY(d9d_module_child(&m->model, "embed_tokens", &m->embed_tokens.module));
+    }
+    D9D_TRY(layers_init(m));
+    if (last) {
+        D9D_TRY(d9d_block_norm_init(&m->norm, &how, c->hidden, c->norm_eps, false));
+        D9D_TRY(d9d_module_child(&m->model, "norm", &m->norm.module));
+    }
+    if (last && !c->tied) {
+        D9D_TRY(d9d_block_vocab_init(&m->lm_head, &how, D9D_VOCAB_HEAD, c->splits, c->n_splits,
+                                     c->hidden));
+        D9D_TRY(d9d_module_child(&m->root, "lm_head", &m->lm_head.module));
+    }
+    return D9D_OK;
+}
+
+/* --- forward ---------------------------------------------------------------------- */
+
+/* in: x [B, S, H]; out: x + ffn(norm(x)). */
+static d9d_status ffn_half(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                           size_t n_out)
+{
+    layer *l = self;
+    d9d_var *h;
+
+    (void)n_in, (void)n_out;
+    D9D_TRY(d9d_block_norm_forward(&l->post_attention_layernorm, t, in[0], &h));
+    D9D_TRY(l->is_moe ? d9d_block_moe_forward(&l->mlp.moe, t, h, &h)
+                      : d9d_block_ffn_forward(&l->mlp.dense, t, h, &h));
+    return d9d_op_add(t, in[0], h, &out[0]);
+}
+
+/* in: x [B, S, H], positions [B, S], and segments [B, S] where documents are packed. */
+static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                                d9d_var **out, size_t n_out)
+{
+    layer *l = self;
+    const d9d_tensor *segments = n_in > 2 ? d9d_var_tensor(in[2]) : NULL;
+    d9d_var *h, *x;
+
+    D9D_TRY(d9d_block_norm_forward(&l->input_layernorm, t, in[0], &h));
+    D9D_TRY(d9d_block_attention_forward(&l->self_attn, t, h, d9d_var_tensor(in[1]), segments, &h));
+    D9D_TRY(d9d_op_add(t, in[0], h, &x));
+    if (l->recompute_ffn)
+        return d9d_tape_checkpoint(t, ffn_half, l, &x, 1, out, n_out);
+    return ffn_half(l, t, &x, 1, out, n_out);
+}
+
+static d9d_status layers_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
+{
+    size_t n_in = in->segments != NULL ? 3 : 2;
+    d9d_var *args[3] = {NULL};
+
+    D9D_TRY(d9d_tape_leaf(t, in->positions, false, &args[1]));
+    if (in->segments != NULL)
+        D9D_TRY(d9d_tape_leaf(t, in->segments, false, &args[2]));
+    for (int64_t i = 0; i < m->end - m->first; i++) {
+        size_t mark = d9d_tape_mark(t);
+
+        args[0] = *x;
+        if (m->options.checkpointing == D9D_RECOMPUTE_FULL)
+            D9D_TRY(d9d_tape_checkpoint(t, layer_forward, &m->layers[i], args, n_in, x, 1));
+        else
+            D9D_TRY(layer_forward(&m->layers[i], t, args, n_in, x, 1));
+        d9d_tape_release_since(t, mark, x, 1);
+    }
+    return D9D_OK;
+}
+
+/* Final norm, then the loss of each label, or all logits for a test. */
+static d9d_status head_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9d_var *x,
+                               d9d_model_out *out)
+{
+    d9d_block_vocab *head = m->config.tied ? &m->embed_tokens : &m->lm_head;
+    const d9d_shape s = d9d_var_tensor(x)->shape;
+    int64_t tokens = s.dim[0] * s.dim[1];
+    d9d_tensor targets;
+    d9d_var *h;
+    d9d_status st = D9D_OK;
+
+    D9D_TRY(d9d_block_norm_forward(&m->norm, t, x, &out->hidden));
+    D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(tokens, m->config.hidden), &h));
+    if (in->labels != NULL) {
+        targets = d9d_tensor_reshape(in->labels, D9D_SHAPE(tokens));
+        st = d9d_block_vocab_loss(head, t, h, &targets, D9D_IGNORE_INDEX, &out->loss);
+        d9d_tensor_release(&targets);
+    }
+    if (st != D9D_OK || !in->want_logits)
+        return st;
+    if (head->n_splits != 1)
+        return D9D_FAIL(D9D_ENOTSUP, "qwen3: logits of a vocabulary in %zu splits", head->n_splits);
+    return d9d_op_linear(t, h, head->table[0], &out->logits);
+}
+
+static d9d_status qwen3_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in,
+                                d9d_model_out *out)
+{
+    qwen3 *m = (qwen3 *)base;
+    d9d_model_out o = {0};
+
+    D9D_TRY(d9d_block_rope_prepare(&m->rope, d9d_tape_device(t)));
+    o.hidden = in->hidden;
+    if (d9d_stage_is_first(base->stage))
+        D9D_TRY(d9d_block_vocab_embed(&m->embed_tokens, t, in->ids, &o.hidden));
+    D9D_TRY(layers_forward(m, t, in, &o.hidden));
+    if (d9d_stage_is_last(base->stage))
+        D9D_TRY(head_forward(m, t, in, o.hidden, &o));
+    *out = o;
+    return D9D_OK;
+}
+
+/* --- the table ---------------------------------------------------------------------- */
+
+static double qwen3_flops(const d9d_model *base, int64_t s)
+{
+    const qwen3 *m = (const qwen3 *)base;
+    const d9d_qwen3_config *c = &m->config;
+    double attention =
+        (double)c->hidden * (double)c->head_dim * (double)(2 * c->heads + 2 * c->kv_heads);
+    double dense = 3.0 * (double)c->hidden * (double)c->dense_intermediate;
+    double expert = 3.0 * (double)c->hidden * (double)c->expert_intermediate * (double)c->top_k;
+    double shared = 3.0 * (double)c->hidden * (double)c->shared_intermediate;
+    double moe = (double)c->hidden * (double)c->experts + expert + shared;
+    double weights = 0;
+
+    for (int64_t l = m->first; l < m->end; l++)
+        weights += attention + (d9d_qwen3_is_moe(c, l) ? moe : dense);
+    if (d9d_stage_is_last(base->stage))
+        weights += (double)c->hidden * (double)base->vocab;
+    return 6.0 * weights +
+           6.0 * (double)(m->end - m->first) * (double)(c->heads * c->head_dim) * (double)s;
+}
+
+static void qwen3_free(d9d_model *base)
+{
+    qwen3 *m = (qwen3 *)base;
+
+    d9d_module_release(&m->root);
+    d9d_block_rope_release(&m->rope);
+    free(m->layers);
+    free(m);
+}
+
+static const d9d_model_ops qwen3_ops = {
+    .size = sizeof(d9d_model_ops),
+    .name = "qwen3",
+    .forward = qwen3_forward,
+    .flops_per_token = qwen3_flops,
+    .free = qwen3_free,
+};
+
+d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
+                            const d9d_model_options *options, d9d_model **out)
+{
+    qwen3 *m;
+    d9d_status st;
+
+    D9D_TRY(d9d_qwen3_check(config, stage));
+    m = calloc(1, sizeof(*m));
+    if (m == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "qwen3: model of %lld layers", (long long)config->layers);
+    m->base = (d9d_model){&qwen3_ops, &m->root, stage, config->hidden, d9d_qwen3_vocab(config)};
+    m->config = *config;
+    m->options = *options;
+    m->rope = (d9d_block_rope){
+        .base = config->rope_base,
+        .features = config->head_dim,
+        .style = config->rope_interleaved ? D9D_ROPE_INTERLEAVED : D9D_ROPE_HALF,
+    };
+    D9D_TRY_OR(st,
+               d9d_stage_layers(config->layers, config->virtual_pre, config->virtual_post, stage,
+                                &m->first, &m->end),
+               out);
+    D9D_TRY_OR(st, structure_init(m), out);
+    *out = &m->base;
+    m = NULL;
+out:
+    if (m != NULL)
+        qwen3_free(&m->base);
+    return st;
+}

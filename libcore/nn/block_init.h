@@ -1,0 +1,17 @@
+/* block_init.h - how the blocks declare what they hold; shared inside nn. */
+#ifndef D9DI_NN_BLOCK_INIT_H
+#define D9DI_NN_BLOCK_INIT_H
+
+#include "d9d/nn/block.h"
+
+/* N(0, init_std), or U(+-1/sqrt(in)) where none is given: kind, and its scale. */
+d9d_init_kind d9di_block_init(const d9d_block_how *how, int64_t in, float *scale);
+
+/* Declare n child modules in order. */
+struct d9di_child {
+    const char *name;
+    d9d_module *module;
+};
+d9d_status d9di_block_children(d9d_module *m, const struct d9di_child *children, size_t n);
+
+#endif /* D9DI_NN_BLOCK_INIT_H */

@@ -1,0 +1,28 @@
+/* ffn_block.c - SwiGLU feed-forward.  See d9d/nn/block.h. */
+#include "nn/block_init.h"
+
+d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_how *how, int64_t hidden,
+                              int64_t intermediate)
+{
+    const struct d9di_child children[] = {
+        {"gate_proj", &b->gate_proj.module},
+        {"up_proj", &b->up_proj.module},
+        {"down_proj", &b->down_proj.module},
+    };
+
+    d9d_module_init(&b->module);
+    D9D_TRY(d9d_block_linear_init(&b->gate_proj, how, hidden, intermediate));
+    D9D_TRY(d9d_block_linear_init(&b->up_proj, how, hidden, intermediate));
+    D9D_TRY(d9d_block_linear_init(&b->down_proj, how, intermediate, hidden));
+    return d9di_block_children(&b->module, children, 3);
+}
+
+d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x, d9d_var **y)
+{
+    d9d_var *gate, *up, *h;
+
+    D9D_TRY(d9d_block_linear_forward(&b->gate_proj, t, x, &gate));
+    D9D_TRY(d9d_block_linear_forward(&b->up_proj, t, x, &up));
+    D9D_TRY(d9d_op_swiglu(t, gate, up, &h));
+    return d9d_block_linear_forward(&b->down_proj, t, h, y);
+}

@@ -1,0 +1,52 @@
+/* linear_block.c - linear layers and norms; how every block initialises matrices. */
+#include <math.h>
+
+#include "nn/block_init.h"
+
+d9d_init_kind d9di_block_init(const d9d_block_how *how, int64_t in, float *scale)
+{
+    if (how->init_std > 0) {
+        *scale = (float)how->init_std;
+        return D9D_INIT_NORMAL;
+    }
+    *scale = 1.0f / sqrtf((float)in);
+    return D9D_INIT_UNIFORM;
+}
+
+d9d_status d9di_block_children(d9d_module *m, const struct d9di_child *children, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(d9d_module_child(m, children[i].name, children[i].module));
+    return D9D_OK;
+}
+
+d9d_status d9d_block_linear_init(d9d_block_linear *b, const d9d_block_how *how, int64_t in,
+                                 int64_t out)
+{
+    float scale;
+    d9d_init_kind kind = d9di_block_init(how, in, &scale);
+
+    d9d_module_init(&b->module);
+    return d9d_module_param(&b->module, "weight", &b->weight, how->dtype, D9D_SHAPE(out, in), kind,
+                            scale);
+}
+
+d9d_status d9d_block_linear_forward(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_var **y)
+{
+    return d9d_op_linear(t, x, &b->weight, y);
+}
+
+d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_how *how, int64_t n, float eps,
+                               bool zero_centred)
+{
+    b->eps = eps;
+    b->zero_centred = zero_centred;
+    d9d_module_init(&b->module);
+    return d9d_module_param(&b->module, "weight", &b->weight, how->dtype, D9D_SHAPE(n),
+                            zero_centred ? D9D_INIT_ZEROS : D9D_INIT_ONES, 0);
+}
+
+d9d_status d9d_block_norm_forward(d9d_block_norm *b, d9d_tape *t, d9d_var *x, d9d_var **y)
+{
+    return d9d_op_rms_norm(t, x, &b->weight, b->eps, b->zero_centred, y);
+}

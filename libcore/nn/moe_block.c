@@ -1,0 +1,97 @@
+/* moe_block.c - mixture of experts with an optional shared expert.  See d9d/nn/block.h. */
+#include "nn/block_init.h"
+
+static d9d_status grouped_init(d9d_block_grouped *b, const d9d_block_how *how, int64_t experts,
+                               int64_t in, int64_t out)
+{
+    float scale;
+    d9d_init_kind kind = d9di_block_init(how, in, &scale);
+
+    d9d_module_init(&b->module);
+    return d9d_module_param(&b->module, "weight", &b->weight, how->dtype,
+                            D9D_SHAPE(experts, in, out), kind, scale);
+}
+
+static d9d_status shared_init(d9d_block_moe *b, const d9d_block_how *how)
+{
+    d9d_module_init(&b->shared_expert);
+    D9D_TRY(d9d_block_ffn_init(&b->shared, how, b->shape.hidden, b->shape.shared_intermediate));
+    D9D_TRY(d9d_module_child(&b->shared_expert, "expert", &b->shared.module));
+    if (b->shape.shared_gate) {
+        D9D_TRY(d9d_block_linear_init(&b->shared_gate, how, b->shape.hidden, 1));
+        D9D_TRY(d9d_module_child(&b->shared_expert, "gate", &b->shared_gate.module));
+    }
+    return d9d_module_child(&b->module, "shared_expert", &b->shared_expert);
+}
+
+d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_how *how,
+                              const d9d_moe_shape *shape)
+{
+    int64_t h = shape->hidden, e = shape->experts, n = shape->intermediate;
+    const struct d9di_child projections[] = {
+        {"gate_proj", &b->gate_proj.module},
+        {"up_proj", &b->up_proj.module},
+        {"down_proj", &b->down_proj.module},
+    };
+
+    b->shape = *shape;
+    d9d_module_init(&b->module);
+    d9d_module_init(&b->router);
+    d9d_module_init(&b->grouped_experts);
+    D9D_TRY(d9d_block_linear_init(&b->gate, how, h, e));
+    D9D_TRY(grouped_init(&b->gate_proj, how, e, h, n));
+    D9D_TRY(grouped_init(&b->up_proj, how, e, h, n));
+    D9D_TRY(grouped_init(&b->down_proj, how, e, n, h));
+    D9D_TRY(d9d_module_child(&b->router, "gate", &b->gate.module));
+    D9D_TRY(d9d_module_child(&b->module, "router", &b->router));
+    D9D_TRY(d9di_block_children(&b->grouped_experts, projections, 3));
+    D9D_TRY(d9d_module_child(&b->module, "grouped_experts", &b->grouped_experts));
+    return shape->shared_intermediate > 0 ? shared_init(b, how) : D9D_OK;
+}
+
+/* The rows of each expert through its own SwiGLU, back to tokens weighted by prob. */
+static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
+                                  const d9d_routing *r, d9d_var **y)
+{
+    d9d_var *rows, *gate, *up, *h, *out;
+
+    D9D_TRY(d9d_op_permute(t, x, r, &rows));
+    D9D_TRY(d9d_op_grouped_linear(t, rows, &b->gate_proj.weight, r, &gate));
+    D9D_TRY(d9d_op_grouped_linear(t, rows, &b->up_proj.weight, r, &up));
+    D9D_TRY(d9d_op_swiglu(t, gate, up, &h));
+    D9D_TRY(d9d_op_grouped_linear(t, h, &b->down_proj.weight, r, &out));
+    return d9d_op_unpermute(t, out, prob, r, y);
+}
+
+static d9d_status shared_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var **y)
+{
+    d9d_var *gate;
+
+    D9D_TRY(d9d_block_ffn_forward(&b->shared, t, x, y));
+    if (!b->shape.shared_gate)
+        return D9D_OK;
+    D9D_TRY(d9d_block_linear_forward(&b->shared_gate, t, x, &gate));
+    return d9d_op_sigmoid_gate(t, *y, gate, y);
+}
+
+d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var **y)
+{
+    d9d_shape shape = d9d_var_tensor(x)->shape;
+    int64_t h = b->shape.hidden, tokens = d9d_shape_numel(&shape) / h;
+    d9d_var *flat, *logits, *prob, *mixed, *shared;
+    d9d_routing r = {0};
+    d9d_status st;
+
+    D9D_TRY(d9d_op_reshape(t, x, D9D_SHAPE(tokens, h), &flat));
+    D9D_TRY(d9d_block_linear_forward(&b->gate, t, flat, &logits));
+    D9D_TRY(d9d_op_router(t, logits, (int)b->shape.top_k, b->shape.renormalise, NULL, &prob, &r));
+    D9D_TRY_OR(st, experts_forward(b, t, flat, prob, &r, &mixed), out);
+    if (b->shape.shared_intermediate > 0) {
+        D9D_TRY_OR(st, shared_forward(b, t, flat, &shared), out);
+        D9D_TRY_OR(st, d9d_op_add(t, mixed, shared, &mixed), out);
+    }
+    st = d9d_op_reshape(t, mixed, shape, y);
+out:
+    d9d_routing_release(&r);
+    return st;
+}

@@ -1,0 +1,44 @@
+/* vocab_block.c - split embedding and split language-model head.  See d9d/nn/block.h. */
+#include "nn/block_init.h"
+
+d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_how *how, d9d_vocab_kind kind,
+                                const d9d_vocab_split *splits, size_t n_splits, int64_t hidden)
+{
+    static const char *const kinds[] = {"token_embedding", "lm_head"};
+    d9d_arena *a = &b->module.names;
+    float scale;
+    d9d_init_kind init = d9di_block_init(how, hidden, &scale);
+
+    if (kind == D9D_VOCAB_EMBEDDING && init == D9D_INIT_UNIFORM) {
+        init = D9D_INIT_NORMAL;
+        scale = 1.0f;
+    }
+    d9d_module_init(&b->module);
+    b->n_splits = 0;
+    b->table = d9d_arena_alloc(a, n_splits * sizeof(d9d_param *));
+    if (b->table == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %zu splits", kinds[kind], n_splits);
+    for (size_t i = 0; i < n_splits; i++) {
+        char *name = d9d_arena_printf(a, "%s.%s.weight", kinds[kind], splits[i].name);
+
+        b->table[i] = d9d_arena_alloc(a, sizeof(d9d_param));
+        if (name == NULL || b->table[i] == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: split %s", kinds[kind], splits[i].name);
+        D9D_TRY(d9d_module_param(&b->module, name, b->table[i], how->dtype,
+                                 D9D_SHAPE(splits[i].size, hidden), init, scale));
+        b->n_splits++;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_tape *t, const d9d_tensor *ids,
+                                 d9d_var **y)
+{
+    return d9d_op_embedding(t, ids, b->table, b->n_splits, y);
+}
+
+d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
+                                const d9d_tensor *targets, int32_t ignore, d9d_var **loss)
+{
+    return d9d_op_linear_cross_entropy(t, h, b->table, b->n_splits, targets, ignore, loss);
+}
