@@ -1,0 +1,80 @@
+/* optim.h - optimizers: AdamW, Adam, SGD, and AdamW with stochastic rounding.
+ *
+ *     d9d_optimizer *opt;
+ *     D9D_TRY(d9d_optimizer_create(&config, dev, &params, seed, &opt));
+ *     ...
+ *     D9D_TRY(d9d_optimizer_step(opt, lr, scale));
+ *
+ * A step multiplies every gradient by *scale, a float32 on the device (the loss weight and
+ * the clipping factor in one), and updates each trainable parameter that has a gradient;
+ * others keep their state and their own step count, as in torch.optim.  Formulas: spec 14.3,
+ * 14.4 and 18.1; per parameter with gradient g and step count n from 1,
+ *
+ *   adamw  p -= lr wd p;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
+ *          p -= lr (m / (1-b1^n)) / (sqrt(v / (1-b2^n)) + eps)
+ *   adam   g += wd p first, instead of the decay (or the same with decoupled_weight_decay)
+ *   sgd    g += wd p;  u = mom u + (1-damp) g (u = g at first);  p -= lr u  (or g + mom u)
+ *   stochastic_adamw  adamw on bfloat16 parameters, rounded by Philox noise keyed by
+ *          (seed, tensor, element, step), so that a replica rounds as its twin does
+ *
+ * State lives beside the parameter, in the same box, and is saved like a parameter under
+ * "<parameter>.<state>".  A new optimizer is one row in libcore/optim/registry.c.
+ */
+#ifndef D9D_OPTIM_OPTIM_H
+#define D9D_OPTIM_OPTIM_H
+
+#include "d9d/config/config.h"
+#include "d9d/nn/module.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The "optimizer" section: {"name": "adamw", "lr": 1e-3, ...}.  A union of the rows' tables;
+ * use as D9D_KEY_UNION(S, optimizer, D9D_REQUIRED, d9d_optimizer_tag, d9d_optimizer_choices, ...). */
+D9D_API extern const char *const d9d_optimizer_tag[];         /* {"name", NULL} */
+D9D_API extern const d9d_table *const d9d_optimizer_choices[]; /* NULL-ended */
+
+/* The base learning rate in a bound section; the schedule multiplies it. */
+D9D_API double d9d_optimizer_lr(const d9d_union *section);
+
+typedef struct d9d_optimizer d9d_optimizer;
+
+/* Allocates zeroed state for every trainable parameter.  `params` and what it names must
+ * outlive the optimizer.  ECONFIG: stochastic_adamw over a parameter that is not bfloat16. */
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev,
+                                                     const d9d_params *params, uint64_t seed,
+                                                     d9d_optimizer **out);
+D9D_API void d9d_optimizer_free(d9d_optimizer *o);
+
+/* One update at learning rate `lr`; `scale` is one float32 on the device. */
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr,
+                                                   const d9d_tensor *scale);
+
+/* What a checkpoint must hold: state arrays with the parameter whose box they share, and the
+ * step counts, one int64 a parameter in the order of `params` (0 for frozen ones). */
+typedef struct d9d_optimizer_state {
+    const char *name; /* "model.norm.weight.exp_avg"; borrowed */
+    const d9d_param *param;
+    d9d_tensor *tensor;
+} d9d_optimizer_state;
+D9D_API size_t d9d_optimizer_state_count(const d9d_optimizer *o);
+D9D_API d9d_optimizer_state d9d_optimizer_state_at(d9d_optimizer *o, size_t i);
+D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
+
+/* --- gradients as a whole ---------------------------------------------------------- */
+
+/* 2-norm over all gradients, each multiplied by `scale`, summed in float64 in the order of
+ * `params`; parameters without a gradient count as zero. */
+D9D_API D9D_MUST_USE d9d_status d9d_grad_norm(d9d_device *dev, const d9d_params *params,
+                                              double scale, double *out);
+/* The first parameter whose gradient holds a NaN or an infinity, or NULL, and where. */
+D9D_API D9D_MUST_USE d9d_status d9d_grad_find_nonfinite(d9d_device *dev, const d9d_params *params,
+                                                        const d9d_param **out, int64_t *index);
+/* min(1, max_norm / (norm + 1e-6)); 1 when max_norm is not positive: spec 20.3. */
+D9D_API double d9d_clip_factor(double norm, double max_norm);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_OPTIM_OPTIM_H */

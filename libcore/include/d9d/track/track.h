@@ -1,0 +1,47 @@
+/* track.h - metrics.jsonl, the record of a run.
+ *
+ * One JSON object a line, written with a single write(2) so that a reader never sees half of
+ * one but at a crash:
+ *
+ *     {"step": 1, "loss": 5.41, "grad_norm": 1.2, "lr": 0.001, "tokens": 4096, ...}
+ *     {"restart": 1, "step": 1, "time": "2026-01-31T12:00:00Z"}
+ *     {"step": 2, ...}
+ *
+ * Steps count from 1.  After a restart line from step N the records that follow stand in
+ * place of any earlier ones beyond N.  Numbers have full precision; a number that is not
+ * finite is null.
+ */
+#ifndef D9D_TRACK_TRACK_H
+#define D9D_TRACK_TRACK_H
+
+#include <stdint.h>
+
+#include "d9d/base/fs.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_step_record {
+    int64_t step;
+    double loss, grad_norm, lr; /* grad_norm NaN: not computed, left out */
+    int64_t tokens, samples;    /* since the beginning of the run */
+    double step_ms, tokens_per_s;
+    double mfu;                 /* NaN where the device's peak is not known: left out */
+    uint64_t mem_bytes;
+} d9d_step_record;
+
+typedef struct d9d_tracker d9d_tracker;
+
+/* Open for appending.  A last line cut by a crash is removed first. */
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_open(const char *path, d9d_tracker **out);
+/* Number of restart lines in the file. */
+D9D_API int64_t d9d_tracker_restarts(const d9d_tracker *t);
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step);
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r);
+D9D_API void d9d_tracker_close(d9d_tracker *t);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_TRACK_TRACK_H */
