@@ -367,7 +367,8 @@ def train_step(model, optimizer, samples):
     for s in samples:
         ids = torch.tensor([s["input_ids"]])
         positions = torch.arange(ids.shape[1])[None]
-        part = losses_of(forward(model, ids, positions), torch.tensor([s["labels"]])).sum() / targets
+        token = losses_of(forward(model, ids, positions), torch.tensor([s["labels"]]))
+        part = token.sum() / targets
         part.backward()
         total += part.item()
     # A parameter that no sample reached (an idle expert) has a gradient of zeros.
@@ -441,7 +442,7 @@ def write_training(folder, spec, weights, rng):
         "final_norms": {k: digits(v.double().norm().item()) for k, v in sorted(names.items())},
         "initial_losses": first}, indent=None, separators=(", ", ": ")).replace(
             '{"step"', '\n {"step"').replace(', "final_norms"', ',\n "final_norms"').replace(
-            ', "initial_losses"', ',\n "initial_losses"') + "\n")
+            ', "initial_losses"', ',\n "initial_losses"').replace(", \n", ",\n") + "\n")
     kept = {k: v.contiguous() for k, v in names.items() if k.endswith(KEEP)}
     save_file(kept, folder / "final.safetensors", metadata={"format": "pt"})
     return worst, apart
