@@ -7,6 +7,18 @@
 
 enum { ALIGN = 16, FIRST_CHUNK = 4096, LAST_CHUNK = 1 << 20 };
 
+/* Under the address sanitizer every block is its own chunk, and its ends are watched. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WATCHED 1
+#endif
+#endif
+#if !defined(WATCHED) && defined(__SANITIZE_ADDRESS__)
+#define WATCHED 1
+#elif !defined(WATCHED)
+#define WATCHED 0
+#endif
+
 struct d9d_arena_chunk {
     struct d9d_arena_chunk *next;
     size_t used, cap;
@@ -62,6 +74,8 @@ void *d9d_arena_alloc(d9d_arena *a, size_t n)
 
     if (n > (size_t)PTRDIFF_MAX - ALIGN)
         return NULL;
+    if (WATCHED)
+        return alloc_large(a, n);
     n = n == 0 ? ALIGN : (n + ALIGN - 1) / ALIGN * ALIGN;
     if (a->head == NULL || a->head->cap - a->head->used < n) {
         if (n > FIRST_CHUNK / 2)

@@ -10,9 +10,18 @@ static const struct {
 #undef X
 };
 
-size_t d9d_dtype_size(d9d_dtype t) { return types[t].size; }
-const char *d9d_dtype_word(d9d_dtype t) { return types[t].word; }
-const char *d9d_dtype_safetensors(d9d_dtype t) { return types[t].safetensors; }
+size_t d9d_dtype_size(d9d_dtype t)
+{
+    return types[t].size;
+}
+const char *d9d_dtype_word(d9d_dtype t)
+{
+    return types[t].word;
+}
+const char *d9d_dtype_safetensors(d9d_dtype t)
+{
+    return types[t].safetensors;
+}
 
 int d9d_dtype_find(const char *word)
 {

@@ -8,7 +8,7 @@
 
 #include "d9d/base/fs.h"
 
-enum { MAX_DEPTH = 64, MAX_SHOWN = 200 };
+enum { MAX_SHOWN = 200 };
 
 /* --- documents ---------------------------------------------------------- */
 
@@ -35,9 +35,9 @@ static d9d_status check_depth(const char *name, const char *text, size_t n)
         } else if (!in_string && (c == ']' || c == '}')) {
             depth--;
         }
-        if (depth > MAX_DEPTH)
+        if (depth > D9D_JSON_MAX_DEPTH)
             return D9D_FAIL(D9D_EFORMAT, "%s: line %zu, column %zu: nested deeper than %d levels",
-                            name, line, i - line_at + 1, MAX_DEPTH);
+                            name, line, i - line_at + 1, D9D_JSON_MAX_DEPTH);
     }
     return D9D_OK;
 }

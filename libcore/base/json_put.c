@@ -9,8 +9,6 @@
 
 #include "d9d/base/json.h"
 
-enum { MAX_DEPTH = 64 };
-
 /* Bytes at the front of `s` that need no escape: ASCII, and whole UTF-8 sequences. */
 static size_t plain_run(const char *s, size_t n)
 {
@@ -131,8 +129,9 @@ static d9d_status put_array(d9d_buf *b, const json_t *v, int indent, int depth)
 
 static d9d_status put_value(d9d_buf *b, const json_t *v, int indent, int depth)
 {
-    if (depth > MAX_DEPTH)
-        return D9D_FAIL(D9D_EINVAL, "JSON to write is nested deeper than %d levels", MAX_DEPTH);
+    if (depth >= D9D_JSON_MAX_DEPTH && (json_is_object(v) || json_is_array(v)))
+        return D9D_FAIL(D9D_EINVAL, "JSON to write is nested deeper than %d levels",
+                        D9D_JSON_MAX_DEPTH);
     switch (json_typeof(v)) {
     case JSON_OBJECT: return put_object(b, v, indent, depth);
     case JSON_ARRAY: return put_array(b, v, indent, depth);

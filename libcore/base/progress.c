@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "d9d/base/log.h"
 #include "d9d/base/thread.h"
 
@@ -70,7 +71,8 @@ static void put_line(char out[LINE], const d9d_progress *p, int64_t now)
     const double rate = rate_at(p, now);
     char done[WORD], total[2 * WORD] = "", speed[WORD], left[2 * WORD] = "", word[WORD];
 
-    put_amount(done, (double)p->done, p->unit, 0);
+    /* A unit that is not scaled is said once. */
+    put_amount(done, (double)p->done, p->total > 0 && strcmp(p->unit, "B") != 0 ? "" : p->unit, 0);
     put_rate(speed, p, rate);
     if (p->total > 0) {
         put_amount(word, (double)p->total, p->unit, 0);
@@ -127,7 +129,7 @@ void d9d_progress_note(d9d_progress *p, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    (void)vsnprintf(p->note, sizeof(p->note), fmt, ap);
+    (void)d9di_text_vformat(p->note, sizeof(p->note), fmt, ap);
     va_end(ap);
 }
 

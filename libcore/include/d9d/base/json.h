@@ -22,6 +22,8 @@
 extern "C" {
 #endif
 
+enum { D9D_JSON_MAX_DEPTH = 64 };
+
 /* Parse; *out is a new reference, to be given to json_decref().  ENOTFOUND for an
  * absent file, EFORMAT for anything that is not one JSON value. `name` stands in
  * for the path in sentences. */
@@ -53,7 +55,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_json_check_schema(const json_t *obj, const c
 
 /* Append a string with its quotes, a number in its shortest form that reads back
  * to the same double (NaN and infinities as null), a whole value with an indent
- * (-1: on one line) and keys in their order. */
+ * (-1: on one line) and keys in their order.  Bytes that are not UTF-8 become
+ * U+FFFD; a real number stays one ("3.0").  EINVAL when nested too deep. */
 D9D_API D9D_MUST_USE d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_json_put_f64(d9d_buf *b, double v);
 D9D_API D9D_MUST_USE d9d_status d9d_json_put(d9d_buf *b, const json_t *v, int indent);

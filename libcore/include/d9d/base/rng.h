@@ -31,10 +31,12 @@ D9D_API uint32_t d9d_rng_u32(d9d_rng r, uint64_t index);
 D9D_API uint64_t d9d_rng_u64(d9d_rng r, uint64_t index); /* words 2i and 2i+1 */
 /* (u32 >> 8) * 2^-24: in [0, 1), exact in float. */
 D9D_API float d9d_rng_uniform(d9d_rng r, uint64_t index);
-/* Box-Muller on words 2i and 2i+1 in double, rounded once to float. */
+/* Box-Muller on words a = 2i and b = 2i+1 in double, rounded once to float:
+ * sqrt(-2 ln((a + 1) 2^-32)) cos(2 pi b 2^-32). */
 D9D_API float d9d_rng_normal(d9d_rng r, uint64_t index);
-/* Unbiased in [0, n), n > 0: multiply-shift on u64 with rejection inside the
- * block family of this index, so that neighbours never overlap. */
+/* Unbiased in [0, n), n > 0: multiply-shift on u64, rejecting within blocks that
+ * start at block number `index`, so that neighbours never overlap.  It shares that
+ * block with u32 and its like: give it a stream of its own. */
 D9D_API uint64_t d9d_rng_below(d9d_rng r, uint64_t index, uint64_t n);
 
 /* Position of `index` in a pseudo-random permutation of [0, n): a Feistel walk,
