@@ -51,6 +51,8 @@ static cut cut_make(const d9di_gemm_job *j)
 {
     cut t = {.rows = TILE, .cols = TILE};
 
+    if (j->m == 0 || j->n == 0)
+        return t;
     for (;;) {
         int64_t nr = d9di_ceil_div(j->m, t.rows), nc = d9di_ceil_div(j->n, t.cols);
         int64_t rows = d9di_min(t.rows, j->m), cols = d9di_min(t.cols, j->n);
