@@ -100,10 +100,10 @@ struct d9d_key {
     size_t offset;   /* of the field, or D9D_NO_FIELD: checked, then dropped */
     const char *def; /* JSON text, or D9D_REQUIRED */
     double min, max;
-    const char *const *words;      /* ENUM words, or the UNION's discriminator; NULL-ended */
-    const d9d_table *table;        /* TABLE */
+    const char *const *words;        /* ENUM words, or the UNION's discriminator; NULL-ended */
+    const d9d_table *table;          /* TABLE */
     const d9d_table *const *choices; /* UNION; each table's `name` is its word; NULL-ended */
-    const d9d_key *elem;           /* LIST; its name, offset and default are ignored */
+    const d9d_key *elem;             /* LIST; its name, offset and default are ignored */
     const d9d_key_custom *custom;
     const char *doc; /* one line */
 };
@@ -128,46 +128,75 @@ enum {
 
 #define D9D_REQUIRED ((const char *)0)
 #define D9D_NO_FIELD SIZE_MAX
-#define D9D_KEY_END {.name = NULL}
+#define D9D_KEY_END                                                                                \
+    {                                                                                              \
+        .name = NULL                                                                               \
+    }
 #define D9D_KEY_BOOL(S, f, d, ...)                                                                 \
-    {.name = #f, .kind = D9D_KIND_BOOL, .offset = offsetof(S, f), .def = (d), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_BOOL, .offset = offsetof(S, f), .def = (d),                   \
+        .doc = __VA_ARGS__                                                                         \
+    }
 #define D9D_KEY_INT(S, f, d, lo, hi, ...)                                                          \
-    {.name = #f, .kind = D9D_KIND_INT, .offset = offsetof(S, f), .def = (d), .min = (double)(lo),  \
-     .max = (double)(hi), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_INT, .offset = offsetof(S, f), .def = (d),                    \
+        .min = (double)(lo), .max = (double)(hi), .doc = __VA_ARGS__                               \
+    }
 #define D9D_KEY_REAL(S, f, d, lo, hi, ...)                                                         \
-    {.name = #f, .kind = D9D_KIND_REAL, .offset = offsetof(S, f), .def = (d), .min = (lo),         \
-     .max = (hi), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_REAL, .offset = offsetof(S, f), .def = (d), .min = (lo),      \
+        .max = (hi), .doc = __VA_ARGS__                                                            \
+    }
 #define D9D_KEY_STR(S, f, d, ...)                                                                  \
-    {.name = #f, .kind = D9D_KIND_STR, .offset = offsetof(S, f), .def = (d), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_STR, .offset = offsetof(S, f), .def = (d), .doc = __VA_ARGS__ \
+    }
 #define D9D_KEY_ENUM(S, f, d, w, ...)                                                              \
-    {.name = #f, .kind = D9D_KIND_ENUM, .offset = offsetof(S, f), .def = (d), .words = (w),        \
-     .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_ENUM, .offset = offsetof(S, f), .def = (d), .words = (w),     \
+        .doc = __VA_ARGS__                                                                         \
+    }
 #define D9D_KEY_TABLE(S, f, t, ...)                                                                \
-    {.name = #f, .kind = D9D_KIND_TABLE, .offset = offsetof(S, f), .def = "{}", .table = (t),      \
-     .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_TABLE, .offset = offsetof(S, f), .def = "{}", .table = (t),   \
+        .doc = __VA_ARGS__                                                                         \
+    }
 #define D9D_KEY_UNION(S, f, d, tag, cs, ...)                                                       \
-    {.name = #f, .kind = D9D_KIND_UNION, .offset = offsetof(S, f), .def = (d), .words = (tag),     \
-     .choices = (cs), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_UNION, .offset = offsetof(S, f), .def = (d), .words = (tag),  \
+        .choices = (cs), .doc = __VA_ARGS__                                                        \
+    }
 #define D9D_KEY_LIST(S, f, d, e, ...)                                                              \
-    {.name = #f, .kind = D9D_KIND_LIST, .offset = offsetof(S, f), .def = (d), .elem = (e),         \
-     .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_LIST, .offset = offsetof(S, f), .def = (d), .elem = (e),      \
+        .doc = __VA_ARGS__                                                                         \
+    }
 #define D9D_KEY_MAP(S, f, d, lo, hi, ...)                                                          \
-    {.name = #f, .kind = D9D_KIND_STR_INT_MAP, .offset = offsetof(S, f), .def = (d),               \
-     .min = (double)(lo), .max = (double)(hi), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_STR_INT_MAP, .offset = offsetof(S, f), .def = (d),            \
+        .min = (double)(lo), .max = (double)(hi), .doc = __VA_ARGS__                               \
+    }
 #define D9D_KEY_JSON(S, f, d, ...)                                                                 \
-    {.name = #f, .kind = D9D_KIND_JSON, .offset = offsetof(S, f), .def = (d), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_JSON, .offset = offsetof(S, f), .def = (d),                   \
+        .doc = __VA_ARGS__                                                                         \
+    }
 #define D9D_KEY_CUSTOM(S, f, d, c, ...)                                                            \
-    {.name = #f, .kind = D9D_KIND_CUSTOM, .offset = offsetof(S, f), .def = (d), .custom = (c),     \
-     .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_CUSTOM, .offset = offsetof(S, f), .def = (d), .custom = (c),  \
+        .doc = __VA_ARGS__                                                                         \
+    }
 #define D9D_TABLE(S, n, k, ...)                                                                    \
-    {.name = (n), .size = sizeof(S), .keys = (k), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = (n), .size = sizeof(S), .keys = (k), .doc = __VA_ARGS__                            \
+    }
 
 /* Fill *out (table->size bytes) from `doc`.  Strings and nested structs live in the
  * arena; json_t fields are borrowed from `doc`.  `where` begins every sentence; `log`
  * hears of keys without effect.  ECONFIG; *out is then undefined. */
 D9D_API D9D_MUST_USE d9d_status d9d_config_bind(const d9d_table *table, const json_t *doc,
-                                                const char *where, const d9d_log *log,
-                                                d9d_arena *a, void *out);
+                                                const char *where, const d9d_log *log, d9d_arena *a,
+                                                void *out);
 
 /* Apply "a.b.c=VALUE": VALUE is JSON, or a bare word taken as a string.  Objects on
  * the way are made, also in the place of a null.  A list element is named by its
