@@ -12,8 +12,8 @@ code point and writes down
                    and the same number of UTF-8 bytes, to be shown to PCRE2 in its place;
   d9di_uni_word    what counts as part of a word beside an added token with "single_word";
   d9di_uni_numeric what the pre-tokeniser Digits takes for a digit;
-  d9di_uni_inert   code points above U+02FF that Unicode 9 had not assigned: the normaliser leaves
-                   them alone and nothing is reordered or composed across them.
+  d9di_uni_inert   code points above U+02FF that Unicode 9 had not assigned, and U+11A7: the
+                   normaliser leaves them alone and nothing is reordered or composed across them.
 """
 import json
 import subprocess
@@ -70,7 +70,7 @@ def inert_members():
     script = (r'for my $c (0x300 .. 0x10ffff) { next if $c >= 0xd800 && $c < 0xe000;'
               r' print "$c\n" if chr($c) !~ /\p{Present_In=9.0}/ }')
     text = subprocess.run(["perl", "-e", script], check=True, capture_output=True, text=True).stdout
-    return set(map(int, text.split()))
+    return set(map(int, text.split())) | {0x11A7}  # utf8proc 2.8 swallows it after a Hangul LV
 
 
 def width(c):
