@@ -22,20 +22,26 @@ struct format {
     d9d_status (*end)(const d9d_map_plan *p, d9d_buf *b);
 };
 
-static const d9di_value *value_of(const d9d_map_plan *p, uint32_t v)
+static const d9di_map_value *value_of(const d9d_map_plan *p, uint32_t v)
 {
     return &p->m->values.data[v];
 }
 
 /* An input is one box: the whole of its source. */
-static size_t source_of(const d9d_map_plan *p, uint32_t v) { return p->views[v].boxes[0].source; }
+static size_t source_of(const d9d_map_plan *p, uint32_t v)
+{
+    return p->views[v].boxes[0].source;
+}
 
 static const d9d_st_tensor *input_of(const d9d_map_plan *p, uint32_t v)
 {
     return p->src.at(p->src.self, source_of(p, v));
 }
 
-static d9d_status put_text(d9d_buf *b, const char *s) { return d9d_json_put_str(b, s, strlen(s)); }
+static d9d_status put_text(d9d_buf *b, const char *s)
+{
+    return d9d_json_put_str(b, s, strlen(s));
+}
 
 /* --- text -------------------------------------------------------------------------- */
 
@@ -54,7 +60,7 @@ static d9d_status put_operations(const d9d_map_plan *p, const struct group *g, d
 
     for (size_t i = 0; i < g->n_steps; i++) {
         one.len = 0;
-        D9D_TRY_OR(st, d9di_step_print(&p->m->steps.data[g->steps[i]], &one), out);
+        D9D_TRY_OR(st, d9di_map_step_print(&p->m->steps.data[g->steps[i]], &one), out);
         if (last.data != NULL && strcmp(one.data, last.data) == 0)
             continue;
         D9D_TRY_OR(st, d9d_buf_printf(b, "%s%s", i > 0 ? ", " : "", one.data), out);
@@ -126,10 +132,10 @@ static d9d_status json_begin(const d9d_map_plan *p, d9d_buf *b)
 static d9d_status json_steps(const d9d_map_plan *p, const struct group *g, d9d_buf *b)
 {
     for (size_t i = 0; i < g->n_steps; i++) {
-        const d9di_step *s = &p->m->steps.data[g->steps[i]];
+        const d9di_map_step *s = &p->m->steps.data[g->steps[i]];
 
         D9D_TRY(d9d_buf_printf(b, "%s{\"operation\": \"", i > 0 ? ", " : ""));
-        D9D_TRY(d9di_step_print(s, b));
+        D9D_TRY(d9di_map_step_print(s, b));
         D9D_TRY(d9d_buf_printf(b, "\", \"from\": ["));
         D9D_TRY(put_names(p, s->in, s->n_in, b));
         D9D_TRY(d9d_buf_printf(b, "], \"to\": ["));
@@ -141,9 +147,9 @@ static d9d_status json_steps(const d9d_map_plan *p, const struct group *g, d9d_b
 
 static d9d_status json_group(const d9d_map_plan *p, const struct group *g, d9d_buf *b)
 {
-    D9D_TRY(d9d_buf_printf(b, "%s\n  {\"group\": %" PRIu32 ", \"bytes\": %" PRIu64
-                              ",\n   \"inputs\": [",
-                           g->number > 0 ? "," : "", g->number, g->bytes));
+    D9D_TRY(d9d_buf_printf(
+        b, "%s\n  {\"group\": %" PRIu32 ", \"bytes\": %" PRIu64 ",\n   \"inputs\": [",
+        g->number > 0 ? "," : "", g->number, g->bytes));
     for (size_t i = 0; i < g->n_inputs; i++) {
         D9D_TRY(put_tensor(b, input_of(p, g->inputs[i]), i == 0));
         D9D_TRY(d9d_buf_printf(b, ", \"file\": "));
@@ -194,10 +200,10 @@ static d9d_status dot_group(const d9d_map_plan *p, const struct group *g, d9d_bu
         D9D_TRY(dot_value(p, (uint32_t)d9di_map_number(&p->m->outputs, g->outputs[i]),
                           &p->outputs[g->outputs[i]], b));
     for (size_t i = 0; i < g->n_steps; i++) {
-        const d9di_step *s = &p->m->steps.data[g->steps[i]];
+        const d9di_map_step *s = &p->m->steps.data[g->steps[i]];
 
         D9D_TRY(d9d_buf_printf(b, "  s%" PRIu32 " [shape = ellipse, label = \"", g->steps[i]));
-        D9D_TRY(d9di_step_print(s, b));
+        D9D_TRY(d9di_map_step_print(s, b));
         D9D_TRY(d9d_buf_printf(b, "\"];\n"));
         for (size_t k = 0; k < s->n_in; k++) {
             int32_t from = value_of(p, s->in[k])->producer;
@@ -208,8 +214,8 @@ static d9d_status dot_group(const d9d_map_plan *p, const struct group *g, d9d_bu
         }
         for (size_t k = 0; k < s->n_out; k++)
             if (value_of(p, s->out[k])->consumer == D9DI_NONE)
-                D9D_TRY(d9d_buf_printf(b, "  s%" PRIu32 " -> v%" PRIu32 ";\n", g->steps[i],
-                                       s->out[k]));
+                D9D_TRY(
+                    d9d_buf_printf(b, "  s%" PRIu32 " -> v%" PRIu32 ";\n", g->steps[i], s->out[k]));
     }
     return D9D_OK;
 }
@@ -253,15 +259,15 @@ static d9d_status sort_by_group(const uint32_t *group, size_t n, uint32_t n_grou
 }
 
 /* The group of the step that takes each input, or that gives each output. */
-static d9d_status groups_of(const d9d_map_plan *p, const d9d_map *names, bool inputs,
-                            d9d_arena *a, struct sorted *out)
+static d9d_status groups_of(const d9d_map_plan *p, const d9d_map *names, bool inputs, d9d_arena *a,
+                            struct sorted *out)
 {
     uint32_t *group = d9d_arena_alloc(a, (names->len + 1) * sizeof(*group));
 
     if (group == NULL)
         return D9D_FAIL(D9D_ENOMEM, "plan: out of memory");
     for (size_t i = 0; i < names->len; i++) {
-        const d9di_value *v = value_of(p, (uint32_t)d9di_map_number(names, i));
+        const d9di_map_value *v = value_of(p, (uint32_t)d9di_map_number(names, i));
 
         group[i] = p->group[inputs ? v->consumer : v->producer];
     }

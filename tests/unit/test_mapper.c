@@ -49,7 +49,10 @@ static void free_arrays(struct memory *m)
     m->n = 0;
 }
 
-static const d9d_st_tensor *mem_at(void *self, size_t i) { return &((struct memory *)self)->a[i].t; }
+static const d9d_st_tensor *mem_at(void *self, size_t i)
+{
+    return &((struct memory *)self)->a[i].t;
+}
 
 static const char *mem_place(void *self, size_t i)
 {
@@ -70,8 +73,7 @@ static d9d_status mem_read(void *self, size_t i, uint64_t at, void *dst, uint64_
 static d9d_status mem_begin(void *self, const d9d_st_tensor *outputs, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        (void)add_array(self, outputs[i].name, outputs[i].dtype, outputs[i].ndim,
-                        outputs[i].shape);
+        (void)add_array(self, outputs[i].name, outputs[i].dtype, outputs[i].ndim, outputs[i].shape);
     return D9D_OK;
 }
 
@@ -89,7 +91,10 @@ static d9d_source source_of(struct memory *m)
     return (d9d_source){m, m->n, mem_at, mem_place, mem_read, NULL};
 }
 
-static d9d_sink sink_of(struct memory *m) { return (d9d_sink){m, mem_begin, mem_write, NULL}; }
+static d9d_sink sink_of(struct memory *m)
+{
+    return (d9d_sink){m, mem_begin, mem_write, NULL};
+}
 
 static void run(const d9d_mapper *m, struct memory *from, struct memory *to, int jobs)
 {
@@ -206,7 +211,10 @@ struct random {
     uint64_t i;
 };
 
-static int pick(struct random *r, int n) { return (int)d9d_rng_below(r->rng, r->i++, (uint64_t)n); }
+static int pick(struct random *r, int n)
+{
+    return (int)d9d_rng_below(r->rng, r->i++, (uint64_t)n);
+}
 
 struct world {
     struct random r;
@@ -517,8 +525,8 @@ static void what_does_not_fit_is_listed(void **state)
     const int64_t shape[] = {2, 3}, other[] = {2, 4}, wants[] = {3, 2};
     struct memory from = {.n = 0};
     d9d_buf said = {0};
-    d9d_plan_options opt = {.source = "ckpt", .mapper = "model", .problem = count_problem,
-                            .arg = &said};
+    d9d_plan_options opt = {
+        .source = "ckpt", .mapper = "model", .problem = count_problem, .arg = &said};
     d9d_source src;
     d9d_map_plan *p = NULL;
     d9d_mapper *m;
@@ -587,7 +595,8 @@ static void shapes_that_do_not_suit_an_operation_are_mismatches(void **state)
     free_arrays(&from);
 }
 
-/* --- casts --------------------------------------------------------------------------------------- */
+/* --- casts ---------------------------------------------------------------------------------------
+ */
 
 static void every_half_survives_float_and_back(void **state)
 {
@@ -618,18 +627,12 @@ static void floats_round_to_the_nearest_half(void **state)
         float in;
         uint16_t f16, bf16;
     } rows[] = {
-        {1.0f, 0x3c00, 0x3f80},
-        {65504.0f, 0x7bff, 0x4780},
-        {65519.996f, 0x7bff, 0x4780},
-        {65520.0f, 0x7c00, 0x4780},
-        {5.9604645e-8f, 0x0001, 0x3380},
-        {2.9802322e-8f, 0x0000, 0x3300},
-        {2.9802326e-8f, 0x0001, 0x3300},
-        {6.1035156e-5f, 0x0400, 0x3880},
-        {6.1005350e-5f, 0x03ff, 0x3880},
-        {1.0004883f, 0x3c00, 0x3f80},
-        {1.0014648f, 0x3c02, 0x3f80},
-        {-0.0f, 0x8000, 0x8000},
+        {1.0f, 0x3c00, 0x3f80},          {65504.0f, 0x7bff, 0x4780},
+        {65519.996f, 0x7bff, 0x4780},    {65520.0f, 0x7c00, 0x4780},
+        {5.9604645e-8f, 0x0001, 0x3380}, {2.9802322e-8f, 0x0000, 0x3300},
+        {2.9802326e-8f, 0x0001, 0x3300}, {6.1035156e-5f, 0x0400, 0x3880},
+        {6.1005350e-5f, 0x03ff, 0x3880}, {1.0004883f, 0x3c00, 0x3f80},
+        {1.0014648f, 0x3c02, 0x3f80},    {-0.0f, 0x8000, 0x8000},
         {INFINITY, 0x7c00, 0x7f80},
     };
     const d9d_dtype f16 = D9D_F16, bf16 = D9D_BF16;
@@ -683,7 +686,8 @@ static void casts_of_a_chain_are_all_done(void **state)
     free_arrays(&to);
 }
 
-/* --- printing ------------------------------------------------------------------------------------- */
+/* --- printing
+ * ------------------------------------------------------------------------------------- */
 
 static void plans_are_printed(void **state)
 {

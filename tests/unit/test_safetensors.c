@@ -118,11 +118,11 @@ static void lies_are_refused(void **state)
         {T("\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[1,5]"), 5,
          "t: a hole from 0 to 1 before tensor x"},
         {"{\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-         "\"y\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3,
-         "t: tensor y starts at 1, inside x which ends at 2"},
+         "\"y\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+         3, "t: tensor y starts at 1, inside x which ends at 2"},
         {"{\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
-         "\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2,
-         "t: tensor x is there twice"},
+         "\"x\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+         2, "t: tensor x is there twice"},
         {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "t: __metadata__ is there twice"},
         {"{\"__metadata__\":{\"a\":\"b\",\"a\":\"c\"}}", 0, "t: __metadata__ has \"a\" twice"},
         {"{\"__metadata__\":{\"a\":1}}", 0, "t: header: byte 21: expected '\"'"},
