@@ -127,7 +127,8 @@ static d9d_status swap_aside(const d9d_outdir *o, char **old)
     }
     if (rename(o->tmp, o->path) != 0) {
         st = D9DI_FAIL_ERRNO(o->path, "cannot give the directory its name");
-        (void)rename(aside, o->path);
+        if (rename(aside, o->path) != 0)
+            st = D9D_FAIL(st, "%s; what was there is now %s", d9d_err_message(), aside);
         goto out;
     }
     *old = aside;
