@@ -157,7 +157,7 @@ d9d_status d9d_file_close(d9d_file *f)
 {
     d9d_status st = D9D_OK;
 
-    if (f->fd >= 0 && close(f->fd) != 0 && errno != EINTR)
+    if (f->fd >= 0 && f->path != NULL && close(f->fd) != 0 && errno != EINTR)
         st = D9DI_FAIL_ERRNO(f->path, "cannot close");
     f->fd = -1;
     d9d_file_release(f);

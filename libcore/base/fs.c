@@ -115,7 +115,7 @@ bool d9d_fs_is_vacant(const char *path)
     DIR *d;
 
     if (lstat(path, &s) != 0)
-        return errno == ENOENT;
+        return errno == ENOENT || errno == ENOTDIR;
     d = opendir(path);
     if (d == NULL)
         return false;
@@ -141,11 +141,15 @@ d9d_status d9d_fs_size(const char *path, uint64_t *out)
 
 static d9d_status make_dir(const char *path)
 {
+    int err;
+
     if (mkdir(path, 0777) == 0)
         return D9D_OK;
     /* Some file systems answer EROFS or EACCES for a directory that exists. */
+    err = errno;
     if (d9d_fs_is_dir(path))
         return D9D_OK;
+    errno = err;
     return D9DI_FAIL_ERRNO(path, "cannot create the directory");
 }
 
@@ -291,7 +295,7 @@ d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out)
                       (uint64_t)s.st_size, max);
         goto out;
     }
-    /* One byte more than the size, so that the end is seen without growing. */
+    /* Room past the size, so that the end is seen without growing. */
     if (S_ISREG(s.st_mode))
         D9D_TRY_OR(st, d9d_buf_reserve(&b, (size_t)s.st_size + READ_PIECE), out);
     D9D_TRY_OR(st, read_all(f.fd, path, max, &b), out);

@@ -2,7 +2,8 @@
 #include "d9d/base/log.h"
 
 #include <stdarg.h>
-#include <stdio.h>
+
+#include "base/text.h"
 
 void d9d_log_write(const d9d_log *log, d9d_log_level level, const char *fmt, ...)
 {
@@ -12,7 +13,7 @@ void d9d_log_write(const d9d_log *log, d9d_log_level level, const char *fmt, ...
     if (log == NULL || log->line == NULL || level > log->level)
         return;
     va_start(ap, fmt);
-    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    (void)d9di_text_vformat(text, sizeof(text), fmt, ap);
     va_end(ap);
     log->line(log->arg, level, text);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "d9d/base/log.h"
 #include "d9d/base/thread.h"
 
@@ -128,7 +129,7 @@ void d9d_progress_note(d9d_progress *p, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    (void)vsnprintf(p->note, sizeof(p->note), fmt, ap);
+    (void)d9di_text_vformat(p->note, sizeof(p->note), fmt, ap);
     va_end(ap);
 }
 

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
+
 struct err_record {
     char message[sizeof(((d9d_err_copy *)0)->text)];
     char trace[2048];
@@ -58,39 +60,16 @@ static void add_trace(const char *file, int line)
                        slash != NULL ? slash + 1 : file, line);
 }
 
-/* Sentences quote names found in files: keep escape sequences off the terminal. */
-static void blank_controls(char *s)
-{
-    for (; *s != '\0'; s++)
-        if (((unsigned char)*s < 0x20 && *s != '\n') || *s == 0x7f)
-            *s = '?';
-}
-
-/* Too long a sentence ends with "..." and not inside a UTF-8 sequence. */
-static void mark_cut(char *s, size_t size)
-{
-    size_t end = size - sizeof("...");
-
-    while (end > 0 && ((unsigned char)s[end] & 0xc0) == 0x80)
-        end--;
-    memcpy(s + end, "...", sizeof("..."));
-}
-
 d9d_status d9d_err_set(d9d_status st, const char *file, int line, const char *fmt, ...)
 {
     const int saved = errno;
     char text[sizeof(record.message)]; /* an argument may be the old sentence */
     va_list ap;
-    int n;
 
     va_start(ap, fmt);
-    n = vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    if (n < 0)
+    if (!d9di_text_vformat(text, sizeof(text), fmt, ap))
         (void)snprintf(text, sizeof(text), "%s", d9d_status_text(st));
-    else if ((size_t)n >= sizeof(text))
-        mark_cut(text, sizeof(text));
-    blank_controls(text);
+    va_end(ap);
     memcpy(record.message, text, strlen(text) + 1);
     record.trace[0] = '\0';
     add_trace(file, line);

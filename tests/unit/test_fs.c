@@ -177,10 +177,14 @@ static void atomic_writes_replace_and_leave_nothing(void **state)
 
 static void files_are_written_and_read_by_ranges(void **state)
 {
-    d9d_file f = {.fd = -1};
+    d9d_file f = {0};
     char got[8] = "";
 
     (void)state;
+    assert_ok(d9d_file_close(&f));
+    f = (d9d_file){0};
+    d9d_file_release(&f);
+    assert_int_not_equal(fcntl(0, F_GETFD), -1); /* zeroed is not descriptor 0 */
     assert_ok(d9d_file_create("f", &f));
     assert_ok(d9d_file_write(&f, "abc", 3));
     assert_ok(d9d_file_write(&f, NULL, 0));
@@ -310,6 +314,8 @@ static void outdir_needs_a_name_of_its_own(void **state)
         assert_fails_like(d9d_outdir_begin(&o, bad[i], D9D_OUTDIR_REPLACE), D9D_ECONFIG,
                           "cannot be written whole: name a new directory");
     put("file", "1");
+    assert_fails(d9d_outdir_begin(&o, "file/out", 0), D9D_EIO,
+                 "file: cannot create the directory: File exists");
     assert_fails(d9d_outdir_begin(&o, "file", D9D_OUTDIR_REPLACE), D9D_ECONFIG,
                  "file: is there already and is not a directory");
     assert_int_equal(count_names("."), 1);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,8 +20,9 @@ static struct fault {
     uint64_t room;  /* bytes until the disk is full */
     int interrupts; /* calls that a signal breaks, before each that works */
     int broken_so_far;
-    int copy_errno;     /* of copy_file_range; 0: it works */
-    size_t copy_room;   /* bytes that it copies before it fails so */
+    int copy_errno;   /* of copy_file_range; 0: it works */
+    size_t copy_room; /* bytes that it copies before it fails so */
+    int mkdir_errno;
     int exchange_errno; /* of renameat2 */
     int renames;        /* calls so far; those of [bad_from, bad_to) fail */
     int bad_from, bad_to;
@@ -100,6 +102,15 @@ ssize_t copy_file_range(int in, off_t *in_at, int out, off_t *out_at, size_t n, 
     if (fault.copy_errno != 0)
         fault.copy_room -= n;
     return syscall(SYS_copy_file_range, in, in_at, out, out_at, n, flags);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    if (fault.mkdir_errno != 0) {
+        errno = fault.mkdir_errno;
+        return -1;
+    }
+    return (int)syscall(SYS_mkdirat, -100, path, mode);
 }
 
 int rename(const char *from, const char *to)
@@ -267,6 +278,21 @@ static void copies_go_on_where_the_kernel_stops(void **state)
     free(bytes);
 }
 
+static void a_directory_that_cannot_be_made_says_why(void **state)
+{
+    d9d_outdir o;
+
+    (void)state;
+    assert_ok(d9d_fs_mkdirs("there"));
+    fault.mkdir_errno = EROFS; /* also for what is there already */
+    assert_ok(d9d_fs_mkdirs("there"));
+    fault.mkdir_errno = ENOSPC;
+    assert_fails(d9d_fs_mkdirs("there/a/b"), D9D_EIO,
+                 "there/a: cannot create the directory: No space left on device");
+    assert_fails_like(d9d_outdir_begin(&o, "out", 0), D9D_EIO,
+                      "cannot create the directory: No space left on device");
+}
+
 static void put_in(const d9d_outdir *o, const char *name)
 {
     d9d_arena a = {0};
@@ -376,6 +402,7 @@ int main(void)
         fault_test(a_full_disk_is_told_with_its_numbers),
         fault_test(a_failed_atomic_write_keeps_the_old_file),
         fault_test(copies_go_on_where_the_kernel_stops),
+        fault_test(a_directory_that_cannot_be_made_says_why),
         fault_test(every_file_and_directory_is_synced),
         fault_test(a_failed_sync_stops_the_commit),
         fault_test(without_an_exchange_the_old_one_steps_aside),

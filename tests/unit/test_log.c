@@ -10,6 +10,8 @@ struct heard {
     char line[256], status[256];
     d9d_log_level level;
     int lines, redraws;
+    size_t length;
+    char end[4];
 };
 
 static void hear_line(void *arg, d9d_log_level level, const char *text)
@@ -17,6 +19,8 @@ static void hear_line(void *arg, d9d_log_level level, const char *text)
     struct heard *h = arg;
 
     (void)snprintf(h->line, sizeof(h->line), "%s", text);
+    h->length = strlen(text);
+    (void)snprintf(h->end, sizeof(h->end), "%s", text + (h->length > 3 ? h->length - 3 : 0));
     h->level = level;
     h->lines++;
 }
@@ -51,6 +55,22 @@ static void age(d9d_progress *p, double s)
 {
     p->start_ns = d9d_clock_ns() - (int64_t)(s * 1e9);
     p->last_ns = p->start_ns;
+}
+
+static void lines_are_plain_and_have_an_end(void **state)
+{
+    char big[4000];
+    struct heard h = {.lines = 0};
+    const d9d_log log = {.line = hear_line, .arg = &h, .level = D9D_LOG_INFO};
+
+    (void)state;
+    d9d_log_info(&log, "read \"%s\"", "a\033[31m");
+    assert_string_equal(h.line, "read \"a?[31m\"");
+    memset(big, 'x', sizeof(big) - 1);
+    big[sizeof(big) - 1] = '\0';
+    d9d_log_info(&log, "%s", big);
+    assert_int_equal(h.length, 2047);
+    assert_string_equal(h.end, "...");
 }
 
 static void off_a_terminal_lines_come_seldom(void **state)
@@ -146,6 +166,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(levels_filter),
+        cmocka_unit_test(lines_are_plain_and_have_an_end),
         cmocka_unit_test(off_a_terminal_lines_come_seldom),
         cmocka_unit_test(on_a_terminal_one_line_is_redrawn),
         cmocka_unit_test(strange_totals_do_no_harm),

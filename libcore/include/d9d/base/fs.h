@@ -58,6 +58,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_copy(const char *src, const char *dst);
 
 /* --- one file, written once -------------------------------------------- */
 
+/* Zero-initialised, or with fd -1, it is closed. */
 typedef struct d9d_file {
     int fd; /* -1 when closed */
     char *path;
