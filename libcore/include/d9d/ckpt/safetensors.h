@@ -56,7 +56,7 @@ D9D_API const char *d9d_st_describe(const d9d_st_tensor *t, char out[D9D_ST_DESC
 
 /* --- writing ------------------------------------------------------------ */
 
-/* Declare every tensor, then write bytes in any order, then end: the header is known
+/* Declare every tensor (they count from 0), then write bytes in any order, then end: the header is known
  * before the first byte, so a file is written in one pass.  In the file tensors follow
  * the order of declaration, wider elements first, so that all are aligned. */
 typedef struct d9d_st_writer d9d_st_writer;
@@ -67,12 +67,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_st_writer_declare(d9d_st_writer *w, const ch
                                                       d9d_dtype t, int ndim, const int64_t *shape);
 /* Create the file, write its header and set its length.  No declarations after this. */
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_begin(d9d_st_writer *w, const char *path);
-/* n bytes at `at` bytes into tensor `name`.  Thread-safe for disjoint spans. */
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_put(d9d_st_writer *w, const char *name, uint64_t at,
+/* n bytes at `at` bytes into the i-th declared tensor.  Thread-safe for disjoint spans. */
+D9D_API D9D_MUST_USE d9d_status d9d_st_writer_put(d9d_st_writer *w, size_t i, uint64_t at,
                                                   const void *src, uint64_t n);
 /* The same from n bytes at `offset` of `fd`, inside the kernel where it can. */
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_copy(d9d_st_writer *w, const char *name, uint64_t at,
-                                                   int fd, uint64_t offset, uint64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_st_writer_copy(d9d_st_writer *w, size_t i, uint64_t at, int fd,
+                                                   uint64_t offset, uint64_t n);
 /* Every byte of every tensor must have been written once: close.  Does not sync;
  * d9d_outdir_commit() does. */
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_end(d9d_st_writer *w);
