@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ckpt/scan.h"
+#include "ckpt/json_scan.h"
 
 struct d9d_st_file {
     d9d_file file;

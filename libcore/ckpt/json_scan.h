@@ -1,12 +1,12 @@
-/* scan.h - reading JSON token by token, for files whose size a stranger decides.
+/* json_scan.h - reading JSON token by token, for files whose size a stranger decides.
  *
  * Headers of safetensors files and indices may have 100 MB.  Scanning them in place costs
  * the memory of what is kept, not of a tree.  Strict: UTF-8 without control characters in
  * strings, no duplicate commas, nothing after the value, nesting up to 64.  Sentences
  * begin with `where` and name the byte.
  */
-#ifndef D9DI_CKPT_SCAN_H
-#define D9DI_CKPT_SCAN_H
+#ifndef D9DI_CKPT_JSON_SCAN_H
+#define D9DI_CKPT_JSON_SCAN_H
 
 #include "d9d/base/mem.h"
 
@@ -39,4 +39,4 @@ d9d_status d9di_scan_u64(d9di_scan *s, uint64_t *out); /* digits only */
 d9d_status d9di_scan_skip(d9di_scan *s);               /* any value */
 d9d_status d9di_scan_end(d9di_scan *s);                /* only white space is left */
 
-#endif /* D9DI_CKPT_SCAN_H */
+#endif /* D9DI_CKPT_JSON_SCAN_H */

@@ -1,5 +1,5 @@
-/* scan.c - see scan.h. */
-#include "ckpt/scan.h"
+/* json_scan.c - see json_scan.h. */
+#include "ckpt/json_scan.h"
 
 #include <string.h>
 
