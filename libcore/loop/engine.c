@@ -1,7 +1,7 @@
 /* engine.c - a model on a device.  See loop/engine.h. */
 #include "loop/engine.h"
 
-#include "d9d/pipe/stage.h"
+#include "d9d/model/weights.h"
 
 /* --- opening ------------------------------------------------------------------------ */
 
@@ -40,7 +40,7 @@ static d9d_status params_fill(d9di_engine *e, const d9di_engine_how *how, const 
     if (!how->initialise)
         return D9D_OK;
     if (how->source != NULL)
-        return d9di_weights_load(e, how->source, log);
+        return d9d_weights_load(&e->job.config, &e->params, how->source, log);
     return d9d_module_reset(e->model->module, how->seed);
 }
 

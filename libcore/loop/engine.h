@@ -43,13 +43,4 @@ d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss
  * the sum of the batch's losses.  A batch without targets does nothing and sums to 0. */
 d9d_status d9di_engine_learn(d9di_engine *e, const d9d_batch *b, const d9d_tensor *sum);
 
-/* --- weights.c --------------------------------------------------------------------- */
-
-/* Stream a checkpoint directory, HuggingFace or d9d layout, into the parameters. */
-d9d_status d9di_weights_load(d9di_engine *e, const char *dir, const d9d_log *log);
-/* Write the model as a HuggingFace checkpoint: weights, config.json, and the files that
- * `hf_dir` has beside its weights (NULL: none).  `dir` appears whole. */
-d9d_status d9di_weights_export(d9di_engine *e, const char *dir, const char *hf_dir,
-                               const d9d_log *log);
-
 #endif /* D9DI_LOOP_ENGINE_H */

@@ -9,6 +9,7 @@
 #include "d9d/base/thread.h"
 #include "d9d/loop/save.h"
 #include "d9d/loop/stop.h"
+#include "d9d/model/weights.h"
 #include "d9d/sched/piecewise.h"
 #include "d9d/track/track.h"
 #include "loop/engine.h"
@@ -427,7 +428,8 @@ static d9d_status export(run *r, d9d_train_summary *out)
     const char *dir = export_dir(r);
 
     if (d9d_fs_is_vacant(dir))
-        D9D_TRY(d9di_weights_export(&r->engine, dir, hf_dir(r), r->log));
+        D9D_TRY(d9d_weights_export(&r->engine.job.config, &r->engine.params, dir, hf_dir(r),
+                                   r->log));
     (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
     return D9D_OK;
 }
