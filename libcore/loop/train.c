@@ -26,7 +26,7 @@ typedef struct run {
     d9d_loader *loader;
     d9di_engine engine;
     d9d_optimizer *optimizer;
-    d9d_lr_schedule *schedule;
+    d9d_schedule *schedule;
     d9d_tracker *tracker;
     d9d_save_set set;
     d9d_save_state state;
@@ -73,6 +73,14 @@ static d9d_status data_open(run *r)
                         (long long)d->epochs);
     r->total_steps = wanted != D9D_INT_NULL ? wanted : available;
     return D9D_OK;
+}
+
+static d9d_status schedule_open(run *r)
+{
+    const d9d_lr_scheduler_config *c = r->c->lr_scheduler.value;
+
+    return d9d_schedule_create(&c->scheduler, "lr_scheduler.scheduler", r->total_steps,
+                               &r->schedule);
 }
 
 /* The settings that a checkpoint is bound to: what makes sample k and the shape of the run. */
@@ -201,7 +209,7 @@ static d9d_status run_open(run *r, const json_t *resolved, const char *device)
     r->n_micro = t->batching.global_batch_size / t->batching.microbatch_size;
     D9D_TRY(d9d_stop_open(t->timeout.save_margin, r->log, &r->stop));
     D9D_TRY(data_open(r));
-    D9D_TRY(d9d_lr_schedule_create(&r->c->lr_scheduler, r->total_steps, &r->schedule));
+    D9D_TRY(schedule_open(r));
     D9D_TRY(state_fresh(r));
     D9D_TRY(checkpoint_find(r, &resume_from));
     D9D_TRY(model_open(r, device, resume_from));
@@ -212,7 +220,7 @@ static d9d_status run_open(run *r, const json_t *resolved, const char *device)
 static void run_close(run *r)
 {
     d9d_tracker_close(r->tracker);
-    d9d_lr_schedule_free(r->schedule);
+    d9d_schedule_free(r->schedule);
     d9d_optimizer_free(r->optimizer);
     d9d_tensor_release(&r->sums);
     d9d_tensor_release(&r->scale);
@@ -310,7 +318,7 @@ static d9d_status step_run(run *r, step_result *out)
     int64_t start = d9d_clock_ns(), targets;
 
     *out = (step_result){.norm = 0};
-    out->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_lr_factor(r->schedule, r->state.step);
+    out->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_schedule_at(r->schedule, r->state.step);
     D9D_TRY(step_learn(r, &targets));
     D9D_TRY(step_loss(r, targets, &out->loss));
     if (targets > 0)

@@ -11,7 +11,7 @@
 #include "d9d/model/hf_config.h"
 #include "d9d/model/model.h"
 #include "d9d/model/params_io.h"
-#include "d9d/model/qwen3_hf.h"
+#include "d9d/model/qwen3_map.h"
 #include "d9d/model/weights.h"
 #include "vectors.h"
 
@@ -175,7 +175,8 @@ static void check_gradients(fixture *f)
 
     assert_ok(d9d_params_io_open(&f->params, D9D_PARAMS_GRADS, &io));
     source = d9d_params_io_source(io);
-    assert_ok(d9d_qwen3_mapper_to_hf(&f->config, D9D_WHOLE_MODEL, D9D_EXPERTS_FUSED, &mapper));
+    assert_ok(d9d_qwen3_mapper(&f->config, D9D_WHOLE_MODEL, &source,
+                               D9D_LAYOUT_HF_FUSED, &mapper));
     assert_ok(d9d_plan_create(mapper, &source, &(d9d_plan_options){0}, &plan));
     assert_ok(d9d_plan_run(plan, &sink, 1, NULL));
     for (size_t i = 0; i < got.n; i++)
