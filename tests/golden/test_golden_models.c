@@ -1,6 +1,6 @@
 /* test_golden_models.c - logits, losses and gradients against transformers, for every checkpoint
  * of cases.json; and that neither recomputation nor splitting backward changes a bit. */
-#include "unit.h"
+#include "support/unit.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "d9d/model/params_io.h"
 #include "d9d/model/qwen3_map.h"
 #include "d9d/model/weights.h"
-#include "vectors.h"
+#include "support/vectors.h"
 
 static const double limit = 1e-5; /* relative L2 error in float32 */
 
