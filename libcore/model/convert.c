@@ -130,7 +130,7 @@ static d9d_status keep(d9d_convert *c, d9d_status st, d9d_convert **out)
 
 d9d_status d9d_convert_open(const char *src, const d9d_convert_options *opt, d9d_convert **out)
 {
-    d9d_convert *c;
+    d9d_convert *c = NULL;
 
     D9D_TRY(create(opt, &c));
     return keep(c, open_files(c, src), out);
@@ -139,7 +139,7 @@ d9d_status d9d_convert_open(const char *src, const d9d_convert_options *opt, d9d
 d9d_status d9d_convert_random(const char *config, uint64_t seed, const d9d_convert_options *opt,
                               d9d_convert **out)
 {
-    d9d_convert *c;
+    d9d_convert *c = NULL;
 
     D9D_TRY(create(opt, &c));
     return keep(c, open_random(c, config, seed), out);
@@ -180,6 +180,19 @@ out:
     return st;
 }
 
+/* The source's own bytes where nothing in it changes. */
+static d9d_status copy_config(const d9d_convert *c, const char *dir)
+{
+    d9d_arena a = {0};
+    char *from = d9d_fs_join(&a, c->src, D9D_HF_CONFIG_NAME);
+    char *to = d9d_fs_join(&a, dir, D9D_HF_CONFIG_NAME);
+    d9d_status st = from == NULL || to == NULL ? D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir)
+                                               : d9d_fs_copy(from, to);
+
+    d9d_arena_release(&a);
+    return st;
+}
+
 static d9d_status write_config(const d9d_convert *c, const char *dir)
 {
     json_t *doc = json_deep_copy(c->doc);
@@ -192,7 +205,8 @@ static d9d_status write_config(const d9d_convert *c, const char *dir)
     D9D_TRY_OR(st, d9d_hf_config_dtype(doc, dir, c->dtype, &now), out);
     if (c->opt.cast && now != c->opt.dtype)
         D9D_TRY_OR(st, d9d_hf_config_set_dtype(doc, c->opt.dtype), out);
-    st = d9d_hf_config_write(dir, doc);
+    st = c->src != NULL && json_equal(doc, c->doc) ? copy_config(c, dir)
+                                                   : d9d_hf_config_write(dir, doc);
 out:
     json_decref(doc);
     return st;
