@@ -1,16 +1,16 @@
 /* checkpoint.h - a directory of safetensors as one source, and as one sink.
  *
- * Reading takes model.safetensors, or model.safetensors.index.json and the files
- * that it names.  Index and headers must agree: a tensor that the index places in a
- * file that lacks it, one that no index entry names, and a name that is not one
- * plain path component are EFORMAT.  A symbolic link at that component is fine (the
- * HuggingFace cache is made of them).
+ * Reading takes model.safetensors.index.json and the files that it names, or else
+ * model.safetensors.  Index and headers must agree: a tensor that the index places in a
+ * file that lacks it, one that no index entry names, and a name that is not one plain
+ * path component are EFORMAT.  A symbolic link at that component is fine (the HuggingFace
+ * cache is made of them).
  *
  * Writing makes "model.safetensors" when everything fits one shard, else
  * model-0000i-of-0000n.safetensors and the index, in the order given, with header
- * metadata {"format": "pt"}; the layout is known before the first byte.  Other
- * files of a source directory (config.json, tokenizer files, ...) are copied byte
- * for byte by d9d_checkpoint_copy_others().
+ * metadata {"format": "pt"}; the layout is known before the first byte.  Other files of a
+ * source directory (config.json, tokenizer files, ...) are copied byte for byte by
+ * d9d_checkpoint_copy_others().
  */
 #ifndef D9D_CKPT_CHECKPOINT_H
 #define D9D_CKPT_CHECKPOINT_H
@@ -21,52 +21,81 @@
 extern "C" {
 #endif
 
+#define D9D_INDEX_NAME "model.safetensors.index.json"
+#define D9D_SHARD_BYTES 4000000000ull /* the usual shard size: 4 GB */
+#define D9D_MAX_SHARDS 512            /* all are open at once */
+
 typedef struct d9d_checkpoint d9d_checkpoint;
 
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_open(const char *dir, d9d_checkpoint **out);
 D9D_API void d9d_checkpoint_close(d9d_checkpoint *c);
 D9D_API const char *d9d_checkpoint_dir(const d9d_checkpoint *c);
+/* Tensors in order of file name, then of offset. */
 D9D_API size_t d9d_checkpoint_count(const d9d_checkpoint *c);
+D9D_API const d9d_st_tensor *d9d_checkpoint_at(const d9d_checkpoint *c, size_t i);
 D9D_API const d9d_st_tensor *d9d_checkpoint_find(const d9d_checkpoint *c, const char *name);
+D9D_API const char *d9d_checkpoint_place(const d9d_checkpoint *c, size_t i); /* path of its file */
+D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_read(const d9d_checkpoint *c, size_t i, uint64_t at,
+                                                    void *dst, uint64_t n);
 D9D_API d9d_source d9d_checkpoint_source(d9d_checkpoint *c); /* borrows c */
 
-/* A sink that writes shards of at most `shard_bytes` into `dir` (it must exist). */
+/* A sink that writes shards of at most `shard_bytes` of tensors into `dir`, which must
+ * exist; a tensor that is larger gets a shard of its own.  More than D9D_MAX_SHARDS is
+ * ECONFIG. */
 typedef struct d9d_shard_sink d9d_shard_sink;
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_create(const char *dir, uint64_t shard_bytes,
                                                       d9d_shard_sink **out);
-D9D_API d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s);
-/* Every declared byte must have been written: sync, close, write the index. */
+D9D_API d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s); /* borrows s */
+/* Every declared byte must have been written: close the shards, write the index. */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_end(d9d_shard_sink *s);
 D9D_API void d9d_shard_sink_free(d9d_shard_sink *s);
 
-/* Copy every regular file of `src` that is neither a safetensors file nor their index,
- * subdirectories left out; files named in `except` (NULL-ended) are left out too. */
+/* Copy every regular file of `src` that is not a safetensors file, their index or a
+ * manifest; subdirectories and the names in `except` (NULL-ended, may be NULL) are left
+ * out too. */
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_copy_others(const char *src, const char *dst,
                                                            const char *const *except);
 
 /* --- verify and diff ---------------------------------------------------------- */
 
-typedef struct d9d_ckpt_finding {
-    const char *what; /* one sentence */
-} d9d_ckpt_finding;
+typedef struct d9d_verify_report {
+    uint64_t files, tensors, bytes; /* that were read */
+    uint64_t findings;
+    bool hashed; /* there was a manifest */
+} d9d_verify_report;
 
-/* Headers, index, hashes where a manifest has them, finiteness of every float.
- * Findings go to `found` one by one; EVERIFY when there was any. */
-typedef void (*d9d_ckpt_found)(void *arg, const char *sentence);
+/* Headers of every safetensors file, the index, hashes where there is a manifest
+ * (manifest.h), and that every floating-point number is finite.  Each finding is one
+ * sentence to `found`, in an order that does not depend on `jobs`; EVERIFY when there was
+ * any. `report` may be NULL and is filled also then. */
+typedef void (*d9d_verify_fn)(void *arg, const char *sentence);
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_verify(const char *dir, int jobs, const d9d_log *log,
-                                                      d9d_ckpt_found found, void *arg);
+                                                      d9d_verify_fn found, void *arg,
+                                                      d9d_verify_report *report);
 
-/* Per tensor of either directory, in order of name. */
-typedef struct d9d_ckpt_diff {
+typedef enum d9d_diff_kind {
+    D9D_DIFF_EQUAL,  /* bit for bit */
+    D9D_DIFF_VALUES, /* same shape, other numbers; dtypes may differ */
+    D9D_DIFF_DTYPE,  /* the same numbers in another dtype */
+    D9D_DIFF_SHAPE,
+    D9D_DIFF_ONLY_A,
+    D9D_DIFF_ONLY_B
+} d9d_diff_kind;
+
+/* One tensor of either directory. */
+typedef struct d9d_tensor_diff {
     const char *name;
-    enum { D9D_DIFF_EQUAL, D9D_DIFF_VALUES, D9D_DIFF_SHAPE, D9D_DIFF_DTYPE, D9D_DIFF_ONLY_A,
-           D9D_DIFF_ONLY_B } kind;
-    double max_abs; /* VALUES: largest absolute difference, NaN when one side is not finite */
-} d9d_ckpt_diff;
-typedef void (*d9d_ckpt_diff_fn)(void *arg, const d9d_ckpt_diff *d);
+    d9d_diff_kind kind;
+    const d9d_st_tensor *a, *b; /* NULL where it is absent */
+    uint64_t n_different;       /* elements whose numbers differ (NaN equals NaN) */
+    double max_abs;             /* largest absolute difference; NaN when a difference is NaN */
+} d9d_tensor_diff;
+
+/* In order of name.  Equal sets give D9D_OK; *n_different counts all but EQUAL. */
+typedef void (*d9d_diff_fn)(void *arg, const d9d_tensor_diff *d);
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_diff(const char *a, const char *b, int jobs,
-                                                    const d9d_log *log, d9d_ckpt_diff_fn fn,
-                                                    void *arg, uint64_t *n_different);
+                                                    const d9d_log *log, d9d_diff_fn fn, void *arg,
+                                                    uint64_t *n_different);
 
 #ifdef __cplusplus
 }

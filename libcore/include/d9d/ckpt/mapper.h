@@ -1,21 +1,26 @@
 /* mapper.h - a checkpoint mapping as a graph that is declared before it is run.
  *
- * A mapper is a set of groups.  A group is the smallest unit of work: it takes
- * whole tensors by name, applies a short list of operations, and gives whole
- * tensors by name.
+ * A mapper is a set of steps between named tensors.  Steps that hang together make a
+ * group, the smallest unit of the mapping:
  *
  *     mlp.experts.0.up_proj.weight [I,H] --.
  *     mlp.experts.1.up_proj.weight [I,H] --+-- stack(0) -- transpose(1,2) -->
  *     ...                                --'     mlp.grouped_experts.up_proj.weight [E,H,I]
  *
- * Three steps, in this order:
- *   declare   leaves and composers build the groups; names that collide are errors
- *   plan      the groups meet a source (names, dtypes, shapes): every missing,
- *             unused or mis-shaped tensor is listed and EMISMATCH, before any
- *             tensor byte is read; shapes of all outputs are known
- *   run       group by group, in the order of the source's bytes, with memory
- *             bounded by the largest group times the jobs
- * Iteration order is the order of declaration, everywhere.
+ * Three phases, in this order:
+ *   declare   steps are added side by side, whole mappers one after another; names that
+ *             collide are errors
+ *   plan      the graph meets a source (names, dtypes, shapes): every missing, unused or
+ *             mis-shaped tensor is listed and EMISMATCH, before any tensor byte is read;
+ *             the shape of every output is known
+ *   run       output by output in pieces, in the order of the source's bytes
+ * Everything is in the order of declaration, whatever the number of threads.
+ *
+ * No operation but cast computes on elements, so planning turns each output into boxes of
+ * source tensors ("matrix 3 of this output is that tensor transposed"), however long the
+ * chain of operations.  Running copies boxes: memory is bounded by the jobs times the
+ * largest matrix that has to be transposed, not by a group, and what is contiguous on both
+ * sides can be copied inside the kernel.
  */
 #ifndef D9D_CKPT_MAPPER_H
 #define D9D_CKPT_MAPPER_H
@@ -27,74 +32,124 @@
 extern "C" {
 #endif
 
+/* --- declaring: spec 10.2 ------------------------------------------------ *
+ *
+ *     D9D_TRY(d9d_mapper_create(&m));
+ *     D9D_TRY(d9d_mapper_rename(m, "wte.weight", "model.embed_tokens.weight"));
+ *     D9D_TRY(d9d_mapper_stack(m, experts, 8, "up", 0));
+ *     D9D_TRY(d9d_mapper_create(&next));
+ *     D9D_TRY(d9d_mapper_transpose(next, "up", 1, 2));
+ *     D9D_TRY(d9d_mapper_then(m, next));             // up = transpose(stack(experts))
+ *
+ * Names are copied.  Each call adds one step beside those that are there; an input taken
+ * twice or an output given twice is ECONFIG and names the tensor.  Dimensions count from
+ * 0, or from the end when negative.  After a failure a mapper may only be freed. */
 typedef struct d9d_mapper d9d_mapper;
 
-/* --- leaves: spec 10.2 --------------------------------------------------- */
-
-D9D_API D9D_MUST_USE d9d_status d9d_map_identity(const char *name, d9d_mapper **out);
-D9D_API D9D_MUST_USE d9d_status d9d_map_rename(const char *from, const char *to, d9d_mapper **out);
-D9D_API D9D_MUST_USE d9d_status d9d_map_transpose(const char *name, int d0, int d1,
-                                                  d9d_mapper **out);
-D9D_API D9D_MUST_USE d9d_status d9d_map_stack(const char *const *from, size_t n, const char *to,
-                                              int dim, d9d_mapper **out);
-D9D_API D9D_MUST_USE d9d_status d9d_map_unstack(const char *from, const char *const *to, size_t n,
-                                                int dim, d9d_mapper **out);
-D9D_API D9D_MUST_USE d9d_status d9d_map_concat(const char *const *from, size_t n, const char *to,
-                                               int dim, d9d_mapper **out);
-D9D_API D9D_MUST_USE d9d_status d9d_map_chunk(const char *from, const char *const *to, size_t n,
-                                              int dim, d9d_mapper **out);
-D9D_API D9D_MUST_USE d9d_status d9d_map_cast(const char *name, d9d_dtype to, d9d_mapper **out);
-/* Consume and give nothing: the explicit way to leave a tensor behind. */
-D9D_API D9D_MUST_USE d9d_status d9d_map_drop(const char *name, d9d_mapper **out);
-/* Copy under a second name too (tied weights written out). */
-D9D_API D9D_MUST_USE d9d_status d9d_map_duplicate(const char *from, const char *const *to, size_t n,
-                                                  d9d_mapper **out);
-
-/* --- composers: spec 10.3; they take their parts over, also on failure ---- */
-
-/* Side by side.  An input taken twice or an output given twice is ECONFIG. */
-D9D_API D9D_MUST_USE d9d_status d9d_map_parallel(d9d_mapper **parts, size_t n, d9d_mapper **out);
-/* One after another; names that a stage does not know pass through it. */
-D9D_API D9D_MUST_USE d9d_status d9d_map_sequential(d9d_mapper **parts, size_t n, d9d_mapper **out);
-
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_create(d9d_mapper **out);
 D9D_API void d9d_mapper_free(d9d_mapper *m);
 
-/* --- sources and plans ----------------------------------------------------- */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_identity(d9d_mapper *m, const char *name);
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_rename(d9d_mapper *m, const char *from, const char *to);
+/* Swap two dimensions. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_transpose(d9d_mapper *m, const char *name, int d0,
+                                                     int d1);
+/* A new dimension `dim` of size n; all parts have one shape. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_stack(d9d_mapper *m, const char *const *from, size_t n,
+                                                 const char *to, int dim);
+/* Its inverse; dimension `dim` must have size n. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_unstack(d9d_mapper *m, const char *from,
+                                                   const char *const *to, size_t n, int dim);
+/* Along an existing dimension; parts agree in all others. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_concat(d9d_mapper *m, const char *const *from, size_t n,
+                                                  const char *to, int dim);
+/* n parts of ceil(size / n), the last one what is left; n parts must come out. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_chunk(d9d_mapper *m, const char *from,
+                                                 const char *const *to, size_t n, int dim);
+/* Remove a dimension of size 1; insert one. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_squeeze(d9d_mapper *m, const char *name, int dim);
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_unsqueeze(d9d_mapper *m, const char *name, int dim);
+/* From any floating type to float32, bfloat16, float16 or float64, rounded to nearest even. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_cast(d9d_mapper *m, const char *name, d9d_dtype to);
+/* Take and give nothing: the explicit way to leave a tensor behind. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_drop(d9d_mapper *m, const char *name);
+/* The same bytes under n names (tied weights written out). */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_duplicate(d9d_mapper *m, const char *from,
+                                                     const char *const *to, size_t n);
+
+/* The shape that an input must have; ENOTFOUND unless `input` is one. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_expect(d9d_mapper *m, const char *input, int ndim,
+                                                  const int64_t *shape);
+
+/* --- composing: spec 10.3; `part` is taken over, also on failure ----------- */
+
+/* Side by side: every step of `part`, with the prefixes before its inputs and outputs. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_beside(d9d_mapper *m, d9d_mapper *part,
+                                                  const char *from_prefix, const char *to_prefix);
+/* One after another: m becomes m followed by `part`.  Names that one side does not know
+ * pass through it. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_then(d9d_mapper *m, d9d_mapper *part);
+
+/* Names of all inputs or outputs, in order of declaration; borrowed. */
+D9D_API size_t d9d_mapper_input_count(const d9d_mapper *m);
+D9D_API const char *d9d_mapper_input(const d9d_mapper *m, size_t i);
+D9D_API size_t d9d_mapper_output_count(const d9d_mapper *m);
+D9D_API const char *d9d_mapper_output(const d9d_mapper *m, size_t i);
+
+/* --- sources and sinks ------------------------------------------------------ */
 
 /* Where tensors come from: names with dtype and shape, bytes on demand. */
 typedef struct d9d_source {
     void *self;
     size_t n;
-    const d9d_st_tensor *(*at)(void *self, size_t i); /* offset: order of bytes */
-    const char *(*place)(void *self, size_t i);       /* file of tensor i, for sentences */
-    d9d_status (*read)(void *self, size_t i, uint64_t at, void *dst, uint64_t n); /* thread-safe */
+    const d9d_st_tensor *(*at)(void *self, size_t i);
+    const char *(*place)(void *self, size_t i); /* file of tensor i, for sentences */
+    /* n bytes at `at` bytes into tensor i.  Thread-safe. */
+    d9d_status (*read)(void *self, size_t i, uint64_t at, void *dst, uint64_t n);
+    /* A descriptor and the offset of tensor i in it, for copies inside the kernel; may be NULL. */
+    int (*locate)(void *self, size_t i, uint64_t *offset);
 } d9d_source;
 
-/* Where they go.  `begin` sees every output before the first byte. */
+/* Where they go.  `begin` sees every output before the first byte; `write` puts n bytes at
+ * `at` bytes into output i, from any thread, each byte once. */
 typedef struct d9d_sink {
     void *self;
     d9d_status (*begin)(void *self, const d9d_st_tensor *outputs, size_t n);
-    d9d_status (*write)(void *self, const char *name, uint64_t at, const void *src, uint64_t n);
+    d9d_status (*write)(void *self, size_t i, uint64_t at, const void *src, uint64_t n);
+    /* The same, from a descriptor; may be NULL. */
+    d9d_status (*copy)(void *self, size_t i, uint64_t at, int fd, uint64_t offset, uint64_t n);
 } d9d_sink;
+
+/* --- plans ------------------------------------------------------------------ */
 
 typedef struct d9d_map_plan d9d_map_plan;
 
 typedef struct d9d_plan_options {
-    d9d_dtype cast_to;  /* every floating output; D9D_DTYPE_COUNT: as it is */
-    int allow_unused;   /* source tensors that no group takes are left behind silently */
-    const char *expect; /* name for the target side in sentences, such as "qwen3_moe" */
+    bool cast; /* every floating output becomes `cast_to` */
+    d9d_dtype cast_to;
+    bool allow_unused;  /* source tensors that no step takes are left behind silently */
+    const char *source; /* names of the two sides in sentences; NULL: "source" and "mapper" */
+    const char *mapper; /*   "ckpt/in" and "qwen3_moe" */
+    /* Called with one sentence for everything that does not fit; NULL: the first few are in
+     * the error record. */
+    void (*problem)(void *arg, const char *sentence);
+    void *arg;
 } d9d_plan_options;
 
-/* Bind mapper and source; the mapper is borrowed until the plan is freed. */
+/* Bind mapper and source; both are borrowed until the plan is freed.  EMISMATCH. */
 D9D_API D9D_MUST_USE d9d_status d9d_plan_create(const d9d_mapper *m, const d9d_source *src,
                                                 const d9d_plan_options *opt, d9d_map_plan **out);
 D9D_API void d9d_plan_free(d9d_map_plan *p);
+/* Outputs in order of declaration; offsets are 0. */
 D9D_API size_t d9d_plan_output_count(const d9d_map_plan *p);
 D9D_API const d9d_st_tensor *d9d_plan_output(const d9d_map_plan *p, size_t i);
-D9D_API uint64_t d9d_plan_peak_bytes(const d9d_map_plan *p, int jobs); /* bound of run's memory */
-/* As text, "json" or "dot": groups, operations, bytes, provenance. */
+D9D_API uint64_t d9d_plan_bytes(const d9d_map_plan *p); /* of all outputs */
+/* What run will allocate at most. */
+D9D_API uint64_t d9d_plan_peak_bytes(const d9d_map_plan *p, int jobs);
+/* "text", "json" or "dot": groups, inputs with their files, operations, outputs, bytes. */
 D9D_API D9D_MUST_USE d9d_status d9d_plan_print(const d9d_map_plan *p, const char *format,
                                                d9d_buf *out);
+/* Fill the sink on `jobs` threads (0: one a processor). */
 D9D_API D9D_MUST_USE d9d_status d9d_plan_run(const d9d_map_plan *p, const d9d_sink *sink, int jobs,
                                              const d9d_log *log);
 

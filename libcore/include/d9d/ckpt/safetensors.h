@@ -6,8 +6,9 @@
  *
  * Reading trusts nothing: a header over 100 MB, a duplicate name, an unknown dtype,
  * a product that overflows, a span that differs from shape times dtype, overlaps,
- * holes and bytes past the end are each EFORMAT with one sentence that names file
- * and tensor, found by d9d_st_open() before any tensor is read.
+ * holes, bytes past the end, and a name with control characters or broken UTF-8 are
+ * each EFORMAT with one sentence that names file and tensor, found by d9d_st_open()
+ * before any tensor is read.  Memory is a small multiple of the header.
  */
 #ifndef D9D_CKPT_SAFETENSORS_H
 #define D9D_CKPT_SAFETENSORS_H
@@ -20,6 +21,7 @@
 extern "C" {
 #endif
 
+#define D9D_ST_MAX_HEADER 100000000u /* bytes; the format's own limit */
 
 typedef struct d9d_st_tensor {
     const char *name; /* borrowed from the file */
@@ -46,10 +48,17 @@ D9D_API D9D_MUST_USE d9d_status d9d_st_read(const d9d_st_file *f, const d9d_st_t
                                             uint64_t at, void *dst, uint64_t n);
 D9D_API int d9d_st_fd(const d9d_st_file *f); /* for copies inside the kernel */
 
+/* The bytes of a shape, checked: false when a dimension is negative or a product overflows. */
+D9D_API bool d9d_st_shape_bytes(d9d_dtype t, int ndim, const int64_t *shape, uint64_t *out);
+/* "BF16 [151936, 1024]", as sentences and tables show a tensor.  Returns `out`. */
+#define D9D_ST_DESCRIBE 160
+D9D_API const char *d9d_st_describe(const d9d_st_tensor *t, char out[D9D_ST_DESCRIBE]);
+
 /* --- writing ------------------------------------------------------------ */
 
-/* Declare every tensor, then write bytes in any order, then close: the header is
- * known before the first byte, so a file is written in one pass. */
+/* Declare every tensor (they count from 0), then write bytes in any order, then end: the header is known
+ * before the first byte, so a file is written in one pass.  In the file tensors follow
+ * the order of declaration, wider elements first, so that all are aligned. */
 typedef struct d9d_st_writer d9d_st_writer;
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_create(d9d_st_writer **out);
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_metadata(d9d_st_writer *w, const char *key,
@@ -58,13 +67,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_st_writer_declare(d9d_st_writer *w, const ch
                                                       d9d_dtype t, int ndim, const int64_t *shape);
 /* Create the file, write its header and set its length.  No declarations after this. */
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_begin(d9d_st_writer *w, const char *path);
-/* n bytes at `at` bytes into tensor `name`.  Thread-safe for disjoint spans. */
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_put(d9d_st_writer *w, const char *name, uint64_t at,
+/* n bytes at `at` bytes into the i-th declared tensor.  Thread-safe for disjoint spans. */
+D9D_API D9D_MUST_USE d9d_status d9d_st_writer_put(d9d_st_writer *w, size_t i, uint64_t at,
                                                   const void *src, uint64_t n);
-/* Where a tensor's bytes lie in the file, and the file, for copies inside the kernel. */
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_span(const d9d_st_writer *w, const char *name,
-                                                   uint64_t *offset, uint64_t *bytes, int *fd);
-/* Sync and close. */
+/* The same from n bytes at `offset` of `fd`, inside the kernel where it can. */
+D9D_API D9D_MUST_USE d9d_status d9d_st_writer_copy(d9d_st_writer *w, size_t i, uint64_t at, int fd,
+                                                   uint64_t offset, uint64_t n);
+/* Every byte of every tensor must have been written once: close.  Does not sync;
+ * d9d_outdir_commit() does. */
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_end(d9d_st_writer *w);
 D9D_API void d9d_st_writer_free(d9d_st_writer *w);
 
