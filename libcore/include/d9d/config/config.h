@@ -23,7 +23,12 @@
  *     config.json: trainer.batching.global_batchsize: unknown key; did you mean
  *     "global_batch_size"?
  *
- * Defaults are JSON text and go through the same checks.
+ * Defaults are JSON text and go through the same checks.  Whatever a macro does not
+ * say goes after the doc line: `"where to", .flags = D9D_NULLABLE`.  A table may
+ * contain itself through a list, a union or a nullable key; nesting stops at 64.
+ *
+ * A tool reads a document, applies --set, resolves, and binds the result: one walk
+ * does both, so what resolves also binds.
  */
 #ifndef D9D_CONFIG_CONFIG_H
 #define D9D_CONFIG_CONFIG_H
@@ -40,19 +45,26 @@
 extern "C" {
 #endif
 
+/* The C type that each kind fills; "null:" says what null becomes where the key is
+ * D9D_NULLABLE.  [min, max] bounds numbers, and the values of a map. */
 typedef enum d9d_key_kind {
-    D9D_KIND_BOOL,   /* bool */
-    D9D_KIND_INT,    /* int64_t, within [min, max] */
-    D9D_KIND_REAL,   /* double, within [min, max]; NaN when null is allowed and given */
-    D9D_KIND_STR,    /* const char *, in the arena; NULL when null is allowed and given */
-    D9D_KIND_ENUM,   /* int: index into `words` */
-    D9D_KIND_TABLE,  /* an embedded struct of `table`; with D9D_NULLABLE a pointer to one */
-    D9D_KIND_UNION,  /* struct d9d_union: one of `choices`, told by the key `words[0]` */
-    D9D_KIND_LIST,   /* struct d9d_list of `elem` */
-    D9D_KIND_STR_INT_MAP, /* struct d9d_str_int_map: object of integers, order kept */
-    D9D_KIND_JSON,   /* json_t *, borrowed from the document */
-    D9D_KIND_CUSTOM  /* parsed by `custom` */
+    D9D_KIND_BOOL,        /* bool; never null */
+    D9D_KIND_INT,         /* int64_t; null: D9D_INT_NULL */
+    D9D_KIND_REAL,        /* double; null: NaN */
+    D9D_KIND_STR,         /* const char *, in the arena; min and max bound the bytes, max 0: any;
+                             null: NULL */
+    D9D_KIND_ENUM,        /* int: index into `words`; null: -1 */
+    D9D_KIND_TABLE,       /* an embedded struct of `table`; D9D_NULLABLE: a pointer to one */
+    D9D_KIND_UNION,       /* d9d_union: one of `choices`, told by the key `words[0]`; null:
+                             which is -1 */
+    D9D_KIND_LIST,        /* d9d_list of `elem`; min and max bound n, max 0: any; null: empty */
+    D9D_KIND_STR_INT_MAP, /* d9d_str_int_map: object of integers, order kept; null: empty */
+    D9D_KIND_JSON,        /* json_t *, borrowed from the document; NULL where the key is not
+                             given (its default shows in the resolved document only) */
+    D9D_KIND_CUSTOM       /* filled by `custom`; null is its own affair */
 } d9d_key_kind;
+
+#define D9D_INT_NULL INT64_MIN
 
 typedef struct d9d_key d9d_key;
 typedef struct d9d_table d9d_table;
@@ -78,19 +90,20 @@ typedef struct d9d_key_custom {
     /* Read `v` into `field`.  `path` is the whole JSON path for the sentence. */
     d9d_status (*parse)(const json_t *v, const char *path, d9d_arena *a, void *field);
     const char *schema; /* JSON text of its schema, without the description */
+    size_t size;        /* of the field */
 } d9d_key_custom;
 
 struct d9d_key {
     const char *name; /* NULL ends the table */
     d9d_key_kind kind;
     unsigned flags;
-    size_t offset;
+    size_t offset;   /* of the field, or D9D_NO_FIELD: checked, then dropped */
     const char *def; /* JSON text, or D9D_REQUIRED */
     double min, max;
-    const char *const *words;      /* ENUM words, or the UNION's discriminator; NULL-ended */
-    const d9d_table *table;        /* TABLE */
+    const char *const *words;        /* ENUM words, or the UNION's discriminator; NULL-ended */
+    const d9d_table *table;          /* TABLE */
     const d9d_table *const *choices; /* UNION; each table's `name` is its word; NULL-ended */
-    const d9d_key *elem;           /* LIST: offset ignored */
+    const d9d_key *elem;             /* LIST; its name, offset and default are ignored */
     const d9d_key_custom *custom;
     const char *doc; /* one line */
 };
@@ -100,66 +113,111 @@ struct d9d_table {
     size_t size;      /* of the C struct */
     const d9d_key *keys;
     const char *doc;
-    /* Checks across keys, after binding; NULL when there are none. */
+    /* Checks across keys, after binding; NULL when there are none.  Fails with
+     * D9D_ECONFIG and a sentence that begins with `path`. */
     d9d_status (*check)(const void *value, const char *path);
 };
 
 enum {
-    D9D_NULLABLE = 1,   /* null is a value */
-    D9D_NO_EFFECT = 2,  /* accepted for compatibility; binding says so in the log when given */
+    D9D_NULLABLE = 1,  /* null is a value */
+    D9D_NO_EFFECT = 2, /* accepted and checked for compatibility; binding says in the log that it
+                          does nothing, when given; resolving does not add it */
+    D9D_ABOVE_MIN = 4, /* REAL: min itself is out of range */
+    D9D_BELOW_MAX = 8, /* REAL: max itself is out of range */
 };
 
 #define D9D_REQUIRED ((const char *)0)
-#define D9D_KEY_END {.name = NULL}
+#define D9D_NO_FIELD SIZE_MAX
+#define D9D_KEY_END                                                                                \
+    {                                                                                              \
+        .name = NULL                                                                               \
+    }
 #define D9D_KEY_BOOL(S, f, d, ...)                                                                 \
-    {.name = #f, .kind = D9D_KIND_BOOL, .offset = offsetof(S, f), .def = (d), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_BOOL, .offset = offsetof(S, f), .def = (d),                   \
+        .doc = __VA_ARGS__                                                                         \
+    }
 #define D9D_KEY_INT(S, f, d, lo, hi, ...)                                                          \
-    {.name = #f, .kind = D9D_KIND_INT, .offset = offsetof(S, f), .def = (d), .min = (double)(lo),  \
-     .max = (double)(hi), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_INT, .offset = offsetof(S, f), .def = (d),                    \
+        .min = (double)(lo), .max = (double)(hi), .doc = __VA_ARGS__                               \
+    }
 #define D9D_KEY_REAL(S, f, d, lo, hi, ...)                                                         \
-    {.name = #f, .kind = D9D_KIND_REAL, .offset = offsetof(S, f), .def = (d), .min = (lo),         \
-     .max = (hi), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_REAL, .offset = offsetof(S, f), .def = (d), .min = (lo),      \
+        .max = (hi), .doc = __VA_ARGS__                                                            \
+    }
 #define D9D_KEY_STR(S, f, d, ...)                                                                  \
-    {.name = #f, .kind = D9D_KIND_STR, .offset = offsetof(S, f), .def = (d), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_STR, .offset = offsetof(S, f), .def = (d), .doc = __VA_ARGS__ \
+    }
 #define D9D_KEY_ENUM(S, f, d, w, ...)                                                              \
-    {.name = #f, .kind = D9D_KIND_ENUM, .offset = offsetof(S, f), .def = (d), .words = (w),        \
-     .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_ENUM, .offset = offsetof(S, f), .def = (d), .words = (w),     \
+        .doc = __VA_ARGS__                                                                         \
+    }
 #define D9D_KEY_TABLE(S, f, t, ...)                                                                \
-    {.name = #f, .kind = D9D_KIND_TABLE, .offset = offsetof(S, f), .def = "{}", .table = (t),      \
-     .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_TABLE, .offset = offsetof(S, f), .def = "{}", .table = (t),   \
+        .doc = __VA_ARGS__                                                                         \
+    }
 #define D9D_KEY_UNION(S, f, d, tag, cs, ...)                                                       \
-    {.name = #f, .kind = D9D_KIND_UNION, .offset = offsetof(S, f), .def = (d), .words = (tag),     \
-     .choices = (cs), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_UNION, .offset = offsetof(S, f), .def = (d), .words = (tag),  \
+        .choices = (cs), .doc = __VA_ARGS__                                                        \
+    }
 #define D9D_KEY_LIST(S, f, d, e, ...)                                                              \
-    {.name = #f, .kind = D9D_KIND_LIST, .offset = offsetof(S, f), .def = (d), .elem = (e),         \
-     .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_LIST, .offset = offsetof(S, f), .def = (d), .elem = (e),      \
+        .doc = __VA_ARGS__                                                                         \
+    }
+#define D9D_KEY_MAP(S, f, d, lo, hi, ...)                                                          \
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_STR_INT_MAP, .offset = offsetof(S, f), .def = (d),            \
+        .min = (double)(lo), .max = (double)(hi), .doc = __VA_ARGS__                               \
+    }
+#define D9D_KEY_JSON(S, f, d, ...)                                                                 \
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_JSON, .offset = offsetof(S, f), .def = (d),                   \
+        .doc = __VA_ARGS__                                                                         \
+    }
 #define D9D_KEY_CUSTOM(S, f, d, c, ...)                                                            \
-    {.name = #f, .kind = D9D_KIND_CUSTOM, .offset = offsetof(S, f), .def = (d), .custom = (c),     \
-     .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = #f, .kind = D9D_KIND_CUSTOM, .offset = offsetof(S, f), .def = (d), .custom = (c),  \
+        .doc = __VA_ARGS__                                                                         \
+    }
 #define D9D_TABLE(S, n, k, ...)                                                                    \
-    {.name = (n), .size = sizeof(S), .keys = (k), .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = (n), .size = sizeof(S), .keys = (k), .doc = __VA_ARGS__                            \
+    }
 
 /* Fill *out (table->size bytes) from `doc`.  Strings and nested structs live in the
- * arena; json_t fields are borrowed from `doc`.  `where` begins every sentence.  ECONFIG. */
+ * arena; json_t fields are borrowed from `doc`.  `where` begins every sentence; `log`
+ * hears of keys without effect.  ECONFIG; *out is then undefined. */
 D9D_API D9D_MUST_USE d9d_status d9d_config_bind(const d9d_table *table, const json_t *doc,
-                                                const char *where, const d9d_log *log,
-                                                d9d_arena *a, void *out);
+                                                const char *where, const d9d_log *log, d9d_arena *a,
+                                                void *out);
 
 /* Apply "a.b.c=VALUE": VALUE is JSON, or a bare word taken as a string.  Objects on
- * the way are made; a list element is named by its number.  ECONFIG. */
+ * the way are made, also in the place of a null.  A list element is named by its
+ * number, phases.0.steps or phases[0].steps; the number after the last appends.
+ * ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_config_set(json_t *doc, const char *assignment);
 
-/* The document with every default filled in, keys in the table's order; a new reference. */
+/* The document with every default filled in, keys in the table's order, checked as
+ * binding checks it; a new reference that shares unchanged values with `doc`. */
 D9D_API D9D_MUST_USE d9d_status d9d_config_resolve(const d9d_table *table, const json_t *doc,
                                                    const char *where, json_t **out);
 
 /* JSON Schema (2020-12) of a table, with titles, descriptions, defaults and ranges;
- * the text ends with a newline.  `id` is the schema's name, such as "d9d.train.v1". */
+ * the text ends with a newline.  `id` is the schema's name, such as "d9d.train.v1".
+ * Every table below the root is one entry of "$defs". */
 D9D_API D9D_MUST_USE d9d_status d9d_config_schema(const d9d_table *table, const char *id,
                                                   d9d_buf *out);
 
-/* The nearest of `words` (NULL-ended) to `given` within an edit distance of a third of
- * its length, or NULL: what "did you mean" says. */
+/* The nearest of `words` (NULL-ended) to `given`, the first of equals, or NULL when
+ * more than a third of the longer one would have to change: what "did you mean" says.
+ * A change is a letter added, dropped, replaced or swapped with the next; case is free. */
 D9D_API const char *d9d_config_nearest(const char *given, const char *const *words);
 
 #ifdef __cplusplus

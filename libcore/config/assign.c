@@ -1,0 +1,131 @@
+/* assign.c - "a.b[2].c=VALUE" into a document. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/config/config.h"
+
+/* One step of the way: the text between two dots or inside brackets. */
+struct step {
+    const char *at;
+    size_t n;
+};
+
+#define BAD(text, fmt, ...) D9D_FAIL(D9D_ECONFIG, "--set %s: " fmt, (text), __VA_ARGS__)
+
+/* The next step at *p, which is moved past it; false at the end or at an empty one. */
+static bool next(const char **p, const char *end, struct step *out)
+{
+    const bool bracket = *p < end && **p == '[';
+    const char *from = *p + bracket, *to = from;
+
+    while (to < end && (bracket ? *to != ']' : *to != '.' && *to != '['))
+        to++;
+    if (to == from || (bracket && to == end))
+        return false;
+    *out = (struct step){from, (size_t)(to - from)};
+    to += bracket;
+    if (to < end && *to == '.')
+        to += to + 1 < end; /* a dot at the very end stays, and is an error */
+    *p = to;
+    return true;
+}
+
+static json_t *parse_value(const char *text)
+{
+    json_t *v = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
+
+    if (v == NULL && memchr("{[\"", *text, 3) == NULL)
+        return json_string(text);
+    return v;
+}
+
+/* The element of `list` that a step names; its length stands for the one to append. */
+static d9d_status index_of(const char *text, const json_t *list, const struct step *s, size_t *out)
+{
+    const size_t n = json_array_size(list);
+    char *end;
+    unsigned long long i;
+
+    errno = 0;
+    i = strtoull(s->at, &end, 10);
+    if (*s->at < '0' || *s->at > '9' || end != s->at + s->n || errno != 0)
+        return BAD(text, "\"%.*s\" is not the number of a list element", (int)s->n, s->at);
+    if (i > n)
+        return BAD(text, "there is no element %llu in a list of %zu", i, n);
+    *out = (size_t)i;
+    return D9D_OK;
+}
+
+/* What the step names within `in`, or NULL where there is nothing yet. */
+static d9d_status find(const char *text, json_t *in, const struct step *s, json_t **out)
+{
+    size_t i;
+
+    if (json_is_object(in)) {
+        *out = json_object_getn(in, s->at, s->n);
+        return D9D_OK;
+    }
+    if (!json_is_array(in))
+        return BAD(text, "\"%.*s\" would be inside of a plain value", (int)s->n, s->at);
+    D9D_TRY(index_of(text, in, s, &i));
+    *out = json_array_get(in, i);
+    return D9D_OK;
+}
+
+/* Put `v` (stolen) under the step, in the place of what is there. */
+static d9d_status put(const char *text, json_t *in, const struct step *s, json_t *v)
+{
+    size_t i = 0;
+    d9d_status st = D9D_OK;
+
+    if (json_is_array(in))
+        st = index_of(text, in, s, &i);
+    if (st != D9D_OK) {
+        json_decref(v);
+        return st;
+    }
+    if (json_is_object(in)        ? json_object_setn_new(in, s->at, s->n, v) != 0
+        : i < json_array_size(in) ? json_array_set_new(in, i, v) != 0
+                                  : json_array_append_new(in, v) != 0)
+        return BAD(text, "\"%.*s\" cannot be set: it is no UTF-8, or memory is out", (int)s->n,
+                   s->at);
+    return D9D_OK;
+}
+
+static d9d_status assign(json_t *doc, const char *text, const char *eq, json_t *v)
+{
+    const char *p = text;
+    struct step s;
+    json_t *in = doc, *child;
+    d9d_status st;
+
+    while (next(&p, eq, &s)) {
+        D9D_TRY_OR(st, find(text, in, &s, &child), drop);
+        if (p == eq)
+            return put(text, in, &s, v);
+        if (child == NULL || json_is_null(child)) {
+            D9D_TRY_OR(st, put(text, in, &s, json_object()), drop);
+            D9D_TRY_OR(st, find(text, in, &s, &child), drop);
+        }
+        in = child;
+    }
+    st = BAD(text, "expected a path such as a.b[0].c before the \"=\", stuck at \"%.*s\"",
+             (int)(eq - p), p);
+drop:
+    json_decref(v);
+    return st;
+}
+
+d9d_status d9d_config_set(json_t *doc, const char *assignment)
+{
+    const char *eq = strchr(assignment, '=');
+    json_t *v;
+
+    if (eq == NULL || eq == assignment)
+        return BAD(assignment, "%s", "expected KEY=VALUE");
+    v = parse_value(eq + 1);
+    if (v == NULL)
+        return BAD(assignment, "%s", "the value begins like JSON, but is not");
+    return assign(doc, assignment, eq, v);
+}
