@@ -12,8 +12,12 @@
  *     D9D_TRY(dev->kernels->fill(dev->stream, D9D_F32, p, n / 4, 1.0f));
  *
  * Memory comes from a caching pool: a freed block is kept for the next request of
- * its size class, so a step that repeats allocates nothing from the system.  Fresh
+ * its size class, so a step that repeats allocates nothing from the system.  Classes
+ * are at most an eighth larger than what was asked.  When the system or the limit
+ * gives no more, every cached block is given back before a request fails.  Fresh
  * memory is not cleared.  Pointers are aligned to 256 bytes.
+ *
+ * A device, and what is allocated on it, belongs to one thread at a time.
  */
 #ifndef D9D_DEVICE_DEVICE_H
 #define D9D_DEVICE_DEVICE_H
@@ -29,21 +33,24 @@ extern "C" {
 #endif
 
 typedef struct d9d_device_stats {
-    uint64_t in_use;   /* bytes handed out now */
-    uint64_t peak;     /* most bytes handed out at once since the last reset */
-    uint64_t reserved; /* bytes taken from the system, cached blocks included */
+    uint64_t in_use;   /* bytes of the blocks handed out now, each the size of its class */
+    uint64_t peak;     /* most of them at once since d9d_device_reset_peak() */
+    uint64_t reserved; /* bytes taken from the system: in_use and cached blocks */
+    uint64_t limit;    /* most that may be reserved; UINT64_MAX: no limit */
+    uint64_t requests; /* to the system, since the device was opened */
 } d9d_device_stats;
 
 typedef struct d9d_device {
     const char *name; /* "cpu" */
     const d9d_kernels *kernels;
     d9d_stream stream;
-    const struct d9d_device_ops *ops; /* memory; see libcore/device/ops.h */
-    void *self;
+    const struct d9d_device_ops *ops; /* raw memory and copies; see libcore/device/ops.h */
+    struct d9d_device_pool *pool;
+    void *self; /* the backend's own */
 } d9d_device;
 
 /* "cpu"; "cuda", "cuda:1" where the build has CUDA, else ENOTSUP; "auto" is the GPU if
- * there is one, else the CPU. */
+ * there is one, else the CPU.  Another word is ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_open(const char *which, d9d_device **out);
 /* Every allocation must have been freed; NULL is fine. */
 D9D_API void d9d_device_close(d9d_device *dev);
@@ -63,6 +70,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_device_sync(d9d_device *dev);
 
 D9D_API d9d_device_stats d9d_device_memory(const d9d_device *dev);
 D9D_API void d9d_device_reset_peak(d9d_device *dev);
+/* Reserve at most `bytes` (UINT64_MAX: no limit); cached blocks above it go back at once. */
+D9D_API void d9d_device_set_limit(d9d_device *dev, uint64_t bytes);
+/* Give every cached block back to the system. */
+D9D_API void d9d_device_trim(d9d_device *dev);
 
 #ifdef __cplusplus
 }

@@ -17,16 +17,21 @@
  *     WEIGHT  the weight halves that INPUT left, in the same order
  *
  * FULL equals INPUT then WEIGHT bit for bit, because the halves are the same functions
- * in the same order per parameter.
+ * in the same order per parameter.  A tape goes through backward once: FULL, or INPUT
+ * and later WEIGHT; after that only d9d_tape_reset() makes it ready to record again.
  *
  * d9d_tape_checkpoint() runs a function without recording and replays it when
  * backward reaches it: the replay records a tape inside the tape, which takes part in
- * the three modes like everything else.
+ * the three modes like everything else.  Its gradients are added to where the outer
+ * sum stands, so that recompute equals no recompute bit for bit.
  *
  * A var lives as long as its tape (until free or reset); the array in it lives while
  * something needs it: d9d_tape_release_since() drops the arrays of vars made since a
  * mark, except those to keep, so that only what backward saved stays alive.  Gradients
  * of inner vars are dropped as soon as their node has run.
+ *
+ * After any failure, forward or backward, the tape is good for reset and free alone.
+ * Tapes belong to one thread at a time.
  */
 #ifndef D9D_TAPE_TAPE_H
 #define D9D_TAPE_TAPE_H
@@ -37,21 +42,23 @@
 extern "C" {
 #endif
 
+#define D9D_NODE_MAX 8 /* inputs, outputs, parameters and saved arrays of one node, each */
+
 typedef struct d9d_tape d9d_tape;
 typedef struct d9d_var d9d_var;
 
 D9D_API D9D_MUST_USE d9d_status d9d_tape_create(d9d_device *dev, d9d_tape **out);
 D9D_API void d9d_tape_free(d9d_tape *t);
-/* Forget every var and node; memory for records is kept for the next step. */
+/* Forget every var and node, and be ready to record. */
 D9D_API void d9d_tape_reset(d9d_tape *t);
-/* Off: ops compute and record nothing (inference).  On at creation. */
+/* Off: ops compute and record nothing (inference).  On at creation; reset does not change it. */
 D9D_API void d9d_tape_set_recording(d9d_tape *t, bool on);
 D9D_API d9d_device *d9d_tape_device(const d9d_tape *t);
 
 /* A var over an array that no op made; takes its own reference. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_leaf(d9d_tape *t, const d9d_tensor *x, bool needs_grad,
                                               d9d_var **out);
-/* Borrowed; storage is NULL once released. */
+/* Borrowed; once released storage is NULL, dtype and shape stay. */
 D9D_API const d9d_tensor *d9d_var_tensor(const d9d_var *v);
 D9D_API bool d9d_var_needs_grad(const d9d_var *v);
 /* After backward: a counted reference to a leaf's gradient (same shape and dtype as
@@ -67,36 +74,44 @@ typedef enum d9d_backward_mode {
     D9D_BACKWARD_WEIGHT /* roots and seeds are ignored */
 } d9d_backward_mode;
 
-/* seeds[i] is the gradient of root i, of its shape and dtype; it is not changed. */
+/* seeds[i] is the gradient of root i, of its shape and dtype; it is not changed.  A root that needs
+ * no gradient is passed over.  EINVAL for another shape or dtype, and for a second backward. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_backward(d9d_tape *t, d9d_var *const *roots,
                                                   const d9d_tensor *seeds, size_t n,
                                                   d9d_backward_mode mode);
 
 /* A piece of a model's forward.  `self` must outlive the backward; the function may
- * depend on nothing but self, the inputs and parameters. */
+ * depend on nothing but self, the inputs and parameters, and must give the same each time. */
 typedef d9d_status (*d9d_forward_fn)(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                                      d9d_var **out, size_t n_out);
-/* Run `fn` keeping only its inputs; replay it in backward.  At most 8 inputs and 8 outputs. */
+/* Run `fn` keeping only its inputs and outputs; replay it in backward.  Nests.  At most
+ * D9D_NODE_MAX inputs and outputs. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_checkpoint(d9d_tape *t, d9d_forward_fn fn, void *self,
                                                     d9d_var *const *in, size_t n_in, d9d_var **out,
                                                     size_t n_out);
 
 /* --- for authors of ops ----------------------------------------------------- *
  *
- * An op calls d9d_tape_output() for each result, computes it, and, if
- * d9d_tape_wants() says so, records a node and saves what its halves need.
+ * An op checks its shapes, calls d9d_tape_output() for each result, computes it, and,
+ * if d9d_tape_wants() says so, records a node and saves what its halves need.  A save
+ * that no half will read (a frozen parameter, an input without gradient) keeps nothing.
  *
- *     static d9d_status linear_input(d9d_node *n)  { ... d9d_node_give(n, 0, &dx); }
+ *     static d9d_status linear_input(d9d_node *n)  { ... return d9d_node_give(n, 0, &dx); }
  *     static d9d_status linear_weight(d9d_node *n) { ... into n->param[0]->grad ... }
- *     static const d9d_node_ops linear_ops = {"linear", linear_input, linear_weight};
+ *     static const d9d_node_ops linear_ops = {
+ *         .name = "linear", .input = linear_input, .weight = linear_weight};
+ *
+ * A half runs when a gradient has reached one of the outputs.  The weight half passes
+ * over parameters for which d9d_param_wants() is false, and begins each of the others
+ * with d9d_param_grad_beta().
  */
-#define D9D_NODE_MAX 8 /* inputs, outputs, parameters and saved arrays of one node, each */
-
 typedef struct d9d_node d9d_node;
 typedef struct d9d_node_ops {
     const char *name;
     d9d_status (*input)(d9d_node *n);  /* NULL: no input has a gradient */
     d9d_status (*weight)(d9d_node *n); /* NULL: no parameters */
+    d9d_status (*full)(d9d_node *n);   /* NULL: input, then weight */
+    void (*forget)(d9d_node *n);       /* NULL, or: release what attr owns; a second call is fine */
 } d9d_node_ops;
 
 typedef enum d9d_need { D9D_NEED_INPUT = 1, D9D_NEED_WEIGHT = 2, D9D_NEED_BOTH = 3 } d9d_need;
@@ -106,33 +121,37 @@ struct d9d_node {
     d9d_tape *tape;
     int n_in, n_out, n_param, n_saved;
     d9d_var *in[D9D_NODE_MAX];
-    d9d_tensor dout[D9D_NODE_MAX];  /* output gradients; storage NULL where none arrived: zero */
+    d9d_tensor dout[D9D_NODE_MAX]; /* output gradients; storage NULL where none arrived: zero */
     d9d_param *param[D9D_NODE_MAX];
     d9d_tensor saved[D9D_NODE_MAX];
-    d9d_need need[D9D_NODE_MAX];    /* which half needs saved[i] */
-    void *attr;                     /* constants of the op, in the tape's arena */
+    d9d_need need[D9D_NODE_MAX]; /* which half needs saved[i] */
+    d9d_need halves;             /* that will run, decided when it was recorded; may be 0 */
+    bool reached;                /* by a gradient */
+    void *attr;                  /* constants of the op, in the tape's arena */
 };
 
-/* True when a node must be recorded: recording is on, and an input needs a gradient or a
- * parameter is trainable. */
-D9D_API bool d9d_tape_wants(const d9d_tape *t, d9d_var *const *in, size_t n_in,
-                            d9d_param *const *param, size_t n_param);
+/* True when a node must be recorded: recording is on, and an input needs a gradient or
+ * d9d_param_wants() one of the parameters. */
+D9D_API bool d9d_tape_wants(d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_param *const *param,
+                            size_t n_param);
 /* A new var with fresh, uncleared memory. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_output(d9d_tape *t, d9d_dtype dtype, d9d_shape shape,
                                                 d9d_var **out);
 /* A new var that takes over one reference to `x` (views, fused outputs). */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_output_take(d9d_tape *t, d9d_tensor *x, d9d_var **out);
-/* Record; `attr_size` zeroed bytes are at node->attr. */
+/* Record; `attr_size` zeroed bytes are at node->attr.  Outputs then need a gradient. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_record(d9d_tape *t, const d9d_node_ops *ops,
                                                 d9d_var *const *in, size_t n_in,
                                                 d9d_var *const *out, size_t n_out,
                                                 d9d_param *const *param, size_t n_param,
                                                 size_t attr_size, d9d_node **node);
-/* Keep a counted reference to `x` until the halves named have run. Returns its index. */
+/* Keep a counted reference to `x` until the halves named have run.  Returns its index. */
 D9D_API int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_need need);
 /* Does input i want a gradient? */
 D9D_API bool d9d_node_wants(const d9d_node *n, int i);
-/* Give the gradient of input i; takes the reference over.  A second gift is added. */
+/* Give the gradient of input i, of its shape and dtype; takes the reference over, also where it
+ * fails.  It may share storage with dout or anything else.  The first gift is kept as it is, later
+ * ones are added. */
 D9D_API D9D_MUST_USE d9d_status d9d_node_give(d9d_node *n, int i, d9d_tensor *grad);
 /* Uncleared scratch or gradient memory on the tape's device. */
 D9D_API D9D_MUST_USE d9d_status d9d_node_alloc(d9d_node *n, d9d_dtype t, d9d_shape s,

@@ -27,7 +27,6 @@
 extern "C" {
 #endif
 
-
 typedef struct d9d_shape {
     int ndim;
     int64_t dim[D9D_MAX_DIMS];
@@ -38,6 +37,7 @@ typedef struct d9d_shape {
     ((d9d_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
 #define D9D_SCALAR ((d9d_shape){0, {0}})
 
+/* Product of the dimensions; -1 when one is negative or the product does not fit. */
 D9D_API int64_t d9d_shape_numel(const d9d_shape *s);
 D9D_API bool d9d_shape_equal(const d9d_shape *a, const d9d_shape *b);
 /* "[4, 8]" into buf, cut to fit; returns buf. */
@@ -52,6 +52,8 @@ typedef struct d9d_tensor {
     d9d_shape shape;
 } d9d_tensor;
 
+/* Uncleared memory.  EINVAL when the bytes of the shape cannot be counted, EOOM when there is no
+ * room for them. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape,
                                                  d9d_tensor *out);
 /* Allocate and upload numel elements of dtype t from host memory. */
@@ -72,7 +74,7 @@ D9D_API bool d9d_tensor_is_sole(const d9d_tensor *t);
 D9D_API d9d_tensor d9d_tensor_reshape(const d9d_tensor *t, d9d_shape shape);
 D9D_API d9d_tensor d9d_tensor_rows(const d9d_tensor *t, int64_t first, int64_t n);
 
-/* All elements to host memory, converted to float (integers too). */
+/* All elements to host memory, each converted to the nearest float, whatever the dtype. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_to_f32(const d9d_tensor *t, float *host);
 
 #ifdef __cplusplus

@@ -1,0 +1,79 @@
+/* device_cpu.c - the processor that runs us: host memory, work done when a call returns. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "device/ops.h"
+
+/* Large blocks start on a huge page and ask for them: fewer page faults and TLB misses. */
+enum { ALIGN = 256, HUGE_PAGE = 2 << 20, HUGE_FROM = 8 << 20 };
+
+static void *cpu_take(d9d_device *dev, uint64_t n)
+{
+    void *p = NULL;
+
+    (void)dev;
+    if (posix_memalign(&p, n >= HUGE_FROM ? HUGE_PAGE : ALIGN, n) != 0)
+        return NULL;
+    if (n >= HUGE_FROM)
+        (void)madvise(p, n, MADV_HUGEPAGE); /* a wish; the kernel may lack them */
+    return p;
+}
+
+static void cpu_give(d9d_device *dev, void *p, uint64_t n)
+{
+    (void)dev, (void)n;
+    free(p);
+}
+
+/* In a sanitized build cached blocks and the ends of handed-out ones trap, and fresh memory is
+ * all NaNs, so that nothing comes to rely on zeros. */
+#ifdef __has_feature
+#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+
+static void cpu_mark(void *p, uint64_t n, uint64_t block)
+{
+    ASAN_UNPOISON_MEMORY_REGION(p, block);
+    memset(p, 0xff, n);
+    ASAN_POISON_MEMORY_REGION((char *)p + n, block - n);
+}
+#else
+#define cpu_mark NULL
+#endif
+
+static d9d_status cpu_copy(d9d_device *dev, void *dst, const void *src, uint64_t n)
+{
+    (void)dev;
+    memcpy(dst, src, n);
+    return D9D_OK;
+}
+
+static d9d_status cpu_sync(d9d_device *dev)
+{
+    (void)dev;
+    return D9D_OK;
+}
+
+d9d_status d9di_device_open_cpu(int index, d9d_device *dev)
+{
+    static const d9d_device_ops ops = {
+        .take = cpu_take,
+        .give = cpu_give,
+        .mark = cpu_mark,
+        .upload = cpu_copy,
+        .download = cpu_copy,
+        .copy = cpu_copy,
+        .sync = cpu_sync,
+    };
+
+    (void)index;
+    dev->name = "cpu";
+    dev->kernels = d9d_kernels_cpu();
+    dev->ops = &ops;
+    return D9D_OK;
+}

@@ -1,0 +1,29 @@
+/* ops.h - what a backend gives to make a device: raw memory, copies, an opener.
+ *
+ * A new kind of processor is one file with such a table and one row in the table of
+ * backends in device.c.
+ */
+#ifndef D9D_DEVICE_OPS_H
+#define D9D_DEVICE_OPS_H
+
+#include "d9d/device/device.h"
+
+typedef struct d9d_device_ops {
+    /* n > 0 bytes of the system's memory, aligned to 256; NULL when there are none. */
+    void *(*take)(d9d_device *dev, uint64_t n);
+    void (*give)(d9d_device *dev, void *p, uint64_t n);
+    /* NULL, or: of the block's bytes the first n are handed out now, the rest is nobody's. */
+    void (*mark)(void *p, uint64_t n, uint64_t block);
+    d9d_status (*upload)(d9d_device *dev, void *dst, const void *host, uint64_t n);
+    d9d_status (*download)(d9d_device *dev, void *host, const void *src, uint64_t n);
+    d9d_status (*copy)(d9d_device *dev, void *dst, const void *src, uint64_t n);
+    d9d_status (*sync)(d9d_device *dev);
+    void (*close)(d9d_device *dev); /* what the opener made; NULL: nothing */
+} d9d_device_ops;
+
+/* Openers fill name, kernels, stream, ops and self of a zeroed device.  ENOTFOUND when the machine
+ * has no such processor.  A weak one is absent from builds that lack its file. */
+d9d_status d9di_device_open_cpu(int index, d9d_device *dev);
+d9d_status d9di_device_open_cuda(int index, d9d_device *dev) __attribute__((weak));
+
+#endif /* D9D_DEVICE_OPS_H */

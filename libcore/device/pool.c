@@ -1,0 +1,190 @@
+/* pool.c - see device/pool.h. */
+#include "device/pool.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "d9d/base/mem.h"
+#include "device/ops.h"
+
+enum {
+    UNIT_SHIFT = 8, /* 256 bytes */
+    STEP_SHIFT = 3, /* classes between two powers of two */
+    STEPS = 1 << STEP_SHIFT,
+    MAX_SHIFT = 48, /* units of the largest class: 2^56 bytes */
+    CLASSES = STEPS * (MAX_SHIFT - STEP_SHIFT + 1)
+};
+
+typedef struct size_class {
+    D9D_VEC(void *) cached;
+    size_t blocks;  /* cached or handed out; `cached` has room for all, so a free cannot fail */
+    uint64_t block; /* bytes of one */
+} size_class;
+
+struct d9d_device_pool {
+    size_class class[CLASSES];
+    d9d_device_stats stats;
+};
+
+int d9di_pool_class(uint64_t n, uint64_t *block)
+{
+    uint64_t units, step;
+    int shift;
+
+    if (n > UINT64_C(1) << (MAX_SHIFT + UNIT_SHIFT))
+        return -1;
+    units = n == 0 ? 1 : (n + (1 << UNIT_SHIFT) - 1) >> UNIT_SHIFT;
+    if (units < STEPS) {
+        *block = units << UNIT_SHIFT;
+        return (int)units - 1;
+    }
+    shift = 63 - __builtin_clzll(units) - STEP_SHIFT; /* of one step */
+    step = (units + (UINT64_C(1) << shift) - 1) >> shift;
+    *block = step << (shift + UNIT_SHIFT);
+    return shift * STEPS + (int)step - 1;
+}
+
+d9d_status d9di_pool_create(d9d_device *dev)
+{
+    dev->pool = calloc(1, sizeof(*dev->pool));
+    if (dev->pool == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the pool", dev->name);
+    dev->pool->stats.limit = UINT64_MAX;
+    return D9D_OK;
+}
+
+static void mark(d9d_device *dev, void *p, uint64_t n, uint64_t block)
+{
+    if (dev->ops->mark != NULL)
+        dev->ops->mark(p, n, block);
+}
+
+/* Give cached blocks back, the largest first, until at most `goal` bytes are reserved. */
+static void trim(d9d_device *dev, uint64_t goal)
+{
+    struct d9d_device_pool *pool = dev->pool;
+
+    for (int c = CLASSES - 1; c >= 0 && pool->stats.reserved > goal; c--) {
+        size_class *k = &pool->class[c];
+
+        while (k->cached.len > 0 && pool->stats.reserved > goal) {
+            void *p = k->cached.data[--k->cached.len];
+
+            mark(dev, p, k->block, k->block);
+            dev->ops->give(dev, p, k->block);
+            k->blocks--;
+            pool->stats.reserved -= k->block;
+        }
+    }
+}
+
+void d9di_pool_free(d9d_device *dev)
+{
+    if (dev->pool == NULL)
+        return;
+    assert(dev->pool->stats.in_use == 0);
+    trim(dev, 0);
+    for (int c = 0; c < CLASSES; c++)
+        D9D_VEC_RELEASE(&dev->pool->class[c].cached);
+    free(dev->pool);
+    dev->pool = NULL;
+}
+
+/* A new block from the system, room in the pool made where it helps; NULL when there is none. */
+static void *take(d9d_device *dev, uint64_t block)
+{
+    d9d_device_stats *s = &dev->pool->stats;
+    void *p = NULL;
+
+    if (block > s->limit)
+        return NULL;
+    trim(dev, s->limit - block);
+    if (s->reserved > s->limit - block)
+        return NULL;
+    p = dev->ops->take(dev, block);
+    if (p == NULL && s->reserved > s->in_use) {
+        trim(dev, 0);
+        p = dev->ops->take(dev, block);
+    }
+    if (p != NULL) {
+        s->reserved += block;
+        s->requests++;
+    }
+    return p;
+}
+
+static d9d_status fail_out(const d9d_device *dev, uint64_t n)
+{
+    const d9d_device_stats *s = &dev->pool->stats;
+    const unsigned long long asked = n, used = s->in_use, limit = s->limit;
+
+    if (s->limit == UINT64_MAX)
+        return D9D_FAIL(D9D_EOOM, "%s: no room for %llu bytes with %llu in use", dev->name, asked,
+                        used);
+    return D9D_FAIL(D9D_EOOM, "%s: no room for %llu bytes with %llu in use and a limit of %llu",
+                    dev->name, asked, used, limit);
+}
+
+d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)
+{
+    d9d_device_stats *s = &dev->pool->stats;
+    uint64_t block;
+    const int c = d9di_pool_class(n, &block);
+    size_class *k;
+    void *p;
+
+    if (c < 0)
+        return fail_out(dev, n);
+    k = &dev->pool->class[c];
+    k->block = block;
+    if (k->cached.len > 0) {
+        p = k->cached.data[--k->cached.len];
+    } else {
+        D9D_TRY(D9D_VEC_RESERVE(&k->cached, k->blocks + 1));
+        p = take(dev, block);
+        if (p == NULL)
+            return fail_out(dev, n);
+        k->blocks++;
+    }
+    mark(dev, p, n, block);
+    s->in_use += block;
+    s->peak = s->in_use > s->peak ? s->in_use : s->peak;
+    *out = p;
+    return D9D_OK;
+}
+
+void d9d_device_free(d9d_device *dev, void *p, uint64_t n)
+{
+    uint64_t block;
+    const int c = d9di_pool_class(n, &block);
+    size_class *k;
+
+    if (p == NULL)
+        return;
+    assert(c >= 0 && dev->pool->class[c].blocks > 0);
+    k = &dev->pool->class[c];
+    mark(dev, p, 0, block);
+    k->cached.data[k->cached.len++] = p;
+    dev->pool->stats.in_use -= block;
+}
+
+d9d_device_stats d9d_device_memory(const d9d_device *dev)
+{
+    return dev->pool->stats;
+}
+
+void d9d_device_reset_peak(d9d_device *dev)
+{
+    dev->pool->stats.peak = dev->pool->stats.in_use;
+}
+
+void d9d_device_set_limit(d9d_device *dev, uint64_t bytes)
+{
+    dev->pool->stats.limit = bytes;
+    trim(dev, bytes);
+}
+
+void d9d_device_trim(d9d_device *dev)
+{
+    trim(dev, 0);
+}

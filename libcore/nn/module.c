@@ -1,0 +1,219 @@
+/* module.c - a tree of named parameters.  See d9d/nn/module.h. */
+#include "d9d/nn/module.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/hash.h"
+
+void d9d_module_init(d9d_module *m)
+{
+    memset(m, 0, sizeof(*m));
+}
+
+static d9d_status add_entry(d9d_module *m, const char *name, d9d_param *p, d9d_module *child)
+{
+    struct d9d_module_entry e = {d9d_arena_strdup(&m->names, name), p, child};
+
+    if (e.name == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the name of %s", name);
+    return D9D_VEC_PUSH(&m->entries, e);
+}
+
+d9d_status d9d_module_param(d9d_module *m, const char *name, d9d_param *p, d9d_dtype t,
+                            d9d_shape shape, d9d_init_kind init, float init_scale)
+{
+    D9D_TRY(add_entry(m, name, p, NULL));
+    *p = (d9d_param){
+        .name = m->entries.data[m->entries.len - 1].name,
+        .whole = shape,
+        .box = shape,
+        .dtype = t,
+        .grad_dtype = D9D_F32,
+        .init = init,
+        .init_scale = init_scale,
+        .trainable = true,
+    };
+    return D9D_OK;
+}
+
+d9d_status d9d_module_child(d9d_module *m, const char *name, d9d_module *c)
+{
+    return add_entry(m, name, NULL, c);
+}
+
+void d9d_module_release(d9d_module *m)
+{
+    for (size_t i = 0; i < m->entries.len; i++) {
+        struct d9d_module_entry *e = &m->entries.data[i];
+
+        if (e->child != NULL) {
+            d9d_module_release(e->child);
+        } else {
+            d9d_tensor_release(&e->param->data);
+            d9d_tensor_release(&e->param->grad);
+        }
+    }
+    D9D_VEC_RELEASE(&m->entries);
+    d9d_arena_release(&m->names);
+}
+
+d9d_status d9d_module_each(d9d_module *root, d9d_param_fn fn, void *arg)
+{
+    for (size_t i = 0; i < root->entries.len; i++) {
+        const struct d9d_module_entry *e = &root->entries.data[i];
+
+        D9D_TRY(e->child != NULL ? d9d_module_each(e->child, fn, arg) : fn(arg, e->param));
+    }
+    return D9D_OK;
+}
+
+/* --- names ----------------------------------------------------------------------- */
+
+typedef struct binding {
+    d9d_arena *names;
+    d9d_map by_name, by_address;
+} binding;
+
+static d9d_status bind_param(binding *b, char *name, d9d_param *p)
+{
+    const size_t len = strlen(name);
+
+    if (d9d_map_has(&b->by_name, name, len))
+        return D9D_FAIL(D9D_EINVAL, "two parameters are called %s", name);
+    if (d9d_map_has(&b->by_address, (const char *)&p, sizeof(p)))
+        return D9D_FAIL(D9D_EINVAL, "one parameter is called both %s and %s", p->name, name);
+    D9D_TRY(d9d_map_put(&b->by_name, name, len, p));
+    D9D_TRY(d9d_map_put(&b->by_address, (const char *)&p, sizeof(p), p));
+    p->name = name;
+    p->id = d9d_hash64(name, len);
+    return D9D_OK;
+}
+
+static d9d_status bind(binding *b, d9d_module *m, const char *prefix)
+{
+    for (size_t i = 0; i < m->entries.len; i++) {
+        const struct d9d_module_entry *e = &m->entries.data[i];
+        char *name =
+            d9d_arena_printf(b->names, "%s%s%s", prefix, *prefix != '\0' ? "." : "", e->name);
+
+        if (name == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "no memory for the name of %s", e->name);
+        D9D_TRY(e->child != NULL ? bind(b, e->child, name) : bind_param(b, name, e->param));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_module_bind(d9d_module *root)
+{
+    binding b = {.names = &root->names};
+    const d9d_status st = bind(&b, root, "");
+
+    d9d_map_release(&b.by_name);
+    d9d_map_release(&b.by_address);
+    return st;
+}
+
+d9d_param *d9d_module_find(d9d_module *root, const char *name)
+{
+    d9d_param *found = NULL;
+
+    for (size_t i = 0; i < root->entries.len && found == NULL; i++) {
+        const struct d9d_module_entry *e = &root->entries.data[i];
+
+        if (e->child != NULL)
+            found = d9d_module_find(e->child, name);
+        else if (strcmp(e->param->name, name) == 0)
+            found = e->param;
+    }
+    return found;
+}
+
+/* --- all of them -------------------------------------------------------------------- */
+
+static d9d_status count_param(void *arg, d9d_param *p)
+{
+    (void)p;
+    ++*(size_t *)arg;
+    return D9D_OK;
+}
+
+static d9d_status list_param(void *arg, d9d_param *p)
+{
+    d9d_params *list = arg;
+
+    list->p[list->n++] = p;
+    return D9D_OK;
+}
+
+d9d_status d9d_module_params(d9d_module *root, d9d_arena *a, d9d_params *out)
+{
+    d9d_params list = {0};
+    size_t n = 0;
+
+    D9D_TRY(d9d_module_each(root, count_param, &n));
+    list.p = d9d_arena_alloc(a, n * sizeof(d9d_param *));
+    if (list.p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a list of %zu parameters", n);
+    D9D_TRY(d9d_module_each(root, list_param, &list));
+    *out = list;
+    return D9D_OK;
+}
+
+/* --- memory and initial values --------------------------------------------------------- */
+
+typedef struct material {
+    d9d_device *dev;
+    bool with_grads;
+} material;
+
+static d9d_status materialise_param(void *arg, d9d_param *p)
+{
+    const material *m = arg;
+
+    if (p->data.storage == NULL)
+        D9D_TRY(d9d_tensor_alloc(m->dev, p->dtype, p->box, &p->data));
+    if (m->with_grads && p->trainable && p->grad.storage == NULL) {
+        D9D_TRY(d9d_tensor_alloc(m->dev, p->grad_dtype, p->box, &p->grad));
+        p->has_grad = false;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev, bool with_grads)
+{
+    material m = {dev, with_grads};
+
+    return d9d_module_each(root, materialise_param, &m);
+}
+
+static d9d_status reset_param(void *arg, d9d_param *p)
+{
+    const d9d_rng rng = {*(const uint64_t *)arg, p->id};
+    d9d_device *dev = d9d_tensor_device(&p->data);
+
+    if (dev == NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s cannot be filled: it has no memory yet", p->name);
+    return dev->kernels->random(dev->stream, p->dtype, d9d_tensor_data(&p->data), (int)p->init,
+                                p->init_scale, rng, p->box.ndim, p->box.dim, p->start,
+                                p->whole.dim);
+}
+
+d9d_status d9d_module_reset(d9d_module *root, uint64_t seed)
+{
+    return d9d_module_each(root, reset_param, &seed);
+}
+
+static d9d_status clear_grad(void *arg, d9d_param *p)
+{
+    (void)arg;
+    p->has_grad = false;
+    return D9D_OK;
+}
+
+void d9d_module_clear_grads(d9d_module *root)
+{
+    const d9d_status st = d9d_module_each(root, clear_grad, NULL);
+
+    (void)st; /* clear_grad cannot fail */
+}

@@ -1,0 +1,125 @@
+/* op_attention.c - softmax attention.  q y [B, S, A, D], k v [B, S, K, D], lse [B, A, S].
+ *
+ * The backward recomputes probabilities from q, k and the log of the sum of exponentials.
+ */
+#include "op/op_common.h"
+
+/* Saved; the first three are the inputs.  Segments, where given, follow: attr points into them. */
+enum { Q, K, V, O, LSE };
+
+static d9d_status attention_input(d9d_node *n)
+{
+    const d9d_attention_dims *dims = n->attr;
+    d9d_tensor d[3] = {{0}, {0}, {0}};
+    d9d_status st = D9D_OK;
+
+    for (int i = Q; i <= V; i++)
+        D9D_TRY_OR(st, d9di_node_grad(n, i, &d[i]), out);
+    D9D_TRY_OR(st,
+               D9DI_KERNEL(n->tape, attention_din, dims, d9d_tensor_data(&d[Q]),
+                           d9d_tensor_data(&d[K]), d9d_tensor_data(&d[V]),
+                           d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&n->saved[Q]),
+                           d9d_tensor_data(&n->saved[K]), d9d_tensor_data(&n->saved[V]),
+                           d9d_tensor_data(&n->saved[O]), d9d_tensor_data(&n->saved[LSE])),
+               out);
+    for (int i = Q; i <= V; i++)
+        D9D_TRY_OR(st, d9d_node_give(n, i, &d[i]), out);
+out:
+    for (int i = Q; i <= V; i++)
+        d9d_tensor_release(&d[i]);
+    return st;
+}
+
+static const d9d_node_ops attention_ops = {.name = "attention", .input = attention_input};
+
+static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *k)
+{
+    const d9d_shape *s = &q->shape, *r = &k->shape;
+
+    if (s->ndim != 4 || r->ndim != 4 || s->dim[0] != r->dim[0] || s->dim[1] != r->dim[1] ||
+        s->dim[3] != r->dim[3])
+        return d9di_op_misfit("attention", "k", r, "q", s,
+                              "q is [B, S, A, D], k and v [B, S, K, D]");
+    if (r->dim[2] == 0 ? s->dim[2] != 0 : s->dim[2] % r->dim[2] != 0)
+        return d9di_op_misfit("attention", "k", r, "q", s,
+                              "query heads must be a multiple of key-value heads");
+    return D9D_OK;
+}
+
+static d9d_status check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v,
+                        const d9d_tensor *segments)
+{
+    D9D_TRY(d9di_op_check_real("attention", "q", q));
+    D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
+    D9D_TRY(d9di_op_check("attention", "v", v, q->dtype));
+    D9D_TRY(check_heads(q, k));
+    D9D_TRY(d9di_op_check_same("attention", "k", k, "v", v));
+    if (segments == NULL)
+        return D9D_OK;
+    D9D_TRY(d9di_op_check("attention", "segments", segments, D9D_I32));
+    if (!d9d_shape_equal(&segments->shape, &D9D_SHAPE(q->shape.dim[0], q->shape.dim[1])))
+        return d9di_op_misfit("attention", "segments", &segments->shape, "q", &q->shape,
+                              "q is [B, S, A, D], segments are [B, S]");
+    return D9D_OK;
+}
+
+static d9d_status record(d9d_tape *t, d9d_var *const in[3], d9d_var *out, const d9d_tensor *lse,
+                         const d9d_tensor *segments, const d9d_attention_dims *dims)
+{
+    d9d_node *n;
+
+    if (!d9d_tape_wants(t, in, 3, NULL, 0))
+        return D9D_OK;
+    D9D_TRY(d9d_tape_record(t, &attention_ops, in, 3, &out, 1, NULL, 0, sizeof(*dims), &n));
+    *(d9d_attention_dims *)n->attr = *dims;
+    for (int i = Q; i <= V; i++)
+        (void)d9d_node_save(n, d9d_var_tensor(in[i]), D9D_NEED_INPUT);
+    (void)d9d_node_save(n, d9d_var_tensor(out), D9D_NEED_INPUT);
+    (void)d9d_node_save(n, lse, D9D_NEED_INPUT);
+    if (segments != NULL)
+        (void)d9d_node_save(n, segments, D9D_NEED_INPUT);
+    return D9D_OK;
+}
+
+static d9d_attention_dims dims_of(const d9d_tensor *q, const d9d_tensor *k,
+                                  const d9d_attention *how)
+{
+    return (d9d_attention_dims){
+        .t = q->dtype,
+        .b = q->shape.dim[0],
+        .s = q->shape.dim[1],
+        .a = q->shape.dim[2],
+        .kv = k->shape.dim[2],
+        .d = q->shape.dim[3],
+        .scale = how->scale,
+        .causal = how->causal,
+        .segments = how->segments != NULL ? d9d_tensor_data(how->segments) : NULL,
+    };
+}
+
+d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
+                            const d9d_attention *how, d9d_var **y)
+{
+    const d9d_tensor *tq = d9d_var_tensor(q), *tk = d9d_var_tensor(k), *tv = d9d_var_tensor(v);
+    d9d_var *in[] = {q, k, v}, *out;
+    d9d_tensor lse = {0};
+    d9d_attention_dims dims;
+    d9d_status st;
+
+    D9D_TRY_OR(st, check(tq, tk, tv, how->segments), out);
+    dims = dims_of(tq, tk, how);
+    D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, tq->shape, &out), out);
+    D9D_TRY_OR(
+        st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(dims.b, dims.a, dims.s), &lse),
+        out);
+    D9D_TRY_OR(st,
+               D9DI_KERNEL(t, attention, &dims, d9d_tensor_data(d9d_var_tensor(out)),
+                           d9d_tensor_data(&lse), d9d_tensor_data(tq), d9d_tensor_data(tk),
+                           d9d_tensor_data(tv)),
+               out);
+    D9D_TRY_OR(st, record(t, in, out, &lse, how->segments, &dims), out);
+    *y = out;
+out:
+    d9d_tensor_release(&lse);
+    return st;
+}

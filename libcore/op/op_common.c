@@ -1,0 +1,88 @@
+/* op_common.c - see op/op_common.h. */
+#include "op/op_common.h"
+
+d9d_status d9di_op_check(const char *op, const char *name, const d9d_tensor *x, d9d_dtype t)
+{
+    if (x->storage == NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s: %s has no data: it was released or never filled", op,
+                        name);
+    if (x->dtype != t)
+        return D9D_FAIL(D9D_EINVAL, "%s: %s is %s, expected %s", op, name, d9d_dtype_word(x->dtype),
+                        d9d_dtype_word(t));
+    return D9D_OK;
+}
+
+d9d_status d9di_op_check_real(const char *op, const char *name, const d9d_tensor *x)
+{
+    if (x->storage != NULL && x->dtype != D9D_F32 && x->dtype != D9D_BF16)
+        return D9D_FAIL(D9D_EINVAL, "%s: %s is %s, expected float32 or bfloat16", op, name,
+                        d9d_dtype_word(x->dtype));
+    return d9di_op_check(op, name, x, x->dtype);
+}
+
+d9d_status d9di_op_check_param(const char *op, const d9d_param *p, d9d_dtype t)
+{
+    return d9di_op_check(op, d9di_param_name(p), &p->data, t);
+}
+
+d9d_status d9di_op_misfit(const char *op, const char *a_name, const d9d_shape *a,
+                          const char *b_name, const d9d_shape *b, const char *rule)
+{
+    char ta[128], tb[128];
+
+    return D9D_FAIL(D9D_EINVAL, "%s: %s %s does not fit %s %s: %s", op, a_name,
+                    d9d_shape_text(a, ta, sizeof(ta)), b_name, d9d_shape_text(b, tb, sizeof(tb)),
+                    rule);
+}
+
+d9d_status d9di_op_check_same(const char *op, const char *a_name, const d9d_tensor *a,
+                              const char *b_name, const d9d_tensor *b)
+{
+    if (!d9d_shape_equal(&a->shape, &b->shape))
+        return d9di_op_misfit(op, b_name, &b->shape, a_name, &a->shape, "shapes must be equal");
+    return D9D_OK;
+}
+
+d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t n, d9d_dtype t,
+                                int64_t h)
+{
+    int64_t room = INT32_MAX;
+
+    if (n < 1 || n > D9D_NODE_MAX)
+        return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary of %zu splits, from 1 to %d are possible", op,
+                        n, D9D_NODE_MAX);
+    for (size_t i = 0; i < n; i++) {
+        const d9d_shape *s = &tables[i]->data.shape;
+
+        D9D_TRY(d9di_op_check_param(op, tables[i], t));
+        if (s->ndim != 2 || s->dim[1] != h)
+            return d9di_op_misfit(op, d9di_param_name(tables[i]), s, "rows", &D9D_SHAPE(h),
+                                  "a split is [V, H]");
+        if (s->dim[0] > room)
+            return D9D_FAIL(D9D_EINVAL, "%s: %s has %lld rows, at most %lld more ids are possible",
+                            op, d9di_param_name(tables[i]), (long long)s->dim[0], (long long)room);
+        room -= s->dim[0];
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_op_check_routing(const char *op, const d9d_tensor *x, const d9d_routing *r,
+                                 bool permuted)
+{
+    const d9d_shape *e = &r->expert.shape;
+
+    D9D_TRY(d9di_op_check(op, "the routing", &r->expert, D9D_I32));
+    if (x->shape.ndim != 2 || x->shape.dim[0] != e->dim[0] * (permuted ? e->dim[1] : 1))
+        return d9di_op_misfit(op, "x", &x->shape, "the choice of experts", e,
+                              permuted ? "x is [T * k, ...], the choice [T, k]"
+                                       : "x is [T, ...], the choice [T, k]");
+    return D9D_OK;
+}
+
+d9d_status d9di_node_finish(d9d_node *n, int i, d9d_tensor *grad, d9d_status st)
+{
+    if (st == D9D_OK)
+        return d9d_node_give(n, i, grad);
+    d9d_tensor_release(grad);
+    return st;
+}

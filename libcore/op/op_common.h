@@ -1,0 +1,63 @@
+/* op_common.h - checks and small helpers that every op uses. */
+#ifndef D9D_OP_OP_COMMON_H
+#define D9D_OP_OP_COMMON_H
+
+#include "d9d/op/op.h"
+
+/* Call an entry of the kernel table of a tape's device on its stream. */
+#define D9DI_KERNEL(tape, entry, ...)                                                              \
+    (d9d_tape_device(tape)->kernels->entry(d9d_tape_device(tape)->stream, __VA_ARGS__))
+
+/* EINVAL unless x has data and is of type t. */
+d9d_status d9di_op_check(const char *op, const char *name, const d9d_tensor *x, d9d_dtype t);
+/* EINVAL unless x has data and is float32 or bfloat16. */
+d9d_status d9di_op_check_real(const char *op, const char *name, const d9d_tensor *x);
+/* EINVAL unless the parameter has data of type t. */
+d9d_status d9di_op_check_param(const char *op, const d9d_param *p, d9d_dtype t);
+/* EINVAL: "OP: A [4, 5] does not fit B [6]: RULE". */
+d9d_status d9di_op_misfit(const char *op, const char *a_name, const d9d_shape *a,
+                          const char *b_name, const d9d_shape *b, const char *rule);
+/* The misfit, unless both shapes are the same. */
+d9d_status d9di_op_check_same(const char *op, const char *a_name, const d9d_tensor *a,
+                              const char *b_name, const d9d_tensor *b);
+
+/* A vocabulary cut into tables [V_s, H]: at least one and at most D9D_NODE_MAX, all of type t and
+ * of H columns, at most INT32_MAX rows together. */
+d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t n, d9d_dtype t,
+                                int64_t h);
+
+/* The whole routing, for x [T, ...] or, permuted, [T * k, ...]. */
+d9d_status d9di_op_check_routing(const char *op, const d9d_tensor *x, const d9d_routing *r,
+                                 bool permuted);
+
+static inline const char *d9di_param_name(const d9d_param *p)
+{
+    return p->name != NULL ? p->name : "the parameter";
+}
+
+/* x [..., N]: N, and the product of the others. */
+static inline int64_t d9di_last(const d9d_shape *s)
+{
+    return s->dim[s->ndim - 1];
+}
+static inline int64_t d9di_rows(const d9d_shape *s)
+{
+    const d9d_shape lead = {s->ndim - 1, {s->dim[0], s->dim[1], s->dim[2], s->dim[3], s->dim[4]}};
+
+    return d9d_shape_numel(&lead);
+}
+
+/* The input as it was; its data may be gone. */
+static inline const d9d_tensor *d9di_node_in(const d9d_node *n, int i)
+{
+    return d9d_var_tensor(n->in[i]);
+}
+/* Memory for the gradient of input i. */
+static inline d9d_status d9di_node_grad(d9d_node *n, int i, d9d_tensor *out)
+{
+    return d9d_node_alloc(n, d9di_node_in(n, i)->dtype, d9di_node_in(n, i)->shape, out);
+}
+/* Give it when `st` is fine, else drop it. */
+d9d_status d9di_node_finish(d9d_node *n, int i, d9d_tensor *grad, d9d_status st);
+
+#endif /* D9D_OP_OP_COMMON_H */

@@ -1,0 +1,67 @@
+/* op_embedding.c - rows of tables that a vocabulary is split into.  ids [M], table s [V_s, H]. */
+#include "op/op_common.h"
+
+static d9d_status embedding_weight(d9d_node *n)
+{
+    const d9d_tensor *ids = &n->saved[0], *dy = &n->dout[0];
+    int64_t first = 0;
+
+    for (int i = 0; i < n->n_param; i++) {
+        d9d_param *p = n->param[i];
+        const int64_t v = p->data.shape.dim[0];
+
+        if (d9d_param_wants(p))
+            D9D_TRY(D9DI_KERNEL(n->tape, embedding_dw, dy->dtype, p->grad.dtype,
+                                d9d_tensor_data(&p->grad), d9d_param_grad_beta(p),
+                                d9d_tensor_data(ids), d9d_tensor_data(dy), d9d_tensor_numel(ids),
+                                first, v, p->data.shape.dim[1]));
+        first += v;
+    }
+    return D9D_OK;
+}
+
+static const d9d_node_ops embedding_ops = {.name = "embedding", .weight = embedding_weight};
+
+static d9d_status check(const d9d_tensor *ids, d9d_param *const *tables, size_t n)
+{
+    const d9d_shape *s = n > 0 ? &tables[0]->data.shape : &ids->shape;
+
+    D9D_TRY(d9di_op_check("embedding", "ids", ids, D9D_I32));
+    if (n > 0)
+        D9D_TRY(d9di_op_check_real("embedding", d9di_param_name(tables[0]), &tables[0]->data));
+    if (ids->shape.ndim >= D9D_MAX_DIMS)
+        return d9di_op_misfit("embedding", "ids", &ids->shape, "the output", s,
+                              "there is no room for one more dimension");
+    return d9di_op_check_splits("embedding", tables, n, n > 0 ? tables[0]->data.dtype : D9D_F32,
+                                s->ndim == 2 ? s->dim[1] : 0);
+}
+
+d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const *tables, size_t n,
+                            d9d_var **y)
+{
+    d9d_shape shape = ids->shape;
+    int64_t first = 0, h;
+    d9d_node *node;
+    d9d_dtype type;
+    d9d_var *out;
+
+    D9D_TRY(check(ids, tables, n));
+    h = tables[0]->data.shape.dim[1];
+    type = tables[0]->data.dtype;
+    shape.dim[shape.ndim++] = h;
+    D9D_TRY(d9d_tape_output(t, type, shape, &out));
+    for (size_t i = 0; i < n; i++) {
+        const d9d_tensor *table = &tables[i]->data;
+
+        D9D_TRY(D9DI_KERNEL(t, embedding, type, d9d_tensor_data(d9d_var_tensor(out)),
+                            d9d_tensor_data(ids), d9d_tensor_data(table), d9d_tensor_numel(ids),
+                            first, table->shape.dim[0], h, i == 0));
+        first += table->shape.dim[0];
+    }
+    if (d9d_tape_wants(t, NULL, 0, tables, n)) {
+        D9D_TRY(d9d_tape_record(t, &embedding_ops, NULL, 0, &out, 1, tables, n, 0, &node));
+        (void)d9d_node_save(node, ids, D9D_NEED_WEIGHT);
+    }
+    *y = out;
+    return D9D_OK;
+}

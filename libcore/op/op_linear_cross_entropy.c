@@ -1,0 +1,149 @@
+/* op_linear_cross_entropy.c - head and loss in one, logits by blocks.  h [T, H], heads [V_s, H].
+ *
+ *     z = h W^T    lse = log(sum exp z)    loss = lse - z[target]
+ *     dz = (exp(z - lse) - onehot(target)) dloss    dh = dz W    dW = dz^T h
+ *
+ * Both halves compute z again, a block at a time.
+ */
+#include "op/op_common.h"
+
+typedef struct xent_attr {
+    int32_t ignore;
+    int64_t v[D9D_NODE_MAX]; /* rows of each split */
+} xent_attr;
+
+enum { SAVED_H, SAVED_LSE, SAVED_TARGETS };
+
+/* The kernel's view of an op: dimensions, and the tables as pointers. */
+typedef struct xent_call {
+    d9d_xent_dims dims;
+    const void *w[D9D_NODE_MAX];
+} xent_call;
+
+static xent_call call_of(const d9d_tensor *h, d9d_param *const *heads, size_t n, const xent_attr *a)
+{
+    xent_call c = {.dims = {.t = h->dtype,
+                            .rows = h->shape.dim[0],
+                            .h = h->shape.dim[1],
+                            .n_split = (int)n,
+                            .v = a->v,
+                            .ignore = a->ignore}};
+
+    for (size_t i = 0; i < n; i++)
+        c.w[i] = d9d_tensor_data(&heads[i]->data);
+    return c;
+}
+
+static d9d_status xent_input(d9d_node *n)
+{
+    const d9d_tensor *h = &n->saved[SAVED_H];
+    const xent_call c = call_of(h, n->param, (size_t)n->n_param, n->attr);
+    d9d_tensor dh;
+
+    D9D_TRY(d9di_node_grad(n, 0, &dh));
+    return d9di_node_finish(n, 0, &dh,
+                            D9DI_KERNEL(n->tape, xent_din, &c.dims, d9d_tensor_data(&dh),
+                                        d9d_tensor_data(&n->dout[0]),
+                                        d9d_tensor_data(&n->saved[SAVED_LSE]), d9d_tensor_data(h),
+                                        c.w, d9d_tensor_data(&n->saved[SAVED_TARGETS])));
+}
+
+static d9d_status xent_weight(d9d_node *n)
+{
+    const d9d_tensor *h = &n->saved[SAVED_H];
+    const xent_call c = call_of(h, n->param, (size_t)n->n_param, n->attr);
+    void *dw[D9D_NODE_MAX] = {NULL};
+    float beta[D9D_NODE_MAX] = {0};
+    d9d_dtype gt = D9D_F32;
+
+    for (int i = 0; i < n->n_param; i++) {
+        d9d_param *p = n->param[i];
+
+        if (!d9d_param_wants(p))
+            continue;
+        gt = p->grad.dtype;
+        dw[i] = d9d_tensor_data(&p->grad);
+        beta[i] = d9d_param_grad_beta(p);
+    }
+    return D9DI_KERNEL(n->tape, xent_dw, &c.dims, gt, dw, beta, d9d_tensor_data(&n->dout[0]),
+                       d9d_tensor_data(&n->saved[SAVED_LSE]), d9d_tensor_data(h), c.w,
+                       d9d_tensor_data(&n->saved[SAVED_TARGETS]));
+}
+
+static const d9d_node_ops xent_ops = {
+    .name = "linear_cross_entropy", .input = xent_input, .weight = xent_weight};
+
+/* The heads are one matrix to the kernel, so their gradients have one type. */
+static d9d_status check_grads(d9d_param *const *heads, size_t n)
+{
+    const d9d_param *first = NULL;
+
+    for (size_t i = 0; i < n; i++) {
+        if (!d9d_param_wants(heads[i]))
+            continue;
+        first = first != NULL ? first : heads[i];
+        if (heads[i]->grad.dtype != first->grad.dtype)
+            return D9D_FAIL(D9D_EINVAL, "linear_cross_entropy: the gradient of %s is %s, of %s %s",
+                            d9di_param_name(first), d9d_dtype_word(first->grad.dtype),
+                            d9di_param_name(heads[i]), d9d_dtype_word(heads[i]->grad.dtype));
+    }
+    return D9D_OK;
+}
+
+static d9d_status check(const d9d_tensor *h, d9d_param *const *heads, size_t n,
+                        const d9d_tensor *targets)
+{
+    static const char op[] = "linear_cross_entropy";
+
+    D9D_TRY(d9di_op_check_real(op, "h", h));
+    D9D_TRY(d9di_op_check(op, "targets", targets, D9D_I32));
+    if (h->shape.ndim != 2 || !d9d_shape_equal(&targets->shape, &D9D_SHAPE(h->shape.dim[0])))
+        return d9di_op_misfit(op, "targets", &targets->shape, "h", &h->shape,
+                              "h is [T, H], targets are [T]");
+    D9D_TRY(d9di_op_check_splits(op, heads, n, h->dtype, h->shape.dim[1]));
+    return check_grads(heads, n);
+}
+
+static d9d_status record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n_heads,
+                         d9d_var *loss, const d9d_tensor *lse, const d9d_tensor *targets,
+                         const xent_attr *attr)
+{
+    d9d_node *n;
+
+    if (!d9d_tape_wants(t, &h, 1, heads, n_heads))
+        return D9D_OK;
+    D9D_TRY(d9d_tape_record(t, &xent_ops, &h, 1, &loss, 1, heads, n_heads, sizeof(xent_attr), &n));
+    *(xent_attr *)n->attr = *attr;
+    (void)d9d_node_save(n, d9d_var_tensor(h), D9D_NEED_BOTH);
+    (void)d9d_node_save(n, lse, D9D_NEED_BOTH);
+    (void)d9d_node_save(n, targets, D9D_NEED_BOTH);
+    return D9D_OK;
+}
+
+d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
+                                       const d9d_tensor *targets, int32_t ignore, d9d_var **loss)
+{
+    const d9d_tensor *x = d9d_var_tensor(h);
+    xent_attr attr = {.ignore = ignore};
+    d9d_tensor lse = {0};
+    xent_call c;
+    d9d_var *out;
+    d9d_status st;
+
+    D9D_TRY_OR(st, check(x, heads, n, targets), out);
+    for (size_t i = 0; i < n; i++)
+        attr.v[i] = heads[i]->data.shape.dim[0];
+    c = call_of(x, heads, n, &attr);
+    D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
+    D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, targets->shape, &lse), out);
+    D9D_TRY_OR(st,
+               D9DI_KERNEL(t, xent, &c.dims, d9d_tensor_data(d9d_var_tensor(out)),
+                           d9d_tensor_data(&lse), d9d_tensor_data(x), c.w,
+                           d9d_tensor_data(targets)),
+               out);
+    D9D_TRY_OR(st, record(t, h, heads, n, out, &lse, targets, &attr), out);
+    *loss = out;
+out:
+    d9d_tensor_release(&lse);
+    return st;
+}

@@ -1,0 +1,93 @@
+/* op_rms_norm.c - root-mean-square norm over the last dimension.  x [M, N], w [N], inv [M].
+ *
+ *     inv = 1 / sqrt(mean(x^2) + eps)    y = x inv w'    w' = w or 1 + w
+ *     dx  = inv (dy w' - x^ mean(dy w' x^))    dw = sum over rows of dy x^    x^ = x inv
+ */
+#include "op/op_common.h"
+
+typedef struct rms_attr {
+    bool zero_centred;
+} rms_attr;
+
+enum { SAVED_X, SAVED_INV };
+
+static d9d_status rms_input(d9d_node *n)
+{
+    const rms_attr *a = n->attr;
+    const d9d_tensor *x = &n->saved[SAVED_X];
+    d9d_tensor dx;
+
+    D9D_TRY(d9di_node_grad(n, 0, &dx));
+    return d9di_node_finish(n, 0, &dx,
+                            D9DI_KERNEL(n->tape, rms_norm_din, x->dtype, d9d_tensor_data(&dx),
+                                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(x),
+                                        d9d_tensor_data(&n->param[0]->data),
+                                        d9d_tensor_data(&n->saved[SAVED_INV]), d9di_rows(&x->shape),
+                                        d9di_last(&x->shape), a->zero_centred));
+}
+
+static d9d_status rms_weight(d9d_node *n)
+{
+    const d9d_tensor *x = &n->saved[SAVED_X];
+    d9d_param *w = n->param[0];
+
+    return D9DI_KERNEL(n->tape, rms_norm_dw, x->dtype, w->grad.dtype, d9d_tensor_data(&w->grad),
+                       d9d_param_grad_beta(w), d9d_tensor_data(&n->dout[0]), d9d_tensor_data(x),
+                       d9d_tensor_data(&n->saved[SAVED_INV]), d9di_rows(&x->shape),
+                       d9di_last(&x->shape));
+}
+
+static const d9d_node_ops rms_ops = {.name = "rms_norm", .input = rms_input, .weight = rms_weight};
+
+static d9d_status check(const d9d_tensor *x, const d9d_param *w)
+{
+    const d9d_shape *s = &w->data.shape;
+
+    D9D_TRY(d9di_op_check_real("rms_norm", "x", x));
+    D9D_TRY(d9di_op_check_param("rms_norm", w, x->dtype));
+    if (x->shape.ndim < 1 || s->ndim != 1 || d9di_last(&x->shape) != s->dim[0])
+        return d9di_op_misfit("rms_norm", "x", &x->shape, d9di_param_name(w), s,
+                              "x is [..., N], a weight [N]");
+    return D9D_OK;
+}
+
+static d9d_status record(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_tensor *inv,
+                         bool zero_centred, d9d_var *out)
+{
+    d9d_node *n;
+    rms_attr *a;
+
+    if (!d9d_tape_wants(t, &x, 1, &w, 1))
+        return D9D_OK;
+    D9D_TRY(d9d_tape_record(t, &rms_ops, &x, 1, &out, 1, &w, 1, sizeof(*a), &n));
+    a = n->attr;
+    a->zero_centred = zero_centred;
+    (void)d9d_node_save(n, d9d_var_tensor(x), D9D_NEED_BOTH);
+    (void)d9d_node_save(n, inv, D9D_NEED_BOTH);
+    return D9D_OK;
+}
+
+d9d_status d9d_op_rms_norm(d9d_tape *t, d9d_var *x, d9d_param *w, float eps, bool zero_centred,
+                           d9d_var **y)
+{
+    const d9d_tensor *tx = d9d_var_tensor(x);
+    d9d_tensor inv = {0};
+    d9d_var *out;
+    d9d_status st;
+    int64_t m;
+
+    D9D_TRY_OR(st, check(tx, w), out);
+    m = d9di_rows(&tx->shape);
+    D9D_TRY_OR(st, d9d_tape_output(t, tx->dtype, tx->shape, &out), out);
+    D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(m), &inv), out);
+    D9D_TRY_OR(st,
+               D9DI_KERNEL(t, rms_norm, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
+                           d9d_tensor_data(&inv), d9d_tensor_data(tx), d9d_tensor_data(&w->data), m,
+                           d9di_last(&tx->shape), eps, zero_centred),
+               out);
+    D9D_TRY_OR(st, record(t, x, w, &inv, zero_centred, out), out);
+    *y = out;
+out:
+    d9d_tensor_release(&inv);
+    return st;
+}

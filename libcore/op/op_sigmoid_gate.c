@@ -1,0 +1,65 @@
+/* op_sigmoid_gate.c - y = x * sigmoid(gate), one gate a row.  x [M, N], gate [M, 1].
+ *
+ *     dx = dy s        dgate = s (1 - s) * sum over the row of dy x
+ */
+#include "op/op_common.h"
+
+enum { X, GATE }; /* inputs and saved */
+
+static d9d_status gate_input(d9d_node *n)
+{
+    const d9d_tensor *x = &n->saved[X];
+    d9d_tensor dx = {0}, dgate = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9di_node_grad(n, X, &dx), out);
+    D9D_TRY_OR(st, d9di_node_grad(n, GATE, &dgate), out);
+    D9D_TRY_OR(st,
+               D9DI_KERNEL(n->tape, sigmoid_gate_din, x->dtype, d9d_tensor_data(&dx),
+                           d9d_tensor_data(&dgate), d9d_tensor_data(&n->dout[0]),
+                           d9d_tensor_data(x), d9d_tensor_data(&n->saved[GATE]),
+                           d9di_rows(&x->shape), d9di_last(&x->shape)),
+               out);
+    D9D_TRY_OR(st, d9d_node_give(n, X, &dx), out);
+    st = d9d_node_give(n, GATE, &dgate);
+out:
+    d9d_tensor_release(&dx);
+    d9d_tensor_release(&dgate);
+    return st;
+}
+
+static const d9d_node_ops gate_ops = {.name = "sigmoid_gate", .input = gate_input};
+
+static d9d_status check(const d9d_tensor *x, const d9d_tensor *gate)
+{
+    d9d_shape want = x->shape;
+
+    D9D_TRY(d9di_op_check_real("sigmoid_gate", "x", x));
+    D9D_TRY(d9di_op_check("sigmoid_gate", "gate", gate, x->dtype));
+    if (want.ndim > 0)
+        want.dim[want.ndim - 1] = 1;
+    if (want.ndim == 0 || !d9d_shape_equal(&want, &gate->shape))
+        return d9di_op_misfit("sigmoid_gate", "gate", &gate->shape, "x", &x->shape,
+                              "x is [..., H], a gate [..., 1]");
+    return D9D_OK;
+}
+
+d9d_status d9d_op_sigmoid_gate(d9d_tape *t, d9d_var *x, d9d_var *gate, d9d_var **y)
+{
+    const d9d_tensor *tx = d9d_var_tensor(x), *tg = d9d_var_tensor(gate);
+    d9d_var *in[] = {x, gate}, *out;
+    d9d_node *n;
+
+    D9D_TRY(check(tx, tg));
+    D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
+    D9D_TRY(D9DI_KERNEL(t, sigmoid_gate, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
+                        d9d_tensor_data(tx), d9d_tensor_data(tg), d9di_rows(&tx->shape),
+                        d9di_last(&tx->shape)));
+    if (d9d_tape_wants(t, in, 2, NULL, 0)) {
+        D9D_TRY(d9d_tape_record(t, &gate_ops, in, 2, &out, 1, NULL, 0, 0, &n));
+        (void)d9d_node_save(n, tx, D9D_NEED_INPUT);
+        (void)d9d_node_save(n, tg, D9D_NEED_INPUT);
+    }
+    *y = out;
+    return D9D_OK;
+}

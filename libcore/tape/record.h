@@ -1,0 +1,56 @@
+/* record.h - what a tape is made of, for the files that record it and run it backward. */
+#ifndef D9D_TAPE_RECORD_H
+#define D9D_TAPE_RECORD_H
+
+#include "d9d/base/mem.h"
+#include "d9d/tape/tape.h"
+
+struct d9d_var {
+    d9d_tensor value; /* storage NULL once released */
+    d9d_tensor grad;  /* of a leaf; the others' is their maker's dout */
+    d9d_node *maker;  /* NULL: a leaf, or made without recording */
+    int output;       /* which one of the maker's */
+    bool needs_grad;
+    size_t number; /* in the tape's list */
+};
+
+typedef enum d9di_recording {
+    D9DI_RECORD_OFF,
+    D9DI_RECORD_PROBE, /* off, but wants() notes which halves it would have recorded */
+    D9DI_RECORD_ON
+} d9di_recording;
+
+/* Where a tape is in its life. */
+typedef enum d9di_phase { D9DI_FORWARD, D9DI_HALF_WAY, D9DI_DONE } d9di_phase;
+
+struct d9d_tape {
+    d9d_device *dev;
+    d9d_arena arena; /* vars, nodes, attributes */
+    D9D_VEC(d9d_var *) vars;
+    D9D_VEC(d9d_node *) nodes;
+    d9di_recording recording;
+    unsigned probed; /* d9d_need bits */
+    d9di_phase phase;
+};
+
+/* d9d_tape_record() with the halves given. */
+d9d_status d9di_tape_record(d9d_tape *t, const d9d_node_ops *ops, unsigned halves,
+                            d9d_var *const *in, size_t n_in, d9d_var *const *out, size_t n_out,
+                            size_t attr_size, d9d_node **node);
+
+/* Release all that a node holds: it has run, or never will. */
+void d9di_node_forget(d9d_node *n);
+
+/* Where the gradient of a var is summed. */
+static inline d9d_tensor *d9di_var_slot(d9d_var *v)
+{
+    return v->maker != NULL ? &v->maker->dout[v->output] : &v->grad;
+}
+
+/* Add a gradient of v; takes the reference over, also where it fails. */
+d9d_status d9di_var_give(d9d_tape *t, d9d_var *v, d9d_tensor *grad);
+
+/* Run the nodes backward; the roots were given their gradients. */
+d9d_status d9di_tape_run(d9d_tape *t, d9d_backward_mode mode);
+
+#endif /* D9D_TAPE_RECORD_H */

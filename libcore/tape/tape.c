@@ -1,0 +1,245 @@
+/* tape.c - recording: vars, nodes, and what they keep.  See d9d/tape/tape.h. */
+#include "d9d/tape/tape.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tape/record.h"
+
+d9d_status d9d_tape_create(d9d_device *dev, d9d_tape **out)
+{
+    d9d_tape *t = calloc(1, sizeof(*t));
+
+    if (t == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a tape");
+    t->dev = dev;
+    t->recording = D9DI_RECORD_ON;
+    *out = t;
+    return D9D_OK;
+}
+
+void d9d_tape_reset(d9d_tape *t)
+{
+    for (size_t i = 0; i < t->nodes.len; i++)
+        d9di_node_forget(t->nodes.data[i]);
+    for (size_t i = 0; i < t->vars.len; i++) {
+        d9d_tensor_release(&t->vars.data[i]->value);
+        d9d_tensor_release(&t->vars.data[i]->grad);
+    }
+    t->nodes.len = 0;
+    t->vars.len = 0;
+    d9d_arena_release(&t->arena);
+    t->phase = D9DI_FORWARD;
+}
+
+void d9d_tape_free(d9d_tape *t)
+{
+    if (t == NULL)
+        return;
+    d9d_tape_reset(t);
+    D9D_VEC_RELEASE(&t->nodes);
+    D9D_VEC_RELEASE(&t->vars);
+    free(t);
+}
+
+void d9d_tape_set_recording(d9d_tape *t, bool on)
+{
+    t->recording = on ? D9DI_RECORD_ON : D9DI_RECORD_OFF;
+}
+
+d9d_device *d9d_tape_device(const d9d_tape *t)
+{
+    return t->dev;
+}
+
+/* --- vars ---------------------------------------------------------------------- */
+
+/* Takes the reference over on success. */
+static d9d_status add_var(d9d_tape *t, d9d_tensor *x, bool needs_grad, d9d_var **out)
+{
+    d9d_var *v = d9d_arena_alloc(&t->arena, sizeof(*v));
+
+    if (v == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the record of a var");
+    v->needs_grad = needs_grad;
+    v->number = t->vars.len;
+    D9D_TRY(D9D_VEC_PUSH(&t->vars, v));
+    v->value = *x;
+    x->storage = NULL;
+    *out = v;
+    return D9D_OK;
+}
+
+d9d_status d9d_tape_output_take(d9d_tape *t, d9d_tensor *x, d9d_var **out)
+{
+    d9d_tensor mine = *x;
+    d9d_status st = add_var(t, &mine, false, out);
+
+    d9d_tensor_release(&mine); /* where it was not taken */
+    *x = (d9d_tensor){0};
+    return st;
+}
+
+d9d_status d9d_tape_output(d9d_tape *t, d9d_dtype dtype, d9d_shape shape, d9d_var **out)
+{
+    d9d_tensor x;
+
+    D9D_TRY(d9d_tensor_alloc(t->dev, dtype, shape, &x));
+    return d9d_tape_output_take(t, &x, out);
+}
+
+d9d_status d9d_tape_leaf(d9d_tape *t, const d9d_tensor *x, bool needs_grad, d9d_var **out)
+{
+    d9d_tensor mine = d9d_tensor_ref(x);
+    d9d_status st = add_var(t, &mine, needs_grad, out);
+
+    d9d_tensor_release(&mine);
+    return st;
+}
+
+const d9d_tensor *d9d_var_tensor(const d9d_var *v)
+{
+    return &v->value;
+}
+
+bool d9d_var_needs_grad(const d9d_var *v)
+{
+    return v->needs_grad;
+}
+
+void d9d_var_grad(const d9d_var *v, d9d_tensor *out)
+{
+    *out = d9d_tensor_ref(&v->grad);
+}
+
+size_t d9d_tape_mark(const d9d_tape *t)
+{
+    return t->vars.len;
+}
+
+/* Drop the array, keep its type and shape. */
+static void release_value(d9d_var *v)
+{
+    const d9d_tensor was = v->value;
+
+    d9d_tensor_release(&v->value);
+    v->value.dtype = was.dtype;
+    v->value.shape = was.shape;
+}
+
+void d9d_tape_release_since(d9d_tape *t, size_t mark, d9d_var *const *keep, size_t n)
+{
+    for (size_t i = mark; i < t->vars.len; i++) {
+        bool kept = false;
+
+        for (size_t k = 0; k < n; k++)
+            kept = kept || keep[k] == t->vars.data[i];
+        if (!kept)
+            release_value(t->vars.data[i]);
+    }
+}
+
+/* --- nodes --------------------------------------------------------------------- */
+
+static unsigned halves_of(d9d_var *const *in, size_t n_in, d9d_param *const *param, size_t n_param)
+{
+    unsigned halves = 0;
+
+    for (size_t i = 0; i < n_in; i++)
+        halves |= in[i]->needs_grad ? D9D_NEED_INPUT : 0;
+    for (size_t i = 0; i < n_param; i++)
+        halves |= d9d_param_wants(param[i]) ? D9D_NEED_WEIGHT : 0;
+    return halves;
+}
+
+bool d9d_tape_wants(d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_param *const *param,
+                    size_t n_param)
+{
+    const unsigned halves = halves_of(in, n_in, param, n_param);
+
+    if (t->recording == D9DI_RECORD_PROBE)
+        t->probed |= halves;
+    return t->recording == D9DI_RECORD_ON && halves != 0;
+}
+
+d9d_status d9di_tape_record(d9d_tape *t, const d9d_node_ops *ops, unsigned halves,
+                            d9d_var *const *in, size_t n_in, d9d_var *const *out, size_t n_out,
+                            size_t attr_size, d9d_node **node)
+{
+    d9d_node *n;
+
+    if (t->phase != D9DI_FORWARD)
+        return D9D_FAIL(D9D_EINVAL, "%s: the tape went backward; reset it before recording again",
+                        ops->name);
+    if (n_in > D9D_NODE_MAX || n_out > D9D_NODE_MAX)
+        return D9D_FAIL(D9D_EINVAL, "%s: %zu inputs and %zu outputs, at most %d of each", ops->name,
+                        n_in, n_out, D9D_NODE_MAX);
+    n = d9d_arena_alloc(&t->arena, sizeof(*n));
+    if (n == NULL || (attr_size > 0 && (n->attr = d9d_arena_alloc(&t->arena, attr_size)) == NULL))
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its record", ops->name);
+    n->ops = ops;
+    n->tape = t;
+    n->n_in = (int)n_in;
+    n->n_out = (int)n_out;
+    n->halves = halves;
+    memcpy(n->in, in, n_in * sizeof(*in));
+    D9D_TRY(D9D_VEC_PUSH(&t->nodes, n));
+    for (size_t i = 0; i < n_out; i++) {
+        assert(out[i]->maker == NULL && out[i]->number < t->vars.len);
+        out[i]->maker = n;
+        out[i]->output = (int)i;
+        out[i]->needs_grad = true;
+    }
+    *node = n;
+    return D9D_OK;
+}
+
+d9d_status d9d_tape_record(d9d_tape *t, const d9d_node_ops *ops, d9d_var *const *in, size_t n_in,
+                           d9d_var *const *out, size_t n_out, d9d_param *const *param,
+                           size_t n_param, size_t attr_size, d9d_node **node)
+{
+    unsigned halves = halves_of(in, n_in, param, n_param);
+
+    if (n_param > D9D_NODE_MAX)
+        return D9D_FAIL(D9D_EINVAL, "%s: %zu parameters, at most %d", ops->name, n_param,
+                        D9D_NODE_MAX);
+    halves &=
+        (ops->input != NULL ? D9D_NEED_INPUT : 0u) | (ops->weight != NULL ? D9D_NEED_WEIGHT : 0u);
+    D9D_TRY(d9di_tape_record(t, ops, halves, in, n_in, out, n_out, attr_size, node));
+    (*node)->n_param = (int)n_param;
+    if (n_param > 0)
+        memcpy((*node)->param, param, n_param * sizeof(*param));
+    return D9D_OK;
+}
+
+int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_need need)
+{
+    const int i = n->n_saved++;
+
+    assert(i < D9D_NODE_MAX);
+    n->need[i] = need & n->halves;
+    n->saved[i] =
+        n->need[i] != 0 ? d9d_tensor_ref(x) : (d9d_tensor){.dtype = x->dtype, .shape = x->shape};
+    return i;
+}
+
+bool d9d_node_wants(const d9d_node *n, int i)
+{
+    return n->in[i]->needs_grad;
+}
+
+d9d_status d9d_node_alloc(d9d_node *n, d9d_dtype t, d9d_shape s, d9d_tensor *out)
+{
+    return d9d_tensor_alloc(n->tape->dev, t, s, out);
+}
+
+void d9di_node_forget(d9d_node *n)
+{
+    for (int i = 0; i < n->n_out; i++)
+        d9d_tensor_release(&n->dout[i]);
+    for (int i = 0; i < n->n_saved; i++)
+        d9d_tensor_release(&n->saved[i]);
+    if (n->ops->forget != NULL)
+        n->ops->forget(n);
+}

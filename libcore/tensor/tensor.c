@@ -1,0 +1,166 @@
+/* tensor.c - counted storage and views of it.  See d9d/tensor/tensor.h. */
+#include "d9d/tensor/tensor.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "d9d/base/mem.h"
+
+struct d9d_storage {
+    d9d_device *dev;
+    void *data;
+    uint64_t bytes;
+    size_t refs;
+};
+
+int64_t d9d_shape_numel(const d9d_shape *s)
+{
+    int64_t n = 1;
+    bool fits = true;
+
+    for (int d = 0; d < s->ndim; d++)
+        if (s->dim[d] < 0)
+            return -1;
+    for (int d = 0; d < s->ndim; d++) {
+        if (s->dim[d] == 0)
+            return 0;
+        fits = fits && !__builtin_mul_overflow(n, s->dim[d], &n);
+    }
+    return fits ? n : -1;
+}
+
+bool d9d_shape_equal(const d9d_shape *a, const d9d_shape *b)
+{
+    if (a->ndim != b->ndim)
+        return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->dim[d] != b->dim[d])
+            return false;
+    return true;
+}
+
+char *d9d_shape_text(const d9d_shape *s, char *buf, size_t n)
+{
+    size_t at = 0;
+    int wrote = snprintf(buf, n, "[");
+
+    for (int d = 0; d < s->ndim && wrote >= 0 && at + (size_t)wrote < n; d++) {
+        at += (size_t)wrote;
+        wrote = snprintf(buf + at, n - at, "%s%" PRId64, d > 0 ? ", " : "", s->dim[d]);
+    }
+    if (wrote >= 0 && at + (size_t)wrote < n)
+        (void)snprintf(buf + at + wrote, n - at - (size_t)wrote, "]");
+    return buf;
+}
+
+static d9d_status storage_create(d9d_device *dev, uint64_t bytes, d9d_storage **out)
+{
+    d9d_storage *s = malloc(sizeof(*s));
+    d9d_status st = D9D_ENOMEM;
+
+    if (s == NULL)
+        return D9D_FAIL(st, "no memory for the record of a tensor");
+    *s = (d9d_storage){.dev = dev, .bytes = bytes, .refs = 1};
+    st = d9d_device_alloc(dev, bytes, &s->data);
+    if (st == D9D_OK)
+        *out = s;
+    else
+        free(s);
+    return st;
+}
+
+d9d_status d9d_tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, d9d_tensor *out)
+{
+    const int64_t numel = d9d_shape_numel(&shape);
+    d9d_storage *s;
+    uint64_t bytes;
+    char text[128];
+
+    if (numel < 0 || !d9d_mul_u64((uint64_t)numel, d9d_dtype_size(t), &bytes))
+        return D9D_FAIL(D9D_EINVAL, "a tensor of shape %s cannot be counted in bytes",
+                        d9d_shape_text(&shape, text, sizeof(text)));
+    D9D_TRY(storage_create(dev, bytes, &s));
+    *out = (d9d_tensor){.storage = s, .dtype = t, .shape = shape};
+    return D9D_OK;
+}
+
+d9d_status d9d_tensor_from_host(d9d_device *dev, d9d_dtype t, d9d_shape shape, const void *host,
+                                d9d_tensor *out)
+{
+    d9d_tensor x = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_tensor_alloc(dev, t, shape, &x), out);
+    D9D_TRY_OR(st, d9d_device_upload(dev, d9d_tensor_data(&x), host, d9d_tensor_bytes(&x)), out);
+    *out = x;
+    x.storage = NULL;
+out:
+    d9d_tensor_release(&x);
+    return st;
+}
+
+d9d_tensor d9d_tensor_ref(const d9d_tensor *t)
+{
+    if (t->storage != NULL)
+        t->storage->refs++;
+    return *t;
+}
+
+void d9d_tensor_release(d9d_tensor *t)
+{
+    d9d_storage *s = t->storage;
+
+    *t = (d9d_tensor){0};
+    if (s == NULL || --s->refs > 0)
+        return;
+    d9d_device_free(s->dev, s->data, s->bytes);
+    free(s);
+}
+
+void *d9d_tensor_data(const d9d_tensor *t)
+{
+    return t->storage != NULL ? (char *)t->storage->data + t->offset : NULL;
+}
+
+d9d_device *d9d_tensor_device(const d9d_tensor *t)
+{
+    return t->storage != NULL ? t->storage->dev : NULL;
+}
+
+int64_t d9d_tensor_numel(const d9d_tensor *t)
+{
+    return d9d_shape_numel(&t->shape);
+}
+
+uint64_t d9d_tensor_bytes(const d9d_tensor *t)
+{
+    return (uint64_t)d9d_tensor_numel(t) * d9d_dtype_size(t->dtype);
+}
+
+bool d9d_tensor_is_sole(const d9d_tensor *t)
+{
+    return t->storage != NULL && t->storage->refs == 1;
+}
+
+d9d_tensor d9d_tensor_reshape(const d9d_tensor *t, d9d_shape shape)
+{
+    d9d_tensor y = d9d_tensor_ref(t);
+
+    assert(d9d_shape_numel(&shape) == d9d_tensor_numel(t));
+    y.shape = shape;
+    return y;
+}
+
+d9d_tensor d9d_tensor_rows(const d9d_tensor *t, int64_t first, int64_t n)
+{
+    d9d_tensor y = d9d_tensor_ref(t);
+    d9d_shape row = t->shape;
+
+    assert(t->shape.ndim > 0 && first >= 0 && n >= 0 && first <= t->shape.dim[0] - n);
+    row.dim[0] = 1;
+    y.shape.dim[0] = n;
+    y.offset += (uint64_t)(first * d9d_shape_numel(&row)) * d9d_dtype_size(t->dtype);
+    return y;
+}
