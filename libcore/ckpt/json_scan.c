@@ -159,7 +159,7 @@ d9d_status d9di_scan_string(d9di_scan *s, d9d_arena *a, char **out, size_t *len)
 {
     const char *close;
     char *text;
-    size_t n = 0, k;
+    size_t n = 0, k = 0;
 
     D9D_TRY(take(s, '"'));
     /* The decoded string is never longer than its source. */

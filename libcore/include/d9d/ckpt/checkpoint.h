@@ -75,7 +75,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_verify(const char *dir, int jobs,
 
 typedef enum d9d_diff_kind {
     D9D_DIFF_EQUAL,  /* bit for bit */
-    D9D_DIFF_VALUES, /* same shape, other numbers; dtypes may differ */
+    D9D_DIFF_VALUES, /* same shape, other bits; dtypes may differ */
     D9D_DIFF_DTYPE,  /* the same numbers in another dtype */
     D9D_DIFF_SHAPE,
     D9D_DIFF_ONLY_A,
@@ -87,7 +87,7 @@ typedef struct d9d_tensor_diff {
     const char *name;
     d9d_diff_kind kind;
     const d9d_st_tensor *a, *b; /* NULL where it is absent */
-    uint64_t n_different;       /* elements whose numbers differ (NaN equals NaN) */
+    uint64_t n_different;       /* elements whose bits differ; of two dtypes: whose numbers do */
     double max_abs;             /* largest absolute difference; NaN when a difference is NaN */
 } d9d_tensor_diff;
 

@@ -1,0 +1,26 @@
+/* st_index.h - model.safetensors.index.json: which file has which tensor. */
+#ifndef D9DI_CKPT_ST_INDEX_H
+#define D9DI_CKPT_ST_INDEX_H
+
+#include "d9d/base/mem.h"
+
+enum { D9DI_INDEX_MAX = 100000000 }; /* bytes of an index, as of a header */
+
+typedef struct d9di_index {
+    d9d_arena arena;
+    const char *path;
+    d9d_map map;  /* tensor name to file name */
+    char **files; /* distinct, sorted */
+    size_t n_files;
+} d9di_index;
+
+/* Files are plain names; a tensor listed twice is EFORMAT.  Zeroed beforehand. */
+d9d_status d9di_index_read(const char *path, d9di_index *out);
+d9d_status d9di_index_parse(const char *path, const char *text, size_t n, d9di_index *out);
+void d9di_index_release(d9di_index *x);
+
+/* Write the index of `names[i]` in `files[i]`, in that order. */
+d9d_status d9di_index_write(const char *path, const char *const *names, const char *const *files,
+                            size_t n, uint64_t total_bytes);
+
+#endif /* D9DI_CKPT_ST_INDEX_H */
