@@ -44,7 +44,7 @@ check() {
 lines() { awk -v n="$1" 'BEGIN { for (i = 0; i < n; i++) print "    x();" }'; }
 function_of() { printf 'void %s(void)\n{\n' "$1" && lines "$2" && echo '}'; }
 plant_long_function() { function_of f 160 | put "$1/libcore/base/a.c"; }
-plant_many_long_functions() { for i in 1 2 3 4 5 6 7 8 9 10; do function_of f$i $((i < 3 ? 70 : 3)); done | put "$1/libcore/base/a.c"; }
+plant_many_long_functions() { for i in 1 2 3 4 5 6 7 8 9 10; do function_of "f$i" $((i < 3 ? 70 : 3)); done | put "$1/libcore/base/a.c"; }
 plant_long_file() { lines 1501 | put "$1/kernels/cpu/a.c"; }
 plant_long_main() { lines 201 | put "$1/tools/d9d-a.c"; }
 plant_same_name() { put "$1/libcore/base/a.c" </dev/null && put "$1/libcore/nn/a.c" </dev/null; }
