@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034 # variables are for those that load it
 # helper.bash - shared by tests/slurm/*.bats; load it first.
 bats_require_minimum_version 1.5.0
 load /usr/lib/bats/bats-support/load
