@@ -1,112 +1,258 @@
-# Makefile for d9d.  GNU make; no recursion; objects under build/.
+# Makefile for d9d.  GNU make; no recursion but into itself; objects under build/.
 #
 #   make                 library and tools (and CUDA kernels, if nvcc is found)
 #   make demo            text to trained model on this machine, in minutes
 #   make test            everything that is checked on every change
 #   make test T=sched    only the tests whose file name contains "sched"
+#   make test-unit       one suite; also test-meta -fuzz -golden -fault -slurm -tools
 #   make test-long       what takes too long for every change
 #   make bench           timings beside their peers
 #   make lint            compiler and static-analysis warnings, formatting
+#   make format          apply .clang-format
+#   make schemas         write schemas/*.json anew from the key tables
 #   make config          what was found on this machine
-#   make SAN=address,undefined test
-#   make V=1             show commands
+#   make install         under PREFIX (/usr/local), staged in DESTDIR; also uninstall
+#   make clean           remove build/ and build-*/
+#
+#   CC=clang             another compiler       SAN=address,undefined  sanitizers
+#   B=DIR                another build folder   V=1                    show commands
+#   JOBS=N               tests at a time        NO_INSTALL=1           only name what is missing
 #
 # Override anything below on the command line or in config.mk.
 
 -include config.mk
 
+, := ,
+ifeq ($(origin CC),default)
+CC        := gcc
+endif
+
 PREFIX    ?= /usr/local
 B         ?= build
-CUDA_HOME ?= /usr/local/cuda
-NVCC      ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc))
-CUDA_ARCH ?= 90a
 JOBS      ?= $(shell nproc)
+NVCC      ?= $(firstword $(wildcard $(CUDA_HOME:%=%/bin/nvcc) /usr/local/cuda/bin/nvcc) \
+                         $(shell command -v nvcc))
+CUDA_HOME ?= $(NVCC:%/bin/nvcc=%)
+CUDA_ARCH ?= 90a
 
 VERSION   := 0.1.0
+SOVERSION := 0
 WARN      := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 \
              -Wundef -Wpointer-arith -Wcast-qual -Wwrite-strings
+
 PKGS      := jansson libpcre2-8 libutf8proc libzstd zlib libxxhash lmdb cairo
 
-# OpenBLAS with OpenMP threads, so that a parallel loop of ours may call it.
-BLAS_CFLAGS := $(shell pkg-config --cflags openblas 2>/dev/null)
-BLAS_LIBS   := $(or $(shell pkg-config --libs openblas 2>/dev/null),-lopenblas)
+# OpenBLAS with OpenMP threads, so that a parallel loop of ours may call it.  Debian keeps
+# each variant in a folder of its own and lets the administrator choose one for all; ours
+# is found first, when building and when running.
+BLAS_PC   := $(firstword $(wildcard /usr/lib/*/openblas-openmp/pkgconfig))
+blas       = $(shell $(BLAS_PC:%=PKG_CONFIG_PATH=%) pkg-config $(1) openblas 2>/dev/null)
+BLAS_LIBS := $(or $(call blas,--libs),-lopenblas) $(BLAS_PC:%/pkgconfig=-Wl$(,)-rpath$(,)%)
 
 CFLAGS    ?= -O2 -g
-ALL_C     := -std=c11 -D_GNU_SOURCE $(WARN) -fPIC -fvisibility=hidden -fopenmp -MMD -MP $(CFLAGS)
-ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore $(BLAS_CFLAGS) \
-             $(shell pkg-config --cflags $(PKGS) 2>/dev/null) -DD9D_VERSION='"$(VERSION)"'
+ALL_C     := -std=c11 -D_GNU_SOURCE $(WARN) -fPIC -fvisibility=hidden -fopenmp $(CFLAGS)
+ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore $(call blas,--cflags) \
+             $(shell pkg-config --cflags $(PKGS) 2>/dev/null) -DD9D_VERSION='"$(VERSION)"' $(CPPFLAGS)
 LDLIBS    += $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(BLAS_LIBS) -lm -ldl -lpthread
+LDFLAGS   += -fopenmp
 
 # Kernels: loops that vectorise, without giving up IEEE order of reductions.
 KERNEL_C  := -O3 -fno-math-errno -fno-trapping-math
+CUDA_C    := -std=c++17 -O3 -lineinfo -arch=sm_$(CUDA_ARCH) -Werror all-warnings \
+             -Xcompiler -fPIC,-Wall -Ilibcore/include -Ikernels/include
 
 ifdef SAN
 ALL_C     += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
 LDFLAGS   += -fsanitize=$(SAN)
-B         := build-$(subst $(shell printf ','),-,$(SAN))
+B         := build-$(subst $(,),-,$(SAN))
 endif
-LDFLAGS   += -fopenmp
 
-CORE_SRC  := $(wildcard libcore/*/*.c libcore/*/*/*.c)
-KERN_SRC  := $(wildcard kernels/cpu/*.c)
+# ---- What there is to build ---------------------------------------------------------------
+
+CORE_SRC  := $(wildcard libcore/*/*.c libcore/*/*/*.c) $(wildcard kernels/cpu/*.c)
 CUDA_SRC  := $(if $(NVCC),$(wildcard kernels/cuda/*.cu))
 TOOL_SRC  := $(wildcard tools/d9d-*.c)
-UNIT_SRC  := $(wildcard tests/unit/test_*.c)
+TEST_SRC  := $(wildcard tests/unit/test_*.c tests/golden/test_*.c tests/fault/test_*.c)
+FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
+BENCH_SRC := $(wildcard tests/bench/bench_*.c)
+HELP_SRC  := $(wildcard tests/unit/support/*.c)
 
-CORE_OBJ  := $(CORE_SRC:%.c=$B/%.o) $(KERN_SRC:%.c=$B/%.o)
+CORE_OBJ  := $(CORE_SRC:%.c=$B/%.o)
 CUDA_OBJ  := $(CUDA_SRC:%.cu=$B/%.cu.o)
 TOOLS     := $(TOOL_SRC:tools/%.c=$B/bin/%)
-UNITS     := $(UNIT_SRC:tests/unit/%.c=$B/unit/%)
-UNIT_LIB  := $(patsubst %.c,$B/%.o,$(wildcard tests/unit/support/*.c))
+TESTS     := $(TEST_SRC:%.c=$B/%)
+FUZZERS   := $(FUZZ_SRC:%.c=$B/%)
+BENCHES   := $(BENCH_SRC:%.c=$B/%)
 LIB       := $B/lib/libd9d.so
-pick       = $(if $(T),$(foreach f,$(1),$(if $(findstring $(T),$(f)),$(f))),$(1))
+ARCHIVE   := $B/lib/libd9d.a
+SCHEMAGEN := $(if $(wildcard schemas/dump.c),$B/schemas/dump)
+
+ifneq ($(CUDA_OBJ),)
+LDLIBS    += $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a) -lcudart_static) -lrt -lstdc++
+endif
 
 # Quiet unless V=1.
 ifneq ($(V),1)
 Q = @printf '  %-5s %s\n' $(1) $@;
 endif
 
-.PHONY: all demo test test-unit test-tools test-meta clean
+.PHONY: all demo test test-long bench lint format schemas config install uninstall clean help \
+        run-demo run-test list-tests FORCE
+.SECONDARY:
+.DELETE_ON_ERROR:
+
 all: $(LIB) $(TOOLS)
 
-$B/kernels/%.o: kernels/%.c
-	@mkdir -p $(@D)
-	$(call Q,CC)$(CC) $(ALL_C) $(KERNEL_C) $(ALL_CPP) -c -o $@ $<
+# Everything is built again when the compiler or a flag changes; a library that is missing
+# is named here, before the first file is compiled.
+$B/flags: export D9D_FLAGS = $(CC) $(shell $(CC) --version 2>&1 | head -n 1) | $(NVCC) $(CUDA_C) | \
+                             $(ALL_C) | $(KERNEL_C) | $(ALL_CPP) | $(LDFLAGS) $(LDLIBS)
+$B/flags: FORCE
+	@mkdir -p $B
+	@echo "$$D9D_FLAGS" | cmp -s - $@ || { CC='$(CC)' NO_INSTALL=1 tools/setup.sh build && echo "$$D9D_FLAGS" >$@; }
 
-$B/%.o: %.c
+$B/kernels/%.o: kernels/%.c $B/flags
 	@mkdir -p $(@D)
-	$(call Q,CC)$(CC) $(ALL_C) $(ALL_CPP) -c -o $@ $<
+	$(call Q,CC)$(CC) $(ALL_C) $(KERNEL_C) $(ALL_CPP) -MMD -MP -c -o $@ $<
 
-$B/%.cu.o: %.cu
+$B/%.o: %.c $B/flags
 	@mkdir -p $(@D)
-	$(call Q,NVCC)$(NVCC) -std=c++17 -O3 -lineinfo -arch=sm_$(CUDA_ARCH) -Werror all-warnings \
-	    -Xcompiler -fPIC,-Wall -MD -MP -MF $(@:.o=.d) -Ilibcore/include -Ikernels/include -c -o $@ $<
+	$(call Q,CC)$(CC) $(ALL_C) $(ALL_CPP) -MMD -MP -c -o $@ $<
 
-$(LIB): $(CORE_OBJ) $(CUDA_OBJ) libcore/d9d.map
+$B/%.cu.o: %.cu $B/flags
 	@mkdir -p $(@D)
-	$(call Q,LD)$(if $(CUDA_OBJ),$(NVCC) -shared --cudart static -Xcompiler -fPIC,$(CC) -shared) \
-	    $(if $(CUDA_OBJ),$(LDFLAGS:%=-Xcompiler %),$(LDFLAGS)) -Xlinker --version-script=libcore/d9d.map \
+	$(call Q,NVCC)$(NVCC) $(CUDA_C) -MD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+$(LIB).$(SOVERSION): $(CORE_OBJ) $(CUDA_OBJ) libcore/d9d.map
+	@mkdir -p $(@D)
+	$(call Q,LD)$(CC) -shared $(LDFLAGS) -Wl,-soname,$(@F) -Wl,--version-script=libcore/d9d.map \
 	    -o $@ $(filter %.o,$^) $(LDLIBS)
+
+$(LIB): $(LIB).$(SOVERSION)
+	@ln -sf $(<F) $@
+
+$(ARCHIVE): $(CORE_OBJ) $(CUDA_OBJ)
+	@mkdir -p $(@D)
+	$(call Q,AR)rm -f $@ && $(AR) rcs $@ $^
 
 $B/bin/%: $B/tools/%.o $B/tools/tool.o $(LIB)
 	@mkdir -p $(@D)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$B/lib -ld9d -Wl,-rpath,'$$ORIGIN/../lib' $(LDLIBS)
 
-# Unit tests link the objects, so they may reach internals.
-$B/unit/%: $B/tests/unit/%.o $(UNIT_LIB) $(CORE_OBJ)
-	@mkdir -p $(@D)
+# Tests, fuzz targets, benches and generators link the archive, so they may reach internals.
+$B/tests/fuzz/fuzz_%: $B/tests/fuzz/fuzz_%.o $B/tests/fuzz/driver.o $(ARCHIVE)
+	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$B/tests/%: $B/tests/%.o $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+$B/schemas/dump: $B/schemas/dump.o $(ARCHIVE)
+	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-test: test-meta test-unit test-tools
-test-unit: $(call pick,$(UNITS))
-	@set -e; for t in $^; do echo "# $$t"; $$t; done
-test-tools: $(TOOLS)
-	D9D_BIN=$(abspath $B/bin) bats $(call pick,$(wildcard tests/tools/*.bats))
-test-meta: $(LIB)
-	@set -e; for t in $(call pick,$(wildcard tests/meta/*.sh)); do $$t; done
+# ---- The two commands ---------------------------------------------------------------------
+# Each first sees to the packages, then starts over, now that pkg-config finds them.
+
+demo:
+	@tools/setup.sh build
+	@+$(MAKE) --no-print-directory run-demo
+
+run-demo: all
+	@D9D_BIN=$(abspath $B/bin) examples/demo/demo.sh
+
+test:
+	@CC='$(CC)' tools/setup.sh test
+	@+$(MAKE) --no-print-directory run-test
+
+# ---- Tests --------------------------------------------------------------------------------
+# A test is a file; the suite is its folder; tests/run.sh runs them and counts.
+
+SUITES    ?= meta unit fuzz golden fault slurm tools
+scripts    = $(wildcard tests/$(1)/*.sh tests/$(1)/*.bats)
+programs   = $(filter $B/tests/$(1)/%,$(TESTS) $(FUZZERS))
+suite      = $(sort $(call scripts,$(1)) $(call programs,$(1)))
+pick       = $(if $(T),$(foreach f,$(1),$(if $(findstring $(T),$(notdir $(f))),$(f))),$(1))
+CHOSEN    := $(call pick,$(foreach s,$(SUITES),$(call suite,$(s))))
+
+run-test: export D9D_BIN       = $(abspath $B/bin)
+run-test: export D9D_BUILD     = $(abspath $B)
+run-test: export D9D_CPPFLAGS  = $(ALL_CPP)
+run-test: export D9D_SAN       = $(SAN)
+run-test: export CC           := $(CC)
+run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN))
+	@$(if $(CHOSEN),tests/run.sh -j $(JOBS) -o $B/log $(CHOSEN),echo "no test matches T=$(T)" >&2; exit 1)
+
+test-%:
+	@+$(MAKE) --no-print-directory run-test SUITES=$*
+
+list-tests:
+	@printf '%s\n' $(patsubst $B/%,%.c,$(filter $B/%,$(CHOSEN))) $(filter-out $B/%,$(CHOSEN))
+
+# Both compilers, the sanitizers, valgrind, and a minute of fuzzing a parser.
+FUZZ_S    ?= 60
+test-long:
+	@CC='$(CC)' tools/setup.sh long
+	+$(MAKE) --no-print-directory run-test D9D_LONG=1
+	+$(MAKE) --no-print-directory run-test CC=clang B=build-clang
+	+$(MAKE) --no-print-directory run-test SAN=address,undefined
+	+$(MAKE) --no-print-directory run-test SUITES=unit D9D_WRAP='valgrind -q --error-exitcode=9 --leak-check=full'
+	+$(MAKE) --no-print-directory run-fuzz CC=clang B=build-fuzz CFLAGS='-O1 -g -fsanitize=fuzzer-no-link,address,undefined'
+export D9D_LONG D9D_WRAP
+
+run-fuzz: $(ARCHIVE) $(FUZZ_SRC:%.c=$B/%.o)
+	@set -e; for f in $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%); do mkdir -p $B/corpus/$$f; \
+	    $(CC) $(LDFLAGS) -fsanitize=fuzzer,address,undefined -o $B/fuzz_$$f $B/tests/fuzz/fuzz_$$f.o $(ARCHIVE) $(LDLIBS); \
+	    echo "# fuzz $$f for $(FUZZ_S) s"; \
+	    $B/fuzz_$$f -max_total_time=$(FUZZ_S) -rss_limit_mb=2048 -verbosity=0 $B/corpus/$$f tests/fuzz/$$f; done
+
+bench: all $(BENCHES)
+	@set -e; export D9D_BIN=$(abspath $B/bin); \
+	for b in $(call pick,$(BENCHES) $(wildcard tests/bench/*.sh)); do echo "# $$b"; $$b; done
+
+# ---- Care ---------------------------------------------------------------------------------
+
+C_ALL     := $(CORE_SRC) $(wildcard tools/*.c schemas/*.c tests/*/*.c tests/*/support/*.c)
+FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
+             $(shell find libcore kernels tools tests -name '*.h')
+SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
+             $(wildcard slurm/*.sh tests/*/*.bash)
+LINT_C    := $(filter-out -fopenmp,$(ALL_C)) -fopenmp $(ALL_CPP) -Itests/unit/support
+
+lint:
+	@CC='$(CC)' tools/setup.sh lint
+	@echo "# gcc";          printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 gcc $(LINT_C) -Werror -fsyntax-only
+	@echo "# clang";        printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 clang $(LINT_C) -Werror -fsyntax-only
+	@echo "# clang-tidy";   printf '%s\n' $(CORE_SRC) $(wildcard tools/*.c) | xargs -P$(JOBS) -n8 sh -c \
+	    'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- $(subst ",\",$(LINT_C)) 2>/dev/null || kill $$PPID' lint
+	@echo "# clang-format"; printf '%s\n' $(FMT_ALL) | xargs clang-format-14 --dry-run --Werror
+	@echo "# shellcheck";   shellcheck -x $(SH_ALL)
+	@echo "lint: clean"
+
+format:
+	@printf '%s\n' $(FMT_ALL) | xargs clang-format-14 -i
+
+schemas: $(SCHEMAGEN)
+	$(if $(SCHEMAGEN),$(SCHEMAGEN) schemas,@echo "no schema generator" >&2; exit 1)
+
+config:
+	@CC='$(CC)' NVCC='$(NVCC)' BLAS='$(BLAS_LIBS)' PKGS='$(PKGS)' tools/setup.sh config
+
+install: all
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include share/man/man1 share/d9d/schemas share/d9d/slurm)
+	install -m755 $(TOOLS) $(DESTDIR)$(PREFIX)/bin
+	install -m755 $(LIB).$(SOVERSION) $(DESTDIR)$(PREFIX)/lib
+	ln -sf libd9d.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libd9d.so
+	cp -R libcore/include/d9d kernels/include/d9d $(DESTDIR)$(PREFIX)/include
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' libcore/d9d.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/d9d.pc
+	install -m644 $(wildcard tools/man/*.1) $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m644 $(wildcard schemas/*.json) $(DESTDIR)$(PREFIX)/share/d9d/schemas
+	install -m755 $(wildcard slurm/*) $(DESTDIR)$(PREFIX)/share/d9d/slurm
+
+uninstall:
+	cd $(DESTDIR)$(PREFIX) && rm -rf $(TOOLS:$B/%=%) $(patsubst tools/%,share/%,$(subst /man/,/man/man1/,$(wildcard tools/man/*.1))) \
+	    lib/libd9d.so lib/libd9d.so.$(SOVERSION) lib/pkgconfig/d9d.pc include/d9d share/d9d
 
 clean:
 	rm -rf build build-*
 
+help:
+	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
+
 -include $(shell find $B -name '*.d' 2>/dev/null)
-.SECONDARY:

@@ -194,7 +194,7 @@ static d9d_status reset_param(void *arg, d9d_param *p)
 
     if (dev == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s cannot be filled: it has no memory yet", p->name);
-    return dev->kernels->random(dev->stream, p->dtype, d9d_tensor_data(&p->data), (int)p->init,
+    return dev->kernels->random(dev->stream, p->dtype, d9d_tensor_data(&p->data), p->init,
                                 p->init_scale, rng, p->box.ndim, p->box.dim, p->start,
                                 p->whole.dim);
 }

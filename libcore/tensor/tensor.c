@@ -74,7 +74,7 @@ static d9d_status storage_create(d9d_device *dev, uint64_t bytes, d9d_storage **
 d9d_status d9d_tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, d9d_tensor *out)
 {
     const int64_t numel = d9d_shape_numel(&shape);
-    d9d_storage *s;
+    d9d_storage *s = NULL;
     uint64_t bytes;
     char text[128];
 

@@ -1,0 +1,133 @@
+# shellcheck shell=bash
+# lib.sh - what the batch scripts share; they source it.  In the order in which a script
+# uses it: say, need, ready, tool, step; then what train.sbatch needs to live on.
+
+set -u
+
+# Talk goes to stderr, which is the job's log; a name in front tells whose it is.
+d9d_me=${SLURM_JOB_NAME:-$(basename "$0" .sbatch)}
+say() { printf '%s: %s\n' "$d9d_me" "$*" >&2; }
+die() { # STATUS SENTENCE
+    local status=$1
+    shift
+    say "$*"
+    exit "$status"
+}
+
+# need NAME WHAT: a setting without a default.  Status 2: retrying cannot help.
+need() {
+    [ -n "${!1:-}" ] || die 2 "$1 is not set: $2"
+}
+
+# ready: the settings are complete.  With D9D_CHECK=1 that is all (pipeline.sh asks so,
+# before it submits anything).
+ready() {
+    [ -z "${D9D_CHECK:-}" ] || exit 0
+    [ -n "${SLURM_JOB_ID:-}" ] || die 2 "not inside a Slurm job; submit me: sbatch $0"
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
+    # srun no longer takes --cpus-per-task over from the job; and with few nodes a fence
+    # of the PMIx plugin's tree kind lets tasks through early.
+    export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
+    # Where Slurm does not say when the job ends, ask: the tools save in time.
+    if [ -z "${SLURM_JOB_END_TIME:-}" ]; then
+        local end
+        end=$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null | head -n 1) &&
+            end=$(date -d "$end" +%s 2>/dev/null) && export SLURM_JOB_END_TIME=$end
+    fi
+    say "job $SLURM_JOB_ID${SLURM_RESTART_COUNT:+, restart $SLURM_RESTART_COUNT}," \
+        "${SLURM_JOB_NUM_NODES:-1} node(s), ${SLURM_NTASKS:-1} task(s): ${SLURM_JOB_NODELIST:-$(uname -n)}"
+}
+
+# tool NAME: its path, from D9D_BIN, from beside these scripts (a source tree that is
+# built, or an installation), or from PATH.
+tool() {
+    local dir
+    for dir in ${D9D_BIN:+"$D9D_BIN"} "$D9D_SLURM_DIR/../build/bin" "$D9D_SLURM_DIR/../../../bin"; do
+        [ -x "$dir/$1" ] && (cd "$dir" && printf '%s/%s\n' "$PWD" "$1") && return
+    done
+    command -v "$1" || die 2 "cannot find $1; set D9D_BIN to the folder that has it"
+}
+
+# step COMMAND...: run it under srun; the exit status is the command's.
+#
+# srun runs in the background, because bash defers traps while a command runs in the
+# foreground.  A signal to this script (a time limit, preemption, scancel --full) goes on
+# to the tasks, and the script waits on until they have saved and left.
+step() {
+    local -a options
+    local pid status again
+    read -ra options <<<"--kill-on-bad-exit=1 ${D9D_SRUN_ARGS:-}"
+    step_signal=
+    srun "${options[@]}" "$@" &
+    pid=$!
+    trap 'step_signal=TERM; kill -TERM "$pid" 2>/dev/null' TERM
+    trap 'step_signal=USR1; kill -USR1 "$pid" 2>/dev/null' USR1
+    wait "$pid"
+    status=$?
+    while [ -n "$step_signal" ]; do # the trap ended that wait, perhaps not srun
+        say "got SIG$step_signal; waiting for the tasks to save and leave"
+        step_signal=
+        wait "$pid" 2>/dev/null
+        again=$?
+        [ $again -eq 127 ] || status=$again # 127: srun had ended before the signal came
+    done
+    trap - TERM USR1
+    return $status
+}
+
+# ---- A training run and its lives ----------------------------------------------------------
+
+# newest_step RUN_DIR: of its newest complete checkpoint, or 0.  Checkpoints get their
+# name and their manifest in one rename, when they are whole.
+newest_step() {
+    local dir n newest=0
+    for dir in "$1"/checkpoints/step-*; do
+        n=${dir##*/step-}
+        case $n in *[!0-9]* | '') continue ;; esac
+        [ -s "$dir/manifest.json" ] || continue
+        n=$((10#$n))
+        [ $n -gt $newest ] && newest=$n
+    done
+    echo $newest
+}
+
+# job_state: RUNNING, or what is being done to the job (CANCELLED, PREEMPTED, ...).
+job_state() {
+    scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p' | head -n 1
+}
+
+# life_begins RUN_DIR: count the lives of this job that got no further, and stop after
+# D9D_MAX_IDLE_RESTARTS of them.  The count lies in the run directory while the job lives:
+# "STEP IDLE", the step this life begins at and the lives just before that added nothing.
+life_begins() {
+    life_file=$1/slurm-$SLURM_JOB_ID.lives life_idle=0
+    life_step=$(newest_step "$1")
+    local before
+    if [ -s "$life_file" ] && read -r before life_idle <"$life_file"; then
+        [ "$life_step" -gt "$before" ] && life_idle=0 || life_idle=$((life_idle + 1))
+        if [ "$life_idle" -ge "$D9D_MAX_IDLE_RESTARTS" ]; then
+            rm -f "$life_file" # so that whoever releases the job by hand starts to count anew
+            die 1 "no progress in $life_idle lives: the newest checkpoint of $1 is still step $life_step; stopping"
+        fi
+    fi
+    mkdir -p "$1" || die 1 "cannot make $1"
+    echo "$life_step $life_idle" >"$life_file" || die 1 "cannot write $life_file"
+    [ "$life_step" -eq 0 ] || say "going on from step $life_step"
+}
+
+# life_ends RUN_DIR: the tool saved and asks for another life.
+life_ends() {
+    local now state
+    now=$(newest_step "$1")
+    if [ "$now" -le "$life_step" ] && [ $((life_idle + 1)) -ge "$D9D_MAX_IDLE_RESTARTS" ]; then
+        rm -f "$life_file"
+        die 1 "no progress in $((life_idle + 1)) lives: the newest checkpoint of $1 is still step $now; stopping"
+    fi
+    state=$(job_state)
+    [ "$state" = RUNNING ] ||
+        die 75 "saved at step $now; the job is being ended from outside (${state:-unknown}), so it is not requeued"
+    scontrol requeue "$SLURM_JOB_ID" ||
+        die 75 "saved at step $now, but the job could not be requeued; submit it again to go on"
+    say "saved at step $now; requeued"
+    exit 75
+}

@@ -1,0 +1,105 @@
+#!/bin/bash
+# pipeline.sh - submit shard, map, train, infer and metrics as one chain.
+usage() {
+    cat <<'TEXT'
+usage: pipeline.sh [-n] [--from STAGE] [--to STAGE]
+
+Submit the chain to Slurm and print one line a job, "STAGE JOBID".  Each job starts when
+those it needs have succeeded, and is cancelled when one of them fails:
+
+    shard --.
+             train -- infer -- metrics
+    map ----'
+
+  -n, --dry-run      print the commands, submit nothing
+      --from STAGE   begin there; what comes before is taken as done
+      --to STAGE     end there
+  -h, --help         show this help
+
+Settings come from the environment and are listed at the top of each STAGE.sbatch.  Also:
+
+  D9D_SBATCH         more options of sbatch for every job, such as "--partition=gpu"
+  D9D_SBATCH_TRAIN   more for one stage (_SHARD, _MAP, _TRAIN, _INFER, _METRICS), such as
+                     "--nodes=2 --ntasks-per-node=8 --gpus-per-node=8 --time=24:00:00"
+  D9D_LOGS           folder of the jobs' logs                              logs
+
+Exit status: 0 submitted, 1 Slurm refused a job (those before it are cancelled), 2 usage or
+a missing setting (nothing was submitted).
+TEXT
+}
+
+stages=(shard map train infer metrics)
+declare -A needs=([train]="shard map" [infer]="train" [metrics]="train infer")
+
+set -u
+D9D_SLURM_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) || exit 1
+export D9D_SLURM_DIR
+: "${D9D_LOGS:=logs}" "${D9D_SBATCH:=}"
+
+refuse() {
+    printf 'pipeline.sh: %s\n' "$*" >&2
+    exit 2
+}
+
+# place STAGE: its number in the chain.
+place() {
+    local i
+    for i in "${!stages[@]}"; do
+        [ "${stages[i]}" = "$1" ] && echo "$i" && return
+    done
+    refuse "\"$1\" is no stage; one of ${stages[*]}"
+}
+
+dry=
+first=0
+last=$((${#stages[@]} - 1))
+while [ $# -gt 0 ]; do
+    case $1 in
+    -n | --dry-run) dry=1 ;;
+    --from | --to)
+        [ $# -ge 2 ] || refuse "$1 needs a stage"
+        at=$(place "$2") || exit
+        [ "$1" = --from ] && first=$at || last=$at
+        shift
+        ;;
+    -h | --help) usage && exit ;;
+    *) refuse "unknown argument \"$1\"; see --help" ;;
+    esac
+    shift
+done
+[ "$first" -le "$last" ] || refuse "--from ${stages[first]} comes after --to ${stages[last]}"
+
+# All settings are looked at before the first job is submitted.
+bad=
+for stage in "${stages[@]:first:last-first+1}"; do
+    D9D_CHECK=1 bash "$D9D_SLURM_DIR/$stage.sbatch" || bad=1
+done
+[ -z "$bad" ] || exit 2
+
+declare -A job
+undo() {
+    printf 'pipeline.sh: sbatch refused %s; cancelling %s\n' "$1" "${job[*]:-nothing}" >&2
+    [ ${#job[@]} -eq 0 ] || scancel "${job[@]}"
+    exit 1
+}
+
+[ -n "$dry" ] || mkdir -p "$D9D_LOGS" || exit 1
+for stage in "${stages[@]:first:last-first+1}"; do
+    before=
+    for other in ${needs[$stage]:-}; do
+        before+=${job[$other]:+:${job[$other]}}
+    done
+    own=D9D_SBATCH_${stage^^}
+    read -ra more <<<"$D9D_SBATCH ${!own:-}"
+    command=(sbatch --parsable --output="$D9D_LOGS/%x-%j.log"
+        ${before:+--dependency=afterok$before --kill-on-invalid-dep=yes}
+        "${more[@]}" "$D9D_SLURM_DIR/$stage.sbatch")
+    if [ -n "$dry" ]; then
+        printf '%s\n' "${command[*]@Q}"
+        job[$stage]="<$stage>"
+        continue
+    fi
+    id=$("${command[@]}") || undo "$stage"
+    job[$stage]=${id%%;*} # "ID;CLUSTER" where there are several clusters
+    printf '%s %s\n' "$stage" "${job[$stage]}"
+done

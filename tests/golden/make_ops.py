@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+"""Golden vectors of single operations: forward and backward in float64, stored as float32.
+
+    python make_ops.py      # writes ops/ beside this file
+
+README.md describes the files. Inputs are float32 numbers; torch computes with them in float64.
+Only optimizers run in float32, as torch.optim does. The other precision runs beside, and must agree
+to CLOSE, so that nothing is asked of a float32 program that the numbers do not allow.
+"""
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+OUT = Path(__file__).resolve().parent / "ops"
+IGNORE = -100
+STEPS = 5
+CLOSE = 3e-6
+
+
+class Draw:
+    """Random float32 numbers, to be computed with in `dtype`."""
+
+    def __init__(self, seed, dtype):
+        self.dtype = dtype
+        self.rng = np.random.Generator(np.random.PCG64(seed))
+
+    def normal(self, *shape, scale=1.0, grad=True):
+        x = torch.from_numpy(scale * self.rng.standard_normal(shape)).float().to(self.dtype)
+        return x.requires_grad_(grad)
+
+    def ints(self, high, *shape):
+        return torch.from_numpy(self.rng.integers(0, high, shape))
+
+
+def with_grads(inputs, outputs, upstream):
+    """Tensors of a case: inputs, outputs, d<output> (given) and d<input> (found)."""
+    wanted = {k: v for k, v in inputs.items() if v.requires_grad}
+    grads = torch.autograd.grad([outputs[k] for k in upstream], list(wanted.values()),
+                                list(upstream.values()), allow_unused=True)
+    case = {**inputs, **outputs, **{f"d{k}": v for k, v in upstream.items()}}
+    for (k, v), g in zip(wanted.items(), grads):
+        case[f"d{k}"] = torch.zeros_like(v) if g is None else g
+    return case
+
+
+# ---- operations: each row of a table is a case ----------------------------------------------
+
+def rms_norm(d, shape, eps, zero_centered=False, scale=1.0):
+    x = d.normal(*shape, scale=scale)
+    w = d.normal(shape[-1], scale=0.3)
+    if not zero_centered:
+        w = (w.detach() + 1).float().to(d.dtype).requires_grad_()
+    y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * (w + 1 if zero_centered else w)
+    return with_grads({"x": x, "w": w}, {"y": y}, {"y": d.normal(*shape, grad=False)})
+
+
+def rope(d, shape, base, style, rope_dim=None, positions=None):
+    B, S, _, D = shape
+    R = rope_dim or D
+    x = d.normal(*shape)
+    pos = torch.tensor(positions) if positions else torch.arange(S).expand(B, S).contiguous()
+    inv = float(base) ** -(torch.arange(0, R, 2, dtype=torch.float64) / R)
+    angle = pos[..., None].double() * inv
+    if style == "half":
+        angle = torch.cat((angle, angle), -1)
+        turn = lambda t: torch.cat((-t[..., R // 2:], t[..., :R // 2]), -1)
+    else:
+        angle = angle.repeat_interleave(2, -1)
+        turn = lambda t: torch.stack((-t[..., 1::2], t[..., ::2]), -1).flatten(-2)
+    cos, sin = angle.cos().to(d.dtype), angle.sin().to(d.dtype)
+    part = x[..., :R]
+    y = torch.cat((part * cos[:, :, None] + turn(part) * sin[:, :, None], x[..., R:]), -1)
+    case = with_grads({"x": x}, {"y": y}, {"y": d.normal(*shape, grad=False)})
+    return {**case, "position_ids": pos, "cos": cos, "sin": sin}
+
+
+def sdpa(d, B, S, A, K, D, causal=True, scale=1.0):
+    q, k, v = d.normal(B, S, A, D, scale=scale), d.normal(B, S, K, D), d.normal(B, S, K, D)
+    heads = [t.transpose(1, 2) for t in (q, k, v)]
+    heads[1:] = [t.repeat_interleave(A // K, 1) for t in heads[1:]]
+    score = heads[0] @ heads[1].transpose(-1, -2) * D ** -0.5
+    if causal:
+        score = score.masked_fill(torch.ones(S, S, dtype=torch.bool).triu(1), -torch.inf)
+    out = (torch.softmax(score, -1) @ heads[2]).transpose(1, 2)
+    lse = torch.logsumexp(score, -1)
+    case = with_grads({"q": q, "k": k, "v": v}, {"out": out},
+                      {"out": d.normal(B, S, A, D, grad=False)})
+    return {**case, "lse": lse}
+
+
+def silu_mul(d, shape, scale=1.0):
+    x, y = d.normal(*shape, scale=scale), d.normal(*shape)
+    return with_grads({"x": x, "y": y}, {"out": F.silu(x) * y},
+                      {"out": d.normal(*shape, grad=False)})
+
+
+def router(d, T, H, E, top_k, renormalize, bias=False, scale=2.0):
+    while True:                     # draw until no choice hangs on rounding
+        x, gate = d.normal(T, H), d.normal(E, H, scale=scale * H ** -0.5)
+        shift = d.normal(E, scale=0.2, grad=False) if bias else torch.zeros(E, dtype=d.dtype)
+        logits = x @ gate.T
+        full = torch.softmax(logits, -1)
+        order = (full + shift).sort(-1, descending=True)
+        gap = (order.values[:, :-1] - order.values[:, 1:]).min()
+        if E == 1 or gap > 1e-4:
+            break
+    indices = order.indices[:, :top_k].contiguous()
+    probs = full.gather(1, indices)
+    if renormalize:
+        probs = probs / (probs.sum(-1, keepdim=True) + 1e-20)
+    case = with_grads({"x": x, "gate": gate}, {"probs": probs},
+                      {"probs": d.normal(T, top_k, grad=False)})
+    case.update(logits=logits, indices=indices)
+    return {**case, "expert_bias": shift} if bias else case
+
+
+def linear_cross_entropy(d, T, H, V, ignored=(), scale=1.0):
+    hidden, weight = d.normal(T, H, scale=scale), d.normal(V, H, scale=H ** -0.5)
+    labels = d.ints(V, T)
+    labels[list(ignored)] = IGNORE
+    logits = hidden @ weight.T
+    losses = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none")
+    case = with_grads({"hidden": hidden, "weight": weight}, {"losses": losses},
+                      {"losses": d.normal(T, grad=False)})
+    return {**case, "labels": labels, "lse": torch.logsumexp(logits, -1)}
+
+
+def grouped_swiglu(d, T, H, I, E, top_k, idle=()):
+    """Experts in the suite's layout [E, in, out]; the tokens of idle experts go elsewhere."""
+    x = d.normal(T, H)
+    gate, up = d.normal(E, H, I, scale=H ** -0.5), d.normal(E, H, I, scale=H ** -0.5)
+    down = d.normal(E, I, H, scale=I ** -0.5)
+    busy = [e for e in range(E) if e not in idle]
+    indices = torch.stack([torch.from_numpy(d.rng.permutation(busy)[:top_k].copy())
+                           for _ in range(T)])
+    probs = torch.softmax(d.normal(T, top_k, grad=False), -1)
+    probs = probs.detach().float().to(d.dtype).requires_grad_()
+    rows = []
+    for t in range(T):
+        experts = [(F.silu(x[t] @ gate[e]) * (x[t] @ up[e])) @ down[e] for e in indices[t].tolist()]
+        rows.append((torch.stack(experts) * probs[t, :, None]).sum(0))
+    case = with_grads({"x": x, "probs": probs, "gate": gate, "up": up, "down": down},
+                      {"y": torch.stack(rows)}, {"y": d.normal(T, H, grad=False)})
+    return {**case, "indices": indices}
+
+
+def clip(d, shapes, max_norm, scale=1.0):
+    grads = [d.normal(*s, scale=scale, grad=False) for s in shapes]
+    norm = torch.sqrt(sum(g.pow(2).sum() for g in grads))
+    coef = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    case = {"norm": norm, "coef": coef}
+    for i, g in enumerate(grads):
+        case.update({f"g{i}": g, f"clipped{i}": g * coef})
+    return case
+
+
+def optim(d, kind, shape=(5, 7), **options):
+    """p0, gradients g1..g5, and p1..p5 after each step."""
+    start = d.normal(*shape, grad=False)
+    grads = [d.normal(*shape, scale=10.0 ** (i % 3 - 2), grad=False) for i in range(STEPS)]
+    for i, g in enumerate(grads):
+        g[0, 0] = 0                                  # never a gradient
+        g[0, 1] = 2.0 ** -23 * (i + 1)               # one the size of eps
+        g[0, 2] = 1.0 if i == 0 else 0.0             # one, once
+    case = {"p0": start}
+    p = start.clone().requires_grad_()
+    opt = kind([p], foreach=False, **options)
+    for i, g in enumerate(grads, 1):
+        p.grad = g.to(d.dtype)
+        opt.step()
+        case.update({f"g{i}": p.grad.clone(), f"p{i}": p.detach().clone()})
+    return case
+
+
+adamw = lambda d, **options: optim(d, torch.optim.AdamW, **options)
+adam = lambda d, **options: optim(d, torch.optim.Adam, **options)
+sgd = lambda d, **options: optim(d, torch.optim.SGD, **options)
+ADAM = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+
+CASES = {
+    rms_norm: {
+        "plain": dict(shape=(5, 7, 40), eps=1e-6),
+        "zero_centered": dict(shape=(3, 33), eps=1e-5, zero_centered=True),
+        "wide": dict(shape=(2, 1030), eps=1e-6),
+        "small": dict(shape=(9, 13), eps=1e-6, scale=1e-3),
+        "narrow": dict(shape=(4, 3), eps=1e-6)},
+    rope: {
+        "half": dict(shape=(2, 7, 3, 16), base=10000, style="half"),
+        "interleaved": dict(shape=(2, 7, 3, 16), base=10000, style="interleaved"),
+        "half_partial": dict(shape=(1, 5, 2, 14), base=1000000, style="half", rope_dim=8),
+        "interleaved_partial": dict(shape=(1, 5, 2, 14), base=500, style="interleaved", rope_dim=6),
+        "half_positions": dict(shape=(2, 3, 1, 10), base=1000000, style="half",
+                               positions=[[5, 0, 400], [7, 9, 11]])},
+    sdpa: {
+        "gqa": dict(B=2, S=13, A=6, K=2, D=10),
+        "mha": dict(B=1, S=67, A=3, K=3, D=16),
+        "mqa": dict(B=2, S=33, A=5, K=1, D=7),
+        "one": dict(B=3, S=1, A=4, K=2, D=8),
+        "sharp": dict(B=1, S=19, A=2, K=1, D=12, scale=12.0),
+        "full": dict(B=2, S=11, A=4, K=2, D=8, causal=False)},
+    silu_mul: {
+        "plain": dict(shape=(7, 33)), "large": dict(shape=(5, 9), scale=60.0),
+        "one": dict(shape=(1, 1))},
+    router: {
+        "renormalized": dict(T=29, H=20, E=8, top_k=3, renormalize=True),
+        "raw": dict(T=17, H=12, E=5, top_k=2, renormalize=False),
+        "top1": dict(T=9, H=12, E=4, top_k=1, renormalize=True),
+        "all": dict(T=7, H=10, E=3, top_k=3, renormalize=True),
+        "bias": dict(T=13, H=14, E=6, top_k=2, renormalize=True, bias=True)},
+    linear_cross_entropy: {
+        "plain": dict(T=37, H=40, V=211, ignored=(0, 5, 36)),
+        "all_ignored": dict(T=4, H=6, V=11, ignored=range(4)),
+        "sharp": dict(T=19, H=16, V=53, ignored=(3,), scale=200.0),
+        "one": dict(T=1, H=5, V=2)},
+    grouped_swiglu: {
+        "plain": dict(T=23, H=16, I=10, E=6, top_k=3),
+        "idle": dict(T=5, H=12, I=7, E=8, top_k=2, idle=(0, 3, 7)),
+        "one": dict(T=1, H=6, I=5, E=2, top_k=1)},
+    clip: {
+        "clipped": dict(shapes=((7, 3), (11,), (1,)), max_norm=1.0),
+        "kept": dict(shapes=((5, 3), (2,)), max_norm=1.0, scale=0.01),
+        "zero": dict(shapes=((3,),), max_norm=1.0, scale=0.0)},
+    adamw: {
+        "plain": dict(ADAM), "amsgrad": dict(ADAM, amsgrad=True),
+        "maximize": dict(ADAM, maximize=True), "no_decay": dict(ADAM, weight_decay=0.0),
+        "defaults": dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2),
+        "large_eps": dict(ADAM, eps=1e-2)},
+    adam: {
+        "plain": dict(ADAM), "amsgrad": dict(ADAM, amsgrad=True),
+        "maximize": dict(ADAM, maximize=True), "no_decay": dict(ADAM, weight_decay=0.0),
+        "decoupled": dict(ADAM, decoupled_weight_decay=True),
+        "everything": dict(ADAM, decoupled_weight_decay=True, amsgrad=True, maximize=True)},
+    sgd: {
+        "plain": dict(lr=0.1), "decay": dict(lr=0.1, weight_decay=0.05),
+        "momentum": dict(lr=0.1, momentum=0.9),
+        "dampening": dict(lr=0.1, momentum=0.9, dampening=0.3, weight_decay=0.01),
+        "nesterov": dict(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+        "maximize": dict(lr=0.1, momentum=0.8, weight_decay=0.05, maximize=True)},
+}
+NAMES = {adamw: "adamw", adam: "adam", sgd: "sgd"}
+
+
+def compute(op, cases, seed, dtype):
+    d, out = Draw(seed, dtype), {}
+    for case, options in cases.items():
+        for k, t in op(d, **options).items():
+            t = t.detach().clone(memory_format=torch.contiguous_format)
+            # What is zero by mathematics (the one probability of a renormalised top-1 has no
+            # gradient) is stored as zero.
+            zero = t.is_floating_point() and t.double().norm() < 1e-12
+            out[f"{case}.{k}"] = torch.zeros_like(t) if zero else t
+    return out
+
+
+def distance(exact, plain):
+    """(relative L2 distance, name) of the worst tensor; absolute where it is zero."""
+    worst = (0.0, "")
+    for name, e in exact.items():
+        apart = (e.double() - plain[name].double()).norm().item()
+        worst = max(worst, (apart / (e.double().norm().item() or 1.0), name))
+    return worst
+
+
+def main():
+    torch.set_num_threads(1)
+    OUT.mkdir(exist_ok=True)
+    listed = {}
+    for seed, (op, cases) in enumerate(CASES.items(), 100):
+        name = NAMES.get(op, op.__name__)
+        exact, plain = (compute(op, cases, seed, t) for t in (torch.float64, torch.float32))
+        apart, where = distance(exact, plain)
+        print(f"{name:24} {len(cases)} cases  float32 apart: {apart:.1e} {where}")
+        assert apart < CLOSE
+        assert all(t.double().isfinite().all() for t in exact.values())
+        kept = plain if op in NAMES else exact
+        save_file({k: t.float() if t.is_floating_point() else t for k, t in kept.items()},
+                  OUT / f"{name}.safetensors", metadata={"format": "pt"})
+        listed[name] = {case: {k: list(v) if isinstance(v, (tuple, range)) else v
+                               for k, v in options.items()} for case, options in cases.items()}
+    rows = ",\n".join(
+        f' "{op}": {{\n' + ",\n".join(f'  "{c}": {json.dumps(o)}' for c, o in cases.items()) + "}"
+        for op, cases in listed.items())
+    (OUT / "ops.json").write_text("{\n" + rows + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

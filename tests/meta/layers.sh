@@ -1,0 +1,88 @@
+#!/bin/bash
+# A file includes only headers of its own layer and of those above it in libcore/LAYERS;
+# private headers stay within their layer; the tools see public headers only.
+. "$(dirname "$0")/meta.bash"
+
+check() {
+    cd "$1" || return 1
+    find libcore kernels tools -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | sort |
+        xargs grep -HE '^[[:space:]]*#[[:space:]]*include[[:space:]]*["<]' /dev/null |
+        awk -v root="$1" '
+        function layer_of(path,   p) {      # of a file in the tree; "" for tools
+            if (path ~ /^kernels\//) return "kernels"
+            sub(/^libcore\/include\/d9d\//, "libcore/", path)
+            if (path !~ /^libcore\//) return ""
+            split(path, p, "/")
+            return p[2]
+        }
+        function exists(path,   line, r) { r = (getline line < path); close(path); return r >= 0 }
+        function norm(path) { while (sub(/[^\/]+\/\.\.\//, "", path)) ; return path }
+        BEGIN {
+            while ((getline line < "libcore/LAYERS") > 0)
+                if (line !~ /^#/ && split(line, w, " ")) rank[w[1]] = ++n
+            if (!n) print "libcore/LAYERS: names no layer"
+            cmd = "ls libcore libcore/include/d9d 2>/dev/null"
+            while ((cmd | getline d) > 0)
+                if (d != "include" && d !~ /[.:]/ && d != "LAYERS" && d != "" && !(d in rank))
+                    print "libcore/" d ": not in libcore/LAYERS"
+        }
+        {
+            i = index($0, ":"); file = substr($0, 1, i - 1); text = substr($0, i + 1)
+            match(text, /["<][^">]+[">]/)
+            quote = substr(text, RSTART, 1); name = substr(text, RSTART + 1, RLENGTH - 2)
+            own = layer_of(file); private = 0
+            if (name ~ /^d9d\//) {
+                split(name, p, "/"); other = p[2]
+            } else if (quote == "\"") {
+                dir = file; sub(/[^\/]*$/, "", dir)
+                path = norm(dir name)
+                if (!exists(path)) path = "libcore/" name
+                if (!exists(path)) { print file ": cannot find \"" name "\""; next }
+                other = layer_of(path); private = 1
+            } else next
+            if (own == "" && private && other != "")
+                print file ": a tool may not use the private header " name
+            else if (file ~ /\/include\// && private)
+                print file ": a public header may not use the private header " name
+            else if (own != "" && private && other != own)
+                print file ": " name " is private to " (other == "" ? "tools" : other)
+            else if (own != "" && !(other in rank))
+                print file ": " name ": no such layer"
+            else if (own != "" && rank[other] > rank[own])
+                print file ": " own " may not use " name ", which lies above it"
+        }'
+}
+
+tree() { printf 'base # low\nkernels\ntop # high\n' | put "$1/libcore/LAYERS"; mkdir -p "$1/kernels" "$1/tools"; }
+plant_upward() { tree "$1"; echo '#include "d9d/top/x.h"' | put "$1/libcore/base/a.c"; }
+plant_upward_angle() { tree "$1"; echo '#include <d9d/top/x.h>' | put "$1/libcore/include/d9d/base/a.h"; }
+plant_kernel_upward() { tree "$1"; echo '# include "d9d/top/x.h"' | put "$1/kernels/cpu/a.c"; }
+plant_foreign_private() {
+    tree "$1"
+    put "$1/libcore/base/p.h" </dev/null
+    echo '#include "base/p.h"' | put "$1/libcore/top/a.c"
+}
+plant_private_by_path() {
+    tree "$1"
+    put "$1/libcore/base/p.h" </dev/null
+    echo '#include "../base/p.h"' | put "$1/libcore/top/a.c"
+}
+plant_tool_private() {
+    tree "$1"
+    put "$1/libcore/base/p.h" </dev/null
+    echo '#include "base/p.h"' | put "$1/tools/d9d-x.c"
+}
+plant_private_in_public() {
+    tree "$1"
+    put "$1/libcore/base/p.h" </dev/null
+    echo '#include "base/p.h"' | put "$1/libcore/include/d9d/base/q.h"
+}
+plant_unlisted_layer() { tree "$1"; put "$1/libcore/extra/a.c" </dev/null; }
+allow_downward() {
+    tree "$1"
+    put "$1/libcore/top/p.h" </dev/null
+    printf '#include "d9d/base/x.h"\n#include "top/p.h"\n#include "p.h"\n#include <stdio.h>\n' | put "$1/libcore/top/a.c"
+    printf '#include "d9d/top/x.h"\n#include "tool.h"\n' | put "$1/tools/d9d-x.c"
+    put "$1/tools/tool.h" </dev/null
+}
+meta_run

@@ -1,0 +1,97 @@
+#!/bin/bash
+# run.sh [-j N] [-o LOGDIR] TEST... - run test files side by side, print one line a file.
+#
+# A test file is a program, a script, or a .bats file; each prints TAP ("ok 1 - name",
+# "not ok 2 - name", "ok 3 # SKIP why").  One that prints no such line counts as one test,
+# judged by its exit status.  The output of failures is shown, every skip is named, and
+# the last line has the totals:
+#
+#     212 passed, 0 failed, 1 skipped
+#
+# Exit status 1 if anything failed.
+set -u
+jobs=$(nproc) logs=build/log
+while getopts j:o: opt; do
+    case $opt in
+    j) jobs=$OPTARG ;;
+    o) logs=$OPTARG ;;
+    *) exit 2 ;;
+    esac
+done
+shift $((OPTIND - 1))
+: "${TEST_TIMEOUT:=900}" "${D9D_WRAP:=}"
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} CMOCKA_MESSAGE_OUTPUT=TAP
+mkdir -p "$logs" || exit 1
+
+# The name under which a test file is known: suite/stem.
+name_of() {
+    local stem=${1##*/} suite=${1%/*}
+    stem=${stem%.*}
+    printf '%s/%s' "${suite##*/}" "${stem#test_}"
+}
+
+run_one() { # TEST LOG
+    local -a wrap
+    read -ra wrap <<<"$D9D_WRAP"
+    case $1 in
+    *.bats) timeout -k 10 "$TEST_TIMEOUT" bats --tap "$1" ;;
+    */fuzz/fuzz_*) timeout -k 10 "$TEST_TIMEOUT" "$1" "tests/fuzz/${1##*/fuzz_}" ;;
+    *.sh) timeout -k 10 "$TEST_TIMEOUT" "$1" ;;
+    *) timeout -k 10 "$TEST_TIMEOUT" "${wrap[@]}" "$1" ;;
+    esac </dev/null >"$2" 2>&1
+}
+
+# Read one log; say "passed failed skipped".  cmocka calls a skipped test "not ok ... # SKIP".
+tally() { # LOG STATUS
+    awk -v rc="$2" '
+        /^1\.\.[0-9]+/           { sub(/^1\.\./, ""); plan = $1 + 0; next }
+        /^(not )?ok .*# *[Ss][Kk][Ii][Pp]/ { skip++; next }
+        /^ok( |$)/               { pass++; next }
+        /^not ok( |$)/           { fail++; next }
+        END {
+            seen = pass + fail + skip
+            if (!seen && rc == 0 && !plan) pass = 1         # a plain program that succeeded
+            else if (seen < plan) fail += plan - seen       # it died on the way
+            if (rc != 0 && !fail) fail = 1
+            print pass + 0, fail + 0, skip + 0
+        }' "$1"
+}
+
+do_test() { # TEST: run it and leave LOG and LOG.sum behind
+    local name log start rc pass fail skip
+    name=$(name_of "$1") log=$logs/${name//\//.}.log start=$EPOCHREALTIME
+    run_one "$1" "$log"
+    rc=$?
+    read -r pass fail skip < <(tally "$log" "$rc")
+    {
+        flock 9
+        if [ "$fail" -gt 0 ]; then
+            printf 'FAIL  %-28s %3d passed, %d failed (exit status %d); its output:\n' "$name" "$pass" "$fail" "$rc"
+            sed 's/^/      | /' "$log"
+        else
+            printf 'ok    %-28s %3d passed' "$name" "$pass"
+            [ "$skip" -gt 0 ] && printf ', %d skipped' "$skip"
+            awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "  %.2f s\n", b - a }'
+        fi
+    } 9>"$logs/.lock"
+    echo "$pass $fail $skip" >"$log.sum"
+}
+
+rm -f "$logs"/*.log "$logs"/*.sum
+running=0
+for t in "$@"; do
+    if [ "$running" -ge "$jobs" ]; then
+        wait -n
+        running=$((running - 1))
+    fi
+    do_test "$t" &
+    running=$((running + 1))
+done
+wait
+
+grep -hiE '^(not )?ok .*# *skip' "$logs"/*.log 2>/dev/null | sed -E 's/^(not )?ok [0-9]* *(- )?/skip  /'
+lost=$(($# - $(find "$logs" -name '*.log.sum' | wc -l)))
+cat "$logs"/*.sum | awk -v lost="$lost" '{ p += $1; f += $2; s += $3 } END {
+    f += lost
+    printf "%d passed, %d failed, %d skipped\n", p, f, s
+    exit f > 0 }'

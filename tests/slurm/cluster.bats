@@ -1,0 +1,104 @@
+#!/usr/bin/env bats
+# The batch scripts under a real Slurm of two nodes on this host, with stand-in tools: what
+# only Slurm can show - dependencies, signals, requeues, exit codes.
+
+load helper
+load cluster
+
+setup_file() {
+    unset "${!D9D_@}" "${!SLURM_@}"
+    cluster_can || { export cluster_why && return; }
+    cluster_start 2
+    export cluster_dir
+}
+teardown_file() { cluster_stop; }
+
+setup() {
+    [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
+    cd "$BATS_TEST_TMPDIR"
+    mkdir bin
+    for name in shard map train infer metrics; do ln -s "$BATS_TEST_DIRNAME/standin/tool" "bin/d9d-$name"; done
+    export D9D_BIN=$PWD/bin FAKE_LOG=$PWD/log D9D_SRUN_ARGS='' D9D_SBATCH="-c 1 --open-mode=append"
+    export D9D_INPUT=x D9D_TOKENIZER=t D9D_SOURCE=s D9D_CONFIG=c D9D_INFER_CONFIG=i D9D_RUN_DIR=run
+}
+teardown() { # what a failing test leaves must not hold the next
+    [ -n "${cluster_why:-}" ] || timeout 5 scancel --user="$(id -un)" || true
+}
+
+submit() { sbatch --parsable -c 1 --output=job.log "$@"; }
+trains() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "$1" ]; }
+
+@test "the chain runs in order to its end" {
+    export FAKE_STEPS=3
+    run -0 --separate-stderr "$scripts/pipeline.sh"
+    last=$(awk '$1 == "metrics" { print $2 }' <<<"$output")
+    wait_for 60 job_over "$last"
+    cat logs/*.log
+    assert_equal "$(job_field "$last" JobState)" COMPLETED
+    assert_equal "$(cut -d' ' -f1 log | uniq | sort | uniq -c | awk '{ print $2 $1 }' | tr '\n' ' ')" \
+        "d9d-infer1 d9d-map1 d9d-metrics1 d9d-shard1 d9d-train1 "
+    assert_equal "$(sed -n 's/ .*//p' log | grep -nx d9d-train)" "3:d9d-train"
+    assert_equal "$(cat run/report/summary.txt)" "summary of run"
+}
+
+@test "a failing job takes those that need it along" {
+    export FAKE_EXIT=1
+    run -0 --separate-stderr "$scripts/pipeline.sh"
+    train=$(awk '$1 == "train" { print $2 }' <<<"$output")
+    wait_for 30 job_over "$train"
+    assert_equal "$(job_field "$train" JobState)" CANCELLED
+    refute grep -q d9d-train log
+}
+
+@test "a job ends with the exit status of its tool" {
+    for status in 1 2; do
+        job=$(FAKE_EXIT=$status submit "$scripts/train.sbatch")
+        wait_for 30 job_over "$job"
+        assert_equal "$(job_field "$job" ExitCode)" "$status:0"
+    done
+}
+
+@test "SIGTERM before the time limit: save, requeue, go on to the end" {
+    job=$(FAKE_STEPS=30 submit "$scripts/train.sbatch")
+    wait_for 30 trains 3
+    scancel --signal=TERM "$job" # what --signal=TERM@300 does: to the tasks, not the script
+    wait_for 30 begin_now "$job"
+    wait_for 60 job_over "$job"
+    cat job.log
+    assert_equal "$(job_field "$job" JobState)" COMPLETED
+    assert_equal "$(job_field "$job" Restarts)" 1
+    assert_equal "$(sort -u run/metrics.jsonl | wc -l)" 30
+    assert_equal "$(wc -l <run/metrics.jsonl)" 30
+    assert grep -q "requeued" job.log
+    assert grep -q "restart 1" job.log
+}
+
+@test "a signal to the script reaches the tasks too" {
+    job=$(FAKE_STEPS=30 submit "$scripts/train.sbatch")
+    wait_for 30 trains 3
+    scancel --batch --signal=USR1 "$job"
+    wait_for 30 grep -q "requeued" job.log
+    assert grep -q "got SIGUSR1; waiting for the tasks" job.log
+    scancel "$job"
+}
+
+@test "scancel: the run saves, and the job stays cancelled" {
+    job=$(FAKE_STEPS=300 submit "$scripts/train.sbatch")
+    wait_for 30 trains 3
+    scancel "$job"
+    wait_for 30 job_over "$job"
+    sleep 1
+    cat job.log
+    assert_equal "$(job_field "$job" JobState)" CANCELLED
+    assert [ -n "$(ls run/checkpoints)" ]
+}
+
+@test "lives that add nothing come to an end" {
+    job=$(FAKE_EXIT=75 D9D_MAX_IDLE_RESTARTS=2 submit "$scripts/train.sbatch")
+    wait_for 30 begin_now "$job"
+    wait_for 60 job_over "$job"
+    cat job.log
+    assert_equal "$(job_field "$job" JobState)" FAILED
+    assert_equal "$(job_field "$job" Restarts)" 1
+    assert grep -q "no progress in 2 lives" job.log
+}

@@ -1,0 +1,247 @@
+#!/usr/bin/env bats
+# The batch scripts' own logic, with srun, sbatch, scontrol and the tools faked.
+
+load helper
+
+setup() {
+    cd "$BATS_TEST_TMPDIR"
+    unset "${!D9D_@}" "${!SLURM_@}"
+    fake_slurm "$BATS_TEST_TMPDIR/bin"
+    export SLURM_JOB_ID=7 D9D_SLURM_DIR=$scripts
+    export D9D_CONFIG=c.json D9D_RUN_DIR=run
+}
+
+requeues() { grep -c '^scontrol requeue 7$' "$FAKE_LOG" || true; }
+have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/manifest.json"; }
+
+# ---- train -------------------------------------------------------------------------------
+
+@test "train passes its settings on and ends with 0" {
+    D9D_DATASET=data D9D_CKPT=ckpt D9D_EXPORT=out D9D_TRAIN_ARGS="--set a=1 --quiet" run -0 "$scripts/train.sbatch"
+    run grep '^srun' "$FAKE_LOG"
+    assert_output "srun --kill-on-bad-exit=1 --mpi=pmix $D9D_BIN/d9d-train c.json --set trainer.run.dir=run --set data.dataset=data --set trainer.model_stage_factory.source_checkpoint=ckpt --set export_to=out --set a=1 --quiet"
+    assert_equal "$(requeues)" 0
+}
+
+@test "train has the directives of a job that lives on" {
+    run grep '^#SBATCH' "$scripts/train.sbatch"
+    assert_output --partial --requeue
+    assert_output --partial --open-mode=append
+    assert_output --partial --signal=TERM@300
+}
+
+@test "train passes on every exit status, and requeues on 75 alone" {
+    for status in 1 2 9 134; do
+        FAKE_EXIT=$status run -$status "$scripts/train.sbatch"
+        assert_equal "$(requeues)" 0
+    done
+    FAKE_EXIT=75 FAKE_SAVE=10 run -75 "$scripts/train.sbatch"
+    assert_output --partial "saved at step 10; requeued"
+    assert_equal "$(requeues)" 1
+}
+
+@test "train says that a wrong configuration is not worth a retry" {
+    FAKE_EXIT=2 run -2 "$scripts/train.sbatch"
+    assert_output --partial "retrying cannot help"
+}
+
+@test "train does not requeue a job that is being cancelled" {
+    FAKE_EXIT=75 FAKE_SAVE=10 FAKE_STATE=CANCELLED run -75 "$scripts/train.sbatch"
+    assert_output --partial "saved at step 10; the job is being ended from outside (CANCELLED)"
+    assert_equal "$(requeues)" 0
+}
+
+@test "train says what to do when Slurm refuses to requeue" {
+    FAKE_EXIT=75 FAKE_SAVE=10 FAKE_REQUEUE=1 run -75 "$scripts/train.sbatch"
+    assert_output --partial "submit it again"
+}
+
+@test "train stops after lives that add nothing" {
+    export FAKE_EXIT=75 D9D_MAX_IDLE_RESTARTS=3
+    have_step step-00000005
+    for life in 1 2; do run -75 "$scripts/train.sbatch"; done
+    assert_equal "$(requeues)" 2
+    run -1 "$scripts/train.sbatch"
+    assert_output --partial "no progress in 3 lives: the newest checkpoint of run is still step 5"
+    assert_equal "$(requeues)" 2
+}
+
+@test "train counts lives that a node failure ended, and does not start the next" {
+    export D9D_MAX_IDLE_RESTARTS=2
+    mkdir run && echo "0 1" >run/slurm-7.lives
+    run -1 "$scripts/train.sbatch"
+    assert_output --partial "no progress in 2 lives"
+    refute grep -q '^srun' "$FAKE_LOG"
+}
+
+@test "train forgets idle lives after progress" {
+    export FAKE_EXIT=75 D9D_MAX_IDLE_RESTARTS=2
+    for step in 10 10 20 20 30; do
+        FAKE_SAVE=$step run -75 "$scripts/train.sbatch"
+    done
+    assert_equal "$(requeues)" 5
+    FAKE_SAVE=30 run -75 "$scripts/train.sbatch"
+    FAKE_SAVE=30 run -1 "$scripts/train.sbatch"
+}
+
+@test "train counts another job's lives apart" {
+    mkdir run && echo "0 9" >run/slurm-6.lives
+    run -0 "$scripts/train.sbatch"
+}
+
+@test "only whole checkpoints count, and octal-looking steps are decimal" {
+    have_step step-00000089
+    have_step step-00000100.tmp-1
+    mkdir -p run/checkpoints/step-00000200 run/checkpoints/step-x
+    run -0 "$scripts/train.sbatch"
+    assert_output --partial "going on from step 89"
+}
+
+@test "train hands SIGTERM and SIGUSR1 to the tool and waits for its save" {
+    for signal in TERM USR1; do
+        : >"$FAKE_LOG"
+        FAKE_WAIT=1 FAKE_SAVE=3 "$scripts/train.sbatch" >out 2>&1 3>&- &
+        wait_for 10 grep -q '^train: up' "$FAKE_LOG"
+        kill -$signal $!
+        rc=0
+        wait $! || rc=$?
+        assert_equal $rc 75
+        assert grep -q '^train: got a signal' "$FAKE_LOG"
+        assert_equal "$(requeues)" 1
+        rm -rf run
+    done
+}
+
+@test "train wants a number of idle restarts" {
+    D9D_MAX_IDLE_RESTARTS=0 run -2 "$scripts/train.sbatch"
+    assert_output --partial 'D9D_MAX_IDLE_RESTARTS is "0"'
+}
+
+# ---- the others --------------------------------------------------------------------------
+
+@test "a setting that is missing is named, with status 2" {
+    unset D9D_CONFIG
+    for pair in shard:D9D_INPUT map:D9D_SOURCE train:D9D_CONFIG infer:D9D_INFER_CONFIG; do
+        run -2 "$scripts/${pair%:*}.sbatch"
+        assert_output --partial "${pair#*:} is not set"
+    done
+    refute grep -q '^srun' "$FAKE_LOG"
+}
+
+@test "outside a job a script says how to submit it" {
+    unset SLURM_JOB_ID
+    run -2 "$scripts/train.sbatch"
+    assert_output --partial "sbatch"
+}
+
+@test "a script finds its library by what Slurm says of the job" {
+    unset D9D_SLURM_DIR
+    export FAKE_COMMAND=$scripts/train.sbatch
+    cp "$scripts/train.sbatch" spooled
+    run -0 ./spooled
+}
+
+@test "a tool that is nowhere is status 2" {
+    rm "$D9D_BIN/d9d-train"
+    mkdir scripts && cp "$scripts"/* scripts
+    D9D_SLURM_DIR=$PWD/scripts run -2 "$scripts/train.sbatch"
+    assert_output --partial "cannot find d9d-train"
+}
+
+@test "shard takes inputs as arguments, blanks and all, and its options apart" {
+    D9D_TOKENIZER=t.json D9D_SHARD_ARGS="--max-length 8 --overflow split" SLURM_CPUS_PER_TASK=3 \
+        run -0 "$scripts/shard.sbatch" a.txt "b c.txt"
+    assert grep -qx "d9d-shard --tokenizer t.json --out data/dataset --jobs 3 --max-length 8 --overflow split a.txt b c.txt" "$FAKE_LOG"
+}
+
+@test "shard and map verify what is there in place of making it again" {
+    mkdir -p data ckpt && touch data/manifest.json ckpt/config.json
+    D9D_INPUT=x D9D_TOKENIZER=t D9D_DATASET=data run -0 "$scripts/shard.sbatch"
+    D9D_SOURCE=hf run -0 "$scripts/map.sbatch"
+    assert grep -qx "d9d-shard verify data" "$FAKE_LOG"
+    assert grep -qx "d9d-map verify ckpt" "$FAKE_LOG"
+    FAKE_EXIT=1 D9D_SOURCE=hf run -1 "$scripts/map.sbatch"
+}
+
+@test "infer requeues when interrupted and goes on" {
+    D9D_INFER_CONFIG=i.json FAKE_EXIT=75 run -75 "$scripts/infer.sbatch"
+    assert_equal "$(requeues)" 1
+    D9D_INFER_CONFIG=i.json D9D_EXPORT=out D9D_PREDICTIONS=p.jsonl run -0 "$scripts/infer.sbatch"
+    assert grep -qx "d9d-infer i.json --set trainer.model_stage_factory.source_checkpoint=out --set task.output=p.jsonl" "$FAKE_LOG"
+}
+
+@test "metrics makes a report, and fails when a part fails" {
+    run -0 "$scripts/metrics.sbatch"
+    assert_equal "$(cat run/report/summary.txt)" "summary of run"
+    assert grep -qx "d9d-metrics plot run -o run/report/curves.svg" "$FAKE_LOG"
+    FAKE_EXIT=1 run -1 "$scripts/metrics.sbatch"
+}
+
+@test "the tools learn when the job ends" {
+    printf '#!/bin/bash\necho "end $SLURM_JOB_END_TIME" >>"$FAKE_LOG"\n' >bin/probe
+    chmod +x bin/probe && ln -sf "$PWD/bin/probe" bin/d9d-train
+    FAKE_END=2026-01-02T03:04:05 run -0 "$scripts/train.sbatch"
+    assert grep -qx "end $(date -d 2026-01-02T03:04:05 +%s)" "$FAKE_LOG"
+}
+
+# ---- pipeline ----------------------------------------------------------------------------
+
+pipeline_settings() {
+    unset SLURM_JOB_ID
+    export D9D_INPUT=x D9D_TOKENIZER=t D9D_SOURCE=s D9D_INFER_CONFIG=i
+}
+
+@test "pipeline submits a chain of afterok and prints the job numbers" {
+    pipeline_settings
+    D9D_SBATCH="-p gpu" D9D_SBATCH_TRAIN=--nodes=2 run -0 --separate-stderr "$scripts/pipeline.sh"
+    assert_output "shard 101
+map 102
+train 103
+infer 104
+metrics 105"
+    run grep '^sbatch' "$FAKE_LOG"
+    assert_line "sbatch --parsable --output=logs/%x-%j.log -p gpu $scripts/shard.sbatch"
+    assert_line "sbatch --parsable --output=logs/%x-%j.log --dependency=afterok:101:102 --kill-on-invalid-dep=yes -p gpu --nodes=2 $scripts/train.sbatch"
+    assert_line "sbatch --parsable --output=logs/%x-%j.log --dependency=afterok:103:104 --kill-on-invalid-dep=yes -p gpu $scripts/metrics.sbatch"
+}
+
+@test "pipeline understands the job numbers of several clusters" {
+    pipeline_settings
+    FAKE_CLUSTER=big run -0 --separate-stderr "$scripts/pipeline.sh" --from train --to infer
+    assert_output "train 101
+infer 102"
+    assert grep -q -- "--dependency=afterok:101 " "$FAKE_LOG"
+}
+
+@test "pipeline --dry-run submits nothing" {
+    pipeline_settings
+    run -0 "$scripts/pipeline.sh" --dry-run
+    assert_output --partial "--dependency=afterok:<shard>:<map>"
+    assert_equal "$(cat "$FAKE_LOG")" ""
+    refute [ -e logs ]
+}
+
+@test "pipeline names every missing setting and submits nothing" {
+    unset D9D_CONFIG
+    run -2 "$scripts/pipeline.sh"
+    for name in D9D_INPUT D9D_SOURCE D9D_CONFIG D9D_INFER_CONFIG; do assert_output --partial "$name is not set"; done
+    assert_equal "$(cat "$FAKE_LOG")" ""
+}
+
+@test "pipeline cancels what it submitted when Slurm refuses a job" {
+    pipeline_settings
+    FAKE_REFUSE=train run -1 "$scripts/pipeline.sh"
+    assert_output --partial "sbatch refused train"
+    run grep '^scancel' "$FAKE_LOG"
+    assert_output --regexp '^scancel (101 102|102 101)$'
+}
+
+@test "pipeline refuses what it does not know" {
+    pipeline_settings
+    run -2 "$scripts/pipeline.sh" --from eval
+    assert_output --partial '"eval" is no stage'
+    run -2 "$scripts/pipeline.sh" --from infer --to map
+    run -2 "$scripts/pipeline.sh" --fast
+    run -0 "$scripts/pipeline.sh" --help
+    assert_output --partial "usage: pipeline.sh"
+}
