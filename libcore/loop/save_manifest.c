@@ -271,7 +271,7 @@ static d9d_status get_slices(d9di_saved *s, const json_t *v, const char *where,
     if (t->slices == NULL)
         return no_memory(where);
     for (size_t i = 0; i < t->n_slices; i++) {
-        char slice[WHERE];
+        char slice[WHERE + 40];
 
         (void)snprintf(slice, sizeof(slice), "%s: slices[%zu]", where, i);
         D9D_TRY(get_slice(s, json_array_get(list, i), slice, &t->whole, &t->slices[i]));
