@@ -160,7 +160,7 @@ static void check_sentence(void)
 {
     const char *text = d9d_err_message();
 
-    unit_check_has(text, "c/", __FILE__, __LINE__);
+    assert_true(strncmp(text, "c/", 2) == 0 || strncmp(text, "c:", 2) == 0);
     unit_check_has(text, "No space left on device", __FILE__, __LINE__);
     if (strcmp(fault.hit, "write") == 0 || strcmp(fault.hit, "ftruncate") == 0)
         unit_check_has(text, " bytes ", __FILE__, __LINE__);
