@@ -30,9 +30,10 @@ endif
 PREFIX    ?= /usr/local
 B         ?= build
 JOBS      ?= $(shell nproc)
-NVCC      ?= $(firstword $(wildcard $(CUDA_HOME:%=%/bin/nvcc) /usr/local/cuda/bin/nvcc) \
-                         $(shell command -v nvcc))
-CUDA_HOME ?= $(NVCC:%/bin/nvcc=%)
+CUDA_HOME ?= /usr/local/cuda
+NVCC      ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc))
+NVCC      := $(NVCC)
+JOBS      := $(JOBS)
 CUDA_ARCH ?= 90a
 
 VERSION   := 0.1.0
@@ -88,7 +89,7 @@ ARCHIVE   := $B/lib/libd9d.a
 SCHEMAGEN := $(if $(wildcard schemas/dump.c),$B/schemas/dump)
 
 ifneq ($(CUDA_OBJ),)
-LDLIBS    += $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a) -lcudart_static) -lrt -lstdc++
+LDLIBS    += $(firstword $(wildcard $(NVCC:%/bin/nvcc=%)/lib64/libcudart_static.a) -lcudart_static) -lrt -lstdc++
 endif
 
 # Quiet unless V=1.

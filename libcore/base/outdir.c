@@ -85,15 +85,32 @@ static d9d_status make_tmp(const char *path, char **out)
                     D9DI_BESIDE_MAX);
 }
 
+static d9d_status make_partial(const char *path, char **out)
+{
+    char *tmp = NULL;
+
+    if (asprintf(&tmp, "%s.partial", path) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: cannot keep its name", path);
+    if (mkdir(tmp, 0777) != 0 && !(errno == EEXIST && d9d_fs_is_dir(tmp))) {
+        const d9d_status st = D9DI_FAIL_ERRNO(tmp, "cannot create the directory");
+
+        free(tmp);
+        return st;
+    }
+    *out = tmp;
+    return D9D_OK;
+}
+
 d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags)
 {
-    d9d_outdir made = {.replace = (flags & D9D_OUTDIR_REPLACE) != 0};
+    d9d_outdir made = {.replace = (flags & D9D_OUTDIR_REPLACE) != 0,
+                       .keep = (flags & D9D_OUTDIR_KEEP) != 0};
     d9d_status st;
 
     D9D_TRY_OR(st, final_name(path, &made.path), out);
     D9D_TRY_OR(st, check_free(made.path, made.replace), out);
     D9D_TRY_OR(st, make_parent(made.path), out);
-    D9D_TRY_OR(st, make_tmp(made.path, &made.tmp), out);
+    D9D_TRY_OR(st, (made.keep ? make_partial : make_tmp)(made.path, &made.tmp), out);
     *o = made;
     made = (d9d_outdir){0};
 out:
@@ -177,7 +194,7 @@ void d9d_outdir_release(d9d_outdir *o)
 
     /* The sentence of what went wrong before is worth more than ours. */
     d9d_err_save(&first, D9D_OK);
-    if (o->tmp != NULL && d9d_fs_remove_tree(o->tmp) != D9D_OK)
+    if (o->tmp != NULL && !o->keep && d9d_fs_remove_tree(o->tmp) != D9D_OK)
         (void)d9d_err_restore(&first);
     free(o->tmp);
     free(o->path);

@@ -19,7 +19,10 @@ struct d9d_checkpoint {
     d9d_map by_name;               /* name to number, plus 1, as a pointer */
 };
 
-static d9d_status no_memory(const char *dir) { return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir); }
+static d9d_status no_memory(const char *dir)
+{
+    return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
+}
 
 /* --- files --------------------------------------------------------------------- */
 
@@ -41,14 +44,17 @@ static d9d_status add_file(d9d_checkpoint *c, const char *name)
             return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is in %s too", path, t->name,
                             d9d_st_path(c->tensors.data[before - 1].file));
         D9D_TRY(D9D_VEC_PUSH(&c->tensors, (struct place){f, t}));
-        D9D_TRY(d9d_map_put(&c->by_name, t->name, strlen(t->name),
-                            (void *)(uintptr_t)c->tensors.len));
+        D9D_TRY(
+            d9d_map_put(&c->by_name, t->name, strlen(t->name), (void *)(uintptr_t)c->tensors.len));
     }
     return D9D_OK;
 }
 
 /* The last component of a path that d9d_fs_join() made. */
-static const char *base_name(const char *path) { return strrchr(path, '/') + 1; }
+static const char *base_name(const char *path)
+{
+    return strrchr(path, '/') + 1;
+}
 
 /* Index and headers say the same. */
 static d9d_status check_index(const d9d_checkpoint *c, const d9di_index *index)
@@ -138,8 +144,14 @@ void d9d_checkpoint_close(d9d_checkpoint *c)
 
 /* --- looking ------------------------------------------------------------------------ */
 
-const char *d9d_checkpoint_dir(const d9d_checkpoint *c) { return c->dir; }
-size_t d9d_checkpoint_count(const d9d_checkpoint *c) { return c->tensors.len; }
+const char *d9d_checkpoint_dir(const d9d_checkpoint *c)
+{
+    return c->dir;
+}
+size_t d9d_checkpoint_count(const d9d_checkpoint *c)
+{
+    return c->tensors.len;
+}
 
 const d9d_st_tensor *d9d_checkpoint_at(const d9d_checkpoint *c, size_t i)
 {
@@ -164,8 +176,14 @@ d9d_status d9d_checkpoint_read(const d9d_checkpoint *c, size_t i, uint64_t at, v
     return d9d_st_read(c->tensors.data[i].file, c->tensors.data[i].tensor, at, dst, n);
 }
 
-static const d9d_st_tensor *source_at(void *self, size_t i) { return d9d_checkpoint_at(self, i); }
-static const char *source_place(void *self, size_t i) { return d9d_checkpoint_place(self, i); }
+static const d9d_st_tensor *source_at(void *self, size_t i)
+{
+    return d9d_checkpoint_at(self, i);
+}
+static const char *source_place(void *self, size_t i)
+{
+    return d9d_checkpoint_place(self, i);
+}
 
 static d9d_status source_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
 {

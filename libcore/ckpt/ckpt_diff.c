@@ -41,8 +41,7 @@ struct diff {
 
 static const d9d_st_tensor *tensor(const struct diff *d, const struct pair *p, int side)
 {
-    return p->at[side] == NOWHERE ? NULL
-                                  : d9d_checkpoint_at(d->side[side], (size_t)p->at[side]);
+    return p->at[side] == NOWHERE ? NULL : d9d_checkpoint_at(d->side[side], (size_t)p->at[side]);
 }
 
 /* --- pairs ------------------------------------------------------------------------------ */

@@ -35,7 +35,10 @@ static d9d_status take(d9di_scan *s, char c)
     return fail(s, text);
 }
 
-d9d_status d9di_scan_open(d9di_scan *s, char bracket) { return take(s, bracket); }
+d9d_status d9di_scan_open(d9di_scan *s, char bracket)
+{
+    return take(s, bracket);
+}
 
 d9d_status d9di_scan_more(d9di_scan *s, char bracket, bool first, bool *more)
 {
@@ -53,7 +56,9 @@ static size_t utf8_length(const unsigned char *p, size_t n)
     static const struct {
         unsigned char mask, lead, len;
         unsigned min;
-    } rows[] = {{0x80, 0x00, 1, 0}, {0xe0, 0xc0, 2, 0x80}, {0xf0, 0xe0, 3, 0x800},
+    } rows[] = {{0x80, 0x00, 1, 0},
+                {0xe0, 0xc0, 2, 0x80},
+                {0xf0, 0xe0, 3, 0x800},
                 {0xf8, 0xf0, 4, 0x10000}};
     unsigned c;
 

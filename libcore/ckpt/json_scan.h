@@ -35,8 +35,8 @@ d9d_status d9di_scan_open(d9di_scan *s, char bracket);
 d9d_status d9di_scan_more(d9di_scan *s, char bracket, bool first, bool *more);
 d9d_status d9di_scan_string(d9di_scan *s, d9d_arena *a, char **out, size_t *len);
 d9d_status d9di_scan_key(d9di_scan *s, d9d_arena *a, char **out, size_t *len); /* and the colon */
-d9d_status d9di_scan_u64(d9di_scan *s, uint64_t *out); /* digits only */
-d9d_status d9di_scan_skip(d9di_scan *s);               /* any value */
-d9d_status d9di_scan_end(d9di_scan *s);                /* only white space is left */
+d9d_status d9di_scan_u64(d9di_scan *s, uint64_t *out);                         /* digits only */
+d9d_status d9di_scan_skip(d9di_scan *s);                                       /* any value */
+d9d_status d9di_scan_end(d9di_scan *s); /* only white space is left */
 
 #endif /* D9DI_CKPT_JSON_SCAN_H */

@@ -16,7 +16,10 @@ struct d9d_manifest {
     size_t n;
 };
 
-static d9d_status no_memory(const char *dir) { return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir); }
+static d9d_status no_memory(const char *dir)
+{
+    return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
+}
 
 static uint64_t chunk_count(uint64_t bytes)
 {
@@ -44,10 +47,10 @@ struct hashing {
     size_t n;
     D9D_VEC(struct item) items;
     uint64_t total;
-    d9d_hash *got;       /* of every item */
-    char **said;         /* what is wrong with every file, or NULL */
-    d9d_file *open;      /* of every file */
-    unsigned char **buf; /* of every worker */
+    d9d_hash *got;        /* of every item */
+    char **said;          /* what is wrong with every file, or NULL */
+    d9d_file *open;       /* of every file */
+    unsigned char **buf;  /* of every worker */
     pthread_mutex_t lock; /* of the progress */
     d9d_progress progress;
     d9d_arena arena;
@@ -63,8 +66,8 @@ static d9d_status hash_item(void *arg, int worker, size_t i)
         return D9D_OK; /* said to be missing */
     if (h->buf[worker] == NULL && (h->buf[worker] = malloc(D9D_MANIFEST_CHUNK)) == NULL)
         return no_memory(h->dir);
-    D9D_TRY(d9d_file_read_at(&h->open[it->file], h->buf[worker], n,
-                             it->chunk * D9D_MANIFEST_CHUNK));
+    D9D_TRY(
+        d9d_file_read_at(&h->open[it->file], h->buf[worker], n, it->chunk * D9D_MANIFEST_CHUNK));
     h->got[i] = d9d_hash_bytes(h->buf[worker], n);
     pthread_mutex_lock(&h->lock);
     d9d_progress_add(&h->progress, n);
@@ -104,9 +107,8 @@ static d9d_status open_file(struct hashing *h, size_t f)
     }
     D9D_TRY(d9d_fs_size(path, &bytes));
     if (bytes != file->bytes) {
-        h->said[f] = d9d_arena_printf(&h->arena,
-                                      "%s has %" PRIu64 " bytes, %s says %" PRIu64, path, bytes,
-                                      D9D_MANIFEST_NAME, file->bytes);
+        h->said[f] = d9d_arena_printf(&h->arena, "%s has %" PRIu64 " bytes, %s says %" PRIu64, path,
+                                      bytes, D9D_MANIFEST_NAME, file->bytes);
         return h->said[f] == NULL ? no_memory(h->dir) : D9D_OK;
     }
     return d9d_file_open(path, &h->open[f]);
@@ -399,9 +401,18 @@ void d9d_manifest_close(d9d_manifest *m)
     free(m);
 }
 
-const json_t *d9d_manifest_root(const d9d_manifest *m) { return m->root; }
-size_t d9d_manifest_count(const d9d_manifest *m) { return m->n; }
-const d9d_manifest_file *d9d_manifest_at(const d9d_manifest *m, size_t i) { return &m->files[i]; }
+const json_t *d9d_manifest_root(const d9d_manifest *m)
+{
+    return m->root;
+}
+size_t d9d_manifest_count(const d9d_manifest *m)
+{
+    return m->n;
+}
+const d9d_manifest_file *d9d_manifest_at(const d9d_manifest *m, size_t i)
+{
+    return &m->files[i];
+}
 
 const d9d_manifest_file *d9d_manifest_find(const d9d_manifest *m, const char *name)
 {
@@ -447,11 +458,10 @@ static d9d_status report(const struct hashing *h, void (*found)(void *arg, const
         for (uint64_t c = 0; c < chunk_count(file->bytes); c++, i++) {
             if (h->said[f] != NULL || d9d_hash_equal(h->got[i], file->chunks[c]))
                 continue;
-            (void)snprintf(text, sizeof(text),
-                           "%s/%s: bytes %llu to %llu are not those that were written", h->dir,
-                           file->name, (unsigned long long)(c * D9D_MANIFEST_CHUNK),
-                           (unsigned long long)(c * D9D_MANIFEST_CHUNK +
-                                                chunk_bytes(file->bytes, c)));
+            (void)snprintf(
+                text, sizeof(text), "%s/%s: bytes %llu to %llu are not those that were written",
+                h->dir, file->name, (unsigned long long)(c * D9D_MANIFEST_CHUNK),
+                (unsigned long long)(c * D9D_MANIFEST_CHUNK + chunk_bytes(file->bytes, c)));
             n++;
             if (found != NULL)
                 found(arg, text);
@@ -466,8 +476,8 @@ static d9d_status report(const struct hashing *h, void (*found)(void *arg, const
 d9d_status d9d_manifest_check(const d9d_manifest *m, int jobs, const d9d_log *log,
                               void (*found)(void *arg, const char *sentence), void *arg)
 {
-    struct hashing h = {.dir = m->dir, .files = m->files, .n = m->n,
-                        .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct hashing h = {
+        .dir = m->dir, .files = m->files, .n = m->n, .lock = PTHREAD_MUTEX_INITIALIZER};
     d9d_status st;
 
     D9D_TRY_OR(st, hash_files(&h, jobs, log), out);

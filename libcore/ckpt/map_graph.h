@@ -19,61 +19,61 @@
 
 enum { D9DI_MAX_CASTS = 4, D9DI_NONE = -1 };
 
-typedef struct d9di_box {
+typedef struct d9di_map_box {
     uint32_t source;
     int n_casts;
     d9d_dtype casts[D9DI_MAX_CASTS];
     int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS], stride[D9D_MAX_DIMS];
     int64_t base;
-} d9di_box;
+} d9di_map_box;
 
-typedef struct d9di_view {
+typedef struct d9di_map_view {
     d9d_dtype dtype;
     int ndim;
     int64_t shape[D9D_MAX_DIMS];
     size_t n; /* boxes; none in a view that could not be inferred */
-    d9di_box *boxes;
+    d9di_map_box *boxes;
     bool known;
-} d9di_view;
+} d9di_map_view;
 
-typedef struct d9di_op d9di_op;
+typedef struct d9di_map_op d9di_map_op;
 
-typedef struct d9di_step {
-    const d9di_op *op;
+typedef struct d9di_map_step {
+    const d9di_map_op *op;
     int a, b; /* dimensions, or the dtype of a cast */
     uint32_t n_in, n_out;
     uint32_t *in, *out; /* values */
-} d9di_step;
+} d9di_map_step;
 
-typedef struct d9di_value {
+typedef struct d9di_map_value {
     const char *name;
-    int32_t producer, consumer; /* steps, or D9DI_NONE */
+    int32_t producer, consumer;  /* steps, or D9DI_NONE */
     const d9d_st_tensor *expect; /* shape that it must have, or NULL */
-} d9di_value;
+} d9di_map_value;
 
 struct d9d_mapper {
     d9d_arena arena;
-    D9D_VEC(d9di_value) values;
-    D9D_VEC(d9di_step) steps;
+    D9D_VEC(d9di_map_value) values;
+    D9D_VEC(d9di_map_step) steps;
     d9d_map inputs, outputs; /* name to number of the value, plus 1, as a pointer */
 };
 
 /* Views of a step's outputs from those of its inputs: EMISMATCH when they do not fit. */
-typedef struct d9di_infer {
+typedef struct d9di_map_infer {
     const d9d_mapper *m;
-    const d9di_step *step;
-    const d9di_view *views; /* of all values */
-    d9di_view *out;         /* [n_out] */
+    const d9di_map_step *step;
+    const d9di_map_view *views; /* of all values */
+    d9di_map_view *out;         /* [n_out] */
     d9d_arena *arena;
-} d9di_infer;
+} d9di_map_infer;
 
-struct d9di_op {
+struct d9di_map_op {
     const char *name;
     enum { D9DI_ARGS_NONE, D9DI_ARGS_DIM, D9DI_ARGS_DIMS, D9DI_ARGS_DTYPE } args;
-    d9d_status (*infer)(const d9di_infer *x);
+    d9d_status (*infer)(const d9di_map_infer *x);
 };
 
-typedef enum d9di_op_kind {
+typedef enum d9di_map_op_kind {
     D9DI_IDENTITY,
     D9DI_RENAME,
     D9DI_TRANSPOSE,
@@ -87,18 +87,20 @@ typedef enum d9di_op_kind {
     D9DI_DROP,
     D9DI_DUPLICATE,
     D9DI_N_OPS
-} d9di_op_kind;
+} d9di_map_op_kind;
 
-extern const d9di_op d9di_ops[D9DI_N_OPS];
+extern const d9di_map_op d9di_map_ops[D9DI_N_OPS];
 
 /* The whole of source tensor `source` as a view. */
-d9d_status d9di_view_of(const d9d_st_tensor *t, uint32_t source, d9d_arena *a, d9di_view *out);
+d9d_status d9di_map_view_of(const d9d_st_tensor *t, uint32_t source, d9d_arena *a,
+                            d9di_map_view *out);
 /* `in` cast to `to`; the same boxes when it has that type. */
-d9d_status d9di_view_cast(const d9di_view *in, d9d_dtype to, d9d_arena *a, d9di_view *out);
+d9d_status d9di_map_view_cast(const d9di_map_view *in, d9d_dtype to, d9d_arena *a,
+                              d9di_map_view *out);
 bool d9di_is_float(d9d_dtype t);
 bool d9di_can_cast(d9d_dtype from, d9d_dtype to);
 /* "stack(0)" */
-d9d_status d9di_step_print(const d9di_step *s, d9d_buf *b);
+d9d_status d9di_map_step_print(const d9di_map_step *s, d9d_buf *b);
 
 static inline size_t d9di_map_number(const d9d_map *m, size_t i)
 {

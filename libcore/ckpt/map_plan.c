@@ -4,7 +4,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static d9d_status no_memory(void) { return D9D_FAIL(D9D_ENOMEM, "plan: out of memory"); }
+static d9d_status no_memory(void)
+{
+    return D9D_FAIL(D9D_ENOMEM, "plan: out of memory");
+}
 
 /* --- problems ------------------------------------------------------------------- */
 
@@ -47,17 +50,18 @@ static d9d_status conclude(const struct problems *ps, const d9d_map_plan *p)
 
     if (n == 0)
         return D9D_OK;
-    return D9D_FAIL(D9D_EMISMATCH, "%s and %s: %zu missing, %zu unused, %zu mis-shaped tensors: %s%s",
-                    p->source, p->mapper, ps->n[MISSING], ps->n[UNUSED], ps->n[MISSHAPED],
-                    ps->first.data, n > 4 ? "; ..." : "");
+    return D9D_FAIL(D9D_EMISMATCH,
+                    "%s and %s: %zu missing, %zu unused, %zu mis-shaped tensors: %s%s", p->source,
+                    p->mapper, ps->n[MISSING], ps->n[UNUSED], ps->n[MISSHAPED], ps->first.data,
+                    n > 4 ? "; ..." : "");
 }
 
 /* --- binding -------------------------------------------------------------------- */
 
 static d9d_status check_expect(const d9d_map_plan *p, size_t value, struct problems *ps)
 {
-    const d9di_value *v = &p->m->values.data[value];
-    const d9di_view *view = &p->views[value];
+    const d9di_map_value *v = &p->m->values.data[value];
+    const d9di_map_view *view = &p->views[value];
     char has[D9D_ST_DESCRIBE], wants[D9D_ST_DESCRIBE];
     d9d_st_tensor t = {.dtype = view->dtype, .ndim = view->ndim}, e;
     bool fits;
@@ -98,8 +102,8 @@ static d9d_status bind_inputs(d9d_map_plan *p, const d9d_plan_options *opt, stru
             continue;
         }
         D9D_TRY_OR(st,
-                   d9di_view_of(p->src.at(p->src.self, at - 1), (uint32_t)(at - 1), &p->arena,
-                                &p->views[value]),
+                   d9di_map_view_of(p->src.at(p->src.self, at - 1), (uint32_t)(at - 1), &p->arena,
+                                    &p->views[value]),
                    out);
         D9D_TRY_OR(st, check_expect(p, value, ps), out);
     }
@@ -107,8 +111,10 @@ static d9d_status bind_inputs(d9d_map_plan *p, const d9d_plan_options *opt, stru
         const char *name = p->src.at(p->src.self, i)->name;
 
         if (!d9d_map_has(&p->m->inputs, name, strlen(name)))
-            D9D_TRY_OR(st, note(ps, UNUSED, "tensor %s is not used (%s)", name,
-                                p->src.place(p->src.self, i)), out);
+            D9D_TRY_OR(
+                st,
+                note(ps, UNUSED, "tensor %s is not used (%s)", name, p->src.place(p->src.self, i)),
+                out);
     }
 out:
     d9d_map_release(&names);
@@ -116,9 +122,9 @@ out:
 }
 
 /* Views of the outputs of one step; left unknown where an input is. */
-static d9d_status infer_step(d9d_map_plan *p, const d9di_step *s, struct problems *ps)
+static d9d_status infer_step(d9d_map_plan *p, const d9di_map_step *s, struct problems *ps)
 {
-    d9di_infer x = {p->m, s, p->views, NULL, &p->arena};
+    d9di_map_infer x = {p->m, s, p->views, NULL, &p->arena};
     d9d_status st;
 
     for (size_t k = 0; k < s->n_in; k++)
@@ -161,7 +167,7 @@ static d9d_status find_groups(d9d_map_plan *p)
     for (uint32_t i = 0; i < n; i++)
         parent[i] = i;
     for (size_t v = 0; v < p->m->values.len; v++) {
-        const d9di_value *value = &p->m->values.data[v];
+        const d9di_map_value *value = &p->m->values.data[v];
         uint32_t a, b;
 
         if (value->producer == D9DI_NONE || value->consumer == D9DI_NONE)
@@ -185,13 +191,13 @@ static d9d_status make_output(d9d_map_plan *p, const d9d_plan_options *opt, size
 {
     size_t value = d9di_map_number(&p->m->outputs, i);
     d9d_st_tensor *t = &p->outputs[i];
-    d9di_view *view = d9d_arena_alloc(&p->arena, sizeof(*view));
+    d9di_map_view *view = d9d_arena_alloc(&p->arena, sizeof(*view));
 
     if (view == NULL)
         return no_memory();
     *view = p->views[value];
     if (opt->cast && d9di_is_float(view->dtype))
-        D9D_TRY(d9di_view_cast(&p->views[value], opt->cast_to, &p->arena, view));
+        D9D_TRY(d9di_map_view_cast(&p->views[value], opt->cast_to, &p->arena, view));
     t->name = p->m->outputs.entries[i].key;
     t->dtype = view->dtype;
     t->ndim = view->ndim;
@@ -229,14 +235,14 @@ static d9d_status build(d9d_map_plan *p, const d9d_plan_options *opt)
     D9D_TRY_OR(st, conclude(&ps, p), out);
     D9D_TRY_OR(st, find_groups(p), out);
     D9D_TRY_OR(st, make_outputs(p, opt), out);
-    st = d9di_plan_units(p);
+    st = d9di_map_units(p);
 out:
     d9d_buf_release(&ps.first);
     return st;
 }
 
-d9d_status d9d_plan_create(const d9d_mapper *m, const d9d_source *src,
-                           const d9d_plan_options *opt, d9d_map_plan **out)
+d9d_status d9d_plan_create(const d9d_mapper *m, const d9d_source *src, const d9d_plan_options *opt,
+                           d9d_map_plan **out)
 {
     static const d9d_plan_options none = {0};
     d9d_map_plan *p = calloc(1, sizeof(*p));
@@ -254,8 +260,8 @@ d9d_status d9d_plan_create(const d9d_mapper *m, const d9d_source *src,
         goto out;
     }
     if (opt->cast && !d9di_can_cast(D9D_F32, opt->cast_to)) {
-        st = D9D_FAIL(D9D_ECONFIG, "%s: cannot cast to %s", p->mapper,
-                      d9d_dtype_word(opt->cast_to));
+        st =
+            D9D_FAIL(D9D_ECONFIG, "%s: cannot cast to %s", p->mapper, d9d_dtype_word(opt->cast_to));
         goto out;
     }
     D9D_TRY_OR(st, build(p, opt), out);
@@ -275,6 +281,15 @@ void d9d_plan_free(d9d_map_plan *p)
     free(p);
 }
 
-size_t d9d_plan_output_count(const d9d_map_plan *p) { return p->n_outputs; }
-const d9d_st_tensor *d9d_plan_output(const d9d_map_plan *p, size_t i) { return &p->outputs[i]; }
-uint64_t d9d_plan_bytes(const d9d_map_plan *p) { return p->bytes; }
+size_t d9d_plan_output_count(const d9d_map_plan *p)
+{
+    return p->n_outputs;
+}
+const d9d_st_tensor *d9d_plan_output(const d9d_map_plan *p, size_t i)
+{
+    return &p->outputs[i];
+}
+uint64_t d9d_plan_bytes(const d9d_map_plan *p)
+{
+    return p->bytes;
+}

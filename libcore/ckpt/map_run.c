@@ -2,8 +2,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "ckpt/recast.h"
 #include "ckpt/map_plan.h"
+#include "ckpt/recast.h"
 #include "ckpt/strided.h"
 #include "d9d/base/thread.h"
 
@@ -32,26 +32,25 @@ static d9d_status grow(struct block *b, uint64_t size)
     b->size = 0;
     b->data = malloc(size);
     if (b->data == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "plan: out of memory for %llu bytes",
-                        (unsigned long long)size);
+        return D9D_FAIL(D9D_ENOMEM, "plan: out of memory for %llu bytes", (unsigned long long)size);
     b->size = size;
     return D9D_OK;
 }
 
-static d9d_status read_box(const struct run *r, const d9di_box *b, uint64_t n, struct block *to)
+static d9d_status read_box(const struct run *r, const d9di_map_box *b, uint64_t n, struct block *to)
 {
     uint64_t width = d9d_dtype_size(r->p->src.at(r->p->src.self, b->source)->dtype);
 
     D9D_TRY(grow(to, n * width));
-    return r->p->src.read(r->p->src.self, b->source, d9di_box_first(b) * width, to->data,
+    return r->p->src.read(r->p->src.self, b->source, d9di_map_box_first(b) * width, to->data,
                           n * width);
 }
 
 /* Bring one box into the worker's span. */
-static d9d_status gather(const struct run *r, struct worker *w, const d9di_unit *u,
-                         const d9di_view *view, const d9di_box *b)
+static d9d_status gather(const struct run *r, struct worker *w, const d9di_map_unit *u,
+                         const d9di_map_view *view, const d9di_map_box *b)
 {
-    uint64_t n = d9di_box_extent(b, view->ndim);
+    uint64_t n = d9di_map_box_extent(b, view->ndim);
     uint64_t width = d9d_dtype_size(view->dtype), at = 0;
     const unsigned char *from;
     int64_t stride[D9D_MAX_DIMS], step = 1;
@@ -75,14 +74,14 @@ static d9d_status gather(const struct run *r, struct worker *w, const d9di_unit 
 }
 
 /* The one box that a unit is, in the order of its source: no rearranging. */
-static bool is_straight(const d9di_view *view, const d9di_unit *u, d9di_box *out)
+static bool is_straight(const d9di_map_view *view, const d9di_map_unit *u, d9di_map_box *out)
 {
-    d9di_box b;
+    d9di_map_box b;
     int n = 0;
     int64_t step = 1;
 
     for (size_t i = 0; i < view->n && n < 2; i++)
-        if (d9di_box_cut(&view->boxes[i], view->ndim, u->start, u->size, &b)) {
+        if (d9di_map_box_cut(&view->boxes[i], view->ndim, u->start, u->size, &b)) {
             *out = b;
             n++;
         }
@@ -96,8 +95,8 @@ static bool is_straight(const d9di_view *view, const d9di_unit *u, d9di_box *out
     return true;
 }
 
-static d9d_status run_straight(const struct run *r, struct worker *w, const d9di_unit *u,
-                               const d9di_box *b)
+static d9d_status run_straight(const struct run *r, struct worker *w, const d9di_map_unit *u,
+                               const d9di_map_box *b)
 {
     const d9d_source *src = &r->p->src;
     d9d_dtype from = src->at(src->self, b->source)->dtype;
@@ -108,7 +107,7 @@ static d9d_status run_straight(const struct run *r, struct worker *w, const d9di
         int fd = src->locate(src->self, b->source, &offset);
 
         return r->sink->copy(r->sink->self, u->output, u->at, fd,
-                             offset + d9di_box_first(b) * d9d_dtype_size(from), u->bytes);
+                             offset + d9di_map_box_first(b) * d9d_dtype_size(from), u->bytes);
     }
     D9D_TRY(read_box(r, b, n, &w->raw));
     if (b->n_casts > 0) {
@@ -119,14 +118,14 @@ static d9d_status run_straight(const struct run *r, struct worker *w, const d9di
     return r->sink->write(r->sink->self, u->output, u->at, block->data, u->bytes);
 }
 
-static d9d_status run_gathered(const struct run *r, struct worker *w, const d9di_unit *u,
-                               const d9di_view *view)
+static d9d_status run_gathered(const struct run *r, struct worker *w, const d9di_map_unit *u,
+                               const d9di_map_view *view)
 {
-    d9di_box b;
+    d9di_map_box b;
 
     D9D_TRY(grow(&w->span, u->bytes));
     for (size_t i = 0; i < view->n; i++)
-        if (d9di_box_cut(&view->boxes[i], view->ndim, u->start, u->size, &b))
+        if (d9di_map_box_cut(&view->boxes[i], view->ndim, u->start, u->size, &b))
             D9D_TRY(gather(r, w, u, view, &b));
     return r->sink->write(r->sink->self, u->output, u->at, w->span.data, u->bytes);
 }
@@ -135,9 +134,9 @@ static d9d_status run_unit(void *arg, int worker, size_t item)
 {
     struct run *r = arg;
     struct worker *w = &r->workers[worker];
-    const d9di_unit *u = &r->p->units.data[item];
-    const d9di_view *view = r->p->out_views[u->output];
-    d9di_box b;
+    const d9di_map_unit *u = &r->p->units.data[item];
+    const d9di_map_view *view = r->p->out_views[u->output];
+    d9di_map_box b;
 
     if (is_straight(view, u, &b))
         D9D_TRY(run_straight(r, w, u, &b));

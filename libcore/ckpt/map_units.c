@@ -4,8 +4,8 @@
 #include "ckpt/map_plan.h"
 #include "d9d/base/thread.h"
 
-bool d9di_box_cut(const d9di_box *b, int ndim, const int64_t *start, const int64_t *size,
-                  d9di_box *out)
+bool d9di_map_box_cut(const d9di_map_box *b, int ndim, const int64_t *start, const int64_t *size,
+                      d9di_map_box *out)
 {
     *out = *b;
     for (int d = 0; d < ndim; d++) {
@@ -22,9 +22,12 @@ bool d9di_box_cut(const d9di_box *b, int ndim, const int64_t *start, const int64
     return true;
 }
 
-uint64_t d9di_box_first(const d9di_box *b) { return (uint64_t)b->base; }
+uint64_t d9di_map_box_first(const d9di_map_box *b)
+{
+    return (uint64_t)b->base;
+}
 
-uint64_t d9di_box_extent(const d9di_box *b, int ndim)
+uint64_t d9di_map_box_extent(const d9di_map_box *b, int ndim)
 {
     uint64_t last = 0;
 
@@ -33,7 +36,7 @@ uint64_t d9di_box_extent(const d9di_box *b, int ndim)
     return last + 1;
 }
 
-uint64_t d9di_box_count(const d9di_box *b, int ndim)
+uint64_t d9di_map_box_count(const d9di_map_box *b, int ndim)
 {
     uint64_t n = 1;
 
@@ -46,19 +49,19 @@ uint64_t d9di_box_count(const d9di_box *b, int ndim)
 
 struct cutter {
     d9d_map_plan *p;
-    const d9di_view *view;
+    const d9di_map_view *view;
     uint32_t output;
     size_t width; /* bytes of an element */
 };
 
 /* Cutting along d must make what every box reads smaller in the same measure: d is the
  * outermost dimension of its source. */
-static bool can_cut(const struct cutter *c, const d9di_unit *u, int d)
+static bool can_cut(const struct cutter *c, const d9di_map_unit *u, int d)
 {
-    d9di_box b;
+    d9di_map_box b;
 
     for (size_t i = 0; i < c->view->n; i++) {
-        if (!d9di_box_cut(&c->view->boxes[i], c->view->ndim, u->start, u->size, &b) ||
+        if (!d9di_map_box_cut(&c->view->boxes[i], c->view->ndim, u->start, u->size, &b) ||
             b.size[d] == 1)
             continue;
         for (int k = 0; k < c->view->ndim; k++)
@@ -70,25 +73,25 @@ static bool can_cut(const struct cutter *c, const d9di_unit *u, int d)
 
 /* Bytes that a worker holds for the unit at once: the span, and of one box what is read and
  * the same cast. */
-static void note_memory(struct cutter *c, d9di_unit *u)
+static void note_memory(struct cutter *c, d9di_map_unit *u)
 {
     uint64_t most = 0;
     bool first = true;
 
     for (size_t i = 0; i < c->view->n; i++) {
-        d9di_box b;
+        d9di_map_box b;
         uint64_t need;
 
-        if (!d9di_box_cut(&c->view->boxes[i], c->view->ndim, u->start, u->size, &b))
+        if (!d9di_map_box_cut(&c->view->boxes[i], c->view->ndim, u->start, u->size, &b))
             continue;
-        need = d9di_box_extent(&b, c->view->ndim);
+        need = d9di_map_box_extent(&b, c->view->ndim);
         need *= d9d_dtype_size(c->p->src.at(c->p->src.self, b.source)->dtype) +
                 (b.n_casts > 0 ? c->width : 0);
         most = need > most ? need : most;
         if (first || b.source < u->source ||
-            (b.source == u->source && d9di_box_first(&b) < u->element)) {
+            (b.source == u->source && d9di_map_box_first(&b) < u->element)) {
             u->source = b.source;
-            u->element = d9di_box_first(&b);
+            u->element = d9di_map_box_first(&b);
         }
         first = false;
     }
@@ -96,7 +99,7 @@ static void note_memory(struct cutter *c, d9di_unit *u)
     c->p->peak = most > c->p->peak ? most : c->p->peak;
 }
 
-static d9d_status cut(struct cutter *c, const d9di_unit *u)
+static d9d_status cut(struct cutter *c, const d9di_map_unit *u)
 {
     uint64_t row;
     int64_t each;
@@ -105,7 +108,7 @@ static d9d_status cut(struct cutter *c, const d9di_unit *u)
     while (d < c->view->ndim && u->size[d] == 1)
         d++;
     if (u->bytes <= D9DI_UNIT_BYTES || d == c->view->ndim || !can_cut(c, u, d)) {
-        d9di_unit leaf = *u;
+        d9di_map_unit leaf = *u;
 
         note_memory(c, &leaf);
         return D9D_VEC_PUSH(&c->p->units, leaf);
@@ -113,7 +116,7 @@ static d9d_status cut(struct cutter *c, const d9di_unit *u)
     row = u->bytes / (uint64_t)u->size[d];
     each = row >= D9DI_UNIT_BYTES ? 1 : (int64_t)(D9DI_UNIT_BYTES / row);
     for (int64_t at = 0; at < u->size[d]; at += each) {
-        d9di_unit part = *u;
+        d9di_map_unit part = *u;
 
         part.size[d] = each < u->size[d] - at ? each : u->size[d] - at;
         part.start[d] = u->start[d] + at;
@@ -126,7 +129,7 @@ static d9d_status cut(struct cutter *c, const d9di_unit *u)
 
 static int by_place(const void *a, const void *b)
 {
-    const d9di_unit *x = a, *y = b;
+    const d9di_map_unit *x = a, *y = b;
 
     if (x->source != y->source)
         return x->source < y->source ? -1 : 1;
@@ -137,11 +140,11 @@ static int by_place(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-d9d_status d9di_plan_units(d9d_map_plan *p)
+d9d_status d9di_map_units(d9d_map_plan *p)
 {
     for (size_t i = 0; i < p->n_outputs; i++) {
         struct cutter c = {p, p->out_views[i], (uint32_t)i, d9d_dtype_size(p->outputs[i].dtype)};
-        d9di_unit whole = {.output = (uint32_t)i, .bytes = p->outputs[i].bytes};
+        d9di_map_unit whole = {.output = (uint32_t)i, .bytes = p->outputs[i].bytes};
 
         if (whole.bytes == 0)
             continue;

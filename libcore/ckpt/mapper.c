@@ -4,7 +4,10 @@
 
 #include "ckpt/map_graph.h"
 
-static d9d_status no_memory(void) { return D9D_FAIL(D9D_ENOMEM, "mapper: out of memory"); }
+static d9d_status no_memory(void)
+{
+    return D9D_FAIL(D9D_ENOMEM, "mapper: out of memory");
+}
 
 d9d_status d9d_mapper_create(d9d_mapper **out)
 {
@@ -36,12 +39,15 @@ static d9d_status add_value(d9d_mapper *m, const char *name, uint32_t *out)
 
     if (copy == NULL || m->values.len >= INT32_MAX)
         return no_memory();
-    D9D_TRY(D9D_VEC_PUSH(&m->values, (d9di_value){copy, D9DI_NONE, D9DI_NONE, NULL}));
+    D9D_TRY(D9D_VEC_PUSH(&m->values, (d9di_map_value){copy, D9DI_NONE, D9DI_NONE, NULL}));
     *out = (uint32_t)(m->values.len - 1);
     return D9D_OK;
 }
 
-static void *to_pointer(size_t value) { return (void *)(uintptr_t)(value + 1); }
+static void *to_pointer(size_t value)
+{
+    return (void *)(uintptr_t)(value + 1);
+}
 
 static d9d_status add_input(d9d_map *inputs, const char *name, size_t value)
 {
@@ -67,11 +73,14 @@ static size_t find(const d9d_map *map, const char *name, bool *found)
 
 /* --- steps --------------------------------------------------------------------- */
 
-static d9d_status add_step(d9d_mapper *m, d9di_op_kind kind, const char *const *in, size_t n_in,
+static d9d_status add_step(d9d_mapper *m, d9di_map_op_kind kind, const char *const *in, size_t n_in,
                            const char *const *out, size_t n_out, int a, int b)
 {
-    d9di_step s = {.op = &d9di_ops[kind], .a = a, .b = b, .n_in = (uint32_t)n_in,
-                   .n_out = (uint32_t)n_out};
+    d9di_map_step s = {.op = &d9di_map_ops[kind],
+                       .a = a,
+                       .b = b,
+                       .n_in = (uint32_t)n_in,
+                       .n_out = (uint32_t)n_out};
     int32_t number = (int32_t)m->steps.len;
 
     if (n_in == 0 || (n_out == 0 && kind != D9DI_DROP))
@@ -191,7 +200,7 @@ static d9d_status scoped(d9d_mapper *m, const char *prefix, const char *name, co
 static d9d_status append_steps(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number)
 {
     for (size_t i = 0; i < part->steps.len; i++) {
-        d9di_step s = part->steps.data[i];
+        d9di_map_step s = part->steps.data[i];
         const uint32_t *from = s.in;
         int32_t step = (int32_t)m->steps.len;
 
@@ -211,7 +220,7 @@ static d9d_status append_steps(d9d_mapper *m, const d9d_mapper *part, const uint
     return D9D_OK;
 }
 
-static d9d_status copy_expect(d9d_mapper *m, const d9di_value *from, uint32_t value)
+static d9d_status copy_expect(d9d_mapper *m, const d9di_map_value *from, uint32_t value)
 {
     d9d_st_tensor *t;
 
@@ -230,7 +239,7 @@ static d9d_status adopt_values(d9d_mapper *m, const d9d_mapper *part, bool join,
                                const char *from_prefix, const char *to_prefix, uint32_t *number)
 {
     for (size_t v = 0; v < part->values.len; v++) {
-        const d9di_value *value = &part->values.data[v];
+        const d9di_map_value *value = &part->values.data[v];
         bool input = value->producer == D9DI_NONE, joined = false;
         const char *prefix = input ? from_prefix : value->consumer == D9DI_NONE ? to_prefix : "";
         const char *name;
@@ -310,8 +319,20 @@ d9d_status d9d_mapper_then(d9d_mapper *m, d9d_mapper *part)
 
 /* --- looking ------------------------------------------------------------------------ */
 
-size_t d9d_mapper_input_count(const d9d_mapper *m) { return m->inputs.len; }
-size_t d9d_mapper_output_count(const d9d_mapper *m) { return m->outputs.len; }
+size_t d9d_mapper_input_count(const d9d_mapper *m)
+{
+    return m->inputs.len;
+}
+size_t d9d_mapper_output_count(const d9d_mapper *m)
+{
+    return m->outputs.len;
+}
 
-const char *d9d_mapper_input(const d9d_mapper *m, size_t i) { return m->inputs.entries[i].key; }
-const char *d9d_mapper_output(const d9d_mapper *m, size_t i) { return m->outputs.entries[i].key; }
+const char *d9d_mapper_input(const d9d_mapper *m, size_t i)
+{
+    return m->inputs.entries[i].key;
+}
+const char *d9d_mapper_output(const d9d_mapper *m, size_t i)
+{
+    return m->outputs.entries[i].key;
+}

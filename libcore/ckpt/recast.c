@@ -136,7 +136,10 @@ static const struct {
     [D9D_BOOL] = {NULL, u8_double, NULL, 0},
 };
 
-bool d9di_is_float(d9d_dtype t) { return rows[t].to_float != NULL; }
+bool d9di_is_float(d9d_dtype t)
+{
+    return rows[t].to_float != NULL;
+}
 
 bool d9di_can_cast(d9d_dtype from, d9d_dtype to)
 {

@@ -20,7 +20,10 @@ struct d9d_shard_sink {
     size_t n;
 };
 
-static d9d_status no_memory(void) { return D9D_FAIL(D9D_ENOMEM, "shards: out of memory"); }
+static d9d_status no_memory(void)
+{
+    return D9D_FAIL(D9D_ENOMEM, "shards: out of memory");
+}
 
 d9d_status d9d_shard_sink_create(const char *dir, uint64_t shard_bytes, d9d_shard_sink **out)
 {
@@ -129,11 +132,14 @@ static d9d_status copy(void *self, size_t i, uint64_t at, int fd, uint64_t offse
 {
     d9d_shard_sink *s = self;
 
-    return d9d_st_writer_copy(s->shards.data[s->homes[i].shard], s->homes[i].number, at, fd,
-                              offset, n);
+    return d9d_st_writer_copy(s->shards.data[s->homes[i].shard], s->homes[i].number, at, fd, offset,
+                              n);
 }
 
-d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s) { return (d9d_sink){s, begin, put, copy}; }
+d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s)
+{
+    return (d9d_sink){s, begin, put, copy};
+}
 
 d9d_status d9d_shard_sink_end(d9d_shard_sink *s)
 {

@@ -114,8 +114,10 @@ d9d_status d9di_index_write(const char *path, const char *const *names, const ch
     d9d_status st;
 
     D9D_TRY_OR(st,
-               d9d_buf_printf(&b, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
-                                  "\n  },\n  \"weight_map\": {\n", total_bytes),
+               d9d_buf_printf(&b,
+                              "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
+                              "\n  },\n  \"weight_map\": {\n",
+                              total_bytes),
                out);
     for (size_t i = 0; i < n; i++) {
         D9D_TRY_OR(st, d9d_buf_printf(&b, "    "), out);

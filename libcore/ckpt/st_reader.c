@@ -325,10 +325,22 @@ void d9d_st_close(d9d_st_file *f)
     free(f);
 }
 
-const char *d9d_st_path(const d9d_st_file *f) { return f->file.path; }
-size_t d9d_st_count(const d9d_st_file *f) { return f->tensors.len; }
-const d9d_st_tensor *d9d_st_at(const d9d_st_file *f, size_t i) { return f->tensors.data[i]; }
-int d9d_st_fd(const d9d_st_file *f) { return f->file.fd; }
+const char *d9d_st_path(const d9d_st_file *f)
+{
+    return f->file.path;
+}
+size_t d9d_st_count(const d9d_st_file *f)
+{
+    return f->tensors.len;
+}
+const d9d_st_tensor *d9d_st_at(const d9d_st_file *f, size_t i)
+{
+    return f->tensors.data[i];
+}
+int d9d_st_fd(const d9d_st_file *f)
+{
+    return f->file.fd;
+}
 
 const d9d_st_tensor *d9d_st_find(const d9d_st_file *f, const char *name)
 {

@@ -233,8 +233,8 @@ static d9d_status copy_slowly(d9d_file *to, uint64_t at, int fd, uint64_t offset
         if (k < 0 && errno == EINTR)
             continue;
         if (k <= 0) {
-            st = D9D_FAIL(D9D_EIO, "%s: cannot read %" PRIu64 " bytes at %" PRIu64
-                          " of its source: %s",
+            st = D9D_FAIL(D9D_EIO,
+                          "%s: cannot read %" PRIu64 " bytes at %" PRIu64 " of its source: %s",
                           to->path, n, offset, k == 0 ? "the file ends" : strerror(errno));
             break;
         }

@@ -71,8 +71,8 @@ static d9d_status open_file(struct verify *v, const char *path)
         if (!d9di_is_float(t->dtype))
             continue;
         D9D_TRY(D9D_VEC_PUSH(&v->tensors, (struct tensor){f, t}));
-        D9D_TRY(d9di_pieces_add(&v->pieces, v->tensors.len - 1,
-                                t->bytes / d9d_dtype_size(t->dtype)));
+        D9D_TRY(
+            d9di_pieces_add(&v->pieces, v->tensors.len - 1, t->bytes / d9d_dtype_size(t->dtype)));
     }
     return D9D_OK;
 }
@@ -121,8 +121,7 @@ static d9d_status check_piece(void *arg, int worker, size_t i)
     const struct tensor *t = &v->tensors.data[p->tensor];
     size_t width = d9d_dtype_size(t->t->dtype);
 
-    if (v->buf[worker] == NULL &&
-        (v->buf[worker] = malloc(D9DI_PIECE * sizeof(double))) == NULL)
+    if (v->buf[worker] == NULL && (v->buf[worker] = malloc(D9DI_PIECE * sizeof(double))) == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", v->dir);
     D9D_TRY(d9d_st_read(t->file, t->t, p->at * width, v->buf[worker], p->n * width));
     v->bad[i] = d9di_first_nonfinite(v->buf[worker], t->t->dtype, p->n);
@@ -212,8 +211,8 @@ out:
     return st;
 }
 
-d9d_status d9d_checkpoint_verify(const char *dir, int jobs, const d9d_log *log,
-                                 d9d_verify_fn found, void *arg, d9d_verify_report *report)
+d9d_status d9d_checkpoint_verify(const char *dir, int jobs, const d9d_log *log, d9d_verify_fn found,
+                                 void *arg, d9d_verify_report *report)
 {
     struct verify v = {.dir = dir, .found = found, .arg = arg, .lock = PTHREAD_MUTEX_INITIALIZER};
     d9d_fs_names names = {0};

@@ -31,6 +31,14 @@ extern "C" {
 
 typedef struct CUstream_st *d9d_stream; /* cudaStream_t without its header; NULL on the CPU */
 
+/* How a parameter starts. */
+typedef enum d9d_init_kind {
+    D9D_INIT_ZEROS,
+    D9D_INIT_ONES,
+    D9D_INIT_NORMAL, /* N(0, scale^2) */
+    D9D_INIT_UNIFORM /* U[-scale, scale) */
+} d9d_init_kind;
+
 /* C = op(A) op(B) + beta C: C [M, N] of type ct, op(A) [M, K], op(B) [K, N] of type t.
  * trans_a: A is stored [K, M]; trans_b: B is stored [N, K]. */
 typedef struct d9d_gemm {
@@ -58,16 +66,17 @@ typedef struct d9d_xent_dims {
     int32_t ignore;
 } d9d_xent_dims;
 
-/* One optimizer's constants for one step; see d9d/optim/optim.h for the formulas. */
+/* One optimizer's constants for one step; see d9d/optim/optim.h for the formulas.  They are
+ * double so that 1 - beta and 1 - lr*wd are rounded once, as PyTorch does. */
 typedef struct d9d_adam_step {
-    float lr, beta1, beta2, eps, weight_decay;
-    float bias1, bias2; /* 1 - beta^step */
+    double lr, beta1, beta2, eps, weight_decay;
+    double bias1, bias2; /* 1 - beta^step */
     bool decoupled;     /* AdamW: p *= 1 - lr*wd; else g += wd*p */
     bool amsgrad, maximize;
 } d9d_adam_step;
 
 typedef struct d9d_sgd_step {
-    float lr, momentum, dampening, weight_decay;
+    double lr, momentum, dampening, weight_decay;
     bool nesterov, maximize, first; /* first: momentum buffer = gradient */
 } d9d_sgd_step;
 
@@ -91,9 +100,10 @@ typedef struct d9d_kernels {
     d9d_status (*sigmoid_gate_din)(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
                                    const void *x, const void *g, int64_t m, int64_t n);
     /* Element i of a box in a whole array gets the number of its index in the whole:
-     * index = sum_d (start[d] + box index) * stride of whole.  kind: d9d_init_kind. */
-    d9d_status (*random)(d9d_stream s, d9d_dtype t, void *y, int kind, float scale, d9d_rng r,
-                         int ndim, const int64_t *box, const int64_t *start, const int64_t *whole);
+     * index = sum_d (start[d] + box index) * stride of whole. */
+    d9d_status (*random)(d9d_stream s, d9d_dtype t, void *y, d9d_init_kind kind, float scale,
+                         d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
+                         const int64_t *whole);
 
     /* --- products ------------------------------------------------------------ */
     d9d_status (*gemm)(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c);

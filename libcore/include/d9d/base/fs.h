@@ -91,10 +91,14 @@ D9D_API void d9d_file_release(d9d_file *f);
  * The work is done in "<path>.tmp-<pid>-<n>" beside the final name. */
 typedef struct d9d_outdir {
     char *path, *tmp;
-    bool replace;
+    bool replace, keep;
 } d9d_outdir;
 
-enum { D9D_OUTDIR_REPLACE = 1 }; /* allow a non-empty directory there; it is swapped out whole */
+enum {
+    D9D_OUTDIR_REPLACE = 1, /* allow a non-empty directory there; it is swapped out whole */
+    D9D_OUTDIR_KEEP = 2     /* work in "<path>.partial", which may be there from an earlier run
+                             * and which release leaves for the next one */
+};
 
 /* A non-empty `path` without D9D_OUTDIR_REPLACE is ECONFIG, naming --force. */
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags);

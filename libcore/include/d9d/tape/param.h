@@ -17,13 +17,6 @@
 extern "C" {
 #endif
 
-typedef enum d9d_init_kind {
-    D9D_INIT_ZEROS,
-    D9D_INIT_ONES,
-    D9D_INIT_NORMAL, /* N(0, scale^2) */
-    D9D_INIT_UNIFORM /* U[-scale, scale) */
-} d9d_init_kind;
-
 typedef struct d9d_param {
     const char *name; /* dotted, from the root module once bound; before that local or NULL */
     uint64_t id;      /* d9d_hash64 of the name: the stream of its random numbers */

@@ -1,0 +1,209 @@
+/* cpu_common.c - see cpu_common.h. */
+#include "cpu_common.h"
+
+#include "cpu_math.h"
+
+#include <omp.h>
+
+d9d_status d9di_check_float(const char *op, d9d_dtype t)
+{
+    if (t == D9D_F32 || t == D9D_BF16)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EINVAL, "%s: works on float32 and bfloat16, not on %s", op,
+                    d9d_dtype_word(t));
+}
+
+D9DI_CLONES void d9di_from_bf16(float *restrict y, const uint16_t *restrict x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = d9di_bits_float((uint32_t)x[i] << 16);
+}
+
+/* d9d_f32_to_bf16() without a branch. */
+D9DI_CLONES void d9di_to_bf16(uint16_t *restrict y, const float *restrict x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = d9di_float_bits(x[i]);
+        uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u);
+        uint32_t nan = u | 0x00400000u;
+
+        y[i] = (uint16_t)(((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded) >> 16);
+    }
+}
+
+void d9di_load(d9d_dtype t, float *y, const void *x, int64_t i, int64_t n)
+{
+    if (t == D9D_F32)
+        memcpy(y, (const float *)x + i, (size_t)n * sizeof(float));
+    else
+        d9di_from_bf16(y, (const uint16_t *)x + i, n);
+}
+
+void d9di_store(d9d_dtype t, void *y, int64_t i, int64_t n, const float *x)
+{
+    if (t == D9D_F32)
+        memcpy((float *)y + i, x, (size_t)n * sizeof(float));
+    else
+        d9di_to_bf16((uint16_t *)y + i, x, n);
+}
+
+void d9di_store_add(d9d_dtype t, void *y, int64_t i, int64_t n, float beta, const float *x)
+{
+    float buf[D9DI_BLOCK];
+
+    if (beta == 0.0f) {
+        d9di_store(t, y, i, n, x);
+        return;
+    }
+    for (int64_t j = 0; j < n; j += D9DI_BLOCK) {
+        int64_t c = d9di_min(n - j, D9DI_BLOCK);
+
+        d9di_load(t, buf, y, i + j, c);
+        if (beta != 1.0f)
+            d9di_row_scale(buf, beta, buf, c);
+        d9di_row_axpy(buf, 1.0f, x + j, c);
+        d9di_store(t, y, i + j, c, buf);
+    }
+}
+
+float *d9di_scratch(const char *op, int64_t n)
+{
+    float *p = NULL;
+    int64_t bytes;
+
+    if (__builtin_mul_overflow(d9di_ceil_div(d9di_max(n, 1), 16), 64, &bytes) ||
+        (p = aligned_alloc(64, (size_t)bytes)) == NULL)
+        (void)D9D_FAIL(D9D_ENOMEM, "%s: no memory for a scratch of %lld floats", op, (long long)n);
+    return p;
+}
+
+/* Whole cache lines, so that threads do not share one. */
+static int64_t padded(int64_t n) { return d9di_ceil_div(n, 16) * 16; }
+
+float *d9di_scratch_threads(const char *op, int64_t n)
+{
+    return d9di_scratch(op, padded(n) * omp_get_max_threads());
+}
+
+float *d9di_mine(float *scratch, int64_t n)
+{
+    return scratch + padded(n) * omp_get_thread_num();
+}
+
+static inline float fold(d9di_v16 v)
+{
+    float f[16];
+
+    memcpy(f, &v, sizeof(f));
+    for (int w = 8; w > 0; w /= 2)
+        for (int j = 0; j < w; j++)
+            f[j] += f[j + w];
+    return f[0];
+}
+
+D9DI_CLONES float d9di_row_sum(const float *x, int64_t n)
+{
+    d9di_v16 acc = {0}, last = {0};
+    int64_t i = 0;
+
+    for (; i + 16 <= n; i += 16)
+        acc += *(const d9di_v16 *)(x + i);
+    for (int j = 0; i + j < n; j++)
+        last[j] = x[i + j];
+    return fold(acc + last);
+}
+
+D9DI_CLONES float d9di_row_dot(const float *x, const float *y, int64_t n)
+{
+    d9di_v16 acc = {0}, last = {0};
+    int64_t i = 0;
+
+    for (; i + 16 <= n; i += 16)
+        acc += *(const d9di_v16 *)(x + i) * *(const d9di_v16 *)(y + i);
+    for (int j = 0; i + j < n; j++)
+        last[j] = x[i + j] * y[i + j];
+    return fold(acc + last);
+}
+
+/* NaN is passed over; -inf for no elements. */
+D9DI_CLONES float d9di_row_max(const float *x, int64_t n)
+{
+    float lane[16], m = -INFINITY;
+    int64_t i = 0;
+
+    for (int j = 0; j < 16; j++)
+        lane[j] = -INFINITY;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++)
+            lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+    for (; i < n; i++)
+        m = x[i] > m ? x[i] : m;
+    for (int j = 0; j < 16; j++)
+        m = lane[j] > m ? lane[j] : m;
+    return m;
+}
+
+D9DI_CLONES void d9di_row_axpy(float *restrict y, float a, const float *restrict x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] += a * x[i];
+}
+
+D9DI_CLONES void d9di_row_scale(float *y, float a, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a * x[i];
+}
+
+D9DI_CLONES static void row_exp(float *y, const float *x, float m, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = d9di_expf(x[i] - m);
+}
+
+float d9di_row_exp(float *y, const float *x, float m, int64_t n)
+{
+    row_exp(y, x, m, n);
+    return d9di_row_sum(y, n);
+}
+
+d9di_box d9di_box_make(int ndim, const int64_t *box, const int64_t *start, const int64_t *whole)
+{
+    d9di_box b = {.run = 1, .n_runs = 1};
+    int64_t stride = 1;
+    int d = ndim - 1;
+
+    /* Dimensions held whole melt into the run; the first that is not ends it. */
+    for (; d >= 0; d--) {
+        b.run *= box[d];
+        b.first += start[d] * stride;
+        stride *= whole[d];
+        if (box[d] != whole[d])
+            break;
+    }
+    b.ndim = d > 0 ? d : 0;
+    for (d = b.ndim - 1; d >= 0; d--) {
+        b.box[d] = box[d];
+        b.start[d] = start[d];
+        b.stride[d] = stride;
+        stride *= whole[d];
+        b.n_runs *= box[d];
+    }
+    return b;
+}
+
+int64_t d9di_box_index(const d9di_box *b, int64_t i)
+{
+    int64_t index = b->first;
+
+    for (int d = b->ndim - 1; d >= 0; d--) {
+        index += (b->start[d] + i % b->box[d]) * b->stride[d];
+        i /= b->box[d];
+    }
+    return index;
+}

@@ -1,0 +1,220 @@
+/* cpu_gemm.c - matrix products: OpenBLAS on fixed tiles.
+ *
+ * OpenBLAS splits a product by the number of threads, and the split shows in the last
+ * bits.  So a product is cut here, by its sizes alone, into tiles of C; each tile is one
+ * call on one thread over the whole of K, and the tiles of all products of a call are
+ * handed out to the threads.  bfloat16 panels become float32 on the way in, K_PANEL
+ * columns at a time, and C is rounded once.
+ */
+#include "cpu_common.h"
+
+#include <cblas.h>
+#include <limits.h>
+#include <omp.h>
+
+enum {
+    TILE = 512,      /* most rows and columns of a tile */
+    MIN_TILE = 64,   /* tiles are not cut below this */
+    ENOUGH = 32,     /* tiles that keep the threads of a machine busy */
+    K_PANEL = 512    /* depth of a converted panel */
+};
+static const double SMALL = 1e6;     /* multiply-adds that are not worth a second thread */
+static const double TILE_WORK = 2e6; /* nor a tile of less */
+
+/* OpenMP's OpenBLAS takes omp_get_max_threads() threads unless it runs inside an active parallel
+ * region, so the calling thread's own setting is lowered for the call. */
+void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+                int64_t ldc)
+{
+    int threads = omp_get_max_threads();
+
+    if (threads > 1)
+        omp_set_num_threads(1);
+    cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans,
+                trans_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, alpha, a,
+                (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
+    if (threads > 1)
+        omp_set_num_threads(threads);
+}
+
+/* How one product is cut. */
+typedef struct cut {
+    int64_t rows, cols;    /* of a tile */
+    int64_t n_cols, first; /* tiles in a row of tiles; number of the first tile */
+} cut;
+
+static int64_t round_up(int64_t x, int64_t to) { return d9di_ceil_div(x, to) * to; }
+
+/* Halve the longer side of the tiles while there are few of them and each has much to do. */
+static cut cut_make(const d9di_gemm_job *j)
+{
+    cut t = {.rows = TILE, .cols = TILE};
+
+    if (j->m == 0 || j->n == 0)
+        return t;
+    for (;;) {
+        int64_t nr = d9di_ceil_div(j->m, t.rows), nc = d9di_ceil_div(j->n, t.cols);
+        int64_t rows = d9di_min(t.rows, j->m), cols = d9di_min(t.cols, j->n);
+        double work = (double)rows * (double)cols * (double)j->k;
+
+        if (nr * nc >= ENOUGH || work < 2 * TILE_WORK || d9di_max(rows, cols) < 2 * MIN_TILE) {
+            /* Even tiles, in multiples of the widest kernel. */
+            t.rows = round_up(d9di_ceil_div(j->m, nr), 16);
+            t.cols = round_up(d9di_ceil_div(j->n, nc), 16);
+            t.n_cols = d9di_ceil_div(j->n, t.cols);
+            return t;
+        }
+        if (rows >= cols)
+            t.rows = d9di_max(round_up(rows, 2) / 2, MIN_TILE);
+        else
+            t.cols = d9di_max(round_up(cols, 2) / 2, MIN_TILE);
+    }
+}
+
+static int64_t cut_tiles(const cut *t, const d9di_gemm_job *j)
+{
+    return j->m == 0 || j->n == 0 ? 0 : d9di_ceil_div(j->m, t->rows) * t->n_cols;
+}
+
+/* rows x cols at (r, c) of a dense matrix of row length ld, to dense float32. */
+static void load_panel(d9d_dtype t, float *y, const void *x, int64_t ld, int64_t r, int64_t c,
+                       int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        d9di_load(t, y + i * cols, x, (r + i) * ld + c, cols);
+}
+
+/* A tile where some type is not float32: by panels of K, summed in float32 in scratch. */
+static void tile_convert(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t r, int64_t c,
+                         int64_t rows, int64_t cols, float *scratch)
+{
+    float *sum = scratch, *pa = sum + rows * cols, *pb = pa + rows * K_PANEL;
+
+    if (j->k == 0)
+        memset(sum, 0, (size_t)(rows * cols) * sizeof(float));
+    for (int64_t k = 0; k < j->k; k += K_PANEL) {
+        int64_t depth = d9di_min(j->k - k, K_PANEL);
+
+        if (g->trans_a)
+            load_panel(g->at, pa, j->a, j->m, k, r, depth, rows);
+        else
+            load_panel(g->at, pa, j->a, j->k, r, k, rows, depth);
+        if (g->trans_b)
+            load_panel(g->bt, pb, j->b, j->k, c, k, cols, depth);
+        else
+            load_panel(g->bt, pb, j->b, j->n, k, c, depth, cols);
+        d9di_sgemm(g->trans_a, g->trans_b, rows, cols, depth, 1.0f, pa, g->trans_a ? rows : depth,
+                   pb, g->trans_b ? depth : cols, k == 0 ? 0.0f : 1.0f, sum, cols);
+    }
+    for (int64_t i = 0; i < rows; i++)
+        d9di_store_add(g->ct, j->c, (r + i) * j->n + c, cols, g->beta, sum + i * cols);
+}
+
+static void tile_float(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t r, int64_t c,
+                       int64_t rows, int64_t cols)
+{
+    const float *a = (const float *)j->a + (g->trans_a ? r : r * j->k);
+    const float *b = (const float *)j->b + (g->trans_b ? c * j->k : c);
+    float *y = (float *)j->c + r * j->n + c;
+
+    if (j->k > 0)
+        d9di_sgemm(g->trans_a, g->trans_b, rows, cols, j->k, 1.0f, a, g->trans_a ? j->m : j->k, b,
+                   g->trans_b ? j->k : j->n, g->beta, y, j->n);
+    else if (g->beta == 0.0f)
+        for (int64_t i = 0; i < rows; i++)
+            memset(y + i * j->n, 0, (size_t)cols * sizeof(float));
+}
+
+static void tile_run(const d9di_gemm_how *g, const d9di_gemm_job *j, const cut *t, int64_t tile,
+                     float *scratch)
+{
+    int64_t r = tile / t->n_cols * t->rows, c = tile % t->n_cols * t->cols;
+    int64_t rows = d9di_min(j->m - r, t->rows), cols = d9di_min(j->n - c, t->cols);
+
+    if (scratch != NULL)
+        tile_convert(g, j, r, c, rows, cols, scratch);
+    else
+        tile_float(g, j, r, c, rows, cols);
+}
+
+/* The last job whose first tile is not after this one; empty jobs share a first tile with
+ * their successor and are passed over. */
+static int64_t job_of(const cut *cuts, int64_t n, int64_t tile)
+{
+    int64_t lo = 0, hi = n - 1;
+
+    while (lo < hi) {
+        int64_t mid = (lo + hi + 1) / 2;
+
+        if (cuts[mid].first <= tile)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+static d9d_status tiles_run(const char *op, const d9di_gemm_how *g, const d9di_gemm_job *jobs,
+                            const cut *cuts, int64_t n_jobs, int64_t n_tiles, bool parallel)
+{
+    enum { PANELS = TILE * TILE + 2 * TILE * K_PANEL };
+    bool convert = g->at != D9D_F32 || g->bt != D9D_F32 || g->ct != D9D_F32;
+    float *scratch = NULL;
+
+    if (convert && (scratch = d9di_scratch_threads(op, PANELS)) == NULL)
+        return D9D_ENOMEM;
+#pragma omp parallel for schedule(dynamic) if (parallel)
+    for (int64_t i = 0; i < n_tiles; i++) {
+        int64_t j = job_of(cuts, n_jobs, i);
+
+        tile_run(g, &jobs[j], &cuts[j], i - cuts[j].first,
+                 convert ? d9di_mine(scratch, PANELS) : NULL);
+    }
+    free(scratch);
+    return D9D_OK;
+}
+
+d9d_status d9di_gemm_run(const char *op, const d9di_gemm_how *how, const d9di_gemm_job *jobs,
+                         int64_t n_jobs)
+{
+    d9d_status st;
+    cut one, *cuts = &one;
+    int64_t n_tiles = 0;
+    double work = 0.0;
+
+    D9D_TRY(d9di_check_float(op, how->at));
+    D9D_TRY(d9di_check_float(op, how->bt));
+    D9D_TRY(d9di_check_float(op, how->ct));
+    if (n_jobs > 1 && (cuts = malloc((size_t)n_jobs * sizeof(*cuts))) == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a plan of %lld products", op,
+                        (long long)n_jobs);
+    for (int64_t i = 0; i < n_jobs; i++) {
+        const d9di_gemm_job *j = &jobs[i];
+
+        if (j->m > INT_MAX || j->n > INT_MAX || j->k > INT_MAX) {
+            st = D9D_FAIL(D9D_EINVAL, "%s: a product of %lld x %lld x %lld has a side over %d", op,
+                          (long long)j->m, (long long)j->n, (long long)j->k, INT_MAX);
+            goto out;
+        }
+        cuts[i] = cut_make(j);
+        cuts[i].first = n_tiles;
+        n_tiles += cut_tiles(&cuts[i], j);
+        work += (double)j->m * (double)j->n * (double)j->k;
+    }
+    st = tiles_run(op, how, jobs, cuts, n_jobs, n_tiles, n_tiles > 1 && work > SMALL);
+out:
+    if (cuts != &one)
+        free(cuts);
+    return st;
+}
+
+d9d_status d9d_ref_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c)
+{
+    d9di_gemm_how how = {.at = g->t, .bt = g->t, .ct = g->ct, .trans_a = g->trans_a,
+                         .trans_b = g->trans_b, .beta = g->beta};
+    d9di_gemm_job job = {.a = a, .b = b, .c = c, .m = g->m, .n = g->n, .k = g->k};
+
+    (void)s;
+    return d9di_gemm_run("gemm", &how, &job, 1);
+}

@@ -1,0 +1,14 @@
+/* cpu_table.c - the table of the CPU backend. */
+#include "cpu_common.h"
+
+const d9d_kernels *d9d_kernels_cpu(void)
+{
+    static const d9d_kernels table = {
+        .name = "cpu",
+#define X(op) .op = d9d_ref_##op,
+        D9DI_KERNELS(X)
+#undef X
+    };
+
+    return &table;
+}

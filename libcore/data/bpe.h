@@ -1,0 +1,64 @@
+/* bpe.h - the "model" of a tokenizer.json: a vocabulary and ranked merges. */
+#ifndef D9DI_DATA_BPE_H
+#define D9DI_DATA_BPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "d9d/base/json.h"
+#include "d9d/data/tokenizer.h"
+
+#define D9DI_NO_ID UINT32_MAX
+#define D9DI_MAX_VOCAB (UINT32_C(1) << 24)
+#define D9DI_MAX_PIECE ((size_t)16 << 20)
+
+/* What a pair of neighbours merges to; ranks are the places in the list of merges. */
+struct d9di_merge {
+    uint64_t pair; /* left << 32 | right */
+    uint32_t rank, id;
+};
+
+typedef struct d9di_bpe {
+    /* Tokens by id, spelled as in the file; text NULL where an id is unused. */
+    struct d9di_bpe_token {
+        const char *text;
+        uint32_t len;
+    } *tokens;
+    uint32_t n_tokens; /* the largest id plus one */
+    uint32_t n_entries; /* entries of the vocabulary */
+    d9d_arena arena;   /* texts */
+
+    uint32_t *by_text; /* open addressing: id + 1, 0 free */
+    uint64_t by_text_mask;
+    struct d9di_merge *merges; /* open addressing: id D9DI_NO_ID free */
+    uint64_t merge_mask;
+
+    uint32_t byte_id[256]; /* the symbol a byte begins as; D9DI_NO_ID: none */
+    uint32_t unk;          /* in place of such bytes; D9DI_NO_ID: they are dropped */
+    bool fuse_unk, ignore_merges;
+} d9di_bpe; /* embedded; zero-initialised may be released */
+
+d9d_status d9di_bpe_init(const json_t *model, const char *where, d9di_bpe *out);
+void d9di_bpe_release(d9di_bpe *b);
+
+/* D9DI_NO_ID when the vocabulary lacks it. */
+uint32_t d9di_bpe_find(const d9di_bpe *b, const char *text, size_t n);
+
+/* The bytes that a token stands for, appended. */
+d9d_status d9di_bpe_bytes(const d9di_bpe *b, uint32_t id, d9d_buf *out);
+
+/* Buffers of one thread; what is in them is bpe.c's affair. */
+typedef struct d9di_bpe_scratch {
+    struct d9di_cached *cache; /* pieces merged before */
+    D9D_VEC(struct d9di_symbol) symbols;
+    D9D_VEC(struct d9di_candidate) heap;
+    d9d_buf spelled;
+} d9di_bpe_scratch;
+d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s);
+void d9di_bpe_scratch_release(d9di_bpe_scratch *s);
+
+/* Append the ids of one piece of 1 to D9DI_MAX_PIECE bytes. */
+d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const char *piece, size_t n,
+                           d9d_ids *out);
+
+#endif

@@ -1,0 +1,276 @@
+/* bpe_load.c - reading the model of a tokenizer.json. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/bpe_private.h"
+#include "data/bytelevel.h"
+#include "data/component.h"
+#include "data/utf8.h"
+
+static uint64_t table_size(uint64_t n)
+{
+    uint64_t size = 16;
+
+    while (size < 2 * n)
+        size *= 2;
+    return size;
+}
+
+static uint32_t *text_slot(const d9di_bpe *b, const char *text, size_t n)
+{
+    uint64_t at = d9d_hash64(text, n) & b->by_text_mask;
+
+    while (b->by_text[at] != 0) {
+        const struct d9di_bpe_token *t = &b->tokens[b->by_text[at] - 1];
+
+        if (t->len == n && memcmp(t->text, text, n) == 0)
+            break;
+        at = (at + 1) & b->by_text_mask;
+    }
+    return &b->by_text[at];
+}
+
+uint32_t d9di_bpe_find(const d9di_bpe *b, const char *text, size_t n)
+{
+    const uint32_t at = *text_slot(b, text, n);
+
+    return at == 0 ? D9DI_NO_ID : at - 1;
+}
+
+/* --- vocabulary ---------------------------------------------------------------- */
+
+/* The largest id plus one, after every id was checked to be one. */
+static d9d_status count_ids(json_t *vocab, const char *where, uint32_t *out)
+{
+    const char *text;
+    json_t *id;
+
+    *out = 0;
+    json_object_foreach(vocab, text, id) {
+        const json_int_t v = json_integer_value(id);
+
+        if (!json_is_integer(id) || v < 0 || v >= D9DI_MAX_VOCAB)
+            return D9D_FAIL(D9D_EFORMAT, "%s: vocab: \"%.80s\" must have an id from 0 to %u", where,
+                            text, D9DI_MAX_VOCAB - 1);
+        if ((uint32_t)v >= *out)
+            *out = (uint32_t)v + 1;
+    }
+    return D9D_OK;
+}
+
+static d9d_status load_vocab(d9di_bpe *b, json_t *vocab, const char *where)
+{
+    const char *text;
+    json_t *v;
+
+    D9D_TRY(count_ids(vocab, where, &b->n_tokens));
+    b->n_entries = (uint32_t)json_object_size(vocab);
+    b->by_text_mask = table_size(b->n_entries) - 1;
+    b->by_text = calloc(b->by_text_mask + 1, sizeof(*b->by_text));
+    b->tokens = calloc((size_t)b->n_tokens + 1, sizeof(*b->tokens));
+    if (!b->by_text || !b->tokens)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->n_tokens);
+    json_object_foreach(vocab, text, v) {
+        const uint32_t id = (uint32_t)json_integer_value(v);
+        struct d9di_bpe_token *t = &b->tokens[id];
+        const size_t len = strlen(text);
+
+        if (t->text)
+            return D9D_FAIL(D9D_EFORMAT, "%s: vocab: the id %u is that of \"%.80s\" and of \"%.80s\"",
+                            where, id, t->text, text);
+        t->len = (uint32_t)len;
+        t->text = d9d_arena_strndup(&b->arena, text, len);
+        if (!t->text)
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->n_tokens);
+        *text_slot(b, text, len) = id + 1;
+    }
+    return D9D_OK;
+}
+
+static void find_bytes(d9di_bpe *b, bool *complete)
+{
+    int i;
+
+    *complete = true;
+    for (i = 0; i < 256; i++) {
+        char c[4];
+
+        b->byte_id[i] = d9di_bpe_find(b, c, d9di_utf8_put(d9di_bytelevel_char((unsigned char)i), c));
+        *complete &= b->byte_id[i] != D9DI_NO_ID;
+    }
+}
+
+/* --- merges -------------------------------------------------------------------- */
+
+struct pair {
+    const char *text[2];
+    size_t len[2];
+};
+
+/* "a b" or ["a", "b"]; false when it is neither. */
+static bool read_pair(const json_t *v, struct pair *out)
+{
+    if (json_is_string(v)) {
+        const char *s = json_string_value(v), *space = strchr(s, ' ');
+
+        if (!space || strchr(space + 1, ' '))
+            return false;
+        *out = (struct pair){{s, space + 1}, {(size_t)(space - s), strlen(space + 1)}};
+        return true;
+    }
+    if (!json_is_array(v) || json_array_size(v) != 2)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        const json_t *part = json_array_get(v, (size_t)i);
+
+        if (!json_is_string(part))
+            return false;
+        out->text[i] = json_string_value(part);
+        out->len[i] = json_string_length(part);
+    }
+    return true;
+}
+
+static d9d_status add_merge(d9di_bpe *b, const struct pair *pair, const char *where, size_t at,
+                            uint32_t rank)
+{
+    uint32_t id[3];
+    d9d_buf joined = {0};
+    struct d9di_merge *slot;
+    d9d_status st;
+    int i;
+
+    D9D_TRY_OR(st, d9d_buf_append(&joined, pair->text[0], pair->len[0]), out);
+    D9D_TRY_OR(st, d9d_buf_append(&joined, pair->text[1], pair->len[1]), out);
+    for (i = 0; i < 3; i++) {
+        const char *text = i < 2 ? pair->text[i] : joined.data;
+        const size_t len = i < 2 ? pair->len[i] : joined.len;
+
+        id[i] = text ? d9di_bpe_find(b, text, len) : D9DI_NO_ID;
+        if (id[i] == D9DI_NO_ID) {
+            st = D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: \"%.*s\" is not in the vocabulary", where,
+                          at, (int)(len < 80 ? len : 80), text ? text : "");
+            goto out;
+        }
+    }
+    slot = d9di_bpe_slot(b, (uint64_t)id[0] << 32 | id[1]);
+    *slot = (struct d9di_merge){(uint64_t)id[0] << 32 | id[1], rank, id[2]};
+out:
+    d9d_buf_release(&joined);
+    return st;
+}
+
+static d9d_status load_merges(d9di_bpe *b, const json_t *merges, const char *where)
+{
+    const size_t n = json_array_size(merges);
+    uint32_t rank = 0;
+    size_t i;
+
+    b->merge_mask = table_size(n) - 1;
+    b->merges = malloc((b->merge_mask + 1) * sizeof(*b->merges));
+    if (!b->merges)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu merges", where, n);
+    memset(b->merges, 0xff, (b->merge_mask + 1) * sizeof(*b->merges));
+    for (i = 0; i < n; i++) {
+        const json_t *v = json_array_get(merges, i);
+        struct pair pair;
+
+        if (json_is_string(v) && strncmp(json_string_value(v), "#version", 8) == 0)
+            continue;
+        if (!read_pair(v, &pair))
+            return D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: must be \"a b\" or [\"a\", \"b\"]", where,
+                            i);
+        D9D_TRY(add_merge(b, &pair, where, i, rank++));
+    }
+    return D9D_OK;
+}
+
+/* --- the rest ------------------------------------------------------------------- */
+
+static d9d_status check_unsupported(const json_t *m, const char *where)
+{
+    static const char *const empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    const json_t *dropout = json_object_get(m, "dropout");
+    size_t i;
+
+    if (dropout && !json_is_null(dropout) && json_number_value(dropout) != 0.0)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: dropout is %g; only 0 is supported, ids must be repeatable",
+                        where, json_number_value(dropout));
+    for (i = 0; i < 2; i++) {
+        const json_t *v = json_object_get(m, empty[i]);
+
+        if (v && !json_is_null(v) && (!json_is_string(v) || json_string_length(v) > 0))
+            return D9D_FAIL(D9D_ENOTSUP, "%s: %s is not empty, which is not supported", where,
+                            empty[i]);
+    }
+    return D9D_OK;
+}
+
+static d9d_status load_unk(d9di_bpe *b, const json_t *m, const char *where, bool complete)
+{
+    const json_t *unk = json_object_get(m, "unk_token");
+    bool byte_fallback;
+
+    b->unk = D9DI_NO_ID;
+    D9D_TRY(d9di_component_flag(m, where, "fuse_unk", false, &b->fuse_unk));
+    D9D_TRY(d9di_component_flag(m, where, "byte_fallback", false, &byte_fallback));
+    if (complete)
+        return D9D_OK; /* neither is ever used */
+    if (byte_fallback)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: byte_fallback is set and the vocabulary lacks some of the 256 bytes",
+                        where);
+    if (!unk || json_is_null(unk))
+        return D9D_OK;
+    if (json_is_string(unk))
+        b->unk = d9di_bpe_find(b, json_string_value(unk), json_string_length(unk));
+    if (b->unk == D9DI_NO_ID)
+        return D9D_FAIL(D9D_EFORMAT, "%s: unk_token is not in the vocabulary", where);
+    return D9D_OK;
+}
+
+static d9d_status load(const json_t *m, const char *where, d9di_bpe *b)
+{
+    const json_t *type = json_object_get(m, "type");
+    json_t *vocab, *merges;
+    bool complete;
+
+    if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE") != 0))
+        return D9D_FAIL(D9D_ENOTSUP, "%s: the type \"%.80s\" is not supported; it must be BPE", where,
+                        json_is_string(type) ? json_string_value(type) : "?");
+    D9D_TRY(d9di_component_keys(m, where,
+                                "type dropout unk_token continuing_subword_prefix "
+                                "end_of_word_suffix fuse_unk byte_fallback ignore_merges vocab "
+                                "merges"));
+    D9D_TRY(check_unsupported(m, where));
+    D9D_TRY(d9d_json_get_obj(m, where, "vocab", &vocab));
+    D9D_TRY(d9d_json_get_arr(m, where, "merges", &merges));
+    D9D_TRY(load_vocab(b, vocab, where));
+    find_bytes(b, &complete);
+    D9D_TRY(load_unk(b, m, where, complete));
+    D9D_TRY(load_merges(b, merges, where));
+    return d9di_component_flag(m, where, "ignore_merges", false, &b->ignore_merges);
+}
+
+d9d_status d9di_bpe_init(const json_t *model, const char *where, d9di_bpe *out)
+{
+    d9d_status st;
+
+    memset(out, 0, sizeof(*out));
+    if (!json_is_object(model))
+        return D9D_FAIL(D9D_EFORMAT, "%s: must be an object", where);
+    st = load(model, where, out);
+    if (st != D9D_OK)
+        d9di_bpe_release(out);
+    return st;
+}
+
+void d9di_bpe_release(d9di_bpe *b)
+{
+    free(b->tokens);
+    free(b->by_text);
+    free(b->merges);
+    d9d_arena_release(&b->arena);
+    memset(b, 0, sizeof(*b));
+}

@@ -1,0 +1,373 @@
+/* dataset.c - opening a dataset and reading its samples. */
+#include "d9d/data/dataset.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/base/json.h"
+#include "data/dataset_private.h"
+
+#define MAX_MANIFEST (UINT64_C(256) << 20)
+
+/* --- opening -------------------------------------------------------------------------- */
+
+static d9d_status path_in(const d9d_dataset *ds, const char *name, char **out)
+{
+    if (asprintf(out, "%s/%s", ds->dir, name) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", ds->dir);
+    return D9D_OK;
+}
+
+d9d_status d9di_dataset_check_file(const d9d_dataset *ds, const d9di_data_file *f, bool hash)
+{
+    char *path = NULL, have[D9D_HASH_HEX], want[D9D_HASH_HEX];
+    d9d_hash h = f->hash;
+    uint64_t size = 0;
+    d9d_status st;
+
+    D9D_TRY(path_in(ds, f->name, &path));
+    if (hash)
+        D9D_TRY_OR(st, d9d_hash_file(path, &h, &size), out);
+    else
+        D9D_TRY_OR(st, d9d_fs_size(path, &size), out);
+    if (size != (uint64_t)f->bytes) {
+        st = D9D_FAIL(D9D_EFORMAT, "%s: has %llu bytes, the manifest says %lld", path,
+                      (unsigned long long)size, (long long)f->bytes);
+    } else if (!d9d_hash_equal(h, f->hash)) {
+        d9d_hash_hex(h, have);
+        d9d_hash_hex(f->hash, want);
+        st = D9D_FAIL(D9D_EFORMAT, "%s: its hash is %s, the manifest says %s", path, have, want);
+    }
+out:
+    free(path);
+    return st;
+}
+
+static d9d_status read_manifest(d9d_dataset *ds)
+{
+    char *path = NULL;
+    d9d_status st;
+
+    D9D_TRY(path_in(ds, "manifest.json", &path));
+    D9D_TRY_OR(st, d9d_fs_read(path, MAX_MANIFEST, &ds->text), out);
+    ds->hash = d9d_hash_bytes(ds->text.data ? ds->text.data : "", ds->text.len);
+    st = d9di_manifest_parse(path, ds->text.data ? ds->text.data : "", ds->text.len, &ds->manifest);
+out:
+    free(path);
+    return st;
+}
+
+static d9d_status choose_split(d9d_dataset *ds, const char *name)
+{
+    const d9di_manifest *m = &ds->manifest;
+    char known[256] = "";
+    size_t i, at = 0;
+
+    for (i = 0; i < m->n_splits; i++) {
+        if (!name || strcmp(m->splits[i].name, name) == 0) {
+            ds->split = &m->splits[i];
+            return D9D_OK;
+        }
+        if (at < sizeof(known) - 1)
+            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", i ? ", " : "",
+                                   m->splits[i].name);
+    }
+    return D9D_FAIL(D9D_ECONFIG, "%s: has no split \"%s\"; it has %s", ds->dir, name ? name : "",
+                    known);
+}
+
+static d9d_status map_file(const d9d_dataset *ds, const char *name, struct d9di_map *out)
+{
+    const d9di_data_file *f = d9di_manifest_file(&ds->manifest, name);
+    d9d_file file = {.fd = -1};
+    char *path = NULL;
+    void *p;
+    d9d_status st;
+
+    D9D_TRY(path_in(ds, name, &path));
+    D9D_TRY_OR(st, d9d_file_open(path, &file), out);
+    p = mmap(NULL, (size_t)f->bytes, PROT_READ, MAP_SHARED, file.fd, 0);
+    if (p == MAP_FAILED)
+        st = D9D_FAIL(D9D_EIO, "%s: cannot map %lld bytes: %s", path, (long long)f->bytes,
+                      strerror(errno));
+    else
+        *out = (struct d9di_map){p, (size_t)f->bytes};
+out:
+    d9d_file_release(&file);
+    free(path);
+    return st;
+}
+
+static d9d_status map_shards(d9d_dataset *ds)
+{
+    const d9di_manifest *m = &ds->manifest;
+    uint32_t i;
+
+    ds->tokens = calloc(m->n_shards, sizeof(*ds->tokens));
+    ds->labels = calloc(m->n_shards, sizeof(*ds->labels));
+    if (!ds->tokens || !ds->labels)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u shards", ds->dir, m->n_shards);
+    for (i = 0; i < m->n_shards; i++) {
+        char name[32];
+
+        snprintf(name, sizeof(name), "tokens-%05u.bin", i);
+        D9D_TRY(map_file(ds, name, &ds->tokens[i]));
+        snprintf(name, sizeof(name), "labels-%05u.bin", i);
+        if (m->labels)
+            D9D_TRY(map_file(ds, name, &ds->labels[i]));
+    }
+    return D9D_OK;
+}
+
+static d9d_status open_index(d9d_dataset *ds)
+{
+    char *path = NULL;
+    d9d_status st;
+
+    D9D_TRY(path_in(ds, "index.lmdb", &path));
+    st = d9di_index_open(path, (uint64_t)ds->manifest.samples, &ds->index);
+    free(path);
+    return st;
+}
+
+static d9d_status open_all(d9d_dataset *ds, const char *split)
+{
+    size_t i;
+
+    D9D_TRY(read_manifest(ds));
+    D9D_TRY(choose_split(ds, split));
+    for (i = 0; i < ds->manifest.n_files; i++) {
+        const d9di_data_file *f = &ds->manifest.files[i];
+
+        D9D_TRY(d9di_dataset_check_file(ds, f, strcmp(f->name, "index.lmdb") == 0));
+    }
+    D9D_TRY(open_index(ds));
+    return map_shards(ds);
+}
+
+d9d_status d9d_dataset_open(const char *dir, const char *split, d9d_dataset **out)
+{
+    d9d_dataset *ds = calloc(1, sizeof(*ds));
+    d9d_status st;
+
+    if (!ds || !(ds->dir = strdup(dir)))
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
+    else
+        st = open_all(ds, split);
+    if (st != D9D_OK) {
+        d9d_dataset_close(ds);
+        return d9d_err_pass(st, __FILE__, __LINE__);
+    }
+    *out = ds;
+    return D9D_OK;
+}
+
+static void unmap(struct d9di_map *maps, uint32_t n)
+{
+    uint32_t i;
+
+    for (i = 0; maps && i < n; i++)
+        if (maps[i].data)
+            munmap(maps[i].data, maps[i].bytes);
+    free(maps);
+}
+
+void d9d_dataset_close(d9d_dataset *ds)
+{
+    if (!ds)
+        return;
+    d9di_index_close(ds->index);
+    unmap(ds->tokens, ds->manifest.n_shards);
+    unmap(ds->labels, ds->manifest.n_shards);
+    d9di_manifest_release(&ds->manifest);
+    d9d_buf_release(&ds->text);
+    free(ds->dir);
+    free(ds);
+}
+
+/* --- facts ---------------------------------------------------------------------------- */
+
+const char *d9d_dataset_dir(const d9d_dataset *ds)
+{
+    return ds->dir;
+}
+
+int64_t d9d_dataset_count(const d9d_dataset *ds)
+{
+    return ds->split->samples;
+}
+
+d9d_hash d9d_dataset_hash(const d9d_dataset *ds)
+{
+    return ds->hash;
+}
+
+int64_t d9d_dataset_vocab(const d9d_dataset *ds)
+{
+    return ds->manifest.vocab_size;
+}
+
+int64_t d9d_dataset_max_length(const d9d_dataset *ds)
+{
+    return ds->split->longest;
+}
+
+int64_t d9d_dataset_positions(const d9d_dataset *ds)
+{
+    return ds->split->positions;
+}
+
+bool d9d_dataset_is_packed(const d9d_dataset *ds)
+{
+    return ds->manifest.recipe.pack > 0;
+}
+
+d9d_status d9d_dataset_check_tokenizer(const d9d_dataset *ds, const char *path)
+{
+    char have[D9D_HASH_HEX], want[D9D_HASH_HEX];
+    uint64_t size;
+    d9d_hash h;
+
+    if (!ds->manifest.has_tokenizer)
+        return D9D_OK;
+    D9D_TRY(d9d_hash_file(path, &h, &size));
+    if (d9d_hash_equal(h, ds->manifest.tokenizer_hash))
+        return D9D_OK;
+    d9d_hash_hex(h, have);
+    d9d_hash_hex(ds->manifest.tokenizer_hash, want);
+    return D9D_FAIL(D9D_EMISMATCH, "%s: was made with the tokenizer %s, %s is %s", ds->dir, want,
+                    path, have);
+}
+
+d9d_status d9d_dataset_describe(const d9d_dataset *ds, d9d_buf *out)
+{
+    json_t *root = NULL, *summaries = json_object();
+    size_t i;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_json_parse(ds->dir, ds->text.data, ds->text.len, &root), out);
+    for (i = 0; i < ds->manifest.n_splits; i++) {
+        json_t *summary = NULL;
+        const char *text;
+        size_t n;
+
+        D9D_TRY_OR(st, d9di_index_get_summary(ds->index, ds->manifest.splits[i].name, &text, &n), out);
+        D9D_TRY_OR(st, d9d_json_parse(ds->dir, text, n, &summary), out);
+        json_object_set_new(summaries, ds->manifest.splits[i].name, summary);
+    }
+    json_object_set(root, "summary", summaries);
+    D9D_TRY_OR(st, d9d_json_put(out, root, 1), out);
+    st = d9d_buf_append(out, "\n", 1);
+out:
+    json_decref(root);
+    json_decref(summaries);
+    return st;
+}
+
+/* --- samples --------------------------------------------------------------------------- */
+
+static d9d_status check_segments(const d9d_dataset *ds, int64_t number, const d9di_record *r)
+{
+    const uint32_t least = ds->manifest.labels ? 1 : 2;
+    uint64_t total = 0;
+    uint32_t i;
+
+    for (i = 0; i < r->n_segments; i++) {
+        if (r->segments[i] < least)
+            return D9D_FAIL(D9D_EFORMAT, "%s/index.lmdb: sample %lld: segment %u has %u tokens",
+                            ds->dir, (long long)number, i, r->segments[i]);
+        total += r->segments[i];
+    }
+    if (total != r->stored)
+        return D9D_FAIL(D9D_EFORMAT,
+                        "%s/index.lmdb: sample %lld: its segments have %llu tokens, it has %u",
+                        ds->dir, (long long)number, (unsigned long long)total, r->stored);
+    return D9D_OK;
+}
+
+d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out)
+{
+    const d9di_manifest *m = &ds->manifest;
+    uint64_t end, has;
+    d9di_record r;
+
+    D9D_TRY(d9di_index_get(ds->index, (uint64_t)number, &r));
+    has = r.shard < m->n_shards ? (uint64_t)m->shard_tokens[r.shard] : 0;
+    if (!d9d_add_u64(r.offset, r.stored, &end) || end > has || r.stored > D9DI_MAX_LENGTH)
+        return D9D_FAIL(D9D_EFORMAT,
+                        "%s/index.lmdb: sample %lld: %u tokens at %llu of shard %u, which has %llu",
+                        ds->dir, (long long)number, r.stored, (unsigned long long)r.offset, r.shard,
+                        (unsigned long long)has);
+    D9D_TRY(check_segments(ds, number, &r));
+    *out = (d9d_sample){
+        .number = number,
+        .length = (int64_t)r.stored - (m->labels ? 0 : r.n_segments),
+        .shard = r.shard,
+        .bucket = r.bucket,
+        .offset = r.offset,
+        .stored = r.stored,
+        .n_segments = r.n_segments,
+        .segments = r.segments,
+        .tokens = (const char *)ds->tokens[r.shard].data + r.offset * (m->wide ? 4 : 2),
+        .labels = m->labels ? (const int32_t *)ds->labels[r.shard].data + r.offset : NULL,
+    };
+    return D9D_OK;
+}
+
+d9d_status d9d_dataset_sample(d9d_dataset *ds, int64_t k, d9d_sample *out)
+{
+    if (k < 0 || k >= ds->split->samples)
+        return D9D_FAIL(D9D_EINVAL, "%s: sample %lld of the split \"%s\", which has %lld", ds->dir,
+                        (long long)k, ds->split->name, (long long)ds->split->samples);
+    return d9di_dataset_sample(ds, ds->split->first + k, out);
+}
+
+/* Token i of the sample; -1 when it is outside the vocabulary. */
+static int32_t token_at(const d9d_dataset *ds, const d9d_sample *s, size_t i)
+{
+    const uint32_t id = ds->manifest.wide ? ((const uint32_t *)s->tokens)[i]
+                                          : ((const uint16_t *)s->tokens)[i];
+
+    return id < ds->manifest.vocab_size ? (int32_t)id : -1;
+}
+
+static d9d_status check_position(const d9d_dataset *ds, const d9d_sample *s, size_t at, int32_t id,
+                                 int32_t label)
+{
+    const bool label_fits = label == -100 || (label >= 0 && label < ds->manifest.vocab_size);
+
+    if (id >= 0 && label_fits)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EFORMAT,
+                    "%s: sample %lld: the %s at token %llu of shard %u is outside the vocabulary of "
+                    "%lld",
+                    ds->dir, (long long)s->number, id < 0 ? "id" : "label",
+                    (unsigned long long)(s->offset + at), s->shard,
+                    (long long)ds->manifest.vocab_size);
+}
+
+d9d_status d9d_sample_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t *ids,
+                             int32_t *labels, int32_t *positions, int32_t *segments)
+{
+    size_t at = 0, to = 0;
+    uint32_t seg, i;
+
+    for (seg = 0; seg < s->n_segments; seg++) {
+        const uint32_t n = s->segments[seg] - (s->labels ? 0 : 1);
+
+        for (i = 0; i < n; i++, to++) {
+            ids[to] = token_at(ds, s, at + i);
+            labels[to] = s->labels ? s->labels[at + i] : token_at(ds, s, at + i + 1);
+            positions[to] = (int32_t)i;
+            if (segments)
+                segments[to] = (int32_t)seg + 1;
+            D9D_TRY(check_position(ds, s, at + i, ids[to], labels[to]));
+        }
+        at += s->segments[seg];
+    }
+    return D9D_OK;
+}

@@ -1,0 +1,40 @@
+/* dataset_private.h - an open dataset, for the files that read one. */
+#ifndef D9DI_DATA_DATASET_PRIVATE_H
+#define D9DI_DATA_DATASET_PRIVATE_H
+
+#include "data/dataset_index.h"
+#include "data/dataset_manifest.h"
+#include "d9d/data/dataset.h"
+
+struct d9di_map {
+    void *data;
+    size_t bytes;
+};
+
+struct d9d_dataset {
+    char *dir;
+    d9d_buf text; /* of the manifest */
+    d9d_hash hash;
+    d9di_manifest manifest;
+    const d9di_split *split;
+    d9di_index *index;
+    struct d9di_map *tokens, *labels; /* [n_shards] */
+};
+
+/* Sample by its number in the dataset. */
+d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out);
+
+/* Bytes and hash of one file of the manifest; EFORMAT with both numbers. */
+d9d_status d9di_dataset_check_file(const d9d_dataset *ds, const d9di_data_file *f, bool hash);
+
+/* The bucket of a length: the first whose edge is not below it, n_edges past the last. */
+static inline uint32_t d9di_bucket_of(const int64_t *edges, size_t n, int64_t length)
+{
+    uint32_t i = 0;
+
+    while (i < n && length > edges[i])
+        i++;
+    return i;
+}
+
+#endif

@@ -1,0 +1,343 @@
+/* normalize.c - Unicode forms over utf8proc, and the two textual normalisers. */
+#include "data/normalize.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "data/component.h"
+#include "data/unitab.h"
+#include "data/utf8.h"
+
+struct step {
+    /* Whether anything changed; the result is in `out`. */
+    d9d_status (*apply)(const struct step *step, d9di_normalizer_scratch *s, const char *text,
+                        size_t n, d9d_buf *out, bool *changed);
+    int form;          /* utf8proc options */
+    uint32_t plain;    /* characters below this are normal wherever they stand */
+    d9di_pattern *pattern;
+    d9d_buf content;
+};
+
+struct d9di_normalizer {
+    D9D_VEC(struct step) steps;
+};
+
+enum { MAX_STEPS = 64 };
+
+/* --- Unicode forms -------------------------------------------------------- *
+ *
+ * Only runs of characters that can change are looked at: such a run begins at the
+ * character before the first one that is not plain, since that may compose with it, and
+ * ends before the next plain or inert one.  Marks are put in order by a counting sort on
+ * their combining class, so that a million of them take no longer than their length.
+ */
+
+static uint8_t mark_class(int32_t c)
+{
+    return (uint8_t)utf8proc_get_property(c)->combining_class;
+}
+
+/* Stable order by class of chars[from, to), all of them marks. */
+static d9d_status sort_marks(d9di_normalizer_scratch *s, size_t from, size_t to)
+{
+    size_t at[257] = {0}, i;
+    const size_t n = to - from;
+
+    if (n < 2)
+        return D9D_OK;
+    s->marks.len = 0;
+    D9D_TRY(D9D_VEC_RESERVE(&s->marks, n));
+    memcpy(s->marks.data, s->chars.data + from, n * sizeof(*s->marks.data));
+    for (i = 0; i < n; i++)
+        at[mark_class(s->marks.data[i]) + 1]++;
+    for (i = 0; i < 256; i++)
+        at[i + 1] += at[i];
+    for (i = 0; i < n; i++)
+        s->chars.data[from + at[mark_class(s->marks.data[i])]++] = s->marks.data[i];
+    return D9D_OK;
+}
+
+static d9d_status order_marks(d9di_normalizer_scratch *s)
+{
+    size_t i = 0;
+
+    while (i < s->chars.len) {
+        size_t end = i;
+
+        while (end < s->chars.len && mark_class(s->chars.data[end]) != 0)
+            end++;
+        D9D_TRY(sort_marks(s, i, end));
+        i = end + 1;
+    }
+    return D9D_OK;
+}
+
+static d9d_status append_chars(const d9di_normalizer_scratch *s, d9d_buf *out)
+{
+    size_t i;
+
+    D9D_TRY(d9d_buf_reserve(out, s->chars.len * 4));
+    for (i = 0; i < s->chars.len; i++)
+        out->len += d9di_utf8_put((uint32_t)s->chars.data[i], out->data + out->len);
+    return D9D_OK;
+}
+
+static d9d_status normalize_run(const struct step *step, d9di_normalizer_scratch *s,
+                                const char *text, size_t n, d9d_buf *out)
+{
+    size_t i = 0;
+    int bound = 0;
+
+    s->chars.len = 0;
+    while (i < n) {
+        utf8proc_ssize_t k;
+        unsigned w;
+        const uint32_t c = d9di_utf8_get(text + i, &w);
+
+        D9D_TRY(D9D_VEC_RESERVE(&s->chars, 32)); /* the longest decomposition has 18 */
+        k = utf8proc_decompose_char((int32_t)c, s->chars.data + s->chars.len, 32,
+                                    (utf8proc_option_t)step->form, &bound);
+        if (k < 0 || k > 32)
+            return D9D_FAIL(D9D_EFORMAT, "U+%04X cannot be decomposed: %s", c,
+                            k < 0 ? utf8proc_errmsg(k) : "too long");
+        s->chars.len += (size_t)k;
+        i += w;
+    }
+    D9D_TRY(order_marks(s));
+    if (step->form & UTF8PROC_COMPOSE) {
+        const utf8proc_ssize_t k = utf8proc_normalize_utf32(
+            s->chars.data, (utf8proc_ssize_t)s->chars.len, (utf8proc_option_t)step->form);
+
+        if (k < 0)
+            return D9D_FAIL(D9D_EFORMAT, "text cannot be composed: %s", utf8proc_errmsg(k));
+        s->chars.len = (size_t)k;
+    }
+    return append_chars(s, out);
+}
+
+static bool is_plain(const struct step *step, uint32_t c)
+{
+    return c < step->plain ||
+           (c >= 0x300 && d9di_uni_in(d9di_uni_inert, d9di_uni_inert_n, c));
+}
+
+/* From `at`, the first character that is not plain; n when there is none. */
+static size_t skip_plain(const struct step *step, const char *text, size_t n, size_t at)
+{
+    const unsigned char lead = step->plain == 0x80 ? 0x80 : 0xcc; /* U+0300 begins with 0xcc */
+    unsigned w;
+
+    for (;;) {
+        while (at < n && (unsigned char)text[at] < lead)
+            at++;
+        if (at == n || !is_plain(step, d9di_utf8_get(text + at, &w)))
+            return at;
+        at += w;
+    }
+}
+
+static size_t skip_other(const struct step *step, const char *text, size_t n, size_t at)
+{
+    unsigned w;
+
+    while (at < n && !is_plain(step, d9di_utf8_get(text + at, &w)))
+        at += w;
+    return at;
+}
+
+static d9d_status apply_form(const struct step *step, d9di_normalizer_scratch *s, const char *text,
+                             size_t n, d9d_buf *out, bool *changed)
+{
+    size_t done = 0, at = skip_plain(step, text, n, 0);
+
+    *changed = at < n;
+    while (at < n) {
+        const size_t end = skip_other(step, text, n, at);
+        size_t from = at;
+        unsigned w;
+
+        if (at > done) {
+            from = d9di_utf8_before(text, at);
+            if (d9di_utf8_get(text + from, &w) >= 0x300) /* inert: composes with nothing */
+                from = at;
+        }
+        D9D_TRY(d9d_buf_append(out, text + done, from - done));
+        D9D_TRY(normalize_run(step, s, text + from, end - from, out));
+        done = end;
+        at = skip_plain(step, text, n, end);
+    }
+    return *changed ? d9d_buf_append(out, text + done, n - done) : D9D_OK;
+}
+
+/* --- Prepend, Replace ------------------------------------------------------ */
+
+static d9d_status apply_prepend(const struct step *step, d9di_normalizer_scratch *s,
+                                const char *text, size_t n, d9d_buf *out, bool *changed)
+{
+    (void)s;
+    *changed = n > 0;
+    if (n == 0)
+        return D9D_OK;
+    D9D_TRY(d9d_buf_append(out, step->content.data, step->content.len));
+    return d9d_buf_append(out, text, n);
+}
+
+static d9d_status apply_replace(const struct step *step, d9di_normalizer_scratch *s,
+                                const char *text, size_t n, d9d_buf *out, bool *changed)
+{
+    const char *shown = text;
+    size_t done = 0, start, end;
+    d9di_search search;
+    bool found;
+
+    *changed = false;
+    if (!d9di_pattern_is_literal(step->pattern))
+        D9D_TRY(d9di_shadow(text, n, &s->shadow, &shown));
+    d9di_search_init(&search, step->pattern, s->matcher, shown, n);
+    for (;;) {
+        D9D_TRY(d9di_search_next(&search, &start, &end, &found));
+        if (!found)
+            break;
+        D9D_TRY(d9d_buf_append(out, text + done, start - done));
+        D9D_TRY(d9d_buf_append(out, step->content.data, step->content.len));
+        done = end;
+        *changed = true;
+    }
+    return *changed ? d9d_buf_append(out, text + done, n - done) : D9D_OK;
+}
+
+/* --- parsing ---------------------------------------------------------------- */
+
+static d9d_status add_step(d9di_normalizer *nz, const char *where, struct step step)
+{
+    if (nz->steps.len == MAX_STEPS)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: more than %d steps", where, MAX_STEPS);
+    return D9D_VEC_PUSH(&nz->steps, step);
+}
+
+static d9d_status parse_form(const json_t *v, const char *where, void *into)
+{
+    static const struct {
+        const char *type;
+        int form;
+        uint32_t plain;
+    } forms[] = {
+        {"NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE, 0x300},
+        {"NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, 0x80},
+        {"NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT, 0x80},
+        {"NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT, 0x80},
+    };
+    const char *type = json_string_value(json_object_get(v, "type"));
+    size_t i = 0;
+
+    while (strcmp(forms[i].type, type) != 0)
+        i++;
+    return add_step(into, where,
+                    (struct step){.apply = apply_form,
+                                  .form = forms[i].form,
+                                  .plain = forms[i].plain});
+}
+
+static d9d_status parse_prepend(const json_t *v, const char *where, void *into)
+{
+    d9di_normalizer *nz = into;
+    const char *text;
+
+    D9D_TRY(d9d_json_get_str(v, where, "prepend", &text));
+    D9D_TRY(add_step(nz, where, (struct step){.apply = apply_prepend}));
+    return d9d_buf_append(&nz->steps.data[nz->steps.len - 1].content, text, strlen(text));
+}
+
+static d9d_status parse_replace(const json_t *v, const char *where, void *into)
+{
+    d9di_normalizer *nz = into;
+    struct step *step;
+    const char *content;
+
+    D9D_TRY(d9d_json_get_str(v, where, "content", &content));
+    D9D_TRY(add_step(nz, where, (struct step){.apply = apply_replace}));
+    step = &nz->steps.data[nz->steps.len - 1];
+    D9D_TRY(d9d_buf_append(&step->content, content, strlen(content)));
+    return d9di_pattern_parse(json_object_get(v, "pattern"), where, &step->pattern);
+}
+
+static d9d_status parse_sequence(const json_t *v, const char *where, void *into);
+
+static const d9di_component components[] = {
+    {"NFC", "", parse_form},
+    {"NFD", "", parse_form},
+    {"NFKC", "", parse_form},
+    {"NFKD", "", parse_form},
+    {"Prepend", "prepend", parse_prepend},
+    {"Replace", "pattern content", parse_replace},
+    {"Sequence", "normalizers", parse_sequence},
+    {NULL, NULL, NULL},
+};
+
+static d9d_status parse_sequence(const json_t *v, const char *where, void *into)
+{
+    return d9di_component_sequence(components, v, where, "normalizers", into);
+}
+
+d9d_status d9di_normalizer_parse(const json_t *v, const char *where, d9di_normalizer **out)
+{
+    d9di_normalizer *nz = calloc(1, sizeof(*nz));
+    d9d_status st = D9D_OK;
+
+    if (!nz)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
+    if (v && !json_is_null(v))
+        st = d9di_component_parse(components, v, where, nz);
+    if (st != D9D_OK) {
+        d9di_normalizer_free(nz);
+        return d9d_err_pass(st, __FILE__, __LINE__);
+    }
+    *out = nz;
+    return D9D_OK;
+}
+
+void d9di_normalizer_free(d9di_normalizer *nz)
+{
+    size_t i;
+
+    if (!nz)
+        return;
+    for (i = 0; i < nz->steps.len; i++) {
+        d9di_pattern_free(nz->steps.data[i].pattern);
+        d9d_buf_release(&nz->steps.data[i].content);
+    }
+    D9D_VEC_RELEASE(&nz->steps);
+    free(nz);
+}
+
+void d9di_normalizer_scratch_release(d9di_normalizer_scratch *s)
+{
+    d9d_buf_release(&s->text[0]);
+    d9d_buf_release(&s->text[1]);
+    d9d_buf_release(&s->shadow);
+    D9D_VEC_RELEASE(&s->chars);
+    D9D_VEC_RELEASE(&s->marks);
+}
+
+d9d_status d9di_normalizer_apply(const d9di_normalizer *nz, d9di_normalizer_scratch *s,
+                                 const char *text, size_t n, const char **out, size_t *out_n)
+{
+    size_t i, turn = 0;
+
+    for (i = 0; i < nz->steps.len; i++) {
+        const struct step *step = &nz->steps.data[i];
+        bool changed;
+
+        s->text[turn].len = 0;
+        D9D_TRY(step->apply(step, s, text, n, &s->text[turn], &changed));
+        if (!changed)
+            continue;
+        text = s->text[turn].data;
+        n = s->text[turn].len;
+        turn ^= 1;
+    }
+    *out = text;
+    *out_n = n;
+    return D9D_OK;
+}

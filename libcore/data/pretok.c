@@ -1,0 +1,317 @@
+/* pretok.c - see pretok.h.
+ *
+ * A stage finds stretches in a span (matches and what is between them) and joins them to
+ * pieces by its behaviour.  Each piece goes straight to the next stage, so that the text is
+ * never held as a list of pieces.
+ */
+#include "data/pretok.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/component.h"
+#include "data/unitab.h"
+#include "data/utf8.h"
+
+/* What GPT-2 splits at, when ByteLevel has use_regex. */
+static const char gpt2_pattern[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+enum behaviour { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
+
+static const char *const behaviour_names[] = {"Isolated", "Removed", "MergedWithPrevious",
+                                              "MergedWithNext", "Contiguous", NULL};
+
+/* A span of the text and of its shadow. */
+struct span {
+    const char *text, *shadow;
+    size_t n;
+};
+
+struct run;
+struct joiner;
+
+struct stage {
+    /* Report the stretches of `span` to `j`; NULL: the span is one piece. */
+    d9d_status (*find)(const struct stage *stage, struct run *run, struct span span,
+                       struct joiner *j);
+    enum behaviour behaviour;
+    bool invert, prefix_space, is_bytelevel;
+    d9di_pattern *pattern;
+};
+
+struct d9di_pretok {
+    D9D_VEC(struct stage) stages;
+};
+
+enum { MAX_STAGES = 64 };
+
+struct run {
+    const d9di_pretok *pretok;
+    d9di_pretok_scratch *scratch;
+    d9di_piece_fn fn;
+    void *arg;
+};
+
+static d9d_status run_stage(struct run *run, size_t stage, struct span span);
+
+/* --- joining stretches to pieces ------------------------------------------- */
+
+struct joiner {
+    struct run *run;
+    size_t next_stage;
+    struct span span;
+    enum behaviour behaviour;
+    bool invert;
+    bool held, last_match;
+    size_t start, end; /* the piece that is held back, as a later stretch may join it */
+};
+
+static d9d_status emit(const struct joiner *j, size_t start, size_t end)
+{
+    if (start == end)
+        return D9D_OK;
+    return run_stage(j->run, j->next_stage,
+                     (struct span){j->span.text + start, j->span.shadow + start, end - start});
+}
+
+static d9d_status release_held(struct joiner *j)
+{
+    const bool held = j->held;
+
+    j->held = false;
+    return held ? emit(j, j->start, j->end) : D9D_OK;
+}
+
+/* Whether a stretch joins the held piece. */
+static bool joins(const struct joiner *j, bool match)
+{
+    switch (j->behaviour) {
+    case MERGED_WITH_PREVIOUS: return match && !j->last_match;
+    case MERGED_WITH_NEXT: return !match && j->last_match;
+    case CONTIGUOUS: return match == j->last_match;
+    default: return false;
+    }
+}
+
+static d9d_status stretch(struct joiner *j, size_t start, size_t end, bool match)
+{
+    match ^= j->invert;
+    if (j->behaviour == ISOLATED)
+        return emit(j, start, end);
+    if (j->behaviour == REMOVED)
+        return match ? D9D_OK : emit(j, start, end);
+    if (j->held && joins(j, match)) {
+        j->end = end;
+    } else {
+        D9D_TRY(release_held(j));
+        j->held = true;
+        j->start = start;
+        j->end = end;
+    }
+    j->last_match = match;
+    return D9D_OK;
+}
+
+/* --- finding stretches ------------------------------------------------------- */
+
+static d9d_status find_pattern(const struct stage *stage, struct run *run, struct span span,
+                               struct joiner *j)
+{
+    const bool literal = d9di_pattern_is_literal(stage->pattern);
+    size_t done = 0, start, end;
+    d9di_search search;
+    bool found;
+
+    d9di_search_init(&search, stage->pattern, run->scratch->matcher,
+                     literal ? span.text : span.shadow, span.n);
+    for (;;) {
+        D9D_TRY(d9di_search_next(&search, &start, &end, &found));
+        if (!found)
+            break;
+        if (done != start)
+            D9D_TRY(stretch(j, done, start, false));
+        D9D_TRY(stretch(j, start, end, true));
+        done = end;
+    }
+    return done != span.n ? stretch(j, done, span.n, false) : D9D_OK;
+}
+
+static d9d_status find_digits(const struct stage *stage, struct run *run, struct span span,
+                              struct joiner *j)
+{
+    size_t done = 0, i = 0;
+
+    (void)stage;
+    (void)run;
+    while (i < span.n) {
+        unsigned w;
+        const uint32_t c = d9di_utf8_get(span.text + i, &w);
+
+        if (d9di_uni_in(d9di_uni_numeric, d9di_uni_numeric_n, c)) {
+            if (done < i)
+                D9D_TRY(stretch(j, done, i, false));
+            D9D_TRY(stretch(j, i, i + w, true));
+            done = i + w;
+        }
+        i += w;
+    }
+    return done < span.n ? stretch(j, done, span.n, false) : D9D_OK;
+}
+
+/* The span with a space before it, unless it begins with one. */
+static d9d_status prefix(d9di_pretok_scratch *s, struct span *span)
+{
+    if (span->n > 0 && span->text[0] == ' ')
+        return D9D_OK;
+    s->prefixed.len = s->prefixed_shadow.len = 0;
+    D9D_TRY(d9d_buf_append(&s->prefixed, " ", 1));
+    D9D_TRY(d9d_buf_append(&s->prefixed, span->text, span->n));
+    D9D_TRY(d9d_buf_append(&s->prefixed_shadow, " ", 1));
+    D9D_TRY(d9d_buf_append(&s->prefixed_shadow, span->shadow, span->n));
+    *span = (struct span){s->prefixed.data, s->prefixed_shadow.data, span->n + 1};
+    return D9D_OK;
+}
+
+static d9d_status run_stage(struct run *run, size_t at, struct span span)
+{
+    const struct stage *stage;
+    struct joiner j = {.run = run, .next_stage = at + 1};
+
+    if (at == run->pretok->stages.len)
+        return run->fn(run->arg, span.text, span.n);
+    stage = &run->pretok->stages.data[at];
+    if (stage->prefix_space)
+        D9D_TRY(prefix(run->scratch, &span));
+    if (!stage->find)
+        return run_stage(run, at + 1, span);
+    j.span = span;
+    j.behaviour = stage->behaviour;
+    j.invert = stage->invert;
+    D9D_TRY(stage->find(stage, run, span, &j));
+    return release_held(&j);
+}
+
+d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const char *text, size_t n,
+                           d9di_piece_fn fn, void *arg)
+{
+    struct run run = {p, s, fn, arg};
+    struct span span = {text, text, n};
+
+    if (n == 0)
+        return D9D_OK;
+    D9D_TRY(d9di_shadow(text, n, &s->shadow, &span.shadow));
+    return run_stage(&run, 0, span);
+}
+
+void d9di_pretok_scratch_release(d9di_pretok_scratch *s)
+{
+    d9d_buf_release(&s->shadow);
+    d9d_buf_release(&s->prefixed);
+    d9d_buf_release(&s->prefixed_shadow);
+}
+
+/* --- parsing ------------------------------------------------------------------ */
+
+static d9d_status add_stage(d9di_pretok *p, const char *where, struct stage stage)
+{
+    const size_t n = p->stages.len;
+    d9d_status st;
+
+    if (n == MAX_STAGES)
+        st = D9D_FAIL(D9D_ENOTSUP, "%s: more than %d stages", where, MAX_STAGES);
+    else if (n > 0 && p->stages.data[n - 1].is_bytelevel)
+        st = D9D_FAIL(D9D_ENOTSUP, "%s: comes after ByteLevel, which must be last", where);
+    else
+        st = D9D_VEC_PUSH(&p->stages, stage);
+    if (st != D9D_OK)
+        d9di_pattern_free(stage.pattern);
+    return st;
+}
+
+static d9d_status parse_split(const json_t *v, const char *where, void *into)
+{
+    struct stage stage = {.find = find_pattern};
+    const char *name;
+    int i = 0;
+
+    D9D_TRY(d9d_json_get_str(v, where, "behavior", &name));
+    while (behaviour_names[i] && strcmp(behaviour_names[i], name) != 0)
+        i++;
+    if (!behaviour_names[i])
+        return D9D_FAIL(D9D_ENOTSUP, "%s: the behavior \"%.80s\" is not supported", where, name);
+    stage.behaviour = (enum behaviour)i;
+    D9D_TRY(d9di_component_flag(v, where, "invert", false, &stage.invert));
+    D9D_TRY(d9di_pattern_parse(json_object_get(v, "pattern"), where, &stage.pattern));
+    return add_stage(into, where, stage);
+}
+
+static d9d_status parse_digits(const json_t *v, const char *where, void *into)
+{
+    bool individual;
+
+    D9D_TRY(d9di_component_flag(v, where, "individual_digits", false, &individual));
+    return add_stage(
+        into, where,
+        (struct stage){.find = find_digits, .behaviour = individual ? ISOLATED : CONTIGUOUS});
+}
+
+static d9d_status parse_bytelevel(const json_t *v, const char *where, void *into)
+{
+    struct stage stage = {.behaviour = ISOLATED, .is_bytelevel = true};
+    bool use_regex, trim_offsets; /* trim_offsets moves offsets, not ids */
+
+    D9D_TRY(d9di_component_flag(v, where, "add_prefix_space", true, &stage.prefix_space));
+    D9D_TRY(d9di_component_flag(v, where, "trim_offsets", true, &trim_offsets));
+    D9D_TRY(d9di_component_flag(v, where, "use_regex", true, &use_regex));
+    if (use_regex) {
+        stage.find = find_pattern;
+        D9D_TRY(d9di_pattern_create(where, gpt2_pattern, strlen(gpt2_pattern), false, &stage.pattern));
+    }
+    return add_stage(into, where, stage);
+}
+
+static d9d_status parse_sequence(const json_t *v, const char *where, void *into);
+
+static const d9di_component components[] = {
+    {"Split", "pattern behavior invert", parse_split},
+    {"Digits", "individual_digits", parse_digits},
+    {"ByteLevel", "add_prefix_space trim_offsets use_regex", parse_bytelevel},
+    {"Sequence", "pretokenizers", parse_sequence},
+    {NULL, NULL, NULL},
+};
+
+static d9d_status parse_sequence(const json_t *v, const char *where, void *into)
+{
+    return d9di_component_sequence(components, v, where, "pretokenizers", into);
+}
+
+d9d_status d9di_pretok_parse(const json_t *v, const char *where, d9di_pretok **out)
+{
+    d9di_pretok *p = calloc(1, sizeof(*p));
+    d9d_status st;
+
+    if (!p)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
+    st = v && !json_is_null(v) ? d9di_component_parse(components, v, where, p) : D9D_OK;
+    if (st == D9D_OK && (p->stages.len == 0 || !p->stages.data[p->stages.len - 1].is_bytelevel))
+        st = D9D_FAIL(D9D_ENOTSUP, "%s: has no ByteLevel; only byte-level BPE is supported", where);
+    if (st != D9D_OK) {
+        d9di_pretok_free(p);
+        return d9d_err_pass(st, __FILE__, __LINE__);
+    }
+    *out = p;
+    return D9D_OK;
+}
+
+void d9di_pretok_free(d9di_pretok *p)
+{
+    size_t i;
+
+    if (!p)
+        return;
+    for (i = 0; i < p->stages.len; i++)
+        d9di_pattern_free(p->stages.data[i].pattern);
+    D9D_VEC_RELEASE(&p->stages);
+    free(p);
+}

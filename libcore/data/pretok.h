@@ -1,0 +1,26 @@
+/* pretok.h - the "pre_tokenizer" of a tokenizer.json: cutting text into pieces that no
+ * merge crosses.  Sequences are flattened to stages; the last is the one ByteLevel. */
+#ifndef D9DI_DATA_PRETOK_H
+#define D9DI_DATA_PRETOK_H
+
+#include "d9d/base/json.h"
+#include "data/pattern.h"
+
+typedef struct d9di_pretok d9di_pretok;
+
+d9d_status d9di_pretok_parse(const json_t *v, const char *where, d9di_pretok **out);
+void d9di_pretok_free(d9di_pretok *p);
+
+/* Buffers of one thread; zero-initialised is ready to use. */
+typedef struct d9di_pretok_scratch {
+    d9d_buf shadow, prefixed, prefixed_shadow;
+    d9di_matcher *matcher; /* borrowed */
+} d9di_pretok_scratch;
+void d9di_pretok_scratch_release(d9di_pretok_scratch *s);
+
+/* Call fn for every piece of text[0, n), in order; no piece is empty. */
+typedef d9d_status (*d9di_piece_fn)(void *arg, const char *piece, size_t n);
+d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const char *text, size_t n,
+                           d9di_piece_fn fn, void *arg);
+
+#endif

@@ -1,0 +1,413 @@
+/* tokenizer.c - a tokenizer.json as a whole: loading, encoding, decoding. */
+#include "d9d/data/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/base/json.h"
+#include "data/added.h"
+#include "data/bpe.h"
+#include "data/component.h"
+#include "data/normalize.h"
+#include "data/pretok.h"
+
+#define MAX_FILE (UINT64_C(64) << 20)
+
+struct added {
+    const char *content;
+    size_t len;
+    uint32_t id;
+    bool special;
+};
+
+struct d9d_tokenizer {
+    d9d_hash hash;
+    d9di_bpe model;
+    d9di_normalizer *normalizer;
+    d9di_pretok *pretok;
+    d9di_added_set raw, normalized; /* added tokens by the text they are looked for in */
+    D9D_VEC(struct added) added;
+    uint32_t *added_at; /* by id: index + 1 into added */
+    d9d_map by_content; /* to index + 1 */
+    d9d_arena arena;
+    uint32_t vocab_size;
+};
+
+struct d9d_tokenizer_scratch {
+    d9di_matcher *matcher;
+    d9di_normalizer_scratch normalizer;
+    d9di_pretok_scratch pretok;
+    d9di_bpe_scratch model;
+};
+
+/* --- loading ---------------------------------------------------------------------- */
+
+/* The id that HF gives the next added token: that of its text if it has one, else one
+ * behind all others. */
+static uint32_t expected_id(const d9d_tokenizer *tok, const char *content, size_t len)
+{
+    uint32_t id = d9di_bpe_find(&tok->model, content, len), next = tok->model.n_entries;
+    size_t i;
+
+    if (id != D9DI_NO_ID)
+        return id;
+    for (i = 0; i < tok->added.len; i++)
+        if (tok->added.data[i].id >= next)
+            next = tok->added.data[i].id + 1;
+    return next;
+}
+
+static d9d_status check_added_id(const d9d_tokenizer *tok, const char *where, const char *content,
+                                 size_t len, uint32_t id)
+{
+    const uint32_t expected = expected_id(tok, content, len);
+
+    if (id != expected)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%.80s\" has the id %u, its place gives it %u", where,
+                        content, id, expected);
+    if (id < tok->model.n_tokens && tok->model.tokens[id].text &&
+        d9di_bpe_find(&tok->model, content, len) != id)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%.80s\" has the id %u, which is that of \"%.80s\"", where,
+                        content, id, tok->model.tokens[id].text);
+    return D9D_OK;
+}
+
+static d9d_status find_in(d9d_tokenizer *tok, d9di_normalizer_scratch *s, const char *content,
+                          size_t len, bool normalized, d9di_added_token token)
+{
+    if (!normalized)
+        return d9di_added_put(&tok->raw, content, len, token);
+    D9D_TRY(d9di_normalizer_apply(tok->normalizer, s, content, len, &content, &len));
+    return d9di_added_put(&tok->normalized, content, len, token);
+}
+
+static d9d_status load_added_token(d9d_tokenizer *tok, const json_t *v, const char *where,
+                                   d9di_normalizer_scratch *s)
+{
+    d9di_added_token token;
+    struct added *a;
+    const char *content;
+    bool normalized;
+    int64_t id;
+    size_t len;
+
+    if (!json_is_object(v))
+        return D9D_FAIL(D9D_EFORMAT, "%s: must be an object", where);
+    D9D_TRY(d9di_component_keys(v, where,
+                                "id content single_word lstrip rstrip normalized special"));
+    D9D_TRY(d9d_json_get_i64(v, where, "id", 0, D9DI_MAX_VOCAB - 1, &id));
+    D9D_TRY(d9d_json_get_str(v, where, "content", &content));
+    D9D_TRY(d9di_component_flag(v, where, "special", false, &token.special));
+    D9D_TRY(d9di_component_flag(v, where, "normalized", !token.special, &normalized));
+    D9D_TRY(d9di_component_flag(v, where, "lstrip", false, &token.lstrip));
+    D9D_TRY(d9di_component_flag(v, where, "rstrip", false, &token.rstrip));
+    D9D_TRY(d9di_component_flag(v, where, "single_word", false, &token.single_word));
+    len = strlen(content);
+    if (len == 0)
+        return D9D_OK; /* HF skips it too */
+    if (d9d_map_has(&tok->by_content, content, len))
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%.80s\" is given twice", where, content);
+    token.id = (uint32_t)id;
+    D9D_TRY(check_added_id(tok, where, content, len, token.id));
+
+    D9D_TRY(D9D_VEC_RESERVE(&tok->added, 1));
+    a = &tok->added.data[tok->added.len++];
+    *a = (struct added){d9d_arena_strndup(&tok->arena, content, len), len, token.id, token.special};
+    if (!a->content)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
+    /* Only presence and the index are kept: the map borrows a number as a pointer. */
+    D9D_TRY(d9d_map_put(&tok->by_content, content, len, (void *)(uintptr_t)tok->added.len));
+    return find_in(tok, s, a->content, len, normalized, token);
+}
+
+static d9d_status load_added(d9d_tokenizer *tok, const char *name, const json_t *list)
+{
+    d9di_normalizer_scratch s = {0};
+    d9d_status st = D9D_OK;
+    size_t i;
+
+    if (!list || json_is_null(list))
+        return D9D_OK;
+    if (!json_is_array(list))
+        return D9D_FAIL(D9D_EFORMAT, "%s: added_tokens: must be an array", name);
+    D9D_TRY(d9di_matcher_create(&s.matcher));
+    for (i = 0; i < json_array_size(list) && st == D9D_OK; i++) {
+        char where[320];
+
+        snprintf(where, sizeof(where), "%.255s: added_tokens[%zu]", name, i);
+        st = load_added_token(tok, json_array_get(list, i), where, &s);
+    }
+    d9di_matcher_free(s.matcher);
+    d9di_normalizer_scratch_release(&s);
+    return st;
+}
+
+static d9d_status index_added(d9d_tokenizer *tok, const char *name)
+{
+    size_t i;
+
+    tok->vocab_size = tok->model.n_tokens;
+    for (i = 0; i < tok->added.len; i++)
+        if (tok->added.data[i].id >= tok->vocab_size)
+            tok->vocab_size = tok->added.data[i].id + 1;
+    if (tok->vocab_size == 0)
+        return D9D_FAIL(D9D_EFORMAT, "%s: has no tokens", name);
+    tok->added_at = calloc(tok->vocab_size, sizeof(*tok->added_at));
+    if (!tok->added_at)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", name, tok->vocab_size);
+    for (i = 0; i < tok->added.len; i++)
+        tok->added_at[tok->added.data[i].id] = (uint32_t)i + 1;
+    return D9D_OK;
+}
+
+/* Components that do not change the ids of a text by itself: their names are checked. */
+static d9d_status parse_inert(const json_t *v, const char *where, void *into)
+{
+    (void)v;
+    (void)where;
+    (void)into;
+    return D9D_OK;
+}
+
+static d9d_status parse_post_sequence(const json_t *v, const char *where, void *into);
+
+static const d9di_component post_processors[] = {
+    {"ByteLevel", "add_prefix_space trim_offsets use_regex", parse_inert},
+    {"TemplateProcessing", "single pair special_tokens", parse_inert},
+    {"Sequence", "processors", parse_post_sequence},
+    {NULL, NULL, NULL},
+};
+static const d9di_component decoders[] = {
+    {"ByteLevel", "add_prefix_space trim_offsets use_regex", parse_inert},
+    {NULL, NULL, NULL},
+};
+
+static d9d_status parse_post_sequence(const json_t *v, const char *where, void *into)
+{
+    return d9di_component_sequence(post_processors, v, where, "processors", into);
+}
+
+static d9d_status check_inert(const json_t *root, const char *name)
+{
+    static const struct {
+        const char *key;
+        const d9di_component *table; /* NULL: must be null */
+    } parts[] = {{"post_processor", post_processors},
+                 {"decoder", decoders},
+                 {"truncation", NULL},
+                 {"padding", NULL}};
+    char where[320];
+    size_t i;
+
+    for (i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        const json_t *v = json_object_get(root, parts[i].key);
+
+        if (!v || json_is_null(v))
+            continue;
+        snprintf(where, sizeof(where), "%.255s: %s", name, parts[i].key);
+        if (!parts[i].table)
+            return D9D_FAIL(D9D_ENOTSUP, "%s: must be null; texts are cut and padded elsewhere",
+                            where);
+        D9D_TRY(d9di_component_parse(parts[i].table, v, where, NULL));
+    }
+    return D9D_OK;
+}
+
+static d9d_status load(d9d_tokenizer *tok, const char *name, const json_t *root)
+{
+    char where[320];
+
+    if (!json_is_object(root))
+        return D9D_FAIL(D9D_EFORMAT, "%s: must be an object", name);
+    D9D_TRY(d9di_component_keys(root, name,
+                                "version truncation padding added_tokens normalizer pre_tokenizer "
+                                "post_processor decoder model"));
+    D9D_TRY(check_inert(root, name));
+    snprintf(where, sizeof(where), "%.255s: normalizer", name);
+    D9D_TRY(d9di_normalizer_parse(json_object_get(root, "normalizer"), where, &tok->normalizer));
+    snprintf(where, sizeof(where), "%.255s: pre_tokenizer", name);
+    D9D_TRY(d9di_pretok_parse(json_object_get(root, "pre_tokenizer"), where, &tok->pretok));
+    snprintf(where, sizeof(where), "%.255s: model", name);
+    D9D_TRY(d9di_bpe_init(json_object_get(root, "model"), where, &tok->model));
+    D9D_TRY(load_added(tok, name, json_object_get(root, "added_tokens")));
+    return index_added(tok, name);
+}
+
+d9d_status d9d_tokenizer_parse(const char *name, const char *json, size_t n, d9d_tokenizer **out)
+{
+    json_t *root = NULL;
+    d9d_tokenizer *tok = calloc(1, sizeof(*tok));
+    d9d_status st;
+
+    if (!tok)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", name);
+    tok->hash = d9d_hash_bytes(json, n);
+    D9D_TRY_OR(st, d9d_json_parse(name, json, n, &root), out);
+    D9D_TRY_OR(st, load(tok, name, root), out);
+    *out = tok;
+    tok = NULL;
+out:
+    json_decref(root);
+    d9d_tokenizer_free(tok);
+    return st;
+}
+
+d9d_status d9d_tokenizer_load(const char *path, d9d_tokenizer **out)
+{
+    d9d_buf text = {0};
+    d9d_status st;
+
+    D9D_TRY(d9d_fs_read(path, MAX_FILE, &text));
+    st = d9d_tokenizer_parse(path, text.data ? text.data : "", text.len, out);
+    d9d_buf_release(&text);
+    return st;
+}
+
+void d9d_tokenizer_free(d9d_tokenizer *tok)
+{
+    if (!tok)
+        return;
+    d9di_bpe_release(&tok->model);
+    d9di_normalizer_free(tok->normalizer);
+    d9di_pretok_free(tok->pretok);
+    d9di_added_release(&tok->raw);
+    d9di_added_release(&tok->normalized);
+    D9D_VEC_RELEASE(&tok->added);
+    free(tok->added_at);
+    d9d_map_release(&tok->by_content);
+    d9d_arena_release(&tok->arena);
+    free(tok);
+}
+
+uint32_t d9d_tokenizer_vocab_size(const d9d_tokenizer *tok)
+{
+    return tok->vocab_size;
+}
+
+d9d_hash d9d_tokenizer_hash(const d9d_tokenizer *tok)
+{
+    return tok->hash;
+}
+
+bool d9d_tokenizer_find(const d9d_tokenizer *tok, const char *token, size_t len, uint32_t *out)
+{
+    const uintptr_t added = (uintptr_t)d9d_map_get(&tok->by_content, token, len);
+    const uint32_t id =
+        added ? tok->added.data[added - 1].id : d9di_bpe_find(&tok->model, token, len);
+
+    if (id == D9DI_NO_ID)
+        return false;
+    *out = id;
+    return true;
+}
+
+/* --- encoding ----------------------------------------------------------------------- */
+
+d9d_status d9d_tokenizer_scratch_create(const d9d_tokenizer *tok, d9d_tokenizer_scratch **out)
+{
+    d9d_tokenizer_scratch *s = calloc(1, sizeof(*s));
+    d9d_status st;
+
+    (void)tok;
+    if (!s)
+        return D9D_FAIL(D9D_ENOMEM, "no memory to tokenise with");
+    D9D_TRY_OR(st, d9di_matcher_create(&s->matcher), out);
+    D9D_TRY_OR(st, d9di_bpe_scratch_init(&s->model), out);
+    s->normalizer.matcher = s->pretok.matcher = s->matcher;
+    *out = s;
+    s = NULL;
+out:
+    d9d_tokenizer_scratch_free(s);
+    return st;
+}
+
+void d9d_tokenizer_scratch_free(d9d_tokenizer_scratch *s)
+{
+    if (!s)
+        return;
+    d9di_normalizer_scratch_release(&s->normalizer);
+    d9di_pretok_scratch_release(&s->pretok);
+    d9di_bpe_scratch_release(&s->model);
+    d9di_matcher_free(s->matcher);
+    free(s);
+}
+
+struct encoding {
+    const d9d_tokenizer *tok;
+    d9d_tokenizer_scratch *s;
+    d9d_ids *out;
+};
+
+static d9d_status encode_piece(void *arg, const char *piece, size_t n)
+{
+    const struct encoding *e = arg;
+
+    if (n > D9DI_MAX_PIECE)
+        return D9D_FAIL(D9D_EFORMAT,
+                        "%zu bytes without a place to split at; at most %zu can be merged", n,
+                        D9DI_MAX_PIECE);
+    return d9di_bpe_encode(&e->tok->model, &e->s->model, piece, n, e->out);
+}
+
+static d9d_status encode_normalized(void *arg, const d9di_added_token *token, const char *text,
+                                    size_t n)
+{
+    const struct encoding *e = arg;
+
+    if (token)
+        return D9D_VEC_PUSH(e->out, token->id);
+    return d9di_pretok_run(e->tok->pretok, &e->s->pretok, text, n, encode_piece, arg);
+}
+
+static d9d_status encode_raw(void *arg, const d9di_added_token *token, const char *text, size_t n)
+{
+    const struct encoding *e = arg;
+
+    if (token)
+        return D9D_VEC_PUSH(e->out, token->id);
+    D9D_TRY(d9di_normalizer_apply(e->tok->normalizer, &e->s->normalizer, text, n, &text, &n));
+    return d9di_added_split(&e->tok->normalized, text, n, encode_normalized, arg);
+}
+
+d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok, d9d_tokenizer_scratch *s,
+                                const char *text, size_t n, d9d_ids *out)
+{
+    struct encoding e = {tok, s, out};
+    const size_t before = out->len, valid = d9d_utf8_valid_up_to(text, n);
+    d9d_status st;
+
+    if (valid != n)
+        return D9D_FAIL(D9D_EFORMAT, "byte %zu (0x%02x) is not valid UTF-8", valid,
+                        (unsigned char)text[valid]);
+    st = d9di_added_split(&tok->raw, text, n, encode_raw, &e);
+    if (st != D9D_OK)
+        out->len = before;
+    return st;
+}
+
+/* --- decoding ----------------------------------------------------------------------- */
+
+d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, size_t n,
+                                unsigned flags, d9d_buf *out)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        const uint32_t id = ids[i], at = id < tok->vocab_size ? tok->added_at[id] : 0;
+
+        if (at) {
+            const struct added *a = &tok->added.data[at - 1];
+
+            if (!(a->special && (flags & D9D_DECODE_SKIP_SPECIAL)))
+                D9D_TRY(d9d_buf_append(out, a->content, a->len));
+        } else if (id < tok->model.n_tokens && tok->model.tokens[id].text) {
+            D9D_TRY(d9di_bpe_bytes(&tok->model, id, out));
+        } else {
+            return D9D_FAIL(D9D_EINVAL, "ids[%zu] is %u, which is no token; the vocabulary has %u", i,
+                            id, tok->vocab_size);
+        }
+    }
+    return D9D_OK;
+}

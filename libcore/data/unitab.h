@@ -1,0 +1,46 @@
+/* unitab.h - where Unicode libraries disagree; see unitab.py, which makes unitab.c. */
+#ifndef D9DI_DATA_UNITAB_H
+#define D9DI_DATA_UNITAB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct d9di_uni_range {
+    uint32_t first, last;
+};
+struct d9di_uni_alias {
+    uint32_t first, last, alias;
+};
+
+extern const struct d9di_uni_alias d9di_uni_alias[];
+extern const struct d9di_uni_range d9di_uni_word[], d9di_uni_numeric[], d9di_uni_inert[];
+extern const size_t d9di_uni_alias_n, d9di_uni_word_n, d9di_uni_numeric_n, d9di_uni_inert_n;
+
+/* Whether `c` is in one of `n` ascending ranges. */
+static inline bool d9di_uni_in(const struct d9di_uni_range *r, size_t n, uint32_t c)
+{
+    size_t lo = 0, hi = n;
+
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+
+        if (c > r[mid].last)
+            lo = mid + 1;
+        else if (c < r[mid].first)
+            hi = mid;
+        else
+            return true;
+    }
+    return false;
+}
+
+/* White_Space: 25 code points, settled since Unicode 6.3. */
+static inline bool d9di_uni_space(uint32_t c)
+{
+    return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+           c == 0x205f || c == 0x3000;
+}
+
+#endif

@@ -1,0 +1,203 @@
+/* Matrix products against loops in double. */
+#include "support/arrays.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const int64_t shapes[][3] = {
+    {0, 3, 3},  {3, 0, 3},     {3, 3, 0},      {1, 1, 1},     {1, 33, 17},    {33, 1, 17},
+    {3, 17, 1}, {17, 33, 129}, {130, 65, 600}, {257, 513, 31}, {700, 90, 1100}, {65, 1030, 64},
+};
+
+typedef struct call {
+    d9d_gemm g;
+    void *a, *b, *c;
+} call;
+
+static void run(void *arg)
+{
+    call *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->gemm(NULL, &p->g, p->a, p->b, p->c), D9D_OK);
+}
+
+static double element(const call *p, int64_t i, int64_t j)
+{
+    const d9d_gemm *g = &p->g;
+    double sum = 0.0;
+
+    for (int64_t k = 0; k < g->k; k++)
+        sum += array_get(g->t, p->a, g->trans_a ? k * g->m + i : i * g->k + k) *
+               array_get(g->t, p->b, g->trans_b ? j * g->k + k : k * g->n + j);
+    return sum;
+}
+
+static void check(const d9d_gemm *g)
+{
+    int64_t n = g->m * g->n;
+    size_t bytes = (size_t)n * d9d_dtype_size(g->ct);
+    call p = {.g = *g};
+    void *before = g->beta == 0.0f ? NULL : array_random(g->ct, n, 3, 1.0);
+    double *want = calloc((size_t)n + 1, sizeof(*want));
+
+    p.a = array_random(g->t, g->m * g->k, 1, 1.0);
+    p.b = array_random(g->t, g->k * g->n, 2, 1.0 / sqrt((double)g->k + 1.0));
+    p.c = array_poison(g->ct, n);
+    assert_non_null(want);
+    for (int64_t i = 0; i < n; i++)
+        want[i] = element(&p, i / g->n, i % g->n) +
+                  (before == NULL ? 0.0 : (double)g->beta * array_get(g->ct, before, i));
+    array_same_for_threads(run, &p, p.c, bytes, before);
+    array_close("c", g->ct, p.c, want, n, 1e-5);
+    free(p.a);
+    free(p.b);
+    free(p.c);
+    free(before);
+    free(want);
+}
+
+static void test_shapes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        for (int how = 0; how < 8; how++) {
+            d9d_gemm g = {.m = shapes[i][0], .n = shapes[i][1], .k = shapes[i][2]};
+
+            g.t = array_types[how & 1];
+            g.ct = array_types[how >> 2 & how & 1];
+            g.trans_a = (how & 2) != 0;
+            g.trans_b = (how & 4) != 0;
+            g.beta = how % 3 == 0 ? 1.0f : 0.0f;
+            check(&g);
+        }
+}
+
+static void test_wrong_type(void **state)
+{
+    const d9d_gemm g = {.t = D9D_I32, .ct = D9D_F32, .m = 1, .n = 1, .k = 1};
+    float x = 0.0f;
+
+    (void)state;
+    assert_int_equal(d9d_kernels_cpu()->gemm(NULL, &g, &x, &x, &x), D9D_EINVAL);
+    assert_non_null(strstr(d9d_err_message(), "int32"));
+}
+
+/* --- grouped -------------------------------------------------------------------- */
+
+enum { E = 5, IN = 70, OUT = 41 };
+static const int32_t offsets[][E + 1] = {
+    {0, 0, 0, 0, 0, 0}, {0, 0, 17, 17, 18, 90}, {0, 33, 34, 37, 200, 200}, {0, 1, 2, 3, 4, 600},
+};
+
+typedef struct grouped {
+    d9d_dtype t, gt;
+    const int32_t *offset;
+    float beta;
+    void *x, *w, *dy, *y, *dx, *dw;
+} grouped;
+
+static void run_y(void *arg)
+{
+    grouped *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->grouped_gemm(NULL, p->t, p->y, p->x, p->w, p->offset,
+                                                     p->offset[E], E, IN, OUT), D9D_OK);
+}
+static void run_dx(void *arg)
+{
+    grouped *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->grouped_gemm_din(NULL, p->t, p->dx, p->dy, p->w, p->offset,
+                                                         p->offset[E], E, IN, OUT), D9D_OK);
+}
+static void run_dw(void *arg)
+{
+    grouped *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->grouped_gemm_dw(NULL, p->t, p->gt, p->dw, p->beta, p->x,
+                                                        p->dy, p->offset, p->offset[E], E, IN, OUT),
+                     D9D_OK);
+}
+
+static void naive_grouped(const grouped *p, double *y, double *dx, double *dw)
+{
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t r = p->offset[e]; r < p->offset[e + 1]; r++)
+            for (int64_t i = 0; i < IN; i++)
+                for (int64_t o = 0; o < OUT; o++) {
+                    double w = array_get(p->t, p->w, (e * IN + i) * OUT + o);
+                    double x = array_get(p->t, p->x, r * IN + i);
+                    double d = array_get(p->t, p->dy, r * OUT + o);
+
+                    y[r * OUT + o] += x * w;
+                    dx[r * IN + i] += d * w;
+                    dw[(e * IN + i) * OUT + o] += x * d;
+                }
+}
+
+static void check_grouped(grouped *p)
+{
+    int64_t rows = p->offset[E], n_w = E * IN * OUT;
+    size_t size = d9d_dtype_size(p->t);
+    void *before = p->beta == 0.0f ? NULL : array_random(p->gt, n_w, 9, 1.0);
+    double *y = calloc((size_t)(rows * OUT) + 1, sizeof(*y));
+    double *dx = calloc((size_t)(rows * IN) + 1, sizeof(*dx));
+    double *dw = calloc((size_t)n_w, sizeof(*dw));
+
+    p->x = array_random(p->t, rows * IN, 1, 1.0);
+    p->w = array_random(p->t, n_w, 2, 1.0);
+    p->dy = array_random(p->t, rows * OUT, 3, 1.0);
+    p->y = array_poison(p->t, rows * OUT);
+    p->dx = array_poison(p->t, rows * IN);
+    p->dw = array_poison(p->gt, n_w);
+    for (int64_t i = 0; i < n_w && before != NULL; i++)
+        dw[i] = array_get(p->gt, before, i);
+    naive_grouped(p, y, dx, dw);
+    array_same_for_threads(run_y, p, p->y, (size_t)(rows * OUT) * size, NULL);
+    array_same_for_threads(run_dx, p, p->dx, (size_t)(rows * IN) * size, NULL);
+    array_same_for_threads(run_dw, p, p->dw, (size_t)n_w * d9d_dtype_size(p->gt), before);
+    array_close("y", p->t, p->y, y, rows * OUT, 3e-5);
+    array_close("dx", p->t, p->dx, dx, rows * IN, 3e-5);
+    array_close("dw", p->gt, p->dw, dw, n_w, 3e-5);
+    void *all[] = {p->x, p->w, p->dy, p->y, p->dx, p->dw, before, y, dx, dw};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        free(all[i]);
+}
+
+static void test_grouped(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(offsets) / sizeof(*offsets); i++)
+        for (int how = 0; how < 4; how++) {
+            grouped p = {.t = array_types[how & 1], .gt = array_types[how >> 1],
+                         .offset = offsets[i], .beta = (float)(how & 1)};
+
+            check_grouped(&p);
+        }
+}
+
+static void test_lying_offsets(void **state)
+{
+    const int32_t backwards[] = {0, 4, 2}, outside[] = {0, 4, 9};
+    float x[64] = {0};
+
+    (void)state;
+    assert_int_equal(
+        d9d_kernels_cpu()->grouped_gemm(NULL, D9D_F32, x, x, x, backwards, 2, 2, 1, 1),
+        D9D_EINVAL);
+    assert_int_equal(d9d_kernels_cpu()->grouped_gemm(NULL, D9D_F32, x, x, x, outside, 8, 2, 1, 1),
+                     D9D_EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_wrong_type),
+        cmocka_unit_test(test_grouped),
+        cmocka_unit_test(test_lying_offsets),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

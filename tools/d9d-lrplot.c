@@ -1,0 +1,146 @@
+/* d9d-lrplot - plot the learning rate of a training configuration. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "d9d/metric/chart.h"
+#include "d9d/sched/rates.h"
+#include "tool.h"
+
+enum { POINTS_MAX = 20000 };
+
+struct opts {
+    int64_t steps;
+    const char *out;
+    bool table, log_y;
+    tool_list set;
+};
+
+static const tool_option options[] = {
+    TOOL_OPT(struct opts, steps, INT, "steps", 'n', "N",
+             "steps of the run (default: those of the phases, or 1000 and twice those where a "
+             "phase is a share of the run)",
+             .min = 1, .max = D9D_RATES_STEPS_MAX),
+    TOOL_OPT(struct opts, out, STRING, "out", 'o', "FILE",
+             "draw into FILE, which ends in .svg, .png or .pdf"),
+    TOOL_OPT(struct opts, table, FLAG, "table", 't', NULL, "print step, tab, learning rate"),
+    TOOL_OPT(struct opts, log_y, FLAG, "log", 0, NULL, "a logarithmic scale of the learning rate"),
+    TOOL_OPT(struct opts, set, LIST, "set", 0, "KEY=VALUE",
+             "override a.b.c of the configuration; VALUE is JSON or a word; may be repeated"),
+    TOOL_END,
+};
+
+static d9d_status put_row(const tool_run *r, const d9d_rates *v, int64_t k, d9d_buf *line)
+{
+    if (r->json)
+        D9D_TRY(
+            d9d_buf_printf(line, "%s{\"step\": %" PRId64 ", \"lr\": ", k > 0 ? ",\n " : "[", k));
+    else
+        D9D_TRY(d9d_buf_printf(line, "%" PRId64 "\t", k));
+    D9D_TRY(d9d_json_put_f64(line, d9d_rates_at(v, k)));
+    return d9d_buf_printf(line, "%s%s", r->json ? "}" : "\n",
+                          r->json && k + 1 == v->steps ? "]\n" : "");
+}
+
+static d9d_status print_table(const tool_run *r, const d9d_rates *v)
+{
+    d9d_buf line = {0};
+    d9d_status st = D9D_OK;
+
+    for (int64_t k = 0; k < v->steps && st == D9D_OK; k++) {
+        line.len = 0;
+        st = put_row(r, v, k, &line);
+        tool_put(&line);
+    }
+    d9d_buf_release(&line);
+    return st;
+}
+
+static d9d_status draw(tool_run *r, const struct opts *o, const d9d_chart *chart)
+{
+    const tool_screen s = tool_screen_get();
+    const d9d_text_style style = {s.columns, s.rows < 24 ? s.rows : 20, s.utf8, s.colour};
+    const d9d_figure figure = {.charts = chart, .n = 1};
+    d9d_buf text = {0};
+    d9d_status st;
+
+    if (o->out != NULL) {
+        D9D_TRY(d9d_figure_write(&figure, o->out));
+        d9d_log_info(r->log, "wrote %s", o->out);
+        return D9D_OK;
+    }
+    st = d9d_chart_text(chart, &style, &text);
+    if (st == D9D_OK)
+        tool_put(&text);
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status plot(tool_run *r, const struct opts *o, const d9d_rates *v)
+{
+    const int64_t n = v->steps < POINTS_MAX ? v->steps : POINTS_MAX;
+    double *x = d9d_arena_alloc(&r->arena, (size_t)n * sizeof(*x));
+    double *y = d9d_arena_alloc(&r->arena, (size_t)n * sizeof(*y));
+    const d9d_series series = {v->is_lr ? "lr" : "multiplier", x, y, (size_t)n};
+    const d9d_chart chart = {.title = v->is_lr ? "Learning rate" : "Learning-rate multiplier",
+                             .x_label = "step",
+                             .series = &series,
+                             .n_series = 1,
+                             .log_y = o->log_y};
+
+    if (x == NULL || y == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %" PRId64 " points", n);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t k =
+            n > 1 ? (int64_t)((double)i * (double)(v->steps - 1) / (double)(n - 1)) : 0;
+
+        x[i] = (double)k;
+        y[i] = d9d_rates_at(v, k);
+    }
+    return draw(r, o, &chart);
+}
+
+static d9d_status load(tool_run *r, const struct opts *o, d9d_rates *out)
+{
+    json_t *doc;
+    d9d_status st;
+
+    D9D_TRY(tool_config_read(r->args[0], &o->set, &doc));
+    st = d9d_rates_load(doc, r->args[0], o->steps, r->log, out);
+    json_decref(doc);
+    return st;
+}
+
+static d9d_status run(tool_run *r, const void *options_of_run)
+{
+    const struct opts *o = options_of_run;
+    d9d_image_kind kind;
+    d9d_rates v;
+    d9d_status st;
+
+    if (o->out != NULL)
+        D9D_TRY(d9d_image_kind_of(o->out, &kind));
+    D9D_TRY(load(r, o, &v));
+    st = o->table || r->json ? print_table(r, &v) : plot(r, o, &v);
+    d9d_rates_release(&v);
+    return st;
+}
+
+int main(int argc, char **argv)
+{
+    static const tool_command commands[] = {
+        {.operands = "CONFIG.json",
+         .min = 1,
+         .max = 1,
+         .about = "CONFIG.json is a configuration of d9d-train, of which only lr_scheduler and "
+                  "optimizer.lr are read, or an lr_scheduler section alone; - is standard input.",
+         .options = options,
+         .size = sizeof(struct opts),
+         .run = run},
+        {.run = NULL},
+    };
+    static const tool lrplot = {"d9d-lrplot", "Plot the learning rate of a run, step by step.",
+                                commands};
+
+    return tool_main(&lrplot, argc, argv);
+}
