@@ -242,7 +242,7 @@ d9d_status d9d_chart_text(const d9d_chart *c, const d9d_text_style *style, d9d_b
     int labels;
 
     g.h = rows - 3 - (c->x_label != NULL) - (c->n_series > 1);
-    d9di_axis_y(c, clamp(g.h / 3, 2, 8), &ay);
+    d9di_axis_y(c, clamp(g.h / 2, 2, 8), &ay);
     labels = d9di_axis_label_width(&ay);
     g.w = clamp(columns - labels - 2, 8, COLUMNS_MAX);
     g.dots = d9d_arena_alloc(&a, (size_t)g.w * (size_t)g.h);

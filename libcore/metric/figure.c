@@ -187,7 +187,7 @@ static d9d_status draw_chart(d9di_canvas *c, const d9d_chart *chart, const struc
     d9di_axis ax, ay;
     double labels;
 
-    d9di_axis_y(chart, (int)fmax(2, f.h / 48), &ay);
+    d9di_axis_y(chart, (int)fmax(2, f.h / 34), &ay);
     labels = CHAR * LABEL_SIZE * d9di_axis_label_width(&ay) + 10;
     f.x += labels;
     f.w -= labels;
