@@ -15,7 +15,7 @@ struct opts {
     int format;
 };
 
-static const struct opts defaults = {.rows = 20, .key = "loss", .format = -1};
+static const struct opts defaults = {.rows = 20, .key = "loss"};
 static const char *const formats[] = {"csv", "tfevents", NULL};
 
 #define KEYS_OPTION                                                                                \
@@ -38,10 +38,11 @@ static const tool_option follow_options[] = {
 static const tool_option plot_options[] = {
     KEYS_OPTION, LOG_OPTION,
     TOOL_OPT(struct opts, out, STRING, "out", 'o', "FILE",
-             "draw into FILE, which ends in .svg, .png or .pdf"),
+             "draw into FILE, which ends in .svg, .png or .pdf", .required = true),
     TOOL_END};
 static const tool_option export_options[] = {
-    TOOL_OPT(struct opts, format, WORD, "to", 't', "FORMAT", "csv or tfevents", .words = formats),
+    TOOL_OPT(struct opts, format, WORD, "to", 't', "FORMAT", "csv or tfevents", .words = formats,
+             .required = true),
     TOOL_OPT(struct opts, out, STRING, "out", 'o', "PATH",
              "csv: write to this file, not to standard output; tfevents: make a directory a run "
              "in this directory"),
@@ -55,13 +56,6 @@ static d9d_keys keys_of(const struct opts *o)
 /* A command's work on open runs; text in `out` goes to stdout. */
 typedef d9d_status (*work)(tool_run *r, const struct opts *o, const d9d_runs *runs, d9d_buf *out);
 
-static d9d_status check_keys(const struct opts *o, const d9d_runs *runs)
-{
-    for (size_t i = 0; i < o->keys.n; i++)
-        D9D_TRY(d9d_runs_check_key(runs, o->keys.item[i]));
-    return D9D_OK;
-}
-
 static d9d_status with_runs(tool_run *r, const struct opts *o, work fn)
 {
     d9d_runs runs;
@@ -69,11 +63,7 @@ static d9d_status with_runs(tool_run *r, const struct opts *o, work fn)
     d9d_status st;
 
     D9D_TRY(d9d_runs_open(r->args, (size_t)r->n_args, r->log, &runs));
-    for (size_t i = 0; i < runs.n; i++)
-        if (runs.run[i]->torn)
-            d9d_log_info(r->log, "%s: the last line is not complete and left out",
-                         runs.run[i]->path);
-    st = check_keys(o, &runs);
+    st = d9d_runs_check_keys(&runs, o->keys.item, o->keys.n);
     if (st == D9D_OK)
         st = fn(r, o, &runs, &out);
     if (st == D9D_OK)
@@ -117,7 +107,7 @@ static d9d_status compare(tool_run *r, const struct opts *o, const d9d_runs *run
 {
     json_t *v;
 
-    D9D_TRY(d9d_runs_check_key(runs, o->key));
+    D9D_TRY(d9d_runs_check_keys(runs, &o->key, 1));
     if (!r->json)
         return d9d_report_compare(runs, o->key, (size_t)o->rows, out);
     D9D_TRY(d9d_report_compare_json(runs, o->key, &v));
@@ -132,8 +122,10 @@ static d9d_status plot(tool_run *r, const struct opts *o, const d9d_runs *runs, 
     return D9D_OK;
 }
 
-static d9d_status export_runs(tool_run *r, const struct opts *o, const d9d_runs *runs, d9d_buf *out)
+static d9d_status export(tool_run *r, const struct opts *o, const d9d_runs *runs, d9d_buf *out)
 {
+    if (o->format == FORMAT_TFEVENTS && o->out == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "--to tfevents needs --out DIRECTORY");
     if (o->format == FORMAT_TFEVENTS) {
         D9D_TRY(d9d_report_write_events(runs, o->out));
         d9d_log_info(r->log, "wrote %zu event file%s below %s", runs->n, runs->n == 1 ? "" : "s",
@@ -148,40 +140,16 @@ static d9d_status export_runs(tool_run *r, const struct opts *o, const d9d_runs 
     return D9D_OK;
 }
 
-static d9d_status run_show(tool_run *r, const void *o)
-{
-    return with_runs(r, o, show);
-}
-static d9d_status run_summary(tool_run *r, const void *o)
-{
-    return with_runs(r, o, summary);
-}
-static d9d_status run_compare(tool_run *r, const void *o)
-{
-    return with_runs(r, o, compare);
-}
-
-static d9d_status run_plot(tool_run *r, const void *options)
-{
-    const struct opts *o = options;
-    d9d_image_kind kind;
-
-    if (o->out == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "plot needs --out FILE");
-    D9D_TRY(d9d_image_kind_of(o->out, &kind));
-    return with_runs(r, o, plot);
-}
-
-static d9d_status run_export(tool_run *r, const void *options)
-{
-    const struct opts *o = options;
-
-    if (o->format < 0)
-        return D9D_FAIL(D9D_ECONFIG, "export needs --to csv or --to tfevents");
-    if (o->format == FORMAT_TFEVENTS && o->out == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "export --to tfevents needs --out DIRECTORY");
-    return with_runs(r, o, export_runs);
-}
+#define RUN_WITH_RUNS(word)                                                                        \
+    static d9d_status run_##word(tool_run *r, const void *o)                                       \
+    {                                                                                              \
+        return with_runs(r, o, word);                                                              \
+    }
+RUN_WITH_RUNS(show)
+RUN_WITH_RUNS(summary)
+RUN_WITH_RUNS(compare)
+RUN_WITH_RUNS(plot)
+RUN_WITH_RUNS(export)
 
 static d9d_status put_now(void *arg, const d9d_buf *lines)
 {

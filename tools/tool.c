@@ -87,7 +87,7 @@ static void print_command(const tool_command *c, bool several)
     if (c->about != NULL) {
         putchar('\n');
         if (several && c->name != NULL)
-            printf("%s: ", c->name);
+            printf("%s:", c->name);
         print_wrapped(c->about, several && c->name != NULL ? (int)strlen(c->name) + 1 : 0, 0);
     }
     print_options(options_of(c));
@@ -103,8 +103,10 @@ static void print_help(const tool *t, const tool_command *only)
             print_usage(t, c, lead);
             lead = "      ";
         }
-    if (only == NULL)
-        printf("\n%s\n", t->about);
+    if (only == NULL) {
+        putchar('\n');
+        print_wrapped(t->about, 0, 0);
+    }
     for (const tool_command *c = t->commands; c->run != NULL; c++)
         if (only == NULL || only == c)
             print_command(c, only == NULL);
@@ -252,8 +254,9 @@ struct parse {
     char *options; /* the command's struct */
     int argc;
     char **argv;
-    int at;     /* next argument */
-    bool alone; /* something was asked that needs no operands */
+    int at;        /* next argument */
+    bool alone;    /* something was asked that needs no operands */
+    uint64_t seen; /* bits of the command's options */
 };
 
 /* An option of the command or a common one, by name (of n bytes) or by letter. */
@@ -300,6 +303,8 @@ static d9d_status take(struct parse *p, const tool_option *o, bool common, const
     if (o->kind == TOOL_FLAG && value != NULL)
         return D9D_FAIL(D9D_ECONFIG, "--%s takes no value, got \"%s\"", o->name, value);
     p->alone |= o->alone;
+    if (!common)
+        p->seen |= UINT64_C(1) << (o - options_of(p->run->command));
     return store(p->run, o, value, common ? (char *)&p->common : p->options);
 }
 
@@ -350,6 +355,16 @@ static d9d_status check_operands(const struct parse *p)
     return D9D_OK;
 }
 
+static d9d_status check_required(const struct parse *p)
+{
+    const tool_option *options = options_of(p->run->command);
+
+    for (const tool_option *o = options; o->name != NULL && !p->alone; o++)
+        if (o->required && !(p->seen >> (o - options) & 1))
+            return D9D_FAIL(D9D_ECONFIG, "--%s %s is needed", o->name, o->arg);
+    return D9D_OK;
+}
+
 static d9d_status parse_args(struct parse *p)
 {
     bool only_operands = false;
@@ -366,7 +381,8 @@ static d9d_status parse_args(struct parse *p)
         else
             p->run->args[p->run->n_args++] = p->argv[p->at - 1];
     }
-    return check_operands(p);
+    D9D_TRY(check_operands(p));
+    return check_required(p);
 }
 
 static d9d_status unknown_command(const tool *t, const char *given)

@@ -48,6 +48,7 @@ typedef struct tool_list {
     size_t n;
 } tool_list;
 
+/* At most 64 of them are a command's. */
 typedef struct tool_option {
     const char *name; /* "steps"; NULL ends the table */
     char letter;      /* 'n', or 0 */
@@ -57,7 +58,8 @@ typedef struct tool_option {
     const char *help;
     double min, max;
     const char *const *words; /* WORD: NULL-ended */
-    bool alone;               /* FLAG: with it the operands need not be there */
+    bool alone;               /* FLAG: operands and required options need not be there */
+    bool required;
 } tool_option;
 
 #define TOOL_OPT(S, field, k, long_name, short_name, arg_name, ...)                                \

@@ -40,7 +40,7 @@ static d9d_status put_csv_record(d9d_buf *out, const d9d_run *r, size_t i, const
 
         D9D_TRY(d9d_buf_append(out, ",", 1));
         if (isfinite(v))
-            D9D_TRY(d9d_json_put_f64(out, v));
+            D9D_TRY(d9di_rows_put(out, v));
     }
     return d9d_buf_append(out, "\n", 1);
 }

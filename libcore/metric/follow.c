@@ -49,7 +49,7 @@ static d9d_status put_json(const d9d_run *r, d9d_buf *out)
             D9D_TRY(d9d_buf_printf(out, ", "));
             D9D_TRY(d9d_json_put_str(out, name, strlen(name)));
             D9D_TRY(d9d_buf_printf(out, ": "));
-            D9D_TRY(d9d_json_put_f64(out, r->columns[k].values[i]));
+            D9D_TRY(d9di_rows_put(out, r->columns[k].values[i]));
         }
         D9D_TRY(d9d_buf_printf(out, "}\n"));
     }

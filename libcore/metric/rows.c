@@ -20,9 +20,21 @@ double d9di_rows_value(const d9d_run *r, const char *key, size_t i)
     return v != NULL ? v[i] : (double)NAN;
 }
 
+static bool is_whole(double v)
+{
+    return v == floor(v) && fabs(v) < 0x1p53;
+}
+
 json_t *d9di_rows_json(double v)
 {
-    return isfinite(v) ? json_real(v) : json_null();
+    if (!isfinite(v))
+        return json_null();
+    return is_whole(v) ? json_integer((json_int_t)v) : json_real(v);
+}
+
+d9d_status d9di_rows_put(d9d_buf *out, double v)
+{
+    return is_whole(v) ? d9d_buf_printf(out, "%.0f", v) : d9d_json_put_f64(out, v);
 }
 
 d9d_keys d9di_rows_keys(d9d_keys k)

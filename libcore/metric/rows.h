@@ -17,7 +17,8 @@ d9d_keys d9di_rows_keys(d9d_keys keys);
 /* A record's value, NaN where the run has no such column. */
 double d9di_rows_value(const d9d_run *r, const char *key, size_t i);
 
-/* A new reference. */
-json_t *d9di_rows_json(double v);
+/* A value with all its digits; whole numbers without a point, null where not finite. */
+json_t *d9di_rows_json(double v); /* a new reference */
+d9d_status d9di_rows_put(d9d_buf *out, double v);
 
 #endif /* D9D_METRIC_ROWS_H */

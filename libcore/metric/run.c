@@ -378,6 +378,8 @@ d9d_status d9d_runs_open(char *const *paths, size_t n, const d9d_log *log, d9d_r
             d9d_runs_close(&r);
             return st;
         }
+        if (r.run[i]->torn)
+            d9d_log_info(log, "%s: the last line is not complete, and left out", r.run[i]->path);
         r.n++;
     }
     *out = r;
@@ -392,7 +394,7 @@ void d9d_runs_close(d9d_runs *r)
     *r = (d9d_runs){NULL, 0};
 }
 
-d9d_status d9d_runs_check_key(const d9d_runs *r, const char *key)
+static d9d_status check_key(const d9d_runs *r, const char *key)
 {
     const char *words[D9D_RUN_COLUMNS_MAX + 1] = {NULL}, *near = NULL;
 
@@ -408,4 +410,11 @@ d9d_status d9d_runs_check_key(const d9d_runs *r, const char *key)
     if (near != NULL)
         return D9D_FAIL(D9D_ECONFIG, "no run has the key \"%s\"; did you mean \"%s\"?", key, near);
     return D9D_FAIL(D9D_ECONFIG, "no run has the key \"%s\"", key);
+}
+
+d9d_status d9d_runs_check_keys(const d9d_runs *r, const char *const *keys, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(check_key(r, keys[i]));
+    return D9D_OK;
 }

@@ -70,8 +70,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_runs_open(char *const *paths, size_t n, cons
                                               d9d_runs *out);
 D9D_API void d9d_runs_close(d9d_runs *r);
 
-/* ECONFIG unless one of the runs has a column of that name; the sentence has the nearest. */
-D9D_API D9D_MUST_USE d9d_status d9d_runs_check_key(const d9d_runs *r, const char *key);
+/* ECONFIG for a key that none of the runs has as a column; the sentence has the nearest. */
+D9D_API D9D_MUST_USE d9d_status d9d_runs_check_keys(const d9d_runs *r, const char *const *keys,
+                                                    size_t n);
 
 #ifdef __cplusplus
 }
