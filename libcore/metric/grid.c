@@ -5,7 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
+
+#include "metric/plain.h"
 
 static d9d_status take(d9di_grid *g, const char *cell)
 {
@@ -16,7 +17,13 @@ static d9d_status take(d9di_grid *g, const char *cell)
 
 d9d_status d9di_grid_text(d9di_grid *g, const char *text)
 {
-    return take(g, d9d_arena_strdup(&g->arena, text));
+    d9d_buf b = {0};
+    d9d_status st = d9di_plain_put(&b, text);
+
+    if (st == D9D_OK)
+        st = take(g, d9d_arena_strdup(&g->arena, b.data != NULL ? b.data : ""));
+    d9d_buf_release(&b);
+    return st;
 }
 
 d9d_status d9di_grid_int(d9di_grid *g, int64_t v)
@@ -33,28 +40,12 @@ d9d_status d9di_grid_real(d9di_grid *g, double v)
     return take(g, d9d_arena_printf(&g->arena, "%.6g", v));
 }
 
-/* Columns of a terminal that a text takes, as good as can be known. */
-static int width_of(const char *text)
-{
-    const utf8proc_uint8_t *p = (const utf8proc_uint8_t *)text;
-    int width = 0;
-
-    while (*p != '\0') {
-        utf8proc_int32_t code;
-        utf8proc_ssize_t n = utf8proc_iterate(p, -1, &code);
-
-        width += n > 0 ? utf8proc_charwidth(code) : 1;
-        p += n > 0 ? n : 1;
-    }
-    return width;
-}
-
 static d9d_status put_rows(const d9di_grid *g, const int *widths, d9d_buf *out)
 {
     for (size_t i = 0; i < g->cells.len; i++) {
         const size_t column = i % g->columns;
         const char *cell = g->cells.data[i];
-        const int pad = widths[column] - width_of(cell);
+        const int pad = widths[column] - d9di_plain_width(cell);
 
         if (column == 0)
             D9D_TRY(d9d_buf_printf(out, "%s%*s", cell, g->columns > 1 ? pad : 0, ""));
@@ -75,7 +66,7 @@ d9d_status d9di_grid_finish(d9di_grid *g, d9d_buf *out)
         st = D9D_FAIL(D9D_ENOMEM, "no memory for a table");
     } else {
         for (size_t i = 0; i < g->cells.len; i++) {
-            const int w = width_of(g->cells.data[i]);
+            const int w = d9di_plain_width(g->cells.data[i]);
 
             if (w > widths[i % g->columns])
                 widths[i % g->columns] = w;
