@@ -631,10 +631,15 @@ static d9d_status read_stdin(json_t **out)
     return st;
 }
 
+const char *tool_input_name(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "standard input" : path;
+}
+
 static d9d_status apply(json_t *doc, const char *path, const tool_list *set)
 {
     if (!json_is_object(doc))
-        return D9D_FAIL(D9D_ECONFIG, "%s: expected a JSON object", path);
+        return D9D_FAIL(D9D_ECONFIG, "%s: expected a JSON object", tool_input_name(path));
     for (size_t i = 0; i < set->n; i++)
         D9D_TRY(d9d_config_set(doc, set->item[i]));
     return D9D_OK;
@@ -677,7 +682,7 @@ d9d_status tool_config_load(tool_run *r, const d9d_table *table, const char *sch
     if (o->print_schema)
         return print_schema(table, schema_id);
     D9D_TRY(tool_config_read(r->args[0], &o->set, &doc));
-    st = d9d_config_resolve(table, doc, r->args[0], &full);
+    st = d9d_config_resolve(table, doc, tool_input_name(r->args[0]), &full);
     json_decref(doc);
     D9D_TRY(st);
     if (o->print_config)

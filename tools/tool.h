@@ -134,6 +134,9 @@ typedef struct tool_config_options {
         TOOL_OPT(S, field.print_schema, FLAG, "print-schema", 0, NULL,                             \
                  "print the configuration's JSON Schema, and stop", .alone = true)
 
+/* How an operand stands in sentences: "-" is "standard input". */
+const char *tool_input_name(const char *path);
+
 /* Read a JSON document ("-" is stdin) and apply --set.  What is wrong with it, or with
  * its path, is ECONFIG. */
 d9d_status tool_config_read(const char *path, const tool_list *set, json_t **out);
