@@ -3,13 +3,13 @@
 #define D9DI_DATA_JOURNAL_H
 
 #include "data/documents.h"
-#include "data/store.h"
+#include "data/sink.h"
 
 typedef struct d9di_journal {
     d9d_hash job; /* of inputs and options: only the same run goes on */
     d9di_place place;
     d9di_documents documents;
-    d9di_store_state store;
+    d9di_sink_state store;
     int64_t *source_bytes; /* [n_sources], of those that are behind */
     size_t n_sources;
 } d9di_journal;

@@ -46,7 +46,7 @@ struct run {
     d9d_hash job;
     bool repeatable;
     d9di_documents_reader *reader;
-    d9di_store *store;
+    d9di_sink *store;
     d9di_packer *packers[D9DI_MAX_SPLITS];
     d9di_documents documents;
     d9d_progress progress;
@@ -82,7 +82,7 @@ static d9d_status cut_document(d9di_packer *p, const uint32_t *ids, const int32_
 
 static d9d_status check_labels(const struct run *r, const d9di_document *doc)
 {
-    const int64_t before = d9di_store_at(r->store)->labels;
+    const int64_t before = d9di_sink_at(r->store)->labels;
 
     if (before < 0 || before == doc->has_labels)
         return D9D_OK;
@@ -175,7 +175,7 @@ static d9d_status run_batch(struct run *r, size_t most, size_t *filled, bool *en
     D9D_TRY(d9d_thread_run(r->jobs, *filled, tokenise_one, r));
     for (i = 0; i < *filled; i++)
         D9D_TRY(add_chunk(r, &r->chunks[i]));
-    d9d_progress_note(&r->progress, "%lld tokens", (long long)d9di_store_at(r->store)->tokens);
+    d9d_progress_note(&r->progress, "%lld tokens", (long long)d9di_sink_at(r->store)->tokens);
     d9d_progress_add(&r->progress, d9di_documents_consumed(r->reader) - before);
     return D9D_OK;
 }
@@ -186,10 +186,10 @@ static d9d_status write_journal(struct run *r)
 
     if (!r->repeatable)
         return D9D_OK;
-    D9D_TRY(d9di_store_sync(r->store));
+    D9D_TRY(d9di_sink_sync(r->store));
     r->journal.place = d9di_documents_at(r->reader);
     r->journal.documents = r->documents;
-    r->journal.store = *d9di_store_at(r->store);
+    r->journal.store = *d9di_sink_at(r->store);
     for (i = 0; i < r->how->n_inputs; i++)
         r->journal.source_bytes[i] = d9di_documents_bytes(r->reader, i);
     D9D_TRY(d9di_journal_write(r->dir.tmp, &r->journal));
@@ -245,19 +245,19 @@ out:
     return st;
 }
 
-static d9d_status start_over(struct run *r, const d9di_store_how *store)
+static d9d_status start_over(struct run *r, const d9di_sink_how *store)
 {
     D9D_TRY(clear_dir(r->dir.tmp));
     memset(&r->documents, 0, sizeof(r->documents));
-    D9D_TRY(d9di_store_open(store, NULL, &r->store));
+    D9D_TRY(d9di_sink_open(store, NULL, &r->store));
     return d9di_documents_open(r->how, NULL, &r->reader);
 }
 
-static d9d_status go_on(struct run *r, const d9di_store_how *store)
+static d9d_status go_on(struct run *r, const d9di_sink_how *store)
 {
     size_t i;
 
-    D9D_TRY(d9di_store_open(store, &r->journal.store, &r->store));
+    D9D_TRY(d9di_sink_open(store, &r->journal.store, &r->store));
     D9D_TRY(d9di_documents_open(r->how, &r->journal.place, &r->reader));
     r->documents = r->journal.documents;
     for (i = 0; i < r->how->n_inputs; i++)
@@ -269,7 +269,7 @@ static d9d_status go_on(struct run *r, const d9di_store_how *store)
 
 static d9d_status open_work(struct run *r)
 {
-    const d9di_store_how store = {
+    const d9di_sink_how store = {
         .dir = r->dir.tmp,
         .wide = r->tokenise.vocab > 65536,
         .shard_bytes = (uint64_t)(r->how->shard_bytes ? r->how->shard_bytes : DEFAULT_SHARD_BYTES),
@@ -288,7 +288,7 @@ static d9d_status open_work(struct run *r)
     if (r->repeatable)
         D9D_TRY(d9di_journal_read(r->dir.tmp, &r->journal, &found));
     if (!found || go_on(r, &store) != D9D_OK) {
-        d9di_store_close(r->store);
+        d9di_sink_close(r->store);
         r->store = NULL;
         D9D_TRY(start_over(r, &store));
     }
@@ -401,14 +401,14 @@ static d9d_status finish(struct run *r, d9d_shard_report *out)
     d9di_manifest m = {0};
     d9d_status st;
 
-    if (d9di_store_at(r->store)->tokens == 0)
+    if (d9di_sink_at(r->store)->tokens == 0)
         return D9D_FAIL(D9D_EFORMAT,
                         "no samples: of %lld documents in %zu inputs %lld are too short and %lld too long",
                         (long long)r->documents.read, r->how->n_inputs,
                         (long long)r->documents.empty, (long long)r->documents.dropped);
     D9D_TRY(copy_tokenizer(r));
     D9D_TRY_OR(st, fill_manifest(r, &m), out);
-    D9D_TRY_OR(st, d9di_store_finish(r->store, r->how->seed, r->log, &m), out);
+    D9D_TRY_OR(st, d9di_sink_finish(r->store, r->how->seed, r->log, &m), out);
     D9D_TRY_OR(st, write_manifest(r, &m), out);
     D9D_TRY_OR(st, d9d_outdir_commit(&r->dir), out);
     warn_empty_splits(r, &m);
@@ -515,7 +515,7 @@ static void release_run(struct run *r)
     free(r->workers);
     free(r->journal.source_bytes);
     d9di_documents_close(r->reader);
-    d9di_store_close(r->store);
+    d9di_sink_close(r->store);
     d9d_tokenizer_free(r->tok);
     if (r->lock >= 0)
         close(r->lock);
