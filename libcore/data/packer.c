@@ -5,7 +5,7 @@
 
 #include "data/jsonl.h"
 
-enum { OPEN_PACKS = 32 };
+enum { OPEN_PACKS = 16 };
 
 struct pack {
     d9d_ids tokens;

@@ -16,7 +16,7 @@
 #include "data/shard_private.h"
 
 enum {
-    BLOCK_CHUNKS = 64,
+    BLOCK_CHUNKS = 16,
     CHUNKS_A_JOB = 2,
     MAX_JOBS = 1024,
     BATCH_BYTES = 64 << 20,      /* of text in memory, or one chunk where documents are large */
