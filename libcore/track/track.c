@@ -1,0 +1,126 @@
+/* track.c - metrics.jsonl.  See d9d/track/track.h. */
+#include "d9d/track/track.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "d9d/base/json.h"
+#include "d9d/base/thread.h"
+
+struct d9d_tracker {
+    d9d_file file;
+    d9d_buf line;
+    int64_t restarts;
+};
+
+enum { MAX_METRICS_BYTES = 1 << 30 };
+
+/* What is there already: count the restart lines; say where the last whole line ends. */
+static d9d_status existing_read(const char *path, int64_t *restarts, uint64_t *end)
+{
+    d9d_buf text = {0};
+    const char *line, *newline;
+    d9d_status st = d9d_fs_read(path, MAX_METRICS_BYTES, &text);
+
+    *restarts = 0;
+    *end = 0;
+    if (st == D9D_ENOTFOUND)
+        return D9D_OK;
+    D9D_TRY(st);
+    for (line = text.data; line != NULL && (newline = strchr(line, '\n')) != NULL;
+         line = newline + 1) {
+        *restarts += strncmp(line, "{\"restart\":", 11) == 0;
+        *end = (uint64_t)(newline + 1 - text.data);
+    }
+    d9d_buf_release(&text);
+    return D9D_OK;
+}
+
+d9d_status d9d_tracker_open(const char *path, d9d_tracker **out)
+{
+    d9d_tracker *t = calloc(1, sizeof(*t));
+    uint64_t end;
+    d9d_status st;
+
+    if (t == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: tracker", path);
+    t->file.fd = -1;
+    D9D_TRY_OR(st, existing_read(path, &t->restarts, &end), out);
+    D9D_TRY_OR(st, d9d_file_append(path, end, &t->file), out);
+    *out = t;
+    t = NULL;
+out:
+    d9d_tracker_close(t);
+    return st;
+}
+
+int64_t d9d_tracker_restarts(const d9d_tracker *t) { return t->restarts; }
+
+/* --- lines: a few members, each with its own way to be printed -------------------- */
+
+static d9d_status put_key(d9d_buf *b, const char *key)
+{
+    return d9d_buf_printf(b, "%s\"%s\": ", b->len == 0 ? "{" : ", ", key);
+}
+
+static d9d_status put_int(d9d_buf *b, const char *key, int64_t v)
+{
+    D9D_TRY(put_key(b, key));
+    return d9d_buf_printf(b, "%lld", (long long)v);
+}
+
+static d9d_status put_real(d9d_buf *b, const char *key, double v)
+{
+    D9D_TRY(put_key(b, key));
+    return d9d_json_put_f64(b, v);
+}
+
+static d9d_status line_write(d9d_tracker *t)
+{
+    D9D_TRY(d9d_buf_append(&t->line, "}\n", 2));
+    return d9d_file_write(&t->file, t->line.data, t->line.len);
+}
+
+d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step)
+{
+    char now[24];
+
+    d9d_clock_iso(now);
+    t->line.len = 0;
+    D9D_TRY(put_int(&t->line, "restart", ++t->restarts));
+    D9D_TRY(put_int(&t->line, "step", from_step));
+    D9D_TRY(put_key(&t->line, "time"));
+    D9D_TRY(d9d_json_put_str(&t->line, now, strlen(now)));
+    return line_write(t);
+}
+
+d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r)
+{
+    d9d_buf *b = &t->line;
+
+    b->len = 0;
+    D9D_TRY(put_int(b, "step", r->step));
+    D9D_TRY(put_real(b, "loss", r->loss));
+    if (!isnan(r->grad_norm))
+        D9D_TRY(put_real(b, "grad_norm", r->grad_norm));
+    D9D_TRY(put_real(b, "lr", r->lr));
+    D9D_TRY(put_int(b, "tokens", r->tokens));
+    D9D_TRY(put_int(b, "samples", r->samples));
+    D9D_TRY(put_real(b, "step_ms", r->step_ms));
+    D9D_TRY(put_real(b, "tokens_per_s", r->tokens_per_s));
+    if (!isnan(r->mfu))
+        D9D_TRY(put_real(b, "mfu", r->mfu));
+    D9D_TRY(put_int(b, "mem_bytes", (int64_t)r->mem_bytes));
+    return line_write(t);
+}
+
+void d9d_tracker_close(d9d_tracker *t)
+{
+    if (t == NULL)
+        return;
+    d9d_file_release(&t->file);
+    d9d_buf_release(&t->line);
+    free(t);
+}
