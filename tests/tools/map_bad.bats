@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2059 # variables of bats and of the helper; bytes are printed by number
 # d9d-map and what it must refuse: each with its exit status and sentence, nothing written.
 
 setup() {

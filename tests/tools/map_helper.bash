@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2059
 # map_helper.bash - for tests of d9d-map; load it after helper.
 
 golden=$BATS_TEST_DIRNAME/../golden
