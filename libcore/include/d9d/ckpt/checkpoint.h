@@ -82,7 +82,7 @@ typedef enum d9d_diff_kind {
     D9D_DIFF_ONLY_B
 } d9d_diff_kind;
 
-/* One tensor of either directory. */
+/* One tensor of either directory; what it points at lives as long as the call. */
 typedef struct d9d_tensor_diff {
     const char *name;
     d9d_diff_kind kind;
