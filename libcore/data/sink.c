@@ -21,7 +21,7 @@ static d9d_status out_open(struct d9di_out *o, const char *dir, const char *name
 
     if (asprintf(&path, "%s/%s", dir, name) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
-    st = at > 0 ? d9d_file_reopen(path, (uint64_t)at, &o->file) : d9d_file_create(path, &o->file);
+    st = d9d_file_append(path, (uint64_t)at, &o->file);
     o->open = st == D9D_OK;
     free(path);
     return st;
