@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2030,SC2031 # output is set by run
 # d9d-metrics, as a user sees it.
 
 setup() {
