@@ -119,6 +119,17 @@ assert s["mfu"] is None, s' <<<"$output"
     [[ "$output" == *"are both called a"* ]]
 }
 
+@test "a run has a name even where it is given as a dot" {
+    cd a
+    run -0 d9d-metrics export --to csv . ../a/
+    [[ "${lines[1]}" == a,1,* && "${lines[6]}" == a,1,* ]]
+    cd ..
+    cp a/metrics.jsonl metrics.jsonl
+    cd a
+    run -0 d9d-metrics export --to csv ..
+    [[ "${lines[1]}" != ..,* ]]
+}
+
 @test "a line that is being written is left out" {
     printf '{"step": 6, "loss": 1' >>a/metrics.jsonl
     run -0 --separate-stderr d9d-metrics summary a
