@@ -122,6 +122,8 @@ $B/%.o: %.c $B/flags
 	@mkdir -p $(@D)
 	$(call Q,CC)$(CC) $(ALL_C) $(ALL_CPP) -MMD -MP -c -o $@ $<
 
+$B/tests/%.o: ALL_CPP += -Itests/unit
+
 $B/%.cu.o: %.cu $B/flags
 	@mkdir -p $(@D)
 	$(call Q,NVCC)$(NVCC) $(CUDA_C) -MD -MP -MF $(@:.o=.d) -c -o $@ $<

@@ -1,33 +1,9 @@
-/* job.c - reading and checking a job's configuration.  See d9d/loop/job.h. */
+/* job.c - checking a job's configuration.  See d9d/loop/job.h. */
 #include "d9d/loop/job.h"
 
 #include <string.h>
 
 #include "d9d/model/hf_config.h"
-
-enum { MAX_CONFIG_BYTES = 16 << 20 };
-
-d9d_status d9d_job_read(const d9d_table *table, const char *path, const char *const *set, size_t n,
-                        const d9d_log *log, d9d_arena *a, void *config, json_t **doc)
-{
-    json_t *given = NULL, *resolved = NULL;
-    d9d_status st;
-
-    st = d9d_json_read(path, MAX_CONFIG_BYTES, &given);
-    if (st == D9D_ENOTFOUND || st == D9D_EFORMAT) /* a configuration: retrying cannot help */
-        return D9D_FAIL(D9D_ECONFIG, "%s", d9d_err_message());
-    D9D_TRY(st);
-    for (size_t i = 0; i < n; i++)
-        D9D_TRY_OR(st, d9d_config_set(given, set[i]), out);
-    D9D_TRY_OR(st, d9d_config_resolve(table, given, path, &resolved), out);
-    D9D_TRY_OR(st, d9d_config_bind(table, given, path, log, a, config), out);
-    *doc = resolved;
-    resolved = NULL;
-out:
-    json_decref(given);
-    json_decref(resolved);
-    return st;
-}
 
 /* --- mesh and batch -------------------------------------------------------------- */
 

@@ -196,7 +196,7 @@ static const d9d_table *const trackers[] = {&tracker_null_table, NULL};
 
 typedef struct d9d_logging_section logging_section;
 static const d9d_key logging_keys[] = {
-    D9D_KEY_CUSTOM(logging_section, period_steps, "1", &d9d_step_period_custom,
+    D9D_KEY_PERIOD(logging_section, period_steps, "1",
                    "steps between records in metrics.jsonl"),
     D9D_KEY_UNION(logging_section, tracker, "{\"provider\": \"null\"}", tracker_tag, trackers,
                   "where else metrics go"),
@@ -266,7 +266,7 @@ typedef struct d9d_checkpointing_section checkpointing_section;
 static const d9d_key checkpointing_keys[] = {
     D9D_KEY_STR(checkpointing_section, save_dir, "null",
                 "where checkpoints go; RUN_DIR/checkpoints when null", .flags = D9D_NULLABLE),
-    D9D_KEY_CUSTOM(checkpointing_section, period_steps, "\"last_step\"", &d9d_step_period_custom,
+    D9D_KEY_PERIOD(checkpointing_section, period_steps, "\"last_step\"",
                    "steps between checkpoints; the last step is always saved but with "
                    "\"disable\""),
     D9D_KEY_INT(checkpointing_section, num_to_keep, "0", 0, 1 << 20,
@@ -282,7 +282,7 @@ typedef struct d9d_clipping_section clipping_section;
 static const d9d_key clipping_keys[] = {
     D9D_KEY_REAL(clipping_section, max_norm, "null", 0, 1e30,
                  "largest global gradient norm; null or 0: no clipping", .flags = D9D_NULLABLE),
-    D9D_KEY_CUSTOM(clipping_section, log_total_steps, "1", &d9d_step_period_custom,
+    D9D_KEY_PERIOD(clipping_section, log_total_steps, "1",
                    "steps between records of the norm"),
     D9D_KEY_END,
 };
@@ -317,7 +317,7 @@ static const d9d_table timeout_table =
 
 static const d9d_key gc_keys[] = {
     {.name = "period_steps", .kind = D9D_KIND_CUSTOM, .offset = D9D_NO_FIELD,
-     .def = "\"disable\"", .custom = &d9d_step_period_custom, .doc = "accepted"},
+     .def = "\"disable\"", .custom = &d9d_step_period_kind, .doc = "accepted"},
     D9D_KEY_END,
 };
 static const d9d_table gc_table = {

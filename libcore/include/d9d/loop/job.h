@@ -25,12 +25,10 @@ typedef struct d9d_mesh {
     int64_t expert_parallel;
 } d9d_mesh;
 
-typedef enum d9d_order { D9D_ORDER_SEQUENTIAL, D9D_ORDER_SHUFFLED, D9D_ORDER_BUCKETED } d9d_order_word;
-
 typedef struct d9d_data_section {
     const char *dataset; /* directory made by d9d-shard */
     const char *split;
-    int order; /* d9d_order_word */
+    int order; /* d9d_order, see d9d/data/loader.h */
     int64_t seed, epochs;
 } d9d_data_section;
 
@@ -130,12 +128,6 @@ typedef struct d9d_output_section {
 } d9d_output_section;
 
 D9D_API extern const d9d_table d9d_train_table, d9d_infer_table;
-
-/* Read FILE ("-": standard input), apply `n` assignments "a.b=VALUE", resolve and bind.
- * *doc, where not NULL, receives the resolved document; give it to json_decref(). */
-D9D_API D9D_MUST_USE d9d_status d9d_job_read(const d9d_table *table, const char *path,
-                                             const char *const *set, size_t n, const d9d_log *log,
-                                             d9d_arena *a, void *config, json_t **doc);
 
 /* Degrees against the number of ranks, batch sizes against each other.  ECONFIG, ENOTSUP. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_check(const d9d_mesh *mesh,
