@@ -97,8 +97,7 @@ d9d_status d9di_box_runs(const d9di_box *part, const d9di_box *from, const d9di_
     while (outer > 0 && whole) {
         outer--;
         run *= part->size[outer];
-        whole =
-            part->size[outer] == from->size[outer] && part->size[outer] == to->size[outer];
+        whole = part->size[outer] == from->size[outer] && part->size[outer] == to->size[outer];
     }
     for (int d = 0; d < part->ndim; d++)
         index[d] = part->start[d];

@@ -203,8 +203,8 @@ static d9d_status get_dims(const json_t *obj, const char *where, const char *key
         const json_t *v = json_array_get(list, i);
 
         if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return D9D_FAIL(D9D_EFORMAT, "%s: %s[%zu] must be an integer of at least 0", where,
-                            key, i);
+            return D9D_FAIL(D9D_EFORMAT, "%s: %s[%zu] must be an integer of at least 0", where, key,
+                            i);
         dim[i] = json_integer_value(v);
     }
     *ndim = (int)n;
@@ -314,11 +314,12 @@ static d9d_status get_counts(d9di_saved *s, const json_t *root)
     json_t *counts, *v;
 
     D9D_TRY(d9d_json_get_obj(root, s->path, "optimizer_steps", &counts));
-    json_object_foreach(counts, key, v)
-        if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return D9D_FAIL(D9D_EFORMAT,
-                            "%s: optimizer_steps: \"%s\" must be an integer of at least 0",
-                            s->path, key);
+    json_object_foreach(counts, key, v) if (
+        !json_is_integer(v) ||
+        json_integer_value(v) <
+            0) return D9D_FAIL(D9D_EFORMAT,
+                               "%s: optimizer_steps: \"%s\" must be an integer of at least 0",
+                               s->path, key);
     s->counts = counts;
     return D9D_OK;
 }

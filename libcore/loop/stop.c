@@ -73,8 +73,7 @@ static int64_t slurm_seconds_left(void)
     char command[96], line[64] = "";
     FILE *p;
 
-    if (job == NULL || *job == '\0' || strlen(job) > 20 ||
-        strspn(job, "0123456789") != strlen(job))
+    if (job == NULL || *job == '\0' || strlen(job) > 20 || strspn(job, "0123456789") != strlen(job))
         return -1;
     (void)snprintf(command, sizeof(command), "timeout 20 squeue -h -j %s -o %%L 2>/dev/null", job);
     p = popen(command, "r");
@@ -94,8 +93,8 @@ d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out)
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "signals: %zu bytes", sizeof(*s));
     if (left >= 0) {
-        d9d_log_info(log, "the allocation ends in %lld s; saving %lld s before",
-                     (long long)left, (long long)margin_s);
+        d9d_log_info(log, "the allocation ends in %lld s; saving %lld s before", (long long)left,
+                     (long long)margin_s);
         s->end_ns = d9d_clock_ns() + (left - margin_s) * 1000000000;
     }
     sigemptyset(&s->signals);

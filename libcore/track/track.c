@@ -91,7 +91,10 @@ out:
     return st;
 }
 
-int64_t d9d_tracker_restarts(const d9d_tracker *t) { return t->restarts; }
+int64_t d9d_tracker_restarts(const d9d_tracker *t)
+{
+    return t->restarts;
+}
 
 /* --- lines: a few members, each with its own way to be printed -------------------- */
 

@@ -115,8 +115,7 @@ static void test_optimizers(void **state)
         json_t *cases = read_cases(ops[i], &f), *options;
         const char *name;
 
-        json_object_foreach(cases, name, options)
-            run_case(ops[i], name, options, f);
+        json_object_foreach(cases, name, options) run_case(ops[i], name, options, f);
         json_decref(cases);
         d9d_st_close(f);
     }
@@ -182,8 +181,7 @@ static void test_clipping(void **state)
     const char *name;
 
     (void)state;
-    json_object_foreach(cases, name, options)
-        run_clip(name, options, f);
+    json_object_foreach(cases, name, options) run_clip(name, options, f);
     json_decref(cases);
     d9d_st_close(f);
 }

@@ -101,7 +101,8 @@ static void step(rig *r, double lr, float scale)
     assert_ok(d9d_optimizer_step(r->opt, lr, &r->scale));
 }
 
-/* --- the formulas of optim.h, in double -------------------------------------------------------- */
+/* --- the formulas of optim.h, in double --------------------------------------------------------
+ */
 
 typedef struct naive {
     double b1, b2, eps, wd, mom, damp;
@@ -151,7 +152,12 @@ static const struct formula {
      {.b1 = 0.9, .b2 = 0.999, .eps = 1e-8, .wd = 0.01, .decoupled = true}},
     {"{\"name\": \"adamw\", \"lr\": 0.01, \"betas\": [0.8, 0.95], \"eps\": 0.001, "
      "\"weight_decay\": 0.3, \"amsgrad\": true, \"maximize\": true}",
-     {.b1 = 0.8, .b2 = 0.95, .eps = 1e-3, .wd = 0.3, .decoupled = true, .amsgrad = true,
+     {.b1 = 0.8,
+      .b2 = 0.95,
+      .eps = 1e-3,
+      .wd = 0.3,
+      .decoupled = true,
+      .amsgrad = true,
       .maximize = true}},
     {"{\"name\": \"adam\", \"lr\": 0.01, \"weight_decay\": 0.3}",
      {.b1 = 0.9, .b2 = 0.999, .eps = 1e-8, .wd = 0.3}},
@@ -184,8 +190,8 @@ static void check_formula(const struct formula *f, int p, float scale)
         set_grad(&r.param[SHORT], k);
         for (int64_t i = 0; i < n; i++)
             naive_step(&f->c, &s[i],
-                       (double)((const float *)d9d_tensor_data(&r.param[p].grad))[i] * scale,
-                       lr[k], k + 1);
+                       (double)((const float *)d9d_tensor_data(&r.param[p].grad))[i] * scale, lr[k],
+                       k + 1);
         step(&r, lr[k], scale);
         for (int64_t i = 0; i < n; i++) {
             const double got = ((const float *)d9d_tensor_data(&r.param[p].data))[i];
@@ -208,7 +214,8 @@ static void test_formulas(void **state)
     }
 }
 
-/* --- configuration ---------------------------------------------------------------------------------- */
+/* --- configuration
+ * ---------------------------------------------------------------------------------- */
 
 static void test_bad_configurations(void **state)
 {
@@ -271,7 +278,8 @@ static void test_stochastic_wants_bfloat16(void **state)
     rig_close(&r);
 }
 
-/* --- state ------------------------------------------------------------------------------------------ */
+/* --- state
+ * ------------------------------------------------------------------------------------------ */
 
 static void test_states_and_counts(void **state)
 {
@@ -280,18 +288,28 @@ static void test_states_and_counts(void **state)
         d9d_dtype param, want;
         const char *names[7];
     } rows[] = {
-        {"{\"name\": \"adamw\", \"lr\": 1}", D9D_F32, D9D_F32,
+        {"{\"name\": \"adamw\", \"lr\": 1}",
+         D9D_F32,
+         D9D_F32,
          {"wide.exp_avg", "wide.exp_avg_sq", "short.exp_avg", "short.exp_avg_sq"}},
-        {"{\"name\": \"adam\", \"lr\": 1, \"amsgrad\": true}", D9D_BF16, D9D_BF16,
+        {"{\"name\": \"adam\", \"lr\": 1, \"amsgrad\": true}",
+         D9D_BF16,
+         D9D_BF16,
          {"wide.exp_avg", "wide.exp_avg_sq", "wide.max_exp_avg_sq", "short.exp_avg",
           "short.exp_avg_sq", "short.max_exp_avg_sq"}},
         {"{\"name\": \"sgd\", \"lr\": 1}", D9D_F32, D9D_F32, {NULL}},
-        {"{\"name\": \"sgd\", \"lr\": 1, \"momentum\": 0.5}", D9D_F32, D9D_F32,
+        {"{\"name\": \"sgd\", \"lr\": 1, \"momentum\": 0.5}",
+         D9D_F32,
+         D9D_F32,
          {"wide.momentum_buffer", "short.momentum_buffer"}},
-        {"{\"name\": \"stochastic_adamw\", \"lr\": 1}", D9D_BF16, D9D_F32,
+        {"{\"name\": \"stochastic_adamw\", \"lr\": 1}",
+         D9D_BF16,
+         D9D_F32,
          {"wide.exp_avg", "wide.exp_avg_sq", "short.exp_avg", "short.exp_avg_sq"}},
-        {"{\"name\": \"stochastic_adamw\", \"lr\": 1, \"state_dtype\": \"bfloat16\"}", D9D_BF16,
-         D9D_BF16, {"wide.exp_avg", "wide.exp_avg_sq", "short.exp_avg", "short.exp_avg_sq"}},
+        {"{\"name\": \"stochastic_adamw\", \"lr\": 1, \"state_dtype\": \"bfloat16\"}",
+         D9D_BF16,
+         D9D_BF16,
+         {"wide.exp_avg", "wide.exp_avg_sq", "short.exp_avg", "short.exp_avg_sq"}},
     };
 
     (void)state;
@@ -382,8 +400,8 @@ static void test_state_is_all_there_is(void **state)
         for (size_t i = 0; i < d9d_optimizer_state_count(a.opt); i++) {
             const d9d_tensor *from = d9d_optimizer_state_at(a.opt, i).tensor;
 
-            memcpy(d9d_tensor_data(d9d_optimizer_state_at(b.opt, i).tensor),
-                   d9d_tensor_data(from), d9d_tensor_bytes(from));
+            memcpy(d9d_tensor_data(d9d_optimizer_state_at(b.opt, i).tensor), d9d_tensor_data(from),
+                   d9d_tensor_bytes(from));
         }
         memcpy(d9d_optimizer_steps(b.opt, &n), d9d_optimizer_steps(a.opt, &n),
                PARAMS * sizeof(int64_t));
@@ -401,7 +419,8 @@ static void test_state_is_all_there_is(void **state)
     }
 }
 
-/* --- stochastic rounding --------------------------------------------------------------------------- */
+/* --- stochastic rounding
+ * --------------------------------------------------------------------------- */
 
 static const char stochastic[] = "{\"name\": \"stochastic_adamw\", \"lr\": 1, "
                                  "\"weight_decay\": 0, \"state_dtype\": \"bfloat16\"}";
@@ -484,7 +503,8 @@ static void test_noise_knows_no_boxes(void **state)
     rig_close(&whole);
 }
 
-/* --- gradients as a whole ---------------------------------------------------------------------------- */
+/* --- gradients as a whole
+ * ---------------------------------------------------------------------------- */
 
 static void test_norm(void **state)
 {

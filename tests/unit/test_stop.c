@@ -211,8 +211,8 @@ static void test_no_time_limit(void **state)
 /* A job id that is none never gets near a shell. */
 static void test_odd_job_ids(void **state)
 {
-    static const char *const ids[] = {"", "1;touch owned", "$(touch owned)", "12 ", "-1",
-                                      "123456789012345678901"};
+    static const char *const ids[] = {"",   "1;touch owned",        "$(touch owned)", "12 ",
+                                      "-1", "123456789012345678901"};
 
     (void)state;
     fake_squeue("echo 0:00");
