@@ -153,7 +153,7 @@ static void run_clip(const char *name, const json_t *options, const d9d_st_file 
     for (size_t i = 0; i < n; i++) {
         const json_t *dims = json_array_get(json_object_get(options, "shapes"), i);
         d9d_shape shape = {.ndim = (int)json_array_size(dims)};
-        char local[16];
+        char local[32];
 
         for (int d = 0; d < shape.ndim; d++)
             shape.dim[d] = json_integer_value(json_array_get(dims, (size_t)d));

@@ -548,6 +548,7 @@ static void test_part_that_nobody_saved(void **state)
     run r = {0};
 
     run_add(w, &r, cell("x", D9D_F32, whole, halves, 1));
+    fill(&r.items[0], &r.tensors[0], 1);
     assert_ok(d9d_save_write("c", &at, &r.set, NULL));
     run_release(&r);
     run_add(w, &r, cell("x", D9D_F32, whole, one, 0));
