@@ -214,7 +214,7 @@ bench: all $(BENCHES)
 C_ALL     := $(CORE_SRC) $(wildcard tools/*.c schemas/*.c tests/*/*.c tests/*/support/*.c)
 FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
              $(shell find libcore kernels tools tests -name '*.h')
-SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
+SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
 LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit/support
 
