@@ -57,8 +57,8 @@ ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore $(call blas,--cflags)
 LDLIBS    += $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(BLAS_LIBS) -lm -ldl -lpthread
 LDFLAGS   += -fopenmp
 
-# Kernels: loops that vectorise, without giving up IEEE order of reductions.
-KERNEL_C  := -O3 -fno-math-errno -fno-trapping-math
+# Kernels: loops that vectorise, with the same bits from every compiler and instruction set.
+KERNEL_C  := -O3 -fno-math-errno -fno-trapping-math -ffp-contract=off
 CUDA_C    := -std=c++17 -O3 -lineinfo -arch=sm_$(CUDA_ARCH) -Werror all-warnings \
              -Xcompiler -fPIC,-Wall -Ilibcore/include -Ikernels/include
 
@@ -77,11 +77,13 @@ TEST_SRC  := $(wildcard tests/unit/test_*.c tests/golden/test_*.c tests/fault/te
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC := $(wildcard tests/bench/bench_*.c)
 HELP_SRC  := $(wildcard tests/unit/support/*.c)
+DRIVE_SRC := $(wildcard tests/fault/*_driver.c)
 
 CORE_OBJ  := $(CORE_SRC:%.c=$B/%.o)
 CUDA_OBJ  := $(CUDA_SRC:%.cu=$B/%.cu.o)
 TOOLS     := $(TOOL_SRC:tools/%.c=$B/bin/%)
 TESTS     := $(TEST_SRC:%.c=$B/%)
+DRIVERS    := $(DRIVE_SRC:%.c=$B/%)
 FUZZERS   := $(FUZZ_SRC:%.c=$B/%)
 BENCHES   := $(BENCH_SRC:%.c=$B/%)
 LIB       := $B/lib/libd9d.so
@@ -119,6 +121,8 @@ $B/kernels/%.o: kernels/%.c $B/flags
 $B/%.o: %.c $B/flags
 	@mkdir -p $(@D)
 	$(call Q,CC)$(CC) $(ALL_C) $(ALL_CPP) -MMD -MP -c -o $@ $<
+
+$B/tests/%.o: ALL_CPP += -Itests/unit
 
 $B/%.cu.o: %.cu $B/flags
 	@mkdir -p $(@D)
@@ -177,7 +181,7 @@ run-test: export D9D_BUILD     = $(abspath $B)
 run-test: export D9D_CPPFLAGS  = $(ALL_CPP)
 run-test: export D9D_SAN       = $(SAN)
 run-test: export CC           := $(CC)
-run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN))
+run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN)) $(if $(filter tests/fault/%,$(CHOSEN)),$(DRIVERS))
 	@$(if $(CHOSEN),tests/run.sh -j $(JOBS) -o $B/log $(CHOSEN),echo "no test matches T=$(T)" >&2; exit 1)
 
 test-%:
@@ -193,7 +197,7 @@ test-long:
 	+$(MAKE) --no-print-directory run-test D9D_LONG=1
 	+$(MAKE) --no-print-directory run-test CC=clang B=build-clang
 	+$(MAKE) --no-print-directory run-test SAN=address,undefined
-	+$(MAKE) --no-print-directory run-test SUITES=unit D9D_WRAP='valgrind -q --error-exitcode=9 --leak-check=full'
+	+$(MAKE) --no-print-directory run-test SUITES=unit D9D_WRAP='valgrind -q --error-exitcode=9 --leak-check=full --suppressions=tests/valgrind.supp'
 	+$(MAKE) --no-print-directory run-fuzz CC=clang B=build-fuzz CFLAGS='-O1 -g -fsanitize=fuzzer-no-link,address,undefined'
 export D9D_LONG D9D_WRAP
 
@@ -212,16 +216,16 @@ bench: all $(BENCHES)
 C_ALL     := $(CORE_SRC) $(wildcard tools/*.c schemas/*.c tests/*/*.c tests/*/support/*.c)
 FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
              $(shell find libcore kernels tools tests -name '*.h')
-SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
+SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
-LINT_C    := $(filter-out -fopenmp,$(ALL_C)) -fopenmp $(ALL_CPP) -Itests/unit/support
+LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit/support
 
 lint:
 	@CC='$(CC)' tools/setup.sh lint
 	@echo "# gcc";          printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 gcc $(LINT_C) -Werror -fsyntax-only
 	@echo "# clang";        printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 clang $(LINT_C) -Werror -fsyntax-only
-	@echo "# clang-tidy";   printf '%s\n' $(CORE_SRC) $(wildcard tools/*.c) | xargs -P$(JOBS) -n8 sh -c \
-	    'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- $(subst ",\",$(LINT_C)) 2>/dev/null || kill $$PPID' lint
+	@echo "# clang-tidy";   printf '%s\n' $(CORE_SRC) $(wildcard tools/*.c) | xargs -P$(JOBS) -I% \
+	    clang-tidy --quiet --warnings-as-errors='*' % -- $(LINT_C) 2>/dev/null
 	@echo "# clang-format"; printf '%s\n' $(FMT_ALL) | xargs clang-format-14 --dry-run --Werror
 	@echo "# shellcheck";   shellcheck -x $(SH_ALL)
 	@echo "lint: clean"

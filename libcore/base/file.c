@@ -42,6 +42,23 @@ d9d_status d9d_file_open(const char *path, d9d_file *out)
     return open_file(path, O_RDONLY, "cannot open", out);
 }
 
+d9d_status d9d_file_append(const char *path, uint64_t at, d9d_file *out)
+{
+    d9d_file f;
+
+    D9D_TRY(open_file(path, O_RDWR | O_CREAT, "cannot open", &f));
+    if (ftruncate(f.fd, (off_t)at) != 0 || lseek(f.fd, (off_t)at, SEEK_SET) < 0) {
+        d9d_status st = D9D_FAIL(D9D_EIO, "%s: cannot cut to %llu bytes: %s", path,
+                                 (unsigned long long)at, strerror(errno));
+
+        d9d_file_release(&f);
+        return st;
+    }
+    f.at = at;
+    *out = f;
+    return D9D_OK;
+}
+
 /* One write(2) or pwrite(2) that is not lost to a signal. */
 static ssize_t put_some(int fd, const void *p, size_t n, const uint64_t *at)
 {

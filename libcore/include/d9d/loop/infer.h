@@ -1,0 +1,41 @@
+/* infer.h - the inference loop: log-probabilities and perplexity.
+ *
+ * Samples are read in the order of the data section, microbatch_size at a time, the last
+ * batch short; results come out in that order.
+ *
+ * logprobs writes one JSON object a sample,
+ *
+ *     {"sample": 0, "logprobs": [-1.2, ...], "loss": 1.2, "tokens": 17}
+ *
+ * a natural-log probability for every target that counts, in order, and their negated mean.
+ * It is written beside its final name and renamed when it is whole; an interrupted run goes
+ * on behind the last sample that is there.
+ *
+ * perplexity is exp of the mean negative log-probability over all targets.
+ */
+#ifndef D9D_LOOP_INFER_H
+#define D9D_LOOP_INFER_H
+
+#include "d9d/loop/job.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_infer_summary {
+    int64_t samples, first_sample; /* of the whole task; where this life began */
+    int64_t tokens;                /* targets, of this life */
+    double loss, perplexity;       /* over this life; NaN without a target */
+    double tokens_per_s;
+} d9d_infer_summary;
+
+/* `weights` of trainer.model_stage_factory.source_checkpoint are required: ECONFIG.  EINTR after
+ * a signal, when what was done is kept (logprobs). */
+D9D_API D9D_MUST_USE d9d_status d9d_infer(const d9d_infer_config *config, const json_t *resolved,
+                                          const char *device, const d9d_log *log,
+                                          d9d_infer_summary *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_LOOP_INFER_H */

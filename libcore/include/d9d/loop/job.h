@@ -1,0 +1,147 @@
+/* job.h - the configuration of d9d-train and d9d-infer, as structs.
+ *
+ * The sections and field names are the reference framework's (spec 5.6, 18, 23); fields that
+ * it requires without need have defaults here.  One table (d9d_train_table,
+ * d9d_infer_table) gives the parser, --print-config, the schema and the documentation.
+ *
+ * A bound configuration is plain data in an arena: no file has been opened, no memory for
+ * a model taken.  d9d_job_check() then says everything that can be said without data.
+ */
+#ifndef D9D_LOOP_JOB_H
+#define D9D_LOOP_JOB_H
+
+#include "d9d/config/config.h"
+#include "d9d/config/period.h"
+#include "d9d/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* spec 1.1: degrees of each kind of parallelism; their product is the number of ranks. */
+typedef struct d9d_mesh {
+    int64_t pipeline_parallel, data_parallel_replicate, data_parallel_shard;
+    int64_t context_parallel_replicate, context_parallel_shard, tensor_parallel;
+    int64_t expert_parallel;
+} d9d_mesh;
+
+typedef struct d9d_data_section {
+    const char *dataset; /* directory made by d9d-shard */
+    const char *split;
+    int order; /* d9d_order, see d9d/data/loader.h */
+    int64_t seed, epochs;
+} d9d_data_section;
+
+/* "model_provider": {"name": "qwen3_moe", "hf_config": FILE} or with "model": {...}. */
+typedef struct d9d_layer_section {
+    int64_t hidden_size, intermediate_size, num_attention_heads, num_key_value_heads, head_dim;
+    double rms_norm_eps;
+    int64_t num_experts, experts_top_k; /* mixture alone */
+} d9d_layer_section;
+
+typedef struct d9d_model_section {
+    d9d_layer_section layer;
+    int64_t num_hidden_layers;
+    double rope_base;
+    int64_t max_position_ids;
+    d9d_str_int_map split_vocab_size;
+    d9d_list split_vocab_order; /* const char * */
+    int64_t pipeline_num_virtual_layers_pre, pipeline_num_virtual_layers_post;
+    bool tie_word_embeddings;
+    double initializer_range; /* 0: the reference's own initialisation, spec 12.2 */
+} d9d_model_section;
+
+typedef struct d9d_provider_section {
+    const char *hf_config;    /* one of the two is given */
+    d9d_model_section *model;
+    int dtype;         /* index into {"float32", "bfloat16"}, which are D9D_F32 and D9D_BF16 */
+    int checkpointing; /* d9d_checkpointing; true is full, false is off */
+} d9d_provider_section;
+
+typedef struct d9d_run_section {
+    const char *name, *description, *dir;
+    json_t *hparams;
+    int64_t steps; /* stop after this many; D9D_INT_NULL: the whole dataset */
+} d9d_run_section;
+
+typedef struct d9d_trainer_section {
+    d9d_run_section run;
+    struct d9d_batching_section {
+        int64_t global_batch_size, microbatch_size;
+    } batching;
+    struct d9d_data_loading_section {
+        int64_t num_workers;
+    } data_loading;
+    struct d9d_logging_section {
+        d9d_step_period period_steps;
+        d9d_union tracker;
+    } logging;
+    struct d9d_pipelining_section {
+        d9d_union schedule;
+    } pipelining;
+    struct d9d_factory_section {
+        const char *source_checkpoint;
+        bool checkpoint_only_trainable_parameters;
+    } model_stage_factory;
+    struct d9d_determinism_section {
+        int64_t base_seed;
+    } determinism;
+    struct d9d_checkpointing_section {
+        const char *save_dir;
+        d9d_step_period period_steps;
+        int64_t num_to_keep; /* 0 keeps all */
+        bool resume;
+    } checkpointing;
+    struct d9d_clipping_section {
+        double max_norm; /* NaN: none */
+        d9d_step_period log_total_steps;
+    } gradient_clipping;
+    struct d9d_gradients_section {
+        int grad_dtype; /* -1: the parameters' own; else as dtype above */
+    } gradient_manager;
+    struct d9d_timeout_section {
+        int64_t save_margin; /* seconds before the Slurm time limit */
+    } timeout;
+} d9d_trainer_section;
+
+typedef struct d9d_train_config {
+    d9d_mesh mesh;
+    d9d_data_section data;
+    d9d_union model_provider; /* value: d9d_provider_section */
+    d9d_trainer_section trainer;
+    d9d_union optimizer;    /* d9d/optim/optim.h */
+    d9d_union lr_scheduler; /* d9d/sched/piecewise.h */
+    const char *export_to;
+} d9d_train_config;
+
+typedef struct d9d_infer_config {
+    d9d_mesh mesh;
+    d9d_data_section data;
+    d9d_union model_provider;
+    d9d_trainer_section trainer;
+    d9d_union task;
+} d9d_infer_config;
+
+typedef enum d9d_infer_task { D9D_TASK_LOGPROBS, D9D_TASK_PERPLEXITY } d9d_infer_task;
+typedef struct d9d_output_section {
+    const char *output; /* file to write; NULL for perplexity: standard output alone */
+} d9d_output_section;
+
+D9D_API extern const d9d_table d9d_train_table, d9d_infer_table;
+
+/* Degrees against the number of ranks, batch sizes against each other.  ECONFIG, ENOTSUP. */
+D9D_API D9D_MUST_USE d9d_status d9d_job_check(const d9d_mesh *mesh,
+                                              const d9d_trainer_section *trainer, int64_t ranks);
+
+/* The model of a bound provider: its dimensions in the arena and how to build it. */
+typedef struct d9d_job_model {
+    d9d_qwen3_config config;
+    d9d_model_options options;
+} d9d_job_model;
+D9D_API D9D_MUST_USE d9d_status d9d_job_model_read(const d9d_union *provider, d9d_arena *a,
+                                                   d9d_job_model *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_LOOP_JOB_H */

@@ -1,0 +1,35 @@
+/* stop.h - when a run must save and leave: signals, and the end of a Slurm allocation.
+ *
+ * SIGTERM, SIGUSR1 and SIGINT are blocked for the process and read between steps, so
+ * nothing is interrupted half way and no handler runs.  Threads made after opening inherit
+ * the mask.  Inside a Slurm job the time left is asked of the controller once, when opened.
+ */
+#ifndef D9D_LOOP_STOP_H
+#define D9D_LOOP_STOP_H
+
+#include <stdbool.h>
+
+#include "d9d/base/log.h"
+#include "d9d/base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_stop d9d_stop;
+
+/* margin_s: leave this many seconds before the allocation ends. */
+D9D_API D9D_MUST_USE d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out);
+/* Restores the signal mask; a signal that came is consumed. */
+D9D_API void d9d_stop_close(d9d_stop *s);
+/* Why to leave now ("SIGTERM", "the end of the Slurm allocation"), or NULL.  Once set it stays. */
+D9D_API const char *d9d_stop_reason(d9d_stop *s);
+
+/* Seconds in Slurm's way of printing them ("1-02:03:04", "59:59", "UNLIMITED"); -1 when there
+ * is no limit or the text is not one. */
+D9D_API int64_t d9d_stop_slurm_seconds(const char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_LOOP_STOP_H */

@@ -1,0 +1,45 @@
+/* train.h - the training loop: from a bound configuration to a trained model.
+ *
+ *     RUN_DIR/config.json      the resolved configuration of the latest life
+ *     RUN_DIR/manifest.json    versions, host, Slurm job, restarts
+ *     RUN_DIR/metrics.jsonl    a record a step, see d9d/track/track.h
+ *     RUN_DIR/checkpoints/     see d9d/loop/save.h
+ *     RUN_DIR/export/          the finished model, HuggingFace layout
+ *
+ * A step takes G samples of the stream in micro-batches, sums the losses of their targets,
+ * runs backward on each, and divides by the number of targets of the whole step together
+ * with clipping; so the loss is the mean over target tokens whatever the accumulation.
+ *
+ * Called again on the same configuration a run goes on from its newest complete checkpoint,
+ * bit for bit as if it had not stopped.  On SIGTERM, SIGUSR1, SIGINT or near the end of a
+ * Slurm allocation it saves and returns D9D_EINTR.  A loss or gradient that is not finite is
+ * D9D_ENUMERIC before the optimizer runs: the sentence names the step, the tensor and the
+ * samples, and the last checkpoint stands.
+ */
+#ifndef D9D_LOOP_TRAIN_H
+#define D9D_LOOP_TRAIN_H
+
+#include "d9d/loop/job.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_train_summary {
+    int64_t first_step;       /* steps done before this life */
+    int64_t steps, total_steps;
+    int64_t tokens, samples;
+    double first_loss, last_loss; /* of this life; NaN when no step was done */
+    char run_dir[4096], export_dir[4096]; /* "" when nothing was exported */
+} d9d_train_summary;
+
+/* `resolved` is what config.json of the run will hold; `device` as d9d_device_open(). The
+ * summary is filled also when the status is D9D_EINTR. */
+D9D_API D9D_MUST_USE d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved,
+                                          const char *device, const d9d_log *log,
+                                          d9d_train_summary *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_LOOP_TRAIN_H */

@@ -1,0 +1,193 @@
+/* engine.c - a model on a device.  See loop/engine.h. */
+#include "loop/engine.h"
+
+#include "d9d/model/weights.h"
+
+/* --- opening ------------------------------------------------------------------------ */
+
+static d9d_status data_check(const d9di_engine *e, const d9d_dataset *ds)
+{
+    int64_t vocab = d9d_dataset_vocab(ds), longest = d9d_dataset_max_length(ds);
+
+    if (vocab > e->model->vocab)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: its tokenizer has %lld ids and the model's vocabulary %lld; is it "
+                        "another model's dataset?",
+                        d9d_dataset_dir(ds), (long long)vocab, (long long)e->model->vocab);
+    if (longest > e->job.config.max_positions)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: its longest sample has %lld tokens and the model has "
+                                       "%lld positions",
+                        d9d_dataset_dir(ds), (long long)longest,
+                        (long long)e->job.config.max_positions);
+    return D9D_OK;
+}
+
+static d9d_status params_prepare(d9di_engine *e, const d9di_engine_how *how)
+{
+    static const d9d_dtype dtypes[] = {D9D_F32, D9D_BF16};
+
+    D9D_TRY(d9d_module_bind(e->model->module));
+    D9D_TRY(d9d_module_params(e->model->module, &e->arena, &e->params));
+    for (size_t i = 0; i < e->params.n; i++)
+        e->params.p[i]->grad_dtype =
+            how->grad_dtype < 0 ? e->params.p[i]->dtype : dtypes[how->grad_dtype];
+    return D9D_OK;
+}
+
+static d9d_status params_fill(d9di_engine *e, const d9di_engine_how *how, const d9d_log *log)
+{
+    D9D_TRY(d9d_module_materialise(e->model->module, e->dev, how->train));
+    if (!how->initialise)
+        return D9D_OK;
+    if (how->source != NULL)
+        return d9d_weights_load(&e->job.config, &e->params, how->source, log);
+    return d9d_module_reset(e->model->module, how->seed);
+}
+
+static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how, const d9d_log *log)
+{
+    D9D_TRY(d9d_job_model_read(how->provider, &e->arena, &e->job));
+    D9D_TRY(d9d_qwen3_create(&e->job.config, D9D_WHOLE_MODEL, &e->job.options, &e->model));
+    D9D_TRY(data_check(e, how->dataset));
+    D9D_TRY(params_prepare(e, how));
+    D9D_TRY(d9d_device_open(how->device, &e->dev));
+    D9D_TRY(params_fill(e, how, log));
+    return d9d_tape_create(e->dev, &e->tape);
+}
+
+d9d_status d9di_engine_open(const d9di_engine_how *how, const d9d_log *log, d9di_engine *out)
+{
+    d9di_engine e = {0};
+    d9d_status st = open_into(&e, how, log);
+
+    if (st != D9D_OK) {
+        d9di_engine_release(&e);
+        return st;
+    }
+    d9d_log_info(log, "%s: %s, %lld parameters, %s", how->device, e.model->ops->name,
+                 (long long)d9di_engine_count(&e, false), d9d_dtype_word(e.job.options.dtype));
+    *out = e;
+    return D9D_OK;
+}
+
+void d9di_engine_release(d9di_engine *e)
+{
+    d9d_tape_free(e->tape);
+    d9d_model_free(e->model);
+    d9d_device_close(e->dev);
+    d9d_arena_release(&e->arena);
+    *e = (d9di_engine){0};
+}
+
+int64_t d9di_engine_count(const d9di_engine *e, bool trainable_only)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < e->params.n; i++)
+        if (e->params.p[i]->trainable || !trainable_only)
+            n += d9d_shape_numel(&e->params.p[i]->whole);
+    return n;
+}
+
+/* --- a batch on the device ----------------------------------------------------------- */
+
+typedef struct device_batch {
+    d9d_tensor ids, labels, positions, segments;
+} device_batch;
+
+static void batch_release(device_batch *b)
+{
+    d9d_tensor_release(&b->ids);
+    d9d_tensor_release(&b->labels);
+    d9d_tensor_release(&b->positions);
+    d9d_tensor_release(&b->segments);
+}
+
+static d9d_status batch_upload(d9di_engine *e, const d9d_batch *b, device_batch *out)
+{
+    const struct {
+        const int32_t *host;
+        d9d_tensor *device;
+    } arrays[] = {{b->ids, &out->ids},
+                  {b->labels, &out->labels},
+                  {b->positions, &out->positions},
+                  {b->segments, &out->segments}};
+
+    *out = (device_batch){0};
+    for (int i = 0; i < 4; i++) {
+        if (arrays[i].host == NULL)
+            continue;
+        d9d_status st = d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(b->rows, b->length),
+                                             arrays[i].host, arrays[i].device);
+        if (st != D9D_OK) {
+            batch_release(out);
+            return st;
+        }
+    }
+    return D9D_OK;
+}
+
+static d9d_status batch_forward(d9di_engine *e, const device_batch *b, d9d_model_out *out)
+{
+    const d9d_model_in in = {
+        .ids = &b->ids,
+        .positions = &b->positions,
+        .labels = &b->labels,
+        .segments = b->segments.storage != NULL ? &b->segments : NULL,
+    };
+
+    return e->model->ops->forward(e->model, e->tape, &in, out);
+}
+
+d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss)
+{
+    device_batch on_device;
+    d9d_model_out out;
+    d9d_status st;
+
+    D9D_TRY(batch_upload(e, b, &on_device));
+    d9d_tape_set_recording(e->tape, false);
+    st = batch_forward(e, &on_device, &out);
+    if (st == D9D_OK)
+        *loss = d9d_tensor_ref(d9d_var_tensor(out.loss));
+    d9d_tape_reset(e->tape);
+    batch_release(&on_device);
+    return st;
+}
+
+/* Backward of the sum of all losses: a seed of ones. */
+static d9d_status learn_from(d9di_engine *e, const device_batch *b, const d9d_tensor *sum)
+{
+    const d9d_kernels *k = e->dev->kernels;
+    d9d_model_out out;
+    d9d_tensor seed = {0};
+    const d9d_tensor *loss;
+    int64_t n;
+    d9d_status st;
+
+    D9D_TRY(batch_forward(e, b, &out));
+    loss = d9d_var_tensor(out.loss);
+    n = d9d_tensor_numel(loss);
+    D9D_TRY(k->sum(e->dev->stream, d9d_tensor_data(sum), 0, D9D_F32, d9d_tensor_data(loss), n));
+    D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F32, loss->shape, &seed));
+    st = k->fill(e->dev->stream, D9D_F32, d9d_tensor_data(&seed), n, 1.0f);
+    if (st == D9D_OK)
+        st = d9d_tape_backward(e->tape, &out.loss, &seed, 1, D9D_BACKWARD_FULL);
+    d9d_tensor_release(&seed);
+    return st;
+}
+
+d9d_status d9di_engine_learn(d9di_engine *e, const d9d_batch *b, const d9d_tensor *sum)
+{
+    device_batch on_device;
+    d9d_status st;
+
+    if (b->targets == 0)
+        return e->dev->kernels->sum(e->dev->stream, d9d_tensor_data(sum), 0, D9D_F32, NULL, 0);
+    D9D_TRY(batch_upload(e, b, &on_device));
+    d9d_tape_set_recording(e->tape, true);
+    st = learn_from(e, &on_device, sum);
+    d9d_tape_reset(e->tape);
+    batch_release(&on_device);
+    return st;
+}

@@ -1,0 +1,46 @@
+/* engine.h - a model on a device, and one forward or backward of a batch.
+ *
+ * Shared by the training and the inference loop.  Opening it does the expensive part of a
+ * start: build, allocate, load or initialise.
+ */
+#ifndef D9DI_LOOP_ENGINE_H
+#define D9DI_LOOP_ENGINE_H
+
+#include "d9d/base/log.h"
+#include "d9d/data/loader.h"
+#include "d9d/loop/job.h"
+
+typedef struct d9di_engine {
+    d9d_device *dev;
+    d9d_job_model job;
+    d9d_model *model;
+    d9d_params params;
+    d9d_tape *tape;
+    d9d_arena arena;
+} d9di_engine;
+
+typedef struct d9di_engine_how {
+    const char *device; /* "auto", "cpu", ... */
+    const d9d_union *provider;
+    const char *source; /* checkpoint directory, or NULL */
+    const d9d_dataset *dataset; /* must fit the model: ids below its vocabulary, samples within
+                                   its positions */
+    uint64_t seed;
+    bool train;         /* allocate gradients */
+    bool initialise;    /* false: leave parameters uncleared, a training checkpoint follows */
+    int grad_dtype;     /* d9d_gradients_section */
+} d9di_engine_how;
+
+/* Structure and configuration first, so that what is wrong there costs nothing. */
+d9d_status d9di_engine_open(const d9di_engine_how *how, const d9d_log *log, d9di_engine *out);
+void d9di_engine_release(d9di_engine *e);
+/* Elements of all parameters, and of those that are trained. */
+int64_t d9di_engine_count(const d9di_engine *e, bool trainable_only);
+
+/* Forward of a batch: loss [rows * length] float32 on the device, to be released. */
+d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss);
+/* Forward and backward: gradients of the summed loss are accumulated; sum [1] float64 becomes
+ * the sum of the batch's losses.  A batch without targets does nothing and sums to 0. */
+d9d_status d9di_engine_learn(d9di_engine *e, const d9d_batch *b, const d9d_tensor *sum);
+
+#endif /* D9DI_LOOP_ENGINE_H */

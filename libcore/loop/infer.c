@@ -1,0 +1,257 @@
+/* infer.c - the inference loop.  See d9d/loop/infer.h. */
+#include "d9d/loop/infer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/thread.h"
+#include "d9d/loop/stop.h"
+#include "loop/engine.h"
+#include "loop/launch.h"
+#include "loop/lines.h"
+
+typedef struct run {
+    const d9d_infer_config *c;
+    const d9d_log *log;
+    d9d_stop *stop;
+    d9d_dataset *dataset;
+    d9d_loader *loader;
+    d9di_engine engine;
+    const struct task *task;
+    const d9d_output_section *output;
+    d9di_lines lines;
+    d9d_buf line;
+    float *loss; /* host copy of a batch's losses */
+    size_t loss_cap;
+    double sum;
+    int64_t targets;
+} run;
+
+/* One row of a batch, on the host. */
+typedef struct row {
+    int64_t sample; /* number in the split */
+    const float *loss;
+    const int32_t *labels;
+    int64_t length;
+    double sum;
+    int64_t targets;
+} row;
+
+/* What a task does with its rows; NULL where it does nothing. */
+typedef struct task {
+    d9d_status (*open)(run *r, const json_t *resolved, int64_t *first);
+    d9d_status (*row)(run *r, const row *x);
+    d9d_status (*end)(run *r, const d9d_infer_summary *s);
+} task;
+
+/* --- logprobs --------------------------------------------------------------------------- */
+
+static d9d_status logprobs_open(run *r, const json_t *resolved, int64_t *first)
+{
+    const d9d_hash data = d9d_dataset_hash(r->dataset);
+    d9d_hash key;
+
+    r->line.len = 0;
+    D9D_TRY(d9d_json_put(&r->line, resolved, -1));
+    D9D_TRY(d9d_buf_append(&r->line, &data, sizeof(data)));
+    key = d9d_hash_bytes(r->line.data, r->line.len);
+    D9D_TRY(d9di_lines_open(r->output->output, key, &r->lines));
+    *first = r->lines.done;
+    return D9D_OK;
+}
+
+static d9d_status logprobs_row(run *r, const row *x)
+{
+    d9d_buf *b = &r->line;
+    const char *comma = "";
+
+    b->len = 0;
+    D9D_TRY(d9d_buf_printf(b, "{\"sample\": %lld, \"logprobs\": [", (long long)x->sample));
+    for (int64_t i = 0; i < x->length; i++) {
+        if (x->labels[i] == D9D_IGNORE_INDEX)
+            continue;
+        D9D_TRY(d9d_buf_printf(b, "%s", comma));
+        D9D_TRY(d9d_json_put_f64(b, -(double)x->loss[i]));
+        comma = ", ";
+    }
+    D9D_TRY(d9d_buf_printf(b, "], \"loss\": "));
+    D9D_TRY(d9d_json_put_f64(b, x->targets > 0 ? x->sum / (double)x->targets : NAN));
+    D9D_TRY(d9d_buf_printf(b, ", \"tokens\": %lld}\n", (long long)x->targets));
+    return d9di_lines_add(&r->lines, b);
+}
+
+static d9d_status logprobs_end(run *r, const d9d_infer_summary *s)
+{
+    (void)s;
+    return d9di_lines_commit(&r->lines);
+}
+
+/* --- perplexity --------------------------------------------------------------------------- */
+
+static d9d_status perplexity_end(run *r, const d9d_infer_summary *s)
+{
+    d9d_buf *b = &r->line;
+
+    if (r->output->output == NULL)
+        return D9D_OK;
+    b->len = 0;
+    D9D_TRY(d9d_buf_printf(b, "{\"perplexity\": "));
+    D9D_TRY(d9d_json_put_f64(b, s->perplexity));
+    D9D_TRY(d9d_buf_printf(b, ", \"loss\": "));
+    D9D_TRY(d9d_json_put_f64(b, s->loss));
+    D9D_TRY(d9d_buf_printf(b, ", \"tokens\": %lld, \"samples\": %lld}\n", (long long)s->tokens,
+                           (long long)s->samples));
+    return d9d_fs_write_atomic(r->output->output, b->data, b->len);
+}
+
+/* In the order of d9d_infer_task. */
+static const task tasks[] = {
+    {logprobs_open, logprobs_row, logprobs_end},
+    {NULL, NULL, perplexity_end},
+};
+
+/* --- the loop -------------------------------------------------------------------------------- */
+
+static d9d_status run_open(run *r, const json_t *resolved, const char *device, int64_t *first)
+{
+    const d9d_trainer_section *t = &r->c->trainer;
+    const d9d_data_section *d = &r->c->data;
+    const d9di_engine_how how = {
+        .device = device,
+        .provider = &r->c->model_provider,
+        .source = t->model_stage_factory.source_checkpoint,
+        .initialise = true,
+    };
+    d9di_engine_how with_data;
+
+    D9D_TRY(d9d_job_check(&r->c->mesh, t, d9di_launch_ranks()));
+    if (how.source == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
+                                     "model's weights");
+    D9D_TRY(d9d_dataset_open(d->dataset, d->split, &r->dataset));
+    D9D_TRY(d9d_loader_open(r->dataset,
+                            &(d9d_loader_how){.order = (d9d_order)d->order,
+                                              .seed = (uint64_t)d->seed,
+                                              .epochs = d->epochs,
+                                              .pack = t->batching.global_batch_size,
+                                              .multiple = 1},
+                            &r->loader));
+    if (r->task->open != NULL) {
+        D9D_TRY(d9d_stop_open(t->timeout.save_margin, r->log, &r->stop));
+        D9D_TRY(r->task->open(r, resolved, first));
+    }
+    with_data = how;
+    with_data.dataset = r->dataset;
+    return d9di_engine_open(&with_data, r->log, &r->engine);
+}
+
+static void run_close(run *r)
+{
+    d9di_engine_release(&r->engine);
+    d9di_lines_release(&r->lines);
+    d9d_buf_release(&r->line);
+    free(r->loss);
+    d9d_loader_close(r->loader);
+    d9d_dataset_close(r->dataset);
+    d9d_stop_close(r->stop);
+}
+
+/* Losses of a batch into r->loss. */
+static d9d_status batch_losses(run *r, const d9d_batch *b)
+{
+    size_t n = (size_t)(b->rows * b->length);
+    d9d_tensor loss = {0};
+    d9d_status st;
+
+    if (n > r->loss_cap) {
+        float *grown = realloc(r->loss, n * sizeof(*grown));
+
+        if (grown == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "infer: losses of %zu tokens", n);
+        r->loss = grown;
+        r->loss_cap = n;
+    }
+    D9D_TRY(d9di_engine_loss(&r->engine, b, &loss));
+    st = d9d_tensor_to_f32(&loss, r->loss);
+    d9d_tensor_release(&loss);
+    return st;
+}
+
+static d9d_status batch_run(run *r, int64_t first, int64_t rows)
+{
+    d9d_batch b;
+
+    D9D_TRY(d9d_loader_batch(r->loader, first, rows, &b));
+    D9D_TRY(batch_losses(r, &b));
+    for (int64_t i = 0; i < rows; i++) {
+        row x = {.sample = d9d_loader_sample(r->loader, first + i),
+                 .loss = r->loss + i * b.length,
+                 .labels = b.labels + i * b.length,
+                 .length = b.lengths[i]};
+
+        for (int64_t j = 0; j < x.length; j++)
+            if (x.labels[j] != D9D_IGNORE_INDEX) {
+                x.sum += (double)x.loss[j];
+                x.targets++;
+            }
+        if (!isfinite(x.sum))
+            return D9D_FAIL(D9D_ENUMERIC, "sample %lld: its loss is %f", (long long)x.sample,
+                            x.sum);
+        r->sum += x.sum;
+        r->targets += x.targets;
+        if (r->task->row != NULL)
+            D9D_TRY(r->task->row(r, &x));
+    }
+    return D9D_OK;
+}
+
+static d9d_status batches_run(run *r, int64_t first, int64_t n)
+{
+    const int64_t micro = r->c->trainer.batching.microbatch_size;
+    d9d_progress progress;
+    d9d_status st = D9D_OK;
+
+    d9d_progress_start(&progress, r->log, "infer", "samples", (uint64_t)n);
+    progress.first = progress.done = (uint64_t)first;
+    for (int64_t k = first; k < n && st == D9D_OK; k += micro) {
+        const char *reason = r->stop != NULL ? d9d_stop_reason(r->stop) : NULL;
+        int64_t rows = n - k < micro ? n - k : micro;
+
+        if (reason != NULL)
+            st = D9D_FAIL(D9D_EINTR, "%s: %lld of %lld samples are done", reason, (long long)k,
+                          (long long)n);
+        else
+            st = batch_run(r, k, rows);
+        d9d_progress_add(&progress, (uint64_t)rows);
+    }
+    d9d_progress_end(&progress);
+    return st;
+}
+
+d9d_status d9d_infer(const d9d_infer_config *config, const json_t *resolved, const char *device,
+                     const d9d_log *log, d9d_infer_summary *out)
+{
+    run r = {.c = config,
+             .log = log,
+             .task = &tasks[config->task.which],
+             .output = config->task.value,
+             .lines = {.file = {.fd = -1}}};
+    d9d_infer_summary s = {0};
+    int64_t start;
+    d9d_status st;
+
+    D9D_TRY_OR(st, run_open(&r, resolved, device, &s.first_sample), out);
+    s.samples = d9d_loader_samples(r.loader);
+    start = d9d_clock_ns();
+    D9D_TRY_OR(st, batches_run(&r, s.first_sample, s.samples), out);
+    s.tokens = r.targets;
+    s.loss = r.targets > 0 ? r.sum / (double)r.targets : NAN;
+    s.perplexity = exp(s.loss);
+    s.tokens_per_s = (double)r.targets / ((double)(d9d_clock_ns() - start) * 1e-9);
+    D9D_TRY_OR(st, r.task->end(&r, &s), out);
+    *out = s;
+out:
+    run_close(&r);
+    return st;
+}

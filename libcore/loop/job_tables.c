@@ -1,0 +1,433 @@
+/* job_tables.c - the key tables of d9d-train and d9d-infer.  See d9d/loop/job.h. */
+#include "d9d/loop/job.h"
+#include "d9d/optim/optim.h"
+#include "d9d/sched/piecewise.h"
+
+#define BIG 9007199254740992.0 /* 2^53: every integer below is exact in JSON */
+
+static const char *const name_tag[] = {"name", NULL};
+static const char *const dtype_words[] = {"float32", "bfloat16", NULL};
+static const d9d_key string_elem = {.kind = D9D_KIND_STR, .doc = "a name"};
+
+/* --- mesh -------------------------------------------------------------------- */
+
+#define DEGREE(f, ...) D9D_KEY_INT(d9d_mesh, f, "1", 1, 1 << 20, __VA_ARGS__)
+static const d9d_key mesh_keys[] = {
+    DEGREE(pipeline_parallel, "pipeline ranks"),
+    DEGREE(data_parallel_replicate, "replicas of the model"),
+    DEGREE(data_parallel_shard, "ranks that share one copy of the parameters"),
+    DEGREE(context_parallel_replicate, "replicas inside a sequence group"),
+    DEGREE(context_parallel_shard, "ranks that share one sequence"),
+    DEGREE(tensor_parallel, "ranks that share each matrix"),
+    DEGREE(expert_parallel, "ranks that share the experts; divides the others' product"),
+    D9D_KEY_END,
+};
+static const d9d_table mesh_table =
+    D9D_TABLE(d9d_mesh, "mesh", mesh_keys, "degrees of parallelism; their product, "
+                                           "expert_parallel left out, is the number of ranks");
+
+/* --- data -------------------------------------------------------------------- */
+
+static const char *const order_words[] = {"sequential", "shuffled", "bucketed", NULL};
+static const d9d_key data_keys[] = {
+    D9D_KEY_STR(d9d_data_section, dataset, D9D_REQUIRED, "directory made by d9d-shard"),
+    D9D_KEY_STR(d9d_data_section, split, "\"train\"", "part of the dataset to read"),
+    D9D_KEY_ENUM(d9d_data_section, order, "\"sequential\"", order_words,
+                 "sequence of the samples: as stored, shuffled, or by similar length"),
+    D9D_KEY_INT(d9d_data_section, seed, "0", 0, BIG, "seed of the order"),
+    D9D_KEY_INT(d9d_data_section, epochs, "1", 1, BIG, "passes over the split"),
+    D9D_KEY_END,
+};
+static const d9d_table data_table =
+    D9D_TABLE(d9d_data_section, "data", data_keys, "the samples and their order");
+
+/* --- model -------------------------------------------------------------------- */
+
+#define LAYER_KEYS                                                                                 \
+    D9D_KEY_INT(d9d_layer_section, hidden_size, D9D_REQUIRED, 1, 1 << 20, "width of the residual"), \
+        D9D_KEY_INT(d9d_layer_section, intermediate_size, D9D_REQUIRED, 1, 1 << 20,                \
+                    "width of the feed-forward part, or of one expert"),                           \
+        D9D_KEY_INT(d9d_layer_section, num_attention_heads, D9D_REQUIRED, 1, 1 << 16,              \
+                    "query heads"),                                                                \
+        D9D_KEY_INT(d9d_layer_section, num_key_value_heads, D9D_REQUIRED, 1, 1 << 16,              \
+                    "key and value heads"),                                                        \
+        D9D_KEY_INT(d9d_layer_section, head_dim, D9D_REQUIRED, 2, 1 << 16, "features of a head"),  \
+        D9D_KEY_REAL(d9d_layer_section, rms_norm_eps, "1e-6", 0, 1, "epsilon of every RMSNorm")
+
+static const d9d_key dense_layer_keys[] = {LAYER_KEYS, D9D_KEY_END};
+static const d9d_key moe_layer_keys[] = {
+    LAYER_KEYS,
+    D9D_KEY_INT(d9d_layer_section, num_experts, D9D_REQUIRED, 1, 1 << 16, "experts of a layer"),
+    D9D_KEY_INT(d9d_layer_section, experts_top_k, D9D_REQUIRED, 1, 1 << 16, "experts of a token"),
+    D9D_KEY_END,
+};
+static const d9d_table dense_layer_table =
+    D9D_TABLE(d9d_layer_section, "qwen3_dense_layer", dense_layer_keys, "one decoder layer");
+static const d9d_table moe_layer_table =
+    D9D_TABLE(d9d_layer_section, "qwen3_moe_layer", moe_layer_keys, "one decoder layer");
+
+#define MODEL_KEYS(layer_table)                                                                    \
+    D9D_KEY_TABLE(d9d_model_section, layer, layer_table, "dimensions of a layer"),                 \
+        D9D_KEY_INT(d9d_model_section, num_hidden_layers, D9D_REQUIRED, 1, 1 << 16,                \
+                    "decoder layers"),                                                             \
+        D9D_KEY_REAL(d9d_model_section, rope_base, "10000", 1, 1e15,                               \
+                     "base of the rotary frequencies"),                                            \
+        D9D_KEY_INT(d9d_model_section, max_position_ids, D9D_REQUIRED, 1, INT32_MAX,               \
+                    "longest sequence"),                                                           \
+        D9D_KEY_MAP(d9d_model_section, split_vocab_size, D9D_REQUIRED, 1, INT32_MAX,               \
+                    "ids in each split of the vocabulary"),                                        \
+        D9D_KEY_LIST(d9d_model_section, split_vocab_order, D9D_REQUIRED, &string_elem,             \
+                     "the splits in the order of their ids"),                                      \
+        D9D_KEY_INT(d9d_model_section, pipeline_num_virtual_layers_pre, "0", 0, 1 << 16,           \
+                    "layers that the embedding counts for when layers are dealt out"),             \
+        D9D_KEY_INT(d9d_model_section, pipeline_num_virtual_layers_post, "0", 0, 1 << 16,          \
+                    "layers that the head counts for"),                                            \
+        D9D_KEY_BOOL(d9d_model_section, tie_word_embeddings, "false",                              \
+                     "the head uses the embedding's weights"),                                     \
+        D9D_KEY_REAL(d9d_model_section, initializer_range, "0", 0, 1e3,                            \
+                     "standard deviation of initial matrices; 0: uniform by fan-in")
+
+static const d9d_key dense_model_keys[] = {MODEL_KEYS(&dense_layer_table), D9D_KEY_END};
+static const d9d_key moe_model_keys[] = {MODEL_KEYS(&moe_layer_table), D9D_KEY_END};
+static const d9d_table dense_model_table =
+    D9D_TABLE(d9d_model_section, "qwen3_dense_model", dense_model_keys, "Qwen3, dense");
+static const d9d_table moe_model_table =
+    D9D_TABLE(d9d_model_section, "qwen3_moe_model", moe_model_keys, "Qwen3, mixture of experts");
+
+/* false, true, or a word. */
+static d9d_status recompute_parse(const json_t *v, const char *path, d9d_arena *a, void *field)
+{
+    static const char *const words[] = {"off", "full", "selective"};
+    int *out = field;
+
+    (void)a;
+    for (int i = 0; i < 3; i++)
+        if (json_is_string(v) && strcmp(json_string_value(v), words[i]) == 0) {
+            *out = i;
+            return D9D_OK;
+        }
+    if (!json_is_boolean(v))
+        return D9D_FAIL(D9D_ECONFIG, "%s: must be false, true, \"off\", \"full\" or \"selective\"",
+                        path);
+    *out = json_is_true(v) ? D9D_RECOMPUTE_FULL : D9D_RECOMPUTE_OFF;
+    return D9D_OK;
+}
+static const d9d_key_custom recompute_custom = {
+    recompute_parse, "{\"enum\": [false, true, \"off\", \"full\", \"selective\"]}", sizeof(int)};
+
+static d9d_status provider_check(const void *value, const char *path)
+{
+    const d9d_provider_section *p = value;
+
+    if ((p->hf_config == NULL) == (p->model == NULL))
+        return D9D_FAIL(D9D_ECONFIG, "%s: give either hf_config or model", path);
+    return D9D_OK;
+}
+
+#define PROVIDER_KEYS(model_table)                                                                 \
+    D9D_KEY_STR(d9d_provider_section, hf_config, "null", "a HuggingFace config.json",              \
+                .flags = D9D_NULLABLE),                                                            \
+        {.name = "model", .kind = D9D_KIND_TABLE, .flags = D9D_NULLABLE,                           \
+         .offset = offsetof(d9d_provider_section, model), .def = "null", .table = model_table,     \
+         .doc = "the dimensions, in place of hf_config"},                                          \
+        D9D_KEY_ENUM(d9d_provider_section, dtype, "\"float32\"", dtype_words,                      \
+                     "type of parameters and activations"),                                        \
+        D9D_KEY_CUSTOM(d9d_provider_section, checkpointing, "false", &recompute_custom,            \
+                       "activation checkpointing: off, full (each layer is computed again in "     \
+                       "backward) or selective (its feed-forward half)")
+
+static const d9d_key dense_provider_keys[] = {PROVIDER_KEYS(&dense_model_table), D9D_KEY_END};
+static const d9d_key moe_provider_keys[] = {PROVIDER_KEYS(&moe_model_table), D9D_KEY_END};
+static const d9d_table dense_provider_table = {.name = "qwen3_dense",
+                                               .size = sizeof(d9d_provider_section),
+                                               .keys = dense_provider_keys,
+                                               .doc = "Qwen3 with dense feed-forward layers",
+                                               .check = provider_check};
+static const d9d_table moe_provider_table = {.name = "qwen3_moe",
+                                             .size = sizeof(d9d_provider_section),
+                                             .keys = moe_provider_keys,
+                                             .doc = "Qwen3 with mixtures of experts",
+                                             .check = provider_check};
+static const d9d_table *const providers[] = {&dense_provider_table, &moe_provider_table, NULL};
+
+/* --- trainer -------------------------------------------------------------------- */
+
+static const d9d_key run_keys[] = {
+    D9D_KEY_STR(d9d_run_section, name, "\"run\"", "name of the run", .min = 1, .max = 200),
+    D9D_KEY_STR(d9d_run_section, description, "null", "for people", .flags = D9D_NULLABLE),
+    D9D_KEY_STR(d9d_run_section, dir, "null", "run directory; runs/NAME when null",
+                .flags = D9D_NULLABLE),
+    D9D_KEY_JSON(d9d_run_section, hparams, "{}", "anything worth recording with the run"),
+    D9D_KEY_INT(d9d_run_section, steps, "null", 1, BIG,
+                "stop after this many steps; null: when the data ends", .flags = D9D_NULLABLE),
+    D9D_KEY_END,
+};
+static const d9d_table run_table = D9D_TABLE(d9d_run_section, "run", run_keys, "the run itself");
+
+typedef struct d9d_batching_section batching_section;
+static const d9d_key batching_keys[] = {
+    D9D_KEY_INT(batching_section, global_batch_size, D9D_REQUIRED, 1, 1 << 30,
+                "samples of one optimizer step"),
+    D9D_KEY_INT(batching_section, microbatch_size, "1", 1, 1 << 30,
+                "samples of one forward and backward pass on a rank"),
+    D9D_KEY_END,
+};
+static const d9d_table batching_table =
+    D9D_TABLE(batching_section, "batching", batching_keys, "how samples make a step");
+
+typedef struct d9d_data_loading_section data_loading_section;
+static const d9d_key data_loading_keys[] = {
+    D9D_KEY_INT(data_loading_section, num_workers, "1", 0, 1024,
+                "threads that prepare batches ahead; 0: none"),
+    {.name = "pin_memory", .kind = D9D_KIND_BOOL, .flags = D9D_NO_EFFECT,
+     .offset = D9D_NO_FIELD, .def = "true", .doc = "accepted; transfers are always pinned"},
+    {.name = "persistent_workers", .kind = D9D_KIND_BOOL, .flags = D9D_NO_EFFECT,
+     .offset = D9D_NO_FIELD, .def = "true", .doc = "accepted; workers always persist"},
+    D9D_KEY_END,
+};
+static const d9d_table data_loading_table = D9D_TABLE(
+    data_loading_section, "data_loading", data_loading_keys, "how batches are prepared");
+
+static const char *const tracker_tag[] = {"provider", NULL};
+static const d9d_key no_keys[] = {D9D_KEY_END};
+static const d9d_table tracker_null_table = {
+    .name = "null", .keys = no_keys, .doc = "metrics.jsonl alone, which is always written"};
+static const d9d_table *const trackers[] = {&tracker_null_table, NULL};
+
+typedef struct d9d_logging_section logging_section;
+static const d9d_key logging_keys[] = {
+    D9D_KEY_PERIOD(logging_section, period_steps, "1",
+                   "steps between records in metrics.jsonl"),
+    D9D_KEY_UNION(logging_section, tracker, "{\"provider\": \"null\"}", tracker_tag, trackers,
+                  "where else metrics go"),
+    D9D_KEY_END,
+};
+static const d9d_table logging_table =
+    D9D_TABLE(logging_section, "logging", logging_keys, "what is recorded, and when");
+
+/* Schedules matter with more than one pipeline rank; they are checked all the same. */
+typedef struct stages_section {
+    int64_t num_stages_per_rank;
+    bool zero_bubble;
+} stages_section;
+#define STAGES_KEY                                                                                 \
+    D9D_KEY_INT(stages_section, num_stages_per_rank, "1", 1, 1 << 16, "stages on each rank")
+static const d9d_key looped_keys[] = {STAGES_KEY, D9D_KEY_END};
+static const d9d_key interleaved_keys[] = {
+    STAGES_KEY,
+    D9D_KEY_BOOL(stages_section, zero_bubble, "false", "split backward into two halves"),
+    D9D_KEY_END,
+};
+#define SCHEDULE(var, word, k, d)                                                                  \
+    static const d9d_table var = {                                                                 \
+        .name = word, .size = sizeof(stages_section), .keys = k, .doc = d}
+SCHEDULE(inference_table, "inference", no_keys, "forward alone");
+SCHEDULE(gpipe_table, "gpipe", no_keys, "all forwards, then all backwards");
+SCHEDULE(looped_table, "looped_bfs", looped_keys, "GPipe over several stages a rank");
+SCHEDULE(interleaved_table, "1f1b", interleaved_keys, "one forward, one backward");
+SCHEDULE(zbv_table, "zero_bubble_v", no_keys, "zero bubble, two stages a rank in a V");
+SCHEDULE(dual_table, "dual_pipe_v", no_keys, "DualPipe, two stages a rank in a V");
+static const d9d_table *const schedules[] = {&inference_table,   &gpipe_table, &looped_table,
+                                             &interleaved_table, &zbv_table,   &dual_table,
+                                             NULL};
+static const char *const schedule_tag[] = {"schedule", NULL};
+
+typedef struct d9d_pipelining_section pipelining_section;
+static const d9d_key pipelining_keys[] = {
+    D9D_KEY_UNION(pipelining_section, schedule, "{\"schedule\": \"1f1b\"}", schedule_tag,
+                  schedules, "order of the micro-batches; matters with pipeline ranks"),
+    D9D_KEY_END,
+};
+static const d9d_table pipelining_table =
+    D9D_TABLE(pipelining_section, "pipelining", pipelining_keys, "pipeline parallelism");
+
+typedef struct d9d_factory_section factory_section;
+static const d9d_key factory_keys[] = {
+    D9D_KEY_STR(factory_section, source_checkpoint, "null",
+                "directory to start from, HuggingFace or d9d; null: random weights",
+                .flags = D9D_NULLABLE),
+    D9D_KEY_BOOL(factory_section, checkpoint_only_trainable_parameters, "false",
+                 "leave frozen parameters out of checkpoints"),
+    D9D_KEY_END,
+};
+static const d9d_table factory_table = D9D_TABLE(factory_section, "model_stage_factory",
+                                                 factory_keys, "where the weights come from");
+
+typedef struct d9d_determinism_section determinism_section;
+static const d9d_key determinism_keys[] = {
+    D9D_KEY_INT(determinism_section, base_seed, "0", 0, BIG,
+                "seed of initial weights and stochastic rounding"),
+    D9D_KEY_END,
+};
+static const d9d_table determinism_table =
+    D9D_TABLE(determinism_section, "determinism", determinism_keys, "seeds");
+
+typedef struct d9d_checkpointing_section checkpointing_section;
+static const d9d_key checkpointing_keys[] = {
+    D9D_KEY_STR(checkpointing_section, save_dir, "null",
+                "where checkpoints go; RUN_DIR/checkpoints when null", .flags = D9D_NULLABLE),
+    D9D_KEY_PERIOD(checkpointing_section, period_steps, "\"last_step\"",
+                   "steps between checkpoints; the last step is always saved but with "
+                   "\"disable\""),
+    D9D_KEY_INT(checkpointing_section, num_to_keep, "0", 0, 1 << 20,
+                "newest checkpoints to keep; 0 or null: all", .flags = D9D_NULLABLE),
+    D9D_KEY_BOOL(checkpointing_section, resume, "true",
+                 "go on from the newest complete checkpoint of this run"),
+    D9D_KEY_END,
+};
+static const d9d_table checkpointing_table = D9D_TABLE(checkpointing_section, "checkpointing",
+                                                       checkpointing_keys, "training checkpoints");
+
+typedef struct d9d_clipping_section clipping_section;
+static const d9d_key clipping_keys[] = {
+    D9D_KEY_REAL(clipping_section, max_norm, "null", 0, 1e30,
+                 "largest global gradient norm; null or 0: no clipping", .flags = D9D_NULLABLE),
+    D9D_KEY_PERIOD(clipping_section, log_total_steps, "1",
+                   "steps between records of the norm"),
+    D9D_KEY_END,
+};
+static const d9d_table clipping_table =
+    D9D_TABLE(clipping_section, "gradient_clipping", clipping_keys, "norm of the gradient");
+
+typedef struct d9d_gradients_section gradients_section;
+static const d9d_key gradients_keys[] = {
+    D9D_KEY_ENUM(gradients_section, grad_dtype, "\"float32\"", dtype_words,
+                 "type in which gradients are accumulated; null: the parameters'",
+                 .flags = D9D_NULLABLE),
+    {.name = "bucket_size_mb", .kind = D9D_KIND_INT, .offset = D9D_NO_FIELD, .def = "32", .min = 1,
+     .max = 1 << 20, .doc = "size of a bucket of gradients that ranks reduce together"},
+    D9D_KEY_END,
+};
+static const d9d_table gradients_table =
+    D9D_TABLE(gradients_section, "gradient_manager", gradients_keys, "gradients");
+
+typedef struct d9d_timeout_section timeout_section;
+#define SECONDS(key, d, ...)                                                                       \
+    {.name = key, .kind = D9D_KIND_INT, .offset = D9D_NO_FIELD, .def = d, .min = 1,                \
+     .max = 1 << 30, .doc = __VA_ARGS__}
+static const d9d_key timeout_keys[] = {
+    SECONDS("init_timeout", "10000", "seconds that a collective may take before the first step"),
+    SECONDS("step_timeout", "100", "seconds that a collective may take afterwards"),
+    D9D_KEY_INT(timeout_section, save_margin, "300", 0, 1 << 30,
+                "seconds before the Slurm time limit at which the run saves and leaves"),
+    D9D_KEY_END,
+};
+static const d9d_table timeout_table =
+    D9D_TABLE(timeout_section, "timeout", timeout_keys, "limits of time");
+
+static const d9d_key gc_keys[] = {
+    {.name = "period_steps", .kind = D9D_KIND_CUSTOM, .offset = D9D_NO_FIELD,
+     .def = "\"disable\"", .custom = &d9d_step_period_kind, .doc = "accepted"},
+    D9D_KEY_END,
+};
+static const d9d_table gc_table = {
+    .name = "gc", .keys = gc_keys, .doc = "there is no garbage collector here"};
+
+static const d9d_key profiling_keys[] = {
+    {.name = "enabled", .kind = D9D_KIND_BOOL, .offset = D9D_NO_FIELD, .def = "true",
+     .doc = "accepted"},
+    {.name = "traces_dir", .kind = D9D_KIND_STR, .offset = D9D_NO_FIELD, .def = "\"traces\"",
+     .doc = "accepted"},
+    SECONDS("period_steps", "100", "accepted"),
+    SECONDS("warmup_steps", "1", "accepted"),
+    SECONDS("active_steps", "1", "accepted"),
+    D9D_KEY_END,
+};
+static const d9d_table profiling_table = {
+    .name = "profiling", .keys = profiling_keys, .doc = "traces of GPU work"};
+
+#define TRAINER_KEYS                                                                               \
+    D9D_KEY_TABLE(d9d_trainer_section, run, &run_table, "the run itself"),                         \
+        D9D_KEY_TABLE(d9d_trainer_section, batching, &batching_table, "how samples make a step"),  \
+        D9D_KEY_TABLE(d9d_trainer_section, data_loading, &data_loading_table,                      \
+                      "how batches are prepared"),                                                 \
+        D9D_KEY_TABLE(d9d_trainer_section, logging, &logging_table, "records"),                    \
+        D9D_KEY_TABLE(d9d_trainer_section, pipelining, &pipelining_table, "pipeline"),             \
+        D9D_KEY_TABLE(d9d_trainer_section, model_stage_factory, &factory_table,                    \
+                      "where the weights come from"),                                              \
+        D9D_KEY_TABLE(d9d_trainer_section, determinism, &determinism_table, "seeds"),              \
+        D9D_KEY_TABLE(d9d_trainer_section, checkpointing, &checkpointing_table,                    \
+                      "training checkpoints"),                                                     \
+        D9D_KEY_TABLE(d9d_trainer_section, gradient_clipping, &clipping_table, "clipping"),        \
+        D9D_KEY_TABLE(d9d_trainer_section, gradient_manager, &gradients_table, "gradients"),       \
+        D9D_KEY_TABLE(d9d_trainer_section, timeout, &timeout_table, "limits of time"),             \
+        {.name = "gc", .kind = D9D_KIND_TABLE, .flags = D9D_NO_EFFECT, .offset = D9D_NO_FIELD,     \
+         .def = "{}", .table = &gc_table, .doc = "accepted for compatibility"},                    \
+        {.name = "profiling", .kind = D9D_KIND_TABLE, .flags = D9D_NO_EFFECT | D9D_NULLABLE,       \
+         .offset = D9D_NO_FIELD, .def = "null", .table = &profiling_table,                         \
+         .doc = "accepted for compatibility on the CPU"}
+
+static const d9d_key trainer_keys[] = {TRAINER_KEYS, D9D_KEY_END};
+static const d9d_table trainer_table =
+    D9D_TABLE(d9d_trainer_section, "trainer", trainer_keys, "the loop");
+
+/* --- tasks of inference ------------------------------------------------------------ */
+
+static const d9d_key logprobs_keys[] = {
+    D9D_KEY_STR(d9d_output_section, output, D9D_REQUIRED, "JSONL file to write"),
+    D9D_KEY_END,
+};
+static const d9d_key perplexity_keys[] = {
+    D9D_KEY_STR(d9d_output_section, output, "null", "JSON file to write besides the printed result",
+                .flags = D9D_NULLABLE),
+    D9D_KEY_END,
+};
+static const d9d_table logprobs_table = D9D_TABLE(
+    d9d_output_section, "logprobs", logprobs_keys, "log-probability of every target, by sample");
+static const d9d_table perplexity_table =
+    D9D_TABLE(d9d_output_section, "perplexity", perplexity_keys,
+              "exp of the mean negative log-probability over all targets");
+static const d9d_table *const infer_tasks[] = {&logprobs_table, &perplexity_table, NULL};
+static const d9d_table lm_table = {
+    .name = "causal_lm", .keys = no_keys, .doc = "next-token prediction"};
+static const d9d_table *const train_tasks[] = {&lm_table, NULL};
+
+/* Adapters come with a later version; null says that there are none. */
+static d9d_status peft_parse(const json_t *v, const char *path, d9d_arena *a, void *field)
+{
+    (void)a, (void)field;
+    return json_is_null(v) ? D9D_OK
+                           : D9D_FAIL(D9D_ENOTSUP, "%s: this version trains whole models; "
+                                                   "leave it out or null", path);
+}
+static const d9d_key_custom peft_custom = {peft_parse, "{\"type\": \"null\"}", 0};
+
+/* --- the whole ----------------------------------------------------------------------- */
+
+#define COMMON_KEYS(S)                                                                             \
+    D9D_KEY_TABLE(S, mesh, &mesh_table, "degrees of parallelism"),                                 \
+        D9D_KEY_TABLE(S, data, &data_table, "the samples and their order"),                        \
+        D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, providers, "the model"),          \
+        D9D_KEY_TABLE(S, trainer, &trainer_table, "the loop")
+
+static const d9d_key train_keys[] = {
+    COMMON_KEYS(d9d_train_config),
+    D9D_KEY_UNION(d9d_train_config, optimizer, D9D_REQUIRED, d9d_optimizer_tag,
+                  d9d_optimizer_choices, "the optimizer"),
+    D9D_KEY_UNION(d9d_train_config, lr_scheduler,
+                  "{\"name\": \"piecewise\", \"scheduler\": {\"initial_multiplier\": 1.0, "
+                  "\"phases\": [{\"mode\": \"rest\", \"target_multiplier\": 1.0, \"curve\": "
+                  "{\"type\": \"linear\"}}]}}",
+                  d9d_lr_scheduler_tag, d9d_lr_scheduler_choices, "the learning-rate schedule"),
+    {.name = "task", .kind = D9D_KIND_UNION, .offset = D9D_NO_FIELD,
+     .def = "{\"name\": \"causal_lm\"}", .words = name_tag, .choices = train_tasks,
+     .doc = "what is learned"},
+    {.name = "peft", .kind = D9D_KIND_CUSTOM, .offset = D9D_NO_FIELD, .def = "null",
+     .custom = &peft_custom, .doc = "adapters; null in this version"},
+    D9D_KEY_STR(d9d_train_config, export_to, "null",
+                "directory for the finished model in HuggingFace layout; null: RUN_DIR/export when "
+                "the model came from a HuggingFace configuration",
+                .flags = D9D_NULLABLE),
+    D9D_KEY_END,
+};
+const d9d_table d9d_train_table =
+    D9D_TABLE(d9d_train_config, "d9d-train", train_keys, "configuration of d9d-train");
+
+static const d9d_key infer_keys[] = {
+    COMMON_KEYS(d9d_infer_config),
+    D9D_KEY_UNION(d9d_infer_config, task, "{\"name\": \"perplexity\"}", name_tag, infer_tasks,
+                  "what is computed"),
+    D9D_KEY_END,
+};
+const d9d_table d9d_infer_table =
+    D9D_TABLE(d9d_infer_config, "d9d-infer", infer_keys, "configuration of d9d-infer");

@@ -1,0 +1,96 @@
+/* lines.c - see loop/lines.h. */
+#include "loop/lines.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE = 1 << 16 };
+
+/* Whole lines of a file, and where the last of them ends. */
+static d9d_status lines_count(const char *path, int64_t *lines, uint64_t *end)
+{
+    d9d_file f = {.fd = -1};
+    char piece[PIECE];
+    uint64_t size, n;
+    d9d_status st;
+
+    *lines = 0;
+    *end = 0;
+    if (!d9d_fs_exists(path))
+        return D9D_OK;
+    D9D_TRY(d9d_fs_size(path, &size));
+    D9D_TRY(d9d_file_open(path, &f));
+    st = D9D_OK;
+    for (uint64_t at = 0; at < size; at += n) {
+        n = size - at < PIECE ? size - at : PIECE;
+        D9D_TRY_OR(st, d9d_file_read_at(&f, piece, n, at), out);
+        for (uint64_t i = 0; i < n; i++)
+            if (piece[i] == '\n') {
+                ++*lines;
+                *end = at + i + 1;
+            }
+    }
+out:
+    d9d_file_release(&f);
+    return st;
+}
+
+d9d_status d9di_lines_open(const char *path, d9d_hash key, d9di_lines *out)
+{
+    d9di_lines l = {.file = {.fd = -1}, .path = strdup(path)};
+    char hex[D9D_HASH_HEX];
+    d9d_buf part = {0};
+    uint64_t end;
+    d9d_status st;
+
+    if (l.path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: its name", path);
+    if (d9d_fs_exists(path)) {
+        st = D9D_FAIL(D9D_ECONFIG, "%s: exists already; remove it or name another output", path);
+        goto out;
+    }
+    d9d_hash_hex(key, hex);
+    D9D_TRY_OR(st, d9d_buf_printf(&part, "%s.part-%.16s", path, hex), out);
+    D9D_TRY_OR(st, lines_count(part.data, &l.done, &end), out);
+    D9D_TRY_OR(st, d9d_file_append(part.data, end, &l.file), out);
+    *out = l;
+    l.path = NULL;
+out:
+    free(l.path);
+    d9d_buf_release(&part);
+    return st;
+}
+
+d9d_status d9di_lines_add(d9di_lines *l, const d9d_buf *line)
+{
+    D9D_TRY(d9d_file_write(&l->file, line->data, line->len));
+    l->done++;
+    return D9D_OK;
+}
+
+d9d_status d9di_lines_commit(d9di_lines *l)
+{
+    char *dir;
+    d9d_status st;
+
+    D9D_TRY(d9d_file_sync(&l->file));
+    if (rename(l->file.path, l->path) != 0)
+        return D9D_FAIL(D9D_EIO, "%s: cannot be renamed to %s: %s", l->file.path, l->path,
+                        strerror(errno));
+    dir = strdup(l->path);
+    if (dir == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: its directory's name", l->path);
+    st = d9d_fs_sync_dir(dirname(dir));
+    free(dir);
+    return st;
+}
+
+void d9di_lines_release(d9di_lines *l)
+{
+    d9d_file_release(&l->file);
+    free(l->path);
+    l->path = NULL;
+}

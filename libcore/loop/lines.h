@@ -1,0 +1,25 @@
+/* lines.h - a JSONL file with one line a sample, which an interrupted job goes on with.
+ *
+ * Lines go to "<path>.part-<key>", where the key tells what they were made from; the file gets
+ * its name when it is whole.  A line cut by a crash is removed.
+ */
+#ifndef D9DI_LOOP_LINES_H
+#define D9DI_LOOP_LINES_H
+
+#include "d9d/base/fs.h"
+#include "d9d/base/hash.h"
+
+typedef struct d9di_lines {
+    d9d_file file;
+    char *path;
+    int64_t done; /* whole lines in it */
+} d9di_lines;
+
+/* A finished file of that name is ECONFIG. */
+d9d_status d9di_lines_open(const char *path, d9d_hash key, d9di_lines *out);
+d9d_status d9di_lines_add(d9di_lines *l, const d9d_buf *line);
+/* Sync, and give the file its name. */
+d9d_status d9di_lines_commit(d9di_lines *l);
+void d9di_lines_release(d9di_lines *l);
+
+#endif /* D9DI_LOOP_LINES_H */

@@ -1,0 +1,86 @@
+/* run_dir.c - see loop/run_dir.h. */
+#include "loop/run_dir.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/base/thread.h"
+#include "d9d/base/version.h"
+
+d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_run_dir *out)
+{
+    const d9d_run_section *run = &t->run;
+
+    D9D_TRY(d9d_fs_check_name(run->name, strlen(run->name), "trainer.run.name"));
+    out->path = run->dir != NULL ? run->dir : d9d_fs_join(a, "runs", run->name);
+    if (out->path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "run %s: its directory's name", run->name);
+    out->checkpoints = t->checkpointing.save_dir != NULL ? t->checkpointing.save_dir
+                                                         : d9d_fs_join(a, out->path, "checkpoints");
+    out->metrics = d9d_fs_join(a, out->path, "metrics.jsonl");
+    out->export = d9d_fs_join(a, out->path, "export");
+    if (out->checkpoints == NULL || out->metrics == NULL || out->export == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "run %s: names of its files", run->name);
+    return D9D_OK;
+}
+
+static d9d_status text_write(d9d_arena *a, const char *dir, const char *name, const json_t *v)
+{
+    const char *path = d9d_fs_join(a, dir, name);
+    d9d_buf text = {0};
+    d9d_status st;
+
+    if (path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s/%s: its name", dir, name);
+    D9D_TRY_OR(st, d9d_json_put(&text, v, 2), out);
+    D9D_TRY_OR(st, d9d_buf_append(&text, "\n", 1), out);
+    st = d9d_fs_write_atomic(path, text.data, text.len);
+out:
+    d9d_buf_release(&text);
+    return st;
+}
+
+/* An environment variable as a string, or null. */
+static json_t *environment(const char *name)
+{
+    const char *v = getenv(name);
+
+    return v != NULL ? json_string(v) : json_null();
+}
+
+static json_t *describe(const d9d_run_section *run, int64_t restarts)
+{
+    char host[256] = "", now[24];
+
+    (void)gethostname(host, sizeof(host) - 1);
+    d9d_clock_iso(now);
+    return json_pack("{s:s, s:s, s:s?, s:s, s:s, s:[s], s:o, s:o, s:I, s:O?}", "schema",
+                     "d9d.run.v1", "name", run->name, "description", run->description, "version",
+                     d9d_version(), "started", now, "hosts", host, "slurm_job",
+                     environment("SLURM_JOB_ID"), "slurm_restarts",
+                     environment("SLURM_RESTART_COUNT"), "restarts", (json_int_t)restarts,
+                     "hparams", run->hparams);
+}
+
+d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
+                             const json_t *resolved, int64_t restarts)
+{
+    d9d_arena a = {0};
+    json_t *about = describe(run, restarts);
+    d9d_status st;
+
+    if (about == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s/manifest.json: cannot be described", r->path);
+        goto out;
+    }
+    D9D_TRY_OR(st, d9d_fs_mkdirs(r->path), out);
+    D9D_TRY_OR(st, d9d_fs_mkdirs(r->checkpoints), out);
+    D9D_TRY_OR(st, text_write(&a, r->path, "config.json", resolved), out);
+    st = text_write(&a, r->path, "manifest.json", about);
+out:
+    json_decref(about);
+    d9d_arena_release(&a);
+    return st;
+}

@@ -1,0 +1,17 @@
+/* run_dir.h - the run directory: where it is, what describes it. */
+#ifndef D9DI_LOOP_RUN_DIR_H
+#define D9DI_LOOP_RUN_DIR_H
+
+#include "d9d/loop/job.h"
+
+typedef struct d9di_run_dir {
+    const char *path, *checkpoints, *metrics, *export; /* in the arena */
+} d9di_run_dir;
+
+/* Names alone; nothing is made. */
+d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_run_dir *out);
+/* Make it, write config.json and manifest.json (d9d.run.v1). */
+d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
+                             const json_t *resolved, int64_t restarts);
+
+#endif /* D9DI_LOOP_RUN_DIR_H */

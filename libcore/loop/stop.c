@@ -1,0 +1,129 @@
+/* stop.c - signals read between steps, and Slurm's time limit.  See d9d/loop/stop.h. */
+#include "d9d/loop/stop.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "d9d/base/thread.h"
+
+struct d9d_stop {
+    sigset_t signals, before;
+    int64_t end_ns; /* leave at this time of d9d_clock_ns(); 0: no limit */
+    char reason[64];
+};
+
+static const struct {
+    int number;
+    const char *name;
+} watched[] = {{SIGTERM, "SIGTERM"}, {SIGUSR1, "SIGUSR1"}, {SIGINT, "SIGINT"}};
+enum { N_WATCHED = sizeof(watched) / sizeof(watched[0]), MAX_DIGITS = 8 };
+
+/* A number of at most MAX_DIGITS digits; moves *p behind it. */
+static bool take_number(const char **p, int64_t *out)
+{
+    const size_t digits = strspn(*p, "0123456789");
+
+    if (digits == 0 || digits > MAX_DIGITS)
+        return false;
+    *out = strtoll(*p, NULL, 10);
+    *p += digits;
+    return true;
+}
+
+/* Numbers with colons between them, at most three; how many there are, or 0. */
+static int take_clock(const char **p, int64_t part[3])
+{
+    for (int n = 0; n < 3; n++) {
+        if (!take_number(p, &part[n]))
+            return 0;
+        if (**p != ':' || n == 2)
+            return n + 1;
+        ++*p;
+    }
+    return 0;
+}
+
+/* "D-H", "D-H:M", "D-H:M:S", or "S", "M:S", "H:M:S". */
+int64_t d9d_stop_slurm_seconds(const char *text)
+{
+    int64_t part[3] = {0}, clock[3] = {0}, days = 0; /* hours, minutes, seconds */
+    const char *p = text + strspn(text, " "), *dash;
+    int n;
+
+    dash = strchr(p, '-');
+    if (dash != NULL && (!take_number(&p, &days) || p++ != dash))
+        return -1;
+    n = take_clock(&p, part);
+    if (n == 0 || p[strspn(p, " \n")] != '\0')
+        return -1;
+    memcpy(dash != NULL ? clock : clock + 3 - n, part, (size_t)n * sizeof(part[0]));
+    return ((days * 24 + clock[0]) * 60 + clock[1]) * 60 + clock[2];
+}
+
+/* Ask the controller; -1 when there is no answer.  The job id comes from Slurm itself, and is
+ * checked to be digits before it is part of a command. */
+static int64_t slurm_seconds_left(void)
+{
+    const char *job = getenv("SLURM_JOB_ID");
+    char command[96], line[64] = "";
+    FILE *p;
+
+    if (job == NULL || *job == '\0' || strlen(job) > 20 || strspn(job, "0123456789") != strlen(job))
+        return -1;
+    (void)snprintf(command, sizeof(command), "timeout 20 squeue -h -j %s -o %%L 2>/dev/null", job);
+    p = popen(command, "r");
+    if (p == NULL)
+        return -1;
+    if (fgets(line, sizeof(line), p) == NULL)
+        line[0] = '\0';
+    (void)pclose(p);
+    return d9d_stop_slurm_seconds(line);
+}
+
+d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out)
+{
+    d9d_stop *s = calloc(1, sizeof(*s));
+    int64_t left = slurm_seconds_left();
+
+    if (s == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "signals: %zu bytes", sizeof(*s));
+    if (left >= 0) {
+        d9d_log_info(log, "the allocation ends in %lld s; saving %lld s before", (long long)left,
+                     (long long)margin_s);
+        s->end_ns = d9d_clock_ns() + (left - margin_s) * 1000000000;
+    }
+    sigemptyset(&s->signals);
+    for (int i = 0; i < N_WATCHED; i++)
+        sigaddset(&s->signals, watched[i].number);
+    (void)pthread_sigmask(SIG_BLOCK, &s->signals, &s->before);
+    *out = s;
+    return D9D_OK;
+}
+
+void d9d_stop_close(d9d_stop *s)
+{
+    if (s == NULL)
+        return;
+    (void)d9d_stop_reason(s);
+    (void)pthread_sigmask(SIG_SETMASK, &s->before, NULL);
+    free(s);
+}
+
+const char *d9d_stop_reason(d9d_stop *s)
+{
+    const struct timespec now = {0};
+    int got;
+
+    while ((got = sigtimedwait(&s->signals, NULL, &now)) > 0)
+        for (int i = 0; i < N_WATCHED; i++)
+            if (got == watched[i].number && s->reason[0] == '\0')
+                (void)snprintf(s->reason, sizeof(s->reason), "%s", watched[i].name);
+    if (s->reason[0] == '\0' && s->end_ns != 0 && d9d_clock_ns() >= s->end_ns)
+        (void)snprintf(s->reason, sizeof(s->reason), "the end of the Slurm allocation");
+    return s->reason[0] != '\0' ? s->reason : NULL;
+}

@@ -1,0 +1,473 @@
+/* train.c - the training loop.  See d9d/loop/train.h. */
+#include "d9d/loop/train.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/thread.h"
+#include "d9d/loop/save.h"
+#include "d9d/loop/stop.h"
+#include "d9d/model/weights.h"
+#include "d9d/sched/piecewise.h"
+#include "d9d/track/track.h"
+#include "loop/engine.h"
+#include "loop/launch.h"
+#include "loop/run_dir.h"
+
+typedef struct run {
+    const d9d_train_config *c;
+    const d9d_log *log;
+    d9d_arena arena;
+    d9di_run_dir dir;
+    d9d_stop *stop;
+    d9d_dataset *dataset;
+    d9d_loader *loader;
+    d9di_engine engine;
+    d9d_optimizer *optimizer;
+    d9d_schedule *schedule;
+    d9d_tracker *tracker;
+    d9d_save_set set;
+    d9d_save_state state;
+    d9d_tensor sums;  /* [micro-batches] float64: the losses of each */
+    d9d_tensor scale; /* float32: what the optimizer multiplies gradients by */
+    double *host_sums;
+    int64_t n_micro, total_steps;
+    int64_t saved_step; /* -1: none in this life */
+} run;
+
+/* What one step found out. */
+typedef struct step_result {
+    double loss, norm, lr, ms;
+    int64_t tokens;
+} step_result;
+
+/* --- opening: cheapest first ------------------------------------------------------ */
+
+static d9d_status data_open(run *r)
+{
+    const d9d_data_section *d = &r->c->data;
+    const int64_t g = r->c->trainer.batching.global_batch_size;
+    const int64_t wanted = r->c->trainer.run.steps;
+    int64_t available;
+
+    D9D_TRY(d9d_dataset_open(d->dataset, d->split, &r->dataset));
+    D9D_TRY(d9d_loader_open(r->dataset,
+                            &(d9d_loader_how){.order = (d9d_order)d->order,
+                                              .seed = (uint64_t)d->seed,
+                                              .epochs = d->epochs,
+                                              .pack = g,
+                                              .multiple = 1},
+                            &r->loader));
+    available = d9d_loader_samples(r->loader) / g;
+    if (available == 0)
+        return D9D_FAIL(D9D_ECONFIG, "%s: %lld samples in %lld epochs are less than one step of "
+                                     "%lld",
+                        d->dataset, (long long)d9d_loader_samples(r->loader), (long long)d->epochs,
+                        (long long)g);
+    if (wanted != D9D_INT_NULL && wanted > available)
+        return D9D_FAIL(D9D_ECONFIG, "trainer.run.steps is %lld, and %s has %lld steps of %lld "
+                                     "samples in %lld epochs; raise data.epochs",
+                        (long long)wanted, d->dataset, (long long)available, (long long)g,
+                        (long long)d->epochs);
+    r->total_steps = wanted != D9D_INT_NULL ? wanted : available;
+    return D9D_OK;
+}
+
+static d9d_status schedule_open(run *r)
+{
+    const d9d_lr_scheduler_config *c = r->c->lr_scheduler.value;
+
+    return d9d_schedule_create(&c->scheduler, "lr_scheduler.scheduler", r->total_steps,
+                               &r->schedule);
+}
+
+/* The settings that a checkpoint is bound to: what makes sample k and the shape of the run. */
+static d9d_status config_hash(const run *r, d9d_hash *out)
+{
+    const d9d_data_section *d = &r->c->data;
+    d9d_buf text = {0};
+    d9d_status st = d9d_buf_printf(&text, "split=%s order=%d seed=%lld pack=%lld", d->split,
+                                   d->order, (long long)d->seed,
+                                   d->order == D9D_ORDER_BUCKETED
+                                       ? (long long)r->c->trainer.batching.global_batch_size
+                                       : 0LL);
+
+    if (st == D9D_OK)
+        *out = d9d_hash_bytes(text.data, text.len);
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status state_fresh(run *r)
+{
+    r->state = (d9d_save_state){
+        .seed = (uint64_t)r->c->trainer.determinism.base_seed,
+        .dataset = d9d_dataset_hash(r->dataset),
+        .finite = true,
+        .parent = -1,
+    };
+    return config_hash(r, &r->state.config);
+}
+
+static d9d_status state_resume(run *r, const char *path)
+{
+    const d9d_save_state fresh = r->state;
+    d9d_save_state *s = &r->state;
+
+    D9D_TRY(d9d_save_read(path, &r->set, s));
+    if (!d9d_hash_equal(s->dataset, fresh.dataset))
+        return D9D_FAIL(D9D_EMISMATCH, "%s: was trained on another dataset than %s", path,
+                        r->c->data.dataset);
+    if (!d9d_hash_equal(s->config, fresh.config))
+        return D9D_FAIL(D9D_EMISMATCH, "%s: was trained with another data.split, data.order or "
+                                       "data.seed", path);
+    if (s->seed != fresh.seed)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: has trainer.determinism.base_seed %llu, and the "
+                                       "configuration %llu",
+                        path, (unsigned long long)s->seed, (unsigned long long)fresh.seed);
+    s->parent = s->step;
+    d9d_log_info(r->log, "resuming after step %lld from %s", (long long)s->step, path);
+    return D9D_OK;
+}
+
+static d9d_status model_open(run *r, const char *device, const char *resume_from)
+{
+    const d9d_trainer_section *t = &r->c->trainer;
+    const d9di_engine_how how = {
+        .device = device,
+        .provider = &r->c->model_provider,
+        .source = t->model_stage_factory.source_checkpoint,
+        .dataset = r->dataset,
+        .seed = (uint64_t)t->determinism.base_seed,
+        .train = true,
+        .initialise = resume_from == NULL,
+        .grad_dtype = t->gradient_manager.grad_dtype,
+    };
+
+    D9D_TRY(d9di_engine_open(&how, r->log, &r->engine));
+    D9D_TRY(d9d_optimizer_create(&r->c->optimizer, r->engine.dev, &r->engine.params,
+                                 (uint64_t)t->determinism.base_seed, &r->optimizer));
+    D9D_TRY(d9d_save_set_make(&r->engine.params, r->optimizer, &r->arena, &r->set));
+    D9D_TRY(d9d_tensor_alloc(r->engine.dev, D9D_F64, D9D_SHAPE(r->n_micro), &r->sums));
+    D9D_TRY(d9d_tensor_alloc(r->engine.dev, D9D_F32, D9D_SCALAR, &r->scale));
+    r->host_sums = d9d_arena_alloc(&r->arena, (size_t)r->n_micro * sizeof(double));
+    if (r->host_sums == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "train: %lld micro-batches", (long long)r->n_micro);
+    return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
+}
+
+/* A directory that holds a run is gone on with, or refused. */
+static d9d_status checkpoint_find(run *r, const char **path)
+{
+    const d9d_trainer_section *t = &r->c->trainer;
+
+    *path = NULL;
+    if (t->checkpointing.resume)
+        return d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path);
+    if (d9d_fs_exists(r->dir.metrics))
+        return D9D_FAIL(D9D_ECONFIG, "%s: holds a run already; set trainer.checkpointing.resume "
+                                     "or another trainer.run.dir",
+                        r->dir.path);
+    return D9D_OK;
+}
+
+static const char *export_dir(const run *r)
+{
+    return r->c->export_to != NULL ? r->c->export_to : r->dir.export;
+}
+
+/* What the end of the run would refuse is refused at its beginning. */
+static d9d_status export_check(const run *r)
+{
+    if (r->state.step >= r->total_steps || d9d_fs_is_vacant(export_dir(r)))
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG, "%s: the finished model is to go there, and it is not empty",
+                    export_dir(r));
+}
+
+static d9d_status record_open(run *r, const json_t *resolved)
+{
+    bool again = d9d_fs_exists(r->dir.metrics);
+
+    D9D_TRY(d9d_fs_mkdirs(r->dir.path));
+    D9D_TRY(d9d_tracker_open(r->dir.metrics, &r->tracker));
+    if (again)
+        D9D_TRY(d9d_tracker_restart(r->tracker, r->state.step));
+    return d9di_run_dir_make(&r->dir, &r->c->trainer.run, resolved,
+                             d9d_tracker_restarts(r->tracker));
+}
+
+static d9d_status run_open(run *r, const json_t *resolved, const char *device)
+{
+    const d9d_trainer_section *t = &r->c->trainer;
+    const char *resume_from;
+
+    D9D_TRY(d9d_job_check(&r->c->mesh, t, d9di_launch_ranks()));
+    D9D_TRY(d9di_run_dir_name(t, &r->arena, &r->dir));
+    r->n_micro = t->batching.global_batch_size / t->batching.microbatch_size;
+    D9D_TRY(d9d_stop_open(t->timeout.save_margin, r->log, &r->stop));
+    D9D_TRY(data_open(r));
+    D9D_TRY(schedule_open(r));
+    D9D_TRY(state_fresh(r));
+    D9D_TRY(checkpoint_find(r, &resume_from));
+    D9D_TRY(model_open(r, device, resume_from));
+    D9D_TRY(export_check(r));
+    return record_open(r, resolved);
+}
+
+static void run_close(run *r)
+{
+    d9d_tracker_close(r->tracker);
+    d9d_schedule_free(r->schedule);
+    d9d_optimizer_free(r->optimizer);
+    d9d_tensor_release(&r->sums);
+    d9d_tensor_release(&r->scale);
+    d9di_engine_release(&r->engine);
+    d9d_loader_close(r->loader);
+    d9d_dataset_close(r->dataset);
+    d9d_stop_close(r->stop);
+    d9d_arena_release(&r->arena);
+}
+
+/* --- one step ------------------------------------------------------------------------- */
+
+/* Forward and backward of every micro-batch; *targets of the whole step. */
+static d9d_status step_learn(run *r, int64_t *targets)
+{
+    const int64_t micro = r->c->trainer.batching.microbatch_size;
+
+    *targets = 0;
+    d9d_module_clear_grads(r->engine.model->module);
+    for (int64_t i = 0; i < r->n_micro; i++) {
+        d9d_tensor sum = d9d_tensor_rows(&r->sums, i, 1);
+        d9d_batch batch;
+        d9d_status st = d9d_loader_batch(r->loader, r->state.samples + i * micro, micro, &batch);
+
+        if (st == D9D_OK) {
+            *targets += batch.targets;
+            st = d9di_engine_learn(&r->engine, &batch, &sum);
+        }
+        d9d_tensor_release(&sum);
+        D9D_TRY(st);
+    }
+    return D9D_OK;
+}
+
+/* The mean loss over targets; a micro-batch whose loss is not finite ends the run. */
+static d9d_status step_loss(run *r, int64_t targets, double *loss)
+{
+    const int64_t micro = r->c->trainer.batching.microbatch_size;
+    double sum = 0;
+
+    D9D_TRY(d9d_device_download(r->engine.dev, r->host_sums, d9d_tensor_data(&r->sums),
+                                (uint64_t)r->n_micro * sizeof(double)));
+    for (int64_t i = 0; i < r->n_micro; i++) {
+        int64_t first = r->state.samples + i * micro;
+
+        if (!isfinite(r->host_sums[i]))
+            return D9D_FAIL(D9D_ENUMERIC,
+                            "step %lld: the loss of samples %lld to %lld is %f; nothing was "
+                            "updated",
+                            (long long)(r->state.step + 1), (long long)first,
+                            (long long)(first + micro - 1), r->host_sums[i]);
+        sum += r->host_sums[i];
+    }
+    *loss = targets > 0 ? sum / (double)targets : 0;
+    return D9D_OK;
+}
+
+static d9d_status norm_check(run *r, double norm)
+{
+    const d9d_param *culprit;
+    int64_t at;
+
+    if (isfinite(norm))
+        return D9D_OK;
+    D9D_TRY(d9d_grad_find_nonfinite(r->engine.dev, &r->engine.params, &culprit, &at));
+    if (culprit == NULL)
+        return D9D_FAIL(D9D_ENUMERIC, "step %lld: the gradient's norm is %f though every element "
+                                      "is finite; samples %lld to %lld; nothing was updated",
+                        (long long)(r->state.step + 1), norm, (long long)r->state.samples,
+                        (long long)(r->state.samples +
+                                    r->c->trainer.batching.global_batch_size - 1));
+    return D9D_FAIL(D9D_ENUMERIC,
+                    "step %lld: the gradient of %s is not finite at element %lld; samples %lld to "
+                    "%lld; nothing was updated",
+                    (long long)(r->state.step + 1), culprit->name, (long long)at,
+                    (long long)r->state.samples,
+                    (long long)(r->state.samples + r->c->trainer.batching.global_batch_size - 1));
+}
+
+/* Divide by the targets, clip, and update: one factor on the device does all three. */
+static d9d_status step_update(run *r, int64_t targets, step_result *out)
+{
+    const double mean = 1.0 / (double)targets;
+    float factor;
+
+    D9D_TRY(d9d_grad_norm(r->engine.dev, &r->engine.params, mean, &out->norm));
+    D9D_TRY(norm_check(r, out->norm));
+    factor = (float)(mean * d9d_clip_factor(out->norm, r->c->trainer.gradient_clipping.max_norm));
+    D9D_TRY(d9d_device_upload(r->engine.dev, d9d_tensor_data(&r->scale), &factor, sizeof(factor)));
+    return d9d_optimizer_step(r->optimizer, out->lr, &r->scale);
+}
+
+static d9d_status step_run(run *r, step_result *out)
+{
+    int64_t start = d9d_clock_ns(), targets;
+
+    *out = (step_result){.norm = 0};
+    out->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_schedule_at(r->schedule, r->state.step);
+    D9D_TRY(step_learn(r, &targets));
+    D9D_TRY(step_loss(r, targets, &out->loss));
+    if (targets > 0)
+        D9D_TRY(step_update(r, targets, out));
+    else
+        d9d_log_warn(r->log, "step %lld: no target in samples %lld to %lld; nothing to learn",
+                     (long long)(r->state.step + 1), (long long)r->state.samples,
+                     (long long)(r->state.samples +
+                                 r->c->trainer.batching.global_batch_size - 1));
+    D9D_TRY(d9d_device_sync(r->engine.dev));
+    out->tokens = targets;
+    out->ms = (double)(d9d_clock_ns() - start) * 1e-6;
+    r->state.step++;
+    r->state.samples += r->c->trainer.batching.global_batch_size;
+    r->state.tokens += targets;
+    return D9D_OK;
+}
+
+/* --- around the steps ------------------------------------------------------------------- */
+
+static d9d_status step_record(run *r, const step_result *s)
+{
+    const d9d_trainer_section *t = &r->c->trainer;
+    bool with_norm = d9d_step_period_due(t->gradient_clipping.log_total_steps, r->state.step,
+                                         r->total_steps, D9D_DUE_AFTER_STEP);
+
+    if (!d9d_step_period_due(t->logging.period_steps, r->state.step, r->total_steps,
+                             D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP))
+        return D9D_OK;
+    return d9d_tracker_step(r->tracker,
+                            &(d9d_step_record){
+                                .step = r->state.step,
+                                .loss = s->loss,
+                                .grad_norm = with_norm ? s->norm : NAN,
+                                .lr = s->lr,
+                                .tokens = r->state.tokens,
+                                .samples = r->state.samples,
+                                .step_ms = s->ms,
+                                .tokens_per_s = (double)s->tokens / (s->ms * 1e-3),
+                                .mfu = NAN,
+                                .mem_bytes = d9d_device_memory(r->engine.dev).peak,
+                            });
+}
+
+static d9d_status save(run *r)
+{
+    if (r->saved_step == r->state.step)
+        return D9D_OK;
+    D9D_TRY(d9d_save_write(r->dir.checkpoints, &r->state, &r->set, r->log));
+    r->saved_step = r->state.step;
+    return d9d_save_prune(r->dir.checkpoints, r->c->trainer.checkpointing.num_to_keep, r->log);
+}
+
+static d9d_status save_if_due(run *r)
+{
+    bool due = d9d_step_period_due(r->c->trainer.checkpointing.period_steps, r->state.step,
+                                   r->total_steps, D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
+
+    return due ? save(r) : D9D_OK;
+}
+
+/* Told to leave: everything that was done is kept. */
+static d9d_status leave(run *r, const char *reason)
+{
+    D9D_TRY(save(r));
+    return D9D_FAIL(D9D_EINTR, "%s: saved after step %lld of %lld in %s", reason,
+                    (long long)r->state.step, (long long)r->total_steps, r->dir.checkpoints);
+}
+
+static d9d_status steps_run(run *r, d9d_train_summary *out)
+{
+    d9d_progress progress;
+    step_result s;
+    d9d_status st = D9D_OK;
+
+    d9d_progress_start(&progress, r->log, "train", "steps", (uint64_t)r->total_steps);
+    progress.first = progress.done = (uint64_t)r->state.step;
+    while (st == D9D_OK && r->state.step < r->total_steps) {
+        const char *reason = d9d_stop_reason(r->stop);
+
+        if (reason != NULL) {
+            st = leave(r, reason);
+            break;
+        }
+        D9D_TRY_OR(st, step_run(r, &s), out);
+        out->first_loss = isnan(out->first_loss) ? s.loss : out->first_loss;
+        out->last_loss = s.loss;
+        d9d_progress_note(&progress, "loss %.4f  lr %.3g  %.0f tok/s", s.loss, s.lr,
+                          (double)s.tokens / (s.ms * 1e-3));
+        d9d_progress_add(&progress, 1);
+        D9D_TRY_OR(st, step_record(r, &s), out);
+        D9D_TRY_OR(st, save_if_due(r), out);
+    }
+out:
+    d9d_progress_end(&progress);
+    return st;
+}
+
+/* --- the end ------------------------------------------------------------------------------ */
+
+/* The directory of the HuggingFace configuration that the model came from, or NULL. */
+static const char *hf_dir(run *r)
+{
+    const d9d_provider_section *p = r->c->model_provider.value;
+    const char *slash = p->hf_config != NULL ? strrchr(p->hf_config, '/') : NULL;
+
+    if (p->hf_config == NULL)
+        return NULL;
+    return slash == NULL ? "." : d9d_arena_strndup(&r->arena, p->hf_config,
+                                                   (size_t)(slash - p->hf_config));
+}
+
+static d9d_status export(run *r, d9d_train_summary *out)
+{
+    const char *dir = export_dir(r);
+
+    if (d9d_fs_is_vacant(dir))
+        D9D_TRY(d9d_weights_export(&r->engine.job.config, &r->engine.params, dir, hf_dir(r),
+                                   r->log));
+    (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
+    return D9D_OK;
+}
+
+static void summarise(const run *r, d9d_train_summary *out)
+{
+    out->steps = r->state.step;
+    out->total_steps = r->total_steps;
+    out->tokens = r->state.tokens;
+    out->samples = r->state.samples;
+    if (r->dir.path != NULL)
+        (void)snprintf(out->run_dir, sizeof(out->run_dir), "%s", r->dir.path);
+}
+
+d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, const char *device,
+                     const d9d_log *log, d9d_train_summary *out)
+{
+    run r = {.c = config, .log = log, .saved_step = -1};
+    d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};
+    d9d_status st;
+
+    D9D_TRY_OR(st, run_open(&r, resolved, device), out);
+    summary.first_step = r.state.step;
+    if (r.state.step >= r.total_steps)
+        d9d_log_info(log, "all %lld steps are done already", (long long)r.total_steps);
+    D9D_TRY_OR(st, steps_run(&r, &summary), out);
+    st = export(&r, &summary);
+out:
+    summarise(&r, &summary);
+    *out = summary;
+    run_close(&r);
+    return st;
+}

@@ -1,0 +1,154 @@
+/* params_io.c - see d9d/model/params_io.h. */
+#include "d9d/model/params_io.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct d9d_params_io {
+    d9d_st_tensor *tensors; /* as they are here */
+    const d9d_tensor **held;
+    size_t n;
+    size_t *target; /* sink: output i goes to held[target[i]] */
+    d9d_map by_name;
+};
+
+static d9d_status entry_add(d9d_params_io *io, const d9d_param *p, const d9d_tensor *t)
+{
+    d9d_st_tensor *e = &io->tensors[io->n];
+
+    if (!d9d_shape_equal(&p->box, &p->whole))
+        return D9D_FAIL(D9D_ENOTSUP, "%s: only a part of it is held here", p->name);
+    if (t->storage == NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s: has no memory yet", p->name);
+    e->name = p->name;
+    e->dtype = t->dtype;
+    e->ndim = p->whole.ndim;
+    memcpy(e->shape, p->whole.dim, sizeof(e->shape));
+    e->bytes = d9d_tensor_bytes(t);
+    io->held[io->n] = t;
+    D9D_TRY(d9d_map_put(&io->by_name, p->name, strlen(p->name), e));
+    io->n++;
+    return D9D_OK;
+}
+
+d9d_status d9d_params_io_open(const d9d_params *params, d9d_params_which which, d9d_params_io **out)
+{
+    d9d_params_io *io = calloc(1, sizeof(*io));
+    d9d_status st = D9D_OK;
+
+    if (io == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "parameters: %zu bytes", sizeof(*io));
+    io->tensors = calloc(params->n + 1, sizeof(*io->tensors));
+    io->held = calloc(params->n + 1, sizeof(*io->held));
+    io->target = calloc(params->n + 1, sizeof(*io->target));
+    if (io->tensors == NULL || io->held == NULL || io->target == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "parameters: records of %zu", params->n);
+        goto out;
+    }
+    for (size_t i = 0; i < params->n; i++) {
+        const d9d_param *p = params->p[i];
+
+        if (which == D9D_PARAMS_DATA || p->trainable)
+            D9D_TRY_OR(st, entry_add(io, p, which == D9D_PARAMS_DATA ? &p->data : &p->grad), out);
+    }
+    *out = io;
+    io = NULL;
+out:
+    d9d_params_io_close(io);
+    return st;
+}
+
+void d9d_params_io_close(d9d_params_io *io)
+{
+    if (io == NULL)
+        return;
+    d9d_map_release(&io->by_name);
+    free(io->tensors);
+    free(io->held);
+    free(io->target);
+    free(io);
+}
+
+/* --- source --------------------------------------------------------------------- */
+
+static const d9d_st_tensor *source_at(void *self, size_t i)
+{
+    return &((d9d_params_io *)self)->tensors[i];
+}
+
+static const char *source_place(void *self, size_t i)
+{
+    (void)self, (void)i;
+    return "model";
+}
+
+static d9d_status source_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
+{
+    const d9d_tensor *t = ((d9d_params_io *)self)->held[i];
+
+    return d9d_device_download(d9d_tensor_device(t), dst, (char *)d9d_tensor_data(t) + at, n);
+}
+
+d9d_source d9d_params_io_source(d9d_params_io *io)
+{
+    return (d9d_source){
+        .self = io, .n = io->n, .at = source_at, .place = source_place, .read = source_read};
+}
+
+/* --- sink ------------------------------------------------------------------------- */
+
+static d9d_status output_check(const d9d_st_tensor *here, const d9d_st_tensor *given)
+{
+    d9d_shape want = {.ndim = here->ndim}, got = {.ndim = given->ndim};
+    char a[96], b[96];
+
+    memcpy(want.dim, here->shape, sizeof(want.dim));
+    memcpy(got.dim, given->shape, sizeof(got.dim));
+    if (here->dtype == given->dtype && d9d_shape_equal(&want, &got))
+        return D9D_OK;
+    return D9D_FAIL(D9D_EMISMATCH, "%s: the model has %s %s, the checkpoint %s %s", here->name,
+                    d9d_dtype_word(here->dtype), d9d_shape_text(&want, a, sizeof(a)),
+                    d9d_dtype_word(given->dtype), d9d_shape_text(&got, b, sizeof(b)));
+}
+
+static d9d_status sink_begin(void *self, const d9d_st_tensor *outputs, size_t n)
+{
+    d9d_params_io *io = self;
+    d9d_map given = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < n; i++) {
+        const char *name = outputs[i].name;
+        const d9d_st_tensor *here = d9d_map_get(&io->by_name, name, strlen(name));
+
+        if (here == NULL) {
+            st = D9D_FAIL(D9D_EMISMATCH, "%s: the model has no such parameter", name);
+            goto out;
+        }
+        D9D_TRY_OR(st, output_check(here, &outputs[i]), out);
+        D9D_TRY_OR(st, d9d_map_put(&given, name, strlen(name), NULL), out);
+        io->target[i] = (size_t)(here - io->tensors);
+    }
+    for (size_t i = 0; i < io->n; i++)
+        if (!d9d_map_has(&given, io->tensors[i].name, strlen(io->tensors[i].name))) {
+            st = D9D_FAIL(D9D_EMISMATCH, "%s: the checkpoint does not have it",
+                          io->tensors[i].name);
+            goto out;
+        }
+out:
+    d9d_map_release(&given);
+    return st;
+}
+
+static d9d_status sink_write(void *self, size_t i, uint64_t at, const void *src, uint64_t n)
+{
+    d9d_params_io *io = self;
+    const d9d_tensor *t = io->held[io->target[i]];
+
+    return d9d_device_upload(d9d_tensor_device(t), (char *)d9d_tensor_data(t) + at, src, n);
+}
+
+d9d_sink d9d_params_io_sink(d9d_params_io *io)
+{
+    return (d9d_sink){.self = io, .begin = sink_begin, .write = sink_write};
+}

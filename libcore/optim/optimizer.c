@@ -1,0 +1,137 @@
+/* optimizer.c - state beside each parameter, and the step.  See d9d/optim/optim.h. */
+#include "optim/optimizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct d9d_optimizer {
+    const d9di_optimizer_kind *kind;
+    const void *config;
+    d9d_device *dev;
+    d9d_params params;
+    uint64_t seed;
+    int n_states;
+    d9d_tensor *state; /* [params.n * n_states]; storage NULL for frozen parameters */
+    int64_t *steps;    /* [params.n] */
+    size_t *index;     /* the states that exist, as indices into `state` */
+    char **names;      /* of those */
+    size_t n_index;
+    d9d_arena arena;
+};
+
+double d9d_optimizer_lr(const d9d_union *section)
+{
+    return *(const double *)section->value;
+}
+
+/* Zeroed state of parameter i. */
+static d9d_status state_create(d9d_optimizer *o, size_t i)
+{
+    d9d_param *p = o->params.p[i];
+    const d9d_kernels *k = o->dev->kernels;
+
+    for (int s = 0; s < o->n_states; s++) {
+        size_t at = i * (size_t)o->n_states + (size_t)s;
+        d9d_tensor *t = &o->state[at];
+
+        D9D_TRY(d9d_tensor_alloc(o->dev, o->kind->state_dtype(o->config, p), p->box, t));
+        D9D_TRY(k->fill(o->dev->stream, t->dtype, d9d_tensor_data(t), d9d_tensor_numel(t), 0));
+        o->names[o->n_index] = d9d_arena_printf(&o->arena, "%s.%s", p->name, o->kind->states[s]);
+        if (o->names[o->n_index] == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "optimizer: name of a state of %s", p->name);
+        o->index[o->n_index++] = at;
+    }
+    return D9D_OK;
+}
+
+static d9d_status states_create(d9d_optimizer *o)
+{
+    size_t n = o->params.n * (size_t)o->n_states + 1;
+
+    o->state = d9d_arena_alloc(&o->arena, n * sizeof(*o->state));
+    o->index = d9d_arena_alloc(&o->arena, n * sizeof(*o->index));
+    o->names = d9d_arena_alloc(&o->arena, n * sizeof(*o->names));
+    o->steps = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->steps));
+    if (o->state == NULL || o->index == NULL || o->names == NULL || o->steps == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "optimizer: records of %zu states", n - 1);
+    for (size_t i = 0; i < o->params.n; i++) {
+        if (!o->params.p[i]->trainable)
+            continue;
+        if (o->kind->accepts != NULL)
+            D9D_TRY(o->kind->accepts(o->params.p[i]));
+        D9D_TRY(state_create(o, i));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev, const d9d_params *params,
+                                uint64_t seed, d9d_optimizer **out)
+{
+    d9d_optimizer *o = calloc(1, sizeof(*o));
+    d9d_status st;
+
+    if (o == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "optimizer: %zu bytes", sizeof(*o));
+    o->kind = d9di_optimizer_kinds[section->which];
+    o->config = section->value;
+    o->dev = dev;
+    o->params = *params;
+    o->seed = seed;
+    o->n_states = o->kind->n_states(o->config);
+    D9D_TRY_OR(st, states_create(o), out);
+    *out = o;
+    o = NULL;
+out:
+    d9d_optimizer_free(o);
+    return st;
+}
+
+void d9d_optimizer_free(d9d_optimizer *o)
+{
+    if (o == NULL)
+        return;
+    for (size_t i = 0; o->state != NULL && i < o->params.n * (size_t)o->n_states; i++)
+        d9d_tensor_release(&o->state[i]);
+    d9d_arena_release(&o->arena);
+    free(o);
+}
+
+d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *scale)
+{
+    for (size_t i = 0; i < o->params.n; i++) {
+        d9d_param *p = o->params.p[i];
+
+        if (!p->trainable || !p->has_grad)
+            continue;
+        o->steps[i]++;
+        D9D_TRY(o->kind->update(o->config, &(d9di_update){
+                                               .dev = o->dev,
+                                               .param = p,
+                                               .state = &o->state[i * (size_t)o->n_states],
+                                               .state_dtype = o->kind->state_dtype(o->config, p),
+                                               .scale = d9d_tensor_data(scale),
+                                               .lr = lr,
+                                               .step = o->steps[i],
+                                               .seed = o->seed,
+                                           }));
+    }
+    return D9D_OK;
+}
+
+size_t d9d_optimizer_state_count(const d9d_optimizer *o)
+{
+    return o->n_index;
+}
+
+d9d_optimizer_state d9d_optimizer_state_at(d9d_optimizer *o, size_t i)
+{
+    size_t at = o->index[i];
+
+    return (d9d_optimizer_state){o->names[i], o->params.p[at / (size_t)o->n_states], &o->state[at]};
+}
+
+int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n)
+{
+    *n = o->params.n;
+    return o->steps;
+}

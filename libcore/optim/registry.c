@@ -1,0 +1,17 @@
+/* registry.c - the optimizers there are.  See d9d/optim/optim.h. */
+#include "optim/optimizer.h"
+
+extern const d9d_table d9di_adamw_table, d9di_adam_table, d9di_stochastic_table, d9di_sgd_table;
+
+const char *const d9d_optimizer_tag[] = {"name", NULL};
+
+const d9d_table *const d9d_optimizer_choices[] = {
+    &d9di_adamw_table, &d9di_adam_table, &d9di_stochastic_table, &d9di_sgd_table, NULL,
+};
+
+const d9di_optimizer_kind *const d9di_optimizer_kinds[] = {
+    &d9di_adamw,
+    &d9di_adam,
+    &d9di_stochastic_adamw,
+    &d9di_sgd,
+};

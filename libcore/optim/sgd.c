@@ -1,0 +1,68 @@
+/* sgd.c - stochastic gradient descent with momentum.  Formulas: d9d/optim/optim.h. */
+#include "optim/optimizer.h"
+
+typedef struct sgd_config {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov, maximize;
+} sgd_config;
+
+static const d9d_key sgd_keys[] = {
+    D9D_KEY_REAL(sgd_config, lr, D9D_REQUIRED, 0, 1e6, "learning rate before the schedule",
+                 .flags = D9D_ABOVE_MIN),
+    D9D_KEY_REAL(sgd_config, momentum, "0", 0, 1e6, "share of the last update that is kept"),
+    D9D_KEY_REAL(sgd_config, dampening, "0", -1e6, 1e6, "share of the gradient that is left out"),
+    D9D_KEY_REAL(sgd_config, weight_decay, "0", 0, 1e6, "weight decay, through the gradient"),
+    D9D_KEY_BOOL(sgd_config, nesterov, "false", "look ahead along the momentum"),
+    D9D_KEY_BOOL(sgd_config, maximize, "false", "climb instead of descend"),
+    D9D_KEY_END,
+};
+
+static d9d_status sgd_check(const void *value, const char *path)
+{
+    const sgd_config *c = value;
+
+    if (c->nesterov && (c->momentum <= 0 || c->dampening != 0))
+        return D9D_FAIL(D9D_ECONFIG, "%s: nesterov needs a momentum and no dampening", path);
+    return D9D_OK;
+}
+
+extern const d9d_table d9di_sgd_table;
+const d9d_table d9di_sgd_table = {.name = "sgd",
+                                  .size = sizeof(sgd_config),
+                                  .keys = sgd_keys,
+                                  .doc = "stochastic gradient descent",
+                                  .check = sgd_check};
+
+static int sgd_states(const void *config)
+{
+    return ((const sgd_config *)config)->momentum > 0 ? 1 : 0;
+}
+
+static d9d_dtype sgd_dtype(const void *config, const d9d_param *p)
+{
+    (void)config;
+    return p->dtype;
+}
+
+static d9d_status sgd_update(const void *config, const d9di_update *u)
+{
+    const sgd_config *c = config;
+    const d9d_param *p = u->param;
+    const d9d_sgd_step step = {
+        .lr = u->lr,
+        .momentum = c->momentum,
+        .dampening = c->dampening,
+        .weight_decay = c->weight_decay,
+        .nesterov = c->nesterov,
+        .maximize = c->maximize,
+        .first = u->step == 1,
+    };
+
+    return u->dev->kernels->sgd(u->dev->stream, &step, p->dtype, d9d_tensor_data(&p->data),
+                                p->grad_dtype, d9d_tensor_data(&p->grad), u->scale, u->state_dtype,
+                                c->momentum > 0 ? d9d_tensor_data(&u->state[0]) : NULL,
+                                d9d_tensor_numel(&p->data));
+}
+
+const d9di_optimizer_kind d9di_sgd = {
+    &d9di_sgd_table, {"momentum_buffer", NULL}, sgd_states, sgd_dtype, NULL, sgd_update};

@@ -1,0 +1,164 @@
+/* track.c - metrics.jsonl.  See d9d/track/track.h. */
+#include "d9d/track/track.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "d9d/base/json.h"
+#include "d9d/base/thread.h"
+
+struct d9d_tracker {
+    d9d_file file;
+    d9d_buf line;
+    int64_t restarts;
+};
+
+static const char restart_key[] = "{\"restart\":";
+
+enum { PIECE = 1 << 16, RESTART_KEY = sizeof(restart_key) - 1 };
+
+/* A file that is read line by line, however long it is. */
+typedef struct scan {
+    int64_t restarts;
+    uint64_t at, end; /* bytes seen; behind the last whole line */
+    uint64_t line;    /* where this line begins */
+    bool is_restart;  /* so far */
+} scan;
+
+static void scan_bytes(scan *s, const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t k = s->at++ - s->line;
+
+        if (k < RESTART_KEY)
+            s->is_restart = (k == 0 || s->is_restart) && p[i] == restart_key[k];
+        if (p[i] != '\n')
+            continue;
+        s->restarts += k >= RESTART_KEY && s->is_restart;
+        s->end = s->line = s->at;
+    }
+}
+
+/* What is there already: count the restart lines; say where the last whole line ends. */
+static d9d_status existing_read(const char *path, int64_t *restarts, uint64_t *end)
+{
+    d9d_file f = {.fd = -1};
+    char *piece = malloc(PIECE);
+    uint64_t size;
+    scan s = {0};
+    d9d_status st;
+
+    if (piece == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: cannot allocate %d bytes to read it", path, PIECE);
+    st = d9d_fs_exists(path) ? d9d_file_open(path, &f) : D9D_OK;
+    if (st != D9D_OK || f.fd < 0)
+        goto out;
+    D9D_TRY_OR(st, d9d_fs_size(path, &size), out);
+    while (s.at < size) {
+        const size_t n = size - s.at < PIECE ? (size_t)(size - s.at) : PIECE;
+
+        D9D_TRY_OR(st, d9d_file_read_at(&f, piece, n, s.at), out);
+        scan_bytes(&s, piece, n);
+    }
+out:
+    d9d_file_release(&f);
+    free(piece);
+    if (st == D9D_OK) {
+        *restarts = s.restarts;
+        *end = s.end;
+    }
+    return st;
+}
+
+d9d_status d9d_tracker_open(const char *path, d9d_tracker **out)
+{
+    d9d_tracker *t = calloc(1, sizeof(*t));
+    uint64_t end = 0;
+    d9d_status st;
+
+    if (t == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: tracker", path);
+    t->file.fd = -1;
+    D9D_TRY_OR(st, existing_read(path, &t->restarts, &end), out);
+    D9D_TRY_OR(st, d9d_file_append(path, end, &t->file), out);
+    *out = t;
+    t = NULL;
+out:
+    d9d_tracker_close(t);
+    return st;
+}
+
+int64_t d9d_tracker_restarts(const d9d_tracker *t)
+{
+    return t->restarts;
+}
+
+/* --- lines: a few members, each with its own way to be printed -------------------- */
+
+static d9d_status put_key(d9d_buf *b, const char *key)
+{
+    return d9d_buf_printf(b, "%s\"%s\": ", b->len == 0 ? "{" : ", ", key);
+}
+
+static d9d_status put_int(d9d_buf *b, const char *key, int64_t v)
+{
+    D9D_TRY(put_key(b, key));
+    return d9d_buf_printf(b, "%lld", (long long)v);
+}
+
+static d9d_status put_real(d9d_buf *b, const char *key, double v)
+{
+    D9D_TRY(put_key(b, key));
+    return d9d_json_put_f64(b, v);
+}
+
+static d9d_status line_write(d9d_tracker *t)
+{
+    D9D_TRY(d9d_buf_append(&t->line, "}\n", 2));
+    return d9d_file_write(&t->file, t->line.data, t->line.len);
+}
+
+d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step)
+{
+    char now[24];
+
+    d9d_clock_iso(now);
+    t->line.len = 0;
+    D9D_TRY(put_int(&t->line, "restart", ++t->restarts));
+    D9D_TRY(put_int(&t->line, "step", from_step));
+    D9D_TRY(put_key(&t->line, "time"));
+    D9D_TRY(d9d_json_put_str(&t->line, now, strlen(now)));
+    return line_write(t);
+}
+
+d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r)
+{
+    d9d_buf *b = &t->line;
+
+    b->len = 0;
+    D9D_TRY(put_int(b, "step", r->step));
+    D9D_TRY(put_real(b, "loss", r->loss));
+    if (!isnan(r->grad_norm))
+        D9D_TRY(put_real(b, "grad_norm", r->grad_norm));
+    D9D_TRY(put_real(b, "lr", r->lr));
+    D9D_TRY(put_int(b, "tokens", r->tokens));
+    D9D_TRY(put_int(b, "samples", r->samples));
+    D9D_TRY(put_real(b, "step_ms", r->step_ms));
+    D9D_TRY(put_real(b, "tokens_per_s", r->tokens_per_s));
+    if (!isnan(r->mfu))
+        D9D_TRY(put_real(b, "mfu", r->mfu));
+    D9D_TRY(put_int(b, "mem_bytes", (int64_t)r->mem_bytes));
+    return line_write(t);
+}
+
+void d9d_tracker_close(d9d_tracker *t)
+{
+    if (t == NULL)
+        return;
+    d9d_file_release(&t->file);
+    d9d_buf_release(&t->line);
+    free(t);
+}

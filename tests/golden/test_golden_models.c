@@ -1,0 +1,296 @@
+/* test_golden_models.c - logits, losses and gradients against transformers, for every checkpoint
+ * of cases.json; and that neither recomputation nor splitting backward changes a bit. */
+#include "support/unit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/json.h"
+#include "d9d/model/hf_config.h"
+#include "d9d/model/model.h"
+#include "d9d/model/params_io.h"
+#include "d9d/model/qwen3_map.h"
+#include "d9d/model/weights.h"
+#include "support/vectors.h"
+
+static const double limit = 1e-5; /* relative L2 error in float32 */
+
+/* One case, on the device. */
+typedef struct fixture {
+    const char *checkpoint, *golden;
+    d9d_arena arena;
+    d9d_qwen3_config config;
+    d9d_device *dev;
+    d9d_model *model;
+    d9d_params params;
+    d9d_tape *tape;
+    d9d_st_file *want;
+    d9d_tensor ids, labels, positions;
+    int64_t tokens, targets;
+} fixture;
+
+static void upload(fixture *f, const d9d_st_file *batch, const char *name, d9d_tensor *out)
+{
+    const d9d_st_tensor *t = vectors_find(batch, name);
+    size_t n;
+    int32_t *host = vectors_i32(batch, name, &n);
+
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(t->shape[0], t->shape[1]), host, out));
+    f->tokens = (int64_t)n;
+    if (out == &f->labels)
+        for (size_t i = 0; i < n; i++)
+            f->targets += host[i] != D9D_IGNORE_INDEX;
+    free(host);
+}
+
+static void fixture_open(fixture *f, const json_t *c, d9d_checkpointing mode)
+{
+    const d9d_model_options options = {D9D_F32, mode};
+    d9d_st_file *batch;
+
+    *f = (fixture){.checkpoint = json_string_value(json_object_get(c, "checkpoint")),
+                   .golden = json_string_value(json_object_get(c, "golden"))};
+    assert_ok(d9d_hf_config_read(vectors_path(f->checkpoint, "config.json"), &f->arena, &f->config));
+    assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
+    assert_ok(d9d_module_bind(f->model->module));
+    assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
+    assert_ok(d9d_device_open("cpu", &f->dev));
+    assert_ok(d9d_module_materialise(f->model->module, f->dev, true));
+    assert_ok(d9d_weights_load(&f->config, &f->params, vectors_path(f->checkpoint, ""), NULL));
+    assert_ok(d9d_tape_create(f->dev, &f->tape));
+    assert_ok(d9d_st_open(vectors_path(f->golden, "golden.safetensors"), &f->want));
+    assert_ok(d9d_st_open(vectors_path(f->golden, "batch.safetensors"), &batch));
+    upload(f, batch, "input_ids", &f->ids);
+    upload(f, batch, "labels", &f->labels);
+    upload(f, batch, "position_ids", &f->positions);
+    d9d_st_close(batch);
+}
+
+static void fixture_close(fixture *f)
+{
+    d9d_tensor_release(&f->ids);
+    d9d_tensor_release(&f->labels);
+    d9d_tensor_release(&f->positions);
+    d9d_tape_free(f->tape);
+    d9d_model_free(f->model);
+    assert_int_equal(d9d_device_memory(f->dev).in_use, 0);
+    d9d_device_close(f->dev);
+    d9d_st_close(f->want);
+    d9d_arena_release(&f->arena);
+}
+
+static void forward(fixture *f, bool want_logits, d9d_model_out *out)
+{
+    const d9d_model_in in = {.ids = &f->ids,
+                             .positions = &f->positions,
+                             .labels = &f->labels,
+                             .want_logits = want_logits};
+
+    assert_ok(f->model->ops->forward(f->model, f->tape, &in, out));
+}
+
+static void check_near(fixture *f, const char *name, const float *got, size_t n, double floor)
+{
+    size_t n_want;
+    float *want = vectors_f32(f->want, name, &n_want);
+    double d;
+
+    assert_int_equal(n, n_want);
+    d = vectors_distance(got, want, n, floor);
+    if (!(d < limit))
+        fail_msg("%s: %s is %.3g away, limit %.3g", f->checkpoint, name, d, limit);
+    free(want);
+}
+
+static void check_var(fixture *f, const char *name, const d9d_var *v)
+{
+    const d9d_tensor *t = d9d_var_tensor(v);
+    size_t n = (size_t)d9d_tensor_numel(t);
+    float *host = malloc((n + 1) * sizeof(*host));
+
+    assert_non_null(host);
+    assert_ok(d9d_tensor_to_f32(t, host));
+    check_near(f, name, host, n, 1e-30);
+    free(host);
+}
+
+/* Backward of the mean loss. */
+static void backward(fixture *f, d9d_var *loss, bool split)
+{
+    d9d_tensor seed;
+    float *host = malloc((size_t)f->tokens * sizeof(*host));
+
+    assert_non_null(host);
+    for (int64_t i = 0; i < f->tokens; i++)
+        host[i] = (float)(1.0 / (double)f->targets);
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(f->tokens), host, &seed));
+    d9d_module_clear_grads(f->model->module);
+    assert_ok(d9d_tape_backward(f->tape, &loss, &seed, 1,
+                                split ? D9D_BACKWARD_INPUT : D9D_BACKWARD_FULL));
+    if (split)
+        assert_ok(d9d_tape_backward(f->tape, NULL, NULL, 0, D9D_BACKWARD_WEIGHT));
+    d9d_tensor_release(&seed);
+    d9d_tape_reset(f->tape);
+    free(host);
+}
+
+/* --- gradients under HuggingFace's names ------------------------------------------------ */
+
+typedef struct memory {
+    const d9d_st_tensor *tensor;
+    float **data;
+    size_t n;
+} memory;
+
+static d9d_status memory_begin(void *self, const d9d_st_tensor *outputs, size_t n)
+{
+    memory *m = self;
+
+    m->tensor = outputs;
+    m->n = n;
+    m->data = calloc(n + 1, sizeof(*m->data));
+    for (size_t i = 0; i < n; i++)
+        m->data[i] = malloc(outputs[i].bytes + 8);
+    return D9D_OK;
+}
+
+static d9d_status memory_write(void *self, size_t i, uint64_t at, const void *src, uint64_t n)
+{
+    memcpy((char *)((memory *)self)->data[i] + at, src, n);
+    return D9D_OK;
+}
+
+/* A gradient that is zero by mathematics is measured by all of them together. */
+static void check_gradients(fixture *f)
+{
+    memory got = {0};
+    const d9d_sink sink = {.self = &got, .begin = memory_begin, .write = memory_write};
+    d9d_params_io *io;
+    d9d_mapper *mapper;
+    d9d_map_plan *plan;
+    d9d_source source;
+    double all = 0;
+
+    assert_ok(d9d_params_io_open(&f->params, D9D_PARAMS_GRADS, &io));
+    source = d9d_params_io_source(io);
+    assert_ok(d9d_qwen3_mapper(&f->config, D9D_WHOLE_MODEL, &source,
+                               D9D_LAYOUT_HF_FUSED, &mapper));
+    assert_ok(d9d_plan_create(mapper, &source, &(d9d_plan_options){0}, &plan));
+    assert_ok(d9d_plan_run(plan, &sink, 1, NULL));
+    for (size_t i = 0; i < got.n; i++)
+        all += pow(vectors_norm(got.data[i], got.tensor[i].bytes / 4), 2);
+    for (size_t i = 0; i < got.n; i++) {
+        size_t n = got.tensor[i].bytes / 4, n_want;
+        float *want = vectors_f32(f->want, got.tensor[i].name, &n_want);
+        bool zero = vectors_norm(want, n_want) == 0;
+
+        check_near(f, got.tensor[i].name, got.data[i], n, zero ? sqrt(all) : 1e-30);
+        free(want);
+        free(got.data[i]);
+    }
+    free(got.data);
+    d9d_plan_free(plan);
+    d9d_mapper_free(mapper);
+    d9d_params_io_close(io);
+}
+
+/* --- the tests ---------------------------------------------------------------------------- */
+
+static void each_case(void (*fn)(const json_t *c))
+{
+    json_t *cases, *c;
+    size_t i;
+
+    assert_ok(d9d_json_read(vectors_path(".", "cases.json"), 1 << 20, &cases));
+    assert_true(json_array_size(cases) > 0);
+    json_array_foreach(cases, i, c) {
+        fn(c);
+    }
+    json_decref(cases);
+}
+
+static void case_values(const json_t *c)
+{
+    fixture f;
+    d9d_model_out out;
+
+    fixture_open(&f, c, D9D_RECOMPUTE_OFF);
+    forward(&f, true, &out);
+    check_var(&f, "logits", out.logits);
+    check_var(&f, "token_losses", out.loss);
+    d9d_tape_reset(f.tape);
+    forward(&f, false, &out);
+    backward(&f, out.loss, false);
+    check_gradients(&f);
+    fixture_close(&f);
+}
+
+static void values_equal_transformers(void **state)
+{
+    (void)state;
+    each_case(case_values);
+}
+
+/* All gradients of a case as bytes. */
+static void gradients(const json_t *c, d9d_checkpointing mode, bool split, d9d_buf *out)
+{
+    fixture f;
+    d9d_model_out model_out;
+
+    fixture_open(&f, c, mode);
+    forward(&f, false, &model_out);
+    backward(&f, model_out.loss, split);
+    for (size_t i = 0; i < f.params.n; i++) {
+        const d9d_tensor *g = &f.params.p[i]->grad;
+
+        assert_true(f.params.p[i]->has_grad);
+        assert_ok(d9d_buf_append(out, d9d_tensor_data(g), d9d_tensor_bytes(g)));
+    }
+    fixture_close(&f);
+}
+
+static void case_bitwise(const json_t *c)
+{
+    static const struct {
+        const char *what;
+        d9d_checkpointing mode;
+        bool split;
+    } ways[] = {
+        {"split backward", D9D_RECOMPUTE_OFF, true},
+        {"full recomputation", D9D_RECOMPUTE_FULL, false},
+        {"full recomputation, split", D9D_RECOMPUTE_FULL, true},
+        {"selective recomputation", D9D_RECOMPUTE_SELECTIVE, false},
+        {"selective recomputation, split", D9D_RECOMPUTE_SELECTIVE, true},
+    };
+    d9d_buf want = {0};
+
+    gradients(c, D9D_RECOMPUTE_OFF, false, &want);
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        d9d_buf got = {0};
+
+        gradients(c, ways[i].mode, ways[i].split, &got);
+        if (got.len != want.len || memcmp(got.data, want.data, want.len) != 0)
+            fail_msg("%s: %s changes the gradients",
+                     json_string_value(json_object_get(c, "checkpoint")), ways[i].what);
+        d9d_buf_release(&got);
+    }
+    d9d_buf_release(&want);
+}
+
+static void recomputing_and_splitting_change_no_bit(void **state)
+{
+    (void)state;
+    each_case(case_bitwise);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_equal_transformers),
+        cmocka_unit_test(recomputing_and_splitting_change_no_bit),
+    };
+
+    return cmocka_run_group_tests_name("golden models", tests, NULL, NULL);
+}

@@ -1,0 +1,194 @@
+/* d9d-map - checkpoint to checkpoint: convert, plan, verify, compare, make. */
+#include <inttypes.h>
+
+#include "d9d/model/convert.h"
+#include "tool.h"
+
+static const char *const sides[] = {"other", "d9d", "hf", NULL};
+static const char *const experts[] = {"as-before", "per-expert", "fused", NULL};
+static const char *const dtypes[] = {"as-before", "float32", "bfloat16", "float16", NULL};
+static const d9d_dtype dtype_of[] = {D9D_F32, D9D_F32, D9D_BF16, D9D_F16};
+
+struct opts {
+    int to, experts, dtype;
+    int64_t shard_size, jobs, seed;
+    bool force, dot;
+    const char *model;
+};
+
+static const struct opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
+
+#define MAP_OPTIONS                                                                                \
+    TOOL_OPT(struct opts, to, WORD, "to", 't', "LAYOUT",                                           \
+             "layout of the result: d9d, hf, or other: the one that SRC is not in (default: "      \
+             "other; of init: hf)",                                                                \
+             .words = sides),                                                                      \
+        TOOL_OPT(struct opts, dtype, WORD, "dtype", 0, "TYPE",                                     \
+                 "type of floating tensors: float32, bfloat16, float16 or as-before (default)",    \
+                 .words = dtypes),                                                                 \
+        TOOL_OPT(struct opts, experts, WORD, "expert-layout", 0, "LAYOUT",                         \
+                 "experts in the hf layout: per-expert, fused, or as-before: as SRC, or what SRC " \
+                 "was made from, has them (default)",                                              \
+                 .words = experts)
+#define WRITE_OPTIONS                                                                              \
+    TOOL_OPT(struct opts, shard_size, SIZE, "shard-size", 0, "SIZE",                               \
+             "bytes of tensors in a file at most (default: 4GB)", .min = 1),                       \
+        TOOL_OPT(struct opts, force, FLAG, "force", 'f', NULL,                                     \
+                 "replace DST if it has files; it changes at once")
+#define JOBS_OPTION                                                                                \
+    TOOL_OPT(struct opts, jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)",       \
+             .min = 1, .max = 1024)
+
+static const tool_option convert_options[] = {MAP_OPTIONS, WRITE_OPTIONS, JOBS_OPTION, TOOL_END};
+static const tool_option plan_options[] = {
+    MAP_OPTIONS,
+    TOOL_OPT(struct opts, dot, FLAG, "dot", 0, NULL, "print a graph for graphviz"),
+    TOOL_END,
+};
+static const tool_option read_options[] = {JOBS_OPTION, TOOL_END};
+static const tool_option init_options[] = {
+    TOOL_OPT(struct opts, model, STRING, "model", 'm', "CONFIG.json",
+             "the model: a config.json of HuggingFace's"),
+    TOOL_OPT(struct opts, seed, INT, "seed", 's', "S", "seed of the weights (default: 0)"),
+    MAP_OPTIONS,
+    WRITE_OPTIONS,
+    JOBS_OPTION,
+    TOOL_END,
+};
+
+static void say(void *arg, const char *sentence)
+{
+    d9d_log_warn((const d9d_log *)arg, "%s", sentence);
+}
+
+/* The log is only read by those who are given it as an argument. */
+static void *as_arg(const d9d_log *log)
+{
+    return (void *)(uintptr_t)log;
+}
+
+static d9d_convert_options choices(const tool_run *r, const struct opts *o)
+{
+    return (d9d_convert_options){.to = (d9d_convert_to)o->to,
+                                 .experts = (d9d_convert_experts)o->experts,
+                                 .cast = o->dtype > 0,
+                                 .dtype = dtype_of[o->dtype],
+                                 .shard_bytes = (uint64_t)o->shard_size,
+                                 .problem = say,
+                                 .arg = as_arg(r->log)};
+}
+
+static d9d_status finish(tool_run *r, d9d_convert *c, const struct opts *o, const char *dst)
+{
+    const d9d_map_plan *p = d9d_convert_plan(c);
+    d9d_status st = d9d_convert_run(c, dst, o->force, (int)o->jobs, r->log);
+
+    if (st == D9D_OK && r->json)
+        st = tool_put_json(json_pack("{s:s, s:I, s:I}", "path", dst, "tensors",
+                                     (json_int_t)d9d_plan_output_count(p), "bytes",
+                                     (json_int_t)d9d_plan_bytes(p)));
+    else if (st == D9D_OK)
+        d9d_log_info(r->log, "wrote %s: %zu tensors, %" PRIu64 " bytes", dst,
+                     d9d_plan_output_count(p), d9d_plan_bytes(p));
+    d9d_convert_close(c);
+    return st;
+}
+
+static d9d_status convert(tool_run *r, const void *options)
+{
+    const struct opts *o = options;
+    const d9d_convert_options opt = choices(r, o);
+    d9d_convert *c;
+
+    D9D_TRY(d9d_convert_open(r->args[0], &opt, &c));
+    return finish(r, c, o, r->args[1]);
+}
+
+static d9d_status init(tool_run *r, const void *options)
+{
+    const struct opts *o = options;
+    const d9d_convert_options opt = choices(r, o);
+    d9d_convert *c;
+
+    if (o->model == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "init needs --model CONFIG.json");
+    D9D_TRY(d9d_convert_random(o->model, (uint64_t)o->seed, &opt, &c));
+    return finish(r, c, o, r->args[0]);
+}
+
+static d9d_status plan(tool_run *r, const void *options)
+{
+    const struct opts *o = options;
+    const d9d_convert_options opt = choices(r, o);
+    d9d_buf text = {0};
+    d9d_convert *c;
+    d9d_status st;
+
+    D9D_TRY(d9d_convert_open(r->args[0], &opt, &c));
+    st = d9d_plan_print(d9d_convert_plan(c), o->dot ? "dot" : r->json ? "json" : "text", &text);
+    if (st == D9D_OK)
+        tool_put(&text);
+    d9d_buf_release(&text);
+    d9d_convert_close(c);
+    return st;
+}
+
+/* What was found goes to stdout also where it makes the status a failure. */
+static d9d_status put_report(d9d_buf *text, d9d_status st)
+{
+    tool_put(text);
+    d9d_buf_release(text);
+    return st;
+}
+
+static d9d_status verify(tool_run *r, const void *options)
+{
+    const struct opts *o = options;
+    d9d_buf text = {0};
+
+    return put_report(
+        &text, d9d_checkpoint_verify_print(r->args[0], (int)o->jobs, r->log, r->json, &text));
+}
+
+static d9d_status diff(tool_run *r, const void *options)
+{
+    const struct opts *o = options;
+    d9d_buf text = {0};
+
+    return put_report(&text, d9d_checkpoint_diff_print(r->args[0], r->args[1], (int)o->jobs, r->log,
+                                                       r->json, &text));
+}
+
+#define COMMAND(word, args, n, opts_, fn, text)                                                    \
+    {                                                                                              \
+        .name = (word), .operands = (args), .min = (n), .max = (n), .about = text,                 \
+        .options = (opts_), .size = sizeof(struct opts), .defaults = &defaults, .run = fn          \
+    }
+
+int main(int argc, char **argv)
+{
+    static const tool_command commands[] = {
+        COMMAND(NULL, "SRC DST", 2, convert_options, convert,
+                "Convert the checkpoint directory SRC into DST.  The model family is found from "
+                "config.json.  DST appears whole or not at all, with config.json rewritten, a "
+                "manifest, and every other file of SRC copied."),
+        COMMAND("plan", "SRC", 1, plan_options, plan,
+                "Print what a conversion of SRC would do: every group of tensors with its inputs, "
+                "operations, outputs and bytes.  Only headers are read."),
+        COMMAND("verify", "DIR", 1, read_options, verify,
+                "Check DIR: headers, index, hashes if there is a manifest, and that every number "
+                "is finite.  One line a finding; exit 1 if there is any."),
+        COMMAND("diff", "A B", 2, read_options, diff,
+                "Compare two checkpoint directories tensor by tensor.  One line a difference; "
+                "exit 1 if there is any."),
+        COMMAND("init", "DST", 1, init_options, init,
+                "Make a checkpoint with random weights: ones in norms, normal with the deviation "
+                "initializer_range elsewhere.  A weight depends on the seed, the tensor and the "
+                "element alone."),
+        {.run = NULL},
+    };
+    static const tool map = {"d9d-map", "Convert, inspect, compare and make checkpoints.",
+                             commands};
+
+    return tool_main(&map, argc, argv);
+}
