@@ -77,11 +77,13 @@ TEST_SRC  := $(wildcard tests/unit/test_*.c tests/golden/test_*.c tests/fault/te
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC := $(wildcard tests/bench/bench_*.c)
 HELP_SRC  := $(wildcard tests/unit/support/*.c)
+DRIVE_SRC := $(wildcard tests/fault/*_driver.c)
 
 CORE_OBJ  := $(CORE_SRC:%.c=$B/%.o)
 CUDA_OBJ  := $(CUDA_SRC:%.cu=$B/%.cu.o)
 TOOLS     := $(TOOL_SRC:tools/%.c=$B/bin/%)
 TESTS     := $(TEST_SRC:%.c=$B/%)
+DRIVERS    := $(DRIVE_SRC:%.c=$B/%)
 FUZZERS   := $(FUZZ_SRC:%.c=$B/%)
 BENCHES   := $(BENCH_SRC:%.c=$B/%)
 LIB       := $B/lib/libd9d.so
@@ -179,7 +181,7 @@ run-test: export D9D_BUILD     = $(abspath $B)
 run-test: export D9D_CPPFLAGS  = $(ALL_CPP)
 run-test: export D9D_SAN       = $(SAN)
 run-test: export CC           := $(CC)
-run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN))
+run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN)) $(if $(filter tests/fault/%,$(CHOSEN)),$(DRIVERS))
 	@$(if $(CHOSEN),tests/run.sh -j $(JOBS) -o $B/log $(CHOSEN),echo "no test matches T=$(T)" >&2; exit 1)
 
 test-%:
@@ -214,16 +216,16 @@ bench: all $(BENCHES)
 C_ALL     := $(CORE_SRC) $(wildcard tools/*.c schemas/*.c tests/*/*.c tests/*/support/*.c)
 FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
              $(shell find libcore kernels tools tests -name '*.h')
-SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
+SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
-LINT_C    := $(filter-out -fopenmp,$(ALL_C)) -fopenmp $(ALL_CPP) -Itests/unit/support
+LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit/support
 
 lint:
 	@CC='$(CC)' tools/setup.sh lint
 	@echo "# gcc";          printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 gcc $(LINT_C) -Werror -fsyntax-only
 	@echo "# clang";        printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 clang $(LINT_C) -Werror -fsyntax-only
-	@echo "# clang-tidy";   printf '%s\n' $(CORE_SRC) $(wildcard tools/*.c) | xargs -P$(JOBS) -n8 sh -c \
-	    'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- $(subst ",\",$(LINT_C)) 2>/dev/null || kill $$PPID' lint
+	@echo "# clang-tidy";   printf '%s\n' $(CORE_SRC) $(wildcard tools/*.c) | xargs -P$(JOBS) -I% \
+	    clang-tidy --quiet --warnings-as-errors='*' % -- $(LINT_C) 2>/dev/null
 	@echo "# clang-format"; printf '%s\n' $(FMT_ALL) | xargs clang-format-14 --dry-run --Werror
 	@echo "# shellcheck";   shellcheck -x $(SH_ALL)
 	@echo "lint: clean"
