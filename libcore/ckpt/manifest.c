@@ -168,18 +168,17 @@ static d9d_status put_extra(d9d_buf *b, const json_t *extra)
     return D9D_OK;
 }
 
-static d9d_status put_files(d9d_buf *b, const struct hashing *h)
+static d9d_status put_files(d9d_buf *b, const d9d_manifest_file *files, size_t n)
 {
     char hex[D9D_HASH_HEX];
-    size_t i = 0;
 
     D9D_TRY(d9d_buf_printf(b, "  \"files\": ["));
-    for (size_t f = 0; f < h->n; f++) {
+    for (size_t f = 0; f < n; f++) {
         D9D_TRY(d9d_buf_printf(b, "%s\n    {\"name\": ", f > 0 ? "," : ""));
-        D9D_TRY(d9d_json_put_str(b, h->files[f].name, strlen(h->files[f].name)));
-        D9D_TRY(d9d_buf_printf(b, ", \"bytes\": %" PRIu64 ", \"chunks\": [", h->files[f].bytes));
-        for (uint64_t c = 0; c < chunk_count(h->files[f].bytes); c++, i++) {
-            d9d_hash_hex(h->got[i], hex);
+        D9D_TRY(d9d_json_put_str(b, files[f].name, strlen(files[f].name)));
+        D9D_TRY(d9d_buf_printf(b, ", \"bytes\": %" PRIu64 ", \"chunks\": [", files[f].bytes));
+        for (size_t c = 0; c < files[f].n_chunks; c++) {
+            d9d_hash_hex(files[f].chunks[c], hex);
             D9D_TRY(d9d_buf_printf(b, "%s\"%s\"", c > 0 ? ", " : "", hex));
         }
         D9D_TRY(d9d_buf_printf(b, "]}"));
@@ -187,16 +186,42 @@ static d9d_status put_files(d9d_buf *b, const struct hashing *h)
     return d9d_buf_printf(b, "\n  ],\n");
 }
 
-static d9d_status put_manifest(d9d_buf *b, const struct hashing *h, const json_t *extra)
+static d9d_status put_manifest(d9d_buf *b, const d9d_manifest_file *files, size_t n,
+                               const json_t *extra)
 {
     char hex[D9D_HASH_HEX];
 
     D9D_TRY(d9d_buf_printf(b, "{\n  \"schema\": \"d9d.checkpoint.v1\",\n"));
     D9D_TRY(put_extra(b, extra));
     D9D_TRY(d9d_buf_printf(b, "  \"chunk_bytes\": %llu,\n", D9D_MANIFEST_CHUNK));
-    D9D_TRY(put_files(b, h));
+    D9D_TRY(put_files(b, files, n));
     d9d_hash_hex(d9d_hash_bytes(b->data, b->len), hex);
     return d9d_buf_printf(b, "  \"xxh3\": \"%s\"\n}\n", hex);
+}
+
+d9d_status d9d_manifest_put(const char *dir, const json_t *extra, const d9d_manifest_file *files,
+                            size_t n)
+{
+    d9d_arena a = {0};
+    d9d_buf text = {0};
+    char *path = d9d_fs_join(&a, dir, D9D_MANIFEST_NAME);
+    d9d_status st;
+
+    if (path == NULL) {
+        st = no_memory(dir);
+        goto out;
+    }
+    D9D_TRY_OR(st, put_manifest(&text, files, n, extra), out);
+    if (text.len > D9D_MANIFEST_MAX) {
+        st = D9D_FAIL(D9D_EINVAL, "%s: would have %zu bytes, at most %llu are read", path,
+                      text.len, D9D_MANIFEST_MAX);
+        goto out;
+    }
+    st = d9d_fs_write_atomic(path, text.data, text.len);
+out:
+    d9d_arena_release(&a);
+    d9d_buf_release(&text);
+    return st;
 }
 
 /* Every regular file of the directory but the manifest. */
@@ -226,26 +251,23 @@ static d9d_status list_files(struct hashing *h)
 d9d_status d9d_manifest_write(const char *dir, const json_t *extra, int jobs, const d9d_log *log)
 {
     struct hashing h = {.dir = dir, .lock = PTHREAD_MUTEX_INITIALIZER};
-    d9d_buf text = {0};
-    char *path = d9d_fs_join(&h.arena, dir, D9D_MANIFEST_NAME);
+    size_t i = 0;
     d9d_status st;
 
-    if (path == NULL) {
-        st = no_memory(dir);
-        goto out;
-    }
     D9D_TRY_OR(st, list_files(&h), out);
     D9D_TRY_OR(st, hash_files(&h, jobs, log), out);
-    for (size_t f = 0; f < h.n; f++)
+    for (size_t f = 0; f < h.n; f++) {
         if (h.said[f] != NULL) { /* it changed under us */
             st = D9D_FAIL(D9D_EIO, "%s", h.said[f]);
             goto out;
         }
-    D9D_TRY_OR(st, put_manifest(&text, &h, extra), out);
-    st = d9d_fs_write_atomic(path, text.data, text.len);
+        h.files[f].chunks = &h.got[i];
+        h.files[f].n_chunks = chunk_count(h.files[f].bytes);
+        i += h.files[f].n_chunks;
+    }
+    st = d9d_manifest_put(dir, extra, h.files, h.n);
 out:
     hashing_release(&h);
-    d9d_buf_release(&text);
     return st;
 }
 

@@ -25,7 +25,9 @@ struct d9d_st_writer {
     bool begun;
     d9d_arena arena;
     D9D_VEC(struct span *) spans; /* as declared */
+    D9D_VEC(size_t) order;        /* as in the file, once begun */
     d9d_map names, metadata;
+    d9d_buf header; /* its length and text, once begun */
 };
 
 d9d_status d9d_st_writer_create(d9d_st_writer **out)
@@ -45,6 +47,8 @@ void d9d_st_writer_free(d9d_st_writer *w)
         return;
     d9d_file_release(&w->file);
     D9D_VEC_RELEASE(&w->spans);
+    D9D_VEC_RELEASE(&w->order);
+    d9d_buf_release(&w->header);
     d9d_map_release(&w->names);
     d9d_map_release(&w->metadata);
     d9d_arena_release(&w->arena);
@@ -114,12 +118,13 @@ static d9d_status place_spans(d9d_st_writer *w, uint64_t *total)
             s->offset = at;
             if (!d9d_add_u64(at, s->bytes, &at))
                 return D9D_FAIL(D9D_EINVAL, "tensor %s: the file's size overflows", s->name);
+            D9D_TRY(D9D_VEC_PUSH(&w->order, i));
         }
     *total = at;
     return D9D_OK;
 }
 
-static d9d_status put_header(d9d_buf *b, const d9d_st_writer *w)
+static d9d_status put_text(d9d_buf *b, const d9d_st_writer *w)
 {
     const char *comma = "";
 
@@ -133,47 +138,62 @@ static d9d_status put_header(d9d_buf *b, const d9d_st_writer *w)
         D9D_TRY(d9d_buf_append(b, "}", 1));
         comma = ",";
     }
-    for (size_t width = 8; width > 0; width /= 2)
-        for (size_t i = 0; i < w->spans.len; i++) {
-            if (d9d_dtype_size(w->spans.data[i]->dtype) != width)
-                continue;
-            D9D_TRY(d9d_buf_printf(b, "%s", comma));
-            D9D_TRY(put_span(b, w->spans.data[i]));
-            comma = ",";
-        }
+    for (size_t k = 0; k < w->order.len; k++) {
+        D9D_TRY(d9d_buf_printf(b, "%s", comma));
+        D9D_TRY(put_span(b, w->spans.data[w->order.data[k]]));
+        comma = ",";
+    }
     D9D_TRY(d9d_buf_append(b, "}", 1));
     while (b->len % 8 != 0)
         D9D_TRY(d9d_buf_append(b, " ", 1));
     return D9D_OK;
 }
 
+/* The length, which is known last, and the text. */
+static d9d_status put_header(d9d_st_writer *w, const char *path)
+{
+    d9d_buf *b = &w->header;
+    uint64_t n = 0;
+
+    D9D_TRY(d9d_buf_append(b, &n, sizeof(n)));
+    D9D_TRY(put_text(b, w));
+    if (b->len - sizeof(n) > D9D_ST_MAX_HEADER)
+        return D9D_FAIL(D9D_EINVAL, "%s: header of %zu bytes, at most %u are allowed", path,
+                        b->len - sizeof(n), D9D_ST_MAX_HEADER);
+    n = htole64(b->len - sizeof(n));
+    memcpy(b->data, &n, sizeof(n));
+    return D9D_OK;
+}
+
 d9d_status d9d_st_writer_begin(d9d_st_writer *w, const char *path)
 {
-    d9d_buf header = {0};
-    uint64_t n, total = 0;
-    d9d_status st;
+    uint64_t total = 0;
 
     assert(!w->begun);
-    D9D_TRY_OR(st, place_spans(w, &total), out);
-    D9D_TRY_OR(st, put_header(&header, w), out);
-    if (header.len > D9D_ST_MAX_HEADER) {
-        st = D9D_FAIL(D9D_EINVAL, "%s: header of %zu bytes, at most %u are allowed", path,
-                      header.len, D9D_ST_MAX_HEADER);
-        goto out;
-    }
-    D9D_TRY_OR(st, d9d_file_create(path, &w->file), out);
-    n = htole64(header.len);
-    D9D_TRY_OR(st, d9d_file_write(&w->file, &n, sizeof(n)), out);
-    D9D_TRY_OR(st, d9d_file_write(&w->file, header.data, header.len), out);
+    D9D_TRY(place_spans(w, &total));
+    D9D_TRY(put_header(w, path));
+    D9D_TRY(d9d_file_create(path, &w->file));
+    D9D_TRY(d9d_file_write(&w->file, w->header.data, w->header.len));
     for (size_t i = 0; i < w->spans.len; i++)
-        w->spans.data[i]->offset += sizeof(n) + header.len;
-    if (ftruncate(w->file.fd, (off_t)(sizeof(n) + header.len + total)) != 0)
-        st = D9D_FAIL(D9D_EIO, "%s: cannot make it %" PRIu64 " bytes long: %s", path,
-                      (uint64_t)(sizeof(n) + header.len + total), strerror(errno));
-    w->begun = st == D9D_OK;
-out:
-    d9d_buf_release(&header);
-    return st;
+        w->spans.data[i]->offset += w->header.len;
+    if (ftruncate(w->file.fd, (off_t)(w->header.len + total)) != 0)
+        return D9D_FAIL(D9D_EIO, "%s: cannot make it %" PRIu64 " bytes long: %s", path,
+                        w->header.len + total, strerror(errno));
+    w->begun = true;
+    return D9D_OK;
+}
+
+const char *d9d_st_writer_header(const d9d_st_writer *w, size_t *n)
+{
+    assert(w->begun);
+    *n = w->header.len;
+    return w->header.data;
+}
+
+size_t d9d_st_writer_order(const d9d_st_writer *w, size_t k)
+{
+    assert(w->begun && k < w->order.len);
+    return w->order.data[k];
 }
 
 /* --- the bytes ------------------------------------------------------------------ */

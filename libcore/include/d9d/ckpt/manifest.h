@@ -45,6 +45,9 @@ typedef struct d9d_manifest d9d_manifest;
  * "files" and "xxh3" are EINVAL) in their order. */
 D9D_API D9D_MUST_USE d9d_status d9d_manifest_write(const char *dir, const json_t *extra, int jobs,
                                                    const d9d_log *log);
+/* The same for files that were hashed while they were written. */
+D9D_API D9D_MUST_USE d9d_status d9d_manifest_put(const char *dir, const json_t *extra,
+                                                 const d9d_manifest_file *files, size_t n);
 
 /* Parse and check the manifest itself.  ENOTFOUND when there is none, EFORMAT when it is
  * damaged. */

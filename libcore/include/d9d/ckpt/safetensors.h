@@ -67,6 +67,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_st_writer_declare(d9d_st_writer *w, const ch
                                                       d9d_dtype t, int ndim, const int64_t *shape);
 /* Create the file, write its header and set its length.  No declarations after this. */
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_begin(d9d_st_writer *w, const char *path);
+/* For those who must see every byte in its order, once begun: the header as written, with its
+ * length before it (borrowed), and which tensor lies k-th in the file. */
+D9D_API const char *d9d_st_writer_header(const d9d_st_writer *w, size_t *n);
+D9D_API size_t d9d_st_writer_order(const d9d_st_writer *w, size_t k);
 /* n bytes at `at` bytes into the i-th declared tensor.  Thread-safe for disjoint spans. */
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_put(d9d_st_writer *w, size_t i, uint64_t at,
                                                   const void *src, uint64_t n);

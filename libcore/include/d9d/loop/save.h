@@ -1,18 +1,54 @@
 /* save.h - training checkpoints: written whole, found again, read on any topology.
  *
- *     runs/demo/checkpoints/step-00001000/
- *         manifest.json                 what is here; its presence makes it a checkpoint
- *         model-r00000.safetensors      parameters, by rank
- *         optimizer-r00000.safetensors  optimizer state, by rank
+ *     runs/demo/checkpoints/
+ *         .lock                             held while a process writes or removes here
+ *         step-00001000/
+ *             manifest.json                 what is here, to the byte (d9d/ckpt/manifest.h)
+ *             model-r00000.safetensors      parameters, one file a rank
+ *             optimizer-r00000.safetensors  optimizer state, one file a rank
+ *         step-00002000.tmp-4711-0/         a save that goes on, or was killed
  *
- * A checkpoint is written as step-N.tmp-*, every file is synced, then the directory is
- * renamed.  Which one is newest is decided by what is on disk (manifest, sizes, hashes),
- * never by a pointer file; incomplete and damaged ones are skipped with a warning that says
- * what is wrong with them.
+ *     path = newest(dir)                    D9D_TRY(d9d_save_newest(dir, log, &a, &path));
+ *     if (path) read(path, set, &state)     D9D_TRY(d9d_save_read(path, &set, &state));
+ *     each period: write, then prune        D9D_TRY(d9d_save_write(dir, &state, &set, log));
+ *                                           D9D_TRY(d9d_save_prune(dir, keep, log));
  *
- * The manifest (d9d.checkpoint.v1) names every tensor with dtype and whole shape and the
- * slices that make it up: file, first index, shape.  A reader takes what its own box
- * needs from the slices that meet it, so the topology may change between save and resume.
+ * Commit.  A checkpoint is written in step-N.tmp-PID-n; its files are hashed on the way out,
+ * the manifest is written last, every file and the directory are synced, and the directory gets
+ * its name in one rename.  A process that dies at any point leaves either no step-N or all of
+ * it; a call that fails leaves neither half of one nor a changed older one.
+ *
+ * Discovery.  Which checkpoint is the newest is decided by what is on disk: the manifest
+ * reads and agrees with its own hash, every file has its size and its hashes, the step is that
+ * of the name, and the step was finite.  Whatever fails this is passed over with a warning that
+ * says why.  There is no pointer file.
+ *
+ * Topology.  The manifest names every tensor with its dtype and whole shape, and the slices
+ * that make it up: file, first index, shape.  Slices of a tensor never overlap.  A reader takes
+ * for each of its own boxes what it needs from the slices that meet it:
+ *
+ *      saved by two ranks          read by two others
+ *      .-----.-----.               .-----------.
+ *      |  a  |  b  |               | a a | b b |
+ *      |     |     |               :-----------:
+ *      '-----'-----'               | a a | b b |
+ *                                  '-----------'
+ *
+ * Memory: tensors are streamed in both directions in pieces of a few MiB.
+ *
+ * One process writes into a checkpoint directory at a time.  Writing and pruning hold an
+ * flock() on `.lock` meanwhile, so what is called step-N.tmp-* and is found under the lock was
+ * left behind by a process that died, whatever its host, and is removed.  Where the file system
+ * has no locks, such a directory is removed when nothing in it has changed for a day.
+ *
+ * manifest.json, d9d.checkpoint.v1, beside the members that d9d/ckpt/manifest.h describes:
+ *
+ *     "step": 1000, "samples": 4000, "tokens": 512000,     optimizer steps done, data consumed
+ *     "seed": 0, "parent": 500, "finite": true,            d9d_save_state, below
+ *     "config": "<32 hex digits>", "dataset": "<32 hex digits>",
+ *     "optimizer_steps": {"model.norm.weight": 1000, ...},
+ *     "tensors": [{"name": "model.norm.weight", "dtype": "F32", "shape": [64], "slices":
+ *                  [{"file": "model-r00000.safetensors", "start": [0], "shape": [64]}]}, ...]
  */
 #ifndef D9D_LOOP_SAVE_H
 #define D9D_LOOP_SAVE_H
@@ -30,44 +66,63 @@ typedef struct d9d_save_state {
     int64_t step;     /* optimizer steps done */
     int64_t samples;  /* of the stream, consumed */
     int64_t tokens;   /* target tokens seen */
-    uint64_t seed;
+    uint64_t seed;    /* at most INT64_MAX */
     d9d_hash config;  /* of the resolved configuration's parts that must not change */
     d9d_hash dataset; /* of the dataset's manifest */
     bool finite;      /* loss and norm of the last step were */
-    int64_t parent;   /* step this life of the run started from; -1: from scratch */
+    int64_t parent;   /* step that this life of the run started from; -1: from scratch */
 } d9d_save_state;
 
-/* One array to save or to fill. */
+/* One array to save or to fill: a box of the tensor `name`, which has shape `whole`. */
 typedef struct d9d_save_tensor {
     const char *name;
     const char *group; /* "model" or "optimizer": the file it goes to */
     d9d_tensor *tensor;
     d9d_shape whole;
-    int64_t start[D9D_MAX_DIMS];
+    int64_t start[D9D_MAX_DIMS]; /* first index of the box */
 } d9d_save_tensor;
 
-/* All of a run's arrays: parameters, optimizer state, step counts; in the arena. */
+/* A number that is saved by name: how often the optimizer has stepped a parameter. */
+typedef struct d9d_save_count {
+    const char *name;
+    int64_t *value;
+} d9d_save_count;
+
+/* What a run keeps.  Names are borrowed; a name stands for one box at most. */
 typedef struct d9d_save_set {
     d9d_save_tensor *items;
     size_t n;
-    int64_t *steps; /* the optimizer's, saved in the manifest */
-    size_t n_steps;
+    d9d_save_count *counts;
+    size_t n_counts;
+    bool partial; /* the checkpoint may hold tensors that are not in the set */
 } d9d_save_set;
+
+/* All of a run's arrays: parameters, then optimizer state (`opt` may be NULL), and step counts of
+ * trainable parameters; in the arena.  Parameters and optimizer must outlive it. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_set_make(const d9d_params *params, d9d_optimizer *opt,
                                                   d9d_arena *a, d9d_save_set *out);
 
-/* Write `dir`/step-N.  Failing leaves nothing behind; older checkpoints are untouched. */
+/* Write `dir`/step-N, making `dir` if need be.  A step-N that is there (damaged, or not finite,
+ * for else the run would have resumed from it) is replaced whole.  A full disk is EIO with path
+ * and bytes; EIO too when another process holds the lock. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_write(const char *dir, const d9d_save_state *state,
                                                const d9d_save_set *set, const d9d_log *log);
-/* Remove all but the newest `keep` complete checkpoints (0: keep all) and what killed saves
- * left behind. */
+
+/* Remove what killed saves left behind and, unless `keep` is 0, every checkpoint that is older
+ * than the `keep` newest usable ones.  Usable is: finite, with all files at their sizes; hashes
+ * are not read.  A directory without a manifest is not touched. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_prune(const char *dir, int64_t keep, const d9d_log *log);
 
-/* The newest complete checkpoint in `dir`: its path in the arena, or NULL when there is none. */
+/* The newest usable checkpoint in `dir`, hashes verified: its path in the arena.  NULL when there
+ * is no step-* at all (or no `dir`).  EVERIFY when there are some and none can be used: a run
+ * does not start from scratch over them unasked. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_newest(const char *dir, const d9d_log *log, d9d_arena *a,
                                                 const char **path);
-/* Fill the set and the state.  A tensor that is missing, of another dtype or whole shape is
- * EMISMATCH before any is read. */
+
+/* Fill the set and the state; sizes are checked, hashes are not read again.  EMISMATCH, before
+ * any tensor is changed, for a tensor or count of the set that the checkpoint lacks, has in
+ * another dtype or whole shape, or has in part only; and for one that the set lacks, unless it
+ * is partial. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_read(const char *path, const d9d_save_set *set,
                                               d9d_save_state *state);
 

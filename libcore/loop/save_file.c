@@ -1,0 +1,134 @@
+/* save_file.c - one file of a checkpoint, hashed while it is written.  See loop/save_parts.h.
+ *
+ * Tensors are taken in the order in which they lie in the file, so that every byte passes the
+ * hash once and nothing is read back. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "loop/save_parts.h"
+
+typedef struct output {
+    d9d_st_writer *writer;
+    const d9d_save_tensor **items; /* as declared */
+    size_t n;
+    uint64_t bytes; /* hashed so far */
+    d9d_hasher *hasher;
+    D9D_VEC(d9d_hash) chunks;
+    void *piece;
+    d9d_progress *progress;
+} output;
+
+/* The next bytes of the file. */
+static d9d_status hash_add(output *o, const char *p, uint64_t n)
+{
+    while (n > 0) {
+        const uint64_t room = D9D_MANIFEST_CHUNK - o->bytes % D9D_MANIFEST_CHUNK;
+        const uint64_t now = n < room ? n : room;
+
+        d9d_hasher_add(o->hasher, p, now);
+        o->bytes += now;
+        p += now;
+        n -= now;
+        if (now == room) {
+            D9D_TRY(D9D_VEC_PUSH(&o->chunks, d9d_hasher_digest(o->hasher)));
+            d9d_hasher_reset(o->hasher);
+        }
+    }
+    return D9D_OK;
+}
+
+static d9d_status hash_end(output *o)
+{
+    if (o->bytes % D9D_MANIFEST_CHUNK == 0)
+        return D9D_OK;
+    return D9D_VEC_PUSH(&o->chunks, d9d_hasher_digest(o->hasher));
+}
+
+static d9d_status declare(output *o, const char *group, const d9d_save_set *set)
+{
+    o->items = calloc(set->n, sizeof(*o->items));
+    o->piece = malloc(D9DI_SAVE_PIECE);
+    if (o->items == NULL || o->piece == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory to write %zu tensors", set->n);
+    D9D_TRY(d9d_hasher_create(&o->hasher));
+    D9D_TRY(d9d_st_writer_create(&o->writer));
+    D9D_TRY(d9d_st_writer_metadata(o->writer, "format", "pt"));
+    for (size_t i = 0; i < set->n; i++) {
+        const d9d_save_tensor *t = &set->items[i];
+
+        if (strcmp(t->group, group) != 0)
+            continue;
+        D9D_TRY(d9d_st_writer_declare(o->writer, t->name, t->tensor->dtype,
+                                      t->tensor->shape.ndim, t->tensor->shape.dim));
+        o->items[o->n++] = t;
+    }
+    return D9D_OK;
+}
+
+static d9d_status put_tensor(output *o, size_t i)
+{
+    const d9d_tensor *t = o->items[i]->tensor;
+    const uint64_t bytes = d9d_tensor_bytes(t);
+
+    for (uint64_t at = 0; at < bytes;) {
+        const uint64_t n = bytes - at < D9DI_SAVE_PIECE ? bytes - at : D9DI_SAVE_PIECE;
+
+        D9D_TRY(d9d_device_download(d9d_tensor_device(t), o->piece,
+                                    (const char *)d9d_tensor_data(t) + at, n));
+        D9D_TRY(hash_add(o, o->piece, n));
+        D9D_TRY(d9d_st_writer_put(o->writer, i, at, o->piece, n));
+        d9d_progress_add(o->progress, n);
+        at += n;
+    }
+    return D9D_OK;
+}
+
+static d9d_status put_all(output *o)
+{
+    size_t header;
+    const char *text = d9d_st_writer_header(o->writer, &header);
+
+    D9D_TRY(hash_add(o, text, header));
+    for (size_t k = 0; k < o->n; k++)
+        D9D_TRY(put_tensor(o, d9d_st_writer_order(o->writer, k)));
+    D9D_TRY(hash_end(o));
+    return d9d_st_writer_end(o->writer);
+}
+
+d9d_status d9di_save_file_write(const char *dir, const char *group, size_t rank,
+                                const d9d_save_set *set, d9d_progress *progress, d9d_arena *a,
+                                d9d_manifest_file *out)
+{
+    output o = {.progress = progress};
+    d9d_manifest_file f = {0};
+    char name[D9DI_SAVE_FILE], *path;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9di_save_file_name(group, rank, name), out);
+    D9D_TRY_OR(st, declare(&o, group, set), out);
+    path = d9d_fs_join(a, dir, name);
+    f.name = d9d_arena_strdup(a, name);
+    if (path == NULL || f.name == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for the name of a file", dir);
+        goto out;
+    }
+    D9D_TRY_OR(st, d9d_st_writer_begin(o.writer, path), out);
+    D9D_TRY_OR(st, put_all(&o), out);
+    f.bytes = o.bytes;
+    f.n_chunks = o.chunks.len;
+    f.chunks = d9d_arena_alloc(a, (o.chunks.len + 1) * sizeof(*f.chunks));
+    if (f.chunks == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu hashes", path, o.chunks.len);
+        goto out;
+    }
+    if (o.chunks.len > 0)
+        memcpy(f.chunks, o.chunks.data, o.chunks.len * sizeof(*f.chunks));
+    *out = f;
+out:
+    d9d_st_writer_free(o.writer);
+    d9d_hasher_free(o.hasher);
+    D9D_VEC_RELEASE(&o.chunks);
+    free(o.items);
+    free(o.piece);
+    return st;
+}

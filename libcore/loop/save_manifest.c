@@ -1,0 +1,367 @@
+/* save_manifest.c - a checkpoint's members of its manifest, and back.  See loop/save_parts.h. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "loop/save_parts.h"
+
+enum { WHERE = 512 };
+
+static const struct number {
+    const char *key;
+    size_t offset; /* of an int64_t in d9d_save_state */
+    int64_t min;
+} numbers[] = {
+    {"step", offsetof(d9d_save_state, step), 0},
+    {"samples", offsetof(d9d_save_state, samples), 0},
+    {"tokens", offsetof(d9d_save_state, tokens), 0},
+    {"parent", offsetof(d9d_save_state, parent), -1},
+};
+enum { N_NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
+
+static const struct digest {
+    const char *key;
+    size_t offset; /* of a d9d_hash */
+} digests[] = {
+    {"config", offsetof(d9d_save_state, config)},
+    {"dataset", offsetof(d9d_save_state, dataset)},
+};
+enum { N_DIGESTS = sizeof(digests) / sizeof(digests[0]) };
+
+static d9d_status no_memory(const char *what)
+{
+    return D9D_FAIL(D9D_ENOMEM, "%s: no memory for what the manifest says", what);
+}
+
+d9d_status d9di_save_file_name(const char *group, size_t rank, char out[D9DI_SAVE_FILE])
+{
+    const int n = snprintf(out, D9DI_SAVE_FILE, "%s-r%05zu.safetensors", group, rank);
+
+    return d9d_fs_check_name(out, n < D9DI_SAVE_FILE ? (size_t)n : D9DI_SAVE_FILE, "checkpoint");
+}
+
+/* --- writing ---------------------------------------------------------------------- */
+
+/* Add a member; false when memory is out. */
+static bool put(json_t *obj, const char *key, json_t *value)
+{
+    return json_object_set_new(obj, key, value) == 0;
+}
+
+static json_t *ints(const int64_t *v, int n)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < n; i++)
+        if (json_array_append_new(list, json_integer(v[i])) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    return list;
+}
+
+static d9d_status check_state(const d9d_save_state *state)
+{
+    for (size_t i = 0; i < N_NUMBERS; i++) {
+        const int64_t v = *(const int64_t *)((const char *)state + numbers[i].offset);
+
+        if (v < numbers[i].min)
+            return D9D_FAIL(D9D_EINVAL, "checkpoint: %s is %" PRId64 ", must be at least %" PRId64,
+                            numbers[i].key, v, numbers[i].min);
+    }
+    if (state->seed > INT64_MAX)
+        return D9D_FAIL(D9D_EINVAL, "checkpoint: seed is %" PRIu64 ", must be at most %" PRId64,
+                        state->seed, INT64_MAX);
+    return D9D_OK;
+}
+
+static d9d_status put_state(json_t *root, const d9d_save_state *state)
+{
+    bool ok = true;
+
+    D9D_TRY(check_state(state));
+    for (size_t i = 0; i < N_NUMBERS; i++)
+        ok &= put(root, numbers[i].key,
+                  json_integer(*(const int64_t *)((const char *)state + numbers[i].offset)));
+    ok &= put(root, "seed", json_integer((json_int_t)state->seed));
+    ok &= put(root, "finite", json_boolean(state->finite));
+    for (size_t i = 0; i < N_DIGESTS; i++) {
+        char hex[D9D_HASH_HEX];
+
+        d9d_hash_hex(*(const d9d_hash *)((const char *)state + digests[i].offset), hex);
+        ok &= put(root, digests[i].key, json_string(hex));
+    }
+    return ok ? D9D_OK : no_memory("checkpoint");
+}
+
+/* One slice for the list of its tensor, which is begun at the first one. */
+static d9d_status put_slice(json_t *tensors, d9d_map *lists, const d9d_save_tensor *t, size_t rank)
+{
+    const d9di_box box = d9di_box_of(t);
+    json_t *list = d9d_map_get(lists, t->name, strlen(t->name)), *slice = json_object();
+    char file[D9DI_SAVE_FILE], text[D9DI_BOX_TEXT], whole[128];
+    bool ok;
+
+    if (!d9di_box_fits(&box, &t->whole)) {
+        json_decref(slice);
+        return D9D_FAIL(D9D_EINVAL, "checkpoint: %s: %s is not a part of %s", t->name,
+                        d9di_box_text(&box, text), d9d_shape_text(&t->whole, whole, sizeof(whole)));
+    }
+    if (list == NULL) {
+        json_t *tensor = json_object();
+
+        list = json_array();
+        ok = put(tensor, "name", json_string(t->name));
+        ok &= put(tensor, "dtype", json_string(d9d_dtype_safetensors(t->tensor->dtype)));
+        ok &= put(tensor, "shape", ints(t->whole.dim, t->whole.ndim));
+        ok &= put(tensor, "slices", list);
+        ok &= json_array_append_new(tensors, tensor) == 0;
+        if (!ok) {
+            json_decref(slice);
+            return no_memory(t->name);
+        }
+        D9D_TRY(d9d_map_put(lists, t->name, strlen(t->name), list));
+    }
+    D9D_TRY(d9di_save_file_name(t->group, rank, file));
+    ok = put(slice, "file", json_string(file));
+    ok &= put(slice, "start", ints(box.start, box.ndim));
+    ok &= put(slice, "shape", ints(box.size, box.ndim));
+    ok &= json_array_append_new(list, slice) == 0;
+    return ok ? D9D_OK : no_memory(t->name);
+}
+
+static d9d_status put_counts(json_t *counts, const d9d_save_set *set)
+{
+    for (size_t i = 0; i < set->n_counts; i++)
+        if (!put(counts, set->counts[i].name, json_integer(*set->counts[i].value)))
+            return no_memory(set->counts[i].name);
+    return D9D_OK;
+}
+
+d9d_status d9di_saved_describe(const d9d_save_state *state, const d9d_save_set *const *parts,
+                               size_t n, json_t **out)
+{
+    json_t *root = json_object(), *counts = json_object(), *tensors = json_array();
+    d9d_map lists = {0};
+    d9d_status st;
+
+    if (!put(root, "optimizer_steps", counts) || !put(root, "tensors", tensors)) {
+        st = no_memory("checkpoint");
+        goto out;
+    }
+    D9D_TRY_OR(st, put_state(root, state), out);
+    for (size_t i = 0; i < n; i++) {
+        D9D_TRY_OR(st, put_counts(counts, parts[i]), out);
+        for (size_t k = 0; k < parts[i]->n; k++)
+            D9D_TRY_OR(st, put_slice(tensors, &lists, &parts[i]->items[k], i), out);
+    }
+    *out = root;
+    root = NULL;
+out:
+    d9d_map_release(&lists);
+    json_decref(root);
+    return st;
+}
+
+/* --- reading ------------------------------------------------------------------------- */
+
+static d9d_status get_state(const json_t *root, const char *path, d9d_save_state *state)
+{
+    const char *hex;
+    int64_t seed;
+    int finite;
+
+    for (size_t i = 0; i < N_NUMBERS; i++)
+        D9D_TRY(d9d_json_get_i64(root, path, numbers[i].key, numbers[i].min, INT64_MAX,
+                                 (int64_t *)((char *)state + numbers[i].offset)));
+    D9D_TRY(d9d_json_get_i64(root, path, "seed", 0, INT64_MAX, &seed));
+    D9D_TRY(d9d_json_get_bool(root, path, "finite", &finite));
+    state->seed = (uint64_t)seed;
+    state->finite = finite != 0;
+    for (size_t i = 0; i < N_DIGESTS; i++) {
+        D9D_TRY(d9d_json_get_str(root, path, digests[i].key, &hex));
+        D9D_TRY(d9d_hash_parse(hex, (d9d_hash *)((char *)state + digests[i].offset)));
+    }
+    return D9D_OK;
+}
+
+static d9d_status get_dims(const json_t *obj, const char *where, const char *key, int *ndim,
+                           int64_t dim[D9D_MAX_DIMS])
+{
+    json_t *list;
+    size_t n;
+
+    D9D_TRY(d9d_json_get_arr(obj, where, key, &list));
+    n = json_array_size(list);
+    if (n > D9D_MAX_DIMS)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" has %zu dimensions, at most %d are known", where,
+                        key, n, D9D_MAX_DIMS);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+
+        if (!json_is_integer(v) || json_integer_value(v) < 0)
+            return D9D_FAIL(D9D_EFORMAT, "%s: %s[%zu] must be an integer of at least 0", where,
+                            key, i);
+        dim[i] = json_integer_value(v);
+    }
+    *ndim = (int)n;
+    return D9D_OK;
+}
+
+static d9d_status get_slice(const d9di_saved *s, const json_t *v, const char *where,
+                            const d9d_shape *whole, d9di_slice *out)
+{
+    int ndim;
+
+    D9D_TRY(d9d_json_get_str(v, where, "file", &out->file));
+    D9D_TRY(get_dims(v, where, "start", &ndim, out->box.start));
+    D9D_TRY(get_dims(v, where, "shape", &out->box.ndim, out->box.size));
+    if (ndim != out->box.ndim || !d9di_box_fits(&out->box, whole)) {
+        char text[D9DI_BOX_TEXT], shape[128];
+
+        return D9D_FAIL(D9D_EFORMAT, "%s: %s is not a part of %s", where,
+                        d9di_box_text(&out->box, text),
+                        d9d_shape_text(whole, shape, sizeof(shape)));
+    }
+    if (d9d_manifest_find(s->manifest, out->file) == NULL)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is not among its files", where, out->file);
+    return D9D_OK;
+}
+
+static int by_start(const void *a, const void *b)
+{
+    const d9di_slice *x = a, *y = b;
+
+    for (int d = 0; d < x->box.ndim; d++)
+        if (x->box.start[d] != y->box.start[d])
+            return x->box.start[d] < y->box.start[d] ? -1 : 1;
+    return 0;
+}
+
+/* Slices in order of their start: one can meet only those that start before it ends. */
+static d9d_status check_disjoint(const d9di_saved_tensor *t, const char *where)
+{
+    for (size_t i = 0; i < t->n_slices; i++) {
+        const d9di_box *a = &t->slices[i].box;
+
+        for (size_t k = i + 1; k < t->n_slices; k++) {
+            const d9di_box *b = &t->slices[k].box;
+            char one[D9DI_BOX_TEXT], other[D9DI_BOX_TEXT];
+            d9di_box both;
+
+            if (a->ndim > 0 && b->start[0] >= a->start[0] + a->size[0])
+                break;
+            if (d9di_box_meet(a, b, &both))
+                return D9D_FAIL(D9D_EFORMAT, "%s: slices %s and %s overlap", where,
+                                d9di_box_text(a, one), d9di_box_text(b, other));
+        }
+    }
+    return D9D_OK;
+}
+
+static d9d_status get_slices(d9di_saved *s, const json_t *v, const char *where,
+                             d9di_saved_tensor *t)
+{
+    json_t *list;
+
+    D9D_TRY(d9d_json_get_arr(v, where, "slices", &list));
+    t->n_slices = json_array_size(list);
+    t->slices = d9d_arena_alloc(&s->arena, (t->n_slices + 1) * sizeof(*t->slices));
+    if (t->slices == NULL)
+        return no_memory(where);
+    for (size_t i = 0; i < t->n_slices; i++) {
+        char slice[WHERE + 40];
+
+        (void)snprintf(slice, sizeof(slice), "%s: slices[%zu]", where, i);
+        D9D_TRY(get_slice(s, json_array_get(list, i), slice, &t->whole, &t->slices[i]));
+    }
+    if (t->n_slices > 0)
+        qsort(t->slices, t->n_slices, sizeof(*t->slices), by_start);
+    return check_disjoint(t, where);
+}
+
+static d9d_status get_tensor(d9di_saved *s, const json_t *v, size_t i)
+{
+    d9di_saved_tensor *t = &s->tensors[i];
+    char where[WHERE];
+    const char *dtype;
+    uint64_t bytes;
+    int found;
+
+    (void)snprintf(where, sizeof(where), "%s: tensors[%zu]", s->path, i);
+    D9D_TRY(d9d_json_get_str(v, where, "name", &t->name));
+    (void)snprintf(where, sizeof(where), "%s: tensor %s", s->path, t->name);
+    if (d9d_map_has(&s->by_name, t->name, strlen(t->name)))
+        return D9D_FAIL(D9D_EFORMAT, "%s is there twice", where);
+    D9D_TRY(d9d_map_put(&s->by_name, t->name, strlen(t->name), t));
+    D9D_TRY(d9d_json_get_str(v, where, "dtype", &dtype));
+    found = d9d_dtype_find(dtype);
+    if (found < 0)
+        return D9D_FAIL(D9D_EFORMAT, "%s: unknown dtype \"%.32s\"", where, dtype);
+    t->dtype = (d9d_dtype)found;
+    D9D_TRY(get_dims(v, where, "shape", &t->whole.ndim, t->whole.dim));
+    if (!d9d_st_shape_bytes(t->dtype, t->whole.ndim, t->whole.dim, &bytes))
+        return D9D_FAIL(D9D_EFORMAT, "%s: its size overflows", where);
+    return get_slices(s, v, where, t);
+}
+
+static d9d_status get_counts(d9di_saved *s, const json_t *root)
+{
+    const char *key;
+    json_t *counts, *v;
+
+    D9D_TRY(d9d_json_get_obj(root, s->path, "optimizer_steps", &counts));
+    json_object_foreach(counts, key, v)
+        if (!json_is_integer(v) || json_integer_value(v) < 0)
+            return D9D_FAIL(D9D_EFORMAT,
+                            "%s: optimizer_steps: \"%s\" must be an integer of at least 0",
+                            s->path, key);
+    s->counts = counts;
+    return D9D_OK;
+}
+
+static d9d_status get_all(d9di_saved *s)
+{
+    const json_t *root = d9d_manifest_root(s->manifest);
+    json_t *list;
+
+    D9D_TRY(get_state(root, s->path, &s->state));
+    D9D_TRY(get_counts(s, root));
+    D9D_TRY(d9d_json_get_arr(root, s->path, "tensors", &list));
+    s->n = json_array_size(list);
+    s->tensors = d9d_arena_alloc(&s->arena, (s->n + 1) * sizeof(*s->tensors));
+    if (s->tensors == NULL)
+        return no_memory(s->path);
+    for (size_t i = 0; i < s->n; i++)
+        D9D_TRY(get_tensor(s, json_array_get(list, i), i));
+    return D9D_OK;
+}
+
+d9d_status d9di_saved_open(const char *dir, d9di_saved *out)
+{
+    d9di_saved s = {0};
+    d9d_status st;
+
+    s.dir = d9d_arena_strdup(&s.arena, dir);
+    s.path = d9d_fs_join(&s.arena, dir, D9D_MANIFEST_NAME);
+    if (s.dir == NULL || s.path == NULL) {
+        st = no_memory(dir);
+        goto out;
+    }
+    D9D_TRY_OR(st, d9d_manifest_open(dir, &s.manifest), out);
+    D9D_TRY_OR(st, get_all(&s), out);
+    *out = s;
+    s = (d9di_saved){0};
+out:
+    d9di_saved_release(&s);
+    return st;
+}
+
+void d9di_saved_release(d9di_saved *s)
+{
+    d9d_manifest_close(s->manifest);
+    d9d_map_release(&s->by_name);
+    d9d_arena_release(&s->arena);
+    *s = (d9di_saved){0};
+}

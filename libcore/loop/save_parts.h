@@ -1,0 +1,108 @@
+/* save_parts.h - what the files of training checkpoints share.  See d9d/loop/save.h. */
+#ifndef D9DI_LOOP_SAVE_PARTS_H
+#define D9DI_LOOP_SAVE_PARTS_H
+
+#include "d9d/ckpt/manifest.h"
+#include "d9d/ckpt/safetensors.h"
+#include "d9d/loop/save.h"
+
+enum { D9DI_SAVE_PIECE = 4 << 20 }; /* bytes that pass through host memory at a time */
+
+/* --- boxes: save_box.c ---------------------------------------------------------- */
+
+/* Part of a whole: indices start[d] <= i < start[d] + size[d].  No dimensions: one element. */
+typedef struct d9di_box {
+    int ndim;
+    int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
+} d9di_box;
+
+d9di_box d9di_box_of(const d9d_save_tensor *t);
+int64_t d9di_box_volume(const d9di_box *b);
+/* Nothing negative and no index beyond the whole. */
+bool d9di_box_fits(const d9di_box *b, const d9d_shape *whole);
+/* What two boxes of one whole share; false when that is nothing. */
+bool d9di_box_meet(const d9di_box *a, const d9di_box *b, d9di_box *out);
+/* "[0:4, 8:16]" into buf, cut to fit; returns buf. */
+enum { D9DI_BOX_TEXT = 280 };
+char *d9di_box_text(const d9di_box *b, char buf[D9DI_BOX_TEXT]);
+
+/* Copy the elements of box `part`, which both `from` and `to` contain, from a dense array of box
+ * `from` to one of box `to`: fn is called with runs as long as are contiguous in both, `src` and
+ * `dst` counting elements from the first of the array. */
+typedef d9d_status (*d9di_run_fn)(void *arg, int64_t src, int64_t dst, int64_t n);
+d9d_status d9di_box_runs(const d9di_box *part, const d9di_box *from, const d9di_box *to,
+                         d9di_run_fn fn, void *arg);
+
+/* --- what a manifest says: save_manifest.c ----------------------------------------- */
+
+typedef struct d9di_slice {
+    const char *file; /* name in the directory */
+    d9di_box box;
+} d9di_slice;
+
+typedef struct d9di_saved_tensor {
+    const char *name;
+    d9d_dtype dtype;
+    d9d_shape whole;
+    d9di_slice *slices; /* disjoint, in order of their first index */
+    size_t n_slices;
+} d9di_saved_tensor;
+
+/* A checkpoint whose manifest is sound: its tensors fit their wholes, do not overlap, and lie in
+ * files that it lists. */
+typedef struct d9di_saved {
+    const char *dir, *path; /* of the manifest */
+    d9d_manifest *manifest;
+    d9d_save_state state;
+    d9di_saved_tensor *tensors;
+    size_t n;
+    d9d_map by_name;
+    const json_t *counts;
+    d9d_arena arena;
+} d9di_saved;
+
+/* A failure leaves nothing to release. */
+d9d_status d9di_saved_open(const char *dir, d9di_saved *out);
+void d9di_saved_release(d9di_saved *s);
+
+/* Members of the manifest for `n` parts, where part i is what rank i writes; a new reference. */
+d9d_status d9di_saved_describe(const d9d_save_state *state, const d9d_save_set *const *parts,
+                               size_t n, json_t **out);
+/* "model-r00000.safetensors" */
+enum { D9DI_SAVE_FILE = 256 };
+d9d_status d9di_save_file_name(const char *group, size_t rank, char out[D9DI_SAVE_FILE]);
+
+/* --- files: save_file.c ------------------------------------------------------------ */
+
+/* Write the tensors of one group into a new file of `dir`, hashing them on the way; a group
+ * without tensors is EINVAL.  Names and hashes in `out` are in the arena. */
+d9d_status d9di_save_file_write(const char *dir, const char *group, size_t rank,
+                                const d9d_save_set *set, d9d_progress *progress, d9d_arena *a,
+                                d9d_manifest_file *out);
+
+/* --- the directory: save_dir.c ------------------------------------------------------ */
+
+/* Steps that have a directory of a checkpoint's name, newest first; in the arena.  An absent
+ * `dir` has none. */
+typedef struct d9di_save_steps {
+    int64_t *step;
+    size_t n;
+} d9di_save_steps;
+d9d_status d9di_save_steps_list(const char *dir, d9d_arena *a, d9di_save_steps *out);
+char *d9di_save_step_path(d9d_arena *a, const char *dir, int64_t step);
+/* Does this name a directory in which a checkpoint was or is being written? */
+bool d9di_save_is_unfinished(const char *name);
+
+/* The right to write into `dir`. */
+typedef struct d9di_save_lock {
+    int fd;
+    bool held; /* false: this file system has no locks */
+} d9di_save_lock;
+d9d_status d9di_save_lock_take(const char *dir, d9di_save_lock *out);
+void d9di_save_lock_release(d9di_save_lock *l);
+
+/* As d9d_save_write(), as `n` ranks would. */
+d9d_status d9di_save_write_parts(const char *dir, const d9d_save_state *state,
+                                 const d9d_save_set *const *parts, size_t n, const d9d_log *log);
+
+#endif /* D9DI_LOOP_SAVE_PARTS_H */

@@ -1,0 +1,40 @@
+/* save_set.c - the arrays and counts that a run keeps.  See d9d/loop/save.h. */
+#include <string.h>
+
+#include "d9d/loop/save.h"
+
+static d9d_save_tensor entry(const char *name, const char *group, d9d_tensor *t,
+                             const d9d_param *p)
+{
+    d9d_save_tensor e = {.name = name, .group = group, .tensor = t, .whole = p->whole};
+
+    memcpy(e.start, p->start, sizeof(e.start));
+    return e;
+}
+
+d9d_status d9d_save_set_make(const d9d_params *params, d9d_optimizer *opt, d9d_arena *a,
+                             d9d_save_set *out)
+{
+    const size_t n_states = opt != NULL ? d9d_optimizer_state_count(opt) : 0;
+    size_t n_steps = 0;
+    int64_t *steps = opt != NULL ? d9d_optimizer_steps(opt, &n_steps) : NULL;
+    d9d_save_set set = {0};
+
+    set.items = d9d_arena_alloc(a, (params->n + n_states + 1) * sizeof(*set.items));
+    set.counts = d9d_arena_alloc(a, (n_steps + 1) * sizeof(*set.counts));
+    if (set.items == NULL || set.counts == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu tensors", params->n + n_states);
+    for (size_t i = 0; i < params->n; i++)
+        set.items[set.n++] =
+            entry(params->p[i]->name, "model", &params->p[i]->data, params->p[i]);
+    for (size_t i = 0; i < n_states; i++) {
+        const d9d_optimizer_state s = d9d_optimizer_state_at(opt, i);
+
+        set.items[set.n++] = entry(s.name, "optimizer", s.tensor, s.param);
+    }
+    for (size_t i = 0; i < n_steps; i++)
+        if (params->p[i]->trainable)
+            set.counts[set.n_counts++] = (d9d_save_count){params->p[i]->name, &steps[i]};
+    *out = set;
+    return D9D_OK;
+}
