@@ -1,0 +1,62 @@
+/* convert.h - one checkpoint directory into another: what d9d-map does.
+ *
+ *     d9d_convert_options opt = D9D_CONVERT_DEFAULTS;
+ *     opt.to = D9D_CONVERT_D9D;
+ *     D9D_TRY(d9d_convert_open("hf/qwen3", &opt, &c));        // headers are read, all is checked
+ *     D9D_TRY(d9d_convert_run(c, "ckpt/qwen3", false, 0, log));      // written whole or not at all
+ *     d9d_convert_close(c);
+ *
+ * The model family is found from config.json.  The destination gets the weights, the rewritten
+ * config.json, a manifest (manifest.h), and every other file of the source byte for byte.
+ */
+#ifndef D9D_MODEL_CONVERT_H
+#define D9D_MODEL_CONVERT_H
+
+#include "d9d/ckpt/checkpoint.h"
+#include "d9d/model/qwen3_map.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum d9d_convert_to { D9D_CONVERT_OTHER, D9D_CONVERT_D9D, D9D_CONVERT_HF } d9d_convert_to;
+typedef enum d9d_convert_experts {
+    D9D_EXPERTS_AS_BEFORE, /* as the source has them, or as the source's own source had them */
+    D9D_EXPERTS_EACH,
+    D9D_EXPERTS_FUSED
+} d9d_convert_experts;
+
+typedef struct d9d_convert_options {
+    d9d_convert_to to; /* OTHER: the layout that the source is not in */
+    d9d_convert_experts experts;
+    bool cast; /* floating tensors become `dtype` */
+    d9d_dtype dtype;
+    uint64_t shard_bytes;
+    /* What does not fit, sentence by sentence; may be NULL. */
+    void (*problem)(void *arg, const char *sentence);
+    void *arg;
+} d9d_convert_options;
+#define D9D_CONVERT_DEFAULTS ((d9d_convert_options){.shard_bytes = D9D_SHARD_BYTES})
+
+typedef struct d9d_convert d9d_convert;
+
+/* Plan: nothing but headers and config.json is read.  EMISMATCH when tensors are missing,
+ * unused or mis-shaped. */
+D9D_API D9D_MUST_USE d9d_status d9d_convert_open(const char *src, const d9d_convert_options *opt,
+                                                 d9d_convert **out);
+/* The same for random weights (qwen3_map.h) of the model in `config`, a config.json or a
+ * directory with one.  Without opt->cast the dtype is the config's; OTHER is HF. */
+D9D_API D9D_MUST_USE d9d_status d9d_convert_random(const char *config, uint64_t seed,
+                                                   const d9d_convert_options *opt,
+                                                   d9d_convert **out);
+D9D_API void d9d_convert_close(d9d_convert *c);
+D9D_API const d9d_map_plan *d9d_convert_plan(const d9d_convert *c); /* borrowed */
+
+/* A `dst` with files is ECONFIG unless `replace`; it then changes at once. */
+D9D_API D9D_MUST_USE d9d_status d9d_convert_run(d9d_convert *c, const char *dst, bool replace,
+                                                int jobs, const d9d_log *log);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_MODEL_CONVERT_H */

@@ -1,0 +1,50 @@
+/* qwen3_map.h - how Qwen3's tensors are called and shaped, here and in HuggingFace files.
+ *
+ * Three layouts of the same weights (spec 12.2 and 12.5; N is the size of an expert):
+ *
+ *     D9D        mlp.grouped_experts.{gate,up}_proj.weight [E,H,N], ...down_proj.weight [E,N,H]
+ *     HF         mlp.experts.{e}.{gate,up}_proj.weight [N,H], ...down_proj.weight [H,N]
+ *     HF_FUSED   mlp.experts.gate_up_proj [E,2N,H], mlp.experts.down_proj [E,H,N]
+ *
+ *     d9d_source src = d9d_checkpoint_source(ckpt);
+ *     D9D_TRY(d9d_qwen3_mapper(&c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_D9D, &m));
+ *     D9D_TRY(d9d_plan_create(m, &src, &opt, &plan));
+ *
+ * Mappings know the shape that each of their inputs must have.  With tied embeddings no
+ * layout has a head; a redundant lm_head.weight in a HuggingFace source is dropped.
+ */
+#ifndef D9D_MODEL_QWEN3_MAP_H
+#define D9D_MODEL_QWEN3_MAP_H
+
+#include "d9d/ckpt/mapper.h"
+#include "d9d/model/qwen3.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum d9d_layout { D9D_LAYOUT_D9D, D9D_LAYOUT_HF, D9D_LAYOUT_HF_FUSED } d9d_layout;
+
+/* The layout of a source, told by its tensors' names. */
+D9D_API d9d_layout d9d_qwen3_layout(const d9d_source *src);
+
+/* From a source in any layout to `to`, for the tensors of one stage: on a stage that is not
+ * the whole model the source has more, so plan with allow_unused.  ENOTSUP for what
+ * HuggingFace's format cannot say (several vocabulary splits, a shared expert). */
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *c, d9d_stage stage,
+                                                 const d9d_source *src, d9d_layout to,
+                                                 d9d_mapper **out);
+
+/* A source in the layout D9D with random weights: ones in norms, N(0, init_std) elsewhere
+ * (0.02 when init_std is 0).  Element i of a tensor is a function of (seed, d9d_hash64 of
+ * its name, i): the weights that d9d_module_reset() gives a model with the same init_std. */
+typedef struct d9d_qwen3_random d9d_qwen3_random;
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_random_open(const d9d_qwen3_config *c, d9d_dtype dtype,
+                                                      uint64_t seed, d9d_qwen3_random **out);
+D9D_API void d9d_qwen3_random_close(d9d_qwen3_random *r);
+D9D_API d9d_source d9d_qwen3_random_source(d9d_qwen3_random *r); /* borrows r */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_MODEL_QWEN3_MAP_H */

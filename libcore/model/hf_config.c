@@ -1,0 +1,464 @@
+/* hf_config.c - see d9d/model/hf_config.h.  Fields are rows of tables: numbers that are read,
+ * and values that must be what they are. */
+#include "d9d/model/hf_config.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "d9d/base/fs.h"
+
+struct reader {
+    const json_t *doc;
+    const char *where;
+    bool moe;
+};
+
+/* A member that is there and not null. */
+static const json_t *member(const json_t *doc, const char *name)
+{
+    const json_t *v = name == NULL ? NULL : json_object_get(doc, name);
+
+    return v == NULL || json_is_null(v) ? NULL : v;
+}
+
+/* --- numbers -------------------------------------------------------------------------- */
+
+enum { ABSENT = -1, REQUIRED = -2 };
+
+struct number {
+    const char *name, *other; /* of either generation */
+    size_t offset;
+    int64_t otherwise; /* value when absent, or REQUIRED */
+    enum { EVERY, MIXTURE } models;
+};
+
+#define NUMBER(n, o, field, d, m)                                                                  \
+    {                                                                                              \
+        n, o, offsetof(d9d_qwen3_config, field), d, m                                              \
+    }
+
+static const struct number numbers[] = {
+    NUMBER("hidden_size", NULL, hidden, REQUIRED, EVERY),
+    NUMBER("num_hidden_layers", NULL, layers, REQUIRED, EVERY),
+    NUMBER("num_attention_heads", NULL, heads, REQUIRED, EVERY),
+    NUMBER("num_key_value_heads", NULL, kv_heads, ABSENT, EVERY),
+    NUMBER("head_dim", NULL, head_dim, ABSENT, EVERY),
+    NUMBER("intermediate_size", NULL, dense_intermediate, 0, EVERY),
+    NUMBER("max_position_embeddings", NULL, max_positions, 32768, EVERY),
+    NUMBER("num_experts", "num_local_experts", experts, REQUIRED, MIXTURE),
+    NUMBER("num_experts_per_tok", NULL, top_k, REQUIRED, MIXTURE),
+    NUMBER("moe_intermediate_size", NULL, expert_intermediate, REQUIRED, MIXTURE),
+};
+
+static d9d_status get_i64(const struct reader *r, const char *name, int64_t otherwise, int64_t *out)
+{
+    const json_t *v = member(r->doc, name);
+
+    if (v == NULL && otherwise == REQUIRED)
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s is missing", r->where, name);
+    if (v != NULL && (!json_is_integer(v) || json_integer_value(v) < 0))
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s must be a non-negative integer", r->where, name);
+    *out = v == NULL ? otherwise : (int64_t)json_integer_value(v);
+    return D9D_OK;
+}
+
+static d9d_status get_f64(const struct reader *r, const json_t *from, const char *name,
+                          double otherwise, double *out)
+{
+    const json_t *v = member(from, name);
+
+    if (v != NULL && (!json_is_number(v) || !isfinite(json_number_value(v))))
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s must be a number", r->where, name);
+    *out = v == NULL ? otherwise : json_number_value(v);
+    return D9D_OK;
+}
+
+static d9d_status get_bool(const struct reader *r, const char *name, bool *out)
+{
+    const json_t *v = member(r->doc, name);
+
+    if (v != NULL && !json_is_boolean(v))
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s must be true or false", r->where, name);
+    *out = v != NULL && json_is_true(v);
+    return D9D_OK;
+}
+
+static d9d_status read_number(const struct reader *r, const struct number *n, d9d_qwen3_config *c)
+{
+    int64_t *field = (int64_t *)(void *)((char *)c + n->offset), a, b;
+    bool both = member(r->doc, n->name) != NULL && member(r->doc, n->other) != NULL;
+    const char *name = member(r->doc, n->other) != NULL ? n->other : n->name;
+
+    if (n->models == MIXTURE && !r->moe) {
+        *field = 0;
+        return D9D_OK;
+    }
+    if (both) {
+        D9D_TRY(get_i64(r, n->name, REQUIRED, &a));
+        D9D_TRY(get_i64(r, n->other, REQUIRED, &b));
+        if (a != b)
+            return D9D_FAIL(D9D_ECONFIG, "%s: %s is %" PRId64 " and %s is %" PRId64, r->where,
+                            n->name, a, n->other, b);
+    }
+    return get_i64(r, name, n->otherwise, field);
+}
+
+/* --- what must be as it is built ------------------------------------------------------- */
+
+static d9d_status refuse(const struct reader *r, const char *field, const json_t *v)
+{
+    d9d_buf text = {0};
+    d9d_status st = d9d_json_put(&text, v, -1);
+
+    if (st == D9D_OK)
+        st = D9D_FAIL(D9D_ENOTSUP, "%s: %s: %.64s is not supported", r->where, field, text.data);
+    d9d_buf_release(&text);
+    return st;
+}
+
+static bool is_default_rope(const json_t *rope, const json_t **bad)
+{
+    static const char *const names[] = {"rope_type", "type"};
+
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *v = member(rope, names[i]);
+
+        if (v != NULL && (!json_is_string(v) || strcmp(json_string_value(v), "default") != 0)) {
+            *bad = v;
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_full_attention(const json_t *types)
+{
+    size_t i;
+    const json_t *v;
+
+    if (!json_is_array(types))
+        return false;
+    for (i = 0; i < json_array_size(types); i++) {
+        v = json_array_get(types, i);
+        if (!json_is_string(v) || strcmp(json_string_value(v), "full_attention") != 0)
+            return false;
+    }
+    return true;
+}
+
+static d9d_status check_supported(const struct reader *r)
+{
+    static const struct {
+        const char *name;
+        enum { FALSE_ONLY, ZERO_ONLY, SILU_ONLY, FULL_ONLY, NULL_ONLY, ONE_ONLY } wants;
+    } rows[] = {
+        {"attention_bias", FALSE_ONLY},      {"use_sliding_window", FALSE_ONLY},
+        {"attention_dropout", ZERO_ONLY},    {"hidden_act", SILU_ONLY},
+        {"layer_types", FULL_ONLY},          {"quantization_config", NULL_ONLY},
+        {"partial_rotary_factor", ONE_ONLY},
+    };
+    static const char *const ropes[] = {"rope_scaling", "rope_parameters"};
+    const json_t *bad = NULL;
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const json_t *v = member(r->doc, rows[i].name);
+        bool fine = v == NULL;
+
+        switch (rows[i].wants) {
+        case FALSE_ONLY: fine |= json_is_false(v); break;
+        case ZERO_ONLY: fine |= json_is_number(v) && json_number_value(v) == 0; break;
+        case ONE_ONLY: fine |= json_is_number(v) && json_number_value(v) == 1; break;
+        case SILU_ONLY: fine |= json_is_string(v) && !strcmp(json_string_value(v), "silu"); break;
+        case FULL_ONLY: fine |= is_full_attention(v); break;
+        case NULL_ONLY: break;
+        }
+        if (!fine)
+            return refuse(r, rows[i].name, v);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *rope = member(r->doc, ropes[i]);
+
+        if (rope != NULL && (!json_is_object(rope) || !is_default_rope(rope, &bad)))
+            return refuse(r, ropes[i], bad != NULL ? bad : rope);
+    }
+    return D9D_OK;
+}
+
+/* --- the rest ----------------------------------------------------------------------------- */
+
+static d9d_status read_rope(const struct reader *r, d9d_qwen3_config *c)
+{
+    const json_t *params = member(r->doc, "rope_parameters");
+    bool old = member(r->doc, "rope_theta") != NULL, new = member(params, "rope_theta") != NULL;
+    double other;
+
+    D9D_TRY(get_f64(r, new ? params : r->doc, "rope_theta", 10000.0, &c->rope_base));
+    if (!old || !new)
+        return D9D_OK;
+    D9D_TRY(get_f64(r, r->doc, "rope_theta", 0, &other));
+    if (other != c->rope_base)
+        return D9D_FAIL(D9D_ECONFIG, "%s: rope_theta is %g and rope_parameters.rope_theta is %g",
+                        r->where, other, c->rope_base);
+    return D9D_OK;
+}
+
+/* Every decoder_sparse_step-th layer is a mixture, unless mlp_only_layers lists it. */
+static d9d_status read_moe_layers(const struct reader *r, d9d_arena *a, d9d_qwen3_config *c)
+{
+    const json_t *dense = member(r->doc, "mlp_only_layers");
+    int64_t every;
+    bool *moe;
+
+    D9D_TRY(get_i64(r, "decoder_sparse_step", 1, &every));
+    if (every == 0)
+        return D9D_FAIL(D9D_ECONFIG, "%s: decoder_sparse_step must be at least 1", r->where);
+    if (dense != NULL && !json_is_array(dense))
+        return D9D_FAIL(D9D_ECONFIG, "%s: mlp_only_layers must be a list", r->where);
+    moe = d9d_arena_alloc(a, (size_t)c->layers);
+    if (moe == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", r->where);
+    for (int64_t l = 0; l < c->layers; l++)
+        moe[l] = (l + 1) % every == 0;
+    for (size_t i = 0; i < json_array_size(dense); i++) {
+        const json_t *v = json_array_get(dense, i);
+
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= c->layers)
+            return D9D_FAIL(D9D_ECONFIG, "%s: mlp_only_layers[%zu] is not a layer of 0..%" PRId64,
+                            r->where, i, c->layers - 1);
+        moe[json_integer_value(v)] = false;
+    }
+    c->moe_layer = moe;
+    return D9D_OK;
+}
+
+static d9d_status read_vocabulary(const struct reader *r, d9d_arena *a, d9d_qwen3_config *c)
+{
+    d9d_vocab_split *split = d9d_arena_alloc(a, sizeof(*split));
+
+    if (split == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", r->where);
+    split->name = "regular";
+    D9D_TRY(get_i64(r, "vocab_size", REQUIRED, &split->size));
+    c->splits = split;
+    c->n_splits = 1;
+    return D9D_OK;
+}
+
+static d9d_status read_type(struct reader *r)
+{
+    const json_t *v = member(r->doc, "model_type");
+    const char *type = json_string_value(v);
+
+    if (type == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: model_type is missing", r->where);
+    r->moe = strcmp(type, "qwen3_moe") == 0;
+    if (!r->moe && strcmp(type, "qwen3") != 0)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: model_type: \"%.64s\" is not supported; qwen3 and qwen3_moe are",
+                        r->where, type);
+    return D9D_OK;
+}
+
+static void fill_absent(const struct reader *r, d9d_qwen3_config *c)
+{
+    if (c->kv_heads == ABSENT)
+        c->kv_heads = c->heads;
+    /* A dense model's class says 128; null, and a mixture, share hidden_size out. */
+    if (c->head_dim == ABSENT)
+        c->head_dim = r->moe || json_object_get(r->doc, "head_dim") != NULL
+                          ? (c->heads > 0 ? c->hidden / c->heads : 0)
+                          : 128;
+}
+
+d9d_status d9d_hf_config_parse(const json_t *doc, const char *where, d9d_arena *a,
+                               d9d_qwen3_config *out)
+{
+    struct reader r = {doc, where, false};
+    d9d_qwen3_config c = {0};
+    double eps;
+
+    D9D_TRY(read_type(&r));
+    D9D_TRY(check_supported(&r));
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        D9D_TRY(read_number(&r, &numbers[i], &c));
+    fill_absent(&r, &c);
+    D9D_TRY(read_vocabulary(&r, a, &c));
+    D9D_TRY(read_rope(&r, &c));
+    D9D_TRY(get_f64(&r, doc, "rms_norm_eps", 1e-6, &eps));
+    D9D_TRY(get_f64(&r, doc, "initializer_range", 0.02, &c.init_std));
+    D9D_TRY(get_bool(&r, "norm_topk_prob", &c.renormalise));
+    D9D_TRY(get_bool(&r, "tie_word_embeddings", &c.tied));
+    c.norm_eps = (float)eps;
+    /* The number of layers is checked before anything is made for each. */
+    if (c.layers > 1 << 16)
+        return D9D_FAIL(D9D_ECONFIG, "%s: num_hidden_layers is %" PRId64 ", at most 65536", where,
+                        c.layers);
+    if (r.moe)
+        D9D_TRY(read_moe_layers(&r, a, &c));
+    D9D_TRY(d9d_qwen3_check(&c, D9D_WHOLE_MODEL));
+    *out = c;
+    return D9D_OK;
+}
+
+/* --- files -------------------------------------------------------------------------------- */
+
+static d9d_status config_path(const char *path, d9d_arena *a, const char **out)
+{
+    *out =
+        d9d_fs_is_dir(path) ? d9d_fs_join(a, path, D9D_HF_CONFIG_NAME) : d9d_arena_strdup(a, path);
+    return *out == NULL ? D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path) : D9D_OK;
+}
+
+d9d_status d9d_hf_config_load(const char *path, json_t **out)
+{
+    d9d_arena a = {0};
+    const char *file;
+    json_t *doc = NULL;
+    d9d_status st;
+
+    D9D_TRY_OR(st, config_path(path, &a, &file), out);
+    D9D_TRY_OR(st, d9d_json_read(file, D9D_HF_CONFIG_MAX, &doc), out);
+    if (!json_is_object(doc)) {
+        st = D9D_FAIL(D9D_EFORMAT, "%s: must be an object", file);
+        goto out;
+    }
+    *out = json_incref(doc);
+out:
+    json_decref(doc);
+    d9d_arena_release(&a);
+    return st;
+}
+
+d9d_status d9d_hf_config_read(const char *path, d9d_arena *a, d9d_qwen3_config *out)
+{
+    const char *file;
+    json_t *doc;
+    d9d_status st;
+
+    D9D_TRY(config_path(path, a, &file));
+    D9D_TRY(d9d_hf_config_load(path, &doc));
+    st = d9d_hf_config_parse(doc, file, a, out);
+    json_decref(doc);
+    return st;
+}
+
+d9d_status d9d_hf_config_write(const char *dir, const json_t *doc)
+{
+    d9d_arena a = {0};
+    d9d_buf text = {0};
+    char *path = d9d_fs_join(&a, dir, D9D_HF_CONFIG_NAME);
+    d9d_status st;
+
+    if (path == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
+        goto out;
+    }
+    D9D_TRY_OR(st, d9d_json_put(&text, doc, 2), out);
+    D9D_TRY_OR(st, d9d_buf_append(&text, "\n", 1), out);
+    st = d9d_fs_write_atomic(path, text.data, text.len);
+out:
+    d9d_buf_release(&text);
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* --- dtypes ---------------------------------------------------------------------------------- */
+
+static const char *dtype_field(const json_t *doc)
+{
+    return member(doc, "dtype") != NULL ? "dtype" : "torch_dtype";
+}
+
+d9d_status d9d_hf_config_dtype(const json_t *doc, const char *where, d9d_dtype otherwise,
+                               d9d_dtype *out)
+{
+    const json_t *v = member(doc, dtype_field(doc));
+    const char *word = json_string_value(v);
+    int t = word == NULL ? -1 : d9d_dtype_find(word);
+
+    if (v != NULL && t < 0)
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s: unknown type", where, dtype_field(doc));
+    *out = v == NULL ? otherwise : (d9d_dtype)t;
+    return D9D_OK;
+}
+
+d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype)
+{
+    if (json_object_set_new(doc, dtype_field(doc), json_string(d9d_dtype_word(dtype))) != 0)
+        return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+    return D9D_OK;
+}
+
+/* --- a new document -------------------------------------------------------------------------- */
+
+static d9d_status check_sayable(const d9d_qwen3_config *c)
+{
+    const char *what = c->shared_intermediate > 0 ? "a shared expert"
+                       : c->n_splits != 1         ? "a vocabulary of several splits"
+                       : c->rope_interleaved      ? "interleaved RoPE"
+                                                  : NULL;
+
+    if (what == NULL)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ENOTSUP, "config.json: Qwen3 in HuggingFace's format cannot have %s", what);
+}
+
+static json_t *dense_layers(const d9d_qwen3_config *c)
+{
+    json_t *list = json_array();
+
+    for (int64_t l = 0; l < c->layers; l++)
+        if (!d9d_qwen3_is_moe(c, l))
+            (void)json_array_append_new(list, json_integer(l));
+    return list;
+}
+
+/* The smallest double that prints like the float: 1e-06, not 9.99999997e-07. */
+static double short_double(float f)
+{
+    char text[32];
+
+    (void)snprintf(text, sizeof(text), "%.7g", (double)f);
+    return strtof(text, NULL) == f ? strtod(text, NULL) : (double)f;
+}
+
+d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t **out)
+{
+    bool moe = c->experts > 0;
+    json_t *doc, *more = NULL;
+
+    D9D_TRY(check_sayable(c));
+    doc = json_pack(
+        "{s:[s], s:b, s:f, s:I, s:s, s:I, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:f, s:n, "
+        "s:f, s:b, s:s, s:b, s:I}",
+        "architectures", moe ? "Qwen3MoeForCausalLM" : "Qwen3ForCausalLM", "attention_bias", 0,
+        "attention_dropout", 0.0, "head_dim", (json_int_t)c->head_dim, "hidden_act", "silu",
+        "hidden_size", (json_int_t)c->hidden, "initializer_range",
+        c->init_std > 0 ? c->init_std : 0.02, "intermediate_size",
+        (json_int_t)(c->dense_intermediate > 0 ? c->dense_intermediate : c->expert_intermediate),
+        "max_position_embeddings", (json_int_t)c->max_positions, "model_type",
+        moe ? "qwen3_moe" : "qwen3", "num_attention_heads", (json_int_t)c->heads,
+        "num_hidden_layers", (json_int_t)c->layers, "num_key_value_heads", (json_int_t)c->kv_heads,
+        "rms_norm_eps", short_double(c->norm_eps), "rope_scaling", "rope_theta", c->rope_base,
+        "tie_word_embeddings", c->tied, "torch_dtype", d9d_dtype_word(dtype), "use_sliding_window",
+        0, "vocab_size", (json_int_t)d9d_qwen3_vocab(c));
+    if (doc != NULL && moe) {
+        more = json_pack("{s:I, s:o, s:I, s:b, s:I, s:I}", "decoder_sparse_step", (json_int_t)1,
+                         "mlp_only_layers", dense_layers(c), "moe_intermediate_size",
+                         (json_int_t)c->expert_intermediate, "norm_topk_prob", c->renormalise,
+                         "num_experts", (json_int_t)c->experts, "num_experts_per_tok",
+                         (json_int_t)c->top_k);
+        if (more == NULL || json_object_update(doc, more) != 0) {
+            json_decref(doc);
+            doc = NULL;
+        }
+        json_decref(more);
+    }
+    if (doc == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+    *out = doc;
+    return D9D_OK;
+}

@@ -1,0 +1,106 @@
+/* qwen3_random.c - random weights as a source.  See d9d/model/qwen3_map.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/hash.h"
+#include "d9d/base/rng.h"
+#include "d9d/model/qwen3_map.h"
+#include "model/qwen3_names.h"
+
+struct tensor {
+    d9d_st_tensor t;
+    uint64_t id;
+    bool norm;
+};
+
+struct d9d_qwen3_random {
+    const d9d_qwen3_config *c;
+    d9d_dtype dtype;
+    uint64_t seed;
+    float std;
+    d9d_arena arena;
+    D9D_VEC(struct tensor) tensors;
+};
+
+static d9d_status add(void *arg, const d9di_qwen3_tensor *t)
+{
+    d9d_qwen3_random *r = arg;
+    struct tensor x = {.t.dtype = r->dtype, .norm = t->row->norm};
+    char name[D9DI_NAME];
+
+    d9di_qwen3_name(t, t->row->d9d, 0, name);
+    x.t.name = d9d_arena_strdup(&r->arena, name);
+    x.t.ndim = d9di_qwen3_shape(r->c, t, t->row->d9d_shape, x.t.shape);
+    x.id = d9d_hash64(name, strlen(name));
+    if (x.t.name == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "random weights: out of memory");
+    if (!d9d_st_shape_bytes(r->dtype, x.t.ndim, x.t.shape, &x.t.bytes))
+        return D9D_FAIL(D9D_ECONFIG, "tensor %s: its size overflows", name);
+    return D9D_VEC_PUSH(&r->tensors, x);
+}
+
+d9d_status d9d_qwen3_random_open(const d9d_qwen3_config *c, d9d_dtype dtype, uint64_t seed,
+                                 d9d_qwen3_random **out)
+{
+    d9d_qwen3_random *r;
+    d9d_status st;
+
+    if (dtype != D9D_F32 && dtype != D9D_BF16)
+        return D9D_FAIL(D9D_ENOTSUP, "random weights: %s; float32 and bfloat16 are made",
+                        d9d_dtype_word(dtype));
+    r = calloc(1, sizeof(*r));
+    if (r == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "random weights: out of memory");
+    r->c = c;
+    r->dtype = dtype;
+    r->seed = seed;
+    r->std = c->init_std > 0 ? (float)c->init_std : 0.02f;
+    D9D_TRY_OR(st, d9di_qwen3_each(c, D9D_WHOLE_MODEL, add, r), out);
+    *out = r;
+    r = NULL;
+out:
+    d9d_qwen3_random_close(r);
+    return st;
+}
+
+void d9d_qwen3_random_close(d9d_qwen3_random *r)
+{
+    if (r == NULL)
+        return;
+    D9D_VEC_RELEASE(&r->tensors);
+    d9d_arena_release(&r->arena);
+    free(r);
+}
+
+static const d9d_st_tensor *at(void *self, size_t i)
+{
+    return &((d9d_qwen3_random *)self)->tensors.data[i].t;
+}
+
+static const char *place(void *self, size_t i)
+{
+    (void)self, (void)i;
+    return "random weights";
+}
+
+static d9d_status draw(void *self, size_t i, uint64_t from, void *dst, uint64_t n)
+{
+    const d9d_qwen3_random *r = self;
+    const struct tensor *x = &r->tensors.data[i];
+    const d9d_rng rng = {r->seed, x->id};
+    uint64_t width = d9d_dtype_size(r->dtype), first = from / width;
+    unsigned char *p = dst;
+
+    for (uint64_t k = 0; k < n / width; k++) {
+        float v = x->norm ? 1.0f : r->std * d9d_rng_normal(rng, first + k);
+        uint16_t h = d9d_f32_to_bf16(v);
+
+        memcpy(p + k * width, r->dtype == D9D_F32 ? (const void *)&v : (const void *)&h, width);
+    }
+    return D9D_OK;
+}
+
+d9d_source d9d_qwen3_random_source(d9d_qwen3_random *r)
+{
+    return (d9d_source){r, r->tensors.len, at, place, draw, NULL};
+}
