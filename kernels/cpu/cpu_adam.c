@@ -36,7 +36,7 @@ D9DI_CLONES static void update(step k, float *restrict p, const float *restrict 
                                float *restrict m, float *restrict v, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        float g = grad[i] * k.scale + k.wd * p[i];
+        float g = grad[i] * k.scale + (k.wd == 0.0f ? 0.0f : k.wd * p[i]);
 
         m[i] = k.b1 * m[i] + k.c1 * g;
         v[i] = k.b2 * v[i] + k.c2 * (g * g);
@@ -49,7 +49,7 @@ D9DI_CLONES static void update_amsgrad(step k, float *restrict p, const float *r
                                        int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        float g = grad[i] * k.scale + k.wd * p[i];
+        float g = grad[i] * k.scale + (k.wd == 0.0f ? 0.0f : k.wd * p[i]);
 
         m[i] = k.b1 * m[i] + k.c1 * g;
         v[i] = k.b2 * v[i] + k.c2 * (g * g);

@@ -26,14 +26,14 @@ static step step_make(const d9d_sgd_step *c, const float *scale)
 D9DI_CLONES static void update(step k, float *restrict p, const float *restrict grad, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        p[i] -= k.lr * (grad[i] * k.scale + k.wd * p[i]);
+        p[i] -= k.lr * (grad[i] * k.scale + (k.wd == 0.0f ? 0.0f : k.wd * p[i]));
 }
 
 D9DI_CLONES static void update_momentum(step k, float *restrict p, const float *restrict grad,
                                         float *restrict b, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        float g = grad[i] * k.scale + k.wd * p[i];
+        float g = grad[i] * k.scale + (k.wd == 0.0f ? 0.0f : k.wd * p[i]);
 
         b[i] = k.old == 0.0f ? k.new * g : k.old * b[i] + k.new * g;
         p[i] -= k.lr * (k.ahead != 0.0f ? g + k.ahead * b[i] : b[i]);

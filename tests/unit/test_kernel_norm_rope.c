@@ -1,0 +1,187 @@
+/* RMSNorm and rotary embedding against loops in double. */
+#include "support/arrays.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct norm {
+    d9d_dtype t, gt;
+    int64_t m, n;
+    bool zero_centred;
+    float beta;
+    void *x, *w, *dy, *y, *dx, *dw;
+    float *inv;
+} norm;
+
+static void run_norm(void *arg)
+{
+    norm *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->rms_norm(NULL, p->t, p->y, p->inv, p->x, p->w, p->m, p->n,
+                                                 1e-3f, p->zero_centred), D9D_OK);
+}
+static void run_norm_din(void *arg)
+{
+    norm *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->rms_norm_din(NULL, p->t, p->dx, p->dy, p->x, p->w, p->inv,
+                                                     p->m, p->n, p->zero_centred), D9D_OK);
+}
+static void run_norm_dw(void *arg)
+{
+    norm *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->rms_norm_dw(NULL, p->t, p->gt, p->dw, p->beta, p->dy, p->x,
+                                                    p->inv, p->m, p->n), D9D_OK);
+}
+
+static void naive_norm(const norm *p, double *y, double *dx, double *dw)
+{
+    for (int64_t r = 0; r < p->m; r++) {
+        double square = 0.0, dot = 0.0, inv;
+
+        for (int64_t i = 0; i < p->n; i++)
+            square += pow(array_get(p->t, p->x, r * p->n + i), 2.0);
+        inv = 1.0 / sqrt(square / (double)p->n + 1e-3);
+        for (int64_t i = 0; i < p->n; i++) {
+            double x = array_get(p->t, p->x, r * p->n + i), d = array_get(p->t, p->dy, r * p->n + i);
+            double w = array_get(p->t, p->w, i) + (p->zero_centred ? 1.0 : 0.0);
+
+            y[r * p->n + i] = x * inv * w;
+            dot += d * w * x * inv;
+            dw[i] += d * x * inv;
+        }
+        for (int64_t i = 0; i < p->n; i++) {
+            double x = array_get(p->t, p->x, r * p->n + i), d = array_get(p->t, p->dy, r * p->n + i);
+            double w = array_get(p->t, p->w, i) + (p->zero_centred ? 1.0 : 0.0);
+
+            dx[r * p->n + i] = inv * (d * w - x * inv * dot / (double)p->n);
+        }
+    }
+}
+
+static void check_norm(norm *p)
+{
+    int64_t all = p->m * p->n;
+    size_t bytes = (size_t)all * d9d_dtype_size(p->t);
+    void *before = p->beta == 0.0f ? NULL : array_random(p->gt, p->n, 4, 1.0);
+    double *y = calloc((size_t)all + 1, sizeof(*y)), *dx = calloc((size_t)all + 1, sizeof(*dx));
+    double *dw = calloc((size_t)p->n + 1, sizeof(*dw));
+
+    p->x = array_random(p->t, all, 1, 1.0);
+    p->w = array_random(p->t, p->n, 2, 1.0);
+    p->dy = array_random(p->t, all, 3, 1.0);
+    p->y = array_poison(p->t, all);
+    p->dx = array_poison(p->t, all);
+    p->dw = array_poison(p->gt, p->n);
+    p->inv = array_poison(D9D_F32, p->m);
+    naive_norm(p, y, dx, dw);
+    for (int64_t i = 0; i < p->n && before != NULL; i++)
+        dw[i] += array_get(p->gt, before, i);
+    array_same_for_threads(run_norm, p, p->y, bytes, NULL);
+    array_same_for_threads(run_norm_din, p, p->dx, bytes, NULL);
+    array_same_for_threads(run_norm_dw, p, p->dw, (size_t)p->n * d9d_dtype_size(p->gt), before);
+    array_close("y", p->t, p->y, y, all, 3e-6);
+    array_close("dx", p->t, p->dx, dx, all, 1e-5);
+    array_close("dw", p->gt, p->dw, dw, p->n, 1e-4);
+    void *parts[] = {p->x, p->w, p->dy, p->y, p->dx, p->dw, p->inv, before, y, dx, dw};
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        free(parts[i]);
+}
+
+static void test_rms_norm(void **state)
+{
+    const int64_t shapes[][2] = {{0, 5}, {1, 1}, {3, 17}, {1, 1030}, {129, 33}, {70, 1024}, {17000, 4}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        for (int how = 0; how < 8; how++) {
+            norm p = {.t = array_types[how & 1], .gt = array_types[how >> 1 & 1],
+                      .m = shapes[i][0], .n = shapes[i][1], .zero_centred = (how & 4) != 0,
+                      .beta = how % 3 == 0 ? 1.0f : 0.0f};
+
+            check_norm(&p);
+        }
+}
+
+/* --- rope ----------------------------------------------------------------------- */
+
+typedef struct rope {
+    d9d_dtype t;
+    int64_t m, heads, d, r;
+    bool interleaved;
+    float sign;
+    void *x, *y;
+    int32_t *positions;
+    float *inv_freq;
+} rope;
+
+static void run_rope(void *arg)
+{
+    rope *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->rope(NULL, p->t, p->y, p->x, p->positions, p->inv_freq,
+                                             p->m, p->heads, p->d, p->r, p->interleaved, 1.25f,
+                                             p->sign), D9D_OK);
+}
+
+static void naive_rope(const rope *p, double *y)
+{
+    for (int64_t i = 0; i < p->m * p->heads * p->d; i++)
+        y[i] = array_get(p->t, p->x, i);
+    for (int64_t i = 0; i < p->m * p->heads; i++)
+        for (int64_t f = 0; f < p->r / 2; f++) {
+            int64_t at = i * p->d + (p->interleaved ? 2 * f : f);
+            int64_t other = p->interleaved ? at + 1 : at + p->r / 2;
+            /* The angle is a float32 product, as it is where models are trained. */
+            double angle = (double)((float)p->positions[i / p->heads] * p->inv_freq[f]);
+            double c = 1.25 * cos(angle), s = 1.25 * sin(angle) * (double)p->sign;
+            double a = array_get(p->t, p->x, at), b = array_get(p->t, p->x, other);
+
+            y[at] = a * c - b * s;
+            y[other] = b * c + a * s;
+        }
+}
+
+static void test_rope(void **state)
+{
+    const int64_t shapes[][4] = {{0, 1, 4, 4},    {1, 1, 2, 2},   {3, 3, 10, 6},
+                                 {17, 5, 66, 66}, {33, 8, 64, 0}, {5, 1, 1100, 1100}, {90, 12, 40, 32}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        for (int how = 0; how < 8; how++) {
+            rope p = {.t = array_types[how & 1], .m = shapes[i][0], .heads = shapes[i][1],
+                      .d = shapes[i][2], .r = shapes[i][3], .interleaved = (how & 2) != 0,
+                      .sign = how & 4 ? -1.0f : 1.0f};
+            int64_t n = p.m * p.heads * p.d;
+            double *y = calloc((size_t)n + 1, sizeof(*y));
+
+            p.x = array_random(p.t, n, 1, 1.0);
+            p.y = array_poison(p.t, n);
+            p.positions = calloc((size_t)p.m + 1, sizeof(*p.positions));
+            p.inv_freq = calloc((size_t)p.r + 1, sizeof(*p.inv_freq));
+            for (int64_t j = 0; j < p.m; j++)
+                p.positions[j] = (int32_t)(j * 7919 % 131072);
+            for (int64_t f = 0; f < p.r / 2; f++)
+                p.inv_freq[f] = (float)pow(1e6, -2.0 * (double)f / (double)p.r);
+            naive_rope(&p, y);
+            array_same_for_threads(run_rope, &p, p.y, (size_t)n * d9d_dtype_size(p.t), NULL);
+            array_close("y", p.t, p.y, y, n, 2e-6);
+            free(p.x);
+            free(p.y);
+            free(p.positions);
+            free(p.inv_freq);
+            free(y);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rms_norm),
+        cmocka_unit_test(test_rope),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,365 @@
+/* Optimizer steps against the formulas in double; reductions. */
+#include "support/arrays.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Parameter and states in one block, so that one comparison sees them all. */
+typedef struct call {
+    d9d_dtype t, gt, st;
+    int64_t n;
+    const d9d_adam_step *adam;
+    const d9d_sgd_step *sgd;
+    d9d_rng r;
+    void *block, *g;
+    float scale;
+} call;
+
+enum { P, M, V, X, ARRAYS };
+
+static size_t place(const call *c, int array)
+{
+    return array == P ? 0
+                      : (size_t)c->n * (d9d_dtype_size(c->t) +
+                                        (size_t)(array - 1) * d9d_dtype_size(c->st));
+}
+static void *get(const call *c, int array) { return (char *)c->block + place(c, array); }
+static d9d_dtype type(const call *c, int array) { return array == P ? c->t : c->st; }
+
+static void run_adam(void *arg)
+{
+    call *c = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->adam(NULL, c->adam, c->t, get(c, P), c->gt, c->g, &c->scale,
+                                             c->st, get(c, M), get(c, V), get(c, X), c->n), D9D_OK);
+}
+static void run_stochastic(void *arg)
+{
+    const int64_t zero = 0;
+    call *c = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->adam_stochastic(NULL, c->adam, get(c, P), c->gt, c->g,
+                                                        &c->scale, c->st, get(c, M), get(c, V), c->r,
+                                                        1, &c->n, &zero, &c->n), D9D_OK);
+}
+static void run_sgd(void *arg)
+{
+    call *c = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->sgd(NULL, c->sgd, c->t, get(c, P), c->gt, c->g, &c->scale,
+                                            c->st, get(c, M), c->n), D9D_OK);
+}
+
+/* Random parameter, gradient and first moment; positive second moments. */
+static void *start(call *c)
+{
+    void *before;
+
+    c->block = array_poison(D9D_F32, ARRAYS * c->n);
+    c->g = array_random(c->gt, c->n, 1, 1.0);
+    for (int a = 0; a < ARRAYS; a++) {
+        void *x = array_random(type(c, a), c->n, 2 + (uint64_t)a, 0.5);
+
+        for (int64_t i = 0; i < c->n && a >= V; i++)
+            array_set(type(c, a), x, i, fabs(array_get(type(c, a), x, i)));
+        memcpy(get(c, a), x, (size_t)c->n * d9d_dtype_size(type(c, a)));
+        free(x);
+    }
+    before = malloc(place(c, ARRAYS) + 1);
+    assert_non_null(before);
+    memcpy(before, c->block, place(c, ARRAYS));
+    return before;
+}
+
+/* One element by the book: value[P..X] are changed. */
+static void adam_by_the_book(const d9d_adam_step *s, double g, double value[ARRAYS])
+{
+    double second;
+
+    g = s->maximize ? -g : g;
+    if (s->decoupled)
+        value[P] *= 1.0 - s->lr * s->weight_decay;
+    else
+        g += s->weight_decay * value[P];
+    value[M] = s->beta1 * value[M] + (1.0 - s->beta1) * g;
+    value[V] = s->beta2 * value[V] + (1.0 - s->beta2) * g * g;
+    value[X] = s->amsgrad ? fmax(value[X], value[V]) : value[X];
+    second = s->amsgrad ? value[X] : value[V];
+    value[P] -= s->lr / s->bias1 * value[M] / (sqrt(second / s->bias2) + s->eps);
+}
+
+static void sgd_by_the_book(const d9d_sgd_step *s, double g, double value[ARRAYS])
+{
+    g = s->maximize ? -g : g;
+    g += s->weight_decay * value[P];
+    if (s->momentum != 0.0) {
+        value[M] = s->first ? g : s->momentum * value[M] + (1.0 - s->dampening) * g;
+        g = s->nesterov ? g + s->momentum * value[M] : value[M];
+    }
+    value[P] -= s->lr * g;
+}
+
+static void check(call *c, array_run run)
+{
+    void *before = start(c);
+    double *want[ARRAYS];
+
+    for (int a = 0; a < ARRAYS; a++)
+        assert_non_null(want[a] = calloc((size_t)c->n + 1, sizeof(double)));
+    for (int64_t i = 0; i < c->n; i++) {
+        double value[ARRAYS];
+
+        for (int a = 0; a < ARRAYS; a++)
+            value[a] = array_get(type(c, a), get(c, a), i);
+        if (c->adam != NULL)
+            adam_by_the_book(c->adam, (double)c->scale * array_get(c->gt, c->g, i), value);
+        else
+            sgd_by_the_book(c->sgd, (double)c->scale * array_get(c->gt, c->g, i), value);
+        for (int a = 0; a < ARRAYS; a++)
+            want[a][i] = value[a];
+    }
+    array_same_for_threads(run, c, c->block, place(c, ARRAYS), before);
+    for (int a = 0; a < ARRAYS; a++) {
+        array_close("state", type(c, a), get(c, a), want[a], c->n, 1e-6);
+        free(want[a]);
+    }
+    free(c->block);
+    free(c->g);
+    free(before);
+}
+
+static void test_adam(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 64; how++) {
+        d9d_adam_step s = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+                           .weight_decay = 0.1, .bias1 = 1.0 - pow(0.9, 3.0),
+                           .bias2 = 1.0 - pow(0.999, 3.0), .decoupled = (how & 8) != 0,
+                           .amsgrad = (how & 16) != 0, .maximize = (how & 32) != 0};
+        call c = {.t = array_types[how & 1], .gt = array_types[how >> 1 & 1],
+                  .st = array_types[how >> 2 & 1], .n = array_sizes[how % 8], .adam = &s,
+                  .scale = 0.25f};
+
+        check(&c, run_adam);
+    }
+}
+
+static void test_sgd(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 64; how++) {
+        d9d_sgd_step s = {.lr = 0.01, .momentum = how & 8 ? 0.9 : 0.0, .dampening = 0.1,
+                          .weight_decay = 0.1, .nesterov = (how & 16) != 0,
+                          .first = (how & 4) != 0, .maximize = (how & 32) != 0};
+        call c = {.t = array_types[how & 1], .gt = array_types[how >> 1 & 1],
+                  .st = array_types[how >> 2 & 1], .n = array_sizes[(how + 3) % 8], .sgd = &s,
+                  .scale = 0.25f};
+
+        check(&c, run_sgd);
+    }
+}
+
+/* --- stochastic rounding ------------------------------------------------------------ */
+
+/* Each stored number is the float32 step's, cut after the element's own 16 random bits. */
+static void test_stochastic(void **state)
+{
+    enum { N = 5000 };
+    const uint64_t streams[] = {0, 42, 67};
+    d9d_adam_step s = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1,
+                       .bias1 = 0.1, .bias2 = 0.001, .decoupled = true};
+
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        call c = {.t = D9D_BF16, .gt = array_types[how & 1], .st = array_types[how >> 1], .n = N,
+                  .adam = &s, .scale = 0.5f, .r = {.seed = 11, .stream = 0xfffffffffffffff0u}};
+        void *before = start(&c);
+        float *exact[3], one = 1.0f;
+
+        for (int a = P; a <= V; a++) {
+            exact[a] = array_poison(D9D_F32, N);
+            for (int i = 0; i < N; i++)
+                exact[a][i] = (float)array_get(type(&c, a), get(&c, a), i);
+        }
+        for (int i = 0; i < N; i++) {
+            float g = 0.5f * (float)array_get(c.gt, c.g, i);
+
+            assert_int_equal(d9d_kernels_cpu()->adam(NULL, &s, D9D_F32, exact[P] + i, D9D_F32, &g,
+                                                     &one, D9D_F32, exact[M] + i, exact[V] + i,
+                                                     NULL, 1), D9D_OK);
+        }
+        array_same_for_threads(run_stochastic, &c, c.block, place(&c, X), before);
+        for (int a = P; a <= V; a++)
+            for (int i = 0; i < N; i++) {
+                d9d_rng r = {.seed = c.r.seed, .stream = c.r.stream + streams[a]};
+                uint32_t u;
+
+                memcpy(&u, &exact[a][i], sizeof(u));
+                u += d9d_rng_u32(r, (uint64_t)i) & 0xffffu;
+                if (type(&c, a) == D9D_BF16)
+                    assert_int_equal(((uint16_t *)get(&c, a))[i], u >> 16);
+                else
+                    assert_true(((float *)get(&c, a))[i] == exact[a][i]);
+            }
+        for (int a = P; a <= V; a++)
+            free(exact[a]);
+        free(before);
+        free(c.block);
+        free(c.g);
+    }
+}
+
+/* A shard of rows and columns rounds as the whole does. */
+static void test_stochastic_box(void **state)
+{
+    const int64_t whole[] = {30, 40}, zero[] = {0, 0}, box[] = {7, 9}, at[] = {20, 31};
+    const d9d_adam_step s = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .bias1 = 0.1,
+                             .bias2 = 0.01, .decoupled = true};
+    const d9d_rng r = {.seed = 1, .stream = 2};
+    uint16_t *p[2], *m[2], *v[2], *g = array_random(D9D_BF16, 1200, 4, 1.0), part_g[63];
+    float scale = 1.0f;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        p[i] = array_random(D9D_BF16, 1200, 1, 1.0);
+        m[i] = calloc(1200, sizeof(**m));
+        v[i] = calloc(1200, sizeof(**v));
+    }
+    for (int i = 0; i < 63; i++) {
+        int whole_i = (20 + i / 9) * 40 + 31 + i % 9;
+
+        p[1][i] = p[0][whole_i];
+        part_g[i] = g[whole_i];
+    }
+    assert_int_equal(d9d_kernels_cpu()->adam_stochastic(NULL, &s, p[0], D9D_BF16, g, &scale,
+                                                        D9D_BF16, m[0], v[0], r, 2, whole, zero,
+                                                        whole), D9D_OK);
+    assert_int_equal(d9d_kernels_cpu()->adam_stochastic(NULL, &s, p[1], D9D_BF16, part_g, &scale,
+                                                        D9D_BF16, m[1], v[1], r, 2, box, at, whole),
+                     D9D_OK);
+    for (int i = 0; i < 63; i++) {
+        int whole_i = (20 + i / 9) * 40 + 31 + i % 9;
+
+        assert_int_equal(p[1][i], p[0][whole_i]);
+        assert_int_equal(m[1][i], m[0][whole_i]);
+        assert_int_equal(v[1][i], v[0][whole_i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        free(p[i]);
+        free(m[i]);
+        free(v[i]);
+    }
+    free(g);
+}
+
+/* Rounding is right on average; NaN and infinity stay what they are. */
+static void test_stochastic_mean(void **state)
+{
+    enum { N = 200000 };
+    const int64_t n = N, zero = 0;
+    const d9d_adam_step s = {.lr = 0.3 / 128.0, .beta1 = 0.0, .beta2 = 0.0, .bias1 = 1.0,
+                             .bias2 = 1.0, .decoupled = true};
+    uint16_t *p = array_poison(D9D_BF16, N);
+    float *g = array_poison(D9D_F32, N), *m = calloc(N, 4), *v = calloc(N, 4), scale = 1.0f;
+    double sum = 0.0;
+
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        p[i] = 0x3f80;
+        g[i] = -1.0f;
+    }
+    p[7] = 0x7f80;
+    p[8] = 0xff80;
+    p[9] = 0x7fff;
+    assert_int_equal(d9d_kernels_cpu()->adam_stochastic(NULL, &s, p, D9D_F32, g, &scale, D9D_F32, m,
+                                                        v, (d9d_rng){1, 2}, 1, &n, &zero, &n),
+                     D9D_OK);
+    assert_int_equal(p[7], 0x7f80);
+    assert_int_equal(p[8], 0xff80);
+    assert_true(isnan(d9d_bf16_to_f32(p[9])));
+    for (int i = 10; i < N; i++)
+        sum += (double)d9d_bf16_to_f32(p[i]) - 1.0;
+    assert_true(fabs(sum / (N - 10) * 128.0 - 0.3) < 0.005);
+    free(p);
+    free(g);
+    free(m);
+    free(v);
+}
+
+/* --- reductions --------------------------------------------------------------------- */
+
+typedef struct reduction {
+    d9d_dtype t;
+    void *x;
+    int64_t n, first;
+    double beta, out[2];
+} reduction;
+
+static void run_sums(void *arg)
+{
+    reduction *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->sum_squares(NULL, &p->out[0], p->beta, p->t, p->x, p->n),
+                     D9D_OK);
+    assert_int_equal(d9d_kernels_cpu()->sum(NULL, &p->out[1], p->beta, p->t, p->x, p->n), D9D_OK);
+}
+static void run_search(void *arg)
+{
+    reduction *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->find_nonfinite(NULL, &p->first, p->t, p->x, p->n), D9D_OK);
+}
+
+static void test_reductions(void **state)
+{
+    const double before[] = {3.0, 4.0};
+
+    (void)state;
+    for (size_t i = 0; i < 32; i++) {
+        reduction p = {.t = array_types[i & 1], .n = array_sizes[i / 4], .beta = i & 2 ? 1.0 : 0.0};
+        double squares = i & 2 ? 3.0 : 0.0, sum = i & 2 ? 4.0 : 0.0;
+
+        p.x = array_random(p.t, p.n, 1, 1.0);
+        for (int64_t j = 0; j < p.n; j++) {
+            squares += pow(array_get(p.t, p.x, j), 2.0);
+            sum += array_get(p.t, p.x, j);
+        }
+        array_same_for_threads(run_sums, &p, p.out, sizeof(p.out), i & 2 ? before : NULL);
+        assert_true(fabs(p.out[0] - squares) <= 1e-12 * (1.0 + squares));
+        assert_true(fabs(p.out[1] - sum) <= 1e-12 * (1.0 + squares));
+        free(p.x);
+    }
+}
+
+static void test_find_nonfinite(void **state)
+{
+    const double bad[] = {NAN, INFINITY, -INFINITY};
+
+    (void)state;
+    for (size_t i = 0; i < 16; i++) {
+        reduction p = {.t = array_types[i & 1], .n = array_sizes[i / 2]};
+
+        p.x = array_random(p.t, p.n, 1, 1e30);
+        array_same_for_threads(run_search, &p, &p.first, sizeof(p.first), NULL);
+        assert_int_equal(p.first, -1);
+        for (int64_t at = p.n - 1; at >= 0; at = at / 3 - 1) {
+            array_set(p.t, p.x, at, bad[at % 3]);
+            array_same_for_threads(run_search, &p, &p.first, sizeof(p.first), NULL);
+            assert_int_equal(p.first, at);
+        }
+        free(p.x);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_adam),           cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_stochastic),     cmocka_unit_test(test_stochastic_box),
+        cmocka_unit_test(test_stochastic_mean), cmocka_unit_test(test_reductions),
+        cmocka_unit_test(test_find_nonfinite),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

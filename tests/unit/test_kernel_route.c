@@ -1,0 +1,301 @@
+/* Router, permuted order, and rows to it and back. */
+#include "support/arrays.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct call {
+    d9d_dtype t;
+    int64_t rows, e, k, h;
+    bool renormalise;
+    void *logits, *dlogits, *x, *y, *z, *dy, *dx;
+    float *bias, *p, *prob, *dprob, *dprob_x;
+    int32_t *expert, *order; /* order: offset, row, source in one block */
+} call;
+
+static int32_t *offset_of(const call *c) { return c->order; }
+static int32_t *row_of(const call *c) { return c->order + c->e + 1; }
+static int32_t *source_of(const call *c) { return row_of(c) + c->rows * c->k; }
+
+static void run_router(void *arg)
+{
+    call *c = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->router(NULL, c->t, c->p, c->prob, c->expert, c->logits,
+                                               c->bias, c->rows, c->e, c->k, c->renormalise),
+                     D9D_OK);
+}
+static void run_router_din(void *arg)
+{
+    call *c = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->router_din(NULL, c->t, c->dlogits, c->dprob, c->p, c->prob,
+                                                   c->expert, c->rows, c->e, c->k, c->renormalise),
+                     D9D_OK);
+}
+static void run_route(void *arg)
+{
+    call *c = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->route(NULL, offset_of(c), row_of(c), source_of(c),
+                                              c->expert, c->rows, c->e, c->k), D9D_OK);
+}
+static void run_permute(void *arg)
+{
+    call *c = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->permute(NULL, c->t, c->y, c->x, source_of(c), c->rows, c->k,
+                                                c->h), D9D_OK);
+}
+static void run_permute_din(void *arg)
+{
+    call *c = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->permute_din(NULL, c->t, c->z, c->y, row_of(c), c->rows,
+                                                    c->k, c->h), D9D_OK);
+}
+static void run_unpermute(void *arg)
+{
+    call *c = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->unpermute(NULL, c->t, c->z, c->y, c->prob, row_of(c),
+                                                  c->rows, c->k, c->h), D9D_OK);
+}
+static void run_unpermute_din(void *arg)
+{
+    call *c = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->unpermute_din(NULL, c->t, c->dx, c->dprob_x, c->dy, c->y,
+                                                      c->prob, row_of(c), c->rows, c->k, c->h),
+                     D9D_OK);
+}
+
+static void make(call *c)
+{
+    int64_t n = c->rows * c->k;
+
+    c->logits = array_random(c->t, c->rows * c->e, 1, 1.0);
+    c->bias = array_random(D9D_F32, c->e, 2, 0.1);
+    c->dprob = array_random(D9D_F32, n, 3, 1.0);
+    c->x = array_random(c->t, c->rows * c->h, 4, 1.0);
+    c->dy = array_random(c->t, c->rows * c->h, 5, 1.0);
+    c->dlogits = array_poison(c->t, c->rows * c->e);
+    c->p = array_poison(D9D_F32, c->rows * c->e);
+    c->prob = array_poison(D9D_F32, n);
+    c->dprob_x = array_poison(D9D_F32, n);
+    c->expert = array_poison(D9D_F32, n);
+    c->order = array_poison(D9D_F32, c->e + 1 + 2 * n);
+    c->y = array_poison(c->t, n * c->h);
+    c->dx = array_poison(c->t, n * c->h);
+    c->z = array_poison(c->t, c->rows * c->h);
+}
+
+static void release(call *c)
+{
+    void *parts[] = {c->logits, c->bias, c->dprob, c->x, c->dy, c->dlogits, c->p, c->prob,
+                     c->dprob_x, c->expert, c->order, c->y, c->dx, c->z};
+
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        free(parts[i]);
+}
+
+/* The choice of a token is what sorting by (key falling, expert rising) puts first. */
+static void check_choice(const call *c, int64_t r)
+{
+    double sum = 0.0, all = 0.0, chosen = 0.0;
+
+    for (int64_t i = 0; i < c->e; i++)
+        all += exp(array_get(c->t, c->logits, r * c->e + i));
+    for (int64_t j = 0; j < c->k; j++)
+        sum += (double)c->p[r * c->e + c->expert[r * c->k + j]];
+    for (int64_t i = 0; i < c->e; i++) {
+        float key = c->p[r * c->e + i] + (c->bias == NULL ? 0.0f : c->bias[i]);
+        int64_t before = 0;
+
+        assert_true(fabs((double)c->p[r * c->e + i] -
+                         exp(array_get(c->t, c->logits, r * c->e + i)) / all) < 1e-6);
+        for (int64_t o = 0; o < c->e; o++) {
+            float other = c->p[r * c->e + o] + (c->bias == NULL ? 0.0f : c->bias[o]);
+
+            before += other > key || (other == key && o < i);
+        }
+        if (before >= c->k)
+            continue;
+        assert_int_equal(c->expert[r * c->k + before], i);
+        chosen = (double)c->p[r * c->e + i] / (c->renormalise ? sum + 1e-20 : 1.0);
+        assert_true(fabs((double)c->prob[r * c->k + before] - chosen) < 1e-6);
+    }
+}
+
+/* dlogits by central differences of sum(prob dprob) in double, for one token. */
+static double loss_of(const call *c, int64_t r, int64_t at, double step)
+{
+    double all = 0.0, sum = 0.0, loss = 0.0;
+
+    for (int64_t i = 0; i < c->e; i++)
+        all += exp(array_get(c->t, c->logits, r * c->e + i) + (i == at ? step : 0.0));
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t j = 0; j < c->k; j++) {
+            int64_t x = c->expert[r * c->k + j];
+            double p = exp(array_get(c->t, c->logits, r * c->e + x) + (x == at ? step : 0.0)) / all;
+
+            if (pass == 0)
+                sum += p;
+            else
+                loss += p / (c->renormalise ? sum : 1.0) * (double)c->dprob[r * c->k + j];
+        }
+    return loss;
+}
+
+static void check_router(call *c)
+{
+    double *want = calloc((size_t)(c->rows * c->e) + 1, sizeof(*want));
+
+    array_same_for_threads(run_router, c, c->prob, (size_t)(c->rows * c->k) * 4, NULL);
+    array_same_for_threads(run_router, c, c->expert, (size_t)(c->rows * c->k) * 4, NULL);
+    array_same_for_threads(run_router_din, c, c->dlogits,
+                           (size_t)(c->rows * c->e) * d9d_dtype_size(c->t), NULL);
+    for (int64_t r = 0; r < c->rows; r++) {
+        check_choice(c, r);
+        for (int64_t i = 0; i < c->e; i++)
+            want[r * c->e + i] = (loss_of(c, r, i, 1e-5) - loss_of(c, r, i, -1e-5)) / 2e-5;
+    }
+    array_close("dlogits", c->t, c->dlogits, want, c->rows * c->e, 1e-5);
+    free(want);
+}
+
+static void check_order(call *c)
+{
+    int64_t n = c->rows * c->k, at = 0;
+
+    array_same_for_threads(run_route, c, c->order, (size_t)(c->e + 1 + 2 * n) * 4, NULL);
+    for (int64_t x = 0; x < c->e; x++) {
+        assert_int_equal(offset_of(c)[x], at);
+        for (int64_t i = 0; i < n; i++)
+            if (c->expert[i] == x) {
+                assert_int_equal(source_of(c)[at], i);
+                assert_int_equal(row_of(c)[i], at++);
+            }
+    }
+    assert_int_equal(offset_of(c)[c->e], n);
+}
+
+static void check_rows(call *c)
+{
+    int64_t n = c->rows * c->k, h = c->h;
+    size_t size = d9d_dtype_size(c->t);
+    double *y = calloc((size_t)(n * h) + 1, sizeof(*y)), *z = calloc((size_t)(n * h) + 1, sizeof(*z));
+    double *back = calloc((size_t)(n * h) + 1, sizeof(*back));
+    double *dx = calloc((size_t)(n * h) + 1, sizeof(*dx)), *dp = calloc((size_t)n + 1, sizeof(*dp));
+
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t f = 0; f < h; f++) {
+            double x = array_get(c->t, c->x, i / c->k * h + f);
+            double d = array_get(c->t, c->dy, i / c->k * h + f);
+
+            y[row_of(c)[i] * h + f] = x;
+            back[i / c->k * h + f] += x;
+            z[i / c->k * h + f] += x * (double)c->prob[i];
+            dx[row_of(c)[i] * h + f] = d * (double)c->prob[i];
+            dp[i] += d * x;
+        }
+    array_same_for_threads(run_permute, c, c->y, (size_t)(n * h) * size, NULL);
+    array_close("permute", c->t, c->y, y, n * h, 0.0);
+    array_same_for_threads(run_permute_din, c, c->z, (size_t)(c->rows * h) * size, NULL);
+    array_close("permute_din", c->t, c->z, back, c->rows * h, 1e-6);
+    array_same_for_threads(run_unpermute, c, c->z, (size_t)(c->rows * h) * size, NULL);
+    array_close("unpermute", c->t, c->z, z, c->rows * h, 1e-6);
+    array_same_for_threads(run_unpermute_din, c, c->dx, (size_t)(n * h) * size, NULL);
+    array_close("unpermute_din dx", c->t, c->dx, dx, n * h, 1e-6);
+    array_close("unpermute_din dprob", D9D_F32, c->dprob_x, dp, n, 1e-4);
+    free(y);
+    free(z);
+    free(back);
+    free(dx);
+    free(dp);
+}
+
+static void test_moe(void **state)
+{
+    const int64_t shapes[][4] = {{0, 4, 2, 3},    {1, 1, 1, 1},   {17, 5, 3, 33},
+                                 {33, 8, 8, 17},  {600, 64, 6, 5}, {40, 130, 1, 1030}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        for (int how = 0; how < 8; how++) {
+            call c = {.t = array_types[how & 1], .rows = shapes[i][0], .e = shapes[i][1],
+                      .k = shapes[i][2], .h = shapes[i][3], .renormalise = (how & 2) != 0};
+            float *bias;
+
+            make(&c);
+            bias = c.bias;
+            if (how & 4)
+                c.bias = NULL;
+            check_router(&c);
+            check_order(&c);
+            check_rows(&c);
+            c.bias = bias;
+            release(&c);
+        }
+}
+
+/* Equal logits go to the lower expert; NaN chooses distinct experts inside the range. */
+static void test_ties_and_nan(void **state)
+{
+    enum { E = 6, K = 3 };
+    call c = {.t = D9D_F32, .rows = 5, .e = E, .k = K, .h = 1, .renormalise = true};
+    float *x, *bias;
+
+    (void)state;
+    make(&c);
+    x = c.logits;
+    bias = c.bias;
+    c.bias = NULL;
+    for (int i = 0; i < 5 * E; i++)
+        x[i] = i < E ? 1.0f : i < 2 * E ? (i % 2 ? 2.0f : 1.0f) : NAN;
+    x[2 * E + 1] = 4.0f;
+    for (int i = 3 * E; i < 4 * E; i++)
+        x[i] = i == 3 * E + 2 ? INFINITY : 0.0f;
+    for (int i = 4 * E; i < 5 * E; i++)
+        x[i] = -INFINITY;
+    run_router(&c);
+    for (int j = 0; j < K; j++) {
+        assert_int_equal(c.expert[j], j);
+        assert_int_equal(c.expert[K + j], 2 * j + 1);
+    }
+    for (int r = 2; r < 5; r++)
+        for (int j = 0; j < K; j++) {
+            assert_in_range(c.expert[r * K + j], 0, E - 1);
+            for (int o = 0; o < j; o++)
+                assert_int_not_equal(c.expert[r * K + j], c.expert[r * K + o]);
+        }
+    run_route(&c);
+    c.bias = bias;
+    release(&c);
+}
+
+static void test_bad_calls(void **state)
+{
+    const int32_t outside[] = {0, 3, 1, 2}, negative[] = {0, -1, 1, 2};
+    const d9d_kernels *k = d9d_kernels_cpu();
+    int32_t out[16];
+    float f[16] = {0};
+
+    (void)state;
+    assert_int_equal(k->route(NULL, out, out + 4, out + 8, outside, 2, 3, 2), D9D_EINVAL);
+    assert_non_null(strstr(d9d_err_message(), "token 0 goes to expert 3 of 3"));
+    assert_int_equal(k->route(NULL, out, out + 4, out + 8, negative, 2, 3, 2), D9D_EINVAL);
+    assert_int_equal(k->router(NULL, D9D_F32, f, f, out, f, NULL, 1, 2, 3, true), D9D_EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_ties_and_nan),
+        cmocka_unit_test(test_bad_calls),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

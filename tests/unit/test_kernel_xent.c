@@ -1,0 +1,240 @@
+/* The fused head and loss against all logits in double. */
+#include "support/arrays.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IGNORE = -100, MOST_SPLITS = 3 };
+
+typedef struct call {
+    d9d_xent_dims n;
+    d9d_dtype gt;
+    int64_t v[MOST_SPLITS], all_v;
+    float beta[MOST_SPLITS];
+    int32_t *targets;
+    void *hidden, *w[MOST_SPLITS], *dhidden, *dw_all, *dw[MOST_SPLITS];
+    float *loss, *lse, *dloss;
+} call;
+
+static void run_forward(void *arg)
+{
+    call *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->xent(NULL, &p->n, p->loss, p->lse, p->hidden,
+                                             (const void *const *)p->w, p->targets), D9D_OK);
+}
+static void run_din(void *arg)
+{
+    call *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->xent_din(NULL, &p->n, p->dhidden, p->dloss, p->lse,
+                                                 p->hidden, (const void *const *)p->w, p->targets),
+                     D9D_OK);
+}
+static void run_dw(void *arg)
+{
+    call *p = arg;
+
+    assert_int_equal(d9d_kernels_cpu()->xent_dw(NULL, &p->n, p->gt, p->dw, p->beta, p->dloss,
+                                                p->lse, p->hidden, (const void *const *)p->w,
+                                                p->targets), D9D_OK);
+}
+
+static double weight(const call *p, int64_t id, int64_t i)
+{
+    int s = 0;
+
+    for (; id >= p->v[s]; s++)
+        id -= p->v[s];
+    return array_get(p->n.t, p->w[s], id * p->n.h + i);
+}
+
+/* dw of all splits is one array, as dw_all is. */
+static void naive(const call *p, double *loss, double *dh, double *dw)
+{
+    double *logit = calloc((size_t)p->all_v + 1, sizeof(*logit));
+    int64_t h = p->n.h;
+
+    for (int64_t r = 0; r < p->n.rows; r++) {
+        double most = -INFINITY, sum = 0.0;
+
+        if (p->targets[r] == IGNORE)
+            continue;
+        for (int64_t v = 0; v < p->all_v; v++) {
+            logit[v] = 0.0;
+            for (int64_t i = 0; i < h; i++)
+                logit[v] += array_get(p->n.t, p->hidden, r * h + i) * weight(p, v, i);
+            most = logit[v] > most ? logit[v] : most;
+        }
+        for (int64_t v = 0; v < p->all_v; v++)
+            sum += exp(logit[v] - most);
+        loss[r] = most + log(sum) - logit[p->targets[r]];
+        for (int64_t v = 0; v < p->all_v; v++) {
+            double d = (exp(logit[v] - most) / sum - (v == p->targets[r])) * (double)p->dloss[r];
+
+            for (int64_t i = 0; i < h; i++) {
+                dh[r * h + i] += d * weight(p, v, i);
+                dw[v * h + i] += d * array_get(p->n.t, p->hidden, r * h + i);
+            }
+        }
+    }
+    free(logit);
+}
+
+static void make(call *p)
+{
+    int64_t first = 0;
+
+    p->n.v = p->v;
+    p->n.ignore = IGNORE;
+    for (int i = 0; i < p->n.n_split; i++)
+        p->all_v += p->v[i];
+    p->dw_all = array_poison(p->gt, p->all_v * p->n.h);
+    for (int i = 0; i < p->n.n_split; i++) {
+        p->w[i] = array_random(p->n.t, p->v[i] * p->n.h, 5 + (uint64_t)i, 1.0);
+        p->dw[i] = (char *)p->dw_all + (size_t)(first * p->n.h) * d9d_dtype_size(p->gt);
+        first += p->v[i];
+    }
+    p->hidden = array_random(p->n.t, p->n.rows * p->n.h, 1, 1.0);
+    p->dhidden = array_poison(p->n.t, p->n.rows * p->n.h);
+    p->dloss = array_random(D9D_F32, p->n.rows, 2, 1.0);
+    p->loss = array_poison(D9D_F32, p->n.rows);
+    p->lse = array_poison(D9D_F32, p->n.rows);
+    p->targets = calloc((size_t)p->n.rows + 1, sizeof(*p->targets));
+    for (int64_t r = 0; r < p->n.rows; r++)
+        p->targets[r] = r % 4 == 1 ? IGNORE : (int32_t)(r * 7919 % p->all_v);
+}
+
+static void release(call *p)
+{
+    void *parts[] = {p->hidden, p->dhidden, p->dw_all, p->dloss, p->loss, p->lse, p->targets};
+
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        free(parts[i]);
+    for (int i = 0; i < p->n.n_split; i++)
+        free(p->w[i]);
+}
+
+static void check(call *p)
+{
+    int64_t n_h, n_w;
+    double *loss, *dh, *dw;
+    void *before = NULL;
+
+    make(p);
+    n_h = p->n.rows * p->n.h;
+    n_w = p->all_v * p->n.h;
+    loss = calloc((size_t)p->n.rows + 1, sizeof(*loss));
+    dh = calloc((size_t)n_h + 1, sizeof(*dh));
+    dw = calloc((size_t)n_w + 1, sizeof(*dw));
+    if (p->beta[0] != 0.0f)
+        before = array_random(p->gt, n_w, 3, 1.0);
+    naive(p, loss, dh, dw);
+    for (int64_t i = 0; i < n_w && before != NULL; i++)
+        dw[i] += array_get(p->gt, before, i);
+    array_same_for_threads(run_forward, p, p->loss, (size_t)p->n.rows * sizeof(float), NULL);
+    array_same_for_threads(run_din, p, p->dhidden, (size_t)n_h * d9d_dtype_size(p->n.t), NULL);
+    array_same_for_threads(run_dw, p, p->dw_all, (size_t)n_w * d9d_dtype_size(p->gt), before);
+    array_close("loss", D9D_F32, p->loss, loss, p->n.rows, 1e-5);
+    array_close("dhidden", p->n.t, p->dhidden, dh, n_h, 3e-5);
+    array_close("dw", p->gt, p->dw_all, dw, n_w, 3e-5);
+    for (int64_t r = 0; r < p->n.rows; r++)
+        assert_true(p->targets[r] != IGNORE || (p->loss[r] == 0.0f && p->lse[r] == 0.0f));
+    free(loss);
+    free(dh);
+    free(dw);
+    free(before);
+    release(p);
+}
+
+static void test_shapes(void **state)
+{
+    static const struct shape {
+        int64_t rows, h;
+        int n_split;
+        int64_t v[MOST_SPLITS];
+    } shapes[] = {
+        {0, 3, 1, {5}},         {1, 1, 1, {1}},       {2, 4, 2, {3, 2}},
+        {17, 33, 3, {1, 70, 3}}, {300, 9, 2, {90, 41}}, {35, 6, 2, {4100, 4096}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        for (int how = 0; how < 4; how++) {
+            call p = {.n = {.t = array_types[how & 1], .rows = shapes[i].rows, .h = shapes[i].h,
+                            .n_split = shapes[i].n_split},
+                      .gt = array_types[how >> 1]};
+
+            memcpy(p.v, shapes[i].v, sizeof(p.v));
+            for (int s = 0; s < MOST_SPLITS; s++)
+                p.beta[s] = how == 1 || how == 2 ? 1.0f : 0.0f;
+            check(&p);
+        }
+}
+
+/* Nothing to predict: no loss, and gradients are zero, not left alone. */
+static void test_all_ignored(void **state)
+{
+    call p = {.n = {.t = D9D_F32, .rows = 3, .h = 2, .n_split = 1}, .gt = D9D_F32, .v = {4}};
+
+    (void)state;
+    make(&p);
+    for (int i = 0; i < 3; i++)
+        p.targets[i] = IGNORE;
+    run_forward(&p);
+    run_din(&p);
+    run_dw(&p);
+    for (int i = 0; i < 3; i++)
+        assert_true(p.loss[i] == 0.0f);
+    for (int i = 0; i < 6; i++)
+        assert_true(((float *)p.dhidden)[i] == 0.0f);
+    for (int i = 0; i < 8; i++)
+        assert_true(((float *)p.dw_all)[i] == 0.0f);
+    release(&p);
+}
+
+static void test_bad_targets(void **state)
+{
+    const int32_t bad[] = {4, -1, INT32_MAX, INT32_MIN};
+    call p = {.n = {.t = D9D_F32, .rows = 3, .h = 2, .n_split = 1}, .gt = D9D_F32, .v = {4}};
+
+    (void)state;
+    make(&p);
+    for (int i = 0; i < 4; i++) {
+        p.targets[2] = bad[i];
+        assert_int_equal(d9d_kernels_cpu()->xent(NULL, &p.n, p.loss, p.lse, p.hidden,
+                                                 (const void *const *)p.w, p.targets), D9D_EINVAL);
+        assert_non_null(strstr(d9d_err_message(), "row 2"));
+    }
+    release(&p);
+}
+
+/* Logits that are far apart, and not finite ones. */
+static void test_extremes(void **state)
+{
+    const float w[] = {1000.0f, -1000.0f, 0.0f};
+    const void *heads[] = {w};
+    const int64_t v[] = {3};
+    const d9d_xent_dims n = {.t = D9D_F32, .rows = 3, .h = 1, .n_split = 1, .v = v, .ignore = -1};
+    const int32_t targets[] = {1, 0, 0};
+    float hidden[] = {1.0f, 1.0f, NAN}, loss[3], lse[3];
+
+    (void)state;
+    assert_int_equal(d9d_kernels_cpu()->xent(NULL, &n, loss, lse, hidden, heads, targets), D9D_OK);
+    assert_true(loss[0] == 2000.0f);
+    assert_true(loss[1] == 0.0f);
+    assert_true(isnan(loss[2]));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_all_ignored),
+        cmocka_unit_test(test_bad_targets),
+        cmocka_unit_test(test_extremes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
