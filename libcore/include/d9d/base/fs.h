@@ -68,6 +68,9 @@ typedef struct d9d_file {
 /* Create for writing (an existing file is truncated) or open for reading. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_create(const char *path, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
+/* Go on writing behind the first `at` bytes; what follows them is cut off.  EFORMAT when the
+ * file is shorter. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_reopen(const char *path, uint64_t at, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write(d9d_file *f, const void *p, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write_at(d9d_file *f, const void *p, size_t n, uint64_t at);
 /* All n bytes at `at`, or EFORMAT when the file ends before. */
