@@ -1,0 +1,21 @@
+/* source.h - the bytes of an input: a file or stdin, decompressed as it is read.
+ *
+ * gzip and zstd are told by their first bytes, which no UTF-8 text begins with. */
+#ifndef D9DI_DATA_SOURCE_H
+#define D9DI_DATA_SOURCE_H
+
+#include "d9d/base/mem.h"
+
+typedef struct d9di_source_reader d9di_source_reader;
+
+/* "-" is stdin.  ENOTFOUND, EIO, and EFORMAT for a directory. */
+d9d_status d9di_source_open(const char *path, d9di_source_reader **out);
+/* Up to n bytes; 0 only at the end.  EFORMAT when compressed data is damaged or cut off. */
+d9d_status d9di_source_read(d9di_source_reader *r, void *p, size_t n, size_t *got);
+/* Pass over `n` bytes. */
+d9d_status d9di_source_skip(d9di_source_reader *r, uint64_t n);
+/* Bytes of the file that were read so far: what progress is counted in. */
+uint64_t d9di_source_consumed(const d9di_source_reader *r);
+void d9di_source_close(d9di_source_reader *r);
+
+#endif
