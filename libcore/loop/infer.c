@@ -125,7 +125,7 @@ static d9d_status run_open(run *r, const json_t *resolved, const char *device, i
     };
     d9di_engine_how with_data;
 
-    D9D_TRY(d9d_job_check(&r->c->mesh, t, d9di_launch_ranks()));
+    D9D_TRY(d9d_job_check_mesh(&r->c->mesh, d9di_launch_ranks()));
     if (how.source == NULL)
         return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
                                      "model's weights");
@@ -134,7 +134,7 @@ static d9d_status run_open(run *r, const json_t *resolved, const char *device, i
                             &(d9d_loader_how){.order = (d9d_order)d->order,
                                               .seed = (uint64_t)d->seed,
                                               .epochs = d->epochs,
-                                              .pack = t->batching.global_batch_size,
+                                              .pack = t->batching.microbatch_size,
                                               .multiple = 1},
                             &r->loader));
     if (r->task->open != NULL) {

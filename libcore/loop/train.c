@@ -204,7 +204,8 @@ static d9d_status run_open(run *r, const json_t *resolved, const char *device)
     const d9d_trainer_section *t = &r->c->trainer;
     const char *resume_from;
 
-    D9D_TRY(d9d_job_check(&r->c->mesh, t, d9di_launch_ranks()));
+    D9D_TRY(d9d_job_check_mesh(&r->c->mesh, d9di_launch_ranks()));
+    D9D_TRY(d9d_job_check_batching(&r->c->mesh, &t->batching));
     D9D_TRY(d9di_run_dir_name(t, &r->arena, &r->dir));
     r->n_micro = t->batching.global_batch_size / t->batching.microbatch_size;
     D9D_TRY(d9d_stop_open(t->timeout.save_margin, r->log, &r->stop));

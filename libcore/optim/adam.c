@@ -60,13 +60,13 @@ static d9d_adam_step constants(const adam_config *c, const d9di_update *u, bool 
     const double *betas = c->betas.items;
 
     return (d9d_adam_step){
-        .lr = (float)u->lr,
-        .beta1 = (float)betas[0],
-        .beta2 = (float)betas[1],
-        .eps = (float)c->eps,
-        .weight_decay = (float)c->weight_decay,
-        .bias1 = (float)(1.0 - pow(betas[0], (double)u->step)),
-        .bias2 = (float)(1.0 - pow(betas[1], (double)u->step)),
+        .lr = u->lr,
+        .beta1 = betas[0],
+        .beta2 = betas[1],
+        .eps = c->eps,
+        .weight_decay = c->weight_decay,
+        .bias1 = 1.0 - pow(betas[0], (double)u->step),
+        .bias2 = 1.0 - pow(betas[1], (double)u->step),
         .decoupled = decoupled,
         .amsgrad = c->amsgrad,
         .maximize = c->maximize,

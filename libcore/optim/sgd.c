@@ -49,10 +49,10 @@ static d9d_status sgd_update(const void *config, const d9di_update *u)
     const sgd_config *c = config;
     const d9d_param *p = u->param;
     const d9d_sgd_step step = {
-        .lr = (float)u->lr,
-        .momentum = (float)c->momentum,
-        .dampening = (float)c->dampening,
-        .weight_decay = (float)c->weight_decay,
+        .lr = u->lr,
+        .momentum = c->momentum,
+        .dampening = c->dampening,
+        .weight_decay = c->weight_decay,
         .nesterov = c->nesterov,
         .maximize = c->maximize,
         .first = u->step == 1,
