@@ -297,6 +297,8 @@ d9d_status d9d_ref_xent_dw(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, v
     while (columns_next(&x, &c)) {
         float b = beta[c.split];
 
+        if (dw[c.split] == NULL)
+            continue;
         if (gt == D9D_F32) {
             D9D_TRY_OR(st, dw_columns(&x, &c, (float *)dw[c.split] + c.first * h, b, dloss, lse),
                        out);

@@ -152,6 +152,7 @@ typedef struct d9d_kernels {
     d9d_status (*xent_din)(d9d_stream s, const d9d_xent_dims *n, void *dhidden, const float *dloss,
                            const float *lse, const void *hidden, const void *const *w,
                            const int32_t *targets);
+    /* dw[i] NULL: split i is passed over. */
     d9d_status (*xent_dw)(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
                           const float *beta, const float *dloss, const float *lse,
                           const void *hidden, const void *const *w, const int32_t *targets);

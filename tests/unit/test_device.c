@@ -1,0 +1,221 @@
+/* test_device.c - opening devices, and the caching pool. */
+#include <stdio.h>
+#include <string.h>
+
+#include "d9d/device/device.h"
+#include "device/ops.h"
+#include "device/pool.h"
+#include "support/unit.h"
+
+static int open_cpu(void **state)
+{
+    return d9d_device_open("cpu", (d9d_device **)state) == D9D_OK ? 0 : -1;
+}
+
+static int close_cpu(void **state)
+{
+    d9d_device_close(*state);
+    return 0;
+}
+
+#define with_cpu(f) cmocka_unit_test_setup_teardown(f, open_cpu, close_cpu)
+
+static void names_that_open(void **state)
+{
+    d9d_device *dev;
+
+    (void)state;
+    assert_ok(d9d_device_open("cpu", &dev));
+    assert_string_equal(dev->name, "cpu");
+    assert_ptr_equal(dev->kernels, d9d_kernels_cpu());
+    d9d_device_close(dev);
+    assert_ok(d9d_device_open("auto", &dev));
+    d9d_device_close(dev);
+    d9d_device_close(NULL);
+}
+
+static void names_that_do_not(void **state)
+{
+    static const char *const bad[] = {"",
+                                      "gpu",
+                                      "cpu:0",
+                                      "cpux",
+                                      "cuda:",
+                                      "cuda:-1",
+                                      "cuda:x",
+                                      "cuda:1x",
+                                      "cuda 1",
+                                      "CPU",
+                                      "cuda:99999999999999999999"};
+    d9d_device *dev = NULL;
+    char sentence[128];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        (void)snprintf(sentence, sizeof(sentence),
+                       "device \"%s\": expected auto, cpu, cuda or cuda:N", bad[i]);
+        assert_fails(d9d_device_open(bad[i], &dev), D9D_ECONFIG, sentence);
+    }
+    if (d9di_device_open_cuda == NULL) {
+        assert_fails(d9d_device_open("cuda", &dev), D9D_ENOTSUP,
+                     "device \"cuda\": this build has no cuda");
+        assert_fails(d9d_device_open("cuda:1", &dev), D9D_ENOTSUP,
+                     "device \"cuda:1\": this build has no cuda");
+    }
+    assert_null(dev);
+}
+
+static void classes_cover_all_sizes_and_waste_an_eighth(void **state)
+{
+    uint64_t block, last_block = 0;
+    int last = -1;
+
+    (void)state;
+    for (uint64_t n = 0; n < (UINT64_C(1) << 56); n += 1 + n / 37) {
+        const int c = d9di_pool_class(n, &block);
+
+        assert_true(c == last || c > last);
+        assert_true((c == last) == (block == last_block));
+        assert_true(block >= n && block >= 256 && block % 256 == 0);
+        assert_true(block <= 256 || block - n < 256 + n / 8);
+        last = c;
+        last_block = block;
+    }
+    assert_int_equal(d9di_pool_class(UINT64_C(1) << 56, &block), 367);
+    assert_int_equal(block, UINT64_C(1) << 56);
+    assert_int_equal(d9di_pool_class((UINT64_C(1) << 56) + 1, &block), -1);
+    assert_int_equal(d9di_pool_class(UINT64_MAX, &block), -1);
+}
+
+static void memory_is_aligned_and_apart(void **state)
+{
+    enum { N = 200 };
+    d9d_device *dev = *state;
+    unsigned char *p[N];
+
+    for (int i = 0; i < N; i++) {
+        assert_ok(d9d_device_alloc(dev, (uint64_t)(i * 37), (void **)&p[i]));
+        assert_non_null(p[i]);
+        assert_int_equal((uintptr_t)p[i] % 256, 0);
+        memset(p[i], i, (size_t)(i * 37));
+    }
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < i * 37; k++)
+            assert_int_equal(p[i][k], i);
+    for (int i = 0; i < N; i++)
+        d9d_device_free(dev, p[i], (uint64_t)(i * 37));
+    d9d_device_free(dev, NULL, 7);
+    assert_int_equal(d9d_device_memory(dev).in_use, 0);
+}
+
+static void freed_blocks_are_used_again(void **state)
+{
+    d9d_device *dev = *state;
+    uint64_t requests;
+    void *a, *b, *c;
+
+    assert_ok(d9d_device_alloc(dev, 1000, &a));
+    assert_ok(d9d_device_alloc(dev, 100000, &b));
+    requests = d9d_device_memory(dev).requests;
+    assert_int_equal(requests, 2);
+    d9d_device_free(dev, a, 1000);
+    assert_ok(d9d_device_alloc(dev, 1024, &c));
+    assert_ptr_equal(a, c);
+    assert_int_equal(d9d_device_memory(dev).requests, requests);
+    d9d_device_free(dev, b, 100000);
+    d9d_device_free(dev, c, 1024);
+}
+
+static void statistics_follow(void **state)
+{
+    d9d_device *dev = *state;
+    void *a, *b;
+
+    assert_int_equal(d9d_device_memory(dev).reserved, 0);
+    assert_int_equal(d9d_device_memory(dev).limit, UINT64_MAX);
+    assert_ok(d9d_device_alloc(dev, 4096, &a));
+    assert_ok(d9d_device_alloc(dev, 1, &b));
+    assert_int_equal(d9d_device_memory(dev).in_use, 4096 + 256);
+    d9d_device_free(dev, a, 4096);
+    assert_int_equal(d9d_device_memory(dev).in_use, 256);
+    assert_int_equal(d9d_device_memory(dev).peak, 4096 + 256);
+    assert_int_equal(d9d_device_memory(dev).reserved, 4096 + 256);
+    d9d_device_reset_peak(dev);
+    assert_int_equal(d9d_device_memory(dev).peak, 256);
+    d9d_device_trim(dev);
+    assert_int_equal(d9d_device_memory(dev).reserved, 256);
+    d9d_device_free(dev, b, 1);
+}
+
+static void a_limit_gives_cached_blocks_back_before_it_fails(void **state)
+{
+    d9d_device *dev = *state;
+    void *a, *b, *c = NULL;
+
+    d9d_device_set_limit(dev, 8192);
+    assert_ok(d9d_device_alloc(dev, 4096, &a));
+    assert_ok(d9d_device_alloc(dev, 4096, &b));
+    assert_fails(d9d_device_alloc(dev, 100, &c), D9D_EOOM,
+                 "cpu: no room for 100 bytes with 8192 in use and a limit of 8192");
+    assert_null(c);
+    d9d_device_free(dev, b, 4096);
+    assert_ok(d9d_device_alloc(dev, 100, &c)); /* b's block went back to the system */
+    assert_int_equal(d9d_device_memory(dev).reserved, 4096 + 256);
+    assert_fails_like(d9d_device_alloc(dev, 8193, &b), D9D_EOOM, "no room for 8193 bytes");
+    d9d_device_free(dev, a, 4096);
+    d9d_device_set_limit(dev, 300);
+    assert_int_equal(d9d_device_memory(dev).reserved, 256);
+    d9d_device_set_limit(dev, UINT64_MAX);
+    d9d_device_free(dev, c, 100);
+}
+
+static void absurd_sizes_fail(void **state)
+{
+    d9d_device *dev = *state;
+    void *p = NULL;
+
+    assert_fails(d9d_device_alloc(dev, UINT64_MAX, &p), D9D_EOOM,
+                 "cpu: no room for 18446744073709551615 bytes with 0 in use");
+#ifndef __SANITIZE_ADDRESS__ /* which stops at such a request to the system */
+    assert_fails(d9d_device_alloc(dev, UINT64_C(1) << 56, &p), D9D_EOOM,
+                 "cpu: no room for 72057594037927936 bytes with 0 in use");
+#endif
+    assert_null(p);
+    assert_int_equal(d9d_device_memory(dev).in_use, 0);
+}
+
+static void copies_arrive(void **state)
+{
+    d9d_device *dev = *state;
+    const char text[] = "twelve bytes";
+    char back[sizeof(text)] = "";
+    void *a, *b;
+
+    assert_ok(d9d_device_alloc(dev, sizeof(text), &a));
+    assert_ok(d9d_device_alloc(dev, sizeof(text), &b));
+    assert_ok(d9d_device_upload(dev, a, text, sizeof(text)));
+    assert_ok(d9d_device_copy(dev, b, a, sizeof(text)));
+    assert_ok(d9d_device_copy(dev, NULL, NULL, 0));
+    assert_ok(d9d_device_sync(dev));
+    assert_ok(d9d_device_download(dev, back, b, sizeof(text)));
+    assert_string_equal(back, text);
+    d9d_device_free(dev, a, sizeof(text));
+    d9d_device_free(dev, b, sizeof(text));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_that_open),
+        cmocka_unit_test(names_that_do_not),
+        cmocka_unit_test(classes_cover_all_sizes_and_waste_an_eighth),
+        with_cpu(memory_is_aligned_and_apart),
+        with_cpu(freed_blocks_are_used_again),
+        with_cpu(statistics_follow),
+        with_cpu(a_limit_gives_cached_blocks_back_before_it_fails),
+        with_cpu(absurd_sizes_fail),
+        with_cpu(copies_arrive),
+    };
+
+    return cmocka_run_group_tests_name("device", tests, NULL, NULL);
+}

@@ -1,0 +1,121 @@
+/* test_op_attention.c - softmax attention. */
+#include <math.h>
+
+#include "support/fd.h"
+#include "support/op_fixture.h"
+
+typedef struct attention_arg {
+    float scale;
+    bool causal;
+} attention_arg;
+
+static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                      size_t n_out)
+{
+    fd_env *e = self;
+    const attention_arg *a = e->of->arg;
+    const d9d_attention how = {a->scale, a->causal,
+                               e->constant[0].storage != NULL ? &e->constant[0] : NULL};
+
+    (void)n_in, (void)n_out;
+    return d9d_op_attention(t, in[0], in[1], in[2], &how, out);
+}
+
+static const int32_t segments[] = {0, 0, 1, 1, 1, 5, 2, 2, 2, 2, -1, -1};
+
+/* Inputs of one case: B, S, A, K, D. */
+#define QKV(b, s, a, k, d)                                                                         \
+    {                                                                                              \
+        FD(b, s, a, d), FD(b, s, k, d), FD(b, s, k, d)                                             \
+    }
+#define KEPT(b, s, a, k, d)                                                                        \
+    {                                                                                              \
+        b *s *a *d, b *s *k *d, b *s *k *d, b *s *a *d, b *a *s                                    \
+    }
+
+static void keeps_its_promises(void **state)
+{
+    static const attention_arg causal = {0.4f, true}, open = {0.4f, false}, steep = {1.0f, true};
+    static const fd_case cases[] = {
+        {.name = "causal",
+         .run = run,
+         .in = QKV(2, 7, 2, 2, 5),
+         .kept = KEPT(2, 7, 2, 2, 5),
+         .arg = &causal},
+        {.name = "open",
+         .run = run,
+         .in = QKV(1, 6, 2, 2, 4),
+         .kept = KEPT(1, 6, 2, 2, 4),
+         .arg = &open},
+        {.name = "grouped",
+         .run = run,
+         .in = QKV(2, 5, 6, 2, 3),
+         .kept = KEPT(2, 5, 6, 2, 3),
+         .arg = &causal},
+        {.name = "one key head",
+         .run = run,
+         .in = QKV(1, 9, 3, 1, 6),
+         .kept = KEPT(1, 9, 3, 1, 6),
+         .arg = &steep},
+        {.name = "segments",
+         .run = run,
+         .in = QKV(2, 6, 4, 2, 5),
+         .constant = {{D9D_I32, D9D_SHAPE(2, 6), segments}},
+         .kept = KEPT(2, 6, 4, 2, 5),
+         .arg = &causal},
+        {.name = "open segments",
+         .run = run,
+         .in = QKV(2, 6, 2, 1, 5),
+         .constant = {{D9D_I32, D9D_SHAPE(2, 6), segments}},
+         .kept = KEPT(2, 6, 2, 1, 5),
+         .arg = &open},
+        {.name = "longer than a block",
+         .run = run,
+         .in = QKV(1, 70, 2, 1, 8),
+         .kept = KEPT(1, 70, 2, 1, 8),
+         .arg = &causal},
+        {.name = "no positions",
+         .run = run,
+         .in = QKV(2, 0, 2, 1, 4),
+         .kept = {-1, -1, -1, -1, -1},
+         .arg = &causal},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        fd_check(&cases[i]);
+}
+
+static void refuses(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *q = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 4, 8)),
+            *k = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 3, 8));
+    d9d_var *v = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 8)),
+            *w = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 6));
+    d9d_attention how = {1, true, NULL}, cut = {1, true, op_tensor(f, D9D_I32, D9D_SHAPE(3, 2))};
+    d9d_var *y;
+
+    assert_refused(f, d9d_op_attention(f->tape, q, k, k, &how, &y),
+                   "attention: k [2, 3, 3, 8] does not fit q [2, 3, 4, 8]: query heads must be a "
+                   "multiple of key-value heads");
+    assert_refused(
+        f, d9d_op_attention(f->tape, q, w, w, &how, &y),
+        "attention: k [2, 3, 2, 6] does not fit q [2, 3, 4, 8]: q is [B, S, A, D], k and "
+        "v [B, S, K, D]");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, w, &how, &y),
+                   "attention: v [2, 3, 2, 6] does not fit k [2, 3, 2, 8]: shapes must be equal");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &cut, &y),
+                   "attention: segments [3, 2] does not fit q [2, 3, 4, 8]: q is [B, S, A, D], "
+                   "segments are [B, S]");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keeps_its_promises),
+        op_test(refuses),
+    };
+
+    return cmocka_run_group_tests_name("op_attention", tests, NULL, NULL);
+}

@@ -1,0 +1,96 @@
+/* test_op_embedding.c - rows of split tables. */
+#include "support/fd.h"
+#include "support/op_fixture.h"
+
+static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                      size_t n_out)
+{
+    fd_env *e = self;
+
+    (void)in, (void)n_in, (void)n_out;
+    return d9d_op_embedding(t, &e->constant[0], e->param, e->n_param, out);
+}
+
+/* Ids of every kind: repeated, at the ends of splits, outside all. */
+static const int32_t ids[] = {0, 4, 5, 7, 8, 0, 2, 2, 2, -1, 9, 1000000, INT32_MIN, INT32_MAX, 6};
+
+static void keeps_its_promises(void **state)
+{
+    static const fd_case cases[] = {
+        {.name = "one",
+         .run = run,
+         .param = {FD(9, 5)},
+         .constant = {{D9D_I32, D9D_SHAPE(15), ids}}},
+        {.name = "split",
+         .run = run,
+         .param = {FD(5, 7), FD(3, 7), FD(1, 7)},
+         .constant = {{D9D_I32, D9D_SHAPE(3, 5), ids}}},
+        {.name = "batch",
+         .run = run,
+         .param = {FD(2, 3), FD(8, 3)},
+         .constant = {{D9D_I32, D9D_SHAPE(1, 3, 5), ids}}},
+        {.name = "empty split",
+         .run = run,
+         .param = {FD(0, 3), FD(9, 3)},
+         .constant = {{D9D_I32, D9D_SHAPE(15), ids}}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        fd_check(&cases[i]);
+}
+
+static void an_id_outside_gives_zeros(void **state)
+{
+    op_fixture *f = *state;
+    d9d_param *p = op_param(f, "table", D9D_F32, D9D_SHAPE(2, 3));
+    d9d_tensor *which = op_tensor(f, D9D_I32, D9D_SHAPE(3));
+    const int32_t some[] = {1, 2, -1};
+    const float rows[] = {1, 2, 3, 4, 5, 6}, want[] = {4, 5, 6, 0, 0, 0, 0, 0, 0};
+    float got[9];
+    d9d_var *y;
+
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&p->data), rows, sizeof(rows)));
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(which), some, sizeof(some)));
+    assert_ok(d9d_op_embedding(f->tape, which, &p, 1, &y));
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(y), got));
+    assert_memory_equal(got, want, sizeof(want));
+}
+
+static void refuses(void **state)
+{
+    op_fixture *f = *state;
+    d9d_param *p = op_param(f, "a", D9D_F32, D9D_SHAPE(2, 3));
+    d9d_param *wide = op_param(f, "b", D9D_F32, D9D_SHAPE(2, 4));
+    d9d_param *half = op_param(f, "c", D9D_BF16, D9D_SHAPE(2, 3));
+    d9d_param *tables[D9D_NODE_MAX + 1] = {p, wide}, *mixed[] = {p, half};
+    d9d_tensor *which = op_tensor(f, D9D_I32, D9D_SHAPE(5));
+    d9d_tensor *wrong = op_tensor(f, D9D_F32, D9D_SHAPE(5));
+    d9d_tensor *deep = op_tensor(f, D9D_I32, D9D_SHAPE(1, 1, 1, 1, 1, 1));
+    d9d_var *y;
+
+    assert_refused(f, d9d_op_embedding(f->tape, which, tables, 0, &y),
+                   "embedding: a vocabulary of 0 splits, from 1 to 8 are possible");
+    assert_refused(f, d9d_op_embedding(f->tape, which, tables, 9, &y),
+                   "embedding: a vocabulary of 9 splits, from 1 to 8 are possible");
+    assert_refused(f, d9d_op_embedding(f->tape, which, tables, 2, &y),
+                   "embedding: b [2, 4] does not fit rows [3]: a split is [V, H]");
+    assert_refused(f, d9d_op_embedding(f->tape, which, mixed, 2, &y),
+                   "embedding: c is bfloat16, expected float32");
+    assert_refused(f, d9d_op_embedding(f->tape, wrong, tables, 1, &y),
+                   "embedding: ids is float32, expected int32");
+    assert_refused(f, d9d_op_embedding(f->tape, deep, tables, 1, &y),
+                   "embedding: ids [1, 1, 1, 1, 1, 1] does not fit the output [2, 3]: there is no "
+                   "room for one more dimension");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keeps_its_promises),
+        op_test(an_id_outside_gives_zeros),
+        op_test(refuses),
+    };
+
+    return cmocka_run_group_tests_name("op_embedding", tests, NULL, NULL);
+}

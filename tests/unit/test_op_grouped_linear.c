@@ -1,0 +1,118 @@
+/* test_op_grouped_linear.c - each expert's rows through its own matrix. */
+#include "support/fd.h"
+#include "support/moe.h"
+#include "support/op_fixture.h"
+
+static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                      size_t n_out)
+{
+    fd_env *e = self;
+    d9d_routing r;
+    d9d_status st;
+
+    (void)n_in, (void)n_out;
+    D9D_TRY(moe_route(&e->constant[0], e->param[0]->box.dim[0], &r));
+    st = d9d_op_grouped_linear(t, in[0], e->param[0], &r, out);
+    d9d_routing_release(&r);
+    return st;
+}
+
+/* Experts 2 and 4 have no rows. */
+static const int32_t expert[] = {5, 0, 3, 0, 5, 3, 1, 3, 0, 5, 0, 1};
+
+static const int32_t all_first[3] = {0};
+
+static void keeps_its_promises(void **state)
+{
+    static const fd_case cases[] = {
+        {.name = "some are empty",
+         .run = run,
+         .in = {FD(12, 5)},
+         .param = {FD(6, 5, 7)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
+         .kept = {7, 60}},
+        {.name = "wide",
+         .run = run,
+         .in = {FD(12, 33)},
+         .param = {FD(7, 33, 17)},
+         .constant = {{D9D_I32, D9D_SHAPE(4, 3), expert}},
+         .kept = {8, 396}},
+        {.name = "one expert",
+         .run = run,
+         .in = {FD(3, 2)},
+         .param = {FD(1, 2, 3)},
+         .constant = {{D9D_I32, D9D_SHAPE(3, 1), all_first}},
+         .kept = {2, 6}},
+        {.name = "no rows",
+         .run = run,
+         .in = {FD(0, 3)},
+         .param = {FD(4, 3, 2)},
+         .constant = {{D9D_I32, D9D_SHAPE(0, 2), expert}},
+         .kept = {5, -1}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        fd_check(&cases[i]);
+}
+
+/* The gradient of an expert without rows is zero, not what was in memory. */
+static void an_expert_without_rows_has_a_zero_gradient(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3)), *y;
+    d9d_param *w = op_param(f, "experts", D9D_F32, D9D_SHAPE(2, 3, 1));
+    const int32_t both[] = {1, 1};
+    d9d_tensor *choice = op_tensor(f, D9D_I32, D9D_SHAPE(2, 1));
+    float ones[] = {1, 1, 1, 1, 1, 1}, got[6];
+    d9d_tensor seed;
+    d9d_routing r;
+
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(choice), both, sizeof(both)));
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&w->grad), ones, sizeof(ones)));
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(d9d_var_tensor(x)), ones, sizeof(ones)));
+    assert_ok(moe_route(choice, 2, &r));
+    assert_ok(d9d_op_grouped_linear(f->tape, x, w, &r, &y));
+    d9d_routing_release(&r);
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(2, 1), ones, &seed));
+    assert_ok(d9d_tape_backward(f->tape, &y, &seed, 1, D9D_BACKWARD_FULL));
+    d9d_tensor_release(&seed);
+    assert_true(w->has_grad);
+    assert_ok(d9d_tensor_to_f32(&w->grad, got));
+    for (int i = 0; i < 6; i++)
+        assert_float_equal(got[i], i < 3 ? 0 : 2, 0);
+}
+
+static void refuses(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(8, 5)), *few = op_var(f, D9D_F32, D9D_SHAPE(4, 5)),
+            *y;
+    d9d_param *w = op_param(f, "w", D9D_F32, D9D_SHAPE(3, 6, 2));
+    d9d_param *more = op_param(f, "v", D9D_F32, D9D_SHAPE(4, 5, 2));
+    d9d_routing r;
+
+    assert_ok(moe_route(op_tensor(f, D9D_I32, D9D_SHAPE(4, 2)), 3, &r));
+    assert_refused(f, d9d_op_grouped_linear(f->tape, x, w, &r, &y),
+                   "grouped_linear: x [8, 5] does not fit w [3, 6, 2]: x is [R, in], a weight [E, "
+                   "in, out]");
+    assert_refused(
+        f, d9d_op_grouped_linear(f->tape, x, more, &r, &y),
+        "grouped_linear: the routing's offsets [4] does not fit v [4, 5, 2]: offsets are "
+        "[E + 1], a weight [E, in, out]");
+    assert_refused(f, d9d_op_grouped_linear(f->tape, few, more, &r, &y),
+                   "grouped_linear: x [4, 5] does not fit the choice of experts [4, 2]: x is [T * "
+                   "k, ...], the choice [T, k]");
+    d9d_routing_release(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keeps_its_promises),
+        op_test(an_expert_without_rows_has_a_zero_gradient),
+        op_test(refuses),
+    };
+
+    return cmocka_run_group_tests_name("op_grouped_linear", tests, NULL, NULL);
+}

@@ -1,0 +1,74 @@
+/* test_op_linear.c - y = x W^T. */
+#include "support/fd.h"
+#include "support/op_fixture.h"
+
+static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                      size_t n_out)
+{
+    fd_env *e = self;
+
+    (void)n_in, (void)n_out;
+    return d9d_op_linear(t, in[0], e->param[0], out);
+}
+
+static void keeps_its_promises(void **state)
+{
+    static const fd_case cases[] = {
+        {.name = "small", .run = run, .in = {FD(3, 5)}, .param = {FD(7, 5)}, .kept = {15}},
+        {.name = "three dimensions",
+         .run = run,
+         .in = {FD(2, 3, 17)},
+         .param = {FD(33, 17)},
+         .kept = {102}},
+        {.name = "vector", .run = run, .in = {FD(9)}, .param = {FD(4, 9)}, .kept = {9}},
+        {.name = "no rows", .run = run, .in = {FD(0, 3)}, .param = {FD(4, 3)}, .kept = {-1}},
+        {.name = "one by one", .run = run, .in = {FD(1, 1)}, .param = {FD(1, 1)}, .kept = {1}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        fd_check(&cases[i]);
+}
+
+static void refuses(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3)), *y = NULL;
+    d9d_var *half = op_var(f, D9D_BF16, D9D_SHAPE(2, 3)),
+            *ids = op_var(f, D9D_I32, D9D_SHAPE(2, 3));
+    d9d_var *scalar = op_var(f, D9D_F32, D9D_SCALAR);
+    d9d_param *w = op_param(f, "q.weight", D9D_F32, D9D_SHAPE(4, 5));
+    d9d_param *fits = op_param(f, "k.weight", D9D_F32, D9D_SHAPE(4, 3));
+    d9d_param *flat = op_param(f, "flat", D9D_F32, D9D_SHAPE(3));
+    d9d_param none = {.name = "o.weight"}, nameless = {.dtype = D9D_F32};
+
+    assert_refused(f, d9d_op_linear(f->tape, x, w, &y),
+                   "linear: x [2, 3] does not fit q.weight [4, 5]: x is [..., in], a weight [out, "
+                   "in]");
+    assert_refused(f, d9d_op_linear(f->tape, x, flat, &y),
+                   "linear: x [2, 3] does not fit flat [3]: x is [..., in], a weight [out, in]");
+    assert_refused(f, d9d_op_linear(f->tape, scalar, fits, &y),
+                   "linear: x [] does not fit k.weight [4, 3]: x is [..., in], a weight [out, in]");
+    assert_refused(f, d9d_op_linear(f->tape, half, fits, &y),
+                   "linear: k.weight is float32, expected bfloat16");
+    assert_refused(f, d9d_op_linear(f->tape, ids, fits, &y),
+                   "linear: x is int32, expected float32 or bfloat16");
+    assert_refused(f, d9d_op_linear(f->tape, x, &none, &y),
+                   "linear: o.weight has no data: it was released or never filled");
+    assert_refused(f, d9d_op_linear(f->tape, x, &nameless, &y),
+                   "linear: the parameter has no data: it was released or never filled");
+    assert_null(y);
+    d9d_tape_release_since(f->tape, 0, &half, 1);
+    assert_refused(f, d9d_op_linear(f->tape, x, fits, &y),
+                   "linear: x has no data: it was released or never filled");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keeps_its_promises),
+        op_test(refuses),
+    };
+
+    return cmocka_run_group_tests_name("op_linear", tests, NULL, NULL);
+}

@@ -1,0 +1,142 @@
+/* test_op_router.c - which experts a token goes to, and with what weight. */
+#include <math.h>
+
+#include "support/fd.h"
+#include "support/op_fixture.h"
+
+typedef struct router_arg {
+    int k;
+    bool renormalise;
+} router_arg;
+
+static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                      size_t n_out)
+{
+    fd_env *e = self;
+    const router_arg *a = e->of->arg;
+    const d9d_tensor *bias = e->constant[0].storage != NULL ? &e->constant[0] : NULL;
+    d9d_routing r;
+
+    (void)n_in, (void)n_out;
+    D9D_TRY(d9d_op_router(t, in[0], a->k, a->renormalise, bias, out, &r));
+    d9d_routing_release(&r);
+    return D9D_OK;
+}
+
+/* Far enough apart that differences do not change the choice. */
+static const float logits[] = {
+    0.5f,  -1.0f, 1.5f,  0.0f,  -0.5f, /* */
+    2.0f,  1.0f,  0.0f,  -2.0f, -1.0f, /* */
+    -1.0f, -0.5f, 0.0f,  0.5f,  1.0f,  /* */
+    0.25f, 0.75f, 1.25f, 1.75f, -0.25f,
+};
+static const float bias[] = {3, 0, -3, 0, 1.5f};
+
+static void keeps_its_promises(void **state)
+{
+    static const router_arg one = {1, false}, two = {2, true}, three = {3, false}, all = {5, true};
+    static const fd_case cases[] = {
+        {.name = "one",
+         .run = run,
+         .in = {{.shape = D9D_SHAPE(4, 5), .host = logits}},
+         .kept = {20, 4, 4},
+         .arg = &one},
+        {.name = "two",
+         .run = run,
+         .in = {{.shape = D9D_SHAPE(4, 5), .host = logits}},
+         .kept = {20, 8, 8},
+         .arg = &two},
+        {.name = "three",
+         .run = run,
+         .in = {{.shape = D9D_SHAPE(4, 5), .host = logits}},
+         .kept = {20, 12, 12},
+         .arg = &three},
+        {.name = "all",
+         .run = run,
+         .in = {{.shape = D9D_SHAPE(4, 5), .host = logits}},
+         .kept = {20, 20, 20},
+         .arg = &all},
+        {.name = "bias",
+         .run = run,
+         .in = {{.shape = D9D_SHAPE(4, 5), .host = logits}},
+         .constant = {{D9D_F32, D9D_SHAPE(5), bias}},
+         .kept = {20, 8, 8},
+         .arg = &two},
+        {.name = "no tokens", .run = run, .in = {FD(0, 5)}, .kept = {-1, -1, -1}, .arg = &two},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        fd_check(&cases[i]);
+}
+
+static void read_ints(const d9d_tensor *t, const int *want, int64_t n)
+{
+    float got[32];
+
+    assert_int_equal(d9d_tensor_numel(t), n);
+    assert_ok(d9d_tensor_to_f32(t, got));
+    for (int64_t i = 0; i < n; i++)
+        assert_int_equal((int)got[i], want[i]);
+}
+
+static void chooses_and_orders(void **state)
+{
+    static const float x[] = {1, 3, 2, 3, /* ties go to the lower expert */
+                              0, 0, 0, 0, 9, 8, 0, 7};
+    static const int expert[] = {1, 3, 0, 1, 0, 1}, offset[] = {0, 2, 5, 5, 6},
+                     row[] = {2, 5, 0, 3, 1, 4}, source[] = {2, 4, 0, 3, 5, 1};
+    op_fixture *f = *state;
+    d9d_var *v = op_var(f, D9D_F32, D9D_SHAPE(3, 4)), *prob;
+    d9d_routing r;
+    float p[6];
+
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(d9d_var_tensor(v)), x, sizeof(x)));
+    assert_ok(d9d_op_router(f->tape, v, 2, true, NULL, &prob, &r));
+    read_ints(&r.expert, expert, 6);
+    read_ints(&r.offset, offset, 5);
+    read_ints(&r.row, row, 6);
+    read_ints(&r.source, source, 6);
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(prob), p));
+    assert_float_equal(p[0], 0.5, 1e-6);
+    assert_float_equal(p[3], 0.5, 1e-6);
+    assert_float_equal(p[4], 1 / (1 + exp(-1)), 1e-6);
+    assert_float_equal(p[4] + p[5], 1, 1e-6);
+    d9d_routing_release(&r);
+    assert_null(r.row.storage);
+}
+
+static void refuses(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3)),
+            *deep = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 4)), *p;
+    d9d_tensor *b = op_tensor(f, D9D_F32, D9D_SHAPE(4));
+    d9d_routing r;
+
+    assert_refused(
+        f, d9d_op_router(f->tape, x, 4, true, NULL, &p, &r),
+        "router: logits [2, 3] does not fit a choice of [4]: logits are [T, E], from 1 to "
+        "E experts can be chosen");
+    assert_refused(
+        f, d9d_op_router(f->tape, x, 0, true, NULL, &p, &r),
+        "router: logits [2, 3] does not fit a choice of [0]: logits are [T, E], from 1 to "
+        "E experts can be chosen");
+    assert_refused(
+        f, d9d_op_router(f->tape, deep, 1, true, NULL, &p, &r),
+        "router: logits [2, 3, 4] does not fit a choice of [1]: logits are [T, E], from 1 "
+        "to E experts can be chosen");
+    assert_refused(f, d9d_op_router(f->tape, x, 1, true, b, &p, &r),
+                   "router: bias [4] does not fit logits [2, 3]: logits are [T, E], a bias [E]");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keeps_its_promises),
+        op_test(chooses_and_orders),
+        op_test(refuses),
+    };
+
+    return cmocka_run_group_tests_name("op_router", tests, NULL, NULL);
+}
