@@ -77,11 +77,13 @@ TEST_SRC  := $(wildcard tests/unit/test_*.c tests/golden/test_*.c tests/fault/te
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC := $(wildcard tests/bench/bench_*.c)
 HELP_SRC  := $(wildcard tests/unit/support/*.c)
+DRIVE_SRC := $(wildcard tests/fault/*_driver.c)
 
 CORE_OBJ  := $(CORE_SRC:%.c=$B/%.o)
 CUDA_OBJ  := $(CUDA_SRC:%.cu=$B/%.cu.o)
 TOOLS     := $(TOOL_SRC:tools/%.c=$B/bin/%)
 TESTS     := $(TEST_SRC:%.c=$B/%)
+DRIVERS    := $(DRIVE_SRC:%.c=$B/%)
 FUZZERS   := $(FUZZ_SRC:%.c=$B/%)
 BENCHES   := $(BENCH_SRC:%.c=$B/%)
 LIB       := $B/lib/libd9d.so
@@ -179,7 +181,7 @@ run-test: export D9D_BUILD     = $(abspath $B)
 run-test: export D9D_CPPFLAGS  = $(ALL_CPP)
 run-test: export D9D_SAN       = $(SAN)
 run-test: export CC           := $(CC)
-run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN))
+run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN)) $(if $(filter tests/fault/%,$(CHOSEN)),$(DRIVERS))
 	@$(if $(CHOSEN),tests/run.sh -j $(JOBS) -o $B/log $(CHOSEN),echo "no test matches T=$(T)" >&2; exit 1)
 
 test-%:

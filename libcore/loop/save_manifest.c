@@ -142,15 +142,17 @@ static d9d_status put_counts(json_t *counts, const d9d_save_set *set)
 d9d_status d9di_saved_describe(const d9d_save_state *state, const d9d_save_set *const *parts,
                                size_t n, json_t **out)
 {
-    json_t *root = json_object(), *counts = json_object(), *tensors = json_array();
+    json_t *root = json_object(), *counts, *tensors;
     d9d_map lists = {0};
     d9d_status st;
 
-    if (!put(root, "optimizer_steps", counts) || !put(root, "tensors", tensors)) {
+    D9D_TRY_OR(st, put_state(root, state), out);
+    counts = json_object();
+    tensors = json_array();
+    if (!put(root, "optimizer_steps", counts) | !put(root, "tensors", tensors)) {
         st = no_memory("checkpoint");
         goto out;
     }
-    D9D_TRY_OR(st, put_state(root, state), out);
     for (size_t i = 0; i < n; i++) {
         D9D_TRY_OR(st, put_counts(counts, parts[i]), out);
         for (size_t k = 0; k < parts[i]->n; k++)

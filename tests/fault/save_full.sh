@@ -1,0 +1,63 @@
+#!/bin/bash
+# save_full.sh - the disk is full at each write of a save: exit 1, the path and the bytes are
+# named, the older checkpoints are as they were, and once there is room the run goes on to the
+# same bytes.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=tests/fault/saves.bash
+. tests/fault/saves.bash
+
+# Calls that need room: those that make something, or give it bytes or a name.
+needs_room() {
+    grep -E '^[a-z0-9_]+ [0-9]+ save ' |
+        grep -E ' open.*O_CREAT|^mkdir|^(write|pwrite64|copy_file_range) .*\(([3-9]|[0-9]{2,}),|^(ftruncate|fallocate|fsync|fdatasync|rename)'
+}
+
+# Everything below a directory, as names and hashes.
+digest() { (cd "$1" && find . -type f -exec sha256sum {} + | sort -k 2); }
+
+check_failure() { # WHAT NAME
+    local said
+    said=$(tail -n 1 "$work/err")
+    case $said in
+    *"$work/one/checkpoints"*"No space left on device"*) ;;
+    *) complain "$1: says \"$said\"" ;;
+    esac
+    case $2 in
+    write | pwrite64 | ftruncate | copy_file_range)
+        [[ $said =~ [0-9]+\ bytes ]] || complain "$1: names no bytes: \"$said\"" ;;
+    esac
+    # Nothing new, or (when only the last sync failed) the new checkpoint as a whole.
+    if [ -e "$work/one/checkpoints/step-00000003" ]; then
+        [ "$2" = fsync ] || complain "$1: step 3 is there"
+    elif [ "$(digest "$work/one")" != "$(digest "$work/base")" ]; then
+        complain "$1: the directory is not as it was"
+    fi
+}
+
+fill_everywhere() {
+    local name n _ line points=0 calls=0 rc
+    while read -r name n _ line; do
+        calls=$((calls + 1))
+        [ $((calls % stride)) -eq 0 ] || continue
+        points=$((points + 1))
+        run_with_fault base error=ENOSPC "$name" "$n"
+        rc=$?
+        case $line in
+        mkdir*EEXIST*) ;; # needs no room after all
+        *)
+            [ $rc -eq 1 ] || complain "$line: exit status $rc"
+            check_failure "$line" "$name" ;;
+        esac
+        check_recovery "full at $line"
+    done < <(calls_of_save base | needs_room)
+    if [ "$calls" -lt 10 ] || [ "$points" -eq 0 ]; then
+        complain "only $calls writes in the trace of a save"
+    fi
+    verdict "the disk was full at $points of $calls calls of a save that need room"
+}
+
+prepare
+fill_everywhere
+echo "1..$tests"
+exit "$failed"
