@@ -1,8 +1,5 @@
 /* d9d-map - checkpoint to checkpoint: convert, plan, verify, compare, make. */
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "d9d/model/convert.h"
 #include "tool.h"
@@ -136,113 +133,30 @@ static d9d_status plan(tool_run *r, const void *options)
     return st;
 }
 
-/* --- verify ------------------------------------------------------------------------- */
-
-struct findings {
-    json_t *list; /* with --json, else NULL */
-};
-
-static void put_finding(void *arg, const char *sentence)
+/* What was found goes to stdout also where it makes the status a failure. */
+static d9d_status put_report(d9d_buf *text, d9d_status st)
 {
-    const struct findings *f = arg;
-
-    if (f->list != NULL)
-        (void)json_array_append_new(f->list, json_string(sentence));
-    else
-        printf("%s\n", sentence);
+    tool_put(text);
+    d9d_buf_release(text);
+    return st;
 }
 
 static d9d_status verify(tool_run *r, const void *options)
 {
     const struct opts *o = options;
-    struct findings f = {r->json ? json_array() : NULL};
-    d9d_verify_report report = {0};
-    d9d_status st =
-        d9d_checkpoint_verify(r->args[0], (int)o->jobs, r->log, put_finding, &f, &report);
+    d9d_buf text = {0};
 
-    if (st != D9D_OK && st != D9D_EVERIFY) {
-        json_decref(f.list);
-        return st;
-    }
-    if (r->json)
-        (void)tool_put_json(json_pack("{s:s, s:I, s:I, s:I, s:b, s:o}", "path", r->args[0], "files",
-                                      (json_int_t)report.files, "tensors",
-                                      (json_int_t)report.tensors, "bytes", (json_int_t)report.bytes,
-                                      "hashed", report.hashed, "findings", f.list));
-    else if (st == D9D_OK)
-        printf("%s: %" PRIu64 " files, %" PRIu64 " tensors, %" PRIu64 " bytes are sound%s\n",
-               r->args[0], report.files, report.tensors, report.bytes,
-               report.hashed ? "" : "; no manifest.json, so no hashes were compared");
-    return st;
-}
-
-/* --- diff --------------------------------------------------------------------------------- */
-
-struct diffs {
-    json_t *list; /* with --json, else NULL */
-    uint64_t equal;
-};
-
-static const char *const kinds[] = {"equal", "values", "dtype", "shape", "only in A", "only in B"};
-
-static void put_json_diff(struct diffs *d, const d9d_tensor_diff *t)
-{
-    json_t *v = json_pack("{s:s, s:s}", "name", t->name, "kind", kinds[t->kind]);
-
-    if (v != NULL && t->kind == D9D_DIFF_VALUES) {
-        (void)json_object_set_new(v, "different", json_integer((json_int_t)t->n_different));
-        /* JSON has no NaN: null. */
-        (void)json_object_set_new(v, "max_abs",
-                                  t->max_abs == t->max_abs ? json_real(t->max_abs) : json_null());
-    }
-    (void)json_array_append_new(d->list, v);
-}
-
-static void put_diff(void *arg, const d9d_tensor_diff *t)
-{
-    struct diffs *d = arg;
-    char a[D9D_ST_DESCRIBE] = "-", b[D9D_ST_DESCRIBE] = "-";
-
-    d->equal += t->kind == D9D_DIFF_EQUAL;
-    if (d->list != NULL) {
-        put_json_diff(d, t);
-        return;
-    }
-    if (t->kind == D9D_DIFF_EQUAL)
-        return;
-    if (t->a != NULL)
-        (void)d9d_st_describe(t->a, a);
-    if (t->b != NULL)
-        (void)d9d_st_describe(t->b, b);
-    printf("%s: %s", t->name, kinds[t->kind]);
-    if (t->kind == D9D_DIFF_VALUES)
-        printf(": %" PRIu64 " elements differ, by %g at most", t->n_different, t->max_abs);
-    if (t->kind != D9D_DIFF_VALUES || strcmp(a, b) != 0)
-        printf(": %s, %s", a, b);
-    printf("\n");
+    return put_report(
+        &text, d9d_checkpoint_verify_print(r->args[0], (int)o->jobs, r->log, r->json, &text));
 }
 
 static d9d_status diff(tool_run *r, const void *options)
 {
     const struct opts *o = options;
-    struct diffs d = {.list = r->json ? json_array() : NULL};
-    uint64_t n;
-    d9d_status st =
-        d9d_checkpoint_diff(r->args[0], r->args[1], (int)o->jobs, r->log, put_diff, &d, &n);
+    d9d_buf text = {0};
 
-    if (st != D9D_OK) {
-        json_decref(d.list);
-        return st;
-    }
-    if (r->json)
-        D9D_TRY(tool_put_json(json_pack("{s:I, s:I, s:o}", "equal", (json_int_t)d.equal,
-                                        "different", (json_int_t)n, "tensors", d.list)));
-    else
-        printf("%" PRIu64 " tensors equal, %" PRIu64 " different\n", d.equal, n);
-    if (n > 0)
-        return D9D_FAIL(D9D_EVERIFY, "%s and %s: %" PRIu64 " of %" PRIu64 " tensors differ",
-                        r->args[0], r->args[1], n, n + d.equal);
-    return D9D_OK;
+    return put_report(&text, d9d_checkpoint_diff_print(r->args[0], r->args[1], (int)o->jobs, r->log,
+                                                       r->json, &text));
 }
 
 #define COMMAND(word, args, n, opts_, fn, text)                                                    \

@@ -255,35 +255,61 @@ static d9d_status adopt_values(d9d_mapper *m, const d9d_mapper *part, bool join,
     return D9D_OK;
 }
 
-/* The inputs and outputs of m beside, or followed by, those of `part`. */
-static d9d_status join_names(d9d_mapper *m, const d9d_mapper *part, bool join,
-                             const uint32_t *number)
+/* Add value v, or where a step takes it, what becomes of it: so that the outputs of a mapper
+ * that follows stand where those that it takes stood. */
+static d9d_status add_final(const d9d_mapper *m, size_t v, bool *done, d9d_map *outputs)
 {
+    int32_t step = m->values.data[v].consumer;
+    const d9di_map_step *s;
+
+    if (step == D9DI_NONE)
+        return add_output(outputs, m->values.data[v].name, v);
+    if (done[step])
+        return D9D_OK;
+    done[step] = true;
+    s = &m->steps.data[step];
+    for (uint32_t k = 0; k < s->n_out; k++)
+        D9D_TRY(add_final(m, s->out[k], done, outputs));
+    return D9D_OK;
+}
+
+/* The outputs of m, then those that only stem from the inputs of `part`. */
+static d9d_status find_outputs(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number,
+                               bool *done, d9d_map *outputs)
+{
+    for (size_t i = 0; i < m->outputs.len; i++)
+        D9D_TRY(add_final(m, d9di_map_number(&m->outputs, i), done, outputs));
+    for (size_t i = 0; i < part->inputs.len; i++) {
+        uint32_t v = number[d9di_map_number(&part->inputs, i)];
+
+        if (m->values.data[v].producer == D9DI_NONE)
+            D9D_TRY(add_final(m, v, done, outputs));
+    }
+    return D9D_OK;
+}
+
+/* The inputs and outputs of m beside, or followed by, those of `part`. */
+static d9d_status join_names(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number)
+{
+    bool *done = calloc(m->steps.len + 1, sizeof(*done));
     d9d_map outputs = {0};
     d9d_status st = D9D_OK;
 
+    if (done == NULL)
+        return no_memory();
     for (size_t i = 0; i < part->inputs.len; i++) {
         uint32_t v = number[d9di_map_number(&part->inputs, i)];
 
         if (m->values.data[v].producer == D9DI_NONE)
             D9D_TRY_OR(st, add_input(&m->inputs, m->values.data[v].name, v), out);
     }
-    for (size_t i = 0; i < m->outputs.len; i++) {
-        size_t v = d9di_map_number(&m->outputs, i);
-
-        if (!join || m->values.data[v].consumer == D9DI_NONE)
-            D9D_TRY_OR(st, add_output(&outputs, m->values.data[v].name, v), out);
-    }
-    for (size_t i = 0; i < part->outputs.len; i++) {
-        uint32_t v = number[d9di_map_number(&part->outputs, i)];
-
-        D9D_TRY_OR(st, add_output(&outputs, m->values.data[v].name, v), out);
-    }
+    D9D_TRY_OR(st, find_outputs(m, part, number, done, &outputs), out);
     d9d_map_release(&m->outputs);
     m->outputs = outputs;
     outputs = (d9d_map){0};
 out:
     d9d_map_release(&outputs);
+    free(done);
     return st;
 }
 
@@ -299,7 +325,7 @@ static d9d_status combine(d9d_mapper *m, d9d_mapper *part, bool join, const char
     }
     D9D_TRY_OR(st, adopt_values(m, part, join, from_prefix, to_prefix, number), out);
     D9D_TRY_OR(st, append_steps(m, part, number), out);
-    st = join_names(m, part, join, number);
+    st = join_names(m, part, number);
 out:
     free(number);
     d9d_mapper_free(part);

@@ -66,8 +66,14 @@ static d9d_status mark_layout(const d9d_convert *c, json_t *doc)
 
 static d9d_status read_config(d9d_convert *c, const char *path)
 {
-    D9D_TRY(d9d_hf_config_load(path, &c->doc));
-    return d9d_hf_config_parse(c->doc, path, &c->arena, &c->config);
+    const char *file = d9d_fs_is_dir(path) ? d9d_fs_join(&c->arena, path, D9D_HF_CONFIG_NAME)
+                                           : d9d_arena_strdup(&c->arena, path);
+
+    if (file == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path);
+    D9D_TRY(d9d_hf_config_load(file, &c->doc));
+    D9D_TRY(d9d_hf_config_parse(c->doc, file, &c->arena, &c->config));
+    return d9d_hf_config_dtype(c->doc, file, D9D_F32, &c->dtype);
 }
 
 static d9d_status make_plan(d9d_convert *c, const char *name)
@@ -91,7 +97,6 @@ static d9d_status open_files(d9d_convert *c, const char *src)
     if (c->src == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
     D9D_TRY(read_config(c, src));
-    D9D_TRY(d9d_hf_config_dtype(c->doc, src, D9D_F32, &c->dtype));
     D9D_TRY(d9d_checkpoint_open(src, &c->ckpt));
     c->source = d9d_checkpoint_source(c->ckpt);
     return make_plan(c, src);
@@ -100,7 +105,6 @@ static d9d_status open_files(d9d_convert *c, const char *src)
 static d9d_status open_random(d9d_convert *c, const char *config, uint64_t seed)
 {
     D9D_TRY(read_config(c, config));
-    D9D_TRY(d9d_hf_config_dtype(c->doc, config, D9D_F32, &c->dtype));
     if (c->opt.cast)
         c->dtype = c->opt.dtype;
     D9D_TRY(d9d_qwen3_random_open(&c->config, c->dtype, seed, &c->random));

@@ -82,7 +82,7 @@ typedef enum d9d_diff_kind {
     D9D_DIFF_ONLY_B
 } d9d_diff_kind;
 
-/* One tensor of either directory. */
+/* One tensor of either directory; what it points at lives as long as the call. */
 typedef struct d9d_tensor_diff {
     const char *name;
     d9d_diff_kind kind;
@@ -96,6 +96,15 @@ typedef void (*d9d_diff_fn)(void *arg, const d9d_tensor_diff *d);
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_diff(const char *a, const char *b, int jobs,
                                                     const d9d_log *log, d9d_diff_fn fn, void *arg,
                                                     uint64_t *n_different);
+
+/* Both as a report: a line a finding or difference and one that sums up, or one JSON object.
+ * `out` is filled also where the status is EVERIFY: there were findings, or differences. */
+D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_verify_print(const char *dir, int jobs,
+                                                            const d9d_log *log, bool json,
+                                                            d9d_buf *out);
+D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_diff_print(const char *a, const char *b, int jobs,
+                                                          const d9d_log *log, bool json,
+                                                          d9d_buf *out);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,168 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2059 # variables of bats and of the helper; bytes are printed by number
+# d9d-map, as a user sees it.
+
+setup() {
+    load helper
+    load map_helper
+    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+}
+
+@test "every checkpoint comes back byte for byte from the d9d layout" {
+    for c in $cases; do
+        d9d-map -q "$golden/$c" "$c.d9d"
+        d9d-map -q "$c.d9d" "$c.hf"
+        run -0 --separate-stderr d9d-map diff "$golden/$c" "$c.hf"
+        [[ "$output" == *" 0 different" ]]
+        d9d-map verify -q "$c.d9d"
+        cmp "$golden/$c/generation_config.json" "$c.hf/generation_config.json"
+    done
+}
+
+@test "the expert layouts of one model are the same model" {
+    d9d-map -q "$golden/moe" each.d9d
+    d9d-map -q "$golden/moe_fused" fused.d9d
+    d9d-map -q "$golden/moe_sharded" sharded.d9d
+    cmp each.d9d/model.safetensors fused.d9d/model.safetensors
+    cmp each.d9d/model.safetensors sharded.d9d/model.safetensors
+    d9d-map -q --expert-layout fused each.d9d fused
+    d9d-map diff -q "$golden/moe_fused" fused
+    d9d-map -q --to hf --expert-layout per-expert "$golden/moe_fused" each
+    d9d-map diff -q "$golden/moe" each
+    # A d9d checkpoint remembers what it came from.
+    d9d-map -q fused.d9d back
+    d9d-map diff -q "$golden/moe_fused" back
+}
+
+@test "the same bytes with any number of jobs, in one file or many" {
+    for j in 1 2 7; do
+        d9d-map -q --jobs "$j" --shard-size 50kB "$golden/moe" "j$j"
+    done
+    diff -r j1 j2
+    diff -r j1 j7
+    [ "$(find j1 -name 'model-*-of-*.safetensors' | wc -l)" -gt 2 ]
+    grep -q '"total_size": ' j1/model.safetensors.index.json
+    d9d-map -q --to d9d j1 one
+    d9d-map diff -q j1 one
+    [ ! -e one/model.safetensors.index.json ]
+}
+
+@test "casting says so in config.json and agrees with a stored bfloat16 checkpoint" {
+    d9d-map -q --to hf --dtype bfloat16 "$golden/dense_untied" b
+    d9d-map diff -q "$golden/dense_untied_bf16" b
+    grep -q '"torch_dtype": "bfloat16"' b/config.json
+    run -1 --separate-stderr d9d-map diff -q "$golden/dense_untied" b
+    [[ "$output" == *"model.norm.weight: dtype: F32 [40], BF16 [40]"* ]]
+    # Every weight of these is a bfloat16 number.
+    d9d-map -q --to hf --dtype float32 b f
+    d9d-map diff -q "$golden/dense_untied" f
+}
+
+@test "a config.json whose content does not change keeps its bytes" {
+    d9d-map -q --to hf "$golden/moe" same
+    cmp "$golden/moe/config.json" same/config.json
+    d9d-map -q "$golden/moe" d
+    grep -q '"layout": "d9d"' d/config.json
+    run ! grep -q '"layout"' same/config.json
+}
+
+@test "other files are copied byte for byte" {
+    cp -r "$golden/dense_tied" src
+    head -c 5000 /dev/urandom >src/tokenizer.json
+    mkdir src/onnx && ln -s tokenizer.json src/link.json
+    d9d-map -q src dst
+    cmp src/tokenizer.json dst/tokenizer.json
+    cmp src/tokenizer.json dst/link.json
+    [ ! -e dst/onnx ] && [ ! -e dst/golden.safetensors ]
+}
+
+@test "a directory with files is replaced with --force alone" {
+    mkdir dst && echo precious >dst/file
+    run -2 --separate-stderr d9d-map -q "$golden/dense_tied" dst
+    [[ "$stderr" == *"--force"* ]]
+    [ "$(cat dst/file)" = precious ]
+    d9d-map -q --force "$golden/dense_tied" dst
+    [ ! -e dst/file ] && [ -e dst/model.safetensors ]
+    [ "$(ls)" = dst ]
+}
+
+@test "init: a seed is a model, whatever the jobs, layout and shards" {
+    cfg=$golden/moe_mixed_tied/config.json
+    d9d-map init -q --model "$cfg" --seed 7 a
+    d9d-map init -q --model "$cfg" --seed 7 --jobs 5 --expert-layout fused --shard-size 9kB b
+    d9d-map init -q --model "$cfg" --seed 7 --to d9d c
+    d9d-map init -q --model "$cfg" --seed 8 d
+    for x in a b; do d9d-map -q "$x" "$x.d9d"; done
+    cmp a.d9d/model.safetensors c/model.safetensors
+    cmp b.d9d/model.safetensors c/model.safetensors
+    run -1 d9d-map diff -q a d
+    d9d-map verify -q b
+    run -2 --separate-stderr d9d-map init -q e
+    [ "$stderr" = "d9d-map: invalid configuration: init needs --model CONFIG.json" ]
+}
+
+@test "plan reads headers alone" {
+    run -0 --separate-stderr d9d-map plan "$golden/moe"
+    [[ "$output" == *"group 11: stack(0), transpose(1, 2): 20480 bytes"* ]]
+    [[ "$output" == *"< model.layers.0.mlp.experts.7.up_proj.weight F32 [20, 32] ($golden/moe/model.safetensors)"* ]]
+    [[ "$output" == *"> model.layers.0.mlp.grouped_experts.up_proj.weight F32 [8, 32, 20]"* ]]
+    run -0 --separate-stderr d9d-map plan --dot "$golden/moe"
+    [ "${lines[0]}" = "digraph plan {" ]
+    run -0 --separate-stderr d9d-map plan --json "$golden/moe_fused"
+    [[ "$output" == *'"operation": "chunk(2)"'* ]]
+    # Weights of which nothing but the header is there.
+    cp -r "$golden/moe" sparse && chmod -R u+w sparse
+    n=$(od -An -tu8 -N8 sparse/model.safetensors) size=$(stat -c %s sparse/model.safetensors)
+    truncate -s $((n + 8)) sparse/model.safetensors && truncate -s "$size" sparse/model.safetensors
+    d9d-map plan sparse >/dev/null
+}
+
+@test "verify finds any changed byte, and a finite checkpoint is sound" {
+    d9d-map -q --shard-size 100kB "$golden/moe" c
+    run -0 --separate-stderr d9d-map verify -q c
+    [[ "$output" == "c: 3 files, 27 tensors, 202752 bytes are sound" ]] || echo "$output"
+    seed=1
+    for f in c/*; do
+        size=$(stat -c %s "$f")
+        for _ in 1 2 3 4 5 6; do
+            seed=$(((seed * 1103515245 + 12345) & 0x7fffffff))
+            at=$((seed % size))
+            old=$(od -An -tu1 -j $at -N1 "$f")
+            cp "$f" saved
+            printf "$(printf '\\x%02x' $((old ^ 1)))" | dd of="$f" bs=1 seek=$at conv=notrunc status=none
+            run -1 d9d-map verify -q c
+            cp saved "$f"
+        done
+        truncate -s $((size - 1)) "$f"
+        run -1 d9d-map verify -q c
+        cp saved "$f"
+    done
+    mv c/model-00001-of-00003.safetensors x
+    mv c/model-00002-of-00003.safetensors c/model-00001-of-00003.safetensors
+    mv x c/model-00002-of-00003.safetensors
+    run -1 d9d-map verify -q c
+}
+
+@test "verify names a number that is not finite" {
+    mkdir n
+    st_file n/model.safetensors '{"w":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}}' 6
+    printf '\x80\x7f' >>n/model.safetensors
+    run -1 --separate-stderr d9d-map verify -q n
+    [ "$output" = "n/model.safetensors: tensor w: element 3 is not finite" ]
+    [ "$stderr" = "d9d-map: verification failed: n: 1 findings" ]
+}
+
+@test "diff tells values, types, shapes and absences" {
+    mkdir a b
+    st_file a/model.safetensors '{"v":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"s":{"dtype":"U8","shape":[2],"data_offsets":[8,10]},"x":{"dtype":"U8","shape":[0],"data_offsets":[10,10]}}' 10
+    st_file b/model.safetensors '{"v":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"s":{"dtype":"U8","shape":[1,2],"data_offsets":[8,10]},"y":{"dtype":"U8","shape":[0],"data_offsets":[10,10]}}' 10
+    printf '\x00\x00\x80\x3f' | dd of=b/model.safetensors bs=1 seek=$(($(stat -c %s b/model.safetensors) - 10)) conv=notrunc status=none
+    run -1 --separate-stderr d9d-map diff -q a b
+    [ "${lines[0]}" = "s: shape: U8 [2], U8 [1, 2]" ]
+    [ "${lines[1]}" = "v: values: 1 elements differ, by 1 at most" ]
+    [ "${lines[2]}" = "x: only in A: U8 [0], -" ]
+    [ "${lines[3]}" = "y: only in B: -, U8 [0]" ]
+    [ "${lines[4]}" = "0 tensors equal, 4 different" ]
+    run -1 --separate-stderr d9d-map diff -q --json a b
+    [[ "$output" == *'{"name": "v", "kind": "values", "different": 1, "max_abs": 1.0}'* ]]
+}

@@ -1,0 +1,160 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2059 # variables of bats and of the helper; bytes are printed by number
+# d9d-map and what it must refuse: each with its exit status and sentence, nothing written.
+
+setup() {
+    load helper
+    load map_helper
+    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+    cp -r "$golden/dense_tied" src && chmod -R u+w src
+    rm src/*golden* src/batch* src/final* src/train*
+}
+
+# refused CODE SENTENCE [OPTION...]: converting src ends so and leaves nothing behind.
+refused() {
+    local code=$1 sentence=$2
+    shift 2
+    run "-$code" --separate-stderr d9d-map -q "$@" src dst
+    echo "$stderr"
+    [ "${stderr_lines[-1]}" = "d9d-map: $sentence" ]
+    [ "$(ls)" = src ]
+}
+
+# edit SED-SCRIPT: config.json.
+edit() { sed -i -e "$1" src/config.json; }
+
+@test "damaged weights" {
+    size=$(stat -c %s src/model.safetensors)
+    truncate -s -1 src/model.safetensors
+    run -1 --separate-stderr d9d-map -q src dst
+    [[ "$stderr" =~ ^"d9d-map: malformed data: src/model.safetensors: tensor model.norm.weight ends at "[0-9]+", the file has "[0-9]+" bytes of tensors"$ ]]
+    truncate -s $((size + 1)) src/model.safetensors
+    run -1 --separate-stderr d9d-map -q src dst
+    [[ "$stderr" == "d9d-map: malformed data: src/model.safetensors: the tensors end at "* ]]
+    truncate -s 5 src/model.safetensors
+    refused 1 "malformed data: src/model.safetensors: 5 bytes are too few for a safetensors file"
+    printf '\377\377\377\377\377\377\377\177' >src/model.safetensors
+    refused 1 "malformed data: src/model.safetensors: header of 9223372036854775807 bytes, at most 100000000 are allowed"
+    st_file src/model.safetensors '{"x":{"dtype":"F32","shape":[2305843009213693952,8],"data_offsets":[0,0]}}' 0
+    refused 1 "malformed data: src/model.safetensors: tensor x: the size of F32 [2305843009213693952, 8] overflows"
+    rm src/model.safetensors
+    refused 1 "not found: src: neither model.safetensors nor model.safetensors.index.json is there"
+}
+
+@test "an index that lies" {
+    index() { printf '{"metadata": {}, "weight_map": {%s}}' "$1" >src/model.safetensors.index.json; }
+    index '"a": "../model.safetensors"'
+    run -1 --separate-stderr d9d-map -q src dst
+    [[ "$stderr" == "d9d-map: malformed data: src/model.safetensors.index.json"*"../model.safetensors"* ]]
+    for name in /etc/passwd a/b .. . '' 'a\u0000b'; do
+        index "\"a\": \"$name\""
+        run -1 --separate-stderr d9d-map -q src dst
+        [[ "$stderr" == "d9d-map: malformed data: src/model.safetensors.index.json"* ]]
+    done
+    index '"a": "model.safetensors"'
+    refused 1 "malformed data: src/model.safetensors.index.json: tensor a should be in model.safetensors, which lacks it"
+    index '"model.norm.weight": "model.safetensors"'
+    refused 1 "malformed data: src/model.safetensors.index.json: tensor model.embed_tokens.weight of src/model.safetensors is not listed"
+    index '"a": "m", "a": "m"'
+    refused 1 "malformed data: src/model.safetensors.index.json: tensor a is listed twice"
+    echo '{"metadata": {}}' >src/model.safetensors.index.json
+    refused 1 "malformed data: src/model.safetensors.index.json: no weight_map"
+}
+
+@test "tensors that do not fit are listed before any is read" {
+    h=$(sed -n 's/.*"hidden_size": \([0-9]*\).*/\1/p' src/config.json)
+    st_file src/model.safetensors '{"model.norm.weight":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},"extra":{"dtype":"U8","shape":[1],"data_offsets":[12,13]}}' 13
+    run -2 --separate-stderr d9d-map -q src dst
+    [[ "$stderr" == *"tensor model.embed_tokens.weight is missing"* ]]
+    [[ "$stderr" == *"tensor model.layers.0.self_attn.q_proj.weight is missing"* ]]
+    [[ "$stderr" == *"tensor model.norm.weight is F32 [3], qwen3 needs F32 [$h]"* ]]
+    [[ "$stderr" == *"tensor extra is not used (src/model.safetensors)"* ]]
+    [[ "${stderr_lines[-1]}" == "d9d-map: does not match: src and qwen3: "*" missing, 1 unused, 1 mis-shaped tensors: "* ]]
+    [ "$(ls)" = src ]
+}
+
+@test "a redundant head of a tied model is dropped, a missing one of an untied model missed" {
+    d9d-map -q src tied.d9d
+    d9d-map -q --to hf "$golden/dense_untied" untied
+    sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' untied/config.json
+    d9d-map plan untied | grep -q ': drop: 0 bytes'
+    rm -r tied.d9d untied
+    edit 's/"tie_word_embeddings": true/"tie_word_embeddings": false/'
+    refused 2 "does not match: src and qwen3: 1 missing, 0 unused, 0 mis-shaped tensors: tensor lm_head.weight is missing"
+}
+
+@test "configurations that cannot be served" {
+    check() { # STATUS SENTENCE SED-SCRIPT
+        cp src/config.json "$BATS_RUN_TMPDIR/config.saved"
+        edit "$3"
+        refused 2 "$1: src/config.json: $2"
+        cp "$BATS_RUN_TMPDIR/config.saved" src/config.json
+    }
+    check "not supported" "attention_bias: true is not supported" 's/"attention_bias": false/"attention_bias": true/'
+    check "not supported" "use_sliding_window: true is not supported" 's/"use_sliding_window": false/"use_sliding_window": true/'
+    check "not supported" 'hidden_act: "gelu" is not supported' 's/"hidden_act": "silu"/"hidden_act": "gelu"/'
+    check "not supported" 'rope_scaling: "yarn" is not supported' 's/"model_type"/"rope_scaling": {"rope_type": "yarn"}, "model_type"/; s/"rope_scaling": null,//'
+    check "not supported" 'model_type: "llama" is not supported; qwen3 and qwen3_moe are' 's/"model_type": "qwen3"/"model_type": "llama"/'
+    check "invalid configuration" "model_type is missing" 's/"model_type": "qwen3"/"model_typo": "qwen3"/'
+    check "invalid configuration" "hidden_size is missing" 's/"hidden_size"/"hidden_sighs"/'
+    check "invalid configuration" "hidden_size must be a non-negative integer" 's/"hidden_size": [0-9]*/"hidden_size": -4/'
+    check "invalid configuration" "num_hidden_layers is 9999999, at most 65536" 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 9999999/'
+    check "invalid configuration" "rope_theta must be a number" 's/"rope_theta": [0-9.]*/"rope_theta": "big"/'
+    echo '[]' >src/config.json
+    refused 1 "malformed data: src/config.json: must be an object"
+    echo '{' >src/config.json
+    run -1 --separate-stderr d9d-map -q src dst
+    [[ "$stderr" == "d9d-map: malformed data: src/config.json"* ]]
+    rm src/config.json
+    run -1 --separate-stderr d9d-map -q src dst
+    [[ "$stderr" == "d9d-map: not found: src/config.json"* ]]
+}
+
+@test "impossible requests" {
+    edit 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 60/'
+    run -2 --separate-stderr d9d-map init -q --model src --shard-size 1 dst
+    [[ "$stderr" =~ ^"d9d-map: invalid configuration: dst.tmp-"[0-9-]+": shards of 1 bytes would be more than 512; allow larger ones"$ ]]
+    run -2 d9d-map -q --dtype int8 src dst
+    run -2 d9d-map -q --to nowhere src dst
+    run -2 d9d-map -q src
+    run -1 d9d-map -q nowhere dst
+}
+
+@test "memory stays bounded when a header is large and hostile" {
+    mkdir big
+    # 30 MB of nested brackets, and of tiny tensors.
+    h=$(head -c 30000000 /dev/zero | tr '\0' '[')
+    st_file big/model.safetensors "$h" 0
+    run -1 bash -c 'ulimit -v 1000000; d9d-map verify -q big'
+    [[ "$output" == *"expected '{'"* ]]
+}
+
+@test "a full disk is exit 1 and names the path and the bytes" {
+    command -v strace >/dev/null || skip "no strace"
+    run -1 --separate-stderr strace -f -qq -o /dev/null -e inject=copy_file_range:error=ENOSPC:when=3 d9d-map -q src dst
+    [[ "$stderr" =~ "model.safetensors: cannot write "[0-9]+" bytes at "[0-9]+": No space left on device" ]]
+    [ "$(ls)" = src ]
+    run -1 --separate-stderr strace -f -qq -o /dev/null -e inject=write:error=ENOSPC:when=1 d9d-map -q src dst
+    [[ "$stderr" == *"No space left on device"* ]]
+    [ "$(ls)" = src ]
+}
+
+@test "kill -9 at any system call leaves no destination or a complete one" {
+    command -v strace >/dev/null || skip "no strace"
+    d9d-map -q -j1 src whole
+    tried=0
+    for call in openat ftruncate write pwrite64 copy_file_range fsync mkdir rename close; do
+        for n in 1 2 4 8 16 32; do
+            strace -f -qq -o /dev/null -e "inject=$call:signal=KILL:when=$n" d9d-map -q -j1 src dst 2>/dev/null || true
+            tried=$((tried + 1))
+            if [ -e dst ]; then
+                diff -r whole dst
+                rm -r dst
+            fi
+            d9d-map -q -j1 src dst
+            diff -r whole dst
+            rm -rf dst dst.tmp-*
+        done
+    done
+    echo "# $tried crash points" >&3
+}

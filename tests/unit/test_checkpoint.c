@@ -1,0 +1,340 @@
+/* test_checkpoint.c - directories: shards, index, manifest, verify, diff. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "d9d/ckpt/checkpoint.h"
+#include "d9d/ckpt/manifest.h"
+#include "support/unit.h"
+
+/* Tensors t0..t<n-1> of `width` floats each, into `dir` by shards of that many bytes. */
+static void make(const char *dir, int n, int64_t width, uint64_t shard_bytes)
+{
+    d9d_st_tensor *t = calloc((size_t)n, sizeof(*t));
+    char(*names)[16] = calloc((size_t)n, sizeof(*names));
+    float *v = calloc((size_t)width, sizeof(*v));
+    d9d_shard_sink *s;
+    d9d_sink sink;
+
+    assert_non_null(t);
+    assert_non_null(names);
+    assert_non_null(v);
+    assert_ok(d9d_fs_mkdirs(dir));
+    for (int i = 0; i < n; i++) {
+        (void)snprintf(names[i], sizeof(names[i]), "t%d", i);
+        t[i] = (d9d_st_tensor){.name = names[i],
+                               .dtype = D9D_F32,
+                               .ndim = 1,
+                               .shape = {width},
+                               .bytes = (uint64_t)width * 4};
+    }
+    assert_ok(d9d_shard_sink_create(dir, shard_bytes, &s));
+    sink = d9d_shard_sink_sink(s);
+    assert_ok(sink.begin(sink.self, t, (size_t)n));
+    for (int i = n - 1; i >= 0; i--) {
+        for (int64_t k = 0; k < width; k++)
+            v[k] = (float)(i * 1000 + k);
+        assert_ok(sink.write(sink.self, (size_t)i, 0, v, (uint64_t)width * 4));
+    }
+    assert_ok(d9d_shard_sink_end(s));
+    d9d_shard_sink_free(s);
+    free(v);
+    free(names);
+    free(t);
+}
+
+static void put_byte(const char *path, long at, int value)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    unsigned char c = (unsigned char)value;
+
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, &c, 1, at), 1);
+    assert_int_equal(close(fd), 0);
+}
+
+static void shards_are_filled_in_order(void **state)
+{
+    d9d_checkpoint *c;
+    float v[4];
+
+    (void)state;
+    make("many", 5, 4, 40); /* 16 bytes each: two a shard */
+    assert_true(d9d_fs_exists("many/model-00003-of-00003.safetensors"));
+    assert_false(d9d_fs_exists("many/model.safetensors"));
+    assert_ok(d9d_checkpoint_open("many//", &c));
+    assert_string_equal(d9d_checkpoint_dir(c), "many");
+    assert_int_equal(d9d_checkpoint_count(c), 5);
+    assert_string_equal(d9d_checkpoint_place(c, 4), "many/model-00003-of-00003.safetensors");
+    assert_non_null(d9d_checkpoint_find(c, "t3"));
+    assert_null(d9d_checkpoint_find(c, "t5"));
+    assert_ok(d9d_checkpoint_read(c, 3, 4, v, 8));
+    assert_true(v[0] == 3001 && v[1] == 3002);
+    d9d_checkpoint_close(c);
+
+    make("large", 2, 100, 1); /* each is larger than a shard may be */
+    assert_true(d9d_fs_exists("large/model-00002-of-00002.safetensors"));
+    make("one", 2, 4, 1 << 20);
+    assert_true(d9d_fs_exists("one/model.safetensors"));
+    assert_false(d9d_fs_exists("one/" D9D_INDEX_NAME));
+    assert_fails_like(d9d_checkpoint_open("nothing", &c), D9D_ENOTFOUND, "nothing: neither");
+}
+
+static void an_unfinished_sink_does_not_end(void **state)
+{
+    const d9d_st_tensor t = {.name = "x", .dtype = D9D_U8, .ndim = 1, .shape = {3}, .bytes = 3};
+    d9d_shard_sink *s;
+    d9d_sink sink;
+
+    (void)state;
+    assert_ok(d9d_shard_sink_create(".", 10, &s));
+    sink = d9d_shard_sink_sink(s);
+    assert_ok(sink.begin(sink.self, &t, 1));
+    assert_ok(sink.write(sink.self, 0, 0, "ab", 2));
+    assert_fails(d9d_shard_sink_end(s), D9D_EINVAL,
+                 "./model.safetensors: tensor x: 2 bytes were written, it has 3");
+    d9d_shard_sink_free(s);
+}
+
+static void copies_inside_the_kernel_count_as_writes(void **state)
+{
+    const d9d_st_tensor t = {.name = "x", .dtype = D9D_U8, .ndim = 1, .shape = {5}, .bytes = 5};
+    d9d_shard_sink *s;
+    d9d_sink sink;
+    d9d_file f;
+
+    (void)state;
+    assert_ok(d9d_fs_write_atomic("in", "0123456789", 10));
+    assert_ok(d9d_file_open("in", &f));
+    assert_ok(d9d_fs_mkdirs("out"));
+    assert_ok(d9d_shard_sink_create("out", 10, &s));
+    sink = d9d_shard_sink_sink(s);
+    assert_ok(sink.begin(sink.self, &t, 1));
+    assert_ok(sink.copy(sink.self, 0, 0, f.fd, 2, 3));
+    assert_fails_like(sink.copy(sink.self, 0, 3, f.fd, 2, 3), D9D_EINVAL, "3 bytes at 3");
+    /* A source that ends too early. */
+    assert_fails_like(sink.copy(sink.self, 0, 3, f.fd, 9, 2), D9D_EIO, "the file ends");
+    assert_ok(sink.copy(sink.self, 0, 3, f.fd, 8, 2));
+    assert_ok(d9d_shard_sink_end(s));
+    d9d_shard_sink_free(s);
+    d9d_file_release(&f);
+}
+
+/* --- manifest ------------------------------------------------------------------------- */
+
+static void collect(void *arg, const char *sentence)
+{
+    assert_ok(d9d_buf_printf(arg, "%s\n", sentence));
+}
+
+static void manifests_hold_what_was_given(void **state)
+{
+    json_t *extra = json_pack("{s:i, s:[s]}", "step", 7, "hosts", "a");
+    json_t *bad = json_pack("{s:i}", "files", 7);
+    d9d_manifest *m;
+
+    (void)state;
+    make("d", 3, 4, 1 << 20);
+    assert_ok(d9d_fs_write_atomic("d/notes", "", 0));
+    assert_ok(d9d_fs_mkdirs("d/sub"));
+    assert_fails(d9d_manifest_write("d", bad, 1, NULL), D9D_EINVAL,
+                 "manifest: member \"files\" is its own");
+    assert_ok(d9d_manifest_write("d", extra, 2, NULL));
+    assert_ok(d9d_manifest_write("d", extra, 1, NULL)); /* it does not list itself */
+    assert_ok(d9d_manifest_open("d", &m));
+    assert_int_equal(d9d_manifest_count(m), 2);
+    assert_string_equal(d9d_manifest_at(m, 1)->name, "notes");
+    assert_int_equal(d9d_manifest_at(m, 1)->n_chunks, 0);
+    assert_int_equal(json_integer_value(json_object_get(d9d_manifest_root(m), "step")), 7);
+    assert_null(d9d_manifest_find(m, "sub"));
+    assert_ok(d9d_manifest_check_sizes(m));
+    assert_ok(d9d_manifest_check(m, 3, NULL, NULL, NULL));
+    d9d_manifest_close(m);
+    json_decref(extra);
+    json_decref(bad);
+}
+
+static void manifests_find_what_changed(void **state)
+{
+    enum { SIZE = (int)D9D_MANIFEST_CHUNK + 100 };
+    char *big = calloc(1, SIZE);
+    d9d_buf said = {0};
+    d9d_manifest *m;
+
+    (void)state;
+    assert_non_null(big);
+    assert_ok(d9d_fs_mkdirs("d"));
+    assert_ok(d9d_fs_write_atomic("d/big", big, SIZE));
+    assert_ok(d9d_fs_write_atomic("d/gone", "x", 1));
+    assert_ok(d9d_fs_write_atomic("d/short", "xyz", 3));
+    free(big);
+    assert_ok(d9d_manifest_write("d", NULL, 1, NULL));
+    assert_ok(d9d_manifest_open("d", &m));
+    put_byte("d/big", (long)D9D_MANIFEST_CHUNK + 5, 1);
+    assert_ok(d9d_manifest_check_sizes(m));
+    assert_int_equal(unlink("d/gone"), 0);
+    assert_int_equal(truncate("d/short", 2), 0);
+    assert_fails(d9d_manifest_check_sizes(m), D9D_EVERIFY, "d/gone is missing");
+    assert_fails(d9d_manifest_check(m, 2, NULL, collect, &said), D9D_EVERIFY,
+                 "d: 3 files or chunks are not as manifest.json says");
+    assert_string_equal(said.data,
+                        "d/big: bytes 16777216 to 16777316 are not those that were written\n"
+                        "d/gone is missing\n"
+                        "d/short has 2 bytes, manifest.json says 3\n");
+    d9d_buf_release(&said);
+    d9d_manifest_close(m);
+}
+
+static void a_changed_manifest_is_refused(void **state)
+{
+    d9d_manifest *m = NULL;
+    uint64_t size;
+
+    (void)state;
+    assert_ok(d9d_fs_mkdirs("d"));
+    assert_ok(d9d_fs_write_atomic("d/a", "x", 1));
+    assert_fails_like(d9d_manifest_open("d", &m), D9D_ENOTFOUND, "d/manifest.json");
+    assert_ok(d9d_manifest_write("d", NULL, 1, NULL));
+    assert_ok(d9d_fs_size("d/manifest.json", &size));
+    for (uint64_t at = 0; at < size; at++) {
+        d9d_buf text = {0};
+
+        assert_ok(d9d_fs_read("d/manifest.json", 1 << 20, &text));
+        text.data[at] ^= 1;
+        assert_int_equal(d9d_manifest_parse("d", text.data, text.len, &m), D9D_EFORMAT);
+        text.data[at] ^= 1;
+        assert_int_equal(d9d_manifest_parse("d", text.data, at, &m), D9D_EFORMAT);
+        assert_null(m);
+        d9d_buf_release(&text);
+    }
+}
+
+/* --- verify and diff --------------------------------------------------------------------- */
+
+static void verify_lists_its_findings_in_order(void **state)
+{
+    d9d_buf said = {0};
+    d9d_verify_report r;
+
+    (void)state;
+    make("d", 4, 4, 32);
+    assert_ok(d9d_checkpoint_verify("d", 2, NULL, NULL, NULL, &r));
+    assert_int_equal(r.files, 2);
+    assert_int_equal(r.tensors, 4);
+    assert_int_equal(r.bytes, 64);
+    assert_false(r.hashed);
+    /* An infinity in t2, the third tensor: its last byte and the one before. */
+    assert_ok(d9d_manifest_write("d", NULL, 1, NULL));
+    {
+        d9d_checkpoint *c;
+        long at;
+
+        assert_ok(d9d_checkpoint_open("d", &c));
+        at = (long)d9d_checkpoint_find(c, "t2")->offset;
+        d9d_checkpoint_close(c);
+        put_byte("d/model-00002-of-00002.safetensors", at + 3, 0x7f);
+        put_byte("d/model-00002-of-00002.safetensors", at + 2, 0x80);
+    }
+    put_byte("d/model-00001-of-00002.safetensors", 8, 'x');
+    assert_ok(d9d_fs_write_atomic("d/stray.safetensors", "x", 1));
+    for (int jobs = 1; jobs < 4; jobs += 2) {
+        said.len = 0;
+        assert_fails(d9d_checkpoint_verify("d", jobs, NULL, collect, &said, &r), D9D_EVERIFY,
+                     "d: 6 findings");
+        assert_string_equal(
+            said.data,
+            "d/model-00001-of-00002.safetensors: header: byte 0: expected '{'\n"
+            "d/stray.safetensors: 1 bytes are too few for a safetensors file\n"
+            "d/model-00002-of-00002.safetensors: tensor t2: element 0 is not finite\n"
+            "d/stray.safetensors is not listed in manifest.json\n"
+            "d/model-00001-of-00002.safetensors: bytes 0 to 184 are not those that were written\n"
+            "d/model-00002-of-00002.safetensors: bytes 0 to 184 are not those that were "
+            "written\n");
+    }
+    d9d_buf_release(&said);
+}
+
+struct kinds {
+    int n[D9D_DIFF_ONLY_B + 1];
+    d9d_tensor_diff last;
+};
+
+static void count_kind(void *arg, const d9d_tensor_diff *d)
+{
+    struct kinds *k = arg;
+
+    k->n[d->kind]++;
+    if (d->kind != D9D_DIFF_VALUES)
+        return;
+    assert_string_equal(d->name, "t1");
+    k->last = *d; /* its pointers are gone after the call */
+}
+
+static void diff_counts_elements(void **state)
+{
+    enum { BIG = 3000000 }; /* several pieces */
+    struct kinds k = {.n = {0}};
+    uint64_t n;
+
+    (void)state;
+    make("a", 2, BIG, 1ull << 40);
+    make("b", 3, BIG, 1ull << 40);
+    {
+        d9d_checkpoint *c;
+        long at;
+
+        assert_ok(d9d_checkpoint_open("b", &c));
+        at = (long)d9d_checkpoint_find(c, "t1")->offset;
+        d9d_checkpoint_close(c);
+        put_byte("b/model.safetensors", at + 3, 0xc4);               /* 1000 to -1000 */
+        put_byte("b/model.safetensors", at + 4L * (BIG - 1) + 3, 0); /* nearly 0 */
+    }
+    assert_ok(d9d_checkpoint_diff("a", "b", 3, NULL, count_kind, &k, &n));
+    assert_int_equal(n, 2);
+    assert_int_equal(k.n[D9D_DIFF_EQUAL], 1);
+    assert_int_equal(k.n[D9D_DIFF_VALUES], 1);
+    assert_int_equal(k.n[D9D_DIFF_ONLY_B], 1);
+    assert_int_equal(k.last.n_different, 2);
+    assert_true(k.last.max_abs > 3000998 && k.last.max_abs < 3001000);
+}
+
+static void others_are_copied(void **state)
+{
+    static const char *const except[] = {"config.json", NULL};
+
+    (void)state;
+    assert_ok(d9d_fs_mkdirs("s/sub"));
+    assert_ok(d9d_fs_mkdirs("t"));
+    assert_ok(d9d_fs_write_atomic("s/config.json", "{}", 2));
+    assert_ok(d9d_fs_write_atomic("s/merges.txt", "a b", 3));
+    assert_ok(d9d_fs_write_atomic("s/x.safetensors", "", 0));
+    assert_ok(d9d_fs_write_atomic("s/" D9D_INDEX_NAME, "", 0));
+    assert_ok(d9d_fs_write_atomic("s/" D9D_MANIFEST_NAME, "", 0));
+    assert_ok(d9d_checkpoint_copy_others("s", "t", except));
+    assert_true(d9d_fs_exists("t/merges.txt"));
+    for (size_t i = 0; i < 5; i++) {
+        static const char *const absent[] = {"t/config.json", "t/x.safetensors", "t/sub",
+                                             "t/" D9D_INDEX_NAME, "t/" D9D_MANIFEST_NAME};
+
+        assert_false(d9d_fs_exists(absent[i]));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        unit_test_in_dir(shards_are_filled_in_order),
+        unit_test_in_dir(an_unfinished_sink_does_not_end),
+        unit_test_in_dir(copies_inside_the_kernel_count_as_writes),
+        unit_test_in_dir(manifests_hold_what_was_given),
+        unit_test_in_dir(manifests_find_what_changed),
+        unit_test_in_dir(a_changed_manifest_is_refused),
+        unit_test_in_dir(verify_lists_its_findings_in_order),
+        unit_test_in_dir(diff_counts_elements),
+        unit_test_in_dir(others_are_copied),
+    };
+
+    return cmocka_run_group_tests_name("checkpoint", tests, NULL, NULL);
+}

@@ -1,0 +1,236 @@
+/* test_qwen3_map.c - names, shapes and configurations of Qwen3. */
+#include <stdio.h>
+#include <string.h>
+
+#include "d9d/base/hash.h"
+#include "d9d/base/rng.h"
+#include "d9d/model/hf_config.h"
+#include "d9d/model/qwen3_map.h"
+#include "support/unit.h"
+
+static d9d_status parse(const char *text, d9d_arena *a, d9d_qwen3_config *c)
+{
+    json_t *doc;
+    d9d_status st;
+
+    assert_ok(d9d_json_parse("c", text, strlen(text), &doc));
+    st = d9d_hf_config_parse(doc, "c", a, c);
+    json_decref(doc);
+    return st;
+}
+
+#define BASE                                                                                       \
+    "\"hidden_size\": 24, \"num_hidden_layers\": 5, \"num_attention_heads\": 3, "                  \
+    "\"vocab_size\": 11, \"intermediate_size\": 10"
+#define MOE                                                                                        \
+    "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, \"model_type\": \"qwen3_moe\""
+
+static void absent_fields_have_the_defaults_of_transformers(void **state)
+{
+    d9d_arena a = {0};
+    d9d_qwen3_config c;
+
+    (void)state;
+    assert_ok(parse("{\"model_type\": \"qwen3\", " BASE "}", &a, &c));
+    assert_int_equal(c.head_dim, 128);
+    assert_int_equal(c.kv_heads, 3);
+    assert_true(c.rope_base == 10000.0 && c.norm_eps == 1e-6f && c.init_std == 0.02);
+    assert_false(c.tied);
+    assert_int_equal(c.max_positions, 32768);
+    assert_int_equal(c.experts, 0);
+    assert_string_equal(c.splits[0].name, "regular");
+    assert_ok(parse("{\"model_type\": \"qwen3\", \"head_dim\": null, " BASE "}", &a, &c));
+    assert_int_equal(c.head_dim, 8);
+    assert_ok(parse("{" MOE ", \"num_experts\": 4, " BASE "}", &a, &c));
+    assert_int_equal(c.head_dim, 8);
+    assert_false(c.renormalise);
+    d9d_arena_release(&a);
+}
+
+static void both_generations_say_the_same(void **state)
+{
+    d9d_arena a = {0};
+    d9d_qwen3_config c;
+
+    (void)state;
+    assert_ok(parse("{" MOE ", \"num_experts\": 4, \"rope_theta\": 5, " BASE "}", &a, &c));
+    assert_true(c.experts == 4 && c.rope_base == 5);
+    assert_ok(parse("{" MOE ", \"num_local_experts\": 4, \"rope_parameters\": {\"rope_theta\": 5, "
+                    "\"rope_type\": \"default\"}, " BASE "}",
+                    &a, &c));
+    assert_true(c.experts == 4 && c.rope_base == 5);
+    assert_ok(parse("{" MOE ", \"num_local_experts\": 4, \"num_experts\": 4, " BASE "}", &a, &c));
+    assert_fails(parse("{" MOE ", \"num_local_experts\": 4, \"num_experts\": 5, " BASE "}", &a, &c),
+                 D9D_ECONFIG, "c: num_experts is 5 and num_local_experts is 4");
+    assert_fails(parse("{" MOE ", \"num_experts\": 4, \"rope_theta\": 1, \"rope_parameters\": "
+                       "{\"rope_theta\": 2}, " BASE "}",
+                       &a, &c),
+                 D9D_ECONFIG, "c: rope_theta is 1 and rope_parameters.rope_theta is 2");
+    assert_fails(parse("{" MOE ", " BASE "}", &a, &c), D9D_ECONFIG, "c: num_experts is missing");
+    d9d_arena_release(&a);
+}
+
+static void mixtures_are_chosen_by_layer(void **state)
+{
+    d9d_arena a = {0};
+    d9d_qwen3_config c;
+
+    (void)state;
+    assert_ok(parse("{" MOE ", \"num_experts\": 4, \"decoder_sparse_step\": 2, "
+                    "\"mlp_only_layers\": [1], " BASE "}",
+                    &a, &c));
+    for (int64_t l = 0; l < 5; l++)
+        assert_int_equal(d9d_qwen3_is_moe(&c, l), l == 3);
+    assert_fails(parse("{" MOE ", \"num_experts\": 4, \"mlp_only_layers\": [5], " BASE "}", &a, &c),
+                 D9D_ECONFIG, "c: mlp_only_layers[0] is not a layer of 0..4");
+    d9d_arena_release(&a);
+}
+
+static void made_configurations_are_read_back(void **state)
+{
+    static const char *const models[] = {
+        "{\"model_type\": \"qwen3\", \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5, " BASE
+        "}",
+        "{" MOE ", \"num_experts\": 4, \"decoder_sparse_step\": 2, \"norm_topk_prob\": true, "
+        "\"rope_theta\": 12345.5, " BASE "}"};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        d9d_arena a = {0};
+        d9d_qwen3_config c, back;
+        d9d_dtype t;
+        json_t *doc;
+
+        assert_ok(parse(models[i], &a, &c));
+        assert_ok(d9d_hf_config_make(&c, D9D_BF16, &doc));
+        assert_ok(d9d_hf_config_parse(doc, "made", &a, &back));
+        assert_ok(d9d_hf_config_dtype(doc, "made", D9D_F32, &t));
+        assert_int_equal(t, D9D_BF16);
+        assert_ok(d9d_hf_config_set_dtype(doc, D9D_F32));
+        assert_ok(d9d_hf_config_dtype(doc, "made", D9D_BF16, &t));
+        assert_int_equal(t, D9D_F32);
+        for (int64_t l = 0; l < c.layers; l++)
+            assert_int_equal(d9d_qwen3_is_moe(&c, l), d9d_qwen3_is_moe(&back, l));
+        back.moe_layer = c.moe_layer;
+        back.splits = c.splits;
+        assert_memory_equal(&c, &back, sizeof(c));
+        json_decref(doc);
+        d9d_arena_release(&a);
+    }
+}
+
+/* --- mappings --------------------------------------------------------------------------- */
+
+static d9d_qwen3_config small(d9d_arena *a, bool tied)
+{
+    d9d_qwen3_config c;
+
+    assert_ok(parse("{" MOE ", \"num_experts\": 4, \"mlp_only_layers\": [0], " BASE "}", a, &c));
+    c.tied = tied;
+    return c;
+}
+
+static size_t has(const d9d_mapper *m, const char *part)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < d9d_mapper_output_count(m); i++)
+        n += strstr(d9d_mapper_output(m, i), part) != NULL;
+    return n;
+}
+
+static void stages_map_their_own_tensors(void **state)
+{
+    d9d_arena a = {0};
+    d9d_qwen3_config c = small(&a, false);
+    d9d_qwen3_random *r;
+    d9d_source src;
+    size_t total = 0;
+
+    (void)state;
+    assert_ok(d9d_qwen3_random_open(&c, D9D_F32, 1, &r));
+    src = d9d_qwen3_random_source(r);
+    for (int s = 0; s < 3; s++) {
+        d9d_plan_options opt = {.allow_unused = true};
+        d9d_map_plan *p;
+        d9d_mapper *m;
+
+        assert_ok(d9d_qwen3_mapper(&c, (d9d_stage){s, 3}, &src, D9D_LAYOUT_HF, &m));
+        assert_ok(d9d_plan_create(m, &src, &opt, &p));
+        assert_int_equal(has(m, "embed_tokens"), s == 0);
+        assert_int_equal(has(m, "lm_head"), s == 2);
+        assert_int_equal(has(m, "layers.0."), s == 0 ? 11 : 0);
+        total += d9d_plan_output_count(p);
+        d9d_plan_free(p);
+        d9d_mapper_free(m);
+    }
+    /* Embedding, norm, head; 8 of attention a layer; 3 of a dense FFN, 1 + 3 E of a mixture. */
+    assert_int_equal(total, 3 + 5 * 8 + 3 + 4 * (1 + 3 * 4));
+    d9d_qwen3_random_close(r);
+    d9d_arena_release(&a);
+}
+
+static void what_huggingface_cannot_say_is_not_mapped(void **state)
+{
+    d9d_arena a = {0};
+    d9d_qwen3_config c = small(&a, false);
+    const d9d_vocab_split splits[] = {{"a", 5}, {"b", 6}};
+    d9d_qwen3_random *r;
+    d9d_source src;
+    d9d_mapper *m;
+
+    (void)state;
+    c.splits = splits;
+    c.n_splits = 2;
+    assert_ok(d9d_qwen3_random_open(&c, D9D_F32, 1, &r));
+    src = d9d_qwen3_random_source(r);
+    assert_fails(d9d_qwen3_mapper(&c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_HF, &m), D9D_ENOTSUP,
+                 "qwen3: a HuggingFace checkpoint has one vocabulary, this model 2 splits");
+    assert_ok(d9d_qwen3_mapper(&c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_D9D, &m));
+    assert_int_equal(has(m, "token_embedding"), 2);
+    assert_int_equal(has(m, "lm_head.lm_head"), 2);
+    d9d_mapper_free(m);
+    d9d_qwen3_random_close(r);
+    d9d_arena_release(&a);
+}
+
+static void random_weights_are_a_function_of_name_and_element(void **state)
+{
+    d9d_arena a = {0};
+    d9d_qwen3_config c = small(&a, true);
+    d9d_qwen3_random *r;
+    d9d_source src;
+
+    (void)state;
+    assert_ok(d9d_qwen3_random_open(&c, D9D_F32, 9, &r));
+    src = d9d_qwen3_random_source(r);
+    for (size_t i = 0; i < src.n; i++) {
+        const d9d_st_tensor *t = src.at(src.self, i);
+        d9d_rng rng = {9, d9d_hash64(t->name, strlen(t->name))};
+        bool norm = strstr(t->name, "norm.weight") != NULL;
+        float v[3];
+
+        assert_ok(src.read(src.self, i, 8, v, sizeof(v)));
+        for (uint64_t k = 0; k < 3; k++)
+            assert_true(v[k] == (norm ? 1.0f : 0.02f * d9d_rng_normal(rng, 2 + k)));
+        assert_null(strstr(t->name, "lm_head"));
+    }
+    d9d_qwen3_random_close(r);
+    assert_fails_like(d9d_qwen3_random_open(&c, D9D_F16, 9, &r), D9D_ENOTSUP, "float16");
+    d9d_arena_release(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(absent_fields_have_the_defaults_of_transformers),
+        cmocka_unit_test(both_generations_say_the_same),
+        cmocka_unit_test(mixtures_are_chosen_by_layer),
+        cmocka_unit_test(made_configurations_are_read_back),
+        cmocka_unit_test(stages_map_their_own_tensors),
+        cmocka_unit_test(what_huggingface_cannot_say_is_not_mapped),
+        cmocka_unit_test(random_weights_are_a_function_of_name_and_element),
+    };
+
+    return cmocka_run_group_tests_name("qwen3_map", tests, NULL, NULL);
+}
