@@ -34,7 +34,7 @@ d9d_status d9d_ref_accumulate(d9d_stream s, d9d_dtype yt, void *y, float beta, d
         int64_t c = d9di_min(n - i, D9DI_BLOCK);
         float buf[D9DI_BLOCK];
 
-        d9di_accumulate(yt, y, i, c, beta, d9di_in(xt, x, i, c, buf));
+        d9di_store_add(yt, y, i, c, beta, d9di_in(xt, x, i, c, buf));
     }
     return D9D_OK;
 }

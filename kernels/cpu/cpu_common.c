@@ -49,7 +49,7 @@ void d9di_store(d9d_dtype t, void *y, int64_t i, int64_t n, const float *x)
         d9di_to_bf16((uint16_t *)y + i, x, n);
 }
 
-void d9di_accumulate(d9d_dtype t, void *y, int64_t i, int64_t n, float beta, const float *x)
+void d9di_store_add(d9d_dtype t, void *y, int64_t i, int64_t n, float beta, const float *x)
 {
     float buf[D9DI_BLOCK];
 

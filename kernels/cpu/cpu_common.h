@@ -102,7 +102,7 @@ static inline void d9di_put(d9d_dtype t, void *y, int64_t i, int64_t n, const fl
 void d9di_load(d9d_dtype t, float *y, const void *x, int64_t i, int64_t n);
 void d9di_store(d9d_dtype t, void *y, int64_t i, int64_t n, const float *x);
 /* y[i..] = beta y[i..] + x, one rounding. */
-void d9di_accumulate(d9d_dtype t, void *y, int64_t i, int64_t n, float beta, const float *x);
+void d9di_store_add(d9d_dtype t, void *y, int64_t i, int64_t n, float beta, const float *x);
 
 /* Scratch: 64-byte aligned floats.  NULL with an ENOMEM record when memory is out. */
 float *d9di_scratch(const char *op, int64_t n);

@@ -62,7 +62,7 @@ static void row_dw(d9d_dtype t, d9d_dtype gt, void *dtable, float beta, int64_t 
 
         for (int64_t i = 0; i < n; i++)
             d9di_row_axpy(sum, 1.0f, d9di_in(t, dy, tokens[i] * h + at, c, buf), c);
-        d9di_accumulate(gt, dtable, row * h + at, c, beta, sum);
+        d9di_store_add(gt, dtable, row * h + at, c, beta, sum);
     }
 }
 

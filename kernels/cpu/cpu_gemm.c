@@ -108,7 +108,7 @@ static void tile_convert(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t
                    pb, g->trans_b ? depth : cols, k == 0 ? 0.0f : 1.0f, sum, cols);
     }
     for (int64_t i = 0; i < rows; i++)
-        d9di_accumulate(g->ct, j->c, (r + i) * j->n + c, cols, g->beta, sum + i * cols);
+        d9di_store_add(g->ct, j->c, (r + i) * j->n + c, cols, g->beta, sum + i * cols);
 }
 
 static void tile_float(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t r, int64_t c,

@@ -136,7 +136,7 @@ d9d_status d9d_ref_rms_norm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw
     }
     for (int64_t p = 1; p < parts; p++)
         d9di_row_axpy(scratch, 1.0f, scratch + p * 3 * n, n);
-    d9di_accumulate(gt, dw, 0, n, beta, scratch);
+    d9di_store_add(gt, dw, 0, n, beta, scratch);
     free(scratch);
     return D9D_OK;
 }

@@ -306,7 +306,7 @@ d9d_status d9d_ref_xent_dw(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, v
         }
         D9D_TRY_OR(st, dw_columns(&x, &c, sum, 0.0f, dloss, lse), out);
         for (int64_t i = 0; i < c.n; i++)
-            d9di_accumulate(gt, dw[c.split], (c.first + i) * h, h, b, sum + i * h);
+            d9di_store_add(gt, dw[c.split], (c.first + i) * h, h, b, sum + i * h);
     }
 out:
     free(sum);

@@ -180,9 +180,11 @@ static d9d_status find_line(d9di_documents_reader *r, size_t *len, size_t *all, 
             return D9D_OK;
         D9D_TRY(check_size(r, have));
         looked = have;
-        memmove(r->pending.data, line, have);
-        r->pending.len = have;
-        r->used = 0;
+        if (r->used > 0) {
+            memmove(r->pending.data, line, have);
+            r->pending.len = have;
+            r->used = 0;
+        }
         D9D_TRY(read_more(r, &r->pending));
     }
 }

@@ -5,7 +5,7 @@
 
 #include "data/jsonl.h"
 
-enum { OPEN_PACKS = 32 };
+enum { OPEN_PACKS = 16 };
 
 struct pack {
     d9d_ids tokens;
@@ -15,14 +15,14 @@ struct pack {
 };
 
 struct d9di_packer {
-    d9di_store *store;
+    d9di_sink *store;
     size_t split;
     int64_t size;
     struct pack packs[OPEN_PACKS]; /* the first `open` are in use, in order of opening */
     size_t open;
 };
 
-d9d_status d9di_packer_create(d9di_store *store, size_t split, int64_t pack, d9di_packer **out)
+d9d_status d9di_packer_create(d9di_sink *store, size_t split, int64_t pack, d9di_packer **out)
 {
     d9di_packer *p = calloc(1, sizeof(*p));
 
@@ -40,7 +40,7 @@ static d9d_status close_pack(d9di_packer *p, size_t at)
 {
     struct pack done = p->packs[at];
     const d9d_status st =
-        d9di_store_add(p->store, p->split, done.tokens.data,
+        d9di_sink_add(p->store, p->split, done.tokens.data,
                        done.labels.len > 0 ? done.labels.data : NULL, done.tokens.len,
                        done.segments.data, done.segments.len);
 
@@ -71,7 +71,7 @@ d9d_status d9di_packer_add(d9di_packer *p, const uint32_t *tokens, const int32_t
     size_t at, i;
 
     if (p->size == 0)
-        return d9di_store_add(p->store, p->split, tokens, labels, n, &stored, 1);
+        return d9di_sink_add(p->store, p->split, tokens, labels, n, &stored, 1);
     at = best_fit(p, length);
     if (at == p->open && p->open == OPEN_PACKS) {
         D9D_TRY(close_pack(p, best_fit(p, 0)));

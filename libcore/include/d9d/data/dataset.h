@@ -95,8 +95,16 @@ D9D_API D9D_MUST_USE d9d_status d9d_sample_expand(const d9d_dataset *ds, const d
                                                   int32_t *ids, int32_t *labels, int32_t *positions,
                                                   int32_t *segments);
 
-/* The manifest's and the index's facts as JSON text, for d9d-shard inspect. */
+/* --- for d9d-shard inspect -------------------------------------------------------------- */
+
+/* The manifest and the summaries of the index, as JSON text and for people; appended. */
 D9D_API D9D_MUST_USE d9d_status d9d_dataset_describe(const d9d_dataset *ds, d9d_buf *out);
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_print(const d9d_dataset *ds, d9d_buf *out);
+/* Sample k of the split: a line for each position with id, target and token, or one JSON
+ * object with "input_ids", "labels" and "position_ids". */
+D9D_API D9D_MUST_USE d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json, d9d_buf *out);
+
+/* --- for d9d-shard verify ------------------------------------------------------------------ */
 
 /* Check every byte: hashes of all files, every record, every id and label, and that the
  * counts of the manifest are those of the samples.  EVERIFY, or what opening says. */

@@ -19,7 +19,7 @@
  * are met about, not exactly.  Samples are then numbered split by split, and with a shuffle
  * seed permuted within each.
  *
- * A run works in "<out>.partial" and renames it at the end.  After each block of 64 chunks
+ * A run works in "<out>.partial" and renames it at the end.  After each block of 16 chunks
  * its state goes to "journal.json" there.  The same command, run again after an
  * interruption, goes on from it if every input still has its size and time; any other
  * command starts over.  What comes from stdin is read from the start.

@@ -1,8 +1,8 @@
-/* store_private.h - the writer of samples, for store.c and store_finish.c. */
-#ifndef D9DI_DATA_STORE_PRIVATE_H
-#define D9DI_DATA_STORE_PRIVATE_H
+/* sink_private.h - the writer of samples, for sink.c and sink_finish.c. */
+#ifndef D9DI_DATA_SINK_PRIVATE_H
+#define D9DI_DATA_SINK_PRIVATE_H
 
-#include "data/store.h"
+#include "data/sink.h"
 
 /* Where a sample is, while its number is not known. */
 struct d9di_spooled {
@@ -18,9 +18,9 @@ struct d9di_out {
     bool open;
 };
 
-struct d9di_store {
-    d9di_store_how how;
-    d9di_store_state state;
+struct d9di_sink {
+    d9di_sink_how how;
+    d9di_sink_state state;
     struct d9di_out tokens, labels;
     struct d9di_out records[D9DI_MAX_SPLITS], segments[D9DI_MAX_SPLITS];
 };

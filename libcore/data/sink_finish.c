@@ -1,4 +1,4 @@
-/* store_finish.c - from spools to the index, and what the manifest says of the files. */
+/* sink_finish.c - from spools to the index, and what the manifest says of the files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "d9d/base/rng.h"
 #include "d9d/base/thread.h"
 #include "data/dataset_index.h"
-#include "data/store_private.h"
+#include "data/sink_private.h"
 
 /* Spools of one split, mapped. */
 struct spools {
@@ -38,7 +38,7 @@ static void unmap_spools(struct spools *sp)
         munmap((void *)(uintptr_t)sp->segments, sp->segment_bytes);
 }
 
-static d9d_status map_spools(const d9di_store *s, size_t split, struct spools *sp)
+static d9d_status map_spools(const d9di_sink *s, size_t split, struct spools *sp)
 {
     const d9di_split_state *st = &s->state.split[split];
     const void *p;
@@ -52,7 +52,7 @@ static d9d_status map_spools(const d9di_store *s, size_t split, struct spools *s
     return D9D_OK;
 }
 
-static d9d_status index_split(const d9di_store *s, size_t split, int64_t first, int64_t seed,
+static d9d_status index_split(const d9di_sink *s, size_t split, int64_t first, int64_t seed,
                               d9di_index_writer *w)
 {
     const int64_t n = s->state.split[split].samples;
@@ -75,7 +75,7 @@ static d9d_status index_split(const d9di_store *s, size_t split, int64_t first, 
     return st;
 }
 
-static d9d_status put_summary(const d9di_store *s, size_t split, const char *name,
+static d9d_status put_summary(const d9di_sink *s, size_t split, const char *name,
                               d9di_index_writer *w)
 {
     const d9di_split_state *x = &s->state.split[split];
@@ -101,7 +101,7 @@ out:
     return st;
 }
 
-static d9d_status write_index(const d9di_store *s, int64_t seed, const d9di_manifest *m)
+static d9d_status write_index(const d9di_sink *s, int64_t seed, const d9di_manifest *m)
 {
     uint64_t records = 0, segments = 0;
     d9di_index_writer *w = NULL;
@@ -130,7 +130,7 @@ static d9d_status write_index(const d9di_store *s, int64_t seed, const d9di_mani
     return st;
 }
 
-static void count(const d9di_store *s, d9di_manifest *m)
+static void count(const d9di_sink *s, d9di_manifest *m)
 {
     size_t i;
 
@@ -151,7 +151,7 @@ static void count(const d9di_store *s, d9di_manifest *m)
     }
 }
 
-static d9d_status remove_spools(d9di_store *s)
+static d9d_status remove_spools(d9di_sink *s)
 {
     size_t i;
 
@@ -193,7 +193,7 @@ static bool is_work(const char *name)
            strcmp(name, "manifest.json") == 0;
 }
 
-static d9d_status list_files(const d9di_store *s, d9di_manifest *m)
+static d9d_status list_files(const d9di_sink *s, d9di_manifest *m)
 {
     struct hashing h = {s->how.dir, m};
     d9d_fs_names names;
@@ -209,9 +209,9 @@ static d9d_status list_files(const d9di_store *s, d9di_manifest *m)
     return d9d_thread_run(0, m->n_files, hash_one, &h);
 }
 
-d9d_status d9di_store_finish(d9di_store *s, int64_t seed, const d9d_log *log, d9di_manifest *m)
+d9d_status d9di_sink_finish(d9di_sink *s, int64_t seed, const d9d_log *log, d9di_manifest *m)
 {
-    D9D_TRY(d9di_store_sync(s));
+    D9D_TRY(d9di_sink_sync(s));
     count(s, m);
     d9d_log_info(log, "indexing %lld samples", (long long)m->samples);
     D9D_TRY(write_index(s, seed, m));

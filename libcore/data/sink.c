@@ -1,5 +1,5 @@
-/* store.c - see store.h. */
-#include "data/store.h"
+/* sink.c - see sink.h. */
+#include "data/sink.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "data/dataset_private.h"
-#include "data/store_private.h"
+#include "data/sink_private.h"
 
 enum { WRITE_BYTES = 1 << 20 };
 
@@ -21,7 +21,7 @@ static d9d_status out_open(struct d9di_out *o, const char *dir, const char *name
 
     if (asprintf(&path, "%s/%s", dir, name) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
-    st = d9d_file_append(path, (uint64_t)at, &o->file);
+    st = at > 0 ? d9d_file_reopen(path, (uint64_t)at, &o->file) : d9d_file_create(path, &o->file);
     o->open = st == D9D_OK;
     free(path);
     return st;
@@ -66,7 +66,7 @@ static void out_release(struct d9di_out *o)
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-static d9d_status open_shard(d9di_store *s, int64_t shard, int64_t tokens)
+static d9d_status open_shard(d9di_sink *s, int64_t shard, int64_t tokens)
 {
     char name[32];
 
@@ -78,7 +78,7 @@ static d9d_status open_shard(d9di_store *s, int64_t shard, int64_t tokens)
     return out_open(&s->labels, s->how.dir, name, tokens * 4);
 }
 
-static d9d_status open_spools(d9di_store *s)
+static d9d_status open_spools(d9di_sink *s)
 {
     size_t i;
 
@@ -95,33 +95,33 @@ static d9d_status open_spools(d9di_store *s)
     return D9D_OK;
 }
 
-static d9d_status open_all(d9di_store *s)
+static d9d_status open_all(d9di_sink *s)
 {
     D9D_TRY(open_spools(s));
     return s->state.shard < 0 ? D9D_OK : open_shard(s, s->state.shard, s->state.shard_tokens);
 }
 
-d9d_status d9di_store_open(const d9di_store_how *how, const d9di_store_state *from, d9di_store **out)
+d9d_status d9di_sink_open(const d9di_sink_how *how, const d9di_sink_state *from, d9di_sink **out)
 {
-    d9di_store *s = calloc(1, sizeof(*s));
+    d9di_sink *s = calloc(1, sizeof(*s));
     d9d_status st;
 
     if (!s)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", how->dir);
     s->how = *how;
-    s->state = (d9di_store_state){.shard = -1, .labels = -1};
+    s->state = (d9di_sink_state){.shard = -1, .labels = -1};
     if (from)
         s->state = *from;
     st = open_all(s);
     if (st != D9D_OK) {
-        d9di_store_close(s);
+        d9di_sink_close(s);
         return d9d_err_pass(st, __FILE__, __LINE__);
     }
     *out = s;
     return D9D_OK;
 }
 
-void d9di_store_close(d9di_store *s)
+void d9di_sink_close(d9di_sink *s)
 {
     size_t i;
 
@@ -138,7 +138,7 @@ void d9di_store_close(d9di_store *s)
 
 /* --- adding ------------------------------------------------------------------------------------ */
 
-static d9d_status next_shard(d9di_store *s)
+static d9d_status next_shard(d9di_sink *s)
 {
     D9D_TRY(out_sync(&s->tokens));
     D9D_TRY(out_sync(&s->labels));
@@ -149,7 +149,7 @@ static d9d_status next_shard(d9di_store *s)
     return open_shard(s, s->state.shard, 0);
 }
 
-static d9d_status put_tokens(d9di_store *s, const uint32_t *tokens, size_t n)
+static d9d_status put_tokens(d9di_sink *s, const uint32_t *tokens, size_t n)
 {
     size_t i;
 
@@ -165,7 +165,7 @@ static d9d_status put_tokens(d9di_store *s, const uint32_t *tokens, size_t n)
     return out_put(&s->tokens, NULL, 0);
 }
 
-static d9d_status spool(d9di_store *s, size_t split, size_t n, const uint32_t *segments,
+static d9d_status spool(d9di_sink *s, size_t split, size_t n, const uint32_t *segments,
                         size_t n_segments)
 {
     const int64_t length = (int64_t)n - (s->state.labels ? 0 : (int64_t)n_segments);
@@ -189,7 +189,7 @@ static d9d_status spool(d9di_store *s, size_t split, size_t n, const uint32_t *s
     return D9D_OK;
 }
 
-d9d_status d9di_store_add(d9di_store *s, size_t split, const uint32_t *tokens,
+d9d_status d9di_sink_add(d9di_sink *s, size_t split, const uint32_t *tokens,
                           const int32_t *labels, size_t n, const uint32_t *segments,
                           size_t n_segments)
 {
@@ -209,12 +209,12 @@ d9d_status d9di_store_add(d9di_store *s, size_t split, const uint32_t *tokens,
     return D9D_OK;
 }
 
-const d9di_store_state *d9di_store_at(const d9di_store *s)
+const d9di_sink_state *d9di_sink_at(const d9di_sink *s)
 {
     return &s->state;
 }
 
-d9d_status d9di_store_sync(d9di_store *s)
+d9d_status d9di_sink_sync(d9di_sink *s)
 {
     size_t i;
 

@@ -1,0 +1,197 @@
+/* inspect.c - a dataset and its samples for people and for programs. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/base/json.h"
+#include "data/dataset_private.h"
+#include "d9d/data/tokenizer.h"
+
+enum { BAR = 40 };
+
+/* --- the dataset ----------------------------------------------------------------------------- */
+
+static d9d_status print_lengths(const json_t *lengths, d9d_buf *out)
+{
+    json_int_t most = 1;
+    size_t i;
+
+    for (i = 0; i < json_array_size(lengths); i++)
+        if (json_integer_value(json_array_get(lengths, i)) > most)
+            most = json_integer_value(json_array_get(lengths, i));
+    for (i = 0; i < json_array_size(lengths) && i < 31; i++) {
+        const json_int_t n = json_integer_value(json_array_get(lengths, i));
+        const int bar = (int)((double)n / (double)most * BAR + 0.5);
+
+        D9D_TRY(d9d_buf_printf(out, "  %10lld - %-10lld %12lld  %.*s\n", 1LL << i, (2LL << i) - 1,
+                               (long long)n, bar, "########################################"));
+    }
+    return D9D_OK;
+}
+
+static d9d_status print_split(const d9d_dataset *ds, const d9di_split *s, d9d_buf *out)
+{
+    json_t *summary = NULL;
+    const char *text;
+    d9d_status st;
+    size_t n;
+
+    D9D_TRY(d9d_buf_printf(out, "\nsplit %s: %lld samples, %lld positions, longest %lld\n", s->name,
+                           (long long)s->samples, (long long)s->positions, (long long)s->longest));
+    D9D_TRY(d9di_index_get_summary(ds->index, s->name, &text, &n));
+    D9D_TRY(d9d_json_parse(ds->dir, text, n, &summary));
+    st = print_lengths(json_object_get(summary, "lengths"), out);
+    json_decref(summary);
+    return st;
+}
+
+d9d_status d9d_dataset_print(const d9d_dataset *ds, d9d_buf *out)
+{
+    const d9di_manifest *m = &ds->manifest;
+    char hex[D9D_HASH_HEX];
+    size_t i;
+
+    d9d_hash_hex(ds->hash, hex);
+    D9D_TRY(d9d_buf_printf(out, "%s  %s\n%lld samples, %lld tokens in %u shards of %s, targets: %s\n",
+                           ds->dir, hex, (long long)m->samples, (long long)m->tokens, m->n_shards,
+                           m->wide ? "u32" : "u16", m->labels ? "labels" : "the next token"));
+    d9d_hash_hex(m->tokenizer_hash, hex);
+    D9D_TRY(d9d_buf_printf(out, "vocabulary %lld, tokenizer %s\n", (long long)m->vocab_size,
+                           m->has_tokenizer ? hex : "none"));
+    if (m->recipe.pack)
+        D9D_TRY(d9d_buf_printf(out, "packed to %lld positions\n", (long long)m->recipe.pack));
+    for (i = 0; i < m->n_splits; i++)
+        D9D_TRY(print_split(ds, &m->splits[i], out));
+    return D9D_OK;
+}
+
+/* --- a sample --------------------------------------------------------------------------------- */
+
+struct expanded {
+    int32_t *ids, *labels, *positions;
+};
+
+static d9d_status load_tokenizer(const d9d_dataset *ds, d9d_tokenizer **out)
+{
+    char *path = NULL;
+    d9d_status st;
+
+    *out = NULL;
+    if (!ds->manifest.has_tokenizer)
+        return D9D_OK;
+    if (asprintf(&path, "%s/tokenizer.json", ds->dir) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", ds->dir);
+    st = d9d_dataset_check_tokenizer(ds, path);
+    if (st == D9D_OK)
+        st = d9d_tokenizer_load(path, out);
+    free(path);
+    return st;
+}
+
+/* A token's text with quotes; part of a character becomes U+FFFD. */
+static d9d_status put_token(const d9d_tokenizer *tok, uint32_t id, d9d_buf *scratch, d9d_buf *out)
+{
+    size_t at = 0;
+    d9d_buf text = {0};
+    d9d_status st = D9D_OK;
+
+    scratch->len = 0;
+    D9D_TRY(d9d_tokenizer_decode(tok, &id, 1, 0, scratch));
+    while (at < scratch->len && st == D9D_OK) {
+        const size_t good = d9d_utf8_valid_up_to(scratch->data + at, scratch->len - at);
+
+        st = d9d_buf_append(&text, scratch->data + at, good);
+        at += good;
+        if (at < scratch->len && st == D9D_OK) {
+            st = d9d_buf_append(&text, "\xef\xbf\xbd", 3);
+            at++;
+        }
+    }
+    if (st == D9D_OK)
+        st = d9d_json_put_str(out, text.data ? text.data : "", text.len);
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status print_table(const d9d_tokenizer *tok, const d9d_sample *s,
+                              const struct expanded *x, d9d_buf *out)
+{
+    d9d_buf scratch = {0};
+    d9d_status st = D9D_OK;
+    int64_t i;
+
+    D9D_TRY(d9d_buf_printf(out, "%10s %10s %10s  token\n", "position", "id", "target"));
+    for (i = 0; i < s->length && st == D9D_OK; i++) {
+        st = d9d_buf_printf(out, "%10d %10d %10d  ", x->positions[i], x->ids[i], x->labels[i]);
+        if (st == D9D_OK && tok)
+            st = put_token(tok, (uint32_t)x->ids[i], &scratch, out);
+        if (st == D9D_OK)
+            st = d9d_buf_append(out, "\n", 1);
+    }
+    d9d_buf_release(&scratch);
+    return st;
+}
+
+static d9d_status print_json(const d9d_sample *s, const struct expanded *x, d9d_buf *out)
+{
+    const struct {
+        const char *name;
+        const int32_t *v;
+    } lists[] = {{"input_ids", x->ids}, {"labels", x->labels}, {"position_ids", x->positions}};
+    size_t l;
+    int64_t i;
+
+    D9D_TRY(d9d_buf_printf(out, "{\"sample\": %lld, \"length\": %lld, \"shard\": %u, \"offset\": %llu, "
+                                "\"bucket\": %u, \"segments\": %u",
+                           (long long)s->number, (long long)s->length, s->shard,
+                           (unsigned long long)s->offset, s->bucket, s->n_segments));
+    for (l = 0; l < 3; l++) {
+        D9D_TRY(d9d_buf_printf(out, ", \"%s\": [", lists[l].name));
+        for (i = 0; i < s->length; i++)
+            D9D_TRY(d9d_buf_printf(out, "%s%d", i ? ", " : "", lists[l].v[i]));
+        D9D_TRY(d9d_buf_append(out, "]", 1));
+    }
+    return d9d_buf_append(out, "}\n", 2);
+}
+
+static d9d_status expand(const d9d_dataset *ds, const d9d_sample *s, struct expanded *x)
+{
+    int32_t *cells = calloc((size_t)s->length, 3 * sizeof(*cells));
+    d9d_status st;
+
+    if (!cells)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a sample of %lld", ds->dir,
+                        (long long)s->length);
+    *x = (struct expanded){cells, cells + s->length, cells + 2 * s->length};
+    st = d9d_sample_expand(ds, s, x->ids, x->labels, x->positions, NULL);
+    if (st != D9D_OK)
+        free(cells);
+    return st;
+}
+
+d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json, d9d_buf *out)
+{
+    d9d_tokenizer *tok = NULL;
+    struct expanded x = {NULL, NULL, NULL};
+    d9d_sample s;
+    d9d_status st;
+
+    D9D_TRY(d9d_dataset_sample(ds, k, &s));
+    D9D_TRY(expand(ds, &s, &x));
+    if (json) {
+        st = print_json(&s, &x, out);
+        goto out;
+    }
+    D9D_TRY_OR(st, load_tokenizer(ds, &tok), out);
+    D9D_TRY_OR(st,
+               d9d_buf_printf(out,
+                              "sample %lld: %lld positions in %u segments, shard %u at %llu, bucket %u\n",
+                              (long long)s.number, (long long)s.length, s.n_segments, s.shard,
+                              (unsigned long long)s.offset, s.bucket),
+               out);
+    st = print_table(tok, &s, &x, out);
+out:
+    d9d_tokenizer_free(tok);
+    free(x.ids);
+    return st;
+}

@@ -1,0 +1,118 @@
+/* shard_check.c - options of a run, and shares of the splits. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/rng.h"
+#include "data/shard_private.h"
+
+enum { MAX_PACK = 1 << 20 };
+
+static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shares *out)
+{
+    const char *eq = memchr(text, '=', n);
+    const size_t name = eq ? (size_t)(eq - text) : n;
+    char number[32] = "", *end = number;
+    double share = 0;
+    size_t i;
+
+    if (eq && n - name - 1 < sizeof(number)) {
+        memcpy(number, eq + 1, n - name - 1);
+        share = strtod(number, &end);
+    }
+    if (name == 0 || name >= sizeof(out->split[0].name) || end == number || *end || !(share > 0) ||
+        share > 1)
+        return D9D_FAIL(D9D_ECONFIG, "split \"%.*s\": must be NAME=SHARE with a share above 0, up to 1",
+                        (int)(n < 80 ? n : 80), text);
+    D9D_TRY(d9d_fs_check_name(text, name, "split"));
+    if (out->n == D9DI_MAX_SPLITS)
+        return D9D_FAIL(D9D_ECONFIG, "more than %d splits", D9DI_MAX_SPLITS);
+    for (i = 0; i < out->n; i++)
+        if (strlen(out->split[i].name) == name && memcmp(out->split[i].name, text, name) == 0)
+            return D9D_FAIL(D9D_ECONFIG, "split \"%.*s\" is given twice", (int)name, text);
+    *sum += share;
+    memcpy(out->split[out->n].name, text, name);
+    out->split[out->n++].upto = *sum;
+    return D9D_OK;
+}
+
+static d9d_status parse_shares(const char *text, d9di_shares *out)
+{
+    double sum = 0;
+
+    memset(out, 0, sizeof(*out));
+    for (;;) {
+        const size_t n = strcspn(text, ",");
+
+        D9D_TRY(parse_share(text, n, &sum, out));
+        if (text[n] == '\0')
+            break;
+        text += n + 1;
+    }
+    if (fabs(sum - 1) > 1e-6)
+        return D9D_FAIL(D9D_ECONFIG, "the shares of the splits add up to %g, must be 1", sum);
+    out->split[out->n - 1].upto = 2; /* whatever the rounding */
+    return D9D_OK;
+}
+
+size_t d9di_shares_pick(const d9di_shares *shares, int64_t seed, int64_t document)
+{
+    static const char stream[] = "d9d-shard split";
+    const d9d_rng rng = {seed < 0 ? 0 : (uint64_t)seed, d9d_hash64(stream, sizeof(stream) - 1)};
+    const double u = (double)(d9d_rng_u64(rng, (uint64_t)document) >> 11) * 0x1p-53;
+    size_t i = 0;
+
+    while (u >= shares->split[i].upto)
+        i++;
+    return i;
+}
+
+static d9d_status check_lengths(const d9d_shard_how *how)
+{
+    size_t i;
+
+    if (how->max_length < 0 || how->max_length >= D9DI_MAX_LENGTH)
+        return D9D_FAIL(D9D_ECONFIG, "a length of %lld; it must be from 1 to %lld",
+                        (long long)how->max_length, (long long)D9DI_MAX_LENGTH - 1);
+    if (how->pack < 0 || how->pack > MAX_PACK)
+        return D9D_FAIL(D9D_ECONFIG, "packs of %lld; they must be of 1 to %d positions",
+                        (long long)how->pack, MAX_PACK);
+    if (how->pack > 0 && how->max_length > how->pack)
+        return D9D_FAIL(D9D_ECONFIG, "documents of up to %lld positions do not fit packs of %lld",
+                        (long long)how->max_length, (long long)how->pack);
+    if (how->pack > 0 && how->n_edges > 0)
+        return D9D_FAIL(D9D_ECONFIG, "packs are of one length: bucket edges have no use with them");
+    for (i = 0; i < how->n_edges; i++)
+        if (how->edges[i] <= (i ? how->edges[i - 1] : 0) || how->edges[i] > D9DI_MAX_LENGTH)
+            return D9D_FAIL(D9D_ECONFIG, "bucket edge %lld: must be above %lld, the one before it",
+                            (long long)how->edges[i], (long long)(i ? how->edges[i - 1] : 0));
+    return D9D_OK;
+}
+
+static d9d_status check_inputs(const d9d_shard_how *how)
+{
+    size_t i, stdins = 0;
+
+    if (how->n_inputs == 0)
+        return D9D_FAIL(D9D_ECONFIG, "no inputs");
+    for (i = 0; i < how->n_inputs; i++)
+        stdins += strcmp(how->inputs[i], "-") == 0;
+    if (stdins > 1)
+        return D9D_FAIL(D9D_ECONFIG, "standard input is given %zu times", stdins);
+    if (how->lines && how->format != D9D_SHARD_TEXT)
+        return D9D_FAIL(D9D_ECONFIG, "--lines is for --format text");
+    if (!how->tokenizer && how->format != D9D_SHARD_TOKENS)
+        return D9D_FAIL(D9D_ECONFIG, "text needs a --tokenizer");
+    if (how->append_eos && !how->tokenizer)
+        return D9D_FAIL(D9D_ECONFIG, "--append-eos needs a --tokenizer");
+    if (how->shard_bytes < 0)
+        return D9D_FAIL(D9D_ECONFIG, "shards of %lld bytes", (long long)how->shard_bytes);
+    return D9D_OK;
+}
+
+d9d_status d9di_shard_check(const d9d_shard_how *how, d9di_shares *shares)
+{
+    D9D_TRY(check_inputs(how));
+    D9D_TRY(check_lengths(how));
+    return parse_shares(how->split ? how->split : "train=1", shares);
+}

@@ -1,0 +1,95 @@
+/* shard_tokens.c - documents of a chunk to ids. */
+#include <stdio.h>
+#include <string.h>
+
+#include "data/shard_private.h"
+
+static const char *name_of(const d9di_tokenise *t, const d9di_document *doc)
+{
+    const char *name = t->how->inputs[doc->place.source];
+
+    return strcmp(name, "-") == 0 ? "standard input" : name;
+}
+
+/* What is wrong at byte `at` of the document. */
+static d9d_status fail_at(const d9di_tokenise *t, const d9di_chunk *c, const d9di_document *doc,
+                          size_t at, const char *what)
+{
+    const char *text = c->text.data + doc->at;
+    long long line = doc->place.line;
+    size_t i;
+
+    for (i = 0; i < at; i++)
+        line += text[i] == '\n';
+    return D9D_FAIL(D9D_EFORMAT, "%s: line %lld, byte %lld: %s", name_of(t, doc), line,
+                    (long long)doc->place.byte + (long long)at, what);
+}
+
+static d9d_status check_utf8(const d9di_tokenise *t, const d9di_chunk *c, const d9di_document *doc)
+{
+    const char *text = c->text.data ? c->text.data + doc->at : "";
+    const size_t valid = d9d_utf8_valid_up_to(text, doc->len);
+    char what[40];
+
+    if (valid == doc->len)
+        return D9D_OK;
+    snprintf(what, sizeof(what), "0x%02x is not valid UTF-8", (unsigned char)text[valid]);
+    return fail_at(t, c, doc, valid, what);
+}
+
+static d9d_status encode(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9di_chunk *c,
+                         const d9di_document *doc, const char *text, size_t n)
+{
+    const d9d_status st = d9d_tokenizer_encode(t->tok, s, n ? text : "", n, &c->ids);
+    d9d_err_copy why;
+
+    if (st != D9D_EFORMAT)
+        return st;
+    d9d_err_save(&why, st);
+    return D9D_FAIL(st, "%s: line %lld: %s", name_of(t, doc), (long long)doc->place.line, why.text);
+}
+
+static d9d_status tokenise(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9d_buf *text,
+                           d9di_chunk *c, d9di_document *doc)
+{
+    const char *raw = c->text.data ? c->text.data + doc->at : "";
+    d9di_jsonl_error error;
+    d9d_status st;
+
+    D9D_TRY(check_utf8(t, c, doc));
+    switch (d9di_format_of(t->how, (size_t)doc->place.source)) {
+    case D9D_SHARD_TEXT: return encode(t, s, c, doc, raw, doc->len);
+    case D9D_SHARD_TOKENS:
+        error.what[0] = '\0';
+        st = d9di_jsonl_tokens(raw, doc->len, t->vocab, &c->ids, &c->labels, &doc->has_labels, &error);
+        break;
+    default:
+        error.what[0] = '\0';
+        text->len = 0;
+        st = d9di_jsonl_text(raw, doc->len, t->how->text_key ? t->how->text_key : "text", text,
+                             &error);
+        if (st == D9D_OK)
+            return encode(t, s, c, doc, text->data, text->len);
+        break;
+    }
+    return st == D9D_EFORMAT && error.what[0] ? fail_at(t, c, doc, error.at, error.what) : st;
+}
+
+d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9d_buf *text,
+                               d9di_chunk *c)
+{
+    size_t i;
+
+    for (i = 0; i < c->docs.len; i++) {
+        d9di_document *doc = &c->docs.data[i];
+        const size_t before = c->ids.len;
+
+        D9D_TRY(tokenise(t, s, text, c, doc));
+        if (doc->has_labels && t->has_eos)
+            return fail_at(t, c, doc, 0, "labels are given, so no token can be appended");
+        if (t->has_eos)
+            D9D_TRY(D9D_VEC_PUSH(&c->ids, t->eos));
+        doc->n_ids = c->ids.len - before;
+    }
+    return D9D_OK;
+}
