@@ -1,7 +1,7 @@
 /* engine.h - a model on a device, and one forward or backward of a batch.
  *
- * Shared by the training and the inference loop.  Opening it does the expensive part of a
- * start: build, allocate, load or initialise.
+ * Shared by the training and the inference loop.  Opening builds the structure and finds what
+ * is wrong with it; filling takes the memory, and loads or initialises.
  */
 #ifndef D9DI_LOOP_ENGINE_H
 #define D9DI_LOOP_ENGINE_H
@@ -31,8 +31,10 @@ typedef struct d9di_engine_how {
     int grad_dtype;     /* d9d_gradients_section */
 } d9di_engine_how;
 
-/* Structure and configuration first, so that what is wrong there costs nothing. */
-d9d_status d9di_engine_open(const d9di_engine_how *how, const d9d_log *log, d9di_engine *out);
+/* The structure alone, checked against the dataset and the headers of the source. */
+d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out);
+/* Everything else; may be left out when there is nothing to compute. */
+d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how, const d9d_log *log);
 void d9di_engine_release(d9di_engine *e);
 /* Elements of all parameters, and of those that are trained. */
 int64_t d9di_engine_count(const d9di_engine *e, bool trainable_only);

@@ -185,18 +185,18 @@ static const d9d_table train_batching_table = D9D_TABLE(
 static const d9d_table infer_batching_table = D9D_TABLE(
     batching_section, "infer_batching", infer_batching_keys, "how many samples at a time");
 
-typedef struct d9d_data_loading_section data_loading_section;
 static const d9d_key data_loading_keys[] = {
-    D9D_KEY_INT(data_loading_section, num_workers, "1", 0, 1024,
-                "threads that prepare batches ahead; 0: none"),
+    {.name = "num_workers", .kind = D9D_KIND_INT, .flags = D9D_NO_EFFECT,
+     .offset = D9D_NO_FIELD, .def = "1", .min = 0, .max = 1024,
+     .doc = "accepted; batches are read as they are needed"},
     {.name = "pin_memory", .kind = D9D_KIND_BOOL, .flags = D9D_NO_EFFECT,
      .offset = D9D_NO_FIELD, .def = "true", .doc = "accepted; transfers are always pinned"},
     {.name = "persistent_workers", .kind = D9D_KIND_BOOL, .flags = D9D_NO_EFFECT,
      .offset = D9D_NO_FIELD, .def = "true", .doc = "accepted; workers always persist"},
     D9D_KEY_END,
 };
-static const d9d_table data_loading_table = D9D_TABLE(
-    data_loading_section, "data_loading", data_loading_keys, "how batches are prepared");
+static const d9d_table data_loading_table = {
+    .name = "data_loading", .keys = data_loading_keys, .doc = "how batches are prepared"};
 
 static const char *const tracker_tag[] = {"provider", NULL};
 static const d9d_key no_keys[] = {D9D_KEY_END};
@@ -349,8 +349,8 @@ static const d9d_table profiling_table = {
 #define TRAINER_KEYS(batching_table)                                                                               \
     D9D_KEY_TABLE(d9d_trainer_section, run, &run_table, "the run itself"),                         \
         D9D_KEY_TABLE(d9d_trainer_section, batching, &batching_table, "how samples make a step"),  \
-        D9D_KEY_TABLE(d9d_trainer_section, data_loading, &data_loading_table,                      \
-                      "how batches are prepared"),                                                 \
+        {.name = "data_loading", .kind = D9D_KIND_TABLE, .offset = D9D_NO_FIELD, .def = "{}",      \
+         .table = &data_loading_table, .doc = "how batches are prepared"},                         \
         D9D_KEY_TABLE(d9d_trainer_section, logging, &logging_table, "records"),                    \
         D9D_KEY_TABLE(d9d_trainer_section, pipelining, &pipelining_table, "pipeline"),             \
         D9D_KEY_TABLE(d9d_trainer_section, model_stage_factory, &factory_table,                    \
@@ -428,8 +428,7 @@ static const d9d_key train_keys[] = {
     {.name = "peft", .kind = D9D_KIND_CUSTOM, .offset = D9D_NO_FIELD, .def = "null",
      .custom = &peft_custom, .doc = "adapters; null in this version"},
     D9D_KEY_STR(d9d_train_config, export_to, "null",
-                "directory for the finished model in HuggingFace layout; null: RUN_DIR/export when "
-                "the model came from a HuggingFace configuration",
+                "directory for the finished model in HuggingFace layout; RUN_DIR/export when null",
                 .flags = D9D_NULLABLE),
     D9D_KEY_END,
 };

@@ -218,6 +218,16 @@ out:
     return st;
 }
 
+d9d_status d9d_save_peek(const char *path, d9d_save_state *state)
+{
+    d9di_saved s;
+
+    D9D_TRY(d9di_saved_open(path, &s));
+    *state = s.state;
+    d9di_saved_release(&s);
+    return D9D_OK;
+}
+
 d9d_status d9d_save_read(const char *path, const d9d_save_set *set, d9d_save_state *state)
 {
     d9di_saved s;

@@ -54,19 +54,29 @@ static d9d_status states_create(d9d_optimizer *o)
     for (size_t i = 0; i < o->params.n; i++) {
         if (!o->params.p[i]->trainable)
             continue;
-        if (o->kind->accepts != NULL)
-            D9D_TRY(o->kind->accepts(o->params.p[i]));
         D9D_TRY(state_create(o, i));
     }
+    return D9D_OK;
+}
+
+d9d_status d9d_optimizer_check(const d9d_union *section, const d9d_params *params)
+{
+    const d9di_optimizer_kind *kind = d9di_optimizer_kinds[section->which];
+
+    for (size_t i = 0; i < params->n; i++)
+        if (params->p[i]->trainable && kind->accepts != NULL)
+            D9D_TRY(kind->accepts(params->p[i]));
     return D9D_OK;
 }
 
 d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev, const d9d_params *params,
                                 uint64_t seed, d9d_optimizer **out)
 {
-    d9d_optimizer *o = calloc(1, sizeof(*o));
+    d9d_optimizer *o;
     d9d_status st;
 
+    D9D_TRY(d9d_optimizer_check(section, params));
+    o = calloc(1, sizeof(*o));
     if (o == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: %zu bytes", sizeof(*o));
     o->kind = d9di_optimizer_kinds[section->which];

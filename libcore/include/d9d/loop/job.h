@@ -69,9 +69,6 @@ typedef struct d9d_trainer_section {
     struct d9d_batching_section {
         int64_t global_batch_size, microbatch_size;
     } batching;
-    struct d9d_data_loading_section {
-        int64_t num_workers;
-    } data_loading;
     struct d9d_logging_section {
         d9d_step_period period_steps;
         d9d_union tracker;
