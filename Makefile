@@ -197,7 +197,7 @@ test-long:
 	+$(MAKE) --no-print-directory run-test D9D_LONG=1
 	+$(MAKE) --no-print-directory run-test CC=clang B=build-clang
 	+$(MAKE) --no-print-directory run-test SAN=address,undefined
-	+$(MAKE) --no-print-directory run-test SUITES=unit D9D_WRAP='valgrind -q --error-exitcode=9 --leak-check=full'
+	+$(MAKE) --no-print-directory run-test SUITES=unit D9D_WRAP='valgrind -q --error-exitcode=9 --leak-check=full --suppressions=tests/valgrind.supp'
 	+$(MAKE) --no-print-directory run-fuzz CC=clang B=build-fuzz CFLAGS='-O1 -g -fsanitize=fuzzer-no-link,address,undefined'
 export D9D_LONG D9D_WRAP
 

@@ -106,7 +106,7 @@ static d9d_status load(tool_run *r, const struct opts *o, d9d_rates *out)
     d9d_status st;
 
     D9D_TRY(tool_config_read(r->args[0], &o->set, &doc));
-    st = d9d_rates_load(doc, r->args[0], o->steps, r->log, out);
+    st = d9d_rates_load(doc, tool_input_name(r->args[0]), o->steps, r->log, out);
     json_decref(doc);
     return st;
 }

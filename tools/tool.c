@@ -87,7 +87,7 @@ static void print_command(const tool_command *c, bool several)
     if (c->about != NULL) {
         putchar('\n');
         if (several && c->name != NULL)
-            printf("%s: ", c->name);
+            printf("%s:", c->name);
         print_wrapped(c->about, several && c->name != NULL ? (int)strlen(c->name) + 1 : 0, 0);
     }
     print_options(options_of(c));
@@ -103,8 +103,10 @@ static void print_help(const tool *t, const tool_command *only)
             print_usage(t, c, lead);
             lead = "      ";
         }
-    if (only == NULL)
-        printf("\n%s\n", t->about);
+    if (only == NULL) {
+        putchar('\n');
+        print_wrapped(t->about, 0, 0);
+    }
     for (const tool_command *c = t->commands; c->run != NULL; c++)
         if (only == NULL || only == c)
             print_command(c, only == NULL);
@@ -252,8 +254,9 @@ struct parse {
     char *options; /* the command's struct */
     int argc;
     char **argv;
-    int at;     /* next argument */
-    bool alone; /* something was asked that needs no operands */
+    int at;        /* next argument */
+    bool alone;    /* something was asked that needs no operands */
+    uint64_t seen; /* bits of the command's options */
 };
 
 /* An option of the command or a common one, by name (of n bytes) or by letter. */
@@ -300,6 +303,8 @@ static d9d_status take(struct parse *p, const tool_option *o, bool common, const
     if (o->kind == TOOL_FLAG && value != NULL)
         return D9D_FAIL(D9D_ECONFIG, "--%s takes no value, got \"%s\"", o->name, value);
     p->alone |= o->alone;
+    if (!common)
+        p->seen |= UINT64_C(1) << (o - options_of(p->run->command));
     return store(p->run, o, value, common ? (char *)&p->common : p->options);
 }
 
@@ -350,6 +355,16 @@ static d9d_status check_operands(const struct parse *p)
     return D9D_OK;
 }
 
+static d9d_status check_required(const struct parse *p)
+{
+    const tool_option *options = options_of(p->run->command);
+
+    for (const tool_option *o = options; o->name != NULL && !p->alone; o++)
+        if (o->required && !(p->seen >> (o - options) & 1))
+            return D9D_FAIL(D9D_ECONFIG, "--%s %s is needed", o->name, o->arg);
+    return D9D_OK;
+}
+
 static d9d_status parse_args(struct parse *p)
 {
     bool only_operands = false;
@@ -366,7 +381,8 @@ static d9d_status parse_args(struct parse *p)
         else
             p->run->args[p->run->n_args++] = p->argv[p->at - 1];
     }
-    return check_operands(p);
+    D9D_TRY(check_operands(p));
+    return check_required(p);
 }
 
 static d9d_status unknown_command(const tool *t, const char *given)
@@ -615,10 +631,15 @@ static d9d_status read_stdin(json_t **out)
     return st;
 }
 
+const char *tool_input_name(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "standard input" : path;
+}
+
 static d9d_status apply(json_t *doc, const char *path, const tool_list *set)
 {
     if (!json_is_object(doc))
-        return D9D_FAIL(D9D_ECONFIG, "%s: expected a JSON object", path);
+        return D9D_FAIL(D9D_ECONFIG, "%s: expected a JSON object", tool_input_name(path));
     for (size_t i = 0; i < set->n; i++)
         D9D_TRY(d9d_config_set(doc, set->item[i]));
     return D9D_OK;
@@ -661,7 +682,7 @@ d9d_status tool_config_load(tool_run *r, const d9d_table *table, const char *sch
     if (o->print_schema)
         return print_schema(table, schema_id);
     D9D_TRY(tool_config_read(r->args[0], &o->set, &doc));
-    st = d9d_config_resolve(table, doc, r->args[0], &full);
+    st = d9d_config_resolve(table, doc, tool_input_name(r->args[0]), &full);
     json_decref(doc);
     D9D_TRY(st);
     if (o->print_config)

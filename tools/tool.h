@@ -48,6 +48,7 @@ typedef struct tool_list {
     size_t n;
 } tool_list;
 
+/* At most 64 of them are a command's. */
 typedef struct tool_option {
     const char *name; /* "steps"; NULL ends the table */
     char letter;      /* 'n', or 0 */
@@ -57,7 +58,8 @@ typedef struct tool_option {
     const char *help;
     double min, max;
     const char *const *words; /* WORD: NULL-ended */
-    bool alone;               /* FLAG: with it the operands need not be there */
+    bool alone;               /* FLAG: operands and required options need not be there */
+    bool required;
 } tool_option;
 
 #define TOOL_OPT(S, field, k, long_name, short_name, arg_name, ...)                                \
@@ -131,6 +133,9 @@ typedef struct tool_config_options {
                  "print the configuration with every default, and stop"),                          \
         TOOL_OPT(S, field.print_schema, FLAG, "print-schema", 0, NULL,                             \
                  "print the configuration's JSON Schema, and stop", .alone = true)
+
+/* How an operand stands in sentences: "-" is "standard input". */
+const char *tool_input_name(const char *path);
 
 /* Read a JSON document ("-" is stdin) and apply --set.  What is wrong with it, or with
  * its path, is ECONFIG. */

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <utf8proc.h>
+
+#include "metric/plain.h"
 
 static const struct {
     const char *suffix;
@@ -63,28 +64,10 @@ void d9di_canvas_dot(d9di_canvas *c, double x, double y, double radius, d9di_col
     c->ops->dot(c, x, y, radius, fill);
 }
 
-/* Valid UTF-8 without control characters. */
-static d9d_status clean(const char *text, d9d_buf *out)
-{
-    const utf8proc_uint8_t *p = (const utf8proc_uint8_t *)text;
-
-    while (*p != '\0') {
-        utf8proc_int32_t code;
-        utf8proc_ssize_t n = utf8proc_iterate(p, -1, &code);
-
-        if (n <= 0 || code < 0x20 || code == 0x7f)
-            D9D_TRY(d9d_buf_append(out, "\xef\xbf\xbd", 3));
-        else
-            D9D_TRY(d9d_buf_append(out, p, (size_t)n));
-        p += n > 0 ? n : 1;
-    }
-    return D9D_OK;
-}
-
 void d9di_canvas_text(d9di_canvas *c, double x, double y, const char *text, d9di_font font)
 {
     d9d_buf b = {0};
-    d9d_status st = clean(text, &b);
+    d9d_status st = d9di_plain_put(&b, text);
 
     if (st != D9D_OK)
         c->st = st;

@@ -6,6 +6,7 @@
 
 #include "d9d/metric/chart.h"
 #include "metric/axis.h"
+#include "metric/plain.h"
 
 enum { COLUMNS_MIN = 24, COLUMNS_MAX = 400, ROWS_MIN = 8, ROWS_MAX = 200 };
 
@@ -192,7 +193,7 @@ static d9d_status put_legend(d9d_buf *b, const d9d_chart *c, const struct grid *
 
     for (size_t i = 0; i < c->n_series; i++) {
         const char mark[2] = {marks[i % N_MARKS], '\0'};
-        const int n = (int)strlen(c->series[i].name) + 5;
+        const int n = d9di_plain_width(c->series[i].name) + 5;
 
         if (at > 0 && at + n > room) {
             D9D_TRY(d9d_buf_append(b, "\n", 1));
@@ -200,7 +201,8 @@ static d9d_status put_legend(d9d_buf *b, const d9d_chart *c, const struct grid *
         }
         D9D_TRY(d9d_buf_append(b, "  ", 2));
         D9D_TRY(put_coloured(b, g->style, i, g->sx == 2 ? "━━" : mark));
-        D9D_TRY(d9d_buf_printf(b, " %s", c->series[i].name));
+        D9D_TRY(d9d_buf_append(b, " ", 1));
+        D9D_TRY(d9di_plain_put(b, c->series[i].name));
         at += n;
     }
     return d9d_buf_append(b, "\n", 1);
@@ -221,8 +223,9 @@ static d9d_status put_chart(const d9d_chart *c, struct grid *g, const d9di_axis 
     d9di_axis_x(c, g->w / 10 > 2 ? g->w / 10 : 2, &ax);
     for (size_t i = 0; i < c->n_series; i++)
         draw_series(g, &c->series[i], i, &ax, ay);
-    D9D_TRY(d9d_buf_printf(out, "%s%s%s\n", g->style->colour ? "\033[1m" : "", c->title,
-                           g->style->colour ? "\033[0m" : ""));
+    D9D_TRY(d9d_buf_printf(out, "%s", g->style->colour ? "\033[1m" : ""));
+    D9D_TRY(d9di_plain_put(out, c->title));
+    D9D_TRY(d9d_buf_printf(out, "%s\n", g->style->colour ? "\033[0m" : ""));
     if (c->n_series > 1)
         D9D_TRY(put_legend(out, c, g));
     D9D_TRY(put_plot(out, g, ay, labels));
@@ -242,7 +245,7 @@ d9d_status d9d_chart_text(const d9d_chart *c, const d9d_text_style *style, d9d_b
     int labels;
 
     g.h = rows - 3 - (c->x_label != NULL) - (c->n_series > 1);
-    d9di_axis_y(c, clamp(g.h / 3, 2, 8), &ay);
+    d9di_axis_y(c, clamp(g.h / 2, 2, 8), &ay);
     labels = d9di_axis_label_width(&ay);
     g.w = clamp(columns - labels - 2, 8, COLUMNS_MAX);
     g.dots = d9d_arena_alloc(&a, (size_t)g.w * (size_t)g.h);

@@ -7,6 +7,7 @@
 #include "d9d/metric/chart.h"
 #include "metric/axis.h"
 #include "metric/canvas.h"
+#include "metric/plain.h"
 
 static const d9di_colour white = {255, 255, 255}, ink = {31, 41, 55}, grey = {107, 114, 128},
                          faint = {229, 231, 235}, rule = {156, 163, 175};
@@ -36,7 +37,7 @@ static d9di_pen pen_of(size_t series)
 
 static double name_width(const char *name)
 {
-    return 26 + CHAR * NAME_SIZE * (double)strlen(name) + 16;
+    return 26 + CHAR * NAME_SIZE * (double)d9di_plain_width(name) + 16;
 }
 
 /* Rows that the legend takes; draws it from (x, y) when there is a canvas. */
@@ -187,7 +188,7 @@ static d9d_status draw_chart(d9di_canvas *c, const d9d_chart *chart, const struc
     d9di_axis ax, ay;
     double labels;
 
-    d9di_axis_y(chart, (int)fmax(2, f.h / 48), &ay);
+    d9di_axis_y(chart, (int)fmax(2, f.h / 34), &ay);
     labels = CHAR * LABEL_SIZE * d9di_axis_label_width(&ay) + 10;
     f.x += labels;
     f.w -= labels;

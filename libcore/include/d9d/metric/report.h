@@ -1,0 +1,100 @@
+/* report.h - what d9d-metrics says about runs: tables, JSON, charts, exports.
+ *
+ * Everything is appended to a buffer; numbers in tables have six digits, in JSON and
+ * CSV all of them, and NaN is "-", null and an empty cell.
+ */
+#ifndef D9D_METRIC_REPORT_H
+#define D9D_METRIC_REPORT_H
+
+#include "d9d/base/json.h"
+#include "d9d/metric/chart.h"
+#include "d9d/metric/run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- summary ----------------------------------------------------------------- */
+
+typedef struct d9d_run_summary {
+    int64_t records, first_step, last_step; /* steps are -1 without records */
+    double first_loss, last_loss, min_loss; /* NaN where nothing was logged, as below */
+    int64_t min_loss_step;
+    double tokens, samples; /* at the last record that has them */
+    double seconds;         /* of steps: step_ms times the steps since the record before */
+    double tokens_per_s;    /* median */
+    double mfu;             /* median */
+    double mem_bytes;       /* highest */
+    int64_t restarts;
+} d9d_run_summary;
+
+D9D_API D9D_MUST_USE d9d_status d9d_run_summarise(const d9d_run *r, d9d_run_summary *out);
+
+/* One column a run. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_summary(const d9d_runs *r, d9d_buf *out);
+D9D_API D9D_MUST_USE d9d_status d9d_report_summary_json(const d9d_runs *r, json_t **out);
+
+/* --- records --------------------------------------------------------------------- */
+
+/* Columns to show: n keys, or with n 0 those that every run of d9d-train has. */
+typedef struct d9d_keys {
+    const char *const *key;
+    size_t n;
+} d9d_keys;
+
+/* At most `rows` records of a run, evenly spread, the first and the last among them;
+ * rows 0: all of them. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_records(const d9d_run *r, d9d_keys keys, size_t rows,
+                                                   d9d_buf *out);
+/* A list of {"run", "restarts", "end", "records": [{"step", ...}]}. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_records_json(const d9d_runs *r, json_t **out);
+
+/* --- comparing ------------------------------------------------------------------- */
+
+/* One key of all runs at the steps that all of them logged, and the differences from the
+ * first run; the last lines name the largest.  ECONFIG when no step is in all runs. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_compare(const d9d_runs *r, const char *key, size_t rows,
+                                                   d9d_buf *out);
+D9D_API D9D_MUST_USE d9d_status d9d_report_compare_json(const d9d_runs *r, const char *key,
+                                                        json_t **out);
+
+/* --- charts ------------------------------------------------------------------------ */
+
+/* One chart a key with one line a run: for the terminal, or into an image file (two
+ * beside each other).  Keys with n 0: loss, or in a file also grad_norm, lr and
+ * tokens_per_s, as far as they were logged. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_curves(const d9d_runs *r, d9d_keys keys, bool log_y,
+                                                  const d9d_text_style *style, d9d_buf *out);
+D9D_API D9D_MUST_USE d9d_status d9d_report_plot(const d9d_runs *r, d9d_keys keys, bool log_y,
+                                                const char *path);
+
+/* --- a run that goes on ---------------------------------------------------------------- */
+
+typedef struct d9d_follow {
+    d9d_keys keys;
+    bool json;      /* an object a line, else a table */
+    int64_t idle_s; /* give up when nothing was logged for so long; 0: never */
+    /* Show lines of text, at once. */
+    d9d_status (*put)(void *arg, const d9d_buf *lines);
+    void *arg;
+} d9d_follow;
+
+/* Put every record of a run, and those to come, until the run ends or SIGINT or SIGTERM
+ * comes; the calling thread blocks both. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_follow(const char *path, const d9d_follow *f,
+                                                  const d9d_log *log);
+
+/* --- exports ---------------------------------------------------------------------- */
+
+/* "run,step,loss,...": a line a record, all columns of all runs. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_csv(const d9d_runs *r, d9d_buf *out);
+/* A TensorBoard event file of one run, values that are not finite left out. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_events(const d9d_run *r, d9d_buf *out);
+/* One for each run, as dir/NAME/events.out.tfevents.0.d9d.  ECONFIG when two runs have
+ * the same name. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_write_events(const d9d_runs *r, const char *dir);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_METRIC_REPORT_H */

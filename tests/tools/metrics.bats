@@ -1,0 +1,177 @@
+#!/usr/bin/env bats
+# d9d-metrics, as a user sees it.
+
+setup() {
+    load helper
+    cd "$BATS_TEST_TMPDIR" || return 1
+    make_run a 3
+    make_run b 2.5
+}
+
+# A run of five steps whose loss falls from FIRST by a half a step; saved, restarted.
+make_run() { # NAME FIRST
+    mkdir -p "$1"
+    {
+        for i in 1 2 3; do record "$i" "$2"; done
+        echo '{"end": "saved"}'
+        echo '{"restart": 1, "step": 2, "time": "2026-01-31T12:00:00Z"}'
+        for i in 3 4 5; do record "$i" "$2"; done
+    } >"$1/metrics.jsonl"
+}
+
+record() { # STEP FIRST
+    awk -v i="$1" -v f="$2" 'BEGIN {
+        printf "{\"step\": %d, \"loss\": %g, \"grad_norm\": %s, \"lr\": 0.001, \"tokens\": %d,", i,
+            f / 2 ^ (i - 1), i == 4 ? "null" : "1.5", 100 * i
+        printf " \"step_ms\": 500, \"tokens_per_s\": %d, \"custom\": {\"x\": 1}}\n", 200 + i }'
+}
+
+@test "show has a curve and a table" {
+    run -0 --separate-stderr d9d-metrics show a
+    [ "${lines[0]}" = loss ]
+    [[ "$output" == *"step    loss  grad_norm     lr  tokens  tokens_per_s  step_ms"* ]]
+    [ "${lines[-1]}" = "5     0.1875        1.5  0.001     500           205      500" ]
+    [[ "${lines[-2]}" == "4      0.375          -"* ]]
+    [ -z "$stderr" ]
+}
+
+@test "show takes columns and rows, a file or a directory" {
+    run -0 d9d-metrics show -k lr,loss --rows 2 a/metrics.jsonl
+    [ "${lines[-3]}" = "step     lr    loss" ]
+    [ "${lines[-2]}" = "1     0.001       3" ]
+    [ "${lines[-1]}" = "5     0.001  0.1875" ]
+}
+
+@test "summary counts what happened" {
+    run -0 d9d-metrics summary a b
+    [[ "$output" == *"last_loss      0.1875  0.15625"* ]]
+    run -0 d9d-metrics summary --json a
+    python=$(command -v python3) || skip "no python3 to read JSON"
+    "$python" -c '
+import json, sys
+(s,) = json.load(sys.stdin)
+assert s["records"] == 5 and s["restarts"] == 1 and s["end"] is None, s
+assert s["first_loss"] == 3 and s["min_loss"] == 0.1875 and s["min_loss_step"] == 5, s
+assert s["tokens"] == 500 and s["seconds"] == 2.5 and s["tokens_per_s"] == 203, s
+assert s["mfu"] is None, s' <<<"$output"
+}
+
+@test "compare goes by step" {
+    run -0 d9d-metrics compare a b
+    [ "${lines[1]}" = "1          3      2.5        -0.5" ]
+    [ "${lines[-1]}" = "b: largest difference from a is 0.5, at step 1 (5 common steps)" ]
+    echo '{"step": 9, "loss": 1}' >c.jsonl
+    run -2 d9d-metrics compare a c.jsonl
+    [[ "$output" == *"no step was logged by all of the 2 runs"* ]]
+}
+
+@test "follow prints what comes, to the end of the run" {
+    d9d-metrics follow a >out 2>err 3>&- &
+    pid=$!
+    while ! grep -q '^ *5 ' out; do sleep 0.05; done
+    printf '{"step": 6, "lo' >>a/metrics.jsonl
+    sleep 0.3
+    printf 'ss": 7}\n{"end": "done"}\n' >>a/metrics.jsonl
+    wait $pid
+    [ "$(awk '{ print $1 }' out | xargs)" = "step 1 2 3 4 5 6" ] || { cat out; return 1; }
+    grep -q 'the run ended: done' err
+}
+
+@test "follow stops on a signal or when nothing comes" {
+    d9d-metrics follow --json a >out 3>&- &
+    pid=$!
+    while ! grep -q '"step": 5' out; do sleep 0.05; done
+    kill -INT $pid
+    wait $pid
+    [ "$(wc -l <out)" = 5 ]
+    run -0 d9d-metrics follow --idle 1 a
+}
+
+@test "plot draws into a file" {
+    run -0 d9d-metrics plot -q a b -o p.svg
+    grep -q '>grad_norm<' p.svg
+    run -0 d9d-metrics plot -q a -k loss --log -o p.png
+    [ "$(head -c 4 p.png | tail -c 3)" = PNG ]
+    run -2 d9d-metrics plot a
+    [[ "$output" == *"--out FILE is needed"* ]]
+    run -2 d9d-metrics plot a -o p.gif
+    [ ! -e p.gif ]
+}
+
+@test "export writes CSV" {
+    run -0 d9d-metrics export --to csv a b
+    [ "${lines[0]}" = run,step,loss,grad_norm,lr,tokens,step_ms,tokens_per_s ]
+    [ "${lines[4]}" = a,4,0.375,,0.001,400,500,204 ]
+    [ "${#lines[@]}" = 11 ]
+    run -0 d9d-metrics export --to csv -o x.csv a b
+    [ -z "$output" ]
+    [ "$(wc -l <x.csv)" = 11 ]
+}
+
+@test "export writes event files" {
+    run -0 d9d-metrics export -q --to tfevents -o tb a b
+    [ "$(cd tb && find . -type f | sort | xargs)" = \
+        "./a/events.out.tfevents.0.d9d ./b/events.out.tfevents.0.d9d" ]
+    grep -q brain.Event:2 tb/a/events.out.tfevents.0.d9d
+    run -2 d9d-metrics export --to tfevents a
+    run -2 d9d-metrics export --to tfevents -o tb a ./a/
+    [[ "$output" == *"are both called a"* ]]
+}
+
+@test "a line that is being written is left out" {
+    printf '{"step": 6, "loss": 1' >>a/metrics.jsonl
+    run -0 --separate-stderr d9d-metrics summary a
+    [[ "$output" == *"last_step           5"* ]]
+    [[ "$stderr" == *"the last line is not complete"* ]]
+}
+
+@test "escape sequences in a file do not reach the terminal" {
+    echo '{"step": 1, "loss": 1, "\u001b[31mred": 2}' >esc.jsonl
+    run -0 d9d-metrics show -k $'\033[31mred' esc.jsonl
+    [[ "$output" != *$'\033'* ]]
+}
+
+# Bad input: what is said, and the status.
+bad() { # STATUS SENTENCE ARGUMENT...
+    local status_wanted=$1 sentence=$2
+    shift 2
+    run -"$status_wanted" --separate-stderr d9d-metrics "$@"
+    [ -z "$output" ]
+    [[ "$stderr" == *"$sentence"* ]] || { echo "said: $stderr"; return 1; }
+}
+
+@test "bad command lines are named" {
+    bad 2 'expected a command'
+    bad 2 'unknown command "sumary"; did you mean "summary"?' sumary a
+    bad 2 'expected RUN..., got 0 operands' show
+    bad 2 'expected RUN RUN..., got 1 operand' compare a
+    bad 2 'one operand too many, "b"' follow a b
+    bad 2 'no run has the key "los"; did you mean "loss"?' show -k los a
+    bad 2 'no run has the key "custom"' compare --key custom a b
+    bad 2 '--to: unknown word "cvs"; did you mean "csv"?' export --to cvs a
+    bad 2 '--to FORMAT is needed' export a
+    bad 2 '--keys: an empty word in its list' show -k loss,,lr a
+    bad 2 '--rows: -1 is below the minimum of 0' show --rows -1 a
+}
+
+@test "bad files are named" {
+    bad 1 'none: there is no such file, nor a run directory' show none
+    mkdir empty
+    bad 1 'empty/metrics.jsonl: there is no such file' show empty
+    echo '{"step": 1} x' >bad.jsonl
+    bad 1 'malformed data: bad.jsonl: line 1: it is not a JSON object' show bad.jsonl
+    printf '{"step": 1}\n{"loss": 1}\n' >bad.jsonl
+    bad 1 'bad.jsonl: line 2: a record needs its step' summary bad.jsonl
+    head -c 3000000 /dev/zero >bad.jsonl
+    bad 1 'bad.jsonl: line 1: it is longer than 1048576 bytes' summary bad.jsonl
+    bad 1 'bad.jsonl' show a bad.jsonl
+}
+
+@test "a run without records is no error" {
+    : >none.jsonl
+    run -0 d9d-metrics summary none.jsonl
+    run -0 d9d-metrics show none.jsonl
+    run -0 d9d-metrics export --to csv none.jsonl
+    [ "$output" = run,step ]
+    run -2 d9d-metrics plot none.jsonl -o p.svg
+}
