@@ -213,8 +213,8 @@ d9d_status d9d_manifest_put(const char *dir, const json_t *extra, const d9d_mani
     }
     D9D_TRY_OR(st, put_manifest(&text, files, n, extra), out);
     if (text.len > D9D_MANIFEST_MAX) {
-        st = D9D_FAIL(D9D_EINVAL, "%s: would have %zu bytes, at most %llu are read", path,
-                      text.len, D9D_MANIFEST_MAX);
+        st = D9D_FAIL(D9D_EINVAL, "%s: would have %zu bytes, at most %llu are read", path, text.len,
+                      D9D_MANIFEST_MAX);
         goto out;
     }
     st = d9d_fs_write_atomic(path, text.data, text.len);

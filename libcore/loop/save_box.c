@@ -54,10 +54,16 @@ char *d9di_box_text(const d9di_box *b, char buf[D9DI_BOX_TEXT])
 {
     int at = snprintf(buf, D9DI_BOX_TEXT, "[");
 
-    /* Two numbers of 20 digits a dimension always fit. */
-    for (int d = 0; d < b->ndim; d++)
+    /* Two numbers of 20 digits a dimension always fit.  A box that does not fit its whole is
+     * shown too, so its end may be beyond all numbers. */
+    for (int d = 0; d < b->ndim; d++) {
+        int64_t end;
+
+        if (__builtin_add_overflow(b->start[d], b->size[d], &end))
+            end = INT64_MAX;
         at += snprintf(buf + at, D9DI_BOX_TEXT - (size_t)at, "%s%" PRId64 ":%" PRId64,
-                       d > 0 ? ", " : "", b->start[d], b->start[d] + b->size[d]);
+                       d > 0 ? ", " : "", b->start[d], end);
+    }
     (void)snprintf(buf + at, D9DI_BOX_TEXT - (size_t)at, "]");
     return buf;
 }
@@ -86,7 +92,7 @@ static bool advance(const d9di_box *part, int outer, int64_t *index)
 d9d_status d9di_box_runs(const d9di_box *part, const d9di_box *from, const d9di_box *to,
                          d9di_run_fn fn, void *arg)
 {
-    int64_t index[D9D_MAX_DIMS], run = 1;
+    int64_t index[D9D_MAX_DIMS] = {0}, run = 1;
     int outer = part->ndim;
     bool whole = true;
 
@@ -97,8 +103,7 @@ d9d_status d9di_box_runs(const d9di_box *part, const d9di_box *from, const d9di_
     while (outer > 0 && whole) {
         outer--;
         run *= part->size[outer];
-        whole =
-            part->size[outer] == from->size[outer] && part->size[outer] == to->size[outer];
+        whole = part->size[outer] == from->size[outer] && part->size[outer] == to->size[outer];
     }
     for (int d = 0; d < part->ndim; d++)
         index[d] = part->start[d];

@@ -58,8 +58,8 @@ static d9d_status declare(output *o, const char *group, const d9d_save_set *set)
 
         if (strcmp(t->group, group) != 0)
             continue;
-        D9D_TRY(d9d_st_writer_declare(o->writer, t->name, t->tensor->dtype,
-                                      t->tensor->shape.ndim, t->tensor->shape.dim));
+        D9D_TRY(d9d_st_writer_declare(o->writer, t->name, t->tensor->dtype, t->tensor->shape.ndim,
+                                      t->tensor->shape.dim));
         o->items[o->n++] = t;
     }
     return D9D_OK;

@@ -95,40 +95,54 @@ static d9d_status put_state(json_t *root, const d9d_save_state *state)
     return ok ? D9D_OK : no_memory("checkpoint");
 }
 
-/* One slice for the list of its tensor, which is begun at the first one. */
-static d9d_status put_slice(json_t *tensors, d9d_map *lists, const d9d_save_tensor *t, size_t rank)
+/* The entry of a tensor; *slices is its list, empty and borrowed. */
+static d9d_status put_tensor(json_t *tensors, const d9d_save_tensor *t, json_t **slices)
 {
-    const d9di_box box = d9di_box_of(t);
-    json_t *list = d9d_map_get(lists, t->name, strlen(t->name)), *slice = json_object();
-    char file[D9DI_SAVE_FILE], text[D9DI_BOX_TEXT], whole[128];
+    json_t *tensor = json_object(), *list = json_array();
+    bool ok = put(tensor, "name", json_string(t->name));
+
+    ok &= put(tensor, "dtype", json_string(d9d_dtype_safetensors(t->tensor->dtype)));
+    ok &= put(tensor, "shape", ints(t->whole.dim, t->whole.ndim));
+    ok &= put(tensor, "slices", list);
+    ok &= json_array_append_new(tensors, tensor) == 0;
+    if (!ok)
+        return no_memory(t->name);
+    *slices = list;
+    return D9D_OK;
+}
+
+static d9d_status put_slice(json_t *slices, const d9d_save_tensor *t, const d9di_box *box,
+                            size_t rank)
+{
+    char file[D9DI_SAVE_FILE];
+    json_t *slice;
     bool ok;
 
-    if (!d9di_box_fits(&box, &t->whole)) {
-        json_decref(slice);
+    D9D_TRY(d9di_save_file_name(t->group, rank, file));
+    slice = json_object();
+    ok = put(slice, "file", json_string(file));
+    ok &= put(slice, "start", ints(box->start, box->ndim));
+    ok &= put(slice, "shape", ints(box->size, box->ndim));
+    ok &= json_array_append_new(slices, slice) == 0;
+    return ok ? D9D_OK : no_memory(t->name);
+}
+
+/* One slice for the list of its tensor, which is begun at the first one. */
+static d9d_status put_box(json_t *tensors, d9d_map *lists, const d9d_save_tensor *t, size_t rank)
+{
+    const size_t len = strlen(t->name);
+    const d9di_box box = d9di_box_of(t);
+    char text[D9DI_BOX_TEXT], whole[128];
+    json_t *slices = d9d_map_get(lists, t->name, len);
+
+    if (!d9di_box_fits(&box, &t->whole))
         return D9D_FAIL(D9D_EINVAL, "checkpoint: %s: %s is not a part of %s", t->name,
                         d9di_box_text(&box, text), d9d_shape_text(&t->whole, whole, sizeof(whole)));
+    if (slices == NULL) {
+        D9D_TRY(put_tensor(tensors, t, &slices));
+        D9D_TRY(d9d_map_put(lists, t->name, len, slices));
     }
-    if (list == NULL) {
-        json_t *tensor = json_object();
-
-        list = json_array();
-        ok = put(tensor, "name", json_string(t->name));
-        ok &= put(tensor, "dtype", json_string(d9d_dtype_safetensors(t->tensor->dtype)));
-        ok &= put(tensor, "shape", ints(t->whole.dim, t->whole.ndim));
-        ok &= put(tensor, "slices", list);
-        ok &= json_array_append_new(tensors, tensor) == 0;
-        if (!ok) {
-            json_decref(slice);
-            return no_memory(t->name);
-        }
-        D9D_TRY(d9d_map_put(lists, t->name, strlen(t->name), list));
-    }
-    D9D_TRY(d9di_save_file_name(t->group, rank, file));
-    ok = put(slice, "file", json_string(file));
-    ok &= put(slice, "start", ints(box.start, box.ndim));
-    ok &= put(slice, "shape", ints(box.size, box.ndim));
-    ok &= json_array_append_new(list, slice) == 0;
-    return ok ? D9D_OK : no_memory(t->name);
+    return put_slice(slices, t, &box, rank);
 }
 
 static d9d_status put_counts(json_t *counts, const d9d_save_set *set)
@@ -156,7 +170,7 @@ d9d_status d9di_saved_describe(const d9d_save_state *state, const d9d_save_set *
     for (size_t i = 0; i < n; i++) {
         D9D_TRY_OR(st, put_counts(counts, parts[i]), out);
         for (size_t k = 0; k < parts[i]->n; k++)
-            D9D_TRY_OR(st, put_slice(tensors, &lists, &parts[i]->items[k], i), out);
+            D9D_TRY_OR(st, put_box(tensors, &lists, &parts[i]->items[k], i), out);
     }
     *out = root;
     root = NULL;
@@ -203,8 +217,8 @@ static d9d_status get_dims(const json_t *obj, const char *where, const char *key
         const json_t *v = json_array_get(list, i);
 
         if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return D9D_FAIL(D9D_EFORMAT, "%s: %s[%zu] must be an integer of at least 0", where,
-                            key, i);
+            return D9D_FAIL(D9D_EFORMAT, "%s: %s[%zu] must be an integer of at least 0", where, key,
+                            i);
         dim[i] = json_integer_value(v);
     }
     *ndim = (int)n;
@@ -314,11 +328,12 @@ static d9d_status get_counts(d9di_saved *s, const json_t *root)
     json_t *counts, *v;
 
     D9D_TRY(d9d_json_get_obj(root, s->path, "optimizer_steps", &counts));
-    json_object_foreach(counts, key, v)
-        if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return D9D_FAIL(D9D_EFORMAT,
-                            "%s: optimizer_steps: \"%s\" must be an integer of at least 0",
-                            s->path, key);
+    json_object_foreach(counts, key, v) if (
+        !json_is_integer(v) ||
+        json_integer_value(v) <
+            0) return D9D_FAIL(D9D_EFORMAT,
+                               "%s: optimizer_steps: \"%s\" must be an integer of at least 0",
+                               s->path, key);
     s->counts = counts;
     return D9D_OK;
 }

@@ -37,8 +37,7 @@ static d9d_status check_item(const d9di_saved *s, const d9d_save_tensor *item)
                         item->name);
     if (t->dtype != item->tensor->dtype)
         return D9D_FAIL(D9D_EMISMATCH, "%s: tensor %s is %s, this run needs %s", s->path,
-                        item->name, d9d_dtype_word(t->dtype),
-                        d9d_dtype_word(item->tensor->dtype));
+                        item->name, d9d_dtype_word(t->dtype), d9d_dtype_word(item->tensor->dtype));
     if (!d9d_shape_equal(&t->whole, &item->whole))
         return D9D_FAIL(D9D_EMISMATCH, "%s: tensor %s has shape %s, this run needs %s", s->path,
                         item->name, d9d_shape_text(&t->whole, have, sizeof(have)),
@@ -148,8 +147,7 @@ typedef struct meeting {
 static d9d_status each_meeting(reader *r, const d9d_save_tensor *item,
                                d9d_status (*fn)(reader *r, const meeting *m))
 {
-    const d9di_saved_tensor *t =
-        d9d_map_get(&r->saved->by_name, item->name, strlen(item->name));
+    const d9di_saved_tensor *t = d9d_map_get(&r->saved->by_name, item->name, strlen(item->name));
     meeting m = {.item = item, .box = d9di_box_of(item)};
 
     for (size_t i = 0; i < t->n_slices; i++) {

@@ -24,34 +24,48 @@ static const struct {
     int number;
     const char *name;
 } watched[] = {{SIGTERM, "SIGTERM"}, {SIGUSR1, "SIGUSR1"}, {SIGINT, "SIGINT"}};
-enum { N_WATCHED = sizeof(watched) / sizeof(watched[0]) };
+enum { N_WATCHED = sizeof(watched) / sizeof(watched[0]), MAX_DIGITS = 8 };
 
+/* A number of at most MAX_DIGITS digits; moves *p behind it. */
+static bool take_number(const char **p, int64_t *out)
+{
+    const size_t digits = strspn(*p, "0123456789");
+
+    if (digits == 0 || digits > MAX_DIGITS)
+        return false;
+    *out = strtoll(*p, NULL, 10);
+    *p += digits;
+    return true;
+}
+
+/* Numbers with colons between them, at most three; how many there are, or 0. */
+static int take_clock(const char **p, int64_t part[3])
+{
+    for (int n = 0; n < 3; n++) {
+        if (!take_number(p, &part[n]))
+            return 0;
+        if (**p != ':' || n == 2)
+            return n + 1;
+        ++*p;
+    }
+    return 0;
+}
+
+/* "D-H", "D-H:M", "D-H:M:S", or "S", "M:S", "H:M:S". */
 int64_t d9d_stop_slurm_seconds(const char *text)
 {
-    int64_t part[4] = {0}, days = 0; /* most significant first */
-    const char *p = text, *dash = strchr(text, '-');
-    int n = 0, used;
+    int64_t part[3] = {0}, clock[3] = {0}, days = 0; /* hours, minutes, seconds */
+    const char *p = text + strspn(text, " "), *dash;
+    int n;
 
-    if (dash != NULL) {
-        if (sscanf(p, "%5ld-%n", &days, &used) != 1 || p + used != dash + 1)
-            return -1;
-        p = dash + 1;
-    }
-    while (n < 3 && sscanf(p, "%8ld%n", &part[n], &used) == 1 && part[n] >= 0) {
-        n++;
-        p += used;
-        if (*p != ':')
-            break;
-        p++;
-    }
-    if (n == 0 || days < 0 || strspn(p, " \n") != strlen(p))
+    dash = strchr(p, '-');
+    if (dash != NULL && (!take_number(&p, &days) || p++ != dash))
         return -1;
-    for (; dash == NULL && n < 3; n++) { /* "59:59" is minutes and seconds */
-        part[2] = part[1];
-        part[1] = part[0];
-        part[0] = 0;
-    }
-    return ((days * 24 + part[0]) * 60 + part[1]) * 60 + part[2];
+    n = take_clock(&p, part);
+    if (n == 0 || p[strspn(p, " \n")] != '\0')
+        return -1;
+    memcpy(dash != NULL ? clock : clock + 3 - n, part, (size_t)n * sizeof(part[0]));
+    return ((days * 24 + clock[0]) * 60 + clock[1]) * 60 + clock[2];
 }
 
 /* A variable of up to 18 digits, or NULL. */

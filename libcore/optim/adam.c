@@ -13,11 +13,8 @@ typedef struct adam_config {
 } adam_config;
 
 static const char *const dtype_words[] = {"float32", "bfloat16", NULL};
-static const d9d_key beta_elem = {.kind = D9D_KIND_REAL,
-                                  .flags = D9D_BELOW_MAX,
-                                  .min = 0,
-                                  .max = 1,
-                                  .doc = "decay of a moment"};
+static const d9d_key beta_elem = {
+    .kind = D9D_KIND_REAL, .flags = D9D_BELOW_MAX, .min = 0, .max = 1, .doc = "decay of a moment"};
 
 #define ADAM_KEYS                                                                                  \
     D9D_KEY_REAL(adam_config, lr, D9D_REQUIRED, 0, 1e6, "learning rate before the schedule",       \
@@ -79,9 +76,8 @@ static d9d_status adam_update_with(const adam_config *c, const d9di_update *u, b
     const d9d_param *p = u->param;
 
     return u->dev->kernels->adam(u->dev->stream, &step, p->dtype, d9d_tensor_data(&p->data),
-                                 p->grad_dtype, d9d_tensor_data(&p->grad), u->scale,
-                                 u->state_dtype, d9d_tensor_data(&u->state[0]),
-                                 d9d_tensor_data(&u->state[1]),
+                                 p->grad_dtype, d9d_tensor_data(&p->grad), u->scale, u->state_dtype,
+                                 d9d_tensor_data(&u->state[0]), d9d_tensor_data(&u->state[1]),
                                  c->amsgrad ? d9d_tensor_data(&u->state[2]) : NULL,
                                  d9d_tensor_numel(&p->data));
 }
@@ -138,11 +134,14 @@ static d9d_status stochastic_accepts(const d9d_param *p)
     return D9D_OK;
 }
 
-#define ADAM_STATES {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL}
-const d9di_optimizer_kind d9di_adamw = {&d9di_adamw_table, ADAM_STATES, adam_states, adam_dtype,
-                                        NULL, adamw_update};
-const d9di_optimizer_kind d9di_adam = {&d9di_adam_table, ADAM_STATES, adam_states, adam_dtype,
-                                       NULL, adam_update};
+#define ADAM_STATES                                                                                \
+    {                                                                                              \
+        "exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL                                            \
+    }
+const d9di_optimizer_kind d9di_adamw = {&d9di_adamw_table, ADAM_STATES, adam_states,
+                                        adam_dtype,        NULL,        adamw_update};
+const d9di_optimizer_kind d9di_adam = {&d9di_adam_table, ADAM_STATES, adam_states,
+                                       adam_dtype,       NULL,        adam_update};
 const d9di_optimizer_kind d9di_stochastic_adamw = {
     &d9di_stochastic_table, ADAM_STATES,        adam_states,
     stochastic_dtype,       stochastic_accepts, stochastic_update};

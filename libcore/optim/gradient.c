@@ -15,9 +15,11 @@ d9d_status d9d_grad_norm(d9d_device *dev, const d9d_params *params, double scale
 
         if (!p->trainable || !p->has_grad)
             continue;
-        D9D_TRY_OR(st, dev->kernels->sum_squares(dev->stream, d9d_tensor_data(&sum), beta,
-                                                 p->grad.dtype, d9d_tensor_data(&p->grad),
-                                                 d9d_tensor_numel(&p->grad)), out);
+        D9D_TRY_OR(st,
+                   dev->kernels->sum_squares(dev->stream, d9d_tensor_data(&sum), beta,
+                                             p->grad.dtype, d9d_tensor_data(&p->grad),
+                                             d9d_tensor_numel(&p->grad)),
+                   out);
         beta = 1;
     }
     st = beta > 0 ? d9d_device_download(dev, &squares, d9d_tensor_data(&sum), sizeof(squares))

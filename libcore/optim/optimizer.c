@@ -19,7 +19,10 @@ struct d9d_optimizer {
     d9d_arena arena;
 };
 
-double d9d_optimizer_lr(const d9d_union *section) { return *(const double *)section->value; }
+double d9d_optimizer_lr(const d9d_union *section)
+{
+    return *(const double *)section->value;
+}
 
 /* Zeroed state of parameter i. */
 static d9d_status state_create(d9d_optimizer *o, size_t i)
@@ -125,7 +128,10 @@ d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *sca
     return D9D_OK;
 }
 
-size_t d9d_optimizer_state_count(const d9d_optimizer *o) { return o->n_index; }
+size_t d9d_optimizer_state_count(const d9d_optimizer *o)
+{
+    return o->n_index;
+}
 
 d9d_optimizer_state d9d_optimizer_state_at(d9d_optimizer *o, size_t i)
 {

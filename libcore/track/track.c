@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -19,27 +20,61 @@ struct d9d_tracker {
     int64_t restarts;
 };
 
-enum { MAX_METRICS_BYTES = 1 << 30 };
+static const char restart_key[] = "{\"restart\":";
+
+enum { PIECE = 1 << 16, RESTART_KEY = sizeof(restart_key) - 1 };
+
+/* A file that is read line by line, however long it is. */
+typedef struct scan {
+    int64_t restarts;
+    uint64_t at, end; /* bytes seen; behind the last whole line */
+    uint64_t line;    /* where this line begins */
+    bool is_restart;  /* so far */
+} scan;
+
+static void scan_bytes(scan *s, const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t k = s->at++ - s->line;
+
+        if (k < RESTART_KEY)
+            s->is_restart = (k == 0 || s->is_restart) && p[i] == restart_key[k];
+        if (p[i] != '\n')
+            continue;
+        s->restarts += k >= RESTART_KEY && s->is_restart;
+        s->end = s->line = s->at;
+    }
+}
 
 /* What is there already: count the restart lines; say where the last whole line ends. */
 static d9d_status existing_read(const char *path, int64_t *restarts, uint64_t *end)
 {
-    d9d_buf text = {0};
-    const char *line, *newline;
-    d9d_status st = d9d_fs_read(path, MAX_METRICS_BYTES, &text);
+    d9d_file f = {.fd = -1};
+    char *piece = malloc(PIECE);
+    uint64_t size;
+    scan s = {0};
+    d9d_status st;
 
-    *restarts = 0;
-    *end = 0;
-    if (st == D9D_ENOTFOUND)
-        return D9D_OK;
-    D9D_TRY(st);
-    for (line = text.data; line != NULL && (newline = strchr(line, '\n')) != NULL;
-         line = newline + 1) {
-        *restarts += strncmp(line, "{\"restart\":", 11) == 0;
-        *end = (uint64_t)(newline + 1 - text.data);
+    if (piece == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: cannot allocate %d bytes to read it", path, PIECE);
+    st = d9d_fs_exists(path) ? d9d_file_open(path, &f) : D9D_OK;
+    if (st != D9D_OK || f.fd < 0)
+        goto out;
+    D9D_TRY_OR(st, d9d_fs_size(path, &size), out);
+    while (s.at < size) {
+        const size_t n = size - s.at < PIECE ? (size_t)(size - s.at) : PIECE;
+
+        D9D_TRY_OR(st, d9d_file_read_at(&f, piece, n, s.at), out);
+        scan_bytes(&s, piece, n);
     }
-    d9d_buf_release(&text);
-    return D9D_OK;
+out:
+    d9d_file_release(&f);
+    free(piece);
+    if (st == D9D_OK) {
+        *restarts = s.restarts;
+        *end = s.end;
+    }
+    return st;
 }
 
 /* The file, made if it is absent and locked until it is closed; where there are no locks it is
@@ -57,7 +92,7 @@ static d9d_status lock_take(const char *path, int *fd)
 d9d_status d9d_tracker_open(const char *path, d9d_tracker **out)
 {
     d9d_tracker *t = calloc(1, sizeof(*t));
-    uint64_t end;
+    uint64_t end = 0;
     d9d_status st;
 
     if (t == NULL)
@@ -73,7 +108,10 @@ out:
     return st;
 }
 
-int64_t d9d_tracker_restarts(const d9d_tracker *t) { return t->restarts; }
+int64_t d9d_tracker_restarts(const d9d_tracker *t)
+{
+    return t->restarts;
+}
 
 /* --- lines: a few members, each with its own way to be printed -------------------- */
 

@@ -166,7 +166,10 @@ static void check_sentence(void)
         unit_check_has(text, " bytes ", __FILE__, __LINE__);
 }
 
-static void with_older(const run *r) { assert_ok(save(r, 1)); }
+static void with_older(const run *r)
+{
+    assert_ok(save(r, 1));
+}
 
 static void with_damaged(const run *r)
 {

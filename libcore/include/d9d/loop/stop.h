@@ -23,7 +23,7 @@ typedef struct d9d_stop d9d_stop;
 D9D_API D9D_MUST_USE d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out);
 /* Restores the signal mask; a signal that came is consumed. */
 D9D_API void d9d_stop_close(d9d_stop *s);
-/* Why to leave now ("SIGTERM", "the time limit in 280 s"), or NULL.  Once set it stays. */
+/* Why to leave now ("SIGTERM", "the end of the Slurm allocation"), or NULL.  Once set it stays. */
 D9D_API const char *d9d_stop_reason(d9d_stop *s);
 
 /* Seconds in Slurm's way of printing them ("1-02:03:04", "59:59", "UNLIMITED"); -1 when there

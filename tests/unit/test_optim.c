@@ -1,0 +1,588 @@
+/* test_optim.c - optimizers against their formulas in double, their configuration and state;
+ * gradients as a whole. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/json.h"
+#include "d9d/base/rng.h"
+#include "d9d/optim/optim.h"
+#include "support/unit.h"
+
+/* --- a configuration and a few parameters -------------------------------------------------- */
+
+typedef struct section {
+    d9d_union optimizer;
+} section;
+
+static const d9d_key section_keys[] = {
+    D9D_KEY_UNION(section, optimizer, D9D_REQUIRED, d9d_optimizer_tag, d9d_optimizer_choices,
+                  "the optimizer"),
+    D9D_KEY_END,
+};
+static const d9d_table section_table = D9D_TABLE(section, "test", section_keys, "one section");
+
+static d9d_status bind(const char *text, d9d_arena *a, json_t **doc, d9d_union *out)
+{
+    section s = {0};
+    json_t *optimizer;
+
+    assert_ok(d9d_json_parse("test", text, strlen(text), &optimizer));
+    *doc = json_pack("{s:o}", "optimizer", optimizer);
+    D9D_TRY(d9d_config_bind(&section_table, *doc, "test", NULL, a, &s));
+    *out = s.optimizer;
+    return D9D_OK;
+}
+
+enum { WIDE, FROZEN, SHORT, PARAMS };
+
+typedef struct rig {
+    d9d_device *dev;
+    d9d_arena arena;
+    d9d_module module;
+    d9d_param param[PARAMS];
+    d9d_params params;
+    json_t *doc;
+    d9d_union section;
+    d9d_optimizer *opt;
+    d9d_tensor scale;
+} rig;
+
+static void rig_open(rig *r, const char *config, d9d_dtype t)
+{
+    *r = (rig){0};
+    assert_ok(d9d_device_open("cpu", &r->dev));
+    d9d_module_init(&r->module);
+    assert_ok(d9d_module_param(&r->module, "wide", &r->param[WIDE], t, D9D_SHAPE(9, 31),
+                               D9D_INIT_NORMAL, 1.0f));
+    assert_ok(d9d_module_param(&r->module, "frozen", &r->param[FROZEN], t, D9D_SHAPE(5),
+                               D9D_INIT_ONES, 0));
+    assert_ok(d9d_module_param(&r->module, "short", &r->param[SHORT], t, D9D_SHAPE(3),
+                               D9D_INIT_NORMAL, 0.1f));
+    r->param[FROZEN].trainable = false;
+    assert_ok(d9d_module_bind(&r->module));
+    assert_ok(d9d_module_materialise(&r->module, r->dev, true));
+    assert_ok(d9d_module_reset(&r->module, 7));
+    assert_ok(d9d_module_params(&r->module, &r->arena, &r->params));
+    assert_ok(d9d_tensor_alloc(r->dev, D9D_F32, D9D_SCALAR, &r->scale));
+    assert_ok(bind(config, &r->arena, &r->doc, &r->section));
+}
+
+static void rig_close(rig *r)
+{
+    d9d_optimizer_free(r->opt);
+    d9d_tensor_release(&r->scale);
+    d9d_module_release(&r->module);
+    json_decref(r->doc);
+    d9d_arena_release(&r->arena);
+    d9d_device_close(r->dev);
+}
+
+static void create(rig *r, uint64_t seed)
+{
+    assert_ok(d9d_optimizer_create(&r->section, r->dev, &r->params, seed, &r->opt));
+}
+
+/* A gradient of float32 numbers that differs in every step. */
+static void set_grad(d9d_param *p, int step)
+{
+    float *g = d9d_tensor_data(&p->grad);
+
+    for (int64_t i = 0; i < d9d_tensor_numel(&p->grad); i++)
+        g[i] = d9d_rng_normal((d9d_rng){99, p->id + (uint64_t)step}, (uint64_t)i) +
+               (i % 7 == 0 ? 3.0f : 0.0f);
+    p->has_grad = true;
+}
+
+static void step(rig *r, double lr, float scale)
+{
+    *(float *)d9d_tensor_data(&r->scale) = scale;
+    assert_ok(d9d_optimizer_step(r->opt, lr, &r->scale));
+}
+
+/* --- the formulas of optim.h, in double --------------------------------------------------------
+ */
+
+typedef struct naive {
+    double b1, b2, eps, wd, mom, damp;
+    bool decoupled, amsgrad, maximize, nesterov, sgd;
+} naive;
+
+typedef struct naive_state {
+    double p, m, v, vmax;
+} naive_state;
+
+static void naive_adam(const naive *c, naive_state *s, double g, double lr, int n)
+{
+    double v;
+
+    if (c->decoupled)
+        s->p -= lr * c->wd * s->p;
+    else
+        g += c->wd * s->p;
+    s->m = c->b1 * s->m + (1 - c->b1) * g;
+    s->v = c->b2 * s->v + (1 - c->b2) * g * g;
+    s->vmax = fmax(s->vmax, s->v);
+    v = c->amsgrad ? s->vmax : s->v;
+    s->p -= lr * (s->m / (1 - pow(c->b1, n))) / (sqrt(v / (1 - pow(c->b2, n))) + c->eps);
+}
+
+static void naive_sgd(const naive *c, naive_state *s, double g, double lr, int n)
+{
+    g += c->wd * s->p;
+    if (c->mom != 0) {
+        s->m = n == 1 ? g : c->mom * s->m + (1 - c->damp) * g;
+        g = c->nesterov ? g + c->mom * s->m : s->m;
+    }
+    s->p -= lr * g;
+}
+
+static void naive_step(const naive *c, naive_state *s, double g, double lr, int n)
+{
+    g = c->maximize ? -g : g;
+    (c->sgd ? naive_sgd : naive_adam)(c, s, g, lr, n);
+}
+
+static const struct formula {
+    const char *config;
+    naive c;
+} formulas[] = {
+    {"{\"name\": \"adamw\", \"lr\": 0.01}",
+     {.b1 = 0.9, .b2 = 0.999, .eps = 1e-8, .wd = 0.01, .decoupled = true}},
+    {"{\"name\": \"adamw\", \"lr\": 0.01, \"betas\": [0.8, 0.95], \"eps\": 0.001, "
+     "\"weight_decay\": 0.3, \"amsgrad\": true, \"maximize\": true}",
+     {.b1 = 0.8,
+      .b2 = 0.95,
+      .eps = 1e-3,
+      .wd = 0.3,
+      .decoupled = true,
+      .amsgrad = true,
+      .maximize = true}},
+    {"{\"name\": \"adam\", \"lr\": 0.01, \"weight_decay\": 0.3}",
+     {.b1 = 0.9, .b2 = 0.999, .eps = 1e-8, .wd = 0.3}},
+    {"{\"name\": \"adam\", \"lr\": 0.01, \"betas\": [0, 0.5], \"decoupled_weight_decay\": true}",
+     {.b1 = 0, .b2 = 0.5, .eps = 1e-8, .wd = 0.01, .decoupled = true}},
+    {"{\"name\": \"sgd\", \"lr\": 0.01}", {.sgd = true}},
+    {"{\"name\": \"sgd\", \"lr\": 0.01, \"weight_decay\": 0.2, \"maximize\": true}",
+     {.sgd = true, .wd = 0.2, .maximize = true}},
+    {"{\"name\": \"sgd\", \"lr\": 0.01, \"momentum\": 0.9, \"dampening\": 0.4}",
+     {.sgd = true, .mom = 0.9, .damp = 0.4}},
+    {"{\"name\": \"sgd\", \"lr\": 0.01, \"momentum\": 0.7, \"nesterov\": true}",
+     {.sgd = true, .mom = 0.7, .nesterov = true}},
+};
+enum { FORMULAS = sizeof(formulas) / sizeof(formulas[0]), STEPS = 6 };
+
+static void check_formula(const struct formula *f, int p, float scale)
+{
+    const double lr[STEPS] = {0.1, 0.05, 0.2, 0, 0.01, 0.3}; /* a schedule moves it */
+    const int64_t n = p == WIDE ? 9 * 31 : 3;
+    naive_state *s = calloc((size_t)n, sizeof(*s));
+    rig r;
+
+    assert_non_null(s);
+    rig_open(&r, f->config, D9D_F32);
+    create(&r, 1);
+    for (int64_t i = 0; i < n; i++)
+        s[i].p = ((const float *)d9d_tensor_data(&r.param[p].data))[i];
+    for (int k = 0; k < STEPS; k++) {
+        set_grad(&r.param[WIDE], k);
+        set_grad(&r.param[SHORT], k);
+        for (int64_t i = 0; i < n; i++)
+            naive_step(&f->c, &s[i],
+                       (double)((const float *)d9d_tensor_data(&r.param[p].grad))[i] * scale, lr[k],
+                       k + 1);
+        step(&r, lr[k], scale);
+        for (int64_t i = 0; i < n; i++) {
+            const double got = ((const float *)d9d_tensor_data(&r.param[p].data))[i];
+
+            if (!(fabs(got - s[i].p) <= 2e-6 * (1 + fabs(s[i].p))))
+                fail_msg("%s: step %d, element %lld: %.9g, the formula gives %.9g", f->config,
+                         k + 1, (long long)i, got, s[i].p);
+        }
+    }
+    rig_close(&r);
+    free(s);
+}
+
+static void test_formulas(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < FORMULAS; i++) {
+        check_formula(&formulas[i], WIDE, 1.0f);
+        check_formula(&formulas[i], SHORT, 0.25f);
+    }
+}
+
+/* --- configuration
+ * ---------------------------------------------------------------------------------- */
+
+static void test_bad_configurations(void **state)
+{
+    static const struct {
+        const char *config, *sentence;
+    } rows[] = {
+        {"{\"name\": \"adamw\"}", "lr"},
+        {"{\"name\": \"adamw\", \"lr\": 0}", "lr"},
+        {"{\"name\": \"sgd\", \"lr\": -0.1}", "lr"},
+        {"{\"name\": \"adamw\", \"lr\": 1, \"betas\": [0.9]}", "betas"},
+        {"{\"name\": \"adamw\", \"lr\": 1, \"betas\": [0.9, 0.9, 0.9]}", "betas"},
+        {"{\"name\": \"adam\", \"lr\": 1, \"betas\": [0.9, 1.0]}", "betas"},
+        {"{\"name\": \"adam\", \"lr\": 1, \"betas\": [-0.1, 0.9]}", "betas"},
+        {"{\"name\": \"adamw\", \"lr\": 1, \"eps\": 0}", "eps"},
+        {"{\"name\": \"adamw\", \"lr\": 1, \"weight_decay\": -1}", "weight_decay"},
+        {"{\"name\": \"adamw\", \"lr\": 1, \"momentum\": 0.9}", "momentum"},
+        {"{\"name\": \"sgd\", \"lr\": 1, \"nesterov\": true}",
+         "nesterov needs a momentum and no dampening"},
+        {"{\"name\": \"sgd\", \"lr\": 1, \"nesterov\": true, \"momentum\": 0.9, "
+         "\"dampening\": 0.1}",
+         "nesterov needs a momentum and no dampening"},
+        {"{\"name\": \"stochastic_adamw\", \"lr\": 1, \"state_dtype\": \"float16\"}",
+         "state_dtype"},
+        {"{\"name\": \"adamv\", \"lr\": 1}", "adamw"},
+    };
+    d9d_arena a = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        d9d_union bound;
+        json_t *doc;
+
+        assert_fails_like(bind(rows[i].config, &a, &doc, &bound), D9D_ECONFIG, rows[i].sentence);
+        json_decref(doc);
+    }
+    d9d_arena_release(&a);
+}
+
+static void test_rate_of_a_section(void **state)
+{
+    d9d_arena a = {0};
+    d9d_union bound;
+    json_t *doc;
+
+    (void)state;
+    assert_ok(bind("{\"name\": \"sgd\", \"lr\": 0.125}", &a, &doc, &bound));
+    assert_true(d9d_optimizer_lr(&bound) == 0.125);
+    json_decref(doc);
+    d9d_arena_release(&a);
+}
+
+static void test_stochastic_wants_bfloat16(void **state)
+{
+    rig r;
+
+    (void)state;
+    rig_open(&r, "{\"name\": \"stochastic_adamw\", \"lr\": 0.1}", D9D_F32);
+    assert_fails_like(d9d_optimizer_create(&r.section, r.dev, &r.params, 1, &r.opt), D9D_ECONFIG,
+                      "stochastic_adamw rounds to bfloat16, and wide is float32");
+    rig_close(&r);
+}
+
+/* --- state
+ * ------------------------------------------------------------------------------------------ */
+
+static void test_states_and_counts(void **state)
+{
+    static const struct {
+        const char *config;
+        d9d_dtype param, want;
+        const char *names[7];
+    } rows[] = {
+        {"{\"name\": \"adamw\", \"lr\": 1}",
+         D9D_F32,
+         D9D_F32,
+         {"wide.exp_avg", "wide.exp_avg_sq", "short.exp_avg", "short.exp_avg_sq"}},
+        {"{\"name\": \"adam\", \"lr\": 1, \"amsgrad\": true}",
+         D9D_BF16,
+         D9D_BF16,
+         {"wide.exp_avg", "wide.exp_avg_sq", "wide.max_exp_avg_sq", "short.exp_avg",
+          "short.exp_avg_sq", "short.max_exp_avg_sq"}},
+        {"{\"name\": \"sgd\", \"lr\": 1}", D9D_F32, D9D_F32, {NULL}},
+        {"{\"name\": \"sgd\", \"lr\": 1, \"momentum\": 0.5}",
+         D9D_F32,
+         D9D_F32,
+         {"wide.momentum_buffer", "short.momentum_buffer"}},
+        {"{\"name\": \"stochastic_adamw\", \"lr\": 1}",
+         D9D_BF16,
+         D9D_F32,
+         {"wide.exp_avg", "wide.exp_avg_sq", "short.exp_avg", "short.exp_avg_sq"}},
+        {"{\"name\": \"stochastic_adamw\", \"lr\": 1, \"state_dtype\": \"bfloat16\"}",
+         D9D_BF16,
+         D9D_BF16,
+         {"wide.exp_avg", "wide.exp_avg_sq", "short.exp_avg", "short.exp_avg_sq"}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        size_t n = 0;
+        int64_t *steps;
+        rig r;
+
+        rig_open(&r, rows[i].config, rows[i].param);
+        create(&r, 1);
+        for (; rows[i].names[n] != NULL; n++) {
+            const d9d_optimizer_state s = d9d_optimizer_state_at(r.opt, n);
+            const unsigned char *bytes = d9d_tensor_data(s.tensor);
+
+            assert_string_equal(s.name, rows[i].names[n]);
+            assert_int_equal(s.tensor->dtype, rows[i].want);
+            assert_ptr_equal(s.param, &r.param[s.name[0] == 'w' ? WIDE : SHORT]);
+            assert_true(d9d_shape_equal(&s.tensor->shape, &s.param->box));
+            for (uint64_t b = 0; b < d9d_tensor_bytes(s.tensor); b++)
+                assert_int_equal(bytes[b], 0);
+        }
+        assert_int_equal(d9d_optimizer_state_count(r.opt), n);
+        steps = d9d_optimizer_steps(r.opt, &n);
+        assert_int_equal(n, PARAMS);
+        for (size_t p = 0; p < PARAMS; p++)
+            assert_int_equal(steps[p], 0);
+        rig_close(&r);
+    }
+}
+
+/* A parameter that is frozen, or has no gradient in a step, stays with its state and count. */
+static void test_untouched(void **state)
+{
+    float before[3], moment[3];
+    int64_t *steps;
+    size_t n;
+    rig r;
+
+    (void)state;
+    rig_open(&r, "{\"name\": \"adamw\", \"lr\": 1}", D9D_F32);
+    create(&r, 1);
+    set_grad(&r.param[WIDE], 0);
+    set_grad(&r.param[SHORT], 0);
+    step(&r, 0.1, 1.0f);
+    memcpy(before, d9d_tensor_data(&r.param[SHORT].data), sizeof(before));
+    memcpy(moment, d9d_tensor_data(d9d_optimizer_state_at(r.opt, 2).tensor), sizeof(moment));
+    assert_true(moment[0] != 0);
+    r.param[SHORT].has_grad = false;
+    step(&r, 0.1, 1.0f);
+    assert_memory_equal(before, d9d_tensor_data(&r.param[SHORT].data), sizeof(before));
+    assert_memory_equal(moment, d9d_tensor_data(d9d_optimizer_state_at(r.opt, 2).tensor),
+                        sizeof(moment));
+    steps = d9d_optimizer_steps(r.opt, &n);
+    assert_int_equal(steps[WIDE], 2);
+    assert_int_equal(steps[FROZEN], 0);
+    assert_int_equal(steps[SHORT], 1);
+    for (int i = 0; i < 5; i++)
+        assert_true(((const float *)d9d_tensor_data(&r.param[FROZEN].data))[i] == 1.0f);
+    rig_close(&r);
+}
+
+/* Going on from copied state and counts gives the bits of going on. */
+static void test_state_is_all_there_is(void **state)
+{
+    static const char *const configs[] = {
+        "{\"name\": \"adamw\", \"lr\": 1, \"amsgrad\": true}",
+        "{\"name\": \"sgd\", \"lr\": 1, \"momentum\": 0.9, \"dampening\": 0.5}",
+        "{\"name\": \"stochastic_adamw\", \"lr\": 1, \"state_dtype\": \"bfloat16\"}",
+    };
+
+    (void)state;
+    for (size_t c = 0; c < 3; c++) {
+        const d9d_dtype t = c == 2 ? D9D_BF16 : D9D_F32;
+        size_t n;
+        rig a, b;
+
+        rig_open(&a, configs[c], t);
+        rig_open(&b, configs[c], t);
+        create(&a, 5);
+        create(&b, 5);
+        for (int k = 0; k < 4; k++) {
+            set_grad(&a.param[WIDE], k);
+            step(&a, 0.1, 1.0f);
+        }
+        for (size_t p = 0; p < PARAMS; p++)
+            memcpy(d9d_tensor_data(&b.param[p].data), d9d_tensor_data(&a.param[p].data),
+                   d9d_tensor_bytes(&a.param[p].data));
+        for (size_t i = 0; i < d9d_optimizer_state_count(a.opt); i++) {
+            const d9d_tensor *from = d9d_optimizer_state_at(a.opt, i).tensor;
+
+            memcpy(d9d_tensor_data(d9d_optimizer_state_at(b.opt, i).tensor), d9d_tensor_data(from),
+                   d9d_tensor_bytes(from));
+        }
+        memcpy(d9d_optimizer_steps(b.opt, &n), d9d_optimizer_steps(a.opt, &n),
+               PARAMS * sizeof(int64_t));
+        for (int k = 4; k < 6; k++) {
+            set_grad(&a.param[WIDE], k);
+            set_grad(&b.param[WIDE], k);
+            step(&a, 0.1, 1.0f);
+            step(&b, 0.1, 1.0f);
+        }
+        assert_memory_equal(d9d_tensor_data(&a.param[WIDE].data),
+                            d9d_tensor_data(&b.param[WIDE].data),
+                            d9d_tensor_bytes(&a.param[WIDE].data));
+        rig_close(&a);
+        rig_close(&b);
+    }
+}
+
+/* --- stochastic rounding
+ * --------------------------------------------------------------------------- */
+
+static const char stochastic[] = "{\"name\": \"stochastic_adamw\", \"lr\": 1, "
+                                 "\"weight_decay\": 0, \"state_dtype\": \"bfloat16\"}";
+
+static void run_steps(rig *r, uint64_t seed, int steps)
+{
+    rig_open(r, stochastic, D9D_BF16);
+    create(r, seed);
+    for (int k = 0; k < steps; k++) {
+        set_grad(&r->param[WIDE], k);
+        step(r, 1e-3, 1.0f);
+    }
+}
+
+static void test_noise_is_keyed(void **state)
+{
+    rig a, b, c;
+
+    (void)state;
+    run_steps(&a, 1, 3);
+    run_steps(&b, 1, 3);
+    run_steps(&c, 2, 3);
+    assert_memory_equal(d9d_tensor_data(&a.param[WIDE].data), d9d_tensor_data(&b.param[WIDE].data),
+                        d9d_tensor_bytes(&a.param[WIDE].data));
+    assert_memory_not_equal(d9d_tensor_data(&a.param[WIDE].data),
+                            d9d_tensor_data(&c.param[WIDE].data),
+                            d9d_tensor_bytes(&a.param[WIDE].data));
+    rig_close(&a);
+    rig_close(&b);
+    rig_close(&c);
+}
+
+/* Two boxes of a parameter round as the whole does. */
+static void test_noise_knows_no_boxes(void **state)
+{
+    enum { CUT = 13, ROWS = 9, COLUMNS = 31 };
+    const uint16_t *want;
+    rig whole;
+
+    (void)state;
+    run_steps(&whole, 1, 3);
+    want = d9d_tensor_data(&whole.param[WIDE].data);
+    for (int half = 0; half < 2; half++) {
+        const int64_t first = half == 0 ? 0 : CUT, n = half == 0 ? CUT : COLUMNS - CUT;
+        d9d_module m;
+        d9d_param p, full;
+        d9d_param *list[] = {&p};
+        d9d_params params = {list, 1};
+        d9d_optimizer *opt;
+        rig r;
+
+        rig_open(&r, stochastic, D9D_BF16); /* its whole parameter gives the gradients */
+        full = r.param[WIDE];
+        d9d_module_init(&m);
+        assert_ok(d9d_module_param(&m, "wide", &p, D9D_BF16, D9D_SHAPE(ROWS, COLUMNS),
+                                   D9D_INIT_NORMAL, 1.0f));
+        assert_ok(d9d_module_bind(&m));
+        p.box.dim[1] = n;
+        p.start[1] = first;
+        assert_ok(d9d_module_materialise(&m, r.dev, true));
+        assert_ok(d9d_module_reset(&m, 7));
+        assert_ok(d9d_optimizer_create(&r.section, r.dev, &params, 1, &opt));
+        for (int k = 0; k < 3; k++) {
+            set_grad(&full, k);
+            for (int64_t i = 0; i < ROWS; i++)
+                memcpy((float *)d9d_tensor_data(&p.grad) + i * n,
+                       (float *)d9d_tensor_data(&full.grad) + i * COLUMNS + first,
+                       (size_t)n * sizeof(float));
+            p.has_grad = true;
+            *(float *)d9d_tensor_data(&r.scale) = 1.0f;
+            assert_ok(d9d_optimizer_step(opt, 1e-3, &r.scale));
+        }
+        for (int64_t i = 0; i < ROWS; i++)
+            assert_memory_equal((uint16_t *)d9d_tensor_data(&p.data) + i * n,
+                                want + i * COLUMNS + first, (size_t)n * sizeof(*want));
+        d9d_optimizer_free(opt);
+        d9d_module_release(&m);
+        rig_close(&r);
+    }
+    rig_close(&whole);
+}
+
+/* --- gradients as a whole
+ * ---------------------------------------------------------------------------- */
+
+static void test_norm(void **state)
+{
+    double want = 0, got = -1;
+    rig r;
+
+    (void)state;
+    rig_open(&r, "{\"name\": \"sgd\", \"lr\": 1}", D9D_F32);
+    assert_ok(d9d_grad_norm(r.dev, &r.params, 2.0, &got));
+    assert_true(got == 0); /* no gradients */
+    set_grad(&r.param[WIDE], 1);
+    set_grad(&r.param[SHORT], 1);
+    for (int p = WIDE; p < PARAMS; p += SHORT)
+        for (int64_t i = 0; i < d9d_tensor_numel(&r.param[p].grad); i++)
+            want += pow(((const float *)d9d_tensor_data(&r.param[p].grad))[i], 2);
+    assert_ok(d9d_grad_norm(r.dev, &r.params, -0.5, &got));
+    assert_true(fabs(got - 0.5 * sqrt(want)) <= 1e-12 * sqrt(want));
+    r.param[WIDE].has_grad = false;
+    ((float *)d9d_tensor_data(&r.param[WIDE].grad))[0] = NAN; /* forgotten: does not count */
+    assert_ok(d9d_grad_norm(r.dev, &r.params, 1.0, &got));
+    assert_true(isfinite(got) && got > 0);
+    rig_close(&r);
+}
+
+static void test_nonfinite(void **state)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    const d9d_param *found;
+    int64_t at;
+    rig r;
+
+    (void)state;
+    rig_open(&r, "{\"name\": \"sgd\", \"lr\": 1}", D9D_F32);
+    set_grad(&r.param[WIDE], 1);
+    set_grad(&r.param[SHORT], 1);
+    found = &r.param[WIDE];
+    assert_ok(d9d_grad_find_nonfinite(r.dev, &r.params, &found, &at));
+    assert_null(found);
+    for (size_t i = 0; i < 3; i++) {
+        set_grad(&r.param[WIDE], 1);
+        ((float *)d9d_tensor_data(&r.param[SHORT].grad))[2] = bad[i];
+        assert_ok(d9d_grad_find_nonfinite(r.dev, &r.params, &found, &at));
+        assert_ptr_equal(found, &r.param[SHORT]);
+        assert_int_equal(at, 2);
+        ((float *)d9d_tensor_data(&r.param[WIDE].grad))[77] = bad[i];
+        assert_ok(d9d_grad_find_nonfinite(r.dev, &r.params, &found, &at));
+        assert_ptr_equal(found, &r.param[WIDE]);
+        assert_int_equal(at, 77);
+    }
+    rig_close(&r);
+}
+
+static void test_clip_factor(void **state)
+{
+    (void)state;
+    assert_true(d9d_clip_factor(0.5, 1.0) == 1.0);
+    assert_true(d9d_clip_factor(4.0, 1.0) == 1.0 / (4.0 + 1e-6));
+    assert_true(d9d_clip_factor(0, 1.0) == 1.0);
+    assert_true(d9d_clip_factor(4.0, 0) == 1.0);
+    assert_true(d9d_clip_factor(4.0, NAN) == 1.0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_bad_configurations),
+        cmocka_unit_test(test_rate_of_a_section),
+        cmocka_unit_test(test_stochastic_wants_bfloat16),
+        cmocka_unit_test(test_states_and_counts),
+        cmocka_unit_test(test_untouched),
+        cmocka_unit_test(test_state_is_all_there_is),
+        cmocka_unit_test(test_noise_is_keyed),
+        cmocka_unit_test(test_noise_knows_no_boxes),
+        cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_nonfinite),
+        cmocka_unit_test(test_clip_factor),
+    };
+
+    return cmocka_run_group_tests_name("optim", tests, NULL, NULL);
+}
