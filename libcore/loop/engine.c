@@ -10,9 +10,8 @@ static d9d_status data_check(const d9di_engine *e, const d9d_dataset *ds)
     int64_t vocab = d9d_dataset_vocab(ds), longest = d9d_dataset_max_length(ds);
 
     if (vocab > e->model->vocab)
-        return D9D_FAIL(D9D_EMISMATCH,
-                        "%s: its tokenizer has %lld ids and the model's vocabulary %lld; is it "
-                        "another model's dataset?",
+        return D9D_FAIL(D9D_EMISMATCH, "%s: its ids are below %lld and the model's vocabulary has "
+                                       "%lld; is it another model's dataset?",
                         d9d_dataset_dir(ds), (long long)vocab, (long long)e->model->vocab);
     if (longest > e->job.config.max_positions)
         return D9D_FAIL(D9D_EMISMATCH, "%s: its longest sample has %lld tokens and the model has "
@@ -28,9 +27,12 @@ static d9d_status params_prepare(d9di_engine *e, const d9di_engine_how *how)
 
     D9D_TRY(d9d_module_bind(e->model->module));
     D9D_TRY(d9d_module_params(e->model->module, &e->arena, &e->params));
-    for (size_t i = 0; i < e->params.n; i++)
-        e->params.p[i]->grad_dtype =
-            how->grad_dtype < 0 ? e->params.p[i]->dtype : dtypes[how->grad_dtype];
+    for (size_t i = 0; i < e->params.n; i++) {
+        d9d_param *p = e->params.p[i];
+
+        p->grad_dtype = how->grad_dtype < 0 ? p->dtype : dtypes[how->grad_dtype];
+        p->data = (d9d_tensor){.dtype = p->dtype, .shape = p->box};
+    }
     return D9D_OK;
 }
 

@@ -45,4 +45,10 @@ d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss
  * the sum of the batch's losses.  A batch without targets does nothing and sums to 0. */
 d9d_status d9di_engine_learn(d9di_engine *e, const d9d_batch *b, const d9d_tensor *sum);
 
+/* "nan", "inf" or "-inf", whatever the sign of a NaN. */
+static inline const char *d9di_nonfinite_word(double v)
+{
+    return v > 0 ? "inf" : v < 0 ? "-inf" : "nan";
+}
+
 #endif /* D9DI_LOOP_ENGINE_H */

@@ -208,8 +208,8 @@ static d9d_status batch_run(run *r, int64_t first, int64_t rows)
                 x.targets++;
             }
         if (!isfinite(x.sum))
-            return D9D_FAIL(D9D_ENUMERIC, "sample %lld: its loss is %f", (long long)x.sample,
-                            x.sum);
+            return D9D_FAIL(D9D_ENUMERIC, "sample %lld: its loss is %s", (long long)x.sample,
+                            d9di_nonfinite_word(x.sum));
         r->sum += x.sum;
         r->targets += x.targets;
         if (r->task->row != NULL)

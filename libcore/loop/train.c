@@ -112,13 +112,13 @@ static d9d_status state_fresh(run *r)
     return config_hash(r, &r->state.config);
 }
 
-/* Where a checkpoint stands, and whether it is of this stream of samples. */
-static d9d_status state_peek(run *r, const char *path)
+/* Where a checkpoint stands, and whether it is of this model and this stream of samples. */
+static d9d_status state_check(run *r, const char *path)
 {
     const d9d_save_state fresh = r->state;
     d9d_save_state *s = &r->state;
 
-    D9D_TRY(d9d_save_peek(path, s));
+    D9D_TRY(d9d_save_check(path, &r->set, s));
     if (!d9d_hash_equal(s->dataset, fresh.dataset))
         return D9D_FAIL(D9D_EMISMATCH, "%s: was trained on another dataset than %s", path,
                         r->c->data.dataset);
@@ -151,10 +151,9 @@ static d9d_status checkpoint_find(run *r, const char **path)
         return D9D_FAIL(D9D_ECONFIG, "%s: holds a run already; set trainer.checkpointing.resume "
                                      "or another trainer.run.dir",
                         r->dir.path);
-    D9D_TRY(state_fresh(r));
-    if (t->checkpointing.resume)
-        D9D_TRY(d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path));
-    return *path != NULL ? state_peek(r, *path) : D9D_OK;
+    return t->checkpointing.resume
+               ? d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path)
+               : D9D_OK;
 }
 
 static bool steps_done(const run *r) { return r->state.step >= r->total_steps; }
@@ -210,7 +209,12 @@ static d9d_status run_check(run *r, const char *device, const char **resume_from
     D9D_TRY(checkpoint_find(r, resume_from));
     how = engine_how(r, device, *resume_from != NULL);
     D9D_TRY(d9di_engine_open(&how, &r->engine));
-    D9D_TRY(d9d_optimizer_check(&r->c->optimizer, &r->engine.params));
+    D9D_TRY(d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed,
+                                 &r->optimizer));
+    D9D_TRY(d9d_save_set_make(&r->engine.params, r->optimizer, &r->arena, &r->set));
+    D9D_TRY(state_fresh(r));
+    if (*resume_from != NULL)
+        D9D_TRY(state_check(r, *resume_from));
     return export_check(r);
 }
 
@@ -220,8 +224,7 @@ static d9d_status model_fill(run *r, const char *device, const char *resume_from
     d9di_engine *e = &r->engine;
 
     D9D_TRY(d9di_engine_fill(e, &how, r->log));
-    D9D_TRY(d9d_optimizer_create(&r->c->optimizer, e->dev, &e->params, how.seed, &r->optimizer));
-    D9D_TRY(d9d_save_set_make(&e->params, r->optimizer, &r->arena, &r->set));
+    D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
     D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F64, D9D_SHAPE(r->n_micro), &r->sums));
     D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F32, D9D_SCALAR, &r->scale));
     r->host_sums = d9d_arena_alloc(&r->arena, (size_t)r->n_micro * sizeof(double));
@@ -319,8 +322,9 @@ static d9d_status loss_blame(run *r, int64_t i)
     if (culprit != NULL)
         (void)snprintf(weights, sizeof(weights), "%.500s is not finite at element %lld",
                        culprit->name, (long long)at);
-    return D9D_FAIL(D9D_ENUMERIC, "step %lld: the loss of %s is %f; %s; nothing was updated",
-                    (long long)(r->state.step + 1), s.text, r->host_sums[i], weights);
+    return D9D_FAIL(D9D_ENUMERIC, "step %lld: the loss of %s is %s; %s; nothing was updated",
+                    (long long)(r->state.step + 1), s.text, d9di_nonfinite_word(r->host_sums[i]),
+                    weights);
 }
 
 /* The mean loss over targets; a micro-batch whose loss is not finite ends the run. */
@@ -348,9 +352,10 @@ static d9d_status norm_check(run *r, double norm)
         return D9D_OK;
     D9D_TRY(d9d_grad_find_nonfinite(r->engine.dev, &r->engine.params, &culprit, &at));
     if (culprit == NULL)
-        return D9D_FAIL(D9D_ENUMERIC, "step %lld: the norm of the gradient is %f though every "
+        return D9D_FAIL(D9D_ENUMERIC, "step %lld: the norm of the gradient is %s though every "
                                       "element is finite; %s; nothing was updated",
-                        (long long)(r->state.step + 1), norm, step_samples(r).text);
+                        (long long)(r->state.step + 1), d9di_nonfinite_word(norm),
+                        step_samples(r).text);
     return D9D_FAIL(D9D_ENUMERIC, "step %lld: the gradient of %s is not finite at element %lld; "
                                   "%s; nothing was updated",
                     (long long)(r->state.step + 1), culprit->name, (long long)at,

@@ -334,7 +334,7 @@ goes_on_from() { # STEP
         seek=$(($(stat -c %s bad/model.safetensors) - 4))
     says 1 'non-finite number: step 1: the loss of samples 0, 1 of the split train is nan; model.' \
         d9d-train --set trainer.model_stage_factory.source_checkpoint=bad c.json
-    [[ "$stderr" == *" is not finite at element "*"; nothing was updated" ]] || [[ "$stderr" == *"-nan; "* ]]
+    [[ "$stderr" == *" is not finite at element "*"; nothing was updated" ]]
     [ ! -s run/metrics.jsonl ]
     [ -z "$(ls run/checkpoints)" ]
     [ ! -e run/export ]

@@ -40,16 +40,14 @@ D9D_API double d9d_optimizer_lr(const d9d_union *section);
 
 typedef struct d9d_optimizer d9d_optimizer;
 
-/* May these parameters, of which no memory is needed, be trained so?  ECONFIG:
- * stochastic_adamw over a parameter that is not bfloat16. */
-D9D_API D9D_MUST_USE d9d_status d9d_optimizer_check(const d9d_union *section,
-                                                    const d9d_params *params);
-
-/* Allocates zeroed state for every trainable parameter.  `params` and what it names must
- * outlive the optimizer.  Fails as d9d_optimizer_check() does, too. */
+/* Without a device, dev NULL: state has shapes and no memory until d9d_optimizer_fill().  With one
+ * it also allocates zeroed state for every trainable parameter.  `params` and what it names must
+ * outlive the optimizer.  ECONFIG: stochastic_adamw over a parameter that is not bfloat16. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev,
                                                      const d9d_params *params, uint64_t seed,
                                                      d9d_optimizer **out);
+/* Zeroed state on a device; once. */
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev);
 D9D_API void d9d_optimizer_free(d9d_optimizer *o);
 
 /* One update at learning rate `lr`; `scale` is one float32 on the device. */
