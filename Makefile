@@ -216,16 +216,16 @@ bench: all $(BENCHES)
 C_ALL     := $(CORE_SRC) $(wildcard tools/*.c schemas/*.c tests/*/*.c tests/*/support/*.c)
 FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
              $(shell find libcore kernels tools tests -name '*.h')
-SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
+SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
-LINT_C    := $(filter-out -fopenmp,$(ALL_C)) -fopenmp $(ALL_CPP) -Itests/unit/support
+LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit/support
 
 lint:
 	@CC='$(CC)' tools/setup.sh lint
 	@echo "# gcc";          printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 gcc $(LINT_C) -Werror -fsyntax-only
 	@echo "# clang";        printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 clang $(LINT_C) -Werror -fsyntax-only
-	@echo "# clang-tidy";   printf '%s\n' $(CORE_SRC) $(wildcard tools/*.c) | xargs -P$(JOBS) -n8 sh -c \
-	    'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- $(subst ",\",$(LINT_C)) 2>/dev/null || kill $$PPID' lint
+	@echo "# clang-tidy";   printf '%s\n' $(CORE_SRC) $(wildcard tools/*.c) | xargs -P$(JOBS) -I% \
+	    clang-tidy --quiet --warnings-as-errors='*' % -- $(LINT_C) 2>/dev/null
 	@echo "# clang-format"; printf '%s\n' $(FMT_ALL) | xargs clang-format-14 --dry-run --Werror
 	@echo "# shellcheck";   shellcheck -x $(SH_ALL)
 	@echo "lint: clean"

@@ -92,11 +92,11 @@ float *d9di_mine(float *scratch, int64_t n)
     return scratch + padded(n) * omp_get_thread_num();
 }
 
-static inline float fold(d9di_v16 v)
+static float fold(const d9di_v16 *v)
 {
     float f[16];
 
-    memcpy(f, &v, sizeof(f));
+    memcpy(f, v, sizeof(f));
     for (int w = 8; w > 0; w /= 2)
         for (int j = 0; j < w; j++)
             f[j] += f[j + w];
@@ -112,7 +112,8 @@ D9DI_CLONES float d9di_row_sum(const float *x, int64_t n)
         acc += *(const d9di_v16 *)(x + i);
     for (int j = 0; i + j < n; j++)
         last[j] = x[i + j];
-    return fold(acc + last);
+    acc += last;
+    return fold(&acc);
 }
 
 D9DI_CLONES float d9di_row_dot(const float *x, const float *y, int64_t n)
@@ -124,7 +125,8 @@ D9DI_CLONES float d9di_row_dot(const float *x, const float *y, int64_t n)
         acc += *(const d9di_v16 *)(x + i) * *(const d9di_v16 *)(y + i);
     for (int j = 0; i + j < n; j++)
         last[j] = x[i + j] * y[i + j];
-    return fold(acc + last);
+    acc += last;
+    return fold(&acc);
 }
 
 /* NaN is passed over; -inf for no elements. */

@@ -22,8 +22,13 @@ typedef struct d9d_device_ops {
 } d9d_device_ops;
 
 /* Openers fill name, kernels, stream, ops and self of a zeroed device.  ENOTFOUND when the machine
- * has no such processor.  A weak one is absent from builds that lack its file. */
+ * has no such processor. */
 d9d_status d9di_device_open_cpu(int index, d9d_device *dev);
-d9d_status d9di_device_open_cuda(int index, d9d_device *dev) __attribute__((weak));
+/* Builds that have its file are compiled with -DD9D_CUDA. */
+#ifdef D9D_CUDA
+d9d_status d9di_device_open_cuda(int index, d9d_device *dev);
+#else
+#define d9di_device_open_cuda NULL
+#endif
 
 #endif /* D9D_DEVICE_OPS_H */

@@ -24,6 +24,7 @@ typedef struct size_class {
 struct d9d_device_pool {
     size_class class[CLASSES];
     d9d_device_stats stats;
+    uint64_t most; /* in use at once, ever */
 };
 
 int d9di_pool_class(uint64_t n, uint64_t *block)
@@ -90,16 +91,28 @@ void d9di_pool_free(d9d_device *dev)
     dev->pool = NULL;
 }
 
-/* A new block from the system, room in the pool made where it helps; NULL when there is none. */
+/* What may be reserved when `block` bytes more come: the limit, and as much in the cache as was
+ * ever in use, so that sizes that change from step to step do not pile up. */
+static uint64_t ceiling(const struct d9d_device_pool *pool, uint64_t block)
+{
+    const uint64_t next = pool->stats.in_use + block;
+    const uint64_t most = next > pool->most ? next : pool->most;
+
+    return pool->stats.limit / 2 < most ? pool->stats.limit : 2 * most;
+}
+
+/* A new block from the system, cached ones given back where that makes room; NULL when there is
+ * none. */
 static void *take(d9d_device *dev, uint64_t block)
 {
     d9d_device_stats *s = &dev->pool->stats;
-    void *p = NULL;
+    const uint64_t most = ceiling(dev->pool, block);
+    void *p;
 
-    if (block > s->limit)
+    if (block > most)
         return NULL;
-    trim(dev, s->limit - block);
-    if (s->reserved > s->limit - block)
+    trim(dev, most - block);
+    if (s->reserved > most - block)
         return NULL;
     p = dev->ops->take(dev, block);
     if (p == NULL && s->reserved > s->in_use) {
@@ -149,6 +162,7 @@ d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)
     mark(dev, p, n, block);
     s->in_use += block;
     s->peak = s->in_use > s->peak ? s->in_use : s->peak;
+    dev->pool->most = s->peak > dev->pool->most ? s->peak : dev->pool->most;
     *out = p;
     return D9D_OK;
 }

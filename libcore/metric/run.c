@@ -289,8 +289,8 @@ d9d_status d9d_run_poll(d9d_run *r)
     return st;
 }
 
-/* "runs/demo/", "runs/demo/metrics.jsonl" and "demo" are all called "demo". */
-static char *name_of(const char *path)
+/* The last part of a path; "runs/demo/" and "runs/demo/metrics.jsonl" are called "demo". */
+static char *last_part(const char *path)
 {
     size_t n = strlen(path), from;
 
@@ -301,14 +301,30 @@ static char *name_of(const char *path)
     from = n;
     while (from > 0 && path[from - 1] != '/')
         from--;
-    return strndup(path + from, n - from);
+    return from < n ? strndup(path + from, n - from) : strdup("run");
+}
+
+/* A name that can be that of a file: what "." and ".." stand for is looked up. */
+static char *name_of(const char *path)
+{
+    char *name = last_part(path), *real;
+
+    if (name == NULL || strspn(name, ".") < strlen(name))
+        return name;
+    free(name);
+    real = realpath(path, NULL);
+    name = real != NULL ? last_part(real) : strdup("run");
+    free(real);
+    return name;
 }
 
 static d9d_status open_at(d9d_run *r, const char *path, const d9d_log *log)
 {
     d9d_arena a = {0};
-    const char *file = d9d_fs_is_dir(path) ? d9d_fs_join(&a, path, "metrics.jsonl") : path;
+    const char *file = path;
 
+    if (d9d_fs_is_dir(path))
+        file = d9d_fs_join(&a, path, "metrics.jsonl");
     r->reader = calloc(1, sizeof(*r->reader));
     r->path = file != NULL ? strdup(file) : NULL;
     r->name = name_of(path);

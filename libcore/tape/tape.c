@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tape/record.h"
 
@@ -183,7 +182,8 @@ d9d_status d9di_tape_record(d9d_tape *t, const d9d_node_ops *ops, unsigned halve
     n->n_in = (int)n_in;
     n->n_out = (int)n_out;
     n->halves = halves;
-    memcpy(n->in, in, n_in * sizeof(*in));
+    for (size_t i = 0; i < n_in; i++)
+        n->in[i] = in[i];
     D9D_TRY(D9D_VEC_PUSH(&t->nodes, n));
     for (size_t i = 0; i < n_out; i++) {
         assert(out[i]->maker == NULL && out[i]->number < t->vars.len);
@@ -208,8 +208,8 @@ d9d_status d9d_tape_record(d9d_tape *t, const d9d_node_ops *ops, d9d_var *const 
         (ops->input != NULL ? D9D_NEED_INPUT : 0u) | (ops->weight != NULL ? D9D_NEED_WEIGHT : 0u);
     D9D_TRY(d9di_tape_record(t, ops, halves, in, n_in, out, n_out, attr_size, node));
     (*node)->n_param = (int)n_param;
-    if (n_param > 0)
-        memcpy((*node)->param, param, n_param * sizeof(*param));
+    for (size_t i = 0; i < n_param; i++)
+        (*node)->param[i] = param[i];
     return D9D_OK;
 }
 

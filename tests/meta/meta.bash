@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034 # variables are for those that source it
 # meta.bash - what the meta checks share.  A check is a script that defines
 #
 #     check ROOT          prints one line for each fault in the tree ROOT

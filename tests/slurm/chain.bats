@@ -70,7 +70,6 @@ steps_done() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "
     last=$(awk '$1 == "metrics" { print $2 }' <<<"$jobs")
     wait_for 120 steps_done 10 || { cat logs/*.log && false; }
     scancel --signal=TERM "$train"
-    wait_for 60 begin_now "$train"
     wait_for 240 job_over "$last"
     cat logs/*.log
     while read -r stage job; do

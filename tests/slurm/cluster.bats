@@ -62,7 +62,6 @@ trains() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "$1" 
     job=$(FAKE_STEPS=30 submit "$scripts/train.sbatch")
     wait_for 30 trains 3
     scancel --signal=TERM "$job" # what --signal=TERM@300 does: to the tasks, not the script
-    wait_for 30 begin_now "$job"
     wait_for 60 job_over "$job"
     cat job.log
     assert_equal "$(job_field "$job" JobState)" COMPLETED
@@ -95,7 +94,6 @@ trains() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "$1" 
 
 @test "lives that add nothing come to an end" {
     job=$(FAKE_EXIT=75 D9D_MAX_IDLE_RESTARTS=2 submit "$scripts/train.sbatch")
-    wait_for 30 begin_now "$job"
     wait_for 60 job_over "$job"
     cat job.log
     assert_equal "$(job_field "$job" JobState)" FAILED

@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2030,SC2031 # output is set by run
 # d9d-metrics, as a user sees it.
 
 setup() {
@@ -116,6 +117,17 @@ assert s["mfu"] is None, s' <<<"$output"
     run -2 d9d-metrics export --to tfevents a
     run -2 d9d-metrics export --to tfevents -o tb a ./a/
     [[ "$output" == *"are both called a"* ]]
+}
+
+@test "a run has a name even where it is given as a dot" {
+    cd a
+    run -0 d9d-metrics export --to csv . ../a/
+    [[ "${lines[1]}" == a,1,* && "${lines[6]}" == a,1,* ]]
+    cd ..
+    cp a/metrics.jsonl metrics.jsonl
+    cd a
+    run -0 d9d-metrics export --to csv ..
+    [[ "${lines[1]}" != ..,* ]]
 }
 
 @test "a line that is being written is left out" {

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "d9d/device/device.h"
-#include "device/ops.h"
 #include "device/pool.h"
 #include "support/unit.h"
 
@@ -56,12 +55,12 @@ static void names_that_do_not(void **state)
                        "device \"%s\": expected auto, cpu, cuda or cuda:N", bad[i]);
         assert_fails(d9d_device_open(bad[i], &dev), D9D_ECONFIG, sentence);
     }
-    if (d9di_device_open_cuda == NULL) {
-        assert_fails(d9d_device_open("cuda", &dev), D9D_ENOTSUP,
-                     "device \"cuda\": this build has no cuda");
-        assert_fails(d9d_device_open("cuda:1", &dev), D9D_ENOTSUP,
-                     "device \"cuda:1\": this build has no cuda");
-    }
+#ifndef D9D_CUDA
+    assert_fails(d9d_device_open("cuda", &dev), D9D_ENOTSUP,
+                 "device \"cuda\": this build has no cuda");
+    assert_fails(d9d_device_open("cuda:1", &dev), D9D_ENOTSUP,
+                 "device \"cuda:1\": this build has no cuda");
+#endif
     assert_null(dev);
 }
 
@@ -169,6 +168,26 @@ static void a_limit_gives_cached_blocks_back_before_it_fails(void **state)
     d9d_device_free(dev, c, 100);
 }
 
+/* Sizes that never come again: each step's blocks would stay for ever. */
+static void the_cache_is_bounded_by_what_was_in_use(void **state)
+{
+    enum { STEPS = 40, BLOCKS = 8 };
+    d9d_device *dev = *state;
+    uint64_t most = 0;
+
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        const uint64_t n = 4096 + (step * 7919 % STEPS) * 1024;
+        void *p[BLOCKS];
+
+        for (int i = 0; i < BLOCKS; i++)
+            assert_ok(d9d_device_alloc(dev, n, &p[i]));
+        most = d9d_device_memory(dev).peak;
+        for (int i = 0; i < BLOCKS; i++)
+            d9d_device_free(dev, p[i], n);
+        assert_true(d9d_device_memory(dev).reserved <= 2 * most);
+    }
+}
+
 static void absurd_sizes_fail(void **state)
 {
     d9d_device *dev = *state;
@@ -213,6 +232,7 @@ int main(void)
         with_cpu(freed_blocks_are_used_again),
         with_cpu(statistics_follow),
         with_cpu(a_limit_gives_cached_blocks_back_before_it_fails),
+        with_cpu(the_cache_is_bounded_by_what_was_in_use),
         with_cpu(absurd_sizes_fail),
         with_cpu(copies_arrive),
     };

@@ -7,7 +7,7 @@
 
 static const int64_t shapes[][3] = {
     {0, 3, 3},  {3, 0, 3},     {3, 3, 0},      {1, 1, 1},     {1, 33, 17},    {33, 1, 17},
-    {3, 17, 1}, {17, 33, 129}, {130, 65, 600}, {257, 513, 31}, {700, 90, 1100}, {65, 1030, 64},
+    {3, 17, 1}, {17, 33, 129}, {130, 65, 600}, {257, 513, 12}, {530, 40, 700}, {65, 1030, 64},
 };
 
 typedef struct call {
@@ -22,15 +22,19 @@ static void run(void *arg)
     assert_int_equal(d9d_kernels_cpu()->gemm(NULL, &p->g, p->a, p->b, p->c), D9D_OK);
 }
 
-static double element(const call *p, int64_t i, int64_t j)
+/* C = op(A) op(B) + beta C. */
+static void naive(const call *p, double *c)
 {
     const d9d_gemm *g = &p->g;
-    double sum = 0.0;
+    double *a = array_doubles(g->t, p->a, g->m * g->k), *b = array_doubles(g->t, p->b, g->k * g->n);
 
-    for (int64_t k = 0; k < g->k; k++)
-        sum += array_get(g->t, p->a, g->trans_a ? k * g->m + i : i * g->k + k) *
-               array_get(g->t, p->b, g->trans_b ? j * g->k + k : k * g->n + j);
-    return sum;
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t k = 0; k < g->k; k++)
+            for (int64_t j = 0; j < g->n; j++)
+                c[i * g->n + j] += a[g->trans_a ? k * g->m + i : i * g->k + k] *
+                                   b[g->trans_b ? j * g->k + k : k * g->n + j];
+    free(a);
+    free(b);
 }
 
 static void check(const d9d_gemm *g)
@@ -45,9 +49,9 @@ static void check(const d9d_gemm *g)
     p.b = array_random(g->t, g->k * g->n, 2, 1.0 / sqrt((double)g->k + 1.0));
     p.c = array_poison(g->ct, n);
     assert_non_null(want);
-    for (int64_t i = 0; i < n; i++)
-        want[i] = element(&p, i / g->n, i % g->n) +
-                  (before == NULL ? 0.0 : (double)g->beta * array_get(g->ct, before, i));
+    for (int64_t i = 0; i < n && before != NULL; i++)
+        want[i] = (double)g->beta * array_get(g->ct, before, i);
+    naive(&p, want);
     array_same_for_threads(run, &p, p.c, bytes, before);
     array_close("c", g->ct, p.c, want, n, 1e-5);
     free(p.a);

@@ -18,11 +18,14 @@ typedef struct call {
 
 enum { P, M, V, X, ARRAYS };
 
+/* Bytes before an array; each starts on a cache line. */
 static size_t place(const call *c, int array)
 {
-    return array == P ? 0
-                      : (size_t)c->n * (d9d_dtype_size(c->t) +
-                                        (size_t)(array - 1) * d9d_dtype_size(c->st));
+    size_t at = 0;
+
+    for (int a = 0; a < array; a++)
+        at += ((size_t)c->n * d9d_dtype_size(a == P ? c->t : c->st) + 63) / 64 * 64;
+    return at;
 }
 static void *get(const call *c, int array) { return (char *)c->block + place(c, array); }
 static d9d_dtype type(const call *c, int array) { return array == P ? c->t : c->st; }
@@ -56,7 +59,7 @@ static void *start(call *c)
 {
     void *before;
 
-    c->block = array_poison(D9D_F32, ARRAYS * c->n);
+    c->block = array_poison(D9D_BF16, (int64_t)place(c, ARRAYS) / 2);
     c->g = array_random(c->gt, c->n, 1, 1.0);
     for (int a = 0; a < ARRAYS; a++) {
         void *x = array_random(type(c, a), c->n, 2 + (uint64_t)a, 0.5);

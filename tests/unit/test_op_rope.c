@@ -22,40 +22,49 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 static const int32_t positions[] = {0, 1, 2, 7, 40000, 3};
 static const float inv_freq[] = {1, 0.3f, 0.01f, 0.0001f};
 
+#define AT                                                                                         \
+    {                                                                                              \
+        D9D_I32, D9D_SHAPE(2, 3), positions                                                        \
+    }
+#define FREQUENCIES(n)                                                                             \
+    {                                                                                              \
+        D9D_F32, D9D_SHAPE(n), inv_freq                                                            \
+    }
+
 static void keeps_its_promises(void **state)
 {
     static const rope_arg half = {D9D_ROPE_HALF, 1}, pairs = {D9D_ROPE_INTERLEAVED, 1},
                           scaled = {D9D_ROPE_HALF, 1.3f};
-    static const fd_constant at = {D9D_I32, D9D_SHAPE(2, 3), positions},
-                             four = {D9D_F32, D9D_SHAPE(4), inv_freq},
-                             two = {D9D_F32, D9D_SHAPE(2), inv_freq},
-                             none = {D9D_F32, D9D_SHAPE(0), inv_freq};
     static const fd_case cases[] = {
-        {.name = "half", .run = run, .in = {FD(2, 3, 3, 8)}, .constant = {at, four}, .arg = &half},
+        {.name = "half",
+         .run = run,
+         .in = {FD(2, 3, 3, 8)},
+         .constant = {AT, FREQUENCIES(4)},
+         .arg = &half},
         {.name = "pairs",
          .run = run,
          .in = {FD(2, 3, 1, 8)},
-         .constant = {at, four},
+         .constant = {AT, FREQUENCIES(4)},
          .arg = &pairs},
         {.name = "scaled",
          .run = run,
          .in = {FD(2, 3, 2, 8)},
-         .constant = {at, four},
+         .constant = {AT, FREQUENCIES(4)},
          .arg = &scaled},
         {.name = "partial",
          .run = run,
          .in = {FD(2, 3, 2, 7)},
-         .constant = {at, two},
+         .constant = {AT, FREQUENCIES(2)},
          .arg = &half},
         {.name = "partial pairs",
          .run = run,
          .in = {FD(2, 3, 2, 7)},
-         .constant = {at, two},
+         .constant = {AT, FREQUENCIES(2)},
          .arg = &pairs},
         {.name = "nothing turns",
          .run = run,
          .in = {FD(2, 3, 2, 5)},
-         .constant = {at, none},
+         .constant = {AT, FREQUENCIES(0)},
          .arg = &half},
     };
 

@@ -255,6 +255,96 @@ static void each_mode_keeps_what_it_must(void **state)
     net_close(&n);
 }
 
+/* A node of a parameter that saves one array for each half and one for both. */
+static d9d_status give_seed(d9d_node *n)
+{
+    d9d_tensor dx = d9d_tensor_ref(&n->dout[0]);
+
+    return d9d_node_give(n, 0, &dx);
+}
+
+static d9d_status no_weight(d9d_node *n)
+{
+    (void)n;
+    return D9D_OK;
+}
+
+static const d9d_node_ops saver_ops = {.name = "saver", .input = give_seed, .weight = no_weight};
+
+static d9d_var *save_three(net *n, d9d_var *x)
+{
+    static const d9d_need needs[] = {D9D_NEED_INPUT, D9D_NEED_WEIGHT, D9D_NEED_BOTH};
+    d9d_node *node;
+    d9d_var *y;
+
+    assert_ok(d9d_tape_output(n->f.tape, D9D_F32, D9D_SHAPE(T, H), &y));
+    assert_ok(d9d_tape_record(n->f.tape, &saver_ops, &x, 1, &y, 1, n->p, 1, 0, &node));
+    for (int i = 0; i < 3; i++) {
+        d9d_tensor array;
+
+        assert_ok(d9d_node_alloc(node, D9D_F32, D9D_SHAPE(3), &array));
+        assert_int_equal(d9d_node_save(node, &array, needs[i]), i);
+        d9d_tensor_release(&array);
+    }
+    d9d_tape_release_since(n->f.tape, 0, NULL, 0);
+    return y;
+}
+
+static void what_no_half_reads_is_not_kept(void **state)
+{
+    uint64_t before;
+    d9d_var *x, *y;
+    net n;
+
+    (void)state;
+    net_open(&n);
+    before = in_use(&n);
+    assert_ok(d9d_tape_leaf(n.f.tape, &n.x, true, &x));
+    y = save_three(&n, x);
+    assert_int_equal(in_use(&n) - before, arrays(3));
+    assert_ok(d9d_tape_backward(n.f.tape, &y, &n.seed, 1, D9D_BACKWARD_INPUT));
+    assert_int_equal(in_use(&n) - before, arrays(2)); /* the gradient of x is the seed */
+    assert_ok(d9d_tape_backward(n.f.tape, NULL, NULL, 0, D9D_BACKWARD_WEIGHT));
+    assert_int_equal(in_use(&n), before);
+
+    d9d_tape_reset(n.f.tape);
+    assert_ok(d9d_tape_leaf(n.f.tape, &n.x, false, &x));
+    (void)save_three(&n, x);
+    assert_int_equal(in_use(&n) - before, arrays(2)); /* no input half */
+
+    d9d_tape_reset(n.f.tape);
+    n.p[0]->trainable = n.p[1]->trainable = false;
+    assert_ok(d9d_tape_leaf(n.f.tape, &n.x, true, &x));
+    (void)save_three(&n, x);
+    assert_int_equal(in_use(&n) - before, arrays(2)); /* no weight half */
+
+    d9d_tape_reset(n.f.tape);
+    assert_ok(d9d_tape_leaf(n.f.tape, &n.x, true, &x));
+    assert_ok(d9d_op_add(n.f.tape, x, x, &y));
+    assert_ok(d9d_op_linear(n.f.tape, y, n.p[1], &y)); /* frozen: y is not needed again */
+    d9d_tape_release_since(n.f.tape, 0, NULL, 0);
+    assert_int_equal(in_use(&n), before);
+    net_close(&n);
+}
+
+static void a_checkpoint_keeps_its_inputs_and_outputs(void **state)
+{
+    uint64_t before;
+    d9d_var *x, *y;
+    net n;
+
+    (void)state;
+    net_open(&n);
+    before = in_use(&n);
+    assert_ok(d9d_tape_leaf(n.f.tape, &n.x, true, &x));
+    assert_ok(block_twice_again(n.p, n.f.tape, &x, 1, &y, 1));
+    assert_int_equal(in_use(&n) - before, arrays(1)); /* y; x is the test's */
+    assert_non_null(d9d_var_tensor(x)->storage);
+    d9d_tape_release_since(n.f.tape, 0, NULL, 0);
+    assert_int_equal(in_use(&n), before);
+    net_close(&n);
+}
+
 static void without_recording_nothing_stays(void **state)
 {
     d9d_tape *t;
@@ -669,6 +759,8 @@ int main(void)
         cmocka_unit_test(frozen_parameters_do_no_work),
         cmocka_unit_test(steps_repeat_without_new_memory),
         cmocka_unit_test(each_mode_keeps_what_it_must),
+        cmocka_unit_test(what_no_half_reads_is_not_kept),
+        cmocka_unit_test(a_checkpoint_keeps_its_inputs_and_outputs),
         cmocka_unit_test(without_recording_nothing_stays),
         cmocka_unit_test(memory_that_ends_anywhere_leaves_a_tape_to_free),
         cmocka_unit_test(shared_gradients_are_not_written_to),

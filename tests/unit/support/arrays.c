@@ -50,6 +50,16 @@ void *array_poison(d9d_dtype t, int64_t n)
     return p;
 }
 
+double *array_doubles(d9d_dtype t, const void *x, int64_t n)
+{
+    double *y = malloc((size_t)n * sizeof(*y) + 1);
+
+    assert_non_null(y);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = array_get(t, x, i);
+    return y;
+}
+
 void array_close(const char *name, d9d_dtype t, const void *got, const double *want, int64_t n,
                  double tolerance)
 {

@@ -22,6 +22,7 @@ extern const int64_t array_sizes[8];
 void *array_random(d9d_dtype t, int64_t n, uint64_t seed, double scale);
 void *array_poison(d9d_dtype t, int64_t n);
 double array_get(d9d_dtype t, const void *x, int64_t i);
+double *array_doubles(d9d_dtype t, const void *x, int64_t n); /* all, freed by the caller */
 void array_set(d9d_dtype t, void *x, int64_t i, double v);
 
 /* |got - want| <= tolerance * (1 + |want|) for all i, and for bfloat16 half a unit in the last

@@ -88,20 +88,26 @@ D9D_API d9d_status d9d_err_set(d9d_status st, const char *file, int line, const 
     D9D_PRINTF(4, 5);
 D9D_API d9d_status d9d_err_pass(d9d_status st, const char *file, int line);
 
+#ifdef __clang_analyzer__ /* which must see that the status given is the status returned */
+#define D9D_FAIL(st, ...) ((void)d9d_err_set((st), __FILE__, __LINE__, __VA_ARGS__), (st))
+#define D9D_PASS(st) ((void)d9d_err_pass((st), __FILE__, __LINE__), (st))
+#else
 #define D9D_FAIL(st, ...) d9d_err_set((st), __FILE__, __LINE__, __VA_ARGS__)
+#define D9D_PASS(st) d9d_err_pass((st), __FILE__, __LINE__)
+#endif
 
 #define D9D_TRY(expr)                                                                              \
     do {                                                                                           \
         d9d_status try_st_ = (expr);                                                               \
         if (try_st_ != D9D_OK)                                                                     \
-            return d9d_err_pass(try_st_, __FILE__, __LINE__);                                      \
+            return D9D_PASS(try_st_);                                                              \
     } while (0)
 
 #define D9D_TRY_OR(st, expr, label)                                                                \
     do {                                                                                           \
         (st) = (expr);                                                                             \
         if ((st) != D9D_OK) {                                                                      \
-            (void)d9d_err_pass((st), __FILE__, __LINE__);                                          \
+            (void)D9D_PASS(st);                                                                    \
             goto label;                                                                            \
         }                                                                                          \
     } while (0)

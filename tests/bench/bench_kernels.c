@@ -1,0 +1,375 @@
+/* bench_kernels.c - the speed of each CPU kernel beside what the machine can do.
+ *
+ * Products are given in GFLOP/s beside one large sgemm, the others in GB/s of what they
+ * must read and write beside a copy of the same size.  Best of a few runs on random data.
+ *
+ *     OMP_NUM_THREADS=2 build/tests/bench/bench_kernels [name ...]
+ */
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/thread.h"
+#include "d9d/kernels/table.h"
+
+/* Sizes of a small model's step. */
+enum {
+    T = 2048, H = 512, I = 1536, S = 512, B = T / S, A = 8, KV = 4, D = 64, V = 8192, E = 16, K = 4,
+    N = T * I, ROWS = T * K, EI = 256
+};
+
+enum { X, Y, Z, G, U, OUT, OUT2, OUT3, STATE, STATE2, BUFFERS };
+
+typedef struct bench {
+    const d9d_kernels *k;
+    d9d_dtype t;
+    void *p[BUFFERS];
+    int32_t *ids, *offset, *row, *source, *expert;
+    float *stats, *prob, *dprob, *freq;
+} bench;
+
+/* --- one line a kernel: the call, and its work ------------------------------------------- */
+
+static d9d_status gemm(bench *b, bool ta, bool tb, int64_t m, int64_t n, int64_t k, d9d_dtype ct)
+{
+    const d9d_gemm g = {.t = b->t, .ct = ct, .trans_a = ta, .trans_b = tb, .m = m, .n = n, .k = k};
+
+    return b->k->gemm(NULL, &g, b->p[X], b->p[Y], b->p[OUT]);
+}
+static d9d_status gemm_y(bench *b) { return gemm(b, false, true, T, I, H, b->t); }
+static d9d_status gemm_dx(bench *b) { return gemm(b, false, false, T, H, I, b->t); }
+static d9d_status gemm_dw(bench *b) { return gemm(b, true, false, I, H, T, D9D_F32); }
+static d9d_status gemm_narrow(bench *b) { return gemm(b, false, true, T, E, H, b->t); }
+
+static d9d_status grouped(bench *b)
+{
+    return b->k->grouped_gemm(NULL, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H, EI);
+}
+static d9d_status grouped_din(bench *b)
+{
+    return b->k->grouped_gemm_din(NULL, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H, EI);
+}
+static d9d_status grouped_dw(bench *b)
+{
+    return b->k->grouped_gemm_dw(NULL, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Y], b->offset,
+                                 ROWS, E, H, EI);
+}
+
+static d9d_attention_dims dims(const bench *b)
+{
+    return (d9d_attention_dims){.t = b->t, .b = B, .s = S, .a = A, .kv = KV, .d = D,
+                                .scale = 0.125f, .causal = true};
+}
+static d9d_status attention(bench *b)
+{
+    const d9d_attention_dims n = dims(b);
+
+    return b->k->attention(NULL, &n, b->p[OUT], b->stats, b->p[X], b->p[Y], b->p[Z]);
+}
+static d9d_status attention_din(bench *b)
+{
+    const d9d_attention_dims n = dims(b);
+
+    return b->k->attention_din(NULL, &n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
+                               b->p[Y], b->p[Z], b->p[OUT], b->stats);
+}
+
+static const int64_t vocabulary[] = {V};
+static d9d_xent_dims xent_dims(const bench *b)
+{
+    return (d9d_xent_dims){.t = b->t, .rows = T, .h = H, .n_split = 1, .v = vocabulary, .ignore = -1};
+}
+static d9d_status xent(bench *b)
+{
+    const d9d_xent_dims n = xent_dims(b);
+    const void *w[] = {b->p[Y]};
+
+    return b->k->xent(NULL, &n, b->prob, b->stats, b->p[X], w, b->ids);
+}
+static d9d_status xent_din(bench *b)
+{
+    const d9d_xent_dims n = xent_dims(b);
+    const void *w[] = {b->p[Y]};
+
+    return b->k->xent_din(NULL, &n, b->p[OUT], b->prob, b->stats, b->p[X], w, b->ids);
+}
+static d9d_status xent_dw(bench *b)
+{
+    const d9d_xent_dims n = xent_dims(b);
+    const void *w[] = {b->p[Y]};
+    void *dw[] = {b->p[OUT]};
+    const float beta = 1.0f;
+
+    return b->k->xent_dw(NULL, &n, D9D_F32, dw, &beta, b->prob, b->stats, b->p[X], w, b->ids);
+}
+
+static d9d_status add(bench *b) { return b->k->add(NULL, b->t, b->p[OUT], b->p[X], b->p[Y], N); }
+static d9d_status accumulate(bench *b)
+{
+    return b->k->accumulate(NULL, D9D_F32, b->p[OUT], 1.0f, b->t, b->p[X], N);
+}
+static d9d_status swiglu(bench *b)
+{
+    return b->k->swiglu(NULL, b->t, b->p[OUT], b->p[X], b->p[Y], N);
+}
+static d9d_status swiglu_din(bench *b)
+{
+    return b->k->swiglu_din(NULL, b->t, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[Z], N);
+}
+static d9d_status norm(bench *b)
+{
+    return b->k->rms_norm(NULL, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], T, I, 1e-6f, false);
+}
+static d9d_status norm_din(bench *b)
+{
+    return b->k->rms_norm_din(NULL, b->t, b->p[OUT], b->p[X], b->p[Z], b->p[Y], b->stats, T, I,
+                              false);
+}
+static d9d_status norm_dw(bench *b)
+{
+    return b->k->rms_norm_dw(NULL, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats, T, I);
+}
+static d9d_status norm_heads(bench *b)
+{
+    return b->k->rms_norm(NULL, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], N / D, D, 1e-6f, false);
+}
+static d9d_status norm_heads_din(bench *b)
+{
+    return b->k->rms_norm_din(NULL, b->t, b->p[OUT], b->p[X], b->p[Z], b->p[Y], b->stats, N / D, D,
+                              false);
+}
+static d9d_status norm_heads_dw(bench *b)
+{
+    return b->k->rms_norm_dw(NULL, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats, N / D,
+                             D);
+}
+static d9d_status rope(bench *b)
+{
+    return b->k->rope(NULL, b->t, b->p[OUT], b->p[X], b->ids, b->freq, T, N / T / D, D, D, false,
+                      1.0f, 1.0f);
+}
+static d9d_status embedding(bench *b)
+{
+    return b->k->embedding(NULL, b->t, b->p[OUT], b->ids, b->p[X], T, 0, V, H, true);
+}
+static d9d_status embedding_dw(bench *b)
+{
+    return b->k->embedding_dw(NULL, b->t, D9D_F32, b->p[OUT], 1.0f, b->ids, b->p[X], T, 0, V, H);
+}
+static d9d_status router(bench *b)
+{
+    return b->k->router(NULL, b->t, b->p[OUT], b->prob, b->expert, b->p[X], NULL, T, E, K, true);
+}
+static d9d_status route(bench *b)
+{
+    return b->k->route(NULL, b->offset, b->row, b->source, b->expert, T, E, K);
+}
+static d9d_status permute(bench *b)
+{
+    return b->k->permute(NULL, b->t, b->p[OUT], b->p[X], b->source, T, K, H);
+}
+static d9d_status unpermute(bench *b)
+{
+    return b->k->unpermute(NULL, b->t, b->p[OUT], b->p[X], b->prob, b->row, T, K, H);
+}
+static d9d_status unpermute_din(bench *b)
+{
+    return b->k->unpermute_din(NULL, b->t, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob, b->row, T,
+                               K, H);
+}
+static d9d_status sum_squares(bench *b)
+{
+    double out;
+
+    return b->k->sum_squares(NULL, &out, 0.0, b->t, b->p[X], N);
+}
+static d9d_status find_nonfinite(bench *b)
+{
+    int64_t out;
+
+    return b->k->find_nonfinite(NULL, &out, b->t, b->p[X], N);
+}
+static const d9d_adam_step step = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+                                   .weight_decay = 0.1, .bias1 = 0.5, .bias2 = 0.5,
+                                   .decoupled = true};
+static const float one = 1.0f;
+static d9d_status adam(bench *b)
+{
+    return b->k->adam(NULL, &step, b->t, b->p[U], D9D_F32, b->p[OUT], &one, D9D_F32, b->p[STATE],
+                      b->p[STATE2], NULL, N);
+}
+static d9d_status adam_stochastic(bench *b)
+{
+    const int64_t n = N, zero = 0;
+
+    return b->k->adam_stochastic(NULL, &step, b->p[U], D9D_F32, b->p[OUT], &one, D9D_F32,
+                                 b->p[STATE], b->p[STATE2], (d9d_rng){1, 2}, 1, &n, &zero, &n);
+}
+static d9d_status normal(bench *b)
+{
+    const int64_t n = N, zero = 0;
+
+    return b->k->random(NULL, b->t, b->p[OUT], D9D_INIT_NORMAL, 1.0f, (d9d_rng){1, 2}, 1, &n, &zero,
+                        &n);
+}
+static d9d_status copy(bench *b)
+{
+    /* As many threads as the kernels. */
+#pragma omp parallel for
+    for (int64_t i = 0; i < N; i += 4096)
+        memcpy((char *)b->p[OUT] + i * 4, (char *)b->p[X] + i * 4, 16384);
+    return D9D_OK;
+}
+
+static const struct line {
+    const char *name;
+    d9d_status (*run)(bench *b);
+    double flop;             /* of a product, else */
+    double elements, floats; /* of type t and of float32, read and written */
+} lines[] = {
+    {"copy", copy, 0, 0, 2.0 * N},
+    {"gemm y = x W'", gemm_y, 2.0 * T * I * H, 0, 0},
+    {"gemm dx = dy W", gemm_dx, 2.0 * T * I * H, 0, 0},
+    {"gemm dW = dy' x", gemm_dw, 2.0 * T * I * H, 0, 0},
+    {"gemm narrow", gemm_narrow, 2.0 * T * E * H, 0, 0},
+    {"grouped_gemm", grouped, 2.0 * ROWS * H * EI, 0, 0},
+    {"grouped_gemm_din", grouped_din, 2.0 * ROWS * H * EI, 0, 0},
+    {"grouped_gemm_dw", grouped_dw, 2.0 * ROWS * H * EI, 0, 0},
+    {"attention", attention, 2.0 * B * A * S * S * D, 0, 0},
+    {"attention_din", attention_din, 5.0 * B * A * S * S * D, 0, 0},
+    {"xent", xent, 2.0 * T * V * H, 0, 0},
+    {"xent_din", xent_din, 4.0 * T * V * H, 0, 0},
+    {"xent_dw", xent_dw, 4.0 * T * V * H, 0, 0},
+    {"add", add, 0, 3.0 * N, 0},
+    {"accumulate", accumulate, 0, N, 2.0 * N},
+    {"swiglu", swiglu, 0, 3.0 * N, 0},
+    {"swiglu_din", swiglu_din, 0, 5.0 * N, 0},
+    {"rms_norm", norm, 0, 2.0 * N, 0},
+    {"rms_norm_din", norm_din, 0, 3.0 * N, 0},
+    {"rms_norm_dw", norm_dw, 0, 2.0 * N, 0},
+    {"rms_norm of heads", norm_heads, 0, 2.0 * N, 0},
+    {"rms_norm_din of heads", norm_heads_din, 0, 3.0 * N, 0},
+    {"rms_norm_dw of heads", norm_heads_dw, 0, 2.0 * N, 0},
+    {"rope", rope, 0, 2.0 * N, 0},
+    {"embedding", embedding, 0, 2.0 * T * H, 0},
+    {"embedding_dw", embedding_dw, 0, 1.0 * T * H, 2.0 * T * H},
+    {"router", router, 0, 1.0 * T * E, 1.0 * T * E},
+    {"route", route, 0, 0, 3.0 * T * K},
+    {"permute", permute, 0, 2.0 * ROWS * H, 0},
+    {"unpermute", unpermute, 0, 1.0 * (ROWS + T) * H, 0},
+    {"unpermute_din", unpermute_din, 0, 2.0 * ROWS * H + T * H, 0},
+    {"sum_squares", sum_squares, 0, N, 0},
+    {"find_nonfinite", find_nonfinite, 0, N, 0},
+    {"adam", adam, 0, 2.0 * N, 5.0 * N},
+    {"adam_stochastic", adam_stochastic, 0, 1.0 * N, 5.0 * N},
+    {"random normal", normal, 0, N, 0},
+};
+
+static double best_seconds(bench *b, const struct line *l)
+{
+    double best = INFINITY, all = 0.0;
+
+    for (int i = 0; i < 5 || all < 0.2; i++) {
+        int64_t start = d9d_clock_ns();
+        double s;
+
+        if (l->run(b) != D9D_OK) {
+            fprintf(stderr, "bench_kernels: %s\n", d9d_err_message());
+            exit(1);
+        }
+        s = (double)(d9d_clock_ns() - start) * 1e-9;
+        best = s < best ? s : best;
+        all += s;
+    }
+    return best;
+}
+
+static void setup(bench *b)
+{
+    const int64_t n = 4 * N, zero = 0;
+
+    for (int i = 0; i < BUFFERS; i++) {
+        bool state = i >= STATE;
+
+        b->p[i] = aligned_alloc(64, (size_t)n * 4);
+        if (b->p[i] == NULL ||
+            b->k->random(NULL, state || i == OUT ? D9D_F32 : b->t, b->p[i],
+                         state ? D9D_INIT_ONES : D9D_INIT_UNIFORM, 0.1f, (d9d_rng){1, (uint64_t)i},
+                         1, &n, &zero, &n) != D9D_OK)
+            abort();
+    }
+    b->ids = calloc(T, sizeof(*b->ids));
+    b->offset = calloc(E + 1, sizeof(*b->offset));
+    b->row = calloc(ROWS, sizeof(*b->row));
+    b->source = calloc(ROWS, sizeof(*b->source));
+    b->expert = calloc(ROWS, sizeof(*b->expert));
+    b->stats = calloc(N, sizeof(*b->stats));
+    b->prob = calloc(ROWS, sizeof(*b->prob));
+    b->dprob = calloc(ROWS, sizeof(*b->dprob));
+    b->freq = calloc(D, sizeof(*b->freq));
+    for (int i = 0; i < T; i++)
+        b->ids[i] = i * 7919 % V;
+    for (int i = 0; i < D; i++)
+        b->freq[i] = 1.0f / (float)(1 + i);
+    for (int i = 0; i < N; i++)
+        b->stats[i] = 8.0f;
+    if (router(b) != D9D_OK || route(b) != D9D_OK)
+        abort();
+}
+
+static void release(bench *b)
+{
+    void *parts[] = {b->ids, b->offset, b->row, b->source, b->expert,
+                     b->stats, b->prob, b->dprob, b->freq};
+
+    for (int i = 0; i < BUFFERS; i++)
+        free(b->p[i]);
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        free(parts[i]);
+}
+
+static bool wanted(const char *name, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strstr(name, argv[i]) != NULL)
+            return true;
+    return argc == 1;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct line ceiling = {"sgemm", gemm_y, 2.0 * T * I * H, 0, 0};
+    bench b[2] = {{.t = D9D_F32}, {.t = D9D_BF16}};
+    double gflops, bandwidth;
+
+    for (int i = 0; i < 2; i++) {
+        b[i].k = d9d_kernels_cpu();
+        setup(&b[i]);
+    }
+    (void)best_seconds(&b[0], &ceiling);
+    gflops = ceiling.flop / best_seconds(&b[0], &ceiling) * 1e-9;
+    bandwidth = 8.0 * N / best_seconds(&b[0], &lines[0]) * 1e-9;
+    printf("%d threads, sgemm %.1f GFLOP/s, copy %.1f GB/s\n", omp_get_max_threads(), gflops,
+           bandwidth);
+    printf("%-24s%12s%18s%12s%18s\n", "", "float32 us", "of the ceiling", "bfloat16 us",
+           "of the ceiling");
+    for (size_t l = 0; l < sizeof(lines) / sizeof(*lines); l++) {
+        if (!wanted(lines[l].name, argc, argv))
+            continue;
+        printf("%-24s", lines[l].name);
+        for (int i = 0; i < 2; i++) {
+            double s = best_seconds(&b[i], &lines[l]);
+            double bytes = lines[l].elements * (double)d9d_dtype_size(b[i].t) + 4 * lines[l].floats;
+            double rate = (lines[l].flop > 0 ? lines[l].flop : bytes) / s * 1e-9;
+
+            printf("%12.0f%6.1f %s%5.0f %%", s * 1e6, rate, lines[l].flop > 0 ? "GF/s" : "GB/s",
+                   100.0 * rate / (lines[l].flop > 0 ? gflops : bandwidth));
+        }
+        printf("\n");
+    }
+    release(&b[0]);
+    release(&b[1]);
+    return 0;
+}

@@ -1,0 +1,299 @@
+/* test_golden_ops.c - outputs and gradients of ops against PyTorch, for every case of ops.json.
+ *
+ * A row of the table says which golden tensors are the inputs, the parameters and the output of an
+ * op; dX is the gradient of X. */
+#include "support/unit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/json.h"
+#include "d9d/op/op.h"
+#include "support/moe.h"
+#include "support/vectors.h"
+
+enum { MAX = 3, CONSTANTS = 4 };
+
+static const double limit = 1e-5; /* relative L2 error in float32 */
+
+typedef struct fixture {
+    const struct golden_op *op;
+    const char *name; /* of the case */
+    const json_t *options;
+    d9d_st_file *file;
+    d9d_device *dev;
+    d9d_tape *tape;
+    d9d_var *in[MAX];
+    d9d_param storage[MAX], *param[MAX];
+    d9d_tensor constant[CONSTANTS]; /* what a run read besides */
+    int n_constant;
+} fixture;
+
+typedef struct golden_op {
+    const char *op, *in[MAX], *param[MAX], *out;
+    d9d_status (*run)(fixture *f, d9d_var **y);
+} golden_op;
+
+/* --- golden tensors on the device ----------------------------------------------------------- */
+
+static const char *name_of(const fixture *f, const char *prefix, const char *tensor, char out[64])
+{
+    (void)snprintf(out, 64, "%s.%s%s", f->name, prefix, tensor);
+    return out;
+}
+
+static d9d_tensor read_tensor(const fixture *f, const char *prefix, const char *tensor)
+{
+    char name[64];
+    const d9d_st_tensor *t = vectors_find(f->file, name_of(f, prefix, tensor, name));
+    const bool real = t->dtype == D9D_F32;
+    d9d_shape shape = {.ndim = t->ndim};
+    d9d_tensor out;
+    void *host;
+    size_t n;
+
+    memcpy(shape.dim, t->shape, sizeof(shape.dim));
+    host = real ? (void *)vectors_f32(f->file, name, &n) : vectors_i32(f->file, name, &n);
+    assert_ok(d9d_tensor_from_host(f->dev, real ? D9D_F32 : D9D_I32, shape, host, &out));
+    free(host);
+    return out;
+}
+
+/* One that lives as long as the case. */
+static const d9d_tensor *constant(fixture *f, d9d_tensor x)
+{
+    assert_true(f->n_constant < CONSTANTS);
+    f->constant[f->n_constant] = x;
+    return &f->constant[f->n_constant++];
+}
+
+static void compare(const fixture *f, const char *prefix, const char *tensor, const d9d_tensor *got)
+{
+    char name[64];
+    float *want, *have;
+    double distance;
+    size_t n;
+
+    want = vectors_f32(f->file, name_of(f, prefix, tensor, name), &n);
+    assert_int_equal(d9d_tensor_numel(got), n);
+    have = malloc(sizeof(*have) * (n + 1));
+    assert_non_null(have);
+    assert_ok(d9d_tensor_to_f32(got, have));
+    distance = vectors_distance(have, want, n, 1e-30);
+    if (vectors_norm(want, n) == 0)
+        distance = vectors_norm(have, n);
+    if (!(distance <= limit))
+        fail_msg("%s: %s is %g away, %g is tolerated", f->op->op, name, distance, limit);
+    free(want);
+    free(have);
+}
+
+/* --- the ops ------------------------------------------------------------------------------------
+ */
+
+static double number(const fixture *f, const char *key, double otherwise)
+{
+    const json_t *v = json_object_get(f->options, key);
+
+    return v != NULL ? json_number_value(v) : otherwise;
+}
+
+static bool flag(const fixture *f, const char *key, bool otherwise)
+{
+    const json_t *v = json_object_get(f->options, key);
+
+    return v != NULL ? json_is_true(v) : otherwise;
+}
+
+static d9d_status run_rms_norm(fixture *f, d9d_var **y)
+{
+    return d9d_op_rms_norm(f->tape, f->in[0], f->param[0], (float)number(f, "eps", 0),
+                           flag(f, "zero_centered", false), y);
+}
+
+static d9d_status run_rope(fixture *f, d9d_var **y)
+{
+    const char *style = json_string_value(json_object_get(f->options, "style"));
+    const d9d_tensor *positions = constant(f, read_tensor(f, "", "position_ids"));
+    const int64_t features =
+        (int64_t)number(f, "rope_dim", (double)d9d_var_tensor(f->in[0])->shape.dim[3]);
+    float freq[64];
+    d9d_tensor inv;
+
+    for (int64_t i = 0; i < features / 2; i++)
+        freq[i] = (float)pow(number(f, "base", 0), -2.0 * (double)i / (double)features);
+    D9D_TRY(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(features / 2), freq, &inv));
+    return d9d_op_rope(f->tape, f->in[0], positions, constant(f, inv),
+                       strcmp(style, "half") == 0 ? D9D_ROPE_HALF : D9D_ROPE_INTERLEAVED, 1, y);
+}
+
+static d9d_status run_sdpa(fixture *f, d9d_var **y)
+{
+    const double d = (double)d9d_var_tensor(f->in[0])->shape.dim[3];
+    const d9d_attention how = {(float)(1 / sqrt(d)), flag(f, "causal", true), NULL};
+
+    return d9d_op_attention(f->tape, f->in[0], f->in[1], f->in[2], &how, y);
+}
+
+static d9d_status run_silu_mul(fixture *f, d9d_var **y)
+{
+    return d9d_op_swiglu(f->tape, f->in[0], f->in[1], y);
+}
+
+static void same_choice(fixture *f, const d9d_tensor *expert)
+{
+    char name[64];
+    size_t n;
+    int32_t *want = vectors_i32(f->file, name_of(f, "", "indices", name), &n);
+    float *got = malloc(sizeof(*got) * (n + 1));
+
+    assert_non_null(got);
+    assert_ok(d9d_tensor_to_f32(expert, got));
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal((int32_t)got[i], want[i]);
+    free(want);
+    free(got);
+}
+
+static d9d_status run_router(fixture *f, d9d_var **y)
+{
+    const bool biased = flag(f, "bias", false);
+    const d9d_tensor *bias = biased ? constant(f, read_tensor(f, "", "expert_bias")) : NULL;
+    d9d_routing r;
+    d9d_var *logits;
+
+    D9D_TRY(d9d_op_linear(f->tape, f->in[0], f->param[0], &logits));
+    D9D_TRY(d9d_op_router(f->tape, logits, (int)number(f, "top_k", 0),
+                          flag(f, "renormalize", false), bias, y, &r));
+    same_choice(f, &r.expert);
+    d9d_routing_release(&r);
+    return D9D_OK;
+}
+
+static d9d_status run_cross_entropy(fixture *f, d9d_var **y)
+{
+    return d9d_op_linear_cross_entropy(f->tape, f->in[0], f->param, 1,
+                                       constant(f, read_tensor(f, "", "labels")), -100, y);
+}
+
+static d9d_status run_grouped_swiglu(fixture *f, d9d_var **y)
+{
+    const d9d_tensor *expert = constant(f, read_tensor(f, "", "indices"));
+    d9d_var *rows, *gate, *up, *h;
+    d9d_routing r;
+
+    D9D_TRY(moe_route(expert, f->param[0]->box.dim[0], &r));
+    assert_ok(d9d_op_permute(f->tape, f->in[0], &r, &rows));
+    assert_ok(d9d_op_grouped_linear(f->tape, rows, f->param[0], &r, &gate));
+    assert_ok(d9d_op_grouped_linear(f->tape, rows, f->param[1], &r, &up));
+    assert_ok(d9d_op_swiglu(f->tape, gate, up, &h));
+    assert_ok(d9d_op_grouped_linear(f->tape, h, f->param[2], &r, &h));
+    assert_ok(d9d_op_unpermute(f->tape, h, f->in[1], &r, y));
+    d9d_routing_release(&r);
+    return D9D_OK;
+}
+
+static const golden_op ops[] = {
+    {"rms_norm", {"x"}, {"w"}, "y", run_rms_norm},
+    {"rope", {"x"}, {NULL}, "y", run_rope},
+    {"sdpa", {"q", "k", "v"}, {NULL}, "out", run_sdpa},
+    {"silu_mul", {"x", "y"}, {NULL}, "out", run_silu_mul},
+    {"router", {"x"}, {"gate"}, "probs", run_router},
+    {"linear_cross_entropy", {"hidden"}, {"weight"}, "losses", run_cross_entropy},
+    {"grouped_swiglu", {"x", "probs"}, {"gate", "up", "down"}, "y", run_grouped_swiglu},
+};
+
+/* --- a case -------------------------------------------------------------------------------------
+ */
+
+static void case_open(fixture *f)
+{
+    assert_ok(d9d_device_open("cpu", &f->dev));
+    assert_ok(d9d_tape_create(f->dev, &f->tape));
+    for (int i = 0; i < MAX && f->op->in[i] != NULL; i++) {
+        d9d_tensor x = read_tensor(f, "", f->op->in[i]);
+
+        assert_ok(d9d_tape_leaf(f->tape, &x, true, &f->in[i]));
+        d9d_tensor_release(&x);
+    }
+    for (int i = 0; i < MAX && f->op->param[i] != NULL; i++) {
+        d9d_param *p = f->param[i] = &f->storage[i];
+
+        *p = (d9d_param){.name = f->op->param[i], .trainable = true};
+        p->data = read_tensor(f, "", f->op->param[i]);
+        p->box = p->whole = p->data.shape;
+        assert_ok(d9d_tensor_alloc(f->dev, D9D_F32, p->box, &p->grad));
+    }
+}
+
+static void case_close(fixture *f)
+{
+    d9d_tape_free(f->tape);
+    for (int i = 0; i < MAX; i++) {
+        d9d_tensor_release(&f->storage[i].data);
+        d9d_tensor_release(&f->storage[i].grad);
+    }
+    for (int i = 0; i < CONSTANTS; i++)
+        d9d_tensor_release(&f->constant[i]);
+    assert_int_equal(d9d_device_memory(f->dev).in_use, 0);
+    d9d_device_close(f->dev);
+}
+
+static void check_case(fixture *f)
+{
+    d9d_tensor seed, g;
+    d9d_var *y;
+
+    case_open(f);
+    seed = read_tensor(f, "d", f->op->out);
+    assert_ok(f->op->run(f, &y));
+    compare(f, "", f->op->out, d9d_var_tensor(y));
+    assert_ok(d9d_tape_backward(f->tape, &y, &seed, 1, D9D_BACKWARD_FULL));
+    d9d_tensor_release(&seed);
+    for (int i = 0; i < MAX && f->op->in[i] != NULL; i++) {
+        d9d_var_grad(f->in[i], &g);
+        compare(f, "d", f->op->in[i], &g);
+        d9d_tensor_release(&g);
+    }
+    for (int i = 0; i < MAX && f->op->param[i] != NULL; i++) {
+        assert_true(f->param[i]->has_grad);
+        compare(f, "d", f->op->param[i], &f->param[i]->grad);
+    }
+    case_close(f);
+}
+
+static void values_equal_pytorch(void **state)
+{
+    json_t *all, *options;
+    const char *name;
+    int cases = 0;
+
+    (void)state;
+    assert_ok(d9d_json_read(vectors_path("ops", "ops.json"), 1 << 20, &all));
+    for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
+        d9d_st_file *file;
+        char path[64];
+
+        (void)snprintf(path, sizeof(path), "%s.safetensors", ops[i].op);
+        assert_ok(d9d_st_open(vectors_path("ops", path), &file));
+        json_object_foreach(json_object_get(all, ops[i].op), name, options)
+        {
+            check_case(&(fixture){.op = &ops[i], .name = name, .options = options, .file = file});
+            cases++;
+        }
+        d9d_st_close(file);
+    }
+    assert_true(cases >= 30);
+    json_decref(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_equal_pytorch),
+    };
+
+    return cmocka_run_group_tests_name("golden_ops", tests, NULL, NULL);
+}
