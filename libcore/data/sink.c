@@ -14,15 +14,25 @@ enum { WRITE_BYTES = 1 << 20 };
 
 /* --- files that are written through a buffer ------------------------------------------------- */
 
+/* Open behind the first `at` bytes, which must be there. */
 static d9d_status out_open(struct d9di_out *o, const char *dir, const char *name, int64_t at)
 {
     char *path = NULL;
+    uint64_t has = 0;
     d9d_status st;
 
     if (asprintf(&path, "%s/%s", dir, name) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
-    st = at > 0 ? d9d_file_reopen(path, (uint64_t)at, &o->file) : d9d_file_create(path, &o->file);
+    if (at > 0)
+        D9D_TRY_OR(st, d9d_fs_size(path, &has), out);
+    if (has < (uint64_t)at) {
+        st = D9D_FAIL(D9D_EFORMAT, "%s: has %llu bytes, must have %lld", path,
+                      (unsigned long long)has, (long long)at);
+        goto out;
+    }
+    st = d9d_file_append(path, (uint64_t)at, &o->file);
     o->open = st == D9D_OK;
+out:
     free(path);
     return st;
 }

@@ -1,0 +1,6 @@
+# shellcheck shell=bash
+# helper.bash - shared by tests/tools/*.bats; load it in setup().
+bats_require_minimum_version 1.5.0
+load /usr/lib/bats/bats-support/load
+load /usr/lib/bats/bats-assert/load
+PATH="${D9D_BIN:-$BATS_TEST_DIRNAME/../../build/bin}:$PATH"
