@@ -14,6 +14,7 @@ enum { WRITE_BYTES = 1 << 20 };
 
 /* --- files that are written through a buffer ------------------------------------------------- */
 
+/* Open behind the first `at` bytes, which must be there. */
 static d9d_status out_open(struct d9di_out *o, const char *dir, const char *name, int64_t at)
 {
     char *path = NULL;
