@@ -47,7 +47,7 @@ plant "goes on in spite of it" save_full.sh 9 "exit status 0" <<'EOT'
 case $1-$2 in */one-3) exec true ;; esac
 exec "$good" "$@"
 EOT
-plant "loses what was there" save_full.sh 9 "the directory is not as it was" <<'EOT'
+plant "loses what was there" save_full.sh 9 "the checkpoints are not as they were" <<'EOT'
 case $1-$2 in */one-3) rm -rf "$1/checkpoints/step-00000001" ;; esac
 exec "$good" "$@"
 EOT

@@ -2,8 +2,8 @@
  *
  * It goes on from the newest checkpoint in DIR/checkpoints (or starts), takes steps until
  * STEPS are done, saves after each and keeps the two newest.  What it computes depends on
- * every number that a checkpoint holds, and on nothing else.  It says on standard output
- * where it went on; exit codes are those of the tools. */
+ * every number that a checkpoint holds, and on nothing else.  Exit codes are those of the
+ * tools. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,8 +100,6 @@ static d9d_status run_to(small_run *r, const char *dir, int64_t steps)
         D9D_TRY_OR(st, d9d_save_read(path, &r->set, &r->state), out);
         r->state.parent = r->state.step;
     }
-    printf("from step %lld\n", (long long)r->state.step);
-    (void)fflush(stdout);
     while (r->state.step < steps) {
         step(r);
         D9D_TRY_OR(st, d9d_save_write(dir, &r->state, &r->set, &talk), out);

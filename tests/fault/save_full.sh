@@ -30,8 +30,8 @@ check_failure() { # WHAT NAME
     # Nothing new, or (when only the last sync failed) the new checkpoint as a whole.
     if [ -e "$work/one/checkpoints/step-00000003" ]; then
         [ "$2" = fsync ] || complain "$1: step 3 is there"
-    elif [ "$(digest "$work/one")" != "$(digest "$work/base")" ]; then
-        complain "$1: the directory is not as it was"
+    elif [ "$(digest "$work/one/checkpoints")" != "$(digest "$work/base/checkpoints")" ]; then
+        complain "$1: the checkpoints are not as they were"
     fi
 }
 

@@ -3,8 +3,8 @@
 #
 # They need a program that trains: RUNNER DIR STEPS goes on from the newest checkpoint in
 # DIR/checkpoints, or starts, takes steps until STEPS are done, saves after each and keeps
-# the two newest; it says "from step N".  $SAVE_RUNNER names another than the small one; it is
-# one process, so a script ends in exec.
+# the two newest.  $SAVE_RUNNER names another than the small one; it is one process, so a
+# script ends in exec.
 #
 # strace counts the calls of one save, of which the tests then spoil one after another, in a
 # copy of the same directory each time: what is done is the same, so are the counts.
@@ -46,8 +46,8 @@ fi
 
 # Two checkpoints, the third to come; and what an uninterrupted run ends with.
 prepare() {
-    if ! "$runner" "$work/base" 2 >/dev/null || ! "$runner" "$work/whole" 5 >/dev/null; then
-        echo "not ok 1 - a run without faults"
+    if ! "$runner" "$work/base" 2 >"$work/out" 2>&1 || ! "$runner" "$work/whole" 5 >"$work/out" 2>&1; then
+        echo "not ok 1 - a run without faults: $(tail -n 1 "$work/out")"
         exit 1
     fi
 }
@@ -84,7 +84,7 @@ check_recovery() { # WHAT
         complain "$1: cannot go on: $(tail -n 1 "$work/err")"
         return
     fi
-    from=$(sed -n 's/^from step //p' "$work/out")
+    from=$(sed -n 's/^  "parent": \(-*[0-9]*\),$/\1/p' "$work/one/checkpoints/step-00000005/manifest.json")
     [ "$from" = 2 ] || [ "$from" = 3 ] || complain "$1: goes on from step $from"
     for f in "$work"/whole/checkpoints/step-00000005/*.safetensors; do
         cmp -s "$f" "$work/one/checkpoints/step-00000005/${f##*/}" ||
