@@ -159,6 +159,18 @@ static d9d_status next_shard(d9di_sink *s)
     return open_shard(s, s->state.shard, 0);
 }
 
+static void note_bound(d9di_sink *s, const uint32_t *tokens, const int32_t *labels, size_t n)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        if (tokens[i] >= s->state.bound)
+            s->state.bound = (int64_t)tokens[i] + 1;
+        if (labels && labels[i] >= s->state.bound)
+            s->state.bound = (int64_t)labels[i] + 1;
+    }
+}
+
 static d9d_status put_tokens(d9di_sink *s, const uint32_t *tokens, size_t n)
 {
     size_t i;
@@ -210,6 +222,7 @@ d9d_status d9di_sink_add(d9di_sink *s, size_t split, const uint32_t *tokens,
         (s->state.shard_tokens > 0 &&
          ((uint64_t)s->state.shard_tokens + n) * elem > s->how.shard_bytes))
         D9D_TRY(next_shard(s));
+    note_bound(s, tokens, labels, n);
     D9D_TRY(put_tokens(s, tokens, n));
     if (labels)
         D9D_TRY(out_put(&s->labels, labels, n * sizeof(*labels)));
