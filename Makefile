@@ -145,7 +145,7 @@ $B/bin/%: $B/tools/%.o $B/tools/tool.o $(LIB)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$B/lib -ld9d -Wl,-rpath,'$$ORIGIN/../lib' $(LDLIBS)
 
 # Tests, fuzz targets, benches and generators link the archive, so they may reach internals.
-$B/tests/fuzz/fuzz_%: $B/tests/fuzz/fuzz_%.o $B/tests/fuzz/driver.o $(ARCHIVE)
+$(FUZZERS): $B/tests/fuzz/fuzz_%: $B/tests/fuzz/fuzz_%.o $B/tests/fuzz/driver.o $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $B/tests/%: $B/tests/%.o $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
