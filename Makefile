@@ -57,8 +57,8 @@ ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore $(call blas,--cflags)
 LDLIBS    += $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(BLAS_LIBS) -lm -ldl -lpthread
 LDFLAGS   += -fopenmp
 
-# Kernels: loops that vectorise, without giving up IEEE order of reductions.
-KERNEL_C  := -O3 -fno-math-errno -fno-trapping-math
+# Kernels: loops that vectorise, with the same bits from every compiler and instruction set.
+KERNEL_C  := -O3 -fno-math-errno -fno-trapping-math -ffp-contract=off
 CUDA_C    := -std=c++17 -O3 -lineinfo -arch=sm_$(CUDA_ARCH) -Werror all-warnings \
              -Xcompiler -fPIC,-Wall -Ilibcore/include -Ikernels/include
 

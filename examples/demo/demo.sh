@@ -44,7 +44,7 @@ headers() {
     local size=0 n name
     find /usr/include -name '*.h' -type f -size -200k -printf '%p %s\n' | LC_ALL=C sort |
         shuf --random-source=<(yes) | while read -r name n; do
-        [ $((size + n)) -le "$D9D_DEMO_BYTES" ] || break
+        [ $((size + n)) -le "$D9D_DEMO_BYTES" ] || continue
         iconv -f UTF-8 -t UTF-8 "$name" >/dev/null 2>&1 || continue
         size=$((size + n))
         printf '%s\n' "$name"

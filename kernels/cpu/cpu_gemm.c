@@ -13,13 +13,17 @@
 #include <omp.h>
 
 enum {
-    TILE = 512,      /* most rows and columns of a tile */
-    MIN_TILE = 64,   /* tiles are not cut below this */
-    ENOUGH = 32,     /* tiles that keep the threads of a machine busy */
-    K_PANEL = 512    /* depth of a converted panel */
+    TILE = 512,   /* most rows and columns of a tile */
+    K_PANEL = 512 /* depth of a converted panel */
 };
 static const double SMALL = 1e6;     /* multiply-adds that are not worth a second thread */
 static const double TILE_WORK = 2e6; /* nor a tile of less */
+
+/* Large tiles are faster each, many tiles keep many threads busy: while there are fewer than
+ * `tiles`, their sides are halved down to `side`. */
+static const struct {
+    int64_t tiles, side;
+} wanted[] = {{4, 64}, {16, 192}};
 
 /* OpenMP's OpenBLAS takes omp_get_max_threads() threads unless it runs inside an active parallel
  * region, so the calling thread's own setting is lowered for the call. */
@@ -46,30 +50,32 @@ typedef struct cut {
 
 static int64_t round_up(int64_t x, int64_t to) { return d9di_ceil_div(x, to) * to; }
 
-/* Halve the longer side of the tiles while there are few of them and each has much to do. */
+static bool too_large(const d9di_gemm_job *j, int64_t rows, int64_t cols)
+{
+    int64_t tiles = d9di_ceil_div(j->m, rows) * d9di_ceil_div(j->n, cols);
+
+    if ((double)rows * (double)cols * (double)j->k < 2 * TILE_WORK)
+        return false;
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++)
+        if (tiles < wanted[i].tiles && d9di_max(rows, cols) >= 2 * wanted[i].side)
+            return true;
+    return false;
+}
+
 static cut cut_make(const d9di_gemm_job *j)
 {
-    cut t = {.rows = TILE, .cols = TILE};
+    int64_t rows = d9di_min(TILE, j->m), cols = d9di_min(TILE, j->n);
+    cut t = {0};
 
     if (j->m == 0 || j->n == 0)
         return t;
-    for (;;) {
-        int64_t nr = d9di_ceil_div(j->m, t.rows), nc = d9di_ceil_div(j->n, t.cols);
-        int64_t rows = d9di_min(t.rows, j->m), cols = d9di_min(t.cols, j->n);
-        double work = (double)rows * (double)cols * (double)j->k;
-
-        if (nr * nc >= ENOUGH || work < 2 * TILE_WORK || d9di_max(rows, cols) < 2 * MIN_TILE) {
-            /* Even tiles, in multiples of the widest kernel. */
-            t.rows = round_up(d9di_ceil_div(j->m, nr), 16);
-            t.cols = round_up(d9di_ceil_div(j->n, nc), 16);
-            t.n_cols = d9di_ceil_div(j->n, t.cols);
-            return t;
-        }
-        if (rows >= cols)
-            t.rows = d9di_max(round_up(rows, 2) / 2, MIN_TILE);
-        else
-            t.cols = d9di_max(round_up(cols, 2) / 2, MIN_TILE);
-    }
+    while (too_large(j, rows, cols))
+        *(rows >= cols ? &rows : &cols) /= 2;
+    /* Even tiles, in multiples of the widest kernel. */
+    t.rows = round_up(d9di_ceil_div(j->m, d9di_ceil_div(j->m, rows)), 16);
+    t.cols = round_up(d9di_ceil_div(j->n, d9di_ceil_div(j->n, cols)), 16);
+    t.n_cols = d9di_ceil_div(j->n, t.cols);
+    return t;
 }
 
 static int64_t cut_tiles(const cut *t, const d9di_gemm_job *j)

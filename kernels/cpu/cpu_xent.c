@@ -1,8 +1,9 @@
 /* cpu_xent.c - a linear head and the cross-entropy of its logits, without the logits.
  *
  * loss = logsumexp(h W') - (h W')[target].  Logits are made a block of tokens by a block of
- * vocabulary at a time.  Tokens to be ignored are left out before any product.  Backward:
- *     dlogits = (exp(logits - lse) - [target]) dloss,  dh = dlogits W,  dW = dlogits' h.
+ * vocabulary at a time.  Tokens to be ignored are left out before any product.  With
+ * p = exp(logits - lse):  dloss/dh = p W - W[target] (made by the forward while it has the
+ * logits, as attention makes p V),  dW = sum over tokens of dloss (p - [target])' h.
  */
 #include "cpu_common.h"
 #include "cpu_math.h"
@@ -131,7 +132,7 @@ static int64_t target_column(const xent *x, const columns *c, int64_t token)
 
 /* Running maximum and sum of exp(logit - m) of a token, and the logit of its target. */
 typedef struct online {
-    float m, l, target;
+    float m, l, target, keep; /* keep: by how much the last block shrank what was summed */
 } online;
 
 static void online_add(online *o, float *logit, int64_t n, int64_t target)
@@ -141,52 +142,116 @@ static void online_add(online *o, float *logit, int64_t n, int64_t target)
     if (target >= 0)
         o->target = logit[target];
     m = o->m > m ? o->m : m;
-    o->l *= o->l == 0.0f ? 1.0f : d9di_expf(o->m - m);
-    o->l += d9di_row_exp(logit, logit, m, n);
+    o->keep = o->l == 0.0f ? 1.0f : d9di_expf(o->m - m);
+    o->l = o->l * o->keep + d9di_row_exp(logit, logit, m, n);
     o->m = m;
 }
 
-static d9d_status forward_block(xent *x, int64_t first, int64_t n, float *loss, float *lse)
+/* sum = keep sum + exp(logits - m) W for a block of columns. */
+static d9d_status unit_add(xent *x, const columns *c, const online *o, int64_t n, float *sum,
+                           float beta)
+{
+    d9di_gemm_how how = {.at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .beta = beta};
+    d9di_gemm_job job = {.a = x->logits, .b = weight(x, c), .c = sum, .m = n, .n = x->n->h,
+                         .k = c->n};
+
+    for (int64_t i = 0; i < n && beta != 0.0f; i++)
+        if (o[i].keep != 1.0f)
+            d9di_row_scale(sum + i * x->n->h, o[i].keep, sum + i * x->n->h, x->n->h);
+    return d9di_gemm_run(x->op, &how, &job, 1);
+}
+
+/* unit = sum / l - W[target] for a token. */
+static void unit_store(const xent *x, int64_t token, float l, float *sum, void *unit)
+{
+    int64_t h = x->n->h, row = x->row[token], id = x->targets[row];
+    float buf[D9DI_BLOCK];
+    int s = 0;
+
+    for (; id >= x->n->v[s]; s++)
+        id -= x->n->v[s];
+    d9di_row_scale(sum, 1.0f / l, sum, h);
+    for (int64_t i = 0; i < h; i += D9DI_BLOCK) {
+        int64_t c = d9di_min(h - i, D9DI_BLOCK);
+
+        d9di_row_axpy(sum + i, -1.0f, d9di_in(x->n->t, x->w[s], id * h + i, c, buf), c);
+    }
+    d9di_store(x->n->t, unit, row * h, h, sum);
+}
+
+static d9d_status forward_block(xent *x, int64_t first, int64_t n, float *loss, float *lse,
+                                void *unit, float *sum)
 {
     online o[T_BLOCK];
     columns c = {0};
+    float beta = 0.0f;
 
     for (int64_t i = 0; i < n; i++)
         o[i] = (online){.m = -INFINITY};
     gather(x, first, n);
-    while (columns_next(x, &c)) {
+    for (; columns_next(x, &c); beta = 1.0f) {
         D9D_TRY(logits_make(x, &c, n));
 #pragma omp parallel for if (n * c.n > D9DI_SERIAL)
         for (int64_t i = 0; i < n; i++)
             online_add(&o[i], x->logits + i * c.n, c.n, target_column(x, &c, first + i));
+        if (unit != NULL)
+            D9D_TRY(unit_add(x, &c, o, n, sum, beta));
     }
     for (int64_t i = 0; i < n; i++) {
-        float sum = o[i].m + logf(o[i].l);
+        float total = o[i].m + logf(o[i].l);
 
-        lse[x->row[first + i]] = sum;
-        loss[x->row[first + i]] = sum - o[i].target;
+        lse[x->row[first + i]] = total;
+        loss[x->row[first + i]] = total - o[i].target;
+        if (unit != NULL)
+            unit_store(x, first + i, o[i].l, sum + i * x->n->h, unit);
     }
     return D9D_OK;
 }
 
-d9d_status d9d_ref_xent(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse,
+d9d_status d9d_ref_xent(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse, void *unit,
                         const void *hidden, const void *const *w, const int32_t *targets)
 {
+    float *sum = NULL;
     d9d_status st;
     xent x;
 
     (void)s;
     D9D_TRY_OR(st, xent_init(&x, "cross-entropy", n, hidden, w, targets), out);
+    st = D9D_ENOMEM;
+    if (unit != NULL && (sum = d9di_scratch(x.op, d9di_min(n->rows, T_BLOCK) * n->h)) == NULL)
+        goto out;
     memset(loss, 0, (size_t)n->rows * sizeof(*loss));
     memset(lse, 0, (size_t)n->rows * sizeof(*lse));
+    if (unit != NULL)
+        memset(unit, 0, (size_t)(n->rows * n->h) * d9d_dtype_size(n->t));
+    st = D9D_OK;
     for (int64_t i = 0; i < x.n_rows; i += T_BLOCK)
-        D9D_TRY_OR(st, forward_block(&x, i, d9di_min(x.n_rows - i, T_BLOCK), loss, lse), out);
+        D9D_TRY_OR(st, forward_block(&x, i, d9di_min(x.n_rows - i, T_BLOCK), loss, lse, unit, sum),
+                   out);
 out:
+    free(sum);
     xent_release(&x);
     return st;
 }
 
 /* --- backward --------------------------------------------------------------- */
+
+d9d_status d9d_ref_xent_din(d9d_stream s, d9d_dtype t, void *dhidden, const float *dloss,
+                            const void *unit, int64_t rows, int64_t h)
+{
+    (void)s;
+    D9D_TRY(d9di_check_float("cross-entropy gradient", t));
+#pragma omp parallel for if (rows * h > D9DI_SERIAL)
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < h; i += D9DI_BLOCK) {
+            int64_t c = d9di_min(h - i, D9DI_BLOCK), at = r * h + i;
+            float buf[D9DI_BLOCK], *out = d9di_out(t, dhidden, at, buf);
+
+            d9di_row_scale(out, dloss[r], d9di_in(t, unit, at, c, buf), c);
+            d9di_put(t, dhidden, at, c, out);
+        }
+    return D9D_OK;
+}
 
 D9DI_CLONES static void softmax_grad(float *logit, float lse, float dloss, int64_t n)
 {
@@ -210,50 +275,6 @@ static d9d_status dlogits_make(xent *x, const columns *c, int64_t first, int64_t
             d[target] -= dloss[row];
     }
     return D9D_OK;
-}
-
-static d9d_status din_block(xent *x, int64_t first, int64_t n, void *dhidden, float *sum,
-                            const float *dloss, const float *lse)
-{
-    d9di_gemm_how how = {.at = D9D_F32, .bt = x->n->t, .ct = D9D_F32};
-    d9di_gemm_job job = {.a = x->logits, .c = sum, .m = n, .n = x->n->h};
-    columns c = {0};
-
-    gather(x, first, n);
-    while (columns_next(x, &c)) {
-        D9D_TRY(dlogits_make(x, &c, first, n, dloss, lse));
-        job.b = weight(x, &c);
-        job.k = c.n;
-        D9D_TRY(d9di_gemm_run(x->op, &how, &job, 1));
-        how.beta = 1.0f;
-    }
-    for (int64_t i = 0; i < n; i++)
-        d9di_store(x->n->t, dhidden, x->row[first + i] * x->n->h, x->n->h, sum + i * x->n->h);
-    return D9D_OK;
-}
-
-d9d_status d9d_ref_xent_din(d9d_stream s, const d9d_xent_dims *n, void *dhidden, const float *dloss,
-                            const float *lse, const void *hidden, const void *const *w,
-                            const int32_t *targets)
-{
-    float *sum = NULL;
-    d9d_status st;
-    xent x;
-
-    (void)s;
-    D9D_TRY_OR(st, xent_init(&x, "cross-entropy gradient", n, hidden, w, targets), out);
-    st = D9D_ENOMEM;
-    if ((sum = d9di_scratch(x.op, d9di_min(n->rows, T_BLOCK) * n->h)) == NULL)
-        goto out;
-    memset(dhidden, 0, (size_t)(n->rows * n->h) * d9d_dtype_size(n->t));
-    st = D9D_OK;
-    for (int64_t i = 0; i < x.n_rows; i += T_BLOCK)
-        D9D_TRY_OR(st, din_block(&x, i, d9di_min(x.n_rows - i, T_BLOCK), dhidden, sum, dloss, lse),
-                   out);
-out:
-    free(sum);
-    xent_release(&x);
-    return st;
 }
 
 /* dW of some columns, in float32: dw = beta dw + sum over blocks of tokens. */

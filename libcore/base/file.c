@@ -42,21 +42,33 @@ d9d_status d9d_file_open(const char *path, d9d_file *out)
     return open_file(path, O_RDONLY, "cannot open", out);
 }
 
+static d9d_status cut_behind(d9d_file *f, uint64_t at)
+{
+    struct stat s;
+
+    if (fstat(f->fd, &s) != 0)
+        return D9DI_FAIL_ERRNO(f->path, "cannot find its size");
+    if ((uint64_t)s.st_size < at)
+        return D9D_FAIL(D9D_EFORMAT, "%s: has %" PRIu64 " bytes, must have %" PRIu64, f->path,
+                        (uint64_t)s.st_size, at);
+    if (ftruncate(f->fd, (off_t)at) != 0 || lseek(f->fd, (off_t)at, SEEK_SET) < 0)
+        return D9DI_FAIL_ERRNO(f->path, "cannot cut the file");
+    f->at = at;
+    return D9D_OK;
+}
+
 d9d_status d9d_file_append(const char *path, uint64_t at, d9d_file *out)
 {
     d9d_file f;
+    d9d_status st;
 
     D9D_TRY(open_file(path, O_RDWR | O_CREAT, "cannot open", &f));
-    if (ftruncate(f.fd, (off_t)at) != 0 || lseek(f.fd, (off_t)at, SEEK_SET) < 0) {
-        d9d_status st = D9D_FAIL(D9D_EIO, "%s: cannot cut to %llu bytes: %s", path,
-                                 (unsigned long long)at, strerror(errno));
-
+    st = cut_behind(&f, at);
+    if (st != D9D_OK)
         d9d_file_release(&f);
-        return st;
-    }
-    f.at = at;
-    *out = f;
-    return D9D_OK;
+    else
+        *out = f;
+    return st;
 }
 
 /* One write(2) or pwrite(2) that is not lost to a signal. */

@@ -105,9 +105,9 @@ static d9d_status take_scratch(struct scratch *s)
 {
     for (int side = 0; side < 2; side++) {
         if (s->raw[side] == NULL)
-            s->raw[side] = malloc(D9DI_PIECE * sizeof(double));
+            s->raw[side] = malloc(8 * (size_t)D9DI_PIECE);
         if (s->number[side] == NULL)
-            s->number[side] = malloc(D9DI_PIECE * sizeof(double));
+            s->number[side] = malloc(8 * (size_t)D9DI_PIECE);
         if (s->raw[side] == NULL || s->number[side] == NULL)
             return D9D_FAIL(D9D_ENOMEM, "diff: out of memory");
     }

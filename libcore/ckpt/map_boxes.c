@@ -121,7 +121,7 @@ static d9d_status same(const d9di_map_infer *x)
 static d9d_status transpose(const d9di_map_infer *x)
 {
     const d9di_map_view *in = in_view(x, 0);
-    int i, j;
+    int i = 0, j = 0;
 
     D9D_TRY(pick_dim(x, x->step->a, in->ndim, &i));
     D9D_TRY(pick_dim(x, x->step->b, in->ndim, &j));
@@ -162,7 +162,7 @@ static d9d_status stack(const d9di_map_infer *x)
 {
     const d9di_map_view *first = in_view(x, 0);
     size_t n;
-    int dim;
+    int dim = 0;
 
     if (first->ndim == D9D_MAX_DIMS)
         return D9D_FAIL(D9D_EMISMATCH, "%s: cannot stack a tensor of %d dimensions", in_name(x, 0),
@@ -180,7 +180,7 @@ static d9d_status stack(const d9di_map_infer *x)
 static d9d_status unstack(const d9di_map_infer *x)
 {
     const d9di_map_view *in = in_view(x, 0);
-    int dim;
+    int dim = 0;
 
     D9D_TRY(pick_dim(x, x->step->a, in->ndim, &dim));
     if (in->shape[dim] != (int64_t)x->step->n_out)
@@ -211,7 +211,7 @@ static d9d_status concat(const d9di_map_infer *x)
     const d9di_map_view *first = in_view(x, 0);
     int64_t at = 0;
     size_t n;
-    int dim;
+    int dim = 0;
 
     D9D_TRY(pick_dim(x, x->step->a, first->ndim, &dim));
     D9D_TRY(check_parts(x, dim, &n));
@@ -232,7 +232,7 @@ static d9d_status chunk(const d9di_map_infer *x)
 {
     const d9di_map_view *in = in_view(x, 0);
     int64_t n = x->step->n_out, each;
-    int dim;
+    int dim = 0;
 
     D9D_TRY(pick_dim(x, x->step->a, in->ndim, &dim));
     each = in->shape[dim] / n + (in->shape[dim] % n != 0);
@@ -267,7 +267,7 @@ static d9d_status chunk(const d9di_map_infer *x)
 static d9d_status squeeze(const d9di_map_infer *x)
 {
     const d9di_map_view *in = in_view(x, 0);
-    int dim;
+    int dim = 0;
 
     D9D_TRY(pick_dim(x, x->step->a, in->ndim, &dim));
     if (in->shape[dim] != 1)

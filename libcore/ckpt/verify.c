@@ -203,7 +203,7 @@ static d9d_status check_hashes(struct verify *v, const d9d_fs_names *names, int 
         find(v, d9d_err_message());
         return D9D_OK;
     }
-    D9D_TRY_OR(st, st, out);
+    D9D_TRY(st);
     D9D_TRY_OR(st, check_strays(v, m, names), out);
     st = d9d_manifest_check(m, jobs, log, find, v);
     if (st == D9D_EVERIFY) /* said one by one */

@@ -142,7 +142,8 @@ d9d_status d9di_added_split(const d9di_added_set *set, const char *text, size_t 
             end = strip_right(text, n, end);
         if (done < start)
             D9D_TRY(fn(arg, NULL, text + done, start - done));
-        D9D_TRY(fn(arg, token, text + end, 0));
+        if (start < end) /* else the token before has stripped all of it away */
+            D9D_TRY(fn(arg, token, text + end, 0));
         done = end;
     }
     return done < n ? fn(arg, NULL, text + done, n - done) : D9D_OK;

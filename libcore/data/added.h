@@ -30,7 +30,8 @@ typedef struct d9di_added_set {
     D9D_VEC(d9di_added_token) tokens;
 } d9di_added_set; /* zero-initialised is empty */
 
-/* Add; a text that is there already keeps its first token. */
+/* Add; where two tokens are looked for as one text, the first counts.  (HF takes either, by
+ * the order of a hash table.) */
 d9d_status d9di_added_put(d9di_added_set *set, const char *text, size_t n, d9di_added_token token);
 void d9di_added_release(d9di_added_set *set);
 

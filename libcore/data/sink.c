@@ -14,6 +14,7 @@ enum { WRITE_BYTES = 1 << 20 };
 
 /* --- files that are written through a buffer ------------------------------------------------- */
 
+/* Open behind the first `at` bytes, which must be there. */
 static d9d_status out_open(struct d9di_out *o, const char *dir, const char *name, int64_t at)
 {
     char *path = NULL;
@@ -189,6 +190,17 @@ static d9d_status spool(d9di_sink *s, size_t split, size_t n, const uint32_t *se
     return D9D_OK;
 }
 
+/* One more than the greatest id and label so far. */
+static int64_t ids_bound(int64_t bound, const uint32_t *tokens, const int32_t *labels, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        bound = (int64_t)tokens[i] < bound ? bound : (int64_t)tokens[i] + 1;
+        if (labels != NULL)
+            bound = labels[i] < bound ? bound : (int64_t)labels[i] + 1;
+    }
+    return bound;
+}
+
 d9d_status d9di_sink_add(d9di_sink *s, size_t split, const uint32_t *tokens,
                           const int32_t *labels, size_t n, const uint32_t *segments,
                           size_t n_segments)
@@ -206,6 +218,7 @@ d9d_status d9di_sink_add(d9di_sink *s, size_t split, const uint32_t *tokens,
     D9D_TRY(spool(s, split, n, segments, n_segments));
     s->state.shard_tokens += (int64_t)n;
     s->state.tokens += (int64_t)n;
+    s->state.ids = ids_bound(s->state.ids, tokens, labels, n);
     return D9D_OK;
 }
 

@@ -10,9 +10,8 @@ static d9d_status data_check(const d9di_engine *e, const d9d_dataset *ds)
     int64_t vocab = d9d_dataset_vocab(ds), longest = d9d_dataset_max_length(ds);
 
     if (vocab > e->model->vocab)
-        return D9D_FAIL(D9D_EMISMATCH,
-                        "%s: its tokenizer has %lld ids and the model's vocabulary %lld; is it "
-                        "another model's dataset?",
+        return D9D_FAIL(D9D_EMISMATCH, "%s: its ids are below %lld and the model's vocabulary has "
+                                       "%lld; is it another model's dataset?",
                         d9d_dataset_dir(ds), (long long)vocab, (long long)e->model->vocab);
     if (longest > e->job.config.max_positions)
         return D9D_FAIL(D9D_EMISMATCH, "%s: its longest sample has %lld tokens and the model has "
@@ -28,46 +27,50 @@ static d9d_status params_prepare(d9di_engine *e, const d9di_engine_how *how)
 
     D9D_TRY(d9d_module_bind(e->model->module));
     D9D_TRY(d9d_module_params(e->model->module, &e->arena, &e->params));
-    for (size_t i = 0; i < e->params.n; i++)
-        e->params.p[i]->grad_dtype =
-            how->grad_dtype < 0 ? e->params.p[i]->dtype : dtypes[how->grad_dtype];
+    for (size_t i = 0; i < e->params.n; i++) {
+        d9d_param *p = e->params.p[i];
+
+        p->grad_dtype = how->grad_dtype < 0 ? p->dtype : dtypes[how->grad_dtype];
+        p->data = (d9d_tensor){.dtype = p->dtype, .shape = p->box};
+    }
     return D9D_OK;
 }
 
-static d9d_status params_fill(d9di_engine *e, const d9di_engine_how *how, const d9d_log *log)
+static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
 {
+    D9D_TRY(d9d_job_model_read(how->provider, &e->arena, &e->job));
+    D9D_TRY(d9d_qwen3_create(&e->job.config, D9D_WHOLE_MODEL, &e->job.options, &e->model));
+    D9D_TRY(data_check(e, how->dataset));
+    D9D_TRY(params_prepare(e, how));
+    if (how->source != NULL && how->initialise)
+        D9D_TRY(d9d_weights_check(&e->job.config, e->job.options.dtype, how->source));
+    return D9D_OK;
+}
+
+d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out)
+{
+    d9di_engine e = {0};
+    d9d_status st = open_into(&e, how);
+
+    if (st == D9D_OK)
+        *out = e;
+    else
+        d9di_engine_release(&e);
+    return st;
+}
+
+d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how, const d9d_log *log)
+{
+    D9D_TRY(d9d_device_open(how->device, &e->dev));
+    D9D_TRY(d9d_tape_create(e->dev, &e->tape));
+    d9d_log_info(log, "%s: %s, %lld parameters, %s", e->dev->name, e->model->ops->name,
+                 (long long)d9di_engine_count(e, false), d9d_dtype_word(e->job.options.dtype));
     D9D_TRY(d9d_module_materialise(e->model->module, e->dev, how->train));
     if (!how->initialise)
         return D9D_OK;
     if (how->source != NULL)
         return d9d_weights_load(&e->job.config, &e->params, how->source, log);
     return d9d_module_reset(e->model->module, how->seed);
-}
-
-static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how, const d9d_log *log)
-{
-    D9D_TRY(d9d_job_model_read(how->provider, &e->arena, &e->job));
-    D9D_TRY(d9d_qwen3_create(&e->job.config, D9D_WHOLE_MODEL, &e->job.options, &e->model));
-    D9D_TRY(data_check(e, how->dataset));
-    D9D_TRY(params_prepare(e, how));
-    D9D_TRY(d9d_device_open(how->device, &e->dev));
-    D9D_TRY(params_fill(e, how, log));
-    return d9d_tape_create(e->dev, &e->tape);
-}
-
-d9d_status d9di_engine_open(const d9di_engine_how *how, const d9d_log *log, d9di_engine *out)
-{
-    d9di_engine e = {0};
-    d9d_status st = open_into(&e, how, log);
-
-    if (st != D9D_OK) {
-        d9di_engine_release(&e);
-        return st;
-    }
-    d9d_log_info(log, "%s: %s, %lld parameters, %s", how->device, e.model->ops->name,
-                 (long long)d9di_engine_count(&e, false), d9d_dtype_word(e.job.options.dtype));
-    *out = e;
-    return D9D_OK;
 }
 
 void d9di_engine_release(d9di_engine *e)

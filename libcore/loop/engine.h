@@ -1,7 +1,7 @@
 /* engine.h - a model on a device, and one forward or backward of a batch.
  *
- * Shared by the training and the inference loop.  Opening it does the expensive part of a
- * start: build, allocate, load or initialise.
+ * Shared by the training and the inference loop.  Opening builds the structure and finds what
+ * is wrong with it; filling takes the memory, and loads or initialises.
  */
 #ifndef D9DI_LOOP_ENGINE_H
 #define D9DI_LOOP_ENGINE_H
@@ -31,8 +31,10 @@ typedef struct d9di_engine_how {
     int grad_dtype;     /* d9d_gradients_section */
 } d9di_engine_how;
 
-/* Structure and configuration first, so that what is wrong there costs nothing. */
-d9d_status d9di_engine_open(const d9di_engine_how *how, const d9d_log *log, d9di_engine *out);
+/* The structure alone, checked against the dataset and the headers of the source. */
+d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out);
+/* Everything else; may be left out when there is nothing to compute. */
+d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how, const d9d_log *log);
 void d9di_engine_release(d9di_engine *e);
 /* Elements of all parameters, and of those that are trained. */
 int64_t d9di_engine_count(const d9di_engine *e, bool trainable_only);
@@ -42,5 +44,11 @@ d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss
 /* Forward and backward: gradients of the summed loss are accumulated; sum [1] float64 becomes
  * the sum of the batch's losses.  A batch without targets does nothing and sums to 0. */
 d9d_status d9di_engine_learn(d9di_engine *e, const d9d_batch *b, const d9d_tensor *sum);
+
+/* "nan", "inf" or "-inf", whatever the sign of a NaN. */
+static inline const char *d9di_nonfinite_word(double v)
+{
+    return v > 0 ? "inf" : v < 0 ? "-inf" : "nan";
+}
 
 #endif /* D9DI_LOOP_ENGINE_H */

@@ -113,37 +113,49 @@ static const task tasks[] = {
 
 /* --- the loop -------------------------------------------------------------------------------- */
 
-static d9d_status run_open(run *r, const json_t *resolved, const char *device, int64_t *first)
+static d9di_engine_how engine_how(const run *r, const char *device)
 {
-    const d9d_trainer_section *t = &r->c->trainer;
-    const d9d_data_section *d = &r->c->data;
-    const d9di_engine_how how = {
+    return (d9di_engine_how){
         .device = device,
         .provider = &r->c->model_provider,
-        .source = t->model_stage_factory.source_checkpoint,
+        .source = r->c->trainer.model_stage_factory.source_checkpoint,
+        .dataset = r->dataset,
         .initialise = true,
     };
-    d9di_engine_how with_data;
+}
 
-    D9D_TRY(d9d_job_check(&r->c->mesh, t, d9di_launch_ranks()));
-    if (how.source == NULL)
+/* All that can be wrong without memory for a model. */
+static d9d_status run_check(run *r, const char *device)
+{
+    const d9d_data_section *d = &r->c->data;
+    d9di_engine_how how;
+
+    D9D_TRY(d9d_job_check_mesh(&r->c->mesh, d9di_launch_ranks()));
+    if (r->c->trainer.model_stage_factory.source_checkpoint == NULL)
         return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
                                      "model's weights");
+    if (r->output->output != NULL && d9d_fs_exists(r->output->output))
+        return D9D_FAIL(D9D_ECONFIG, "%s: exists already; remove it or name another output",
+                        r->output->output);
     D9D_TRY(d9d_dataset_open(d->dataset, d->split, &r->dataset));
     D9D_TRY(d9d_loader_open(r->dataset,
                             &(d9d_loader_how){.order = (d9d_order)d->order,
                                               .seed = (uint64_t)d->seed,
                                               .epochs = d->epochs,
-                                              .pack = t->batching.global_batch_size,
+                                              .pack = r->c->trainer.batching.microbatch_size,
                                               .multiple = 1},
                             &r->loader));
-    if (r->task->open != NULL) {
-        D9D_TRY(d9d_stop_open(t->timeout.save_margin, r->log, &r->stop));
+    how = engine_how(r, device);
+    return d9di_engine_open(&how, &r->engine);
+}
+
+static d9d_status run_open(run *r, const json_t *resolved, const char *device, int64_t *first)
+{
+    const d9di_engine_how how = engine_how(r, device);
+
+    if (r->task->open != NULL)
         D9D_TRY(r->task->open(r, resolved, first));
-    }
-    with_data = how;
-    with_data.dataset = r->dataset;
-    return d9di_engine_open(&with_data, r->log, &r->engine);
+    return d9di_engine_fill(&r->engine, &how, r->log);
 }
 
 static void run_close(run *r)
@@ -196,8 +208,8 @@ static d9d_status batch_run(run *r, int64_t first, int64_t rows)
                 x.targets++;
             }
         if (!isfinite(x.sum))
-            return D9D_FAIL(D9D_ENUMERIC, "sample %lld: its loss is %f", (long long)x.sample,
-                            x.sum);
+            return D9D_FAIL(D9D_ENUMERIC, "sample %lld: its loss is %s", (long long)x.sample,
+                            d9di_nonfinite_word(x.sum));
         r->sum += x.sum;
         r->targets += x.targets;
         if (r->task->row != NULL)
@@ -241,6 +253,9 @@ d9d_status d9d_infer(const d9d_infer_config *config, const json_t *resolved, con
     int64_t start;
     d9d_status st;
 
+    if (r.task->open != NULL)
+        D9D_TRY_OR(st, d9d_stop_open(config->trainer.timeout.save_margin, log, &r.stop), out);
+    D9D_TRY_OR(st, d9di_launch_checked(run_check(&r, device)), out);
     D9D_TRY_OR(st, run_open(&r, resolved, device, &s.first_sample), out);
     s.samples = d9d_loader_samples(r.loader);
     start = d9d_clock_ns();

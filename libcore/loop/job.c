@@ -7,32 +7,53 @@
 
 /* --- mesh and batch -------------------------------------------------------------- */
 
-d9d_status d9d_job_check(const d9d_mesh *m, const d9d_trainer_section *trainer, int64_t ranks)
+/* The product of degrees, each below 2^20, or INT64_MAX when it is beyond. */
+static int64_t product_of(const int64_t *degrees, int n)
 {
-    int64_t dense = m->data_parallel_replicate * m->data_parallel_shard *
-                    m->context_parallel_replicate * m->context_parallel_shard * m->tensor_parallel;
-    int64_t product = m->pipeline_parallel * dense;
-    int64_t dp = m->data_parallel_replicate * m->data_parallel_shard;
-    int64_t micro = dp * trainer->batching.microbatch_size;
+    int64_t product = 1;
+
+    for (int i = 0; i < n; i++)
+        if (__builtin_mul_overflow(product, degrees[i], &product))
+            return INT64_MAX;
+    return product;
+}
+
+d9d_status d9d_job_check_mesh(const d9d_mesh *m, int64_t ranks)
+{
+    const int64_t degrees[] = {m->pipeline_parallel,          m->data_parallel_replicate,
+                               m->data_parallel_shard,        m->context_parallel_shard,
+                               m->context_parallel_replicate, m->tensor_parallel};
+    const int64_t product = product_of(degrees, 6), dense = product_of(degrees + 1, 5);
 
     if (product != ranks)
         return D9D_FAIL(D9D_ECONFIG,
                         "mesh: pipeline %lld x replicate %lld x shard %lld x context %lld x %lld x "
                         "tensor %lld is %lld ranks, and this job has %lld",
-                        (long long)m->pipeline_parallel, (long long)m->data_parallel_replicate,
-                        (long long)m->data_parallel_shard, (long long)m->context_parallel_shard,
-                        (long long)m->context_parallel_replicate, (long long)m->tensor_parallel,
+                        (long long)degrees[0], (long long)degrees[1], (long long)degrees[2],
+                        (long long)degrees[3], (long long)degrees[4], (long long)degrees[5],
                         (long long)product, (long long)ranks);
     if (dense % m->expert_parallel != 0)
         return D9D_FAIL(D9D_ECONFIG, "mesh: expert_parallel %lld does not divide the %lld ranks "
                                      "of a pipeline stage",
                         (long long)m->expert_parallel, (long long)dense);
-    if (trainer->batching.global_batch_size % micro != 0)
+    if (ranks > 1)
+        return D9D_FAIL(D9D_ENOTSUP, "mesh: %lld ranks; this version runs on one",
+                        (long long)ranks);
+    return D9D_OK;
+}
+
+d9d_status d9d_job_check_batching(const d9d_mesh *m, const struct d9d_batching_section *b)
+{
+    const int64_t degrees[] = {m->data_parallel_replicate, m->data_parallel_shard,
+                               b->microbatch_size};
+    const int64_t replicas = product_of(degrees, 2), once = product_of(degrees, 3);
+
+    if (b->global_batch_size % once != 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "trainer.batching: global_batch_size %lld is not a multiple of %lld "
                         "(%lld data-parallel ranks x microbatch_size %lld)",
-                        (long long)trainer->batching.global_batch_size, (long long)micro,
-                        (long long)dp, (long long)trainer->batching.microbatch_size);
+                        (long long)b->global_batch_size, (long long)once, (long long)replicas,
+                        (long long)b->microbatch_size);
     return D9D_OK;
 }
 

@@ -165,28 +165,38 @@ static const d9d_key run_keys[] = {
 static const d9d_table run_table = D9D_TABLE(d9d_run_section, "run", run_keys, "the run itself");
 
 typedef struct d9d_batching_section batching_section;
-static const d9d_key batching_keys[] = {
+static const d9d_key train_batching_keys[] = {
     D9D_KEY_INT(batching_section, global_batch_size, D9D_REQUIRED, 1, 1 << 30,
                 "samples of one optimizer step"),
     D9D_KEY_INT(batching_section, microbatch_size, "1", 1, 1 << 30,
                 "samples of one forward and backward pass on a rank"),
     D9D_KEY_END,
 };
-static const d9d_table batching_table =
-    D9D_TABLE(batching_section, "batching", batching_keys, "how samples make a step");
+static const d9d_key infer_batching_keys[] = {
+    {.name = "global_batch_size", .kind = D9D_KIND_INT, .flags = D9D_NO_EFFECT,
+     .offset = D9D_NO_FIELD, .def = "1", .min = 1, .max = 1 << 30,
+     .doc = "accepted; inference has no optimizer steps"},
+    D9D_KEY_INT(batching_section, microbatch_size, "1", 1, 1 << 30,
+                "samples of one forward pass on a rank"),
+    D9D_KEY_END,
+};
+static const d9d_table train_batching_table = D9D_TABLE(
+    batching_section, "train_batching", train_batching_keys, "how samples make a step");
+static const d9d_table infer_batching_table = D9D_TABLE(
+    batching_section, "infer_batching", infer_batching_keys, "how many samples at a time");
 
-typedef struct d9d_data_loading_section data_loading_section;
 static const d9d_key data_loading_keys[] = {
-    D9D_KEY_INT(data_loading_section, num_workers, "1", 0, 1024,
-                "threads that prepare batches ahead; 0: none"),
+    {.name = "num_workers", .kind = D9D_KIND_INT, .flags = D9D_NO_EFFECT,
+     .offset = D9D_NO_FIELD, .def = "1", .min = 0, .max = 1024,
+     .doc = "accepted; batches are read as they are needed"},
     {.name = "pin_memory", .kind = D9D_KIND_BOOL, .flags = D9D_NO_EFFECT,
      .offset = D9D_NO_FIELD, .def = "true", .doc = "accepted; transfers are always pinned"},
     {.name = "persistent_workers", .kind = D9D_KIND_BOOL, .flags = D9D_NO_EFFECT,
      .offset = D9D_NO_FIELD, .def = "true", .doc = "accepted; workers always persist"},
     D9D_KEY_END,
 };
-static const d9d_table data_loading_table = D9D_TABLE(
-    data_loading_section, "data_loading", data_loading_keys, "how batches are prepared");
+static const d9d_table data_loading_table = {
+    .name = "data_loading", .keys = data_loading_keys, .doc = "how batches are prepared"};
 
 static const char *const tracker_tag[] = {"provider", NULL};
 static const d9d_key no_keys[] = {D9D_KEY_END};
@@ -336,11 +346,11 @@ static const d9d_key profiling_keys[] = {
 static const d9d_table profiling_table = {
     .name = "profiling", .keys = profiling_keys, .doc = "traces of GPU work"};
 
-#define TRAINER_KEYS                                                                               \
+#define TRAINER_KEYS(batching_table)                                                                               \
     D9D_KEY_TABLE(d9d_trainer_section, run, &run_table, "the run itself"),                         \
         D9D_KEY_TABLE(d9d_trainer_section, batching, &batching_table, "how samples make a step"),  \
-        D9D_KEY_TABLE(d9d_trainer_section, data_loading, &data_loading_table,                      \
-                      "how batches are prepared"),                                                 \
+        {.name = "data_loading", .kind = D9D_KIND_TABLE, .offset = D9D_NO_FIELD, .def = "{}",      \
+         .table = &data_loading_table, .doc = "how batches are prepared"},                         \
         D9D_KEY_TABLE(d9d_trainer_section, logging, &logging_table, "records"),                    \
         D9D_KEY_TABLE(d9d_trainer_section, pipelining, &pipelining_table, "pipeline"),             \
         D9D_KEY_TABLE(d9d_trainer_section, model_stage_factory, &factory_table,                    \
@@ -357,9 +367,12 @@ static const d9d_table profiling_table = {
          .offset = D9D_NO_FIELD, .def = "null", .table = &profiling_table,                         \
          .doc = "accepted for compatibility on the CPU"}
 
-static const d9d_key trainer_keys[] = {TRAINER_KEYS, D9D_KEY_END};
-static const d9d_table trainer_table =
-    D9D_TABLE(d9d_trainer_section, "trainer", trainer_keys, "the loop");
+static const d9d_key train_loop_keys[] = {TRAINER_KEYS(train_batching_table), D9D_KEY_END};
+static const d9d_key infer_loop_keys[] = {TRAINER_KEYS(infer_batching_table), D9D_KEY_END};
+static const d9d_table train_loop_table =
+    D9D_TABLE(d9d_trainer_section, "train_loop", train_loop_keys, "the loop");
+static const d9d_table infer_loop_table =
+    D9D_TABLE(d9d_trainer_section, "infer_loop", infer_loop_keys, "the loop");
 
 /* --- tasks of inference ------------------------------------------------------------ */
 
@@ -394,14 +407,14 @@ static const d9d_key_custom peft_custom = {peft_parse, "{\"type\": \"null\"}", 0
 
 /* --- the whole ----------------------------------------------------------------------- */
 
-#define COMMON_KEYS(S)                                                                             \
+#define COMMON_KEYS(S, loop_table)                                                                             \
     D9D_KEY_TABLE(S, mesh, &mesh_table, "degrees of parallelism"),                                 \
         D9D_KEY_TABLE(S, data, &data_table, "the samples and their order"),                        \
         D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, providers, "the model"),          \
-        D9D_KEY_TABLE(S, trainer, &trainer_table, "the loop")
+        D9D_KEY_TABLE(S, trainer, &loop_table, "the loop")
 
 static const d9d_key train_keys[] = {
-    COMMON_KEYS(d9d_train_config),
+    COMMON_KEYS(d9d_train_config, train_loop_table),
     D9D_KEY_UNION(d9d_train_config, optimizer, D9D_REQUIRED, d9d_optimizer_tag,
                   d9d_optimizer_choices, "the optimizer"),
     D9D_KEY_UNION(d9d_train_config, lr_scheduler,
@@ -415,8 +428,7 @@ static const d9d_key train_keys[] = {
     {.name = "peft", .kind = D9D_KIND_CUSTOM, .offset = D9D_NO_FIELD, .def = "null",
      .custom = &peft_custom, .doc = "adapters; null in this version"},
     D9D_KEY_STR(d9d_train_config, export_to, "null",
-                "directory for the finished model in HuggingFace layout; null: RUN_DIR/export when "
-                "the model came from a HuggingFace configuration",
+                "directory for the finished model in HuggingFace layout; RUN_DIR/export when null",
                 .flags = D9D_NULLABLE),
     D9D_KEY_END,
 };
@@ -424,7 +436,7 @@ const d9d_table d9d_train_table =
     D9D_TABLE(d9d_train_config, "d9d-train", train_keys, "configuration of d9d-train");
 
 static const d9d_key infer_keys[] = {
-    COMMON_KEYS(d9d_infer_config),
+    COMMON_KEYS(d9d_infer_config, infer_loop_table),
     D9D_KEY_UNION(d9d_infer_config, task, "{\"name\": \"perplexity\"}", name_tag, infer_tasks,
                   "what is computed"),
     D9D_KEY_END,

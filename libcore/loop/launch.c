@@ -3,6 +3,11 @@
 
 #include <stdlib.h>
 
+d9d_status d9di_launch_checked(d9d_status st)
+{
+    return st == D9D_ENOTFOUND ? D9D_FAIL(D9D_ECONFIG, "%s", d9d_err_message()) : st;
+}
+
 int64_t d9di_launch_ranks(void)
 {
     static const char *const counts[] = {"SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"};

@@ -48,10 +48,6 @@ d9d_status d9di_lines_open(const char *path, d9d_hash key, d9di_lines *out)
 
     if (l.path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: its name", path);
-    if (d9d_fs_exists(path)) {
-        st = D9D_FAIL(D9D_ECONFIG, "%s: exists already; remove it or name another output", path);
-        goto out;
-    }
     d9d_hash_hex(key, hex);
     D9D_TRY_OR(st, d9d_buf_printf(&part, "%s.part-%.16s", path, hex), out);
     D9D_TRY_OR(st, lines_count(part.data, &l.done, &end), out);

@@ -15,7 +15,7 @@ typedef struct d9di_lines {
     int64_t done; /* whole lines in it */
 } d9di_lines;
 
-/* A finished file of that name is ECONFIG. */
+/* There must be no finished file of that name. */
 d9d_status d9di_lines_open(const char *path, d9d_hash key, d9di_lines *out);
 d9d_status d9di_lines_add(d9di_lines *l, const d9d_buf *line);
 /* Sync, and give the file its name. */

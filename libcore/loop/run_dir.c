@@ -13,7 +13,8 @@ d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_ru
 {
     const d9d_run_section *run = &t->run;
 
-    D9D_TRY(d9d_fs_check_name(run->name, strlen(run->name), "trainer.run.name"));
+    if (d9d_fs_check_name(run->name, strlen(run->name), "trainer.run.name") != D9D_OK)
+        return D9D_FAIL(D9D_ECONFIG, "%s", d9d_err_message());
     out->path = run->dir != NULL ? run->dir : d9d_fs_join(a, "runs", run->name);
     if (out->path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "run %s: its directory's name", run->name);

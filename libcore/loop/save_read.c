@@ -216,6 +216,19 @@ out:
     return st;
 }
 
+d9d_status d9d_save_check(const char *path, const d9d_save_set *set, d9d_save_state *state)
+{
+    d9di_saved s;
+    d9d_status st;
+
+    D9D_TRY(d9di_saved_open(path, &s));
+    st = check_set(&s, set);
+    if (st == D9D_OK)
+        *state = s.state;
+    d9di_saved_release(&s);
+    return st;
+}
+
 d9d_status d9d_save_read(const char *path, const d9d_save_set *set, d9d_save_state *state)
 {
     d9di_saved s;

@@ -11,9 +11,12 @@
 
 #include "d9d/base/thread.h"
 
+enum { FAR_S = 1 << 30 }; /* seconds that are no limit */
+
 struct d9d_stop {
     sigset_t signals, before;
-    int64_t end_ns; /* leave at this time of d9d_clock_ns(); 0: no limit */
+    bool limited;
+    int64_t leave_ns; /* when limited: leave at this time of d9d_clock_ns() */
     char reason[64];
 };
 
@@ -65,17 +68,32 @@ int64_t d9d_stop_slurm_seconds(const char *text)
     return ((days * 24 + clock[0]) * 60 + clock[1]) * 60 + clock[2];
 }
 
-/* Ask the controller; -1 when there is no answer.  The job id comes from Slurm itself, and is
- * checked to be digits before it is part of a command. */
+/* A variable of up to 18 digits, or NULL. */
+static const char *digits(const char *name)
+{
+    const char *v = getenv(name);
+    size_t n = v != NULL ? strlen(v) : 0;
+
+    return n > 0 && n <= 18 && strspn(v, "0123456789") == n ? v : NULL;
+}
+
+/* What the job's environment says, or else the controller; -1 when there is no answer.  The
+ * command is killed in the end, as it inherits a mask of blocked signals. */
 static int64_t slurm_seconds_left(void)
 {
-    const char *job = getenv("SLURM_JOB_ID");
-    char command[96], line[64] = "";
+    const char *job = digits("SLURM_JOB_ID"), *end = digits("SLURM_JOB_END_TIME");
+    char command[128], line[64] = "";
     FILE *p;
 
-    if (job == NULL || *job == '\0' || strlen(job) > 20 || strspn(job, "0123456789") != strlen(job))
+    if (job == NULL)
         return -1;
-    (void)snprintf(command, sizeof(command), "timeout 20 squeue -h -j %s -o %%L 2>/dev/null", job);
+    if (end != NULL) {
+        const int64_t left = strtoll(end, NULL, 10) - (int64_t)time(NULL);
+
+        return left > 0 ? left : 0;
+    }
+    (void)snprintf(command, sizeof(command),
+                   "timeout -s KILL 20 squeue -h -j %s -o %%L 2>/dev/null </dev/null", job);
     p = popen(command, "r");
     if (p == NULL)
         return -1;
@@ -88,19 +106,21 @@ static int64_t slurm_seconds_left(void)
 d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out)
 {
     d9d_stop *s = calloc(1, sizeof(*s));
-    int64_t left = slurm_seconds_left();
+    int64_t left;
 
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "signals: %zu bytes", sizeof(*s));
-    if (left >= 0) {
-        d9d_log_info(log, "the allocation ends in %lld s; saving %lld s before", (long long)left,
-                     (long long)margin_s);
-        s->end_ns = d9d_clock_ns() + (left - margin_s) * 1000000000;
-    }
     sigemptyset(&s->signals);
     for (int i = 0; i < N_WATCHED; i++)
         sigaddset(&s->signals, watched[i].number);
     (void)pthread_sigmask(SIG_BLOCK, &s->signals, &s->before);
+    left = slurm_seconds_left();
+    if (left >= 0 && left < FAR_S) {
+        d9d_log_info(log, "the allocation ends in %lld s; saving %lld s before", (long long)left,
+                     (long long)margin_s);
+        s->leave_ns = d9d_clock_ns() + (left - margin_s) * 1000000000;
+        s->limited = true;
+    }
     *out = s;
     return D9D_OK;
 }
@@ -123,7 +143,7 @@ const char *d9d_stop_reason(d9d_stop *s)
         for (int i = 0; i < N_WATCHED; i++)
             if (got == watched[i].number && s->reason[0] == '\0')
                 (void)snprintf(s->reason, sizeof(s->reason), "%s", watched[i].name);
-    if (s->reason[0] == '\0' && s->end_ns != 0 && d9d_clock_ns() >= s->end_ns)
+    if (s->reason[0] == '\0' && s->limited && d9d_clock_ns() >= s->leave_ns)
         (void)snprintf(s->reason, sizeof(s->reason), "the end of the Slurm allocation");
     return s->reason[0] != '\0' ? s->reason : NULL;
 }

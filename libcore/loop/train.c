@@ -34,7 +34,8 @@ typedef struct run {
     d9d_tensor scale; /* float32: what the optimizer multiplies gradients by */
     double *host_sums;
     int64_t n_micro, total_steps;
-    int64_t saved_step; /* -1: none in this life */
+    int64_t saved_step; /* of the newest checkpoint that this life read or wrote; -1: none */
+    bool goes_on;       /* the directory has records of this run */
 } run;
 
 /* What one step found out. */
@@ -111,12 +112,13 @@ static d9d_status state_fresh(run *r)
     return config_hash(r, &r->state.config);
 }
 
-static d9d_status state_resume(run *r, const char *path)
+/* Where a checkpoint stands, and whether it is of this model and this stream of samples. */
+static d9d_status state_check(run *r, const char *path)
 {
     const d9d_save_state fresh = r->state;
     d9d_save_state *s = &r->state;
 
-    D9D_TRY(d9d_save_read(path, &r->set, s));
+    D9D_TRY(d9d_save_check(path, &r->set, s));
     if (!d9d_hash_equal(s->dataset, fresh.dataset))
         return D9D_FAIL(D9D_EMISMATCH, "%s: was trained on another dataset than %s", path,
                         r->c->data.dataset);
@@ -127,35 +129,15 @@ static d9d_status state_resume(run *r, const char *path)
         return D9D_FAIL(D9D_EMISMATCH, "%s: has trainer.determinism.base_seed %llu, and the "
                                        "configuration %llu",
                         path, (unsigned long long)s->seed, (unsigned long long)fresh.seed);
-    s->parent = s->step;
-    d9d_log_info(r->log, "resuming after step %lld from %s", (long long)s->step, path);
     return D9D_OK;
 }
 
-static d9d_status model_open(run *r, const char *device, const char *resume_from)
+static d9d_status state_resume(run *r, const char *path)
 {
-    const d9d_trainer_section *t = &r->c->trainer;
-    const d9di_engine_how how = {
-        .device = device,
-        .provider = &r->c->model_provider,
-        .source = t->model_stage_factory.source_checkpoint,
-        .dataset = r->dataset,
-        .seed = (uint64_t)t->determinism.base_seed,
-        .train = true,
-        .initialise = resume_from == NULL,
-        .grad_dtype = t->gradient_manager.grad_dtype,
-    };
-
-    D9D_TRY(d9di_engine_open(&how, r->log, &r->engine));
-    D9D_TRY(d9d_optimizer_create(&r->c->optimizer, r->engine.dev, &r->engine.params,
-                                 (uint64_t)t->determinism.base_seed, &r->optimizer));
-    D9D_TRY(d9d_save_set_make(&r->engine.params, r->optimizer, &r->arena, &r->set));
-    D9D_TRY(d9d_tensor_alloc(r->engine.dev, D9D_F64, D9D_SHAPE(r->n_micro), &r->sums));
-    D9D_TRY(d9d_tensor_alloc(r->engine.dev, D9D_F32, D9D_SCALAR, &r->scale));
-    r->host_sums = d9d_arena_alloc(&r->arena, (size_t)r->n_micro * sizeof(double));
-    if (r->host_sums == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "train: %lld micro-batches", (long long)r->n_micro);
-    return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
+    D9D_TRY(d9d_save_read(path, &r->set, &r->state));
+    r->state.parent = r->saved_step = r->state.step;
+    d9d_log_info(r->log, "resuming after step %lld from %s", (long long)r->state.step, path);
+    return D9D_OK;
 }
 
 /* A directory that holds a run is gone on with, or refused. */
@@ -164,57 +146,102 @@ static d9d_status checkpoint_find(run *r, const char **path)
     const d9d_trainer_section *t = &r->c->trainer;
 
     *path = NULL;
-    if (t->checkpointing.resume)
-        return d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path);
-    if (d9d_fs_exists(r->dir.metrics))
+    r->goes_on = d9d_fs_exists(r->dir.metrics);
+    if (!t->checkpointing.resume && (r->goes_on || !d9d_fs_is_vacant(r->dir.checkpoints)))
         return D9D_FAIL(D9D_ECONFIG, "%s: holds a run already; set trainer.checkpointing.resume "
                                      "or another trainer.run.dir",
                         r->dir.path);
-    return D9D_OK;
+    return t->checkpointing.resume
+               ? d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path)
+               : D9D_OK;
 }
+
+static bool steps_done(const run *r) { return r->state.step >= r->total_steps; }
 
 static const char *export_dir(const run *r)
 {
     return r->c->export_to != NULL ? r->c->export_to : r->dir.export;
 }
 
+/* Nothing is left to do: every step is done and the model was exported. */
+static bool run_complete(const run *r)
+{
+    return steps_done(r) && !d9d_fs_is_vacant(export_dir(r));
+}
+
 /* What the end of the run would refuse is refused at its beginning. */
 static d9d_status export_check(const run *r)
 {
-    if (r->state.step >= r->total_steps || d9d_fs_is_vacant(export_dir(r)))
+    if (steps_done(r) || d9d_fs_is_vacant(export_dir(r)))
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG, "%s: the finished model is to go there, and it is not empty",
                     export_dir(r));
 }
 
+static d9di_engine_how engine_how(const run *r, const char *device, bool resumes)
+{
+    const d9d_trainer_section *t = &r->c->trainer;
+
+    return (d9di_engine_how){
+        .device = device,
+        .provider = &r->c->model_provider,
+        .source = t->model_stage_factory.source_checkpoint,
+        .dataset = r->dataset,
+        .seed = (uint64_t)t->determinism.base_seed,
+        .train = true,
+        .initialise = !resumes,
+        .grad_dtype = t->gradient_manager.grad_dtype,
+    };
+}
+
+/* All that can be wrong without memory for a model.  `resume_from` is NULL when the run begins. */
+static d9d_status run_check(run *r, const char *device, const char **resume_from)
+{
+    const d9d_trainer_section *t = &r->c->trainer;
+    d9di_engine_how how;
+
+    D9D_TRY(d9d_job_check_mesh(&r->c->mesh, d9di_launch_ranks()));
+    D9D_TRY(d9d_job_check_batching(&r->c->mesh, &t->batching));
+    D9D_TRY(d9di_run_dir_name(t, &r->arena, &r->dir));
+    r->n_micro = t->batching.global_batch_size / t->batching.microbatch_size;
+    D9D_TRY(data_open(r));
+    D9D_TRY(schedule_open(r));
+    D9D_TRY(checkpoint_find(r, resume_from));
+    how = engine_how(r, device, *resume_from != NULL);
+    D9D_TRY(d9di_engine_open(&how, &r->engine));
+    D9D_TRY(d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed,
+                                 &r->optimizer));
+    D9D_TRY(d9d_save_set_make(&r->engine.params, r->optimizer, &r->arena, &r->set));
+    D9D_TRY(state_fresh(r));
+    if (*resume_from != NULL)
+        D9D_TRY(state_check(r, *resume_from));
+    return export_check(r);
+}
+
+static d9d_status model_fill(run *r, const char *device, const char *resume_from)
+{
+    const d9di_engine_how how = engine_how(r, device, resume_from != NULL);
+    d9di_engine *e = &r->engine;
+
+    D9D_TRY(d9di_engine_fill(e, &how, r->log));
+    D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
+    D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F64, D9D_SHAPE(r->n_micro), &r->sums));
+    D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F32, D9D_SCALAR, &r->scale));
+    r->host_sums = d9d_arena_alloc(&r->arena, (size_t)r->n_micro * sizeof(double));
+    if (r->host_sums == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "train: %lld micro-batches", (long long)r->n_micro);
+    return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
+}
+
+/* The records, which one process at a time may write. */
 static d9d_status record_open(run *r, const json_t *resolved)
 {
-    bool again = d9d_fs_exists(r->dir.metrics);
-
     D9D_TRY(d9d_fs_mkdirs(r->dir.path));
     D9D_TRY(d9d_tracker_open(r->dir.metrics, &r->tracker));
-    if (again)
+    if (r->goes_on && !steps_done(r))
         D9D_TRY(d9d_tracker_restart(r->tracker, r->state.step));
     return d9di_run_dir_make(&r->dir, &r->c->trainer.run, resolved,
                              d9d_tracker_restarts(r->tracker));
-}
-
-static d9d_status run_open(run *r, const json_t *resolved, const char *device)
-{
-    const d9d_trainer_section *t = &r->c->trainer;
-    const char *resume_from;
-
-    D9D_TRY(d9d_job_check(&r->c->mesh, t, d9di_launch_ranks()));
-    D9D_TRY(d9di_run_dir_name(t, &r->arena, &r->dir));
-    r->n_micro = t->batching.global_batch_size / t->batching.microbatch_size;
-    D9D_TRY(d9d_stop_open(t->timeout.save_margin, r->log, &r->stop));
-    D9D_TRY(data_open(r));
-    D9D_TRY(schedule_open(r));
-    D9D_TRY(state_fresh(r));
-    D9D_TRY(checkpoint_find(r, &resume_from));
-    D9D_TRY(model_open(r, device, resume_from));
-    D9D_TRY(export_check(r));
-    return record_open(r, resolved);
 }
 
 static void run_close(run *r)
@@ -255,23 +282,61 @@ static d9d_status step_learn(run *r, int64_t *targets)
     return D9D_OK;
 }
 
+/* "samples 3, 17, 4 of the split train": numbers as d9d-shard inspect takes them. */
+typedef struct sample_text {
+    char text[256];
+} sample_text;
+
+static sample_text samples_say(const run *r, int64_t first, int64_t n)
+{
+    enum { SHOWN = 8 };
+    sample_text s;
+    int used = snprintf(s.text, sizeof(s.text), "sample%s", n > 1 ? "s" : "");
+
+    for (int64_t i = 0; i < n && i < SHOWN; i++)
+        used += snprintf(s.text + used, sizeof(s.text) - (size_t)used, "%s %lld",
+                         i > 0 ? "," : "", (long long)d9d_loader_sample(r->loader, first + i));
+    if (n > SHOWN)
+        used += snprintf(s.text + used, sizeof(s.text) - (size_t)used, " and %lld more",
+                         (long long)(n - SHOWN));
+    (void)snprintf(s.text + used, sizeof(s.text) - (size_t)used, " of the split %.60s",
+                   r->c->data.split);
+    return s;
+}
+
+static sample_text step_samples(const run *r)
+{
+    return samples_say(r, r->state.samples, r->c->trainer.batching.global_batch_size);
+}
+
+/* A loss that is not finite, of micro-batch i: is it the weights? */
+static d9d_status loss_blame(run *r, int64_t i)
+{
+    const int64_t micro = r->c->trainer.batching.microbatch_size;
+    const sample_text s = samples_say(r, r->state.samples + i * micro, micro);
+    const d9d_param *culprit;
+    char weights[600] = "every parameter is finite";
+    int64_t at;
+
+    D9D_TRY(d9d_data_find_nonfinite(r->engine.dev, &r->engine.params, &culprit, &at));
+    if (culprit != NULL)
+        (void)snprintf(weights, sizeof(weights), "%.500s is not finite at element %lld",
+                       culprit->name, (long long)at);
+    return D9D_FAIL(D9D_ENUMERIC, "step %lld: the loss of %s is %s; %s; nothing was updated",
+                    (long long)(r->state.step + 1), s.text, d9di_nonfinite_word(r->host_sums[i]),
+                    weights);
+}
+
 /* The mean loss over targets; a micro-batch whose loss is not finite ends the run. */
 static d9d_status step_loss(run *r, int64_t targets, double *loss)
 {
-    const int64_t micro = r->c->trainer.batching.microbatch_size;
     double sum = 0;
 
     D9D_TRY(d9d_device_download(r->engine.dev, r->host_sums, d9d_tensor_data(&r->sums),
                                 (uint64_t)r->n_micro * sizeof(double)));
     for (int64_t i = 0; i < r->n_micro; i++) {
-        int64_t first = r->state.samples + i * micro;
-
         if (!isfinite(r->host_sums[i]))
-            return D9D_FAIL(D9D_ENUMERIC,
-                            "step %lld: the loss of samples %lld to %lld is %f; nothing was "
-                            "updated",
-                            (long long)(r->state.step + 1), (long long)first,
-                            (long long)(first + micro - 1), r->host_sums[i]);
+            return loss_blame(r, i);
         sum += r->host_sums[i];
     }
     *loss = targets > 0 ? sum / (double)targets : 0;
@@ -287,17 +352,14 @@ static d9d_status norm_check(run *r, double norm)
         return D9D_OK;
     D9D_TRY(d9d_grad_find_nonfinite(r->engine.dev, &r->engine.params, &culprit, &at));
     if (culprit == NULL)
-        return D9D_FAIL(D9D_ENUMERIC, "step %lld: the gradient's norm is %f though every element "
-                                      "is finite; samples %lld to %lld; nothing was updated",
-                        (long long)(r->state.step + 1), norm, (long long)r->state.samples,
-                        (long long)(r->state.samples +
-                                    r->c->trainer.batching.global_batch_size - 1));
-    return D9D_FAIL(D9D_ENUMERIC,
-                    "step %lld: the gradient of %s is not finite at element %lld; samples %lld to "
-                    "%lld; nothing was updated",
+        return D9D_FAIL(D9D_ENUMERIC, "step %lld: the norm of the gradient is %s though every "
+                                      "element is finite; %s; nothing was updated",
+                        (long long)(r->state.step + 1), d9di_nonfinite_word(norm),
+                        step_samples(r).text);
+    return D9D_FAIL(D9D_ENUMERIC, "step %lld: the gradient of %s is not finite at element %lld; "
+                                  "%s; nothing was updated",
                     (long long)(r->state.step + 1), culprit->name, (long long)at,
-                    (long long)r->state.samples,
-                    (long long)(r->state.samples + r->c->trainer.batching.global_batch_size - 1));
+                    step_samples(r).text);
 }
 
 /* Divide by the targets, clip, and update: one factor on the device does all three. */
@@ -315,7 +377,8 @@ static d9d_status step_update(run *r, int64_t targets, step_result *out)
 
 static d9d_status step_run(run *r, step_result *out)
 {
-    int64_t start = d9d_clock_ns(), targets;
+    const int64_t start = d9d_clock_ns();
+    int64_t targets;
 
     *out = (step_result){.norm = 0};
     out->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_schedule_at(r->schedule, r->state.step);
@@ -324,10 +387,8 @@ static d9d_status step_run(run *r, step_result *out)
     if (targets > 0)
         D9D_TRY(step_update(r, targets, out));
     else
-        d9d_log_warn(r->log, "step %lld: no target in samples %lld to %lld; nothing to learn",
-                     (long long)(r->state.step + 1), (long long)r->state.samples,
-                     (long long)(r->state.samples +
-                                 r->c->trainer.batching.global_batch_size - 1));
+        d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
+                     (long long)(r->state.step + 1), step_samples(r).text);
     D9D_TRY(d9d_device_sync(r->engine.dev));
     out->tokens = targets;
     out->ms = (double)(d9d_clock_ns() - start) * 1e-6;
@@ -367,6 +428,7 @@ static d9d_status save(run *r)
 {
     if (r->saved_step == r->state.step)
         return D9D_OK;
+    D9D_TRY(d9d_tracker_sync(r->tracker)); /* no checkpoint without its records */
     D9D_TRY(d9d_save_write(r->dir.checkpoints, &r->state, &r->set, r->log));
     r->saved_step = r->state.step;
     return d9d_save_prune(r->dir.checkpoints, r->c->trainer.checkpointing.num_to_keep, r->log);
@@ -419,24 +481,13 @@ out:
 
 /* --- the end ------------------------------------------------------------------------------ */
 
-/* The directory of the HuggingFace configuration that the model came from, or NULL. */
-static const char *hf_dir(run *r)
-{
-    const d9d_provider_section *p = r->c->model_provider.value;
-    const char *slash = p->hf_config != NULL ? strrchr(p->hf_config, '/') : NULL;
-
-    if (p->hf_config == NULL)
-        return NULL;
-    return slash == NULL ? "." : d9d_arena_strndup(&r->arena, p->hf_config,
-                                                   (size_t)(slash - p->hf_config));
-}
-
 static d9d_status export(run *r, d9d_train_summary *out)
 {
+    const d9d_provider_section *p = r->c->model_provider.value;
     const char *dir = export_dir(r);
 
     if (d9d_fs_is_vacant(dir))
-        D9D_TRY(d9d_weights_export(&r->engine.job.config, &r->engine.params, dir, hf_dir(r),
+        D9D_TRY(d9d_weights_export(&r->engine.job.config, &r->engine.params, dir, p->hf_config,
                                    r->log));
     (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
     return D9D_OK;
@@ -452,19 +503,33 @@ static void summarise(const run *r, d9d_train_summary *out)
         (void)snprintf(out->run_dir, sizeof(out->run_dir), "%s", r->dir.path);
 }
 
+/* From the memory of the model to the end. */
+static d9d_status run_through(run *r, const json_t *resolved, const char *device,
+                              const char *resume_from, d9d_train_summary *out)
+{
+    D9D_TRY(record_open(r, resolved));
+    D9D_TRY(model_fill(r, device, resume_from));
+    D9D_TRY(steps_run(r, out));
+    return export(r, out);
+}
+
 d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, const char *device,
                      const d9d_log *log, d9d_train_summary *out)
 {
     run r = {.c = config, .log = log, .saved_step = -1};
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};
+    const char *resume_from;
     d9d_status st;
 
-    D9D_TRY_OR(st, run_open(&r, resolved, device), out);
+    D9D_TRY_OR(st, d9d_stop_open(config->trainer.timeout.save_margin, log, &r.stop), out);
+    D9D_TRY_OR(st, d9di_launch_checked(run_check(&r, device, &resume_from)), out);
     summary.first_step = r.state.step;
-    if (r.state.step >= r.total_steps)
+    if (steps_done(&r))
         d9d_log_info(log, "all %lld steps are done already", (long long)r.total_steps);
-    D9D_TRY_OR(st, steps_run(&r, &summary), out);
-    st = export(&r, &summary);
+    if (run_complete(&r))
+        (void)snprintf(summary.export_dir, sizeof(summary.export_dir), "%s", export_dir(&r));
+    else
+        st = run_through(&r, resolved, device, resume_from, &summary);
 out:
     summarise(&r, &summary);
     *out = summary;

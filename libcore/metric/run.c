@@ -132,7 +132,7 @@ static d9d_status take_restart(d9d_run *r, const json_t *obj)
     free(r->end);
     r->end = NULL;
     take_time(r, obj);
-    if (json_is_integer(step)) {
+    if (json_is_integer(step) && json_integer_value(step) >= 0) {
         forget_beyond(r, json_integer_value(step));
         r->reader->from = json_integer_value(step);
     }

@@ -30,14 +30,13 @@ typedef struct d9di_qwen3_row {
 /* One tensor in the suite's layout. */
 typedef struct d9di_qwen3_tensor {
     const d9di_qwen3_row *row;
-    int64_t layer; /* 0 outside layers */
+    int64_t layer;                /* 0 outside layers */
     const d9d_vocab_split *split; /* NULL outside the vocabulary */
 } d9di_qwen3_tensor;
 
 /* All tensors of a stage in their order; stops at the first failure. */
 typedef d9d_status (*d9di_qwen3_fn)(void *arg, const d9di_qwen3_tensor *t);
-d9d_status d9di_qwen3_each(const d9d_qwen3_config *c, d9d_stage stage, d9di_qwen3_fn fn,
-                           void *arg);
+d9d_status d9di_qwen3_each(const d9d_qwen3_config *c, d9d_stage stage, d9di_qwen3_fn fn, void *arg);
 
 /* A pattern with this tensor's numbers. */
 void d9di_qwen3_name(const d9di_qwen3_tensor *t, const char *pattern, int64_t expert,

@@ -1,9 +1,11 @@
 /* op_linear_cross_entropy.c - head and loss in one, logits by blocks.  h [T, H], heads [V_s, H].
  *
  *     z = h W^T    lse = log(sum exp z)    loss = lse - z[target]
- *     dz = (exp(z - lse) - onehot(target)) dloss    dh = dz W    dW = dz^T h
+ *     unit = (exp(z - lse) - onehot(target)) W    dh = dloss unit
+ *     dz = (exp(z - lse) - onehot(target)) dloss  dW = dz^T h
  *
- * Both halves compute z again, a block at a time.
+ * The forward has z a block at a time and makes `unit` along with the loss where a gradient of
+ * h is wanted; the weight half computes z again.
  */
 #include "op/op_common.h"
 
@@ -12,7 +14,8 @@ typedef struct xent_attr {
     int64_t v[D9D_NODE_MAX]; /* rows of each split */
 } xent_attr;
 
-enum { SAVED_H, SAVED_LSE, SAVED_TARGETS };
+/* The unit comes last: it is there only where a gradient of h is wanted. */
+enum { SAVED_H, SAVED_LSE, SAVED_TARGETS, SAVED_UNIT };
 
 /* The kernel's view of an op: dimensions, and the tables as pointers. */
 typedef struct xent_call {
@@ -36,16 +39,14 @@ static xent_call call_of(const d9d_tensor *h, d9d_param *const *heads, size_t n,
 
 static d9d_status xent_input(d9d_node *n)
 {
-    const d9d_tensor *h = &n->saved[SAVED_H];
-    const xent_call c = call_of(h, n->param, (size_t)n->n_param, n->attr);
+    const d9d_tensor *unit = &n->saved[SAVED_UNIT];
     d9d_tensor dh;
 
     D9D_TRY(d9di_node_grad(n, 0, &dh));
     return d9di_node_finish(n, 0, &dh,
-                            D9DI_KERNEL(n->tape, xent_din, &c.dims, d9d_tensor_data(&dh),
-                                        d9d_tensor_data(&n->dout[0]),
-                                        d9d_tensor_data(&n->saved[SAVED_LSE]), d9d_tensor_data(h),
-                                        c.w, d9d_tensor_data(&n->saved[SAVED_TARGETS])));
+                            D9DI_KERNEL(n->tape, xent_din, unit->dtype, d9d_tensor_data(&dh),
+                                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(unit),
+                                        unit->shape.dim[0], unit->shape.dim[1]));
 }
 
 static d9d_status xent_weight(d9d_node *n)
@@ -106,7 +107,7 @@ static d9d_status check(const d9d_tensor *h, d9d_param *const *heads, size_t n,
 
 static d9d_status record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n_heads,
                          d9d_var *loss, const d9d_tensor *lse, const d9d_tensor *targets,
-                         const xent_attr *attr)
+                         const d9d_tensor *unit, const xent_attr *attr)
 {
     d9d_node *n;
 
@@ -114,9 +115,10 @@ static d9d_status record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_
         return D9D_OK;
     D9D_TRY(d9d_tape_record(t, &xent_ops, &h, 1, &loss, 1, heads, n_heads, sizeof(xent_attr), &n));
     *(xent_attr *)n->attr = *attr;
-    (void)d9d_node_save(n, d9d_var_tensor(h), D9D_NEED_BOTH);
-    (void)d9d_node_save(n, lse, D9D_NEED_BOTH);
-    (void)d9d_node_save(n, targets, D9D_NEED_BOTH);
+    (void)d9d_node_save(n, d9d_var_tensor(h), D9D_NEED_WEIGHT);
+    (void)d9d_node_save(n, lse, D9D_NEED_WEIGHT);
+    (void)d9d_node_save(n, targets, D9D_NEED_WEIGHT);
+    (void)d9d_node_save(n, unit, D9D_NEED_INPUT);
     return D9D_OK;
 }
 
@@ -125,7 +127,7 @@ d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h, d9d_param *const
 {
     const d9d_tensor *x = d9d_var_tensor(h);
     xent_attr attr = {.ignore = ignore};
-    d9d_tensor lse = {0};
+    d9d_tensor lse = {0}, unit = {0};
     xent_call c;
     d9d_var *out;
     d9d_status st;
@@ -136,14 +138,17 @@ d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h, d9d_param *const
     c = call_of(x, heads, n, &attr);
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, targets->shape, &lse), out);
+    if (d9d_tape_wants(t, &h, 1, NULL, 0))
+        D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), x->dtype, x->shape, &unit), out);
     D9D_TRY_OR(st,
                D9DI_KERNEL(t, xent, &c.dims, d9d_tensor_data(d9d_var_tensor(out)),
-                           d9d_tensor_data(&lse), d9d_tensor_data(x), c.w,
+                           d9d_tensor_data(&lse), d9d_tensor_data(&unit), d9d_tensor_data(x), c.w,
                            d9d_tensor_data(targets)),
                out);
-    D9D_TRY_OR(st, record(t, h, heads, n, out, &lse, targets, &attr), out);
+    D9D_TRY_OR(st, record(t, h, heads, n, out, &lse, targets, &unit, &attr), out);
     *loss = out;
 out:
+    d9d_tensor_release(&unit);
     d9d_tensor_release(&lse);
     return st;
 }

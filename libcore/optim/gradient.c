@@ -31,8 +31,18 @@ out:
     return st;
 }
 
-d9d_status d9d_grad_find_nonfinite(d9d_device *dev, const d9d_params *params, const d9d_param **out,
-                                   int64_t *index)
+/* The array of a parameter to look at, or NULL. */
+typedef const d9d_tensor *array_fn(const d9d_param *p);
+
+static const d9d_tensor *grad_of(const d9d_param *p)
+{
+    return p->trainable && p->has_grad ? &p->grad : NULL;
+}
+
+static const d9d_tensor *data_of(const d9d_param *p) { return &p->data; }
+
+static d9d_status find_nonfinite(d9d_device *dev, const d9d_params *params, array_fn *array,
+                                 const d9d_param **out, int64_t *index)
 {
     d9d_tensor where = {0};
     int64_t at = -1;
@@ -41,24 +51,33 @@ d9d_status d9d_grad_find_nonfinite(d9d_device *dev, const d9d_params *params, co
     D9D_TRY(d9d_tensor_alloc(dev, D9D_I64, D9D_SCALAR, &where));
     *out = NULL;
     for (size_t i = 0; i < params->n && at < 0; i++) {
-        const d9d_param *p = params->p[i];
+        const d9d_tensor *t = array(params->p[i]);
 
-        if (!p->trainable || !p->has_grad)
+        if (t == NULL)
             continue;
-        D9D_TRY_OR(st,
-                   dev->kernels->find_nonfinite(dev->stream, d9d_tensor_data(&where), p->grad.dtype,
-                                                d9d_tensor_data(&p->grad),
-                                                d9d_tensor_numel(&p->grad)),
-                   out);
+        D9D_TRY_OR(st, dev->kernels->find_nonfinite(dev->stream, d9d_tensor_data(&where), t->dtype,
+                                                    d9d_tensor_data(t), d9d_tensor_numel(t)), out);
         D9D_TRY_OR(st, d9d_device_download(dev, &at, d9d_tensor_data(&where), sizeof(at)), out);
         if (at >= 0) {
-            *out = p;
+            *out = params->p[i];
             *index = at;
         }
     }
 out:
     d9d_tensor_release(&where);
     return st;
+}
+
+d9d_status d9d_grad_find_nonfinite(d9d_device *dev, const d9d_params *params, const d9d_param **out,
+                                   int64_t *index)
+{
+    return find_nonfinite(dev, params, grad_of, out, index);
+}
+
+d9d_status d9d_data_find_nonfinite(d9d_device *dev, const d9d_params *params, const d9d_param **out,
+                                   int64_t *index)
+{
+    return find_nonfinite(dev, params, data_of, out, index);
 }
 
 double d9d_clip_factor(double norm, double max_norm)

@@ -24,18 +24,15 @@ double d9d_optimizer_lr(const d9d_union *section)
     return *(const double *)section->value;
 }
 
-/* Zeroed state of parameter i. */
-static d9d_status state_create(d9d_optimizer *o, size_t i)
+/* The states of parameter i: names, types and shapes. */
+static d9d_status state_name(d9d_optimizer *o, size_t i)
 {
-    d9d_param *p = o->params.p[i];
-    const d9d_kernels *k = o->dev->kernels;
+    const d9d_param *p = o->params.p[i];
 
     for (int s = 0; s < o->n_states; s++) {
         size_t at = i * (size_t)o->n_states + (size_t)s;
-        d9d_tensor *t = &o->state[at];
 
-        D9D_TRY(d9d_tensor_alloc(o->dev, o->kind->state_dtype(o->config, p), p->box, t));
-        D9D_TRY(k->fill(o->dev->stream, t->dtype, d9d_tensor_data(t), d9d_tensor_numel(t), 0));
+        o->state[at] = (d9d_tensor){.dtype = o->kind->state_dtype(o->config, p), .shape = p->box};
         o->names[o->n_index] = d9d_arena_printf(&o->arena, "%s.%s", p->name, o->kind->states[s]);
         if (o->names[o->n_index] == NULL)
             return D9D_FAIL(D9D_ENOMEM, "optimizer: name of a state of %s", p->name);
@@ -59,7 +56,19 @@ static d9d_status states_create(d9d_optimizer *o)
             continue;
         if (o->kind->accepts != NULL)
             D9D_TRY(o->kind->accepts(o->params.p[i]));
-        D9D_TRY(state_create(o, i));
+        D9D_TRY(state_name(o, i));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev)
+{
+    o->dev = dev;
+    for (size_t i = 0; i < o->n_index; i++) {
+        d9d_tensor *t = &o->state[o->index[i]];
+
+        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, t->shape, t));
+        D9D_TRY(dev->kernels->fill(dev->stream, t->dtype, d9d_tensor_data(t), d9d_tensor_numel(t), 0));
     }
     return D9D_OK;
 }
@@ -74,11 +83,12 @@ d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev, const
         return D9D_FAIL(D9D_ENOMEM, "optimizer: %zu bytes", sizeof(*o));
     o->kind = d9di_optimizer_kinds[section->which];
     o->config = section->value;
-    o->dev = dev;
     o->params = *params;
     o->seed = seed;
     o->n_states = o->kind->n_states(o->config);
     D9D_TRY_OR(st, states_create(o), out);
+    if (dev != NULL)
+        D9D_TRY_OR(st, d9d_optimizer_fill(o, dev), out);
     *out = o;
     o = NULL;
 out:

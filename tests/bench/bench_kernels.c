@@ -86,14 +86,18 @@ static d9d_status xent(bench *b)
     const d9d_xent_dims n = xent_dims(b);
     const void *w[] = {b->p[Y]};
 
-    return b->k->xent(NULL, &n, b->prob, b->stats, b->p[X], w, b->ids);
+    return b->k->xent(NULL, &n, b->prob, b->stats, NULL, b->p[X], w, b->ids);
 }
-static d9d_status xent_din(bench *b)
+static d9d_status xent_unit(bench *b)
 {
     const d9d_xent_dims n = xent_dims(b);
     const void *w[] = {b->p[Y]};
 
-    return b->k->xent_din(NULL, &n, b->p[OUT], b->prob, b->stats, b->p[X], w, b->ids);
+    return b->k->xent(NULL, &n, b->prob, b->stats, b->p[OUT], b->p[X], w, b->ids);
+}
+static d9d_status xent_din(bench *b)
+{
+    return b->k->xent_din(NULL, b->t, b->p[OUT], b->prob, b->p[X], T, H);
 }
 static d9d_status xent_dw(bench *b)
 {
@@ -240,7 +244,8 @@ static const struct line {
     {"attention", attention, 2.0 * B * A * S * S * D, 0, 0},
     {"attention_din", attention_din, 5.0 * B * A * S * S * D, 0, 0},
     {"xent", xent, 2.0 * T * V * H, 0, 0},
-    {"xent_din", xent_din, 4.0 * T * V * H, 0, 0},
+    {"xent with unit", xent_unit, 4.0 * T * V * H, 0, 0},
+    {"xent_din", xent_din, 0, 2.0 * T * H, 0},
     {"xent_dw", xent_dw, 4.0 * T * V * H, 0, 0},
     {"add", add, 0, 3.0 * N, 0},
     {"accumulate", accumulate, 0, N, 2.0 * N},

@@ -123,9 +123,7 @@ assert s["mfu"] is None, s' <<<"$output"
     cd a
     run -0 d9d-metrics export --to csv . ../a/
     [[ "${lines[1]}" == a,1,* && "${lines[6]}" == a,1,* ]]
-    cd ..
-    cp a/metrics.jsonl metrics.jsonl
-    cd a
+    cp metrics.jsonl ..
     run -0 d9d-metrics export --to csv ..
     [[ "${lines[1]}" != ..,* ]]
 }

@@ -146,13 +146,14 @@ typedef struct d9d_kernels {
     d9d_status (*embedding_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable, float beta,
                                const int32_t *ids, const void *dy, int64_t rows, int64_t first,
                                int64_t v, int64_t h);
-    d9d_status (*xent)(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse,
+    /* loss, lse [T] float32, 0 where the target is to be ignored.  unit [T, H] of type t, or NULL:
+     * the gradient of each token's loss by its hidden row, cheap while the logits are there. */
+    d9d_status (*xent)(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse, void *unit,
                        const void *hidden, const void *const *w, const int32_t *targets);
-    /* dloss [T]; recomputes logits by blocks. */
-    d9d_status (*xent_din)(d9d_stream s, const d9d_xent_dims *n, void *dhidden, const float *dloss,
-                           const float *lse, const void *hidden, const void *const *w,
-                           const int32_t *targets);
-    /* dw[i] NULL: split i is passed over. */
+    /* dhidden[t] = dloss[t] unit[t]. */
+    d9d_status (*xent_din)(d9d_stream s, d9d_dtype t, void *dhidden, const float *dloss,
+                           const void *unit, int64_t rows, int64_t h);
+    /* Makes the logits again, by blocks.  dw[i] NULL: that split's gradient is not wanted. */
     d9d_status (*xent_dw)(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
                           const float *beta, const float *dloss, const float *lse,
                           const void *hidden, const void *const *w, const int32_t *targets);

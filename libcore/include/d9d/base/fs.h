@@ -69,7 +69,7 @@ typedef struct d9d_file {
 D9D_API D9D_MUST_USE d9d_status d9d_file_create(const char *path, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
 /* Open for writing behind the first `at` bytes, making the file if it is absent; what is
- * beyond `at` is cut off. */
+ * beyond `at` is cut off.  EFORMAT when the file is shorter. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_append(const char *path, uint64_t at, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write(d9d_file *f, const void *p, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write_at(d9d_file *f, const void *p, size_t n, uint64_t at);

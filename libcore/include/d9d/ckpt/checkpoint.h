@@ -21,9 +21,9 @@
 extern "C" {
 #endif
 
-#define D9D_INDEX_NAME "model.safetensors.index.json"
+#define D9D_INDEX_NAME  "model.safetensors.index.json"
 #define D9D_SHARD_BYTES 4000000000ull /* the usual shard size: 4 GB */
-#define D9D_MAX_SHARDS 512            /* all are open at once */
+#define D9D_MAX_SHARDS  512           /* all are open at once */
 
 typedef struct d9d_checkpoint d9d_checkpoint;
 

@@ -27,9 +27,9 @@
 extern "C" {
 #endif
 
-#define D9D_MANIFEST_NAME "manifest.json"
+#define D9D_MANIFEST_NAME  "manifest.json"
 #define D9D_MANIFEST_CHUNK (16ull << 20)
-#define D9D_MANIFEST_MAX (32ull << 20) /* a larger manifest.json is EFORMAT */
+#define D9D_MANIFEST_MAX   (32ull << 20) /* a larger manifest.json is EFORMAT */
 
 typedef struct d9d_manifest_file {
     const char *name; /* one plain path component */

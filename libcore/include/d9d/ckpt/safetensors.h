@@ -56,9 +56,9 @@ D9D_API const char *d9d_st_describe(const d9d_st_tensor *t, char out[D9D_ST_DESC
 
 /* --- writing ------------------------------------------------------------ */
 
-/* Declare every tensor (they count from 0), then write bytes in any order, then end: the header is known
- * before the first byte, so a file is written in one pass.  In the file tensors follow
- * the order of declaration, wider elements first, so that all are aligned. */
+/* Declare every tensor (they count from 0), then write bytes in any order, then end: the header is
+ * known before the first byte, so a file is written in one pass.  In the file tensors follow the
+ * order of declaration, wider elements first, so that all are aligned. */
 typedef struct d9d_st_writer d9d_st_writer;
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_create(d9d_st_writer **out);
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_metadata(d9d_st_writer *w, const char *key,

@@ -5,7 +5,7 @@
  * d9d_infer_table) gives the parser, --print-config, the schema and the documentation.
  *
  * A bound configuration is plain data in an arena: no file has been opened, no memory for
- * a model taken.  d9d_job_check() then says everything that can be said without data.
+ * a model taken.  d9d_job_check_*() then say what can be said without data.
  */
 #ifndef D9D_LOOP_JOB_H
 #define D9D_LOOP_JOB_H
@@ -69,9 +69,6 @@ typedef struct d9d_trainer_section {
     struct d9d_batching_section {
         int64_t global_batch_size, microbatch_size;
     } batching;
-    struct d9d_data_loading_section {
-        int64_t num_workers;
-    } data_loading;
     struct d9d_logging_section {
         d9d_step_period period_steps;
         d9d_union tracker;
@@ -129,9 +126,11 @@ typedef struct d9d_output_section {
 
 D9D_API extern const d9d_table d9d_train_table, d9d_infer_table;
 
-/* Degrees against the number of ranks, batch sizes against each other.  ECONFIG, ENOTSUP. */
-D9D_API D9D_MUST_USE d9d_status d9d_job_check(const d9d_mesh *mesh,
-                                              const d9d_trainer_section *trainer, int64_t ranks);
+/* Degrees against the number of ranks: ECONFIG shows the sum; ENOTSUP for more than one. */
+D9D_API D9D_MUST_USE d9d_status d9d_job_check_mesh(const d9d_mesh *mesh, int64_t ranks);
+/* Batch sizes against each other and the mesh: ECONFIG. */
+D9D_API D9D_MUST_USE d9d_status d9d_job_check_batching(const d9d_mesh *mesh,
+                                                       const struct d9d_batching_section *b);
 
 /* The model of a bound provider: its dimensions in the arena and how to build it. */
 typedef struct d9d_job_model {

@@ -2,7 +2,8 @@
  *
  * SIGTERM, SIGUSR1 and SIGINT are blocked for the process and read between steps, so
  * nothing is interrupted half way and no handler runs.  Threads made after opening inherit
- * the mask.  Inside a Slurm job the time left is asked of the controller once, when opened.
+ * the mask.  Inside a Slurm job the end of the allocation is found out once, when opened:
+ * SLURM_JOB_END_TIME says it, or else the controller is asked.
  */
 #ifndef D9D_LOOP_STOP_H
 #define D9D_LOOP_STOP_H

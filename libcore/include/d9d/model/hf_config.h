@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 #define D9D_HF_CONFIG_NAME "config.json"
-#define D9D_HF_CONFIG_MAX (4u << 20) /* bytes; a larger config.json is EFORMAT */
+#define D9D_HF_CONFIG_MAX  (4u << 20) /* bytes; a larger config.json is EFORMAT */
 
 /* The dimensions in the file at `path` (a config.json, or a directory that has one).
  * Strings and arrays are in the arena; the vocabulary is one split, "regular".  ENOTFOUND,

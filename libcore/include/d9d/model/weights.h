@@ -15,17 +15,23 @@
 extern "C" {
 #endif
 
+/* Can `dir` give the weights of this model?  Plans from headers alone; takes no memory for it.
+ * ENOTFOUND, EFORMAT, EMISMATCH, ECONFIG: what loading would say before it reads. */
+D9D_API D9D_MUST_USE d9d_status d9d_weights_check(const d9d_qwen3_config *c, d9d_dtype dtype,
+                                                  const char *dir);
+
 /* All of `params` must be materialised, of one type. */
 D9D_API D9D_MUST_USE d9d_status d9d_weights_load(const d9d_qwen3_config *c,
                                                  const d9d_params *params, const char *dir,
                                                  const d9d_log *log);
 
 /* Write a HuggingFace checkpoint to `dir`, which must be vacant and appears whole: weights,
- * config.json, and what `hf_dir` (NULL: nothing) has beside its weights: tokenizer files and
- * the like, byte for byte.  The expert layout is that of hf_dir's configuration. */
+ * config.json, and what stands beside `hf_config` (a config.json, or a directory that has one;
+ * NULL: nothing): tokenizer files and the like, byte for byte.  A configuration file of another
+ * name brings nothing with it.  The expert layout is that of hf_config. */
 D9D_API D9D_MUST_USE d9d_status d9d_weights_export(const d9d_qwen3_config *c,
                                                    const d9d_params *params, const char *dir,
-                                                   const char *hf_dir, const d9d_log *log);
+                                                   const char *hf_config, const d9d_log *log);
 
 #ifdef __cplusplus
 }

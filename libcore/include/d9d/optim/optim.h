@@ -40,11 +40,14 @@ D9D_API double d9d_optimizer_lr(const d9d_union *section);
 
 typedef struct d9d_optimizer d9d_optimizer;
 
-/* Allocates zeroed state for every trainable parameter.  `params` and what it names must
+/* Without a device, dev NULL: state has shapes and no memory until d9d_optimizer_fill().  With one
+ * it also allocates zeroed state for every trainable parameter.  `params` and what it names must
  * outlive the optimizer.  ECONFIG: stochastic_adamw over a parameter that is not bfloat16. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev,
                                                      const d9d_params *params, uint64_t seed,
                                                      d9d_optimizer **out);
+/* Zeroed state on a device; once. */
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev);
 D9D_API void d9d_optimizer_free(d9d_optimizer *o);
 
 /* One update at learning rate `lr`; `scale` is one float32 on the device. */
@@ -68,8 +71,11 @@ D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
  * `params`; parameters without a gradient count as zero. */
 D9D_API D9D_MUST_USE d9d_status d9d_grad_norm(d9d_device *dev, const d9d_params *params,
                                               double scale, double *out);
-/* The first parameter whose gradient holds a NaN or an infinity, or NULL, and where. */
+/* The first parameter whose gradient, or whose data, holds a NaN or an infinity, or NULL, and
+ * where. */
 D9D_API D9D_MUST_USE d9d_status d9d_grad_find_nonfinite(d9d_device *dev, const d9d_params *params,
+                                                        const d9d_param **out, int64_t *index);
+D9D_API D9D_MUST_USE d9d_status d9d_data_find_nonfinite(d9d_device *dev, const d9d_params *params,
                                                         const d9d_param **out, int64_t *index);
 /* min(1, max_norm / (norm + 1e-6)); 1 when max_norm is not positive: spec 20.3. */
 D9D_API double d9d_clip_factor(double norm, double max_norm);

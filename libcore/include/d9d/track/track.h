@@ -33,12 +33,15 @@ typedef struct d9d_step_record {
 
 typedef struct d9d_tracker d9d_tracker;
 
-/* Open for appending.  A last line cut by a crash is removed first. */
+/* Open for appending.  A last line cut by a crash is removed first.  EIO while another process
+ * has it open, where the file system has locks. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_open(const char *path, d9d_tracker **out);
 /* Number of restart lines in the file. */
 D9D_API int64_t d9d_tracker_restarts(const d9d_tracker *t);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r);
+/* Make what was recorded durable. */
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_sync(d9d_tracker *t);
 D9D_API void d9d_tracker_close(d9d_tracker *t);
 
 #ifdef __cplusplus

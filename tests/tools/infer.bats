@@ -1,0 +1,168 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
+# d9d-infer: log-probabilities and perplexity, interrupted and gone on with.
+
+setup_file() {
+    load helper
+    load train_helper
+    export shared=$BATS_FILE_TMPDIR
+    cd "$shared" || return 1
+    dataset data
+    infer_config '{"name": "logprobs", "output": "out.jsonl"}' >i.json
+}
+
+setup() {
+    load helper
+    load train_helper
+    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+    ln -s "$shared/data" data
+    cp "$shared/i.json" .
+}
+
+@test "logprobs: a line a sample, in order, nothing else left" {
+    number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
+    run -0 --separate-stderr d9d-infer i.json
+    [[ "$output" =~ ^'perplexity '[0-9.]+', loss '[0-9.]+' over 672 tokens of 80 samples'$ ]]
+    [ "$(wc -l <out.jsonl)" = 80 ]
+    run grep -vE "^\{\"sample\": [0-9]+, \"logprobs\": \[$number(, $number)*\], \"loss\": $number, \"tokens\": [0-9]+\}\$" out.jsonl
+    assert_output ''
+    [ "$(sed -E 's/.*"sample": ([0-9]+),.*/\1/' out.jsonl | tr '\n' ' ')" = "$(seq -s ' ' 0 79) " ]
+    sed -n 1p out.jsonl | grep -q '"logprobs": \[-6\.16076'
+    [ "$(echo ./out*)" = './out.jsonl' ]
+}
+
+@test "perplexity: the mean over all targets, as text, as JSON, into a file" {
+    task='task={"name": "perplexity"}'
+    run -0 --separate-stderr d9d-infer --set "$task" i.json
+    text=$output
+    run -0 --separate-stderr d9d-infer -q --json --set "$task" i.json
+    [ -z "$stderr" ]
+    for part in '"samples": 80' '"first_sample": 0' '"tokens": 672' '"loss": 5.' '"perplexity": ' '"tokens_per_s": '; do
+        [[ "$output" == *"$part"* ]]
+    done
+    loss=$(sed -nE 's/.*"loss": ([0-9.]+),?/\1/p' <<<"$output") ppl=$(sed -nE 's/.*"perplexity": ([0-9.]+),?/\1/p' <<<"$output")
+    awk -v a="$loss" -v b="$ppl" 'BEGIN { exit !(exp(a) / b - 1 < 1e-12 && b / exp(a) - 1 < 1e-12) }'
+    [[ "$text" == "perplexity ${ppl:0:6}"* ]]
+    # Every log-probability weighs the same.
+    d9d-infer -q i.json
+    awk -F'"logprobs": \\[|\\], "loss"' '{ n = split($2, a, ", "); for (i = 1; i <= n; i++) { s -= a[i]; t++ } }
+        END { print s / t }' OFMT=%.6f out.jsonl >mean
+    [ "$(cat mean)" = "$(printf %.6f "$loss")" ]
+    d9d-infer -q --set 'task={"name": "perplexity", "output": "p.json"}' i.json
+    grep -qE '^\{"perplexity": [0-9.]+, "loss": [0-9.]+, "tokens": 672, "samples": 80\}$' p.json
+}
+
+@test "micro-batches and threads: the same values, the same bytes" {
+    d9d-infer -q --set trainer.batching.microbatch_size=1 i.json
+    for micro in 7 80 1000; do
+        d9d-infer -q --set trainer.batching.microbatch_size=$micro --set task.output=$micro.jsonl i.json
+        paste <(tr -d '{}[]",:a-z' <out.jsonl) <(tr -d '{}[]",:a-z' <$micro.jsonl) | awk '{
+            for (i = 1; i <= NF / 2; i++) { d = $i - $(i + NF / 2); if (d * d > 1e-10) exit 1 } }'
+    done
+    OMP_NUM_THREADS=1 d9d-infer -q --set task.output=one.jsonl --set trainer.batching.microbatch_size=7 i.json
+    cmp one.jsonl 7.jsonl
+}
+
+@test "orders and epochs: the samples as the stream has them" {
+    d9d-infer -q --set data.order=shuffled --set data.seed=1 --set data.epochs=2 i.json
+    [ "$(wc -l <out.jsonl)" = 160 ]
+    numbers() { sed -E 's/.*"sample": ([0-9]+),.*/\1/'; }
+    [ "$(head -n 80 out.jsonl | numbers | sort -n | tr '\n' ' ')" = "$(seq -s ' ' 0 79) " ]
+    [ "$(tail -n 80 out.jsonl | numbers | sort -n | tr '\n' ' ')" = "$(seq -s ' ' 0 79) " ]
+    [ "$(head -n 80 out.jsonl | numbers | tr '\n' ' ')" != "$(seq -s ' ' 0 79) " ]
+    d9d-infer -q --set data.order=bucketed --set task.output=bucketed.jsonl i.json
+    [ "$(numbers <bucketed.jsonl | sort -n | tr '\n' ' ')" = "$(seq -s ' ' 0 79) " ]
+}
+
+@test "a sample without a target has no loss" {
+    printf '{"input_ids": [1, 2], "labels": [-100, -100]}\n{"input_ids": [1, 2], "labels": [2, -100]}\n' |
+        d9d-shard -q --format tokens --out none -
+    d9d-infer -q --set data.dataset=none i.json
+    [ "$(sed -n 1p out.jsonl)" = '{"sample": 0, "logprobs": [], "loss": null, "tokens": 0}' ]
+    sed -n 2p out.jsonl | grep -q '"tokens": 1}'
+    head -n 1 <<<'{"input_ids": [1, 2], "labels": [-100, -100]}' | d9d-shard -q --format tokens --out nothing -
+    run -0 --separate-stderr d9d-infer -q --json --set data.dataset=nothing --set 'task={"name": "perplexity"}' i.json
+    [[ "$output" == *'"loss": null'* && "$output" == *'"perplexity": null'* ]]
+}
+
+# A call over 300 epochs that takes some seconds; its process is $pid.
+start_long() {
+    long=(--set data.epochs=300 --set trainer.batching.microbatch_size=1)
+    d9d-infer "${long[@]}" i.json 2>log &
+    pid=$!
+    wait_part 200
+}
+wait_part() { # LINES
+    local i
+    for ((i = 0; i < 3000; i++)); do
+        part=$(ls out.jsonl.part-* 2>/dev/null) && [ "$(wc -l <"$part")" -ge "$1" ] && return
+        sleep 0.02
+    done
+    return 1
+}
+
+@test "stopped by signals, by kill -9, with a torn line: gone on with, the same bytes" {
+    start_long
+    kill -s TERM "$pid"
+    ends 75
+    done_before=$(wc -l <"$part")
+    grep -q "^d9d-infer: interrupted; state was saved: SIGTERM: $done_before of 24000 samples are done\$" log
+    [ ! -e out.jsonl ]
+    # Another configuration does not touch what this one has.
+    cp "$part" kept
+    d9d-infer -q --set trainer.batching.microbatch_size=2 --set task.output=other.jsonl i.json
+    cmp "$part" kept
+    d9d-infer "${long[@]}" i.json 2>log &
+    pid=$!
+    wait_part $((done_before + 200))
+    kill -9 "$pid"
+    ends 137
+    printf '{"sample": 17, "logpr' >>"$part"
+    run -0 --separate-stderr d9d-infer --json "${long[@]}" i.json
+    [[ "$output" =~ '"first_sample": '([0-9]+) ]]
+    [ "${BASH_REMATCH[1]}" -gt "$done_before" ]
+    mv out.jsonl resumed.jsonl
+    d9d-infer -q "${long[@]}" i.json
+    cmp out.jsonl resumed.jsonl
+    [ -z "$(ls ./*.part-* 2>/dev/null)" ]
+}
+
+@test "near the end of a Slurm allocation it leaves with 75" {
+    SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 5)) run -75 --separate-stderr \
+        d9d-infer --set trainer.timeout.save_margin=100 i.json
+    [[ "$stderr" == *'the end of the Slurm allocation: 0 of 80 samples are done'* ]]
+    d9d-infer -q --set trainer.timeout.save_margin=100 i.json
+    [ "$(wc -l <out.jsonl)" = 80 ]
+}
+
+@test "an exported model is read like any other; both expert layouts say the same" {
+    run_config moe_fused >c.json
+    d9d-train -q --set trainer.run.steps=3 c.json
+    exported=(--set model_provider.hf_config=run/export/config.json --set trainer.model_stage_factory.source_checkpoint=run/export)
+    d9d-infer -q "${exported[@]}" i.json
+    d9d-map -q --to hf --expert-layout per-expert run/export each
+    d9d-infer -q --set model_provider.hf_config=each/config.json --set trainer.model_stage_factory.source_checkpoint=each \
+        --set task.output=each.jsonl i.json
+    cmp out.jsonl each.jsonl
+    d9d-map -q run/export d9d
+    d9d-infer -q --set model_provider.hf_config=d9d/config.json --set trainer.model_stage_factory.source_checkpoint=d9d \
+        --set task.output=d9d.jsonl i.json
+    cmp out.jsonl d9d.jsonl
+}
+
+@test "a NaN among the weights: exit 1, the sample named" {
+    cp -r "$golden/moe" bad
+    chmod -R u+w bad
+    printf '\0\0\300\177' | dd of=bad/model.safetensors bs=1 conv=notrunc status=none \
+        seek=$(($(stat -c %s bad/model.safetensors) - 4))
+    says 1 'non-finite number: sample 0: its loss is nan' d9d-infer --set trainer.model_stage_factory.source_checkpoint=bad i.json
+    [ ! -e out.jsonl ]
+}
+
+@test "--print-config says the same when it is read again; bfloat16 stays near" {
+    d9d-infer --print-config i.json >a.json
+    d9d-infer --print-config a.json | cmp - a.json
+    d9d-infer --print-schema | grep -q '"d9d.infer.v1"'
+    run -0 --separate-stderr d9d-infer -q --json --set 'task={"name": "perplexity"}' --set model_provider.dtype=bfloat16 i.json
+    [[ "$output" == *'"loss": 5.'* ]]
+}

@@ -1,0 +1,192 @@
+#!/usr/bin/env bats
+# d9d-shard, as a user sees it.
+
+setup() {
+    load helper
+    tok=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)/examples/tokenizer/tokenizer.json
+    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+}
+
+# corpus N: JSON lines with some of everything.
+corpus() {
+    awk -v n="$1" 'BEGIN { for (i = 0; i < n; i++) {
+        t = "Document " i ":"; for (j = 0; j < (i * 7919) % 60; j++) t = t " int x" (i * j) % 97 " = " j ";"
+        printf "{\"id\": %d, \"text\": \"%s \\u00e9 e\\u0301 \\ud83d\\ude00\\n\"}\n", i, t } }'
+}
+
+@test "the same bytes with any number of jobs, and verify is content" {
+    corpus 3000 >a.jsonl
+    for j in 1 2 7; do
+        d9d-shard -q -t "$tok" -o "j$j" --jobs "$j" --max-length 100 --bucket-edges 32,64 \
+            --shuffle-seed 3 --split train=0.9,valid=0.1 --shard-size 40kB a.jsonl
+    done
+    diff -r j1 j2
+    diff -r j1 j7
+    cmp "$tok" j1/tokenizer.json
+    [ -e j1/tokens-00003.bin ]
+    d9d-shard verify -q j7
+}
+
+@test "compressed input and a pipe give what the plain file gives" {
+    corpus 200 >a.jsonl
+    gzip -k a.jsonl
+    { head -n 90 a.jsonl | gzip; tail -n +91 a.jsonl | gzip; } >two.jsonl.gz
+    d9d-shard -q -t "$tok" -o plain a.jsonl
+    d9d-shard -q -t "$tok" -o gz a.jsonl.gz
+    d9d-shard -q -t "$tok" -o two two.jsonl.gz
+    d9d-shard -q -t "$tok" -o pipe - <a.jsonl
+    for d in gz two pipe; do
+        cmp plain/tokens-00000.bin $d/tokens-00000.bin
+        cmp plain/index.lmdb $d/index.lmdb
+    done
+    if command -v zstd >/dev/null; then
+        zstd -q a.jsonl
+        d9d-shard -q -t "$tok" -o zst a.jsonl.zst
+        cmp plain/tokens-00000.bin zst/tokens-00000.bin
+    fi
+}
+
+@test "text is a document a file, or a line" {
+    printf 'int a;\nint b;\r\nint c;' >a.txt
+    d9d-shard -q -t "$tok" -o file a.txt
+    d9d-shard -q -t "$tok" -o lines --format text --lines a.txt
+    [[ "$(d9d-shard inspect file)" == *"1 samples"* ]]
+    [[ "$(d9d-shard inspect lines)" == *"3 samples"* ]]
+    printf '{"text": "int b;"}\n' >b.jsonl
+    d9d-shard -q -t "$tok" -o b b.jsonl
+    run d9d-shard inspect b --sample 0
+    [[ "$(d9d-shard inspect lines --sample 1 | tail -n +2)" == "$(tail -n +2 <<<"$output")" ]]
+}
+
+@test "given ids and labels come back as they were" {
+    printf '%s\n' '{"input_ids": [5, 6, 7], "labels": [-100, 9, 8]}' '{"labels": [1], "input_ids": [2]}' >a.jsonl
+    d9d-shard -q --format tokens -o data a.jsonl
+    run -0 d9d-shard inspect data --sample 0 --json
+    [[ "$output" == *'"input_ids": [5, 6, 7], "labels": [-100, 9, 8], "position_ids": [0, 1, 2]'* ]]
+    [ "$(stat -c %s data/labels-00000.bin)" = 16 ]
+    run -0 d9d-shard inspect data --json
+    [[ "$output" == *'"targets": "labels"'* ]]
+}
+
+@test "an end token is appended to every document" {
+    printf '{"input_ids": [5, 6]}\n{"input_ids": [7]}\n' >a.jsonl
+    eos=$(grep -o '<|[a-z_]*|>' "$tok" | head -n 1)
+    d9d-shard -q -t "$tok" --format tokens --append-eos "$eos" -o data a.jsonl
+    run -0 d9d-shard inspect data --json
+    [[ "$output" == *'"samples": 2'* ]]
+    run -2 d9d-shard -q -t "$tok" --format tokens --append-eos '<|none|>' -o d2 a.jsonl
+    [[ "$output" == *'has no token "<|none|>"'* ]]
+}
+
+@test "documents without a target are counted and left out" {
+    printf '{"text": ""}\n\n{"text": "int main(void)"}\n' >a.jsonl
+    run -0 --separate-stderr d9d-shard --json -t "$tok" -o data a.jsonl
+    [[ "$output" == *'"documents": 2'* && "$output" == *'"too_short": 1'* ]]
+}
+
+@test "a run that is killed goes on to the same bytes" {
+    corpus 70000 >a.jsonl
+    d9d-shard -q -t "$tok" -o whole --pack 256 --shuffle-seed 1 a.jsonl
+    kills=0
+    for _ in 1 2 3 4 5; do
+        d9d-shard -q -t "$tok" -o cut --pack 256 --shuffle-seed 1 a.jsonl &
+        pid=$!
+        for _ in $(seq 200); do
+            [ -e cut.partial/journal.json ] && [ cut.partial/journal.json -nt mark ] && break
+            kill -0 $pid 2>/dev/null || break
+            sleep 0.02
+        done
+        touch mark
+        kill -9 $pid 2>/dev/null && kills=$((kills + 1))
+        wait $pid || true
+        [ -d cut ] && break
+    done
+    [ -d cut ] || d9d-shard -q -t "$tok" -o cut --pack 256 --shuffle-seed 1 a.jsonl
+    [ $kills -gt 0 ]
+    diff -r whole cut
+    [ ! -e cut.partial ]
+}
+
+# bad CODE PART ARGUMENT...: exit status and what the sentence has; nothing stays.
+bad() {
+    local code=$1 part=$2
+    shift 2
+    run "-$code" --separate-stderr d9d-shard -q "$@"
+    [[ "$stderr" == *"$part"* ]] || { echo "said: $stderr"; return 1; }
+    [ -z "$output" ] && [ "$(wc -l <<<"$stderr")" = 1 ]
+    [ ! -e data ] && [ ! -e data.partial ]
+}
+
+@test "what is wrong is said with its file, line and byte" {
+    printf '{"text": "a b"}\n{"text": "\xff"}\n' >utf8.jsonl
+    printf 'ab\ncd\xc3(' >utf8.txt
+    printf '{"text": "a b"}\n{"txet": "c"}\n' >key.jsonl
+    printf '{"text": 7}\n' >type.jsonl
+    printf '{"text": "a b"\n' >cut.jsonl
+    printf '[1]\n' >array.jsonl
+    printf '{"input_ids": [1, 99999999]}\n' >big.jsonl
+    printf '{"input_ids": [1, 2], "labels": [1]}\n' >count.jsonl
+    printf '{"input_ids": [1, 2]}\n{"input_ids": [1, 2], "labels": [1, 2]}\n' >mixed.jsonl
+    printf 'hello' | gzip | head -c 15 >cut.txt.gz
+    : >empty.jsonl
+    bad 1 'utf8.jsonl: line 2, byte 26: 0xff is not valid UTF-8' -t "$tok" -o data utf8.jsonl
+    bad 1 'utf8.txt: line 2, byte 5: 0xc3 is not valid UTF-8' -t "$tok" -o data utf8.txt
+    bad 1 'key.jsonl: line 2, byte 29: has no "text"' -t "$tok" -o data key.jsonl
+    bad 1 'type.jsonl: line 1, byte 9: "text" is not a string' -t "$tok" -o data type.jsonl
+    bad 1 "cut.jsonl: line 1, byte 14: ',' or '}' is expected" -t "$tok" -o data cut.jsonl
+    bad 1 'array.jsonl: line 1, byte 0: is not a JSON object' -t "$tok" -o data array.jsonl
+    bad 1 'an id must be an integer from 0 to' -t "$tok" --format tokens -o data big.jsonl
+    bad 1 'has 1 labels for 2 ids' --format tokens -o data count.jsonl
+    bad 1 'mixed.jsonl: line 2: has' --format tokens -o data mixed.jsonl
+    bad 1 'gzip data is cut off' -t "$tok" -o data cut.txt.gz
+    bad 1 'no samples: of 0 documents in 1 inputs' -t "$tok" -o data empty.jsonl
+    bad 1 'none.jsonl: cannot open' -t "$tok" -o data none.jsonl
+    bad 1 'is a directory' -t "$tok" -o data .
+}
+
+@test "what contradicts itself is exit status 2" {
+    printf '{"text": "a b"}\n' >a.jsonl
+    bad 2 'text needs a --tokenizer' -o data a.jsonl
+    bad 2 'out DIR is missing' -t "$tok" a.jsonl
+    bad 2 'must be 1' -t "$tok" -o data --split train=0.9 a.jsonl
+    bad 2 '--bucket-edges' -t "$tok" -o data --bucket-edges 1,x a.jsonl
+    bad 2 'bucket edge 3: must be above 4' -t "$tok" -o data --bucket-edges 4,3 a.jsonl
+    bad 2 'do not fit packs' -t "$tok" -o data --pack 8 --max-length 9 a.jsonl
+    printf '{"pre_tokenizer": {"type": "Metaspace"}}' >t.json
+    bad 2 't.json: pre_tokenizer: the type "Metaspace" is not supported' -t t.json -o data a.jsonl
+    mkdir full && touch full/x
+    run -2 --separate-stderr d9d-shard -t "$tok" -o full a.jsonl
+    [[ "$stderr" == *"--force"* ]]
+    d9d-shard -q -t "$tok" -o full --force a.jsonl
+    [ ! -e full/x ]
+}
+
+@test "damage to any file is found" {
+    corpus 50 >a.jsonl
+    d9d-shard -q -t "$tok" -o good a.jsonl
+    for f in manifest.json index.lmdb tokens-00000.bin tokenizer.json; do
+        rm -rf bad && cp -r good bad
+        truncate -s -4 bad/$f
+        run -1 --separate-stderr d9d-shard verify bad
+        [[ "$stderr" == *"bad/$f"* ]]
+        rm bad/$f
+        run -1 --separate-stderr d9d-shard verify bad
+        [[ "$stderr" == *"bad/$f"* ]]
+    done
+    rm -rf bad && cp -r good bad
+    printf X | dd of=bad/tokens-00000.bin bs=1 seek=20 conv=notrunc status=none
+    run -1 --separate-stderr d9d-shard verify bad
+    [[ "$stderr" == *"tokens-00000.bin: its hash is"* ]]
+    printf X | dd of=bad/index.lmdb bs=1 seek=5000 conv=notrunc status=none
+    run -1 --separate-stderr d9d-shard inspect bad
+    [[ "$stderr" == *"index.lmdb: its hash is"* ]]
+    run -2 d9d-shard inspect good --split nope
+    [[ "$output" == *'has no split "nope"; it has train'* ]]
+}
+
+@test "a full disk is exit status 1, and names the file" {
+    corpus 20 >a.jsonl
+    run -1 bash -c "ulimit -f 1; trap '' XFSZ; d9d-shard -q -t '$tok' -o data a.jsonl"
+    [[ "$output" == *"cannot write"* ]]
+    [ ! -e data ]
+}

@@ -1,0 +1,394 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
+# d9d-train: a run from its configuration to an exported model, stopped, killed and gone on with.
+
+setup_file() {
+    load helper
+    load train_helper
+    export shared=$BATS_FILE_TMPDIR
+    cd "$shared" || return 1
+    dataset data
+    run_config >c.json
+}
+
+setup() {
+    load helper
+    load train_helper
+    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+    ln -s "$shared/data" data
+    cp "$shared/c.json" .
+}
+
+# --- what a run leaves ---------------------------------------------------------------------
+
+@test "a run makes its directory: configuration, manifest, metrics, checkpoints, model" {
+    run -0 --separate-stderr d9d-train --set trainer.checkpointing.period_steps=8 c.json
+    [[ "$output" == "run: 20 of 20 steps, "*", loss "*"; model in run/export" ]]
+    run -0 bash -c 'cd run && find . -type f | sort'
+    assert_output - <<LIST
+./checkpoints/.lock
+./checkpoints/step-00000008/manifest.json
+./checkpoints/step-00000008/model-r00000.safetensors
+./checkpoints/step-00000008/optimizer-r00000.safetensors
+./checkpoints/step-00000016/manifest.json
+./checkpoints/step-00000016/model-r00000.safetensors
+./checkpoints/step-00000016/optimizer-r00000.safetensors
+./checkpoints/step-00000020/manifest.json
+./checkpoints/step-00000020/model-r00000.safetensors
+./checkpoints/step-00000020/optimizer-r00000.safetensors
+./config.json
+./export/config.json
+./export/generation_config.json
+./export/model.safetensors
+./export/train.json
+./export/train.jsonl
+./manifest.json
+./metrics.jsonl
+LIST
+    grep -q '"schema": "d9d.run.v1"' run/manifest.json
+    cmp "$golden/moe/generation_config.json" run/export/generation_config.json
+    d9d-map verify -q run/export
+}
+
+@test "metrics have their fields, counted from 1, with full precision" {
+    number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
+    d9d-train -q c.json
+    [ "$(wc -l <run/metrics.jsonl)" = 20 ]
+    run grep -vE "^\{\"step\": [0-9]+, \"loss\": $number, \"grad_norm\": $number, \"lr\": 0\.001, \"tokens\": [0-9]+, \"samples\": [0-9]+, \"step_ms\": $number, \"tokens_per_s\": $number, \"mem_bytes\": [0-9]+\}\$" run/metrics.jsonl
+    assert_output ''
+    [ "$(sed -E 's/.*"step": ([0-9]+),.*/\1/' run/metrics.jsonl | tr '\n' ' ')" = "$(seq -s ' ' 20) " ]
+    sed -n 1p run/metrics.jsonl | grep -q '"tokens": 36, "samples": 4,'
+    sed -n 20p run/metrics.jsonl | grep -q '"samples": 80,'
+    sed -n 1p run/metrics.jsonl | grep -qE '"loss": 5\.47758[0-9]{9,}'
+}
+
+@test "--json gives the summary; --quiet says nothing; --set overrides" {
+    run -0 --separate-stderr d9d-train --json -q --set trainer.run.steps=2 c.json
+    [ -z "$stderr" ]
+    for part in '"run_dir": "run"' '"first_step": 0' '"steps": 2' '"total_steps": 2' '"tokens": 74' \
+        '"samples": 8' '"first_loss": 5.47758' '"last_loss": 5.31' '"export": "run/export"'; do
+        [[ "$output" == *"$part"* ]]
+    done
+    run -0 --separate-stderr d9d-train -q --set trainer.run.dir=other --set trainer.run.steps=1 c.json
+    [ -z "$output$stderr" ]
+    [ -d other/export ]
+}
+
+@test "--print-config says the same when it is read again" {
+    d9d-train --print-config --set optimizer.lr=0.25 c.json >a.json
+    d9d-train --print-config a.json >b.json
+    cmp a.json b.json
+    grep -q '"lr": 0.25' a.json
+    grep -q '"num_to_keep": 0' a.json
+    [ ! -e run ]
+    d9d-train -q --set trainer.run.steps=1 a.json
+    d9d-train -q --print-config run/config.json >/dev/null
+    d9d-train --print-schema | grep -q '"d9d.train.v1"'
+}
+
+@test "periods: records, norms and checkpoints, the last step always" {
+    d9d-train -q --set trainer.run.steps=8 --set trainer.logging.period_steps=3 \
+        --set trainer.gradient_clipping.log_total_steps=2 --set trainer.checkpointing.period_steps=3 c.json
+    [ "$(sed -E 's/.*"step": ([0-9]+),.*/\1/' run/metrics.jsonl | tr '\n' ' ')" = '3 6 8 ' ]
+    [ "$(grep -c grad_norm run/metrics.jsonl)" = 2 ]
+    [ "$(echo run/checkpoints/*)" = "$(echo run/checkpoints/step-0000000{3,6,8})" ]
+    d9d-train -q --set trainer.run.dir=none --set trainer.logging.period_steps=disable \
+        --set trainer.checkpointing.period_steps=disable c.json
+    [ ! -s none/metrics.jsonl ]
+    [ -z "$(ls none/checkpoints)" ]
+    [ -e none/export/model.safetensors ]
+}
+
+@test "num_to_keep keeps the newest checkpoints" {
+    d9d-train -q --set trainer.checkpointing.period_steps=3 --set trainer.checkpointing.num_to_keep=2 c.json
+    [ "$(echo run/checkpoints/*)" = "$(echo run/checkpoints/step-000000{18,20})" ]
+}
+
+@test "the model goes where export_to says; the checkpoints where save_dir says" {
+    d9d-train -q --set export_to=out/model --set trainer.checkpointing.save_dir=saved --set trainer.run.steps=1 c.json
+    [ -e out/model/model.safetensors ]
+    [ -d saved/step-00000001 ]
+    [ ! -e run/export ]
+}
+
+@test "a configuration of another name brings no files along; random weights need no source" {
+    mkdir my
+    cp "$golden/moe_fused/config.json" my/tiny.json
+    touch my/notes.txt
+    d9d-train -q --set model_provider.hf_config=my/tiny.json --set trainer.run.steps=2 \
+        --set trainer.model_stage_factory.source_checkpoint=null c.json
+    [ "$(echo run/export/*)" = 'run/export/config.json run/export/model.safetensors' ]
+    d9d-map verify -q run/export
+}
+
+@test "clipping scales the update" {
+    sgd='{"name": "sgd", "lr": 0.5}'
+    d9d-train -q --set "optimizer=$sgd" --set trainer.gradient_clipping.max_norm=null --set trainer.run.steps=3 c.json
+    d9d-train -q --set "optimizer=$sgd" --set trainer.gradient_clipping.max_norm=1e9 --set trainer.run.dir=far --set trainer.run.steps=3 c.json
+    d9d-train -q --set "optimizer=$sgd" --set trainer.gradient_clipping.max_norm=0.1 --set trainer.run.dir=near --set trainer.run.steps=3 c.json
+    same_run run far
+    # The first loss and norm are before any update, the second are not.
+    [ "$(history_of run | head -n 1)" = "$(history_of near | head -n 1)" ]
+    run -1 same_run run near
+}
+
+# --- one bit and the other ------------------------------------------------------------------
+
+@test "threads do not matter" {
+    OMP_NUM_THREADS=1 d9d-train -q c.json
+    OMP_NUM_THREADS=2 d9d-train -q --set trainer.run.dir=two c.json
+    OMP_NUM_THREADS=3 d9d-train -q --set trainer.run.dir=three c.json
+    same_run run two 00000020
+    same_run run three 00000020
+}
+
+@test "activation checkpointing changes no bit" {
+    for mode in off full selective; do
+        d9d-train -q --set "model_provider.checkpointing=$mode" --set "trainer.run.dir=$mode" c.json
+    done
+    same_run off full 00000020
+    same_run off selective 00000020
+}
+
+# Cut a finished run back to its checkpoint of each step, as kill -9 leaves it: the records may be
+# ahead of the checkpoint, the last of them torn.  Go on; the end must be the same.
+resume_everywhere() {
+    local last k
+    d9d-train -q --set trainer.checkpointing.period_steps=1 "$@" c.json
+    last=$(printf '%s\n' run/checkpoints/step-* | tail -n 1)
+    last=$((10#${last##*-}))
+    for ((k = 1; k < last; k++)); do
+        mkdir cut cut/checkpoints
+        cp -r "run/checkpoints/$(printf 'step-%08d' $k)" cut/checkpoints
+        { head -n $((k + k % 2)) run/metrics.jsonl; printf '{"step": 99, "lo'; } >cut/metrics.jsonl
+        d9d-train -q --set trainer.checkpointing.period_steps=1 "$@" --set trainer.run.dir=cut c.json
+        sed -n $((k + k % 2 + 1))p cut/metrics.jsonl | grep -qE "^\{\"restart\": 1, \"step\": $k, \"time\": \"[-0-9]+T[:0-9]+Z\"\}\$"
+        # What came after the checkpoint is done again, behind the restart line.
+        { head -n $k cut/metrics.jsonl; sed '1,/restart/d' cut/metrics.jsonl; } >whole
+        mv whole cut/metrics.jsonl
+        same_run run cut "$(printf '%08d' "$last")"
+        grep -q '"restarts": 1' cut/manifest.json
+        rm -r cut
+    done
+}
+
+@test "resumed at any step: AdamW, sequential" {
+    resume_everywhere --set trainer.run.steps=6
+}
+
+@test "resumed at any step: SGD with momentum, shuffled, over the end of an epoch" {
+    resume_everywhere --set 'optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": true}' \
+        --set data.order=shuffled --set data.seed=3 --set data.epochs=2 \
+        --set trainer.batching.global_batch_size=20
+}
+
+@test "resumed at any step: stochastic AdamW in bfloat16, bucketed, a schedule" {
+    resume_everywhere --set 'optimizer={"name": "stochastic_adamw", "lr": 0.01, "state_dtype": "bfloat16"}' \
+        --set model_provider.dtype=bfloat16 --set data.order=bucketed --set data.epochs=2 \
+        --set trainer.batching.global_batch_size=20 \
+        --set 'lr_scheduler={"name": "piecewise", "scheduler": {"initial_multiplier": 0, "phases": [{"mode": "rest", "target_multiplier": 1}]}}'
+}
+
+@test "resumed at any step: Adam with amsgrad, bfloat16 gradients, random weights" {
+    resume_everywhere --set 'optimizer={"name": "adam", "lr": 0.01, "amsgrad": true}' \
+        --set trainer.model_stage_factory.source_checkpoint=null --set trainer.gradient_manager.grad_dtype=bfloat16 \
+        --set trainer.run.steps=5
+}
+
+@test "a run that ended early goes on with more steps" {
+    d9d-train -q --set trainer.run.dir=whole c.json
+    d9d-train -q --set trainer.run.steps=7 --set export_to=first c.json
+    d9d-train -q c.json
+    diff <(history_of whole) <(history_of run)
+    cmp whole/export/model.safetensors run/export/model.safetensors
+}
+
+@test "a complete run does nothing, and says so" {
+    d9d-train -q c.json
+    find run -type f ! -name .lock -exec md5sum {} + | sort >before
+    run -0 --separate-stderr d9d-train --json c.json
+    [[ "$stderr" == *"all 20 steps are done already"* ]]
+    [[ "$output" == *'"first_step": 20'* && "$output" == *'"steps": 20'* && "$output" == *'"first_loss": null'* ]]
+    [[ "$output" == *'"export": "run/export"'* ]]
+    find run -type f ! -name .lock -exec md5sum {} + | sort | cmp - before
+}
+
+@test "a complete run whose model is missing exports it" {
+    d9d-train -q c.json
+    cp run/export/model.safetensors run/metrics.jsonl .
+    rm -r run/export
+    d9d-train -q c.json
+    cmp model.safetensors run/export/model.safetensors
+    cmp metrics.jsonl run/metrics.jsonl
+}
+
+# --- told to leave -----------------------------------------------------------------------------
+
+# A run that takes some seconds; its process is $pid.
+start_long() {
+    d9d-train --set data.epochs=1000 --set trainer.run.steps=20000 --set trainer.batching.microbatch_size=1 \
+        "$@" c.json 2>log &
+    pid=$!
+    wait_lines run/metrics.jsonl "${lines_wanted:-5}"
+}
+
+# The step that it was saved after; its records end there.
+saved_step() {
+    local last
+    last=$(printf '%s\n' run/checkpoints/step-* | tail -n 1)
+    last=$((10#${last##*-}))
+    tail -n 1 run/metrics.jsonl | grep -q "\"step\": $last," && echo "$last"
+}
+
+goes_on_from() { # STEP
+    run -0 --separate-stderr d9d-train --set data.epochs=1000 --set "trainer.run.steps=$(($1 + 3))" \
+        --set trainer.batching.microbatch_size=1 c.json
+    [[ "$stderr" == *"resuming after step $1 from run/checkpoints/step-"* ]]
+    grep -q "^{\"restart\": 1, \"step\": $1," run/metrics.jsonl
+    [ "$(history_of run | wc -l)" = $(($1 + 3)) ]
+}
+
+@test "SIGTERM, SIGUSR1, SIGINT: saved, exit 75; the next call goes on" {
+    for signal in TERM USR1 INT; do
+        rm -rf run
+        start_long
+        kill -s $signal "$pid"
+        ends 75
+        step=$(saved_step)
+        grep -q "^d9d-train: interrupted; state was saved: SIG$signal: saved after step $step of 20000 in run/checkpoints\$" log
+        goes_on_from "$step"
+    done
+}
+
+@test "two signals at once, and more while it saves" {
+    start_long
+    kill -s STOP "$pid"
+    kill -s TERM "$pid"
+    kill -s USR1 "$pid"
+    kill -s CONT "$pid"
+    for _ in 1 2 3 4 5; do kill -s TERM "$pid" 2>/dev/null || break; done
+    ends 75
+    goes_on_from "$(saved_step)"
+}
+
+@test "a signal before the first step is heeded too" {
+    d9d-train -q c.json &
+    pid=$!
+    until grep -qE '^SigBlk:.*[1-9a-f]' "/proc/$pid/status"; do sleep 0.001; done
+    kill -s TERM "$pid"
+    ends 75
+    d9d-train -q c.json
+    d9d-train -q --set trainer.run.dir=whole c.json
+    same_run whole run 00000020
+}
+
+@test "near the end of a Slurm allocation: saved, exit 75" {
+    mkdir bin
+    printf '#!/bin/sh\necho "$*" >squeue.args\necho 0:02\n' >bin/squeue
+    chmod +x bin/squeue
+    PATH=$PWD/bin:$PATH SLURM_JOB_ID=12 start_long --set trainer.timeout.save_margin=1
+    ends 75
+    [ "$(cat squeue.args)" = '-h -j 12 -o %L' ]
+    grep -q 'the allocation ends in 2 s; saving 1 s before' log
+    grep -q "the end of the Slurm allocation: saved after step" log
+    goes_on_from "$(saved_step)"
+    # The environment says it without asking; what lies far ahead does not matter.
+    rm -rf run squeue.args
+    PATH=$PWD/bin:$PATH SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 2)) start_long --set trainer.timeout.save_margin=1
+    ends 75
+    SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 9999)) d9d-train -q --set trainer.run.dir=far --set trainer.run.steps=2 c.json
+    [ ! -e squeue.args ]
+}
+
+@test "kill -9 between checkpoints: gone on from the newest" {
+    args=(--set data.epochs=100 --set trainer.run.steps=400 --set trainer.checkpointing.period_steps=50)
+    d9d-train -q "${args[@]}" --set trainer.run.dir=whole c.json
+    d9d-train -q "${args[@]}" c.json &
+    pid=$!
+    wait_lines run/metrics.jsonl 120
+    kill -9 "$pid"
+    ends 137
+    run -0 --separate-stderr d9d-train "${args[@]}" c.json
+    [[ "$stderr" =~ 'resuming after step '([0-9]+)' from' ]]
+    step=${BASH_REMATCH[1]}
+    [ "$step" -ge 50 ]
+    grep -q "^{\"restart\": 1, \"step\": $step," run/metrics.jsonl
+    { history_of run | head -n "$step"; sed '1,/restart/d' run/metrics.jsonl | sed 's/, "step_ms".*//'; } >again
+    diff <(history_of whole) again
+    cmp whole/export/model.safetensors run/export/model.safetensors
+}
+
+@test "a second process on the same run is refused" {
+    start_long
+    says 1 'run/metrics.jsonl: another process is writing it' d9d-train --set data.epochs=1000 --set trainer.run.steps=20000 c.json
+    kill -s TERM "$pid"
+    ends 75
+}
+
+# --- what is not finite -----------------------------------------------------------------------
+
+@test "a NaN among the weights: exit 1, step, tensor and samples named, nothing written" {
+    cp -r "$golden/moe" bad
+    chmod -R u+w bad
+    printf '\0\0\300\177' | dd of=bad/model.safetensors bs=1 conv=notrunc status=none \
+        seek=$(($(stat -c %s bad/model.safetensors) - 4))
+    says 1 'non-finite number: step 1: the loss of samples 0, 1 of the split train is nan; model.' \
+        d9d-train --set trainer.model_stage_factory.source_checkpoint=bad c.json
+    [[ "$stderr" == *" is not finite at element "*"; nothing was updated" ]]
+    [ ! -s run/metrics.jsonl ]
+    [ -z "$(ls run/checkpoints)" ]
+    [ ! -e run/export ]
+}
+
+@test "a run that diverges stops before the update; the last checkpoint stands" {
+    says 1 'non-finite number: step ' d9d-train --set optimizer.lr=1e6 --set optimizer.weight_decay=1e6 \
+        --set trainer.checkpointing.period_steps=1 \
+        --set data.order=shuffled c.json
+    [[ "${stderr_lines[-1]}" =~ 'step '([0-9]+)': the '(loss|gradient|norm)' of '.*'samples '[0-9]+', '[0-9]+ ]]
+    step=$((BASH_REMATCH[1] - 1))
+    [ "$(wc -l <run/metrics.jsonl)" = $step ]
+    # Called again it stops at the same place.
+    first=${stderr_lines[-1]}
+    says 1 "$first" d9d-train --set optimizer.lr=1e6 --set optimizer.weight_decay=1e6 \
+        --set trainer.checkpointing.period_steps=1 \
+        --set data.order=shuffled c.json
+    [[ "$stderr" == *"resuming after step $step from"* ]]
+}
+
+@test "steps without a target learn nothing and go on" {
+    for i in 1 2 3; do printf '{"input_ids": [1, 2, 3], "labels": [-100, -100, -100]}\n'; done >none.jsonl
+    head -n 5 "$golden/moe/train.jsonl" | cat none.jsonl - none.jsonl >mixed.jsonl
+    d9d-shard -q --format tokens --out mixed mixed.jsonl
+    run -0 --separate-stderr d9d-train --set data.dataset=mixed --set trainer.batching.global_batch_size=2 c.json
+    [[ "$stderr" == *'step 1: no target in samples 0, 1 of the split train; nothing to learn'* ]]
+    sed -n 1p run/metrics.jsonl | grep -q '"step": 1, "loss": 0.0, "grad_norm": 0.0,.* "tokens": 0, "samples": 2,'
+    [ "$(wc -l <run/metrics.jsonl)" = 5 ]
+    sed -n 3p run/metrics.jsonl | grep -qE '"loss": [1-9]'
+}
+
+@test "one sample is enough" {
+    head -n 1 "$golden/moe/train.jsonl" | d9d-shard -q --format tokens --out one -
+    d9d-train -q --set data.dataset=one --set data.epochs=3 --set trainer.batching.global_batch_size=1 \
+        --set trainer.batching.microbatch_size=1 c.json
+    [ "$(wc -l <run/metrics.jsonl)" = 3 ]
+}
+
+@test "a full disk: exit 1, path and bytes named, the old checkpoint intact" {
+    [ "$(id -u)" = 0 ] || skip "needs root to mount a small file system"
+    mkdir small
+    mount -t tmpfs -o size=1400k tmpfs small 2>/dev/null || skip "cannot mount a tmpfs here"
+    args=(--set trainer.run.dir=small --set trainer.checkpointing.period_steps=4 --set trainer.run.steps=12 --set export_to=model)
+    run -1 --separate-stderr d9d-train "${args[@]}" c.json
+    message=${stderr_lines[-1]}
+    ls small/checkpoints >left
+    cp -r small/checkpoints kept
+    umount small
+    [[ "$message" =~ 'input/output error: small/checkpoints/step-000000'[0-9]+'.tmp-'.*': cannot write '[0-9]+' bytes at '[0-9]+': No space left on device' ]]
+    run cat left
+    [ "${#lines[@]}" -ge 1 ]
+    mkdir again
+    mv kept again/checkpoints
+    d9d-train -q "${args[@]}" --set trainer.run.dir=again c.json
+    d9d-train -q "${args[@]}" --set trainer.run.dir=whole --set export_to=other c.json
+    cmp model/model.safetensors other/model.safetensors
+}

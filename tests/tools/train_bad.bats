@@ -1,0 +1,195 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
+# What d9d-train and d9d-infer refuse: the sentence, the exit status, and that nothing was touched.
+
+setup_file() {
+    load helper
+    load train_helper
+    export shared=$BATS_FILE_TMPDIR
+    cd "$shared" || return 1
+    dataset data
+    run_config >c.json
+    infer_config '{"name": "logprobs", "output": "out.jsonl"}' >i.json
+}
+
+setup() {
+    load helper
+    load train_helper
+    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+    ln -s "$shared/data" data
+    cp "$shared"/*.json .
+}
+
+teardown() {
+    [ ! -e run ] # no test here comes so far as to make it
+    [ ! -e out.jsonl ]
+}
+
+refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
+    local sentence=$1
+    shift
+    says 2 "$sentence" d9d-train "$@" c.json
+}
+
+@test "keys: unknown, misspelt, mistyped, out of range, missing" {
+    refused 'c.json: trainer.batching.global_batchsize: unknown key; did you mean "global_batch_size"?' --set trainer.batching.global_batchsize=8
+    refused 'c.json: optimiser: unknown key; did you mean "optimizer"?' --set 'optimiser={}'
+    refused 'c.json: zzz: unknown key' --set zzz=1
+    refused 'c.json: trainer.batching.microbatch_size: ' --set trainer.batching.microbatch_size=two
+    refused 'c.json: trainer.batching.microbatch_size: ' --set trainer.batching.microbatch_size=0
+    refused 'c.json: trainer.batching.microbatch_size: ' --set trainer.batching.microbatch_size=1.5
+    refused 'c.json: optimizer.lr: ' --set optimizer.lr=0
+    refused 'c.json: optimizer.lr: ' --set optimizer.lr=-1
+    refused 'c.json: optimizer.betas' --set 'optimizer.betas=[0.9]'
+    refused 'c.json: optimizer.betas' --set 'optimizer.betas=[0.9, 1.0]'
+    refused 'c.json: optimizer.momentum: unknown key' --set optimizer.momentum=0.9
+    refused 'c.json: optimizer.name: unknown word "adamx"; did you mean "adamw"?' --set optimizer.name=adamx
+    refused 'c.json: data.order: unknown word "shufled"; did you mean "shuffled"?' --set data.order=shufled
+    refused 'c.json: model_provider.dtype: ' --set model_provider.dtype=float16
+    refused 'c.json: model_provider.checkpointing: must be false, true, "off", "full" or "selective"' --set model_provider.checkpointing=half
+    refused 'c.json: model_provider: give either hf_config or model' --set model_provider.hf_config=null
+    refused 'c.json: trainer.logging.period_steps: 0 is below the minimum of 1; "disable" turns it off' --set trainer.logging.period_steps=0
+    refused 'c.json: trainer.logging.period_steps: unknown word "last-step"; did you mean "last_step"?' --set trainer.logging.period_steps=last-step
+    refused 'c.json: peft: this version trains whole models' --set 'peft={"method": "lora"}'
+    refused 'c.json: trainer.run.name: ' --set trainer.run.name=7
+    refused 'trainer.run.name: ' --set trainer.run.name=a/b
+    refused 'trainer.run.name: ' --set trainer.run.name=..
+    refused 'nesterov needs a momentum and no dampening' --set 'optimizer={"name": "sgd", "lr": 1, "nesterov": true}'
+    echo '{"data": {"dataset": "data"}}' >c.json
+    refused 'c.json: model_provider: ' --quiet
+    echo '{"data": {}, "model_provider": 3}' >c.json
+    refused 'c.json: '
+}
+
+@test "documents that are none" {
+    says 2 'absent.json: ' d9d-train absent.json
+    echo '{"data": {"dataset": "data"},}' >c.json
+    refused 'c.json: '
+    echo '[]' >c.json
+    refused 'c.json: '
+    : >c.json
+    refused 'c.json: '
+    echo '{"data": 1, "data": 2}' >c.json
+    refused 'c.json: '
+    says 1 '.: ' d9d-train .
+    printf '{"a": "\xff"}' >c.json
+    refused 'c.json: '
+    run -2 --separate-stderr d9d-train
+    [[ "${stderr_lines[0]}" == 'd9d-train: expected CONFIG.json, got 0 operands' ]]
+    run -2 --separate-stderr d9d-train --devcie cpu c.json
+    [[ "${stderr_lines[0]}" == 'd9d-train: unknown option --devcie; did you mean --device?' ]]
+}
+
+@test "sections that another system has are accepted, and said to do nothing" {
+    run -0 --separate-stderr d9d-train --set 'trainer.gc={"period_steps": 10}' \
+        --set trainer.data_loading.pin_memory=true --set trainer.run.steps=1 \
+        --set trainer.run.dir=other c.json
+    [[ "$stderr" == *'trainer.gc'*'no effect'* ]]
+    [[ "$stderr" == *'trainer.data_loading.pin_memory'*'no effect'* ]]
+}
+
+@test "sizes that do not fit each other" {
+    refused 'mesh: pipeline 2 x replicate 1 x shard 3 x context 1 x 1 x tensor 1 is 6 ranks, and this job has 1' \
+        --set mesh.pipeline_parallel=2 --set mesh.data_parallel_shard=3
+    refused 'mesh: pipeline 1048576 x replicate 1048576 x shard 1048576 x context 1048576 x 1 x tensor 1048576 is ' \
+        --set mesh.pipeline_parallel=1048576 --set mesh.data_parallel_shard=1048576 --set mesh.tensor_parallel=1048576 \
+        --set mesh.context_parallel_shard=1048576 --set mesh.data_parallel_replicate=1048576
+    refused 'mesh: expert_parallel 2 does not divide the 1 ranks of a pipeline stage' --set mesh.expert_parallel=2
+    SLURM_STEP_NUM_TASKS=2 refused 'is 1 ranks, and this job has 2'
+    OMPI_COMM_WORLD_SIZE=2 refused 'mesh: 2 ranks; this version runs on one' --set mesh.data_parallel_shard=2
+    refused 'trainer.batching: global_batch_size 4 is not a multiple of 3 (1 data-parallel ranks x microbatch_size 3)' \
+        --set trainer.batching.microbatch_size=3
+    refused 'trainer.run.steps is 21, and data has 20 steps of 4 samples in 1 epochs; raise data.epochs' --set trainer.run.steps=21
+    refused 'data: 80 samples in 1 epochs are less than one step of 81' \
+        --set trainer.batching.global_batch_size=81 --set trainer.batching.microbatch_size=1
+    refused 'phases' --set 'lr_scheduler={"name": "piecewise", "scheduler": {"initial_multiplier": 1, "phases": []}}'
+}
+
+@test "files that are not there, or are something else" {
+    refused 'nowhere' --set data.dataset=nowhere
+    refused 'valid' --set data.split=valid
+    refused 'nowhere/config.json' --set model_provider.hf_config=nowhere/config.json
+    refused 'nowhere' --set trainer.model_stage_factory.source_checkpoint=nowhere
+    mkdir empty
+    refused 'empty' --set trainer.model_stage_factory.source_checkpoint=empty
+    refused 'data/manifest.json: ' --set model_provider.hf_config=data/manifest.json
+    refused "$golden/dense_tied and qwen3: 51 missing, 6 unused, 18 mis-shaped tensors: tensor model.embed_tokens.weight is F32 [173, 36], qwen3 needs F32 [157, 32]" \
+        --set trainer.model_stage_factory.source_checkpoint="$golden/dense_tied"
+    run -2 d9d-train --device gpu --set trainer.run.dir=other c.json
+    run -2 d9d-train --device cpu:1 --set trainer.run.dir=other c.json
+}
+
+@test "a dataset of another model" {
+    printf '{"input_ids": [1, 400, 3]}\n{"input_ids": [5, 6]}\n' | d9d-shard -q --format tokens --out wide -
+    refused "wide: its ids are below 401 and the model's vocabulary has 157; is it another model's dataset?" --set data.dataset=wide \
+        --set trainer.batching.global_batch_size=1 --set trainer.batching.microbatch_size=1
+    d9d-shard -q --tokenizer "$BATS_TEST_DIRNAME/../../examples/tokenizer/tokenizer.json" --out text - <<<'{"text": "some words"}'
+    refused "text: its ids are below 2048 and the model's vocabulary has 157; is it another model's dataset?" --set data.dataset=text \
+        --set trainer.batching.global_batch_size=1 --set trainer.batching.microbatch_size=1
+    sed 's/"max_position_embeddings": [0-9]*/"max_position_embeddings": 15/' "$golden/moe/config.json" >short.json
+    refused 'data: its longest sample has 16 tokens and the model has 15 positions' --set model_provider.hf_config=short.json
+}
+
+@test "places that hold something else" {
+    mkdir full
+    echo mine >full/file
+    refused 'full: the finished model is to go there, and it is not empty' --set export_to=full
+    [ "$(cat full/file)" = mine ]
+    d9d-train -q --set trainer.run.dir=old --set trainer.run.steps=2 c.json
+    refused 'old: holds a run already; set trainer.checkpointing.resume or another trainer.run.dir' \
+        --set trainer.run.dir=old --set trainer.checkpointing.resume=false
+    # A run that goes on must be the same run.
+    refused 'old/checkpoints/step-00000002: was trained with another data.split, data.order or data.seed' \
+        --set trainer.run.dir=old --set data.order=shuffled --set export_to=new
+    refused 'old/checkpoints/step-00000002: has trainer.determinism.base_seed 0, and the configuration 5' \
+        --set trainer.run.dir=old --set trainer.determinism.base_seed=5 --set export_to=new
+    head -n 40 "$golden/moe/train.jsonl" | d9d-shard -q --format tokens --out half -
+    refused 'old/checkpoints/step-00000002: was trained on another dataset than half' \
+        --set trainer.run.dir=old --set data.dataset=half --set export_to=new
+    refused 'old/checkpoints/step-00000002/manifest.json: tensor model.embed_tokens.token_embedding.regular.weight is float32, this run needs bfloat16' \
+        --set trainer.run.dir=old --set export_to=new --set model_provider.dtype=bfloat16
+    refused 'old/checkpoints/step-00000002/manifest.json: has tensor model.embed_tokens.token_embedding.regular.weight.exp_avg, which this run does not have' \
+        --set trainer.run.dir=old --set export_to=new --set 'optimizer={"name": "sgd", "lr": 1}'
+    refused 'old/checkpoints/step-00000002/manifest.json: tensor model.embed_tokens.token_embedding.regular.weight has shape [157, 32], this run needs [211, 40]' \
+        --set trainer.run.dir=old --set export_to=new --set model_provider.hf_config="$golden/dense_untied/config.json"
+    [ "$(wc -l <old/metrics.jsonl)" = 2 ]
+    touch file
+    run -1 --separate-stderr d9d-train --set trainer.run.dir=file/x c.json
+    [[ "$stderr" == *'file: cannot create the directory'* ]]
+}
+
+@test "nothing wrong costs a model's memory" {
+    [ -z "${D9D_SAN:-}" ] || skip "sanitizers take address space of their own"
+    model='{"layer": {"hidden_size": 131072, "intermediate_size": 262144, "num_attention_heads": 1024,
+        "num_key_value_heads": 8, "head_dim": 128}, "num_hidden_layers": 1000, "max_position_ids": 4096,
+        "split_vocab_size": {"regular": 157}, "split_vocab_order": ["regular"]}'
+    huge=(--set "model_provider={\"name\": \"qwen3_dense\", \"model\": $model}")
+    ulimit -v 4000000
+    refused 'moe' "${huge[@]}"
+    huge+=(--set trainer.model_stage_factory.source_checkpoint=null)
+    refused 'trainer.run.steps is 99, and data has 20 steps' "${huge[@]}" --set trainer.run.steps=99
+    refused 'optimizer: stochastic_adamw rounds to bfloat16, and model.embed_tokens.token_embedding.regular.weight is float32; set model_provider.dtype to "bfloat16" or use adamw' \
+        "${huge[@]}" --set optimizer.name=stochastic_adamw
+    mkdir full
+    touch full/x
+    refused 'full: the finished model is to go there' "${huge[@]}" --set export_to=full
+    refused 'heads' "${huge[@]}" --set model_provider.model.layer.num_key_value_heads=7
+    # The good one fails for want of memory, and says of what.
+    run -1 --separate-stderr d9d-train "${huge[@]}" --set trainer.run.dir=other c.json
+    [[ "${stderr_lines[-1]}" == *'out of '*'memory'* ]]
+}
+
+@test "d9d-infer refuses as d9d-train does" {
+    says 2 "trainer.model_stage_factory.source_checkpoint: name the model's weights" \
+        d9d-infer --set trainer.model_stage_factory.source_checkpoint=null i.json
+    says 2 'i.json: task.output: ' d9d-infer --set 'task={"name": "logprobs"}' i.json
+    says 2 'i.json: task.name: unknown word "logprob"; did you mean "logprobs"?' d9d-infer --set task.name=logprob i.json
+    says 2 'i.json: optimizer: unknown key' d9d-infer --set 'optimizer={}' i.json
+    says 2 'nowhere' d9d-infer --set data.dataset=nowhere i.json
+    says 2 'is 2 ranks, and this job has 1' d9d-infer --set mesh.tensor_parallel=2 i.json
+    touch there
+    says 2 'there: exists already; remove it or name another output' d9d-infer --set task.output=there i.json
+    says 2 'there: exists already; remove it or name another output' d9d-infer --set 'task={"name": "perplexity", "output": "there"}' i.json
+    says 1 'nowhere/out' d9d-infer --set task.output=nowhere/out i.json
+    [ -z "$(ls -d ./*.part-* 2>/dev/null)" ]
+}

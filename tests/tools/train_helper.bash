@@ -1,0 +1,75 @@
+# shellcheck shell=bash disable=SC2034 # variables are for those that load it
+# train_helper.bash - small runs for train.bats and infer.bats; load it after helper.
+golden=$(cd "$BATS_TEST_DIRNAME/../golden" && pwd)
+export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
+unset SLURM_JOB_ID SLURM_JOB_END_TIME SLURM_STEP_NUM_TASKS OMPI_COMM_WORLD_SIZE
+
+# dataset DIR [CASE]: the 80 samples of a golden case.
+dataset() {
+    d9d-shard -q --format tokens --out "$1" "$golden/${2:-moe}/train.jsonl"
+}
+
+# run_config [CASE]: a configuration of d9d-train on ./data, without periods.
+run_config() {
+    cat <<JSON
+{"data": {"dataset": "data"},
+ "model_provider": {"name": "qwen3_moe", "hf_config": "$golden/${1:-moe}/config.json"},
+ "trainer": {"run": {"name": "small", "dir": "run"},
+   "batching": {"global_batch_size": 4, "microbatch_size": 2},
+   "model_stage_factory": {"source_checkpoint": "$golden/${1:-moe}"},
+   "gradient_clipping": {"max_norm": 1.0}},
+ "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1}}
+JSON
+}
+
+# infer_config TASK-JSON
+infer_config() {
+    cat <<JSON
+{"data": {"dataset": "data"},
+ "model_provider": {"name": "qwen3_moe", "hf_config": "$golden/moe/config.json"},
+ "trainer": {"batching": {"microbatch_size": 3},
+   "model_stage_factory": {"source_checkpoint": "$golden/moe"}},
+ "task": $1}
+JSON
+}
+
+# What a run found out, without times and memory; restart lines left out.
+history_of() { grep '"loss"' "$1/metrics.jsonl" | sed 's/, "step_ms".*//'; }
+
+# same_run A B [STEP]: losses, norms, the model and (with STEP) every byte of that checkpoint.
+same_run() {
+    diff <(history_of "$1") <(history_of "$2") &&
+        cmp "$1/export/model.safetensors" "$2/export/model.safetensors" || return
+    [ -n "${3:-}" ] || return 0
+    cmp "$1/checkpoints/step-$3"/model-r00000.safetensors "$2/checkpoints/step-$3"/model-r00000.safetensors &&
+        cmp "$1/checkpoints/step-$3"/optimizer-r00000.safetensors "$2/checkpoints/step-$3"/optimizer-r00000.safetensors
+}
+
+# wait_lines FILE N: until it has that many lines; a minute at most.
+wait_lines() {
+    local i
+    for ((i = 0; i < 3000; i++)); do
+        [ -e "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ] && return
+        sleep 0.02
+    done
+    echo "$1 does not get $2 lines"
+    return 1
+}
+
+# ends STATUS [STATUS...]: the child $pid ends with one of these; 128 + N when signal N ended it.
+ends() {
+    local got=0
+    wait "$pid" 2>/dev/null || got=$?
+    [[ " $* " == *" $got "* ]] || { echo "exit status $got, must be $*"; return 1; }
+}
+
+# says STATUS SENTENCE COMMAND...: this exit status, and the last line on stderr has SENTENCE.
+says() {
+    local status=$1 sentence=$2
+    shift 2
+    run -"$status" --separate-stderr "$@"
+    [[ "${stderr_lines[-1]}" == *"$sentence"* ]] || {
+        printf 'says: %s\nmust say: %s\n' "${stderr_lines[-1]}" "$sentence"
+        return 1
+    }
+}

@@ -1,0 +1,373 @@
+/* test_dataset.c - datasets made of given ids: samples, orders, batches, packing, and what is
+ * said of damage. */
+#include "support/unit.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/base/rng.h"
+#include "d9d/data/loader.h"
+#include "d9d/data/shard.h"
+
+/* Documents 0..n-1; document i has 2 + i % 7 tokens, the first being i. */
+static void write_documents(const char *path, int n, bool labels)
+{
+    d9d_buf b = {0};
+
+    for (int i = 0; i < n; i++) {
+        assert_ok(d9d_buf_printf(&b, "{\"input_ids\": [%d", i));
+        for (int j = 1; j < 2 + i % 7; j++)
+            assert_ok(d9d_buf_printf(&b, ", %d", 1000 + j));
+        if (labels) {
+            assert_ok(d9d_buf_printf(&b, "], \"labels\": [-100"));
+            for (int j = 1; j < 2 + i % 7; j++)
+                assert_ok(d9d_buf_printf(&b, ", %d", j));
+        }
+        assert_ok(d9d_buf_printf(&b, "]}\n"));
+    }
+    assert_ok(d9d_fs_write_atomic(path, b.data, b.len));
+    d9d_buf_release(&b);
+}
+
+static d9d_status make(d9d_shard_how how)
+{
+    static const char *const inputs[] = {"docs.jsonl"};
+    d9d_shard_report report;
+
+    how.inputs = inputs;
+    how.n_inputs = 1;
+    how.out = "data";
+    how.format = D9D_SHARD_TOKENS;
+    how.replace = true;
+    return d9d_shard_run(&how, NULL, &report);
+}
+
+static d9d_dataset *made(d9d_shard_how how, const char *split)
+{
+    d9d_dataset *ds;
+
+    assert_ok(make(how));
+    assert_ok(d9d_dataset_verify("data", NULL));
+    assert_ok(d9d_dataset_open("data", split, &ds));
+    return ds;
+}
+
+static void test_samples(void **state)
+{
+    int32_t ids[8], labels[8], positions[8], segments[8];
+    d9d_dataset *ds;
+    d9d_sample s;
+
+    (void)state;
+    write_documents("docs.jsonl", 100, false);
+    ds = made((d9d_shard_how){.seed = -1, .shard_bytes = 64}, NULL);
+    assert_int_equal(d9d_dataset_count(ds), 100);
+    assert_int_equal(d9d_dataset_max_length(ds), 7);
+    assert_ok(d9d_dataset_sample(ds, 10, &s));
+    assert_int_equal(s.length, 4);
+    assert_ok(d9d_sample_expand(ds, &s, ids, labels, positions, segments));
+    assert_int_equal(ids[0], 10);
+    assert_int_equal(ids[3], 1003);
+    assert_int_equal(labels[0], 1001);
+    assert_int_equal(labels[3], 1004);
+    assert_int_equal(positions[3], 3);
+    assert_int_equal(segments[3], 1);
+    assert_fails_like(d9d_dataset_sample(ds, 100, &s), D9D_EINVAL, "sample 100 of the split");
+    d9d_dataset_close(ds);
+}
+
+static void test_labels(void **state)
+{
+    int32_t ids[8], labels[8], positions[8];
+    d9d_dataset *ds;
+    d9d_sample s;
+
+    (void)state;
+    write_documents("docs.jsonl", 20, true);
+    ds = made((d9d_shard_how){.seed = -1, .max_length = 3}, NULL);
+    assert_ok(d9d_dataset_sample(ds, 2, &s)); /* document 1 again is 3 tokens */
+    assert_ok(d9d_sample_expand(ds, &s, ids, labels, positions, NULL));
+    assert_int_equal(s.length, 3);
+    assert_int_equal(ids[0], 2);
+    assert_int_equal(labels[0], -100);
+    assert_int_equal(labels[2], 2);
+    d9d_dataset_close(ds);
+}
+
+/* Documents have 1 to 7 positions; samples at most 2. */
+static void test_overflow(void **state)
+{
+    static const struct {
+        d9d_overflow how;
+        int64_t samples, positions; /* of seven documents */
+    } cases[] = {{D9D_OVERFLOW_SPLIT, 1 + 1 + 2 + 2 + 3 + 3 + 4, 28},
+                 {D9D_OVERFLOW_TRUNCATE, 7, 1 + 6 * 2},
+                 {D9D_OVERFLOW_DROP, 2, 1 + 2}};
+
+    (void)state;
+    write_documents("docs.jsonl", 21, false);
+    for (size_t i = 0; i < 3; i++) {
+        d9d_dataset *ds =
+            made((d9d_shard_how){.seed = -1, .max_length = 2, .overflow = cases[i].how}, NULL);
+
+        assert_int_equal(d9d_dataset_count(ds), 3 * cases[i].samples);
+        assert_int_equal(d9d_dataset_positions(ds), 3 * cases[i].positions);
+        d9d_dataset_close(ds);
+    }
+}
+
+static void test_packs(void **state)
+{
+    const int64_t n = 500;
+    int64_t length = 0, documents = 0;
+    d9d_loader *l;
+    d9d_dataset *ds;
+    d9d_batch b;
+
+    (void)state;
+    write_documents("docs.jsonl", (int)n, false);
+    ds = made((d9d_shard_how){.seed = 3, .pack = 16}, NULL);
+    assert_true(d9d_dataset_is_packed(ds));
+    assert_ok(d9d_loader_open(ds, &(d9d_loader_how){.epochs = 1, .pack = 1, .multiple = 8}, &l));
+    for (int64_t k = 0; k < d9d_dataset_count(ds); k++) {
+        assert_ok(d9d_loader_batch(l, k, 1, &b));
+        assert_int_equal(b.length, 16);
+        length += b.tokens;
+        for (int64_t i = 0; i < b.tokens; i++) {
+            /* Each document begins at position 0 and is numbered anew. */
+            if (b.positions[i] == 0)
+                documents++;
+            assert_true(b.segments[i] > 0);
+            assert_int_equal(b.positions[i] == 0, i == 0 || b.segments[i] == b.segments[i - 1] + 1);
+        }
+    }
+    assert_int_equal(documents, n);
+    assert_int_equal(length, d9d_dataset_positions(ds));
+    /* Best fit leaves little room: the average pack is 15 of 16 full. */
+    assert_true(length * 16 >= d9d_dataset_count(ds) * 16 * 15);
+    d9d_loader_close(l);
+    d9d_dataset_close(ds);
+}
+
+static void test_splits(void **state)
+{
+    bool seen[300] = {false};
+    int64_t total = 0;
+
+    (void)state;
+    write_documents("docs.jsonl", 300, false);
+    for (int i = 0; i < 2; i++) {
+        d9d_dataset *ds = made((d9d_shard_how){.seed = 5, .split = "train=0.8,valid=0.2"},
+                               i ? "valid" : "train");
+
+        total += d9d_dataset_count(ds);
+        for (int64_t k = 0; k < d9d_dataset_count(ds); k++) {
+            int32_t ids[8], labels[8], positions[8];
+            d9d_sample s;
+
+            assert_ok(d9d_dataset_sample(ds, k, &s));
+            assert_ok(d9d_sample_expand(ds, &s, ids, labels, positions, NULL));
+            assert_false(seen[ids[0]]);
+            seen[ids[0]] = true;
+        }
+        assert_in_range(d9d_dataset_count(ds), i ? 40 : 200, i ? 100 : 260);
+        d9d_dataset_close(ds);
+    }
+    assert_int_equal(total, 300);
+}
+
+/* --- orders --------------------------------------------------------------------------- */
+
+static void check_epochs(const d9d_loader *l, int64_t n, int64_t epochs)
+{
+    assert_int_equal(d9d_loader_samples(l), n * epochs);
+    for (int64_t e = 0; e < epochs; e++) {
+        bool *seen = calloc((size_t)n, sizeof(*seen));
+
+        assert_non_null(seen);
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t s = d9d_loader_sample(l, e * n + i);
+
+            assert_in_range(s, 0, n - 1);
+            assert_false(seen[s]);
+            seen[s] = true;
+        }
+        free(seen);
+    }
+    assert_int_equal(d9d_loader_sample(l, n * epochs), -1);
+}
+
+static void test_orders(void **state)
+{
+    const int64_t n = 5003;
+    d9d_dataset *ds;
+
+    (void)state;
+    write_documents("docs.jsonl", (int)n, false);
+    ds = made((d9d_shard_how){.seed = -1}, NULL);
+    for (d9d_order order = D9D_ORDER_SEQUENTIAL; order <= D9D_ORDER_BUCKETED; order++) {
+        const d9d_loader_how how = {order, 7, 2, 6, 1};
+        d9d_loader *l, *other;
+
+        assert_ok(d9d_loader_open(ds, &how, &l));
+        assert_ok(d9d_loader_open(ds, &how, &other));
+        check_epochs(l, n, 2);
+        /* What was asked before is of no matter. */
+        for (int64_t k = 2 * n - 1; k >= 0; k -= 331)
+            assert_int_equal(d9d_loader_sample(other, k), d9d_loader_sample(l, k));
+        if (order != D9D_ORDER_SEQUENTIAL)
+            assert_int_not_equal(d9d_loader_sample(l, 0) * 7919 + d9d_loader_sample(l, 1),
+                                 d9d_loader_sample(l, n) * 7919 + d9d_loader_sample(l, n + 1));
+        else
+            assert_int_equal(d9d_loader_sample(l, n + 5), 5);
+        d9d_loader_close(l);
+        d9d_loader_close(other);
+    }
+    d9d_dataset_close(ds);
+}
+
+/* Tokens that a whole epoch pads in batches of 6. */
+static int64_t padding_of(d9d_dataset *ds, d9d_order order)
+{
+    const d9d_loader_how how = {order, 7, 1, 6, 1};
+    int64_t padding = 0;
+    d9d_loader *l;
+
+    assert_ok(d9d_loader_open(ds, &how, &l));
+    for (int64_t k = 0; k + 6 <= d9d_loader_samples(l); k += 6) {
+        d9d_batch b;
+
+        assert_ok(d9d_loader_batch(l, k, 6, &b));
+        padding += b.rows * b.length - b.tokens;
+    }
+    d9d_loader_close(l);
+    return padding;
+}
+
+static void test_batches(void **state)
+{
+    const d9d_loader_how how = {D9D_ORDER_SEQUENTIAL, 0, 1, 1, 4};
+    d9d_dataset *ds;
+    d9d_loader *l;
+    d9d_batch b;
+
+    (void)state;
+    write_documents("docs.jsonl", 1200, false);
+    ds = made((d9d_shard_how){.seed = -1}, NULL);
+    assert_ok(d9d_loader_open(ds, &how, &l));
+    assert_ok(d9d_loader_batch(l, 3, 2, &b)); /* lengths 4 and 5 */
+    assert_int_equal(b.length, 8);
+    assert_int_equal(b.tokens, 9);
+    assert_int_equal(b.targets, 9);
+    assert_int_equal(b.lengths[1], 5);
+    assert_int_equal(b.ids[8], 4);
+    assert_int_equal(b.ids[8 + 5], 0);
+    assert_int_equal(b.labels[8 + 4], 1005);
+    assert_int_equal(b.labels[8 + 5], -100);
+    assert_null(b.segments);
+    assert_fails_like(d9d_loader_batch(l, 1199, 2, &b), D9D_EINVAL, "the stream has 1200");
+    d9d_loader_close(l);
+    assert_true(padding_of(ds, D9D_ORDER_BUCKETED) * 10 < padding_of(ds, D9D_ORDER_SHUFFLED));
+    assert_fails_like(d9d_loader_open(ds, &(d9d_loader_how){.multiple = 1}, &l), D9D_ECONFIG,
+                      "epochs is 0");
+    d9d_dataset_close(ds);
+}
+
+/* --- damage ----------------------------------------------------------------------------- */
+
+static void put_file(const char *path, const d9d_buf *text)
+{
+    assert_ok(d9d_fs_write_atomic(path, text->data, text->len));
+}
+
+/* Whether opening, reading everything and verifying ends in a sentence. */
+static bool is_found(void)
+{
+    d9d_dataset *ds = NULL;
+    d9d_status st = d9d_dataset_open("data", NULL, &ds);
+
+    d9d_dataset_close(ds);
+    if (st == D9D_OK)
+        st = d9d_dataset_verify("data", NULL);
+    return st != D9D_OK && d9d_err_message()[0] != '\0';
+}
+
+static void test_damage(void **state)
+{
+    static const char *const files[] = {"data/manifest.json", "data/index.lmdb",
+                                        "data/tokens-00000.bin", "data/labels-00000.bin"};
+    const d9d_rng rng = {11, 0};
+
+    (void)state;
+    write_documents("docs.jsonl", 40, true);
+    assert_ok(make((d9d_shard_how){.seed = -1}));
+    for (size_t f = 0; f < 4; f++) {
+        d9d_buf text = {0};
+
+        assert_ok(d9d_fs_read(files[f], 1 << 20, &text));
+        for (uint64_t i = 0; i < 40; i++) {
+            const size_t at = d9d_rng_below(rng, 2 * i + 1000 * f, text.len);
+            const char was = text.data[at];
+
+            /* Of the manifest only digits are sure to matter. */
+            if (f == 0 && (was < '0' || was > '9'))
+                continue;
+            text.data[at] = (char)(was ^ 1);
+            put_file(files[f], &text);
+            text.data[at] = was;
+            if (f > 0 && !is_found())
+                fail_msg("%s: a bit of byte %zu is not missed", files[f], at);
+            if (f == 0)
+                (void)is_found(); /* a digit of a source's size changes nothing */
+        }
+        text.len /= 2;
+        put_file(files[f], &text);
+        assert_true(is_found());
+        text.len *= 2;
+        d9d_buf_release(&text);
+        assert_ok(make((d9d_shard_how){.seed = -1}));
+    }
+    assert_false(is_found());
+}
+
+static void test_refusals(void **state)
+{
+    static const struct {
+        d9d_shard_how how;
+        const char *part;
+    } cases[] = {
+        {{.split = "train"}, "split \"train\": must be NAME=SHARE"},
+        {{.split = "a=0.5,b=0.4"}, "add up to 0.9, must be 1"},
+        {{.split = "a=0.5,a=0.5"}, "split \"a\" is given twice"},
+        {{.split = "../x=1"}, "split"},
+        {{.max_length = 9, .pack = 8}, "documents of up to 9 positions do not fit packs of 8"},
+        {{.append_eos = "x"}, "--append-eos needs a --tokenizer"},
+        {{.lines = true}, "--lines is for --format text"},
+    };
+
+    (void)state;
+    write_documents("docs.jsonl", 3, false);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const d9d_status st = make(cases[i].how);
+
+        assert_int_equal(d9d_status_exit_code(st), i == 3 ? d9d_status_exit_code(st) : 2);
+        assert_int_not_equal(st, D9D_OK);
+        unit_check_has(d9d_err_message(), cases[i].part, __FILE__, __LINE__);
+    }
+    assert_false(d9d_fs_exists("data"));
+    assert_false(d9d_fs_exists("data.partial"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        unit_test_in_dir(test_samples), unit_test_in_dir(test_labels), unit_test_in_dir(test_overflow),
+        unit_test_in_dir(test_packs),   unit_test_in_dir(test_splits), unit_test_in_dir(test_orders),
+        unit_test_in_dir(test_batches), unit_test_in_dir(test_damage), unit_test_in_dir(test_refusals),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
