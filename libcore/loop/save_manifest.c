@@ -197,7 +197,8 @@ static d9d_status get_state(const json_t *root, const char *path, d9d_save_state
     state->finite = finite != 0;
     for (size_t i = 0; i < N_DIGESTS; i++) {
         D9D_TRY(d9d_json_get_str(root, path, digests[i].key, &hex));
-        D9D_TRY(d9d_hash_parse(hex, (d9d_hash *)((char *)state + digests[i].offset)));
+        if (d9d_hash_parse(hex, (d9d_hash *)((char *)state + digests[i].offset)) != D9D_OK)
+            return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\": %s", path, digests[i].key, d9d_err_message());
     }
     return D9D_OK;
 }
@@ -355,9 +356,9 @@ static d9d_status get_all(d9di_saved *s)
     return D9D_OK;
 }
 
-d9d_status d9di_saved_open(const char *dir, d9di_saved *out)
+d9d_status d9di_saved_take(const char *dir, d9d_manifest *manifest, d9di_saved *out)
 {
-    d9di_saved s = {0};
+    d9di_saved s = {.manifest = manifest};
     d9d_status st;
 
     s.dir = d9d_arena_strdup(&s.arena, dir);
@@ -366,13 +367,20 @@ d9d_status d9di_saved_open(const char *dir, d9di_saved *out)
         st = no_memory(dir);
         goto out;
     }
-    D9D_TRY_OR(st, d9d_manifest_open(dir, &s.manifest), out);
     D9D_TRY_OR(st, get_all(&s), out);
     *out = s;
     s = (d9di_saved){0};
 out:
     d9di_saved_release(&s);
     return st;
+}
+
+d9d_status d9di_saved_open(const char *dir, d9di_saved *out)
+{
+    d9d_manifest *manifest;
+
+    D9D_TRY(d9d_manifest_open(dir, &manifest));
+    return d9di_saved_take(dir, manifest, out);
 }
 
 void d9di_saved_release(d9di_saved *s)

@@ -61,8 +61,9 @@ typedef struct d9di_saved {
     d9d_arena arena;
 } d9di_saved;
 
-/* A failure leaves nothing to release. */
+/* A failure leaves nothing to release.  The manifest is taken, also then. */
 d9d_status d9di_saved_open(const char *dir, d9di_saved *out);
+d9d_status d9di_saved_take(const char *dir, d9d_manifest *manifest, d9di_saved *out);
 void d9di_saved_release(d9di_saved *s);
 
 /* Members of the manifest for `n` parts, where part i is what rank i writes; a new reference. */

@@ -1,0 +1,56 @@
+/* fuzz_checkpoint.c - any bytes as the manifest of a training checkpoint, with the hash that
+ * makes them believable. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "loop/save_parts.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* What was accepted is what a reader counts on. */
+static void check_tensor(const d9di_saved *s, const d9di_saved_tensor *t)
+{
+    int64_t left = d9d_shape_numel(&t->whole);
+
+    if (left < 0 || d9d_map_get(&s->by_name, t->name, strlen(t->name)) != t)
+        abort();
+    for (size_t i = 0; i < t->n_slices; i++) {
+        const d9di_slice *slice = &t->slices[i];
+
+        if (!d9di_box_fits(&slice->box, &t->whole) ||
+            d9d_manifest_find(s->manifest, slice->file) == NULL)
+            abort();
+        left -= d9di_box_volume(&slice->box);
+        if (left < 0) /* then two of them overlap */
+            abort();
+    }
+}
+
+static void check_saved(const d9di_saved *s)
+{
+    if (s->state.step < 0 || s->state.samples < 0 || s->state.parent < -1 ||
+        s->state.seed > INT64_MAX || !json_is_object(s->counts))
+        abort();
+    for (size_t i = 0; i < s->n; i++)
+        check_tensor(s, &s->tensors[i]);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    d9d_buf sealed = {0};
+    char hex[D9D_HASH_HEX];
+    d9d_manifest *m;
+    d9di_saved s;
+
+    d9d_hash_hex(d9d_hash_bytes(data, size), hex);
+    if (d9d_buf_append(&sealed, data, size) == D9D_OK &&
+        d9d_buf_printf(&sealed, "  \"xxh3\": \"%s\"\n}\n", hex) == D9D_OK &&
+        d9d_manifest_parse("dir", sealed.data, sealed.len, &m) == D9D_OK &&
+        d9di_saved_take("dir", m, &s) == D9D_OK) {
+        check_saved(&s);
+        d9di_saved_release(&s);
+    }
+    d9d_buf_release(&sealed);
+    return 0;
+}
