@@ -191,10 +191,26 @@ static void test_unwritable(void **state)
     d9d_tracker *t;
 
     (void)state;
-    assert_fails_like(d9d_tracker_open("none/m.jsonl", &t), D9D_ENOTFOUND, "none/m.jsonl");
+    assert_fails_like(d9d_tracker_open("none/m.jsonl", &t), D9D_EIO, "none/m.jsonl");
     assert_ok(d9d_fs_mkdirs("dir"));
     assert_fails_like(d9d_tracker_open("dir", &t), D9D_EIO, "dir: ");
     d9d_tracker_close(NULL);
+}
+
+/* Two runs never write one record. */
+static void test_one_writer(void **state)
+{
+    d9d_tracker *first, *second;
+
+    (void)state;
+    assert_ok(d9d_tracker_open("m.jsonl", &first));
+    assert_fails(d9d_tracker_open("m.jsonl", &second), D9D_EIO,
+                 "m.jsonl: another process is writing it");
+    assert_ok(d9d_tracker_step(first, &plain));
+    d9d_tracker_close(first);
+    assert_ok(d9d_tracker_open("m.jsonl", &second));
+    d9d_tracker_close(second);
+    check_text(plain_line);
 }
 
 int main(void)
@@ -208,6 +224,7 @@ int main(void)
         unit_test_in_dir(test_zeros_at_the_end),
         unit_test_in_dir(test_long_file),
         unit_test_in_dir(test_unwritable),
+        unit_test_in_dir(test_one_writer),
     };
 
     return cmocka_run_group_tests_name("track", tests, NULL, NULL);
