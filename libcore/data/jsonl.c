@@ -284,7 +284,8 @@ struct want_tokens {
     bool has_ids, has_labels;
 };
 
-static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char *what, int64_t *out)
+static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char *what,
+                            int64_t *out)
 {
     const size_t at = p->at;
     const bool minus = take(p, '-');
@@ -296,7 +297,8 @@ static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char
     if (p->at == at + minus || v < min || v > max || here(p) == '.' || (here(p) | 32) == 'e' ||
         (here(p) >= '0' && here(p) <= '9')) {
         p->at = at;
-        return bad(p, "%s must be an integer from %lld to %lld", what, (long long)min, (long long)max);
+        return bad(p, "%s must be an integer from %lld to %lld", what, (long long)min,
+                   (long long)max);
     }
     *out = v;
     return D9D_OK;

@@ -61,7 +61,8 @@ static d9d_status tokenise(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9d
     case D9D_SHARD_TEXT: return encode(t, s, c, doc, raw, doc->len);
     case D9D_SHARD_TOKENS:
         error.what[0] = '\0';
-        st = d9di_jsonl_tokens(raw, doc->len, t->vocab, &c->ids, &c->labels, &doc->has_labels, &error);
+        st = d9di_jsonl_tokens(raw, doc->len, t->vocab, &c->ids, &c->labels, &doc->has_labels,
+                               &error);
         break;
     default:
         error.what[0] = '\0';
