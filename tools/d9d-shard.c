@@ -1,10 +1,7 @@
 /* d9d-shard - text to dataset. */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "d9d/base/fs.h"
 #include "d9d/data/dataset.h"
 #include "d9d/data/shard.h"
 #include "tool.h"
@@ -78,24 +75,14 @@ static d9d_status read_edges(tool_run *r, const tool_list *words, int64_t **out)
     return D9D_OK;
 }
 
-static d9d_status report(const tool_run *r, const char *dir, const d9d_shard_report *s)
+static d9d_status put_report(const char *dir, const d9d_shard_report *s)
 {
-    if (r->json)
-        return tool_put_json(
-            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dataset", dir,
-                      "documents", (json_int_t)s->documents, "too_short", (json_int_t)s->too_short,
-                      "dropped", (json_int_t)s->dropped, "truncated", (json_int_t)s->truncated,
-                      "split", (json_int_t)s->split, "samples", (json_int_t)s->samples, "tokens",
-                      (json_int_t)s->tokens, "positions", (json_int_t)s->positions, "shards",
-                      (json_int_t)s->shards));
-    d9d_log_info(r->log, "%s: %lld samples, %lld tokens in %u shards from %lld documents", dir,
-                 (long long)s->samples, (long long)s->tokens, s->shards, (long long)s->documents);
-    if (s->too_short || s->dropped || s->truncated || s->split)
-        d9d_log_info(r->log,
-                     "%lld too short to have a target, %lld dropped, %lld truncated, %lld split",
-                     (long long)s->too_short, (long long)s->dropped, (long long)s->truncated,
-                     (long long)s->split);
-    return D9D_OK;
+    return tool_put_json(json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dataset", dir, "documents",
+        (json_int_t)s->documents, "too_short", (json_int_t)s->too_short, "dropped",
+        (json_int_t)s->dropped, "truncated", (json_int_t)s->truncated, "split",
+        (json_int_t)s->split, "samples", (json_int_t)s->samples, "tokens", (json_int_t)s->tokens,
+        "positions", (json_int_t)s->positions, "shards", (json_int_t)s->shards));
 }
 
 static d9d_status run_shard(tool_run *r, const void *given)
@@ -126,7 +113,7 @@ static d9d_status run_shard(tool_run *r, const void *given)
     D9D_TRY(read_edges(r, &o->edges, &edges));
     how.edges = edges;
     D9D_TRY(d9d_shard_run(&how, r->log, &made));
-    return report(r, o->out, &made);
+    return r->json ? put_report(o->out, &made) : D9D_OK;
 }
 
 /* --- looking at one ------------------------------------------------------------ */

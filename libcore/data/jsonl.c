@@ -108,7 +108,7 @@ static d9d_status string(struct scan *p, d9d_buf *out)
         return bad(p, "a string is expected");
     for (;;) {
         const size_t from = p->at;
-        uint32_t c;
+        uint32_t c = 0;
         char utf8[4];
 
         while (p->at < p->n && p->s[p->at] != '"' && p->s[p->at] != '\\' &&
@@ -306,7 +306,7 @@ static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char
 
 static d9d_status ids_array(struct scan *p, struct want_tokens *w)
 {
-    int64_t v;
+    int64_t v = 0;
 
     w->ids->len = w->ids_before;
     skip_space(p);
@@ -323,7 +323,7 @@ static d9d_status ids_array(struct scan *p, struct want_tokens *w)
 
 static d9d_status labels_array(struct scan *p, struct want_tokens *w)
 {
-    int64_t v;
+    int64_t v = 0;
 
     w->labels->len = w->labels_before;
     skip_space(p);

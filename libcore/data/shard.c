@@ -404,6 +404,22 @@ static void warn_empty_splits(const struct run *r, const d9di_manifest *m)
                          m->splits[i].name, (long long)r->documents.read);
 }
 
+static void say_result(const struct run *r, const d9di_manifest *m)
+{
+    const d9di_documents *d = &m->documents;
+
+    d9d_log_info(r->log, "%s: %lld samples, %lld tokens in %u shards from %lld documents",
+                 r->how->out, (long long)m->samples, (long long)m->tokens, m->n_shards,
+                 (long long)d->read);
+    if (d->empty || d->dropped || d->truncated || d->split)
+        d9d_log_info(r->log,
+                     "%lld documents too short to have a target, %lld dropped, %lld truncated, "
+                     "%lld split",
+                     (long long)d->empty, (long long)d->dropped, (long long)d->truncated,
+                     (long long)d->split);
+    warn_empty_splits(r, m);
+}
+
 static d9d_status finish(struct run *r, d9d_shard_report *out)
 {
     d9di_manifest m = {0};
@@ -420,7 +436,7 @@ static d9d_status finish(struct run *r, d9d_shard_report *out)
     D9D_TRY_OR(st, d9di_sink_finish(r->store, r->how->seed, r->log, &m), out);
     D9D_TRY_OR(st, write_manifest(r, &m), out);
     D9D_TRY_OR(st, d9d_outdir_commit(&r->dir), out);
-    warn_empty_splits(r, &m);
+    say_result(r, &m);
     *out = (d9d_shard_report){.documents = m.documents.read,
                               .too_short = m.documents.empty,
                               .dropped = m.documents.dropped,

@@ -62,7 +62,7 @@ static d9d_status index_split(const d9di_sink *s, size_t split, int64_t first, i
     int64_t i;
 
     st = map_spools(s, split, &sp);
-    for (i = 0; i < n && st == D9D_OK; i++) {
+    for (i = 0; i < n && sp.records && st == D9D_OK; i++) {
         const uint64_t from =
             seed < 0 ? (uint64_t)i : d9d_rng_permute(rng, (uint64_t)i, (uint64_t)n);
         const struct d9di_spooled *r = &sp.records[from];
