@@ -3,14 +3,16 @@
 #
 #   D9D_BIN         folder of the tools                          build/bin
 #   D9D_DEMO_DIR    folder to make, replaced if a demo made it   demo
-#   D9D_DEMO_BYTES  size of the text                             3000000
+#   D9D_DEMO_BYTES  size of the text                             2500000
 #
 # Every command is shown before it runs; all of them run inside the demo's folder.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 tokenizer=$here/../tokenizer
-: "${D9D_BIN:=$here/../../build/bin}" "${D9D_DEMO_DIR:=demo}" "${D9D_DEMO_BYTES:=3000000}"
+: "${D9D_BIN:=$here/../../build/bin}" "${D9D_DEMO_DIR:=demo}" "${D9D_DEMO_BYTES:=2500000}"
+# Threads that wait sleep: a step has many short waits, and the machine may be busy.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 PATH=$(cd "$D9D_BIN" && pwd):$PATH
 
 step=0
@@ -60,10 +62,10 @@ heading "A HuggingFace checkpoint with random weights"
 show d9d-map init --model model.json --seed 1 hf
 cp "$tokenizer/tokenizer.json" "$tokenizer/tokenizer_config.json" hf
 
-heading "Text to dataset: tokens, an index, one document in twenty held out"
+heading "Text to dataset: tokens, an index, three documents in a hundred held out"
 printf '$ d9d-shard --tokenizer hf/tokenizer.json --out data --format text ... text/*\n'
 d9d-shard --tokenizer hf/tokenizer.json --out data --format text --append-eos '<|endoftext|>' \
-    --max-length 128 --overflow split --split train=0.95,valid=0.05 --jobs "$(nproc)" text/*
+    --max-length 128 --overflow split --split train=0.97,valid=0.03 --jobs "$(nproc)" text/*
 show d9d-shard inspect data
 
 heading "HuggingFace checkpoint to d9d's layout"

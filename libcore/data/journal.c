@@ -64,7 +64,7 @@ static const struct field {
     FIELD(documents.read),      FIELD(documents.kept),      FIELD(documents.empty),
     FIELD(documents.dropped),   FIELD(documents.truncated), FIELD(documents.split),
     FIELD(store.shard),         FIELD(store.shard_tokens),  FIELD(store.tokens),
-    FIELD(store.labels),        FIELD(store.ids),
+    FIELD(store.bound),         FIELD(store.labels),
 };
 enum { N_FIELDS = sizeof(fields) / sizeof(fields[0]) };
 

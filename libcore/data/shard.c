@@ -336,7 +336,7 @@ static d9d_status fill_manifest(const struct run *r, d9di_manifest *m)
     static const char *const overflow[] = {"split", "truncate", "drop"};
     size_t i;
 
-    m->vocab_size = r->tok ? r->tokenise.vocab : d9di_sink_at(r->store)->ids;
+    m->vocab_size = r->tok ? r->tokenise.vocab : d9di_sink_at(r->store)->bound;
     m->has_tokenizer = r->tok != NULL;
     if (r->tok)
         m->tokenizer_hash = d9d_tokenizer_hash(r->tok);

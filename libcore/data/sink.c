@@ -18,12 +18,21 @@ enum { WRITE_BYTES = 1 << 20 };
 static d9d_status out_open(struct d9di_out *o, const char *dir, const char *name, int64_t at)
 {
     char *path = NULL;
+    uint64_t has = 0;
     d9d_status st;
 
     if (asprintf(&path, "%s/%s", dir, name) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
+    if (at > 0)
+        D9D_TRY_OR(st, d9d_fs_size(path, &has), out);
+    if (has < (uint64_t)at) {
+        st = D9D_FAIL(D9D_EFORMAT, "%s: has %llu bytes, must have %lld", path,
+                      (unsigned long long)has, (long long)at);
+        goto out;
+    }
     st = d9d_file_append(path, (uint64_t)at, &o->file);
     o->open = st == D9D_OK;
+out:
     free(path);
     return st;
 }
@@ -150,6 +159,18 @@ static d9d_status next_shard(d9di_sink *s)
     return open_shard(s, s->state.shard, 0);
 }
 
+static void note_bound(d9di_sink *s, const uint32_t *tokens, const int32_t *labels, size_t n)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        if (tokens[i] >= s->state.bound)
+            s->state.bound = (int64_t)tokens[i] + 1;
+        if (labels && labels[i] >= s->state.bound)
+            s->state.bound = (int64_t)labels[i] + 1;
+    }
+}
+
 static d9d_status put_tokens(d9di_sink *s, const uint32_t *tokens, size_t n)
 {
     size_t i;
@@ -190,17 +211,6 @@ static d9d_status spool(d9di_sink *s, size_t split, size_t n, const uint32_t *se
     return D9D_OK;
 }
 
-/* One more than the greatest id and label so far. */
-static int64_t ids_bound(int64_t bound, const uint32_t *tokens, const int32_t *labels, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        bound = (int64_t)tokens[i] < bound ? bound : (int64_t)tokens[i] + 1;
-        if (labels != NULL)
-            bound = labels[i] < bound ? bound : (int64_t)labels[i] + 1;
-    }
-    return bound;
-}
-
 d9d_status d9di_sink_add(d9di_sink *s, size_t split, const uint32_t *tokens,
                           const int32_t *labels, size_t n, const uint32_t *segments,
                           size_t n_segments)
@@ -212,13 +222,13 @@ d9d_status d9di_sink_add(d9di_sink *s, size_t split, const uint32_t *tokens,
         (s->state.shard_tokens > 0 &&
          ((uint64_t)s->state.shard_tokens + n) * elem > s->how.shard_bytes))
         D9D_TRY(next_shard(s));
+    note_bound(s, tokens, labels, n);
     D9D_TRY(put_tokens(s, tokens, n));
     if (labels)
         D9D_TRY(out_put(&s->labels, labels, n * sizeof(*labels)));
     D9D_TRY(spool(s, split, n, segments, n_segments));
     s->state.shard_tokens += (int64_t)n;
     s->state.tokens += (int64_t)n;
-    s->state.ids = ids_bound(s->state.ids, tokens, labels, n);
     return D9D_OK;
 }
 

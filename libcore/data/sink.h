@@ -24,8 +24,8 @@ typedef struct d9di_sink_state {
     int64_t shard;        /* the one that is written; -1: none yet */
     int64_t shard_tokens; /* in it */
     int64_t tokens;       /* in all */
+    int64_t bound;        /* the largest id or label, plus one */
     int64_t labels;       /* -1: not known yet, 0: next token, 1: given */
-    int64_t ids;          /* every id and label is below it */
     d9di_split_state split[D9DI_MAX_SPLITS];
 } d9di_sink_state;
 

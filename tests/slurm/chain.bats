@@ -53,8 +53,8 @@ JSON
 JSON
     d9d-map init --model model.json --seed 1 hf
     export D9D_INPUT D9D_TOKENIZER=$tokenizer D9D_DATASET=data
-    D9D_INPUT=$(echo "$top"/libcore/include/d9d/base/*.h)
-    export D9D_SHARD_ARGS="--format text --append-eos <|endoftext|> --max-length 64 --overflow split --split train=0.9,valid=0.1"
+    D9D_INPUT=$(echo "$top"/libcore/include/d9d/*/*.h)
+    export D9D_SHARD_ARGS="--format text --append-eos <|endoftext|> --max-length 64 --overflow split --split train=0.8,valid=0.2"
     export D9D_SOURCE=hf D9D_CKPT=ckpt D9D_CONFIG=train.json D9D_RUN_DIR=run D9D_EXPORT=export
     export D9D_INFER_CONFIG=infer.json D9D_SBATCH="-c 1"
     srun --mpi=list 2>&1 | grep -q pmix || export D9D_SRUN_ARGS='' # an installation without PMIx

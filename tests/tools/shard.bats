@@ -65,7 +65,7 @@ corpus() {
     [[ "$output" == *'"input_ids": [5, 6, 7], "labels": [-100, 9, 8], "position_ids": [0, 1, 2]'* ]]
     [ "$(stat -c %s data/labels-00000.bin)" = 16 ]
     run -0 d9d-shard inspect data --json
-    [[ "$output" == *'"targets": "labels"'* ]]
+    [[ "$output" == *'"targets": "labels"'* && "$output" == *'"vocab_size": 10,'* ]]
 }
 
 @test "an end token is appended to every document" {

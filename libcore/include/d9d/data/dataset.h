@@ -59,7 +59,8 @@ D9D_API const char *d9d_dataset_dir(const d9d_dataset *ds);
 D9D_API int64_t d9d_dataset_count(const d9d_dataset *ds);
 /* Hash of manifest.json: names the whole content, as the manifest has all other hashes. */
 D9D_API d9d_hash d9d_dataset_hash(const d9d_dataset *ds);
-/* Every id is below it. */
+/* Every id and label is below it: the tokenizer's ids, or without one just the largest id or
+ * label that was given, plus one. */
 D9D_API int64_t d9d_dataset_vocab(const d9d_dataset *ds);
 /* Length of the longest sample of the split, in positions. */
 D9D_API int64_t d9d_dataset_max_length(const d9d_dataset *ds);

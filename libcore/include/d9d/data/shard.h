@@ -52,7 +52,7 @@ typedef struct d9d_shard_how {
     const char *const *inputs; /* paths; "-" is stdin; gzip and zstd are told by content */
     size_t n_inputs;
     const char *out;
-    const char *tokenizer;  /* NULL only with TOKENS: any id below 2^24 then */
+    const char *tokenizer;  /* NULL only with TOKENS: any id below 2^24 then, stored as u32 */
     d9d_shard_format format;
     bool lines;
     const char *text_key;   /* NULL: "text" */

@@ -1,0 +1,49 @@
+/* fuzz_jsonl.c - any bytes as a line of JSON: what the scanner takes, the parser takes. */
+#include <jansson.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/jsonl.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Jansson refuses numbers that do not fit a double and deeper nesting is its own affair; text
+ * that it does take must have given the same string. */
+static void compare(const char *line, size_t n, const d9d_buf *got)
+{
+    json_error_t e;
+    json_t *v = json_loadb(line, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &e);
+    const json_t *text = json_object_get(v, "text");
+
+    if (v != NULL && (!json_is_string(text) || json_string_length(text) != got->len ||
+                      (got->len > 0 && memcmp(json_string_value(text), got->data, got->len) != 0)))
+        abort();
+    json_decref(v);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const char *line = (const char *)data;
+    d9d_ids ids = {0};
+    d9di_labels labels = {0};
+    d9di_jsonl_error error;
+    d9d_buf text = {0};
+    bool has_labels = false;
+
+    if (d9d_utf8_valid_up_to(line, size) != size)
+        return 0;
+    if (d9di_jsonl_text(line, size, "text", &text, &error) == D9D_OK)
+        compare(line, size, &text);
+    if (d9di_jsonl_tokens(line, size, 100, &ids, &labels, &has_labels, &error) == D9D_OK) {
+        if (has_labels && labels.len != ids.len)
+            abort();
+        for (size_t i = 0; i < ids.len; i++)
+            if (ids.data[i] >= 100)
+                abort();
+    }
+    d9d_buf_release(&text);
+    D9D_VEC_RELEASE(&ids);
+    D9D_VEC_RELEASE(&labels);
+    return 0;
+}
