@@ -88,7 +88,7 @@ heading "What the run looked like"
 show d9d-metrics summary run
 show d9d-metrics plot run -o curves.svg
 show d9d-metrics plot run -o curves.png
-show d9d-lrplot train.json --steps 400 -o schedule.svg
+show d9d-lrplot train.json -o schedule.svg
 
 perplexity() { sed -nE 's/.*"perplexity": *([0-9.eE+]+).*/\1/p' "$1" | tail -n 1; }
 before=$(perplexity before.json)
