@@ -115,8 +115,8 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     refused 'data/manifest.json: ' --set model_provider.hf_config=data/manifest.json
     refused "$golden/dense_tied and qwen3: 51 missing, 6 unused, 18 mis-shaped tensors: tensor model.embed_tokens.weight is F32 [173, 36], qwen3 needs F32 [157, 32]" \
         --set trainer.model_stage_factory.source_checkpoint="$golden/dense_tied"
-    run -2 d9d-train --device gpu --set trainer.run.dir=other c.json
-    run -2 d9d-train --device cpu:1 --set trainer.run.dir=other c.json
+    refused 'device "gpu": expected auto, cpu, cuda or cuda:N' --device gpu
+    refused 'device "cpu:1": expected auto, cpu, cuda or cuda:N' --device cpu:1
 }
 
 @test "a dataset of another model" {
