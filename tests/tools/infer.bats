@@ -85,6 +85,17 @@ setup() {
     [[ "$output" == *'"loss": null'* && "$output" == *'"perplexity": null'* ]]
 }
 
+@test "packed documents do not see each other" {
+    d9d-shard -q --format tokens --pack 40 --out packed "$golden/moe/train.jsonl"
+    d9d-infer -q i.json
+    d9d-infer -q --set data.dataset=packed --set task.output=packed.jsonl i.json
+    [ "$(wc -l <packed.jsonl)" -lt 40 ]
+    # The same log-probabilities, to the last digits, in another order.
+    values() { sed 's/.*"logprobs": \[//; s/\].*//' "$1" | tr -s ', ' '\n' | sort -n; }
+    [ "$(values out.jsonl | wc -l)" = 672 ]
+    paste <(values out.jsonl) <(values packed.jsonl) | awk 'NF != 2 || ($1 - $2) ^ 2 > 1e-10 { exit 1 }'
+}
+
 # A call over 300 epochs that takes some seconds; its process is $pid.
 start_long() {
     long=(--set data.epochs=300 --set trainer.batching.microbatch_size=1)

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034 # variables are for those that load it
+# shellcheck shell=bash disable=SC2034,SC2154 # variables are for and of those that load it
 # train_helper.bash - small runs for train.bats and infer.bats; load it after helper.
 golden=$(cd "$BATS_TEST_DIRNAME/../golden" && pwd)
 export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
