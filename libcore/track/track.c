@@ -83,7 +83,8 @@ static d9d_status lock_take(const char *path, int *fd)
 {
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (*fd < 0)
-        return D9D_FAIL(D9D_EIO, "%s: cannot open: %s", path, strerror(errno));
+        return D9D_FAIL(errno == ENOENT ? D9D_ENOTFOUND : D9D_EIO, "%s: cannot open: %s", path,
+                        strerror(errno));
     if (flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return D9D_FAIL(D9D_EIO, "%s: another process is writing it", path);
     return D9D_OK;
@@ -171,7 +172,10 @@ d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r)
     return line_write(t);
 }
 
-d9d_status d9d_tracker_sync(d9d_tracker *t) { return d9d_file_sync(&t->file); }
+d9d_status d9d_tracker_sync(d9d_tracker *t)
+{
+    return d9d_file_sync(&t->file);
+}
 
 void d9d_tracker_close(d9d_tracker *t)
 {
