@@ -511,13 +511,33 @@ static void summarise(const run *r, d9d_train_summary *out)
 }
 
 /* From the memory of the model to the end. */
-static d9d_status run_through(run *r, const json_t *resolved, const char *device,
-                              const char *resume_from, d9d_train_summary *out)
+static d9d_status run_through(run *r, const char *device, const char *resume_from,
+                              d9d_train_summary *out)
 {
-    D9D_TRY(record_open(r, resolved));
     D9D_TRY(model_fill(r, device, resume_from));
     D9D_TRY(steps_run(r, out));
     return export(r, out);
+}
+
+/* The last record of this life.  A failure to write it does not hide the one before. */
+static d9d_status record_end(run *r, d9d_status st)
+{
+    const char *how = st == D9D_OK ? "done" : st == D9D_EINTR ? "saved" : "failed";
+    d9d_err_copy why;
+
+    if (st == D9D_OK)
+        return d9d_tracker_end(r->tracker, how, r->state.step);
+    d9d_err_save(&why, st);
+    (void)!d9d_tracker_end(r->tracker, how, r->state.step);
+    return d9d_err_restore(&why);
+}
+
+/* A life of the run that has something to do. */
+static d9d_status run_live(run *r, const json_t *resolved, const char *device,
+                           const char *resume_from, d9d_train_summary *out)
+{
+    D9D_TRY(record_open(r, resolved));
+    return record_end(r, run_through(r, device, resume_from, out));
 }
 
 d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, const char *device,
@@ -536,7 +556,7 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
     if (run_complete(&r))
         (void)snprintf(summary.export_dir, sizeof(summary.export_dir), "%s", export_dir(&r));
     else
-        st = run_through(&r, resolved, device, resume_from, &summary);
+        st = run_live(&r, resolved, device, resume_from, &summary);
 out:
     summarise(&r, &summary);
     *out = summary;

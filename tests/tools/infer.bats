@@ -5,7 +5,8 @@
 setup_file() {
     load helper
     load train_helper
-    export shared=$BATS_FILE_TMPDIR
+    shared=$(workplace)
+    export shared
     cd "$shared" || return 1
     dataset data
     infer_config '{"name": "logprobs", "output": "out.jsonl"}' >i.json
@@ -14,10 +15,14 @@ setup_file() {
 setup() {
     load helper
     load train_helper
-    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+    work=$(workplace)
+    cd "$work" || return 1
     ln -s "$shared/data" data
     cp "$shared/i.json" .
 }
+
+teardown() { cd / && rm -rf "$work"; }
+teardown_file() { rm -rf "$shared"; }
 
 @test "logprobs: a line a sample, in order, nothing else left" {
     number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
