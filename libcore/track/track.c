@@ -83,8 +83,7 @@ static d9d_status lock_take(const char *path, int *fd)
 {
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (*fd < 0)
-        return D9D_FAIL(errno == ENOENT ? D9D_ENOTFOUND : D9D_EIO, "%s: cannot open: %s", path,
-                        strerror(errno));
+        return D9D_FAIL(D9D_EIO, "%s: cannot open: %s", path, strerror(errno));
     if (flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return D9D_FAIL(D9D_EIO, "%s: another process is writing it", path);
     return D9D_OK;
