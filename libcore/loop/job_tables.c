@@ -30,12 +30,12 @@ static const d9d_table mesh_table = D9D_TABLE(d9d_mesh, "mesh", mesh_keys,
 
 static const char *const order_words[] = {"sequential", "shuffled", "bucketed", NULL};
 static const d9d_key data_keys[] = {
-    D9D_KEY_STR(d9d_data_section, dataset, D9D_REQUIRED, "directory made by d9d-shard"),
-    D9D_KEY_STR(d9d_data_section, split, "\"train\"", "part of the dataset to read"),
+    D9D_KEY_STR(d9d_data_section, dataset, D9D_REQUIRED, "directory made by d9d-shard", .min = 1),
+    D9D_KEY_STR(d9d_data_section, split, "\"train\"", "part of the dataset to read", .min = 1),
     D9D_KEY_ENUM(d9d_data_section, order, "\"sequential\"", order_words,
                  "sequence of the samples: as stored, shuffled, or by similar length"),
     D9D_KEY_INT(d9d_data_section, seed, "0", 0, BIG, "seed of the order"),
-    D9D_KEY_INT(d9d_data_section, epochs, "1", 1, BIG, "passes over the split"),
+    D9D_KEY_INT(d9d_data_section, epochs, "1", 1, 1 << 30, "passes over the split"),
     D9D_KEY_END,
 };
 static const d9d_table data_table =
@@ -127,7 +127,7 @@ static d9d_status provider_check(const void *value, const char *path)
 
 #define PROVIDER_KEYS(model_table)                                                                 \
     D9D_KEY_STR(d9d_provider_section, hf_config, "null", "a HuggingFace config.json",              \
-                .flags = D9D_NULLABLE),                                                            \
+                .flags = D9D_NULLABLE, .min = 1),                                                  \
         {.name = "model",                                                                          \
          .kind = D9D_KIND_TABLE,                                                                   \
          .flags = D9D_NULLABLE,                                                                    \
@@ -161,7 +161,7 @@ static const d9d_key run_keys[] = {
     D9D_KEY_STR(d9d_run_section, name, "\"run\"", "name of the run", .min = 1, .max = 200),
     D9D_KEY_STR(d9d_run_section, description, "null", "for people", .flags = D9D_NULLABLE),
     D9D_KEY_STR(d9d_run_section, dir, "null", "run directory; runs/NAME when null",
-                .flags = D9D_NULLABLE),
+                .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_JSON(d9d_run_section, hparams, "{}", "anything worth recording with the run"),
     D9D_KEY_INT(d9d_run_section, steps, "null", 1, BIG,
                 "stop after this many steps; null: when the data ends", .flags = D9D_NULLABLE),
@@ -276,7 +276,7 @@ typedef struct d9d_factory_section factory_section;
 static const d9d_key factory_keys[] = {
     D9D_KEY_STR(factory_section, source_checkpoint, "null",
                 "directory to start from, HuggingFace or d9d; null: random weights",
-                .flags = D9D_NULLABLE),
+                .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_BOOL(factory_section, checkpoint_only_trainable_parameters, "false",
                  "leave frozen parameters out of checkpoints"),
     D9D_KEY_END,
@@ -296,7 +296,8 @@ static const d9d_table determinism_table =
 typedef struct d9d_checkpointing_section checkpointing_section;
 static const d9d_key checkpointing_keys[] = {
     D9D_KEY_STR(checkpointing_section, save_dir, "null",
-                "where checkpoints go; RUN_DIR/checkpoints when null", .flags = D9D_NULLABLE),
+                "where checkpoints go; RUN_DIR/checkpoints when null", .flags = D9D_NULLABLE,
+                .min = 1),
     D9D_KEY_PERIOD(checkpointing_section, period_steps, "\"last_step\"",
                    "steps between checkpoints; the last step is always saved but with "
                    "\"disable\""),
@@ -425,12 +426,12 @@ static const d9d_table infer_loop_table =
 /* --- tasks of inference ------------------------------------------------------------ */
 
 static const d9d_key logprobs_keys[] = {
-    D9D_KEY_STR(d9d_output_section, output, D9D_REQUIRED, "JSONL file to write"),
+    D9D_KEY_STR(d9d_output_section, output, D9D_REQUIRED, "JSONL file to write", .min = 1),
     D9D_KEY_END,
 };
 static const d9d_key perplexity_keys[] = {
     D9D_KEY_STR(d9d_output_section, output, "null", "JSON file to write besides the printed result",
-                .flags = D9D_NULLABLE),
+                .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_END,
 };
 static const d9d_table logprobs_table = D9D_TABLE(d9d_output_section, "logprobs", logprobs_keys,
@@ -487,7 +488,7 @@ static const d9d_key train_keys[] = {
      .doc = "adapters; null in this version"},
     D9D_KEY_STR(d9d_train_config, export_to, "null",
                 "directory for the finished model in HuggingFace layout; RUN_DIR/export when null",
-                .flags = D9D_NULLABLE),
+                .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_END,
 };
 const d9d_table d9d_train_table =

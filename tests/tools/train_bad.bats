@@ -61,6 +61,10 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     refused 'trainer.run.name: ' --set trainer.run.name=a/b
     refused 'trainer.run.name: ' --set trainer.run.name=..
     refused 'nesterov needs a momentum and no dampening' --set 'optimizer={"name": "sgd", "lr": 1, "nesterov": true}'
+    for key in data.dataset data.split export_to trainer.run.dir trainer.checkpointing.save_dir \
+        trainer.model_stage_factory.source_checkpoint model_provider.hf_config; do
+        refused "c.json: $key: has 0 bytes, at least 1 is needed" --set "$key="
+    done
     echo '{"data": {"dataset": "data"}}' >c.json
     refused 'c.json: model_provider: ' --quiet
     echo '{"data": {}, "model_provider": 3}' >c.json
