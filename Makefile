@@ -83,7 +83,7 @@ CORE_OBJ  := $(CORE_SRC:%.c=$B/%.o)
 CUDA_OBJ  := $(CUDA_SRC:%.cu=$B/%.cu.o)
 TOOLS     := $(TOOL_SRC:tools/%.c=$B/bin/%)
 TESTS     := $(TEST_SRC:%.c=$B/%)
-DRIVERS    := $(DRIVE_SRC:%.c=$B/%)
+DRIVERS   := $(DRIVE_SRC:%.c=$B/%)
 FUZZERS   := $(FUZZ_SRC:%.c=$B/%)
 BENCHES   := $(BENCH_SRC:%.c=$B/%)
 LIB       := $B/lib/libd9d.so
@@ -145,9 +145,9 @@ $B/bin/%: $B/tools/%.o $B/tools/tool.o $(LIB)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$B/lib -ld9d -Wl,-rpath,'$$ORIGIN/../lib' $(LDLIBS)
 
 # Tests, fuzz targets, benches and generators link the archive, so they may reach internals.
-$(FUZZERS): $B/tests/fuzz/fuzz_%: $B/tests/fuzz/fuzz_%.o $B/tests/fuzz/driver.o $(ARCHIVE)
+$(FUZZERS): $B/%: $B/%.o $B/tests/fuzz/driver.o $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-$B/tests/%: $B/tests/%.o $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
+$(TESTS) $(DRIVERS) $(BENCHES): $B/%: $B/%.o $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 $B/schemas/dump: $B/schemas/dump.o $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)

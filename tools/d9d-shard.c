@@ -1,10 +1,7 @@
 /* d9d-shard - text to dataset. */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "d9d/base/fs.h"
 #include "d9d/data/dataset.h"
 #include "d9d/data/shard.h"
 #include "tool.h"
@@ -48,7 +45,7 @@ static const tool_option options[] = {
              "put whole documents together to samples of at most N positions", .min = 1,
              .max = 1 << 20),
     TOOL_OPT(struct opts, seed, INT, "shuffle-seed", 0, "S",
-             "number the samples of each split in a random order", .min = 0, .max = INT64_MAX),
+             "number the samples of each split in a random order", .min = 0, .max = 0x1p62),
     TOOL_OPT(struct opts, split, STRING, "split", 0, "NAME=SHARE,...",
              "deal documents to splits at random, such as train=0.99,valid=0.01"),
     TOOL_OPT(struct opts, shard_size, SIZE, "shard-size", 0, "SIZE",
@@ -78,35 +75,36 @@ static d9d_status read_edges(tool_run *r, const tool_list *words, int64_t **out)
     return D9D_OK;
 }
 
-static d9d_status report(const tool_run *r, const char *dir, const d9d_shard_report *s)
+static d9d_status put_report(const char *dir, const d9d_shard_report *s)
 {
-    if (r->json)
-        return tool_put_json(json_pack(
-            "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dataset", dir, "documents",
-            (json_int_t)s->documents, "too_short", (json_int_t)s->too_short, "dropped",
-            (json_int_t)s->dropped, "truncated", (json_int_t)s->truncated, "split",
-            (json_int_t)s->split, "samples", (json_int_t)s->samples, "tokens",
-            (json_int_t)s->tokens, "positions", (json_int_t)s->positions, "shards",
-            (json_int_t)s->shards));
-    d9d_log_info(r->log, "%s: %lld samples, %lld tokens in %u shards from %lld documents", dir,
-                 (long long)s->samples, (long long)s->tokens, s->shards, (long long)s->documents);
-    if (s->too_short || s->dropped || s->truncated || s->split)
-        d9d_log_info(r->log, "%lld too short to have a target, %lld dropped, %lld truncated, %lld split",
-                     (long long)s->too_short, (long long)s->dropped, (long long)s->truncated,
-                     (long long)s->split);
-    return D9D_OK;
+    return tool_put_json(json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dataset", dir, "documents",
+        (json_int_t)s->documents, "too_short", (json_int_t)s->too_short, "dropped",
+        (json_int_t)s->dropped, "truncated", (json_int_t)s->truncated, "split",
+        (json_int_t)s->split, "samples", (json_int_t)s->samples, "tokens", (json_int_t)s->tokens,
+        "positions", (json_int_t)s->positions, "shards", (json_int_t)s->shards));
 }
 
 static d9d_status run_shard(tool_run *r, const void *given)
 {
     const struct opts *o = given;
-    d9d_shard_how how = {
-        .inputs = (const char *const *)r->args, .n_inputs = (size_t)r->n_args, .out = o->out,
-        .tokenizer = o->tokenizer, .format = (d9d_shard_format)o->format, .lines = o->lines,
-        .text_key = o->text_key, .append_eos = o->append_eos, .max_length = o->max_length,
-        .overflow = (d9d_overflow)o->overflow, .n_edges = o->edges.n, .pack = o->pack,
-        .seed = o->seed, .split = o->split, .shard_bytes = o->shard_size, .jobs = (int)o->jobs,
-        .replace = o->force};
+    d9d_shard_how how = {.inputs = (const char *const *)r->args,
+                         .n_inputs = (size_t)r->n_args,
+                         .out = o->out,
+                         .tokenizer = o->tokenizer,
+                         .format = (d9d_shard_format)o->format,
+                         .lines = o->lines,
+                         .text_key = o->text_key,
+                         .append_eos = o->append_eos,
+                         .max_length = o->max_length,
+                         .overflow = (d9d_overflow)o->overflow,
+                         .n_edges = o->edges.n,
+                         .pack = o->pack,
+                         .seed = o->seed,
+                         .split = o->split,
+                         .shard_bytes = o->shard_size,
+                         .jobs = (int)o->jobs,
+                         .replace = o->force};
     d9d_shard_report made;
     int64_t *edges;
 
@@ -115,7 +113,7 @@ static d9d_status run_shard(tool_run *r, const void *given)
     D9D_TRY(read_edges(r, &o->edges, &edges));
     how.edges = edges;
     D9D_TRY(d9d_shard_run(&how, r->log, &made));
-    return report(r, o->out, &made);
+    return r->json ? put_report(o->out, &made) : D9D_OK;
 }
 
 /* --- looking at one ------------------------------------------------------------ */
@@ -128,7 +126,7 @@ static const struct inspect_opts inspect_default = {.sample = -1};
 
 static const tool_option inspect_options[] = {
     TOOL_OPT(struct inspect_opts, sample, INT, "sample", 'n', "N",
-             "show sample N: ids, targets, tokens", .min = 0, .max = INT64_MAX),
+             "show sample N: ids, targets, tokens", .min = 0, .max = 0x1p62),
     TOOL_OPT(struct inspect_opts, split, STRING, "split", 0, "NAME",
              "count samples in this split (default: the first)"),
     TOOL_END,
@@ -164,15 +162,30 @@ static d9d_status run_verify(tool_run *r, const void *given)
 }
 
 static const tool_command commands[] = {
-    {.operands = "INPUT...", .min = 1, .max = -1,
+    {.operands = "INPUT...",
+     .min = 1,
+     .max = -1,
      .about = "Make a dataset from text, JSON lines or tokens; inputs may be compressed with gzip "
               "or zstd, and - is stdin.",
-     .options = options, .size = sizeof(struct opts), .defaults = &opts_default, .run = run_shard},
-    {.name = "inspect", .operands = "DIR", .min = 1, .max = 1,
-     .about = "Show what a dataset has.", .options = inspect_options,
-     .size = sizeof(struct inspect_opts), .defaults = &inspect_default, .run = run_inspect},
-    {.name = "verify", .operands = "DIR", .min = 1, .max = 1,
-     .about = "Check every byte of a dataset.", .run = run_verify},
+     .options = options,
+     .size = sizeof(struct opts),
+     .defaults = &opts_default,
+     .run = run_shard},
+    {.name = "inspect",
+     .operands = "DIR",
+     .min = 1,
+     .max = 1,
+     .about = "Show what a dataset has.",
+     .options = inspect_options,
+     .size = sizeof(struct inspect_opts),
+     .defaults = &inspect_default,
+     .run = run_inspect},
+    {.name = "verify",
+     .operands = "DIR",
+     .min = 1,
+     .max = 1,
+     .about = "Check every byte of a dataset.",
+     .run = run_verify},
     {.name = NULL, .run = NULL},
 };
 static const tool shard = {"d9d-shard", "Make datasets of tokens, and look at them.", commands};

@@ -3,14 +3,16 @@
 #
 #   D9D_BIN         folder of the tools                          build/bin
 #   D9D_DEMO_DIR    folder to make, replaced if a demo made it   demo
-#   D9D_DEMO_BYTES  size of the text                             3000000
+#   D9D_DEMO_BYTES  size of the text                             2500000
 #
 # Every command is shown before it runs; all of them run inside the demo's folder.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 tokenizer=$here/../tokenizer
-: "${D9D_BIN:=$here/../../build/bin}" "${D9D_DEMO_DIR:=demo}" "${D9D_DEMO_BYTES:=3000000}"
+: "${D9D_BIN:=$here/../../build/bin}" "${D9D_DEMO_DIR:=demo}" "${D9D_DEMO_BYTES:=2500000}"
+# Threads that wait sleep: a step has many short waits, and the machine may be busy.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 PATH=$(cd "$D9D_BIN" && pwd):$PATH
 
 step=0
@@ -42,7 +44,7 @@ cp "$here"/*.json .
 # with the folders, as far as the size goes.  Other encodings than UTF-8 stay out.
 headers() {
     local size=0 n name
-    find /usr/include -name '*.h' -type f -size -200k -printf '%p %s\n' | LC_ALL=C sort |
+    find /usr/include -name '*.h' -type f -size -24k -printf '%p %s\n' | LC_ALL=C sort |
         shuf --random-source=<(yes) | while read -r name n; do
         [ $((size + n)) -le "$D9D_DEMO_BYTES" ] || continue
         iconv -f UTF-8 -t UTF-8 "$name" >/dev/null 2>&1 || continue

@@ -21,8 +21,8 @@ static uint32_t find_child(const d9di_added_set *set, uint32_t parent, unsigned 
 
 static d9d_status add_child(d9di_added_set *set, uint32_t parent, unsigned char byte, uint32_t *out)
 {
-    const struct d9di_added_node node = {
-        .byte = byte, .sibling = parent ? set->nodes.data[parent - 1].child : 0};
+    const struct d9di_added_node node = {.byte = byte,
+                                         .sibling = parent ? set->nodes.data[parent - 1].child : 0};
 
     if (set->nodes.len >= UINT32_MAX - 1)
         return D9D_FAIL(D9D_EFORMAT, "added tokens have more than %u bytes", UINT32_MAX - 1);

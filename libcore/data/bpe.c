@@ -153,8 +153,7 @@ static d9d_status consider(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t at)
     m = find_merge(b, left->id, right);
     if (!m)
         return D9D_OK;
-    D9D_TRY(D9D_VEC_PUSH(&s->heap,
-                         (struct d9di_candidate){m->rank, at, left->id, right, m->id}));
+    D9D_TRY(D9D_VEC_PUSH(&s->heap, (struct d9di_candidate){m->rank, at, left->id, right, m->id}));
     sift_up(s->heap.data, s->heap.len - 1);
     return D9D_OK;
 }

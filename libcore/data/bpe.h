@@ -8,7 +8,7 @@
 #include "d9d/base/json.h"
 #include "d9d/data/tokenizer.h"
 
-#define D9DI_NO_ID UINT32_MAX
+#define D9DI_NO_ID     UINT32_MAX
 #define D9DI_MAX_VOCAB (UINT32_C(1) << 24)
 #define D9DI_MAX_PIECE ((size_t)16 << 20)
 
@@ -23,10 +23,10 @@ typedef struct d9di_bpe {
     struct d9di_bpe_token {
         const char *text;
         uint32_t len;
-    } *tokens;
-    uint32_t n_tokens; /* the largest id plus one */
+    } * tokens;
+    uint32_t n_tokens;  /* the largest id plus one */
     uint32_t n_entries; /* entries of the vocabulary */
-    d9d_arena arena;   /* texts */
+    d9d_arena arena;    /* texts */
 
     uint32_t *by_text; /* open addressing: id + 1, 0 free */
     uint64_t by_text_mask;

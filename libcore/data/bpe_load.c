@@ -47,7 +47,8 @@ static d9d_status count_ids(json_t *vocab, const char *where, uint32_t *out)
     json_t *id;
 
     *out = 0;
-    json_object_foreach(vocab, text, id) {
+    json_object_foreach(vocab, text, id)
+    {
         const json_int_t v = json_integer_value(id);
 
         if (!json_is_integer(id) || v < 0 || v >= D9DI_MAX_VOCAB)
@@ -71,14 +72,16 @@ static d9d_status load_vocab(d9di_bpe *b, json_t *vocab, const char *where)
     b->tokens = calloc((size_t)b->n_tokens + 1, sizeof(*b->tokens));
     if (!b->by_text || !b->tokens)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->n_tokens);
-    json_object_foreach(vocab, text, v) {
+    json_object_foreach(vocab, text, v)
+    {
         const uint32_t id = (uint32_t)json_integer_value(v);
         struct d9di_bpe_token *t = &b->tokens[id];
         const size_t len = strlen(text);
 
         if (t->text)
-            return D9D_FAIL(D9D_EFORMAT, "%s: vocab: the id %u is that of \"%.80s\" and of \"%.80s\"",
-                            where, id, t->text, text);
+            return D9D_FAIL(D9D_EFORMAT,
+                            "%s: vocab: the id %u is that of \"%.80s\" and of \"%.80s\"", where, id,
+                            t->text, text);
         t->len = (uint32_t)len;
         t->text = d9d_arena_strndup(&b->arena, text, len);
         if (!t->text)
@@ -96,7 +99,8 @@ static void find_bytes(d9di_bpe *b, bool *complete)
     for (i = 0; i < 256; i++) {
         char c[4];
 
-        b->byte_id[i] = d9di_bpe_find(b, c, d9di_utf8_put(d9di_bytelevel_char((unsigned char)i), c));
+        b->byte_id[i] =
+            d9di_bpe_find(b, c, d9di_utf8_put(d9di_bytelevel_char((unsigned char)i), c));
         *complete &= b->byte_id[i] != D9DI_NO_ID;
     }
 }
@@ -179,8 +183,8 @@ static d9d_status load_merges(d9di_bpe *b, const json_t *merges, const char *whe
         if (json_is_string(v) && strncmp(json_string_value(v), "#version", 8) == 0)
             continue;
         if (!read_pair(v, &pair))
-            return D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: must be \"a b\" or [\"a\", \"b\"]", where,
-                            i);
+            return D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: must be \"a b\" or [\"a\", \"b\"]",
+                            where, i);
         D9D_TRY(add_merge(b, &pair, where, i, rank++));
     }
     return D9D_OK;
@@ -195,8 +199,9 @@ static d9d_status check_unsupported(const json_t *m, const char *where)
     size_t i;
 
     if (dropout && !json_is_null(dropout) && json_number_value(dropout) != 0.0)
-        return D9D_FAIL(D9D_ENOTSUP, "%s: dropout is %g; only 0 is supported, ids must be repeatable",
-                        where, json_number_value(dropout));
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: dropout is %g; only 0 is supported, ids must be repeatable", where,
+                        json_number_value(dropout));
     for (i = 0; i < 2; i++) {
         const json_t *v = json_object_get(m, empty[i]);
 
@@ -237,8 +242,8 @@ static d9d_status load(const json_t *m, const char *where, d9di_bpe *b)
     bool complete;
 
     if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE") != 0))
-        return D9D_FAIL(D9D_ENOTSUP, "%s: the type \"%.80s\" is not supported; it must be BPE", where,
-                        json_is_string(type) ? json_string_value(type) : "?");
+        return D9D_FAIL(D9D_ENOTSUP, "%s: the type \"%.80s\" is not supported; it must be BPE",
+                        where, json_is_string(type) ? json_string_value(type) : "?");
     D9D_TRY(d9di_component_keys(m, where,
                                 "type dropout unk_token continuing_subword_prefix "
                                 "end_of_word_suffix fuse_unk byte_fallback ignore_merges vocab "

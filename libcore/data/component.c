@@ -22,7 +22,8 @@ d9d_status d9di_component_keys(const json_t *v, const char *where, const char *k
     const char *key;
     json_t *child;
 
-    json_object_foreach((json_t *)(uintptr_t)v, key, child) {
+    json_object_foreach((json_t *)(uintptr_t)v, key, child)
+    {
         if (*key == '\0' || strchr(key, ' ') || !has_word(keys, key))
             return D9D_FAIL(D9D_ENOTSUP, "%s: the key \"%.80s\" is not supported", where, key);
     }

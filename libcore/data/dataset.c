@@ -255,7 +255,8 @@ d9d_status d9d_dataset_describe(const d9d_dataset *ds, d9d_buf *out)
         const char *text;
         size_t n;
 
-        D9D_TRY_OR(st, d9di_index_get_summary(ds->index, ds->manifest.splits[i].name, &text, &n), out);
+        D9D_TRY_OR(st, d9di_index_get_summary(ds->index, ds->manifest.splits[i].name, &text, &n),
+                   out);
         D9D_TRY_OR(st, d9d_json_parse(ds->dir, text, n, &summary), out);
         json_object_set_new(summaries, ds->manifest.splits[i].name, summary);
     }
@@ -329,8 +330,8 @@ d9d_status d9d_dataset_sample(d9d_dataset *ds, int64_t k, d9d_sample *out)
 /* Token i of the sample; -1 when it is outside the vocabulary. */
 static int32_t token_at(const d9d_dataset *ds, const d9d_sample *s, size_t i)
 {
-    const uint32_t id = ds->manifest.wide ? ((const uint32_t *)s->tokens)[i]
-                                          : ((const uint16_t *)s->tokens)[i];
+    const uint32_t id =
+        ds->manifest.wide ? ((const uint32_t *)s->tokens)[i] : ((const uint16_t *)s->tokens)[i];
 
     return id < ds->manifest.vocab_size ? (int32_t)id : -1;
 }
@@ -342,12 +343,12 @@ static d9d_status check_position(const d9d_dataset *ds, const d9d_sample *s, siz
 
     if (id >= 0 && label_fits)
         return D9D_OK;
-    return D9D_FAIL(D9D_EFORMAT,
-                    "%s: sample %lld: the %s at token %llu of shard %u is outside the vocabulary of "
-                    "%lld",
-                    ds->dir, (long long)s->number, id < 0 ? "id" : "label",
-                    (unsigned long long)(s->offset + at), s->shard,
-                    (long long)ds->manifest.vocab_size);
+    return D9D_FAIL(
+        D9D_EFORMAT,
+        "%s: sample %lld: the %s at token %llu of shard %u is outside the vocabulary of "
+        "%lld",
+        ds->dir, (long long)s->number, id < 0 ? "id" : "label",
+        (unsigned long long)(s->offset + at), s->shard, (long long)ds->manifest.vocab_size);
 }
 
 d9d_status d9d_sample_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t *ids,

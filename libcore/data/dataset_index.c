@@ -25,7 +25,9 @@ _Static_assert(sizeof(struct stored_record) == 24, "the layout is a promise");
 
 static d9d_status fail(int rc, const char *path, const char *what)
 {
-    return D9D_FAIL(rc == ENOMEM ? D9D_ENOMEM : rc > 0 || rc == MDB_MAP_FULL ? D9D_EIO : D9D_EFORMAT,
+    return D9D_FAIL(rc == ENOMEM                   ? D9D_ENOMEM
+                    : rc > 0 || rc == MDB_MAP_FULL ? D9D_EIO
+                                                   : D9D_EFORMAT,
                     "%s: cannot %s: %s", path, what, mdb_strerror(rc));
 }
 

@@ -55,7 +55,8 @@ static d9d_status parse_splits(d9di_manifest *m, const json_t *root, const char 
     json_t *list;
     size_t i;
 
-    D9D_TRY(get_list(m, root, where, "splits", sizeof(*m->splits), &list, &m->splits, &m->n_splits));
+    D9D_TRY(
+        get_list(m, root, where, "splits", sizeof(*m->splits), &list, &m->splits, &m->n_splits));
     for (i = 0; i < m->n_splits; i++) {
         const json_t *v = json_array_get(list, i);
         d9di_split *s = &m->splits[i];
@@ -71,10 +72,10 @@ static d9d_status parse_splits(d9di_manifest *m, const json_t *root, const char 
         positions += s->positions;
     }
     if (next != m->samples || positions != m->positions)
-        return D9D_FAIL(D9D_EFORMAT,
-                        "%s: splits have %lld samples and %lld positions, the dataset %lld and %lld",
-                        where, (long long)next, (long long)positions, (long long)m->samples,
-                        (long long)m->positions);
+        return D9D_FAIL(
+            D9D_EFORMAT,
+            "%s: splits have %lld samples and %lld positions, the dataset %lld and %lld", where,
+            (long long)next, (long long)positions, (long long)m->samples, (long long)m->positions);
     return D9D_OK;
 }
 
@@ -83,16 +84,16 @@ static d9d_status parse_edges(d9di_manifest *m, const json_t *root, const char *
     json_t *list;
     size_t i;
 
-    D9D_TRY(get_list(m, root, where, "bucket_edges", sizeof(*m->edges), &list, &m->edges,
-                     &m->n_edges));
+    D9D_TRY(
+        get_list(m, root, where, "bucket_edges", sizeof(*m->edges), &list, &m->edges, &m->n_edges));
     for (i = 0; i < m->n_edges; i++) {
         const json_t *v = json_array_get(list, i);
 
         m->edges[i] = json_integer_value(v);
         if (!json_is_integer(v) || m->edges[i] <= (i ? m->edges[i - 1] : 0) ||
             m->edges[i] > D9DI_MAX_LENGTH)
-            return D9D_FAIL(D9D_EFORMAT, "%s: bucket_edges[%zu]: must be above the one before", where,
-                            i);
+            return D9D_FAIL(D9D_EFORMAT, "%s: bucket_edges[%zu]: must be above the one before",
+                            where, i);
     }
     return D9D_OK;
 }
@@ -148,7 +149,8 @@ static d9d_status check_shards(d9di_manifest *m, const char *where)
                             where, name[0], (long long)tokens->bytes, (long long)elem);
         if (m->labels && (labels->bytes % 4 != 0 || labels->bytes / 4 != m->shard_tokens[i]))
             return D9D_FAIL(D9D_EFORMAT, "%s: %s: %lld bytes, must have 4 for each of %lld tokens",
-                            where, name[1], (long long)labels->bytes, (long long)m->shard_tokens[i]);
+                            where, name[1], (long long)labels->bytes,
+                            (long long)m->shard_tokens[i]);
         if (__builtin_add_overflow(total, m->shard_tokens[i], &total))
             return D9D_FAIL(D9D_EFORMAT, "%s: files: their sizes cannot be added", where);
     }
@@ -187,8 +189,8 @@ static d9d_status parse_counts(d9di_manifest *m, const json_t *root, const char 
     m->wide = strcmp(dtype, "u32") == 0;
     m->labels = strcmp(targets, "labels") == 0;
     if (!m->wide && (strcmp(dtype, "u16") != 0 || m->vocab_size > 65536))
-        return D9D_FAIL(D9D_EFORMAT, "%s: dtype: \"%.20s\" does not hold ids below %lld", where, dtype,
-                        (long long)m->vocab_size);
+        return D9D_FAIL(D9D_EFORMAT, "%s: dtype: \"%.20s\" does not hold ids below %lld", where,
+                        dtype, (long long)m->vocab_size);
     if (!m->labels && strcmp(targets, "next") != 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: targets: \"%.20s\" is neither \"next\" nor \"labels\"",
                         where, targets);
@@ -291,8 +293,9 @@ static json_t *lists_json(const d9di_manifest *m)
     size_t i;
 
     for (i = 0; i < m->n_sources; i++)
-        json_array_append_new(sources, json_pack("{s:o, s:I}", "name", name_json(m->sources[i].name),
-                                                 "bytes", (json_int_t)m->sources[i].bytes));
+        json_array_append_new(sources,
+                              json_pack("{s:o, s:I}", "name", name_json(m->sources[i].name),
+                                        "bytes", (json_int_t)m->sources[i].bytes));
     for (i = 0; i < m->n_splits; i++) {
         const d9di_split *s = &m->splits[i];
 
@@ -319,10 +322,9 @@ d9d_status d9di_manifest_print(const d9di_manifest *m, d9d_buf *out)
         "{s:s, s:s, s:o, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I, s:I, s:I, "
         "s:I}}",
         "schema", "d9d.dataset.v1", "version", D9D_VERSION, "tokenizer",
-        m->has_tokenizer
-            ? json_pack("{s:s, s:o}", "file", "tokenizer.json", "xxh3_128",
-                        hash_json(m->tokenizer_hash))
-            : json_null(),
+        m->has_tokenizer ? json_pack("{s:s, s:o}", "file", "tokenizer.json", "xxh3_128",
+                                     hash_json(m->tokenizer_hash))
+                         : json_null(),
         "vocab_size", (json_int_t)m->vocab_size, "dtype", m->wide ? "u32" : "u16", "targets",
         m->labels ? "labels" : "next", "samples", (json_int_t)m->samples, "tokens",
         (json_int_t)m->tokens, "positions", (json_int_t)m->positions, "shards",

@@ -56,7 +56,7 @@ typedef struct d9di_manifest {
     size_t n_edges, n_splits, n_files, n_sources;
     uint32_t n_shards;
     int64_t *shard_tokens; /* [n_shards], from the sizes of the files */
-} d9di_manifest; /* zero-initialised may be released */
+} d9di_manifest;           /* zero-initialised may be released */
 
 /* `where` is the path, for sentences.  Everything is checked against everything else that
  * the manifest says. */

@@ -2,9 +2,9 @@
 #ifndef D9DI_DATA_DATASET_PRIVATE_H
 #define D9DI_DATA_DATASET_PRIVATE_H
 
+#include "d9d/data/dataset.h"
 #include "data/dataset_index.h"
 #include "data/dataset_manifest.h"
-#include "d9d/data/dataset.h"
 
 struct d9di_map {
     void *data;

@@ -32,7 +32,8 @@ static d9d_status make_room(struct walk *w, size_t n)
         int32_t *p = realloc(w->out[i], n * sizeof(*p));
 
         if (!p)
-            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a sample of %zu positions", w->ds->dir, n);
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a sample of %zu positions", w->ds->dir,
+                            n);
         w->out[i] = p;
     }
     w->room = n;
@@ -53,8 +54,9 @@ static d9d_status check_split(struct walk *w, const d9di_split *split)
         D9D_TRY(d9d_sample_expand(w->ds, &s, w->out[0], w->out[1], w->out[2], NULL));
         bucket = d9di_bucket_of(m->edges, m->n_edges, s.length);
         if (s.bucket != bucket)
-            return D9D_FAIL(D9D_EFORMAT, "%s: sample %lld is in bucket %u, its length %lld is of %u",
-                            w->ds->dir, (long long)s.number, s.bucket, (long long)s.length, bucket);
+            return D9D_FAIL(D9D_EFORMAT,
+                            "%s: sample %lld is in bucket %u, its length %lld is of %u", w->ds->dir,
+                            (long long)s.number, s.bucket, (long long)s.length, bucket);
         positions += s.length;
         longest = s.length > longest ? s.length : longest;
         w->tokens += s.stored;

@@ -14,9 +14,9 @@ struct d9di_documents_reader {
     d9di_source_reader *source; /* NULL: the next is not open yet */
     d9d_buf pending;            /* read but not yet a document, from `used` on */
     size_t used;
-    bool end;                   /* of the source */
-    uint64_t consumed;          /* by sources that are behind */
-    int64_t *bytes;             /* [n_inputs] */
+    bool end;          /* of the source */
+    uint64_t consumed; /* by sources that are behind */
+    int64_t *bytes;    /* [n_inputs] */
 };
 
 void d9di_chunk_release(d9di_chunk *c)

@@ -2,8 +2,8 @@
 #ifndef D9DI_DATA_DOCUMENTS_H
 #define D9DI_DATA_DOCUMENTS_H
 
-#include "data/jsonl.h"
 #include "d9d/data/shard.h"
+#include "data/jsonl.h"
 
 enum { D9DI_CHUNK_BYTES = 1 << 20 };
 #define D9DI_MAX_DOCUMENT ((size_t)256 << 20)

@@ -4,8 +4,8 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
-#include "data/dataset_private.h"
 #include "d9d/data/tokenizer.h"
+#include "data/dataset_private.h"
 
 enum { BAR = 40 };
 
@@ -52,7 +52,8 @@ d9d_status d9d_dataset_print(const d9d_dataset *ds, d9d_buf *out)
     size_t i;
 
     d9d_hash_hex(ds->hash, hex);
-    D9D_TRY(d9d_buf_printf(out, "%s  %s\n%lld samples, %lld tokens in %u shards of %s, targets: %s\n",
+    D9D_TRY(d9d_buf_printf(out,
+                           "%s  %s\n%lld samples, %lld tokens in %u shards of %s, targets: %s\n",
                            ds->dir, hex, (long long)m->samples, (long long)m->tokens, m->n_shards,
                            m->wide ? "u32" : "u16", m->labels ? "labels" : "the next token"));
     d9d_hash_hex(m->tokenizer_hash, hex);
@@ -141,8 +142,9 @@ static d9d_status print_json(const d9d_sample *s, const struct expanded *x, d9d_
     size_t l;
     int64_t i;
 
-    D9D_TRY(d9d_buf_printf(out, "{\"sample\": %lld, \"length\": %lld, \"shard\": %u, \"offset\": %llu, "
-                                "\"bucket\": %u, \"segments\": %u",
+    D9D_TRY(d9d_buf_printf(out,
+                           "{\"sample\": %lld, \"length\": %lld, \"shard\": %u, \"offset\": %llu, "
+                           "\"bucket\": %u, \"segments\": %u",
                            (long long)s->number, (long long)s->length, s->shard,
                            (unsigned long long)s->offset, s->bucket, s->n_segments));
     for (l = 0; l < 3; l++) {
@@ -184,10 +186,10 @@ d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json, d9d_buf *out)
     }
     D9D_TRY_OR(st, load_tokenizer(ds, &tok), out);
     D9D_TRY_OR(st,
-               d9d_buf_printf(out,
-                              "sample %lld: %lld positions in %u segments, shard %u at %llu, bucket %u\n",
-                              (long long)s.number, (long long)s.length, s.n_segments, s.shard,
-                              (unsigned long long)s.offset, s.bucket),
+               d9d_buf_printf(
+                   out, "sample %lld: %lld positions in %u segments, shard %u at %llu, bucket %u\n",
+                   (long long)s.number, (long long)s.length, s.n_segments, s.shard,
+                   (unsigned long long)s.offset, s.bucket),
                out);
     st = print_table(tok, &s, &x, out);
 out:

@@ -20,8 +20,8 @@ static d9d_status put_input(d9d_buf *b, const char *path, bool *repeatable)
         *repeatable = false; /* what is wrong with it is said when it is opened */
         return D9D_OK;
     }
-    return d9d_buf_printf(b, " %lld %lld.%09ld\n", (long long)s.st_size, (long long)s.st_mtim.tv_sec,
-                          s.st_mtim.tv_nsec);
+    return d9d_buf_printf(b, " %lld %lld.%09ld\n", (long long)s.st_size,
+                          (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
 }
 
 d9d_status d9di_journal_job(const d9d_shard_how *how, const d9d_hash *tokenizer, d9d_hash *out,
@@ -51,20 +51,24 @@ out:
     return st;
 }
 
-/* --- text -------------------------------------------------------------------------------------- */
+/* --- text --------------------------------------------------------------------------------------
+ */
 
-#define FIELD(member) {#member, offsetof(d9di_journal, member)}
+#define FIELD(member)                                                                              \
+    {                                                                                              \
+#member, offsetof(d9di_journal, member)                                                    \
+    }
 
 /* Every number of the journal but those of splits and sources. */
 static const struct field {
     const char *name;
     size_t offset;
 } fields[] = {
-    FIELD(place.source),        FIELD(place.byte),          FIELD(place.line),
-    FIELD(documents.read),      FIELD(documents.kept),      FIELD(documents.empty),
-    FIELD(documents.dropped),   FIELD(documents.truncated), FIELD(documents.split),
-    FIELD(store.shard),         FIELD(store.shard_tokens),  FIELD(store.tokens),
-    FIELD(store.bound),         FIELD(store.labels),
+    FIELD(place.source),      FIELD(place.byte),          FIELD(place.line),
+    FIELD(documents.read),    FIELD(documents.kept),      FIELD(documents.empty),
+    FIELD(documents.dropped), FIELD(documents.truncated), FIELD(documents.split),
+    FIELD(store.shard),       FIELD(store.shard_tokens),  FIELD(store.tokens),
+    FIELD(store.bound),       FIELD(store.labels),
 };
 enum { N_FIELDS = sizeof(fields) / sizeof(fields[0]) };
 
@@ -113,9 +117,9 @@ d9d_status d9di_journal_write(const char *dir, const d9di_journal *j)
     for (i = 0; i < N_FIELDS; i++)
         json_object_set_new(root, fields[i].name,
                             json_integer(*(const int64_t *)((const char *)j + fields[i].offset)));
-    json_object_set_new(root, "splits",
-                        numbers_json((const int64_t *)j->store.split,
-                                     D9DI_MAX_SPLITS * (size_t)SPLIT_NUMBERS));
+    json_object_set_new(
+        root, "splits",
+        numbers_json((const int64_t *)j->store.split, D9DI_MAX_SPLITS * (size_t)SPLIT_NUMBERS));
     json_object_set_new(root, "sources", numbers_json(j->source_bytes, j->n_sources));
     D9D_TRY_OR(st, d9d_json_put(&text, root, 1), out);
     if (asprintf(&path, "%s/journal.json", dir) < 0) {
@@ -148,8 +152,8 @@ static d9d_status read_all(const json_t *root, const char *where, d9di_journal *
     D9D_TRY(numbers_read(root, where, "splits", (int64_t *)j->store.split,
                          D9DI_MAX_SPLITS * (size_t)SPLIT_NUMBERS));
     if (j->place.source < 0 || j->place.source > (int64_t)j->n_sources)
-        return D9D_FAIL(D9D_EFORMAT, "%s: is at input %lld of %zu", where, (long long)j->place.source,
-                        j->n_sources);
+        return D9D_FAIL(D9D_EFORMAT, "%s: is at input %lld of %zu", where,
+                        (long long)j->place.source, j->n_sources);
     return numbers_read(root, where, "sources", j->source_bytes, j->n_sources);
 }
 

@@ -108,7 +108,7 @@ static d9d_status string(struct scan *p, d9d_buf *out)
         return bad(p, "a string is expected");
     for (;;) {
         const size_t from = p->at;
-        uint32_t c;
+        uint32_t c = 0;
         char utf8[4];
 
         while (p->at < p->n && p->s[p->at] != '"' && p->s[p->at] != '\\' &&
@@ -284,7 +284,8 @@ struct want_tokens {
     bool has_ids, has_labels;
 };
 
-static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char *what, int64_t *out)
+static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char *what,
+                            int64_t *out)
 {
     const size_t at = p->at;
     const bool minus = take(p, '-');
@@ -296,7 +297,8 @@ static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char
     if (p->at == at + minus || v < min || v > max || here(p) == '.' || (here(p) | 32) == 'e' ||
         (here(p) >= '0' && here(p) <= '9')) {
         p->at = at;
-        return bad(p, "%s must be an integer from %lld to %lld", what, (long long)min, (long long)max);
+        return bad(p, "%s must be an integer from %lld to %lld", what, (long long)min,
+                   (long long)max);
     }
     *out = v;
     return D9D_OK;
@@ -304,7 +306,7 @@ static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char
 
 static d9d_status ids_array(struct scan *p, struct want_tokens *w)
 {
-    int64_t v;
+    int64_t v = 0;
 
     w->ids->len = w->ids_before;
     skip_space(p);
@@ -321,7 +323,7 @@ static d9d_status ids_array(struct scan *p, struct want_tokens *w)
 
 static d9d_status labels_array(struct scan *p, struct want_tokens *w)
 {
-    int64_t v;
+    int64_t v = 0;
 
     w->labels->len = w->labels_before;
     skip_space(p);

@@ -15,7 +15,7 @@ struct buffer {
     struct keyed {
         int64_t length, sample;
         uint64_t key;
-    } *keyed;
+    } * keyed;
     int64_t capacity;
 };
 
@@ -67,10 +67,9 @@ static void deal_packs(const d9d_loader *l, int64_t epoch, int64_t number, int64
     for (p = 0; p * pack < count; p++) {
         const d9d_rng within = rng_of(l, WITHIN, epoch, number * (b->capacity / pack) + p);
         const int64_t size = p < whole ? pack : count - whole * pack;
-        const int64_t from =
-            p < whole ? (int64_t)d9d_rng_permute(rng_of(l, PACKS, epoch, number), (uint64_t)p,
-                                                 (uint64_t)whole)
-                      : whole;
+        const int64_t from = p < whole ? (int64_t)d9d_rng_permute(rng_of(l, PACKS, epoch, number),
+                                                                  (uint64_t)p, (uint64_t)whole)
+                                       : whole;
 
         for (i = 0; i < size; i++)
             b->order[p * pack + i] =

@@ -13,8 +13,8 @@ struct step {
     /* Whether anything changed; the result is in `out`. */
     d9d_status (*apply)(const struct step *step, d9di_normalizer_scratch *s, const char *text,
                         size_t n, d9d_buf *out, bool *changed);
-    int form;          /* utf8proc options */
-    uint32_t plain;    /* characters below this are normal wherever they stand */
+    int form;       /* utf8proc options */
+    uint32_t plain; /* characters below this are normal wherever they stand */
     d9di_pattern *pattern;
     d9d_buf content;
 };
@@ -118,8 +118,7 @@ static d9d_status normalize_run(const struct step *step, d9di_normalizer_scratch
 
 static bool is_plain(const struct step *step, uint32_t c)
 {
-    return c < step->plain ||
-           (c >= 0x300 && d9di_uni_in(d9di_uni_inert, d9di_uni_inert_n, c));
+    return c < step->plain || (c >= 0x300 && d9di_uni_in(d9di_uni_inert, d9di_uni_inert_n, c));
 }
 
 /* From `at`, the first character that is not plain; n when there is none. */
@@ -233,10 +232,9 @@ static d9d_status parse_form(const json_t *v, const char *where, void *into)
 
     while (strcmp(forms[i].type, type) != 0)
         i++;
-    return add_step(into, where,
-                    (struct step){.apply = apply_form,
-                                  .form = forms[i].form,
-                                  .plain = forms[i].plain});
+    return add_step(
+        into, where,
+        (struct step){.apply = apply_form, .form = forms[i].form, .plain = forms[i].plain});
 }
 
 static d9d_status parse_prepend(const json_t *v, const char *where, void *into)

@@ -39,10 +39,9 @@ d9d_status d9di_packer_create(d9di_sink *store, size_t split, int64_t pack, d9di
 static d9d_status close_pack(d9di_packer *p, size_t at)
 {
     struct pack done = p->packs[at];
-    const d9d_status st =
-        d9di_sink_add(p->store, p->split, done.tokens.data,
-                       done.labels.len > 0 ? done.labels.data : NULL, done.tokens.len,
-                       done.segments.data, done.segments.len);
+    const d9d_status st = d9di_sink_add(p->store, p->split, done.tokens.data,
+                                        done.labels.len > 0 ? done.labels.data : NULL,
+                                        done.tokens.len, done.segments.data, done.segments.len);
 
     for (; at + 1 < p->open; at++)
         p->packs[at] = p->packs[at + 1];
@@ -58,7 +57,8 @@ static size_t best_fit(const d9di_packer *p, int64_t length)
     size_t best = p->open, i;
 
     for (i = 0; i < p->open; i++)
-        if (p->packs[i].room >= length && (best == p->open || p->packs[i].room < p->packs[best].room))
+        if (p->packs[i].room >= length &&
+            (best == p->open || p->packs[i].room < p->packs[best].room))
             best = i;
     return best;
 }

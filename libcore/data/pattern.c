@@ -71,10 +71,10 @@ static d9d_status copy(struct reader *r, size_t n)
 /* \p{Lu}, \P{L}, \p{^N}: general categories mean the same to both. */
 static d9d_status translate_property(struct reader *r)
 {
-    static const char *const names[] = {
-        "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl",
-        "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk",
-        "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co", "Cn"};
+    static const char *const names[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
+                                        "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
+                                        "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So",
+                                        "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co", "Cn"};
     const size_t from = r->at;
     size_t name = r->at + 3, len = 0, i;
 
@@ -119,10 +119,13 @@ static d9d_status translate_escape(struct reader *r)
         char c;
         const char *as, *as_in_class; /* NULL: not there */
     } table[] = {
-        {'r', "\\r", "\\r"}, {'n', "\\n", "\\n"}, {'t', "\\t", "\\t"}, {'f', "\\f", "\\f"},
-        {'a', "\\a", "\\a"}, {'e', "\\e", "\\e"}, {'v', "\\x0b", "\\x0b"}, {'s', "\\s", "\\s"},
-        {'S', "\\S", "\\S"}, {'d', "\\d", "\\d"}, {'D', "\\D", "\\D"}, {'A', "\\A", NULL},
-        {'z', "\\z", NULL},  {'h', "[0-9a-fA-F]", "0-9a-fA-F"},
+        {'r', "\\r", "\\r"},     {'n', "\\n", "\\n"},
+        {'t', "\\t", "\\t"},     {'f', "\\f", "\\f"},
+        {'a', "\\a", "\\a"},     {'e', "\\e", "\\e"},
+        {'v', "\\x0b", "\\x0b"}, {'s', "\\s", "\\s"},
+        {'S', "\\S", "\\S"},     {'d', "\\d", "\\d"},
+        {'D', "\\D", "\\D"},     {'A', "\\A", NULL},
+        {'z', "\\z", NULL},      {'h', "[0-9a-fA-F]", "0-9a-fA-F"},
     };
     const int c = peek(r, 1);
     size_t i;
@@ -167,8 +170,9 @@ static d9d_status translate_class(struct reader *r)
         const int c = peek(r, 0);
 
         if (c < 0)
-            return D9D_FAIL(D9D_EFORMAT, "%s: pattern: the class that begins at byte %zu has no end",
-                            r->where, from);
+            return D9D_FAIL(D9D_EFORMAT,
+                            "%s: pattern: the class that begins at byte %zu has no end", r->where,
+                            from);
         if (c == '[')
             return refuse(r, r->at, 2, "a class inside a class");
         if (c == '&' && peek(r, 1) == '&')
@@ -274,10 +278,10 @@ d9d_status d9di_pattern_create(const char *where, const char *src, size_t n, boo
         D9D_TRY_OR(st, compile(where, src, n, PCRE2_UTF | PCRE2_LITERAL, &p->code), out);
     } else {
         D9D_TRY_OR(st, d9di_pattern_translate(where, src, n, &text), out);
-        D9D_TRY_OR(st,
-                   compile(where, text.data, text.len, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE,
-                           &p->code),
-                   out);
+        D9D_TRY_OR(
+            st,
+            compile(where, text.data, text.len, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &p->code),
+            out);
     }
     *out = p;
     p = NULL;
@@ -295,7 +299,8 @@ d9d_status d9di_pattern_parse(const json_t *v, const char *where, d9di_pattern *
     if (json_object_size(v) != 1 || !json_is_string(text))
         return D9D_FAIL(D9D_EFORMAT, "%s: pattern: must be {\"Regex\": ...} or {\"String\": ...}",
                         where);
-    return d9di_pattern_create(where, json_string_value(text), json_string_length(text), !regex, out);
+    return d9di_pattern_create(where, json_string_value(text), json_string_length(text), !regex,
+                               out);
 }
 
 void d9di_pattern_free(d9di_pattern *p)

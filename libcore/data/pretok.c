@@ -19,7 +19,7 @@ static const char gpt2_pattern[] =
 
 enum behaviour { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
 
-static const char *const behaviour_names[] = {"Isolated", "Removed", "MergedWithPrevious",
+static const char *const behaviour_names[] = {"Isolated",       "Removed",    "MergedWithPrevious",
                                               "MergedWithNext", "Contiguous", NULL};
 
 /* A span of the text and of its shadow. */
@@ -266,7 +266,8 @@ static d9d_status parse_bytelevel(const json_t *v, const char *where, void *into
     D9D_TRY(d9di_component_flag(v, where, "use_regex", true, &use_regex));
     if (use_regex) {
         stage.find = find_pattern;
-        D9D_TRY(d9di_pattern_create(where, gpt2_pattern, strlen(gpt2_pattern), false, &stage.pattern));
+        D9D_TRY(
+            d9di_pattern_create(where, gpt2_pattern, strlen(gpt2_pattern), false, &stage.pattern));
     }
     return add_stage(into, where, stage);
 }

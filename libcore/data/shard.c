@@ -41,7 +41,7 @@ struct run {
     size_t n_chunks;
 
     d9d_outdir dir;
-    int lock; /* descriptor of the directory */
+    int lock;   /* descriptor of the directory */
     bool owned; /* the directory is locked */
     d9d_hash job;
     bool repeatable;
@@ -136,7 +136,8 @@ static d9d_status add_chunk(struct run *r, const d9di_chunk *c)
     return D9D_OK;
 }
 
-/* --- blocks ------------------------------------------------------------------------------------ */
+/* --- blocks ------------------------------------------------------------------------------------
+ */
 
 static d9d_status tokenise_one(void *arg, int worker, size_t item)
 {
@@ -214,7 +215,8 @@ static d9d_status run_block(struct run *r, bool *end)
     return *end ? D9D_OK : write_journal(r);
 }
 
-/* --- the working directory ---------------------------------------------------------------------- */
+/* --- the working directory ----------------------------------------------------------------------
+ */
 
 static d9d_status lock_dir(struct run *r)
 {
@@ -297,14 +299,18 @@ static d9d_status open_work(struct run *r)
     return D9D_OK;
 }
 
-/* --- the end -------------------------------------------------------------------------------------- */
+/* --- the end
+ * -------------------------------------------------------------------------------------- */
 
 /* The tokenizer's file, and those that HF keeps beside it. */
 static d9d_status copy_tokenizer(const struct run *r)
 {
-    static const char *const beside[] = {"tokenizer_config.json", "special_tokens_map.json",
-                                         "added_tokens.json",     "vocab.json",
-                                         "merges.txt",            "chat_template.jinja"};
+    static const char *const beside[] = {"tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json",
+                                         "vocab.json",
+                                         "merges.txt",
+                                         "chat_template.jinja"};
     const char *from = r->how->tokenizer, *slash = from ? strrchr(from, '/') : NULL;
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
@@ -312,9 +318,10 @@ static d9d_status copy_tokenizer(const struct run *r)
 
     for (i = 0; from && i < sizeof(beside) / sizeof(beside[0]) + 1 && st == D9D_OK; i++) {
         const char *name = i == 0 ? "tokenizer.json" : beside[i - 1];
-        const char *src = i == 0 ? from
-                                 : d9d_arena_printf(&a, "%.*s%s", slash ? (int)(slash - from) + 1 : 0,
-                                                    from, name);
+        const char *src =
+            i == 0
+                ? from
+                : d9d_arena_printf(&a, "%.*s%s", slash ? (int)(slash - from) + 1 : 0, from, name);
         const char *dst = d9d_fs_join(&a, r->dir.tmp, name);
 
         if (!src || !dst) {
@@ -392,8 +399,25 @@ static void warn_empty_splits(const struct run *r, const d9di_manifest *m)
 
     for (i = 0; i < m->n_splits; i++)
         if (m->splits[i].samples == 0)
-            d9d_log_warn(r->log, "the split \"%s\" has no samples: none of %lld documents fell in it",
+            d9d_log_warn(r->log,
+                         "the split \"%s\" has no samples: none of %lld documents fell in it",
                          m->splits[i].name, (long long)r->documents.read);
+}
+
+static void say_result(const struct run *r, const d9di_manifest *m)
+{
+    const d9di_documents *d = &m->documents;
+
+    d9d_log_info(r->log, "%s: %lld samples, %lld tokens in %u shards from %lld documents",
+                 r->how->out, (long long)m->samples, (long long)m->tokens, m->n_shards,
+                 (long long)d->read);
+    if (d->empty || d->dropped || d->truncated || d->split)
+        d9d_log_info(r->log,
+                     "%lld documents too short to have a target, %lld dropped, %lld truncated, "
+                     "%lld split",
+                     (long long)d->empty, (long long)d->dropped, (long long)d->truncated,
+                     (long long)d->split);
+    warn_empty_splits(r, m);
 }
 
 static d9d_status finish(struct run *r, d9d_shard_report *out)
@@ -402,16 +426,17 @@ static d9d_status finish(struct run *r, d9d_shard_report *out)
     d9d_status st;
 
     if (d9di_sink_at(r->store)->tokens == 0)
-        return D9D_FAIL(D9D_EFORMAT,
-                        "no samples: of %lld documents in %zu inputs %lld are too short and %lld too long",
-                        (long long)r->documents.read, r->how->n_inputs,
-                        (long long)r->documents.empty, (long long)r->documents.dropped);
+        return D9D_FAIL(
+            D9D_EFORMAT,
+            "no samples: of %lld documents in %zu inputs %lld are too short and %lld too long",
+            (long long)r->documents.read, r->how->n_inputs, (long long)r->documents.empty,
+            (long long)r->documents.dropped);
     D9D_TRY(copy_tokenizer(r));
     D9D_TRY_OR(st, fill_manifest(r, &m), out);
     D9D_TRY_OR(st, d9di_sink_finish(r->store, r->how->seed, r->log, &m), out);
     D9D_TRY_OR(st, write_manifest(r, &m), out);
     D9D_TRY_OR(st, d9d_outdir_commit(&r->dir), out);
-    warn_empty_splits(r, &m);
+    say_result(r, &m);
     *out = (d9d_shard_report){.documents = m.documents.read,
                               .too_short = m.documents.empty,
                               .dropped = m.documents.dropped,
@@ -426,7 +451,8 @@ out:
     return st;
 }
 
-/* --- the run --------------------------------------------------------------------------------------- */
+/* --- the run
+ * --------------------------------------------------------------------------------------- */
 
 static d9d_status load_tokenizer(struct run *r)
 {
@@ -439,8 +465,8 @@ static d9d_status load_tokenizer(struct run *r)
     r->tokenise.tok = r->tok;
     r->tokenise.vocab = d9d_tokenizer_vocab_size(r->tok);
     r->tokenise.has_eos = how->append_eos != NULL;
-    if (how->append_eos && !d9d_tokenizer_find(r->tok, how->append_eos, strlen(how->append_eos),
-                                               &r->tokenise.eos))
+    if (how->append_eos &&
+        !d9d_tokenizer_find(r->tok, how->append_eos, strlen(how->append_eos), &r->tokenise.eos))
         return D9D_FAIL(D9D_ECONFIG, "%s: has no token \"%s\"", how->tokenizer, how->append_eos);
     return D9D_OK;
 }

@@ -22,7 +22,8 @@ static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shar
     }
     if (name == 0 || name >= sizeof(out->split[0].name) || end == number || *end || !(share > 0) ||
         share > 1)
-        return D9D_FAIL(D9D_ECONFIG, "split \"%.*s\": must be NAME=SHARE with a share above 0, up to 1",
+        return D9D_FAIL(D9D_ECONFIG,
+                        "split \"%.*s\": must be NAME=SHARE with a share above 0, up to 1",
                         (int)(n < 80 ? n : 80), text);
     D9D_TRY(d9d_fs_check_name(text, name, "split"));
     if (out->n == D9DI_MAX_SPLITS)

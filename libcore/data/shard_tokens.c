@@ -15,11 +15,11 @@ static const char *name_of(const d9di_tokenise *t, const d9di_document *doc)
 static d9d_status fail_at(const d9di_tokenise *t, const d9di_chunk *c, const d9di_document *doc,
                           size_t at, const char *what)
 {
-    const char *text = c->text.data + doc->at;
+    const char *text = c->text.data ? c->text.data + doc->at : "";
     long long line = doc->place.line;
     size_t i;
 
-    for (i = 0; i < at; i++)
+    for (i = 0; i < at && i < doc->len; i++)
         line += text[i] == '\n';
     return D9D_FAIL(D9D_EFORMAT, "%s: line %lld, byte %lld: %s", name_of(t, doc), line,
                     (long long)doc->place.byte + (long long)at, what);
@@ -61,7 +61,8 @@ static d9d_status tokenise(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9d
     case D9D_SHARD_TEXT: return encode(t, s, c, doc, raw, doc->len);
     case D9D_SHARD_TOKENS:
         error.what[0] = '\0';
-        st = d9di_jsonl_tokens(raw, doc->len, t->vocab, &c->ids, &c->labels, &doc->has_labels, &error);
+        st = d9di_jsonl_tokens(raw, doc->len, t->vocab, &c->ids, &c->labels, &doc->has_labels,
+                               &error);
         break;
     default:
         error.what[0] = '\0';

@@ -94,7 +94,7 @@ static d9d_status open_spools(d9di_sink *s)
 
     for (i = 0; i < s->how.n_splits; i++) {
         const d9di_split_state *split = &s->state.split[i];
-        char name[32];
+        char name[48];
 
         snprintf(name, sizeof(name), "spool-%zu.records", i);
         D9D_TRY(out_open(&s->records[i], s->how.dir, name,
@@ -146,7 +146,8 @@ void d9di_sink_close(d9di_sink *s)
     free(s);
 }
 
-/* --- adding ------------------------------------------------------------------------------------ */
+/* --- adding ------------------------------------------------------------------------------------
+ */
 
 static d9d_status next_shard(d9di_sink *s)
 {
@@ -211,16 +212,14 @@ static d9d_status spool(d9di_sink *s, size_t split, size_t n, const uint32_t *se
     return D9D_OK;
 }
 
-d9d_status d9di_sink_add(d9di_sink *s, size_t split, const uint32_t *tokens,
-                          const int32_t *labels, size_t n, const uint32_t *segments,
-                          size_t n_segments)
+d9d_status d9di_sink_add(d9di_sink *s, size_t split, const uint32_t *tokens, const int32_t *labels,
+                         size_t n, const uint32_t *segments, size_t n_segments)
 {
     const uint64_t elem = s->how.wide ? 4 : 2;
 
     s->state.labels = labels ? 1 : 0;
-    if (s->state.shard < 0 ||
-        (s->state.shard_tokens > 0 &&
-         ((uint64_t)s->state.shard_tokens + n) * elem > s->how.shard_bytes))
+    if (s->state.shard < 0 || (s->state.shard_tokens > 0 &&
+                               ((uint64_t)s->state.shard_tokens + n) * elem > s->how.shard_bytes))
         D9D_TRY(next_shard(s));
     note_bound(s, tokens, labels, n);
     D9D_TRY(put_tokens(s, tokens, n));

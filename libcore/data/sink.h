@@ -45,9 +45,8 @@ void d9di_sink_close(d9di_sink *s);
 
 /* One sample of `n` tokens in segments; labels NULL or as many.  Samples either all have
  * labels or none has. */
-d9d_status d9di_sink_add(d9di_sink *s, size_t split, const uint32_t *tokens,
-                          const int32_t *labels, size_t n, const uint32_t *segments,
-                          size_t n_segments);
+d9d_status d9di_sink_add(d9di_sink *s, size_t split, const uint32_t *tokens, const int32_t *labels,
+                         size_t n, const uint32_t *segments, size_t n_segments);
 
 const d9di_sink_state *d9di_sink_at(const d9di_sink *s);
 /* Make durable what the state says. */

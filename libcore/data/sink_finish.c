@@ -62,7 +62,7 @@ static d9d_status index_split(const d9di_sink *s, size_t split, int64_t first, i
     int64_t i;
 
     st = map_spools(s, split, &sp);
-    for (i = 0; i < n && st == D9D_OK; i++) {
+    for (i = 0; i < n && sp.records && st == D9D_OK; i++) {
         const uint64_t from =
             seed < 0 ? (uint64_t)i : d9d_rng_permute(rng, (uint64_t)i, (uint64_t)n);
         const struct d9di_spooled *r = &sp.records[from];
@@ -90,10 +90,12 @@ static d9d_status put_summary(const d9di_sink *s, size_t split, const char *name
                d9d_buf_printf(&text,
                               "{\"samples\": %lld, \"positions\": %lld, \"longest\": %lld, "
                               "\"lengths\": [",
-                              (long long)x->samples, (long long)x->positions, (long long)x->longest),
+                              (long long)x->samples, (long long)x->positions,
+                              (long long)x->longest),
                out);
     for (i = 0; i < last; i++)
-        D9D_TRY_OR(st, d9d_buf_printf(&text, "%s%lld", i ? ", " : "", (long long)x->lengths[i]), out);
+        D9D_TRY_OR(st, d9d_buf_printf(&text, "%s%lld", i ? ", " : "", (long long)x->lengths[i]),
+                   out);
     D9D_TRY_OR(st, d9d_buf_append(&text, "]}", 2), out);
     st = d9di_index_summary(w, name, text.data, text.len);
 out:

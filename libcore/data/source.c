@@ -120,7 +120,8 @@ static d9d_status decode_zstd(d9di_source_reader *r, void *p, size_t n, size_t *
     *got = out.pos;
     if (ZSTD_isError(rc))
         return D9D_FAIL(D9D_EFORMAT, "%s: byte %llu: zstd data is damaged: %s", r->path,
-                        (unsigned long long)(r->consumed - (r->len - r->at)), ZSTD_getErrorName(rc));
+                        (unsigned long long)(r->consumed - (r->len - r->at)),
+                        ZSTD_getErrorName(rc));
     r->between = rc == 0;
     return D9D_OK;
 }
@@ -254,7 +255,8 @@ d9d_status d9di_source_skip(d9di_source_reader *r, uint64_t n)
     if (!piece)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", r->path);
     while (n > 0) {
-        D9D_TRY_OR(st, d9di_source_read(r, piece, n < RAW_BYTES ? (size_t)n : RAW_BYTES, &got), out);
+        D9D_TRY_OR(st, d9di_source_read(r, piece, n < RAW_BYTES ? (size_t)n : RAW_BYTES, &got),
+                   out);
         if (got == 0) {
             st = D9D_FAIL(D9D_EFORMAT, "%s: ends %llu bytes before the place to go on at", r->path,
                           (unsigned long long)n);

@@ -69,8 +69,8 @@ static d9d_status check_added_id(const d9d_tokenizer *tok, const char *where, co
                         content, id, expected);
     if (id < tok->model.n_tokens && tok->model.tokens[id].text &&
         d9di_bpe_find(&tok->model, content, len) != id)
-        return D9D_FAIL(D9D_EFORMAT, "%s: \"%.80s\" has the id %u, which is that of \"%.80s\"", where,
-                        content, id, tok->model.tokens[id].text);
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%.80s\" has the id %u, which is that of \"%.80s\"",
+                        where, content, id, tok->model.tokens[id].text);
     return D9D_OK;
 }
 
@@ -95,8 +95,8 @@ static d9d_status load_added_token(d9d_tokenizer *tok, const json_t *v, const ch
 
     if (!json_is_object(v))
         return D9D_FAIL(D9D_EFORMAT, "%s: must be an object", where);
-    D9D_TRY(d9di_component_keys(v, where,
-                                "id content single_word lstrip rstrip normalized special"));
+    D9D_TRY(
+        d9di_component_keys(v, where, "id content single_word lstrip rstrip normalized special"));
     D9D_TRY(d9d_json_get_i64(v, where, "id", 0, D9DI_MAX_VOCAB - 1, &id));
     D9D_TRY(d9d_json_get_str(v, where, "content", &content));
     D9D_TRY(d9di_component_flag(v, where, "special", false, &token.special));
@@ -405,8 +405,8 @@ d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, s
         } else if (id < tok->model.n_tokens && tok->model.tokens[id].text) {
             D9D_TRY(d9di_bpe_bytes(&tok->model, id, out));
         } else {
-            return D9D_FAIL(D9D_EINVAL, "ids[%zu] is %u, which is no token; the vocabulary has %u", i,
-                            id, tok->vocab_size);
+            return D9D_FAIL(D9D_EINVAL, "ids[%zu] is %u, which is no token; the vocabulary has %u",
+                            i, id, tok->vocab_size);
         }
     }
     return D9D_OK;

@@ -44,6 +44,15 @@ static d9d_status find_base(const json_t *doc, const char *where, d9d_rates *out
     return D9D_OK;
 }
 
+/* trainer.run.steps, or 0 where it is not given. */
+static int64_t run_steps(const json_t *doc)
+{
+    const json_t *run = json_object_get(json_object_get(doc, "trainer"), "run");
+    const json_int_t steps = json_integer_value(json_object_get(run, "steps"));
+
+    return steps > 0 && steps <= D9D_RATES_STEPS_MAX ? steps : 0;
+}
+
 static int64_t guess_steps(const d9d_piecewise_config *c, const d9d_log *log)
 {
     bool needs_total;
@@ -85,7 +94,7 @@ d9d_status d9d_rates_load(const json_t *doc, const char *where, int64_t steps, c
     if (st == D9D_OK)
         st = find_base(doc, where, &v);
     if (st == D9D_OK)
-        st = lay_out(&section, where, steps, log, &a, &v);
+        st = lay_out(&section, where, steps > 0 ? steps : run_steps(doc), log, &a, &v);
     if (st == D9D_OK)
         *out = v;
     json_decref(part);

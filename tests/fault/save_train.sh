@@ -43,7 +43,7 @@ failed=0
 plan="save_kill:20 save_full:5" # test:stride
 [ -z "${D9D_LONG:-}" ] || plan="save_kill:3 save_full:1"
 for test in ${SAVE_PLAN:-$plan}; do
-    SAVE_RUNNER=$setup/run SAVE_STRIDE=${test#*:} "$here/tests/fault/${test%:*}.sh" >"$setup/out" || failed=1
+    SAVE_RUNNER=$setup/run SAVE_UNTIL=/export- SAVE_STRIDE=${test#*:} "$here/tests/fault/${test%:*}.sh" >"$setup/out" || failed=1
     sed '/^1\.\./d; s/^\(not ok\|ok\) [0-9]* - /\1 - d9d-train: /' "$setup/out"
 done
 exit $failed

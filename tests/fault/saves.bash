@@ -4,7 +4,8 @@
 # They need a program that trains: RUNNER DIR STEPS goes on from the newest checkpoint in
 # DIR/checkpoints, or starts, takes steps until STEPS are done, saves after each and keeps
 # the two newest.  $SAVE_RUNNER names another than the small one; it is one process, so a
-# script ends in exec.
+# script ends in exec.  What it does after the save of step 3 and the removals begins with a
+# call that names $SAVE_UNTIL.
 #
 # strace counts the calls of one save, of which the tests then spoil one after another, in a
 # copy of the same directory each time: what is done is the same, so are the counts.
@@ -57,7 +58,8 @@ prepare() {
 calls_of_save() {
     rm -rf "$work/count" && cp -R "$work/$1" "$work/count"
     strace -qq -o "$work/log" -e trace=%file,%desc "$runner" "$work/count" 3 >/dev/null 2>&1 || return 1
-    awk '{
+    awk -v until="${SAVE_UNTIL:-}" '{
+        if (phase > 1 && until != "" && index($0, until)) exit
         name = $0; sub(/\(.*/, "", name)
         if (name !~ /^[a-z0-9_]+$/) next
         count[name]++

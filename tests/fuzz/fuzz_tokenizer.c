@@ -8,9 +8,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char text[] =
-    "Hello, world's  12345\n\n  <|e|> caf\xc3\xa9 e\xcc\x81\xcc\xa3 \xec\x9d\xb4 \xf0\x9f\x98\x80 \xf0\x9e\x80\xb0 aaaaaaaaaaaaaaaaaaaaaa"
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\t x";
+static const char text[] = "Hello, world's  12345\n\n  <|e|> caf\xc3\xa9 e\xcc\x81\xcc\xa3 "
+                           "\xec\x9d\xb4 \xf0\x9f\x98\x80 \xf0\x9e\x80\xb0 aaaaaaaaaaaaaaaaaaaaaa"
+                           "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\t x";
 
 static void use(const d9d_tokenizer *tok)
 {

@@ -48,13 +48,13 @@ JSON
     cat >infer.json <<'JSON'
 {"data": {"dataset": "set by the script", "split": "valid"},
  "model_provider": {"name": "qwen3_moe", "hf_config": "hf/config.json"},
- "trainer": {"batching": {"global_batch_size": 4}},
+ "trainer": {"batching": {"microbatch_size": 4}},
  "task": {"name": "perplexity", "output": "perplexity.json"}}
 JSON
     d9d-map init --model model.json --seed 1 hf
     export D9D_INPUT D9D_TOKENIZER=$tokenizer D9D_DATASET=data
-    D9D_INPUT=$(echo "$top"/libcore/include/d9d/base/*.h)
-    export D9D_SHARD_ARGS="--format text --append-eos <|endoftext|> --max-length 64 --overflow split --split train=0.9,valid=0.1"
+    D9D_INPUT=$(echo "$top"/libcore/include/d9d/*/*.h)
+    export D9D_SHARD_ARGS="--format text --append-eos <|endoftext|> --max-length 64 --overflow split --split train=0.8,valid=0.2"
     export D9D_SOURCE=hf D9D_CKPT=ckpt D9D_CONFIG=train.json D9D_RUN_DIR=run D9D_EXPORT=export
     export D9D_INFER_CONFIG=infer.json D9D_SBATCH="-c 1"
     srun --mpi=list 2>&1 | grep -q pmix || export D9D_SRUN_ARGS='' # an installation without PMIx
@@ -78,7 +78,8 @@ steps_done() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "
     assert_equal "$(job_field "$train" Restarts)" 1
 
     # Every step is there once, in order, over both lives.
-    assert_equal "$(sed -nE 's/.*"step": ?([0-9]+)[,}].*/\1/p' run/metrics.jsonl | tr '\n' ' ')" "$(seq 120 | tr '\n' ' ')"
+    assert_equal "$(grep -c '"restart"' run/metrics.jsonl)" 1
+    assert_equal "$(sed -nE '/"restart"/d; s/.*"step": ?([0-9]+)[,}].*/\1/p' run/metrics.jsonl | tr '\n' ' ')" "$(seq 120 | tr '\n' ' ')"
     assert [ -s export/config.json ]
     assert [ -s export/model.safetensors ]
     assert [ -s perplexity.json ]

@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2030,SC2031,SC2154 # bats sets output and stderr
 # d9d-shard, as a user sees it.
 
 setup() {

@@ -160,8 +160,8 @@ static void test_splits(void **state)
     (void)state;
     write_documents("docs.jsonl", 300, false);
     for (int i = 0; i < 2; i++) {
-        d9d_dataset *ds = made((d9d_shard_how){.seed = 5, .split = "train=0.8,valid=0.2"},
-                               i ? "valid" : "train");
+        d9d_dataset *ds =
+            made((d9d_shard_how){.seed = 5, .split = "train=0.8,valid=0.2"}, i ? "valid" : "train");
 
         total += d9d_dataset_count(ds);
         for (int64_t k = 0; k < d9d_dataset_count(ds); k++) {
@@ -364,9 +364,11 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(test_samples), unit_test_in_dir(test_labels), unit_test_in_dir(test_overflow),
-        unit_test_in_dir(test_packs),   unit_test_in_dir(test_splits), unit_test_in_dir(test_orders),
-        unit_test_in_dir(test_batches), unit_test_in_dir(test_damage), unit_test_in_dir(test_refusals),
+        unit_test_in_dir(test_samples),  unit_test_in_dir(test_labels),
+        unit_test_in_dir(test_overflow), unit_test_in_dir(test_packs),
+        unit_test_in_dir(test_splits),   unit_test_in_dir(test_orders),
+        unit_test_in_dir(test_batches),  unit_test_in_dir(test_damage),
+        unit_test_in_dir(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,7 +28,7 @@ static void put_vocab(d9d_buf *b)
     assert_ok(d9d_buf_printf(b, "\"ab\": 256, \"abc\": 257"));
 }
 
-static const char *or(const char *s, const char *other)
+static const char * or (const char *s, const char *other)
 {
     return s ? s : other;
 }
@@ -39,11 +39,12 @@ static d9d_status parse(const struct parts *p, d9d_tokenizer **out)
     d9d_buf b = {0};
     d9d_status st;
 
-    assert_ok(d9d_buf_printf(&b, "{%s\"normalizer\": %s, \"pre_tokenizer\": %s, \"added_tokens\": [%s], "
-                                 "\"model\": {\"type\": \"BPE\"%s, \"merges\": [%s], \"vocab\": {",
-                             or(p->top, ""), or(p->normalizer, "null"), or(p->pre, pre),
-                             or(p->added, ""), or(p->model, ""),
-                             or(p->merges, "\"a b\", [\"ab\", \"c\"]")));
+    assert_ok(d9d_buf_printf(
+        &b,
+        "{%s\"normalizer\": %s, \"pre_tokenizer\": %s, \"added_tokens\": [%s], "
+        "\"model\": {\"type\": \"BPE\"%s, \"merges\": [%s], \"vocab\": {",
+        or (p->top, ""), or (p->normalizer, "null"), or (p->pre, pre), or (p->added, ""),
+        or (p->model, ""), or (p->merges, "\"a b\", [\"ab\", \"c\"]")));
     put_vocab(&b);
     assert_ok(d9d_buf_printf(&b, "}}}"));
     st = d9d_tokenizer_parse("t.json", b.data, b.len, out);
@@ -60,26 +61,35 @@ static void test_refusals(void **state)
     } cases[] = {
         {{.top = "\"truncation\": {}, "}, D9D_ENOTSUP, "t.json: truncation: must be null"},
         {{.top = "\"extra\": 1, "}, D9D_ENOTSUP, "t.json: the key \"extra\" is not supported"},
-        {{.top = "\"decoder\": {\"type\": \"Metaspace\"}, "}, D9D_ENOTSUP, "\"Metaspace\" is not supp"},
-        {{.top = "\"post_processor\": {\"type\": \"Sequence\", \"processors\": [{\"type\": \"X\"}]}, "},
+        {{.top = "\"decoder\": {\"type\": \"Metaspace\"}, "},
+         D9D_ENOTSUP,
+         "\"Metaspace\" is not supp"},
+        {{.top = "\"post_processor\": {\"type\": \"Sequence\", \"processors\": [{\"type\": "
+                 "\"X\"}]}, "},
          D9D_ENOTSUP,
          "t.json: post_processor: processors[0]: the type \"X\" is not supported"},
-        {{.normalizer = "{\"type\": \"Lowercase\"}"}, D9D_ENOTSUP, "normalizer: the type \"Lowercase\""},
+        {{.normalizer = "{\"type\": \"Lowercase\"}"},
+         D9D_ENOTSUP,
+         "normalizer: the type \"Lowercase\""},
         {{.normalizer = "{\"type\": \"NFC\", \"x\": 1}"}, D9D_ENOTSUP, "normalizer: the key \"x\""},
         {{.normalizer = "7"}, D9D_EFORMAT, "normalizer: must be an object or null"},
         {{.pre = "null"}, D9D_ENOTSUP, "pre_tokenizer: has no ByteLevel"},
-        {{.pre = "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"ByteLevel\"}, {\"type\": "
-                 "\"Digits\"}]}"},
+        {{.pre =
+              "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"ByteLevel\"}, {\"type\": "
+              "\"Digits\"}]}"},
          D9D_ENOTSUP,
          "pretokenizers[1]: comes after ByteLevel, which must be last"},
-        {{.pre = "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}"},
+        {{.pre =
+              "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}"},
          D9D_ENOTSUP,
          "pattern: missing closing parenthesis"},
         {{.pre = "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"Apart\"}"},
          D9D_ENOTSUP,
          "the behavior \"Apart\" is not supported"},
         {{.model = ", \"dropout\": 0.1"}, D9D_ENOTSUP, "model: dropout is 0.1"},
-        {{.model = ", \"end_of_word_suffix\": \"</w>\""}, D9D_ENOTSUP, "end_of_word_suffix is not empty"},
+        {{.model = ", \"end_of_word_suffix\": \"</w>\""},
+         D9D_ENOTSUP,
+         "end_of_word_suffix is not empty"},
         {{.merges = "\"a b c\""}, D9D_EFORMAT, "merges[0]: must be \"a b\" or [\"a\", \"b\"]"},
         {{.merges = "\"b a\""}, D9D_EFORMAT, "merges[0]: \"ba\" is not in the vocabulary"},
         {{.added = "{\"id\": 300, \"content\": \"<e>\"}"},
@@ -107,13 +117,16 @@ static void test_not_a_tokenizer(void **state)
         {"[]", "t.json: must be an object"},
         {"{}", "t.json: pre_tokenizer: has no ByteLevel"},
         {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}}", "t.json: model: must be an object"},
-        {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": [], \"vocab\": {\"a\": "
+        {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": [], \"vocab\": "
+         "{\"a\": "
          "4294967296}}}",
          "vocab: \"a\" must have an id from 0 to 16777215"},
-        {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": [], \"vocab\": {\"a\": 1, "
+        {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": [], \"vocab\": "
+         "{\"a\": 1, "
          "\"b\": 1}}}",
          "the id 1 is that of"},
-        {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": [], \"vocab\": {}}}",
+        {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": [], \"vocab\": "
+         "{}}}",
          "t.json: has no tokens"},
     };
 
@@ -121,8 +134,8 @@ static void test_not_a_tokenizer(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         d9d_tokenizer *tok = NULL;
 
-        assert_int_not_equal(d9d_tokenizer_parse("t.json", cases[i].text, strlen(cases[i].text), &tok),
-                             D9D_OK);
+        assert_int_not_equal(
+            d9d_tokenizer_parse("t.json", cases[i].text, strlen(cases[i].text), &tok), D9D_OK);
         unit_check_has(d9d_err_message(), cases[i].part, __FILE__, __LINE__);
     }
 }
@@ -183,7 +196,8 @@ static void test_missing_bytes(void **state)
 
         snprintf(text, sizeof(text),
                  "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
-                 "\"use_regex\": false}, \"model\": {%s\"merges\": [], \"vocab\": {\"a\": 0, \"b\": 1}}}",
+                 "\"use_regex\": false}, \"model\": {%s\"merges\": [], \"vocab\": {\"a\": 0, "
+                 "\"b\": 1}}}",
                  models[i]);
         assert_ok(d9d_tokenizer_parse("t.json", text, strlen(text), &tok));
         assert_ok(d9d_tokenizer_scratch_create(tok, &s));
@@ -228,7 +242,8 @@ static void test_patterns(void **state)
         const char *from, *to; /* NULL: refused */
     } cases[] = {
         {"(?i:'s|'t)|[^\\r\\n\\p{L}\\p{^N}]?\\p{L}+", "(?i:'s|'t)|[^\\r\\n\\p{L}\\p{^N}]?\\p{L}+"},
-        {"\\p{N}{1,3}| ?[\\h_]\\v\\u00e9\\x{1F600}", "\\p{N}{1,3}| ?[0-9a-fA-F_]\\x0b\\x{e9}\\x{1f600}"},
+        {"\\p{N}{1,3}| ?[\\h_]\\v\\u00e9\\x{1F600}",
+         "\\p{N}{1,3}| ?[0-9a-fA-F_]\\x0b\\x{e9}\\x{1f600}"},
         {"\\h", "[0-9a-fA-F]"},
         {"\\w", NULL},
         {"\\b", NULL},
@@ -267,10 +282,18 @@ static void test_utf8(void **state)
         const char *text;
         size_t n, good;
     } cases[] = {
-        {"plain ASCII text, long", 22, 22}, {"\xc3\xa9", 2, 2},           {"a\xc3", 2, 1},
-        {"\xc0\x80", 2, 0},                 {"\xed\xa0\x80", 3, 0},       {"\xe0\x80\x80", 3, 0},
-        {"\xf4\x90\x80\x80", 4, 0},         {"\xf0\x9f\x98\x80x", 5, 5},  {"\x80", 1, 0},
-        {"12345678\xe2\x82", 10, 8},        {"a\0b", 3, 3},               {"", 0, 0},
+        {"plain ASCII text, long", 22, 22},
+        {"\xc3\xa9", 2, 2},
+        {"a\xc3", 2, 1},
+        {"\xc0\x80", 2, 0},
+        {"\xed\xa0\x80", 3, 0},
+        {"\xe0\x80\x80", 3, 0},
+        {"\xf4\x90\x80\x80", 4, 0},
+        {"\xf0\x9f\x98\x80x", 5, 5},
+        {"\x80", 1, 0},
+        {"12345678\xe2\x82", 10, 8},
+        {"a\0b", 3, 3},
+        {"", 0, 0},
     };
 
     (void)state;

@@ -186,15 +186,53 @@ static void test_long_file(void **state)
     d9d_buf_release(&text);
 }
 
+static void test_end(void **state)
+{
+    static const char *const words[] = {"done", "saved", "failed"};
+    d9d_tracker *t;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char want[64];
+        d9d_buf text = {0};
+
+        assert_ok(d9d_tracker_open("m.jsonl", &t));
+        assert_ok(d9d_tracker_end(t, words[i], 7));
+        assert_ok(d9d_tracker_sync(t));
+        d9d_tracker_close(t);
+        assert_ok(d9d_fs_read("m.jsonl", 1 << 20, &text));
+        (void)snprintf(want, sizeof(want), "{\"end\": \"%s\", \"step\": 7, \"time\": \"20",
+                       words[i]);
+        unit_check_has(text.data, want, __FILE__, __LINE__);
+        d9d_buf_release(&text);
+    }
+}
+
 static void test_unwritable(void **state)
 {
     d9d_tracker *t;
 
     (void)state;
-    assert_fails_like(d9d_tracker_open("none/m.jsonl", &t), D9D_ENOTFOUND, "none/m.jsonl");
+    assert_fails_like(d9d_tracker_open("none/m.jsonl", &t), D9D_EIO, "none/m.jsonl");
     assert_ok(d9d_fs_mkdirs("dir"));
     assert_fails_like(d9d_tracker_open("dir", &t), D9D_EIO, "dir: ");
     d9d_tracker_close(NULL);
+}
+
+/* Two runs never write one record. */
+static void test_one_writer(void **state)
+{
+    d9d_tracker *first, *second;
+
+    (void)state;
+    assert_ok(d9d_tracker_open("m.jsonl", &first));
+    assert_fails(d9d_tracker_open("m.jsonl", &second), D9D_EIO,
+                 "m.jsonl: another process is writing it");
+    assert_ok(d9d_tracker_step(first, &plain));
+    d9d_tracker_close(first);
+    assert_ok(d9d_tracker_open("m.jsonl", &second));
+    d9d_tracker_close(second);
+    check_text(plain_line);
 }
 
 int main(void)
@@ -207,7 +245,9 @@ int main(void)
         unit_test_in_dir(test_what_is_no_restart),
         unit_test_in_dir(test_zeros_at_the_end),
         unit_test_in_dir(test_long_file),
+        unit_test_in_dir(test_end),
         unit_test_in_dir(test_unwritable),
+        unit_test_in_dir(test_one_writer),
     };
 
     return cmocka_run_group_tests_name("track", tests, NULL, NULL);

@@ -71,18 +71,19 @@ D9D_API bool d9d_dataset_is_packed(const d9d_dataset *ds);
 
 /* EMISMATCH, with both hashes, unless the dataset was made with the tokenizer of this file.
  * A dataset of given ids, made without one, fits every tokenizer. */
-D9D_API D9D_MUST_USE d9d_status d9d_dataset_check_tokenizer(const d9d_dataset *ds, const char *path);
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_check_tokenizer(const d9d_dataset *ds,
+                                                            const char *path);
 
 typedef struct d9d_sample {
-    int64_t number;        /* in the dataset, not in the split */
-    int64_t length;        /* positions */
+    int64_t number; /* in the dataset, not in the split */
+    int64_t length; /* positions */
     uint32_t shard, bucket;
-    uint64_t offset;       /* of its first token in the shard */
-    uint32_t stored;       /* tokens */
+    uint64_t offset; /* of its first token in the shard */
+    uint32_t stored; /* tokens */
     uint32_t n_segments;
     const uint32_t *segments; /* stored tokens of each; in the handle until the next call */
-    const void *tokens;    /* u16 or u32, in the mapped shard */
-    const int32_t *labels; /* NULL: the target is the next token */
+    const void *tokens;       /* u16 or u32, in the mapped shard */
+    const int32_t *labels;    /* NULL: the target is the next token */
 } d9d_sample;
 
 /* Sample k of the split, 0 <= k < d9d_dataset_count().  EFORMAT when its record does not
@@ -103,7 +104,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_dataset_describe(const d9d_dataset *ds, d9d_
 D9D_API D9D_MUST_USE d9d_status d9d_dataset_print(const d9d_dataset *ds, d9d_buf *out);
 /* Sample k of the split: a line for each position with id, target and token, or one JSON
  * object with "input_ids", "labels" and "position_ids". */
-D9D_API D9D_MUST_USE d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json, d9d_buf *out);
+D9D_API D9D_MUST_USE d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json,
+                                                 d9d_buf *out);
 
 /* --- for d9d-shard verify ------------------------------------------------------------------ */
 

@@ -55,7 +55,7 @@ D9D_API int64_t d9d_loader_sample(const d9d_loader *l, int64_t k);
 /* Rows padded on the right to one length: ids with 0, labels with -100, positions with 0.
  * Arrays are [rows, length] int32 and belong to the loader until the next batch. */
 typedef struct d9d_batch {
-    int64_t first;        /* number in the stream of row 0 */
+    int64_t first; /* number in the stream of row 0 */
     int64_t rows, length;
     const int32_t *ids, *labels, *positions;
     const int32_t *segments; /* number of the document in its row from 1, padding 0; NULL

@@ -45,28 +45,32 @@ typedef enum d9d_shard_format {
     D9D_SHARD_TOKENS   /* a line: {"input_ids": [...]}, with "labels": [...] if targets are given */
 } d9d_shard_format;
 
-typedef enum d9d_overflow { D9D_OVERFLOW_SPLIT, D9D_OVERFLOW_TRUNCATE, D9D_OVERFLOW_DROP } d9d_overflow;
+typedef enum d9d_overflow {
+    D9D_OVERFLOW_SPLIT,
+    D9D_OVERFLOW_TRUNCATE,
+    D9D_OVERFLOW_DROP
+} d9d_overflow;
 
 /* Strings and arrays are borrowed. */
 typedef struct d9d_shard_how {
     const char *const *inputs; /* paths; "-" is stdin; gzip and zstd are told by content */
     size_t n_inputs;
     const char *out;
-    const char *tokenizer;  /* NULL only with TOKENS: any id below 2^24 then, stored as u32 */
+    const char *tokenizer; /* NULL only with TOKENS: any id below 2^24 then, stored as u32 */
     d9d_shard_format format;
     bool lines;
     const char *text_key;   /* NULL: "text" */
     const char *append_eos; /* token behind every document; NULL: none */
     int64_t max_length;     /* positions of a sample; 0: any, or `pack` */
     d9d_overflow overflow;
-    const int64_t *edges;   /* ascending lengths that bound the buckets */
+    const int64_t *edges; /* ascending lengths that bound the buckets */
     size_t n_edges;
-    int64_t pack;           /* 0: a sample is one document or a part of it */
-    int64_t seed;           /* of shuffling; -1: samples in the order of their documents */
-    const char *split;      /* "train=0.99,valid=0.01", shares that add up to 1; NULL: all train */
-    int64_t shard_bytes;    /* of a tokens file; 0: 1 GB */
-    int jobs;               /* threads; 0: one a processor */
-    bool replace;           /* a directory that is there */
+    int64_t pack;        /* 0: a sample is one document or a part of it */
+    int64_t seed;        /* of shuffling; -1: samples in the order of their documents */
+    const char *split;   /* "train=0.99,valid=0.01", shares that add up to 1; NULL: all train */
+    int64_t shard_bytes; /* of a tokens file; 0: 1 GB */
+    int jobs;            /* threads; 0: one a processor */
+    bool replace;        /* a directory that is there */
 } d9d_shard_how;
 
 typedef struct d9d_shard_report {

@@ -25,8 +25,8 @@ typedef struct d9d_rates {
 
 /* `doc` is the configuration of a training run, of which lr_scheduler and optimizer.lr
  * are read, or the lr_scheduler section alone, or the scheduler within it alone.
- * steps 0 takes the steps of the phases; where a phase is a share of the run, 1000 or
- * twice those of the others, and says so in the log.  ECONFIG. */
+ * steps 0 takes trainer.run.steps; without it the steps of the phases; and where a phase is a
+ * share of the run, 1000 or twice those of the others, and says so in the log.  ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_rates_load(const json_t *doc, const char *where, int64_t steps,
                                                const d9d_log *log, d9d_rates *out);
 D9D_API double d9d_rates_at(const d9d_rates *v, int64_t k);
