@@ -120,6 +120,13 @@ edit() { sed -i -e "$1" src/config.json; }
     run -1 d9d-map -q nowhere dst
 }
 
+@test "a replaced directory does not take the source along" {
+    mkdir dst && mv src dst/
+    run -2 --separate-stderr d9d-map -q --force dst/src dst
+    [ "$stderr" = "d9d-map: invalid configuration: dst: is to be replaced, but the input dst/src is in it" ]
+    [ -s dst/src/model.safetensors ]
+}
+
 @test "memory stays bounded when a header is large and hostile" {
     ! ldd "$(command -v d9d-map)" | grep -q libasan || skip "the address sanitizer takes all addresses"
     mkdir big
