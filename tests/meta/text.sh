@@ -13,16 +13,23 @@ files() { # those that git has or would take; all of them outside a repository
     fi
 }
 
+# grep over the files on standard input, three lines a file at most; why is added to each.
+find_lines() { # PATTERN WHY
+    tr '\n' '\0' | xargs -0 -r grep -HnIE -m 3 -- "$1" | sed "s|\$|  <- $2|"
+}
+
 check() {
+    local all prose
     cd "$1" || return 1
-    files | grep -vx LICENSE | while read -r f; do
-        [ -f "$f" ] || continue
-        [ "$(stat -c %s "$f")" -le $limit ] || echo "$f: $(stat -c %s "$f") bytes, $limit at most"
-        case $f in *.json | tests/golden/* | tests/fuzz/*/*) continue ;; esac
-        grep -nIE '(^|[^A-Za-z0-9_.$}/~-])/(home|root|Users|work|tmp/w)/' "$f" | sed "s|^|$f:|; s|\$|  <- a path of one machine|"
-        grep -nIE '(^|[^A-Za-z])(TO[D]O|FIX[M]E|XX[X])([^A-Za-z]|$)' "$f" | sed "s|^|$f:|; s|\$|  <- unfinished work|"
-        grep -nI '[[:blank:]]$' "$f" | head -n 3 | sed "s|^|$f:|; s|\$|<- blanks at the end|"
-        [ ! -s "$f" ] || [ -z "$(tail -c 1 "$f" | tr -d '\n')" ] || ! grep -qI . "$f" || echo "$f: no newline at the end"
+    all=$(files | grep -vx LICENSE | while read -r f; do [ ! -f "$f" ] || echo "$f"; done)
+    tr '\n' '\0' <<<"$all" | xargs -0 stat -c '%s %n' |
+        awk -v most=$limit '$1 > most { print $2 ": " $1 " bytes, " most " at most" }'
+    prose=$(grep -vE '\.json$|^tests/golden/|^tests/fuzz/.*/' <<<"$all")
+    find_lines '(^|[^A-Za-z0-9_.$}/~-])/(home|root|Users|work|tmp/w)/' 'a path of one machine' <<<"$prose"
+    find_lines '(^|[^A-Za-z])(TO[D]O|FIX[M]E|XX[X])([^A-Za-z]|$)' 'unfinished work' <<<"$prose"
+    find_lines '[[:blank:]]$' 'blanks at the end' <<<"$prose"
+    tr '\n' '\0' <<<"$prose" | xargs -0 -r grep -lI . | while read -r f; do
+        [ -z "$(tail -c 1 "$f" | tr -d '\n')" ] || echo "$f: no newline at the end"
     done
 }
 
