@@ -83,7 +83,7 @@ CORE_OBJ  := $(CORE_SRC:%.c=$B/%.o)
 CUDA_OBJ  := $(CUDA_SRC:%.cu=$B/%.cu.o)
 TOOLS     := $(TOOL_SRC:tools/%.c=$B/bin/%)
 TESTS     := $(TEST_SRC:%.c=$B/%)
-DRIVERS    := $(DRIVE_SRC:%.c=$B/%)
+DRIVERS   := $(DRIVE_SRC:%.c=$B/%)
 FUZZERS   := $(FUZZ_SRC:%.c=$B/%)
 BENCHES   := $(BENCH_SRC:%.c=$B/%)
 LIB       := $B/lib/libd9d.so
@@ -147,7 +147,7 @@ $B/bin/%: $B/tools/%.o $B/tools/tool.o $(LIB)
 # Tests, fuzz targets, benches and generators link the archive, so they may reach internals.
 $(FUZZERS): $B/%: $B/%.o $B/tests/fuzz/driver.o $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-$(TESTS) $(BENCHES): $B/%: $B/%.o $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
+$(TESTS) $(DRIVERS) $(BENCHES): $B/%: $B/%.o $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 $B/schemas/dump: $B/schemas/dump.o $B/schemas/formats.o $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -215,7 +215,7 @@ bench: all $(BENCHES)
 
 C_ALL     := $(CORE_SRC) $(wildcard tools/*.c schemas/*.c tests/*/*.c tests/*/support/*.c)
 FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
-             $(shell find libcore kernels schemas tools tests -name '*.h')
+             $(wildcard schemas/*.h) $(shell find libcore kernels tools tests -name '*.h')
 SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
 LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit

@@ -18,15 +18,17 @@ static const tool_option options[] = {
     TOOL_END,
 };
 
-static json_t *real(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+static json_t *real(double v)
+{
+    return isfinite(v) ? json_real(v) : json_null();
+}
 
 static d9d_status print_json(const d9d_infer_summary *s)
 {
-    return tool_put_json(json_pack("{s:I, s:I, s:I, s:o, s:o, s:o}", "samples",
-                                   (json_int_t)s->samples, "first_sample",
-                                   (json_int_t)s->first_sample, "tokens", (json_int_t)s->tokens,
-                                   "loss", real(s->loss), "perplexity", real(s->perplexity),
-                                   "tokens_per_s", real(s->tokens_per_s)));
+    return tool_put_json(json_pack(
+        "{s:I, s:I, s:I, s:o, s:o, s:o}", "samples", (json_int_t)s->samples, "first_sample",
+        (json_int_t)s->first_sample, "tokens", (json_int_t)s->tokens, "loss", real(s->loss),
+        "perplexity", real(s->perplexity), "tokens_per_s", real(s->tokens_per_s)));
 }
 
 static d9d_status print_text(const d9d_infer_summary *s)
@@ -34,9 +36,11 @@ static d9d_status print_text(const d9d_infer_summary *s)
     d9d_buf b = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_buf_printf(&b, "perplexity %.6g, loss %.6f over %lld tokens of %lld samples\n",
-                                  s->perplexity, s->loss, (long long)s->tokens,
-                                  (long long)(s->samples - s->first_sample)), out);
+    D9D_TRY_OR(st,
+               d9d_buf_printf(&b, "perplexity %.6g, loss %.6f over %lld tokens of %lld samples\n",
+                              s->perplexity, s->loss, (long long)s->tokens,
+                              (long long)(s->samples - s->first_sample)),
+               out);
     tool_put(&b);
 out:
     d9d_buf_release(&b);
@@ -78,4 +82,7 @@ static const tool_command commands[] = {
 
 static const tool program = {"d9d-infer", "Run a language model over a dataset.", commands};
 
-int main(int argc, char **argv) { return tool_main(&program, argc, argv); }
+int main(int argc, char **argv)
+{
+    return tool_main(&program, argc, argv);
+}

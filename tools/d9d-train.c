@@ -18,16 +18,19 @@ static const tool_option options[] = {
     TOOL_END,
 };
 
-static json_t *real(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+static json_t *real(double v)
+{
+    return isfinite(v) ? json_real(v) : json_null();
+}
 
 static d9d_status print_json(const d9d_train_summary *s)
 {
-    return tool_put_json(json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:s}", "run_dir", s->run_dir, "first_step",
-        (json_int_t)s->first_step, "steps", (json_int_t)s->steps, "total_steps",
-        (json_int_t)s->total_steps, "tokens", (json_int_t)s->tokens, "samples",
-        (json_int_t)s->samples, "first_loss", real(s->first_loss), "last_loss", real(s->last_loss),
-        "export", s->export_dir));
+    return tool_put_json(json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:s}", "run_dir",
+                                   s->run_dir, "first_step", (json_int_t)s->first_step, "steps",
+                                   (json_int_t)s->steps, "total_steps", (json_int_t)s->total_steps,
+                                   "tokens", (json_int_t)s->tokens, "samples",
+                                   (json_int_t)s->samples, "first_loss", real(s->first_loss),
+                                   "last_loss", real(s->last_loss), "export", s->export_dir));
 }
 
 static d9d_status print_text(const d9d_train_summary *s)
@@ -35,9 +38,10 @@ static d9d_status print_text(const d9d_train_summary *s)
     d9d_buf b = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_buf_printf(&b, "%s: %lld of %lld steps, %lld tokens", s->run_dir,
-                                  (long long)s->steps, (long long)s->total_steps,
-                                  (long long)s->tokens), out);
+    D9D_TRY_OR(st,
+               d9d_buf_printf(&b, "%s: %lld of %lld steps, %lld tokens", s->run_dir,
+                              (long long)s->steps, (long long)s->total_steps, (long long)s->tokens),
+               out);
     if (isfinite(s->last_loss))
         D9D_TRY_OR(st, d9d_buf_printf(&b, ", loss %.4f to %.4f", s->first_loss, s->last_loss), out);
     if (s->export_dir[0] != '\0')
@@ -73,9 +77,10 @@ static const tool_command commands[] = {
     {.operands = "CONFIG.json",
      .min = 1,
      .max = 1,
-     .about = "Train the model that CONFIG.json describes. Called again, a run goes on from its "
-              "newest checkpoint. On SIGTERM, SIGUSR1, SIGINT or near the end of a Slurm allocation "
-              "it saves and exits 75.",
+     .about =
+         "Train the model that CONFIG.json describes. Called again, a run goes on from its "
+         "newest checkpoint. On SIGTERM, SIGUSR1, SIGINT or near the end of a Slurm allocation "
+         "it saves and exits 75.",
      .options = options,
      .size = sizeof(struct opts),
      .defaults = &defaults,
@@ -85,4 +90,7 @@ static const tool_command commands[] = {
 
 static const tool program = {"d9d-train", "Train a language model.", commands};
 
-int main(int argc, char **argv) { return tool_main(&program, argc, argv); }
+int main(int argc, char **argv)
+{
+    return tool_main(&program, argc, argv);
+}

@@ -44,7 +44,7 @@ cp "$here"/*.json .
 # with the folders, as far as the size goes.  Other encodings than UTF-8 stay out.
 headers() {
     local size=0 n name
-    find /usr/include -name '*.h' -type f -size -200k -printf '%p %s\n' | LC_ALL=C sort |
+    find /usr/include -name '*.h' -type f -size -24k -printf '%p %s\n' | LC_ALL=C sort |
         shuf --random-source=<(yes) | while read -r name n; do
         [ $((size + n)) -le "$D9D_DEMO_BYTES" ] || continue
         iconv -f UTF-8 -t UTF-8 "$name" >/dev/null 2>&1 || continue
@@ -62,10 +62,10 @@ heading "A HuggingFace checkpoint with random weights"
 show d9d-map init --model model.json --seed 1 hf
 cp "$tokenizer/tokenizer.json" "$tokenizer/tokenizer_config.json" hf
 
-heading "Text to dataset: tokens, an index, three documents in a hundred held out"
+heading "Text to dataset: tokens, an index, one document in twenty held out"
 printf '$ d9d-shard --tokenizer hf/tokenizer.json --out data --format text ... text/*\n'
 d9d-shard --tokenizer hf/tokenizer.json --out data --format text --append-eos '<|endoftext|>' \
-    --max-length 128 --overflow split --split train=0.97,valid=0.03 --jobs "$(nproc)" text/*
+    --max-length 128 --overflow split --split train=0.95,valid=0.05 --jobs "$(nproc)" text/*
 show d9d-shard inspect data
 
 heading "HuggingFace checkpoint to d9d's layout"

@@ -133,7 +133,8 @@ d9d_status d9d_ref_adam_stochastic(d9d_stream s, const d9d_adam_step *c, void *p
         int64_t i = j / per_run * b.run + at;
         uint64_t index = (uint64_t)(d9di_box_index(&b, j / per_run) + at);
         float buf[4][D9DI_BLOCK];
-        float *pf = d9di_inout(D9D_BF16, p, i, len, buf[0]), *mf = d9di_inout(st, m, i, len, buf[1]);
+        float *pf = d9di_inout(D9D_BF16, p, i, len, buf[0]),
+              *mf = d9di_inout(st, m, i, len, buf[1]);
         float *vf = d9di_inout(st, v, i, len, buf[2]);
 
         update(k, pf, d9di_in(gt, g, i, len, buf[3]), mf, vf, len);

@@ -134,7 +134,7 @@ d9d_status d9d_ref_attention(d9d_stream s, const d9d_attention_dims *n, void *o,
         return D9D_OK;
     if ((scratch = d9di_scratch_threads("attention", floats)) == NULL)
         return D9D_ENOMEM;
-    /* Late queries see more keys, so they go first. */
+        /* Late queries see more keys, so they go first. */
 #pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * n->s * n->d > D9DI_SERIAL)
     for (int64_t i = 0; i < n->b * n->a * blocks; i++) {
         int64_t head = i % (n->b * n->a), block = blocks - 1 - i / (n->b * n->a);

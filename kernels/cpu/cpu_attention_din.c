@@ -17,8 +17,8 @@ typedef struct grads {
 
 /* What one thread needs. */
 typedef struct work {
-    float *p, *dp;         /* a block of probabilities, of their gradients */
-    float *q, *dout, *dq;  /* a block of queries */
+    float *p, *dp;          /* a block of probabilities, of their gradients */
+    float *q, *dout, *dq;   /* a block of queries */
     float *k, *v, *dk, *dv; /* all keys of a head */
     float delta[D9DI_Q_BLOCK];
 } work;
@@ -77,8 +77,8 @@ static void tile_grad(const grads *g, const d9di_tile *t, const float *lse, d9di
         row_grad(g, t, i, lse[t->q + i], w);
     d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->p, t->nk, dout.x, dout.ld, 1.0f,
                w->dv + t->k * d, d);
-    d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->dp, t->nk, q.x, q.ld, 1.0f,
-               w->dk + t->k * d, d);
+    d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->dp, t->nk, q.x, q.ld, 1.0f, w->dk + t->k * d,
+               d);
     d9di_sgemm(false, false, t->nq, d, t->nk, 1.0f, w->dp, t->nk, k, d, 1.0f, w->dq, d);
 }
 
@@ -138,8 +138,16 @@ d9d_status d9d_ref_attention_din(d9d_stream s, const d9d_attention_dims *n, void
                                  void *dv, const void *dout, const void *q, const void *k,
                                  const void *v, const void *o, const float *lse)
 {
-    const grads g = {.n = n, .dq = dq, .dk = dk, .dv = dv, .dout = dout,
-                     .q = q, .k = k,   .v = v,   .o = o,   .lse = lse};
+    const grads g = {.n = n,
+                     .dq = dq,
+                     .dk = dk,
+                     .dv = dv,
+                     .dout = dout,
+                     .q = q,
+                     .k = k,
+                     .v = v,
+                     .o = o,
+                     .lse = lse};
     int64_t floats = work_floats(n);
     float *scratch;
 

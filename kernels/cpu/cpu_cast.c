@@ -1,8 +1,7 @@
 /* cpu_cast.c - change of element type, rounding to nearest even. */
 #include "cpu_common.h"
 
-d9d_status d9d_ref_cast(d9d_stream s, d9d_dtype yt, void *y, d9d_dtype xt, const void *x,
-                        int64_t n)
+d9d_status d9d_ref_cast(d9d_stream s, d9d_dtype yt, void *y, d9d_dtype xt, const void *x, int64_t n)
 {
     (void)s;
     D9D_TRY(d9di_check_float("cast", yt));

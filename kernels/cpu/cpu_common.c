@@ -80,7 +80,10 @@ float *d9di_scratch(const char *op, int64_t n)
 }
 
 /* Whole cache lines, so that threads do not share one. */
-static int64_t padded(int64_t n) { return d9di_ceil_div(n, 16) * 16; }
+static int64_t padded(int64_t n)
+{
+    return d9di_ceil_div(n, 16) * 16;
+}
 
 float *d9di_scratch_threads(const char *op, int64_t n)
 {

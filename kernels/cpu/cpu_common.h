@@ -24,13 +24,15 @@
 #include "d9d/kernels/table.h"
 
 /* Every entry of the table, d9d_ref_<op>, with the type that the table gives it. */
+/* clang-format off */
 #define D9DI_KERNELS(X)                                                                            \
     X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
     X(sigmoid_gate_din) X(random) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
-    X(rms_norm) X(rms_norm_din) X(rms_norm_dw) X(rope) X(attention) X(attention_din) X(embedding)  \
-    X(embedding_dw) X(xent) X(xent_din) X(xent_dw) X(router) X(router_din) X(route) X(permute)     \
-    X(permute_din) X(unpermute) X(unpermute_din) X(sum_squares) X(sum) X(find_nonfinite) X(adam)   \
-    X(adam_stochastic) X(sgd)
+    X(rms_norm) X(rms_norm_din) X(rms_norm_dw) X(rope) X(attention) X(attention_din)               \
+    X(embedding) X(embedding_dw) X(xent) X(xent_din) X(xent_dw) X(router) X(router_din) X(route)   \
+    X(permute) X(permute_din) X(unpermute) X(unpermute_din) X(sum_squares) X(sum)                  \
+    X(find_nonfinite) X(adam) X(adam_stochastic) X(sgd)
+/* clang-format on */
 #define X(op) extern __typeof__(*((d9d_kernels *)0)->op) d9d_ref_##op;
 D9DI_KERNELS(X)
 #undef X
@@ -54,9 +56,18 @@ enum {
 /* Sixteen floats; loads need no alignment. */
 typedef float d9di_v16 __attribute__((vector_size(64), aligned(4), may_alias));
 
-static inline int64_t d9di_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t d9di_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t d9di_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t d9di_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t d9di_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+static inline int64_t d9di_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
 
 /* EINVAL unless t is D9D_F32 or D9D_BF16. */
 d9d_status d9di_check_float(const char *op, d9d_dtype t);
@@ -115,7 +126,7 @@ float *d9di_mine(float *scratch, int64_t n);
 float d9di_row_sum(const float *x, int64_t n);
 float d9di_row_dot(const float *x, const float *y, int64_t n);
 float d9di_row_max(const float *x, int64_t n);
-void d9di_row_axpy(float *y, float a, const float *x, int64_t n); /* y += a x */
+void d9di_row_axpy(float *y, float a, const float *x, int64_t n);  /* y += a x */
 void d9di_row_scale(float *y, float a, const float *x, int64_t n); /* y = a x */
 /* y = exp(x - m), and its sum; y may be x. */
 float d9di_row_exp(float *y, const float *x, float m, int64_t n);

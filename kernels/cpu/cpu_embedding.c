@@ -53,8 +53,8 @@ static void sort_by_row(const int32_t *ids, int64_t rows, int64_t first, int64_t
 }
 
 /* One row of the gradient, in pieces that fit the stack. */
-static void row_dw(d9d_dtype t, d9d_dtype gt, void *dtable, float beta, int64_t row,
-                   const void *dy, const int64_t *tokens, int64_t n, int64_t h)
+static void row_dw(d9d_dtype t, d9d_dtype gt, void *dtable, float beta, int64_t row, const void *dy,
+                   const int64_t *tokens, int64_t n, int64_t h)
 {
     for (int64_t at = 0; at < h; at += D9DI_BLOCK) {
         int64_t c = d9di_min(h - at, D9DI_BLOCK);

@@ -48,7 +48,10 @@ typedef struct cut {
     int64_t n_cols, first; /* tiles in a row of tiles; number of the first tile */
 } cut;
 
-static int64_t round_up(int64_t x, int64_t to) { return d9di_ceil_div(x, to) * to; }
+static int64_t round_up(int64_t x, int64_t to)
+{
+    return d9di_ceil_div(x, to) * to;
+}
 
 static bool too_large(const d9di_gemm_job *j, int64_t rows, int64_t cols)
 {
@@ -217,8 +220,12 @@ out:
 
 d9d_status d9d_ref_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c)
 {
-    d9di_gemm_how how = {.at = g->t, .bt = g->t, .ct = g->ct, .trans_a = g->trans_a,
-                         .trans_b = g->trans_b, .beta = g->beta};
+    d9di_gemm_how how = {.at = g->t,
+                         .bt = g->t,
+                         .ct = g->ct,
+                         .trans_a = g->trans_a,
+                         .trans_b = g->trans_b,
+                         .beta = g->beta};
     d9di_gemm_job job = {.a = a, .b = b, .c = c, .m = g->m, .n = g->n, .k = g->k};
 
     (void)s;

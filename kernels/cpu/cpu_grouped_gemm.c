@@ -56,8 +56,15 @@ d9d_status d9d_ref_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *
                                 const int32_t *offset, int64_t rows, int64_t e, int64_t in,
                                 int64_t out)
 {
-    grouped p = {.op = "grouped_gemm", .how = {.at = t, .bt = t, .ct = t},
-                 .n = out, .k = in, .a = x, .b = w, .c = y, .a_row = in, .w_size = in * out};
+    grouped p = {.op = "grouped_gemm",
+                 .how = {.at = t, .bt = t, .ct = t},
+                 .n = out,
+                 .k = in,
+                 .a = x,
+                 .b = w,
+                 .c = y,
+                 .a_row = in,
+                 .w_size = in * out};
 
     (void)s;
     return run(&p, offset, rows, e);
@@ -69,7 +76,13 @@ d9d_status d9d_ref_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, const v
 {
     grouped p = {.op = "grouped_gemm_din",
                  .how = {.at = t, .bt = t, .ct = t, .trans_b = true},
-                 .n = in, .k = out, .a = dy, .b = w, .c = dx, .a_row = out, .w_size = in * out};
+                 .n = in,
+                 .k = out,
+                 .a = dy,
+                 .b = w,
+                 .c = dx,
+                 .a_row = out,
+                 .w_size = in * out};
 
     (void)s;
     return run(&p, offset, rows, e);
@@ -81,7 +94,14 @@ d9d_status d9d_ref_grouped_gemm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void
 {
     grouped p = {.op = "grouped_gemm_dw",
                  .how = {.at = t, .bt = t, .ct = gt, .trans_a = true, .beta = beta},
-                 .m = in, .n = out, .a = x, .b = dy, .c = dw, .a_row = in, .b_row = out, .w_size = in * out,
+                 .m = in,
+                 .n = out,
+                 .a = x,
+                 .b = dy,
+                 .c = dw,
+                 .a_row = in,
+                 .b_row = out,
+                 .w_size = in * out,
                  .c_is_w = true};
 
     (void)s;

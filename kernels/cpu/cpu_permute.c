@@ -24,8 +24,7 @@ static void gather_sum(d9d_dtype t, void *y, int64_t token, const void *x, const
         float sum[D9DI_BLOCK] = {0}, buf[D9DI_BLOCK];
 
         for (int64_t j = 0; j < k; j++)
-            d9di_row_axpy(sum, w == NULL ? 1.0f : w[j],
-                          d9di_in(t, x, row[j] * h + at, c, buf), c);
+            d9di_row_axpy(sum, w == NULL ? 1.0f : w[j], d9di_in(t, x, row[j] * h + at, c, buf), c);
         d9di_store(t, y, token * h + at, c, sum);
     }
 }

@@ -44,8 +44,7 @@ typedef struct span {
     bool interleaved;
 } span;
 
-static void turn(const span *p, int64_t ia, int64_t ib, const float *co, const float *si,
-                 int64_t n)
+static void turn(const span *p, int64_t ia, int64_t ib, const float *co, const float *si, int64_t n)
 {
     float xa[2 * MOST], xb[MOST], ya[2 * MOST], yb[MOST];
     float *oa = d9di_out(p->t, p->y, ia, ya), *ob = d9di_out(p->t, p->y, ib, yb);

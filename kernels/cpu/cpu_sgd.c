@@ -35,7 +35,7 @@ D9DI_CLONES static void update_momentum(step k, float *restrict p, const float *
     for (int64_t i = 0; i < n; i++) {
         float g = grad[i] * k.scale + (k.wd == 0.0f ? 0.0f : k.wd * p[i]);
 
-        b[i] = k.old == 0.0f ? k.new * g : k.old * b[i] + k.new * g;
+        b[i] = k.old == 0.0f ? k.new *g : k.old *b[i] + k.new *g;
         p[i] -= k.lr * (k.ahead != 0.0f ? g + k.ahead * b[i] : b[i]);
     }
 }

@@ -20,10 +20,10 @@ typedef struct xent {
     const void *hidden;
     const void *const *w;
     const int32_t *targets;
-    int64_t *row;   /* tokens that count, ascending */
+    int64_t *row; /* tokens that count, ascending */
     int64_t n_rows;
-    void *h;        /* their hidden rows: a block, of type t */
-    float *logits;  /* [T_BLOCK, V_BLOCK] */
+    void *h;       /* their hidden rows: a block, of type t */
+    float *logits; /* [T_BLOCK, V_BLOCK] */
 } xent;
 
 /* Columns [first, first + n) of split i; `base` is the split's first id. */
@@ -51,8 +51,9 @@ static d9d_status collect(xent *x)
         if (target == x->n->ignore)
             continue;
         if (target < 0 || target >= v)
-            return D9D_FAIL(D9D_EINVAL, "%s: target %d of row %lld is outside the vocabulary of %lld",
-                            x->op, (int)target, (long long)i, (long long)v);
+            return D9D_FAIL(D9D_EINVAL,
+                            "%s: target %d of row %lld is outside the vocabulary of %lld", x->op,
+                            (int)target, (long long)i, (long long)v);
         x->row[x->n_rows++] = i;
     }
     return D9D_OK;
@@ -114,8 +115,8 @@ static const void *weight(const xent *x, const columns *c)
 static d9d_status logits_make(xent *x, const columns *c, int64_t tokens)
 {
     d9di_gemm_how how = {.at = x->n->t, .bt = x->n->t, .ct = D9D_F32, .trans_b = true};
-    d9di_gemm_job job = {.a = x->h, .b = weight(x, c), .c = x->logits, .m = tokens, .n = c->n,
-                         .k = x->n->h};
+    d9di_gemm_job job = {
+        .a = x->h, .b = weight(x, c), .c = x->logits, .m = tokens, .n = c->n, .k = x->n->h};
 
     return d9di_gemm_run(x->op, &how, &job, 1);
 }
@@ -152,8 +153,8 @@ static d9d_status unit_add(xent *x, const columns *c, const online *o, int64_t n
                            float beta)
 {
     d9di_gemm_how how = {.at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .beta = beta};
-    d9di_gemm_job job = {.a = x->logits, .b = weight(x, c), .c = sum, .m = n, .n = x->n->h,
-                         .k = c->n};
+    d9di_gemm_job job = {
+        .a = x->logits, .b = weight(x, c), .c = sum, .m = n, .n = x->n->h, .k = c->n};
 
     for (int64_t i = 0; i < n && beta != 0.0f; i++)
         if (o[i].keep != 1.0f)
@@ -281,8 +282,8 @@ static d9d_status dlogits_make(xent *x, const columns *c, int64_t first, int64_t
 static d9d_status dw_columns(xent *x, const columns *c, float *dw, float beta, const float *dloss,
                              const float *lse)
 {
-    d9di_gemm_how how = {.at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .trans_a = true,
-                         .beta = beta};
+    d9di_gemm_how how = {
+        .at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .trans_a = true, .beta = beta};
     d9di_gemm_job job = {.a = x->logits, .b = x->h, .c = dw, .m = c->n, .n = x->n->h};
 
     if (x->n_rows == 0)
@@ -311,8 +312,7 @@ d9d_status d9d_ref_xent_dw(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, v
     D9D_TRY_OR(st, xent_init(&x, "cross-entropy gradient", n, hidden, w, targets), out);
     D9D_TRY_OR(st, d9di_check_float(x.op, gt), out);
     st = D9D_ENOMEM;
-    if (gt != D9D_F32 &&
-        (sum = d9di_scratch(x.op, d9di_min(vocabulary(n), V_BLOCK) * h)) == NULL)
+    if (gt != D9D_F32 && (sum = d9di_scratch(x.op, d9di_min(vocabulary(n), V_BLOCK) * h)) == NULL)
         goto out;
     st = D9D_OK;
     while (columns_next(&x, &c)) {

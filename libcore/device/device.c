@@ -69,22 +69,39 @@ static d9d_status open_first(d9d_device **out)
     return st;
 }
 
+/* The backend that a word other than "auto" names. */
+static d9d_status find_backend(const char *which, const backend **out, int *index)
+{
+    for (int i = 0; i < BACKENDS; i++) {
+        const backend *b = &backends[i];
+
+        if (!names(which, b, index))
+            continue;
+        if (b->open == NULL)
+            return D9D_FAIL(D9D_ENOTSUP, "device \"%s\": this build has no %s", which, b->name);
+        *out = b;
+        return D9D_OK;
+    }
+    return D9D_FAIL(D9D_ECONFIG, "device \"%s\": expected auto, cpu, cuda or cuda:N", which);
+}
+
+d9d_status d9d_device_check(const char *which)
+{
+    const backend *b;
+    int index;
+
+    return strcmp(which, "auto") == 0 ? D9D_OK : find_backend(which, &b, &index);
+}
+
 d9d_status d9d_device_open(const char *which, d9d_device **out)
 {
+    const backend *b;
     int index;
 
     if (strcmp(which, "auto") == 0)
         return open_first(out);
-    for (int i = 0; i < BACKENDS; i++) {
-        const backend *b = &backends[i];
-
-        if (!names(which, b, &index))
-            continue;
-        if (b->open == NULL)
-            return D9D_FAIL(D9D_ENOTSUP, "device \"%s\": this build has no %s", which, b->name);
-        return open_backend(b, index, out);
-    }
-    return D9D_FAIL(D9D_ECONFIG, "device \"%s\": expected auto, cpu, cuda or cuda:N", which);
+    D9D_TRY(find_backend(which, &b, &index));
+    return open_backend(b, index, out);
 }
 
 void d9d_device_close(d9d_device *dev)

@@ -22,13 +22,13 @@ typedef struct d9di_engine {
 typedef struct d9di_engine_how {
     const char *device; /* "auto", "cpu", ... */
     const d9d_union *provider;
-    const char *source; /* checkpoint directory, or NULL */
+    const char *source;         /* checkpoint directory, or NULL */
     const d9d_dataset *dataset; /* must fit the model: ids below its vocabulary, samples within
                                    its positions */
     uint64_t seed;
-    bool train;         /* allocate gradients */
-    bool initialise;    /* false: leave parameters uncleared, a training checkpoint follows */
-    int grad_dtype;     /* d9d_gradients_section */
+    bool train;      /* allocate gradients */
+    bool initialise; /* false: leave parameters uncleared, a training checkpoint follows */
+    int grad_dtype;  /* d9d_gradients_section */
 } d9di_engine_how;
 
 /* The structure alone, checked against the dataset and the headers of the source. */

@@ -33,8 +33,9 @@ d9d_status d9d_job_check_mesh(const d9d_mesh *m, int64_t ranks)
                         (long long)degrees[3], (long long)degrees[4], (long long)degrees[5],
                         (long long)product, (long long)ranks);
     if (dense % m->expert_parallel != 0)
-        return D9D_FAIL(D9D_ECONFIG, "mesh: expert_parallel %lld does not divide the %lld ranks "
-                                     "of a pipeline stage",
+        return D9D_FAIL(D9D_ECONFIG,
+                        "mesh: expert_parallel %lld does not divide the %lld ranks "
+                        "of a pipeline stage",
                         (long long)m->expert_parallel, (long long)dense);
     if (ranks > 1)
         return D9D_FAIL(D9D_ENOTSUP, "mesh: %lld ranks; this version runs on one",
@@ -80,17 +81,23 @@ static d9d_status splits_read(const d9d_model_section *m, d9d_arena *a, d9d_qwen
         const int64_t *size = split_size(&m->split_vocab_size, order[i]);
 
         if (size == NULL)
-            return D9D_FAIL(D9D_ECONFIG, "model_provider.model.split_vocab_order[%zu]: \"%s\" is "
-                                         "not in split_vocab_size", i, order[i]);
+            return D9D_FAIL(D9D_ECONFIG,
+                            "model_provider.model.split_vocab_order[%zu]: \"%s\" is "
+                            "not in split_vocab_size",
+                            i, order[i]);
         for (size_t j = 0; j < i; j++)
             if (strcmp(order[j], order[i]) == 0)
-                return D9D_FAIL(D9D_ECONFIG, "model_provider.model.split_vocab_order[%zu]: \"%s\" "
-                                             "stands there twice", i, order[i]);
+                return D9D_FAIL(D9D_ECONFIG,
+                                "model_provider.model.split_vocab_order[%zu]: \"%s\" "
+                                "stands there twice",
+                                i, order[i]);
         splits[i] = (d9d_vocab_split){order[i], *size};
     }
     if (n != m->split_vocab_size.n)
-        return D9D_FAIL(D9D_ECONFIG, "model_provider.model: split_vocab_order names %zu of %zu "
-                                     "splits", n, m->split_vocab_size.n);
+        return D9D_FAIL(D9D_ECONFIG,
+                        "model_provider.model: split_vocab_order names %zu of %zu "
+                        "splits",
+                        n, m->split_vocab_size.n);
     c->splits = splits;
     c->n_splits = n;
     return D9D_OK;

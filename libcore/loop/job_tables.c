@@ -22,20 +22,20 @@ static const d9d_key mesh_keys[] = {
     DEGREE(expert_parallel, "ranks that share the experts; divides the others' product"),
     D9D_KEY_END,
 };
-static const d9d_table mesh_table =
-    D9D_TABLE(d9d_mesh, "mesh", mesh_keys, "degrees of parallelism; their product, "
-                                           "expert_parallel left out, is the number of ranks");
+static const d9d_table mesh_table = D9D_TABLE(d9d_mesh, "mesh", mesh_keys,
+                                              "degrees of parallelism; their product, "
+                                              "expert_parallel left out, is the number of ranks");
 
 /* --- data -------------------------------------------------------------------- */
 
 static const char *const order_words[] = {"sequential", "shuffled", "bucketed", NULL};
 static const d9d_key data_keys[] = {
-    D9D_KEY_STR(d9d_data_section, dataset, D9D_REQUIRED, "directory made by d9d-shard"),
-    D9D_KEY_STR(d9d_data_section, split, "\"train\"", "part of the dataset to read"),
+    D9D_KEY_STR(d9d_data_section, dataset, D9D_REQUIRED, "directory made by d9d-shard", .min = 1),
+    D9D_KEY_STR(d9d_data_section, split, "\"train\"", "part of the dataset to read", .min = 1),
     D9D_KEY_ENUM(d9d_data_section, order, "\"sequential\"", order_words,
                  "sequence of the samples: as stored, shuffled, or by similar length"),
     D9D_KEY_INT(d9d_data_section, seed, "0", 0, BIG, "seed of the order"),
-    D9D_KEY_INT(d9d_data_section, epochs, "1", 1, BIG, "passes over the split"),
+    D9D_KEY_INT(d9d_data_section, epochs, "1", 1, 1 << 30, "passes over the split"),
     D9D_KEY_END,
 };
 static const d9d_table data_table =
@@ -44,7 +44,8 @@ static const d9d_table data_table =
 /* --- model -------------------------------------------------------------------- */
 
 #define LAYER_KEYS                                                                                 \
-    D9D_KEY_INT(d9d_layer_section, hidden_size, D9D_REQUIRED, 1, 1 << 20, "width of the residual"), \
+    D9D_KEY_INT(d9d_layer_section, hidden_size, D9D_REQUIRED, 1, 1 << 20,                          \
+                "width of the residual"),                                                          \
         D9D_KEY_INT(d9d_layer_section, intermediate_size, D9D_REQUIRED, 1, 1 << 20,                \
                     "width of the feed-forward part, or of one expert"),                           \
         D9D_KEY_INT(d9d_layer_section, num_attention_heads, D9D_REQUIRED, 1, 1 << 16,              \
@@ -126,9 +127,13 @@ static d9d_status provider_check(const void *value, const char *path)
 
 #define PROVIDER_KEYS(model_table)                                                                 \
     D9D_KEY_STR(d9d_provider_section, hf_config, "null", "a HuggingFace config.json",              \
-                .flags = D9D_NULLABLE),                                                            \
-        {.name = "model", .kind = D9D_KIND_TABLE, .flags = D9D_NULLABLE,                           \
-         .offset = offsetof(d9d_provider_section, model), .def = "null", .table = model_table,     \
+                .flags = D9D_NULLABLE, .min = 1),                                                  \
+        {.name = "model",                                                                          \
+         .kind = D9D_KIND_TABLE,                                                                   \
+         .flags = D9D_NULLABLE,                                                                    \
+         .offset = offsetof(d9d_provider_section, model),                                          \
+         .def = "null",                                                                            \
+         .table = model_table,                                                                     \
          .doc = "the dimensions, in place of hf_config"},                                          \
         D9D_KEY_ENUM(d9d_provider_section, dtype, "\"float32\"", dtype_words,                      \
                      "type of parameters and activations"),                                        \
@@ -156,7 +161,7 @@ static const d9d_key run_keys[] = {
     D9D_KEY_STR(d9d_run_section, name, "\"run\"", "name of the run", .min = 1, .max = 200),
     D9D_KEY_STR(d9d_run_section, description, "null", "for people", .flags = D9D_NULLABLE),
     D9D_KEY_STR(d9d_run_section, dir, "null", "run directory; runs/NAME when null",
-                .flags = D9D_NULLABLE),
+                .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_JSON(d9d_run_section, hparams, "{}", "anything worth recording with the run"),
     D9D_KEY_INT(d9d_run_section, steps, "null", 1, BIG,
                 "stop after this many steps; null: when the data ends", .flags = D9D_NULLABLE),
@@ -173,26 +178,44 @@ static const d9d_key train_batching_keys[] = {
     D9D_KEY_END,
 };
 static const d9d_key infer_batching_keys[] = {
-    {.name = "global_batch_size", .kind = D9D_KIND_INT, .flags = D9D_NO_EFFECT,
-     .offset = D9D_NO_FIELD, .def = "1", .min = 1, .max = 1 << 30,
+    {.name = "global_batch_size",
+     .kind = D9D_KIND_INT,
+     .flags = D9D_NO_EFFECT,
+     .offset = D9D_NO_FIELD,
+     .def = "1",
+     .min = 1,
+     .max = 1 << 30,
      .doc = "accepted; inference has no optimizer steps"},
     D9D_KEY_INT(batching_section, microbatch_size, "1", 1, 1 << 30,
                 "samples of one forward pass on a rank"),
     D9D_KEY_END,
 };
-static const d9d_table train_batching_table = D9D_TABLE(
-    batching_section, "train_batching", train_batching_keys, "how samples make a step");
+static const d9d_table train_batching_table =
+    D9D_TABLE(batching_section, "train_batching", train_batching_keys, "how samples make a step");
 static const d9d_table infer_batching_table = D9D_TABLE(
     batching_section, "infer_batching", infer_batching_keys, "how many samples at a time");
 
 static const d9d_key data_loading_keys[] = {
-    {.name = "num_workers", .kind = D9D_KIND_INT, .flags = D9D_NO_EFFECT,
-     .offset = D9D_NO_FIELD, .def = "1", .min = 0, .max = 1024,
+    {.name = "num_workers",
+     .kind = D9D_KIND_INT,
+     .flags = D9D_NO_EFFECT,
+     .offset = D9D_NO_FIELD,
+     .def = "1",
+     .min = 0,
+     .max = 1024,
      .doc = "accepted; batches are read as they are needed"},
-    {.name = "pin_memory", .kind = D9D_KIND_BOOL, .flags = D9D_NO_EFFECT,
-     .offset = D9D_NO_FIELD, .def = "true", .doc = "accepted; transfers are always pinned"},
-    {.name = "persistent_workers", .kind = D9D_KIND_BOOL, .flags = D9D_NO_EFFECT,
-     .offset = D9D_NO_FIELD, .def = "true", .doc = "accepted; workers always persist"},
+    {.name = "pin_memory",
+     .kind = D9D_KIND_BOOL,
+     .flags = D9D_NO_EFFECT,
+     .offset = D9D_NO_FIELD,
+     .def = "true",
+     .doc = "accepted; transfers are always pinned"},
+    {.name = "persistent_workers",
+     .kind = D9D_KIND_BOOL,
+     .flags = D9D_NO_EFFECT,
+     .offset = D9D_NO_FIELD,
+     .def = "true",
+     .doc = "accepted; workers always persist"},
     D9D_KEY_END,
 };
 static const d9d_table data_loading_table = {
@@ -206,8 +229,7 @@ static const d9d_table *const trackers[] = {&tracker_null_table, NULL};
 
 typedef struct d9d_logging_section logging_section;
 static const d9d_key logging_keys[] = {
-    D9D_KEY_PERIOD(logging_section, period_steps, "1",
-                   "steps between records in metrics.jsonl"),
+    D9D_KEY_PERIOD(logging_section, period_steps, "1", "steps between records in metrics.jsonl"),
     D9D_KEY_UNION(logging_section, tracker, "{\"provider\": \"null\"}", tracker_tag, trackers,
                   "where else metrics go"),
     D9D_KEY_END,
@@ -229,23 +251,22 @@ static const d9d_key interleaved_keys[] = {
     D9D_KEY_END,
 };
 #define SCHEDULE(var, word, k, d)                                                                  \
-    static const d9d_table var = {                                                                 \
-        .name = word, .size = sizeof(stages_section), .keys = k, .doc = d}
+    static const d9d_table var = {.name = word, .size = sizeof(stages_section), .keys = k, .doc = d}
 SCHEDULE(inference_table, "inference", no_keys, "forward alone");
 SCHEDULE(gpipe_table, "gpipe", no_keys, "all forwards, then all backwards");
 SCHEDULE(looped_table, "looped_bfs", looped_keys, "GPipe over several stages a rank");
 SCHEDULE(interleaved_table, "1f1b", interleaved_keys, "one forward, one backward");
 SCHEDULE(zbv_table, "zero_bubble_v", no_keys, "zero bubble, two stages a rank in a V");
 SCHEDULE(dual_table, "dual_pipe_v", no_keys, "DualPipe, two stages a rank in a V");
-static const d9d_table *const schedules[] = {&inference_table,   &gpipe_table, &looped_table,
-                                             &interleaved_table, &zbv_table,   &dual_table,
-                                             NULL};
+static const d9d_table *const schedules[] = {
+    &inference_table, &gpipe_table, &looped_table, &interleaved_table,
+    &zbv_table,       &dual_table,  NULL};
 static const char *const schedule_tag[] = {"schedule", NULL};
 
 typedef struct d9d_pipelining_section pipelining_section;
 static const d9d_key pipelining_keys[] = {
-    D9D_KEY_UNION(pipelining_section, schedule, "{\"schedule\": \"1f1b\"}", schedule_tag,
-                  schedules, "order of the micro-batches; matters with pipeline ranks"),
+    D9D_KEY_UNION(pipelining_section, schedule, "{\"schedule\": \"1f1b\"}", schedule_tag, schedules,
+                  "order of the micro-batches; matters with pipeline ranks"),
     D9D_KEY_END,
 };
 static const d9d_table pipelining_table =
@@ -255,13 +276,13 @@ typedef struct d9d_factory_section factory_section;
 static const d9d_key factory_keys[] = {
     D9D_KEY_STR(factory_section, source_checkpoint, "null",
                 "directory to start from, HuggingFace or d9d; null: random weights",
-                .flags = D9D_NULLABLE),
+                .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_BOOL(factory_section, checkpoint_only_trainable_parameters, "false",
                  "leave frozen parameters out of checkpoints"),
     D9D_KEY_END,
 };
-static const d9d_table factory_table = D9D_TABLE(factory_section, "model_stage_factory",
-                                                 factory_keys, "where the weights come from");
+static const d9d_table factory_table =
+    D9D_TABLE(factory_section, "model_stage_factory", factory_keys, "where the weights come from");
 
 typedef struct d9d_determinism_section determinism_section;
 static const d9d_key determinism_keys[] = {
@@ -275,7 +296,8 @@ static const d9d_table determinism_table =
 typedef struct d9d_checkpointing_section checkpointing_section;
 static const d9d_key checkpointing_keys[] = {
     D9D_KEY_STR(checkpointing_section, save_dir, "null",
-                "where checkpoints go; RUN_DIR/checkpoints when null", .flags = D9D_NULLABLE),
+                "where checkpoints go; RUN_DIR/checkpoints when null", .flags = D9D_NULLABLE,
+                .min = 1),
     D9D_KEY_PERIOD(checkpointing_section, period_steps, "\"last_step\"",
                    "steps between checkpoints; the last step is always saved but with "
                    "\"disable\""),
@@ -285,15 +307,14 @@ static const d9d_key checkpointing_keys[] = {
                  "go on from the newest complete checkpoint of this run"),
     D9D_KEY_END,
 };
-static const d9d_table checkpointing_table = D9D_TABLE(checkpointing_section, "checkpointing",
-                                                       checkpointing_keys, "training checkpoints");
+static const d9d_table checkpointing_table =
+    D9D_TABLE(checkpointing_section, "checkpointing", checkpointing_keys, "training checkpoints");
 
 typedef struct d9d_clipping_section clipping_section;
 static const d9d_key clipping_keys[] = {
     D9D_KEY_REAL(clipping_section, max_norm, "null", 0, 1e30,
                  "largest global gradient norm; null or 0: no clipping", .flags = D9D_NULLABLE),
-    D9D_KEY_PERIOD(clipping_section, log_total_steps, "1",
-                   "steps between records of the norm"),
+    D9D_KEY_PERIOD(clipping_section, log_total_steps, "1", "steps between records of the norm"),
     D9D_KEY_END,
 };
 static const d9d_table clipping_table =
@@ -304,8 +325,13 @@ static const d9d_key gradients_keys[] = {
     D9D_KEY_ENUM(gradients_section, grad_dtype, "\"float32\"", dtype_words,
                  "type in which gradients are accumulated; null: the parameters'",
                  .flags = D9D_NULLABLE),
-    {.name = "bucket_size_mb", .kind = D9D_KIND_INT, .offset = D9D_NO_FIELD, .def = "32", .min = 1,
-     .max = 1 << 20, .doc = "size of a bucket of gradients that ranks reduce together"},
+    {.name = "bucket_size_mb",
+     .kind = D9D_KIND_INT,
+     .offset = D9D_NO_FIELD,
+     .def = "32",
+     .min = 1,
+     .max = 1 << 20,
+     .doc = "size of a bucket of gradients that ranks reduce together"},
     D9D_KEY_END,
 };
 static const d9d_table gradients_table =
@@ -313,8 +339,10 @@ static const d9d_table gradients_table =
 
 typedef struct d9d_timeout_section timeout_section;
 #define SECONDS(key, d, ...)                                                                       \
-    {.name = key, .kind = D9D_KIND_INT, .offset = D9D_NO_FIELD, .def = d, .min = 1,                \
-     .max = 1 << 30, .doc = __VA_ARGS__}
+    {                                                                                              \
+        .name = key, .kind = D9D_KIND_INT, .offset = D9D_NO_FIELD, .def = d, .min = 1,             \
+        .max = 1 << 30, .doc = __VA_ARGS__                                                         \
+    }
 static const d9d_key timeout_keys[] = {
     SECONDS("init_timeout", "10000", "seconds that a collective may take before the first step"),
     SECONDS("step_timeout", "100", "seconds that a collective may take afterwards"),
@@ -326,17 +354,27 @@ static const d9d_table timeout_table =
     D9D_TABLE(timeout_section, "timeout", timeout_keys, "limits of time");
 
 static const d9d_key gc_keys[] = {
-    {.name = "period_steps", .kind = D9D_KIND_CUSTOM, .offset = D9D_NO_FIELD,
-     .def = "\"disable\"", .custom = &d9d_step_period_kind, .doc = "accepted"},
+    {.name = "period_steps",
+     .kind = D9D_KIND_CUSTOM,
+     .offset = D9D_NO_FIELD,
+     .def = "\"disable\"",
+     .custom = &d9d_step_period_kind,
+     .doc = "accepted"},
     D9D_KEY_END,
 };
 static const d9d_table gc_table = {
     .name = "gc", .keys = gc_keys, .doc = "there is no garbage collector here"};
 
 static const d9d_key profiling_keys[] = {
-    {.name = "enabled", .kind = D9D_KIND_BOOL, .offset = D9D_NO_FIELD, .def = "true",
+    {.name = "enabled",
+     .kind = D9D_KIND_BOOL,
+     .offset = D9D_NO_FIELD,
+     .def = "true",
      .doc = "accepted"},
-    {.name = "traces_dir", .kind = D9D_KIND_STR, .offset = D9D_NO_FIELD, .def = "\"traces\"",
+    {.name = "traces_dir",
+     .kind = D9D_KIND_STR,
+     .offset = D9D_NO_FIELD,
+     .def = "\"traces\"",
      .doc = "accepted"},
     SECONDS("period_steps", "100", "accepted"),
     SECONDS("warmup_steps", "1", "accepted"),
@@ -346,11 +384,15 @@ static const d9d_key profiling_keys[] = {
 static const d9d_table profiling_table = {
     .name = "profiling", .keys = profiling_keys, .doc = "traces of GPU work"};
 
-#define TRAINER_KEYS(batching_table)                                                                               \
+#define TRAINER_KEYS(batching_table)                                                               \
     D9D_KEY_TABLE(d9d_trainer_section, run, &run_table, "the run itself"),                         \
         D9D_KEY_TABLE(d9d_trainer_section, batching, &batching_table, "how samples make a step"),  \
-        {.name = "data_loading", .kind = D9D_KIND_TABLE, .offset = D9D_NO_FIELD, .def = "{}",      \
-         .table = &data_loading_table, .doc = "how batches are prepared"},                         \
+        {.name = "data_loading",                                                                   \
+         .kind = D9D_KIND_TABLE,                                                                   \
+         .offset = D9D_NO_FIELD,                                                                   \
+         .def = "{}",                                                                              \
+         .table = &data_loading_table,                                                             \
+         .doc = "how batches are prepared"},                                                       \
         D9D_KEY_TABLE(d9d_trainer_section, logging, &logging_table, "records"),                    \
         D9D_KEY_TABLE(d9d_trainer_section, pipelining, &pipelining_table, "pipeline"),             \
         D9D_KEY_TABLE(d9d_trainer_section, model_stage_factory, &factory_table,                    \
@@ -361,11 +403,18 @@ static const d9d_table profiling_table = {
         D9D_KEY_TABLE(d9d_trainer_section, gradient_clipping, &clipping_table, "clipping"),        \
         D9D_KEY_TABLE(d9d_trainer_section, gradient_manager, &gradients_table, "gradients"),       \
         D9D_KEY_TABLE(d9d_trainer_section, timeout, &timeout_table, "limits of time"),             \
-        {.name = "gc", .kind = D9D_KIND_TABLE, .flags = D9D_NO_EFFECT, .offset = D9D_NO_FIELD,     \
-         .def = "{}", .table = &gc_table, .doc = "accepted for compatibility"},                    \
-        {.name = "profiling", .kind = D9D_KIND_TABLE, .flags = D9D_NO_EFFECT | D9D_NULLABLE,       \
-         .offset = D9D_NO_FIELD, .def = "null", .table = &profiling_table,                         \
-         .doc = "accepted for compatibility on the CPU"}
+        {.name = "gc",                                                                             \
+         .kind = D9D_KIND_TABLE,                                                                   \
+         .flags = D9D_NO_EFFECT,                                                                   \
+         .offset = D9D_NO_FIELD,                                                                   \
+         .def = "{}",                                                                              \
+         .table = &gc_table,                                                                       \
+         .doc = "accepted for compatibility"},                                                     \
+    {                                                                                              \
+        .name = "profiling", .kind = D9D_KIND_TABLE, .flags = D9D_NO_EFFECT | D9D_NULLABLE,        \
+        .offset = D9D_NO_FIELD, .def = "null", .table = &profiling_table,                          \
+        .doc = "accepted for compatibility on the CPU"                                             \
+    }
 
 static const d9d_key train_loop_keys[] = {TRAINER_KEYS(train_batching_table), D9D_KEY_END};
 static const d9d_key infer_loop_keys[] = {TRAINER_KEYS(infer_batching_table), D9D_KEY_END};
@@ -377,16 +426,16 @@ static const d9d_table infer_loop_table =
 /* --- tasks of inference ------------------------------------------------------------ */
 
 static const d9d_key logprobs_keys[] = {
-    D9D_KEY_STR(d9d_output_section, output, D9D_REQUIRED, "JSONL file to write"),
+    D9D_KEY_STR(d9d_output_section, output, D9D_REQUIRED, "JSONL file to write", .min = 1),
     D9D_KEY_END,
 };
 static const d9d_key perplexity_keys[] = {
     D9D_KEY_STR(d9d_output_section, output, "null", "JSON file to write besides the printed result",
-                .flags = D9D_NULLABLE),
+                .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_END,
 };
-static const d9d_table logprobs_table = D9D_TABLE(
-    d9d_output_section, "logprobs", logprobs_keys, "log-probability of every target, by sample");
+static const d9d_table logprobs_table = D9D_TABLE(d9d_output_section, "logprobs", logprobs_keys,
+                                                  "log-probability of every target, by sample");
 static const d9d_table perplexity_table =
     D9D_TABLE(d9d_output_section, "perplexity", perplexity_keys,
               "exp of the mean negative log-probability over all targets");
@@ -400,14 +449,16 @@ static d9d_status peft_parse(const json_t *v, const char *path, d9d_arena *a, vo
 {
     (void)a, (void)field;
     return json_is_null(v) ? D9D_OK
-                           : D9D_FAIL(D9D_ENOTSUP, "%s: this version trains whole models; "
-                                                   "leave it out or null", path);
+                           : D9D_FAIL(D9D_ENOTSUP,
+                                      "%s: this version trains whole models; "
+                                      "leave it out or null",
+                                      path);
 }
 static const d9d_key_custom peft_custom = {peft_parse, "{\"type\": \"null\"}", 0};
 
 /* --- the whole ----------------------------------------------------------------------- */
 
-#define COMMON_KEYS(S, loop_table)                                                                             \
+#define COMMON_KEYS(S, loop_table)                                                                 \
     D9D_KEY_TABLE(S, mesh, &mesh_table, "degrees of parallelism"),                                 \
         D9D_KEY_TABLE(S, data, &data_table, "the samples and their order"),                        \
         D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, providers, "the model"),          \
@@ -422,14 +473,22 @@ static const d9d_key train_keys[] = {
                   "\"phases\": [{\"mode\": \"rest\", \"target_multiplier\": 1.0, \"curve\": "
                   "{\"type\": \"linear\"}}]}}",
                   d9d_lr_scheduler_tag, d9d_lr_scheduler_choices, "the learning-rate schedule"),
-    {.name = "task", .kind = D9D_KIND_UNION, .offset = D9D_NO_FIELD,
-     .def = "{\"name\": \"causal_lm\"}", .words = name_tag, .choices = train_tasks,
+    {.name = "task",
+     .kind = D9D_KIND_UNION,
+     .offset = D9D_NO_FIELD,
+     .def = "{\"name\": \"causal_lm\"}",
+     .words = name_tag,
+     .choices = train_tasks,
      .doc = "what is learned"},
-    {.name = "peft", .kind = D9D_KIND_CUSTOM, .offset = D9D_NO_FIELD, .def = "null",
-     .custom = &peft_custom, .doc = "adapters; null in this version"},
+    {.name = "peft",
+     .kind = D9D_KIND_CUSTOM,
+     .offset = D9D_NO_FIELD,
+     .def = "null",
+     .custom = &peft_custom,
+     .doc = "adapters; null in this version"},
     D9D_KEY_STR(d9d_train_config, export_to, "null",
                 "directory for the finished model in HuggingFace layout; RUN_DIR/export when null",
-                .flags = D9D_NULLABLE),
+                .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_END,
 };
 const d9d_table d9d_train_table =

@@ -63,13 +63,15 @@ static d9d_status data_open(run *r)
                             &r->loader));
     available = d9d_loader_samples(r->loader) / g;
     if (available == 0)
-        return D9D_FAIL(D9D_ECONFIG, "%s: %lld samples in %lld epochs are less than one step of "
-                                     "%lld",
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: %lld samples in %lld epochs are less than one step of "
+                        "%lld",
                         d->dataset, (long long)d9d_loader_samples(r->loader), (long long)d->epochs,
                         (long long)g);
     if (wanted != D9D_INT_NULL && wanted > available)
-        return D9D_FAIL(D9D_ECONFIG, "trainer.run.steps is %lld, and %s has %lld steps of %lld "
-                                     "samples in %lld epochs; raise data.epochs",
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.run.steps is %lld, and %s has %lld steps of %lld "
+                        "samples in %lld epochs; raise data.epochs",
                         (long long)wanted, d->dataset, (long long)available, (long long)g,
                         (long long)d->epochs);
     r->total_steps = wanted != D9D_INT_NULL ? wanted : available;
@@ -89,11 +91,9 @@ static d9d_status config_hash(const run *r, d9d_hash *out)
 {
     const d9d_data_section *d = &r->c->data;
     d9d_buf text = {0};
-    d9d_status st = d9d_buf_printf(&text, "split=%s order=%d seed=%lld pack=%lld", d->split,
-                                   d->order, (long long)d->seed,
-                                   d->order == D9D_ORDER_BUCKETED
-                                       ? (long long)r->c->trainer.batching.global_batch_size
-                                       : 0LL);
+    d9d_status st = d9d_buf_printf(
+        &text, "split=%s order=%d seed=%lld pack=%lld", d->split, d->order, (long long)d->seed,
+        d->order == D9D_ORDER_BUCKETED ? (long long)r->c->trainer.batching.global_batch_size : 0LL);
 
     if (st == D9D_OK)
         *out = d9d_hash_bytes(text.data, text.len);
@@ -123,11 +123,14 @@ static d9d_status state_check(run *r, const char *path)
         return D9D_FAIL(D9D_EMISMATCH, "%s: was trained on another dataset than %s", path,
                         r->c->data.dataset);
     if (!d9d_hash_equal(s->config, fresh.config))
-        return D9D_FAIL(D9D_EMISMATCH, "%s: was trained with another data.split, data.order or "
-                                       "data.seed", path);
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: was trained with another data.split, data.order or "
+                        "data.seed",
+                        path);
     if (s->seed != fresh.seed)
-        return D9D_FAIL(D9D_EMISMATCH, "%s: has trainer.determinism.base_seed %llu, and the "
-                                       "configuration %llu",
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: has trainer.determinism.base_seed %llu, and the "
+                        "configuration %llu",
                         path, (unsigned long long)s->seed, (unsigned long long)fresh.seed);
     return D9D_OK;
 }
@@ -148,15 +151,18 @@ static d9d_status checkpoint_find(run *r, const char **path)
     *path = NULL;
     r->goes_on = d9d_fs_exists(r->dir.metrics);
     if (!t->checkpointing.resume && (r->goes_on || !d9d_fs_is_vacant(r->dir.checkpoints)))
-        return D9D_FAIL(D9D_ECONFIG, "%s: holds a run already; set trainer.checkpointing.resume "
-                                     "or another trainer.run.dir",
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: holds a run already; set trainer.checkpointing.resume "
+                        "or another trainer.run.dir",
                         r->dir.path);
-    return t->checkpointing.resume
-               ? d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path)
-               : D9D_OK;
+    return t->checkpointing.resume ? d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path)
+                                   : D9D_OK;
 }
 
-static bool steps_done(const run *r) { return r->state.step >= r->total_steps; }
+static bool steps_done(const run *r)
+{
+    return r->state.step >= r->total_steps;
+}
 
 static const char *export_dir(const run *r)
 {
@@ -209,8 +215,8 @@ static d9d_status run_check(run *r, const char *device, const char **resume_from
     D9D_TRY(checkpoint_find(r, resume_from));
     how = engine_how(r, device, *resume_from != NULL);
     D9D_TRY(d9di_engine_open(&how, &r->engine));
-    D9D_TRY(d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed,
-                                 &r->optimizer));
+    D9D_TRY(
+        d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
     D9D_TRY(d9d_save_set_make(&r->engine.params, r->optimizer, &r->arena, &r->set));
     D9D_TRY(state_fresh(r));
     if (*resume_from != NULL)
@@ -294,8 +300,8 @@ static sample_text samples_say(const run *r, int64_t first, int64_t n)
     int used = snprintf(s.text, sizeof(s.text), "sample%s", n > 1 ? "s" : "");
 
     for (int64_t i = 0; i < n && i < SHOWN; i++)
-        used += snprintf(s.text + used, sizeof(s.text) - (size_t)used, "%s %lld",
-                         i > 0 ? "," : "", (long long)d9d_loader_sample(r->loader, first + i));
+        used += snprintf(s.text + used, sizeof(s.text) - (size_t)used, "%s %lld", i > 0 ? "," : "",
+                         (long long)d9d_loader_sample(r->loader, first + i));
     if (n > SHOWN)
         used += snprintf(s.text + used, sizeof(s.text) - (size_t)used, " and %lld more",
                          (long long)(n - SHOWN));
@@ -352,12 +358,14 @@ static d9d_status norm_check(run *r, double norm)
         return D9D_OK;
     D9D_TRY(d9d_grad_find_nonfinite(r->engine.dev, &r->engine.params, &culprit, &at));
     if (culprit == NULL)
-        return D9D_FAIL(D9D_ENUMERIC, "step %lld: the norm of the gradient is %s though every "
-                                      "element is finite; %s; nothing was updated",
+        return D9D_FAIL(D9D_ENUMERIC,
+                        "step %lld: the norm of the gradient is %s though every "
+                        "element is finite; %s; nothing was updated",
                         (long long)(r->state.step + 1), d9di_nonfinite_word(norm),
                         step_samples(r).text);
-    return D9D_FAIL(D9D_ENUMERIC, "step %lld: the gradient of %s is not finite at element %lld; "
-                                  "%s; nothing was updated",
+    return D9D_FAIL(D9D_ENUMERIC,
+                    "step %lld: the gradient of %s is not finite at element %lld; "
+                    "%s; nothing was updated",
                     (long long)(r->state.step + 1), culprit->name, (long long)at,
                     step_samples(r).text);
 }
@@ -409,19 +417,18 @@ static d9d_status step_record(run *r, const step_result *s)
     if (!d9d_step_period_due(t->logging.period_steps, r->state.step, r->total_steps,
                              D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP))
         return D9D_OK;
-    return d9d_tracker_step(r->tracker,
-                            &(d9d_step_record){
-                                .step = r->state.step,
-                                .loss = s->loss,
-                                .grad_norm = with_norm ? s->norm : NAN,
-                                .lr = s->lr,
-                                .tokens = r->state.tokens,
-                                .samples = r->state.samples,
-                                .step_ms = s->ms,
-                                .tokens_per_s = (double)s->tokens / (s->ms * 1e-3),
-                                .mfu = NAN,
-                                .mem_bytes = d9d_device_memory(r->engine.dev).peak,
-                            });
+    return d9d_tracker_step(r->tracker, &(d9d_step_record){
+                                            .step = r->state.step,
+                                            .loss = s->loss,
+                                            .grad_norm = with_norm ? s->norm : NAN,
+                                            .lr = s->lr,
+                                            .tokens = r->state.tokens,
+                                            .samples = r->state.samples,
+                                            .step_ms = s->ms,
+                                            .tokens_per_s = (double)s->tokens / (s->ms * 1e-3),
+                                            .mfu = NAN,
+                                            .mem_bytes = d9d_device_memory(r->engine.dev).peak,
+                                        });
 }
 
 static d9d_status save(run *r)
@@ -504,13 +511,33 @@ static void summarise(const run *r, d9d_train_summary *out)
 }
 
 /* From the memory of the model to the end. */
-static d9d_status run_through(run *r, const json_t *resolved, const char *device,
-                              const char *resume_from, d9d_train_summary *out)
+static d9d_status run_through(run *r, const char *device, const char *resume_from,
+                              d9d_train_summary *out)
 {
-    D9D_TRY(record_open(r, resolved));
     D9D_TRY(model_fill(r, device, resume_from));
     D9D_TRY(steps_run(r, out));
     return export(r, out);
+}
+
+/* The last record of this life.  A failure to write it does not hide the one before. */
+static d9d_status record_end(run *r, d9d_status st)
+{
+    const char *how = st == D9D_OK ? "done" : st == D9D_EINTR ? "saved" : "failed";
+    d9d_err_copy why;
+
+    if (st == D9D_OK)
+        return d9d_tracker_end(r->tracker, how, r->state.step);
+    d9d_err_save(&why, st);
+    (void)!d9d_tracker_end(r->tracker, how, r->state.step);
+    return d9d_err_restore(&why);
+}
+
+/* A life of the run that has something to do. */
+static d9d_status run_live(run *r, const json_t *resolved, const char *device,
+                           const char *resume_from, d9d_train_summary *out)
+{
+    D9D_TRY(record_open(r, resolved));
+    return record_end(r, run_through(r, device, resume_from, out));
 }
 
 d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, const char *device,
@@ -518,7 +545,7 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
 {
     run r = {.c = config, .log = log, .saved_step = -1};
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};
-    const char *resume_from;
+    const char *resume_from = NULL;
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_stop_open(config->trainer.timeout.save_margin, log, &r.stop), out);
@@ -529,7 +556,7 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
     if (run_complete(&r))
         (void)snprintf(summary.export_dir, sizeof(summary.export_dir), "%s", export_dir(&r));
     else
-        st = run_through(&r, resolved, device, resume_from, &summary);
+        st = run_live(&r, resolved, device, resume_from, &summary);
 out:
     summarise(&r, &summary);
     *out = summary;

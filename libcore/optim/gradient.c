@@ -39,7 +39,10 @@ static const d9d_tensor *grad_of(const d9d_param *p)
     return p->trainable && p->has_grad ? &p->grad : NULL;
 }
 
-static const d9d_tensor *data_of(const d9d_param *p) { return &p->data; }
+static const d9d_tensor *data_of(const d9d_param *p)
+{
+    return &p->data;
+}
 
 static d9d_status find_nonfinite(d9d_device *dev, const d9d_params *params, array_fn *array,
                                  const d9d_param **out, int64_t *index)
@@ -55,8 +58,10 @@ static d9d_status find_nonfinite(d9d_device *dev, const d9d_params *params, arra
 
         if (t == NULL)
             continue;
-        D9D_TRY_OR(st, dev->kernels->find_nonfinite(dev->stream, d9d_tensor_data(&where), t->dtype,
-                                                    d9d_tensor_data(t), d9d_tensor_numel(t)), out);
+        D9D_TRY_OR(st,
+                   dev->kernels->find_nonfinite(dev->stream, d9d_tensor_data(&where), t->dtype,
+                                                d9d_tensor_data(t), d9d_tensor_numel(t)),
+                   out);
         D9D_TRY_OR(st, d9d_device_download(dev, &at, d9d_tensor_data(&where), sizeof(at)), out);
         if (at >= 0) {
             *out = params->p[i];

@@ -132,23 +132,41 @@ static d9d_status put_real(d9d_buf *b, const char *key, double v)
     return d9d_json_put_f64(b, v);
 }
 
+static d9d_status put_text(d9d_buf *b, const char *key, const char *v)
+{
+    D9D_TRY(put_key(b, key));
+    return d9d_json_put_str(b, v, strlen(v));
+}
+
 static d9d_status line_write(d9d_tracker *t)
 {
     D9D_TRY(d9d_buf_append(&t->line, "}\n", 2));
     return d9d_file_write(&t->file, t->line.data, t->line.len);
 }
 
-d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step)
+/* The rest of a line about a life of the run: at which step, when. */
+static d9d_status event_write(d9d_tracker *t, int64_t step)
 {
     char now[24];
 
     d9d_clock_iso(now);
+    D9D_TRY(put_int(&t->line, "step", step));
+    D9D_TRY(put_text(&t->line, "time", now));
+    return line_write(t);
+}
+
+d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step)
+{
     t->line.len = 0;
     D9D_TRY(put_int(&t->line, "restart", ++t->restarts));
-    D9D_TRY(put_int(&t->line, "step", from_step));
-    D9D_TRY(put_key(&t->line, "time"));
-    D9D_TRY(d9d_json_put_str(&t->line, now, strlen(now)));
-    return line_write(t);
+    return event_write(t, from_step);
+}
+
+d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step)
+{
+    t->line.len = 0;
+    D9D_TRY(put_text(&t->line, "end", how));
+    return event_write(t, step);
 }
 
 d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r)
@@ -171,7 +189,10 @@ d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r)
     return line_write(t);
 }
 
-d9d_status d9d_tracker_sync(d9d_tracker *t) { return d9d_file_sync(&t->file); }
+d9d_status d9d_tracker_sync(d9d_tracker *t)
+{
+    return d9d_file_sync(&t->file);
+}
 
 void d9d_tracker_close(d9d_tracker *t)
 {

@@ -16,8 +16,20 @@
 
 /* Sizes of a small model's step. */
 enum {
-    T = 2048, H = 512, I = 1536, S = 512, B = T / S, A = 8, KV = 4, D = 64, V = 8192, E = 16, K = 4,
-    N = T * I, ROWS = T * K, EI = 256
+    T = 2048,
+    H = 512,
+    I = 1536,
+    S = 512,
+    B = T / S,
+    A = 8,
+    KV = 4,
+    D = 64,
+    V = 8192,
+    E = 16,
+    K = 4,
+    N = T * I,
+    ROWS = T * K,
+    EI = 256
 };
 
 enum { X, Y, Z, G, U, OUT, OUT2, OUT3, STATE, STATE2, BUFFERS };
@@ -38,10 +50,22 @@ static d9d_status gemm(bench *b, bool ta, bool tb, int64_t m, int64_t n, int64_t
 
     return b->k->gemm(NULL, &g, b->p[X], b->p[Y], b->p[OUT]);
 }
-static d9d_status gemm_y(bench *b) { return gemm(b, false, true, T, I, H, b->t); }
-static d9d_status gemm_dx(bench *b) { return gemm(b, false, false, T, H, I, b->t); }
-static d9d_status gemm_dw(bench *b) { return gemm(b, true, false, I, H, T, D9D_F32); }
-static d9d_status gemm_narrow(bench *b) { return gemm(b, false, true, T, E, H, b->t); }
+static d9d_status gemm_y(bench *b)
+{
+    return gemm(b, false, true, T, I, H, b->t);
+}
+static d9d_status gemm_dx(bench *b)
+{
+    return gemm(b, false, false, T, H, I, b->t);
+}
+static d9d_status gemm_dw(bench *b)
+{
+    return gemm(b, true, false, I, H, T, D9D_F32);
+}
+static d9d_status gemm_narrow(bench *b)
+{
+    return gemm(b, false, true, T, E, H, b->t);
+}
 
 static d9d_status grouped(bench *b)
 {
@@ -49,7 +73,8 @@ static d9d_status grouped(bench *b)
 }
 static d9d_status grouped_din(bench *b)
 {
-    return b->k->grouped_gemm_din(NULL, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H, EI);
+    return b->k->grouped_gemm_din(NULL, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H,
+                                  EI);
 }
 static d9d_status grouped_dw(bench *b)
 {
@@ -59,8 +84,8 @@ static d9d_status grouped_dw(bench *b)
 
 static d9d_attention_dims dims(const bench *b)
 {
-    return (d9d_attention_dims){.t = b->t, .b = B, .s = S, .a = A, .kv = KV, .d = D,
-                                .scale = 0.125f, .causal = true};
+    return (d9d_attention_dims){
+        .t = b->t, .b = B, .s = S, .a = A, .kv = KV, .d = D, .scale = 0.125f, .causal = true};
 }
 static d9d_status attention(bench *b)
 {
@@ -79,7 +104,8 @@ static d9d_status attention_din(bench *b)
 static const int64_t vocabulary[] = {V};
 static d9d_xent_dims xent_dims(const bench *b)
 {
-    return (d9d_xent_dims){.t = b->t, .rows = T, .h = H, .n_split = 1, .v = vocabulary, .ignore = -1};
+    return (d9d_xent_dims){
+        .t = b->t, .rows = T, .h = H, .n_split = 1, .v = vocabulary, .ignore = -1};
 }
 static d9d_status xent(bench *b)
 {
@@ -109,7 +135,10 @@ static d9d_status xent_dw(bench *b)
     return b->k->xent_dw(NULL, &n, D9D_F32, dw, &beta, b->prob, b->stats, b->p[X], w, b->ids);
 }
 
-static d9d_status add(bench *b) { return b->k->add(NULL, b->t, b->p[OUT], b->p[X], b->p[Y], N); }
+static d9d_status add(bench *b)
+{
+    return b->k->add(NULL, b->t, b->p[OUT], b->p[X], b->p[Y], N);
+}
 static d9d_status accumulate(bench *b)
 {
     return b->k->accumulate(NULL, D9D_F32, b->p[OUT], 1.0f, b->t, b->p[X], N);
@@ -133,11 +162,13 @@ static d9d_status norm_din(bench *b)
 }
 static d9d_status norm_dw(bench *b)
 {
-    return b->k->rms_norm_dw(NULL, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats, T, I);
+    return b->k->rms_norm_dw(NULL, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats, T,
+                             I);
 }
 static d9d_status norm_heads(bench *b)
 {
-    return b->k->rms_norm(NULL, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], N / D, D, 1e-6f, false);
+    return b->k->rms_norm(NULL, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], N / D, D, 1e-6f,
+                          false);
 }
 static d9d_status norm_heads_din(bench *b)
 {
@@ -146,8 +177,8 @@ static d9d_status norm_heads_din(bench *b)
 }
 static d9d_status norm_heads_dw(bench *b)
 {
-    return b->k->rms_norm_dw(NULL, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats, N / D,
-                             D);
+    return b->k->rms_norm_dw(NULL, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats,
+                             N / D, D);
 }
 static d9d_status rope(bench *b)
 {
@@ -180,8 +211,8 @@ static d9d_status unpermute(bench *b)
 }
 static d9d_status unpermute_din(bench *b)
 {
-    return b->k->unpermute_din(NULL, b->t, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob, b->row, T,
-                               K, H);
+    return b->k->unpermute_din(NULL, b->t, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob, b->row,
+                               T, K, H);
 }
 static d9d_status sum_squares(bench *b)
 {
@@ -195,8 +226,13 @@ static d9d_status find_nonfinite(bench *b)
 
     return b->k->find_nonfinite(NULL, &out, b->t, b->p[X], N);
 }
-static const d9d_adam_step step = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
-                                   .weight_decay = 0.1, .bias1 = 0.5, .bias2 = 0.5,
+static const d9d_adam_step step = {.lr = 1e-3,
+                                   .beta1 = 0.9,
+                                   .beta2 = 0.999,
+                                   .eps = 1e-8,
+                                   .weight_decay = 0.1,
+                                   .bias1 = 0.5,
+                                   .bias2 = 0.5,
                                    .decoupled = true};
 static const float one = 1.0f;
 static d9d_status adam(bench *b)
@@ -234,19 +270,19 @@ static const struct line {
     double elements, floats; /* of type t and of float32, read and written */
 } lines[] = {
     {"copy", copy, 0, 0, 2.0 * N},
-    {"gemm y = x W'", gemm_y, 2.0 * T * I * H, 0, 0},
-    {"gemm dx = dy W", gemm_dx, 2.0 * T * I * H, 0, 0},
-    {"gemm dW = dy' x", gemm_dw, 2.0 * T * I * H, 0, 0},
-    {"gemm narrow", gemm_narrow, 2.0 * T * E * H, 0, 0},
-    {"grouped_gemm", grouped, 2.0 * ROWS * H * EI, 0, 0},
-    {"grouped_gemm_din", grouped_din, 2.0 * ROWS * H * EI, 0, 0},
-    {"grouped_gemm_dw", grouped_dw, 2.0 * ROWS * H * EI, 0, 0},
-    {"attention", attention, 2.0 * B * A * S * S * D, 0, 0},
-    {"attention_din", attention_din, 5.0 * B * A * S * S * D, 0, 0},
-    {"xent", xent, 2.0 * T * V * H, 0, 0},
-    {"xent with unit", xent_unit, 4.0 * T * V * H, 0, 0},
-    {"xent_din", xent_din, 0, 2.0 * T * H, 0},
-    {"xent_dw", xent_dw, 4.0 * T * V * H, 0, 0},
+    {"gemm y = x W'", gemm_y, 2.0 * T *I *H, 0, 0},
+    {"gemm dx = dy W", gemm_dx, 2.0 * T *I *H, 0, 0},
+    {"gemm dW = dy' x", gemm_dw, 2.0 * T *I *H, 0, 0},
+    {"gemm narrow", gemm_narrow, 2.0 * T *E *H, 0, 0},
+    {"grouped_gemm", grouped, 2.0 * ROWS *H *EI, 0, 0},
+    {"grouped_gemm_din", grouped_din, 2.0 * ROWS *H *EI, 0, 0},
+    {"grouped_gemm_dw", grouped_dw, 2.0 * ROWS *H *EI, 0, 0},
+    {"attention", attention, 2.0 * B *A *S *S *D, 0, 0},
+    {"attention_din", attention_din, 5.0 * B *A *S *S *D, 0, 0},
+    {"xent", xent, 2.0 * T *V *H, 0, 0},
+    {"xent with unit", xent_unit, 4.0 * T *V *H, 0, 0},
+    {"xent_din", xent_din, 0, 2.0 * T *H, 0},
+    {"xent_dw", xent_dw, 4.0 * T *V *H, 0, 0},
     {"add", add, 0, 3.0 * N, 0},
     {"accumulate", accumulate, 0, N, 2.0 * N},
     {"swiglu", swiglu, 0, 3.0 * N, 0},
@@ -258,13 +294,13 @@ static const struct line {
     {"rms_norm_din of heads", norm_heads_din, 0, 3.0 * N, 0},
     {"rms_norm_dw of heads", norm_heads_dw, 0, 2.0 * N, 0},
     {"rope", rope, 0, 2.0 * N, 0},
-    {"embedding", embedding, 0, 2.0 * T * H, 0},
-    {"embedding_dw", embedding_dw, 0, 1.0 * T * H, 2.0 * T * H},
-    {"router", router, 0, 1.0 * T * E, 1.0 * T * E},
-    {"route", route, 0, 0, 3.0 * T * K},
-    {"permute", permute, 0, 2.0 * ROWS * H, 0},
+    {"embedding", embedding, 0, 2.0 * T *H, 0},
+    {"embedding_dw", embedding_dw, 0, 1.0 * T *H, 2.0 * T *H},
+    {"router", router, 0, 1.0 * T *E, 1.0 * T *E},
+    {"route", route, 0, 0, 3.0 * T *K},
+    {"permute", permute, 0, 2.0 * ROWS *H, 0},
     {"unpermute", unpermute, 0, 1.0 * (ROWS + T) * H, 0},
-    {"unpermute_din", unpermute_din, 0, 2.0 * ROWS * H + T * H, 0},
+    {"unpermute_din", unpermute_din, 0, 2.0 * ROWS *H + T *H, 0},
     {"sum_squares", sum_squares, 0, N, 0},
     {"find_nonfinite", find_nonfinite, 0, N, 0},
     {"adam", adam, 0, 2.0 * N, 5.0 * N},
@@ -299,10 +335,9 @@ static void setup(bench *b)
         bool state = i >= STATE;
 
         b->p[i] = aligned_alloc(64, (size_t)n * 4);
-        if (b->p[i] == NULL ||
-            b->k->random(NULL, state || i == OUT ? D9D_F32 : b->t, b->p[i],
-                         state ? D9D_INIT_ONES : D9D_INIT_UNIFORM, 0.1f, (d9d_rng){1, (uint64_t)i},
-                         1, &n, &zero, &n) != D9D_OK)
+        if (b->p[i] == NULL || b->k->random(NULL, state || i == OUT ? D9D_F32 : b->t, b->p[i],
+                                            state ? D9D_INIT_ONES : D9D_INIT_UNIFORM, 0.1f,
+                                            (d9d_rng){1, (uint64_t)i}, 1, &n, &zero, &n) != D9D_OK)
             abort();
     }
     b->ids = calloc(T, sizeof(*b->ids));
@@ -326,8 +361,8 @@ static void setup(bench *b)
 
 static void release(bench *b)
 {
-    void *parts[] = {b->ids, b->offset, b->row, b->source, b->expert,
-                     b->stats, b->prob, b->dprob, b->freq};
+    void *parts[] = {b->ids,   b->offset, b->row,   b->source, b->expert,
+                     b->stats, b->prob,   b->dprob, b->freq};
 
     for (int i = 0; i < BUFFERS; i++)
         free(b->p[i]);

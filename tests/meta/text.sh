@@ -13,24 +13,24 @@ files() { # those that git has or would take; all of them outside a repository
     fi
 }
 
-# grep over the files on standard input, three lines a file at most; why is added to each.
-find_lines() { # PATTERN WHY
-    tr '\n' '\0' | xargs -0 -r grep -HnIE -m 3 -- "$1" | sed "s|\$|  <- $2|"
-}
+# search PATTERN: in the text files whose names it reads.
+search() { xargs -r -d '\n' grep -nHIE "$@" /dev/null | cut -c1-200; }
 
 check() {
-    local all prose
+    local all text
     cd "$1" || return 1
-    all=$(files | grep -vx LICENSE | while read -r f; do [ ! -f "$f" ] || echo "$f"; done)
-    tr '\n' '\0' <<<"$all" | xargs -0 stat -c '%s %n' |
-        awk -v most=$limit '$1 > most { print $2 ": " $1 " bytes, " most " at most" }'
-    prose=$(grep -vE '\.json$|^tests/golden/|^tests/fuzz/.*/' <<<"$all")
-    find_lines '(^|[^A-Za-z0-9_.$}/~-])/(home|root|Users|work|tmp/w)/' 'a path of one machine' <<<"$prose"
-    find_lines '(^|[^A-Za-z])(TO[D]O|FIX[M]E|XX[X])([^A-Za-z]|$)' 'unfinished work' <<<"$prose"
-    find_lines '[[:blank:]]$' 'blanks at the end' <<<"$prose"
-    tr '\n' '\0' <<<"$prose" | xargs -0 -r grep -lI . | while read -r f; do
-        [ -z "$(tail -c 1 "$f" | tr -d '\n')" ] || echo "$f: no newline at the end"
-    done
+    all=$(files | grep -vx LICENSE | while read -r f; do [ ! -f "$f" ] || printf '%s\n' "$f"; done)
+    text=$(grep -vE '\.json$|^tests/golden/|^tests/fuzz/.*/' <<<"$all" | xargs -r -d '\n' grep -lI '')
+    xargs -r -d '\n' stat -c '%s %n' <<<"$all" |
+        awk -v limit=$limit '$1 > limit { print $2 ": " $1 " bytes, " limit " at most" }'
+    [ -n "$text" ] || return 0
+    search '(^|[^A-Za-z0-9_.$}/~-])/(home|root|Users|work|tmp/w)/' <<<"$text" | sed 's/$/  <- a path of one machine/'
+    search '(^|[^A-Za-z])(TO[D]O|FIX[M]E|XX[X])([^A-Za-z]|$)' <<<"$text" | sed 's/$/  <- unfinished work/'
+    search '[[:blank:]]$' <<<"$text" | sed 's/$/<- blanks at the end/'
+    # grep counts an unfinished last line, wc does not
+    comm -13 <(xargs -d '\n' wc -l <<<"$text" | awk '$2 != "total" { print $2 ": " $1 }' | sort) \
+        <(xargs -d '\n' grep -c '' /dev/null <<<"$text" | sed 1d | sed -E 's/:([0-9]+)$/: \1/' | sort) |
+        sed -E 's/: [0-9]+$/: no newline at the end/'
 }
 
 plant_home() { echo "see /""home/me/x" | put "$1/README.md"; }

@@ -5,7 +5,8 @@
 setup_file() {
     load helper
     load train_helper
-    export shared=$BATS_FILE_TMPDIR
+    shared=$(workplace)
+    export shared
     cd "$shared" || return 1
     dataset data
     infer_config '{"name": "logprobs", "output": "out.jsonl"}' >i.json
@@ -14,10 +15,14 @@ setup_file() {
 setup() {
     load helper
     load train_helper
-    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+    work=$(workplace)
+    cd "$work" || return 1
     ln -s "$shared/data" data
     cp "$shared/i.json" .
 }
+
+teardown() { cd / && rm -rf "$work"; }
+teardown_file() { rm -rf "$shared"; }
 
 @test "logprobs: a line a sample, in order, nothing else left" {
     number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
@@ -83,6 +88,17 @@ setup() {
     head -n 1 <<<'{"input_ids": [1, 2], "labels": [-100, -100]}' | d9d-shard -q --format tokens --out nothing -
     run -0 --separate-stderr d9d-infer -q --json --set data.dataset=nothing --set 'task={"name": "perplexity"}' i.json
     [[ "$output" == *'"loss": null'* && "$output" == *'"perplexity": null'* ]]
+}
+
+@test "packed documents do not see each other" {
+    d9d-shard -q --format tokens --pack 40 --out packed "$golden/moe/train.jsonl"
+    d9d-infer -q i.json
+    d9d-infer -q --set data.dataset=packed --set task.output=packed.jsonl i.json
+    [ "$(wc -l <packed.jsonl)" -lt 40 ]
+    # The same log-probabilities, to the last digits, in another order.
+    values() { sed 's/.*"logprobs": \[//; s/\].*//' "$1" | tr -s ', ' '\n' | sort -n; }
+    [ "$(values out.jsonl | wc -l)" = 672 ]
+    paste <(values out.jsonl) <(values packed.jsonl) | awk 'NF != 2 || ($1 - $2) ^ 2 > 1e-10 { exit 1 }'
 }
 
 # A call over 300 epochs that takes some seconds; its process is $pid.

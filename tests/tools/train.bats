@@ -5,7 +5,8 @@
 setup_file() {
     load helper
     load train_helper
-    export shared=$BATS_FILE_TMPDIR
+    shared=$(workplace)
+    export shared
     cd "$shared" || return 1
     dataset data
     run_config >c.json
@@ -14,10 +15,14 @@ setup_file() {
 setup() {
     load helper
     load train_helper
-    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+    work=$(workplace)
+    cd "$work" || return 1
     ln -s "$shared/data" data
     cp "$shared/c.json" .
 }
+
+teardown() { cd / && rm -rf "$work"; }
+teardown_file() { rm -rf "$shared"; }
 
 # --- what a run leaves ---------------------------------------------------------------------
 
@@ -53,10 +58,10 @@ LIST
 @test "metrics have their fields, counted from 1, with full precision" {
     number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
     d9d-train -q c.json
-    [ "$(wc -l <run/metrics.jsonl)" = 20 ]
+    [ "$(records run)" = 20 ]
     run grep -vE "^\{\"step\": [0-9]+, \"loss\": $number, \"grad_norm\": $number, \"lr\": 0\.001, \"tokens\": [0-9]+, \"samples\": [0-9]+, \"step_ms\": $number, \"tokens_per_s\": $number, \"mem_bytes\": [0-9]+\}\$" run/metrics.jsonl
-    assert_output ''
-    [ "$(sed -E 's/.*"step": ([0-9]+),.*/\1/' run/metrics.jsonl | tr '\n' ' ')" = "$(seq -s ' ' 20) " ]
+    [[ "$output" == '{"end": "done", "step": 20, "time": "'*'Z"}' ]]
+    [ "$(sed -nE 's/^\{"step": ([0-9]+),.*/\1/p' run/metrics.jsonl | tr '\n' ' ')" = "$(seq -s ' ' 20) " ]
     sed -n 1p run/metrics.jsonl | grep -q '"tokens": 36, "samples": 4,'
     sed -n 20p run/metrics.jsonl | grep -q '"samples": 80,'
     sed -n 1p run/metrics.jsonl | grep -qE '"loss": 5\.47758[0-9]{9,}'
@@ -89,12 +94,12 @@ LIST
 @test "periods: records, norms and checkpoints, the last step always" {
     d9d-train -q --set trainer.run.steps=8 --set trainer.logging.period_steps=3 \
         --set trainer.gradient_clipping.log_total_steps=2 --set trainer.checkpointing.period_steps=3 c.json
-    [ "$(sed -E 's/.*"step": ([0-9]+),.*/\1/' run/metrics.jsonl | tr '\n' ' ')" = '3 6 8 ' ]
+    [ "$(sed -nE 's/^\{"step": ([0-9]+),.*/\1/p' run/metrics.jsonl | tr '\n' ' ')" = '3 6 8 ' ]
     [ "$(grep -c grad_norm run/metrics.jsonl)" = 2 ]
     [ "$(echo run/checkpoints/*)" = "$(echo run/checkpoints/step-0000000{3,6,8})" ]
     d9d-train -q --set trainer.run.dir=none --set trainer.logging.period_steps=disable \
         --set trainer.checkpointing.period_steps=disable c.json
-    [ ! -s none/metrics.jsonl ]
+    [ "$(cut -c 1-27 none/metrics.jsonl)" = '{"end": "done", "step": 20,' ]
     [ -z "$(ls none/checkpoints)" ]
     [ -e none/export/model.safetensors ]
 }
@@ -148,6 +153,17 @@ LIST
     done
     same_run off full 00000020
     same_run off selective 00000020
+}
+
+@test "packed documents learn what they learn apart" {
+    d9d-shard -q --format tokens --pack 40 --out packed "$golden/moe/train.jsonl"
+    d9d-train -q --set trainer.batching.global_batch_size=80 c.json
+    samples=$(sed -nE 's/^ "samples": ([0-9]+),$/\1/p' packed/manifest.json)
+    d9d-train -q --set data.dataset=packed --set trainer.run.dir=packed.run \
+        --set "trainer.batching.global_batch_size=$samples" --set trainer.batching.microbatch_size=1 c.json
+    paste <(head -n 1 run/metrics.jsonl) <(head -n 1 packed.run/metrics.jsonl) | tr -d '",{}' | awk '
+        $3 != "loss:" || $5 != "grad_norm:" { exit 1 }
+        { n = NF / 2; a = $4 / $(4 + n) - 1; b = $6 / $(6 + n) - 1; if (a * a > 1e-13 || b * b > 1e-12) exit 1 }'
 }
 
 # Cut a finished run back to its checkpoint of each step, as kill -9 leaves it: the records may be
@@ -219,7 +235,7 @@ resume_everywhere() {
     rm -r run/export
     d9d-train -q c.json
     cmp model.safetensors run/export/model.safetensors
-    cmp metrics.jsonl run/metrics.jsonl
+    diff metrics.jsonl run/metrics.jsonl | grep -qE '^> \{"end": "done", "step": 20,'
 }
 
 # --- told to leave -----------------------------------------------------------------------------
@@ -237,7 +253,8 @@ saved_step() {
     local last
     last=$(printf '%s\n' run/checkpoints/step-* | tail -n 1)
     last=$((10#${last##*-}))
-    tail -n 1 run/metrics.jsonl | grep -q "\"step\": $last," && echo "$last"
+    tail -n 1 run/metrics.jsonl | grep -q "^{\"end\": \"saved\", \"step\": $last," &&
+        tail -n 2 run/metrics.jsonl | grep -q "^{\"step\": $last," && echo "$last"
 }
 
 goes_on_from() { # STEP
@@ -313,7 +330,7 @@ goes_on_from() { # STEP
     step=${BASH_REMATCH[1]}
     [ "$step" -ge 50 ]
     grep -q "^{\"restart\": 1, \"step\": $step," run/metrics.jsonl
-    { history_of run | head -n "$step"; sed '1,/restart/d' run/metrics.jsonl | sed 's/, "step_ms".*//'; } >again
+    { history_of run | head -n "$step"; sed '1,/restart/d' run/metrics.jsonl | grep loss | sed 's/, "step_ms".*//'; } >again
     diff <(history_of whole) again
     cmp whole/export/model.safetensors run/export/model.safetensors
 }
@@ -335,7 +352,8 @@ goes_on_from() { # STEP
     says 1 'non-finite number: step 1: the loss of samples 0, 1 of the split train is nan; model.' \
         d9d-train --set trainer.model_stage_factory.source_checkpoint=bad c.json
     [[ "$stderr" == *" is not finite at element "*"; nothing was updated" ]]
-    [ ! -s run/metrics.jsonl ]
+    grep -qE '^\{"end": "failed", "step": 0, "time": "[-0-9]+T[:0-9]+Z"\}$' run/metrics.jsonl
+    [ "$(wc -l <run/metrics.jsonl)" = 1 ]
     [ -z "$(ls run/checkpoints)" ]
     [ ! -e run/export ]
 }
@@ -346,7 +364,7 @@ goes_on_from() { # STEP
         --set data.order=shuffled c.json
     [[ "${stderr_lines[-1]}" =~ 'step '([0-9]+)': the '(loss|gradient|norm)' of '.*'samples '[0-9]+', '[0-9]+ ]]
     step=$((BASH_REMATCH[1] - 1))
-    [ "$(wc -l <run/metrics.jsonl)" = $step ]
+    [ "$(records run)" = $step ]
     # Called again it stops at the same place.
     first=${stderr_lines[-1]}
     says 1 "$first" d9d-train --set optimizer.lr=1e6 --set optimizer.weight_decay=1e6 \
@@ -356,13 +374,13 @@ goes_on_from() { # STEP
 }
 
 @test "steps without a target learn nothing and go on" {
-    for i in 1 2 3; do printf '{"input_ids": [1, 2, 3], "labels": [-100, -100, -100]}\n'; done >none.jsonl
+    yes '{"input_ids": [1, 2, 3], "labels": [-100, -100, -100]}' | head -n 3 >none.jsonl
     head -n 5 "$golden/moe/train.jsonl" | cat none.jsonl - none.jsonl >mixed.jsonl
     d9d-shard -q --format tokens --out mixed mixed.jsonl
     run -0 --separate-stderr d9d-train --set data.dataset=mixed --set trainer.batching.global_batch_size=2 c.json
     [[ "$stderr" == *'step 1: no target in samples 0, 1 of the split train; nothing to learn'* ]]
     sed -n 1p run/metrics.jsonl | grep -q '"step": 1, "loss": 0.0, "grad_norm": 0.0,.* "tokens": 0, "samples": 2,'
-    [ "$(wc -l <run/metrics.jsonl)" = 5 ]
+    [ "$(records run)" = 5 ]
     sed -n 3p run/metrics.jsonl | grep -qE '"loss": [1-9]'
 }
 
@@ -370,7 +388,7 @@ goes_on_from() { # STEP
     head -n 1 "$golden/moe/train.jsonl" | d9d-shard -q --format tokens --out one -
     d9d-train -q --set data.dataset=one --set data.epochs=3 --set trainer.batching.global_batch_size=1 \
         --set trainer.batching.microbatch_size=1 c.json
-    [ "$(wc -l <run/metrics.jsonl)" = 3 ]
+    [ "$(records run)" = 3 ]
 }
 
 @test "a full disk: exit 1, path and bytes named, the old checkpoint intact" {

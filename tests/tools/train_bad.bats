@@ -5,7 +5,8 @@
 setup_file() {
     load helper
     load train_helper
-    export shared=$BATS_FILE_TMPDIR
+    shared=$(workplace)
+    export shared
     cd "$shared" || return 1
     dataset data
     run_config >c.json
@@ -15,15 +16,20 @@ setup_file() {
 setup() {
     load helper
     load train_helper
-    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+    work=$(workplace)
+    cd "$work" || return 1
     ln -s "$shared/data" data
     cp "$shared"/*.json .
 }
 
 teardown() {
-    [ ! -e run ] # no test here comes so far as to make it
-    [ ! -e out.jsonl ]
+    local made=
+    [ ! -e run ] && [ ! -e out.jsonl ] || made=1 # no test here comes so far as to make them
+    cd / && rm -rf "$work"
+    [ -z "$made" ]
 }
+
+teardown_file() { rm -rf "$shared"; }
 
 refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     local sentence=$1
@@ -55,6 +61,10 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     refused 'trainer.run.name: ' --set trainer.run.name=a/b
     refused 'trainer.run.name: ' --set trainer.run.name=..
     refused 'nesterov needs a momentum and no dampening' --set 'optimizer={"name": "sgd", "lr": 1, "nesterov": true}'
+    for key in data.dataset data.split export_to trainer.run.dir trainer.checkpointing.save_dir \
+        trainer.model_stage_factory.source_checkpoint model_provider.hf_config; do
+        refused "c.json: $key: has 0 bytes, at least 1 is needed" --set "$key="
+    done
     echo '{"data": {"dataset": "data"}}' >c.json
     refused 'c.json: model_provider: ' --quiet
     echo '{"data": {}, "model_provider": 3}' >c.json
@@ -115,8 +125,8 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     refused 'data/manifest.json: ' --set model_provider.hf_config=data/manifest.json
     refused "$golden/dense_tied and qwen3: 51 missing, 6 unused, 18 mis-shaped tensors: tensor model.embed_tokens.weight is F32 [173, 36], qwen3 needs F32 [157, 32]" \
         --set trainer.model_stage_factory.source_checkpoint="$golden/dense_tied"
-    run -2 d9d-train --device gpu --set trainer.run.dir=other c.json
-    run -2 d9d-train --device cpu:1 --set trainer.run.dir=other c.json
+    refused 'device "gpu": expected auto, cpu, cuda or cuda:N' --device gpu
+    refused 'device "cpu:1": expected auto, cpu, cuda or cuda:N' --device cpu:1
 }
 
 @test "a dataset of another model" {
@@ -152,7 +162,7 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
         --set trainer.run.dir=old --set export_to=new --set 'optimizer={"name": "sgd", "lr": 1}'
     refused 'old/checkpoints/step-00000002/manifest.json: tensor model.embed_tokens.token_embedding.regular.weight has shape [157, 32], this run needs [211, 40]' \
         --set trainer.run.dir=old --set export_to=new --set model_provider.hf_config="$golden/dense_untied/config.json"
-    [ "$(wc -l <old/metrics.jsonl)" = 2 ]
+    [ "$(records old)" = 2 ]
     touch file
     run -1 --separate-stderr d9d-train --set trainer.run.dir=file/x c.json
     [[ "$stderr" == *'file: cannot create the directory'* ]]

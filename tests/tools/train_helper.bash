@@ -1,8 +1,11 @@
-# shellcheck shell=bash disable=SC2034 # variables are for those that load it
+# shellcheck shell=bash disable=SC2034,SC2154 # variables are for and of those that load it
 # train_helper.bash - small runs for train.bats and infer.bats; load it after helper.
 golden=$(cd "$BATS_TEST_DIRNAME/../golden" && pwd)
-export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
+export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 # what tiny models need
 unset SLURM_JOB_ID SLURM_JOB_END_TIME SLURM_STEP_NUM_TASKS OMPI_COMM_WORLD_SIZE
+
+# workplace: a new directory, in memory where that is possible: these tests sync a lot.
+workplace() { mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX; }
 
 # dataset DIR [CASE]: the 80 samples of a golden case.
 dataset() {
@@ -33,7 +36,8 @@ infer_config() {
 JSON
 }
 
-# What a run found out, without times and memory; restart lines left out.
+# How many steps were recorded; what they found out, without times and memory.
+records() { grep -c '"loss"' "$1/metrics.jsonl"; }
 history_of() { grep '"loss"' "$1/metrics.jsonl" | sed 's/, "step_ms".*//'; }
 
 # same_run A B [STEP]: losses, norms, the model and (with STEP) every byte of that checkpoint.

@@ -18,8 +18,14 @@ static void run_forward(void *arg)
                      D9D_OK);
 }
 
-static int64_t q_size(const d9d_attention_dims *n) { return n->b * n->s * n->a * n->d; }
-static int64_t k_size(const d9d_attention_dims *n) { return n->b * n->s * n->kv * n->d; }
+static int64_t q_size(const d9d_attention_dims *n)
+{
+    return n->b * n->s * n->a * n->d;
+}
+static int64_t k_size(const d9d_attention_dims *n)
+{
+    return n->b * n->s * n->kv * n->d;
+}
 static void *grad(const call *p, int64_t first)
 {
     return (char *)p->grads + (size_t)first * d9d_dtype_size(p->n.t);
@@ -32,7 +38,8 @@ static void run_backward(void *arg)
 
     assert_int_equal(d9d_kernels_cpu()->attention_din(NULL, &p->n, grad(p, 0), grad(p, nq),
                                                       grad(p, nq + nk), p->dout, p->q, p->k, p->v,
-                                                      p->o, p->lse), D9D_OK);
+                                                      p->o, p->lse),
+                     D9D_OK);
 }
 
 static bool visible(const d9d_attention_dims *n, int64_t b, int64_t i, int64_t j)
@@ -133,7 +140,7 @@ static void check(const d9d_attention_dims *n)
 static const struct shape {
     int64_t b, s, a, kv, d;
 } shapes[] = {
-    {0, 4, 2, 1, 8}, {1, 1, 1, 1, 1},  {2, 3, 2, 2, 5},    {1, 17, 4, 2, 16},
+    {0, 4, 2, 1, 8},  {1, 1, 1, 1, 1},   {2, 3, 2, 2, 5},    {1, 17, 4, 2, 16},
     {1, 64, 3, 1, 8}, {2, 65, 2, 1, 33}, {1, 200, 6, 2, 24}, {1, 300, 1, 1, 7},
 };
 
@@ -143,8 +150,13 @@ static void test_shapes(void **state)
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
         for (int how = 0; how < 4; how++) {
             const struct shape *x = &shapes[i];
-            d9d_attention_dims n = {.t = array_types[how & 1], .b = x->b, .s = x->s, .a = x->a,
-                                    .kv = x->kv, .d = x->d, .causal = (how & 2) != 0,
+            d9d_attention_dims n = {.t = array_types[how & 1],
+                                    .b = x->b,
+                                    .s = x->s,
+                                    .a = x->a,
+                                    .kv = x->kv,
+                                    .d = x->d,
+                                    .causal = (how & 2) != 0,
                                     .scale = 1.0f / sqrtf((float)x->d)};
 
             check(&n);
@@ -161,8 +173,15 @@ static void test_segments(void **state)
     for (int i = 0; i < B * S; i++)
         segments[i] = i < 150 ? 7 : i < S ? 3 : (i * 31) % 5;
     for (int how = 0; how < 4; how++) {
-        d9d_attention_dims n = {.t = array_types[how & 1], .b = B, .s = S, .a = 2, .kv = 1, .d = 12,
-                                .causal = (how & 2) != 0, .scale = 0.3f, .segments = segments};
+        d9d_attention_dims n = {.t = array_types[how & 1],
+                                .b = B,
+                                .s = S,
+                                .a = 2,
+                                .kv = 1,
+                                .d = 12,
+                                .causal = (how & 2) != 0,
+                                .scale = 0.3f,
+                                .segments = segments};
 
         check(&n);
     }
@@ -172,8 +191,8 @@ static void test_segments(void **state)
 static void test_extremes(void **state)
 {
     enum { S = 150, D = 8 };
-    d9d_attention_dims n = {.t = D9D_F32, .b = 1, .s = S, .a = 1, .kv = 1, .d = D, .causal = true,
-                            .scale = 1.0f};
+    d9d_attention_dims n = {
+        .t = D9D_F32, .b = 1, .s = S, .a = 1, .kv = 1, .d = D, .causal = true, .scale = 1.0f};
     float *q = array_random(D9D_F32, S * D, 1, 100.0), *k = array_random(D9D_F32, S * D, 2, 100.0);
     float *v = array_random(D9D_F32, S * D, 3, 1.0), o[S * D], lse[S];
 

@@ -35,8 +35,14 @@ static void call_free(call *p)
     free(p->both);
 }
 
-static double in(const call *p, int which, int64_t i) { return array_get(p->t, p->in[which], i); }
-static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+static double in(const call *p, int which, int64_t i)
+{
+    return array_get(p->t, p->in[which], i);
+}
+static double sigmoid(double x)
+{
+    return 1.0 / (1.0 + exp(-x));
+}
 
 /* --- one row a kernel: how to call it, and what an element is ---------------------- */
 
@@ -44,7 +50,10 @@ static d9d_status do_add(const d9d_kernels *k, call *p)
 {
     return k->add(NULL, p->t, p->out[0], p->in[0], p->in[1], p->n);
 }
-static void want_add(call *p, int64_t i) { p->want[0][i] = in(p, 0, i) + in(p, 1, i); }
+static void want_add(call *p, int64_t i)
+{
+    p->want[0][i] = in(p, 0, i) + in(p, 1, i);
+}
 
 static d9d_status do_swiglu(const d9d_kernels *k, call *p)
 {
@@ -71,7 +80,10 @@ static d9d_status do_cast(const d9d_kernels *k, call *p)
 {
     return k->cast(NULL, p->t, p->out[0], p->t, p->in[0], p->n);
 }
-static void want_cast(call *p, int64_t i) { p->want[0][i] = in(p, 0, i); }
+static void want_cast(call *p, int64_t i)
+{
+    p->want[0][i] = in(p, 0, i);
+}
 
 static const struct row {
     const char *name;
@@ -143,8 +155,8 @@ static void test_accumulate(void **state)
             before = array_random(p.t2, p.n, 9, 1.0);
             for (int64_t j = 0; j < p.n; j++)
                 p.want[0][j] = (double)p.beta * array_get(p.t2, before, j) + in(&p, 0, j);
-            array_same_for_threads(run_accumulate, &p, p.out[0],
-                                   (size_t)p.n * d9d_dtype_size(p.t2), p.beta == 0.0f ? NULL : before);
+            array_same_for_threads(run_accumulate, &p, p.out[0], (size_t)p.n * d9d_dtype_size(p.t2),
+                                   p.beta == 0.0f ? NULL : before);
             array_close("y", p.t2, p.out[0], p.want[0], p.n, 1e-6);
             free(before);
             call_free(&p);
@@ -196,7 +208,8 @@ static void run_gate(void *arg)
     call *p = arg;
 
     assert_int_equal(d9d_kernels_cpu()->sigmoid_gate(NULL, p->t, p->out[0], p->in[0], p->in[1],
-                                                     p->m, p->n / p->m), D9D_OK);
+                                                     p->m, p->n / p->m),
+                     D9D_OK);
 }
 static void run_gate_din(void *arg)
 {
@@ -286,7 +299,8 @@ static void test_random_ones(void **state)
 
     (void)state;
     assert_int_equal(d9d_kernels_cpu()->random(NULL, D9D_F32, y, D9D_INIT_ONES, 9.0f, (d9d_rng){0},
-                                               2, box, zero, box), D9D_OK);
+                                               2, box, zero, box),
+                     D9D_OK);
     for (int i = 0; i < 20; i++)
         assert_true(y[i] == 1.0f);
 }

@@ -17,14 +17,16 @@ static void run_forward(void *arg)
     call *p = arg;
 
     assert_int_equal(d9d_kernels_cpu()->embedding(NULL, p->t, p->y, p->ids, p->table, p->rows,
-                                                  p->first, p->v, p->h, true), D9D_OK);
+                                                  p->first, p->v, p->h, true),
+                     D9D_OK);
 }
 static void run_dw(void *arg)
 {
     call *p = arg;
 
     assert_int_equal(d9d_kernels_cpu()->embedding_dw(NULL, p->t, p->gt, p->dw, p->beta, p->ids,
-                                                     p->dy, p->rows, p->first, p->v, p->h), D9D_OK);
+                                                     p->dy, p->rows, p->first, p->v, p->h),
+                     D9D_OK);
 }
 
 static void naive(const call *p, double *y, double *dw)
@@ -67,15 +69,19 @@ static void check(call *p)
 
 static void test_embedding(void **state)
 {
-    const int64_t shapes[][4] = {{0, 0, 5, 3},  {1, 0, 1, 1},      {17, 100, 3, 33},
+    const int64_t shapes[][4] = {{0, 0, 5, 3},  {1, 0, 1, 1},       {17, 100, 3, 33},
                                  {33, 0, 0, 4}, {700, 10, 50, 130}, {90, 0, 1000, 1030}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
         for (int how = 0; how < 4; how++) {
-            call p = {.t = array_types[how & 1], .gt = array_types[how >> 1],
-                      .rows = shapes[i][0], .first = shapes[i][1], .v = shapes[i][2],
-                      .h = shapes[i][3], .beta = how == 1 || how == 2 ? 1.0f : 0.0f};
+            call p = {.t = array_types[how & 1],
+                      .gt = array_types[how >> 1],
+                      .rows = shapes[i][0],
+                      .first = shapes[i][1],
+                      .v = shapes[i][2],
+                      .h = shapes[i][3],
+                      .beta = how == 1 || how == 2 ? 1.0f : 0.0f};
 
             check(&p);
         }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 static const int64_t shapes[][3] = {
-    {0, 3, 3},  {3, 0, 3},     {3, 3, 0},      {1, 1, 1},     {1, 33, 17},    {33, 1, 17},
+    {0, 3, 3},  {3, 0, 3},     {3, 3, 0},      {1, 1, 1},      {1, 33, 17},    {33, 1, 17},
     {3, 17, 1}, {17, 33, 129}, {130, 65, 600}, {257, 513, 12}, {530, 40, 700}, {65, 1030, 64},
 };
 
@@ -91,7 +91,10 @@ static void test_wrong_type(void **state)
 
 enum { E = 5, IN = 70, OUT = 41 };
 static const int32_t offsets[][E + 1] = {
-    {0, 0, 0, 0, 0, 0}, {0, 0, 17, 17, 18, 90}, {0, 33, 34, 37, 200, 200}, {0, 1, 2, 3, 4, 600},
+    {0, 0, 0, 0, 0, 0},
+    {0, 0, 17, 17, 18, 90},
+    {0, 33, 34, 37, 200, 200},
+    {0, 1, 2, 3, 4, 600},
 };
 
 typedef struct grouped {
@@ -106,14 +109,16 @@ static void run_y(void *arg)
     grouped *p = arg;
 
     assert_int_equal(d9d_kernels_cpu()->grouped_gemm(NULL, p->t, p->y, p->x, p->w, p->offset,
-                                                     p->offset[E], E, IN, OUT), D9D_OK);
+                                                     p->offset[E], E, IN, OUT),
+                     D9D_OK);
 }
 static void run_dx(void *arg)
 {
     grouped *p = arg;
 
     assert_int_equal(d9d_kernels_cpu()->grouped_gemm_din(NULL, p->t, p->dx, p->dy, p->w, p->offset,
-                                                         p->offset[E], E, IN, OUT), D9D_OK);
+                                                         p->offset[E], E, IN, OUT),
+                     D9D_OK);
 }
 static void run_dw(void *arg)
 {
@@ -174,8 +179,10 @@ static void test_grouped(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(offsets) / sizeof(*offsets); i++)
         for (int how = 0; how < 4; how++) {
-            grouped p = {.t = array_types[how & 1], .gt = array_types[how >> 1],
-                         .offset = offsets[i], .beta = (float)(how & 1)};
+            grouped p = {.t = array_types[how & 1],
+                         .gt = array_types[how >> 1],
+                         .offset = offsets[i],
+                         .beta = (float)(how & 1)};
 
             check_grouped(&p);
         }
@@ -187,9 +194,8 @@ static void test_lying_offsets(void **state)
     float x[64] = {0};
 
     (void)state;
-    assert_int_equal(
-        d9d_kernels_cpu()->grouped_gemm(NULL, D9D_F32, x, x, x, backwards, 2, 2, 1, 1),
-        D9D_EINVAL);
+    assert_int_equal(d9d_kernels_cpu()->grouped_gemm(NULL, D9D_F32, x, x, x, backwards, 2, 2, 1, 1),
+                     D9D_EINVAL);
     assert_int_equal(d9d_kernels_cpu()->grouped_gemm(NULL, D9D_F32, x, x, x, outside, 8, 2, 1, 1),
                      D9D_EINVAL);
 }

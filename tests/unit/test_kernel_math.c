@@ -136,8 +136,9 @@ static void check_box(int ndim, const int64_t *box, const int64_t *start, const 
 static void test_boxes(void **state)
 {
     const int64_t whole[] = {5, 6, 7, 8}, zero[] = {0, 0, 0, 0};
-    const int64_t boxes[][4] = {{5, 6, 7, 8}, {2, 6, 7, 8}, {5, 3, 7, 8}, {5, 6, 7, 3}, {2, 3, 4, 5},
-                                {5, 1, 7, 8}, {1, 1, 1, 1}, {0, 6, 7, 8}, {5, 6, 0, 8}};
+    const int64_t boxes[][4] = {{5, 6, 7, 8}, {2, 6, 7, 8}, {5, 3, 7, 8},
+                                {5, 6, 7, 3}, {2, 3, 4, 5}, {5, 1, 7, 8},
+                                {1, 1, 1, 1}, {0, 6, 7, 8}, {5, 6, 0, 8}};
     const int64_t start[] = {0, 2, 1, 3};
 
     (void)state;
@@ -155,12 +156,9 @@ static void test_boxes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_sigmoid),
-        cmocka_unit_test(test_sine_cosine),
-        cmocka_unit_test(test_vectors_are_scalars),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_exp),         cmocka_unit_test(test_sigmoid),
+        cmocka_unit_test(test_sine_cosine), cmocka_unit_test(test_vectors_are_scalars),
+        cmocka_unit_test(test_rows),        cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_boxes),
     };
 

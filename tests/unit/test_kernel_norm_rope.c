@@ -18,21 +18,24 @@ static void run_norm(void *arg)
     norm *p = arg;
 
     assert_int_equal(d9d_kernels_cpu()->rms_norm(NULL, p->t, p->y, p->inv, p->x, p->w, p->m, p->n,
-                                                 1e-3f, p->zero_centred), D9D_OK);
+                                                 1e-3f, p->zero_centred),
+                     D9D_OK);
 }
 static void run_norm_din(void *arg)
 {
     norm *p = arg;
 
     assert_int_equal(d9d_kernels_cpu()->rms_norm_din(NULL, p->t, p->dx, p->dy, p->x, p->w, p->inv,
-                                                     p->m, p->n, p->zero_centred), D9D_OK);
+                                                     p->m, p->n, p->zero_centred),
+                     D9D_OK);
 }
 static void run_norm_dw(void *arg)
 {
     norm *p = arg;
 
     assert_int_equal(d9d_kernels_cpu()->rms_norm_dw(NULL, p->t, p->gt, p->dw, p->beta, p->dy, p->x,
-                                                    p->inv, p->m, p->n), D9D_OK);
+                                                    p->inv, p->m, p->n),
+                     D9D_OK);
 }
 
 static void naive_norm(const norm *p, double *y, double *dx, double *dw)
@@ -44,7 +47,8 @@ static void naive_norm(const norm *p, double *y, double *dx, double *dw)
             square += pow(array_get(p->t, p->x, r * p->n + i), 2.0);
         inv = 1.0 / sqrt(square / (double)p->n + 1e-3);
         for (int64_t i = 0; i < p->n; i++) {
-            double x = array_get(p->t, p->x, r * p->n + i), d = array_get(p->t, p->dy, r * p->n + i);
+            double x = array_get(p->t, p->x, r * p->n + i),
+                   d = array_get(p->t, p->dy, r * p->n + i);
             double w = array_get(p->t, p->w, i) + (p->zero_centred ? 1.0 : 0.0);
 
             y[r * p->n + i] = x * inv * w;
@@ -52,7 +56,8 @@ static void naive_norm(const norm *p, double *y, double *dx, double *dw)
             dw[i] += d * x * inv;
         }
         for (int64_t i = 0; i < p->n; i++) {
-            double x = array_get(p->t, p->x, r * p->n + i), d = array_get(p->t, p->dy, r * p->n + i);
+            double x = array_get(p->t, p->x, r * p->n + i),
+                   d = array_get(p->t, p->dy, r * p->n + i);
             double w = array_get(p->t, p->w, i) + (p->zero_centred ? 1.0 : 0.0);
 
             dx[r * p->n + i] = inv * (d * w - x * inv * dot / (double)p->n);
@@ -91,13 +96,17 @@ static void check_norm(norm *p)
 
 static void test_rms_norm(void **state)
 {
-    const int64_t shapes[][2] = {{0, 5}, {1, 1}, {3, 17}, {1, 1030}, {129, 33}, {70, 1024}, {17000, 4}};
+    const int64_t shapes[][2] = {{0, 5},    {1, 1},     {3, 17},   {1, 1030},
+                                 {129, 33}, {70, 1024}, {17000, 4}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
         for (int how = 0; how < 8; how++) {
-            norm p = {.t = array_types[how & 1], .gt = array_types[how >> 1 & 1],
-                      .m = shapes[i][0], .n = shapes[i][1], .zero_centred = (how & 4) != 0,
+            norm p = {.t = array_types[how & 1],
+                      .gt = array_types[how >> 1 & 1],
+                      .m = shapes[i][0],
+                      .n = shapes[i][1],
+                      .zero_centred = (how & 4) != 0,
                       .beta = how % 3 == 0 ? 1.0f : 0.0f};
 
             check_norm(&p);
@@ -122,7 +131,8 @@ static void run_rope(void *arg)
 
     assert_int_equal(d9d_kernels_cpu()->rope(NULL, p->t, p->y, p->x, p->positions, p->inv_freq,
                                              p->m, p->heads, p->d, p->r, p->interleaved, 1.25f,
-                                             p->sign), D9D_OK);
+                                             p->sign),
+                     D9D_OK);
 }
 
 static void naive_rope(const rope *p, double *y)
@@ -146,13 +156,18 @@ static void naive_rope(const rope *p, double *y)
 static void test_rope(void **state)
 {
     const int64_t shapes[][4] = {{0, 1, 4, 4},    {1, 1, 2, 2},   {3, 3, 10, 6},
-                                 {17, 5, 66, 66}, {33, 8, 64, 0}, {5, 1, 1100, 1100}, {90, 12, 40, 32}};
+                                 {17, 5, 66, 66}, {33, 8, 64, 0}, {5, 1, 1100, 1100},
+                                 {90, 12, 40, 32}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
         for (int how = 0; how < 8; how++) {
-            rope p = {.t = array_types[how & 1], .m = shapes[i][0], .heads = shapes[i][1],
-                      .d = shapes[i][2], .r = shapes[i][3], .interleaved = (how & 2) != 0,
+            rope p = {.t = array_types[how & 1],
+                      .m = shapes[i][0],
+                      .heads = shapes[i][1],
+                      .d = shapes[i][2],
+                      .r = shapes[i][3],
+                      .interleaved = (how & 2) != 0,
                       .sign = how & 4 ? -1.0f : 1.0f};
             int64_t n = p.m * p.heads * p.d;
             double *y = calloc((size_t)n + 1, sizeof(*y));

@@ -27,15 +27,22 @@ static size_t place(const call *c, int array)
         at += ((size_t)c->n * d9d_dtype_size(a == P ? c->t : c->st) + 63) / 64 * 64;
     return at;
 }
-static void *get(const call *c, int array) { return (char *)c->block + place(c, array); }
-static d9d_dtype type(const call *c, int array) { return array == P ? c->t : c->st; }
+static void *get(const call *c, int array)
+{
+    return (char *)c->block + place(c, array);
+}
+static d9d_dtype type(const call *c, int array)
+{
+    return array == P ? c->t : c->st;
+}
 
 static void run_adam(void *arg)
 {
     call *c = arg;
 
     assert_int_equal(d9d_kernels_cpu()->adam(NULL, c->adam, c->t, get(c, P), c->gt, c->g, &c->scale,
-                                             c->st, get(c, M), get(c, V), get(c, X), c->n), D9D_OK);
+                                             c->st, get(c, M), get(c, V), get(c, X), c->n),
+                     D9D_OK);
 }
 static void run_stochastic(void *arg)
 {
@@ -43,15 +50,17 @@ static void run_stochastic(void *arg)
     call *c = arg;
 
     assert_int_equal(d9d_kernels_cpu()->adam_stochastic(NULL, c->adam, get(c, P), c->gt, c->g,
-                                                        &c->scale, c->st, get(c, M), get(c, V), c->r,
-                                                        1, &c->n, &zero, &c->n), D9D_OK);
+                                                        &c->scale, c->st, get(c, M), get(c, V),
+                                                        c->r, 1, &c->n, &zero, &c->n),
+                     D9D_OK);
 }
 static void run_sgd(void *arg)
 {
     call *c = arg;
 
     assert_int_equal(d9d_kernels_cpu()->sgd(NULL, c->sgd, c->t, get(c, P), c->gt, c->g, &c->scale,
-                                            c->st, get(c, M), c->n), D9D_OK);
+                                            c->st, get(c, M), c->n),
+                     D9D_OK);
 }
 
 /* Random parameter, gradient and first moment; positive second moments. */
@@ -136,12 +145,21 @@ static void test_adam(void **state)
 {
     (void)state;
     for (int how = 0; how < 64; how++) {
-        d9d_adam_step s = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
-                           .weight_decay = 0.1, .bias1 = 1.0 - pow(0.9, 3.0),
-                           .bias2 = 1.0 - pow(0.999, 3.0), .decoupled = (how & 8) != 0,
-                           .amsgrad = (how & 16) != 0, .maximize = (how & 32) != 0};
-        call c = {.t = array_types[how & 1], .gt = array_types[how >> 1 & 1],
-                  .st = array_types[how >> 2 & 1], .n = array_sizes[how % 8], .adam = &s,
+        d9d_adam_step s = {.lr = 0.01,
+                           .beta1 = 0.9,
+                           .beta2 = 0.999,
+                           .eps = 1e-8,
+                           .weight_decay = 0.1,
+                           .bias1 = 1.0 - pow(0.9, 3.0),
+                           .bias2 = 1.0 - pow(0.999, 3.0),
+                           .decoupled = (how & 8) != 0,
+                           .amsgrad = (how & 16) != 0,
+                           .maximize = (how & 32) != 0};
+        call c = {.t = array_types[how & 1],
+                  .gt = array_types[how >> 1 & 1],
+                  .st = array_types[how >> 2 & 1],
+                  .n = array_sizes[how % 8],
+                  .adam = &s,
                   .scale = 0.25f};
 
         check(&c, run_adam);
@@ -152,11 +170,18 @@ static void test_sgd(void **state)
 {
     (void)state;
     for (int how = 0; how < 64; how++) {
-        d9d_sgd_step s = {.lr = 0.01, .momentum = how & 8 ? 0.9 : 0.0, .dampening = 0.1,
-                          .weight_decay = 0.1, .nesterov = (how & 16) != 0,
-                          .first = (how & 4) != 0, .maximize = (how & 32) != 0};
-        call c = {.t = array_types[how & 1], .gt = array_types[how >> 1 & 1],
-                  .st = array_types[how >> 2 & 1], .n = array_sizes[(how + 3) % 8], .sgd = &s,
+        d9d_sgd_step s = {.lr = 0.01,
+                          .momentum = how & 8 ? 0.9 : 0.0,
+                          .dampening = 0.1,
+                          .weight_decay = 0.1,
+                          .nesterov = (how & 16) != 0,
+                          .first = (how & 4) != 0,
+                          .maximize = (how & 32) != 0};
+        call c = {.t = array_types[how & 1],
+                  .gt = array_types[how >> 1 & 1],
+                  .st = array_types[how >> 2 & 1],
+                  .n = array_sizes[(how + 3) % 8],
+                  .sgd = &s,
                   .scale = 0.25f};
 
         check(&c, run_sgd);
@@ -170,13 +195,24 @@ static void test_stochastic(void **state)
 {
     enum { N = 5000 };
     const uint64_t streams[] = {0, 42, 67};
-    d9d_adam_step s = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1,
-                       .bias1 = 0.1, .bias2 = 0.001, .decoupled = true};
+    d9d_adam_step s = {.lr = 0.01,
+                       .beta1 = 0.9,
+                       .beta2 = 0.999,
+                       .eps = 1e-8,
+                       .weight_decay = 0.1,
+                       .bias1 = 0.1,
+                       .bias2 = 0.001,
+                       .decoupled = true};
 
     (void)state;
     for (int how = 0; how < 4; how++) {
-        call c = {.t = D9D_BF16, .gt = array_types[how & 1], .st = array_types[how >> 1], .n = N,
-                  .adam = &s, .scale = 0.5f, .r = {.seed = 11, .stream = 0xfffffffffffffff0u}};
+        call c = {.t = D9D_BF16,
+                  .gt = array_types[how & 1],
+                  .st = array_types[how >> 1],
+                  .n = N,
+                  .adam = &s,
+                  .scale = 0.5f,
+                  .r = {.seed = 11, .stream = 0xfffffffffffffff0u}};
         void *before = start(&c);
         float *exact[3], one = 1.0f;
 
@@ -190,7 +226,8 @@ static void test_stochastic(void **state)
 
             assert_int_equal(d9d_kernels_cpu()->adam(NULL, &s, D9D_F32, exact[P] + i, D9D_F32, &g,
                                                      &one, D9D_F32, exact[M] + i, exact[V] + i,
-                                                     NULL, 1), D9D_OK);
+                                                     NULL, 1),
+                             D9D_OK);
         }
         array_same_for_threads(run_stochastic, &c, c.block, place(&c, X), before);
         for (int a = P; a <= V; a++)
@@ -217,8 +254,13 @@ static void test_stochastic(void **state)
 static void test_stochastic_box(void **state)
 {
     const int64_t whole[] = {30, 40}, zero[] = {0, 0}, box[] = {7, 9}, at[] = {20, 31};
-    const d9d_adam_step s = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .bias1 = 0.1,
-                             .bias2 = 0.01, .decoupled = true};
+    const d9d_adam_step s = {.lr = 0.01,
+                             .beta1 = 0.9,
+                             .beta2 = 0.99,
+                             .eps = 1e-8,
+                             .bias1 = 0.1,
+                             .bias2 = 0.01,
+                             .decoupled = true};
     const d9d_rng r = {.seed = 1, .stream = 2};
     uint16_t *p[2], *m[2], *v[2], *g = array_random(D9D_BF16, 1200, 4, 1.0), part_g[63];
     float scale = 1.0f;
@@ -237,7 +279,8 @@ static void test_stochastic_box(void **state)
     }
     assert_int_equal(d9d_kernels_cpu()->adam_stochastic(NULL, &s, p[0], D9D_BF16, g, &scale,
                                                         D9D_BF16, m[0], v[0], r, 2, whole, zero,
-                                                        whole), D9D_OK);
+                                                        whole),
+                     D9D_OK);
     assert_int_equal(d9d_kernels_cpu()->adam_stochastic(NULL, &s, p[1], D9D_BF16, part_g, &scale,
                                                         D9D_BF16, m[1], v[1], r, 2, box, at, whole),
                      D9D_OK);
@@ -261,8 +304,12 @@ static void test_stochastic_mean(void **state)
 {
     enum { N = 200000 };
     const int64_t n = N, zero = 0;
-    const d9d_adam_step s = {.lr = 0.3 / 128.0, .beta1 = 0.0, .beta2 = 0.0, .bias1 = 1.0,
-                             .bias2 = 1.0, .decoupled = true};
+    const d9d_adam_step s = {.lr = 0.3 / 128.0,
+                             .beta1 = 0.0,
+                             .beta2 = 0.0,
+                             .bias1 = 1.0,
+                             .bias2 = 1.0,
+                             .decoupled = true};
     uint16_t *p = array_poison(D9D_BF16, N);
     float *g = array_poison(D9D_F32, N), *m = calloc(N, 4), *v = calloc(N, 4), scale = 1.0f;
     double sum = 0.0;
@@ -358,9 +405,12 @@ static void test_find_nonfinite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adam),           cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_stochastic),     cmocka_unit_test(test_stochastic_box),
-        cmocka_unit_test(test_stochastic_mean), cmocka_unit_test(test_reductions),
+        cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_stochastic),
+        cmocka_unit_test(test_stochastic_box),
+        cmocka_unit_test(test_stochastic_mean),
+        cmocka_unit_test(test_reductions),
         cmocka_unit_test(test_find_nonfinite),
     };
 

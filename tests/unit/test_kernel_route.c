@@ -14,9 +14,18 @@ typedef struct call {
     int32_t *expert, *order; /* order: offset, row, source in one block */
 } call;
 
-static int32_t *offset_of(const call *c) { return c->order; }
-static int32_t *row_of(const call *c) { return c->order + c->e + 1; }
-static int32_t *source_of(const call *c) { return row_of(c) + c->rows * c->k; }
+static int32_t *offset_of(const call *c)
+{
+    return c->order;
+}
+static int32_t *row_of(const call *c)
+{
+    return c->order + c->e + 1;
+}
+static int32_t *source_of(const call *c)
+{
+    return row_of(c) + c->rows * c->k;
+}
 
 static void run_router(void *arg)
 {
@@ -39,28 +48,32 @@ static void run_route(void *arg)
     call *c = arg;
 
     assert_int_equal(d9d_kernels_cpu()->route(NULL, offset_of(c), row_of(c), source_of(c),
-                                              c->expert, c->rows, c->e, c->k), D9D_OK);
+                                              c->expert, c->rows, c->e, c->k),
+                     D9D_OK);
 }
 static void run_permute(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->permute(NULL, c->t, c->y, c->x, source_of(c), c->rows, c->k,
-                                                c->h), D9D_OK);
+    assert_int_equal(
+        d9d_kernels_cpu()->permute(NULL, c->t, c->y, c->x, source_of(c), c->rows, c->k, c->h),
+        D9D_OK);
 }
 static void run_permute_din(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->permute_din(NULL, c->t, c->z, c->y, row_of(c), c->rows,
-                                                    c->k, c->h), D9D_OK);
+    assert_int_equal(
+        d9d_kernels_cpu()->permute_din(NULL, c->t, c->z, c->y, row_of(c), c->rows, c->k, c->h),
+        D9D_OK);
 }
 static void run_unpermute(void *arg)
 {
     call *c = arg;
 
     assert_int_equal(d9d_kernels_cpu()->unpermute(NULL, c->t, c->z, c->y, c->prob, row_of(c),
-                                                  c->rows, c->k, c->h), D9D_OK);
+                                                  c->rows, c->k, c->h),
+                     D9D_OK);
 }
 static void run_unpermute_din(void *arg)
 {
@@ -93,8 +106,8 @@ static void make(call *c)
 
 static void release(call *c)
 {
-    void *parts[] = {c->logits, c->bias, c->dprob, c->x, c->dy, c->dlogits, c->p, c->prob,
-                     c->dprob_x, c->expert, c->order, c->y, c->dx, c->z};
+    void *parts[] = {c->logits, c->bias,    c->dprob,  c->x,     c->dy, c->dlogits, c->p,
+                     c->prob,   c->dprob_x, c->expert, c->order, c->y,  c->dx,      c->z};
 
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
         free(parts[i]);
@@ -185,7 +198,8 @@ static void check_rows(call *c)
 {
     int64_t n = c->rows * c->k, h = c->h;
     size_t size = d9d_dtype_size(c->t);
-    double *y = calloc((size_t)(n * h) + 1, sizeof(*y)), *z = calloc((size_t)(n * h) + 1, sizeof(*z));
+    double *y = calloc((size_t)(n * h) + 1, sizeof(*y)),
+           *z = calloc((size_t)(n * h) + 1, sizeof(*z));
     double *back = calloc((size_t)(n * h) + 1, sizeof(*back));
     double *dx = calloc((size_t)(n * h) + 1, sizeof(*dx)), *dp = calloc((size_t)n + 1, sizeof(*dp));
 
@@ -218,14 +232,18 @@ static void check_rows(call *c)
 
 static void test_moe(void **state)
 {
-    const int64_t shapes[][4] = {{0, 4, 2, 3},    {1, 1, 1, 1},   {17, 5, 3, 33},
-                                 {33, 8, 8, 17},  {600, 64, 6, 5}, {40, 130, 1, 1030}};
+    const int64_t shapes[][4] = {{0, 4, 2, 3},   {1, 1, 1, 1},    {17, 5, 3, 33},
+                                 {33, 8, 8, 17}, {600, 64, 6, 5}, {40, 130, 1, 1030}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
         for (int how = 0; how < 8; how++) {
-            call c = {.t = array_types[how & 1], .rows = shapes[i][0], .e = shapes[i][1],
-                      .k = shapes[i][2], .h = shapes[i][3], .renormalise = (how & 2) != 0};
+            call c = {.t = array_types[how & 1],
+                      .rows = shapes[i][0],
+                      .e = shapes[i][1],
+                      .k = shapes[i][2],
+                      .h = shapes[i][3],
+                      .renormalise = (how & 2) != 0};
             float *bias;
 
             make(&c);

@@ -22,14 +22,16 @@ static void run_forward(void *arg)
     call *p = arg;
 
     assert_int_equal(d9d_kernels_cpu()->xent(NULL, &p->n, p->loss, p->lse, p->unit, p->hidden,
-                                             (const void *const *)p->w, p->targets), D9D_OK);
+                                             (const void *const *)p->w, p->targets),
+                     D9D_OK);
 }
 static void run_din(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->xent_din(NULL, p->n.t, p->dhidden, p->dloss, p->unit,
-                                                 p->n.rows, p->n.h), D9D_OK);
+    assert_int_equal(
+        d9d_kernels_cpu()->xent_din(NULL, p->n.t, p->dhidden, p->dloss, p->unit, p->n.rows, p->n.h),
+        D9D_OK);
 }
 static void run_dw(void *arg)
 {
@@ -37,7 +39,8 @@ static void run_dw(void *arg)
 
     assert_int_equal(d9d_kernels_cpu()->xent_dw(NULL, &p->n, p->gt, p->dw, p->beta, p->dloss,
                                                 p->lse, p->hidden, (const void *const *)p->w,
-                                                p->targets), D9D_OK);
+                                                p->targets),
+                     D9D_OK);
 }
 
 static double weight(const call *p, int64_t id, int64_t i)
@@ -108,7 +111,8 @@ static void make(call *p)
 
 static void release(call *p)
 {
-    void *parts[] = {p->hidden, p->unit, p->dhidden, p->dw_all, p->dloss, p->loss, p->lse, p->targets};
+    void *parts[] = {p->hidden, p->unit, p->dhidden, p->dw_all,
+                     p->dloss,  p->loss, p->lse,     p->targets};
 
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
         free(parts[i]);
@@ -157,14 +161,16 @@ static void test_shapes(void **state)
         int n_split;
         int64_t v[MOST_SPLITS];
     } shapes[] = {
-        {0, 3, 1, {5}},         {1, 1, 1, {1}},       {2, 4, 2, {3, 2}},
+        {0, 3, 1, {5}},          {1, 1, 1, {1}},        {2, 4, 2, {3, 2}},
         {17, 33, 3, {1, 70, 3}}, {300, 9, 2, {90, 41}}, {35, 6, 2, {4100, 4096}},
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
         for (int how = 0; how < 4; how++) {
-            call p = {.n = {.t = array_types[how & 1], .rows = shapes[i].rows, .h = shapes[i].h,
+            call p = {.n = {.t = array_types[how & 1],
+                            .rows = shapes[i].rows,
+                            .h = shapes[i].h,
                             .n_split = shapes[i].n_split},
                       .gt = array_types[how >> 1]};
 
@@ -206,7 +212,8 @@ static void test_not_wanted(void **state)
     make(&p);
     run_forward(&p);
     assert_int_equal(d9d_kernels_cpu()->xent(NULL, &p.n, loss, p.lse, NULL, p.hidden,
-                                             (const void *const *)p.w, p.targets), D9D_OK);
+                                             (const void *const *)p.w, p.targets),
+                     D9D_OK);
     assert_memory_equal(loss, p.loss, sizeof(loss));
     memset(poison, 0xff, sizeof(poison));
     p.dw[0] = NULL;
@@ -227,7 +234,8 @@ static void test_bad_targets(void **state)
     for (int i = 0; i < 4; i++) {
         p.targets[2] = bad[i];
         assert_int_equal(d9d_kernels_cpu()->xent(NULL, &p.n, p.loss, p.lse, NULL, p.hidden,
-                                                 (const void *const *)p.w, p.targets), D9D_EINVAL);
+                                                 (const void *const *)p.w, p.targets),
+                         D9D_EINVAL);
         assert_non_null(strstr(d9d_err_message(), "row 2"));
     }
     release(&p);
@@ -244,7 +252,8 @@ static void test_extremes(void **state)
     float hidden[] = {1.0f, 1.0f, NAN}, loss[3], lse[3];
 
     (void)state;
-    assert_int_equal(d9d_kernels_cpu()->xent(NULL, &n, loss, lse, NULL, hidden, heads, targets), D9D_OK);
+    assert_int_equal(d9d_kernels_cpu()->xent(NULL, &n, loss, lse, NULL, hidden, heads, targets),
+                     D9D_OK);
     assert_true(loss[0] == 2000.0f);
     assert_true(loss[1] == 0.0f);
     assert_true(isnan(loss[2]));
@@ -253,10 +262,8 @@ static void test_extremes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_all_ignored),
-        cmocka_unit_test(test_not_wanted),
-        cmocka_unit_test(test_bad_targets),
+        cmocka_unit_test(test_shapes),     cmocka_unit_test(test_all_ignored),
+        cmocka_unit_test(test_not_wanted), cmocka_unit_test(test_bad_targets),
         cmocka_unit_test(test_extremes),
     };
 

@@ -186,6 +186,28 @@ static void test_long_file(void **state)
     d9d_buf_release(&text);
 }
 
+static void test_end(void **state)
+{
+    static const char *const words[] = {"done", "saved", "failed"};
+    d9d_tracker *t;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char want[64];
+        d9d_buf text = {0};
+
+        assert_ok(d9d_tracker_open("m.jsonl", &t));
+        assert_ok(d9d_tracker_end(t, words[i], 7));
+        assert_ok(d9d_tracker_sync(t));
+        d9d_tracker_close(t);
+        assert_ok(d9d_fs_read("m.jsonl", 1 << 20, &text));
+        (void)snprintf(want, sizeof(want), "{\"end\": \"%s\", \"step\": 7, \"time\": \"20",
+                       words[i]);
+        unit_check_has(text.data, want, __FILE__, __LINE__);
+        d9d_buf_release(&text);
+    }
+}
+
 static void test_unwritable(void **state)
 {
     d9d_tracker *t;
@@ -223,6 +245,7 @@ int main(void)
         unit_test_in_dir(test_what_is_no_restart),
         unit_test_in_dir(test_zeros_at_the_end),
         unit_test_in_dir(test_long_file),
+        unit_test_in_dir(test_end),
         unit_test_in_dir(test_unwritable),
         unit_test_in_dir(test_one_writer),
     };

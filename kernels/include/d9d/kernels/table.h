@@ -71,7 +71,7 @@ typedef struct d9d_xent_dims {
 typedef struct d9d_adam_step {
     double lr, beta1, beta2, eps, weight_decay;
     double bias1, bias2; /* 1 - beta^step */
-    bool decoupled;     /* AdamW: p *= 1 - lr*wd; else g += wd*p */
+    bool decoupled;      /* AdamW: p *= 1 - lr*wd; else g += wd*p */
     bool amsgrad, maximize;
 } d9d_adam_step;
 

@@ -52,6 +52,8 @@ typedef struct d9d_device {
 /* "cpu"; "cuda", "cuda:1" where the build has CUDA, else ENOTSUP; "auto" is the GPU if
  * there is one, else the CPU.  Another word is ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_open(const char *which, d9d_device **out);
+/* What opening says of the word, without touching a device. */
+D9D_API D9D_MUST_USE d9d_status d9d_device_check(const char *which);
 /* Every allocation must have been freed; NULL is fine. */
 D9D_API void d9d_device_close(d9d_device *dev);
 

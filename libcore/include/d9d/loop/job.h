@@ -52,7 +52,7 @@ typedef struct d9d_model_section {
 } d9d_model_section;
 
 typedef struct d9d_provider_section {
-    const char *hf_config;    /* one of the two is given */
+    const char *hf_config; /* one of the two is given */
     d9d_model_section *model;
     int dtype;         /* index into {"float32", "bfloat16"}, which are D9D_F32 and D9D_BF16 */
     int checkpointing; /* d9d_checkpointing; true is full, false is off */

@@ -26,10 +26,10 @@ extern "C" {
 #endif
 
 typedef struct d9d_train_summary {
-    int64_t first_step;       /* steps done before this life */
+    int64_t first_step; /* steps done before this life */
     int64_t steps, total_steps;
     int64_t tokens, samples;
-    double first_loss, last_loss; /* of this life; NaN when no step was done */
+    double first_loss, last_loss;         /* of this life; NaN when no step was done */
     char run_dir[4096], export_dir[4096]; /* "" when nothing was exported */
 } d9d_train_summary;
 

@@ -31,8 +31,9 @@ extern "C" {
 #endif
 
 /* The "optimizer" section: {"name": "adamw", "lr": 1e-3, ...}.  A union of the rows' tables;
- * use as D9D_KEY_UNION(S, optimizer, D9D_REQUIRED, d9d_optimizer_tag, d9d_optimizer_choices, ...). */
-D9D_API extern const char *const d9d_optimizer_tag[];         /* {"name", NULL} */
+ * use as D9D_KEY_UNION(S, optimizer, D9D_REQUIRED, d9d_optimizer_tag, d9d_optimizer_choices, ...).
+ */
+D9D_API extern const char *const d9d_optimizer_tag[];          /* {"name", NULL} */
 D9D_API extern const d9d_table *const d9d_optimizer_choices[]; /* NULL-ended */
 
 /* The base learning rate in a bound section; the schedule multiplies it. */

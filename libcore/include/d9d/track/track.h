@@ -6,10 +6,12 @@
  *     {"step": 1, "loss": 5.41, "grad_norm": 1.2, "lr": 0.001, "tokens": 4096, ...}
  *     {"restart": 1, "step": 1, "time": "2026-01-31T12:00:00Z"}
  *     {"step": 2, ...}
+ *     {"end": "done", "step": 2, "time": "2026-01-31T12:05:00Z"}
  *
  * Steps count from 1.  After a restart line from step N the records that follow stand in
- * place of any earlier ones beyond N.  Numbers have full precision; a number that is not
- * finite is null.
+ * place of any earlier ones beyond N.  An end line closes each life of the run that was not
+ * killed: "done", "saved" (to be gone on with) or "failed".  Numbers have full precision; a number
+ * that is not finite is null.
  */
 #ifndef D9D_TRACK_TRACK_H
 #define D9D_TRACK_TRACK_H
@@ -27,7 +29,7 @@ typedef struct d9d_step_record {
     double loss, grad_norm, lr; /* grad_norm NaN: not computed, left out */
     int64_t tokens, samples;    /* since the beginning of the run */
     double step_ms, tokens_per_s;
-    double mfu;                 /* NaN where the device's peak is not known: left out */
+    double mfu; /* NaN where the device's peak is not known: left out */
     uint64_t mem_bytes;
 } d9d_step_record;
 
@@ -40,6 +42,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tracker_open(const char *path, d9d_tracker *
 D9D_API int64_t d9d_tracker_restarts(const d9d_tracker *t);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r);
+/* `how` is one of the words above. */
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step);
 /* Make what was recorded durable. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_sync(d9d_tracker *t);
 D9D_API void d9d_tracker_close(d9d_tracker *t);
