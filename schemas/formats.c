@@ -209,15 +209,21 @@ const d9d_table d9di_run_format = TABLE("run", run_keys, "manifest.json of a run
 
 struct metrics {
     int64_t restart, tokens;
+    int end;
     const char *time;
 };
+
+static const char *const ends[] = {"done", "saved", "failed", NULL};
 
 static const d9d_key metrics_keys[] = {
     D9D_KEY_INT(struct metrics, restart, "null", 1, 0x1p63,
                 "a resumption, counted from 1; records that follow replace those beyond \"step\"",
                 .flags = D9D_NULLABLE),
+    D9D_KEY_ENUM(struct metrics, end, "null", ends, "how a life of the run ended",
+                 .flags = D9D_NULLABLE),
     COUNT("step", "optimizer steps done; of a resumption: those that stand"),
-    D9D_KEY_STR(struct metrics, time, "null", "when it was resumed, UTC", .flags = D9D_NULLABLE),
+    D9D_KEY_STR(struct metrics, time, "null", "of a resumption or an end, UTC",
+                .flags = D9D_NULLABLE),
     REAL("loss", "mean over the target tokens of the step; null: not finite"),
     REAL("grad_norm", "before clipping; absent: not computed"),
     REAL("lr", "learning rate of the step"),
@@ -234,12 +240,13 @@ static const d9d_key metrics_keys[] = {
 static d9d_status check_metrics(const void *value, const char *path)
 {
     const struct metrics *m = value;
+    const bool restart = m->restart != D9D_INT_NULL, end = m->end >= 0;
+    const bool step = m->tokens != D9D_INT_NULL;
 
-    if ((m->restart != D9D_INT_NULL) != (m->time != NULL) ||
-        (m->restart != D9D_INT_NULL) == (m->tokens != D9D_INT_NULL))
+    if (restart + end + step != 1 || (m->time != NULL) == step)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: neither a step with \"tokens\" nor a \"restart\" with "
-                        "\"time\"",
+                        "%s: none of a step with \"tokens\", a \"restart\" and an \"end\", both "
+                        "with \"time\"",
                         path);
     return D9D_OK;
 }
@@ -248,6 +255,6 @@ const d9d_table d9di_metrics_format = {
     .name = "metrics",
     .size = sizeof(struct metrics),
     .keys = metrics_keys,
-    .doc = "a line of metrics.jsonl: a step, or a resumption",
+    .doc = "a line of metrics.jsonl: a step, a resumption or an end",
     .check = check_metrics,
 };
