@@ -42,7 +42,7 @@ typedef struct d9d_layer_section {
     int64_t hidden_size, intermediate_size, num_attention_heads, num_key_value_heads, head_dim;
     double rms_norm_eps;
     int64_t num_experts, experts_top_k; /* mixture alone */
-    d9d_shared_section *shared_expert; /* NULL: none */
+    d9d_shared_section *shared_expert;  /* NULL: none */
 } d9d_layer_section;
 
 typedef struct d9d_model_section {
