@@ -149,7 +149,7 @@ $(FUZZERS): $B/%: $B/%.o $B/tests/fuzz/driver.o $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(TESTS) $(DRIVERS) $(BENCHES): $B/%: $B/%.o $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
-$B/schemas/dump: $B/schemas/dump.o $(ARCHIVE)
+$B/schemas/dump: $B/schemas/dump.o $B/schemas/formats.o $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # ---- The two commands ---------------------------------------------------------------------
@@ -215,10 +215,10 @@ bench: all $(BENCHES)
 
 C_ALL     := $(CORE_SRC) $(wildcard tools/*.c schemas/*.c tests/*/*.c tests/*/support/*.c)
 FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
-             $(shell find libcore kernels tools tests -name '*.h')
+             $(wildcard schemas/*.h) $(shell find libcore kernels tools tests -name '*.h')
 SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
-LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit/support
+LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit
 
 lint:
 	@CC='$(CC)' tools/setup.sh lint

@@ -1,14 +1,18 @@
-/* dump.c - write the JSON Schemas of the configurations from their key tables.
+/* dump.c - write the JSON Schemas of all formats from their key tables, or check a file.
  *
- *     dump DIR        DIR/d9d.train.v1.json, ...
+ *     dump DIR                    DIR/d9d.train.v1.json, ...
+ *     dump d9d.run.v1 FILE...     that each is of this format, .jsonl line by line
  *
- * `make schemas` runs it; a meta check compares what it writes with what is kept.
+ * `make schemas` runs it; a meta check compares what it writes with what is kept, and a test of
+ * the tools checks what they write.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "d9d/base/fs.h"
 #include "d9d/loop/job.h"
 #include "d9d/sched/piecewise.h"
+#include "formats.h"
 
 static const struct {
     const char *id;
@@ -17,7 +21,12 @@ static const struct {
     {"d9d.train.v1", &d9d_train_table},
     {"d9d.infer.v1", &d9d_infer_table},
     {"d9d.piecewise.v1", &d9d_piecewise_table},
+    {"d9d.dataset.v1", &d9di_dataset_format},
+    {"d9d.checkpoint.v1", &d9di_checkpoint_format},
+    {"d9d.run.v1", &d9di_run_format},
+    {"d9d.metrics.v1", &d9di_metrics_format},
 };
+enum { N_SCHEMAS = sizeof(schemas) / sizeof(schemas[0]), FILE_MAX = 32 << 20 };
 
 static d9d_status dump(const char *dir, const char *id, const d9d_table *table)
 {
@@ -34,16 +43,85 @@ static d9d_status dump(const char *dir, const char *id, const d9d_table *table)
     return st;
 }
 
+/* One document: it binds, so it has what the table asks for and nothing else. */
+static d9d_status check_text(const d9d_table *table, const char *where, const char *text, size_t n)
+{
+    d9d_arena a = {0};
+    json_t *doc = NULL;
+    void *value = d9d_arena_alloc(&a, table->size);
+    d9d_status st = value != NULL ? d9d_json_parse(where, text, n, &doc)
+                                  : D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
+
+    if (st == D9D_OK)
+        st = d9d_config_bind(table, doc, where, NULL, &a, value);
+    json_decref(doc);
+    d9d_arena_release(&a);
+    return st;
+}
+
+static d9d_status check_lines(const d9d_table *table, const char *path, const d9d_buf *text)
+{
+    const char *p = text->data, *const end = p + text->len;
+
+    for (int line = 1; p < end; line++) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        char where[512];
+
+        (void)snprintf(where, sizeof(where), "%s:%d", path, line);
+        if (stop == NULL)
+            return D9D_FAIL(D9D_EFORMAT, "%s: the line has no end", where);
+        D9D_TRY(check_text(table, where, p, (size_t)(stop - p)));
+        p = stop + 1;
+    }
+    return D9D_OK;
+}
+
+static d9d_status check(const d9d_table *table, const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    d9d_buf text = {0};
+    d9d_status st;
+
+    D9D_TRY(d9d_fs_read(path, FILE_MAX, &text));
+    if (text.len == 0)
+        st = D9D_FAIL(D9D_EFORMAT, "%s: it is empty", path);
+    else if (dot != NULL && strcmp(dot, ".jsonl") == 0)
+        st = check_lines(table, path, &text);
+    else
+        st = check_text(table, path, text.data, text.len);
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status check_all(const char *id, char **paths)
+{
+    size_t i = 0;
+
+    while (i < N_SCHEMAS && strcmp(schemas[i].id, id) != 0)
+        i++;
+    if (i == N_SCHEMAS)
+        return D9D_FAIL(D9D_ECONFIG, "unknown format \"%s\"", id);
+    for (; *paths != NULL; paths++)
+        D9D_TRY(check(schemas[i].table, *paths));
+    return D9D_OK;
+}
+
+static d9d_status dump_all(const char *dir)
+{
+    for (size_t i = 0; i < N_SCHEMAS; i++)
+        D9D_TRY(dump(dir, schemas[i].id, schemas[i].table));
+    return D9D_OK;
+}
+
 int main(int argc, char **argv)
 {
-    d9d_status st = D9D_OK;
+    d9d_status st;
 
-    if (argc != 2) {
-        fputs("usage: dump DIR\n", stderr);
+    if (argc < 2) {
+        fputs("usage: dump DIR | dump FORMAT FILE...\n", stderr);
         return 2;
     }
-    for (size_t i = 0; i < sizeof(schemas) / sizeof(schemas[0]) && st == D9D_OK; i++)
-        st = dump(argv[1], schemas[i].id, schemas[i].table);
+    st = argc == 2 ? dump_all(argv[1]) : check_all(argv[1], argv + 2);
     if (st != D9D_OK)
         fprintf(stderr, "dump: %s\n", d9d_err_message());
     return d9d_status_exit_code(st);

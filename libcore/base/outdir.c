@@ -117,19 +117,19 @@ d9d_status d9d_outdir_spares(const char *path, const char *input)
 
 d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags)
 {
-    d9d_outdir made = {.replace = (flags & D9D_OUTDIR_REPLACE) != 0,
-                       .keep = (flags & D9D_OUTDIR_KEEP) != 0};
+    const bool replace = (flags & D9D_OUTDIR_REPLACE) != 0, keep = (flags & D9D_OUTDIR_KEEP) != 0;
+    char *name = NULL, *tmp = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, final_name(path, &made.path), out);
-    D9D_TRY_OR(st, check_free(made.path, made.replace), out);
-    D9D_TRY_OR(st, make_parent(made.path), out);
-    D9D_TRY_OR(st, (made.keep ? make_partial : make_tmp)(made.path, &made.tmp), out);
-    *o = made;
-    made = (d9d_outdir){0};
+    D9D_TRY_OR(st, final_name(path, &name), out);
+    D9D_TRY_OR(st, check_free(name, replace), out);
+    D9D_TRY_OR(st, make_parent(name), out);
+    D9D_TRY_OR(st, (keep ? make_partial : make_tmp)(name, &tmp), out);
+    *o = (d9d_outdir){.path = name, .tmp = tmp, .replace = replace, .keep = keep};
+    name = tmp = NULL;
 out:
-    free(made.path);
-    free(made.tmp);
+    free(name);
+    free(tmp);
     return st;
 }
 

@@ -5,4 +5,7 @@
 #error "compile with -DD9D_VERSION"
 #endif
 
-const char *d9d_version(void) { return D9D_VERSION; }
+const char *d9d_version(void)
+{
+    return D9D_VERSION;
+}

@@ -11,6 +11,10 @@
 
 enum { JIT_STACK_START = 32 << 10, JIT_STACK_MAX = 16 << 20 };
 
+/* Steps back in one match: more than the bytes of any document that fits, and a second of work
+ * for a pattern that takes exponential time. */
+enum { MATCH_LIMIT = 1 << 28 };
+
 struct d9di_pattern {
     pcre2_code *code;
     bool literal;
@@ -361,7 +365,7 @@ d9d_status d9di_matcher_create(d9di_matcher **out)
         d9di_matcher_free(m);
         return D9D_FAIL(D9D_ENOMEM, "no memory for matching patterns");
     }
-    pcre2_set_match_limit(m->context, UINT32_MAX);
+    pcre2_set_match_limit(m->context, MATCH_LIMIT);
     pcre2_set_depth_limit(m->context, UINT32_MAX);
     if (m->stack)
         pcre2_jit_stack_assign(m->context, NULL, m->stack);

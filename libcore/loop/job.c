@@ -106,6 +106,7 @@ static d9d_status splits_read(const d9d_model_section *m, d9d_arena *a, d9d_qwen
 static d9d_status section_read(const d9d_model_section *m, d9d_arena *a, d9d_qwen3_config *c)
 {
     const d9d_layer_section *l = &m->layer;
+    const d9d_shared_section *shared = l->shared_expert;
     bool moe = l->num_experts > 0;
 
     *c = (d9d_qwen3_config){
@@ -116,6 +117,8 @@ static d9d_status section_read(const d9d_model_section *m, d9d_arena *a, d9d_qwe
         .head_dim = l->head_dim,
         .dense_intermediate = moe ? 0 : l->intermediate_size,
         .expert_intermediate = moe ? l->intermediate_size : 0,
+        .shared_intermediate = shared != NULL ? shared->intermediate_size : 0,
+        .shared_gate = shared != NULL && shared->enable_gate,
         .experts = l->num_experts,
         .top_k = l->experts_top_k,
         .renormalise = true, /* spec 12.1: always, in this family's parameters */

@@ -56,10 +56,26 @@ static const d9d_table data_table =
         D9D_KEY_REAL(d9d_layer_section, rms_norm_eps, "1e-6", 0, 1, "epsilon of every RMSNorm")
 
 static const d9d_key dense_layer_keys[] = {LAYER_KEYS, D9D_KEY_END};
+static const d9d_key shared_keys[] = {
+    D9D_KEY_INT(d9d_shared_section, intermediate_size, D9D_REQUIRED, 1, 1 << 20,
+                "width of its feed-forward part"),
+    D9D_KEY_BOOL(d9d_shared_section, enable_gate, "false",
+                 "scale its output by the sigmoid of a linear gate"),
+    D9D_KEY_END,
+};
+static const d9d_table shared_table =
+    D9D_TABLE(d9d_shared_section, "shared_expert", shared_keys, "an expert that every token meets");
 static const d9d_key moe_layer_keys[] = {
     LAYER_KEYS,
     D9D_KEY_INT(d9d_layer_section, num_experts, D9D_REQUIRED, 1, 1 << 16, "experts of a layer"),
     D9D_KEY_INT(d9d_layer_section, experts_top_k, D9D_REQUIRED, 1, 1 << 16, "experts of a token"),
+    {.name = "shared_expert",
+     .kind = D9D_KIND_TABLE,
+     .flags = D9D_NULLABLE,
+     .offset = offsetof(d9d_layer_section, shared_expert),
+     .def = "null",
+     .table = &shared_table,
+     .doc = "an expert that every token meets, or null"},
     D9D_KEY_END,
 };
 static const d9d_table dense_layer_table =

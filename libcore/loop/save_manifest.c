@@ -159,11 +159,14 @@ d9d_status d9di_saved_describe(const d9d_save_state *state, const d9d_save_set *
     json_t *root = json_object(), *counts, *tensors;
     d9d_map lists = {0};
     d9d_status st;
+    bool held;
 
     D9D_TRY_OR(st, put_state(root, state), out);
     counts = json_object();
     tensors = json_array();
-    if (!put(root, "optimizer_steps", counts) | !put(root, "tensors", tensors)) {
+    held = put(root, "optimizer_steps", counts);
+    held = put(root, "tensors", tensors) && held; /* both are given away, whatever happens */
+    if (!held) {
         st = no_memory("checkpoint");
         goto out;
     }

@@ -178,6 +178,14 @@ static bool run_complete(const run *r)
 /* What the end of the run would refuse is refused at its beginning. */
 static d9d_status export_check(const run *r)
 {
+    const d9d_provider_section *p = r->c->model_provider.value;
+    d9d_status st = d9d_weights_check_export(&r->engine.job.config, p->hf_config);
+
+    if (st == D9D_ENOTSUP)
+        d9d_log_warn(r->log, "%s; the model will be written in d9d's own layout",
+                     d9d_err_message());
+    else
+        D9D_TRY(st);
     if (steps_done(r) || d9d_fs_is_vacant(export_dir(r)))
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG, "%s: the finished model is to go there, and it is not empty",

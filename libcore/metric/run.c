@@ -318,17 +318,25 @@ static char *name_of(const char *path)
     return name;
 }
 
-static d9d_status open_at(d9d_run *r, const char *path, const d9d_log *log)
+/* The records of a run's directory, or the file itself. */
+static char *file_of(const char *path)
 {
     d9d_arena a = {0};
-    const char *file = path;
+    char *joined, *file;
 
-    if (d9d_fs_is_dir(path))
-        file = d9d_fs_join(&a, path, "metrics.jsonl");
-    r->reader = calloc(1, sizeof(*r->reader));
-    r->path = file != NULL ? strdup(file) : NULL;
-    r->name = name_of(path);
+    if (!d9d_fs_is_dir(path))
+        return strdup(path);
+    joined = d9d_fs_join(&a, path, "metrics.jsonl");
+    file = joined != NULL ? strdup(joined) : NULL;
     d9d_arena_release(&a);
+    return file;
+}
+
+static d9d_status open_at(d9d_run *r, const char *path, const d9d_log *log)
+{
+    r->reader = calloc(1, sizeof(*r->reader));
+    r->path = file_of(path);
+    r->name = name_of(path);
     if (r->reader == NULL || r->path == NULL || r->name == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a run", path);
     r->reader->log = log;

@@ -131,8 +131,8 @@ static d9d_status sink_begin(void *self, const d9d_st_tensor *outputs, size_t n)
     }
     for (size_t i = 0; i < io->n; i++)
         if (!d9d_map_has(&given, io->tensors[i].name, strlen(io->tensors[i].name))) {
-            st = D9D_FAIL(D9D_EMISMATCH, "%s: the checkpoint does not have it",
-                          io->tensors[i].name);
+            st =
+                D9D_FAIL(D9D_EMISMATCH, "%s: the checkpoint does not have it", io->tensors[i].name);
             goto out;
         }
 out:

@@ -82,13 +82,19 @@ out:
 
 /* --- export ---------------------------------------------------------------------------- */
 
-/* The configuration to write, and the expert layout that goes with it. */
+/* The configuration to write, and the layout that goes with it; none (NULL) for a model that
+ * HuggingFace's format cannot say. */
 static d9d_status config_make(const d9d_qwen3_config *c, d9d_dtype dtype, const char *hf_config,
                               json_t **doc, d9d_layout *layout)
 {
     *layout = D9D_LAYOUT_HF;
-    if (hf_config == NULL)
-        return d9d_hf_config_make(c, dtype, doc);
+    if (hf_config == NULL) {
+        d9d_status st = d9d_hf_config_make(c, dtype, doc);
+
+        if (st == D9D_ENOTSUP)
+            *layout = D9D_LAYOUT_D9D;
+        return st == D9D_ENOTSUP ? D9D_OK : st;
+    }
     D9D_TRY(d9d_hf_config_load(hf_config, doc));
     if (json_object_get(*doc, "num_local_experts") != NULL)
         *layout = D9D_LAYOUT_HF_FUSED;
@@ -140,10 +146,20 @@ static d9d_status files_write(const d9d_qwen3_config *c, d9d_params_io *io, d9d_
 
     D9D_TRY_OR(st, config_make(c, dtype, hf_config, &doc, &t.to), out);
     D9D_TRY_OR(st, shards_write(&t, dir, log), out);
-    D9D_TRY_OR(st, d9d_hf_config_write(dir, doc), out);
+    if (doc != NULL)
+        D9D_TRY_OR(st, d9d_hf_config_write(dir, doc), out);
     if (hf_config != NULL)
         st = others_copy(hf_config, dir);
 out:
+    json_decref(doc);
+    return st;
+}
+
+d9d_status d9d_weights_check_export(const d9d_qwen3_config *c, const char *hf_config)
+{
+    json_t *doc = NULL;
+    d9d_status st = hf_config == NULL ? d9d_hf_config_make(c, D9D_F32, &doc) : D9D_OK;
+
     json_decref(doc);
     return st;
 }

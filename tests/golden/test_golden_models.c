@@ -37,7 +37,8 @@ static void upload(fixture *f, const d9d_st_file *batch, const char *name, d9d_t
     size_t n;
     int32_t *host = vectors_i32(batch, name, &n);
 
-    assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(t->shape[0], t->shape[1]), host, out));
+    assert_ok(
+        d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(t->shape[0], t->shape[1]), host, out));
     f->tokens = (int64_t)n;
     if (out == &f->labels)
         for (size_t i = 0; i < n; i++)
@@ -52,7 +53,8 @@ static void fixture_open(fixture *f, const json_t *c, d9d_checkpointing mode)
 
     *f = (fixture){.checkpoint = json_string_value(json_object_get(c, "checkpoint")),
                    .golden = json_string_value(json_object_get(c, "golden"))};
-    assert_ok(d9d_hf_config_read(vectors_path(f->checkpoint, "config.json"), &f->arena, &f->config));
+    assert_ok(
+        d9d_hf_config_read(vectors_path(f->checkpoint, "config.json"), &f->arena, &f->config));
     assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
     assert_ok(d9d_module_bind(f->model->module));
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
@@ -175,8 +177,7 @@ static void check_gradients(fixture *f)
 
     assert_ok(d9d_params_io_open(&f->params, D9D_PARAMS_GRADS, &io));
     source = d9d_params_io_source(io);
-    assert_ok(d9d_qwen3_mapper(&f->config, D9D_WHOLE_MODEL, &source,
-                               D9D_LAYOUT_HF_FUSED, &mapper));
+    assert_ok(d9d_qwen3_mapper(&f->config, D9D_WHOLE_MODEL, &source, D9D_LAYOUT_HF_FUSED, &mapper));
     assert_ok(d9d_plan_create(mapper, &source, &(d9d_plan_options){0}, &plan));
     assert_ok(d9d_plan_run(plan, &sink, 1, NULL));
     for (size_t i = 0; i < got.n; i++)
@@ -205,7 +206,8 @@ static void each_case(void (*fn)(const json_t *c))
 
     assert_ok(d9d_json_read(vectors_path(".", "cases.json"), 1 << 20, &cases));
     assert_true(json_array_size(cases) > 0);
-    json_array_foreach(cases, i, c) {
+    json_array_foreach(cases, i, c)
+    {
         fn(c);
     }
     json_decref(cases);

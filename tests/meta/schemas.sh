@@ -15,7 +15,7 @@ check() {
     tmp=$(mktemp -d)
     "$build/schemas/dump" "$tmp" || echo "schemas/dump: exit status $?"
     [ -n "$(ls "$tmp")" ] || echo "schemas/dump: wrote no schema"
-    diff -r -x dump.c -x examples "$tmp" schemas | head -n 20
+    diff -r -x '*.[ch]' -x examples "$tmp" schemas | head -n 20
     grep -l -- 'print-schema' tools/d9d-*.c 2>/dev/null | while read -r tool; do
         tool=$(basename "$tool" .c)
         printed=$("$build/bin/$tool" --print-schema </dev/null) || echo "$tool --print-schema: exit status $?"

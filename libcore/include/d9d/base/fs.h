@@ -72,7 +72,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
  * beyond `at` is cut off.  EFORMAT when the file is shorter. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_append(const char *path, uint64_t at, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write(d9d_file *f, const void *p, size_t n);
-D9D_API D9D_MUST_USE d9d_status d9d_file_write_at(d9d_file *f, const void *p, size_t n, uint64_t at);
+D9D_API D9D_MUST_USE d9d_status d9d_file_write_at(d9d_file *f, const void *p, size_t n,
+                                                  uint64_t at);
 /* All n bytes at `at`, or EFORMAT when the file ends before. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_read_at(const d9d_file *f, void *p, size_t n, uint64_t at);
 D9D_API D9D_MUST_USE d9d_status d9d_file_sync(d9d_file *f);

@@ -27,7 +27,12 @@
 extern "C" {
 #endif
 
-typedef enum d9d_log_level { D9D_LOG_ERROR, D9D_LOG_WARN, D9D_LOG_INFO, D9D_LOG_DEBUG } d9d_log_level;
+typedef enum d9d_log_level {
+    D9D_LOG_ERROR,
+    D9D_LOG_WARN,
+    D9D_LOG_INFO,
+    D9D_LOG_DEBUG
+} d9d_log_level;
 
 typedef struct d9d_log {
     /* Write one line, without its newline.  May be called from any thread. */
@@ -42,14 +47,14 @@ typedef struct d9d_log {
 D9D_API void d9d_log_write(const d9d_log *log, d9d_log_level level, const char *fmt, ...)
     D9D_PRINTF(3, 4);
 
-#define d9d_log_warn(log, ...) d9d_log_write((log), D9D_LOG_WARN, __VA_ARGS__)
-#define d9d_log_info(log, ...) d9d_log_write((log), D9D_LOG_INFO, __VA_ARGS__)
+#define d9d_log_warn(log, ...)  d9d_log_write((log), D9D_LOG_WARN, __VA_ARGS__)
+#define d9d_log_info(log, ...)  d9d_log_write((log), D9D_LOG_INFO, __VA_ARGS__)
 #define d9d_log_debug(log, ...) d9d_log_write((log), D9D_LOG_DEBUG, __VA_ARGS__)
 
 typedef struct d9d_progress {
     const d9d_log *log;
-    const char *what; /* borrowed: "map", "train" */
-    const char *unit; /* borrowed: "B" is scaled to kB, MB, GB; else shown as it is */
+    const char *what;            /* borrowed: "map", "train" */
+    const char *unit;            /* borrowed: "B" is scaled to kB, MB, GB; else shown as it is */
     uint64_t done, total, first; /* total 0: unknown; first: done at the start (a resume) */
     int64_t start_ns, last_ns;
     char note[96]; /* appended to the line: "loss 2.31" */

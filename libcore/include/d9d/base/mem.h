@@ -87,14 +87,15 @@ typedef struct d9d_map {
         char *key; /* owned by the map */
         size_t key_len;
         void *value; /* borrowed */
-    } *entries;
+    } * entries;
     size_t len, cap;
     uint32_t *slots; /* index + 1 into entries, 0 free; a power of two of them */
     size_t n_slots;
 } d9d_map; /* zero-initialised is an empty map */
 
 /* Insert; D9D_EINVAL when the key is there already (the old value stays). */
-D9D_API D9D_MUST_USE d9d_status d9d_map_put(d9d_map *m, const char *key, size_t key_len, void *value);
+D9D_API D9D_MUST_USE d9d_status d9d_map_put(d9d_map *m, const char *key, size_t key_len,
+                                            void *value);
 /* The value, or NULL when the key is absent; d9d_map_has() tells a stored NULL. */
 D9D_API void *d9d_map_get(const d9d_map *m, const char *key, size_t key_len);
 D9D_API bool d9d_map_has(const d9d_map *m, const char *key, size_t key_len);

@@ -90,10 +90,10 @@ D9D_API d9d_status d9d_err_pass(d9d_status st, const char *file, int line);
 
 #ifdef __clang_analyzer__ /* which must see that the status given is the status returned */
 #define D9D_FAIL(st, ...) ((void)d9d_err_set((st), __FILE__, __LINE__, __VA_ARGS__), (st))
-#define D9D_PASS(st) ((void)d9d_err_pass((st), __FILE__, __LINE__), (st))
+#define D9D_PASS(st)      ((void)d9d_err_pass((st), __FILE__, __LINE__), (st))
 #else
 #define D9D_FAIL(st, ...) d9d_err_set((st), __FILE__, __LINE__, __VA_ARGS__)
-#define D9D_PASS(st) d9d_err_pass((st), __FILE__, __LINE__)
+#define D9D_PASS(st)      d9d_err_pass((st), __FILE__, __LINE__)
 #endif
 
 #define D9D_TRY(expr)                                                                              \

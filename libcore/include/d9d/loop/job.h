@@ -32,11 +32,17 @@ typedef struct d9d_data_section {
     int64_t seed, epochs;
 } d9d_data_section;
 
+typedef struct d9d_shared_section {
+    int64_t intermediate_size;
+    bool enable_gate;
+} d9d_shared_section;
+
 /* "model_provider": {"name": "qwen3_moe", "hf_config": FILE} or with "model": {...}. */
 typedef struct d9d_layer_section {
     int64_t hidden_size, intermediate_size, num_attention_heads, num_key_value_heads, head_dim;
     double rms_norm_eps;
     int64_t num_experts, experts_top_k; /* mixture alone */
+    d9d_shared_section *shared_expert;  /* NULL: none */
 } d9d_layer_section;
 
 typedef struct d9d_model_section {

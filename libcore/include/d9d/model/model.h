@@ -36,7 +36,11 @@ typedef struct d9d_model_out {
     d9d_var *logits; /* [B*S, V], or NULL */
 } d9d_model_out;
 
-typedef enum d9d_checkpointing { D9D_RECOMPUTE_OFF, D9D_RECOMPUTE_FULL, D9D_RECOMPUTE_SELECTIVE } d9d_checkpointing;
+typedef enum d9d_checkpointing {
+    D9D_RECOMPUTE_OFF,
+    D9D_RECOMPUTE_FULL,
+    D9D_RECOMPUTE_SELECTIVE
+} d9d_checkpointing;
 
 typedef struct d9d_model_options {
     d9d_dtype dtype;                 /* of parameters and activations */
@@ -65,8 +69,7 @@ struct d9d_model {
 /* Build this stage's layers: structure only, no memory for parameters.  `config` is copied, what
  * it points to is not. */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
-                                                 const d9d_model_options *options,
-                                                 d9d_model **out);
+                                                 const d9d_model_options *options, d9d_model **out);
 static inline void d9d_model_free(d9d_model *m)
 {
     if (m != NULL)

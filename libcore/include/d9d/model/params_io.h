@@ -25,8 +25,8 @@ typedef enum d9d_params_which { D9D_PARAMS_DATA, D9D_PARAMS_GRADS } d9d_params_w
 typedef struct d9d_params_io d9d_params_io;
 
 /* `params` is borrowed.  With D9D_PARAMS_GRADS frozen parameters are left out. */
-D9D_API D9D_MUST_USE d9d_status d9d_params_io_open(const d9d_params *params,
-                                                   d9d_params_which which, d9d_params_io **out);
+D9D_API D9D_MUST_USE d9d_status d9d_params_io_open(const d9d_params *params, d9d_params_which which,
+                                                   d9d_params_io **out);
 D9D_API void d9d_params_io_close(d9d_params_io *io);
 
 /* Both borrow io.  The sink's begin wants every parameter, in its dtype and shape, and

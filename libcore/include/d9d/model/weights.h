@@ -25,10 +25,16 @@ D9D_API D9D_MUST_USE d9d_status d9d_weights_load(const d9d_qwen3_config *c,
                                                  const d9d_params *params, const char *dir,
                                                  const d9d_log *log);
 
+/* Has this model a HuggingFace form?  ENOTSUP says what is in the way: a shared expert, several
+ * vocabulary splits, interleaved RoPE.  One that came from a config.json has. */
+D9D_API D9D_MUST_USE d9d_status d9d_weights_check_export(const d9d_qwen3_config *c,
+                                                         const char *hf_config);
+
 /* Write a HuggingFace checkpoint to `dir`, which must be vacant and appears whole: weights,
  * config.json, and what stands beside `hf_config` (a config.json, or a directory that has one;
  * NULL: nothing): tokenizer files and the like, byte for byte.  A configuration file of another
- * name brings nothing with it.  The expert layout is that of hf_config. */
+ * name brings nothing with it.  The expert layout is that of hf_config.  A model without a
+ * HuggingFace form is written in the suite's own layout, without a config.json. */
 D9D_API D9D_MUST_USE d9d_status d9d_weights_export(const d9d_qwen3_config *c,
                                                    const d9d_params *params, const char *dir,
                                                    const char *hf_config, const d9d_log *log);

@@ -25,7 +25,8 @@ extern "C" {
 
 typedef struct d9d_block_how {
     d9d_dtype dtype;
-    double init_std; /* > 0: matrices N(0, init_std); 0: linear U(+-1/sqrt(in)), embedding N(0, 1) */
+    double
+        init_std; /* > 0: matrices N(0, init_std); 0: linear U(+-1/sqrt(in)), embedding N(0, 1) */
 } d9d_block_how;
 
 /* --- y = x W^T: "weight" [out, in] ------------------------------------------- */
@@ -115,9 +116,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
                                                          const d9d_block_rope *rope);
 /* Causal.  x y [B, S, H]; positions [B, S] int32; segments [B, S] int32 or NULL. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t,
-                                                            d9d_var *x,
-                                                            const d9d_tensor *positions,
-                                                            const d9d_tensor *segments, d9d_var **y);
+                                                            d9d_var *x, const d9d_tensor *positions,
+                                                            const d9d_tensor *segments,
+                                                            d9d_var **y);
 
 /* --- SwiGLU feed-forward: gate_proj up_proj down_proj ------------------------------- */
 

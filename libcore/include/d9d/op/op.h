@@ -71,10 +71,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_va
 /* Which expert each token goes to; made by the router, used by the others.
  * Rows of the permuted order are expert-major, ascending by token inside an expert. */
 typedef struct d9d_routing {
-    d9d_tensor expert;  /* [T, k] int32, by falling probability, ties to the lower expert */
-    d9d_tensor offset;  /* [E + 1] int32: rows of expert e are [offset[e], offset[e + 1]) */
-    d9d_tensor row;     /* [T, k] int32: permuted row of token t's choice j */
-    d9d_tensor source;  /* [T * k] int32: t * k + j of each permuted row */
+    d9d_tensor expert; /* [T, k] int32, by falling probability, ties to the lower expert */
+    d9d_tensor offset; /* [E + 1] int32: rows of expert e are [offset[e], offset[e + 1]) */
+    d9d_tensor row;    /* [T, k] int32: permuted row of token t's choice j */
+    d9d_tensor source; /* [T * k] int32: t * k + j of each permuted row */
 } d9d_routing;
 D9D_API void d9d_routing_release(d9d_routing *r);
 

@@ -22,8 +22,14 @@ typedef struct d9d_stage {
 
 #define D9D_WHOLE_MODEL ((d9d_stage){0, 1})
 
-static inline bool d9d_stage_is_first(d9d_stage s) { return s.index == 0; }
-static inline bool d9d_stage_is_last(d9d_stage s) { return s.index == s.count - 1; }
+static inline bool d9d_stage_is_first(d9d_stage s)
+{
+    return s.index == 0;
+}
+static inline bool d9d_stage_is_last(d9d_stage s)
+{
+    return s.index == s.count - 1;
+}
 
 /* Layers [first, end) of this stage.  ECONFIG when any stage would get none, naming it. */
 D9D_API D9D_MUST_USE d9d_status d9d_stage_layers(int64_t n_layers, int64_t virtual_pre,

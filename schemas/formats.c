@@ -1,0 +1,260 @@
+/* formats.c - see formats.h.  A key that not every such file has is null where it is absent. */
+#include "formats.h"
+
+#include <math.h>
+
+/* What is bound is only checked; a struct has what a check across keys asks for. */
+struct unread {
+    char none;
+};
+
+#define FIELD(n, k, d, ...)                                                                        \
+    {                                                                                              \
+        .name = (n), .kind = D9D_KIND_##k, .offset = D9D_NO_FIELD, .def = (d), .doc = __VA_ARGS__  \
+    }
+#define COUNT(n, ...)    FIELD(n, INT, D9D_REQUIRED, __VA_ARGS__, .min = 0, .max = 0x1p63)
+#define HASH(n, ...)     FIELD(n, STR, D9D_REQUIRED, __VA_ARGS__, .min = 32, .max = 32)
+#define TEXT(n, ...)     FIELD(n, STR, D9D_REQUIRED, __VA_ARGS__)
+#define MAYBE(n, k, ...) FIELD(n, k, "null", __VA_ARGS__, .flags = D9D_NULLABLE)
+#define REAL(n, ...)     MAYBE(n, REAL, __VA_ARGS__, .min = -(double)INFINITY, .max = (double)INFINITY)
+#define LIST(n, e, ...)  FIELD(n, LIST, D9D_REQUIRED, __VA_ARGS__, .elem = (e))
+#define FORMAT(id)       FIELD("schema", ENUM, D9D_REQUIRED, "the format", .words = (id))
+#define TABLE(n, k, ...) D9D_TABLE(struct unread, n, k, __VA_ARGS__)
+
+static const d9d_key an_index = {.kind = D9D_KIND_INT, .min = 0, .max = 0x1p63};
+static const d9d_key a_hash = {.kind = D9D_KIND_STR, .min = 32, .max = 32};
+static const d9d_key a_text = {.kind = D9D_KIND_STR};
+
+/* --- d9d.dataset.v1 ------------------------------------------------------------------- */
+
+static const char *const dataset_ids[] = {"d9d.dataset.v1", NULL};
+static const char *const token_types[] = {"u16", "u32", NULL};
+static const char *const targets[] = {"next", "labels", NULL};
+static const char *const overflows[] = {"split", "truncate", "drop", NULL};
+
+static const d9d_key tokenizer_keys[] = {
+    TEXT("file", "its file in the dataset"),
+    HASH("xxh3_128", "XXH3-128 of that file, hexadecimal"),
+    D9D_KEY_END,
+};
+static const d9d_key recipe_keys[] = {
+    MAYBE("max_length", INT, "most tokens of a sample; null: any", .min = 1, .max = 0x1p63),
+    FIELD("overflow", ENUM, D9D_REQUIRED, "what becomes of longer documents", .words = overflows),
+    MAYBE("shuffle_seed", INT, "seed of the order of samples; null: as read", .max = 0x1p63),
+    MAYBE("append_eos", STR, "token after every document; null: none"),
+    D9D_KEY_END,
+};
+static const d9d_key documents_keys[] = {
+    COUNT("read", "documents in the sources"),
+    COUNT("kept", "documents that gave samples"),
+    COUNT("too_short", "documents without a target"),
+    COUNT("dropped", "documents left out because they were too long"),
+    COUNT("truncated", "documents cut at the maximum length"),
+    COUNT("split", "documents that gave more than one sample"),
+    D9D_KEY_END,
+};
+static const d9d_key split_keys[] = {
+    TEXT("name", "its name"),
+    COUNT("first", "number of its first sample"),
+    COUNT("samples", "how many samples follow each other from there"),
+    COUNT("positions", "positions with a target in them"),
+    COUNT("longest", "positions of its longest sample"),
+    D9D_KEY_END,
+};
+static const d9d_key source_keys[] = {
+    TEXT("name", "path as given"),
+    COUNT("bytes", "size of the file"),
+    D9D_KEY_END,
+};
+static const d9d_key data_file_keys[] = {
+    TEXT("name", "plain name in the dataset"),
+    COUNT("bytes", "its size"),
+    HASH("xxh3_128", "XXH3-128 of its bytes, hexadecimal"),
+    D9D_KEY_END,
+};
+
+static const d9d_table tokenizer_table = TABLE("tokenizer", tokenizer_keys, "a copy");
+static const d9d_table recipe_table = TABLE("recipe", recipe_keys, "how documents became samples");
+static const d9d_table documents_table =
+    TABLE("documents", documents_keys, "what became of the documents");
+static const d9d_table split_table = TABLE("split", split_keys, "samples side by side");
+static const d9d_table source_table = TABLE("source", source_keys, "an input");
+static const d9d_table data_file_table = TABLE("file", data_file_keys, "a file of the dataset");
+static const d9d_key a_split = {.kind = D9D_KIND_TABLE, .table = &split_table};
+static const d9d_key a_source = {.kind = D9D_KIND_TABLE, .table = &source_table};
+static const d9d_key a_data_file = {.kind = D9D_KIND_TABLE, .table = &data_file_table};
+
+static const d9d_key dataset_keys[] = {
+    FORMAT(dataset_ids),
+    TEXT("version", "of the suite that wrote it"),
+    MAYBE("tokenizer", TABLE, "null: the inputs were tokens", .table = &tokenizer_table),
+    COUNT("vocab_size", "every token is below it"),
+    FIELD("dtype", ENUM, D9D_REQUIRED, "of tokens on disk, little endian", .words = token_types),
+    FIELD("targets", ENUM, D9D_REQUIRED, "the next token, or labels-*.bin", .words = targets),
+    COUNT("samples", "in all splits"),
+    COUNT("tokens", "on disk"),
+    COUNT("positions", "inputs that the samples have together"),
+    COUNT("shards", "number of tokens-*.bin"),
+    COUNT("pack", "positions of a packed sample; 0: a document a sample"),
+    FIELD("recipe", TABLE, D9D_REQUIRED, "options of d9d-shard", .table = &recipe_table),
+    FIELD("documents", TABLE, D9D_REQUIRED, "counts", .table = &documents_table),
+    LIST("splits", &a_split, "in the order of their samples"),
+    LIST("bucket_edges", &an_index, "rising lengths that part the buckets"),
+    LIST("sources", &a_source, "the inputs, in order"),
+    LIST("files", &a_data_file, "every other file, by name"),
+    D9D_KEY_END,
+};
+const d9d_table d9di_dataset_format =
+    TABLE("dataset", dataset_keys, "manifest.json of a dataset directory");
+
+/* --- d9d.checkpoint.v1 ------------------------------------------------------------------ */
+
+static const char *const checkpoint_ids[] = {"d9d.checkpoint.v1", NULL};
+
+static const d9d_key checkpoint_file_keys[] = {
+    TEXT("name", "plain name in the directory"),
+    COUNT("bytes", "its size"),
+    LIST("chunks", &a_hash, "XXH3-128 of each chunk, hexadecimal"),
+    D9D_KEY_END,
+};
+static const d9d_key slice_keys[] = {
+    TEXT("file", "where it is"),
+    LIST("start", &an_index, "its first index in the tensor"),
+    LIST("shape", &an_index, "its shape"),
+    D9D_KEY_END,
+};
+static const d9d_table checkpoint_file_table = TABLE("file", checkpoint_file_keys, "a file");
+static const d9d_table slice_table = TABLE("slice", slice_keys, "a box of a tensor in a file");
+static const d9d_key a_checkpoint_file = {.kind = D9D_KIND_TABLE, .table = &checkpoint_file_table};
+static const d9d_key a_slice = {.kind = D9D_KIND_TABLE, .table = &slice_table};
+
+static const d9d_key tensor_keys[] = {
+    TEXT("name", "of the parameter, or of its optimizer state"),
+    TEXT("dtype", "as safetensors calls it"),
+    LIST("shape", &an_index, "of the whole tensor"),
+    LIST("slices", &a_slice, "boxes that do not overlap"),
+    D9D_KEY_END,
+};
+static const d9d_table tensor_table = TABLE("tensor", tensor_keys, "a tensor and where it is");
+static const d9d_key a_tensor = {.kind = D9D_KIND_TABLE, .table = &tensor_table};
+
+/* What training saves stands between the identification and the files. */
+struct checkpoint {
+    int64_t step;
+    d9d_list tensors;
+};
+
+static const d9d_key checkpoint_keys[] = {
+    FORMAT(checkpoint_ids),
+    D9D_KEY_INT(struct checkpoint, step, "null", 0, 0x1p63,
+                "optimizer steps done; null: no checkpoint of a training run",
+                .flags = D9D_NULLABLE),
+    MAYBE("samples", INT, "samples consumed", .max = 0x1p63),
+    MAYBE("tokens", INT, "target tokens seen", .max = 0x1p63),
+    MAYBE("parent", INT, "step that this life of the run began with; -1: none", .min = -1,
+          .max = 0x1p63),
+    MAYBE("seed", INT, "of the run", .max = 0x1p63),
+    FIELD("finite", BOOL, "true", "loss and gradient norm of the step were"),
+    MAYBE("config", STR, "hash of the settings that may not change, hexadecimal", .min = 32,
+          .max = 32),
+    MAYBE("dataset", STR, "hash of the dataset, hexadecimal", .min = 32, .max = 32),
+    MAYBE("optimizer_steps", STR_INT_MAP, "how often each parameter was stepped", .max = 0x1p63),
+    D9D_KEY_LIST(struct checkpoint, tensors, "null", &a_tensor, "every tensor that was saved",
+                 .flags = D9D_NULLABLE),
+    FIELD("chunk_bytes", INT, D9D_REQUIRED, "bytes of a chunk that has a hash of its own",
+          .min = 16 << 20, .max = 16 << 20),
+    LIST("files", &a_checkpoint_file, "every other file"),
+    HASH("xxh3", "hash of the bytes before this line, hexadecimal"),
+    D9D_KEY_END,
+};
+
+static d9d_status check_checkpoint(const void *value, const char *path)
+{
+    const struct checkpoint *c = value;
+
+    if (c->step != D9D_INT_NULL && c->tensors.n == 0)
+        return D9D_FAIL(D9D_ECONFIG, "%s: it has a step and no tensors", path);
+    return D9D_OK;
+}
+
+const d9d_table d9di_checkpoint_format = {
+    .name = "checkpoint",
+    .size = sizeof(struct checkpoint),
+    .keys = checkpoint_keys,
+    .doc = "manifest.json of a checkpoint directory; from \"step\" to \"tensors\" only in those "
+           "of a training run",
+    .check = check_checkpoint,
+};
+
+/* --- d9d.run.v1 ----------------------------------------------------------------------------- */
+
+static const char *const run_ids[] = {"d9d.run.v1", NULL};
+
+static const d9d_key run_keys[] = {
+    FORMAT(run_ids),
+    TEXT("name", "of the run"),
+    MAYBE("description", STR, "what the configuration says it is for"),
+    TEXT("version", "of the suite that runs it"),
+    TEXT("started", "when this life of the run began, UTC"),
+    LIST("hosts", &a_text, "where it runs"),
+    MAYBE("slurm_job", STR, "number of its Slurm job"),
+    MAYBE("slurm_restarts", STR, "how often Slurm has requeued that job"),
+    COUNT("restarts", "how often the run was resumed"),
+    FIELD("hparams", JSON, "null", "what the configuration wants recorded, as it is there"),
+    D9D_KEY_END,
+};
+const d9d_table d9di_run_format = TABLE("run", run_keys, "manifest.json of a run directory");
+
+/* --- d9d.metrics.v1 --------------------------------------------------------------------------- */
+
+struct metrics {
+    int64_t restart, tokens;
+    int end;
+    const char *time;
+};
+
+static const char *const ends[] = {"done", "saved", "failed", NULL};
+
+static const d9d_key metrics_keys[] = {
+    D9D_KEY_INT(struct metrics, restart, "null", 1, 0x1p63,
+                "a resumption, counted from 1; records that follow replace those beyond \"step\"",
+                .flags = D9D_NULLABLE),
+    D9D_KEY_ENUM(struct metrics, end, "null", ends, "how a life of the run ended",
+                 .flags = D9D_NULLABLE),
+    COUNT("step", "optimizer steps done; of a resumption: those that stand"),
+    D9D_KEY_STR(struct metrics, time, "null", "of a resumption or an end, UTC",
+                .flags = D9D_NULLABLE),
+    REAL("loss", "mean over the target tokens of the step; null: not finite"),
+    REAL("grad_norm", "before clipping; absent: not computed"),
+    REAL("lr", "learning rate of the step"),
+    D9D_KEY_INT(struct metrics, tokens, "null", 0, 0x1p63, "target tokens since the run began",
+                .flags = D9D_NULLABLE),
+    MAYBE("samples", INT, "samples since the run began", .max = 0x1p63),
+    REAL("step_ms", "time of the step, milliseconds"),
+    REAL("tokens_per_s", "target tokens a second"),
+    REAL("mfu", "part of the device's peak that was used; absent: unknown"),
+    MAYBE("mem_bytes", INT, "most memory of the device so far", .max = 0x1p63),
+    D9D_KEY_END,
+};
+
+static d9d_status check_metrics(const void *value, const char *path)
+{
+    const struct metrics *m = value;
+    const bool restart = m->restart != D9D_INT_NULL, end = m->end >= 0;
+    const bool step = m->tokens != D9D_INT_NULL;
+
+    if (restart + end + step != 1 || (m->time != NULL) == step)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: none of a step with \"tokens\", a \"restart\" and an \"end\", both "
+                        "with \"time\"",
+                        path);
+    return D9D_OK;
+}
+
+const d9d_table d9di_metrics_format = {
+    .name = "metrics",
+    .size = sizeof(struct metrics),
+    .keys = metrics_keys,
+    .doc = "a line of metrics.jsonl: a step, a resumption or an end",
+    .check = check_metrics,
+};

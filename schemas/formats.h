@@ -1,0 +1,13 @@
+/* formats.h - the files that the tools write for others to read, as key tables: what they are
+ * dumped from, and what a file is checked against. */
+#ifndef D9D_SCHEMAS_FORMATS_H
+#define D9D_SCHEMAS_FORMATS_H
+
+#include "d9d/config/config.h"
+
+extern const d9d_table d9di_dataset_format;    /* manifest.json of a dataset */
+extern const d9d_table d9di_checkpoint_format; /* manifest.json of any checkpoint directory */
+extern const d9d_table d9di_run_format;        /* manifest.json of a run */
+extern const d9d_table d9di_metrics_format;    /* a line of metrics.jsonl */
+
+#endif /* D9D_SCHEMAS_FORMATS_H */

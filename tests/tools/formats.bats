@@ -1,0 +1,58 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats and of the helper
+# What the tools write is what schemas/ says, key by key.
+
+setup() {
+    load helper
+    load train_helper
+    cd "$BATS_TEST_TMPDIR" || return 1
+}
+
+# is FORMAT FILE...: each file is of that format.
+is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
+
+# spoil FILE SED-EXPRESSION: what it makes of the file; it must change something.
+spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.${1##*.}"; }
+
+@test "datasets: of text, of tokens, with labels, packed" {
+    printf '{"text": "a document %d"}\n' 1 2 3 4 >in.jsonl
+    d9d-shard -q --tokenizer "$golden/../../examples/tokenizer/tokenizer.json" --max-length 8 \
+        --bucket-edges 4,8 --shuffle-seed 1 --split train=0.5,valid=0.5 --out text in.jsonl
+    echo '{"input_ids": [1, 2, 3], "labels": [2, 3, -100]}' >labels.jsonl
+    d9d-shard -q --format tokens --out labels labels.jsonl
+    d9d-shard -q --format tokens --pack 16 --out packed "$golden/moe/train.jsonl"
+    run -2 is d9d.dataset.v0 text/manifest.json
+    is d9d.dataset.v1 {text,labels,packed}/manifest.json
+}
+
+@test "checkpoints: mapped, initialised" {
+    d9d-map -q "$golden/moe" mapped
+    d9d-map init -q --model "$golden/dense_tied/config.json" --seed 1 random
+    is d9d.checkpoint.v1 {mapped,random}/manifest.json
+}
+
+@test "a run that was resumed: its manifest, configuration, records and checkpoints" {
+    dataset data
+    run_config >c.json
+    set -- --set trainer.run.steps=4 --set trainer.checkpointing.period_steps=2
+    d9d-train -q "$@" --set trainer.run.hparams='{"a": [1]}' c.json
+    is d9d.run.v1 run/manifest.json
+    rm -r run/export run/checkpoints/step-00000004
+    d9d-train -q "$@" c.json
+    grep -q '"restart"' run/metrics.jsonl
+    is d9d.run.v1 run/manifest.json
+    is d9d.train.v1 run/config.json
+    is d9d.metrics.v1 run/metrics.jsonl
+    is d9d.checkpoint.v1 run/checkpoints/step-*/manifest.json
+
+    # And a key more or less is seen.
+    spoil run/manifest.json 's/"hosts"/"host"/'
+    run -2 is d9d.run.v1 spoilt.json
+    spoil run/metrics.jsonl '1s/"tokens"/"token"/'
+    run -2 is d9d.metrics.v1 spoilt.jsonl
+    spoil run/metrics.jsonl '1s/"tokens": [0-9]+, //'
+    run -2 is d9d.metrics.v1 spoilt.jsonl
+    spoil run/checkpoints/step-00000002/manifest.json '/"chunk_bytes":/d'
+    run -2 is d9d.checkpoint.v1 spoilt.json
+    assert_output --partial 'chunk_bytes: required key is missing'
+}

@@ -1,0 +1,303 @@
+/* test_qwen3_forms.c - what no HuggingFace checkpoint has: shared experts, several vocabulary
+ * splits, stages of a pipeline.  Each is held against a model that must compute the same. */
+#include "support/unit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/rng.h"
+#include "d9d/model/model.h"
+
+enum { B = 2, S = 7, T = B * S, V = 23 };
+
+typedef struct fixture {
+    d9d_device *dev;
+    d9d_model *model;
+    d9d_params params;
+    d9d_arena arena;
+    d9d_tape *tape;
+    d9d_tensor ids, positions, labels;
+} fixture;
+
+static const d9d_vocab_split one_split[] = {{"all", V}};
+static const d9d_vocab_split two_splits[] = {{"regular", 17}, {"special", V - 17}};
+
+static d9d_qwen3_config base_config(void)
+{
+    return (d9d_qwen3_config){.hidden = 20,
+                              .layers = 3,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .head_dim = 6,
+                              .dense_intermediate = 14,
+                              .norm_eps = 1e-6f,
+                              .rope_base = 1e4,
+                              .max_positions = 64,
+                              .renormalise = true,
+                              .splits = one_split,
+                              .n_splits = 1};
+}
+
+static d9d_qwen3_config moe_config(void)
+{
+    d9d_qwen3_config c = base_config();
+
+    c.experts = 4;
+    c.top_k = 2;
+    c.expert_intermediate = 9;
+    c.shared_intermediate = 14;
+    return c;
+}
+
+static void upload(fixture *f, uint64_t stream, int32_t below, d9d_tensor *out)
+{
+    int32_t host[T];
+
+    for (int i = 0; i < T; i++)
+        host[i] = below > 0
+                      ? (int32_t)d9d_rng_below((d9d_rng){7, stream}, (uint64_t)i, (uint64_t)below)
+                      : i % S;
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(B, S), host, out));
+}
+
+static void fixture_open(fixture *f, const d9d_qwen3_config *c, d9d_stage stage)
+{
+    const d9d_model_options options = {D9D_F32, D9D_RECOMPUTE_OFF};
+
+    *f = (fixture){0};
+    assert_ok(d9d_device_open("cpu", &f->dev));
+    assert_ok(d9d_qwen3_create(c, stage, &options, &f->model));
+    assert_ok(d9d_module_bind(f->model->module));
+    assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
+    assert_ok(d9d_module_materialise(f->model->module, f->dev, true));
+    assert_ok(d9d_module_reset(f->model->module, 5));
+    assert_ok(d9d_tape_create(f->dev, &f->tape));
+    upload(f, 1, V, &f->ids);
+    upload(f, 2, V, &f->labels);
+    upload(f, 3, 0, &f->positions);
+}
+
+static void fixture_close(fixture *f)
+{
+    d9d_tensor_release(&f->ids);
+    d9d_tensor_release(&f->labels);
+    d9d_tensor_release(&f->positions);
+    d9d_tape_free(f->tape);
+    d9d_model_free(f->model);
+    d9d_device_close(f->dev);
+    d9d_arena_release(&f->arena);
+}
+
+static void forward(fixture *f, d9d_var *hidden, d9d_model_out *out)
+{
+    const d9d_model_in in = {
+        .ids = &f->ids, .hidden = hidden, .positions = &f->positions, .labels = &f->labels};
+
+    assert_ok(f->model->ops->forward(f->model, f->tape, &in, out));
+}
+
+static void losses(fixture *f, float *host)
+{
+    d9d_model_out out;
+
+    forward(f, NULL, &out);
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(out.loss), host));
+    d9d_tape_reset(f->tape);
+}
+
+static float *param(fixture *f, const char *name)
+{
+    d9d_param *p = d9d_module_find(f->model->module, name);
+
+    if (p == NULL)
+        fail_msg("no parameter %s", name);
+    return d9d_tensor_data(&p->data);
+}
+
+static size_t param_size(fixture *f, const char *name)
+{
+    return d9d_tensor_bytes(&d9d_module_find(f->model->module, name)->data);
+}
+
+/* Routed experts that give nothing leave the shared one: a dense model. */
+static void a_shared_expert_alone_is_a_dense_layer(void **state)
+{
+    static const char *const projections[] = {"gate_proj", "up_proj", "down_proj"};
+    d9d_qwen3_config mixed = moe_config(), dense = base_config();
+    float got[T], want[T];
+    char name[128], other[128];
+    fixture a, b;
+
+    (void)state;
+    fixture_open(&a, &mixed, D9D_WHOLE_MODEL);
+    fixture_open(&b, &dense, D9D_WHOLE_MODEL);
+    for (int l = 0; l < 3; l++) {
+        (void)snprintf(name, sizeof(name), "model.layers.%d.mlp.grouped_experts.down_proj.weight",
+                       l);
+        memset(param(&a, name), 0, param_size(&a, name));
+        for (int i = 0; i < 3; i++) {
+            (void)snprintf(name, sizeof(name), "model.layers.%d.mlp.shared_expert.expert.%s.weight",
+                           l, projections[i]);
+            (void)snprintf(other, sizeof(other), "model.layers.%d.mlp.%s.weight", l,
+                           projections[i]);
+            assert_int_equal(param_size(&a, name), param_size(&b, other));
+            memcpy(param(&b, other), param(&a, name), param_size(&a, name));
+        }
+    }
+    losses(&a, got);
+    losses(&b, want);
+    assert_memory_equal(got, want, sizeof(got));
+    fixture_close(&a);
+    fixture_close(&b);
+}
+
+/* sigmoid(0) = 1/2: a gate of zeros halves the shared expert, as halving its last matrix does. */
+static void a_gate_scales_the_shared_expert(void **state)
+{
+    d9d_qwen3_config plain = moe_config(), gated = moe_config();
+    float got[T], want[T];
+    char name[128];
+    fixture a, b;
+
+    (void)state;
+    gated.shared_gate = true;
+    fixture_open(&a, &gated, D9D_WHOLE_MODEL);
+    fixture_open(&b, &plain, D9D_WHOLE_MODEL);
+    for (int l = 0; l < 3; l++) {
+        (void)snprintf(name, sizeof(name), "model.layers.%d.mlp.shared_expert.gate.weight", l);
+        memset(param(&a, name), 0, param_size(&a, name));
+        (void)snprintf(name, sizeof(name),
+                       "model.layers.%d.mlp.shared_expert.expert.down_proj.weight", l);
+        for (size_t i = 0; i < param_size(&b, name) / sizeof(float); i++)
+            param(&b, name)[i] *= 0.5f;
+    }
+    losses(&a, got);
+    losses(&b, want);
+    for (int i = 0; i < T; i++)
+        assert_true(fabsf(got[i] - want[i]) <= 1e-6f * fabsf(want[i]));
+    fixture_close(&a);
+    fixture_close(&b);
+}
+
+static void splits_of_a_vocabulary_are_one_vocabulary(void **state)
+{
+    d9d_qwen3_config whole = base_config(), split = base_config();
+    const char *const kinds[] = {"model.embed_tokens.token_embedding", "lm_head.lm_head"};
+    float got[T], want[T];
+    char name[128];
+    fixture a, b;
+
+    (void)state;
+    split.splits = two_splits;
+    split.n_splits = 2;
+    fixture_open(&a, &split, D9D_WHOLE_MODEL);
+    fixture_open(&b, &whole, D9D_WHOLE_MODEL);
+    for (int k = 0; k < 2; k++) {
+        size_t at = 0;
+        char *all;
+
+        (void)snprintf(name, sizeof(name), "%s.all.weight", kinds[k]);
+        all = (char *)param(&b, name);
+        for (int i = 0; i < 2; i++) {
+            (void)snprintf(name, sizeof(name), "%s.%s.weight", kinds[k], two_splits[i].name);
+            memcpy(all + at, param(&a, name), param_size(&a, name));
+            at += param_size(&a, name);
+        }
+    }
+    losses(&a, got);
+    losses(&b, want);
+    for (int i = 0; i < T; i++)
+        assert_true(fabsf(got[i] - want[i]) <= 1e-6f * fabsf(want[i]));
+    fixture_close(&a);
+    fixture_close(&b);
+}
+
+/* The gradient along a random direction against the change of the loss along it. */
+static void gradients_follow_the_loss(void **state)
+{
+    d9d_qwen3_config c = moe_config();
+    double slope = 0, up = 0, down = 0, step = 3e-3;
+    float host[T];
+    d9d_model_out out;
+    d9d_tensor seed;
+    fixture f;
+
+    (void)state;
+    c.shared_gate = true;
+    c.splits = two_splits;
+    c.n_splits = 2;
+    c.rope_interleaved = true;
+    fixture_open(&f, &c, D9D_WHOLE_MODEL);
+    forward(&f, NULL, &out);
+    for (int i = 0; i < T; i++)
+        host[i] = 1;
+    assert_ok(d9d_tensor_from_host(f.dev, D9D_F32, D9D_SHAPE(T), host, &seed));
+    assert_ok(d9d_tape_backward(f.tape, &out.loss, &seed, 1, D9D_BACKWARD_FULL));
+    d9d_tensor_release(&seed);
+    d9d_tape_reset(f.tape);
+    for (int side = 0; side < 2; side++) {
+        double *sum = side == 0 ? &up : &down;
+
+        for (size_t i = 0; i < f.params.n; i++) {
+            const d9d_param *p = f.params.p[i];
+            float *w = d9d_tensor_data(&p->data);
+            const float *g = d9d_tensor_data(&p->grad);
+
+            for (int64_t j = 0; j < d9d_tensor_numel(&p->data); j++) {
+                double d = d9d_rng_normal((d9d_rng){11, p->id}, (uint64_t)j) * 0.05;
+
+                w[j] = (float)(w[j] + (side == 0 ? step : -2 * step) * d);
+                slope += side == 0 ? d * (double)g[j] : 0;
+            }
+        }
+        losses(&f, host);
+        for (int i = 0; i < T; i++)
+            *sum += (double)host[i];
+    }
+    assert_true(fabs((up - down) / (2 * step) - slope) < 3e-3 * fabs(slope));
+    fixture_close(&f);
+}
+
+/* Two stages, the hidden states handed over, are the whole model. */
+static void stages_chain_to_the_whole_model(void **state)
+{
+    d9d_qwen3_config c = moe_config();
+    float got[T], want[T];
+    d9d_model_out first, last;
+    d9d_var *hidden;
+    fixture whole, a, b;
+
+    (void)state;
+    fixture_open(&whole, &c, D9D_WHOLE_MODEL);
+    fixture_open(&a, &c, (d9d_stage){0, 2});
+    fixture_open(&b, &c, (d9d_stage){1, 2});
+    assert_null(d9d_module_find(a.model->module, "model.layers.2.input_layernorm.weight"));
+    assert_non_null(d9d_module_find(b.model->module, "model.layers.2.input_layernorm.weight"));
+    assert_null(d9d_module_find(a.model->module, "model.norm.weight"));
+    assert_null(d9d_module_find(b.model->module, "model.embed_tokens.token_embedding.all.weight"));
+    forward(&a, NULL, &first);
+    assert_null(first.loss);
+    assert_ok(d9d_tape_leaf(b.tape, d9d_var_tensor(first.hidden), true, &hidden));
+    forward(&b, hidden, &last);
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(last.loss), got));
+    losses(&whole, want);
+    assert_memory_equal(got, want, sizeof(got));
+    fixture_close(&b);
+    fixture_close(&a);
+    fixture_close(&whole);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_shared_expert_alone_is_a_dense_layer),
+        cmocka_unit_test(a_gate_scales_the_shared_expert),
+        cmocka_unit_test(splits_of_a_vocabulary_are_one_vocabulary),
+        cmocka_unit_test(gradients_follow_the_loss),
+        cmocka_unit_test(stages_chain_to_the_whole_model),
+    };
+
+    return cmocka_run_group_tests_name("qwen3 forms", tests, NULL, NULL);
+}
