@@ -90,7 +90,12 @@ for t in "$@"; do
 done
 wait
 
-grep -hiE '^(not )?ok .*# *skip' "$logs"/*.log 2>/dev/null | sed -E 's/^(not )?ok [0-9]* *(- )?/skip  /'
+# Each skip by its suite, with its name and why.
+awk '/^(not )?ok .*# *[Ss][Kk][Ii][Pp]/ {
+    sub(/^(not )?ok [0-9]* *(- )?/, ""); sub(/# *[Ss][Kk][Ii][Pp] */, "# ")
+    suite = FILENAME; sub(/.*\//, "", suite); sub(/\.log$/, "", suite); sub(/\./, "/", suite)
+    print "skip  " suite ": " $0
+}' "$logs"/*.log /dev/null
 lost=$(($# - $(find "$logs" -name '*.log.sum' | wc -l)))
 cat "$logs"/*.sum | awk -v lost="$lost" '{ p += $1; f += $2; s += $3 } END {
     f += lost

@@ -1,0 +1,47 @@
+#!/bin/bash
+# tests/run.sh counts right, and its exit status says whether anything failed: for tests that
+# fail, crash, stop halfway, hang, say nothing, or cannot be started.
+. "$(dirname "$0")/meta.bash"
+
+expect() { # RUNNER LAST_LINE STATUS SCRIPT...: each SCRIPT is the text of one test file
+    local runner=$1 last=$2 status=$3 dir out rc n=0 text
+    shift 3
+    dir=$(mktemp -d)
+    mkdir "$dir/suite"
+    for text; do
+        n=$((n + 1))
+        printf '#!/bin/bash\n%s\n' "$text" >"$dir/suite/t$n.sh"
+        chmod +x "$dir/suite/t$n.sh"
+    done
+    out=$(TEST_TIMEOUT=2 "$runner" -j 2 -o "$dir/log" "$dir"/suite/* 2>&1)
+    rc=$?
+    out=${out##*$'\n'}
+    [ "$out" = "$last" ] && [ $rc -eq "$status" ] ||
+        echo "\"$*\": \"$out\" and status $rc in place of \"$last\" and $status"
+    rm -rf "$dir"
+}
+
+check() {
+    local run=$1/tests/run.sh
+    expect "$run" "3 passed, 0 failed, 1 skipped" 0 'echo 1..2; echo ok 1 - a; echo "ok 2 - b # skip why"' 'echo "ok 1"; echo "ok 2"'
+    expect "$run" "1 passed, 0 failed, 0 skipped" 0 'echo says nothing that is TAP'
+    expect "$run" "1 passed, 1 failed, 0 skipped" 1 'echo 1..2; echo ok 1 - a; echo not ok 2 - b; exit 1'
+    expect "$run" "0 passed, 1 failed, 0 skipped" 1 'echo not ok 1 - but status 0'
+    expect "$run" "1 passed, 2 failed, 0 skipped" 1 'echo 1..3; echo ok 1 - a; exit 0'
+    expect "$run" "1 passed, 1 failed, 0 skipped" 1 'echo ok 1 - a; exit 3'
+    expect "$run" "0 passed, 1 failed, 0 skipped" 1 'kill -SEGV $$'
+    expect "$run" "0 passed, 1 failed, 0 skipped" 1 'sleep 20'
+    expect "$run" "0 passed, 0 failed, 1 skipped" 0 'echo "not ok 1 # SKIP as cmocka says it"'
+    expect "$run" "1 passed, 1 failed, 0 skipped" 1 'exit 1' 'exit 0'
+}
+
+broken() { # DIR SED: a copy of the runner with a fault
+    mkdir -p "$1/tests"
+    sed "$2" "$meta_root/tests/run.sh" >"$1/tests/run.sh"
+    chmod +x "$1/tests/run.sh"
+    ! cmp -s "$meta_root/tests/run.sh" "$1/tests/run.sh"
+}
+plant_always_green() { broken "$1" 's/exit f > 0/exit 0/'; }
+plant_forgets_the_plan() { broken "$1" 's/fail += plan - seen/fail += 0/'; }
+plant_trusts_the_output() { broken "$1" 's/if (rc != 0 \&\& !fail) fail = 1//'; }
+meta_run
