@@ -100,7 +100,7 @@ Q = @printf '  %-5s %s\n' $(1) $@;
 endif
 
 .PHONY: all demo test test-long bench lint format schemas config install uninstall clean help \
-        run-demo run-test list-tests FORCE
+        run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -219,15 +219,23 @@ FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
 SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
 LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit
+TIDY      := $(patsubst %.c,$B/%.tidy,$(CORE_SRC) $(wildcard tools/*.c))
+
+# Again only for what was compiled again.
+run-tidy: $(TIDY)
+	@:
+$B/%.tidy: $B/%.o .clang-tidy
+	$(call Q,TIDY)clang-tidy --quiet --warnings-as-errors='*' $*.c -- $(LINT_C) 2>/dev/null
+	@touch $@
 
 lint:
 	@CC='$(CC)' tools/setup.sh lint
 	@echo "# gcc";          printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 gcc $(LINT_C) -Werror -fsyntax-only
 	@echo "# clang";        printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 clang $(LINT_C) -Werror -fsyntax-only
-	@echo "# clang-tidy";   printf '%s\n' $(CORE_SRC) $(wildcard tools/*.c) | xargs -P$(JOBS) -I% \
-	    clang-tidy --quiet --warnings-as-errors='*' % -- $(LINT_C) 2>/dev/null
 	@echo "# clang-format"; printf '%s\n' $(FMT_ALL) | xargs clang-format-14 --dry-run --Werror
 	@echo "# shellcheck";   shellcheck -x $(SH_ALL)
+	@echo "# clang-tidy"
+	@+$(MAKE) --no-print-directory -k -j$(JOBS) run-tidy
 	@echo "lint: clean"
 
 format:
