@@ -601,13 +601,11 @@ int tool_main(const tool *t, int argc, char **argv)
     run.log = &log;
     run.quiet = p.common.quiet;
     run.json = p.common.json;
-    if (st != D9D_OK)
-        ;
-    else if (p.common.help)
+    if (st == D9D_OK && p.common.help)
         print_help(t, run.command->name != NULL ? run.command : NULL);
-    else if (p.common.version)
+    else if (st == D9D_OK && p.common.version)
         printf("%s %s\n", t->name, D9D_VERSION);
-    else
+    else if (st == D9D_OK)
         st = run.command->run(&run, p.options);
     if (talk.shown)
         talk_status(&talk, "");
