@@ -323,15 +323,28 @@ static d9d_status create_beside(const char *path, d9d_file *f)
     return D9D_FAIL(D9D_EIO, "%s: %d temporary files are there already", path, D9DI_BESIDE_MAX);
 }
 
+/* The file that `path` is or links to.  A rename would put a file in the place of a device. */
+static d9d_status replaceable(const char *path, char **out)
+{
+    struct stat s;
+    const bool there = stat(path, &s) == 0;
+
+    if (there && !S_ISREG(s.st_mode))
+        return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a regular file", path);
+    *out = there ? realpath(path, NULL) : strdup(path);
+    return *out != NULL ? D9D_OK : D9DI_FAIL_ERRNO(path, "cannot resolve its name");
+}
+
 d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n)
 {
     d9d_file f = {.fd = -1};
-    char *parent = NULL;
+    char *parent = NULL, *target = NULL;
     bool there = false;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9di_fs_parent(path, &parent), out);
-    D9D_TRY_OR(st, create_beside(path, &f), out);
+    D9D_TRY_OR(st, replaceable(path, &target), out);
+    D9D_TRY_OR(st, d9di_fs_parent(target, &parent), out);
+    D9D_TRY_OR(st, create_beside(target, &f), out);
     there = true;
     D9D_TRY_OR(st, d9d_file_write(&f, data, n), out);
     D9D_TRY_OR(st, d9d_file_sync(&f), out);
@@ -341,7 +354,7 @@ d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n)
         goto out;
     }
     f.fd = -1;
-    if (rename(f.path, path) != 0) {
+    if (rename(f.path, target) != 0) {
         st = D9DI_FAIL_ERRNO(path, "cannot replace");
         goto out;
     }
@@ -352,5 +365,6 @@ out:
         (void)unlink(f.path);
     d9d_file_release(&f);
     free(parent);
+    free(target);
     return st;
 }

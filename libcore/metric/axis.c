@@ -5,13 +5,16 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The difference of two values that are drawn is a number. */
+#define DRAWN_MAX 1e300
+
 struct range {
     double lo, hi;
 };
 
 static bool usable(double v, bool positive)
 {
-    return isfinite(v) && (!positive || v > 0);
+    return fabs(v) < DRAWN_MAX && (!positive || v > 0);
 }
 
 /* Of the points that can be drawn; [0, 1] or [1, 10] when there are none. */

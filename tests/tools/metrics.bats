@@ -164,6 +164,21 @@ bad() { # STATUS SENTENCE ARGUMENT...
     bad 2 '--rows: -1 is below the minimum of 0' show --rows -1 a
 }
 
+@test "a file takes the place of a file alone, behind a link too" {
+    mkfifo pipe
+    bad 2 'pipe: is there already and is not a regular file' export --to csv -o pipe a
+    [ -p pipe ]
+    echo old >target && ln -s target link
+    d9d-metrics export -q --to csv -o link a
+    [ -L link ] && grep -q '^run,step' target
+}
+
+@test "numbers near the largest are left out of a drawing" {
+    printf '{"step": 1, "loss": %s}\n{"step": 2, "loss": %s}\n' 1e308 -1e308 >big.jsonl
+    run -0 d9d-metrics show big.jsonl
+    [[ "$output" != *nan* && "$output" != *2147483648* ]]
+}
+
 @test "bad files are named" {
     bad 1 'none: there is no such file, nor a run directory' show none
     mkdir empty

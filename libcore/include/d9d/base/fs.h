@@ -50,7 +50,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_list(const char *dir, d9d_arena *a, d9d_f
  * ENOTFOUND. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out);
 
-/* Write beside, sync, rename over.  Readers see the old file or the new one. */
+/* Write beside, sync, rename over.  Readers see the old file or the new one.  A link is followed;
+ * a device, a pipe or a directory there is ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n);
 
 /* Copy a regular file, in the kernel where it can; `dst` must not exist. */
