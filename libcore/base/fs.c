@@ -326,12 +326,13 @@ static d9d_status create_beside(const char *path, d9d_file *f)
 /* The file that `path` is or links to.  A rename would put a file in the place of a device. */
 static d9d_status replaceable(const char *path, char **out)
 {
-    struct stat s;
+    struct stat s, name;
     const bool there = stat(path, &s) == 0;
+    const bool link = there && lstat(path, &name) == 0 && S_ISLNK(name.st_mode);
 
     if (there && !S_ISREG(s.st_mode))
         return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a regular file", path);
-    *out = there ? realpath(path, NULL) : strdup(path);
+    *out = link ? realpath(path, NULL) : strdup(path);
     return *out != NULL ? D9D_OK : D9DI_FAIL_ERRNO(path, "cannot resolve its name");
 }
 

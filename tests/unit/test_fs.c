@@ -170,8 +170,8 @@ static void atomic_writes_replace_and_leave_nothing(void **state)
     assert_fails_like(d9d_fs_write_atomic("none/f", "x", 1), D9D_ENOTFOUND,
                       "cannot create: No such file or directory");
     assert_ok(d9d_fs_mkdirs("dir/sub"));
-    assert_fails(d9d_fs_write_atomic("dir", "x", 1), D9D_EIO,
-                 "dir: cannot replace: Is a directory");
+    assert_fails(d9d_fs_write_atomic("dir", "x", 1), D9D_ECONFIG,
+                 "dir: is there already and is not a regular file");
     assert_int_equal(count_names("."), 2);
 }
 
