@@ -2,6 +2,7 @@
 #include "tool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -569,6 +570,18 @@ static int report(const tool *t, d9d_status st, bool usage)
     return d9d_status_exit_code(st);
 }
 
+/* A closed standard stream would lend its number to the next file that is opened, and what is
+ * said would go into that file.  Opened the wrong way round, input and output still fail. */
+static d9d_status hold_streams(void)
+{
+    static const int how[] = {O_WRONLY, O_RDONLY, O_WRONLY};
+
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", how[fd]) != fd)
+            return D9D_FAIL(D9D_EIO, "/dev/null: cannot open: %s", strerror(errno));
+    return D9D_OK;
+}
+
 int tool_main(const tool *t, int argc, char **argv)
 {
     tool_run run = {.tool = t};
@@ -579,18 +592,20 @@ int tool_main(const tool *t, int argc, char **argv)
     bool usage = false;
 
     (void)setlocale(LC_CTYPE, "");
-    st = parse_line(&p);
+    st = hold_streams();
+    if (st == D9D_OK) {
+        st = parse_line(&p);
+        usage = st != D9D_OK;
+    }
     log = talk_log(&talk, &p.common);
     run.log = &log;
     run.quiet = p.common.quiet;
     run.json = p.common.json;
-    if (st != D9D_OK)
-        usage = true;
-    else if (p.common.help)
+    if (st == D9D_OK && p.common.help)
         print_help(t, run.command->name != NULL ? run.command : NULL);
-    else if (p.common.version)
+    else if (st == D9D_OK && p.common.version)
         printf("%s %s\n", t->name, D9D_VERSION);
-    else
+    else if (st == D9D_OK)
         st = run.command->run(&run, p.options);
     if (talk.shown)
         talk_status(&talk, "");

@@ -101,6 +101,20 @@ static d9d_status make_partial(const char *path, char **out)
     return D9D_OK;
 }
 
+d9d_status d9d_outdir_spares(const char *path, const char *input)
+{
+    char *out = realpath(path, NULL), *in = realpath(input, NULL);
+    const size_t n = out != NULL ? strlen(out) : 0;
+    const bool inside = out != NULL && in != NULL && strncmp(in, out, n) == 0 && in[n] == '/';
+
+    free(out);
+    free(in);
+    if (inside)
+        return D9D_FAIL(D9D_ECONFIG, "%s: is to be replaced, but the input %s is in it", path,
+                        input);
+    return D9D_OK;
+}
+
 d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags)
 {
     const bool replace = (flags & D9D_OUTDIR_REPLACE) != 0, keep = (flags & D9D_OUTDIR_KEEP) != 0;

@@ -86,9 +86,9 @@ static d9d_status check_labels(const struct run *r, const d9di_document *doc)
 
     if (before < 0 || before == doc->has_labels)
         return D9D_OK;
-    return D9D_FAIL(D9D_EFORMAT, "%s: line %lld: has %s labels, the documents before it have %s",
+    return D9D_FAIL(D9D_EFORMAT, "%s: line %lld: has %s, the documents before it have %s",
                     r->how->inputs[doc->place.source], (long long)doc->place.line,
-                    doc->has_labels ? "" : "no", before ? "some" : "none");
+                    doc->has_labels ? "labels" : "no labels", before ? "some" : "none");
 }
 
 static d9d_status add_document(struct run *r, const d9di_document *doc, const uint32_t *ids,

@@ -13,6 +13,7 @@ static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shar
     const char *eq = memchr(text, '=', n);
     const size_t name = eq ? (size_t)(eq - text) : n;
     char number[32] = "", *end = number;
+    d9d_err_copy copy;
     double share = 0;
     size_t i;
 
@@ -25,7 +26,10 @@ static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shar
         return D9D_FAIL(D9D_ECONFIG,
                         "split \"%.*s\": must be NAME=SHARE with a share above 0, up to 1",
                         (int)(n < 80 ? n : 80), text);
-    D9D_TRY(d9d_fs_check_name(text, name, "split"));
+    if (d9d_fs_check_name(text, name, "split") != D9D_OK) {
+        d9d_err_save(&copy, D9D_ECONFIG); /* of the command line, not of a file */
+        return d9d_err_restore(&copy);
+    }
     if (out->n == D9DI_MAX_SPLITS)
         return D9D_FAIL(D9D_ECONFIG, "more than %d splits", D9DI_MAX_SPLITS);
     for (i = 0; i < out->n; i++)
@@ -111,9 +115,18 @@ static d9d_status check_inputs(const d9d_shard_how *how)
     return D9D_OK;
 }
 
+static d9d_status check_replaced(const d9d_shard_how *how)
+{
+    for (size_t i = 0; i < how->n_inputs; i++)
+        D9D_TRY(d9d_outdir_spares(how->out, how->inputs[i]));
+    return how->tokenizer ? d9d_outdir_spares(how->out, how->tokenizer) : D9D_OK;
+}
+
 d9d_status d9di_shard_check(const d9d_shard_how *how, d9di_shares *shares)
 {
     D9D_TRY(check_inputs(how));
     D9D_TRY(check_lengths(how));
+    if (how->replace)
+        D9D_TRY(check_replaced(how));
     return parse_shares(how->split ? how->split : "train=1", shares);
 }

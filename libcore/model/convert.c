@@ -233,6 +233,8 @@ d9d_status d9d_convert_run(d9d_convert *c, const char *dst, bool replace, int jo
     d9d_outdir o;
     d9d_status st;
 
+    if (c->src != NULL && replace)
+        D9D_TRY(d9d_outdir_spares(dst, c->src));
     D9D_TRY(d9d_outdir_begin(&o, dst, replace ? D9D_OUTDIR_REPLACE : 0));
     D9D_TRY_OR(st, write_all(c, o.tmp, jobs, log), out);
     st = d9d_outdir_commit(&o);

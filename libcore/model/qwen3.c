@@ -1,6 +1,7 @@
 /* qwen3.c - Qwen3, dense and mixture of experts.  See d9d/model/qwen3.h. */
 #include "d9d/model/qwen3.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -81,6 +82,17 @@ static d9d_status check_ranges(const d9d_qwen3_config *c)
     return D9D_OK;
 }
 
+/* A base of zero or below makes every angle, and with it every number, no number. */
+static d9d_status check_reals(const d9d_qwen3_config *c)
+{
+    if (!(c->rope_base > 0 && isfinite(c->rope_base)))
+        return D9D_FAIL(D9D_ECONFIG, "qwen3: rope_theta is %g, must be above 0", c->rope_base);
+    if (!(c->norm_eps >= 0 && isfinite(c->norm_eps)))
+        return D9D_FAIL(D9D_ECONFIG, "qwen3: rms_norm_eps is %g, must not be below 0",
+                        (double)c->norm_eps);
+    return D9D_OK;
+}
+
 static d9d_status check_vocabulary(const d9d_qwen3_config *c)
 {
     int64_t total = 0;
@@ -99,6 +111,7 @@ static d9d_status check_vocabulary(const d9d_qwen3_config *c)
 d9d_status d9d_qwen3_check(const d9d_qwen3_config *c, d9d_stage stage)
 {
     D9D_TRY(check_ranges(c));
+    D9D_TRY(check_reals(c));
     D9D_TRY(check_vocabulary(c));
     if (c->heads % c->kv_heads != 0)
         return D9D_FAIL(D9D_ECONFIG,

@@ -100,6 +100,12 @@ edit() { sed -i -e "$1" src/config.json; }
     check "invalid configuration" "hidden_size must be a non-negative integer" 's/"hidden_size": [0-9]*/"hidden_size": -4/'
     check "invalid configuration" "num_hidden_layers is 9999999, at most 65536" 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 9999999/'
     check "invalid configuration" "rope_theta must be a number" 's/"rope_theta": [0-9.]*/"rope_theta": "big"/'
+    cp src/config.json "$BATS_RUN_TMPDIR/config.saved"
+    edit 's/"rope_theta": [0-9.]*/"rope_theta": 0/'
+    refused 2 "invalid configuration: qwen3: rope_theta is 0, must be above 0"
+    cp "$BATS_RUN_TMPDIR/config.saved" src/config.json
+    edit 's/"rms_norm_eps": [0-9e.-]*/"rms_norm_eps": -1/'
+    refused 2 "invalid configuration: qwen3: rms_norm_eps is -1, must not be below 0"
     echo '[]' >src/config.json
     refused 1 "malformed data: src/config.json: must be an object"
     echo '{' >src/config.json
@@ -118,6 +124,13 @@ edit() { sed -i -e "$1" src/config.json; }
     run -2 d9d-map -q --to nowhere src dst
     run -2 d9d-map -q src
     run -1 d9d-map -q nowhere dst
+}
+
+@test "a replaced directory does not take the source along" {
+    mkdir dst && mv src dst/
+    run -2 --separate-stderr d9d-map -q --force dst/src dst
+    [ "$stderr" = "d9d-map: invalid configuration: dst: is to be replaced, but the input dst/src is in it" ]
+    [ -s dst/src/model.safetensors ]
 }
 
 @test "memory stays bounded when a header is large and hostile" {

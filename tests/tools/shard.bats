@@ -138,7 +138,7 @@ bad() {
     bad 1 'array.jsonl: line 1, byte 0: is not a JSON object' -t "$tok" -o data array.jsonl
     bad 1 'an id must be an integer from 0 to' -t "$tok" --format tokens -o data big.jsonl
     bad 1 'has 1 labels for 2 ids' --format tokens -o data count.jsonl
-    bad 1 'mixed.jsonl: line 2: has' --format tokens -o data mixed.jsonl
+    bad 1 'mixed.jsonl: line 2: has labels, the documents before it have none' --format tokens -o data mixed.jsonl
     bad 1 'gzip data is cut off' -t "$tok" -o data cut.txt.gz
     bad 1 'no samples: of 0 documents in 1 inputs' -t "$tok" -o data empty.jsonl
     bad 1 'none.jsonl: cannot open' -t "$tok" -o data none.jsonl
@@ -150,6 +150,7 @@ bad() {
     bad 2 'text needs a --tokenizer' -o data a.jsonl
     bad 2 'out DIR is missing' -t "$tok" a.jsonl
     bad 2 'must be 1' -t "$tok" -o data --split train=0.9 a.jsonl
+    bad 2 'split: "../x" is not a plain file name' -t "$tok" -o data --split ../x=1 a.jsonl
     bad 2 '--bucket-edges' -t "$tok" -o data --bucket-edges 1,x a.jsonl
     bad 2 'bucket edge 3: must be above 4' -t "$tok" -o data --bucket-edges 4,3 a.jsonl
     bad 2 'do not fit packs' -t "$tok" -o data --pack 8 --max-length 9 a.jsonl
@@ -160,6 +161,23 @@ bad() {
     [[ "$stderr" == *"--force"* ]]
     d9d-shard -q -t "$tok" -o full --force a.jsonl
     [ ! -e full/x ]
+}
+
+@test "a replaced directory does not take the input along" {
+    mkdir in && printf '{"text": "a b"}\n' >in/a.jsonl && ln -s "$PWD/in" link
+    bad 2 'in: is to be replaced, but the input in/a.jsonl is in it' -t "$tok" --force -o in in/a.jsonl
+    bad 2 'link/a.jsonl is in it' -t "$tok" --force -o in link/a.jsonl
+    cp "$tok" in/ && bad 2 'in/tokenizer.json is in it' -t in/tokenizer.json --force -o in a.jsonl
+    [ -s in/a.jsonl ]
+}
+
+@test "closed standard streams lend their numbers to no file" {
+    printf '{"text": "a b"}\n' >a.jsonl
+    d9d-shard -q -t "$tok" -o open a.jsonl
+    d9d-shard -t "$tok" -o closed a.jsonl <&- >&- 2>&-
+    diff -r open closed
+    run -1 bash -c "d9d-shard -q -t '$tok' -o none - <&-"
+    [[ "$output" == *"standard input: cannot read"* ]]
 }
 
 @test "damage to any file is found" {
