@@ -79,7 +79,7 @@ steps_done() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "
 
     # Every step is there once, in order, over both lives.
     assert_equal "$(grep -c '"restart"' run/metrics.jsonl)" 1
-    assert_equal "$(sed -nE '/"restart"/d; s/.*"step": ?([0-9]+)[,}].*/\1/p' run/metrics.jsonl | tr '\n' ' ')" "$(seq 120 | tr '\n' ' ')"
+    assert_equal "$(sed -nE '/"(restart|end)"/d; s/.*"step": ?([0-9]+)[,}].*/\1/p' run/metrics.jsonl | tr '\n' ' ')" "$(seq 120 | tr '\n' ' ')"
     assert [ -s export/config.json ]
     assert [ -s export/model.safetensors ]
     assert [ -s perplexity.json ]
