@@ -7,6 +7,8 @@
 #   make test-unit       one suite; also test-meta -fuzz -golden -fault -slurm -tools
 #   make test-long       what takes too long for every change
 #   make bench           timings beside their peers
+#   make gpu-test        the tests of arithmetic on this machine's GPU; also gpu-bench
+#   make gpu-pack        what another machine needs for both, in build/gpu-pack
 #   make lint            compiler and static-analysis warnings, formatting
 #   make format          apply .clang-format
 #   make schemas         write schemas/*.json anew from the key tables
@@ -17,6 +19,7 @@
 #   CC=clang             another compiler       SAN=address,undefined  sanitizers
 #   B=DIR                another build folder   V=1                    show commands
 #   JOBS=N               tests at a time        NO_INSTALL=1           only name what is missing
+#   CUDA_ARCH="80 90a"   GPUs to build for      NVCC=                  without CUDA
 #
 # Override anything below on the command line or in config.mk.
 
@@ -34,7 +37,7 @@ CUDA_HOME ?= /usr/local/cuda
 NVCC      ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc))
 NVCC      := $(NVCC)
 JOBS      := $(JOBS)
-CUDA_ARCH ?= 90a
+CUDA_ARCH ?= 80 90a
 
 VERSION   := 0.1.0
 SOVERSION := 0
@@ -59,8 +62,20 @@ LDFLAGS   += -fopenmp
 
 # Kernels: loops that vectorise, with the same bits from every compiler and instruction set.
 KERNEL_C  := -O3 -fno-math-errno -fno-trapping-math -ffp-contract=off
-CUDA_C    := -std=c++17 -O3 -lineinfo -arch=sm_$(CUDA_ARCH) -Werror all-warnings \
-             -Xcompiler -fPIC,-Wall -Ilibcore/include -Ikernels/include
+
+# CUDA: code for each architecture, and PTX of the first that newer GPUs can translate.  Products
+# and sums are not contracted but where a kernel says so.  The runtime is linked in, so that the
+# library loads where there is no driver; cuBLASLt is looked for when a GPU is opened.  Nothing of
+# libstdc++ is used: the statics of nvcc's launch stubs give the same value however often they run.
+CUDA_DIR  := $(NVCC:%/bin/nvcc=%)
+CUDA_LIB  := $(firstword $(wildcard $(CUDA_DIR)/lib64 $(CUDA_DIR)/lib))
+CUDA_RT   := $(firstword $(wildcard $(CUDA_LIB)/libcudart_static.a) -lcudart_static)
+CUDA_PTX  := $(firstword $(filter-out %a %f,$(CUDA_ARCH)))
+CUDA_C    := -std=c++17 -O3 -lineinfo -fmad=false -Werror all-warnings \
+             $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$a$(,)code=sm_$a) \
+             $(foreach a,$(CUDA_PTX),-gencode=arch=compute_$a$(,)code=compute_$a) \
+             -Xcompiler -fPIC,-Wall,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics \
+             -Ilibcore/include -Ikernels/include
 
 ifdef SAN
 ALL_C     += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -70,8 +85,10 @@ endif
 
 # ---- What there is to build ---------------------------------------------------------------
 
-CORE_SRC  := $(wildcard libcore/*/*.c libcore/*/*/*.c) $(wildcard kernels/cpu/*.c)
 CUDA_SRC  := $(if $(NVCC),$(wildcard kernels/cuda/*.cu))
+CUDA_HOST := libcore/device/device_cuda.c $(wildcard kernels/cuda/*.c)
+CORE_SRC  := $(filter-out $(CUDA_HOST),$(wildcard libcore/*/*.c libcore/*/*/*.c)) \
+             $(wildcard kernels/common/*.c kernels/cpu/*.c) $(if $(CUDA_SRC),$(CUDA_HOST))
 TOOL_SRC  := $(wildcard tools/d9d-*.c)
 TEST_SRC  := $(wildcard tests/unit/test_*.c tests/golden/test_*.c tests/fault/test_*.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
@@ -91,7 +108,9 @@ ARCHIVE   := $B/lib/libd9d.a
 SCHEMAGEN := $(if $(wildcard schemas/dump.c),$B/schemas/dump)
 
 ifneq ($(CUDA_OBJ),)
-LDLIBS    += $(firstword $(wildcard $(NVCC:%/bin/nvcc=%)/lib64/libcudart_static.a) -lcudart_static) -lrt -lstdc++
+LDLIBS    += $(CUDA_RT) -lrt
+ALL_CPP   += -DD9D_CUDA -DD9D_CUDA_LIB='"$(CUDA_LIB)"' \
+             $(patsubst %,-isystem %/include,$(filter-out /usr,$(CUDA_DIR)))
 endif
 
 # Quiet unless V=1.
@@ -99,8 +118,8 @@ ifneq ($(V),1)
 Q = @printf '  %-5s %s\n' $(1) $@;
 endif
 
-.PHONY: all demo test test-long bench lint format schemas config install uninstall clean help \
-        run-demo run-test run-tidy list-tests FORCE
+.PHONY: all demo test test-long bench gpu-test gpu-bench gpu-pack lint format schemas config install \
+        uninstall clean help run-demo run-test list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -210,6 +229,37 @@ run-fuzz: $(ARCHIVE) $(FUZZ_SRC:%.c=$B/%.o)
 bench: all $(BENCHES)
 	@set -e; export D9D_BIN=$(abspath $B/bin); \
 	for b in $(call pick,$(BENCHES) $(wildcard tests/bench/*.sh)); do echo "# $$b"; $$b; done
+
+# ---- On a GPU -----------------------------------------------------------------------------
+# The tests that take their device from D9D_TEST_DEVICE, in one program that links to it name.
+
+GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device unit/test_fd \
+             unit/test_kernel_* unit/test_op_* golden/test_golden_* bench/bench_* gpu/bench_*,$(wildcard tests/$t.c)))
+GPU_OBJ   := $(GPU_SRC:%.c=$B/gpu/%.o)
+GPU_NAMES := $(notdir $(GPU_SRC:.c=))
+GPU_BIN   := $B/gpu/gpu-tests
+
+$B/gpu/%.o: $B/%.o
+	@mkdir -p $(@D)
+	$(call Q,NAME)objcopy --redefine-sym main=main_$(*F) $< $@
+
+$B/tests/gpu/gpu_tests.o: ALL_CPP += -D'GPU_TESTS(X)=$(GPU_NAMES:%=X(%))'
+
+$(GPU_BIN): $B/tests/gpu/gpu_tests.o $(GPU_OBJ) $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
+	$(if $(CUDA_OBJ),,@echo "this build has no CUDA: nvcc was not found" >&2; exit 1)
+	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	@cd $(@D) && for t in $(GPU_NAMES); do ln -sf $(@F) $$t; done
+
+gpu-test: export D9D_TEST_DEVICE ?= cuda
+gpu-test: all $(GPU_BIN)
+	@tests/run.sh -j 1 -o $B/log/gpu $(call pick,$(addprefix $B/gpu/,$(filter test_%,$(GPU_NAMES))))
+
+gpu-bench: export D9D_TEST_DEVICE ?= cuda
+gpu-bench: $(GPU_BIN)
+	@$B/gpu/bench_large $(T)
+
+gpu-pack: all $(GPU_BIN)
+	@tests/gpu/pack $B $B/gpu-pack
 
 # ---- Care ---------------------------------------------------------------------------------
 

@@ -5,14 +5,6 @@
 
 #include <omp.h>
 
-d9d_status d9di_check_float(const char *op, d9d_dtype t)
-{
-    if (t == D9D_F32 || t == D9D_BF16)
-        return D9D_OK;
-    return D9D_FAIL(D9D_EINVAL, "%s: works on float32 and bfloat16, not on %s", op,
-                    d9d_dtype_word(t));
-}
-
 D9DI_CLONES void d9di_from_bf16(float *restrict y, const uint16_t *restrict x, int64_t n)
 {
 #pragma omp simd
@@ -175,40 +167,4 @@ float d9di_row_exp(float *y, const float *x, float m, int64_t n)
 {
     row_exp(y, x, m, n);
     return d9di_row_sum(y, n);
-}
-
-d9di_box d9di_box_make(int ndim, const int64_t *box, const int64_t *start, const int64_t *whole)
-{
-    d9di_box b = {.run = 1, .n_runs = 1};
-    int64_t stride = 1;
-    int d = ndim - 1;
-
-    /* Dimensions held whole melt into the run; the first that is not ends it. */
-    for (; d >= 0; d--) {
-        b.run *= box[d];
-        b.first += start[d] * stride;
-        stride *= whole[d];
-        if (box[d] != whole[d])
-            break;
-    }
-    b.ndim = d > 0 ? d : 0;
-    for (d = b.ndim - 1; d >= 0; d--) {
-        b.box[d] = box[d];
-        b.start[d] = start[d];
-        b.stride[d] = stride;
-        stride *= whole[d];
-        b.n_runs *= box[d];
-    }
-    return b;
-}
-
-int64_t d9di_box_index(const d9di_box *b, int64_t i)
-{
-    int64_t index = b->first;
-
-    for (int d = b->ndim - 1; d >= 0; d--) {
-        index += (b->start[d] + i % b->box[d]) * b->stride[d];
-        i /= b->box[d];
-    }
-    return index;
 }

@@ -21,20 +21,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/kernels/table.h"
+#include "../common/kernel_common.h"
 
 /* Every entry of the table, d9d_ref_<op>, with the type that the table gives it. */
-/* clang-format off */
-#define D9DI_KERNELS(X)                                                                            \
-    X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
-    X(sigmoid_gate_din) X(random) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
-    X(rms_norm) X(rms_norm_din) X(rms_norm_dw) X(rope) X(attention) X(attention_din)               \
-    X(embedding) X(embedding_dw) X(xent) X(xent_din) X(xent_dw) X(router) X(router_din) X(route)   \
-    X(permute) X(permute_din) X(unpermute) X(unpermute_din) X(sum_squares) X(sum)                  \
-    X(find_nonfinite) X(adam) X(adam_stochastic) X(sgd)
-/* clang-format on */
 #define X(op) extern __typeof__(*((d9d_kernels *)0)->op) d9d_ref_##op;
-D9DI_KERNELS(X)
+D9D_KERNEL_ENTRIES(X)
 #undef X
 
 /* Loops marked so are compiled for several instruction sets and chosen when the library
@@ -55,32 +46,6 @@ enum {
 
 /* Sixteen floats; loads need no alignment. */
 typedef float d9di_v16 __attribute__((vector_size(64), aligned(4), may_alias));
-
-static inline int64_t d9di_min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-static inline int64_t d9di_max(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-static inline int64_t d9di_ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-/* EINVAL unless t is D9D_F32 or D9D_BF16. */
-d9d_status d9di_check_float(const char *op, d9d_dtype t);
-
-/* Element i of an array of type t. */
-static inline void *d9di_at(d9d_dtype t, void *x, int64_t i)
-{
-    return (char *)x + i * (t == D9D_F32 ? 4 : 2);
-}
-static inline const void *d9di_cat(d9d_dtype t, const void *x, int64_t i)
-{
-    return (const char *)x + i * (t == D9D_F32 ? 4 : 2);
-}
 
 void d9di_from_bf16(float *y, const uint16_t *x, int64_t n);
 void d9di_to_bf16(uint16_t *y, const float *x, int64_t n);
@@ -150,17 +115,6 @@ typedef struct d9di_gemm_job {
 } d9di_gemm_job;
 d9d_status d9di_gemm_run(const char *op, const d9di_gemm_how *how, const d9di_gemm_job *jobs,
                          int64_t n_jobs);
-
-/* A box inside a whole array, as runs of elements that are neighbours in both. */
-typedef struct d9di_box {
-    int64_t run, n_runs; /* elements of a run; runs */
-    int ndim;            /* dimensions above the run */
-    int64_t box[D9D_MAX_DIMS], start[D9D_MAX_DIMS], stride[D9D_MAX_DIMS];
-    int64_t first; /* index of the first element within the run dimension */
-} d9di_box;
-d9di_box d9di_box_make(int ndim, const int64_t *box, const int64_t *start, const int64_t *whole);
-/* Index in the whole of the first element of run i. */
-int64_t d9di_box_index(const d9di_box *b, int64_t i);
 
 /* out[j] = d9d_rng_u32(r, index + j). */
 void d9di_random_bits(uint32_t *out, d9d_rng r, uint64_t index, int64_t n);

@@ -1,9 +1,12 @@
-/* bench_kernels.c - the speed of each CPU kernel beside what the machine can do.
+/* bench_kernels.c - the speed of each kernel beside what the machine can do.
  *
- * Products are given in GFLOP/s beside one large sgemm, the others in GB/s of what they
- * must read and write beside a copy of the same size.  Best of a few runs on random data.
+ * Products are given in GFLOP/s beside one large product of the same type, the others in GB/s of
+ * what they must read and write beside a copy of the same size.  Best of a few runs on random data.
  *
  *     OMP_NUM_THREADS=2 build/tests/bench/bench_kernels [name ...]
+ *
+ * On the device that D9D_TEST_DEVICE names; LARGE is for one that a small model's step would not
+ * keep busy (tests/gpu/bench_large.c).
  */
 #include <math.h>
 #include <omp.h>
@@ -12,34 +15,31 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
-#include "d9d/kernels/table.h"
+#include "support/unit_device.h"
 
-/* Sizes of a small model's step. */
+/* Sizes of a small model's step, or of four sequences through a large one's. */
 enum {
-    T = 2048,
-    H = 512,
-    I = 1536,
-    S = 512,
-    B = T / S,
-    A = 8,
-    KV = 4,
-    D = 64,
-    V = 8192,
-    E = 16,
-    K = 4,
-    N = T * I,
-    ROWS = T * K,
-    EI = 256
+#ifdef LARGE
+    T = 16384, H = 2048, I = 6144, S = 4096, A = 16, KV = 8, D = 128, V = 151936, E = 128, K = 8,
+    EI = 768,
+#else
+    T = 2048, H = 512, I = 1536, S = 512, A = 8, KV = 4, D = 64, V = 8192, E = 16, K = 4, EI = 256,
+#endif
+    B = T / S, N = T * I, ROWS = T * K
 };
 
 enum { X, Y, Z, G, U, OUT, OUT2, OUT3, STATE, STATE2, BUFFERS };
 
 typedef struct bench {
+    d9d_device *dev;
     const d9d_kernels *k;
+    d9d_stream s;
     d9d_dtype t;
     void *p[BUFFERS];
     int32_t *ids, *offset, *row, *source, *expert;
-    float *stats, *prob, *dprob, *freq;
+    float *stats, *prob, *dprob, *freq, *one;
+    double *sum;
+    int64_t *found;
 } bench;
 
 /* --- one line a kernel: the call, and its work ------------------------------------------- */
@@ -48,7 +48,7 @@ static d9d_status gemm(bench *b, bool ta, bool tb, int64_t m, int64_t n, int64_t
 {
     const d9d_gemm g = {.t = b->t, .ct = ct, .trans_a = ta, .trans_b = tb, .m = m, .n = n, .k = k};
 
-    return b->k->gemm(NULL, &g, b->p[X], b->p[Y], b->p[OUT]);
+    return b->k->gemm(b->s, &g, b->p[X], b->p[Y], b->p[OUT]);
 }
 static d9d_status gemm_y(bench *b)
 {
@@ -69,16 +69,15 @@ static d9d_status gemm_narrow(bench *b)
 
 static d9d_status grouped(bench *b)
 {
-    return b->k->grouped_gemm(NULL, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H, EI);
+    return b->k->grouped_gemm(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H, EI);
 }
 static d9d_status grouped_din(bench *b)
 {
-    return b->k->grouped_gemm_din(NULL, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H,
-                                  EI);
+    return b->k->grouped_gemm_din(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H, EI);
 }
 static d9d_status grouped_dw(bench *b)
 {
-    return b->k->grouped_gemm_dw(NULL, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Y], b->offset,
+    return b->k->grouped_gemm_dw(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Y], b->offset,
                                  ROWS, E, H, EI);
 }
 
@@ -91,13 +90,13 @@ static d9d_status attention(bench *b)
 {
     const d9d_attention_dims n = dims(b);
 
-    return b->k->attention(NULL, &n, b->p[OUT], b->stats, b->p[X], b->p[Y], b->p[Z]);
+    return b->k->attention(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y], b->p[Z]);
 }
 static d9d_status attention_din(bench *b)
 {
     const d9d_attention_dims n = dims(b);
 
-    return b->k->attention_din(NULL, &n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
+    return b->k->attention_din(b->s, &n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
                                b->p[Y], b->p[Z], b->p[OUT], b->stats);
 }
 
@@ -112,18 +111,18 @@ static d9d_status xent(bench *b)
     const d9d_xent_dims n = xent_dims(b);
     const void *w[] = {b->p[Y]};
 
-    return b->k->xent(NULL, &n, b->prob, b->stats, NULL, b->p[X], w, b->ids);
+    return b->k->xent(b->s, &n, b->prob, b->stats, NULL, b->p[X], w, b->ids);
 }
 static d9d_status xent_unit(bench *b)
 {
     const d9d_xent_dims n = xent_dims(b);
     const void *w[] = {b->p[Y]};
 
-    return b->k->xent(NULL, &n, b->prob, b->stats, b->p[OUT], b->p[X], w, b->ids);
+    return b->k->xent(b->s, &n, b->prob, b->stats, b->p[OUT], b->p[X], w, b->ids);
 }
 static d9d_status xent_din(bench *b)
 {
-    return b->k->xent_din(NULL, b->t, b->p[OUT], b->prob, b->p[X], T, H);
+    return b->k->xent_din(b->s, b->t, b->p[OUT], b->prob, b->p[X], T, H);
 }
 static d9d_status xent_dw(bench *b)
 {
@@ -132,99 +131,90 @@ static d9d_status xent_dw(bench *b)
     void *dw[] = {b->p[OUT]};
     const float beta = 1.0f;
 
-    return b->k->xent_dw(NULL, &n, D9D_F32, dw, &beta, b->prob, b->stats, b->p[X], w, b->ids);
+    return b->k->xent_dw(b->s, &n, D9D_F32, dw, &beta, b->prob, b->stats, b->p[X], w, b->ids);
 }
 
-static d9d_status add(bench *b)
-{
-    return b->k->add(NULL, b->t, b->p[OUT], b->p[X], b->p[Y], N);
-}
+static d9d_status add(bench *b) { return b->k->add(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], N); }
 static d9d_status accumulate(bench *b)
 {
-    return b->k->accumulate(NULL, D9D_F32, b->p[OUT], 1.0f, b->t, b->p[X], N);
+    return b->k->accumulate(b->s, D9D_F32, b->p[OUT], 1.0f, b->t, b->p[X], N);
 }
 static d9d_status swiglu(bench *b)
 {
-    return b->k->swiglu(NULL, b->t, b->p[OUT], b->p[X], b->p[Y], N);
+    return b->k->swiglu(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], N);
 }
 static d9d_status swiglu_din(bench *b)
 {
-    return b->k->swiglu_din(NULL, b->t, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[Z], N);
+    return b->k->swiglu_din(b->s, b->t, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[Z], N);
 }
 static d9d_status norm(bench *b)
 {
-    return b->k->rms_norm(NULL, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], T, I, 1e-6f, false);
+    return b->k->rms_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], T, I, 1e-6f, false);
 }
 static d9d_status norm_din(bench *b)
 {
-    return b->k->rms_norm_din(NULL, b->t, b->p[OUT], b->p[X], b->p[Z], b->p[Y], b->stats, T, I,
+    return b->k->rms_norm_din(b->s, b->t, b->p[OUT], b->p[X], b->p[Z], b->p[Y], b->stats, T, I,
                               false);
 }
 static d9d_status norm_dw(bench *b)
 {
-    return b->k->rms_norm_dw(NULL, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats, T,
-                             I);
+    return b->k->rms_norm_dw(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats, T, I);
 }
 static d9d_status norm_heads(bench *b)
 {
-    return b->k->rms_norm(NULL, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], N / D, D, 1e-6f,
-                          false);
+    return b->k->rms_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], N / D, D, 1e-6f, false);
 }
 static d9d_status norm_heads_din(bench *b)
 {
-    return b->k->rms_norm_din(NULL, b->t, b->p[OUT], b->p[X], b->p[Z], b->p[Y], b->stats, N / D, D,
+    return b->k->rms_norm_din(b->s, b->t, b->p[OUT], b->p[X], b->p[Z], b->p[Y], b->stats, N / D, D,
                               false);
 }
 static d9d_status norm_heads_dw(bench *b)
 {
-    return b->k->rms_norm_dw(NULL, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats,
-                             N / D, D);
+    return b->k->rms_norm_dw(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats, N / D,
+                             D);
 }
 static d9d_status rope(bench *b)
 {
-    return b->k->rope(NULL, b->t, b->p[OUT], b->p[X], b->ids, b->freq, T, N / T / D, D, D, false,
+    return b->k->rope(b->s, b->t, b->p[OUT], b->p[X], b->ids, b->freq, T, N / T / D, D, D, false,
                       1.0f, 1.0f);
 }
 static d9d_status embedding(bench *b)
 {
-    return b->k->embedding(NULL, b->t, b->p[OUT], b->ids, b->p[X], T, 0, V, H, true);
+    return b->k->embedding(b->s, b->t, b->p[OUT], b->ids, b->p[X], T, 0, V, H, true);
 }
 static d9d_status embedding_dw(bench *b)
 {
-    return b->k->embedding_dw(NULL, b->t, D9D_F32, b->p[OUT], 1.0f, b->ids, b->p[X], T, 0, V, H);
+    return b->k->embedding_dw(b->s, b->t, D9D_F32, b->p[OUT], 1.0f, b->ids, b->p[X], T, 0, V, H);
 }
 static d9d_status router(bench *b)
 {
-    return b->k->router(NULL, b->t, b->p[OUT], b->prob, b->expert, b->p[X], NULL, T, E, K, true);
+    return b->k->router(b->s, b->t, b->p[OUT], b->prob, b->expert, b->p[X], NULL, T, E, K, true);
 }
 static d9d_status route(bench *b)
 {
-    return b->k->route(NULL, b->offset, b->row, b->source, b->expert, T, E, K);
+    return b->k->route(b->s, b->offset, b->row, b->source, b->expert, T, E, K);
 }
 static d9d_status permute(bench *b)
 {
-    return b->k->permute(NULL, b->t, b->p[OUT], b->p[X], b->source, T, K, H);
+    return b->k->permute(b->s, b->t, b->p[OUT], b->p[X], b->source, T, K, H);
 }
 static d9d_status unpermute(bench *b)
 {
-    return b->k->unpermute(NULL, b->t, b->p[OUT], b->p[X], b->prob, b->row, T, K, H);
+    return b->k->unpermute(b->s, b->t, b->p[OUT], b->p[X], b->prob, b->row, T, K, H);
 }
 static d9d_status unpermute_din(bench *b)
 {
-    return b->k->unpermute_din(NULL, b->t, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob, b->row,
-                               T, K, H);
+    return b->k->unpermute_din(b->s, b->t, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob, b->row, T,
+                               K, H);
 }
 static d9d_status sum_squares(bench *b)
 {
-    double out;
-
-    return b->k->sum_squares(NULL, &out, 0.0, b->t, b->p[X], N);
+    return b->k->sum_squares(b->s, b->sum, 0.0, b->t, b->p[X], N);
 }
 static d9d_status find_nonfinite(bench *b)
 {
-    int64_t out;
-
-    return b->k->find_nonfinite(NULL, &out, b->t, b->p[X], N);
+    return b->k->find_nonfinite(b->s, b->found, b->t, b->p[X], N);
 }
 static const d9d_adam_step step = {.lr = 1e-3,
                                    .beta1 = 0.9,
@@ -234,28 +224,29 @@ static const d9d_adam_step step = {.lr = 1e-3,
                                    .bias1 = 0.5,
                                    .bias2 = 0.5,
                                    .decoupled = true};
-static const float one = 1.0f;
 static d9d_status adam(bench *b)
 {
-    return b->k->adam(NULL, &step, b->t, b->p[U], D9D_F32, b->p[OUT], &one, D9D_F32, b->p[STATE],
+    return b->k->adam(b->s, &step, b->t, b->p[U], D9D_F32, b->p[OUT], b->one, D9D_F32, b->p[STATE],
                       b->p[STATE2], NULL, N);
 }
 static d9d_status adam_stochastic(bench *b)
 {
     const int64_t n = N, zero = 0;
 
-    return b->k->adam_stochastic(NULL, &step, b->p[U], D9D_F32, b->p[OUT], &one, D9D_F32,
+    return b->k->adam_stochastic(b->s, &step, b->p[U], D9D_F32, b->p[OUT], b->one, D9D_F32,
                                  b->p[STATE], b->p[STATE2], (d9d_rng){1, 2}, 1, &n, &zero, &n);
 }
 static d9d_status normal(bench *b)
 {
     const int64_t n = N, zero = 0;
 
-    return b->k->random(NULL, b->t, b->p[OUT], D9D_INIT_NORMAL, 1.0f, (d9d_rng){1, 2}, 1, &n, &zero,
+    return b->k->random(b->s, b->t, b->p[OUT], D9D_INIT_NORMAL, 1.0f, (d9d_rng){1, 2}, 1, &n, &zero,
                         &n);
 }
 static d9d_status copy(bench *b)
 {
+    if (!unit_device_is_cpu())
+        return d9d_device_copy(b->dev, b->p[OUT], b->p[X], (uint64_t)N * 4);
     /* As many threads as the kernels. */
 #pragma omp parallel for
     for (int64_t i = 0; i < N; i += 4096)
@@ -308,66 +299,102 @@ static const struct line {
     {"random normal", normal, 0, N, 0},
 };
 
+static void must(d9d_status st)
+{
+    if (st == D9D_OK)
+        return;
+    fprintf(stderr, "bench_kernels: %s\n", d9d_err_message());
+    exit(1);
+}
+
+/* Seconds of one run; a GPU is given some at a time, so that what it takes to start one does not
+ * count. */
 static double best_seconds(bench *b, const struct line *l)
 {
+    const int at_once = unit_device_is_cpu() ? 1 : 10;
     double best = INFINITY, all = 0.0;
 
+    must(l->run(b));
+    must(d9d_device_sync(b->dev));
     for (int i = 0; i < 5 || all < 0.2; i++) {
         int64_t start = d9d_clock_ns();
         double s;
 
-        if (l->run(b) != D9D_OK) {
-            fprintf(stderr, "bench_kernels: %s\n", d9d_err_message());
-            exit(1);
-        }
+        for (int r = 0; r < at_once; r++)
+            must(l->run(b));
+        must(d9d_device_sync(b->dev));
         s = (double)(d9d_clock_ns() - start) * 1e-9;
-        best = s < best ? s : best;
+        best = s / at_once < best ? s / at_once : best;
         all += s;
     }
     return best;
 }
 
+/* --- what the kernels work on ------------------------------------------------------------- */
+
+/* n elements of `size` bytes on the device, copied from `host` or zeros. */
+static void *array(bench *b, const void *host, size_t n, size_t size)
+{
+    void *p;
+
+    must(d9d_device_alloc(b->dev, n * size, &p));
+    must(host != NULL ? d9d_device_upload(b->dev, p, host, n * size)
+                      : unit_device_set(b->dev, p, 0, n * size));
+    return p;
+}
+
 static void setup(bench *b)
 {
-    const int64_t n = 4 * N, zero = 0;
+    const int64_t n = 4 * (int64_t)N, zero = 0;
+    const float one = 1.0f;
+    float freq[D];
+    int32_t ids[T];
 
     for (int i = 0; i < BUFFERS; i++) {
         bool state = i >= STATE;
 
-        b->p[i] = aligned_alloc(64, (size_t)n * 4);
-        if (b->p[i] == NULL || b->k->random(NULL, state || i == OUT ? D9D_F32 : b->t, b->p[i],
-                                            state ? D9D_INIT_ONES : D9D_INIT_UNIFORM, 0.1f,
-                                            (d9d_rng){1, (uint64_t)i}, 1, &n, &zero, &n) != D9D_OK)
-            abort();
+        must(d9d_device_alloc(b->dev, (uint64_t)n * 4, &b->p[i]));
+        must(b->k->random(b->s, state || i == OUT ? D9D_F32 : b->t, b->p[i],
+                          state ? D9D_INIT_ONES : D9D_INIT_UNIFORM, 0.1f, (d9d_rng){1, (uint64_t)i},
+                          1, &n, &zero, &n));
     }
-    b->ids = calloc(T, sizeof(*b->ids));
-    b->offset = calloc(E + 1, sizeof(*b->offset));
-    b->row = calloc(ROWS, sizeof(*b->row));
-    b->source = calloc(ROWS, sizeof(*b->source));
-    b->expert = calloc(ROWS, sizeof(*b->expert));
-    b->stats = calloc(N, sizeof(*b->stats));
-    b->prob = calloc(ROWS, sizeof(*b->prob));
-    b->dprob = calloc(ROWS, sizeof(*b->dprob));
-    b->freq = calloc(D, sizeof(*b->freq));
     for (int i = 0; i < T; i++)
-        b->ids[i] = i * 7919 % V;
+        ids[i] = i * 7919 % V;
     for (int i = 0; i < D; i++)
-        b->freq[i] = 1.0f / (float)(1 + i);
-    for (int i = 0; i < N; i++)
-        b->stats[i] = 8.0f;
-    if (router(b) != D9D_OK || route(b) != D9D_OK)
-        abort();
+        freq[i] = 1.0f / (float)(1 + i);
+    b->ids = array(b, ids, T, sizeof(*ids));
+    b->freq = array(b, freq, D, sizeof(*freq));
+    b->one = array(b, &one, 1, sizeof(one));
+    b->offset = array(b, NULL, E + 1, sizeof(*b->offset));
+    b->row = array(b, NULL, ROWS, sizeof(*b->row));
+    b->source = array(b, NULL, ROWS, sizeof(*b->source));
+    b->expert = array(b, NULL, ROWS, sizeof(*b->expert));
+    b->prob = array(b, NULL, ROWS, sizeof(*b->prob));
+    b->dprob = array(b, NULL, ROWS, sizeof(*b->dprob));
+    b->stats = array(b, NULL, N, sizeof(*b->stats));
+    b->sum = array(b, NULL, 1, sizeof(*b->sum));
+    b->found = array(b, NULL, 1, sizeof(*b->found));
+    must(b->k->fill(b->s, D9D_F32, b->stats, N, 8.0f));
+    must(router(b));
+    must(route(b));
 }
 
 static void release(bench *b)
 {
-    void *parts[] = {b->ids,   b->offset, b->row,   b->source, b->expert,
-                     b->stats, b->prob,   b->dprob, b->freq};
+    const struct {
+        void *p;
+        uint64_t bytes;
+    } parts[] = {
+        {b->ids, T * 4},      {b->freq, D * 4},       {b->one, 4},
+        {b->offset, E * 4 + 4}, {b->row, ROWS * 4},     {b->source, ROWS * 4},
+        {b->expert, ROWS * 4}, {b->prob, ROWS * 4},    {b->dprob, ROWS * 4},
+        {b->stats, (uint64_t)N * 4}, {b->sum, 8},      {b->found, 8},
+    };
 
     for (int i = 0; i < BUFFERS; i++)
-        free(b->p[i]);
+        d9d_device_free(b->dev, b->p[i], (uint64_t)N * 16);
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
-        free(parts[i]);
+        d9d_device_free(b->dev, parts[i].p, parts[i].bytes);
 }
 
 static bool wanted(const char *name, int argc, char **argv)
@@ -380,19 +407,25 @@ static bool wanted(const char *name, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    static const struct line ceiling = {"sgemm", gemm_y, 2.0 * T * I * H, 0, 0};
+    static const struct line ceiling = {"gemm", gemm_y, 2.0 * T * I * H, 0, 0};
     bench b[2] = {{.t = D9D_F32}, {.t = D9D_BF16}};
-    double gflops, bandwidth;
+    double gflops[2], bandwidth;
+    d9d_device *dev;
 
+    must(d9d_device_open(unit_device_name(), &dev));
     for (int i = 0; i < 2; i++) {
-        b[i].k = d9d_kernels_cpu();
+        b[i].dev = dev;
+        b[i].k = dev->kernels;
+        b[i].s = dev->stream;
         setup(&b[i]);
     }
-    (void)best_seconds(&b[0], &ceiling);
-    gflops = ceiling.flop / best_seconds(&b[0], &ceiling) * 1e-9;
+    for (int i = 0; i < 2; i++)
+        gflops[i] = ceiling.flop / best_seconds(&b[i], &ceiling) * 1e-9;
+    if (unit_device_is_cpu()) /* whose bfloat16 is float32 inside */
+        gflops[1] = gflops[0];
     bandwidth = 8.0 * N / best_seconds(&b[0], &lines[0]) * 1e-9;
-    printf("%d threads, sgemm %.1f GFLOP/s, copy %.1f GB/s\n", omp_get_max_threads(), gflops,
-           bandwidth);
+    printf("%s, %d threads, gemm %.1f and %.1f GFLOP/s, copy %.1f GB/s\n", dev->name,
+           omp_get_max_threads(), gflops[0], gflops[1], bandwidth);
     printf("%-24s%12s%18s%12s%18s\n", "", "float32 us", "of the ceiling", "bfloat16 us",
            "of the ceiling");
     for (size_t l = 0; l < sizeof(lines) / sizeof(*lines); l++) {
@@ -405,11 +438,12 @@ int main(int argc, char **argv)
             double rate = (lines[l].flop > 0 ? lines[l].flop : bytes) / s * 1e-9;
 
             printf("%12.0f%6.1f %s%5.0f %%", s * 1e6, rate, lines[l].flop > 0 ? "GF/s" : "GB/s",
-                   100.0 * rate / (lines[l].flop > 0 ? gflops : bandwidth));
+                   100.0 * rate / (lines[l].flop > 0 ? gflops[i] : bandwidth));
         }
         printf("\n");
     }
     release(&b[0]);
     release(&b[1]);
+    d9d_device_close(dev);
     return 0;
 }

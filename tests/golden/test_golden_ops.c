@@ -12,11 +12,10 @@
 #include "d9d/base/json.h"
 #include "d9d/op/op.h"
 #include "support/moe.h"
+#include "support/unit_device.h"
 #include "support/vectors.h"
 
 enum { MAX = 3, CONSTANTS = 4 };
-
-static const double limit = 1e-5; /* relative L2 error in float32 */
 
 typedef struct fixture {
     const struct golden_op *op;
@@ -73,7 +72,7 @@ static void compare(const fixture *f, const char *prefix, const char *tensor, co
 {
     char name[64];
     float *want, *have;
-    double distance;
+    double distance, limit; /* of the relative L2 error in float32 */
     size_t n;
 
     want = vectors_f32(f->file, name_of(f, prefix, tensor, name), &n);
@@ -84,6 +83,7 @@ static void compare(const fixture *f, const char *prefix, const char *tensor, co
     distance = vectors_distance(have, want, n, 1e-30);
     if (vectors_norm(want, n) == 0)
         distance = vectors_norm(have, n);
+    limit = unit_device_tolerance(1e-5, 1e-4);
     if (!(distance <= limit))
         fail_msg("%s: %s is %g away, %g is tolerated", f->op->op, name, distance, limit);
     free(want);
@@ -210,7 +210,7 @@ static const golden_op ops[] = {
 
 static void case_open(fixture *f)
 {
-    assert_ok(d9d_device_open("cpu", &f->dev));
+    assert_ok(d9d_device_open(unit_device_name(), &f->dev));
     assert_ok(d9d_tape_create(f->dev, &f->tape));
     for (int i = 0; i < MAX && f->op->in[i] != NULL; i++) {
         d9d_tensor x = read_tensor(f, "", f->op->in[i]);

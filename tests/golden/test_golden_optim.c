@@ -8,6 +8,7 @@
 
 #include "d9d/base/json.h"
 #include "d9d/optim/optim.h"
+#include "support/unit_device.h"
 #include "support/vectors.h"
 
 static const double limit = 1e-6; /* relative L2 error in float32 */
@@ -48,7 +49,7 @@ static void load(const d9d_st_file *f, const char *name, const char *what, int k
     (void)snprintf(full, sizeof(full), "%s.%s%d", name, what, k);
     x = vectors_f32(f, full, &n);
     assert_int_equal(n, d9d_tensor_numel(t));
-    memcpy(d9d_tensor_data(t), x, n * sizeof(*x));
+    assert_ok(d9d_device_upload(d9d_tensor_device(t), d9d_tensor_data(t), x, n * sizeof(*x)));
     free(x);
 }
 
@@ -56,14 +57,18 @@ static void compare(const d9d_st_file *f, const char *name, int k, const d9d_ten
 {
     char full[128];
     double distance;
-    float *want;
+    float *want, *got;
     size_t n;
 
     (void)snprintf(full, sizeof(full), "%s.p%d", name, k);
     want = vectors_f32(f, full, &n);
-    distance = vectors_distance(d9d_tensor_data(t), want, n, 1e-30);
+    got = malloc(n * sizeof(*got));
+    assert_non_null(got);
+    assert_ok(d9d_tensor_to_f32(t, got));
+    distance = vectors_distance(got, want, n, 1e-30);
     if (!(distance <= limit))
         fail_msg("%s: relative distance %.3g, at most %.0e is fine", full, distance, limit);
+    free(got);
     free(want);
 }
 
@@ -82,7 +87,7 @@ static void run_case(const char *op, const char *name, const json_t *options, d9
     json_object_set_new(optimizer, "name", json_string(op));
     doc = json_pack("{s:o}", "optimizer", optimizer);
     assert_ok(d9d_config_bind(&section_table, doc, name, NULL, &a, &s));
-    assert_ok(d9d_device_open("cpu", &dev));
+    assert_ok(d9d_device_open(unit_device_name(), &dev));
     d9d_module_init(&m);
     assert_ok(d9d_module_param(&m, "p", &p, D9D_F32, D9D_SHAPE(5, 7), D9D_INIT_ZEROS, 0));
     assert_ok(d9d_module_bind(&m));
@@ -148,7 +153,7 @@ static void run_clip(const char *name, const json_t *options, const d9d_st_file 
     double norm;
 
     assert_true(n <= MOST);
-    assert_ok(d9d_device_open("cpu", &dev));
+    assert_ok(d9d_device_open(unit_device_name(), &dev));
     d9d_module_init(&m);
     for (size_t i = 0; i < n; i++) {
         const json_t *dims = json_array_get(json_object_get(options, "shapes"), i);

@@ -1,14 +1,21 @@
 /* test_device.c - opening devices, and the caching pool. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "d9d/device/device.h"
 #include "device/pool.h"
 #include "support/unit.h"
+#include "support/unit_device.h"
 
 static int open_cpu(void **state)
 {
     return d9d_device_open("cpu", (d9d_device **)state) == D9D_OK ? 0 : -1;
+}
+
+static int open_any(void **state)
+{
+    return d9d_device_open(unit_device_name(), (d9d_device **)state) == D9D_OK ? 0 : -1;
 }
 
 static int close_cpu(void **state)
@@ -18,6 +25,7 @@ static int close_cpu(void **state)
 }
 
 #define with_cpu(f) cmocka_unit_test_setup_teardown(f, open_cpu, close_cpu)
+#define with_any(f) cmocka_unit_test_setup_teardown(f, open_any, close_cpu)
 
 static void names_that_open(void **state)
 {
@@ -222,6 +230,36 @@ static void copies_arrive(void **state)
     d9d_device_free(dev, b, sizeof(text));
 }
 
+/* Copies pass through buffers of some megabytes: sizes around theirs, many small ones, and
+ * uploads that follow each other without a wait. */
+static void copies_of_any_size_arrive(void **state)
+{
+    enum { MOST = (40 << 20) + 5, MIB = 1 << 20 };
+    static const uint64_t sizes[] = {1, 255, 257, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, MOST};
+    d9d_device *dev = *state;
+    unsigned char *host = malloc(MOST), *back = malloc(MOST);
+    void *p;
+
+    assert_true(host != NULL && back != NULL);
+    for (uint64_t i = 0; i < MOST; i++)
+        host[i] = (unsigned char)(i * 2654435761u >> 13);
+    assert_ok(d9d_device_alloc(dev, MOST, &p));
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        assert_ok(d9d_device_upload(dev, p, host + MOST - sizes[i], sizes[i]));
+        memset(back, 0, sizes[i]);
+        assert_ok(d9d_device_download(dev, back, p, sizes[i]));
+        assert_memory_equal(back, host + MOST - sizes[i], sizes[i]);
+    }
+    for (uint64_t at = 0; at < MOST; at += 9973)
+        assert_ok(d9d_device_upload(dev, (char *)p + at, host + at,
+                                    MOST - at < 9973 ? MOST - at : 9973));
+    assert_ok(d9d_device_download(dev, back, p, MOST));
+    assert_memory_equal(back, host, MOST);
+    d9d_device_free(dev, p, MOST);
+    free(host);
+    free(back);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -234,7 +272,8 @@ int main(void)
         with_cpu(a_limit_gives_cached_blocks_back_before_it_fails),
         with_cpu(the_cache_is_bounded_by_what_was_in_use),
         with_cpu(absurd_sizes_fail),
-        with_cpu(copies_arrive),
+        with_any(copies_arrive),
+        with_any(copies_of_any_size_arrive),
     };
 
     return cmocka_run_group_tests_name("device", tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* Attention against the definition in double: all scores, then the softmax. */
 #include "support/arrays.h"
+#include "support/host_kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ static void run_forward(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->attention(NULL, &p->n, p->o, p->lse, p->q, p->k, p->v),
+    assert_int_equal(host_kernels()->attention(NULL, &p->n, p->o, p->lse, p->q, p->k, p->v),
                      D9D_OK);
 }
 
@@ -36,7 +37,7 @@ static void run_backward(void *arg)
     call *p = arg;
     int64_t nq = q_size(&p->n), nk = k_size(&p->n);
 
-    assert_int_equal(d9d_kernels_cpu()->attention_din(NULL, &p->n, grad(p, 0), grad(p, nq),
+    assert_int_equal(host_kernels()->attention_din(NULL, &p->n, grad(p, 0), grad(p, nq),
                                                       grad(p, nq + nk), p->dout, p->q, p->k, p->v,
                                                       p->o, p->lse),
                      D9D_OK);
@@ -197,11 +198,11 @@ static void test_extremes(void **state)
     float *v = array_random(D9D_F32, S * D, 3, 1.0), o[S * D], lse[S];
 
     (void)state;
-    assert_int_equal(d9d_kernels_cpu()->attention(NULL, &n, o, lse, q, k, v), D9D_OK);
+    assert_int_equal(host_kernels()->attention(NULL, &n, o, lse, q, k, v), D9D_OK);
     for (int i = 0; i < S * D; i++)
         assert_true(isfinite(o[i]));
     k[100 * D] = NAN;
-    assert_int_equal(d9d_kernels_cpu()->attention(NULL, &n, o, lse, q, k, v), D9D_OK);
+    assert_int_equal(host_kernels()->attention(NULL, &n, o, lse, q, k, v), D9D_OK);
     for (int i = 0; i < S; i++)
         assert_int_equal(isnan(o[i * D]) && isnan(lse[i]), i >= 100);
     free(q);

@@ -1,5 +1,6 @@
 /* Fill, cast, add, accumulate, SwiGLU, the sigmoid gate and random numbers. */
 #include "support/arrays.h"
+#include "support/host_kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -106,7 +107,7 @@ static void run_row(void *arg)
 {
     bound *b = arg;
 
-    assert_int_equal(b->row->run(d9d_kernels_cpu(), b->p), D9D_OK);
+    assert_int_equal(b->row->run(host_kernels(), b->p), D9D_OK);
 }
 
 static void test_elementwise(void **state)
@@ -135,7 +136,7 @@ static void run_accumulate(void *arg)
     call *p = arg;
 
     assert_int_equal(
-        d9d_kernels_cpu()->accumulate(NULL, p->t2, p->out[0], p->beta, p->t, p->in[0], p->n),
+        host_kernels()->accumulate(NULL, p->t2, p->out[0], p->beta, p->t, p->in[0], p->n),
         D9D_OK);
 }
 
@@ -170,13 +171,13 @@ static void test_cast_between(void **state)
     uint16_t *y = array_poison(D9D_BF16, N);
 
     (void)state;
-    assert_int_equal(d9d_kernels_cpu()->cast(NULL, D9D_BF16, y, D9D_F32, x, N), D9D_OK);
-    assert_int_equal(d9d_kernels_cpu()->cast(NULL, D9D_F32, back, D9D_BF16, y, N), D9D_OK);
+    assert_int_equal(host_kernels()->cast(NULL, D9D_BF16, y, D9D_F32, x, N), D9D_OK);
+    assert_int_equal(host_kernels()->cast(NULL, D9D_F32, back, D9D_BF16, y, N), D9D_OK);
     for (int i = 0; i < N; i++) {
         assert_int_equal(y[i], d9d_f32_to_bf16(x[i]));
         assert_true(back[i] == d9d_bf16_to_f32(y[i]));
     }
-    assert_int_equal(d9d_kernels_cpu()->cast(NULL, D9D_I64, y, D9D_F32, x, N), D9D_EINVAL);
+    assert_int_equal(host_kernels()->cast(NULL, D9D_I64, y, D9D_F32, x, N), D9D_EINVAL);
     free(x);
     free(y);
     free(back);
@@ -184,7 +185,7 @@ static void test_cast_between(void **state)
 
 static void test_fill(void **state)
 {
-    const d9d_kernels *k = d9d_kernels_cpu();
+    const d9d_kernels *k = host_kernels();
     float f[5];
     uint16_t h[5];
     int32_t i[5];
@@ -207,15 +208,14 @@ static void run_gate(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->sigmoid_gate(NULL, p->t, p->out[0], p->in[0], p->in[1],
-                                                     p->m, p->n / p->m),
-                     D9D_OK);
+    assert_int_equal(host_kernels()->sigmoid_gate(NULL, p->t, p->out[0], p->in[0], p->in[1],
+                                                     p->m, p->n / p->m), D9D_OK);
 }
 static void run_gate_din(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->sigmoid_gate_din(NULL, p->t, p->out[0], p->out[1], p->in[2],
+    assert_int_equal(host_kernels()->sigmoid_gate_din(NULL, p->t, p->out[0], p->out[1], p->in[2],
                                                          p->in[0], p->in[1], p->m, p->n / p->m),
                      D9D_OK);
 }
@@ -259,7 +259,7 @@ static void test_random_box(void **state)
     const int64_t boxes[][3] = {{6, 50, 40}, {2, 50, 40}, {6, 7, 40}, {3, 5, 9}};
     const int64_t starts[][3] = {{0, 0, 0}, {3, 0, 0}, {0, 11, 0}, {1, 30, 31}};
     const d9d_rng r = {.seed = 3, .stream = 77};
-    const d9d_kernels *k = d9d_kernels_cpu();
+    const d9d_kernels *k = host_kernels();
 
     (void)state;
     for (int how = 0; how < 4; how++) {
@@ -298,9 +298,8 @@ static void test_random_ones(void **state)
     float y[20];
 
     (void)state;
-    assert_int_equal(d9d_kernels_cpu()->random(NULL, D9D_F32, y, D9D_INIT_ONES, 9.0f, (d9d_rng){0},
-                                               2, box, zero, box),
-                     D9D_OK);
+    assert_int_equal(host_kernels()->random(NULL, D9D_F32, y, D9D_INIT_ONES, 9.0f, (d9d_rng){0},
+                                               2, box, zero, box), D9D_OK);
     for (int i = 0; i < 20; i++)
         assert_true(y[i] == 1.0f);
 }

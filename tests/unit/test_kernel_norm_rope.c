@@ -1,5 +1,6 @@
 /* RMSNorm and rotary embedding against loops in double. */
 #include "support/arrays.h"
+#include "support/host_kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,25 +18,22 @@ static void run_norm(void *arg)
 {
     norm *p = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->rms_norm(NULL, p->t, p->y, p->inv, p->x, p->w, p->m, p->n,
-                                                 1e-3f, p->zero_centred),
-                     D9D_OK);
+    assert_int_equal(host_kernels()->rms_norm(NULL, p->t, p->y, p->inv, p->x, p->w, p->m, p->n,
+                                                 1e-3f, p->zero_centred), D9D_OK);
 }
 static void run_norm_din(void *arg)
 {
     norm *p = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->rms_norm_din(NULL, p->t, p->dx, p->dy, p->x, p->w, p->inv,
-                                                     p->m, p->n, p->zero_centred),
-                     D9D_OK);
+    assert_int_equal(host_kernels()->rms_norm_din(NULL, p->t, p->dx, p->dy, p->x, p->w, p->inv,
+                                                     p->m, p->n, p->zero_centred), D9D_OK);
 }
 static void run_norm_dw(void *arg)
 {
     norm *p = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->rms_norm_dw(NULL, p->t, p->gt, p->dw, p->beta, p->dy, p->x,
-                                                    p->inv, p->m, p->n),
-                     D9D_OK);
+    assert_int_equal(host_kernels()->rms_norm_dw(NULL, p->t, p->gt, p->dw, p->beta, p->dy, p->x,
+                                                    p->inv, p->m, p->n), D9D_OK);
 }
 
 static void naive_norm(const norm *p, double *y, double *dx, double *dw)
@@ -129,7 +127,7 @@ static void run_rope(void *arg)
 {
     rope *p = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->rope(NULL, p->t, p->y, p->x, p->positions, p->inv_freq,
+    assert_int_equal(host_kernels()->rope(NULL, p->t, p->y, p->x, p->positions, p->inv_freq,
                                              p->m, p->heads, p->d, p->r, p->interleaved, 1.25f,
                                              p->sign),
                      D9D_OK);

@@ -1,5 +1,6 @@
 /* Optimizer steps against the formulas in double; reductions. */
 #include "support/arrays.h"
+#include "support/host_kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -40,27 +41,24 @@ static void run_adam(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->adam(NULL, c->adam, c->t, get(c, P), c->gt, c->g, &c->scale,
-                                             c->st, get(c, M), get(c, V), get(c, X), c->n),
-                     D9D_OK);
+    assert_int_equal(host_kernels()->adam(NULL, c->adam, c->t, get(c, P), c->gt, c->g, &c->scale,
+                                             c->st, get(c, M), get(c, V), get(c, X), c->n), D9D_OK);
 }
 static void run_stochastic(void *arg)
 {
     const int64_t zero = 0;
     call *c = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->adam_stochastic(NULL, c->adam, get(c, P), c->gt, c->g,
-                                                        &c->scale, c->st, get(c, M), get(c, V),
-                                                        c->r, 1, &c->n, &zero, &c->n),
-                     D9D_OK);
+    assert_int_equal(host_kernels()->adam_stochastic(NULL, c->adam, get(c, P), c->gt, c->g,
+                                                        &c->scale, c->st, get(c, M), get(c, V), c->r,
+                                                        1, &c->n, &zero, &c->n), D9D_OK);
 }
 static void run_sgd(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->sgd(NULL, c->sgd, c->t, get(c, P), c->gt, c->g, &c->scale,
-                                            c->st, get(c, M), c->n),
-                     D9D_OK);
+    assert_int_equal(host_kernels()->sgd(NULL, c->sgd, c->t, get(c, P), c->gt, c->g, &c->scale,
+                                            c->st, get(c, M), c->n), D9D_OK);
 }
 
 /* Random parameter, gradient and first moment; positive second moments. */
@@ -224,7 +222,7 @@ static void test_stochastic(void **state)
         for (int i = 0; i < N; i++) {
             float g = 0.5f * (float)array_get(c.gt, c.g, i);
 
-            assert_int_equal(d9d_kernels_cpu()->adam(NULL, &s, D9D_F32, exact[P] + i, D9D_F32, &g,
+            assert_int_equal(host_kernels()->adam(NULL, &s, D9D_F32, exact[P] + i, D9D_F32, &g,
                                                      &one, D9D_F32, exact[M] + i, exact[V] + i,
                                                      NULL, 1),
                              D9D_OK);
@@ -277,11 +275,10 @@ static void test_stochastic_box(void **state)
         p[1][i] = p[0][whole_i];
         part_g[i] = g[whole_i];
     }
-    assert_int_equal(d9d_kernels_cpu()->adam_stochastic(NULL, &s, p[0], D9D_BF16, g, &scale,
+    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, p[0], D9D_BF16, g, &scale,
                                                         D9D_BF16, m[0], v[0], r, 2, whole, zero,
-                                                        whole),
-                     D9D_OK);
-    assert_int_equal(d9d_kernels_cpu()->adam_stochastic(NULL, &s, p[1], D9D_BF16, part_g, &scale,
+                                                        whole), D9D_OK);
+    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, p[1], D9D_BF16, part_g, &scale,
                                                         D9D_BF16, m[1], v[1], r, 2, box, at, whole),
                      D9D_OK);
     for (int i = 0; i < 63; i++) {
@@ -322,7 +319,7 @@ static void test_stochastic_mean(void **state)
     p[7] = 0x7f80;
     p[8] = 0xff80;
     p[9] = 0x7fff;
-    assert_int_equal(d9d_kernels_cpu()->adam_stochastic(NULL, &s, p, D9D_F32, g, &scale, D9D_F32, m,
+    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, p, D9D_F32, g, &scale, D9D_F32, m,
                                                         v, (d9d_rng){1, 2}, 1, &n, &zero, &n),
                      D9D_OK);
     assert_int_equal(p[7], 0x7f80);
@@ -350,15 +347,15 @@ static void run_sums(void *arg)
 {
     reduction *p = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->sum_squares(NULL, &p->out[0], p->beta, p->t, p->x, p->n),
+    assert_int_equal(host_kernels()->sum_squares(NULL, &p->out[0], p->beta, p->t, p->x, p->n),
                      D9D_OK);
-    assert_int_equal(d9d_kernels_cpu()->sum(NULL, &p->out[1], p->beta, p->t, p->x, p->n), D9D_OK);
+    assert_int_equal(host_kernels()->sum(NULL, &p->out[1], p->beta, p->t, p->x, p->n), D9D_OK);
 }
 static void run_search(void *arg)
 {
     reduction *p = arg;
 
-    assert_int_equal(d9d_kernels_cpu()->find_nonfinite(NULL, &p->first, p->t, p->x, p->n), D9D_OK);
+    assert_int_equal(host_kernels()->find_nonfinite(NULL, &p->first, p->t, p->x, p->n), D9D_OK);
 }
 
 static void test_reductions(void **state)

@@ -3,6 +3,7 @@
 
 #include "support/fd.h"
 #include "support/op_fixture.h"
+#include "support/unit_device.h"
 
 enum { IGNORE = -100 };
 
@@ -80,6 +81,15 @@ static void targets_outside_the_vocabulary_are_refused(void **state)
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(target), &bad[i], sizeof(bad[i])));
+        if (!unit_device_is_cpu()) { /* which is known too late to refuse */
+            float got;
+
+            assert_ok(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, IGNORE, &loss));
+            assert_ok(d9d_tensor_to_f32(d9d_var_tensor(loss), &got));
+            assert_true(isnan(got));
+            loss = NULL;
+            continue;
+        }
         assert_int_equal(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, IGNORE, &loss),
                          D9D_EINVAL);
         assert_null(loss);

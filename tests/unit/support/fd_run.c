@@ -8,6 +8,7 @@
 #include "device/pool.h"
 #include "fd_run.h"
 #include "unit.h"
+#include "unit_device.h"
 
 static const fd_array *array_of(const fd_env *e, size_t i)
 {
@@ -25,7 +26,7 @@ void fd_env_open(fd_env *e, const fd_case *c)
 {
     memset(e, 0, sizeof(*e));
     e->of = c;
-    assert_ok(d9d_device_open("cpu", &e->dev));
+    assert_ok(d9d_device_open(unit_device_name(), &e->dev));
     while (e->n_in < FD_MAX && is_given(&c->in[e->n_in]))
         e->n_in++;
     while (e->n_param < FD_MAX && is_given(&c->param[e->n_param])) {
@@ -161,7 +162,8 @@ static void make_params(fd_env *e, const fd_numbers *x, const fd_how *how)
                          .trainable = wants(how, e->n_in + i)};
         assert_ok(upload(e->dev, p->dtype, a->shape, x->x[e->n_in + i], &p->data));
         assert_ok(d9d_tensor_alloc(e->dev, p->grad_dtype, a->shape, &p->grad));
-        memset(d9d_tensor_data(&p->grad), 0xff, d9d_tensor_bytes(&p->grad));
+        assert_ok(unit_device_set(e->dev, d9d_tensor_data(&p->grad), 0xff,
+                                  d9d_tensor_bytes(&p->grad)));
     }
 }
 

@@ -2,14 +2,15 @@
 #include "op_fixture.h"
 
 #include <stdlib.h>
-#include <string.h>
+
+#include "unit_device.h"
 
 int op_fixture_open(void **state)
 {
     op_fixture *f = calloc(1, sizeof(*f));
 
     *state = f;
-    return f != NULL && d9d_device_open("cpu", &f->dev) == D9D_OK &&
+    return f != NULL && d9d_device_open(unit_device_name(), &f->dev) == D9D_OK &&
                    d9d_tape_create(f->dev, &f->tape) == D9D_OK
                ? 0
                : -1;
@@ -39,7 +40,7 @@ d9d_tensor *op_tensor(op_fixture *f, d9d_dtype t, d9d_shape shape)
 
     assert_true(f->n_tensor <= 16);
     assert_ok(d9d_tensor_alloc(f->dev, t, shape, x));
-    memset(d9d_tensor_data(x), 0, d9d_tensor_bytes(x));
+    assert_ok(unit_device_set(f->dev, d9d_tensor_data(x), 0, d9d_tensor_bytes(x)));
     return x;
 }
 
@@ -49,7 +50,7 @@ d9d_var *op_var(op_fixture *f, d9d_dtype t, d9d_shape shape)
     d9d_var *v;
 
     assert_ok(d9d_tensor_alloc(f->dev, t, shape, &x));
-    memset(d9d_tensor_data(&x), 0, d9d_tensor_bytes(&x));
+    assert_ok(unit_device_set(f->dev, d9d_tensor_data(&x), 0, d9d_tensor_bytes(&x)));
     assert_ok(d9d_tape_leaf(f->tape, &x, true, &v));
     d9d_tensor_release(&x);
     return v;
@@ -67,7 +68,7 @@ d9d_param *op_param(op_fixture *f, const char *name, d9d_dtype t, d9d_shape shap
                      .grad_dtype = D9D_F32,
                      .trainable = true};
     assert_ok(d9d_tensor_alloc(f->dev, t, shape, &p->data));
-    memset(d9d_tensor_data(&p->data), 0, d9d_tensor_bytes(&p->data));
+    assert_ok(unit_device_set(f->dev, d9d_tensor_data(&p->data), 0, d9d_tensor_bytes(&p->data)));
     assert_ok(d9d_tensor_alloc(f->dev, D9D_F32, shape, &p->grad));
     return p;
 }

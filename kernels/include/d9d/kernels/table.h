@@ -7,6 +7,10 @@
  *    overlap inputs unless the entry says so.  Any size may be 0.
  *  - Work goes to `s` and does not wait for it.  Numbers that only the device knows
  *    (counts per expert, a clipping factor) are read through device pointers.
+ *  - What a call shows to be wrong is EINVAL.  Arrays that hold what cannot be are EINVAL on the
+ *    CPU.  A GPU, which would have to wait to say so, stays inside its memory: the loss of a target
+ *    outside the vocabulary is NaN, an expert outside is taken for the nearest one, and rows that
+ *    no group's offsets cover are left alone.
  *  - Results do not depend on the number of threads: a sum is split in fixed blocks and
  *    added in one order.
  *  - `t` is the type of activations and parameters, D9D_F32 or D9D_BF16; float32 inside.
@@ -29,7 +33,9 @@
 extern "C" {
 #endif
 
-typedef struct CUstream_st *d9d_stream; /* cudaStream_t without its header; NULL on the CPU */
+/* Where a device's work goes: its queue, and what its kernels need besides, such as handles of
+ * libraries and a source of scratch memory.  Made by the device that owns it; NULL on the CPU. */
+typedef struct d9d_stream_state *d9d_stream;
 
 /* How a parameter starts. */
 typedef enum d9d_init_kind {
@@ -201,6 +207,15 @@ typedef struct d9d_kernels {
     d9d_status (*sgd)(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, d9d_dtype gt,
                       const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n);
 } d9d_kernels;
+
+/* Every entry by name, for code that goes through them all. */
+#define D9D_KERNEL_ENTRIES(X)                                                                      \
+    X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
+    X(sigmoid_gate_din) X(random) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
+    X(rms_norm) X(rms_norm_din) X(rms_norm_dw) X(rope) X(attention) X(attention_din) X(embedding)  \
+    X(embedding_dw) X(xent) X(xent_din) X(xent_dw) X(router) X(router_din) X(route) X(permute)     \
+    X(permute_din) X(unpermute) X(unpermute_din) X(sum_squares) X(sum) X(find_nonfinite) X(adam)   \
+    X(adam_stochastic) X(sgd)
 
 D9D_API const d9d_kernels *d9d_kernels_cpu(void);
 

@@ -1,0 +1,62 @@
+/* kernel_common.h - what the kernels of all backends share: checks, and boxes inside whole
+ * arrays. */
+#ifndef D9D_KERNEL_COMMON_H
+#define D9D_KERNEL_COMMON_H
+
+#include "d9d/kernels/table.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifdef __CUDACC__
+#define D9DI_EVERYWHERE __host__ __device__
+#else
+#define D9DI_EVERYWHERE
+#endif
+
+D9DI_EVERYWHERE static inline int64_t d9di_min(int64_t a, int64_t b) { return a < b ? a : b; }
+D9DI_EVERYWHERE static inline int64_t d9di_max(int64_t a, int64_t b) { return a > b ? a : b; }
+D9DI_EVERYWHERE static inline int64_t d9di_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* EINVAL unless t is D9D_F32 or D9D_BF16. */
+d9d_status d9di_check_float(const char *op, d9d_dtype t);
+
+/* Element i of an array of type t, float32 or bfloat16. */
+static inline void *d9di_at(d9d_dtype t, void *x, int64_t i)
+{
+    return (char *)x + i * (t == D9D_F32 ? 4 : 2);
+}
+static inline const void *d9di_cat(d9d_dtype t, const void *x, int64_t i)
+{
+    return (const char *)x + i * (t == D9D_F32 ? 4 : 2);
+}
+
+/* A box inside a whole array, as runs of elements that are neighbours in both. */
+typedef struct d9di_box {
+    int64_t run, n_runs; /* elements of a run; runs */
+    int ndim;            /* dimensions above the run */
+    int64_t box[D9D_MAX_DIMS], start[D9D_MAX_DIMS], stride[D9D_MAX_DIMS];
+    int64_t first; /* index of the first element within the run dimension */
+} d9di_box;
+d9di_box d9di_box_make(int ndim, const int64_t *box, const int64_t *start, const int64_t *whole);
+
+/* Index in the whole of the first element of run i. */
+D9DI_EVERYWHERE static inline int64_t d9di_box_index(const d9di_box *b, int64_t i)
+{
+    int64_t index = b->first;
+
+    for (int d = b->ndim - 1; d >= 0; d--) {
+        index += (b->start[d] + i % b->box[d]) * b->stride[d];
+        i /= b->box[d];
+    }
+    return index;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_KERNEL_COMMON_H */

@@ -1,0 +1,187 @@
+/* cuda_adam.cu - Adam, AdamW and AdamW with stochastic rounding.
+ *
+ *     g = scale grad, negated to maximize
+ *     decoupled: p -= lr wd p; else g += wd p
+ *     m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
+ *     p -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps)
+ * with the largest v so far in place of v for amsgrad.
+ */
+#include <math.h>
+
+#include "cuda_philox.cuh"
+
+/* The constants of a step, each rounded to float32 once. */
+struct adam_step {
+    bool maximize;
+    float keep, wd, b1, b2, c1, c2, size, root, eps;
+};
+
+static adam_step step_make(const d9d_adam_step *c)
+{
+    adam_step k = {};
+
+    k.maximize = c->maximize;
+    k.keep = c->decoupled ? (float)(1.0 - c->lr * c->weight_decay) : 1.0f;
+    k.wd = c->decoupled ? 0.0f : (float)c->weight_decay;
+    k.b1 = (float)c->beta1;
+    k.b2 = (float)c->beta2;
+    k.c1 = (float)(1.0 - c->beta1);
+    k.c2 = (float)(1.0 - c->beta2);
+    k.size = (float)(c->lr / c->bias1);
+    k.root = (float)(1.0 / sqrt(c->bias2));
+    k.eps = (float)c->eps;
+    return k;
+}
+
+/* One element; `most` is v itself, or the largest so far. */
+template <bool AMSGRAD>
+static __device__ __forceinline__ void update(const adam_step &k, float scale, float &p, float g,
+                                              float &m, float &v, float &most)
+{
+    g = g * scale + (k.wd == 0.0f ? 0.0f : k.wd * p);
+    m = k.b1 * m + k.c1 * g;
+    v = k.b2 * v + k.c2 * (g * g);
+    most = AMSGRAD && most > v ? most : v;
+    p = p * k.keep - k.size * m / (sqrtf(most) * k.root + k.eps);
+}
+
+template <bool AMSGRAD, class T, class G, class S>
+static __global__ void adam_kernel(adam_step k, T *p, const G *g, const float *scale, S *m, S *v,
+                                   S *vmax, int64_t n)
+{
+    const float by = k.maximize ? -*scale : *scale;
+
+    D9DI_EACH8(i, n) {
+        float pf[8], gf[8], mf[8], vf[8], xf[8];
+
+        load8(pf, p + i, n - i);
+        load8(gf, g + i, n - i);
+        load8(mf, m + i, n - i);
+        load8(vf, v + i, n - i);
+        if (AMSGRAD)
+            load8(xf, vmax + i, n - i);
+        for (int j = 0; j < 8; j++)
+            update<AMSGRAD>(k, by, pf[j], gf[j], mf[j], vf[j], xf[j]);
+        store8(p + i, pf, n - i);
+        store8(m + i, mf, n - i);
+        store8(v + i, vf, n - i);
+        if (AMSGRAD)
+            store8(vmax + i, xf, n - i);
+    }
+}
+
+/* An adam of some types on untyped arrays. */
+struct adam_call {
+    d9d_stream s;
+    adam_step k;
+    void *p, *m, *v, *vmax;
+    const void *g;
+    const float *scale;
+    int64_t n;
+};
+
+template <bool AMSGRAD, class T, class G, class S> static d9d_status adam(const adam_call &c)
+{
+    adam_kernel<AMSGRAD><<<blocks_for(c.s, c.n / 8), THREADS, 0, d9di_queue(c.s)>>>(
+        c.k, (T *)c.p, (const G *)c.g, c.scale, (S *)c.m, (S *)c.v, (S *)c.vmax, c.n);
+    return d9di_launched("adam");
+}
+
+d9d_status d9d_k_adam(d9d_stream s, const d9d_adam_step *c, d9d_dtype t, void *p, d9d_dtype gt,
+                      const void *g, const float *scale, d9d_dtype st, void *m, void *v,
+                      void *vmax, int64_t n)
+{
+    const adam_call call = {s, step_make(c), p, m, v, vmax, g, scale, n};
+
+    D9D_TRY(d9di_check_float("adam", t));
+    D9D_TRY(d9di_check_float("adam", gt));
+    D9D_TRY(d9di_check_float("adam", st));
+    if (n == 0)
+        return D9D_OK;
+    if (c->amsgrad)
+        return D9DI_TYPED(
+            t, T, D9DI_TYPED(gt, G, D9DI_TYPED(st, S, adam<true, T, G, S>(call))));
+    return D9DI_TYPED(t, T, D9DI_TYPED(gt, G, D9DI_TYPED(st, S, adam<false, T, G, S>(call))));
+}
+
+/* --- stochastic rounding ---------------------------------------------------------------- */
+
+/* (float32 bits + random & 0xffff) >> 16: up with the probability of what is cut off.  NaN and
+ * infinity stay. */
+static __device__ __forceinline__ uint16_t round_random(float x, uint32_t bits)
+{
+    const uint32_t u = __float_as_uint(x), up = u + (bits & 0xffffu), nan = u | 0x00400000u;
+
+    return (uint16_t)(((u & 0x7fffffffu) > 0x7f800000u ? nan : up) >> 16);
+}
+
+/* The c elements at y, whose index in the whole is `index`. */
+static __device__ __forceinline__ void store_random(bf16 *y, const float (&x)[8], int64_t c,
+                                                    d9d_rng r, uint64_t offset, uint64_t index)
+{
+    uint32_t bits[8];
+    uint16_t b[8];
+
+    r.stream += offset;
+    random8(bits, r, index);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        b[j] = round_random(x[j], bits[j]);
+    store8_bits(y, b, c);
+}
+
+static __device__ __forceinline__ void store_random(float *y, const float (&x)[8], int64_t c,
+                                                    d9d_rng, uint64_t, uint64_t)
+{
+    store8(y, x, c);
+}
+
+/* A thread has eight elements of one run. */
+template <class G, class S>
+static __global__ void stochastic_kernel(adam_step k, bf16 *p, const G *g, const float *scale, S *m,
+                                         S *v, d9d_rng r, d9di_box b)
+{
+    const float by = k.maximize ? -*scale : *scale;
+    const int64_t per_run = d9di_ceil_div(b.run, 8);
+
+    for (int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x; e < b.n_runs * per_run;
+         e += (int64_t)gridDim.x * THREADS) {
+        const int64_t run = e / per_run, at = e % per_run * 8, i = run * b.run + at;
+        const int64_t c = d9di_min(8, b.run - at);
+        const uint64_t index = (uint64_t)(d9di_box_index(&b, run) + at);
+        float pf[8], gf[8], mf[8], vf[8], most;
+
+        load8(pf, p + i, c);
+        load8(gf, g + i, c);
+        load8(mf, m + i, c);
+        load8(vf, v + i, c);
+        for (int j = 0; j < 8; j++)
+            update<false>(k, by, pf[j], gf[j], mf[j], vf[j], most);
+        store_random(p + i, pf, c, r, 0, index);
+        store_random(m + i, mf, c, r, 42, index);
+        store_random(v + i, vf, c, r, 67, index);
+    }
+}
+
+template <class G, class S>
+static d9d_status stochastic(const adam_call &c, d9d_rng r, const d9di_box &b)
+{
+    stochastic_kernel<<<blocks_for(c.s, c.n / 8), THREADS, 0, d9di_queue(c.s)>>>(
+        c.k, (bf16 *)c.p, (const G *)c.g, c.scale, (S *)c.m, (S *)c.v, r, b);
+    return d9di_launched("adam_stochastic");
+}
+
+d9d_status d9d_k_adam_stochastic(d9d_stream s, const d9d_adam_step *c, void *p, d9d_dtype gt,
+                                 const void *g, const float *scale, d9d_dtype st, void *m, void *v,
+                                 d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
+                                 const int64_t *whole)
+{
+    const d9di_box b = d9di_box_make(ndim, box, start, whole);
+    const adam_call call = {s, step_make(c), p, m, v, NULL, g, scale, b.run * b.n_runs};
+
+    D9D_TRY(d9di_check_float("adam_stochastic", gt));
+    D9D_TRY(d9di_check_float("adam_stochastic", st));
+    if (call.n == 0)
+        return D9D_OK;
+    return D9DI_TYPED(gt, G, D9DI_TYPED(st, S, stochastic<G, S>(call, r, b)));
+}

@@ -1,0 +1,142 @@
+/* cuda_attention.cu - softmax attention by tiles, forward, for any shape.
+ *
+ * A tile of queries walks over the tiles of keys with a running maximum m, a running sum l of
+ * exp(score - m), and the unscaled output, all rescaled when m grows.
+ */
+#include "cuda_attention.cuh"
+
+/* Over the 16 threads of a row. */
+template <class F> static __device__ __forceinline__ float row_fold(float v, F f)
+{
+#pragma unroll
+    for (int o = EDGE / 2; o > 0; o /= 2)
+        v = f(v, __shfl_xor_sync(~0u, v, o));
+    return v;
+}
+
+/* Running state of the R rows of a thread. */
+template <class Z> struct running {
+    float m[Z::R], l[Z::R], o[Z::R][Z::DV];
+};
+
+/* Scores of row r to probabilities relative to the running maximum; a hidden score is -inf. */
+template <class Z>
+static __device__ __forceinline__ void row_softmax(running<Z> &w, int r, float (&s)[Z::R])
+{
+    float m = w.m[r], sum = 0.0f, keep;
+
+#pragma unroll
+    for (int c = 0; c < Z::R; c++)
+        m = fmaxf(m, s[c]);
+    m = row_fold(m, largest());
+    keep = m == -CUDART_INF_F ? 1.0f : expf(w.m[r] - m);
+#pragma unroll
+    for (int c = 0; c < Z::R; c++) {
+        /* Nothing seen so far, or NaN only, which the sum shows. */
+        s[c] = m == -CUDART_INF_F ? (s[c] == s[c] ? 0.0f : s[c]) : expf(s[c] - m);
+        sum += s[c];
+    }
+    w.l[r] = w.l[r] * keep + row_fold(sum, plus());
+    w.m[r] = m;
+#pragma unroll
+    for (int c = 0; c < Z::DV; c++)
+        w.o[r][c] *= keep;
+}
+
+template <class Z, class T>
+static __global__ void __launch_bounds__(THREADS)
+    attention_kernel(d9d_attention_dims n, T *o, float *lse, const T *q, const T *k, const T *v)
+{
+    extern __shared__ float shared[];
+    __shared__ segments<Z> seg;
+    float *sq = shared, *skv = sq + Z::SIDE * Z::STEP, *sp = skv + Z::SIDE * Z::STEP;
+    const int64_t heads = n.b * n.a, tiles = d9di_ceil_div(n.s, Z::SIDE);
+    const int64_t b = blockIdx.x % heads / n.a, h = blockIdx.x % heads % n.a;
+    const int64_t kh = h / (n.a / n.kv);
+    /* Late queries see more keys, so they go first. */
+    const int64_t q0 = (tiles - 1 - blockIdx.x / heads) * Z::SIDE;
+    const int64_t nq = d9di_min(Z::SIDE, n.s - q0), key_end = n.causal ? q0 + nq : n.s;
+    running<Z> w;
+
+    for (int r = 0; r < Z::R; r++) {
+        w.m[r] = -CUDART_INF_F;
+        w.l[r] = 0.0f;
+    }
+    clear<Z>(w.o);
+    load_rows<Z>(sq, q, b * n.s + q0, nq, n.a, h, n.d);
+    load_segments(seg.q, n, b, q0, nq);
+    for (int64_t k0 = 0; k0 < key_end; k0 += Z::SIDE) {
+        const int64_t nk = d9di_min(Z::SIDE, n.s - k0);
+        float s[Z::R][Z::R];
+
+        load_segments(seg.k, n, b, k0, nk);
+        if (!meet(n, seg.q, nq, seg.k, nk))
+            continue;
+        load_rows<Z>(skv, k, b * n.s + k0, nk, n.kv, kh, n.d);
+        __syncthreads();
+        dot_rows<Z>(s, sq, skv, n.d);
+#pragma unroll
+        for (int r = 0; r < Z::R; r++) {
+            const int i = my_row() * Z::R + r;
+
+#pragma unroll
+            for (int c = 0; c < Z::R; c++)
+                s[r][c] = visible(n, seg, q0, i, k0, my_col() + c * EDGE) ? s[r][c] * n.scale
+                                                                         : -CUDART_INF_F;
+            row_softmax(w, r, s[r]);
+#pragma unroll
+            for (int c = 0; c < Z::R; c++)
+                sp[i * Z::SCORES + my_col() + c * EDGE] = s[r][c];
+        }
+        __syncthreads();
+        load_rows<Z>(skv, v, b * n.s + k0, nk, n.kv, kh, n.d);
+        __syncthreads();
+        add_rows<Z>(w.o, sp, Z::SCORES, 1, skv);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int r = 0; r < Z::R; r++) {
+        const int i = my_row() * Z::R + r;
+
+        for (int c = 0; c < Z::DV; c++)
+            w.o[r][c] *= 1.0f / w.l[r];
+        if (my_col() == 0 && i < nq)
+            lse[(b * n.a + h) * n.s + q0 + i] = w.m[r] + logf(w.l[r]);
+    }
+    store_rows<Z>(o, w.o, b * n.s + q0, nq, n.a, h, n.d);
+}
+
+template <class Z, class T>
+static d9d_status run(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                      const void *q, const void *k, const void *v)
+{
+    const int64_t bytes = 2 * Z::ROWS_BYTES + Z::SCORES_BYTES;
+    const int64_t blocks = n->b * n->a * d9di_ceil_div(n->s, Z::SIDE);
+    cudaStream_t queue = d9di_queue(s);
+
+    D9D_TRY(allow(s, "attention", (const void *)attention_kernel<Z, T>, bytes));
+    attention_kernel<Z><<<(unsigned)blocks, THREADS, bytes, queue>>>(
+        *n, (T *)o, lse, (const T *)q, (const T *)k, (const T *)v);
+    return d9di_launched("attention");
+}
+
+template <class T>
+static d9d_status run_shaped(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                             const void *q, const void *k, const void *v)
+{
+    if (n->d <= 128)
+        return run<shape<64, 8>, T>(s, n, o, lse, q, k, v);
+    if (n->d <= 256)
+        return run<shape<32, 16>, T>(s, n, o, lse, q, k, v);
+    return run<shape<16, 32>, T>(s, n, o, lse, q, k, v);
+}
+
+d9d_status d9d_k_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                           const void *q, const void *k, const void *v)
+{
+    D9D_TRY(d9di_check_float("attention", n->t));
+    D9D_TRY(check_features("attention", n));
+    if (n->b * n->s * n->a * n->d == 0)
+        return D9D_OK;
+    return D9DI_TYPED(n->t, T, run_shaped<T>(s, n, o, lse, q, k, v));
+}

@@ -1,0 +1,203 @@
+/* cuda_attention_din.cu - softmax attention by tiles, backward, for any shape.
+ *
+ * With P = exp(scale Q K' - lse) recomputed and delta = sum over features of dO O:
+ *     dV = P' dO,  dP = dO V',  dS = scale P (dP - delta),  dQ = dS K,  dK = dS' Q.
+ * One launch gives each tile of queries to a block, which sums dQ over keys; another gives each
+ * tile of keys to a block, which sums dK and dV over the query heads and queries that read it.  So
+ * every sum runs in one order, for the price of the scores made twice.
+ */
+#include "cuda_attention.cuh"
+
+template <class T> struct grads {
+    d9d_attention_dims n;
+    T *dq, *dk, *dv;
+    const T *dout, *q, *k, *v, *o;
+    const float *lse;
+    float *delta; /* [B, A, S] */
+};
+
+/* A warp has a row of a head. */
+template <class T> static __global__ void delta_kernel(grads<T> g)
+{
+    const d9d_attention_dims &n = g.n;
+    const int64_t row = row_mine<WARP>(), h = row % n.a, i = row / n.a % n.s, b = row / n.a / n.s;
+    float sum = 0.0f;
+
+    if (row >= n.b * n.s * n.a)
+        return;
+    for (int64_t f = threadIdx.x % WARP; f < n.d; f += WARP)
+        sum = fmaf(to_float(g.dout[row * n.d + f]), to_float(g.o[row * n.d + f]), sum);
+    sum = group_sum<WARP>(sum);
+    if (threadIdx.x % WARP == 0)
+        g.delta[(b * n.a + h) * n.s + i] = sum;
+}
+
+/* What a block has in shared memory. */
+template <class Z> struct tiles {
+    float *q, *dout, *k, *v; /* rows */
+    float *p, *ds;           /* scores */
+};
+template <class Z> static __device__ __forceinline__ tiles<Z> tiles_of(float *shared)
+{
+    enum { ROWS = Z::SIDE * Z::STEP };
+
+    return {shared,
+            shared + ROWS,
+            shared + 2 * ROWS,
+            shared + 3 * ROWS,
+            shared + 4 * ROWS,
+            shared + 4 * ROWS + Z::SIDE * Z::SCORES};
+}
+
+/* P and dS of the tile of queries at q0 and keys at k0 of query head h. */
+template <class Z, class T>
+static __device__ __forceinline__ void tile_grad(const grads<T> &g, const tiles<Z> &sh,
+                                                 const segments<Z> &seg, int64_t b, int64_t h,
+                                                 int64_t q0, int64_t k0)
+{
+    const d9d_attention_dims &n = g.n;
+    float s[Z::R][Z::R], dp[Z::R][Z::R];
+
+    dot_rows<Z>(s, sh.q, sh.k, n.d);
+    dot_rows<Z>(dp, sh.dout, sh.v, n.d);
+#pragma unroll
+    for (int r = 0; r < Z::R; r++) {
+        const int i = my_row() * Z::R + r;
+        const int64_t at = (b * n.a + h) * n.s + q0 + i;
+        const float lse = q0 + i < n.s ? g.lse[at] : 0.0f;
+        const float delta = q0 + i < n.s ? g.delta[at] : 0.0f;
+
+#pragma unroll
+        for (int c = 0; c < Z::R; c++) {
+            const int j = my_col() + c * EDGE;
+            const bool seen = visible(n, seg, q0, i, k0, j);
+            const float p = seen ? expf(s[r][c] * n.scale - lse) : 0.0f;
+
+            sh.p[i * Z::SCORES + j] = p;
+            sh.ds[i * Z::SCORES + j] = seen ? n.scale * p * (dp[r][c] - delta) : 0.0f;
+        }
+    }
+}
+
+/* A tile of queries of a head. */
+template <class Z, class T>
+static __global__ void __launch_bounds__(THREADS) dq_kernel(grads<T> g)
+{
+    extern __shared__ float shared[];
+    __shared__ segments<Z> seg;
+    const d9d_attention_dims &n = g.n;
+    const tiles<Z> sh = tiles_of<Z>(shared);
+    const int64_t heads = n.b * n.a, all = d9di_ceil_div(n.s, Z::SIDE);
+    const int64_t b = blockIdx.x % heads / n.a, h = blockIdx.x % heads % n.a;
+    const int64_t kh = h / (n.a / n.kv), q0 = (all - 1 - blockIdx.x / heads) * Z::SIDE;
+    const int64_t nq = d9di_min(Z::SIDE, n.s - q0), key_end = n.causal ? q0 + nq : n.s;
+    float dq[Z::R][Z::DV];
+
+    clear<Z>(dq);
+    load_rows<Z>(sh.q, g.q, b * n.s + q0, nq, n.a, h, n.d);
+    load_rows<Z>(sh.dout, g.dout, b * n.s + q0, nq, n.a, h, n.d);
+    load_segments(seg.q, n, b, q0, nq);
+    for (int64_t k0 = 0; k0 < key_end; k0 += Z::SIDE) {
+        const int64_t nk = d9di_min(Z::SIDE, n.s - k0);
+
+        load_segments(seg.k, n, b, k0, nk);
+        if (!meet(n, seg.q, nq, seg.k, nk))
+            continue;
+        load_rows<Z>(sh.k, g.k, b * n.s + k0, nk, n.kv, kh, n.d);
+        load_rows<Z>(sh.v, g.v, b * n.s + k0, nk, n.kv, kh, n.d);
+        __syncthreads();
+        tile_grad(g, sh, seg, b, h, q0, k0);
+        __syncthreads();
+        add_rows<Z>(dq, sh.ds, Z::SCORES, 1, sh.k);
+        __syncthreads();
+    }
+    store_rows<Z>(g.dq, dq, b * n.s + q0, nq, n.a, h, n.d);
+}
+
+/* A tile of keys of a key head. */
+template <class Z, class T>
+static __global__ void __launch_bounds__(THREADS) dkv_kernel(grads<T> g)
+{
+    extern __shared__ float shared[];
+    __shared__ segments<Z> seg;
+    const d9d_attention_dims &n = g.n;
+    const tiles<Z> sh = tiles_of<Z>(shared);
+    const int64_t heads = n.b * n.kv, group = n.a / n.kv;
+    const int64_t b = blockIdx.x % heads / n.kv, kh = blockIdx.x % heads % n.kv;
+    const int64_t k0 = blockIdx.x / heads * Z::SIDE, nk = d9di_min(Z::SIDE, n.s - k0);
+    float dk[Z::R][Z::DV], dv[Z::R][Z::DV];
+
+    clear<Z>(dk);
+    clear<Z>(dv);
+    load_rows<Z>(sh.k, g.k, b * n.s + k0, nk, n.kv, kh, n.d);
+    load_rows<Z>(sh.v, g.v, b * n.s + k0, nk, n.kv, kh, n.d);
+    load_segments(seg.k, n, b, k0, nk);
+    for (int64_t h = kh * group; h < (kh + 1) * group; h++)
+        for (int64_t q0 = n.causal ? k0 : 0; q0 < n.s; q0 += Z::SIDE) {
+            const int64_t nq = d9di_min(Z::SIDE, n.s - q0);
+
+            load_segments(seg.q, n, b, q0, nq);
+            if (!meet(n, seg.k, nk, seg.q, nq))
+                continue;
+            load_rows<Z>(sh.q, g.q, b * n.s + q0, nq, n.a, h, n.d);
+            load_rows<Z>(sh.dout, g.dout, b * n.s + q0, nq, n.a, h, n.d);
+            __syncthreads();
+            tile_grad(g, sh, seg, b, h, q0, k0);
+            __syncthreads();
+            add_rows<Z>(dv, sh.p, 1, Z::SCORES, sh.dout);
+            add_rows<Z>(dk, sh.ds, 1, Z::SCORES, sh.q);
+            __syncthreads();
+        }
+    store_rows<Z>(g.dk, dk, b * n.s + k0, nk, n.kv, kh, n.d);
+    store_rows<Z>(g.dv, dv, b * n.s + k0, nk, n.kv, kh, n.d);
+}
+
+template <class Z, class T> static d9d_status run(d9d_stream s, const grads<T> &g)
+{
+    const int64_t shared = 4 * Z::ROWS_BYTES + 2 * Z::SCORES_BYTES;
+    const int64_t across = d9di_ceil_div(g.n.s, Z::SIDE), rows = g.n.b * g.n.s * g.n.a;
+    cudaStream_t queue = d9di_queue(s);
+
+    D9D_TRY(allow(s, "attention_din", (const void *)dq_kernel<Z, T>, shared));
+    D9D_TRY(allow(s, "attention_din", (const void *)dkv_kernel<Z, T>, shared));
+    delta_kernel<<<blocks_of_rows(rows, WARP), THREADS, 0, queue>>>(g);
+    dq_kernel<Z><<<(unsigned)(g.n.b * g.n.a * across), THREADS, shared, queue>>>(g);
+    dkv_kernel<Z><<<(unsigned)(g.n.b * g.n.kv * across), THREADS, shared, queue>>>(g);
+    return d9di_launched("attention_din");
+}
+
+template <class T> static d9d_status run_shaped(d9d_stream s, const grads<T> &g)
+{
+    if (g.n.d <= 128)
+        return run<shape<32, 8>>(s, g);
+    if (g.n.d <= 256)
+        return run<shape<16, 16>>(s, g);
+    return run<shape<16, 32>>(s, g);
+}
+
+template <class T>
+static d9d_status with_scratch(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
+                               void *dv, const void *dout, const void *q, const void *k,
+                               const void *v, const void *o, const float *lse)
+{
+    const int64_t bytes = n->b * n->a * n->s * 4;
+    d9d_status st;
+    void *delta;
+
+    D9D_TRY(d9di_take(s, bytes, &delta));
+    st = run_shaped<T>(s, grads<T>{*n, (T *)dq, (T *)dk, (T *)dv, (const T *)dout, (const T *)q,
+                                   (const T *)k, (const T *)v, (const T *)o, lse, (float *)delta});
+    d9di_give(s, delta, bytes);
+    return st;
+}
+
+d9d_status d9d_k_attention_din(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
+                               void *dv, const void *dout, const void *q, const void *k,
+                               const void *v, const void *o, const float *lse)
+{
+    D9D_TRY(d9di_check_float("attention_din", n->t));
+    D9D_TRY(check_features("attention_din", n));
+    if (n->b * n->s * n->a * n->d == 0)
+        return D9D_OK;
+    return D9DI_TYPED(n->t, T, with_scratch<T>(s, n, dq, dk, dv, dout, q, k, v, o, lse));
+}

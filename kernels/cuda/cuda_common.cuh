@@ -1,0 +1,192 @@
+/* cuda_common.cuh - what the CUDA kernels share on the GPU.
+ *
+ * Arithmetic is float32 whatever the type of the arrays.  A thread reads and writes eight
+ * elements at a time, in 16-byte accesses where address and length allow:
+ *
+ *     D9DI_EACH8(i, n) {
+ *         float v[8];
+ *         load8(v, x + i, n - i);
+ *         ... v[j] = f(v[j]) ...
+ *         store8(y + i, v, n - i);
+ *     }
+ *
+ * The compiler does not contract a * b + c on its own (-fmad=false): what is meant to be one
+ * rounding says fmaf, so that a kernel gives the same bits wherever its code is inlined.
+ */
+#ifndef D9D_CUDA_COMMON_CUH
+#define D9D_CUDA_COMMON_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <type_traits>
+
+#include "cuda_common.h"
+
+/* Every entry has the type that the table gives it. */
+#define X(op) extern "C" std::remove_pointer_t<decltype(d9d_kernels::op)> d9d_k_##op;
+D9D_KERNEL_ENTRIES(X)
+#undef X
+
+typedef __nv_bfloat16 bf16;
+
+/* Evaluate an expression with T the type that a checked dtype names. */
+#define D9DI_TYPED(t, T, ...)                                                                      \
+    ((t) == D9D_F32 ? [&] { typedef float T; return __VA_ARGS__; }()                               \
+                    : [&] { typedef bf16 T; return __VA_ARGS__; }())
+
+enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP };
+
+static __device__ __forceinline__ float to_float(float x) { return x; }
+static __device__ __forceinline__ float to_float(bf16 x) { return __bfloat162float(x); }
+static __device__ __forceinline__ void put(float *y, float v) { *y = v; }
+static __device__ __forceinline__ void put(bf16 *y, float v) { *y = __float2bfloat16_rn(v); }
+
+static __device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* --- eight at a time ------------------------------------------------------------------ */
+
+static __device__ __forceinline__ bool wide(const void *p, int64_t n)
+{
+    return n >= 8 && ((uintptr_t)p & 15) == 0;
+}
+
+/* The first n elements at p, zeros for what is missing of eight. */
+static __device__ __forceinline__ void load8(float (&v)[8], const float *p, int64_t n)
+{
+    if (wide(p, n)) {
+        const float4 a = ((const float4 *)p)[0], b = ((const float4 *)p)[1];
+
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+        v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        v[j] = j < n ? p[j] : 0.0f;
+}
+
+static __device__ __forceinline__ void load8(float (&v)[8], const bf16 *p, int64_t n)
+{
+    if (wide(p, n)) {
+        const uint4 a = *(const uint4 *)p;
+        const uint32_t w[4] = {a.x, a.y, a.z, a.w};
+
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            v[2 * j] = __uint_as_float(w[j] << 16);
+            v[2 * j + 1] = __uint_as_float(w[j] & 0xffff0000u);
+        }
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        v[j] = j < n ? to_float(p[j]) : 0.0f;
+}
+
+static __device__ __forceinline__ void store8(float *p, const float (&v)[8], int64_t n)
+{
+    if (wide(p, n)) {
+        ((float4 *)p)[0] = make_float4(v[0], v[1], v[2], v[3]);
+        ((float4 *)p)[1] = make_float4(v[4], v[5], v[6], v[7]);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        if (j < n)
+            p[j] = v[j];
+}
+
+/* Eight bfloat16 given as bits. */
+static __device__ __forceinline__ void store8_bits(bf16 *p, const uint16_t (&b)[8], int64_t n)
+{
+    if (wide(p, n)) {
+        *(uint4 *)p = make_uint4(b[0] | (uint32_t)b[1] << 16, b[2] | (uint32_t)b[3] << 16,
+                                 b[4] | (uint32_t)b[5] << 16, b[6] | (uint32_t)b[7] << 16);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        if (j < n)
+            p[j] = __ushort_as_bfloat16(b[j]);
+}
+
+static __device__ __forceinline__ void store8(bf16 *p, const float (&v)[8], int64_t n)
+{
+    uint16_t b[8];
+
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        b[j] = __bfloat16_as_ushort(__float2bfloat16_rn(v[j]));
+    store8_bits(p, b, n);
+}
+
+/* The eights of an array, shared among all threads of a launch. */
+#define D9DI_EACH8(i, n)                                                                           \
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 8; i < (n);                \
+         i += (int64_t)gridDim.x * blockDim.x * 8)
+
+/* Blocks of THREADS for `work` threads, as many as keep the GPU busy. */
+static inline unsigned blocks_for(const d9d_stream s, int64_t work)
+{
+    const int64_t blocks = d9di_ceil_div(work, THREADS), most = 16 * (int64_t)s->sms;
+
+    return (unsigned)d9di_max(1, d9di_min(blocks, most));
+}
+
+/* --- sums over the G threads that share a row: a warp, or the block -------------------------- */
+
+struct plus {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+struct largest {
+    __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+/* Combined in a fixed tree; every thread gets the result. */
+template <int G, class T, class F>
+static __device__ __forceinline__ T group_fold(T v, F f)
+{
+#pragma unroll
+    for (int o = WARP / 2; o > 0; o /= 2)
+        v = f(v, __shfl_xor_sync(~0u, v, o));
+    if (G > WARP) {
+        __shared__ T part[G / WARP];
+
+        __syncthreads(); /* the last fold has been read */
+        if (threadIdx.x % WARP == 0)
+            part[threadIdx.x / WARP] = v;
+        __syncthreads();
+        v = part[0];
+#pragma unroll
+        for (int w = 1; w < G / WARP; w++)
+            v = f(v, part[w]);
+    }
+    return v;
+}
+
+template <int G> static __device__ __forceinline__ float group_sum(float v)
+{
+    return group_fold<G>(v, plus());
+}
+
+/* Rows of n elements: a warp each where they are short, else a block each. */
+enum { SHORT_ROW = 1024 };
+#define D9DI_BY_ROWS(n, G, ...)                                                                    \
+    ((n) <= SHORT_ROW ? [&] { constexpr int G = WARP; return __VA_ARGS__; }()                      \
+                      : [&] { constexpr int G = THREADS; return __VA_ARGS__; }())
+/* The row of this thread's group, with `m` rows in the launch; its place in the group. */
+template <int G> static __device__ __forceinline__ int64_t row_mine(void)
+{
+    return (int64_t)blockIdx.x * (THREADS / G) + threadIdx.x / G;
+}
+static inline unsigned blocks_of_rows(int64_t m, int g)
+{
+    return (unsigned)d9di_ceil_div(m, THREADS / g);
+}
+/* The eights of a row of n, shared among its group. */
+#define D9DI_ROW8(i, n, G) for (int64_t i = threadIdx.x % (G) * 8; i < (n); i += (G) * 8)
+
+#endif /* D9D_CUDA_COMMON_CUH */

@@ -1,0 +1,36 @@
+/* cuda_gemm.c - C = op(A) op(B) + beta C: cuBLASLt, and our own kernel where it has nothing. */
+#include "cuda_common.h"
+
+d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c);
+extern __typeof__(*((d9d_kernels *)0)->accumulate) d9d_k_accumulate;
+extern __typeof__(*((d9d_kernels *)0)->fill) d9d_k_fill;
+
+/* An empty sum: C = beta C. */
+static d9d_status scale(d9d_stream s, const d9d_gemm *g, void *c)
+{
+    if (g->beta == 0.0f)
+        return d9d_k_fill(s, g->ct, c, g->m * g->n, 0.0f);
+    if (g->beta == 1.0f)
+        return D9D_OK;
+    return d9d_k_accumulate(s, g->ct, c, g->beta - 1.0f, g->ct, c, g->m * g->n);
+}
+
+d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a, const void *b,
+                     void *c)
+{
+    bool done;
+
+    D9D_TRY(d9di_check_float(op, g->t));
+    D9D_TRY(d9di_check_float(op, g->ct));
+    if (g->m == 0 || g->n == 0)
+        return D9D_OK;
+    if (g->k == 0)
+        return scale(s, g, c);
+    D9D_TRY(d9di_blas_gemm(s, op, g, a, b, c, &done));
+    return done ? D9D_OK : d9di_tile_gemm(s, op, g, a, b, c);
+}
+
+d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c)
+{
+    return d9di_gemm(s, "gemm", g, a, b, c);
+}

@@ -1,0 +1,107 @@
+/* cuda_stream.c - a stream and what belongs to it.  See d9d/kernels/cuda.h. */
+#include <stdlib.h>
+
+#include "cuda_common.h"
+
+enum { OLDEST = 8 }; /* compute capability 8.0 */
+
+d9d_status d9di_cuda_fail(const char *op, cudaError_t e)
+{
+    const d9d_status st = e == cudaErrorMemoryAllocation ? D9D_EOOM : D9D_ECUDA;
+
+    return D9D_FAIL(st, "%s: %s", op, cudaGetErrorString(e));
+}
+
+cudaStream_t d9di_queue(d9d_stream s)
+{
+    (void)cudaSetDevice(s->index); /* it was set before, when the stream was made */
+    return s->queue;
+}
+
+d9d_status d9di_take(d9d_stream s, int64_t bytes, void **out)
+{
+    return s->memory.take(s->memory.self, (uint64_t)bytes, out);
+}
+
+void d9di_give(d9d_stream s, void *p, int64_t bytes)
+{
+    s->memory.give(s->memory.self, p, (uint64_t)bytes);
+}
+
+d9d_status d9di_allow_shared(const char *op, const void *kernel, int64_t bytes)
+{
+    const cudaError_t e =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+
+    return e == cudaSuccess ? D9D_OK : d9di_cuda_fail(op, e);
+}
+
+static d9d_status describe(d9d_stream s)
+{
+    int minor = 0, shared = 0;
+    const struct {
+        enum cudaDeviceAttr what;
+        int *out;
+    } facts[] = {
+        {cudaDevAttrMultiProcessorCount, &s->sms},
+        {cudaDevAttrComputeCapabilityMajor, &s->major},
+        {cudaDevAttrComputeCapabilityMinor, &minor},
+        {cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared},
+    };
+
+    for (size_t i = 0; i < sizeof(facts) / sizeof(*facts); i++) {
+        const cudaError_t e = cudaDeviceGetAttribute(facts[i].out, facts[i].what, s->index);
+
+        if (e != cudaSuccess)
+            return d9di_cuda_fail("cuda", e);
+    }
+    s->shared = shared;
+    if (s->major < OLDEST)
+        return D9D_FAIL(D9D_ENOTSUP, "cuda:%d: its compute capability is %d.%d, %d.0 is needed",
+                        s->index, s->major, minor, OLDEST);
+    return D9D_OK;
+}
+
+d9d_status d9d_cuda_stream_create(int index, const d9d_cuda_memory *memory, d9d_stream *out)
+{
+    d9d_stream s = calloc(1, sizeof(*s));
+    cudaError_t e;
+    d9d_status st;
+
+    if (s == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "cuda:%d: no memory for a stream", index);
+    s->index = index;
+    s->memory = *memory;
+    D9D_TRY_OR(st, describe(s), out);
+    e = cudaSetDevice(index);
+    if (e == cudaSuccess)
+        e = cudaStreamCreateWithFlags(&s->queue, cudaStreamNonBlocking);
+    if (e != cudaSuccess) {
+        s->queue = NULL;
+        st = d9di_cuda_fail("cuda", e);
+        goto out;
+    }
+    D9D_TRY_OR(st, d9di_blas_open(&s->blas), out);
+    *out = s;
+    s = NULL;
+out:
+    d9d_cuda_stream_free(s);
+    return st;
+}
+
+void d9d_cuda_stream_free(d9d_stream s)
+{
+    if (s == NULL)
+        return;
+    d9di_blas_close(s->blas);
+    if (s->queue != NULL) {
+        (void)cudaSetDevice(s->index);
+        (void)cudaStreamDestroy(s->queue);
+    }
+    free(s);
+}
+
+struct CUstream_st *d9d_cuda_stream_queue(d9d_stream s)
+{
+    return d9di_queue(s);
+}

@@ -1,0 +1,64 @@
+/* cuda_xent.cuh - what the forward and the backward of the fused head and loss share: how logits
+ * are cut into blocks, and where a column of a block is in the split vocabulary. */
+#ifndef D9D_CUDA_XENT_CUH
+#define D9D_CUDA_XENT_CUH
+
+#include "cuda_common.cuh"
+
+/* Columns [first, first + n) of split i; `base` is the split's first id. */
+struct columns {
+    int split;
+    int64_t base, first, n;
+};
+
+/* Step to the next block of at most `most` columns; start from all zeros. */
+static inline bool columns_next(const d9d_xent_dims *d, int64_t most, columns *c)
+{
+    c->first += c->n;
+    while (c->split < d->n_split && c->first >= d->v[c->split]) {
+        c->base += d->v[c->split++];
+        c->first = 0;
+    }
+    if (c->split >= d->n_split)
+        return false;
+    c->n = d9di_min(d->v[c->split] - c->first, most);
+    return true;
+}
+
+static inline int64_t vocabulary(const d9d_xent_dims *d)
+{
+    int64_t v = 0;
+
+    for (int i = 0; i < d->n_split; i++)
+        v += d->v[i];
+    return v;
+}
+
+/* logits = hidden rows W' of some columns, float32 [tokens, c.n] */
+static inline d9d_status logits_make(d9d_stream s, const char *op, const d9d_xent_dims *d,
+                                     const columns &c, const void *hidden, int64_t tokens,
+                                     const void *const *w, float *logits)
+{
+    d9d_gemm g = {};
+
+    g.t = d->t;
+    g.ct = D9D_F32;
+    g.trans_b = true;
+    g.m = tokens;
+    g.n = c.n;
+    g.k = d->h;
+    return d9di_gemm(s, op, &g, hidden, d9di_cat(d->t, w[c.split], c.first * d->h), logits);
+}
+
+/* A block of n logits, and the n numbers of type T that a product reads: these lie over the
+ * logits where they are float32 too, else behind them. */
+template <class T> static inline T *beside(float *logits, int64_t n)
+{
+    return sizeof(T) == 4 ? (T *)logits : (T *)(logits + d9di_ceil_div(n, 64) * 64);
+}
+template <class T> static inline int64_t block_bytes(int64_t n)
+{
+    return d9di_ceil_div(n, 64) * 64 * (sizeof(T) == 4 ? 4 : 6);
+}
+
+#endif /* D9D_CUDA_XENT_CUH */

@@ -1,0 +1,255 @@
+/* device_cuda.c - an NVIDIA GPU: one stream for work and copies, in the order of the calls.
+ *
+ * Copies go through pinned memory of our own, so that they are fast whatever memory the caller
+ * has.  An upload is done when its bytes are in the ring; the GPU fetches them in its own time:
+ *
+ *     | in flight | in flight | being filled ... | free |    a part is filled again when the
+ *                                                            GPU has passed its event
+ *
+ * so small uploads between steps wait for nothing.  A download waits for its bytes, a chunk
+ * copied out while the next one comes.
+ */
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/kernels/cuda.h"
+#include "device/ops.h"
+
+enum { PARTS = 4, PART = 8 << 20, GRAIN = 256 };
+
+typedef struct ring {
+    char *data; /* PARTS * PART pinned bytes */
+    cudaEvent_t passed[PARTS];
+    int part;
+    uint64_t used; /* bytes of the current part */
+} ring;
+
+typedef struct cuda_device {
+    int index;
+    char name[16];
+    cudaStream_t queue; /* the stream's own */
+    ring up, down;
+} cuda_device;
+
+static d9d_status fail(const d9d_device *dev, const char *what, cudaError_t e)
+{
+    const cuda_device *self = dev->self;
+
+    return D9D_FAIL(e == cudaErrorMemoryAllocation ? D9D_EOOM : D9D_ECUDA, "%s: %s: %s",
+                    self->name, what, cudaGetErrorString(e));
+}
+
+static cudaError_t make_current(const d9d_device *dev)
+{
+    const cuda_device *self = dev->self;
+
+    return cudaSetDevice(self->index);
+}
+
+/* --- memory -------------------------------------------------------------------------- */
+
+static void *cuda_take(d9d_device *dev, uint64_t n)
+{
+    void *p = NULL;
+
+    if (make_current(dev) == cudaSuccess && cudaMalloc(&p, n) == cudaSuccess)
+        return p;
+    (void)cudaGetLastError(); /* the pool reports it; the next launch must not */
+    return NULL;
+}
+
+static void cuda_give(d9d_device *dev, void *p, uint64_t n)
+{
+    (void)n;
+    (void)make_current(dev);
+    (void)cudaFree(p); /* waits for what is queued */
+}
+
+/* --- copies -------------------------------------------------------------------------- */
+
+static cudaError_t ring_open(ring *r)
+{
+    cudaError_t e = cudaHostAlloc((void **)&r->data, (size_t)PARTS * PART, cudaHostAllocDefault);
+
+    for (int i = 0; i < PARTS && e == cudaSuccess; i++)
+        e = cudaEventCreateWithFlags(&r->passed[i], cudaEventDisableTiming);
+    return e;
+}
+
+static void ring_close(ring *r)
+{
+    for (int i = 0; i < PARTS; i++)
+        if (r->passed[i] != NULL)
+            (void)cudaEventDestroy(r->passed[i]);
+    if (r->data != NULL)
+        (void)cudaFreeHost(r->data);
+}
+
+/* Room for at least one byte: where, and how much of n fits. */
+static cudaError_t ring_room(ring *r, cudaStream_t queue, uint64_t n, char **at, uint64_t *fits)
+{
+    cudaError_t e = cudaSuccess;
+
+    if (r->used == PART) {
+        e = cudaEventRecord(r->passed[r->part], queue);
+        r->part = (r->part + 1) % PARTS;
+        r->used = 0;
+        if (e == cudaSuccess)
+            e = cudaEventSynchronize(r->passed[r->part]); /* at once if it was never recorded */
+    }
+    *fits = n < PART - r->used ? n : PART - r->used;
+    *at = r->data + (size_t)r->part * PART + r->used;
+    r->used += (*fits + GRAIN - 1) / GRAIN * GRAIN;
+    return e;
+}
+
+static d9d_status cuda_upload(d9d_device *dev, void *dst, const void *host, uint64_t n)
+{
+    cuda_device *self = dev->self;
+    cudaError_t e = make_current(dev);
+    uint64_t fits;
+    char *at;
+
+    for (uint64_t done = 0; done < n && e == cudaSuccess; done += fits) {
+        e = ring_room(&self->up, self->queue, n - done, &at, &fits);
+        if (e != cudaSuccess)
+            break;
+        memcpy(at, (const char *)host + done, fits);
+        e = cudaMemcpyAsync((char *)dst + done, at, fits, cudaMemcpyHostToDevice, self->queue);
+    }
+    return e == cudaSuccess ? D9D_OK : fail(dev, "upload", e);
+}
+
+/* Chunk i of a download: queue it into its part, or take it out of there. */
+static cudaError_t chunk_fetch(cuda_device *self, const char *src, uint64_t i, uint64_t n)
+{
+    ring *r = &self->down;
+    cudaError_t e = cudaMemcpyAsync(r->data + i % PARTS * PART, src + i * PART, n,
+                                    cudaMemcpyDeviceToHost, self->queue);
+
+    return e == cudaSuccess ? cudaEventRecord(r->passed[i % PARTS], self->queue) : e;
+}
+
+static cudaError_t chunk_take(cuda_device *self, char *host, uint64_t i, uint64_t n)
+{
+    ring *r = &self->down;
+    cudaError_t e = cudaEventSynchronize(r->passed[i % PARTS]);
+
+    if (e == cudaSuccess)
+        memcpy(host + i * PART, r->data + i % PARTS * PART, n);
+    return e;
+}
+
+static uint64_t chunk_size(uint64_t i, uint64_t n)
+{
+    return n - i * PART < PART ? n - i * PART : PART;
+}
+
+static d9d_status cuda_download(d9d_device *dev, void *host, const void *src, uint64_t n)
+{
+    const uint64_t chunks = (n + PART - 1) / PART, ahead = PARTS - 1;
+    cuda_device *self = dev->self;
+    cudaError_t e = make_current(dev);
+
+    for (uint64_t i = 0; i < chunks + ahead && e == cudaSuccess; i++) {
+        if (i < chunks)
+            e = chunk_fetch(self, src, i, chunk_size(i, n));
+        if (i >= ahead && e == cudaSuccess)
+            e = chunk_take(self, host, i - ahead, chunk_size(i - ahead, n));
+    }
+    return e == cudaSuccess ? D9D_OK : fail(dev, "download", e);
+}
+
+static d9d_status cuda_copy(d9d_device *dev, void *dst, const void *src, uint64_t n)
+{
+    const cuda_device *self = dev->self;
+    cudaError_t e = make_current(dev);
+
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToDevice, self->queue);
+    return e == cudaSuccess ? D9D_OK : fail(dev, "copy", e);
+}
+
+static d9d_status cuda_sync(d9d_device *dev)
+{
+    const cuda_device *self = dev->self;
+    const cudaError_t e = cudaStreamSynchronize(self->queue);
+
+    return e == cudaSuccess ? D9D_OK : fail(dev, "work on the GPU", e);
+}
+
+/* --- opening ------------------------------------------------------------------------- */
+
+/* Scratch of kernels comes from the device's pool, so limits and peaks count it. */
+static d9d_status lend(void *self, uint64_t n, void **out)
+{
+    return d9d_device_alloc(self, n, out);
+}
+
+static void take_back(void *self, void *p, uint64_t n)
+{
+    d9d_device_free(self, p, n);
+}
+
+static void cuda_close(d9d_device *dev)
+{
+    cuda_device *self = dev->self;
+
+    if (self->queue != NULL)
+        (void)cuda_sync(dev);
+    ring_close(&self->up);
+    ring_close(&self->down);
+    d9d_cuda_stream_free(dev->stream);
+    free(self);
+}
+
+/* ENOTFOUND unless there is a GPU of this number. */
+static d9d_status look_for(int index)
+{
+    int n = 0;
+    const cudaError_t e = cudaGetDeviceCount(&n);
+
+    if (e != cudaSuccess) {
+        (void)cudaGetLastError();
+        return D9D_FAIL(D9D_ENOTFOUND, "cuda:%d: %s", index, cudaGetErrorString(e));
+    }
+    if (index >= n)
+        return D9D_FAIL(D9D_ENOTFOUND, "cuda:%d: this machine has %d GPU%s", index, n,
+                        n == 1 ? "" : "s");
+    return D9D_OK;
+}
+
+d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
+{
+    static const d9d_device_ops ops = {
+        .take = cuda_take,
+        .give = cuda_give,
+        .upload = cuda_upload,
+        .download = cuda_download,
+        .copy = cuda_copy,
+        .sync = cuda_sync,
+        .close = cuda_close,
+    };
+    const d9d_cuda_memory memory = {dev, lend, take_back};
+    cuda_device *self;
+    cudaError_t e;
+
+    D9D_TRY(look_for(index));
+    self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "cuda:%d: no memory for the device", index);
+    self->index = index;
+    (void)snprintf(self->name, sizeof(self->name), "cuda:%d", index);
+    dev->name = self->name;
+    dev->self = self;
+    dev->ops = &ops; /* from here on close undoes what was made */
+    dev->kernels = d9d_kernels_cuda();
+    D9D_TRY(d9d_cuda_stream_create(index, &memory, &dev->stream));
+    self->queue = d9d_cuda_stream_queue(dev->stream);
+    e = ring_open(&self->up);
+    if (e == cudaSuccess)
+        e = ring_open(&self->down);
+    return e == cudaSuccess ? D9D_OK : fail(dev, "pinned memory for copies", e);
+}

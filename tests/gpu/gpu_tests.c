@@ -1,0 +1,38 @@
+/* gpu_tests.c - the tests and benches that run on a GPU, as one program to be carried there.
+ *
+ * Called by the name of a test, as a link to this program is, it runs that test; by another name
+ * it lists them.  The Makefile gives GPU_TESTS(X), which has the names, and renames the main() of
+ * each.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#ifndef GPU_TESTS
+#define GPU_TESTS(X)
+#endif
+
+#define X(name) int main_##name(int argc, char **argv);
+GPU_TESTS(X)
+#undef X
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+} tests[] = {
+#define X(name) {#name, main_##name},
+    GPU_TESTS(X)
+#undef X
+    {NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    const char *slash = strrchr(argv[0], '/'), *name = slash != NULL ? slash + 1 : argv[0];
+
+    for (int i = 0; tests[i].name != NULL; i++)
+        if (strcmp(tests[i].name, name) == 0)
+            return tests[i].run(argc, argv);
+    for (int i = 0; tests[i].name != NULL; i++)
+        printf("%s\n", tests[i].name);
+    return 0;
+}

@@ -1,0 +1,556 @@
+/* host_kernels.c - see host_kernels.h. */
+#include "host_kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "unit_device.h"
+
+enum { MOST = 32, MOST_SPLITS = 8 };
+
+/* The arrays of one call, and where they are on the device. */
+typedef struct call {
+    d9d_device *dev;
+    const d9d_kernels *k;
+    d9d_stream s;
+    size_t n;
+    struct {
+        void *host, *dev;
+        uint64_t bytes;
+        bool out;
+    } array[MOST];
+} call;
+
+static void check(d9d_status st)
+{
+    if (st == D9D_OK)
+        return;
+    (void)fprintf(stderr, "%s: %s\n", d9d_status_name(st), d9d_err_message());
+    abort();
+}
+
+/* The device stays open for all calls of a program. */
+static call begin(void)
+{
+    static d9d_device *dev;
+
+    if (dev == NULL)
+        check(d9d_device_open(unit_device_name(), &dev));
+    return (call){.dev = dev, .k = dev->kernels, .s = dev->stream};
+}
+
+/* The device's copy; an array that is given twice has one. */
+static void *copy(call *c, const void *host, d9d_dtype t, int64_t n, bool out)
+{
+    const uint64_t bytes = (uint64_t)n * d9d_dtype_size(t);
+    size_t i = 0;
+
+    if (host == NULL)
+        return NULL;
+    while (i < c->n && (c->array[i].host != host || c->array[i].bytes != bytes))
+        i++;
+    if (i == c->n) {
+        if (i == MOST)
+            abort();
+        c->n++;
+        memcpy(&c->array[i].host, &host, sizeof(host));
+        c->array[i].bytes = bytes;
+        c->array[i].out = false;
+        check(d9d_device_alloc(c->dev, bytes, &c->array[i].dev));
+        check(d9d_device_upload(c->dev, c->array[i].dev, host, bytes));
+    }
+    c->array[i].out |= out;
+    return c->array[i].dev;
+}
+
+static const void *in(call *c, d9d_dtype t, const void *host, int64_t n)
+{
+    return copy(c, host, t, n, false);
+}
+static void *out(call *c, d9d_dtype t, void *host, int64_t n)
+{
+    return copy(c, host, t, n, true);
+}
+static const int32_t *ints(call *c, const int32_t *host, int64_t n)
+{
+    return copy(c, host, D9D_I32, n, false);
+}
+static const float *floats(call *c, const float *host, int64_t n)
+{
+    return copy(c, host, D9D_F32, n, false);
+}
+
+/* Outputs to the host; a call that was refused has written none. */
+static d9d_status end(call *c, d9d_status st)
+{
+    for (size_t i = 0; i < c->n; i++) {
+        if (st == D9D_OK && c->array[i].out)
+            check(d9d_device_download(c->dev, c->array[i].host, c->array[i].dev,
+                                      c->array[i].bytes));
+        d9d_device_free(c->dev, c->array[i].dev, c->array[i].bytes);
+    }
+    return st;
+}
+
+static int64_t numel(int ndim, const int64_t *box)
+{
+    int64_t n = 1;
+
+    for (int d = 0; d < ndim; d++)
+        n *= box[d];
+    return n;
+}
+
+/* --- elementwise ---------------------------------------------------------------------- */
+
+static d9d_status on_fill(d9d_stream s, d9d_dtype t, void *y, int64_t n, float v)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->fill(c.s, t, out(&c, t, y, n), n, v));
+}
+
+static d9d_status on_cast(d9d_stream s, d9d_dtype yt, void *y, d9d_dtype xt, const void *x,
+                          int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->cast(c.s, yt, out(&c, yt, y, n), xt, in(&c, xt, x, n), n));
+}
+
+static d9d_status on_add(d9d_stream s, d9d_dtype t, void *y, const void *a, const void *b,
+                         int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->add(c.s, t, out(&c, t, y, n), in(&c, t, a, n), in(&c, t, b, n), n));
+}
+
+static d9d_status on_accumulate(d9d_stream s, d9d_dtype yt, void *y, float beta, d9d_dtype xt,
+                                const void *x, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->accumulate(c.s, yt, out(&c, yt, y, n), beta, xt, in(&c, xt, x, n), n));
+}
+
+static d9d_status on_swiglu(d9d_stream s, d9d_dtype t, void *y, const void *gate, const void *up,
+                            int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->swiglu(c.s, t, out(&c, t, y, n), in(&c, t, gate, n), in(&c, t, up, n), n));
+}
+
+static d9d_status on_swiglu_din(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
+                                const void *gate, const void *up, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->swiglu_din(c.s, t, out(&c, t, dgate, n), out(&c, t, dup, n),
+                                   in(&c, t, dy, n), in(&c, t, gate, n), in(&c, t, up, n), n));
+}
+
+static d9d_status on_sigmoid_gate(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *g,
+                                  int64_t m, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->sigmoid_gate(c.s, t, out(&c, t, y, m * n), in(&c, t, x, m * n),
+                                     in(&c, t, g, m), m, n));
+}
+
+static d9d_status on_sigmoid_gate_din(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
+                                      const void *x, const void *g, int64_t m, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->sigmoid_gate_din(c.s, t, out(&c, t, dx, m * n), out(&c, t, dg, m),
+                                         in(&c, t, dy, m * n), in(&c, t, x, m * n),
+                                         in(&c, t, g, m), m, n));
+}
+
+static d9d_status on_random(d9d_stream s, d9d_dtype t, void *y, d9d_init_kind kind, float scale,
+                            d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
+                            const int64_t *whole)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->random(c.s, t, out(&c, t, y, numel(ndim, box)), kind, scale, r, ndim, box,
+                               start, whole));
+}
+
+/* --- products ------------------------------------------------------------------------- */
+
+static d9d_status on_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *y)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->gemm(c.s, g, in(&c, g->t, a, g->m * g->k), in(&c, g->t, b, g->k * g->n),
+                             out(&c, g->ct, y, g->m * g->n)));
+}
+
+static d9d_status on_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *w,
+                                  const int32_t *offset, int64_t rows, int64_t e, int64_t n_in,
+                                  int64_t n_out)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->grouped_gemm(c.s, t, out(&c, t, y, rows * n_out),
+                                     in(&c, t, x, rows * n_in), in(&c, t, w, e * n_in * n_out),
+                                     ints(&c, offset, e + 1), rows, e, n_in, n_out));
+}
+
+static d9d_status on_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
+                                      const void *w, const int32_t *offset, int64_t rows, int64_t e,
+                                      int64_t n_in, int64_t n_out)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c,
+               c.k->grouped_gemm_din(c.s, t, out(&c, t, dx, rows * n_in),
+                                     in(&c, t, dy, rows * n_out), in(&c, t, w, e * n_in * n_out),
+                                     ints(&c, offset, e + 1), rows, e, n_in, n_out));
+}
+
+static d9d_status on_grouped_gemm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
+                                     const void *x, const void *dy, const int32_t *offset,
+                                     int64_t rows, int64_t e, int64_t n_in, int64_t n_out)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->grouped_gemm_dw(c.s, t, gt, out(&c, gt, dw, e * n_in * n_out), beta,
+                                        in(&c, t, x, rows * n_in), in(&c, t, dy, rows * n_out),
+                                        ints(&c, offset, e + 1), rows, e, n_in, n_out));
+}
+
+/* --- norm, position, attention ---------------------------------------------------------- */
+
+static d9d_status on_rms_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
+                              const void *w, int64_t m, int64_t n, float eps, bool zero_centred)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->rms_norm(c.s, t, out(&c, t, y, m * n), out(&c, D9D_F32, inv, m),
+                                 in(&c, t, x, m * n), in(&c, t, w, n), m, n, eps, zero_centred));
+}
+
+static d9d_status on_rms_norm_din(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
+                                  const void *x, const void *w, const float *inv, int64_t m,
+                                  int64_t n, bool zero_centred)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->rms_norm_din(c.s, t, out(&c, t, dx, m * n), in(&c, t, dy, m * n),
+                                     in(&c, t, x, m * n), in(&c, t, w, n), floats(&c, inv, m), m,
+                                     n, zero_centred));
+}
+
+static d9d_status on_rms_norm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
+                                 const void *dy, const void *x, const float *inv, int64_t m,
+                                 int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->rms_norm_dw(c.s, t, gt, out(&c, gt, dw, n), beta, in(&c, t, dy, m * n),
+                                    in(&c, t, x, m * n), floats(&c, inv, m), m, n));
+}
+
+static d9d_status on_rope(d9d_stream s, d9d_dtype t, void *y, const void *x,
+                          const int32_t *positions, const float *inv_freq, int64_t m,
+                          int64_t heads, int64_t d, int64_t r, bool interleaved, float mscale,
+                          float sign)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->rope(c.s, t, out(&c, t, y, m * heads * d), in(&c, t, x, m * heads * d),
+                             ints(&c, positions, m), floats(&c, inv_freq, r / 2), m, heads, d, r,
+                             interleaved, mscale, sign));
+}
+
+static d9d_attention_dims dims_of(call *c, const d9d_attention_dims *n)
+{
+    d9d_attention_dims d = *n;
+
+    d.segments = ints(c, n->segments, n->b * n->s);
+    return d;
+}
+
+static d9d_status on_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                               const void *q, const void *k, const void *v)
+{
+    const int64_t rows = n->b * n->s * n->a, nq = rows * n->d, nk = n->b * n->s * n->kv * n->d;
+    call c = begin();
+    const d9d_attention_dims d = dims_of(&c, n);
+
+    (void)s;
+    return end(&c, c.k->attention(c.s, &d, out(&c, n->t, o, nq), out(&c, D9D_F32, lse, rows),
+                                  in(&c, n->t, q, nq), in(&c, n->t, k, nk), in(&c, n->t, v, nk)));
+}
+
+static d9d_status on_attention_din(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
+                                   void *dv, const void *dout, const void *q, const void *k,
+                                   const void *v, const void *o, const float *lse)
+{
+    const int64_t rows = n->b * n->s * n->a, nq = rows * n->d, nk = n->b * n->s * n->kv * n->d;
+    call c = begin();
+    const d9d_attention_dims d = dims_of(&c, n);
+
+    (void)s;
+    return end(&c, c.k->attention_din(c.s, &d, out(&c, n->t, dq, nq), out(&c, n->t, dk, nk),
+                                      out(&c, n->t, dv, nk), in(&c, n->t, dout, nq),
+                                      in(&c, n->t, q, nq), in(&c, n->t, k, nk), in(&c, n->t, v, nk),
+                                      in(&c, n->t, o, nq), floats(&c, lse, rows)));
+}
+
+/* --- embedding and loss ------------------------------------------------------------------ */
+
+static d9d_status on_embedding(d9d_stream s, d9d_dtype t, void *y, const int32_t *ids,
+                               const void *table, int64_t rows, int64_t first, int64_t v, int64_t h,
+                               bool clear)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->embedding(c.s, t, out(&c, t, y, rows * h), ints(&c, ids, rows),
+                                  in(&c, t, table, v * h), rows, first, v, h, clear));
+}
+
+static d9d_status on_embedding_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable, float beta,
+                                  const int32_t *ids, const void *dy, int64_t rows, int64_t first,
+                                  int64_t v, int64_t h)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->embedding_dw(c.s, t, gt, out(&c, gt, dtable, v * h), beta,
+                                     ints(&c, ids, rows), in(&c, t, dy, rows * h), rows, first, v,
+                                     h));
+}
+
+/* The parts of a split vocabulary. */
+static void splits(call *c, const d9d_xent_dims *n, const void *const *w, const void *on[])
+{
+    for (int i = 0; i < n->n_split; i++)
+        on[i] = in(c, n->t, w[i], n->v[i] * n->h);
+}
+
+static d9d_status on_xent(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse, void *unit,
+                          const void *hidden, const void *const *w, const int32_t *targets)
+{
+    const void *head[MOST_SPLITS];
+    call c = begin();
+
+    (void)s;
+    splits(&c, n, w, head);
+    return end(&c, c.k->xent(c.s, n, out(&c, D9D_F32, loss, n->rows),
+                             out(&c, D9D_F32, lse, n->rows), out(&c, n->t, unit, n->rows * n->h),
+                             in(&c, n->t, hidden, n->rows * n->h), head,
+                             ints(&c, targets, n->rows)));
+}
+
+static d9d_status on_xent_din(d9d_stream s, d9d_dtype t, void *dhidden, const float *dloss,
+                              const void *unit, int64_t rows, int64_t h)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->xent_din(c.s, t, out(&c, t, dhidden, rows * h), floats(&c, dloss, rows),
+                                 in(&c, t, unit, rows * h), rows, h));
+}
+
+static d9d_status on_xent_dw(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
+                             const float *beta, const float *dloss, const float *lse,
+                             const void *hidden, const void *const *w, const int32_t *targets)
+{
+    const void *head[MOST_SPLITS];
+    void *grad[MOST_SPLITS];
+    call c = begin();
+
+    (void)s;
+    splits(&c, n, w, head);
+    for (int i = 0; i < n->n_split; i++)
+        grad[i] = out(&c, gt, dw[i], n->v[i] * n->h);
+    return end(&c, c.k->xent_dw(c.s, n, gt, grad, beta, floats(&c, dloss, n->rows),
+                                floats(&c, lse, n->rows), in(&c, n->t, hidden, n->rows * n->h),
+                                head, ints(&c, targets, n->rows)));
+}
+
+/* --- mixture of experts -------------------------------------------------------------------- */
+
+static d9d_status on_router(d9d_stream s, d9d_dtype t, float *p, float *prob, int32_t *expert,
+                            const void *logits, const float *bias, int64_t rows, int64_t e,
+                            int64_t k, bool renormalise)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->router(c.s, t, out(&c, D9D_F32, p, rows * e),
+                               out(&c, D9D_F32, prob, rows * k), out(&c, D9D_I32, expert, rows * k),
+                               in(&c, t, logits, rows * e), floats(&c, bias, e), rows, e, k,
+                               renormalise));
+}
+
+static d9d_status on_router_din(d9d_stream s, d9d_dtype t, void *dlogits, const float *dprob,
+                                const float *p, const float *prob, const int32_t *expert,
+                                int64_t rows, int64_t e, int64_t k, bool renormalise)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->router_din(c.s, t, out(&c, t, dlogits, rows * e),
+                                   floats(&c, dprob, rows * k), floats(&c, p, rows * e),
+                                   floats(&c, prob, rows * k), ints(&c, expert, rows * k), rows, e,
+                                   k, renormalise));
+}
+
+static d9d_status on_route(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
+                           const int32_t *expert, int64_t rows, int64_t e, int64_t k)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->route(c.s, out(&c, D9D_I32, offset, e + 1), out(&c, D9D_I32, row, rows * k),
+                              out(&c, D9D_I32, source, rows * k), ints(&c, expert, rows * k), rows,
+                              e, k));
+}
+
+static d9d_status on_permute(d9d_stream s, d9d_dtype t, void *y, const void *x,
+                             const int32_t *source, int64_t rows, int64_t k, int64_t h)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->permute(c.s, t, out(&c, t, y, rows * k * h), in(&c, t, x, rows * h),
+                                ints(&c, source, rows * k), rows, k, h));
+}
+
+static d9d_status on_permute_din(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
+                                 const int32_t *row, int64_t rows, int64_t k, int64_t h)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->permute_din(c.s, t, out(&c, t, dx, rows * h), in(&c, t, dy, rows * k * h),
+                                    ints(&c, row, rows * k), rows, k, h));
+}
+
+static d9d_status on_unpermute(d9d_stream s, d9d_dtype t, void *y, const void *x, const float *prob,
+                               const int32_t *row, int64_t rows, int64_t k, int64_t h)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->unpermute(c.s, t, out(&c, t, y, rows * h), in(&c, t, x, rows * k * h),
+                                  floats(&c, prob, rows * k), ints(&c, row, rows * k), rows, k,
+                                  h));
+}
+
+static d9d_status on_unpermute_din(d9d_stream s, d9d_dtype t, void *dx, float *dprob,
+                                   const void *dy, const void *x, const float *prob,
+                                   const int32_t *row, int64_t rows, int64_t k, int64_t h)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->unpermute_din(c.s, t, out(&c, t, dx, rows * k * h),
+                                      out(&c, D9D_F32, dprob, rows * k), in(&c, t, dy, rows * h),
+                                      in(&c, t, x, rows * k * h), floats(&c, prob, rows * k),
+                                      ints(&c, row, rows * k), rows, k, h));
+}
+
+/* --- reductions ---------------------------------------------------------------------------- */
+
+static d9d_status on_sum_squares(d9d_stream s, double *y, double beta, d9d_dtype t, const void *x,
+                                 int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->sum_squares(c.s, out(&c, D9D_F64, y, 1), beta, t, in(&c, t, x, n), n));
+}
+
+static d9d_status on_sum(d9d_stream s, double *y, double beta, d9d_dtype t, const void *x,
+                         int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->sum(c.s, out(&c, D9D_F64, y, 1), beta, t, in(&c, t, x, n), n));
+}
+
+static d9d_status on_find_nonfinite(d9d_stream s, int64_t *y, d9d_dtype t, const void *x, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->find_nonfinite(c.s, out(&c, D9D_I64, y, 1), t, in(&c, t, x, n), n));
+}
+
+/* --- optimizers ------------------------------------------------------------------------------ */
+
+static d9d_status on_adam(d9d_stream s, const d9d_adam_step *step, d9d_dtype t, void *p,
+                          d9d_dtype gt, const void *g, const float *scale, d9d_dtype st, void *m,
+                          void *v, void *vmax, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->adam(c.s, step, t, out(&c, t, p, n), gt, in(&c, gt, g, n),
+                             floats(&c, scale, 1), st, out(&c, st, m, n), out(&c, st, v, n),
+                             out(&c, st, vmax, n), n));
+}
+
+static d9d_status on_adam_stochastic(d9d_stream s, const d9d_adam_step *step, void *p, d9d_dtype gt,
+                                     const void *g, const float *scale, d9d_dtype st, void *m,
+                                     void *v, d9d_rng r, int ndim, const int64_t *box,
+                                     const int64_t *start, const int64_t *whole)
+{
+    const int64_t n = numel(ndim, box);
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->adam_stochastic(c.s, step, out(&c, D9D_BF16, p, n), gt, in(&c, gt, g, n),
+                                        floats(&c, scale, 1), st, out(&c, st, m, n),
+                                        out(&c, st, v, n), r, ndim, box, start, whole));
+}
+
+static d9d_status on_sgd(d9d_stream s, const d9d_sgd_step *step, d9d_dtype t, void *p, d9d_dtype gt,
+                         const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->sgd(c.s, step, t, out(&c, t, p, n), gt, in(&c, gt, g, n),
+                            floats(&c, scale, 1), st, out(&c, st, momentum, n), n));
+}
+
+const d9d_kernels *host_kernels(void)
+{
+    static const d9d_kernels table = {
+        .name = "host",
+#define X(entry) .entry = on_##entry,
+        D9D_KERNEL_ENTRIES(X)
+#undef X
+    };
+
+    return unit_device_is_cpu() ? d9d_kernels_cpu() : &table;
+}
