@@ -243,7 +243,7 @@ $B/gpu/%.o: $B/%.o
 	@mkdir -p $(@D)
 	$(call Q,NAME)objcopy --redefine-sym main=main_$(*F) $< $@
 
-$B/tests/gpu/gpu_tests.o: ALL_CPP += -D'GPU_TESTS(X)=$(GPU_NAMES:%=X(%))'
+$B/tests/gpu/gpu_tests.o: ALL_CPP += -D'GPU_TESTS(X)=$(foreach t,$(GPU_NAMES),X($t))'
 
 $(GPU_BIN): $B/tests/gpu/gpu_tests.o $(GPU_OBJ) $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
 	$(if $(CUDA_OBJ),,@echo "this build has no CUDA: nvcc was not found" >&2; exit 1)
