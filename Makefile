@@ -233,7 +233,7 @@ bench: all $(BENCHES)
 # ---- On a GPU -----------------------------------------------------------------------------
 # The tests that take their device from D9D_TEST_DEVICE, in one program that links to it name.
 
-GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device unit/test_fd \
+GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device \
              unit/test_kernel_* unit/test_op_* golden/test_golden_* bench/bench_* gpu/bench_*,$(wildcard tests/$t.c)))
 GPU_OBJ   := $(GPU_SRC:%.c=$B/gpu/%.o)
 GPU_NAMES := $(notdir $(GPU_SRC:.c=))
@@ -252,7 +252,7 @@ $(GPU_BIN): $B/tests/gpu/gpu_tests.o $(GPU_OBJ) $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE
 
 gpu-test: export D9D_TEST_DEVICE ?= cuda
 gpu-test: all $(GPU_BIN)
-	@tests/run.sh -j 1 -o $B/log/gpu $(call pick,$(addprefix $B/gpu/,$(filter test_%,$(GPU_NAMES))))
+	@tests/run.sh -j 1 -o $B/log-gpu $(call pick,$(addprefix $B/gpu/,$(filter test_%,$(GPU_NAMES))))
 
 gpu-bench: export D9D_TEST_DEVICE ?= cuda
 gpu-bench: $(GPU_BIN)
@@ -268,15 +268,7 @@ FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
              $(wildcard schemas/*.h) $(shell find libcore kernels tools tests -name '*.h')
 SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
-LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit
-TIDY      := $(patsubst %.c,$B/%.tidy,$(CORE_SRC) $(wildcard tools/*.c))
-
-# Again only for what was compiled again.
-run-tidy: $(TIDY)
-	@:
-$B/%.tidy: $B/%.o .clang-tidy
-	$(call Q,TIDY)clang-tidy --quiet --warnings-as-errors='*' $*.c -- $(LINT_C) 2>/dev/null
-	@touch $@
+LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit -Itests/unit/support
 
 lint:
 	@CC='$(CC)' tools/setup.sh lint

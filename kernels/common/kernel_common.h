@@ -15,8 +15,14 @@ extern "C" {
 #define D9DI_EVERYWHERE
 #endif
 
-D9DI_EVERYWHERE static inline int64_t d9di_min(int64_t a, int64_t b) { return a < b ? a : b; }
-D9DI_EVERYWHERE static inline int64_t d9di_max(int64_t a, int64_t b) { return a > b ? a : b; }
+D9DI_EVERYWHERE static inline int64_t d9di_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+D9DI_EVERYWHERE static inline int64_t d9di_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
 D9DI_EVERYWHERE static inline int64_t d9di_ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;

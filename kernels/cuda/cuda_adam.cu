@@ -51,7 +51,8 @@ static __global__ void adam_kernel(adam_step k, T *p, const G *g, const float *s
 {
     const float by = k.maximize ? -*scale : *scale;
 
-    D9DI_EACH8(i, n) {
+    D9DI_EACH8(i, n)
+    {
         float pf[8], gf[8], mf[8], vf[8], xf[8];
 
         load8(pf, p + i, n - i);
@@ -88,8 +89,8 @@ template <bool AMSGRAD, class T, class G, class S> static d9d_status adam(const 
 }
 
 d9d_status d9d_k_adam(d9d_stream s, const d9d_adam_step *c, d9d_dtype t, void *p, d9d_dtype gt,
-                      const void *g, const float *scale, d9d_dtype st, void *m, void *v,
-                      void *vmax, int64_t n)
+                      const void *g, const float *scale, d9d_dtype st, void *m, void *v, void *vmax,
+                      int64_t n)
 {
     const adam_call call = {s, step_make(c), p, m, v, vmax, g, scale, n};
 
@@ -99,8 +100,7 @@ d9d_status d9d_k_adam(d9d_stream s, const d9d_adam_step *c, d9d_dtype t, void *p
     if (n == 0)
         return D9D_OK;
     if (c->amsgrad)
-        return D9DI_TYPED(
-            t, T, D9DI_TYPED(gt, G, D9DI_TYPED(st, S, adam<true, T, G, S>(call))));
+        return D9DI_TYPED(t, T, D9DI_TYPED(gt, G, D9DI_TYPED(st, S, adam<true, T, G, S>(call))));
     return D9DI_TYPED(t, T, D9DI_TYPED(gt, G, D9DI_TYPED(st, S, adam<false, T, G, S>(call))));
 }
 

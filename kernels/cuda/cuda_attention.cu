@@ -82,7 +82,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int c = 0; c < Z::R; c++)
                 s[r][c] = visible(n, seg, q0, i, k0, my_col() + c * EDGE) ? s[r][c] * n.scale
-                                                                         : -CUDART_INF_F;
+                                                                          : -CUDART_INF_F;
             row_softmax(w, r, s[r]);
 #pragma unroll
             for (int c = 0; c < Z::R; c++)
@@ -107,16 +107,16 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <class Z, class T>
-static d9d_status run(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
-                      const void *q, const void *k, const void *v)
+static d9d_status run(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse, const void *q,
+                      const void *k, const void *v)
 {
     const int64_t bytes = 2 * Z::ROWS_BYTES + Z::SCORES_BYTES;
     const int64_t blocks = n->b * n->a * d9di_ceil_div(n->s, Z::SIDE);
     cudaStream_t queue = d9di_queue(s);
 
     D9D_TRY(allow(s, "attention", (const void *)attention_kernel<Z, T>, bytes));
-    attention_kernel<Z><<<(unsigned)blocks, THREADS, bytes, queue>>>(
-        *n, (T *)o, lse, (const T *)q, (const T *)k, (const T *)v);
+    attention_kernel<Z><<<(unsigned)blocks, THREADS, bytes, queue>>>(*n, (T *)o, lse, (const T *)q,
+                                                                     (const T *)k, (const T *)v);
     return d9di_launched("attention");
 }
 

@@ -28,8 +28,14 @@ template <int SIDE_, int DV_> struct shape {
     };
 };
 
-static __device__ __forceinline__ int my_row(void) { return threadIdx.x / EDGE; }
-static __device__ __forceinline__ int my_col(void) { return threadIdx.x % EDGE; }
+static __device__ __forceinline__ int my_row(void)
+{
+    return threadIdx.x / EDGE;
+}
+static __device__ __forceinline__ int my_col(void)
+{
+    return threadIdx.x % EDGE;
+}
 
 /* Rows [first, first + n) of head h of x [B, S, heads, D], counted over B and S. */
 template <class Z, class T>
@@ -71,8 +77,8 @@ static __device__ __forceinline__ void dot_rows(float (&s)[Z::R][Z::R], const fl
 /* y[r][c] += sum over j of w(ty R + r, j) x[j][tx + 16 c]; element (i, j) of w is
  * w[i * across + j * along]. */
 template <class Z>
-static __device__ __forceinline__ void add_rows(float (&y)[Z::R][Z::DV], const float *w,
-                                                int across, int along, const float *x)
+static __device__ __forceinline__ void add_rows(float (&y)[Z::R][Z::DV], const float *w, int across,
+                                                int along, const float *x)
 {
     w += my_row() * Z::R * across;
     x += my_col();
@@ -93,8 +99,7 @@ static __device__ __forceinline__ void add_rows(float (&y)[Z::R][Z::DV], const f
     }
 }
 
-template <class Z>
-static __device__ __forceinline__ void clear(float (&y)[Z::R][Z::DV])
+template <class Z> static __device__ __forceinline__ void clear(float (&y)[Z::R][Z::DV])
 {
     for (int r = 0; r < Z::R; r++)
         for (int c = 0; c < Z::DV; c++)

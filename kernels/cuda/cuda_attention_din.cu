@@ -80,8 +80,7 @@ static __device__ __forceinline__ void tile_grad(const grads<T> &g, const tiles<
 }
 
 /* A tile of queries of a head. */
-template <class Z, class T>
-static __global__ void __launch_bounds__(THREADS) dq_kernel(grads<T> g)
+template <class Z, class T> static __global__ void __launch_bounds__(THREADS) dq_kernel(grads<T> g)
 {
     extern __shared__ float shared[];
     __shared__ segments<Z> seg;
@@ -115,8 +114,7 @@ static __global__ void __launch_bounds__(THREADS) dq_kernel(grads<T> g)
 }
 
 /* A tile of keys of a key head. */
-template <class Z, class T>
-static __global__ void __launch_bounds__(THREADS) dkv_kernel(grads<T> g)
+template <class Z, class T> static __global__ void __launch_bounds__(THREADS) dkv_kernel(grads<T> g)
 {
     extern __shared__ float shared[];
     __shared__ segments<Z> seg;

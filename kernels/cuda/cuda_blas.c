@@ -14,17 +14,18 @@
 #include "d9d/base/mem.h"
 
 #define STR_(x) #x
-#define STR(x) STR_(x)
+#define STR(x)  STR_(x)
 #define LIBRARY "libcublasLt.so." STR(CUBLAS_VER_MAJOR)
 
 enum { MOST_SCRATCH = 64 << 20, MOST_ALIGNED = 256 };
 
 #define FUNCTIONS(X)                                                                               \
-    X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtGetStatusString) X(cublasLtMatmul)              \
-    X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)     \
-    X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)                                \
-    X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate)                               \
-    X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
+    X(cublasLtCreate)                                                                              \
+    X(cublasLtDestroy) X(cublasLtGetStatusString) X(cublasLtMatmul)                                \
+        X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) \
+            X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)                        \
+                X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate)                   \
+                    X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
 
 /* What decides about an algorithm; no padding, since it is a key of bytes. */
 typedef struct plan_key {
@@ -214,8 +215,8 @@ static cublasStatus_t choose(const d9di_blas *b, const plan_key *key, plan *p)
         e = b->cublasLtMatmulAlgoGetHeuristic(b->handle, p->desc, p->a, p->b, p->c, p->c, pref, 1,
                                               &best, &n);
     (void)b->cublasLtMatmulPreferenceDestroy(pref);
-    if (e == CUBLAS_STATUS_NOT_SUPPORTED)
-        return CUBLAS_STATUS_SUCCESS;
+    if (e == CUBLAS_STATUS_NOT_SUPPORTED || e == CUBLAS_STATUS_INVALID_VALUE)
+        return CUBLAS_STATUS_SUCCESS; /* such types or layouts it does not know */
     if (e != CUBLAS_STATUS_SUCCESS || n == 0 || best.state != CUBLAS_STATUS_SUCCESS)
         return e;
     p->found = true;

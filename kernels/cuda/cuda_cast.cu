@@ -3,7 +3,8 @@
 
 template <class Y, class X> static __global__ void cast_kernel(Y *y, const X *x, int64_t n)
 {
-    D9DI_EACH8(i, n) {
+    D9DI_EACH8(i, n)
+    {
         float v[8];
 
         load8(v, x + i, n - i);
@@ -11,8 +12,7 @@ template <class Y, class X> static __global__ void cast_kernel(Y *y, const X *x,
     }
 }
 
-template <class Y, class X>
-static d9d_status cast(d9d_stream s, void *y, const void *x, int64_t n)
+template <class Y, class X> static d9d_status cast(d9d_stream s, void *y, const void *x, int64_t n)
 {
     cast_kernel<<<blocks_for(s, n / 8), THREADS, 0, d9di_queue(s)>>>((Y *)y, (const X *)x, n);
     return d9di_launched("cast");

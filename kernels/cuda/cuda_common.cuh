@@ -36,10 +36,22 @@ typedef __nv_bfloat16 bf16;
 
 enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP };
 
-static __device__ __forceinline__ float to_float(float x) { return x; }
-static __device__ __forceinline__ float to_float(bf16 x) { return __bfloat162float(x); }
-static __device__ __forceinline__ void put(float *y, float v) { *y = v; }
-static __device__ __forceinline__ void put(bf16 *y, float v) { *y = __float2bfloat16_rn(v); }
+static __device__ __forceinline__ float to_float(float x)
+{
+    return x;
+}
+static __device__ __forceinline__ float to_float(bf16 x)
+{
+    return __bfloat162float(x);
+}
+static __device__ __forceinline__ void put(float *y, float v)
+{
+    *y = v;
+}
+static __device__ __forceinline__ void put(bf16 *y, float v)
+{
+    *y = __float2bfloat16_rn(v);
+}
 
 static __device__ __forceinline__ float sigmoid(float x)
 {
@@ -146,8 +158,7 @@ struct largest {
 };
 
 /* Combined in a fixed tree; every thread gets the result. */
-template <int G, class T, class F>
-static __device__ __forceinline__ T group_fold(T v, F f)
+template <int G, class T, class F> static __device__ __forceinline__ T group_fold(T v, F f)
 {
 #pragma unroll
     for (int o = WARP / 2; o > 0; o /= 2)
@@ -187,6 +198,6 @@ static inline unsigned blocks_of_rows(int64_t m, int g)
     return (unsigned)d9di_ceil_div(m, THREADS / g);
 }
 /* The eights of a row of n, shared among its group. */
-#define D9DI_ROW8(i, n, G) for (int64_t i = threadIdx.x % (G) * 8; i < (n); i += (G) * 8)
+#define D9DI_ROW8(i, n, G) for (int64_t i = threadIdx.x % (G)*8; i < (n); i += (G)*8)
 
 #endif /* D9D_CUDA_COMMON_CUH */

@@ -71,7 +71,8 @@ static __global__ void dw_kernel(G *dtable, float beta, const int32_t *order, co
 
     if (first == end && beta == 1.0f)
         return;
-    D9DI_ROW8(at, h, THREADS) {
+    D9DI_ROW8(at, h, THREADS)
+    {
         float sum[8] = {}, v[8];
 
         for (int32_t i = first; i < end; i++) {
@@ -126,6 +127,5 @@ d9d_status d9d_k_embedding_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dta
     if (v * h == 0)
         return D9D_OK;
     return D9DI_TYPED(
-        t, T,
-        D9DI_TYPED(gt, G, embedding_dw<T, G>(s, dtable, beta, ids, dy, rows, first, v, h)));
+        t, T, D9DI_TYPED(gt, G, embedding_dw<T, G>(s, dtable, beta, ids, dy, rows, first, v, h)));
 }

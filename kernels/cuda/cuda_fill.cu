@@ -24,7 +24,6 @@ d9d_status d9d_k_fill(d9d_stream s, d9d_dtype t, void *y, int64_t n, float v)
     case D9D_F64: return fill<double>(s, y, n, v);
     case D9D_I32: return fill<int32_t>(s, y, n, (int32_t)v);
     case D9D_I64: return fill<int64_t>(s, y, n, (int64_t)v);
-    default:
-        return D9D_FAIL(D9D_EINVAL, "fill: cannot fill an array of %s", d9d_dtype_word(t));
+    default: return D9D_FAIL(D9D_EINVAL, "fill: cannot fill an array of %s", d9d_dtype_word(t));
     }
 }

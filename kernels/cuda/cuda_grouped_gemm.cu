@@ -126,8 +126,7 @@ d9d_status d9d_k_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *x,
     D9D_TRY(check_sizes(d.op, rows, e));
     if (rows == 0 || e == 0 || out == 0)
         return D9D_OK;
-    return D9DI_TYPED(t, T,
-                      run_rows<T>(s, d, y, x, operand<T>{(const T *)w, 1, out}, offset));
+    return D9DI_TYPED(t, T, run_rows<T>(s, d, y, x, operand<T>{(const T *)w, 1, out}, offset));
 }
 
 d9d_status d9d_k_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
@@ -140,8 +139,7 @@ d9d_status d9d_k_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, const voi
     D9D_TRY(check_sizes(d.op, rows, e));
     if (rows == 0 || e == 0 || in == 0)
         return D9D_OK;
-    return D9DI_TYPED(t, T,
-                      run_rows<T>(s, d, dx, dy, operand<T>{(const T *)w, out, 1}, offset));
+    return D9DI_TYPED(t, T, run_rows<T>(s, d, dx, dy, operand<T>{(const T *)w, out, 1}, offset));
 }
 
 template <class T, class G>
@@ -156,8 +154,8 @@ static d9d_status run_dw(d9d_stream s, void *dw, float beta, const void *x, cons
 }
 
 d9d_status d9d_k_grouped_gemm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
-                                 const void *x, const void *dy, const int32_t *offset,
-                                 int64_t rows, int64_t e, int64_t in, int64_t out)
+                                 const void *x, const void *dy, const int32_t *offset, int64_t rows,
+                                 int64_t e, int64_t in, int64_t out)
 {
     D9D_TRY(d9di_check_float("grouped_gemm_dw", t));
     D9D_TRY(d9di_check_float("grouped_gemm_dw", gt));
@@ -165,6 +163,5 @@ d9d_status d9d_k_grouped_gemm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *
     if (e == 0 || in == 0 || out == 0)
         return D9D_OK;
     return D9DI_TYPED(
-        t, T,
-        D9DI_TYPED(gt, G, run_dw<T, G>(s, dw, beta, x, dy, offset, rows, e, in, out)));
+        t, T, D9DI_TYPED(gt, G, run_dw<T, G>(s, dw, beta, x, dy, offset, rows, e, in, out)));
 }

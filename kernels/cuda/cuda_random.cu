@@ -24,8 +24,8 @@ static __global__ void random_kernel(T *y, bool is_normal, float scale, d9d_rng 
          i += (int64_t)gridDim.x * THREADS) {
         const uint64_t index = (uint64_t)(d9di_box_index(&b, i / b.run) + i % b.run);
 
-        put(y + i, is_normal ? scale * normal(r, index)
-                             : scale * (2.0f * uniform(r, index) - 1.0f));
+        put(y + i,
+            is_normal ? scale * normal(r, index) : scale * (2.0f * uniform(r, index) - 1.0f));
     }
 }
 

@@ -11,7 +11,8 @@ static __global__ void norm_kernel(T *y, float *inv, const T *x, const T *w, int
 
     if (r >= m)
         return;
-    D9DI_ROW8(i, n, G) {
+    D9DI_ROW8(i, n, G)
+    {
         load8(v, x + r * n + i, n - i);
         for (int j = 0; j < 8; j++)
             sum = fmaf(v[j], v[j], sum);
@@ -19,7 +20,8 @@ static __global__ void norm_kernel(T *y, float *inv, const T *x, const T *w, int
     scale = 1.0f / sqrtf(group_sum<G>(sum) / (float)n + eps);
     if (threadIdx.x % G == 0)
         inv[r] = scale;
-    D9DI_ROW8(i, n, G) {
+    D9DI_ROW8(i, n, G)
+    {
         load8(v, x + r * n + i, n - i);
         load8(u, w + i, n - i);
         for (int j = 0; j < 8; j++)
@@ -38,7 +40,8 @@ static __global__ void norm_din_kernel(T *dx, const T *dy, const T *x, const T *
 
     if (r >= m)
         return;
-    D9DI_ROW8(i, n, G) {
+    D9DI_ROW8(i, n, G)
+    {
         load8(d, dy + r * n + i, n - i);
         load8(v, x + r * n + i, n - i);
         load8(u, w + i, n - i);
@@ -47,7 +50,8 @@ static __global__ void norm_din_kernel(T *dx, const T *dy, const T *x, const T *
     }
     scale = inv[r];
     c = scale * scale * group_sum<G>(dot) / (float)n;
-    D9DI_ROW8(i, n, G) {
+    D9DI_ROW8(i, n, G)
+    {
         load8(d, dy + r * n + i, n - i);
         load8(v, x + r * n + i, n - i);
         load8(u, w + i, n - i);
@@ -95,8 +99,7 @@ d9d_status d9d_k_rms_norm_din(d9d_stream s, d9d_dtype t, void *dx, const void *d
     D9D_TRY(d9di_check_float("rms_norm_din", t));
     if (m == 0)
         return D9D_OK;
-    return D9DI_TYPED(
-        t, T, D9DI_BY_ROWS(n, G, norm_din<T, G>(s, dx, dy, x, w, inv, m, n, centre)));
+    return D9DI_TYPED(t, T, D9DI_BY_ROWS(n, G, norm_din<T, G>(s, dx, dy, x, w, inv, m, n, centre)));
 }
 
 /* --- the gradient of w: sums of parts of the rows, then the sum of the parts ------------------ */

@@ -42,8 +42,8 @@ template <class T>
 static d9d_status rope(d9d_stream s, void *y, const void *x, const int32_t *positions,
                        const float *inv_freq, const rope_dims &n)
 {
-    rope_kernel<<<blocks_of_rows(n.m, WARP), THREADS, 0, d9di_queue(s)>>>(
-        (T *)y, (const T *)x, positions, inv_freq, n);
+    rope_kernel<<<blocks_of_rows(n.m, WARP), THREADS, 0, d9di_queue(s)>>>((T *)y, (const T *)x,
+                                                                          positions, inv_freq, n);
     return d9di_launched("rope");
 }
 

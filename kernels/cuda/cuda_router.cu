@@ -144,6 +144,6 @@ d9d_status d9d_k_router_din(d9d_stream s, d9d_dtype t, void *dlogits, const floa
     D9D_TRY(d9di_check_float("router_din", t));
     if (rows * e == 0)
         return D9D_OK;
-    return D9DI_TYPED(
-        t, T, router_din<T>(s, dlogits, dprob, p, prob, expert, rows, e, k, renormalise));
+    return D9DI_TYPED(t, T,
+                      router_din<T>(s, dlogits, dprob, p, prob, expert, rows, e, k, renormalise));
 }

@@ -31,7 +31,8 @@ static __global__ void sgd_kernel(sgd_step k, T *p, const G *g, const float *sca
 {
     const float by = k.maximize ? -*scale : *scale;
 
-    D9DI_EACH8(i, n) {
+    D9DI_EACH8(i, n)
+    {
         float pf[8], gf[8], bf[8];
 
         load8(pf, p + i, n - i);
@@ -73,10 +74,9 @@ d9d_status d9d_k_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, 
     if (n == 0)
         return D9D_OK;
     if (c->momentum == 0.0)
-        return D9DI_TYPED(
-            t, T, D9DI_TYPED(gt, G, sgd<false, T, G, float>(s, k, p, g, scale, NULL, n)));
+        return D9DI_TYPED(t, T,
+                          D9DI_TYPED(gt, G, sgd<false, T, G, float>(s, k, p, g, scale, NULL, n)));
     return D9DI_TYPED(
         t, T,
-        D9DI_TYPED(gt, G,
-                   D9DI_TYPED(st, S, sgd<true, T, G, S>(s, k, p, g, scale, momentum, n))));
+        D9DI_TYPED(gt, G, D9DI_TYPED(st, S, sgd<true, T, G, S>(s, k, p, g, scale, momentum, n))));
 }

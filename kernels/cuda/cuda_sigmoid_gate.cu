@@ -11,7 +11,8 @@ static __global__ void gate_kernel(T *y, const T *x, const T *g, int64_t m, int6
     if (r >= m)
         return;
     s = sigmoid(to_float(g[r]));
-    D9DI_ROW8(i, n, G) {
+    D9DI_ROW8(i, n, G)
+    {
         load8(v, x + r * n + i, n - i);
         for (int j = 0; j < 8; j++)
             v[j] *= s;
@@ -29,7 +30,8 @@ static __global__ void gate_din_kernel(T *dx, T *dg, const T *dy, const T *x, co
     if (r >= m)
         return;
     s = sigmoid(to_float(g[r]));
-    D9DI_ROW8(i, n, G) {
+    D9DI_ROW8(i, n, G)
+    {
         load8(u, dy + r * n + i, n - i);
         load8(v, x + r * n + i, n - i);
         for (int j = 0; j < 8; j++) {
@@ -46,8 +48,8 @@ static __global__ void gate_din_kernel(T *dx, T *dg, const T *dy, const T *x, co
 template <class T, int G>
 static d9d_status gate(d9d_stream s, void *y, const void *x, const void *g, int64_t m, int64_t n)
 {
-    gate_kernel<T, G><<<blocks_of_rows(m, G), THREADS, 0, d9di_queue(s)>>>(
-        (T *)y, (const T *)x, (const T *)g, m, n);
+    gate_kernel<T, G><<<blocks_of_rows(m, G), THREADS, 0, d9di_queue(s)>>>((T *)y, (const T *)x,
+                                                                           (const T *)g, m, n);
     return d9di_launched("sigmoid_gate");
 }
 

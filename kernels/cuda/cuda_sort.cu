@@ -181,7 +181,7 @@ d9d_status d9di_sort(d9d_stream s, const char *op, const int32_t *key, int64_t n
         }
         d9di_give(s, scratch, bytes);
     }
-    start_kernel<<<(unsigned)d9di_ceil_div(keys + 1, THREADS), THREADS, 0, queue>>>(
-        start, key, order, n, keys);
+    start_kernel<<<(unsigned)d9di_ceil_div(keys + 1, THREADS), THREADS, 0, queue>>>(start, key,
+                                                                                    order, n, keys);
     return d9di_launched(op);
 }

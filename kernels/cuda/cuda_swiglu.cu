@@ -2,10 +2,10 @@
  * With s = sigmoid(g): dup = dy g s, dgate = dy up s (1 + g (1 - s)). */
 #include "cuda_common.cuh"
 
-template <class T>
-static __global__ void swiglu_kernel(T *y, const T *gate, const T *up, int64_t n)
+template <class T> static __global__ void swiglu_kernel(T *y, const T *gate, const T *up, int64_t n)
 {
-    D9DI_EACH8(i, n) {
+    D9DI_EACH8(i, n)
+    {
         float g[8], u[8];
 
         load8(g, gate + i, n - i);
@@ -20,7 +20,8 @@ template <class T>
 static __global__ void swiglu_din_kernel(T *dgate, T *dup, const T *dy, const T *gate, const T *up,
                                          int64_t n)
 {
-    D9DI_EACH8(i, n) {
+    D9DI_EACH8(i, n)
+    {
         float d[8], g[8], u[8];
 
         load8(d, dy + i, n - i);
@@ -46,8 +47,8 @@ static d9d_status swiglu(d9d_stream s, void *y, const void *gate, const void *up
 }
 
 template <class T>
-static d9d_status swiglu_din(d9d_stream s, void *dgate, void *dup, const void *dy,
-                             const void *gate, const void *up, int64_t n)
+static d9d_status swiglu_din(d9d_stream s, void *dgate, void *dup, const void *dy, const void *gate,
+                             const void *up, int64_t n)
 {
     swiglu_din_kernel<<<blocks_for(s, n / 8), THREADS, 0, d9di_queue(s)>>>(
         (T *)dgate, (T *)dup, (const T *)dy, (const T *)gate, (const T *)up, n);

@@ -7,10 +7,9 @@ D9D_KERNEL_ENTRIES(X)
 
 const d9d_kernels *d9d_kernels_cuda(void)
 {
-    static const d9d_kernels table = {
-        .name = "cuda",
+    static const d9d_kernels table = {.name = "cuda",
 #define X(op) .op = d9d_k_##op,
-        D9D_KERNEL_ENTRIES(X)
+                                      D9D_KERNEL_ENTRIES(X)
 #undef X
     };
 

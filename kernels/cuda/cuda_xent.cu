@@ -33,8 +33,8 @@ static __global__ void start_kernel(online *state, int64_t n)
 
 /* A block has a token.  p NULL: exp(logits - m) is not wanted; it may lie over the logits. */
 template <class T>
-static __global__ void fold_kernel(online *state, const float *logits, T *p,
-                                   const int32_t *targets, int64_t first_id, int64_t n)
+static __global__ void fold_kernel(online *state, const float *logits, T *p, const int32_t *targets,
+                                   int64_t first_id, int64_t n)
 {
     const float *z = logits + blockIdx.x * n;
     const int64_t target = targets[blockIdx.x] - first_id;
@@ -102,9 +102,9 @@ static __global__ void finish_kernel(float *loss, float *lse, T *unit, const onl
         return;
     const T *row = ignored || bad ? NULL : row_of<T>(w, id, h);
     for (int64_t i = threadIdx.x; i < h; i += THREADS)
-        put(unit + r * h + i, row != NULL  ? sum[r * h + i] * (1.0f / o.l) - to_float(row[i])
-                              : ignored ? 0.0f
-                                        : CUDART_NAN_F);
+        put(unit + r * h + i, row != NULL ? sum[r * h + i] * (1.0f / o.l) - to_float(row[i])
+                              : ignored   ? 0.0f
+                                          : CUDART_NAN_F);
 }
 
 /* A call, and its scratch: state, sums, logits. */
@@ -159,9 +159,8 @@ static d9d_status tokens_forward(const forward &f, int64_t first, float *loss, f
     start_kernel<<<(unsigned)d9di_ceil_div(tokens, THREADS), THREADS, 0, queue>>>(f.state, tokens);
     while (columns_next(f.n, f.width, &c))
         D9D_TRY(fold_columns<T>(f, c, x, targets + first, tokens, unit != NULL));
-    finish_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(loss + first, lse + first, u, f.state,
-                                                           f.sum, targets + first, f.all,
-                                                           f.n->ignore, h);
+    finish_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(
+        loss + first, lse + first, u, f.state, f.sum, targets + first, f.all, f.n->ignore, h);
     return d9di_launched(op);
 }
 

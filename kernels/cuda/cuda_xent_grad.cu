@@ -113,8 +113,7 @@ static d9d_status columns_dw(const backward &b, const columns &c, void *dw, floa
     return D9D_OK;
 }
 
-template <class T>
-static d9d_status all_dw(backward &b, void *const *dw, const float *beta)
+template <class T> static d9d_status all_dw(backward &b, void *const *dw, const float *beta)
 {
     d9d_status st = D9D_OK;
     columns c = {};

@@ -37,8 +37,8 @@ static d9d_status fail(const d9d_device *dev, const char *what, cudaError_t e)
 {
     const cuda_device *self = dev->self;
 
-    return D9D_FAIL(e == cudaErrorMemoryAllocation ? D9D_EOOM : D9D_ECUDA, "%s: %s: %s",
-                    self->name, what, cudaGetErrorString(e));
+    return D9D_FAIL(e == cudaErrorMemoryAllocation ? D9D_EOOM : D9D_ECUDA, "%s: %s: %s", self->name,
+                    what, cudaGetErrorString(e));
 }
 
 static cudaError_t make_current(const d9d_device *dev)
@@ -62,9 +62,12 @@ static void *cuda_take(d9d_device *dev, uint64_t n)
 
 static void cuda_give(d9d_device *dev, void *p, uint64_t n)
 {
+    const cuda_device *self = dev->self;
+
     (void)n;
     (void)make_current(dev);
-    (void)cudaFree(p); /* waits for what is queued */
+    (void)cudaStreamSynchronize(self->queue); /* what is queued may still use it */
+    (void)cudaFree(p);
 }
 
 /* --- copies -------------------------------------------------------------------------- */

@@ -22,7 +22,7 @@ static const struct {
 #define X(name) {#name, main_##name},
     GPU_TESTS(X)
 #undef X
-    {NULL, NULL},
+        {NULL, NULL},
 };
 
 int main(int argc, char **argv)

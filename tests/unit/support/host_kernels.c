@@ -86,8 +86,8 @@ static d9d_status end(call *c, d9d_status st)
 {
     for (size_t i = 0; i < c->n; i++) {
         if (st == D9D_OK && c->array[i].out)
-            check(d9d_device_download(c->dev, c->array[i].host, c->array[i].dev,
-                                      c->array[i].bytes));
+            check(
+                d9d_device_download(c->dev, c->array[i].host, c->array[i].dev, c->array[i].bytes));
         d9d_device_free(c->dev, c->array[i].dev, c->array[i].bytes);
     }
     return st;
@@ -175,8 +175,8 @@ static d9d_status on_sigmoid_gate_din(d9d_stream s, d9d_dtype t, void *dx, void 
 
     (void)s;
     return end(&c, c.k->sigmoid_gate_din(c.s, t, out(&c, t, dx, m * n), out(&c, t, dg, m),
-                                         in(&c, t, dy, m * n), in(&c, t, x, m * n),
-                                         in(&c, t, g, m), m, n));
+                                         in(&c, t, dy, m * n), in(&c, t, x, m * n), in(&c, t, g, m),
+                                         m, n));
 }
 
 static d9d_status on_random(d9d_stream s, d9d_dtype t, void *y, d9d_init_kind kind, float scale,
@@ -208,9 +208,9 @@ static d9d_status on_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->grouped_gemm(c.s, t, out(&c, t, y, rows * n_out),
-                                     in(&c, t, x, rows * n_in), in(&c, t, w, e * n_in * n_out),
-                                     ints(&c, offset, e + 1), rows, e, n_in, n_out));
+    return end(&c, c.k->grouped_gemm(c.s, t, out(&c, t, y, rows * n_out), in(&c, t, x, rows * n_in),
+                                     in(&c, t, w, e * n_in * n_out), ints(&c, offset, e + 1), rows,
+                                     e, n_in, n_out));
 }
 
 static d9d_status on_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
@@ -258,8 +258,8 @@ static d9d_status on_rms_norm_din(d9d_stream s, d9d_dtype t, void *dx, const voi
 
     (void)s;
     return end(&c, c.k->rms_norm_din(c.s, t, out(&c, t, dx, m * n), in(&c, t, dy, m * n),
-                                     in(&c, t, x, m * n), in(&c, t, w, n), floats(&c, inv, m), m,
-                                     n, zero_centred));
+                                     in(&c, t, x, m * n), in(&c, t, w, n), floats(&c, inv, m), m, n,
+                                     zero_centred));
 }
 
 static d9d_status on_rms_norm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
@@ -274,9 +274,8 @@ static d9d_status on_rms_norm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *
 }
 
 static d9d_status on_rope(d9d_stream s, d9d_dtype t, void *y, const void *x,
-                          const int32_t *positions, const float *inv_freq, int64_t m,
-                          int64_t heads, int64_t d, int64_t r, bool interleaved, float mscale,
-                          float sign)
+                          const int32_t *positions, const float *inv_freq, int64_t m, int64_t heads,
+                          int64_t d, int64_t r, bool interleaved, float mscale, float sign)
 {
     call c = begin();
 
@@ -341,9 +340,9 @@ static d9d_status on_embedding_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void 
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->embedding_dw(c.s, t, gt, out(&c, gt, dtable, v * h), beta,
-                                     ints(&c, ids, rows), in(&c, t, dy, rows * h), rows, first, v,
-                                     h));
+    return end(&c,
+               c.k->embedding_dw(c.s, t, gt, out(&c, gt, dtable, v * h), beta, ints(&c, ids, rows),
+                                 in(&c, t, dy, rows * h), rows, first, v, h));
 }
 
 /* The parts of a split vocabulary. */
@@ -361,10 +360,10 @@ static d9d_status on_xent(d9d_stream s, const d9d_xent_dims *n, float *loss, flo
 
     (void)s;
     splits(&c, n, w, head);
-    return end(&c, c.k->xent(c.s, n, out(&c, D9D_F32, loss, n->rows),
-                             out(&c, D9D_F32, lse, n->rows), out(&c, n->t, unit, n->rows * n->h),
-                             in(&c, n->t, hidden, n->rows * n->h), head,
-                             ints(&c, targets, n->rows)));
+    return end(&c,
+               c.k->xent(c.s, n, out(&c, D9D_F32, loss, n->rows), out(&c, D9D_F32, lse, n->rows),
+                         out(&c, n->t, unit, n->rows * n->h), in(&c, n->t, hidden, n->rows * n->h),
+                         head, ints(&c, targets, n->rows)));
 }
 
 static d9d_status on_xent_din(d9d_stream s, d9d_dtype t, void *dhidden, const float *dloss,
@@ -403,10 +402,10 @@ static d9d_status on_router(d9d_stream s, d9d_dtype t, float *p, float *prob, in
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->router(c.s, t, out(&c, D9D_F32, p, rows * e),
-                               out(&c, D9D_F32, prob, rows * k), out(&c, D9D_I32, expert, rows * k),
-                               in(&c, t, logits, rows * e), floats(&c, bias, e), rows, e, k,
-                               renormalise));
+    return end(&c,
+               c.k->router(c.s, t, out(&c, D9D_F32, p, rows * e), out(&c, D9D_F32, prob, rows * k),
+                           out(&c, D9D_I32, expert, rows * k), in(&c, t, logits, rows * e),
+                           floats(&c, bias, e), rows, e, k, renormalise));
 }
 
 static d9d_status on_router_din(d9d_stream s, d9d_dtype t, void *dlogits, const float *dprob,
@@ -416,10 +415,10 @@ static d9d_status on_router_din(d9d_stream s, d9d_dtype t, void *dlogits, const 
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->router_din(c.s, t, out(&c, t, dlogits, rows * e),
-                                   floats(&c, dprob, rows * k), floats(&c, p, rows * e),
-                                   floats(&c, prob, rows * k), ints(&c, expert, rows * k), rows, e,
-                                   k, renormalise));
+    return end(&c,
+               c.k->router_din(c.s, t, out(&c, t, dlogits, rows * e), floats(&c, dprob, rows * k),
+                               floats(&c, p, rows * e), floats(&c, prob, rows * k),
+                               ints(&c, expert, rows * k), rows, e, k, renormalise));
 }
 
 static d9d_status on_route(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
@@ -460,8 +459,7 @@ static d9d_status on_unpermute(d9d_stream s, d9d_dtype t, void *y, const void *x
 
     (void)s;
     return end(&c, c.k->unpermute(c.s, t, out(&c, t, y, rows * h), in(&c, t, x, rows * k * h),
-                                  floats(&c, prob, rows * k), ints(&c, row, rows * k), rows, k,
-                                  h));
+                                  floats(&c, prob, rows * k), ints(&c, row, rows * k), rows, k, h));
 }
 
 static d9d_status on_unpermute_din(d9d_stream s, d9d_dtype t, void *dx, float *dprob,
@@ -514,9 +512,9 @@ static d9d_status on_adam(d9d_stream s, const d9d_adam_step *step, d9d_dtype t, 
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->adam(c.s, step, t, out(&c, t, p, n), gt, in(&c, gt, g, n),
-                             floats(&c, scale, 1), st, out(&c, st, m, n), out(&c, st, v, n),
-                             out(&c, st, vmax, n), n));
+    return end(&c,
+               c.k->adam(c.s, step, t, out(&c, t, p, n), gt, in(&c, gt, g, n), floats(&c, scale, 1),
+                         st, out(&c, st, m, n), out(&c, st, v, n), out(&c, st, vmax, n), n));
 }
 
 static d9d_status on_adam_stochastic(d9d_stream s, const d9d_adam_step *step, void *p, d9d_dtype gt,
@@ -545,10 +543,9 @@ static d9d_status on_sgd(d9d_stream s, const d9d_sgd_step *step, d9d_dtype t, vo
 
 const d9d_kernels *host_kernels(void)
 {
-    static const d9d_kernels table = {
-        .name = "host",
+    static const d9d_kernels table = {.name = "host",
 #define X(entry) .entry = on_##entry,
-        D9D_KERNEL_ENTRIES(X)
+                                      D9D_KERNEL_ENTRIES(X)
 #undef X
     };
 
