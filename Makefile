@@ -119,7 +119,7 @@ Q = @printf '  %-5s %s\n' $(1) $@;
 endif
 
 .PHONY: all demo test test-long bench gpu-test gpu-bench gpu-pack lint format schemas config install \
-        uninstall clean help run-demo run-test list-tests FORCE
+        uninstall clean help run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -268,7 +268,15 @@ FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
              $(wildcard schemas/*.h) $(shell find libcore kernels tools tests -name '*.h')
 SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
-LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit -Itests/unit/support
+LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit
+TIDY      := $(patsubst %.c,$B/%.tidy,$(CORE_SRC) $(wildcard tools/*.c))
+
+# Again only for what was compiled again.
+run-tidy: $(TIDY)
+	@:
+$B/%.tidy: $B/%.o .clang-tidy
+	$(call Q,TIDY)clang-tidy --quiet --warnings-as-errors='*' $*.c -- $(LINT_C) 2>/dev/null
+	@touch $@
 
 lint:
 	@CC='$(CC)' tools/setup.sh lint

@@ -5,7 +5,7 @@ const d9d_kernels *d9d_kernels_cpu(void)
 {
     static const d9d_kernels table = {.name = "cpu",
 #define X(op) .op = d9d_ref_##op,
-        D9D_KERNEL_ENTRIES(X)
+                                      D9D_KERNEL_ENTRIES(X)
 #undef X
     };
 

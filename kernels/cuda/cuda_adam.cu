@@ -51,8 +51,7 @@ static __global__ void adam_kernel(adam_step k, T *p, const G *g, const float *s
 {
     const float by = k.maximize ? -*scale : *scale;
 
-    D9DI_EACH8(i, n)
-    {
+    D9DI_EACH8 (i, n) {
         float pf[8], gf[8], mf[8], vf[8], xf[8];
 
         load8(pf, p + i, n - i);

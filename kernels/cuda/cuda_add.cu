@@ -3,8 +3,7 @@
 
 template <class T> static __global__ void add_kernel(T *y, const T *a, const T *b, int64_t n)
 {
-    D9DI_EACH8(i, n)
-    {
+    D9DI_EACH8 (i, n) {
         float u[8], v[8];
 
         load8(u, a + i, n - i);
@@ -33,8 +32,7 @@ d9d_status d9d_k_add(d9d_stream s, d9d_dtype t, void *y, const void *a, const vo
 template <class Y, class X>
 static __global__ void accumulate_kernel(Y *y, float beta, const X *x, int64_t n)
 {
-    D9DI_EACH8(i, n)
-    {
+    D9DI_EACH8 (i, n) {
         float u[8], v[8];
 
         load8(u, x + i, n - i);

@@ -21,11 +21,12 @@ enum { MOST_SCRATCH = 64 << 20, MOST_ALIGNED = 256 };
 
 #define FUNCTIONS(X)                                                                               \
     X(cublasLtCreate)                                                                              \
-    X(cublasLtDestroy) X(cublasLtGetStatusString) X(cublasLtMatmul)                                \
-        X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) \
-            X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)                        \
-                X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate)                   \
-                    X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
+    X(cublasLtDestroy)                                                                             \
+    X(cublasLtGetStatusString) X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic)                 \
+        X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) \
+            X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)                           \
+                X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)               \
+                    X(cublasLtMatmulPreferenceSetAttribute)
 
 /* What decides about an algorithm; no padding, since it is a key of bytes. */
 typedef struct plan_key {

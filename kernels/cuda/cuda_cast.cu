@@ -3,8 +3,7 @@
 
 template <class Y, class X> static __global__ void cast_kernel(Y *y, const X *x, int64_t n)
 {
-    D9DI_EACH8(i, n)
-    {
+    D9DI_EACH8 (i, n) {
         float v[8];
 
         load8(v, x + i, n - i);

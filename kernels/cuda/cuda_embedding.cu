@@ -71,8 +71,7 @@ static __global__ void dw_kernel(G *dtable, float beta, const int32_t *order, co
 
     if (first == end && beta == 1.0f)
         return;
-    D9DI_ROW8(at, h, THREADS)
-    {
+    D9DI_ROW8 (at, h, THREADS) {
         float sum[8] = {}, v[8];
 
         for (int32_t i = first; i < end; i++) {

@@ -12,8 +12,7 @@ template <class T>
 static __global__ void permute_kernel(T *y, const T *x, const int32_t *source, int64_t rows,
                                       int64_t k, int64_t h)
 {
-    EACH_ROW8(r, at, rows * k, h)
-    {
+    EACH_ROW8 (r, at, rows * k, h) {
         float v[8];
 
         load8(v, x + source[r] / k * h + at, h - at);
@@ -26,8 +25,7 @@ template <class T>
 static __global__ void gather_kernel(T *y, const T *x, const float *w, const int32_t *row,
                                      int64_t rows, int64_t k, int64_t h)
 {
-    EACH_ROW8(r, at, rows, h)
-    {
+    EACH_ROW8 (r, at, rows, h) {
         float sum[8] = {}, v[8];
 
         for (int64_t c = r * k; c < (r + 1) * k; c++) {
@@ -54,8 +52,7 @@ static __global__ void scatter_kernel(T *dx, float *dprob, const T *dy, const T 
     if (i >= n)
         return;
     to = row[i] * h, from = i / k * h, by = prob[i];
-    D9DI_ROW8(c, h, G)
-    {
+    D9DI_ROW8 (c, h, G) {
         load8(d, dy + from + c, h - c);
         load8(v, x + to + c, h - c);
         for (int j = 0; j < 8; j++) {

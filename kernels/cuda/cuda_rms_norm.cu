@@ -11,8 +11,7 @@ static __global__ void norm_kernel(T *y, float *inv, const T *x, const T *w, int
 
     if (r >= m)
         return;
-    D9DI_ROW8(i, n, G)
-    {
+    D9DI_ROW8 (i, n, G) {
         load8(v, x + r * n + i, n - i);
         for (int j = 0; j < 8; j++)
             sum = fmaf(v[j], v[j], sum);
@@ -20,8 +19,7 @@ static __global__ void norm_kernel(T *y, float *inv, const T *x, const T *w, int
     scale = 1.0f / sqrtf(group_sum<G>(sum) / (float)n + eps);
     if (threadIdx.x % G == 0)
         inv[r] = scale;
-    D9DI_ROW8(i, n, G)
-    {
+    D9DI_ROW8 (i, n, G) {
         load8(v, x + r * n + i, n - i);
         load8(u, w + i, n - i);
         for (int j = 0; j < 8; j++)
@@ -40,8 +38,7 @@ static __global__ void norm_din_kernel(T *dx, const T *dy, const T *x, const T *
 
     if (r >= m)
         return;
-    D9DI_ROW8(i, n, G)
-    {
+    D9DI_ROW8 (i, n, G) {
         load8(d, dy + r * n + i, n - i);
         load8(v, x + r * n + i, n - i);
         load8(u, w + i, n - i);
@@ -50,8 +47,7 @@ static __global__ void norm_din_kernel(T *dx, const T *dy, const T *x, const T *
     }
     scale = inv[r];
     c = scale * scale * group_sum<G>(dot) / (float)n;
-    D9DI_ROW8(i, n, G)
-    {
+    D9DI_ROW8 (i, n, G) {
         load8(d, dy + r * n + i, n - i);
         load8(v, x + r * n + i, n - i);
         load8(u, w + i, n - i);

@@ -31,8 +31,7 @@ static __global__ void sgd_kernel(sgd_step k, T *p, const G *g, const float *sca
 {
     const float by = k.maximize ? -*scale : *scale;
 
-    D9DI_EACH8(i, n)
-    {
+    D9DI_EACH8 (i, n) {
         float pf[8], gf[8], bf[8];
 
         load8(pf, p + i, n - i);

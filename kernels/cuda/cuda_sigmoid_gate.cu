@@ -11,8 +11,7 @@ static __global__ void gate_kernel(T *y, const T *x, const T *g, int64_t m, int6
     if (r >= m)
         return;
     s = sigmoid(to_float(g[r]));
-    D9DI_ROW8(i, n, G)
-    {
+    D9DI_ROW8 (i, n, G) {
         load8(v, x + r * n + i, n - i);
         for (int j = 0; j < 8; j++)
             v[j] *= s;
@@ -30,8 +29,7 @@ static __global__ void gate_din_kernel(T *dx, T *dg, const T *dy, const T *x, co
     if (r >= m)
         return;
     s = sigmoid(to_float(g[r]));
-    D9DI_ROW8(i, n, G)
-    {
+    D9DI_ROW8 (i, n, G) {
         load8(u, dy + r * n + i, n - i);
         load8(v, x + r * n + i, n - i);
         for (int j = 0; j < 8; j++) {

@@ -4,8 +4,7 @@
 
 template <class T> static __global__ void swiglu_kernel(T *y, const T *gate, const T *up, int64_t n)
 {
-    D9DI_EACH8(i, n)
-    {
+    D9DI_EACH8 (i, n) {
         float g[8], u[8];
 
         load8(g, gate + i, n - i);
@@ -20,8 +19,7 @@ template <class T>
 static __global__ void swiglu_din_kernel(T *dgate, T *dup, const T *dy, const T *gate, const T *up,
                                          int64_t n)
 {
-    D9DI_EACH8(i, n)
-    {
+    D9DI_EACH8 (i, n) {
         float d[8], g[8], u[8];
 
         load8(d, dy + i, n - i);

@@ -20,12 +20,33 @@
 /* Sizes of a small model's step, or of four sequences through a large one's. */
 enum {
 #ifdef LARGE
-    T = 16384, H = 2048, I = 6144, S = 4096, A = 16, KV = 8, D = 128, V = 151936, E = 128, K = 8,
+    T = 16384,
+    H = 2048,
+    I = 6144,
+    S = 4096,
+    A = 16,
+    KV = 8,
+    D = 128,
+    V = 151936,
+    E = 128,
+    K = 8,
     EI = 768,
 #else
-    T = 2048, H = 512, I = 1536, S = 512, A = 8, KV = 4, D = 64, V = 8192, E = 16, K = 4, EI = 256,
+    T = 2048,
+    H = 512,
+    I = 1536,
+    S = 512,
+    A = 8,
+    KV = 4,
+    D = 64,
+    V = 8192,
+    E = 16,
+    K = 4,
+    EI = 256,
 #endif
-    B = T / S, N = T * I, ROWS = T * K
+    B = T / S,
+    N = T * I,
+    ROWS = T * K
 };
 
 enum { X, Y, Z, G, U, OUT, OUT2, OUT3, STATE, STATE2, BUFFERS };
@@ -73,7 +94,8 @@ static d9d_status grouped(bench *b)
 }
 static d9d_status grouped_din(bench *b)
 {
-    return b->k->grouped_gemm_din(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H, EI);
+    return b->k->grouped_gemm_din(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H,
+                                  EI);
 }
 static d9d_status grouped_dw(bench *b)
 {
@@ -134,7 +156,10 @@ static d9d_status xent_dw(bench *b)
     return b->k->xent_dw(b->s, &n, D9D_F32, dw, &beta, b->prob, b->stats, b->p[X], w, b->ids);
 }
 
-static d9d_status add(bench *b) { return b->k->add(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], N); }
+static d9d_status add(bench *b)
+{
+    return b->k->add(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], N);
+}
 static d9d_status accumulate(bench *b)
 {
     return b->k->accumulate(b->s, D9D_F32, b->p[OUT], 1.0f, b->t, b->p[X], N);
@@ -158,11 +183,13 @@ static d9d_status norm_din(bench *b)
 }
 static d9d_status norm_dw(bench *b)
 {
-    return b->k->rms_norm_dw(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats, T, I);
+    return b->k->rms_norm_dw(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats, T,
+                             I);
 }
 static d9d_status norm_heads(bench *b)
 {
-    return b->k->rms_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], N / D, D, 1e-6f, false);
+    return b->k->rms_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], N / D, D, 1e-6f,
+                          false);
 }
 static d9d_status norm_heads_din(bench *b)
 {
@@ -171,8 +198,8 @@ static d9d_status norm_heads_din(bench *b)
 }
 static d9d_status norm_heads_dw(bench *b)
 {
-    return b->k->rms_norm_dw(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats, N / D,
-                             D);
+    return b->k->rms_norm_dw(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats,
+                             N / D, D);
 }
 static d9d_status rope(bench *b)
 {
@@ -205,8 +232,8 @@ static d9d_status unpermute(bench *b)
 }
 static d9d_status unpermute_din(bench *b)
 {
-    return b->k->unpermute_din(b->s, b->t, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob, b->row, T,
-                               K, H);
+    return b->k->unpermute_din(b->s, b->t, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob, b->row,
+                               T, K, H);
 }
 static d9d_status sum_squares(bench *b)
 {
@@ -247,7 +274,7 @@ static d9d_status copy(bench *b)
 {
     if (!unit_device_is_cpu())
         return d9d_device_copy(b->dev, b->p[OUT], b->p[X], (uint64_t)N * 4);
-    /* As many threads as the kernels. */
+        /* As many threads as the kernels. */
 #pragma omp parallel for
     for (int64_t i = 0; i < N; i += 4096)
         memcpy((char *)b->p[OUT] + i * 4, (char *)b->p[X] + i * 4, 16384);
@@ -385,10 +412,12 @@ static void release(bench *b)
         void *p;
         uint64_t bytes;
     } parts[] = {
-        {b->ids, T * 4},      {b->freq, D * 4},       {b->one, 4},
-        {b->offset, E * 4 + 4}, {b->row, ROWS * 4},     {b->source, ROWS * 4},
-        {b->expert, ROWS * 4}, {b->prob, ROWS * 4},    {b->dprob, ROWS * 4},
-        {b->stats, (uint64_t)N * 4}, {b->sum, 8},      {b->found, 8},
+        {b->ids, T * 4},       {b->freq, D * 4},
+        {b->one, 4},           {b->offset, E * 4 + 4},
+        {b->row, ROWS * 4},    {b->source, ROWS * 4},
+        {b->expert, ROWS * 4}, {b->prob, ROWS * 4},
+        {b->dprob, ROWS * 4},  {b->stats, (uint64_t)N * 4},
+        {b->sum, 8},           {b->found, 8},
     };
 
     for (int i = 0; i < BUFFERS; i++)

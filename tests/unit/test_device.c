@@ -68,6 +68,9 @@ static void names_that_do_not(void **state)
                  "device \"cuda\": this build has no cuda");
     assert_fails(d9d_device_open("cuda:1", &dev), D9D_ENOTSUP,
                  "device \"cuda:1\": this build has no cuda");
+#else
+    /* Whether there is a driver, a GPU or none: that many there are not. */
+    assert_fails_like(d9d_device_open("cuda:999", &dev), D9D_ENOTFOUND, "cuda:999: ");
 #endif
     assert_null(dev);
 }
@@ -251,8 +254,8 @@ static void copies_of_any_size_arrive(void **state)
         assert_memory_equal(back, host + MOST - sizes[i], sizes[i]);
     }
     for (uint64_t at = 0; at < MOST; at += 9973)
-        assert_ok(d9d_device_upload(dev, (char *)p + at, host + at,
-                                    MOST - at < 9973 ? MOST - at : 9973));
+        assert_ok(
+            d9d_device_upload(dev, (char *)p + at, host + at, MOST - at < 9973 ? MOST - at : 9973));
     assert_ok(d9d_device_download(dev, back, p, MOST));
     assert_memory_equal(back, host, MOST);
     d9d_device_free(dev, p, MOST);

@@ -38,8 +38,8 @@ static void run_backward(void *arg)
     int64_t nq = q_size(&p->n), nk = k_size(&p->n);
 
     assert_int_equal(host_kernels()->attention_din(NULL, &p->n, grad(p, 0), grad(p, nq),
-                                                      grad(p, nq + nk), p->dout, p->q, p->k, p->v,
-                                                      p->o, p->lse),
+                                                   grad(p, nq + nk), p->dout, p->q, p->k, p->v,
+                                                   p->o, p->lse),
                      D9D_OK);
 }
 

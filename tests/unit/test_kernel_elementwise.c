@@ -136,8 +136,7 @@ static void run_accumulate(void *arg)
     call *p = arg;
 
     assert_int_equal(
-        host_kernels()->accumulate(NULL, p->t2, p->out[0], p->beta, p->t, p->in[0], p->n),
-        D9D_OK);
+        host_kernels()->accumulate(NULL, p->t2, p->out[0], p->beta, p->t, p->in[0], p->n), D9D_OK);
 }
 
 static void test_accumulate(void **state)
@@ -208,15 +207,16 @@ static void run_gate(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->sigmoid_gate(NULL, p->t, p->out[0], p->in[0], p->in[1],
-                                                     p->m, p->n / p->m), D9D_OK);
+    assert_int_equal(
+        host_kernels()->sigmoid_gate(NULL, p->t, p->out[0], p->in[0], p->in[1], p->m, p->n / p->m),
+        D9D_OK);
 }
 static void run_gate_din(void *arg)
 {
     call *p = arg;
 
     assert_int_equal(host_kernels()->sigmoid_gate_din(NULL, p->t, p->out[0], p->out[1], p->in[2],
-                                                         p->in[0], p->in[1], p->m, p->n / p->m),
+                                                      p->in[0], p->in[1], p->m, p->n / p->m),
                      D9D_OK);
 }
 
@@ -298,8 +298,9 @@ static void test_random_ones(void **state)
     float y[20];
 
     (void)state;
-    assert_int_equal(host_kernels()->random(NULL, D9D_F32, y, D9D_INIT_ONES, 9.0f, (d9d_rng){0},
-                                               2, box, zero, box), D9D_OK);
+    assert_int_equal(host_kernels()->random(NULL, D9D_F32, y, D9D_INIT_ONES, 9.0f, (d9d_rng){0}, 2,
+                                            box, zero, box),
+                     D9D_OK);
     for (int i = 0; i < 20; i++)
         assert_true(y[i] == 1.0f);
 }

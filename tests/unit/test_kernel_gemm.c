@@ -111,21 +111,23 @@ static void run_y(void *arg)
     grouped *p = arg;
 
     assert_int_equal(host_kernels()->grouped_gemm(NULL, p->t, p->y, p->x, p->w, p->offset,
-                                                     p->offset[E], E, IN, OUT), D9D_OK);
+                                                  p->offset[E], E, IN, OUT),
+                     D9D_OK);
 }
 static void run_dx(void *arg)
 {
     grouped *p = arg;
 
     assert_int_equal(host_kernels()->grouped_gemm_din(NULL, p->t, p->dx, p->dy, p->w, p->offset,
-                                                         p->offset[E], E, IN, OUT), D9D_OK);
+                                                      p->offset[E], E, IN, OUT),
+                     D9D_OK);
 }
 static void run_dw(void *arg)
 {
     grouped *p = arg;
 
-    assert_int_equal(host_kernels()->grouped_gemm_dw(NULL, p->t, p->gt, p->dw, p->beta, p->x,
-                                                        p->dy, p->offset, p->offset[E], E, IN, OUT),
+    assert_int_equal(host_kernels()->grouped_gemm_dw(NULL, p->t, p->gt, p->dw, p->beta, p->x, p->dy,
+                                                     p->offset, p->offset[E], E, IN, OUT),
                      D9D_OK);
 }
 
@@ -196,9 +198,8 @@ static void test_lying_offsets(void **state)
     (void)state;
     if (!unit_device_is_cpu())
         skip(); /* only what is on the host can be looked at in time */
-    assert_int_equal(
-        host_kernels()->grouped_gemm(NULL, D9D_F32, x, x, x, backwards, 2, 2, 1, 1),
-        D9D_EINVAL);
+    assert_int_equal(host_kernels()->grouped_gemm(NULL, D9D_F32, x, x, x, backwards, 2, 2, 1, 1),
+                     D9D_EINVAL);
     assert_int_equal(host_kernels()->grouped_gemm(NULL, D9D_F32, x, x, x, outside, 8, 2, 1, 1),
                      D9D_EINVAL);
 }

@@ -19,21 +19,24 @@ static void run_norm(void *arg)
     norm *p = arg;
 
     assert_int_equal(host_kernels()->rms_norm(NULL, p->t, p->y, p->inv, p->x, p->w, p->m, p->n,
-                                                 1e-3f, p->zero_centred), D9D_OK);
+                                              1e-3f, p->zero_centred),
+                     D9D_OK);
 }
 static void run_norm_din(void *arg)
 {
     norm *p = arg;
 
     assert_int_equal(host_kernels()->rms_norm_din(NULL, p->t, p->dx, p->dy, p->x, p->w, p->inv,
-                                                     p->m, p->n, p->zero_centred), D9D_OK);
+                                                  p->m, p->n, p->zero_centred),
+                     D9D_OK);
 }
 static void run_norm_dw(void *arg)
 {
     norm *p = arg;
 
     assert_int_equal(host_kernels()->rms_norm_dw(NULL, p->t, p->gt, p->dw, p->beta, p->dy, p->x,
-                                                    p->inv, p->m, p->n), D9D_OK);
+                                                 p->inv, p->m, p->n),
+                     D9D_OK);
 }
 
 static void naive_norm(const norm *p, double *y, double *dx, double *dw)
@@ -127,9 +130,8 @@ static void run_rope(void *arg)
 {
     rope *p = arg;
 
-    assert_int_equal(host_kernels()->rope(NULL, p->t, p->y, p->x, p->positions, p->inv_freq,
-                                             p->m, p->heads, p->d, p->r, p->interleaved, 1.25f,
-                                             p->sign),
+    assert_int_equal(host_kernels()->rope(NULL, p->t, p->y, p->x, p->positions, p->inv_freq, p->m,
+                                          p->heads, p->d, p->r, p->interleaved, 1.25f, p->sign),
                      D9D_OK);
 }
 

@@ -42,7 +42,8 @@ static void run_adam(void *arg)
     call *c = arg;
 
     assert_int_equal(host_kernels()->adam(NULL, c->adam, c->t, get(c, P), c->gt, c->g, &c->scale,
-                                             c->st, get(c, M), get(c, V), get(c, X), c->n), D9D_OK);
+                                          c->st, get(c, M), get(c, V), get(c, X), c->n),
+                     D9D_OK);
 }
 static void run_stochastic(void *arg)
 {
@@ -50,15 +51,17 @@ static void run_stochastic(void *arg)
     call *c = arg;
 
     assert_int_equal(host_kernels()->adam_stochastic(NULL, c->adam, get(c, P), c->gt, c->g,
-                                                        &c->scale, c->st, get(c, M), get(c, V), c->r,
-                                                        1, &c->n, &zero, &c->n), D9D_OK);
+                                                     &c->scale, c->st, get(c, M), get(c, V), c->r,
+                                                     1, &c->n, &zero, &c->n),
+                     D9D_OK);
 }
 static void run_sgd(void *arg)
 {
     call *c = arg;
 
     assert_int_equal(host_kernels()->sgd(NULL, c->sgd, c->t, get(c, P), c->gt, c->g, &c->scale,
-                                            c->st, get(c, M), c->n), D9D_OK);
+                                         c->st, get(c, M), c->n),
+                     D9D_OK);
 }
 
 /* Random parameter, gradient and first moment; positive second moments. */
@@ -223,8 +226,8 @@ static void test_stochastic(void **state)
             float g = 0.5f * (float)array_get(c.gt, c.g, i);
 
             assert_int_equal(host_kernels()->adam(NULL, &s, D9D_F32, exact[P] + i, D9D_F32, &g,
-                                                     &one, D9D_F32, exact[M] + i, exact[V] + i,
-                                                     NULL, 1),
+                                                  &one, D9D_F32, exact[M] + i, exact[V] + i, NULL,
+                                                  1),
                              D9D_OK);
         }
         array_same_for_threads(run_stochastic, &c, c.block, place(&c, X), before);
@@ -275,11 +278,11 @@ static void test_stochastic_box(void **state)
         p[1][i] = p[0][whole_i];
         part_g[i] = g[whole_i];
     }
-    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, p[0], D9D_BF16, g, &scale,
-                                                        D9D_BF16, m[0], v[0], r, 2, whole, zero,
-                                                        whole), D9D_OK);
+    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, p[0], D9D_BF16, g, &scale, D9D_BF16,
+                                                     m[0], v[0], r, 2, whole, zero, whole),
+                     D9D_OK);
     assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, p[1], D9D_BF16, part_g, &scale,
-                                                        D9D_BF16, m[1], v[1], r, 2, box, at, whole),
+                                                     D9D_BF16, m[1], v[1], r, 2, box, at, whole),
                      D9D_OK);
     for (int i = 0; i < 63; i++) {
         int whole_i = (20 + i / 9) * 40 + 31 + i % 9;
@@ -319,8 +322,8 @@ static void test_stochastic_mean(void **state)
     p[7] = 0x7f80;
     p[8] = 0xff80;
     p[9] = 0x7fff;
-    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, p, D9D_F32, g, &scale, D9D_F32, m,
-                                                        v, (d9d_rng){1, 2}, 1, &n, &zero, &n),
+    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, p, D9D_F32, g, &scale, D9D_F32, m, v,
+                                                     (d9d_rng){1, 2}, 1, &n, &zero, &n),
                      D9D_OK);
     assert_int_equal(p[7], 0x7f80);
     assert_int_equal(p[8], 0xff80);

@@ -34,7 +34,7 @@ static void run_router(void *arg)
     call *c = arg;
 
     assert_int_equal(host_kernels()->router(NULL, c->t, c->p, c->prob, c->expert, c->logits,
-                                               c->bias, c->rows, c->e, c->k, c->renormalise),
+                                            c->bias, c->rows, c->e, c->k, c->renormalise),
                      D9D_OK);
 }
 static void run_router_din(void *arg)
@@ -42,43 +42,46 @@ static void run_router_din(void *arg)
     call *c = arg;
 
     assert_int_equal(host_kernels()->router_din(NULL, c->t, c->dlogits, c->dprob, c->p, c->prob,
-                                                   c->expert, c->rows, c->e, c->k, c->renormalise),
+                                                c->expert, c->rows, c->e, c->k, c->renormalise),
                      D9D_OK);
 }
 static void run_route(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(host_kernels()->route(NULL, offset_of(c), row_of(c), source_of(c),
-                                              c->expert, c->rows, c->e, c->k), D9D_OK);
+    assert_int_equal(host_kernels()->route(NULL, offset_of(c), row_of(c), source_of(c), c->expert,
+                                           c->rows, c->e, c->k),
+                     D9D_OK);
 }
 static void run_permute(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(host_kernels()->permute(NULL, c->t, c->y, c->x, source_of(c), c->rows, c->k,
-                                                c->h), D9D_OK);
+    assert_int_equal(
+        host_kernels()->permute(NULL, c->t, c->y, c->x, source_of(c), c->rows, c->k, c->h), D9D_OK);
 }
 static void run_permute_din(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(host_kernels()->permute_din(NULL, c->t, c->z, c->y, row_of(c), c->rows,
-                                                    c->k, c->h), D9D_OK);
+    assert_int_equal(
+        host_kernels()->permute_din(NULL, c->t, c->z, c->y, row_of(c), c->rows, c->k, c->h),
+        D9D_OK);
 }
 static void run_unpermute(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(host_kernels()->unpermute(NULL, c->t, c->z, c->y, c->prob, row_of(c),
-                                                  c->rows, c->k, c->h), D9D_OK);
+    assert_int_equal(
+        host_kernels()->unpermute(NULL, c->t, c->z, c->y, c->prob, row_of(c), c->rows, c->k, c->h),
+        D9D_OK);
 }
 static void run_unpermute_din(void *arg)
 {
     call *c = arg;
 
     assert_int_equal(host_kernels()->unpermute_din(NULL, c->t, c->dx, c->dprob_x, c->dy, c->y,
-                                                      c->prob, row_of(c), c->rows, c->k, c->h),
+                                                   c->prob, row_of(c), c->rows, c->k, c->h),
                      D9D_OK);
 }
 

@@ -24,22 +24,23 @@ static void run_forward(void *arg)
     call *p = arg;
 
     assert_int_equal(host_kernels()->xent(NULL, &p->n, p->loss, p->lse, p->unit, p->hidden,
-                                             (const void *const *)p->w, p->targets), D9D_OK);
+                                          (const void *const *)p->w, p->targets),
+                     D9D_OK);
 }
 static void run_din(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->xent_din(NULL, p->n.t, p->dhidden, p->dloss, p->unit,
-                                                 p->n.rows, p->n.h), D9D_OK);
+    assert_int_equal(
+        host_kernels()->xent_din(NULL, p->n.t, p->dhidden, p->dloss, p->unit, p->n.rows, p->n.h),
+        D9D_OK);
 }
 static void run_dw(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->xent_dw(NULL, &p->n, p->gt, p->dw, p->beta, p->dloss,
-                                                p->lse, p->hidden, (const void *const *)p->w,
-                                                p->targets),
+    assert_int_equal(host_kernels()->xent_dw(NULL, &p->n, p->gt, p->dw, p->beta, p->dloss, p->lse,
+                                             p->hidden, (const void *const *)p->w, p->targets),
                      D9D_OK);
 }
 
@@ -214,7 +215,8 @@ static void test_not_wanted(void **state)
     make(&p);
     run_forward(&p);
     assert_int_equal(host_kernels()->xent(NULL, &p.n, loss, p.lse, NULL, p.hidden,
-                                             (const void *const *)p.w, p.targets), D9D_OK);
+                                          (const void *const *)p.w, p.targets),
+                     D9D_OK);
     assert_memory_equal(loss, p.loss, sizeof(loss));
     memset(poison, 0xff, sizeof(poison));
     p.dw[0] = NULL;
@@ -240,7 +242,8 @@ static void test_bad_targets(void **state)
             continue;
         }
         assert_int_equal(host_kernels()->xent(NULL, &p.n, p.loss, p.lse, NULL, p.hidden,
-                                                 (const void *const *)p.w, p.targets), D9D_EINVAL);
+                                              (const void *const *)p.w, p.targets),
+                         D9D_EINVAL);
         assert_non_null(strstr(d9d_err_message(), "row 2"));
     }
     release(&p);
@@ -257,7 +260,8 @@ static void test_extremes(void **state)
     float hidden[] = {1.0f, 1.0f, NAN}, loss[3], lse[3];
 
     (void)state;
-    assert_int_equal(host_kernels()->xent(NULL, &n, loss, lse, NULL, hidden, heads, targets), D9D_OK);
+    assert_int_equal(host_kernels()->xent(NULL, &n, loss, lse, NULL, hidden, heads, targets),
+                     D9D_OK);
     assert_true(loss[0] == 2000.0f);
     assert_true(loss[1] == 0.0f);
     assert_true(isnan(loss[2]));

@@ -162,8 +162,8 @@ static void make_params(fd_env *e, const fd_numbers *x, const fd_how *how)
                          .trainable = wants(how, e->n_in + i)};
         assert_ok(upload(e->dev, p->dtype, a->shape, x->x[e->n_in + i], &p->data));
         assert_ok(d9d_tensor_alloc(e->dev, p->grad_dtype, a->shape, &p->grad));
-        assert_ok(unit_device_set(e->dev, d9d_tensor_data(&p->grad), 0xff,
-                                  d9d_tensor_bytes(&p->grad)));
+        assert_ok(
+            unit_device_set(e->dev, d9d_tensor_data(&p->grad), 0xff, d9d_tensor_bytes(&p->grad)));
     }
 }
 

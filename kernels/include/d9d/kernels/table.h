@@ -209,6 +209,7 @@ typedef struct d9d_kernels {
 } d9d_kernels;
 
 /* Every entry by name, for code that goes through them all. */
+/* clang-format off */
 #define D9D_KERNEL_ENTRIES(X)                                                                      \
     X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
     X(sigmoid_gate_din) X(random) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
@@ -216,6 +217,7 @@ typedef struct d9d_kernels {
     X(embedding_dw) X(xent) X(xent_din) X(xent_dw) X(router) X(router_din) X(route) X(permute)     \
     X(permute_din) X(unpermute) X(unpermute_din) X(sum_squares) X(sum) X(find_nonfinite) X(adam)   \
     X(adam_stochastic) X(sgd)
+/* clang-format on */
 
 D9D_API const d9d_kernels *d9d_kernels_cpu(void);
 
