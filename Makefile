@@ -233,8 +233,9 @@ bench: all $(BENCHES)
 # ---- On a GPU -----------------------------------------------------------------------------
 # The tests that take their device from D9D_TEST_DEVICE, in one program that links to it name.
 
+GOLDENS   := $(addprefix golden/test_golden_,models ops optim train)
 GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device \
-             unit/test_kernel_* unit/test_op_* golden/test_golden_* bench/bench_* gpu/bench_*,$(wildcard tests/$t.c)))
+             unit/test_kernel_* unit/test_op_* $(GOLDENS) bench/bench_* gpu/bench_*,$(wildcard tests/$t.c)))
 GPU_OBJ   := $(GPU_SRC:%.c=$B/gpu/%.o)
 GPU_NAMES := $(notdir $(GPU_SRC:.c=))
 GPU_BIN   := $B/gpu/gpu-tests
@@ -243,6 +244,7 @@ $B/gpu/%.o: $B/%.o
 	@mkdir -p $(@D)
 	$(call Q,NAME)objcopy --redefine-sym main=main_$(*F) $< $@
 
+$B/tests/gpu/gpu_tests.o: Makefile $(GPU_SRC)
 $B/tests/gpu/gpu_tests.o: ALL_CPP += -D'GPU_TESTS(X)=$(foreach t,$(GPU_NAMES),X($t))'
 
 $(GPU_BIN): $B/tests/gpu/gpu_tests.o $(GPU_OBJ) $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
