@@ -19,6 +19,7 @@
 
 enum { MOST_SCRATCH = 64 << 20, MOST_ALIGNED = 256 };
 
+/* clang-format off */
 #define FUNCTIONS(X)                                                                               \
     X(cublasLtCreate)                                                                              \
     X(cublasLtDestroy)                                                                             \
@@ -27,6 +28,7 @@ enum { MOST_SCRATCH = 64 << 20, MOST_ALIGNED = 256 };
             X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)                           \
                 X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)               \
                     X(cublasLtMatmulPreferenceSetAttribute)
+/* clang-format on */
 
 /* What decides about an algorithm; no padding, since it is a key of bytes. */
 typedef struct plan_key {

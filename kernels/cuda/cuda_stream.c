@@ -57,7 +57,7 @@ static d9d_status describe(d9d_stream s)
     }
     s->shared = shared;
     if (s->major < OLDEST)
-        return D9D_FAIL(D9D_ENOTSUP, "cuda:%d: its compute capability is %d.%d, %d.0 is needed",
+        return D9D_FAIL(D9D_ENOTFOUND, "cuda:%d: its compute capability is %d.%d, %d.0 is needed",
                         s->index, s->major, minor, OLDEST);
     return D9D_OK;
 }

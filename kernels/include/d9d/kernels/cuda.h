@@ -26,8 +26,8 @@ typedef struct d9d_cuda_memory {
     void (*give)(void *self, void *p, uint64_t n);
 } d9d_cuda_memory;
 
-/* A stream on GPU `index`, which is there.  ENOTSUP names what is missing: a GPU of compute
- * capability 8.0, or a library. */
+/* A stream on GPU `index`, which is there.  ENOTFOUND when its compute capability is below 8.0;
+ * ENOTSUP names the library that is missing. */
 D9D_API D9D_MUST_USE d9d_status d9d_cuda_stream_create(int index, const d9d_cuda_memory *memory,
                                                        d9d_stream *out);
 /* All of its work must be done. */
