@@ -7,9 +7,11 @@
  *                                                            GPU has passed its event
  *
  * so small uploads between steps wait for nothing.  A download waits for its bytes, a chunk
- * copied out while the next one comes.
+ * copied out while the next one comes.  Threads that load a checkpoint copy side by side: a lock
+ * keeps each copy whole in its ring.
  */
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +33,7 @@ typedef struct cuda_device {
     char name[16];
     cudaStream_t queue; /* the stream's own */
     ring up, down;
+    pthread_mutex_t copies; /* held while a ring is used */
 } cuda_device;
 
 static d9d_status fail(const d9d_device *dev, const char *what, cudaError_t e)
@@ -115,6 +118,7 @@ static d9d_status cuda_upload(d9d_device *dev, void *dst, const void *host, uint
     uint64_t fits;
     char *at;
 
+    (void)pthread_mutex_lock(&self->copies);
     for (uint64_t done = 0; done < n && e == cudaSuccess; done += fits) {
         e = ring_room(&self->up, self->queue, n - done, &at, &fits);
         if (e != cudaSuccess)
@@ -122,6 +126,7 @@ static d9d_status cuda_upload(d9d_device *dev, void *dst, const void *host, uint
         memcpy(at, (const char *)host + done, fits);
         e = cudaMemcpyAsync((char *)dst + done, at, fits, cudaMemcpyHostToDevice, self->queue);
     }
+    (void)pthread_mutex_unlock(&self->copies);
     return e == cudaSuccess ? D9D_OK : fail(dev, "upload", e);
 }
 
@@ -156,12 +161,14 @@ static d9d_status cuda_download(d9d_device *dev, void *host, const void *src, ui
     cuda_device *self = dev->self;
     cudaError_t e = make_current(dev);
 
+    (void)pthread_mutex_lock(&self->copies);
     for (uint64_t i = 0; i < chunks + ahead && e == cudaSuccess; i++) {
         if (i < chunks)
             e = chunk_fetch(self, src, i, chunk_size(i, n));
         if (i >= ahead && e == cudaSuccess)
             e = chunk_take(self, host, i - ahead, chunk_size(i - ahead, n));
     }
+    (void)pthread_mutex_unlock(&self->copies);
     return e == cudaSuccess ? D9D_OK : fail(dev, "download", e);
 }
 
@@ -205,6 +212,7 @@ static void cuda_close(d9d_device *dev)
     ring_close(&self->up);
     ring_close(&self->down);
     d9d_cuda_stream_free(dev->stream);
+    (void)pthread_mutex_destroy(&self->copies);
     free(self);
 }
 
@@ -244,6 +252,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     if (self == NULL)
         return D9D_FAIL(D9D_ENOMEM, "cuda:%d: no memory for the device", index);
     self->index = index;
+    (void)pthread_mutex_init(&self->copies, NULL);
     (void)snprintf(self->name, sizeof(self->name), "cuda:%d", index);
     dev->name = self->name;
     dev->self = self;

@@ -61,7 +61,8 @@ D9D_API void d9d_device_close(d9d_device *dev);
 D9D_API D9D_MUST_USE d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out);
 D9D_API void d9d_device_free(d9d_device *dev, void *p, uint64_t n);
 
-/* Copies; upload and download return when the host memory may be reused or read. */
+/* Copies; upload and download return when the host memory may be reused or read, and may be
+ * called from several threads at once. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_upload(d9d_device *dev, void *dst, const void *host,
                                                   uint64_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_device_download(d9d_device *dev, void *host, const void *src,
