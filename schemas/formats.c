@@ -14,6 +14,7 @@ struct unread {
     }
 #define COUNT(n, ...)    FIELD(n, INT, D9D_REQUIRED, __VA_ARGS__, .min = 0, .max = 0x1p63)
 #define HASH(n, ...)     FIELD(n, STR, D9D_REQUIRED, __VA_ARGS__, .min = 32, .max = 32)
+#define SEAL             HASH("xxh3", "hash of the bytes before this line, hexadecimal")
 #define TEXT(n, ...)     FIELD(n, STR, D9D_REQUIRED, __VA_ARGS__)
 #define MAYBE(n, k, ...) FIELD(n, k, "null", __VA_ARGS__, .flags = D9D_NULLABLE)
 #define REAL(n, ...)     MAYBE(n, REAL, __VA_ARGS__, .min = -(double)INFINITY, .max = (double)INFINITY)
@@ -102,6 +103,7 @@ static const d9d_key dataset_keys[] = {
     LIST("bucket_edges", &an_index, "rising lengths that part the buckets"),
     LIST("sources", &a_source, "the inputs, in order"),
     LIST("files", &a_data_file, "every other file, by name"),
+    SEAL,
     D9D_KEY_END,
 };
 const d9d_table d9di_dataset_format =
@@ -164,7 +166,7 @@ static const d9d_key checkpoint_keys[] = {
     FIELD("chunk_bytes", INT, D9D_REQUIRED, "bytes of a chunk that has a hash of its own",
           .min = 16 << 20, .max = 16 << 20),
     LIST("files", &a_checkpoint_file, "every other file"),
-    HASH("xxh3", "hash of the bytes before this line, hexadecimal"),
+    SEAL,
     D9D_KEY_END,
 };
 

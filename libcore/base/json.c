@@ -50,6 +50,18 @@ static bool is_blank(const char *text, size_t n)
     return true;
 }
 
+static d9d_status refuse(const char *name, const json_error_t *e)
+{
+    enum json_error_code code = json_error_code(e);
+    const char *why = e->text;
+
+    /* Jansson's own words for it name a flag of its interface. */
+    if (code == json_error_null_character || code == json_error_null_byte_in_key)
+        why = "a string has the character U+0000";
+    return D9D_FAIL(code == json_error_out_of_memory ? D9D_ENOMEM : D9D_EFORMAT,
+                    "%s: line %d, column %d: %s", name, e->line, e->column, why);
+}
+
 d9d_status d9d_json_parse(const char *name, const char *text, size_t n, json_t **out)
 {
     json_error_t e;
@@ -60,8 +72,7 @@ d9d_status d9d_json_parse(const char *name, const char *text, size_t n, json_t *
     D9D_TRY(check_depth(name, text, n));
     v = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
     if (v == NULL)
-        return D9D_FAIL(json_error_code(&e) == json_error_out_of_memory ? D9D_ENOMEM : D9D_EFORMAT,
-                        "%s: line %d, column %d: %s", name, e.line, e.column, e.text);
+        return refuse(name, &e);
     *out = v;
     return D9D_OK;
 }
@@ -94,20 +105,35 @@ static const char *kind_of(const json_t *v)
     return "nothing known";
 }
 
-static d9d_status get(const json_t *obj, const char *where, const char *key, json_t **out)
+/* What a member may be, and how a sentence calls it. */
+typedef enum kind { INTEGER, NUMBER, STRING, BOOLEAN, OBJECT, ARRAY } kind;
+static const struct {
+    const char *name;
+    unsigned types; /* a bit for each json_type */
+} kinds[] = {
+    [INTEGER] = {"an integer", 1u << JSON_INTEGER},
+    [NUMBER] = {"a number", 1u << JSON_INTEGER | 1u << JSON_REAL},
+    [STRING] = {"a string", 1u << JSON_STRING},
+    [BOOLEAN] = {"a boolean", 1u << JSON_TRUE | 1u << JSON_FALSE},
+    [OBJECT] = {"an object", 1u << JSON_OBJECT},
+    [ARRAY] = {"an array", 1u << JSON_ARRAY},
+};
+
+static d9d_status get(const json_t *obj, const char *where, const char *key, kind k, json_t **out)
 {
+    json_t *v;
+
     if (!json_is_object(obj))
         return D9D_FAIL(D9D_EFORMAT, "%s: must be an object, is %s", where,
                         obj != NULL ? kind_of(obj) : "absent");
-    *out = json_object_get(obj, key);
-    if (*out == NULL)
+    v = json_object_get(obj, key);
+    if (v == NULL)
         return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is missing", where, key);
+    if ((kinds[k].types & 1u << json_typeof(v)) == 0)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" must be %s, is %s", where, key, kinds[k].name,
+                        kind_of(v));
+    *out = v;
     return D9D_OK;
-}
-
-static d9d_status wrong_kind(const char *where, const char *key, const char *want, const json_t *v)
-{
-    return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" must be %s, is %s", where, key, want, kind_of(v));
 }
 
 d9d_status d9d_json_get_i64(const json_t *obj, const char *where, const char *key, int64_t min,
@@ -116,16 +142,11 @@ d9d_status d9d_json_get_i64(const json_t *obj, const char *where, const char *ke
     json_t *v;
     int64_t i;
 
-    D9D_TRY(get(obj, where, key, &v));
-    if (!json_is_integer(v))
-        return wrong_kind(where, key, "an integer", v);
+    D9D_TRY(get(obj, where, key, INTEGER, &v));
     i = json_integer_value(v);
-    if (i < min)
-        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is %" PRId64 ", must be at least %" PRId64, where,
-                        key, i, min);
-    if (i > max)
-        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is %" PRId64 ", must be at most %" PRId64, where,
-                        key, i, max);
+    if (i < min || i > max)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is %" PRId64 ", must be at %s %" PRId64, where,
+                        key, i, i < min ? "least" : "most", i < min ? min : max);
     *out = i;
     return D9D_OK;
 }
@@ -134,9 +155,7 @@ d9d_status d9d_json_get_f64(const json_t *obj, const char *where, const char *ke
 {
     json_t *v;
 
-    D9D_TRY(get(obj, where, key, &v));
-    if (!json_is_number(v))
-        return wrong_kind(where, key, "a number", v);
+    D9D_TRY(get(obj, where, key, NUMBER, &v));
     *out = json_number_value(v);
     return D9D_OK;
 }
@@ -145,9 +164,7 @@ d9d_status d9d_json_get_str(const json_t *obj, const char *where, const char *ke
 {
     json_t *v;
 
-    D9D_TRY(get(obj, where, key, &v));
-    if (!json_is_string(v))
-        return wrong_kind(where, key, "a string", v);
+    D9D_TRY(get(obj, where, key, STRING, &v));
     *out = json_string_value(v);
     return D9D_OK;
 }
@@ -156,33 +173,19 @@ d9d_status d9d_json_get_bool(const json_t *obj, const char *where, const char *k
 {
     json_t *v;
 
-    D9D_TRY(get(obj, where, key, &v));
-    if (!json_is_boolean(v))
-        return wrong_kind(where, key, "a boolean", v);
+    D9D_TRY(get(obj, where, key, BOOLEAN, &v));
     *out = json_is_true(v);
     return D9D_OK;
 }
 
 d9d_status d9d_json_get_obj(const json_t *obj, const char *where, const char *key, json_t **out)
 {
-    json_t *v;
-
-    D9D_TRY(get(obj, where, key, &v));
-    if (!json_is_object(v))
-        return wrong_kind(where, key, "an object", v);
-    *out = v;
-    return D9D_OK;
+    return get(obj, where, key, OBJECT, out);
 }
 
 d9d_status d9d_json_get_arr(const json_t *obj, const char *where, const char *key, json_t **out)
 {
-    json_t *v;
-
-    D9D_TRY(get(obj, where, key, &v));
-    if (!json_is_array(v))
-        return wrong_kind(where, key, "an array", v);
-    *out = v;
-    return D9D_OK;
+    return get(obj, where, key, ARRAY, out);
 }
 
 d9d_status d9d_json_check_schema(const json_t *obj, const char *where, const char *name, int major)

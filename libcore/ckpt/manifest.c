@@ -183,20 +183,17 @@ static d9d_status put_files(d9d_buf *b, const d9d_manifest_file *files, size_t n
         }
         D9D_TRY(d9d_buf_printf(b, "]}"));
     }
-    return d9d_buf_printf(b, "\n  ],\n");
+    return d9d_buf_printf(b, "\n  ]\n}\n");
 }
 
 static d9d_status put_manifest(d9d_buf *b, const d9d_manifest_file *files, size_t n,
                                const json_t *extra)
 {
-    char hex[D9D_HASH_HEX];
-
     D9D_TRY(d9d_buf_printf(b, "{\n  \"schema\": \"d9d.checkpoint.v1\",\n"));
     D9D_TRY(put_extra(b, extra));
     D9D_TRY(d9d_buf_printf(b, "  \"chunk_bytes\": %llu,\n", D9D_MANIFEST_CHUNK));
     D9D_TRY(put_files(b, files, n));
-    d9d_hash_hex(d9d_hash_bytes(b->data, b->len), hex);
-    return d9d_buf_printf(b, "  \"xxh3\": \"%s\"\n}\n", hex);
+    return d9d_json_seal(b);
 }
 
 d9d_status d9d_manifest_put(const char *dir, const json_t *extra, const d9d_manifest_file *files,
@@ -272,21 +269,6 @@ out:
 }
 
 /* --- reading ---------------------------------------------------------------------------- */
-
-/* The last line but one is the hash of everything before it. */
-static d9d_status check_own_hash(const d9d_manifest *m, const char *text, size_t n)
-{
-    enum { TAIL = sizeof("  \"xxh3\": \"\"\n}\n") - 1 + D9D_HASH_HEX - 1 };
-    char hex[D9D_HASH_HEX], tail[TAIL + 1];
-
-    if (n >= TAIL) {
-        d9d_hash_hex(d9d_hash_bytes(text, n - TAIL), hex);
-        (void)snprintf(tail, sizeof(tail), "  \"xxh3\": \"%s\"\n}\n", hex);
-        if (memcmp(tail, text + n - TAIL, TAIL) == 0)
-            return D9D_OK;
-    }
-    return D9D_FAIL(D9D_EFORMAT, "%s: it was changed: its own hash does not agree", m->path);
-}
 
 static d9d_status read_chunks(d9d_manifest *m, const json_t *list, const char *where,
                               d9d_manifest_file *f)
@@ -364,7 +346,7 @@ d9d_status d9d_manifest_parse(const char *dir, const char *text, size_t n, d9d_m
         goto out;
     }
     D9D_TRY_OR(st, d9d_json_parse(m->path, text, n, &m->root), out);
-    D9D_TRY_OR(st, check_own_hash(m, text, n), out);
+    D9D_TRY_OR(st, d9d_json_check_seal(m->path, text, n), out);
     D9D_TRY_OR(st, read_root(m), out);
     *out = m;
     m = NULL;

@@ -205,6 +205,7 @@ d9d_status d9di_manifest_parse(const char *where, const char *text, size_t n, d9
     memset(out, 0, sizeof(*out));
     D9D_TRY(d9d_json_parse(where, text, n, &root));
     D9D_TRY_OR(st, d9d_json_check_schema(root, where, "dataset", 1), out);
+    D9D_TRY_OR(st, d9d_json_check_seal(where, text, n), out);
     D9D_TRY_OR(st, parse_counts(out, root, where), out);
     D9D_TRY_OR(st, parse_splits(out, root, where), out);
     D9D_TRY_OR(st, parse_edges(out, root, where), out);
@@ -336,8 +337,9 @@ d9d_status d9di_manifest_print(const d9di_manifest *m, d9d_buf *out)
 
     if (!root || !lists || json_object_update(root, lists) != 0)
         st = D9D_FAIL(D9D_ENOMEM, "manifest.json: no memory");
-    else if ((st = d9d_json_put(out, root, 1)) == D9D_OK)
-        st = d9d_buf_append(out, "\n", 1);
+    else if ((st = d9d_json_put(out, root, 2)) == D9D_OK &&
+             (st = d9d_buf_append(out, "\n", 1)) == D9D_OK)
+        st = d9d_json_seal(out);
     json_decref(root);
     json_decref(lists);
     return st;

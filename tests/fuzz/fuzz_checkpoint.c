@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "loop/save_parts.h"
+#include "sealed.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -38,19 +39,15 @@ static void check_saved(const d9di_saved *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    d9d_buf sealed = {0};
-    char hex[D9D_HASH_HEX];
+    d9d_buf text = sealed(data, size);
     d9d_manifest *m;
     d9di_saved s;
 
-    d9d_hash_hex(d9d_hash_bytes(data, size), hex);
-    if (d9d_buf_append(&sealed, data, size) == D9D_OK &&
-        d9d_buf_printf(&sealed, "  \"xxh3\": \"%s\"\n}\n", hex) == D9D_OK &&
-        d9d_manifest_parse("dir", sealed.data, sealed.len, &m) == D9D_OK &&
+    if (d9d_manifest_parse("dir", text.data, text.len, &m) == D9D_OK &&
         d9di_saved_take("dir", m, &s) == D9D_OK) {
         check_saved(&s);
         d9di_saved_release(&s);
     }
-    d9d_buf_release(&sealed);
+    d9d_buf_release(&text);
     return 0;
 }

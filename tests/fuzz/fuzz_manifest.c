@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "d9d/ckpt/manifest.h"
+#include "sealed.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -26,14 +27,10 @@ static void parse(const char *text, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    d9d_buf sealed = {0};
-    char hex[D9D_HASH_HEX];
+    d9d_buf text = sealed(data, size);
 
     parse((const char *)data, size);
-    d9d_hash_hex(d9d_hash_bytes(data, size), hex);
-    if (d9d_buf_append(&sealed, data, size) == D9D_OK &&
-        d9d_buf_printf(&sealed, "  \"xxh3\": \"%s\"\n}\n", hex) == D9D_OK)
-        parse(sealed.data, sealed.len);
-    d9d_buf_release(&sealed);
+    parse(text.data, text.len);
+    d9d_buf_release(&text);
     return 0;
 }

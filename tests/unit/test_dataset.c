@@ -312,16 +312,11 @@ static void test_damage(void **state)
             const size_t at = d9d_rng_below(rng, 2 * i + 1000 * f, text.len);
             const char was = text.data[at];
 
-            /* Of the manifest only digits are sure to matter. */
-            if (f == 0 && (was < '0' || was > '9'))
-                continue;
             text.data[at] = (char)(was ^ 1);
             put_file(files[f], &text);
             text.data[at] = was;
-            if (f > 0 && !is_found())
+            if (!is_found())
                 fail_msg("%s: a bit of byte %zu is not missed", files[f], at);
-            if (f == 0)
-                (void)is_found(); /* a digit of a source's size changes nothing */
         }
         text.len /= 2;
         put_file(files[f], &text);

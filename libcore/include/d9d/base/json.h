@@ -61,6 +61,21 @@ D9D_API D9D_MUST_USE d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size
 D9D_API D9D_MUST_USE d9d_status d9d_json_put_f64(d9d_buf *b, double v);
 D9D_API D9D_MUST_USE d9d_status d9d_json_put(d9d_buf *b, const json_t *v, int indent);
 
+/* --- documents that know their own hash ----------------------------------- *
+ *
+ *     {
+ *       "schema": "d9d.dataset.v1",
+ *       ...
+ *       "xxh3": "<32 hex digits>"      the XXH3-128 of all bytes before this line
+ *     }
+ *
+ * so that a change of any byte is found, of those too that nobody reads. */
+
+/* Add that member to the text of an object, which ends in a line with its brace. */
+D9D_API D9D_MUST_USE d9d_status d9d_json_seal(d9d_buf *b);
+/* EFORMAT when a byte of the text is not as it was sealed. */
+D9D_API D9D_MUST_USE d9d_status d9d_json_check_seal(const char *name, const char *text, size_t n);
+
 #ifdef __cplusplus
 }
 #endif
