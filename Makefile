@@ -4,7 +4,7 @@
 #   make demo            text to trained model on this machine, in minutes
 #   make test            everything that is checked on every change
 #   make test T=sched    only the tests whose file name contains "sched"
-#   make test-unit       one suite; also test-meta -fuzz -golden -fault -slurm -tools
+#   make test-unit       one suite; also test-meta -fuzz -golden -fault -dist -slurm -tools
 #   make test-long       what takes too long for every change
 #   make bench           timings beside their peers
 #   make gpu-test        the tests of arithmetic on this machine's GPU; also gpu-bench
@@ -56,7 +56,8 @@ BLAS_LIBS := $(or $(call blas,--libs),-lopenblas) $(BLAS_PC:%/pkgconfig=-Wl$(,)-
 CFLAGS    ?= -O2 -g
 ALL_C     := -std=c11 -D_GNU_SOURCE $(WARN) -fPIC -fvisibility=hidden -fopenmp $(CFLAGS)
 ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore $(call blas,--cflags) \
-             $(shell pkg-config --cflags $(PKGS) 2>/dev/null) -DD9D_VERSION='"$(VERSION)"' $(CPPFLAGS)
+             $(shell pkg-config --cflags $(PKGS) 2>/dev/null) \
+             $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I pmix 2>/dev/null)) -DD9D_VERSION='"$(VERSION)"' $(CPPFLAGS)
 LDLIBS    += $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(BLAS_LIBS) -lm -ldl -lpthread
 LDFLAGS   += -fopenmp
 
@@ -94,7 +95,7 @@ TEST_SRC  := $(wildcard tests/unit/test_*.c tests/golden/test_*.c tests/fault/te
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC := $(wildcard tests/bench/bench_*.c)
 HELP_SRC  := $(wildcard tests/unit/support/*.c)
-DRIVE_SRC := $(wildcard tests/fault/*_driver.c)
+DRIVE_SRC := $(wildcard tests/*/*_driver.c)
 
 CORE_OBJ  := $(CORE_SRC:%.c=$B/%.o)
 CUDA_OBJ  := $(CUDA_SRC:%.cu=$B/%.cu.o)
@@ -188,7 +189,7 @@ test:
 # ---- Tests --------------------------------------------------------------------------------
 # A test is a file; the suite is its folder; tests/run.sh runs them and counts.
 
-SUITES    ?= meta unit fuzz golden fault slurm tools
+SUITES    ?= meta unit fuzz golden fault dist slurm tools
 scripts    = $(wildcard tests/$(1)/*.sh tests/$(1)/*.bats)
 programs   = $(filter $B/tests/$(1)/%,$(TESTS) $(FUZZERS))
 suite      = $(sort $(call scripts,$(1)) $(call programs,$(1)))
@@ -200,7 +201,7 @@ run-test: export D9D_BUILD     = $(abspath $B)
 run-test: export D9D_CPPFLAGS  = $(ALL_CPP)
 run-test: export D9D_SAN       = $(SAN)
 run-test: export CC           := $(CC)
-run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN)) $(if $(filter tests/fault/%,$(CHOSEN)),$(DRIVERS))
+run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN)) $(if $(filter tests/fault/% tests/dist/%,$(CHOSEN)),$(DRIVERS))
 	@$(if $(CHOSEN),tests/run.sh -j $(JOBS) -o $B/log $(CHOSEN),echo "no test matches T=$(T)" >&2; exit 1)
 
 test-%:

@@ -27,6 +27,7 @@ lib:zlib                                               zlib1g-dev
 lib:libxxhash                                          libxxhash-dev
 lib:lmdb                                               liblmdb-dev
 lib:cairo                                              libcairo2-dev
+lib:pmix                                               libpmix-dev
 blas:openmp                                            libopenblas-openmp-dev
 font:sans                                              fonts-dejavu-core
 TABLE

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
+#include "d9d/dist/boot.h"
 #include "d9d/loop/stop.h"
 #include "loop/engine.h"
 #include "loop/launch.h"
@@ -130,7 +131,7 @@ static d9d_status run_check(run *r, const char *device)
     const d9d_data_section *d = &r->c->data;
     d9di_engine_how how;
 
-    D9D_TRY(d9d_job_check_mesh(&r->c->mesh, d9di_launch_ranks()));
+    D9D_TRY(d9d_job_check_mesh(&r->c->mesh, d9d_boot_launched()));
     if (r->c->trainer.model_stage_factory.source_checkpoint == NULL)
         return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
                                      "model's weights");

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
+#include "d9d/dist/boot.h"
 #include "d9d/loop/save.h"
 #include "d9d/loop/stop.h"
 #include "d9d/model/weights.h"
@@ -214,7 +215,7 @@ static d9d_status run_check(run *r, const char *device, const char **resume_from
     const d9d_trainer_section *t = &r->c->trainer;
     d9di_engine_how how;
 
-    D9D_TRY(d9d_job_check_mesh(&r->c->mesh, d9di_launch_ranks()));
+    D9D_TRY(d9d_job_check_mesh(&r->c->mesh, d9d_boot_launched()));
     D9D_TRY(d9d_job_check_batching(&r->c->mesh, &t->batching));
     D9D_TRY(d9di_run_dir_name(t, &r->arena, &r->dir));
     r->n_micro = t->batching.global_batch_size / t->batching.microbatch_size;

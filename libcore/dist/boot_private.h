@@ -1,0 +1,21 @@
+/* boot_private.h - what boot.c asks of a launcher. */
+#ifndef D9DI_DIST_BOOT_PRIVATE_H
+#define D9DI_DIST_BOOT_PRIVATE_H
+
+#include "d9d/dist/boot.h"
+
+enum { D9DI_BOOT_MOST = 16 << 20 }; /* bytes of one gather, over all ranks */
+
+typedef struct d9di_boot_wire {
+    void *self;
+    int rank, size;
+    char node[256];
+    d9d_status (*gather)(void *self, const void *mine, size_t n, d9d_arena *a, d9d_boot_word *all);
+    void (*abort)(void *self, int code, const char *why);
+    void (*close)(void *self);
+} d9di_boot_wire;
+
+/* Join the tasks that PMIx knows of. */
+d9d_status d9di_boot_pmix(d9di_boot_wire *out);
+
+#endif /* D9DI_DIST_BOOT_PRIVATE_H */

@@ -1,0 +1,77 @@
+#!/usr/bin/env bats
+# Tasks that find each other: under mpirun, and under srun on the nodes of a real Slurm.
+
+load ../slurm/helper
+load ../slurm/cluster
+
+driver=$D9D_BUILD/tests/dist/boot_driver
+
+setup_file() {
+    unset "${!SLURM_@}" "${!OMPI_@}" "${!PMIX_@}" "${!PMI_@}"
+    cluster_can || { export cluster_why && return; }
+    cluster_start 2
+    export cluster_dir
+}
+teardown_file() { cluster_stop; }
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+mpi() { timeout 60 mpirun --oversubscribe "$@" 3>&-; }
+slurm() {
+    [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
+    timeout 60 srun --mpi=pmix --kill-on-bad-exit=1 --ntasks-per-node=2 -N 2 "$@" 3>&-
+}
+
+@test "alone, everything is immediate" {
+    run -0 "$driver" gather
+    assert_output --regexp '^0 of 1 on .*: well$'
+    run -1 "$driver" agree 0
+    assert_output --partial ": no file 0"
+}
+
+@test "mpirun: every rank sees what every rank gave" {
+    run -0 mpi -n 3 "$driver" gather
+    assert_equal "$(sort <<<"$output" | grep -c 'of 3 on .*: well')" 3
+}
+
+@test "srun: every rank sees what every rank gave, over two nodes" {
+    run -0 slurm "$driver" gather
+    assert_equal "$(sort <<<"$output" | cut -d: -f1 | tr '\n' ,)" "0 of 4 on n1,1 of 4 on n1,2 of 4 on n2,3 of 4 on n2,"
+    refute_line --partial "gave other"
+}
+
+@test "the first failure is every rank's" {
+    run -1 mpi -n 4 "$driver" agree 2
+    assert_equal "$(grep -c 'rank 2 (.*): no file 2' <<<"$output")" 3
+    assert_line --regexp '^2 of 4 on .*: no file 2$'
+    run -1 slurm "$driver" agree 1
+    assert_equal "$(grep -c 'rank 1 (n1): no file 1' <<<"$output")" 3
+    run -0 slurm "$driver" agree 9
+}
+
+@test "a rank that dies takes the others along" {
+    for launch in "mpi -n 3" slurm; do
+        SECONDS=0
+        run $launch "$driver" die 1
+        [ "$status" -ne 0 ] && [ "$status" -ne 124 ]
+        [ $SECONDS -lt 20 ]
+    done
+}
+
+@test "one rank ends all, with its status" {
+    run -3 mpi -n 3 "$driver" abort 2
+    refute_output --partial "still there"
+    run -3 slurm "$driver" abort 0
+    refute_output --partial "still there"
+}
+
+@test "tasks that cannot find each other are an error" {
+    [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
+    run -2 timeout 60 srun --mpi=none -n 2 "$driver" gather 3>&-
+    assert_output --partial "srun launched 2 tasks without PMIx, so that they cannot find each other: add --mpi=pmix"
+    PMI_SIZE=4 run -2 "$driver" gather
+    assert_output --partial "a PMI launcher launched 4 tasks"
+    OMPI_COMM_WORLD_SIZE=1 SLURM_STEP_NUM_TASKS=3 run -0 "$driver" gather
+    PMIX_RANK=0 PMIX_NAMESPACE=gone run -2 "$driver" gather
+    assert_output --partial "PMIx: the launcher's server does not answer"
+}
