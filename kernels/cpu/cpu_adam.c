@@ -68,6 +68,8 @@ d9d_status d9d_ref_adam(d9d_stream s, const d9d_adam_step *c, d9d_dtype t, void 
     D9D_TRY(d9di_check_float("adam", t));
     D9D_TRY(d9di_check_float("adam", gt));
     D9D_TRY(d9di_check_float("adam", st));
+    if (isnan(*scale))
+        return D9D_OK;
 #pragma omp parallel for if (n > D9DI_SERIAL)
     for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
         float buf[5][D9DI_BLOCK];
@@ -127,6 +129,8 @@ d9d_status d9d_ref_adam_stochastic(d9d_stream s, const d9d_adam_step *c, void *p
     (void)s;
     D9D_TRY(d9di_check_float("adam_stochastic", gt));
     D9D_TRY(d9di_check_float("adam_stochastic", st));
+    if (isnan(*scale))
+        return D9D_OK;
 #pragma omp parallel for if (b.run * b.n_runs > D9DI_SERIAL)
     for (int64_t j = 0; j < b.n_runs * per_run; j++) {
         int64_t at = j % per_run * D9DI_BLOCK, len = d9di_min(b.run - at, D9DI_BLOCK);

@@ -49,6 +49,8 @@ d9d_status d9d_ref_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p
     D9D_TRY(d9di_check_float("sgd", t));
     D9D_TRY(d9di_check_float("sgd", gt));
     D9D_TRY(d9di_check_float("sgd", st));
+    if (isnan(*scale))
+        return D9D_OK;
 #pragma omp parallel for if (n > D9DI_SERIAL)
     for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
         float bp[D9DI_BLOCK], bg[D9DI_BLOCK], bb[D9DI_BLOCK];

@@ -51,6 +51,8 @@ static __global__ void adam_kernel(adam_step k, T *p, const G *g, const float *s
 {
     const float by = k.maximize ? -*scale : *scale;
 
+    if (isnan(by))
+        return;
     D9DI_EACH8 (i, n) {
         float pf[8], gf[8], mf[8], vf[8], xf[8];
 
@@ -143,6 +145,8 @@ static __global__ void stochastic_kernel(adam_step k, bf16 *p, const G *g, const
     const float by = k.maximize ? -*scale : *scale;
     const int64_t per_run = d9di_ceil_div(b.run, 8);
 
+    if (isnan(by))
+        return;
     for (int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x; e < b.n_runs * per_run;
          e += (int64_t)gridDim.x * THREADS) {
         const int64_t run = e / per_run, at = e % per_run * 8, i = run * b.run + at;

@@ -31,6 +31,8 @@ static __global__ void sgd_kernel(sgd_step k, T *p, const G *g, const float *sca
 {
     const float by = k.maximize ? -*scale : *scale;
 
+    if (isnan(by))
+        return;
     D9DI_EACH8 (i, n) {
         float pf[8], gf[8], bf[8];
 

@@ -121,7 +121,10 @@ d9d_status d9d_device_upload(d9d_device *dev, void *dst, const void *host, uint6
 
 d9d_status d9d_device_download(d9d_device *dev, void *host, const void *src, uint64_t n)
 {
-    return n == 0 ? D9D_OK : dev->ops->download(dev, host, src, n);
+    if (n == 0)
+        return D9D_OK;
+    d9di_device_waited(dev);
+    return dev->ops->download(dev, host, src, n);
 }
 
 d9d_status d9d_device_copy(d9d_device *dev, void *dst, const void *src, uint64_t n)
@@ -131,5 +134,6 @@ d9d_status d9d_device_copy(d9d_device *dev, void *dst, const void *src, uint64_t
 
 d9d_status d9d_device_sync(d9d_device *dev)
 {
+    d9di_device_waited(dev);
     return dev->ops->sync(dev);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "d9d/base/thread.h"
 #include "device/ops.h"
 
 /* Large blocks start on a huge page and ask for them: fewer page faults and TLB misses. */
@@ -59,6 +60,62 @@ static d9d_status cpu_sync(d9d_device *dev)
     return D9D_OK;
 }
 
+/* --- reading back: everything has happened when a call returns -------------------------- */
+
+static d9d_status cpu_pin(d9d_device *dev, uint64_t n, void **out)
+{
+    void *p = malloc(n > 0 ? n : 1);
+
+    if (p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory for %llu bytes", dev->name,
+                        (unsigned long long)n);
+    *out = p;
+    return D9D_OK;
+}
+
+static void cpu_unpin(d9d_device *dev, void *host)
+{
+    (void)dev;
+    free(host);
+}
+
+/* A mark is the time when it was set. */
+static d9d_status cpu_mark_open(d9d_device *dev, void **out)
+{
+    int64_t *at = calloc(1, sizeof(*at));
+
+    if (at == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory for an event", dev->name);
+    *out = at;
+    return D9D_OK;
+}
+
+static d9d_status cpu_mark_set(d9d_device *dev, void *mark)
+{
+    (void)dev;
+    *(int64_t *)mark = d9d_clock_ns();
+    return D9D_OK;
+}
+
+static bool cpu_mark_passed(d9d_device *dev, void *mark)
+{
+    (void)dev, (void)mark;
+    return true;
+}
+
+static d9d_status cpu_mark_wait(d9d_device *dev, void *mark)
+{
+    (void)dev, (void)mark;
+    return D9D_OK;
+}
+
+static d9d_status cpu_mark_ms(d9d_device *dev, void *from, void *to, double *ms)
+{
+    (void)dev;
+    *ms = (double)(*(int64_t *)to - *(int64_t *)from) * 1e-6;
+    return D9D_OK;
+}
+
 d9d_status d9di_device_open_cpu(int index, d9d_device *dev)
 {
     static const d9d_device_ops ops = {
@@ -69,6 +126,15 @@ d9d_status d9di_device_open_cpu(int index, d9d_device *dev)
         .download = cpu_copy,
         .copy = cpu_copy,
         .sync = cpu_sync,
+        .pin = cpu_pin,
+        .unpin = cpu_unpin,
+        .fetch = cpu_copy,
+        .mark_open = cpu_mark_open,
+        .mark_close = cpu_unpin,
+        .mark_set = cpu_mark_set,
+        .mark_passed = cpu_mark_passed,
+        .mark_wait = cpu_mark_wait,
+        .mark_ms = cpu_mark_ms,
     };
 
     (void)index;

@@ -69,6 +69,7 @@ static void cuda_give(d9d_device *dev, void *p, uint64_t n)
 
     (void)n;
     (void)make_current(dev);
+    d9di_device_waited(dev);
     (void)cudaStreamSynchronize(self->queue); /* what is queued may still use it */
     (void)cudaFree(p);
 }
@@ -94,14 +95,18 @@ static void ring_close(ring *r)
 }
 
 /* Room for at least one byte: where, and how much of n fits. */
-static cudaError_t ring_room(ring *r, cudaStream_t queue, uint64_t n, char **at, uint64_t *fits)
+static cudaError_t ring_room(d9d_device *dev, uint64_t n, char **at, uint64_t *fits)
 {
+    cuda_device *self = dev->self;
+    ring *r = &self->up;
     cudaError_t e = cudaSuccess;
 
     if (r->used == PART) {
-        e = cudaEventRecord(r->passed[r->part], queue);
+        e = cudaEventRecord(r->passed[r->part], self->queue);
         r->part = (r->part + 1) % PARTS;
         r->used = 0;
+        if (cudaEventQuery(r->passed[r->part]) == cudaErrorNotReady)
+            d9di_device_waited(dev);
         if (e == cudaSuccess)
             e = cudaEventSynchronize(r->passed[r->part]); /* at once if it was never recorded */
     }
@@ -120,7 +125,7 @@ static d9d_status cuda_upload(d9d_device *dev, void *dst, const void *host, uint
 
     (void)pthread_mutex_lock(&self->copies);
     for (uint64_t done = 0; done < n && e == cudaSuccess; done += fits) {
-        e = ring_room(&self->up, self->queue, n - done, &at, &fits);
+        e = ring_room(dev, n - done, &at, &fits);
         if (e != cudaSuccess)
             break;
         memcpy(at, (const char *)host + done, fits);
@@ -190,6 +195,81 @@ static d9d_status cuda_sync(d9d_device *dev)
     return e == cudaSuccess ? D9D_OK : fail(dev, "work on the GPU", e);
 }
 
+/* --- reading back -------------------------------------------------------------------- */
+
+static d9d_status cuda_pin(d9d_device *dev, uint64_t n, void **out)
+{
+    cudaError_t e = make_current(dev);
+
+    if (e == cudaSuccess)
+        e = cudaHostAlloc(out, n > 0 ? n : 1, cudaHostAllocDefault);
+    return e == cudaSuccess ? D9D_OK : fail(dev, "pinned memory", e);
+}
+
+static void cuda_unpin(d9d_device *dev, void *host)
+{
+    (void)make_current(dev);
+    (void)cudaFreeHost(host);
+}
+
+static d9d_status cuda_fetch(d9d_device *dev, void *pinned, const void *src, uint64_t n)
+{
+    const cuda_device *self = dev->self;
+    cudaError_t e = make_current(dev);
+
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(pinned, src, n, cudaMemcpyDeviceToHost, self->queue);
+    return e == cudaSuccess ? D9D_OK : fail(dev, "copy to the host", e);
+}
+
+static d9d_status cuda_mark_open(d9d_device *dev, void **out)
+{
+    cudaError_t e = make_current(dev);
+    cudaEvent_t event = NULL;
+
+    if (e == cudaSuccess)
+        e = cudaEventCreate(&event);
+    *out = event;
+    return e == cudaSuccess ? D9D_OK : fail(dev, "an event", e);
+}
+
+static void cuda_mark_close(d9d_device *dev, void *mark)
+{
+    (void)make_current(dev);
+    (void)cudaEventDestroy(mark);
+}
+
+static d9d_status cuda_mark_set(d9d_device *dev, void *mark)
+{
+    const cuda_device *self = dev->self;
+    const cudaError_t e = cudaEventRecord(mark, self->queue);
+
+    return e == cudaSuccess ? D9D_OK : fail(dev, "an event", e);
+}
+
+/* A failure shows where it is waited for. */
+static bool cuda_mark_passed(d9d_device *dev, void *mark)
+{
+    (void)dev;
+    return cudaEventQuery(mark) == cudaSuccess;
+}
+
+static d9d_status cuda_mark_wait(d9d_device *dev, void *mark)
+{
+    const cudaError_t e = cudaEventSynchronize(mark);
+
+    return e == cudaSuccess ? D9D_OK : fail(dev, "work on the GPU", e);
+}
+
+static d9d_status cuda_mark_ms(d9d_device *dev, void *from, void *to, double *ms)
+{
+    float f = 0;
+    const cudaError_t e = cudaEventElapsedTime(&f, from, to);
+
+    *ms = (double)f;
+    return e == cudaSuccess ? D9D_OK : fail(dev, "the time between events", e);
+}
+
 /* --- opening ------------------------------------------------------------------------- */
 
 /* Scratch of kernels comes from the device's pool, so limits and peaks count it. */
@@ -241,6 +321,15 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
         .download = cuda_download,
         .copy = cuda_copy,
         .sync = cuda_sync,
+        .pin = cuda_pin,
+        .unpin = cuda_unpin,
+        .fetch = cuda_fetch,
+        .mark_open = cuda_mark_open,
+        .mark_close = cuda_mark_close,
+        .mark_set = cuda_mark_set,
+        .mark_passed = cuda_mark_passed,
+        .mark_wait = cuda_mark_wait,
+        .mark_ms = cuda_mark_ms,
         .close = cuda_close,
     };
     const d9d_cuda_memory memory = {dev, lend, take_back};

@@ -6,6 +6,8 @@
 #ifndef D9D_DEVICE_OPS_H
 #define D9D_DEVICE_OPS_H
 
+#include <stdbool.h>
+
 #include "d9d/device/device.h"
 
 typedef struct d9d_device_ops {
@@ -18,8 +20,25 @@ typedef struct d9d_device_ops {
     d9d_status (*download)(d9d_device *dev, void *host, const void *src, uint64_t n);
     d9d_status (*copy)(d9d_device *dev, void *dst, const void *src, uint64_t n);
     d9d_status (*sync)(d9d_device *dev);
+    /* Memory of the host that `fetch` copies to in the order of the queue, without waiting. */
+    d9d_status (*pin)(d9d_device *dev, uint64_t n, void **out);
+    void (*unpin)(d9d_device *dev, void *host);
+    d9d_status (*fetch)(d9d_device *dev, void *pinned, const void *src, uint64_t n);
+    /* Points in the queue; one that was never set has been passed. */
+    d9d_status (*mark_open)(d9d_device *dev, void **out);
+    void (*mark_close)(d9d_device *dev, void *mark);
+    d9d_status (*mark_set)(d9d_device *dev, void *mark);
+    bool (*mark_passed)(d9d_device *dev, void *mark);
+    d9d_status (*mark_wait)(d9d_device *dev, void *mark);
+    d9d_status (*mark_ms)(d9d_device *dev, void *from, void *to, double *ms);
     void (*close)(d9d_device *dev); /* what the opener made; NULL: nothing */
 } d9d_device_ops;
+
+/* The host stood still until the device had come somewhere. */
+static inline void d9di_device_waited(d9d_device *dev)
+{
+    (void)__atomic_fetch_add(&dev->waits, 1, __ATOMIC_RELAXED);
+}
 
 /* Openers fill name, kernels, stream, ops and self of a zeroed device.  ENOTFOUND when the machine
  * has no such processor. */

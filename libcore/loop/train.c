@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
+#include "d9d/device/readback.h"
 #include "d9d/dist/boot.h"
 #include "d9d/loop/save.h"
 #include "d9d/loop/stop.h"
@@ -16,6 +17,22 @@
 #include "loop/engine.h"
 #include "loop/launch.h"
 #include "loop/run_dir.h"
+
+/* A step that is queued on the device, until its loss has come back. */
+typedef struct pending {
+    bool open;
+    d9d_readback *report; /* d9d_step_end's; of a step without targets it is not used */
+    d9d_save_state before;
+    double lr;
+    int64_t targets, start_ns;
+} pending;
+
+/* What one step found out, and where the run stood after it. */
+typedef struct step_result {
+    double loss, norm, lr, ms;
+    int64_t targets;
+    int64_t step, tokens, samples;
+} step_result;
 
 typedef struct run {
     const d9d_train_config *c;
@@ -30,20 +47,15 @@ typedef struct run {
     d9d_schedule *schedule;
     d9d_tracker *tracker;
     d9d_save_set set;
-    d9d_save_state state;
-    d9d_tensor sums;  /* [micro-batches] float64: the losses of each */
-    d9d_tensor scale; /* float32: what the optimizer multiplies gradients by */
-    double *host_sums;
+    d9d_save_state state; /* after the steps that were queued */
+    d9d_step_end end;
+    pending pending[2]; /* of the step k: [k % 2] */
+    int64_t last_ns;    /* when the last report came */
+    uint64_t waits;     /* for the device while steps were queued, but the first two */
     int64_t n_micro, total_steps;
     int64_t saved_step; /* of the newest checkpoint that this life read or wrote; -1: none */
     bool goes_on;       /* the directory has records of this run */
 } run;
-
-/* What one step found out. */
-typedef struct step_result {
-    double loss, norm, lr, ms;
-    int64_t tokens;
-} step_result;
 
 /* --- opening: cheapest first ------------------------------------------------------ */
 
@@ -240,11 +252,9 @@ static d9d_status model_fill(run *r, const char *device, const char *resume_from
 
     D9D_TRY(d9di_engine_fill(e, &how, r->log));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
-    D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F64, D9D_SHAPE(r->n_micro), &r->sums));
-    D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F32, D9D_SCALAR, &r->scale));
-    r->host_sums = d9d_arena_alloc(&r->arena, (size_t)r->n_micro * sizeof(double));
-    if (r->host_sums == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "train: %lld micro-batches", (long long)r->n_micro);
+    D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, &r->end));
+    for (int i = 0; i < 2; i++)
+        D9D_TRY(d9d_readback_create(e->dev, 2 * sizeof(double), &r->pending[i].report));
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
 }
 
@@ -264,8 +274,9 @@ static void run_close(run *r)
     d9d_tracker_close(r->tracker);
     d9d_schedule_free(r->schedule);
     d9d_optimizer_free(r->optimizer);
-    d9d_tensor_release(&r->sums);
-    d9d_tensor_release(&r->scale);
+    for (int i = 0; i < 2; i++)
+        d9d_readback_free(r->pending[i].report);
+    d9d_step_end_release(&r->end);
     d9di_engine_release(&r->engine);
     d9d_loader_close(r->loader);
     d9d_dataset_close(r->dataset);
@@ -283,7 +294,7 @@ static d9d_status step_learn(run *r, int64_t *targets)
     *targets = 0;
     d9d_module_clear_grads(r->engine.model->module);
     for (int64_t i = 0; i < r->n_micro; i++) {
-        d9d_tensor sum = d9d_tensor_rows(&r->sums, i, 1);
+        d9d_tensor sum = d9d_tensor_rows(&r->end.loss, i, 1);
         d9d_batch batch;
         d9d_status st = d9d_loader_batch(r->loader, r->state.samples + i * micro, micro, &batch);
 
@@ -324,8 +335,8 @@ static sample_text step_samples(const run *r)
     return samples_say(r, r->state.samples, r->c->trainer.batching.global_batch_size);
 }
 
-/* A loss that is not finite, of micro-batch i: is it the weights? */
-static d9d_status loss_blame(run *r, int64_t i)
+/* The loss of micro-batch i is not finite: is it the weights? */
+static d9d_status loss_blame(run *r, int64_t i, double loss)
 {
     const int64_t micro = r->c->trainer.batching.microbatch_size;
     const sample_text s = samples_say(r, r->state.samples + i * micro, micro);
@@ -338,33 +349,14 @@ static d9d_status loss_blame(run *r, int64_t i)
         (void)snprintf(weights, sizeof(weights), "%.500s is not finite at element %lld",
                        culprit->name, (long long)at);
     return D9D_FAIL(D9D_ENUMERIC, "step %lld: the loss of %s is %s; %s; nothing was updated",
-                    (long long)(r->state.step + 1), s.text, d9di_nonfinite_word(r->host_sums[i]),
-                    weights);
+                    (long long)(r->state.step + 1), s.text, d9di_nonfinite_word(loss), weights);
 }
 
-/* The mean loss over targets; a micro-batch whose loss is not finite ends the run. */
-static d9d_status step_loss(run *r, int64_t targets, double *loss)
-{
-    double sum = 0;
-
-    D9D_TRY(d9d_device_download(r->engine.dev, r->host_sums, d9d_tensor_data(&r->sums),
-                                (uint64_t)r->n_micro * sizeof(double)));
-    for (int64_t i = 0; i < r->n_micro; i++) {
-        if (!isfinite(r->host_sums[i]))
-            return loss_blame(r, i);
-        sum += r->host_sums[i];
-    }
-    *loss = targets > 0 ? sum / (double)targets : 0;
-    return D9D_OK;
-}
-
-static d9d_status norm_check(run *r, double norm)
+static d9d_status norm_blame(run *r, double norm)
 {
     const d9d_param *culprit;
     int64_t at;
 
-    if (isfinite(norm))
-        return D9D_OK;
     D9D_TRY(d9d_grad_find_nonfinite(r->engine.dev, &r->engine.params, &culprit, &at));
     if (culprit == NULL)
         return D9D_FAIL(D9D_ENUMERIC,
@@ -379,39 +371,82 @@ static d9d_status norm_check(run *r, double norm)
                     step_samples(r).text);
 }
 
-/* Divide by the targets, clip, and update: one factor on the device does all three. */
-static d9d_status step_update(run *r, int64_t targets, step_result *out)
+/* A step whose loss or norm is not finite ends the run.  Nothing has been updated since it began,
+ * so doing it again shows what is wrong with it. */
+static d9d_status step_blame(run *r, const pending *p, const double *report)
 {
-    const double mean = 1.0 / (double)targets;
-    float factor;
-
-    D9D_TRY(d9d_grad_norm(r->engine.dev, &r->engine.params, mean, &out->norm));
-    D9D_TRY(norm_check(r, out->norm));
-    factor = (float)(mean * d9d_clip_factor(out->norm, r->c->trainer.gradient_clipping.max_norm));
-    D9D_TRY(d9d_device_upload(r->engine.dev, d9d_tensor_data(&r->scale), &factor, sizeof(factor)));
-    return d9d_optimizer_step(r->optimizer, out->lr, &r->scale);
-}
-
-static d9d_status step_run(run *r, step_result *out)
-{
-    const int64_t start = d9d_clock_ns();
+    double *sums = d9d_arena_alloc(&r->arena, (size_t)r->n_micro * sizeof(double));
     int64_t targets;
 
-    *out = (step_result){.norm = 0};
-    out->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_schedule_at(r->schedule, r->state.step);
+    if (sums == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "train: %lld micro-batches", (long long)r->n_micro);
+    r->state = p->before;
     D9D_TRY(step_learn(r, &targets));
-    D9D_TRY(step_loss(r, targets, &out->loss));
-    if (targets > 0)
-        D9D_TRY(step_update(r, targets, out));
-    else
+    D9D_TRY(d9d_device_download(r->engine.dev, sums, d9d_tensor_data(&r->end.loss),
+                                (uint64_t)r->n_micro * sizeof(double)));
+    for (int64_t i = 0; i < r->n_micro; i++)
+        if (!isfinite(sums[i]))
+            return loss_blame(r, i, sums[i]);
+    if (isfinite(report[0]))
+        return norm_blame(r, report[1]);
+    return D9D_FAIL(D9D_ENUMERIC,
+                    "step %lld: the loss was %s, and is finite when computed again: %s does not "
+                    "compute reliably; nothing was updated",
+                    (long long)(r->state.step + 1), d9di_nonfinite_word(report[0]),
+                    r->engine.dev->name);
+}
+
+/* Queue all of the next step; the host waits for nothing. */
+static d9d_status step_queue(run *r)
+{
+    pending *p = &r->pending[r->state.step % 2];
+
+    p->before = r->state;
+    p->start_ns = d9d_clock_ns();
+    p->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_schedule_at(r->schedule, r->state.step);
+    D9D_TRY(step_learn(r, &p->targets));
+    if (p->targets > 0) { /* divided by the targets, clipped and updated with one factor */
+        D9D_TRY(d9d_step_end_queue(&r->end, &r->engine.params, 1.0 / (double)p->targets,
+                                   r->c->trainer.gradient_clipping.max_norm));
+        D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->end.scale));
+        D9D_TRY(d9d_readback_begin(p->report, d9d_tensor_data(&r->end.report)));
+    } else {
         d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
                      (long long)(r->state.step + 1), step_samples(r).text);
-    D9D_TRY(d9d_device_sync(r->engine.dev));
-    out->tokens = targets;
-    out->ms = (double)(d9d_clock_ns() - start) * 1e-6;
+    }
+    p->open = true;
     r->state.step++;
     r->state.samples += r->c->trainer.batching.global_batch_size;
-    r->state.tokens += targets;
+    r->state.tokens += p->targets;
+    return D9D_OK;
+}
+
+/* What came of a queued step. */
+static d9d_status step_take(run *r, pending *p, step_result *out)
+{
+    const double none[2] = {0, 0}, *report = none;
+    const void *back;
+    int64_t now;
+
+    p->open = false;
+    if (p->targets > 0) {
+        D9D_TRY(d9d_readback_end(p->report, &back));
+        report = back;
+        if (!isfinite(report[0]) || !isfinite(report[1]))
+            return step_blame(r, p, report);
+    }
+    now = d9d_clock_ns();
+    *out = (step_result){
+        .loss = p->targets > 0 ? report[0] / (double)p->targets : 0,
+        .norm = report[1],
+        .lr = p->lr,
+        .ms = (double)(now - (p->start_ns > r->last_ns ? p->start_ns : r->last_ns)) * 1e-6,
+        .targets = p->targets,
+        .step = p->before.step + 1,
+        .tokens = p->before.tokens + p->targets,
+        .samples = p->before.samples + r->c->trainer.batching.global_batch_size,
+    };
+    r->last_ns = now;
     return D9D_OK;
 }
 
@@ -420,21 +455,21 @@ static d9d_status step_run(run *r, step_result *out)
 static d9d_status step_record(run *r, const step_result *s)
 {
     const d9d_trainer_section *t = &r->c->trainer;
-    bool with_norm = d9d_step_period_due(t->gradient_clipping.log_total_steps, r->state.step,
+    bool with_norm = d9d_step_period_due(t->gradient_clipping.log_total_steps, s->step,
                                          r->total_steps, D9D_DUE_AFTER_STEP);
 
-    if (!d9d_step_period_due(t->logging.period_steps, r->state.step, r->total_steps,
+    if (!d9d_step_period_due(t->logging.period_steps, s->step, r->total_steps,
                              D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP))
         return D9D_OK;
     return d9d_tracker_step(r->tracker, &(d9d_step_record){
-                                            .step = r->state.step,
+                                            .step = s->step,
                                             .loss = s->loss,
                                             .grad_norm = with_norm ? s->norm : NAN,
                                             .lr = s->lr,
-                                            .tokens = r->state.tokens,
-                                            .samples = r->state.samples,
+                                            .tokens = s->tokens,
+                                            .samples = s->samples,
                                             .step_ms = s->ms,
-                                            .tokens_per_s = (double)s->tokens / (s->ms * 1e-3),
+                                            .tokens_per_s = (double)s->targets / (s->ms * 1e-3),
                                             .mfu = NAN,
                                             .mem_bytes = d9d_device_memory(r->engine.dev).peak,
                                         });
@@ -450,12 +485,32 @@ static d9d_status save(run *r)
     return d9d_save_prune(r->dir.checkpoints, r->c->trainer.checkpointing.num_to_keep, r->log);
 }
 
-static d9d_status save_if_due(run *r)
-{
-    bool due = d9d_step_period_due(r->c->trainer.checkpointing.period_steps, r->state.step,
-                                   r->total_steps, D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
+/* The loop, and what it tells people. */
+typedef struct talk {
+    d9d_progress progress;
+    d9d_train_summary *summary;
+} talk;
 
-    return due ? save(r) : D9D_OK;
+/* Take what queued steps have given, oldest first; all of them, or those that are older than the
+ * newest and whatever is there without waiting. */
+static d9d_status steps_take(run *r, bool all, talk *t)
+{
+    for (int64_t i = 2; i > 0; i--) {
+        pending *p = &r->pending[(r->state.step + i) % 2];
+        step_result s = {.loss = NAN};
+
+        if (!p->open || (i == 1 && !all && p->targets > 0 && !d9d_readback_ready(p->report)))
+            continue;
+        D9D_TRY(step_take(r, p, &s));
+        if (isnan(t->summary->first_loss))
+            t->summary->first_loss = s.loss;
+        t->summary->last_loss = s.loss;
+        d9d_progress_note(&t->progress, "loss %.4f  lr %.3g  %.0f tok/s", s.loss, s.lr,
+                          (double)s.targets / (s.ms * 1e-3));
+        d9d_progress_add(&t->progress, 1);
+        D9D_TRY(step_record(r, &s));
+    }
+    return D9D_OK;
 }
 
 /* Told to leave: everything that was done is kept. */
@@ -466,32 +521,40 @@ static d9d_status leave(run *r, const char *reason)
                     (long long)r->state.step, (long long)r->total_steps, r->dir.checkpoints);
 }
 
-static d9d_status steps_run(run *r, d9d_train_summary *out)
+static d9d_status steps_run(run *r, talk *t)
 {
-    d9d_progress progress;
-    step_result s;
-    d9d_status st = D9D_OK;
+    const d9d_trainer_section *c = &r->c->trainer;
+    const int64_t first = r->state.step;
 
-    d9d_progress_start(&progress, r->log, "train", "steps", (uint64_t)r->total_steps);
-    progress.first = progress.done = (uint64_t)r->state.step;
-    while (st == D9D_OK && r->state.step < r->total_steps) {
+    while (r->state.step < r->total_steps) {
         const char *reason = d9d_stop_reason(r->stop);
+        const uint64_t waits = r->engine.dev->waits;
+        bool due;
 
         if (reason != NULL) {
-            st = leave(r, reason);
-            break;
+            D9D_TRY(steps_take(r, true, t));
+            return leave(r, reason);
         }
-        D9D_TRY_OR(st, step_run(r, &s), out);
-        out->first_loss = isnan(out->first_loss) ? s.loss : out->first_loss;
-        out->last_loss = s.loss;
-        d9d_progress_note(&progress, "loss %.4f  lr %.3g  %.0f tok/s", s.loss, s.lr,
-                          (double)s.tokens / (s.ms * 1e-3));
-        d9d_progress_add(&progress, 1);
-        D9D_TRY_OR(st, step_record(r, &s), out);
-        D9D_TRY_OR(st, save_if_due(r), out);
+        D9D_TRY(step_queue(r));
+        r->waits += r->state.step > first + 2 ? r->engine.dev->waits - waits : 0;
+        due = d9d_step_period_due(c->checkpointing.period_steps, r->state.step, r->total_steps,
+                                  D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
+        D9D_TRY(steps_take(r, due || r->state.step == r->total_steps, t));
+        if (due)
+            D9D_TRY(save(r));
     }
-out:
-    d9d_progress_end(&progress);
+    return D9D_OK;
+}
+
+static d9d_status steps_watch(run *r, d9d_train_summary *out)
+{
+    talk t = {.summary = out};
+    d9d_status st;
+
+    d9d_progress_start(&t.progress, r->log, "train", "steps", (uint64_t)r->total_steps);
+    t.progress.first = t.progress.done = (uint64_t)r->state.step;
+    st = steps_run(r, &t);
+    d9d_progress_end(&t.progress);
     return st;
 }
 
@@ -515,6 +578,7 @@ static void summarise(const run *r, d9d_train_summary *out)
     out->total_steps = r->total_steps;
     out->tokens = r->state.tokens;
     out->samples = r->state.samples;
+    out->waits = r->waits;
     if (r->dir.path != NULL)
         (void)snprintf(out->run_dir, sizeof(out->run_dir), "%s", r->dir.path);
 }
@@ -524,7 +588,7 @@ static d9d_status run_through(run *r, const char *device, const char *resume_fro
                               d9d_train_summary *out)
 {
     D9D_TRY(model_fill(r, device, resume_from));
-    D9D_TRY(steps_run(r, out));
+    D9D_TRY(steps_watch(r, out));
     return export(r, out);
 }
 

@@ -1,34 +1,50 @@
-/* gradient.c - the gradient as a whole: norm, finiteness, clipping.  See d9d/optim/optim.h. */
-#include <math.h>
-
+/* gradient.c - the gradient as a whole: norm, clipping, finiteness.  See d9d/optim/optim.h. */
 #include "d9d/optim/optim.h"
 
-d9d_status d9d_grad_norm(d9d_device *dev, const d9d_params *params, double scale, double *out)
+d9d_status d9d_step_end_open(d9d_device *dev, int64_t micro_batches, d9d_step_end *out)
 {
-    d9d_tensor sum = {0};
-    double squares = 0, beta = 0;
+    const float one = 1.0f;
+    d9d_step_end e = {0};
     d9d_status st;
 
-    D9D_TRY(d9d_tensor_alloc(dev, D9D_F64, D9D_SCALAR, &sum));
+    D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SHAPE(micro_batches), &e.loss), out);
+    D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SHAPE(2), &e.report), out);
+    D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SCALAR, &e.squares), out);
+    D9D_TRY_OR(st, d9d_tensor_from_host(dev, D9D_F32, D9D_SCALAR, &one, &e.scale), out);
+    *out = e;
+    e = (d9d_step_end){0};
+out:
+    d9d_step_end_release(&e);
+    return st;
+}
+
+void d9d_step_end_release(d9d_step_end *e)
+{
+    d9d_tensor_release(&e->loss);
+    d9d_tensor_release(&e->report);
+    d9d_tensor_release(&e->squares);
+    d9d_tensor_release(&e->scale);
+    *e = (d9d_step_end){0};
+}
+
+d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params, double mean,
+                              double max_norm)
+{
+    d9d_device *dev = d9d_tensor_device(&e->squares);
+    const d9d_kernels *k = dev->kernels;
+    double *squares = d9d_tensor_data(&e->squares);
+
+    D9D_TRY(k->fill(dev->stream, D9D_F64, squares, 1, 0.0f));
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i];
 
-        if (!p->trainable || !p->has_grad)
-            continue;
-        D9D_TRY_OR(st,
-                   dev->kernels->sum_squares(dev->stream, d9d_tensor_data(&sum), beta,
-                                             p->grad.dtype, d9d_tensor_data(&p->grad),
-                                             d9d_tensor_numel(&p->grad)),
-                   out);
-        beta = 1;
+        if (p->trainable && p->has_grad)
+            D9D_TRY(k->sum_squares(dev->stream, squares, 1.0, p->grad.dtype,
+                                   d9d_tensor_data(&p->grad), d9d_tensor_numel(&p->grad)));
     }
-    st = beta > 0 ? d9d_device_download(dev, &squares, d9d_tensor_data(&sum), sizeof(squares))
-                  : D9D_OK;
-    if (st == D9D_OK)
-        *out = fabs(scale) * sqrt(squares);
-out:
-    d9d_tensor_release(&sum);
-    return st;
+    return k->step_scale(dev->stream, d9d_tensor_data(&e->scale), d9d_tensor_data(&e->report),
+                         d9d_tensor_data(&e->loss), d9d_tensor_numel(&e->loss), squares, mean,
+                         max_norm);
 }
 
 /* The array of a parameter to look at, or NULL. */
@@ -83,9 +99,4 @@ d9d_status d9d_data_find_nonfinite(d9d_device *dev, const d9d_params *params, co
                                    int64_t *index)
 {
     return find_nonfinite(dev, params, data_of, out, index);
-}
-
-double d9d_clip_factor(double norm, double max_norm)
-{
-    return max_norm > 0 ? fmin(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }

@@ -158,7 +158,7 @@ LIST
 @test "packed documents learn what they learn apart" {
     d9d-shard -q --format tokens --pack 40 --out packed "$golden/moe/train.jsonl"
     d9d-train -q --set trainer.batching.global_batch_size=80 c.json
-    samples=$(sed -nE 's/^ "samples": ([0-9]+),$/\1/p' packed/manifest.json)
+    samples=$(sed -nE 's/^ {1,2}"samples": ([0-9]+),$/\1/p' packed/manifest.json)
     d9d-train -q --set data.dataset=packed --set trainer.run.dir=packed.run \
         --set "trainer.batching.global_batch_size=$samples" --set trainer.batching.microbatch_size=1 c.json
     paste <(head -n 1 run/metrics.jsonl) <(head -n 1 packed.run/metrics.jsonl) | tr -d '",{}' | awk '

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/device/device.h"
+#include "d9d/device/readback.h"
 #include "device/pool.h"
 #include "support/unit.h"
 #include "support/unit_device.h"
@@ -263,9 +263,89 @@ static void copies_of_any_size_arrive(void **state)
     free(back);
 }
 
+/* --- reading back ---------------------------------------------------------------------- */
+
+/* Two readbacks in flight; each has what was there when it was queued. */
+static void what_was_queued_comes_back(void **state)
+{
+    enum { N = 1000 };
+    d9d_device *dev = *state;
+    d9d_readback *r[2];
+    const uint64_t waits = dev->waits;
+    void *x;
+
+    assert_ok(d9d_device_alloc(dev, N * sizeof(float), &x));
+    for (int i = 0; i < 2; i++) {
+        assert_ok(d9d_readback_create(dev, N * sizeof(float), &r[i]));
+        assert_true(d9d_readback_ready(r[i])); /* nothing is under way */
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, N, (float)i + 1));
+        assert_ok(d9d_readback_begin(r[i], x));
+    }
+    assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, N, 9.0f));
+    assert_int_equal(dev->waits, waits);
+    for (int i = 1; i >= 0; i--) {
+        const void *back;
+
+        assert_ok(d9d_readback_end(r[i], &back));
+        assert_true(d9d_readback_ready(r[i]));
+        for (int k = 0; k < N; k++)
+            assert_true(((const float *)back)[k] == (float)i + 1);
+        d9d_readback_free(r[i]);
+    }
+    d9d_device_free(dev, x, N * sizeof(float));
+}
+
+static void waiting_is_counted(void **state)
+{
+    d9d_device *dev = *state;
+    const uint64_t waits = dev->waits;
+    float host;
+    void *x;
+
+    assert_ok(d9d_device_alloc(dev, sizeof(host), &x));
+    assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, 1, 2.0f));
+    assert_int_equal(dev->waits, waits);
+    assert_ok(d9d_device_download(dev, &host, x, sizeof(host)));
+    assert_int_equal(dev->waits, waits + 1);
+    assert_ok(d9d_device_sync(dev));
+    assert_int_equal(dev->waits, waits + 2);
+    assert_true(host == 2.0f);
+    d9d_device_free(dev, x, sizeof(host));
+}
+
+static void events_tell_time(void **state)
+{
+    enum { N = 1 << 22 };
+    d9d_device *dev = *state;
+    d9d_event *e[2];
+    double ms;
+    void *x;
+
+    assert_ok(d9d_device_alloc(dev, N * sizeof(float), &x));
+    for (int i = 0; i < 2; i++)
+        assert_ok(d9d_event_create(dev, &e[i]));
+    assert_ok(d9d_event_record(e[0]));
+    assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, N, 1.0f));
+    assert_ok(d9d_event_record(e[1]));
+    assert_ok(d9d_event_wait(e[1]));
+    assert_true(d9d_event_passed(e[0]) && d9d_event_passed(e[1]));
+    assert_ok(d9d_event_ms(e[0], e[1], &ms));
+    assert_true(ms > 0 && ms < 10000);
+    for (int i = 0; i < 2; i++)
+        d9d_event_free(e[i]);
+    d9d_event_free(NULL);
+    d9d_readback_free(NULL);
+    d9d_device_free(dev, x, N * sizeof(float));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        with_any(what_was_queued_comes_back),
+        with_any(waiting_is_counted),
+        with_any(events_tell_time),
         cmocka_unit_test(names_that_open),
         cmocka_unit_test(names_that_do_not),
         cmocka_unit_test(classes_cover_all_sizes_and_waste_an_eighth),

@@ -402,6 +402,116 @@ static void test_find_nonfinite(void **state)
     }
 }
 
+/* --- the end of a step ---------------------------------------------------------------- */
+
+static void test_step_scale(void **state)
+{
+    static const struct {
+        double squares, mean, max_norm, norm, scale;
+    } rows[] = {
+        {16.0, 0.5, 1.0, 2.0, 0.5 * (1.0 / (2.0 + 1e-6))},
+        {16.0, -0.5, 3.0, 2.0, -0.5},
+        {0.25, 1.0, 1.0, 0.5, 1.0},
+        {0.0, 0.125, 1.0, 0.0, 0.125},
+        {16.0, 0.25, 0.0, 1.0, 0.25},
+        {16.0, 0.25, NAN, 1.0, 0.25},
+    };
+    const double loss[] = {1e16, 1.0, -1e16, 0.5};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        double report[2] = {-1, -1};
+        float scale = 7.0f;
+
+        assert_int_equal(host_kernels()->step_scale(NULL, &scale, report, loss, 4, &rows[i].squares,
+                                                    rows[i].mean, rows[i].max_norm),
+                         D9D_OK);
+        assert_true(report[0] == 0.5); /* in their order: 1e16 + 1 is 1e16 */
+        assert_true(report[1] == rows[i].norm);
+        assert_true(scale == (float)rows[i].scale);
+    }
+}
+
+/* One bad loss or norm stops every update from then on. */
+static void test_step_scale_stays_nan(void **state)
+{
+    static const double bad[] = {NAN, INFINITY, -INFINITY};
+
+    (void)state;
+    for (size_t i = 0; i < 6; i++) {
+        double loss[2] = {1.0, 2.0}, squares = 4.0, report[2];
+        float scale = 1.0f;
+
+        *(i < 3 ? &loss[1] : &squares) = bad[i % 3];
+        assert_int_equal(
+            host_kernels()->step_scale(NULL, &scale, report, loss, 2, &squares, 0.5, 1.0), D9D_OK);
+        assert_true(isnan(scale));
+        assert_true(!isfinite(report[i / 3]) && isfinite(report[1 - i / 3]));
+        loss[1] = squares = 4.0;
+        assert_int_equal(
+            host_kernels()->step_scale(NULL, &scale, report, loss, 2, &squares, 0.5, 1.0), D9D_OK);
+        assert_true(isnan(scale));
+        assert_true(isfinite(report[0]) && isfinite(report[1]));
+    }
+}
+
+/* Where the scale is NaN, nothing changes. */
+static void test_nan_scale(void **state)
+{
+    static const d9d_adam_step plain = {.lr = 1,
+                                        .beta1 = 0.5,
+                                        .beta2 = 0.5,
+                                        .eps = 1e-8,
+                                        .weight_decay = 0.5,
+                                        .bias1 = 0.5,
+                                        .bias2 = 0.5,
+                                        .decoupled = true};
+    static const d9d_adam_step other = {.lr = 1,
+                                        .beta1 = 0.5,
+                                        .beta2 = 0.5,
+                                        .eps = 1e-8,
+                                        .bias1 = 0.5,
+                                        .bias2 = 0.5,
+                                        .amsgrad = true,
+                                        .maximize = true};
+    static const d9d_sgd_step sgd = {.lr = 1, .weight_decay = 0.5, .momentum = 0.5};
+    const struct {
+        array_run run;
+        d9d_dtype t;
+        const d9d_adam_step *adam;
+    } rows[] = {{run_adam, D9D_F32, &plain},
+                {run_adam, D9D_BF16, &other},
+                {run_stochastic, D9D_BF16, &plain},
+                {run_sgd, D9D_F32, NULL}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        call c = {.t = rows[i].t,
+                  .gt = D9D_F32,
+                  .st = D9D_F32,
+                  .n = 1000,
+                  .adam = rows[i].adam,
+                  .sgd = &sgd,
+                  .scale = NAN};
+        const size_t bytes = place(&c, ARRAYS);
+        void *before;
+
+        c.block = start(&c);
+        before = malloc(bytes);
+        assert_non_null(before);
+        memcpy(before, c.block, bytes);
+        c.g = array_random(c.gt, c.n, 5, 1.0);
+        rows[i].run(&c);
+        assert_memory_equal(before, c.block, bytes);
+        c.scale = 1.0f;
+        rows[i].run(&c);
+        assert_memory_not_equal(before, c.block, bytes);
+        free(before);
+        free(c.block);
+        free(c.g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -412,6 +522,9 @@ int main(void)
         cmocka_unit_test(test_stochastic_mean),
         cmocka_unit_test(test_reductions),
         cmocka_unit_test(test_find_nonfinite),
+        cmocka_unit_test(test_step_scale),
+        cmocka_unit_test(test_step_scale_stays_nan),
+        cmocka_unit_test(test_nan_scale),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -503,6 +503,17 @@ static d9d_status on_find_nonfinite(d9d_stream s, int64_t *y, d9d_dtype t, const
     return end(&c, c.k->find_nonfinite(c.s, out(&c, D9D_I64, y, 1), t, in(&c, t, x, n), n));
 }
 
+static d9d_status on_step_scale(d9d_stream s, float *scale, double *report, const double *loss,
+                                int64_t n, const double *squares, double mean, double max_norm)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->step_scale(c.s, out(&c, D9D_F32, scale, 1), out(&c, D9D_F64, report, 2),
+                                   in(&c, D9D_F64, loss, n), n, in(&c, D9D_F64, squares, 1), mean,
+                                   max_norm));
+}
+
 /* --- optimizers ------------------------------------------------------------------------------ */
 
 static d9d_status on_adam(d9d_stream s, const d9d_adam_step *step, d9d_dtype t, void *p,

@@ -193,7 +193,14 @@ typedef struct d9d_kernels {
     /* out[0] = index of the first element that is not finite, or -1. */
     d9d_status (*find_nonfinite)(d9d_stream s, int64_t *out, d9d_dtype t, const void *x, int64_t n);
 
-    /* --- optimizers: the gradient is multiplied by *scale (device, float32) first --- */
+    /* The end of a step: report[0] = sum of loss[n], report[1] = |mean| sqrt(*squares), and
+     * *scale = mean min(1, max_norm / (report[1] + 1e-6)), not clipped unless max_norm > 0: spec
+     * 20.3.  Where one of the two is not finite *scale becomes NaN, and stays so. */
+    d9d_status (*step_scale)(d9d_stream s, float *scale, double *report, const double *loss,
+                             int64_t n, const double *squares, double mean, double max_norm);
+
+    /* --- optimizers: the gradient is multiplied by *scale (device, float32) first.  Where that
+     * is NaN nothing changes: a step that must not count needs no word from the host. --- */
     /* m, v (and vmax with amsgrad) have type st.  Parameters of type t. */
     d9d_status (*adam)(d9d_stream s, const d9d_adam_step *c, d9d_dtype t, void *p, d9d_dtype gt,
                        const void *g, const float *scale, d9d_dtype st, void *m, void *v,
@@ -215,8 +222,8 @@ typedef struct d9d_kernels {
     X(sigmoid_gate_din) X(random) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
     X(rms_norm) X(rms_norm_din) X(rms_norm_dw) X(rope) X(attention) X(attention_din) X(embedding)  \
     X(embedding_dw) X(xent) X(xent_din) X(xent_dw) X(router) X(router_din) X(route) X(permute)     \
-    X(permute_din) X(unpermute) X(unpermute_din) X(sum_squares) X(sum) X(find_nonfinite) X(adam)   \
-    X(adam_stochastic) X(sgd)
+    X(permute_din) X(unpermute) X(unpermute_din) X(sum_squares) X(sum) X(find_nonfinite)           \
+    X(step_scale) X(adam) X(adam_stochastic) X(sgd)
 /* clang-format on */
 
 D9D_API const d9d_kernels *d9d_kernels_cpu(void);

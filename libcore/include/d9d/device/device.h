@@ -46,7 +46,8 @@ typedef struct d9d_device {
     d9d_stream stream;
     const struct d9d_device_ops *ops; /* raw memory and copies; see libcore/device/ops.h */
     struct d9d_device_pool *pool;
-    void *self; /* the backend's own */
+    void *self;     /* the backend's own */
+    uint64_t waits; /* times that the host stood still until the device had come somewhere */
 } d9d_device;
 
 /* "cpu"; "cuda", "cuda:1" where the build has CUDA, else ENOTSUP; "auto" is the GPU if

@@ -13,8 +13,9 @@
  * Called again on the same configuration a run goes on from its newest complete checkpoint,
  * bit for bit as if it had not stopped.  On SIGTERM, SIGUSR1, SIGINT or near the end of a
  * Slurm allocation it saves and returns D9D_EINTR.  A loss or gradient that is not finite is
- * D9D_ENUMERIC before the optimizer runs: the sentence names the step, the tensor and the
- * samples, and the last checkpoint stands.
+ * D9D_ENUMERIC, and neither that step nor one after it has updated anything: the sentence names
+ * the step, the tensor and the samples, and the last checkpoint stands.  The host queues a step
+ * while the device does the one before, and reads losses one step late.
  */
 #ifndef D9D_LOOP_TRAIN_H
 #define D9D_LOOP_TRAIN_H
@@ -29,6 +30,8 @@ typedef struct d9d_train_summary {
     int64_t first_step; /* steps done before this life */
     int64_t steps, total_steps;
     int64_t tokens, samples;
+    uint64_t waits; /* times that the host stood still for the device while it queued a step, the
+                     * first two of this life not counted: 0, or the device is idle meanwhile */
     double first_loss, last_loss;         /* of this life; NaN when no step was done */
     char run_dir[4096], export_dir[4096]; /* "" when nothing was exported */
 } d9d_train_summary;

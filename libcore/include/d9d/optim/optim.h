@@ -68,18 +68,34 @@ D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
 
 /* --- gradients as a whole ---------------------------------------------------------- */
 
-/* 2-norm over all gradients, each multiplied by `scale`, summed in float64 in the order of
- * `params`; parameters without a gradient count as zero. */
-D9D_API D9D_MUST_USE d9d_status d9d_grad_norm(d9d_device *dev, const d9d_params *params,
-                                              double scale, double *out);
+/* The end of a step, without a word from the host:
+ *
+ *     D9D_TRY(d9d_step_end_open(dev, n_micro, &end));
+ *     ... backward of every micro-batch, the sum of its losses in end.loss ...
+ *     D9D_TRY(d9d_step_end_queue(&end, &params, 1.0 / targets, max_norm));
+ *     D9D_TRY(d9d_optimizer_step(opt, lr, &end.scale));
+ *
+ * The norm is the 2-norm over all gradients times `mean`, summed in float64 in the order of
+ * `params`; parameters without a gradient count as zero.  A step whose loss or norm is not finite
+ * updates nothing, and neither does any after it: see step_scale in d9d/kernels/table.h. */
+typedef struct d9d_step_end {
+    d9d_tensor loss;   /* [micro-batches] float64 */
+    d9d_tensor report; /* [2] float64: the sum of the losses, and the norm */
+    d9d_tensor scale;  /* float32: what the optimizer multiplies gradients by; also clips */
+    d9d_tensor squares;
+} d9d_step_end;
+D9D_API D9D_MUST_USE d9d_status d9d_step_end_open(d9d_device *dev, int64_t micro_batches,
+                                                  d9d_step_end *out);
+D9D_API void d9d_step_end_release(d9d_step_end *e); /* zeroes it */
+D9D_API D9D_MUST_USE d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params,
+                                                   double mean, double max_norm);
+
 /* The first parameter whose gradient, or whose data, holds a NaN or an infinity, or NULL, and
  * where. */
 D9D_API D9D_MUST_USE d9d_status d9d_grad_find_nonfinite(d9d_device *dev, const d9d_params *params,
                                                         const d9d_param **out, int64_t *index);
 D9D_API D9D_MUST_USE d9d_status d9d_data_find_nonfinite(d9d_device *dev, const d9d_params *params,
                                                         const d9d_param **out, int64_t *index);
-/* min(1, max_norm / (norm + 1e-6)); 1 when max_norm is not positive: spec 20.3. */
-D9D_API double d9d_clip_factor(double norm, double max_norm);
 
 #ifdef __cplusplus
 }

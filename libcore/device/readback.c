@@ -1,0 +1,116 @@
+/* readback.c - see d9d/device/readback.h. */
+#include "d9d/device/readback.h"
+
+#include <stdlib.h>
+
+#include "device/ops.h"
+
+struct d9d_event {
+    d9d_device *dev;
+    void *mark; /* the backend's */
+};
+
+struct d9d_readback {
+    d9d_event *copied;
+    d9d_device *dev;
+    void *host; /* memory that the device can write to on its own */
+    uint64_t bytes;
+};
+
+d9d_status d9d_event_create(d9d_device *dev, d9d_event **out)
+{
+    d9d_event *e = calloc(1, sizeof(*e));
+    d9d_status st;
+
+    if (e == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for an event", dev->name);
+    e->dev = dev;
+    st = dev->ops->mark_open(dev, &e->mark);
+    if (st == D9D_OK)
+        *out = e;
+    else
+        free(e);
+    return st;
+}
+
+void d9d_event_free(d9d_event *e)
+{
+    if (e == NULL)
+        return;
+    e->dev->ops->mark_close(e->dev, e->mark);
+    free(e);
+}
+
+d9d_status d9d_event_record(d9d_event *e)
+{
+    return e->dev->ops->mark_set(e->dev, e->mark);
+}
+
+bool d9d_event_passed(const d9d_event *e)
+{
+    return e->dev->ops->mark_passed(e->dev, e->mark);
+}
+
+d9d_status d9d_event_wait(d9d_event *e)
+{
+    if (d9d_event_passed(e))
+        return D9D_OK;
+    d9di_device_waited(e->dev);
+    return e->dev->ops->mark_wait(e->dev, e->mark);
+}
+
+d9d_status d9d_event_ms(const d9d_event *from, const d9d_event *to, double *out)
+{
+    return from->dev->ops->mark_ms(from->dev, from->mark, to->mark, out);
+}
+
+/* --- reading back --------------------------------------------------------------------- */
+
+d9d_status d9d_readback_create(d9d_device *dev, uint64_t bytes, d9d_readback **out)
+{
+    d9d_readback *r = calloc(1, sizeof(*r));
+    d9d_status st;
+
+    if (r == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory to read back %llu bytes", dev->name,
+                        (unsigned long long)bytes);
+    r->dev = dev;
+    r->bytes = bytes;
+    D9D_TRY_OR(st, d9d_event_create(dev, &r->copied), out);
+    D9D_TRY_OR(st, dev->ops->pin(dev, bytes, &r->host), out);
+    *out = r;
+    r = NULL;
+out:
+    d9d_readback_free(r);
+    return st;
+}
+
+void d9d_readback_free(d9d_readback *r)
+{
+    if (r == NULL)
+        return;
+    if (r->copied != NULL)
+        (void)!d9d_event_wait(r->copied); /* a copy under way still writes there */
+    if (r->host != NULL)
+        r->dev->ops->unpin(r->dev, r->host);
+    d9d_event_free(r->copied);
+    free(r);
+}
+
+d9d_status d9d_readback_begin(d9d_readback *r, const void *src)
+{
+    D9D_TRY(r->dev->ops->fetch(r->dev, r->host, src, r->bytes));
+    return d9d_event_record(r->copied);
+}
+
+bool d9d_readback_ready(const d9d_readback *r)
+{
+    return d9d_event_passed(r->copied);
+}
+
+d9d_status d9d_readback_end(d9d_readback *r, const void **out)
+{
+    D9D_TRY(d9d_event_wait(r->copied));
+    *out = r->host;
+    return D9D_OK;
+}
