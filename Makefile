@@ -6,6 +6,8 @@
 #   make test T=sched    only the tests whose file name contains "sched"
 #   make test-unit       one suite; also test-meta -fuzz -golden -fault -dist -slurm -tools
 #   make test-long       what takes too long for every change
+#   make fuzz            FUZZ_S=60 processor seconds of libFuzzer a parser, on JOBS processors
+#   make fuzz-pack       what another machine needs for that, in build/fuzz-pack
 #   make bench           timings beside their peers
 #   make gpu-test        the tests of arithmetic on this machine's GPU; also gpu-bench
 #   make gpu-pack        what another machine needs for both, in build/gpu-pack
@@ -119,7 +121,7 @@ ifneq ($(V),1)
 Q = @printf '  %-5s %s\n' $(1) $@;
 endif
 
-.PHONY: all demo test test-long bench gpu-test gpu-bench gpu-pack lint format schemas config install \
+.PHONY: all demo test test-long fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack lint format schemas config install \
         uninstall clean help run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -211,21 +213,37 @@ list-tests:
 	@printf '%s\n' $(patsubst $B/%,%.c,$(filter $B/%,$(CHOSEN))) $(filter-out $B/%,$(CHOSEN))
 
 # Both compilers, the sanitizers, valgrind, and a minute of fuzzing a parser.
-FUZZ_S    ?= 60
 test-long:
 	@CC='$(CC)' tools/setup.sh long
 	+$(MAKE) --no-print-directory run-test D9D_LONG=1
 	+$(MAKE) --no-print-directory run-test CC=clang B=build-clang
 	+$(MAKE) --no-print-directory run-test SAN=address,undefined
 	+$(MAKE) --no-print-directory run-test SUITES=unit D9D_WRAP='valgrind -q --error-exitcode=9 --leak-check=full --suppressions=tests/valgrind.supp'
-	+$(MAKE) --no-print-directory run-fuzz CC=clang B=build-fuzz CFLAGS='-O1 -g -fsanitize=fuzzer-no-link,address,undefined'
+	+$(MAKE) --no-print-directory fuzz
 export D9D_LONG D9D_WRAP
 
-run-fuzz: $(ARCHIVE) $(FUZZ_SRC:%.c=$B/%.o)
-	@set -e; for f in $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%); do mkdir -p $B/corpus/$$f; \
-	    $(CC) $(LDFLAGS) -fsanitize=fuzzer,address,undefined -o $B/fuzz_$$f $B/tests/fuzz/fuzz_$$f.o $(ARCHIVE) $(LDLIBS); \
-	    echo "# fuzz $$f for $(FUZZ_S) s"; \
-	    $B/fuzz_$$f -max_total_time=$(FUZZ_S) -rss_limit_mb=2048 -verbosity=0 $B/corpus/$$f tests/fuzz/$$f; done
+# ---- Fuzzing ------------------------------------------------------------------------------
+# All targets as one program of clang's libFuzzer, in a folder that can be carried elsewhere.
+
+FUZZ_S    ?= 60
+FUZZ_OUT  ?= build/fuzz-findings
+FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
+FUZZ_FLAGS := -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+
+fuzz: fuzz-pack
+	@D9D_FUZZ_WORK=build-fuzz/corpus build/fuzz-pack/run $(FUZZ_S) $(JOBS) $(FUZZ_OUT) $(T)
+
+fuzz-pack:
+	@+$(MAKE) --no-print-directory build-fuzz/fuzz/all CC=clang B=build-fuzz CFLAGS='$(FUZZ_FLAGS)'
+	@tests/fuzz/pack build-fuzz/fuzz/all build/fuzz-pack
+
+$B/fuzz/%.o: $B/tests/fuzz/fuzz_%.o
+	@mkdir -p $(@D)
+	$(call Q,NAME)objcopy --redefine-sym LLVMFuzzerTestOneInput=fuzz_$* $< $@
+$B/tests/fuzz/all.o: Makefile $(FUZZ_SRC)
+$B/tests/fuzz/all.o: ALL_CPP += -D'FUZZ_TARGETS(X)=$(foreach t,$(FUZZ_NAMES),X($t))'
+$B/fuzz/all: $B/tests/fuzz/all.o $(FUZZ_NAMES:%=$B/fuzz/%.o) $(ARCHIVE)
+	$(call Q,LD)$(CC) $(LDFLAGS) -fsanitize=fuzzer,address,undefined -Wl,--gc-sections -Wl,--as-needed -o $@ $^ $(LDLIBS)
 
 bench: all $(BENCHES)
 	@set -e; export D9D_BIN=$(abspath $B/bin); \

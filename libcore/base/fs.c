@@ -127,6 +127,25 @@ bool d9d_fs_is_vacant(const char *path)
     return vacant;
 }
 
+d9d_status d9d_fs_check_regular(const char *path)
+{
+    static const struct {
+        mode_t type;
+        const char *name;
+    } others[] = {{S_IFDIR, "a directory"}, {S_IFIFO, "a pipe"}, {S_IFSOCK, "a socket"}};
+    const char *is = "a device";
+    struct stat s;
+
+    if (stat(path, &s) != 0)
+        return D9DI_FAIL_ERRNO(path, "cannot open");
+    if (S_ISREG(s.st_mode))
+        return D9D_OK;
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if ((s.st_mode & S_IFMT) == others[i].type)
+            is = others[i].name;
+    return D9D_FAIL(D9D_EFORMAT, "%s: is %s, must be a file", path, is);
+}
+
 d9d_status d9d_fs_size(const char *path, uint64_t *out)
 {
     struct stat s;

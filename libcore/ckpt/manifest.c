@@ -366,6 +366,7 @@ d9d_status d9d_manifest_open(const char *dir, d9d_manifest **out)
         st = no_memory(dir);
         goto out;
     }
+    D9D_TRY_OR(st, d9d_fs_check_regular(path), out);
     D9D_TRY_OR(st, d9d_fs_read(path, D9D_MANIFEST_MAX, &text), out);
     st = d9d_manifest_parse(dir, text.data != NULL ? text.data : "", text.len, out);
 out:

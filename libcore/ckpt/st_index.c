@@ -94,6 +94,7 @@ d9d_status d9di_index_read(const char *path, d9di_index *out)
     d9d_buf text = {0};
     d9d_status st;
 
+    D9D_TRY_OR(st, d9d_fs_check_regular(path), out);
     D9D_TRY_OR(st, d9d_fs_read(path, D9DI_INDEX_MAX, &text), out);
     st = d9di_index_parse(path, text.data, text.len, out);
 out:

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "ckpt/json_scan.h"
+#include "ckpt/st_file.h"
 
 struct d9d_st_file {
     d9d_file file;
@@ -202,6 +203,8 @@ static d9d_status read_header(d9d_st_file *f, const char *text, size_t n)
 
     if (where == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", f->file.path);
+    if (n == 0 || text[0] != '{') /* blanks may follow, not come before */
+        return D9D_FAIL(D9D_EFORMAT, "%s: byte 0: expected '{'", where);
     D9D_TRY(d9di_scan_open(&s, '{'));
     for (bool first = true;; first = false) {
         D9D_TRY(d9di_scan_more(&s, '}', first, &more));
@@ -266,31 +269,51 @@ static d9d_status check_layout(d9d_st_file *f)
     return D9D_OK;
 }
 
-static d9d_status load(d9d_st_file *f)
+/* The bytes of the header, by the length before it. */
+static d9d_status check_length(d9d_st_file *f, uint64_t prefix, uint64_t *out)
 {
-    uint64_t n;
-    char *text;
-    d9d_status st;
+    const uint64_t n = le64toh(prefix);
 
-    if (f->size < sizeof(n))
-        return D9D_FAIL(D9D_EFORMAT, "%s: %" PRIu64 " bytes are too few for a safetensors file",
-                        f->file.path, f->size);
-    D9D_TRY(d9d_file_read_at(&f->file, &n, sizeof(n), 0));
-    n = le64toh(n);
     if (n > D9D_ST_MAX_HEADER)
         return D9D_FAIL(D9D_EFORMAT, "%s: header of %" PRIu64 " bytes, at most %u are allowed",
                         f->file.path, n, D9D_ST_MAX_HEADER);
-    if (n > f->size - sizeof(n))
+    if (n > f->size - sizeof(prefix))
         return D9D_FAIL(D9D_EFORMAT, "%s: header of %" PRIu64 " bytes, the file has %" PRIu64,
                         f->file.path, n, f->size);
-    f->data = sizeof(n) + n;
+    f->data = sizeof(prefix) + n;
+    *out = n;
+    return D9D_OK;
+}
+
+static d9d_status check_size(const d9d_st_file *f)
+{
+    if (f->size >= sizeof(uint64_t))
+        return D9D_OK;
+    return D9D_FAIL(D9D_EFORMAT, "%s: %" PRIu64 " bytes are too few for a safetensors file",
+                    f->file.path, f->size);
+}
+
+static d9d_status read_text(d9d_st_file *f, const char *text, size_t n)
+{
+    D9D_TRY(read_header(f, text, n));
+    return check_layout(f);
+}
+
+static d9d_status load(d9d_st_file *f)
+{
+    uint64_t prefix, n;
+    char *text;
+    d9d_status st;
+
+    D9D_TRY(check_size(f));
+    D9D_TRY(d9d_file_read_at(&f->file, &prefix, sizeof(prefix), 0));
+    D9D_TRY(check_length(f, prefix, &n));
     text = malloc(n + 1);
     if (text == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", f->file.path);
-    D9D_TRY_OR(st, d9d_file_read_at(&f->file, text, n, sizeof(n)), out);
-    D9D_TRY_OR(st, read_header(f, text, n), out);
-    st = check_layout(f);
-out:
+    st = d9d_file_read_at(&f->file, text, n, sizeof(prefix));
+    if (st == D9D_OK)
+        st = read_text(f, text, n);
     free(text);
     return st;
 }
@@ -303,9 +326,38 @@ d9d_status d9d_st_open(const char *path, d9d_st_file **out)
     if (f == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path);
     f->file.fd = -1;
+    D9D_TRY_OR(st, d9d_fs_check_regular(path), out);
     D9D_TRY_OR(st, d9d_file_open(path, &f->file), out);
     D9D_TRY_OR(st, d9d_fs_size(path, &f->size), out);
     D9D_TRY_OR(st, load(f), out);
+    *out = f;
+    f = NULL;
+out:
+    d9d_st_close(f);
+    return st;
+}
+
+d9d_status d9di_st_parse(const char *path, const void *head, size_t n, uint64_t size,
+                         d9d_st_file **out)
+{
+    d9d_st_file *f = calloc(1, sizeof(*f));
+    uint64_t prefix = 0, len;
+    d9d_status st;
+
+    if (f == NULL || (f->file.path = strdup(path)) == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path);
+        goto out;
+    }
+    f->file.fd = -1;
+    f->size = size;
+    D9D_TRY_OR(st, check_size(f), out);
+    memcpy(&prefix, head, n < sizeof(prefix) ? n : sizeof(prefix));
+    D9D_TRY_OR(st, check_length(f, prefix, &len), out);
+    if (n < f->data) {
+        st = D9D_FAIL(D9D_EINVAL, "%s: the first %zu bytes are not its whole header", path, n);
+        goto out;
+    }
+    D9D_TRY_OR(st, read_text(f, (const char *)head + sizeof(prefix), len), out);
     *out = f;
     f = NULL;
 out:

@@ -248,6 +248,11 @@ static d9d_status take_lines(d9d_run *r, const char *data, size_t n, size_t *use
 
 /* --- the file --------------------------------------------------------------------- */
 
+static size_t at_once(uint64_t left)
+{
+    return left < PIECE ? (size_t)left : PIECE;
+}
+
 /* Lines that begin in [reader->at, size).  Bytes of a line that is not complete are read
  * again the next time: a restarted run may have replaced them. */
 static d9d_status read_pieces(d9d_run *r, const d9d_file *f, uint64_t size, char *piece)
@@ -256,7 +261,7 @@ static d9d_status read_pieces(d9d_run *r, const d9d_file *f, uint64_t size, char
     size_t used = 1;
 
     while (rd->at < size && used > 0) {
-        const size_t n = size - rd->at < PIECE ? (size_t)(size - rd->at) : PIECE;
+        const size_t n = at_once(size - rd->at);
 
         D9D_TRY(d9d_file_read_at(f, piece, n, rd->at));
         D9D_TRY(take_lines(r, piece, n, &used));
@@ -282,7 +287,7 @@ d9d_status d9d_run_poll(d9d_run *r)
     if (size == r->reader->at)
         return D9D_OK;
     D9D_TRY(d9d_file_open(r->path, &f));
-    piece = malloc(PIECE);
+    piece = malloc(at_once(size - r->reader->at));
     st = piece != NULL ? read_pieces(r, &f, size, piece) : no_memory(r);
     free(piece);
     d9d_file_release(&f);

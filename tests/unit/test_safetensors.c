@@ -164,7 +164,7 @@ static void odd_but_right_files_are_read(void **state)
 {
     static const char *const headers[] = {
         "{}",
-        " { } \n",
+        "{ } \n\t ",
         "{\"e\":{\"shape\":[0,7],\"data_offsets\":[0,0],\"dtype\":\"BF16\"}}",
         "{\"\\ud83d\\ude00\\u00e9\\/\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
         "{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[2,5]},"

@@ -30,6 +30,8 @@ D9D_API bool d9d_fs_is_dir(const char *path);
 /* True for a directory without entries, and for a path that does not exist. */
 D9D_API bool d9d_fs_is_vacant(const char *path);
 D9D_API D9D_MUST_USE d9d_status d9d_fs_size(const char *path, uint64_t *out);
+/* EFORMAT for a directory, a pipe or a device, which opening or reading might wait for. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_check_regular(const char *path);
 
 /* Create a directory and its parents; existing ones are fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_mkdirs(const char *path);
