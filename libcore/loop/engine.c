@@ -1,8 +1,6 @@
 /* engine.c - a model on a device.  See loop/engine.h. */
 #include "loop/engine.h"
 
-#include "d9d/model/weights.h"
-
 /* --- opening ------------------------------------------------------------------------ */
 
 static d9d_status data_check(const d9di_engine *e, const d9d_dataset *ds)
@@ -46,7 +44,8 @@ static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
     D9D_TRY(data_check(e, how->dataset));
     D9D_TRY(params_prepare(e, how));
     if (how->source != NULL && how->initialise)
-        D9D_TRY(d9d_weights_check(&e->job.config, e->job.options.dtype, how->source));
+        D9D_TRY(d9d_weights_open(&e->job.config, D9D_WHOLE_MODEL, e->job.options.dtype, how->source,
+                                 &e->weights));
     return D9D_OK;
 }
 
@@ -62,6 +61,15 @@ d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out)
     return st;
 }
 
+static d9d_status weights_read(d9di_engine *e, const d9d_log *log)
+{
+    d9d_status st = d9d_weights_read(e->weights, &e->params, log);
+
+    d9d_weights_close(e->weights);
+    e->weights = NULL;
+    return st;
+}
+
 d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how, const d9d_log *log)
 {
     D9D_TRY(d9d_device_open(how->device, &e->dev));
@@ -71,14 +79,15 @@ d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how, const d9
     D9D_TRY(d9d_module_materialise(e->model->module, e->dev, how->train));
     if (!how->initialise)
         return D9D_OK;
-    if (how->source != NULL)
-        return d9d_weights_load(&e->job.config, &e->params, how->source, log);
+    if (e->weights != NULL)
+        return weights_read(e, log);
     return d9d_module_reset(e->model->module, how->seed);
 }
 
 void d9di_engine_release(d9di_engine *e)
 {
     d9d_tape_free(e->tape);
+    d9d_weights_close(e->weights);
     d9d_model_free(e->model);
     d9d_device_close(e->dev);
     d9d_arena_release(&e->arena);

@@ -9,12 +9,14 @@
 #include "d9d/base/log.h"
 #include "d9d/data/loader.h"
 #include "d9d/loop/job.h"
+#include "d9d/model/weights.h"
 
 typedef struct d9di_engine {
     d9d_device *dev;
     d9d_job_model job;
     d9d_model *model;
     d9d_params params;
+    d9d_weights *weights; /* planned, until they are read; NULL without a source */
     d9d_tape *tape;
     d9d_arena arena;
 } d9di_engine;

@@ -145,5 +145,5 @@ d9d_status d9d_job_model_read(const d9d_union *provider, d9d_arena *a, d9d_job_m
         .dtype = p->dtype == 0 ? D9D_F32 : D9D_BF16,
         .checkpointing = (d9d_checkpointing)p->checkpointing,
     };
-    return d9d_qwen3_check(&out->config, D9D_WHOLE_MODEL);
+    return d9d_qwen3_check(&out->config);
 }

@@ -11,7 +11,8 @@ struct d9d_convert {
     d9d_convert_options opt;
     d9d_arena arena;
     const char *src; /* NULL: random weights */
-    json_t *doc;     /* config.json of the source */
+    const char *config_path;
+    json_t *doc; /* config.json of the source */
     d9d_qwen3_config config;
     d9d_layout from, to;
     d9d_dtype dtype; /* of most of the output, for config.json */
@@ -22,16 +23,14 @@ struct d9d_convert {
     d9d_map_plan *plan;
 };
 
-/* --- the member "d9d" of config.json -------------------------------------------------- */
+/* --- layouts --------------------------------------------------------------------------- */
 
-static const char *const expert_words[] = {"per-expert", "fused"};
-
-/* How the HuggingFace checkpoint behind this one kept its experts. */
-static d9d_layout remembered(const json_t *doc)
+/* The HuggingFace layout of the source, or of the checkpoint behind it. */
+static d9d_layout origin(const d9d_convert *c)
 {
-    const char *word = json_string_value(json_object_get(json_object_get(doc, "d9d"), "experts"));
-
-    return word != NULL && strcmp(word, expert_words[1]) == 0 ? D9D_LAYOUT_HF_FUSED : D9D_LAYOUT_HF;
+    if (c->from != D9D_LAYOUT_D9D)
+        return c->from;
+    return d9d_hf_config_was_fused(c->doc) ? D9D_LAYOUT_HF_FUSED : D9D_LAYOUT_HF;
 }
 
 static d9d_layout target(const d9d_convert *c)
@@ -44,22 +43,18 @@ static d9d_layout target(const d9d_convert *c)
         return D9D_LAYOUT_D9D;
     if (c->opt.experts != D9D_EXPERTS_AS_BEFORE)
         return c->opt.experts == D9D_EXPERTS_FUSED ? D9D_LAYOUT_HF_FUSED : D9D_LAYOUT_HF;
-    return c->from == D9D_LAYOUT_D9D ? remembered(c->doc) : c->from;
+    return origin(c);
 }
 
+/* Experts in another layout are for another generation of transformers. */
 static d9d_status mark_layout(const d9d_convert *c, json_t *doc)
 {
-    d9d_layout hf = c->from == D9D_LAYOUT_D9D ? remembered(c->doc) : c->from;
-    json_t *mark;
-
-    (void)json_object_del(doc, "d9d");
-    if (c->to != D9D_LAYOUT_D9D)
+    d9d_hf_config_unmark(doc);
+    if (c->to == D9D_LAYOUT_D9D)
+        return d9d_hf_config_mark(doc, &c->config, origin(c) == D9D_LAYOUT_HF_FUSED);
+    if (c->config.experts == 0 || c->to == origin(c))
         return D9D_OK;
-    mark = json_pack("{s:s, s:s}", "layout", "d9d", "experts",
-                     expert_words[hf == D9D_LAYOUT_HF_FUSED]);
-    if (mark == NULL || json_object_set_new(doc, "d9d", mark) != 0)
-        return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
-    return D9D_OK;
+    return d9d_hf_config_set_generation(doc, c->to == D9D_LAYOUT_HF_FUSED ? 5 : 4);
 }
 
 /* --- opening ------------------------------------------------------------------------------ */
@@ -71,6 +66,7 @@ static d9d_status read_config(d9d_convert *c, const char *path)
 
     if (file == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path);
+    c->config_path = file;
     D9D_TRY(d9d_hf_config_load(file, &c->doc));
     D9D_TRY(d9d_hf_config_parse(c->doc, file, &c->arena, &c->config));
     return d9d_hf_config_dtype(c->doc, file, D9D_F32, &c->dtype);
@@ -86,6 +82,7 @@ static d9d_status make_plan(d9d_convert *c, const char *name)
                             .arg = c->opt.arg};
 
     c->from = d9d_qwen3_layout(&c->source);
+    d9d_qwen3_fit(&c->source, &c->config);
     c->to = target(c);
     D9D_TRY(d9d_qwen3_mapper(&c->config, D9D_WHOLE_MODEL, &c->source, c->to, &c->mapper));
     return d9d_plan_create(c->mapper, &c->source, &opt, &c->plan);
@@ -184,19 +181,6 @@ out:
     return st;
 }
 
-/* The source's own bytes where nothing in it changes. */
-static d9d_status copy_config(const d9d_convert *c, const char *dir)
-{
-    d9d_arena a = {0};
-    char *from = d9d_fs_join(&a, c->src, D9D_HF_CONFIG_NAME);
-    char *to = d9d_fs_join(&a, dir, D9D_HF_CONFIG_NAME);
-    d9d_status st = from == NULL || to == NULL ? D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir)
-                                               : d9d_fs_copy(from, to);
-
-    d9d_arena_release(&a);
-    return st;
-}
-
 static d9d_status write_config(const d9d_convert *c, const char *dir)
 {
     json_t *doc = json_deep_copy(c->doc);
@@ -209,8 +193,7 @@ static d9d_status write_config(const d9d_convert *c, const char *dir)
     D9D_TRY_OR(st, d9d_hf_config_dtype(doc, dir, c->dtype, &now), out);
     if (c->opt.cast && now != c->opt.dtype)
         D9D_TRY_OR(st, d9d_hf_config_set_dtype(doc, c->opt.dtype), out);
-    st = c->src != NULL && json_equal(doc, c->doc) ? copy_config(c, dir)
-                                                   : d9d_hf_config_write(dir, doc);
+    st = d9d_hf_config_rewrite(dir, doc, c->config_path);
 out:
     json_decref(doc);
     return st;

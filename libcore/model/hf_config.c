@@ -247,6 +247,81 @@ static d9d_status read_vocabulary(const struct reader *r, d9d_arena *a, d9d_qwen
     return D9D_OK;
 }
 
+/* --- the head ------------------------------------------------------------------------------ */
+
+/* Classes of transformers by their ends: trainers put words before them. */
+static const struct {
+    const char *end;
+    d9d_qwen3_head head;
+} classes[] = {
+    {"ForCausalLM", D9D_HEAD_CAUSAL_LM},
+    {"ForSequenceClassification", D9D_HEAD_CLASSIFICATION},
+    {"Qwen3Model", D9D_HEAD_EMBEDDING},
+    {"Qwen3MoeModel", D9D_HEAD_EMBEDDING},
+};
+enum { N_CLASSES = sizeof(classes) / sizeof(classes[0]) };
+
+static d9d_status head_of_class(const struct reader *r, d9d_qwen3_config *c)
+{
+    const json_t *list = member(r->doc, "architectures"), *first = json_array_get(list, 0);
+    const char *name = json_string_value(first);
+
+    c->head_open = list == NULL || (json_is_array(list) && first == NULL);
+    if (c->head_open)
+        return D9D_OK;
+    for (size_t i = 0; i < N_CLASSES && name != NULL; i++) {
+        size_t n = strlen(name), k = strlen(classes[i].end);
+
+        if (n >= k && strcmp(name + n - k, classes[i].end) == 0) {
+            c->head = classes[i].head;
+            return D9D_OK;
+        }
+    }
+    return refuse(r, "architectures", list);
+}
+
+/* What a directory of ours says of itself; it wins over the class. */
+static d9d_status head_of_mark(const struct reader *r, d9d_qwen3_config *c)
+{
+    const struct reader mark = {json_object_get(r->doc, "d9d"), r->where, r->moe};
+    const json_t *head = member(mark.doc, "head");
+    const char *word = json_string_value(head);
+
+    D9D_TRY(get_i64(&mark, "embedding_dim", 0, &c->embedding_dim));
+    D9D_TRY(get_bool(&mark, "prefixed", &c->prefixed));
+    for (int h = 0; word != NULL && h < D9D_HEAD_COUNT; h++)
+        if (strcmp(word, d9d_qwen3_head_word((d9d_qwen3_head)h)) == 0) {
+            c->head = (d9d_qwen3_head)h;
+            c->head_open = false;
+            return D9D_OK;
+        }
+    return head == NULL ? D9D_OK : refuse(&mark, "d9d.head", head);
+}
+
+/* Two labels where nothing is said, as in transformers. */
+static d9d_status read_labels(const struct reader *r, d9d_qwen3_config *c)
+{
+    const json_t *names = member(r->doc, "id2label");
+    int64_t n;
+
+    if (names != NULL && !json_is_object(names))
+        return D9D_FAIL(D9D_ECONFIG, "%s: id2label must be an object", r->where);
+    n = names != NULL ? (int64_t)json_object_size(names) : 2;
+    D9D_TRY(get_i64(r, "num_labels", n, &c->labels));
+    if (names != NULL && c->labels != n)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: num_labels is %" PRId64 " and id2label has %" PRId64 " labels",
+                        r->where, c->labels, n);
+    return D9D_OK;
+}
+
+static d9d_status read_head(const struct reader *r, d9d_qwen3_config *c)
+{
+    D9D_TRY(head_of_class(r, c));
+    D9D_TRY(head_of_mark(r, c));
+    return read_labels(r, c);
+}
+
 static d9d_status read_type(struct reader *r)
 {
     const json_t *v = member(r->doc, "model_type");
@@ -291,6 +366,7 @@ d9d_status d9d_hf_config_parse(const json_t *doc, const char *where, d9d_arena *
     D9D_TRY(get_f64(&r, doc, "initializer_range", 0.02, &c.init_std));
     D9D_TRY(get_bool(&r, "norm_topk_prob", &c.renormalise));
     D9D_TRY(get_bool(&r, "tie_word_embeddings", &c.tied));
+    D9D_TRY(read_head(&r, &c));
     c.norm_eps = (float)eps;
     /* The number of layers is checked before anything is made for each. */
     if (c.layers > 1 << 16)
@@ -298,7 +374,7 @@ d9d_status d9d_hf_config_parse(const json_t *doc, const char *where, d9d_arena *
                         c.layers);
     if (r.moe)
         D9D_TRY(read_moe_layers(&r, a, &c));
-    D9D_TRY(d9d_qwen3_check(&c, D9D_WHOLE_MODEL));
+    D9D_TRY(d9d_qwen3_check(&c));
     *out = c;
     return D9D_OK;
 }
@@ -399,7 +475,9 @@ static d9d_status check_sayable(const d9d_qwen3_config *c)
     const char *what = c->shared_intermediate > 0 ? "a shared expert"
                        : c->n_splits != 1         ? "a vocabulary of several splits"
                        : c->rope_interleaved      ? "interleaved RoPE"
-                                                  : NULL;
+                       : c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0
+                           ? "a projection of embeddings"
+                           : NULL;
 
     if (what == NULL)
         return D9D_OK;
@@ -425,19 +503,57 @@ static double short_double(float f)
     return strtof(text, NULL) == f ? strtod(text, NULL) : (double)f;
 }
 
+/* Both ways between numbers and names of labels, as transformers writes them. */
+static json_t *labels_made(int64_t n)
+{
+    json_t *names = json_object(), *ids = json_object();
+
+    for (int64_t i = 0; i < n; i++) {
+        char number[24], name[32];
+
+        (void)snprintf(number, sizeof(number), "%" PRId64, i);
+        (void)snprintf(name, sizeof(name), "LABEL_%" PRId64, i);
+        (void)json_object_set_new(names, number, json_string(name));
+        (void)json_object_set_new(ids, name, json_integer(i));
+    }
+    return json_pack("{s:o, s:o}", "id2label", names, "label2id", ids);
+}
+
+/* `more` is released. */
+static json_t *joined(json_t *doc, json_t *more)
+{
+    bool fine = doc != NULL && more != NULL && json_object_update(doc, more) == 0;
+
+    json_decref(more);
+    if (!fine)
+        json_decref(doc);
+    return fine ? doc : NULL;
+}
+
+static const char *class_of(const d9d_qwen3_config *c)
+{
+    static const char *const names[D9D_HEAD_COUNT][2] = {
+        [D9D_HEAD_CAUSAL_LM] = {"Qwen3ForCausalLM", "Qwen3MoeForCausalLM"},
+        [D9D_HEAD_CLASSIFICATION] = {"Qwen3ForSequenceClassification",
+                                     "Qwen3MoeForSequenceClassification"},
+        [D9D_HEAD_EMBEDDING] = {"Qwen3Model", "Qwen3MoeModel"},
+    };
+
+    return names[c->head][c->experts > 0];
+}
+
 d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t **out)
 {
     bool moe = c->experts > 0;
-    json_t *doc, *more = NULL;
+    json_t *doc;
 
     D9D_TRY(check_sayable(c));
     doc = json_pack(
         "{s:[s], s:b, s:f, s:I, s:s, s:I, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:f, s:n, "
         "s:f, s:b, s:s, s:b, s:I}",
-        "architectures", moe ? "Qwen3MoeForCausalLM" : "Qwen3ForCausalLM", "attention_bias", 0,
-        "attention_dropout", 0.0, "head_dim", (json_int_t)c->head_dim, "hidden_act", "silu",
-        "hidden_size", (json_int_t)c->hidden, "initializer_range",
-        c->init_std > 0 ? c->init_std : 0.02, "intermediate_size",
+        "architectures", class_of(c), "attention_bias", 0, "attention_dropout", 0.0, "head_dim",
+        (json_int_t)c->head_dim, "hidden_act", "silu", "hidden_size", (json_int_t)c->hidden,
+        "initializer_range", c->init_std > 0 ? c->init_std : 0.02, "intermediate_size",
         (json_int_t)(c->dense_intermediate > 0 ? c->dense_intermediate : c->expert_intermediate),
         "max_position_embeddings", (json_int_t)c->max_positions, "model_type",
         moe ? "qwen3_moe" : "qwen3", "num_attention_heads", (json_int_t)c->heads,
@@ -445,18 +561,15 @@ d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t
         "rms_norm_eps", short_double(c->norm_eps), "rope_scaling", "rope_theta", c->rope_base,
         "tie_word_embeddings", c->tied, "torch_dtype", d9d_dtype_word(dtype), "use_sliding_window",
         0, "vocab_size", (json_int_t)d9d_qwen3_vocab(c));
-    if (doc != NULL && moe) {
-        more = json_pack("{s:I, s:o, s:I, s:b, s:I, s:I}", "decoder_sparse_step", (json_int_t)1,
-                         "mlp_only_layers", dense_layers(c), "moe_intermediate_size",
-                         (json_int_t)c->expert_intermediate, "norm_topk_prob", c->renormalise,
-                         "num_experts", (json_int_t)c->experts, "num_experts_per_tok",
-                         (json_int_t)c->top_k);
-        if (more == NULL || json_object_update(doc, more) != 0) {
-            json_decref(doc);
-            doc = NULL;
-        }
-        json_decref(more);
-    }
+    if (moe)
+        doc = joined(doc, json_pack("{s:I, s:o, s:I, s:b, s:I, s:I}", "decoder_sparse_step",
+                                    (json_int_t)1, "mlp_only_layers", dense_layers(c),
+                                    "moe_intermediate_size", (json_int_t)c->expert_intermediate,
+                                    "norm_topk_prob", c->renormalise, "num_experts",
+                                    (json_int_t)c->experts, "num_experts_per_tok",
+                                    (json_int_t)c->top_k));
+    if (c->head == D9D_HEAD_CLASSIFICATION)
+        doc = joined(doc, labels_made(c->labels));
     if (doc == NULL)
         return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
     *out = doc;

@@ -40,6 +40,13 @@ int64_t d9d_qwen3_vocab(const d9d_qwen3_config *c)
     return n;
 }
 
+const char *d9d_qwen3_head_word(d9d_qwen3_head head)
+{
+    static const char *const words[] = {"causal_lm", "classification", "embedding"};
+
+    return words[head];
+}
+
 /* --- checks ------------------------------------------------------------------ */
 
 /* One number of the configuration: its name in config.json, its value, its range.  The upper
@@ -70,6 +77,8 @@ static d9d_status check_ranges(const d9d_qwen3_config *c)
         {"shared_expert_intermediate_size", c->shared_intermediate, 0, MAX_WIDTH},
         {"num_experts", c->experts, 0, MAX_COUNT},
         {"num_experts_per_tok", c->top_k, moe, moe ? c->experts : MAX_COUNT},
+        {"num_labels", c->labels, c->head == D9D_HEAD_CLASSIFICATION, MAX_COUNT},
+        {"embedding_dim", c->embedding_dim, 0, MAX_WIDTH},
     };
 
     for (size_t i = 0; i < sizeof(dimensions) / sizeof(dimensions[0]); i++) {
@@ -108,7 +117,7 @@ static d9d_status check_vocabulary(const d9d_qwen3_config *c)
     return D9D_OK;
 }
 
-d9d_status d9d_qwen3_check(const d9d_qwen3_config *c, d9d_stage stage)
+d9d_status d9d_qwen3_check(const d9d_qwen3_config *c)
 {
     D9D_TRY(check_ranges(c));
     D9D_TRY(check_reals(c));
@@ -121,6 +130,17 @@ d9d_status d9d_qwen3_check(const d9d_qwen3_config *c, d9d_stage stage)
     if (c->head_dim % 2 != 0)
         return D9D_FAIL(D9D_ECONFIG, "qwen3: head_dim must be even, not %lld",
                         (long long)c->head_dim);
+    return D9D_OK;
+}
+
+/* What checkpoints may be and this model is not yet. */
+static d9d_status check_built(const d9d_qwen3_config *c, d9d_stage stage)
+{
+    if (c->head != D9D_HEAD_CAUSAL_LM)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "qwen3: the configuration is that of a model with the head \"%s\"; this "
+                        "version computes \"%s\" alone",
+                        d9d_qwen3_head_word(c->head), d9d_qwen3_head_word(D9D_HEAD_CAUSAL_LM));
     if (c->tied && stage.count > 1)
         return D9D_FAIL(D9D_ENOTSUP, "qwen3: tied embeddings over %d pipeline stages", stage.count);
     return D9D_OK;
@@ -343,7 +363,8 @@ d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
     qwen3 *m;
     d9d_status st;
 
-    D9D_TRY(d9d_qwen3_check(config, stage));
+    D9D_TRY(d9d_qwen3_check(config));
+    D9D_TRY(check_built(config, stage));
     m = calloc(1, sizeof(*m));
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "qwen3: model of %lld layers", (long long)config->layers);

@@ -9,26 +9,69 @@
 
 #include "model/qwen3_names.h"
 
-/* --- which layout --------------------------------------------------------------------- */
+/* --- what names tell ------------------------------------------------------------------ */
 
-static bool any_name_has(const d9d_source *src, const char *const *parts, size_t n)
+static const char hf_prefix[] = "model.";
+
+static bool any_name(const d9d_source *src, bool (*is)(const char *name, const char *part),
+                     const char *part)
 {
     for (size_t i = 0; i < src->n; i++)
-        for (size_t k = 0; k < n; k++)
-            if (strstr(src->at(src->self, i)->name, parts[k]) != NULL)
-                return true;
+        if (is(src->at(src->self, i)->name, part))
+            return true;
     return false;
+}
+
+static bool has(const char *name, const char *part)
+{
+    return strstr(name, part) != NULL;
+}
+
+static bool begins(const char *name, const char *part)
+{
+    return strncmp(name, part, strlen(part)) == 0;
 }
 
 d9d_layout d9d_qwen3_layout(const d9d_source *src)
 {
     static const char *const ours[] = {".token_embedding.", ".grouped_experts.", ".mlp.router.",
-                                       "lm_head.lm_head."};
-    static const char *const fused[] = {".mlp.experts.gate_up_proj"};
+                                       "lm_head.lm_head.", "cls_head."};
 
-    if (any_name_has(src, ours, 4))
-        return D9D_LAYOUT_D9D;
-    return any_name_has(src, fused, 1) ? D9D_LAYOUT_HF_FUSED : D9D_LAYOUT_HF;
+    for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+        if (any_name(src, has, ours[i]))
+            return D9D_LAYOUT_D9D;
+    return any_name(src, has, ".mlp.experts.gate_up_proj") ? D9D_LAYOUT_HF_FUSED : D9D_LAYOUT_HF;
+}
+
+/* The names of a base model: "layers.0.mlp..." for "model.layers.0.mlp...". */
+static bool is_bare(const d9d_source *src)
+{
+    return any_name(src, begins, "layers.") || any_name(src, begins, "embed_tokens.");
+}
+
+void d9d_qwen3_fit(const d9d_source *src, d9d_qwen3_config *c)
+{
+    static const struct {
+        const char *prefix;
+        d9d_qwen3_head head;
+    } rows[] = {
+        {"lm_head.", D9D_HEAD_CAUSAL_LM},
+        {"score.", D9D_HEAD_CLASSIFICATION},
+        {"cls_head.", D9D_HEAD_CLASSIFICATION},
+        {"embedding_head.", D9D_HEAD_EMBEDDING},
+    };
+    const bool bare = is_bare(src);
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && c->head_open; i++)
+        if (any_name(src, begins, rows[i].prefix)) {
+            c->head = rows[i].head;
+            c->head_open = false;
+        }
+    if (bare)
+        c->head = D9D_HEAD_EMBEDDING;
+    if (d9d_qwen3_layout(src) != D9D_LAYOUT_D9D)
+        c->prefixed = c->head == D9D_HEAD_EMBEDDING && !bare;
+    c->tied_copy = c->tied && c->head == D9D_HEAD_CAUSAL_LM && any_name(src, begins, "lm_head.");
 }
 
 /* --- building ---------------------------------------------------------------------------- */
@@ -36,10 +79,20 @@ d9d_layout d9d_qwen3_layout(const d9d_source *src)
 struct half {
     const d9d_qwen3_config *c;
     d9d_layout layout;          /* the HuggingFace side */
+    bool bare;                  /* its names are a base model's */
     d9d_mapper *first, *second; /* one after the other */
     const char **names;         /* [experts]: scratch */
     char (*text)[D9DI_NAME];    /* what names point at */
 };
+
+/* A name on the HuggingFace side. */
+static void hf_name(const struct half *h, const d9di_qwen3_tensor *t, const char *pattern,
+                    int64_t expert, char out[D9DI_NAME])
+{
+    if (h->bare && begins(pattern, hf_prefix))
+        pattern += strlen(hf_prefix);
+    d9di_qwen3_name(t, pattern, expert, out);
+}
 
 static d9d_status expect(struct half *h, const d9di_qwen3_tensor *t, const char *name,
                          const char *letters)
@@ -54,7 +107,7 @@ static d9d_status expect(struct half *h, const d9di_qwen3_tensor *t, const char 
 static void expert_names(struct half *h, const d9di_qwen3_tensor *t)
 {
     for (int64_t e = 0; e < h->c->experts; e++) {
-        d9di_qwen3_name(t, t->row->hf, e, h->text[e]);
+        hf_name(h, t, t->row->hf, e, h->text[e]);
         h->names[e] = h->text[e];
     }
 }
@@ -87,11 +140,12 @@ static void up_of(const d9di_qwen3_tensor *gate, char out[D9DI_NAME])
 static d9d_status own(void *arg, const d9di_qwen3_tensor *t)
 {
     struct half *h = arg;
-    char name[D9DI_NAME];
+    char name[D9DI_NAME], stored[D9DI_NAME];
 
     d9di_qwen3_name(t, t->row->d9d, 0, name);
-    D9D_TRY(d9d_mapper_identity(h->first, name));
-    return expect(h, t, name, t->row->d9d_shape);
+    d9di_qwen3_name(t, t->stored->d9d, 0, stored);
+    D9D_TRY(d9d_mapper_rename(h->first, stored, name));
+    return expect(h, t, stored, t->row->d9d_shape);
 }
 
 /* --- from HuggingFace ----------------------------------------------------------------------- */
@@ -102,7 +156,7 @@ static d9d_status fused_into(struct half *h, const d9di_qwen3_tensor *t, const c
     char fused[D9DI_NAME], up[D9DI_NAME];
     const char *parts[2] = {name, up};
 
-    d9di_qwen3_name(t, t->row->fused, 0, fused);
+    hf_name(h, t, t->row->fused, 0, fused);
     if (is_up(t))
         return D9D_OK;
     if (!is_gate(t)) {
@@ -131,7 +185,7 @@ static d9d_status into(void *arg, const d9di_qwen3_tensor *t)
             D9D_TRY(expect(h, t, h->names[e], t->row->hf_shape));
         return d9d_mapper_transpose(h->second, name, 1, 2);
     }
-    d9di_qwen3_name(t, t->row->hf, 0, hf);
+    hf_name(h, t, t->stored->hf, 0, hf);
     D9D_TRY(d9d_mapper_rename(h->first, hf, name));
     return expect(h, t, hf, t->row->hf_shape);
 }
@@ -143,7 +197,7 @@ static d9d_status fused_out_of(struct half *h, const d9di_qwen3_tensor *t, const
     char fused[D9DI_NAME], up[D9DI_NAME];
     const char *parts[2] = {name, up};
 
-    d9di_qwen3_name(t, t->row->fused, 0, fused);
+    hf_name(h, t, t->row->fused, 0, fused);
     if (is_gate(t)) {
         up_of(t, up);
         D9D_TRY(d9d_mapper_concat(h->first, parts, 2, fused, 2));
@@ -160,6 +214,8 @@ static d9d_status out_of(void *arg, const d9di_qwen3_tensor *t)
     struct half *h = arg;
     char name[D9DI_NAME], hf[D9DI_NAME];
 
+    if (t->stored != t->row)
+        return D9D_OK; /* the stage of the embedding gives it */
     d9di_qwen3_name(t, t->row->d9d, 0, name);
     if (is_expert(t) && h->layout == D9D_LAYOUT_HF_FUSED)
         return fused_out_of(h, t, name);
@@ -168,19 +224,18 @@ static d9d_status out_of(void *arg, const d9di_qwen3_tensor *t)
         D9D_TRY(d9d_mapper_transpose(h->first, name, 1, 2));
         D9D_TRY(d9d_mapper_unstack(h->second, name, h->names, (size_t)h->c->experts, 0));
     } else {
-        d9di_qwen3_name(t, t->row->hf, 0, hf);
+        hf_name(h, t, t->row->hf, 0, hf);
         D9D_TRY(d9d_mapper_rename(h->first, name, hf));
     }
     return expect(h, t, name, t->row->d9d_shape);
 }
 
-/* --- whole mappings ------------------------------------------------------------------------------
- */
+/* --- whole mappings ------------------------------------------------------------------------- */
 
 static d9d_status build_half(const d9d_qwen3_config *c, d9d_stage stage, d9d_layout layout,
-                             d9di_qwen3_fn fn, d9d_mapper **out)
+                             bool bare, d9di_qwen3_fn fn, d9d_mapper **out)
 {
-    struct half h = {.c = c, .layout = layout};
+    struct half h = {.c = c, .layout = layout, .bare = bare};
     size_t n = (size_t)c->experts + 1;
     d9d_mapper *second;
     d9d_status st;
@@ -217,36 +272,45 @@ static d9d_status check_hf(const d9d_qwen3_config *c)
         return D9D_FAIL(D9D_ENOTSUP, "qwen3: a HuggingFace checkpoint has no shared expert");
     if (c->rope_interleaved)
         return D9D_FAIL(D9D_ENOTSUP, "qwen3: a HuggingFace checkpoint has no interleaved RoPE");
+    if (c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "qwen3: a HuggingFace checkpoint has no projection of embeddings, this "
+                        "model one to %lld features",
+                        (long long)c->embedding_dim);
     return D9D_OK;
 }
 
-/* transformers ignores the head of a tied model; so do we, explicitly. */
+/* transformers ignores the head of a tied model; so does a model of ours, explicitly. */
 static d9d_status drop_tied_head(const d9d_qwen3_config *c, const d9d_source *src, d9d_mapper *m)
 {
-    static const char head[] = "lm_head.weight";
+    for (size_t i = 0; c->tied && c->head == D9D_HEAD_CAUSAL_LM && !c->tied_copy && i < src->n;
+         i++) {
+        const char *name = src->at(src->self, i)->name;
 
-    for (size_t i = 0; c->tied && i < src->n; i++)
-        if (strcmp(src->at(src->self, i)->name, head) == 0)
-            return d9d_mapper_drop(m, head);
+        if (begins(name, "lm_head."))
+            D9D_TRY(d9d_mapper_drop(m, name));
+    }
     return D9D_OK;
 }
 
 d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *c, d9d_stage stage, const d9d_source *src,
                             d9d_layout to, d9d_mapper **out)
 {
-    d9d_layout from = d9d_qwen3_layout(src);
+    const d9d_layout from = d9d_qwen3_layout(src);
+    const bool bare = c->head == D9D_HEAD_EMBEDDING && !c->prefixed; /* what is written */
+    const bool in = from != D9D_LAYOUT_D9D, on = to != D9D_LAYOUT_D9D;
     d9d_mapper *m = NULL, *rest;
     d9d_status st;
 
-    D9D_TRY(d9d_qwen3_check(c, stage));
-    if (from != D9D_LAYOUT_D9D || to != D9D_LAYOUT_D9D)
+    D9D_TRY(d9d_qwen3_check(c));
+    if (in || on)
         D9D_TRY(check_hf(c));
-    if (from == D9D_LAYOUT_D9D)
-        return build_half(c, stage, to, to == D9D_LAYOUT_D9D ? own : out_of, out);
-    D9D_TRY(build_half(c, stage, from, into, &m));
+    D9D_TRY(in   ? build_half(c, stage, from, is_bare(src), into, &m)
+            : on ? build_half(c, stage, to, bare, out_of, &m)
+                 : build_half(c, stage, to, bare, own, &m));
     D9D_TRY_OR(st, drop_tied_head(c, src, m), out);
-    if (to != D9D_LAYOUT_D9D) {
-        D9D_TRY_OR(st, build_half(c, stage, to, out_of, &rest), out);
+    if (in && on) {
+        D9D_TRY_OR(st, build_half(c, stage, to, bare, out_of, &rest), out);
         D9D_TRY_OR(st, d9d_mapper_then(m, rest), out);
     }
     *out = m;

@@ -24,6 +24,7 @@
         where, LAYER name, shape, NULL, NULL, NULL, false                                          \
     }
 
+/* The embedding is the first row: the one of the first stage, and of a tied head. */
 static const d9di_qwen3_row rows[] = {
     {D9DI_FIRST, "model.embed_tokens.token_embedding.{v}.weight", "VH", "model.embed_tokens.weight",
      "VH", NULL, false},
@@ -47,14 +48,11 @@ static const d9di_qwen3_row rows[] = {
     OURS(D9DI_SHARED, "mlp.shared_expert.expert.down_proj.weight", "HS"),
     OURS(D9DI_SHARED_GATE, "mlp.shared_expert.gate.weight", "1H"),
     {D9DI_LAST, "model.norm.weight", "H", "model.norm.weight", "H", NULL, true},
-    {D9DI_HEAD, "lm_head.lm_head.{v}.weight", "VH", "lm_head.weight", "VH", NULL, false},
+    {D9DI_LM_HEAD, "lm_head.lm_head.{v}.weight", "VH", "lm_head.weight", "VH", NULL, false},
+    {D9DI_SCORE, "cls_head.score.weight", "CH", "score.weight", "CH", NULL, false},
+    {D9DI_PROJECTION, "embedding_head.projection.weight", "PH", NULL, NULL, NULL, false},
 };
 enum { N_ROWS = sizeof(rows) / sizeof(rows[0]) };
-
-static bool in_layers(const d9di_qwen3_row *r)
-{
-    return r->where != D9DI_FIRST && r->where != D9DI_LAST && r->where != D9DI_HEAD;
-}
 
 static bool in_layer(const d9d_qwen3_config *c, const d9di_qwen3_row *r, int64_t layer)
 {
@@ -70,13 +68,34 @@ static bool in_layer(const d9d_qwen3_config *c, const d9di_qwen3_row *r, int64_t
     }
 }
 
+/* A tied head is the embedding: of its own where a stage or a file has it nevertheless. */
+static bool has_lm_head(const d9d_qwen3_config *c, d9d_stage stage)
+{
+    return c->head == D9D_HEAD_CAUSAL_LM &&
+           (!c->tied || c->tied_copy || !d9d_stage_is_first(stage));
+}
+
+static bool after_layers(const d9d_qwen3_config *c, const d9di_qwen3_row *r, d9d_stage stage)
+{
+    if (!d9d_stage_is_last(stage))
+        return false;
+    switch (r->where) {
+    case D9DI_LAST: return true;
+    case D9DI_LM_HEAD: return has_lm_head(c, stage);
+    case D9DI_SCORE: return c->head == D9D_HEAD_CLASSIFICATION;
+    case D9DI_PROJECTION: return c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0;
+    default: return false;
+    }
+}
+
 static d9d_status each_split(const d9d_qwen3_config *c, const d9di_qwen3_row *r, d9di_qwen3_fn fn,
                              void *arg)
 {
     bool vocabulary = strchr(r->d9d_shape, 'V') != NULL;
+    bool copy = r->where == D9DI_LM_HEAD && c->tied && !c->tied_copy;
 
     for (size_t i = 0; i < (vocabulary ? c->n_splits : 1); i++) {
-        d9di_qwen3_tensor t = {r, 0, vocabulary ? &c->splits[i] : NULL};
+        d9di_qwen3_tensor t = {r, copy ? &rows[0] : r, 0, vocabulary ? &c->splits[i] : NULL};
 
         D9D_TRY(fn(arg, &t));
     }
@@ -91,9 +110,9 @@ static d9d_status each_layer(const d9d_qwen3_config *c, d9d_stage stage, d9di_qw
     D9D_TRY(d9d_stage_layers(c->layers, c->virtual_pre, c->virtual_post, stage, &first, &end));
     for (int64_t l = first; l < end; l++)
         for (size_t i = 0; i < N_ROWS; i++) {
-            d9di_qwen3_tensor t = {&rows[i], l, NULL};
+            d9di_qwen3_tensor t = {&rows[i], &rows[i], l, NULL};
 
-            if (in_layers(&rows[i]) && in_layer(c, &rows[i], l))
+            if (in_layer(c, &rows[i], l))
                 D9D_TRY(fn(arg, &t));
         }
     return D9D_OK;
@@ -101,14 +120,11 @@ static d9d_status each_layer(const d9d_qwen3_config *c, d9d_stage stage, d9di_qw
 
 d9d_status d9di_qwen3_each(const d9d_qwen3_config *c, d9d_stage stage, d9di_qwen3_fn fn, void *arg)
 {
-    const bool last = d9d_stage_is_last(stage);
-
-    for (size_t i = 0; i < N_ROWS; i++)
-        if (rows[i].where == D9DI_FIRST && d9d_stage_is_first(stage))
-            D9D_TRY(each_split(c, &rows[i], fn, arg));
+    if (d9d_stage_is_first(stage))
+        D9D_TRY(each_split(c, &rows[0], fn, arg));
     D9D_TRY(each_layer(c, stage, fn, arg));
     for (size_t i = 0; i < N_ROWS; i++)
-        if (last && (rows[i].where == D9DI_LAST || (rows[i].where == D9DI_HEAD && !c->tied)))
+        if (after_layers(c, &rows[i], stage))
             D9D_TRY(each_split(c, &rows[i], fn, arg));
     return D9D_OK;
 }
@@ -154,6 +170,8 @@ int d9di_qwen3_shape(const d9d_qwen3_config *c, const d9di_qwen3_tensor *t, cons
         {'E', c->experts},
         {'N', c->expert_intermediate},
         {'S', c->shared_intermediate},
+        {'C', c->labels},
+        {'P', c->embedding_dim},
         {'1', 1},
     };
     int n = 0;

@@ -9,17 +9,19 @@ enum { D9DI_NAME = 160 }; /* bytes of an expanded name */
 
 /* A tensor or a family of tensors.  Patterns have {l} layer, {v} vocabulary split, {e} expert;
  * shapes are letters: V split size, H hidden, Q A*D, K K*D, D head size, I dense FFN,
- * E experts, N expert FFN, S shared expert FFN, 1. */
+ * E experts, N expert FFN, S shared expert FFN, C labels, P embedding features, 1. */
 typedef struct d9di_qwen3_row {
     enum {
-        D9DI_FIRST, /* first stage, once a vocabulary split */
-        D9DI_EVERY, /* each layer */
-        D9DI_DENSE, /* each layer with a dense FFN */
-        D9DI_MOE,   /* each mixture */
+        D9DI_FIRST,   /* first stage, once a vocabulary split */
+        D9DI_EVERY,   /* each layer */
+        D9DI_DENSE,   /* each layer with a dense FFN */
+        D9DI_MOE,     /* each mixture */
         D9DI_SHARED,
         D9DI_SHARED_GATE,
-        D9DI_LAST, /* last stage */
-        D9DI_HEAD  /* last stage of an untied model, once a vocabulary split */
+        D9DI_LAST,    /* last stage */
+        D9DI_LM_HEAD, /* last stage of a language model, once a vocabulary split */
+        D9DI_SCORE,
+        D9DI_PROJECTION
     } where;
     const char *d9d, *d9d_shape;
     const char *hf, *hf_shape; /* NULL: there is none; with {e}: one of E that are stacked */
@@ -30,6 +32,9 @@ typedef struct d9di_qwen3_row {
 /* One tensor in the suite's layout. */
 typedef struct d9di_qwen3_tensor {
     const d9di_qwen3_row *row;
+    /* What it is in a file: row, but the embedding's row for the head of a tied model on a stage
+     * that does not have the embedding. */
+    const d9di_qwen3_row *stored;
     int64_t layer;                /* 0 outside layers */
     const d9d_vocab_split *split; /* NULL outside the vocabulary */
 } d9di_qwen3_tensor;

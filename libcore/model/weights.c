@@ -8,75 +8,88 @@
 #include "d9d/model/hf_config.h"
 #include "d9d/model/qwen3_map.h"
 
-/* One conversion: plan `src` into layout `to`, cast, and run it into the sink. */
-typedef struct transfer {
-    const d9d_qwen3_config *config;
-    d9d_source src;
-    const char *from; /* for sentences */
-    d9d_layout to;
-    d9d_dtype dtype;
-    d9d_sink sink;
-} transfer;
+/* --- loading --------------------------------------------------------------------------- */
 
-/* Plan it and, unless `only_check`, run it. */
-static d9d_status transfer_run(const transfer *t, bool only_check, const d9d_log *log)
-{
-    const d9d_plan_options opt = {
-        .cast = true, .cast_to = t->dtype, .source = t->from, .mapper = "qwen3"};
-    d9d_mapper *mapper = NULL;
-    d9d_map_plan *plan = NULL;
-    d9d_status st;
-
-    D9D_TRY(d9d_qwen3_mapper(t->config, D9D_WHOLE_MODEL, &t->src, t->to, &mapper));
-    D9D_TRY_OR(st, d9d_plan_create(mapper, &t->src, &opt, &plan), out);
-    if (!only_check)
-        st = d9d_plan_run(plan, &t->sink, 0, log);
-out:
-    d9d_plan_free(plan);
-    d9d_mapper_free(mapper);
-    return st;
-}
-
-static d9d_dtype dtype_of(const d9d_params *params)
-{
-    return params->n > 0 ? params->p[0]->dtype : D9D_F32;
-}
-
-d9d_status d9d_weights_check(const d9d_qwen3_config *c, d9d_dtype dtype, const char *dir)
-{
+struct d9d_weights {
     d9d_checkpoint *ckpt;
+    d9d_source src;
+    d9d_mapper *mapper;
+    d9d_map_plan *plan;
+};
+
+static d9d_status headers_read(d9d_weights *w)
+{
+    size_t n = d9d_mapper_input_count(w->mapper);
+    const char **names = malloc((n + 1) * sizeof(*names));
     d9d_status st;
 
-    D9D_TRY(d9d_checkpoint_open(dir, &ckpt));
-    st = transfer_run(&(transfer){.config = c,
-                                  .src = d9d_checkpoint_source(ckpt),
-                                  .from = dir,
-                                  .to = D9D_LAYOUT_D9D,
-                                  .dtype = dtype},
-                      true, NULL);
-    d9d_checkpoint_close(ckpt);
+    if (names == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: names of %zu tensors", d9d_checkpoint_dir(w->ckpt), n);
+    for (size_t i = 0; i < n; i++)
+        names[i] = d9d_mapper_input(w->mapper, i);
+    st = d9d_checkpoint_load(w->ckpt, names, n);
+    free(names);
     return st;
 }
 
-d9d_status d9d_weights_load(const d9d_qwen3_config *c, const d9d_params *params, const char *dir,
-                            const d9d_log *log)
+static d9d_status open_into(d9d_weights *w, const d9d_qwen3_config *c, d9d_stage stage,
+                            d9d_dtype dtype, const char *dir)
 {
-    d9d_checkpoint *ckpt = NULL;
-    d9d_params_io *io = NULL;
+    const d9d_plan_options opt = {.cast = true,
+                                  .cast_to = dtype,
+                                  .source = dir,
+                                  .mapper = "qwen3",
+                                  .allow_unused = stage.count > 1};
+
+    D9D_TRY(d9d_checkpoint_list(dir, &w->ckpt));
+    w->src = d9d_checkpoint_source(w->ckpt);
+    D9D_TRY(d9d_qwen3_mapper(c, stage, &w->src, D9D_LAYOUT_D9D, &w->mapper));
+    D9D_TRY(stage.count > 1 ? headers_read(w) : d9d_checkpoint_load(w->ckpt, NULL, 0));
+    w->src = d9d_checkpoint_source(w->ckpt);
+    return d9d_plan_create(w->mapper, &w->src, &opt, &w->plan);
+}
+
+d9d_status d9d_weights_open(const d9d_qwen3_config *c, d9d_stage stage, d9d_dtype dtype,
+                            const char *dir, d9d_weights **out)
+{
+    d9d_weights *w = calloc(1, sizeof(*w));
     d9d_status st;
 
-    D9D_TRY(d9d_checkpoint_open(dir, &ckpt));
-    D9D_TRY_OR(st, d9d_params_io_open(params, D9D_PARAMS_DATA, &io), out);
-    st = transfer_run(&(transfer){.config = c,
-                                  .src = d9d_checkpoint_source(ckpt),
-                                  .from = dir,
-                                  .to = D9D_LAYOUT_D9D,
-                                  .dtype = dtype_of(params),
-                                  .sink = d9d_params_io_sink(io)},
-                      false, log);
-out:
+    if (w == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
+    st = open_into(w, c, stage, dtype, dir);
+    if (st == D9D_OK)
+        *out = w;
+    else
+        d9d_weights_close(w);
+    return st;
+}
+
+void d9d_weights_close(d9d_weights *w)
+{
+    if (w == NULL)
+        return;
+    d9d_plan_free(w->plan);
+    d9d_mapper_free(w->mapper);
+    d9d_checkpoint_close(w->ckpt);
+    free(w);
+}
+
+const d9d_map_plan *d9d_weights_plan(const d9d_weights *w)
+{
+    return w->plan;
+}
+
+d9d_status d9d_weights_read(const d9d_weights *w, const d9d_params *params, const d9d_log *log)
+{
+    d9d_params_io *io;
+    d9d_sink sink;
+    d9d_status st;
+
+    D9D_TRY(d9d_params_io_open(params, D9D_PARAMS_DATA, &io));
+    sink = d9d_params_io_sink(io);
+    st = d9d_plan_run(w->plan, &sink, 0, log);
     d9d_params_io_close(io);
-    d9d_checkpoint_close(ckpt);
     return st;
 }
 
@@ -96,9 +109,10 @@ static d9d_status config_make(const d9d_qwen3_config *c, d9d_dtype dtype, const 
         return st == D9D_ENOTSUP ? D9D_OK : st;
     }
     D9D_TRY(d9d_hf_config_load(hf_config, doc));
-    if (json_object_get(*doc, "num_local_experts") != NULL)
+    if (json_object_get(*doc, "d9d") != NULL ? d9d_hf_config_was_fused(*doc)
+                                             : json_object_get(*doc, "num_local_experts") != NULL)
         *layout = D9D_LAYOUT_HF_FUSED;
-    (void)json_object_del(*doc, "d9d");
+    d9d_hf_config_unmark(*doc);
     return d9d_hf_config_set_dtype(*doc, dtype);
 }
 
@@ -122,30 +136,48 @@ static d9d_status others_copy(const char *hf_config, const char *dir)
     return st;
 }
 
-static d9d_status shards_write(const transfer *t, const char *dir, const d9d_log *log)
+static d9d_status shards_write(const d9d_map_plan *plan, const char *dir, const d9d_log *log)
 {
     d9d_shard_sink *shards = NULL;
-    transfer into = *t;
+    d9d_sink sink;
     d9d_status st;
 
     D9D_TRY(d9d_shard_sink_create(dir, D9D_SHARD_BYTES, &shards));
-    into.sink = d9d_shard_sink_sink(shards);
-    D9D_TRY_OR(st, transfer_run(&into, false, log), out);
+    sink = d9d_shard_sink_sink(shards);
+    D9D_TRY_OR(st, d9d_plan_run(plan, &sink, 0, log), out);
     st = d9d_shard_sink_end(shards);
 out:
     d9d_shard_sink_free(shards);
     return st;
 }
 
+static d9d_status tensors_write(const d9d_qwen3_config *c, d9d_params_io *io, d9d_layout to,
+                                const char *dir, const d9d_log *log)
+{
+    const d9d_source src = d9d_params_io_source(io);
+    const d9d_plan_options opt = {.source = "model", .mapper = "qwen3"};
+    d9d_mapper *mapper = NULL;
+    d9d_map_plan *plan = NULL;
+    d9d_status st;
+
+    D9D_TRY(d9d_qwen3_mapper(c, D9D_WHOLE_MODEL, &src, to, &mapper));
+    D9D_TRY_OR(st, d9d_plan_create(mapper, &src, &opt, &plan), out);
+    st = shards_write(plan, dir, log);
+out:
+    d9d_plan_free(plan);
+    d9d_mapper_free(mapper);
+    return st;
+}
+
 static d9d_status files_write(const d9d_qwen3_config *c, d9d_params_io *io, d9d_dtype dtype,
                               const char *dir, const char *hf_config, const d9d_log *log)
 {
-    transfer t = {.config = c, .src = d9d_params_io_source(io), .from = "model", .dtype = dtype};
     json_t *doc = NULL;
+    d9d_layout to;
     d9d_status st;
 
-    D9D_TRY_OR(st, config_make(c, dtype, hf_config, &doc, &t.to), out);
-    D9D_TRY_OR(st, shards_write(&t, dir, log), out);
+    D9D_TRY_OR(st, config_make(c, dtype, hf_config, &doc, &to), out);
+    D9D_TRY_OR(st, tensors_write(c, io, to, dir, log), out);
     if (doc != NULL)
         D9D_TRY_OR(st, d9d_hf_config_write(dir, doc), out);
     if (hf_config != NULL)
@@ -173,7 +205,7 @@ d9d_status d9d_weights_export(const d9d_qwen3_config *c, const d9d_params *param
 
     D9D_TRY(d9d_params_io_open(params, D9D_PARAMS_DATA, &io));
     D9D_TRY_OR(st, d9d_outdir_begin(&out, dir, 0), done);
-    D9D_TRY_OR(st, files_write(c, io, dtype_of(params), out.tmp, hf_config, log), done);
+    D9D_TRY_OR(st, files_write(c, io, params->p[0]->dtype, out.tmp, hf_config, log), done);
     st = d9d_outdir_commit(&out);
 done:
     d9d_outdir_release(&out);

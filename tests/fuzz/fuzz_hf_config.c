@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (d9d_json_parse("config.json", (const char *)data, size, &doc) != D9D_OK)
         return 0;
     if (json_is_object(doc) && d9d_hf_config_parse(doc, "config.json", &a, &c) == D9D_OK) {
-        if (d9d_qwen3_check(&c, D9D_WHOLE_MODEL) != D9D_OK)
+        if (d9d_qwen3_check(&c) != D9D_OK)
             abort();
         for (int64_t l = 0; l < c.layers; l++)
             if (d9d_qwen3_is_moe(&c, l) && c.experts == 0)

@@ -48,6 +48,7 @@ static void upload(fixture *f, const d9d_st_file *batch, const char *name, d9d_t
 static void fixture_open(fixture *f, const json_t *c, d9d_checkpointing mode)
 {
     const d9d_model_options options = {D9D_F32, mode};
+    d9d_weights *weights;
     d9d_st_file *batch;
 
     *f = (fixture){.checkpoint = json_string_value(json_object_get(c, "checkpoint")),
@@ -59,7 +60,10 @@ static void fixture_open(fixture *f, const json_t *c, d9d_checkpointing mode)
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
     assert_ok(d9d_device_open(unit_device_name(), &f->dev));
     assert_ok(d9d_module_materialise(f->model->module, f->dev, true));
-    assert_ok(d9d_weights_load(&f->config, &f->params, vectors_path(f->checkpoint, ""), NULL));
+    assert_ok(d9d_weights_open(&f->config, D9D_WHOLE_MODEL, D9D_F32,
+                               vectors_path(f->checkpoint, ""), &weights));
+    assert_ok(d9d_weights_read(weights, &f->params, NULL));
+    d9d_weights_close(weights);
     assert_ok(d9d_tape_create(f->dev, &f->tape));
     assert_ok(d9d_st_open(vectors_path(f->golden, "golden.safetensors"), &f->want));
     assert_ok(d9d_st_open(vectors_path(f->golden, "batch.safetensors"), &batch));

@@ -113,6 +113,8 @@ static void made_configurations_are_read_back(void **state)
             assert_int_equal(d9d_qwen3_is_moe(&c, l), d9d_qwen3_is_moe(&back, l));
         back.moe_layer = c.moe_layer;
         back.splits = c.splits;
+        assert_true(c.head_open && !back.head_open && back.head == c.head);
+        back.head_open = true;
         assert_memory_equal(&c, &back, sizeof(c));
         json_decref(doc);
         d9d_arena_release(&a);

@@ -28,6 +28,13 @@ extern "C" {
 typedef struct d9d_checkpoint d9d_checkpoint;
 
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_open(const char *dir, d9d_checkpoint **out);
+/* The same in two steps, for those who need a part of it: first what there is, from the index
+ * alone; then the headers of the files that have any of `names` (NULL: of all).  Names that are
+ * not there are passed over.  A tensor of a file whose header is not read has a name and a
+ * place, and no shape.  Loading numbers the tensors anew: take counts and sources after it. */
+D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_list(const char *dir, d9d_checkpoint **out);
+D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_load(d9d_checkpoint *c, const char *const *names,
+                                                    size_t n);
 D9D_API void d9d_checkpoint_close(d9d_checkpoint *c);
 D9D_API const char *d9d_checkpoint_dir(const d9d_checkpoint *c);
 /* Tensors in order of file name, then of offset. */

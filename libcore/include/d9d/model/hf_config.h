@@ -12,11 +12,18 @@
  * RoPE, ...) is ENOTSUP and named.  Fields that do not bear on the computation are ignored
  * and survive rewriting.
  *
+ * The head is that of the class in `architectures`, which is known by its end: ...ForCausalLM,
+ * ...ForSequenceClassification (num_labels, or as many as id2label has, or 2), ...Qwen3Model and
+ * ...Qwen3MoeModel.  Another class is ENOTSUP.  Without a class it is open, and a language
+ * model's until d9d_qwen3_fit() has seen the tensors' names.
+ *
  * A directory in the suite's own layout has the same config.json with one more member:
  *
- *     "d9d": {"layout": "d9d", "experts": "per-expert"}
+ *     "d9d": {"layout": "d9d", "head": "causal_lm", "experts": "per-expert"}
  *
- * where `experts` remembers how the HuggingFace checkpoint that it came from kept them.
+ * where `experts` remembers how the HuggingFace checkpoint that it came from kept them, and with
+ * the head "embedding" there may be "prefixed": true (its names began with "model.") and
+ * "embedding_dim": the features of a projection, which HuggingFace's format does not have.
  */
 #ifndef D9D_MODEL_HF_CONFIG_H
 #define D9D_MODEL_HF_CONFIG_H
@@ -53,6 +60,23 @@ D9D_API D9D_MUST_USE d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9
 /* Put `dtype` where the document has its own, or under "torch_dtype". */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype);
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_write(const char *dir, const json_t *doc);
+/* The same for a document that was made from the file `from`: what stays the same keeps its
+ * bytes where nothing but the member "d9d" comes, goes or changes. */
+D9D_API D9D_MUST_USE d9d_status d9d_hf_config_rewrite(const char *dir, const json_t *doc,
+                                                      const char *from);
+
+/* --- from layout to layout ---------------------------------------------------------- */
+
+/* Put the member "d9d" there, or take it away.  Did the checkpoint behind it fuse experts? */
+D9D_API D9D_MUST_USE d9d_status d9d_hf_config_mark(json_t *doc, const d9d_qwen3_config *c,
+                                                   bool fused);
+D9D_API void d9d_hf_config_unmark(json_t *doc);
+D9D_API bool d9d_hf_config_was_fused(const json_t *doc);
+
+/* The names of fields that transformers writes in `generation` 4 or 5; each field keeps its
+ * place.  Generation 5 reads both; 4 takes its defaults for what has names of 5, and cannot
+ * read fused experts. */
+D9D_API D9D_MUST_USE d9d_status d9d_hf_config_set_generation(json_t *doc, int generation);
 
 #ifdef __cplusplus
 }

@@ -1,12 +1,13 @@
-/* qwen3.h - Qwen3 and Qwen3-MoE for causal language modelling.
+/* qwen3.h - Qwen3 and Qwen3-MoE.
  *
  * One model: the feed-forward part is chosen per layer, dense SwiGLU or a mixture of
  * experts, so that dense, MoE and mixed models are the same code.
  *
  *     ids --embed--> x --[ x + attn(norm(x));  x + ffn(norm(x)) ] * L--> norm --head--> loss
  *
- * Parameter names and shapes are spec 12.2.  With tied embeddings the head uses the
- * embedding's tables and has no parameters of its own (one stage only).
+ * Parameter names and shapes are spec 12.2.  With tied embeddings a language model's head uses
+ * the embedding's tables and has no parameters of its own (one stage only).  Checkpoints of
+ * every head are mapped (qwen3_map.h); the model that computes is the causal language model.
  */
 #ifndef D9D_MODEL_QWEN3_H
 #define D9D_MODEL_QWEN3_H
@@ -18,6 +19,18 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* What stands after the final norm.  In HuggingFace's words Qwen3ForCausalLM,
+ * Qwen3ForSequenceClassification, and Qwen3Model: nothing, or here a projection. */
+typedef enum d9d_qwen3_head {
+    D9D_HEAD_CAUSAL_LM,
+    D9D_HEAD_CLASSIFICATION,
+    D9D_HEAD_EMBEDDING,
+    D9D_HEAD_COUNT
+} d9d_qwen3_head;
+
+/* "causal_lm", "classification", "embedding". */
+D9D_API const char *d9d_qwen3_head_word(d9d_qwen3_head head);
 
 /* The dimensions.  Filled from config.json (hf_config.h) or from the reference framework's
  * parameters; strings and arrays are borrowed from an arena that outlives the model. */
@@ -36,9 +49,16 @@ typedef struct d9d_qwen3_config {
     int64_t max_positions;
     const d9d_vocab_split *splits; /* in order of ids */
     size_t n_splits;
+    d9d_qwen3_head head;
+    int64_t labels;        /* of classification */
+    int64_t embedding_dim; /* features that an embedding is projected to; 0: it is not */
     bool tied;
     double init_std; /* > 0: N(0, std) for every matrix; 0: spec 12.2's own initialisation */
     int64_t virtual_pre, virtual_post; /* spec 16.2 */
+    /* Of files of this model; see d9d_qwen3_fit(). */
+    bool head_open; /* config.json does not say which head it is */
+    bool prefixed;  /* a base model's names begin with "model." there, like those of the others */
+    bool tied_copy; /* they have the head of a tied model: the embedding once more */
 } d9d_qwen3_config;
 
 static inline bool d9d_qwen3_is_moe(const d9d_qwen3_config *c, int64_t layer)
@@ -48,8 +68,8 @@ static inline bool d9d_qwen3_is_moe(const d9d_qwen3_config *c, int64_t layer)
 D9D_API int64_t d9d_qwen3_vocab(const d9d_qwen3_config *c);
 
 /* Every number positive, heads a multiple of kv_heads, top_k at most experts, head_dim even, at
- * least one split, tied on one stage only: ECONFIG names the field. */
-D9D_API D9D_MUST_USE d9d_status d9d_qwen3_check(const d9d_qwen3_config *c, d9d_stage stage);
+ * least one split: ECONFIG names the field. */
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_check(const d9d_qwen3_config *c);
 
 #ifdef __cplusplus
 }

@@ -10,8 +10,21 @@
  *     D9D_TRY(d9d_qwen3_mapper(&c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_D9D, &m));
  *     D9D_TRY(d9d_plan_create(m, &src, &opt, &plan));
  *
- * Mappings know the shape that each of their inputs must have.  With tied embeddings no
- * layout has a head; a redundant lm_head.weight in a HuggingFace source is dropped.
+ * and of every head:
+ *
+ *     D9D              HF
+ *     model.{name}     model.{name}, or {name} alone in a base model (the head "embedding")
+ *     lm_head.lm_head.{v}.weight         lm_head.weight
+ *     cls_head.score.weight              score.weight
+ *     embedding_head.projection.weight   none: ENOTSUP both ways.  A model with a projection is
+ *                                        filled from a D9D checkpoint that has one; to begin
+ *                                        with HuggingFace's weights, map with embedding_dim 0
+ *                                        and initialise it
+ *
+ * Mappings know the shape that each of their inputs must have.  A tied language model has no
+ * head of its own, and files that have one (some do) lose it on the way into a model; between
+ * files it is kept (`tied_copy`).  On a pipeline stage that is last and not first, a tied head
+ * is a tensor lm_head.lm_head.{v}.weight, filled from the embedding.
  */
 #ifndef D9D_MODEL_QWEN3_MAP_H
 #define D9D_MODEL_QWEN3_MAP_H
@@ -28,9 +41,16 @@ typedef enum d9d_layout { D9D_LAYOUT_D9D, D9D_LAYOUT_HF, D9D_LAYOUT_HF_FUSED } d
 /* The layout of a source, told by its tensors' names. */
 D9D_API d9d_layout d9d_qwen3_layout(const d9d_source *src);
 
+/* What the source's names say of its configuration: for conversions, which take a checkpoint
+ * for what it is.  Sets `prefixed`, `tied_copy`, and the head where config.json left it open,
+ * or where names without "model." show a base model (Qwen3-Embedding's config.json says
+ * Qwen3ForCausalLM). */
+D9D_API void d9d_qwen3_fit(const d9d_source *src, d9d_qwen3_config *c);
+
 /* From a source in any layout to `to`, for the tensors of one stage: on a stage that is not
- * the whole model the source has more, so plan with allow_unused.  ENOTSUP for what
- * HuggingFace's format cannot say (several vocabulary splits, a shared expert). */
+ * the whole model the source has more, so plan with allow_unused.  Of the source only names
+ * are looked at.  ENOTSUP for what HuggingFace's format cannot say (several vocabulary splits,
+ * a shared expert, a projection). */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *c, d9d_stage stage,
                                                  const d9d_source *src, d9d_layout to,
                                                  d9d_mapper **out);

@@ -2,8 +2,16 @@
  *
  * Loading takes a HuggingFace directory (either expert layout, either configuration
  * generation) or one in the suite's own layout; which it is shows in its tensors' names.
- * The mapping is planned before a byte is read, so a missing, unused or mis-shaped tensor
- * costs nothing; then it streams, each byte once, converted to the parameters' type.
+ *
+ *     D9D_TRY(d9d_weights_open(&config, stage, D9D_BF16, dir, &w));  // reads headers
+ *     ...                                                            // takes memory
+ *     D9D_TRY(d9d_weights_read(w, &params, log));                    // reads tensors
+ *     d9d_weights_close(w);
+ *
+ * The mapping is planned before a byte of a tensor is read, so a missing, unused or mis-shaped
+ * tensor costs nothing.  Then it streams, converted to the parameters' type: each byte that
+ * this stage needs once, and no other; a header is read once, and on a pipeline stage only
+ * where the index places a tensor of that stage.
  */
 #ifndef D9D_MODEL_WEIGHTS_H
 #define D9D_MODEL_WEIGHTS_H
@@ -15,14 +23,18 @@
 extern "C" {
 #endif
 
-/* Can `dir` give the weights of this model?  Plans from headers alone; takes no memory for it.
- * ENOTFOUND, EFORMAT, EMISMATCH, ECONFIG: what loading would say before it reads. */
-D9D_API D9D_MUST_USE d9d_status d9d_weights_check(const d9d_qwen3_config *c, d9d_dtype dtype,
-                                                  const char *dir);
+typedef struct d9d_weights d9d_weights;
 
-/* All of `params` must be materialised, of one type. */
-D9D_API D9D_MUST_USE d9d_status d9d_weights_load(const d9d_qwen3_config *c,
-                                                 const d9d_params *params, const char *dir,
+/* Can `dir` give the weights of this stage?  Takes no memory for them.  ENOTFOUND,
+ * EFORMAT, EMISMATCH, ECONFIG. */
+D9D_API D9D_MUST_USE d9d_status d9d_weights_open(const d9d_qwen3_config *c, d9d_stage stage,
+                                                 d9d_dtype dtype, const char *dir,
+                                                 d9d_weights **out);
+D9D_API void d9d_weights_close(d9d_weights *w);
+D9D_API const d9d_map_plan *d9d_weights_plan(const d9d_weights *w); /* borrowed */
+
+/* All of `params` must be materialised, of the type that was given. */
+D9D_API D9D_MUST_USE d9d_status d9d_weights_read(const d9d_weights *w, const d9d_params *params,
                                                  const d9d_log *log);
 
 /* Has this model a HuggingFace form?  ENOTSUP says what is in the way: a shared expert, several

@@ -1,0 +1,166 @@
+/* hf_rewrite.c - config.json from one layout of weights to another.  See d9d/model/hf_config.h. */
+#include <string.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/model/hf_config.h"
+
+static d9d_status no_memory(void)
+{
+    return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+}
+
+/* --- the member "d9d" ----------------------------------------------------------------- */
+
+static const char mark_name[] = "d9d";
+static const char *const expert_words[] = {"per-expert", "fused"};
+
+void d9d_hf_config_unmark(json_t *doc)
+{
+    (void)json_object_del(doc, mark_name);
+}
+
+bool d9d_hf_config_was_fused(const json_t *doc)
+{
+    const json_t *mark = json_object_get(doc, mark_name);
+    const char *word = json_string_value(json_object_get(mark, "experts"));
+
+    return word != NULL && strcmp(word, expert_words[true]) == 0;
+}
+
+d9d_status d9d_hf_config_mark(json_t *doc, const d9d_qwen3_config *c, bool fused)
+{
+    json_t *mark = json_pack("{s:s, s:s, s:s}", "layout", "d9d", "head",
+                             d9d_qwen3_head_word(c->head), "experts", expert_words[fused]);
+    bool bad = mark == NULL;
+
+    if (c->prefixed)
+        bad |= json_object_set_new(mark, "prefixed", json_true()) != 0;
+    if (c->embedding_dim > 0)
+        bad |= json_object_set_new(mark, "embedding_dim", json_integer(c->embedding_dim)) != 0;
+    if (bad) {
+        json_decref(mark);
+        return no_memory();
+    }
+    return json_object_set_new(doc, mark_name, mark) == 0 ? D9D_OK : no_memory();
+}
+
+/* --- bytes --------------------------------------------------------------------------------- */
+
+/* The mark as it stands in a file, after the last of the other members; nothing without one. */
+static d9d_status mark_text(const json_t *doc, d9d_buf *out)
+{
+    const json_t *mark = json_object_get(doc, mark_name);
+
+    out->len = 0;
+    if (mark == NULL)
+        return d9d_buf_append(out, "", 0);
+    D9D_TRY(d9d_buf_printf(out, ",\n  \"%s\": ", mark_name));
+    return d9d_json_put(out, mark, -1);
+}
+
+/* `text`, which says `before`, with the mark of `doc` for its own. */
+static d9d_status exchange_mark(const d9d_buf *text, const json_t *before, const json_t *doc,
+                                d9d_buf *out)
+{
+    const char *end = text->data + text->len, *at = NULL;
+    d9d_buf old = {0}, new = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, mark_text(before, &old), out);
+    D9D_TRY_OR(st, mark_text(doc, &new), out);
+    if (old.len > 0)
+        at = memmem(text->data, text->len, old.data, old.len);
+    if (at == NULL) { /* after the last member */
+        old.len = 0;
+        for (at = end; at > text->data && at[-1] != '}'; at--)
+            ;
+        for (at -= at > text->data; at > text->data && strchr(" \t\r\n", at[-1]) != NULL; at--)
+            ;
+    }
+    D9D_TRY_OR(st, d9d_buf_append(out, text->data, (size_t)(at - text->data)), out);
+    D9D_TRY_OR(st, d9d_buf_append(out, new.data, new.len), out);
+    at += old.len;
+    st = d9d_buf_append(out, at, (size_t)(end - at));
+out:
+    d9d_buf_release(&old);
+    d9d_buf_release(&new);
+    return st;
+}
+
+static bool says(const d9d_buf *text, const json_t *doc)
+{
+    json_t *read;
+    bool same;
+
+    if (d9d_json_parse("config.json", text->data, text->len, &read) != D9D_OK)
+        return false;
+    same = json_equal(read, doc);
+    json_decref(read);
+    return same;
+}
+
+d9d_status d9d_hf_config_rewrite(const char *dir, const json_t *doc, const char *from)
+{
+    d9d_arena a = {0};
+    d9d_buf text = {0}, edited = {0};
+    char *path = d9d_fs_join(&a, dir, D9D_HF_CONFIG_NAME);
+    json_t *before = NULL;
+    d9d_status st;
+
+    if (path == NULL) {
+        st = no_memory();
+        goto out;
+    }
+    D9D_TRY_OR(st, d9d_fs_read(from, D9D_HF_CONFIG_MAX, &text), out);
+    D9D_TRY_OR(st, d9d_json_parse(from, text.data, text.len, &before), out);
+    D9D_TRY_OR(st, exchange_mark(&text, before, doc, &edited), out);
+    st = says(&edited, doc) ? d9d_fs_write_atomic(path, edited.data, edited.len)
+                            : d9d_hf_config_write(dir, doc);
+out:
+    json_decref(before);
+    d9d_buf_release(&text);
+    d9d_buf_release(&edited);
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* --- generations ------------------------------------------------------------------------ */
+
+/* A field in its place under its name of the other generation; rope_theta is a member of
+ * rope_parameters there, and rope_scaling, of which only null is supported, is gone. */
+static int put(json_t *out, const char *key, json_t *value, bool new)
+{
+    static const char *const renamed[][2] = {{"num_experts", "num_local_experts"},
+                                             {"torch_dtype", "dtype"}};
+
+    for (size_t i = 0; i < sizeof(renamed) / sizeof(renamed[0]); i++)
+        if (strcmp(key, renamed[i][!new]) == 0)
+            return json_object_set(out, renamed[i][new], value);
+    if (new &&strcmp(key, "rope_scaling") == 0)
+        return 0;
+    if (new &&strcmp(key, "rope_theta") == 0)
+        return json_object_set_new(
+            out, "rope_parameters",
+            json_pack("{s:O, s:s}", "rope_theta", value, "rope_type", "default"));
+    if (!new &&strcmp(key, "rope_parameters") == 0) {
+        json_t *theta = json_object_get(value, "rope_theta");
+
+        return (theta != NULL ? json_object_set(out, "rope_theta", theta) : 0) |
+               json_object_set_new(out, "rope_scaling", json_null());
+    }
+    return json_object_set(out, key, value);
+}
+
+d9d_status d9d_hf_config_set_generation(json_t *doc, int generation)
+{
+    json_t *before = json_copy(doc), *value;
+    const char *key;
+    int bad = before == NULL;
+
+    if (bad)
+        return no_memory();
+    (void)json_object_clear(doc);
+    json_object_foreach(before, key, value) bad |= put(doc, key, value, generation >= 5);
+    json_decref(before);
+    return bad ? no_memory() : D9D_OK;
+}
