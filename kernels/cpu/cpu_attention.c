@@ -7,38 +7,28 @@
 #include "cpu_attention.h"
 #include "cpu_math.h"
 
-static void range(const int32_t *x, int64_t n, int32_t *low, int32_t *high)
+d9d_status d9di_documents_check(const char *op, const d9d_attention_dims *n, int64_t *longest)
 {
-    *low = *high = x[0];
-    for (int64_t i = 1; i < n; i++) {
-        *low = x[i] < *low ? x[i] : *low;
-        *high = x[i] > *high ? x[i] : *high;
+    int64_t end = 0;
+
+    *longest = n->bounds == NULL ? n->s : 0;
+    if (n->bounds == NULL)
+        return D9D_OK;
+    for (int64_t i = 0; i < n->documents; i++) {
+        d9di_document doc = d9di_document_of(n, i);
+
+        if (doc.first != end || doc.n < 0 || doc.first + doc.n > (doc.b + 1) * n->s)
+            return D9D_FAIL(D9D_EINVAL,
+                            "%s: document %lld is tokens [%lld, %lld) behind %lld, in rows of %lld",
+                            op, (long long)i, (long long)doc.first, (long long)(doc.first + doc.n),
+                            (long long)end, (long long)n->s);
+        end += doc.n;
+        *longest = d9di_max(*longest, doc.n);
     }
-}
-
-bool d9di_tile_visible(const d9d_attention_dims *n, const d9di_tile *t)
-{
-    int32_t q_low, q_high, k_low, k_high;
-
-    if (n->segments == NULL)
-        return true;
-    range(n->segments + t->b * n->s + t->q, t->nq, &q_low, &q_high);
-    range(n->segments + t->b * n->s + t->k, t->nk, &k_low, &k_high);
-    return q_low <= k_high && k_low <= q_high;
-}
-
-void d9di_tile_mask(const d9d_attention_dims *n, const d9di_tile *t, int64_t i, float *score)
-{
-    const int32_t *seg;
-    int32_t own;
-
-    if (n->segments == NULL)
-        return;
-    seg = n->segments + t->b * n->s;
-    own = seg[t->q + i];
-    seg += t->k;
-    for (int64_t j = 0; j < t->nk; j++)
-        score[j] = seg[j] == own ? score[j] : -INFINITY;
+    if (end != n->b * n->s)
+        return D9D_FAIL(D9D_EINVAL, "%s: documents end at token %lld of %lld", op, (long long)end,
+                        (long long)(n->b * n->s));
+    return D9D_OK;
 }
 
 /* What one thread needs. */
@@ -71,7 +61,6 @@ static void row_softmax(const d9d_attention_dims *n, const d9di_tile *t, int64_t
     float *p = w->score + i * t->nk, m, keep;
     int64_t limit = d9di_tile_limit(n, t, i);
 
-    d9di_tile_mask(n, t, i, p);
     m = d9di_row_max(p, limit);
     m = w->m[i] > m ? w->m[i] : m;
     if (m == -INFINITY) { /* nothing seen so far, or NaN only, which the sum shows */
@@ -90,58 +79,83 @@ static void row_softmax(const d9d_attention_dims *n, const d9di_tile *t, int64_t
         d9di_row_scale(w->out + i * n->d, keep, w->out + i * n->d, n->d);
 }
 
-/* Queries [q0, q0 + nq) of query head h in batch entry b. */
-static void block_forward(const d9d_attention_dims *n, int64_t b, int64_t h, int64_t q0, void *o,
+/* A block of queries of a document. */
+typedef struct block {
+    d9di_document doc;
+    int64_t q;
+} block;
+
+static void block_forward(const d9d_attention_dims *n, const block *x, int64_t h, void *o,
                           float *lse, const void *q, const void *k, const void *v, float *scratch)
 {
-    int64_t d = n->d, kh = h / (n->a / n->kv), nq = d9di_min(n->s - q0, D9DI_Q_BLOCK);
+    int64_t d = n->d, kh = h / (n->a / n->kv), nq = d9di_min(x->doc.n - x->q, D9DI_Q_BLOCK);
+    int64_t first = x->doc.first, end = d9di_key_end(n, &x->doc, x->q, nq);
     work w;
     d9di_rows qr;
 
     work_init(&w, scratch, d);
     memset(w.out, 0, (size_t)(nq * d) * sizeof(float));
-    qr = d9di_rows_of(n->t, q, b * n->s + q0, nq, n->a, h, d, w.q);
-    for (int64_t k0 = 0; k0 < d9di_key_end(n, q0, nq); k0 += D9DI_K_BLOCK) {
-        int64_t nk = d9di_min(d9di_key_end(n, q0, nq) - k0, D9DI_K_BLOCK);
-        d9di_tile t = {.b = b, .q = q0, .nq = nq, .k = k0, .nk = nk};
-        d9di_rows kr, vr;
+    qr = d9di_rows_of(n->t, q, first + x->q, nq, n->a, h, d, w.q);
+    for (int64_t k0 = 0; k0 < end; k0 += D9DI_K_BLOCK) {
+        int64_t nk = d9di_min(end - k0, D9DI_K_BLOCK);
+        d9di_tile t = {.q = x->q, .nq = nq, .k = k0, .nk = nk};
+        d9di_rows kr = d9di_rows_of(n->t, k, first + k0, nk, n->kv, kh, d, w.k);
+        d9di_rows vr = d9di_rows_of(n->t, v, first + k0, nk, n->kv, kh, d, w.v);
 
-        if (!d9di_tile_visible(n, &t))
-            continue;
-        kr = d9di_rows_of(n->t, k, b * n->s + k0, nk, n->kv, kh, d, w.k);
-        vr = d9di_rows_of(n->t, v, b * n->s + k0, nk, n->kv, kh, d, w.v);
         d9di_sgemm(false, true, nq, nk, d, n->scale, qr.x, qr.ld, kr.x, kr.ld, 0.0f, w.score, nk);
         for (int64_t i = 0; i < nq; i++)
             row_softmax(n, &t, i, &w);
         d9di_sgemm(false, false, nq, d, nk, 1.0f, w.score, nk, vr.x, vr.ld, 1.0f, w.out, d);
     }
     for (int64_t i = 0; i < nq; i++) {
+        int64_t token = first + x->q + i;
+
         d9di_row_scale(w.out + i * d, 1.0f / w.l[i], w.out + i * d, d);
-        d9di_store(n->t, o, ((b * n->s + q0 + i) * n->a + h) * d, d, w.out + i * d);
-        lse[(b * n->a + h) * n->s + q0 + i] = w.m[i] + logf(w.l[i]);
+        d9di_store(n->t, o, (token * n->a + h) * d, d, w.out + i * d);
+        lse[(x->doc.b * n->a + h) * n->s + token % n->s] = w.m[i] + logf(w.l[i]);
     }
+}
+
+/* The blocks of all documents; late queries see more keys, so they go first. */
+static int64_t blocks_of(const d9d_attention_dims *n, block *out)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < d9di_documents(n); i++) {
+        d9di_document doc = d9di_document_of(n, i);
+
+        for (int64_t b = d9di_ceil_div(doc.n, D9DI_Q_BLOCK); b > 0; b--)
+            out[count++] = (block){doc, (b - 1) * D9DI_Q_BLOCK};
+    }
+    return count;
 }
 
 d9d_status d9d_ref_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                              const void *q, const void *k, const void *v)
 {
-    int64_t blocks = d9di_ceil_div(n->s, D9DI_Q_BLOCK), floats = work_floats(n->d);
-    float *scratch;
+    int64_t floats = work_floats(n->d), longest, most, count;
+    float *scratch = NULL;
+    block *blocks = NULL;
+    d9d_status st;
 
     (void)s;
     D9D_TRY(d9di_check_float("attention", n->t));
     if (n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
-    if ((scratch = d9di_scratch_threads("attention", floats)) == NULL)
-        return D9D_ENOMEM;
-        /* Late queries see more keys, so they go first. */
-#pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * n->s * n->d > D9DI_SERIAL)
-    for (int64_t i = 0; i < n->b * n->a * blocks; i++) {
-        int64_t head = i % (n->b * n->a), block = blocks - 1 - i / (n->b * n->a);
-
-        block_forward(n, head / n->a, head % n->a, block * D9DI_Q_BLOCK, o, lse, q, k, v,
-                      d9di_mine(scratch, floats));
+    D9D_TRY(d9di_documents_check("attention", n, &longest));
+    most = d9di_documents(n) + n->b * n->s / D9DI_Q_BLOCK;
+    if ((blocks = malloc((size_t)most * sizeof(*blocks))) == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "attention: no memory for %lld blocks", (long long)most);
+        goto out;
     }
+    D9D_TRY_OR(st, (scratch = d9di_scratch_threads("attention", floats)) ? D9D_OK : D9D_ENOMEM,
+               out);
+    count = blocks_of(n, blocks);
+#pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * longest * n->d > D9DI_SERIAL)
+    for (int64_t i = 0; i < count * n->a; i++)
+        block_forward(n, &blocks[i / n->a], i % n->a, o, lse, q, k, v, d9di_mine(scratch, floats));
+out:
     free(scratch);
-    return D9D_OK;
+    free(blocks);
+    return st;
 }

@@ -1,7 +1,8 @@
 /* cpu_attention.h - what the forward and the backward of attention share.
  *
- * Queries and keys are taken in blocks; a block of scores, its softmax and its products
- * stay in the cache.  Blocks that a causal mask or other segments hide are skipped.
+ * Documents are worked on one by one.  Queries and keys of a document are taken in blocks from
+ * its first token on; a block of scores, its softmax and its products stay in the cache.
+ * Blocks that a causal mask hides are skipped.
  */
 #ifndef D9D_CPU_ATTENTION_H
 #define D9D_CPU_ATTENTION_H
@@ -30,14 +31,31 @@ static inline d9di_rows d9di_rows_of(d9d_dtype t, const void *x, int64_t first, 
     return (d9di_rows){buf, d};
 }
 
-/* One block of scores: queries [q, q + nq) and keys [k, k + nk) of batch entry b. */
+/* Tokens [first, first + n) of all B S, inside batch entry b. */
+typedef struct d9di_document {
+    int64_t b, first, n;
+} d9di_document;
+
+static inline int64_t d9di_documents(const d9d_attention_dims *n)
+{
+    return n->bounds != NULL ? n->documents : n->b;
+}
+static inline d9di_document d9di_document_of(const d9d_attention_dims *n, int64_t i)
+{
+    int64_t first = n->bounds != NULL ? n->bounds[i] : i * n->s;
+    int64_t end = n->bounds != NULL ? n->bounds[i + 1] : first + n->s;
+
+    return (d9di_document){first / n->s, first, end - first};
+}
+/* EINVAL for bounds that are none; the length of the longest document. */
+d9d_status d9di_documents_check(const char *op, const d9d_attention_dims *n, int64_t *longest);
+
+/* One block of scores: queries [q, q + nq) and keys [k, k + nk) of a document. */
 typedef struct d9di_tile {
-    int64_t b, q, nq, k, nk;
+    int64_t q, nq, k, nk;
 } d9di_tile;
 
-/* Whether some query of the tile may see some key. */
-bool d9di_tile_visible(const d9d_attention_dims *n, const d9di_tile *t);
-/* How many of the tile's keys, from the first, query i of it may see by the causal rule. */
+/* How many of the tile's keys, from the first, query i of it may see. */
 static inline int64_t d9di_tile_limit(const d9d_attention_dims *n, const d9di_tile *t, int64_t i)
 {
     int64_t limit = t->q + i - t->k + 1;
@@ -46,12 +64,11 @@ static inline int64_t d9di_tile_limit(const d9d_attention_dims *n, const d9di_ti
         return t->nk;
     return limit < 0 ? 0 : d9di_min(limit, t->nk);
 }
-/* Set the scores of query i, for keys of other segments, to -inf. */
-void d9di_tile_mask(const d9d_attention_dims *n, const d9di_tile *t, int64_t i, float *score);
 /* One past the last key that a block of queries may see. */
-static inline int64_t d9di_key_end(const d9d_attention_dims *n, int64_t q, int64_t nq)
+static inline int64_t d9di_key_end(const d9d_attention_dims *n, const d9di_document *doc, int64_t q,
+                                   int64_t nq)
 {
-    return n->causal ? d9di_min(n->s, q + nq) : n->s;
+    return n->causal ? q + nq : doc->n;
 }
 
 #endif /* D9D_CPU_ATTENTION_H */

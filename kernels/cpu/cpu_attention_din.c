@@ -2,8 +2,8 @@
  *
  * With P = exp(scale Q K' - lse) recomputed and delta = sum over features of dO O:
  *     dV = P' dO,  dP = dO V',  dS = scale P (dP - delta),  dQ = dS K,  dK = dS' Q.
- * One thread has one key head of one batch entry and its query heads, so that sums over
- * heads and blocks run in one order.
+ * One thread has one key head of one document and its query heads, so that sums over heads
+ * and blocks run in one order.
  */
 #include "cpu_attention.h"
 #include "cpu_math.h"
@@ -19,20 +19,20 @@ typedef struct grads {
 typedef struct work {
     float *p, *dp;          /* a block of probabilities, of their gradients */
     float *q, *dout, *dq;   /* a block of queries */
-    float *k, *v, *dk, *dv; /* all keys of a head */
+    float *k, *v, *dk, *dv; /* all keys of a document's head */
     float delta[D9DI_Q_BLOCK];
 } work;
 
-static int64_t work_floats(const d9d_attention_dims *n)
+static int64_t work_floats(int64_t d, int64_t longest)
 {
-    return 2 * D9DI_Q_BLOCK * D9DI_K_BLOCK + 3 * D9DI_Q_BLOCK * n->d + 4 * n->s * n->d;
+    return 2 * D9DI_Q_BLOCK * D9DI_K_BLOCK + 3 * D9DI_Q_BLOCK * d + 4 * longest * d;
 }
 
-static void work_init(work *w, float *p, const d9d_attention_dims *n)
+static void work_init(work *w, float *p, int64_t d, int64_t n)
 {
     float **part[] = {&w->p, &w->dp, &w->q, &w->dout, &w->dq, &w->k, &w->v, &w->dk, &w->dv};
-    const int64_t score = D9DI_Q_BLOCK * D9DI_K_BLOCK, block = D9DI_Q_BLOCK * n->d;
-    const int64_t keys = n->s * n->d;
+    const int64_t score = D9DI_Q_BLOCK * D9DI_K_BLOCK, block = D9DI_Q_BLOCK * d;
+    const int64_t keys = n * d;
     const int64_t size[] = {score, score, block, block, block, keys, keys, keys, keys};
 
     for (size_t i = 0; i < sizeof(part) / sizeof(*part); i++) {
@@ -58,7 +58,6 @@ static void row_grad(const grads *g, const d9di_tile *t, int64_t i, float lse, w
     int64_t limit = d9di_tile_limit(g->n, t, i);
     size_t hidden = (size_t)(t->nk - limit) * sizeof(float);
 
-    d9di_tile_mask(g->n, t, i, p);
     score_grad(p, dp, lse, w->delta[i], g->n->scale, limit);
     memset(p + limit, 0, hidden);
     memset(dp + limit, 0, hidden);
@@ -82,12 +81,13 @@ static void tile_grad(const grads *g, const d9di_tile *t, const float *lse, d9di
     d9di_sgemm(false, false, t->nq, d, t->nk, 1.0f, w->dp, t->nk, k, d, 1.0f, w->dq, d);
 }
 
-/* Queries [q0, q0 + nq) of query head h. */
-static void queries_grad(const grads *g, int64_t b, int64_t h, int64_t q0, work *w)
+/* Queries [q0, q0 + nq) of a document's query head h. */
+static void queries_grad(const grads *g, const d9di_document *doc, int64_t h, int64_t q0, work *w)
 {
     const d9d_attention_dims *n = g->n;
-    int64_t d = n->d, nq = d9di_min(n->s - q0, D9DI_Q_BLOCK), row = b * n->s + q0;
-    const float *lse = g->lse + (b * n->a + h) * n->s;
+    int64_t d = n->d, nq = d9di_min(doc->n - q0, D9DI_Q_BLOCK), row = doc->first + q0;
+    int64_t end = d9di_key_end(n, doc, q0, nq);
+    const float *lse = g->lse + (doc->b * n->a + h) * n->s + doc->first % n->s;
     /* dq is written last, so its block may hold o until then. */
     d9di_rows o = d9di_rows_of(n->t, g->o, row, nq, n->a, h, d, w->dq);
     d9di_rows dout = d9di_rows_of(n->t, g->dout, row, nq, n->a, h, d, w->dout);
@@ -96,38 +96,37 @@ static void queries_grad(const grads *g, int64_t b, int64_t h, int64_t q0, work 
     for (int64_t i = 0; i < nq; i++)
         w->delta[i] = d9di_row_dot(dout.x + i * dout.ld, o.x + i * o.ld, d);
     memset(w->dq, 0, (size_t)(nq * d) * sizeof(float));
-    for (int64_t k0 = 0; k0 < d9di_key_end(n, q0, nq); k0 += D9DI_K_BLOCK) {
-        int64_t nk = d9di_min(d9di_key_end(n, q0, nq) - k0, D9DI_K_BLOCK);
-        d9di_tile t = {.b = b, .q = q0, .nq = nq, .k = k0, .nk = nk};
+    for (int64_t k0 = 0; k0 < end; k0 += D9DI_K_BLOCK) {
+        int64_t nk = d9di_min(end - k0, D9DI_K_BLOCK);
+        d9di_tile t = {.q = q0, .nq = nq, .k = k0, .nk = nk};
 
-        if (d9di_tile_visible(n, &t))
-            tile_grad(g, &t, lse, q, dout, w);
+        tile_grad(g, &t, lse, q, dout, w);
     }
     for (int64_t i = 0; i < nq; i++)
         d9di_store(n->t, g->dq, ((row + i) * n->a + h) * d, d, w->dq + i * d);
 }
 
-/* Key head kh of batch entry b, and the query heads that read it. */
-static void head_grad(const grads *g, int64_t b, int64_t kh, float *scratch)
+/* A document's key head kh, and the query heads that read it. */
+static void head_grad(const grads *g, const d9di_document *doc, int64_t kh, float *scratch)
 {
     const d9d_attention_dims *n = g->n;
     int64_t group = n->a / n->kv, d = n->d;
     work w;
 
-    work_init(&w, scratch, n);
-    memset(w.dk, 0, (size_t)(n->s * d) * sizeof(float));
-    memset(w.dv, 0, (size_t)(n->s * d) * sizeof(float));
-    for (int64_t i = 0; i < n->s; i++) {
-        int64_t at = ((b * n->s + i) * n->kv + kh) * d;
+    work_init(&w, scratch, d, doc->n);
+    memset(w.dk, 0, (size_t)(doc->n * d) * sizeof(float));
+    memset(w.dv, 0, (size_t)(doc->n * d) * sizeof(float));
+    for (int64_t i = 0; i < doc->n; i++) {
+        int64_t at = ((doc->first + i) * n->kv + kh) * d;
 
         d9di_load(n->t, w.k + i * d, g->k, at, d);
         d9di_load(n->t, w.v + i * d, g->v, at, d);
     }
     for (int64_t h = kh * group; h < (kh + 1) * group; h++)
-        for (int64_t q0 = 0; q0 < n->s; q0 += D9DI_Q_BLOCK)
-            queries_grad(g, b, h, q0, &w);
-    for (int64_t i = 0; i < n->s; i++) {
-        int64_t at = ((b * n->s + i) * n->kv + kh) * d;
+        for (int64_t q0 = 0; q0 < doc->n; q0 += D9DI_Q_BLOCK)
+            queries_grad(g, doc, h, q0, &w);
+    for (int64_t i = 0; i < doc->n; i++) {
+        int64_t at = ((doc->first + i) * n->kv + kh) * d;
 
         d9di_store(n->t, g->dk, at, d, w.dk + i * d);
         d9di_store(n->t, g->dv, at, d, w.dv + i * d);
@@ -148,18 +147,23 @@ d9d_status d9d_ref_attention_din(d9d_stream s, const d9d_attention_dims *n, void
                      .v = v,
                      .o = o,
                      .lse = lse};
-    int64_t floats = work_floats(n);
+    int64_t floats, longest;
     float *scratch;
 
     (void)s;
     D9D_TRY(d9di_check_float("attention_din", n->t));
     if (n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
+    D9D_TRY(d9di_documents_check("attention_din", n, &longest));
+    floats = work_floats(n->d, longest);
     if ((scratch = d9di_scratch_threads("attention_din", floats)) == NULL)
         return D9D_ENOMEM;
-#pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * n->s * n->d > D9DI_SERIAL)
-    for (int64_t i = 0; i < n->b * n->kv; i++)
-        head_grad(&g, i / n->kv, i % n->kv, d9di_mine(scratch, floats));
+#pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * longest * n->d > D9DI_SERIAL)
+    for (int64_t i = 0; i < d9di_documents(n) * n->kv; i++) {
+        d9di_document doc = d9di_document_of(n, i / n->kv);
+
+        head_grad(&g, &doc, i % n->kv, d9di_mine(scratch, floats));
+    }
     free(scratch);
     return D9D_OK;
 }

@@ -43,36 +43,24 @@ static __device__ __forceinline__ void row_softmax(running<Z> &w, int r, float (
         w.o[r][c] *= keep;
 }
 
+/* The queries at q0 and the keys of one document. */
 template <class Z, class T>
-static __global__ void __launch_bounds__(THREADS)
-    attention_kernel(d9d_attention_dims n, T *o, float *lse, const T *q, const T *k, const T *v)
+static __device__ __forceinline__ void walk(const d9d_attention_dims &n, const document &doc,
+                                            running<Z> &w, const float *sq, float *skv, float *sp,
+                                            int64_t q0, int64_t kh, const T *k, const T *v)
 {
-    extern __shared__ float shared[];
-    __shared__ segments<Z> seg;
-    float *sq = shared, *skv = sq + Z::SIDE * Z::STEP, *sp = skv + Z::SIDE * Z::STEP;
-    const int64_t heads = n.b * n.a, tiles = d9di_ceil_div(n.s, Z::SIDE);
-    const int64_t b = blockIdx.x % heads / n.a, h = blockIdx.x % heads % n.a;
-    const int64_t kh = h / (n.a / n.kv);
-    /* Late queries see more keys, so they go first. */
-    const int64_t q0 = (tiles - 1 - blockIdx.x / heads) * Z::SIDE;
-    const int64_t nq = d9di_min(Z::SIDE, n.s - q0), key_end = n.causal ? q0 + nq : n.s;
-    running<Z> w;
+    const int64_t end = n.causal ? d9di_min(q0 + Z::SIDE, doc.end) : doc.end;
 
+    clear<Z>(w.o);
     for (int r = 0; r < Z::R; r++) {
         w.m[r] = -CUDART_INF_F;
         w.l[r] = 0.0f;
     }
-    clear<Z>(w.o);
-    load_rows<Z>(sq, q, b * n.s + q0, nq, n.a, h, n.d);
-    load_segments(seg.q, n, b, q0, nq);
-    for (int64_t k0 = 0; k0 < key_end; k0 += Z::SIDE) {
-        const int64_t nk = d9di_min(Z::SIDE, n.s - k0);
+    for (int64_t k0 = doc.first; k0 < end; k0 += Z::SIDE) {
+        const int64_t nk = d9di_min(Z::SIDE, doc.end - k0);
         float s[Z::R][Z::R];
 
-        load_segments(seg.k, n, b, k0, nk);
-        if (!meet(n, seg.q, nq, seg.k, nk))
-            continue;
-        load_rows<Z>(skv, k, b * n.s + k0, nk, n.kv, kh, n.d);
+        load_rows<Z>(skv, k, k0, nk, n.kv, kh, n.d);
         __syncthreads();
         dot_rows<Z>(s, sq, skv, n.d);
 #pragma unroll
@@ -81,29 +69,50 @@ static __global__ void __launch_bounds__(THREADS)
 
 #pragma unroll
             for (int c = 0; c < Z::R; c++)
-                s[r][c] = visible(n, seg, q0, i, k0, my_col() + c * EDGE) ? s[r][c] * n.scale
-                                                                          : -CUDART_INF_F;
+                s[r][c] = visible(n, doc, q0 + i, k0 + my_col() + c * EDGE) ? s[r][c] * n.scale
+                                                                            : -CUDART_INF_F;
             row_softmax(w, r, s[r]);
 #pragma unroll
             for (int c = 0; c < Z::R; c++)
                 sp[i * Z::SCORES + my_col() + c * EDGE] = s[r][c];
         }
         __syncthreads();
-        load_rows<Z>(skv, v, b * n.s + k0, nk, n.kv, kh, n.d);
+        load_rows<Z>(skv, v, k0, nk, n.kv, kh, n.d);
         __syncthreads();
         add_rows<Z>(w.o, sp, Z::SCORES, 1, skv);
         __syncthreads();
     }
-#pragma unroll
-    for (int r = 0; r < Z::R; r++) {
-        const int i = my_row() * Z::R + r;
+}
 
-        for (int c = 0; c < Z::DV; c++)
-            w.o[r][c] *= 1.0f / w.l[r];
-        if (my_col() == 0 && i < nq)
-            lse[(b * n.a + h) * n.s + q0 + i] = w.m[r] + logf(w.l[r]);
-    }
-    store_rows<Z>(o, w.o, b * n.s + q0, nq, n.a, h, n.d);
+template <class Z, class T>
+static __global__ void __launch_bounds__(THREADS)
+    attention_kernel(d9d_attention_dims n, T *o, float *lse, const T *q, const T *k, const T *v)
+{
+    extern __shared__ float shared[];
+    float *sq = shared, *skv = sq + Z::SIDE * Z::STEP, *sp = skv + Z::SIDE * Z::STEP;
+    const int64_t heads = n.b * n.a, tiles = d9di_ceil_div(n.s, Z::SIDE);
+    const int64_t b = blockIdx.x % heads / n.a, h = blockIdx.x % heads % n.a;
+    const int64_t kh = h / (n.a / n.kv);
+    /* Late queries see more keys, so they go first. */
+    const int64_t row = (tiles - 1 - blockIdx.x / heads) * Z::SIDE, q0 = b * n.s + row;
+    const int64_t nq = d9di_min(Z::SIDE, n.s - row);
+    document doc = document_at(n, b, q0);
+    running<Z> w;
+
+    load_rows<Z>(sq, q, q0, nq, n.a, h, n.d);
+    do {
+        walk<Z>(n, doc, w, sq, skv, sp, q0, kh, k, v);
+#pragma unroll
+        for (int r = 0; r < Z::R; r++) {
+            const int i = my_row() * Z::R + r;
+
+            for (int c = 0; c < Z::DV; c++)
+                w.o[r][c] *= 1.0f / w.l[r];
+            if (my_col() == 0 && inside(doc, q0 + i))
+                lse[(b * n.a + h) * n.s + row + i] = w.m[r] + logf(w.l[r]);
+        }
+        store_rows<Z>(o, w.o, q0, doc, n.a, h, n.d);
+    } while (document_next(n, b, q0 + nq, &doc));
 }
 
 template <class Z, class T>

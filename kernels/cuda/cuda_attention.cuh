@@ -4,7 +4,11 @@
  * 16 x 16 has the R x R scores of rows ty R + r and columns tx + 16 c, and of arrays of features
  * the columns tx + 16 c, c < DV.  Tiles are float32 in shared memory, rows WIDTH = 16 DV features
  * long with zeros after the last, in steps of an odd number so that columns meet no bank twice.
- * Tiles that a causal mask or other segments hide are skipped.
+ *
+ * A block has one side of the scores, some tokens of a row, and walks along the other side of
+ * each document that lies in them, in tiles that begin with the document: so the sums of a
+ * document are the same wherever it lies.  Other documents' tokens in its own side are
+ * worked on meanwhile, and not stored.  Tiles that a causal mask hides are skipped.
  */
 #ifndef D9D_CUDA_ATTENTION_CUH
 #define D9D_CUDA_ATTENTION_CUH
@@ -106,9 +110,20 @@ template <class Z> static __device__ __forceinline__ void clear(float (&y)[Z::R]
             y[r][c] = 0.0f;
 }
 
+/* A document that a block works on: tokens [first, end), counted over B and S. */
+struct document {
+    int64_t number, first, end;
+};
+
+static __device__ __forceinline__ bool inside(const document &doc, int64_t token)
+{
+    return token >= doc.first && token < doc.end;
+}
+
+/* Row i of y is row first + i of x; those of a document alone are stored. */
 template <class Z, class T>
-static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t first, int64_t n,
-                                  int64_t heads, int64_t h, int64_t d)
+static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t first,
+                                  const document &doc, int64_t heads, int64_t h, int64_t d)
 {
 #pragma unroll
     for (int r = 0; r < Z::R; r++)
@@ -116,51 +131,52 @@ static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t f
         for (int c = 0; c < Z::DV; c++) {
             const int i = my_row() * Z::R + r, f = my_col() + c * EDGE;
 
-            if (i < n && f < d)
+            if (inside(doc, first + i) && f < d)
                 put(x + ((first + i) * heads + h) * d + f, y[r][c]);
         }
 }
 
-/* The segments of a tile of queries and of one of keys. */
-template <class Z> struct segments {
-    int32_t q[Z::SIDE], k[Z::SIDE];
-};
-
-/* Bring in one side's; nothing where there are none. */
-static __device__ __forceinline__ void load_segments(int32_t *to, const d9d_attention_dims &n,
-                                                     int64_t b, int64_t first, int64_t count)
+/* Bounds that are none lead to no other row of the batch. */
+static __device__ __forceinline__ document document_of(const d9d_attention_dims &n, int64_t i,
+                                                       int64_t b)
 {
-    if (n.segments != NULL && threadIdx.x < count)
-        to[threadIdx.x] = n.segments[b * n.s + first + threadIdx.x];
+    if (n.bounds == NULL)
+        return {i, b * n.s, (b + 1) * n.s};
+    return {i, d9di_max(n.bounds[i], b * n.s), d9di_min(n.bounds[i + 1], (b + 1) * n.s)};
 }
 
-/* Whether the two sides' segments may meet; every thread of the block asks, and every thread's
- * stores before are seen after. */
-static __device__ __forceinline__ bool meet(const d9d_attention_dims &n, const int32_t *a,
-                                            int64_t na, const int32_t *b, int64_t nb)
+/* The last document of batch entry b that does not begin behind `token`. */
+static __device__ __forceinline__ document document_at(const d9d_attention_dims &n, int64_t b,
+                                                       int64_t token)
 {
-    int32_t low, high;
+    int64_t low = 0, high = n.documents - 1;
 
-    if (n.segments == NULL) {
-        __syncthreads();
-        return true;
+    while (low < high) {
+        const int64_t mid = (low + high + 1) / 2;
+
+        if (n.bounds[mid] <= token)
+            low = mid;
+        else
+            high = mid - 1;
     }
-    __syncthreads();
-    low = high = a[0];
-    for (int i = 1; i < na; i++) {
-        low = a[i] < low ? a[i] : low;
-        high = a[i] > high ? a[i] : high;
-    }
-    return __syncthreads_or(threadIdx.x < nb && b[threadIdx.x] >= low && b[threadIdx.x] <= high);
+    return document_of(n, low, b);
 }
 
-/* Whether query i of the tile at q0 may see key j of the tile at k0, both inside. */
-template <class Z>
-static __device__ __forceinline__ bool visible(const d9d_attention_dims &n, const segments<Z> &seg,
-                                               int64_t q0, int i, int64_t k0, int j)
+/* Go to the next one; whether it has tokens before `end`. */
+static __device__ __forceinline__ bool document_next(const d9d_attention_dims &n, int64_t b,
+                                                     int64_t end, document *doc)
 {
-    return q0 + i < n.s && k0 + j < n.s && (!n.causal || k0 + j <= q0 + i) &&
-           (n.segments == NULL || seg.q[i] == seg.k[j]);
+    if (doc->end >= end || doc->number + 1 >= n.documents)
+        return false;
+    *doc = document_of(n, doc->number + 1, b);
+    return true;
+}
+
+/* Whether token q may see token k of this document. */
+static __device__ __forceinline__ bool visible(const d9d_attention_dims &n, const document &doc,
+                                               int64_t q, int64_t k)
+{
+    return inside(doc, q) && k < doc.end && (!n.causal || k <= q);
 }
 
 /* ENOTSUP for a head that no shape takes, or too much for this GPU. */

@@ -49,10 +49,10 @@ template <class Z> static __device__ __forceinline__ tiles<Z> tiles_of(float *sh
             shared + 4 * ROWS + Z::SIDE * Z::SCORES};
 }
 
-/* P and dS of the tile of queries at q0 and keys at k0 of query head h. */
+/* P and dS of the tile of queries at q0 and keys at k0, counted over B and S, of query head h. */
 template <class Z, class T>
 static __device__ __forceinline__ void tile_grad(const grads<T> &g, const tiles<Z> &sh,
-                                                 const segments<Z> &seg, int64_t b, int64_t h,
+                                                 const document &doc, int64_t b, int64_t h,
                                                  int64_t q0, int64_t k0)
 {
     const d9d_attention_dims &n = g.n;
@@ -63,14 +63,14 @@ static __device__ __forceinline__ void tile_grad(const grads<T> &g, const tiles<
 #pragma unroll
     for (int r = 0; r < Z::R; r++) {
         const int i = my_row() * Z::R + r;
-        const int64_t at = (b * n.a + h) * n.s + q0 + i;
-        const float lse = q0 + i < n.s ? g.lse[at] : 0.0f;
-        const float delta = q0 + i < n.s ? g.delta[at] : 0.0f;
+        const int64_t at = (b * n.a + h) * n.s + q0 - b * n.s + i;
+        const bool mine = inside(doc, q0 + i);
+        const float lse = mine ? g.lse[at] : 0.0f, delta = mine ? g.delta[at] : 0.0f;
 
 #pragma unroll
         for (int c = 0; c < Z::R; c++) {
             const int j = my_col() + c * EDGE;
-            const bool seen = visible(n, seg, q0, i, k0, j);
+            const bool seen = visible(n, doc, q0 + i, k0 + j);
             const float p = seen ? expf(s[r][c] * n.scale - lse) : 0.0f;
 
             sh.p[i * Z::SCORES + j] = p;
@@ -83,71 +83,73 @@ static __device__ __forceinline__ void tile_grad(const grads<T> &g, const tiles<
 template <class Z, class T> static __global__ void __launch_bounds__(THREADS) dq_kernel(grads<T> g)
 {
     extern __shared__ float shared[];
-    __shared__ segments<Z> seg;
     const d9d_attention_dims &n = g.n;
     const tiles<Z> sh = tiles_of<Z>(shared);
     const int64_t heads = n.b * n.a, all = d9di_ceil_div(n.s, Z::SIDE);
     const int64_t b = blockIdx.x % heads / n.a, h = blockIdx.x % heads % n.a;
-    const int64_t kh = h / (n.a / n.kv), q0 = (all - 1 - blockIdx.x / heads) * Z::SIDE;
-    const int64_t nq = d9di_min(Z::SIDE, n.s - q0), key_end = n.causal ? q0 + nq : n.s;
+    const int64_t kh = h / (n.a / n.kv), row = (all - 1 - blockIdx.x / heads) * Z::SIDE;
+    const int64_t q0 = b * n.s + row, nq = d9di_min(Z::SIDE, n.s - row);
+    document doc = document_at(n, b, q0);
     float dq[Z::R][Z::DV];
 
-    clear<Z>(dq);
-    load_rows<Z>(sh.q, g.q, b * n.s + q0, nq, n.a, h, n.d);
-    load_rows<Z>(sh.dout, g.dout, b * n.s + q0, nq, n.a, h, n.d);
-    load_segments(seg.q, n, b, q0, nq);
-    for (int64_t k0 = 0; k0 < key_end; k0 += Z::SIDE) {
-        const int64_t nk = d9di_min(Z::SIDE, n.s - k0);
+    load_rows<Z>(sh.q, g.q, q0, nq, n.a, h, n.d);
+    load_rows<Z>(sh.dout, g.dout, q0, nq, n.a, h, n.d);
+    do {
+        const int64_t end = n.causal ? d9di_min(q0 + nq, doc.end) : doc.end;
 
-        load_segments(seg.k, n, b, k0, nk);
-        if (!meet(n, seg.q, nq, seg.k, nk))
-            continue;
-        load_rows<Z>(sh.k, g.k, b * n.s + k0, nk, n.kv, kh, n.d);
-        load_rows<Z>(sh.v, g.v, b * n.s + k0, nk, n.kv, kh, n.d);
-        __syncthreads();
-        tile_grad(g, sh, seg, b, h, q0, k0);
-        __syncthreads();
-        add_rows<Z>(dq, sh.ds, Z::SCORES, 1, sh.k);
-        __syncthreads();
-    }
-    store_rows<Z>(g.dq, dq, b * n.s + q0, nq, n.a, h, n.d);
+        clear<Z>(dq);
+        for (int64_t k0 = doc.first; k0 < end; k0 += Z::SIDE) {
+            const int64_t nk = d9di_min(Z::SIDE, doc.end - k0);
+
+            load_rows<Z>(sh.k, g.k, k0, nk, n.kv, kh, n.d);
+            load_rows<Z>(sh.v, g.v, k0, nk, n.kv, kh, n.d);
+            __syncthreads();
+            tile_grad(g, sh, doc, b, h, q0, k0);
+            __syncthreads();
+            add_rows<Z>(dq, sh.ds, Z::SCORES, 1, sh.k);
+            __syncthreads();
+        }
+        store_rows<Z>(g.dq, dq, q0, doc, n.a, h, n.d);
+    } while (document_next(n, b, q0 + nq, &doc));
 }
 
 /* A tile of keys of a key head. */
 template <class Z, class T> static __global__ void __launch_bounds__(THREADS) dkv_kernel(grads<T> g)
 {
     extern __shared__ float shared[];
-    __shared__ segments<Z> seg;
     const d9d_attention_dims &n = g.n;
     const tiles<Z> sh = tiles_of<Z>(shared);
     const int64_t heads = n.b * n.kv, group = n.a / n.kv;
     const int64_t b = blockIdx.x % heads / n.kv, kh = blockIdx.x % heads % n.kv;
-    const int64_t k0 = blockIdx.x / heads * Z::SIDE, nk = d9di_min(Z::SIDE, n.s - k0);
+    const int64_t row = blockIdx.x / heads * Z::SIDE, k0 = b * n.s + row;
+    const int64_t nk = d9di_min(Z::SIDE, n.s - row);
+    document doc = document_at(n, b, k0);
     float dk[Z::R][Z::DV], dv[Z::R][Z::DV];
 
-    clear<Z>(dk);
-    clear<Z>(dv);
-    load_rows<Z>(sh.k, g.k, b * n.s + k0, nk, n.kv, kh, n.d);
-    load_rows<Z>(sh.v, g.v, b * n.s + k0, nk, n.kv, kh, n.d);
-    load_segments(seg.k, n, b, k0, nk);
-    for (int64_t h = kh * group; h < (kh + 1) * group; h++)
-        for (int64_t q0 = n.causal ? k0 : 0; q0 < n.s; q0 += Z::SIDE) {
-            const int64_t nq = d9di_min(Z::SIDE, n.s - q0);
+    load_rows<Z>(sh.k, g.k, k0, nk, n.kv, kh, n.d);
+    load_rows<Z>(sh.v, g.v, k0, nk, n.kv, kh, n.d);
+    do {
+        /* The first tile of queries that sees a key of this tile. */
+        const int64_t before = n.causal ? d9di_max(k0 - doc.first, 0) / Z::SIDE * Z::SIDE : 0;
 
-            load_segments(seg.q, n, b, q0, nq);
-            if (!meet(n, seg.k, nk, seg.q, nq))
-                continue;
-            load_rows<Z>(sh.q, g.q, b * n.s + q0, nq, n.a, h, n.d);
-            load_rows<Z>(sh.dout, g.dout, b * n.s + q0, nq, n.a, h, n.d);
-            __syncthreads();
-            tile_grad(g, sh, seg, b, h, q0, k0);
-            __syncthreads();
-            add_rows<Z>(dv, sh.p, 1, Z::SCORES, sh.dout);
-            add_rows<Z>(dk, sh.ds, 1, Z::SCORES, sh.q);
-            __syncthreads();
-        }
-    store_rows<Z>(g.dk, dk, b * n.s + k0, nk, n.kv, kh, n.d);
-    store_rows<Z>(g.dv, dv, b * n.s + k0, nk, n.kv, kh, n.d);
+        clear<Z>(dk);
+        clear<Z>(dv);
+        for (int64_t h = kh * group; h < (kh + 1) * group; h++)
+            for (int64_t q0 = doc.first + before; q0 < doc.end; q0 += Z::SIDE) {
+                const int64_t nq = d9di_min(Z::SIDE, doc.end - q0);
+
+                load_rows<Z>(sh.q, g.q, q0, nq, n.a, h, n.d);
+                load_rows<Z>(sh.dout, g.dout, q0, nq, n.a, h, n.d);
+                __syncthreads();
+                tile_grad(g, sh, doc, b, h, q0, k0);
+                __syncthreads();
+                add_rows<Z>(dv, sh.p, 1, Z::SCORES, sh.dout);
+                add_rows<Z>(dk, sh.ds, 1, Z::SCORES, sh.q);
+                __syncthreads();
+            }
+        store_rows<Z>(g.dk, dk, k0, doc, n.kv, kh, n.d);
+        store_rows<Z>(g.dv, dv, k0, doc, n.kv, kh, n.d);
+    } while (document_next(n, b, k0 + nk, &doc));
 }
 
 template <class Z, class T> static d9d_status run(d9d_stream s, const grads<T> &g)

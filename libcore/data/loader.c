@@ -26,6 +26,7 @@ struct d9d_loader {
     struct buffer *buffer; /* NULL unless bucketed */
     D9D_VEC(int32_t) cells;
     D9D_VEC(int64_t) lengths;
+    D9D_VEC(int32_t) bounds;
 };
 
 /* --- order ------------------------------------------------------------------------------ */
@@ -197,6 +198,7 @@ void d9d_loader_close(d9d_loader *l)
     }
     D9D_VEC_RELEASE(&l->cells);
     D9D_VEC_RELEASE(&l->lengths);
+    D9D_VEC_RELEASE(&l->bounds);
     free(l);
 }
 
@@ -257,6 +259,19 @@ static d9d_status fill_row(d9d_loader *l, int64_t k, int32_t *row[PARTS], int64_
     return D9D_OK;
 }
 
+/* Where the numbers of segments change, and rows begin. */
+static d9d_status find_documents(d9d_loader *l, const int32_t *segments, d9d_batch *b)
+{
+    l->bounds.len = 0;
+    for (int64_t i = 0; i < b->rows * b->length; i++)
+        if (i % b->length == 0 || segments[i] != segments[i - 1])
+            D9D_TRY(D9D_VEC_PUSH(&l->bounds, (int32_t)i));
+    b->documents = (int64_t)l->bounds.len;
+    D9D_TRY(D9D_VEC_PUSH(&l->bounds, (int32_t)(b->rows * b->length)));
+    b->bounds = l->bounds.data;
+    return D9D_OK;
+}
+
 d9d_status d9d_loader_batch(d9d_loader *l, int64_t first, int64_t rows, d9d_batch *out)
 {
     int64_t length, r, i;
@@ -268,7 +283,7 @@ d9d_status d9d_loader_batch(d9d_loader *l, int64_t first, int64_t rows, d9d_batc
                         d9d_dataset_dir(l->ds), (long long)rows, (long long)first,
                         (long long)l->total);
     D9D_TRY(measure(l, first, rows, &length));
-    if (!d9d_mul_u64((uint64_t)rows, (uint64_t)length, &cells) || cells > (uint64_t)SIZE_MAX / 64)
+    if (!d9d_mul_u64((uint64_t)rows, (uint64_t)length, &cells) || cells > INT32_MAX)
         return D9D_FAIL(D9D_ENOMEM, "%s: a batch of %lld samples of %lld positions",
                         d9d_dataset_dir(l->ds), (long long)rows, (long long)length);
     l->cells.len = 0;
@@ -279,8 +294,6 @@ d9d_status d9d_loader_batch(d9d_loader *l, int64_t first, int64_t rows, d9d_batc
                     .ids = l->cells.data + IDS * cells,
                     .labels = l->cells.data + LABELS * cells,
                     .positions = l->cells.data + POSITIONS * cells,
-                    .segments =
-                        d9d_dataset_is_packed(l->ds) ? l->cells.data + SEGMENTS * cells : NULL,
                     .lengths = l->lengths.data};
     for (r = 0; r < rows; r++) {
         int32_t *row[PARTS];
@@ -293,6 +306,8 @@ d9d_status d9d_loader_batch(d9d_loader *l, int64_t first, int64_t rows, d9d_batc
         for (i = 0; i < length; i++)
             b.targets += row[LABELS][i] != -100;
     }
+    if (d9d_dataset_is_packed(l->ds))
+        D9D_TRY(find_documents(l, l->cells.data + SEGMENTS * cells, &b));
     *out = b;
     return D9D_OK;
 }

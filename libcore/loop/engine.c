@@ -107,7 +107,7 @@ int64_t d9di_engine_count(const d9di_engine *e, bool trainable_only)
 /* --- a batch on the device ----------------------------------------------------------- */
 
 typedef struct device_batch {
-    d9d_tensor ids, labels, positions, segments;
+    d9d_tensor ids, labels, positions, documents;
 } device_batch;
 
 static void batch_release(device_batch *b)
@@ -115,25 +115,27 @@ static void batch_release(device_batch *b)
     d9d_tensor_release(&b->ids);
     d9d_tensor_release(&b->labels);
     d9d_tensor_release(&b->positions);
-    d9d_tensor_release(&b->segments);
+    d9d_tensor_release(&b->documents);
 }
 
 static d9d_status batch_upload(d9di_engine *e, const d9d_batch *b, device_batch *out)
 {
+    const d9d_shape cells = D9D_SHAPE(b->rows, b->length);
     const struct {
         const int32_t *host;
+        d9d_shape shape;
         d9d_tensor *device;
-    } arrays[] = {{b->ids, &out->ids},
-                  {b->labels, &out->labels},
-                  {b->positions, &out->positions},
-                  {b->segments, &out->segments}};
+    } arrays[] = {{b->ids, cells, &out->ids},
+                  {b->labels, cells, &out->labels},
+                  {b->positions, cells, &out->positions},
+                  {b->bounds, D9D_SHAPE(b->documents + 1), &out->documents}};
 
     *out = (device_batch){0};
     for (int i = 0; i < 4; i++) {
         if (arrays[i].host == NULL)
             continue;
-        d9d_status st = d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(b->rows, b->length),
-                                             arrays[i].host, arrays[i].device);
+        d9d_status st = d9d_tensor_from_host(e->dev, D9D_I32, arrays[i].shape, arrays[i].host,
+                                             arrays[i].device);
         if (st != D9D_OK) {
             batch_release(out);
             return st;
@@ -148,7 +150,7 @@ static d9d_status batch_forward(d9di_engine *e, const device_batch *b, d9d_model
         .ids = &b->ids,
         .positions = &b->positions,
         .labels = &b->labels,
-        .segments = b->segments.storage != NULL ? &b->segments : NULL,
+        .documents = b->documents.storage != NULL ? &b->documents : NULL,
     };
 
     return e->model->ops->forward(e->model, e->tape, &in, out);

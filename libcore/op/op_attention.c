@@ -4,7 +4,7 @@
  */
 #include "op/op_common.h"
 
-/* Saved; the first three are the inputs.  Segments, where given, follow: attr points into them. */
+/* Saved; the first three are the inputs.  Documents, where given, follow: attr points into them. */
 enum { Q, K, V, O, LSE };
 
 static d9d_status attention_input(d9d_node *n)
@@ -47,24 +47,24 @@ static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *k)
 }
 
 static d9d_status check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v,
-                        const d9d_tensor *segments)
+                        const d9d_tensor *documents)
 {
     D9D_TRY(d9di_op_check_real("attention", "q", q));
     D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
     D9D_TRY(d9di_op_check("attention", "v", v, q->dtype));
     D9D_TRY(check_heads(q, k));
     D9D_TRY(d9di_op_check_same("attention", "k", k, "v", v));
-    if (segments == NULL)
+    if (documents == NULL)
         return D9D_OK;
-    D9D_TRY(d9di_op_check("attention", "segments", segments, D9D_I32));
-    if (!d9d_shape_equal(&segments->shape, &D9D_SHAPE(q->shape.dim[0], q->shape.dim[1])))
-        return d9di_op_misfit("attention", "segments", &segments->shape, "q", &q->shape,
-                              "q is [B, S, A, D], segments are [B, S]");
+    D9D_TRY(d9di_op_check("attention", "documents", documents, D9D_I32));
+    if (documents->shape.ndim != 1 || documents->shape.dim[0] < 1)
+        return d9di_op_misfit("attention", "documents", &documents->shape, "q", &q->shape,
+                              "documents are the bounds of N, [N + 1]");
     return D9D_OK;
 }
 
 static d9d_status record(d9d_tape *t, d9d_var *const in[3], d9d_var *out, const d9d_tensor *lse,
-                         const d9d_tensor *segments, const d9d_attention_dims *dims)
+                         const d9d_tensor *documents, const d9d_attention_dims *dims)
 {
     d9d_node *n;
 
@@ -76,8 +76,8 @@ static d9d_status record(d9d_tape *t, d9d_var *const in[3], d9d_var *out, const 
         (void)d9d_node_save(n, d9d_var_tensor(in[i]), D9D_NEED_INPUT);
     (void)d9d_node_save(n, d9d_var_tensor(out), D9D_NEED_INPUT);
     (void)d9d_node_save(n, lse, D9D_NEED_INPUT);
-    if (segments != NULL)
-        (void)d9d_node_save(n, segments, D9D_NEED_INPUT);
+    if (documents != NULL)
+        (void)d9d_node_save(n, documents, D9D_NEED_INPUT);
     return D9D_OK;
 }
 
@@ -93,7 +93,8 @@ static d9d_attention_dims dims_of(const d9d_tensor *q, const d9d_tensor *k,
         .d = q->shape.dim[3],
         .scale = how->scale,
         .causal = how->causal,
-        .segments = how->segments != NULL ? d9d_tensor_data(how->segments) : NULL,
+        .documents = how->documents != NULL ? how->documents->shape.dim[0] - 1 : 0,
+        .bounds = how->documents != NULL ? d9d_tensor_data(how->documents) : NULL,
     };
 }
 
@@ -106,7 +107,7 @@ d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
     d9d_attention_dims dims;
     d9d_status st;
 
-    D9D_TRY_OR(st, check(tq, tk, tv, how->segments), out);
+    D9D_TRY_OR(st, check(tq, tk, tv, how->documents), out);
     dims = dims_of(tq, tk, how);
     D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, tq->shape, &out), out);
     D9D_TRY_OR(
@@ -117,7 +118,7 @@ d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
                            d9d_tensor_data(&lse), d9d_tensor_data(tq), d9d_tensor_data(tk),
                            d9d_tensor_data(tv)),
                out);
-    D9D_TRY_OR(st, record(t, in, out, &lse, how->segments, &dims), out);
+    D9D_TRY_OR(st, record(t, in, out, &lse, how->documents, &dims), out);
     *y = out;
 out:
     d9d_tensor_release(&lse);

@@ -136,12 +136,14 @@ static void test_packs(void **state)
         assert_ok(d9d_loader_batch(l, k, 1, &b));
         assert_int_equal(b.length, 16);
         length += b.tokens;
-        for (int64_t i = 0; i < b.tokens; i++) {
-            /* Each document begins at position 0 and is numbered anew. */
-            if (b.positions[i] == 0)
-                documents++;
-            assert_true(b.segments[i] > 0);
-            assert_int_equal(b.positions[i] == 0, i == 0 || b.segments[i] == b.segments[i - 1] + 1);
+        /* Each document begins at position 0, and padding is one more. */
+        assert_int_equal(b.bounds[0], 0);
+        assert_int_equal(b.bounds[b.documents], 16);
+        for (int64_t d = 0; d < b.documents; d++) {
+            assert_true(b.bounds[d] < b.bounds[d + 1]);
+            documents += b.bounds[d] < b.tokens;
+            for (int64_t i = b.bounds[d]; i < b.bounds[d + 1] && i < b.tokens; i++)
+                assert_int_equal(b.positions[i], i - b.bounds[d]);
         }
     }
     assert_int_equal(documents, n);
@@ -267,7 +269,7 @@ static void test_batches(void **state)
     assert_int_equal(b.ids[8 + 5], 0);
     assert_int_equal(b.labels[8 + 4], 1005);
     assert_int_equal(b.labels[8 + 5], -100);
-    assert_null(b.segments);
+    assert_null(b.bounds);
     assert_fails_like(d9d_loader_batch(l, 1199, 2, &b), D9D_EINVAL, "the stream has 1200");
     d9d_loader_close(l);
     assert_true(padding_of(ds, D9D_ORDER_BUCKETED) * 10 < padding_of(ds, D9D_ORDER_SHUFFLED));

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct call {
     d9d_attention_dims n;
@@ -43,10 +44,19 @@ static void run_backward(void *arg)
                      D9D_OK);
 }
 
+/* The document of a token, counted over B and S. */
+static int64_t document_of(const d9d_attention_dims *n, int64_t token)
+{
+    int64_t i = 0;
+
+    while (n->bounds != NULL && n->bounds[i + 1] <= token)
+        i++;
+    return i;
+}
+
 static bool visible(const d9d_attention_dims *n, int64_t b, int64_t i, int64_t j)
 {
-    return (!n->causal || j <= i) &&
-           (n->segments == NULL || n->segments[b * n->s + i] == n->segments[b * n->s + j]);
+    return (!n->causal || j <= i) && document_of(n, b * n->s + i) == document_of(n, b * n->s + j);
 }
 
 /* A feature of row i of head h, of `heads`. */
@@ -164,15 +174,13 @@ static void test_shapes(void **state)
         }
 }
 
-/* Packed documents, ids in any order: a block with nothing to see comes first for some rows. */
-static void test_segments(void **state)
+/* Packed documents: of one token, over block edges, empty ones, a row that is one. */
+static void test_documents(void **state)
 {
-    enum { B = 2, S = 311 };
-    int32_t segments[B * S];
+    enum { B = 3, S = 311 };
+    static const int32_t bounds[] = {0, 0, 1, 150, 151, 281, S, S, 2 * S, 2 * S + 64, 3 * S, 3 * S};
 
     (void)state;
-    for (int i = 0; i < B * S; i++)
-        segments[i] = i < 150 ? 7 : i < S ? 3 : (i * 31) % 5;
     for (int how = 0; how < 4; how++) {
         d9d_attention_dims n = {.t = array_types[how & 1],
                                 .b = B,
@@ -182,9 +190,155 @@ static void test_segments(void **state)
                                 .d = 12,
                                 .causal = (how & 2) != 0,
                                 .scale = 0.3f,
-                                .segments = segments};
+                                .documents = sizeof(bounds) / sizeof(*bounds) - 1,
+                                .bounds = bounds};
 
         check(&n);
+    }
+}
+
+/* --- a document alone, and packed --------------------------------------------------------- */
+
+enum { ARRAYS = 9, LSE = 8 }; /* q dout o dq | k v dk dv | lse */
+
+/* Arrays of a call, in the order above. */
+static void arrays_of(call *p, void *out[ARRAYS])
+{
+    int64_t nq = q_size(&p->n), nk = k_size(&p->n);
+    void *all[ARRAYS] = {p->q,        p->dout,          p->o,  grad(p, 0), p->k, p->v,
+                         grad(p, nq), grad(p, nq + nk), p->lse};
+
+    memcpy(out, all, sizeof(all));
+}
+
+static call call_make(const d9d_attention_dims *n)
+{
+    int64_t nq = q_size(n), nk = k_size(n);
+    call p = {.n = *n};
+
+    p.q = array_random(n->t, nq, 1, 1.0);
+    p.dout = array_random(n->t, nq, 2, 1.0);
+    p.k = array_random(n->t, nk, 3, 1.0);
+    p.v = array_random(n->t, nk, 4, 1.0);
+    p.o = array_poison(n->t, nq);
+    p.lse = array_poison(D9D_F32, n->b * n->a * n->s);
+    p.grads = array_poison(n->t, nq + 2 * nk);
+    return p;
+}
+
+static void call_release(call *p)
+{
+    void *parts[] = {p->q, p->k, p->v, p->dout, p->o, p->lse, p->grads};
+
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        free(parts[i]);
+}
+
+/* Where a token's part of array i begins. */
+static void *token_at(const call *p, void *const *all, int i, int64_t token)
+{
+    int64_t heads = i < 4 ? p->n.a : p->n.kv;
+
+    return (char *)all[i] + (size_t)(token * heads * p->n.d) * d9d_dtype_size(p->n.t);
+}
+
+/* What the document of n tokens at `token` gives by itself must be what it gave in the pack. */
+static void same_alone(call *pack, int64_t token, int64_t len)
+{
+    d9d_attention_dims n = pack->n;
+    void *in_pack[ARRAYS], *alone[ARRAYS];
+    call p;
+
+    n.b = 1;
+    n.s = len;
+    n.bounds = NULL;
+    p = call_make(&n);
+    arrays_of(pack, in_pack);
+    arrays_of(&p, alone);
+    for (int i = 0; i < LSE; i++) {
+        size_t bytes = (size_t)(len * (i < 4 ? n.a : n.kv) * n.d) * d9d_dtype_size(n.t);
+
+        if (i % 4 < 2)
+            memcpy(alone[i], token_at(pack, in_pack, i, token), bytes);
+    }
+    run_forward(&p);
+    run_backward(&p);
+    for (int i = 0; i < LSE; i++) {
+        size_t bytes = (size_t)(len * (i < 4 ? n.a : n.kv) * n.d) * d9d_dtype_size(n.t);
+
+        assert_memory_equal(alone[i], token_at(pack, in_pack, i, token), bytes);
+    }
+    for (int64_t h = 0; h < n.a; h++)
+        assert_memory_equal(p.lse + h * len,
+                            pack->lse + (token / pack->n.s * n.a + h) * pack->n.s +
+                                token % pack->n.s,
+                            (size_t)len * sizeof(float));
+    call_release(&p);
+}
+
+/* To the bit, wherever the document lies, and with NaN in its neighbours. */
+static void test_alone(void **state)
+{
+    enum { S = 413 };
+    static const int32_t bounds[] = {0, 3, 4, 137, 200, 264, 400, S, S + 129, 2 * S};
+    enum { DOCUMENTS = sizeof(bounds) / sizeof(*bounds) - 1, SPOILT = 3 };
+
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        d9d_attention_dims n = {.t = array_types[how & 1],
+                                .b = 2,
+                                .s = S,
+                                .a = 4,
+                                .kv = 2,
+                                .d = 20,
+                                .causal = (how & 2) != 0,
+                                .scale = 0.3f,
+                                .documents = DOCUMENTS,
+                                .bounds = bounds};
+        call p = call_make(&n);
+
+        for (int64_t i = (int64_t)bounds[SPOILT] * n.kv * n.d; i < bounds[SPOILT + 1] * n.kv * n.d;
+             i++) {
+            array_set(n.t, p.k, i, NAN);
+            array_set(n.t, p.v, i, NAN);
+        }
+        run_forward(&p);
+        run_backward(&p);
+        for (int i = 0; i < DOCUMENTS; i++)
+            if (i != SPOILT)
+                same_alone(&p, bounds[i], bounds[i + 1] - bounds[i]);
+        call_release(&p);
+    }
+}
+
+static void test_bad_documents(void **state)
+{
+    static const struct {
+        int32_t bounds[4];
+        const char *says;
+    } bad[] = {
+        {{0, 3, 2, 6}, "attention: document 1 is tokens [3, 2) behind 3, in rows of 3"},
+        {{0, 4, 5, 6}, "attention: document 0 is tokens [0, 4) behind 0, in rows of 3"},
+        {{1, 3, 5, 6}, "attention: document 0 is tokens [1, 3) behind 0, in rows of 3"},
+        {{0, 3, 4, 5}, "attention: documents end at token 5 of 6"},
+    };
+    float x[6] = {0}, lse[6];
+
+    (void)state;
+    if (host_kernels() != d9d_kernels_cpu())
+        return; /* a GPU would have to wait */
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        d9d_attention_dims n = {.t = D9D_F32,
+                                .b = 2,
+                                .s = 3,
+                                .a = 1,
+                                .kv = 1,
+                                .d = 1,
+                                .documents = 3,
+                                .bounds = bad[i].bounds};
+
+        assert_int_equal(host_kernels()->attention(NULL, &n, x, lse, x, x, x), D9D_EINVAL);
+        assert_string_equal(d9d_err_message(), bad[i].says);
     }
 }
 
@@ -213,8 +367,8 @@ static void test_extremes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_alone),    cmocka_unit_test(test_bad_documents),
         cmocka_unit_test(test_extremes),
     };
 

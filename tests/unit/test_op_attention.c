@@ -21,7 +21,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     return d9d_op_attention(t, in[0], in[1], in[2], &how, out);
 }
 
-static const int32_t segments[] = {0, 0, 1, 1, 1, 5, 2, 2, 2, 2, -1, -1};
+static const int32_t documents[] = {0, 2, 5, 6, 6, 10, 12};
 
 /* Inputs of one case: B, S, A, K, D. */
 #define QKV(b, s, a, k, d)                                                                         \
@@ -57,16 +57,16 @@ static void keeps_its_promises(void **state)
          .in = QKV(1, 9, 3, 1, 6),
          .kept = KEPT(1, 9, 3, 1, 6),
          .arg = &steep},
-        {.name = "segments",
+        {.name = "documents",
          .run = run,
          .in = QKV(2, 6, 4, 2, 5),
-         .constant = {{D9D_I32, D9D_SHAPE(2, 6), segments}},
+         .constant = {{D9D_I32, D9D_SHAPE(7), documents}},
          .kept = KEPT(2, 6, 4, 2, 5),
          .arg = &causal},
-        {.name = "open segments",
+        {.name = "open documents",
          .run = run,
          .in = QKV(2, 6, 2, 1, 5),
-         .constant = {{D9D_I32, D9D_SHAPE(2, 6), segments}},
+         .constant = {{D9D_I32, D9D_SHAPE(7), documents}},
          .kept = KEPT(2, 6, 2, 1, 5),
          .arg = &open},
         {.name = "longer than a block",
@@ -106,8 +106,8 @@ static void refuses(void **state)
     assert_refused(f, d9d_op_attention(f->tape, q, v, w, &how, &y),
                    "attention: v [2, 3, 2, 6] does not fit k [2, 3, 2, 8]: shapes must be equal");
     assert_refused(f, d9d_op_attention(f->tape, q, v, v, &cut, &y),
-                   "attention: segments [3, 2] does not fit q [2, 3, 4, 8]: q is [B, S, A, D], "
-                   "segments are [B, S]");
+                   "attention: documents [3, 2] does not fit q [2, 3, 4, 8]: documents are the "
+                   "bounds of N, [N + 1]");
 }
 
 int main(void)

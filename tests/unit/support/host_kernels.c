@@ -289,7 +289,7 @@ static d9d_attention_dims dims_of(call *c, const d9d_attention_dims *n)
 {
     d9d_attention_dims d = *n;
 
-    d.segments = ints(c, n->segments, n->b * n->s);
+    d.bounds = ints(c, n->bounds, n->documents + 1);
     return d;
 }
 

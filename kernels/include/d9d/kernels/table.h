@@ -54,13 +54,24 @@ typedef struct d9d_gemm {
     float beta;
 } d9d_gemm;
 
-/* Attention; q o [B, S, A, D], k v [B, S, K, D], lse [B, A, S] float32, segments [B, S] or NULL. */
+/* Attention; q o [B, S, A, D], k v [B, S, K, D], lse [B, A, S] float32.
+ *
+ * bounds, where not NULL, cuts rows into documents, and no position sees another document:
+ * document i is tokens [bounds[i], bounds[i + 1]), counted over B and S, inside one row.  Bounds
+ * do not fall, begin with 0 and end with B S; equal neighbours are an empty document.  Without
+ * bounds a row is one document.
+ *
+ *     S = 6    | a a a b b - | c d d d d d |    bounds 0 3 5 6 7 12    documents 5
+ *
+ * What comes out for a document does not depend, to the bit, on where it lies nor on what lies
+ * beside it, with the same device and D. */
 typedef struct d9d_attention_dims {
     d9d_dtype t;
     int64_t b, s, a, kv, d;
     float scale;
     bool causal;
-    const int32_t *segments;
+    int64_t documents;
+    const int32_t *bounds; /* [documents + 1] */
 } d9d_attention_dims;
 
 /* Fused head and loss; hidden [T, H], split heads w[i] [v[i], H], targets [T]. */

@@ -58,11 +58,13 @@ typedef struct d9d_batch {
     int64_t first; /* number in the stream of row 0 */
     int64_t rows, length;
     const int32_t *ids, *labels, *positions;
-    const int32_t *segments; /* number of the document in its row from 1, padding 0; NULL
-                              * unless documents are packed */
-    const int64_t *lengths;  /* [rows], without padding */
-    int64_t tokens;          /* without padding */
-    int64_t targets;         /* labels that count */
+    /* Packed documents, and the padding of each row as one more: cell bounds[i] is the first of
+     * number i, bounds[documents] = rows * length.  NULL unless documents are packed. */
+    int64_t documents;
+    const int32_t *bounds;
+    const int64_t *lengths; /* [rows], without padding */
+    int64_t tokens;         /* without padding */
+    int64_t targets;        /* labels that count */
 } d9d_batch;
 /* Samples [first, first + rows) of the stream; EINVAL when they are not all in it. */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_batch(d9d_loader *l, int64_t first, int64_t rows,
