@@ -149,7 +149,7 @@ static __device__ __forceinline__ document document_of(const d9d_attention_dims 
 static __device__ __forceinline__ document document_at(const d9d_attention_dims &n, int64_t b,
                                                        int64_t token)
 {
-    int64_t low = 0, high = n.documents - 1;
+    int64_t low = 0, high = n.bounds != NULL ? n.documents - 1 : 0;
 
     while (low < high) {
         const int64_t mid = (low + high + 1) / 2;
@@ -166,7 +166,7 @@ static __device__ __forceinline__ document document_at(const d9d_attention_dims 
 static __device__ __forceinline__ bool document_next(const d9d_attention_dims &n, int64_t b,
                                                      int64_t end, document *doc)
 {
-    if (doc->end >= end || doc->number + 1 >= n.documents)
+    if (n.bounds == NULL || doc->end >= end || doc->number + 1 >= n.documents)
         return false;
     *doc = document_of(n, doc->number + 1, b);
     return true;
