@@ -531,6 +531,11 @@ d9d_status tool_put_json(json_t *v)
     return st;
 }
 
+json_t *tool_real(double v)
+{
+    return isfinite(v) ? json_real(v) : json_null();
+}
+
 tool_screen tool_screen_get(void)
 {
     const char *no_colour = getenv("NO_COLOR");
@@ -704,4 +709,49 @@ d9d_status tool_config_load(tool_run *r, const d9d_table *table, const char *sch
         return tool_put_json(full);
     *out = full;
     return D9D_OK;
+}
+
+/* --- jobs ------------------------------------------------------------------------ */
+
+const tool_job_options tool_job_defaults = {.device = "auto"};
+
+const tool_option tool_job_table[] = {
+    TOOL_CONFIG_OPTIONS(tool_job_options, config),
+    TOOL_OPT(tool_job_options, device, STRING, "device", 'd', "NAME",
+             "cpu, cuda, cuda:N or auto (the GPU if there is one)"),
+    TOOL_END,
+};
+
+static d9d_status put_text(const tool_job *job, const void *summary)
+{
+    d9d_buf b = {0};
+    d9d_status st = job->text(summary, &b);
+
+    if (st == D9D_OK)
+        tool_put(&b);
+    d9d_buf_release(&b);
+    return st;
+}
+
+d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options *o)
+{
+    void *config = d9d_arena_alloc(&r->arena, job->config_size);
+    void *summary = d9d_arena_alloc(&r->arena, job->summary_size);
+    json_t *doc = NULL;
+    d9d_status st;
+
+    if (config == NULL || summary == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", job->schema_id);
+    D9D_TRY(tool_config_load(r, job->table, job->schema_id, &o->config, &doc));
+    if (doc == NULL)
+        return D9D_OK;
+    D9D_TRY_OR(st, d9d_config_bind(job->table, doc, r->args[0], r->log, &r->arena, config), out);
+    D9D_TRY_OR(st, job->run(config, doc, o->device, r->log, summary), out);
+    if (r->json)
+        st = tool_put_json(job->json(summary));
+    else if (!r->quiet)
+        st = put_text(job, summary);
+out:
+    json_decref(doc);
+    return st;
 }

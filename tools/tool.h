@@ -110,6 +110,8 @@ int tool_main(const tool *t, int argc, char **argv);
 void tool_put(const d9d_buf *b);
 /* A value and a newline to stdout; takes over the reference. */
 d9d_status tool_put_json(json_t *v);
+/* A number as JSON can say it: null where it is not finite. */
+json_t *tool_real(double v);
 
 /* What stdout can show.  Without a terminal it is 80 columns without colour. */
 typedef struct tool_screen {
@@ -150,5 +152,29 @@ d9d_status tool_config_read(const char *path, const tool_list *set, json_t **out
  *     st = d9d_config_bind(&train_table, doc, r->args[0], r->log, &r->arena, &config); */
 d9d_status tool_config_load(tool_run *r, const d9d_table *table, const char *schema_id,
                             const tool_config_options *o, json_t **out);
+
+/* --- jobs --------------------------------------------------------------------- */
+
+/* A program whose operand is a configuration and that computes on a device. */
+typedef struct tool_job_options {
+    tool_config_options config;
+    const char *device;
+} tool_job_options;
+extern const tool_option tool_job_table[];
+extern const tool_job_options tool_job_defaults;
+
+/* Both structs are made by tool_job_run(), zeroed; `run` fills the summary. */
+typedef struct tool_job {
+    const d9d_table *table;
+    const char *schema_id;
+    size_t config_size, summary_size;
+    d9d_status (*run)(const void *config, const json_t *doc, const char *device, const d9d_log *log,
+                      void *summary);
+    json_t *(*json)(const void *summary);
+    d9d_status (*text)(const void *summary, d9d_buf *out); /* whole lines */
+} tool_job;
+
+/* Load the configuration, bind it, run, print. */
+d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options *o);
 
 #endif /* D9D_TOOL_H */

@@ -5,23 +5,16 @@
 setup_file() {
     load helper
     load train_helper
-    shared=$(workplace)
-    export shared
-    cd "$shared" || return 1
-    dataset data
-    infer_config '{"name": "logprobs", "output": "out.jsonl"}' >i.json
+    workshop
 }
 
 setup() {
     load helper
     load train_helper
-    work=$(workplace)
-    cd "$work" || return 1
-    ln -s "$shared/data" data
-    cp "$shared/i.json" .
+    bench
 }
 
-teardown() { cd / && rm -rf "$work"; }
+teardown() { clear_bench; }
 teardown_file() { rm -rf "$shared"; }
 
 @test "logprobs: a line a sample, in order, nothing else left" {

@@ -5,23 +5,16 @@
 setup_file() {
     load helper
     load train_helper
-    shared=$(workplace)
-    export shared
-    cd "$shared" || return 1
-    dataset data
-    run_config >c.json
+    workshop
 }
 
 setup() {
     load helper
     load train_helper
-    work=$(workplace)
-    cd "$work" || return 1
-    ln -s "$shared/data" data
-    cp "$shared/c.json" .
+    bench
 }
 
-teardown() { cd / && rm -rf "$work"; }
+teardown() { clear_bench; }
 teardown_file() { rm -rf "$shared"; }
 
 # --- what a run leaves ---------------------------------------------------------------------

@@ -5,27 +5,19 @@
 setup_file() {
     load helper
     load train_helper
-    shared=$(workplace)
-    export shared
-    cd "$shared" || return 1
-    dataset data
-    run_config >c.json
-    infer_config '{"name": "logprobs", "output": "out.jsonl"}' >i.json
+    workshop
 }
 
 setup() {
     load helper
     load train_helper
-    work=$(workplace)
-    cd "$work" || return 1
-    ln -s "$shared/data" data
-    cp "$shared"/*.json .
+    bench
 }
 
 teardown() {
     local made=
     [ ! -e run ] && [ ! -e out.jsonl ] || made=1 # no test here comes so far as to make them
-    cd / && rm -rf "$work"
+    clear_bench
     [ -z "$made" ]
 }
 

@@ -7,6 +7,25 @@ unset SLURM_JOB_ID SLURM_JOB_END_TIME SLURM_STEP_NUM_TASKS OMPI_COMM_WORLD_SIZE
 # workplace: a new directory, in memory where that is possible: these tests sync a lot.
 workplace() { mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX; }
 
+# workshop, once a file: a directory $shared with a dataset and configurations of both programs.
+workshop() {
+    shared=$(workplace)
+    export shared
+    cd "$shared" || return 1
+    dataset data
+    run_config >c.json
+    infer_config '{"name": "logprobs", "output": "out.jsonl"}' >i.json
+}
+
+# bench, for each test: a directory $work of its own with all of that; clear_bench removes it.
+bench() {
+    work=$(workplace)
+    cd "$work" || return 1
+    ln -s "$shared/data" data
+    cp "$shared"/*.json .
+}
+clear_bench() { cd / && rm -rf "$work"; }
+
 # dataset DIR [CASE]: the 80 samples of a golden case.
 dataset() {
     d9d-shard -q --format tokens --out "$1" "$golden/${2:-moe}/train.jsonl"
