@@ -1,4 +1,5 @@
 /* copy_others.c - what goes with the tensors.  See d9d/ckpt/checkpoint.h. */
+#include "ckpt/others.h"
 #include "d9d/ckpt/checkpoint.h"
 #include "d9d/ckpt/manifest.h"
 
@@ -30,7 +31,8 @@ static d9d_status copy_all(const char *src, const char *dst, const char *const *
         if (from == NULL || to == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
         if (ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json") ||
-            strcmp(name, D9D_MANIFEST_NAME) == 0 || is_listed(name, except) || d9d_fs_is_dir(from))
+            strcmp(name, D9D_MANIFEST_NAME) == 0 || is_listed(name, except) ||
+            d9di_is_foreign_weights(name) || d9d_fs_is_dir(from))
             continue;
         D9D_TRY(d9d_fs_copy(from, to));
     }

@@ -193,7 +193,7 @@ static d9d_status write_config(const d9d_convert *c, const char *dir)
     D9D_TRY_OR(st, d9d_hf_config_dtype(doc, dir, c->dtype, &now), out);
     if (c->opt.cast && now != c->opt.dtype)
         D9D_TRY_OR(st, d9d_hf_config_set_dtype(doc, c->opt.dtype), out);
-    st = d9d_hf_config_rewrite(dir, doc, c->config_path);
+    st = d9d_hf_config_write(dir, doc, c->config_path);
 out:
     json_decref(doc);
     return st;
@@ -207,7 +207,8 @@ static d9d_status write_all(const d9d_convert *c, const char *dir, int jobs, con
     if (c->src != NULL)
         D9D_TRY(d9d_checkpoint_copy_others(c->src, dir, rewritten));
     D9D_TRY(write_config(c, dir));
-    return d9d_manifest_write(dir, NULL, jobs, log);
+    D9D_TRY(d9d_manifest_write(dir, NULL, jobs, log));
+    return c->src != NULL ? d9d_checkpoint_copy_dirs(c->src, dir, log) : D9D_OK;
 }
 
 d9d_status d9d_convert_run(d9d_convert *c, const char *dst, bool replace, int jobs,

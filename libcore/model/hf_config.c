@@ -421,26 +421,6 @@ d9d_status d9d_hf_config_read(const char *path, d9d_arena *a, d9d_qwen3_config *
     return st;
 }
 
-d9d_status d9d_hf_config_write(const char *dir, const json_t *doc)
-{
-    d9d_arena a = {0};
-    d9d_buf text = {0};
-    char *path = d9d_fs_join(&a, dir, D9D_HF_CONFIG_NAME);
-    d9d_status st;
-
-    if (path == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
-        goto out;
-    }
-    D9D_TRY_OR(st, d9d_json_put(&text, doc, 2), out);
-    D9D_TRY_OR(st, d9d_buf_append(&text, "\n", 1), out);
-    st = d9d_fs_write_atomic(path, text.data, text.len);
-out:
-    d9d_buf_release(&text);
-    d9d_arena_release(&a);
-    return st;
-}
-
 /* --- dtypes ---------------------------------------------------------------------------------- */
 
 static const char *dtype_field(const json_t *doc)

@@ -99,27 +99,52 @@ static bool says(const d9d_buf *text, const json_t *doc)
     return same;
 }
 
-d9d_status d9d_hf_config_rewrite(const char *dir, const json_t *doc, const char *from)
+/* The file's bytes with another mark; *kept tells whether they say what `doc` does. */
+static d9d_status keep_bytes(const json_t *doc, const char *from, d9d_buf *out, bool *kept)
+{
+    d9d_buf text = {0};
+    json_t *before = NULL;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_fs_read(from, D9D_HF_CONFIG_MAX, &text), out);
+    D9D_TRY_OR(st, d9d_json_parse(from, text.data, text.len, &before), out);
+    D9D_TRY_OR(st, exchange_mark(&text, before, doc, out), out);
+    *kept = says(out, doc);
+out:
+    json_decref(before);
+    d9d_buf_release(&text);
+    return st;
+}
+
+d9d_status d9d_hf_config_text(const json_t *doc, const char *from, d9d_buf *out)
+{
+    bool kept = false;
+
+    out->len = 0;
+    if (from != NULL)
+        D9D_TRY(keep_bytes(doc, from, out, &kept));
+    if (kept)
+        return D9D_OK;
+    out->len = 0;
+    D9D_TRY(d9d_json_put(out, doc, 2));
+    return d9d_buf_append(out, "\n", 1);
+}
+
+d9d_status d9d_hf_config_write(const char *dir, const json_t *doc, const char *from)
 {
     d9d_arena a = {0};
-    d9d_buf text = {0}, edited = {0};
+    d9d_buf text = {0};
     char *path = d9d_fs_join(&a, dir, D9D_HF_CONFIG_NAME);
-    json_t *before = NULL;
     d9d_status st;
 
     if (path == NULL) {
         st = no_memory();
         goto out;
     }
-    D9D_TRY_OR(st, d9d_fs_read(from, D9D_HF_CONFIG_MAX, &text), out);
-    D9D_TRY_OR(st, d9d_json_parse(from, text.data, text.len, &before), out);
-    D9D_TRY_OR(st, exchange_mark(&text, before, doc, &edited), out);
-    st = says(&edited, doc) ? d9d_fs_write_atomic(path, edited.data, edited.len)
-                            : d9d_hf_config_write(dir, doc);
+    D9D_TRY_OR(st, d9d_hf_config_text(doc, from, &text), out);
+    st = d9d_fs_write_atomic(path, text.data, text.len);
 out:
-    json_decref(before);
     d9d_buf_release(&text);
-    d9d_buf_release(&edited);
     d9d_arena_release(&a);
     return st;
 }

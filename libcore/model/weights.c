@@ -179,7 +179,7 @@ static d9d_status files_write(const d9d_qwen3_config *c, d9d_params_io *io, d9d_
     D9D_TRY_OR(st, config_make(c, dtype, hf_config, &doc, &to), out);
     D9D_TRY_OR(st, tensors_write(c, io, to, dir, log), out);
     if (doc != NULL)
-        D9D_TRY_OR(st, d9d_hf_config_write(dir, doc), out);
+        D9D_TRY_OR(st, d9d_hf_config_write(dir, doc, NULL), out);
     if (hf_config != NULL)
         st = others_copy(hf_config, dir);
 out:

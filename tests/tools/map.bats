@@ -69,11 +69,39 @@ setup() {
 @test "other files are copied byte for byte" {
     cp -r "$golden/dense_tied" src
     head -c 5000 /dev/urandom >src/tokenizer.json
-    mkdir src/onnx && ln -s tokenizer.json src/link.json
+    ln -s tokenizer.json src/link.json
     d9d-map -q src dst
     cmp src/tokenizer.json dst/tokenizer.json
     cmp src/tokenizer.json dst/link.json
-    [ ! -e dst/onnx ] && [ ! -e dst/golden.safetensors ]
+    [ ! -e dst/golden.safetensors ]
+}
+
+@test "what lies in subdirectories goes along, but for other weights, which are named" {
+    cp -r "$golden/dense_tied" src && chmod u+w src
+    mkdir -p src/1_Pooling/deep src/onnx src/.cache src/empty outside
+    echo '{"pooling_mode_lasttoken": true}' >src/1_Pooling/config.json
+    echo text >src/1_Pooling/deep/notes
+    ln -s ../config.json src/1_Pooling/linked.json
+    touch src/onnx/model.onnx src/onnx/config.json src/.cache/x src/pytorch_model.bin outside/x
+    touch src/training_args.bin
+    ln -s ../outside src/away
+    run -0 --separate-stderr d9d-map -q src dst
+    [ "${#stderr_lines[@]}" = 2 ]
+    [[ "$stderr" == *"src/onnx: not copied, it has weights of its own"* ]]
+    [[ "$stderr" == *"src/pytorch_model.bin: not copied, it has weights in another format"* ]]
+    diff -r src/1_Pooling/deep dst/1_Pooling/deep
+    cmp src/1_Pooling/config.json dst/1_Pooling/config.json
+    cmp src/config.json dst/1_Pooling/linked.json
+    [ "$(cd dst && echo */)" = "1_Pooling/" ]
+    [ ! -e dst/.cache ] && [ -e dst/training_args.bin ] && [ ! -L dst/1_Pooling/linked.json ]
+    d9d-map verify -q dst
+    ln -s nowhere src/1_Pooling/dangling
+    run -1 --separate-stderr d9d-map -q src lost
+    [[ "$stderr" == *"src/1_Pooling/dangling"* ]] && [ ! -e lost ]
+    rm src/1_Pooling/dangling
+    # A destination inside the source does not copy itself.
+    d9d-map -q --to hf src src/inside 2>/dev/null
+    [ "$(cd src/inside && echo */)" = "1_Pooling/" ]
 }
 
 @test "a directory with files is replaced with --force alone" {

@@ -58,10 +58,16 @@ D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_end(d9d_shard_sink *s);
 D9D_API void d9d_shard_sink_free(d9d_shard_sink *s);
 
 /* Copy every regular file of `src` that is not a safetensors file, their index or a
- * manifest; subdirectories and the names in `except` (NULL-ended, may be NULL) are left
- * out too. */
+ * manifest, nor weights in another format (pytorch_model.bin, *.pth, *.gguf, ...);
+ * subdirectories and the names in `except` (NULL-ended, may be NULL) are left out too. */
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_copy_others(const char *src, const char *dst,
                                                            const char *const *except);
+/* Copy the files of its subdirectories, such as 1_Pooling/config.json: not of links to
+ * directories, nor of hidden ones (.git, .cache), nor of those with weights of any format, which
+ * are checkpoints of their own.  A warning says what is left behind for its weights, in `src`
+ * itself too.  `dst` may lie in `src`.  No manifest covers them. */
+D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_copy_dirs(const char *src, const char *dst,
+                                                         const d9d_log *log);
 
 /* --- verify and diff ---------------------------------------------------------- */
 

@@ -59,11 +59,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9
                                                    json_t **out);
 /* Put `dtype` where the document has its own, or under "torch_dtype". */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype);
-D9D_API D9D_MUST_USE d9d_status d9d_hf_config_write(const char *dir, const json_t *doc);
-/* The same for a document that was made from the file `from`: what stays the same keeps its
+/* Its text.  Of a document that was made from the file `from` (else NULL) all else keeps its
  * bytes where nothing but the member "d9d" comes, goes or changes. */
-D9D_API D9D_MUST_USE d9d_status d9d_hf_config_rewrite(const char *dir, const json_t *doc,
-                                                      const char *from);
+D9D_API D9D_MUST_USE d9d_status d9d_hf_config_text(const json_t *doc, const char *from,
+                                                   d9d_buf *out);
+/* The same into config.json of `dir`. */
+D9D_API D9D_MUST_USE d9d_status d9d_hf_config_write(const char *dir, const json_t *doc,
+                                                    const char *from);
 
 /* --- from layout to layout ---------------------------------------------------------- */
 
