@@ -1,6 +1,8 @@
 /* engine.c - a model on a device.  See loop/engine.h. */
 #include "loop/engine.h"
 
+#include "d9d/device/trace.h"
+
 /* --- opening ------------------------------------------------------------------------ */
 
 static d9d_status data_check(const d9di_engine *e, const d9d_dataset *ds)
@@ -179,17 +181,23 @@ static d9d_status learn_from(d9di_engine *e, const device_batch *b, const d9d_te
     d9d_model_out out;
     d9d_tensor seed = {0};
     const d9d_tensor *loss;
-    int64_t n;
     d9d_status st;
+    int64_t n;
 
-    D9D_TRY(batch_forward(e, b, &out));
+    d9d_trace_begin(e->dev, "forward");
+    st = batch_forward(e, b, &out);
+    d9d_trace_end(e->dev);
+    if (st != D9D_OK)
+        return st;
     loss = d9d_var_tensor(out.loss);
     n = d9d_tensor_numel(loss);
     D9D_TRY(k->sum(e->dev->stream, d9d_tensor_data(sum), 0, D9D_F32, d9d_tensor_data(loss), n));
     D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F32, loss->shape, &seed));
     st = k->fill(e->dev->stream, D9D_F32, d9d_tensor_data(&seed), n, 1.0f);
+    d9d_trace_begin(e->dev, "backward");
     if (st == D9D_OK)
         st = d9d_tape_backward(e->tape, &out.loss, &seed, 1, D9D_BACKWARD_FULL);
+    d9d_trace_end(e->dev);
     d9d_tensor_release(&seed);
     return st;
 }
@@ -202,6 +210,7 @@ d9d_status d9di_engine_learn(d9di_engine *e, const d9d_batch *b, const d9d_tenso
     if (b->targets == 0)
         return e->dev->kernels->sum(e->dev->stream, d9d_tensor_data(sum), 0, D9D_F32, NULL, 0);
     D9D_TRY(batch_upload(e, b, &on_device));
+    d9d_trace_lap(e->dev, "batch", "");
     d9d_tape_set_recording(e->tape, true);
     st = learn_from(e, &on_device, sum);
     d9d_tape_reset(e->tape);

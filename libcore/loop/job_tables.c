@@ -382,25 +382,20 @@ static const d9d_table gc_table = {
     .name = "gc", .keys = gc_keys, .doc = "there is no garbage collector here"};
 
 static const d9d_key profiling_keys[] = {
-    {.name = "enabled",
-     .kind = D9D_KIND_BOOL,
-     .offset = D9D_NO_FIELD,
-     .def = "true",
-     .doc = "accepted"},
-    {.name = "traces_dir",
-     .kind = D9D_KIND_STR,
-     .offset = D9D_NO_FIELD,
-     .def = "\"traces\"",
-     .doc = "accepted"},
-    SECONDS("period_steps", "100", "accepted"),
-    SECONDS("warmup_steps", "1", "accepted"),
-    SECONDS("active_steps", "1", "accepted"),
+    D9D_KEY_BOOL(d9d_profiling_section, enabled, "true", "write traces"),
+    D9D_KEY_STR(d9d_profiling_section, traces_dir, "\"traces\"",
+                "where they go: in the run directory, unless absolute"),
+    D9D_KEY_INT(d9d_profiling_section, period_steps, "100", 1, 1e15, "of so many steps"),
+    D9D_KEY_INT(d9d_profiling_section, warmup_steps, "1", 0, 1e15,
+                "accepted: tracing needs no steps to warm up"),
+    D9D_KEY_INT(d9d_profiling_section, active_steps, "1", 1, 1000, "the last so many are traced"),
     D9D_KEY_END,
 };
-static const d9d_table profiling_table = {
-    .name = "profiling", .keys = profiling_keys, .doc = "traces of GPU work"};
+static const d9d_table profiling_table =
+    D9D_TABLE(d9d_profiling_section, "profiling", profiling_keys,
+              "timelines of what the device did, in Chrome's trace format");
 
-#define TRAINER_KEYS(batching_table)                                                               \
+#define TRAINER_KEYS(batching_table, profiling_field, profiling_doc, profiling_flag)               \
     D9D_KEY_TABLE(d9d_trainer_section, run, &run_table, "the run itself"),                         \
         D9D_KEY_TABLE(d9d_trainer_section, batching, &batching_table, "how samples make a step"),  \
         {.name = "data_loading",                                                                   \
@@ -427,13 +422,19 @@ static const d9d_table profiling_table = {
          .table = &gc_table,                                                                       \
          .doc = "accepted for compatibility"},                                                     \
     {                                                                                              \
-        .name = "profiling", .kind = D9D_KIND_TABLE, .flags = D9D_NO_EFFECT | D9D_NULLABLE,        \
-        .offset = D9D_NO_FIELD, .def = "null", .table = &profiling_table,                          \
-        .doc = "accepted for compatibility on the CPU"                                             \
+        .name = "profiling", .kind = D9D_KIND_TABLE, .flags = D9D_NULLABLE | (profiling_flag),     \
+        .offset = (profiling_field), .def = "null", .table = &profiling_table,                     \
+        .doc = (profiling_doc)                                                                     \
     }
 
-static const d9d_key train_loop_keys[] = {TRAINER_KEYS(train_batching_table), D9D_KEY_END};
-static const d9d_key infer_loop_keys[] = {TRAINER_KEYS(infer_batching_table), D9D_KEY_END};
+static const d9d_key train_loop_keys[] = {
+    TRAINER_KEYS(train_batching_table, offsetof(d9d_trainer_section, profiling),
+                 "traces of what the device did; null: none", 0),
+    D9D_KEY_END};
+static const d9d_key infer_loop_keys[] = {TRAINER_KEYS(infer_batching_table, D9D_NO_FIELD,
+                                                       "accepted: training alone is traced",
+                                                       D9D_NO_EFFECT),
+                                          D9D_KEY_END};
 static const d9d_table train_loop_table =
     D9D_TABLE(d9d_trainer_section, "train_loop", train_loop_keys, "the loop");
 static const d9d_table infer_loop_table =

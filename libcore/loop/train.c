@@ -8,6 +8,7 @@
 
 #include "d9d/base/thread.h"
 #include "d9d/device/readback.h"
+#include "d9d/device/trace.h"
 #include "d9d/dist/boot.h"
 #include "d9d/loop/save.h"
 #include "d9d/loop/stop.h"
@@ -23,13 +24,14 @@ typedef struct pending {
     bool open;
     d9d_readback *report; /* d9d_step_end's; of a step without targets it is not used */
     d9d_save_state before;
-    double lr;
+    double lr, flops;
     int64_t targets, start_ns;
 } pending;
 
 /* What one step found out, and where the run stood after it. */
 typedef struct step_result {
     double loss, norm, lr, ms;
+    double mfu; /* NaN where the device's peak is not known */
     int64_t targets;
     int64_t step, tokens, samples;
 } step_result;
@@ -51,6 +53,7 @@ typedef struct run {
     d9d_step_end end;
     pending pending[2]; /* of the step k: [k % 2] */
     int64_t last_ns;    /* when the last report came */
+    d9d_trace *trace;   /* of the steps that are being traced; NULL: none */
     uint64_t waits;     /* for the device while steps were queued, but the first two */
     int64_t n_micro, total_steps;
     int64_t saved_step; /* of the newest checkpoint that this life read or wrote; -1: none */
@@ -271,6 +274,7 @@ static d9d_status record_open(run *r, const json_t *resolved)
 
 static void run_close(run *r)
 {
+    d9d_trace_drop(r->trace);
     d9d_tracker_close(r->tracker);
     d9d_schedule_free(r->schedule);
     d9d_optimizer_free(r->optimizer);
@@ -286,12 +290,23 @@ static void run_close(run *r)
 
 /* --- one step ------------------------------------------------------------------------- */
 
-/* Forward and backward of every micro-batch; *targets of the whole step. */
-static d9d_status step_learn(run *r, int64_t *targets)
+static double batch_flops(const run *r, const d9d_batch *b)
+{
+    const d9d_model *m = r->engine.model;
+    double sum = 0;
+
+    for (int64_t i = 0; i < b->rows; i++)
+        sum += (double)b->lengths[i] * m->ops->flops_per_token(m, b->lengths[i]);
+    return sum;
+}
+
+/* Forward and backward of every micro-batch; targets and operations of the whole step. */
+static d9d_status step_learn(run *r, int64_t *targets, double *flops)
 {
     const int64_t micro = r->c->trainer.batching.microbatch_size;
 
     *targets = 0;
+    *flops = 0;
     d9d_module_clear_grads(r->engine.model->module);
     for (int64_t i = 0; i < r->n_micro; i++) {
         d9d_tensor sum = d9d_tensor_rows(&r->end.loss, i, 1);
@@ -300,6 +315,7 @@ static d9d_status step_learn(run *r, int64_t *targets)
 
         if (st == D9D_OK) {
             *targets += batch.targets;
+            *flops += batch_flops(r, &batch);
             st = d9di_engine_learn(&r->engine, &batch, &sum);
         }
         d9d_tensor_release(&sum);
@@ -377,11 +393,12 @@ static d9d_status step_blame(run *r, const pending *p, const double *report)
 {
     double *sums = d9d_arena_alloc(&r->arena, (size_t)r->n_micro * sizeof(double));
     int64_t targets;
+    double flops;
 
     if (sums == NULL)
         return D9D_FAIL(D9D_ENOMEM, "train: %lld micro-batches", (long long)r->n_micro);
     r->state = p->before;
-    D9D_TRY(step_learn(r, &targets));
+    D9D_TRY(step_learn(r, &targets, &flops));
     D9D_TRY(d9d_device_download(r->engine.dev, sums, d9d_tensor_data(&r->end.loss),
                                 (uint64_t)r->n_micro * sizeof(double)));
     for (int64_t i = 0; i < r->n_micro; i++)
@@ -404,11 +421,13 @@ static d9d_status step_queue(run *r)
     p->before = r->state;
     p->start_ns = d9d_clock_ns();
     p->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_schedule_at(r->schedule, r->state.step);
-    D9D_TRY(step_learn(r, &p->targets));
+    D9D_TRY(step_learn(r, &p->targets, &p->flops));
     if (p->targets > 0) { /* divided by the targets, clipped and updated with one factor */
         D9D_TRY(d9d_step_end_queue(&r->end, &r->engine.params, 1.0 / (double)p->targets,
                                    r->c->trainer.gradient_clipping.max_norm));
+        d9d_trace_lap(r->engine.dev, "norm", "");
         D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->end.scale));
+        d9d_trace_lap(r->engine.dev, "optimizer", "");
         D9D_TRY(d9d_readback_begin(p->report, d9d_tensor_data(&r->end.report)));
     } else {
         d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
@@ -424,6 +443,7 @@ static d9d_status step_queue(run *r)
 /* What came of a queued step. */
 static d9d_status step_take(run *r, pending *p, step_result *out)
 {
+    const double peak = r->engine.job.options.dtype == D9D_BF16 ? r->engine.dev->peak_flops : 0;
     const double none[2] = {0, 0}, *report = none;
     const void *back;
     int64_t now;
@@ -446,6 +466,7 @@ static d9d_status step_take(run *r, pending *p, step_result *out)
         .tokens = p->before.tokens + p->targets,
         .samples = p->before.samples + r->c->trainer.batching.global_batch_size,
     };
+    out->mfu = peak > 0 ? p->flops / (out->ms * 1e-3) / peak : NAN;
     r->last_ns = now;
     return D9D_OK;
 }
@@ -470,7 +491,7 @@ static d9d_status step_record(run *r, const step_result *s)
                                             .samples = s->samples,
                                             .step_ms = s->ms,
                                             .tokens_per_s = (double)s->targets / (s->ms * 1e-3),
-                                            .mfu = NAN,
+                                            .mfu = s->mfu,
                                             .mem_bytes = d9d_device_memory(r->engine.dev).peak,
                                         });
 }
@@ -484,6 +505,55 @@ static d9d_status save(run *r)
     r->saved_step = r->state.step;
     return d9d_save_prune(r->dir.checkpoints, r->c->trainer.checkpointing.num_to_keep, r->log);
 }
+
+/* --- traces ------------------------------------------------------------------------------- */
+
+/* Is step k, counted from 1, one of those to trace? */
+static bool trace_wants(const run *r, int64_t k)
+{
+    const d9d_profiling_section *p = r->c->trainer.profiling;
+
+    return p != NULL && p->enabled &&
+           (k - 1) % p->period_steps >= p->period_steps - p->active_steps;
+}
+
+static d9d_status trace_write(run *r)
+{
+    const d9d_profiling_section *p = r->c->trainer.profiling;
+    char *dir = d9d_arena_printf(
+        &r->arena, "%s%s%s/step-%08lld", p->traces_dir[0] == '/' ? "" : r->dir.path,
+        p->traces_dir[0] == '/' ? "" : "/", p->traces_dir, (long long)r->state.step);
+    char *path = dir != NULL ? d9d_fs_join(&r->arena, dir, "rank-0.json") : NULL;
+    d9d_trace *t = r->trace;
+    d9d_buf top = {0};
+    d9d_status st;
+
+    r->trace = NULL;
+    st = path == NULL ? D9D_FAIL(D9D_ENOMEM, "trace: out of memory") : d9d_fs_mkdirs(dir);
+    if (st == D9D_OK)
+        st = d9d_trace_close(t, path, 0, &top);
+    else
+        d9d_trace_drop(t);
+    if (st == D9D_OK)
+        d9d_log_info(r->log, "%s: %s", path, top.data);
+    d9d_buf_release(&top);
+    return st;
+}
+
+/* The next step, traced where the configuration says so. */
+static d9d_status step_traced(run *r)
+{
+    if (r->trace == NULL && trace_wants(r, r->state.step + 1))
+        D9D_TRY(d9d_trace_open(r->engine.dev, &r->trace));
+    d9d_trace_begin(r->engine.dev, "step %lld", (long long)(r->state.step + 1));
+    D9D_TRY(step_queue(r));
+    d9d_trace_end(r->engine.dev);
+    if (r->trace != NULL && (r->state.step == r->total_steps || !trace_wants(r, r->state.step + 1)))
+        return trace_write(r);
+    return D9D_OK;
+}
+
+/* --- the loop ------------------------------------------------------------------------------ */
 
 /* The loop, and what it tells people. */
 typedef struct talk {
@@ -535,7 +605,7 @@ static d9d_status steps_run(run *r, talk *t)
             D9D_TRY(steps_take(r, true, t));
             return leave(r, reason);
         }
-        D9D_TRY(step_queue(r));
+        D9D_TRY(step_traced(r));
         r->waits += r->state.step > first + 2 ? r->engine.dev->waits - waits : 0;
         due = d9d_step_period_due(c->checkpointing.period_steps, r->state.step, r->total_steps,
                                   D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);

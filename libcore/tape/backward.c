@@ -1,6 +1,7 @@
 /* backward.c - running a tape backward, whole or in halves.  See d9d/tape/tape.h. */
 #include <assert.h>
 
+#include "d9d/device/trace.h"
 #include "tape/record.h"
 
 /* --- sums of gradients ----------------------------------------------------------- */
@@ -76,6 +77,7 @@ static d9d_status run_input(d9d_node *n)
 {
     if (n->halves & D9D_NEED_INPUT)
         D9D_TRY(n->ops->input(n));
+    d9d_trace_lap(n->tape->dev, n->ops->name, "dx");
     drop_saved(n, D9D_NEED_INPUT);
     if (!(n->halves & D9D_NEED_WEIGHT))
         d9di_node_forget(n);
@@ -86,6 +88,7 @@ static d9d_status run_weight(d9d_node *n)
 {
     if (n->halves & D9D_NEED_WEIGHT)
         D9D_TRY(n->ops->weight(n));
+    d9d_trace_lap(n->tape->dev, n->ops->name, "dw");
     d9di_node_forget(n);
     return D9D_OK;
 }
@@ -97,6 +100,7 @@ static d9d_status run_full(d9d_node *n)
         return run_weight(n);
     }
     D9D_TRY(n->ops->full(n));
+    d9d_trace_lap(n->tape->dev, n->ops->name, "dx dw");
     d9di_node_forget(n);
     return D9D_OK;
 }

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "d9d/device/trace.h"
 #include "tape/record.h"
 
 d9d_status d9d_tape_create(d9d_device *dev, d9d_tape **out)
@@ -191,6 +192,7 @@ d9d_status d9di_tape_record(d9d_tape *t, const d9d_node_ops *ops, unsigned halve
         out[i]->output = (int)i;
         out[i]->needs_grad = true;
     }
+    d9d_trace_lap(t->dev, ops->name, "");
     *node = n;
     return D9D_OK;
 }

@@ -403,3 +403,18 @@ goes_on_from() { # STEP
     d9d-train -q "${args[@]}" --set trainer.run.dir=whole --set export_to=other c.json
     cmp model/model.safetensors other/model.safetensors
 }
+
+@test "profiling writes the timeline of the steps asked for" {
+    run -0 --separate-stderr d9d-train --set trainer.profiling.period_steps=8 \
+        --set trainer.profiling.active_steps=2 c.json
+    assert_equal "$(find run/traces -type f | sort | tr '\n' ' ')" \
+        "run/traces/step-00000008/rank-0.json run/traces/step-00000016/rank-0.json "
+    for name in "step 7" "step 8" forward backward "linear dw" "attention dx" optimizer "rank 0, cpu"; do
+        grep -q "\"name\": \"$name\"" run/traces/step-00000008/rank-0.json
+    done
+    refute grep -q '"step 9"' run/traces/step-00000008/rank-0.json
+    [[ $stderr == *"run/traces/step-00000016/rank-0.json: "*" %, "* ]]
+    d9d-train -q --set trainer.run.dir=plain c.json
+    same_run run plain 00000020
+    [ ! -e plain/traces ]
+}

@@ -46,7 +46,9 @@ typedef struct d9d_device {
     d9d_stream stream;
     const struct d9d_device_ops *ops; /* raw memory and copies; see libcore/device/ops.h */
     struct d9d_device_pool *pool;
-    void *self;     /* the backend's own */
+    void *self;        /* the backend's own */
+    double peak_flops; /* of dense bfloat16 products a second, from the data sheet; 0: unknown */
+    struct d9d_trace *trace; /* d9d/device/trace.h; NULL: none */
     uint64_t waits; /* times that the host stood still until the device had come somewhere */
 } d9d_device;
 

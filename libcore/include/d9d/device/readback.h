@@ -1,7 +1,6 @@
 /* readback.h - points in the queue of a device, and reading back without waiting for what
  * comes later.
  *
- *
  * A host that runs ahead of its device learns of a step's loss while the next step is
  * already queued:
  *

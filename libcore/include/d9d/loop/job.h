@@ -70,6 +70,13 @@ typedef struct d9d_run_section {
     int64_t steps; /* stop after this many; D9D_INT_NULL: the whole dataset */
 } d9d_run_section;
 
+/* "profiling": of every period_steps, the last active_steps are traced. */
+typedef struct d9d_profiling_section {
+    bool enabled;
+    const char *traces_dir; /* in the run directory, unless absolute */
+    int64_t period_steps, warmup_steps, active_steps;
+} d9d_profiling_section;
+
 typedef struct d9d_trainer_section {
     d9d_run_section run;
     struct d9d_batching_section {
@@ -105,6 +112,7 @@ typedef struct d9d_trainer_section {
     struct d9d_timeout_section {
         int64_t save_margin; /* seconds before the Slurm time limit */
     } timeout;
+    d9d_profiling_section *profiling; /* NULL: none */
 } d9d_trainer_section;
 
 typedef struct d9d_train_config {

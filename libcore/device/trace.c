@@ -1,0 +1,287 @@
+/* trace.c - see d9d/device/trace.h. */
+#include "d9d/device/trace.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/base/thread.h"
+#include "d9d/device/readback.h"
+#include "device/ops.h"
+
+enum { TOP = 6, NAME = 128 };
+
+/* A point on both timelines: the end of a lap, or an end of a range. */
+typedef struct point {
+    enum { LAP, BEGIN, END } kind;
+    const char *name, *what;
+    d9d_event *event;
+    int64_t host_ns;
+    double device_us; /* once all have passed */
+} point;
+
+struct d9d_trace {
+    d9d_device *dev;
+    d9d_arena names;
+    D9D_VEC(point) points;
+    int depth;
+    d9d_status failed; /* the first thing that could not be kept */
+    d9d_err_copy why;
+};
+
+/* --- recording ------------------------------------------------------------------------- */
+
+static d9d_status keep(d9d_trace *t, point p)
+{
+    D9D_TRY(d9d_event_create(t->dev, &p.event));
+    p.host_ns = d9d_clock_ns();
+    if (D9D_VEC_PUSH(&t->points, p) != D9D_OK) {
+        d9d_event_free(p.event);
+        return D9D_FAIL(D9D_ENOMEM, "trace: out of memory after %zu marks", t->points.len);
+    }
+    return d9d_event_record(p.event);
+}
+
+static void add(d9d_trace *t, point p)
+{
+    if (t->failed != D9D_OK)
+        return;
+    t->failed = keep(t, p);
+    if (t->failed != D9D_OK)
+        d9d_err_save(&t->why, t->failed);
+}
+
+d9d_status d9d_trace_open(d9d_device *dev, d9d_trace **out)
+{
+    d9d_trace *t = calloc(1, sizeof(*t));
+
+    if (t == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a trace", dev->name);
+    t->dev = dev;
+    dev->trace = t;
+    d9d_trace_begin(dev, "trace");
+    *out = t;
+    return D9D_OK;
+}
+
+void d9d_trace_begin(d9d_device *dev, const char *fmt, ...)
+{
+    char name[NAME];
+    va_list ap;
+    point p = {.kind = BEGIN, .what = ""};
+
+    if (dev->trace == NULL && dev->ops->range_push == NULL)
+        return;
+    va_start(ap, fmt);
+    (void)vsnprintf(name, sizeof(name), fmt, ap);
+    va_end(ap);
+    if (dev->ops->range_push != NULL)
+        dev->ops->range_push(name);
+    if (dev->trace == NULL)
+        return;
+    p.name = d9d_arena_strdup(&dev->trace->names, name);
+    p.name = p.name != NULL ? p.name : "?";
+    dev->trace->depth++;
+    add(dev->trace, p);
+}
+
+void d9d_trace_end(d9d_device *dev)
+{
+    if (dev->ops->range_pop != NULL)
+        dev->ops->range_pop();
+    if (dev->trace == NULL || dev->trace->depth == 0)
+        return; /* it began before the trace did */
+    dev->trace->depth--;
+    add(dev->trace, (point){.kind = END});
+}
+
+void d9d_trace_lap(d9d_device *dev, const char *name, const char *what)
+{
+    if (dev->trace != NULL)
+        add(dev->trace, (point){.kind = LAP, .name = name, .what = what});
+}
+
+void d9d_trace_drop(d9d_trace *t)
+{
+    if (t == NULL)
+        return;
+    t->dev->trace = NULL;
+    for (size_t i = 0; i < t->points.len; i++)
+        d9d_event_free(t->points.data[i].event);
+    D9D_VEC_RELEASE(&t->points);
+    d9d_arena_release(&t->names);
+    free(t);
+}
+
+/* --- writing ----------------------------------------------------------------------------- */
+
+/* When the device came to each point, from the first. */
+static d9d_status measure(d9d_trace *t)
+{
+    D9D_TRY(d9d_device_sync(t->dev));
+    for (size_t i = 0; i < t->points.len; i++) {
+        double ms;
+
+        D9D_TRY(d9d_event_ms(t->points.data[0].event, t->points.data[i].event, &ms));
+        t->points.data[i].device_us = ms * 1e3;
+    }
+    return D9D_OK;
+}
+
+/* Names are op names and formats of ours: nothing in them needs an escape. */
+static d9d_status put_span(const d9d_trace *t, d9d_buf *b, int rank, const point *name,
+                           const point *from, const point *to)
+{
+    const point *zero = &t->points.data[0];
+    const struct {
+        double from, to;
+    } span[] = {{from->device_us, to->device_us},
+                {(double)(from->host_ns - zero->host_ns) * 1e-3,
+                 (double)(to->host_ns - zero->host_ns) * 1e-3}};
+
+    for (int lane = 0; lane < 2; lane++)
+        D9D_TRY(d9d_buf_printf(b,
+                               ",\n{\"ph\": \"X\", \"name\": \"%s%s%s\", \"pid\": %d, \"tid\": %d, "
+                               "\"ts\": %.3f, \"dur\": %.3f}",
+                               name->name, name->what[0] != '\0' ? " " : "", name->what, rank, lane,
+                               span[lane].from, span[lane].to - span[lane].from));
+    return D9D_OK;
+}
+
+static d9d_status put_spans(const d9d_trace *t, d9d_buf *b, int rank, size_t *open)
+{
+    size_t depth = 0;
+
+    for (size_t i = 0; i < t->points.len; i++) {
+        const point *p = &t->points.data[i];
+
+        if (p->kind == BEGIN)
+            open[depth++] = i;
+        else if (p->kind == LAP)
+            D9D_TRY(put_span(t, b, rank, p, p - 1, p));
+        else if (depth > 0) {
+            const point *from = &t->points.data[open[--depth]];
+
+            D9D_TRY(put_span(t, b, rank, from, from, p));
+        }
+    }
+    return D9D_OK;
+}
+
+static d9d_status put_all(const d9d_trace *t, d9d_buf *b, int rank)
+{
+    static const char *const lanes[] = {"device", "host, queueing"};
+    size_t *open = calloc(t->points.len + 1, sizeof(*open));
+    d9d_status st;
+
+    if (open == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "trace: out of memory");
+    D9D_TRY_OR(st,
+               d9d_buf_printf(b,
+                              "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
+                              "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %d, "
+                              "\"args\": {\"name\": \"rank %d, %s\"}}",
+                              rank, rank, t->dev->name),
+               out);
+    for (int lane = 0; lane < 2; lane++)
+        D9D_TRY_OR(st,
+                   d9d_buf_printf(b,
+                                  ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %d, "
+                                  "\"tid\": %d, \"args\": {\"name\": \"%s\"}}",
+                                  rank, lane, lanes[lane]),
+                   out);
+    D9D_TRY_OR(st, put_spans(t, b, rank, open), out);
+    st = d9d_buf_printf(b, "\n]}\n");
+out:
+    free(open);
+    return st;
+}
+
+/* --- the longest ----------------------------------------------------------------------------- */
+
+typedef struct share {
+    const char *name, *what;
+    double us;
+} share;
+
+static int by_time(const void *a, const void *b)
+{
+    const share *x = a, *y = b;
+
+    return x->us > y->us ? -1 : x->us < y->us;
+}
+
+/* Sum laps by name; there are as many names as ops. */
+static size_t sum_laps(const d9d_trace *t, share *s, double *total)
+{
+    size_t n = 0;
+
+    for (size_t i = 1; i < t->points.len; i++) {
+        const point *p = &t->points.data[i];
+        size_t k = 0;
+
+        if (p->kind != LAP)
+            continue;
+        while (k < n && (strcmp(s[k].name, p->name) != 0 || strcmp(s[k].what, p->what) != 0))
+            k++;
+        if (k == n)
+            s[n++] = (share){p->name, p->what, 0};
+        s[k].us += p->device_us - p[-1].device_us;
+        *total += p->device_us - p[-1].device_us;
+    }
+    return n;
+}
+
+static d9d_status put_top(const d9d_trace *t, d9d_buf *top)
+{
+    share *s = calloc(t->points.len + 1, sizeof(*s));
+    double total = 0;
+    d9d_status st = D9D_OK;
+    size_t n;
+
+    if (s == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "trace: out of memory");
+    n = sum_laps(t, s, &total);
+    qsort(s, n, sizeof(*s), by_time);
+    for (size_t i = 0; i < n && i < TOP && st == D9D_OK; i++)
+        st = d9d_buf_printf(top, "%s%s%s%s %.0f %%", i > 0 ? ", " : "", s[i].name,
+                            s[i].what[0] != '\0' ? " " : "", s[i].what,
+                            total > 0 ? 100.0 * s[i].us / total : 0.0);
+    free(s);
+    return st;
+}
+
+static d9d_status write_file(const char *path, const d9d_buf *b)
+{
+    d9d_file f;
+    d9d_status st;
+
+    D9D_TRY(d9d_file_create(path, &f));
+    st = d9d_file_write(&f, b->data, b->len);
+    if (st == D9D_OK)
+        return d9d_file_close(&f);
+    d9d_file_release(&f);
+    return st;
+}
+
+d9d_status d9d_trace_close(d9d_trace *t, const char *path, int rank, d9d_buf *top)
+{
+    d9d_buf b = {0};
+    d9d_status st;
+
+    while (t->depth > 0)
+        d9d_trace_end(t->dev);
+    D9D_TRY_OR(st, t->failed == D9D_OK ? D9D_OK : d9d_err_restore(&t->why), out);
+    D9D_TRY_OR(st, measure(t), out);
+    D9D_TRY_OR(st, put_all(t, &b, rank), out);
+    D9D_TRY_OR(st, write_file(path, &b), out);
+    if (top != NULL)
+        st = put_top(t, top);
+out:
+    d9d_buf_release(&b);
+    d9d_trace_drop(t);
+    return st;
+}
