@@ -144,6 +144,9 @@ $B/%.o: %.c $B/flags
 	@mkdir -p $(@D)
 	$(call Q,CC)$(CC) $(ALL_C) $(ALL_CPP) -MMD -MP -c -o $@ $<
 
+# Loops over every element of a checkpoint.
+$B/libcore/ckpt/strided.o $B/libcore/ckpt/recast.o: private ALL_C += $(KERNEL_C)
+
 $B/tests/%.o: ALL_CPP += -Itests/unit
 
 $B/%.cu.o: %.cu $B/flags

@@ -42,6 +42,23 @@ d9d_status d9d_file_open(const char *path, d9d_file *out)
     return open_file(path, O_RDONLY, "cannot open", out);
 }
 
+d9d_status d9d_file_edit(const char *path, d9d_file *out)
+{
+    return open_file(path, O_RDWR | O_CREAT, "cannot open", out);
+}
+
+d9d_status d9d_file_resize(d9d_file *f, uint64_t n)
+{
+    struct stat s;
+
+    if (fstat(f->fd, &s) != 0)
+        return D9DI_FAIL_ERRNO(f->path, "cannot find its size");
+    if ((uint64_t)s.st_size != n && ftruncate(f->fd, (off_t)n) != 0)
+        return D9D_FAIL(d9di_errno_status(errno), "%s: cannot make it %" PRIu64 " bytes long: %m",
+                        f->path, n);
+    return D9D_OK;
+}
+
 static d9d_status cut_behind(d9d_file *f, uint64_t at)
 {
     struct stat s;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -85,12 +86,18 @@ static d9d_status make_tmp(const char *path, char **out)
                     D9DI_BESIDE_MAX);
 }
 
+static d9d_status name_partial(const char *path, char **out)
+{
+    if (asprintf(out, "%s.partial", path) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: cannot keep its name", path);
+    return D9D_OK;
+}
+
 static d9d_status make_partial(const char *path, char **out)
 {
     char *tmp = NULL;
 
-    if (asprintf(&tmp, "%s.partial", path) < 0)
-        return D9D_FAIL(D9D_ENOMEM, "%s: cannot keep its name", path);
+    D9D_TRY(name_partial(path, &tmp));
     if (mkdir(tmp, 0777) != 0 && !(errno == EEXIST && d9d_fs_is_dir(tmp))) {
         const d9d_status st = D9DI_FAIL_ERRNO(tmp, "cannot create the directory");
 
@@ -131,6 +138,43 @@ out:
     free(name);
     free(tmp);
     return st;
+}
+
+d9d_status d9d_outdir_join(d9d_outdir *o, const char *path)
+{
+    char *name = NULL, *tmp = NULL;
+    d9d_status st;
+
+    D9D_TRY_OR(st, final_name(path, &name), out);
+    D9D_TRY_OR(st, name_partial(name, &tmp), out);
+    *o = (d9d_outdir){.path = name, .tmp = tmp, .keep = true};
+    name = NULL;
+out:
+    free(name);
+    return st;
+}
+
+/* The directory may have got its final name between our finding it and the lock. */
+static bool is_still(int fd, const char *path)
+{
+    struct stat a, b;
+
+    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}
+
+d9d_status d9d_outdir_lock(d9d_outdir *o)
+{
+    const int fd = open(o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return D9DI_FAIL_ERRNO(o->tmp, "cannot open the directory");
+    if ((flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) || !is_still(fd, o->tmp)) {
+        (void)close(fd);
+        return D9D_FAIL(D9D_EIO, "%s: another process is writing it", o->tmp);
+    }
+    o->lock = fd + 1;
+    return D9D_OK;
 }
 
 /* The new name takes the place of nothing or of an empty directory. */
@@ -210,6 +254,8 @@ void d9d_outdir_release(d9d_outdir *o)
     d9d_err_save(&first, D9D_OK);
     if (o->tmp != NULL && !o->keep && d9d_fs_remove_tree(o->tmp) != D9D_OK)
         (void)d9d_err_restore(&first);
+    if (o->lock > 0)
+        (void)close(o->lock - 1);
     free(o->tmp);
     free(o->path);
     *o = (d9d_outdir){0};

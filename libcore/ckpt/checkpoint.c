@@ -1,7 +1,9 @@
 /* checkpoint.c - a directory as one source.  See d9d/ckpt/checkpoint.h. */
 #include "d9d/ckpt/checkpoint.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "ckpt/json_scan.h"
 #include "ckpt/st_index.h"
@@ -281,15 +283,52 @@ static d9d_status source_read(void *self, size_t i, uint64_t at, void *dst, uint
     return d9d_checkpoint_read(self, i, at, dst, n);
 }
 
-static int source_locate(void *self, size_t i, uint64_t *offset)
+/* A request is cut short at what a device takes at once: many small ones are heard. */
+static void source_soon(void *self, size_t i, uint64_t at, uint64_t n)
+{
+    enum { REQUEST = 256 << 10 };
+    const d9d_checkpoint *c = self;
+    const struct place *p = &c->tensors.data[i];
+
+    for (uint64_t done = 0; done < n; done += REQUEST)
+        (void)posix_fadvise(d9d_st_fd(c->files[p->file].st), (off_t)(p->tensor->offset + at + done),
+                            (off_t)(n - done < REQUEST ? n - done : REQUEST), POSIX_FADV_WILLNEED);
+}
+
+static void identify_tensor(const d9d_st_tensor *t, d9d_hasher *h)
+{
+    const int64_t kind[] = {t->dtype, t->ndim, (int64_t)t->offset};
+
+    d9d_hasher_add(h, t->name, strlen(t->name) + 1);
+    d9d_hasher_add(h, kind, sizeof(kind));
+    d9d_hasher_add(h, t->shape, (size_t)t->ndim * sizeof(t->shape[0]));
+}
+
+/* Files by name, size and time of their last change; and where tensors are in them. */
+static void source_identify(void *self, d9d_hasher *h)
 {
     const d9d_checkpoint *c = self;
 
-    *offset = c->tensors.data[i].tensor->offset;
-    return d9d_st_fd(c->files[c->tensors.data[i].file].st);
+    for (size_t i = 0; i < c->n_files; i++) {
+        struct stat s = {0};
+
+        if (c->files[i].st != NULL)
+            (void)fstat(d9d_st_fd(c->files[i].st), &s);
+        d9d_hasher_add(h, c->files[i].name, strlen(c->files[i].name) + 1);
+        d9d_hasher_add(h, &s.st_size, sizeof(s.st_size));
+        d9d_hasher_add(h, &s.st_mtim, sizeof(s.st_mtim));
+    }
+    for (size_t i = 0; i < c->tensors.len; i++)
+        identify_tensor(c->tensors.data[i].tensor, h);
 }
 
 d9d_source d9d_checkpoint_source(d9d_checkpoint *c)
 {
-    return (d9d_source){c, c->tensors.len, source_at, source_place, source_read, source_locate};
+    return (d9d_source){.self = c,
+                        .n = c->tensors.len,
+                        .at = source_at,
+                        .place = source_place,
+                        .read = source_read,
+                        .soon = source_soon,
+                        .identify = source_identify};
 }

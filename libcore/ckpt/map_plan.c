@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "d9d/base/thread.h"
+
 static d9d_status no_memory(void)
 {
     return D9D_FAIL(D9D_ENOMEM, "plan: out of memory");
@@ -235,7 +237,7 @@ static d9d_status build(d9d_map_plan *p, const d9d_plan_options *opt)
     D9D_TRY_OR(st, conclude(&ps, p), out);
     D9D_TRY_OR(st, find_groups(p), out);
     D9D_TRY_OR(st, make_outputs(p, opt), out);
-    st = d9di_map_units(p);
+    p->peak = d9di_map_peak(p);
 out:
     d9d_buf_release(&ps.first);
     return st;
@@ -276,7 +278,6 @@ void d9d_plan_free(d9d_map_plan *p)
 {
     if (p == NULL)
         return;
-    D9D_VEC_RELEASE(&p->units);
     d9d_arena_release(&p->arena);
     free(p);
 }
@@ -292,4 +293,9 @@ const d9d_st_tensor *d9d_plan_output(const d9d_map_plan *p, size_t i)
 uint64_t d9d_plan_bytes(const d9d_map_plan *p)
 {
     return p->bytes;
+}
+
+uint64_t d9d_plan_peak_bytes(const d9d_map_plan *p, int jobs)
+{
+    return p->peak * (uint64_t)(jobs > 0 ? jobs : d9d_thread_cpus());
 }

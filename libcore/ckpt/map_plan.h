@@ -1,20 +1,9 @@
-/* map_plan.h - a mapper bound to a source: what map_plan.c makes and map_run.c, map_print.c use. */
+/* map_plan.h - a mapper bound to a source: what map_plan.c makes, and map_make.c,
+ * map_run.c and map_print.c use. */
 #ifndef D9DI_CKPT_MAP_PLAN_H
 #define D9DI_CKPT_MAP_PLAN_H
 
 #include "ckpt/map_graph.h"
-
-/* A contiguous span of one output that is made at once: the box [start, start + size). */
-typedef struct d9di_map_unit {
-    uint32_t output;
-    int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
-    uint64_t at, bytes; /* span in the output */
-    /* Order of work: where its first box is read. */
-    uint32_t source;
-    uint64_t element;
-} d9di_map_unit;
-
-enum { D9DI_UNIT_BYTES = 8 << 20 }; /* larger only where an output cannot be cut */
 
 struct d9d_map_plan {
     const d9d_mapper *m;
@@ -28,19 +17,24 @@ struct d9d_map_plan {
     uint64_t bytes;                  /* of all outputs */
     uint32_t *group;                 /* of every step, in order of first steps */
     uint32_t n_groups;
-    D9D_VEC(d9di_map_unit) units; /* in order of work */
-    uint64_t peak;                /* bytes that one worker allocates at most */
+    uint64_t peak; /* bytes that one worker allocates at most */
 };
 
-/* The part of box `b` inside [start, start + size): false when there is none. */
-bool d9di_map_box_cut(const d9di_map_box *b, int ndim, const int64_t *start, const int64_t *size,
-                      d9di_map_box *out);
-/* First element of its source that a box reads, and how many from there to the last. */
-uint64_t d9di_map_box_first(const d9di_map_box *b);
-uint64_t d9di_map_box_extent(const d9di_map_box *b, int ndim);
-/* Elements in a box. */
-uint64_t d9di_map_box_count(const d9di_map_box *b, int ndim);
-/* Cut every output into units and sort them (map_units.c). */
-d9d_status d9di_map_units(d9d_map_plan *p);
+/* Page-aligned memory that grows. */
+typedef struct d9di_map_room {
+    void *data;
+    uint64_t size;
+} d9di_map_room;
+
+struct d9d_maker {
+    const d9d_map_plan *p;
+    struct d9di_map_run *run;       /* NULL: nobody counts */
+    d9di_map_room piece, raw, band; /* for the sink; what is to be cast; what is to be spread */
+};
+
+d9d_status d9di_map_room_grow(d9di_map_room *r, uint64_t size);
+void d9di_maker_release(d9d_maker *m);
+/* The most that a worker needs for any span (map_make.c). */
+uint64_t d9di_map_peak(const d9d_map_plan *p);
 
 #endif /* D9DI_CKPT_MAP_PLAN_H */

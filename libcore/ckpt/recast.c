@@ -31,38 +31,44 @@ static float small_to_float(unsigned bits, int exp_bits, int man_bits, bool ieee
     return (bits >> (exp_bits + man_bits)) != 0 ? -v : v;
 }
 
-static float half_to_float(uint16_t h)
+static float float_of(uint32_t u)
 {
-    uint32_t u = (uint32_t)(h & 0x8000u) << 16;
     float f;
 
-    if ((h & 0x7c00u) == 0 || (h & 0x7c00u) == 0x7c00u)
-        return small_to_float(h, 5, 10, true);
-    u |= ((uint32_t)(h & 0x7fffu) << 13) + ((127u - 15u) << 23);
     memcpy(&f, &u, sizeof(f));
     return f;
 }
 
-/* Round to nearest even; over 65504 and a half step is infinite. */
-static uint16_t float_to_half(float f)
+static uint32_t bits_of(float f)
 {
-    uint32_t u, sign, man;
-    int e;
+    uint32_t u;
 
     memcpy(&u, &f, sizeof(u));
-    sign = (u >> 16) & 0x8000u;
-    u &= 0x7fffffffu;
-    if (u > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u | ((u >> 13) & 0x3ffu));
-    if (u >= 0x477ff000u)
-        return (uint16_t)(sign | 0x7c00u);
-    if (u >= 0x38800000u) /* normal */
-        return (uint16_t)(sign | ((u - 0x38000000u + 0xfffu + ((u >> 13) & 1u)) >> 13));
-    if (u < 0x33000000u) /* under half the smallest */
-        return (uint16_t)sign;
-    e = 126 - (int)(u >> 23); /* bits to drop: 14..24 */
-    man = (u & 0x7fffffu) | 0x800000u;
-    return (uint16_t)(sign | ((man + (1u << (e - 1)) - 1u + ((man >> e) & 1u)) >> e));
+    return u;
+}
+
+/* Without branches, so that loops over it vectorise.  The half's bits, moved to those of a float,
+ * are its value times 2^-112, also where it is subnormal. */
+static float half_to_float(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, u = (uint32_t)(h & 0x7fffu) << 13;
+    const uint32_t number = bits_of(float_of(u) * 0x1p112f);
+
+    return float_of(sign | ((h & 0x7c00u) == 0x7c00u ? u | 0x7f800000u : number));
+}
+
+/* Round to nearest even; over 65504 and a half step is infinite.  Beside 0.5 the step of a float
+ * is that of subnormal halves. */
+static uint16_t float_to_half(float f)
+{
+    const uint32_t all = bits_of(f), sign = (all >> 16) & 0x8000u, u = all & 0x7fffffffu;
+    const uint32_t small = bits_of(float_of(u) + 0.5f) - 0x3f000000u;
+    uint32_t h = (u - 0x38000000u + 0xfffu + ((u >> 13) & 1u)) >> 13;
+
+    h = u < 0x38800000u ? small : h;
+    h = u >= 0x477ff000u ? 0x7c00u : h;
+    h = u > 0x7f800000u ? 0x7e00u | ((u >> 13) & 0x3ffu) : h;
+    return (uint16_t)(sign | h);
 }
 
 /* --- the table ------------------------------------------------------------------- */

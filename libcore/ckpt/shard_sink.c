@@ -1,23 +1,39 @@
 /* shard_sink.c - a directory as one sink.  See d9d/ckpt/checkpoint.h. */
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 
-#include "ckpt/st_index.h"
+#include "ckpt/chunk_journal.h"
+#include "ckpt/direct_file.h"
+#include "ckpt/shard_layout.h"
 #include "d9d/ckpt/checkpoint.h"
 
-struct home { /* of an output */
-    uint32_t shard;
-    size_t number; /* of its declaration there */
+_Static_assert(D9D_PIECE_BYTES == D9D_MANIFEST_CHUNK, "a piece is a chunk of the manifest");
+
+struct chunk {
+    d9d_hash hash;
+    bool claimed; /* by a journal: still to be checked */
+    bool done;
+};
+
+struct output { /* a file that is written to */
+    d9di_direct_file file;
+    bool open;
+    size_t left; /* chunks */
 };
 
 struct d9d_shard_sink {
     char *dir;
-    uint64_t shard_bytes, total;
+    uint64_t shard_bytes;
     d9d_arena arena;
-    D9D_VEC(d9d_st_writer *) shards;
-    struct home *homes;
-    const char **names, **files; /* for the index: of every output */
-    size_t n;
+    d9di_layout layout;
+    struct chunk *chunks;
+    struct output *outputs; /* of every file */
+    pthread_mutex_t lock;   /* of opening and closing outputs */
+    bool resume;
+    d9d_hash key;
+    const d9d_log *log;
+    d9d_file journal; /* closed without resume */
 };
 
 static d9d_status no_memory(void)
@@ -29,11 +45,15 @@ d9d_status d9d_shard_sink_create(const char *dir, uint64_t shard_bytes, d9d_shar
 {
     d9d_shard_sink *s = calloc(1, sizeof(*s));
 
-    if (s == NULL || (s->dir = d9d_arena_strdup(&s->arena, dir)) == NULL) {
+    if (s == NULL)
+        return no_memory();
+    *s = (d9d_shard_sink){
+        .shard_bytes = shard_bytes, .lock = PTHREAD_MUTEX_INITIALIZER, .journal = {.fd = -1}};
+    s->dir = d9d_arena_strdup(&s->arena, dir);
+    if (s->dir == NULL) {
         d9d_shard_sink_free(s);
         return no_memory();
     }
-    s->shard_bytes = shard_bytes;
     *out = s;
     return D9D_OK;
 }
@@ -42,114 +62,348 @@ void d9d_shard_sink_free(d9d_shard_sink *s)
 {
     if (s == NULL)
         return;
-    for (size_t i = 0; i < s->shards.len; i++)
-        d9d_st_writer_free(s->shards.data[i]);
-    D9D_VEC_RELEASE(&s->shards);
+    for (size_t i = 0; s->outputs != NULL && i < s->layout.files.len; i++)
+        if (s->outputs[i].open)
+            d9di_direct_release(&s->outputs[i].file);
+    d9d_file_release(&s->journal);
+    d9di_layout_release(&s->layout);
     d9d_arena_release(&s->arena);
     free(s);
 }
 
-static d9d_status add_shard(d9d_shard_sink *s)
+d9d_status d9d_shard_sink_text(d9d_shard_sink *s, const char *name, const char *text, size_t n)
 {
-    if (s->shards.len == D9D_MAX_SHARDS)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: shards of %" PRIu64 " bytes would be more than %d; allow larger ones",
-                        s->dir, s->shard_bytes, D9D_MAX_SHARDS);
-    D9D_TRY(D9D_VEC_RESERVE(&s->shards, 1));
-    D9D_TRY(d9d_st_writer_create(&s->shards.data[s->shards.len]));
-    s->shards.len++;
-    return d9d_st_writer_metadata(s->shards.data[s->shards.len - 1], "format", "pt");
+    return d9di_layout_text(&s->layout, name, text, n);
 }
 
-/* Give every output its shard: the next one where the last would become too large. */
-static d9d_status deal(d9d_shard_sink *s, const d9d_st_tensor *outputs, size_t n)
+d9d_status d9d_shard_sink_copy(d9d_shard_sink *s, const char *name, const char *path)
 {
-    uint64_t used = 0;
-    size_t count = 0;
+    return d9di_layout_copy(&s->layout, name, path);
+}
 
-    D9D_TRY(add_shard(s));
-    for (size_t i = 0; i < n; i++, count++) {
-        const d9d_st_tensor *t = &outputs[i];
-        d9d_st_writer *w;
+void d9d_shard_sink_resume(d9d_shard_sink *s, d9d_hash key, const d9d_log *log)
+{
+    s->resume = true;
+    s->key = key;
+    s->log = log;
+}
 
-        if (count > 0 && (t->bytes > s->shard_bytes || used > s->shard_bytes - t->bytes)) {
-            D9D_TRY(add_shard(s));
-            used = 0;
-            count = 0;
+/* --- what an earlier run left ------------------------------------------------------------- */
+
+/* The caller's key, and what is known here. */
+static d9d_status make_key(d9d_shard_sink *s)
+{
+    d9d_hasher *h;
+    d9d_status st;
+
+    D9D_TRY(d9d_hasher_create(&h));
+    d9d_hasher_add(h, &s->key, sizeof(s->key));
+    st = d9di_layout_hash(&s->layout, h);
+    s->key = d9d_hasher_digest(h);
+    d9d_hasher_free(h);
+    return st;
+}
+
+static void claim(void *arg, size_t chunk, d9d_hash hash)
+{
+    d9d_shard_sink *s = arg;
+
+    s->chunks[chunk] = (struct chunk){.hash = hash, .claimed = true};
+}
+
+/* Read the journals in `dir`: *other when one has another key. */
+static d9d_status read_journals(d9d_shard_sink *s, const d9d_fs_names *names, bool *other)
+{
+    *other = false;
+    for (size_t i = 0; i < names->n; i++) {
+        const char *path = d9d_fs_join(&s->arena, s->dir, names->name[i]);
+        bool mine;
+
+        if (path == NULL)
+            return no_memory();
+        if (!d9di_chunk_journal_is(names->name[i]))
+            continue;
+        D9D_TRY(d9di_chunk_journal_read(path, s->key, s->layout.n_chunks, &mine, claim, s));
+        *other = *other || !mine;
+    }
+    return D9D_OK;
+}
+
+/* Remove the files of `names` that are not ours; all of them when nothing is to be kept. */
+static d9d_status sweep(d9d_shard_sink *s, const d9d_fs_names *names, bool all)
+{
+    d9d_map ours = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < s->layout.files.len; i++) {
+        const char *name = s->layout.files.data[i].name;
+
+        D9D_TRY_OR(st, d9d_map_put(&ours, name, strlen(name), NULL), out);
+    }
+    for (size_t i = 0; i < names->n; i++) {
+        const char *name = names->name[i], *path = d9d_fs_join(&s->arena, s->dir, name);
+
+        if (path == NULL) {
+            st = no_memory();
+            goto out;
         }
-        w = s->shards.data[s->shards.len - 1];
-        D9D_TRY(d9d_st_writer_declare(w, t->name, t->dtype, t->ndim, t->shape));
-        s->homes[i] = (struct home){(uint32_t)(s->shards.len - 1), count};
-        s->names[i] = d9d_arena_strdup(&s->arena, t->name);
-        if (s->names[i] == NULL)
+        if (all || !(d9d_map_has(&ours, name, strlen(name)) || d9di_chunk_journal_is(name)))
+            D9D_TRY_OR(st, d9d_fs_remove_tree(path), out);
+    }
+out:
+    d9d_map_release(&ours);
+    return st;
+}
+
+static void say_kept(const d9d_shard_sink *s)
+{
+    uint64_t bytes = 0, at, n;
+    size_t claimed = 0;
+
+    for (size_t c = 0; c < s->layout.n_chunks; c++)
+        if (s->chunks[c].claimed) {
+            (void)d9di_layout_find(&s->layout, c, &at, &n);
+            bytes += n;
+            claimed++;
+        }
+    if (claimed > 0)
+        d9d_log_info(s->log,
+                     "%s: going on with %zu of %zu chunks, %" PRIu64 " of %" PRIu64
+                     " bytes, that an earlier run wrote; their hashes are checked",
+                     s->dir, claimed, s->layout.n_chunks, bytes, s->layout.bytes);
+}
+
+static d9d_status go_on(d9d_shard_sink *s)
+{
+    d9d_fs_names names = {0};
+    const char *path = d9di_chunk_journal_path(&s->arena, s->dir, 0);
+    bool other;
+
+    if (path == NULL)
+        return no_memory();
+    D9D_TRY(make_key(s));
+    D9D_TRY(d9d_fs_list(s->dir, &s->arena, &names));
+    D9D_TRY(read_journals(s, &names, &other));
+    if (other) {
+        d9d_log_info(s->log, "%s: an earlier run made something else there; starting afresh",
+                     s->dir);
+        memset(s->chunks, 0, s->layout.n_chunks * sizeof(*s->chunks));
+    }
+    D9D_TRY(sweep(s, &names, other));
+    say_kept(s);
+    return d9di_chunk_journal_open(path, s->key, &s->journal);
+}
+
+/* --- beginning ------------------------------------------------------------------------------ */
+
+/* Every file, in its length. */
+static d9d_status make_files(d9d_shard_sink *s)
+{
+    for (size_t i = 0; i < s->layout.files.len; i++) {
+        const d9di_layout_file *l = &s->layout.files.data[i];
+        const char *path = d9d_fs_join(&s->arena, s->dir, l->name);
+        d9d_file f;
+        d9d_status st;
+
+        if (path == NULL)
             return no_memory();
-        used += t->bytes;
-        s->total += t->bytes;
+        D9D_TRY(d9d_file_edit(path, &f));
+        st = d9d_file_resize(&f, l->bytes);
+        d9d_file_release(&f);
+        D9D_TRY(st);
+        s->outputs[i].left = l->n_chunks;
     }
     return D9D_OK;
 }
 
-static d9d_status begin(void *self, const d9d_st_tensor *outputs, size_t n)
+static d9d_status begin(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
+                        uint64_t *bytes)
 {
     d9d_shard_sink *s = self;
-    const char **shard_names;
 
-    s->n = n;
-    s->homes = d9d_arena_alloc(&s->arena, (n + 1) * sizeof(*s->homes));
-    s->names = d9d_arena_alloc(&s->arena, (n + 1) * sizeof(*s->names));
-    s->files = d9d_arena_alloc(&s->arena, (n + 1) * sizeof(*s->files));
-    if (s->homes == NULL || s->names == NULL || s->files == NULL)
+    D9D_TRY(d9di_layout_shards(&s->layout, s->dir, s->shard_bytes, outputs, n));
+    s->chunks = d9d_arena_alloc(&s->arena, (s->layout.n_chunks + 1) * sizeof(*s->chunks));
+    s->outputs = d9d_arena_alloc(&s->arena, (s->layout.files.len + 1) * sizeof(*s->outputs));
+    if (s->chunks == NULL || s->outputs == NULL)
         return no_memory();
-    D9D_TRY(deal(s, outputs, n));
-    shard_names = d9d_arena_alloc(&s->arena, s->shards.len * sizeof(*shard_names));
-    if (shard_names == NULL)
-        return no_memory();
-    for (size_t i = 0; i < s->shards.len; i++) {
-        const char *path;
-
-        shard_names[i] = s->shards.len == 1
-                             ? d9d_arena_strdup(&s->arena, "model.safetensors")
-                             : d9d_arena_printf(&s->arena, "model-%05zu-of-%05zu.safetensors",
-                                                i + 1, s->shards.len);
-        if (shard_names[i] == NULL ||
-            (path = d9d_fs_join(&s->arena, s->dir, shard_names[i])) == NULL)
-            return no_memory();
-        D9D_TRY(d9d_st_writer_begin(s->shards.data[i], path));
-    }
-    for (size_t i = 0; i < n; i++)
-        s->files[i] = shard_names[s->homes[i].shard];
+    if (s->resume)
+        D9D_TRY(go_on(s));
+    D9D_TRY(make_files(s));
+    *pieces = s->layout.n_chunks;
+    *bytes = s->layout.bytes;
     return D9D_OK;
 }
 
-static d9d_status put(void *self, size_t i, uint64_t at, const void *src, uint64_t n)
-{
-    d9d_shard_sink *s = self;
+/* --- a chunk -----------------------------------------------------------------------------------
+ */
 
-    return d9d_st_writer_put(s->shards.data[s->homes[i].shard], s->homes[i].number, at, src, n);
+/* The file, opened by the first who comes. */
+static d9d_status open_output(d9d_shard_sink *s, size_t file)
+{
+    struct output *o = &s->outputs[file];
+    d9d_arena a = {0};
+    d9d_status st = D9D_OK;
+
+    pthread_mutex_lock(&s->lock);
+    if (!o->open) {
+        const char *path = d9d_fs_join(&a, s->dir, s->layout.files.data[file].name);
+
+        st = path == NULL ? no_memory() : d9di_direct_open(path, &o->file);
+        o->open = st == D9D_OK;
+    }
+    pthread_mutex_unlock(&s->lock);
+    d9d_arena_release(&a);
+    return st;
 }
 
-static d9d_status copy(void *self, size_t i, uint64_t at, int fd, uint64_t offset, uint64_t n)
+/* A chunk of it is done: closed by the last. */
+static d9d_status leave_output(d9d_shard_sink *s, size_t file)
+{
+    struct output *o = &s->outputs[file];
+    d9d_status st = D9D_OK;
+
+    pthread_mutex_lock(&s->lock);
+    if (--o->left == 0) {
+        st = d9di_direct_close(&o->file);
+        o->open = false;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+static d9d_status copy_part(const d9di_part *p, uint64_t at, void *dst, uint64_t n)
+{
+    d9d_file f;
+    d9d_status st;
+
+    D9D_TRY(d9d_file_open(p->path, &f));
+    st = d9d_file_read_at(&f, dst, n, at);
+    d9d_file_release(&f);
+    return st;
+}
+
+/* n bytes at `at` of a file, put together at `dst`; or, without dst, asked for ahead. */
+static d9d_status put_together(const d9di_layout_file *f, uint64_t at, uint64_t n,
+                               unsigned char *dst, d9d_maker *make)
+{
+    const uint64_t end = at + n;
+
+    for (size_t i = d9di_layout_part(f, at); i < f->n_parts && f->parts[i].at < end; i++) {
+        const d9di_part *p = &f->parts[i];
+        const uint64_t from = (p->at > at ? p->at : at) - p->at;
+        const uint64_t to = (p->at + p->bytes < end ? p->at + p->bytes : end) - p->at;
+        unsigned char *here = dst != NULL ? dst + (p->at + from - at) : NULL;
+
+        if (here == NULL && p->text == NULL && p->path == NULL)
+            d9d_make_soon(make, p->output, from, to - from);
+        else if (here != NULL && p->text != NULL)
+            memcpy(here, p->text + from, to - from);
+        else if (here != NULL && p->path != NULL)
+            D9D_TRY(copy_part(p, from, here, to - from));
+        else if (here != NULL)
+            D9D_TRY(d9d_make(make, p->output, from, here, to - from));
+    }
+    return D9D_OK;
+}
+
+/* What the threads will come to next. */
+static void look_ahead(const d9d_shard_sink *s, size_t chunk, d9d_maker *make)
+{
+    const size_t ahead = chunk + (size_t)d9d_maker_jobs(make);
+    uint64_t at, n;
+    size_t file;
+
+    if (ahead >= s->layout.n_chunks || s->chunks[ahead].claimed)
+        return;
+    file = d9di_layout_find(&s->layout, ahead, &at, &n);
+    (void)put_together(&s->layout.files.data[file], at, n, NULL, make);
+}
+
+static d9d_status make_chunk(d9d_shard_sink *s, size_t chunk, size_t file, uint64_t at, uint64_t n,
+                             void *room, d9d_maker *make)
+{
+    const d9di_layout_file *f = &s->layout.files.data[file];
+
+    look_ahead(s, chunk, make);
+    D9D_TRY(put_together(f, at, n, room, make));
+    s->chunks[chunk].hash = d9d_hash_bytes(room, n);
+    D9D_TRY(d9di_direct_write(&s->outputs[file].file, room, n, at));
+    return s->journal.fd < 0 ? D9D_OK
+                             : d9di_chunk_journal_put(&s->journal, chunk, s->chunks[chunk].hash);
+}
+
+/* A chunk that a journal claims has its hash. */
+static bool is_there(d9d_shard_sink *s, size_t chunk, size_t file, uint64_t at, uint64_t n,
+                     void *room)
+{
+    return s->chunks[chunk].claimed &&
+           d9di_direct_read(&s->outputs[file].file, room, n, at) == D9D_OK &&
+           d9d_hash_equal(d9d_hash_bytes(room, n), s->chunks[chunk].hash);
+}
+
+static d9d_status fill(void *self, size_t chunk, d9d_maker *make)
 {
     d9d_shard_sink *s = self;
+    uint64_t at, n;
+    const size_t file = d9di_layout_find(&s->layout, chunk, &at, &n);
+    void *room;
 
-    return d9d_st_writer_copy(s->shards.data[s->homes[i].shard], s->homes[i].number, at, fd, offset,
-                              n);
+    D9D_TRY(d9d_maker_room(make, n, &room));
+    D9D_TRY(open_output(s, file));
+    if (!is_there(s, chunk, file, at, n, room))
+        D9D_TRY(make_chunk(s, chunk, file, at, n, room, make));
+    s->chunks[chunk].done = true;
+    d9d_maker_done(make, n);
+    return leave_output(s, file);
 }
 
 d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s)
 {
-    return (d9d_sink){s, begin, put, copy};
+    return (d9d_sink){s, begin, fill};
 }
+
+/* --- the end ---------------------------------------------------------------------------------- */
 
 d9d_status d9d_shard_sink_end(d9d_shard_sink *s)
 {
-    char *path = d9d_fs_join(&s->arena, s->dir, D9D_INDEX_NAME);
+    for (size_t c = 0; c < s->layout.n_chunks; c++)
+        if (!s->chunks[c].done)
+            return D9D_FAIL(D9D_EINVAL, "%s: chunk %zu of %zu was not written", s->dir, c,
+                            s->layout.n_chunks);
+    return s->journal.fd < 0 ? D9D_OK : d9d_file_close(&s->journal);
+}
 
-    if (path == NULL)
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const d9d_manifest_file *)a)->name, ((const d9d_manifest_file *)b)->name);
+}
+
+d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra)
+{
+    const size_t n = s->layout.files.len;
+    d9d_manifest_file *files = d9d_arena_alloc(&s->arena, (n + 1) * sizeof(*files));
+    d9d_hash *hashes = d9d_arena_alloc(&s->arena, (s->layout.n_chunks + 1) * sizeof(*hashes));
+    d9d_fs_names names = {0};
+
+    if (files == NULL || hashes == NULL)
         return no_memory();
-    for (size_t i = 0; i < s->shards.len; i++)
-        D9D_TRY(d9d_st_writer_end(s->shards.data[i]));
-    if (s->shards.len == 1)
-        return D9D_OK;
-    return d9di_index_write(path, s->names, s->files, s->n, s->total);
+    for (size_t c = 0; c < s->layout.n_chunks; c++)
+        hashes[c] = s->chunks[c].hash;
+    for (size_t i = 0; i < n; i++) {
+        const d9di_layout_file *f = &s->layout.files.data[i];
+
+        files[i] = (d9d_manifest_file){f->name, f->bytes, f->n_chunks, hashes + f->first_chunk};
+    }
+    qsort(files, n, sizeof(*files), by_name);
+    D9D_TRY(d9d_manifest_put(s->dir, extra, files, n));
+    D9D_TRY(d9d_fs_list(s->dir, &s->arena, &names));
+    for (size_t i = 0; i < names.n; i++) {
+        const char *path = d9d_fs_join(&s->arena, s->dir, names.name[i]);
+
+        if (path == NULL)
+            return no_memory();
+        if (d9di_chunk_journal_is(names.name[i]))
+            D9D_TRY(d9d_fs_remove_tree(path));
+    }
+    return D9D_OK;
 }

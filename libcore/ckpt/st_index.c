@@ -108,26 +108,21 @@ void d9di_index_release(d9di_index *x)
     d9d_arena_release(&x->arena);
 }
 
-d9d_status d9di_index_write(const char *path, const char *const *names, const char *const *files,
-                            size_t n, uint64_t total_bytes)
+d9d_status d9di_index_begin(d9d_buf *b, uint64_t total_bytes)
 {
-    d9d_buf b = {0};
-    d9d_status st;
+    return d9d_buf_printf(
+        b, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {\n",
+        total_bytes);
+}
 
-    D9D_TRY_OR(st,
-               d9d_buf_printf(&b,
-                              "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
-                              "\n  },\n  \"weight_map\": {\n",
-                              total_bytes),
-               out);
-    for (size_t i = 0; i < n; i++) {
-        D9D_TRY_OR(st, d9d_buf_printf(&b, "    "), out);
-        D9D_TRY_OR(st, d9d_json_put_str(&b, names[i], strlen(names[i])), out);
-        D9D_TRY_OR(st, d9d_buf_printf(&b, ": \"%s\"%s\n", files[i], i + 1 < n ? "," : ""), out);
-    }
-    D9D_TRY_OR(st, d9d_buf_printf(&b, "  }\n}\n"), out);
-    st = d9d_fs_write_atomic(path, b.data, b.len);
-out:
-    d9d_buf_release(&b);
-    return st;
+d9d_status d9di_index_add(d9d_buf *b, const char *name, const char *file, bool last)
+{
+    D9D_TRY(d9d_buf_append(b, "    ", 4));
+    D9D_TRY(d9d_json_put_str(b, name, strlen(name)));
+    return d9d_buf_printf(b, ": \"%s\"%s\n", file, last ? "" : ",");
+}
+
+d9d_status d9di_index_end(d9d_buf *b)
+{
+    return d9d_buf_printf(b, "  }\n}\n");
 }

@@ -19,8 +19,9 @@ d9d_status d9di_index_read(const char *path, d9di_index *out);
 d9d_status d9di_index_parse(const char *path, const char *text, size_t n, d9di_index *out);
 void d9di_index_release(d9di_index *x);
 
-/* Write the index of `names[i]` in `files[i]`, in that order. */
-d9d_status d9di_index_write(const char *path, const char *const *names, const char *const *files,
-                            size_t n, uint64_t total_bytes);
+/* The text of an index: its beginning, an entry a tensor, its end. */
+d9d_status d9di_index_begin(d9d_buf *b, uint64_t total_bytes);
+d9d_status d9di_index_add(d9d_buf *b, const char *name, const char *file, bool last);
+d9d_status d9di_index_end(d9d_buf *b);
 
 #endif /* D9DI_CKPT_ST_INDEX_H */

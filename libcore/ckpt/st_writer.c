@@ -16,18 +16,19 @@ struct span {
     d9d_dtype dtype;
     int ndim;
     int64_t shape[D9D_MAX_DIMS];
-    uint64_t offset, bytes; /* in the file, once begun */
+    uint64_t offset, bytes; /* in the file, once placed */
     _Atomic uint64_t written;
 };
 
 struct d9d_st_writer {
     d9d_file file;
-    bool begun;
+    bool placed, begun;
     d9d_arena arena;
     D9D_VEC(struct span *) spans; /* as declared */
-    D9D_VEC(size_t) order;        /* as in the file, once begun */
+    D9D_VEC(size_t) order;        /* as in the file, once placed */
     d9d_map names, metadata;
-    d9d_buf header; /* its length and text, once begun */
+    d9d_buf header; /* its length and text, once placed */
+    uint64_t total; /* bytes of the file, once placed */
 };
 
 d9d_status d9d_st_writer_create(d9d_st_writer **out)
@@ -59,7 +60,7 @@ d9d_status d9d_st_writer_metadata(d9d_st_writer *w, const char *key, const char 
 {
     char *copy = d9d_arena_strdup(&w->arena, value);
 
-    assert(!w->begun);
+    assert(!w->placed);
     if (copy == NULL)
         return D9D_FAIL(D9D_ENOMEM, "safetensors writer: out of memory");
     return d9d_map_put(&w->metadata, key, strlen(key), copy);
@@ -70,7 +71,7 @@ d9d_status d9d_st_writer_declare(d9d_st_writer *w, const char *name, d9d_dtype t
 {
     struct span *s = d9d_arena_alloc(&w->arena, sizeof(*s));
 
-    assert(!w->begun && ndim <= D9D_MAX_DIMS);
+    assert(!w->placed && ndim <= D9D_MAX_DIMS);
     if (s == NULL || (s->name = d9d_arena_strdup(&w->arena, name)) == NULL)
         return D9D_FAIL(D9D_ENOMEM, "safetensors writer: out of memory");
     s->dtype = t;
@@ -165,35 +166,54 @@ static d9d_status put_header(d9d_st_writer *w, const char *path)
     return D9D_OK;
 }
 
-d9d_status d9d_st_writer_begin(d9d_st_writer *w, const char *path)
+d9d_status d9d_st_writer_place(d9d_st_writer *w, const char *path)
 {
-    uint64_t total = 0;
-
-    assert(!w->begun);
-    D9D_TRY(place_spans(w, &total));
+    assert(!w->placed);
+    D9D_TRY(place_spans(w, &w->total));
     D9D_TRY(put_header(w, path));
-    D9D_TRY(d9d_file_create(path, &w->file));
-    D9D_TRY(d9d_file_write(&w->file, w->header.data, w->header.len));
     for (size_t i = 0; i < w->spans.len; i++)
         w->spans.data[i]->offset += w->header.len;
-    if (ftruncate(w->file.fd, (off_t)(w->header.len + total)) != 0)
-        return D9D_FAIL(D9D_EIO, "%s: cannot make it %" PRIu64 " bytes long: %s", path,
-                        w->header.len + total, strerror(errno));
+    w->placed = true;
+    if (!d9d_add_u64(w->total, w->header.len, &w->total) || w->total > INT64_MAX)
+        return D9D_FAIL(D9D_EINVAL, "%s: its size overflows", path);
+    return D9D_OK;
+}
+
+d9d_status d9d_st_writer_begin(d9d_st_writer *w, const char *path)
+{
+    D9D_TRY(d9d_st_writer_place(w, path));
+    D9D_TRY(d9d_file_create(path, &w->file));
+    D9D_TRY(d9d_file_write(&w->file, w->header.data, w->header.len));
+    if (ftruncate(w->file.fd, (off_t)w->total) != 0)
+        return D9D_FAIL(D9D_EIO, "%s: cannot make it %" PRIu64 " bytes long: %s", path, w->total,
+                        strerror(errno));
     w->begun = true;
     return D9D_OK;
 }
 
 const char *d9d_st_writer_header(const d9d_st_writer *w, size_t *n)
 {
-    assert(w->begun);
+    assert(w->placed);
     *n = w->header.len;
     return w->header.data;
 }
 
 size_t d9d_st_writer_order(const d9d_st_writer *w, size_t k)
 {
-    assert(w->begun && k < w->order.len);
+    assert(w->placed && k < w->order.len);
     return w->order.data[k];
+}
+
+uint64_t d9d_st_writer_offset(const d9d_st_writer *w, size_t i)
+{
+    assert(w->placed && i < w->spans.len);
+    return w->spans.data[i]->offset;
+}
+
+uint64_t d9d_st_writer_bytes(const d9d_st_writer *w)
+{
+    assert(w->placed);
+    return w->total;
 }
 
 /* --- the bytes ------------------------------------------------------------------ */
@@ -214,61 +234,6 @@ d9d_status d9d_st_writer_put(d9d_st_writer *w, size_t i, uint64_t at, const void
 {
     D9D_TRY(check_put(w, i, at, n));
     D9D_TRY(d9d_file_write_at(&w->file, src, n, w->spans.data[i]->offset + at));
-    atomic_fetch_add(&w->spans.data[i]->written, n);
-    return D9D_OK;
-}
-
-/* Through a buffer, where the kernel cannot copy between these two files. */
-static d9d_status copy_slowly(d9d_file *to, uint64_t at, int fd, uint64_t offset, uint64_t n)
-{
-    enum { PIECE = 1 << 20 };
-    char *buf = malloc(PIECE);
-    d9d_status st = D9D_OK;
-
-    if (buf == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", to->path);
-    while (n > 0 && st == D9D_OK) {
-        ssize_t k = pread(fd, buf, n < PIECE ? n : PIECE, (off_t)offset);
-
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0) {
-            st = D9D_FAIL(D9D_EIO,
-                          "%s: cannot read %" PRIu64 " bytes at %" PRIu64 " of its source: %s",
-                          to->path, n, offset, k == 0 ? "the file ends" : strerror(errno));
-            break;
-        }
-        st = d9d_file_write_at(to, buf, (size_t)k, at);
-        at += (uint64_t)k;
-        offset += (uint64_t)k;
-        n -= (uint64_t)k;
-    }
-    free(buf);
-    return st;
-}
-
-d9d_status d9d_st_writer_copy(d9d_st_writer *w, size_t i, uint64_t at, int fd, uint64_t offset,
-                              uint64_t n)
-{
-    loff_t from = (loff_t)offset, to;
-    uint64_t left = n;
-
-    D9D_TRY(check_put(w, i, at, n));
-    to = (loff_t)(w->spans.data[i]->offset + at);
-    while (left > 0) {
-        ssize_t k = copy_file_range(fd, &from, w->file.fd, &to, left, 0);
-
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EIO || errno == EFBIG))
-            return D9D_FAIL(D9D_EIO, "%s: cannot write %" PRIu64 " bytes at %" PRIu64 ": %s",
-                            w->file.path, left, (uint64_t)to, strerror(errno));
-        if (k <= 0) {
-            D9D_TRY(copy_slowly(&w->file, (uint64_t)to, fd, (uint64_t)from, left));
-            break;
-        }
-        left -= (uint64_t)k;
-    }
     atomic_fetch_add(&w->spans.data[i]->written, n);
     return D9D_OK;
 }

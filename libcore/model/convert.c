@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/ckpt/manifest.h"
 #include "d9d/model/hf_config.h"
 
 struct d9d_convert {
@@ -166,60 +165,85 @@ const d9d_map_plan *d9d_convert_plan(const d9d_convert *c)
 
 /* --- running --------------------------------------------------------------------------------- */
 
-static d9d_status write_weights(const d9d_convert *c, const char *dir, int jobs, const d9d_log *log)
-{
-    d9d_shard_sink *shards = NULL;
-    d9d_sink sink;
-    d9d_status st;
-
-    D9D_TRY(d9d_shard_sink_create(dir, c->opt.shard_bytes, &shards));
-    sink = d9d_shard_sink_sink(shards);
-    D9D_TRY_OR(st, d9d_plan_run(c->plan, &sink, jobs, log), out);
-    st = d9d_shard_sink_end(shards);
-out:
-    d9d_shard_sink_free(shards);
-    return st;
-}
-
-static d9d_status write_config(const d9d_convert *c, const char *dir)
+/* config.json as it goes with the weights. */
+static d9d_status add_config(const d9d_convert *c, d9d_shard_sink *s)
 {
     json_t *doc = json_deep_copy(c->doc);
+    d9d_buf text = {0};
     d9d_dtype now;
     d9d_status st;
 
     if (doc == NULL)
         return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
     D9D_TRY_OR(st, mark_layout(c, doc), out);
-    D9D_TRY_OR(st, d9d_hf_config_dtype(doc, dir, c->dtype, &now), out);
+    D9D_TRY_OR(st, d9d_hf_config_dtype(doc, D9D_HF_CONFIG_NAME, c->dtype, &now), out);
     if (c->opt.cast && now != c->opt.dtype)
         D9D_TRY_OR(st, d9d_hf_config_set_dtype(doc, c->opt.dtype), out);
-    st = d9d_hf_config_write(dir, doc, c->config_path);
+    D9D_TRY_OR(st, d9d_hf_config_text(doc, c->config_path, &text), out);
+    st = d9d_shard_sink_text(s, D9D_HF_CONFIG_NAME, text.data, text.len);
 out:
+    d9d_buf_release(&text);
     json_decref(doc);
+    return st;
+}
+
+static d9d_status add_others(const d9d_convert *c, d9d_shard_sink *s)
+{
+    static const char *const rewritten[] = {D9D_HF_CONFIG_NAME, NULL};
+    d9d_arena a = {0};
+    d9d_fs_names names = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_checkpoint_others(c->src, rewritten, &a, &names), out);
+    for (size_t i = 0; i < names.n; i++) {
+        const char *path = d9d_fs_join(&a, c->src, names.name[i]);
+
+        if (path == NULL) {
+            st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->src);
+            goto out;
+        }
+        D9D_TRY_OR(st, d9d_shard_sink_copy(s, names.name[i], path), out);
+    }
+out:
+    d9d_arena_release(&a);
     return st;
 }
 
 static d9d_status write_all(const d9d_convert *c, const char *dir, int jobs, const d9d_log *log)
 {
-    static const char *const rewritten[] = {D9D_HF_CONFIG_NAME, NULL};
+    d9d_shard_sink *s = NULL;
+    d9d_sink sink;
+    d9d_hash key;
+    d9d_status st;
 
-    D9D_TRY(write_weights(c, dir, jobs, log));
+    D9D_TRY(d9d_plan_key(c->plan, &key));
+    D9D_TRY(d9d_shard_sink_create(dir, c->opt.shard_bytes, &s));
+    D9D_TRY_OR(st, add_config(c, s), out);
     if (c->src != NULL)
-        D9D_TRY(d9d_checkpoint_copy_others(c->src, dir, rewritten));
-    D9D_TRY(write_config(c, dir));
-    D9D_TRY(d9d_manifest_write(dir, NULL, jobs, log));
-    return c->src != NULL ? d9d_checkpoint_copy_dirs(c->src, dir, log) : D9D_OK;
+        D9D_TRY_OR(st, add_others(c, s), out);
+    d9d_shard_sink_resume(s, key, log);
+    sink = d9d_shard_sink_sink(s);
+    D9D_TRY_OR(st, d9d_plan_run(c->plan, &sink, jobs, log), out);
+    D9D_TRY_OR(st, d9d_shard_sink_end(s), out);
+    if (c->src != NULL)
+        D9D_TRY_OR(st, d9d_checkpoint_copy_dirs(c->src, dir, log), out);
+    st = d9d_shard_sink_manifest(s, NULL);
+out:
+    d9d_shard_sink_free(s);
+    return st;
 }
 
 d9d_status d9d_convert_run(d9d_convert *c, const char *dst, bool replace, int jobs,
                            const d9d_log *log)
 {
+    const unsigned flags = D9D_OUTDIR_KEEP | (replace ? D9D_OUTDIR_REPLACE : 0);
     d9d_outdir o;
     d9d_status st;
 
     if (c->src != NULL && replace)
         D9D_TRY(d9d_outdir_spares(dst, c->src));
-    D9D_TRY(d9d_outdir_begin(&o, dst, replace ? D9D_OUTDIR_REPLACE : 0));
+    D9D_TRY(d9d_outdir_begin(&o, dst, flags));
+    D9D_TRY_OR(st, d9d_outdir_lock(&o), out);
     D9D_TRY_OR(st, write_all(c, o.tmp, jobs, log), out);
     st = d9d_outdir_commit(&o);
 out:

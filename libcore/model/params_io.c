@@ -4,11 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct piece {
+    size_t output;
+    uint64_t at, n; /* bytes */
+} piece;
+
 struct d9d_params_io {
     d9d_st_tensor *tensors; /* as they are here */
     const d9d_tensor **held;
     size_t n;
-    size_t *target; /* sink: output i goes to held[target[i]] */
+    size_t *target;        /* sink: output i goes to held[target[i]] */
+    D9D_VEC(piece) pieces; /* sink: what is filled at once */
     d9d_map by_name;
 };
 
@@ -66,6 +72,7 @@ void d9d_params_io_close(d9d_params_io *io)
     free(io->tensors);
     free(io->held);
     free(io->target);
+    D9D_VEC_RELEASE(&io->pieces);
     free(io);
 }
 
@@ -111,7 +118,24 @@ static d9d_status output_check(const d9d_st_tensor *here, const d9d_st_tensor *g
                     d9d_dtype_word(given->dtype), d9d_shape_text(&got, b, sizeof(b)));
 }
 
-static d9d_status sink_begin(void *self, const d9d_st_tensor *outputs, size_t n)
+static d9d_status pieces_make(d9d_params_io *io, const d9d_st_tensor *outputs, size_t n,
+                              uint64_t *bytes)
+{
+    *bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t size = outputs[i].bytes;
+
+        for (uint64_t at = 0; at < size; at += D9D_PIECE_BYTES)
+            D9D_TRY(D9D_VEC_PUSH(
+                &io->pieces,
+                (piece){i, at, size - at < D9D_PIECE_BYTES ? size - at : D9D_PIECE_BYTES}));
+        *bytes += size;
+    }
+    return D9D_OK;
+}
+
+static d9d_status sink_begin(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
+                             uint64_t *bytes)
 {
     d9d_params_io *io = self;
     d9d_map given = {0};
@@ -135,20 +159,34 @@ static d9d_status sink_begin(void *self, const d9d_st_tensor *outputs, size_t n)
                 D9D_FAIL(D9D_EMISMATCH, "%s: the checkpoint does not have it", io->tensors[i].name);
             goto out;
         }
+    D9D_TRY_OR(st, pieces_make(io, outputs, n, bytes), out);
+    *pieces = io->pieces.len;
 out:
     d9d_map_release(&given);
     return st;
 }
 
-static d9d_status sink_write(void *self, size_t i, uint64_t at, const void *src, uint64_t n)
+/* Straight into memory of the host; to a device by way of it. */
+static d9d_status sink_fill(void *self, size_t k, d9d_maker *make)
 {
     d9d_params_io *io = self;
-    const d9d_tensor *t = io->held[io->target[i]];
+    const piece *p = &io->pieces.data[k];
+    const d9d_tensor *t = io->held[io->target[p->output]];
+    d9d_device *dev = d9d_tensor_device(t);
+    char *to = (char *)d9d_tensor_data(t) + p->at;
+    const bool host = strcmp(dev->name, "cpu") == 0;
+    void *room = to;
 
-    return d9d_device_upload(d9d_tensor_device(t), (char *)d9d_tensor_data(t) + at, src, n);
+    if (!host)
+        D9D_TRY(d9d_maker_room(make, p->n, &room));
+    D9D_TRY(d9d_make(make, p->output, p->at, room, p->n));
+    if (!host)
+        D9D_TRY(d9d_device_upload(dev, to, room, p->n));
+    d9d_maker_done(make, p->n);
+    return D9D_OK;
 }
 
 d9d_sink d9d_params_io_sink(d9d_params_io *io)
 {
-    return (d9d_sink){.self = io, .begin = sink_begin, .write = sink_write};
+    return (d9d_sink){.self = io, .begin = sink_begin, .fill = sink_fill};
 }

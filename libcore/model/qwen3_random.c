@@ -100,7 +100,22 @@ static d9d_status draw(void *self, size_t i, uint64_t from, void *dst, uint64_t 
     return D9D_OK;
 }
 
+static void identify(void *self, d9d_hasher *h)
+{
+    const d9d_qwen3_random *r = self;
+
+    d9d_hasher_add(h, &r->seed, sizeof(r->seed));
+    d9d_hasher_add(h, &r->std, sizeof(r->std));
+    for (size_t i = 0; i < r->tensors.len; i++)
+        d9d_hasher_add(h, &r->tensors.data[i].id, sizeof(r->tensors.data[i].id));
+}
+
 d9d_source d9d_qwen3_random_source(d9d_qwen3_random *r)
 {
-    return (d9d_source){r, r->tensors.len, at, place, draw, NULL};
+    return (d9d_source){.self = r,
+                        .n = r->tensors.len,
+                        .at = at,
+                        .place = place,
+                        .read = draw,
+                        .identify = identify};
 }

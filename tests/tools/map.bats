@@ -194,3 +194,35 @@ setup() {
     run -1 --separate-stderr d9d-map diff -q --json a b
     [[ "$output" == *'{"name": "v", "kind": "values", "different": 1, "max_abs": 1.0}'* ]]
 }
+
+@test "hundreds of shards need few open files" {
+    sed 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 17/' "$golden/moe/config.json" >big.json
+    (ulimit -n 32 && d9d-map init -q --model big.json --shard-size 1 many)
+    [ "$(find many -name 'model-*.safetensors' | wc -l)" -gt 512 ]
+    d9d-map init -q --model big.json one
+    (ulimit -n 8192 && d9d-map diff -q one many)
+}
+
+@test "an interrupted conversion goes on, and says so" {
+    command -v strace >/dev/null || skip "no strace"
+    d9d-map -q --shard-size 50kB "$golden/moe" whole
+    run ! strace -f -qq -o /dev/null -e inject=pwrite64:signal=KILL:when=5 d9d-map -q -j1 --shard-size 50kB "$golden/moe" dst
+    [ -d dst.partial ] && [ ! -e dst ]
+    run -0 --separate-stderr d9d-map --shard-size 50kB "$golden/moe" dst
+    [[ "$stderr" == *"dst.partial: going on with "[1-9]*" chunks"* ]]
+    diff -r whole dst
+    [ ! -e dst.partial ]
+    # Another conversion does not go on from it.
+    run ! strace -f -qq -o /dev/null -e inject=pwrite64:signal=KILL:when=5 d9d-map -q -j1 --shard-size 50kB "$golden/moe" dst2
+    run -0 --separate-stderr d9d-map --dtype bfloat16 --shard-size 50kB "$golden/moe" dst2
+    [[ "$stderr" == *"dst2.partial: an earlier run made something else there; starting afresh"* ]]
+    d9d-map -q --dtype bfloat16 --shard-size 50kB "$golden/moe" half
+    diff -r half dst2
+}
+
+@test "two conversions into one place do not meet" {
+    mkdir dst.partial
+    run -1 --separate-stderr flock dst.partial d9d-map -q "$golden/moe" dst
+    [ "$stderr" = "d9d-map: input/output error: dst.partial: another process is writing it" ]
+    d9d-map -q "$golden/moe" dst
+}

@@ -9,40 +9,113 @@
 #include "d9d/ckpt/manifest.h"
 #include "support/unit.h"
 
-/* Tensors t0..t<n-1> of `width` floats each, into `dir` by shards of that many bytes. */
+/* A source of n tensors t0..t<n-1> of `width` floats each: 1000 i + k. */
+struct ramps {
+    d9d_st_tensor *t;
+    char (*names)[16];
+    uint64_t key;
+    int reads;
+    size_t broken; /* reading this tensor fails, counted from 1; 0: none */
+};
+
+static const d9d_st_tensor *ramp_at(void *self, size_t i)
+{
+    return &((struct ramps *)self)->t[i];
+}
+
+static const char *ramp_place(void *self, size_t i)
+{
+    (void)self, (void)i;
+    return "ramps";
+}
+
+static d9d_status ramp_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
+{
+    struct ramps *r = self;
+    float *v = dst;
+
+    assert_true(at % 4 == 0 && n % 4 == 0);
+    if (i + 1 == r->broken)
+        return D9D_FAIL(D9D_EIO, "t%zu: cannot be read", i);
+    r->reads++;
+    for (uint64_t k = 0; k < n / 4; k++)
+        v[k] = (float)(i * 1000 + at / 4 + k);
+    return D9D_OK;
+}
+
+static void ramp_identify(void *self, d9d_hasher *h)
+{
+    d9d_hasher_add(h, &((struct ramps *)self)->key, sizeof(uint64_t));
+}
+
+static d9d_source ramps_open(struct ramps *r, int n, int64_t width)
+{
+    *r = (struct ramps){.t = calloc((size_t)n, sizeof(*r->t)),
+                        .names = calloc((size_t)n, sizeof(*r->names))};
+    assert_non_null(r->t);
+    assert_non_null(r->names);
+    for (int i = 0; i < n; i++) {
+        (void)snprintf(r->names[i], sizeof(r->names[i]), "t%d", i);
+        r->t[i] = (d9d_st_tensor){.name = r->names[i],
+                                  .dtype = D9D_F32,
+                                  .ndim = 1,
+                                  .shape = {width},
+                                  .bytes = (uint64_t)width * 4};
+    }
+    return (d9d_source){.self = r,
+                        .n = (size_t)n,
+                        .at = ramp_at,
+                        .place = ramp_place,
+                        .read = ramp_read,
+                        .identify = ramp_identify};
+}
+
+static void ramps_close(struct ramps *r)
+{
+    free(r->t);
+    free(r->names);
+}
+
+/* The plan that takes a source as it is. */
+struct plan {
+    d9d_mapper *m;
+    d9d_map_plan *p;
+};
+
+static struct plan plan_open(const d9d_source *src)
+{
+    struct plan x;
+
+    assert_ok(d9d_mapper_create(&x.m));
+    for (size_t i = 0; i < src->n; i++)
+        assert_ok(d9d_mapper_identity(x.m, src->at(src->self, i)->name));
+    assert_ok(d9d_plan_create(x.m, src, NULL, &x.p));
+    return x;
+}
+
+static void plan_close(struct plan *x)
+{
+    d9d_plan_free(x->p);
+    d9d_mapper_free(x->m);
+}
+
+/* Those tensors into `dir` by shards of that many bytes. */
 static void make(const char *dir, int n, int64_t width, uint64_t shard_bytes)
 {
-    d9d_st_tensor *t = calloc((size_t)n, sizeof(*t));
-    char(*names)[16] = calloc((size_t)n, sizeof(*names));
-    float *v = calloc((size_t)width, sizeof(*v));
+    struct ramps r;
+    d9d_source src = ramps_open(&r, n, width);
+    struct plan x = plan_open(&src);
     d9d_shard_sink *s;
     d9d_sink sink;
 
-    assert_non_null(t);
-    assert_non_null(names);
-    assert_non_null(v);
     assert_ok(d9d_fs_mkdirs(dir));
-    for (int i = 0; i < n; i++) {
-        (void)snprintf(names[i], sizeof(names[i]), "t%d", i);
-        t[i] = (d9d_st_tensor){.name = names[i],
-                               .dtype = D9D_F32,
-                               .ndim = 1,
-                               .shape = {width},
-                               .bytes = (uint64_t)width * 4};
-    }
     assert_ok(d9d_shard_sink_create(dir, shard_bytes, &s));
     sink = d9d_shard_sink_sink(s);
-    assert_ok(sink.begin(sink.self, t, (size_t)n));
-    for (int i = n - 1; i >= 0; i--) {
-        for (int64_t k = 0; k < width; k++)
-            v[k] = (float)(i * 1000 + k);
-        assert_ok(sink.write(sink.self, (size_t)i, 0, v, (uint64_t)width * 4));
-    }
+    assert_ok(d9d_plan_run(x.p, &sink, 1, NULL));
     assert_ok(d9d_shard_sink_end(s));
     d9d_shard_sink_free(s);
-    free(v);
-    free(names);
-    free(t);
+    plan_close(&x);
+    ramps_close(&r);
 }
 
 static void put_byte(const char *path, long at, int value)
@@ -84,42 +157,149 @@ static void shards_are_filled_in_order(void **state)
 
 static void an_unfinished_sink_does_not_end(void **state)
 {
-    const d9d_st_tensor t = {.name = "x", .dtype = D9D_U8, .ndim = 1, .shape = {3}, .bytes = 3};
+    struct ramps r;
+    d9d_source src = ramps_open(&r, 3, 4);
+    struct plan x = plan_open(&src);
     d9d_shard_sink *s;
     d9d_sink sink;
 
     (void)state;
-    assert_ok(d9d_shard_sink_create(".", 10, &s));
+    r.broken = 2;
+    assert_ok(d9d_shard_sink_create(".", 16, &s));
     sink = d9d_shard_sink_sink(s);
-    assert_ok(sink.begin(sink.self, &t, 1));
-    assert_ok(sink.write(sink.self, 0, 0, "ab", 2));
-    assert_fails(d9d_shard_sink_end(s), D9D_EINVAL,
-                 "./model.safetensors: tensor x: 2 bytes were written, it has 3");
+    assert_fails(d9d_plan_run(x.p, &sink, 1, NULL), D9D_EIO, "t1: cannot be read");
+    assert_fails(d9d_shard_sink_end(s), D9D_EINVAL, ".: chunk 1 of 4 was not written");
     d9d_shard_sink_free(s);
+    plan_close(&x);
+    ramps_close(&r);
 }
 
-static void copies_inside_the_kernel_count_as_writes(void **state)
+static void shards_are_numbered_with_five_digits(void **state)
 {
-    const d9d_st_tensor t = {.name = "x", .dtype = D9D_U8, .ndim = 1, .shape = {5}, .bytes = 5};
+    struct ramps r;
+    d9d_source src = ramps_open(&r, D9D_MAX_SHARDS + 1, 0);
     d9d_shard_sink *s;
     d9d_sink sink;
-    d9d_file f;
+    size_t pieces;
+    uint64_t bytes;
 
     (void)state;
-    assert_ok(d9d_fs_write_atomic("in", "0123456789", 10));
-    assert_ok(d9d_file_open("in", &f));
-    assert_ok(d9d_fs_mkdirs("out"));
-    assert_ok(d9d_shard_sink_create("out", 10, &s));
+    for (size_t i = 0; i < src.n; i++)
+        r.t[i].bytes = 4;
+    assert_ok(d9d_shard_sink_create("nowhere", 1, &s));
     sink = d9d_shard_sink_sink(s);
-    assert_ok(sink.begin(sink.self, &t, 1));
-    assert_ok(sink.copy(sink.self, 0, 0, f.fd, 2, 3));
-    assert_fails_like(sink.copy(sink.self, 0, 3, f.fd, 2, 3), D9D_EINVAL, "3 bytes at 3");
-    /* A source that ends too early. */
-    assert_fails_like(sink.copy(sink.self, 0, 3, f.fd, 9, 2), D9D_EIO, "the file ends");
-    assert_ok(sink.copy(sink.self, 0, 3, f.fd, 8, 2));
-    assert_ok(d9d_shard_sink_end(s));
+    assert_fails(sink.begin(sink.self, r.t, src.n, &pieces, &bytes), D9D_ECONFIG,
+                 "nowhere: shards of 1 bytes would be 100000, at most 99999 can be numbered; "
+                 "allow larger ones");
     d9d_shard_sink_free(s);
-    d9d_file_release(&f);
+    ramps_close(&r);
+}
+
+/* --- going on --------------------------------------------------------------------------- */
+
+enum { WIDE = 5 << 20 }; /* floats: 20 MiB, two chunks a tensor */
+
+/* Run it with the journal: what the run says, and what the log heard. */
+static d9d_status run_on(struct ramps *r, const d9d_source *src, d9d_shard_sink **out)
+{
+    struct plan x = plan_open(src);
+    d9d_shard_sink *s;
+    d9d_hash key;
+    d9d_sink sink;
+    d9d_status st;
+
+    r->reads = 0;
+    assert_ok(d9d_plan_key(x.p, &key));
+    assert_ok(d9d_shard_sink_create("d", 1, &s));
+    assert_ok(d9d_shard_sink_text(s, "note", "hello", 5));
+    d9d_shard_sink_resume(s, key, NULL);
+    sink = d9d_shard_sink_sink(s);
+    st = d9d_plan_run(x.p, &sink, 1, NULL);
+    plan_close(&x);
+    *out = s;
+    return st;
+}
+
+static void finish(d9d_shard_sink *s)
+{
+    d9d_manifest *m;
+    d9d_arena a = {0};
+    d9d_fs_names names;
+
+    assert_ok(d9d_shard_sink_end(s));
+    assert_ok(d9d_shard_sink_manifest(s, NULL));
+    d9d_shard_sink_free(s);
+    assert_ok(d9d_manifest_open("d", &m));
+    assert_ok(d9d_manifest_check(m, 1, NULL, NULL, NULL));
+    assert_int_equal(d9d_manifest_count(m), 5);
+    d9d_manifest_close(m);
+    /* Three shards, index, note, manifest, and nothing else. */
+    assert_ok(d9d_fs_list("d", &a, &names));
+    assert_int_equal(names.n, 6);
+    d9d_arena_release(&a);
+}
+
+static void an_interrupted_run_goes_on(void **state)
+{
+    struct ramps r;
+    d9d_source src = ramps_open(&r, 3, WIDE);
+    d9d_shard_sink *s;
+
+    (void)state;
+    assert_ok(d9d_fs_mkdirs("d"));
+    r.broken = 2;
+    assert_fails(run_on(&r, &src, &s), D9D_EIO, "t1: cannot be read");
+    d9d_shard_sink_free(s);
+    assert_int_equal(r.reads, 2);
+    /* What does not belong there, a line cut short, and lines that are none. */
+    assert_ok(d9d_fs_write_atomic("d/stray", "x", 1));
+    assert_ok(d9d_fs_write_atomic("d/model-00007-of-00009.safetensors", "x", 1));
+    assert_int_equal(system("printf 'x y\\n99 0\\n5 00112233445566778899aabb' >>d/.d9d-chunks.0"),
+                     0);
+    r.broken = 0;
+    assert_ok(run_on(&r, &src, &s));
+    assert_int_equal(r.reads, 4); /* the other two tensors */
+    finish(s);
+    ramps_close(&r);
+}
+
+static void damaged_chunks_are_made_again(void **state)
+{
+    struct ramps r;
+    d9d_source src = ramps_open(&r, 3, WIDE);
+    d9d_shard_sink *s;
+
+    (void)state;
+    assert_ok(d9d_fs_mkdirs("d"));
+    r.broken = 3;
+    assert_fails(run_on(&r, &src, &s), D9D_EIO, "t2: cannot be read");
+    d9d_shard_sink_free(s);
+    put_byte("d/model-00001-of-00003.safetensors", 12345, 1); /* chunk 1 of 2 */
+    assert_int_equal(truncate("d/model-00002-of-00003.safetensors", 20 << 20), 0); /* chunk 2 */
+    r.broken = 0;
+    assert_ok(run_on(&r, &src, &s));
+    assert_int_equal(r.reads, 4);
+    finish(s);
+    ramps_close(&r);
+}
+
+static void another_key_starts_afresh(void **state)
+{
+    struct ramps r;
+    d9d_source src = ramps_open(&r, 3, WIDE);
+    d9d_shard_sink *s;
+
+    (void)state;
+    assert_ok(d9d_fs_mkdirs("d"));
+    r.broken = 3;
+    assert_fails(run_on(&r, &src, &s), D9D_EIO, "t2: cannot be read");
+    d9d_shard_sink_free(s);
+    r.broken = 0;
+    r.key = 1;
+    assert_ok(run_on(&r, &src, &s));
+    assert_int_equal(r.reads, 6);
+    finish(s);
+    ramps_close(&r);
 }
 
 /* --- manifest ------------------------------------------------------------------------- */
@@ -327,7 +507,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         unit_test_in_dir(shards_are_filled_in_order),
         unit_test_in_dir(an_unfinished_sink_does_not_end),
-        unit_test_in_dir(copies_inside_the_kernel_count_as_writes),
+        unit_test_in_dir(shards_are_numbered_with_five_digits),
+        unit_test_in_dir(an_interrupted_run_goes_on),
+        unit_test_in_dir(damaged_chunks_are_made_again),
+        unit_test_in_dir(another_key_starts_afresh),
         unit_test_in_dir(manifests_hold_what_was_given),
         unit_test_in_dir(manifests_find_what_changed),
         unit_test_in_dir(a_changed_manifest_is_refused),

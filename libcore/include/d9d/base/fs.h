@@ -71,12 +71,16 @@ typedef struct d9d_file {
 /* Create for writing (an existing file is truncated) or open for reading. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_create(const char *path, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
+/* Open for reading and writing as it is; make it, empty, where it is absent. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_edit(const char *path, d9d_file *out);
 /* Open for writing behind the first `at` bytes, making the file if it is absent; what is
  * beyond `at` is cut off.  EFORMAT when the file is shorter. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_append(const char *path, uint64_t at, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write(d9d_file *f, const void *p, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write_at(d9d_file *f, const void *p, size_t n,
                                                   uint64_t at);
+/* Make the file n bytes long, if it is not. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_resize(d9d_file *f, uint64_t n);
 /* All n bytes at `at`, or EFORMAT when the file ends before. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_read_at(const d9d_file *f, void *p, size_t n, uint64_t at);
 D9D_API D9D_MUST_USE d9d_status d9d_file_sync(d9d_file *f);
@@ -96,6 +100,7 @@ D9D_API void d9d_file_release(d9d_file *f);
 typedef struct d9d_outdir {
     char *path, *tmp;
     bool replace, keep;
+    int lock; /* descriptor of tmp, plus 1 */
 } d9d_outdir;
 
 enum {
@@ -106,6 +111,12 @@ enum {
 
 /* A non-empty `path` without D9D_OUTDIR_REPLACE is ECONFIG, naming --force. */
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags);
+/* Only the names, for those who work in a directory that another process begins and commits;
+ * with D9D_OUTDIR_KEEP. */
+D9D_API D9D_MUST_USE d9d_status d9d_outdir_join(d9d_outdir *o, const char *path);
+/* Take the lock of o->tmp until release: EIO when another process has it.  File systems
+ * without locks are fine. */
+D9D_API D9D_MUST_USE d9d_status d9d_outdir_lock(d9d_outdir *o);
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_commit(d9d_outdir *o);
 D9D_API void d9d_outdir_release(d9d_outdir *o);
 /* ECONFIG when `input` is a file or directory inside the directory `path`, which would take it

@@ -8,13 +8,12 @@
  *
  * Writing makes "model.safetensors" when everything fits one shard, else
  * model-0000i-of-0000n.safetensors and the index, in the order given, with header
- * metadata {"format": "pt"}; the layout is known before the first byte.  Other files of a
- * source directory (config.json, tokenizer files, ...) are copied byte for byte by
- * d9d_checkpoint_copy_others().
+ * metadata {"format": "pt"}; the layout of every file is known before the first byte.
  */
 #ifndef D9D_CKPT_CHECKPOINT_H
 #define D9D_CKPT_CHECKPOINT_H
 
+#include "d9d/ckpt/manifest.h"
 #include "d9d/ckpt/mapper.h"
 
 #ifdef __cplusplus
@@ -23,7 +22,7 @@ extern "C" {
 
 #define D9D_INDEX_NAME  "model.safetensors.index.json"
 #define D9D_SHARD_BYTES 4000000000ull /* the usual shard size: 4 GB */
-#define D9D_MAX_SHARDS  512           /* all are open at once */
+#define D9D_MAX_SHARDS  99999         /* their names have five digits */
 
 typedef struct d9d_checkpoint d9d_checkpoint;
 
@@ -47,19 +46,45 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_read(const d9d_checkpoint *c, siz
 D9D_API d9d_source d9d_checkpoint_source(d9d_checkpoint *c); /* borrows c */
 
 /* A sink that writes shards of at most `shard_bytes` of tensors into `dir`, which must
- * exist; a tensor that is larger gets a shard of its own.  More than D9D_MAX_SHARDS is
- * ECONFIG. */
+ * exist; a tensor that is larger gets a shard of its own.
+ *
+ *     D9D_TRY(d9d_shard_sink_create(dir, D9D_SHARD_BYTES, &s));
+ *     D9D_TRY_OR(st, d9d_shard_sink_copy(s, "tokenizer.json", "hf/tokenizer.json"), out);
+ *     sink = d9d_shard_sink_sink(s);
+ *     D9D_TRY_OR(st, d9d_plan_run(plan, &sink, jobs, log), out);
+ *     st = d9d_shard_sink_end(s);
+ *
+ * Files are written by the chunks of a manifest (manifest.h).  A chunk is put together in
+ * memory, hashed, and written past the page cache where the file system allows: so no file is
+ * read again for its manifest, a file is open only while it is written, and memory is a chunk a
+ * thread. */
 typedef struct d9d_shard_sink d9d_shard_sink;
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_create(const char *dir, uint64_t shard_bytes,
                                                       d9d_shard_sink **out);
-D9D_API d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s); /* borrows s */
-/* Every declared byte must have been written: close the shards, write the index. */
-D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_end(d9d_shard_sink *s);
 D9D_API void d9d_shard_sink_free(d9d_shard_sink *s);
+/* Before the run: more files, of this text, or the bytes of the regular file `path`. */
+D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_text(d9d_shard_sink *s, const char *name,
+                                                    const char *text, size_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_copy(d9d_shard_sink *s, const char *name,
+                                                    const char *path);
+/* Before the run: go on where an earlier run with this key stopped.  `key` is a hash of all
+ * that decides the bytes of the outputs; the sink adds what it knows itself.  A journal of
+ * finished chunks is kept in `dir`; those that are in it are read and, if their hash agrees,
+ * not made again.  With another key everything in `dir` is removed.  `log` hears which it is. */
+D9D_API void d9d_shard_sink_resume(d9d_shard_sink *s, d9d_hash key, const d9d_log *log);
+D9D_API d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s); /* borrows s */
+/* Every chunk must have been written: close the files. */
+D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_end(d9d_shard_sink *s);
+/* Then: the manifest of all files, and nothing else stays in `dir`. */
+D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra);
 
-/* Copy every regular file of `src` that is not a safetensors file, their index or a
- * manifest, nor weights in another format (pytorch_model.bin, *.pth, *.gguf, ...);
- * subdirectories and the names in `except` (NULL-ended, may be NULL) are left out too. */
+/* What goes with the tensors: every file of `src` that is not a safetensors file, their index or
+ * a manifest, nor weights in another format (pytorch_model.bin, *.pth, *.gguf, ...);
+ * subdirectories and the names in `except` (NULL-ended, may be NULL) are left out too.  Sorted,
+ * in the arena. */
+D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_others(const char *src, const char *const *except,
+                                                      d9d_arena *a, d9d_fs_names *out);
+/* Copy them, byte for byte. */
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_copy_others(const char *src, const char *dst,
                                                            const char *const *except);
 /* Copy the files of its subdirectories, such as 1_Pooling/config.json: not of links to

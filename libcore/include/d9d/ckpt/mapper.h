@@ -13,18 +13,20 @@
  *   plan      the graph meets a source (names, dtypes, shapes): every missing, unused or
  *             mis-shaped tensor is listed and EMISMATCH, before any tensor byte is read;
  *             the shape of every output is known
- *   run       output by output in pieces, in the order of the source's bytes
+ *   run       a sink pulls the bytes of the outputs, span by span, from as many threads as
+ *             it is given
  * Everything is in the order of declaration, whatever the number of threads.
  *
  * No operation but cast computes on elements, so planning turns each output into boxes of
  * source tensors ("matrix 3 of this output is that tensor transposed"), however long the
- * chain of operations.  Running copies boxes: memory is bounded by the jobs times the
- * largest matrix that has to be transposed, not by a group, and what is contiguous on both
- * sides can be copied inside the kernel.
+ * chain of operations.  Any span of any output can then be made by itself, and costs what it
+ * reads: what is contiguous on both sides is read straight to its place, the rest goes by
+ * bands of 1 MiB.  So memory is what the sink asks for at once, not a group, nor a tensor.
  */
 #ifndef D9D_CKPT_MAPPER_H
 #define D9D_CKPT_MAPPER_H
 
+#include "d9d/base/hash.h"
 #include "d9d/base/log.h"
 #include "d9d/ckpt/safetensors.h"
 
@@ -106,19 +108,46 @@ typedef struct d9d_source {
     const char *(*place)(void *self, size_t i); /* file of tensor i, for sentences */
     /* n bytes at `at` bytes into tensor i.  Thread-safe. */
     d9d_status (*read)(void *self, size_t i, uint64_t at, void *dst, uint64_t n);
-    /* A descriptor and the offset of tensor i in it, for copies inside the kernel; may be NULL. */
-    int (*locate)(void *self, size_t i, uint64_t *offset);
+    /* These bytes will be read soon; may be NULL. */
+    void (*soon)(void *self, size_t i, uint64_t at, uint64_t n);
+    /* Add all that decides the bytes: where this and the plan are the same, so are the outputs,
+     * and an interrupted run can go on.  May be NULL. */
+    void (*identify)(void *self, d9d_hasher *h);
 } d9d_source;
 
-/* Where they go.  `begin` sees every output before the first byte; `write` puts n bytes at
- * `at` bytes into output i, from any thread, each byte once. */
+/* The bytes of the outputs, on demand: what a run lends to a sink, one for each thread. */
+typedef struct d9d_maker d9d_maker;
+
+/* Where they go.  `begin` sees every output before the first byte, and says of how many pieces
+ * the work is made and of how many bytes in all; fill() makes one piece whole, from any
+ * thread.  Pieces begin in their order.
+ *
+ *     static d9d_status fill(void *self, size_t piece, d9d_maker *make)   // a piece an output
+ *     {
+ *         struct memory *m = self;
+ *
+ *         D9D_TRY(d9d_make(make, piece, 0, m->data[piece], m->bytes[piece]));
+ *         d9d_maker_done(make, m->bytes[piece]);
+ *         return D9D_OK;
+ *     } */
 typedef struct d9d_sink {
     void *self;
-    d9d_status (*begin)(void *self, const d9d_st_tensor *outputs, size_t n);
-    d9d_status (*write)(void *self, size_t i, uint64_t at, const void *src, uint64_t n);
-    /* The same, from a descriptor; may be NULL. */
-    d9d_status (*copy)(void *self, size_t i, uint64_t at, int fd, uint64_t offset, uint64_t n);
+    d9d_status (*begin)(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
+                        uint64_t *bytes);
+    d9d_status (*fill)(void *self, size_t piece, d9d_maker *make);
 } d9d_sink;
+
+/* n bytes at `at` bytes into output i, whole elements, to `dst`. */
+D9D_API D9D_MUST_USE d9d_status d9d_make(d9d_maker *m, size_t i, uint64_t at, void *dst,
+                                         uint64_t n);
+/* Those bytes will be made soon: so that what they need is read ahead. */
+D9D_API void d9d_make_soon(d9d_maker *m, size_t i, uint64_t at, uint64_t n);
+/* Page-aligned memory of this thread, until the next call. */
+D9D_API D9D_MUST_USE d9d_status d9d_maker_room(d9d_maker *m, uint64_t n, void **out);
+/* n more bytes are where they belong: for the progress. */
+D9D_API void d9d_maker_done(d9d_maker *m, uint64_t n);
+/* How many threads fill at the same time. */
+D9D_API int d9d_maker_jobs(const d9d_maker *m);
 
 /* --- plans ------------------------------------------------------------------ */
 
@@ -144,11 +173,14 @@ D9D_API void d9d_plan_free(d9d_map_plan *p);
 D9D_API size_t d9d_plan_output_count(const d9d_map_plan *p);
 D9D_API const d9d_st_tensor *d9d_plan_output(const d9d_map_plan *p, size_t i);
 D9D_API uint64_t d9d_plan_bytes(const d9d_map_plan *p); /* of all outputs */
-/* What run will allocate at most. */
+/* What run will allocate at most, with a sink that is filled by pieces of D9D_PIECE_BYTES. */
+#define D9D_PIECE_BYTES (16ull << 20)
 D9D_API uint64_t d9d_plan_peak_bytes(const d9d_map_plan *p, int jobs);
 /* "text", "json" or "dot": groups, inputs with their files, operations, outputs, bytes. */
 D9D_API D9D_MUST_USE d9d_status d9d_plan_print(const d9d_map_plan *p, const char *format,
                                                d9d_buf *out);
+/* A hash of all that decides the bytes of the outputs; ENOTSUP where the source cannot tell. */
+D9D_API D9D_MUST_USE d9d_status d9d_plan_key(const d9d_map_plan *p, d9d_hash *out);
 /* Fill the sink on `jobs` threads (0: one a processor). */
 D9D_API D9D_MUST_USE d9d_status d9d_plan_run(const d9d_map_plan *p, const d9d_sink *sink, int jobs,
                                              const d9d_log *log);

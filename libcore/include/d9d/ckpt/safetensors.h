@@ -46,7 +46,7 @@ D9D_API const char *d9d_st_metadata(const d9d_st_file *f, const char *key);
 /* Read n bytes at `at` bytes into the tensor.  Thread-safe. */
 D9D_API D9D_MUST_USE d9d_status d9d_st_read(const d9d_st_file *f, const d9d_st_tensor *t,
                                             uint64_t at, void *dst, uint64_t n);
-D9D_API int d9d_st_fd(const d9d_st_file *f); /* for copies inside the kernel */
+D9D_API int d9d_st_fd(const d9d_st_file *f); /* for advice to the kernel */
 
 /* The bytes of a shape, checked: false when a dimension is negative or a product overflows. */
 D9D_API bool d9d_st_shape_bytes(d9d_dtype t, int ndim, const int64_t *shape, uint64_t *out);
@@ -65,18 +65,19 @@ D9D_API D9D_MUST_USE d9d_status d9d_st_writer_metadata(d9d_st_writer *w, const c
                                                        const char *value);
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_declare(d9d_st_writer *w, const char *name,
                                                       d9d_dtype t, int ndim, const int64_t *shape);
-/* Create the file, write its header and set its length.  No declarations after this. */
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_begin(d9d_st_writer *w, const char *path);
-/* For those who must see every byte in its order, once begun: the header as written, with its
- * length before it (borrowed), and which tensor lies k-th in the file. */
+/* Lay the file out, without making one; `path` is for sentences.  No declarations after this. */
+D9D_API D9D_MUST_USE d9d_status d9d_st_writer_place(d9d_st_writer *w, const char *path);
+/* Then: the header as it is written, with its length before it (borrowed); which tensor lies
+ * k-th in the file, where the i-th declared one begins, and the bytes of the file. */
 D9D_API const char *d9d_st_writer_header(const d9d_st_writer *w, size_t *n);
 D9D_API size_t d9d_st_writer_order(const d9d_st_writer *w, size_t k);
+D9D_API uint64_t d9d_st_writer_offset(const d9d_st_writer *w, size_t i);
+D9D_API uint64_t d9d_st_writer_bytes(const d9d_st_writer *w);
+/* Or lay it out and create the file, write its header and set its length. */
+D9D_API D9D_MUST_USE d9d_status d9d_st_writer_begin(d9d_st_writer *w, const char *path);
 /* n bytes at `at` bytes into the i-th declared tensor.  Thread-safe for disjoint spans. */
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_put(d9d_st_writer *w, size_t i, uint64_t at,
                                                   const void *src, uint64_t n);
-/* The same from n bytes at `offset` of `fd`, inside the kernel where it can. */
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_copy(d9d_st_writer *w, size_t i, uint64_t at, int fd,
-                                                   uint64_t offset, uint64_t n);
 /* Every byte of every tensor must have been written once: close.  Does not sync;
  * d9d_outdir_commit() does. */
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_end(d9d_st_writer *w);
