@@ -31,6 +31,7 @@ static const d9d_key a_text = {.kind = D9D_KIND_STR};
 static const char *const dataset_ids[] = {"d9d.dataset.v1", NULL};
 static const char *const token_types[] = {"u16", "u32", NULL};
 static const char *const targets[] = {"next", "labels", NULL};
+static const char *const pack_modes[] = {"best-fit", "concat", NULL};
 static const char *const overflows[] = {"split", "truncate", "drop", NULL};
 
 static const d9d_key tokenizer_keys[] = {
@@ -43,6 +44,12 @@ static const d9d_key recipe_keys[] = {
     FIELD("overflow", ENUM, D9D_REQUIRED, "what becomes of longer documents", .words = overflows),
     MAYBE("shuffle_seed", INT, "seed of the order of samples; null: as read", .max = 0x1p63),
     MAYBE("append_eos", STR, "token after every document; null: none"),
+    MAYBE("pack_mode", ENUM, "how documents are put together; null: they are not",
+          .words = pack_modes),
+    MAYBE("pack_window", INT, "documents that best-fit chose among; null: none", .min = 1,
+          .max = 0x1p63),
+    MAYBE("part_bytes", INT, "of input that shards were made of apart; null: not said", .min = 1,
+          .max = 0x1p63),
     D9D_KEY_END,
 };
 static const d9d_key documents_keys[] = {

@@ -13,7 +13,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are stored as they are");
 
-enum { RECORDS_A_COMMIT = 1 << 16, MAX_SEGMENTS = 1 << 20 };
+enum { COMMIT_BYTES = 4 << 20, MAX_SEGMENTS = 1 << 20 };
 
 /* A record as it is stored, followed by its segments when they are not one. */
 struct stored_record {
@@ -39,7 +39,7 @@ struct d9di_index_writer {
     MDB_dbi samples, summary;
     char *work, *path;
     d9d_buf value;
-    uint64_t in_txn;
+    size_t in_txn; /* bytes */
 };
 
 static d9d_status begin(d9di_index_writer *w)
@@ -117,7 +117,8 @@ d9d_status d9di_index_put(d9di_index_writer *w, uint64_t number, const d9di_reco
     rc = mdb_put(w->txn, w->samples, &key, &value, MDB_APPEND);
     if (rc)
         return fail(rc, w->work, "add a record");
-    if (++w->in_txn < RECORDS_A_COMMIT)
+    w->in_txn += sizeof(key_bytes) + w->value.len;
+    if (w->in_txn < COMMIT_BYTES)
         return D9D_OK;
     D9D_TRY(commit(w));
     return begin(w);
@@ -144,12 +145,12 @@ out:
 d9d_status d9di_index_finish(d9di_index_writer *w)
 {
     d9d_status st;
-    int rc;
 
     D9D_TRY_OR(st, commit(w), out);
-    rc = mdb_env_copy2(w->env, w->path, MDB_CP_COMPACT);
-    if (rc)
-        st = fail(rc, w->path, "write the index");
+    mdb_env_close(w->env);
+    w->env = NULL;
+    if (rename(w->work, w->path) != 0)
+        st = D9D_FAIL(D9D_EIO, "%s: cannot be renamed: %s", w->work, strerror(errno));
 out:
     d9di_index_abandon(w);
     return st;

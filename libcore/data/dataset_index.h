@@ -18,12 +18,13 @@ typedef struct d9di_record {
 
 typedef struct d9di_index_writer d9di_index_writer;
 
-/* Records go to `path` in order of their number; `dir` has room for a work file. */
+/* Records go to `path` in order of their number, by way of a work file in `dir`.  Pages are
+ * appended and written once, in transactions of some megabytes, so that memory is bounded. */
 d9d_status d9di_index_create(const char *dir, const char *path, uint64_t records, uint64_t segments,
                              d9di_index_writer **out);
 d9d_status d9di_index_put(d9di_index_writer *w, uint64_t number, const d9di_record *r);
 d9d_status d9di_index_summary(d9di_index_writer *w, const char *split, const char *json, size_t n);
-/* Seal: what `path` has then depends on the records alone. */
+/* Seal: what `path` has then depends on the records alone; the caller syncs it. */
 d9d_status d9di_index_finish(d9di_index_writer *w);
 void d9di_index_abandon(d9di_index_writer *w);
 

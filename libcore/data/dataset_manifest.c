@@ -172,20 +172,47 @@ static d9d_status parse_tokenizer(d9di_manifest *m, const json_t *root, const ch
     return get_hash(v, at, &m->tokenizer_hash);
 }
 
-static d9d_status parse_counts(d9di_manifest *m, const json_t *root, const char *where)
+static d9d_status get_opt_name(d9di_manifest *m, const json_t *v, const char *where,
+                               const char *key, const char **out)
+{
+    *out = NULL;
+    return json_is_string(json_object_get(v, key)) ? get_name(m, v, where, key, out) : D9D_OK;
+}
+
+/* A number, or `none` for null and for a key that is not there. */
+static d9d_status get_opt_i64(const json_t *v, const char *where, const char *key, int64_t none,
+                              int64_t *out)
+{
+    const json_t *x = json_object_get(v, key);
+
+    *out = none;
+    return !x || json_is_null(x) ? D9D_OK : d9d_json_get_i64(v, where, key, 0, INT64_MAX, out);
+}
+
+static d9d_status parse_recipe(d9di_manifest *m, const json_t *root, const char *where)
+{
+    d9di_recipe *r = &m->recipe;
+    const json_t *v;
+
+    D9D_TRY(d9d_json_get_i64(root, where, "pack", 0, D9DI_MAX_LENGTH, &r->pack));
+    v = json_object_get(root, "recipe");
+    D9D_TRY(get_opt_name(m, v, where, "overflow", &r->overflow));
+    D9D_TRY(get_opt_i64(v, where, "max_length", 0, &r->max_length));
+    D9D_TRY(get_opt_name(m, v, where, "pack_mode", &r->pack_mode));
+    D9D_TRY(get_opt_i64(v, where, "pack_window", 0, &r->pack_window));
+    D9D_TRY(get_opt_i64(v, where, "shuffle_seed", -1, &r->seed));
+    D9D_TRY(get_opt_i64(v, where, "part_bytes", 0, &r->part_bytes));
+    return get_opt_name(m, v, where, "append_eos", &r->append_eos);
+}
+
+/* What tokens are. */
+static d9d_status parse_kind(d9di_manifest *m, const json_t *root, const char *where)
 {
     const char *dtype, *targets;
-    int64_t shards;
 
     D9D_TRY(d9d_json_get_i64(root, where, "vocab_size", 1, D9DI_MAX_VOCAB, &m->vocab_size));
-    D9D_TRY(d9d_json_get_i64(root, where, "samples", 1, INT64_MAX, &m->samples));
-    D9D_TRY(d9d_json_get_i64(root, where, "tokens", 1, INT64_MAX, &m->tokens));
-    D9D_TRY(d9d_json_get_i64(root, where, "positions", 1, INT64_MAX, &m->positions));
-    D9D_TRY(d9d_json_get_i64(root, where, "shards", 1, MAX_SHARDS, &shards));
-    D9D_TRY(d9d_json_get_i64(root, where, "pack", 0, D9DI_MAX_LENGTH, &m->recipe.pack));
     D9D_TRY(d9d_json_get_str(root, where, "dtype", &dtype));
     D9D_TRY(d9d_json_get_str(root, where, "targets", &targets));
-    m->n_shards = (uint32_t)shards;
     m->wide = strcmp(dtype, "u32") == 0;
     m->labels = strcmp(targets, "labels") == 0;
     if (!m->wide && (strcmp(dtype, "u16") != 0 || m->vocab_size > 65536))
@@ -194,6 +221,18 @@ static d9d_status parse_counts(d9di_manifest *m, const json_t *root, const char 
     if (!m->labels && strcmp(targets, "next") != 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: targets: \"%.20s\" is neither \"next\" nor \"labels\"",
                         where, targets);
+    return D9D_OK;
+}
+
+static d9d_status parse_counts(d9di_manifest *m, const json_t *root, const char *where)
+{
+    int64_t shards;
+
+    D9D_TRY(d9d_json_get_i64(root, where, "samples", 1, INT64_MAX, &m->samples));
+    D9D_TRY(d9d_json_get_i64(root, where, "tokens", 1, INT64_MAX, &m->tokens));
+    D9D_TRY(d9d_json_get_i64(root, where, "positions", 1, INT64_MAX, &m->positions));
+    D9D_TRY(d9d_json_get_i64(root, where, "shards", 1, MAX_SHARDS, &shards));
+    m->n_shards = (uint32_t)shards;
     return D9D_OK;
 }
 
@@ -206,6 +245,8 @@ d9d_status d9di_manifest_parse(const char *where, const char *text, size_t n, d9
     D9D_TRY(d9d_json_parse(where, text, n, &root));
     D9D_TRY_OR(st, d9d_json_check_schema(root, where, "dataset", 1), out);
     D9D_TRY_OR(st, d9d_json_check_seal(where, text, n), out);
+    D9D_TRY_OR(st, parse_kind(out, root, where), out);
+    D9D_TRY_OR(st, parse_recipe(out, root, where), out);
     D9D_TRY_OR(st, parse_counts(out, root, where), out);
     D9D_TRY_OR(st, parse_splits(out, root, where), out);
     D9D_TRY_OR(st, parse_edges(out, root, where), out);
@@ -214,6 +255,44 @@ d9d_status d9di_manifest_parse(const char *where, const char *text, size_t n, d9
     D9D_TRY_OR(st, check_shards(out, where), out);
     if (!d9di_manifest_file(out, "index.lmdb"))
         st = D9D_FAIL(D9D_EFORMAT, "%s: files: index.lmdb is not among them", where);
+out:
+    json_decref(root);
+    if (st != D9D_OK)
+        d9di_manifest_release(out);
+    return st;
+}
+
+/* Names of splits or sources. */
+static d9d_status plan_names(d9di_manifest *m, const json_t *root, const char *where)
+{
+    json_t *list;
+    size_t i;
+
+    D9D_TRY(
+        get_list(m, root, where, "splits", sizeof(*m->splits), &list, &m->splits, &m->n_splits));
+    for (i = 0; i < m->n_splits; i++)
+        D9D_TRY(get_name(m, json_array_get(list, i), where, "name", &m->splits[i].name));
+    D9D_TRY(get_list(m, root, where, "sources", sizeof(*m->sources), &list, &m->sources,
+                     &m->n_sources));
+    for (i = 0; i < m->n_sources; i++)
+        D9D_TRY(get_name(m, json_array_get(list, i), where, "name", &m->sources[i].name));
+    return D9D_OK;
+}
+
+d9d_status d9di_manifest_parse_plan(const char *where, const char *text, size_t n,
+                                    d9di_manifest *out)
+{
+    json_t *root = NULL;
+    d9d_status st;
+
+    memset(out, 0, sizeof(*out));
+    D9D_TRY(d9d_json_parse(where, text, n, &root));
+    D9D_TRY_OR(st, d9d_json_check_schema(root, where, "dataset", 1), out);
+    D9D_TRY_OR(st, parse_kind(out, root, where), out);
+    D9D_TRY_OR(st, parse_recipe(out, root, where), out);
+    D9D_TRY_OR(st, plan_names(out, root, where), out);
+    D9D_TRY_OR(st, parse_edges(out, root, where), out);
+    st = parse_tokenizer(out, root, where);
 out:
     json_decref(root);
     if (st != D9D_OK)
@@ -282,8 +361,10 @@ static json_t *recipe_json(const d9di_manifest *m)
 {
     const d9di_recipe *r = &m->recipe;
 
-    return json_pack("{s:o, s:s, s:o, s:s?}", "max_length", number_json(r->max_length, 0),
-                     "overflow", r->overflow, "shuffle_seed", number_json(r->seed, -1),
+    return json_pack("{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?}", "max_length",
+                     number_json(r->max_length, 0), "overflow", r->overflow, "pack_mode",
+                     r->pack_mode, "pack_window", number_json(r->pack_window, 0), "shuffle_seed",
+                     number_json(r->seed, -1), "part_bytes", number_json(r->part_bytes, 0),
                      "append_eos", r->append_eos);
 }
 

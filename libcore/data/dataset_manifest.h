@@ -31,12 +31,15 @@ typedef struct d9di_documents {
     int64_t read, kept, empty, dropped, truncated, split;
 } d9di_documents;
 
-/* How it was made; kept as text that the reader does not interpret. */
+/* How it was made. */
 typedef struct d9di_recipe {
     const char *overflow;   /* "split", "truncate", "drop" */
     int64_t max_length;     /* 0: none */
     int64_t pack;           /* 0: not packed */
+    const char *pack_mode;  /* "best-fit", "concat"; NULL where nothing is packed */
+    int64_t pack_window;    /* documents; 0 where nothing is packed */
     int64_t seed;           /* -1: not shuffled */
+    int64_t part_bytes;     /* of input, after which a shard ends; 0: not said */
     const char *append_eos; /* NULL: none */
 } d9di_recipe;
 
@@ -61,6 +64,9 @@ typedef struct d9di_manifest {
 /* `where` is the path, for sentences.  Everything is checked against everything else that
  * the manifest says. */
 d9d_status d9di_manifest_parse(const char *where, const char *text, size_t n, d9di_manifest *out);
+/* The same of what a run plans: no counts, no files, of splits and sources the names alone. */
+d9d_status d9di_manifest_parse_plan(const char *where, const char *text, size_t n,
+                                    d9di_manifest *out);
 d9d_status d9di_manifest_print(const d9di_manifest *m, d9d_buf *out);
 void d9di_manifest_release(d9di_manifest *m);
 

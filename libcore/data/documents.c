@@ -10,13 +10,19 @@ enum { READ_BYTES = 1 << 20 };
 
 struct d9di_documents_reader {
     const d9d_shard_how *how;
+    const d9di_pieces *pieces;
+    int64_t part;
+
+    size_t piece;
+    int64_t unit;
     d9di_place place;
+    int64_t block;              /* parts of the source that are behind */
     d9di_source_reader *source; /* NULL: the next is not open yet */
     d9d_buf pending;            /* read but not yet a document, from `used` on */
     size_t used;
     bool end;          /* of the source */
-    uint64_t consumed; /* by sources that are behind */
-    int64_t *bytes;    /* [n_inputs] */
+    uint64_t consumed; /* of sources that are behind */
+    uint64_t skipped;  /* of this one */
 };
 
 void d9di_chunk_release(d9di_chunk *c)
@@ -25,6 +31,7 @@ void d9di_chunk_release(d9di_chunk *c)
     D9D_VEC_RELEASE(&c->docs);
     D9D_VEC_RELEASE(&c->ids);
     D9D_VEC_RELEASE(&c->labels);
+    D9D_VEC_RELEASE(&c->ended);
 }
 
 static bool ends_with(const char *name, size_t n, const char *end)
@@ -45,9 +52,14 @@ d9d_shard_format d9di_format_of(const d9d_shard_how *how, size_t source)
     return ends_with(name, n, ".txt") ? D9D_SHARD_TEXT : D9D_SHARD_JSONL;
 }
 
+bool d9di_format_has_lines(const d9d_shard_how *how, size_t source)
+{
+    return d9di_format_of(how, source) != D9D_SHARD_TEXT || how->lines;
+}
+
 static bool by_lines(const d9di_documents_reader *r)
 {
-    return d9di_format_of(r->how, (size_t)r->place.source) != D9D_SHARD_TEXT || r->how->lines;
+    return d9di_format_has_lines(r->how, (size_t)r->place.source);
 }
 
 static const char *name_of(const d9di_documents_reader *r)
@@ -57,19 +69,21 @@ static const char *name_of(const d9di_documents_reader *r)
     return strcmp(name, "-") == 0 ? "standard input" : name;
 }
 
-d9d_status d9di_documents_open(const d9d_shard_how *how, const d9di_place *from,
+static const d9di_piece *piece_of(const d9di_documents_reader *r)
+{
+    return &r->pieces->list.data[r->piece];
+}
+
+d9d_status d9di_documents_open(const d9d_shard_how *how, const d9di_pieces *pieces, int64_t part,
                                d9di_documents_reader **out)
 {
     d9di_documents_reader *r = calloc(1, sizeof(*r));
 
-    if (r)
-        r->bytes = calloc(how->n_inputs, sizeof(*r->bytes));
-    if (!r || !r->bytes) {
-        free(r);
+    if (!r)
         return D9D_FAIL(D9D_ENOMEM, "no memory to read with");
-    }
     r->how = how;
-    r->place = from ? *from : (d9di_place){.line = 1};
+    r->pieces = pieces;
+    r->part = part;
     *out = r;
     return D9D_OK;
 }
@@ -80,47 +94,84 @@ void d9di_documents_close(d9di_documents_reader *r)
         return;
     d9di_source_close(r->source);
     d9d_buf_release(&r->pending);
-    free(r->bytes);
     free(r);
 }
 
-d9di_place d9di_documents_at(const d9di_documents_reader *r)
+void d9di_documents_begin(d9di_documents_reader *r, size_t piece, int64_t unit,
+                          const d9di_place *from)
 {
-    return r->place;
+    const d9di_piece *p = &r->pieces->list.data[piece];
+
+    r->piece = piece;
+    r->unit = unit;
+    r->place = from ? *from : (d9di_place){p->source, p->from, 1};
+    r->block = r->place.byte / r->part;
 }
 
 uint64_t d9di_documents_consumed(const d9di_documents_reader *r)
 {
-    return r->consumed + (r->source ? d9di_source_consumed(r->source) : 0);
+    return r->consumed + (r->source ? d9di_source_consumed(r->source) - r->skipped : 0);
 }
 
-int64_t d9di_documents_bytes(const d9di_documents_reader *r, size_t source)
+int64_t d9di_line_of(const d9d_shard_how *how, const d9di_piece *piece, const d9di_place *place)
 {
-    return r->bytes[source];
-}
+    d9di_source_reader *source = NULL;
+    int64_t line = 1, left = place->byte;
+    char bytes[4096];
 
-void d9di_documents_set_bytes(d9di_documents_reader *r, size_t source, int64_t bytes)
-{
-    r->bytes[source] = bytes;
+    if (piece->from == 0)
+        return place->line;
+    if (d9di_source_open(how->inputs[place->source], &source) != D9D_OK)
+        return place->line;
+    while (left > 0) {
+        size_t got = 0, i;
+
+        if (d9di_source_read(source, bytes, left < 4096 ? (size_t)left : 4096, &got) != D9D_OK ||
+            got == 0)
+            break;
+        for (i = 0; i < got; i++)
+            line += bytes[i] == '\n';
+        left -= (int64_t)got;
+    }
+    d9di_source_close(source);
+    return line;
 }
 
 /* --- one source ------------------------------------------------------------------------------ */
 
+static d9d_status read_more(d9di_documents_reader *r, d9d_buf *b);
+static d9d_status skip_begun_line(d9di_documents_reader *r);
+
+/* A piece that begins in the middle of a file begins with the first line that does. */
 static d9d_status open_source(d9di_documents_reader *r)
 {
+    const bool inside = r->place.byte > 0 && r->place.byte == piece_of(r)->from;
+
     D9D_TRY(d9di_source_open(r->how->inputs[r->place.source], &r->source));
     r->pending.len = r->used = 0;
     r->end = false;
-    return r->place.byte > 0 ? d9di_source_skip(r->source, (uint64_t)r->place.byte) : D9D_OK;
+    if (inside)
+        r->place.byte--;
+    if (r->place.byte > 0)
+        D9D_TRY(d9di_source_skip(r->source, (uint64_t)r->place.byte));
+    r->skipped = r->place.byte > 0 ? d9di_source_consumed(r->source) : 0;
+    return inside ? skip_begun_line(r) : D9D_OK;
 }
 
 static void close_source(d9di_documents_reader *r)
 {
-    r->consumed += d9di_source_consumed(r->source);
+    r->consumed = d9di_documents_consumed(r);
     d9di_source_close(r->source);
     r->source = NULL;
-    r->bytes[r->place.source] = r->place.byte;
     r->place = (d9di_place){.source = r->place.source + 1, .line = 1};
+    r->block = 0;
+}
+
+static d9d_status end_source(d9di_documents_reader *r, d9di_chunk *c)
+{
+    D9D_TRY(D9D_VEC_PUSH(&c->ended, (struct d9di_ended){r->place.source, r->place.byte}));
+    close_source(r);
+    return D9D_OK;
 }
 
 /* More bytes behind `b`. */
@@ -154,7 +205,7 @@ static d9d_status whole_file(d9di_documents_reader *r, d9di_chunk *c)
     }
     doc.len = c->text.len - doc.at;
     r->place.byte = (int64_t)doc.len;
-    close_source(r);
+    D9D_TRY(end_source(r, c));
     return D9D_VEC_PUSH(&c->docs, doc);
 }
 
@@ -189,6 +240,19 @@ static d9d_status find_line(d9di_documents_reader *r, size_t *len, size_t *all, 
     }
 }
 
+static d9d_status skip_begun_line(d9di_documents_reader *r)
+{
+    size_t len, all = 0;
+    bool found;
+
+    D9D_TRY(find_line(r, &len, &all, &found));
+    if (found) {
+        r->used += all;
+        r->place.byte += (int64_t)all;
+    }
+    return D9D_OK;
+}
+
 static bool is_blank(const char *line, size_t n)
 {
     size_t i = 0;
@@ -207,10 +271,8 @@ static d9d_status next_line(d9di_documents_reader *r, d9di_chunk *c)
     bool found;
 
     D9D_TRY(find_line(r, &len, &all, &found));
-    if (!found) {
-        close_source(r);
-        return D9D_OK;
-    }
+    if (!found)
+        return end_source(r, c);
     line = r->pending.data + r->used;
     r->used += all;
     r->place.byte += (int64_t)all;
@@ -229,16 +291,36 @@ static d9d_status next_line(d9di_documents_reader *r, d9di_chunk *c)
     return D9D_VEC_PUSH(&c->docs, doc);
 }
 
+/* Whether the next document is one of the chunk's unit; *out says so otherwise. */
+static bool is_inside(d9di_documents_reader *r, d9di_chunk *out)
+{
+    const d9di_piece *p = piece_of(r);
+
+    if (r->source && r->place.byte >= p->upto)
+        close_source(r);
+    if (!r->source && r->place.source == p->source + p->n_sources) {
+        out->ends = out->last = true;
+    } else if (r->place.byte / r->part != r->block) {
+        r->block = r->place.byte / r->part;
+        out->ends = true;
+    }
+    return !out->ends;
+}
+
 d9d_status d9di_documents_read(d9di_documents_reader *r, d9di_chunk *out)
 {
-    out->text.len = out->docs.len = out->ids.len = out->labels.len = 0;
-    while (out->text.len < D9DI_CHUNK_BYTES && out->docs.len < D9DI_CHUNK_BYTES) {
-        if (!r->source) {
-            if (r->place.source == (int64_t)r->how->n_inputs)
-                break;
+    out->text.len = out->docs.len = out->ids.len = out->labels.len = out->ended.len = 0;
+    out->piece = (int64_t)r->piece;
+    out->unit = r->unit;
+    out->ends = out->last = false;
+    while (out->text.len < D9DI_CHUNK_BYTES && out->docs.len < D9DI_CHUNK_BYTES &&
+           is_inside(r, out)) {
+        if (!r->source)
             D9D_TRY(open_source(r));
-        }
-        D9D_TRY(by_lines(r) ? next_line(r, out) : whole_file(r, out));
+        else
+            D9D_TRY(by_lines(r) ? next_line(r, out) : whole_file(r, out));
     }
+    r->unit += out->ends;
+    out->next = r->place;
     return D9D_OK;
 }

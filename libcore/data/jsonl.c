@@ -210,17 +210,17 @@ static d9d_status skip_value(struct scan *p, int depth)
 /* Called with the scan at a member's value; passes over it. */
 typedef d9d_status (*member_fn)(struct scan *p, void *arg, const char *key, size_t len);
 
-static d9d_status members(struct scan *p, member_fn fn, void *arg)
+/* The members of the object that begins here. */
+static d9d_status object(struct scan *p, member_fn fn, void *arg)
 {
     d9d_buf key = {0};
-    d9d_status st;
+    d9d_status st = D9D_OK;
 
-    skip_space(p);
     if (!take(p, '{'))
         return bad(p, "is not a JSON object");
     skip_space(p);
     if (take(p, '}'))
-        goto tail;
+        return D9D_OK;
     do {
         skip_space(p);
         key.len = 0;
@@ -234,16 +234,24 @@ static d9d_status members(struct scan *p, member_fn fn, void *arg)
         D9D_TRY_OR(st, fn(p, arg, key.data ? key.data : "", key.len), out);
         skip_space(p);
     } while (take(p, ','));
-    if (!take(p, '}')) {
-        st = bad(p, "',' or '}' is expected");
-        goto out;
-    }
-tail:
-    skip_space(p);
-    st = p->at == p->n ? D9D_OK : bad(p, "something follows the object");
+    st = take(p, '}') ? D9D_OK : bad(p, "',' or '}' is expected");
 out:
     d9d_buf_release(&key);
     return st;
+}
+
+/* The object that is the whole line. */
+static d9d_status members(struct scan *p, member_fn fn, void *arg)
+{
+    skip_space(p);
+    D9D_TRY(object(p, fn, arg));
+    skip_space(p);
+    return p->at == p->n ? D9D_OK : bad(p, "something follows the object");
+}
+
+static bool is_key(const char *key, size_t len, const char *name)
+{
+    return len == strlen(name) && memcmp(key, name, len) == 0;
 }
 
 struct want_text {
@@ -257,7 +265,7 @@ static d9d_status text_member(struct scan *p, void *arg, const char *key, size_t
 {
     struct want_text *w = arg;
 
-    if (len != strlen(w->key) || memcmp(key, w->key, len) != 0)
+    if (!is_key(key, len, w->key))
         return skip_value(p, 0);
     if (here(p) != '"')
         return bad(p, "\"%.60s\" is not a string", w->key);
@@ -343,8 +351,8 @@ static d9d_status labels_array(struct scan *p, struct want_tokens *w)
 static d9d_status tokens_member(struct scan *p, void *arg, const char *key, size_t len)
 {
     struct want_tokens *w = arg;
-    const bool is_ids = len == 9 && memcmp(key, "input_ids", len) == 0;
-    const bool is_labels = len == 6 && memcmp(key, "labels", len) == 0;
+    const bool is_ids = is_key(key, len, "input_ids");
+    const bool is_labels = is_key(key, len, "labels");
 
     if (!is_ids && !is_labels)
         return skip_value(p, 0);
@@ -378,4 +386,178 @@ d9d_status d9di_jsonl_tokens(const char *line, size_t n, uint32_t vocab, d9d_ids
         return bad(&p, "has %zu labels for %zu ids", n_labels, n_ids);
     *has_labels = w.has_labels;
     return D9D_OK;
+}
+
+/* --- chats ------------------------------------------------------------------------------------ */
+
+void d9di_messages_release(d9di_messages *m)
+{
+    d9d_buf_release(&m->text);
+    D9D_VEC_RELEASE(&m->list);
+}
+
+/* null, false, "", [] and {} say nothing; other values of such members would be lost. */
+static d9d_status skip_nothing(struct scan *p, const char *key)
+{
+    const size_t at = p->at;
+
+    D9D_TRY(skip_value(p, 0));
+    if (p->s[at] == 'n' || p->s[at] == 'f' || p->at == at + 2)
+        return D9D_OK;
+    p->at = at;
+    return bad(p, "\"%s\" is not rendered by chat templates", key);
+}
+
+/* A string appended to the text; null adds nothing. */
+static d9d_status text_or_null(struct scan *p, d9d_buf *text, const char *what)
+{
+    if (here(p) == '"')
+        return string(p, text);
+    if (here(p) == 'n')
+        return skip_word(p);
+    return bad(p, "%s is not a string", what);
+}
+
+static d9d_status part_member(struct scan *p, void *arg, const char *key, size_t len)
+{
+    const size_t at = p->at;
+
+    if (is_key(key, len, "text"))
+        return text_or_null(p, arg, "\"text\"");
+    D9D_TRY(skip_value(p, 0));
+    if (!is_key(key, len, "type") || (p->at == at + 6 && memcmp(p->s + at, "\"text\"", 6) == 0))
+        return D9D_OK;
+    p->at = at;
+    return bad(p, "only parts of type \"text\" can be rendered");
+}
+
+static d9d_status content(struct scan *p, d9d_buf *text)
+{
+    if (!take(p, '['))
+        return text_or_null(p, text, "\"content\"");
+    skip_space(p);
+    if (take(p, ']'))
+        return D9D_OK;
+    do {
+        skip_space(p);
+        D9D_TRY(object(p, part_member, text));
+        skip_space(p);
+    } while (take(p, ','));
+    return take(p, ']') ? D9D_OK : bad(p, "',' or ']' is expected");
+}
+
+struct want_message {
+    d9di_messages *to;
+    d9di_message message;
+    bool has_role, has_content;
+};
+
+static d9d_status message_member(struct scan *p, void *arg, const char *key, size_t len)
+{
+    struct want_message *w = arg;
+    d9d_buf *text = &w->to->text;
+    const size_t before = text->len;
+
+    if (is_key(key, len, "role")) {
+        w->has_role = true;
+        D9D_TRY(string(p, text));
+        w->message.role = before;
+        w->message.role_len = text->len - before;
+        return D9D_OK;
+    }
+    if (is_key(key, len, "content")) {
+        w->has_content = true;
+        D9D_TRY(content(p, text));
+        w->message.content = before;
+        w->message.content_len = text->len - before;
+        return D9D_OK;
+    }
+    if (is_key(key, len, "tool_calls") || is_key(key, len, "function_call"))
+        return skip_nothing(p, key);
+    return skip_value(p, 0);
+}
+
+static d9d_status messages_array(struct scan *p, d9di_messages *to)
+{
+    if (!take(p, '['))
+        return bad(p, "\"messages\" is not an array");
+    skip_space(p);
+    if (take(p, ']'))
+        return D9D_OK;
+    do {
+        struct want_message w = {.to = to};
+
+        skip_space(p);
+        w.message.at = p->at;
+        D9D_TRY(object(p, message_member, &w));
+        if (!w.has_role || !w.has_content) {
+            p->at = w.message.at;
+            return bad(p, "a message without \"%s\"", w.has_role ? "content" : "role");
+        }
+        D9D_TRY(D9D_VEC_PUSH(&to->list, w.message));
+        skip_space(p);
+    } while (take(p, ','));
+    return take(p, ']') ? D9D_OK : bad(p, "',' or ']' is expected");
+}
+
+struct want_chat {
+    d9di_messages *to;
+    d9d_buf system;
+    size_t system_at;
+    bool has_messages, has_system;
+};
+
+static d9d_status chat_member(struct scan *p, void *arg, const char *key, size_t len)
+{
+    struct want_chat *w = arg;
+
+    if (is_key(key, len, "messages")) {
+        w->has_messages = true;
+        w->to->list.len = 0;
+        return messages_array(p, w->to);
+    }
+    if (is_key(key, len, "system")) {
+        w->system.len = 0;
+        w->has_system = here(p) == '"';
+        w->system_at = p->at;
+        return text_or_null(p, &w->system, "\"system\"");
+    }
+    if (is_key(key, len, "tools") || is_key(key, len, "functions"))
+        return skip_nothing(p, key);
+    return skip_value(p, 0);
+}
+
+/* Put the system text in front as a message. */
+static d9d_status put_system(struct want_chat *w)
+{
+    d9di_messages *m = w->to;
+    d9di_message first = {.role = m->text.len, .role_len = 6, .at = w->system_at};
+
+    D9D_TRY(d9d_buf_append(&m->text, "system", 6));
+    first.content = m->text.len;
+    first.content_len = w->system.len;
+    D9D_TRY(d9d_buf_append(&m->text, w->system.data ? w->system.data : "", w->system.len));
+    D9D_TRY(D9D_VEC_RESERVE(&m->list, 1));
+    memmove(m->list.data + 1, m->list.data, m->list.len * sizeof(*m->list.data));
+    m->list.data[0] = first;
+    m->list.len++;
+    return D9D_OK;
+}
+
+d9d_status d9di_jsonl_messages(const char *line, size_t n, d9di_messages *out,
+                               d9di_jsonl_error *error)
+{
+    struct scan p = {line, n, 0, error};
+    struct want_chat w = {.to = out};
+    d9d_status st;
+
+    out->text.len = out->list.len = 0;
+    D9D_TRY_OR(st, members(&p, chat_member, &w), out);
+    if (!w.has_messages)
+        st = bad(&p, "has no \"messages\"");
+    else if (w.has_system)
+        st = put_system(&w);
+out:
+    d9d_buf_release(&w.system);
+    return st;
 }

@@ -28,4 +28,19 @@ d9d_status d9di_jsonl_text(const char *line, size_t n, const char *key, d9d_buf 
 d9d_status d9di_jsonl_tokens(const char *line, size_t n, uint32_t vocab, d9d_ids *ids,
                              d9di_labels *labels, bool *has_labels, d9di_jsonl_error *error);
 
+/* The messages of a chat: {"messages": [{"role": "...", "content": "..."}, ...]}, perhaps with
+ * "system" beside them, which is then the first.  Content is a string, a list of
+ * {"type": "text", "text": "..."}, or null for none. */
+typedef struct d9di_message {
+    size_t role, role_len, content, content_len; /* in the text */
+    size_t at;                                   /* byte of the line */
+} d9di_message;
+typedef struct d9di_messages {
+    d9d_buf text;
+    D9D_VEC(d9di_message) list;
+} d9di_messages; /* zero-initialised is empty */
+void d9di_messages_release(d9di_messages *m);
+d9d_status d9di_jsonl_messages(const char *line, size_t n, d9di_messages *out,
+                               d9di_jsonl_error *error);
+
 #endif

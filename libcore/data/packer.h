@@ -1,21 +1,37 @@
 /* packer.h - documents to samples: as they are, or several to one.
  *
- * Best fit over a bounded number of open packs: a document goes into the open pack that it
- * fills most; where it fits none, a new one is opened, and when too many are open the
- * fullest is closed.  The result depends on the order of the documents alone. */
+ * Best fit: documents gather in a window.  When it is full, they go, longest first, each
+ * into the sample that it fills most, or into a new one; then the samples are written in
+ * the order of their first documents, the documents of each in theirs.
+ *
+ *     window    | aaaa | bb | ccc | d | eeeee |          samples of 5 positions
+ *     samples   | aaaa d | bb ccc | eeeee |
+ *
+ * Concatenated: documents follow each other and are cut where a sample is full; what is left
+ * of one begins the next sample as a segment of its own.
+ *
+ * The result depends on the documents and their order alone. */
 #ifndef D9DI_DATA_PACKER_H
 #define D9DI_DATA_PACKER_H
 
-#include "data/sink.h"
+#include "data/unit.h"
+
+typedef struct d9di_packer_how {
+    int64_t size; /* most positions of a sample; 0: each document is one */
+    d9d_pack_mode mode;
+    size_t window;        /* documents, */
+    size_t window_tokens; /* and tokens, after which it is full */
+} d9di_packer_how;
 
 typedef struct d9di_packer d9di_packer;
 
-/* Samples of split `split` go to `store`; pack 0: each document is one. */
-d9d_status d9di_packer_create(d9di_sink *store, size_t split, int64_t pack, d9di_packer **out);
-/* A document of `length` positions, at most `pack`, in n tokens; labels NULL or as many. */
+/* Samples of split `split` go to the unit. */
+d9d_status d9di_packer_create(d9di_unit *unit, size_t split, const d9di_packer_how *how,
+                              d9di_packer **out);
+/* A document of `length` positions, at most `size`, in n tokens; labels NULL or as many. */
 d9d_status d9di_packer_add(d9di_packer *p, const uint32_t *tokens, const int32_t *labels, size_t n,
                            int64_t length);
-/* Close every open pack. */
+/* Write what is left. */
 d9d_status d9di_packer_flush(d9di_packer *p);
 void d9di_packer_free(d9di_packer *p);
 

@@ -6,7 +6,7 @@
 #include "d9d/base/rng.h"
 #include "data/shard_private.h"
 
-enum { MAX_PACK = 1 << 20 };
+enum { MAX_PACK = 1 << 20, MAX_WINDOW = 10000000 };
 
 static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shares *out)
 {
@@ -60,13 +60,16 @@ static d9d_status parse_shares(const char *text, d9di_shares *out)
     return D9D_OK;
 }
 
-size_t d9di_shares_pick(const d9di_shares *shares, int64_t seed, int64_t document)
+size_t d9di_shares_pick(const d9di_shares *shares, int64_t seed, const uint32_t *ids, size_t n)
 {
     static const char stream[] = "d9d-shard split";
     const d9d_rng rng = {seed < 0 ? 0 : (uint64_t)seed, d9d_hash64(stream, sizeof(stream) - 1)};
-    const double u = (double)(d9d_rng_u64(rng, (uint64_t)document) >> 11) * 0x1p-53;
+    double u;
     size_t i = 0;
 
+    if (shares->n == 1)
+        return 0;
+    u = (double)(d9d_rng_u64(rng, d9d_hash64(ids, n * sizeof(*ids))) >> 11) * 0x1p-53;
     while (u >= shares->split[i].upto)
         i++;
     return i;
@@ -82,7 +85,7 @@ static d9d_status check_lengths(const d9d_shard_how *how)
     if (how->pack < 0 || how->pack > MAX_PACK)
         return D9D_FAIL(D9D_ECONFIG, "packs of %lld; they must be of 1 to %d positions",
                         (long long)how->pack, MAX_PACK);
-    if (how->pack > 0 && how->max_length > how->pack)
+    if (how->pack > 0 && how->max_length > how->pack && how->pack_mode == D9D_PACK_BEST_FIT)
         return D9D_FAIL(D9D_ECONFIG, "documents of up to %lld positions do not fit packs of %lld",
                         (long long)how->max_length, (long long)how->pack);
     if (how->pack > 0 && how->n_edges > 0)
@@ -110,8 +113,24 @@ static d9d_status check_inputs(const d9d_shard_how *how)
         return D9D_FAIL(D9D_ECONFIG, "text needs a --tokenizer");
     if (how->append_eos && !how->tokenizer)
         return D9D_FAIL(D9D_ECONFIG, "--append-eos needs a --tokenizer");
-    if (how->shard_bytes < 0)
-        return D9D_FAIL(D9D_ECONFIG, "shards of %lld bytes", (long long)how->shard_bytes);
+    if ((how->format == D9D_SHARD_CHAT) != (how->chat != NULL))
+        return D9D_FAIL(D9D_ECONFIG, "--format chat and --template FILE need each other");
+    if (how->chat && how->append_eos)
+        return D9D_FAIL(D9D_ECONFIG, "--append-eos: the template says how a chat ends");
+    return D9D_OK;
+}
+
+static d9d_status check_sizes(const d9d_shard_how *how)
+{
+    if (how->shard_bytes < 0 || how->part_bytes < 0)
+        return D9D_FAIL(D9D_ECONFIG, "shards of %lld bytes, parts of %lld",
+                        (long long)how->shard_bytes, (long long)how->part_bytes);
+    if (how->pack_window < 0 || how->pack_window > MAX_WINDOW)
+        return D9D_FAIL(D9D_ECONFIG, "a window of %lld documents; it must be of 1 to %d",
+                        (long long)how->pack_window, MAX_WINDOW);
+    if (how->tasks < 0 || how->task < 0 || (how->tasks > 0 && how->task >= how->tasks))
+        return D9D_FAIL(D9D_ECONFIG, "task %lld of %lld: tasks are numbered from 0",
+                        (long long)how->task, (long long)how->tasks);
     return D9D_OK;
 }
 
@@ -119,6 +138,8 @@ static d9d_status check_replaced(const d9d_shard_how *how)
 {
     for (size_t i = 0; i < how->n_inputs; i++)
         D9D_TRY(d9d_outdir_spares(how->out, how->inputs[i]));
+    if (how->chat)
+        D9D_TRY(d9d_outdir_spares(how->out, how->chat));
     return how->tokenizer ? d9d_outdir_spares(how->out, how->tokenizer) : D9D_OK;
 }
 
@@ -126,6 +147,7 @@ d9d_status d9di_shard_check(const d9d_shard_how *how, d9di_shares *shares)
 {
     D9D_TRY(check_inputs(how));
     D9D_TRY(check_lengths(how));
+    D9D_TRY(check_sizes(how));
     if (how->replace)
         D9D_TRY(check_replaced(how));
     return parse_shares(how->split ? how->split : "train=1", shares);

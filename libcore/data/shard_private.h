@@ -2,11 +2,13 @@
 #ifndef D9DI_DATA_SHARD_PRIVATE_H
 #define D9DI_DATA_SHARD_PRIVATE_H
 
+#include "data/chat.h"
 #include "data/documents.h"
 #include "data/packer.h"
+#include "data/unit.h"
 
-/* Shares of the splits, cumulated: document d goes to the first split whose `upto` is above
- * its random number in [0, 1). */
+/* Shares of the splits, cumulated: a document goes to the first split whose `upto` is above
+ * its random number in [0, 1), which is a function of the seed and its ids. */
 typedef struct d9di_shares {
     struct {
         char name[64];
@@ -17,18 +19,83 @@ typedef struct d9di_shares {
 
 /* Options that contradict each other are ECONFIG. */
 d9d_status d9di_shard_check(const d9d_shard_how *how, d9di_shares *shares);
-size_t d9di_shares_pick(const d9di_shares *shares, int64_t seed, int64_t document);
+size_t d9di_shares_pick(const d9di_shares *shares, int64_t seed, const uint32_t *ids, size_t n);
 
 /* Tokenise the documents of a chunk: ids, labels and what belongs to which document.  `tok`
  * is NULL for given ids without a tokenizer.  A failure names the input, line and byte. */
 typedef struct d9di_tokenise {
     const d9d_shard_how *how;
+    const d9di_pieces *pieces;
     const d9d_tokenizer *tok;
+    d9di_chat *chat; /* NULL but for chats */
     uint32_t vocab;
     bool has_eos;
     uint32_t eos;
 } d9di_tokenise;
-d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9d_buf *text,
-                               d9di_chunk *c);
+typedef struct d9di_worker {
+    d9d_tokenizer_scratch *scratch; /* NULL without a tokenizer */
+    d9d_buf text;
+    d9di_messages messages;
+} d9di_worker;
+d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c);
+
+/* --- what is to be done, and where ------------------------------------------------------------ */
+
+typedef struct d9di_plan {
+    const d9d_shard_how *how;
+    d9di_shares shares;
+    d9di_tokenise tokenise; /* owns its tokenizer */
+    d9di_pieces pieces;
+    int64_t part;
+    d9d_hash job;
+    bool repeatable; /* every input is a file */
+    d9di_unit_how unit;
+    d9di_packer_how packer;
+} d9di_plan; /* zero-initialised may be released */
+
+d9d_status d9di_plan_make(const d9d_shard_how *how, d9di_plan *out);
+void d9di_plan_release(d9di_plan *p);
+/* Whether the piece is for this task. */
+bool d9di_plan_has(const d9di_plan *p, size_t piece);
+/* The manifest of what is planned. */
+d9d_status d9di_plan_manifest(const d9di_plan *p, d9di_manifest *out);
+
+/* plan.json of a working directory or a part. */
+typedef struct d9di_plan_file {
+    d9d_hash job;
+    int64_t pieces, task, tasks;
+    int64_t shard_bytes;
+    d9di_manifest manifest;
+} d9di_plan_file; /* zero-initialised may be released */
+d9d_status d9di_plan_write(const d9di_plan *p, const char *dir);
+d9d_status d9di_plan_read(const char *dir, d9di_plan_file *out);
+void d9di_plan_file_release(d9di_plan_file *f);
+
+/* --- doing it ----------------------------------------------------------------------------------
+ */
+
+/* Make every unit of the plan's pieces that is not there yet.  *progressed: some are there,
+ * even after a failure. */
+d9d_status d9di_shard_work(const d9di_plan *p, const d9d_log *log, bool *progressed);
+
+/* --- a working directory that is kept for the next run ------------------------------------------
+ */
+
+typedef struct d9di_workdir {
+    d9d_outdir dir;
+    int lock;   /* descriptor of the directory; -1 */
+    bool owned; /* the directory is locked */
+} d9di_workdir;
+d9d_status d9di_workdir_begin(d9di_workdir *w, const char *path, bool replace);
+d9d_status d9di_workdir_clear(const d9di_workdir *w);
+d9d_status d9di_workdir_commit(d9di_workdir *w);
+/* Keep it if it was not committed and `keep`, or if another run has it. */
+void d9di_workdir_release(d9di_workdir *w, bool keep);
+
+/* Write manifest.json. */
+d9d_status d9di_manifest_write(const d9di_manifest *m, const char *dir);
+/* Say what was made. */
+void d9di_shard_say(const d9di_manifest *m, const char *out, const d9d_log *log,
+                    d9d_shard_report *report);
 
 #endif

@@ -16,7 +16,7 @@ static d9d_status fail_at(const d9di_tokenise *t, const d9di_chunk *c, const d9d
                           size_t at, const char *what)
 {
     const char *text = c->text.data ? c->text.data + doc->at : "";
-    long long line = doc->place.line;
+    long long line = d9di_line_of(t->how, &t->pieces->list.data[c->piece], &doc->place);
     size_t i;
 
     for (i = 0; i < at && i < doc->len; i++)
@@ -46,38 +46,67 @@ static d9d_status encode(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9di_
     if (st != D9D_EFORMAT)
         return st;
     d9d_err_save(&why, st);
-    return D9D_FAIL(st, "%s: line %lld: %s", name_of(t, doc), (long long)doc->place.line, why.text);
+    return D9D_FAIL(st, "%s: line %lld: %s", name_of(t, doc),
+                    (long long)d9di_line_of(t->how, &t->pieces->list.data[c->piece], &doc->place),
+                    why.text);
 }
 
-static d9d_status tokenise(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9d_buf *text,
-                           d9di_chunk *c, d9di_document *doc)
+/* A function for each format.  What is wrong with a line is in *error. */
+typedef d9d_status (*tokenise_fn)(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
+                                  d9di_document *doc, const char *raw, d9di_jsonl_error *error);
+
+static d9d_status text_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
+                           d9di_document *doc, const char *raw, d9di_jsonl_error *error)
+{
+    (void)error;
+    return encode(t, w->scratch, c, doc, raw, doc->len);
+}
+
+static d9d_status jsonl_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
+                            d9di_document *doc, const char *raw, d9di_jsonl_error *error)
+{
+    w->text.len = 0;
+    D9D_TRY(d9di_jsonl_text(raw, doc->len, t->how->text_key ? t->how->text_key : "text", &w->text,
+                            error));
+    return encode(t, w->scratch, c, doc, w->text.data, w->text.len);
+}
+
+static d9d_status given_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
+                            d9di_document *doc, const char *raw, d9di_jsonl_error *error)
+{
+    (void)w;
+    return d9di_jsonl_tokens(raw, doc->len, t->vocab, &c->ids, &c->labels, &doc->has_labels, error);
+}
+
+static d9d_status chat_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
+                           d9di_document *doc, const char *raw, d9di_jsonl_error *error)
+{
+    D9D_TRY(d9di_jsonl_messages(raw, doc->len, &w->messages, error));
+    doc->has_labels = true;
+    return d9di_chat_encode(t->chat, w->scratch, &w->messages, &w->text, &c->ids, &c->labels,
+                            error);
+}
+
+static const tokenise_fn formats[] = {
+    [D9D_SHARD_JSONL] = jsonl_ids,
+    [D9D_SHARD_TEXT] = text_ids,
+    [D9D_SHARD_TOKENS] = given_ids,
+    [D9D_SHARD_CHAT] = chat_ids,
+};
+
+static d9d_status tokenise(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
+                           d9di_document *doc)
 {
     const char *raw = c->text.data ? c->text.data + doc->at : "";
-    d9di_jsonl_error error;
+    d9di_jsonl_error error = {0, ""};
     d9d_status st;
 
     D9D_TRY(check_utf8(t, c, doc));
-    switch (d9di_format_of(t->how, (size_t)doc->place.source)) {
-    case D9D_SHARD_TEXT: return encode(t, s, c, doc, raw, doc->len);
-    case D9D_SHARD_TOKENS:
-        error.what[0] = '\0';
-        st = d9di_jsonl_tokens(raw, doc->len, t->vocab, &c->ids, &c->labels, &doc->has_labels,
-                               &error);
-        break;
-    default:
-        error.what[0] = '\0';
-        text->len = 0;
-        st = d9di_jsonl_text(raw, doc->len, t->how->text_key ? t->how->text_key : "text", text,
-                             &error);
-        if (st == D9D_OK)
-            return encode(t, s, c, doc, text->data, text->len);
-        break;
-    }
+    st = formats[d9di_format_of(t->how, (size_t)doc->place.source)](t, w, c, doc, raw, &error);
     return st == D9D_EFORMAT && error.what[0] ? fail_at(t, c, doc, error.at, error.what) : st;
 }
 
-d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9d_buf *text,
-                               d9di_chunk *c)
+d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c)
 {
     size_t i;
 
@@ -85,7 +114,7 @@ d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9d_tokenizer_scratch *s,
         d9di_document *doc = &c->docs.data[i];
         const size_t before = c->ids.len;
 
-        D9D_TRY(tokenise(t, s, text, c, doc));
+        D9D_TRY(tokenise(t, w, c, doc));
         if (doc->has_labels && t->has_eos)
             return fail_at(t, c, doc, 0, "labels are given, so no token can be appended");
         if (t->has_eos)

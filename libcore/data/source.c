@@ -269,6 +269,18 @@ out:
     return st;
 }
 
+bool d9di_source_is_plain(const char *path)
+{
+    d9di_source_reader *r = NULL;
+    bool plain;
+
+    if (d9di_source_open(path, &r) != D9D_OK)
+        return false;
+    plain = strcmp(r->codec->name, "plain") == 0;
+    d9di_source_close(r);
+    return plain;
+}
+
 uint64_t d9di_source_consumed(const d9di_source_reader *r)
 {
     return r->consumed;

@@ -4,6 +4,8 @@
 #ifndef D9DI_DATA_SOURCE_H
 #define D9DI_DATA_SOURCE_H
 
+#include <stdbool.h>
+
 #include "d9d/base/mem.h"
 
 typedef struct d9di_source_reader d9di_source_reader;
@@ -16,6 +18,8 @@ d9d_status d9di_source_read(d9di_source_reader *r, void *p, size_t n, size_t *go
 d9d_status d9di_source_skip(d9di_source_reader *r, uint64_t n);
 /* Bytes of the file that were read so far: what progress is counted in. */
 uint64_t d9di_source_consumed(const d9di_source_reader *r);
+/* Whether a file can be opened and is not compressed. */
+bool d9di_source_is_plain(const char *path);
 void d9di_source_close(d9di_source_reader *r);
 
 #endif

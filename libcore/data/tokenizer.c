@@ -12,6 +12,7 @@
 #include "data/component.h"
 #include "data/normalize.h"
 #include "data/pretok.h"
+#include "data/tokenizer_private.h"
 
 #define MAX_FILE (UINT64_C(64) << 20)
 
@@ -385,6 +386,37 @@ d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok, d9d_tokenizer_scratch 
     if (st != D9D_OK)
         out->len = before;
     return st;
+}
+
+d9d_status d9di_tokenizer_encode_text(const d9d_tokenizer *tok, d9d_tokenizer_scratch *s,
+                                      const char *text, size_t n, d9d_ids *out)
+{
+    struct encoding e = {tok, s, out};
+
+    D9D_TRY(d9di_normalizer_apply(tok->normalizer, &s->normalizer, text, n, &text, &n));
+    return encode_normalized(&e, NULL, text, n);
+}
+
+struct splitting {
+    const d9d_tokenizer *tok;
+    d9di_added_fn fn;
+    void *arg;
+};
+
+static d9d_status split_rest(void *arg, const d9di_added_token *token, const char *text, size_t n)
+{
+    const struct splitting *s = arg;
+
+    return token ? s->fn(s->arg, token, text, n)
+                 : d9di_added_split(&s->tok->normalized, text, n, s->fn, s->arg);
+}
+
+d9d_status d9di_tokenizer_split(const d9d_tokenizer *tok, const char *text, size_t n,
+                                d9di_added_fn fn, void *arg)
+{
+    struct splitting s = {tok, fn, arg};
+
+    return d9di_added_split(&tok->raw, text, n, split_rest, &s);
 }
 
 /* --- decoding ----------------------------------------------------------------------- */

@@ -86,26 +86,110 @@ corpus() {
 }
 
 @test "a run that is killed goes on to the same bytes" {
-    corpus 70000 >a.jsonl
-    d9d-shard -q -t "$tok" -o whole --pack 256 --shuffle-seed 1 a.jsonl
+    corpus 20000 >a.jsonl
+    gzip -c a.jsonl >b.jsonl.gz
+    set -- -q -t "$tok" --pack 256 --shuffle-seed 1 --split a=0.9,b=0.1 --part-size 1MB a.jsonl b.jsonl.gz
+    d9d-shard -o whole "$@"
     kills=0
-    for _ in 1 2 3 4 5; do
-        d9d-shard -q -t "$tok" -o cut --pack 256 --shuffle-seed 1 a.jsonl &
+    RANDOM=${D9D_SEED:-7}
+    for ((n = 0; n < ${D9D_LONG:+200} + 10; n++)); do
+        d9d-shard -o cut "$@" &
         pid=$!
-        for _ in $(seq 200); do
-            [ -e cut.partial/journal.json ] && [ cut.partial/journal.json -nt mark ] && break
-            kill -0 $pid 2>/dev/null || break
-            sleep 0.02
-        done
-        touch mark
+        sleep 0.0$((RANDOM % 10))$((RANDOM % 10))
         kill -9 $pid 2>/dev/null && kills=$((kills + 1))
         wait $pid || true
-        [ -d cut ] && break
+        if [ -d cut ]; then # whole, so that it must be right
+            diff -r whole cut
+            rm -r cut
+        fi
     done
-    [ -d cut ] || d9d-shard -q -t "$tok" -o cut --pack 256 --shuffle-seed 1 a.jsonl
+    d9d-shard -o cut "$@"
     [ $kills -gt 0 ]
     diff -r whole cut
     [ ! -e cut.partial ]
+}
+
+@test "a run that goes on does only what is left" {
+    corpus 20000 >a.jsonl
+    set -- -q -t "$tok" --part-size 1MB a.jsonl
+    d9d-shard -o whole "$@"
+    d9d-shard -o cut "$@" &
+    pid=$!
+    for _ in $(seq 500); do
+        [ -e cut.partial/unit-00003-0000.json ] && break
+        sleep 0.01
+    done
+    kill -9 $pid
+    wait $pid || true
+    [ -e cut.partial/unit-00000-0000.json ]
+    before=$(stat -c %i cut.partial/unit-00000-0000.tokens-000)
+    d9d-shard -o cut "$@"
+    [ "$(stat -c %i cut/tokens-00000.bin)" = "$before" ]
+    diff -r whole cut
+
+    # Other options do not go on from there.
+    d9d-shard -o other "$@" &
+    pid=$!
+    for _ in $(seq 500); do
+        [ -e other.partial/unit-00003-0000.json ] && break
+        sleep 0.01
+    done
+    kill -9 $pid
+    wait $pid || true
+    d9d-shard -o other --append-eos '<|endoftext|>' "$@"
+    d9d-shard -o fresh --append-eos '<|endoftext|>' "$@"
+    diff -r fresh other
+}
+
+@test "tasks that share the work, merged, give what one run gives" {
+    corpus 9000 >a.jsonl
+    corpus 3000 | gzip >b.jsonl.gz
+    corpus 20 >c.jsonl
+    printf 'one document' >d.txt
+    set -- -q -t "$tok" --part-size 1MB --shard-size 300kB a.jsonl b.jsonl.gz c.jsonl d.txt
+    for how in "--max-length 64 --bucket-edges 32" "--pack 256 --shuffle-seed 2" \
+        "--pack 100 --pack-mode concat --split a=0.8,b=0.2 --shuffle-seed 0"; do
+        rm -rf one merged part*
+        # shellcheck disable=SC2086 # they are several
+        d9d-shard $how -o one "$@"
+        for n in 1 3 16; do
+            for ((i = 0; i < n; i++)); do
+                # shellcheck disable=SC2086
+                d9d-shard $how -o "part$i" --task "$i/$n" --jobs $((i % 3 + 1)) "$@"
+            done
+            d9d-shard merge -q merged part*
+            diff -r one merged
+            rm -rf merged part*
+        done
+    done
+}
+
+@test "an array's tasks take their number from Slurm, and parts that do not fit are refused" {
+    corpus 3000 >a.jsonl
+    set -- -q -t "$tok" --part-size 500kB a.jsonl
+    d9d-shard -o one "$@"
+    for i in 0 1 2; do
+        SLURM_ARRAY_TASK_ID=$((5 + 2 * i)) SLURM_ARRAY_TASK_MIN=5 SLURM_ARRAY_TASK_STEP=2 \
+            SLURM_ARRAY_TASK_COUNT=3 d9d-shard --array -o p$i "$@"
+    done
+    run -2 --separate-stderr d9d-shard merge all p0 p2
+    [[ "$stderr" == *"are the parts of all 3 tasks given?"* ]]
+    run -2 --separate-stderr d9d-shard merge all p0 p1 p1 p2
+    [[ "$stderr" == *"and so has p1"* ]]
+    d9d-shard -o other --task 0/3 --append-eos '<|endoftext|>' "$@"
+    run -2 --separate-stderr d9d-shard merge all p0 p1 p2 other
+    [[ "$stderr" == *"other: is of other inputs or options than p0"* ]]
+    [ ! -e all ] && [ ! -e all.partial ]
+    d9d-shard merge -q all p2 p0 p1
+    diff -r one all
+    run -2 --separate-stderr d9d-shard --array -o p4 "$@"
+    [[ "$stderr" == *"SLURM_ARRAY_TASK_ID is not set"* ]]
+    run -2 --separate-stderr d9d-shard --task 3/3 -o p4 "$@"
+    [[ "$stderr" == *"tasks are numbered from 0"* ]]
+    truncate -s -4 p1/*.tokens-000
+    run -1 --separate-stderr d9d-shard merge broken p0 p1 p2
+    [[ "$stderr" == *"bytes, must have"* ]]
+    [ ! -e broken ] && [ ! -e broken.partial ]
 }
 
 # bad CODE PART ARGUMENT...: exit status and what the sentence has; nothing stays.

@@ -154,6 +154,65 @@ static void test_packs(void **state)
     d9d_dataset_close(ds);
 }
 
+/* Concatenated, every sample is full but the last, no target is lost, and no document reaches
+ * over another. */
+static void test_concat(void **state)
+{
+    int64_t whole = 0, positions = 0;
+    d9d_dataset *ds;
+
+    (void)state;
+    write_documents("docs.jsonl", 500, false);
+    for (int i = 0; i < 500; i++)
+        whole += 1 + i % 7;
+    ds = made((d9d_shard_how){.seed = -1, .pack = 16, .pack_mode = D9D_PACK_CONCAT}, NULL);
+    assert_int_equal(d9d_dataset_positions(ds), whole);
+    assert_int_equal(d9d_dataset_count(ds), (whole + 15) / 16);
+    for (int64_t k = 0; k < d9d_dataset_count(ds); k++) {
+        int32_t ids[16], labels[16], at[16], segments[16];
+        d9d_sample s;
+
+        assert_ok(d9d_dataset_sample(ds, k, &s));
+        assert_true(s.length == 16 || k == d9d_dataset_count(ds) - 1);
+        assert_ok(d9d_sample_expand(ds, &s, ids, labels, at, segments));
+        for (int64_t i = 0; i < s.length; i++) {
+            const bool goes_on = i + 1 < s.length && segments[i + 1] == segments[i];
+
+            assert_true(labels[i] >= 1000); /* the first id of a document is no target */
+            assert_true(!goes_on || (ids[i + 1] == labels[i] && at[i + 1] == at[i] + 1));
+            assert_true(goes_on || i + 1 == s.length || at[i + 1] == 0);
+        }
+        positions += s.length;
+    }
+    assert_int_equal(positions, whole);
+    d9d_dataset_close(ds);
+}
+
+/* What is in a window depends on nothing behind it; the order is that of first documents. */
+static void test_windows(void **state)
+{
+    int32_t before = -1;
+    d9d_dataset *ds;
+
+    (void)state;
+    write_documents("docs.jsonl", 1000, false);
+    ds = made((d9d_shard_how){.seed = -1, .pack = 16, .pack_window = 100}, NULL);
+    /* 400 positions a window: 25 full samples at best. */
+    assert_in_range(d9d_dataset_count(ds), 250, 260);
+    for (int64_t k = 0; k < d9d_dataset_count(ds); k++) {
+        int32_t ids[16], labels[16], at[16];
+        d9d_sample s;
+
+        assert_ok(d9d_dataset_sample(ds, k, &s));
+        assert_ok(d9d_sample_expand(ds, &s, ids, labels, at, NULL));
+        assert_true(ids[0] > before);
+        before = ids[0];
+        for (int64_t i = 0; i < s.length; i++)
+            assert_true(ids[i] >= 1000 || ids[i] / 100 == ids[0] / 100);
+    }
+    d9d_dataset_close(ds);
+}
+
 static void test_splits(void **state)
 {
     bool seen[300] = {false};
@@ -363,6 +422,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         unit_test_in_dir(test_samples),  unit_test_in_dir(test_labels),
         unit_test_in_dir(test_overflow), unit_test_in_dir(test_packs),
+        unit_test_in_dir(test_concat),   unit_test_in_dir(test_windows),
         unit_test_in_dir(test_splits),   unit_test_in_dir(test_orders),
         unit_test_in_dir(test_batches),  unit_test_in_dir(test_damage),
         unit_test_in_dir(test_refusals),

@@ -6,6 +6,7 @@
  *     tokens-00000.bin    ids, little endian, u16 where the vocabulary fits, else u32
  *     labels-00000.bin    i32, aligned with the tokens, where targets were given
  *     tokenizer.json      the tokenizer's file, byte for byte
+ *     chat.json           the chat template's, where chats were read
  *
  * Samples are numbered 0, 1, 2, ...; a split is a range of numbers, so that the splits
  * "train" and "valid" of one directory are samples [0, a) and [a, a + b).  A dataset that
@@ -16,7 +17,7 @@
  * and targets t[1 .. n-1].  With labels a segment of n tokens has n positions.  The length of
  * a sample is its number of positions.
  *
- * index.lmdb is written once, copied compact and never opened for writing again.  It is
+ * index.lmdb is written once and never opened for writing again.  It is
  * opened without locks, so that a read-only or network file system will do, and only after
  * its size and hash are those of the manifest, as LMDB trusts its file.  Two databases:
  *

@@ -2,27 +2,32 @@
  *
  *     inputs -> documents -> ids -> samples -> shards and spools -> index, manifest
  *
- * Documents are read in the order of the inputs, tokenised on all threads in chunks of
- * about 1 MiB, and written in their order again, so the bytes of a dataset depend on the
- * inputs, the options and the version, and on nothing else: not on the number of jobs, nor
- * on interruptions.
+ * The inputs are cut into pieces of a part's bytes (libcore/data/pieces.h), whose documents are
+ * read in order, tokenised on all threads in chunks of about 1 MiB, and written in their order
+ * to the shards of the piece.  What is made of a piece depends on nothing outside it, so the
+ * bytes of a dataset depend on the inputs, the options and the version: not on the number of
+ * jobs or of tasks that share the pieces, nor on interruptions.
+ *
+ *     inputs   | a.jsonl           | b.jsonl.zst |
+ *     pieces   | 0     | 1     | 2 | 3           |
+ *     tasks    | 0             | 1               |   --task 0/2, --task 1/2
+ *     shards   | 0     | 1     | 2 | 3  | 4  | 5 |   one index over all
  *
  * From document to samples.  A document of n tokens has n - 1 positions (n where its labels
  * are given); one without a position is counted and left out.  One with more than
  * max_length positions is split into samples that follow each other without losing a target,
- * truncated, or dropped.  With `pack` whole documents are put together, best fit first, to
- * samples of at most `pack` positions; a segment is one document, and packs are closed at
- * the end of each block.
+ * truncated, or dropped.  With `pack` several documents are put together to samples of at most
+ * `pack` positions (libcore/data/packer.h); a segment is one document.
  *
- * Splits.  Document d goes to the split in whose share a random number of (seed, d) falls, so
- * a document is in one split whole, and in the same one whatever comes behind it.  Shares
- * are met about, not exactly.  Samples are then numbered split by split, and with a shuffle
- * seed permuted within each.
+ * Splits.  A document goes to the split in whose share a random number of the seed and its ids
+ * falls, so a document is in one split whole, equal ones are in the same, and what stands
+ * around it is of no matter.  Shares are met about, not exactly.  Samples are then numbered
+ * split by split, and with a shuffle seed permuted within each.
  *
- * A run works in "<out>.partial" and renames it at the end.  After each block of 16 chunks
- * its state goes to "journal.json" there.  The same command, run again after an
- * interruption, goes on from it if every input still has its size and time; any other
- * command starts over.  What comes from stdin is read from the start.
+ * A run works in "<out>.partial" and renames it at the end.  The same command, run again after
+ * an interruption, goes on behind the pieces that are whole, if every input still has its size
+ * and time; any other command starts over.  What comes from stdin is read from the start.
+ * Memory is bounded, whatever the size of the inputs and of the index.
  */
 #ifndef D9D_DATA_SHARD_H
 #define D9D_DATA_SHARD_H
@@ -42,8 +47,14 @@ typedef enum d9d_shard_format {
     D9D_SHARD_BY_NAME, /* text for names that end in .txt (.gz, .zst), else JSON lines */
     D9D_SHARD_JSONL,   /* a line: {"text": "..."} */
     D9D_SHARD_TEXT,    /* a document a file, or a line with `lines` */
-    D9D_SHARD_TOKENS   /* a line: {"input_ids": [...]}, with "labels": [...] if targets are given */
+    D9D_SHARD_TOKENS,  /* a line: {"input_ids": [...]}, with "labels": [...] if targets are given */
+    D9D_SHARD_CHAT     /* a line: {"messages": [{"role": "user", "content": "..."}, ...]} */
 } d9d_shard_format;
+
+typedef enum d9d_pack_mode {
+    D9D_PACK_BEST_FIT, /* whole documents, so that little room is left */
+    D9D_PACK_CONCAT    /* documents one behind the other, cut where a sample is full */
+} d9d_pack_mode;
 
 typedef enum d9d_overflow {
     D9D_OVERFLOW_SPLIT,
@@ -61,15 +72,20 @@ typedef struct d9d_shard_how {
     bool lines;
     const char *text_key;   /* NULL: "text" */
     const char *append_eos; /* token behind every document; NULL: none */
+    const char *chat;       /* template of chats (d9d/data/chat.h) */
     int64_t max_length;     /* positions of a sample; 0: any, or `pack` */
     d9d_overflow overflow;
     const int64_t *edges; /* ascending lengths that bound the buckets */
     size_t n_edges;
-    int64_t pack;        /* 0: a sample is one document or a part of it */
+    int64_t pack; /* 0: a sample is one document or a part of it */
+    d9d_pack_mode pack_mode;
+    int64_t pack_window; /* documents that best fit chooses among; 0: 10000 */
     int64_t seed;        /* of shuffling; -1: samples in the order of their documents */
     const char *split;   /* "train=0.99,valid=0.01", shares that add up to 1; NULL: all train */
     int64_t shard_bytes; /* of a tokens file; 0: 1 GB */
-    int jobs;            /* threads; 0: one a processor */
+    int64_t part_bytes;  /* of input, after which a shard ends in any case; 0: 256 MiB */
+    int64_t task, tasks; /* make the part of this task alone; tasks 0: all */
+    int64_t jobs;        /* threads; 0: one a processor */
     bool replace;        /* a directory that is there */
 } d9d_shard_how;
 
@@ -81,9 +97,17 @@ typedef struct d9d_shard_report {
 
 /* ECONFIG for options that contradict each other and for an `out` that is not empty; what
  * is wrong with an input names its file, line and byte.  A run without one sample is
- * EFORMAT. */
+ * EFORMAT, but not a task. */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_run(const d9d_shard_how *how, const d9d_log *log,
                                               d9d_shard_report *out);
+
+/* One dataset of the directories that runs with `task` 0, 1, ... made, given in any order: the
+ * same bytes as those of a run without tasks.  Token files are linked where that can be, and
+ * copied else; the parts are left as they are.  ECONFIG when parts are missing or given twice,
+ * EMISMATCH when they are of different inputs or options. */
+D9D_API D9D_MUST_USE d9d_status d9d_shard_merge(const char *const *parts, size_t n_parts,
+                                                const char *out, bool replace, const d9d_log *log,
+                                                d9d_shard_report *report);
 
 #ifdef __cplusplus
 }

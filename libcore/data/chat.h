@@ -1,0 +1,22 @@
+/* chat.h - a chat template made ready for a tokenizer; see d9d/data/chat.h. */
+#ifndef D9DI_DATA_CHAT_H
+#define D9DI_DATA_CHAT_H
+
+#include "d9d/data/chat.h"
+#include "data/jsonl.h"
+
+typedef struct d9di_chat d9di_chat;
+
+/* A file of at most 1 MiB.  ECONFIG names what is wrong with it; the tokenizer is borrowed. */
+d9d_status d9di_chat_load(const char *path, const d9d_tokenizer *tok, d9di_chat **out);
+void d9di_chat_free(d9di_chat *c);
+/* Of the file. */
+d9d_hash d9di_chat_hash(const d9di_chat *c);
+
+/* Append the ids and labels of a chat, neither when nothing of it is trained.  `text` is room
+ * to work in.  EFORMAT fills *error where the messages are at fault. */
+d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
+                            d9d_buf *text, d9d_ids *ids, d9di_labels *labels,
+                            d9di_jsonl_error *error);
+
+#endif

@@ -1,0 +1,30 @@
+/* join.h - one dataset of all units: their token files get their final names, their records
+ * an index. */
+#ifndef D9DI_DATA_JOIN_H
+#define D9DI_DATA_JOIN_H
+
+#include "d9d/base/log.h"
+#include "data/unit.h"
+
+typedef struct d9di_join_how {
+    d9di_unit_how unit;     /* dir is where the dataset is made */
+    const char *const *dir; /* [n_pieces] where the units of each piece are */
+    size_t n_pieces;
+} d9di_join_how;
+
+/* Add up what the units have: documents, counts of tokens, samples, positions and splits,
+ * and sizes of the sources.  Names of splits and sources, and what was planned, are there. */
+d9d_status d9di_join_count(const d9di_join_how *how, d9di_manifest *m);
+
+/* Make the dataset but its manifest.json, which m is then ready for.  Token files of units
+ * that are in the same directory are moved; from another one they are linked, or copied where
+ * that cannot be.  Whatever an earlier, interrupted join did is done again.  EFORMAT when there
+ * is no sample. */
+d9d_status d9di_join(const d9di_join_how *how, const d9d_log *log, d9di_manifest *m);
+
+/* Remove what only the work needed, plan.json last. */
+d9d_status d9di_join_clean(const char *dir);
+/* Whether a file of that name is such. */
+bool d9di_join_is_work(const char *name);
+
+#endif

@@ -1,0 +1,141 @@
+/* shard_merge.c - one dataset of the parts that the tasks of an array made. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/join.h"
+#include "data/shard_private.h"
+
+struct merge {
+    const char *const *parts;
+    size_t n_parts;
+    const char *out;
+    d9di_plan_file plan;    /* of the first part */
+    const char **piece_dir; /* [n_pieces] the part that has it */
+    d9di_join_how join;
+    d9di_workdir work;
+    d9d_arena arena;
+};
+
+/* The piece whose first unit's state the name is; -1 for other names. */
+static int64_t piece_of(const char *name)
+{
+    long long piece;
+    int end = 0;
+
+    return sscanf(name, "unit-%lld-0000.json%n", &piece, &end) == 1 && end > 0 && !name[end]
+               ? (int64_t)piece
+               : -1;
+}
+
+static d9d_status note_pieces(struct merge *m, const char *part)
+{
+    d9d_fs_names names;
+    size_t i;
+
+    D9D_TRY(d9d_fs_list(part, &m->arena, &names));
+    for (i = 0; i < names.n; i++) {
+        const int64_t piece = piece_of(names.name[i]);
+
+        if (piece < 0)
+            continue;
+        if (piece >= m->plan.pieces)
+            return D9D_FAIL(D9D_EFORMAT, "%s: has piece %lld of %lld", part, (long long)piece,
+                            (long long)m->plan.pieces);
+        if (m->piece_dir[piece])
+            return D9D_FAIL(D9D_ECONFIG, "%s: has piece %lld of the inputs, and so has %s", part,
+                            (long long)piece, m->piece_dir[piece]);
+        m->piece_dir[piece] = part;
+    }
+    return D9D_OK;
+}
+
+static d9d_status read_parts(struct merge *m)
+{
+    size_t i;
+
+    D9D_TRY(d9di_plan_read(m->parts[0], &m->plan));
+    m->piece_dir = calloc((size_t)m->plan.pieces, sizeof(*m->piece_dir));
+    if (!m->piece_dir)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %lld pieces", m->out,
+                        (long long)m->plan.pieces);
+    for (i = 0; i < m->n_parts; i++) {
+        d9di_plan_file plan;
+        bool same;
+
+        D9D_TRY(d9d_outdir_spares(m->out, m->parts[i]));
+        D9D_TRY(d9di_plan_read(m->parts[i], &plan));
+        same = d9d_hash_equal(plan.job, m->plan.job) && plan.pieces == m->plan.pieces;
+        d9di_plan_file_release(&plan);
+        if (!same)
+            return D9D_FAIL(D9D_EMISMATCH, "%s: is of other inputs or options than %s", m->parts[i],
+                            m->parts[0]);
+        D9D_TRY(note_pieces(m, m->parts[i]));
+    }
+    for (i = 0; i < (size_t)m->plan.pieces; i++)
+        if (!m->piece_dir[i])
+            return D9D_FAIL(D9D_ECONFIG,
+                            "no part has piece %zu of %lld: are the parts of all %lld tasks given?",
+                            i, (long long)m->plan.pieces, (long long)m->plan.tasks);
+    return D9D_OK;
+}
+
+/* The tokenizer's files. */
+static d9d_status copy_others(struct merge *m)
+{
+    const char *dir = m->work.dir.tmp;
+    d9d_fs_names names;
+    size_t i;
+
+    D9D_TRY(d9d_fs_list(m->parts[0], &m->arena, &names));
+    for (i = 0; i < names.n; i++) {
+        const char *from = d9d_fs_join(&m->arena, m->parts[0], names.name[i]);
+        const char *to = d9d_fs_join(&m->arena, dir, names.name[i]);
+
+        if (d9di_join_is_work(names.name[i]))
+            continue;
+        if (!from || !to)
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
+        D9D_TRY(d9d_fs_copy(from, to));
+    }
+    return D9D_OK;
+}
+
+static d9d_status merge_all(struct merge *m, bool replace, const d9d_log *log,
+                            d9d_shard_report *report)
+{
+    d9di_manifest *made = &m->plan.manifest;
+
+    D9D_TRY(read_parts(m));
+    D9D_TRY(d9di_workdir_begin(&m->work, m->out, replace));
+    D9D_TRY(d9di_workdir_clear(&m->work));
+    m->join = (d9di_join_how){.unit = {.dir = m->work.dir.tmp,
+                                       .job = m->plan.job,
+                                       .wide = made->wide,
+                                       .n_splits = made->n_splits},
+                              .dir = m->piece_dir,
+                              .n_pieces = (size_t)m->plan.pieces};
+    D9D_TRY(copy_others(m));
+    D9D_TRY(d9di_join(&m->join, log, made));
+    D9D_TRY(d9di_manifest_write(made, m->work.dir.tmp));
+    D9D_TRY(d9di_join_clean(m->work.dir.tmp));
+    D9D_TRY(d9di_workdir_commit(&m->work));
+    d9di_shard_say(made, m->out, log, report);
+    return D9D_OK;
+}
+
+d9d_status d9d_shard_merge(const char *const *parts, size_t n_parts, const char *out, bool replace,
+                           const d9d_log *log, d9d_shard_report *report)
+{
+    struct merge m = {.parts = parts, .n_parts = n_parts, .out = out, .work = {.lock = -1}};
+    d9d_status st;
+
+    if (n_parts == 0)
+        return D9D_FAIL(D9D_ECONFIG, "%s: no parts to merge", out);
+    st = merge_all(&m, replace, log, report);
+    d9di_workdir_release(&m.work, false);
+    d9di_plan_file_release(&m.plan);
+    free(m.piece_dir);
+    d9d_arena_release(&m.arena);
+    return st;
+}

@@ -1,0 +1,272 @@
+/* shard_plan.c - what a run is to do: settled before anything is spent, and kept as plan.json. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "d9d/base/json.h"
+#include "data/bpe.h"
+#include "data/shard_private.h"
+
+#define DEFAULT_SHARD_BYTES INT64_C(1000000000)
+#define DEFAULT_PART_BYTES  INT64_C(268435456)
+enum { DEFAULT_WINDOW = 10000, WINDOW_TOKENS = 8 << 20 };
+
+static const char *const overflows[] = {"split", "truncate", "drop"};
+static const char *const pack_modes[] = {"best-fit", "concat"};
+
+/* --- the job ---------------------------------------------------------------------------------- */
+
+static d9d_status put_input(d9d_buf *b, const char *path, bool *repeatable)
+{
+    struct stat s;
+
+    D9D_TRY(d9d_buf_append(b, path, strlen(path) + 1));
+    if (stat(path, &s) != 0 || !S_ISREG(s.st_mode)) {
+        *repeatable = false; /* what is wrong with it is said when it is opened */
+        return D9D_OK;
+    }
+    return d9d_buf_printf(b, " %lld %lld.%09ld\n", (long long)s.st_size,
+                          (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+}
+
+static d9d_status put_hash(d9d_buf *b, d9d_hash h)
+{
+    char hex[D9D_HASH_HEX];
+
+    d9d_hash_hex(h, hex);
+    return d9d_buf_printf(b, "%s\n", hex);
+}
+
+/* The hash of everything that the content depends on. */
+static d9d_status hash_job(d9di_plan *p)
+{
+    const d9d_shard_how *how = p->how;
+    d9d_buf b = {0};
+    d9d_status st;
+    size_t i;
+
+    p->repeatable = true;
+    D9D_TRY_OR(st,
+               d9d_buf_printf(&b, "%s %d %d %s|%s|%s\n", D9D_VERSION, (int)how->format, how->lines,
+                              how->text_key ? how->text_key : "",
+                              how->append_eos ? how->append_eos : "", how->split ? how->split : ""),
+               out);
+    D9D_TRY_OR(st,
+               d9d_buf_printf(&b, "%lld %d %lld %d %zu %lld %lld %llu\n",
+                              (long long)how->max_length, (int)how->overflow, (long long)how->pack,
+                              (int)how->pack_mode, p->packer.window, (long long)how->seed,
+                              (long long)p->part, (unsigned long long)p->unit.shard_bytes),
+               out);
+    if (p->tokenise.tok)
+        D9D_TRY_OR(st, put_hash(&b, d9d_tokenizer_hash(p->tokenise.tok)), out);
+    if (p->tokenise.chat)
+        D9D_TRY_OR(st, put_hash(&b, d9di_chat_hash(p->tokenise.chat)), out);
+    for (i = 0; i < how->n_edges; i++)
+        D9D_TRY_OR(st, d9d_buf_printf(&b, "%lld,", (long long)how->edges[i]), out);
+    for (i = 0; i < how->n_inputs; i++)
+        D9D_TRY_OR(st, put_input(&b, how->inputs[i], &p->repeatable), out);
+    p->job = d9d_hash_bytes(b.data, b.len);
+out:
+    d9d_buf_release(&b);
+    return st;
+}
+
+/* --- making ----------------------------------------------------------------------------------- */
+
+static d9d_status load_tokenizer(const d9d_shard_how *how, d9di_tokenise *t)
+{
+    d9d_tokenizer *tok;
+
+    *t = (d9di_tokenise){.how = how, .vocab = D9DI_MAX_VOCAB};
+    if (!how->tokenizer)
+        return D9D_OK;
+    D9D_TRY(d9d_tokenizer_load(how->tokenizer, &tok));
+    t->tok = tok;
+    t->vocab = d9d_tokenizer_vocab_size(tok);
+    t->has_eos = how->append_eos != NULL;
+    if (how->append_eos &&
+        !d9d_tokenizer_find(tok, how->append_eos, strlen(how->append_eos), &t->eos))
+        return D9D_FAIL(D9D_ECONFIG, "%s: has no token \"%s\"", how->tokenizer, how->append_eos);
+    return how->chat ? d9di_chat_load(how->chat, tok, &t->chat) : D9D_OK;
+}
+
+static d9d_status make(d9di_plan *p)
+{
+    const d9d_shard_how *how = p->how;
+    const size_t least = (size_t)how->pack * 4;
+    size_t tokens;
+
+    D9D_TRY(d9di_shard_check(how, &p->shares));
+    D9D_TRY(load_tokenizer(how, &p->tokenise));
+    p->part = how->part_bytes > 0 ? how->part_bytes : DEFAULT_PART_BYTES;
+    D9D_TRY(d9di_pieces_cut(how, p->part, &p->pieces));
+    p->tokenise.pieces = &p->pieces;
+    tokens = WINDOW_TOKENS / p->shares.n;
+    p->packer = (d9di_packer_how){.size = how->pack,
+                                  .mode = how->pack_mode,
+                                  .window = how->pack_window > 0 ? (size_t)how->pack_window
+                                                                 : (size_t)DEFAULT_WINDOW,
+                                  .window_tokens = tokens > least ? tokens : least};
+    p->unit = (d9di_unit_how){
+        .wide = p->tokenise.vocab > 65536,
+        .shard_bytes = (uint64_t)(how->shard_bytes > 0 ? how->shard_bytes : DEFAULT_SHARD_BYTES),
+        .edges = how->edges,
+        .n_edges = how->n_edges,
+        .n_splits = p->shares.n};
+    D9D_TRY(hash_job(p));
+    p->unit.job = p->job;
+    return D9D_OK;
+}
+
+d9d_status d9di_plan_make(const d9d_shard_how *how, d9di_plan *out)
+{
+    d9d_status st;
+
+    memset(out, 0, sizeof(*out));
+    out->how = how;
+    st = make(out);
+    if (st != D9D_OK)
+        d9di_plan_release(out);
+    return st;
+}
+
+void d9di_plan_release(d9di_plan *p)
+{
+    d9di_chat_free(p->tokenise.chat);
+    d9d_tokenizer_free((d9d_tokenizer *)(uintptr_t)p->tokenise.tok);
+    d9di_pieces_release(&p->pieces);
+    memset(p, 0, sizeof(*p));
+}
+
+bool d9di_plan_has(const d9di_plan *p, size_t piece)
+{
+    return p->how->tasks == 0 || d9di_piece_task(&p->pieces, piece, p->how->tasks) == p->how->task;
+}
+
+d9d_status d9di_plan_manifest(const d9di_plan *p, d9di_manifest *m)
+{
+    const d9d_shard_how *how = p->how;
+    size_t i;
+
+    memset(m, 0, sizeof(*m));
+    m->vocab_size = p->tokenise.vocab;
+    m->wide = p->unit.wide;
+    m->has_tokenizer = p->tokenise.tok != NULL;
+    if (m->has_tokenizer)
+        m->tokenizer_hash = d9d_tokenizer_hash(p->tokenise.tok);
+    m->recipe = (d9di_recipe){.overflow = overflows[how->overflow],
+                              .max_length = how->max_length,
+                              .pack = how->pack,
+                              .pack_mode = how->pack > 0 ? pack_modes[how->pack_mode] : NULL,
+                              .pack_window = how->pack > 0 && how->pack_mode == D9D_PACK_BEST_FIT
+                                                 ? (int64_t)p->packer.window
+                                                 : 0,
+                              .seed = how->seed,
+                              .part_bytes = p->part,
+                              .append_eos = how->append_eos};
+    m->n_edges = how->n_edges;
+    m->n_sources = how->n_inputs;
+    m->n_splits = p->shares.n;
+    m->edges = d9d_arena_alloc(&m->arena, (m->n_edges + 1) * sizeof(*m->edges));
+    m->sources = d9d_arena_alloc(&m->arena, m->n_sources * sizeof(*m->sources));
+    m->splits = d9d_arena_alloc(&m->arena, m->n_splits * sizeof(*m->splits));
+    if (!m->edges || !m->sources || !m->splits)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a manifest of %zu inputs", m->n_sources);
+    for (i = 0; i < m->n_edges; i++)
+        m->edges[i] = how->edges[i];
+    for (i = 0; i < m->n_sources; i++)
+        m->sources[i] = (d9di_source){how->inputs[i], 0};
+    for (i = 0; i < m->n_splits; i++)
+        m->splits[i].name = p->shares.split[i].name;
+    return D9D_OK;
+}
+
+/* --- plan.json -------------------------------------------------------------------------------- */
+
+static d9d_status print_plan(const d9di_plan *p, const d9di_manifest *m, d9d_buf *out)
+{
+    json_t *root = NULL, *dataset = NULL;
+    char hex[D9D_HASH_HEX];
+    d9d_buf text = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9di_manifest_print(m, &text), out);
+    D9D_TRY_OR(st, d9d_json_parse("plan.json", text.data, text.len, &dataset), out);
+    d9d_hash_hex(p->job, hex);
+    root =
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:O}", "schema", "d9d.plan.v1", "job", hex, "pieces",
+                  (json_int_t)p->pieces.list.len, "task", (json_int_t)p->how->task, "tasks",
+                  (json_int_t)(p->how->tasks > 0 ? p->how->tasks : 1), "dataset", dataset);
+    st = root ? d9d_json_put(out, root, 1) : D9D_FAIL(D9D_ENOMEM, "plan.json: no memory");
+out:
+    json_decref(root);
+    json_decref(dataset);
+    d9d_buf_release(&text);
+    return st;
+}
+
+d9d_status d9di_plan_write(const d9di_plan *p, const char *dir)
+{
+    d9di_manifest m = {0};
+    d9d_buf text = {0};
+    char *path = NULL;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9di_plan_manifest(p, &m), out);
+    D9D_TRY_OR(st, print_plan(p, &m, &text), out);
+    if (asprintf(&path, "%s/plan.json", dir) < 0) {
+        path = NULL;
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
+        goto out;
+    }
+    st = d9d_fs_write_atomic(path, text.data, text.len);
+out:
+    free(path);
+    d9d_buf_release(&text);
+    d9di_manifest_release(&m);
+    return st;
+}
+
+static d9d_status parse_plan(const json_t *root, const char *where, d9di_plan_file *out)
+{
+    json_t *dataset;
+    const char *hex;
+    d9d_buf text = {0};
+    d9d_status st;
+
+    D9D_TRY(d9d_json_check_schema(root, where, "plan", 1));
+    D9D_TRY(d9d_json_get_str(root, where, "job", &hex));
+    D9D_TRY(d9d_hash_parse(hex, &out->job));
+    D9D_TRY(d9d_json_get_i64(root, where, "pieces", 1, 100000000, &out->pieces));
+    D9D_TRY(d9d_json_get_i64(root, where, "tasks", 1, INT32_MAX, &out->tasks));
+    D9D_TRY(d9d_json_get_i64(root, where, "task", 0, out->tasks - 1, &out->task));
+    D9D_TRY(d9d_json_get_obj(root, where, "dataset", &dataset));
+    D9D_TRY_OR(st, d9d_json_put(&text, dataset, 0), out);
+    st = d9di_manifest_parse_plan(where, text.data, text.len, &out->manifest);
+out:
+    d9d_buf_release(&text);
+    return st;
+}
+
+d9d_status d9di_plan_read(const char *dir, d9di_plan_file *out)
+{
+    json_t *root = NULL;
+    char *path = NULL;
+    d9d_status st;
+
+    memset(out, 0, sizeof(*out));
+    if (asprintf(&path, "%s/plan.json", dir) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
+    st = d9d_json_read(path, UINT64_C(256) << 20, &root);
+    if (st == D9D_OK)
+        st = parse_plan(root, path, out);
+    json_decref(root);
+    free(path);
+    return st;
+}
+
+void d9di_plan_file_release(d9di_plan_file *f)
+{
+    d9di_manifest_release(&f->manifest);
+}

@@ -1,0 +1,60 @@
+/* chat.h - how messages become the text that a model is trained on, and which of it.
+ *
+ * A template is a small JSON file, d9d.chat.v1 (schemas/d9d.chat.v1.json):
+ *
+ *     {"schema": "d9d.chat.v1",
+ *      "default_system": "You are a helpful assistant.",
+ *      "roles": [
+ *        {"name": "system",    "prefix": "<|im_start|>system\n", "suffix": "<|im_end|>\n"},
+ *        {"name": "user",      "prefix": "<|im_start|>user\n",   "suffix": "<|im_end|>\n"},
+ *        {"name": "assistant", "prefix": "<|im_start|>assistant\n", "suffix": "<|im_end|>",
+ *         "after": "\n", "train": ["content", "suffix"], "tokens": ["<think>", "</think>"]}]}
+ *
+ * A chat is `bos`, then for each message its role's prefix, the content, the suffix and
+ * `after`, then `end`.  A chat without a system message gets the default one, if there is one.
+ *
+ *     <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n
+ *                                                           =====~~~~~~~~~~      trained
+ *
+ * Added tokens ("<|im_start|>") are tokens in what the template says.  In contents they are
+ * text like any other, whoever wrote it, but for those in the role's `tokens`: nobody forges
+ * the turn of another by writing "<|im_end|>".  Text between two tokens is tokenised in one,
+ * but cut where what is trained begins or ends, as it is when a model generates.
+ *
+ * Targets are the next tokens of what is trained, all others -100; a chat of n tokens has
+ * n - 1 positions.  One without a target is left out.
+ */
+#ifndef D9D_DATA_CHAT_H
+#define D9D_DATA_CHAT_H
+
+#include "d9d/config/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_chat_role {
+    const char *name, *prefix, *suffix, *after;
+    d9d_list train;  /* int: d9d_chat_part */
+    d9d_list tokens; /* const char *: added tokens that contents of this role may have */
+} d9d_chat_role;
+
+typedef enum d9d_chat_part {
+    D9D_CHAT_PREFIX,
+    D9D_CHAT_CONTENT,
+    D9D_CHAT_SUFFIX,
+    D9D_CHAT_AFTER
+} d9d_chat_part;
+
+typedef struct d9d_chat_template {
+    const char *bos, *end;
+    const char *default_system; /* NULL: none */
+    d9d_list roles;             /* d9d_chat_role */
+} d9d_chat_template;
+
+D9D_API extern const d9d_table d9d_chat_table; /* of a d9d_chat_template */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_DATA_CHAT_H */

@@ -1,0 +1,151 @@
+/* shard_make.c - the commands of d9d-shard that make datasets. */
+#include "shard_make.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* --- making a dataset -------------------------------------------------------- */
+
+#define OPT(field, ...) TOOL_OPT(shard_make, field, __VA_ARGS__)
+
+static const char *const formats[] = {"auto", "jsonl", "text", "tokens", "chat", NULL};
+static const char *const overflows[] = {"split", "truncate", "drop", NULL};
+static const char *const pack_modes[] = {"best-fit", "concat", NULL};
+const shard_make shard_make_default = {.how = {.seed = -1}};
+
+const tool_option shard_make_options[] = {
+    OPT(how.tokenizer, STRING, "tokenizer", 't', "FILE",
+        "HuggingFace tokenizer.json (byte-level BPE)"),
+    OPT(how.out, STRING, "out", 'o', "DIR", "the dataset directory to make, or with --task a part"),
+    OPT(how.format, WORD, "format", 'f', "FORMAT",
+        "jsonl, text (a document a file), tokens (JSON lines with input_ids and perhaps labels) or "
+        "chat (JSON lines with messages); default auto: text for *.txt, else jsonl",
+        .words = formats),
+    OPT(how.lines, FLAG, "lines", 0, NULL, "with --format text: a document a line"),
+    OPT(how.text_key, STRING, "text-key", 0, "KEY",
+        "member of a JSON line that has the text (default text)"),
+    OPT(how.chat, STRING, "template", 0, "FILE", "with --format chat: d9d.chat.v1 of the model"),
+    OPT(how.append_eos, STRING, "append-eos", 0, "TOKEN", "append this token to every document"),
+    OPT(how.max_length, INT, "max-length", 'm', "N",
+        "most positions of a sample (default: any, or those of a pack)", .min = 1,
+        .max = 0x7ffffffe),
+    OPT(how.overflow, WORD, "overflow", 0, "HOW",
+        "what becomes of longer documents: split (default), truncate or drop", .words = overflows),
+    OPT(edges, COMMAS, "bucket-edges", 0, "N,N,...",
+        "ascending lengths that bound the buckets of samples"),
+    OPT(how.pack, INT, "pack", 0, "N", "put documents together to samples of at most N positions",
+        .min = 1, .max = 1 << 20),
+    OPT(how.pack_mode, WORD, "pack-mode", 0, "MODE",
+        "best-fit (default): whole documents; concat: one behind the other, cut at N",
+        .words = pack_modes),
+    OPT(how.pack_window, INT, "pack-window", 0, "N",
+        "documents that best-fit chooses among (default 10000)", .min = 1, .max = 10000000),
+    OPT(how.seed, INT, "shuffle-seed", 0, "S", "number the samples of each split in a random order",
+        .min = 0, .max = 0x1p62),
+    OPT(how.split, STRING, "split", 0, "NAME=SHARE,...",
+        "deal documents to splits at random, such as train=0.99,valid=0.01"),
+    OPT(how.shard_bytes, SIZE, "shard-size", 0, "SIZE", "most bytes of a tokens file (default 1GB)",
+        .min = 1),
+    OPT(how.part_bytes, SIZE, "part-size", 0, "SIZE",
+        "bytes of input that are worked off apart, with shards of their own (default 256MiB)",
+        .min = 1),
+    OPT(task, STRING, "task", 0, "I/N", "make part I = 0, ... of N; then merge them"),
+    OPT(array, FLAG, "array", 0, NULL, "the same, as this task of a Slurm array"),
+    OPT(how.jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)", .min = 1,
+        .max = 1024),
+    OPT(how.replace, FLAG, "force", 0, NULL, "replace a directory that is there"),
+    TOOL_END,
+};
+
+/* The numbers of --bucket-edges. */
+static d9d_status read_edges(tool_run *r, const tool_list *words, int64_t **out)
+{
+    size_t i;
+
+    *out = d9d_arena_alloc(&r->arena, (words->n + 1) * sizeof(**out));
+    if (!*out)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %zu bucket edges", words->n);
+    for (i = 0; i < words->n; i++) {
+        char *end;
+
+        errno = 0;
+        (*out)[i] = strtoll(words->item[i], &end, 10);
+        if (errno || end == words->item[i] || *end)
+            return D9D_FAIL(D9D_ECONFIG, "--bucket-edges: \"%s\" is no length", words->item[i]);
+    }
+    return D9D_OK;
+}
+
+/* Task and tasks from --task I/N, or from what Slurm says of an array. */
+static d9d_status read_task(const shard_make *o, d9d_shard_how *how)
+{
+    static const char *const names[] = {"ID", "MIN", "STEP", "COUNT"};
+    long long v[4] = {0};
+    int i, end = 0;
+
+    if (o->task && (sscanf(o->task, "%lld/%lld%n", &v[0], &v[3], &end) != 2 || o->task[end]))
+        return D9D_FAIL(D9D_ECONFIG, "--task: \"%s\" must be I/N, such as 0/16", o->task);
+    for (i = 0; o->array && i < 4; i++) {
+        char name[32];
+        const char *text;
+
+        snprintf(name, sizeof(name), "SLURM_ARRAY_TASK_%s", names[i]);
+        text = getenv(name);
+        if (!text || sscanf(text, "%lld%n", &v[i], &end) != 1 || text[end])
+            return D9D_FAIL(D9D_ECONFIG, "--array: %s is %s", name, text ? text : "not set");
+    }
+    if ((o->task || o->array) && v[3] < 1)
+        return D9D_FAIL(D9D_ECONFIG, "task %lld of %lld: there is none", v[0], v[3]);
+    how->task = o->array ? (v[0] - v[1]) / (v[2] > 0 ? v[2] : 1) : v[0];
+    how->tasks = v[3];
+    return D9D_OK;
+}
+
+static d9d_status put_report(const tool_run *r, const char *dir, const d9d_shard_report *s)
+{
+    if (!r->json)
+        return D9D_OK;
+    return tool_put_json(json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dataset", dir, "documents",
+        (json_int_t)s->documents, "too_short", (json_int_t)s->too_short, "dropped",
+        (json_int_t)s->dropped, "truncated", (json_int_t)s->truncated, "split",
+        (json_int_t)s->split, "samples", (json_int_t)s->samples, "tokens", (json_int_t)s->tokens,
+        "positions", (json_int_t)s->positions, "shards", (json_int_t)s->shards));
+}
+
+d9d_status shard_make_run(tool_run *r, const void *given)
+{
+    const shard_make *o = given;
+    d9d_shard_how how = o->how;
+    d9d_shard_report made;
+    int64_t *edges;
+
+    if (!how.out)
+        return D9D_FAIL(D9D_ECONFIG, "--out DIR is missing");
+    D9D_TRY(read_edges(r, &o->edges, &edges));
+    D9D_TRY(read_task(o, &how));
+    how.inputs = (const char *const *)r->args;
+    how.n_inputs = (size_t)r->n_args;
+    how.edges = edges;
+    how.n_edges = o->edges.n;
+    D9D_TRY(d9d_shard_run(&how, r->log, &made));
+    return put_report(r, how.out, &made);
+}
+
+/* --- parts to a dataset -------------------------------------------------------- */
+
+const tool_option shard_merge_options[] = {
+    TOOL_OPT(shard_merge, force, FLAG, "force", 0, NULL, "replace a directory that is there"),
+    TOOL_END,
+};
+
+d9d_status shard_merge_run(tool_run *r, const void *given)
+{
+    const shard_merge *o = given;
+    d9d_shard_report made;
+
+    D9D_TRY(d9d_shard_merge((const char *const *)r->args + 1, (size_t)r->n_args - 1, r->args[0],
+                            o->force, r->log, &made));
+    return put_report(r, r->args[0], &made);
+}
