@@ -1,5 +1,5 @@
 /* chat.c - messages to ids and labels. */
-#include "data/chat.h"
+#include "data/chat_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>

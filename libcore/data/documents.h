@@ -4,7 +4,7 @@
 
 #include "d9d/data/shard.h"
 #include "data/jsonl.h"
-#include "data/pieces.h"
+#include "data/shard_pieces.h"
 
 enum { D9DI_CHUNK_BYTES = 1 << 20 };
 #define D9DI_MAX_DOCUMENT ((size_t)256 << 20)

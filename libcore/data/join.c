@@ -124,6 +124,8 @@ static d9d_status count_all(const d9di_join_how *how, d9di_split_state *split, d
     size_t i;
 
     memset(split, 0, D9DI_MAX_SPLITS * sizeof(*split));
+    m->documents = (d9di_documents){.read = 0};
+    m->tokens = 0;
     D9D_TRY(each_unit(how, count_unit, &c));
     if (!m->has_tokenizer)
         m->vocab_size = c.bound;

@@ -4,7 +4,7 @@
 #define D9DI_DATA_JOIN_H
 
 #include "d9d/base/log.h"
-#include "data/unit.h"
+#include "data/shard_unit.h"
 
 typedef struct d9di_join_how {
     d9di_unit_how unit;     /* dir is where the dataset is made */

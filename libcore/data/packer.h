@@ -14,7 +14,7 @@
 #ifndef D9DI_DATA_PACKER_H
 #define D9DI_DATA_PACKER_H
 
-#include "data/unit.h"
+#include "data/shard_unit.h"
 
 typedef struct d9di_packer_how {
     int64_t size; /* most positions of a sample; 0: each document is one */

@@ -191,9 +191,9 @@ static d9d_status finish(struct run *r, d9d_shard_report *out)
         D9D_TRY_OR(st, d9di_plan_manifest(&r->plan, &m), out);
         D9D_TRY_OR(st, d9di_shard_work(&r->plan, r->log, &r->progressed), out);
         D9D_TRY_OR(st, copy_tokenizer(r), out);
-        if (r->plan.how->tasks > 0) {
-            D9D_TRY_OR(st, d9di_join_count(&r->join, &m), out);
-        } else {
+        D9D_TRY_OR(st, d9di_join_count(&r->join, &m), out);
+        if (r->plan.how->tasks == 0) {
+            r->progressed = m.samples > 0; /* or going on is of no use */
             D9D_TRY_OR(st, d9di_join(&r->join, r->log, &m), out);
             D9D_TRY_OR(st, d9di_manifest_write(&m, dir), out);
         }
@@ -203,7 +203,6 @@ static d9d_status finish(struct run *r, d9d_shard_report *out)
     D9D_TRY_OR(st, d9di_workdir_commit(&r->work), out);
     d9di_shard_say(&m, r->plan.how->out, r->log, out);
 out:
-    r->progressed = r->progressed && (st == D9D_OK || m.documents.read == 0 || m.samples > 0);
     d9di_manifest_release(&m);
     return st;
 }

@@ -2,10 +2,10 @@
 #ifndef D9DI_DATA_SHARD_PRIVATE_H
 #define D9DI_DATA_SHARD_PRIVATE_H
 
-#include "data/chat.h"
+#include "data/chat_private.h"
 #include "data/documents.h"
 #include "data/packer.h"
-#include "data/unit.h"
+#include "data/shard_unit.h"
 
 /* Shares of the splits, cumulated: a document goes to the first split whose `upto` is above
  * its random number in [0, 1), which is a function of the seed and its ids. */

@@ -86,9 +86,9 @@ corpus() {
 }
 
 @test "a run that is killed goes on to the same bytes" {
-    corpus 20000 >a.jsonl
+    corpus 5000 >a.jsonl
     gzip -c a.jsonl >b.jsonl.gz
-    set -- -q -t "$tok" --pack 256 --shuffle-seed 1 --split a=0.9,b=0.1 --part-size 1MB a.jsonl b.jsonl.gz
+    set -- -q -t "$tok" --pack 256 --shuffle-seed 1 --split a=0.9,b=0.1 --part-size 500kB a.jsonl b.jsonl.gz
     d9d-shard -o whole "$@"
     kills=0
     RANDOM=${D9D_SEED:-7}
@@ -110,8 +110,8 @@ corpus() {
 }
 
 @test "a run that goes on does only what is left" {
-    corpus 20000 >a.jsonl
-    set -- -q -t "$tok" --part-size 1MB a.jsonl
+    corpus 10000 >a.jsonl
+    set -- -q -t "$tok" --part-size 400kB a.jsonl
     d9d-shard -o whole "$@"
     d9d-shard -o cut "$@" &
     pid=$!
@@ -142,17 +142,17 @@ corpus() {
 }
 
 @test "tasks that share the work, merged, give what one run gives" {
-    corpus 9000 >a.jsonl
-    corpus 3000 | gzip >b.jsonl.gz
+    corpus 2000 >a.jsonl
+    corpus 1000 | gzip >b.jsonl.gz
     corpus 20 >c.jsonl
     printf 'one document' >d.txt
-    set -- -q -t "$tok" --part-size 1MB --shard-size 300kB a.jsonl b.jsonl.gz c.jsonl d.txt
+    set -- -q -t "$tok" --part-size 200kB --shard-size 100kB a.jsonl b.jsonl.gz c.jsonl d.txt
     for how in "--max-length 64 --bucket-edges 32" "--pack 256 --shuffle-seed 2" \
         "--pack 100 --pack-mode concat --split a=0.8,b=0.2 --shuffle-seed 0"; do
         rm -rf one merged part*
         # shellcheck disable=SC2086 # they are several
         d9d-shard $how -o one "$@"
-        for n in 1 3 16; do
+        for n in 1 3 7; do
             for ((i = 0; i < n; i++)); do
                 # shellcheck disable=SC2086
                 d9d-shard $how -o "part$i" --task "$i/$n" --jobs $((i % 3 + 1)) "$@"

@@ -1,5 +1,5 @@
-/* pieces.c - see pieces.h. */
-#include "data/pieces.h"
+/* shard_pieces.c - see shard_pieces.h. */
+#include "data/shard_pieces.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* unit.c - see unit.h. */
-#include "data/unit.h"
+/* shard_unit.c - see shard_unit.h. */
+#include "data/shard_unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "data/dataset_private.h"
 #include "data/out_file.h"
-#include "data/unit_private.h"
+#include "data/shard_unit_private.h"
 
 /* --- a unit ------------------------------------------------------------------------------------
  */

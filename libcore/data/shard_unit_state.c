@@ -1,11 +1,11 @@
-/* unit_state.c - the state of a unit, between struct and JSON. */
+/* shard_unit_state.c - the state of a unit, between struct and JSON. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "d9d/base/json.h"
-#include "data/unit_private.h"
+#include "data/shard_unit_private.h"
 
 #define FIELD(member)                                                                              \
     {                                                                                              \

@@ -1,4 +1,4 @@
-/* pieces.h - the inputs cut into pieces that can be worked off apart.
+/* shard_pieces.h - the inputs cut into pieces that can be worked off apart.
  *
  * A plain file of lines that is longer than a part is cut every `part` bytes, and a line
  * belongs to the piece in which it begins; every other input is in one piece whole, small
@@ -9,8 +9,8 @@
  *
  * The cut depends on the inputs and the size of a part alone, so what is made of a piece is
  * the same whoever makes it, among however many. */
-#ifndef D9DI_DATA_PIECES_H
-#define D9DI_DATA_PIECES_H
+#ifndef D9DI_DATA_SHARD_PIECES_H
+#define D9DI_DATA_SHARD_PIECES_H
 
 #include "d9d/base/mem.h"
 #include "d9d/data/shard.h"

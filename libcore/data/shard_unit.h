@@ -1,4 +1,4 @@
-/* unit.h - the samples of one unit of the inputs, written to files of their own.
+/* shard_unit.h - the samples of one unit of the inputs, written to files of their own.
  *
  * A unit is what is done or not done: a piece of the inputs, or a part of one.  Its files are
  * in the working directory, and lie there under the unit's name until d9di_join() makes one
@@ -11,8 +11,8 @@
  *
  * Nothing of a unit depends on another one, so tasks and threads may make them in any order,
  * and an interrupted run goes on behind the last whole one of each piece. */
-#ifndef D9DI_DATA_UNIT_H
-#define D9DI_DATA_UNIT_H
+#ifndef D9DI_DATA_SHARD_UNIT_H
+#define D9DI_DATA_SHARD_UNIT_H
 
 #include "d9d/base/fs.h"
 #include "data/dataset_manifest.h"

@@ -1,6 +1,6 @@
-/* chat.h - a chat template made ready for a tokenizer; see d9d/data/chat.h. */
-#ifndef D9DI_DATA_CHAT_H
-#define D9DI_DATA_CHAT_H
+/* chat_private.h - a chat template made ready for a tokenizer; see d9d/data/chat.h. */
+#ifndef D9DI_DATA_CHAT_PRIVATE_H
+#define D9DI_DATA_CHAT_PRIVATE_H
 
 #include "d9d/data/chat.h"
 #include "data/jsonl.h"
