@@ -12,7 +12,7 @@ static const d9d_dtype dtype_of[] = {D9D_F32, D9D_F32, D9D_BF16, D9D_F16};
 struct opts {
     int to, experts, dtype;
     int64_t shard_size, jobs, seed;
-    bool force, dot;
+    bool force, dot, no_manifest;
     const char *model;
 };
 
@@ -46,6 +46,12 @@ static const tool_option plan_options[] = {
     TOOL_END,
 };
 static const tool_option read_options[] = {JOBS_OPTION, TOOL_END};
+static const tool_option verify_options[] = {
+    TOOL_OPT(struct opts, no_manifest, FLAG, "no-manifest", 0, NULL,
+             "DIR, made elsewhere, need not have a manifest.json"),
+    JOBS_OPTION,
+    TOOL_END,
+};
 static const tool_option init_options[] = {
     TOOL_OPT(struct opts, model, STRING, "model", 'm', "CONFIG.json",
              "the model: a config.json of HuggingFace's"),
@@ -144,10 +150,11 @@ static d9d_status put_report(d9d_buf *text, d9d_status st)
 static d9d_status verify(tool_run *r, const void *options)
 {
     const struct opts *o = options;
+    const d9d_verify_options opt = {
+        .jobs = (int)o->jobs, .log = r->log, .no_manifest = o->no_manifest};
     d9d_buf text = {0};
 
-    return put_report(
-        &text, d9d_checkpoint_verify_print(r->args[0], (int)o->jobs, r->log, r->json, &text));
+    return put_report(&text, d9d_checkpoint_verify_print(r->args[0], &opt, r->json, &text));
 }
 
 static d9d_status diff(tool_run *r, const void *options)
@@ -175,9 +182,10 @@ int main(int argc, char **argv)
         COMMAND("plan", "SRC", 1, plan_options, plan,
                 "Print what a conversion of SRC would do: every group of tensors with its inputs, "
                 "operations, outputs and bytes.  Only headers are read."),
-        COMMAND("verify", "DIR", 1, read_options, verify,
-                "Check DIR: headers, index, hashes if there is a manifest, and that every number "
-                "is finite.  One line a finding; exit 1 if there is any."),
+        COMMAND("verify", "DIR", 1, verify_options, verify,
+                "Check DIR: that every file is as manifest.json says and there is no other, "
+                "headers, index, and that every number is finite.  One line a finding; exit 1 if "
+                "there is any."),
         COMMAND("diff", "A B", 2, read_options, diff,
                 "Compare two checkpoint directories tensor by tensor.  One line a difference; "
                 "exit 1 if there is any."),

@@ -55,16 +55,19 @@ static void put_finding(void *arg, const char *sentence)
     put_string(r, sentence);
 }
 
-d9d_status d9d_checkpoint_verify_print(const char *dir, int jobs, const d9d_log *log, bool json,
+d9d_status d9d_checkpoint_verify_print(const char *dir, const d9d_verify_options *opt, bool json,
                                        d9d_buf *out)
 {
     struct report r = {.out = out, .json = json, .start = out->len};
+    d9d_verify_options o = *opt;
     d9d_verify_report v = {0};
     d9d_status st;
 
     if (json)
         PUT(&r, "{\"findings\": [");
-    st = d9d_checkpoint_verify(dir, jobs, log, put_finding, &r, &v);
+    o.found = put_finding;
+    o.arg = &r;
+    st = d9d_checkpoint_verify(dir, &o, &v);
     if (json)
         PUT(&r,
             "],\n \"files\": %" PRIu64 ", \"tensors\": %" PRIu64 ", \"bytes\": %" PRIu64
@@ -73,7 +76,7 @@ d9d_status d9d_checkpoint_verify_print(const char *dir, int jobs, const d9d_log 
     else if (st == D9D_OK)
         PUT(&r, "%s: %" PRIu64 " files, %" PRIu64 " tensors, %" PRIu64 " bytes are sound%s\n", dir,
             v.files, v.tensors, v.bytes,
-            v.hashed ? "" : "; without a manifest.json no hashes were compared");
+            v.hashed ? "" : "; there was no manifest.json to compare with");
     return conclude(&r, st);
 }
 

@@ -2,11 +2,11 @@
 #include "d9d/ckpt/manifest.h"
 
 #include <inttypes.h>
-#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/thread.h"
+#include "ckpt/chunks.h"
 
 struct d9d_manifest {
     d9d_arena arena;
@@ -19,127 +19,6 @@ struct d9d_manifest {
 static d9d_status no_memory(const char *dir)
 {
     return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
-}
-
-static uint64_t chunk_count(uint64_t bytes)
-{
-    return bytes / D9D_MANIFEST_CHUNK + (bytes % D9D_MANIFEST_CHUNK != 0);
-}
-
-static uint64_t chunk_bytes(uint64_t bytes, uint64_t chunk)
-{
-    uint64_t left = bytes - chunk * D9D_MANIFEST_CHUNK;
-
-    return left < D9D_MANIFEST_CHUNK ? left : D9D_MANIFEST_CHUNK;
-}
-
-/* --- hashing on threads ------------------------------------------------------------ */
-
-/* One chunk of one file. */
-struct item {
-    size_t file;
-    uint64_t chunk;
-};
-
-struct hashing {
-    const char *dir;
-    d9d_manifest_file *files;
-    size_t n;
-    D9D_VEC(struct item) items;
-    uint64_t total;
-    d9d_hash *got;        /* of every item */
-    char **said;          /* what is wrong with every file, or NULL */
-    d9d_file *open;       /* of every file */
-    unsigned char **buf;  /* of every worker */
-    pthread_mutex_t lock; /* of the progress */
-    d9d_progress progress;
-    d9d_arena arena;
-};
-
-static d9d_status hash_item(void *arg, int worker, size_t i)
-{
-    struct hashing *h = arg;
-    const struct item *it = &h->items.data[i];
-    uint64_t n = chunk_bytes(h->files[it->file].bytes, it->chunk);
-
-    if (h->open[it->file].fd < 0)
-        return D9D_OK; /* said to be missing */
-    if (h->buf[worker] == NULL && (h->buf[worker] = malloc(D9D_MANIFEST_CHUNK)) == NULL)
-        return no_memory(h->dir);
-    D9D_TRY(
-        d9d_file_read_at(&h->open[it->file], h->buf[worker], n, it->chunk * D9D_MANIFEST_CHUNK));
-    h->got[i] = d9d_hash_bytes(h->buf[worker], n);
-    pthread_mutex_lock(&h->lock);
-    d9d_progress_add(&h->progress, n);
-    pthread_mutex_unlock(&h->lock);
-    return D9D_OK;
-}
-
-static d9d_status list_items(struct hashing *h)
-{
-    for (size_t f = 0; f < h->n; f++) {
-        h->total += h->files[f].bytes;
-        for (uint64_t c = 0; c < chunk_count(h->files[f].bytes); c++)
-            D9D_TRY(D9D_VEC_PUSH(&h->items, (struct item){f, c}));
-    }
-    h->got = d9d_arena_alloc(&h->arena, (h->items.len + 1) * sizeof(*h->got));
-    h->said = d9d_arena_alloc(&h->arena, (h->n + 1) * sizeof(*h->said));
-    h->open = d9d_arena_alloc(&h->arena, (h->n + 1) * sizeof(*h->open));
-    if (h->got == NULL || h->said == NULL || h->open == NULL)
-        return no_memory(h->dir);
-    for (size_t f = 0; f < h->n; f++)
-        h->open[f].fd = -1;
-    return D9D_OK;
-}
-
-/* Open file f when it is there and has its size; else say what is wrong. */
-static d9d_status open_file(struct hashing *h, size_t f)
-{
-    const d9d_manifest_file *file = &h->files[f];
-    char *path = d9d_fs_join(&h->arena, h->dir, file->name);
-    uint64_t bytes;
-
-    if (path == NULL)
-        return no_memory(h->dir);
-    if (!d9d_fs_exists(path)) {
-        h->said[f] = d9d_arena_printf(&h->arena, "%s is missing", path);
-        return h->said[f] == NULL ? no_memory(h->dir) : D9D_OK;
-    }
-    D9D_TRY(d9d_fs_size(path, &bytes));
-    if (bytes != file->bytes) {
-        h->said[f] = d9d_arena_printf(&h->arena, "%s has %" PRIu64 " bytes, %s says %" PRIu64, path,
-                                      bytes, D9D_MANIFEST_NAME, file->bytes);
-        return h->said[f] == NULL ? no_memory(h->dir) : D9D_OK;
-    }
-    return d9d_file_open(path, &h->open[f]);
-}
-
-static d9d_status hash_files(struct hashing *h, int jobs, const d9d_log *log)
-{
-    int n = jobs > 0 ? jobs : d9d_thread_cpus();
-    d9d_status st;
-
-    D9D_TRY(list_items(h));
-    for (size_t f = 0; f < h->n; f++)
-        D9D_TRY(open_file(h, f));
-    h->buf = d9d_arena_alloc(&h->arena, (size_t)n * sizeof(*h->buf));
-    if (h->buf == NULL)
-        return no_memory(h->dir);
-    d9d_progress_start(&h->progress, log, "hash", "B", h->total);
-    st = d9d_thread_run(n, h->items.len, hash_item, h);
-    if (st == D9D_OK)
-        d9d_progress_end(&h->progress);
-    for (int i = 0; i < n; i++)
-        free(h->buf[i]);
-    return st;
-}
-
-static void hashing_release(struct hashing *h)
-{
-    for (size_t f = 0; h->open != NULL && f < h->n; f++)
-        d9d_file_release(&h->open[f]);
-    D9D_VEC_RELEASE(&h->items);
-    d9d_arena_release(&h->arena);
 }
 
 /* --- writing -------------------------------------------------------------------------- */
@@ -222,49 +101,51 @@ out:
 }
 
 /* Every regular file of the directory but the manifest. */
-static d9d_status list_files(struct hashing *h)
+static d9d_status list_files(const char *dir, d9d_arena *a, d9d_manifest_file **out, size_t *n)
 {
     d9d_fs_names names = {0};
+    d9d_manifest_file *files;
 
-    D9D_TRY(d9d_fs_list(h->dir, &h->arena, &names));
-    h->files = d9d_arena_alloc(&h->arena, (names.n + 1) * sizeof(*h->files));
-    if (h->files == NULL)
-        return no_memory(h->dir);
+    D9D_TRY(d9d_fs_list(dir, a, &names));
+    files = d9d_arena_alloc(a, (names.n + 1) * sizeof(*files));
+    if (files == NULL)
+        return no_memory(dir);
     for (size_t i = 0; i < names.n; i++) {
-        char *path = d9d_fs_join(&h->arena, h->dir, names.name[i]);
-        d9d_manifest_file *f = &h->files[h->n];
+        char *path = d9d_fs_join(a, dir, names.name[i]);
 
         if (path == NULL)
-            return no_memory(h->dir);
+            return no_memory(dir);
         if (d9d_fs_is_dir(path) || strcmp(names.name[i], D9D_MANIFEST_NAME) == 0)
             continue;
-        f->name = names.name[i];
-        D9D_TRY(d9d_fs_size(path, &f->bytes));
-        h->n++;
+        files[*n].name = names.name[i];
+        D9D_TRY(d9d_fs_size(path, &files[*n].bytes));
+        ++*n;
     }
+    *out = files;
     return D9D_OK;
 }
 
 d9d_status d9d_manifest_write(const char *dir, const json_t *extra, int jobs, const d9d_log *log)
 {
-    struct hashing h = {.dir = dir, .lock = PTHREAD_MUTEX_INITIALIZER};
-    size_t i = 0;
+    d9di_chunks c = {.dir = dir};
+    d9d_manifest_file *files = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, list_files(&h), out);
-    D9D_TRY_OR(st, hash_files(&h, jobs, log), out);
-    for (size_t f = 0; f < h.n; f++) {
-        if (h.said[f] != NULL) { /* it changed under us */
-            st = D9D_FAIL(D9D_EIO, "%s", h.said[f]);
+    D9D_TRY_OR(st, list_files(dir, &c.arena, &files, &c.n), out);
+    c.files = files;
+    c.n_hashed = c.n;
+    D9D_TRY_OR(st, d9di_chunks_read(&c, "hash", jobs, log), out);
+    for (size_t f = 0; f < c.n; f++) {
+        if (c.said[f] != NULL) { /* it changed under us */
+            st = D9D_FAIL(D9D_EIO, "%s", c.said[f]);
             goto out;
         }
-        h.files[f].chunks = &h.got[i];
-        h.files[f].n_chunks = chunk_count(h.files[f].bytes);
-        i += h.files[f].n_chunks;
+        files[f].chunks = &c.got[c.first[f]];
+        files[f].n_chunks = c.first[f + 1] - c.first[f];
     }
-    st = d9d_manifest_put(dir, extra, h.files, h.n);
+    st = d9d_manifest_put(dir, extra, files, c.n);
 out:
-    hashing_release(&h);
+    d9di_chunks_release(&c);
     return st;
 }
 
@@ -273,7 +154,7 @@ out:
 static d9d_status read_chunks(d9d_manifest *m, const json_t *list, const char *where,
                               d9d_manifest_file *f)
 {
-    if (json_array_size(list) != chunk_count(f->bytes))
+    if (json_array_size(list) != d9di_chunk_count(f->bytes))
         return D9D_FAIL(D9D_EFORMAT, "%s: %zu chunks for %" PRIu64 " bytes", where,
                         json_array_size(list), f->bytes);
     f->n_chunks = json_array_size(list);
@@ -407,65 +288,74 @@ const d9d_manifest_file *d9d_manifest_find(const d9d_manifest *m, const char *na
 
 /* --- checking ------------------------------------------------------------------------------ */
 
+static d9di_chunks chunks_of(const d9d_manifest *m)
+{
+    return (d9di_chunks){.dir = m->dir, .files = m->files, .n = m->n, .n_hashed = m->n};
+}
+
 d9d_status d9d_manifest_check_sizes(const d9d_manifest *m)
 {
-    struct hashing h = {.dir = m->dir, .files = m->files, .n = m->n};
-    d9d_status st;
+    d9di_chunks c = chunks_of(m);
+    d9d_status st = d9di_chunks_check(&c);
 
-    D9D_TRY_OR(st, list_items(&h), out);
-    for (size_t f = 0; f < m->n; f++) {
-        D9D_TRY_OR(st, open_file(&h, f), out);
-        d9d_file_release(&h.open[f]);
-        if (h.said[f] != NULL) {
-            st = D9D_FAIL(D9D_EVERIFY, "%s", h.said[f]);
-            goto out;
-        }
-    }
-out:
-    hashing_release(&h);
+    for (size_t f = 0; f < m->n && st == D9D_OK; f++)
+        if (c.said[f] != NULL)
+            st = D9D_FAIL(D9D_EVERIFY, "%s", c.said[f]);
+    d9di_chunks_release(&c);
     return st;
 }
 
-static d9d_status report(const struct hashing *h, void (*found)(void *arg, const char *sentence),
-                         void *arg)
+/* The chunks of one file that is there and has its size. */
+static size_t report_chunks(const char *dir, const d9d_manifest_file *file, const d9d_hash *got,
+                            void (*found)(void *arg, const char *sentence), void *arg)
 {
     char text[512];
-    size_t n = 0, i = 0;
+    size_t n = 0;
 
-    for (size_t f = 0; f < h->n; f++) {
-        const d9d_manifest_file *file = &h->files[f];
-
-        n += h->said[f] != NULL;
-        if (h->said[f] != NULL && found != NULL)
-            found(arg, h->said[f]);
-        for (uint64_t c = 0; c < chunk_count(file->bytes); c++, i++) {
-            if (h->said[f] != NULL || d9d_hash_equal(h->got[i], file->chunks[c]))
-                continue;
-            (void)snprintf(
-                text, sizeof(text), "%s/%s: bytes %llu to %llu are not those that were written",
-                h->dir, file->name, (unsigned long long)(c * D9D_MANIFEST_CHUNK),
-                (unsigned long long)(c * D9D_MANIFEST_CHUNK + chunk_bytes(file->bytes, c)));
-            n++;
-            if (found != NULL)
-                found(arg, text);
-        }
+    for (size_t i = 0; i < file->n_chunks; i++) {
+        if (d9d_hash_equal(got[i], file->chunks[i]))
+            continue;
+        (void)snprintf(text, sizeof(text),
+                       "%s/%s: bytes %" PRIu64 " to %" PRIu64 " are not those that were written",
+                       dir, file->name, (uint64_t)(i * D9D_MANIFEST_CHUNK),
+                       d9di_chunk_end(file->bytes, i));
+        n++;
+        if (found != NULL)
+            found(arg, text);
     }
-    if (n > 0)
-        return D9D_FAIL(D9D_EVERIFY, "%s: %zu files or chunks are not as %s says", h->dir, n,
-                        D9D_MANIFEST_NAME);
-    return D9D_OK;
+    return n;
+}
+
+size_t d9di_manifest_report(const d9d_manifest *m, const d9di_chunks *c,
+                            void (*found)(void *arg, const char *sentence), void *arg)
+{
+    size_t n = 0;
+
+    for (size_t f = 0; f < m->n; f++) {
+        if (c->said[f] == NULL) {
+            n += report_chunks(c->dir, &m->files[f], &c->got[c->first[f]], found, arg);
+            continue;
+        }
+        n++;
+        if (found != NULL)
+            found(arg, c->said[f]);
+    }
+    return n;
 }
 
 d9d_status d9d_manifest_check(const d9d_manifest *m, int jobs, const d9d_log *log,
                               void (*found)(void *arg, const char *sentence), void *arg)
 {
-    struct hashing h = {
-        .dir = m->dir, .files = m->files, .n = m->n, .lock = PTHREAD_MUTEX_INITIALIZER};
+    d9di_chunks c = chunks_of(m);
+    size_t n;
     d9d_status st;
 
-    D9D_TRY_OR(st, hash_files(&h, jobs, log), out);
-    st = report(&h, found, arg);
+    D9D_TRY_OR(st, d9di_chunks_read(&c, "hash", jobs, log), out);
+    n = d9di_manifest_report(m, &c, found, arg);
+    if (n > 0)
+        st = D9D_FAIL(D9D_EVERIFY, "%s: %zu files or chunks are not as %s says", m->dir, n,
+                      D9D_MANIFEST_NAME);
 out:
-    hashing_release(&h);
+    d9di_chunks_release(&c);
     return st;
 }

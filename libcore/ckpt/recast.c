@@ -188,29 +188,40 @@ void d9di_to_double(const void *src, d9d_dtype t, double *dst, size_t n)
     }
 }
 
-#define FINITE(T)                                                                                  \
-    do {                                                                                           \
-        T v;                                                                                       \
-                                                                                                   \
-        for (size_t i = 0; i < n; i++) {                                                           \
-            memcpy(&v, p + i * sizeof(v), sizeof(v));                                              \
-            if ((v & mask) == mask)                                                                \
-                return i;                                                                          \
-        }                                                                                          \
-    } while (0)
+/* Whether any of n bytes' elements, `width` bytes each, has all bits of the mask; eight bytes at
+ * a time: what a lane lacks of the mask, less one, borrows from the lane's own high bit, which no
+ * mask has, only where it lacks nothing. */
+static bool any_nonfinite(const unsigned char *p, size_t n, size_t width, uint64_t mask)
+{
+    const uint64_t ones = width == 8 ? 1 : UINT64_MAX / ((UINT64_C(1) << 8 * width) - 1);
+    const uint64_t masks = mask * ones, highs = ones << (8 * width - 1);
+    uint64_t w, hit = 0;
+
+    for (size_t i = 0; i < n; i += sizeof(w)) {
+        memcpy(&w, p + i, sizeof(w));
+        hit |= ((~w & masks) - ones) & highs;
+    }
+    return hit != 0;
+}
 
 size_t d9di_first_nonfinite(const void *src, d9d_dtype t, size_t n)
 {
     const unsigned char *p = src;
-    uint64_t mask = rows[t].nonfinite;
+    const uint64_t mask = rows[t].nonfinite;
+    const size_t width = d9d_dtype_size(t);
 
-    if (mask == 0)
-        return n;
-    switch (d9d_dtype_size(t)) {
-    case 1: FINITE(uint8_t); break;
-    case 2: FINITE(uint16_t); break;
-    case 4: FINITE(uint32_t); break;
-    default: FINITE(uint64_t); break;
+    for (size_t at = 0; at < n && mask != 0; at += BLOCK) {
+        const size_t k = n - at < BLOCK ? n - at : BLOCK;
+
+        if (k == BLOCK && !any_nonfinite(p + at * width, BLOCK * width, width, mask))
+            continue;
+        for (size_t i = at; i < at + k; i++) {
+            uint64_t v = 0;
+
+            memcpy(&v, p + i * width, width);
+            if ((v & mask) == mask)
+                return i;
+        }
     }
     return n;
 }

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "ckpt/json_scan.h"
 #include "ckpt/st_file.h"
@@ -375,6 +376,12 @@ void d9d_st_close(d9d_st_file *f)
     d9d_map_release(&f->metadata);
     d9d_arena_release(&f->arena);
     free(f);
+}
+
+void d9di_st_let_go(d9d_st_file *f)
+{
+    (void)close(f->file.fd);
+    f->file.fd = -1;
 }
 
 const char *d9d_st_path(const d9d_st_file *f)

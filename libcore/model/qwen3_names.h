@@ -12,10 +12,10 @@ enum { D9DI_NAME = 160 }; /* bytes of an expanded name */
  * E experts, N expert FFN, S shared expert FFN, C labels, P embedding features, 1. */
 typedef struct d9di_qwen3_row {
     enum {
-        D9DI_FIRST,   /* first stage, once a vocabulary split */
-        D9DI_EVERY,   /* each layer */
-        D9DI_DENSE,   /* each layer with a dense FFN */
-        D9DI_MOE,     /* each mixture */
+        D9DI_FIRST, /* first stage, once a vocabulary split */
+        D9DI_EVERY, /* each layer */
+        D9DI_DENSE, /* each layer with a dense FFN */
+        D9DI_MOE,   /* each mixture */
         D9DI_SHARED,
         D9DI_SHARED_GATE,
         D9DI_LAST,    /* last stage */

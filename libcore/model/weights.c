@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "d9d/ckpt/checkpoint.h"
+#include "d9d/ckpt/manifest.h"
 #include "d9d/model/hf_config.h"
 #include "d9d/model/qwen3_map.h"
 
@@ -206,6 +207,7 @@ d9d_status d9d_weights_export(const d9d_qwen3_config *c, const d9d_params *param
     D9D_TRY(d9d_params_io_open(params, D9D_PARAMS_DATA, &io));
     D9D_TRY_OR(st, d9d_outdir_begin(&out, dir, 0), done);
     D9D_TRY_OR(st, files_write(c, io, params->p[0]->dtype, out.tmp, hf_config, log), done);
+    D9D_TRY_OR(st, d9d_manifest_write(out.tmp, NULL, 0, log), done);
     st = d9d_outdir_commit(&out);
 done:
     d9d_outdir_release(&out);

@@ -171,11 +171,26 @@ setup() {
     run -1 d9d-map verify -q c
 }
 
+@test "verify asks for a manifest, and for nothing beside what it lists" {
+    d9d-map -q "$golden/moe" c
+    touch c/.nfs0001 && d9d-map verify -q c
+    touch c/notes
+    run -1 --separate-stderr d9d-map verify -q c
+    [ "$output" = "c/notes is not listed in manifest.json" ]
+    rm c/notes c/manifest.json
+    run -1 --separate-stderr d9d-map verify -q c
+    [[ "$output" == "c/manifest.json: cannot open: No such file or directory" ]]
+    d9d-map verify -q --no-manifest c | grep -q 'are sound; there was no manifest.json'
+    mkfifo c/manifest.json
+    run -1 --separate-stderr timeout 20 d9d-map verify -q c
+    [ "$output" = "c/manifest.json: is a pipe, must be a file" ]
+}
+
 @test "verify names a number that is not finite" {
     mkdir n
     st_file n/model.safetensors '{"w":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}}' 6
     printf '\x80\x7f' >>n/model.safetensors
-    run -1 --separate-stderr d9d-map verify -q n
+    run -1 --separate-stderr d9d-map verify -q --no-manifest n
     [ "$output" = "n/model.safetensors: tensor w: element 3 is not finite" ]
     [ "$stderr" = "d9d-map: verification failed: n: 1 findings" ]
 }

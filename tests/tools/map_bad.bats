@@ -133,8 +133,8 @@ edit() { sed -i -e "$1" src/config.json; }
     run -1 bash -c 'ulimit -v 500000; d9d-map verify -q big'
     [[ "$output" == *"expected '{'"* ]]
     st_file big/model.safetensors "{$(seq -s, -f '"%.0f":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' 550000)}" 0
-    run -0 bash -c 'ulimit -v 800000; d9d-map verify -q -j1 big'
-    [[ "$output" == "big: 1 files, 550000 tensors, 0 bytes are sound"* ]]
+    run -0 bash -c 'ulimit -v 800000; d9d-map verify -q -j1 --no-manifest big'
+    [[ "$output" == "big: 1 files, 550000 tensors, "*" bytes are sound"* ]]
 }
 
 @test "a full disk is exit 1 and names the path and the bytes; with room the work goes on" {

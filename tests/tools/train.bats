@@ -37,6 +37,7 @@ teardown_file() { rm -rf "$shared"; }
 ./config.json
 ./export/config.json
 ./export/generation_config.json
+./export/manifest.json
 ./export/model.safetensors
 ./export/train.json
 ./export/train.jsonl
@@ -115,7 +116,7 @@ LIST
     touch my/notes.txt
     d9d-train -q --set model_provider.hf_config=my/tiny.json --set trainer.run.steps=2 \
         --set trainer.model_stage_factory.source_checkpoint=null c.json
-    [ "$(echo run/export/*)" = 'run/export/config.json run/export/model.safetensors' ]
+    [ "$(echo run/export/*)" = 'run/export/config.json run/export/manifest.json run/export/model.safetensors' ]
     d9d-map verify -q run/export
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "d9d/base/rng.h"
 #include "d9d/ckpt/checkpoint.h"
 #include "d9d/ckpt/manifest.h"
 #include "support/unit.h"
@@ -393,47 +394,127 @@ static void a_changed_manifest_is_refused(void **state)
 
 /* --- verify and diff --------------------------------------------------------------------- */
 
+static const char findings[] =
+    "d/model-00001-of-00002.safetensors: header: byte 0: expected '{'\n"
+    "d/stray.safetensors: 1 bytes are too few for a safetensors file\n"
+    "d/model-00002-of-00002.safetensors: tensor t2: element 0 is not finite\n"
+    "d/notes is not listed in manifest.json\n"
+    "d/stray.safetensors is not listed in manifest.json\n"
+    "d/model-00001-of-00002.safetensors: bytes 0 to 184 are not those that were written\n"
+    "d/model-00002-of-00002.safetensors: bytes 0 to 184 are not those that were written\n"
+    "d/model.safetensors.index.json is missing\n";
+
 static void verify_lists_its_findings_in_order(void **state)
 {
     d9d_buf said = {0};
+    d9d_verify_options opt = {.jobs = 2, .no_manifest = true};
     d9d_verify_report r;
+    d9d_checkpoint *c;
+    long at;
 
     (void)state;
     make("d", 4, 4, 32);
-    assert_ok(d9d_checkpoint_verify("d", 2, NULL, NULL, NULL, &r));
+    assert_ok(d9d_checkpoint_verify("d", &opt, &r));
     assert_int_equal(r.files, 2);
     assert_int_equal(r.tensors, 4);
-    assert_int_equal(r.bytes, 64);
+    assert_int_equal(r.bytes, 2 * 184);
     assert_false(r.hashed);
-    /* An infinity in t2, the third tensor: its last byte and the one before. */
+    opt.no_manifest = false;
+    assert_fails(d9d_checkpoint_verify("d", &opt, &r), D9D_EVERIFY, "d: 1 findings");
     assert_ok(d9d_manifest_write("d", NULL, 1, NULL));
-    {
-        d9d_checkpoint *c;
-        long at;
-
-        assert_ok(d9d_checkpoint_open("d", &c));
-        at = (long)d9d_checkpoint_find(c, "t2")->offset;
-        d9d_checkpoint_close(c);
-        put_byte("d/model-00002-of-00002.safetensors", at + 3, 0x7f);
-        put_byte("d/model-00002-of-00002.safetensors", at + 2, 0x80);
-    }
+    assert_ok(d9d_checkpoint_verify("d", &opt, NULL));
+    /* An infinity in t2, the third tensor: its last byte and the one before. */
+    assert_ok(d9d_checkpoint_open("d", &c));
+    at = (long)d9d_checkpoint_find(c, "t2")->offset;
+    d9d_checkpoint_close(c);
+    put_byte("d/model-00002-of-00002.safetensors", at + 3, 0x7f);
+    put_byte("d/model-00002-of-00002.safetensors", at + 2, 0x80);
     put_byte("d/model-00001-of-00002.safetensors", 8, 'x');
+    assert_int_equal(unlink("d/" D9D_INDEX_NAME), 0);
     assert_ok(d9d_fs_write_atomic("d/stray.safetensors", "x", 1));
-    for (int jobs = 1; jobs < 4; jobs += 2) {
+    assert_ok(d9d_fs_write_atomic("d/notes", "x", 1));
+    assert_ok(d9d_fs_write_atomic("d/.hidden", "x", 1));
+    assert_ok(d9d_fs_mkdirs("d/sub"));
+    opt.found = collect;
+    opt.arg = &said;
+    for (opt.jobs = 1; opt.jobs < 4; opt.jobs += 2) {
         said.len = 0;
-        assert_fails(d9d_checkpoint_verify("d", jobs, NULL, collect, &said, &r), D9D_EVERIFY,
-                     "d: 6 findings");
-        assert_string_equal(
-            said.data,
-            "d/model-00001-of-00002.safetensors: header: byte 0: expected '{'\n"
-            "d/stray.safetensors: 1 bytes are too few for a safetensors file\n"
-            "d/model-00002-of-00002.safetensors: tensor t2: element 0 is not finite\n"
-            "d/stray.safetensors is not listed in manifest.json\n"
-            "d/model-00001-of-00002.safetensors: bytes 0 to 184 are not those that were written\n"
-            "d/model-00002-of-00002.safetensors: bytes 0 to 184 are not those that were "
-            "written\n");
+        assert_fails(d9d_checkpoint_verify("d", &opt, &r), D9D_EVERIFY, "d: 8 findings");
+        assert_string_equal(said.data, findings);
     }
     d9d_buf_release(&said);
+}
+
+static void check_finding(const char *dir, const char *end)
+{
+    d9d_buf said = {0};
+    const d9d_verify_options opt = {.no_manifest = true, .found = collect, .arg = &said};
+
+    assert_int_equal(d9d_checkpoint_verify(dir, &opt, NULL), D9D_EVERIFY);
+    assert_non_null(said.data);
+    assert_true(said.len > strlen(end));
+    assert_string_equal(said.data + said.len - strlen(end), end);
+    d9d_buf_release(&said);
+}
+
+/* Tensors of every floating type one after another from an odd offset, over several pieces. */
+static void numbers_are_seen_wherever_pieces_end(void **state)
+{
+    enum { LEAD = 3, EACH = 600011 };
+    static const struct {
+        d9d_dtype t;
+        const char *bits; /* little endian, of a NaN or an infinity */
+    } rows[] = {
+        {D9D_BF16, "\x80\x7f"}, {D9D_F32, "\x00\x00\x80\xff"}, {D9D_F64, "\0\0\0\0\0\0\xf0\x7f"},
+        {D9D_F8_E4M3, "\xff"},  {D9D_F16, "\x01\x7c"},         {D9D_F8_E5M2, "\x7c"}};
+    enum { N = sizeof(rows) / sizeof(rows[0]) };
+    const d9d_verify_options opt = {.jobs = 2, .no_manifest = true};
+    d9d_buf head = {0};
+    uint64_t end = LEAD, len, start[N];
+    int fd;
+
+    (void)state;
+    assert_ok(d9d_buf_printf(&head, "12345678{\"lead\":{\"dtype\":\"U8\",\"shape\":[3],"
+                                    "\"data_offsets\":[0,3]}"));
+    for (size_t i = 0; i < N; i++) {
+        start[i] = end;
+        end += EACH * d9d_dtype_size(rows[i].t);
+        assert_ok(d9d_buf_printf(&head,
+                                 ",\"%zu\":{\"dtype\":\"%s\",\"shape\":[%d],"
+                                 "\"data_offsets\":[%llu,%llu]}",
+                                 i, d9d_dtype_safetensors(rows[i].t), EACH,
+                                 (unsigned long long)start[i], (unsigned long long)end));
+    }
+    assert_ok(d9d_buf_printf(&head, "}"));
+    len = head.len - 8;
+    memcpy(head.data, &len, 8);
+    assert_ok(d9d_fs_mkdirs("d"));
+    assert_ok(d9d_fs_write_atomic("d/model.safetensors", head.data, head.len));
+    assert_int_equal(truncate("d/model.safetensors", (off_t)(head.len + end)), 0);
+    assert_ok(d9d_checkpoint_verify("d", &opt, NULL));
+    fd = open("d/model.safetensors", O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    for (size_t i = 0; i < N; i++) {
+        const size_t width = d9d_dtype_size(rows[i].t);
+        const d9d_rng rng = {i, 5};
+
+        for (uint64_t k = 0; k < 16; k++) {
+            /* Around a piece's end, and anywhere. */
+            const uint64_t piece = 1 << 19, abs = head.len + start[i];
+            const uint64_t edge = ((abs / piece + 1) * piece - abs) / width;
+            const uint64_t at = k < 6 ? edge - 3 + k : d9d_rng_below(rng, k, EACH);
+            const off_t off = (off_t)(abs + at * width);
+            char text[64];
+
+            assert_int_equal(pwrite(fd, rows[i].bits, width, off), (ssize_t)width);
+            (void)snprintf(text, sizeof(text), "tensor %zu: element %llu is not finite\n", i,
+                           (unsigned long long)at);
+            check_finding("d", text);
+            assert_int_equal(pwrite(fd, "\0\0\0\0\0\0\0", width, off), (ssize_t)width);
+        }
+    }
+    assert_int_equal(close(fd), 0);
+    d9d_buf_release(&head);
 }
 
 struct kinds {
@@ -515,6 +596,7 @@ int main(void)
         unit_test_in_dir(manifests_find_what_changed),
         unit_test_in_dir(a_changed_manifest_is_refused),
         unit_test_in_dir(verify_lists_its_findings_in_order),
+        unit_test_in_dir(numbers_are_seen_wherever_pieces_end),
         unit_test_in_dir(diff_counts_elements),
         unit_test_in_dir(others_are_copied),
     };

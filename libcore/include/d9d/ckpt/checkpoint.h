@@ -96,19 +96,34 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_copy_dirs(const char *src, const 
 
 /* --- verify and diff ---------------------------------------------------------- */
 
+/* Is a directory what was written, to the byte?  Findings are:
+ *   - a file that is missing, longer, shorter or changed by the manifest (manifest.h), the manifest
+ *     itself changed or missing, and a file that it does not list, whatever it is; but for
+ *     directories and names that begin with a dot
+ *   - headers of safetensors files that break a rule of the format (safetensors.h), and an index
+ *     that does not agree with them
+ *   - a floating-point number that is not finite
+ *   - what cannot be read
+ * Each is one sentence to `found`, in an order that does not depend on `jobs`; EVERIFY when there
+ * was any.  Every byte is read once. */
+typedef void (*d9d_verify_fn)(void *arg, const char *sentence);
+typedef struct d9d_verify_options {
+    int jobs; /* threads; 0: one a processor */
+    const d9d_log *log;
+    bool no_manifest; /* there need not be one: headers, index and numbers are checked */
+    d9d_verify_fn found;
+    void *arg;
+} d9d_verify_options;
+
 typedef struct d9d_verify_report {
     uint64_t files, tensors, bytes; /* that were read */
     uint64_t findings;
-    bool hashed; /* there was a manifest */
+    bool hashed; /* there was a manifest, or had to be one */
 } d9d_verify_report;
 
-/* Headers of every safetensors file, the index, hashes where there is a manifest
- * (manifest.h), and that every floating-point number is finite.  Each finding is one
- * sentence to `found`, in an order that does not depend on `jobs`; EVERIFY when there was
- * any. `report` may be NULL and is filled also then. */
-typedef void (*d9d_verify_fn)(void *arg, const char *sentence);
-D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_verify(const char *dir, int jobs, const d9d_log *log,
-                                                      d9d_verify_fn found, void *arg,
+/* `report` may be NULL and is filled also where there are findings. */
+D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_verify(const char *dir,
+                                                      const d9d_verify_options *opt,
                                                       d9d_verify_report *report);
 
 typedef enum d9d_diff_kind {
@@ -137,9 +152,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_diff(const char *a, const char *b
 
 /* Both as a report: a line a finding or difference and one that sums up, or one JSON object.
  * `out` is filled also where the status is EVERIFY: there were findings, or differences. */
-D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_verify_print(const char *dir, int jobs,
-                                                            const d9d_log *log, bool json,
-                                                            d9d_buf *out);
+D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_verify_print(const char *dir,
+                                                            const d9d_verify_options *opt,
+                                                            bool json, d9d_buf *out);
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_diff_print(const char *a, const char *b, int jobs,
                                                           const d9d_log *log, bool json,
                                                           d9d_buf *out);
