@@ -49,9 +49,7 @@ static const tool_option read_options[] = {JOBS_OPTION, TOOL_END};
 static const tool_option verify_options[] = {
     TOOL_OPT(struct opts, no_manifest, FLAG, "no-manifest", 0, NULL,
              "DIR, made elsewhere, need not have a manifest.json"),
-    JOBS_OPTION,
-    TOOL_END,
-};
+    JOBS_OPTION, TOOL_END};
 static const tool_option init_options[] = {
     TOOL_OPT(struct opts, model, STRING, "model", 'm', "CONFIG.json",
              "the model: a config.json of HuggingFace's"),

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/below.h"
 #include "ckpt/chunks.h"
 
 struct d9d_manifest {
@@ -100,26 +101,46 @@ out:
     return st;
 }
 
-/* Every regular file of the directory but the manifest. */
-static d9d_status list_files(const char *dir, d9d_arena *a, d9d_manifest_file **out, size_t *n)
+/* Every file of the directory but the manifest, or only those that lie deeper. */
+static d9d_status list_files(d9di_chunks *c, bool deeper, d9d_manifest_file **out)
 {
     d9d_fs_names names = {0};
     d9d_manifest_file *files;
 
-    D9D_TRY(d9d_fs_list(dir, a, &names));
-    files = d9d_arena_alloc(a, (names.n + 1) * sizeof(*files));
+    D9D_TRY(d9di_files_below(c->dir, &c->arena, &names));
+    files = d9d_arena_alloc(&c->arena, (names.n + 1) * sizeof(*files));
     if (files == NULL)
-        return no_memory(dir);
+        return no_memory(c->dir);
     for (size_t i = 0; i < names.n; i++) {
-        char *path = d9d_fs_join(a, dir, names.name[i]);
+        char *path = d9d_fs_join(&c->arena, c->dir, names.name[i]);
 
         if (path == NULL)
-            return no_memory(dir);
-        if (d9d_fs_is_dir(path) || strcmp(names.name[i], D9D_MANIFEST_NAME) == 0)
+            return no_memory(c->dir);
+        if (strcmp(names.name[i], D9D_MANIFEST_NAME) == 0 ||
+            (deeper && strchr(names.name[i], '/') == NULL))
             continue;
-        files[*n].name = names.name[i];
-        D9D_TRY(d9d_fs_size(path, &files[*n].bytes));
-        ++*n;
+        files[c->n].name = names.name[i];
+        D9D_TRY(d9d_fs_size(path, &files[c->n].bytes));
+        c->n++;
+    }
+    c->files = files;
+    c->n_hashed = c->n;
+    *out = files;
+    return D9D_OK;
+}
+
+d9d_status d9di_manifest_hash(d9di_chunks *c, bool deeper, int jobs, const d9d_log *log,
+                              d9d_manifest_file **out)
+{
+    d9d_manifest_file *files = NULL;
+
+    D9D_TRY(list_files(c, deeper, &files));
+    D9D_TRY(d9di_chunks_read(c, "hash", jobs, log));
+    for (size_t f = 0; f < c->n; f++) {
+        if (c->said[f] != NULL) /* it changed under us */
+            return D9D_FAIL(D9D_EIO, "%s", c->said[f]);
+        files[f].chunks = &c->got[c->first[f]];
+        files[f].n_chunks = c->first[f + 1] - c->first[f];
     }
     *out = files;
     return D9D_OK;
@@ -128,23 +149,12 @@ static d9d_status list_files(const char *dir, d9d_arena *a, d9d_manifest_file **
 d9d_status d9d_manifest_write(const char *dir, const json_t *extra, int jobs, const d9d_log *log)
 {
     d9di_chunks c = {.dir = dir};
-    d9d_manifest_file *files = NULL;
+    d9d_manifest_file *files;
     d9d_status st;
 
-    D9D_TRY_OR(st, list_files(dir, &c.arena, &files, &c.n), out);
-    c.files = files;
-    c.n_hashed = c.n;
-    D9D_TRY_OR(st, d9di_chunks_read(&c, "hash", jobs, log), out);
-    for (size_t f = 0; f < c.n; f++) {
-        if (c.said[f] != NULL) { /* it changed under us */
-            st = D9D_FAIL(D9D_EIO, "%s", c.said[f]);
-            goto out;
-        }
-        files[f].chunks = &c.got[c.first[f]];
-        files[f].n_chunks = c.first[f + 1] - c.first[f];
-    }
-    st = d9d_manifest_put(dir, extra, files, c.n);
-out:
+    st = d9di_manifest_hash(&c, false, jobs, log, &files);
+    if (st == D9D_OK)
+        st = d9d_manifest_put(dir, extra, files, c.n);
     d9di_chunks_release(&c);
     return st;
 }
@@ -181,7 +191,7 @@ static d9d_status read_file(d9d_manifest *m, const json_t *entry, size_t i, d9d_
     if (where == NULL)
         return no_memory(m->dir);
     D9D_TRY(d9d_json_get_str(entry, where, "name", &name));
-    D9D_TRY(d9d_fs_check_name(name, strlen(name), where));
+    D9D_TRY(d9di_check_within(name, where));
     if (d9d_map_has(seen, name, strlen(name)) || strcmp(name, D9D_MANIFEST_NAME) == 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: %s is listed twice or lists itself", where, name);
     D9D_TRY(d9d_map_put(seen, name, strlen(name), NULL));

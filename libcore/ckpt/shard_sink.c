@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "ckpt/chunk_journal.h"
+#include "ckpt/chunks.h"
 #include "ckpt/direct_file.h"
 #include "ckpt/shard_layout.h"
 #include "d9d/ckpt/checkpoint.h"
@@ -378,32 +379,58 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const d9d_manifest_file *)a)->name, ((const d9d_manifest_file *)b)->name);
 }
 
-d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra)
+static d9d_status remove_journals(d9d_shard_sink *s, const d9d_fs_names *names)
 {
-    const size_t n = s->layout.files.len;
-    d9d_manifest_file *files = d9d_arena_alloc(&s->arena, (n + 1) * sizeof(*files));
-    d9d_hash *hashes = d9d_arena_alloc(&s->arena, (s->layout.n_chunks + 1) * sizeof(*hashes));
-    d9d_fs_names names = {0};
+    for (size_t i = 0; i < names->n; i++) {
+        const char *path = d9d_fs_join(&s->arena, s->dir, names->name[i]);
 
+        if (path == NULL)
+            return no_memory();
+        if (d9di_chunk_journal_is(names->name[i]))
+            D9D_TRY(d9d_fs_remove_tree(path));
+    }
+    return D9D_OK;
+}
+
+/* The files that the sink wrote, then those that others put into directories of `dir`. */
+static d9d_status list_written(d9d_shard_sink *s, d9di_chunks *deeper, d9d_manifest_file **out,
+                               size_t *n)
+{
+    d9d_hash *hashes = d9d_arena_alloc(&s->arena, (s->layout.n_chunks + 1) * sizeof(*hashes));
+    d9d_manifest_file *files, *more;
+
+    D9D_TRY(d9di_manifest_hash(deeper, true, 0, s->log, &more));
+    *n = s->layout.files.len;
+    files = d9d_arena_alloc(&s->arena, (*n + deeper->n + 1) * sizeof(*files));
     if (files == NULL || hashes == NULL)
         return no_memory();
     for (size_t c = 0; c < s->layout.n_chunks; c++)
         hashes[c] = s->chunks[c].hash;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < *n; i++) {
         const d9di_layout_file *f = &s->layout.files.data[i];
 
         files[i] = (d9d_manifest_file){f->name, f->bytes, f->n_chunks, hashes + f->first_chunk};
     }
-    qsort(files, n, sizeof(*files), by_name);
-    D9D_TRY(d9d_manifest_put(s->dir, extra, files, n));
-    D9D_TRY(d9d_fs_list(s->dir, &s->arena, &names));
-    for (size_t i = 0; i < names.n; i++) {
-        const char *path = d9d_fs_join(&s->arena, s->dir, names.name[i]);
-
-        if (path == NULL)
-            return no_memory();
-        if (d9di_chunk_journal_is(names.name[i]))
-            D9D_TRY(d9d_fs_remove_tree(path));
-    }
+    for (size_t i = 0; i < deeper->n; i++)
+        files[(*n)++] = more[i];
+    *out = files;
     return D9D_OK;
+}
+
+d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra)
+{
+    d9di_chunks deeper = {.dir = s->dir};
+    d9d_manifest_file *files;
+    d9d_fs_names names = {0};
+    size_t n;
+    d9d_status st;
+
+    D9D_TRY_OR(st, list_written(s, &deeper, &files, &n), out);
+    qsort(files, n, sizeof(*files), by_name);
+    D9D_TRY_OR(st, d9d_manifest_put(s->dir, extra, files, n), out);
+    D9D_TRY_OR(st, d9d_fs_list(s->dir, &s->arena, &names), out);
+    st = remove_journals(s, &names);
+out:
+    d9di_chunks_release(&deeper);
+    return st;
 }

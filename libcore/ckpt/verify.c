@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ckpt/below.h"
 #include "ckpt/chunks.h"
 #include "ckpt/map_graph.h"
 #include "ckpt/recast.h"
@@ -95,7 +96,8 @@ static d9d_status list_files(struct verify *v)
     for (; v->n < listed; v->n++)
         v->files[v->n] = *d9d_manifest_at(v->manifest, v->n);
     for (size_t i = 0; i < v->names.n; i++)
-        if (is_safetensors(v->names.name[i]) && !is_listed(v, v->names.name[i]))
+        if (is_safetensors(v->names.name[i]) && !is_listed(v, v->names.name[i]) &&
+            strchr(v->names.name[i], '/') == NULL)
             v->files[v->n++].name = v->names.name[i];
     return D9D_OK;
 }
@@ -227,19 +229,24 @@ static void say_nonfinite(struct verify *v, const struct head *h)
 
 /* --- what is not in the manifest ----------------------------------------------------------- */
 
-/* Hidden files and directories are nobody's part of a checkpoint. */
+/* Hidden files, such as NFS leaves, are nobody's part of a checkpoint. */
+static bool is_hidden(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return (slash != NULL ? slash[1] : path[0]) == '.';
+}
+
 static d9d_status check_strays(struct verify *v)
 {
     for (size_t i = 0; i < v->names.n; i++) {
         const char *name = v->names.name[i];
-        char *path = d9d_fs_join(&v->arena, v->dir, name), *text;
+        char *text;
 
-        if (path == NULL)
-            return no_memory(v);
-        if (name[0] == '.' || is_listed(v, name) || strcmp(name, D9D_MANIFEST_NAME) == 0 ||
-            d9d_fs_is_dir(path))
+        if (is_hidden(name) || is_listed(v, name) || strcmp(name, D9D_MANIFEST_NAME) == 0)
             continue;
-        text = d9d_arena_printf(&v->arena, "%s is not listed in %s", path, D9D_MANIFEST_NAME);
+        text = d9d_arena_printf(&v->arena, "%s/%s is not listed in %s", v->dir, name,
+                                D9D_MANIFEST_NAME);
         if (text == NULL)
             return no_memory(v);
         find(v, text);
@@ -280,7 +287,7 @@ d9d_status d9d_checkpoint_verify(const char *dir, const d9d_verify_options *opt,
     struct verify v = {.dir = dir, .opt = opt, .lock = PTHREAD_MUTEX_INITIALIZER};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_fs_list(dir, &v.arena, &v.names), out);
+    D9D_TRY_OR(st, d9di_files_below(dir, &v.arena, &v.names), out);
     D9D_TRY_OR(st, read_manifest(&v), out);
     D9D_TRY_OR(st, list_files(&v), out);
     D9D_TRY_OR(st, open_heads(&v), out);

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "d9d/base/fs.h"
+#include "ckpt/below.h"
 #include "d9d/base/rng.h"
 #include "d9d/ckpt/checkpoint.h"
 
@@ -47,7 +47,7 @@ static void load(struct subject *s)
 {
     d9d_fs_names names = {0};
 
-    must(d9d_fs_list(s->dir, &s->arena, &names) == D9D_OK, s->dir);
+    must(d9di_files_below(s->dir, &s->arena, &names) == D9D_OK, s->dir);
     must(names.n < 64, "too many files");
     for (; s->n < names.n; s->n++) {
         struct file *f = &s->files[s->n];
@@ -153,11 +153,12 @@ static bool lose(struct subject *s, char *text, size_t room)
 
 static bool add(struct subject *s, char *text, size_t room)
 {
-    static const char *const names[] = {"stray.safetensors", "vocab.txt", "x"};
+    static const char *const names[] = {"stray.safetensors", "vocab.txt", "sub/x"};
     const struct file *like = pick(s);
     const char *name = names[below(s, 3)];
 
     (void)snprintf(text, room, "a new %s like %s", name, like->path);
+    must(d9d_fs_mkdirs(d9d_fs_join(&s->arena, s->dir, "sub")) == D9D_OK, s->dir);
     put(d9d_fs_join(&s->arena, s->dir, name), like->bytes.data, like->bytes.len);
     return true;
 }
@@ -181,7 +182,7 @@ static void heal(struct subject *s)
     d9d_arena a = {0};
     d9d_fs_names names = {0};
 
-    must(d9d_fs_list(s->dir, &a, &names) == D9D_OK, s->dir);
+    must(d9di_files_below(s->dir, &a, &names) == D9D_OK, s->dir);
     for (size_t i = 0; i < names.n; i++) {
         char *path = d9d_fs_join(&a, s->dir, names.name[i]);
         bool known = false;

@@ -9,6 +9,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static bool leads_out(const char *name)
+{
+    return name[0] == '/' || strcmp(name, "..") == 0 || strncmp(name, "../", 3) == 0 ||
+           strstr(name, "/../") != NULL || strstr(name, "//") != NULL ||
+           (strlen(name) > 2 && strcmp(name + strlen(name) - 3, "/..") == 0);
+}
+
 static void parse(const char *text, size_t n)
 {
     d9d_manifest *m;
@@ -18,7 +25,7 @@ static void parse(const char *text, size_t n)
     for (size_t i = 0; i < d9d_manifest_count(m); i++) {
         const d9d_manifest_file *f = d9d_manifest_at(m, i);
 
-        if (strchr(f->name, '/') != NULL || d9d_manifest_find(m, f->name) != f ||
+        if (leads_out(f->name) || d9d_manifest_find(m, f->name) != f ||
             f->n_chunks != (f->bytes + D9D_MANIFEST_CHUNK - 1) / D9D_MANIFEST_CHUNK)
             abort();
     }

@@ -319,13 +319,17 @@ static void manifests_hold_what_was_given(void **state)
     (void)state;
     make("d", 3, 4, 1 << 20);
     assert_ok(d9d_fs_write_atomic("d/notes", "", 0));
-    assert_ok(d9d_fs_mkdirs("d/sub"));
+    assert_ok(d9d_fs_mkdirs("d/sub/.hidden"));
+    assert_ok(d9d_fs_write_atomic("d/sub/inner", "x", 1));
+    assert_ok(d9d_fs_write_atomic("d/sub/.hidden/x", "x", 1));
+    assert_int_equal(symlink("sub", "d/link"), 0);
     assert_fails(d9d_manifest_write("d", bad, 1, NULL), D9D_EINVAL,
                  "manifest: member \"files\" is its own");
     assert_ok(d9d_manifest_write("d", extra, 2, NULL));
     assert_ok(d9d_manifest_write("d", extra, 1, NULL)); /* it does not list itself */
     assert_ok(d9d_manifest_open("d", &m));
-    assert_int_equal(d9d_manifest_count(m), 2);
+    assert_int_equal(d9d_manifest_count(m), 3);
+    assert_string_equal(d9d_manifest_at(m, 2)->name, "sub/inner");
     assert_string_equal(d9d_manifest_at(m, 1)->name, "notes");
     assert_int_equal(d9d_manifest_at(m, 1)->n_chunks, 0);
     assert_int_equal(json_integer_value(json_object_get(d9d_manifest_root(m), "step")), 7);

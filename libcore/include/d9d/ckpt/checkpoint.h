@@ -75,7 +75,8 @@ D9D_API void d9d_shard_sink_resume(d9d_shard_sink *s, d9d_hash key, const d9d_lo
 D9D_API d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s); /* borrows s */
 /* Every chunk must have been written: close the files. */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_end(d9d_shard_sink *s);
-/* Then: the manifest of all files, and nothing else stays in `dir`. */
+/* Then: the manifest of all files, and of those that lie in directories of `dir`.  The journal
+ * goes. */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra);
 
 /* What goes with the tensors: every file of `src` that is not a safetensors file, their index or
@@ -90,7 +91,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_copy_others(const char *src, cons
 /* Copy the files of its subdirectories, such as 1_Pooling/config.json: not of links to
  * directories, nor of hidden ones (.git, .cache), nor of those with weights of any format, which
  * are checkpoints of their own.  A warning says what is left behind for its weights, in `src`
- * itself too.  `dst` may lie in `src`.  No manifest covers them. */
+ * itself too.  `dst` may lie in `src`. */
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_copy_dirs(const char *src, const char *dst,
                                                          const d9d_log *log);
 
@@ -98,8 +99,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_copy_dirs(const char *src, const 
 
 /* Is a directory what was written, to the byte?  Findings are:
  *   - a file that is missing, longer, shorter or changed by the manifest (manifest.h), the manifest
- *     itself changed or missing, and a file that it does not list, whatever it is; but for
- *     directories and names that begin with a dot
+ *     itself changed or missing, and a file that it does not list, whatever it is, unless its name
+ *     or that of its directory begins with a dot
  *   - headers of safetensors files that break a rule of the format (safetensors.h), and an index
  *     that does not agree with them
  *   - a floating-point number that is not finite

@@ -32,7 +32,7 @@ extern "C" {
 #define D9D_MANIFEST_MAX   (32ull << 20) /* a larger manifest.json is EFORMAT */
 
 typedef struct d9d_manifest_file {
-    const char *name; /* one plain path component */
+    const char *name; /* plain path components with "/" between */
     uint64_t bytes;
     size_t n_chunks;
     d9d_hash *chunks;
@@ -40,9 +40,10 @@ typedef struct d9d_manifest_file {
 
 typedef struct d9d_manifest d9d_manifest;
 
-/* Hash every regular file of `dir` (a manifest that is there is replaced) and write the
- * manifest, with the members of the object `extra` (may be NULL; "schema", "chunk_bytes",
- * "files" and "xxh3" are EINVAL) in their order. */
+/* Hash every file of `dir` and of the directories in it, but for those whose name begins with a
+ * dot and links to directories (a manifest that is there is replaced), and write the manifest, with
+ * the members of the object `extra` (may be NULL; "schema", "chunk_bytes", "files" and "xxh3" are
+ * EINVAL) in their order. */
 D9D_API D9D_MUST_USE d9d_status d9d_manifest_write(const char *dir, const json_t *extra, int jobs,
                                                    const d9d_log *log);
 /* The same for files that were hashed while they were written. */
