@@ -420,9 +420,9 @@ static d9d_status list_written(d9d_shard_sink *s, d9di_chunks *deeper, d9d_manif
 d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra)
 {
     d9di_chunks deeper = {.dir = s->dir};
-    d9d_manifest_file *files;
+    d9d_manifest_file *files = NULL;
     d9d_fs_names names = {0};
-    size_t n;
+    size_t n = 0;
     d9d_status st;
 
     D9D_TRY_OR(st, list_written(s, &deeper, &files, &n), out);
