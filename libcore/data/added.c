@@ -2,6 +2,7 @@
 #include "data/added.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "data/unitab.h"
 #include "data/utf8.h"
@@ -28,10 +29,13 @@ static d9d_status add_child(d9di_added_set *set, uint32_t parent, unsigned char 
         return D9D_FAIL(D9D_EFORMAT, "added tokens have more than %u bytes", UINT32_MAX - 1);
     D9D_TRY(D9D_VEC_PUSH(&set->nodes, node));
     *out = (uint32_t)set->nodes.len;
-    if (parent)
+    if (parent) {
         set->nodes.data[parent - 1].child = *out;
-    else
+    } else {
         set->root[byte] = *out;
+        set->first = (char)byte;
+        set->n_firsts++;
+    }
     return D9D_OK;
 }
 
@@ -116,15 +120,27 @@ static size_t strip_right(const char *text, size_t n, size_t end)
     return end;
 }
 
+/* From `at`, the next place where a token may begin; n when there is none. */
+static size_t find_first(const d9di_added_set *set, const char *text, size_t n, size_t at)
+{
+    if (set->n_firsts == 1) {
+        const char *p = memchr(text + at, set->first, n - at);
+
+        return p ? (size_t)(p - text) : n;
+    }
+    while (at < n && set->root[(unsigned char)text[at]] == 0)
+        at++;
+    return at;
+}
+
 d9d_status d9di_added_split(const d9di_added_set *set, const char *text, size_t n, d9di_added_fn fn,
                             void *arg)
 {
     size_t at = 0, done = 0; /* `done` may be ahead of `at`, past stripped space */
 
-    while (at < n && set->tokens.len > 0) {
+    while (set->tokens.len > 0 && (at = find_first(set, text, n, at)) < n) {
         const d9di_added_token *token = NULL;
-        const size_t len =
-            set->root[(unsigned char)text[at]] ? longest_at(set, text + at, n - at, &token) : 0;
+        const size_t len = longest_at(set, text + at, n - at, &token);
         size_t start = at, end = at + len;
 
         if (len == 0) {

@@ -27,6 +27,8 @@ struct d9di_added_node {
 typedef struct d9di_added_set {
     D9D_VEC(struct d9di_added_node) nodes;
     uint32_t root[256]; /* first nodes, by their byte */
+    unsigned n_firsts;  /* how many of them there are, */
+    char first;         /* and the last that was added */
     D9D_VEC(d9di_added_token) tokens;
 } d9di_added_set; /* zero-initialised is empty */
 

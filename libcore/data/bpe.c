@@ -1,8 +1,8 @@
-/* bpe.c - merging the bytes of a piece to tokens.
+/* bpe.c - the ids of pieces: from the words seen lately, by a walk, or by merging.
  *
  * Of all neighbours that merge, the pair of the lowest rank goes first, and of equal pairs
- * the leftmost.  Short pieces scan for it; long ones keep candidates in a heap, which makes
- * O(n log n).  Pieces of a few bytes are remembered with their ids.
+ * the leftmost.  Where a walk (bpe_walk.c) cannot tell the outcome, short pieces scan for that
+ * pair, and long ones keep candidates in a heap, which makes O(n log n).
  */
 #include "data/bpe.h"
 
@@ -14,19 +14,9 @@
 #include "data/utf8.h"
 
 enum {
-    SHORT_PIECE = 48,  /* bytes; longer ones use the heap */
-    CACHED_BYTES = 22, /* longest piece that is remembered: a slot is one cache line */
-    CACHED_IDS = 8,
-    CACHE_SLOTS = 1 << 15
+    SHORT_PIECE = 48, /* bytes; longer ones use the heap */
+    GROUP = 32        /* pieces that are looked up side by side */
 };
-
-struct d9di_cached {
-    uint64_t hash;
-    uint32_t ids[CACHED_IDS];
-    uint8_t len, n; /* len 0: free */
-    char text[CACHED_BYTES];
-};
-_Static_assert(sizeof(struct d9di_cached) == 64, "a slot is one cache line");
 
 struct d9di_symbol {
     uint32_t id; /* D9DI_NO_ID: merged into the one before */
@@ -39,6 +29,10 @@ struct d9di_candidate {
 };
 
 #define END UINT32_MAX
+
+/* The longest pieces that are taken: merging holds some 40 bytes a byte, walking 4. */
+#define MAX_MERGED ((size_t)16 << 20)
+#define MAX_WALKED ((size_t)1 << 30)
 
 static const struct d9di_merge *find_merge(const d9di_bpe *b, uint32_t left, uint32_t right)
 {
@@ -223,91 +217,117 @@ static d9d_status find_whole(const d9di_bpe *b, d9di_bpe_scratch *s, const char 
     return D9D_OK;
 }
 
-static d9d_status encode_piece(const d9di_bpe *b, d9di_bpe_scratch *s, const char *piece, size_t n,
-                               d9d_ids *out)
+static d9d_status merge_piece(const d9di_bpe *b, d9di_bpe_scratch *s, const char *piece, size_t n,
+                              uint32_t *ids, size_t *out_n)
 {
-    uint32_t *ids;
     size_t count;
 
-    D9D_TRY(D9D_VEC_RESERVE(out, n));
-    ids = out->data + out->len;
     if (b->ignore_merges) {
         D9D_TRY(find_whole(b, s, piece, n, ids));
         if (*ids != D9DI_NO_ID) {
-            out->len++;
+            *out_n = 1;
             return D9D_OK;
         }
     }
     count = first_symbols(b, piece, n, ids);
-    if (count <= SHORT_PIECE)
-        count = merge_short(b, ids, count);
-    else
-        D9D_TRY(merge_long(b, s, ids, count, &count));
-    out->len += count;
+    if (count > SHORT_PIECE)
+        return merge_long(b, s, ids, count, out_n);
+    *out_n = merge_short(b, ids, count);
     return D9D_OK;
 }
 
-d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const char *piece, size_t n,
-                           d9d_ids *out)
+static d9d_status encode_piece(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_piece *piece,
+                               uint32_t *ids, size_t *out_n)
 {
-    const size_t before = out->len;
-    struct d9di_cached *c;
-    uint64_t hash;
+    const size_t most = b->walks ? MAX_WALKED : MAX_MERGED;
 
-    if (n > CACHED_BYTES)
-        return encode_piece(b, s, piece, n, out);
-    hash = d9d_hash64(piece, n);
-    c = &s->cache[hash % CACHE_SLOTS];
-    if (c->hash == hash && c->len == n && memcmp(c->text, piece, n) == 0) {
-        D9D_TRY(D9D_VEC_RESERVE(out, CACHED_IDS));
-        memcpy(out->data + before, c->ids, sizeof(c->ids));
-        out->len += c->n;
-        return D9D_OK;
+    if (piece->n > most)
+        return D9D_FAIL(D9D_EFORMAT,
+                        "%zu bytes without a place to split at; at most %zu can be merged",
+                        piece->n, most);
+    return (b->walks ? d9di_bpe_walk : merge_piece)(b, s, piece->text, piece->n, ids, out_n);
+}
+
+/* --- groups of pieces -------------------------------------------------------------- */
+
+struct lookup {
+    uint64_t key[D9DI_WORDS_LONG], *bucket;
+};
+
+static inline void begin_lookup(const d9di_words *table, unsigned words, const d9di_piece *piece,
+                                const char *end, struct lookup *l)
+{
+    d9di_words_key(l->key, words, piece->text, piece->n, end);
+    l->bucket = d9di_words_bucket(table, l->key, words);
+}
+
+static inline d9d_status end_lookup(const d9di_bpe *b, d9di_bpe_scratch *s, unsigned words,
+                                    const d9di_piece *piece, const struct lookup *l, d9d_ids *out)
+{
+    uint32_t *ids = out->data + out->len;
+    size_t n = d9di_words_get(l->bucket, l->key, words, ids);
+
+    if (n == 0) {
+        D9D_TRY(encode_piece(b, s, piece, ids, &n));
+        d9di_words_put(l->bucket, l->key, words, ids, n);
     }
-    D9D_TRY(encode_piece(b, s, piece, n, out));
-    if (out->len - before <= CACHED_IDS) {
-        c->hash = hash;
-        c->len = (uint8_t)n;
-        c->n = (uint8_t)(out->len - before);
-        memcpy(c->text, piece, n);
-        memcpy(c->ids, out->data + before, c->n * sizeof(*c->ids));
-    }
+    out->len += n;
     return D9D_OK;
 }
 
-d9d_status d9di_bpe_bytes(const d9di_bpe *b, uint32_t id, d9d_buf *out)
+static d9d_status encode_group(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_piece *pieces,
+                               size_t n, const char *end, d9d_ids *out)
 {
-    const struct d9di_bpe_token *t = &b->tokens[id];
-    const size_t before = out->len;
-    size_t i = 0;
+    struct lookup lookups[GROUP];
+    size_t room = 2 * D9DI_WORDS_LONG, i, count;
 
-    D9D_TRY(d9d_buf_reserve(out, t->len));
-    while (i < t->len) {
-        unsigned w;
-        const int byte = d9di_bytelevel_byte(d9di_utf8_get(t->text + i, &w));
-
-        if (byte < 0) { /* not spelled in the byte alphabet: it stands for itself */
-            out->len = before;
-            return d9d_buf_append(out, t->text, t->len);
+    for (i = 0; i < n; i++) {
+        room += pieces[i].n; /* no id is of less than a byte */
+        if (pieces[i].n < 8 * D9DI_WORDS_SHORT)
+            begin_lookup(&s->short_words, D9DI_WORDS_SHORT, &pieces[i], end, &lookups[i]);
+        else if (pieces[i].n < 8 * D9DI_WORDS_LONG)
+            begin_lookup(&s->long_words, D9DI_WORDS_LONG, &pieces[i], end, &lookups[i]);
+    }
+    D9D_TRY(D9D_VEC_RESERVE(out, room));
+    for (i = 0; i < n; i++) {
+        if (pieces[i].n < 8 * D9DI_WORDS_SHORT) {
+            D9D_TRY(end_lookup(b, s, D9DI_WORDS_SHORT, &pieces[i], &lookups[i], out));
+        } else if (pieces[i].n < 8 * D9DI_WORDS_LONG) {
+            D9D_TRY(end_lookup(b, s, D9DI_WORDS_LONG, &pieces[i], &lookups[i], out));
+        } else {
+            D9D_TRY(encode_piece(b, s, &pieces[i], out->data + out->len, &count));
+            out->len += count;
         }
-        out->data[out->len++] = (char)byte;
-        i += w;
     }
-    out->data[out->len] = '\0';
     return D9D_OK;
 }
 
-d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s)
+d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_piece *pieces,
+                           size_t n, const char *end, d9d_ids *out)
+{
+    while (n > 0) {
+        const size_t some = n < GROUP ? n : GROUP;
+
+        D9D_TRY(encode_group(b, s, pieces, some, end, out));
+        pieces += some;
+        n -= some;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_words)
 {
     memset(s, 0, sizeof(*s));
-    s->cache = calloc(CACHE_SLOTS, sizeof(*s->cache));
-    return s->cache ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "no memory for the word cache");
+    D9D_TRY(d9di_words_init(&s->short_words, D9DI_WORDS_SHORT, log2_words));
+    return d9di_words_init(&s->long_words, D9DI_WORDS_LONG, log2_words > 2 ? log2_words - 2 : 0);
 }
 
 void d9di_bpe_scratch_release(d9di_bpe_scratch *s)
 {
-    free(s->cache);
+    d9di_words_release(&s->short_words);
+    d9di_words_release(&s->long_words);
     D9D_VEC_RELEASE(&s->symbols);
     D9D_VEC_RELEASE(&s->heap);
+    D9D_VEC_RELEASE(&s->dead);
     d9d_buf_release(&s->spelled);
 }

@@ -7,10 +7,14 @@
 
 #include "d9d/base/json.h"
 #include "d9d/data/tokenizer.h"
+#include "data/pretok.h"
+#include "data/trie.h"
+#include "data/words.h"
 
 #define D9DI_NO_ID     UINT32_MAX
 #define D9DI_MAX_VOCAB (UINT32_C(1) << 24)
-#define D9DI_MAX_PIECE ((size_t)16 << 20)
+
+#define D9DI_BPE_SLACK 16 /* bytes that may be read behind what a token stands for */
 
 /* What a pair of neighbours merges to; ranks are the places in the list of merges. */
 struct d9di_merge {
@@ -23,6 +27,7 @@ typedef struct d9di_bpe {
     struct d9di_bpe_token {
         const char *text;
         uint32_t len;
+        bool spelled; /* in the alphabet of bytes throughout */
     } * tokens;
     uint32_t n_tokens;  /* the largest id plus one */
     uint32_t n_entries; /* entries of the vocabulary */
@@ -32,6 +37,13 @@ typedef struct d9di_bpe {
     uint64_t by_text_mask;
     struct d9di_merge *merges; /* open addressing: id D9DI_NO_ID free */
     uint64_t merge_mask;
+
+    char *bytes;       /* what the tokens stand for, one behind the other */
+    uint32_t *byte_at; /* where that of an id begins; n_tokens + 1 of them */
+
+    bool walks;                 /* bpe_walk.c can tell the tokens of a piece: */
+    d9di_trie trie;             /* ids by the bytes they stand for */
+    struct d9di_bpe_made *made; /* by id */
 
     uint32_t byte_id[256]; /* the symbol a byte begins as; D9DI_NO_ID: none */
     uint32_t unk;          /* in place of such bytes; D9DI_NO_ID: they are dropped */
@@ -44,21 +56,20 @@ void d9di_bpe_release(d9di_bpe *b);
 /* D9DI_NO_ID when the vocabulary lacks it. */
 uint32_t d9di_bpe_find(const d9di_bpe *b, const char *text, size_t n);
 
-/* The bytes that a token stands for, appended. */
-d9d_status d9di_bpe_bytes(const d9di_bpe *b, uint32_t id, d9d_buf *out);
-
 /* Buffers of one thread; what is in them is bpe.c's affair. */
 typedef struct d9di_bpe_scratch {
-    struct d9di_cached *cache; /* pieces merged before */
+    d9di_words short_words, long_words; /* pieces merged before */
     D9D_VEC(struct d9di_symbol) symbols;
     D9D_VEC(struct d9di_candidate) heap;
+    D9D_VEC(uint64_t) dead; /* bits */
     d9d_buf spelled;
 } d9di_bpe_scratch;
-d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s);
+/* Room for 2^log2_words short words, and a quarter of that for longer ones. */
+d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_words);
 void d9di_bpe_scratch_release(d9di_bpe_scratch *s);
 
-/* Append the ids of one piece of 1 to D9DI_MAX_PIECE bytes. */
-d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const char *piece, size_t n,
-                           d9d_ids *out);
+/* Append the ids of some pieces; bytes before `end` may be read. */
+d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_piece *pieces,
+                           size_t n, const char *end, d9d_ids *out);
 
 #endif

@@ -91,6 +91,48 @@ static d9d_status load_vocab(d9di_bpe *b, json_t *vocab, const char *where)
     return D9D_OK;
 }
 
+/* What a token stands for, into `bytes`, which has room for its text; how many.  A text that is not
+ * spelled in the alphabet of bytes stands for itself. */
+static size_t spell_out(struct d9di_bpe_token *t, char *bytes)
+{
+    size_t n = 0;
+    uint32_t i = 0;
+
+    t->spelled = true;
+    while (i < t->len) {
+        unsigned w;
+        const int byte = d9di_bytelevel_byte(d9di_utf8_get(t->text + i, &w));
+
+        if (byte < 0) {
+            t->spelled = false;
+            memcpy(bytes, t->text, t->len);
+            return t->len;
+        }
+        bytes[n++] = (char)byte;
+        i += w;
+    }
+    return n;
+}
+
+static d9d_status load_bytes(d9di_bpe *b, const char *where)
+{
+    size_t room = D9DI_BPE_SLACK, n = 0;
+
+    for (uint32_t id = 0; id < b->n_tokens; id++)
+        room += b->tokens[id].len;
+    b->bytes = calloc(room, 1);
+    b->byte_at = calloc((size_t)b->n_tokens + 1, sizeof(*b->byte_at));
+    if (!b->bytes || !b->byte_at)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->n_tokens);
+    for (uint32_t id = 0; id < b->n_tokens; id++) {
+        b->byte_at[id] = (uint32_t)n; /* a file has at most 64 MiB */
+        if (b->tokens[id].text)
+            n += spell_out(&b->tokens[id], b->bytes + n);
+    }
+    b->byte_at[b->n_tokens] = (uint32_t)n;
+    return D9D_OK;
+}
+
 static void find_bytes(d9di_bpe *b, bool *complete)
 {
     int i;
@@ -252,10 +294,12 @@ static d9d_status load(const json_t *m, const char *where, d9di_bpe *b)
     D9D_TRY(d9d_json_get_obj(m, where, "vocab", &vocab));
     D9D_TRY(d9d_json_get_arr(m, where, "merges", &merges));
     D9D_TRY(load_vocab(b, vocab, where));
+    D9D_TRY(load_bytes(b, where));
     find_bytes(b, &complete);
     D9D_TRY(load_unk(b, m, where, complete));
     D9D_TRY(load_merges(b, merges, where));
-    return d9di_component_flag(m, where, "ignore_merges", false, &b->ignore_merges);
+    D9D_TRY(d9di_component_flag(m, where, "ignore_merges", false, &b->ignore_merges));
+    return d9di_bpe_learn(b);
 }
 
 d9d_status d9di_bpe_init(const json_t *model, const char *where, d9di_bpe *out)
@@ -276,6 +320,10 @@ void d9di_bpe_release(d9di_bpe *b)
     free(b->tokens);
     free(b->by_text);
     free(b->merges);
+    free(b->bytes);
+    free(b->byte_at);
+    free(b->made);
+    d9di_trie_release(&b->trie);
     d9d_arena_release(&b->arena);
     memset(b, 0, sizeof(*b));
 }

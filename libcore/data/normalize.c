@@ -13,8 +13,8 @@ struct step {
     /* Whether anything changed; the result is in `out`. */
     d9d_status (*apply)(const struct step *step, d9di_normalizer_scratch *s, const char *text,
                         size_t n, d9d_buf *out, bool *changed);
-    int form;       /* utf8proc options */
-    uint32_t plain; /* characters below this are normal wherever they stand */
+    int form;        /* utf8proc options */
+    uint64_t *plain; /* bits: characters below MAX_PLAIN that are normal wherever they stand */
     d9di_pattern *pattern;
     d9d_buf content;
 };
@@ -23,15 +23,25 @@ struct d9di_normalizer {
     D9D_VEC(struct step) steps;
 };
 
-enum { MAX_STEPS = 64 };
+enum {
+    MAX_STEPS = 64,
+    MAX_PLAIN = 0x30000, /* behind there is little that is used, and nothing that is not plain */
+    DECOMPOSED = 32      /* characters; the longest decomposition has 18 */
+};
 
 /* --- Unicode forms -------------------------------------------------------- *
  *
- * Only runs of characters that can change are looked at: such a run begins at the
- * character before the first one that is not plain, since that may compose with it, and
- * ends before the next plain or inert one.  Marks are put in order by a counting sort on
- * their combining class, so that a million of them take no longer than their length.
+ * A plain character stays as it is and is no second half of a composition; nothing is reordered
+ * across it.  Only runs of others are looked at: such a run begins at the character before the
+ * first one that is not plain, since that may compose with it, and ends before the next plain
+ * one.  Marks are put in order by a counting sort on their combining class, so that a million of
+ * them take no longer than their length.
  */
+
+static bool is_inert(uint32_t c)
+{
+    return d9di_uni_in(d9di_uni_inert, d9di_uni_inert_n, c);
+}
 
 static uint8_t mark_class(int32_t c)
 {
@@ -95,10 +105,10 @@ static d9d_status normalize_run(const struct step *step, d9di_normalizer_scratch
         unsigned w;
         const uint32_t c = d9di_utf8_get(text + i, &w);
 
-        D9D_TRY(D9D_VEC_RESERVE(&s->chars, 32)); /* the longest decomposition has 18 */
-        k = utf8proc_decompose_char((int32_t)c, s->chars.data + s->chars.len, 32,
+        D9D_TRY(D9D_VEC_RESERVE(&s->chars, DECOMPOSED));
+        k = utf8proc_decompose_char((int32_t)c, s->chars.data + s->chars.len, DECOMPOSED,
                                     (utf8proc_option_t)step->form, &bound);
-        if (k < 0 || k > 32)
+        if (k < 0 || k > DECOMPOSED)
             return D9D_FAIL(D9D_EFORMAT, "U+%04X cannot be decomposed: %s", c,
                             k < 0 ? utf8proc_errmsg(k) : "too long");
         s->chars.len += (size_t)k;
@@ -116,24 +126,27 @@ static d9d_status normalize_run(const struct step *step, d9di_normalizer_scratch
     return append_chars(s, out);
 }
 
-static bool is_plain(const struct step *step, uint32_t c)
+static inline bool is_plain(const struct step *step, uint32_t c)
 {
-    return c < step->plain || (c >= 0x300 && d9di_uni_in(d9di_uni_inert, d9di_uni_inert_n, c));
+    return c < MAX_PLAIN && (step->plain[c / 64] >> c % 64 & 1);
 }
 
 /* From `at`, the first character that is not plain; n when there is none. */
 static size_t skip_plain(const struct step *step, const char *text, size_t n, size_t at)
 {
-    const unsigned char lead = step->plain == 0x80 ? 0x80 : 0xcc; /* U+0300 begins with 0xcc */
     unsigned w;
 
-    for (;;) {
-        while (at < n && (unsigned char)text[at] < lead)
-            at++;
-        if (at == n || !is_plain(step, d9di_utf8_get(text + at, &w)))
-            return at;
-        at += w;
+    while (at < n) {
+        at += d9di_utf8_ascii(text + at, n - at);
+        if (at == n)
+            break;
+        do {
+            if (!is_plain(step, d9di_utf8_get(text + at, &w)))
+                return at;
+            at += w;
+        } while (at < n && (unsigned char)text[at] >= 0x80);
     }
+    return n;
 }
 
 static size_t skip_other(const struct step *step, const char *text, size_t n, size_t at)
@@ -158,7 +171,7 @@ static d9d_status apply_form(const struct step *step, d9di_normalizer_scratch *s
 
         if (at > done) {
             from = d9di_utf8_before(text, at);
-            if (d9di_utf8_get(text + from, &w) >= 0x300) /* inert: composes with nothing */
+            if (is_inert(d9di_utf8_get(text + from, &w))) /* composes with nothing */
                 from = at;
         }
         D9D_TRY(d9d_buf_append(out, text + done, from - done));
@@ -215,26 +228,74 @@ static d9d_status add_step(d9di_normalizer *nz, const char *where, struct step s
     return D9D_VEC_PUSH(&nz->steps, step);
 }
 
+static void clear_plain(struct step *step, uint32_t c)
+{
+    if (c < MAX_PLAIN)
+        step->plain[c / 64] &= ~(UINT64_C(1) << c % 64);
+}
+
+/* Clear what `c` shows not to be plain: itself when it is a mark or is written differently in this
+ * form, and all but the first of what it is composed of. */
+static void learn_char(struct step *step, uint32_t c)
+{
+    int32_t as[DECOMPOSED];
+    utf8proc_ssize_t n, i;
+    int bound = 0;
+
+    if (is_inert(c))
+        return;
+    n = utf8proc_decompose_char((int32_t)c, as, DECOMPOSED, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+                                &bound);
+    for (i = 1; i < n && (step->form & UTF8PROC_COMPOSE); i++)
+        clear_plain(step, (uint32_t)as[i]);
+    n = utf8proc_decompose_char((int32_t)c, as, DECOMPOSED, (utf8proc_option_t)step->form, &bound);
+    if (n > 1 && (step->form & UTF8PROC_COMPOSE))
+        n = utf8proc_normalize_utf32(as, n, (utf8proc_option_t)step->form);
+    if (n != 1 || as[0] != (int32_t)c || mark_class((int32_t)c) != 0)
+        clear_plain(step, c);
+}
+
+/* Hangul is composed by rule: a vowel or a last consonant is a second half. */
+static const struct d9di_uni_range hangul_seconds[] = {{0x1161, 0x1175}, {0x11a8, 0x11c2}};
+
+static d9d_status learn_plain(struct step *step, const char *where)
+{
+    uint32_t c;
+
+    step->plain = malloc(MAX_PLAIN / 8);
+    if (!step->plain)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
+    memset(step->plain, 0xff, MAX_PLAIN / 8);
+    for (c = 0x80; c < MAX_PLAIN; c++)
+        if (c < 0xac00 || c >= 0xe000) /* Hangul syllables and surrogates */
+            learn_char(step, c);
+        else if (!(step->form & UTF8PROC_COMPOSE))
+            clear_plain(step, c);
+    for (size_t i = 0; i < 2 && (step->form & UTF8PROC_COMPOSE); i++)
+        for (c = hangul_seconds[i].first; c <= hangul_seconds[i].last; c++)
+            clear_plain(step, c);
+    return D9D_OK;
+}
+
 static d9d_status parse_form(const json_t *v, const char *where, void *into)
 {
     static const struct {
         const char *type;
         int form;
-        uint32_t plain;
     } forms[] = {
-        {"NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE, 0x300},
-        {"NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, 0x80},
-        {"NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT, 0x80},
-        {"NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT, 0x80},
+        {"NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE},
+        {"NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE},
+        {"NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
+        {"NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT},
     };
     const char *type = json_string_value(json_object_get(v, "type"));
+    d9di_normalizer *nz = into;
     size_t i = 0;
 
     while (strcmp(forms[i].type, type) != 0)
         i++;
-    return add_step(
-        into, where,
-        (struct step){.apply = apply_form, .form = forms[i].form, .plain = forms[i].plain});
+    D9D_TRY(add_step(nz, where, (struct step){.apply = apply_form, .form = forms[i].form}));
+    return learn_plain(&nz->steps.data[nz->steps.len - 1], where);
 }
 
 static d9d_status parse_prepend(const json_t *v, const char *where, void *into)
@@ -303,6 +364,7 @@ void d9di_normalizer_free(d9di_normalizer *nz)
         return;
     for (i = 0; i < nz->steps.len; i++) {
         d9di_pattern_free(nz->steps.data[i].pattern);
+        free(nz->steps.data[i].plain);
         d9d_buf_release(&nz->steps.data[i].content);
     }
     D9D_VEC_RELEASE(&nz->steps);

@@ -2,7 +2,7 @@
  *
  * A stage finds stretches in a span (matches and what is between them) and joins them to
  * pieces by its behaviour.  Each piece goes straight to the next stage, so that the text is
- * never held as a list of pieces.
+ * never held as a list of pieces; they reach the caller some at a time.
  */
 #include "data/pretok.h"
 
@@ -10,12 +10,9 @@
 #include <string.h>
 
 #include "data/component.h"
+#include "data/scan.h"
 #include "data/unitab.h"
 #include "data/utf8.h"
-
-/* What GPT-2 splits at, when ByteLevel has use_regex. */
-static const char gpt2_pattern[] =
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 enum behaviour { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
 
@@ -36,12 +33,15 @@ struct stage {
     d9d_status (*find)(const struct stage *stage, struct run *run, struct span span,
                        struct joiner *j);
     enum behaviour behaviour;
-    bool invert, prefix_space, is_bytelevel;
-    d9di_pattern *pattern;
+    bool invert, prefix_space;
+    d9di_scanner *scanner; /* for a known pattern, */
+    d9di_pattern *pattern; /* for another */
 };
 
 struct d9di_pretok {
     D9D_VEC(struct stage) stages;
+    bool bytelevel; /* was there; nothing may follow */
+    bool shadowed;  /* some stage matches an expression */
 };
 
 enum { MAX_STAGES = 64 };
@@ -49,11 +49,31 @@ enum { MAX_STAGES = 64 };
 struct run {
     const d9di_pretok *pretok;
     d9di_pretok_scratch *scratch;
-    d9di_piece_fn fn;
+    size_t n;        /* pieces that wait */
+    const char *end; /* of the buffer they are in */
+    d9di_pieces_fn fn;
     void *arg;
 };
 
 static d9d_status run_stage(struct run *run, size_t stage, struct span span);
+
+/* --- pieces that wait --------------------------------------------------------- */
+
+static d9d_status flush(struct run *run)
+{
+    const size_t n = run->n;
+
+    run->n = 0;
+    return n > 0 ? run->fn(run->arg, run->scratch->pieces, n, run->end) : D9D_OK;
+}
+
+static d9d_status push(struct run *run, const char *text, size_t n)
+{
+    if (run->n == D9DI_PIECES)
+        D9D_TRY(flush(run));
+    run->scratch->pieces[run->n++] = (d9di_piece){text, n};
+    return D9D_OK;
+}
 
 /* --- joining stretches to pieces ------------------------------------------- */
 
@@ -137,6 +157,19 @@ static d9d_status find_pattern(const struct stage *stage, struct run *run, struc
     return done != span.n ? stretch(j, done, span.n, false) : D9D_OK;
 }
 
+static d9d_status find_scanned(const struct stage *stage, struct run *run, struct span span,
+                               struct joiner *j)
+{
+    const bool last = j->next_stage == run->pretok->stages.len && j->behaviour == ISOLATED;
+    size_t ends[64], start = 0, n, i;
+
+    while ((n = d9di_scanner_run(stage->scanner, span.text, span.n, start, ends, 64)) > 0)
+        for (i = 0; i < n; start = ends[i++])
+            D9D_TRY(last ? push(run, span.text + start, ends[i] - start)
+                         : stretch(j, start, ends[i], true));
+    return D9D_OK;
+}
+
 static d9d_status find_digits(const struct stage *stage, struct run *run, struct span span,
                               struct joiner *j)
 {
@@ -160,48 +193,67 @@ static d9d_status find_digits(const struct stage *stage, struct run *run, struct
 }
 
 /* The span with a space before it, unless it begins with one. */
-static d9d_status prefix(d9di_pretok_scratch *s, struct span *span)
+static d9d_status prefix(struct run *run, struct span *span)
 {
+    d9di_pretok_scratch *s = run->scratch;
+
     if (span->n > 0 && span->text[0] == ' ')
         return D9D_OK;
+    D9D_TRY(flush(run));
     s->prefixed.len = s->prefixed_shadow.len = 0;
     D9D_TRY(d9d_buf_append(&s->prefixed, " ", 1));
     D9D_TRY(d9d_buf_append(&s->prefixed, span->text, span->n));
     D9D_TRY(d9d_buf_append(&s->prefixed_shadow, " ", 1));
     D9D_TRY(d9d_buf_append(&s->prefixed_shadow, span->shadow, span->n));
     *span = (struct span){s->prefixed.data, s->prefixed_shadow.data, span->n + 1};
+    run->end = span->text + span->n;
     return D9D_OK;
 }
 
-static d9d_status run_stage(struct run *run, size_t at, struct span span)
+static d9d_status find_in(const struct stage *stage, struct run *run, size_t at, struct span span)
 {
-    const struct stage *stage;
-    struct joiner j = {.run = run, .next_stage = at + 1};
+    struct joiner j = {.run = run,
+                       .next_stage = at + 1,
+                       .span = span,
+                       .behaviour = stage->behaviour,
+                       .invert = stage->invert};
 
-    if (at == run->pretok->stages.len)
-        return run->fn(run->arg, span.text, span.n);
-    stage = &run->pretok->stages.data[at];
-    if (stage->prefix_space)
-        D9D_TRY(prefix(run->scratch, &span));
     if (!stage->find)
         return run_stage(run, at + 1, span);
-    j.span = span;
-    j.behaviour = stage->behaviour;
-    j.invert = stage->invert;
     D9D_TRY(stage->find(stage, run, span, &j));
     return release_held(&j);
 }
 
-d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const char *text, size_t n,
-                           d9di_piece_fn fn, void *arg)
+static d9d_status run_stage(struct run *run, size_t at, struct span span)
 {
-    struct run run = {p, s, fn, arg};
+    const char *const end = run->end;
+    const struct stage *stage;
+
+    if (at == run->pretok->stages.len)
+        return push(run, span.text, span.n);
+    stage = &run->pretok->stages.data[at];
+    if (!stage->prefix_space)
+        return find_in(stage, run, at, span);
+    D9D_TRY(prefix(run, &span));
+    D9D_TRY(find_in(stage, run, at, span));
+    if (run->end != end)
+        D9D_TRY(flush(run));
+    run->end = end;
+    return D9D_OK;
+}
+
+d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const char *text, size_t n,
+                           d9di_pieces_fn fn, void *arg)
+{
+    struct run run = {.pretok = p, .scratch = s, .end = text + n, .fn = fn, .arg = arg};
     struct span span = {text, text, n};
 
     if (n == 0)
         return D9D_OK;
-    D9D_TRY(d9di_shadow(text, n, &s->shadow, &span.shadow));
-    return run_stage(&run, 0, span);
+    if (p->shadowed)
+        D9D_TRY(d9di_shadow(text, n, &s->shadow, &span.shadow));
+    D9D_TRY(run_stage(&run, 0, span));
+    return flush(&run);
 }
 
 void d9di_pretok_scratch_release(d9di_pretok_scratch *s)
@@ -213,24 +265,31 @@ void d9di_pretok_scratch_release(d9di_pretok_scratch *s)
 
 /* --- parsing ------------------------------------------------------------------ */
 
+static void release_stage(struct stage *stage)
+{
+    d9di_pattern_free(stage->pattern);
+    d9di_scanner_free(stage->scanner);
+}
+
 static d9d_status add_stage(d9di_pretok *p, const char *where, struct stage stage)
 {
-    const size_t n = p->stages.len;
     d9d_status st;
 
-    if (n == MAX_STAGES)
+    if (p->stages.len == MAX_STAGES)
         st = D9D_FAIL(D9D_ENOTSUP, "%s: more than %d stages", where, MAX_STAGES);
-    else if (n > 0 && p->stages.data[n - 1].is_bytelevel)
+    else if (p->bytelevel)
         st = D9D_FAIL(D9D_ENOTSUP, "%s: comes after ByteLevel, which must be last", where);
     else
         st = D9D_VEC_PUSH(&p->stages, stage);
     if (st != D9D_OK)
-        d9di_pattern_free(stage.pattern);
+        release_stage(&stage);
+    p->shadowed |= st == D9D_OK && stage.pattern && !d9di_pattern_is_literal(stage.pattern);
     return st;
 }
 
 static d9d_status parse_split(const json_t *v, const char *where, void *into)
 {
+    const json_t *pattern = json_object_get(v, "pattern"), *regex;
     struct stage stage = {.find = find_pattern};
     const char *name;
     int i = 0;
@@ -242,7 +301,14 @@ static d9d_status parse_split(const json_t *v, const char *where, void *into)
         return D9D_FAIL(D9D_ENOTSUP, "%s: the behavior \"%.80s\" is not supported", where, name);
     stage.behaviour = (enum behaviour)i;
     D9D_TRY(d9di_component_flag(v, where, "invert", false, &stage.invert));
-    D9D_TRY(d9di_pattern_parse(json_object_get(v, "pattern"), where, &stage.pattern));
+    regex = json_object_get(pattern, "Regex");
+    if (json_object_size(pattern) == 1 && json_is_string(regex))
+        D9D_TRY(d9di_scanner_create(json_string_value(regex), json_string_length(regex),
+                                    &stage.scanner));
+    if (stage.scanner)
+        stage.find = find_scanned;
+    else
+        D9D_TRY(d9di_pattern_parse(pattern, where, &stage.pattern));
     return add_stage(into, where, stage);
 }
 
@@ -258,18 +324,22 @@ static d9d_status parse_digits(const json_t *v, const char *where, void *into)
 
 static d9d_status parse_bytelevel(const json_t *v, const char *where, void *into)
 {
-    struct stage stage = {.behaviour = ISOLATED, .is_bytelevel = true};
+    struct stage stage = {.behaviour = ISOLATED};
+    const char *gpt2 = d9di_scanner_pattern(0);
     bool use_regex, trim_offsets; /* trim_offsets moves offsets, not ids */
+    d9di_pretok *p = into;
 
     D9D_TRY(d9di_component_flag(v, where, "add_prefix_space", true, &stage.prefix_space));
     D9D_TRY(d9di_component_flag(v, where, "trim_offsets", true, &trim_offsets));
     D9D_TRY(d9di_component_flag(v, where, "use_regex", true, &use_regex));
     if (use_regex) {
-        stage.find = find_pattern;
-        D9D_TRY(
-            d9di_pattern_create(where, gpt2_pattern, strlen(gpt2_pattern), false, &stage.pattern));
+        stage.find = find_scanned;
+        D9D_TRY(d9di_scanner_create(gpt2, strlen(gpt2), &stage.scanner));
     }
-    return add_stage(into, where, stage);
+    if (use_regex || stage.prefix_space || p->bytelevel)
+        D9D_TRY(add_stage(p, where, stage));
+    p->bytelevel = true;
+    return D9D_OK;
 }
 
 static d9d_status parse_sequence(const json_t *v, const char *where, void *into);
@@ -295,7 +365,7 @@ d9d_status d9di_pretok_parse(const json_t *v, const char *where, d9di_pretok **o
     if (!p)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
     st = v && !json_is_null(v) ? d9di_component_parse(components, v, where, p) : D9D_OK;
-    if (st == D9D_OK && (p->stages.len == 0 || !p->stages.data[p->stages.len - 1].is_bytelevel))
+    if (st == D9D_OK && !p->bytelevel)
         st = D9D_FAIL(D9D_ENOTSUP, "%s: has no ByteLevel; only byte-level BPE is supported", where);
     if (st != D9D_OK) {
         d9di_pretok_free(p);
@@ -312,7 +382,7 @@ void d9di_pretok_free(d9di_pretok *p)
     if (!p)
         return;
     for (i = 0; i < p->stages.len; i++)
-        d9di_pattern_free(p->stages.data[i].pattern);
+        release_stage(&p->stages.data[i]);
     D9D_VEC_RELEASE(&p->stages);
     free(p);
 }

@@ -11,16 +11,27 @@ typedef struct d9di_pretok d9di_pretok;
 d9d_status d9di_pretok_parse(const json_t *v, const char *where, d9di_pretok **out);
 void d9di_pretok_free(d9di_pretok *p);
 
+/* A piece of text; never empty. */
+typedef struct d9di_piece {
+    const char *text;
+    size_t n;
+} d9di_piece;
+
+enum { D9DI_PIECES = 256 };
+
 /* Buffers of one thread; zero-initialised is ready to use. */
 typedef struct d9di_pretok_scratch {
     d9d_buf shadow, prefixed, prefixed_shadow;
     d9di_matcher *matcher; /* borrowed */
+    d9di_piece pieces[D9DI_PIECES];
 } d9di_pretok_scratch;
 void d9di_pretok_scratch_release(d9di_pretok_scratch *s);
 
-/* Call fn for every piece of text[0, n), in order; no piece is empty. */
-typedef d9d_status (*d9di_piece_fn)(void *arg, const char *piece, size_t n);
+/* Call fn for the pieces of text[0, n), in order, with some at a time: what is before `end` and
+ * not before the first piece may be read. */
+typedef d9d_status (*d9di_pieces_fn)(void *arg, const d9di_piece *pieces, size_t n,
+                                     const char *end);
 d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const char *text, size_t n,
-                           d9di_piece_fn fn, void *arg);
+                           d9di_pieces_fn fn, void *arg);
 
 #endif

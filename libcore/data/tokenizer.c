@@ -16,6 +16,8 @@
 
 #define MAX_FILE (UINT64_C(64) << 20)
 
+enum { LOG2_WORDS = 15 }; /* seen lately and kept by a thread: 1.5 MiB */
+
 struct added {
     const char *content;
     size_t len;
@@ -315,7 +317,7 @@ d9d_status d9d_tokenizer_scratch_create(const d9d_tokenizer *tok, d9d_tokenizer_
     if (!s)
         return D9D_FAIL(D9D_ENOMEM, "no memory to tokenise with");
     D9D_TRY_OR(st, d9di_matcher_create(&s->matcher), out);
-    D9D_TRY_OR(st, d9di_bpe_scratch_init(&s->model), out);
+    D9D_TRY_OR(st, d9di_bpe_scratch_init(&s->model, LOG2_WORDS), out);
     s->normalizer.matcher = s->pretok.matcher = s->matcher;
     *out = s;
     s = NULL;
@@ -341,15 +343,11 @@ struct encoding {
     d9d_ids *out;
 };
 
-static d9d_status encode_piece(void *arg, const char *piece, size_t n)
+static d9d_status encode_pieces(void *arg, const d9di_piece *pieces, size_t n, const char *end)
 {
     const struct encoding *e = arg;
 
-    if (n > D9DI_MAX_PIECE)
-        return D9D_FAIL(D9D_EFORMAT,
-                        "%zu bytes without a place to split at; at most %zu can be merged", n,
-                        D9DI_MAX_PIECE);
-    return d9di_bpe_encode(&e->tok->model, &e->s->model, piece, n, e->out);
+    return d9di_bpe_encode(&e->tok->model, &e->s->model, pieces, n, end, e->out);
 }
 
 static d9d_status encode_normalized(void *arg, const d9di_added_token *token, const char *text,
@@ -359,7 +357,7 @@ static d9d_status encode_normalized(void *arg, const d9di_added_token *token, co
 
     if (token)
         return D9D_VEC_PUSH(e->out, token->id);
-    return d9di_pretok_run(e->tok->pretok, &e->s->pretok, text, n, encode_piece, arg);
+    return d9di_pretok_run(e->tok->pretok, &e->s->pretok, text, n, encode_pieces, arg);
 }
 
 static d9d_status encode_raw(void *arg, const d9di_added_token *token, const char *text, size_t n)
@@ -421,25 +419,37 @@ d9d_status d9di_tokenizer_split(const d9d_tokenizer *tok, const char *text, size
 
 /* --- decoding ----------------------------------------------------------------------- */
 
+/* The bytes of ids[i]; NULL when no token has it. */
+static const char *bytes_of(const d9d_tokenizer *tok, uint32_t id, unsigned flags, size_t *n)
+{
+    const d9di_bpe *b = &tok->model;
+    const uint32_t at = id < tok->vocab_size ? tok->added_at[id] : 0;
+
+    if (at) {
+        const struct added *a = &tok->added.data[at - 1];
+
+        *n = a->special && (flags & D9D_DECODE_SKIP_SPECIAL) ? 0 : a->len;
+        return a->content;
+    }
+    if (id >= b->n_tokens || !b->tokens[id].text)
+        return NULL;
+    *n = b->byte_at[id + 1] - b->byte_at[id];
+    return b->bytes + b->byte_at[id];
+}
+
 d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, size_t n,
                                 unsigned flags, d9d_buf *out)
 {
     size_t i;
 
     for (i = 0; i < n; i++) {
-        const uint32_t id = ids[i], at = id < tok->vocab_size ? tok->added_at[id] : 0;
+        size_t len;
+        const char *bytes = bytes_of(tok, ids[i], flags, &len);
 
-        if (at) {
-            const struct added *a = &tok->added.data[at - 1];
-
-            if (!(a->special && (flags & D9D_DECODE_SKIP_SPECIAL)))
-                D9D_TRY(d9d_buf_append(out, a->content, a->len));
-        } else if (id < tok->model.n_tokens && tok->model.tokens[id].text) {
-            D9D_TRY(d9di_bpe_bytes(&tok->model, id, out));
-        } else {
+        if (!bytes)
             return D9D_FAIL(D9D_EINVAL, "ids[%zu] is %u, which is no token; the vocabulary has %u",
-                            i, id, tok->vocab_size);
-        }
+                            i, ids[i], tok->vocab_size);
+        D9D_TRY(d9d_buf_append(out, bytes, len));
     }
     return D9D_OK;
 }

@@ -14,8 +14,10 @@ struct d9di_uni_alias {
 };
 
 extern const struct d9di_uni_alias d9di_uni_alias[];
+extern const struct d9di_uni_range d9di_uni_letter[], d9di_uni_number[], d9di_uni_mark[];
 extern const struct d9di_uni_range d9di_uni_word[], d9di_uni_numeric[], d9di_uni_inert[];
-extern const size_t d9di_uni_alias_n, d9di_uni_word_n, d9di_uni_numeric_n, d9di_uni_inert_n;
+extern const size_t d9di_uni_alias_n, d9di_uni_letter_n, d9di_uni_number_n, d9di_uni_mark_n;
+extern const size_t d9di_uni_word_n, d9di_uni_numeric_n, d9di_uni_inert_n;
 
 /* Whether `c` is in one of `n` ascending ranges. */
 static inline bool d9di_uni_in(const struct d9di_uni_range *r, size_t n, uint32_t c)

@@ -10,6 +10,8 @@ code point and writes down
   d9di_uni_alias   code points whose category the older Unicode 14 (PCRE2 10.42, Debian 12) does not
                    know, or for which \\s differs, each with an old code point of the same category
                    and the same number of UTF-8 bytes, to be shown to PCRE2 in its place;
+  d9di_uni_letter, d9di_uni_number, d9di_uni_mark
+                   what \\p{L}, \\p{N} and \\p{M} match, for patterns that are scanned without PCRE2;
   d9di_uni_word    what counts as part of a word beside an added token with "single_word";
   d9di_uni_numeric what the pre-tokeniser Digits takes for a digit;
   d9di_uni_inert   code points above U+02FF that Unicode 9 had not assigned, and U+11A7: the
@@ -131,6 +133,8 @@ def main():
     print(f"/* unitab.c - made by unitab.py with tokenizers {tokenizers.__version__}; do not edit. */")
     print('#include "data/unitab.h"\n\n/* clang-format off */')
     emit("d9di_uni_alias", "d9di_uni_alias", alias_ranges(aliases()))
+    for name, pattern in (("letter", r"\p{L}"), ("number", r"\p{N}"), ("mark", r"\p{M}")):
+        emit(f"d9di_uni_{name}", "d9di_uni_range", ranges(pattern_members(pattern)))
     emit("d9di_uni_word", "d9di_uni_range", ranges(word_members()))
     emit("d9di_uni_numeric", "d9di_uni_range", ranges(numeric_members()))
     emit("d9di_uni_inert", "d9di_uni_range", ranges(inert_members()))

@@ -1,8 +1,6 @@
 /* utf8.c - finding what is not UTF-8. */
 #include "data/utf8.h"
 
-#include <string.h>
-
 #include "d9d/data/tokenizer.h"
 
 /* Width of the well-formed character at s, 0 when there is none (Unicode, table 3-7). */
@@ -38,21 +36,13 @@ size_t d9d_utf8_valid_up_to(const char *text, size_t n)
     const unsigned char *s = (const unsigned char *)text;
     size_t i = 0;
 
-    while (i < n) {
-        uint64_t word;
-        unsigned w;
+    while ((i += d9di_utf8_ascii(text + i, n - i)) < n)
+        do {
+            const unsigned w = well_formed(s + i, n - i);
 
-        if (n - i >= sizeof(word)) {
-            memcpy(&word, s + i, sizeof(word));
-            if ((word & UINT64_C(0x8080808080808080)) == 0) {
-                i += sizeof(word);
-                continue;
-            }
-        }
-        w = well_formed(s + i, n - i);
-        if (w == 0)
-            return i;
-        i += w;
-    }
+            if (w == 0)
+                return i;
+            i += w;
+        } while (i < n && s[i] >= 0x80);
     return n;
 }

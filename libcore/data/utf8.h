@@ -1,9 +1,10 @@
-/* utf8.h - stepping through UTF-8 that is known to be valid. */
+/* utf8.h - stepping through UTF-8 that is known to be valid, and through ASCII. */
 #ifndef D9DI_DATA_UTF8_H
 #define D9DI_DATA_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Bytes of the character that begins with `lead`. */
 static inline unsigned d9di_utf8_width(unsigned char lead)
@@ -24,6 +25,23 @@ static inline uint32_t d9di_utf8_get(const char *text, unsigned *w)
     default:
         return (s[0] & 0x07u) << 18 | (s[1] & 0x3fu) << 12 | (s[2] & 0x3fu) << 6 | (s[3] & 0x3fu);
     }
+}
+
+/* How many bytes from the first on are ASCII. */
+static inline size_t d9di_utf8_ascii(const char *text, size_t n)
+{
+    const uint64_t high = UINT64_C(0x8080808080808080);
+    uint64_t word[4];
+    size_t i = 0;
+
+    for (; n - i >= sizeof(word); i += sizeof(word)) {
+        memcpy(word, text + i, sizeof(word));
+        if (((word[0] | word[1] | word[2] | word[3]) & high) != 0)
+            break;
+    }
+    while (i < n && (unsigned char)text[i] < 0x80)
+        i++;
+    return i;
 }
 
 /* Write `c`; the number of bytes written, 1 to 4. */

@@ -209,6 +209,15 @@ static void test_missing_bytes(void **state)
     }
 }
 
+static d9d_status parse_few(d9d_tokenizer **out)
+{
+    static const char few[] = "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", "
+                              "\"add_prefix_space\": false}, \"model\": "
+                              "{\"merges\": [], \"vocab\": {\"a\": 0}}}";
+
+    return d9d_tokenizer_parse("t.json", few, strlen(few), out);
+}
+
 static void test_long_runs(void **state)
 {
     const size_t n = 1000000, limit = ((size_t)16 << 20) + 1;
@@ -228,6 +237,13 @@ static void test_long_runs(void **state)
     assert_int_equal(ids.len, n / 3 + 1);
     assert_int_equal(ids.data[n / 3], 'a');
     memset(text, 'a', limit);
+    ids.len = 0;
+    assert_ok(d9d_tokenizer_encode(tok, s, text, limit, &ids));
+    assert_int_equal(ids.len, limit);
+    d9d_tokenizer_scratch_free(s);
+    d9d_tokenizer_free(tok);
+    assert_ok(parse_few(&tok)); /* lacks bytes: is merged, in more memory */
+    assert_ok(d9d_tokenizer_scratch_create(tok, &s));
     assert_fails_like(d9d_tokenizer_encode(tok, s, text, limit, &ids), D9D_EFORMAT,
                       "16777217 bytes without a place to split at");
     D9D_VEC_RELEASE(&ids);

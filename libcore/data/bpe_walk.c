@@ -1,0 +1,268 @@
+/* bpe_walk.c - the tokens of a piece from left to right, without merging its bytes.
+ *
+ * Merging goes by rank, leftmost first, and is never undone.  So as long as no merge takes place
+ * across a place, what is on its two sides does not know of each other: a sequence of tokens is the
+ * result for a text exactly if each token is the result for its own bytes and each two neighbours
+ * are the result for theirs.  Only one sequence is.  It is found by taking the longest token that
+ * goes with the one before, and stepping back where none does; a place that was stepped back from
+ * is dead, whatever leads to it, so that each is tried once.
+ *
+ * Whether two tokens go together is told by their last merges, backwards in time.  Time is the
+ * rank, where every merge has a higher rank than those that made its parts.  A vocabulary where
+ * that is not so, or that lacks bytes, is merged in bpe.c.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/bpe_private.h"
+
+/* --- two neighbours ---------------------------------------------------------------------- */
+
+/* When two tokens merge. */
+static inline uint32_t time_of(const d9di_bpe *b, uint32_t left, uint32_t right)
+{
+    const struct d9di_merge *m;
+
+    if (!(b->made[left].as_left & d9di_bpe_bit(right)) ||
+        !(b->made[right].as_right & d9di_bpe_bit(left)))
+        return D9DI_BPE_NEVER;
+    m = d9di_bpe_slot(b, (uint64_t)left << 32 | right);
+    return m->id == D9DI_NO_ID ? D9DI_BPE_NEVER : m->rank + 1;
+}
+
+/* Whether no merge crosses the place between x and y before they are taken to be joined at
+ * `joined`; D9DI_BPE_NEVER if they are not.  x lives from the merge that makes it until x_end,
+ * when it becomes part of another token, and y until y_end.  Of merges of one rank that share a
+ * symbol the left one goes first. */
+static bool goes_with(const d9di_bpe *b, uint32_t x, uint32_t y, uint32_t joined)
+{
+    uint32_t x_end = joined, y_end = D9DI_BPE_NEVER;
+
+    for (;;) {
+        const struct d9di_bpe_made *mx = &b->made[x], *my = &b->made[y];
+        const uint32_t crossing = time_of(b, x, y);
+
+        if (crossing < x_end && crossing <= y_end)
+            return false;
+        if (mx->time > my->time) {
+            x_end = mx->time;
+            x = mx->right;
+        } else if (my->time > 0) {
+            y_end = my->time;
+            y = my->left;
+        } else {
+            return true;
+        }
+    }
+}
+
+/* --- walking ------------------------------------------------------------------------------ */
+
+static uint32_t longest(const d9di_bpe *b, const char *text, size_t n)
+{
+    uint32_t base = b->trie.root, id = D9DI_NO_ID;
+
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        const uint64_t cell = d9di_trie_cell(&b->trie, base, c);
+
+        if (!d9di_trie_is(cell, c))
+            break;
+        if (d9di_trie_value(cell) != D9DI_TRIE_NONE && !(cell & D9DI_TRIE_FLAG))
+            id = d9di_trie_value(cell);
+        base = d9di_trie_base(cell);
+    }
+    return id;
+}
+
+static uint32_t find_whole(const d9di_bpe *b, const char *text, size_t n)
+{
+    uint32_t base = b->trie.root;
+    uint64_t cell = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)text[i];
+
+        cell = d9di_trie_cell(&b->trie, base, c);
+        if (!d9di_trie_is(cell, c))
+            return D9DI_TRIE_NONE;
+        base = d9di_trie_base(cell);
+    }
+    return d9di_trie_value(cell);
+}
+
+static bool is_dead(const uint64_t *dead, size_t at)
+{
+    return dead[at / 64] >> at % 64 & 1;
+}
+
+d9d_status d9di_bpe_walk(const d9di_bpe *b, d9di_bpe_scratch *s, const char *piece, size_t n,
+                         uint32_t *ids, size_t *out_n)
+{
+    uint64_t few = 0, *dead = &few; /* bits */
+    size_t at = 0, count = 0;
+    uint32_t id;
+
+    if (b->ignore_merges && (id = find_whole(b, piece, n)) != D9DI_TRIE_NONE) {
+        ids[0] = id;
+        *out_n = 1;
+        return D9D_OK;
+    }
+    if (n >= 64) {
+        s->dead.len = 0;
+        D9D_TRY(D9D_VEC_RESERVE(&s->dead, n / 64 + 1));
+        dead = s->dead.data;
+        memset(dead, 0, (n / 64 + 1) * sizeof(*dead));
+    }
+    id = longest(b, piece, n);
+    while (at < n) {
+        if (id == D9DI_NO_ID) { /* nothing goes on from here: not even the token before is right */
+            assert(count > 0);
+            dead[at / 64] |= UINT64_C(1) << at % 64;
+            id = ids[--count];
+            at -= b->made[id].len;
+            id = b->made[id].shorter;
+        } else if (!is_dead(dead, at + b->made[id].len) &&
+                   (count == 0 || goes_with(b, ids[count - 1], id, D9DI_BPE_NEVER))) {
+            at += b->made[id].len;
+            ids[count++] = id;
+            id = longest(b, piece + at, n - at);
+        } else {
+            id = b->made[id].shorter;
+        }
+    }
+    *out_n = count;
+    return D9D_OK;
+}
+
+/* --- learning ------------------------------------------------------------------------------ */
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct d9di_merge *x = *(const struct d9di_merge *const *)a;
+    const struct d9di_merge *y = *(const struct d9di_merge *const *)b;
+
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* The merges in use, by rank; freed by the caller. */
+static const struct d9di_merge **sorted_merges(const d9di_bpe *b, size_t *out_n)
+{
+    const struct d9di_merge **sorted;
+    size_t n = 0;
+
+    for (uint64_t i = 0; i <= b->merge_mask; i++)
+        n += b->merges[i].id != D9DI_NO_ID;
+    sorted = malloc((n + 1) * sizeof(*sorted));
+    *out_n = 0;
+    for (uint64_t i = 0; sorted && i <= b->merge_mask; i++)
+        if (b->merges[i].id != D9DI_NO_ID)
+            sorted[(*out_n)++] = &b->merges[i];
+    if (sorted && n > 0)
+        qsort(sorted, n, sizeof(*sorted), by_rank);
+    return sorted;
+}
+
+/* Fill in `time`, `left` and `right`.  False when a merge comes before one that makes a part of it:
+ * ranks are not times then. */
+static bool learn_times(d9di_bpe *b, const struct d9di_merge *const *sorted, size_t n)
+{
+    for (uint32_t id = 0; id < b->n_tokens; id++)
+        b->made[id].time = D9DI_BPE_NEVER;
+    for (size_t i = 0; i < 256; i++)
+        b->made[b->byte_id[i]].time = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t left = (uint32_t)(sorted[i]->pair >> 32), right = (uint32_t)sorted[i]->pair;
+
+        b->made[left].as_left |= d9di_bpe_bit(right);
+        b->made[right].as_right |= d9di_bpe_bit(left);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const struct d9di_merge *m = sorted[i];
+        const uint32_t left = (uint32_t)(m->pair >> 32), right = (uint32_t)m->pair;
+        struct d9di_bpe_made *made = &b->made[m->id];
+
+        if (b->made[left].time == D9DI_BPE_NEVER || b->made[right].time == D9DI_BPE_NEVER ||
+            made->time != D9DI_BPE_NEVER || !goes_with(b, left, right, m->rank + 1))
+            continue;
+        made->time = m->rank + 1;
+        made->left = left;
+        made->right = right;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t left = (uint32_t)(sorted[i]->pair >> 32), right = (uint32_t)sorted[i]->pair;
+        const uint32_t time = sorted[i]->rank + 1;
+
+        for (int side = 0; side < 2; side++) {
+            const uint32_t made = b->made[side == 0 ? left : right].time;
+
+            if (made != D9DI_BPE_NEVER && made >= time)
+                return false;
+        }
+    }
+    return true;
+}
+
+static d9d_status learn_trie(d9di_bpe *b)
+{
+    struct d9di_trie_key *keys = malloc((b->n_tokens + 1) * sizeof(*keys));
+    d9d_status st;
+    size_t n = 0;
+
+    if (!keys)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %u tokens", b->n_tokens);
+    for (uint32_t id = 0; id < b->n_tokens; id++) {
+        const uint32_t len = b->byte_at[id + 1] - b->byte_at[id];
+        const bool never = b->made[id].time == D9DI_BPE_NEVER;
+
+        if (len > 0 && b->tokens[id].spelled && (!never || b->ignore_merges))
+            keys[n++] = (struct d9di_trie_key){b->bytes + b->byte_at[id], len, id, never};
+    }
+    st = d9di_trie_build(&b->trie, keys, n);
+    free(keys);
+    return st;
+}
+
+static void learn_shorter(d9di_bpe *b)
+{
+    for (uint32_t id = 0; id < b->n_tokens; id++) {
+        struct d9di_bpe_made *made = &b->made[id];
+
+        made->len = b->byte_at[id + 1] - b->byte_at[id];
+        made->shorter =
+            made->len > 0 ? longest(b, b->bytes + b->byte_at[id], made->len - 1) : D9DI_NO_ID;
+    }
+}
+
+d9d_status d9di_bpe_learn(d9di_bpe *b)
+{
+    const struct d9di_merge **sorted = NULL;
+    d9d_status st = D9D_OK;
+    size_t n;
+
+    for (size_t i = 0; i < 256; i++)
+        if (b->byte_id[i] == D9DI_NO_ID)
+            return D9D_OK;
+    if (b->n_tokens > D9DI_TRIE_NONE)
+        return D9D_OK;
+    b->made = calloc((size_t)b->n_tokens + 1, sizeof(*b->made));
+    sorted = sorted_merges(b, &n);
+    if (!b->made || !sorted) {
+        st = D9D_FAIL(D9D_ENOMEM, "no memory for %u tokens", b->n_tokens);
+        goto out;
+    }
+    b->walks = learn_times(b, sorted, n);
+    if (b->walks) {
+        st = learn_trie(b);
+        if (st == D9D_ENOTSUP) { /* too large */
+            b->walks = false;
+            st = D9D_OK;
+        } else if (st == D9D_OK) {
+            learn_shorter(b);
+        }
+    }
+out:
+    free(sorted);
+    return st;
+}
