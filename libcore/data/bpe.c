@@ -236,7 +236,7 @@ static d9d_status merge_piece(const d9di_bpe *b, d9di_bpe_scratch *s, const char
     return D9D_OK;
 }
 
-static d9d_status encode_piece(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_piece *piece,
+static d9d_status encode_piece(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_slice *piece,
                                uint32_t *ids, size_t *out_n)
 {
     const size_t most = b->walks ? MAX_WALKED : MAX_MERGED;
@@ -254,7 +254,7 @@ struct lookup {
     uint64_t key[D9DI_WORDS_LONG], *bucket;
 };
 
-static inline void begin_lookup(const d9di_words *table, unsigned words, const d9di_piece *piece,
+static inline void begin_lookup(const d9di_words *table, unsigned words, const d9di_slice *piece,
                                 const char *end, struct lookup *l)
 {
     d9di_words_key(l->key, words, piece->text, piece->n, end);
@@ -262,7 +262,7 @@ static inline void begin_lookup(const d9di_words *table, unsigned words, const d
 }
 
 static inline d9d_status end_lookup(const d9di_bpe *b, d9di_bpe_scratch *s, unsigned words,
-                                    const d9di_piece *piece, const struct lookup *l, d9d_ids *out)
+                                    const d9di_slice *piece, const struct lookup *l, d9d_ids *out)
 {
     uint32_t *ids = out->data + out->len;
     size_t n = d9di_words_get(l->bucket, l->key, words, ids);
@@ -275,7 +275,7 @@ static inline d9d_status end_lookup(const d9di_bpe *b, d9di_bpe_scratch *s, unsi
     return D9D_OK;
 }
 
-static d9d_status encode_group(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_piece *pieces,
+static d9d_status encode_group(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_slice *pieces,
                                size_t n, const char *end, d9d_ids *out)
 {
     struct lookup lookups[GROUP];
@@ -302,7 +302,7 @@ static d9d_status encode_group(const d9di_bpe *b, d9di_bpe_scratch *s, const d9d
     return D9D_OK;
 }
 
-d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_piece *pieces,
+d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_slice *pieces,
                            size_t n, const char *end, d9d_ids *out)
 {
     while (n > 0) {

@@ -69,7 +69,7 @@ d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_words);
 void d9di_bpe_scratch_release(d9di_bpe_scratch *s);
 
 /* Append the ids of some pieces; bytes before `end` may be read. */
-d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_piece *pieces,
+d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_slice *pieces,
                            size_t n, const char *end, d9d_ids *out);
 
 #endif

@@ -343,7 +343,7 @@ struct encoding {
     d9d_ids *out;
 };
 
-static d9d_status encode_pieces(void *arg, const d9di_piece *pieces, size_t n, const char *end)
+static d9d_status encode_pieces(void *arg, const d9di_slice *pieces, size_t n, const char *end)
 {
     const struct encoding *e = arg;
 
