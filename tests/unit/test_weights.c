@@ -192,6 +192,14 @@ static uint64_t bytes_read(bool own)
     return strtoull(text + 7, NULL, 10) + (own ? (uint64_t)n : 0);
 }
 
+/* valgrind reads files of its own. */
+static bool is_alone(void)
+{
+    const char *loaded = getenv("LD_PRELOAD");
+
+    return loaded == NULL || strstr(loaded, "vgpreload") == NULL;
+}
+
 struct cost {
     uint64_t open, read;
 };
@@ -284,14 +292,17 @@ static void loading_reads_each_byte_once_and_a_stage_its_own_headers(void **stat
                 struct cost want = needed(&c, (d9d_stage){s, count});
                 struct cost got = load(&c, (d9d_stage){s, count});
 
-                assert_int_equal(got.open, want.open);
-                assert_int_equal(got.read, want.read);
+                if (is_alone()) {
+                    assert_int_equal(got.open, want.open);
+                    assert_int_equal(got.read, want.read);
+                }
                 all.open += got.open;
                 all.read += got.read;
             }
             if (count == 1)
                 whole = all;
-            assert_int_equal(all.read, whole.read);
+            if (is_alone())
+                assert_int_equal(all.read, whole.read);
         }
         d9d_arena_release(&a);
     }
