@@ -118,17 +118,23 @@ static d9d_status output_check(const d9d_st_tensor *here, const d9d_st_tensor *g
                     d9d_dtype_word(given->dtype), d9d_shape_text(&got, b, sizeof(b)));
 }
 
+/* Whole matrices of a stack: half of one that lies transposed would be read with the other. */
+static uint64_t piece_bytes(const d9d_st_tensor *t)
+{
+    uint64_t matrix = t->ndim < 3 ? 1 : t->bytes / (uint64_t)t->shape[0];
+
+    return matrix >= D9D_PIECE_BYTES ? matrix : D9D_PIECE_BYTES / matrix * matrix;
+}
+
 static d9d_status pieces_make(d9d_params_io *io, const d9d_st_tensor *outputs, size_t n,
                               uint64_t *bytes)
 {
     *bytes = 0;
     for (size_t i = 0; i < n; i++) {
-        const uint64_t size = outputs[i].bytes;
+        const uint64_t size = outputs[i].bytes, step = size > 0 ? piece_bytes(&outputs[i]) : 0;
 
-        for (uint64_t at = 0; at < size; at += D9D_PIECE_BYTES)
-            D9D_TRY(D9D_VEC_PUSH(
-                &io->pieces,
-                (piece){i, at, size - at < D9D_PIECE_BYTES ? size - at : D9D_PIECE_BYTES}));
+        for (uint64_t at = 0; at < size; at += step)
+            D9D_TRY(D9D_VEC_PUSH(&io->pieces, (piece){i, at, size - at < step ? size - at : step}));
         *bytes += size;
     }
     return D9D_OK;
