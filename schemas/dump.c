@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/ckpt/mapper_spec.h"
 #include "d9d/data/chat.h"
 #include "d9d/loop/job.h"
 #include "d9d/sched/piecewise.h"
@@ -21,6 +22,7 @@ static const struct {
 } schemas[] = {
     {"d9d.train.v1", &d9d_train_table},         {"d9d.infer.v1", &d9d_infer_table},
     {"d9d.piecewise.v1", &d9d_piecewise_table}, {"d9d.chat.v1", &d9d_chat_table},
+    {"d9d.mapper.v1", &d9d_mapper_table},       {"d9d.map-plan.v1", &d9di_map_plan_format},
     {"d9d.dataset.v1", &d9di_dataset_format},   {"d9d.checkpoint.v1", &d9di_checkpoint_format},
     {"d9d.run.v1", &d9di_run_format},           {"d9d.metrics.v1", &d9di_metrics_format},
 };

@@ -267,3 +267,68 @@ const d9d_table d9di_metrics_format = {
     .doc = "a line of metrics.jsonl: a step, a resumption or an end",
     .check = check_metrics,
 };
+
+/* --- d9d.map-plan.v1 ------------------------------------------------------------------- */
+
+static const char *const map_plan_ids[] = {"d9d.map-plan.v1", NULL};
+
+#define TENSOR                                                                                     \
+    TEXT("name", "its name"), TEXT("dtype", "its type"),                                           \
+        LIST("shape", &an_index, "sizes of its dimensions"),                                       \
+        COUNT("bytes", "size of its elements")
+static const d9d_key plan_input_keys[] = {
+    TENSOR,
+    TEXT("file", "where it is; empty where only its shape is known"),
+    COUNT("offset", "of its first byte in the file"),
+    D9D_KEY_END,
+};
+static const d9d_key box_keys[] = {
+    LIST("start", &an_index, "index of its first element in the output"),
+    LIST("size", &an_index, "its size"),
+    TEXT("source", "the tensor that it is taken from"),
+    COUNT("first", "number of its first element there"),
+    LIST("stride", &an_index, "elements from one to the next there"),
+    LIST("casts", &a_text, "types that its elements are rounded to"),
+    D9D_KEY_END,
+};
+static const d9d_table box_table = TABLE("box", box_keys, "a piece of a source tensor");
+static const d9d_key a_box = {.kind = D9D_KIND_TABLE, .table = &box_table};
+static const d9d_key plan_output_keys[] = {
+    TENSOR,
+    FIELD("boxes", LIST, "[]", "of which pieces it is made, where asked for", .elem = &a_box),
+    D9D_KEY_END,
+};
+static const d9d_key step_keys[] = {
+    TEXT("operation", "what is done: stack(0)"),
+    LIST("from", &a_text, "names that it takes"),
+    LIST("to", &a_text, "names that it gives"),
+    D9D_KEY_END,
+};
+static const d9d_table plan_input_table = TABLE("input", plan_input_keys, "a tensor of the source");
+static const d9d_table plan_output_table = TABLE("output", plan_output_keys, "a tensor made");
+static const d9d_table step_table = TABLE("step", step_keys, "one operation");
+static const d9d_key a_plan_input = {.kind = D9D_KIND_TABLE, .table = &plan_input_table};
+static const d9d_key a_plan_output = {.kind = D9D_KIND_TABLE, .table = &plan_output_table};
+static const d9d_key a_step = {.kind = D9D_KIND_TABLE, .table = &step_table};
+static const d9d_key group_keys[] = {
+    COUNT("group", "its number"),
+    COUNT("read", "bytes of the source that are read"),
+    COUNT("written", "bytes of its outputs"),
+    LIST("inputs", &a_plan_input, "what it takes"),
+    LIST("steps", &a_step, "what is done, in order"),
+    LIST("outputs", &a_plan_output, "what it gives"),
+    D9D_KEY_END,
+};
+static const d9d_table group_table = TABLE("group", group_keys, "tensors that hang together");
+static const d9d_key a_group = {.kind = D9D_KIND_TABLE, .table = &group_table};
+static const d9d_key map_plan_keys[] = {
+    FORMAT(map_plan_ids),
+    LIST("groups", &a_group, "in order of their first steps"),
+    COUNT("tensors_in", "tensors of the source"),
+    COUNT("tensors_out", "tensors made"),
+    COUNT("read", "bytes that are read"),
+    COUNT("written", "bytes that are written"),
+    COUNT("memory_bytes_per_job", "what a thread allocates at most"),
+    D9D_KEY_END,
+};
+const d9d_table d9di_map_plan_format = TABLE("map_plan", map_plan_keys, "d9d-map plan --json");

@@ -12,8 +12,8 @@ static const d9d_dtype dtype_of[] = {D9D_F32, D9D_F32, D9D_BF16, D9D_F16};
 struct opts {
     int to, experts, dtype;
     int64_t shard_size, jobs, seed;
-    bool force, dot, no_manifest;
-    const char *model;
+    bool force, dot, all, boxes, no_manifest;
+    const char *model, *mapper;
 };
 
 static const struct opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
@@ -30,19 +30,28 @@ static const struct opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
                  "experts in the hf layout: per-expert, fused, or as-before: as SRC, or what SRC " \
                  "was made from, has them (default)",                                              \
                  .words = experts)
+#define MAPPER_OPTION                                                                              \
+    TOOL_OPT(struct opts, mapper, STRING, "mapper", 0, "SPEC.json",                                \
+             "map as this d9d.mapper.v1 description says, whatever the model")
+#define JOBS_OPTION                                                                                \
+    TOOL_OPT(struct opts, jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)",       \
+             .min = 1, .max = 1024)
 #define WRITE_OPTIONS                                                                              \
     TOOL_OPT(struct opts, shard_size, SIZE, "shard-size", 0, "SIZE",                               \
              "bytes of tensors in a file at most (default: 4GB)", .min = 1),                       \
         TOOL_OPT(struct opts, force, FLAG, "force", 'f', NULL,                                     \
-                 "replace DST if it has files; it changes at once")
-#define JOBS_OPTION                                                                                \
-    TOOL_OPT(struct opts, jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)",       \
-             .min = 1, .max = 1024)
+                 "replace DST if it has files; it changes at once"),                               \
+        JOBS_OPTION
 
-static const tool_option convert_options[] = {MAP_OPTIONS, WRITE_OPTIONS, JOBS_OPTION, TOOL_END};
+static const tool_option convert_options[] = {MAP_OPTIONS, MAPPER_OPTION, WRITE_OPTIONS, TOOL_END};
 static const tool_option plan_options[] = {
     MAP_OPTIONS,
+    MAPPER_OPTION,
+    TOOL_OPT(struct opts, model, STRING, "model", 'm', "CONFIG.json",
+             "in place of SRC: a checkpoint of this model, of which only the shapes are known"),
     TOOL_OPT(struct opts, dot, FLAG, "dot", 0, NULL, "print a graph for graphviz"),
+    TOOL_OPT(struct opts, all, FLAG, "all", 'a', NULL, "every group, not one line for those alike"),
+    TOOL_OPT(struct opts, boxes, FLAG, "boxes", 0, NULL, "of which pieces each output is made"),
     TOOL_END,
 };
 static const tool_option read_options[] = {JOBS_OPTION, TOOL_END};
@@ -54,22 +63,7 @@ static const tool_option init_options[] = {
     TOOL_OPT(struct opts, model, STRING, "model", 'm', "CONFIG.json",
              "the model: a config.json of HuggingFace's"),
     TOOL_OPT(struct opts, seed, INT, "seed", 's', "S", "seed of the weights (default: 0)"),
-    MAP_OPTIONS,
-    WRITE_OPTIONS,
-    JOBS_OPTION,
-    TOOL_END,
-};
-
-static void say(void *arg, const char *sentence)
-{
-    d9d_log_warn((const d9d_log *)arg, "%s", sentence);
-}
-
-/* The log is only read by those who are given it as an argument. */
-static void *as_arg(const d9d_log *log)
-{
-    return (void *)(uintptr_t)log;
-}
+    MAP_OPTIONS, WRITE_OPTIONS, TOOL_END};
 
 static d9d_convert_options choices(const tool_run *r, const struct opts *o)
 {
@@ -78,8 +72,8 @@ static d9d_convert_options choices(const tool_run *r, const struct opts *o)
                                  .cast = o->dtype > 0,
                                  .dtype = dtype_of[o->dtype],
                                  .shard_bytes = (uint64_t)o->shard_size,
-                                 .problem = say,
-                                 .arg = as_arg(r->log)};
+                                 .mapper = o->mapper,
+                                 .log = r->log};
 }
 
 static d9d_status finish(tool_run *r, d9d_convert *c, const struct opts *o, const char *dst)
@@ -120,6 +114,14 @@ static d9d_status init(tool_run *r, const void *options)
     return finish(r, c, o, r->args[0]);
 }
 
+/* What was found goes to stdout also where it makes the status a failure. */
+static d9d_status put_report(d9d_buf *text, d9d_status st)
+{
+    tool_put(text);
+    d9d_buf_release(text);
+    return st;
+}
+
 static d9d_status plan(tool_run *r, const void *options)
 {
     const struct opts *o = options;
@@ -128,21 +130,17 @@ static d9d_status plan(tool_run *r, const void *options)
     d9d_convert *c;
     d9d_status st;
 
-    D9D_TRY(d9d_convert_open(r->args[0], &opt, &c));
-    st = d9d_plan_print(d9d_convert_plan(c), o->dot ? "dot" : r->json ? "json" : "text", &text);
-    if (st == D9D_OK)
-        tool_put(&text);
-    d9d_buf_release(&text);
+    if ((r->n_args > 0) == (o->model != NULL))
+        return D9D_FAIL(D9D_ECONFIG, "plan needs SRC or --model CONFIG.json, one of them");
+    D9D_TRY(o->model != NULL ? d9d_convert_shapes(o->model, &opt, &c)
+                             : d9d_convert_open(r->args[0], &opt, &c));
+    st = d9d_plan_print(d9d_convert_plan(c),
+                        o->dot    ? "dot"
+                        : r->json ? "json"
+                                  : "text",
+                        (o->all ? D9D_PLAN_ALL : 0) | (o->boxes ? D9D_PLAN_BOXES : 0), &text);
     d9d_convert_close(c);
-    return st;
-}
-
-/* What was found goes to stdout also where it makes the status a failure. */
-static d9d_status put_report(d9d_buf *text, d9d_status st)
-{
-    tool_put(text);
-    d9d_buf_release(text);
-    return st;
+    return put_report(&text, st);
 }
 
 static d9d_status verify(tool_run *r, const void *options)
@@ -164,30 +162,30 @@ static d9d_status diff(tool_run *r, const void *options)
                                                        r->json, &text));
 }
 
-#define COMMAND(word, args, n, opts_, fn, text)                                                    \
+#define COMMAND(word, args, lo, hi, opts_, fn, text)                                               \
     {                                                                                              \
-        .name = (word), .operands = (args), .min = (n), .max = (n), .about = text,                 \
+        .name = (word), .operands = (args), .min = (lo), .max = (hi), .about = text,               \
         .options = (opts_), .size = sizeof(struct opts), .defaults = &defaults, .run = fn          \
     }
 
 int main(int argc, char **argv)
 {
     static const tool_command commands[] = {
-        COMMAND(NULL, "SRC DST", 2, convert_options, convert,
+        COMMAND(NULL, "SRC DST", 2, 2, convert_options, convert,
                 "Convert the checkpoint directory SRC into DST.  The model family is found from "
-                "config.json.  DST appears whole or not at all, with config.json rewritten, a "
-                "manifest, and every other file of SRC copied."),
-        COMMAND("plan", "SRC", 1, plan_options, plan,
+                "config.json, unless --mapper says what to do.  DST appears whole or not at all, "
+                "with config.json rewritten, a manifest, and every other file of SRC copied."),
+        COMMAND("plan", "[SRC]", 0, 1, plan_options, plan,
                 "Print what a conversion of SRC would do: every group of tensors with its inputs, "
                 "operations, outputs and bytes.  Only headers are read."),
-        COMMAND("verify", "DIR", 1, verify_options, verify,
+        COMMAND("verify", "DIR", 1, 1, verify_options, verify,
                 "Check DIR: that every file is as manifest.json says and there is no other, "
                 "headers, index, and that every number is finite.  One line a finding; exit 1 if "
                 "there is any."),
-        COMMAND("diff", "A B", 2, read_options, diff,
+        COMMAND("diff", "A B", 2, 2, read_options, diff,
                 "Compare two checkpoint directories tensor by tensor.  One line a difference; "
                 "exit 1 if there is any."),
-        COMMAND("init", "DST", 1, init_options, init,
+        COMMAND("init", "DST", 1, 1, init_options, init,
                 "Make a checkpoint with random weights: ones in norms, normal with the deviation "
                 "initializer_range elsewhere.  A weight depends on the seed, the tensor and the "
                 "element alone."),

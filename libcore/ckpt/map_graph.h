@@ -17,7 +17,11 @@
 
 #include "d9d/ckpt/mapper.h"
 
-enum { D9DI_MAX_CASTS = 4, D9DI_NONE = -1 };
+enum {
+    D9DI_MAX_CASTS = 4,
+    D9DI_NONE = -1,
+    D9DI_MAX_BOXES = 1 << 21 /* of one view, and twice that of all */
+};
 
 typedef struct d9di_map_box {
     uint32_t source;
@@ -31,16 +35,27 @@ typedef struct d9di_map_view {
     d9d_dtype dtype;
     int ndim;
     int64_t shape[D9D_MAX_DIMS];
-    size_t n; /* boxes; none in a view that could not be inferred */
+    size_t n; /* boxes; none in a view of no elements, or that could not be inferred */
     d9di_map_box *boxes;
     bool known;
 } d9di_map_view;
 
 typedef struct d9di_map_op d9di_map_op;
 
+/* What an operation is told besides its tensors. */
+typedef struct d9di_map_args {
+    int a, b;            /* dimensions, or the dtype of a cast */
+    const int64_t *list; /* sizes, or d9di_map_axis of each dimension of a mesh */
+    size_t n;
+} d9di_map_args;
+
+/* A dimension of a mesh as it stands in the list: parts, dim or D9DI_REPLICATED, coordinate. */
+enum { D9DI_AXIS_PARTS, D9DI_AXIS_DIM, D9DI_AXIS_AT, D9DI_AXIS_LEN };
+#define D9DI_REPLICATED INT64_MIN
+
 typedef struct d9di_map_step {
     const d9di_map_op *op;
-    int a, b; /* dimensions, or the dtype of a cast */
+    d9di_map_args args;
     uint32_t n_in, n_out;
     uint32_t *in, *out; /* values */
 } d9di_map_step;
@@ -69,7 +84,7 @@ typedef struct d9di_map_infer {
 
 struct d9di_map_op {
     const char *name;
-    enum { D9DI_ARGS_NONE, D9DI_ARGS_DIM, D9DI_ARGS_DIMS, D9DI_ARGS_DTYPE } args;
+    d9d_status (*print)(const d9di_map_args *args, d9d_buf *b); /* "(0, 1)"; NULL: nothing */
     d9d_status (*infer)(const d9di_map_infer *x);
 };
 
@@ -81,15 +96,31 @@ typedef enum d9di_map_op_kind {
     D9DI_UNSTACK,
     D9DI_CONCAT,
     D9DI_CHUNK,
+    D9DI_SPLIT,
     D9DI_SQUEEZE,
     D9DI_UNSQUEEZE,
     D9DI_CAST,
     D9DI_DROP,
     D9DI_DUPLICATE,
+    D9DI_DISTRIBUTE,
+    D9DI_GATHER,
     D9DI_N_OPS
 } d9di_map_op_kind;
 
 extern const d9di_map_op d9di_map_ops[D9DI_N_OPS];
+
+/* One more step.  What the public functions of d9d/ckpt/mapper.h call. */
+d9d_status d9di_mapper_add(d9d_mapper *m, d9di_map_op_kind kind, const char *const *in, size_t n_in,
+                           const char *const *out, size_t n_out, const d9di_map_args *args);
+/* The list of args for a mesh; `at` may be NULL.  `list` has room for n * D9DI_AXIS_LEN. */
+d9di_map_args d9di_map_mesh(const d9d_placement *mesh, const int64_t *at, int n, int64_t *list);
+/* Steps that a value joins are one group.  The group of every step, numbered by their first
+ * steps; the array is in `a`. */
+d9d_status d9di_map_groups(const d9d_mapper *m, d9d_arena *a, uint32_t **group, uint32_t *n_groups);
+/* Outputs in the order of their names, numbers in them by value. */
+d9d_status d9di_mapper_sort_outputs(d9d_mapper *m);
+/* -1, 0 or 1: byte by byte, but runs of digits by value, "x.9" before "x.10". */
+int d9di_name_compare(const char *a, const char *b);
 
 /* The whole of source tensor `source` as a view. */
 d9d_status d9di_map_view_of(const d9d_st_tensor *t, uint32_t source, d9d_arena *a,

@@ -83,6 +83,17 @@ static d9d_status check_expect(const d9d_map_plan *p, size_t value, struct probl
                 p->mapper, d9d_st_describe(&e, wants));
 }
 
+static d9d_status check_floating(const d9d_map_plan *p, size_t value, struct problems *ps)
+{
+    const d9di_map_value *v = &p->m->values.data[value];
+    d9d_dtype t = p->views[value].dtype;
+
+    if (d9di_is_float(t) || p->m->steps.data[v->consumer].n_out == 0)
+        return D9D_OK;
+    return note(ps, MISSHAPED, "tensor %s is %s, %s needs floating point", v->name,
+                d9d_dtype_safetensors(t), p->mapper);
+}
+
 static d9d_status bind_inputs(d9d_map_plan *p, const d9d_plan_options *opt, struct problems *ps)
 {
     d9d_map names = {0};
@@ -103,10 +114,13 @@ static d9d_status bind_inputs(d9d_map_plan *p, const d9d_plan_options *opt, stru
             D9D_TRY_OR(st, note(ps, MISSING, "tensor %s is missing", name), out);
             continue;
         }
+        p->sources[i] = (uint32_t)(at - 1);
         D9D_TRY_OR(st,
-                   d9di_map_view_of(p->src.at(p->src.self, at - 1), (uint32_t)(at - 1), &p->arena,
+                   d9di_map_view_of(p->src.at(p->src.self, at - 1), p->sources[i], &p->arena,
                                     &p->views[value]),
                    out);
+        if (opt->floating)
+            D9D_TRY_OR(st, check_floating(p, value, ps), out);
         D9D_TRY_OR(st, check_expect(p, value, ps), out);
     }
     for (size_t i = 0; i < p->src.n && !opt->allow_unused; i++) {
@@ -142,48 +156,13 @@ static d9d_status infer_step(d9d_map_plan *p, const d9di_map_step *s, struct pro
         return note(ps, MISSHAPED, "tensor %s", d9d_err_message());
     D9D_TRY(st);
     for (size_t k = 0; k < s->n_out; k++) {
+        p->n_boxes += x.out[k].n;
+        if (p->n_boxes > 2 * (uint64_t)D9DI_MAX_BOXES)
+            return D9D_FAIL(D9D_ENOTSUP, "%s: more than %d pieces of tensors", p->mapper,
+                            2 * D9DI_MAX_BOXES);
         p->views[s->out[k]] = x.out[k];
         D9D_TRY(check_expect(p, s->out[k], ps));
     }
-    return D9D_OK;
-}
-
-/* --- groups ----------------------------------------------------------------------- */
-
-static uint32_t root(uint32_t *parent, uint32_t i)
-{
-    while (parent[i] != i)
-        i = parent[i] = parent[parent[i]];
-    return i;
-}
-
-/* Steps that a value joins are one group; groups are numbered by their first steps. */
-static d9d_status find_groups(d9d_map_plan *p)
-{
-    size_t n = p->m->steps.len;
-    uint32_t *parent = d9d_arena_alloc(&p->arena, (n + 1) * sizeof(*parent));
-
-    p->group = d9d_arena_alloc(&p->arena, (n + 1) * sizeof(*p->group));
-    if (parent == NULL || p->group == NULL)
-        return no_memory();
-    for (uint32_t i = 0; i < n; i++)
-        parent[i] = i;
-    for (size_t v = 0; v < p->m->values.len; v++) {
-        const d9di_map_value *value = &p->m->values.data[v];
-        uint32_t a, b;
-
-        if (value->producer == D9DI_NONE || value->consumer == D9DI_NONE)
-            continue;
-        a = root(parent, (uint32_t)value->producer);
-        b = root(parent, (uint32_t)value->consumer);
-        /* The root is the first step of its group. */
-        if (a < b)
-            parent[b] = a;
-        else
-            parent[a] = b;
-    }
-    for (uint32_t i = 0; i < n; i++)
-        p->group[i] = root(parent, i) == i ? p->n_groups++ : p->group[root(parent, i)];
     return D9D_OK;
 }
 
@@ -229,13 +208,14 @@ static d9d_status build(d9d_map_plan *p, const d9d_plan_options *opt)
     d9d_status st = D9D_OK;
 
     p->views = d9d_arena_alloc(&p->arena, (p->m->values.len + 1) * sizeof(*p->views));
-    if (p->views == NULL)
+    p->sources = d9d_arena_alloc(&p->arena, (p->m->inputs.len + 1) * sizeof(*p->sources));
+    if (p->views == NULL || p->sources == NULL)
         return no_memory();
     D9D_TRY_OR(st, bind_inputs(p, opt, &ps), out);
     for (size_t i = 0; i < p->m->steps.len; i++)
         D9D_TRY_OR(st, infer_step(p, &p->m->steps.data[i], &ps), out);
     D9D_TRY_OR(st, conclude(&ps, p), out);
-    D9D_TRY_OR(st, find_groups(p), out);
+    D9D_TRY_OR(st, d9di_map_groups(p->m, &p->arena, &p->group, &p->n_groups), out);
     D9D_TRY_OR(st, make_outputs(p, opt), out);
     p->peak = d9di_map_peak(p);
 out:

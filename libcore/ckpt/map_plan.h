@@ -11,6 +11,8 @@ struct d9d_map_plan {
     const char *source, *mapper; /* for sentences */
     d9d_arena arena;
     d9di_map_view *views; /* of every value */
+    uint32_t *sources;    /* of every input, in order of declaration */
+    uint64_t n_boxes;
     size_t n_outputs;
     d9d_st_tensor *outputs;          /* in order of declaration */
     const d9di_map_view **out_views; /* with the cast of the options */

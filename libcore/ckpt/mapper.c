@@ -1,5 +1,6 @@
 /* mapper.c - declaring and composing mappers.  See d9d/ckpt/mapper.h. */
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "ckpt/map_graph.h"
@@ -73,12 +74,26 @@ static size_t find(const d9d_map *map, const char *name, bool *found)
 
 /* --- steps --------------------------------------------------------------------- */
 
-static d9d_status add_step(d9d_mapper *m, d9di_map_op_kind kind, const char *const *in, size_t n_in,
-                           const char *const *out, size_t n_out, int a, int b)
+/* The list is copied: it may be the caller's, or of another mapper's arena. */
+static d9d_status keep_list(d9d_mapper *m, d9di_map_args *args)
+{
+    int64_t *copy;
+
+    if (args->n == 0)
+        return D9D_OK;
+    copy = d9d_arena_alloc(&m->arena, args->n * sizeof(*copy));
+    if (copy == NULL)
+        return no_memory();
+    memcpy(copy, args->list, args->n * sizeof(*copy));
+    args->list = copy;
+    return D9D_OK;
+}
+
+d9d_status d9di_mapper_add(d9d_mapper *m, d9di_map_op_kind kind, const char *const *in, size_t n_in,
+                           const char *const *out, size_t n_out, const d9di_map_args *args)
 {
     d9di_map_step s = {.op = &d9di_map_ops[kind],
-                       .a = a,
-                       .b = b,
+                       .args = args != NULL ? *args : (d9di_map_args){0},
                        .n_in = (uint32_t)n_in,
                        .n_out = (uint32_t)n_out};
     int32_t number = (int32_t)m->steps.len;
@@ -87,6 +102,7 @@ static d9d_status add_step(d9d_mapper *m, d9di_map_op_kind kind, const char *con
         return D9D_FAIL(D9D_EINVAL, "mapper: %s of no tensors", s.op->name);
     if (n_in > INT32_MAX || n_out > INT32_MAX || m->steps.len >= INT32_MAX)
         return no_memory();
+    D9D_TRY(keep_list(m, &s.args));
     s.in = d9d_arena_alloc(&m->arena, (n_in + n_out) * sizeof(*s.in));
     if (s.in == NULL)
         return no_memory();
@@ -104,69 +120,164 @@ static d9d_status add_step(d9d_mapper *m, d9di_map_op_kind kind, const char *con
     return D9D_VEC_PUSH(&m->steps, s);
 }
 
+/* One tensor under its own name. */
+static d9d_status add_own(d9d_mapper *m, d9di_map_op_kind kind, const char *name, int a, int b)
+{
+    return d9di_mapper_add(m, kind, &name, 1, &name, 1, &(d9di_map_args){.a = a, .b = b});
+}
+
 d9d_status d9d_mapper_identity(d9d_mapper *m, const char *name)
 {
-    return add_step(m, D9DI_IDENTITY, &name, 1, &name, 1, 0, 0);
+    return add_own(m, D9DI_IDENTITY, name, 0, 0);
 }
 
 d9d_status d9d_mapper_rename(d9d_mapper *m, const char *from, const char *to)
 {
-    return add_step(m, strcmp(from, to) == 0 ? D9DI_IDENTITY : D9DI_RENAME, &from, 1, &to, 1, 0, 0);
+    return d9di_mapper_add(m, strcmp(from, to) == 0 ? D9DI_IDENTITY : D9DI_RENAME, &from, 1, &to, 1,
+                           NULL);
+}
+
+d9d_status d9d_mapper_select(d9d_mapper *m, const char *parent, const char *const *names, size_t n)
+{
+    d9d_buf from = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < n && st == D9D_OK; i++) {
+        from.len = 0;
+        st = d9d_buf_printf(&from, "%s.%s", parent, names[i]);
+        if (st == D9D_OK)
+            st = d9d_mapper_rename(m, from.data, names[i]);
+    }
+    d9d_buf_release(&from);
+    return st;
 }
 
 d9d_status d9d_mapper_transpose(d9d_mapper *m, const char *name, int d0, int d1)
 {
-    return add_step(m, D9DI_TRANSPOSE, &name, 1, &name, 1, d0, d1);
+    return add_own(m, D9DI_TRANSPOSE, name, d0, d1);
 }
 
 d9d_status d9d_mapper_stack(d9d_mapper *m, const char *const *from, size_t n, const char *to,
                             int dim)
 {
-    return add_step(m, D9DI_STACK, from, n, &to, 1, dim, 0);
+    return d9di_mapper_add(m, D9DI_STACK, from, n, &to, 1, &(d9di_map_args){.a = dim});
 }
 
 d9d_status d9d_mapper_unstack(d9d_mapper *m, const char *from, const char *const *to, size_t n,
                               int dim)
 {
-    return add_step(m, D9DI_UNSTACK, &from, 1, to, n, dim, 0);
+    return d9di_mapper_add(m, D9DI_UNSTACK, &from, 1, to, n, &(d9di_map_args){.a = dim});
 }
 
 d9d_status d9d_mapper_concat(d9d_mapper *m, const char *const *from, size_t n, const char *to,
                              int dim)
 {
-    return add_step(m, D9DI_CONCAT, from, n, &to, 1, dim, 0);
+    return d9di_mapper_add(m, D9DI_CONCAT, from, n, &to, 1, &(d9di_map_args){.a = dim});
 }
 
 d9d_status d9d_mapper_chunk(d9d_mapper *m, const char *from, const char *const *to, size_t n,
                             int dim)
 {
-    return add_step(m, D9DI_CHUNK, &from, 1, to, n, dim, 0);
+    return d9di_mapper_add(m, D9DI_CHUNK, &from, 1, to, n, &(d9di_map_args){.a = dim});
+}
+
+d9d_status d9d_mapper_split(d9d_mapper *m, const char *from, const char *const *to,
+                            const int64_t *sizes, size_t n, int dim)
+{
+    for (size_t i = 0; i < n; i++)
+        if (sizes[i] < 0)
+            return D9D_FAIL(D9D_ECONFIG, "mapper: cannot split %s into a part of size %" PRId64,
+                            from, sizes[i]);
+    return d9di_mapper_add(m, D9DI_SPLIT, &from, 1, to, n, &(d9di_map_args){dim, 0, sizes, n});
 }
 
 d9d_status d9d_mapper_squeeze(d9d_mapper *m, const char *name, int dim)
 {
-    return add_step(m, D9DI_SQUEEZE, &name, 1, &name, 1, dim, 0);
+    return add_own(m, D9DI_SQUEEZE, name, dim, 0);
 }
 
 d9d_status d9d_mapper_unsqueeze(d9d_mapper *m, const char *name, int dim)
 {
-    return add_step(m, D9DI_UNSQUEEZE, &name, 1, &name, 1, dim, 0);
+    return add_own(m, D9DI_UNSQUEEZE, name, dim, 0);
 }
 
 d9d_status d9d_mapper_cast(d9d_mapper *m, const char *name, d9d_dtype to)
 {
-    return add_step(m, D9DI_CAST, &name, 1, &name, 1, (int)to, 0);
+    return add_own(m, D9DI_CAST, name, (int)to, 0);
 }
 
 d9d_status d9d_mapper_drop(d9d_mapper *m, const char *name)
 {
-    return add_step(m, D9DI_DROP, &name, 1, NULL, 0, 0, 0);
+    return d9di_mapper_add(m, D9DI_DROP, &name, 1, NULL, 0, NULL);
 }
 
 d9d_status d9d_mapper_duplicate(d9d_mapper *m, const char *from, const char *const *to, size_t n)
 {
-    return add_step(m, D9DI_DUPLICATE, &from, 1, to, n, 0, 0);
+    return d9di_mapper_add(m, D9DI_DUPLICATE, &from, 1, to, n, NULL);
 }
+
+/* --- placements ------------------------------------------------------------------- */
+
+d9di_map_args d9di_map_mesh(const d9d_placement *mesh, const int64_t *at, int n, int64_t *list)
+{
+    for (int k = 0; k < n; k++) {
+        int64_t *axis = list + (size_t)k * D9DI_AXIS_LEN;
+
+        axis[D9DI_AXIS_PARTS] = mesh[k].parts;
+        axis[D9DI_AXIS_DIM] = mesh[k].shard ? mesh[k].dim : D9DI_REPLICATED;
+        axis[D9DI_AXIS_AT] = at != NULL ? at[k] : 0;
+    }
+    return (d9di_map_args){.list = list, .n = (size_t)n * D9DI_AXIS_LEN};
+}
+
+static d9d_status check_mesh(const char *name, const d9d_placement *mesh, int n, uint64_t *size)
+{
+    *size = 1;
+    if (n < 1 || n > D9D_MAX_MESH)
+        return D9D_FAIL(D9D_ECONFIG, "mapper: %s: a mesh of %d dimensions, 1 to %d are possible",
+                        name, n, (int)D9D_MAX_MESH);
+    for (int k = 0; k < n; k++)
+        if (mesh[k].parts < 1 || !d9d_mul_u64(*size, (uint64_t)mesh[k].parts, size))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "mapper: %s: dimension %d of the mesh has the size %" PRId64, name, k,
+                            mesh[k].parts);
+    return D9D_OK;
+}
+
+d9d_status d9d_mapper_distribute(d9d_mapper *m, const char *name, const d9d_placement *mesh,
+                                 const int64_t *at, int n)
+{
+    int64_t list[D9D_MAX_MESH * D9DI_AXIS_LEN];
+    d9di_map_args args;
+    uint64_t size;
+
+    D9D_TRY(check_mesh(name, mesh, n, &size));
+    for (int k = 0; k < n; k++)
+        if (at[k] < 0 || at[k] >= mesh[k].parts)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "mapper: %s: coordinate %" PRId64 " in dimension %d of the mesh, which "
+                            "has the size %" PRId64,
+                            name, at[k], k, mesh[k].parts);
+    args = d9di_map_mesh(mesh, at, n, list);
+    return d9di_mapper_add(m, D9DI_DISTRIBUTE, &name, 1, &name, 1, &args);
+}
+
+d9d_status d9d_mapper_gather(d9d_mapper *m, const char *const *from, size_t n_from, const char *to,
+                             const d9d_placement *mesh, int n)
+{
+    int64_t list[D9D_MAX_MESH * D9DI_AXIS_LEN];
+    d9di_map_args args;
+    uint64_t size;
+
+    D9D_TRY(check_mesh(to, mesh, n, &size));
+    if (size != n_from)
+        return D9D_FAIL(D9D_ECONFIG, "mapper: %s: %zu parts to gather from a mesh of %" PRIu64, to,
+                        n_from, size);
+    args = d9di_map_mesh(mesh, NULL, n, list);
+    return d9di_mapper_add(m, D9DI_GATHER, from, n_from, &to, 1, &args);
+}
+
+/* --- expectations ------------------------------------------------------------------- */
 
 d9d_status d9d_mapper_expect(d9d_mapper *m, const char *input, int ndim, const int64_t *shape)
 {
@@ -204,6 +315,7 @@ static d9d_status append_steps(d9d_mapper *m, const d9d_mapper *part, const uint
         const uint32_t *from = s.in;
         int32_t step = (int32_t)m->steps.len;
 
+        D9D_TRY(keep_list(m, &s.args));
         s.in = d9d_arena_alloc(&m->arena, ((size_t)s.n_in + s.n_out) * sizeof(*s.in));
         if (s.in == NULL)
             return no_memory();
@@ -288,7 +400,23 @@ static d9d_status find_outputs(d9d_mapper *m, const d9d_mapper *part, const uint
     return D9D_OK;
 }
 
-/* The inputs and outputs of m beside, or followed by, those of `part`. */
+/* The inputs and outputs of m beside those of `part`. */
+static d9d_status add_names(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number)
+{
+    for (size_t i = 0; i < part->inputs.len; i++) {
+        uint32_t v = number[d9di_map_number(&part->inputs, i)];
+
+        D9D_TRY(add_input(&m->inputs, m->values.data[v].name, v));
+    }
+    for (size_t i = 0; i < part->outputs.len; i++) {
+        uint32_t v = number[d9di_map_number(&part->outputs, i)];
+
+        D9D_TRY(add_output(&m->outputs, m->values.data[v].name, v));
+    }
+    return D9D_OK;
+}
+
+/* The inputs and outputs of m followed by those of `part`. */
 static d9d_status join_names(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number)
 {
     bool *done = calloc(m->steps.len + 1, sizeof(*done));
@@ -325,7 +453,7 @@ static d9d_status combine(d9d_mapper *m, d9d_mapper *part, bool join, const char
     }
     D9D_TRY_OR(st, adopt_values(m, part, join, from_prefix, to_prefix, number), out);
     D9D_TRY_OR(st, append_steps(m, part, number), out);
-    st = join_names(m, part, number);
+    st = join ? join_names(m, part, number) : add_names(m, part, number);
 out:
     free(number);
     d9d_mapper_free(part);
@@ -343,7 +471,19 @@ d9d_status d9d_mapper_then(d9d_mapper *m, d9d_mapper *part)
     return combine(m, part, true, "", "");
 }
 
+d9d_status d9d_mapper_identities(d9d_mapper *m, const d9d_mapper *of)
+{
+    for (size_t i = 0; i < of->outputs.len; i++)
+        D9D_TRY(d9d_mapper_identity(m, of->outputs.entries[i].key));
+    return D9D_OK;
+}
+
 /* --- looking ------------------------------------------------------------------------ */
+
+bool d9d_mapper_is_empty(const d9d_mapper *m)
+{
+    return m->steps.len == 0;
+}
 
 size_t d9d_mapper_input_count(const d9d_mapper *m)
 {

@@ -4,19 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/ckpt/mapper_spec.h"
 #include "d9d/model/hf_config.h"
 
 struct d9d_convert {
     d9d_convert_options opt;
     d9d_arena arena;
-    const char *src; /* NULL: random weights */
-    const char *config_path;
-    json_t *doc; /* config.json of the source */
+    const char *src;         /* NULL: random weights */
+    const char *config_path; /* or NULL */
+    json_t *doc;             /* config.json of the source; with a description it may be NULL */
+    d9d_mapper_spec *spec;   /* or NULL */
     d9d_qwen3_config config;
     d9d_layout from, to;
     d9d_dtype dtype; /* of most of the output, for config.json */
     d9d_checkpoint *ckpt;
     d9d_qwen3_random *random;
+    d9d_convert *shapes; /* whose outputs are a source without bytes */
     d9d_source source;
     d9d_mapper *mapper;
     d9d_map_plan *plan;
@@ -71,20 +74,50 @@ static d9d_status read_config(d9d_convert *c, const char *path)
     return d9d_hf_config_dtype(c->doc, file, D9D_F32, &c->dtype);
 }
 
-static d9d_status make_plan(d9d_convert *c, const char *name)
+static void say(void *arg, const char *sentence)
+{
+    d9d_log_warn(((const d9d_convert *)arg)->opt.log, "%s", sentence);
+}
+
+static d9d_status make_plan(d9d_convert *c, const char *name, const char *mapper)
 {
     d9d_plan_options opt = {.cast = c->opt.cast,
                             .cast_to = c->opt.dtype,
+                            .floating = c->spec == NULL,
                             .source = name,
-                            .mapper = c->config.experts > 0 ? "qwen3_moe" : "qwen3",
-                            .problem = c->opt.problem,
-                            .arg = c->opt.arg};
+                            .mapper = mapper,
+                            .problem = say,
+                            .arg = c};
 
+    return d9d_plan_create(c->mapper, &c->source, &opt, &c->plan);
+}
+
+static d9d_status plan_model(d9d_convert *c, const char *name)
+{
     c->from = d9d_qwen3_layout(&c->source);
     d9d_qwen3_fit(&c->source, &c->config);
     c->to = target(c);
     D9D_TRY(d9d_qwen3_mapper(&c->config, D9D_WHOLE_MODEL, &c->source, c->to, &c->mapper));
-    return d9d_plan_create(c->mapper, &c->source, &opt, &c->plan);
+    return make_plan(c, name, c->config.experts > 0 ? "qwen3_moe" : "qwen3");
+}
+
+static d9d_status plan_spec(d9d_convert *c, const char *name)
+{
+    D9D_TRY(d9d_mapper_spec_build(c->spec, &c->source, &c->mapper));
+    return make_plan(c, name, c->opt.mapper);
+}
+
+/* config.json where there is one. */
+static d9d_status read_any_config(d9d_convert *c)
+{
+    const char *file = d9d_fs_join(&c->arena, c->src, D9D_HF_CONFIG_NAME);
+
+    if (file == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->src);
+    if (!d9d_fs_exists(file))
+        return D9D_OK;
+    c->config_path = file;
+    return d9d_hf_config_load(file, &c->doc);
 }
 
 static d9d_status open_files(d9d_convert *c, const char *src)
@@ -92,10 +125,10 @@ static d9d_status open_files(d9d_convert *c, const char *src)
     c->src = d9d_arena_strdup(&c->arena, src);
     if (c->src == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
-    D9D_TRY(read_config(c, src));
+    D9D_TRY(c->spec != NULL ? read_any_config(c) : read_config(c, src));
     D9D_TRY(d9d_checkpoint_open(src, &c->ckpt));
     c->source = d9d_checkpoint_source(c->ckpt);
-    return make_plan(c, src);
+    return c->spec != NULL ? plan_spec(c, src) : plan_model(c, src);
 }
 
 static d9d_status open_random(d9d_convert *c, const char *config, uint64_t seed)
@@ -105,8 +138,48 @@ static d9d_status open_random(d9d_convert *c, const char *config, uint64_t seed)
         c->dtype = c->opt.dtype;
     D9D_TRY(d9d_qwen3_random_open(&c->config, c->dtype, seed, &c->random));
     c->source = d9d_qwen3_random_source(c->random);
-    return make_plan(c, config);
+    return plan_model(c, config);
 }
+
+/* --- shapes alone ------------------------------------------------------------------------- */
+
+static const d9d_st_tensor *shape_at(void *self, size_t i)
+{
+    return d9d_plan_output(((d9d_convert *)self)->plan, i);
+}
+
+static const char *shape_place(void *self, size_t i)
+{
+    (void)self;
+    (void)i;
+    return "";
+}
+
+static d9d_status shape_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
+{
+    (void)at;
+    (void)dst;
+    (void)n;
+    return D9D_FAIL(D9D_EINVAL, "tensor %s has a shape, but no bytes", shape_at(self, i)->name);
+}
+
+static d9d_status open_shapes(d9d_convert *c, const char *config)
+{
+    const bool to_hf = c->spec == NULL && c->opt.to == D9D_CONVERT_HF;
+    const d9d_convert_options opt = {.to = to_hf ? D9D_CONVERT_D9D : D9D_CONVERT_HF,
+                                     .experts = c->opt.experts};
+
+    D9D_TRY(read_config(c, config));
+    D9D_TRY(d9d_convert_random(config, 0, &opt, &c->shapes));
+    c->source = (d9d_source){.self = c->shapes,
+                             .n = d9d_plan_output_count(c->shapes->plan),
+                             .at = shape_at,
+                             .place = shape_place,
+                             .read = shape_read};
+    return c->spec != NULL ? plan_spec(c, config) : plan_model(c, config);
+}
+
+/* --- one of them ---------------------------------------------------------------------------- */
 
 static d9d_status create(const d9d_convert_options *opt, d9d_convert **out)
 {
@@ -116,7 +189,14 @@ static d9d_status create(const d9d_convert_options *opt, d9d_convert **out)
         return D9D_FAIL(D9D_ENOMEM, "convert: out of memory");
     c->opt = *opt;
     *out = c;
-    return D9D_OK;
+    if (opt->mapper == NULL)
+        return D9D_OK;
+    if (opt->to != D9D_CONVERT_OTHER || opt->experts != D9D_EXPERTS_AS_BEFORE)
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "%s: says what becomes of every tensor; a layout cannot be asked for besides",
+            opt->mapper);
+    return d9d_mapper_spec_read(opt->mapper, &c->spec);
 }
 
 static d9d_status keep(d9d_convert *c, d9d_status st, d9d_convert **out)
@@ -131,18 +211,26 @@ static d9d_status keep(d9d_convert *c, d9d_status st, d9d_convert **out)
 d9d_status d9d_convert_open(const char *src, const d9d_convert_options *opt, d9d_convert **out)
 {
     d9d_convert *c = NULL;
+    d9d_status st = create(opt, &c);
 
-    D9D_TRY(create(opt, &c));
-    return keep(c, open_files(c, src), out);
+    return keep(c, st == D9D_OK ? open_files(c, src) : st, out);
 }
 
 d9d_status d9d_convert_random(const char *config, uint64_t seed, const d9d_convert_options *opt,
                               d9d_convert **out)
 {
     d9d_convert *c = NULL;
+    d9d_status st = create(opt, &c);
 
-    D9D_TRY(create(opt, &c));
-    return keep(c, open_random(c, config, seed), out);
+    return keep(c, st == D9D_OK ? open_random(c, config, seed) : st, out);
+}
+
+d9d_status d9d_convert_shapes(const char *config, const d9d_convert_options *opt, d9d_convert **out)
+{
+    d9d_convert *c = NULL;
+    d9d_status st = create(opt, &c);
+
+    return keep(c, st == D9D_OK ? open_shapes(c, config) : st, out);
 }
 
 void d9d_convert_close(d9d_convert *c)
@@ -153,6 +241,8 @@ void d9d_convert_close(d9d_convert *c)
     d9d_mapper_free(c->mapper);
     d9d_checkpoint_close(c->ckpt);
     d9d_qwen3_random_close(c->random);
+    d9d_convert_close(c->shapes);
+    d9d_mapper_spec_free(c->spec);
     json_decref(c->doc);
     d9d_arena_release(&c->arena);
     free(c);
@@ -165,20 +255,56 @@ const d9d_map_plan *d9d_convert_plan(const d9d_convert *c)
 
 /* --- running --------------------------------------------------------------------------------- */
 
+/* RFC 7396: objects are merged, null removes, all else replaces. */
+static int merge_patch(json_t *doc, const json_t *patch)
+{
+    const char *key;
+    json_t *value;
+    int rc = 0;
+
+    json_object_foreach((json_t *)(uintptr_t)patch, key, value)
+    {
+        json_t *old = json_object_get(doc, key);
+
+        if (json_is_null(value)) {
+            (void)json_object_del(doc, key);
+        } else if (!json_is_object(value)) {
+            rc |= json_object_set_new(doc, key, json_deep_copy(value));
+        } else {
+            if (!json_is_object(old))
+                rc |= json_object_set_new(doc, key, json_object());
+            rc |= merge_patch(json_object_get(doc, key), value);
+        }
+    }
+    return rc;
+}
+
+static d9d_status change_config(const d9d_convert *c, json_t *doc)
+{
+    d9d_dtype now = c->opt.dtype;
+
+    if (c->spec != NULL && merge_patch(doc, d9d_mapper_spec_config(c->spec)) != 0)
+        return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+    if (c->spec != NULL)
+        return c->opt.cast && json_object_size(doc) > 0 ? d9d_hf_config_set_dtype(doc, now)
+                                                        : D9D_OK;
+    D9D_TRY(mark_layout(c, doc));
+    D9D_TRY(d9d_hf_config_dtype(doc, D9D_HF_CONFIG_NAME, c->dtype, &now));
+    return c->opt.cast && now != c->opt.dtype ? d9d_hf_config_set_dtype(doc, c->opt.dtype) : D9D_OK;
+}
+
 /* config.json as it goes with the weights. */
 static d9d_status add_config(const d9d_convert *c, d9d_shard_sink *s)
 {
-    json_t *doc = json_deep_copy(c->doc);
+    json_t *doc = c->doc != NULL ? json_deep_copy(c->doc) : json_object();
     d9d_buf text = {0};
-    d9d_dtype now;
     d9d_status st;
 
     if (doc == NULL)
         return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
-    D9D_TRY_OR(st, mark_layout(c, doc), out);
-    D9D_TRY_OR(st, d9d_hf_config_dtype(doc, D9D_HF_CONFIG_NAME, c->dtype, &now), out);
-    if (c->opt.cast && now != c->opt.dtype)
-        D9D_TRY_OR(st, d9d_hf_config_set_dtype(doc, c->opt.dtype), out);
+    D9D_TRY_OR(st, change_config(c, doc), out);
+    if (json_object_size(doc) == 0 && c->doc == NULL)
+        goto out;
     D9D_TRY_OR(st, d9d_hf_config_text(doc, c->config_path, &text), out);
     st = d9d_shard_sink_text(s, D9D_HF_CONFIG_NAME, text.data, text.len);
 out:

@@ -38,6 +38,7 @@ static d9d_status open_into(d9d_weights *w, const d9d_qwen3_config *c, d9d_stage
 {
     const d9d_plan_options opt = {.cast = true,
                                   .cast_to = dtype,
+                                  .floating = true,
                                   .source = dir,
                                   .mapper = "qwen3",
                                   .allow_unused = stage.count > 1};

@@ -31,6 +31,15 @@ spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.
     is d9d.checkpoint.v1 {mapped,random}/manifest.json
 }
 
+@test "plans of mappings" {
+    d9d-map plan --json "$golden/moe" >plan.json
+    d9d-map plan --json --boxes --dtype bfloat16 "$golden/moe_fused" >boxes.json
+    grep -q '"casts": \["bfloat16"\]' boxes.json
+    is d9d.map-plan.v1 plan.json boxes.json
+    spoil boxes.json 's/"stride"/"strides"/'
+    run -2 is d9d.map-plan.v1 spoilt.json
+}
+
 @test "a run that was resumed: its manifest, configuration, records and checkpoints" {
     dataset data
     run_config >c.json

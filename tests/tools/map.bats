@@ -130,10 +130,17 @@ setup() {
 }
 
 @test "plan reads headers alone" {
-    run -0 --separate-stderr d9d-map plan "$golden/moe"
+    run -0 --separate-stderr d9d-map plan --all "$golden/moe"
     [[ "$output" == *"group 11: stack(0), transpose(1, 2): 20480 bytes"* ]]
-    [[ "$output" == *"< model.layers.0.mlp.experts.7.up_proj.weight F32 [20, 32] ($golden/moe/model.safetensors)"* ]]
+    [[ "$output" == *"< model.layers.0.mlp.experts.7.up_proj.weight F32 [20, 32] ($golden/moe/model.safetensors at "* ]]
     [[ "$output" == *"> model.layers.0.mlp.grouped_experts.up_proj.weight F32 [8, 32, 20]"* ]]
+    # Groups that differ by numbers alone are one entry, unless all are asked for.
+    run -0 --separate-stderr d9d-map plan "$golden/moe_sharded"
+    [[ "$output" == *"2 x stack(0), transpose(1, 2): 41.0 kB read, 41.0 kB written"* ]]
+    [[ "$output" =~ "< model.layers.{0-1}.mlp.experts.{0-7}.up_proj.weight "+"16 x F32 [20, 32]  "[0-9]" files" ]]
+    [[ "$output" =~ "> model.layers.{0-1}.mlp.grouped_experts.up_proj.weight "+"2 x F32 [8, 32, 20]" ]]
+    run -0 --separate-stderr d9d-map plan --all --boxes "$golden/moe"
+    [[ "$output" == *"  | [7:8, 0:32, 0:20] of model.layers.1.mlp.experts.7.up_proj.weight from element 0 by [0, 1, 32]"* ]]
     run -0 --separate-stderr d9d-map plan --dot "$golden/moe"
     [ "${lines[0]}" = "digraph plan {" ]
     run -0 --separate-stderr d9d-map plan --json "$golden/moe_fused"
@@ -143,6 +150,23 @@ setup() {
     n=$(od -An -tu8 -N8 sparse/model.safetensors) size=$(stat -c %s sparse/model.safetensors)
     truncate -s $((n + 8)) sparse/model.safetensors && truncate -s "$size" sparse/model.safetensors
     d9d-map plan sparse >/dev/null
+}
+
+@test "plan needs no checkpoint to know what a large model costs" {
+    cat >big.json <<<'{"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "head_dim": 128,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "num_hidden_layers": 48, "moe_intermediate_size": 768,
+        "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936, "torch_dtype": "bfloat16"}'
+    totals="61064245248 bytes to read, 61064245248 to write"
+    run -0 --separate-stderr d9d-map plan --model big.json
+    [[ "$output" == *"6144 x BF16 [768, 2048]"*"579 groups, 18867 tensors in, 579 out, $totals, "* ]]
+    run -0 --separate-stderr d9d-map plan --to hf --model big.json
+    [[ "$output" == *"579 groups, 579 tensors in, 18867 out, $totals, "* ]]
+    run -0 --separate-stderr d9d-map plan --expert-layout fused --model big.json
+    [[ "$output" == *"531 groups, 531 tensors in, 579 out, $totals, "* ]]
+    run -0 --separate-stderr d9d-map plan --mapper "$BATS_TEST_DIRNAME/../../examples/mappers/qwen3_to_torchtitan.json" --model big.json
+    [[ "$output" == *"> layers.{0-47}.moe.experts.w3 "*"579 groups, 18867 tensors in, 579 out, $totals, "* ]]
+    run -2 d9d-map plan --model big.json "$golden/moe"
+    run -2 d9d-map plan
 }
 
 @test "verify finds any changed byte, and a finite checkpoint is sound" {

@@ -61,6 +61,13 @@ edit() { sed -i -e "$1" src/config.json; }
     refused 1 "malformed data: src/model.safetensors.index.json: no weight_map"
 }
 
+@test "a weight of integers is no weight" {
+    sed -i "s/\"BF16\"/\"I16\"/; s/\"F32\"/\"I32\"/" src/model.safetensors
+    run -2 --separate-stderr d9d-map -q src dst
+    [[ "$stderr" == *"tensor "*" is I32, qwen3 needs floating point"* ]]
+    [ "$(ls)" = src ]
+}
+
 @test "tensors that do not fit are listed before any is read" {
     h=$(sed -n 's/.*"hidden_size": \([0-9]*\).*/\1/p' src/config.json)
     st_file src/model.safetensors '{"model.norm.weight":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},"extra":{"dtype":"U8","shape":[1],"data_offsets":[12,13]}}' 13

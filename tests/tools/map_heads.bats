@@ -58,10 +58,10 @@ there_and_back() {
 }
 
 @test "names and shapes are those of each head" {
-    run -0 --separate-stderr d9d-map plan "$heads/dense_labels"
+    run -0 --separate-stderr d9d-map plan --all "$heads/dense_labels"
     [[ "$output" == *'< score.weight BF16 [5, 12]'*'> cls_head.score.weight BF16 [5, 12]'* ]]
     [[ "$output" != *lm_head* ]]
-    run -0 --separate-stderr d9d-map plan "$heads/moe_base"
+    run -0 --separate-stderr d9d-map plan --all "$heads/moe_base"
     [[ "$output" == *'< embed_tokens.weight '*'> model.embed_tokens.token_embedding.regular.weight '* ]]
     [[ "$output" == *'< layers.1.mlp.experts.2.up_proj.weight '*'> model.layers.1.mlp.grouped_experts.up_proj.weight '* ]]
     d9d-map -q "$heads/moe_base" d
@@ -153,7 +153,7 @@ there_and_back() {
     sed 's/"hidden_size"/"d9d": {"head": "embedding", "embedding_dim": 9}, "hidden_size"/' \
         "$heads/dense_base/config.json" >c.json
     d9d-map init -q --to d9d --model c.json d
-    d9d-map plan --to d9d d | grep -q '> embedding_head.projection.weight BF16 \[9, 12\]'
+    d9d-map plan --all --to d9d d | grep -q '> embedding_head.projection.weight BF16 \[9, 12\]'
     run -2 --separate-stderr d9d-map -q d h
     [ "$stderr" = "d9d-map: not supported: qwen3: a HuggingFace checkpoint has no projection of embeddings, this model one to 9 features" ]
 }

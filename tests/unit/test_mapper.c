@@ -731,22 +731,22 @@ static void plans_are_printed(void **state)
     assert_ok(d9d_mapper_transpose(next, "s", 1, 2));
     assert_ok(d9d_mapper_then(m, next));
     assert_ok(d9d_plan_create(m, &src, NULL, &p));
-    assert_ok(d9d_plan_print(p, "text", &b));
+    assert_ok(d9d_plan_print(p, "text", D9D_PLAN_ALL, &b));
     assert_string_equal(b.data, "group 0: stack(0), transpose(1, 2): 48 bytes\n"
-                                "  < a F32 [2, 3] (memory)\n"
-                                "  < b F32 [2, 3] (memory)\n"
+                                "  < a F32 [2, 3] (memory at 0)\n"
+                                "  < b F32 [2, 3] (memory at 0)\n"
                                 "  > s F32 [2, 3, 2]\n"
                                 "group 1: drop: 0 bytes\n"
-                                "  < c F32 [2, 3] (memory)\n"
-                                "2 groups, 3 tensors in, 1 out, 48 bytes to write, 72 bytes of "
-                                "memory a job\n");
+                                "  < c F32 [2, 3] (memory at 0)\n"
+                                "2 groups, 3 tensors in, 1 out, 48 bytes to read, 48 to write, "
+                                "72 bytes of memory a job\n");
     b.len = 0;
-    assert_ok(d9d_plan_print(p, "json", &b));
+    assert_ok(d9d_plan_print(p, "json", D9D_PLAN_ALL, &b));
     unit_check_has(b.data, "\"operation\": \"transpose(1, 2)\"", __FILE__, __LINE__);
     b.len = 0;
-    assert_ok(d9d_plan_print(p, "dot", &b));
+    assert_ok(d9d_plan_print(p, "dot", D9D_PLAN_ALL, &b));
     unit_check_has(b.data, "s0 -> s2;", __FILE__, __LINE__);
-    assert_fails_like(d9d_plan_print(p, "xml", &b), D9D_EINVAL, "xml");
+    assert_fails_like(d9d_plan_print(p, "xml", D9D_PLAN_ALL, &b), D9D_EINVAL, "xml");
     d9d_buf_release(&b);
     d9d_plan_free(p);
     d9d_mapper_free(m);

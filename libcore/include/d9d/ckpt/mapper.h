@@ -26,6 +26,8 @@
 #ifndef D9D_CKPT_MAPPER_H
 #define D9D_CKPT_MAPPER_H
 
+#include <limits.h>
+
 #include "d9d/base/hash.h"
 #include "d9d/base/log.h"
 #include "d9d/ckpt/safetensors.h"
@@ -65,10 +67,18 @@ D9D_API D9D_MUST_USE d9d_status d9d_mapper_unstack(d9d_mapper *m, const char *fr
 /* Along an existing dimension; parts agree in all others. */
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_concat(d9d_mapper *m, const char *const *from, size_t n,
                                                   const char *to, int dim);
+/* parent.name becomes name, for n names: each a group of its own. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_select(d9d_mapper *m, const char *parent,
+                                                  const char *const *names, size_t n);
 /* n parts of ceil(size / n), the last one what is left; n parts must come out. */
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_chunk(d9d_mapper *m, const char *from,
                                                  const char *const *to, size_t n, int dim);
-/* Remove a dimension of size 1; insert one. */
+/* n parts of the sizes given, which must add up: what undoes a concat of unequal parts. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_split(d9d_mapper *m, const char *from,
+                                                 const char *const *to, const int64_t *sizes,
+                                                 size_t n, int dim);
+/* Remove a dimension of size 1, or with D9D_SQUEEZE_ALL every such; insert one. */
+#define D9D_SQUEEZE_ALL INT_MIN
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_squeeze(d9d_mapper *m, const char *name, int dim);
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_unsqueeze(d9d_mapper *m, const char *name, int dim);
 /* From any floating type to float32, bfloat16, float16 or float64, rounded to nearest even. */
@@ -78,6 +88,29 @@ D9D_API D9D_MUST_USE d9d_status d9d_mapper_drop(d9d_mapper *m, const char *name)
 /* The same bytes under n names (tied weights written out). */
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_duplicate(d9d_mapper *m, const char *from,
                                                      const char *const *to, size_t n);
+
+/* How a tensor lies on a mesh: one of these for each dimension of the mesh, in its order.
+ * Where `shard` is set, the coordinate i of `parts` has piece i of the tensor's dimension
+ * `dim`: elements [min(i*c, s), min((i+1)*c, s)) with c = ceil(s / parts), as torch's DTensor
+ * cuts, so that the last pieces may be shorter or empty; else every coordinate has it whole.
+ * A later dimension of the mesh cuts what earlier ones left. */
+typedef struct d9d_placement {
+    int64_t parts; /* size of the mesh in this dimension */
+    bool shard;
+    int dim; /* of the tensor */
+} d9d_placement;
+enum { D9D_MAX_MESH = 8 };
+
+/* The part that the coordinate `at` [n] of the mesh has of a whole tensor. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_distribute(d9d_mapper *m, const char *name,
+                                                      const d9d_placement *mesh, const int64_t *at,
+                                                      int n);
+/* The whole tensor of the parts of all coordinates, which are named in row-major order (the
+ * last coordinate fastest).  Of parts that are replicas the one at coordinate 0 is read; all
+ * must have their right shapes. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_gather(d9d_mapper *m, const char *const *from,
+                                                  size_t n_from, const char *to,
+                                                  const d9d_placement *mesh, int n);
 
 /* The shape that an input must have; ENOTFOUND unless `input` is one. */
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_expect(d9d_mapper *m, const char *input, int ndim,
@@ -91,6 +124,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_mapper_beside(d9d_mapper *m, d9d_mapper *par
 /* One after another: m becomes m followed by `part`.  Names that one side does not know
  * pass through it. */
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_then(d9d_mapper *m, d9d_mapper *part);
+/* The share of one of `total` workers: groups in byte order of their first input's name (the
+ * least of its inputs) are dealt round robin, and group i stays where i % total == current.
+ * What the others take is no input any more. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_shard(d9d_mapper *m, uint64_t total, uint64_t current);
+/* Add the identity of every output of `of`: what writes what `of` has read. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_identities(d9d_mapper *m, const d9d_mapper *of);
+/* No step at all.  Composing with an empty mapper changes nothing. */
+D9D_API bool d9d_mapper_is_empty(const d9d_mapper *m);
 
 /* Names of all inputs or outputs, in order of declaration; borrowed. */
 D9D_API size_t d9d_mapper_input_count(const d9d_mapper *m);
@@ -105,7 +146,7 @@ typedef struct d9d_source {
     void *self;
     size_t n;
     const d9d_st_tensor *(*at)(void *self, size_t i);
-    const char *(*place)(void *self, size_t i); /* file of tensor i, for sentences */
+    const char *(*place)(void *self, size_t i); /* file of tensor i, for sentences; "": none */
     /* n bytes at `at` bytes into tensor i.  Thread-safe. */
     d9d_status (*read)(void *self, size_t i, uint64_t at, void *dst, uint64_t n);
     /* These bytes will be read soon; may be NULL. */
@@ -156,6 +197,7 @@ typedef struct d9d_map_plan d9d_map_plan;
 typedef struct d9d_plan_options {
     bool cast; /* every floating output becomes `cast_to` */
     d9d_dtype cast_to;
+    bool floating;      /* every tensor that is used must be of a floating type */
     bool allow_unused;  /* source tensors that no step takes are left behind silently */
     const char *source; /* names of the two sides in sentences; NULL: "source" and "mapper" */
     const char *mapper; /*   "ckpt/in" and "qwen3_moe" */
@@ -176,9 +218,12 @@ D9D_API uint64_t d9d_plan_bytes(const d9d_map_plan *p); /* of all outputs */
 /* What run will allocate at most, with a sink that is filled by pieces of D9D_PIECE_BYTES. */
 #define D9D_PIECE_BYTES (16ull << 20)
 D9D_API uint64_t d9d_plan_peak_bytes(const d9d_map_plan *p, int jobs);
-/* "text", "json" or "dot": groups, inputs with their files, operations, outputs, bytes. */
+/* "text", "json" or "dot": groups, inputs with file and offset, operations, outputs, bytes.
+ * Text has one entry for groups that differ by numbers in names, unless ALL; BOXES adds, to
+ * text with ALL and to JSON, the pieces of source tensors that an output is made of. */
+enum { D9D_PLAN_ALL = 1, D9D_PLAN_BOXES = 2 };
 D9D_API D9D_MUST_USE d9d_status d9d_plan_print(const d9d_map_plan *p, const char *format,
-                                               d9d_buf *out);
+                                               unsigned flags, d9d_buf *out);
 /* A hash of all that decides the bytes of the outputs; ENOTSUP where the source cannot tell. */
 D9D_API D9D_MUST_USE d9d_status d9d_plan_key(const d9d_map_plan *p, d9d_hash *out);
 /* Fill the sink on `jobs` threads (0: one a processor). */

@@ -6,8 +6,9 @@
  *     D9D_TRY(d9d_convert_run(c, "ckpt/qwen3", false, 0, log));      // written whole or not at all
  *     d9d_convert_close(c);
  *
- * The model family is found from config.json.  The destination gets the weights, the rewritten
- * config.json, a manifest (manifest.h), and every other file of the source byte for byte.
+ * The model family is found from config.json, unless a description says what to do.  The
+ * destination gets the weights, the rewritten config.json, a manifest (manifest.h), and every other
+ * file of the source byte for byte.
  */
 #ifndef D9D_MODEL_CONVERT_H
 #define D9D_MODEL_CONVERT_H
@@ -32,9 +33,11 @@ typedef struct d9d_convert_options {
     bool cast; /* floating tensors become `dtype` */
     d9d_dtype dtype;
     uint64_t shard_bytes;
-    /* What does not fit, sentence by sentence; may be NULL. */
-    void (*problem)(void *arg, const char *sentence);
-    void *arg;
+    /* A description of the mapping (ckpt/mapper_spec.h) in place of the model family: config.json
+     * need not be there, and is patched where the description says so; with `to` or `experts` it is
+     * ECONFIG.  NULL: none. */
+    const char *mapper;
+    const d9d_log *log; /* hears what does not fit, sentence by sentence; may be NULL */
 } d9d_convert_options;
 #define D9D_CONVERT_DEFAULTS ((d9d_convert_options){.shard_bytes = D9D_SHARD_BYTES})
 
@@ -47,6 +50,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_convert_open(const char *src, const d9d_conv
 /* The same for random weights (qwen3_map.h) of the model in `config`, a config.json or a
  * directory with one.  Without opt->cast the dtype is the config's; OTHER is HF. */
 D9D_API D9D_MUST_USE d9d_status d9d_convert_random(const char *config, uint64_t seed,
+                                                   const d9d_convert_options *opt,
+                                                   d9d_convert **out);
+/* The same for a checkpoint of that model of which only the shapes are known: in the layout D9D
+ * where opt->to is HF, else in HuggingFace's with opt->experts.  It can be planned, not run. */
+D9D_API D9D_MUST_USE d9d_status d9d_convert_shapes(const char *config,
                                                    const d9d_convert_options *opt,
                                                    d9d_convert **out);
 D9D_API void d9d_convert_close(d9d_convert *c);
