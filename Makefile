@@ -77,6 +77,7 @@ CUDA_PTX  := $(firstword $(filter-out %a %f,$(CUDA_ARCH)))
 CUDA_C    := -std=c++17 -O3 -lineinfo -fmad=false -Werror all-warnings \
              $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$a$(,)code=sm_$a) \
              $(foreach a,$(CUDA_PTX),-gencode=arch=compute_$a$(,)code=compute_$a) \
+             -DD9D_SM90A=$(if $(filter 90a,$(CUDA_ARCH)),1,0) \
              -Xcompiler -fPIC,-Wall,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics \
              -Ilibcore/include -Ikernels/include
 

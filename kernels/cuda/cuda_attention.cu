@@ -140,12 +140,8 @@ static d9d_status run_shaped(d9d_stream s, const d9d_attention_dims *n, void *o,
     return run<shape<16, 32>, T>(s, n, o, lse, q, k, v);
 }
 
-d9d_status d9d_k_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
-                           const void *q, const void *k, const void *v)
+d9d_status d9di_attention_tiles(d9d_stream s, const d9di_attention *c)
 {
-    D9D_TRY(d9di_check_float("attention", n->t));
-    D9D_TRY(check_features("attention", n));
-    if (n->b * n->s * n->a * n->d == 0)
-        return D9D_OK;
-    return D9DI_TYPED(n->t, T, run_shaped<T>(s, n, o, lse, q, k, v));
+    D9D_TRY(check_features(c->op, &c->n));
+    return D9DI_TYPED(c->n.t, T, run_shaped<T>(s, &c->n, c->o, c->lse, c->q, c->k, c->v));
 }

@@ -15,6 +15,7 @@
 
 #include <math_constants.h>
 
+#include "cuda_attention.h"
 #include "cuda_common.cuh"
 
 enum { EDGE = 16, MOST_FEATURES = 512 };

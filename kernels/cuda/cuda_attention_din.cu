@@ -175,29 +175,22 @@ template <class T> static d9d_status run_shaped(d9d_stream s, const grads<T> &g)
     return run<shape<16, 32>>(s, g);
 }
 
-template <class T>
-static d9d_status with_scratch(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
-                               void *dv, const void *dout, const void *q, const void *k,
-                               const void *v, const void *o, const float *lse)
+template <class T> static d9d_status with_scratch(d9d_stream s, const d9di_attention *c)
 {
-    const int64_t bytes = n->b * n->a * n->s * 4;
+    const int64_t bytes = c->n.b * c->n.a * c->n.s * 4;
     d9d_status st;
     void *delta;
 
     D9D_TRY(d9di_take(s, bytes, &delta));
-    st = run_shaped<T>(s, grads<T>{*n, (T *)dq, (T *)dk, (T *)dv, (const T *)dout, (const T *)q,
-                                   (const T *)k, (const T *)v, (const T *)o, lse, (float *)delta});
+    st = run_shaped<T>(s, grads<T>{c->n, (T *)c->dq, (T *)c->dk, (T *)c->dv, (const T *)c->dout,
+                                   (const T *)c->q, (const T *)c->k, (const T *)c->v,
+                                   (const T *)c->o, c->lse, (float *)delta});
     d9di_give(s, delta, bytes);
     return st;
 }
 
-d9d_status d9d_k_attention_din(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
-                               void *dv, const void *dout, const void *q, const void *k,
-                               const void *v, const void *o, const float *lse)
+d9d_status d9di_attention_tiles_din(d9d_stream s, const d9di_attention *c)
 {
-    D9D_TRY(d9di_check_float("attention_din", n->t));
-    D9D_TRY(check_features("attention_din", n));
-    if (n->b * n->s * n->a * n->d == 0)
-        return D9D_OK;
-    return D9DI_TYPED(n->t, T, with_scratch<T>(s, n, dq, dk, dv, dout, q, k, v, o, lse));
+    D9D_TRY(check_features(c->op, &c->n));
+    return D9DI_TYPED(c->n.t, T, with_scratch<T>(s, c));
 }

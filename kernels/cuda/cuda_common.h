@@ -17,6 +17,7 @@ extern "C" {
 #endif
 
 typedef struct d9di_blas d9di_blas;
+typedef struct d9di_sdpa d9di_sdpa;
 
 struct d9d_stream_state {
     int index; /* of the GPU */
@@ -24,8 +25,11 @@ struct d9d_stream_state {
     int sms;        /* multiprocessors */
     int major;      /* of the compute capability */
     int64_t shared; /* bytes of shared memory that one block can have */
-    d9d_cuda_memory memory;
+    void *encode_map; /* cuTensorMapEncodeTiled; NULL where there is no wgmma */
+    d9d_cuda_owner owner;
+    d9d_cuda_options options;
     d9di_blas *blas;
+    d9di_sdpa *sdpa; /* NULL until it is needed */
 };
 
 /* The queue to launch on, its GPU made current for this thread. */
@@ -34,6 +38,9 @@ cudaStream_t d9di_queue(d9d_stream s);
 /* Scratch for what is queued between take and give. */
 d9d_status d9di_take(d9d_stream s, int64_t bytes, void **out);
 void d9di_give(d9d_stream s, void *p, int64_t bytes);
+
+/* A line to the owner's log. */
+void d9di_say(d9d_stream s, d9d_log_level level, const char *fmt, ...) D9D_PRINTF(3, 4);
 
 /* "OP: what CUDA says", as ECUDA, or EOOM when memory is out. */
 d9d_status d9di_cuda_fail(const char *op, cudaError_t e);
@@ -46,6 +53,9 @@ static inline d9d_status d9di_launched(const char *op)
 
 /* The most dynamic shared memory that launches of this kernel may ask for. */
 d9d_status d9di_allow_shared(const char *op, const void *kernel, int64_t bytes);
+
+/* cuTensorMapEncodeTiled of the driver; NULL unless this build and the GPU have wgmma. */
+void *d9di_wgmma_encoder(int major);
 
 /* cuBLASLt, loaded at run time. */
 d9d_status d9di_blas_open(d9di_blas **out);

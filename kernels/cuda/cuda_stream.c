@@ -1,7 +1,9 @@
 /* cuda_stream.c - a stream and what belongs to it.  See d9d/kernels/cuda.h. */
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
-#include "cuda_common.h"
+#include "cuda_attention.h"
 
 enum { OLDEST = 8 }; /* compute capability 8.0 */
 
@@ -20,12 +22,23 @@ cudaStream_t d9di_queue(d9d_stream s)
 
 d9d_status d9di_take(d9d_stream s, int64_t bytes, void **out)
 {
-    return s->memory.take(s->memory.self, (uint64_t)bytes, out);
+    return s->owner.take(s->owner.self, (uint64_t)bytes, out);
 }
 
 void d9di_give(d9d_stream s, void *p, int64_t bytes)
 {
-    s->memory.give(s->memory.self, p, (uint64_t)bytes);
+    s->owner.give(s->owner.self, p, (uint64_t)bytes);
+}
+
+void d9di_say(d9d_stream s, d9d_log_level level, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    s->owner.say(s->owner.self, level, text);
 }
 
 d9d_status d9di_allow_shared(const char *op, const void *kernel, int64_t bytes)
@@ -56,13 +69,15 @@ static d9d_status describe(d9d_stream s)
             return d9di_cuda_fail("cuda", e);
     }
     s->shared = shared;
+    s->encode_map = d9di_wgmma_encoder(s->major);
     if (s->major < OLDEST)
         return D9D_FAIL(D9D_ENOTFOUND, "cuda:%d: its compute capability is %d.%d, %d.0 is needed",
                         s->index, s->major, minor, OLDEST);
     return D9D_OK;
 }
 
-d9d_status d9d_cuda_stream_create(int index, const d9d_cuda_memory *memory, d9d_stream *out)
+d9d_status d9d_cuda_stream_create(int index, const d9d_cuda_owner *owner,
+                                  const d9d_cuda_options *options, d9d_stream *out)
 {
     d9d_stream s = calloc(1, sizeof(*s));
     cudaError_t e;
@@ -71,7 +86,8 @@ d9d_status d9d_cuda_stream_create(int index, const d9d_cuda_memory *memory, d9d_
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "cuda:%d: no memory for a stream", index);
     s->index = index;
-    s->memory = *memory;
+    s->owner = *owner;
+    s->options = *options;
     D9D_TRY_OR(st, describe(s), out);
     e = cudaSetDevice(index);
     if (e == cudaSuccess)
@@ -94,6 +110,7 @@ void d9d_cuda_stream_free(d9d_stream s)
     if (s == NULL)
         return;
     d9di_blas_close(s->blas);
+    d9di_sdpa_free(s->sdpa);
     if (s->queue != NULL) {
         (void)cudaSetDevice(s->index);
         (void)cudaStreamDestroy(s->queue);

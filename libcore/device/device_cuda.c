@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/kernels/cuda.h"
+#include "device/cuda_options.h"
 #include "device/ops.h"
 
 enum { PARTS = 4, PART = 8 << 20, GRAIN = 256 };
@@ -319,6 +319,13 @@ static void take_back(void *self, void *p, uint64_t n)
     d9d_device_free(self, p, n);
 }
 
+static void pass_on(void *self, d9d_log_level level, const char *line)
+{
+    const d9d_device *dev = self;
+
+    d9d_log_write(dev->log, level, "%s: %s", dev->name, line);
+}
+
 static void cuda_close(d9d_device *dev)
 {
     cuda_device *self = dev->self;
@@ -370,11 +377,13 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
         .range_pop = cuda_range_pop,
         .close = cuda_close,
     };
-    const d9d_cuda_memory memory = {dev, lend, take_back};
+    const d9d_cuda_owner owner = {dev, lend, take_back, pass_on};
+    d9d_cuda_options options;
     cuda_device *self;
     cudaError_t e;
 
     D9D_TRY(look_for(index));
+    D9D_TRY(d9di_cuda_options(&options));
     self = calloc(1, sizeof(*self));
     if (self == NULL)
         return D9D_FAIL(D9D_ENOMEM, "cuda:%d: no memory for the device", index);
@@ -386,7 +395,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     dev->ops = &ops; /* from here on close undoes what was made */
     dev->kernels = d9d_kernels_cuda();
     dev->peak_flops = find_peak(index);
-    D9D_TRY(d9d_cuda_stream_create(index, &memory, &dev->stream));
+    D9D_TRY(d9d_cuda_stream_create(index, &owner, &options, &dev->stream));
     self->queue = d9d_cuda_stream_queue(dev->stream);
     e = ring_open(&self->up);
     if (e == cudaSuccess)

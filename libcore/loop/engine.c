@@ -75,6 +75,7 @@ static d9d_status weights_read(d9di_engine *e, const d9d_log *log)
 d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how, const d9d_log *log)
 {
     D9D_TRY(d9d_device_open(how->device, &e->dev));
+    e->dev->log = log;
     D9D_TRY(d9d_tape_create(e->dev, &e->tape));
     d9d_log_info(log, "%s: %s, %lld parameters, %s", e->dev->name, e->model->ops->name,
                  (long long)d9di_engine_count(e, false), d9d_dtype_word(e->job.options.dtype));

@@ -103,6 +103,12 @@ static d9d_status grouped_dw(bench *b)
                                  ROWS, E, H, EI);
 }
 
+static d9d_status grouped_dw_add(bench *b)
+{
+    return b->k->grouped_gemm_dw(b->s, b->t, D9D_F32, b->p[OUT], 1.0f, b->p[X], b->p[Y], b->offset,
+                                 ROWS, E, H, EI);
+}
+
 static d9d_attention_dims dims(const bench *b)
 {
     return (d9d_attention_dims){
@@ -295,6 +301,7 @@ static const struct line {
     {"grouped_gemm", grouped, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_din", grouped_din, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_dw", grouped_dw, 2.0 * ROWS *H *EI, 0, 0},
+    {"grouped_gemm_dw added", grouped_dw_add, 2.0 * ROWS *H *EI, 0, 0},
     {"attention", attention, 2.0 * B *A *S *S *D, 0, 0},
     {"attention_din", attention_din, 5.0 * B *A *S *S *D, 0, 0},
     {"xent", xent, 2.0 * T *V *H, 0, 0},

@@ -91,17 +91,25 @@ static void test_wrong_type(void **state)
 
 /* --- grouped -------------------------------------------------------------------- */
 
-enum { E = 5, IN = 70, OUT = 41 };
-static const int32_t offsets[][E + 1] = {
-    {0, 0, 0, 0, 0, 0},
-    {0, 0, 17, 17, 18, 90},
-    {0, 33, 34, 37, 200, 200},
-    {0, 1, 2, 3, 4, 600},
+/* Experts that end in the middle of any tile, without rows, and with all; sides that fill tiles
+ * of a GPU, that are the least multiples of what they are made of, and others. */
+enum { E = 9 };
+static const struct grouped_case {
+    int64_t in, out;
+    int32_t offset[E + 1];
+} cases[] = {
+    {70, 41, {0}},
+    {70, 41, {0, 0, 17, 17, 18, 90, 90, 90, 90, 90}},
+    {70, 41, {0, 33, 34, 37, 200, 200, 201, 201, 202, 202}},
+    {64, 64, {0, 1, 2, 3, 4, 300, 300, 364, 491, 491}},
+    {192, 576, {0, 0, 1, 64, 128, 193, 193, 322, 462, 462}},
+    {320, 192, {0, 129, 129, 130, 131, 131, 131, 131, 380, 443}},
 };
 
 typedef struct grouped {
     d9d_dtype t, gt;
-    const int32_t *offset;
+    const struct grouped_case *c;
+    int64_t rows;
     float beta;
     void *x, *w, *dy, *y, *dx, *dw;
 } grouped;
@@ -110,16 +118,16 @@ static void run_y(void *arg)
 {
     grouped *p = arg;
 
-    assert_int_equal(host_kernels()->grouped_gemm(NULL, p->t, p->y, p->x, p->w, p->offset,
-                                                  p->offset[E], E, IN, OUT),
+    assert_int_equal(host_kernels()->grouped_gemm(NULL, p->t, p->y, p->x, p->w, p->c->offset,
+                                                  p->rows, E, p->c->in, p->c->out),
                      D9D_OK);
 }
 static void run_dx(void *arg)
 {
     grouped *p = arg;
 
-    assert_int_equal(host_kernels()->grouped_gemm_din(NULL, p->t, p->dx, p->dy, p->w, p->offset,
-                                                      p->offset[E], E, IN, OUT),
+    assert_int_equal(host_kernels()->grouped_gemm_din(NULL, p->t, p->dx, p->dy, p->w, p->c->offset,
+                                                      p->rows, E, p->c->in, p->c->out),
                      D9D_OK);
 }
 static void run_dw(void *arg)
@@ -127,49 +135,55 @@ static void run_dw(void *arg)
     grouped *p = arg;
 
     assert_int_equal(host_kernels()->grouped_gemm_dw(NULL, p->t, p->gt, p->dw, p->beta, p->x, p->dy,
-                                                     p->offset, p->offset[E], E, IN, OUT),
+                                                     p->c->offset, p->rows, E, p->c->in, p->c->out),
                      D9D_OK);
 }
 
 static void naive_grouped(const grouped *p, double *y, double *dx, double *dw)
 {
-    for (int64_t e = 0; e < E; e++)
-        for (int64_t r = p->offset[e]; r < p->offset[e + 1]; r++)
-            for (int64_t i = 0; i < IN; i++)
-                for (int64_t o = 0; o < OUT; o++) {
-                    double w = array_get(p->t, p->w, (e * IN + i) * OUT + o);
-                    double x = array_get(p->t, p->x, r * IN + i);
-                    double d = array_get(p->t, p->dy, r * OUT + o);
+    const int64_t n_in = p->c->in, n_out = p->c->out;
+    double *x = array_doubles(p->t, p->x, p->rows * n_in);
+    double *w = array_doubles(p->t, p->w, E * n_in * n_out);
+    double *d = array_doubles(p->t, p->dy, p->rows * n_out);
 
-                    y[r * OUT + o] += x * w;
-                    dx[r * IN + i] += d * w;
-                    dw[(e * IN + i) * OUT + o] += x * d;
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t r = p->c->offset[e]; r < p->c->offset[e + 1]; r++)
+            for (int64_t i = 0; i < n_in; i++)
+                for (int64_t o = 0; o < n_out; o++) {
+                    int64_t at = (e * n_in + i) * n_out + o;
+
+                    y[r * n_out + o] += x[r * n_in + i] * w[at];
+                    dx[r * n_in + i] += d[r * n_out + o] * w[at];
+                    dw[at] += x[r * n_in + i] * d[r * n_out + o];
                 }
+    free(x);
+    free(w);
+    free(d);
 }
 
 static void check_grouped(grouped *p)
 {
-    int64_t rows = p->offset[E], n_w = E * IN * OUT;
+    int64_t n_y = p->rows * p->c->out, n_x = p->rows * p->c->in, n_w = E * p->c->in * p->c->out;
     size_t size = d9d_dtype_size(p->t);
     void *before = p->beta == 0.0f ? NULL : array_random(p->gt, n_w, 9, 1.0);
-    double *y = calloc((size_t)(rows * OUT) + 1, sizeof(*y));
-    double *dx = calloc((size_t)(rows * IN) + 1, sizeof(*dx));
+    double *y = calloc((size_t)n_y + 1, sizeof(*y));
+    double *dx = calloc((size_t)n_x + 1, sizeof(*dx));
     double *dw = calloc((size_t)n_w, sizeof(*dw));
 
-    p->x = array_random(p->t, rows * IN, 1, 1.0);
+    p->x = array_random(p->t, n_x, 1, 1.0);
     p->w = array_random(p->t, n_w, 2, 1.0);
-    p->dy = array_random(p->t, rows * OUT, 3, 1.0);
-    p->y = array_poison(p->t, rows * OUT);
-    p->dx = array_poison(p->t, rows * IN);
+    p->dy = array_random(p->t, n_y, 3, 1.0);
+    p->y = array_poison(p->t, n_y);
+    p->dx = array_poison(p->t, n_x);
     p->dw = array_poison(p->gt, n_w);
     for (int64_t i = 0; i < n_w && before != NULL; i++)
         dw[i] = array_get(p->gt, before, i);
     naive_grouped(p, y, dx, dw);
-    array_same_for_threads(run_y, p, p->y, (size_t)(rows * OUT) * size, NULL);
-    array_same_for_threads(run_dx, p, p->dx, (size_t)(rows * IN) * size, NULL);
+    array_same_for_threads(run_y, p, p->y, (size_t)n_y * size, NULL);
+    array_same_for_threads(run_dx, p, p->dx, (size_t)n_x * size, NULL);
     array_same_for_threads(run_dw, p, p->dw, (size_t)n_w * d9d_dtype_size(p->gt), before);
-    array_close("y", p->t, p->y, y, rows * OUT, 3e-5);
-    array_close("dx", p->t, p->dx, dx, rows * IN, 3e-5);
+    array_close("y", p->t, p->y, y, n_y, 3e-5);
+    array_close("dx", p->t, p->dx, dx, n_x, 3e-5);
     array_close("dw", p->gt, p->dw, dw, n_w, 3e-5);
     void *all[] = {p->x, p->w, p->dy, p->y, p->dx, p->dw, before, y, dx, dw};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
@@ -179,12 +193,13 @@ static void check_grouped(grouped *p)
 static void test_grouped(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof(offsets) / sizeof(*offsets); i++)
-        for (int how = 0; how < 4; how++) {
-            grouped p = {.t = array_types[how & 1],
-                         .gt = array_types[how >> 1],
-                         .offset = offsets[i],
-                         .beta = (float)(how & 1)};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        for (int how = 0; how < 6; how++) {
+            grouped p = {.t = array_types[how > 0 && how < 5],
+                         .gt = array_types[how & 1],
+                         .c = &cases[i],
+                         .rows = cases[i].offset[E],
+                         .beta = (float)(how > 2)};
 
             check_grouped(&p);
         }

@@ -25,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "d9d/base/log.h"
 #include "d9d/base/status.h"
 #include "d9d/kernels/table.h"
 
@@ -50,6 +51,7 @@ typedef struct d9d_device {
     double peak_flops; /* of dense bfloat16 products a second, from the data sheet; 0: unknown */
     struct d9d_trace *trace; /* d9d/device/trace.h; NULL: none */
     uint64_t waits; /* times that the host stood still until the device had come somewhere */
+    const d9d_log *log; /* set by who opened it: hears which kernels are chosen; NULL: nobody */
 } d9d_device;
 
 /* "cpu"; "cuda", "cuda:1" where the build has CUDA, else ENOTSUP; "auto" is the GPU if

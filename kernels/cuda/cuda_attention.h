@@ -1,0 +1,32 @@
+/* cuda_attention.h - softmax attention: the call, and the ways to do it. */
+#ifndef D9D_CUDA_ATTENTION_H
+#define D9D_CUDA_ATTENTION_H
+
+#include "cuda_common.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Forward: o and lse from q k v.  Backward, where dout is given: dq dk dv from all others. */
+typedef struct d9di_attention {
+    const char *op;
+    d9d_attention_dims n;
+    const void *q, *k, *v, *dout;
+    void *o, *dq, *dk, *dv; /* o is read by the backward */
+    float *lse;             /* likewise */
+} d9di_attention;
+
+/* By cuDNN in bfloat16, heads of 64 or 128; *done is false when it does not take the call. */
+d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *done);
+/* By tiles of our own in float32, for any shape and type. */
+d9d_status d9di_attention_tiles(d9d_stream s, const d9di_attention *c);
+d9d_status d9di_attention_tiles_din(d9d_stream s, const d9di_attention *c);
+
+/* What cuDNN's way keeps: the library, and plans by shape. */
+void d9di_sdpa_free(d9di_sdpa *x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_CUDA_ATTENTION_H */

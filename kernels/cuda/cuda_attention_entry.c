@@ -1,0 +1,49 @@
+/* cuda_attention_entry.c - attention: cuDNN where it is chosen and takes the call, else our own
+ * tiles. */
+#include "cuda_attention.h"
+
+#define ENTRY(op) __typeof__(*((d9d_kernels *)0)->op) d9d_k_##op
+ENTRY(attention);
+ENTRY(attention_din);
+
+static d9d_status run(d9d_stream s, const d9di_attention *c)
+{
+    bool done = false;
+
+    D9D_TRY(d9di_check_float(c->op, c->n.t));
+    if (c->n.b * c->n.s * c->n.a * c->n.d == 0)
+        return D9D_OK;
+    if (s->options.attention != D9D_CUDA_OWN)
+        D9D_TRY(d9di_attention_cudnn(s, c, &done));
+    if (done)
+        return D9D_OK;
+    return c->dout != NULL ? d9di_attention_tiles_din(s, c) : d9di_attention_tiles(s, c);
+}
+
+d9d_status d9d_k_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                           const void *q, const void *k, const void *v)
+{
+    const d9di_attention c = {
+        .op = "attention", .n = *n, .q = q, .k = k, .v = v, .o = o, .lse = lse};
+
+    return run(s, &c);
+}
+
+d9d_status d9d_k_attention_din(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
+                               void *dv, const void *dout, const void *q, const void *k,
+                               const void *v, const void *o, const float *lse)
+{
+    const d9di_attention c = {.op = "attention_din",
+                              .n = *n,
+                              .q = q,
+                              .k = k,
+                              .v = v,
+                              .dout = dout,
+                              .o = (void *)(uintptr_t)o,
+                              .dq = dq,
+                              .dk = dk,
+                              .dv = dv,
+                              .lse = (float *)(uintptr_t)lse};
+
+    return run(s, &c);
+}

@@ -1,0 +1,303 @@
+/* cuda_hopper.cuh - instructions of compute capability 9.0a: barriers in shared memory, the
+ * tensor copy engine (TMA), and products of a warp group (wgmma).
+ *
+ * Addresses of shared memory are 32-bit.  A cluster is a pair of blocks, 0 and 1, which reach into
+ * each other's shared memory.
+ */
+#ifndef D9D_CUDA_HOPPER_CUH
+#define D9D_CUDA_HOPPER_CUH
+
+#include <cuda.h>
+
+#include "cuda_common.cuh"
+
+#define DEVICE static __device__ __forceinline__
+
+/* --- the cluster ------------------------------------------------------------------------ */
+
+DEVICE uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+DEVICE uint32_t cluster_rank(void)
+{
+    uint32_t r;
+
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+
+/* The same address in another block of the cluster. */
+DEVICE uint32_t address_in(uint32_t address, uint32_t rank)
+{
+    uint32_t r;
+
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(rank));
+    return r;
+}
+
+DEVICE void cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release;\n"
+                 "barrier.cluster.wait.acquire;" ::
+                     : "memory");
+}
+
+/* Some warps of a block. */
+DEVICE void sync_threads(int barrier, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/* --- barriers that count arrivals and bytes ------------------------------------------------ */
+
+DEVICE void barrier_init(uint32_t b, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(b), "r"(arrivals) : "memory");
+}
+
+DEVICE void barriers_made(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+DEVICE void barrier_arrive(uint32_t b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
+}
+
+DEVICE void barrier_arrive_expecting(uint32_t b, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes)
+                 : "memory");
+}
+
+/* In a block of the cluster.  Without .release.cluster, which costs a quarter of a kernel's speed:
+ * nothing that ordinary stores wrote may be handed over so. */
+DEVICE void barrier_arrive_in(uint32_t b, uint32_t rank)
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(b, rank))
+                 : "memory");
+}
+
+DEVICE void barrier_arrive_expecting_in(uint32_t b, uint32_t rank, uint32_t bytes)
+{
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], %1;" ::"r"(address_in(b, rank)),
+        "r"(bytes)
+        : "memory");
+}
+
+DEVICE bool barrier_passed(uint32_t b, uint32_t parity)
+{
+    uint32_t ok;
+
+    asm volatile("{\n .reg .pred p;\n"
+                 " mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                 " selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(ok)
+                 : "r"(b), "r"(parity)
+                 : "memory");
+    return ok != 0;
+}
+
+DEVICE void barrier_wait(uint32_t b, uint32_t parity)
+{
+    while (!barrier_passed(b, parity)) {
+    }
+}
+
+/* For threads without many registers: a hang becomes an error.  Where the accumulators are, the
+ * mere presence of __trap() would spill them. */
+DEVICE void barrier_wait_or_trap(uint32_t b, uint32_t parity)
+{
+    for (uint32_t n = 0; !barrier_passed(b, parity);)
+        if (++n >> 26)
+            __trap();
+}
+
+/* --- shared memory --------------------------------------------------------------------------- */
+
+DEVICE int4 shared_load4(uint32_t a)
+{
+    int4 v;
+
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(a)
+                 : "memory");
+    return v;
+}
+
+DEVICE void shared_clear4(uint32_t a)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(a), "r"(0) : "memory");
+}
+
+DEVICE void shared_store2(uint32_t a, uint32_t x, uint32_t y)
+{
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(a), "r"(x), "r"(y) : "memory");
+}
+
+/* Four 8 x 8 matrices of 16-bit elements from a warp's registers. */
+DEVICE void shared_store_matrices(uint32_t a, const uint32_t *v)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(a),
+                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+}
+
+/* Into a block of the cluster; its barrier counts the bytes. */
+DEVICE void shared_store4_in(uint32_t a, uint32_t b, uint32_t rank, int4 v)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], "
+                 "{%1, %2, %3, %4}, [%5];" ::"r"(address_in(a, rank)),
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(address_in(b, rank))
+                 : "memory");
+}
+
+/* What this thread stored before is seen by copies and products after. */
+DEVICE void shared_stores_done(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* --- tensor copies ---------------------------------------------------------------------------- */
+
+DEVICE void map_prefetch(const CUtensorMap *m)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(m) : "memory");
+}
+
+/* A box at (x, y) to shared memory, of this block or of both. */
+DEVICE void box_load(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+                 "l"(m), "r"(b), "r"(x), "r"(y)
+                 : "memory");
+}
+
+DEVICE void box_load_both(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+                 "l"(m), "r"(b), "r"(x), "r"(y), "h"((uint16_t)3)
+                 : "memory");
+}
+
+DEVICE void box_load(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y, int z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+                 "l"(m), "r"(b), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
+DEVICE void box_load_both(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y, int z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+                 "l"(m), "r"(b), "r"(x), "r"(y), "r"(z), "h"((uint16_t)3)
+                 : "memory");
+}
+
+DEVICE void box_store(const CUtensorMap *m, uint32_t from, int x, int y)
+{
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
+                     m),
+                 "r"(from), "r"(x), "r"(y)
+                 : "memory");
+}
+
+DEVICE void box_add(const CUtensorMap *m, uint32_t from, int x, int y)
+{
+    asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group "
+                 "[%0, {%2, %3}], [%1];" ::"l"(m),
+                 "r"(from), "r"(x), "r"(y)
+                 : "memory");
+}
+
+DEVICE void stores_commit(void)
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Until all but the last N groups of stores have left shared memory, or are done. */
+template <int N> DEVICE void stores_read(void)
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+DEVICE void stores_wait(void)
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/* --- products ------------------------------------------------------------------------------------ */
+
+DEVICE void product_begin(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+DEVICE void product_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int N> DEVICE void product_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* An operand in shared memory with rows of 128 bytes, swizzled.  SIDEWAYS: its M or N is
+ * contiguous, 64 at a time, 8 KiB from one 64 to the next; else its K. */
+template <bool SIDEWAYS> DEVICE uint64_t operand_at(uint32_t address)
+{
+    const uint64_t next = SIDEWAYS ? 8192 >> 4 : 1;
+
+    return (uint64_t)((address & 0x3FFFF) >> 4) | next << 16 | (uint64_t)(1024 >> 4) << 32 |
+           1ull << 62;
+}
+
+/* D [64, 256] = A [64, 16] B [16, 256] (+ D if `keep`), D in the registers of a warp group. */
+#define D9DI_R4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define D9DI_R16(i) D9DI_R4(i), D9DI_R4(i + 4), D9DI_R4(i + 8), D9DI_R4(i + 12)
+template <bool A_SIDEWAYS, bool B_SIDEWAYS>
+DEVICE void product_64x256x16(float (&d)[128], uint64_t a, uint64_t b, int keep)
+{
+    asm volatile(
+        "{\n .reg .pred p;\n setp.ne.b32 p, %130, 0;\n"
+        " wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+        "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+        "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
+        "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
+        "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127},"
+        " %128, %129, p, 1, 1, %131, %132;\n}"
+        : D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R16(48), D9DI_R16(64), D9DI_R16(80),
+          D9DI_R16(96), D9DI_R16(112)
+        : "l"(a), "l"(b), "r"(keep), "n"(A_SIDEWAYS), "n"(B_SIDEWAYS));
+}
+#undef D9DI_R16
+#undef D9DI_R4
+
+/* The products that were waited for are in d: no use of it may move before this. */
+DEVICE void product_taken(float (&d)[128])
+{
+#pragma unroll
+    for (int i = 0; i < 128; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
+DEVICE uint32_t pack_bf16(float low, float high)
+{
+    uint32_t r;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+#endif /* D9D_CUDA_HOPPER_CUH */
