@@ -9,7 +9,7 @@
 #   make fuzz            FUZZ_S=60 processor seconds of libFuzzer a parser, on JOBS processors
 #   make fuzz-pack       what another machine needs for that, in build/fuzz-pack
 #   make bench           timings beside their peers
-#   make gpu-test        the tests of arithmetic on this machine's GPU; also gpu-bench
+#   make gpu-test        the tests of arithmetic on this machine's GPU; also gpu-bench, gpu-compare
 #   make gpu-pack        what another machine needs for both, in build/gpu-pack
 #   make lint            compiler and static-analysis warnings, formatting
 #   make format          apply .clang-format
@@ -122,7 +122,7 @@ ifneq ($(V),1)
 Q = @printf '  %-5s %s\n' $(1) $@;
 endif
 
-.PHONY: all demo test test-long fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack lint format schemas config install \
+.PHONY: all demo test test-long fuzz fuzz-pack bench gpu-test gpu-bench gpu-compare gpu-pack lint format schemas config install \
         uninstall clean help run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -284,6 +284,9 @@ gpu-test: all $(GPU_BIN)
 gpu-bench: export D9D_TEST_DEVICE ?= cuda
 gpu-bench: $(GPU_BIN)
 	@$B/gpu/bench_large $(T)
+
+gpu-compare: all
+	@PATH=$(abspath $B/bin):$$PATH tests/gpu/compare $(T)
 
 gpu-pack: all $(GPU_BIN)
 	@tests/gpu/pack $B $B/gpu-pack

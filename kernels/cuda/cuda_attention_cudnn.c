@@ -77,8 +77,8 @@ static d9di_node4 row_numbers(d9di_graph *g, const plan_key *n, int64_t id, int6
 }
 
 /* scale Q K' */
-static d9di_node4 scores(d9di_graph *g, const plan_key *n, const d9di_node4 *q,
-                         const d9di_node4 *k, const d9di_node4 *scale)
+static d9di_node4 scores(d9di_graph *g, const plan_key *n, const d9di_node4 *q, const d9di_node4 *k,
+                         const d9di_node4 *scale)
 {
     d9di_node4 x =
         d9di_graph_virtual(g, CUDNN_DATA_FLOAT, d9di_shape4_dense(n->b, n->a, n->s, n->s));
@@ -133,8 +133,8 @@ static void query_product(d9di_graph *g, const plan_key *n, const d9di_node4 *ds
         d9di_graph_multiply(g, ds, &t, dq, (d9di_extent){0});
         return;
     }
-    sum = d9di_graph_tensor(g, DQ_SUM, CUDNN_DATA_FLOAT,
-                            d9di_shape4_dense(n->b, n->a, n->s, n->d), NULL);
+    sum = d9di_graph_tensor(g, DQ_SUM, CUDNN_DATA_FLOAT, d9di_shape4_dense(n->b, n->a, n->s, n->d),
+                            NULL);
     d9di_graph_multiply(g, ds, &t, &sum, (d9di_extent){0});
     d9di_graph_apply_to(g, CUDNN_POINTWISE_IDENTITY, &sum, NULL, dq);
 }

@@ -22,9 +22,9 @@ typedef struct d9di_sdpa d9di_sdpa;
 struct d9d_stream_state {
     int index; /* of the GPU */
     cudaStream_t queue;
-    int sms;        /* multiprocessors */
-    int major;      /* of the compute capability */
-    int64_t shared; /* bytes of shared memory that one block can have */
+    int sms;          /* multiprocessors */
+    int major;        /* of the compute capability */
+    int64_t shared;   /* bytes of shared memory that one block can have */
     void *encode_map; /* cuTensorMapEncodeTiled; NULL where there is no wgmma */
     d9d_cuda_owner owner;
     d9d_cuda_options options;

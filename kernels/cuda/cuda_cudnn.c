@@ -169,7 +169,8 @@ d9di_node4 d9di_graph_value(d9di_graph *g, int64_t id)
     return tensor(g, VALUE, id, CUDNN_DATA_FLOAT, d9di_shape4_dense(1, 1, 1, 1), NULL);
 }
 
-/* --- operations --------------------------------------------------------------------------------- */
+/* --- operations ---------------------------------------------------------------------------------
+ */
 
 void d9di_graph_multiply(d9di_graph *g, const d9di_node4 *a, const d9di_node4 *b,
                          const d9di_node4 *c, d9di_extent extent)
@@ -264,8 +265,7 @@ void d9di_graph_reduce_to(d9di_graph *g, cudnnReduceTensorOp_t op, const d9di_no
 d9di_node4 d9di_graph_reduce_row(d9di_graph *g, cudnnReduceTensorOp_t op, const d9di_node4 *x)
 {
     const int64_t *n = x->shape.dim;
-    d9di_node4 y =
-        d9di_graph_virtual(g, CUDNN_DATA_FLOAT, d9di_shape4_dense(n[0], n[1], n[2], 1));
+    d9di_node4 y = d9di_graph_virtual(g, CUDNN_DATA_FLOAT, d9di_shape4_dense(n[0], n[1], n[2], 1));
 
     d9di_graph_reduce_to(g, op, x, &y);
     return y;
@@ -277,8 +277,7 @@ d9di_node4 d9di_graph_transpose(d9di_graph *g, const d9di_node4 *x, const d9di_n
     const d9di_shape4 turned = {{n[0], n[1], n[3], n[2]}, {step[0], step[1], step[3], step[2]}};
     d9di_node4 y =
         tensor(g, VIRTUAL, D9DI_GRAPH_IDS + g->next_id++, CUDNN_DATA_BFLOAT16, turned, offset);
-    cudnnBackendDescriptor_t d =
-        make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transpose");
+    cudnnBackendDescriptor_t d = make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transpose");
 
     set_node(g, d, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
     set_node(g, d, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, &y);
@@ -358,8 +357,7 @@ static void choose(d9di_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHe
 
 d9d_status d9di_graph_plan(d9di_graph *g, const char *op)
 {
-    cudnnBackendDescriptor_t graph =
-        make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the graph");
+    cudnnBackendDescriptor_t graph = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the graph");
 
     set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
     set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->lib->handle);

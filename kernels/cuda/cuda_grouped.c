@@ -40,8 +40,8 @@ d9d_status d9d_k_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, const voi
                                   const void *w, const int32_t *offset, int64_t rows, int64_t e,
                                   int64_t in, int64_t out)
 {
-    const d9di_grouped g = {"grouped_gemm_din", D9DI_DX, t,    t, 0.0f, dx, dy, w, offset,
-                            rows,               e,       in, out};
+    const d9di_grouped g = {
+        "grouped_gemm_din", D9DI_DX, t, t, 0.0f, dx, dy, w, offset, rows, e, in, out};
 
     return run(s, &g);
 }
@@ -50,8 +50,8 @@ d9d_status d9d_k_grouped_gemm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *
                                  const void *x, const void *dy, const int32_t *offset, int64_t rows,
                                  int64_t e, int64_t in, int64_t out)
 {
-    const d9di_grouped g = {"grouped_gemm_dw", D9DI_DW, t,   gt, beta, dw, x, dy, offset,
-                            rows,              e,       in, out};
+    const d9di_grouped g = {
+        "grouped_gemm_dw", D9DI_DW, t, gt, beta, dw, x, dy, offset, rows, e, in, out};
 
     return run(s, &g);
 }

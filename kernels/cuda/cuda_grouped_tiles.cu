@@ -109,8 +109,8 @@ template <class T, class G> static d9d_status run_dw(d9d_stream s, const d9di_gr
 
     if (g.in == 0 || g.out == 0)
         return D9D_OK;
-    dw_kernel<<<grid, THREADS, 0, d9di_queue(s)>>>((G *)g.c, g.beta, (const T *)g.a,
-                                                   (const T *)g.b, g.offset, g.rows, g.in, g.out);
+    dw_kernel<<<grid, THREADS, 0, d9di_queue(s)>>>((G *)g.c, g.beta, (const T *)g.a, (const T *)g.b,
+                                                   g.offset, g.rows, g.in, g.out);
     return d9di_launched(g.op);
 }
 

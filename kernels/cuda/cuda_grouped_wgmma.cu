@@ -19,7 +19,8 @@
 
 #include "cuda_hopper.cuh"
 
-namespace {
+namespace
+{
 
 enum { BM = 128, BN = 256, BK = 64, STAGES = 4, BUFFERS = 2, SLOTS = 2, MOST_EXPERTS = 512 };
 enum { BLOCK = 384, GROUP = 128, PAIR = 2, HALF = BM / 2 };
@@ -160,9 +161,9 @@ template <int FORM> DEVICE order order_of(const job &p, int x, int unit, int ran
     const int live = how == DEAD ? 0 : min(+BM, tall - m * BM);
 
     if (FORM == D9DI_DW)
-        return {make_int4(m * BM, n * BN, start, start),
-                make_int4(x * p.m + m * BM, n * BN, live | rows % BK << 8 | how << 16,
-                          up(rows, BK))};
+        return {
+            make_int4(m * BM, n * BN, start, start),
+            make_int4(x * p.m + m * BM, n * BN, live | rows % BK << 8 | how << 16, up(rows, BK))};
     return {make_int4(start + m * BM, n * BN + (FORM == D9DI_DX ? x * p.n : 0), 0,
                       FORM == D9DI_Y ? x * p.m : 0),
             make_int4(start + m * BM, n * BN, live | how << 16, p.m / BK)};
@@ -223,8 +224,7 @@ DEVICE void load_operand(uint32_t to, uint32_t bytes, const CUtensorMap *map, ui
     }
 }
 
-template <int FORM>
-DEVICE void produce(const place &at, const CUtensorMap *a, const CUtensorMap *b)
+template <int FORM> DEVICE void produce(const place &at, const CUtensorMap *a, const CUtensorMap *b)
 {
     turn<STAGES> stage = {0, 1};
     turn<SLOTS> slot = {0, 0};
@@ -247,8 +247,8 @@ DEVICE void produce(const place &at, const CUtensorMap *a, const CUtensorMap *b)
                 barrier_arrive(full);
             } else {
                 barrier_arrive_expecting(full, STAGE_BYTES);
-                load_operand<FORM == D9DI_DW>(to, A_BYTES, a, full, load.x, BM / 2,
-                                              load.z + k * BK, how == SHARE_A);
+                load_operand<FORM == D9DI_DW>(to, A_BYTES, a, full, load.x, BM / 2, load.z + k * BK,
+                                              how == SHARE_A);
                 load_operand<FORM != D9DI_DX>(to + A_BYTES, B_BYTES, b, full, load.y, BN / 2,
                                               load.w + k * BK, how == SHARE_B);
             }
@@ -257,7 +257,8 @@ DEVICE void produce(const place &at, const CUtensorMap *a, const CUtensorMap *b)
     }
 }
 
-/* --- the consumers ----------------------------------------------------------------------------- */
+/* --- the consumers -----------------------------------------------------------------------------
+ */
 
 /* A warp group: rows 64 g .. 64 g + 63 of each tile. */
 template <int FORM, int SUM> struct consumer {
@@ -385,7 +386,8 @@ template <int FORM, int SUM> struct consumer {
     }
 
     /* The stage of the last step, whose products are not waited for. */
-    __device__ __forceinline__ uint32_t multiply(float (&d)[128], const uint32_t (&held)[64], int steps, int odd)
+    __device__ __forceinline__ uint32_t multiply(float (&d)[128], const uint32_t (&held)[64],
+                                                 int steps, int odd)
     {
         uint32_t last = 0;
 
@@ -399,8 +401,8 @@ template <int FORM, int SUM> struct consumer {
             product_begin();
 #pragma unroll
             for (int i = 0; i < BK / 16; i++)
-                product_64x256x16<A_SIDEWAYS, B_SIDEWAYS>(
-                    d, da + i * (A_SIDEWAYS ? 128 : 2), db + i * (B_SIDEWAYS ? 128 : 2), k | i);
+                product_64x256x16<A_SIDEWAYS, B_SIDEWAYS>(d, da + i * (A_SIDEWAYS ? 128 : 2),
+                                                          db + i * (B_SIDEWAYS ? 128 : 2), k | i);
             product_commit();
             product_wait<1>();
             if (k > 0)
@@ -433,8 +435,8 @@ template <int FORM, int SUM> struct consumer {
     }
 
     /* Half of a float32 tile is stored at once; the rest waits for the next tile's products. */
-    __device__ __forceinline__ void finish(float (&d)[128], uint32_t (&held)[64], int row, int column, int live,
-                                           bool none)
+    __device__ __forceinline__ void finish(float (&d)[128], uint32_t (&held)[64], int row,
+                                           int column, int live, bool none)
     {
         while (held_next < 4)
             store_held(held); /* after less than four steps */
@@ -453,10 +455,9 @@ template <int FORM, int SUM> struct consumer {
         for (int i = 0; i < 4; i++) {
 #pragma unroll
             for (int j = 0; j < 16; j++)
-                held[i * 16 + j] =
-                    none   ? 0
-                    : WIDE ? __float_as_uint(d[64 + i * 16 + j])
-                           : pack_bf16(d[i * 32 + 2 * j], d[i * 32 + 2 * j + 1]);
+                held[i * 16 + j] = none   ? 0
+                                   : WIDE ? __float_as_uint(d[64 + i * 16 + j])
+                                          : pack_bf16(d[i * 32 + 2 * j], d[i * 32 + 2 * j + 1]);
             if (live < HALF)
                 store_chunk(held + i * 16, i, row, column, live);
         }
@@ -500,7 +501,8 @@ template <int FORM, int SUM> struct consumer {
     }
 };
 
-/* --- the kernel ---------------------------------------------------------------------------------- */
+/* --- the kernel ----------------------------------------------------------------------------------
+ */
 
 template <int FORM, int SUM>
 __global__ void __launch_bounds__(BLOCK, 1)
@@ -541,10 +543,20 @@ __global__ void __launch_bounds__(BLOCK, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         typedef consumer<FORM, SUM> worker;
         const int group = warp / (GROUP / WARP);
-        worker w = {p, at, &c, group, (int)threadIdx.x % GROUP, warp % (GROUP / WARP),
-                    (int)threadIdx.x % WARP, {0, 0}, {0, 0},
+        worker w = {p,
+                    at,
+                    &c,
+                    group,
+                    (int)threadIdx.x % GROUP,
+                    warp % (GROUP / WARP),
+                    (int)threadIdx.x % WARP,
+                    {0, 0},
+                    {0, 0},
                     operand_at<worker::A_SIDEWAYS>(at.base + group * (A_BYTES / 2)),
-                    operand_at<worker::B_SIDEWAYS>(at.base + A_BYTES), 4, 0, 0};
+                    operand_at<worker::B_SIDEWAYS>(at.base + A_BYTES),
+                    4,
+                    0,
+                    0};
 
         w.run();
     }
@@ -555,7 +567,8 @@ __global__ void __launch_bounds__(BLOCK, 1)
 #endif
 }
 
-/* --- launching -------------------------------------------------------------------------------------- */
+/* --- launching
+ * -------------------------------------------------------------------------------------- */
 
 typedef __typeof__(cuTensorMapEncodeTiled) encode;
 
@@ -574,10 +587,10 @@ d9d_status encode_map(const d9di_grouped *g, encode *f, CUtensorMap *m, d9d_dtyp
                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 
-    return e == CUDA_SUCCESS ? D9D_OK
-                             : D9D_FAIL(D9D_ECUDA, "%s: no tensor map of %llu x %llu: error %d",
-                                        g->op, (unsigned long long)dim[1],
-                                        (unsigned long long)dim[0], (int)e);
+    return e == CUDA_SUCCESS
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECUDA, "%s: no tensor map of %llu x %llu: error %d", g->op,
+                          (unsigned long long)dim[1], (unsigned long long)dim[0], (int)e);
 }
 
 /* A matrix [rows, columns] of bfloat16 as an operand, `side` of whose rows or columns are loaded
@@ -588,7 +601,8 @@ d9d_status map_operand(const d9di_grouped *g, encode *f, CUtensorMap *m, const v
     const cuuint64_t flat[] = {(cuuint64_t)columns, (cuuint64_t)rows};
     const cuuint64_t deep[] = {64, (cuuint64_t)rows, (cuuint64_t)columns / 64};
     const cuuint64_t stride[] = {(cuuint64_t)columns * 2, 128};
-    const cuuint32_t flat_box[] = {64, (cuuint32_t)side}, deep_box[] = {64, BK, (cuuint32_t)side / 64};
+    const cuuint32_t flat_box[] = {64, (cuuint32_t)side},
+                     deep_box[] = {64, BK, (cuuint32_t)side / 64};
 
     return sideways ? encode_map(g, f, m, D9D_BF16, p, 3, deep, stride, deep_box)
                     : encode_map(g, f, m, D9D_BF16, p, 2, flat, stride, flat_box);
@@ -632,7 +646,11 @@ kernel *kernel_of(const d9di_grouped *g)
 
 d9d_status launch(d9d_stream s, const d9di_grouped *g, const maps *m, int *counter)
 {
-    const job p = {g->c, g->offset, counter, g->rows, (int)g->e,
+    const job p = {g->c,
+                   g->offset,
+                   counter,
+                   g->rows,
+                   (int)g->e,
                    (int)(g->form == D9DI_DX ? g->in : g->out),
                    (int)(g->form == D9DI_DX ? g->out : g->in)};
     kernel *const k = kernel_of(g);
@@ -676,8 +694,7 @@ bool d9di_grouped_wgmma_takes(d9d_stream s, const d9di_grouped *g)
 {
     return s->encode_map != NULL && g->t == D9D_BF16 && g->in % 64 == 0 && g->out % 64 == 0 &&
            g->e <= MOST_EXPERTS && g->rows > 0 && g->rows <= INT32_MAX - BM &&
-           g->e * d9di_max(g->in, g->out) <= INT32_MAX - BN &&
-           (g->beta == 0.0f || g->beta == 1.0f);
+           g->e * d9di_max(g->in, g->out) <= INT32_MAX - BN && (g->beta == 0.0f || g->beta == 1.0f);
 }
 
 d9d_status d9di_grouped_wgmma(d9d_stream s, const d9di_grouped *g)

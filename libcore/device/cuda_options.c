@@ -80,8 +80,8 @@ static bool is_listed(const torch *t)
 
 static void choose(const choice *x, d9d_cuda_options *out)
 {
-    const bool own = x->sdpa.which == EAGER ||
-                     (x->sdpa.which == TORCH && !is_listed(x->sdpa.value));
+    const bool own =
+        x->sdpa.which == EAGER || (x->sdpa.which == TORCH && !is_listed(x->sdpa.value));
 
     out->attention = own ? D9D_CUDA_OWN : D9D_CUDA_CUDNN;
     if (x->sdpa.which == CUDNN) {

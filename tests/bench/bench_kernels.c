@@ -341,25 +341,31 @@ static void must(d9d_status st)
     exit(1);
 }
 
-/* Seconds of one run; a GPU is given some at a time, so that what it takes to start one does not
- * count. */
+static double seconds(bench *b, const struct line *l, int times)
+{
+    const int64_t start = d9d_clock_ns();
+
+    for (int i = 0; i < times; i++)
+        must(l->run(b));
+    must(d9d_device_sync(b->dev));
+    return (double)(d9d_clock_ns() - start) * 1e-9 / times;
+}
+
+/* Seconds of one run; a GPU is given some short ones at a time, so that what it takes to start one
+ * does not count. */
 static double best_seconds(bench *b, const struct line *l)
 {
-    const int at_once = unit_device_is_cpu() ? 1 : 10;
-    double best = INFINITY, all = 0.0;
+    double best = INFINITY, all = 0.0, first;
+    int times;
 
-    must(l->run(b));
-    must(d9d_device_sync(b->dev));
+    (void)seconds(b, l, 1); /* libraries choose and compile */
+    first = seconds(b, l, 1);
+    times = unit_device_is_cpu() || first > 0.01 ? 1 : 10;
     for (int i = 0; i < 5 || all < 0.2; i++) {
-        int64_t start = d9d_clock_ns();
-        double s;
+        double s = seconds(b, l, times);
 
-        for (int r = 0; r < at_once; r++)
-            must(l->run(b));
-        must(d9d_device_sync(b->dev));
-        s = (double)(d9d_clock_ns() - start) * 1e-9;
-        best = s / at_once < best ? s / at_once : best;
-        all += s;
+        best = s < best ? s : best;
+        all += s * times;
     }
     return best;
 }
@@ -448,6 +454,7 @@ int main(int argc, char **argv)
     double gflops[2], bandwidth;
     d9d_device *dev;
 
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
     must(d9d_device_open(unit_device_name(), &dev));
     for (int i = 0; i < 2; i++) {
         b[i].dev = dev;

@@ -1,4 +1,4 @@
-"""Training steps of a random model with transformers and torch.compile, for compare.sh.
+"""Training steps of a random model with transformers and torch.compile, for compare.
 
     compare_peer.py CONFIG.json ROWS LENGTH STEPS
 

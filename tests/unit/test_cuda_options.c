@@ -18,7 +18,8 @@ static const struct value {
 } values[] = {
     {NULL, D9D_CUDA_CUDNN, false},
     {"{\"kind\": \"cudnn\"}", D9D_CUDA_CUDNN, false, (int64_t)4096 << 20},
-    {"{\"kind\": \"cudnn\", \"deterministic\": false, \"scratch_mb\": 1}", D9D_CUDA_CUDNN, true, 1 << 20},
+    {"{\"kind\": \"cudnn\", \"deterministic\": false, \"scratch_mb\": 1}", D9D_CUDA_CUDNN, true,
+     1 << 20},
     {"{\"kind\": \"flash_attention_2\"}", D9D_CUDA_CUDNN, false},
     {"{\"kind\": \"flash_attention_4\"}", D9D_CUDA_CUDNN, false},
     {"{\"kind\": \"torch\"}", D9D_CUDA_CUDNN, false},

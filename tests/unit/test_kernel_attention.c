@@ -140,8 +140,7 @@ static void check(const d9d_attention_dims *n)
     naive(&p, o, lse, g);
     array_same_for_threads(run_forward, &p, p.o, (size_t)nq * size, NULL);
     /* Where a GPU multiplies in bfloat16, the probabilities are rounded to it. */
-    array_close("o", n->t, p.o, o, nq,
-                n->t == D9D_F32 ? 5e-6 : unit_device_tolerance(5e-6, 1e-2));
+    array_close("o", n->t, p.o, o, nq, n->t == D9D_F32 ? 5e-6 : unit_device_tolerance(5e-6, 1e-2));
     array_close("lse", D9D_F32, p.lse, lse, rows, 5e-6);
     array_same_for_threads(run_backward, &p, p.grads, (size_t)(nq + 2 * nk) * size, NULL);
     /* In bfloat16 the kernel has o rounded. */
@@ -154,10 +153,19 @@ static void check(const d9d_attention_dims *n)
 static const struct shape {
     int64_t b, s, a, kv, d;
 } shapes[] = {
-    {0, 4, 2, 1, 8},  {1, 1, 1, 1, 1},   {2, 3, 2, 2, 5},    {1, 17, 4, 2, 16},
-    {1, 64, 3, 1, 8}, {2, 65, 2, 1, 33}, {1, 200, 6, 2, 24}, {1, 300, 1, 1, 7},
+    {0, 4, 2, 1, 8},
+    {1, 1, 1, 1, 1},
+    {2, 3, 2, 2, 5},
+    {1, 17, 4, 2, 16},
+    {1, 64, 3, 1, 8},
+    {2, 65, 2, 1, 33},
+    {1, 200, 6, 2, 24},
+    {1, 300, 1, 1, 7},
     /* heads that libraries know */
-    {1, 1, 2, 1, 64}, {2, 260, 4, 2, 64}, {1, 129, 2, 2, 64}, {1, 193, 2, 1, 128},
+    {1, 1, 2, 1, 64},
+    {2, 260, 4, 2, 64},
+    {1, 129, 2, 2, 64},
+    {1, 193, 2, 1, 128},
 };
 
 static void test_shapes(void **state)
