@@ -504,67 +504,72 @@ template <int FORM, int SUM> struct consumer {
 /* --- the kernel ----------------------------------------------------------------------------------
  */
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+enum { HAVE_WGMMA = 1 };
+#else
+enum { HAVE_WGMMA = 0 }; /* other targets get an empty kernel, which is never launched */
+#endif
+
+DEVICE void make_barriers(const place &at)
+{
+    for (int i = 0; i < STAGES; i++) {
+        barrier_init(at.full + 8 * i, 1);
+        barrier_init(at.free + 8 * i, PAIR * 2 * GROUP / WARP);
+    }
+    for (int i = 0; i < SLOTS; i++) {
+        barrier_init(at.told + 8 * i, 1);
+        barrier_init(at.taken + 8 * i, PAIR * (2 * GROUP / WARP + 1));
+    }
+    barriers_made();
+}
+
+template <int FORM, int SUM>
+DEVICE void consume(const job &p, const place &at, const CUtensorMap *c, int warp)
+{
+    typedef consumer<FORM, SUM> worker;
+    const int group = warp / (GROUP / WARP);
+    const int thread = (int)threadIdx.x % GROUP;
+    worker w = {p, at, c, group, thread, thread / WARP, thread % WARP, {0, 0}, {0, 0},
+                0, 0,  4, 0,     0};
+
+    w.a = operand_at<worker::A_SIDEWAYS>(at.base + group * (A_BYTES / 2));
+    w.b = operand_at<worker::B_SIDEWAYS>(at.base + A_BYTES);
+    w.run();
+}
+
 template <int FORM, int SUM>
 __global__ void __launch_bounds__(BLOCK, 1)
     grouped_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                    const __grid_constant__ CUtensorMap c, const __grid_constant__ job p)
 {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ __align__(1024) unsigned char shared[];
-    const place at = place_of(shared_address(shared));
-    const int warp = __shfl_sync(~0u, (int)threadIdx.x / WARP, 0);
-    int *first = (int *)(shared + AT_FIRST);
+    if constexpr (HAVE_WGMMA) {
+        extern __shared__ __align__(1024) unsigned char shared[];
+        const place at = place_of(shared_address(shared));
+        const int warp = __shfl_sync(~0u, (int)threadIdx.x / WARP, 0);
+        int *first = (int *)(shared + AT_FIRST);
 
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(at.full + 8 * i, 1);
-            barrier_init(at.free + 8 * i, PAIR * 2 * GROUP / WARP);
+        if (threadIdx.x == 0)
+            make_barriers(at);
+        if (FORM == D9DI_DW)
+            sort_experts(p, first, (int *)shared);
+        cluster_sync();
+        if (warp >= 2 * GROUP / WARP) {
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+            if (warp == 2 * GROUP / WARP && threadIdx.x % WARP == 0) {
+                map_prefetch(&a);
+                map_prefetch(&b);
+                map_prefetch(&c);
+                produce<FORM>(at, &a, &b);
+            } else if (warp == 2 * GROUP / WARP + 1 && cluster_rank() == 0) {
+                schedule<FORM>(p, at, first);
+            }
+        } else {
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+            consume<FORM, SUM>(p, at, &c, warp);
         }
-        for (int i = 0; i < SLOTS; i++) {
-            barrier_init(at.told + 8 * i, 1);
-            barrier_init(at.taken + 8 * i, PAIR * (2 * GROUP / WARP + 1));
-        }
-        barriers_made();
+        __syncwarp();
+        cluster_sync(); /* neither leaves while the other may still reach into it */
     }
-    if (FORM == D9DI_DW)
-        sort_experts(p, first, (int *)shared);
-    cluster_sync();
-    if (warp >= 2 * GROUP / WARP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (warp == 2 * GROUP / WARP && threadIdx.x % WARP == 0) {
-            map_prefetch(&a);
-            map_prefetch(&b);
-            map_prefetch(&c);
-            produce<FORM>(at, &a, &b);
-        } else if (warp == 2 * GROUP / WARP + 1 && cluster_rank() == 0) {
-            schedule<FORM>(p, at, first);
-        }
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        typedef consumer<FORM, SUM> worker;
-        const int group = warp / (GROUP / WARP);
-        worker w = {p,
-                    at,
-                    &c,
-                    group,
-                    (int)threadIdx.x % GROUP,
-                    warp % (GROUP / WARP),
-                    (int)threadIdx.x % WARP,
-                    {0, 0},
-                    {0, 0},
-                    operand_at<worker::A_SIDEWAYS>(at.base + group * (A_BYTES / 2)),
-                    operand_at<worker::B_SIDEWAYS>(at.base + A_BYTES),
-                    4,
-                    0,
-                    0};
-
-        w.run();
-    }
-    __syncwarp();
-    cluster_sync(); /* neither leaves while the other may still reach into it */
-#else
-    (void)sizeof(a), (void)sizeof(b), (void)sizeof(c), (void)sizeof(p);
-#endif
 }
 
 /* --- launching
