@@ -11,7 +11,7 @@
 
 #include "cuda_common.cuh"
 
-#define DEVICE static __device__ __forceinline__
+#define DEVICE [[maybe_unused]] static __device__ __forceinline__
 
 /* --- the cluster ------------------------------------------------------------------------ */
 
