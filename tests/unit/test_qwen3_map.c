@@ -172,6 +172,86 @@ static void stages_map_their_own_tensors(void **state)
     d9d_arena_release(&a);
 }
 
+/* A source of names and shapes; there are no bytes. */
+struct shapes {
+    const d9d_map_plan *plan;
+};
+
+static const d9d_st_tensor *shape_at(void *self, size_t i)
+{
+    return d9d_plan_output(((const struct shapes *)self)->plan, i);
+}
+
+static const char *shape_place(void *self, size_t i)
+{
+    (void)self, (void)i;
+    return "nowhere";
+}
+
+static uint64_t bytes_from(const d9d_source *src)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < src->n; i++)
+        n += src->at(src->self, i)->bytes;
+    return n;
+}
+
+/* Qwen3-30B-A3B: through every layout and back, by shapes alone. */
+static void a_large_model_is_planned_without_its_bytes(void **state)
+{
+    static const char config[] =
+        "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 2048, \"num_hidden_layers\": 48, "
+        "\"num_attention_heads\": 32, \"num_key_value_heads\": 4, \"head_dim\": 128, "
+        "\"vocab_size\": 151936, \"num_experts\": 128, \"num_experts_per_tok\": 8, "
+        "\"moe_intermediate_size\": 768, \"intermediate_size\": 6144, "
+        "\"architectures\": [\"Qwen3MoeForCausalLM\"]}";
+    const struct {
+        d9d_layout to;
+        size_t n; /* of tensors: outside layers, and in each of 48 */
+    } steps[] = {{D9D_LAYOUT_HF, 3 + 48 * (9 + 3 * 128)},
+                 {D9D_LAYOUT_HF_FUSED, 3 + 48 * (9 + 2)},
+                 {D9D_LAYOUT_D9D, 3 + 48 * (9 + 3)},
+                 {D9D_LAYOUT_HF, 3 + 48 * (9 + 3 * 128)},
+                 {D9D_LAYOUT_D9D, 3 + 48 * (9 + 3)}};
+    enum { N = sizeof(steps) / sizeof(steps[0]) };
+    d9d_arena a = {0};
+    d9d_qwen3_config c;
+    d9d_qwen3_random *r;
+    d9d_source src[N + 1];
+    d9d_mapper *m[N];
+    d9d_map_plan *p[N];
+    struct shapes shapes[N];
+
+    (void)state;
+    assert_ok(parse(config, &a, &c));
+    assert_ok(d9d_qwen3_random_open(&c, D9D_BF16, 0, &r));
+    src[0] = d9d_qwen3_random_source(r);
+    for (size_t i = 0; i < N; i++) {
+        assert_ok(d9d_qwen3_mapper(&c, D9D_WHOLE_MODEL, &src[i], steps[i].to, &m[i]));
+        assert_ok(d9d_plan_create(m[i], &src[i], NULL, &p[i]));
+        assert_int_equal(d9d_plan_output_count(p[i]), steps[i].n);
+        assert_int_equal(d9d_plan_bytes(p[i]), 61064245248);
+        assert_int_equal(bytes_from(&src[i]), 61064245248);
+        shapes[i].plan = p[i];
+        src[i + 1] =
+            (d9d_source){.self = &shapes[i], .n = steps[i].n, .at = shape_at, .place = shape_place};
+    }
+    /* What began in the suite's layout is itself again. */
+    for (size_t i = 0; i < src[0].n; i++) {
+        const d9d_st_tensor *t = src[0].at(src[0].self, i), *u = shape_at(&shapes[N - 1], i);
+
+        assert_string_equal(t->name, u->name);
+        assert_memory_equal(t->shape, u->shape, sizeof(t->shape));
+    }
+    for (size_t i = 0; i < N; i++) {
+        d9d_plan_free(p[i]);
+        d9d_mapper_free(m[i]);
+    }
+    d9d_qwen3_random_close(r);
+    d9d_arena_release(&a);
+}
+
 static void what_huggingface_cannot_say_is_not_mapped(void **state)
 {
     d9d_arena a = {0};
@@ -230,6 +310,7 @@ int main(void)
         cmocka_unit_test(mixtures_are_chosen_by_layer),
         cmocka_unit_test(made_configurations_are_read_back),
         cmocka_unit_test(stages_map_their_own_tensors),
+        cmocka_unit_test(a_large_model_is_planned_without_its_bytes),
         cmocka_unit_test(what_huggingface_cannot_say_is_not_mapped),
         cmocka_unit_test(random_weights_are_a_function_of_name_and_element),
     };

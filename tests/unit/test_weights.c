@@ -101,18 +101,23 @@ static d9d_status forget(void *self, size_t piece, d9d_maker *make)
 
 /* --- making checkpoints ------------------------------------------------------------------ */
 
-/* Random weights of config.json here, in `layout`, in several files. */
-static void make(const char *dir, d9d_layout layout)
+/* Random weights of config.json here, in `layout`, by files of so many bytes. */
+static void make_by(const char *dir, d9d_layout layout, uint64_t shard_bytes)
 {
     const d9d_convert_options opt = {
         .to = layout == D9D_LAYOUT_D9D ? D9D_CONVERT_D9D : D9D_CONVERT_HF,
         .experts = layout == D9D_LAYOUT_HF_FUSED ? D9D_EXPERTS_FUSED : D9D_EXPERTS_EACH,
-        .shard_bytes = 3000};
+        .shard_bytes = shard_bytes};
     d9d_convert *c;
 
     assert_ok(d9d_convert_random("config.json", 17, &opt, &c));
     assert_ok(d9d_convert_run(c, dir, true, 1, NULL));
     d9d_convert_close(c);
+}
+
+static void make(const char *dir, d9d_layout layout)
+{
+    make_by(dir, layout, 3000);
 }
 
 /* Which stages of `count` map the tensor: bit s for stage s.  By its name alone. */
@@ -175,7 +180,7 @@ static void a_stage_reads_its_own_tensors_once_and_no_other(void **state)
         d9d_source src;
 
         write_config(family, class, tied);
-        make("m", layouts[(form >> 2) / N_CLASSES]);
+        make_by("m", layouts[(form >> 2) / N_CLASSES], 1 << 20);
         assert_ok(d9d_hf_config_read("config.json", &a, &c));
         assert_ok(d9d_checkpoint_open("m", &ckpt));
         src = d9d_checkpoint_source(ckpt);
@@ -349,6 +354,23 @@ static void a_tied_head_that_is_there_does_not_come_along(void **state)
     (void)state;
     for (int i = 0; i < N_LAYOUTS; i++) {
         write_config(1, 0, false);
+        make("m", layouts[i]);
+        write_config(1, 0, true);
+        assert_ok(d9d_hf_config_read("config.json", &a, &c));
+        (void)load(&c, D9D_WHOLE_MODEL);
+    }
+    d9d_arena_release(&a);
+}
+
+/* Qwen3-Embedding's names and class, for one who trains it as the language model it says to be. */
+static void a_base_model_gives_a_tied_language_model(void **state)
+{
+    d9d_arena a = {0};
+    d9d_qwen3_config c;
+
+    (void)state;
+    for (int i = 0; i < N_LAYOUTS; i++) {
+        write_config(1, 2, true);
         make("m", layouts[i]);
         write_config(1, 0, true);
         assert_ok(d9d_hf_config_read("config.json", &a, &c));
@@ -555,6 +577,7 @@ int main(void)
         unit_test_in_dir(loading_reads_each_byte_once_and_a_stage_its_own_headers),
         unit_test_in_dir(large_experts_are_read_once_too),
         unit_test_in_dir(a_tied_head_that_is_there_does_not_come_along),
+        unit_test_in_dir(a_base_model_gives_a_tied_language_model),
         unit_test_in_dir(whatever_does_not_fit_is_listed_before_anything_is_read),
     };
 
