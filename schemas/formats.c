@@ -241,6 +241,7 @@ static const d9d_key metrics_keys[] = {
     MAYBE("samples", INT, "samples since the run began", .max = 0x1p63),
     REAL("step_ms", "time of the step, milliseconds"),
     REAL("tokens_per_s", "target tokens a second"),
+    REAL("data_ms", "of step_ms, waiting for batches"),
     REAL("mfu", "part of the device's peak that was used; absent: unknown"),
     MAYBE("mem_bytes", INT, "most memory of the device so far", .max = 0x1p63),
     D9D_KEY_END,
@@ -332,3 +333,17 @@ static const d9d_key map_plan_keys[] = {
     D9D_KEY_END,
 };
 const d9d_table d9di_map_plan_format = TABLE("map_plan", map_plan_keys, "d9d-map plan --json");
+
+/* --- d9d.samples.v1 --------------------------------------------------------------------------- */
+
+static const d9d_key samples_keys[] = {
+    COUNT("step", "the optimizer step, from 1"),
+    COUNT("first", "number in the stream of its first sample"),
+    LIST("samples", &an_index, "their numbers in the split, in the order of the rows"),
+    FIELD("datasets", LIST, "[]",
+          "in a blend, the place of each one's dataset in the configuration", .elem = &an_index),
+    FIELD("skipped", LIST, "[]", "those of the samples that were left out", .elem = &an_index),
+    D9D_KEY_END,
+};
+const d9d_table d9di_samples_format =
+    TABLE("samples", samples_keys, "a line of samples.jsonl: what made a step");

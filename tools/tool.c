@@ -717,10 +717,36 @@ const tool_job_options tool_job_defaults = {.device = "auto"};
 
 const tool_option tool_job_table[] = {
     TOOL_CONFIG_OPTIONS(tool_job_options, config),
+    TOOL_OPT(tool_job_options, skip_samples, STRING, "skip-samples", 0, "LIST|FILE",
+             "leave samples of the split out: 3,17,100-200, or a file of such numbers; "
+             "data.skip_samples of the configuration"),
     TOOL_OPT(tool_job_options, device, STRING, "device", 'd', "NAME",
              "cpu, cuda, cuda:N or auto (the GPU if there is one)"),
     TOOL_END,
 };
+
+/* --skip-samples is one more --set, behind those that were given. */
+static d9d_status set_skipped(tool_run *r, tool_job_options *o)
+{
+    const char **all = d9d_arena_alloc(&r->arena, (o->config.set.n + 1) * sizeof(*all));
+    d9d_buf b = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_buf_printf(&b, "data.skip_samples="), out);
+    D9D_TRY_OR(st, d9d_json_put_str(&b, o->skip_samples, strlen(o->skip_samples)), out);
+    if (all == NULL ||
+        (all[o->config.set.n] = d9d_arena_strndup(&r->arena, b.data, b.len)) == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "--skip-samples: out of memory");
+        goto out;
+    }
+    if (o->config.set.n > 0)
+        memcpy(all, o->config.set.item, o->config.set.n * sizeof(*all));
+    o->config.set.item = all;
+    o->config.set.n++;
+out:
+    d9d_buf_release(&b);
+    return st;
+}
 
 static d9d_status put_text(const tool_job *job, const void *summary)
 {
@@ -733,8 +759,9 @@ static d9d_status put_text(const tool_job *job, const void *summary)
     return st;
 }
 
-d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options *o)
+d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options *given)
 {
+    tool_job_options o = *given;
     void *config = d9d_arena_alloc(&r->arena, job->config_size);
     void *summary = d9d_arena_alloc(&r->arena, job->summary_size);
     json_t *doc = NULL;
@@ -742,11 +769,13 @@ d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options
 
     if (config == NULL || summary == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", job->schema_id);
-    D9D_TRY(tool_config_load(r, job->table, job->schema_id, &o->config, &doc));
+    if (o.skip_samples != NULL)
+        D9D_TRY(set_skipped(r, &o));
+    D9D_TRY(tool_config_load(r, job->table, job->schema_id, &o.config, &doc));
     if (doc == NULL)
         return D9D_OK;
     D9D_TRY_OR(st, d9d_config_bind(job->table, doc, r->args[0], r->log, &r->arena, config), out);
-    D9D_TRY_OR(st, job->run(config, doc, o->device, r->log, summary), out);
+    D9D_TRY_OR(st, job->run(config, doc, o.device, r->log, summary), out);
     if (r->json)
         st = tool_put_json(job->json(summary));
     else if (!r->quiet)

@@ -158,7 +158,7 @@ d9d_status tool_config_load(tool_run *r, const d9d_table *table, const char *sch
 /* A program whose operand is a configuration and that computes on a device. */
 typedef struct tool_job_options {
     tool_config_options config;
-    const char *device;
+    const char *device, *skip_samples;
 } tool_job_options;
 extern const tool_option tool_job_table[];
 extern const tool_job_options tool_job_defaults;

@@ -431,17 +431,22 @@ static d9d_status bind_items(struct walk *w, const struct slot *s, char *items, 
 static d9d_status bind_list(struct walk *w, const struct slot *s)
 {
     const size_t size = field_size(s->key->elem);
-    d9d_list list = {NULL, json_array_size(s->value)};
+    const bool one = (s->key->flags & D9D_OR_ONE) && !json_is_array(s->value);
+    d9d_list list = {NULL, one ? 1 : json_array_size(s->value)};
     json_t *full = NULL;
     uint64_t bytes;
     d9d_status st;
 
-    if (!json_is_array(s->value))
+    if (!one && !json_is_array(s->value))
         return wrong_type(w, s, "a list");
     D9D_TRY(check_length(w, s, list.n, "elements"));
     if (!d9d_mul_u64(list.n, size, &bytes) ||
         (list.items = d9d_arena_alloc(w->a, (size_t)bytes)) == NULL)
         return no_memory(w, s->at);
+    *(d9d_list *)s->field = list;
+    if (one)
+        return bind_value(w,
+                          &(struct slot){s->key->elem, s->value, s->at, list.items, s->resolved});
     if (s->resolved != NULL && (full = json_array()) == NULL)
         return no_memory(w, s->at);
     st = bind_items(w, s, list.items, size, full);
@@ -449,7 +454,6 @@ static d9d_status bind_list(struct walk *w, const struct slot *s)
         json_decref(full);
         return st;
     }
-    *(d9d_list *)s->field = list;
     if (s->resolved != NULL)
         *s->resolved = full;
     return D9D_OK;

@@ -176,13 +176,23 @@ static json_t *of_union(struct build *b, const d9d_key *k)
     return s;
 }
 
+static json_t *either_of(struct build *b, json_t *one, json_t *other)
+{
+    json_t *either = checked(b, json_object()), *list = checked(b, json_array());
+
+    push(b, list, one);
+    push(b, list, other);
+    put(b, either, "anyOf", list);
+    return either;
+}
+
 static json_t *of_list(struct build *b, const d9d_key *k)
 {
     json_t *s = typed(b, "array");
 
     put(b, s, "items", schema_of(b, k->elem));
     put_lengths(b, s, k, "minItems", "maxItems");
-    return s;
+    return k->flags & D9D_OR_ONE ? either_of(b, schema_of(b, k->elem), s) : s;
 }
 
 static json_t *of_map(struct build *b, const d9d_key *k)
@@ -213,16 +223,11 @@ static json_t *(*const kinds[])(struct build *, const d9d_key *) = {
 
 static json_t *schema_of(struct build *b, const d9d_key *k)
 {
-    json_t *plain = kinds[k->kind](b, k), *either, *list;
+    json_t *plain = kinds[k->kind](b, k);
 
     if (!(k->flags & D9D_NULLABLE) || k->kind == D9D_KIND_JSON || k->kind == D9D_KIND_CUSTOM)
         return plain;
-    either = checked(b, json_object());
-    list = checked(b, json_array());
-    push(b, list, plain);
-    push(b, list, typed(b, "null"));
-    put(b, either, "anyOf", list);
-    return either;
+    return either_of(b, plain, typed(b, "null"));
 }
 
 /* --- tables ------------------------------------------------------------------------- */

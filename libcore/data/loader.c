@@ -1,184 +1,103 @@
-/* loader.c - orders of samples, and batches.  S is the padded length of a batch. */
+/* loader.c - batches.  S is the padded length of a batch.  See d9d/data/loader.h. */
 #include "d9d/data/loader.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/rng.h"
-
-enum { BUFFER_SAMPLES = 4096 }; /* bucketed: at least so many, in whole packs */
-
-/* A buffer of the bucketed order: a cache, as it is a function of (seed, epoch, number). */
-struct buffer {
-    int64_t epoch, number; /* epoch -1: none */
-    int64_t *order;        /* [capacity] samples of the split */
-    struct keyed {
-        int64_t length, sample;
-        uint64_t key;
-    } * keyed;
-    int64_t capacity;
-};
+#include "data/dataset_private.h"
+#include "data/order.h"
 
 struct d9d_loader {
-    d9d_dataset *ds;
+    d9di_order order;
     d9d_loader_how how;
-    int64_t n, total;
-    struct buffer *buffer; /* NULL unless bucketed */
-    D9D_VEC(int32_t) cells;
+    bool packed;          /* some dataset is */
+    pthread_mutex_t lock; /* of the order and the datasets' handles */
+    d9d_batch_room *room; /* for d9d_loader_batch() */
+};
+
+/* A sample whose segments are [at, at + n) of the room's. */
+struct drawn {
+    d9d_sample sample;
+    size_t at;
+};
+
+struct d9d_batch_room {
+    D9D_VEC(struct drawn) drawn;
+    D9D_VEC(d9d_draw) draws;
+    D9D_VEC(uint32_t) segments;
     D9D_VEC(int64_t) lengths;
+    D9D_VEC(int32_t) cells;
     D9D_VEC(int32_t) bounds;
 };
 
-/* --- order ------------------------------------------------------------------------------ */
-
-enum purpose { PERMUTATION, TIES, PACKS, WITHIN };
-
-/* A stream of random numbers for one purpose in one place. */
-static d9d_rng rng_of(const d9d_loader *l, enum purpose purpose, int64_t epoch, int64_t number)
-{
-    const uint64_t name[3] = {(uint64_t)purpose, (uint64_t)epoch, (uint64_t)number};
-
-    return (d9d_rng){l->how.seed, d9d_hash64(name, sizeof(name))};
-}
-
-static int64_t shuffled(const d9d_loader *l, int64_t epoch, int64_t i)
-{
-    return (int64_t)d9d_rng_permute(rng_of(l, PERMUTATION, epoch, 0), (uint64_t)i, (uint64_t)l->n);
-}
-
-static int by_length(const void *pa, const void *pb)
-{
-    const struct keyed *a = pa, *b = pb;
-
-    if (a->length != b->length)
-        return a->length < b->length ? -1 : 1;
-    if (a->key != b->key)
-        return a->key < b->key ? -1 : 1;
-    return a->sample < b->sample ? -1 : a->sample > b->sample;
-}
-
-/* Put the samples of sorted keys into packs: the whole ones in a random order, what is left
- * over behind them, and each in a random order of its own. */
-static void deal_packs(const d9d_loader *l, int64_t epoch, int64_t number, int64_t count)
-{
-    const int64_t pack = l->how.pack, whole = count / pack;
-    struct buffer *b = l->buffer;
-    int64_t p, i;
-
-    for (p = 0; p * pack < count; p++) {
-        const d9d_rng within = rng_of(l, WITHIN, epoch, number * (b->capacity / pack) + p);
-        const int64_t size = p < whole ? pack : count - whole * pack;
-        const int64_t from = p < whole ? (int64_t)d9d_rng_permute(rng_of(l, PACKS, epoch, number),
-                                                                  (uint64_t)p, (uint64_t)whole)
-                                       : whole;
-
-        for (i = 0; i < size; i++)
-            b->order[p * pack + i] =
-                b->keyed[from * pack +
-                         (int64_t)d9d_rng_permute(within, (uint64_t)i, (uint64_t)size)]
-                    .sample;
-    }
-}
-
-static d9d_status fill_buffer(const d9d_loader *l, int64_t epoch, int64_t number)
-{
-    const d9d_rng ties = rng_of(l, TIES, epoch, number);
-    struct buffer *b = l->buffer;
-    const int64_t from = number * b->capacity;
-    const int64_t count = l->n - from < b->capacity ? l->n - from : b->capacity;
-    int64_t i;
-
-    if (b->epoch == epoch && b->number == number)
-        return D9D_OK;
-    b->epoch = -1;
-    for (i = 0; i < count; i++) {
-        const int64_t sample = shuffled(l, epoch, from + i);
-        d9d_sample s;
-
-        D9D_TRY(d9d_dataset_sample(l->ds, sample, &s));
-        b->keyed[i] = (struct keyed){s.length, sample, d9d_rng_u64(ties, (uint64_t)i)};
-    }
-    qsort(b->keyed, (size_t)count, sizeof(*b->keyed), by_length);
-    deal_packs(l, epoch, number, count);
-    b->epoch = epoch;
-    b->number = number;
-    return D9D_OK;
-}
-
-static d9d_status sample_at(const d9d_loader *l, int64_t k, int64_t *out)
-{
-    const int64_t epoch = k / l->n, i = k % l->n;
-
-    switch (l->how.order) {
-    case D9D_ORDER_SEQUENTIAL: *out = i; return D9D_OK;
-    case D9D_ORDER_SHUFFLED: *out = shuffled(l, epoch, i); return D9D_OK;
-    case D9D_ORDER_BUCKETED:
-        D9D_TRY(fill_buffer(l, epoch, i / l->buffer->capacity));
-        *out = l->buffer->order[i % l->buffer->capacity];
-        return D9D_OK;
-    }
-    return D9D_FAIL(D9D_EINVAL, "%d is no order of samples", (int)l->how.order);
-}
-
 /* --- opening ---------------------------------------------------------------------------- */
 
-static d9d_status make_buffer(d9d_loader *l)
+static d9d_status check_how(const char *dir, const d9d_loader_how *how, bool bucketed)
 {
-    const int64_t pack = l->how.pack, packs = (BUFFER_SAMPLES + pack - 1) / pack;
-    struct buffer *b = calloc(1, sizeof(*b));
-
-    l->buffer = b;
-    if (b) {
-        b->epoch = -1;
-        b->capacity = pack * packs;
-        b->order = calloc((size_t)b->capacity, sizeof(*b->order));
-        b->keyed = calloc((size_t)b->capacity, sizeof(*b->keyed));
-    }
-    return b && b->order && b->keyed
-               ? D9D_OK
-               : D9D_FAIL(D9D_ENOMEM, "%s: no memory to sort samples in packs of %lld",
-                          d9d_dataset_dir(l->ds), (long long)pack);
-}
-
-static d9d_status check_how(const d9d_dataset *ds, const d9d_loader_how *how)
-{
-    const char *dir = d9d_dataset_dir(ds);
     const struct {
         const char *name;
         int64_t v;
         bool matters;
-    } limits[] = {{"epochs", how->epochs, true},
-                  {"pack", how->pack, how->order == D9D_ORDER_BUCKETED},
-                  {"multiple", how->multiple, true}};
+    } limits[] = {{"pack", how->pack, bucketed}, {"multiple", how->multiple, true}};
     size_t i;
 
     for (i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
         if (limits[i].matters && (limits[i].v < 1 || limits[i].v > INT64_C(1) << 30))
             return D9D_FAIL(D9D_ECONFIG, "%s: %s is %lld; it must be from 1 to %lld", dir,
                             limits[i].name, (long long)limits[i].v, (long long)(INT64_C(1) << 30));
-    if (d9d_dataset_count(ds) == 0)
-        return D9D_FAIL(D9D_ECONFIG, "%s: the split has no samples", dir);
-    if (d9d_dataset_count(ds) > (INT64_C(1) << 62) / how->epochs)
-        return D9D_FAIL(D9D_ECONFIG, "%s: %lld samples cannot be read %lld times", dir,
-                        (long long)d9d_dataset_count(ds), (long long)how->epochs);
     return D9D_OK;
 }
 
-d9d_status d9d_loader_open(const d9d_dataset *ds, const d9d_loader_how *how, d9d_loader **out)
+static d9d_status check_source(const d9d_data_source *s, const d9d_data_source *first)
+{
+    const char *dir = d9d_dataset_dir(s->dataset);
+    const d9di_manifest *a = &first->dataset->manifest, *b = &s->dataset->manifest;
+    const int64_t n = d9d_dataset_count(s->dataset);
+
+    if (n == 0)
+        return D9D_FAIL(D9D_ECONFIG, "%s: the split has no samples", dir);
+    if (s->epochs < 0)
+        return D9D_FAIL(D9D_ECONFIG, "%s: %lld epochs", dir, (long long)s->epochs);
+    if (s->skip != NULL && d9d_numbers_last(s->skip) >= n)
+        return D9D_FAIL(D9D_ECONFIG, "%s: sample %lld is to be skipped, the split has %lld", dir,
+                        (long long)d9d_numbers_last(s->skip), (long long)n);
+    if ((s->order == D9D_ORDER_BUCKETED) != (first->order == D9D_ORDER_BUCKETED))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s and %s: of datasets that are blended all are bucketed "
+                        "or none",
+                        d9d_dataset_dir(first->dataset), dir);
+    if (a->has_tokenizer && b->has_tokenizer &&
+        !d9d_hash_equal(a->tokenizer_hash, b->tokenizer_hash))
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s and %s were made with different tokenizers, and cannot "
+                        "be blended",
+                        d9d_dataset_dir(first->dataset), dir);
+    return D9D_OK;
+}
+
+d9d_status d9d_loader_open(const d9d_data_source *sources, size_t n, const d9d_loader_how *how,
+                           d9d_loader **out)
 {
     d9d_loader *l;
     d9d_status st;
 
-    D9D_TRY(check_how(ds, how));
+    if (n < 1)
+        return D9D_FAIL(D9D_EINVAL, "a loader needs a dataset");
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(check_source(&sources[i], &sources[0]));
+    D9D_TRY(check_how(d9d_dataset_dir(sources[0].dataset), how,
+                      sources[0].order == D9D_ORDER_BUCKETED));
     l = calloc(1, sizeof(*l));
     if (!l)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", d9d_dataset_dir(ds));
-    /* Reading moves nothing but the handle's own buffers. */
-    l->ds = (d9d_dataset *)(uintptr_t)ds;
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", d9d_dataset_dir(sources[0].dataset));
+    (void)pthread_mutex_init(&l->lock, NULL);
     l->how = *how;
-    l->n = d9d_dataset_count(ds);
-    l->total = l->n * how->epochs;
-    st = how->order == D9D_ORDER_BUCKETED ? make_buffer(l) : D9D_OK;
+    for (size_t i = 0; i < n; i++)
+        l->packed = l->packed || d9d_dataset_is_packed(sources[i].dataset);
+    st = d9di_order_init(&l->order, sources, n, how->pack);
+    if (st == D9D_OK)
+        st = d9d_batch_room_create(&l->room);
     if (st != D9D_OK) {
         d9d_loader_close(l);
         return d9d_err_pass(st, __FILE__, __LINE__);
@@ -191,29 +110,113 @@ void d9d_loader_close(d9d_loader *l)
 {
     if (!l)
         return;
-    if (l->buffer) {
-        free(l->buffer->order);
-        free(l->buffer->keyed);
-        free(l->buffer);
-    }
-    D9D_VEC_RELEASE(&l->cells);
-    D9D_VEC_RELEASE(&l->lengths);
-    D9D_VEC_RELEASE(&l->bounds);
+    d9di_order_release(&l->order);
+    d9d_batch_room_free(l->room);
+    (void)pthread_mutex_destroy(&l->lock);
     free(l);
 }
 
+/* --- facts ---------------------------------------------------------------------------------- */
+
 int64_t d9d_loader_samples(const d9d_loader *l)
 {
-    return l->total;
+    return l->order.total;
 }
 
-int64_t d9d_loader_sample(const d9d_loader *l, int64_t k)
+int32_t d9d_loader_last_source(const d9d_loader *l)
 {
-    int64_t sample = -1;
+    return l->order.last_source;
+}
 
-    if (k < 0 || k >= l->total || sample_at(l, k, &sample) != D9D_OK)
-        return -1;
-    return sample;
+d9d_hash d9d_loader_data_hash(const d9d_loader *l)
+{
+    d9d_hash all[D9D_BLEND_SOURCES];
+    const size_t n = l->order.n;
+
+    for (size_t i = 0; i < n; i++)
+        all[i] = d9d_dataset_hash(l->order.sources[i].dataset);
+    return n == 1 ? all[0] : d9d_hash_bytes(all, n * sizeof(all[0]));
+}
+
+d9d_status d9d_loader_order_hash(const d9d_loader *l, d9d_hash *out)
+{
+    const d9di_order *o = &l->order;
+    d9d_buf text = {0};
+    d9d_status st;
+
+    for (size_t i = 0; i < o->n; i++) {
+        const d9d_data_source *s = &o->sources[i];
+
+        D9D_TRY_OR(st,
+                   d9d_buf_printf(&text, "split=%s order=%d seed=%lld pack=%lld",
+                                  s->dataset->split->name, (int)s->order, (long long)s->seed,
+                                  o->bucketed ? (long long)o->pack : 0LL),
+                   out);
+        if (o->n > 1)
+            D9D_TRY_OR(st,
+                       d9d_buf_printf(&text, " weight=%.17g until=%lld\n", s->weight,
+                                      o->bucketed ? (long long)o->total : 0LL),
+                       out);
+    }
+    *out = d9d_hash_bytes(text.data, text.len);
+    st = D9D_OK;
+out:
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status check_range(const d9d_loader *l, int64_t first, int64_t n)
+{
+    if (first >= 0 && n >= 1 && first <= l->order.total && n <= l->order.total - first)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EINVAL, "%s: %lld samples from %lld on; the stream has %lld",
+                    d9d_dataset_dir(l->order.sources[0].dataset), (long long)n, (long long)first,
+                    (long long)l->order.total);
+}
+
+d9d_status d9d_loader_draw(d9d_loader *l, int64_t k, d9d_draw *out)
+{
+    d9d_status st;
+
+    D9D_TRY(check_range(l, k, 1));
+    (void)pthread_mutex_lock(&l->lock);
+    st = d9di_order_at(&l->order, k, out);
+    (void)pthread_mutex_unlock(&l->lock);
+    return st;
+}
+
+/* Sample k and its record; under the lock. */
+static d9d_status look_up(d9d_loader *l, int64_t k, d9d_draw *draw, d9d_sample *out)
+{
+    D9D_TRY(d9di_order_at(&l->order, k, draw));
+    if (!draw->skipped)
+        return d9d_dataset_sample(l->order.sources[draw->source].dataset, draw->sample, out);
+    *out = (d9d_sample){0};
+    return D9D_OK;
+}
+
+d9d_status d9d_loader_measure(d9d_loader *l, int64_t first, int64_t n, int64_t rows, int64_t *cells,
+                              int64_t *positions)
+{
+    d9d_status st = D9D_OK;
+    int64_t longest = 0;
+
+    D9D_TRY(check_range(l, first, n));
+    *cells = *positions = 0;
+    (void)pthread_mutex_lock(&l->lock);
+    for (int64_t i = 0; i < n / rows * rows && st == D9D_OK; i++) {
+        d9d_sample s;
+        d9d_draw draw;
+
+        st = look_up(l, first + i, &draw, &s);
+        if (st != D9D_OK)
+            break;
+        longest = i % rows == 0 || s.length > longest ? s.length : longest;
+        *positions += s.length;
+        *cells += (i + 1) % rows == 0 ? longest * rows : 0;
+    }
+    (void)pthread_mutex_unlock(&l->lock);
+    return st;
 }
 
 /* --- batches ---------------------------------------------------------------------------- */
@@ -223,91 +226,132 @@ enum part { IDS, LABELS, POSITIONS, SEGMENTS, PARTS };
 
 static const int32_t padding[PARTS] = {[IDS] = 0, [LABELS] = -100, [POSITIONS] = 0, [SEGMENTS] = 0};
 
-/* Lengths of the rows; S in *length. */
-static d9d_status measure(d9d_loader *l, int64_t first, int64_t rows, int64_t *length)
+d9d_status d9d_batch_room_create(d9d_batch_room **out)
 {
-    int64_t r;
+    *out = calloc(1, sizeof(**out));
+    return *out != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "no memory for a batch");
+}
 
-    *length = 0;
-    l->lengths.len = 0;
-    D9D_TRY(D9D_VEC_RESERVE(&l->lengths, (size_t)rows));
-    for (r = 0; r < rows; r++) {
-        d9d_sample s;
-        int64_t k;
+void d9d_batch_room_free(d9d_batch_room *r)
+{
+    if (r == NULL)
+        return;
+    D9D_VEC_RELEASE(&r->drawn);
+    D9D_VEC_RELEASE(&r->draws);
+    D9D_VEC_RELEASE(&r->segments);
+    D9D_VEC_RELEASE(&r->lengths);
+    D9D_VEC_RELEASE(&r->cells);
+    D9D_VEC_RELEASE(&r->bounds);
+    free(r);
+}
 
-        D9D_TRY(sample_at(l, first + r, &k));
-        D9D_TRY(d9d_dataset_sample(l->ds, k, &s));
-        l->lengths.data[r] = s.length;
-        *length = s.length > *length ? s.length : *length;
+/* Look up the rows, which is all that needs the lock. */
+static d9d_status draw_rows(d9d_loader *l, int64_t first, int64_t rows, d9d_batch_room *room)
+{
+    room->drawn.len = room->draws.len = room->segments.len = room->lengths.len = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        struct drawn d = {.at = room->segments.len};
+        d9d_draw draw;
+
+        D9D_TRY(look_up(l, first + r, &draw, &d.sample));
+        D9D_TRY(D9D_VEC_RESERVE(&room->segments, d.sample.n_segments));
+        if (d.sample.n_segments > 0)
+            memcpy(room->segments.data + d.at, d.sample.segments,
+                   d.sample.n_segments * sizeof(*d.sample.segments));
+        room->segments.len += d.sample.n_segments;
+        D9D_TRY(D9D_VEC_PUSH(&room->drawn, d));
+        D9D_TRY(D9D_VEC_PUSH(&room->draws, draw));
+        D9D_TRY(D9D_VEC_PUSH(&room->lengths, d.sample.length));
     }
-    *length = (*length + l->how.multiple - 1) / l->how.multiple * l->how.multiple;
     return D9D_OK;
 }
 
-static d9d_status fill_row(d9d_loader *l, int64_t k, int32_t *row[PARTS], int64_t length)
+/* S of the rows. */
+static int64_t padded_length(const d9d_loader *l, const d9d_batch_room *room)
 {
-    d9d_sample s;
-    int64_t sample, i;
-    int p;
+    int64_t longest = 1;
 
-    D9D_TRY(sample_at(l, k, &sample));
-    D9D_TRY(d9d_dataset_sample(l->ds, sample, &s));
-    D9D_TRY(d9d_sample_expand(l->ds, &s, row[IDS], row[LABELS], row[POSITIONS], row[SEGMENTS]));
-    for (p = 0; p < PARTS; p++)
-        for (i = s.length; i < length; i++)
+    for (size_t r = 0; r < room->lengths.len; r++)
+        longest = room->lengths.data[r] > longest ? room->lengths.data[r] : longest;
+    return (longest + l->how.multiple - 1) / l->how.multiple * l->how.multiple;
+}
+
+static d9d_status fill_row(const d9d_loader *l, d9d_batch_room *room, int64_t r,
+                           int32_t *row[PARTS], int64_t length)
+{
+    struct drawn *d = &room->drawn.data[r];
+    const d9d_draw *draw = &room->draws.data[r];
+
+    d->sample.segments = room->segments.data + d->at;
+    if (!draw->skipped)
+        D9D_TRY(d9d_sample_expand(l->order.sources[draw->source].dataset, &d->sample, row[IDS],
+                                  row[LABELS], row[POSITIONS], row[SEGMENTS]));
+    for (int p = 0; p < PARTS; p++)
+        for (int64_t i = d->sample.length; i < length; i++)
             row[p][i] = padding[p];
     return D9D_OK;
 }
 
 /* Where the numbers of segments change, and rows begin. */
-static d9d_status find_documents(d9d_loader *l, const int32_t *segments, d9d_batch *b)
+static d9d_status find_documents(d9d_batch_room *room, const int32_t *segments, d9d_batch *b)
 {
-    l->bounds.len = 0;
+    room->bounds.len = 0;
     for (int64_t i = 0; i < b->rows * b->length; i++)
         if (i % b->length == 0 || segments[i] != segments[i - 1])
-            D9D_TRY(D9D_VEC_PUSH(&l->bounds, (int32_t)i));
-    b->documents = (int64_t)l->bounds.len;
-    D9D_TRY(D9D_VEC_PUSH(&l->bounds, (int32_t)(b->rows * b->length)));
-    b->bounds = l->bounds.data;
+            D9D_TRY(D9D_VEC_PUSH(&room->bounds, (int32_t)i));
+    b->documents = (int64_t)room->bounds.len;
+    D9D_TRY(D9D_VEC_PUSH(&room->bounds, (int32_t)(b->rows * b->length)));
+    b->bounds = room->bounds.data;
+    return D9D_OK;
+}
+
+static d9d_status fill_cells(const d9d_loader *l, d9d_batch_room *room, d9d_batch *b)
+{
+    const size_t cells = (size_t)(b->rows * b->length);
+
+    for (int64_t r = 0; r < b->rows; r++) {
+        int32_t *row[PARTS];
+
+        for (int p = 0; p < PARTS; p++)
+            row[p] = room->cells.data + (size_t)p * cells + r * b->length;
+        D9D_TRY(fill_row(l, room, r, row, b->length));
+        b->tokens += room->lengths.data[r];
+        for (int64_t i = 0; i < b->length; i++)
+            b->targets += row[LABELS][i] != -100;
+    }
+    b->ids = room->cells.data + IDS * cells;
+    b->labels = room->cells.data + LABELS * cells;
+    b->positions = room->cells.data + POSITIONS * cells;
+    return l->packed ? find_documents(room, room->cells.data + SEGMENTS * cells, b) : D9D_OK;
+}
+
+d9d_status d9d_loader_fill(d9d_loader *l, int64_t first, int64_t rows, d9d_batch_room *room,
+                           d9d_batch *out)
+{
+    d9d_batch b = {.first = first, .rows = rows};
+    uint64_t cells;
+    d9d_status st;
+
+    D9D_TRY(check_range(l, first, rows));
+    (void)pthread_mutex_lock(&l->lock);
+    st = draw_rows(l, first, rows, room);
+    (void)pthread_mutex_unlock(&l->lock);
+    D9D_TRY(st);
+    b.length = padded_length(l, room);
+    if (!d9d_mul_u64((uint64_t)rows, (uint64_t)b.length, &cells) || cells > INT32_MAX)
+        return D9D_FAIL(D9D_ENOMEM, "%s: a batch of %lld samples of %lld positions",
+                        d9d_dataset_dir(l->order.sources[0].dataset), (long long)rows,
+                        (long long)b.length);
+    room->cells.len = 0;
+    D9D_TRY(D9D_VEC_RESERVE(&room->cells, (size_t)cells * PARTS));
+    D9D_TRY(fill_cells(l, room, &b));
+    b.lengths = room->lengths.data;
+    b.draws = room->draws.data;
+    *out = b;
     return D9D_OK;
 }
 
 d9d_status d9d_loader_batch(d9d_loader *l, int64_t first, int64_t rows, d9d_batch *out)
 {
-    int64_t length, r, i;
-    uint64_t cells;
-    d9d_batch b;
-
-    if (first < 0 || rows < 1 || first > l->total || rows > l->total - first)
-        return D9D_FAIL(D9D_EINVAL, "%s: %lld samples from %lld on; the stream has %lld",
-                        d9d_dataset_dir(l->ds), (long long)rows, (long long)first,
-                        (long long)l->total);
-    D9D_TRY(measure(l, first, rows, &length));
-    if (!d9d_mul_u64((uint64_t)rows, (uint64_t)length, &cells) || cells > INT32_MAX)
-        return D9D_FAIL(D9D_ENOMEM, "%s: a batch of %lld samples of %lld positions",
-                        d9d_dataset_dir(l->ds), (long long)rows, (long long)length);
-    l->cells.len = 0;
-    D9D_TRY(D9D_VEC_RESERVE(&l->cells, (size_t)cells * PARTS));
-    b = (d9d_batch){.first = first,
-                    .rows = rows,
-                    .length = length,
-                    .ids = l->cells.data + IDS * cells,
-                    .labels = l->cells.data + LABELS * cells,
-                    .positions = l->cells.data + POSITIONS * cells,
-                    .lengths = l->lengths.data};
-    for (r = 0; r < rows; r++) {
-        int32_t *row[PARTS];
-        int p;
-
-        for (p = 0; p < PARTS; p++)
-            row[p] = l->cells.data + (size_t)p * cells + r * length;
-        D9D_TRY(fill_row(l, first + r, row, length));
-        b.tokens += l->lengths.data[r];
-        for (i = 0; i < length; i++)
-            b.targets += row[LABELS][i] != -100;
-    }
-    if (d9d_dataset_is_packed(l->ds))
-        D9D_TRY(find_documents(l, l->cells.data + SEGMENTS * cells, &b));
-    *out = b;
-    return D9D_OK;
+    return d9d_loader_fill(l, first, rows, l->room, out);
 }

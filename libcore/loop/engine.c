@@ -5,24 +5,6 @@
 
 /* --- opening ------------------------------------------------------------------------ */
 
-static d9d_status data_check(const d9di_engine *e, const d9d_dataset *ds)
-{
-    int64_t vocab = d9d_dataset_vocab(ds), longest = d9d_dataset_max_length(ds);
-
-    if (vocab > e->model->vocab)
-        return D9D_FAIL(D9D_EMISMATCH,
-                        "%s: its ids are below %lld and the model's vocabulary has "
-                        "%lld; is it another model's dataset?",
-                        d9d_dataset_dir(ds), (long long)vocab, (long long)e->model->vocab);
-    if (longest > e->job.config.max_positions)
-        return D9D_FAIL(D9D_EMISMATCH,
-                        "%s: its longest sample has %lld tokens and the model has "
-                        "%lld positions",
-                        d9d_dataset_dir(ds), (long long)longest,
-                        (long long)e->job.config.max_positions);
-    return D9D_OK;
-}
-
 static d9d_status params_prepare(d9di_engine *e, const d9di_engine_how *how)
 {
     static const d9d_dtype dtypes[] = {D9D_F32, D9D_BF16};
@@ -43,7 +25,7 @@ static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
     D9D_TRY(d9d_device_check(how->device));
     D9D_TRY(d9d_job_model_read(how->provider, &e->arena, &e->job));
     D9D_TRY(d9d_qwen3_create(&e->job.config, D9D_WHOLE_MODEL, &e->job.options, &e->model));
-    D9D_TRY(data_check(e, how->dataset));
+    D9D_TRY(d9di_data_check(how->data, e->model->vocab, e->job.config.max_positions));
     D9D_TRY(params_prepare(e, how));
     if (how->source != NULL && how->initialise)
         D9D_TRY(d9d_weights_open(&e->job.config, D9D_WHOLE_MODEL, e->job.options.dtype, how->source,

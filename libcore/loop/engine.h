@@ -7,9 +7,8 @@
 #define D9DI_LOOP_ENGINE_H
 
 #include "d9d/base/log.h"
-#include "d9d/data/loader.h"
-#include "d9d/loop/job.h"
 #include "d9d/model/weights.h"
+#include "loop/run_data.h"
 
 typedef struct d9di_engine {
     d9d_device *dev;
@@ -24,9 +23,8 @@ typedef struct d9di_engine {
 typedef struct d9di_engine_how {
     const char *device; /* "auto", "cpu", ... */
     const d9d_union *provider;
-    const char *source;         /* checkpoint directory, or NULL */
-    const d9d_dataset *dataset; /* must fit the model: ids below its vocabulary, samples within
-                                   its positions */
+    const char *source;    /* checkpoint directory, or NULL */
+    const d9di_data *data; /* must fit the model */
     uint64_t seed;
     bool train;      /* allocate gradients */
     bool initialise; /* false: leave parameters uncleared, a training checkpoint follows */

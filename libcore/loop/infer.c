@@ -16,8 +16,8 @@ typedef struct run {
     const d9d_infer_config *c;
     const d9d_log *log;
     d9d_stop *stop;
-    d9d_dataset *dataset;
-    d9d_loader *loader;
+    d9di_data data;
+    d9d_feed *feed;
     d9di_engine engine;
     const struct task *task;
     const d9d_output_section *output;
@@ -31,9 +31,10 @@ typedef struct run {
 
 /* One row of a batch, on the host. */
 typedef struct row {
-    int64_t sample; /* number in the split */
+    d9d_draw draw;
     const float *loss;
-    const int32_t *labels;
+    const int32_t *labels, *positions;
+    bool packed;
     int64_t length;
     double sum;
     int64_t targets;
@@ -50,7 +51,7 @@ typedef struct task {
 
 static d9d_status logprobs_open(run *r, const json_t *resolved, int64_t *first)
 {
-    const d9d_hash data = d9d_dataset_hash(r->dataset);
+    const d9d_hash data = d9d_loader_data_hash(r->data.loader);
     d9d_hash key;
 
     r->line.len = 0;
@@ -62,13 +63,32 @@ static d9d_status logprobs_open(run *r, const json_t *resolved, int64_t *first)
     return D9D_OK;
 }
 
+/* How many of the targets each packed document has. */
+static d9d_status put_documents(d9d_buf *b, const row *x)
+{
+    int64_t targets = 0;
+
+    D9D_TRY(d9d_buf_printf(b, ", \"documents\": ["));
+    for (int64_t i = 0; i < x->length; i++) {
+        targets += x->labels[i] != D9D_IGNORE_INDEX;
+        if (i + 1 < x->length && x->positions[i + 1] != 0)
+            continue;
+        D9D_TRY(d9d_buf_printf(b, "%lld%s", (long long)targets, i + 1 < x->length ? ", " : ""));
+        targets = 0;
+    }
+    return d9d_buf_append(b, "]", 1);
+}
+
 static d9d_status logprobs_row(run *r, const row *x)
 {
     d9d_buf *b = &r->line;
     const char *comma = "";
 
     b->len = 0;
-    D9D_TRY(d9d_buf_printf(b, "{\"sample\": %lld, \"logprobs\": [", (long long)x->sample));
+    D9D_TRY(d9d_buf_printf(b, "{\"sample\": %lld, ", (long long)x->draw.sample));
+    if (r->data.n > 1)
+        D9D_TRY(d9d_buf_printf(b, "\"dataset\": %d, ", x->draw.source));
+    D9D_TRY(d9d_buf_printf(b, "\"logprobs\": ["));
     for (int64_t i = 0; i < x->length; i++) {
         if (x->labels[i] == D9D_IGNORE_INDEX)
             continue;
@@ -78,7 +98,10 @@ static d9d_status logprobs_row(run *r, const row *x)
     }
     D9D_TRY(d9d_buf_printf(b, "], \"loss\": "));
     D9D_TRY(d9d_json_put_f64(b, x->targets > 0 ? x->sum / (double)x->targets : NAN));
-    D9D_TRY(d9d_buf_printf(b, ", \"tokens\": %lld}\n", (long long)x->targets));
+    D9D_TRY(d9d_buf_printf(b, ", \"tokens\": %lld", (long long)x->targets));
+    if (x->packed)
+        D9D_TRY(put_documents(b, x));
+    D9D_TRY(d9d_buf_append(b, "}\n", 2));
     return d9di_lines_add(&r->lines, b);
 }
 
@@ -120,7 +143,7 @@ static d9di_engine_how engine_how(const run *r, const char *device)
         .device = device,
         .provider = &r->c->model_provider,
         .source = r->c->trainer.model_stage_factory.source_checkpoint,
-        .dataset = r->dataset,
+        .data = &r->data,
         .initialise = true,
     };
 }
@@ -128,7 +151,6 @@ static d9di_engine_how engine_how(const run *r, const char *device)
 /* All that can be wrong without memory for a model. */
 static d9d_status run_check(run *r, const char *device)
 {
-    const d9d_data_section *d = &r->c->data;
     d9di_engine_how how;
 
     D9D_TRY(d9d_job_check_mesh(&r->c->mesh, d9d_boot_launched()));
@@ -138,14 +160,9 @@ static d9d_status run_check(run *r, const char *device)
     if (r->output->output != NULL && d9d_fs_exists(r->output->output))
         return D9D_FAIL(D9D_ECONFIG, "%s: exists already; remove it or name another output",
                         r->output->output);
-    D9D_TRY(d9d_dataset_open(d->dataset, d->split, &r->dataset));
-    D9D_TRY(d9d_loader_open(r->dataset,
-                            &(d9d_loader_how){.order = (d9d_order)d->order,
-                                              .seed = (uint64_t)d->seed,
-                                              .epochs = d->epochs,
-                                              .pack = r->c->trainer.batching.microbatch_size,
-                                              .multiple = 1},
-                            &r->loader));
+    D9D_TRY(d9di_data_open(&r->c->data, r->c->trainer.batching.microbatch_size, &r->data));
+    if (d9d_loader_last_source(r->data.loader) < 0)
+        return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
     how = engine_how(r, device);
     return d9di_engine_open(&how, &r->engine);
 }
@@ -165,8 +182,8 @@ static void run_close(run *r)
     d9di_lines_release(&r->lines);
     d9d_buf_release(&r->line);
     free(r->loss);
-    d9d_loader_close(r->loader);
-    d9d_dataset_close(r->dataset);
+    d9d_feed_close(r->feed);
+    d9di_data_release(&r->data);
     d9d_stop_close(r->stop);
 }
 
@@ -191,16 +208,18 @@ static d9d_status batch_losses(run *r, const d9d_batch *b)
     return st;
 }
 
-static d9d_status batch_run(run *r, int64_t first, int64_t rows)
+static d9d_status batch_run(run *r)
 {
     d9d_batch b;
 
-    D9D_TRY(d9d_loader_batch(r->loader, first, rows, &b));
+    D9D_TRY(d9d_feed_next(r->feed, &b));
     D9D_TRY(batch_losses(r, &b));
-    for (int64_t i = 0; i < rows; i++) {
-        row x = {.sample = d9d_loader_sample(r->loader, first + i),
+    for (int64_t i = 0; i < b.rows; i++) {
+        row x = {.draw = b.draws[i],
                  .loss = r->loss + i * b.length,
                  .labels = b.labels + i * b.length,
+                 .positions = b.positions + i * b.length,
+                 .packed = b.bounds != NULL,
                  .length = b.lengths[i]};
 
         for (int64_t j = 0; j < x.length; j++)
@@ -209,7 +228,7 @@ static d9d_status batch_run(run *r, int64_t first, int64_t rows)
                 x.targets++;
             }
         if (!isfinite(x.sum))
-            return D9D_FAIL(D9D_ENUMERIC, "sample %lld: its loss is %s", (long long)x.sample,
+            return D9D_FAIL(D9D_ENUMERIC, "sample %lld: its loss is %s", (long long)x.draw.sample,
                             d9di_nonfinite_word(x.sum));
         r->sum += x.sum;
         r->targets += x.targets;
@@ -222,9 +241,11 @@ static d9d_status batch_run(run *r, int64_t first, int64_t rows)
 static d9d_status batches_run(run *r, int64_t first, int64_t n)
 {
     const int64_t micro = r->c->trainer.batching.microbatch_size;
+    const d9d_feed_how how = d9di_data_feed(&r->c->trainer.data_loading, first, micro, micro, n);
     d9d_progress progress;
     d9d_status st = D9D_OK;
 
+    D9D_TRY(d9d_feed_open(r->data.loader, &how, &r->feed));
     d9d_progress_start(&progress, r->log, "infer", "samples", (uint64_t)n);
     progress.first = progress.done = (uint64_t)first;
     for (int64_t k = first; k < n && st == D9D_OK; k += micro) {
@@ -235,7 +256,7 @@ static d9d_status batches_run(run *r, int64_t first, int64_t n)
             st = D9D_FAIL(D9D_EINTR, "%s: %lld of %lld samples are done", reason, (long long)k,
                           (long long)n);
         else
-            st = batch_run(r, k, rows);
+            st = batch_run(r);
         d9d_progress_add(&progress, (uint64_t)rows);
     }
     d9d_progress_end(&progress);
@@ -258,7 +279,7 @@ d9d_status d9d_infer(const d9d_infer_config *config, const json_t *resolved, con
         D9D_TRY_OR(st, d9d_stop_open(config->trainer.timeout.save_margin, log, &r.stop), out);
     D9D_TRY_OR(st, d9di_launch_checked(run_check(&r, device)), out);
     D9D_TRY_OR(st, run_open(&r, resolved, device, &s.first_sample), out);
-    s.samples = d9d_loader_samples(r.loader);
+    s.samples = d9d_loader_samples(r.data.loader);
     start = d9d_clock_ns();
     D9D_TRY_OR(st, batches_run(&r, s.first_sample, s.samples), out);
     s.tokens = r.targets;

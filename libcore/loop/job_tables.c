@@ -1,4 +1,5 @@
 /* job_tables.c - the key tables of d9d-train and d9d-infer.  See d9d/loop/job.h. */
+#include "d9d/data/blend.h"
 #include "d9d/loop/job.h"
 #include "d9d/optim/optim.h"
 #include "d9d/sched/piecewise.h"
@@ -35,11 +36,23 @@ static const d9d_key data_keys[] = {
     D9D_KEY_ENUM(d9d_data_section, order, "\"sequential\"", order_words,
                  "sequence of the samples: as stored, shuffled, or by similar length"),
     D9D_KEY_INT(d9d_data_section, seed, "0", 0, BIG, "seed of the order"),
-    D9D_KEY_INT(d9d_data_section, epochs, "1", 1, 1 << 30, "passes over the split"),
+    D9D_KEY_INT(d9d_data_section, epochs, "1", 1, 1 << 30,
+                "passes over the split; null: as many as the run takes, or the other datasets of "
+                "a blend",
+                .flags = D9D_NULLABLE),
+    D9D_KEY_REAL(d9d_data_section, weight, "1", 0, 1e12,
+                 "share of the samples, where several datasets are blended",
+                 .flags = D9D_ABOVE_MIN),
+    D9D_KEY_STR(d9d_data_section, skip_samples, "null",
+                "samples of the split to leave out: a list such as \"3,17,100-200\", or the name "
+                "of a file of such",
+                .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_END,
 };
 static const d9d_table data_table =
     D9D_TABLE(d9d_data_section, "data", data_keys, "the samples and their order");
+static const d9d_key data_elem = {
+    .kind = D9D_KIND_TABLE, .def = "{}", .table = &data_table, .doc = "one dataset"};
 
 /* --- model -------------------------------------------------------------------- */
 
@@ -211,15 +224,12 @@ static const d9d_table train_batching_table =
 static const d9d_table infer_batching_table = D9D_TABLE(
     batching_section, "infer_batching", infer_batching_keys, "how many samples at a time");
 
+typedef struct d9d_data_loading_section data_loading_section;
 static const d9d_key data_loading_keys[] = {
-    {.name = "num_workers",
-     .kind = D9D_KIND_INT,
-     .flags = D9D_NO_EFFECT,
-     .offset = D9D_NO_FIELD,
-     .def = "1",
-     .min = 0,
-     .max = 1024,
-     .doc = "accepted; batches are read as they are needed"},
+    D9D_KEY_INT(data_loading_section, num_workers, "1", 0, 1024,
+                "threads that read batches ahead; 0: batches are read as they are needed"),
+    D9D_KEY_INT(data_loading_section, prefetch_factor, "2", 1, 1024,
+                "batches that each of them keeps ready"),
     {.name = "pin_memory",
      .kind = D9D_KIND_BOOL,
      .flags = D9D_NO_EFFECT,
@@ -234,8 +244,8 @@ static const d9d_key data_loading_keys[] = {
      .doc = "accepted; workers always persist"},
     D9D_KEY_END,
 };
-static const d9d_table data_loading_table = {
-    .name = "data_loading", .keys = data_loading_keys, .doc = "how batches are prepared"};
+static const d9d_table data_loading_table =
+    D9D_TABLE(data_loading_section, "data_loading", data_loading_keys, "how batches are prepared");
 
 static const char *const tracker_tag[] = {"provider", NULL};
 static const d9d_key no_keys[] = {D9D_KEY_END};
@@ -246,6 +256,8 @@ static const d9d_table *const trackers[] = {&tracker_null_table, NULL};
 typedef struct d9d_logging_section logging_section;
 static const d9d_key logging_keys[] = {
     D9D_KEY_PERIOD(logging_section, period_steps, "1", "steps between records in metrics.jsonl"),
+    D9D_KEY_BOOL(logging_section, samples, "true",
+                 "write samples.jsonl, which says of every step what samples made it"),
     D9D_KEY_UNION(logging_section, tracker, "{\"provider\": \"null\"}", tracker_tag, trackers,
                   "where else metrics go"),
     D9D_KEY_END,
@@ -400,7 +412,7 @@ static const d9d_table profiling_table =
         D9D_KEY_TABLE(d9d_trainer_section, batching, &batching_table, "how samples make a step"),  \
         {.name = "data_loading",                                                                   \
          .kind = D9D_KIND_TABLE,                                                                   \
-         .offset = D9D_NO_FIELD,                                                                   \
+         .offset = offsetof(d9d_trainer_section, data_loading),                                    \
          .def = "{}",                                                                              \
          .table = &data_loading_table,                                                             \
          .doc = "how batches are prepared"},                                                       \
@@ -477,7 +489,15 @@ static const d9d_key_custom peft_custom = {peft_parse, "{\"type\": \"null\"}", 0
 
 #define COMMON_KEYS(S, loop_table)                                                                 \
     D9D_KEY_TABLE(S, mesh, &mesh_table, "degrees of parallelism"),                                 \
-        D9D_KEY_TABLE(S, data, &data_table, "the samples and their order"),                        \
+        {.name = "data",                                                                           \
+         .kind = D9D_KIND_LIST,                                                                    \
+         .flags = D9D_OR_ONE,                                                                      \
+         .offset = offsetof(S, data),                                                              \
+         .def = "{}",                                                                              \
+         .min = 1,                                                                                 \
+         .max = D9D_BLEND_SOURCES,                                                                 \
+         .elem = &data_elem,                                                                       \
+         .doc = "the samples and their order, or a list of datasets to blend"},                    \
         D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, providers, "the model"),          \
         D9D_KEY_TABLE(S, trainer, &loop_table, "the loop")
 

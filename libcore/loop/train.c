@@ -17,6 +17,7 @@
 #include "d9d/track/track.h"
 #include "loop/engine.h"
 #include "loop/launch.h"
+#include "loop/ledger.h"
 #include "loop/run_dir.h"
 
 /* A step that is queued on the device, until its loss has come back. */
@@ -25,12 +26,12 @@ typedef struct pending {
     d9d_readback *report; /* d9d_step_end's; of a step without targets it is not used */
     d9d_save_state before;
     double lr, flops;
-    int64_t targets, start_ns;
+    int64_t targets, start_ns, data_ns;
 } pending;
 
 /* What one step found out, and where the run stood after it. */
 typedef struct step_result {
-    double loss, norm, lr, ms;
+    double loss, norm, lr, ms, data_ms;
     double mfu; /* NaN where the device's peak is not known */
     int64_t targets;
     int64_t step, tokens, samples;
@@ -42,8 +43,9 @@ typedef struct run {
     d9d_arena arena;
     d9di_run_dir dir;
     d9d_stop *stop;
-    d9d_dataset *dataset;
-    d9d_loader *loader;
+    d9di_data data;
+    d9d_feed *feed;
+    d9di_ledger ledger; /* closed where it is not wanted */
     d9di_engine engine;
     d9d_optimizer *optimizer;
     d9d_schedule *schedule;
@@ -64,34 +66,10 @@ typedef struct run {
 
 static d9d_status data_open(run *r)
 {
-    const d9d_data_section *d = &r->c->data;
     const int64_t g = r->c->trainer.batching.global_batch_size;
-    const int64_t wanted = r->c->trainer.run.steps;
-    int64_t available;
 
-    D9D_TRY(d9d_dataset_open(d->dataset, d->split, &r->dataset));
-    D9D_TRY(d9d_loader_open(r->dataset,
-                            &(d9d_loader_how){.order = (d9d_order)d->order,
-                                              .seed = (uint64_t)d->seed,
-                                              .epochs = d->epochs,
-                                              .pack = g,
-                                              .multiple = 1},
-                            &r->loader));
-    available = d9d_loader_samples(r->loader) / g;
-    if (available == 0)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: %lld samples in %lld epochs are less than one step of "
-                        "%lld",
-                        d->dataset, (long long)d9d_loader_samples(r->loader), (long long)d->epochs,
-                        (long long)g);
-    if (wanted != D9D_INT_NULL && wanted > available)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "trainer.run.steps is %lld, and %s has %lld steps of %lld "
-                        "samples in %lld epochs; raise data.epochs",
-                        (long long)wanted, d->dataset, (long long)available, (long long)g,
-                        (long long)d->epochs);
-    r->total_steps = wanted != D9D_INT_NULL ? wanted : available;
-    return D9D_OK;
+    D9D_TRY(d9di_data_open(&r->c->data, g, &r->data));
+    return d9di_data_steps(&r->data, g, r->c->trainer.run.steps, &r->total_steps);
 }
 
 static d9d_status schedule_open(run *r)
@@ -102,30 +80,15 @@ static d9d_status schedule_open(run *r)
                                &r->schedule);
 }
 
-/* The settings that a checkpoint is bound to: what makes sample k and the shape of the run. */
-static d9d_status config_hash(const run *r, d9d_hash *out)
-{
-    const d9d_data_section *d = &r->c->data;
-    d9d_buf text = {0};
-    d9d_status st = d9d_buf_printf(
-        &text, "split=%s order=%d seed=%lld pack=%lld", d->split, d->order, (long long)d->seed,
-        d->order == D9D_ORDER_BUCKETED ? (long long)r->c->trainer.batching.global_batch_size : 0LL);
-
-    if (st == D9D_OK)
-        *out = d9d_hash_bytes(text.data, text.len);
-    d9d_buf_release(&text);
-    return st;
-}
-
 static d9d_status state_fresh(run *r)
 {
     r->state = (d9d_save_state){
         .seed = (uint64_t)r->c->trainer.determinism.base_seed,
-        .dataset = d9d_dataset_hash(r->dataset),
+        .dataset = d9d_loader_data_hash(r->data.loader),
         .finite = true,
         .parent = -1,
     };
-    return config_hash(r, &r->state.config);
+    return d9d_loader_order_hash(r->data.loader, &r->state.config);
 }
 
 /* Where a checkpoint stands, and whether it is of this model and this stream of samples. */
@@ -137,12 +100,12 @@ static d9d_status state_check(run *r, const char *path)
     D9D_TRY(d9d_save_check(path, &r->set, s));
     if (!d9d_hash_equal(s->dataset, fresh.dataset))
         return D9D_FAIL(D9D_EMISMATCH, "%s: was trained on another dataset than %s", path,
-                        r->c->data.dataset);
+                        r->data.sections[0].dataset);
     if (!d9d_hash_equal(s->config, fresh.config))
         return D9D_FAIL(D9D_EMISMATCH,
-                        "%s: was trained with another data.split, data.order or "
+                        "%s: was trained with another data.split, data.order%s or "
                         "data.seed",
-                        path);
+                        path, r->data.n > 1 ? ", data.weight" : "");
     if (s->seed != fresh.seed)
         return D9D_FAIL(D9D_EMISMATCH,
                         "%s: has trainer.determinism.base_seed %llu, and the "
@@ -216,7 +179,7 @@ static d9di_engine_how engine_how(const run *r, const char *device, bool resumes
         .device = device,
         .provider = &r->c->model_provider,
         .source = t->model_stage_factory.source_checkpoint,
-        .dataset = r->dataset,
+        .data = &r->data,
         .seed = (uint64_t)t->determinism.base_seed,
         .train = true,
         .initialise = !resumes,
@@ -253,6 +216,7 @@ static d9d_status model_fill(run *r, const char *device, const char *resume_from
     const d9di_engine_how how = engine_how(r, device, resume_from != NULL);
     d9di_engine *e = &r->engine;
 
+    D9D_TRY(d9di_data_tell_padding(&r->data, r->c->trainer.batching.microbatch_size, r->log));
     D9D_TRY(d9di_engine_fill(e, &how, r->log));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
     D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, &r->end));
@@ -266,6 +230,8 @@ static d9d_status record_open(run *r, const json_t *resolved)
 {
     D9D_TRY(d9d_fs_mkdirs(r->dir.path));
     D9D_TRY(d9d_tracker_open(r->dir.metrics, &r->tracker));
+    if (r->c->trainer.logging.samples)
+        D9D_TRY(d9di_ledger_open(r->dir.samples, r->state.step, &r->ledger));
     if (r->goes_on && !steps_done(r))
         D9D_TRY(d9d_tracker_restart(r->tracker, r->state.step));
     return d9di_run_dir_make(&r->dir, &r->c->trainer.run, resolved,
@@ -282,8 +248,9 @@ static void run_close(run *r)
         d9d_readback_free(r->pending[i].report);
     d9d_step_end_release(&r->end);
     d9di_engine_release(&r->engine);
-    d9d_loader_close(r->loader);
-    d9d_dataset_close(r->dataset);
+    d9d_feed_close(r->feed);
+    d9di_data_release(&r->data);
+    d9di_ledger_release(&r->ledger);
     d9d_stop_close(r->stop);
     d9d_arena_release(&r->arena);
 }
@@ -300,18 +267,30 @@ static double batch_flops(const run *r, const d9d_batch *b)
     return sum;
 }
 
+/* The batches of the steps that are left. */
+static d9d_status feed_open(run *r)
+{
+    const d9d_trainer_section *c = &r->c->trainer;
+    const int64_t g = c->batching.global_batch_size, left = r->total_steps - r->state.step;
+    const d9d_feed_how how =
+        d9di_data_feed(&c->data_loading, r->state.samples, g, c->batching.microbatch_size,
+                       r->state.samples + left * g);
+
+    d9d_feed_close(r->feed);
+    r->feed = NULL;
+    return d9d_feed_open(r->data.loader, &how, &r->feed);
+}
+
 /* Forward and backward of every micro-batch; targets and operations of the whole step. */
 static d9d_status step_learn(run *r, int64_t *targets, double *flops)
 {
-    const int64_t micro = r->c->trainer.batching.microbatch_size;
-
     *targets = 0;
     *flops = 0;
     d9d_module_clear_grads(r->engine.model->module);
     for (int64_t i = 0; i < r->n_micro; i++) {
         d9d_tensor sum = d9d_tensor_rows(&r->end.loss, i, 1);
         d9d_batch batch;
-        d9d_status st = d9d_loader_batch(r->loader, r->state.samples + i * micro, micro, &batch);
+        d9d_status st = d9d_feed_next(r->feed, &batch);
 
         if (st == D9D_OK) {
             *targets += batch.targets;
@@ -324,38 +303,16 @@ static d9d_status step_learn(run *r, int64_t *targets, double *flops)
     return D9D_OK;
 }
 
-/* "samples 3, 17, 4 of the split train": numbers as d9d-shard inspect takes them. */
-typedef struct sample_text {
-    char text[256];
-} sample_text;
-
-static sample_text samples_say(const run *r, int64_t first, int64_t n)
+static d9di_samples_text step_samples(const run *r)
 {
-    enum { SHOWN = 8 };
-    sample_text s;
-    int used = snprintf(s.text, sizeof(s.text), "sample%s", n > 1 ? "s" : "");
-
-    for (int64_t i = 0; i < n && i < SHOWN; i++)
-        used += snprintf(s.text + used, sizeof(s.text) - (size_t)used, "%s %lld", i > 0 ? "," : "",
-                         (long long)d9d_loader_sample(r->loader, first + i));
-    if (n > SHOWN)
-        used += snprintf(s.text + used, sizeof(s.text) - (size_t)used, " and %lld more",
-                         (long long)(n - SHOWN));
-    (void)snprintf(s.text + used, sizeof(s.text) - (size_t)used, " of the split %.60s",
-                   r->c->data.split);
-    return s;
-}
-
-static sample_text step_samples(const run *r)
-{
-    return samples_say(r, r->state.samples, r->c->trainer.batching.global_batch_size);
+    return d9di_data_say(&r->data, r->state.samples, r->c->trainer.batching.global_batch_size);
 }
 
 /* The loss of micro-batch i is not finite: is it the weights? */
 static d9d_status loss_blame(run *r, int64_t i, double loss)
 {
     const int64_t micro = r->c->trainer.batching.microbatch_size;
-    const sample_text s = samples_say(r, r->state.samples + i * micro, micro);
+    const d9di_samples_text s = d9di_data_say(&r->data, r->state.samples + i * micro, micro);
     const d9d_param *culprit;
     char weights[600] = "every parameter is finite";
     int64_t at;
@@ -398,6 +355,7 @@ static d9d_status step_blame(run *r, const pending *p, const double *report)
     if (sums == NULL)
         return D9D_FAIL(D9D_ENOMEM, "train: %lld micro-batches", (long long)r->n_micro);
     r->state = p->before;
+    D9D_TRY(feed_open(r));
     D9D_TRY(step_learn(r, &targets, &flops));
     D9D_TRY(d9d_device_download(r->engine.dev, sums, d9d_tensor_data(&r->end.loss),
                                 (uint64_t)r->n_micro * sizeof(double)));
@@ -421,7 +379,9 @@ static d9d_status step_queue(run *r)
     p->before = r->state;
     p->start_ns = d9d_clock_ns();
     p->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_schedule_at(r->schedule, r->state.step);
+    p->data_ns = -d9d_feed_waited_ns(r->feed);
     D9D_TRY(step_learn(r, &p->targets, &p->flops));
+    p->data_ns += d9d_feed_waited_ns(r->feed);
     if (p->targets > 0) { /* divided by the targets, clipped and updated with one factor */
         D9D_TRY(d9d_step_end_queue(&r->end, &r->engine.params, 1.0 / (double)p->targets,
                                    r->c->trainer.gradient_clipping.max_norm));
@@ -461,6 +421,7 @@ static d9d_status step_take(run *r, pending *p, step_result *out)
         .norm = report[1],
         .lr = p->lr,
         .ms = (double)(now - (p->start_ns > r->last_ns ? p->start_ns : r->last_ns)) * 1e-6,
+        .data_ms = (double)p->data_ns * 1e-6,
         .targets = p->targets,
         .step = p->before.step + 1,
         .tokens = p->before.tokens + p->targets,
@@ -479,6 +440,10 @@ static d9d_status step_record(run *r, const step_result *s)
     bool with_norm = d9d_step_period_due(t->gradient_clipping.log_total_steps, s->step,
                                          r->total_steps, D9D_DUE_AFTER_STEP);
 
+    if (t->logging.samples)
+        D9D_TRY(d9di_ledger_add(&r->ledger, s->step, r->data.loader,
+                                s->samples - t->batching.global_batch_size,
+                                t->batching.global_batch_size));
     if (!d9d_step_period_due(t->logging.period_steps, s->step, r->total_steps,
                              D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP))
         return D9D_OK;
@@ -490,6 +455,7 @@ static d9d_status step_record(run *r, const step_result *s)
                                             .tokens = s->tokens,
                                             .samples = s->samples,
                                             .step_ms = s->ms,
+                                            .data_ms = s->data_ms,
                                             .tokens_per_s = (double)s->targets / (s->ms * 1e-3),
                                             .mfu = s->mfu,
                                             .mem_bytes = d9d_device_memory(r->engine.dev).peak,
@@ -501,6 +467,8 @@ static d9d_status save(run *r)
     if (r->saved_step == r->state.step)
         return D9D_OK;
     D9D_TRY(d9d_tracker_sync(r->tracker)); /* no checkpoint without its records */
+    if (r->c->trainer.logging.samples)
+        D9D_TRY(d9di_ledger_sync(&r->ledger));
     D9D_TRY(d9d_save_write(r->dir.checkpoints, &r->state, &r->set, r->log));
     r->saved_step = r->state.step;
     return d9d_save_prune(r->dir.checkpoints, r->c->trainer.checkpointing.num_to_keep, r->log);
@@ -621,6 +589,7 @@ static d9d_status steps_watch(run *r, d9d_train_summary *out)
     talk t = {.summary = out};
     d9d_status st;
 
+    D9D_TRY(feed_open(r));
     d9d_progress_start(&t.progress, r->log, "train", "steps", (uint64_t)r->total_steps);
     t.progress.first = t.progress.done = (uint64_t)r->state.step;
     st = steps_run(r, &t);

@@ -183,6 +183,8 @@ d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r)
     D9D_TRY(put_int(b, "samples", r->samples));
     D9D_TRY(put_real(b, "step_ms", r->step_ms));
     D9D_TRY(put_real(b, "tokens_per_s", r->tokens_per_s));
+    if (!isnan(r->data_ms))
+        D9D_TRY(put_real(b, "data_ms", r->data_ms));
     if (!isnan(r->mfu))
         D9D_TRY(put_real(b, "mfu", r->mfu));
     D9D_TRY(put_int(b, "mem_bytes", (int64_t)r->mem_bytes));

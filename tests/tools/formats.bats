@@ -52,6 +52,7 @@ spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.
     is d9d.run.v1 run/manifest.json
     is d9d.train.v1 run/config.json
     is d9d.metrics.v1 run/metrics.jsonl
+    is d9d.samples.v1 run/samples.jsonl
     is d9d.checkpoint.v1 run/checkpoints/step-*/manifest.json
 
     # And a key more or less is seen.

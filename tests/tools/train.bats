@@ -43,6 +43,7 @@ teardown_file() { rm -rf "$shared"; }
 ./export/train.jsonl
 ./manifest.json
 ./metrics.jsonl
+./samples.jsonl
 LIST
     grep -q '"schema": "d9d.run.v1"' run/manifest.json
     cmp "$golden/moe/generation_config.json" run/export/generation_config.json
@@ -53,7 +54,7 @@ LIST
     number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
     d9d-train -q c.json
     [ "$(records run)" = 20 ]
-    run grep -vE "^\{\"step\": [0-9]+, \"loss\": $number, \"grad_norm\": $number, \"lr\": 0\.001, \"tokens\": [0-9]+, \"samples\": [0-9]+, \"step_ms\": $number, \"tokens_per_s\": $number, \"mem_bytes\": [0-9]+\}\$" run/metrics.jsonl
+    run grep -vE "^\{\"step\": [0-9]+, \"loss\": $number, \"grad_norm\": $number, \"lr\": 0\.001, \"tokens\": [0-9]+, \"samples\": [0-9]+, \"step_ms\": $number, \"tokens_per_s\": $number, \"data_ms\": $number, \"mem_bytes\": [0-9]+\}\$" run/metrics.jsonl
     [[ "$output" == '{"end": "done", "step": 20, "time": "'*'Z"}' ]]
     [ "$(sed -nE 's/^\{"step": ([0-9]+),.*/\1/p' run/metrics.jsonl | tr '\n' ' ')" = "$(seq -s ' ' 20) " ]
     sed -n 1p run/metrics.jsonl | grep -q '"tokens": 36, "samples": 4,'

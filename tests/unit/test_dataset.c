@@ -1,4 +1,4 @@
-/* test_dataset.c - datasets made of given ids: samples, orders, batches, packing, and what is
+/* test_dataset.c - datasets made of given ids: samples, packing, and what is
  * said of damage. */
 #include "support/unit.h"
 
@@ -131,7 +131,8 @@ static void test_packs(void **state)
     write_documents("docs.jsonl", (int)n, false);
     ds = made((d9d_shard_how){.seed = 3, .pack = 16}, NULL);
     assert_true(d9d_dataset_is_packed(ds));
-    assert_ok(d9d_loader_open(ds, &(d9d_loader_how){.epochs = 1, .pack = 1, .multiple = 8}, &l));
+    assert_ok(d9d_loader_open(&(d9d_data_source){.dataset = ds, .epochs = 1}, 1,
+                              &(d9d_loader_how){.multiple = 8}, &l));
     for (int64_t k = 0; k < d9d_dataset_count(ds); k++) {
         assert_ok(d9d_loader_batch(l, k, 1, &b));
         assert_int_equal(b.length, 16);
@@ -240,103 +241,6 @@ static void test_splits(void **state)
     assert_int_equal(total, 300);
 }
 
-/* --- orders --------------------------------------------------------------------------- */
-
-static void check_epochs(const d9d_loader *l, int64_t n, int64_t epochs)
-{
-    assert_int_equal(d9d_loader_samples(l), n * epochs);
-    for (int64_t e = 0; e < epochs; e++) {
-        bool *seen = calloc((size_t)n, sizeof(*seen));
-
-        assert_non_null(seen);
-        for (int64_t i = 0; i < n; i++) {
-            const int64_t s = d9d_loader_sample(l, e * n + i);
-
-            assert_in_range(s, 0, n - 1);
-            assert_false(seen[s]);
-            seen[s] = true;
-        }
-        free(seen);
-    }
-    assert_int_equal(d9d_loader_sample(l, n * epochs), -1);
-}
-
-static void test_orders(void **state)
-{
-    const int64_t n = 5003;
-    d9d_dataset *ds;
-
-    (void)state;
-    write_documents("docs.jsonl", (int)n, false);
-    ds = made((d9d_shard_how){.seed = -1}, NULL);
-    for (d9d_order order = D9D_ORDER_SEQUENTIAL; order <= D9D_ORDER_BUCKETED; order++) {
-        const d9d_loader_how how = {order, 7, 2, 6, 1};
-        d9d_loader *l, *other;
-
-        assert_ok(d9d_loader_open(ds, &how, &l));
-        assert_ok(d9d_loader_open(ds, &how, &other));
-        check_epochs(l, n, 2);
-        /* What was asked before is of no matter. */
-        for (int64_t k = 2 * n - 1; k >= 0; k -= 331)
-            assert_int_equal(d9d_loader_sample(other, k), d9d_loader_sample(l, k));
-        if (order != D9D_ORDER_SEQUENTIAL)
-            assert_int_not_equal(d9d_loader_sample(l, 0) * 7919 + d9d_loader_sample(l, 1),
-                                 d9d_loader_sample(l, n) * 7919 + d9d_loader_sample(l, n + 1));
-        else
-            assert_int_equal(d9d_loader_sample(l, n + 5), 5);
-        d9d_loader_close(l);
-        d9d_loader_close(other);
-    }
-    d9d_dataset_close(ds);
-}
-
-/* Tokens that a whole epoch pads in batches of 6. */
-static int64_t padding_of(d9d_dataset *ds, d9d_order order)
-{
-    const d9d_loader_how how = {order, 7, 1, 6, 1};
-    int64_t padding = 0;
-    d9d_loader *l;
-
-    assert_ok(d9d_loader_open(ds, &how, &l));
-    for (int64_t k = 0; k + 6 <= d9d_loader_samples(l); k += 6) {
-        d9d_batch b;
-
-        assert_ok(d9d_loader_batch(l, k, 6, &b));
-        padding += b.rows * b.length - b.tokens;
-    }
-    d9d_loader_close(l);
-    return padding;
-}
-
-static void test_batches(void **state)
-{
-    const d9d_loader_how how = {D9D_ORDER_SEQUENTIAL, 0, 1, 1, 4};
-    d9d_dataset *ds;
-    d9d_loader *l;
-    d9d_batch b;
-
-    (void)state;
-    write_documents("docs.jsonl", 1200, false);
-    ds = made((d9d_shard_how){.seed = -1}, NULL);
-    assert_ok(d9d_loader_open(ds, &how, &l));
-    assert_ok(d9d_loader_batch(l, 3, 2, &b)); /* lengths 4 and 5 */
-    assert_int_equal(b.length, 8);
-    assert_int_equal(b.tokens, 9);
-    assert_int_equal(b.targets, 9);
-    assert_int_equal(b.lengths[1], 5);
-    assert_int_equal(b.ids[8], 4);
-    assert_int_equal(b.ids[8 + 5], 0);
-    assert_int_equal(b.labels[8 + 4], 1005);
-    assert_int_equal(b.labels[8 + 5], -100);
-    assert_null(b.bounds);
-    assert_fails_like(d9d_loader_batch(l, 1199, 2, &b), D9D_EINVAL, "the stream has 1200");
-    d9d_loader_close(l);
-    assert_true(padding_of(ds, D9D_ORDER_BUCKETED) * 10 < padding_of(ds, D9D_ORDER_SHUFFLED));
-    assert_fails_like(d9d_loader_open(ds, &(d9d_loader_how){.multiple = 1}, &l), D9D_ECONFIG,
-                      "epochs is 0");
-    d9d_dataset_close(ds);
-}
-
 /* --- damage ----------------------------------------------------------------------------- */
 
 static void put_file(const char *path, const d9d_buf *text)
@@ -423,8 +327,7 @@ int main(void)
         unit_test_in_dir(test_samples),  unit_test_in_dir(test_labels),
         unit_test_in_dir(test_overflow), unit_test_in_dir(test_packs),
         unit_test_in_dir(test_concat),   unit_test_in_dir(test_windows),
-        unit_test_in_dir(test_splits),   unit_test_in_dir(test_orders),
-        unit_test_in_dir(test_batches),  unit_test_in_dir(test_damage),
+        unit_test_in_dir(test_splits),   unit_test_in_dir(test_damage),
         unit_test_in_dir(test_refusals),
     };
 

@@ -15,12 +15,14 @@ static const d9d_step_record plain = {.step = 3,
                                       .tokens = 300,
                                       .samples = 12,
                                       .step_ms = 10.25,
+                                      .data_ms = 0.25,
                                       .tokens_per_s = 9756.5,
                                       .mfu = NAN,
                                       .mem_bytes = 1 << 20};
 static const char plain_line[] =
     "{\"step\": 3, \"loss\": 2.5, \"grad_norm\": 0.1, \"lr\": 0.001, \"tokens\": 300, "
-    "\"samples\": 12, \"step_ms\": 10.25, \"tokens_per_s\": 9756.5, \"mem_bytes\": 1048576}\n";
+    "\"samples\": 12, \"step_ms\": 10.25, \"tokens_per_s\": 9756.5, \"data_ms\": 0.25, "
+    "\"mem_bytes\": 1048576}\n";
 
 static const char restart_line[] = "{\"restart\": 1, \"step\": 2, \"time\": \"x\"}\n";
 
@@ -67,11 +69,12 @@ static void test_lines(void **state)
     r.mfu = 0.5;
     assert_ok(d9d_tracker_step(t, &r));
     d9d_tracker_close(t);
-    (void)snprintf(want, sizeof(want),
-                   "%s{\"step\": 3, \"loss\": null, \"lr\": 0.001, \"tokens\": 300, \"samples\": "
-                   "12, \"step_ms\": 10.25, \"tokens_per_s\": 9756.5, \"mfu\": 0.5, "
-                   "\"mem_bytes\": 1048576}\n",
-                   plain_line);
+    (void)snprintf(
+        want, sizeof(want),
+        "%s{\"step\": 3, \"loss\": null, \"lr\": 0.001, \"tokens\": 300, \"samples\": "
+        "12, \"step_ms\": 10.25, \"tokens_per_s\": 9756.5, \"data_ms\": 0.25, \"mfu\": 0.5, "
+        "\"mem_bytes\": 1048576}\n",
+        plain_line);
     check_text(want);
 }
 

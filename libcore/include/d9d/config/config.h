@@ -124,6 +124,7 @@ enum {
                           does nothing, when given; resolving does not add it */
     D9D_ABOVE_MIN = 4, /* REAL: min itself is out of range */
     D9D_BELOW_MAX = 8, /* REAL: max itself is out of range */
+    D9D_OR_ONE = 16,   /* LIST: what is not a list is its one element */
 };
 
 #define D9D_REQUIRED ((const char *)0)

@@ -29,7 +29,10 @@ typedef struct d9d_data_section {
     const char *dataset; /* directory made by d9d-shard */
     const char *split;
     int order; /* d9d_order, see d9d/data/loader.h */
-    int64_t seed, epochs;
+    int64_t seed;
+    int64_t epochs;           /* D9D_INT_NULL: as many as the run takes */
+    double weight;            /* among the datasets of a blend */
+    const char *skip_samples; /* as d9d_numbers_read() takes them, or NULL */
 } d9d_data_section;
 
 typedef struct d9d_shared_section {
@@ -82,8 +85,12 @@ typedef struct d9d_trainer_section {
     struct d9d_batching_section {
         int64_t global_batch_size, microbatch_size;
     } batching;
+    struct d9d_data_loading_section {
+        int64_t num_workers, prefetch_factor;
+    } data_loading;
     struct d9d_logging_section {
         d9d_step_period period_steps;
+        bool samples;
         d9d_union tracker;
     } logging;
     struct d9d_pipelining_section {
@@ -117,7 +124,7 @@ typedef struct d9d_trainer_section {
 
 typedef struct d9d_train_config {
     d9d_mesh mesh;
-    d9d_data_section data;
+    d9d_list data;            /* d9d_data_section, at least one */
     d9d_union model_provider; /* value: d9d_provider_section */
     d9d_trainer_section trainer;
     d9d_union optimizer;    /* d9d/optim/optim.h */
@@ -127,7 +134,7 @@ typedef struct d9d_train_config {
 
 typedef struct d9d_infer_config {
     d9d_mesh mesh;
-    d9d_data_section data;
+    d9d_list data; /* d9d_data_section, at least one */
     d9d_union model_provider;
     d9d_trainer_section trainer;
     d9d_union task;

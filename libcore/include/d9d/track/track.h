@@ -29,7 +29,8 @@ typedef struct d9d_step_record {
     double loss, grad_norm, lr; /* grad_norm NaN: not computed, left out */
     int64_t tokens, samples;    /* since the beginning of the run */
     double step_ms, tokens_per_s;
-    double mfu; /* NaN where the device's peak is not known: left out */
+    double data_ms; /* of step_ms, waiting for batches; NaN: left out */
+    double mfu;     /* NaN where the device's peak is not known: left out */
     uint64_t mem_bytes;
 } d9d_step_record;
 

@@ -1,0 +1,28 @@
+/* order.h - the stream of samples of a loader: which one is number k. */
+#ifndef D9DI_DATA_ORDER_H
+#define D9DI_DATA_ORDER_H
+
+#include "d9d/data/blend.h"
+#include "d9d/data/loader.h"
+
+typedef struct d9di_buffer d9di_buffer;
+
+typedef struct d9di_order {
+    d9d_data_source *sources; /* [n] */
+    size_t n;
+    d9d_blend *blend;    /* NULL for one source */
+    int64_t total;       /* samples of the stream */
+    int32_t last_source; /* the one that ends it; -1: none */
+    bool bucketed;
+    int64_t pack;
+    int64_t section;     /* bucketed: samples that buffers do not go beyond: an epoch */
+    d9di_buffer *buffer; /* [2], a cache; NULL unless bucketed */
+} d9di_order;
+
+d9d_status d9di_order_init(d9di_order *o, const d9d_data_source *sources, size_t n, int64_t pack);
+void d9di_order_release(d9di_order *o);
+
+/* Sample k of the stream, 0 <= k < total; for one thread at a time. */
+d9d_status d9di_order_at(d9di_order *o, int64_t k, d9d_draw *out);
+
+#endif /* D9DI_DATA_ORDER_H */

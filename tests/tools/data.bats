@@ -1,0 +1,117 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
+# The data section: blends, packed documents, samples left out, the ledger, threads that read ahead.
+
+setup_file() {
+    load helper
+    load train_helper
+    workshop
+    cd "$shared" || return 1
+    head -n 30 "$golden/moe/train.jsonl" >some.jsonl
+    d9d-shard -q --format tokens --out some some.jsonl
+    d9d-shard -q --format tokens --pack 40 --out packed "$golden/moe/train.jsonl"
+}
+
+setup() {
+    load helper
+    load train_helper
+    bench
+    ln -s "$shared/some" some
+    ln -s "$shared/packed" packed
+}
+
+teardown() { clear_bench; }
+teardown_file() { rm -rf "$shared"; }
+
+blend='data=[{"dataset": "data", "weight": 3, "order": "shuffled"}, {"dataset": "some", "weight": 1, "epochs": null}]'
+
+# steps_of RUN: the ledger without the braces.
+steps_of() { sed -E 's/^\{(.*)\}$/\1/' "$1/samples.jsonl"; }
+
+@test "the ledger says which samples made each step, in the order of the rows" {
+    d9d-train -q c.json
+    [ "$(wc -l <run/samples.jsonl)" = 20 ]
+    [ "$(sed -n 1p run/samples.jsonl)" = '{"step": 1, "first": 0, "samples": [0, 1, 2, 3]}' ]
+    [ "$(sed -n 20p run/samples.jsonl)" = '{"step": 20, "first": 76, "samples": [76, 77, 78, 79]}' ]
+    d9d-train -q --set trainer.run.dir=none --set trainer.logging.samples=false c.json
+    [ ! -e none/samples.jsonl ]
+}
+
+@test "a blend keeps its shares, says whose samples they are, and goes on bit for bit" {
+    d9d-train -q --set "$blend" --set trainer.checkpointing.period_steps=5 c.json
+    # 80 samples of the first are 106 of the blend.
+    [ "$(records run)" = 26 ]
+    # Of every step of four one sample is of the second dataset.
+    run grep -cE '"datasets": \[(0, )*1(, 0)*\]' run/samples.jsonl
+    assert_output 26
+    [ "$(sed -E 's/.*"samples": \[([^]]*)\].*/\1/' run/samples.jsonl | tr -d ' ' | tr ',\n' '  ' | wc -w)" = 104 ]
+    d9d-train -q --set "$blend" --set trainer.run.dir=other --set trainer.run.steps=7 \
+        --set trainer.data_loading.num_workers=0 c.json
+    rm -r other/export
+    d9d-train -q --set "$blend" --set trainer.run.dir=other --set trainer.data_loading.num_workers=3 c.json
+    same_run run other
+    diff run/samples.jsonl other/samples.jsonl
+    # Another weight is another stream.
+    run -2 --separate-stderr d9d-train -q --set "${blend/3/2}" --set trainer.checkpointing.resume=true c.json
+    [[ "$stderr" == *'was trained with another data.split, data.order, data.weight or data.seed' ]]
+}
+
+@test "what a blend refuses is a sentence" {
+    refused() {
+        run -2 --separate-stderr d9d-train -q --set "$1" "${@:3}" c.json
+        [[ "$stderr" == *"$2"* ]]
+    }
+    refused 'data=[]' 'c.json: data: '
+    refused 'data=[{"dataset": "data"}, {"dataset": "some", "weigth": 2}]' 'c.json: data[1].weigth: unknown key; did you mean "weight"?'
+    refused 'data=[{"dataset": "data"}, {"dataset": "some", "weight": 0}]' 'data[1].weight'
+    refused 'data=[{"dataset": "data"}, {"dataset": "some", "order": "bucketed"}]' 'data and some: of datasets that are blended all are bucketed or none'
+    refused 'data.epochs=null' 'data.epochs is null, so trainer.run.steps must say when the run ends'
+    refused "$blend" 'data has 26 steps of 4 samples in 1 epochs of its part in the blend; raise data.epochs' --set trainer.run.steps=27
+    refused 'data.skip_samples=3,80' 'data: sample 80 is to be skipped, the split has 80'
+    refused 'data.skip_samples=3-' 'list of samples: "3-" at byte 0 is no number or range'
+}
+
+@test "samples that are skipped leave the others where they are" {
+    d9d-train -q c.json
+    printf '# a spike\n5\n12-15\n' >bad
+    d9d-train -q --set trainer.run.dir=skip --skip-samples bad c.json
+    [ "$(sed -n 2p skip/samples.jsonl)" = '{"step": 2, "first": 4, "samples": [4, 5, 6, 7], "skipped": [5]}' ]
+    [ "$(history_of run | sed -n 1p)" = "$(history_of skip | sed -n 1p)" ]
+    [ "$(history_of run | sed -n 2p)" != "$(history_of skip | sed -n 2p)" ]
+    # Step 4 had nothing else: it learns nothing.
+    sed -n 4p skip/metrics.jsonl | grep -q '"loss": 0'
+    # From the checkpoint of step 1 on it is the same whether they were skipped from the beginning.
+    d9d-train -q --set trainer.run.dir=late --set trainer.run.steps=1 c.json
+    rm -r late/export
+    d9d-train -q --set trainer.run.dir=late --skip-samples 5,12-15 c.json
+    same_run skip late
+    run -2 --separate-stderr d9d-train -q --set "$blend" --skip-samples 5 c.json
+    [[ "$stderr" == *'is not the number of a list element'* ]]
+}
+
+@test "a killed run's ledger has every step once" {
+    d9d-train -q c.json
+    d9d-train -q --set trainer.run.dir=cut --set trainer.checkpointing.period_steps=4 --set trainer.run.steps=8 c.json
+    rm -r cut/export cut/checkpoints/step-00000008
+    printf '{"step": 9, "first": 32, "sam' >>cut/samples.jsonl
+    d9d-train -q --set trainer.run.dir=cut c.json
+    diff run/samples.jsonl cut/samples.jsonl
+}
+
+@test "epochs null repeats as long as the run takes" {
+    d9d-train -q --set data.epochs=null --set trainer.run.steps=23 c.json
+    d9d-train -q --set data.epochs=2 --set trainer.run.steps=23 --set trainer.run.dir=two c.json
+    same_run run two
+}
+
+@test "bucketed order says what it saves" {
+    run -0 --separate-stderr d9d-train --set data.order=bucketed --set trainer.run.steps=1 c.json
+    [[ "$stderr" =~ 'padding of 80 samples in rows of 2: '[0-9.]+' % bucketed, '[0-9.]+' % shuffled' ]]
+}
+
+@test "packed documents train, on and off the threads" {
+    d9d-train -q --set data.dataset=packed --set data.epochs=4 c.json
+    d9d-train -q --set data.dataset=packed --set data.epochs=4 --set trainer.run.dir=sync \
+        --set trainer.data_loading.num_workers=0 c.json
+    same_run run sync
+}
