@@ -25,7 +25,6 @@ struct d9di_symbol {
 
 struct d9di_candidate {
     uint32_t rank, at; /* of the left symbol */
-    uint32_t left, right, id;
 };
 
 #define END UINT32_MAX
@@ -33,13 +32,6 @@ struct d9di_candidate {
 /* The longest pieces that are taken: merging holds some 40 bytes a byte, walking 4. */
 #define MAX_MERGED ((size_t)16 << 20)
 #define MAX_WALKED ((size_t)1 << 30)
-
-static const struct d9di_merge *find_merge(const d9di_bpe *b, uint32_t left, uint32_t right)
-{
-    const struct d9di_merge *m = d9di_bpe_slot(b, (uint64_t)left << 32 | right);
-
-    return m->id == D9DI_NO_ID ? NULL : m;
-}
 
 /* The symbols that a piece begins as, into ids[0, n); how many there are. */
 static size_t first_symbols(const d9di_bpe *b, const char *piece, size_t n, uint32_t *ids)
@@ -61,38 +53,34 @@ static size_t first_symbols(const d9di_bpe *b, const char *piece, size_t n, uint
 
 /* --- short pieces -------------------------------------------------------------- */
 
-static uint32_t rank_of(const d9di_bpe *b, const uint32_t *ids, size_t n, size_t at, uint32_t *to)
+static uint32_t rank_of(const d9di_bpe *b, const uint32_t *ids, size_t n, size_t at)
 {
-    const struct d9di_merge *m = at + 1 < n ? find_merge(b, ids[at], ids[at + 1]) : NULL;
-
-    *to = m ? m->id : D9DI_NO_ID;
-    return m ? m->rank : UINT32_MAX;
+    return at + 1 < n ? d9di_bpe_rank(b, ids[at], ids[at + 1]) : D9DI_NO_ID;
 }
 
 /* Merge ids[0, n) in place, n at most SHORT_PIECE; how many remain. */
 static size_t merge_short(const d9di_bpe *b, uint32_t *ids, size_t n)
 {
-    uint32_t rank[SHORT_PIECE], to[SHORT_PIECE];
+    uint32_t rank[SHORT_PIECE];
     size_t i;
 
     for (i = 0; i < n; i++)
-        rank[i] = rank_of(b, ids, n, i, &to[i]);
+        rank[i] = rank_of(b, ids, n, i);
     while (n > 1) {
         size_t best = 0;
 
         for (i = 1; i + 1 < n; i++)
             if (rank[i] < rank[best])
                 best = i;
-        if (rank[best] == UINT32_MAX)
+        if (rank[best] == D9DI_NO_ID)
             break;
-        ids[best] = to[best];
+        ids[best] = b->merges[rank[best]].id;
         n--;
         memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof(*ids));
         memmove(rank + best + 1, rank + best + 2, (n - best - 1) * sizeof(*rank));
-        memmove(to + best + 1, to + best + 2, (n - best - 1) * sizeof(*to));
-        rank[best] = rank_of(b, ids, n, best, &to[best]);
+        rank[best] = rank_of(b, ids, n, best);
         if (best > 0)
-            rank[best - 1] = rank_of(b, ids, n, best - 1, &to[best - 1]);
+            rank[best - 1] = rank_of(b, ids, n, best - 1);
     }
     return n;
 }
@@ -138,16 +126,14 @@ static void sift_down(struct d9di_candidate *heap, size_t n, size_t at)
 static d9d_status consider(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t at)
 {
     const struct d9di_symbol *left = &s->symbols.data[at];
-    const struct d9di_merge *m;
-    uint32_t right;
+    uint32_t rank;
 
     if (left->next == END)
         return D9D_OK;
-    right = s->symbols.data[left->next].id;
-    m = find_merge(b, left->id, right);
-    if (!m)
+    rank = d9di_bpe_rank(b, left->id, s->symbols.data[left->next].id);
+    if (rank == D9DI_NO_ID)
         return D9D_OK;
-    D9D_TRY(D9D_VEC_PUSH(&s->heap, (struct d9di_candidate){m->rank, at, left->id, right, m->id}));
+    D9D_TRY(D9D_VEC_PUSH(&s->heap, (struct d9di_candidate){rank, at}));
     sift_up(s->heap.data, s->heap.len - 1);
     return D9D_OK;
 }
@@ -155,14 +141,15 @@ static d9d_status consider(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t at)
 static d9d_status merge_candidate(const d9di_bpe *b, d9di_bpe_scratch *s,
                                   const struct d9di_candidate *c)
 {
+    const struct d9di_merge *m = &b->merges[c->rank];
     struct d9di_symbol *left = &s->symbols.data[c->at], *right;
 
-    if (left->id != c->left || left->next == END)
+    if (left->id != m->left || left->next == END)
         return D9D_OK;
     right = &s->symbols.data[left->next];
-    if (right->id != c->right)
+    if (right->id != m->right)
         return D9D_OK;
-    left->id = c->id;
+    left->id = m->id;
     right->id = D9DI_NO_ID;
     left->next = right->next;
     if (left->next != END)
@@ -236,7 +223,7 @@ static d9d_status merge_piece(const d9di_bpe *b, d9di_bpe_scratch *s, const char
     return D9D_OK;
 }
 
-static d9d_status encode_piece(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_slice *piece,
+static d9d_status encode_piece(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_stretch *piece,
                                uint32_t *ids, size_t *out_n)
 {
     const size_t most = b->walks ? MAX_WALKED : MAX_MERGED;
@@ -254,7 +241,7 @@ struct lookup {
     uint64_t key[D9DI_WORDS_LONG], *bucket;
 };
 
-static inline void begin_lookup(const d9di_words *table, unsigned words, const d9di_slice *piece,
+static inline void begin_lookup(const d9di_words *table, unsigned words, const d9di_stretch *piece,
                                 const char *end, struct lookup *l)
 {
     d9di_words_key(l->key, words, piece->text, piece->n, end);
@@ -262,7 +249,7 @@ static inline void begin_lookup(const d9di_words *table, unsigned words, const d
 }
 
 static inline d9d_status end_lookup(const d9di_bpe *b, d9di_bpe_scratch *s, unsigned words,
-                                    const d9di_slice *piece, const struct lookup *l, d9d_ids *out)
+                                    const d9di_stretch *piece, const struct lookup *l, d9d_ids *out)
 {
     uint32_t *ids = out->data + out->len;
     size_t n = d9di_words_get(l->bucket, l->key, words, ids);
@@ -275,7 +262,7 @@ static inline d9d_status end_lookup(const d9di_bpe *b, d9di_bpe_scratch *s, unsi
     return D9D_OK;
 }
 
-static d9d_status encode_group(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_slice *pieces,
+static d9d_status encode_group(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_stretch *pieces,
                                size_t n, const char *end, d9d_ids *out)
 {
     struct lookup lookups[GROUP];
@@ -302,7 +289,7 @@ static d9d_status encode_group(const d9di_bpe *b, d9di_bpe_scratch *s, const d9d
     return D9D_OK;
 }
 
-d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_slice *pieces,
+d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_stretch *pieces,
                            size_t n, const char *end, d9d_ids *out)
 {
     while (n > 0) {
@@ -318,6 +305,10 @@ d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_sl
 d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_words)
 {
     memset(s, 0, sizeof(*s));
+    s->pairs = malloc(D9DI_BPE_PAIRS * sizeof(*s->pairs));
+    if (!s->pairs)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for pairs of tokens");
+    memset(s->pairs, 0xff, D9DI_BPE_PAIRS * sizeof(*s->pairs)); /* no pair's */
     D9D_TRY(d9di_words_init(&s->short_words, D9DI_WORDS_SHORT, log2_words));
     return d9di_words_init(&s->long_words, D9DI_WORDS_LONG, log2_words > 2 ? log2_words - 2 : 0);
 }
@@ -329,5 +320,6 @@ void d9di_bpe_scratch_release(d9di_bpe_scratch *s)
     D9D_VEC_RELEASE(&s->symbols);
     D9D_VEC_RELEASE(&s->heap);
     D9D_VEC_RELEASE(&s->dead);
+    free(s->pairs);
     d9d_buf_release(&s->spelled);
 }

@@ -16,10 +16,10 @@
 
 #define D9DI_BPE_SLACK 16 /* bytes that may be read behind what a token stands for */
 
-/* What a pair of neighbours merges to; ranks are the places in the list of merges. */
+/* What two neighbours merge to; ranks are the places in the list of merges. */
 struct d9di_merge {
-    uint64_t pair; /* left << 32 | right */
-    uint32_t rank, id;
+    uint32_t left, right;
+    uint32_t id; /* D9DI_NO_ID: the pair is given again further down, where it counts */
 };
 
 typedef struct d9di_bpe {
@@ -35,8 +35,10 @@ typedef struct d9di_bpe {
 
     uint32_t *by_text; /* open addressing: id + 1, 0 free */
     uint64_t by_text_mask;
-    struct d9di_merge *merges; /* open addressing: id D9DI_NO_ID free */
-    uint64_t merge_mask;
+    struct d9di_merge *merges; /* by rank */
+    uint32_t n_merges;
+    uint32_t *rank_at; /* open addressing: part of the hash << 24 | rank + 1, 0 free */
+    uint64_t rank_mask;
 
     char *bytes;       /* what the tokens stand for, one behind the other */
     uint32_t *byte_at; /* where that of an id begins; n_tokens + 1 of them */
@@ -61,6 +63,7 @@ typedef struct d9di_bpe_scratch {
     d9di_words short_words, long_words; /* pieces merged before */
     D9D_VEC(struct d9di_symbol) symbols;
     D9D_VEC(struct d9di_candidate) heap;
+    uint64_t *pairs;        /* tokens that were found to go together, or not to */
     D9D_VEC(uint64_t) dead; /* bits */
     d9d_buf spelled;
 } d9di_bpe_scratch;
@@ -69,7 +72,7 @@ d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_words);
 void d9di_bpe_scratch_release(d9di_bpe_scratch *s);
 
 /* Append the ids of some pieces; bytes before `end` may be read. */
-d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_slice *pieces,
+d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_stretch *pieces,
                            size_t n, const char *end, d9d_ids *out);
 
 #endif

@@ -8,11 +8,13 @@
 #include "data/component.h"
 #include "data/utf8.h"
 
+enum { MAX_MERGES = 0xffffff };
+
 static uint64_t table_size(uint64_t n)
 {
     uint64_t size = 16;
 
-    while (size < 2 * n)
+    while (size < n + n / 2)
         size *= 2;
     return size;
 }
@@ -178,12 +180,10 @@ static bool read_pair(const json_t *v, struct pair *out)
     return true;
 }
 
-static d9d_status add_merge(d9di_bpe *b, const struct pair *pair, const char *where, size_t at,
-                            uint32_t rank)
+static d9d_status add_merge(d9di_bpe *b, const struct pair *pair, const char *where, size_t at)
 {
-    uint32_t id[3];
+    uint32_t id[3], tag, *slot;
     d9d_buf joined = {0};
-    struct d9di_merge *slot;
     d9d_status st;
     int i;
 
@@ -200,8 +200,11 @@ static d9d_status add_merge(d9di_bpe *b, const struct pair *pair, const char *wh
             goto out;
         }
     }
-    slot = d9di_bpe_slot(b, (uint64_t)id[0] << 32 | id[1]);
-    *slot = (struct d9di_merge){(uint64_t)id[0] << 32 | id[1], rank, id[2]};
+    slot = d9di_bpe_slot(b, id[0], id[1], &tag);
+    if (*slot != 0)
+        b->merges[(*slot & 0xffffff) - 1].id = D9DI_NO_ID;
+    *slot = tag | (b->n_merges + 1);
+    b->merges[b->n_merges++] = (struct d9di_merge){id[0], id[1], id[2]};
 out:
     d9d_buf_release(&joined);
     return st;
@@ -210,14 +213,15 @@ out:
 static d9d_status load_merges(d9di_bpe *b, const json_t *merges, const char *where)
 {
     const size_t n = json_array_size(merges);
-    uint32_t rank = 0;
     size_t i;
 
-    b->merge_mask = table_size(n) - 1;
-    b->merges = malloc((b->merge_mask + 1) * sizeof(*b->merges));
-    if (!b->merges)
+    if (n >= MAX_MERGES)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: %zu merges; less than %d are read", where, n, MAX_MERGES);
+    b->rank_mask = table_size(n) - 1;
+    b->rank_at = calloc(b->rank_mask + 1, sizeof(*b->rank_at));
+    b->merges = malloc((n + 1) * sizeof(*b->merges));
+    if (!b->rank_at || !b->merges)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu merges", where, n);
-    memset(b->merges, 0xff, (b->merge_mask + 1) * sizeof(*b->merges));
     for (i = 0; i < n; i++) {
         const json_t *v = json_array_get(merges, i);
         struct pair pair;
@@ -227,7 +231,7 @@ static d9d_status load_merges(d9di_bpe *b, const json_t *merges, const char *whe
         if (!read_pair(v, &pair))
             return D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: must be \"a b\" or [\"a\", \"b\"]",
                             where, i);
-        D9D_TRY(add_merge(b, &pair, where, i, rank++));
+        D9D_TRY(add_merge(b, &pair, where, i));
     }
     return D9D_OK;
 }
@@ -320,6 +324,7 @@ void d9di_bpe_release(d9di_bpe *b)
     free(b->tokens);
     free(b->by_text);
     free(b->merges);
+    free(b->rank_at);
     free(b->bytes);
     free(b->byte_at);
     free(b->made);

@@ -11,14 +11,33 @@ static inline uint64_t d9di_bpe_mix(uint64_t x)
     return x ^ x >> 29;
 }
 
-/* The slot of a pair, or the free one where it would go. */
-static inline struct d9di_merge *d9di_bpe_slot(const d9di_bpe *b, uint64_t pair)
+/* The slot of a pair, or the free one where it would go; what it holds but for the rank, in *tag.
+ */
+static inline uint32_t *d9di_bpe_slot(const d9di_bpe *b, uint32_t left, uint32_t right,
+                                      uint32_t *tag)
 {
-    uint64_t at = d9di_bpe_mix(pair) & b->merge_mask;
+    const uint64_t hash = d9di_bpe_mix((uint64_t)left << 32 | right);
+    uint64_t at = hash & b->rank_mask;
 
-    while (b->merges[at].id != D9DI_NO_ID && b->merges[at].pair != pair)
-        at = (at + 1) & b->merge_mask;
-    return &b->merges[at];
+    *tag = (uint32_t)(hash >> 32) & 0xff000000;
+    for (; b->rank_at[at] != 0; at = (at + 1) & b->rank_mask) {
+        const struct d9di_merge *m;
+
+        if ((b->rank_at[at] & 0xff000000) != *tag)
+            continue;
+        m = &b->merges[(b->rank_at[at] & 0xffffff) - 1];
+        if (m->left == left && m->right == right)
+            break;
+    }
+    return &b->rank_at[at];
+}
+
+/* The rank of a pair, D9DI_NO_ID when it does not merge. */
+static inline uint32_t d9di_bpe_rank(const d9di_bpe *b, uint32_t left, uint32_t right)
+{
+    uint32_t tag;
+
+    return (*d9di_bpe_slot(b, left, right, &tag) & 0xffffff) - 1;
 }
 
 /* How a token comes about when the bytes it stands for are merged by themselves: its last merge
@@ -39,6 +58,8 @@ static inline uint32_t d9di_bpe_bit(uint32_t id)
 {
     return UINT32_C(1) << (id * UINT32_C(0x9e3779b1) >> 27);
 }
+
+enum { D9DI_BPE_PAIRS = 1 << 13 }; /* remembered in a scratch */
 
 /* Find out how tokens are made and whether pieces can be walked; `made` and the trie are left out
  * when they cannot. */

@@ -22,13 +22,11 @@
 /* When two tokens merge. */
 static inline uint32_t time_of(const d9di_bpe *b, uint32_t left, uint32_t right)
 {
-    const struct d9di_merge *m;
-
     if (!(b->made[left].as_left & d9di_bpe_bit(right)) ||
         !(b->made[right].as_right & d9di_bpe_bit(left)))
         return D9DI_BPE_NEVER;
-    m = d9di_bpe_slot(b, (uint64_t)left << 32 | right);
-    return m->id == D9DI_NO_ID ? D9DI_BPE_NEVER : m->rank + 1;
+    left = d9di_bpe_rank(b, left, right);
+    return left == D9DI_NO_ID ? D9DI_BPE_NEVER : left + 1;
 }
 
 /* Whether no merge crosses the place between x and y before they are taken to be joined at
@@ -57,9 +55,21 @@ static bool goes_with(const d9di_bpe *b, uint32_t x, uint32_t y, uint32_t joined
     }
 }
 
+/* The same of tokens that are not joined, from memory if it was asked lately. */
+static inline bool pair_goes(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t x, uint32_t y)
+{
+    const uint64_t pair = ((uint64_t)x << 24 | y) << 1; /* ids are below 2^24 - 1 */
+    uint64_t *slot = &s->pairs[d9di_bpe_mix(pair) % D9DI_BPE_PAIRS];
+
+    if (*slot >> 1 << 1 != pair)
+        *slot = pair | goes_with(b, x, y, D9DI_BPE_NEVER);
+    return *slot & 1;
+}
+
 /* --- walking ------------------------------------------------------------------------------ */
 
-static uint32_t longest(const d9di_bpe *b, const char *text, size_t n)
+/* The longest token that text[0, n) begins with, and how long it is. */
+static uint32_t longest(const d9di_bpe *b, const char *text, size_t n, size_t *len)
 {
     uint32_t base = b->trie.root, id = D9DI_NO_ID;
 
@@ -69,8 +79,10 @@ static uint32_t longest(const d9di_bpe *b, const char *text, size_t n)
 
         if (!d9di_trie_is(cell, c))
             break;
-        if (d9di_trie_value(cell) != D9DI_TRIE_NONE && !(cell & D9DI_TRIE_FLAG))
+        if (d9di_trie_value(cell) != D9DI_TRIE_NONE && !(cell & D9DI_TRIE_FLAG)) {
             id = d9di_trie_value(cell);
+            *len = i + 1;
+        }
         base = d9di_trie_base(cell);
     }
     return id;
@@ -101,7 +113,7 @@ d9d_status d9di_bpe_walk(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pie
                          uint32_t *ids, size_t *out_n)
 {
     uint64_t few = 0, *dead = &few; /* bits */
-    size_t at = 0, count = 0;
+    size_t at = 0, count = 0, len = 0;
     uint32_t id;
 
     if (b->ignore_merges && (id = find_whole(b, piece, n)) != D9DI_TRIE_NONE) {
@@ -115,22 +127,22 @@ d9d_status d9di_bpe_walk(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pie
         dead = s->dead.data;
         memset(dead, 0, (n / 64 + 1) * sizeof(*dead));
     }
-    id = longest(b, piece, n);
+    id = longest(b, piece, n, &len);
     while (at < n) {
         if (id == D9DI_NO_ID) { /* nothing goes on from here: not even the token before is right */
             assert(count > 0);
             dead[at / 64] |= UINT64_C(1) << at % 64;
             id = ids[--count];
             at -= b->made[id].len;
-            id = b->made[id].shorter;
-        } else if (!is_dead(dead, at + b->made[id].len) &&
-                   (count == 0 || goes_with(b, ids[count - 1], id, D9DI_BPE_NEVER))) {
-            at += b->made[id].len;
+        } else if (!is_dead(dead, at + len) &&
+                   (count == 0 || pair_goes(b, s, ids[count - 1], id))) {
+            at += len;
             ids[count++] = id;
-            id = longest(b, piece + at, n - at);
-        } else {
-            id = b->made[id].shorter;
+            id = longest(b, piece + at, n - at, &len);
+            continue;
         }
+        id = b->made[id].shorter;
+        len = id != D9DI_NO_ID ? b->made[id].len : 0;
     }
     *out_n = count;
     return D9D_OK;
@@ -138,68 +150,41 @@ d9d_status d9di_bpe_walk(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pie
 
 /* --- learning ------------------------------------------------------------------------------ */
 
-static int by_rank(const void *a, const void *b)
-{
-    const struct d9di_merge *x = *(const struct d9di_merge *const *)a;
-    const struct d9di_merge *y = *(const struct d9di_merge *const *)b;
-
-    return (x->rank > y->rank) - (x->rank < y->rank);
-}
-
-/* The merges in use, by rank; freed by the caller. */
-static const struct d9di_merge **sorted_merges(const d9di_bpe *b, size_t *out_n)
-{
-    const struct d9di_merge **sorted;
-    size_t n = 0;
-
-    for (uint64_t i = 0; i <= b->merge_mask; i++)
-        n += b->merges[i].id != D9DI_NO_ID;
-    sorted = malloc((n + 1) * sizeof(*sorted));
-    *out_n = 0;
-    for (uint64_t i = 0; sorted && i <= b->merge_mask; i++)
-        if (b->merges[i].id != D9DI_NO_ID)
-            sorted[(*out_n)++] = &b->merges[i];
-    if (sorted && n > 0)
-        qsort(sorted, n, sizeof(*sorted), by_rank);
-    return sorted;
-}
-
 /* Fill in `time`, `left` and `right`.  False when a merge comes before one that makes a part of it:
  * ranks are not times then. */
-static bool learn_times(d9di_bpe *b, const struct d9di_merge *const *sorted, size_t n)
+static bool learn_times(d9di_bpe *b)
 {
     for (uint32_t id = 0; id < b->n_tokens; id++)
         b->made[id].time = D9DI_BPE_NEVER;
     for (size_t i = 0; i < 256; i++)
         b->made[b->byte_id[i]].time = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t left = (uint32_t)(sorted[i]->pair >> 32), right = (uint32_t)sorted[i]->pair;
+    for (uint32_t rank = 0; rank < b->n_merges; rank++) {
+        const struct d9di_merge *m = &b->merges[rank];
 
-        b->made[left].as_left |= d9di_bpe_bit(right);
-        b->made[right].as_right |= d9di_bpe_bit(left);
+        b->made[m->left].as_left |= d9di_bpe_bit(m->right);
+        b->made[m->right].as_right |= d9di_bpe_bit(m->left);
     }
-    for (size_t i = 0; i < n; i++) {
-        const struct d9di_merge *m = sorted[i];
-        const uint32_t left = (uint32_t)(m->pair >> 32), right = (uint32_t)m->pair;
-        struct d9di_bpe_made *made = &b->made[m->id];
+    for (uint32_t rank = 0; rank < b->n_merges; rank++) {
+        const struct d9di_merge *m = &b->merges[rank];
+        struct d9di_bpe_made *made;
 
-        if (b->made[left].time == D9DI_BPE_NEVER || b->made[right].time == D9DI_BPE_NEVER ||
-            made->time != D9DI_BPE_NEVER || !goes_with(b, left, right, m->rank + 1))
+        if (m->id == D9DI_NO_ID)
             continue;
-        made->time = m->rank + 1;
-        made->left = left;
-        made->right = right;
+        made = &b->made[m->id];
+        if (b->made[m->left].time == D9DI_BPE_NEVER || b->made[m->right].time == D9DI_BPE_NEVER ||
+            made->time != D9DI_BPE_NEVER || !goes_with(b, m->left, m->right, rank + 1))
+            continue;
+        made->time = rank + 1;
+        made->left = m->left;
+        made->right = m->right;
     }
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t left = (uint32_t)(sorted[i]->pair >> 32), right = (uint32_t)sorted[i]->pair;
-        const uint32_t time = sorted[i]->rank + 1;
+    for (uint32_t rank = 0; rank < b->n_merges; rank++) {
+        const struct d9di_merge *m = &b->merges[rank];
+        const uint32_t left = b->made[m->left].time, right = b->made[m->right].time;
 
-        for (int side = 0; side < 2; side++) {
-            const uint32_t made = b->made[side == 0 ? left : right].time;
-
-            if (made != D9DI_BPE_NEVER && made >= time)
-                return false;
-        }
+        if (m->id != D9DI_NO_ID &&
+            ((left != D9DI_BPE_NEVER && left > rank) || (right != D9DI_BPE_NEVER && right > rank)))
+            return false;
     }
     return true;
 }
@@ -228,18 +213,17 @@ static void learn_shorter(d9di_bpe *b)
 {
     for (uint32_t id = 0; id < b->n_tokens; id++) {
         struct d9di_bpe_made *made = &b->made[id];
+        size_t len;
 
         made->len = b->byte_at[id + 1] - b->byte_at[id];
         made->shorter =
-            made->len > 0 ? longest(b, b->bytes + b->byte_at[id], made->len - 1) : D9DI_NO_ID;
+            made->len > 0 ? longest(b, b->bytes + b->byte_at[id], made->len - 1, &len) : D9DI_NO_ID;
     }
 }
 
 d9d_status d9di_bpe_learn(d9di_bpe *b)
 {
-    const struct d9di_merge **sorted = NULL;
     d9d_status st = D9D_OK;
-    size_t n;
 
     for (size_t i = 0; i < 256; i++)
         if (b->byte_id[i] == D9DI_NO_ID)
@@ -247,22 +231,14 @@ d9d_status d9di_bpe_learn(d9di_bpe *b)
     if (b->n_tokens > D9DI_TRIE_NONE)
         return D9D_OK;
     b->made = calloc((size_t)b->n_tokens + 1, sizeof(*b->made));
-    sorted = sorted_merges(b, &n);
-    if (!b->made || !sorted) {
-        st = D9D_FAIL(D9D_ENOMEM, "no memory for %u tokens", b->n_tokens);
-        goto out;
-    }
-    b->walks = learn_times(b, sorted, n);
-    if (b->walks) {
-        st = learn_trie(b);
-        if (st == D9D_ENOTSUP) { /* too large */
-            b->walks = false;
-            st = D9D_OK;
-        } else if (st == D9D_OK) {
-            learn_shorter(b);
-        }
-    }
-out:
-    free(sorted);
-    return st;
+    if (!b->made)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %u tokens", b->n_tokens);
+    b->walks = learn_times(b);
+    if (!b->walks)
+        return D9D_OK;
+    st = learn_trie(b);
+    if (st == D9D_OK)
+        learn_shorter(b);
+    b->walks = st == D9D_OK;
+    return st == D9D_ENOTSUP ? D9D_OK : st; /* too large to be walked */
 }

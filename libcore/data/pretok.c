@@ -71,7 +71,7 @@ static d9d_status push(struct run *run, const char *text, size_t n)
 {
     if (run->n == D9DI_PIECES)
         D9D_TRY(flush(run));
-    run->scratch->pieces[run->n++] = (d9di_slice){text, n};
+    run->scratch->pieces[run->n++] = (d9di_stretch){text, n};
     return D9D_OK;
 }
 

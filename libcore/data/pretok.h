@@ -12,10 +12,10 @@ d9d_status d9di_pretok_parse(const json_t *v, const char *where, d9di_pretok **o
 void d9di_pretok_free(d9di_pretok *p);
 
 /* A piece of text; never empty. */
-typedef struct d9di_slice {
+typedef struct d9di_stretch {
     const char *text;
     size_t n;
-} d9di_slice;
+} d9di_stretch;
 
 enum { D9DI_PIECES = 256 };
 
@@ -23,13 +23,13 @@ enum { D9DI_PIECES = 256 };
 typedef struct d9di_pretok_scratch {
     d9d_buf shadow, prefixed, prefixed_shadow;
     d9di_matcher *matcher; /* borrowed */
-    d9di_slice pieces[D9DI_PIECES];
+    d9di_stretch pieces[D9DI_PIECES];
 } d9di_pretok_scratch;
 void d9di_pretok_scratch_release(d9di_pretok_scratch *s);
 
 /* Call fn for the pieces of text[0, n), in order, with some at a time: what is before `end` and
  * not before the first piece may be read. */
-typedef d9d_status (*d9di_pieces_fn)(void *arg, const d9di_slice *pieces, size_t n,
+typedef d9d_status (*d9di_pieces_fn)(void *arg, const d9di_stretch *pieces, size_t n,
                                      const char *end);
 d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const char *text, size_t n,
                            d9di_pieces_fn fn, void *arg);

@@ -16,12 +16,22 @@
 
 #define MAX_FILE (UINT64_C(64) << 20)
 
-enum { LOG2_WORDS = 15 }; /* seen lately and kept by a thread: 1.5 MiB */
+enum {
+    LOG2_WORDS = 17, /* seen lately and kept by a thread: 6 MiB */
+    AT_ONCE = D9DI_BPE_SLACK
+};
 
 struct added {
     const char *content;
     size_t len;
     uint32_t id;
+    bool special;
+};
+
+/* What decoding writes for an id. */
+struct decoded {
+    const char *bytes; /* NULL: no token has it; AT_ONCE more than `len` may be read */
+    uint32_t len;
     bool special;
 };
 
@@ -32,8 +42,8 @@ struct d9d_tokenizer {
     d9di_pretok *pretok;
     d9di_added_set raw, normalized; /* added tokens by the text they are looked for in */
     D9D_VEC(struct added) added;
-    uint32_t *added_at; /* by id: index + 1 into added */
-    d9d_map by_content; /* to index + 1 */
+    struct decoded *decoded; /* by id */
+    d9d_map by_content;      /* to index + 1 */
     d9d_arena arena;
     uint32_t vocab_size;
 };
@@ -93,6 +103,7 @@ static d9d_status load_added_token(d9d_tokenizer *tok, const json_t *v, const ch
     struct added *a;
     const char *content;
     bool normalized;
+    char *copy;
     int64_t id;
     size_t len;
 
@@ -117,9 +128,11 @@ static d9d_status load_added_token(d9d_tokenizer *tok, const json_t *v, const ch
 
     D9D_TRY(D9D_VEC_RESERVE(&tok->added, 1));
     a = &tok->added.data[tok->added.len++];
-    *a = (struct added){d9d_arena_strndup(&tok->arena, content, len), len, token.id, token.special};
-    if (!a->content)
+    copy = d9d_arena_alloc(&tok->arena, len + AT_ONCE);
+    if (!copy)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
+    memcpy(copy, content, len);
+    *a = (struct added){copy, len, token.id, token.special};
     /* Only presence and the index are kept: the map borrows a number as a pointer. */
     D9D_TRY(d9d_map_put(&tok->by_content, content, len, (void *)(uintptr_t)tok->added.len));
     return find_in(tok, s, a->content, len, normalized, token);
@@ -157,11 +170,19 @@ static d9d_status index_added(d9d_tokenizer *tok, const char *name)
             tok->vocab_size = tok->added.data[i].id + 1;
     if (tok->vocab_size == 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: has no tokens", name);
-    tok->added_at = calloc(tok->vocab_size, sizeof(*tok->added_at));
-    if (!tok->added_at)
+    tok->decoded = calloc(tok->vocab_size, sizeof(*tok->decoded));
+    if (!tok->decoded)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", name, tok->vocab_size);
-    for (i = 0; i < tok->added.len; i++)
-        tok->added_at[tok->added.data[i].id] = (uint32_t)i + 1;
+    for (i = 0; i < tok->model.n_tokens; i++)
+        if (tok->model.tokens[i].text)
+            tok->decoded[i] =
+                (struct decoded){tok->model.bytes + tok->model.byte_at[i],
+                                 tok->model.byte_at[i + 1] - tok->model.byte_at[i], false};
+    for (i = 0; i < tok->added.len; i++) {
+        const struct added *a = &tok->added.data[i];
+
+        tok->decoded[a->id] = (struct decoded){a->content, (uint32_t)a->len, a->special};
+    }
     return D9D_OK;
 }
 
@@ -278,7 +299,7 @@ void d9d_tokenizer_free(d9d_tokenizer *tok)
     d9di_added_release(&tok->raw);
     d9di_added_release(&tok->normalized);
     D9D_VEC_RELEASE(&tok->added);
-    free(tok->added_at);
+    free(tok->decoded);
     d9d_map_release(&tok->by_content);
     d9d_arena_release(&tok->arena);
     free(tok);
@@ -343,7 +364,7 @@ struct encoding {
     d9d_ids *out;
 };
 
-static d9d_status encode_pieces(void *arg, const d9di_slice *pieces, size_t n, const char *end)
+static d9d_status encode_pieces(void *arg, const d9di_stretch *pieces, size_t n, const char *end)
 {
     const struct encoding *e = arg;
 
@@ -419,37 +440,25 @@ d9d_status d9di_tokenizer_split(const d9d_tokenizer *tok, const char *text, size
 
 /* --- decoding ----------------------------------------------------------------------- */
 
-/* The bytes of ids[i]; NULL when no token has it. */
-static const char *bytes_of(const d9d_tokenizer *tok, uint32_t id, unsigned flags, size_t *n)
-{
-    const d9di_bpe *b = &tok->model;
-    const uint32_t at = id < tok->vocab_size ? tok->added_at[id] : 0;
-
-    if (at) {
-        const struct added *a = &tok->added.data[at - 1];
-
-        *n = a->special && (flags & D9D_DECODE_SKIP_SPECIAL) ? 0 : a->len;
-        return a->content;
-    }
-    if (id >= b->n_tokens || !b->tokens[id].text)
-        return NULL;
-    *n = b->byte_at[id + 1] - b->byte_at[id];
-    return b->bytes + b->byte_at[id];
-}
-
 d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, size_t n,
                                 unsigned flags, d9d_buf *out)
 {
-    size_t i;
+    const bool skip_special = flags & D9D_DECODE_SKIP_SPECIAL;
 
-    for (i = 0; i < n; i++) {
-        size_t len;
-        const char *bytes = bytes_of(tok, ids[i], flags, &len);
+    for (size_t i = 0; i < n; i++) {
+        const struct decoded *d = &tok->decoded[ids[i] < tok->vocab_size ? ids[i] : 0];
 
-        if (!bytes)
+        if (ids[i] >= tok->vocab_size || !d->bytes)
             return D9D_FAIL(D9D_EINVAL, "ids[%zu] is %u, which is no token; the vocabulary has %u",
                             i, ids[i], tok->vocab_size);
-        D9D_TRY(d9d_buf_append(out, bytes, len));
+        if (d->special && skip_special)
+            continue;
+        if (out->cap - out->len <= (size_t)d->len + AT_ONCE)
+            D9D_TRY(d9d_buf_reserve(out, (size_t)d->len + AT_ONCE));
+        memcpy(out->data + out->len, d->bytes, AT_ONCE); /* mostly that is all, in one move */
+        if (d->len > AT_ONCE)
+            memcpy(out->data + out->len + AT_ONCE, d->bytes + AT_ONCE, d->len - AT_ONCE);
+        out->len += d->len;
     }
-    return D9D_OK;
+    return d9d_buf_append(out, "", 0); /* ends in NUL */
 }

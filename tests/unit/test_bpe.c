@@ -58,7 +58,7 @@ static json_t *random_model(uint64_t *x, uint32_t letters, int swap, bool ignore
 
 static void encode(const d9di_bpe *b, const char *text, size_t n, d9d_ids *out)
 {
-    const d9di_slice piece = {text, n};
+    const d9di_stretch piece = {text, n};
     d9di_bpe_scratch s;
 
     out->len = 0;
