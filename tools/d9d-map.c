@@ -76,42 +76,43 @@ static d9d_convert_options choices(const tool_run *r, const struct opts *o)
                                  .log = r->log};
 }
 
-static d9d_status finish(tool_run *r, d9d_convert *c, const struct opts *o, const char *dst)
+static d9d_status report(const tool_run *r, const d9d_convert *c, const char *dst)
 {
     const d9d_map_plan *p = d9d_convert_plan(c);
-    d9d_status st = d9d_convert_run(c, dst, o->force, (int)o->jobs, r->log);
 
-    if (st == D9D_OK && r->json)
-        st = tool_put_json(json_pack("{s:s, s:I, s:I}", "path", dst, "tensors",
-                                     (json_int_t)d9d_plan_output_count(p), "bytes",
-                                     (json_int_t)d9d_plan_bytes(p)));
-    else if (st == D9D_OK)
-        d9d_log_info(r->log, "wrote %s: %zu tensors, %" PRIu64 " bytes", dst,
-                     d9d_plan_output_count(p), d9d_plan_bytes(p));
-    d9d_convert_close(c);
-    return st;
+    if (r->json && !r->mute)
+        return tool_put_json(json_pack("{s:s, s:I, s:I}", "path", dst, "tensors",
+                                       (json_int_t)d9d_plan_output_count(p), "bytes",
+                                       (json_int_t)d9d_plan_bytes(p)));
+    d9d_log_info(r->log, "wrote %s: %zu tensors, %" PRIu64 " bytes", dst, d9d_plan_output_count(p),
+                 d9d_plan_bytes(p));
+    return D9D_OK;
 }
 
+/* "SRC DST", or of random weights "DST".  Under a launcher every task is a rank with its share. */
 static d9d_status convert(tool_run *r, const void *options)
 {
     const struct opts *o = options;
-    const d9d_convert_options opt = choices(r, o);
-    d9d_convert *c;
+    const char *src = r->n_args > 1 ? r->args[0] : NULL, *dst = r->args[r->n_args - 1];
+    d9d_convert_run_options how = {.replace = o->force, .jobs = (int)o->jobs};
+    d9d_convert_options opt;
+    d9d_convert *c = NULL;
+    d9d_status st;
 
-    D9D_TRY(d9d_convert_open(r->args[0], &opt, &c));
-    return finish(r, c, o, r->args[1]);
-}
-
-static d9d_status init(tool_run *r, const void *options)
-{
-    const struct opts *o = options;
-    const d9d_convert_options opt = choices(r, o);
-    d9d_convert *c;
-
-    if (o->model == NULL)
+    if (src == NULL && o->model == NULL)
         return D9D_FAIL(D9D_ECONFIG, "init needs --model CONFIG.json");
-    D9D_TRY(d9d_convert_random(o->model, (uint64_t)o->seed, &opt, &c));
-    return finish(r, c, o, r->args[0]);
+    D9D_TRY(tool_join(r, &how.boot));
+    how.log = r->log;
+    opt = choices(r, o);
+    st = src != NULL ? d9d_convert_open(src, &opt, &c)
+                     : d9d_convert_random(o->model, (uint64_t)o->seed, &opt, &c);
+    st = d9d_boot_agree(how.boot, st);
+    if (st == D9D_OK)
+        st = d9d_convert_run(c, dst, &how);
+    if (st == D9D_OK)
+        st = report(r, c, dst);
+    d9d_convert_close(c);
+    return tool_leave(r, how.boot, st);
 }
 
 /* What was found goes to stdout also where it makes the status a failure. */
@@ -185,7 +186,7 @@ int main(int argc, char **argv)
         COMMAND("diff", "A B", 2, 2, read_options, diff,
                 "Compare two checkpoint directories tensor by tensor.  One line a difference; "
                 "exit 1 if there is any."),
-        COMMAND("init", "DST", 1, 1, init_options, init,
+        COMMAND("init", "DST", 1, 1, init_options, convert,
                 "Make a checkpoint with random weights: ones in norms, normal with the deviation "
                 "initializer_range elsewhere.  A weight depends on the seed, the tensor and the "
                 "element alone."),

@@ -575,6 +575,35 @@ static int report(const tool *t, d9d_status st, bool usage)
     return d9d_status_exit_code(st);
 }
 
+/* --- ranks ------------------------------------------------------------------------------ */
+
+d9d_status tool_join(tool_run *r, d9d_boot **out)
+{
+    D9D_TRY(d9d_boot_open(out));
+    if (d9d_boot_rank(*out) > 0) {
+        r->mute = true;
+        r->log = NULL;
+    }
+    return D9D_OK;
+}
+
+/* None leaves before a failure is said: launchers kill the rest of a job when a task fails.
+ * Where ranks no longer hear each other, each speaks. */
+d9d_status tool_leave(tool_run *r, d9d_boot *boot, d9d_status st)
+{
+    if (st != D9D_OK && d9d_boot_size(boot) > 1) {
+        if (r->log != NULL && r->log->status != NULL)
+            r->log->status(r->log->arg, "");
+        if (!r->mute || st == D9D_ECOMM)
+            (void)report(r->tool, st, false);
+        r->mute = true;
+        if (st != D9D_ECOMM)
+            (void)!d9d_boot_agree(boot, D9D_OK);
+    }
+    d9d_boot_close(boot);
+    return st;
+}
+
 /* A closed standard stream would lend its number to the next file that is opened, and what is
  * said would go into that file.  Opened the wrong way round, input and output still fail. */
 static d9d_status hold_streams(void)
@@ -616,7 +645,8 @@ int tool_main(const tool *t, int argc, char **argv)
         talk_status(&talk, "");
     closed = st == D9D_OK ? close_stdout() : D9D_OK;
     d9d_arena_release(&run.arena);
-    return report(t, st != D9D_OK ? st : closed, usage);
+    st = st != D9D_OK ? st : closed;
+    return run.mute ? d9d_status_exit_code(st) : report(t, st, usage);
 }
 
 /* --- configurations ------------------------------------------------------------------ */

@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 #include "d9d/config/config.h"
+#include "d9d/dist/boot.h"
 
 /* What an option's value becomes in the struct of options. */
 typedef enum tool_kind {
@@ -79,6 +80,7 @@ typedef struct tool_run {
     char **args; /* the operands */
     int n_args;
     bool quiet, json;
+    bool mute;          /* what fails is said already, or by another rank */
     const d9d_log *log; /* to stderr; one redrawn status line on a terminal */
     d9d_arena arena;    /* lives as long as the run */
 } tool_run;
@@ -103,6 +105,13 @@ typedef struct tool {
 /* Parse, run, report a failure, check that stdout was written; main()'s exit code:
  * 0 done, 1 failed, 2 usage or configuration, 75 state saved, requeue. */
 int tool_main(const tool *t, int argc, char **argv);
+
+/* --- ranks -------------------------------------------------------------- */
+
+/* Under a launcher every task is a rank.  From here on the first one talks for all: a failure
+ * must be one that all agreed on.  Then leave, with it or without. */
+d9d_status tool_join(tool_run *r, d9d_boot **out);
+d9d_status tool_leave(tool_run *r, d9d_boot *boot, d9d_status st);
 
 /* --- output --------------------------------------------------------------- */
 

@@ -35,6 +35,9 @@ struct d9d_shard_sink {
     d9d_hash key;
     const d9d_log *log;
     d9d_file journal; /* closed without resume */
+    d9d_boot *boot;   /* NULL: alone */
+    int rank, size;
+    size_t first, n_mine; /* chunks of this rank */
 };
 
 static d9d_status no_memory(void)
@@ -48,8 +51,10 @@ d9d_status d9d_shard_sink_create(const char *dir, uint64_t shard_bytes, d9d_shar
 
     if (s == NULL)
         return no_memory();
-    *s = (d9d_shard_sink){
-        .shard_bytes = shard_bytes, .lock = PTHREAD_MUTEX_INITIALIZER, .journal = {.fd = -1}};
+    *s = (d9d_shard_sink){.shard_bytes = shard_bytes,
+                          .lock = PTHREAD_MUTEX_INITIALIZER,
+                          .journal = {.fd = -1},
+                          .size = 1};
     s->dir = d9d_arena_strdup(&s->arena, dir);
     if (s->dir == NULL) {
         d9d_shard_sink_free(s);
@@ -89,6 +94,13 @@ void d9d_shard_sink_resume(d9d_shard_sink *s, d9d_hash key, const d9d_log *log)
     s->log = log;
 }
 
+void d9d_shard_sink_ranks(d9d_shard_sink *s, d9d_boot *boot)
+{
+    s->boot = boot;
+    s->rank = d9d_boot_rank(boot);
+    s->size = d9d_boot_size(boot);
+}
+
 /* --- what an earlier run left ------------------------------------------------------------- */
 
 /* The caller's key, and what is known here. */
@@ -109,13 +121,15 @@ static void claim(void *arg, size_t chunk, d9d_hash hash)
 {
     d9d_shard_sink *s = arg;
 
-    s->chunks[chunk] = (struct chunk){.hash = hash, .claimed = true};
+    if (!s->chunks[chunk].done)
+        s->chunks[chunk] = (struct chunk){.hash = hash, .claimed = true};
 }
 
-/* Read the journals in `dir`: *other when one has another key. */
-static d9d_status read_journals(d9d_shard_sink *s, const d9d_fs_names *names, bool *other)
+/* Read the journals of all ranks in `dir`: *other when one has another key. */
+static d9d_status read_journals(d9d_shard_sink *s, d9d_fs_names *names, bool *other)
 {
     *other = false;
+    D9D_TRY(d9d_fs_list(s->dir, &s->arena, names));
     for (size_t i = 0; i < names->n; i++) {
         const char *path = d9d_fs_join(&s->arena, s->dir, names->name[i]);
         bool mine;
@@ -174,16 +188,12 @@ static void say_kept(const d9d_shard_sink *s)
                      s->dir, claimed, s->layout.n_chunks, bytes, s->layout.bytes);
 }
 
-static d9d_status go_on(d9d_shard_sink *s)
+/* For all ranks: nothing stays but what they go on from. */
+static d9d_status clear_up(d9d_shard_sink *s)
 {
     d9d_fs_names names = {0};
-    const char *path = d9di_chunk_journal_path(&s->arena, s->dir, 0);
     bool other;
 
-    if (path == NULL)
-        return no_memory();
-    D9D_TRY(make_key(s));
-    D9D_TRY(d9d_fs_list(s->dir, &s->arena, &names));
     D9D_TRY(read_journals(s, &names, &other));
     if (other) {
         d9d_log_info(s->log, "%s: an earlier run made something else there; starting afresh",
@@ -192,6 +202,19 @@ static d9d_status go_on(d9d_shard_sink *s)
     }
     D9D_TRY(sweep(s, &names, other));
     say_kept(s);
+    return D9D_OK;
+}
+
+static d9d_status go_on(d9d_shard_sink *s)
+{
+    const char *path = d9di_chunk_journal_path(&s->arena, s->dir, s->rank);
+    d9d_fs_names names = {0};
+    bool other;
+
+    if (path == NULL)
+        return no_memory();
+    if (s->rank > 0)
+        D9D_TRY(read_journals(s, &names, &other));
     return d9di_chunk_journal_open(path, s->key, &s->journal);
 }
 
@@ -212,26 +235,61 @@ static d9d_status make_files(d9d_shard_sink *s)
         st = d9d_file_resize(&f, l->bytes);
         d9d_file_release(&f);
         D9D_TRY(st);
-        s->outputs[i].left = l->n_chunks;
     }
     return D9D_OK;
+}
+
+static d9d_status lay_out(d9d_shard_sink *s, const d9d_st_tensor *outputs, size_t n)
+{
+    D9D_TRY(d9di_layout_shards(&s->layout, s->dir, s->shard_bytes, outputs, n));
+    s->chunks = d9d_arena_alloc(&s->arena, (s->layout.n_chunks + 1) * sizeof(*s->chunks));
+    s->outputs = d9d_arena_alloc(&s->arena, (s->layout.files.len + 1) * sizeof(*s->outputs));
+    if (s->chunks == NULL || s->outputs == NULL)
+        return no_memory();
+    return s->resume ? make_key(s) : D9D_OK;
+}
+
+/* What one does for all ranks before they begin. */
+static d9d_status make_ready(d9d_shard_sink *s)
+{
+    if (s->resume)
+        D9D_TRY(clear_up(s));
+    return make_files(s);
+}
+
+/* Chunks by ranks, in order: of as many bytes each as chunks allow. */
+static uint64_t take_share(d9d_shard_sink *s)
+{
+    const uint64_t each = s->layout.bytes / (uint64_t)s->size + 1;
+    uint64_t before = 0, mine = 0;
+
+    for (size_t c = 0; c < s->layout.n_chunks; c++) {
+        uint64_t at, n;
+        const size_t file = d9di_layout_find(&s->layout, c, &at, &n);
+
+        if (before / each == (uint64_t)s->rank) {
+            s->first = s->n_mine++ == 0 ? c : s->first;
+            s->outputs[file].left++;
+            mine += n;
+        }
+        before += n;
+    }
+    return mine;
 }
 
 static d9d_status begin(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
                         uint64_t *bytes)
 {
     d9d_shard_sink *s = self;
+    d9d_status st = lay_out(s, outputs, n);
 
-    D9D_TRY(d9di_layout_shards(&s->layout, s->dir, s->shard_bytes, outputs, n));
-    s->chunks = d9d_arena_alloc(&s->arena, (s->layout.n_chunks + 1) * sizeof(*s->chunks));
-    s->outputs = d9d_arena_alloc(&s->arena, (s->layout.files.len + 1) * sizeof(*s->outputs));
-    if (s->chunks == NULL || s->outputs == NULL)
-        return no_memory();
+    if (st == D9D_OK && s->rank == 0)
+        st = make_ready(s);
+    D9D_TRY(s->boot != NULL ? d9d_boot_agree(s->boot, st) : st);
     if (s->resume)
         D9D_TRY(go_on(s));
-    D9D_TRY(make_files(s));
-    *pieces = s->layout.n_chunks;
-    *bytes = s->layout.bytes;
+    *bytes = take_share(s);
+    *pieces = s->n_mine;
     return D9D_OK;
 }
 
@@ -314,7 +372,7 @@ static void look_ahead(const d9d_shard_sink *s, size_t chunk, d9d_maker *make)
     uint64_t at, n;
     size_t file;
 
-    if (ahead >= s->layout.n_chunks || s->chunks[ahead].claimed)
+    if (ahead >= s->first + s->n_mine || s->chunks[ahead].claimed)
         return;
     file = d9di_layout_find(&s->layout, ahead, &at, &n);
     (void)put_together(&s->layout.files.data[file], at, n, NULL, make);
@@ -342,9 +400,10 @@ static bool is_there(d9d_shard_sink *s, size_t chunk, size_t file, uint64_t at, 
            d9d_hash_equal(d9d_hash_bytes(room, n), s->chunks[chunk].hash);
 }
 
-static d9d_status fill(void *self, size_t chunk, d9d_maker *make)
+static d9d_status fill(void *self, size_t piece, d9d_maker *make)
 {
     d9d_shard_sink *s = self;
+    const size_t chunk = s->first + piece;
     uint64_t at, n;
     const size_t file = d9di_layout_find(&s->layout, chunk, &at, &n);
     void *room;
@@ -367,11 +426,25 @@ d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s)
 
 d9d_status d9d_shard_sink_end(d9d_shard_sink *s)
 {
-    for (size_t c = 0; c < s->layout.n_chunks; c++)
+    for (size_t c = s->first; c < s->first + s->n_mine; c++)
         if (!s->chunks[c].done)
             return D9D_FAIL(D9D_EINVAL, "%s: chunk %zu of %zu was not written", s->dir, c,
                             s->layout.n_chunks);
     return s->journal.fd < 0 ? D9D_OK : d9d_file_close(&s->journal);
+}
+
+/* What the other ranks have written. */
+static d9d_status hear_others(d9d_shard_sink *s)
+{
+    d9d_fs_names names = {0};
+    bool other;
+
+    D9D_TRY(read_journals(s, &names, &other));
+    for (size_t c = 0; c < s->layout.n_chunks; c++)
+        if (!s->chunks[c].done && !s->chunks[c].claimed)
+            return D9D_FAIL(D9D_EIO, "%s: chunk %zu of %zu is in no rank's journal", s->dir, c,
+                            s->layout.n_chunks);
+    return D9D_OK;
 }
 
 static int by_name(const void *a, const void *b)
@@ -399,7 +472,7 @@ static d9d_status list_written(d9d_shard_sink *s, d9di_chunks *deeper, d9d_manif
     d9d_hash *hashes = d9d_arena_alloc(&s->arena, (s->layout.n_chunks + 1) * sizeof(*hashes));
     d9d_manifest_file *files, *more;
 
-    D9D_TRY(d9di_manifest_hash(deeper, true, 0, s->log, &more));
+    D9D_TRY(d9di_manifest_hash(deeper, true, 0, NULL, &more));
     *n = s->layout.files.len;
     files = d9d_arena_alloc(&s->arena, (*n + deeper->n + 1) * sizeof(*files));
     if (files == NULL || hashes == NULL)
@@ -425,6 +498,8 @@ d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra)
     size_t n = 0;
     d9d_status st;
 
+    if (s->size > 1)
+        D9D_TRY_OR(st, hear_others(s), out);
     D9D_TRY_OR(st, list_written(s, &deeper, &files, &n), out);
     qsort(files, n, sizeof(*files), by_name);
     D9D_TRY_OR(st, d9d_manifest_put(s->dir, extra, files, n), out);

@@ -335,10 +335,11 @@ out:
     return st;
 }
 
-static d9d_status write_all(const d9d_convert *c, const char *dir, int jobs, const d9d_log *log)
+/* What the outputs are made of, alike on every rank. */
+static d9d_status open_sink(const d9d_convert *c, const char *dir,
+                            const d9d_convert_run_options *opt, d9d_shard_sink **out)
 {
     d9d_shard_sink *s = NULL;
-    d9d_sink sink;
     d9d_hash key;
     d9d_status st;
 
@@ -347,32 +348,70 @@ static d9d_status write_all(const d9d_convert *c, const char *dir, int jobs, con
     D9D_TRY_OR(st, add_config(c, s), out);
     if (c->src != NULL)
         D9D_TRY_OR(st, add_others(c, s), out);
-    d9d_shard_sink_resume(s, key, log);
-    sink = d9d_shard_sink_sink(s);
-    D9D_TRY_OR(st, d9d_plan_run(c->plan, &sink, jobs, log), out);
-    D9D_TRY_OR(st, d9d_shard_sink_end(s), out);
-    if (c->src != NULL)
-        D9D_TRY_OR(st, d9d_checkpoint_copy_dirs(c->src, dir, log), out);
-    st = d9d_shard_sink_manifest(s, NULL);
+    d9d_shard_sink_resume(s, key, opt->log);
+    if (opt->boot != NULL)
+        d9d_shard_sink_ranks(s, opt->boot);
+    *out = s;
+    s = NULL;
 out:
     d9d_shard_sink_free(s);
     return st;
 }
 
-d9d_status d9d_convert_run(d9d_convert *c, const char *dst, bool replace, int jobs,
-                           const d9d_log *log)
+static d9d_status fill_sink(const d9d_convert *c, d9d_shard_sink *s,
+                            const d9d_convert_run_options *opt)
 {
-    const unsigned flags = D9D_OUTDIR_KEEP | (replace ? D9D_OUTDIR_REPLACE : 0);
-    d9d_outdir o;
+    const d9d_sink sink = d9d_shard_sink_sink(s);
+
+    D9D_TRY(d9d_plan_run(c->plan, &sink, opt->jobs, opt->log));
+    return d9d_shard_sink_end(s);
+}
+
+static d9d_status agree(const d9d_convert_run_options *opt, d9d_status st)
+{
+    return opt->boot != NULL ? d9d_boot_agree(opt->boot, st) : st;
+}
+
+static bool is_first(const d9d_convert_run_options *opt)
+{
+    return opt->boot == NULL || d9d_boot_rank(opt->boot) == 0;
+}
+
+/* The first rank makes and commits the directory; the others know its name. */
+static d9d_status open_dir(const d9d_convert *c, const char *dst,
+                           const d9d_convert_run_options *opt, d9d_outdir *o)
+{
+    if (!is_first(opt))
+        return d9d_outdir_join(o, dst);
+    if (c->src != NULL && opt->replace)
+        D9D_TRY(d9d_outdir_spares(dst, c->src));
+    D9D_TRY(d9d_outdir_begin(o, dst, D9D_OUTDIR_KEEP | (opt->replace ? D9D_OUTDIR_REPLACE : 0)));
+    return d9d_outdir_lock(o);
+}
+
+static d9d_status finish(const d9d_convert *c, d9d_shard_sink *s,
+                         const d9d_convert_run_options *opt, d9d_outdir *o)
+{
+    if (!is_first(opt))
+        return D9D_OK;
+    if (c->src != NULL)
+        D9D_TRY(d9d_checkpoint_copy_dirs(c->src, o->tmp, opt->log));
+    D9D_TRY(d9d_shard_sink_manifest(s, NULL));
+    return d9d_outdir_commit(o);
+}
+
+d9d_status d9d_convert_run(d9d_convert *c, const char *dst, const d9d_convert_run_options *opt)
+{
+    d9d_shard_sink *s = NULL;
+    d9d_outdir o = {0};
     d9d_status st;
 
-    if (c->src != NULL && replace)
-        D9D_TRY(d9d_outdir_spares(dst, c->src));
-    D9D_TRY(d9d_outdir_begin(&o, dst, flags));
-    D9D_TRY_OR(st, d9d_outdir_lock(&o), out);
-    D9D_TRY_OR(st, write_all(c, o.tmp, jobs, log), out);
-    st = d9d_outdir_commit(&o);
+    D9D_TRY_OR(st, agree(opt, open_dir(c, dst, opt, &o)), out);
+    D9D_TRY_OR(st, agree(opt, open_sink(c, o.tmp, opt, &s)), out);
+    D9D_TRY_OR(st, agree(opt, fill_sink(c, s, opt)), out);
+    st = agree(opt, finish(c, s, opt, &o));
 out:
+    d9d_shard_sink_free(s);
     d9d_outdir_release(&o);
     return st;
 }

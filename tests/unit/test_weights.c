@@ -111,7 +111,7 @@ static void make_by(const char *dir, d9d_layout layout, uint64_t shard_bytes)
     d9d_convert *c;
 
     assert_ok(d9d_convert_random("config.json", 17, &opt, &c));
-    assert_ok(d9d_convert_run(c, dir, true, 1, NULL));
+    assert_ok(d9d_convert_run(c, dir, &(d9d_convert_run_options){.replace = true, .jobs = 1}));
     d9d_convert_close(c);
 }
 

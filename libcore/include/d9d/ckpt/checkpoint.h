@@ -15,6 +15,7 @@
 
 #include "d9d/ckpt/manifest.h"
 #include "d9d/ckpt/mapper.h"
+#include "d9d/dist/boot.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,8 +73,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_copy(d9d_shard_sink *s, const cha
  * finished chunks is kept in `dir`; those that are in it are read and, if their hash agrees,
  * not made again.  With another key everything in `dir` is removed.  `log` hears which it is. */
 D9D_API void d9d_shard_sink_resume(d9d_shard_sink *s, d9d_hash key, const d9d_log *log);
+/* Before the run, with resume, on every rank: each makes chunks of its own, as many bytes as the
+ * others.  The run is collective then: rank 0 makes the files, and all begin or none.  Only
+ * rank 0 takes the manifest, after all have ended. */
+D9D_API void d9d_shard_sink_ranks(d9d_shard_sink *s, d9d_boot *boot);
 D9D_API d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s); /* borrows s */
-/* Every chunk must have been written: close the files. */
+/* Every chunk (of this rank) must have been written: close the files. */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_end(d9d_shard_sink *s);
 /* Then: the manifest of all files, and of those that lie in directories of `dir`.  The journal
  * goes. */

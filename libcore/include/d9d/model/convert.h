@@ -60,9 +60,17 @@ D9D_API D9D_MUST_USE d9d_status d9d_convert_shapes(const char *config,
 D9D_API void d9d_convert_close(d9d_convert *c);
 D9D_API const d9d_map_plan *d9d_convert_plan(const d9d_convert *c); /* borrowed */
 
-/* A `dst` with files is ECONFIG unless `replace`; it then changes at once. */
-D9D_API D9D_MUST_USE d9d_status d9d_convert_run(d9d_convert *c, const char *dst, bool replace,
-                                                int jobs, const d9d_log *log);
+typedef struct d9d_convert_run_options {
+    bool replace;   /* else a `dst` with files is ECONFIG; it changes at once */
+    int jobs;       /* threads; 0: one a processor */
+    d9d_boot *boot; /* every rank runs the same conversion, and makes its share; NULL: alone */
+    const d9d_log *log;
+} d9d_convert_run_options;
+
+/* Work in DST.partial, from where an interrupted run of the same conversion goes on, on any
+ * number of ranks; then rename it.  With ranks collective: all fail where one does. */
+D9D_API D9D_MUST_USE d9d_status d9d_convert_run(d9d_convert *c, const char *dst,
+                                                const d9d_convert_run_options *opt);
 
 #ifdef __cplusplus
 }

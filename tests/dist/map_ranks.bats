@@ -1,0 +1,95 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2086,SC2154 # a command is words; variables of bats
+# d9d-map as many ranks: under mpirun, and under srun on the nodes of a real Slurm.
+
+load ../slurm/helper
+load ../slurm/cluster
+
+golden=$BATS_TEST_DIRNAME/../golden
+PATH=$D9D_BIN:$PATH
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+setup_file() {
+    unset "${!SLURM_@}" "${!OMPI_@}" "${!PMIX_@}" "${!PMI_@}"
+    cluster_can || { export cluster_why && return; }
+    cluster_start 2
+    export cluster_dir
+}
+teardown_file() { cluster_stop; }
+
+setup() {
+    mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
+    cp -r "$golden/moe" src && mkdir src/deeper && echo x >src/deeper/file
+    d9d-map -q --shard-size 50kB src whole
+}
+
+mpi() { timeout 60 mpirun --oversubscribe "$@" 3>&-; }
+slurm() {
+    [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
+    timeout 60 srun --mpi=pmix --kill-on-bad-exit=1 "$@" 3>&-
+}
+convert="d9d-map --shard-size 50kB src"
+
+# spoilt FAULT: rank 1 of 3 with that fault.
+spoilt() {
+    command -v strace >/dev/null || skip "no strace"
+    ASAN_OPTIONS=detect_leaks=0 mpi -n 1 $convert dst : \
+        -n 1 strace -f -qq -o /dev/null -e "inject=$1" $convert dst : -n 1 $convert dst
+}
+
+whole() {
+    diff -r whole dst
+    [ ! -e dst.partial ]
+}
+
+@test "mpirun: the bytes of one process, and one voice" {
+    run -0 --separate-stderr mpi -n 3 $convert dst
+    whole
+    [ "$(grep -c 'd9d-map: wrote dst' <<<"$stderr")" -eq 1 ]
+    # More ranks than chunks; and random weights.
+    rm -r dst
+    mpi -n 12 $convert dst
+    whole
+    mpi -n 3 d9d-map init -q --model src one
+    d9d-map init -q --model src two
+    diff -r one two
+}
+
+@test "srun: the bytes of one process, over two nodes" {
+    slurm -N 2 -n 4 $convert dst
+    whole
+    run -0 --separate-stderr slurm -N 2 -n 2 d9d-map --json --force --shard-size 50kB src dst
+    [ "$(grep -c '"path": "dst"' <<<"$output")" -eq 1 ]
+    whole
+}
+
+@test "a rank that fails makes all fail with one sentence; any number of ranks goes on" {
+    for again in "mpi -n 2" "" "mpi -n 4"; do
+        run -1 --separate-stderr spoilt pwrite64:error=ENOSPC:when=1+
+        [ "$(grep -c '^d9d-map: input/output error: rank 1 (.*): dst.partial/.*: cannot write .* No space left on device$' <<<"$stderr")" -eq 1 ]
+        [ "$(grep -c '^d9d-map: input/output error' <<<"$stderr")" -eq 1 ]
+        [ ! -e dst ]
+        run -0 --separate-stderr $again $convert dst
+        [[ "$stderr" == *"dst.partial: going on with "[1-9]* ]]
+        whole
+        rm -r dst
+    done
+}
+
+@test "a rank that is killed takes the others along; the work goes on" {
+    run ! spoilt pwrite64:signal=KILL:when=2
+    [ ! -e dst ]
+    run -0 --separate-stderr mpi -n 3 $convert dst
+    [[ "$stderr" == *"dst.partial: going on with "[1-9]* ]]
+    whole
+}
+
+@test "what cannot work is said once, and nothing is made" {
+    rm src/model.safetensors
+    run -1 --separate-stderr mpi -n 3 $convert dst
+    [ "$(grep -c '^d9d-map: ' <<<"$stderr")" -eq 1 ]
+    [ ! -e dst ] && [ ! -e dst.partial ]
+    cp "$golden/moe/model.safetensors" src
+    run -2 --separate-stderr mpi -n 3 $convert whole
+    [ "$(grep -c 'whole: is there already and is not empty' <<<"$stderr")" -eq 1 ]
+}
