@@ -36,7 +36,7 @@ static bool is_word(const char *s, size_t n)
 
 /* What stands between braces: "l", "l:int". */
 static d9d_status parse_capture(const char *s, size_t n, const char *where, d9d_arena *a,
-                                d9di_glob *p, d9di_glob_piece *piece)
+                                d9di_glob_piece *piece)
 {
     const char *colon = memchr(s, ':', n);
     size_t len = colon != NULL ? (size_t)(colon - s) : n, k = N_CLASSES - 1;
@@ -48,8 +48,6 @@ static d9d_status parse_capture(const char *s, size_t n, const char *where, d9d_
     piece->capture = d9d_arena_strndup(a, s, len);
     if (piece->capture == NULL)
         return no_memory(where);
-    if (d9di_glob_find(p, piece->capture) >= 0)
-        return D9D_FAIL(D9D_ECONFIG, "%s: {%s} is there twice", where, piece->capture);
     if (colon == NULL)
         return D9D_OK;
     while (k > 0 && (strlen(classes[k].word) != n - len - 1 ||
@@ -99,17 +97,13 @@ d9d_status d9di_glob_parse(const char *text, const char *where, d9d_arena *a, d9
         D9D_TRY(parse_text(&at, where, a, &piece->text));
         if (*at == '\0')
             return D9D_OK;
-        if (out->n > 0 && *piece->text == '\0')
-            return D9D_FAIL(D9D_ECONFIG,
-                            "%s: {%s} and the capture behind it need text between them", where,
-                            out->piece[out->n - 1].capture);
         end = strchr(at, '}');
         if (end == NULL)
             return D9D_FAIL(D9D_ECONFIG, "%s: a { without }; a brace itself is written {{", where);
         if (out->n == D9DI_MAX_CAPTURES)
             return D9D_FAIL(D9D_ECONFIG, "%s: more than %d captures", where,
                             (int)D9DI_MAX_CAPTURES);
-        D9D_TRY(parse_capture(at + 1, (size_t)(end - at) - 1, where, a, out, piece));
+        D9D_TRY(parse_capture(at + 1, (size_t)(end - at) - 1, where, a, piece));
         out->n++;
         at = end + 1;
     }
@@ -132,6 +126,19 @@ static d9d_status put_literal(d9d_buf *b, const char *s)
     return D9D_OK;
 }
 
+/* That it is clear what each capture is. */
+static d9d_status check_captures(const d9di_glob *p, const char *where)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        if (d9di_glob_find(p, p->piece[i].capture) != (int)i)
+            return D9D_FAIL(D9D_ECONFIG, "%s: {%s} is there twice", where, p->piece[i].capture);
+        if (i > 0 && *p->piece[i].text == '\0')
+            return D9D_FAIL(D9D_ECONFIG, "%s: {%s} and {%s} need text between them", where,
+                            p->piece[i - 1].capture, p->piece[i].capture);
+    }
+    return D9D_OK;
+}
+
 d9d_status d9di_glob_compile(d9di_glob *p, const char *where, bool prefix)
 {
     const uint32_t options = PCRE2_ANCHORED | PCRE2_DOTALL | (prefix ? 0 : PCRE2_ENDANCHORED);
@@ -140,6 +147,7 @@ d9d_status d9di_glob_compile(d9di_glob *p, const char *where, bool prefix)
     PCRE2_SIZE at;
     int code;
 
+    D9D_TRY(check_captures(p, where));
     p->prefix = prefix;
     if (p->n == 0)
         return D9D_OK;

@@ -9,7 +9,7 @@
  *
  * The whole name must match; where more than one reading would do, captures are as long as
  * they can be, the first one first.  Two captures need text between them, and a name stands
- * once.  The same text is a template: what is captured under a name goes in its place.
+ * once.  In a template, which may have a name more than once, stands what it has captured.
  */
 #ifndef D9DI_CKPT_NAME_GLOB_H
 #define D9DI_CKPT_NAME_GLOB_H
@@ -41,7 +41,8 @@ typedef struct d9di_glob {
 
 /* Read `text` (where: for sentences); strings are in the arena.  ECONFIG. */
 d9d_status d9di_glob_parse(const char *text, const char *where, d9d_arena *a, d9di_glob *out);
-/* Get ready for matching.  Released by d9di_glob_release(). */
+/* Get ready for matching, after which it is no template.  Released by d9di_glob_release().
+ * ECONFIG where a name is there twice, or two captures have no text between them. */
 d9d_status d9di_glob_compile(d9di_glob *p, const char *where, bool prefix);
 void d9di_glob_release(d9di_glob *p);
 /* The number of a capture, or -1. */

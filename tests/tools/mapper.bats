@@ -125,7 +125,7 @@ two() {
     spec '[[{"op": "split", "from": "n", "to": ["a", "b"], "sizes": [1]}]]'
     refused 'invalid configuration: m.json: stages[0][0].sizes: has 1 sizes, to has 2 names'
     spec '[[{"op": "rename", "from": "{a}{b}", "to": "c"}]]'
-    refused 'invalid configuration: m.json: stages[0][0] (rename): from "{a}{b}": {a} and the capture behind it need text between them'
+    refused 'invalid configuration: m.json: stages[0][0] (rename): from "{a}{b}": {a} and {b} need text between them'
     rm m.json
     run -2 --separate-stderr d9d-map -q --mapper m.json src dst
     [[ "$stderr" == "d9d-map: invalid configuration: m.json"* ]]
