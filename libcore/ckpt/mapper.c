@@ -89,6 +89,55 @@ static d9d_status keep_list(d9d_mapper *m, d9di_map_args *args)
     return D9D_OK;
 }
 
+static d9d_status check_sizes(const char *name, const d9di_map_args *args)
+{
+    for (size_t i = 0; i < args->n; i++)
+        if (args->list[i] < 0)
+            return D9D_FAIL(D9D_ECONFIG, "mapper: cannot split %s into a part of size %" PRId64,
+                            name, args->list[i]);
+    return D9D_OK;
+}
+
+/* A mesh, its coordinate, and how many parts its coordinates have. */
+static d9d_status check_mesh(const char *name, const d9di_map_args *args, uint64_t *size)
+{
+    *size = 1;
+    for (size_t k = 0; k < args->n / D9DI_AXIS_LEN; k++) {
+        const int64_t *axis = args->list + k * D9DI_AXIS_LEN;
+        const int64_t parts = axis[D9DI_AXIS_PARTS], at = axis[D9DI_AXIS_AT];
+
+        if (parts < 1 || !d9d_mul_u64(*size, (uint64_t)parts, size))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "mapper: %s: dimension %zu of the mesh has the size %" PRId64, name, k,
+                            parts);
+        if (at < 0 || at >= parts)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "mapper: %s: coordinate %" PRId64
+                            " in dimension %zu of the mesh, which "
+                            "has the size %" PRId64,
+                            name, at, k, parts);
+    }
+    return D9D_OK;
+}
+
+static d9d_status check_args(d9di_map_op_kind kind, const char *in, size_t n_in, const char *out,
+                             const d9di_map_args *args)
+{
+    uint64_t size;
+
+    if (kind == D9DI_SPLIT)
+        return check_sizes(in, args);
+    if (kind == D9DI_DISTRIBUTE)
+        return check_mesh(in, args, &size);
+    if (kind != D9DI_GATHER)
+        return D9D_OK;
+    D9D_TRY(check_mesh(out, args, &size));
+    if (size != n_in)
+        return D9D_FAIL(D9D_ECONFIG, "mapper: %s: %zu parts to gather from a mesh of %" PRIu64, out,
+                        n_in, size);
+    return D9D_OK;
+}
+
 d9d_status d9di_mapper_add(d9d_mapper *m, d9di_map_op_kind kind, const char *const *in, size_t n_in,
                            const char *const *out, size_t n_out, const d9di_map_args *args)
 {
@@ -102,6 +151,7 @@ d9d_status d9di_mapper_add(d9d_mapper *m, d9di_map_op_kind kind, const char *con
         return D9D_FAIL(D9D_EINVAL, "mapper: %s of no tensors", s.op->name);
     if (n_in > INT32_MAX || n_out > INT32_MAX || m->steps.len >= INT32_MAX)
         return no_memory();
+    D9D_TRY(check_args(kind, *in, n_in, n_out > 0 ? *out : "", &s.args));
     D9D_TRY(keep_list(m, &s.args));
     s.in = d9d_arena_alloc(&m->arena, (n_in + n_out) * sizeof(*s.in));
     if (s.in == NULL)
@@ -184,10 +234,6 @@ d9d_status d9d_mapper_chunk(d9d_mapper *m, const char *from, const char *const *
 d9d_status d9d_mapper_split(d9d_mapper *m, const char *from, const char *const *to,
                             const int64_t *sizes, size_t n, int dim)
 {
-    for (size_t i = 0; i < n; i++)
-        if (sizes[i] < 0)
-            return D9D_FAIL(D9D_ECONFIG, "mapper: cannot split %s into a part of size %" PRId64,
-                            from, sizes[i]);
     return d9di_mapper_add(m, D9DI_SPLIT, &from, 1, to, n, &(d9di_map_args){dim, 0, sizes, n});
 }
 
@@ -230,34 +276,13 @@ d9di_map_args d9di_map_mesh(const d9d_placement *mesh, const int64_t *at, int n,
     return (d9di_map_args){.list = list, .n = (size_t)n * D9DI_AXIS_LEN};
 }
 
-static d9d_status check_mesh(const char *name, const d9d_placement *mesh, int n, uint64_t *size)
-{
-    *size = 1;
-    if (n < 1 || n > D9D_MAX_MESH)
-        return D9D_FAIL(D9D_ECONFIG, "mapper: %s: a mesh of %d dimensions, 1 to %d are possible",
-                        name, n, (int)D9D_MAX_MESH);
-    for (int k = 0; k < n; k++)
-        if (mesh[k].parts < 1 || !d9d_mul_u64(*size, (uint64_t)mesh[k].parts, size))
-            return D9D_FAIL(D9D_ECONFIG,
-                            "mapper: %s: dimension %d of the mesh has the size %" PRId64, name, k,
-                            mesh[k].parts);
-    return D9D_OK;
-}
-
 d9d_status d9d_mapper_distribute(d9d_mapper *m, const char *name, const d9d_placement *mesh,
                                  const int64_t *at, int n)
 {
     int64_t list[D9D_MAX_MESH * D9DI_AXIS_LEN];
     d9di_map_args args;
-    uint64_t size;
 
-    D9D_TRY(check_mesh(name, mesh, n, &size));
-    for (int k = 0; k < n; k++)
-        if (at[k] < 0 || at[k] >= mesh[k].parts)
-            return D9D_FAIL(D9D_ECONFIG,
-                            "mapper: %s: coordinate %" PRId64 " in dimension %d of the mesh, which "
-                            "has the size %" PRId64,
-                            name, at[k], k, mesh[k].parts);
+    assert(n > 0 && n <= D9D_MAX_MESH);
     args = d9di_map_mesh(mesh, at, n, list);
     return d9di_mapper_add(m, D9DI_DISTRIBUTE, &name, 1, &name, 1, &args);
 }
@@ -267,12 +292,8 @@ d9d_status d9d_mapper_gather(d9d_mapper *m, const char *const *from, size_t n_fr
 {
     int64_t list[D9D_MAX_MESH * D9DI_AXIS_LEN];
     d9di_map_args args;
-    uint64_t size;
 
-    D9D_TRY(check_mesh(to, mesh, n, &size));
-    if (size != n_from)
-        return D9D_FAIL(D9D_ECONFIG, "mapper: %s: %zu parts to gather from a mesh of %" PRIu64, to,
-                        n_from, size);
+    assert(n > 0 && n <= D9D_MAX_MESH);
     args = d9di_map_mesh(mesh, NULL, n, list);
     return d9di_mapper_add(m, D9DI_GATHER, from, n_from, &to, 1, &args);
 }
