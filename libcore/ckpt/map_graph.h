@@ -20,7 +20,8 @@
 enum {
     D9DI_MAX_CASTS = 4,
     D9DI_NONE = -1,
-    D9DI_MAX_BOXES = 1 << 21 /* of one view, and twice that of all */
+    D9DI_MAX_BOXES = 1 << 19, /* of one view */
+    D9DI_ALL_BOXES = 1 << 21  /* of a plan */
 };
 
 typedef struct d9di_map_box {
