@@ -65,6 +65,7 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
 
 @test "documents that are none" {
     says 2 'absent.json: ' d9d-train absent.json
+    says 2 '/: is a directory, must be a file' d9d-train /
     echo '{"data": {"dataset": "data"},}' >c.json
     refused 'c.json: '
     echo '[]' >c.json
