@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -309,6 +310,10 @@ d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out)
         st = D9DI_FAIL_ERRNO(path, "cannot find its size");
         goto out;
     }
+    if (S_ISDIR(s.st_mode)) {
+        st = D9D_FAIL(D9D_EFORMAT, "%s: is a directory, must be a file", path);
+        goto out;
+    }
     if (S_ISREG(s.st_mode) && (uint64_t)s.st_size > max) {
         st = D9D_FAIL(D9D_EFORMAT, "%s: has %" PRIu64 " bytes, at most %" PRIu64 " are read", path,
                       (uint64_t)s.st_size, max);
@@ -332,8 +337,10 @@ static d9d_status create_beside(const char *path, d9d_file *f)
     for (unsigned n = 0; n < D9DI_BESIDE_MAX; n++) {
         D9D_TRY(d9di_fs_beside(path, "tmp", n, &f->path));
         f->fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (f->fd >= 0)
+        if (f->fd >= 0) {
+            (void)flock(f->fd, LOCK_EX | LOCK_NB); /* against d9d_fs_sweep() */
             return D9D_OK;
+        }
         if (errno != EEXIST)
             return D9DI_FAIL_ERRNO(f->path, "cannot create");
         free(f->path);

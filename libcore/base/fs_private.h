@@ -15,6 +15,9 @@ d9d_status d9di_errno_status(int err);
 /* "PATH.TAG-PID-n", malloc'ed, for n = 0, 1, ... of a search for a free name. */
 d9d_status d9di_fs_beside(const char *path, const char *tag, unsigned n, char **out);
 enum { D9DI_BESIDE_MAX = 1000 };
+/* A descriptor that holds this file or directory against d9d_fs_sweep() until it is closed; -1
+ * when another process holds it or the file system knows no locks. */
+int d9di_fs_hold(const char *path);
 
 /* The directory that holds the path's last component: "." for "a", "/" for "/a". */
 d9d_status d9di_fs_parent(const char *path, char **out);

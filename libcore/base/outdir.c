@@ -131,8 +131,12 @@ d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags)
     D9D_TRY_OR(st, final_name(path, &name), out);
     D9D_TRY_OR(st, check_free(name, replace), out);
     D9D_TRY_OR(st, make_parent(name), out);
+    if (!keep)
+        d9d_fs_sweep(name);
     D9D_TRY_OR(st, (keep ? make_partial : make_tmp)(name, &tmp), out);
     *o = (d9d_outdir){.path = name, .tmp = tmp, .replace = replace, .keep = keep};
+    if (!keep)
+        o->lock = d9di_fs_hold(tmp) + 1;
     name = tmp = NULL;
 out:
     free(name);

@@ -9,7 +9,7 @@
 #include "d9d/base/thread.h"
 #include "d9d/ckpt/checkpoint.h"
 
-enum { NOWHERE = -1 };
+enum { NOWHERE = -1, PART = 1 << 16, BLOCK = 1024 }; /* elements read and compared at once */
 
 struct pair {
     const char *name;
@@ -24,7 +24,6 @@ struct result { /* of a piece */
 
 struct scratch { /* of a worker */
     unsigned char *raw[2];
-    double *number[2];
 };
 
 struct diff {
@@ -91,7 +90,7 @@ static d9d_status list_pairs(struct diff *d)
         if (!p->same_shape)
             continue;
         a = tensor(d, p, 0);
-        d->bytes += a->bytes;
+        d->bytes += a->bytes + tensor(d, p, 1)->bytes;
         D9D_TRY_OR(st, d9di_pieces_add(&d->pieces, i, a->bytes / d9d_dtype_size(a->dtype)), out);
     }
 out:
@@ -101,59 +100,114 @@ out:
 
 /* --- numbers ------------------------------------------------------------------------------ */
 
-static d9d_status take_scratch(struct scratch *s)
+/* How many of n elements have other bits. */
+#define COUNT_OTHERS(T)                                                                            \
+    do {                                                                                           \
+        T x, y;                                                                                    \
+                                                                                                   \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            memcpy(&x, a + i * sizeof(x), sizeof(x));                                              \
+            memcpy(&y, b + i * sizeof(y), sizeof(y));                                              \
+            others += x != y;                                                                      \
+        }                                                                                          \
+    } while (0)
+
+static uint64_t count_others(const unsigned char *a, const unsigned char *b, size_t n, size_t width)
 {
-    for (int side = 0; side < 2; side++) {
-        if (s->raw[side] == NULL)
-            s->raw[side] = malloc(8 * (size_t)D9DI_PIECE);
-        if (s->number[side] == NULL)
-            s->number[side] = malloc(8 * (size_t)D9DI_PIECE);
-        if (s->raw[side] == NULL || s->number[side] == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "diff: out of memory");
+    uint64_t others = 0;
+
+    switch (width) {
+    case 1: COUNT_OTHERS(uint8_t); break;
+    case 2: COUNT_OTHERS(uint16_t); break;
+    case 4: COUNT_OTHERS(uint32_t); break;
+    default: COUNT_OTHERS(uint64_t); break;
     }
+    return others;
+}
+
+/* One NaN is as good as another; infinities of one sign are equal. */
+static uint64_t compare_numbers(const double *a, const double *b, size_t n, double *max_abs)
+{
+    uint64_t others = 0;
+    double most = 0;
+    bool nan = false;
+
+    for (size_t i = 0; i < n; i++) {
+        double x = a[i], y = b[i], gap = fabs(x - y);
+        bool same = x == y || (isnan(x) && isnan(y));
+
+        others += !same;
+        nan |= !same && isnan(gap);
+        most = !same && gap > most ? gap : most;
+    }
+    if (most > *max_abs)
+        *max_abs = most;
+    if (nan)
+        *max_abs = (double)NAN;
+    return others;
+}
+
+/* n elements, a block at a time so that the numbers stay in the nearest cache. */
+static void compare_blocks(const struct diff *d, const struct pair *p, const struct scratch *s,
+                           size_t n, struct result *r)
+{
+    const d9d_dtype types[2] = {tensor(d, p, 0)->dtype, tensor(d, p, 1)->dtype};
+    const size_t width[2] = {d9d_dtype_size(types[0]), d9d_dtype_size(types[1])};
+    double number[2][BLOCK];
+
+    for (size_t at = 0; at < n; at += BLOCK) {
+        const size_t k = n - at < BLOCK ? n - at : BLOCK;
+        const unsigned char *a = s->raw[0] + at * width[0], *b = s->raw[1] + at * width[1];
+        uint64_t others;
+
+        if (p->same_dtype && memcmp(a, b, k * width[0]) == 0)
+            continue;
+        d9di_to_double(a, types[0], number[0], k);
+        d9di_to_double(b, types[1], number[1], k);
+        others = compare_numbers(number[0], number[1], k, &r->max_abs);
+        r->n_different += p->same_dtype ? count_others(a, b, k, width[0]) : others;
+    }
+}
+
+static d9d_status compare_part(struct diff *d, const struct pair *p, struct scratch *s, uint64_t at,
+                               size_t n, struct result *r)
+{
+    size_t bytes[2];
+
+    for (int side = 0; side < 2; side++) {
+        const size_t width = d9d_dtype_size(tensor(d, p, side)->dtype);
+
+        bytes[side] = n * width;
+        D9D_TRY(d9d_checkpoint_read(d->side[side], (size_t)p->at[side], at * width, s->raw[side],
+                                    bytes[side]));
+    }
+    if (!p->same_dtype || memcmp(s->raw[0], s->raw[1], bytes[0]) != 0)
+        compare_blocks(d, p, s, n, r);
+    (void)pthread_mutex_lock(&d->lock);
+    d9d_progress_add(&d->progress, bytes[0] + bytes[1]);
+    (void)pthread_mutex_unlock(&d->lock);
     return D9D_OK;
 }
 
-static void compare_numbers(const struct scratch *s, uint64_t n, size_t width, bool bits,
-                            struct result *r)
+static d9d_status take_scratch(struct scratch *s)
 {
-    for (uint64_t i = 0; i < n; i++) {
-        double x = s->number[0][i], y = s->number[1][i], gap = fabs(x - y);
-        bool same = bits ? memcmp(s->raw[0] + i * width, s->raw[1] + i * width, width) == 0
-                         : x == y || (isnan(x) && isnan(y));
-
-        if (same)
-            continue;
-        r->n_different++;
-        if (x == y || (isnan(x) && isnan(y)))
-            gap = 0;
-        if (isnan(gap) || gap > r->max_abs)
-            r->max_abs = gap;
-    }
+    for (int side = 0; side < 2; side++)
+        if (s->raw[side] == NULL && (s->raw[side] = malloc(PART * sizeof(double))) == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "diff: out of memory");
+    return D9D_OK;
 }
 
 static d9d_status compare_piece(void *arg, int worker, size_t i)
 {
     struct diff *d = arg;
     const d9di_piece *piece = &d->pieces.data[i];
-    const struct pair *p = &d->pairs.data[piece->tensor];
     struct scratch *s = &d->scratch[worker];
-    size_t width = 0;
 
     D9D_TRY(take_scratch(s));
-    for (int side = 0; side < 2; side++) {
-        width = d9d_dtype_size(tensor(d, p, side)->dtype);
-        D9D_TRY(d9d_checkpoint_read(d->side[side], (size_t)p->at[side], piece->at * width,
-                                    s->raw[side], piece->n * width));
-    }
-    if (!p->same_dtype || memcmp(s->raw[0], s->raw[1], piece->n * width) != 0) {
-        for (int side = 0; side < 2; side++)
-            d9di_to_double(s->raw[side], tensor(d, p, side)->dtype, s->number[side], piece->n);
-        compare_numbers(s, piece->n, width, p->same_dtype, &d->results[i]);
-    }
-    pthread_mutex_lock(&d->lock);
-    d9d_progress_add(&d->progress, piece->n * d9d_dtype_size(tensor(d, p, 0)->dtype));
-    pthread_mutex_unlock(&d->lock);
+    for (uint64_t done = 0; done < piece->n; done += PART)
+        D9D_TRY(compare_part(d, &d->pairs.data[piece->tensor], s, piece->at + done,
+                             piece->n - done < PART ? (size_t)(piece->n - done) : PART,
+                             &d->results[i]));
     return D9D_OK;
 }
 
@@ -171,10 +225,8 @@ static d9d_status compare_all(struct diff *d, int jobs, const d9d_log *log)
     if (st == D9D_OK)
         d9d_progress_end(&d->progress);
     for (int i = 0; i < n; i++)
-        for (int side = 0; side < 2; side++) {
+        for (int side = 0; side < 2; side++)
             free(d->scratch[i].raw[side]);
-            free(d->scratch[i].number[side]);
-        }
     return st;
 }
 

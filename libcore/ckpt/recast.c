@@ -195,13 +195,16 @@ static bool any_nonfinite(const unsigned char *p, size_t n, size_t width, uint64
 {
     const uint64_t ones = width == 8 ? 1 : UINT64_MAX / ((UINT64_C(1) << 8 * width) - 1);
     const uint64_t masks = mask * ones, highs = ones << (8 * width - 1);
-    uint64_t w, hit = 0;
+    uint64_t hit = 0;
 
-    for (size_t i = 0; i < n; i += sizeof(w)) {
-        memcpy(&w, p + i, sizeof(w));
-        hit |= ((~w & masks) - ones) & highs;
+#pragma omp simd reduction(| : hit)
+    for (size_t i = 0; i < n / sizeof(uint64_t); i++) {
+        uint64_t w;
+
+        memcpy(&w, p + i * sizeof(w), sizeof(w));
+        hit |= (~w & masks) - ones;
     }
-    return hit != 0;
+    return (hit & highs) != 0;
 }
 
 size_t d9di_first_nonfinite(const void *src, d9d_dtype t, size_t n)

@@ -37,6 +37,7 @@ static d9d_status text_write(d9d_arena *a, const char *dir, const char *name, co
 
     if (path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s/%s: its name", dir, name);
+    d9d_fs_sweep(path);
     D9D_TRY_OR(st, d9d_json_put(&text, v, 2), out);
     D9D_TRY_OR(st, d9d_buf_append(&text, "\n", 1), out);
     st = d9d_fs_write_atomic(path, text.data, text.len);
@@ -80,6 +81,7 @@ d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
     }
     D9D_TRY_OR(st, d9d_fs_mkdirs(r->path), out);
     D9D_TRY_OR(st, d9d_fs_mkdirs(r->checkpoints), out);
+    d9d_fs_sweep(r->export);
     D9D_TRY_OR(st, text_write(&a, r->path, "config.json", resolved), out);
     st = text_write(&a, r->path, "manifest.json", about);
 out:

@@ -228,7 +228,11 @@ resume_everywhere() {
     d9d-train -q c.json
     cp run/export/model.safetensors run/metrics.jsonl .
     rm -r run/export
+    # And what killed processes left of it goes, what is somebody's own stays.
+    mkdir run/export.tmp-77-0 run/export.tmp-mine
+    touch run/export.tmp-77-0/x run/{config,manifest}.json.tmp-77-0
     d9d-train -q c.json
+    [ "$(echo run/*.tmp-*)" = run/export.tmp-mine ]
     cmp model.safetensors run/export/model.safetensors
     diff metrics.jsonl run/metrics.jsonl | grep -qE '^> \{"end": "done", "step": 20,'
 }

@@ -65,6 +65,7 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
 
 @test "documents that are none" {
     says 2 'absent.json: ' d9d-train absent.json
+    says 2 '/: is a directory, must be a file' d9d-train /
     echo '{"data": {"dataset": "data"},}' >c.json
     refused 'c.json: '
     echo '[]' >c.json
@@ -73,7 +74,7 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     refused 'c.json: '
     echo '{"data": 1, "data": 2}' >c.json
     refused 'c.json: '
-    says 1 '.: ' d9d-train .
+    says 2 '.: is a directory' d9d-train .
     printf '{"a": "\xff"}' >c.json
     refused 'c.json: '
     run -2 --separate-stderr d9d-train

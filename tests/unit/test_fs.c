@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
@@ -144,7 +145,7 @@ static void whole_files_are_read_within_a_limit(void **state)
     assert_fails(d9d_fs_read("f", 4, &b), D9D_EFORMAT, "f: has 5 bytes, at most 4 are read");
     assert_fails(d9d_fs_read("g", 4, &b), D9D_ENOTFOUND,
                  "g: cannot open: No such file or directory");
-    assert_fails(d9d_fs_read(".", 4, &b), D9D_EIO, ".: cannot read: Is a directory");
+    assert_fails(d9d_fs_read(".", 4, &b), D9D_EFORMAT, ".: is a directory, must be a file");
     /* A file that says nothing of its size. */
     assert_fails(d9d_fs_read("/dev/zero", 100, &b), D9D_EFORMAT,
                  "/dev/zero: has more than 100 bytes, the most that is read");
@@ -334,6 +335,48 @@ static void outdir_does_not_overwrite_who_came_first(void **state)
     assert_int_equal(count_names("."), 1);
 }
 
+static void leftovers_of_the_dead_are_swept(void **state)
+{
+    d9d_outdir o;
+    d9d_file f = {.fd = -1};
+    pid_t child;
+    int status;
+
+    (void)state;
+    /* A child is killed while it writes; its file, its directory and names that only look alike. */
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (d9d_outdir_begin(&o, "out", 0) != D9D_OK || d9d_file_create("f.tmp-1-0", &f) != D9D_OK)
+            _exit(1);
+        (void)kill(getpid(), SIGKILL);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    assert_ok(d9d_fs_mkdirs("out.tmp-12-x"));
+    assert_ok(d9d_fs_mkdirs("other.tmp-12-0"));
+    assert_int_equal(count_names("."), 4);
+    assert_ok(d9d_outdir_begin(&o, "out", 0)); /* one goes, one comes */
+    assert_int_equal(count_names("."), 4);
+    d9d_fs_sweep("out"); /* ours is held */
+    d9d_fs_sweep("./f");
+    assert_int_equal(count_names("."), 3);
+    assert_true(d9d_fs_is_dir(o.tmp));
+    d9d_outdir_release(&o);
+    assert_int_equal(count_names("."), 2);
+}
+
+static void what_is_no_file_is_not_opened(void **state)
+{
+    (void)state;
+    assert_int_equal(mkfifo("p", 0666), 0);
+    assert_fails(d9d_fs_check_regular("p"), D9D_EFORMAT, "p: is a pipe, must be a file");
+    assert_fails(d9d_fs_check_regular("."), D9D_EFORMAT, ".: is a directory, must be a file");
+    assert_fails(d9d_fs_check_regular("/dev/null"), D9D_EFORMAT,
+                 "/dev/null: is a device, must be a file");
+    assert_fails_like(d9d_fs_check_regular("none"), D9D_ENOTFOUND, "none: cannot open");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +394,8 @@ int main(void)
         unit_test_in_dir(outdir_goes_where_a_link_points),
         unit_test_in_dir(outdir_needs_a_name_of_its_own),
         unit_test_in_dir(outdir_does_not_overwrite_who_came_first),
+        unit_test_in_dir(leftovers_of_the_dead_are_swept),
+        unit_test_in_dir(what_is_no_file_is_not_opened),
     };
 
     return cmocka_run_group_tests_name("fs", tests, NULL, NULL);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "d9d/ckpt/safetensors.h"
@@ -79,6 +80,12 @@ static void lies_are_refused(void **state)
         {"[]", 0, "t: header: byte 0: expected '{'"},
         {"{", 0, "t: header: byte 1: expected '\"'"},
         {"{} x", 0, "t: header: byte 3: text after the end"},
+        {" {}", 0, "t: header: byte 0: expected '{'"},
+        {"\xef\xbb\xbf{}", 0, "t: header: byte 0: expected '{'"},
+        {"{}{}", 0, "t: header: byte 2: text after the end"},
+        {"{\"x\":[[[[[[[[[[", 0, "t: header: byte 5: expected '{'"},
+        {"{\"x\":null}", 0, "t: header: byte 5: expected '{'"},
+        {"{\"x\":{},}", 0, "t: tensor x has no \"dtype\""},
         {"{}", 1, "t: the tensors end at 0, the file has 1 bytes of tensors"},
         {"{\"x\":1}", 0, "t: header: byte 5: expected '{'"},
         {"{\"x\":{}}", 0, "t: tensor x has no \"dtype\""},
@@ -96,6 +103,18 @@ static void lies_are_refused(void **state)
         {T("\"dtype\":\"F32\",\"dtype\":\"F32\""), 0, "t: tensor x: duplicate member \"dtype\""},
         {T("\"dtype\":\"F32\",\"stride\":[]"), 0, "t: tensor x: unknown member \"stride\""},
         {T("\"shape\":[-1]"), 0, "t: header: byte 15: expected a non-negative integer"},
+        {T("\"shape\":[-0]"), 0, "t: header: byte 15: expected a non-negative integer"},
+        {T("\"shape\":[[1]]"), 0, "t: header: byte 15: expected a non-negative integer"},
+        {T("\"shape\":3"), 0, "t: header: byte 14: expected '['"},
+        {T("\"shape\":[1,]"), 0, "t: header: byte 17: expected a non-negative integer"},
+        {T("\"data_offsets\":[0,1e400]"), 0, "t: header: byte 25: expected a non-negative integer"},
+        {T("\"data_offsets\":[0.0,1]"), 0, "t: header: byte 23: expected a non-negative integer"},
+        {T("\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[18446744073709551615,"
+           "18446744073709551615]"),
+         0, "t: tensor x: U8 [1] takes 1 bytes, its offsets span 0"},
+        {T("\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[18446744073709551615,"
+           "18446744073709551615]"),
+         0, "t: tensor x ends at 18446744073709551615, the file has 0 bytes of tensors"},
         {T("\"shape\":[1.5]"), 0, "t: header: byte 16: expected a non-negative integer"},
         {T("\"shape\":[01]"), 0, "t: header: byte 17: expected a non-negative integer"},
         {T("\"shape\":[1e3]"), 0, "t: header: byte 16: expected a non-negative integer"},
@@ -158,6 +177,56 @@ static void lengths_that_lie_are_refused(void **state)
                  "t: 7 bytes are too few for a safetensors file");
     assert_fails_like(d9d_st_open("absent", &f), D9D_ENOTFOUND, "absent");
     assert_null(f);
+}
+
+static void what_is_no_file_is_refused(void **state)
+{
+    d9d_st_file *f = NULL;
+
+    (void)state;
+    assert_int_equal(mkfifo("pipe", 0666), 0);
+    assert_fails(d9d_st_open("pipe", &f), D9D_EFORMAT, "pipe: is a pipe, must be a file");
+    assert_fails(d9d_st_open(".", &f), D9D_EFORMAT, ".: is a directory, must be a file");
+    assert_fails(d9d_st_open("/dev/zero", &f), D9D_EFORMAT,
+                 "/dev/zero: is a device, must be a file");
+    make("t", "", 0);
+    assert_int_equal(truncate("t", 0), 0);
+    assert_fails(d9d_st_open("t", &f), D9D_EFORMAT,
+                 "t: 0 bytes are too few for a safetensors file");
+    assert_null(f);
+}
+
+static void a_file_that_shrinks_ends_in_a_sentence(void **state)
+{
+    d9d_st_file *f;
+    char bytes[100];
+
+    (void)state;
+    make("t", "{\"x\":{\"dtype\":\"U8\",\"shape\":[100],\"data_offsets\":[0,100]}}", 100);
+    assert_ok(d9d_st_open("t", &f));
+    assert_int_equal(truncate("t", 110), 0);
+    assert_fails_like(d9d_st_read(f, d9d_st_at(f, 0), 0, bytes, 100), D9D_EFORMAT,
+                      "t: needs 100 bytes at 65, the file ends after 45 of them");
+    d9d_st_close(f);
+}
+
+/* A terabyte that takes no room, behind a header of a few bytes. */
+static void a_sparse_file_costs_its_header(void **state)
+{
+    static const char header[] = "{\"x\":{\"dtype\":\"U8\",\"shape\":[1099511627776],"
+                                 "\"data_offsets\":[0,1099511627776]}}";
+    const int64_t size = INT64_C(1) << 40;
+    d9d_st_file *f;
+    char bytes[4] = "abcd";
+
+    (void)state;
+    make("t", header, 0);
+    if (truncate("t", size + 8 + (off_t)sizeof(header) - 1) != 0)
+        skip(); /* the file system has no such files */
+    assert_ok(d9d_st_open("t", &f));
+    assert_ok(d9d_st_read(f, d9d_st_at(f, 0), (uint64_t)size - 4, bytes, 4));
+    assert_memory_equal(bytes, "\0\0\0\0", 4);
+    d9d_st_close(f);
 }
 
 static void odd_but_right_files_are_read(void **state)
@@ -223,6 +292,9 @@ int main(void)
         unit_test_in_dir(what_is_written_is_read_back),
         unit_test_in_dir(lies_are_refused),
         unit_test_in_dir(lengths_that_lie_are_refused),
+        unit_test_in_dir(what_is_no_file_is_refused),
+        unit_test_in_dir(a_file_that_shrinks_ends_in_a_sentence),
+        unit_test_in_dir(a_sparse_file_costs_its_header),
         unit_test_in_dir(odd_but_right_files_are_read),
         unit_test_in_dir(a_file_of_many_tiny_tensors_is_fine),
     };

@@ -56,6 +56,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_
  * a device, a pipe or a directory there is ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n);
 
+/* Remove what was left beside `path` by writers of it that were killed: files and directories
+ * "<path>.tmp-<pid>-<n>" that no process holds.  Those of living writers stay, also on another
+ * host where the file system's flock() reaches it.  Best effort: says nothing. */
+D9D_API void d9d_fs_sweep(const char *path);
+
 /* Copy a regular file, in the kernel where it can; `dst` must not exist. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_copy(const char *src, const char *dst);
 
@@ -96,7 +101,8 @@ D9D_API void d9d_file_release(d9d_file *f);
  *     st = d9d_outdir_commit(&o);      // syncs every file and directory, renames
  *     d9d_outdir_release(&o);          // removes o.tmp if it was not committed
  *
- * The work is done in "<path>.tmp-<pid>-<n>" beside the final name. */
+ * The work is done in "<path>.tmp-<pid>-<n>" beside the final name; beginning sweeps those of
+ * killed processes. */
 typedef struct d9d_outdir {
     char *path, *tmp;
     bool replace, keep;

@@ -50,7 +50,7 @@ typedef struct d9d_device {
     void *self;        /* the backend's own */
     double peak_flops; /* of dense bfloat16 products a second, from the data sheet; 0: unknown */
     struct d9d_trace *trace; /* d9d/device/trace.h; NULL: none */
-    uint64_t waits; /* times that the host stood still until the device had come somewhere */
+    uint64_t waits;     /* times that the host stood still until the device had come somewhere */
     const d9d_log *log; /* set by who opened it: hears which kernels are chosen; NULL: nobody */
 } d9d_device;
 
