@@ -478,7 +478,14 @@ static bool turn(d9d_st_tensor *t)
     return true;
 }
 
-static bool (*const faults[])(d9d_st_tensor *t) = {lose, grow, shrink, flatten, wrap, turn};
+static bool make_whole(d9d_st_tensor *t)
+{
+    t->dtype = D9D_I32;
+    return true;
+}
+
+static bool (*const faults[])(d9d_st_tensor *t) = {lose, grow, shrink,    flatten,
+                                                   wrap, turn, make_whole};
 enum { N_FAULTS = sizeof(faults) / sizeof(faults[0]) };
 
 struct heard {
@@ -498,7 +505,7 @@ static void hear(void *arg, const char *sentence)
 static void refused(const d9d_qwen3_config *c, struct list *l, const char *const *names, size_t n)
 {
     struct heard heard = {0};
-    const d9d_plan_options opt = {.problem = hear, .arg = &heard};
+    const d9d_plan_options opt = {.floating = true, .problem = hear, .arg = &heard};
     const d9d_source src = list_source(l);
     d9d_mapper *m;
     d9d_map_plan *plan;
