@@ -48,10 +48,10 @@ config() {
 JSON
 }
 
-# there_and_back TENSORS BYTES: ./hf by the d9d layout is ./hf again.
+# there_and_back TENSORS BYTES SHARD-SIZE: ./hf by the d9d layout is ./hf again.
 there_and_back() {
     d9d-map -q --to d9d hf d9d
-    d9d-map -q --to hf d9d back
+    d9d-map -q --to hf --shard-size "$3" d9d back
     rm -r d9d
     run -0 --separate-stderr d9d-map diff -q hf back
     [ "$output" = "$1 tensors equal, 0 different" ]
@@ -65,12 +65,12 @@ there_and_back() {
     config 1024 3072 false >c.json
     d9d-map init -q --model c.json --seed 6 hf
     sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' hf/config.json
-    there_and_back 311 1503264768
+    there_and_back 311 1503264768 4GB
 }
 
 @test "Qwen3-1.7B, tied, in three files" {
     config 2048 6144 true >c.json
     d9d-map init -q --model c.json --seed 17 --shard-size 1.5GB hf
     [ "$(find hf -name 'model-*-of-00003.safetensors' | wc -l)" = 3 ]
-    there_and_back 310 3441149952
+    there_and_back 310 3441149952 1.5GB
 }
