@@ -19,11 +19,11 @@ edit() { sed -i "$2" "$1"; }
 there_and_back() {
     d9d-map -q --to d9d "$1" there
     d9d-map -q --to hf there back
-    d9d-map diff -q "$1" back >diff.out && cmp "$1/config.json" back/config.json || {
+    if ! d9d-map diff -q "$1" back >diff.out || ! cmp "$1/config.json" back/config.json; then
         echo "$1 is not itself again"
         cat diff.out
         return 1
-    }
+    fi
     rm -r there back
 }
 

@@ -13,7 +13,7 @@ workshop() {
     export shared
     cd "$shared" || return 1
     dataset data
-    run_config >c.json
+    run_config moe >c.json
     infer_config '{"name": "logprobs", "output": "out.jsonl"}' >i.json
 }
 
