@@ -142,6 +142,8 @@ void d9d_progress_end(d9d_progress *p)
         return;
     if (on_terminal(p))
         p->log->status(p->log->arg, "");
+    if (p->done == p->first) /* there was nothing to do */
+        return;
     put_amount(done, (double)p->done, p->unit, 0);
     put_rate(speed, p, rate_at(p, now));
     put_time(time, elapsed(p, now));
