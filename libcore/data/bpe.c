@@ -36,17 +36,23 @@ struct d9di_candidate {
 /* The symbols that a piece begins as, into ids[0, n); how many there are. */
 static size_t first_symbols(const d9di_bpe *b, const char *piece, size_t n, uint32_t *ids)
 {
-    size_t count = 0, i;
+    size_t count = 0, i = 0;
     bool unk_before = false;
 
-    for (i = 0; i < n; i++) {
-        const uint32_t id = b->byte_id[(unsigned char)piece[i]];
+    while (i < n) {
+        const unsigned char first = (unsigned char)piece[i];
+        const unsigned w = b->chars ? d9di_utf8_width(first) : 1;
+        const uint32_t id = b->chars ? d9di_bpe_find(b, piece + i, w) : b->byte_id[first];
 
         if (id != D9DI_NO_ID)
             ids[count++] = id;
+        else if (b->byte_fallback)
+            for (unsigned k = 0; k < w; k++)
+                ids[count++] = b->byte_id[(unsigned char)piece[i + k]];
         else if (b->unk != D9DI_NO_ID && !(b->fuse_unk && unk_before))
             ids[count++] = b->unk;
         unk_before = id == D9DI_NO_ID;
+        i += w;
     }
     return count;
 }
@@ -195,6 +201,10 @@ static d9d_status find_whole(const d9di_bpe *b, d9di_bpe_scratch *s, const char 
 {
     size_t i;
 
+    if (b->chars) {
+        *id = d9di_bpe_find(b, piece, n);
+        return D9D_OK;
+    }
     s->spelled.len = 0;
     D9D_TRY(d9d_buf_reserve(&s->spelled, 2 * n));
     for (i = 0; i < n; i++)

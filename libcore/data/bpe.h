@@ -12,7 +12,7 @@
 #include "data/words.h"
 
 #define D9DI_NO_ID     UINT32_MAX
-#define D9DI_MAX_VOCAB (UINT32_C(1) << 24)
+#define D9DI_MAX_VOCAB UINT32_C(0xffffff) /* an id and a mark for none fit 24 bits */
 
 #define D9DI_BPE_SLACK 16 /* bytes that may be read behind what a token stands for */
 
@@ -33,7 +33,7 @@ typedef struct d9di_bpe {
     uint32_t n_entries; /* entries of the vocabulary */
     d9d_arena arena;    /* texts */
 
-    uint32_t *by_text; /* open addressing: id + 1, 0 free */
+    uint32_t *by_text; /* open addressing: part of the hash << 24 | id + 1, 0 free */
     uint64_t by_text_mask;
     struct d9di_merge *merges; /* by rank */
     uint32_t n_merges;
@@ -47,13 +47,20 @@ typedef struct d9di_bpe {
     d9di_trie trie;             /* ids by the bytes they stand for */
     struct d9di_bpe_made *made; /* by id */
 
-    uint32_t byte_id[256]; /* the symbol a byte begins as; D9DI_NO_ID: none */
-    uint32_t unk;          /* in place of such bytes; D9DI_NO_ID: they are dropped */
-    bool fuse_unk, ignore_merges;
+    /* A piece begins as bytes, or (`chars`) as characters; those that are no tokens as their bytes
+     * (`byte_fallback`), as `unk`, or not at all when that is D9DI_NO_ID. */
+    bool chars, byte_fallback, fuse_unk;
+    uint32_t byte_id[256]; /* of a byte, or of a byte to fall back to; D9DI_NO_ID: none */
+    uint32_t unk;
+    bool ignore_merges;
 } d9di_bpe; /* embedded; zero-initialised may be released */
 
-d9d_status d9di_bpe_init(const json_t *model, const char *where, d9di_bpe *out);
+/* `chars`: tokens are spelled in characters, not in the alphabet of bytes. */
+d9d_status d9di_bpe_init(const json_t *model, const char *where, bool chars, d9di_bpe *out);
 void d9di_bpe_release(d9di_bpe *b);
+
+/* Whether a token's text is that of a byte to fall back to: "<0x0A>". */
+bool d9di_bpe_fallback_byte(const char *text, size_t n, unsigned char *byte);
 
 /* D9DI_NO_ID when the vocabulary lacks it. */
 uint32_t d9di_bpe_find(const d9di_bpe *b, const char *text, size_t n);

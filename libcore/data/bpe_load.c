@@ -1,5 +1,6 @@
 /* bpe_load.c - reading the model of a tokenizer.json. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,25 +20,30 @@ static uint64_t table_size(uint64_t n)
     return size;
 }
 
-static uint32_t *text_slot(const d9di_bpe *b, const char *text, size_t n)
+/* The slot of a text, or the free one where it would go; what it holds but for the id, in *tag. */
+static uint32_t *text_slot(const d9di_bpe *b, const char *text, size_t n, uint32_t *tag)
 {
-    uint64_t at = d9d_hash64(text, n) & b->by_text_mask;
+    const uint64_t hash = d9d_hash64(text, n);
+    uint64_t at = hash & b->by_text_mask;
 
-    while (b->by_text[at] != 0) {
-        const struct d9di_bpe_token *t = &b->tokens[b->by_text[at] - 1];
+    *tag = (uint32_t)(hash >> 32) & 0xff000000;
+    for (; b->by_text[at] != 0; at = (at + 1) & b->by_text_mask) {
+        const struct d9di_bpe_token *t;
 
+        if ((b->by_text[at] & 0xff000000) != *tag)
+            continue;
+        t = &b->tokens[(b->by_text[at] & 0xffffff) - 1];
         if (t->len == n && memcmp(t->text, text, n) == 0)
             break;
-        at = (at + 1) & b->by_text_mask;
     }
     return &b->by_text[at];
 }
 
 uint32_t d9di_bpe_find(const d9di_bpe *b, const char *text, size_t n)
 {
-    const uint32_t at = *text_slot(b, text, n);
+    uint32_t tag;
 
-    return at == 0 ? D9DI_NO_ID : at - 1;
+    return (*text_slot(b, text, n, &tag) & 0xffffff) - 1;
 }
 
 /* --- vocabulary ---------------------------------------------------------------- */
@@ -79,6 +85,7 @@ static d9d_status load_vocab(d9di_bpe *b, json_t *vocab, const char *where)
         const uint32_t id = (uint32_t)json_integer_value(v);
         struct d9di_bpe_token *t = &b->tokens[id];
         const size_t len = strlen(text);
+        uint32_t tag, *slot;
 
         if (t->text)
             return D9D_FAIL(D9D_EFORMAT,
@@ -88,19 +95,24 @@ static d9d_status load_vocab(d9di_bpe *b, json_t *vocab, const char *where)
         t->text = d9d_arena_strndup(&b->arena, text, len);
         if (!t->text)
             return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->n_tokens);
-        *text_slot(b, text, len) = id + 1;
+        slot = text_slot(b, text, len, &tag);
+        *slot = tag | (id + 1);
     }
     return D9D_OK;
 }
 
 /* What a token stands for, into `bytes`, which has room for its text; how many.  A text that is not
  * spelled in the alphabet of bytes stands for itself. */
-static size_t spell_out(struct d9di_bpe_token *t, char *bytes)
+static size_t spell_out(struct d9di_bpe_token *t, bool chars, char *bytes)
 {
     size_t n = 0;
     uint32_t i = 0;
 
-    t->spelled = true;
+    t->spelled = !chars;
+    if (chars) {
+        memcpy(bytes, t->text, t->len);
+        return t->len;
+    }
     while (i < t->len) {
         unsigned w;
         const int byte = d9di_bytelevel_byte(d9di_utf8_get(t->text + i, &w));
@@ -129,22 +141,36 @@ static d9d_status load_bytes(d9di_bpe *b, const char *where)
     for (uint32_t id = 0; id < b->n_tokens; id++) {
         b->byte_at[id] = (uint32_t)n; /* a file has at most 64 MiB */
         if (b->tokens[id].text)
-            n += spell_out(&b->tokens[id], b->bytes + n);
+            n += spell_out(&b->tokens[id], b->chars, b->bytes + n);
     }
     b->byte_at[b->n_tokens] = (uint32_t)n;
     return D9D_OK;
 }
 
+bool d9di_bpe_fallback_byte(const char *text, size_t n, unsigned char *byte)
+{
+    static const char hex[] = "0123456789ABCDEF";
+    const char *high, *low;
+
+    if (n != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>')
+        return false;
+    high = memchr(hex, text[3], 16);
+    low = memchr(hex, text[4], 16);
+    if (!high || !low)
+        return false;
+    *byte = (unsigned char)((high - hex) * 16 + (low - hex));
+    return true;
+}
+
 static void find_bytes(d9di_bpe *b, bool *complete)
 {
-    int i;
-
     *complete = true;
-    for (i = 0; i < 256; i++) {
-        char c[4];
+    for (int i = 0; i < 256; i++) {
+        char text[8];
+        const size_t n = b->chars ? (size_t)snprintf(text, sizeof(text), "<0x%02X>", (unsigned)i)
+                                  : d9di_utf8_put(d9di_bytelevel_char((unsigned char)i), text);
 
-        b->byte_id[i] =
-            d9di_bpe_find(b, c, d9di_utf8_put(d9di_bytelevel_char((unsigned char)i), c));
+        b->byte_id[i] = d9di_bpe_find(b, text, n);
         *complete &= b->byte_id[i] != D9DI_NO_ID;
     }
 }
@@ -180,40 +206,36 @@ static bool read_pair(const json_t *v, struct pair *out)
     return true;
 }
 
-static d9d_status add_merge(d9di_bpe *b, const struct pair *pair, const char *where, size_t at)
+static d9d_status add_merge(d9di_bpe *b, const struct pair *pair, const char *where, size_t at,
+                            d9d_buf *joined)
 {
     uint32_t id[3], tag, *slot;
-    d9d_buf joined = {0};
-    d9d_status st;
-    int i;
 
-    D9D_TRY_OR(st, d9d_buf_append(&joined, pair->text[0], pair->len[0]), out);
-    D9D_TRY_OR(st, d9d_buf_append(&joined, pair->text[1], pair->len[1]), out);
-    for (i = 0; i < 3; i++) {
-        const char *text = i < 2 ? pair->text[i] : joined.data;
-        const size_t len = i < 2 ? pair->len[i] : joined.len;
+    joined->len = 0;
+    D9D_TRY(d9d_buf_append(joined, pair->text[0], pair->len[0]));
+    D9D_TRY(d9d_buf_append(joined, pair->text[1], pair->len[1]));
+    for (int i = 0; i < 3; i++) {
+        const char *text = i < 2 ? pair->text[i] : joined->data;
+        const size_t len = i < 2 ? pair->len[i] : joined->len;
 
-        id[i] = text ? d9di_bpe_find(b, text, len) : D9DI_NO_ID;
-        if (id[i] == D9DI_NO_ID) {
-            st = D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: \"%.*s\" is not in the vocabulary", where,
-                          at, (int)(len < 80 ? len : 80), text ? text : "");
-            goto out;
-        }
+        id[i] = d9di_bpe_find(b, text, len);
+        if (id[i] == D9DI_NO_ID)
+            return D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: \"%.*s\" is not in the vocabulary",
+                            where, at, (int)(len < 80 ? len : 80), text);
     }
     slot = d9di_bpe_slot(b, id[0], id[1], &tag);
     if (*slot != 0)
         b->merges[(*slot & 0xffffff) - 1].id = D9DI_NO_ID;
     *slot = tag | (b->n_merges + 1);
     b->merges[b->n_merges++] = (struct d9di_merge){id[0], id[1], id[2]};
-out:
-    d9d_buf_release(&joined);
-    return st;
+    return D9D_OK;
 }
 
 static d9d_status load_merges(d9di_bpe *b, const json_t *merges, const char *where)
 {
     const size_t n = json_array_size(merges);
-    size_t i;
+    d9d_buf joined = {0};
+    d9d_status st = D9D_OK;
 
     if (n >= MAX_MERGES)
         return D9D_FAIL(D9D_ENOTSUP, "%s: %zu merges; less than %d are read", where, n, MAX_MERGES);
@@ -222,18 +244,20 @@ static d9d_status load_merges(d9di_bpe *b, const json_t *merges, const char *whe
     b->merges = malloc((n + 1) * sizeof(*b->merges));
     if (!b->rank_at || !b->merges)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu merges", where, n);
-    for (i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && st == D9D_OK; i++) {
         const json_t *v = json_array_get(merges, i);
         struct pair pair;
 
         if (json_is_string(v) && strncmp(json_string_value(v), "#version", 8) == 0)
             continue;
-        if (!read_pair(v, &pair))
-            return D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: must be \"a b\" or [\"a\", \"b\"]",
-                            where, i);
-        D9D_TRY(add_merge(b, &pair, where, i));
+        if (read_pair(v, &pair))
+            st = add_merge(b, &pair, where, i, &joined);
+        else
+            st = D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: must be \"a b\" or [\"a\", \"b\"]", where,
+                          i);
     }
-    return D9D_OK;
+    d9d_buf_release(&joined);
+    return st;
 }
 
 /* --- the rest ------------------------------------------------------------------- */
@@ -261,14 +285,13 @@ static d9d_status check_unsupported(const json_t *m, const char *where)
 static d9d_status load_unk(d9di_bpe *b, const json_t *m, const char *where, bool complete)
 {
     const json_t *unk = json_object_get(m, "unk_token");
-    bool byte_fallback;
 
     b->unk = D9DI_NO_ID;
     D9D_TRY(d9di_component_flag(m, where, "fuse_unk", false, &b->fuse_unk));
-    D9D_TRY(d9di_component_flag(m, where, "byte_fallback", false, &byte_fallback));
-    if (complete)
-        return D9D_OK; /* neither is ever used */
-    if (byte_fallback)
+    D9D_TRY(d9di_component_flag(m, where, "byte_fallback", false, &b->byte_fallback));
+    if (complete && (b->byte_fallback || !b->chars))
+        return D9D_OK; /* nothing is ever unknown */
+    if (b->byte_fallback)
         return D9D_FAIL(D9D_ENOTSUP,
                         "%s: byte_fallback is set and the vocabulary lacks some of the 256 bytes",
                         where);
@@ -306,11 +329,12 @@ static d9d_status load(const json_t *m, const char *where, d9di_bpe *b)
     return d9di_bpe_learn(b);
 }
 
-d9d_status d9di_bpe_init(const json_t *model, const char *where, d9di_bpe *out)
+d9d_status d9di_bpe_init(const json_t *model, const char *where, bool chars, d9di_bpe *out)
 {
     d9d_status st;
 
     memset(out, 0, sizeof(*out));
+    out->chars = chars;
     if (!json_is_object(model))
         return D9D_FAIL(D9D_EFORMAT, "%s: must be an object", where);
     st = load(model, where, out);

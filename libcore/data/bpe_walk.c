@@ -9,7 +9,7 @@
  *
  * Whether two tokens go together is told by their last merges, backwards in time.  Time is the
  * rank, where every merge has a higher rank than those that made its parts.  A vocabulary where
- * that is not so, or that lacks bytes, is merged in bpe.c.
+ * that is not so, or that lacks bytes or is spelled in characters, is merged in bpe.c.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -228,7 +228,7 @@ d9d_status d9di_bpe_learn(d9di_bpe *b)
     for (size_t i = 0; i < 256; i++)
         if (b->byte_id[i] == D9DI_NO_ID)
             return D9D_OK;
-    if (b->n_tokens > D9DI_TRIE_NONE)
+    if (b->chars || b->n_tokens > D9DI_TRIE_NONE)
         return D9D_OK;
     b->made = calloc((size_t)b->n_tokens + 1, sizeof(*b->made));
     if (!b->made)

@@ -19,6 +19,10 @@ enum behaviour { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONT
 static const char *const behaviour_names[] = {"Isolated",       "Removed",    "MergedWithPrevious",
                                               "MergedWithNext", "Contiguous", NULL};
 
+enum prepend { NEVER, FIRST, ALWAYS }; /* FIRST: at the beginning of the whole text */
+
+static const char *const prepend_names[] = {"never", "first", "always", NULL};
+
 /* A span of the text and of its shadow. */
 struct span {
     const char *text, *shadow;
@@ -33,7 +37,10 @@ struct stage {
     d9d_status (*find)(const struct stage *stage, struct run *run, struct span span,
                        struct joiner *j);
     enum behaviour behaviour;
-    bool invert, prefix_space;
+    bool invert;
+    enum prepend prepend;
+    char lead[5];          /* is what is prepended, where it is not there already, */
+    bool spaces;           /* and what stands for spaces */
     d9di_scanner *scanner; /* for a known pattern, */
     d9di_pattern *pattern; /* for another */
 };
@@ -41,6 +48,7 @@ struct stage {
 struct d9di_pretok {
     D9D_VEC(struct stage) stages;
     bool bytelevel; /* was there; nothing may follow */
+    bool leads;     /* some stage writes the text anew */
     bool shadowed;  /* some stage matches an expression */
 };
 
@@ -49,8 +57,9 @@ enum { MAX_STAGES = 64 };
 struct run {
     const d9di_pretok *pretok;
     d9di_pretok_scratch *scratch;
-    size_t n;        /* pieces that wait */
-    const char *end; /* of the buffer they are in */
+    const char *first; /* the beginning of the whole text; NULL: elsewhere */
+    size_t n;          /* pieces that wait */
+    const char *end;   /* of the buffer they are in */
     d9di_pieces_fn fn;
     void *arg;
 };
@@ -192,20 +201,47 @@ static d9d_status find_digits(const struct stage *stage, struct run *run, struct
     return done < span.n ? stretch(j, done, span.n, false) : D9D_OK;
 }
 
-/* The span with a space before it, unless it begins with one. */
-static d9d_status prefix(struct run *run, struct span *span)
+/* text[0, n) with what the stage prepends and its spaces, into `out`. */
+static d9d_status rewrite(const struct stage *stage, bool prepends, const char *text, size_t n,
+                          d9d_buf *out)
+{
+    const size_t len = strlen(stage->lead);
+    const char *space;
+
+    out->len = 0;
+    if (prepends)
+        D9D_TRY(d9d_buf_append(out, stage->lead, len));
+    while (stage->spaces && (space = memchr(text, ' ', n)) != NULL) {
+        D9D_TRY(d9d_buf_append(out, text, (size_t)(space - text)));
+        D9D_TRY(d9d_buf_append(out, stage->lead, len));
+        n -= (size_t)(space + 1 - text);
+        text = space + 1;
+    }
+    return d9d_buf_append(out, text, n);
+}
+
+static bool begins_with(const char *text, size_t n, const char *with)
+{
+    const size_t len = strlen(with);
+
+    return n >= len && memcmp(text, with, len) == 0;
+}
+
+static d9d_status lead(const struct stage *stage, struct run *run, struct span *span)
 {
     d9di_pretok_scratch *s = run->scratch;
+    const bool there = begins_with(span->text, span->n, stage->lead) ||
+                       (stage->spaces && begins_with(span->text, span->n, " "));
+    const bool asked =
+        stage->prepend == ALWAYS || (stage->prepend == FIRST && span->text == run->first);
+    const bool prepends = asked && !there;
 
-    if (span->n > 0 && span->text[0] == ' ')
+    if (!prepends && !(stage->spaces && memchr(span->text, ' ', span->n)))
         return D9D_OK;
     D9D_TRY(flush(run));
-    s->prefixed.len = s->prefixed_shadow.len = 0;
-    D9D_TRY(d9d_buf_append(&s->prefixed, " ", 1));
-    D9D_TRY(d9d_buf_append(&s->prefixed, span->text, span->n));
-    D9D_TRY(d9d_buf_append(&s->prefixed_shadow, " ", 1));
-    D9D_TRY(d9d_buf_append(&s->prefixed_shadow, span->shadow, span->n));
-    *span = (struct span){s->prefixed.data, s->prefixed_shadow.data, span->n + 1};
+    D9D_TRY(rewrite(stage, prepends, span->text, span->n, &s->prefixed));
+    D9D_TRY(rewrite(stage, prepends, span->shadow, span->n, &s->prefixed_shadow));
+    *span = (struct span){s->prefixed.data, s->prefixed_shadow.data, s->prefixed.len};
     run->end = span->text + span->n;
     return D9D_OK;
 }
@@ -232,9 +268,9 @@ static d9d_status run_stage(struct run *run, size_t at, struct span span)
     if (at == run->pretok->stages.len)
         return push(run, span.text, span.n);
     stage = &run->pretok->stages.data[at];
-    if (!stage->prefix_space)
+    if (stage->prepend == NEVER && !stage->spaces)
         return find_in(stage, run, at, span);
-    D9D_TRY(prefix(run, &span));
+    D9D_TRY(lead(stage, run, &span));
     D9D_TRY(find_in(stage, run, at, span));
     if (run->end != end)
         D9D_TRY(flush(run));
@@ -243,9 +279,14 @@ static d9d_status run_stage(struct run *run, size_t at, struct span span)
 }
 
 d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const char *text, size_t n,
-                           d9di_pieces_fn fn, void *arg)
+                           bool first, d9di_pieces_fn fn, void *arg)
 {
-    struct run run = {.pretok = p, .scratch = s, .end = text + n, .fn = fn, .arg = arg};
+    struct run run = {.pretok = p,
+                      .scratch = s,
+                      .first = first ? text : NULL,
+                      .end = text + n,
+                      .fn = fn,
+                      .arg = arg};
     struct span span = {text, text, n};
 
     if (n == 0)
@@ -273,16 +314,20 @@ static void release_stage(struct stage *stage)
 
 static d9d_status add_stage(d9di_pretok *p, const char *where, struct stage stage)
 {
+    const bool leads = stage.prepend != NEVER || stage.spaces;
     d9d_status st;
 
     if (p->stages.len == MAX_STAGES)
         st = D9D_FAIL(D9D_ENOTSUP, "%s: more than %d stages", where, MAX_STAGES);
     else if (p->bytelevel)
         st = D9D_FAIL(D9D_ENOTSUP, "%s: comes after ByteLevel, which must be last", where);
+    else if (p->leads && leads)
+        st = D9D_FAIL(D9D_ENOTSUP, "%s: is the second that changes spaces", where);
     else
         st = D9D_VEC_PUSH(&p->stages, stage);
     if (st != D9D_OK)
         release_stage(&stage);
+    p->leads |= leads;
     p->shadowed |= st == D9D_OK && stage.pattern && !d9di_pattern_is_literal(stage.pattern);
     return st;
 }
@@ -324,22 +369,59 @@ static d9d_status parse_digits(const json_t *v, const char *where, void *into)
 
 static d9d_status parse_bytelevel(const json_t *v, const char *where, void *into)
 {
-    struct stage stage = {.behaviour = ISOLATED};
+    struct stage stage = {.behaviour = ISOLATED, .lead = " "};
     const char *gpt2 = d9di_scanner_pattern(0);
-    bool use_regex, trim_offsets; /* trim_offsets moves offsets, not ids */
+    bool prefix, use_regex, trim_offsets; /* trim_offsets moves offsets, not ids */
     d9di_pretok *p = into;
 
-    D9D_TRY(d9di_component_flag(v, where, "add_prefix_space", true, &stage.prefix_space));
+    D9D_TRY(d9di_component_flag(v, where, "add_prefix_space", true, &prefix));
     D9D_TRY(d9di_component_flag(v, where, "trim_offsets", true, &trim_offsets));
     D9D_TRY(d9di_component_flag(v, where, "use_regex", true, &use_regex));
     if (use_regex) {
         stage.find = find_scanned;
         D9D_TRY(d9di_scanner_create(gpt2, strlen(gpt2), &stage.scanner));
     }
-    if (use_regex || stage.prefix_space || p->bytelevel)
+    stage.prepend = prefix ? ALWAYS : NEVER;
+    if (use_regex || prefix || p->bytelevel)
         D9D_TRY(add_stage(p, where, stage));
     p->bytelevel = true;
     return D9D_OK;
+}
+
+/* Spaces become a character of their own; pieces begin with it. */
+static d9d_status parse_metaspace(const json_t *v, const char *where, void *into)
+{
+    struct stage stage = {.behaviour = MERGED_WITH_NEXT, .prepend = ALWAYS, .spaces = true};
+    const json_t *scheme = json_object_get(v, "prepend_scheme");
+    const char *replacement;
+    bool split, prefix;
+    unsigned w;
+
+    D9D_TRY(d9d_json_get_str(v, where, "replacement", &replacement));
+    D9D_TRY(d9di_component_flag(v, where, "split", true, &split));
+    D9D_TRY(d9di_component_flag(v, where, "add_prefix_space", true, &prefix));
+    (void)d9di_utf8_get(replacement, &w);
+    if (strlen(replacement) != w)
+        return D9D_FAIL(D9D_EFORMAT, "%s: replacement: must be one character", where);
+    memcpy(stage.lead, replacement, w);
+    if (scheme) {
+        int i = 0;
+
+        while (prepend_names[i] && (!json_is_string(scheme) ||
+                                    strcmp(prepend_names[i], json_string_value(scheme)) != 0))
+            i++;
+        if (!prepend_names[i])
+            return D9D_FAIL(D9D_ENOTSUP, "%s: prepend_scheme: must be always, first or never",
+                            where);
+        stage.prepend = (enum prepend)i;
+    }
+    if (!prefix && stage.prepend != NEVER)
+        return D9D_FAIL(D9D_EFORMAT, "%s: add_prefix_space contradicts prepend_scheme", where);
+    if (split) {
+        stage.find = find_pattern;
+        D9D_TRY(d9di_pattern_create(where, replacement, w, true, &stage.pattern));
+    }
+    return add_stage(into, where, stage);
 }
 
 static d9d_status parse_sequence(const json_t *v, const char *where, void *into);
@@ -348,6 +430,7 @@ static const d9di_component components[] = {
     {"Split", "pattern behavior invert", parse_split},
     {"Digits", "individual_digits", parse_digits},
     {"ByteLevel", "add_prefix_space trim_offsets use_regex", parse_bytelevel},
+    {"Metaspace", "replacement add_prefix_space prepend_scheme split str_rep", parse_metaspace},
     {"Sequence", "pretokenizers", parse_sequence},
     {NULL, NULL, NULL},
 };
@@ -365,14 +448,17 @@ d9d_status d9di_pretok_parse(const json_t *v, const char *where, d9di_pretok **o
     if (!p)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
     st = v && !json_is_null(v) ? d9di_component_parse(components, v, where, p) : D9D_OK;
-    if (st == D9D_OK && !p->bytelevel)
-        st = D9D_FAIL(D9D_ENOTSUP, "%s: has no ByteLevel; only byte-level BPE is supported", where);
     if (st != D9D_OK) {
         d9di_pretok_free(p);
         return d9d_err_pass(st, __FILE__, __LINE__);
     }
     *out = p;
     return D9D_OK;
+}
+
+bool d9di_pretok_is_bytelevel(const d9di_pretok *p)
+{
+    return p->bytelevel;
 }
 
 void d9di_pretok_free(d9di_pretok *p)

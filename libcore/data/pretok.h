@@ -1,5 +1,5 @@
 /* pretok.h - the "pre_tokenizer" of a tokenizer.json: cutting text into pieces that no
- * merge crosses.  Sequences are flattened to stages; the last is the one ByteLevel. */
+ * merge crosses.  Sequences are flattened to stages; a ByteLevel can only be the last. */
 #ifndef D9DI_DATA_PRETOK_H
 #define D9DI_DATA_PRETOK_H
 
@@ -10,6 +10,9 @@ typedef struct d9di_pretok d9di_pretok;
 
 d9d_status d9di_pretok_parse(const json_t *v, const char *where, d9di_pretok **out);
 void d9di_pretok_free(d9di_pretok *p);
+
+/* Whether it has a ByteLevel: tokens are spelled in the alphabet of bytes then. */
+bool d9di_pretok_is_bytelevel(const d9di_pretok *p);
 
 /* A piece of text; never empty. */
 typedef struct d9di_stretch {
@@ -27,11 +30,11 @@ typedef struct d9di_pretok_scratch {
 } d9di_pretok_scratch;
 void d9di_pretok_scratch_release(d9di_pretok_scratch *s);
 
-/* Call fn for the pieces of text[0, n), in order, with some at a time: what is before `end` and
- * not before the first piece may be read. */
+/* Call fn for the pieces of text[0, n), which may be the first of a whole text, in order, with some
+ * at a time: what is before `end` and not before the first piece may be read. */
 typedef d9d_status (*d9di_pieces_fn)(void *arg, const d9di_stretch *pieces, size_t n,
                                      const char *end);
 d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const char *text, size_t n,
-                           d9di_pieces_fn fn, void *arg);
+                           bool first, d9di_pieces_fn fn, void *arg);
 
 #endif

@@ -10,6 +10,7 @@
 #include "data/added.h"
 #include "data/bpe.h"
 #include "data/component.h"
+#include "data/decoder.h"
 #include "data/normalize.h"
 #include "data/pretok.h"
 #include "data/tokenizer_private.h"
@@ -40,6 +41,7 @@ struct d9d_tokenizer {
     d9di_bpe model;
     d9di_normalizer *normalizer;
     d9di_pretok *pretok;
+    d9di_decoder decoder;
     d9di_added_set raw, normalized; /* added tokens by the text they are looked for in */
     D9D_VEC(struct added) added;
     struct decoded *decoded; /* by id */
@@ -160,11 +162,37 @@ static d9d_status load_added(d9d_tokenizer *tok, const char *name, const json_t 
     return st;
 }
 
-static d9d_status index_added(d9d_tokenizer *tok, const char *name)
+/* `bytes` stays readable beyond its end. */
+static d9d_status set_decoded(d9d_tokenizer *tok, uint32_t id, const char *bytes, size_t n,
+                              bool special)
 {
+    d9d_buf out = {0};
+    d9d_status st;
+    char *copy;
+
+    if (!tok->model.chars) { /* spelled out already */
+        tok->decoded[id] = (struct decoded){bytes, (uint32_t)n, special};
+        return D9D_OK;
+    }
+    D9D_TRY_OR(st, d9di_decoder_apply(&tok->decoder, bytes, n, &out), out);
+    copy = d9d_arena_alloc(&tok->arena, out.len + AT_ONCE);
+    if (!copy) {
+        st = D9D_FAIL(D9D_ENOMEM, "no memory for %u tokens", tok->vocab_size);
+        goto out;
+    }
+    memcpy(copy, out.data, out.len);
+    tok->decoded[id] = (struct decoded){copy, (uint32_t)out.len, special};
+out:
+    d9d_buf_release(&out);
+    return st;
+}
+
+static d9d_status index_decoded(d9d_tokenizer *tok, const char *name)
+{
+    const d9di_bpe *b = &tok->model;
     size_t i;
 
-    tok->vocab_size = tok->model.n_tokens;
+    tok->vocab_size = b->n_tokens;
     for (i = 0; i < tok->added.len; i++)
         if (tok->added.data[i].id >= tok->vocab_size)
             tok->vocab_size = tok->added.data[i].id + 1;
@@ -173,15 +201,14 @@ static d9d_status index_added(d9d_tokenizer *tok, const char *name)
     tok->decoded = calloc(tok->vocab_size, sizeof(*tok->decoded));
     if (!tok->decoded)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", name, tok->vocab_size);
-    for (i = 0; i < tok->model.n_tokens; i++)
-        if (tok->model.tokens[i].text)
-            tok->decoded[i] =
-                (struct decoded){tok->model.bytes + tok->model.byte_at[i],
-                                 tok->model.byte_at[i + 1] - tok->model.byte_at[i], false};
+    for (i = 0; i < b->n_tokens; i++)
+        if (b->tokens[i].text)
+            D9D_TRY(set_decoded(tok, (uint32_t)i, b->bytes + b->byte_at[i],
+                                b->byte_at[i + 1] - b->byte_at[i], false));
     for (i = 0; i < tok->added.len; i++) {
         const struct added *a = &tok->added.data[i];
 
-        tok->decoded[a->id] = (struct decoded){a->content, (uint32_t)a->len, a->special};
+        D9D_TRY(set_decoded(tok, a->id, a->content, a->len, a->special));
     }
     return D9D_OK;
 }
@@ -203,10 +230,6 @@ static const d9di_component post_processors[] = {
     {"Sequence", "processors", parse_post_sequence},
     {NULL, NULL, NULL},
 };
-static const d9di_component decoders[] = {
-    {"ByteLevel", "add_prefix_space trim_offsets use_regex", parse_inert},
-    {NULL, NULL, NULL},
-};
 
 static d9d_status parse_post_sequence(const json_t *v, const char *where, void *into)
 {
@@ -218,10 +241,7 @@ static d9d_status check_inert(const json_t *root, const char *name)
     static const struct {
         const char *key;
         const d9di_component *table; /* NULL: must be null */
-    } parts[] = {{"post_processor", post_processors},
-                 {"decoder", decoders},
-                 {"truncation", NULL},
-                 {"padding", NULL}};
+    } parts[] = {{"post_processor", post_processors}, {"truncation", NULL}, {"padding", NULL}};
     char where[320];
     size_t i;
 
@@ -254,9 +274,12 @@ static d9d_status load(d9d_tokenizer *tok, const char *name, const json_t *root)
     snprintf(where, sizeof(where), "%.255s: pre_tokenizer", name);
     D9D_TRY(d9di_pretok_parse(json_object_get(root, "pre_tokenizer"), where, &tok->pretok));
     snprintf(where, sizeof(where), "%.255s: model", name);
-    D9D_TRY(d9di_bpe_init(json_object_get(root, "model"), where, &tok->model));
+    D9D_TRY(d9di_bpe_init(json_object_get(root, "model"), where,
+                          !d9di_pretok_is_bytelevel(tok->pretok), &tok->model));
+    snprintf(where, sizeof(where), "%.255s: decoder", name);
+    D9D_TRY(d9di_decoder_parse(json_object_get(root, "decoder"), where, &tok->decoder));
     D9D_TRY(load_added(tok, name, json_object_get(root, "added_tokens")));
-    return index_added(tok, name);
+    return index_decoded(tok, name);
 }
 
 d9d_status d9d_tokenizer_parse(const char *name, const char *json, size_t n, d9d_tokenizer **out)
@@ -296,6 +319,7 @@ void d9d_tokenizer_free(d9d_tokenizer *tok)
     d9di_bpe_release(&tok->model);
     d9di_normalizer_free(tok->normalizer);
     d9di_pretok_free(tok->pretok);
+    d9di_decoder_release(&tok->decoder);
     d9di_added_release(&tok->raw);
     d9di_added_release(&tok->normalized);
     D9D_VEC_RELEASE(&tok->added);
@@ -362,6 +386,8 @@ struct encoding {
     const d9d_tokenizer *tok;
     d9d_tokenizer_scratch *s;
     d9d_ids *out;
+    const char *raw;        /* where the whole text begins, */
+    const char *normalized; /* and its first stretch after normalisation; else NULL */
 };
 
 static d9d_status encode_pieces(void *arg, const d9di_stretch *pieces, size_t n, const char *end)
@@ -378,23 +404,26 @@ static d9d_status encode_normalized(void *arg, const d9di_added_token *token, co
 
     if (token)
         return D9D_VEC_PUSH(e->out, token->id);
-    return d9di_pretok_run(e->tok->pretok, &e->s->pretok, text, n, encode_pieces, arg);
+    return d9di_pretok_run(e->tok->pretok, &e->s->pretok, text, n, text == e->normalized,
+                           encode_pieces, arg);
 }
 
 static d9d_status encode_raw(void *arg, const d9di_added_token *token, const char *text, size_t n)
 {
-    const struct encoding *e = arg;
+    struct encoding *e = arg;
+    const bool first = text == e->raw;
 
     if (token)
         return D9D_VEC_PUSH(e->out, token->id);
     D9D_TRY(d9di_normalizer_apply(e->tok->normalizer, &e->s->normalizer, text, n, &text, &n));
+    e->normalized = first ? text : NULL;
     return d9di_added_split(&e->tok->normalized, text, n, encode_normalized, arg);
 }
 
 d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok, d9d_tokenizer_scratch *s,
                                 const char *text, size_t n, d9d_ids *out)
 {
-    struct encoding e = {tok, s, out};
+    struct encoding e = {.tok = tok, .s = s, .out = out, .raw = text};
     const size_t before = out->len, valid = d9d_utf8_valid_up_to(text, n);
     d9d_status st;
 
@@ -410,7 +439,7 @@ d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok, d9d_tokenizer_scratch 
 d9d_status d9di_tokenizer_encode_text(const d9d_tokenizer *tok, d9d_tokenizer_scratch *s,
                                       const char *text, size_t n, d9d_ids *out)
 {
-    struct encoding e = {tok, s, out};
+    struct encoding e = {.tok = tok, .s = s, .out = out, .raw = text};
 
     D9D_TRY(d9di_normalizer_apply(tok->normalizer, &s->normalizer, text, n, &text, &n));
     return encode_normalized(&e, NULL, text, n);
@@ -440,10 +469,22 @@ d9d_status d9di_tokenizer_split(const d9d_tokenizer *tok, const char *text, size
 
 /* --- decoding ----------------------------------------------------------------------- */
 
+/* Take off the front of data[from, len) what the decoder says. */
+static void strip_front(const d9di_decoder *d, size_t from, d9d_buf *out)
+{
+    size_t n = 0;
+
+    while (n < d->strip_count && from + n < out->len && out->data[from + n] == d->strip)
+        n++;
+    memmove(out->data + from, out->data + from + n, out->len - from - n);
+    out->len -= n;
+}
+
 d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, size_t n,
                                 unsigned flags, d9d_buf *out)
 {
     const bool skip_special = flags & D9D_DECODE_SKIP_SPECIAL;
+    const size_t from = out->len;
 
     for (size_t i = 0; i < n; i++) {
         const struct decoded *d = &tok->decoded[ids[i] < tok->vocab_size ? ids[i] : 0];
@@ -460,5 +501,7 @@ d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, s
             memcpy(out->data + out->len + AT_ONCE, d->bytes + AT_ONCE, d->len - AT_ONCE);
         out->len += d->len;
     }
+    if (tok->model.chars && out->len > from)
+        strip_front(&tok->decoder, from, out);
     return d9d_buf_append(out, "", 0); /* ends in NUL */
 }

@@ -361,6 +361,97 @@ def small_tokenizers():
         write(f"{name}-random.jsonl.gz", random_lines(tok, 30 + i, added, 500))
 
 
+# ---- further components -------------------------------------------------------------------------
+
+def with_bytes(value):
+    """Tokens for all bytes, which are no added tokens, as Llama 2 has them."""
+    vocab = value["model"]["vocab"]
+    for b in range(256):
+        vocab[f"<0x{b:02X}>"] = len(vocab)
+
+
+def train_chars(pre, normalizer=None, **model):
+    """Spelled in characters; rare ones are not in the vocabulary."""
+    tok = Tokenizer(models.BPE(unk_token="<unk>", **model))
+    if normalizer:
+        tok.normalizer = normalizer
+    tok.pre_tokenizer = pre
+    tok.train_from_iterator(corpus(), trainers.BpeTrainer(
+        vocab_size=600, show_progress=False, limit_alphabet=150,
+        special_tokens=["<unk>", "<s>", "</s>"]))
+    return tok
+
+
+def llama2():
+    tok = train_chars(pre_tokenizers.Metaspace(prepend_scheme="first"), fuse_unk=True,
+                      byte_fallback=True)
+    tok.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"),
+                                           normalizers.Replace(" ", "\u2581")])
+    tok.pre_tokenizer = None
+    tok.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(),
+                                     decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return tok
+
+
+def no_pre_tokenizer(value):
+    with_bytes(value)
+    value["pre_tokenizer"] = None
+
+
+def metaspace(scheme, split, **model):
+    tok = train_chars(pre_tokenizers.Metaspace(prepend_scheme=scheme, split=True), **model)
+    tok.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
+    tok.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    return tok
+
+
+def digits():
+    return train(pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                          pre_tokenizers.ByteLevel(add_prefix_space=False)]))
+
+
+def splits():
+    """Every behaviour, inverted and not."""
+    split = pre_tokenizers.Split
+    return train(pre_tokenizers.Sequence([
+        split(Regex(r"\p{N}{2}"), "contiguous"), split(",", "removed"),
+        split(Regex(r"[.;:]"), "merged_with_previous"), split(" ", "merged_with_next"),
+        split(Regex(r"[aeiou]+|\p{Lu}"), "isolated"), split(Regex(r"[^x]+"), "removed", invert=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]))
+
+
+def normal(*steps):
+    tok = train(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    tok.normalizer = normalizers.Sequence(list(steps))
+    return tok
+
+
+def further_tokenizers():
+    nothing = lambda value: None
+    special = ["<s>", "</s>"]
+    marked = ["a<s>b", "<s>a", " <s> a", "\u2581a", "a \u2581 b", "<0x41>"]
+    rows = [("llama2", llama2(), no_pre_tokenizer, special, marked),
+            ("metaspace", metaspace("first", True, fuse_unk=True), nothing, special, marked),
+            ("metaspace-never", metaspace("never", False), nothing, special, marked),
+            ("metaspace-always", metaspace("always", True, byte_fallback=True), with_bytes, special,
+             marked),
+            ("digits", digits(), nothing, ["12"], []), ("splits", splits(), nothing, ["x,"], []),
+            ("nfkc", normal(normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "),
+                            normalizers.Replace("q", "Q'"), normalizers.Prepend("_")), nothing, ["q"],
+             []),
+            ("nfkd", normal(normalizers.NFD(), normalizers.NFKD()), nothing, ["\ufb01"], [])]
+    for i, (name, tok, edit, added, cases) in enumerate(rows):
+        path = OUT / f"{name}.tokenizer.json"
+        tok.save(str(path))
+        as_older(path, edit)
+        tok = Tokenizer.from_file(str(path))
+        soup = Soup(50 + i, added)
+        drawn = texts(cases)[i % 3::3] + [soup.draw() for _ in range(300)]
+        write(f"{name}.jsonl.gz", [
+            line(kind=k, text=t, ids=ids_of(tok, t),
+                 decoded=tok.decode(ids_of(tok, t), skip_special_tokens=False)) for k, t in drawn])
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -377,6 +468,7 @@ def main():
     demo_added = [t.content for t in demo.get_added_tokens_decoder().values()]
     write("demo-random.jsonl.gz", random_lines(demo, 21, demo_added, 2000))
     small_tokenizers()
+    further_tokenizers()
     write_unicode()
 
 

@@ -31,8 +31,9 @@ static bool same_ids(const d9d_ids *got, const json_t *want)
     return true;
 }
 
-/* What a text was encoded to decodes to text. */
-static void check_back(fixture *f, const char *where)
+/* What a text was encoded to decodes to text; to this one, where it is given and HF has not put
+ * replacement characters into it. */
+static void check_back(fixture *f, const char *where, const json_t *decoded)
 {
     const size_t n = f->ids.len;
     uint32_t *first = malloc((n + 1) * sizeof(*first));
@@ -44,6 +45,11 @@ static void check_back(fixture *f, const char *where)
     assert_ok(d9d_tokenizer_decode(f->tok, first, n, 0, &f->back));
     if (d9d_utf8_valid_up_to(f->back.data ? f->back.data : "", f->back.len) != f->back.len)
         fail_msg("%s: decodes to what is not UTF-8", where);
+    if (decoded && !strstr(json_string_value(decoded), "\xef\xbf\xbd") &&
+        (f->back.len != json_string_length(decoded) ||
+         memcmp(f->back.data, json_string_value(decoded), f->back.len) != 0))
+        fail_msg("%s: line %zu: decodes to \"%.200s\", not \"%.200s\"", where, f->lines + 1,
+                 f->back.data, json_string_value(decoded));
     free(first);
 }
 
@@ -61,7 +67,7 @@ static void check_line(fixture *f, const char *where, const char *line, size_t n
     if (!same_ids(&f->ids, ids))
         fail_msg("%s: line %zu: other ids (%zu for %zu): %.200s", where, f->lines + 1, f->ids.len,
                  json_array_size(ids), json_string_value(text));
-    check_back(f, where);
+    check_back(f, where, json_object_get(v, "decoded"));
     f->lines++;
     json_decref(v);
 }
@@ -114,6 +120,14 @@ static void test_families(void **state)
         {"gpt2-prefix.tokenizer.json", {"gpt2-prefix.jsonl", "gpt2-prefix-random.jsonl.gz"}},
         {"llama3.tokenizer.json", {"llama3.jsonl", "llama3-random.jsonl.gz"}},
         {"flags.tokenizer.json", {"flags.jsonl", "flags-random.jsonl.gz"}},
+        {"llama2.tokenizer.json", {"llama2.jsonl.gz"}},
+        {"metaspace.tokenizer.json", {"metaspace.jsonl.gz"}},
+        {"metaspace-never.tokenizer.json", {"metaspace-never.jsonl.gz"}},
+        {"metaspace-always.tokenizer.json", {"metaspace-always.jsonl.gz"}},
+        {"digits.tokenizer.json", {"digits.jsonl.gz"}},
+        {"splits.tokenizer.json", {"splits.jsonl.gz"}},
+        {"nfkc.tokenizer.json", {"nfkc.jsonl.gz"}},
+        {"nfkd.tokenizer.json", {"nfkd.jsonl.gz"}},
         {"../../../examples/tokenizer/tokenizer.json",
          {"demo.jsonl", "demo-random.jsonl.gz", "demo-long.jsonl.gz"}},
     };

@@ -104,7 +104,7 @@ static void test_walk(void **state)
         json_t *model = random_model(&x, letters, swap, turn % 5 == 0);
         d9di_bpe b;
 
-        assert_ok(d9di_bpe_init(model, "m", &b));
+        assert_ok(d9di_bpe_init(model, "m", false, &b));
         walked += compare(&b, &x, letters);
         d9di_bpe_release(&b);
         json_decref(model);
@@ -128,13 +128,13 @@ static void test_not_walked(void **state)
     json_array_append_new(merges, json_string("a b"));
     json_object_set_new(json_object_get(model, "vocab"), "ab", json_integer(1000));
     json_object_set_new(json_object_get(model, "vocab"), "abc", json_integer(1001));
-    assert_ok(d9di_bpe_init(model, "m", &b));
+    assert_ok(d9di_bpe_init(model, "m", false, &b));
     assert_false(b.walks);
     d9di_bpe_release(&b);
     json_decref(model);
     for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
         model = json_loads(models[i], 0, NULL);
-        assert_ok(d9di_bpe_init(model, "m", &b));
+        assert_ok(d9di_bpe_init(model, "m", false, &b));
         assert_false(b.walks);
         d9di_bpe_release(&b);
         json_decref(model);

@@ -61,9 +61,17 @@ static void test_refusals(void **state)
     } cases[] = {
         {{.top = "\"truncation\": {}, "}, D9D_ENOTSUP, "t.json: truncation: must be null"},
         {{.top = "\"extra\": 1, "}, D9D_ENOTSUP, "t.json: the key \"extra\" is not supported"},
-        {{.top = "\"decoder\": {\"type\": \"Metaspace\"}, "},
+        {{.top = "\"decoder\": {\"type\": \"WordPiece\"}, "},
          D9D_ENOTSUP,
-         "\"Metaspace\" is not supp"},
+         "t.json: decoder: the type \"WordPiece\" is not supported"},
+        {{.top = "\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, "
+                 "{\"type\": \"Strip\", \"content\": \" \", \"start\": 0, \"stop\": 1}]}, "},
+         D9D_ENOTSUP,
+         "t.json: decoder: decoders[1]: Strip is supported once"},
+        {{.top = "\"decoder\": {\"type\": \"Replace\", \"content\": \"\", \"pattern\": "
+                 "{\"Regex\": \"a\"}}, "},
+         D9D_ENOTSUP,
+         "t.json: decoder: pattern: Regex is not supported"},
         {{.top = "\"post_processor\": {\"type\": \"Sequence\", \"processors\": [{\"type\": "
                  "\"X\"}]}, "},
          D9D_ENOTSUP,
@@ -73,7 +81,22 @@ static void test_refusals(void **state)
          "normalizer: the type \"Lowercase\""},
         {{.normalizer = "{\"type\": \"NFC\", \"x\": 1}"}, D9D_ENOTSUP, "normalizer: the key \"x\""},
         {{.normalizer = "7"}, D9D_EFORMAT, "normalizer: must be an object or null"},
-        {{.pre = "null"}, D9D_ENOTSUP, "pre_tokenizer: has no ByteLevel"},
+        {{.pre = "{\"type\": \"Metaspace\", \"replacement\": \"ab\"}"},
+         D9D_EFORMAT,
+         "pre_tokenizer: replacement: must be one character"},
+        {{.pre = "{\"type\": \"Metaspace\", \"replacement\": \"_\", \"prepend_scheme\": \"x\"}"},
+         D9D_ENOTSUP,
+         "prepend_scheme: must be always, first or never"},
+        {{.pre = "{\"type\": \"Metaspace\", \"replacement\": \"_\", \"add_prefix_space\": false}"},
+         D9D_EFORMAT,
+         "add_prefix_space contradicts prepend_scheme"},
+        {{.pre = "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Metaspace\", "
+                 "\"replacement\": \"_\"}, {\"type\": \"ByteLevel\"}]}"},
+         D9D_ENOTSUP,
+         "pretokenizers[1]: is the second that changes spaces"},
+        {{.pre = "null", .model = ", \"byte_fallback\": true"},
+         D9D_ENOTSUP,
+         "byte_fallback is set and the vocabulary lacks some"},
         {{.pre =
               "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"ByteLevel\"}, {\"type\": "
               "\"Digits\"}]}"},
@@ -115,12 +138,12 @@ static void test_not_a_tokenizer(void **state)
     } cases[] = {
         {"", "t.json: is empty"},
         {"[]", "t.json: must be an object"},
-        {"{}", "t.json: pre_tokenizer: has no ByteLevel"},
+        {"{}", "t.json: model: must be an object"},
         {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}}", "t.json: model: must be an object"},
         {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": [], \"vocab\": "
          "{\"a\": "
          "4294967296}}}",
-         "vocab: \"a\" must have an id from 0 to 16777215"},
+         "vocab: \"a\" must have an id from 0 to 16777214"},
         {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": [], \"vocab\": "
          "{\"a\": 1, "
          "\"b\": 1}}}",

@@ -1,4 +1,4 @@
-/* tokenizer.h - byte-level BPE from a HuggingFace tokenizer.json.
+/* tokenizer.h - BPE from a HuggingFace tokenizer.json.
  *
  *     d9d_tokenizer *tok;
  *     d9d_tokenizer_scratch *s;             // one a thread
@@ -12,32 +12,37 @@
  * What a text goes through, each step as HF tokenizers 0.23 does it:
  *
  *     text -> added tokens, raw -> normaliser -> added tokens, normalised
- *          -> pre-tokeniser -> bytes -> merges -> ids
+ *          -> pre-tokeniser -> bytes or characters -> merges -> ids
  *
  * Ids equal those of HF's encode(text, add_special_tokens=False) for any valid
  * UTF-8.  What the libraries under the two disagree on (Unicode versions, the
  * meaning of \s) is settled by the tables in libcore/data/unitab.c.
  *
  * Read from the file:
- *   model           BPE: vocab, merges as "a b" or ["a", "b"], ignore_merges, and
- *                   unk_token with fuse_unk; dropout null or 0; byte_fallback only
- *                   where every byte has a token, so that it has no effect; empty
- *                   continuing_subword_prefix and end_of_word_suffix
+ *   model           BPE: vocab, merges as "a b" or ["a", "b"], ignore_merges,
+ *                   unk_token with fuse_unk; byte_fallback where every byte has a
+ *                   token; dropout null or 0; empty continuing_subword_prefix and
+ *                   end_of_word_suffix
  *   added_tokens    special, lstrip, rstrip, single_word, normalized
  *   normalizer      null, NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence
- *   pre_tokenizer   Split (Regex or String; all behaviours; invert), Digits,
- *                   ByteLevel, Sequence; exactly one ByteLevel, and last
+ *   pre_tokenizer   null, Split (Regex or String; all behaviours; invert), Digits,
+ *                   ByteLevel, Metaspace, Sequence; a ByteLevel must be last, and
+ *                   makes the model's tokens be spelled in the alphabet of bytes,
+ *                   else they are spelled in characters
  *   post_processor  null, ByteLevel, TemplateProcessing, Sequence: none is applied;
  *                   they put special tokens around a text when HF is asked to add
  *                   them, which a corpus does per document (d9d-shard --append-eos)
- *   decoder         null, ByteLevel
+ *   decoder         null, ByteLevel, Metaspace, Replace of a String, ByteFallback,
+ *                   Fuse, Strip of one character behind it, Sequence
  * Anything else, and truncation and padding that are not null, is ENOTSUP with its
  * name; a file that contradicts itself (two tokens with one id, a merge of unknown
  * tokens, an added token whose id is not the one that HF would give it) is EFORMAT.
  *
- * A tokenizer is immutable and shared by all threads; a scratch belongs to one
- * thread.  Cost is O(n log n) in the length of a text, whatever it holds, and no
- * memory is allocated per token once the scratch is warm.
+ * A tokenizer is immutable and shared by all threads; a scratch (6 MiB) belongs to
+ * one thread.  Cost is linear in the length of a text with byte-level models, and
+ * O(n log n) with others, whatever it holds; no memory is allocated per token once
+ * the scratch is warm.  The patterns of GPT-2, Qwen and Llama 3 are matched by hand
+ * (libcore/data/scan.c), others by PCRE2, some times slower.
  */
 #ifndef D9D_DATA_TOKENIZER_H
 #define D9D_DATA_TOKENIZER_H
@@ -65,7 +70,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_parse(const char *name, const char
                                                     d9d_tokenizer **out);
 D9D_API void d9d_tokenizer_free(d9d_tokenizer *tok);
 
-/* The largest id plus one: every id is below it.  At most 2^24. */
+/* The largest id plus one: every id is below it.  Less than 2^24. */
 D9D_API uint32_t d9d_tokenizer_vocab_size(const d9d_tokenizer *tok);
 /* XXH3-128 of the file's bytes: tells one tokenizer from another. */
 D9D_API d9d_hash d9d_tokenizer_hash(const d9d_tokenizer *tok);
@@ -80,8 +85,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_scratch_create(const d9d_tokenizer
 D9D_API void d9d_tokenizer_scratch_free(d9d_tokenizer_scratch *s);
 
 /* Append the ids of `text` to `out`.  EFORMAT names the byte offset when the text is
- * not valid UTF-8, or when one pre-token is longer than 16 MiB (merging holds some 40
- * bytes a byte of it).  After an error `out` has its old length. */
+ * not valid UTF-8, or when one pre-token is longer than 1 GiB, or than 16 MiB with a model
+ * whose merges must be done one by one (characters, or bytes without a token).  After an error
+ * `out` has its old length. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok,
                                                      d9d_tokenizer_scratch *s, const char *text,
                                                      size_t n, d9d_ids *out);
@@ -89,7 +95,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok,
 enum { D9D_DECODE_SKIP_SPECIAL = 1 }; /* leave special tokens out */
 
 /* Append the bytes that `ids` stand for.  They are what was encoded, after
- * normalisation; ids cut from a longer text may begin or end inside a character.
+ * normalisation; ids cut from a longer text may begin or end inside a character, where HF
+ * puts U+FFFD.
  * EINVAL for an id that no token has. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids,
                                                      size_t n, unsigned flags, d9d_buf *out);
