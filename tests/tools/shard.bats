@@ -238,8 +238,8 @@ bad() {
     bad 2 '--bucket-edges' -t "$tok" -o data --bucket-edges 1,x a.jsonl
     bad 2 'bucket edge 3: must be above 4' -t "$tok" -o data --bucket-edges 4,3 a.jsonl
     bad 2 'do not fit packs' -t "$tok" -o data --pack 8 --max-length 9 a.jsonl
-    printf '{"pre_tokenizer": {"type": "Metaspace"}}' >t.json
-    bad 2 't.json: pre_tokenizer: the type "Metaspace" is not supported' -t t.json -o data a.jsonl
+    printf '{"pre_tokenizer": {"type": "BertPreTokenizer"}}' >t.json
+    bad 2 't.json: pre_tokenizer: the type "BertPreTokenizer" is not supported' -t t.json -o data a.jsonl
     mkdir full && touch full/x
     run -2 --separate-stderr d9d-shard -t "$tok" -o full a.jsonl
     [[ "$stderr" == *"--force"* ]]
