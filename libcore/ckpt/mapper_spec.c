@@ -352,39 +352,48 @@ out:
 
 /* --- several into one ------------------------------------------------------------------------- */
 
-static d9d_status missing(const struct step *x, const char *name, const char *into)
+/* How many parts there are to be: as many as said, or up to the last one that is there. */
+static d9d_status count_parts(const struct step *x, const struct match *first, size_t n, size_t key,
+                              const char *out, size_t *total)
 {
-    return D9D_FAIL(D9D_ECONFIG, "%s: tensor %s is missing, a part of %s", x->where, name, into);
+    const uint64_t there = strtoull(first[n - 1].value[key], NULL, 10) + 1;
+    const bool told = x->s->count != D9D_INT_NULL;
+
+    if (told && there > (uint64_t)x->s->count)
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s has a part %s, count is %lld", x->where, out,
+                        first[n - 1].value[key], (long long)x->s->count);
+    *total = told ? (size_t)x->s->count : (size_t)there;
+    if (*total > MAX_TENSORS)
+        return D9D_FAIL(D9D_ECONFIG, "%s: more than %d tensors", x->where, (int)MAX_TENSORS);
+    return D9D_OK;
 }
 
-/* One output: `first` is the first of its matches, which are n. */
+/* One output: `first` is the first of its matches, which are n.  A part that is not there is
+ * named all the same: the plan lists what is missing. */
 static d9d_status join_numbered(struct step *x, const d9di_glob *from, const d9di_glob *to,
                                 const char *const *order, const struct match *first, size_t n)
 {
-    const size_t keys = from->n - 1;
-    const size_t wanted = x->s->count != D9D_INT_NULL ? (size_t)x->s->count : n;
-    const char **in = d9d_arena_alloc(&x->b->arena, n * sizeof(*in)), *out, *name;
-    d9di_bindings b = bind(order, first, keys);
+    const size_t key = from->n - 1;
+    d9di_bindings b = bind(order, first, key);
+    const char **in, *out;
+    size_t total = 0, k = 0;
 
-    D9D_TRY(in != NULL ? D9D_OK : no_memory(x->where));
     D9D_TRY(d9di_glob_expand(to, &b, &x->b->arena, &out));
+    D9D_TRY(count_parts(x, first, n, key, out, &total));
+    in = d9d_arena_alloc(&x->b->arena, total * sizeof(*in));
+    D9D_TRY(in != NULL ? D9D_OK : no_memory(x->where));
     b.name[b.n++] = x->s->over;
-    for (size_t i = 0; i < n || i < wanted; i++) {
+    for (size_t i = 0; i < total; i++) {
         char number[24];
 
         (void)snprintf(number, sizeof(number), "%zu", i);
-        if (i < n && strcmp(first[i].value[keys], number) == 0) {
-            in[i] = first[i].name;
-            continue;
-        }
-        b.value[keys] = number;
-        D9D_TRY(d9di_glob_expand(from, &b, &x->b->arena, &name));
-        return missing(x, name, out);
+        b.value[key] = number;
+        if (k < n && strcmp(first[k].value[key], number) == 0)
+            in[i] = first[k++].name;
+        else
+            D9D_TRY(d9di_glob_expand(from, &b, &x->b->arena, &in[i]));
     }
-    if (n > wanted)
-        return D9D_FAIL(D9D_ECONFIG, "%s: %s has %zu parts, count is %zu", x->where, out, n,
-                        wanted);
-    return add_leaf(x, in, n, &out, 1);
+    return add_leaf(x, in, total, &out, 1);
 }
 
 static d9d_status join_listed(struct step *x, const d9di_glob *from, const d9di_glob *to,
@@ -396,11 +405,8 @@ static d9d_status join_listed(struct step *x, const d9di_glob *from, const d9di_
 
     D9D_TRY(in != NULL ? D9D_OK : no_memory(x->where));
     D9D_TRY(d9di_glob_expand(to, &b, &x->b->arena, &out));
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         D9D_TRY(d9di_glob_expand(&from[i], &b, &x->b->arena, &in[i]));
-        if (!d9d_map_has(x->live, in[i], strlen(in[i])))
-            return missing(x, in[i], out);
-    }
     return add_leaf(x, in, n, &out, 1);
 }
 

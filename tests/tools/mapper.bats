@@ -98,7 +98,7 @@ two() {
     [ "${stderr_lines[0]}" = "d9d-map: warning: tensor n is not used (src/model.safetensors)" ]
     refused "does not match: src and m.json: 0 missing, 1 unused, 0 mis-shaped tensors: tensor n is not used (src/model.safetensors)"
     spec '[[{"op": "stack", "from": "x.{i}.a", "over": "i", "to": "x.a", "count": 3}]]' '"rest": "drop"'
-    refused "invalid configuration: m.json: stages[0][0] (stack): tensor x.2.a is missing, a part of x.a"
+    refused "does not match: src and m.json: 1 missing, 0 unused, 0 mis-shaped tensors: tensor x.2.a is missing"
     spec '[[{"op": "concat", "from": ["x.{i}.a", "x.{i}.b"], "to": "x"}]]' '"rest": "drop"'
     refused 'invalid configuration: m.json: stages[0][0] (concat): no tensor matches "x.{i}.b"'
     spec '[[{"op": "rename", "from": "x.3.a", "to": "y"}]]' '"rest": "keep"'

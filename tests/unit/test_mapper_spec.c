@@ -280,11 +280,10 @@ static void what_a_description_gets_wrong_is_said(void **state)
     (void)state;
     assert_refused("[[{\"op\": \"stack\", \"from\": \"l.{l}.e.{e}.w\", \"over\": \"e\", \"to\": "
                    "\"l.{l}\", \"count\": 11}]]",
-                   D9D_ECONFIG, "m: stages[0][0] (stack): l.0 has 12 parts, count is 11");
+                   D9D_ECONFIG, "m: stages[0][0] (stack): l.0 has a part 11, count is 11");
     assert_refused("[[{\"op\": \"drop\", \"from\": \"l.0.e.3.w\"}], [{\"op\": \"stack\", \"from\": "
                    "\"l.{l}.e.{e}.w\", \"over\": \"e\", \"to\": \"l.{l}\"}]]",
-                   D9D_ECONFIG,
-                   "m: stages[1][0] (stack): tensor l.0.e.3.w is missing, a part of l.0");
+                   D9D_ECONFIG, "m: stages[1]: tensor l.0.e.3.w is taken twice");
     assert_refused(
         "[[{\"op\": \"concat\", \"from\": [\"l.{l}.q\", \"l.{k}.k\"], \"to\": \"x\"}]]",
         D9D_ECONFIG,
@@ -335,6 +334,19 @@ static void what_a_description_gets_wrong_is_said(void **state)
         "\"3*H\"");
 }
 
+static void what_is_missing_is_listed_with_what_is_not_used(void **state)
+{
+    (void)state;
+    add("l.7.q", 2, 4, 2);
+    assert_refused("[[{\"op\": \"stack\", \"from\": \"l.{l}.e.{e}.w\", \"over\": \"e\", \"to\": "
+                   "\"l.{l}\", \"count\": 13}, {\"op\": \"concat\", \"from\": [\"l.{l}.q\", "
+                   "\"l.{l}.k\"], \"to\": \"qk.{l}\"}]]",
+                   D9D_EMISMATCH,
+                   "source and mapper: 3 missing, 1 unused, 0 mis-shaped tensors: tensor "
+                   "l.0.e.12.w is missing; tensor l.1.e.12.w is missing; tensor l.7.k is missing; "
+                   "tensor one is not used (memory)");
+}
+
 /* Each stage doubles what there is: what must end is the plan, not the memory. */
 static void descriptions_cannot_grow_without_bound(void **state)
 {
@@ -364,6 +376,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(every_op_declares_its_leaves, experts, clear),
         cmocka_unit_test_setup_teardown(placements_and_composers, experts, clear),
         cmocka_unit_test_setup_teardown(what_a_description_gets_wrong_is_said, experts, clear),
+        cmocka_unit_test_setup_teardown(what_is_missing_is_listed_with_what_is_not_used, experts,
+                                        clear),
         cmocka_unit_test_setup_teardown(descriptions_cannot_grow_without_bound, experts, clear),
     };
 

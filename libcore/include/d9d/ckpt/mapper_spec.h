@@ -36,7 +36,7 @@
  *     shard                           "total", "current", "stages", "rest"
  *
  * Parts are a list of patterns with the same captures, one tensor each; or one pattern and
- * "over", the capture that numbers the parts 0, 1, ...: a number that is missing is an error.
+ * "over", the capture that numbers the parts 0, 1, ...; the plan lists parts that are missing.
  * "over" with "count" also numbers the templates that a tensor is cut into; an unstack of a
  * tensor as the source has it needs no count.  Any step may be "optional": it may match nothing.
  *
@@ -73,8 +73,8 @@ D9D_API void d9d_mapper_spec_free(d9d_mapper_spec *s);
 /* The patch to config.json, or NULL; borrowed. */
 D9D_API const json_t *d9d_mapper_spec_config(const d9d_mapper_spec *s);
 
-/* The mapper for the tensors of a source.  ECONFIG for a pattern that matches nothing, a part
- * that is missing, names that collide; EMISMATCH for a shape that is not as expected. */
+/* The mapper for the tensors of a source.  ECONFIG for a pattern that matches nothing, or names
+ * that collide; EMISMATCH for a shape that is not as expected. */
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_spec_build(const d9d_mapper_spec *s,
                                                       const d9d_source *src, d9d_mapper **out);
 
