@@ -34,12 +34,14 @@ d9d_status d9di_documents_check(const char *op, const d9d_attention_dims *n, int
 /* What one thread needs. */
 typedef struct work {
     float *score, *out, *q, *k, *v; /* blocks; q, k, v where bfloat16 is converted */
+    float *room;                    /* of products */
     float m[D9DI_Q_BLOCK], l[D9DI_Q_BLOCK];
 } work;
 
 static int64_t work_floats(int64_t d)
 {
-    return D9DI_Q_BLOCK * D9DI_K_BLOCK + 2 * (D9DI_Q_BLOCK + D9DI_K_BLOCK) * d;
+    return D9DI_Q_BLOCK * D9DI_K_BLOCK + 2 * (D9DI_Q_BLOCK + D9DI_K_BLOCK) * d +
+           d9di_attention_room(d);
 }
 
 static void work_init(work *w, float *p, int64_t d)
@@ -49,6 +51,7 @@ static void work_init(work *w, float *p, int64_t d)
     w->q = w->out + D9DI_Q_BLOCK * d;
     w->k = w->q + D9DI_Q_BLOCK * d;
     w->v = w->k + D9DI_K_BLOCK * d;
+    w->room = w->v + D9DI_K_BLOCK * d;
     for (int i = 0; i < D9DI_Q_BLOCK; i++) {
         w->m[i] = -INFINITY;
         w->l[i] = 0.0f;
@@ -102,10 +105,11 @@ static void block_forward(const d9d_attention_dims *n, const block *x, int64_t h
         d9di_rows kr = d9di_rows_of(n->t, k, first + k0, nk, n->kv, kh, d, w.k);
         d9di_rows vr = d9di_rows_of(n->t, v, first + k0, nk, n->kv, kh, d, w.v);
 
-        d9di_sgemm(false, true, nq, nk, d, n->scale, qr.x, qr.ld, kr.x, kr.ld, 0.0f, w.score, nk);
+        d9di_sgemm(false, true, nq, nk, d, n->scale, qr.x, qr.ld, kr.x, kr.ld, 0.0f, w.score, nk,
+                   w.room);
         for (int64_t i = 0; i < nq; i++)
             row_softmax(n, &t, i, &w);
-        d9di_sgemm(false, false, nq, d, nk, 1.0f, w.score, nk, vr.x, vr.ld, 1.0f, w.out, d);
+        d9di_sgemm(false, false, nq, d, nk, 1.0f, w.score, nk, vr.x, vr.ld, 1.0f, w.out, d, w.room);
     }
     for (int64_t i = 0; i < nq; i++) {
         int64_t token = first + x->q + i;

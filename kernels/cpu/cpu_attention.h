@@ -50,6 +50,13 @@ static inline d9di_document d9di_document_of(const d9d_attention_dims *n, int64_
 /* EINVAL for bounds that are none; the length of the longest document. */
 d9d_status d9di_documents_check(const char *op, const d9d_attention_dims *n, int64_t *longest);
 
+/* Floats that the products of blocks of D features need. */
+static inline int64_t d9di_attention_room(int64_t d)
+{
+    return d9di_max(d9di_sgemm_room(D9DI_Q_BLOCK, D9DI_K_BLOCK, d),
+                    d9di_sgemm_room(D9DI_K_BLOCK, d, D9DI_K_BLOCK));
+}
+
 /* One block of scores: queries [q, q + nq) and keys [k, k + nk) of a document. */
 typedef struct d9di_tile {
     int64_t q, nq, k, nk;

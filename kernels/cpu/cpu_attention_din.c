@@ -20,12 +20,14 @@ typedef struct work {
     float *p, *dp;          /* a block of probabilities, of their gradients */
     float *q, *dout, *dq;   /* a block of queries */
     float *k, *v, *dk, *dv; /* all keys of a document's head */
+    float *room;            /* of products */
     float delta[D9DI_Q_BLOCK];
 } work;
 
 static int64_t work_floats(int64_t d, int64_t longest)
 {
-    return 2 * D9DI_Q_BLOCK * D9DI_K_BLOCK + 3 * D9DI_Q_BLOCK * d + 4 * longest * d;
+    return 2 * D9DI_Q_BLOCK * D9DI_K_BLOCK + 3 * D9DI_Q_BLOCK * d + 4 * longest * d +
+           d9di_attention_room(d);
 }
 
 static void work_init(work *w, float *p, int64_t d, int64_t n)
@@ -39,6 +41,7 @@ static void work_init(work *w, float *p, int64_t d, int64_t n)
         *part[i] = p;
         p += size[i];
     }
+    w->room = p;
 }
 
 /* P from scores, and dS = scale P (dP - delta) in place of dP, for query i of a tile. */
@@ -70,15 +73,17 @@ static void tile_grad(const grads *g, const d9di_tile *t, const float *lse, d9di
     int64_t d = g->n->d;
     const float *k = w->k + t->k * d, *v = w->v + t->k * d;
 
-    d9di_sgemm(false, true, t->nq, t->nk, d, g->n->scale, q.x, q.ld, k, d, 0.0f, w->p, t->nk);
-    d9di_sgemm(false, true, t->nq, t->nk, d, 1.0f, dout.x, dout.ld, v, d, 0.0f, w->dp, t->nk);
+    d9di_sgemm(false, true, t->nq, t->nk, d, g->n->scale, q.x, q.ld, k, d, 0.0f, w->p, t->nk,
+               w->room);
+    d9di_sgemm(false, true, t->nq, t->nk, d, 1.0f, dout.x, dout.ld, v, d, 0.0f, w->dp, t->nk,
+               w->room);
     for (int64_t i = 0; i < t->nq; i++)
         row_grad(g, t, i, lse[t->q + i], w);
     d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->p, t->nk, dout.x, dout.ld, 1.0f,
-               w->dv + t->k * d, d);
+               w->dv + t->k * d, d, w->room);
     d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->dp, t->nk, q.x, q.ld, 1.0f, w->dk + t->k * d,
-               d);
-    d9di_sgemm(false, false, t->nq, d, t->nk, 1.0f, w->dp, t->nk, k, d, 1.0f, w->dq, d);
+               d, w->room);
+    d9di_sgemm(false, false, t->nq, d, t->nk, 1.0f, w->dp, t->nk, k, d, 1.0f, w->dq, d, w->room);
 }
 
 /* Queries [q0, q0 + nq) of a document's query head h. */

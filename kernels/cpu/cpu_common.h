@@ -96,10 +96,13 @@ void d9di_row_scale(float *y, float a, const float *x, int64_t n); /* y = a x */
 /* y = exp(x - m), and its sum; y may be x. */
 float d9di_row_exp(float *y, const float *x, float m, int64_t n);
 
-/* C = alpha op(A) op(B) + beta C, row-major, on the calling thread alone. */
+/* C = alpha op(A) op(B) + beta C, row-major, on the calling thread alone; an element's bits depend
+ * on its row of op(A) and its column of op(B) alone.  `room` has space for d9di_sgemm_room() of
+ * the same sizes, or of larger ones. */
 void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                 const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
-                int64_t ldc);
+                int64_t ldc, float *room);
+int64_t d9di_sgemm_room(int64_t m, int64_t n, int64_t k);
 
 /* Several products that share types and layout, as one pool of tiles over all threads.  Each is
  * dense: op(A) [m, k], op(B) [k, n], C [m, n], as in d9d_gemm. */

@@ -1,20 +1,17 @@
-/* cpu_gemm.c - matrix products: OpenBLAS on fixed tiles.
+/* cpu_gemm.c - matrix products: tiles over the threads.
  *
- * OpenBLAS splits a product by the number of threads, and the split shows in the last
- * bits.  So a product is cut here, by its sizes alone, into tiles of C; each tile is one
- * call on one thread over the whole of K, and the tiles of all products of a call are
- * handed out to the threads.  bfloat16 panels become float32 on the way in, K_PANEL
- * columns at a time, and C is rounded once.
+ * A product is cut, by its sizes alone, into tiles of C; each tile is one call of d9di_sgemm()
+ * over the whole of K, and the tiles of all products of a call are handed out to the threads.
+ * bfloat16 panels become float32 on the way in, K_PANEL columns at a time, and C is rounded once.
  */
 #include "cpu_common.h"
 
-#include <cblas.h>
 #include <limits.h>
-#include <omp.h>
 
 enum {
-    TILE = 512,   /* most rows and columns of a tile */
-    K_PANEL = 512 /* depth of a converted panel */
+    TILE = 512,    /* most rows and columns of a tile */
+    K_PANEL = 512, /* depth of a converted panel */
+    PANELS = TILE * TILE + 2 * TILE * K_PANEL
 };
 static const double SMALL = 1e6;     /* multiply-adds that are not worth a second thread */
 static const double TILE_WORK = 2e6; /* nor a tile of less */
@@ -25,21 +22,9 @@ static const struct {
     int64_t tiles, side;
 } wanted[] = {{4, 64}, {16, 192}};
 
-/* OpenMP's OpenBLAS takes omp_get_max_threads() threads unless it runs inside an active parallel
- * region, so the calling thread's own setting is lowered for the call. */
-void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
-                const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
-                int64_t ldc)
+static bool converts(const d9di_gemm_how *g)
 {
-    int threads = omp_get_max_threads();
-
-    if (threads > 1)
-        omp_set_num_threads(1);
-    cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans,
-                trans_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, alpha, a,
-                (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
-    if (threads > 1)
-        omp_set_num_threads(threads);
+    return g->at != D9D_F32 || g->bt != D9D_F32 || g->ct != D9D_F32;
 }
 
 /* How one product is cut. */
@@ -99,6 +84,7 @@ static void tile_convert(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t
                          int64_t rows, int64_t cols, float *scratch)
 {
     float *sum = scratch, *pa = sum + rows * cols, *pb = pa + rows * K_PANEL;
+    float *room = scratch + PANELS;
 
     if (j->k == 0)
         memset(sum, 0, (size_t)(rows * cols) * sizeof(float));
@@ -114,14 +100,14 @@ static void tile_convert(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t
         else
             load_panel(g->bt, pb, j->b, j->n, k, c, depth, cols);
         d9di_sgemm(g->trans_a, g->trans_b, rows, cols, depth, 1.0f, pa, g->trans_a ? rows : depth,
-                   pb, g->trans_b ? depth : cols, k == 0 ? 0.0f : 1.0f, sum, cols);
+                   pb, g->trans_b ? depth : cols, k == 0 ? 0.0f : 1.0f, sum, cols, room);
     }
     for (int64_t i = 0; i < rows; i++)
         d9di_store_add(g->ct, j->c, (r + i) * j->n + c, cols, g->beta, sum + i * cols);
 }
 
 static void tile_float(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t r, int64_t c,
-                       int64_t rows, int64_t cols)
+                       int64_t rows, int64_t cols, float *room)
 {
     const float *a = (const float *)j->a + (g->trans_a ? r : r * j->k);
     const float *b = (const float *)j->b + (g->trans_b ? c * j->k : c);
@@ -129,7 +115,7 @@ static void tile_float(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t r
 
     if (j->k > 0)
         d9di_sgemm(g->trans_a, g->trans_b, rows, cols, j->k, 1.0f, a, g->trans_a ? j->m : j->k, b,
-                   g->trans_b ? j->k : j->n, g->beta, y, j->n);
+                   g->trans_b ? j->k : j->n, g->beta, y, j->n, room);
     else if (g->beta == 0.0f)
         for (int64_t i = 0; i < rows; i++)
             memset(y + i * j->n, 0, (size_t)cols * sizeof(float));
@@ -141,10 +127,10 @@ static void tile_run(const d9di_gemm_how *g, const d9di_gemm_job *j, const cut *
     int64_t r = tile / t->n_cols * t->rows, c = tile % t->n_cols * t->cols;
     int64_t rows = d9di_min(j->m - r, t->rows), cols = d9di_min(j->n - c, t->cols);
 
-    if (scratch != NULL)
+    if (converts(g))
         tile_convert(g, j, r, c, rows, cols, scratch);
     else
-        tile_float(g, j, r, c, rows, cols);
+        tile_float(g, j, r, c, rows, cols, scratch);
 }
 
 /* The last job whose first tile is not after this one; empty jobs share a first tile with
@@ -164,21 +150,30 @@ static int64_t job_of(const cut *cuts, int64_t n, int64_t tile)
     return lo;
 }
 
+/* What a thread needs for the largest tile. */
+static int64_t scratch_floats(const d9di_gemm_how *g, const d9di_gemm_job *jobs, const cut *cuts,
+                              int64_t n_jobs)
+{
+    int64_t most = 0;
+
+    for (int64_t i = 0; i < n_jobs; i++)
+        most = d9di_max(most, d9di_sgemm_room(cuts[i].rows, cuts[i].cols, jobs[i].k));
+    return most + (converts(g) ? PANELS : 0);
+}
+
 static d9d_status tiles_run(const char *op, const d9di_gemm_how *g, const d9di_gemm_job *jobs,
                             const cut *cuts, int64_t n_jobs, int64_t n_tiles, bool parallel)
 {
-    enum { PANELS = TILE * TILE + 2 * TILE * K_PANEL };
-    bool convert = g->at != D9D_F32 || g->bt != D9D_F32 || g->ct != D9D_F32;
-    float *scratch = NULL;
+    const int64_t floats = scratch_floats(g, jobs, cuts, n_jobs);
+    float *scratch = d9di_scratch_threads(op, floats);
 
-    if (convert && (scratch = d9di_scratch_threads(op, PANELS)) == NULL)
+    if (scratch == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(dynamic) if (parallel)
     for (int64_t i = 0; i < n_tiles; i++) {
         int64_t j = job_of(cuts, n_jobs, i);
 
-        tile_run(g, &jobs[j], &cuts[j], i - cuts[j].first,
-                 convert ? d9di_mine(scratch, PANELS) : NULL);
+        tile_run(g, &jobs[j], &cuts[j], i - cuts[j].first, d9di_mine(scratch, floats));
     }
     free(scratch);
     return D9D_OK;

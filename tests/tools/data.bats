@@ -109,6 +109,29 @@ steps_of() { sed -E 's/^\{(.*)\}$/\1/' "$1/samples.jsonl"; }
     [[ "$stderr" =~ 'padding of 80 samples in rows of 2: '[0-9.]+' % bucketed, '[0-9.]+' % shuffled' ]]
 }
 
+# logprobs FILE: every document's log-probabilities as a line, sorted.
+logprobs() {
+    awk '{ split($0, a, /"logprobs": \[|\], "loss"/); n = split(a[2], p, ", ")
+           if (match($0, /"documents": \[[^]]*/)) d = substr($0, RSTART + 14, RLENGTH - 14); else d = n
+           m = split(d, sizes, ", "); at = 1
+           for (i = 1; i <= m; i++) { for (j = 0; j < sizes[i]; j++) printf "%s ", p[at++]; print "" } }' "$1" | sort
+}
+
+@test "a packed document's log-probabilities are those it has alone, to the bit" {
+    d9d-infer -q i.json
+    d9d-infer -q --set data.dataset=packed --set task.output=packed.jsonl i.json
+    [ "$(wc -l <packed.jsonl)" -lt 40 ]
+    grep -q '"documents": \[[0-9]*, ' packed.jsonl
+    logprobs out.jsonl >alone
+    logprobs packed.jsonl >beside
+    [ "$(wc -l <alone)" = 80 ]
+    diff alone beside
+    # Packed otherwise, and in other batches.
+    d9d-shard -q --format tokens --pack 64 --shuffle-seed 3 --out p64 "$golden/moe/train.jsonl"
+    d9d-infer -q --set data.dataset=p64 --set task.output=p64.jsonl --set trainer.batching.microbatch_size=2 i.json
+    diff alone <(logprobs p64.jsonl)
+}
+
 @test "packed documents train, on and off the threads" {
     d9d-train -q --set data.dataset=packed --set data.epochs=4 c.json
     d9d-train -q --set data.dataset=packed --set data.epochs=4 --set trainer.run.dir=sync \

@@ -79,6 +79,52 @@ static void test_shapes(void **state)
         }
 }
 
+/* A row of the result has the same bits whatever rows are computed with it, on the CPU. */
+static void check_row(const call *all, int64_t row)
+{
+    const size_t size = d9d_dtype_size(all->g.t);
+    const d9d_gemm *g = &all->g;
+    call one = *all;
+
+    one.g.m = 1;
+    one.a = (char *)all->a + (size_t)(row * g->k) * size;
+    one.c = array_poison(g->ct, g->n);
+    run(&one);
+    assert_memory_equal(one.c, (char *)all->c + (size_t)(row * g->n) * d9d_dtype_size(g->ct),
+                        (size_t)g->n * d9d_dtype_size(g->ct));
+    free(one.c);
+}
+
+static void test_rows_alone(void **state)
+{
+    static const int64_t sizes[][3] = {
+        {30, 5, 7}, {14, 64, 64}, {131, 33, 300}, {600, 200, 65}, {70, 700, 1030}};
+
+    (void)state;
+    if (host_kernels() != d9d_kernels_cpu())
+        skip();
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+        for (int how = 0; how < 4; how++) {
+            const int64_t *n = sizes[i];
+            call p = {.g = {.t = array_types[how & 1],
+                            .ct = array_types[how & 1],
+                            .trans_b = (how & 2) != 0,
+                            .m = n[0],
+                            .n = n[1],
+                            .k = n[2]}};
+
+            p.a = array_random(p.g.t, n[0] * n[2], 1, 1.0);
+            p.b = array_random(p.g.t, n[1] * n[2], 2, 1.0);
+            p.c = array_poison(p.g.ct, n[0] * n[1]);
+            run(&p);
+            for (int64_t row = 0; row < n[0]; row += 1 + n[0] / 23)
+                check_row(&p, row);
+            free(p.a);
+            free(p.b);
+            free(p.c);
+        }
+}
+
 static void test_wrong_type(void **state)
 {
     const d9d_gemm g = {.t = D9D_I32, .ct = D9D_F32, .m = 1, .n = 1, .k = 1};
@@ -222,9 +268,8 @@ static void test_lying_offsets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_wrong_type),
-        cmocka_unit_test(test_grouped),
+        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_wrong_type),    cmocka_unit_test(test_grouped),
         cmocka_unit_test(test_lying_offsets),
     };
 
