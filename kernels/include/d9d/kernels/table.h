@@ -1,6 +1,6 @@
 /* table.h - the arithmetic of one backend: a table of functions on plain pointers.
  *
- * The CPU's table (d9d_kernels_cpu, plain C and OpenBLAS) is the reference; a GPU's
+ * The CPU's table (d9d_kernels_cpu, plain C) is the reference; a GPU's
  * table has the same entries.  Rules for every entry:
  *
  *  - Arrays are dense, row-major, in device memory, aligned to 16 bytes; outputs do not
