@@ -16,17 +16,18 @@ static const struct value {
     bool inexact;
     int64_t scratch;
 } values[] = {
-    {NULL, D9D_CUDA_CUDNN, false},
+    {NULL, D9D_CUDA_CUDNN, false, 0},
     {"{\"kind\": \"cudnn\"}", D9D_CUDA_CUDNN, false, (int64_t)4096 << 20},
     {"{\"kind\": \"cudnn\", \"deterministic\": false, \"scratch_mb\": 1}", D9D_CUDA_CUDNN, true,
      1 << 20},
-    {"{\"kind\": \"flash_attention_2\"}", D9D_CUDA_CUDNN, false},
-    {"{\"kind\": \"flash_attention_4\"}", D9D_CUDA_CUDNN, false},
-    {"{\"kind\": \"torch\"}", D9D_CUDA_CUDNN, false},
-    {"{\"kind\": \"torch\", \"backends\": null}", D9D_CUDA_CUDNN, false},
-    {"{\"kind\": \"torch\", \"backends\": [\"MATH\", \"CUDNN_ATTENTION\"]}", D9D_CUDA_CUDNN, false},
-    {"{\"kind\": \"torch\", \"backends\": [\"MATH\"]}", D9D_CUDA_OWN, false},
-    {"{\"kind\": \"eager\"}", D9D_CUDA_OWN, false},
+    {"{\"kind\": \"flash_attention_2\"}", D9D_CUDA_CUDNN, false, 0},
+    {"{\"kind\": \"flash_attention_4\"}", D9D_CUDA_CUDNN, false, 0},
+    {"{\"kind\": \"torch\"}", D9D_CUDA_CUDNN, false, 0},
+    {"{\"kind\": \"torch\", \"backends\": null}", D9D_CUDA_CUDNN, false, 0},
+    {"{\"kind\": \"torch\", \"backends\": [\"MATH\", \"CUDNN_ATTENTION\"]}", D9D_CUDA_CUDNN, false,
+     0},
+    {"{\"kind\": \"torch\", \"backends\": [\"MATH\"]}", D9D_CUDA_OWN, false, 0},
+    {"{\"kind\": \"eager\"}", D9D_CUDA_OWN, false, 0},
 };
 
 static const struct mistake {
