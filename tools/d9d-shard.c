@@ -47,6 +47,26 @@ static d9d_status run_verify(tool_run *r, const void *given)
     return D9D_OK;
 }
 
+struct export_opts {
+    int to;
+    const char *split;
+};
+static const char *const export_formats[] = {"megatron", NULL};
+static const tool_option export_options[] = {
+    TOOL_OPT(struct export_opts, to, WORD, "to", 0, "FORMAT",
+             "megatron (default): OUT.bin and OUT.idx", .words = export_formats),
+    TOOL_OPT(struct export_opts, split, STRING, "split", 0, "NAME",
+             "write this split (default: the first)"),
+    TOOL_END,
+};
+
+static d9d_status run_export(tool_run *r, const void *given)
+{
+    const struct export_opts *o = given;
+
+    return d9d_dataset_export_megatron(r->args[0], o->split, r->args[1], r->log);
+}
+
 static const tool_command commands[] = {
     {.operands = "INPUT...",
      .min = 1,
@@ -74,6 +94,14 @@ static const tool_command commands[] = {
      .size = sizeof(struct inspect_opts),
      .defaults = &inspect_default,
      .run = run_inspect},
+    {.name = "export",
+     .operands = "DIR OUT",
+     .min = 2,
+     .max = 2,
+     .about = "Write a dataset in the format of another framework.",
+     .options = export_options,
+     .size = sizeof(struct export_opts),
+     .run = run_export},
     {.name = "verify",
      .operands = "DIR",
      .min = 1,

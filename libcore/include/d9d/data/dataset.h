@@ -108,6 +108,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_dataset_print(const d9d_dataset *ds, d9d_buf
 D9D_API D9D_MUST_USE d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json,
                                                  d9d_buf *out);
 
+/* --- for d9d-shard export ------------------------------------------------------------------ */
+
+/* Write a split as OUT.bin and OUT.idx, the token files of Megatron-LM, each document a
+ * sequence.  ECONFIG where there are labels. */
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_export_megatron(const char *dir, const char *split,
+                                                            const char *out, const d9d_log *log);
+
 /* --- for d9d-shard verify ------------------------------------------------------------------ */
 
 /* Check every byte: hashes of all files, every record, every id and label, and that the
