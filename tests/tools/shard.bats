@@ -240,6 +240,30 @@ corpus() {
     [ ! -e out.bin ] && [ ! -e out.idx ]
 }
 
+@test "inspect shows text with what is trained, and the padding of orders" {
+    printf '%s\n' '{"messages": [{"role": "user", "content": "A\u00e9?"}, {"role": "assistant", "content": "yes"}]}' >c.jsonl
+    d9d-shard -q -t "$tok" --format chat --template "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" -o chat c.jsonl
+    cmp "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" chat/chat.json
+    run -0 d9d-shard inspect chat --sample 0 --text
+    [ "$output" = '<|im_start|>user
+Aé?<|im_end|>
+<|im_start|>assistant
+⟦yes<|im_end|>⟧' ]
+    printf '%s\n' '{"text": "int a;"}' '{"text": "int b;"}' >p.jsonl
+    d9d-shard -q -t "$tok" -o pack --pack 32 p.jsonl
+    run -0 d9d-shard inspect pack --sample 0 --text
+    [[ "$output" == *'⟦'*'a;⟧
+--------
+'*'⟦'*'b;⟧' ]]
+    corpus 2000 >a.jsonl
+    d9d-shard -q -t "$tok" -o data --bucket-edges 64,256,1024 a.jsonl
+    run -0 d9d-shard inspect data --batch 8
+    [[ "$output" =~ shuffled\ +([0-9]+)\.[0-9]+\ %.*bucketed\ +([0-9]+)\.[0-9]+\ %.*edges ]]
+    [ "${BASH_REMATCH[1]}" -gt 20 ] && [ "${BASH_REMATCH[2]}" -lt 3 ]
+    run -0 d9d-shard inspect data --batch 8 --multiple 64 --json
+    [[ "$output" =~ ^\{\"batch\":\ 8,.*\"bucketed\":\ 0\.[0-9]+.*\}\}$ ]]
+}
+
 # on_read_only DIR COMMAND...: with DIR mounted read-only for it alone.
 on_read_only() {
     local dir=$1
