@@ -18,35 +18,17 @@ static double share(const struct padding *p)
     return p->cells > 0 ? 1 - (double)p->positions / (double)p->cells : 0;
 }
 
-/* Batches of one epoch in that order. */
+/* Whole batches of one epoch in that order. */
 static d9d_status measure(d9d_dataset *ds, d9d_order order, int64_t batch, int64_t multiple,
                           struct padding *out)
 {
-    const d9d_loader_how how = {
-        .order = order, .seed = SEED, .epochs = 1, .pack = batch, .multiple = multiple};
-    const int64_t n = d9d_dataset_count(ds);
+    const d9d_data_source source = {.dataset = ds, .order = order, .seed = SEED, .epochs = 1};
+    const d9d_loader_how how = {.pack = batch, .multiple = multiple};
     d9d_loader *l;
-    d9d_status st = D9D_OK;
-    int64_t k, i;
+    d9d_status st;
 
-    *out = (struct padding){0, 0};
-    D9D_TRY(d9d_loader_open(ds, &how, &l));
-    for (k = 0; k < n && st == D9D_OK; k += batch) {
-        const int64_t rows = n - k < batch ? n - k : batch;
-        int64_t longest = 0;
-
-        for (i = 0; i < rows && st == D9D_OK; i++) {
-            const int64_t number = d9d_loader_sample(l, k + i);
-            d9d_sample s;
-
-            st = d9d_dataset_sample(ds, number, &s);
-            if (st != D9D_OK)
-                break;
-            out->positions += s.length;
-            longest = s.length > longest ? s.length : longest;
-        }
-        out->cells += rows * round_up(longest, multiple);
-    }
+    D9D_TRY(d9d_loader_open(&source, 1, &how, &l));
+    st = d9d_loader_measure(l, 0, d9d_loader_samples(l), batch, &out->cells, &out->positions);
     d9d_loader_close(l);
     return st;
 }

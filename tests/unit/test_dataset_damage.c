@@ -54,7 +54,8 @@ static void load_all(const char *split)
     d9d_loader *l = NULL;
 
     if (d9d_dataset_open("data", split, &ds) == D9D_OK &&
-        d9d_loader_open(ds, &(d9d_loader_how){D9D_ORDER_BUCKETED, 1, 1, 2, 8}, &l) == D9D_OK) {
+        d9d_loader_open(&(d9d_data_source){ds, D9D_ORDER_BUCKETED, 1, 1, 0, NULL}, 1,
+                        &(d9d_loader_how){2, 8}, &l) == D9D_OK) {
         const int64_t vocab = d9d_dataset_vocab(ds);
 
         for (int64_t k = 0; k < d9d_loader_samples(l); k++) {
