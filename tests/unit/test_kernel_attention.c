@@ -194,13 +194,13 @@ static void test_documents(void **state)
     static const int32_t bounds[] = {0, 0, 1, 150, 151, 281, S, S, 2 * S, 2 * S + 64, 3 * S, 3 * S};
 
     (void)state;
-    for (int how = 0; how < 4; how++) {
+    for (int how = 0; how < 8; how++) {
         d9d_attention_dims n = {.t = array_types[how & 1],
                                 .b = B,
                                 .s = S,
                                 .a = 2,
                                 .kv = 1,
-                                .d = 12,
+                                .d = how & 4 ? 64 : 12,
                                 .causal = (how & 2) != 0,
                                 .scale = 0.3f,
                                 .documents = sizeof(bounds) / sizeof(*bounds) - 1,
@@ -297,13 +297,13 @@ static void test_alone(void **state)
     enum { DOCUMENTS = sizeof(bounds) / sizeof(*bounds) - 1, SPOILT = 3 };
 
     (void)state;
-    for (int how = 0; how < 4; how++) {
+    for (int how = 0; how < 8; how++) {
         d9d_attention_dims n = {.t = array_types[how & 1],
                                 .b = 2,
                                 .s = S,
                                 .a = 4,
                                 .kv = 2,
-                                .d = 20,
+                                .d = how & 4 ? 64 : 20,
                                 .causal = (how & 2) != 0,
                                 .scale = 0.3f,
                                 .documents = DOCUMENTS,
