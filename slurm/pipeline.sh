@@ -19,8 +19,10 @@ those it needs have succeeded, and is cancelled when one of them fails:
 Settings come from the environment and are listed at the top of each STAGE.sbatch.  Also:
 
   D9D_SBATCH         more options of sbatch for every job, such as "--partition=gpu"
-  D9D_SBATCH_TRAIN   more for one stage (_SHARD, _MAP, _TRAIN, _INFER, _METRICS), such as
+  D9D_SBATCH_TRAIN   more for one stage (_SHARD, _MERGE, _MAP, _TRAIN, _INFER, _METRICS), such as
                      "--nodes=2 --ntasks-per-node=8 --gpus-per-node=8 --time=24:00:00"
+  D9D_SHARD_TASKS    make the dataset as an array of so many tasks, and a    1
+                     stage "merge" of their parts, behind "shard"
   D9D_LOGS           folder of the jobs' logs                              logs
 
 Exit status: 0 submitted, 1 Slurm refused a job (those before it are cancelled), 2 usage or
@@ -28,18 +30,26 @@ a missing setting (nothing was submitted).
 TEXT
 }
 
-stages=(shard map train infer metrics)
-declare -A needs=([train]="shard map" [infer]="train" [metrics]="train infer")
+stages=(shard merge map train infer metrics)
+declare -A needs=([merge]="shard" [train]="shard merge map" [infer]="train" [metrics]="train infer")
 
 set -u
 D9D_SLURM_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) || exit 1
 export D9D_SLURM_DIR
-: "${D9D_LOGS:=logs}" "${D9D_SBATCH:=}"
+: "${D9D_LOGS:=logs}" "${D9D_SBATCH:=}" "${D9D_SHARD_TASKS:=1}"
 
 refuse() {
     printf 'pipeline.sh: %s\n' "$*" >&2
     exit 2
 }
+
+case $D9D_SHARD_TASKS in '' | 0* | *[!0-9]*) refuse "D9D_SHARD_TASKS is \"$D9D_SHARD_TASKS\", no number of tasks" ;; esac
+declare -A array
+if [ "$D9D_SHARD_TASKS" -gt 1 ]; then
+    array[shard]=--array=0-$((D9D_SHARD_TASKS - 1))
+else
+    stages=("${stages[0]}" "${stages[@]:2}") # without merge
+fi
 
 # place STAGE: its number in the chain.
 place() {
@@ -93,7 +103,7 @@ for stage in "${stages[@]:first:last-first+1}"; do
     read -ra more <<<"$D9D_SBATCH ${!own:-}"
     command=(sbatch --parsable --output="$D9D_LOGS/%x-%j.log"
         ${before:+--dependency=afterok$before --kill-on-invalid-dep=yes}
-        "${more[@]}" "$D9D_SLURM_DIR/$stage.sbatch")
+        ${array[$stage]:+"${array[$stage]}"} "${more[@]}" "$D9D_SLURM_DIR/$stage.sbatch")
     if [ -n "$dry" ]; then
         printf '%s\n' "${command[*]@Q}"
         job[$stage]="<$stage>"

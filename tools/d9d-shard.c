@@ -5,14 +5,22 @@
 /* --- looking at one ------------------------------------------------------------ */
 
 struct inspect_opts {
-    int64_t sample;
+    int64_t sample, batch, multiple;
+    bool text;
     const char *split;
 };
-static const struct inspect_opts inspect_default = {.sample = -1};
+static const struct inspect_opts inspect_default = {.sample = -1, .multiple = 1};
 
 static const tool_option inspect_options[] = {
     TOOL_OPT(struct inspect_opts, sample, INT, "sample", 'n', "N",
              "show sample N: ids, targets, tokens", .min = 0, .max = 0x1p62),
+    TOOL_OPT(struct inspect_opts, text, FLAG, "text", 0, NULL,
+             "show the sample as text, what is trained in brackets"),
+    TOOL_OPT(struct inspect_opts, batch, INT, "batch", 'b', "N",
+             "show how much of batches of N samples would be padding", .min = 1, .max = 1 << 30),
+    TOOL_OPT(struct inspect_opts, multiple, INT, "multiple", 0, "N",
+             "with --batch: lengths are rounded up to a multiple of N (default 1)", .min = 1,
+             .max = 1 << 30),
     TOOL_OPT(struct inspect_opts, split, STRING, "split", 0, "NAME",
              "count samples in this split (default: the first)"),
     TOOL_END,
@@ -25,8 +33,14 @@ static d9d_status run_inspect(tool_run *r, const void *given)
     d9d_buf text = {0};
     d9d_status st;
 
+    if (o->text && (o->sample < 0 || r->json))
+        return D9D_FAIL(D9D_ECONFIG, "--text is for --sample, and no JSON");
     D9D_TRY(d9d_dataset_open(r->args[0], o->split, &ds));
-    if (o->sample >= 0)
+    if (o->text)
+        st = d9d_sample_print_text(ds, o->sample, &text);
+    else if (o->batch > 0)
+        st = d9d_dataset_print_padding(ds, o->batch, o->multiple, r->json, &text);
+    else if (o->sample >= 0)
         st = d9d_sample_print(ds, o->sample, r->json, &text);
     else
         st = (r->json ? d9d_dataset_describe : d9d_dataset_print)(ds, &text);
@@ -45,6 +59,26 @@ static d9d_status run_verify(tool_run *r, const void *given)
         return tool_put_json(json_pack("{s:s, s:b}", "dataset", r->args[0], "verified", 1));
     d9d_log_info(r->log, "%s: every byte is as it was written", r->args[0]);
     return D9D_OK;
+}
+
+struct export_opts {
+    int to;
+    const char *split;
+};
+static const char *const export_formats[] = {"megatron", NULL};
+static const tool_option export_options[] = {
+    TOOL_OPT(struct export_opts, to, WORD, "to", 0, "FORMAT",
+             "megatron (default): OUT.bin and OUT.idx", .words = export_formats),
+    TOOL_OPT(struct export_opts, split, STRING, "split", 0, "NAME",
+             "write this split (default: the first)"),
+    TOOL_END,
+};
+
+static d9d_status run_export(tool_run *r, const void *given)
+{
+    const struct export_opts *o = given;
+
+    return d9d_dataset_export_megatron(r->args[0], o->split, r->args[1], r->log);
 }
 
 static const tool_command commands[] = {
@@ -74,6 +108,14 @@ static const tool_command commands[] = {
      .size = sizeof(struct inspect_opts),
      .defaults = &inspect_default,
      .run = run_inspect},
+    {.name = "export",
+     .operands = "DIR OUT",
+     .min = 2,
+     .max = 2,
+     .about = "Write a dataset in the format of another framework.",
+     .options = export_options,
+     .size = sizeof(struct export_opts),
+     .run = run_export},
     {.name = "verify",
      .operands = "DIR",
      .min = 1,

@@ -9,7 +9,7 @@
 
 #define OPT(field, ...) TOOL_OPT(shard_make, field, __VA_ARGS__)
 
-static const char *const formats[] = {"auto", "jsonl", "text", "tokens", "chat", NULL};
+static const char *const formats[] = {"auto", "jsonl", "text", "tokens", "chat", "megatron", NULL};
 static const char *const overflows[] = {"split", "truncate", "drop", NULL};
 static const char *const pack_modes[] = {"best-fit", "concat", NULL};
 const shard_make shard_make_default = {.how = {.seed = -1}};
@@ -19,8 +19,9 @@ const tool_option shard_make_options[] = {
         "HuggingFace tokenizer.json (byte-level BPE)"),
     OPT(how.out, STRING, "out", 'o', "DIR", "the dataset directory to make, or with --task a part"),
     OPT(how.format, WORD, "format", 'f', "FORMAT",
-        "jsonl, text (a document a file), tokens (JSON lines with input_ids and perhaps labels) or "
-        "chat (JSON lines with messages); default auto: text for *.txt, else jsonl",
+        "jsonl, text (a document a file), tokens (JSON lines with input_ids and perhaps labels), "
+        "chat (JSON lines with messages) or megatron (NAME.bin of NAME.idx); default auto: text "
+        "for *.txt, else jsonl",
         .words = formats),
     OPT(how.lines, FLAG, "lines", 0, NULL, "with --format text: a document a line"),
     OPT(how.text_key, STRING, "text-key", 0, "KEY",

@@ -26,6 +26,18 @@ d9d_status d9di_attention_tiles_din(d9d_stream s, const d9di_attention *c);
 /* What cuDNN's way keeps: the library, and plans by shape. */
 void d9di_sdpa_free(d9di_sdpa *x);
 
+/* Packed documents of some lengths as cuDNN wants them, on the GPU: `room` of them, those that are
+ * not there of length 0.  Offsets are of elements. */
+typedef struct d9di_documents {
+    int64_t shortest, longest, room;
+    int32_t *length;               /* [room] */
+    int64_t *at_q, *at_k, *at_lse; /* [room + 1] */
+} d9di_documents;
+d9d_status d9di_documents_find(d9d_stream s, const d9di_attention *c, const d9di_documents *d);
+
+/* c->lse [B, A, S] to `packed` [B S, A], or back. */
+d9d_status d9di_lse_turn(d9d_stream s, const d9di_attention *c, float *packed, bool to_packed);
+
 #ifdef __cplusplus
 }
 #endif

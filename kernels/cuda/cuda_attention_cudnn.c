@@ -14,6 +14,10 @@
  * need more is done in pieces, of rows and then of key heads; an array of heads is entered in its
  * middle.
  *
+ * Packed documents: a plan has room for so many documents of so many tokens, and reads on the GPU
+ * where each begins and how long it is.  Deterministic, room for scores is room for all
+ * documents at the longest, so that they are done by classes of length, halving.
+ *
  * cuDNN takes what is written here and nothing like it: P and the full dV, dK must be bfloat16,
  * the sum of dQ a real float32 tensor, and the mask as d9di_graph_causal() has it.
  */
@@ -27,16 +31,40 @@
 #include "d9d/base/mem.h"
 
 /* Of the tensors of a graph. */
-enum { Q = 1, K, V, O, LSE, DOUT, DQ, DK, DV, SCALE, HIDDEN, ONE, SUM, DQ_SUM, IDS };
+enum {
+    Q = 1,
+    K,
+    V,
+    O,
+    LSE,
+    DOUT,
+    DQ,
+    DK,
+    DV,
+    SCALE,
+    HIDDEN,
+    ONE,
+    SUM,
+    DQ_SUM,
+    DK_FULL,
+    DV_FULL,
+    LENGTH,
+    AT_Q,
+    AT_K,
+    AT_V,
+    AT_O,
+    AT_LSE,
+    IDS
+};
 
 /* The most scratch for dS, where the options do not say. */
 #define MOST_SCORES ((int64_t)4 << 30)
 
 /* What decides about a plan; no padding, since it is a key of bytes. */
 typedef struct plan_key {
-    int64_t b, s, d, a, kv; /* of the piece */
+    int64_t b, s, d, a, kv; /* of the piece; packed: room for b documents of s tokens */
     int64_t all_a, all_kv;  /* heads of the arrays */
-    int64_t causal, backward, exact;
+    int64_t packed, backward, exact;
 } plan_key;
 
 typedef struct plan {
@@ -53,6 +81,38 @@ struct d9di_sdpa {
 
 /* --- graphs ------------------------------------------------------------------------------- */
 
+/* A graph, and where documents lie; NULLs for whole rows. */
+typedef struct drawing {
+    d9di_graph *g;
+    const plan_key *n;
+    d9di_node4 length, at_q, at_k, at_v, at_o, at_lse;
+} drawing;
+
+static const d9di_node4 *if_packed(const drawing *w, const d9di_node4 *x)
+{
+    return w->n->packed ? x : NULL;
+}
+
+static void draw_documents(drawing *w)
+{
+    const d9di_shape4 one = {{w->n->b, 1, 1, 1}, {1, 1, 1, 1}};
+    const d9di_shape4 bounds = {{w->n->b + 1, 1, 1, 1}, {1, 1, 1, 1}};
+    const struct {
+        d9di_node4 *x;
+        int64_t id;
+    } at[] = {{&w->at_q, AT_Q},
+              {&w->at_k, AT_K},
+              {&w->at_v, AT_V},
+              {&w->at_o, AT_O},
+              {&w->at_lse, AT_LSE}};
+
+    if (!w->n->packed)
+        return;
+    w->length = d9di_graph_tensor(w->g, LENGTH, CUDNN_DATA_INT32, one, NULL);
+    for (size_t i = 0; i < sizeof(at) / sizeof(*at); i++)
+        *at[i].x = d9di_graph_tensor(w->g, at[i].id, CUDNN_DATA_INT64, bounds, NULL);
+}
+
 /* Heads of [B, S, heads, D] as [B, heads, S, D], or as [B, heads, D, S]. */
 static d9di_shape4 heads_of(const plan_key *n, int64_t heads, int64_t all)
 {
@@ -64,39 +124,57 @@ static d9di_shape4 turned(d9di_shape4 x)
                          {x.stride[0], x.stride[1], x.stride[3], x.stride[2]}};
 }
 
-static d9di_node4 array(d9di_graph *g, int64_t id, d9di_shape4 shape)
+static d9di_node4 array(drawing *w, int64_t id, d9di_shape4 shape, const d9di_node4 *at)
 {
-    return d9di_graph_tensor(g, id, CUDNN_DATA_BFLOAT16, shape, NULL);
+    return d9di_graph_tensor(w->g, id, CUDNN_DATA_BFLOAT16, shape, if_packed(w, at));
 }
 
-static d9di_node4 row_numbers(d9di_graph *g, const plan_key *n, int64_t id, int64_t all)
+/* A float32 a row: [B, heads, S], packed [T, heads]. */
+static d9di_node4 row_numbers(drawing *w, int64_t id, int64_t all)
 {
-    const d9di_shape4 shape = {{n->b, n->a, n->s, 1}, {all * n->s, n->s, 1, 1}};
+    const plan_key *n = w->n;
+    const d9di_shape4 rows = {{n->b, n->a, n->s, 1}, {all * n->s, n->s, 1, 1}};
+    const d9di_shape4 packed = {{n->b, n->a, n->s, 1}, {n->all_a * n->s, 1, n->all_a, 1}};
 
-    return d9di_graph_tensor(g, id, CUDNN_DATA_FLOAT, shape, NULL);
+    return d9di_graph_tensor(w->g, id, CUDNN_DATA_FLOAT, n->packed ? packed : rows,
+                             if_packed(w, &w->at_lse));
+}
+
+/* C = A B, whose rows are tokens, and columns or what is summed over too. */
+static void multiply(drawing *w, const d9di_node4 *a, const d9di_node4 *b, const d9di_node4 *c,
+                     bool across)
+{
+    const d9di_node4 *length = if_packed(w, &w->length);
+
+    d9di_graph_multiply(w->g, a, b, c,
+                        across ? (d9di_extent){.m = length, .n = length}
+                               : (d9di_extent){.m = length, .k = length});
 }
 
 /* scale Q K' */
-static d9di_node4 scores(d9di_graph *g, const plan_key *n, const d9di_node4 *q, const d9di_node4 *k,
+static d9di_node4 scores(drawing *w, const d9di_node4 *q, const d9di_node4 *k,
                          const d9di_node4 *scale)
 {
+    const plan_key *n = w->n;
     d9di_node4 x =
-        d9di_graph_virtual(g, CUDNN_DATA_FLOAT, d9di_shape4_dense(n->b, n->a, n->s, n->s));
+        d9di_graph_virtual(w->g, CUDNN_DATA_FLOAT, d9di_shape4_dense(n->b, n->a, n->s, n->s));
 
-    d9di_graph_multiply(g, q, k, &x, (d9di_extent){0});
-    return d9di_graph_apply(g, CUDNN_POINTWISE_MUL, &x, scale);
+    multiply(w, q, k, &x, true);
+    return d9di_graph_apply(w->g, CUDNN_POINTWISE_MUL, &x, scale);
 }
 
-static void forward_graph(d9di_graph *g, const plan_key *n)
+static void forward_graph(drawing *w)
 {
+    const plan_key *n = w->n;
+    d9di_graph *g = w->g;
     const d9di_shape4 queries = heads_of(n, n->a, n->all_a), keys = heads_of(n, n->kv, n->all_kv);
-    d9di_node4 q = array(g, Q, queries), k = array(g, K, turned(keys)), v = array(g, V, keys);
-    d9di_node4 o = array(g, O, queries), lse = row_numbers(g, n, LSE, n->all_a);
-    d9di_node4 scale = d9di_graph_value(g, SCALE), hidden = d9di_graph_value(g, HIDDEN);
-    d9di_node4 x = scores(g, n, &q, &k, &scale), most, sum, log, p;
+    d9di_node4 q = array(w, Q, queries, &w->at_q), k = array(w, K, turned(keys), &w->at_k);
+    d9di_node4 v = array(w, V, keys, &w->at_v), o = array(w, O, queries, &w->at_o);
+    d9di_node4 lse = row_numbers(w, LSE, n->all_a), scale = d9di_graph_value(g, SCALE);
+    d9di_node4 hidden = d9di_graph_value(g, HIDDEN), x = scores(w, &q, &k, &scale);
+    d9di_node4 most, sum, log, p;
 
-    if (n->causal)
-        x = d9di_graph_causal(g, &x, &hidden);
+    x = d9di_graph_causal(g, &x, &hidden);
     most = d9di_graph_reduce_row(g, CUDNN_REDUCE_TENSOR_MAX, &x);
     x = d9di_graph_apply(g, CUDNN_POINTWISE_SUB, &x, &most);
     x = d9di_graph_apply(g, CUDNN_POINTWISE_EXP, &x, NULL);
@@ -105,76 +183,88 @@ static void forward_graph(d9di_graph *g, const plan_key *n)
     d9di_graph_apply_to(g, CUDNN_POINTWISE_ADD, &most, &log, &lse);
     p = d9di_graph_virtual(g, CUDNN_DATA_BFLOAT16, x.shape);
     d9di_graph_apply_to(g, CUDNN_POINTWISE_DIV, &x, &sum, &p);
-    d9di_graph_multiply(g, &p, &v, &o, (d9di_extent){0});
+    multiply(w, &p, &v, &o, false);
 }
 
-/* dX = W' Y, added over the query heads of a group. */
-static void group_product(d9di_graph *g, const plan_key *n, const d9di_node4 *w,
-                          const d9di_node4 *y, const d9di_node4 *dx)
+/* dX = W' Y, added over the query heads of a group.  Packed, the full one must be in memory. */
+static void group_product(drawing *w, const d9di_node4 *x, const d9di_node4 *y,
+                          const d9di_node4 *dx, int64_t id, const d9di_node4 *at)
 {
-    d9di_node4 t = d9di_graph_transpose(g, w, NULL), full;
+    const plan_key *n = w->n;
+    const int64_t group = n->a / n->kv;
+    d9di_node4 t = d9di_graph_transpose(w->g, x, NULL), full;
+    d9di_shape4 shape = d9di_shape4_dense(n->b, n->a, n->s, n->d);
 
-    if (n->a == n->kv) {
-        d9di_graph_multiply(g, &t, y, dx, (d9di_extent){0});
+    if (group == 1) {
+        multiply(w, &t, y, dx, false);
         return;
     }
-    full = d9di_graph_virtual(g, CUDNN_DATA_BFLOAT16, d9di_shape4_dense(n->b, n->a, n->s, n->d));
-    d9di_graph_multiply(g, &t, y, &full, (d9di_extent){0});
-    d9di_graph_reduce_to(g, CUDNN_REDUCE_TENSOR_ADD, &full, dx);
+    if (n->packed) {
+        shape = heads_of(n, n->a, n->all_kv * group);
+        full = array(w, id, shape, at);
+    } else {
+        full = d9di_graph_virtual(w->g, CUDNN_DATA_BFLOAT16, shape);
+    }
+    multiply(w, &t, y, &full, false);
+    d9di_graph_reduce_to(w->g, CUDNN_REDUCE_TENSOR_ADD, &full, dx);
 }
 
 /* dQ = dS K */
-static void query_product(d9di_graph *g, const plan_key *n, const d9di_node4 *ds,
-                          const d9di_node4 *k, const d9di_node4 *dq)
+static void query_product(drawing *w, const d9di_node4 *ds, const d9di_node4 *k,
+                          const d9di_node4 *dq)
 {
-    d9di_node4 t = d9di_graph_transpose(g, k, NULL), sum;
+    const plan_key *n = w->n;
+    d9di_node4 t = d9di_graph_transpose(w->g, k, if_packed(w, &w->at_k)), sum;
 
     if (n->exact) {
-        d9di_graph_multiply(g, ds, &t, dq, (d9di_extent){0});
+        multiply(w, ds, &t, dq, false);
         return;
     }
-    sum = d9di_graph_tensor(g, DQ_SUM, CUDNN_DATA_FLOAT, d9di_shape4_dense(n->b, n->a, n->s, n->d),
-                            NULL);
-    d9di_graph_multiply(g, ds, &t, &sum, (d9di_extent){0});
-    d9di_graph_apply_to(g, CUDNN_POINTWISE_IDENTITY, &sum, NULL, dq);
+    sum = d9di_graph_tensor(w->g, DQ_SUM, CUDNN_DATA_FLOAT,
+                            n->packed ? dq->shape : d9di_shape4_dense(n->b, n->a, n->s, n->d),
+                            if_packed(w, &w->at_q));
+    multiply(w, ds, &t, &sum, false);
+    d9di_graph_apply_to(w->g, CUDNN_POINTWISE_IDENTITY, &sum, NULL, dq);
 }
 
 /* sum = rows of dO O */
-static d9di_node4 output_product(d9di_graph *g, const plan_key *n, const d9di_node4 *dout,
-                                 const d9di_node4 *o)
+static d9di_node4 output_product(drawing *w, const d9di_node4 *dout, const d9di_node4 *o)
 {
-    d9di_node4 sum = row_numbers(g, n, SUM, n->a), one = d9di_graph_value(g, ONE);
+    const plan_key *n = w->n;
+    d9di_node4 sum = row_numbers(w, SUM, n->a), one = d9di_graph_value(w->g, ONE);
     d9di_node4 x =
-        d9di_graph_virtual(g, CUDNN_DATA_FLOAT, d9di_shape4_dense(n->b, n->a, n->s, n->d));
+        d9di_graph_virtual(w->g, CUDNN_DATA_FLOAT, d9di_shape4_dense(n->b, n->a, n->s, n->d));
 
-    d9di_graph_apply_to(g, CUDNN_POINTWISE_MUL, dout, o, &x);
-    x = d9di_graph_reduce_row(g, CUDNN_REDUCE_TENSOR_ADD, &x);
-    d9di_graph_apply_to(g, CUDNN_POINTWISE_MUL, &x, &one, &sum);
+    d9di_graph_apply_to(w->g, CUDNN_POINTWISE_MUL, dout, o, &x);
+    x = d9di_graph_reduce_row(w->g, CUDNN_REDUCE_TENSOR_ADD, &x);
+    d9di_graph_apply_to(w->g, CUDNN_POINTWISE_MUL, &x, &one, &sum);
     return sum;
 }
 
-static void backward_graph(d9di_graph *g, const plan_key *n)
+static void backward_graph(drawing *w)
 {
+    const plan_key *n = w->n;
+    d9di_graph *g = w->g;
     const d9di_shape4 queries = heads_of(n, n->a, n->all_a), keys = heads_of(n, n->kv, n->all_kv);
-    d9di_node4 q = array(g, Q, queries), k = array(g, K, turned(keys));
-    d9di_node4 v = array(g, V, turned(keys)), o = array(g, O, queries);
-    d9di_node4 dout = array(g, DOUT, queries), lse = row_numbers(g, n, LSE, n->all_a);
-    d9di_node4 dq = array(g, DQ, queries), dk = array(g, DK, keys), dv = array(g, DV, keys);
-    d9di_node4 scale = d9di_graph_value(g, SCALE), hidden = d9di_graph_value(g, HIDDEN);
-    d9di_node4 sum = output_product(g, n, &dout, &o), p = scores(g, n, &q, &k, &scale), ds;
+    d9di_node4 q = array(w, Q, queries, &w->at_q), k = array(w, K, turned(keys), &w->at_k);
+    d9di_node4 v = array(w, V, turned(keys), &w->at_v), o = array(w, O, queries, &w->at_o);
+    d9di_node4 dout = array(w, DOUT, queries, &w->at_o), dq = array(w, DQ, queries, &w->at_q);
+    d9di_node4 dk = array(w, DK, keys, &w->at_k), dv = array(w, DV, keys, &w->at_v);
+    d9di_node4 lse = row_numbers(w, LSE, n->all_a), scale = d9di_graph_value(g, SCALE);
+    d9di_node4 hidden = d9di_graph_value(g, HIDDEN), sum = output_product(w, &dout, &o);
+    d9di_node4 p = scores(w, &q, &k, &scale), ds;
 
     p = d9di_graph_apply(g, CUDNN_POINTWISE_SUB, &p, &lse);
-    if (n->causal)
-        p = d9di_graph_causal(g, &p, &hidden);
+    p = d9di_graph_causal(g, &p, &hidden);
     p = d9di_graph_apply(g, CUDNN_POINTWISE_EXP, &p, NULL);
-    group_product(g, n, &p, &dout, &dv);
+    group_product(w, &p, &dout, &dv, DV_FULL, &w->at_v);
     ds = d9di_graph_virtual(g, CUDNN_DATA_FLOAT, p.shape);
-    d9di_graph_multiply(g, &dout, &v, &ds, (d9di_extent){0});
+    multiply(w, &dout, &v, &ds, true);
     ds = d9di_graph_apply(g, CUDNN_POINTWISE_SUB, &ds, &sum);
     ds = d9di_graph_apply(g, CUDNN_POINTWISE_MUL, &ds, &p);
     ds = d9di_graph_apply(g, CUDNN_POINTWISE_MUL, &ds, &scale);
-    group_product(g, n, &ds, &q, &dk);
-    query_product(g, n, &ds, &k, &dq);
+    group_product(w, &ds, &q, &dk, DK_FULL, &w->at_k);
+    query_product(w, &ds, &k, &dq);
 }
 
 /* --- plans ---------------------------------------------------------------------------------- */
@@ -221,6 +311,7 @@ static d9d_status plan_find(d9d_stream s, d9di_sdpa *x, const char *op, const pl
                             plan **out)
 {
     plan *p = d9d_map_get(&x->plans, (const char *)key, sizeof(*key));
+    drawing w;
     d9d_status st;
 
     *out = p;
@@ -237,7 +328,9 @@ static d9d_status plan_find(d9d_stream s, d9di_sdpa *x, const char *op, const pl
     p->next = x->first;
     x->first = p;
     p->graph.lib = &x->lib;
-    (key->backward ? backward_graph : forward_graph)(&p->graph, key);
+    w = (drawing){.g = &p->graph, .n = key};
+    draw_documents(&w);
+    (key->backward ? backward_graph : forward_graph)(&w);
     if (d9di_graph_plan(&p->graph, op) != D9D_OK)
         d9di_say(s, D9D_LOG_WARN,
                  "%s; %lld x %lld tokens of %lld and %lld heads of %lld go to slower kernels",
@@ -249,47 +342,84 @@ static d9d_status plan_find(d9d_stream s, d9di_sdpa *x, const char *op, const pl
 
 /* --- calls ------------------------------------------------------------------------------------ */
 
-/* The piece of a call that is done at a time: the most rows, then key heads, that divide and whose
- * scores fit. */
-static plan_key piece_of(d9d_stream s, const d9di_attention *c)
+static plan_key key_of(d9d_stream s, const d9di_attention *c)
 {
     const d9d_attention_dims *n = &c->n;
-    plan_key key = {.b = n->b,
-                    .s = n->s,
-                    .d = n->d,
-                    .a = n->a,
-                    .kv = n->kv,
-                    .all_a = n->a,
-                    .all_kv = n->kv,
-                    .causal = n->causal,
-                    .backward = c->dout != NULL,
-                    .exact = !s->options.inexact};
-    const int64_t group = n->a / n->kv, row = 2 * group * n->s * n->s; /* of one key head */
+    const bool backward = c->dout != NULL;
+
+    return (plan_key){.b = n->b,
+                      .s = n->s,
+                      .d = n->d,
+                      .a = n->a,
+                      .kv = n->kv,
+                      .all_a = n->a,
+                      .all_kv = n->kv,
+                      .packed = n->bounds != NULL,
+                      .backward = backward,
+                      .exact = backward && !s->options.inexact};
+}
+
+/* The largest divisor of n that is at most `most`, and 1 at least. */
+static int64_t divisor(int64_t n, int64_t most)
+{
+    int64_t d = d9di_max(1, d9di_min(n, most));
+
+    while (n % d != 0)
+        d--;
+    return d;
+}
+
+/* Cut to a piece whose scores fit: rows, which documents cannot be cut to, then key heads. */
+static void cut(d9d_stream s, plan_key *key)
+{
     const int64_t most = s->options.scratch > 0 ? s->options.scratch : MOST_SCORES;
+    const int64_t group = key->a / key->kv, head = 2 * group * key->s * key->s;
 
-    if (!key.backward)
-        key.exact = 0;
-    while (key.exact && key.b > 1 && key.b * key.kv * row > most)
-        do
-            key.b--;
-        while (n->b % key.b != 0);
-    while (key.exact && key.kv > 1 && key.b * key.kv * row > most)
-        do
-            key.kv--;
-        while (n->kv % key.kv != 0);
-    key.a = key.kv * group;
-    return key;
+    if (!key->exact)
+        return;
+    if (!key->packed)
+        key->b = divisor(key->b, most / head / key->kv);
+    key->kv = divisor(key->kv, most / head / key->b);
+    key->a = key->kv * group;
 }
 
-/* Scratch that the graph wants in memory: the rows' sums, then dQ's. */
-static int64_t sum_bytes(const plan_key *key)
+/* Arrays of a call in scratch, of a size that the call decides; the first NULL measures. */
+typedef struct room {
+    char *at;
+    int64_t used;
+} room;
+
+static void *room_take(room *r, int64_t bytes)
 {
-    return key->backward ? d9di_ceil_div(key->b * key->a * key->s * 4, 256) * 256 : 0;
+    void *p = r->at != NULL ? r->at + r->used : NULL;
+
+    r->used += d9di_ceil_div(bytes, 256) * 256;
+    return p;
 }
-static int64_t scratch_bytes(const plan_key *key)
+
+/* What the graphs want in memory besides the call's arrays. */
+typedef struct extras {
+    float *lse; /* packed: [T, heads] */
+    float *sum, *dq_sum;
+    void *dk_full, *dv_full;
+} extras;
+
+static extras extras_take(const d9di_attention *c, const plan_key *key, room *r)
 {
-    return sum_bytes(key) +
-           (key->backward && !key->exact ? key->b * key->a * key->s * key->d * 4 : 0);
+    const int64_t tokens = d9di_ceil_div(c->n.b * c->n.s, 64) * 64, rows = tokens * c->n.a;
+    extras x = {0};
+
+    if (key->packed)
+        x.lse = room_take(r, rows * 4);
+    if (key->backward)
+        x.sum = room_take(r, rows * 4);
+    if (key->backward && !key->exact)
+        x.dq_sum = room_take(r, rows * c->n.d * 4);
+    if (key->backward && key->packed && c->n.a != c->n.kv) {
+        x.dk_full = room_take(r, rows * c->n.d * 2);
+        x.dv_full = room_take(r, rows * c->n.d * 2);
+    }
+    return x;
 }
 
 static void *shifted(const void *p, int64_t bytes)
@@ -297,59 +427,168 @@ static void *shifted(const void *p, int64_t bytes)
     return (void *)((uintptr_t)p + (uintptr_t)bytes);
 }
 
+/* The piece of batch entries from b and key heads from kv; `docs` where it is packed. */
 static d9d_status run_piece(d9d_stream s, const d9di_attention *c, const plan_key *key,
-                            const plan *p, int64_t b, int64_t kv, char *scratch)
+                            const plan *p, int64_t b, int64_t kv, const extras *x,
+                            const d9di_documents *docs)
 {
+    static const d9di_documents none;
     const int64_t h = kv * (key->all_a / key->all_kv), s_d = key->s * key->d;
     const int64_t q = (b * s_d * key->all_a + h * key->d) * 2;
     const int64_t k = (b * s_d * key->all_kv + kv * key->d) * 2;
     const int64_t lse = (b * key->all_a + h) * key->s * 4;
+    const bool back = key->backward, packed = key->packed, full = packed && key->a != key->kv;
+    const d9di_documents *at = packed ? docs : &none;
     float scale = c->n.scale, hidden = -INFINITY, one = 1.0f;
     const struct {
         int64_t id;
         void *at;
-        bool backward, forward;
+        bool used;
     } all[] = {
-        {Q, shifted(c->q, q), true, true},
-        {K, shifted(c->k, k), true, true},
-        {V, shifted(c->v, k), true, true},
-        {O, shifted(c->o, q), true, true},
-        {LSE, shifted(c->lse, lse), true, true},
-        {SCALE, &scale, true, true},
-        {HIDDEN, &hidden, key->causal != 0, key->causal != 0},
-        {ONE, &one, true, false},
-        {DOUT, shifted(c->dout, q), true, false},
-        {DQ, shifted(c->dq, q), true, false},
-        {DK, shifted(c->dk, k), true, false},
-        {DV, shifted(c->dv, k), true, false},
-        {SUM, scratch, true, false},
-        {DQ_SUM, shifted(scratch, sum_bytes(key)), !key->exact, false},
+        {Q, shifted(c->q, q), true},
+        {K, shifted(c->k, k), true},
+        {V, shifted(c->v, k), true},
+        {O, shifted(c->o, q), true},
+        {LSE, packed ? shifted(x->lse, h * 4) : shifted(c->lse, lse), true},
+        {SCALE, &scale, true},
+        {HIDDEN, &hidden, true},
+        {ONE, &one, back},
+        {DOUT, shifted(c->dout, q), back},
+        {DQ, shifted(c->dq, q), back},
+        {DK, shifted(c->dk, k), back},
+        {DV, shifted(c->dv, k), back},
+        {SUM, x->sum, back},
+        {DQ_SUM, x->dq_sum, back && !key->exact},
+        {DK_FULL, x->dk_full, back && full},
+        {DV_FULL, x->dv_full, back && full},
+        {LENGTH, at->length, packed},
+        {AT_Q, at->at_q, packed},
+        {AT_K, at->at_k, packed},
+        {AT_V, at->at_k, packed},
+        {AT_O, at->at_q, packed},
+        {AT_LSE, at->at_lse, packed},
     };
     int64_t id[IDS];
-    void *at[IDS];
+    void *where[IDS];
     int n = 0;
 
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
-        if (key->backward ? all[i].backward : all[i].forward) {
+        if (all[i].used) {
             id[n] = all[i].id;
-            at[n++] = all[i].at;
+            where[n++] = all[i].at;
         }
-    return d9di_graph_run(&p->graph, c->op, s, id, at, n);
+    return d9di_graph_run(&p->graph, c->op, s, id, where, n);
 }
 
-static d9d_status run(d9d_stream s, const d9di_attention *c, const plan_key *key, const plan *p)
+static d9d_status run_rows(d9d_stream s, d9di_sdpa *x, const d9di_attention *c, bool *done)
 {
-    const int64_t bytes = scratch_bytes(key);
-    void *scratch = NULL;
+    plan_key key = key_of(s, c);
+    room r = {0};
+    extras extra;
+    void *scratch;
     d9d_status st = D9D_OK;
+    plan *p;
 
-    if (bytes > 0)
-        D9D_TRY(d9di_take(s, bytes, &scratch));
-    for (int64_t b = 0; b < c->n.b && st == D9D_OK; b += key->b)
-        for (int64_t kv = 0; kv < c->n.kv && st == D9D_OK; kv += key->kv)
-            st = run_piece(s, c, key, p, b, kv, scratch);
-    if (bytes > 0)
-        d9di_give(s, scratch, bytes);
+    cut(s, &key);
+    D9D_TRY(plan_find(s, x, c->op, &key, &p));
+    *done = p->graph.plan != NULL;
+    if (!*done)
+        return D9D_OK;
+    (void)extras_take(c, &key, &r);
+    D9D_TRY(d9di_take(s, r.used, &scratch));
+    extra = extras_take(c, &key, &(room){.at = scratch});
+    for (int64_t b = 0; b < c->n.b && st == D9D_OK; b += key.b)
+        for (int64_t kv = 0; kv < c->n.kv && st == D9D_OK; kv += key.kv)
+            st = run_piece(s, c, &key, p, b, kv, &extra, NULL);
+    d9di_give(s, scratch, r.used);
+    return st;
+}
+
+/* --- packed documents ---------------------------------------------------------------------------
+ */
+
+enum { SHORTEST = 128, MOST_CLASSES = 32 };
+
+static int64_t power_of_two(int64_t least, int64_t n)
+{
+    while (least < n)
+        least *= 2;
+    return least;
+}
+
+/* Documents of lengths that one plan is for; all of them unless the plan needs room for scores. */
+typedef struct class
+{
+    plan_key key;
+    plan *plan;
+    d9di_documents docs;
+} class;
+
+static int classes_of(d9d_stream s, const d9di_attention *c, class *out)
+{
+    const int64_t tokens = c->n.b * c->n.s;
+    const plan_key key = key_of(s, c);
+    int64_t longest = power_of_two(SHORTEST, c->n.s);
+    int n = 0;
+
+    for (;; longest /= 2, n++) {
+        const bool last = !key.exact || longest == SHORTEST;
+
+        out[n] = (class){.key = key,
+                         .docs = {.longest = longest, .shortest = last ? 1 : longest / 2 + 1}};
+        out[n].key.s = longest;
+        out[n].key.b = last ? power_of_two(16, c->n.documents)
+                            : d9di_ceil_div(tokens / out[n].docs.shortest, 8) * 8;
+        out[n].docs.room = out[n].key.b;
+        cut(s, &out[n].key);
+        if (last)
+            return n + 1;
+    }
+}
+
+static void documents_take(const plan_key *key, d9di_documents *d, room *r)
+{
+    d->length = room_take(r, key->b * 4);
+    d->at_q = room_take(r, (key->b + 1) * 8);
+    d->at_k = room_take(r, (key->b + 1) * 8);
+    d->at_lse = room_take(r, (key->b + 1) * 8);
+}
+
+static d9d_status run_classes(d9d_stream s, const d9di_attention *c, class *k, int n, room *r)
+{
+    extras extra = extras_take(c, &k->key, r);
+
+    for (int i = 0; i < n; i++) {
+        documents_take(&k[i].key, &k[i].docs, r);
+        D9D_TRY(d9di_documents_find(s, c, &k[i].docs));
+    }
+    if (k->key.backward)
+        D9D_TRY(d9di_lse_turn(s, c, extra.lse, true));
+    for (int i = 0; i < n; i++)
+        for (int64_t kv = 0; kv < c->n.kv; kv += k[i].key.kv)
+            D9D_TRY(run_piece(s, c, &k[i].key, k[i].plan, 0, kv, &extra, &k[i].docs));
+    return k->key.backward ? D9D_OK : d9di_lse_turn(s, c, extra.lse, false);
+}
+
+static d9d_status run_packed(d9d_stream s, d9di_sdpa *x, const d9di_attention *c, bool *done)
+{
+    class k[MOST_CLASSES];
+    const int n = classes_of(s, c, k);
+    room r = {0};
+    void *scratch;
+    d9d_status st;
+
+    for (int i = 0; i < n; i++) {
+        D9D_TRY(plan_find(s, x, c->op, &k[i].key, &k[i].plan));
+        if (k[i].plan->graph.plan == NULL)
+            return D9D_OK;
+        documents_take(&k[i].key, &k[i].docs, &r);
+    }
+    *done = true;
+    (void)extras_take(c, &k->key, &r);
+    D9D_TRY(d9di_take(s, r.used, &scratch));
+    st = run_classes(s, c, k, n, &(room){.at = scratch});
+    d9di_give(s, scratch, r.used);
     return st;
 }
 
@@ -357,19 +596,14 @@ d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *don
 {
     const d9d_attention_dims *n = &c->n;
     d9di_sdpa *x;
-    plan_key key;
-    plan *p;
 
     *done = false;
-    if (n->t != D9D_BF16 || (n->d != 64 && n->d != 128) || n->bounds != NULL)
+    if (n->t != D9D_BF16 || (n->d != 64 && n->d != 128) || !n->causal)
         return D9D_OK;
     D9D_TRY(sdpa_of(s, &x));
     if (!x->loaded)
         return D9D_OK;
-    key = piece_of(s, c);
-    D9D_TRY(plan_find(s, x, c->op, &key, &p));
-    *done = p->graph.plan != NULL;
-    return *done ? run(s, c, &key, p) : D9D_OK;
+    return n->bounds != NULL ? run_packed(s, x, c, done) : run_rows(s, x, c, done);
 }
 #else
 struct d9di_sdpa {

@@ -148,7 +148,7 @@ static inline unsigned blocks_for(const d9d_stream s, int64_t work)
     return (unsigned)d9di_max(1, d9di_min(blocks, most));
 }
 
-/* --- sums over the G threads that share a row: a warp, or the block -------------------------- */
+/* --- sums over the G threads that share a row: part of a warp, a warp, or the block ----------- */
 
 struct plus {
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
@@ -160,11 +160,13 @@ struct largest {
 /* Combined in a fixed tree; every thread gets the result. */
 template <int G, class T, class F> static __device__ __forceinline__ T group_fold(T v, F f)
 {
+    const unsigned sharing = G >= WARP ? ~0u : ((1u << G % WARP) - 1) << threadIdx.x % WARP / G * G;
+
 #pragma unroll
-    for (int o = WARP / 2; o > 0; o /= 2)
-        v = f(v, __shfl_xor_sync(~0u, v, o));
+    for (int o = (G < WARP ? G : WARP) / 2; o > 0; o /= 2)
+        v = f(v, __shfl_xor_sync(sharing, v, o));
     if (G > WARP) {
-        __shared__ T part[G / WARP];
+        __shared__ T part[G > WARP ? G / WARP : 1];
 
         __syncthreads(); /* the last fold has been read */
         if (threadIdx.x % WARP == 0)
@@ -183,11 +185,13 @@ template <int G> static __device__ __forceinline__ float group_sum(float v)
     return group_fold<G>(v, plus());
 }
 
-/* Rows of n elements: a warp each where they are short, else a block each. */
-enum { SHORT_ROW = 1024 };
+/* Rows of n elements: half a warp each where they are as a head is, a warp where they are short,
+ * else a block. */
+enum { HEAD_ROW = 128, SHORT_ROW = 1024 };
 #define D9DI_BY_ROWS(n, G, ...)                                                                    \
-    ((n) <= SHORT_ROW ? [&] { constexpr int G = WARP; return __VA_ARGS__; }()                      \
-                      : [&] { constexpr int G = THREADS; return __VA_ARGS__; }())
+    ((n) <= HEAD_ROW    ? [&] { constexpr int G = WARP / 2; return __VA_ARGS__; }()                \
+     : (n) <= SHORT_ROW ? [&] { constexpr int G = WARP; return __VA_ARGS__; }()                    \
+                        : [&] { constexpr int G = THREADS; return __VA_ARGS__; }())
 /* The row of this thread's group, with `m` rows in the launch; its place in the group. */
 template <int G> static __device__ __forceinline__ int64_t row_mine(void)
 {

@@ -100,44 +100,61 @@ d9d_status d9d_k_rms_norm_din(d9d_stream s, d9d_dtype t, void *dx, const void *d
 
 /* --- the gradient of w: sums of parts of the rows, then the sum of the parts ------------------ */
 
-enum { COLS = WARP, LANES = WARPS, MOST_PARTS = 256, LEAST_ROWS = 4 * LANES };
-
-/* Add what the LANES threads of a column have, in order; the first of them gets the sum. */
-static __device__ float column_sum(float v)
-{
-    __shared__ float part[LANES][COLS];
-
-    part[threadIdx.y][threadIdx.x] = v;
-    __syncthreads();
-    for (int l = 1; l < LANES && threadIdx.y == 0; l++)
-        v += part[l][threadIdx.x];
-    return v;
-}
+/* A block has 8 COLS columns and LANES rows at a time. */
+enum {
+    COLS = WARP / 2,
+    LANES = THREADS / COLS,
+    PARTS = 2048,
+    MOST_PARTS = 512,
+    LEAST_ROWS = LANES
+};
 
 template <class T>
 static __global__ void norm_dw_kernel(float *part, const T *dy, const T *x, const float *inv,
                                       int64_t m, int64_t n, int64_t rows)
 {
-    const int64_t c = (int64_t)blockIdx.x * COLS + threadIdx.x;
+    __shared__ float sums[LANES][COLS * 8];
+    const int64_t c = ((int64_t)blockIdx.x * COLS + threadIdx.x) * 8;
     const int64_t first = blockIdx.y * rows, end = d9di_min(m, first + rows);
-    float sum = 0.0f;
+    float sum[8] = {}, d[8], v[8];
 
-    for (int64_t r = first + threadIdx.y; r < end && c < n; r += LANES)
-        sum = fmaf(to_float(dy[r * n + c]), to_float(x[r * n + c]) * inv[r], sum);
-    sum = column_sum(sum);
-    if (threadIdx.y == 0 && c < n)
-        part[blockIdx.y * n + c] = sum;
+#pragma unroll 4
+    for (int64_t r = first + threadIdx.y; r < end && c < n; r += LANES) {
+        const float scale = inv[r];
+
+        load8(d, dy + r * n + c, n - c);
+        load8(v, x + r * n + c, n - c);
+        for (int j = 0; j < 8; j++)
+            sum[j] = fmaf(d[j], v[j] * scale, sum[j]);
+    }
+    for (int j = 0; j < 8; j++)
+        sums[threadIdx.y][threadIdx.x * 8 + j] = sum[j];
+    __syncthreads();
+    for (int i = threadIdx.y * COLS + threadIdx.x; i < COLS * 8; i += THREADS) {
+        const int64_t at = (int64_t)blockIdx.x * COLS * 8 + i;
+        float all = sums[0][i];
+
+        for (int l = 1; l < LANES; l++)
+            all += sums[l][i];
+        if (at < n)
+            part[blockIdx.y * n + at] = all;
+    }
 }
 
+/* The parts of a column, a warp's lanes each some, in one order. */
 template <class G>
 static __global__ void norm_dw_last(G *dw, float beta, const float *part, int64_t n, int64_t parts)
 {
-    const int64_t c = (int64_t)blockIdx.x * COLS + threadIdx.x;
+    __shared__ float sums[WARP][WARP + 1];
+    const int64_t c = (int64_t)blockIdx.x * WARP + threadIdx.x;
     float sum = 0.0f;
 
-    for (int64_t p = threadIdx.y; p < parts && c < n; p += LANES)
+    for (int64_t p = threadIdx.y; p < parts && c < n; p += WARP)
         sum += part[p * n + c];
-    sum = column_sum(sum);
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    for (int l = 1; l < WARP && threadIdx.y == 0; l++)
+        sum += sums[l][threadIdx.x];
     if (threadIdx.y == 0 && c < n)
         put(dw + c, sum + (beta == 0.0f ? 0.0f : beta * to_float(dw[c])));
 }
@@ -146,9 +163,12 @@ template <class T, class G>
 static d9d_status norm_dw(d9d_stream s, void *dw, float beta, const void *dy, const void *x,
                           const float *inv, int64_t m, int64_t n)
 {
-    const int64_t rows = d9di_max(LEAST_ROWS, d9di_ceil_div(m, MOST_PARTS));
+    const int64_t across = d9di_ceil_div(n, COLS * 8);
+    const int64_t most = d9di_max(1, d9di_min(MOST_PARTS, PARTS / across));
+    const int64_t rows = d9di_max(LEAST_ROWS, d9di_ceil_div(m, most));
     const int64_t parts = d9di_ceil_div(m, rows), bytes = d9di_max(parts, 1) * n * 4;
-    const dim3 block(COLS, LANES), grid((unsigned)d9di_ceil_div(n, COLS), (unsigned)parts);
+    const dim3 block(COLS, LANES), grid((unsigned)across, (unsigned)parts);
+    const dim3 last(WARP, WARP);
     cudaStream_t queue = d9di_queue(s);
     void *part;
 
@@ -156,7 +176,8 @@ static d9d_status norm_dw(d9d_stream s, void *dw, float beta, const void *dy, co
     if (parts > 0)
         norm_dw_kernel<<<grid, block, 0, queue>>>((float *)part, (const T *)dy, (const T *)x, inv,
                                                   m, n, rows);
-    norm_dw_last<<<grid.x, block, 0, queue>>>((G *)dw, beta, (const float *)part, n, parts);
+    norm_dw_last<<<(unsigned)d9di_ceil_div(n, WARP), last, 0, queue>>>(
+        (G *)dw, beta, (const float *)part, n, parts);
     d9di_give(s, part, bytes);
     return d9di_launched("rms_norm_dw");
 }

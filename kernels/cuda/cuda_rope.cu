@@ -38,12 +38,46 @@ static __global__ void rope_kernel(T *y, const T *x, const int32_t *positions,
             y[(i * n.heads + h) * n.d + f] = x[(i * n.heads + h) * n.d + f];
 }
 
+/* The same where halves turn and are multiples of eight: a lane has eight pairs of some heads. */
+template <class T>
+static __global__ void rope_halves_kernel(T *y, const T *x, const int32_t *positions,
+                                          const float *inv_freq, rope_dims n)
+{
+    const int64_t i = row_mine<WARP>();
+    const int half = (int)n.r / 2, eighths = half / 8, lane = threadIdx.x % WARP;
+    const int at_once = WARP / eighths, f = lane % eighths * 8; /* heads; the first pair */
+    float co[8], si[8], a[8], b[8], turned[8];
+
+    if (i >= n.m || lane >= at_once * eighths)
+        return;
+    for (int j = 0; j < 8; j++) {
+        sincosf((float)positions[i] * inv_freq[f + j], &si[j], &co[j]);
+        co[j] *= n.mscale;
+        si[j] *= n.mscale * n.sign;
+    }
+    for (int64_t h = lane / eighths; h < n.heads; h += at_once) {
+        const int64_t at = (i * n.heads + h) * n.d + f;
+
+        load8(a, x + at, 8);
+        load8(b, x + at + half, 8);
+        for (int j = 0; j < 8; j++)
+            turned[j] = a[j] * co[j] - b[j] * si[j];
+        store8(y + at, turned, 8);
+        for (int j = 0; j < 8; j++)
+            turned[j] = b[j] * co[j] + a[j] * si[j];
+        store8(y + at + half, turned, 8);
+    }
+}
+
 template <class T>
 static d9d_status rope(d9d_stream s, void *y, const void *x, const int32_t *positions,
                        const float *inv_freq, const rope_dims &n)
 {
-    rope_kernel<<<blocks_of_rows(n.m, WARP), THREADS, 0, d9di_queue(s)>>>((T *)y, (const T *)x,
-                                                                          positions, inv_freq, n);
+    const bool halves = !n.interleaved && n.r == n.d && n.r % 16 == 0 && n.r <= 16 * WARP;
+    auto kernel = halves ? rope_halves_kernel<T> : rope_kernel<T>;
+
+    kernel<<<blocks_of_rows(n.m, WARP), THREADS, 0, d9di_queue(s)>>>((T *)y, (const T *)x,
+                                                                     positions, inv_freq, n);
     return d9di_launched("rope");
 }
 

@@ -39,19 +39,24 @@ static __global__ void fold_kernel(online *state, const float *logits, T *p, con
     const float *z = logits + blockIdx.x * n;
     const int64_t target = targets[blockIdx.x] - first_id;
     online o = state[blockIdx.x];
-    float m = -CUDART_INF_F, sum = 0.0f;
+    float m = -CUDART_INF_F, sum = 0.0f, v[8];
 
     if (target >= 0 && target < n)
         o.target = z[target]; /* before the fold, whose barrier every thread passes before p */
-    for (int64_t i = threadIdx.x; i < n; i += THREADS)
-        m = fmaxf(m, z[i]);
+    D9DI_ROW8 (i, n, THREADS) {
+        load8(v, z + i, n - i);
+        for (int j = 0; j < 8; j++)
+            m = fmaxf(m, j < n - i ? v[j] : -CUDART_INF_F);
+    }
     m = fmaxf(o.m, group_fold<THREADS>(m, largest()));
-    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
-        const float e = expf(z[i] - m);
-
-        sum += e;
+    D9DI_ROW8 (i, n, THREADS) {
+        load8(v, z + i, n - i);
+        for (int j = 0; j < 8; j++) {
+            v[j] = expf(v[j] - m);
+            sum += j < n - i ? v[j] : 0.0f;
+        }
         if (p != NULL)
-            put(p + blockIdx.x * n + i, e);
+            store8(p + blockIdx.x * n + i, v, n - i);
     }
     sum = group_sum<THREADS>(sum);
     if (threadIdx.x != 0)

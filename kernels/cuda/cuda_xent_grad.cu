@@ -54,10 +54,15 @@ static __global__ void dz_kernel(T *dz, const float *logits, const float *dloss,
     const bool ignored = targets[r] == ignore;
     const float by = ignored ? 0.0f : dloss[r], sum = ignored ? 0.0f : lse[r];
 
-    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
-        float p = ignored ? 0.0f : expf(logits[r * n + i] - sum) * by;
+    D9DI_ROW8 (i, n, THREADS) {
+        float v[8];
 
-        put(dz + r * n + i, i == target && !ignored ? p - by : p);
+        load8(v, logits + r * n + i, n - i);
+        for (int j = 0; j < 8; j++) {
+            v[j] = ignored ? 0.0f : expf(v[j] - sum) * by;
+            v[j] -= i + j == target && !ignored ? by : 0.0f;
+        }
+        store8(dz + r * n + i, v, n - i);
     }
 }
 

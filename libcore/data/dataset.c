@@ -22,29 +22,36 @@ static d9d_status path_in(const d9d_dataset *ds, const char *name, char **out)
     return D9D_OK;
 }
 
-d9d_status d9di_dataset_check_file(const d9d_dataset *ds, const d9di_data_file *f, bool hash)
+d9d_status d9di_dataset_check_file(const d9d_dataset *ds, const d9di_data_file *f, uint64_t bytes,
+                                   const d9d_hash *hash)
 {
-    char *path = NULL, have[D9D_HASH_HEX], want[D9D_HASH_HEX];
-    d9d_hash h = f->hash;
-    uint64_t size = 0;
+    char have[D9D_HASH_HEX], want[D9D_HASH_HEX];
+
+    if (bytes != (uint64_t)f->bytes)
+        return D9D_FAIL(D9D_EFORMAT, "%s/%s: has %llu bytes, the manifest says %lld", ds->dir,
+                        f->name, (unsigned long long)bytes, (long long)f->bytes);
+    if (!hash || d9d_hash_equal(*hash, f->hash))
+        return D9D_OK;
+    d9d_hash_hex(*hash, have);
+    d9d_hash_hex(f->hash, want);
+    return D9D_FAIL(D9D_EFORMAT, "%s/%s: its hash is %s, the manifest says %s", ds->dir, f->name,
+                    have, want);
+}
+
+/* The size of a file of the manifest, and of the index the hash. */
+static d9d_status check_file(const d9d_dataset *ds, const d9di_data_file *f)
+{
+    const bool is_index = strcmp(f->name, "index.lmdb") == 0;
+    char *path = NULL;
+    uint64_t bytes = 0;
+    d9d_hash hash;
     d9d_status st;
 
     D9D_TRY(path_in(ds, f->name, &path));
-    if (hash)
-        D9D_TRY_OR(st, d9d_hash_file(path, &h, &size), out);
-    else
-        D9D_TRY_OR(st, d9d_fs_size(path, &size), out);
-    if (size != (uint64_t)f->bytes) {
-        st = D9D_FAIL(D9D_EFORMAT, "%s: has %llu bytes, the manifest says %lld", path,
-                      (unsigned long long)size, (long long)f->bytes);
-    } else if (!d9d_hash_equal(h, f->hash)) {
-        d9d_hash_hex(h, have);
-        d9d_hash_hex(f->hash, want);
-        st = D9D_FAIL(D9D_EFORMAT, "%s: its hash is %s, the manifest says %s", path, have, want);
-    }
-out:
+    st = is_index ? d9d_hash_file(path, &hash, &bytes) : d9d_fs_size(path, &bytes);
     free(path);
-    return st;
+    D9D_TRY(st);
+    return d9di_dataset_check_file(ds, f, bytes, is_index ? &hash : NULL);
 }
 
 static d9d_status read_manifest(d9d_dataset *ds)
@@ -140,11 +147,8 @@ static d9d_status open_all(d9d_dataset *ds, const char *split)
 
     D9D_TRY(read_manifest(ds));
     D9D_TRY(choose_split(ds, split));
-    for (i = 0; i < ds->manifest.n_files; i++) {
-        const d9di_data_file *f = &ds->manifest.files[i];
-
-        D9D_TRY(d9di_dataset_check_file(ds, f, strcmp(f->name, "index.lmdb") == 0));
-    }
+    for (i = 0; i < ds->manifest.n_files; i++)
+        D9D_TRY(check_file(ds, &ds->manifest.files[i]));
     D9D_TRY(open_index(ds));
     return map_shards(ds);
 }

@@ -24,8 +24,10 @@ struct d9d_dataset {
 /* Sample by its number in the dataset. */
 d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out);
 
-/* Bytes and hash of one file of the manifest; EFORMAT with both numbers. */
-d9d_status d9di_dataset_check_file(const d9d_dataset *ds, const d9di_data_file *f, bool hash);
+/* Bytes, and hash unless that is NULL, of one file against the manifest; EFORMAT with both
+ * numbers. */
+d9d_status d9di_dataset_check_file(const d9d_dataset *ds, const d9di_data_file *f, uint64_t bytes,
+                                   const d9d_hash *hash);
 
 /* The bucket of a length: the first whose edge is not below it, n_edges past the last. */
 static inline uint32_t d9di_bucket_of(const int64_t *edges, size_t n, int64_t length)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/megatron.h"
 #include "data/source.h"
 
 enum { READ_BYTES = 1 << 20 };
@@ -17,8 +18,9 @@ struct d9di_documents_reader {
     int64_t unit;
     d9di_place place;
     int64_t block;              /* parts of the source that are behind */
-    d9di_source_reader *source; /* NULL: the next is not open yet */
-    d9d_buf pending;            /* read but not yet a document, from `used` on */
+    d9di_source_reader *source; /* NULL: the next is not open yet, or it is */
+    d9di_megatron *megatron;
+    d9d_buf pending; /* read but not yet a document, from `used` on */
     size_t used;
     bool end;          /* of the source */
     uint64_t consumed; /* of sources that are behind */
@@ -54,7 +56,9 @@ d9d_shard_format d9di_format_of(const d9d_shard_how *how, size_t source)
 
 bool d9di_format_has_lines(const d9d_shard_how *how, size_t source)
 {
-    return d9di_format_of(how, source) != D9D_SHARD_TEXT || how->lines;
+    const d9d_shard_format format = d9di_format_of(how, source);
+
+    return format != D9D_SHARD_MEGATRON && (format != D9D_SHARD_TEXT || how->lines);
 }
 
 static bool by_lines(const d9di_documents_reader *r)
@@ -93,6 +97,7 @@ void d9di_documents_close(d9di_documents_reader *r)
     if (!r)
         return;
     d9di_source_close(r->source);
+    d9di_megatron_close(r->megatron);
     d9d_buf_release(&r->pending);
     free(r);
 }
@@ -110,7 +115,9 @@ void d9di_documents_begin(d9di_documents_reader *r, size_t piece, int64_t unit,
 
 uint64_t d9di_documents_consumed(const d9di_documents_reader *r)
 {
-    return r->consumed + (r->source ? d9di_source_consumed(r->source) - r->skipped : 0);
+    return r->consumed + (r->source     ? d9di_source_consumed(r->source) - r->skipped
+                          : r->megatron ? (uint64_t)r->place.byte
+                                        : 0);
 }
 
 int64_t d9di_line_of(const d9d_shard_how *how, const d9di_piece *piece, const d9di_place *place)
@@ -142,11 +149,23 @@ int64_t d9di_line_of(const d9d_shard_how *how, const d9di_piece *piece, const d9
 static d9d_status read_more(d9di_documents_reader *r, d9d_buf *b);
 static d9d_status skip_begun_line(d9di_documents_reader *r);
 
+static bool is_open(const d9di_documents_reader *r)
+{
+    return r->source || r->megatron;
+}
+
+static bool is_megatron(const d9di_documents_reader *r)
+{
+    return d9di_format_of(r->how, (size_t)r->place.source) == D9D_SHARD_MEGATRON;
+}
+
 /* A piece that begins in the middle of a file begins with the first line that does. */
 static d9d_status open_source(d9di_documents_reader *r)
 {
     const bool inside = r->place.byte > 0 && r->place.byte == piece_of(r)->from;
 
+    if (is_megatron(r))
+        return d9di_megatron_open(r->how->inputs[r->place.source], &r->megatron);
     D9D_TRY(d9di_source_open(r->how->inputs[r->place.source], &r->source));
     r->pending.len = r->used = 0;
     r->end = false;
@@ -162,7 +181,9 @@ static void close_source(d9di_documents_reader *r)
 {
     r->consumed = d9di_documents_consumed(r);
     d9di_source_close(r->source);
+    d9di_megatron_close(r->megatron);
     r->source = NULL;
+    r->megatron = NULL;
     r->place = (d9di_place){.source = r->place.source + 1, .line = 1};
     r->block = 0;
 }
@@ -291,14 +312,35 @@ static d9d_status next_line(d9di_documents_reader *r, d9di_chunk *c)
     return D9D_VEC_PUSH(&c->docs, doc);
 }
 
+/* Documents of token files are counted as lines, and their bytes are what was read so far. */
+static d9d_status next_tokens(d9di_documents_reader *r, d9di_chunk *c)
+{
+    d9di_document doc = {.at = c->text.len, .place = r->place};
+
+    if (r->place.line > d9di_megatron_documents(r->megatron))
+        return end_source(r, c);
+    D9D_TRY(d9di_megatron_read(r->megatron, r->place.line - 1, D9DI_MAX_DOCUMENT, &c->text));
+    doc.len = c->text.len - doc.at;
+    r->place.line++;
+    r->place.byte += (int64_t)doc.len - 1;
+    return D9D_VEC_PUSH(&c->docs, doc);
+}
+
+static d9d_status next_document(d9di_documents_reader *r, d9di_chunk *c)
+{
+    if (r->megatron)
+        return next_tokens(r, c);
+    return by_lines(r) ? next_line(r, c) : whole_file(r, c);
+}
+
 /* Whether the next document is one of the chunk's unit; *out says so otherwise. */
 static bool is_inside(d9di_documents_reader *r, d9di_chunk *out)
 {
     const d9di_piece *p = piece_of(r);
 
-    if (r->source && r->place.byte >= p->upto)
+    if (is_open(r) && r->place.byte >= p->upto)
         close_source(r);
-    if (!r->source && r->place.source == p->source + p->n_sources) {
+    if (!is_open(r) && r->place.source == p->source + p->n_sources) {
         out->ends = out->last = true;
     } else if (r->place.byte / r->part != r->block) {
         r->block = r->place.byte / r->part;
@@ -315,10 +357,7 @@ d9d_status d9di_documents_read(d9di_documents_reader *r, d9di_chunk *out)
     out->ends = out->last = false;
     while (out->text.len < D9DI_CHUNK_BYTES && out->docs.len < D9DI_CHUNK_BYTES &&
            is_inside(r, out)) {
-        if (!r->source)
-            D9D_TRY(open_source(r));
-        else
-            D9D_TRY(by_lines(r) ? next_line(r, out) : whole_file(r, out));
+        D9D_TRY(is_open(r) ? next_document(r, out) : open_source(r));
     }
     r->unit += out->ends;
     out->next = r->place;

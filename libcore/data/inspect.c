@@ -89,25 +89,33 @@ static d9d_status load_tokenizer(const d9d_dataset *ds, d9d_tokenizer **out)
     return st;
 }
 
-/* A token's text with quotes; part of a character becomes U+FFFD. */
-static d9d_status put_token(const d9d_tokenizer *tok, uint32_t id, d9d_buf *scratch, d9d_buf *out)
+/* Append bytes, with U+FFFD for each that is not part of UTF-8. */
+static d9d_status put_valid(const char *p, size_t n, d9d_buf *out)
 {
     size_t at = 0;
-    d9d_buf text = {0};
-    d9d_status st = D9D_OK;
 
-    scratch->len = 0;
-    D9D_TRY(d9d_tokenizer_decode(tok, &id, 1, 0, scratch));
-    while (at < scratch->len && st == D9D_OK) {
-        const size_t good = d9d_utf8_valid_up_to(scratch->data + at, scratch->len - at);
+    while (at < n) {
+        const size_t good = d9d_utf8_valid_up_to(p + at, n - at);
 
-        st = d9d_buf_append(&text, scratch->data + at, good);
+        D9D_TRY(d9d_buf_append(out, p + at, good));
         at += good;
-        if (at < scratch->len && st == D9D_OK) {
-            st = d9d_buf_append(&text, "\xef\xbf\xbd", 3);
+        if (at < n) {
+            D9D_TRY(d9d_buf_append(out, "\xef\xbf\xbd", 3));
             at++;
         }
     }
+    return D9D_OK;
+}
+
+/* A token's text with quotes; part of a character becomes U+FFFD. */
+static d9d_status put_token(const d9d_tokenizer *tok, uint32_t id, d9d_buf *scratch, d9d_buf *out)
+{
+    d9d_buf text = {0};
+    d9d_status st;
+
+    scratch->len = 0;
+    D9D_TRY(d9d_tokenizer_decode(tok, &id, 1, 0, scratch));
+    st = put_valid(scratch->data, scratch->len, &text);
     if (st == D9D_OK)
         st = d9d_json_put_str(out, text.data ? text.data : "", text.len);
     d9d_buf_release(&text);
@@ -193,6 +201,88 @@ d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json, d9d_buf *out)
                out);
     st = print_table(tok, &s, &x, out);
 out:
+    d9d_tokenizer_free(tok);
+    free(x.ids);
+    return st;
+}
+
+/* --- a sample as text --------------------------------------------------------------------------
+ */
+
+/* Text so far: tokens that are alike, trained or not, are decoded together. */
+struct marking {
+    const d9d_tokenizer *tok;
+    d9d_ids run;
+    bool trained;
+    d9d_buf scratch;
+    d9d_buf *out;
+};
+
+static d9d_status put_run(struct marking *m)
+{
+    if (m->run.len == 0)
+        return D9D_OK;
+    m->scratch.len = 0;
+    D9D_TRY(d9d_tokenizer_decode(m->tok, m->run.data, m->run.len, 0, &m->scratch));
+    if (m->trained)
+        D9D_TRY(d9d_buf_append(m->out, "\xe2\x9f\xa6", 3));
+    D9D_TRY(put_valid(m->scratch.data, m->scratch.len, m->out));
+    if (m->trained)
+        D9D_TRY(d9d_buf_append(m->out, "\xe2\x9f\xa7", 3));
+    m->run.len = 0;
+    return D9D_OK;
+}
+
+static d9d_status mark(struct marking *m, int32_t id, bool trained)
+{
+    if (trained != m->trained)
+        D9D_TRY(put_run(m));
+    m->trained = trained;
+    return D9D_VEC_PUSH(&m->run, (uint32_t)id);
+}
+
+/* Positions [0, n) of a document: a token is trained when it is the target before it. */
+static d9d_status mark_document(struct marking *m, const int32_t *ids, const int32_t *labels,
+                                int64_t n)
+{
+    int64_t i;
+
+    D9D_TRY(mark(m, ids[0], false));
+    for (i = 1; i < n; i++)
+        D9D_TRY(mark(m, ids[i], labels[i - 1] == ids[i]));
+    if (labels[n - 1] >= 0)
+        D9D_TRY(mark(m, labels[n - 1], true));
+    D9D_TRY(put_run(m));
+    return d9d_buf_append(m->out, "\n", 1);
+}
+
+d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k, d9d_buf *out)
+{
+    struct expanded x = {NULL, NULL, NULL};
+    struct marking m = {.out = out};
+    d9d_tokenizer *tok = NULL;
+    int64_t from = 0, to;
+    d9d_sample s;
+    d9d_status st;
+
+    D9D_TRY(d9d_dataset_sample(ds, k, &s));
+    D9D_TRY_OR(st, load_tokenizer(ds, &tok), out);
+    if (!tok) {
+        st = D9D_FAIL(D9D_ECONFIG, "%s: was made without a tokenizer: ids have no text", ds->dir);
+        goto out;
+    }
+    D9D_TRY_OR(st, expand(ds, &s, &x), out);
+    m.tok = tok;
+    for (; from < s.length; from = to) {
+        for (to = from + 1; to < s.length && x.positions[to] > 0; to++)
+            ;
+        if (from > 0)
+            D9D_TRY_OR(st, d9d_buf_append(out, "--------\n", 9), out);
+        D9D_TRY_OR(st, mark_document(&m, x.ids + from, x.labels + from, to - from), out);
+    }
+out:
+    D9D_VEC_RELEASE(&m.run);
+    d9d_buf_release(&m.scratch);
     d9d_tokenizer_free(tok);
     free(x.ids);
     return st;

@@ -2,6 +2,7 @@
 #include "data/jsonl.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -101,6 +102,29 @@ static d9d_status escape(struct scan *p, uint32_t *out)
     return D9D_OK;
 }
 
+/* The first byte of s[at, n) that is a quote, a backslash or a control character.  Eight bytes
+ * at a time: (x - k) & ~x has the top bit of each byte below k <= 0x80 and, for bytes behind the
+ * first such one, perhaps others; so the lowest bit is right. */
+static size_t plain_end(const char *s, size_t at, size_t n)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), top = ones << 7;
+    uint64_t x, quote, slash, special;
+
+    for (; at + sizeof(x) <= n; at += sizeof(x)) {
+        memcpy(&x, s + at, sizeof(x));
+        quote = x ^ ones * '"';
+        slash = x ^ ones * '\\';
+        special =
+            (((x - ones * 0x20) & ~x) | ((quote - ones) & ~quote) | ((slash - ones) & ~slash)) &
+            top;
+        if (special)
+            return at + (size_t)__builtin_ctzll(special) / 8;
+    }
+    while (at < n && s[at] != '"' && s[at] != '\\' && (unsigned char)s[at] >= 0x20)
+        at++;
+    return at;
+}
+
 /* The string that begins here; into `out` unless that is NULL. */
 static d9d_status string(struct scan *p, d9d_buf *out)
 {
@@ -111,9 +135,7 @@ static d9d_status string(struct scan *p, d9d_buf *out)
         uint32_t c = 0;
         char utf8[4];
 
-        while (p->at < p->n && p->s[p->at] != '"' && p->s[p->at] != '\\' &&
-               (unsigned char)p->s[p->at] >= 0x20)
-            p->at++;
+        p->at = plain_end(p->s, p->at, p->n);
         if (out)
             D9D_TRY(d9d_buf_append(out, p->s + from, p->at - from));
         if (take(p, '"'))

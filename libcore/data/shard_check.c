@@ -109,7 +109,7 @@ static d9d_status check_inputs(const d9d_shard_how *how)
         return D9D_FAIL(D9D_ECONFIG, "standard input is given %zu times", stdins);
     if (how->lines && how->format != D9D_SHARD_TEXT)
         return D9D_FAIL(D9D_ECONFIG, "--lines is for --format text");
-    if (!how->tokenizer && how->format != D9D_SHARD_TOKENS)
+    if (!how->tokenizer && how->format != D9D_SHARD_TOKENS && how->format != D9D_SHARD_MEGATRON)
         return D9D_FAIL(D9D_ECONFIG, "text needs a --tokenizer");
     if (how->append_eos && !how->tokenizer)
         return D9D_FAIL(D9D_ECONFIG, "--append-eos needs a --tokenizer");

@@ -110,6 +110,7 @@ static d9d_status make(d9di_plan *p)
                                   .window_tokens = tokens > least ? tokens : least};
     p->unit = (d9di_unit_how){
         .wide = p->tokenise.vocab > 65536,
+        .find_bound = p->tokenise.tok == NULL,
         .shard_bytes = (uint64_t)(how->shard_bytes > 0 ? how->shard_bytes : DEFAULT_SHARD_BYTES),
         .edges = how->edges,
         .n_edges = how->n_edges,

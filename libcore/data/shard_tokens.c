@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "data/megatron.h"
 #include "data/shard_private.h"
 
 static const char *name_of(const d9di_tokenise *t, const d9di_document *doc)
@@ -87,22 +88,38 @@ static d9d_status chat_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c
                             error);
 }
 
+static d9d_status megatron_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
+                               d9di_document *doc, const char *raw, d9di_jsonl_error *error)
+{
+    int64_t bad = 0;
+    d9d_status st;
+
+    (void)w;
+    (void)error;
+    st = d9di_megatron_ids(raw, doc->len, t->vocab, &c->ids, &bad);
+    return st != D9D_EFORMAT ? st
+                             : D9D_FAIL(st, "%s: document %lld: the id %lld is not from 0 to %lld",
+                                        name_of(t, doc), (long long)doc->place.line - 1,
+                                        (long long)bad, (long long)t->vocab - 1);
+}
+
 static const tokenise_fn formats[] = {
-    [D9D_SHARD_JSONL] = jsonl_ids,
-    [D9D_SHARD_TEXT] = text_ids,
-    [D9D_SHARD_TOKENS] = given_ids,
-    [D9D_SHARD_CHAT] = chat_ids,
+    [D9D_SHARD_JSONL] = jsonl_ids,       [D9D_SHARD_TEXT] = text_ids,
+    [D9D_SHARD_TOKENS] = given_ids,      [D9D_SHARD_CHAT] = chat_ids,
+    [D9D_SHARD_MEGATRON] = megatron_ids,
 };
 
 static d9d_status tokenise(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
                            d9di_document *doc)
 {
+    const d9d_shard_format format = d9di_format_of(t->how, (size_t)doc->place.source);
     const char *raw = c->text.data ? c->text.data + doc->at : "";
     d9di_jsonl_error error = {0, ""};
     d9d_status st;
 
-    D9D_TRY(check_utf8(t, c, doc));
-    st = formats[d9di_format_of(t->how, (size_t)doc->place.source)](t, w, c, doc, raw, &error);
+    if (format != D9D_SHARD_MEGATRON)
+        D9D_TRY(check_utf8(t, c, doc));
+    st = formats[format](t, w, c, doc, raw, &error);
     return st == D9D_EFORMAT && error.what[0] ? fail_at(t, c, doc, error.at, error.what) : st;
 }
 

@@ -174,7 +174,8 @@ d9d_status d9di_unit_add(d9di_unit *u, size_t split, const uint32_t *tokens, con
     u->state.labels = labels ? 1 : 0;
     if (!s || (s->tokens > 0 && ((uint64_t)s->tokens + n) * elem > u->how.shard_bytes))
         D9D_TRY(next_shard(u));
-    note_bound(u, tokens, labels, n);
+    if (u->how.find_bound)
+        note_bound(u, tokens, labels, n);
     D9D_TRY(put_tokens(u, tokens, n));
     if (labels)
         D9D_TRY(d9di_out_put(&u->labels, labels, n * sizeof(*labels)));

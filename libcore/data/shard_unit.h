@@ -44,7 +44,7 @@ typedef struct d9di_unit_state {
     d9di_documents documents;
     int64_t samples, segments; /* in the spools */
     int64_t tokens;
-    int64_t bound;  /* the largest id or label, plus one */
+    int64_t bound;  /* the largest id or label, plus one, where that is to be found */
     int64_t labels; /* -1: no samples, 0: next token, 1: given */
     d9di_split_state split[D9DI_MAX_SPLITS];
     D9D_VEC(struct d9di_unit_shard) shards;
@@ -56,6 +56,7 @@ typedef struct d9di_unit_how {
     const char *dir;
     d9d_hash job; /* of inputs and options: only the same run goes on */
     bool wide;
+    bool find_bound;      /* nothing else says how large ids are */
     uint64_t shard_bytes; /* a shard is closed before it grows beyond */
     const int64_t *edges;
     size_t n_edges, n_splits;

@@ -22,6 +22,10 @@
 
 enum { PARTS = 4, PART = 8 << 20, GRAIN = 256 };
 
+/* Giving memory back waits for the GPU, which small models whose steps differ would do all the
+ * time. */
+#define SLACK (UINT64_C(256) << 20)
+
 typedef struct ring {
     char *data; /* PARTS * PART pinned bytes */
     cudaEvent_t passed[PARTS];
@@ -360,6 +364,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     static const d9d_device_ops ops = {
         .take = cuda_take,
         .give = cuda_give,
+        .slack = SLACK,
         .upload = cuda_upload,
         .download = cuda_download,
         .copy = cuda_copy,

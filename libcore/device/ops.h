@@ -16,6 +16,7 @@ typedef struct d9d_device_ops {
     void (*give)(d9d_device *dev, void *p, uint64_t n);
     /* NULL, or: of the block's bytes the first n are handed out now, the rest is nobody's. */
     void (*mark)(void *p, uint64_t n, uint64_t block);
+    uint64_t slack; /* bytes that may lie in the cache though never so many were in use */
     d9d_status (*upload)(d9d_device *dev, void *dst, const void *host, uint64_t n);
     d9d_status (*download)(d9d_device *dev, void *host, const void *src, uint64_t n);
     d9d_status (*copy)(d9d_device *dev, void *dst, const void *src, uint64_t n);

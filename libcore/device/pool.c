@@ -92,13 +92,16 @@ void d9di_pool_free(d9d_device *dev)
 }
 
 /* What may be reserved when `block` bytes more come: the limit, and as much in the cache as was
- * ever in use, so that sizes that change from step to step do not pile up. */
-static uint64_t ceiling(const struct d9d_device_pool *pool, uint64_t block)
+ * ever in use or costs nobody much, so that sizes that change from step to step do not pile up. */
+static uint64_t ceiling(const struct d9d_device_pool *pool, uint64_t slack, uint64_t block)
 {
     const uint64_t next = pool->stats.in_use + block;
     const uint64_t most = next > pool->most ? next : pool->most;
 
-    return pool->stats.limit / 2 < most ? pool->stats.limit : 2 * most;
+    const uint64_t cache = most > slack ? most : slack;
+
+    return pool->stats.limit < cache || pool->stats.limit - cache < most ? pool->stats.limit
+                                                                         : most + cache;
 }
 
 /* A new block from the system, cached ones given back where that makes room; NULL when there is
@@ -106,7 +109,7 @@ static uint64_t ceiling(const struct d9d_device_pool *pool, uint64_t block)
 static void *take(d9d_device *dev, uint64_t block)
 {
     d9d_device_stats *s = &dev->pool->stats;
-    const uint64_t most = ceiling(dev->pool, block);
+    const uint64_t most = ceiling(dev->pool, dev->ops->slack, block);
     void *p;
 
     if (block > most)

@@ -46,7 +46,8 @@ enum {
 #endif
     B = T / S,
     N = T * I,
-    ROWS = T * K
+    ROWS = T * K,
+    DOCUMENTS = 4 * B
 };
 
 enum { X, Y, Z, G, U, OUT, OUT2, OUT3, STATE, STATE2, BUFFERS };
@@ -57,7 +58,7 @@ typedef struct bench {
     d9d_stream s;
     d9d_dtype t;
     void *p[BUFFERS];
-    int32_t *ids, *offset, *row, *source, *expert;
+    int32_t *ids, *offset, *row, *source, *expert, *bounds;
     float *stats, *prob, *dprob, *freq, *one;
     double *sum;
     int64_t *found;
@@ -123,6 +124,28 @@ static d9d_status attention(bench *b)
 static d9d_status attention_din(bench *b)
 {
     const d9d_attention_dims n = dims(b);
+
+    return b->k->attention_din(b->s, &n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
+                               b->p[Y], b->p[Z], b->p[OUT], b->stats);
+}
+
+static d9d_attention_dims packed_dims(const bench *b)
+{
+    d9d_attention_dims n = dims(b);
+
+    n.documents = DOCUMENTS;
+    n.bounds = b->bounds;
+    return n;
+}
+static d9d_status attention_packed(bench *b)
+{
+    const d9d_attention_dims n = packed_dims(b);
+
+    return b->k->attention(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y], b->p[Z]);
+}
+static d9d_status attention_packed_din(bench *b)
+{
+    const d9d_attention_dims n = packed_dims(b);
 
     return b->k->attention_din(b->s, &n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
                                b->p[Y], b->p[Z], b->p[OUT], b->stats);
@@ -304,6 +327,8 @@ static const struct line {
     {"grouped_gemm_dw added", grouped_dw_add, 2.0 * ROWS *H *EI, 0, 0},
     {"attention", attention, 2.0 * B *A *S *S *D, 0, 0},
     {"attention_din", attention_din, 5.0 * B *A *S *S *D, 0, 0},
+    {"attention packed", attention_packed, 0.5 * B *A *S *S *D, 0, 0},
+    {"attention_din packed", attention_packed_din, 1.25 * B *A *S *S *D, 0, 0},
     {"xent", xent, 2.0 * T *V *H, 0, 0},
     {"xent with unit", xent_unit, 4.0 * T *V *H, 0, 0},
     {"xent_din", xent_din, 0, 2.0 * T *H, 0},
@@ -388,7 +413,7 @@ static void setup(bench *b)
     const int64_t n = 4 * (int64_t)N, zero = 0;
     const float one = 1.0f;
     float freq[D];
-    int32_t ids[T];
+    int32_t ids[T], bounds[DOCUMENTS + 1];
 
     for (int i = 0; i < BUFFERS; i++) {
         bool state = i >= STATE;
@@ -402,6 +427,9 @@ static void setup(bench *b)
         ids[i] = i * 7919 % V;
     for (int i = 0; i < D; i++)
         freq[i] = 1.0f / (float)(1 + i);
+    for (int i = 0; i <= DOCUMENTS; i++)
+        bounds[i] = i * (S / 4);
+    b->bounds = array(b, bounds, DOCUMENTS + 1, sizeof(*bounds));
     b->ids = array(b, ids, T, sizeof(*ids));
     b->freq = array(b, freq, D, sizeof(*freq));
     b->one = array(b, &one, 1, sizeof(one));
@@ -425,12 +453,19 @@ static void release(bench *b)
         void *p;
         uint64_t bytes;
     } parts[] = {
-        {b->ids, T * 4},       {b->freq, D * 4},
-        {b->one, 4},           {b->offset, E * 4 + 4},
-        {b->row, ROWS * 4},    {b->source, ROWS * 4},
-        {b->expert, ROWS * 4}, {b->prob, ROWS * 4},
-        {b->dprob, ROWS * 4},  {b->stats, (uint64_t)N * 4},
-        {b->sum, 8},           {b->found, 8},
+        {b->ids, T * 4},
+        {b->freq, D * 4},
+        {b->one, 4},
+        {b->offset, E * 4 + 4},
+        {b->row, ROWS * 4},
+        {b->source, ROWS * 4},
+        {b->expert, ROWS * 4},
+        {b->prob, ROWS * 4},
+        {b->dprob, ROWS * 4},
+        {b->stats, (uint64_t)N * 4},
+        {b->sum, 8},
+        {b->found, 8},
+        {b->bounds, (DOCUMENTS + 1) * 4},
     };
 
     for (int i = 0; i < BUFFERS; i++)

@@ -87,3 +87,18 @@ steps_done() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "
     grep -q loss run/report/summary.txt
     d9d-map verify export
 }
+
+@test "an array of shard tasks and a merge give what one run gives" {
+    prepare
+    D9D_SHARD_ARGS+=" --part-size 20kB"
+    read -ra inputs <<<"$D9D_INPUT"
+    read -ra options <<<"$D9D_SHARD_ARGS"
+    d9d-shard -q --tokenizer "$D9D_TOKENIZER" --out one "${options[@]}" "${inputs[@]}"
+    D9D_SHARD_TASKS=3 D9D_DATASET=all run -0 --separate-stderr "$scripts/pipeline.sh" --to merge
+    last=$(awk '$1 == "merge" { print $2 }' <<<"$output")
+    wait_for 120 job_over "$last" || { cat logs/*.log && false; }
+    cat logs/*.log
+    assert_equal "$(job_field "$last" JobState)" COMPLETED
+    diff -r one all
+    assert [ ! -e all.parts ]
+}

@@ -154,6 +154,27 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert grep -qx "d9d-shard --tokenizer t.json --out data/dataset --jobs 3 --max-length 8 --overflow split a.txt b c.txt" "$FAKE_LOG"
 }
 
+@test "shard as an array makes parts, merge joins and removes them" {
+    export D9D_INPUT=x D9D_TOKENIZER=t D9D_DATASET=data
+    SLURM_ARRAY_TASK_ID=3 run -0 "$scripts/shard.sbatch"
+    assert grep -qx "d9d-shard --tokenizer t --out data.parts/3 --jobs 1 --array x" "$FAKE_LOG"
+    mkdir -p data.parts/{3,4,11} && touch data.parts/3/plan.json
+    : >"$FAKE_LOG"
+    SLURM_ARRAY_TASK_ID=3 run -0 "$scripts/shard.sbatch"
+    assert_output --partial "data.parts/3 is there already"
+    refute grep -q d9d-shard "$FAKE_LOG"
+    FAKE_EXIT=2 run -2 "$scripts/merge.sbatch"
+    assert [ -d data.parts ]
+    run -0 "$scripts/merge.sbatch"
+    assert grep -qx "d9d-shard merge data data.parts/11 data.parts/3 data.parts/4" "$FAKE_LOG"
+    assert [ ! -e data.parts ]
+    mkdir data && echo '{}' >data/manifest.json
+    SLURM_ARRAY_TASK_ID=3 run -0 "$scripts/shard.sbatch"
+    run -0 "$scripts/merge.sbatch"
+    assert_equal "$(grep -c '^d9d-shard' "$FAKE_LOG")" 3
+    assert grep -qx "d9d-shard verify data" "$FAKE_LOG"
+}
+
 @test "shard and map verify what is there in place of making it again" {
     mkdir -p data ckpt && touch data/manifest.json ckpt/config.json
     D9D_INPUT=x D9D_TOKENIZER=t D9D_DATASET=data run -0 "$scripts/shard.sbatch"

@@ -192,6 +192,100 @@ corpus() {
     [ ! -e broken ] && [ ! -e broken.partial ]
 }
 
+@test "token files of Megatron-LM come in and go out" {
+    golden=$BATS_TEST_DIRNAME/../golden/megatron
+    d9d-shard -q --format tokens -o want --pack 64 "$golden/documents.jsonl"
+    for name in plain wide parts; do
+        d9d-shard -q --format megatron -o $name --pack 64 --part-size 512 "$golden/$name.bin"
+        d9d-shard -q --format megatron -o $name.idx --pack 64 "$golden/$name.idx"
+        cmp want/index.lmdb $name.idx/index.lmdb
+        cmp want/tokens-00000.bin $name.idx/tokens-00000.bin
+        [ -e $name/tokens-00001.bin ] && d9d-shard verify -q $name
+    done
+    d9d-shard -q --format tokens -o whole "$golden/documents.jsonl"
+    d9d-shard export -q --to megatron whole out
+    cmp out.bin "$golden/plain.bin"
+    cmp out.idx "$golden/plain.idx"
+    d9d-shard -q --format megatron -o back out.bin
+    cmp whole/tokens-00000.bin back/tokens-00000.bin
+    # From u32 to u16 and from u16 to u16: the demo's vocabulary is small.
+    d9d-shard -q -t "$tok" --format tokens -o narrow "$golden/documents.jsonl"
+    d9d-shard export -q narrow out2
+    cmp out.bin out2.bin
+    cmp out.idx out2.idx
+}
+
+@test "token files of Megatron-LM that are damaged are refused" {
+    golden=$BATS_TEST_DIRNAME/../golden/megatron
+    cp "$golden/plain.bin" "$golden/plain.idx" .
+    bad 2 'is NAME.bin, with NAME.idx beside it' --format megatron -o data "$golden/documents.jsonl"
+    truncate -s -2 plain.bin
+    bad 1 'tokens at byte' --format megatron -o data plain.bin
+    cp "$golden/plain.bin" . && truncate -s -1 plain.idx
+    bad 1 'bytes for 40 sequences and 41 bounds' --format megatron -o data plain.bin
+    cp "$golden/plain.idx" . && printf '\x06' | dd of=plain.idx bs=1 seek=17 conv=notrunc status=none
+    bad 1 'of type 6, which is no integer type' --format megatron -o data plain.bin
+    printf 'X' | dd of=plain.idx bs=1 seek=0 conv=notrunc status=none
+    bad 1 'is no Megatron index' --format megatron -o data plain.bin
+    cp "$golden/plain.idx" . && printf '\xff\xff\xff\xff' | dd of=plain.idx bs=1 seek=34 conv=notrunc status=none
+    bad 1 'sequence 0: -1 tokens' --format megatron -o data plain.bin
+    cp "$golden/plain.idx" . && printf '\xff\xff' | dd of=plain.idx bs=1 seek=$((34 + 40 * 12 + 8)) conv=notrunc status=none
+    bad 1 'document 0: sequences 0 to 65535 of 40' --format megatron -o data plain.bin
+    rm plain.idx
+    bad 1 'plain.idx' --format megatron -o data plain.bin
+    printf '{"input_ids": [1, 2], "labels": [1, 2]}\n' >l.jsonl
+    d9d-shard -q --format tokens -o labels l.jsonl
+    run -2 --separate-stderr d9d-shard export labels out
+    [[ "$stderr" == *"has labels"* ]]
+    [ ! -e out.bin ] && [ ! -e out.idx ]
+}
+
+@test "inspect shows text with what is trained, and the padding of orders" {
+    printf '%s\n' '{"messages": [{"role": "user", "content": "A\u00e9?"}, {"role": "assistant", "content": "yes"}]}' >c.jsonl
+    d9d-shard -q -t "$tok" --format chat --template "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" -o chat c.jsonl
+    cmp "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" chat/chat.json
+    run -0 d9d-shard inspect chat --sample 0 --text
+    [ "$output" = '<|im_start|>user
+Aé?<|im_end|>
+<|im_start|>assistant
+⟦yes<|im_end|>⟧' ]
+    printf '%s\n' '{"text": "int a;"}' '{"text": "int b;"}' >p.jsonl
+    d9d-shard -q -t "$tok" -o pack --pack 32 p.jsonl
+    run -0 d9d-shard inspect pack --sample 0 --text
+    [[ "$output" == *'⟦'*'a;⟧
+--------
+'*'⟦'*'b;⟧' ]]
+    corpus 2000 >a.jsonl
+    d9d-shard -q -t "$tok" -o data --bucket-edges 64,256,1024 a.jsonl
+    run -0 d9d-shard inspect data --batch 8
+    [[ "$output" =~ shuffled\ +([0-9]+)\.[0-9]+\ %.*bucketed\ +([0-9]+)\.[0-9]+\ %.*edges ]]
+    [ "${BASH_REMATCH[1]}" -gt 20 ] && [ "${BASH_REMATCH[2]}" -lt 3 ]
+    run -0 d9d-shard inspect data --batch 8 --multiple 64 --json
+    [[ "$output" =~ ^\{\"batch\":\ 8,.*\"bucketed\":\ 0\.[0-9]+.*\}\}$ ]]
+}
+
+# on_read_only DIR COMMAND...: with DIR mounted read-only for it alone.
+on_read_only() {
+    local dir=$1
+    shift
+    # shellcheck disable=SC2016 # for the other shell
+    unshare --mount --map-root-user bash -c 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" &&
+        ! touch "$0/x" 2>/dev/null && exec "$@"' "$dir" "$@"
+}
+
+@test "a dataset on a read-only file system is read, and no file appears beside it" {
+    corpus 50 >a.jsonl
+    d9d-shard -q -t "$tok" -o data a.jsonl
+    chmod -R a-w data
+    before=$(ls -la data)
+    d9d-shard verify -q data
+    d9d-shard inspect data --sample 3 >one
+    [ "$(ls -la data)" = "$before" ]
+    on_read_only "$PWD/data" true 2>/dev/null || skip "no mount can be made here"
+    on_read_only "$PWD/data" d9d-shard verify -q data
+    on_read_only "$PWD/data" d9d-shard inspect data --sample 3 | diff - one
+}
+
 # bad CODE PART ARGUMENT...: exit status and what the sentence has; nothing stays.
 bad() {
     local code=$1 part=$2

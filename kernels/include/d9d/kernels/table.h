@@ -64,7 +64,8 @@ typedef struct d9d_gemm {
  *     S = 6    | a a a b b - | c d d d d d |    bounds 0 3 5 6 7 12    documents 5
  *
  * What comes out for a document does not depend, to the bit, on where it lies nor on what lies
- * beside it, with the same device and D. */
+ * beside it, with the same device and D; that of a row without bounds may have other last bits
+ * where a library does both. */
 typedef struct d9d_attention_dims {
     d9d_dtype t;
     int64_t b, s, a, kv, d;

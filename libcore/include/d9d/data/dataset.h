@@ -108,6 +108,23 @@ D9D_API D9D_MUST_USE d9d_status d9d_dataset_print(const d9d_dataset *ds, d9d_buf
 D9D_API D9D_MUST_USE d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json,
                                                  d9d_buf *out);
 
+/* Sample k of the split as text, what is trained between "\u27e6" and "\u27e7"; a line parts
+ * documents.  ECONFIG without a tokenizer. */
+D9D_API D9D_MUST_USE d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k, d9d_buf *out);
+/* The share of padding in batches of `batch` samples whose lengths are rounded up to a
+ * multiple, in each order of d9d/data/loader.h, and with every sample padded to the edge of its
+ * bucket, for people or as JSON. */
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_print_padding(d9d_dataset *ds, int64_t batch,
+                                                          int64_t multiple, bool json,
+                                                          d9d_buf *out);
+
+/* --- for d9d-shard export ------------------------------------------------------------------ */
+
+/* Write a split as OUT.bin and OUT.idx, the token files of Megatron-LM, each document a
+ * sequence.  ECONFIG where there are labels. */
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_export_megatron(const char *dir, const char *split,
+                                                            const char *out, const d9d_log *log);
+
 /* --- for d9d-shard verify ------------------------------------------------------------------ */
 
 /* Check every byte: hashes of all files, every record, every id and label, and that the

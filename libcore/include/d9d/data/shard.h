@@ -48,7 +48,8 @@ typedef enum d9d_shard_format {
     D9D_SHARD_JSONL,   /* a line: {"text": "..."} */
     D9D_SHARD_TEXT,    /* a document a file, or a line with `lines` */
     D9D_SHARD_TOKENS,  /* a line: {"input_ids": [...]}, with "labels": [...] if targets are given */
-    D9D_SHARD_CHAT     /* a line: {"messages": [{"role": "user", "content": "..."}, ...]} */
+    D9D_SHARD_CHAT,    /* a line: {"messages": [{"role": "user", "content": "..."}, ...]} */
+    D9D_SHARD_MEGATRON /* NAME.bin with NAME.idx beside it: token files of Megatron-LM */
 } d9d_shard_format;
 
 typedef enum d9d_pack_mode {
