@@ -7,6 +7,9 @@
  * goes with the one before, and stepping back where none does; a place that was stepped back from
  * is dead, whatever leads to it, so that each is tried once.
  *
+ * A run of one token goes on without a search as long as the text that was looked at repeats
+ * itself: what was found to lead nowhere then does so again.
+ *
  * Whether two tokens go together is told by their last merges, backwards in time.  Time is the
  * rank, where every merge has a higher rank than those that made its parts.  A vocabulary where
  * that is not so, or that lacks bytes or is spelled in characters, is merged in bpe.c.
@@ -68,12 +71,13 @@ static inline bool pair_goes(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t x,
 
 /* --- walking ------------------------------------------------------------------------------ */
 
-/* The longest token that text[0, n) begins with, and how long it is. */
-static uint32_t longest(const d9di_bpe *b, const char *text, size_t n, size_t *len)
+/* The longest token that text[0, n) begins with, how long it is, and how much was looked at. */
+static uint32_t longest(const d9di_bpe *b, const char *text, size_t n, size_t *len, size_t *seen)
 {
     uint32_t base = b->trie.root, id = D9DI_NO_ID;
+    size_t i;
 
-    for (size_t i = 0; i < n; i++) {
+    for (i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)text[i];
         const uint64_t cell = d9di_trie_cell(&b->trie, base, c);
 
@@ -85,6 +89,7 @@ static uint32_t longest(const d9di_bpe *b, const char *text, size_t n, size_t *l
         }
         base = d9di_trie_base(cell);
     }
+    *seen = i + 1;
     return id;
 }
 
@@ -109,11 +114,25 @@ static bool is_dead(const uint64_t *dead, size_t at)
     return dead[at / 64] >> at % 64 & 1;
 }
 
+/* How many times more the token piece[at, at + len), which follows its like, follows itself: as
+ * long as the text from it to `reach`, behind all that was looked at, comes again. */
+static size_t repeat(const char *piece, size_t n, size_t at, size_t len, size_t reach,
+                     const uint64_t *dead)
+{
+    const size_t window = reach - at;
+    size_t run = 0;
+
+    for (at += len; at <= n && n - at >= window; at += len, run++)
+        if (memcmp(piece + at - len, piece + at, window) != 0 || is_dead(dead, at + len))
+            break;
+    return run;
+}
+
 d9d_status d9di_bpe_walk(const d9di_bpe *b, d9di_bpe_scratch *s, const char *piece, size_t n,
                          uint32_t *ids, size_t *out_n)
 {
     uint64_t few = 0, *dead = &few; /* bits */
-    size_t at = 0, count = 0, len = 0;
+    size_t at = 0, count = 0, len = 0, seen, reach;
     uint32_t id;
 
     if (b->ignore_merges && (id = find_whole(b, piece, n)) != D9DI_TRIE_NONE) {
@@ -127,7 +146,7 @@ d9d_status d9di_bpe_walk(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pie
         dead = s->dead.data;
         memset(dead, 0, (n / 64 + 1) * sizeof(*dead));
     }
-    id = longest(b, piece, n, &len);
+    id = longest(b, piece, n, &len, &reach);
     while (at < n) {
         if (id == D9DI_NO_ID) { /* nothing goes on from here: not even the token before is right */
             assert(count > 0);
@@ -136,9 +155,18 @@ d9d_status d9di_bpe_walk(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pie
             at -= b->made[id].len;
         } else if (!is_dead(dead, at + len) &&
                    (count == 0 || pair_goes(b, s, ids[count - 1], id))) {
+            if (count > 0 && ids[count - 1] == id) {
+                const size_t run = repeat(piece, n, at, len, reach, dead);
+
+                for (size_t i = 0; i < run; i++)
+                    ids[count++] = id;
+                at += run * len;
+                reach += run * len;
+            }
             at += len;
             ids[count++] = id;
-            id = longest(b, piece + at, n - at, &len);
+            id = longest(b, piece + at, n - at, &len, &seen);
+            reach = at + seen > reach ? at + seen : reach;
             continue;
         }
         id = b->made[id].shorter;
@@ -213,11 +241,12 @@ static void learn_shorter(d9di_bpe *b)
 {
     for (uint32_t id = 0; id < b->n_tokens; id++) {
         struct d9di_bpe_made *made = &b->made[id];
-        size_t len;
+        size_t len, seen;
 
         made->len = b->byte_at[id + 1] - b->byte_at[id];
-        made->shorter =
-            made->len > 0 ? longest(b, b->bytes + b->byte_at[id], made->len - 1, &len) : D9DI_NO_ID;
+        made->shorter = made->len > 0
+                            ? longest(b, b->bytes + b->byte_at[id], made->len - 1, &len, &seen)
+                            : D9DI_NO_ID;
     }
 }
 

@@ -62,7 +62,7 @@ static void encode(const d9di_bpe *b, const char *text, size_t n, d9d_ids *out)
     d9di_bpe_scratch s;
 
     out->len = 0;
-    assert_ok(d9di_bpe_scratch_init(&s, 0));
+    assert_ok(d9di_bpe_scratch_init(&s, 0)); /* nothing is long remembered */
     assert_ok(d9di_bpe_encode(b, &s, &piece, 1, text + n, out));
     d9di_bpe_scratch_release(&s);
 }
@@ -74,11 +74,14 @@ static int compare(d9di_bpe *b, uint64_t *x, uint32_t letters)
     const bool walks = b->walks;
 
     for (int turn = 0; turn < 100; turn++) {
-        const size_t n = 1 + below(x, turn < 90 ? 30 : 200);
-        char text[200];
+        const size_t n = 1 + below(x, turn < 80 ? 30 : 1000), period = 1 + below(x, 12);
+        char text[1000];
 
-        for (size_t i = 0; i < n; i++)
-            text[i] = (char)('a' + below(x, letters + (turn % 10 == 0)));
+        for (size_t i = 0; i < n;
+             i++) /* long ones repeat themselves, and are broken here and there */
+            text[i] = turn < 80 || i < period || below(x, 300) == 0
+                          ? (char)('a' + below(x, letters + (turn % 10 == 0)))
+                          : text[i - period];
         encode(b, text, n, &walked);
         b->walks = false;
         encode(b, text, n, &merged);
@@ -110,6 +113,50 @@ static void test_walk(void **state)
         json_decref(model);
     }
     assert_true(walked >= 15000); /* where no pair is given again further down the list */
+}
+
+/* Runs of one letter whose last tokens are longer than those before: a run must not go on where the
+ * text that follows differs. */
+static void test_runs(void **state)
+{
+    static const char *const merges[][2] = {{"a", "a"},           {"aa", "aa"},
+                                            {"aaaa", "aaaa"},     {"aaaaaaaa", "aa"},
+                                            {"aaaaaaaa", "aaaa"}, {"aaaaaaaa", "b"}};
+    uint64_t x = 1;
+    json_t *model = random_model(&x, 1, 0, false), *list = json_object_get(model, "merges");
+    d9d_ids walked = {0}, merged = {0};
+    d9di_bpe b;
+
+    (void)state;
+    json_array_clear(list);
+    for (size_t i = 0; i < sizeof(merges) / sizeof(merges[0]); i++) {
+        char joined[32];
+
+        snprintf(joined, sizeof(joined), "%s%s", merges[i][0], merges[i][1]);
+        json_object_set_new(json_object_get(model, "vocab"), joined,
+                            json_integer(1000 + (json_int_t)i));
+        json_array_append_new(list, json_pack("[s, s]", merges[i][0], merges[i][1]));
+    }
+    assert_ok(d9di_bpe_init(model, "m", false, &b));
+    for (size_t n = 1; n < 400; n++) {
+        char text[800];
+
+        memset(text, 'a', sizeof(text));
+        text[n] = n % 3 == 0 ? 'b' : n % 3 == 1 ? 'c' : 'a';
+        for (size_t behind = 0; behind <= n; behind += 13) {
+            assert_true(b.walks);
+            encode(&b, text, n + behind, &walked);
+            b.walks = false;
+            encode(&b, text, n + behind, &merged);
+            b.walks = true;
+            assert_int_equal(walked.len, merged.len);
+            assert_memory_equal(walked.data, merged.data, walked.len * sizeof(*walked.data));
+        }
+    }
+    D9D_VEC_RELEASE(&walked);
+    D9D_VEC_RELEASE(&merged);
+    d9di_bpe_release(&b);
+    json_decref(model);
 }
 
 /* A merge of a part that is made later, so that ranks are not times, or a missing byte. */
@@ -208,9 +255,8 @@ static void test_trie(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_walk),
-        cmocka_unit_test(test_not_walked),
-        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_walk),       cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_not_walked), cmocka_unit_test(test_words),
         cmocka_unit_test(test_trie),
     };
 
