@@ -148,15 +148,13 @@ d9d_status d9d_loader_order_hash(const d9d_loader *l, d9d_hash *out)
         const d9d_data_source *s = &o->sources[i];
 
         D9D_TRY_OR(st,
-                   d9d_buf_printf(&text, "split=%s order=%d seed=%lld pack=%lld",
+                   d9d_buf_printf(&text, "split=%s order=%d seed=%lld pack=%lld until=%lld",
                                   s->dataset->split->name, (int)s->order, (long long)s->seed,
-                                  o->bucketed ? (long long)o->pack : 0LL),
+                                  o->bucketed ? (long long)o->pack : 0LL,
+                                  o->bucketed ? (long long)o->total : 0LL),
                    out);
         if (o->n > 1)
-            D9D_TRY_OR(st,
-                       d9d_buf_printf(&text, " weight=%.17g until=%lld\n", s->weight,
-                                      o->bucketed ? (long long)o->total : 0LL),
-                       out);
+            D9D_TRY_OR(st, d9d_buf_printf(&text, " weight=%.17g\n", s->weight), out);
     }
     *out = d9d_hash_bytes(text.data, text.len);
     st = D9D_OK;

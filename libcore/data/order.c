@@ -8,11 +8,11 @@
 enum { BUFFER_SAMPLES = 4096 }; /* bucketed: at least so many, in whole packs */
 #define ENDLESS (INT64_C(1) << 62)
 
-/* A buffer of the bucketed order, a function of (seed, epoch, number).  Two are kept, as threads
+/* A buffer of the bucketed order, a function of (seed, number).  Two are kept, as threads
  * that read ahead are in the next one. */
 struct d9di_buffer {
-    int64_t epoch, number; /* epoch -1: none */
-    d9d_draw *order;       /* [capacity] */
+    int64_t number;  /* -1: none */
+    d9d_draw *order; /* [capacity] */
     struct keyed {
         int64_t length;
         d9d_draw draw;
@@ -73,20 +73,18 @@ static int by_length(const void *pa, const void *pb)
 
 /* Put the samples of sorted keys into packs: the whole ones in a random order, what is left
  * over behind them, and each in a random order of its own. */
-static void deal_packs(const d9di_order *o, d9di_buffer *b, int64_t epoch, int64_t number,
-                       int64_t count)
+static void deal_packs(const d9di_order *o, d9di_buffer *b, int64_t number, int64_t count)
 {
     const int64_t pack = o->pack, whole = count / pack;
     const uint64_t seed = o->sources[0].seed;
     int64_t p, i;
 
     for (p = 0; p * pack < count; p++) {
-        const d9d_rng within = rng_of(seed, WITHIN, epoch, number * (b->capacity / pack) + p);
+        const d9d_rng within = rng_of(seed, WITHIN, 0, number * (b->capacity / pack) + p);
         const int64_t size = p < whole ? pack : count - whole * pack;
-        const int64_t from = p < whole
-                                 ? (int64_t)d9d_rng_permute(rng_of(seed, PACKS, epoch, number),
-                                                            (uint64_t)p, (uint64_t)whole)
-                                 : whole;
+        const int64_t from = p < whole ? (int64_t)d9d_rng_permute(rng_of(seed, PACKS, 0, number),
+                                                                  (uint64_t)p, (uint64_t)whole)
+                                       : whole;
 
         for (i = 0; i < size; i++)
             b->order[p * pack + i] =
@@ -96,45 +94,42 @@ static void deal_packs(const d9di_order *o, d9di_buffer *b, int64_t epoch, int64
     }
 }
 
-static d9d_status fill_buffer(d9di_order *o, d9di_buffer *b, int64_t epoch, int64_t number)
+static d9d_status fill_buffer(d9di_order *o, d9di_buffer *b, int64_t number)
 {
-    const d9d_rng ties = rng_of(o->sources[0].seed, TIES, epoch, number);
+    const d9d_rng ties = rng_of(o->sources[0].seed, TIES, 0, number);
     const int64_t from = number * b->capacity;
-    const int64_t count = o->section - from < b->capacity ? o->section - from : b->capacity;
+    const int64_t count = o->total - from < b->capacity ? o->total - from : b->capacity;
     int64_t i;
 
-    if (b->epoch == epoch && b->number == number)
+    if (b->number == number)
         return D9D_OK;
-    b->epoch = -1;
+    b->number = -1;
     for (i = 0; i < count; i++) {
-        const d9d_draw draw = plain_at(o, epoch * o->section + from + i);
+        const d9d_draw draw = plain_at(o, from + i);
         d9d_sample s;
 
         D9D_TRY(d9d_dataset_sample(o->sources[draw.source].dataset, draw.sample, &s));
         b->keyed[i] = (struct keyed){s.length, draw, d9d_rng_u64(ties, (uint64_t)i)};
     }
     qsort(b->keyed, (size_t)count, sizeof(*b->keyed), by_length);
-    deal_packs(o, b, epoch, number, count);
-    b->epoch = epoch;
+    deal_packs(o, b, number, count);
     b->number = number;
     return D9D_OK;
 }
 
 d9d_status d9di_order_at(d9di_order *o, int64_t k, d9d_draw *out)
 {
-    int64_t epoch, i, number;
+    int64_t number;
     d9di_buffer *b;
 
     if (!o->bucketed) {
         *out = plain_at(o, k);
         return D9D_OK;
     }
-    epoch = k / o->section;
-    i = k % o->section;
-    number = i / o->buffer->capacity;
+    number = k / o->buffer->capacity;
     b = &o->buffer[number % 2];
-    D9D_TRY(fill_buffer(o, b, epoch, number));
-    *out = b->order[i % b->capacity];
+    D9D_TRY(fill_buffer(o, b, number));
+    *out = b->order[k % b->capacity];
     return D9D_OK;
 }
 
@@ -148,7 +143,7 @@ static d9d_status make_buffer(d9di_order *o)
     for (int i = 0; i < 2 && good; i++) {
         d9di_buffer *b = &o->buffer[i];
 
-        b->epoch = -1;
+        b->number = -1;
         b->capacity = o->pack * packs;
         b->order = calloc((size_t)b->capacity, sizeof(*b->order));
         b->keyed = calloc((size_t)b->capacity, sizeof(*b->keyed));
@@ -209,7 +204,6 @@ d9d_status d9di_order_init(d9di_order *o, const d9d_data_source *sources, size_t
     if (n > 1)
         D9D_TRY(make_blend(o));
     D9D_TRY(find_end(o));
-    o->section = n > 1 ? o->total : d9d_dataset_count(sources[0].dataset);
     return o->bucketed ? make_buffer(o) : D9D_OK;
 }
 

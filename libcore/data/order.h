@@ -15,7 +15,6 @@ typedef struct d9di_order {
     int32_t last_source; /* the one that ends it; -1: none */
     bool bucketed;
     int64_t pack;
-    int64_t section;     /* bucketed: samples that buffers do not go beyond: an epoch */
     d9di_buffer *buffer; /* [2], a cache; NULL unless bucketed */
 } d9di_order;
 

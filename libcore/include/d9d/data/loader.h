@@ -15,10 +15,10 @@
  *
  *         shuffled   | 3 9 2 8 1 7 4 6 | ...       a buffer, by lengths
  *         sorted     | 1 2 3 4 | 6 7 8 9 | ...     two packs of four
- *         bucketed   | 8 6 9 7 | 2 4 1 3 | ...     shuffled by (seed, epoch, buffer)
+ *         bucketed   | 8 6 9 7 | 2 4 1 3 | ...     shuffled by (seed, buffer)
  *
- * An epoch's last pack may be short; it stays last.  Datasets that are blended are bucketed
- * together, by the first one's seed, and their buffers go on over epochs.
+ * Buffers go on over epochs, so that packs stay whole to the end of the stream, where the last
+ * one may be short.  Datasets that are blended are bucketed together, by the first one's seed.
  *
  * A sample that is to be skipped keeps its number in the stream: its row is empty.  So nothing
  * else moves, and a run may begin to skip where it resumes.
@@ -70,7 +70,8 @@ D9D_API int64_t d9d_loader_samples(const d9d_loader *l);
 /* The source that ends the stream; -1: none does. */
 D9D_API int32_t d9d_loader_last_source(const d9d_loader *l);
 /* Hash of all manifests, and of what else makes the stream: seeds, orders, weights, the pack
- * size if it matters.  Epochs and what is skipped may change. */
+ * size and the length of the stream if it is bucketed.  Else epochs may change, and what is
+ * skipped always. */
 D9D_API d9d_hash d9d_loader_data_hash(const d9d_loader *l);
 D9D_API D9D_MUST_USE d9d_status d9d_loader_order_hash(const d9d_loader *l, d9d_hash *out);
 
