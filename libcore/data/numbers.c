@@ -29,7 +29,7 @@ static d9d_status parse(const char *name, const char *text, d9d_numbers *out)
     const char *p = text + strspn(text, space);
 
     while (*p != '\0') {
-        d9d_number_range r;
+        d9d_number_range r = {0};
         const char *at = p;
         bool good;
 
