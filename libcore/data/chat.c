@@ -281,23 +281,24 @@ static const struct role *find_role(const d9di_chat *c, const char *name, size_t
 static d9d_status put_chat(struct encoding *e, const d9di_messages *m, d9di_jsonl_error *error)
 {
     const d9di_chat *c = e->chat;
+    const char *text = m->text.data ? m->text.data : "";
     size_t i;
 
     D9D_TRY(put_stretches(e, &c->bos, false));
     for (i = 0; i < m->list.len; i++) {
         const d9di_message *x = &m->list.data[i];
-        const struct role *role = find_role(c, m->text.data + x->role, x->role_len);
+        const struct role *role = find_role(c, text + x->role, x->role_len);
 
         if (!role) {
             error->at = x->at;
             snprintf(error->what, sizeof(error->what), "the role \"%.*s\" is not in the template",
-                     (int)(x->role_len < 60 ? x->role_len : 60), m->text.data + x->role);
+                     (int)(x->role_len < 60 ? x->role_len : 60), text + x->role);
             return D9D_EFORMAT;
         }
         if (i == 0 && c->from.default_system && role != c->system)
             D9D_TRY(
                 put_message(e, c->system, c->from.default_system, strlen(c->from.default_system)));
-        D9D_TRY(put_message(e, role, m->text.data + x->content, x->content_len));
+        D9D_TRY(put_message(e, role, text + x->content, x->content_len));
     }
     D9D_TRY(put_stretches(e, &c->end, false));
     return flush(e);

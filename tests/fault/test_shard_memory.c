@@ -1,5 +1,5 @@
 /* test_shard_memory.c - d9d-shard holds little memory, whatever the size of its input: the peak
- * of the resident set, the making of the index included.  D9D_LONG makes the input 2 GB;
+ * of the resident set, the making of the index included.  D9D_LONG makes the input 1 GB;
  * D9D_SHARD_MB says another size, such as 20000. */
 #include "support/unit.h"
 
@@ -15,7 +15,7 @@
 #include "d9d/base/rng.h"
 #include "support/vectors.h"
 
-enum { SMALL_MB = 48, LARGE_MB = 2000, MOST_MIB = 64, WORDS = 16 };
+enum { SMALL_MB = 48, LARGE_MB = 1000, MOST_MIB = 64, WORDS = 16 };
 
 static char *tokenizer, *shard;
 

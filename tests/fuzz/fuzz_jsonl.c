@@ -29,6 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     d9di_labels labels = {0};
     d9di_jsonl_error error;
     d9d_buf text = {0};
+    d9di_messages chat = {.text = {0}};
     bool has_labels = false;
 
     if (d9d_utf8_valid_up_to(line, size) != size)
@@ -42,6 +43,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (ids.data[i] >= 100)
                 abort();
     }
+    if (d9di_jsonl_messages(line, size, &chat, &error) == D9D_OK)
+        for (size_t i = 0; i < chat.list.len; i++) {
+            const d9di_message *m = &chat.list.data[i];
+
+            if (m->role + m->role_len > chat.text.len ||
+                m->content + m->content_len > chat.text.len || m->at > size)
+                abort();
+        }
+    d9di_messages_release(&chat);
     d9d_buf_release(&text);
     D9D_VEC_RELEASE(&ids);
     D9D_VEC_RELEASE(&labels);
