@@ -57,7 +57,7 @@ enum { MAX_STAGES = 64 };
 struct run {
     const d9di_pretok *pretok;
     d9di_pretok_scratch *scratch;
-    const char *first; /* the beginning of the whole text; NULL: elsewhere */
+    const char *first; /* where the whole text begins; the end of the buffer: not in it */
     size_t n;          /* pieces that wait */
     const char *end;   /* of the buffer they are in */
     d9di_pieces_fn fn;
@@ -283,7 +283,7 @@ d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const c
 {
     struct run run = {.pretok = p,
                       .scratch = s,
-                      .first = first ? text : NULL,
+                      .first = first ? text : text + n,
                       .end = text + n,
                       .fn = fn,
                       .arg = arg};
