@@ -48,19 +48,12 @@ WARN      := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wv
 
 PKGS      := jansson libpcre2-8 libutf8proc libzstd zlib libxxhash lmdb cairo
 
-# OpenBLAS with OpenMP threads, so that a parallel loop of ours may call it.  Debian keeps
-# each variant in a folder of its own and lets the administrator choose one for all; ours
-# is found first, when building and when running.
-BLAS_PC   := $(firstword $(wildcard /usr/lib/*/openblas-openmp/pkgconfig))
-blas       = $(shell $(BLAS_PC:%=PKG_CONFIG_PATH=%) pkg-config $(1) openblas 2>/dev/null)
-BLAS_LIBS := $(or $(call blas,--libs),-lopenblas) $(BLAS_PC:%/pkgconfig=-Wl$(,)-rpath$(,)%)
-
 CFLAGS    ?= -O2 -g
 ALL_C     := -std=c11 -D_GNU_SOURCE $(WARN) -fPIC -fvisibility=hidden -fopenmp $(CFLAGS)
-ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore $(call blas,--cflags) \
+ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore \
              $(shell pkg-config --cflags $(PKGS) 2>/dev/null) \
              $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I pmix 2>/dev/null)) -DD9D_VERSION='"$(VERSION)"' $(CPPFLAGS)
-LDLIBS    += $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(BLAS_LIBS) -lm -ldl -lpthread
+LDLIBS    += $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -ldl -lpthread
 LDFLAGS   += -fopenmp
 
 # Kernels: loops that vectorise, with the same bits from every compiler and instruction set.
@@ -325,7 +318,7 @@ schemas: $(SCHEMAGEN)
 	$(if $(SCHEMAGEN),$(SCHEMAGEN) schemas,@echo "no schema generator" >&2; exit 1)
 
 config:
-	@CC='$(CC)' NVCC='$(NVCC)' BLAS='$(BLAS_LIBS)' PKGS='$(PKGS)' tools/setup.sh config
+	@CC='$(CC)' NVCC='$(NVCC)' PKGS='$(PKGS)' tools/setup.sh config
 
 install: all
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include share/man/man1 share/d9d/schemas share/d9d/slurm)

@@ -28,7 +28,6 @@ lib:libxxhash                                          libxxhash-dev
 lib:lmdb                                               liblmdb-dev
 lib:cairo                                              libcairo2-dev
 lib:pmix                                               libpmix-dev
-blas:openmp                                            libopenblas-openmp-dev
 font:sans                                              fonts-dejavu-core
 TABLE
     case $CC in *clang*) echo "cmd:$CC clang"; echo "omp:$CC libomp-dev" ;; esac
@@ -86,25 +85,12 @@ have() {
     glob) any_of "$thing" ;;
     header) echo "#include <$thing>" | gcc -E -x c - >/dev/null 2>&1 ;;
     omp) echo '#include <omp.h>' | "$thing" -fopenmp -E -x c - >/dev/null 2>&1 ;;
-    blas) [ -n "$(blas_openmp)" ] || [ "$(blas_variant)" = openmp ] ;;
     font) [ -n "$(find /usr/share/fonts ~/.fonts -name '*.ttf' -o -name '*.otf' 2>/dev/null | head -n 1)" ] ;;
     esac
 }
 
 # shellcheck disable=SC2086 # the pattern is to be expanded
 any_of() { set -- $1 && [ -e "$1" ]; }
-
-# Debian's own folder of the OpenMP variant; elsewhere openblas.pc says how it was built.
-blas_openmp() {
-    for dir in /usr/lib/*/openblas-openmp; do
-        [ -e "$dir/libopenblas.so" ] && echo "$dir" && return
-    done
-}
-blas_variant() {
-    case $(pkg-config --variable=openblas_config openblas 2>/dev/null) in
-    *USE_OPENMP=1*) echo openmp ;;
-    esac
-}
 
 missing() {
     "needs_$what" | while read -r probe package; do
@@ -164,8 +150,6 @@ config() {
     for lib in ${PKGS:-jansson}; do
         show "$lib" "$(pkg-config --modversion "$lib" 2>/dev/null)"
     done
-    dir=$(blas_openmp)
-    show openblas "$(pkg-config --modversion openblas 2>/dev/null) $(blas_variant) ${dir:+($dir)}"
     show cmocka "$(pkg-config --modversion cmocka 2>/dev/null)"
     show nvcc "${NVCC:+$NVCC: $("$NVCC" --version | sed -n 's/.*release //p')}"
     show MPI "$(first_line mpirun --version)"
