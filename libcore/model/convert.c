@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/thread.h"
 #include "d9d/ckpt/mapper_spec.h"
 #include "d9d/model/hf_config.h"
 
@@ -358,12 +359,21 @@ out:
     return st;
 }
 
+/* Threads that copy wait for a disk, each with a chunk of memory; those that draw compute. */
+static int default_jobs(const d9d_convert *c)
+{
+    enum { COPYING = 6 };
+    const int cpus = d9d_thread_cpus();
+
+    return c->src != NULL && cpus > COPYING ? COPYING : cpus;
+}
+
 static d9d_status fill_sink(const d9d_convert *c, d9d_shard_sink *s,
                             const d9d_convert_run_options *opt)
 {
     const d9d_sink sink = d9d_shard_sink_sink(s);
 
-    D9D_TRY(d9d_plan_run(c->plan, &sink, opt->jobs, opt->log));
+    D9D_TRY(d9d_plan_run(c->plan, &sink, opt->jobs > 0 ? opt->jobs : default_jobs(c), opt->log));
     return d9d_shard_sink_end(s);
 }
 

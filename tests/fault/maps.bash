@@ -72,7 +72,7 @@ calls_of() {
         name = $0; sub(/\(.*/, "", name)
         if (name !~ /^[a-z0-9_]+$/) next
         count[name]++
-        if (/"src/) begun = 1
+        if (/"src\//) begun = 1
         if (begun) print name, count[name], $0
     }' "$work/log"
 }

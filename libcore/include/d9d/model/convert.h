@@ -62,7 +62,7 @@ D9D_API const d9d_map_plan *d9d_convert_plan(const d9d_convert *c); /* borrowed 
 
 typedef struct d9d_convert_run_options {
     bool replace;   /* else a `dst` with files is ECONFIG; it changes at once */
-    int jobs;       /* threads; 0: one a processor */
+    int jobs;       /* threads; 0: one a processor, but 6 at most where files are copied */
     d9d_boot *boot; /* every rank runs the same conversion, and makes its share; NULL: alone */
     const d9d_log *log;
 } d9d_convert_run_options;
