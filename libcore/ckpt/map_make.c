@@ -216,7 +216,7 @@ static uint64_t next_box(const d9di_map_view *v, uint64_t first, uint64_t n, int
         first %= inner[d + 1];
         size[d] = d < cut ? 1 : v->shape[d];
     }
-    if (cut == v->ndim)
+    if (cut >= v->ndim)
         return 1; /* of no dimensions */
     if ((uint64_t)(size[cut] - start[cut]) > n / inner[cut + 1])
         size[cut] = (int64_t)(n / inner[cut + 1]);

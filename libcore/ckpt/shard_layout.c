@@ -33,7 +33,7 @@ static d9d_status add_file(d9di_layout *l, const char *name, d9di_part *parts, s
         return no_memory();
     for (size_t i = 0; i < n; i++)
         f.bytes += parts[i].bytes;
-    f.n_chunks = (size_t)(f.bytes / D9D_PIECE_BYTES + (f.bytes % D9D_PIECE_BYTES != 0));
+    f.n_chunks = (size_t)(f.bytes / D9D_MANIFEST_CHUNK + (f.bytes % D9D_MANIFEST_CHUNK != 0));
     if (!d9d_add_u64(l->bytes, f.bytes, &l->bytes) || l->bytes > INT64_MAX)
         return D9D_FAIL(D9D_EINVAL, "%s: the sizes of all files overflow", name);
     l->n_chunks += f.n_chunks;
@@ -220,8 +220,8 @@ size_t d9di_layout_find(const d9di_layout *l, size_t chunk, uint64_t *at, uint64
             hi = mid;
     }
     f = &l->files.data[lo];
-    *at = (chunk - f->first_chunk) * D9D_PIECE_BYTES;
-    *n = f->bytes - *at < D9D_PIECE_BYTES ? f->bytes - *at : D9D_PIECE_BYTES;
+    *at = (chunk - f->first_chunk) * D9D_MANIFEST_CHUNK;
+    *n = f->bytes - *at < D9D_MANIFEST_CHUNK ? f->bytes - *at : D9D_MANIFEST_CHUNK;
     return lo;
 }
 

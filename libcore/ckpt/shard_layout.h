@@ -1,7 +1,7 @@
 /* shard_layout.h - every byte of an output directory, before the first is written.
  *
  * A file is a list of parts side by side: text that is known, another file's bytes, an output
- * of a plan.  Files are cut into chunks of D9D_PIECE_BYTES, those of the manifest, and chunks
+ * of a plan.  Files are cut into chunks of D9D_MANIFEST_CHUNK, those of the manifest, and chunks
  * are numbered through all files in order:
  *
  *     model-00001-of-00002.safetensors  [header|q_proj     |k_proj|v_proj   ]
@@ -11,7 +11,7 @@
 #ifndef D9DI_CKPT_SHARD_LAYOUT_H
 #define D9DI_CKPT_SHARD_LAYOUT_H
 
-#include "d9d/base/hash.h"
+#include "d9d/ckpt/manifest.h"
 #include "d9d/ckpt/safetensors.h"
 
 typedef struct d9di_part {

@@ -9,8 +9,6 @@
 #include "ckpt/shard_layout.h"
 #include "d9d/ckpt/checkpoint.h"
 
-_Static_assert(D9D_PIECE_BYTES == D9D_MANIFEST_CHUNK, "a piece is a chunk of the manifest");
-
 struct chunk {
     d9d_hash hash;
     bool claimed; /* by a journal: still to be checked */
