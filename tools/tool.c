@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { HELP_WIDTH = 80, HELP_COLUMN = 26, CONFIG_MAX = 64 << 20 };
@@ -616,6 +617,17 @@ static d9d_status hold_streams(void)
     return D9D_OK;
 }
 
+/* A checkpoint has as many files as its writer liked; 1024 at once is a limit for select(). */
+static void allow_files(void)
+{
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+    }
+}
+
 int tool_main(const tool *t, int argc, char **argv)
 {
     tool_run run = {.tool = t};
@@ -626,6 +638,7 @@ int tool_main(const tool *t, int argc, char **argv)
     bool usage = false;
 
     (void)setlocale(LC_CTYPE, "");
+    allow_files();
     st = hold_streams();
     if (st == D9D_OK) {
         st = parse_line(&p);
