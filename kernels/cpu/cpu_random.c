@@ -50,12 +50,20 @@ void d9di_random_bits(uint32_t *out, d9d_rng r, uint64_t index, int64_t n)
     }
 }
 
+/* At most D9DI_BLOCK elements: those of d9d_rng_normal() or of 2 d9d_rng_uniform() - 1, scaled. */
 static void draw(float *y, d9d_init_kind kind, float scale, d9d_rng r, uint64_t index, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        y[i] = kind == D9D_INIT_NORMAL
-                   ? scale * d9d_rng_normal(r, index + (uint64_t)i)
-                   : scale * (2.0f * d9d_rng_uniform(r, index + (uint64_t)i) - 1.0f);
+    uint32_t w[2 * D9DI_BLOCK] = {0};
+
+    if (kind == D9D_INIT_NORMAL) {
+        d9di_random_bits(w, r, 2 * index, 2 * n);
+        for (int64_t i = 0; i < n; i++)
+            y[i] = scale * d9d_rng_normal_of(w[2 * i], w[2 * i + 1]);
+    } else {
+        d9di_random_bits(w, r, index, n);
+        for (int64_t i = 0; i < n; i++)
+            y[i] = scale * (2.0f * ((float)(w[i] >> 8) * 0x1p-24f) - 1.0f);
+    }
 }
 
 d9d_status d9d_ref_random(d9d_stream s, d9d_dtype t, void *y, d9d_init_kind kind, float scale,

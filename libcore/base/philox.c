@@ -74,14 +74,20 @@ float d9d_rng_uniform(d9d_rng r, uint64_t index)
     return (float)(d9d_rng_u32(r, index) >> 8) * 0x1p-24f;
 }
 
-float d9d_rng_normal(d9d_rng r, uint64_t index)
+float d9d_rng_normal_of(uint32_t a, uint32_t b)
 {
     const double tau = 6.283185307179586476925286766559;
-    const uint64_t w = d9d_rng_u64(r, index);
-    const double u = ((double)(uint32_t)w + 1.0) * 0x1p-32; /* (0, 1] */
-    const double v = (double)(uint32_t)(w >> 32) * 0x1p-32; /* [0, 1) */
+    const double u = ((double)a + 1.0) * 0x1p-32; /* (0, 1] */
+    const double v = (double)b * 0x1p-32;         /* [0, 1) */
 
     return (float)(sqrt(-2.0 * log(u)) * cos(tau * v));
+}
+
+float d9d_rng_normal(d9d_rng r, uint64_t index)
+{
+    const uint64_t w = d9d_rng_u64(r, index);
+
+    return d9d_rng_normal_of((uint32_t)w, (uint32_t)(w >> 32));
 }
 
 /* Lemire, "Fast random integer generation in an interval", 2019.  The u64s tried

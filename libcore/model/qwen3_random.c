@@ -4,6 +4,7 @@
 
 #include "d9d/base/hash.h"
 #include "d9d/base/rng.h"
+#include "d9d/kernels/table.h"
 #include "d9d/model/qwen3_map.h"
 #include "model/qwen3_names.h"
 
@@ -83,19 +84,21 @@ static const char *place(void *self, size_t i)
     return "random weights";
 }
 
+/* By blocks that a kernel does without threads of its own: we are one of many already. */
 static d9d_status draw(void *self, size_t i, uint64_t from, void *dst, uint64_t n)
 {
     const d9d_qwen3_random *r = self;
     const struct tensor *x = &r->tensors.data[i];
     const d9d_rng rng = {r->seed, x->id};
-    uint64_t width = d9d_dtype_size(r->dtype), first = from / width;
-    unsigned char *p = dst;
+    const int64_t width = (int64_t)d9d_dtype_size(r->dtype), whole = INT64_MAX, block = 1024;
+    const int64_t first = (int64_t)from / width, count = (int64_t)n / width;
 
-    for (uint64_t k = 0; k < n / width; k++) {
-        float v = x->norm ? 1.0f : r->std * d9d_rng_normal(rng, first + k);
-        uint16_t h = d9d_f32_to_bf16(v);
+    for (int64_t at = 0; at < count; at += block) {
+        const int64_t k = count - at < block ? count - at : block, start = first + at;
 
-        memcpy(p + k * width, r->dtype == D9D_F32 ? (const void *)&v : (const void *)&h, width);
+        D9D_TRY(d9d_kernels_cpu()->random(NULL, r->dtype, (char *)dst + at * width,
+                                          x->norm ? D9D_INIT_ONES : D9D_INIT_NORMAL, r->std, rng, 1,
+                                          &k, &start, &whole));
     }
     return D9D_OK;
 }
