@@ -22,7 +22,7 @@ d9d_status d9d_json_seal(d9d_buf *b)
     char seal[SEAL + 1];
 
     if (b->len < sizeof(end) - 1 ||
-        memcmp(b->data + b->len - sizeof(end) + 1, end, sizeof(end) - 1))
+        memcmp(b->data + b->len - sizeof(end) + 1, end, sizeof(end) - 1) != 0)
         return D9D_FAIL(D9D_EINVAL, "seal: not the text of an object, a member a line");
     b->len -= sizeof(end) - 1;
     D9D_TRY(d9d_buf_append(b, ",\n", 2));

@@ -172,9 +172,10 @@ static d9d_status expand(const d9d_dataset *ds, const d9d_sample *s, struct expa
     if (!cells)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a sample of %lld", ds->dir,
                         (long long)s->length);
-    *x = (struct expanded){cells, cells + s->length, cells + 2 * s->length};
-    st = d9d_sample_expand(ds, s, x->ids, x->labels, x->positions, NULL);
-    if (st != D9D_OK)
+    st = d9d_sample_expand(ds, s, cells, cells + s->length, cells + 2 * s->length, NULL);
+    if (st == D9D_OK)
+        *x = (struct expanded){cells, cells + s->length, cells + 2 * s->length};
+    else
         free(cells);
     return st;
 }

@@ -162,7 +162,7 @@ static int64_t element(int type, const char *p)
 
 d9d_status d9di_megatron_ids(const char *raw, size_t n, uint32_t vocab, d9d_ids *ids, int64_t *bad)
 {
-    const int type = raw[0];
+    const int type = (unsigned char)raw[0];
     const size_t size = d9di_megatron_sizes[type];
     size_t i;
 
