@@ -151,29 +151,56 @@ out:
 
 /* --- generations ------------------------------------------------------------------------ */
 
-/* A field in its place under its name of the other generation; rope_theta is a member of
- * rope_parameters there, and rope_scaling, of which only null is supported, is gone. */
-static int put(json_t *out, const char *key, json_t *value, bool new)
+/* A member that is there and not null, or NULL. */
+static json_t *given(const json_t *doc, const char *key)
+{
+    json_t *v = json_object_get(doc, key);
+
+    return v == NULL || json_is_null(v) ? NULL : v;
+}
+
+/* rope_theta is a member of rope_parameters in generation 5, and rope_scaling, of which only null
+ * is supported, is gone there. */
+static int put_rope(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
+{
+    json_t *params = given(before, "rope_parameters"), *theta = given(params, "rope_theta");
+    int bad = 0;
+
+    if (theta == NULL)
+        theta = given(before, "rope_theta");
+    if (theta == NULL && params == NULL)
+        return json_object_set(out, key, value); /* nulls */
+    if (new) {
+        params = params != NULL ? json_copy(params) : json_pack("{s:s}", "rope_type", "default");
+        if (theta != NULL)
+            bad = json_object_set(params, "rope_theta", theta);
+        return bad | json_object_set_new(out, "rope_parameters", params);
+    }
+    if (theta != NULL)
+        bad = json_object_set(out, "rope_theta", theta);
+    return bad |
+           (strcmp(key, "rope_theta") == 0 ? 0
+                                           : json_object_set_new(out, "rope_scaling", json_null()));
+}
+
+/* A field in its place under its name of the other generation.  A file may have both names, of
+ * which one is null, or both say the same; then the other name goes. */
+static int put(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
 {
     static const char *const renamed[][2] = {{"num_experts", "num_local_experts"},
                                              {"torch_dtype", "dtype"}};
 
-    for (size_t i = 0; i < sizeof(renamed) / sizeof(renamed[0]); i++)
-        if (strcmp(key, renamed[i][!new]) == 0)
-            return json_object_set(out, renamed[i][new], value);
-    if (new &&strcmp(key, "rope_scaling") == 0)
-        return 0;
-    if (new &&strcmp(key, "rope_theta") == 0)
-        return json_object_set_new(
-            out, "rope_parameters",
-            json_pack("{s:O, s:s}", "rope_theta", value, "rope_type", "default"));
-    if (!new &&strcmp(key, "rope_parameters") == 0) {
-        json_t *theta = json_object_get(value, "rope_theta");
+    for (size_t i = 0; i < sizeof(renamed) / sizeof(renamed[0]); i++) {
+        json_t *said = given(before, renamed[i][1]);
 
-        return (theta != NULL ? json_object_set(out, "rope_theta", theta) : 0) |
-               json_object_set_new(out, "rope_scaling", json_null());
+        if (strcmp(key, renamed[i][0]) != 0 && strcmp(key, renamed[i][1]) != 0)
+            continue;
+        said = said != NULL ? said : given(before, renamed[i][0]);
+        return json_object_set(out, renamed[i][new], said != NULL ? said : value);
     }
-    return json_object_set(out, key, value);
+    if (strcmp(key, "rope_theta") == 0 || strcmp(key, "rope_parameters") == 0)
+        return put_rope(out, before, key, value, new);
+    return new &&strcmp(key, "rope_scaling") == 0 ? 0 : json_object_set(out, key, value);
 }
 
 d9d_status d9d_hf_config_set_generation(json_t *doc, int generation)
@@ -185,7 +212,7 @@ d9d_status d9d_hf_config_set_generation(json_t *doc, int generation)
     if (bad)
         return no_memory();
     (void)json_object_clear(doc);
-    json_object_foreach(before, key, value) bad |= put(doc, key, value, generation >= 5);
+    json_object_foreach(before, key, value) bad |= put(doc, before, key, value, generation >= 5);
     json_decref(before);
     return bad ? no_memory() : D9D_OK;
 }
