@@ -171,7 +171,9 @@ static int put_rope(json_t *out, const json_t *before, const char *key, json_t *
     if (theta == NULL && params == NULL)
         return json_object_set(out, key, value); /* nulls */
     if (new) {
-        params = params != NULL ? json_copy(params) : json_pack("{s:s}", "rope_type", "default");
+        params = params != NULL
+                     ? json_copy(params)
+                     : json_pack("{s:O, s:s}", "rope_theta", theta, "rope_type", "default");
         if (theta != NULL)
             bad = json_object_set(params, "rope_theta", theta);
         return bad | json_object_set_new(out, "rope_parameters", params);
