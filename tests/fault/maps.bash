@@ -13,33 +13,8 @@ stride=${MAP_STRIDE:-$([ -n "${D9D_LONG:-}" ] && echo 1 || echo 29)}
 work=$(mktemp -d "${TMPDIR:-$([ -n "${D9D_LONG:-}" ] && echo /tmp || echo /dev/shm)}/d9d-maps-XXXXXX" 2>/dev/null ||
     mktemp -d /tmp/d9d-maps-XXXXXX) || exit 1
 trap 'rm -rf "$work"' EXIT
-failures=0 tests=0 failed=0
-# A traced process cannot look for leaks.
-export ASAN_OPTIONS=detect_leaks=0
-
-complain() {
-    printf '# %s\n' "$*"
-    failures=$((failures + 1))
-}
-
-# One line of TAP for all that was complained about since the last.
-verdict() { # NAME
-    tests=$((tests + 1))
-    if [ "$failures" -eq 0 ]; then
-        echo "ok $tests - $1"
-    else
-        echo "not ok $tests - $1 ($failures of them failed)"
-        # shellcheck disable=SC2034
-        failed=1
-    fi
-    failures=0
-}
-
-if ! strace -qq -o "$work/probe" true 2>/dev/null; then
-    echo "ok 1 - interrupted conversions # SKIP strace cannot trace a process here"
-    echo "1..1"
-    exit 0
-fi
+what=conversions
+. "$(dirname "${BASH_SOURCE[0]}")/traced.bash"
 
 # convert DIR [WORD...]: the conversion in a directory, whose source is src, after these words.
 convert() {

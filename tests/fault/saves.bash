@@ -19,33 +19,8 @@ work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-saves-XXXXXX" 2>/dev/null ||
 trap 'rm -rf "$work"' EXIT
 # On one processor all calls are made by one thread: those that strace sees and counts.
 taskset -cp "$(taskset -cp $$ | sed 's/.*: \([0-9]*\).*/\1/')" $$ >/dev/null
-failures=0 tests=0 failed=0
-# A traced process cannot look for leaks.
-export ASAN_OPTIONS=detect_leaks=0
-
-complain() {
-    printf '# %s\n' "$*"
-    failures=$((failures + 1))
-}
-
-# One line of TAP for all that was complained about since the last.
-verdict() { # NAME
-    tests=$((tests + 1))
-    if [ "$failures" -eq 0 ]; then
-        echo "ok $tests - $1"
-    else
-        echo "not ok $tests - $1 ($failures of them failed)"
-        # shellcheck disable=SC2034
-        failed=1
-    fi
-    failures=0
-}
-
-if ! strace -qq -o "$work/probe" true 2>/dev/null; then
-    echo "ok 1 - interrupted saves # SKIP strace cannot trace a process here"
-    echo "1..1"
-    exit 0
-fi
+what=saves
+. "$(dirname "${BASH_SOURCE[0]}")/traced.bash"
 
 # Two checkpoints, the third to come; and what an uninterrupted run ends with.
 prepare() {

@@ -1,0 +1,32 @@
+# shellcheck shell=bash
+# traced.bash - what the tests that spoil system calls share: a verdict, and a probe of strace.
+# Before it is included `work` is a directory and `what` says what is interrupted.
+
+failures=0 tests=0 failed=0
+# A traced process cannot look for leaks.
+export ASAN_OPTIONS=detect_leaks=0
+
+complain() {
+    printf '# %s\n' "$*"
+    failures=$((failures + 1))
+}
+
+# One line of TAP for all that was complained about since the last.
+verdict() { # NAME
+    tests=$((tests + 1))
+    if [ "$failures" -eq 0 ]; then
+        echo "ok $tests - $1"
+    else
+        echo "not ok $tests - $1 ($failures of them failed)"
+        # shellcheck disable=SC2034
+        failed=1
+    fi
+    failures=0
+}
+
+# shellcheck disable=SC2154 # given by those who include this
+if ! strace -qq -o "$work/probe" true 2>/dev/null; then
+    echo "ok 1 - interrupted $what # SKIP strace cannot trace a process here"
+    echo "1..1"
+    exit 0
+fi
