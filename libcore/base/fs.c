@@ -395,3 +395,14 @@ out:
     free(target);
     return st;
 }
+
+d9d_status d9d_fs_write_in(const char *dir, const char *name, const void *data, size_t n)
+{
+    d9d_arena a = {0};
+    const char *path = d9d_fs_join(&a, dir, name);
+    const d9d_status st = path == NULL ? D9D_FAIL(D9D_ENOMEM, "%s/%s: no memory", dir, name)
+                                       : d9d_fs_write_atomic(path, data, n);
+
+    d9d_arena_release(&a);
+    return st;
+}

@@ -110,18 +110,11 @@ static d9d_status copy_tokenizer(const struct run *r)
 d9d_status d9di_manifest_write(const d9di_manifest *m, const char *dir)
 {
     d9d_buf text = {0};
-    char *path = NULL;
     d9d_status st;
 
     D9D_TRY_OR(st, d9di_manifest_print(m, &text), out);
-    if (asprintf(&path, "%s/manifest.json", dir) < 0) {
-        path = NULL;
-        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
-        goto out;
-    }
-    st = d9d_fs_write_atomic(path, text.data, text.len);
+    st = d9d_fs_write_in(dir, "manifest.json", text.data, text.len);
 out:
-    free(path);
     d9d_buf_release(&text);
     return st;
 }

@@ -211,19 +211,12 @@ d9d_status d9di_plan_write(const d9di_plan *p, const char *dir)
 {
     d9di_manifest m = {0};
     d9d_buf text = {0};
-    char *path = NULL;
     d9d_status st;
 
     D9D_TRY_OR(st, d9di_plan_manifest(p, &m), out);
     D9D_TRY_OR(st, print_plan(p, &m, &text), out);
-    if (asprintf(&path, "%s/plan.json", dir) < 0) {
-        path = NULL;
-        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
-        goto out;
-    }
-    st = d9d_fs_write_atomic(path, text.data, text.len);
+    st = d9d_fs_write_in(dir, "plan.json", text.data, text.len);
 out:
-    free(path);
     d9d_buf_release(&text);
     d9di_manifest_release(&m);
     return st;

@@ -132,20 +132,12 @@ d9d_status d9d_hf_config_text(const json_t *doc, const char *from, d9d_buf *out)
 
 d9d_status d9d_hf_config_write(const char *dir, const json_t *doc, const char *from)
 {
-    d9d_arena a = {0};
     d9d_buf text = {0};
-    char *path = d9d_fs_join(&a, dir, D9D_HF_CONFIG_NAME);
-    d9d_status st;
+    d9d_status st = d9d_hf_config_text(doc, from, &text);
 
-    if (path == NULL) {
-        st = no_memory();
-        goto out;
-    }
-    D9D_TRY_OR(st, d9d_hf_config_text(doc, from, &text), out);
-    st = d9d_fs_write_atomic(path, text.data, text.len);
-out:
+    if (st == D9D_OK)
+        st = d9d_fs_write_in(dir, D9D_HF_CONFIG_NAME, text.data, text.len);
     d9d_buf_release(&text);
-    d9d_arena_release(&a);
     return st;
 }
 

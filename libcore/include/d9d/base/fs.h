@@ -55,6 +55,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_
 /* Write beside, sync, rename over.  Readers see the old file or the new one.  A link is followed;
  * a device, a pipe or a directory there is ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n);
+/* The same to the file `name` of a directory. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_write_in(const char *dir, const char *name, const void *data,
+                                                size_t n);
 
 /* Remove what was left beside `path` by writers of it that were killed: files and directories
  * "<path>.tmp-<pid>-<n>" that no process holds.  Those of living writers stay, also on another
