@@ -7,48 +7,22 @@
 
 /* --- mesh and batch -------------------------------------------------------------- */
 
-/* The product of degrees, each below 2^20, or INT64_MAX when it is beyond. */
-static int64_t product_of(const int64_t *degrees, int n)
+d9d_status d9d_job_check_mesh(const d9d_degrees *m, int64_t ranks)
 {
-    int64_t product = 1;
-
-    for (int i = 0; i < n; i++)
-        if (__builtin_mul_overflow(product, degrees[i], &product))
-            return INT64_MAX;
-    return product;
-}
-
-d9d_status d9d_job_check_mesh(const d9d_mesh *m, int64_t ranks)
-{
-    const int64_t degrees[] = {m->pipeline_parallel,          m->data_parallel_replicate,
-                               m->data_parallel_shard,        m->context_parallel_shard,
-                               m->context_parallel_replicate, m->tensor_parallel};
-    const int64_t product = product_of(degrees, 6), dense = product_of(degrees + 1, 5);
-
-    if (product != ranks)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "mesh: pipeline %lld x replicate %lld x shard %lld x context %lld x %lld x "
-                        "tensor %lld is %lld ranks, and this job has %lld",
-                        (long long)degrees[0], (long long)degrees[1], (long long)degrees[2],
-                        (long long)degrees[3], (long long)degrees[4], (long long)degrees[5],
-                        (long long)product, (long long)ranks);
-    if (dense % m->expert_parallel != 0)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "mesh: expert_parallel %lld does not divide the %lld ranks "
-                        "of a pipeline stage",
-                        (long long)m->expert_parallel, (long long)dense);
+    D9D_TRY(d9d_degrees_check(m, ranks));
     if (ranks > 1)
         return D9D_FAIL(D9D_ENOTSUP, "mesh: %lld ranks; this version runs on one",
                         (long long)ranks);
     return D9D_OK;
 }
 
-d9d_status d9d_job_check_batching(const d9d_mesh *m, const struct d9d_batching_section *b)
+d9d_status d9d_job_check_batching(const d9d_degrees *m, const struct d9d_batching_section *b)
 {
-    const int64_t degrees[] = {m->data_parallel_replicate, m->data_parallel_shard,
-                               b->microbatch_size};
-    const int64_t replicas = product_of(degrees, 2), once = product_of(degrees, 3);
+    const int64_t replicas = m->data_parallel_replicate * m->data_parallel_shard; /* each < 2^20 */
+    int64_t once;
 
+    if (__builtin_mul_overflow(replicas, b->microbatch_size, &once))
+        once = INT64_MAX;
     if (b->global_batch_size % once != 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "trainer.batching: global_batch_size %lld is not a multiple of %lld "

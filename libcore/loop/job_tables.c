@@ -12,7 +12,7 @@ static const d9d_key string_elem = {.kind = D9D_KIND_STR, .doc = "a name"};
 
 /* --- mesh -------------------------------------------------------------------- */
 
-#define DEGREE(f, ...) D9D_KEY_INT(d9d_mesh, f, "1", 1, 1 << 20, __VA_ARGS__)
+#define DEGREE(f, ...) D9D_KEY_INT(d9d_degrees, f, "1", 1, 1 << 20, __VA_ARGS__)
 static const d9d_key mesh_keys[] = {
     DEGREE(pipeline_parallel, "pipeline ranks"),
     DEGREE(data_parallel_replicate, "replicas of the model"),
@@ -23,7 +23,7 @@ static const d9d_key mesh_keys[] = {
     DEGREE(expert_parallel, "ranks that share the experts; divides the others' product"),
     D9D_KEY_END,
 };
-static const d9d_table mesh_table = D9D_TABLE(d9d_mesh, "mesh", mesh_keys,
+static const d9d_table mesh_table = D9D_TABLE(d9d_degrees, "mesh", mesh_keys,
                                               "degrees of parallelism; their product, "
                                               "expert_parallel left out, is the number of ranks");
 

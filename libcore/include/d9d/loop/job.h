@@ -12,18 +12,12 @@
 
 #include "d9d/config/config.h"
 #include "d9d/config/period.h"
+#include "d9d/dist/mesh.h"
 #include "d9d/model/model.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* spec 1.1: degrees of each kind of parallelism; their product is the number of ranks. */
-typedef struct d9d_mesh {
-    int64_t pipeline_parallel, data_parallel_replicate, data_parallel_shard;
-    int64_t context_parallel_replicate, context_parallel_shard, tensor_parallel;
-    int64_t expert_parallel;
-} d9d_mesh;
 
 typedef struct d9d_data_section {
     const char *dataset; /* directory made by d9d-shard */
@@ -123,7 +117,7 @@ typedef struct d9d_trainer_section {
 } d9d_trainer_section;
 
 typedef struct d9d_train_config {
-    d9d_mesh mesh;
+    d9d_degrees mesh;
     d9d_list data;            /* d9d_data_section, at least one */
     d9d_union model_provider; /* value: d9d_provider_section */
     d9d_trainer_section trainer;
@@ -133,7 +127,7 @@ typedef struct d9d_train_config {
 } d9d_train_config;
 
 typedef struct d9d_infer_config {
-    d9d_mesh mesh;
+    d9d_degrees mesh;
     d9d_list data; /* d9d_data_section, at least one */
     d9d_union model_provider;
     d9d_trainer_section trainer;
@@ -148,9 +142,9 @@ typedef struct d9d_output_section {
 D9D_API extern const d9d_table d9d_train_table, d9d_infer_table;
 
 /* Degrees against the number of ranks: ECONFIG shows the sum; ENOTSUP for more than one. */
-D9D_API D9D_MUST_USE d9d_status d9d_job_check_mesh(const d9d_mesh *mesh, int64_t ranks);
+D9D_API D9D_MUST_USE d9d_status d9d_job_check_mesh(const d9d_degrees *mesh, int64_t ranks);
 /* Batch sizes against each other and the mesh: ECONFIG. */
-D9D_API D9D_MUST_USE d9d_status d9d_job_check_batching(const d9d_mesh *mesh,
+D9D_API D9D_MUST_USE d9d_status d9d_job_check_batching(const d9d_degrees *mesh,
                                                        const struct d9d_batching_section *b);
 
 /* The model of a bound provider: its dimensions in the arena and how to build it. */

@@ -1,0 +1,113 @@
+/* comm.h - collectives over a group of ranks: one interface over MPI, NCCL, and nobody.
+ *
+ *     d9d_comm *tp;                                     // of a mesh: d9d/dist/mesh.h
+ *     D9D_TRY(d9d_comm_all_reduce(tp, dev->stream, "loss", D9D_F64, sum, 1, D9D_COMM_SUM));
+ *
+ * Buffers are in the memory of the group's devices: the host's under MPI, the GPU's under NCCL.
+ * A call queues its work on `s` behind what is there and returns; on the CPU it is done then.
+ * `what` says to people what is moved ("model.layers.3.self_attn"): it stands in errors, in the
+ * flight recorder and in traces, and is borrowed for the call alone.
+ *
+ * A comm that is NULL is a group of one, in which a gather is a copy (none, when dst is src) and
+ * a sum leaves its buffer alone: code that calls it needs no branch.
+ *
+ * Every call is collective over the group: all its ranks make the same calls in the same order
+ * with the same type, counts and `what`; debug builds and D9D_COMM_CHECK=1 hold them to it.
+ * Counts are in elements, any may be 0.
+ *
+ *     counts {2, 1, 1}     all_gather   a a | b | c       -> a a b c on every rank
+ *                          reduce_scatter  a a b c on every rank -> A A | B | C, sums
+ *
+ * Sums of float32 and bfloat16 are made in float32 in an order that the group alone decides, and
+ * rounded once: the same group gives the same bits each time, whatever the timing.  MPI adds in
+ * the order of ranks; NCCL in its own.
+ *
+ * Failure.  What a library reports is ECOMM with the group, the call and `what`.  A rank that
+ * dies or stands still does not fail the calls of others: a watchdog ends the process when a call
+ * has taken longer than the timeout, and says which call, of which group, and which ranks have
+ * not come (d9d/dist/flight.h).  A rank that fails alone calls d9d_boot_abort().
+ *
+ * Messages between threads of control: a group belongs to one thread at a time.
+ */
+#ifndef D9D_DIST_COMM_H
+#define D9D_DIST_COMM_H
+
+#include "d9d/base/mem.h"
+#include "d9d/kernels/table.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_comm d9d_comm;
+
+typedef enum d9d_comm_op { D9D_COMM_SUM, D9D_COMM_MAX } d9d_comm_op;
+
+/* Of NULL: 0 of 1. */
+D9D_API int d9d_comm_rank(const d9d_comm *c);
+D9D_API int d9d_comm_size(const d9d_comm *c);
+/* The number in the world of the group's rank i. */
+D9D_API int d9d_comm_world_rank(const d9d_comm *c, int i);
+/* "dp_shard" or "dp_shard+cp_shard"; "alone" of NULL. */
+D9D_API const char *d9d_comm_name(const d9d_comm *c);
+
+/* buf [n], in place. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_all_reduce(d9d_comm *c, d9d_stream s, const char *what,
+                                                    d9d_dtype t, void *buf, int64_t n,
+                                                    d9d_comm_op op);
+/* dst [sum of counts] becomes the parts of all ranks in order; src [counts[rank]] may be the
+ * rank's own place in dst. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_all_gather(d9d_comm *c, d9d_stream s, const char *what,
+                                                    d9d_dtype t, void *dst, const void *src,
+                                                    const int64_t *counts);
+/* dst [counts[rank]] becomes the sum over ranks of that part of src [sum of counts]; dst may be
+ * the rank's own place in src. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_reduce_scatter(d9d_comm *c, d9d_stream s, const char *what,
+                                                        d9d_dtype t, void *dst, const void *src,
+                                                        const int64_t *counts);
+/* dst becomes what each rank sends here, in the order of ranks; src is what goes to each of them.
+ * send[j] here is recv[i] of rank j, where i is this rank. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_all_to_all(d9d_comm *c, d9d_stream s, const char *what,
+                                                    d9d_dtype t, void *dst, const int64_t *recv,
+                                                    const void *src, const int64_t *send);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *what,
+                                                   d9d_dtype t, void *buf, int64_t n, int root);
+
+/* One rank to another; the only calls that not all ranks make.  Several of them between begin and
+ * end are one call, and may cross. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_send(d9d_comm *c, d9d_stream s, const char *what,
+                                              d9d_dtype t, const void *src, int64_t n, int to);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *what,
+                                              d9d_dtype t, void *dst, int64_t n, int from);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_begin(d9d_comm *c);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_end(d9d_comm *c);
+
+/* --- beside the computation -------------------------------------------------------- *
+ *
+ *     d9d_comm_fork(c, dev->stream);       // the group's own queue goes on from here
+ *     d9d_comm_all_gather(c, d9d_comm_queue(c), ...);
+ *     ...                                  // computation that does not need it
+ *     d9d_comm_join(c, dev->stream);       // from here on the result is there
+ *
+ * On the CPU the queue is NULL and everything is done in turn. */
+D9D_API d9d_stream d9d_comm_queue(d9d_comm *c);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_fork(d9d_comm *c, d9d_stream s);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_join(d9d_comm *c, d9d_stream s);
+
+/* --- words on the host ---------------------------------------------------------------- */
+
+/* all[r] becomes what rank r of the group gave, any number of bytes; from the arena. */
+typedef struct d9d_comm_word {
+    const void *data; /* followed by a NUL */
+    size_t n;
+} d9d_comm_word;
+D9D_API D9D_MUST_USE d9d_status d9d_comm_gather_words(d9d_comm *c, const char *what,
+                                                      const void *mine, size_t n, d9d_arena *a,
+                                                      d9d_comm_word *all /* [size] */);
+/* No rank returns before every rank has called.  Does not wait for devices. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_barrier(d9d_comm *c, const char *what);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_DIST_COMM_H */

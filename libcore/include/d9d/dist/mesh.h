@@ -1,0 +1,114 @@
+/* mesh.h - the ranks of a job as an array with named axes, and the groups along them.
+ *
+ * The ranks are numbered row by row, the last axis fastest, so that the ranks which talk most
+ * are neighbours:
+ *
+ *     pipeline  dp_replicate  dp_shard  cp_shard  cp_replicate  tp
+ *
+ *     dp_shard 2, tp 2:    rank 0  1     shard 0, tp 0 1
+ *                               2  3     shard 1, tp 0 1
+ *
+ * A group is any set of axes: the ranks that differ in these coordinates alone, in order.
+ *
+ *     D9D_TRY(d9d_mesh_open(boot, &degrees, "cpu", &how, &mesh));
+ *     D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(TP), &tp));
+ *     D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(DP_SHARD) | D9D_AXIS(CP_SHARD), &shard));
+ *
+ * Experts divide the ranks of one pipeline stage in another way: all of its dp, cp and tp ranks
+ * are cut into rows of `expert` neighbours, each of which holds a part of the experts, and the
+ * columns hold the same part.  (The reference framework leaves tp out: spec 24.2, D14.)
+ *
+ *     8 ranks, expert 4:   0 1 2 3     EXPERT {0 1 2 3}   EXPERT_REPLICATE {0 4}
+ *                          4 5 6 7
+ */
+#ifndef D9D_DIST_MESH_H
+#define D9D_DIST_MESH_H
+
+#include "d9d/base/log.h"
+#include "d9d/dist/boot.h"
+#include "d9d/dist/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of a configuration's "mesh" section; all at least 1. */
+typedef struct d9d_degrees {
+    int64_t pipeline_parallel, data_parallel_replicate, data_parallel_shard;
+    int64_t context_parallel_replicate, context_parallel_shard, tensor_parallel;
+    int64_t expert_parallel;
+} d9d_degrees;
+
+/* Degrees against the number of ranks: ECONFIG shows the product, and whether expert_parallel
+ * divides the ranks of a stage. */
+D9D_API D9D_MUST_USE d9d_status d9d_degrees_check(const d9d_degrees *d, int64_t ranks);
+
+typedef enum d9d_axis {
+    D9D_AXIS_PP,
+    D9D_AXIS_DP_REPLICATE,
+    D9D_AXIS_DP_SHARD,
+    D9D_AXIS_CP_SHARD,
+    D9D_AXIS_CP_REPLICATE,
+    D9D_AXIS_TP,
+    D9D_AXIS_COUNT
+} d9d_axis;
+
+/* A set of axes is a sum of these. */
+#define D9D_AXIS(name)     (1u << D9D_AXIS_##name)
+#define D9D_AXES_DP        (D9D_AXIS(DP_REPLICATE) | D9D_AXIS(DP_SHARD)) /* other samples */
+#define D9D_AXES_CP        (D9D_AXIS(CP_SHARD) | D9D_AXIS(CP_REPLICATE)) /* other positions */
+#define D9D_AXES_TOKENS    (D9D_AXES_DP | D9D_AXES_CP)                   /* other tokens */
+#define D9D_AXES_SHARD     (D9D_AXIS(DP_SHARD) | D9D_AXIS(CP_SHARD))     /* cut the weights */
+#define D9D_AXES_REPLICATE (D9D_AXIS(DP_REPLICATE) | D9D_AXIS(CP_REPLICATE))
+#define D9D_AXES_STAGE     (D9D_AXES_TOKENS | D9D_AXIS(TP)) /* of one pipeline stage */
+#define D9D_AXES_WORLD     (D9D_AXES_STAGE | D9D_AXIS(PP))
+/* Sets of their own, not to be combined. */
+#define D9D_AXES_EXPERT           (1u << 16)
+#define D9D_AXES_EXPERT_REPLICATE (1u << 17)
+
+typedef struct d9d_mesh d9d_mesh;
+
+typedef struct d9d_mesh_how {
+    double timeout_s;       /* of one collective call; 0: none */
+    const char *flight_dir; /* where the flight recorder writes, or NULL (d9d/dist/flight.h) */
+    const d9d_log *log;
+} d9d_mesh_how;
+
+/* Collective: over the world.  `backend` is "cpu" (MPI) or "cuda" (NCCL, on `stream`'s GPU); a
+ * world of one needs neither.  ECONFIG when the degrees do not make the boot's number of ranks,
+ * ENOTSUP when this build or machine has no MPI or NCCL. */
+D9D_API D9D_MUST_USE d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees,
+                                              const char *backend, d9d_stream stream,
+                                              const d9d_mesh_how *how, d9d_mesh **out);
+/* Collective: over the world, unless a call has failed. */
+D9D_API void d9d_mesh_close(d9d_mesh *m);
+
+D9D_API const d9d_degrees *d9d_mesh_degrees(const d9d_mesh *m);
+D9D_API d9d_boot *d9d_mesh_boot(const d9d_mesh *m);
+D9D_API int d9d_mesh_rank(const d9d_mesh *m); /* in the world */
+D9D_API int d9d_mesh_size(const d9d_mesh *m);
+
+/* This rank's number in the group of `axes`, and the group's size; without communication. */
+D9D_API int d9d_mesh_index(const d9d_mesh *m, unsigned axes);
+D9D_API int d9d_mesh_count(const d9d_mesh *m, unsigned axes);
+
+/* The group of `axes`, borrowed; NULL when it is this rank alone.  The first call for a set makes
+ * the groups.  Collective: over the world, every rank with the same sets in the same order. */
+D9D_API D9D_MUST_USE d9d_status d9d_mesh_group(d9d_mesh *m, unsigned axes, d9d_comm **out);
+
+/* "dps 1 tp 0": the coordinates of the axes that have more than one rank, "local" without any;
+ * into buf, cut to fit; returns buf.  What a log calls a rank. */
+D9D_API char *d9d_mesh_text(const d9d_mesh *m, char *buf, size_t n);
+
+/* Other limits for calls from here on: 0 none. */
+D9D_API void d9d_mesh_set_timeout(d9d_mesh *m, double seconds);
+
+/* Collective: over the world.  Rank 0 returns at once, the others when rank 0 has called
+ * d9d_mesh_first_done().  Every rank calls both. */
+D9D_API D9D_MUST_USE d9d_status d9d_mesh_first(d9d_mesh *m);
+D9D_API D9D_MUST_USE d9d_status d9d_mesh_first_done(d9d_mesh *m);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_DIST_MESH_H */
