@@ -15,7 +15,7 @@ static d9d_status params_prepare(d9di_engine *e, const d9di_engine_how *how)
         d9d_param *p = e->params.p[i];
 
         p->grad_dtype = how->grad_dtype < 0 ? p->dtype : dtypes[how->grad_dtype];
-        p->data = (d9d_tensor){.dtype = p->dtype, .shape = p->box};
+        p->own = (d9d_tensor){.dtype = p->dtype, .shape = p->box};
     }
     return D9D_OK;
 }

@@ -55,7 +55,7 @@ d9d_status d9d_params_io_open(const d9d_params *params, d9d_params_which which, 
         const d9d_param *p = params->p[i];
 
         if (which == D9D_PARAMS_DATA || p->trainable)
-            D9D_TRY_OR(st, entry_add(io, p, which == D9D_PARAMS_DATA ? &p->data : &p->grad), out);
+            D9D_TRY_OR(st, entry_add(io, p, which == D9D_PARAMS_DATA ? &p->own : &p->own_grad), out);
     }
     *out = io;
     io = NULL;

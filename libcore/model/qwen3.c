@@ -151,7 +151,7 @@ static d9d_status check_built(const d9d_qwen3_config *c, d9d_stage stage)
 static d9d_status layer_init(layer *l, const qwen3 *m, int64_t number)
 {
     const d9d_qwen3_config *c = &m->config;
-    const d9d_block_how how = {m->options.dtype, c->init_std};
+    const d9d_block_how how = {m->options.dtype, c->init_std, &m->base.cut};
     const d9d_moe_shape moe = {
         .hidden = c->hidden,
         .intermediate = c->expert_intermediate,
@@ -198,7 +198,7 @@ static d9d_status layers_init(qwen3 *m)
 static d9d_status structure_init(qwen3 *m)
 {
     const d9d_qwen3_config *c = &m->config;
-    const d9d_block_how how = {m->options.dtype, c->init_std};
+    const d9d_block_how how = {m->options.dtype, c->init_std, &m->base.cut};
     bool first = d9d_stage_is_first(m->base.stage), last = d9d_stage_is_last(m->base.stage);
 
     d9d_module_init(&m->root);
@@ -368,7 +368,13 @@ d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
     m = calloc(1, sizeof(*m));
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "qwen3: model of %lld layers", (long long)config->layers);
-    m->base = (d9d_model){&qwen3_ops, &m->root, stage, config->hidden, d9d_qwen3_vocab(config)};
+    m->base = (d9d_model){
+        .ops = &qwen3_ops,
+        .module = &m->root,
+        .stage = stage,
+        .hidden = config->hidden,
+        .vocab = d9d_qwen3_vocab(config),
+    };
     m->config = *config;
     m->options = *options;
     m->rope = (d9d_block_rope){

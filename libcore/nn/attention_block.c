@@ -40,6 +40,7 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_how 
     b->kv_heads = kv_heads;
     b->head_dim = head_dim;
     b->rope = rope;
+    b->cut = how->cut;
     d9d_module_init(&b->module);
     D9D_TRY(d9d_block_linear_init(&b->q_proj, how, hidden, heads * head_dim));
     D9D_TRY(d9d_block_linear_init(&b->k_proj, how, hidden, kv_heads * head_dim));

@@ -10,6 +10,7 @@ d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_how *how, int64_
         {"down_proj", &b->down_proj.module},
     };
 
+    b->cut = how->cut;
     d9d_module_init(&b->module);
     D9D_TRY(d9d_block_linear_init(&b->gate_proj, how, hidden, intermediate));
     D9D_TRY(d9d_block_linear_init(&b->up_proj, how, hidden, intermediate));

@@ -28,6 +28,8 @@ d9d_status d9d_module_param(d9d_module *m, const char *name, d9d_param *p, d9d_d
         .name = m->entries.data[m->entries.len - 1].name,
         .whole = shape,
         .box = shape,
+        .work = shape,
+        .counts = true,
         .dtype = t,
         .grad_dtype = D9D_F32,
         .init = init,
@@ -52,6 +54,8 @@ void d9d_module_release(d9d_module *m)
         } else {
             d9d_tensor_release(&e->param->data);
             d9d_tensor_release(&e->param->grad);
+            d9d_tensor_release(&e->param->own);
+            d9d_tensor_release(&e->param->own_grad);
         }
     }
     D9D_VEC_RELEASE(&m->entries);
@@ -171,11 +175,16 @@ static d9d_status materialise_param(void *arg, d9d_param *p)
 {
     const material *m = arg;
 
-    if (p->data.storage == NULL)
-        D9D_TRY(d9d_tensor_alloc(m->dev, p->dtype, p->box, &p->data));
-    if (m->with_grads && p->trainable && p->grad.storage == NULL) {
-        D9D_TRY(d9d_tensor_alloc(m->dev, p->grad_dtype, p->box, &p->grad));
-        p->has_grad = false;
+    if (p->own.storage == NULL) {
+        D9D_TRY(d9d_tensor_alloc(m->dev, p->dtype, p->box, &p->own));
+        if (p->shard == NULL)
+            p->data = d9d_tensor_ref(&p->own);
+    }
+    if (m->with_grads && p->trainable && p->own_grad.storage == NULL) {
+        D9D_TRY(d9d_tensor_alloc(m->dev, p->grad_dtype, p->box, &p->own_grad));
+        if (p->shard == NULL)
+            p->grad = d9d_tensor_ref(&p->own_grad);
+        p->has_grad = p->has_own_grad = false;
     }
     return D9D_OK;
 }
@@ -190,11 +199,11 @@ d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev, bool with_g
 static d9d_status reset_param(void *arg, d9d_param *p)
 {
     const d9d_rng rng = {*(const uint64_t *)arg, p->id};
-    d9d_device *dev = d9d_tensor_device(&p->data);
+    d9d_device *dev = d9d_tensor_device(&p->own);
 
     if (dev == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s cannot be filled: it has no memory yet", p->name);
-    return dev->kernels->random(dev->stream, p->dtype, d9d_tensor_data(&p->data), p->init,
+    return dev->kernels->random(dev->stream, p->dtype, d9d_tensor_data(&p->own), p->init,
                                 p->init_scale, rng, p->box.ndim, p->box.dim, p->start,
                                 p->whole.dim);
 }
@@ -207,7 +216,7 @@ d9d_status d9d_module_reset(d9d_module *root, uint64_t seed)
 static d9d_status clear_grad(void *arg, d9d_param *p)
 {
     (void)arg;
-    p->has_grad = false;
+    p->has_grad = p->has_own_grad = false;
     return D9D_OK;
 }
 

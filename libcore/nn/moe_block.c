@@ -35,6 +35,7 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_how *how,
     };
 
     b->shape = *shape;
+    b->cut = how->cut;
     d9d_module_init(&b->module);
     d9d_module_init(&b->router);
     d9d_module_init(&b->grouped_experts);

@@ -15,6 +15,7 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_how *how, d9
     }
     d9d_module_init(&b->module);
     b->n_splits = 0;
+    b->cut = how->cut;
     b->table = d9d_arena_alloc(a, n_splits * sizeof(d9d_param *));
     if (b->table == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu splits", kinds[kind], n_splits);

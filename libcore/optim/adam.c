@@ -75,11 +75,11 @@ static d9d_status adam_update_with(const adam_config *c, const d9di_update *u, b
     const d9d_adam_step step = constants(c, u, decoupled);
     const d9d_param *p = u->param;
 
-    return u->dev->kernels->adam(u->dev->stream, &step, p->dtype, d9d_tensor_data(&p->data),
-                                 p->grad_dtype, d9d_tensor_data(&p->grad), u->scale, u->state_dtype,
-                                 d9d_tensor_data(&u->state[0]), d9d_tensor_data(&u->state[1]),
-                                 c->amsgrad ? d9d_tensor_data(&u->state[2]) : NULL,
-                                 d9d_tensor_numel(&p->data));
+    return u->dev->kernels->adam(
+        u->dev->stream, &step, p->dtype, d9d_tensor_data(&p->own), p->grad_dtype,
+        d9d_tensor_data(&p->own_grad), u->scale, u->state_dtype, d9d_tensor_data(&u->state[0]),
+        d9d_tensor_data(&u->state[1]), c->amsgrad ? d9d_tensor_data(&u->state[2]) : NULL,
+        d9d_tensor_numel(&p->own));
 }
 
 static d9d_status adamw_update(const void *config, const d9di_update *u)
@@ -101,9 +101,9 @@ static d9d_status stochastic_update(const void *config, const d9di_update *u)
     const d9d_rng rng = {u->seed, d9d_hash64(key, sizeof(key))};
 
     return u->dev->kernels->adam_stochastic(
-        u->dev->stream, &step, d9d_tensor_data(&p->data), p->grad_dtype, d9d_tensor_data(&p->grad),
-        u->scale, u->state_dtype, d9d_tensor_data(&u->state[0]), d9d_tensor_data(&u->state[1]), rng,
-        p->box.ndim, p->box.dim, p->start, p->whole.dim);
+        u->dev->stream, &step, d9d_tensor_data(&p->own), p->grad_dtype,
+        d9d_tensor_data(&p->own_grad), u->scale, u->state_dtype, d9d_tensor_data(&u->state[0]),
+        d9d_tensor_data(&u->state[1]), rng, p->box.ndim, p->box.dim, p->start, p->whole.dim);
 }
 
 static int adam_states(const void *config)

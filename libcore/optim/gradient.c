@@ -38,9 +38,9 @@ d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params, double 
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i];
 
-        if (p->trainable && p->has_grad)
-            D9D_TRY(k->sum_squares(dev->stream, squares, 1.0, p->grad.dtype,
-                                   d9d_tensor_data(&p->grad), d9d_tensor_numel(&p->grad)));
+        if (p->counts && d9d_param_has_own_grad(p))
+            D9D_TRY(k->sum_squares(dev->stream, squares, 1.0, p->own_grad.dtype,
+                                   d9d_tensor_data(&p->own_grad), d9d_tensor_numel(&p->own_grad)));
     }
     return k->step_scale(dev->stream, d9d_tensor_data(&e->scale), d9d_tensor_data(&e->report),
                          d9d_tensor_data(&e->loss), d9d_tensor_numel(&e->loss), squares, mean,
@@ -52,12 +52,12 @@ typedef const d9d_tensor *array_fn(const d9d_param *p);
 
 static const d9d_tensor *grad_of(const d9d_param *p)
 {
-    return p->trainable && p->has_grad ? &p->grad : NULL;
+    return d9d_param_has_own_grad(p) ? &p->own_grad : NULL;
 }
 
 static const d9d_tensor *data_of(const d9d_param *p)
 {
-    return &p->data;
+    return &p->own;
 }
 
 static d9d_status find_nonfinite(d9d_device *dev, const d9d_params *params, array_fn *array,

@@ -66,8 +66,9 @@ d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev)
     o->dev = dev;
     for (size_t i = 0; i < o->n_index; i++) {
         d9d_tensor *t = &o->state[o->index[i]];
+        const d9d_param *p = o->params.p[o->index[i] / (size_t)o->n_states];
 
-        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, t->shape, t));
+        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, p->box, t));
         D9D_TRY(
             dev->kernels->fill(dev->stream, t->dtype, d9d_tensor_data(t), d9d_tensor_numel(t), 0));
     }
@@ -112,7 +113,7 @@ d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *sca
     for (size_t i = 0; i < o->params.n; i++) {
         d9d_param *p = o->params.p[i];
 
-        if (!p->trainable || !p->has_grad)
+        if (!d9d_param_has_own_grad(p))
             continue;
         o->steps[i]++;
         D9D_TRY(o->kind->update(o->config, &(d9di_update){

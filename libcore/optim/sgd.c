@@ -58,10 +58,10 @@ static d9d_status sgd_update(const void *config, const d9di_update *u)
         .first = u->step == 1,
     };
 
-    return u->dev->kernels->sgd(u->dev->stream, &step, p->dtype, d9d_tensor_data(&p->data),
-                                p->grad_dtype, d9d_tensor_data(&p->grad), u->scale, u->state_dtype,
-                                c->momentum > 0 ? d9d_tensor_data(&u->state[0]) : NULL,
-                                d9d_tensor_numel(&p->data));
+    return u->dev->kernels->sgd(
+        u->dev->stream, &step, p->dtype, d9d_tensor_data(&p->own), p->grad_dtype,
+        d9d_tensor_data(&p->own_grad), u->scale, u->state_dtype,
+        c->momentum > 0 ? d9d_tensor_data(&u->state[0]) : NULL, d9d_tensor_numel(&p->own));
 }
 
 const d9di_optimizer_kind d9di_sgd = {

@@ -188,6 +188,45 @@ static void initial_values_do_not_depend_on_the_box(void **state)
     d9d_device_close(dev);
 }
 
+/* b.w [2, 5, 3] over 2 ranks that compute with a part of the columns, and 3 that share its rows. */
+static void what_is_kept_is_a_part_of_what_is_computed_with(void **state)
+{
+    d9d_comm *others = (d9d_comm *)state; /* no call looks into it */
+    float whole[30], part[30];
+    d9d_device *dev;
+    tree m;
+
+    assert_ok(d9d_device_open("cpu", &dev));
+    values_of_box(dev, D9D_F32, 0, 0, 2, 42, whole);
+    for (int tp = 0; tp < 2; tp++) {
+        for (int rank = 0; rank < 3; rank++) {
+            static const int64_t rows[] = {2, 2, 1}, first[] = {0, 2, 4};
+            const int64_t columns = tp == 0 ? 2 : 1;
+
+            build(&m);
+            assert_ok(d9d_module_bind(&m.root));
+            d9d_param_cut(&m.bw, 2, 2, tp);
+            d9d_param_shard(&m.bw, others, 1, 3, rank);
+            assert_true(d9d_shape_equal(&m.bw.work, &D9D_SHAPE(2, 5, columns)));
+            assert_true(d9d_shape_equal(&m.bw.box, &D9D_SHAPE(2, rows[rank], columns)));
+            assert_ok(d9d_module_materialise(&m.root, dev, true));
+            assert_null(m.bw.data.storage);
+            assert_null(m.bw.grad.storage);
+            assert_true(d9d_param_wants(&m.bw) && m.aw.data.storage == m.aw.own.storage);
+            assert_ok(d9d_module_reset(&m.root, 42));
+            assert_ok(d9d_tensor_to_f32(&m.bw.own, part));
+            for (int64_t k = 0; k < 2 * rows[rank] * columns; k++) {
+                const int64_t e = k / (rows[rank] * columns), row = k / columns % rows[rank];
+
+                assert_true(part[k] ==
+                            whole[(e * 5 + first[rank] + row) * 3 + 2 * tp + k % columns]);
+            }
+            d9d_module_release(&m.root);
+        }
+    }
+    d9d_device_close(dev);
+}
+
 static void initial_values_are_what_was_declared(void **state)
 {
     float aw[12], again[12], av[4], bw[30], top[7];
@@ -227,6 +266,7 @@ int main(void)
         cmocka_unit_test(memory_comes_late_and_goes),
         cmocka_unit_test(memory_that_ends_leaves_nothing),
         cmocka_unit_test(initial_values_do_not_depend_on_the_box),
+        cmocka_unit_test(what_is_kept_is_a_part_of_what_is_computed_with),
         cmocka_unit_test(initial_values_are_what_was_declared),
     };
 

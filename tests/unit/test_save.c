@@ -316,7 +316,7 @@ static void test_optimizer_less_set(void **state)
     assert_int_equal(set.n, 1);
     assert_string_equal(set.items[0].name, "p");
     assert_string_equal(set.items[0].group, "model");
-    assert_ptr_equal(set.items[0].tensor, &p.data);
+    assert_ptr_equal(set.items[0].tensor, &p.own);
     assert_true(d9d_shape_equal(&set.items[0].whole, &p.whole));
     assert_int_equal(set.items[0].start[0], 2);
     assert_int_equal(set.n_counts, 0);

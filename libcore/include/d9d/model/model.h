@@ -12,6 +12,7 @@
 
 #include "d9d/ckpt/mapper.h"
 #include "d9d/model/qwen3.h"
+#include "d9d/nn/cut.h"
 #include "d9d/nn/module.h"
 #include "d9d/tape/tape.h"
 
@@ -64,6 +65,7 @@ struct d9d_model {
     d9d_module *module; /* root of the parameters of this stage */
     d9d_stage stage;
     int64_t hidden, vocab;
+    d9d_cut cut; /* what its blocks read; a plan fills it (d9d/parallel/plan.h) */
 };
 
 /* Build this stage's layers: structure only, no memory for parameters.  `config` is copied, what

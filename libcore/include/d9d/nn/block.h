@@ -16,6 +16,7 @@
 #ifndef D9D_NN_BLOCK_H
 #define D9D_NN_BLOCK_H
 
+#include "d9d/nn/cut.h"
 #include "d9d/nn/module.h"
 #include "d9d/op/op.h"
 
@@ -27,6 +28,7 @@ typedef struct d9d_block_how {
     d9d_dtype dtype;
     double
         init_std; /* > 0: matrices N(0, init_std); 0: linear U(+-1/sqrt(in)), embedding N(0, 1) */
+    const d9d_cut *cut; /* kept; NULL: no rank but this one */
 } d9d_block_how;
 
 /* --- y = x W^T: "weight" [out, in] ------------------------------------------- */
@@ -69,6 +71,7 @@ typedef struct d9d_block_vocab {
     d9d_module module;
     d9d_param **table; /* n_splits of them */
     size_t n_splits;
+    const d9d_cut *cut;
 } d9d_block_vocab;
 
 /* `kind` is the middle of the name, "token_embedding" or "lm_head"; `init_scale` of N(0, scale)
@@ -107,6 +110,7 @@ typedef struct d9d_block_attention {
     d9d_block_norm q_norm, k_norm;
     int64_t heads, kv_heads, head_dim;
     const d9d_block_rope *rope; /* shared by the layers */
+    const d9d_cut *cut;
 } d9d_block_attention;
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
@@ -126,6 +130,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention 
 typedef struct d9d_block_ffn {
     d9d_module module;
     d9d_block_linear gate_proj, up_proj, down_proj;
+    const d9d_cut *cut;
 } d9d_block_ffn;
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_how *how,
@@ -158,6 +163,7 @@ typedef struct d9d_block_moe {
     d9d_block_ffn shared;
     d9d_block_linear shared_gate;
     d9d_moe_shape shape;
+    const d9d_cut *cut;
 } d9d_block_moe;
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_how *how,

@@ -14,8 +14,8 @@
  *
  * Then, on the root and in this order:
  *     d9d_module_bind()         gives every parameter its dotted name and id
- *     (a parallel plan changes boxes here)
- *     d9d_module_materialise()  allocates data, and gradients of what is trainable
+ *     (a plan places parameters here: d9d/parallel/plan.h)
+ *     d9d_module_materialise()  allocates what is kept here, and gradients of what is trainable
  *     d9d_module_reset()        fills by Philox keyed by (seed, id, element), or a
  *                               checkpoint is streamed in
  * The tree is walked in the order of declaration, always.

@@ -1,16 +1,28 @@
 /* param.h - a trainable array: data, gradient, and its place in the whole.
  *
- * A parameter is declared with its whole shape and no memory.  Placement then says
- * which box of the whole this process holds (all of it, until a plan shards it);
- * allocation and filling come last.  Everything that must not depend on the topology
- * (initial values, checkpoints, norms) reads the box and the whole shape.
+ * A parameter is declared with its whole shape and no memory.  Placement then says which part of
+ * the whole this rank computes with, `work`, and which part of that it keeps, `box`; both are
+ * everything until a plan (d9d/parallel/plan.h) cuts them:
  *
- * The gradient is never cleared: while has_grad is false its memory holds anything and
- * it counts as zero.
+ *     .-- whole -----------------.
+ *     |            .-- work ----.|     what operations read: cut by tensor and expert parallelism
+ *     |            |            ||
+ *     |            |-- box -----||     what is kept, updated and saved: cut again over `shard`,
+ *     |            |------------||     whose ranks have the other parts of `work`
+ *     '--------------------------'
+ *
+ * Operations use `data` and `grad`.  What must not depend on the topology - initial values,
+ * optimizers, checkpoints, norms - uses `own` and `own_grad`, the box and the whole shape.
+ * Without `shard` both are the same arrays; with it, data and grad have memory only while a unit
+ * is open (d9d/nn/unit.h).
+ *
+ * A gradient is never cleared: while has_grad is false its memory holds anything and it counts
+ * as zero.  The same goes for own_grad.
  */
 #ifndef D9D_TAPE_PARAM_H
 #define D9D_TAPE_PARAM_H
 
+#include "d9d/dist/comm.h"
 #include "d9d/tensor/tensor.h"
 
 #ifdef __cplusplus
@@ -21,22 +33,31 @@ typedef struct d9d_param {
     const char *name; /* dotted, from the root module once bound; before that local or NULL */
     uint64_t id;      /* d9d_hash64 of the name: the stream of its random numbers */
     d9d_shape whole;  /* shape of the whole parameter */
-    d9d_shape box;    /* shape of the part held here */
+    d9d_shape box;    /* shape of the part kept here */
     int64_t start[D9D_MAX_DIMS]; /* first index of the box in the whole */
-    d9d_dtype dtype;             /* of data */
-    d9d_dtype grad_dtype;        /* of grad: D9D_F32 by default, whatever dtype is */
+    d9d_shape work;              /* shape of the part computed with here */
+    int64_t work_start[D9D_MAX_DIMS];
+    d9d_comm *shard; /* whose ranks keep the parts of `work` in their order; NULL: box is work */
+    int shard_dim;   /* along which they are cut */
+    d9d_comm *sum;   /* whose ranks see other tokens with the same box; NULL: none do */
+    bool counts;     /* on one of the ranks that keep this box; true where there is one */
+    d9d_dtype dtype; /* of data */
+    d9d_dtype grad_dtype; /* of grad: D9D_F32 by default, whatever dtype is */
     d9d_init_kind init;
     float init_scale;
-    bool trainable;  /* false: no gradient is computed or kept */
-    bool has_grad;   /* something was accumulated since the gradient was forgotten */
-    d9d_tensor data; /* [box]; storage NULL until materialised */
-    d9d_tensor grad; /* [box]; storage NULL unless trainable and materialised for training */
+    bool trainable;      /* false: no gradient is computed or kept */
+    bool has_grad;       /* something was accumulated since the gradient was forgotten */
+    bool has_own_grad;   /* of own_grad, where `shard` makes it another array */
+    d9d_tensor data;     /* [work]; storage NULL until materialised, or while no unit is open */
+    d9d_tensor grad;     /* [work]; also NULL unless trainable and materialised for training */
+    d9d_tensor own;      /* [box]; data, but with `shard` */
+    d9d_tensor own_grad; /* [box]; grad, but with `shard` */
 } d9d_param;
 
 /* Is a gradient to be computed for it? */
 static inline bool d9d_param_wants(const d9d_param *p)
 {
-    return p->trainable && p->grad.storage != NULL;
+    return p->trainable && (p->grad.storage != NULL || p->own_grad.storage != NULL);
 }
 
 /* Accumulation rule: the first contribution after a clear overwrites, later ones add, in
@@ -48,6 +69,29 @@ static inline float d9d_param_grad_beta(d9d_param *p)
     p->has_grad = true;
     return beta;
 }
+
+/* Does own_grad hold a gradient? */
+static inline bool d9d_param_has_own_grad(const d9d_param *p)
+{
+    return p->trainable && (p->shard != NULL ? p->has_own_grad : p->has_grad);
+}
+
+/* --- placement, before there is memory ------------------------------------------------ */
+
+/* Part i when n indices are dealt over `parts`: all of one length, or the first ones one longer. */
+static inline void d9d_part_of(int64_t n, int64_t parts, int64_t i, int64_t *first, int64_t *count)
+{
+    const int64_t more = n % parts;
+
+    *count = n / parts + (i < more ? 1 : 0);
+    *first = n / parts * i + (i < more ? i : more);
+}
+
+/* Compute with part i of `parts` of dimension `dim`: cuts work and box. */
+D9D_API void d9d_param_cut(d9d_param *p, int dim, int64_t parts, int64_t i);
+/* Keep part i of `parts` of work along `dim`; the ranks of `shard` keep one each, in their order.
+ */
+D9D_API void d9d_param_shard(d9d_param *p, d9d_comm *shard, int dim, int64_t parts, int64_t i);
 
 #ifdef __cplusplus
 }
