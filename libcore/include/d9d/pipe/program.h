@@ -1,0 +1,139 @@
+/* program.h - what each rank of a pipeline does in a step: a list of actions that can be read.
+ *
+ *     2 ranks, 2 micro-batches, "gpipe":
+ *       rank 0   0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B1 0B1 0RECV_B0 0B0
+ *       rank 1   1RECV_F0 1F0 1RECV_F1 1F1 1B1 1SEND_B1 1B0 1SEND_B0
+ *
+ * An action is a stage, a verb, a micro-batch:
+ *
+ *     F       forward                        SEND_F  give the outputs to the next stage
+ *     B       whole backward                 RECV_F  take the inputs from the one before
+ *     I       its input half alone           SEND_B  give the gradients of the inputs back
+ *     W       the weight half that I left    RECV_B  take the gradients of the outputs
+ *
+ * and actions joined by "|" are one: computed side by side, where a device can.  Verbs and their
+ * order are spec 16.5; programs equal those of the reference framework to the letter.
+ *
+ *     D9D_TRY(d9d_program_build(&how, ranks, micros, &p));   // computation
+ *     D9D_TRY(d9d_program_connect(&p));                      // transfers between ranks
+ *     D9D_TRY(d9d_program_check(&p));
+ *
+ * A schedule of one's own is a program too: lay the stages out with d9d_program_init(), push
+ * actions of computation, and connect.  The order in which connect() puts transfers is one order
+ * for all ranks, so that even transfers which block until the other side has come cannot deadlock.
+ */
+#ifndef D9D_PIPE_PROGRAM_H
+#define D9D_PIPE_PROGRAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "d9d/base/mem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* name, text, is computation */
+#define D9D_ACTION_MAP(X)                                                                          \
+    X(FORWARD, "F", true)                                                                          \
+    X(BACKWARD, "B", true)                                                                         \
+    X(INPUT, "I", true)                                                                            \
+    X(WEIGHT, "W", true)                                                                           \
+    X(SEND_FORWARD, "SEND_F", false)                                                               \
+    X(RECV_FORWARD, "RECV_F", false)                                                               \
+    X(SEND_BACKWARD, "SEND_B", false)                                                              \
+    X(RECV_BACKWARD, "RECV_B", false)
+
+typedef enum d9d_verb {
+#define X(name, text, compute) D9D_##name,
+    D9D_ACTION_MAP(X)
+#undef X
+        D9D_VERB_COUNT
+} d9d_verb;
+
+typedef struct d9d_action {
+    d9d_verb verb;
+    int stage, micro;
+    bool joined; /* with the action behind it */
+} d9d_action;
+
+typedef struct d9d_lane {
+    d9d_action *data;
+    size_t len, cap;
+} d9d_lane;
+
+/* How stages lie on ranks:  loop  0 1 2 3 0 1 2 3     v  0 1 2 3 3 2 1 0 */
+typedef enum d9d_pipe_layout { D9D_PIPE_LOOP, D9D_PIPE_V } d9d_pipe_layout;
+
+typedef struct d9d_program {
+    int ranks, stages, micros;
+    bool backward; /* a training step */
+    d9d_pipe_layout layout;
+    d9d_lane *lanes; /* [ranks] */
+} d9d_program;
+
+/* Bounds of a program. */
+enum { D9D_PIPE_MAX_RANKS = 1 << 12, D9D_PIPE_MAX_STAGES = 1 << 14, D9D_PIPE_MAX_MICROS = 1 << 16 };
+
+/* Empty lanes.  ECONFIG for numbers below 1 or above the bounds, and for a number of stages that
+ * is no multiple of the ranks. */
+D9D_API D9D_MUST_USE d9d_status d9d_program_init(int ranks, int stages_per_rank, int micros,
+                                                 d9d_pipe_layout layout, bool backward,
+                                                 d9d_program *out);
+D9D_API void d9d_program_release(d9d_program *p);
+D9D_API D9D_MUST_USE d9d_status d9d_program_push(d9d_program *p, int rank, d9d_action a);
+
+/* The rank that owns a stage, and the k-th of a rank's own stages, ascending. */
+D9D_API int d9d_program_rank_of(const d9d_program *p, int stage);
+D9D_API int d9d_program_stage_of(const d9d_program *p, int rank, int k);
+
+/* --- builders ---------------------------------------------------------------------------- */
+
+typedef enum d9d_pipe_kind {
+    D9D_PIPE_INFERENCE,  /* forward alone, breadth first */
+    D9D_PIPE_GPIPE,      /* all forwards, then all backwards */
+    D9D_PIPE_LOOPED_BFS, /* the same with several stages a rank */
+    D9D_PIPE_1F1B,       /* interleaved where a rank has several stages; zero_bubble: ZB1P */
+    D9D_PIPE_ZERO_BUBBLE_V,
+    D9D_PIPE_DUAL_PIPE_V,
+    D9D_PIPE_KIND_COUNT
+} d9d_pipe_kind;
+
+/* "inference", "gpipe", "looped_bfs", "1f1b", "zero_bubble_v", "dual_pipe_v". */
+D9D_API const char *d9d_pipe_kind_word(d9d_pipe_kind kind);
+
+typedef struct d9d_pipe_how {
+    d9d_pipe_kind kind;
+    int stages_per_rank; /* of looped_bfs and 1f1b; the others have 1, and the v layouts 2 */
+    bool zero_bubble;    /* 1f1b: split backward, weight halves where a rank would wait */
+    bool deep;           /* 1f1b: the reference's warm-up, twice as deep as it must be */
+} d9d_pipe_how;
+
+/* Stages that a rank has with this schedule. */
+D9D_API int d9d_pipe_stages_per_rank(const d9d_pipe_how *how);
+
+/* The computation of every rank: spec 16.7.  ECONFIG with both numbers where the schedule cannot
+ * take so many micro-batches: 1f1b over several rounds, dual_pipe_v below two a rank. */
+D9D_API D9D_MUST_USE d9d_status d9d_program_build(const d9d_pipe_how *how, int ranks, int micros,
+                                                  d9d_program *out);
+
+/* Put in sends and receives: spec 16.6.  EINVAL for a program whose computation deadlocks. */
+D9D_API D9D_MUST_USE d9d_status d9d_program_connect(d9d_program *p);
+
+/* EINVAL with rank and action unless: every stage has, on its own rank, one F of every micro-batch
+ * and, in training, behind it one B or one I and one W; every transfer between ranks is sent and
+ * taken once; and nobody waits for ever, even where sends block. */
+D9D_API D9D_MUST_USE d9d_status d9d_program_check(const d9d_program *p);
+
+/* --- text ----------------------------------------------------------------------------------- */
+
+/* "0F0 0SEND_F0 3F2|0B0", appended. */
+D9D_API D9D_MUST_USE d9d_status d9d_program_print(const d9d_program *p, int rank, d9d_buf *out);
+/* Actions of such a text, appended to the rank's lane.  EFORMAT names the word. */
+D9D_API D9D_MUST_USE d9d_status d9d_program_parse(d9d_program *p, int rank, const char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_PIPE_PROGRAM_H */

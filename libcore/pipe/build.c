@@ -1,0 +1,68 @@
+/* build.c - the schedules by name, and those that need few words.  See d9d/pipe/program.h. */
+#include "pipe/program_private.h"
+
+static const struct {
+    const char *word;
+    d9d_status (*build)(const d9d_pipe_how *how, d9d_program *p);
+    int stages_per_rank; /* 0: as many as asked for */
+    d9d_pipe_layout layout;
+    bool backward;
+} kinds[D9D_PIPE_KIND_COUNT] = {
+    [D9D_PIPE_INFERENCE] = {"inference", d9di_build_breadth_first, 1, D9D_PIPE_LOOP, false},
+    [D9D_PIPE_GPIPE] = {"gpipe", d9di_build_breadth_first, 1, D9D_PIPE_LOOP, true},
+    [D9D_PIPE_LOOPED_BFS] = {"looped_bfs", d9di_build_breadth_first, 0, D9D_PIPE_LOOP, true},
+    [D9D_PIPE_1F1B] = {"1f1b", d9di_build_interleaved, 0, D9D_PIPE_LOOP, true},
+    [D9D_PIPE_ZERO_BUBBLE_V] = {"zero_bubble_v", d9di_build_zero_bubble_v, 2, D9D_PIPE_V, true},
+    [D9D_PIPE_DUAL_PIPE_V] = {"dual_pipe_v", d9di_build_dual_pipe_v, 2, D9D_PIPE_V, true},
+};
+
+const char *d9d_pipe_kind_word(d9d_pipe_kind kind)
+{
+    return kinds[kind].word;
+}
+
+int d9d_pipe_stages_per_rank(const d9d_pipe_how *how)
+{
+    const int fixed = kinds[how->kind].stages_per_rank;
+
+    return fixed > 0 ? fixed : how->stages_per_rank;
+}
+
+d9d_status d9d_program_build(const d9d_pipe_how *how, int ranks, int micros, d9d_program *out)
+{
+    d9d_program p;
+    d9d_status st;
+
+    D9D_TRY(d9d_program_init(ranks, d9d_pipe_stages_per_rank(how), micros, kinds[how->kind].layout,
+                             kinds[how->kind].backward, &p));
+    st = kinds[how->kind].build(how, &p);
+    if (st == D9D_OK)
+        *out = p;
+    else
+        d9d_program_release(&p);
+    return st;
+}
+
+/* Every stage's forwards, first stage first; then every stage's backwards, last of all first. */
+static d9d_status breadth_first_rank(d9d_program *p, int rank)
+{
+    const int n = p->stages / p->ranks;
+
+    for (int k = 0; k < n; k++)
+        for (int m = 0; m < p->micros; m++)
+            D9D_TRY(d9d_program_push(
+                p, rank, (d9d_action){D9D_FORWARD, d9d_program_stage_of(p, rank, k), m, false}));
+    for (int k = n - 1; k >= 0 && p->backward; k--)
+        for (int m = p->micros - 1; m >= 0; m--)
+            D9D_TRY(d9d_program_push(
+                p, rank, (d9d_action){D9D_BACKWARD, d9d_program_stage_of(p, rank, k), m, false}));
+    return D9D_OK;
+}
+
+d9d_status d9di_build_breadth_first(const d9d_pipe_how *how, d9d_program *p)
+{
+    (void)how;
+    for (int r = 0; r < p->ranks; r++)
+        D9D_TRY(breadth_first_rank(p, r));
+    return D9D_OK;
+}

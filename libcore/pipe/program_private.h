@@ -1,0 +1,51 @@
+/* program_private.h - what the files of pipe share. */
+#ifndef D9DI_PIPE_PROGRAM_PRIVATE_H
+#define D9DI_PIPE_PROGRAM_PRIVATE_H
+
+#include "d9d/pipe/program.h"
+
+bool d9di_verb_computes(d9d_verb v);
+/* "0SEND_F3" into buf; returns buf. */
+char *d9di_action_text(const d9d_action *a, char *buf, size_t n);
+
+static inline bool d9di_is_input_half(d9d_verb v)
+{
+    return v == D9D_BACKWARD || v == D9D_INPUT;
+}
+
+/* The stage that an action waits for, if it is computed there too: the one before for F, the one
+ * behind for B and I.  -1: none, it begins the chain. */
+static inline int d9di_feeder(const d9d_program *p, const d9d_action *a)
+{
+    if (a->verb == D9D_FORWARD)
+        return a->stage - 1;
+    if (d9di_is_input_half(a->verb))
+        return a->stage + 1 < p->stages ? a->stage + 1 : -1;
+    return -1;
+}
+
+/* One past the last action that is joined with action i of a lane. */
+static inline size_t d9di_group_end(const d9d_lane *lane, size_t i)
+{
+    while (i + 1 < lane->len && lane->data[i].joined)
+        i++;
+    return i + 1;
+}
+
+/* One flag, or number, for each (verb, stage, micro-batch). */
+static inline size_t d9di_cell(const d9d_program *p, d9d_verb v, int stage, int micro)
+{
+    return ((size_t)v * (size_t)p->stages + (size_t)stage) * (size_t)p->micros + (size_t)micro;
+}
+static inline size_t d9di_cells(const d9d_program *p)
+{
+    return (size_t)D9D_VERB_COUNT * (size_t)p->stages * (size_t)p->micros;
+}
+
+/* Builders fill the lanes of an empty program; each is one schedule of spec 16.7. */
+d9d_status d9di_build_breadth_first(const d9d_pipe_how *how, d9d_program *p);
+d9d_status d9di_build_interleaved(const d9d_pipe_how *how, d9d_program *p);
+d9d_status d9di_build_zero_bubble_v(const d9d_pipe_how *how, d9d_program *p);
+d9d_status d9di_build_dual_pipe_v(const d9d_pipe_how *how, d9d_program *p);
+
+#endif /* D9DI_PIPE_PROGRAM_PRIVATE_H */
