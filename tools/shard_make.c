@@ -45,7 +45,8 @@ const tool_option shard_make_options[] = {
     OPT(how.seed, INT, "shuffle-seed", 0, "S", "number the samples of each split in a random order",
         .min = 0, .max = 0x1p62),
     OPT(how.split, STRING, "split", 0, "NAME=SHARE,...",
-        "deal documents to splits at random, such as train=0.99,valid=0.01"),
+        "deal documents to splits at random, such as train=0.99,valid=0.01, or numbers of "
+        "samples, such as valid=500"),
     OPT(how.shard_bytes, SIZE, "shard-size", 0, "SIZE", "most bytes of a tokens file (default 1GB)",
         .min = 1),
     OPT(how.part_bytes, SIZE, "part-size", 0, "SIZE",

@@ -98,28 +98,6 @@ static bool stands_alone(const char *text, size_t n, size_t start, size_t end)
            (end == n || !is_word(d9di_utf8_get(text + end, &w)));
 }
 
-static size_t strip_left(const char *text, size_t start)
-{
-    while (start > 0) {
-        const size_t before = d9di_utf8_before(text, start);
-        unsigned w;
-
-        if (!d9di_uni_space(d9di_utf8_get(text + before, &w)))
-            break;
-        start = before;
-    }
-    return start;
-}
-
-static size_t strip_right(const char *text, size_t n, size_t end)
-{
-    unsigned w;
-
-    while (end < n && d9di_uni_space(d9di_utf8_get(text + end, &w)))
-        end += w;
-    return end;
-}
-
 /* From `at`, the next place where a token may begin; n when there is none. */
 static size_t find_first(const d9di_added_set *set, const char *text, size_t n, size_t at)
 {
@@ -150,12 +128,10 @@ d9d_status d9di_added_split(const d9di_added_set *set, const char *text, size_t 
         at = end;
         if (token->single_word && !stands_alone(text, n, start, end))
             continue;
-        if (token->lstrip) {
-            start = strip_left(text, start);
-            start = start > done ? start : done;
-        }
+        if (token->lstrip)
+            start = start > done ? d9di_space_before(text, done, start) : done;
         if (token->rstrip)
-            end = strip_right(text, n, end);
+            end = d9di_space_behind(text, n, end);
         if (done < start)
             D9D_TRY(fn(arg, NULL, text + done, start - done));
         if (start < end) /* else the token before has stripped all of it away */

@@ -22,12 +22,31 @@ struct joined {
     uint64_t segments_at; /* in the spool of segments, unless there is one */
 };
 
+/* The samples with keys below `key`, and the first of those that have it, go to a split. */
+struct cut {
+    size_t split;
+    uint32_t key;
+    uint64_t ties;
+};
+
+enum { DIGIT_BITS = 16, DIGITS = 1 << DIGIT_BITS };
+
+/* How often each digit follows a prefix of keys. */
+struct histogram {
+    uint32_t prefix;
+    int shift; /* of the digit, in the key */
+    uint64_t count[DIGITS];
+};
+
 struct join {
     const d9di_join_how *how;
     d9di_manifest *m;
     d9di_out_file records[D9DI_MAX_SPLITS], segments;
     uint64_t n_segments;
     d9di_split_state split[D9DI_MAX_SPLITS];
+    struct cut cuts[D9DI_MAX_SPLITS]; /* each takes from what those before it leave */
+    size_t n_cuts;
+    struct histogram *histogram;
     D9D_VEC(d9di_data_file) files;
 };
 
@@ -118,10 +137,21 @@ static d9d_status count_unit(void *arg, const char *dir, const d9di_unit_state *
     return D9D_OK;
 }
 
+/* Splits follow each other. */
+static void number_splits(const d9di_split_state *split, d9di_manifest *m)
+{
+    m->samples = m->positions = 0;
+    for (size_t i = 0; i < m->n_splits; i++) {
+        m->splits[i] = (d9di_split){m->splits[i].name, m->samples, split[i].samples,
+                                    split[i].positions, split[i].longest};
+        m->samples += split[i].samples;
+        m->positions += split[i].positions;
+    }
+}
+
 static d9d_status count_all(const d9di_join_how *how, d9di_split_state *split, d9di_manifest *m)
 {
     struct count c = {.m = m, .split = split, .labels = -1};
-    size_t i;
 
     memset(split, 0, D9DI_MAX_SPLITS * sizeof(*split));
     m->documents = (d9di_documents){.read = 0};
@@ -132,13 +162,7 @@ static d9d_status count_all(const d9di_join_how *how, d9di_split_state *split, d
     m->wide = how->unit.wide;
     m->labels = c.labels == 1;
     m->n_shards = (uint32_t)c.shards;
-    m->samples = m->positions = 0;
-    for (i = 0; i < m->n_splits; i++) {
-        m->splits[i] = (d9di_split){m->splits[i].name, m->samples, split[i].samples,
-                                    split[i].positions, split[i].longest};
-        m->samples += split[i].samples;
-        m->positions += split[i].positions;
-    }
+    number_splits(split, m);
     return D9D_OK;
 }
 
@@ -210,6 +234,22 @@ static d9d_status take_shards(struct join *j, const char *dir, const d9di_unit_s
 /* --- records -----------------------------------------------------------------------------------
  */
 
+/* The split of a sample; to be asked once for each, in order. */
+static size_t deal(struct join *j, const struct d9di_spooled *r)
+{
+    size_t split = r->split;
+
+    for (size_t i = j->n_cuts; i-- > 0;) {
+        struct cut *c = &j->cuts[i];
+
+        if (r->key < c->key || (r->key == c->key && c->ties > 0)) {
+            c->ties -= r->key == c->key;
+            split = c->split;
+        }
+    }
+    return split;
+}
+
 static d9d_status join_record(struct join *j, const char *path, const d9di_unit_state *s,
                               const struct d9di_spooled *r)
 {
@@ -219,12 +259,16 @@ static d9d_status join_record(struct join *j, const char *path, const d9di_unit_
                                .stored = r->stored,
                                .n_segments = r->n_segments,
                                .segments_at = j->n_segments};
+    const int64_t length = (int64_t)r->stored - (s->labels ? 0 : (int64_t)r->n_segments);
+    size_t split;
 
-    if (r->split >= j->m->n_splits || r->shard >= s->shards.len || r->n_segments == 0)
+    if (r->split >= j->m->n_splits || r->shard >= s->shards.len || r->n_segments == 0 || length < 1)
         return D9D_FAIL(D9D_EFORMAT, "%s: a record of split %u, shard %u, %u segments", path,
                         r->split, r->shard, r->n_segments);
+    split = deal(j, r);
+    d9di_split_add(&j->split[split], length, r->n_segments);
     j->n_segments += r->n_segments > 1 ? r->n_segments : 0;
-    return d9di_out_put(&j->records[r->split], &out, sizeof(out));
+    return d9di_out_put(&j->records[split], &out, sizeof(out));
 }
 
 /* Pass the file of `bytes` bytes on in pieces; they must be all of it. */
@@ -281,6 +325,98 @@ static d9d_status on_segments(struct join *j, const char *path, const d9di_unit_
     return d9di_out_put(&j->segments, p, n);
 }
 
+/* --- splits of given size ----------------------------------------------------------------------
+ */
+
+static d9d_status on_keys(struct join *j, const char *path, const d9di_unit_state *s, const void *p,
+                          size_t n)
+{
+    struct histogram *h = j->histogram;
+    const char *at = p;
+
+    (void)path;
+    (void)s;
+    for (size_t i = 0; i < n; i += sizeof(struct d9di_spooled)) {
+        struct d9di_spooled r;
+
+        memcpy(&r, at + i, sizeof(r));
+        if ((uint64_t)r.key >> (h->shift + DIGIT_BITS) == h->prefix)
+            h->count[r.key >> h->shift & (DIGITS - 1)]++;
+    }
+    return D9D_OK;
+}
+
+static d9d_status read_keys(void *arg, const char *dir, const d9di_unit_state *s)
+{
+    return join_file(arg, dir, s, ".records", (uint64_t)s->samples * sizeof(struct d9di_spooled),
+                     on_keys);
+}
+
+/* The cut behind the `n` least keys, digit by digit. */
+static d9d_status find_cut(struct join *j, uint64_t n, struct cut *out)
+{
+    struct histogram *h = j->histogram;
+
+    h->prefix = 0;
+    for (h->shift = DIGIT_BITS; h->shift >= 0; h->shift -= DIGIT_BITS) {
+        uint32_t digit = 0;
+
+        memset(h->count, 0, sizeof(h->count));
+        D9D_TRY(each_unit(j->how, read_keys, j));
+        for (; n > h->count[digit]; digit++)
+            n -= h->count[digit];
+        h->prefix = h->prefix << DIGIT_BITS | digit;
+    }
+    out->key = h->prefix;
+    out->ties = n;
+    return D9D_OK;
+}
+
+int64_t d9di_join_least(const d9di_join_how *how)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < how->unit.n_splits; i++)
+        n += how->counts[i] > 0 ? how->counts[i] : 0;
+    return n > 0 ? n : 1;
+}
+
+static d9d_status find_cuts(struct join *j)
+{
+    const int64_t least = d9di_join_least(j->how);
+    uint64_t upto = 0;
+    d9d_status st = D9D_OK;
+
+    if (j->m->samples < least)
+        return D9D_FAIL(D9D_EFORMAT, "the splits are to have %lld samples, there are %lld",
+                        (long long)least, (long long)j->m->samples);
+    for (size_t i = 0; i < j->m->n_splits; i++)
+        if (j->how->counts[i] > 0) {
+            upto += (uint64_t)j->how->counts[i];
+            j->cuts[j->n_cuts++] = (struct cut){.split = i, .ties = upto};
+        }
+    if (j->n_cuts == 0)
+        return D9D_OK;
+    j->histogram = malloc(sizeof(*j->histogram));
+    if (j->histogram == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory to deal %lld samples", (long long)j->m->samples);
+    for (size_t i = 0; i < j->n_cuts && st == D9D_OK; i++)
+        st = find_cut(j, j->cuts[i].ties, &j->cuts[i]);
+    free(j->histogram);
+    return st;
+}
+
+static void leave_out_empty_rest(struct join *j)
+{
+    const size_t last = j->m->n_splits - 1;
+
+    if (j->how->counts[last] == D9DI_JOIN_REST && j->split[last].samples == 0)
+        j->m->n_splits--;
+}
+
+/* --- units --------------------------------------------------------------------------------------
+ */
+
 static d9d_status take_unit(void *arg, const char *dir, const d9di_unit_state *s)
 {
     struct join *j = arg;
@@ -320,9 +456,12 @@ static d9d_status take_units(struct join *j)
         D9D_TRY(open_spool(j, name, &j->records[i]));
     }
     j->m->n_shards = 0;
+    memset(j->split, 0, sizeof(j->split)); /* units do not know of splits of given size */
     D9D_TRY(each_unit(j->how, take_unit, j));
     for (i = 0; i < j->m->n_splits; i++)
         D9D_TRY(d9di_out_flush(&j->records[i]));
+    leave_out_empty_rest(j);
+    number_splits(j->split, j->m);
     return d9di_out_flush(&j->segments);
 }
 
@@ -524,6 +663,7 @@ static d9d_status join_all(struct join *j, const d9d_log *log)
                         "short to have a target and %lld were dropped",
                         (long long)j->m->documents.read, j->m->n_sources,
                         (long long)j->m->documents.empty, (long long)j->m->documents.dropped);
+    D9D_TRY(find_cuts(j));
     D9D_TRY(take_units(j));
     d9d_log_info(log, "indexing %lld samples", (long long)j->m->samples);
     D9D_TRY(write_index(j));

@@ -193,6 +193,14 @@ static d9d_status look_up(d9d_loader *l, int64_t k, d9d_draw *draw, d9d_sample *
     return D9D_OK;
 }
 
+/* S of rows whose longest has that many positions. */
+static int64_t padded(const d9d_loader *l, int64_t longest)
+{
+    const int64_t multiple = l->how.multiple, n = longest > 1 ? longest : 1;
+
+    return (n + multiple - 1) / multiple * multiple;
+}
+
 d9d_status d9d_loader_measure(d9d_loader *l, int64_t first, int64_t n, int64_t rows, int64_t *cells,
                               int64_t *positions)
 {
@@ -211,7 +219,7 @@ d9d_status d9d_loader_measure(d9d_loader *l, int64_t first, int64_t n, int64_t r
             break;
         longest = i % rows == 0 || s.length > longest ? s.length : longest;
         *positions += s.length;
-        *cells += (i + 1) % rows == 0 ? longest * rows : 0;
+        *cells += (i + 1) % rows == 0 ? padded(l, longest) * rows : 0;
     }
     (void)pthread_mutex_unlock(&l->lock);
     return st;
@@ -264,14 +272,13 @@ static d9d_status draw_rows(d9d_loader *l, int64_t first, int64_t rows, d9d_batc
     return D9D_OK;
 }
 
-/* S of the rows. */
-static int64_t padded_length(const d9d_loader *l, const d9d_batch_room *room)
+static int64_t longest_of(const d9d_batch_room *room)
 {
-    int64_t longest = 1;
+    int64_t longest = 0;
 
     for (size_t r = 0; r < room->lengths.len; r++)
         longest = room->lengths.data[r] > longest ? room->lengths.data[r] : longest;
-    return (longest + l->how.multiple - 1) / l->how.multiple * l->how.multiple;
+    return longest;
 }
 
 static d9d_status fill_row(const d9d_loader *l, d9d_batch_room *room, int64_t r,
@@ -335,7 +342,7 @@ d9d_status d9d_loader_fill(d9d_loader *l, int64_t first, int64_t rows, d9d_batch
     st = draw_rows(l, first, rows, room);
     (void)pthread_mutex_unlock(&l->lock);
     D9D_TRY(st);
-    b.length = padded_length(l, room);
+    b.length = padded(l, longest_of(room));
     if (!d9d_mul_u64((uint64_t)rows, (uint64_t)b.length, &cells) || cells > INT32_MAX)
         return D9D_FAIL(D9D_ENOMEM, "%s: a batch of %lld samples of %lld positions",
                         d9d_dataset_dir(l->order.sources[0].dataset), (long long)rows,

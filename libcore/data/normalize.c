@@ -1,4 +1,4 @@
-/* normalize.c - Unicode forms over utf8proc, and the two textual normalisers. */
+/* normalize.c - Unicode forms over utf8proc, and the textual normalisers. */
 #include "data/normalize.h"
 
 #include <stdlib.h>
@@ -17,6 +17,7 @@ struct step {
     uint64_t *plain; /* bits: characters below MAX_PLAIN that are normal wherever they stand */
     d9di_pattern *pattern;
     d9d_buf content;
+    bool strips_left, strips_right;
 };
 
 struct d9di_normalizer {
@@ -219,6 +220,61 @@ static d9d_status apply_replace(const struct step *step, d9di_normalizer_scratch
     return *changed ? d9d_buf_append(out, text + done, n - done) : D9D_OK;
 }
 
+/* --- Lowercase, Strip ------------------------------------------------------ */
+
+static uint32_t lower_of(uint32_t c)
+{
+    size_t lo = 0, hi = d9di_uni_lower_n;
+
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        const struct d9di_uni_lower *r = &d9di_uni_lower[mid];
+
+        if (c > r->last)
+            lo = mid + 1;
+        else if (c < r->first)
+            hi = mid;
+        else
+            return (c - r->first) % r->step == 0 ? r->lower + (c - r->first) : c;
+    }
+    return c;
+}
+
+/* Character by character, whatever is beside it. */
+static d9d_status apply_lowercase(const struct step *step, d9di_normalizer_scratch *s,
+                                  const char *text, size_t n, d9d_buf *out, bool *changed)
+{
+    static const char dotted_i[] = "i\xcc\x87";
+    size_t i = 0;
+
+    (void)step;
+    (void)s;
+    *changed = true;
+    D9D_TRY(d9d_buf_reserve(out, n * 2)); /* two bytes become three at most */
+    while (i < n) {
+        unsigned w;
+        const uint32_t c = d9di_utf8_get(text + i, &w);
+
+        if (c == 0x130)
+            D9D_TRY(d9d_buf_append(out, dotted_i, sizeof(dotted_i) - 1));
+        else
+            out->len += d9di_utf8_put(lower_of(c), out->data + out->len);
+        i += w;
+    }
+    return D9D_OK;
+}
+
+static d9d_status apply_strip(const struct step *step, d9di_normalizer_scratch *s, const char *text,
+                              size_t n, d9d_buf *out, bool *changed)
+{
+    const size_t start = step->strips_left ? d9di_space_behind(text, n, 0) : 0;
+    const size_t end = step->strips_right ? d9di_space_before(text, start, n) : n;
+
+    (void)s;
+    *changed = end - start < n;
+    return *changed ? d9d_buf_append(out, text + start, end - start) : D9D_OK;
+}
+
 /* --- parsing ---------------------------------------------------------------- */
 
 static d9d_status add_step(d9di_normalizer *nz, const char *where, struct step step)
@@ -321,6 +377,21 @@ static d9d_status parse_replace(const json_t *v, const char *where, void *into)
     return d9di_pattern_parse(json_object_get(v, "pattern"), where, &step->pattern);
 }
 
+static d9d_status parse_lowercase(const json_t *v, const char *where, void *into)
+{
+    (void)v;
+    return add_step(into, where, (struct step){.apply = apply_lowercase});
+}
+
+static d9d_status parse_strip(const json_t *v, const char *where, void *into)
+{
+    struct step step = {.apply = apply_strip};
+
+    D9D_TRY(d9di_component_flag(v, where, "strip_left", true, &step.strips_left));
+    D9D_TRY(d9di_component_flag(v, where, "strip_right", true, &step.strips_right));
+    return add_step(into, where, step);
+}
+
 static d9d_status parse_sequence(const json_t *v, const char *where, void *into);
 
 static const d9di_component components[] = {
@@ -328,8 +399,10 @@ static const d9di_component components[] = {
     {"NFD", "", parse_form},
     {"NFKC", "", parse_form},
     {"NFKD", "", parse_form},
+    {"Lowercase", "", parse_lowercase},
     {"Prepend", "prepend", parse_prepend},
     {"Replace", "pattern content", parse_replace},
+    {"Strip", "strip_left strip_right", parse_strip},
     {"Sequence", "normalizers", parse_sequence},
     {NULL, NULL, NULL},
 };

@@ -13,11 +13,12 @@ struct run {
     d9d_ids tokens;
     d9di_labels labels; /* as many, or none */
     D9D_VEC(uint32_t) segments;
+    uint32_t key; /* of a sample */
 };
 
 struct document {
     size_t at;
-    uint32_t n, length, bin;
+    uint32_t key, n, length, bin;
     uint32_t next; /* document of the same sample */
 };
 
@@ -103,18 +104,20 @@ static d9d_status append(struct run *r, const uint32_t *tokens, const int32_t *l
 static d9d_status write_sample(d9di_packer *p)
 {
     struct run *s = &p->sample;
-    const d9d_status st =
-        d9di_unit_add(p->unit, p->split, s->tokens.data, s->labels.len ? s->labels.data : NULL,
-                      s->tokens.len, s->segments.data, s->segments.len);
+    const d9d_status st = d9di_unit_add(p->unit, p->split, s->key, s->tokens.data,
+                                        s->labels.len ? s->labels.data : NULL, s->tokens.len,
+                                        s->segments.data, s->segments.len);
 
     s->tokens.len = s->labels.len = s->segments.len = 0;
     p->filled = 0;
     return st;
 }
 
-static d9d_status add_segment(d9di_packer *p, const uint32_t *tokens, const int32_t *labels,
-                              size_t n)
+static d9d_status add_segment(d9di_packer *p, uint32_t key, const uint32_t *tokens,
+                              const int32_t *labels, size_t n)
 {
+    if (p->sample.segments.len == 0)
+        p->sample.key = key;
     D9D_TRY(append(&p->sample, tokens, labels, n));
     return D9D_VEC_PUSH(&p->sample.segments, (uint32_t)n);
 }
@@ -122,8 +125,8 @@ static d9d_status add_segment(d9di_packer *p, const uint32_t *tokens, const int3
 /* --- concatenated ------------------------------------------------------------------------------
  */
 
-static d9d_status concatenate(d9di_packer *p, const uint32_t *tokens, const int32_t *labels,
-                              int64_t length)
+static d9d_status concatenate(d9di_packer *p, uint32_t key, const uint32_t *tokens,
+                              const int32_t *labels, int64_t length)
 {
     const size_t extra = labels ? 0 : 1; /* the last target is a token of its own */
     int64_t at = 0;
@@ -132,7 +135,7 @@ static d9d_status concatenate(d9di_packer *p, const uint32_t *tokens, const int3
         const int64_t room = p->how.size - p->filled;
         const int64_t n = length - at < room ? length - at : room;
 
-        D9D_TRY(add_segment(p, tokens + at, labels ? labels + at : NULL, (size_t)n + extra));
+        D9D_TRY(add_segment(p, key, tokens + at, labels ? labels + at : NULL, (size_t)n + extra));
         p->filled += n;
         at += n;
         if (p->filled == p->how.size)
@@ -228,7 +231,7 @@ static d9d_status write_bin(d9di_packer *p, uint32_t doc)
     for (; doc != NONE; doc = p->docs.data[doc].next) {
         const struct document *d = &p->docs.data[doc];
 
-        D9D_TRY(add_segment(p, p->window.tokens.data + d->at,
+        D9D_TRY(add_segment(p, d->key, p->window.tokens.data + d->at,
                             p->window.labels.len ? p->window.labels.data + d->at : NULL, d->n));
     }
     return write_sample(p);
@@ -255,18 +258,19 @@ static d9d_status pack_window(d9di_packer *p)
 /* --- either ------------------------------------------------------------------------------------
  */
 
-d9d_status d9di_packer_add(d9di_packer *p, const uint32_t *tokens, const int32_t *labels, size_t n,
-                           int64_t length)
+d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const uint32_t *tokens,
+                           const int32_t *labels, size_t n, int64_t length)
 {
     const uint32_t stored = (uint32_t)n;
 
     if (p->how.size == 0)
-        return d9di_unit_add(p->unit, p->split, tokens, labels, n, &stored, 1);
+        return d9di_unit_add(p->unit, p->split, key, tokens, labels, n, &stored, 1);
     if (p->how.mode == D9D_PACK_CONCAT)
-        return concatenate(p, tokens, labels, length);
-    D9D_TRY(D9D_VEC_PUSH(
-        &p->docs,
-        (struct document){.at = p->window.tokens.len, .n = stored, .length = (uint32_t)length}));
+        return concatenate(p, key, tokens, labels, length);
+    D9D_TRY(D9D_VEC_PUSH(&p->docs, (struct document){.at = p->window.tokens.len,
+                                                     .key = key,
+                                                     .n = stored,
+                                                     .length = (uint32_t)length}));
     D9D_TRY(append(&p->window, tokens, labels, n));
     return p->docs.len >= p->how.window || p->window.tokens.len >= p->how.window_tokens
                ? pack_window(p)

@@ -39,10 +39,11 @@ struct stage {
     enum behaviour behaviour;
     bool invert;
     enum prepend prepend;
-    char lead[5];          /* is what is prepended, where it is not there already, */
-    bool spaces;           /* and what stands for spaces */
-    d9di_scanner *scanner; /* for a known pattern, */
-    d9di_pattern *pattern; /* for another */
+    char lead[5];           /* is what is prepended, where it is not there already, */
+    bool spaces;            /* and what stands for spaces */
+    d9di_scanner *scanner;  /* for a known pattern, */
+    d9di_pattern *pattern;  /* for another, */
+    bool (*is)(uint32_t c); /* or for characters of a kind */
 };
 
 struct d9di_pretok {
@@ -179,18 +180,18 @@ static d9d_status find_scanned(const struct stage *stage, struct run *run, struc
     return D9D_OK;
 }
 
-static d9d_status find_digits(const struct stage *stage, struct run *run, struct span span,
-                              struct joiner *j)
+/* Every character of a kind is a match. */
+static d9d_status find_chars(const struct stage *stage, struct run *run, struct span span,
+                             struct joiner *j)
 {
     size_t done = 0, i = 0;
 
-    (void)stage;
     (void)run;
     while (i < span.n) {
         unsigned w;
         const uint32_t c = d9di_utf8_get(span.text + i, &w);
 
-        if (d9di_uni_in(d9di_uni_numeric, d9di_uni_numeric_n, c)) {
+        if (stage->is(c)) {
             if (done < i)
                 D9D_TRY(stretch(j, done, i, false));
             D9D_TRY(stretch(j, i, i + w, true));
@@ -199,6 +200,21 @@ static d9d_status find_digits(const struct stage *stage, struct run *run, struct
         i += w;
     }
     return done < span.n ? stretch(j, done, span.n, false) : D9D_OK;
+}
+
+static bool is_numeric(uint32_t c)
+{
+    return d9di_uni_in(d9di_uni_numeric, d9di_uni_numeric_n, c);
+}
+
+static bool is_punctuation(uint32_t c)
+{
+    return d9di_uni_in(d9di_uni_punct, d9di_uni_punct_n, c);
+}
+
+static bool is_word(uint32_t c)
+{
+    return d9di_uni_in(d9di_uni_word, d9di_uni_word_n, c);
 }
 
 /* text[0, n) with what the stage prepends and its spaces, into `out`. */
@@ -332,10 +348,8 @@ static d9d_status add_stage(d9di_pretok *p, const char *where, struct stage stag
     return st;
 }
 
-static d9d_status parse_split(const json_t *v, const char *where, void *into)
+static d9d_status parse_behaviour(const json_t *v, const char *where, enum behaviour *out)
 {
-    const json_t *pattern = json_object_get(v, "pattern"), *regex;
-    struct stage stage = {.find = find_pattern};
     const char *name;
     int i = 0;
 
@@ -344,7 +358,16 @@ static d9d_status parse_split(const json_t *v, const char *where, void *into)
         i++;
     if (!behaviour_names[i])
         return D9D_FAIL(D9D_ENOTSUP, "%s: the behavior \"%.80s\" is not supported", where, name);
-    stage.behaviour = (enum behaviour)i;
+    *out = (enum behaviour)i;
+    return D9D_OK;
+}
+
+static d9d_status parse_split(const json_t *v, const char *where, void *into)
+{
+    const json_t *pattern = json_object_get(v, "pattern"), *regex;
+    struct stage stage = {.find = find_pattern};
+
+    D9D_TRY(parse_behaviour(v, where, &stage.behaviour));
     D9D_TRY(d9di_component_flag(v, where, "invert", false, &stage.invert));
     regex = json_object_get(pattern, "Regex");
     if (json_object_size(pattern) == 1 && json_is_string(regex))
@@ -357,14 +380,41 @@ static d9d_status parse_split(const json_t *v, const char *where, void *into)
     return add_stage(into, where, stage);
 }
 
+static d9d_status add_chars(d9di_pretok *p, const char *where, bool (*is)(uint32_t c),
+                            enum behaviour behaviour)
+{
+    return add_stage(p, where,
+                     (struct stage){.find = find_chars, .is = is, .behaviour = behaviour});
+}
+
 static d9d_status parse_digits(const json_t *v, const char *where, void *into)
 {
     bool individual;
 
     D9D_TRY(d9di_component_flag(v, where, "individual_digits", false, &individual));
-    return add_stage(
-        into, where,
-        (struct stage){.find = find_digits, .behaviour = individual ? ISOLATED : CONTIGUOUS});
+    return add_chars(into, where, is_numeric, individual ? ISOLATED : CONTIGUOUS);
+}
+
+static d9d_status parse_punctuation(const json_t *v, const char *where, void *into)
+{
+    enum behaviour behaviour = ISOLATED;
+
+    if (json_object_get(v, "behavior"))
+        D9D_TRY(parse_behaviour(v, where, &behaviour));
+    return add_chars(into, where, is_punctuation, behaviour);
+}
+
+static d9d_status parse_whitespace_split(const json_t *v, const char *where, void *into)
+{
+    (void)v;
+    return add_chars(into, where, d9di_uni_space, REMOVED);
+}
+
+/* \w+ and [^\w\s]+ */
+static d9d_status parse_whitespace(const json_t *v, const char *where, void *into)
+{
+    D9D_TRY(parse_whitespace_split(v, where, into));
+    return add_chars(into, where, is_word, CONTIGUOUS);
 }
 
 static d9d_status parse_bytelevel(const json_t *v, const char *where, void *into)
@@ -429,6 +479,9 @@ static d9d_status parse_sequence(const json_t *v, const char *where, void *into)
 static const d9di_component components[] = {
     {"Split", "pattern behavior invert", parse_split},
     {"Digits", "individual_digits", parse_digits},
+    {"Punctuation", "behavior", parse_punctuation},
+    {"Whitespace", "", parse_whitespace},
+    {"WhitespaceSplit", "", parse_whitespace_split},
     {"ByteLevel", "add_prefix_space trim_offsets use_regex", parse_bytelevel},
     {"Metaspace", "replacement add_prefix_space prepend_scheme split str_rep", parse_metaspace},
     {"Sequence", "pretokenizers", parse_sequence},

@@ -49,7 +49,8 @@ static d9d_status open_work(struct run *r, const char *out, bool replace)
         D9D_TRY(d9di_workdir_clear(&r->work));
     D9D_TRY(d9di_plan_write(&r->plan, dir));
     r->plan.unit.dir = dir;
-    r->join = (d9di_join_how){.unit = r->plan.unit, .n_pieces = r->plan.pieces.list.len};
+    r->join = (d9di_join_how){
+        .unit = r->plan.unit, .n_pieces = r->plan.pieces.list.len, .counts = r->plan.shares.counts};
     r->piece_dir = calloc(r->join.n_pieces + 1, sizeof(*r->piece_dir));
     if (!r->piece_dir)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu pieces", dir, r->join.n_pieces);
@@ -141,7 +142,7 @@ void d9di_shard_say(const d9di_manifest *m, const char *out, const d9d_log *log,
         d9d_log_info(log, "samples of %lld positions are %.2f %% full", (long long)m->recipe.pack,
                      100.0 * (double)m->positions / (double)m->samples / (double)m->recipe.pack);
     say_losses(d, log);
-    for (i = 0; i < m->n_splits; i++)
+    for (i = 0; i < m->n_splits && m->n_files > 0; i++) /* not of a part */
         if (m->splits[i].samples == 0)
             d9d_log_warn(log, "the split \"%s\" has no samples: none of %lld documents fell in it",
                          m->splits[i].name, (long long)d->read);
@@ -186,7 +187,7 @@ static d9d_status finish(struct run *r, d9d_shard_report *out)
         D9D_TRY_OR(st, copy_tokenizer(r), out);
         D9D_TRY_OR(st, d9di_join_count(&r->join, &m), out);
         if (r->plan.how->tasks == 0) {
-            r->progressed = m.samples > 0; /* or going on is of no use */
+            r->progressed = m.samples >= d9di_join_least(&r->join); /* or going on is of no use */
             D9D_TRY_OR(st, d9di_join(&r->join, r->log, &m), out);
             D9D_TRY_OR(st, d9di_manifest_write(&m, dir), out);
         }

@@ -4,41 +4,64 @@
 #include <string.h>
 
 #include "d9d/base/rng.h"
+#include "data/join.h"
 #include "data/shard_private.h"
 
+#define MAX_COUNT (INT64_C(1) << 40)
 enum { MAX_PACK = 1 << 20, MAX_WINDOW = 10000000 };
 
-static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shares *out)
+static d9d_status add_split(d9di_shares *out, const char *name, size_t n, double upto,
+                            int64_t count)
 {
-    const char *eq = memchr(text, '=', n);
-    const size_t name = eq ? (size_t)(eq - text) : n;
-    char number[32] = "", *end = number;
     d9d_err_copy copy;
-    double share = 0;
-    size_t i;
 
-    if (eq && n - name - 1 < sizeof(number)) {
-        memcpy(number, eq + 1, n - name - 1);
-        share = strtod(number, &end);
-    }
-    if (name == 0 || name >= sizeof(out->split[0].name) || end == number || *end || !(share > 0) ||
-        share > 1)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "split \"%.*s\": must be NAME=SHARE with a share above 0, up to 1",
-                        (int)(n < 80 ? n : 80), text);
-    if (d9d_fs_check_name(text, name, "split") != D9D_OK) {
+    if (d9d_fs_check_name(name, n, "split") != D9D_OK) {
         d9d_err_save(&copy, D9D_ECONFIG); /* of the command line, not of a file */
         return d9d_err_restore(&copy);
     }
     if (out->n == D9DI_MAX_SPLITS)
         return D9D_FAIL(D9D_ECONFIG, "more than %d splits", D9DI_MAX_SPLITS);
-    for (i = 0; i < out->n; i++)
-        if (strlen(out->split[i].name) == name && memcmp(out->split[i].name, text, name) == 0)
-            return D9D_FAIL(D9D_ECONFIG, "split \"%.*s\" is given twice", (int)name, text);
-    *sum += share;
-    memcpy(out->split[out->n].name, text, name);
-    out->split[out->n++].upto = *sum;
+    for (size_t i = 0; i < out->n; i++)
+        if (strlen(out->split[i].name) == n && memcmp(out->split[i].name, name, n) == 0)
+            return D9D_FAIL(D9D_ECONFIG, "split \"%.*s\" is given twice", (int)n, name);
+    memcpy(out->split[out->n].name, name, n);
+    out->counts[out->n] = count;
+    out->split[out->n++].upto = upto;
     return D9D_OK;
+}
+
+/* What splits of given size leave. */
+static d9d_status add_rest(d9di_shares *out)
+{
+    bool has_train = false;
+
+    for (size_t i = 0; i < out->n; i++)
+        has_train = has_train || strcmp(out->split[i].name, "train") == 0;
+    return add_split(out, has_train ? "rest" : "train", has_train ? 4 : 5, 2, D9DI_JOIN_REST);
+}
+
+/* NAME=SHARE, which is added to *sum, or NAME=COUNT. */
+static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shares *out)
+{
+    const char *eq = memchr(text, '=', n);
+    const size_t name = eq ? (size_t)(eq - text) : n;
+    char number[32] = "", *end = number;
+    double share = 0;
+    bool counts;
+
+    if (eq && n - name - 1 < sizeof(number)) {
+        memcpy(number, eq + 1, n - name - 1);
+        share = strtod(number, &end);
+    }
+    counts = share > 1 && share == floor(share) && share <= (double)MAX_COUNT;
+    if (name == 0 || name >= sizeof(out->split[0].name) || end == number || *end || !(share > 0) ||
+        (share > 1 && !counts))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "split \"%.*s\": must be NAME=SHARE with a share above 0, up to 1, or "
+                        "NAME=COUNT with a whole number from 2 on",
+                        (int)(n < 80 ? n : 80), text);
+    *sum += counts ? 0 : share;
+    return add_split(out, text, name, *sum, counts ? (int64_t)share : 0);
 }
 
 static d9d_status parse_shares(const char *text, d9di_shares *out)
@@ -54,25 +77,30 @@ static d9d_status parse_shares(const char *text, d9di_shares *out)
             break;
         text += n + 1;
     }
+    if (sum == 0)
+        return add_rest(out);
     if (fabs(sum - 1) > 1e-6)
         return D9D_FAIL(D9D_ECONFIG, "the shares of the splits add up to %g, must be 1", sum);
-    out->split[out->n - 1].upto = 2; /* whatever the rounding */
+    for (size_t i = 0; i < out->n; i++)
+        if (out->split[i].upto == sum)
+            out->split[i].upto = 2; /* whatever the rounding */
     return D9D_OK;
 }
 
-size_t d9di_shares_pick(const d9di_shares *shares, int64_t seed, const uint32_t *ids, size_t n)
+void d9di_shares_pick(const d9di_shares *shares, int64_t seed, const uint32_t *ids, size_t n,
+                      size_t *split, uint32_t *key)
 {
     static const char stream[] = "d9d-shard split";
     const d9d_rng rng = {seed < 0 ? 0 : (uint64_t)seed, d9d_hash64(stream, sizeof(stream) - 1)};
-    double u;
-    size_t i = 0;
+    uint64_t drawn;
 
+    *split = *key = 0;
     if (shares->n == 1)
-        return 0;
-    u = (double)(d9d_rng_u64(rng, d9d_hash64(ids, n * sizeof(*ids))) >> 11) * 0x1p-53;
-    while (u >= shares->split[i].upto)
-        i++;
-    return i;
+        return;
+    drawn = d9d_rng_u64(rng, d9d_hash64(ids, n * sizeof(*ids)));
+    *key = (uint32_t)drawn;
+    while ((double)(drawn >> 11) * 0x1p-53 >= shares->split[*split].upto)
+        ++*split;
 }
 
 static d9d_status check_lengths(const d9d_shard_how *how)

@@ -114,6 +114,7 @@ static d9d_status merge_all(struct merge *m, bool replace, const d9d_log *log,
                                        .wide = made->wide,
                                        .n_splits = made->n_splits},
                               .dir = m->piece_dir,
+                              .counts = m->plan.counts,
                               .n_pieces = (size_t)m->plan.pieces};
     D9D_TRY(copy_others(m));
     D9D_TRY(d9di_join(&m->join, log, made));

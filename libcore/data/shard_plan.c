@@ -6,6 +6,7 @@
 
 #include "d9d/base/json.h"
 #include "data/bpe.h"
+#include "data/join.h"
 #include "data/shard_private.h"
 
 #define DEFAULT_SHARD_BYTES INT64_C(1000000000)
@@ -187,7 +188,7 @@ d9d_status d9di_plan_manifest(const d9di_plan *p, d9di_manifest *m)
 
 static d9d_status print_plan(const d9di_plan *p, const d9di_manifest *m, d9d_buf *out)
 {
-    json_t *root = NULL, *dataset = NULL;
+    json_t *root = NULL, *dataset = NULL, *counts = json_array();
     char hex[D9D_HASH_HEX];
     d9d_buf text = {0};
     d9d_status st;
@@ -195,13 +196,16 @@ static d9d_status print_plan(const d9di_plan *p, const d9di_manifest *m, d9d_buf
     D9D_TRY_OR(st, d9di_manifest_print(m, &text), out);
     D9D_TRY_OR(st, d9d_json_parse("plan.json", text.data, text.len, &dataset), out);
     d9d_hash_hex(p->job, hex);
-    root =
-        json_pack("{s:s, s:s, s:I, s:I, s:I, s:O}", "schema", "d9d.plan.v1", "job", hex, "pieces",
-                  (json_int_t)p->pieces.list.len, "task", (json_int_t)p->how->task, "tasks",
-                  (json_int_t)(p->how->tasks > 0 ? p->how->tasks : 1), "dataset", dataset);
+    for (size_t i = 0; i < p->shares.n; i++)
+        json_array_append_new(counts, json_integer(p->shares.counts[i]));
+    root = json_pack("{s:s, s:s, s:I, s:I, s:I, s:O, s:O}", "schema", "d9d.plan.v1", "job", hex,
+                     "pieces", (json_int_t)p->pieces.list.len, "task", (json_int_t)p->how->task,
+                     "tasks", (json_int_t)(p->how->tasks > 0 ? p->how->tasks : 1), "counts", counts,
+                     "dataset", dataset);
     st = root ? d9d_json_put(out, root, 1) : D9D_FAIL(D9D_ENOMEM, "plan.json: no memory");
 out:
     json_decref(root);
+    json_decref(counts);
     json_decref(dataset);
     d9d_buf_release(&text);
     return st;
@@ -222,6 +226,26 @@ out:
     return st;
 }
 
+static d9d_status parse_counts(const json_t *root, const char *where, d9di_plan_file *out)
+{
+    const size_t n = out->manifest.n_splits;
+    json_t *list;
+
+    D9D_TRY(d9d_json_get_arr(root, where, "counts", &list));
+    if (json_array_size(list) != n || n == 0 || n > D9DI_MAX_SPLITS)
+        return D9D_FAIL(D9D_EFORMAT, "%s: counts: has %zu numbers, there are %zu splits", where,
+                        json_array_size(list), n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+
+        out->counts[i] = json_integer_value(v);
+        if (!json_is_integer(v) || out->counts[i] < D9DI_JOIN_REST ||
+            out->counts[i] > INT64_C(1) << 40)
+            return D9D_FAIL(D9D_EFORMAT, "%s: counts[%zu]: no number of samples", where, i);
+    }
+    return D9D_OK;
+}
+
 static d9d_status parse_plan(const json_t *root, const char *where, d9di_plan_file *out)
 {
     json_t *dataset;
@@ -237,7 +261,8 @@ static d9d_status parse_plan(const json_t *root, const char *where, d9di_plan_fi
     D9D_TRY(d9d_json_get_i64(root, where, "task", 0, out->tasks - 1, &out->task));
     D9D_TRY(d9d_json_get_obj(root, where, "dataset", &dataset));
     D9D_TRY_OR(st, d9d_json_put(&text, dataset, 0), out);
-    st = d9di_manifest_parse_plan(where, text.data, text.len, &out->manifest);
+    D9D_TRY_OR(st, d9di_manifest_parse_plan(where, text.data, text.len, &out->manifest), out);
+    st = parse_counts(root, where, out);
 out:
     d9d_buf_release(&text);
     return st;

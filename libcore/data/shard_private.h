@@ -8,18 +8,22 @@
 #include "data/shard_unit.h"
 
 /* Shares of the splits, cumulated: a document goes to the first split whose `upto` is above
- * its random number in [0, 1), which is a function of the seed and its ids. */
+ * its random number in [0, 1), which is a function of the seed and its ids.  Splits of given
+ * size have no share; when all are joined, they take samples from the others. */
 typedef struct d9di_shares {
     struct {
         char name[64];
         double upto;
     } split[D9DI_MAX_SPLITS];
+    int64_t counts[D9DI_MAX_SPLITS]; /* for d9di_join_how */
     size_t n;
 } d9di_shares;
 
 /* Options that contradict each other are ECONFIG. */
 d9d_status d9di_shard_check(const d9d_shard_how *how, d9di_shares *shares);
-size_t d9di_shares_pick(const d9di_shares *shares, int64_t seed, const uint32_t *ids, size_t n);
+/* The share of a document, and the key of its samples. */
+void d9di_shares_pick(const d9di_shares *shares, int64_t seed, const uint32_t *ids, size_t n,
+                      size_t *split, uint32_t *key);
 
 /* Tokenise the documents of a chunk: ids, labels and what belongs to which document.  `tok`
  * is NULL for given ids without a tokenizer.  A failure names the input, line and byte. */
@@ -65,6 +69,7 @@ typedef struct d9di_plan_file {
     d9d_hash job;
     int64_t pieces, task, tasks;
     int64_t shard_bytes;
+    int64_t counts[D9DI_MAX_SPLITS];
     d9di_manifest manifest;
 } d9di_plan_file; /* zero-initialised may be released */
 d9d_status d9di_plan_write(const d9di_plan *p, const char *dir);

@@ -137,11 +137,19 @@ static d9d_status put_tokens(d9di_unit *u, const uint32_t *tokens, size_t n)
     return d9di_out_settle(&u->tokens);
 }
 
-static d9d_status spool(d9di_unit *u, size_t split, size_t n, const uint32_t *segments,
-                        size_t n_segments)
+void d9di_split_add(d9di_split_state *s, int64_t length, int64_t n_segments)
+{
+    s->samples++;
+    s->segments += n_segments;
+    s->positions += length;
+    s->longest = length > s->longest ? length : s->longest;
+    s->lengths[63 - __builtin_clzll((unsigned long long)length)]++;
+}
+
+static d9d_status spool(d9di_unit *u, size_t split, uint32_t key, size_t n,
+                        const uint32_t *segments, size_t n_segments)
 {
     const int64_t length = (int64_t)n - (u->state.labels ? 0 : (int64_t)n_segments);
-    d9di_split_state *st = &u->state.split[split];
     const struct d9di_spooled r = {
         .split = (uint32_t)split,
         .shard = (uint32_t)u->state.shards.len - 1,
@@ -149,6 +157,7 @@ static d9d_status spool(d9di_unit *u, size_t split, size_t n, const uint32_t *se
         .stored = (uint32_t)n,
         .offset = (uint64_t)shard_of(u)->tokens,
         .n_segments = (uint32_t)n_segments,
+        .key = key,
     };
 
     D9D_TRY(d9di_out_put(&u->records, &r, sizeof(r)));
@@ -157,16 +166,13 @@ static d9d_status spool(d9di_unit *u, size_t split, size_t n, const uint32_t *se
         u->state.segments += (int64_t)n_segments;
     }
     u->state.samples++;
-    st->samples++;
-    st->segments += (int64_t)n_segments;
-    st->positions += length;
-    st->longest = length > st->longest ? length : st->longest;
-    st->lengths[63 - __builtin_clzll((unsigned long long)length)]++;
+    d9di_split_add(&u->state.split[split], length, (int64_t)n_segments);
     return D9D_OK;
 }
 
-d9d_status d9di_unit_add(d9di_unit *u, size_t split, const uint32_t *tokens, const int32_t *labels,
-                         size_t n, const uint32_t *segments, size_t n_segments)
+d9d_status d9di_unit_add(d9di_unit *u, size_t split, uint32_t key, const uint32_t *tokens,
+                         const int32_t *labels, size_t n, const uint32_t *segments,
+                         size_t n_segments)
 {
     const uint64_t elem = u->how.wide ? 4 : 2;
     const struct d9di_unit_shard *s = shard_of(u);
@@ -179,7 +185,7 @@ d9d_status d9di_unit_add(d9di_unit *u, size_t split, const uint32_t *tokens, con
     D9D_TRY(put_tokens(u, tokens, n));
     if (labels)
         D9D_TRY(d9di_out_put(&u->labels, labels, n * sizeof(*labels)));
-    D9D_TRY(spool(u, split, n, segments, n_segments));
+    D9D_TRY(spool(u, split, key, n, segments, n_segments));
     shard_of(u)->tokens += (int64_t)n;
     u->state.tokens += (int64_t)n;
     return D9D_OK;

@@ -25,12 +25,14 @@ typedef struct d9di_split_state {
     int64_t samples, segments, positions, longest;
     int64_t lengths[D9DI_LENGTH_BINS]; /* samples with lengths in [2^i, 2^(i+1)) */
 } d9di_split_state;
+void d9di_split_add(d9di_split_state *s, int64_t length, int64_t n_segments);
 
 /* A sample, by the shards of its unit. */
 struct d9di_spooled {
     uint32_t split, shard, bucket, stored;
     uint64_t offset;
-    uint32_t n_segments, unused;
+    uint32_t n_segments;
+    uint32_t key; /* random; those of the least keys go to splits of given size */
 };
 
 struct d9di_unit_shard {
@@ -66,8 +68,9 @@ typedef struct d9di_unit d9di_unit;
 d9d_status d9di_unit_create(const d9di_unit_how *how, int64_t piece, int64_t unit, d9di_unit **out);
 /* One sample of `n` tokens in segments; labels NULL or as many.  Samples either all have
  * labels or none has. */
-d9d_status d9di_unit_add(d9di_unit *u, size_t split, const uint32_t *tokens, const int32_t *labels,
-                         size_t n, const uint32_t *segments, size_t n_segments);
+d9d_status d9di_unit_add(d9di_unit *u, size_t split, uint32_t key, const uint32_t *tokens,
+                         const int32_t *labels, size_t n, const uint32_t *segments,
+                         size_t n_segments);
 /* For the caller: `last`, `next`, `documents` and `ended` are its own to fill. */
 d9di_unit_state *d9di_unit_at(d9di_unit *u);
 /* Make all of it durable. */

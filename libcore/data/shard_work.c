@@ -109,8 +109,8 @@ static int64_t longest_document(const d9d_shard_how *how)
 }
 
 /* Samples of at most `most` positions that cover the document. */
-static d9d_status cut_document(d9di_packer *p, const uint32_t *ids, const int32_t *labels, size_t n,
-                               int64_t most)
+static d9d_status cut_document(d9di_packer *p, uint32_t key, const uint32_t *ids,
+                               const int32_t *labels, size_t n, int64_t most)
 {
     const size_t extra = labels ? 0 : 1; /* the last target is a token of its own */
     size_t at;
@@ -119,7 +119,7 @@ static d9d_status cut_document(d9di_packer *p, const uint32_t *ids, const int32_
         const size_t left = n - at - extra;
         const size_t length = left < (size_t)most ? left : (size_t)most;
 
-        D9D_TRY(d9di_packer_add(p, ids + at, labels ? labels + at : NULL, length + extra,
+        D9D_TRY(d9di_packer_add(p, key, ids + at, labels ? labels + at : NULL, length + extra,
                                 (int64_t)length));
     }
     return D9D_OK;
@@ -148,6 +148,7 @@ static d9d_status add_document(const struct work *w, const d9di_chunk *c, const 
     const size_t extra = doc->has_labels ? 0 : 1;
     d9di_documents *documents = &d9di_unit_at(w->current->unit)->documents;
     size_t n = doc->n_ids, split;
+    uint32_t key;
 
     documents->read++;
     if (n <= extra) {
@@ -155,7 +156,7 @@ static d9d_status add_document(const struct work *w, const d9di_chunk *c, const 
         return D9D_OK;
     }
     D9D_TRY(check_labels(w, c, doc));
-    split = d9di_shares_pick(&w->plan->shares, how->seed, ids, n);
+    d9di_shares_pick(&w->plan->shares, how->seed, ids, n, &split, &key);
     if ((int64_t)(n - extra) > most) {
         switch (how->overflow) {
         case D9D_OVERFLOW_DROP: documents->dropped++; return D9D_OK;
@@ -167,7 +168,7 @@ static d9d_status add_document(const struct work *w, const d9di_chunk *c, const 
         }
     }
     documents->kept++;
-    return cut_document(w->current->packers[split], ids, labels, n, most);
+    return cut_document(w->current->packers[split], key, ids, labels, n, most);
 }
 
 static d9d_status add_chunk(struct work *w, const d9di_chunk *c)

@@ -23,7 +23,7 @@ enum {
 };
 
 struct added {
-    const char *content;
+    const char *text; /* as it is looked for: normalised, where the token is */
     size_t len;
     uint32_t id;
     bool special;
@@ -89,20 +89,10 @@ static d9d_status check_added_id(const d9d_tokenizer *tok, const char *where, co
     return D9D_OK;
 }
 
-static d9d_status find_in(d9d_tokenizer *tok, d9di_normalizer_scratch *s, const char *content,
-                          size_t len, bool normalized, d9di_added_token token)
-{
-    if (!normalized)
-        return d9di_added_put(&tok->raw, content, len, token);
-    D9D_TRY(d9di_normalizer_apply(tok->normalizer, s, content, len, &content, &len));
-    return d9di_added_put(&tok->normalized, content, len, token);
-}
-
 static d9d_status load_added_token(d9d_tokenizer *tok, const json_t *v, const char *where,
                                    d9di_normalizer_scratch *s)
 {
     d9di_added_token token;
-    struct added *a;
     const char *content;
     bool normalized;
     char *copy;
@@ -128,16 +118,16 @@ static d9d_status load_added_token(d9d_tokenizer *tok, const json_t *v, const ch
     token.id = (uint32_t)id;
     D9D_TRY(check_added_id(tok, where, content, len, token.id));
 
-    D9D_TRY(D9D_VEC_RESERVE(&tok->added, 1));
-    a = &tok->added.data[tok->added.len++];
+    /* Only presence and the index are kept: the map borrows a number as a pointer. */
+    D9D_TRY(d9d_map_put(&tok->by_content, content, len, (void *)(uintptr_t)(tok->added.len + 1)));
+    if (normalized)
+        D9D_TRY(d9di_normalizer_apply(tok->normalizer, s, content, len, &content, &len));
     copy = d9d_arena_alloc(&tok->arena, len + AT_ONCE);
     if (!copy)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
     memcpy(copy, content, len);
-    *a = (struct added){copy, len, token.id, token.special};
-    /* Only presence and the index are kept: the map borrows a number as a pointer. */
-    D9D_TRY(d9d_map_put(&tok->by_content, content, len, (void *)(uintptr_t)tok->added.len));
-    return find_in(tok, s, a->content, len, normalized, token);
+    D9D_TRY(D9D_VEC_PUSH(&tok->added, ((struct added){copy, len, token.id, token.special})));
+    return d9di_added_put(normalized ? &tok->normalized : &tok->raw, copy, len, token);
 }
 
 static d9d_status load_added(d9d_tokenizer *tok, const char *name, const json_t *list)
@@ -208,7 +198,7 @@ static d9d_status index_decoded(d9d_tokenizer *tok, const char *name)
     for (i = 0; i < tok->added.len; i++) {
         const struct added *a = &tok->added.data[i];
 
-        D9D_TRY(set_decoded(tok, a->id, a->content, a->len, a->special));
+        D9D_TRY(set_decoded(tok, a->id, a->text, a->len, a->special));
     }
     return D9D_OK;
 }

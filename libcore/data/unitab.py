@@ -14,6 +14,9 @@ code point and writes down
                    what \\p{L}, \\p{N} and \\p{M} match, for patterns that are scanned without PCRE2;
   d9di_uni_word    what counts as part of a word beside an added token with "single_word";
   d9di_uni_numeric what the pre-tokeniser Digits takes for a digit;
+  d9di_uni_punct   what the pre-tokeniser Punctuation takes for punctuation;
+  d9di_uni_lower   every step-th code point from first to last and what the first one is in lower
+                   case, the others being as far from theirs; but for U+0130, which becomes two;
   d9di_uni_inert   code points above U+02FF that Unicode 9 had not assigned, and U+11A7: the
                    normaliser leaves them alone and nothing is reordered or composed across them.
 """
@@ -23,7 +26,7 @@ import sys
 import unicodedata
 
 import tokenizers
-from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 CODE_POINTS = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
 CATEGORIES = ("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp "
@@ -65,6 +68,20 @@ def word_members():
     tok = Tokenizer.from_str(json.dumps(spec))
     enc = tok.encode_batch([chr(c) + "T" for c in CODE_POINTS], add_special_tokens=False)
     return {c for c, e in zip(CODE_POINTS, enc) if e.ids != [1]}
+
+
+def lower_ranges():
+    out = []
+    for c in CODE_POINTS:
+        low = normalizers.Lowercase().normalize_str(chr(c))
+        if low == chr(c) or c == 0x130:
+            continue
+        first, last, step, to = out[-1] if out else (0, 0, 0, 0)
+        if ord(low) - c == to - first and c - last in (1, 2) and step in (0, c - last):
+            out[-1] = [first, c, c - last, to]
+        else:
+            out.append([c, c, 0, ord(low)])
+    return [[first, last, step or 1, to] for first, last, step, to in out]
 
 
 def inert_members():
@@ -137,6 +154,9 @@ def main():
         emit(f"d9di_uni_{name}", "d9di_uni_range", ranges(pattern_members(pattern)))
     emit("d9di_uni_word", "d9di_uni_range", ranges(word_members()))
     emit("d9di_uni_numeric", "d9di_uni_range", ranges(numeric_members()))
+    emit("d9di_uni_punct", "d9di_uni_range",
+         ranges(removed(pre_tokenizers.Punctuation("removed"))))
+    emit("d9di_uni_lower", "d9di_uni_lower", lower_ranges())
     emit("d9di_uni_inert", "d9di_uni_range", ranges(inert_members()))
     return 0
 

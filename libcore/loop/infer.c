@@ -160,7 +160,8 @@ static d9d_status run_check(run *r, const char *device)
     if (r->output->output != NULL && d9d_fs_exists(r->output->output))
         return D9D_FAIL(D9D_ECONFIG, "%s: exists already; remove it or name another output",
                         r->output->output);
-    D9D_TRY(d9di_data_open(&r->c->data, r->c->trainer.batching.microbatch_size, &r->data));
+    D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading,
+                           r->c->trainer.batching.microbatch_size, &r->data));
     if (d9d_loader_last_source(r->data.loader) < 0)
         return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
     how = engine_how(r, device);

@@ -230,6 +230,8 @@ static const d9d_key data_loading_keys[] = {
                 "threads that read batches ahead; 0: batches are read as they are needed"),
     D9D_KEY_INT(data_loading_section, prefetch_factor, "2", 1, 1024,
                 "batches that each of them keeps ready"),
+    D9D_KEY_INT(data_loading_section, multiple, "1", 1, 1 << 20,
+                "rows are padded to a multiple of this many positions; 1: to the longest of them"),
     {.name = "pin_memory",
      .kind = D9D_KIND_BOOL,
      .flags = D9D_NO_EFFECT,

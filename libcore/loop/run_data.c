@@ -16,7 +16,8 @@ static d9d_data_source source_of(const d9di_data *d, size_t i)
                              .skip = &d->skips[i]};
 }
 
-static d9d_status loader_open(const d9di_data *d, int order, int64_t pack, d9d_loader **out)
+static d9d_status loader_open(const d9di_data *d, int order, const d9d_loader_how *how,
+                              d9d_loader **out)
 {
     d9d_data_source *sources = calloc(d->n, sizeof(*sources));
     d9d_status st;
@@ -27,14 +28,17 @@ static d9d_status loader_open(const d9di_data *d, int order, int64_t pack, d9d_l
         sources[i] = source_of(d, i);
         sources[i].order = order < 0 ? sources[i].order : (d9d_order)order;
     }
-    st = d9d_loader_open(sources, d->n, &(d9d_loader_how){.pack = pack, .multiple = 1}, out);
+    st = d9d_loader_open(sources, d->n, how, out);
     free(sources);
     return st;
 }
 
-d9d_status d9di_data_open(const d9d_list *sections, int64_t pack, d9di_data *out)
+d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loading_section *c,
+                          int64_t pack, d9di_data *out)
 {
-    d9di_data d = {.n = sections->n, .sections = sections->items};
+    d9di_data d = {.n = sections->n,
+                   .sections = sections->items,
+                   .how = {.pack = pack, .multiple = c->multiple}};
     d9d_status st = D9D_OK;
 
     d.datasets = calloc(d.n, sizeof(*d.datasets));
@@ -49,7 +53,7 @@ d9d_status d9di_data_open(const d9d_list *sections, int64_t pack, d9di_data *out
             st = d9d_numbers_read(s->skip_samples, &d.skips[i]);
     }
     if (st == D9D_OK)
-        st = loader_open(&d, -1, pack, &d.loader);
+        st = loader_open(&d, -1, &d.how, &d.loader);
     *out = d;
     return st;
 }
@@ -145,7 +149,7 @@ d9d_status d9di_data_tell_padding(const d9di_data *d, int64_t rows, const d9d_lo
 
     if (d->sections[0].order != D9D_ORDER_BUCKETED || n < rows)
         return D9D_OK;
-    D9D_TRY(loader_open(d, D9D_ORDER_SHUFFLED, 1, &other));
+    D9D_TRY(loader_open(d, D9D_ORDER_SHUFFLED, &d->how, &other));
     D9D_TRY_OR(st, waste_of(d->loader, n, rows, &bucketed), out);
     D9D_TRY_OR(st, waste_of(other, n, rows, &shuffled), out);
     d9d_log_info(log, "padding of %lld samples in rows of %lld: %.1f %% bucketed, %.1f %% shuffled",

@@ -10,11 +10,13 @@ typedef struct d9di_data {
     d9d_dataset **datasets; /* [n] */
     d9d_numbers *skips;     /* [n] */
     const d9d_data_section *sections;
+    d9d_loader_how how;
     d9d_loader *loader;
 } d9di_data;
 
 /* `pack`: samples of about one length in a row, for the bucketed order. */
-d9d_status d9di_data_open(const d9d_list *sections, int64_t pack, d9di_data *out);
+d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loading_section *c,
+                          int64_t pack, d9di_data *out);
 void d9di_data_release(d9di_data *d);
 
 /* EMISMATCH unless ids are below the vocabulary and samples within the positions of a model. */

@@ -420,13 +420,41 @@ def splits():
         pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]))
 
 
+def whitespace():
+    tok = train_chars(pre_tokenizers.Whitespace(), fuse_unk=True)
+    tok.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Lowercase(),
+                                           normalizers.NFKD()])
+    tok.decoder = decoders.Fuse()
+    return tok
+
+
+def punctuation(behaviour):
+    tok = train(pre_tokenizers.Sequence([
+        pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation(behaviour),
+        pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]))
+    tok.normalizer = normalizers.Sequence([normalizers.Strip(left=False), normalizers.Lowercase()])
+    return tok
+
+
+def flags_normal():
+    """Added tokens that are looked for in normal text, with every flag."""
+    tok = train(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    tok.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase(),
+                                           normalizers.Strip(right=False)])
+    tok.add_tokens([AddedToken("<L>", lstrip=True), AddedToken("<r>", rstrip=True),
+                    AddedToken("<l\u00c9>", lstrip=True, rstrip=True),
+                    AddedToken("word", single_word=True), AddedToken(" of ", normalized=True),
+                    AddedToken("<raw>", lstrip=True, normalized=False)])
+    return tok
+
+
 def normal(*steps):
     tok = train(pre_tokenizers.ByteLevel(add_prefix_space=False))
     tok.normalizer = normalizers.Sequence(list(steps))
     return tok
 
 
-def further_tokenizers():
+def further_tokenizers(n=300):
     nothing = lambda value: None
     special = ["<s>", "</s>"]
     marked = ["a<s>b", "<s>a", " <s> a", "\u2581a", "a \u2581 b", "<0x41>"]
@@ -439,14 +467,20 @@ def further_tokenizers():
             ("nfkc", normal(normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "),
                             normalizers.Replace("q", "Q'"), normalizers.Prepend("_")), nothing, ["q"],
              []),
-            ("nfkd", normal(normalizers.NFD(), normalizers.NFKD()), nothing, ["\ufb01"], [])]
+            ("nfkd", normal(normalizers.NFD(), normalizers.NFKD()), nothing, ["\ufb01"], []),
+            ("whitespace", whitespace(), nothing, special, ["\u0130I", "\u03a3\u03a3", "a_b-c"]),
+            ("punctuation", punctuation("isolated"), nothing, ["!?"], []),
+            ("punctuation-contiguous", punctuation("contiguous"), nothing, ["!?"], []),
+            ("flags-normal", flags_normal(), nothing,
+             ["<L>", "<l>", "<r>", "<l\u00e9>", "<LE\u0301>", "word", "WORD", " of ", " OF ",
+              "<raw>", "<RAW>"], FLAGS)]
     for i, (name, tok, edit, added, cases) in enumerate(rows):
         path = OUT / f"{name}.tokenizer.json"
         tok.save(str(path))
         as_older(path, edit)
         tok = Tokenizer.from_file(str(path))
         soup = Soup(50 + i, added)
-        drawn = texts(cases)[i % 3::3] + [soup.draw() for _ in range(300)]
+        drawn = texts(cases)[i % 3::3] + [soup.draw() for _ in range(n)]
         write(f"{name}.jsonl.gz", [
             line(kind=k, text=t, ids=ids_of(tok, t),
                  decoded=tok.decode(ids_of(tok, t), skip_special_tokens=False)) for k, t in drawn])

@@ -128,6 +128,10 @@ static void test_families(void **state)
         {"splits.tokenizer.json", {"splits.jsonl.gz"}},
         {"nfkc.tokenizer.json", {"nfkc.jsonl.gz"}},
         {"nfkd.tokenizer.json", {"nfkd.jsonl.gz"}},
+        {"whitespace.tokenizer.json", {"whitespace.jsonl.gz"}},
+        {"punctuation.tokenizer.json", {"punctuation.jsonl.gz"}},
+        {"punctuation-contiguous.tokenizer.json", {"punctuation-contiguous.jsonl.gz"}},
+        {"flags-normal.tokenizer.json", {"flags-normal.jsonl.gz"}},
         {"../../../examples/tokenizer/tokenizer.json",
          {"demo.jsonl", "demo-random.jsonl.gz", "demo-long.jsonl.gz"}},
     };

@@ -109,6 +109,25 @@ steps_of() { sed -E 's/^\{(.*)\}$/\1/' "$1/samples.jsonl"; }
     [[ "$stderr" =~ 'padding of 80 samples in rows of 2: '[0-9.]+' % bucketed, '[0-9.]+' % shuffled' ]]
 }
 
+# losses DIR: of every step.
+losses() { sed -n 's/.*"loss": \([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
+
+@test "padding to a multiple changes no loss and no log-probability" {
+    for dataset in data packed; do
+        local set=(--set data.dataset=$dataset --set trainer.run.steps=3)
+        d9d-train -q "${set[@]}" --set trainer.run.dir=$dataset.1 c.json
+        d9d-train -q "${set[@]}" --set trainer.run.dir=$dataset.64 --set trainer.data_loading.multiple=64 c.json
+        paste <(losses $dataset.1) <(losses $dataset.64) | awk '
+            { d = $1 - $2; if (d * d > 1e-12 * $1 * $1) exit bad = 1 } END { exit bad || NR != 3 }'
+    done
+    d9d-infer -q i.json
+    d9d-infer -q --set trainer.data_loading.multiple=64 --set task.output=padded.jsonl i.json
+    paste <(logprobs out.jsonl) <(logprobs padded.jsonl) | awk '
+        { for (i = 1; i <= NF / 2; i++) if (($i - $(i + NF / 2)) ^ 2 > 1e-11) exit bad = 1 } END { exit bad || NR != 80 }'
+    run -2 --separate-stderr d9d-train -q --set trainer.data_loading.multiple=0 c.json
+    [[ "$stderr" == *'trainer.data_loading.multiple'* ]]
+}
+
 # logprobs FILE: every document's log-probabilities as a line, sorted.
 logprobs() {
     awk '{ split($0, a, /"logprobs": \[|\], "loss"/); n = split(a[2], p, ", ")

@@ -148,7 +148,8 @@ corpus() {
     printf 'one document' >d.txt
     set -- -q -t "$tok" --part-size 200kB --shard-size 100kB a.jsonl b.jsonl.gz c.jsonl d.txt
     for how in "--max-length 64 --bucket-edges 32" "--pack 256 --shuffle-seed 2" \
-        "--pack 100 --pack-mode concat --split a=0.8,b=0.2 --shuffle-seed 0"; do
+        "--pack 100 --pack-mode concat --split a=0.8,b=0.2 --shuffle-seed 0" \
+        "--max-length 50 --split valid=333 --shuffle-seed 1" "--pack 128 --split a=0.9,b=0.1,c=99,d=2"; do
         rm -rf one merged part*
         # shellcheck disable=SC2086 # they are several
         d9d-shard $how -o one "$@"

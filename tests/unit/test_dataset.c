@@ -241,6 +241,65 @@ static void test_splits(void **state)
     assert_int_equal(total, 300);
 }
 
+/* Samples of the split, -1 if there is none; each is counted by its number. */
+static int64_t count_split(const char *name, int *seen)
+{
+    d9d_dataset *ds;
+    int64_t n;
+
+    if (d9d_dataset_open("data", name, &ds) != D9D_OK)
+        return -1;
+    n = d9d_dataset_count(ds);
+    for (int64_t k = 0; k < n; k++) {
+        int32_t ids[8], labels[8], positions[8];
+        d9d_sample s;
+
+        assert_ok(d9d_dataset_sample(ds, k, &s));
+        assert_ok(d9d_sample_expand(ds, &s, ids, labels, positions, NULL));
+        seen[ids[0]]++;
+    }
+    d9d_dataset_close(ds);
+    return n;
+}
+
+static void test_split_sizes(void **state)
+{
+    static const struct {
+        const char *split;
+        int64_t n[4]; /* of a, b, train, rest; -2: any */
+    } cases[] = {
+        {"b=20", {-1, 20, 280, -1}},
+        {"a=299", {299, -1, 1, -1}},
+        {"a=300", {300, -1, -1, -1}},
+        {"train=50,b=7", {-1, 7, 50, 243}},
+        {"b=150,train=100,a=50", {50, 150, 100, -1}},
+        {"train=1,b=2", {-1, 2, 298, -1}},
+        {"a=40,train=0.5,b=0.5", {40, -2, -2, -1}},
+    };
+    static const char *const names[] = {"a", "b", "train", "rest"};
+
+    (void)state;
+    write_documents("docs.jsonl", 300, false);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int seen[300] = {0};
+
+        d9d_dataset_close(made((d9d_shard_how){.seed = -1, .split = cases[i].split}, NULL));
+        for (int k = 0; k < 4; k++) {
+            const int64_t n = count_split(names[k], seen);
+
+            if (cases[i].n[k] == -2)
+                assert_in_range(n, 90, 170);
+            else
+                assert_int_equal(n, cases[i].n[k]);
+        }
+        for (int k = 0; k < 300; k++)
+            assert_int_equal(seen[k], 1);
+    }
+    assert_fails_like(make((d9d_shard_how){.seed = 5, .split = "a=200,b=101"}), D9D_EFORMAT,
+                      "the splits are to have 301 samples, there are 300");
+    assert_false(d9d_fs_exists("data.partial"));
+}
+
 /* --- damage ----------------------------------------------------------------------------- */
 
 static void put_file(const char *path, const d9d_buf *text)
@@ -300,7 +359,11 @@ static void test_refusals(void **state)
         const char *part;
     } cases[] = {
         {{.split = "train"}, "split \"train\": must be NAME=SHARE"},
+        {{.split = "train=1.5"}, "NAME=COUNT with a whole number"},
+        {{.split = "train=1e300"}, "NAME=COUNT with a whole number"},
+        {{.split = "train=10,rest=5"}, "split \"rest\" is given twice"},
         {{.split = "a=0.5,b=0.4"}, "add up to 0.9, must be 1"},
+        {{.split = "a=0.5,b=0.4,c=7"}, "add up to 0.9, must be 1"},
         {{.split = "a=0.5,a=0.5"}, "split \"a\" is given twice"},
         {{.split = "../x=1"}, "split"},
         {{.max_length = 9, .pack = 8}, "documents of up to 9 positions do not fit packs of 8"},
@@ -327,8 +390,8 @@ int main(void)
         unit_test_in_dir(test_samples),  unit_test_in_dir(test_labels),
         unit_test_in_dir(test_overflow), unit_test_in_dir(test_packs),
         unit_test_in_dir(test_concat),   unit_test_in_dir(test_windows),
-        unit_test_in_dir(test_splits),   unit_test_in_dir(test_damage),
-        unit_test_in_dir(test_refusals),
+        unit_test_in_dir(test_splits),   unit_test_in_dir(test_split_sizes),
+        unit_test_in_dir(test_damage),   unit_test_in_dir(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -131,8 +131,12 @@ static void test_batches(void **state)
     assert_null(b.bounds);
     assert_fails_like(d9d_loader_batch(l, 1198, 2, &b), D9D_EINVAL, "the stream has 1199");
     assert_ok(d9d_loader_measure(l, 0, 5, 2, &cells, &positions)); /* 1 2 | 3 4 */
-    assert_int_equal(cells, 2 * 2 + 2 * 4);
+    assert_int_equal(cells, 2 * 4 + 2 * 4);
     assert_int_equal(positions, 1 + 2 + 3 + 4);
+    d9d_loader_close(l);
+    l = opened(ds, D9D_ORDER_SEQUENTIAL, 1, 1);
+    assert_ok(d9d_loader_measure(l, 0, 5, 2, &cells, &positions));
+    assert_int_equal(cells, 2 * 2 + 2 * 4);
     d9d_loader_close(l);
     assert_true(padding_of(ds, D9D_ORDER_BUCKETED) * 10 < padding_of(ds, D9D_ORDER_SHUFFLED));
     d9d_dataset_close(ds);

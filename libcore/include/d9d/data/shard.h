@@ -21,8 +21,11 @@
  *
  * Splits.  A document goes to the split in whose share a random number of the seed and its ids
  * falls, so a document is in one split whole, equal ones are in the same, and what stands
- * around it is of no matter.  Shares are met about, not exactly.  Samples are then numbered
- * split by split, and with a shuffle seed permuted within each.
+ * around it is of no matter.  Shares are met about, not exactly.  A split of a given number of
+ * samples gets exactly so many, those of least random numbers, before the others have their
+ * shares of what is left; so documents are whole and equal ones together there too, but where
+ * the number is reached.  (A pack goes by its first document.)  Samples are then numbered split
+ * by split, and with a shuffle seed permuted within each.
  *
  * A run works in "<out>.partial" and renames it at the end.  The same command, run again after
  * an interruption, goes on behind the pieces that are whole, if every input still has its size
@@ -82,7 +85,10 @@ typedef struct d9d_shard_how {
     d9d_pack_mode pack_mode;
     int64_t pack_window; /* documents that best fit chooses among; 0: 10000 */
     int64_t seed;        /* of shuffling; -1: samples in the order of their documents */
-    const char *split;   /* "train=0.99,valid=0.01", shares that add up to 1; NULL: all train */
+    /* "train=0.99,valid=0.01", shares that add up to 1; or numbers of samples, 2 or more, such as
+     * "valid=500" beside them.  Without a share what is left goes to "train", or to "rest" when
+     * that has a number.  NULL: all train */
+    const char *split;
     int64_t shard_bytes; /* of a tokens file; 0: 1 GB */
     int64_t part_bytes;  /* of input, after which a shard ends in any case; 0: 256 MiB */
     int64_t task, tasks; /* make the part of this task alone; tasks 0: all */

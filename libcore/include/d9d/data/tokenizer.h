@@ -24,11 +24,13 @@
  *                   token; dropout null or 0; empty continuing_subword_prefix and
  *                   end_of_word_suffix
  *   added_tokens    special, lstrip, rstrip, single_word, normalized
- *   normalizer      null, NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence
+ *   normalizer      null, NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip,
+ *                   Sequence
  *   pre_tokenizer   null, Split (Regex or String; all behaviours; invert), Digits,
- *                   ByteLevel, Metaspace, Sequence; a ByteLevel must be last, and
- *                   makes the model's tokens be spelled in the alphabet of bytes,
- *                   else they are spelled in characters
+ *                   Punctuation, Whitespace, WhitespaceSplit, ByteLevel, Metaspace,
+ *                   Sequence; a ByteLevel must be last, and makes the model's tokens
+ *                   be spelled in the alphabet of bytes, else they are spelled in
+ *                   characters
  *   post_processor  null, ByteLevel, TemplateProcessing, Sequence: none is applied;
  *                   they put special tokens around a text when HF is asked to add
  *                   them, which a corpus does per document (d9d-shard --append-eos)

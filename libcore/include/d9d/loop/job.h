@@ -81,6 +81,7 @@ typedef struct d9d_trainer_section {
     } batching;
     struct d9d_data_loading_section {
         int64_t num_workers, prefetch_factor;
+        int64_t multiple; /* rows are padded to a multiple of this */
     } data_loading;
     struct d9d_logging_section {
         d9d_step_period period_steps;
