@@ -222,6 +222,27 @@ static d9d_status structure_init(qwen3 *m)
     return D9D_OK;
 }
 
+/* What forward opens and closes. */
+static d9d_status units_list(qwen3 *m)
+{
+    const int64_t n = m->end - m->first;
+    size_t k = 0;
+
+    m->base.units = calloc((size_t)n + 3, sizeof(d9d_module *));
+    if (m->base.units == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "qwen3: %lld layers", (long long)n);
+    if (d9d_stage_is_first(m->base.stage))
+        m->base.units[k++] = &m->embed_tokens.module;
+    for (int64_t i = 0; i < n; i++)
+        m->base.units[k++] = &m->layers[i].module;
+    if (d9d_stage_is_last(m->base.stage))
+        m->base.units[k++] = &m->norm.module;
+    if (d9d_stage_is_last(m->base.stage) && !m->config.tied)
+        m->base.units[k++] = &m->lm_head.module;
+    m->base.n_units = k;
+    return D9D_OK;
+}
+
 /* --- forward ---------------------------------------------------------------------- */
 
 /* in: x [B, S, H]; out: x + ffn(norm(x)). */
@@ -264,32 +285,29 @@ static d9d_status layers_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, 
         D9D_TRY(d9d_tape_leaf(t, in->documents, false, &args[2]));
     for (int64_t i = 0; i < m->end - m->first; i++) {
         size_t mark = d9d_tape_mark(t);
+        layer *l = &m->layers[i];
 
         args[0] = *x;
+        D9D_TRY(d9d_unit_open(&l->module, t));
         if (m->options.checkpointing == D9D_RECOMPUTE_FULL)
-            D9D_TRY(d9d_tape_checkpoint(t, layer_forward, &m->layers[i], args, n_in, x, 1));
+            D9D_TRY(d9d_tape_checkpoint(t, layer_forward, l, args, n_in, x, 1));
         else
-            D9D_TRY(layer_forward(&m->layers[i], t, args, n_in, x, 1));
+            D9D_TRY(layer_forward(l, t, args, n_in, x, 1));
+        D9D_TRY(d9d_unit_close(&l->module, t));
         d9d_tape_release_since(t, mark, x, 1);
     }
     return D9D_OK;
 }
 
-/* Final norm, then the loss of each label, or all logits for a test. */
-static d9d_status head_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9d_var *x,
-                               d9d_model_out *out)
+/* The loss of each label, or all logits for a test. */
+static d9d_status head_compute(d9d_block_vocab *head, d9d_tape *t, const d9d_model_in *in,
+                               d9d_var *h, d9d_model_out *out)
 {
-    d9d_block_vocab *head = m->config.tied ? &m->embed_tokens : &m->lm_head;
-    const d9d_shape s = d9d_var_tensor(x)->shape;
-    int64_t tokens = s.dim[0] * s.dim[1];
     d9d_tensor targets;
-    d9d_var *h;
     d9d_status st = D9D_OK;
 
-    D9D_TRY(d9d_block_norm_forward(&m->norm, t, x, &out->hidden));
-    D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(tokens, m->config.hidden), &h));
     if (in->labels != NULL) {
-        targets = d9d_tensor_reshape(in->labels, D9D_SHAPE(tokens));
+        targets = d9d_tensor_reshape(in->labels, D9D_SHAPE(d9d_tensor_numel(in->labels)));
         st = d9d_block_vocab_loss(head, t, h, &targets, D9D_IGNORE_INDEX, &out->loss);
         d9d_tensor_release(&targets);
     }
@@ -298,6 +316,30 @@ static d9d_status head_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9
     if (head->n_splits != 1)
         return D9D_FAIL(D9D_ENOTSUP, "qwen3: logits of a vocabulary in %zu splits", head->n_splits);
     return d9d_op_linear(t, h, head->table[0], &out->logits);
+}
+
+/* The final norm, then the head. */
+static d9d_status head_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9d_var *x,
+                               d9d_model_out *out)
+{
+    d9d_block_vocab *head = m->config.tied ? &m->embed_tokens : &m->lm_head;
+    const d9d_shape s = d9d_var_tensor(x)->shape;
+    d9d_var *h;
+
+    D9D_TRY(d9d_unit_open(&m->norm.module, t));
+    D9D_TRY(d9d_block_norm_forward(&m->norm, t, x, &out->hidden));
+    D9D_TRY(d9d_unit_close(&m->norm.module, t));
+    D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(s.dim[0] * s.dim[1], m->config.hidden), &h));
+    D9D_TRY(d9d_unit_open(&head->module, t));
+    D9D_TRY(head_compute(head, t, in, h, out));
+    return d9d_unit_close(&head->module, t);
+}
+
+static d9d_status embed_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
+{
+    D9D_TRY(d9d_unit_open(&m->embed_tokens.module, t));
+    D9D_TRY(d9d_block_vocab_embed(&m->embed_tokens, t, in->ids, x));
+    return d9d_unit_close(&m->embed_tokens.module, t);
 }
 
 static d9d_status qwen3_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in,
@@ -309,7 +351,7 @@ static d9d_status qwen3_forward(d9d_model *base, d9d_tape *t, const d9d_model_in
     D9D_TRY(d9d_block_rope_prepare(&m->rope, d9d_tape_device(t)));
     o.hidden = in->hidden;
     if (d9d_stage_is_first(base->stage))
-        D9D_TRY(d9d_block_vocab_embed(&m->embed_tokens, t, in->ids, &o.hidden));
+        D9D_TRY(embed_forward(m, t, in, &o.hidden));
     D9D_TRY(layers_forward(m, t, in, &o.hidden));
     if (d9d_stage_is_last(base->stage))
         D9D_TRY(head_forward(m, t, in, o.hidden, &o));
@@ -345,6 +387,7 @@ static void qwen3_free(d9d_model *base)
 
     d9d_module_release(&m->root);
     d9d_block_rope_release(&m->rope);
+    free(m->base.units);
     free(m->layers);
     free(m);
 }
@@ -387,6 +430,7 @@ d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
                                 &m->first, &m->end),
                out);
     D9D_TRY_OR(st, structure_init(m), out);
+    D9D_TRY_OR(st, units_list(m), out);
     *out = &m->base;
     m = NULL;
 out:

@@ -215,6 +215,17 @@ d9d_status d9d_tape_record(d9d_tape *t, const d9d_node_ops *ops, d9d_var *const 
     return D9D_OK;
 }
 
+d9d_status d9d_tape_record_point(d9d_tape *t, const d9d_node_ops *ops, size_t attr_size,
+                                 d9d_node **node)
+{
+    *node = NULL;
+    if (t->recording != D9DI_RECORD_ON)
+        return D9D_OK;
+    D9D_TRY(d9di_tape_record(t, ops, D9D_NEED_BOTH, NULL, 0, NULL, 0, attr_size, node));
+    (*node)->reached = true;
+    return D9D_OK;
+}
+
 int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_need need)
 {
     const int i = n->n_saved++;

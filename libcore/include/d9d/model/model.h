@@ -13,7 +13,7 @@
 #include "d9d/ckpt/mapper.h"
 #include "d9d/model/qwen3.h"
 #include "d9d/nn/cut.h"
-#include "d9d/nn/module.h"
+#include "d9d/nn/keeper.h"
 #include "d9d/tape/tape.h"
 
 #ifdef __cplusplus
@@ -65,7 +65,9 @@ struct d9d_model {
     d9d_module *module; /* root of the parameters of this stage */
     d9d_stage stage;
     int64_t hidden, vocab;
-    d9d_cut cut; /* what its blocks read; a plan fills it (d9d/parallel/plan.h) */
+    d9d_cut cut;        /* what its blocks read; a plan fills it (d9d/parallel/plan.h) */
+    d9d_module **units; /* modules that are opened as units, in the order of forward */
+    size_t n_units;
 };
 
 /* Build this stage's layers: structure only, no memory for parameters.  `config` is copied, what

@@ -33,6 +33,7 @@ extern "C" {
 typedef struct d9d_module {
     D9D_VEC(struct d9d_module_entry) entries; /* parameters and children, as declared */
     d9d_arena names;                          /* of the entries; of the whole tree at the root */
+    struct d9d_unit *unit;                    /* d9d/nn/keeper.h; NULL: needs no keeper */
 } d9d_module;
 
 struct d9d_module_entry {

@@ -14,7 +14,7 @@
  * Operations use `data` and `grad`.  What must not depend on the topology - initial values,
  * optimizers, checkpoints, norms - uses `own` and `own_grad`, the box and the whole shape.
  * Without `shard` both are the same arrays; with it, data and grad have memory only while a unit
- * is open (d9d/nn/unit.h).
+ * is open (d9d/nn/keeper.h).
  *
  * A gradient is never cleared: while has_grad is false its memory holds anything and it counts
  * as zero.  The same goes for own_grad.

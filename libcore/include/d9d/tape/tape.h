@@ -145,6 +145,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_tape_record(d9d_tape *t, const d9d_node_ops 
                                                 d9d_var *const *out, size_t n_out,
                                                 d9d_param *const *param, size_t n_param,
                                                 size_t attr_size, d9d_node **node);
+/* A node without arrays, both of whose halves run when backward comes by, whatever gradients there
+ * are.  NULL where nothing is recorded. */
+D9D_API D9D_MUST_USE d9d_status d9d_tape_record_point(d9d_tape *t, const d9d_node_ops *ops,
+                                                      size_t attr_size, d9d_node **node);
 /* Keep a counted reference to `x` until the halves named have run.  Returns its index. */
 D9D_API int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_need need);
 /* Does input i want a gradient? */

@@ -1,0 +1,48 @@
+/* keeper.h - parameters that are needed at one time, and who has them whole by then.
+ *
+ * Ranks that keep parts of a layer's parameters put them together just before the layer computes
+ * and let go of them just after.  A model says where, with a module for a unit:
+ *
+ *     D9D_TRY(d9d_unit_open(&layer->module, tape));
+ *     ... the layer's forward, also by d9d_tape_checkpoint() ...
+ *     D9D_TRY(d9d_unit_close(&layer->module, tape));
+ *
+ * Both calls stand in the tape's record, so that backward opens the unit before the layer's nodes,
+ * now also for gradients, and closes it behind them:
+ *
+ *     forward     open . compute . close  |  open . compute . close  |
+ *     backward                            |  open(grads) . backward, replay . close(grads) |  ...
+ *
+ * The unit's keeper (d9d/parallel/sharded.h) does it; in a module without one the calls do nothing.
+ * Units may be opened again while they are open (a tied embedding); the outermost counts.
+ */
+#ifndef D9D_NN_KEEPER_H
+#define D9D_NN_KEEPER_H
+
+#include "d9d/nn/module.h"
+#include "d9d/tape/tape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_unit d9d_unit;
+typedef struct d9d_unit_ops {
+    /* From here on `data` of all parameters is needed; `backward`: and `grad`, to be added to. */
+    d9d_status (*open)(d9d_unit *u, bool backward);
+    /* They are not needed any more; `backward`: and their gradients are what they will be. */
+    d9d_status (*close)(d9d_unit *u, bool backward);
+} d9d_unit_ops;
+
+/* What a keeper's own unit begins with. */
+struct d9d_unit {
+    const d9d_unit_ops *ops;
+};
+
+D9D_API D9D_MUST_USE d9d_status d9d_unit_open(d9d_module *m, d9d_tape *t);
+D9D_API D9D_MUST_USE d9d_status d9d_unit_close(d9d_module *m, d9d_tape *t);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_NN_KEEPER_H */

@@ -1,0 +1,52 @@
+/* keeper.c - opening and closing, in forward and by the tape in backward.  See d9d/nn/keeper.h.
+ *
+ * A forward's close is what backward meets first, so it opens.  An input half opens and closes for
+ * data alone; the weight half, later, is a backward of its own.
+ */
+#include "d9d/nn/keeper.h"
+
+static d9d_unit *unit_of(const d9d_node *n)
+{
+    return *(d9d_unit *const *)n->attr;
+}
+
+#define HALF(name, call, backward)                                                                 \
+    static d9d_status name(d9d_node *n)                                                            \
+    {                                                                                              \
+        return unit_of(n)->ops->call(unit_of(n), backward);                                        \
+    }
+HALF(open_for_data, open, false)
+HALF(open_for_grads, open, true)
+HALF(close_data, close, false)
+HALF(close_grads, close, true)
+
+static const d9d_node_ops closed = {
+    .name = "gather", .input = open_for_data, .weight = open_for_grads, .full = open_for_grads};
+static const d9d_node_ops opened = {
+    .name = "reduce", .input = close_data, .weight = close_grads, .full = close_grads};
+
+static d9d_status record(d9d_unit *u, d9d_tape *t, const d9d_node_ops *ops)
+{
+    d9d_node *n;
+
+    D9D_TRY(d9d_tape_record_point(t, ops, sizeof(u), &n));
+    if (n != NULL)
+        *(d9d_unit **)n->attr = u;
+    return D9D_OK;
+}
+
+d9d_status d9d_unit_open(d9d_module *m, d9d_tape *t)
+{
+    if (m->unit == NULL)
+        return D9D_OK;
+    D9D_TRY(m->unit->ops->open(m->unit, false));
+    return record(m->unit, t, &opened);
+}
+
+d9d_status d9d_unit_close(d9d_module *m, d9d_tape *t)
+{
+    if (m->unit == NULL)
+        return D9D_OK;
+    D9D_TRY(record(m->unit, t, &closed));
+    return m->unit->ops->close(m->unit, false);
+}
