@@ -97,7 +97,7 @@ static uint64_t box_runs(const d9di_map_box *b, int ndim)
 static bool pays(const d9di_map_box *b, int ndim, uint64_t width)
 {
     return box_extent(b, ndim) * width <=
-           box_count(b, ndim) * width + box_runs(b, ndim) * (uint64_t)SKIP;
+           box_count(b, ndim) * width + (box_runs(b, ndim) - 1) * (uint64_t)SKIP;
 }
 
 /* One run in the source and in a destination of these strides (NULL: packed). */
@@ -277,6 +277,21 @@ static d9d_status each_box(d9d_maker *m, size_t i, uint64_t at, unsigned char *d
 d9d_status d9d_make(d9d_maker *m, size_t i, uint64_t at, void *dst, uint64_t n)
 {
     return each_box(m, i, at, dst, n, fetch);
+}
+
+d9d_status d9d_make_box(d9d_maker *m, size_t i, const int64_t *start, const int64_t *size,
+                        void *dst)
+{
+    const d9di_map_view *v = m->p->out_views[i];
+    struct target t = {.m = m, .ndim = v->ndim, .width = d9d_dtype_size(v->dtype)};
+
+    for (int d = 0; d < v->ndim; d++)
+        if (start[d] < 0 || size[d] < 0 || size[d] > v->shape[d] ||
+            start[d] > v->shape[d] - size[d])
+            return D9D_FAIL(D9D_EINVAL, "tensor %s: %lld of dimension %d from %lld on, it has %lld",
+                            m->p->outputs[i].name, (long long)size[d], d, (long long)start[d],
+                            (long long)v->shape[d]);
+    return meet_boxes(&t, v, start, size, dst, fetch);
 }
 
 static d9d_status advise(const struct target *t, const d9di_map_box *b, unsigned char *dst)

@@ -4,14 +4,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Rows [first, first + n) of what is kept of an output; of no dimensions, one row. */
 typedef struct piece {
     size_t output;
-    uint64_t at, n; /* bytes */
+    int64_t first, n;
 } piece;
 
+/* What is kept of a tensor. */
+typedef struct part {
+    const d9d_param *param;
+    const d9d_tensor *tensor; /* [box] */
+} part;
+
 struct d9d_params_io {
-    d9d_st_tensor *tensors; /* as they are here */
-    const d9d_tensor **held;
+    d9d_st_tensor *tensors; /* the whole of each */
+    part *held;
     size_t n;
     size_t *target;        /* sink: output i goes to held[target[i]] */
     D9D_VEC(piece) pieces; /* sink: what is filled at once */
@@ -22,16 +29,15 @@ static d9d_status entry_add(d9d_params_io *io, const d9d_param *p, const d9d_ten
 {
     d9d_st_tensor *e = &io->tensors[io->n];
 
-    if (!d9d_shape_equal(&p->box, &p->whole))
-        return D9D_FAIL(D9D_ENOTSUP, "%s: only a part of it is held here", p->name);
     if (t->storage == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: has no memory yet", p->name);
     e->name = p->name;
     e->dtype = t->dtype;
     e->ndim = p->whole.ndim;
     memcpy(e->shape, p->whole.dim, sizeof(e->shape));
-    e->bytes = d9d_tensor_bytes(t);
-    io->held[io->n] = t;
+    if (!d9d_st_shape_bytes(t->dtype, p->whole.ndim, p->whole.dim, &e->bytes))
+        return D9D_FAIL(D9D_EINVAL, "%s: its size overflows", p->name);
+    io->held[io->n] = (part){p, t};
     D9D_TRY(d9d_map_put(&io->by_name, p->name, strlen(p->name), e));
     io->n++;
     return D9D_OK;
@@ -55,7 +61,8 @@ d9d_status d9d_params_io_open(const d9d_params *params, d9d_params_which which, 
         const d9d_param *p = params->p[i];
 
         if (which == D9D_PARAMS_DATA || p->trainable)
-            D9D_TRY_OR(st, entry_add(io, p, which == D9D_PARAMS_DATA ? &p->own : &p->own_grad), out);
+            D9D_TRY_OR(st, entry_add(io, p, which == D9D_PARAMS_DATA ? &p->own : &p->own_grad),
+                       out);
     }
     *out = io;
     io = NULL;
@@ -91,15 +98,19 @@ static const char *source_place(void *self, size_t i)
 
 static d9d_status source_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
 {
-    const d9d_tensor *t = ((d9d_params_io *)self)->held[i];
+    const d9d_tensor *t = ((d9d_params_io *)self)->held[i].tensor;
 
     return d9d_device_download(d9d_tensor_device(t), dst, (char *)d9d_tensor_data(t) + at, n);
 }
 
-d9d_source d9d_params_io_source(d9d_params_io *io)
+d9d_status d9d_params_io_source(d9d_params_io *io, d9d_source *out)
 {
-    return (d9d_source){
+    for (size_t i = 0; i < io->n; i++)
+        if (!d9d_shape_equal(&io->held[i].param->box, &io->held[i].param->whole))
+            return D9D_FAIL(D9D_ENOTSUP, "%s: only a part of it is kept here", io->tensors[i].name);
+    *out = (d9d_source){
         .self = io, .n = io->n, .at = source_at, .place = source_place, .read = source_read};
+    return D9D_OK;
 }
 
 /* --- sink ------------------------------------------------------------------------- */
@@ -118,24 +129,28 @@ static d9d_status output_check(const d9d_st_tensor *here, const d9d_st_tensor *g
                     d9d_dtype_word(given->dtype), d9d_shape_text(&got, b, sizeof(b)));
 }
 
-/* Whole matrices of a stack: half of one that lies transposed would be read with the other. */
-static uint64_t piece_bytes(const d9d_st_tensor *t)
+/* Rows of some MiB; of a stack they are whole matrices, because half of one that lies transposed
+ * would be read with the other. */
+static d9d_status pieces_add(d9d_params_io *io, size_t output, const d9d_tensor *t)
 {
-    uint64_t matrix = t->ndim < 3 ? 1 : t->bytes / (uint64_t)t->shape[0];
+    const int64_t rows = t->shape.ndim > 0 ? t->shape.dim[0] : 1;
+    const uint64_t bytes = d9d_tensor_bytes(t), row = rows > 0 ? bytes / (uint64_t)rows : 0;
+    const int64_t step = row > 0 && row < D9D_PIECE_BYTES ? (int64_t)(D9D_PIECE_BYTES / row) : 1;
 
-    return matrix >= D9D_PIECE_BYTES ? matrix : D9D_PIECE_BYTES / matrix * matrix;
+    for (int64_t at = 0; at < rows && bytes > 0; at += step)
+        D9D_TRY(
+            D9D_VEC_PUSH(&io->pieces, (piece){output, at, rows - at < step ? rows - at : step}));
+    return D9D_OK;
 }
 
-static d9d_status pieces_make(d9d_params_io *io, const d9d_st_tensor *outputs, size_t n,
-                              uint64_t *bytes)
+static d9d_status pieces_make(d9d_params_io *io, size_t n, uint64_t *bytes)
 {
     *bytes = 0;
     for (size_t i = 0; i < n; i++) {
-        const uint64_t size = outputs[i].bytes, step = size > 0 ? piece_bytes(&outputs[i]) : 0;
+        const d9d_tensor *t = io->held[io->target[i]].tensor;
 
-        for (uint64_t at = 0; at < size; at += step)
-            D9D_TRY(D9D_VEC_PUSH(&io->pieces, (piece){i, at, size - at < step ? size - at : step}));
-        *bytes += size;
+        D9D_TRY(pieces_add(io, i, t));
+        *bytes += d9d_tensor_bytes(t);
     }
     return D9D_OK;
 }
@@ -165,7 +180,7 @@ static d9d_status sink_begin(void *self, const d9d_st_tensor *outputs, size_t n,
                 D9D_FAIL(D9D_EMISMATCH, "%s: the checkpoint does not have it", io->tensors[i].name);
             goto out;
         }
-    D9D_TRY_OR(st, pieces_make(io, outputs, n, bytes), out);
+    D9D_TRY_OR(st, pieces_make(io, n, bytes), out);
     *pieces = io->pieces.len;
 out:
     d9d_map_release(&given);
@@ -177,18 +192,26 @@ static d9d_status sink_fill(void *self, size_t k, d9d_maker *make)
 {
     d9d_params_io *io = self;
     const piece *p = &io->pieces.data[k];
-    const d9d_tensor *t = io->held[io->target[p->output]];
-    d9d_device *dev = d9d_tensor_device(t);
-    char *to = (char *)d9d_tensor_data(t) + p->at;
+    const part *to = &io->held[io->target[p->output]];
+    const d9d_shape *box = &to->tensor->shape;
+    d9d_device *dev = d9d_tensor_device(to->tensor);
+    const uint64_t row = d9d_tensor_bytes(to->tensor) / (uint64_t)(box->ndim > 0 ? box->dim[0] : 1);
+    char *at = (char *)d9d_tensor_data(to->tensor) + (uint64_t)p->first * row;
+    const uint64_t n = (uint64_t)p->n * row;
     const bool host = strcmp(dev->name, "cpu") == 0;
-    void *room = to;
+    int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
+    void *room = at;
 
+    memcpy(start, to->param->start, sizeof(start));
+    memcpy(size, box->dim, sizeof(size));
+    start[0] += p->first;
+    size[0] = p->n;
     if (!host)
-        D9D_TRY(d9d_maker_room(make, p->n, &room));
-    D9D_TRY(d9d_make(make, p->output, p->at, room, p->n));
+        D9D_TRY(d9d_maker_room(make, n, &room));
+    D9D_TRY(d9d_make_box(make, p->output, start, size, room));
     if (!host)
-        D9D_TRY(d9d_device_upload(dev, to, room, p->n));
-    d9d_maker_done(make, p->n);
+        D9D_TRY(d9d_device_upload(dev, at, room, n));
+    d9d_maker_done(make, n);
     return D9D_OK;
 }
 

@@ -156,12 +156,13 @@ out:
 static d9d_status tensors_write(const d9d_qwen3_config *c, d9d_params_io *io, d9d_layout to,
                                 const char *dir, const d9d_log *log)
 {
-    const d9d_source src = d9d_params_io_source(io);
     const d9d_plan_options opt = {.source = "model", .mapper = "qwen3"};
     d9d_mapper *mapper = NULL;
     d9d_map_plan *plan = NULL;
+    d9d_source src;
     d9d_status st;
 
+    D9D_TRY(d9d_params_io_source(io, &src));
     D9D_TRY(d9d_qwen3_mapper(c, D9D_WHOLE_MODEL, &src, to, &mapper));
     D9D_TRY_OR(st, d9d_plan_create(mapper, &src, &opt, &plan), out);
     st = shards_write(plan, dir, log);

@@ -186,7 +186,7 @@ static void check_gradients(fixture *f)
     double all = 0;
 
     assert_ok(d9d_params_io_open(&f->params, D9D_PARAMS_GRADS, &io));
-    source = d9d_params_io_source(io);
+    assert_ok(d9d_params_io_source(io, &source));
     assert_ok(d9d_qwen3_mapper(&f->config, D9D_WHOLE_MODEL, &source, D9D_LAYOUT_HF_FUSED, &mapper));
     assert_ok(d9d_plan_create(mapper, &source, &(d9d_plan_options){0}, &plan));
     assert_ok(d9d_plan_run(plan, &sink, 1, NULL));

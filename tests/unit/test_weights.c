@@ -220,8 +220,16 @@ struct cost {
     uint64_t open, read;
 };
 
-/* Load a stage of "m" into a model of its own, which must then be the one with these seeds. */
-static struct cost load(const d9d_qwen3_config *c, d9d_stage stage)
+/* Part i of `parts` of every parameter along its first dimension, or its last one. */
+struct cut {
+    int64_t parts, i;
+    bool last;
+};
+static const struct cut whole_model = {1, 0, false};
+
+/* Load a part of a stage of "m" into a model of its own, which must then be the one with these
+ * seeds. */
+static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut cut)
 {
     const d9d_model_options options = {D9D_F32, D9D_RECOMPUTE_OFF};
     struct cost cost;
@@ -237,6 +245,8 @@ static struct cost load(const d9d_qwen3_config *c, d9d_stage stage)
         assert_ok(d9d_qwen3_create(c, stage, &options, &m[i]));
         assert_ok(d9d_module_bind(m[i]->module));
         assert_ok(d9d_module_params(m[i]->module, &a, &p[i]));
+        for (size_t k = 0; k < p[i].n; k++)
+            d9d_param_cut(p[i].p[k], cut.last ? p[i].p[k]->whole.ndim - 1 : 0, cut.parts, cut.i);
         assert_ok(d9d_module_materialise(m[i]->module, dev, false));
     }
     assert_ok(d9d_module_reset(m[1]->module, 17));
@@ -306,7 +316,7 @@ static void loading_reads_each_byte_once_and_a_stage_its_own_headers(void **stat
             all = none;
             for (int s = 0; s < count; s++) {
                 struct cost want = needed(&c, (d9d_stage){s, count});
-                struct cost got = load(&c, (d9d_stage){s, count});
+                struct cost got = load(&c, (d9d_stage){s, count}, whole_model);
 
                 if (is_alone()) {
                     assert_int_equal(got.open, want.open);
@@ -319,6 +329,36 @@ static void loading_reads_each_byte_once_and_a_stage_its_own_headers(void **stat
                 whole = all;
             if (is_alone())
                 assert_int_equal(all.read, whole.read);
+        }
+        d9d_arena_release(&a);
+    }
+}
+
+/* Ranks that cut the weights read what they keep: together each byte once where the cut follows the
+ * files, and elsewhere no more than lies between. */
+static void parts_are_read_as_they_are_kept(void **state)
+{
+    static const int64_t counts[] = {2, 3, 25}; /* more than there are rows: some keep nothing */
+
+    (void)state;
+    for (int form = 0; form < N_FAMILIES * N_LAYOUTS; form++) {
+        d9d_arena a = {0};
+        d9d_qwen3_config c;
+
+        write_config(form % N_FAMILIES, 0, false);
+        make("m", layouts[form / N_FAMILIES]);
+        assert_ok(d9d_hf_config_read("config.json", &a, &c));
+        for (int k = 0; k < 3; k++) {
+            const int64_t parts = counts[k];
+            uint64_t read[2] = {0, 0};
+
+            for (int64_t i = 0; i < parts; i++)
+                for (int last = 0; last < 2; last++)
+                    read[last] += load(&c, D9D_WHOLE_MODEL, (struct cut){parts, i, last}).read;
+            if (is_alone()) {
+                assert_int_equal(read[0], needed(&c, D9D_WHOLE_MODEL).read);
+                assert_true(read[1] >= read[0]);
+            }
         }
         d9d_arena_release(&a);
     }
@@ -341,7 +381,8 @@ static void large_experts_are_read_once_too(void **state)
     assert_ok(d9d_hf_config_read("config.json", &a, &c));
     for (int i = 1; i < N_LAYOUTS; i++) {
         make("m", layouts[i]);
-        assert_int_equal(load(&c, D9D_WHOLE_MODEL).read, needed(&c, D9D_WHOLE_MODEL).read);
+        assert_int_equal(load(&c, D9D_WHOLE_MODEL, whole_model).read,
+                         needed(&c, D9D_WHOLE_MODEL).read);
     }
     d9d_arena_release(&a);
 }
@@ -357,7 +398,7 @@ static void a_tied_head_that_is_there_does_not_come_along(void **state)
         make("m", layouts[i]);
         write_config(1, 0, true);
         assert_ok(d9d_hf_config_read("config.json", &a, &c));
-        (void)load(&c, D9D_WHOLE_MODEL);
+        (void)load(&c, D9D_WHOLE_MODEL, whole_model);
     }
     d9d_arena_release(&a);
 }
@@ -374,7 +415,7 @@ static void a_base_model_gives_a_tied_language_model(void **state)
         make("m", layouts[i]);
         write_config(1, 0, true);
         assert_ok(d9d_hf_config_read("config.json", &a, &c));
-        (void)load(&c, D9D_WHOLE_MODEL);
+        (void)load(&c, D9D_WHOLE_MODEL, whole_model);
     }
     d9d_arena_release(&a);
 }
@@ -582,6 +623,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         unit_test_in_dir(a_stage_reads_its_own_tensors_once_and_no_other),
         unit_test_in_dir(loading_reads_each_byte_once_and_a_stage_its_own_headers),
+        unit_test_in_dir(parts_are_read_as_they_are_kept),
         unit_test_in_dir(large_experts_are_read_once_too),
         unit_test_in_dir(a_tied_head_that_is_there_does_not_come_along),
         unit_test_in_dir(a_base_model_gives_a_tied_language_model),

@@ -181,6 +181,9 @@ typedef struct d9d_sink {
 /* n bytes at `at` bytes into output i, whole elements, to `dst`. */
 D9D_API D9D_MUST_USE d9d_status d9d_make(d9d_maker *m, size_t i, uint64_t at, void *dst,
                                          uint64_t n);
+/* The box [start, start + size) of output i, dense, to `dst`. */
+D9D_API D9D_MUST_USE d9d_status d9d_make_box(d9d_maker *m, size_t i, const int64_t *start,
+                                             const int64_t *size, void *dst);
 /* Those bytes will be made soon: so that what they need is read ahead. */
 D9D_API void d9d_make_soon(d9d_maker *m, size_t i, uint64_t at, uint64_t n);
 /* Page-aligned memory of this thread, until the next call. */

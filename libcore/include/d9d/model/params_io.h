@@ -1,14 +1,14 @@
 /* params_io.h - the parameters of a model as a source of tensors and as a sink.
  *
  * So that a checkpoint mapping can end in a model or begin there: loading, export, and
- * comparing gradients under another framework's names are one mechanism.
+ * comparing gradients under another framework's names are one mechanism.  The sink takes of each
+ * tensor the box that is kept here, and nothing else is made or read; a source gives whole
+ * tensors.
  *
  *     D9D_TRY(d9d_plan_create(mapper, &from_disk, &opt, &plan));
  *     D9D_TRY(d9d_params_io_open(&params, D9D_PARAMS_DATA, &io));
  *     sink = d9d_params_io_sink(io);
  *     D9D_TRY(d9d_plan_run(plan, &sink, jobs, log));
- *
- * Only parameters that are held whole take part.
  */
 #ifndef D9D_MODEL_PARAMS_IO_H
 #define D9D_MODEL_PARAMS_IO_H
@@ -29,9 +29,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_params_io_open(const d9d_params *params, d9d
                                                    d9d_params_io **out);
 D9D_API void d9d_params_io_close(d9d_params_io *io);
 
-/* Both borrow io.  The sink's begin wants every parameter, in its dtype and shape, and
- * nothing else: EMISMATCH names the first that is missing, strange or different. */
-D9D_API d9d_source d9d_params_io_source(d9d_params_io *io);
+/* Borrows io.  ENOTSUP names a parameter of which only a part is kept here. */
+D9D_API D9D_MUST_USE d9d_status d9d_params_io_source(d9d_params_io *io, d9d_source *out);
+/* Borrows io.  Its begin wants every parameter, in its dtype and whole shape, and nothing else:
+ * EMISMATCH names the first that is missing, strange or different. */
 D9D_API d9d_sink d9d_params_io_sink(d9d_params_io *io);
 
 #ifdef __cplusplus
