@@ -348,7 +348,7 @@ static void parts_are_read_as_they_are_kept(void **state)
         write_config(form % N_FAMILIES, 0, false);
         make("m", layouts[form / N_FAMILIES]);
         assert_ok(d9d_hf_config_read("config.json", &a, &c));
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < (form == 5 ? 3 : 2); k++) {
             const int64_t parts = counts[k];
             uint64_t read[2] = {0, 0};
 
