@@ -22,6 +22,7 @@
 #   B=DIR                another build folder   V=1                    show commands
 #   JOBS=N               tests at a time        NO_INSTALL=1           only name what is missing
 #   CUDA_ARCH="80 90a"   GPUs to build for      NVCC=                  without CUDA
+#   MPICC=PATH           an MPI's compiler      MPICC=                 without MPI
 #
 # Override anything below on the command line or in config.mk.
 
@@ -56,6 +57,12 @@ ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore \
 LDLIBS    += $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -ldl -lpthread
 LDFLAGS   += -fopenmp
 
+# MPI is not linked: its one module is loaded when ranks on processors need it.
+MPICC     ?= mpicc
+MPI_SHOW  := $(if $(MPICC),$(shell $(MPICC) -show 2>/dev/null))
+MPI_CPP   := $(patsubst -I%,-isystem %,$(filter -I%,$(MPI_SHOW)))
+MPI_LIBS  := $(filter -L% -l% -Wl%,$(MPI_SHOW))
+
 # Kernels: loops that vectorise, with the same bits from every compiler and instruction set.
 KERNEL_C  := -O3 -fno-math-errno -fno-trapping-math -ffp-contract=off
 
@@ -84,7 +91,8 @@ endif
 
 CUDA_SRC  := $(if $(NVCC),$(wildcard kernels/cuda/*.cu))
 CUDA_HOST := libcore/device/device_cuda.c $(wildcard kernels/cuda/*.c)
-CORE_SRC  := $(filter-out $(CUDA_HOST),$(wildcard libcore/*/*.c libcore/*/*/*.c)) \
+MPI_SRC   := libcore/dist/module_mpi.c
+CORE_SRC  := $(filter-out $(CUDA_HOST) $(MPI_SRC),$(wildcard libcore/*/*.c libcore/*/*/*.c)) \
              $(wildcard kernels/common/*.c kernels/cpu/*.c) $(if $(CUDA_SRC),$(CUDA_HOST))
 TOOL_SRC  := $(wildcard tools/d9d-*.c)
 TEST_SRC  := $(wildcard tests/unit/test_*.c tests/golden/test_*.c tests/fault/test_*.c)
@@ -102,6 +110,7 @@ FUZZERS   := $(FUZZ_SRC:%.c=$B/%)
 BENCHES   := $(BENCH_SRC:%.c=$B/%)
 LIB       := $B/lib/libd9d.so
 ARCHIVE   := $B/lib/libd9d.a
+MPI_MODULE := $(if $(MPICC),$B/lib/libd9d_mpi.so.$(SOVERSION))
 SCHEMAGEN := $(if $(wildcard schemas/dump.c),$B/schemas/dump)
 
 ifneq ($(CUDA_OBJ),)
@@ -120,15 +129,15 @@ endif
 .SECONDARY:
 .DELETE_ON_ERROR:
 
-all: $(LIB) $(TOOLS)
+all: $(LIB) $(TOOLS) $(MPI_MODULE)
 
 # Everything is built again when the compiler or a flag changes; a library that is missing
 # is named here, before the first file is compiled.
 $B/flags: export D9D_FLAGS = $(CC) $(shell $(CC) --version 2>&1 | head -n 1) | $(NVCC) $(CUDA_C) | \
-                             $(ALL_C) | $(KERNEL_C) | $(ALL_CPP) | $(LDFLAGS) $(LDLIBS)
+                             $(ALL_C) | $(KERNEL_C) | $(ALL_CPP) | $(LDFLAGS) $(LDLIBS) | $(MPI_SHOW)
 $B/flags: FORCE
 	@mkdir -p $B
-	@echo "$$D9D_FLAGS" | cmp -s - $@ || { CC='$(CC)' NO_INSTALL=1 tools/setup.sh build && echo "$$D9D_FLAGS" >$@; }
+	@echo "$$D9D_FLAGS" | cmp -s - $@ || { CC='$(CC)' MPICC='$(MPICC)' NO_INSTALL=1 tools/setup.sh build && echo "$$D9D_FLAGS" >$@; }
 
 $B/kernels/%.o: kernels/%.c $B/flags
 	@mkdir -p $(@D)
@@ -149,11 +158,16 @@ $B/%.cu.o: %.cu $B/flags
 
 $(LIB).$(SOVERSION): $(CORE_OBJ) $(CUDA_OBJ) libcore/d9d.map
 	@mkdir -p $(@D)
-	$(call Q,LD)$(CC) -shared $(LDFLAGS) -Wl,-soname,$(@F) -Wl,--version-script=libcore/d9d.map \
+	$(call Q,LD)$(CC) -shared $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -Wl,--version-script=libcore/d9d.map \
 	    -o $@ $(filter %.o,$^) $(LDLIBS)
 
 $(LIB): $(LIB).$(SOVERSION)
 	@ln -sf $(<F) $@
+
+$B/$(MPI_SRC:.c=.o): private ALL_CPP += $(MPI_CPP)
+$B/lib/libd9d_mpi.so.$(SOVERSION): $B/$(MPI_SRC:.c=.o)
+	@mkdir -p $(@D)
+	$(call Q,LD)$(CC) -shared $(LDFLAGS) -Wl,-soname,$(@F) -o $@ $< $(MPI_LIBS)
 
 $(ARCHIVE): $(CORE_OBJ) $(CUDA_OBJ)
 	@mkdir -p $(@D)
@@ -169,7 +183,7 @@ $B/bin/%: $B/tools/%.o $B/tools/tool.o $(LIB)
 $(FUZZERS): $B/%: $B/%.o $B/tests/fuzz/driver.o $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(TESTS) $(DRIVERS) $(BENCHES): $B/%: $B/%.o $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
-	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ -Wl,-rpath,'$$ORIGIN/../../lib' $(LDLIBS) -lcmocka
 $B/schemas/dump: $B/schemas/dump.o $B/schemas/formats.o $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
@@ -177,14 +191,14 @@ $B/schemas/dump: $B/schemas/dump.o $B/schemas/formats.o $(ARCHIVE)
 # Each first sees to the packages, then starts over, now that pkg-config finds them.
 
 demo:
-	@tools/setup.sh build
+	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh build
 	@+$(MAKE) --no-print-directory run-demo
 
 run-demo: all
 	@D9D_BIN=$(abspath $B/bin) examples/demo/demo.sh
 
 test:
-	@CC='$(CC)' tools/setup.sh test
+	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh test
 	@+$(MAKE) --no-print-directory run-test
 
 # ---- Tests --------------------------------------------------------------------------------
@@ -202,6 +216,8 @@ run-test: export D9D_BUILD     = $(abspath $B)
 run-test: export D9D_CPPFLAGS  = $(ALL_CPP)
 run-test: export D9D_SAN       = $(SAN)
 run-test: export CC           := $(CC)
+# Sanitizers load libraries in the library's stead, and so not from beside it.
+run-test: export LD_LIBRARY_PATH := $(if $(SAN),$(abspath $B/lib):)$(LD_LIBRARY_PATH)
 run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN)) $(if $(filter tests/fault/% tests/dist/%,$(CHOSEN)),$(DRIVERS))
 	@$(if $(CHOSEN),tests/run.sh -j $(JOBS) -o $B/log $(CHOSEN),echo "no test matches T=$(T)" >&2; exit 1)
 
@@ -213,7 +229,7 @@ list-tests:
 
 # Both compilers, the sanitizers, valgrind, and a minute of fuzzing a parser.
 test-long:
-	@CC='$(CC)' tools/setup.sh long
+	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh long
 	+$(MAKE) --no-print-directory run-test D9D_LONG=1
 	+$(MAKE) --no-print-directory run-test CC=clang B=build-clang
 	+$(MAKE) --no-print-directory run-test SAN=address,undefined
@@ -286,12 +302,12 @@ gpu-pack: all $(GPU_BIN)
 
 # ---- Care ---------------------------------------------------------------------------------
 
-C_ALL     := $(CORE_SRC) $(wildcard tools/*.c schemas/*.c tests/*/*.c tests/*/support/*.c)
+C_ALL     := $(CORE_SRC) $(if $(MPICC),$(MPI_SRC)) $(wildcard tools/*.c schemas/*.c tests/*/*.c tests/*/support/*.c)
 FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
              $(wildcard schemas/*.h) $(shell find libcore kernels tools tests -name '*.h')
 SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)
-LINT_C    := $(ALL_C) $(ALL_CPP) -Itests/unit
+LINT_C    := $(ALL_C) $(ALL_CPP) $(MPI_CPP) -Itests/unit
 TIDY      := $(patsubst %.c,$B/%.tidy,$(CORE_SRC) $(wildcard tools/*.c))
 
 # Again only for what was compiled again.
@@ -302,7 +318,7 @@ $B/%.tidy: $B/%.o .clang-tidy
 	@touch $@
 
 lint:
-	@CC='$(CC)' tools/setup.sh lint
+	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh lint
 	@echo "# gcc";          printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 gcc $(LINT_C) -Werror -fsyntax-only
 	@echo "# clang";        printf '%s\n' $(C_ALL) | xargs -P$(JOBS) -n8 clang $(LINT_C) -Werror -fsyntax-only
 	@echo "# clang-format"; printf '%s\n' $(FMT_ALL) | xargs clang-format-14 --dry-run --Werror
@@ -318,12 +334,13 @@ schemas: $(SCHEMAGEN)
 	$(if $(SCHEMAGEN),$(SCHEMAGEN) schemas,@echo "no schema generator" >&2; exit 1)
 
 config:
-	@CC='$(CC)' NVCC='$(NVCC)' PKGS='$(PKGS)' tools/setup.sh config
+	@CC='$(CC)' MPICC='$(MPICC)' NVCC='$(NVCC)' PKGS='$(PKGS)' tools/setup.sh config
 
 install: all
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include share/man/man1 share/d9d/schemas share/d9d/slurm)
 	install -m755 $(TOOLS) $(DESTDIR)$(PREFIX)/bin
 	install -m755 $(LIB).$(SOVERSION) $(DESTDIR)$(PREFIX)/lib
+	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(DESTDIR)$(PREFIX)/lib)
 	ln -sf libd9d.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libd9d.so
 	cp -R libcore/include/d9d kernels/include/d9d $(DESTDIR)$(PREFIX)/include
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' libcore/d9d.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/d9d.pc
@@ -333,7 +350,7 @@ install: all
 
 uninstall:
 	cd $(DESTDIR)$(PREFIX) && rm -rf $(TOOLS:$B/%=%) $(patsubst tools/%,share/%,$(subst /man/,/man/man1/,$(wildcard tools/man/*.1))) \
-	    lib/libd9d.so lib/libd9d.so.$(SOVERSION) lib/pkgconfig/d9d.pc include/d9d share/d9d
+	    lib/libd9d.so lib/libd9d.so.$(SOVERSION) lib/libd9d_mpi.so.$(SOVERSION) lib/pkgconfig/d9d.pc include/d9d share/d9d
 
 clean:
 	rm -rf build build-*

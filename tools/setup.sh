@@ -7,7 +7,7 @@
 # apt-get, as root or through sudo; NO_INSTALL=1 only names it and exits with status 2.
 set -u
 what=${1:?"usage: setup.sh build|test|lint|long|config"}
-: "${CC:=cc}"
+: "${CC:=cc}" "${MPICC=mpicc}"
 PATH=$PATH:/usr/sbin:/sbin
 export PATH
 
@@ -30,6 +30,7 @@ lib:cairo                                              libcairo2-dev
 lib:pmix                                               libpmix-dev
 font:sans                                              fonts-dejavu-core
 TABLE
+    [ -z "$MPICC" ] || echo "cmd:$MPICC libopenmpi-dev"
     case $CC in *clang*) echo "cmd:$CC clang"; echo "omp:$CC libomp-dev" ;; esac
 }
 
@@ -48,7 +49,6 @@ glob:/usr/lib/*/slurm-wlm/mpi_pmix.so                  slurm-wlm-basic-plugins
 cmd:munged                                             munge
 glob:/usr/lib/*/pmix2/lib/libpmix.so                   libpmix-dev
 cmd:mpirun                                             openmpi-bin
-cmd:mpicc                                              libopenmpi-dev
 cmd:strace                                             strace
 cmd:mandoc                                             mandoc
 cmd:git                                                git

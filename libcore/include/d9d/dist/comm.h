@@ -12,15 +12,16 @@
  * a sum leaves its buffer alone: code that calls it needs no branch.
  *
  * Every call is collective over the group: all its ranks make the same calls in the same order
- * with the same type, counts and `what`; debug builds and D9D_COMM_CHECK=1 hold them to it.
- * Counts are in elements, any may be 0.
+ * with the same type, counts and `what`; D9D_COMM_CHECK=1 in the environment holds them to it, for
+ * two small messages more a call.  Counts are in elements, any may be 0.
  *
  *     counts {2, 1, 1}     all_gather   a a | b | c       -> a a b c on every rank
  *                          reduce_scatter  a a b c on every rank -> A A | B | C, sums
  *
  * Sums of float32 and bfloat16 are made in float32 in an order that the group alone decides, and
  * rounded once: the same group gives the same bits each time, whatever the timing.  MPI adds in
- * the order of ranks; NCCL in its own.
+ * the order of ranks; NCCL in its own.  There are sums of float32, float64, bfloat16, int32 and
+ * int64; other types are moved only.
  *
  * Failure.  What a library reports is ECOMM with the group, the call and `what`.  A rank that
  * dies or stands still does not fail the calls of others: a watchdog ends the process when a call
@@ -104,7 +105,7 @@ typedef struct d9d_comm_word {
 D9D_API D9D_MUST_USE d9d_status d9d_comm_gather_words(d9d_comm *c, const char *what,
                                                       const void *mine, size_t n, d9d_arena *a,
                                                       d9d_comm_word *all /* [size] */);
-/* No rank returns before every rank has called.  Does not wait for devices. */
+/* No rank returns before every rank has called. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_barrier(d9d_comm *c, const char *what);
 
 #ifdef __cplusplus

@@ -75,7 +75,8 @@ typedef struct d9d_mesh_how {
 } d9d_mesh_how;
 
 /* Collective: over the world.  `backend` is "cpu" (MPI) or "cuda" (NCCL, on `stream`'s GPU); a
- * world of one needs neither.  ECONFIG when the degrees do not make the boot's number of ranks,
+ * world of one needs neither.  A process opens one mesh on the CPU in its life: MPI starts once.
+ * ECONFIG when the degrees do not make the boot's number of ranks,
  * ENOTSUP when this build or machine has no MPI or NCCL. */
 D9D_API D9D_MUST_USE d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees,
                                               const char *backend, d9d_stream stream,

@@ -1,0 +1,356 @@
+/* comm.c - see d9d/dist/comm.h. */
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dist/comm_private.h"
+
+const char *d9di_verb_text(d9di_verb v)
+{
+    static const char *const texts[] = {
+#define X(name, text) text,
+        D9DI_VERB_MAP(X)
+#undef X
+    };
+
+    return texts[v];
+}
+
+d9d_status d9di_call_fail(const d9d_comm *c, const d9di_call *k, const char *fmt, ...)
+{
+    char why[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)vsnprintf(why, sizeof(why), fmt, ap);
+    va_end(ap);
+    return D9D_FAIL(D9D_ECOMM, "%s: %s of %s: %s", c->name, d9di_verb_text(k->verb), k->what, why);
+}
+
+/* --- groups -------------------------------------------------------------------------- */
+
+int d9d_comm_rank(const d9d_comm *c)
+{
+    return c == NULL ? 0 : c->rank;
+}
+int d9d_comm_size(const d9d_comm *c)
+{
+    return c == NULL ? 1 : c->size;
+}
+int d9d_comm_world_rank(const d9d_comm *c, int i)
+{
+    return c == NULL ? 0 : c->world[i];
+}
+const char *d9d_comm_name(const d9d_comm *c)
+{
+    return c == NULL ? "alone" : c->name;
+}
+
+void d9di_comm_close(d9d_comm *c)
+{
+    if (c == NULL)
+        return;
+    if (c->wire->close != NULL && c->self != NULL)
+        c->wire->close(c);
+    D9D_VEC_RELEASE(&c->pieces);
+    free(c->world);
+    free(c->name);
+    free(c);
+}
+
+d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, bool *failed, d9d_comm **out)
+{
+    d9d_comm *c = calloc(1, sizeof(*c));
+    const char *check = getenv("D9D_COMM_CHECK");
+    d9d_status st = D9D_OK;
+
+    if (c == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a group", m->name);
+    *c = (d9d_comm){.wire = net->wire,
+                    .net = net->self,
+                    .name = strdup(m->name),
+                    .rank = m->rank,
+                    .size = m->size,
+                    .tag = m->tag,
+                    .world = calloc((size_t)m->size, sizeof(*c->world)),
+                    .check = check != NULL && strcmp(check, "0") != 0,
+                    .failed = failed};
+    if (c->name == NULL || c->world == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d ranks", m->name, m->size);
+    else
+        memcpy(c->world, m->world, (size_t)m->size * sizeof(*c->world));
+    if (st == D9D_OK && net->group != NULL)
+        st = net->group(net->self, c);
+    if (st == D9D_OK)
+        *out = c;
+    else
+        d9di_comm_close(c);
+    return st;
+}
+
+/* --- calls --------------------------------------------------------------------------- */
+
+static d9d_status go(d9d_comm *c, const d9di_call *k)
+{
+    d9d_status st = D9D_OK;
+
+    assert(!c->together || k->verb == D9DI_EXCHANGE);
+    if (c->check && k->verb != D9DI_EXCHANGE)
+        st = d9di_comm_check(c, k);
+    if (st == D9D_OK)
+        st = c->wire->run[k->verb](c, k);
+    *c->failed |= st != D9D_OK;
+    return st;
+}
+
+/* In a group of one: dst becomes src, which may be the same. */
+static d9d_status copy(d9d_stream s, d9d_dtype t, void *dst, const void *src, int64_t n)
+{
+    (void)s;
+    if (dst != src && n > 0)
+        memmove(dst, src, (size_t)n * d9d_dtype_size(t));
+    return D9D_OK;
+}
+
+static d9d_status check_sums(const d9d_comm *c, const char *what, d9d_dtype t)
+{
+    if (d9di_reducible(t))
+        return D9D_OK;
+    return D9D_FAIL(D9D_EINVAL, "%s: %s: there are no sums of %s between ranks", d9d_comm_name(c),
+                    what, d9d_dtype_word(t));
+}
+
+d9d_status d9d_comm_all_reduce(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *buf,
+                               int64_t n, d9d_comm_op op)
+{
+    D9D_TRY(check_sums(c, what, t));
+    if (c == NULL)
+        return D9D_OK;
+    return go(c, &(d9di_call){.verb = D9DI_ALL_REDUCE,
+                              .t = t,
+                              .op = op,
+                              .what = what,
+                              .stream = s,
+                              .dst = buf,
+                              .src = buf,
+                              .n = n});
+}
+
+d9d_status d9d_comm_all_gather(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *dst,
+                               const void *src, const int64_t *counts)
+{
+    if (c == NULL)
+        return copy(s, t, dst, src, counts[0]);
+    return go(c, &(d9di_call){.verb = D9DI_ALL_GATHER,
+                              .t = t,
+                              .what = what,
+                              .stream = s,
+                              .dst = dst,
+                              .src = src,
+                              .recv = counts});
+}
+
+d9d_status d9d_comm_reduce_scatter(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t,
+                                   void *dst, const void *src, const int64_t *counts)
+{
+    D9D_TRY(check_sums(c, what, t));
+    if (c == NULL)
+        return copy(s, t, dst, src, counts[0]);
+    return go(c, &(d9di_call){.verb = D9DI_REDUCE_SCATTER,
+                              .t = t,
+                              .what = what,
+                              .stream = s,
+                              .dst = dst,
+                              .src = src,
+                              .send = counts});
+}
+
+d9d_status d9d_comm_all_to_all(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *dst,
+                               const int64_t *recv, const void *src, const int64_t *send)
+{
+    if (c == NULL)
+        return copy(s, t, dst, src, send[0]);
+    return go(c, &(d9di_call){.verb = D9DI_ALL_TO_ALL,
+                              .t = t,
+                              .what = what,
+                              .stream = s,
+                              .dst = dst,
+                              .src = src,
+                              .send = send,
+                              .recv = recv});
+}
+
+d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *buf,
+                              int64_t n, int root)
+{
+    if (c == NULL)
+        return D9D_OK;
+    return go(c, &(d9di_call){.verb = D9DI_BROADCAST,
+                              .t = t,
+                              .what = what,
+                              .stream = s,
+                              .dst = buf,
+                              .src = buf,
+                              .n = n,
+                              .root = root});
+}
+
+/* --- one to another -------------------------------------------------------------------- */
+
+static d9d_status exchange(d9d_comm *c)
+{
+    const d9di_call k = {.verb = D9DI_EXCHANGE,
+                         .what = c->what,
+                         .stream = c->stream,
+                         .n = (int64_t)c->pieces.len,
+                         .pieces = c->pieces.data};
+    const d9d_status st = k.n == 0 ? D9D_OK : go(c, &k);
+
+    c->pieces.len = 0;
+    return st;
+}
+
+static d9d_status add_piece(d9d_comm *c, d9d_stream s, const char *what, const d9di_piece *p)
+{
+    if (c == NULL || p->peer < 0 || p->peer >= c->size || p->peer == c->rank)
+        return D9D_FAIL(D9D_EINVAL, "%s: %s: a message between rank %d and rank %d of %d",
+                        d9d_comm_name(c), what, d9d_comm_rank(c), p->peer, d9d_comm_size(c));
+    if (c->pieces.len == 0) {
+        (void)snprintf(c->what, sizeof(c->what), "%s", what);
+        c->stream = s;
+    }
+    D9D_TRY(D9D_VEC_PUSH(&c->pieces, *p));
+    return c->together ? D9D_OK : exchange(c);
+}
+
+d9d_status d9d_comm_send(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, const void *src,
+                         int64_t n, int to)
+{
+    void *data;
+
+    memcpy(&data, &src, sizeof(data)); /* a piece that is sent is not written */
+    return add_piece(c, s, what, &(d9di_piece){.t = t, .data = data, .n = n, .peer = to});
+}
+
+d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *dst,
+                         int64_t n, int from)
+{
+    return add_piece(c, s, what,
+                     &(d9di_piece){.t = t, .data = dst, .n = n, .peer = from, .receive = true});
+}
+
+d9d_status d9d_comm_begin(d9d_comm *c)
+{
+    if (c != NULL)
+        c->together = true;
+    return D9D_OK;
+}
+
+d9d_status d9d_comm_end(d9d_comm *c)
+{
+    if (c == NULL)
+        return D9D_OK;
+    c->together = false;
+    return exchange(c);
+}
+
+/* --- beside the computation ------------------------------------------------------------ */
+
+d9d_stream d9d_comm_queue(d9d_comm *c)
+{
+    return c == NULL || c->wire->queue == NULL ? NULL : c->wire->queue(c);
+}
+d9d_status d9d_comm_fork(d9d_comm *c, d9d_stream s)
+{
+    return c == NULL || c->wire->fork == NULL ? D9D_OK : c->wire->fork(c, s);
+}
+d9d_status d9d_comm_join(d9d_comm *c, d9d_stream s)
+{
+    return c == NULL || c->wire->join == NULL ? D9D_OK : c->wire->join(c, s);
+}
+
+/* --- words ----------------------------------------------------------------------------- */
+
+static d9d_status words(d9d_comm *c, const char *what, void *dst, const void *src,
+                        const int64_t *counts)
+{
+    return go(
+        c,
+        &(d9di_call){
+            .verb = D9DI_WORDS, .t = D9D_U8, .what = what, .dst = dst, .src = src, .recv = counts});
+}
+
+/* counts [size], parts [sum + a NUL each], both from the arena. */
+static d9d_status gather_lengths(d9d_comm *c, const char *what, size_t n, d9d_arena *a,
+                                 int64_t **counts)
+{
+    const size_t size = (size_t)c->size;
+    int64_t mine = (int64_t)n, *eights = d9d_arena_alloc(a, size * sizeof(*eights));
+
+    *counts = d9d_arena_alloc(a, size * sizeof(**counts));
+    if (eights == NULL || *counts == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
+    for (size_t r = 0; r < size; r++)
+        eights[r] = sizeof(mine);
+    return words(c, what, *counts, &mine, eights);
+}
+
+static d9d_status gather_words(d9d_comm *c, const char *what, const void *mine, size_t n,
+                               d9d_arena *a, d9d_comm_word *all)
+{
+    int64_t *counts;
+    uint64_t sum = 0;
+    char *data, *ends, *at;
+
+    D9D_TRY(gather_lengths(c, what, n, a, &counts));
+    for (int r = 0; r < c->size; r++)
+        if (!d9d_add_u64(sum, (uint64_t)counts[r], &sum))
+            return D9D_FAIL(D9D_ECOMM, "%s: %s: rank %d says %lld bytes", c->name, what, r,
+                            (long long)counts[r]);
+    data = d9d_arena_alloc(a, sum + 1);
+    ends = d9d_arena_alloc(a, sum + (size_t)c->size);
+    if (data == NULL || ends == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %llu bytes", c->name, what,
+                        (unsigned long long)sum);
+    D9D_TRY(words(c, what, data, n > 0 ? mine : "", counts));
+    at = ends; /* each with a NUL behind it: the arena's bytes are zero */
+    for (int r = 0; r < c->size; r++) {
+        all[r] = (d9d_comm_word){memcpy(at, data, (size_t)counts[r]), (size_t)counts[r]};
+        at += counts[r] + 1;
+        data += counts[r];
+    }
+    return D9D_OK;
+}
+
+static d9d_status gather_alone(const void *mine, size_t n, d9d_arena *a, d9d_comm_word *all)
+{
+    char *copy = d9d_arena_alloc(a, n + 1);
+
+    if (copy == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "alone: no memory for %zu bytes", n);
+    if (n > 0)
+        memcpy(copy, mine, n);
+    all[0] = (d9d_comm_word){copy, n};
+    return D9D_OK;
+}
+
+d9d_status d9d_comm_gather_words(d9d_comm *c, const char *what, const void *mine, size_t n,
+                                 d9d_arena *a, d9d_comm_word *all)
+{
+    return c == NULL ? gather_alone(mine, n, a, all) : gather_words(c, what, mine, n, a, all);
+}
+
+d9d_status d9d_comm_barrier(d9d_comm *c, const char *what)
+{
+    d9d_arena a = {0};
+    int64_t *lengths;
+    d9d_status st;
+
+    if (c == NULL)
+        return D9D_OK;
+    st = gather_lengths(c, what, 0, &a, &lengths);
+    d9d_arena_release(&a);
+    return st;
+}

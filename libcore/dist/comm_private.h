@@ -1,0 +1,111 @@
+/* comm_private.h - what comm.c asks of a backend, and what a group of ranks is. */
+#ifndef D9DI_DIST_COMM_PRIVATE_H
+#define D9DI_DIST_COMM_PRIVATE_H
+
+#include <stdbool.h>
+
+#include "d9d/dist/boot.h"
+#include "d9d/dist/comm.h"
+
+/* Every call of comm.h is one of these; an exchange is what lies between begin and end, or one
+ * send or receive alone. */
+#define D9DI_VERB_MAP(X)                                                                           \
+    X(ALL_REDUCE, "all_reduce")                                                                    \
+    X(ALL_GATHER, "all_gather")                                                                    \
+    X(REDUCE_SCATTER, "reduce_scatter")                                                            \
+    X(ALL_TO_ALL, "all_to_all")                                                                    \
+    X(BROADCAST, "broadcast")                                                                      \
+    X(EXCHANGE, "exchange")                                                                        \
+    X(WORDS, "words") /* an all_gather of bytes in the host's memory */
+
+typedef enum d9di_verb {
+#define X(name, text) D9DI_##name,
+    D9DI_VERB_MAP(X)
+#undef X
+        D9DI_VERB_COUNT
+} d9di_verb;
+
+const char *d9di_verb_text(d9di_verb v);
+
+/* A message of an exchange. */
+typedef struct d9di_piece {
+    d9d_dtype t;
+    void *data;
+    int64_t n;
+    int peer; /* in the group */
+    bool receive;
+} d9di_piece;
+
+typedef struct d9di_call {
+    d9di_verb verb;
+    d9d_dtype t;
+    d9d_comm_op op;
+    const char *what;
+    d9d_stream stream;
+    void *dst; /* of all_reduce and broadcast: the buffer */
+    const void *src;
+    const int64_t *send, *recv; /* per rank; NULL where the verb has no such counts */
+    int64_t n;                  /* elements of all_reduce and broadcast, pieces of an exchange */
+    int root;
+    const d9di_piece *pieces;
+} d9di_call;
+
+typedef struct d9di_wire {
+    d9d_status (*run[D9DI_VERB_COUNT])(d9d_comm *c, const d9di_call *k);
+    /* NULL: everything is done when a call returns. */
+    d9d_stream (*queue)(d9d_comm *c);
+    d9d_status (*fork)(d9d_comm *c, d9d_stream s);
+    d9d_status (*join)(d9d_comm *c, d9d_stream s);
+    void (*close)(d9d_comm *c); /* NULL: a group has nothing of its own */
+} d9di_wire;
+
+/* A backend that was opened for the world. */
+typedef struct d9di_net {
+    const d9di_wire *wire;
+    void *self;
+    d9d_status (*group)(void *self,
+                        d9d_comm *c); /* collective over the world; NULL: nothing to do */
+    void (*close)(void *self, bool failed);
+} d9di_net;
+
+/* Collective over the world.  Builds that have NCCL's file are compiled with -DD9D_CUDA. */
+d9d_status d9di_net_mpi(d9d_boot *boot, d9d_stream stream, d9di_net *out);
+d9d_status d9di_net_nccl(d9d_boot *boot, d9d_stream stream, d9di_net *out);
+
+struct d9d_comm {
+    const d9di_wire *wire;
+    void *net, *self; /* the backend's own: for the world, for this group */
+    char *name;
+    int rank, size, tag; /* tag: two groups of a rank have different ones */
+    int *world;          /* [size] */
+    bool check, *failed; /* failed: some call of the mesh has */
+    bool together;       /* between begin and end */
+    char what[64];       /* of the first piece */
+    d9d_stream stream;
+    D9D_VEC(d9di_piece) pieces;
+};
+
+/* ECOMM: "tp: all_gather of model.norm: WHY". */
+d9d_status d9di_call_fail(const d9d_comm *c, const d9di_call *k, const char *fmt, ...)
+    D9D_PRINTF(3, 4);
+
+/* What a group is made of; the name and the ranks are copied. */
+typedef struct d9di_members {
+    const char *name;
+    const int *world;
+    int rank, size, tag;
+} d9di_members;
+
+d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, bool *failed, d9d_comm **out);
+void d9di_comm_close(d9d_comm *c);
+
+/* All ranks make this call?  Collective. */
+d9d_status d9di_comm_check(d9d_comm *c, const d9di_call *k);
+
+/* dst [n] = the sum or maximum over `parts` arrays, `stride` elements apart, in their order;
+ * float32 inside for the small floats.  dst may be one of the parts. */
+bool d9di_reducible(d9d_dtype t);
+void d9di_reduce(d9d_dtype t, d9d_comm_op op, void *dst, const void *parts, int n_parts,
+                 int64_t stride, int64_t n);
+
+#endif /* D9DI_DIST_COMM_PRIVATE_H */

@@ -1,0 +1,188 @@
+/* mesh.c - see d9d/dist/mesh.h. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dist/axes.h"
+#include "dist/comm_private.h"
+
+struct group {
+    unsigned axes;
+    d9d_comm *comm;
+};
+
+struct d9d_mesh {
+    d9d_degrees degrees;
+    d9d_boot *boot;
+    d9d_mesh_how how;
+    d9di_net net; /* without a wire in a world of one */
+    d9d_comm *world;
+    bool failed;
+    D9D_VEC(struct group) groups;
+};
+
+/* In a build without CUDA there is no comm_nccl.c. */
+#ifndef D9D_CUDA
+d9d_status d9di_net_nccl(d9d_boot *boot, d9d_stream stream, d9di_net *out)
+{
+    (void)boot, (void)stream, (void)out;
+    return D9D_FAIL(D9D_ENOTSUP, "several ranks on GPUs need NCCL, and this build has no CUDA");
+}
+#endif
+
+static const struct {
+    const char *name;
+    d9d_status (*open)(d9d_boot *boot, d9d_stream stream, d9di_net *out);
+} backends[] = {{"cpu", d9di_net_mpi}, {"cuda", d9di_net_nccl}};
+
+enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
+
+/* --- what is known without communication ----------------------------------------------- */
+
+const d9d_degrees *d9d_mesh_degrees(const d9d_mesh *m)
+{
+    return &m->degrees;
+}
+d9d_boot *d9d_mesh_boot(const d9d_mesh *m)
+{
+    return m->boot;
+}
+int d9d_mesh_rank(const d9d_mesh *m)
+{
+    return d9d_boot_rank(m->boot);
+}
+int d9d_mesh_size(const d9d_mesh *m)
+{
+    return d9d_boot_size(m->boot);
+}
+int d9d_mesh_index(const d9d_mesh *m, unsigned axes)
+{
+    return (int)d9di_axes_place(&m->degrees, axes, d9d_mesh_rank(m)).index;
+}
+int d9d_mesh_count(const d9d_mesh *m, unsigned axes)
+{
+    return (int)d9di_axes_place(&m->degrees, axes, d9d_mesh_rank(m)).count;
+}
+char *d9d_mesh_text(const d9d_mesh *m, char *buf, size_t n)
+{
+    return d9di_axes_text(&m->degrees, d9d_mesh_rank(m), buf, n);
+}
+
+/* --- groups ------------------------------------------------------------------------------ */
+
+/* The ranks of this rank's group, in order. */
+static void list_members(const d9d_mesh *m, unsigned axes, int *world)
+{
+    const int64_t mine = d9di_axes_place(&m->degrees, axes, d9d_mesh_rank(m)).group;
+    int n = 0;
+
+    for (int r = 0; r < d9d_mesh_size(m); r++)
+        if (d9di_axes_place(&m->degrees, axes, r).group == mine)
+            world[n++] = r;
+}
+
+static d9d_status make_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
+{
+    const d9di_place place = d9di_axes_place(&m->degrees, axes, d9d_mesh_rank(m));
+    int *world = calloc((size_t)place.count, sizeof(*world));
+    char name[128];
+    d9d_status st;
+
+    if (world == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: no memory for %lld ranks", (long long)place.count);
+    list_members(m, axes, world);
+    st = d9di_comm_open(&m->net,
+                        &(d9di_members){.name = d9di_axes_name(axes, name, sizeof(name)),
+                                        .world = world,
+                                        .rank = (int)place.index,
+                                        .size = (int)place.count,
+                                        .tag = (int)m->groups.len},
+                        &m->failed, out);
+    free(world);
+    return st;
+}
+
+d9d_status d9d_mesh_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
+{
+    const unsigned set = d9di_axes_normal(&m->degrees, axes);
+    d9d_comm *c;
+
+    for (size_t i = 0; i < m->groups.len; i++)
+        if (m->groups.data[i].axes == set) {
+            *out = m->groups.data[i].comm;
+            return D9D_OK;
+        }
+    if (set == 0) { /* alone */
+        *out = NULL;
+        return D9D_OK;
+    }
+    D9D_TRY(D9D_VEC_RESERVE(&m->groups, 1));
+    D9D_TRY(make_group(m, set, &c));
+    m->groups.data[m->groups.len++] = (struct group){set, c};
+    *out = c;
+    return D9D_OK;
+}
+
+/* --- opening and closing ------------------------------------------------------------------ */
+
+static d9d_status open_net(d9d_mesh *m, const char *backend, d9d_stream stream)
+{
+    for (int i = 0; i < BACKENDS; i++)
+        if (strcmp(backends[i].name, backend) == 0)
+            return backends[i].open(m->boot, stream, &m->net);
+    return D9D_FAIL(D9D_EINVAL, "mesh: no backend \"%s\" between ranks", backend);
+}
+
+void d9d_mesh_close(d9d_mesh *m)
+{
+    if (m == NULL)
+        return;
+    for (size_t i = m->groups.len; i-- > 0;)
+        d9di_comm_close(m->groups.data[i].comm);
+    D9D_VEC_RELEASE(&m->groups);
+    if (m->net.close != NULL)
+        m->net.close(m->net.self, m->failed);
+    free(m);
+}
+
+d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees, const char *backend,
+                         d9d_stream stream, const d9d_mesh_how *how, d9d_mesh **out)
+{
+    d9d_mesh *m = NULL;
+    d9d_status st;
+
+    D9D_TRY(d9d_degrees_check(degrees, d9d_boot_size(boot)));
+    m = calloc(1, sizeof(*m));
+    if (m == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
+    m->degrees = *degrees;
+    m->boot = boot;
+    m->how = *how;
+    if (d9d_boot_size(boot) > 1) {
+        /* A rank that cannot must not leave the others waiting. */
+        D9D_TRY_OR(st, d9d_boot_agree(boot, open_net(m, backend, stream)), out);
+        D9D_TRY_OR(st, d9d_boot_agree(boot, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world)), out);
+    }
+    *out = m;
+    return D9D_OK;
+out:
+    m->failed = true;
+    d9d_mesh_close(m);
+    return st;
+}
+
+void d9d_mesh_set_timeout(d9d_mesh *m, double seconds)
+{
+    m->how.timeout_s = seconds;
+}
+
+/* --- one before the others ------------------------------------------------------------------ */
+
+d9d_status d9d_mesh_first(d9d_mesh *m)
+{
+    return d9d_mesh_rank(m) == 0 ? D9D_OK : d9d_comm_barrier(m->world, "rank 0 goes first");
+}
+d9d_status d9d_mesh_first_done(d9d_mesh *m)
+{
+    return d9d_mesh_rank(m) == 0 ? d9d_comm_barrier(m->world, "rank 0 goes first") : D9D_OK;
+}

@@ -1,0 +1,173 @@
+/* module_mpi.c - libd9d_mpi.so.  See dist/mpi_module.h. */
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "dist/mpi_module.h"
+
+enum {
+    PART = 1 << 30,    /* bytes of one message at most: MPI counts in int */
+    YIELDS = 4096,     /* polls that give the processor away, before they begin to sleep */
+    NAP_NS = 50 * 1000 /* then: a wait this long does not feel it */
+};
+
+/* Whatever was opened last: MPI itself is one to a process. */
+static MPI_Comm world(void)
+{
+    return MPI_COMM_WORLD;
+}
+
+static bool failed(int rc, char *why, size_t why_n)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n;
+
+    (void)MPI_Error_string(rc, text, &n);
+    (void)snprintf(why, why_n, "MPI: %s", text);
+    return false;
+}
+
+static bool open_world(int *rank, int *size, char *why, size_t why_n)
+{
+    int have, on = 0, over = 0;
+
+    /* Ranks that share a processor must not spin while they wait. */
+    (void)setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    (void)MPI_Initialized(&on);
+    (void)MPI_Finalized(&over);
+    if (over) {
+        (void)snprintf(why, why_n, "MPI was used and ended in this process");
+        return false;
+    }
+    if (!on && MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &have) != MPI_SUCCESS) {
+        (void)snprintf(why, why_n, "MPI does not start");
+        return false;
+    }
+    (void)MPI_Query_thread(&have);
+    if (have != MPI_THREAD_MULTIPLE) {
+        (void)snprintf(why, why_n, "this MPI does not let several threads call it");
+        return false;
+    }
+    (void)MPI_Comm_set_errhandler(world(), MPI_ERRORS_RETURN);
+    (void)MPI_Comm_rank(world(), rank);
+    (void)MPI_Comm_size(world(), size);
+    return true;
+}
+
+static void close_world(void)
+{
+    (void)MPI_Finalize();
+}
+
+/* --- an exchange ------------------------------------------------------------------------- */
+
+/* A piece goes as messages of at most PART bytes. */
+static size_t messages(const d9di_mpi_piece *p)
+{
+    return (p->n + PART - 1) / PART;
+}
+
+static int post(const d9di_mpi_piece *p, size_t i, int tag, MPI_Request *out)
+{
+    const size_t at = i * PART, n = p->n - at < PART ? p->n - at : PART;
+    char *data = (char *)p->data + at;
+
+    return p->receive ? MPI_Irecv(data, (int)n, MPI_BYTE, p->peer, tag, world(), out)
+                      : MPI_Isend(data, (int)n, MPI_BYTE, p->peer, tag, world(), out);
+}
+
+static int wait_all(int n, MPI_Request *requests, MPI_Status *statuses)
+{
+    const struct timespec nap = {.tv_nsec = NAP_NS};
+    int rc, done = 0;
+
+    for (int i = 0;; i++) {
+        rc = MPI_Testall(n, requests, &done, statuses);
+        if (rc != MPI_SUCCESS || done)
+            return rc;
+        if (i < YIELDS)
+            (void)sched_yield();
+        else
+            (void)nanosleep(&nap, NULL);
+    }
+}
+
+/* What came, against what was waited for. */
+static bool check_sizes(const d9di_mpi_piece *pieces, int n, int rc, MPI_Status *statuses,
+                        char *why, size_t why_n)
+{
+    size_t at = 0;
+
+    for (int i = 0; i < n; i++)
+        for (size_t j = 0; j < messages(&pieces[i]); j++, at++) {
+            const size_t rest = pieces[i].n - j * PART, want = rest < PART ? rest : PART;
+            int came = 0, class = MPI_SUCCESS;
+
+            if (rc == MPI_ERR_IN_STATUS && statuses[at].MPI_ERROR != MPI_SUCCESS &&
+                statuses[at].MPI_ERROR != MPI_ERR_PENDING) {
+                (void)MPI_Error_class(statuses[at].MPI_ERROR, &class);
+                if (class != MPI_ERR_TRUNCATE)
+                    return failed(statuses[at].MPI_ERROR, why, why_n);
+                (void)snprintf(why, why_n, "rank %d sent more than the %zu bytes that it should",
+                               pieces[i].peer, want);
+                return false;
+            }
+            if (rc != MPI_SUCCESS || !pieces[i].receive)
+                continue;
+            (void)MPI_Get_count(&statuses[at], MPI_BYTE, &came);
+            if ((size_t)came == want)
+                continue;
+            (void)snprintf(why, why_n, "rank %d sent %d bytes, not the %zu that it should",
+                           pieces[i].peer, came, want);
+            return false;
+        }
+    return rc == MPI_SUCCESS ? true : failed(rc, why, why_n);
+}
+
+/* Receives first: what arrives has a place then. */
+static int post_all(const d9di_mpi_piece *pieces, int n, int tag, MPI_Request *out)
+{
+    for (int receive = 1; receive >= 0; receive--) {
+        MPI_Request *r = out;
+
+        for (int i = 0; i < n; r += messages(&pieces[i]), i++)
+            for (size_t j = 0; pieces[i].receive == receive && j < messages(&pieces[i]); j++) {
+                const int rc = post(&pieces[i], j, tag, r + j);
+
+                if (rc != MPI_SUCCESS)
+                    return rc;
+            }
+    }
+    return MPI_SUCCESS;
+}
+
+static bool exchange(const d9di_mpi_piece *pieces, int n, int tag, char *why, size_t why_n)
+{
+    MPI_Request *requests;
+    MPI_Status *statuses;
+    size_t total = 0;
+    bool ok = false;
+    int rc;
+
+    for (int i = 0; i < n; i++)
+        total += messages(&pieces[i]);
+    requests = malloc((total + 1) * sizeof(*requests));
+    statuses = calloc(total + 1, sizeof(*statuses));
+    if (requests == NULL || statuses == NULL) {
+        (void)snprintf(why, why_n, "no memory for %zu messages", total);
+    } else {
+        rc = post_all(pieces, n, tag, requests);
+        if (rc == MPI_SUCCESS)
+            rc = wait_all((int)total, requests, statuses);
+        ok = check_sizes(pieces, n, rc, statuses, why, why_n);
+    }
+    free(statuses);
+    free(requests);
+    return ok;
+}
+
+extern const d9di_mpi_module d9d_mpi_module_v1;
+__attribute__((visibility("default"))) const d9di_mpi_module d9d_mpi_module_v1 = {
+    .open = open_world, .exchange = exchange, .close = close_world};

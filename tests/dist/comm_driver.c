@@ -1,0 +1,568 @@
+/* comm_driver.c - what tests/dist/comm.bats launches: `comm_driver ACT DEGREES [RANK]`.
+ *
+ * DEGREES are seven numbers, "1,1,2,1,1,2,1": pipeline, replicate, shard, context replicate,
+ * context shard, tensor, expert.  D9D_TEST_DEVICE says what the ranks compute with; on GPUs each
+ * takes the one of its rank.
+ *
+ *     all       every call, type and kind of counts, on every group of the mesh
+ *     order     sums of floats that do not commute; prints a hash of the bits
+ *     first     rank 0 goes first: prints who was there before it was done
+ *     groups    prints each group's name and ranks
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "d9d/base/hash.h"
+#include "d9d/device/device.h"
+#include "d9d/dist/mesh.h"
+
+enum { MOST = 64 };
+
+struct job {
+    d9d_boot *boot;
+    d9d_mesh *mesh;
+    d9d_device *dev;
+    int rank, size, calls;
+};
+
+/* --- values ------------------------------------------------------------------------------ */
+
+static const d9d_dtype types[] = {D9D_F32, D9D_BF16, D9D_F64, D9D_I32, D9D_I64};
+
+static void put(d9d_dtype t, void *buf, int64_t i, double v)
+{
+    switch (t) {
+    case D9D_F32: ((float *)buf)[i] = (float)v; break;
+    case D9D_BF16: ((uint16_t *)buf)[i] = d9d_f32_to_bf16((float)v); break;
+    case D9D_F64: ((double *)buf)[i] = v; break;
+    case D9D_I32: ((int32_t *)buf)[i] = (int32_t)v; break;
+    default: ((int64_t *)buf)[i] = (int64_t)v; break;
+    }
+}
+
+static double take(d9d_dtype t, const void *buf, int64_t i)
+{
+    switch (t) {
+    case D9D_F32: return ((const float *)buf)[i];
+    case D9D_BF16: return d9d_bf16_to_f32(((const uint16_t *)buf)[i]);
+    case D9D_F64: return ((const double *)buf)[i];
+    case D9D_I32: return ((const int32_t *)buf)[i];
+    default: return (double)((const int64_t *)buf)[i];
+    }
+}
+
+/* Small whole numbers, whose sums are exact in every type. */
+static double value(int rank, int64_t i)
+{
+    return (double)((rank * 7 + i * 3) % 11 - 3);
+}
+
+/* --- memory of the device ------------------------------------------------------------------ */
+
+struct array {
+    d9d_dtype t;
+    int64_t n;
+    void *host, *data;
+};
+
+static struct array array_new(struct job *j, d9d_dtype t, int64_t n)
+{
+    struct array a = {.t = t, .n = n};
+    const size_t bytes = (size_t)n * d9d_dtype_size(t);
+
+    a.host = calloc(1, bytes + 1);
+    if (a.host == NULL || d9d_device_alloc(j->dev, bytes, &a.data) != D9D_OK)
+        exit(99);
+    memset(a.host, 0x5a, bytes);
+    return a;
+}
+
+static d9d_status array_send(struct job *j, struct array *a)
+{
+    return d9d_device_upload(j->dev, a->data, a->host, (size_t)a->n * d9d_dtype_size(a->t));
+}
+
+static d9d_status array_fetch(struct job *j, struct array *a)
+{
+    return d9d_device_download(j->dev, a->host, a->data, (size_t)a->n * d9d_dtype_size(a->t));
+}
+
+static void array_free(struct job *j, struct array *a)
+{
+    d9d_device_free(j->dev, a->data, (size_t)a->n * d9d_dtype_size(a->t));
+    free(a->host);
+}
+
+static void *at(const struct array *a, int64_t i)
+{
+    return (char *)a->data + (size_t)i * d9d_dtype_size(a->t);
+}
+
+static int64_t sum_of(const int64_t *counts, int n)
+{
+    int64_t sum = 0;
+
+    for (int r = 0; r < n; r++)
+        sum += counts[r];
+    return sum;
+}
+
+static d9d_status differs(const char *call, d9d_comm *c, d9d_dtype t, int64_t i, double got,
+                          double want)
+{
+    return D9D_FAIL(D9D_EVERIFY, "%s over %s (%d of %d) of %s: [%lld] is %g, not %g", call,
+                    d9d_comm_name(c), d9d_comm_rank(c), d9d_comm_size(c), d9d_dtype_word(t),
+                    (long long)i, got, want);
+}
+
+#define WANT(call, a, i, want)                                                                     \
+    do {                                                                                           \
+        if (st == D9D_OK && take((a).t, (a).host, i) != (want))                                    \
+            st = differs(call, c, (a).t, i, take((a).t, (a).host, i), want);                       \
+    } while (0)
+
+/* --- calls --------------------------------------------------------------------------------- */
+
+static d9d_status try_all_reduce(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts,
+                                 d9d_comm_op op)
+{
+    const int64_t n = sum_of(counts, d9d_comm_size(c));
+    struct array a = array_new(j, t, n);
+    d9d_status st;
+
+    for (int64_t i = 0; i < n; i++)
+        put(t, a.host, i, value(j->rank, i));
+    D9D_TRY_OR(st, array_send(j, &a), out);
+    D9D_TRY_OR(st, d9d_comm_all_reduce(c, j->dev->stream, "all_reduce", t, a.data, n, op), out);
+    D9D_TRY_OR(st, array_fetch(j, &a), out);
+    for (int64_t i = 0; i < n; i++) {
+        double want = value(d9d_comm_size(c) > 1 ? d9d_comm_world_rank(c, 0) : j->rank, i);
+
+        for (int r = 1; r < d9d_comm_size(c); r++) {
+            const double v = value(d9d_comm_world_rank(c, r), i);
+
+            want = op == D9D_COMM_SUM ? want + v : v > want ? v : want;
+        }
+        WANT("all_reduce", a, i, want);
+    }
+out:
+    array_free(j, &a);
+    return st;
+}
+
+/* dst of a gather; `inside`: src is the rank's place in it. */
+static d9d_status try_all_gather(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts,
+                                 bool inside)
+{
+    const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
+    const int64_t mine = counts[rank], from = sum_of(counts, rank);
+    struct array dst = array_new(j, t, sum_of(counts, size)), src = array_new(j, t, mine);
+    d9d_status st;
+    int64_t at_ = 0;
+
+    for (int64_t i = 0; i < mine; i++) {
+        put(t, src.host, i, value(rank, i));
+        put(t, dst.host, from + i, inside ? value(rank, i) : 99);
+    }
+    D9D_TRY_OR(st, array_send(j, &src), out);
+    D9D_TRY_OR(st, array_send(j, &dst), out);
+    D9D_TRY_OR(st,
+               d9d_comm_all_gather(c, j->dev->stream, "all_gather", t, dst.data,
+                                   inside ? at(&dst, from) : src.data, counts),
+               out);
+    D9D_TRY_OR(st, array_fetch(j, &dst), out);
+    for (int r = 0; r < size; r++)
+        for (int64_t i = 0; i < counts[r]; i++, at_++)
+            WANT("all_gather", dst, at_, value(r, i));
+out:
+    array_free(j, &src);
+    array_free(j, &dst);
+    return st;
+}
+
+static d9d_status try_reduce_scatter(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts,
+                                     bool inside)
+{
+    const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
+    const int64_t n = sum_of(counts, size), mine = counts[rank], from = sum_of(counts, rank);
+    struct array src = array_new(j, t, n), dst = array_new(j, t, mine);
+    d9d_status st;
+
+    for (int64_t i = 0; i < n; i++)
+        put(t, src.host, i, value(rank, i));
+    D9D_TRY_OR(st, array_send(j, &src), out);
+    D9D_TRY_OR(st,
+               d9d_comm_reduce_scatter(c, j->dev->stream, "reduce_scatter", t,
+                                       inside ? at(&src, from) : dst.data, src.data, counts),
+               out);
+    D9D_TRY_OR(st, array_fetch(j, inside ? &src : &dst), out);
+    for (int64_t i = 0; i < mine; i++) {
+        double want = 0;
+
+        for (int r = 0; r < size; r++)
+            want += value(r, from + i);
+        if (inside)
+            WANT("reduce_scatter", src, from + i, want);
+        else
+            WANT("reduce_scatter", dst, i, want);
+    }
+out:
+    array_free(j, &dst);
+    array_free(j, &src);
+    return st;
+}
+
+/* Rank a sends rank b counts[(a + b) % size] elements. */
+static d9d_status try_all_to_all(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
+{
+    const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
+    int64_t each[MOST], k = 0;
+    struct array src, dst;
+    d9d_status st;
+
+    for (int r = 0; r < size; r++)
+        each[r] = counts[(rank + r) % size]; /* the same both ways */
+    src = array_new(j, t, sum_of(each, size));
+    dst = array_new(j, t, sum_of(each, size));
+    for (int r = 0; r < size; r++)
+        for (int64_t i = 0; i < each[r]; i++)
+            put(t, src.host, k++, value(rank * 5 + r, i));
+    D9D_TRY_OR(st, array_send(j, &src), out);
+    D9D_TRY_OR(
+        st, d9d_comm_all_to_all(c, j->dev->stream, "all_to_all", t, dst.data, each, src.data, each),
+        out);
+    D9D_TRY_OR(st, array_fetch(j, &dst), out);
+    k = 0;
+    for (int r = 0; r < size; r++)
+        for (int64_t i = 0; i < each[r]; i++, k++)
+            WANT("all_to_all", dst, k, value(r * 5 + rank, i));
+out:
+    array_free(j, &dst);
+    array_free(j, &src);
+    return st;
+}
+
+static d9d_status try_broadcast(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
+{
+    const int size = d9d_comm_size(c);
+    const int64_t n = counts[size - 1];
+    d9d_status st = D9D_OK;
+
+    for (int root = 0; root < size && st == D9D_OK; root++) {
+        struct array a = array_new(j, t, n);
+
+        for (int64_t i = 0; i < n; i++)
+            put(t, a.host, i, value(d9d_comm_rank(c), i));
+        D9D_TRY_OR(st, array_send(j, &a), out);
+        D9D_TRY_OR(st, d9d_comm_broadcast(c, j->dev->stream, "broadcast", t, a.data, n, root), out);
+        D9D_TRY_OR(st, array_fetch(j, &a), out);
+        for (int64_t i = 0; i < n; i++)
+            WANT("broadcast", a, i, value(root, i));
+    out:
+        array_free(j, &a);
+    }
+    return st;
+}
+
+/* To the next and from the one before, twice, in one call; then alone, by turns. */
+static d9d_status try_exchange(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
+{
+    const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
+    const int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    const int64_t out_n = counts[rank], in_n = counts[before];
+    struct array src = array_new(j, t, out_n), dst = array_new(j, t, 3 * in_n);
+    d9d_stream s = j->dev->stream;
+    d9d_status st = D9D_OK;
+
+    if (size == 1)
+        goto out;
+    for (int64_t i = 0; i < out_n; i++)
+        put(t, src.host, i, value(rank, i));
+    D9D_TRY_OR(st, array_send(j, &src), out);
+    D9D_TRY_OR(st, d9d_comm_begin(c), out);
+    for (int i = 0; i < 2; i++) {
+        D9D_TRY_OR(st, d9d_comm_send(c, s, "ring", t, src.data, out_n, next), out);
+        D9D_TRY_OR(st, d9d_comm_recv(c, s, "ring", t, at(&dst, i * in_n), in_n, before), out);
+    }
+    D9D_TRY_OR(st, d9d_comm_end(c), out);
+    if (rank > 0)
+        D9D_TRY_OR(st, d9d_comm_recv(c, s, "turn", t, at(&dst, 2 * in_n), in_n, before), out);
+    D9D_TRY_OR(st, d9d_comm_send(c, s, "turn", t, src.data, out_n, next), out);
+    if (rank == 0)
+        D9D_TRY_OR(st, d9d_comm_recv(c, s, "turn", t, at(&dst, 2 * in_n), in_n, before), out);
+    D9D_TRY_OR(st, array_fetch(j, &dst), out);
+    for (int64_t i = 0; i < 3 * in_n; i++)
+        WANT("exchange", dst, i, value(before, i % in_n));
+out:
+    array_free(j, &dst);
+    array_free(j, &src);
+    return st;
+}
+
+/* The group's own queue: what was before is there, and what comes after waits. */
+static d9d_status try_fork(struct job *j, d9d_comm *c, d9d_dtype t)
+{
+    const int64_t n = 1 << 16;
+    struct array a = array_new(j, t, n);
+    d9d_stream s = j->dev->stream;
+    d9d_status st;
+
+    if (t != D9D_F32)
+        st = D9D_OK;
+    else {
+        D9D_TRY_OR(st, j->dev->kernels->fill(s, t, a.data, n, 3.0f), out);
+        D9D_TRY_OR(st, d9d_comm_fork(c, s), out);
+        D9D_TRY_OR(
+            st, d9d_comm_all_reduce(c, d9d_comm_queue(c), "fork", t, a.data, n, D9D_COMM_SUM), out);
+        D9D_TRY_OR(st, d9d_comm_join(c, s), out);
+        D9D_TRY_OR(st, j->dev->kernels->add(s, t, a.data, a.data, a.data, n), out);
+        D9D_TRY_OR(st, array_fetch(j, &a), out);
+        for (int64_t i = 0; i < n; i++)
+            WANT("fork", a, i, 6.0 * d9d_comm_size(c));
+    }
+out:
+    array_free(j, &a);
+    return st;
+}
+
+static d9d_status try_words(struct job *j, d9d_comm *c)
+{
+    d9d_comm_word all[MOST];
+    d9d_arena a = {0};
+    d9d_status st = D9D_OK;
+    char mine[256];
+
+    for (int round = 0; round < 3 && st == D9D_OK; round++) {
+        const size_t n = (size_t)(j->rank * round * 5);
+
+        memset(mine, 'a' + j->rank, sizeof(mine));
+        D9D_TRY_OR(st, d9d_comm_gather_words(c, "words", mine, n, &a, all), out);
+        for (int r = 0; r < d9d_comm_size(c); r++) {
+            const int other = d9d_comm_size(c) > 1 ? d9d_comm_world_rank(c, r) : j->rank;
+            const char *word = all[r].data;
+
+            if (all[r].n != (size_t)(other * round * 5) || word[all[r].n] != '\0' ||
+                strspn(word, (char[]){(char)('a' + other), '\0'}) != all[r].n)
+                st = D9D_FAIL(D9D_EVERIFY, "words over %s: rank %d gave other ones",
+                              d9d_comm_name(c), r);
+        }
+    }
+    if (st == D9D_OK)
+        st = d9d_comm_barrier(c, "barrier");
+out:
+    d9d_arena_release(&a);
+    return st;
+}
+
+static d9d_status try_calls(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
+{
+    D9D_TRY(try_all_reduce(j, c, t, counts, D9D_COMM_SUM));
+    D9D_TRY(try_all_reduce(j, c, t, counts, D9D_COMM_MAX));
+    D9D_TRY(try_all_gather(j, c, t, counts, false));
+    D9D_TRY(try_all_gather(j, c, t, counts, true));
+    D9D_TRY(try_reduce_scatter(j, c, t, counts, false));
+    D9D_TRY(try_reduce_scatter(j, c, t, counts, true));
+    D9D_TRY(try_all_to_all(j, c, t, counts));
+    D9D_TRY(try_broadcast(j, c, t, counts));
+    D9D_TRY(try_exchange(j, c, t, counts));
+    D9D_TRY(try_fork(j, c, t));
+    j->calls += 10;
+    return D9D_OK;
+}
+
+/* Even, uneven, with empty ones, all empty, and too long for the short way. */
+static void counts_of(int kind, int size, int64_t *counts)
+{
+    for (int r = 0; r < size; r++) {
+        const int64_t kinds[] = {5, r + 1, r % 2 == 0 ? 0 : 4, 0, 30011 / size + 7 * r};
+
+        counts[r] = kinds[kind];
+    }
+}
+
+static d9d_status try_group(struct job *j, unsigned axes)
+{
+    int64_t counts[MOST];
+    d9d_comm *c;
+
+    D9D_TRY(d9d_mesh_group(j->mesh, axes, &c));
+    if (d9d_comm_size(c) != d9d_mesh_count(j->mesh, axes) ||
+        d9d_comm_rank(c) != d9d_mesh_index(j->mesh, axes))
+        return D9D_FAIL(D9D_EVERIFY, "%s: rank %d of %d, not %d of %d", d9d_comm_name(c),
+                        d9d_comm_rank(c), d9d_comm_size(c), d9d_mesh_index(j->mesh, axes),
+                        d9d_mesh_count(j->mesh, axes));
+    for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++)
+        for (int kind = 0; kind < 5; kind++) {
+            counts_of(kind, d9d_comm_size(c), counts);
+            D9D_TRY(try_calls(j, c, types[t], counts));
+        }
+    return try_words(j, c);
+}
+
+/* --- acts ---------------------------------------------------------------------------------- */
+
+static const unsigned sets[] = {0,
+                                D9D_AXIS(PP),
+                                D9D_AXIS(DP_REPLICATE),
+                                D9D_AXIS(DP_SHARD),
+                                D9D_AXIS(CP_SHARD),
+                                D9D_AXIS(CP_REPLICATE),
+                                D9D_AXIS(TP),
+                                D9D_AXES_DP,
+                                D9D_AXES_SHARD,
+                                D9D_AXES_REPLICATE,
+                                D9D_AXES_TOKENS,
+                                D9D_AXES_STAGE,
+                                D9D_AXES_WORLD,
+                                D9D_AXES_EXPERT,
+                                D9D_AXES_EXPERT_REPLICATE};
+
+static d9d_status all(struct job *j)
+{
+    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
+        D9D_TRY(try_group(j, sets[i]));
+    if (j->rank == 0)
+        printf("%d calls of %d ranks are right\n", j->calls, j->size);
+    return D9D_OK;
+}
+
+static float wild(int rank, int64_t i)
+{
+    uint32_t x = (uint32_t)rank * 2654435761u ^ (uint32_t)i * 2246822519u;
+
+    x ^= x >> 15;
+    x *= 3266489917u;
+    x ^= x >> 13;
+    return ((float)(x & 0xffff) - 32768.0f) * (float)(1u << (x >> 28));
+}
+
+static d9d_status order_of(struct job *j, d9d_comm *c, d9d_dtype t, int64_t n)
+{
+    struct array a = array_new(j, t, n);
+    uint64_t h;
+    d9d_status st;
+
+    for (int64_t i = 0; i < n; i++)
+        put(t, a.host, i, wild(j->rank, i));
+    D9D_TRY_OR(st, array_send(j, &a), out);
+    D9D_TRY_OR(st, d9d_comm_all_reduce(c, j->dev->stream, "order", t, a.data, n, D9D_COMM_SUM),
+               out);
+    D9D_TRY_OR(st, array_fetch(j, &a), out);
+    for (int64_t i = 0; i < n && strcmp(j->dev->name, "cpu") == 0; i++) {
+        float want = 0;
+
+        for (int r = 0; r < d9d_comm_size(c); r++) {
+            const float v = wild(d9d_comm_world_rank(c, r), i);
+
+            want += t == D9D_BF16 ? d9d_bf16_to_f32(d9d_f32_to_bf16(v)) : v;
+        }
+        WANT("order", a, i, t == D9D_BF16 ? d9d_bf16_to_f32(d9d_f32_to_bf16(want)) : (double)want);
+    }
+    h = d9d_hash64(a.host, (size_t)n * d9d_dtype_size(t));
+    printf("%d %s %s %lld %016llx\n", j->rank, d9d_comm_name(c), d9d_dtype_word(t), (long long)n,
+           (unsigned long long)h);
+out:
+    array_free(j, &a);
+    return st;
+}
+
+static d9d_status order(struct job *j)
+{
+    d9d_comm *c;
+
+    D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXES_WORLD, &c));
+    for (int64_t n = 3; n < 1000000; n *= 71)
+        for (int t = 0; t < 2; t++)
+            D9D_TRY(order_of(j, c, types[t], n));
+    return D9D_OK;
+}
+
+static d9d_status first(struct job *j)
+{
+    if (j->rank == 0)
+        (void)unlink("first");
+    D9D_TRY(d9d_boot_agree(j->boot, D9D_OK));
+    D9D_TRY(d9d_mesh_first(j->mesh));
+    if (j->rank == 0) {
+        FILE *f;
+
+        (void)usleep(300000);
+        f = fopen("first", "w");
+        if (f == NULL || fclose(f) != 0)
+            return D9D_FAIL(D9D_EIO, "first: cannot be made");
+    }
+    printf("%d: rank 0 was %s\n", j->rank, access("first", F_OK) == 0 ? "done" : "not done");
+    return d9d_mesh_first_done(j->mesh);
+}
+
+static d9d_status groups(struct job *j)
+{
+    char text[1024], mine[64];
+
+    printf("%d is %s;", j->rank, d9d_mesh_text(j->mesh, mine, sizeof(mine)));
+    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
+        size_t len = 0;
+        d9d_comm *c;
+
+        D9D_TRY(d9d_mesh_group(j->mesh, sets[i], &c));
+        for (int r = 0; r < d9d_comm_size(c) && c != NULL; r++)
+            len +=
+                (size_t)snprintf(text + len, sizeof(text) - len, " %d", d9d_comm_world_rank(c, r));
+        if (c != NULL)
+            printf(" %s%s", d9d_comm_name(c), text);
+    }
+    printf("\n");
+    return D9D_OK;
+}
+
+/* --- main ------------------------------------------------------------------------------------ */
+
+static const struct {
+    const char *word;
+    d9d_status (*run)(struct job *j);
+} acts[] = {{"all", all}, {"order", order}, {"first", first}, {"groups", groups}};
+
+static d9d_status run(struct job *j, const char *word, const char *degrees)
+{
+    const char *device = getenv("D9D_TEST_DEVICE");
+    const bool gpu = device != NULL && strncmp(device, "cuda", 4) == 0;
+    d9d_mesh_how how = {.timeout_s = 0};
+    long long n[7];
+    char which[32] = "cpu";
+    d9d_degrees d;
+
+    if (sscanf(degrees, "%lld,%lld,%lld,%lld,%lld,%lld,%lld", &n[0], &n[1], &n[2], &n[3], &n[4],
+               &n[5], &n[6]) != 7)
+        return D9D_FAIL(D9D_ECONFIG, "%s: not seven numbers", degrees);
+    d = (d9d_degrees){n[0], n[1], n[2], n[3], n[4], n[5], n[6]};
+    if (gpu)
+        (void)snprintf(which, sizeof(which), "cuda:%d", j->rank);
+    D9D_TRY(d9d_device_open(which, &j->dev));
+    D9D_TRY(d9d_mesh_open(j->boot, &d, gpu ? "cuda" : "cpu", j->dev->stream, &how, &j->mesh));
+    for (size_t i = 0; i < sizeof(acts) / sizeof(acts[0]); i++)
+        if (strcmp(acts[i].word, word) == 0)
+            return acts[i].run(j);
+    return D9D_FAIL(D9D_EINVAL, "%s: no such act", word);
+}
+
+int main(int argc, char **argv)
+{
+    struct job j = {0};
+    d9d_status st = argc < 3 ? D9D_EINVAL : d9d_boot_open(&j.boot);
+
+    if (st == D9D_OK) {
+        j.rank = d9d_boot_rank(j.boot);
+        j.size = d9d_boot_size(j.boot);
+        st = run(&j, argv[1], argv[2]);
+    }
+    if (st != D9D_OK)
+        fprintf(stderr, "%d: %s\n", j.rank, d9d_err_message());
+    if (st != D9D_OK && j.mesh != NULL)
+        d9d_boot_abort(j.boot, d9d_status_exit_code(st), d9d_err_message());
+    d9d_mesh_close(j.mesh);
+    d9d_device_close(j.dev);
+    d9d_boot_close(j.boot);
+    return d9d_status_exit_code(st);
+}
