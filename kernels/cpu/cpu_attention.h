@@ -1,7 +1,7 @@
 /* cpu_attention.h - what the forward and the backward of attention share.
  *
- * Documents are worked on one by one.  Queries and keys of a document are taken in blocks from
- * its first token on; a block of scores, its softmax and its products stay in the cache.
+ * Segments are worked on one by one.  Queries and keys of a segment are taken in blocks from
+ * its first ones on; a block of scores, its softmax and its products stay in the cache.
  * Blocks that a causal mask hides are skipped.
  */
 #ifndef D9D_CPU_ATTENTION_H
@@ -31,24 +31,31 @@ static inline d9di_rows d9di_rows_of(d9d_dtype t, const void *x, int64_t first, 
     return (d9di_rows){buf, d};
 }
 
-/* Tokens [first, first + n) of all B S, inside batch entry b. */
-typedef struct d9di_document {
-    int64_t b, first, n;
-} d9di_document;
+/* A segment, of a list or a whole row. */
+typedef struct d9di_segment {
+    int64_t q, nq, k, nk;
+} d9di_segment;
 
-static inline int64_t d9di_documents(const d9d_attention_dims *n)
+static inline int64_t d9di_segments(const d9d_attention_dims *n)
 {
-    return n->bounds != NULL ? n->documents : n->b;
+    return n->segment != NULL ? n->segments : n->b;
 }
-static inline d9di_document d9di_document_of(const d9d_attention_dims *n, int64_t i)
+static inline d9di_segment d9di_segment_of(const d9d_attention_dims *n, int64_t i)
 {
-    int64_t first = n->bounds != NULL ? n->bounds[i] : i * n->s;
-    int64_t end = n->bounds != NULL ? n->bounds[i + 1] : first + n->s;
+    const d9d_segment *x = n->segment;
 
-    return (d9di_document){first / n->s, first, end - first};
+    if (x == NULL)
+        return (d9di_segment){i * n->s, n->s, i * n->z, n->z};
+    return (d9di_segment){x[i].q, x[i].nq, x[i].k, x[i].nk};
 }
-/* EINVAL for bounds that are none; the length of the longest document. */
-d9d_status d9di_documents_check(const char *op, const d9d_attention_dims *n, int64_t *longest);
+/* EINVAL for segments that are none; the most keys of one. */
+d9d_status d9di_segments_check(const char *op, const d9d_attention_dims *n, int64_t *most);
+
+/* Where query i [B, S] of head h has its number in lse [B, A, S]. */
+static inline int64_t d9di_lse_at(const d9d_attention_dims *n, int64_t h, int64_t i)
+{
+    return (i / n->s * n->a + h) * n->s + i % n->s;
+}
 
 /* Floats that the products of blocks of D features need. */
 static inline int64_t d9di_attention_room(int64_t d)
@@ -57,7 +64,8 @@ static inline int64_t d9di_attention_room(int64_t d)
                     d9di_sgemm_room(D9DI_K_BLOCK, d, D9DI_K_BLOCK));
 }
 
-/* One block of scores: queries [q, q + nq) and keys [k, k + nk) of a document. */
+/* One block of scores: keys [k, k + nk) of a segment, and nq queries of which the first stands
+ * beside key q. */
 typedef struct d9di_tile {
     int64_t q, nq, k, nk;
 } d9di_tile;
@@ -71,11 +79,13 @@ static inline int64_t d9di_tile_limit(const d9d_attention_dims *n, const d9di_ti
         return t->nk;
     return limit < 0 ? 0 : d9di_min(limit, t->nk);
 }
-/* One past the last key that a block of queries may see. */
-static inline int64_t d9di_key_end(const d9d_attention_dims *n, const d9di_document *doc, int64_t q,
-                                   int64_t nq)
+/* The tile of nq queries of a segment from its query q on, and of all keys that they may see. */
+static inline d9di_tile d9di_tile_of(const d9d_attention_dims *n, const d9di_segment *x, int64_t q,
+                                     int64_t nq)
 {
-    return n->causal ? q + nq : doc->n;
+    const int64_t beside = q + x->nk - x->nq;
+
+    return (d9di_tile){.q = beside, .nq = nq, .nk = n->causal ? beside + nq : x->nk};
 }
 
 #endif /* D9D_CPU_ATTENTION_H */

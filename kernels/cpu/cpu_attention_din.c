@@ -2,8 +2,8 @@
  *
  * With P = exp(scale Q K' - lse) recomputed and delta = sum over features of dO O:
  *     dV = P' dO,  dP = dO V',  dS = scale P (dP - delta),  dQ = dS K,  dK = dS' Q.
- * One thread has one key head of one document and its query heads, so that sums over heads
- * and blocks run in one order.
+ * One thread has one key head of the segments that begin with one key, and its query heads, so
+ * that sums over heads, segments and blocks run in one order.
  */
 #include "cpu_attention.h"
 #include "cpu_math.h"
@@ -19,14 +19,14 @@ typedef struct grads {
 typedef struct work {
     float *p, *dp;          /* a block of probabilities, of their gradients */
     float *q, *dout, *dq;   /* a block of queries */
-    float *k, *v, *dk, *dv; /* all keys of a document's head */
+    float *k, *v, *dk, *dv; /* all keys of the segments' head */
     float *room;            /* of products */
     float delta[D9DI_Q_BLOCK];
 } work;
 
-static int64_t work_floats(int64_t d, int64_t longest)
+static int64_t work_floats(int64_t d, int64_t keys)
 {
-    return 2 * D9DI_Q_BLOCK * D9DI_K_BLOCK + 3 * D9DI_Q_BLOCK * d + 4 * longest * d +
+    return 2 * D9DI_Q_BLOCK * D9DI_K_BLOCK + 3 * D9DI_Q_BLOCK * d + 4 * keys * d +
            d9di_attention_room(d);
 }
 
@@ -66,7 +66,7 @@ static void row_grad(const grads *g, const d9di_tile *t, int64_t i, float lse, w
     memset(dp + limit, 0, hidden);
 }
 
-/* One tile: add to dk, dv and to the block of dq. */
+/* One tile, lse of its queries: add to dk, dv and to the block of dq. */
 static void tile_grad(const grads *g, const d9di_tile *t, const float *lse, d9di_rows q,
                       d9di_rows dout, work *w)
 {
@@ -78,7 +78,7 @@ static void tile_grad(const grads *g, const d9di_tile *t, const float *lse, d9di
     d9di_sgemm(false, true, t->nq, t->nk, d, 1.0f, dout.x, dout.ld, v, d, 0.0f, w->dp, t->nk,
                w->room);
     for (int64_t i = 0; i < t->nq; i++)
-        row_grad(g, t, i, lse[t->q + i], w);
+        row_grad(g, t, i, lse[i], w);
     d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->p, t->nk, dout.x, dout.ld, 1.0f,
                w->dv + t->k * d, d, w->room);
     d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->dp, t->nk, q.x, q.ld, 1.0f, w->dk + t->k * d,
@@ -86,13 +86,13 @@ static void tile_grad(const grads *g, const d9di_tile *t, const float *lse, d9di
     d9di_sgemm(false, false, t->nq, d, t->nk, 1.0f, w->dp, t->nk, k, d, 1.0f, w->dq, d, w->room);
 }
 
-/* Queries [q0, q0 + nq) of a document's query head h. */
-static void queries_grad(const grads *g, const d9di_document *doc, int64_t h, int64_t q0, work *w)
+/* Queries [q0, q0 + nq) of a segment's query head h. */
+static void queries_grad(const grads *g, const d9di_segment *x, int64_t h, int64_t q0, work *w)
 {
     const d9d_attention_dims *n = g->n;
-    int64_t d = n->d, nq = d9di_min(doc->n - q0, D9DI_Q_BLOCK), row = doc->first + q0;
-    int64_t end = d9di_key_end(n, doc, q0, nq);
-    const float *lse = g->lse + (doc->b * n->a + h) * n->s + doc->first % n->s;
+    const int64_t d = n->d, nq = d9di_min(x->nq - q0, D9DI_Q_BLOCK), row = x->q + q0;
+    const d9di_tile all = d9di_tile_of(n, x, q0, nq);
+    const float *lse = g->lse + d9di_lse_at(n, h, row);
     /* dq is written last, so its block may hold o until then. */
     d9di_rows o = d9di_rows_of(n->t, g->o, row, nq, n->a, h, d, w->dq);
     d9di_rows dout = d9di_rows_of(n->t, g->dout, row, nq, n->a, h, d, w->dout);
@@ -101,9 +101,9 @@ static void queries_grad(const grads *g, const d9di_document *doc, int64_t h, in
     for (int64_t i = 0; i < nq; i++)
         w->delta[i] = d9di_row_dot(dout.x + i * dout.ld, o.x + i * o.ld, d);
     memset(w->dq, 0, (size_t)(nq * d) * sizeof(float));
-    for (int64_t k0 = 0; k0 < end; k0 += D9DI_K_BLOCK) {
-        int64_t nk = d9di_min(end - k0, D9DI_K_BLOCK);
-        d9di_tile t = {.q = q0, .nq = nq, .k = k0, .nk = nk};
+    for (int64_t k0 = 0; k0 < all.nk; k0 += D9DI_K_BLOCK) {
+        int64_t nk = d9di_min(all.nk - k0, D9DI_K_BLOCK);
+        d9di_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk};
 
         tile_grad(g, &t, lse, q, dout, w);
     }
@@ -111,31 +111,63 @@ static void queries_grad(const grads *g, const d9di_document *doc, int64_t h, in
         d9di_store(n->t, g->dq, ((row + i) * n->a + h) * d, d, w->dq + i * d);
 }
 
-/* A document's key head kh, and the query heads that read it. */
-static void head_grad(const grads *g, const d9di_document *doc, int64_t kh, float *scratch)
+/* Segments [i, end) that begin with one key, the last of which has all the keys. */
+typedef struct span {
+    int64_t i, end;
+} span;
+
+static span span_of(const d9d_attention_dims *n, int64_t i)
+{
+    const int64_t k = d9di_segment_of(n, i).k;
+    int64_t end = i + 1;
+
+    while (end < d9di_segments(n) && d9di_segment_of(n, end).k == k)
+        end++;
+    return (span){i, end};
+}
+
+/* Key head kh of a span, and the query heads that read it. */
+static void head_grad(const grads *g, span s, int64_t kh, float *scratch)
 {
     const d9d_attention_dims *n = g->n;
+    const d9di_segment last = d9di_segment_of(n, s.end - 1);
     int64_t group = n->a / n->kv, d = n->d;
     work w;
 
-    work_init(&w, scratch, d, doc->n);
-    memset(w.dk, 0, (size_t)(doc->n * d) * sizeof(float));
-    memset(w.dv, 0, (size_t)(doc->n * d) * sizeof(float));
-    for (int64_t i = 0; i < doc->n; i++) {
-        int64_t at = ((doc->first + i) * n->kv + kh) * d;
+    work_init(&w, scratch, d, last.nk);
+    memset(w.dk, 0, (size_t)(last.nk * d) * sizeof(float));
+    memset(w.dv, 0, (size_t)(last.nk * d) * sizeof(float));
+    for (int64_t i = 0; i < last.nk; i++) {
+        int64_t at = ((last.k + i) * n->kv + kh) * d;
 
         d9di_load(n->t, w.k + i * d, g->k, at, d);
         d9di_load(n->t, w.v + i * d, g->v, at, d);
     }
     for (int64_t h = kh * group; h < (kh + 1) * group; h++)
-        for (int64_t q0 = 0; q0 < doc->n; q0 += D9DI_Q_BLOCK)
-            queries_grad(g, doc, h, q0, &w);
-    for (int64_t i = 0; i < doc->n; i++) {
-        int64_t at = ((doc->first + i) * n->kv + kh) * d;
+        for (int64_t i = s.i; i < s.end; i++) {
+            const d9di_segment x = d9di_segment_of(n, i);
+
+            for (int64_t q0 = 0; q0 < x.nq; q0 += D9DI_Q_BLOCK)
+                queries_grad(g, &x, h, q0, &w);
+        }
+    for (int64_t i = 0; i < last.nk; i++) {
+        int64_t at = ((last.k + i) * n->kv + kh) * d;
 
         d9di_store(n->t, g->dk, at, d, w.dk + i * d);
         d9di_store(n->t, g->dv, at, d, w.dv + i * d);
     }
+}
+
+/* Keys may be left out where there are more of them than queries. */
+static void clear_keys(const grads *g)
+{
+    const d9d_attention_dims *n = g->n;
+    const size_t bytes = (size_t)(n->b * n->z * n->kv * n->d) * d9d_dtype_size(n->t);
+
+    if (n->s == n->z || bytes == 0)
+        return;
+    memset(g->dk, 0, bytes);
+    memset(g->dv, 0, bytes);
 }
 
 d9d_status d9d_ref_attention_din(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
@@ -152,22 +184,24 @@ d9d_status d9d_ref_attention_din(d9d_stream s, const d9d_attention_dims *n, void
                      .v = v,
                      .o = o,
                      .lse = lse};
-    int64_t floats, longest;
+    int64_t floats, keys;
     float *scratch;
 
     (void)s;
     D9D_TRY(d9di_check_float("attention_din", n->t));
+    clear_keys(&g);
     if (n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
-    D9D_TRY(d9di_documents_check("attention_din", n, &longest));
-    floats = work_floats(n->d, longest);
+    D9D_TRY(d9di_segments_check("attention_din", n, &keys));
+    floats = work_floats(n->d, keys);
     if ((scratch = d9di_scratch_threads("attention_din", floats)) == NULL)
         return D9D_ENOMEM;
-#pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * longest * n->d > D9DI_SERIAL)
-    for (int64_t i = 0; i < d9di_documents(n) * n->kv; i++) {
-        d9di_document doc = d9di_document_of(n, i / n->kv);
+#pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * keys * n->d > D9DI_SERIAL)
+    for (int64_t i = 0; i < d9di_segments(n) * n->kv; i++) {
+        const int64_t first = i / n->kv;
 
-        head_grad(&g, &doc, i % n->kv, d9di_mine(scratch, floats));
+        if (first == 0 || d9di_segment_of(n, first - 1).k != d9di_segment_of(n, first).k)
+            head_grad(&g, span_of(n, first), i % n->kv, d9di_mine(scratch, floats));
     }
     free(scratch);
     return D9D_OK;

@@ -43,21 +43,21 @@ static __device__ __forceinline__ void row_softmax(running<Z> &w, int r, float (
         w.o[r][c] *= keep;
 }
 
-/* The queries at q0 and the keys of one document. */
+/* The queries at q0 and the keys of one segment. */
 template <class Z, class T>
-static __device__ __forceinline__ void walk(const d9d_attention_dims &n, const document &doc,
+static __device__ __forceinline__ void walk(const d9d_attention_dims &n, const segment &x,
                                             running<Z> &w, const float *sq, float *skv, float *sp,
                                             int64_t q0, int64_t kh, const T *k, const T *v)
 {
-    const int64_t end = n.causal ? d9di_min(q0 + Z::SIDE, doc.end) : doc.end;
+    const int64_t end = n.causal ? d9di_min(beside(x, q0 + Z::SIDE), x.k.end) : x.k.end;
 
     clear<Z>(w.o);
     for (int r = 0; r < Z::R; r++) {
         w.m[r] = -CUDART_INF_F;
         w.l[r] = 0.0f;
     }
-    for (int64_t k0 = doc.first; k0 < end; k0 += Z::SIDE) {
-        const int64_t nk = d9di_min(Z::SIDE, doc.end - k0);
+    for (int64_t k0 = x.k.first; k0 < end; k0 += Z::SIDE) {
+        const int64_t nk = d9di_min(Z::SIDE, x.k.end - k0);
         float s[Z::R][Z::R];
 
         load_rows<Z>(skv, k, k0, nk, n.kv, kh, n.d);
@@ -69,8 +69,8 @@ static __device__ __forceinline__ void walk(const d9d_attention_dims &n, const d
 
 #pragma unroll
             for (int c = 0; c < Z::R; c++)
-                s[r][c] = visible(n, doc, q0 + i, k0 + my_col() + c * EDGE) ? s[r][c] * n.scale
-                                                                            : -CUDART_INF_F;
+                s[r][c] = visible(n, x, q0 + i, k0 + my_col() + c * EDGE) ? s[r][c] * n.scale
+                                                                          : -CUDART_INF_F;
             row_softmax(w, r, s[r]);
 #pragma unroll
             for (int c = 0; c < Z::R; c++)
@@ -96,23 +96,23 @@ static __global__ void __launch_bounds__(THREADS)
     /* Late queries see more keys, so they go first. */
     const int64_t row = (tiles - 1 - blockIdx.x / heads) * Z::SIDE, q0 = b * n.s + row;
     const int64_t nq = d9di_min(Z::SIDE, n.s - row);
-    document doc = document_at(n, b, q0);
+    segment x = segment_of(n, segment_at(n, false, q0), b);
     running<Z> w;
 
     load_rows<Z>(sq, q, q0, nq, n.a, h, n.d);
     do {
-        walk<Z>(n, doc, w, sq, skv, sp, q0, kh, k, v);
+        walk<Z>(n, x, w, sq, skv, sp, q0, kh, k, v);
 #pragma unroll
         for (int r = 0; r < Z::R; r++) {
             const int i = my_row() * Z::R + r;
 
             for (int c = 0; c < Z::DV; c++)
                 w.o[r][c] *= 1.0f / w.l[r];
-            if (my_col() == 0 && inside(doc, q0 + i))
-                lse[(b * n.a + h) * n.s + row + i] = w.m[r] + logf(w.l[r]);
+            if (my_col() == 0 && inside(x.q, q0 + i))
+                lse[row_number(n, b, h, q0 + i)] = w.m[r] + logf(w.l[r]);
         }
-        store_rows<Z>(o, w.o, q0, doc, n.a, h, n.d);
-    } while (document_next(n, b, q0 + nq, &doc));
+        store_rows<Z>(o, w.o, q0, x.q, n.a, h, n.d);
+    } while (segment_next(n, b, q0 + nq, &x));
 }
 
 template <class Z, class T>

@@ -5,9 +5,9 @@
  * the columns tx + 16 c, c < DV.  Tiles are float32 in shared memory, rows WIDTH = 16 DV features
  * long with zeros after the last, in steps of an odd number so that columns meet no bank twice.
  *
- * A block has one side of the scores, some tokens of a row, and walks along the other side of
- * each document that lies in them, in tiles that begin with the document: so the sums of a
- * document are the same wherever it lies.  Other documents' tokens in its own side are
+ * A block has one side of the scores, some cells of a row, and walks along the other side of
+ * each segment that lies in them, in tiles that begin with the segment: so the sums of a
+ * segment are the same wherever it lies.  Other segments' cells in its own side are
  * worked on meanwhile, and not stored.  Tiles that a causal mask hides are skipped.
  */
 #ifndef D9D_CUDA_ATTENTION_CUH
@@ -42,7 +42,7 @@ static __device__ __forceinline__ int my_col(void)
     return threadIdx.x % EDGE;
 }
 
-/* Rows [first, first + n) of head h of x [B, S, heads, D], counted over B and S. */
+/* Cells [first, first + n) of head h of x [cells, heads, D]. */
 template <class Z, class T>
 static __device__ void load_rows(float *to, const T *x, int64_t first, int64_t n, int64_t heads,
                                  int64_t h, int64_t d)
@@ -111,20 +111,20 @@ template <class Z> static __device__ __forceinline__ void clear(float (&y)[Z::R]
             y[r][c] = 0.0f;
 }
 
-/* A document that a block works on: tokens [first, end), counted over B and S. */
-struct document {
-    int64_t number, first, end;
+/* Cells [first, end) of q or k, counted over the batch. */
+struct cells {
+    int64_t first, end;
 };
 
-static __device__ __forceinline__ bool inside(const document &doc, int64_t token)
+static __device__ __forceinline__ bool inside(const cells &x, int64_t cell)
 {
-    return token >= doc.first && token < doc.end;
+    return cell >= x.first && cell < x.end;
 }
 
-/* Row i of y is row first + i of x; those of a document alone are stored. */
+/* Row i of y is cell first + i of x; those of a segment alone are stored. */
 template <class Z, class T>
 static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t first,
-                                  const document &doc, int64_t heads, int64_t h, int64_t d)
+                                  const cells &mine, int64_t heads, int64_t h, int64_t d)
 {
 #pragma unroll
     for (int r = 0; r < Z::R; r++)
@@ -132,52 +132,79 @@ static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t f
         for (int c = 0; c < Z::DV; c++) {
             const int i = my_row() * Z::R + r, f = my_col() + c * EDGE;
 
-            if (inside(doc, first + i) && f < d)
+            if (inside(mine, first + i) && f < d)
                 put(x + ((first + i) * heads + h) * d + f, y[r][c]);
         }
 }
 
-/* Bounds that are none lead to no other row of the batch. */
-static __device__ __forceinline__ document document_of(const d9d_attention_dims &n, int64_t i,
-                                                       int64_t b)
+/* Segment number `i` of the list, or a whole row. */
+struct segment {
+    int64_t i;
+    cells q, k;
+};
+
+static __device__ __forceinline__ cells cells_of(int64_t first, int64_t n, int64_t row,
+                                                 int64_t size)
 {
-    if (n.bounds == NULL)
-        return {i, b * n.s, (b + 1) * n.s};
-    return {i, d9di_max(n.bounds[i], b * n.s), d9di_min(n.bounds[i + 1], (b + 1) * n.s)};
+    return {d9di_max(first, row * size), d9di_min(first + n, (row + 1) * size)};
 }
 
-/* The last document of batch entry b that does not begin behind `token`. */
-static __device__ __forceinline__ document document_at(const d9d_attention_dims &n, int64_t b,
-                                                       int64_t token)
+/* Segments that are none lead to no other row of the batch. */
+static __device__ __forceinline__ segment segment_of(const d9d_attention_dims &n, int64_t i,
+                                                     int64_t b)
 {
-    int64_t low = 0, high = n.bounds != NULL ? n.documents - 1 : 0;
+    if (n.segment == NULL)
+        return {i, {b * n.s, (b + 1) * n.s}, {b * n.z, (b + 1) * n.z}};
+
+    const d9d_segment x = n.segment[i];
+
+    return {i, cells_of(x.q, x.nq, b, n.s), cells_of(x.k, x.nk, b, n.z)};
+}
+
+/* The last segment whose queries, or keys, do not begin behind `cell`, or the first one. */
+static __device__ __forceinline__ int64_t segment_at(const d9d_attention_dims &n, bool keys,
+                                                     int64_t cell)
+{
+    int64_t low = 0, high = n.segment != NULL ? n.segments - 1 : 0;
 
     while (low < high) {
         const int64_t mid = (low + high + 1) / 2;
 
-        if (n.bounds[mid] <= token)
+        if ((keys ? n.segment[mid].k : n.segment[mid].q) <= cell)
             low = mid;
         else
             high = mid - 1;
     }
-    return document_of(n, low, b);
+    return low;
 }
 
-/* Go to the next one; whether it has tokens before `end`. */
-static __device__ __forceinline__ bool document_next(const d9d_attention_dims &n, int64_t b,
-                                                     int64_t end, document *doc)
+/* Go to the next one; whether it may have queries before `end`. */
+static __device__ __forceinline__ bool segment_next(const d9d_attention_dims &n, int64_t b,
+                                                    int64_t end, segment *x)
 {
-    if (n.bounds == NULL || doc->end >= end || doc->number + 1 >= n.documents)
+    if (n.segment == NULL || x->q.end >= end || x->i + 1 >= n.segments)
         return false;
-    *doc = document_of(n, doc->number + 1, b);
+    *x = segment_of(n, x->i + 1, b);
     return true;
 }
 
-/* Whether token q may see token k of this document. */
-static __device__ __forceinline__ bool visible(const d9d_attention_dims &n, const document &doc,
+/* The key that stands beside query q: the last one that it may see under a causal mask. */
+static __device__ __forceinline__ int64_t beside(const segment &x, int64_t q)
+{
+    return q + x.k.end - x.q.end;
+}
+/* Whether query q may see key k of this segment. */
+static __device__ __forceinline__ bool visible(const d9d_attention_dims &n, const segment &x,
                                                int64_t q, int64_t k)
 {
-    return inside(doc, q) && k < doc.end && (!n.causal || k <= q);
+    return inside(x.q, q) && k < x.k.end && (!n.causal || k <= beside(x, q));
+}
+
+/* Where query i, counted over B and S, of head h has its number in an array [B, A, S]. */
+static __device__ __forceinline__ int64_t row_number(const d9d_attention_dims &n, int64_t b,
+                                                     int64_t h, int64_t i)
+{
+    return (b * n.a + h) * n.s + i - b * n.s;
 }
 
 /* ENOTSUP for a head that no shape takes, or too much for this GPU. */

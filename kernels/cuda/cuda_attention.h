@@ -17,7 +17,8 @@ typedef struct d9di_attention {
     float *lse;             /* likewise */
 } d9di_attention;
 
-/* By cuDNN in bfloat16, heads of 64 or 128; *done is false when it does not take the call. */
+/* By cuDNN in bfloat16, heads of 64 or 128, as many keys as queries; *done is false when it does
+ * not take the call. */
 d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *done);
 /* By tiles of our own in float32, for any shape and type. */
 d9d_status d9di_attention_tiles(d9d_stream s, const d9di_attention *c);

@@ -18,6 +18,8 @@
  * where each begins and how long it is.  Deterministic, room for scores is room for all
  * documents at the longest, so that they are done by classes of length, halving.
  *
+ * Rows with more keys than queries go to slower kernels yet.
+ *
  * cuDNN takes what is written here and nothing like it: P and the full dV, dK must be bfloat16,
  * the sum of dQ a real float32 tensor, and the mask as d9di_graph_causal() has it.
  */
@@ -354,7 +356,7 @@ static plan_key key_of(d9d_stream s, const d9di_attention *c)
                       .kv = n->kv,
                       .all_a = n->a,
                       .all_kv = n->kv,
-                      .packed = n->bounds != NULL,
+                      .packed = n->segment != NULL,
                       .backward = backward,
                       .exact = backward && !s->options.inexact};
 }
@@ -537,7 +539,7 @@ static int classes_of(d9d_stream s, const d9di_attention *c, class *out)
         out[n] = (class){.key = key,
                          .docs = {.longest = longest, .shortest = last ? 1 : longest / 2 + 1}};
         out[n].key.s = longest;
-        out[n].key.b = last ? power_of_two(16, c->n.documents)
+        out[n].key.b = last ? power_of_two(16, c->n.segments)
                             : d9di_ceil_div(tokens / out[n].docs.shortest, 8) * 8;
         out[n].docs.room = out[n].key.b;
         cut(s, &out[n].key);
@@ -598,12 +600,12 @@ d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *don
     d9di_sdpa *x;
 
     *done = false;
-    if (n->t != D9D_BF16 || (n->d != 64 && n->d != 128) || !n->causal)
+    if (n->t != D9D_BF16 || (n->d != 64 && n->d != 128) || !n->causal || n->s != n->z)
         return D9D_OK;
     D9D_TRY(sdpa_of(s, &x));
     if (!x->loaded)
         return D9D_OK;
-    return n->bounds != NULL ? run_packed(s, x, c, done) : run_rows(s, x, c, done);
+    return n->segment != NULL ? run_packed(s, x, c, done) : run_rows(s, x, c, done);
 }
 #else
 struct d9di_sdpa {

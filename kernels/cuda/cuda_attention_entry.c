@@ -5,12 +5,25 @@
 #define ENTRY(op) __typeof__(*((d9d_kernels *)0)->op) d9d_k_##op
 ENTRY(attention);
 ENTRY(attention_din);
+ENTRY(fill);
+
+/* Keys may be left out where there are more of them than queries. */
+static d9d_status clear_keys(d9d_stream s, const d9di_attention *c)
+{
+    const int64_t size = c->n.b * c->n.z * c->n.kv * c->n.d;
+
+    if (c->dout == NULL || c->n.s == c->n.z)
+        return D9D_OK;
+    D9D_TRY(d9d_k_fill(s, c->n.t, c->dk, size, 0.0f));
+    return d9d_k_fill(s, c->n.t, c->dv, size, 0.0f);
+}
 
 static d9d_status run(d9d_stream s, const d9di_attention *c)
 {
     bool done = false;
 
     D9D_TRY(d9di_check_float(c->op, c->n.t));
+    D9D_TRY(clear_keys(s, c));
     if (c->n.b * c->n.s * c->n.a * c->n.d == 0)
         return D9D_OK;
     if (s->options.attention != D9D_CUDA_OWN)

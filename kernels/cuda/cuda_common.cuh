@@ -140,6 +140,12 @@ static __device__ __forceinline__ void store8(bf16 *p, const float (&v)[8], int6
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 8; i < (n);                \
          i += (int64_t)gridDim.x * blockDim.x * 8)
 
+/* A launch over the eights of m rows of h; `r` and `at` are the row and the place in it. */
+#define EACH_ROW8(r, at, m, h)                                                                     \
+    for (int64_t e_ = (int64_t)blockIdx.x * THREADS + threadIdx.x, per_ = d9di_ceil_div(h, 8), r,  \
+                 at;                                                                               \
+         r = e_ / per_, at = e_ % per_ * 8, r < (m); e_ += (int64_t)gridDim.x * THREADS)
+
 /* Blocks of THREADS for `work` threads, as many as keep the GPU busy. */
 static inline unsigned blocks_for(const d9d_stream s, int64_t work)
 {

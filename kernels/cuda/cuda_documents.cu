@@ -1,4 +1,4 @@
-/* cuda_documents.cu - packed documents as cuDNN's attention wants them. */
+/* cuda_documents.cu - packed documents, square segments, as cuDNN's attention wants them. */
 #include "cuda_attention.h"
 #include "cuda_common.cuh"
 
@@ -38,10 +38,11 @@ static __global__ void find_kernel(d9d_attention_dims n, d9di_documents d)
     const int64_t tokens = n.b * n.s;
     int64_t found = 0;
 
-    for (int64_t i0 = 0; i0 < n.documents; i0 += THREADS) {
+    for (int64_t i0 = 0; i0 < n.segments; i0 += THREADS) {
         const int64_t i = i0 + threadIdx.x;
-        const int64_t first = i < n.documents ? d9di_min(tokens, d9di_max(0, n.bounds[i])) : 0;
-        const int64_t end = i < n.documents ? d9di_min(tokens, n.bounds[i + 1]) : 0;
+        const d9d_segment x = i < n.segments ? n.segment[i] : d9d_segment{0, 0, 0, 0};
+        const int64_t first = d9di_min(tokens, d9di_max(0, x.q));
+        const int64_t end = d9di_min(tokens, (int64_t)x.q + x.nq);
         const bool mine = end - first >= d.shortest && end - first <= d.longest;
         int all;
         const int64_t at = found + count_before(mine, &all);

@@ -2,12 +2,6 @@
  * source[r] % k of token source[r] / k; choice j of token t is row[t k + j]. */
 #include "cuda_common.cuh"
 
-/* A launch over the eights of m rows of h; `r` and `at` are the row and the place in it. */
-#define EACH_ROW8(r, at, m, h)                                                                     \
-    for (int64_t e_ = (int64_t)blockIdx.x * THREADS + threadIdx.x, per_ = d9di_ceil_div(h, 8), r,  \
-                 at;                                                                               \
-         r = e_ / per_, at = e_ % per_ * 8, r < (m); e_ += (int64_t)gridDim.x * THREADS)
-
 template <class T>
 static __global__ void permute_kernel(T *y, const T *x, const int32_t *source, int64_t rows,
                                       int64_t k, int64_t h)

@@ -75,6 +75,7 @@ void d9di_engine_release(d9di_engine *e)
     d9d_weights_close(e->weights);
     d9d_model_free(e->model);
     d9d_device_close(e->dev);
+    d9d_part_room_release(&e->room);
     d9d_arena_release(&e->arena);
     *e = (d9di_engine){0};
 }
@@ -92,7 +93,7 @@ int64_t d9di_engine_count(const d9di_engine *e, bool trainable_only)
 /* --- a batch on the device ----------------------------------------------------------- */
 
 typedef struct device_batch {
-    d9d_tensor ids, labels, positions, documents;
+    d9d_tensor ids, labels, positions, segments;
 } device_batch;
 
 static void batch_release(device_batch *b)
@@ -100,20 +101,20 @@ static void batch_release(device_batch *b)
     d9d_tensor_release(&b->ids);
     d9d_tensor_release(&b->labels);
     d9d_tensor_release(&b->positions);
-    d9d_tensor_release(&b->documents);
+    d9d_tensor_release(&b->segments);
 }
 
-static d9d_status batch_upload(d9di_engine *e, const d9d_batch *b, device_batch *out)
+static d9d_status part_upload(d9di_engine *e, const d9d_batch_part *b, device_batch *out)
 {
     const d9d_shape cells = D9D_SHAPE(b->rows, b->length);
     const struct {
-        const int32_t *host;
+        const void *host;
         d9d_shape shape;
         d9d_tensor *device;
     } arrays[] = {{b->ids, cells, &out->ids},
                   {b->labels, cells, &out->labels},
                   {b->positions, cells, &out->positions},
-                  {b->bounds, D9D_SHAPE(b->documents + 1), &out->documents}};
+                  {b->segment, D9D_SHAPE(b->segments, 4), &out->segments}};
 
     *out = (device_batch){0};
     for (int i = 0; i < 4; i++) {
@@ -129,13 +130,22 @@ static d9d_status batch_upload(d9di_engine *e, const d9d_batch *b, device_batch 
     return D9D_OK;
 }
 
+/* What this rank computes with. */
+static d9d_status batch_upload(d9di_engine *e, const d9d_batch *b, device_batch *out)
+{
+    d9d_batch_part part;
+
+    D9D_TRY(d9d_batch_part_of(b, 0, 1, &e->room, &part));
+    return part_upload(e, &part, out);
+}
+
 static d9d_status batch_forward(d9di_engine *e, const device_batch *b, d9d_model_out *out)
 {
     const d9d_model_in in = {
         .ids = &b->ids,
         .positions = &b->positions,
         .labels = &b->labels,
-        .documents = b->documents.storage != NULL ? &b->documents : NULL,
+        .segments = b->segments.storage != NULL ? &b->segments : NULL,
     };
 
     return e->model->ops->forward(e->model, e->tape, &in, out);

@@ -7,6 +7,7 @@
 #define D9DI_LOOP_ENGINE_H
 
 #include "d9d/base/log.h"
+#include "d9d/data/part.h"
 #include "d9d/model/weights.h"
 #include "loop/run_data.h"
 
@@ -17,6 +18,7 @@ typedef struct d9di_engine {
     d9d_params params;
     d9d_weights *weights; /* planned, until they are read; NULL without a source */
     d9d_tape *tape;
+    d9d_part_room room;
     d9d_arena arena;
 } d9di_engine;
 

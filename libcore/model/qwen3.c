@@ -259,16 +259,16 @@ static d9d_status ffn_half(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     return d9d_op_add(t, in[0], h, &out[0]);
 }
 
-/* in: x [B, S, H], positions [B, S], and where they are packed documents [N + 1]. */
+/* in: x [B, S, H], positions [B, S], and where rows are not whole segments [N, 4]. */
 static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                                 d9d_var **out, size_t n_out)
 {
     layer *l = self;
-    const d9d_tensor *documents = n_in > 2 ? d9d_var_tensor(in[2]) : NULL;
+    const d9d_tensor *segments = n_in > 2 ? d9d_var_tensor(in[2]) : NULL;
     d9d_var *h, *x;
 
     D9D_TRY(d9d_block_norm_forward(&l->input_layernorm, t, in[0], &h));
-    D9D_TRY(d9d_block_attention_forward(&l->self_attn, t, h, d9d_var_tensor(in[1]), documents, &h));
+    D9D_TRY(d9d_block_attention_forward(&l->self_attn, t, h, d9d_var_tensor(in[1]), segments, &h));
     D9D_TRY(d9d_op_add(t, in[0], h, &x));
     if (l->recompute_ffn)
         return d9d_tape_checkpoint(t, ffn_half, l, &x, 1, out, n_out);
@@ -277,12 +277,12 @@ static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
 
 static d9d_status layers_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
 {
-    size_t n_in = in->documents != NULL ? 3 : 2;
+    size_t n_in = in->segments != NULL ? 3 : 2;
     d9d_var *args[3] = {NULL};
 
     D9D_TRY(d9d_tape_leaf(t, in->positions, false, &args[1]));
-    if (in->documents != NULL)
-        D9D_TRY(d9d_tape_leaf(t, in->documents, false, &args[2]));
+    if (in->segments != NULL)
+        D9D_TRY(d9d_tape_leaf(t, in->segments, false, &args[2]));
     for (int64_t i = 0; i < m->end - m->first; i++) {
         size_t mark = d9d_tape_mark(t);
         layer *l = &m->layers[i];

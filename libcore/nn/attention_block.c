@@ -71,13 +71,13 @@ static d9d_status heads_of(d9d_block_attention *b, d9d_tape *t, d9d_var *x, int6
 }
 
 d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_var *x,
-                                       const d9d_tensor *positions, const d9d_tensor *documents,
+                                       const d9d_tensor *positions, const d9d_tensor *segments,
                                        d9d_var **y)
 {
     const d9d_shape *s = &d9d_var_tensor(x)->shape;
     d9d_shape merged = D9D_SHAPE(s->dim[0], s->dim[1], b->heads * b->head_dim);
     d9d_attention how = {
-        .scale = 1.0f / sqrtf((float)b->head_dim), .causal = true, .documents = documents};
+        .scale = 1.0f / sqrtf((float)b->head_dim), .causal = true, .segments = segments};
     d9d_var *q, *k, *v, *o;
 
     D9D_TRY(heads_of(b, t, x, b->heads, &b->q_proj, &b->q_norm, positions, &q));

@@ -1,10 +1,10 @@
-/* op_attention.c - softmax attention.  q y [B, S, A, D], k v [B, S, K, D], lse [B, A, S].
+/* op_attention.c - softmax attention.  q y [B, S, A, D], k v [B, Z, K, D], lse [B, A, S].
  *
  * The backward recomputes probabilities from q, k and the log of the sum of exponentials.
  */
 #include "op/op_common.h"
 
-/* Saved; the first three are the inputs.  Documents, where given, follow: attr points into them. */
+/* Saved; the first three are the inputs.  Segments, where given, follow: attr points into them. */
 enum { Q, K, V, O, LSE };
 
 static d9d_status attention_input(d9d_node *n)
@@ -36,35 +36,37 @@ static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *k)
 {
     const d9d_shape *s = &q->shape, *r = &k->shape;
 
-    if (s->ndim != 4 || r->ndim != 4 || s->dim[0] != r->dim[0] || s->dim[1] != r->dim[1] ||
-        s->dim[3] != r->dim[3])
+    if (s->ndim != 4 || r->ndim != 4 || s->dim[0] != r->dim[0] || s->dim[3] != r->dim[3])
         return d9di_op_misfit("attention", "k", r, "q", s,
-                              "q is [B, S, A, D], k and v [B, S, K, D]");
+                              "q is [B, S, A, D], k and v [B, Z, K, D]");
     if (r->dim[2] == 0 ? s->dim[2] != 0 : s->dim[2] % r->dim[2] != 0)
         return d9di_op_misfit("attention", "k", r, "q", s,
                               "query heads must be a multiple of key-value heads");
+    if (r->dim[1] < s->dim[1])
+        return d9di_op_misfit("attention", "k", r, "q", s,
+                              "a row must have at least as many keys as queries");
     return D9D_OK;
 }
 
 static d9d_status check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v,
-                        const d9d_tensor *documents)
+                        const d9d_tensor *segments)
 {
     D9D_TRY(d9di_op_check_real("attention", "q", q));
     D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
     D9D_TRY(d9di_op_check("attention", "v", v, q->dtype));
     D9D_TRY(check_heads(q, k));
     D9D_TRY(d9di_op_check_same("attention", "k", k, "v", v));
-    if (documents == NULL)
+    if (segments == NULL)
         return D9D_OK;
-    D9D_TRY(d9di_op_check("attention", "documents", documents, D9D_I32));
-    if (documents->shape.ndim != 1 || documents->shape.dim[0] < 1)
-        return d9di_op_misfit("attention", "documents", &documents->shape, "q", &q->shape,
-                              "documents are the bounds of N, [N + 1]");
+    D9D_TRY(d9di_op_check("attention", "segments", segments, D9D_I32));
+    if (segments->shape.ndim != 2 || segments->shape.dim[1] != 4)
+        return d9di_op_misfit("attention", "segments", &segments->shape, "q", &q->shape,
+                              "segments are [N, 4]");
     return D9D_OK;
 }
 
 static d9d_status record(d9d_tape *t, d9d_var *const in[3], d9d_var *out, const d9d_tensor *lse,
-                         const d9d_tensor *documents, const d9d_attention_dims *dims)
+                         const d9d_tensor *segments, const d9d_attention_dims *dims)
 {
     d9d_node *n;
 
@@ -76,8 +78,8 @@ static d9d_status record(d9d_tape *t, d9d_var *const in[3], d9d_var *out, const 
         (void)d9d_node_save(n, d9d_var_tensor(in[i]), D9D_NEED_INPUT);
     (void)d9d_node_save(n, d9d_var_tensor(out), D9D_NEED_INPUT);
     (void)d9d_node_save(n, lse, D9D_NEED_INPUT);
-    if (documents != NULL)
-        (void)d9d_node_save(n, documents, D9D_NEED_INPUT);
+    if (segments != NULL)
+        (void)d9d_node_save(n, segments, D9D_NEED_INPUT);
     return D9D_OK;
 }
 
@@ -88,13 +90,14 @@ static d9d_attention_dims dims_of(const d9d_tensor *q, const d9d_tensor *k,
         .t = q->dtype,
         .b = q->shape.dim[0],
         .s = q->shape.dim[1],
+        .z = k->shape.dim[1],
         .a = q->shape.dim[2],
         .kv = k->shape.dim[2],
         .d = q->shape.dim[3],
         .scale = how->scale,
         .causal = how->causal,
-        .documents = how->documents != NULL ? how->documents->shape.dim[0] - 1 : 0,
-        .bounds = how->documents != NULL ? d9d_tensor_data(how->documents) : NULL,
+        .segments = how->segments != NULL ? how->segments->shape.dim[0] : 0,
+        .segment = how->segments != NULL ? d9d_tensor_data(how->segments) : NULL,
     };
 }
 
@@ -107,7 +110,7 @@ d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
     d9d_attention_dims dims;
     d9d_status st;
 
-    D9D_TRY_OR(st, check(tq, tk, tv, how->documents), out);
+    D9D_TRY_OR(st, check(tq, tk, tv, how->segments), out);
     dims = dims_of(tq, tk, how);
     D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, tq->shape, &out), out);
     D9D_TRY_OR(
@@ -118,7 +121,7 @@ d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
                            d9d_tensor_data(&lse), d9d_tensor_data(tq), d9d_tensor_data(tk),
                            d9d_tensor_data(tv)),
                out);
-    D9D_TRY_OR(st, record(t, in, out, &lse, how->documents, &dims), out);
+    D9D_TRY_OR(st, record(t, in, out, &lse, how->segments, &dims), out);
     *y = out;
 out:
     d9d_tensor_release(&lse);

@@ -58,7 +58,8 @@ typedef struct bench {
     d9d_stream s;
     d9d_dtype t;
     void *p[BUFFERS];
-    int32_t *ids, *offset, *row, *source, *expert, *bounds;
+    int32_t *ids, *offset, *row, *source, *expert;
+    d9d_segment *segment;
     float *stats, *prob, *dprob, *freq, *one;
     double *sum;
     int64_t *found;
@@ -112,8 +113,15 @@ static d9d_status grouped_dw_add(bench *b)
 
 static d9d_attention_dims dims(const bench *b)
 {
-    return (d9d_attention_dims){
-        .t = b->t, .b = B, .s = S, .a = A, .kv = KV, .d = D, .scale = 0.125f, .causal = true};
+    return (d9d_attention_dims){.t = b->t,
+                                .b = B,
+                                .s = S,
+                                .z = S,
+                                .a = A,
+                                .kv = KV,
+                                .d = D,
+                                .scale = 0.125f,
+                                .causal = true};
 }
 static d9d_status attention(bench *b)
 {
@@ -133,8 +141,8 @@ static d9d_attention_dims packed_dims(const bench *b)
 {
     d9d_attention_dims n = dims(b);
 
-    n.documents = DOCUMENTS;
-    n.bounds = b->bounds;
+    n.segments = DOCUMENTS;
+    n.segment = b->segment;
     return n;
 }
 static d9d_status attention_packed(bench *b)
@@ -413,7 +421,8 @@ static void setup(bench *b)
     const int64_t n = 4 * (int64_t)N, zero = 0;
     const float one = 1.0f;
     float freq[D];
-    int32_t ids[T], bounds[DOCUMENTS + 1];
+    int32_t ids[T];
+    d9d_segment segment[DOCUMENTS];
 
     for (int i = 0; i < BUFFERS; i++) {
         bool state = i >= STATE;
@@ -427,9 +436,9 @@ static void setup(bench *b)
         ids[i] = i * 7919 % V;
     for (int i = 0; i < D; i++)
         freq[i] = 1.0f / (float)(1 + i);
-    for (int i = 0; i <= DOCUMENTS; i++)
-        bounds[i] = i * (S / 4);
-    b->bounds = array(b, bounds, DOCUMENTS + 1, sizeof(*bounds));
+    for (int i = 0; i < DOCUMENTS; i++)
+        segment[i] = (d9d_segment){i * (S / 4), S / 4, i * (S / 4), S / 4};
+    b->segment = array(b, segment, DOCUMENTS, sizeof(*segment));
     b->ids = array(b, ids, T, sizeof(*ids));
     b->freq = array(b, freq, D, sizeof(*freq));
     b->one = array(b, &one, 1, sizeof(one));
@@ -465,7 +474,7 @@ static void release(bench *b)
         {b->stats, (uint64_t)N * 4},
         {b->sum, 8},
         {b->found, 8},
-        {b->bounds, (DOCUMENTS + 1) * 4},
+        {b->segment, DOCUMENTS * sizeof(*b->segment)},
     };
 
     for (int i = 0; i < BUFFERS; i++)

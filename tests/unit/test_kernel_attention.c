@@ -4,6 +4,7 @@
 #include "support/unit_device.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +28,7 @@ static int64_t q_size(const d9d_attention_dims *n)
 }
 static int64_t k_size(const d9d_attention_dims *n)
 {
-    return n->b * n->s * n->kv * n->d;
+    return n->b * n->z * n->kv * n->d;
 }
 static void *grad(const call *p, int64_t first)
 {
@@ -45,25 +46,33 @@ static void run_backward(void *arg)
                      D9D_OK);
 }
 
-/* The document of a token, counted over B and S. */
-static int64_t document_of(const d9d_attention_dims *n, int64_t token)
+/* The segment of query i, counted over B and S. */
+static d9d_segment segment_of(const d9d_attention_dims *n, int64_t i)
 {
-    int64_t i = 0;
+    const int64_t row = i / n->s;
+    const d9d_segment *x = n->segment;
 
-    while (n->bounds != NULL && n->bounds[i + 1] <= token)
-        i++;
-    return i;
+    if (x == NULL)
+        return (d9d_segment){(int32_t)(row * n->s), (int32_t)n->s, (int32_t)(row * n->z),
+                             (int32_t)n->z};
+    while (x->q + x->nq <= i)
+        x++;
+    return *x;
 }
 
+/* Whether query i of a row may see key j of it. */
 static bool visible(const d9d_attention_dims *n, int64_t b, int64_t i, int64_t j)
 {
-    return (!n->causal || j <= i) && document_of(n, b * n->s + i) == document_of(n, b * n->s + j);
+    const d9d_segment x = segment_of(n, b * n->s + i);
+    const int64_t q = b * n->s + i - x.q, k = b * n->z + j - x.k;
+
+    return k >= 0 && k < x.nk && (!n->causal || x.nk - 1 - k >= x.nq - 1 - q);
 }
 
-/* A feature of row i of head h, of `heads`. */
-static int64_t at(const d9d_attention_dims *n, int64_t b, int64_t i, int64_t heads, int64_t h)
+/* Feature 0 of head h, of `heads`, of cell i behind `rows` others. */
+static int64_t at(const d9d_attention_dims *n, int64_t rows, int64_t i, int64_t heads, int64_t h)
 {
-    return ((b * n->s + i) * heads + h) * n->d;
+    return ((rows + i) * heads + h) * n->d;
 }
 
 static double dot(const d9d_attention_dims *n, const void *x, int64_t ix, const void *y, int64_t iy)
@@ -80,25 +89,25 @@ static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w,
                       double *lse, double *g)
 {
     const d9d_attention_dims *n = &p->n;
-    int64_t kh = h / (n->a / n->kv), iq = at(n, b, i, n->a, h);
+    int64_t kh = h / (n->a / n->kv), iq = at(n, b * n->s, i, n->a, h);
     double most = -INFINITY, sum = 0.0, delta = 0.0, *dq = g, *dk = g + q_size(n);
     double *dv = dk + k_size(n);
 
-    for (int64_t j = 0; j < n->s; j++) {
+    for (int64_t j = 0; j < n->z; j++) {
         w[j] = visible(n, b, i, j)
-                   ? (double)n->scale * dot(n, p->q, iq, p->k, at(n, b, j, n->kv, kh))
+                   ? (double)n->scale * dot(n, p->q, iq, p->k, at(n, b * n->z, j, n->kv, kh))
                    : -INFINITY;
         most = w[j] > most ? w[j] : most;
     }
-    for (int64_t j = 0; j < n->s; j++)
+    for (int64_t j = 0; j < n->z; j++)
         sum += w[j] = exp(w[j] - most);
     *lse = most + log(sum);
-    for (int64_t j = 0; j < n->s; j++) {
+    for (int64_t j = 0; j < n->z; j++) {
         w[j] /= sum;
-        delta += w[j] * dot(n, p->dout, iq, p->v, at(n, b, j, n->kv, kh));
+        delta += w[j] * dot(n, p->dout, iq, p->v, at(n, b * n->z, j, n->kv, kh));
     }
-    for (int64_t j = 0; j < n->s; j++) {
-        int64_t ik = at(n, b, j, n->kv, kh);
+    for (int64_t j = 0; j < n->z; j++) {
+        int64_t ik = at(n, b * n->z, j, n->kv, kh);
         double ds = (double)n->scale * w[j] * (dot(n, p->dout, iq, p->v, ik) - delta);
 
         for (int64_t f = 0; f < n->d; f++) {
@@ -113,7 +122,7 @@ static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w,
 static void naive(const call *p, double *o, double *lse, double *g)
 {
     const d9d_attention_dims *n = &p->n;
-    double *w = calloc((size_t)n->s + 1, sizeof(*w));
+    double *w = calloc((size_t)n->z + 1, sizeof(*w));
 
     for (int64_t b = 0; b < n->b; b++)
         for (int64_t h = 0; h < n->a; h++)
@@ -177,6 +186,7 @@ static void test_shapes(void **state)
             d9d_attention_dims n = {.t = array_types[how & 1],
                                     .b = x->b,
                                     .s = x->s,
+                                    .z = x->s,
                                     .a = x->a,
                                     .kv = x->kv,
                                     .d = x->d,
@@ -187,27 +197,62 @@ static void test_shapes(void **state)
         }
 }
 
+/* Packed documents as segments, into out [documents]. */
+static void square(const int32_t *bounds, int documents, d9d_segment *out)
+{
+    for (int i = 0; i < documents; i++) {
+        const int32_t size = bounds[i + 1] - bounds[i];
+
+        out[i] = (d9d_segment){bounds[i], size, bounds[i], size};
+    }
+}
+
+/* Both types, with a mask and without, heads that libraries know and others. */
+static void check_list(int64_t b, int64_t s, int64_t z, const d9d_segment *list, int64_t segments)
+{
+    for (int how = 0; how < 8; how++)
+        check(&(d9d_attention_dims){.t = array_types[how & 1],
+                                    .b = b,
+                                    .s = s,
+                                    .z = z,
+                                    .a = 2,
+                                    .kv = how & 4 ? 2 : 1,
+                                    .d = how & 4 ? 64 : 12,
+                                    .causal = (how & 2) != 0,
+                                    .scale = how & 4 ? 0.125f : 0.3f,
+                                    .segments = segments,
+                                    .segment = list});
+}
+
 /* Packed documents: of one token, over block edges, empty ones, a row that is one. */
 static void test_documents(void **state)
 {
-    enum { B = 3, S = 311 };
-    static const int32_t bounds[] = {0, 0, 1, 150, 151, 281, S, S, 2 * S, 2 * S + 64, 3 * S, 3 * S};
+    enum { B = 3, S = 311, N = 11 };
+    static const int32_t bounds[N + 1] = {0, 0, 1,     150,        151,   281,
+                                          S, S, 2 * S, 2 * S + 64, 3 * S, 3 * S};
+    d9d_segment list[N];
 
     (void)state;
-    for (int how = 0; how < 8; how++) {
-        d9d_attention_dims n = {.t = array_types[how & 1],
-                                .b = B,
-                                .s = S,
-                                .a = 2,
-                                .kv = 1,
-                                .d = how & 4 ? 64 : 12,
-                                .causal = (how & 2) != 0,
-                                .scale = how & 4 ? 0.125f : 0.3f,
-                                .documents = sizeof(bounds) / sizeof(*bounds) - 1,
-                                .bounds = bounds};
+    square(bounds, N, list);
+    check_list(B, S, S, list, N);
+}
 
-        check(&n);
-    }
+/* More keys than queries: all of a row's, some of them, twice the same ones, none at the end. */
+static void test_segments(void **state)
+{
+    static const d9d_segment tiny[] = {{0, 1, 0, 1}, {1, 2, 1, 2}, {3, 1, 8, 6}},
+                             twice[] = {{0, 70, 0, 70}, {70, 63, 0, 400}},
+                             odd[] = {{0, 1, 3, 200},    {1, 0, 3, 201},      {1, 65, 3, 265},
+                                      {66, 64, 270, 64}, {130, 3, 340, 61},   {133, 10, 401, 200},
+                                      {143, 0, 601, 9},  {143, 123, 651, 150}};
+
+    (void)state;
+    check_list(2, 2, 7, (d9d_segment[]){{0, 2, 0, 5}, {2, 2, 7, 7}}, 2);
+    check_list(1, 4, 14, tiny, 3);
+    check_list(1, 133, 400, twice, 2);
+    check_list(2, 133, 401, odd, 8);
+    check_list(2, 3, 150, NULL, 0);
+    check_list(2, 0, 5, NULL, 0);
 }
 
 /* --- a document alone, and packed --------------------------------------------------------- */
@@ -215,7 +260,7 @@ static void test_documents(void **state)
 enum { ARRAYS = 9, LSE = 8 }; /* q dout o dq | k v dk dv | lse */
 
 /* Arrays of a call, in the order above. */
-static void arrays_of(call *p, void *out[ARRAYS])
+static void arrays_of(const call *p, void *out[ARRAYS])
 {
     int64_t nq = q_size(&p->n), nk = k_size(&p->n);
     void *all[ARRAYS] = {p->q,        p->dout,          p->o,  grad(p, 0), p->k, p->v,
@@ -255,96 +300,160 @@ static void *token_at(const call *p, void *const *all, int i, int64_t token)
     return (char *)all[i] + (size_t)(token * heads * p->n.d) * d9d_dtype_size(p->n.t);
 }
 
-/* What the document of n tokens at `token` gives by itself must be what it gave in the pack; the
- * arrays that differ are counted.  Where a library is likely, by itself is a pack of one. */
-static void same_alone(call *pack, int64_t token, int64_t len, int different[ARRAYS])
+/* Where the first token of a segment has its part of array i, and how much is the segment's. */
+static void *segment_at(const call *p, int i, const d9d_segment *x, size_t *bytes)
 {
-    const int32_t bounds[] = {0, (int32_t)len};
+    const bool query = i < 4;
+    void *all[ARRAYS];
+
+    arrays_of(p, all);
+    *bytes = (size_t)((query ? x->nq * p->n.a : x->nk * p->n.kv) * p->n.d) * d9d_dtype_size(p->n.t);
+    return token_at(p, all, i, query ? x->q : x->k);
+}
+
+/* What a segment gives by itself must be what it gave in the pack; the arrays that differ are
+ * counted.  Where a library is likely, by itself is a pack of one. */
+static void same_alone(const call *pack, const d9d_segment *x, int different[ARRAYS])
+{
+    const d9d_segment one = {0, x->nq, 0, x->nk};
+    const int64_t row = x->q / pack->n.s;
     d9d_attention_dims n = pack->n;
-    void *in_pack[ARRAYS], *alone[ARRAYS];
+    size_t bytes;
     call p;
 
     n.b = 1;
-    n.s = len;
-    n.documents = 1;
-    n.bounds = n.d == 64 ? bounds : NULL;
+    n.s = x->nq;
+    n.z = x->nk;
+    n.segments = 1;
+    n.segment = n.d == 64 ? &one : NULL;
     p = call_make(&n);
-    arrays_of(pack, in_pack);
-    arrays_of(&p, alone);
-    for (int i = 0; i < LSE; i++) {
-        size_t bytes = (size_t)(len * (i < 4 ? n.a : n.kv) * n.d) * d9d_dtype_size(n.t);
+    for (int i = 0; i < LSE; i++)
+        if (i % 4 < 2) {
+            void *alone = segment_at(&p, i, &one, &bytes);
 
-        if (i % 4 < 2)
-            memcpy(alone[i], token_at(pack, in_pack, i, token), bytes);
-    }
+            memcpy(alone, segment_at(pack, i, x, &bytes), bytes);
+        }
     run_forward(&p);
     run_backward(&p);
     for (int i = 0; i < LSE; i++) {
-        size_t bytes = (size_t)(len * (i < 4 ? n.a : n.kv) * n.d) * d9d_dtype_size(n.t);
+        const void *alone = segment_at(&p, i, &one, &bytes);
 
-        different[i] += memcmp(alone[i], token_at(pack, in_pack, i, token), bytes) != 0;
+        different[i] += memcmp(alone, segment_at(pack, i, x, &bytes), bytes) != 0;
     }
     for (int64_t h = 0; h < n.a; h++)
         different[LSE] +=
-            memcmp(p.lse + h * len,
-                   pack->lse + (token / pack->n.s * n.a + h) * pack->n.s + token % pack->n.s,
-                   (size_t)len * sizeof(float)) != 0;
+            memcmp(p.lse + h * n.s, pack->lse + (row * n.a + h) * pack->n.s + x->q % pack->n.s,
+                   (size_t)n.s * sizeof(float)) != 0;
     call_release(&p);
 }
 
-/* To the bit, wherever the document lies, and with NaN in its neighbours. */
-static void test_alone(void **state)
+/* To the bit, wherever a segment lies, and with NaN in the neighbour number `spoilt`. */
+static void check_alone(int64_t s, int64_t z, const d9d_segment *list, int segments, int spoilt)
 {
-    enum { S = 413 };
-    static const int32_t bounds[] = {0, 3, 4, 137, 200, 264, 400, S, S + 129, 2 * S};
     static const char *const names[ARRAYS] = {"q", "dout", "o", "dq", "k", "v", "dk", "dv", "lse"};
-    enum { DOCUMENTS = sizeof(bounds) / sizeof(*bounds) - 1, SPOILT = 3 };
 
-    (void)state;
     for (int how = 0; how < 8; how++) {
         d9d_attention_dims n = {.t = array_types[how & 1],
                                 .b = 2,
-                                .s = S,
+                                .s = s,
+                                .z = z,
                                 .a = 4,
                                 .kv = 2,
                                 .d = how & 4 ? 64 : 20,
                                 .causal = (how & 2) != 0,
                                 .scale = 0.3f,
-                                .documents = DOCUMENTS,
-                                .bounds = bounds};
+                                .segments = segments,
+                                .segment = list};
+        int64_t first = list[spoilt].k * n.kv * n.d, len = list[spoilt].nk * n.kv * n.d;
         int different[ARRAYS] = {0};
         call p = call_make(&n);
 
-        for (int64_t i = (int64_t)bounds[SPOILT] * n.kv * n.d; i < bounds[SPOILT + 1] * n.kv * n.d;
-             i++) {
+        for (int64_t i = first; i < first + len; i++) {
             array_set(n.t, p.k, i, NAN);
             array_set(n.t, p.v, i, NAN);
         }
         run_forward(&p);
         run_backward(&p);
-        for (int i = 0; i < DOCUMENTS; i++)
-            if (i != SPOILT)
-                same_alone(&p, bounds[i], bounds[i + 1] - bounds[i], different);
+        for (int i = 0; i < segments; i++)
+            if (i != spoilt)
+                same_alone(&p, &list[i], different);
         for (int i = 0; i < ARRAYS; i++)
             if (different[i] > 0)
-                fail_msg("%s, %lld features: %d documents have other bits of %s alone",
+                fail_msg("%s, %lld features: %d segments have other bits of %s alone",
                          d9d_dtype_word(n.t), (long long)n.d, different[i], names[i]);
         call_release(&p);
     }
 }
 
-static void test_bad_documents(void **state)
+static void test_alone(void **state)
 {
-    static const struct {
-        int32_t bounds[4];
-        const char *says;
-    } bad[] = {
-        {{0, 3, 2, 6}, "attention: document 1 is tokens [3, 2) behind 3, in rows of 3"},
-        {{0, 4, 5, 6}, "attention: document 0 is tokens [0, 4) behind 0, in rows of 3"},
-        {{1, 3, 5, 6}, "attention: document 0 is tokens [1, 3) behind 0, in rows of 3"},
-        {{0, 3, 4, 5}, "attention: documents end at token 5 of 6"},
-    };
-    float x[6] = {0}, lse[6];
+    enum { S = 413, N = 9 };
+    static const int32_t bounds[N + 1] = {0, 3, 4, 137, 200, 264, 400, S, S + 129, 2 * S};
+    static const d9d_segment pieces[] = {
+        {0, 3, 0, 50},      {3, 1, 50, 1},       {4, 100, 60, 200},   {104, 65, 300, 66},
+        {169, 30, 400, 97}, {199, 70, 500, 170}, {269, 129, 670, 280}};
+    d9d_segment list[N];
+
+    (void)state;
+    square(bounds, N, list);
+    check_alone(S, S, list, N, 3);
+    check_alone(199, 500, pieces, 7, 3);
+}
+
+/* What no list may be, of two rows. */
+static const struct {
+    int64_t z;
+    bool open;
+    d9d_segment list[3];
+    const char *says;
+} bad[] = {
+    {3,
+     false,
+     {{0, 3, 0, 3}, {3, -1, 3, -1}, {2, 4, 2, 4}},
+     "segment 1 has queries [3, 2) behind 3, in rows of 3"},
+    {3,
+     false,
+     {{0, 4, 0, 4}, {4, 1, 4, 1}, {5, 1, 5, 1}},
+     "segment 0 has queries [0, 4) behind 0, in rows of 3"},
+    {3,
+     false,
+     {{1, 2, 1, 2}, {3, 2, 3, 2}, {5, 1, 5, 1}},
+     "segment 0 has queries [1, 3) behind 0, in rows of 3"},
+    {3, false, {{0, 3, 0, 3}, {3, 1, 3, 1}, {4, 1, 4, 1}}, "segments end at query 5 of 6"},
+    {3,
+     false,
+     {{0, 3, 0, 3}, {3, 1, 3, 1}, {4, 2, 3, 3}},
+     "segment 2 has 2 queries from 4 on and 3 keys from 3 on, in rows of 3 and 3"},
+    {5,
+     false,
+     {{0, 3, 1, 5}, {3, 3, 5, 5}, {6, 0, 0, 0}},
+     "segment 0 has keys [1, 6), in a row of [0, 5)"},
+    {5,
+     false,
+     {{0, 3, 0, 5}, {3, 3, 4, 5}, {6, 0, 0, 0}},
+     "segment 1 has keys [4, 9), in a row of [5, 10)"},
+    {5,
+     false,
+     {{0, 3, 0, 2}, {3, 3, 5, 5}, {6, 0, 0, 0}},
+     "segment 0 has 3 queries from 0 on and 2 keys from 0 on, in rows of 3 and 5"},
+    {5,
+     true,
+     {{0, 3, 0, 0}, {3, 3, 5, 5}, {6, 0, 0, 0}},
+     "segment 0 has 3 queries from 0 on and 0 keys from 0 on, in rows of 3 and 5"},
+    {5,
+     false,
+     {{0, 1, 0, 3}, {1, 2, 0, 2}, {3, 3, 5, 5}},
+     "segment 1 has keys [0, 2) behind [0, 3)"},
+    {5,
+     false,
+     {{0, 1, 0, 3}, {1, 2, 1, 4}, {3, 3, 5, 5}},
+     "segment 1 has keys [1, 5) behind [0, 3)"},
+};
+
+static void test_bad_segments(void **state)
+{
+    float x[10] = {0}, lse[6];
+    char says[128];
 
     (void)state;
     if (host_kernels() != d9d_kernels_cpu())
@@ -353,14 +462,17 @@ static void test_bad_documents(void **state)
         d9d_attention_dims n = {.t = D9D_F32,
                                 .b = 2,
                                 .s = 3,
+                                .z = bad[i].z,
                                 .a = 1,
                                 .kv = 1,
                                 .d = 1,
-                                .documents = 3,
-                                .bounds = bad[i].bounds};
+                                .causal = !bad[i].open,
+                                .segments = 3,
+                                .segment = bad[i].list};
 
+        (void)snprintf(says, sizeof(says), "attention: %s", bad[i].says);
         assert_int_equal(host_kernels()->attention(NULL, &n, x, lse, x, x, x), D9D_EINVAL);
-        assert_string_equal(d9d_err_message(), bad[i].says);
+        assert_string_equal(d9d_err_message(), says);
     }
 }
 
@@ -368,8 +480,15 @@ static void test_bad_documents(void **state)
 static void test_extremes(void **state)
 {
     enum { S = 150, D = 8 };
-    d9d_attention_dims n = {
-        .t = D9D_F32, .b = 1, .s = S, .a = 1, .kv = 1, .d = D, .causal = true, .scale = 1.0f};
+    d9d_attention_dims n = {.t = D9D_F32,
+                            .b = 1,
+                            .s = S,
+                            .z = S,
+                            .a = 1,
+                            .kv = 1,
+                            .d = D,
+                            .causal = true,
+                            .scale = 1.0f};
     float *q = array_random(D9D_F32, S * D, 1, 100.0), *k = array_random(D9D_F32, S * D, 2, 100.0);
     float *v = array_random(D9D_F32, S * D, 3, 1.0), o[S * D], lse[S];
 
@@ -386,12 +505,50 @@ static void test_extremes(void **state)
     free(v);
 }
 
+/* --- pieces of rows ------------------------------------------------------------------------ */
+
+/* Each cell of rows in order says where it is, and so must it in the pieces of the ranks. */
+static void check_pieces(d9d_dtype t, int64_t n, int64_t b, int64_t p, int64_t w)
+{
+    const int64_t size = 2 * n * b * p * w;
+    void *rows = array_random(t, size, 5, 1.0), *dealt = array_poison(t, size);
+    void *back = array_poison(t, size);
+    const size_t cell = (size_t)w * d9d_dtype_size(t);
+
+    assert_int_equal(host_kernels()->pieces(NULL, t, dealt, rows, n, b, p, w, false), D9D_OK);
+    for (int64_t i = 0; i < 2 * n * b * p; i++) {
+        const int64_t rank = i / (2 * b * p), row = i / (2 * p) % b, half = i / p % 2;
+        const int64_t piece = half == 0 ? rank : 2 * n - 1 - rank;
+
+        assert_memory_equal((char *)dealt + (size_t)i * cell,
+                            (char *)rows + (size_t)((row * 2 * n + piece) * p + i % p) * cell,
+                            cell);
+    }
+    assert_int_equal(host_kernels()->pieces(NULL, t, back, dealt, n, b, p, w, true), D9D_OK);
+    assert_memory_equal(back, rows, (size_t)size * d9d_dtype_size(t));
+    free(rows);
+    free(dealt);
+    free(back);
+}
+
+static void test_pieces(void **state)
+{
+    static const int64_t sizes[][4] = {{1, 1, 1, 1},  {1, 3, 2, 5},  {2, 2, 3, 8}, {3, 1, 5, 12},
+                                       {4, 3, 1, 16}, {8, 2, 7, 33}, {2, 0, 3, 4}, {2, 3, 0, 4}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+        for (int t = 0; t < 2; t++)
+            check_pieces(array_types[t], sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_documents),
-        cmocka_unit_test(test_alone),    cmocka_unit_test(test_bad_documents),
-        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_segments),     cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_bad_segments), cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_pieces),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,17 +21,24 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     return d9d_op_attention(t, in[0], in[1], in[2], &how, out);
 }
 
-static const int32_t documents[] = {0, 2, 5, 6, 6, 10, 12};
+static const d9d_segment documents[] = {{0, 2, 0, 2}, {2, 3, 2, 3}, {5, 1, 5, 1},
+                                        {6, 0, 6, 0}, {6, 4, 6, 4}, {10, 2, 10, 2}};
+/* The second of two ranks: of the first row a document's middle and the next one's begin; of the
+ * second nothing but the row, cut. */
+static const d9d_segment pieces[] = {
+    {0, 1, 0, 3}, {1, 1, 3, 1}, {2, 2, 3, 3}, {4, 2, 8, 4}, {6, 2, 8, 6}};
 
-/* Inputs of one case: B, S, A, K, D. */
-#define QKV(b, s, a, k, d)                                                                         \
+/* Inputs of one case: B, S, Z, A, K, D. */
+#define QKZV(b, s, z, a, k, d)                                                                     \
     {                                                                                              \
-        FD(b, s, a, d), FD(b, s, k, d), FD(b, s, k, d)                                             \
+        FD(b, s, a, d), FD(b, z, k, d), FD(b, z, k, d)                                             \
     }
-#define KEPT(b, s, a, k, d)                                                                        \
+#define KEPT_Z(b, s, z, a, k, d)                                                                   \
     {                                                                                              \
-        b *s *a *d, b *s *k *d, b *s *k *d, b *s *a *d, b *a *s                                    \
+        b *s *a *d, b *z *k *d, b *z *k *d, b *s *a *d, b *a *s                                    \
     }
+#define QKV(b, s, a, k, d)  QKZV(b, s, s, a, k, d)
+#define KEPT(b, s, a, k, d) KEPT_Z(b, s, s, a, k, d)
 
 static void keeps_its_promises(void **state)
 {
@@ -60,15 +67,32 @@ static void keeps_its_promises(void **state)
         {.name = "documents",
          .run = run,
          .in = QKV(2, 6, 4, 2, 5),
-         .constant = {{D9D_I32, D9D_SHAPE(7), documents}},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
          .kept = KEPT(2, 6, 4, 2, 5),
          .arg = &causal},
         {.name = "open documents",
          .run = run,
          .in = QKV(2, 6, 2, 1, 5),
-         .constant = {{D9D_I32, D9D_SHAPE(7), documents}},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
          .kept = KEPT(2, 6, 2, 1, 5),
          .arg = &open},
+        {.name = "pieces",
+         .run = run,
+         .in = QKZV(2, 4, 8, 4, 2, 5),
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
+         .kept = KEPT_Z(2, 4, 8, 4, 2, 5),
+         .arg = &causal},
+        {.name = "open pieces",
+         .run = run,
+         .in = QKZV(2, 4, 8, 2, 2, 3),
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
+         .kept = KEPT_Z(2, 4, 8, 2, 2, 3),
+         .arg = &open},
+        {.name = "more keys than queries",
+         .run = run,
+         .in = QKZV(2, 3, 7, 2, 1, 4),
+         .kept = KEPT_Z(2, 3, 7, 2, 1, 4),
+         .arg = &causal},
         {.name = "longer than a block",
          .run = run,
          .in = QKV(1, 70, 2, 1, 8),
@@ -93,6 +117,7 @@ static void refuses(void **state)
             *k = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 3, 8));
     d9d_var *v = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 8)),
             *w = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 6));
+    d9d_var *few = op_var(f, D9D_F32, D9D_SHAPE(2, 2, 2, 8));
     d9d_attention how = {1, true, NULL}, cut = {1, true, op_tensor(f, D9D_I32, D9D_SHAPE(3, 2))};
     d9d_var *y;
 
@@ -102,12 +127,15 @@ static void refuses(void **state)
     assert_refused(
         f, d9d_op_attention(f->tape, q, w, w, &how, &y),
         "attention: k [2, 3, 2, 6] does not fit q [2, 3, 4, 8]: q is [B, S, A, D], k and "
-        "v [B, S, K, D]");
+        "v [B, Z, K, D]");
+    assert_refused(
+        f, d9d_op_attention(f->tape, q, few, few, &how, &y),
+        "attention: k [2, 2, 2, 8] does not fit q [2, 3, 4, 8]: a row must have at least "
+        "as many keys as queries");
     assert_refused(f, d9d_op_attention(f->tape, q, v, w, &how, &y),
                    "attention: v [2, 3, 2, 6] does not fit k [2, 3, 2, 8]: shapes must be equal");
     assert_refused(f, d9d_op_attention(f->tape, q, v, v, &cut, &y),
-                   "attention: documents [3, 2] does not fit q [2, 3, 4, 8]: documents are the "
-                   "bounds of N, [N + 1]");
+                   "attention: segments [3, 2] does not fit q [2, 3, 4, 8]: segments are [N, 4]");
 }
 
 int main(void)

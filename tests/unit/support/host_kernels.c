@@ -289,14 +289,14 @@ static d9d_attention_dims dims_of(call *c, const d9d_attention_dims *n)
 {
     d9d_attention_dims d = *n;
 
-    d.bounds = ints(c, n->bounds, n->documents + 1);
+    d.segment = copy(c, n->segment, D9D_I32, 4 * n->segments, false);
     return d;
 }
 
 static d9d_status on_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                                const void *q, const void *k, const void *v)
 {
-    const int64_t rows = n->b * n->s * n->a, nq = rows * n->d, nk = n->b * n->s * n->kv * n->d;
+    const int64_t rows = n->b * n->s * n->a, nq = rows * n->d, nk = n->b * n->z * n->kv * n->d;
     call c = begin();
     const d9d_attention_dims d = dims_of(&c, n);
 
@@ -309,7 +309,7 @@ static d9d_status on_attention_din(d9d_stream s, const d9d_attention_dims *n, vo
                                    void *dv, const void *dout, const void *q, const void *k,
                                    const void *v, const void *o, const float *lse)
 {
-    const int64_t rows = n->b * n->s * n->a, nq = rows * n->d, nk = n->b * n->s * n->kv * n->d;
+    const int64_t rows = n->b * n->s * n->a, nq = rows * n->d, nk = n->b * n->z * n->kv * n->d;
     call c = begin();
     const d9d_attention_dims d = dims_of(&c, n);
 
@@ -318,6 +318,17 @@ static d9d_status on_attention_din(d9d_stream s, const d9d_attention_dims *n, vo
                                       out(&c, n->t, dv, nk), in(&c, n->t, dout, nq),
                                       in(&c, n->t, q, nq), in(&c, n->t, k, nk), in(&c, n->t, v, nk),
                                       in(&c, n->t, o, nq), floats(&c, lse, rows)));
+}
+
+static d9d_status on_pieces(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
+                            int64_t p, int64_t w, bool in_order)
+{
+    const int64_t size = 2 * n * b * p * w;
+    call c = begin();
+
+    (void)s;
+    return end(&c,
+               c.k->pieces(c.s, t, out(&c, t, y, size), in(&c, t, x, size), n, b, p, w, in_order));
 }
 
 /* --- embedding and loss ------------------------------------------------------------------ */

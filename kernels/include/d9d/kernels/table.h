@@ -15,7 +15,7 @@
  *    added in one order.
  *  - `t` is the type of activations and parameters, D9D_F32 or D9D_BF16; float32 inside.
  *    Gradients of parameters have their own type `gt`; `beta` 0 overwrites, 1 adds.
- *  - Shape letters: M rows, N columns, B S T H A K D I E V k as in d9d/op/op.h.
+ *  - Shape letters: M rows, N columns, B S Z T H A K D I E V k as in d9d/op/op.h.
  *
  * Every entry has a test over types and odd sizes in tests/unit/test_kernel_*.c.
  */
@@ -54,25 +54,61 @@ typedef struct d9d_gemm {
     float beta;
 } d9d_gemm;
 
-/* Attention; q o [B, S, A, D], k v [B, S, K, D], lse [B, A, S] float32.
+/* Attention: S queries and Z keys a row; q o [B, S, A, D], k v [B, Z, K, D], lse [B, A, S] float32.
  *
- * bounds, where not NULL, cuts rows into documents, and no position sees another document:
- * document i is tokens [bounds[i], bounds[i + 1]), counted over B and S, inside one row.  Bounds
- * do not fall, begin with 0 and end with B S; equal neighbours are an empty document.  Without
- * bounds a row is one document.
+ * Segments say which queries see which keys: queries [q, q + nq), counted over B and S, see keys
+ * [k, k + nk), counted over B and Z, and no others.  A causal mask is aligned to the end: query j
+ * of a segment sees its keys 0 .. nk - nq + j.
  *
- *     S = 6    | a a a b b - | c d d d d d |    bounds 0 3 5 6 7 12    documents 5
+ *     4 queries, 6 keys     x x x - - -
+ *     x seen, - hidden      x x x x - -
+ *                           x x x x x -
+ *                           x x x x x x
  *
- * What comes out for a document does not depend, to the bit, on where it lies nor on what lies
- * beside it, with the same device and D; that of a row without bounds may have other last bits
- * where a library does both. */
+ * Without a list a row is one segment: all its queries, all its keys.  A list of N lies in device
+ * memory, so that the host needs to wait for nothing; it serves three ends:
+ *
+ *   - Packed documents.  Z = S; each document, and the padding of a row, is one segment.
+ *
+ *         S = 6    | a a a b b - | c d d d d d |
+ *                  {0,3,0,3} {3,2,3,2} {5,1,5,1} {6,1,6,1} {7,5,7,5}
+ *
+ *   - Pieces of rows.  A rank of context parallelism has few of a row's queries and all its keys.
+ *     Rank 0 of 2 has pieces 0 and 3 of 4 (d9d/nn/cut.h):
+ *
+ *         S = 4, Z = 8    queries a a - - - - a a    {0,2,0,2} {2,2,0,8}
+ *
+ *   - Pieces of documents: the part of each document in each piece, with the document's keys up to
+ *     the part's last.
+ *
+ *         S = 4, Z = 8    queries a a - - - - b b    {0,2,0,2} {2,2,3,5}
+ *                         keys    a a a b b b b b
+ *
+ * A list is well-formed when
+ *
+ *     every query is in one segment, in order: q begins with 0, each begins where the last ended,
+ *         the last ends with B S; a segment lies in one row, its keys in the same row of keys;
+ *     where Z = S, each is square: k = q, nk = nq;
+ *     a segment with queries has keys, of a causal mask at least as many as queries;
+ *     keys do not fall: a segment begins with the same key as the last and has as many or more,
+ *         or it begins behind the last one's keys.
+ *
+ * nq may be 0.  Keys that no segment has get gradients of 0.
+ *
+ * What comes out for the segments that begin with one key, such as a document's, does not depend,
+ * to the bit, on where they lie nor on what lies beside them, with the same device and D; that of a
+ * row without a list may have other last bits where a library does both. */
+typedef struct d9d_segment {
+    int32_t q, nq, k, nk;
+} d9d_segment;
+
 typedef struct d9d_attention_dims {
     d9d_dtype t;
-    int64_t b, s, a, kv, d;
+    int64_t b, s, z, a, kv, d;
     float scale;
     bool causal;
-    int64_t documents;
-    const int32_t *bounds; /* [documents + 1] */
+    int64_t segments;
+    const d9d_segment *segment; /* [segments], or NULL */
 } d9d_attention_dims;
 
 /* Fused head and loss; hidden [T, H], split heads w[i] [v[i], H], targets [T]. */
@@ -155,6 +191,11 @@ typedef struct d9d_kernels {
     d9d_status (*attention_din)(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
                                 void *dv, const void *dout, const void *q, const void *k,
                                 const void *v, const void *o, const float *lse);
+    /* Rows in 2n pieces of P cells of W, as they are dealt to n ranks (d9d/nn/cut.h).  in_order:
+     * y [B, 2n, P, W] from x [n, B, 2, P, W], where rank r has pieces r and 2n - 1 - r; else the
+     * way back. */
+    d9d_status (*pieces)(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
+                         int64_t p, int64_t w, bool in_order);
 
     /* --- embedding and loss --------------------------------------------------- */
     /* One split: rows ids - first in [0, v); others leave y alone unless `clear` zeroes them. */
@@ -232,10 +273,10 @@ typedef struct d9d_kernels {
 #define D9D_KERNEL_ENTRIES(X)                                                                      \
     X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
     X(sigmoid_gate_din) X(random) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
-    X(rms_norm) X(rms_norm_din) X(rms_norm_dw) X(rope) X(attention) X(attention_din) X(embedding)  \
-    X(embedding_dw) X(xent) X(xent_din) X(xent_dw) X(router) X(router_din) X(route) X(permute)     \
-    X(permute_din) X(unpermute) X(unpermute_din) X(sum_squares) X(sum) X(find_nonfinite)           \
-    X(step_scale) X(adam) X(adam_stochastic) X(sgd)
+    X(rms_norm) X(rms_norm_din) X(rms_norm_dw) X(rope) X(attention) X(attention_din) X(pieces)     \
+    X(embedding) X(embedding_dw) X(xent) X(xent_din) X(xent_dw) X(router) X(router_din) X(route)   \
+    X(permute) X(permute_din) X(unpermute) X(unpermute_din) X(sum_squares) X(sum)                  \
+    X(find_nonfinite) X(step_scale) X(adam) X(adam_stochastic) X(sgd)
 /* clang-format on */
 
 D9D_API const d9d_kernels *d9d_kernels_cpu(void);

@@ -27,7 +27,7 @@ typedef struct d9d_model_in {
     d9d_var *hidden;             /* [B, S, H]; other stages */
     const d9d_tensor *positions; /* [B, S] int32 */
     const d9d_tensor *labels;    /* [B, S] int32, already shifted; last stage; NULL: no loss */
-    const d9d_tensor *documents; /* of packed rows, as d9d_op_attention() takes them, or NULL */
+    const d9d_tensor *segments;  /* as d9d_op_attention() takes them; NULL: rows are whole */
     bool want_logits;            /* small tests alone: all logits are held */
 } d9d_model_in;
 

@@ -118,11 +118,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
                                                          int64_t heads, int64_t kv_heads,
                                                          int64_t head_dim, float norm_eps,
                                                          const d9d_block_rope *rope);
-/* Causal.  x y [B, S, H]; positions [B, S] int32; documents as d9d_op_attention()
+/* Causal.  x y [B, S, H]; positions [B, S] int32; segments as d9d_op_attention()
  * takes them, or NULL. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t,
                                                             d9d_var *x, const d9d_tensor *positions,
-                                                            const d9d_tensor *documents,
+                                                            const d9d_tensor *segments,
                                                             d9d_var **y);
 
 /* --- SwiGLU feed-forward: gate_proj up_proj down_proj ------------------------------- */

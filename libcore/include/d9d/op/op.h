@@ -54,15 +54,15 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_rope(d9d_tape *t, d9d_var *x, const d9d_t
                                             const d9d_tensor *inv_freq, d9d_rope_style style,
                                             float mscale, d9d_var **y);
 
-/* Softmax attention.  q [B, S, A, D], k v [B, S, K, D], A a multiple of K: query head h reads
- * head h / (A/K).  causal: position i sees j <= i.  documents, where not NULL, is [N + 1] int32:
- * where packed documents begin and end, counted over B*S, none across rows; a position sees
- * only its own document (d9d_attention_dims has a drawing).  Scores and statistics in float32.
- * y [B, S, A, D]. */
+/* Softmax attention of S queries to Z >= S keys a row.  q [B, S, A, D], k v [B, Z, K, D], A a
+ * multiple of K: query head h reads head h / (A/K).  causal: query i of a row sees j <= Z - S + i.
+ * segments, where not NULL, is [N, 4] int32, a list of d9d_segment: which queries see which keys,
+ * for packed documents and pieces of rows (d9d/kernels/table.h has drawings).  Scores and
+ * statistics in float32.  y [B, S, A, D]. */
 typedef struct d9d_attention {
     float scale; /* of the scores; usually D^-1/2 */
     bool causal;
-    const d9d_tensor *documents;
+    const d9d_tensor *segments;
 } d9d_attention;
 D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
                                                  const d9d_attention *how, d9d_var **y);
