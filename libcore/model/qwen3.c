@@ -237,8 +237,8 @@ static d9d_status units_list(qwen3 *m)
         m->base.units[k++] = &m->layers[i].module;
     if (d9d_stage_is_last(m->base.stage))
         m->base.units[k++] = &m->norm.module;
-    if (d9d_stage_is_last(m->base.stage) && !m->config.tied)
-        m->base.units[k++] = &m->lm_head.module;
+    if (d9d_stage_is_last(m->base.stage))
+        m->base.units[k++] = m->config.tied ? &m->embed_tokens.module : &m->lm_head.module;
     m->base.n_units = k;
     return D9D_OK;
 }

@@ -180,8 +180,9 @@ static d9d_status materialise_param(void *arg, d9d_param *p)
         p->data = p->shard == NULL ? d9d_tensor_ref(&p->own)
                                    : (d9d_tensor){.dtype = p->dtype, .shape = p->work};
     }
-    if (m->with_grads && p->trainable && p->own_grad.storage == NULL) {
-        D9D_TRY(d9d_tensor_alloc(m->dev, p->grad_dtype, p->box, &p->own_grad));
+    if (m->with_grads && p->trainable && p->grad.storage == NULL) {
+        if (p->own_grad.storage == NULL)
+            D9D_TRY(d9d_tensor_alloc(m->dev, p->grad_dtype, p->box, &p->own_grad));
         p->grad = p->shard == NULL ? d9d_tensor_ref(&p->own_grad)
                                    : (d9d_tensor){.dtype = p->grad_dtype, .shape = p->work};
         p->has_grad = p->has_own_grad = false;

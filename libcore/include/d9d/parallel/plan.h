@@ -1,0 +1,39 @@
+/* plan.h - a model over a mesh: which rank computes with what, keeps what, and sums with whom.
+ *
+ *     D9D_TRY(d9d_qwen3_plan_check(&config, &degrees));   // before anything is spent
+ *     ...
+ *     D9D_TRY(d9d_module_bind(model->module));
+ *     D9D_TRY(d9d_qwen3_plan(&config, mesh, model));
+ *     D9D_TRY(d9d_sharded_create(model, ...));            // d9d/parallel/sharded.h
+ *     D9D_TRY(d9d_module_materialise(model->module, dev, true));
+ *
+ * A plan is decided by mesh and configuration alone.  It places every parameter (d9d/tape/param.h)
+ * and fills model->cut, which blocks read (d9d/nn/cut.h).  In a world of one it changes nothing.
+ *
+ *     what            computes with         kept by parts over      summed over
+ *     dense           all of it             dp_shard, cp_shard      the other dp and cp ranks, tp
+ *     cut by tp       1/tp                  the same                the other dp and cp ranks
+ *     experts         E/ep of them          all that hold the same, or summed over them where
+ *                                           nothing is sharded
+ */
+#ifndef D9D_PARALLEL_PLAN_H
+#define D9D_PARALLEL_PLAN_H
+
+#include "d9d/dist/mesh.h"
+#include "d9d/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Can the model be cut so?  ECONFIG with both numbers, ENOTSUP for what is not built. */
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c,
+                                                     const d9d_degrees *d);
+/* Collective: over the world.  Once, on a bound model without memory. */
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_plan(const d9d_qwen3_config *c, d9d_mesh *mesh,
+                                               d9d_model *m);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_PARALLEL_PLAN_H */

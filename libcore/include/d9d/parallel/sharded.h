@@ -1,0 +1,58 @@
+/* sharded.h - parameters that ranks keep in parts, whole while they are needed; gradients summed.
+ *
+ *     D9D_TRY(d9d_sharded_create(model, dev, &how, &s));
+ *     D9D_TRY(d9d_module_materialise(model->module, dev, true));
+ *     each step:
+ *         each micro-batch:
+ *             d9d_sharded_begin(s, it_is_the_last);
+ *             forward, backward
+ *         D9D_TRY(d9d_sharded_end(s));         // own_grad of every parameter is the sum over ranks
+ *
+ * The keeper of a model's units (d9d/nn/keeper.h).  A unit's parameters are gathered when it is
+ * opened, for forward and again for backward, while the unit before it computes; they are dropped
+ * when it is closed.  Gradients of parts are summed and scattered when backward closes the unit:
+ * after every micro-batch, or with `reduce_once` after the last one, until when they are kept
+ * whole.  Gradients that several ranks have whole are summed in buckets, as soon as backward has
+ * finished the last one of a bucket.
+ *
+ *     backward of     | unit 4  | unit 3  | unit 2  | unit 1  |
+ *     beside it         gather 3  gather 2  gather 1
+ *                                 sum 4     sum 3     sum 2     sum 1
+ *
+ * On the CPU everything is done in turn.  Without parts and sums there is nothing to keep: create
+ * gives NULL, which every call takes.
+ */
+#ifndef D9D_PARALLEL_SHARDED_H
+#define D9D_PARALLEL_SHARDED_H
+
+#include "d9d/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_sharded_how {
+    bool with_grads;
+    bool reduce_once;
+    uint64_t bucket_bytes;
+} d9d_sharded_how;
+
+typedef struct d9d_sharded d9d_sharded;
+
+/* Keep model->units, whose parameters are placed and have no memory yet; takes that of gradients
+ * which are summed.  EINVAL for a placed parameter that is in no unit. */
+D9D_API D9D_MUST_USE d9d_status d9d_sharded_create(d9d_model *m, d9d_device *dev,
+                                                   const d9d_sharded_how *how, d9d_sharded **out);
+/* While the model stands. */
+D9D_API void d9d_sharded_free(d9d_sharded *s);
+
+/* The next forward and backward are a step's last one, or not. */
+D9D_API void d9d_sharded_begin(d9d_sharded *s, bool last);
+/* Collective: over the groups of the parameters.  The device's stream goes on when all sums are
+ * there. */
+D9D_API D9D_MUST_USE d9d_status d9d_sharded_end(d9d_sharded *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_PARALLEL_SHARDED_H */

@@ -1,0 +1,132 @@
+/* buckets.c - see parallel/buckets.h. */
+#include "parallel/buckets.h"
+
+enum { ALIGN = 256 }; /* bytes, as of an array of its own */
+
+static uint64_t bytes_of(const d9d_param *p)
+{
+    const uint64_t n = (uint64_t)d9d_shape_numel(&p->box) * d9d_dtype_size(p->grad_dtype);
+
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static bool is_summed(const d9d_param *p)
+{
+    return p->trainable && p->sum != NULL;
+}
+
+/* The newest bucket of that kind, if there is room for the parameter in it. */
+static d9di_bucket *bucket_for(d9di_buckets *b, const d9d_param *p)
+{
+    for (size_t i = b->list.len; i-- > 0;) {
+        d9di_bucket *k = &b->list.data[i];
+
+        if (k->sum == p->sum && k->dtype == p->grad_dtype)
+            return k->bytes + bytes_of(p) <= b->most ? k : NULL;
+    }
+    return NULL;
+}
+
+d9d_status d9di_buckets_add(d9di_buckets *b, size_t unit, d9d_param *p)
+{
+    d9di_bucket *k;
+
+    if (!is_summed(p))
+        return D9D_OK;
+    k = bucket_for(b, p);
+    if (k == NULL) {
+        D9D_TRY(D9D_VEC_PUSH(&b->list, (d9di_bucket){.sum = p->sum, .dtype = p->grad_dtype}));
+        k = &b->list.data[b->list.len - 1];
+    }
+    D9D_TRY(D9D_VEC_PUSH(&k->params, p));
+    k->bytes += bytes_of(p);
+    if (k->units.len > 0 && k->units.data[k->units.len - 1] == unit)
+        return D9D_OK;
+    return D9D_VEC_PUSH(&k->units, unit);
+}
+
+/* What lies between the gradients is zero, and stays so. */
+static d9d_status fill(d9di_bucket *k, d9d_device *dev)
+{
+    const int64_t size = (int64_t)d9d_dtype_size(k->dtype);
+    int64_t at = 0;
+
+    D9D_TRY(d9d_tensor_alloc(dev, k->dtype, D9D_SHAPE((int64_t)k->bytes / size), &k->all));
+    D9D_TRY(dev->kernels->fill(dev->stream, k->dtype, d9d_tensor_data(&k->all),
+                               d9d_tensor_numel(&k->all), 0.0f));
+    for (size_t i = 0; i < k->params.len; i++) {
+        d9d_param *p = k->params.data[i];
+        d9d_tensor part = d9d_tensor_rows(&k->all, at, d9d_shape_numel(&p->box));
+
+        p->own_grad = d9d_tensor_reshape(&part, p->box);
+        d9d_tensor_release(&part);
+        at += (int64_t)bytes_of(p) / size;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_buckets_fill(d9di_buckets *b, d9d_device *dev)
+{
+    for (size_t i = 0; i < b->list.len; i++)
+        D9D_TRY(fill(&b->list.data[i], dev));
+    return D9D_OK;
+}
+
+void d9di_buckets_release(d9di_buckets *b)
+{
+    for (size_t i = 0; i < b->list.len; i++) {
+        d9d_tensor_release(&b->list.data[i].all);
+        D9D_VEC_RELEASE(&b->list.data[i].params);
+        D9D_VEC_RELEASE(&b->list.data[i].units);
+    }
+    D9D_VEC_RELEASE(&b->list);
+}
+
+void d9di_buckets_begin(d9di_buckets *b)
+{
+    for (size_t i = 0; i < b->list.len; i++)
+        b->list.data[i].done = 0;
+}
+
+/* Behind what the device has done, and behind the sums of parts. */
+static d9d_status sum(d9di_bucket *k, d9d_device *dev)
+{
+    const d9d_comm *parts = NULL;
+
+    for (size_t i = 0; i < k->params.len; i++) {
+        const d9d_param *p = k->params.data[i];
+
+        if (p->shard != NULL && p->shard != parts)
+            D9D_TRY(d9d_comm_fork(k->sum, d9d_comm_queue(p->shard)));
+        parts = p->shard != NULL ? p->shard : parts;
+    }
+    D9D_TRY(d9d_comm_fork(k->sum, dev->stream));
+    return d9d_comm_all_reduce(k->sum, d9d_comm_queue(k->sum), k->params.data[0]->name, k->dtype,
+                               d9d_tensor_data(&k->all), d9d_tensor_numel(&k->all), D9D_COMM_SUM);
+}
+
+static bool has_unit(const d9di_bucket *k, size_t unit)
+{
+    for (size_t i = 0; i < k->units.len; i++)
+        if (k->units.data[i] == unit)
+            return true;
+    return false;
+}
+
+d9d_status d9di_buckets_done(d9di_buckets *b, size_t unit, d9d_device *dev)
+{
+    for (size_t i = 0; i < b->list.len; i++) {
+        d9di_bucket *k = &b->list.data[i];
+
+        if (has_unit(k, unit) && ++k->done == k->units.len)
+            D9D_TRY(sum(k, dev));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_buckets_end(d9di_buckets *b, d9d_device *dev)
+{
+    for (size_t i = 0; i < b->list.len; i++)
+        D9D_TRY(d9d_comm_join(b->list.data[i].sum, dev->stream));
+    return D9D_OK;
+}

@@ -1,0 +1,33 @@
+/* parts.h - one parameter between the parts that ranks keep and the whole that they compute with.
+ *
+ * Where the parts do not lie one behind the other in the whole (a cut along an inner dimension)
+ * they pass through `room`, rank by rank.  `start` queues on the queue of the parameter's group,
+ * which must have been forked; `finish` works on the device's stream, which must have been joined.
+ */
+#ifndef D9DI_PARALLEL_PARTS_H
+#define D9DI_PARALLEL_PARTS_H
+
+#include "d9d/tape/param.h"
+
+/* A transfer under way. */
+typedef struct d9di_parts {
+    d9d_tensor room; /* parts in order of ranks; storage NULL where they are so in the whole */
+    d9d_tensor sum;  /* of reduce: this rank's part, where it is to be added to own_grad */
+    int64_t *counts; /* elements of each part */
+} d9di_parts;
+
+/* `counts` has room for the group's ranks; kept. */
+void d9di_parts_init(d9di_parts *t, const d9d_param *p, int64_t *counts);
+
+/* data becomes the whole of all ranks' own. */
+d9d_status d9di_gather_start(d9di_parts *t, d9d_param *p, d9d_device *dev);
+d9d_status d9di_gather_finish(d9di_parts *t, d9d_param *p, d9d_device *dev);
+
+/* The sum over ranks of this part of grad becomes own_grad, or is added to it.  Before start the
+ * group forks behind d9di_reduce_pack(). */
+d9d_status d9di_reduce_pack(d9di_parts *t, d9d_param *p, d9d_device *dev);
+d9d_status d9di_reduce_start(d9di_parts *t, d9d_param *p, d9d_device *dev);
+/* Releases grad and all rooms. */
+void d9di_reduce_finish(d9di_parts *t, d9d_param *p);
+
+#endif /* D9DI_PARALLEL_PARTS_H */

@@ -1,0 +1,345 @@
+/* sharded.c - the keeper of a model's units.  See d9d/parallel/sharded.h. */
+#include "d9d/parallel/sharded.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "parallel/buckets.h"
+#include "parallel/parts.h"
+
+/* Where the whole parameters of a unit are. */
+typedef enum state { AWAY, COMING, HERE } state;
+
+typedef struct unit {
+    d9d_unit base;
+    d9d_sharded *owner;
+    d9d_module *module;
+    size_t number;      /* among the units */
+    d9d_params all;     /* of the module */
+    d9d_params parts;   /* of those, the ones that are kept in parts */
+    d9di_parts *moving; /* [parts.n] */
+    state state;
+    int open;            /* how many times, now */
+    int visits, visited; /* by a forward; by this micro-batch's backward */
+    bool reducing;       /* sums of gradients are under way */
+} unit;
+
+struct d9d_sharded {
+    d9d_sharded_how how;
+    d9d_device *dev;
+    unit *units;
+    size_t n_units;
+    unit **order; /* as forward opens them; a unit may stand there twice */
+    size_t n_order, at;
+    bool learning, last; /* a backward follows this forward; it is the step's last one */
+    d9di_buckets buckets;
+    d9d_arena arena;
+};
+
+/* --- gathering -------------------------------------------------------------------------- */
+
+static d9d_status gather_start(unit *u)
+{
+    d9d_device *dev = u->owner->dev;
+
+    if (u->state != AWAY)
+        return D9D_OK;
+    for (size_t i = 0; i < u->parts.n; i++)
+        D9D_TRY(d9d_comm_fork(u->parts.p[i]->shard, dev->stream));
+    for (size_t i = 0; i < u->parts.n; i++)
+        D9D_TRY(d9di_gather_start(&u->moving[i], u->parts.p[i], dev));
+    u->state = COMING;
+    return D9D_OK;
+}
+
+static d9d_status join(const unit *u)
+{
+    for (size_t i = 0; i < u->parts.n; i++)
+        D9D_TRY(d9d_comm_join(u->parts.p[i]->shard, u->owner->dev->stream));
+    return D9D_OK;
+}
+
+static d9d_status gather_finish(unit *u)
+{
+    if (u->state == HERE)
+        return D9D_OK;
+    D9D_TRY(join(u));
+    for (size_t i = 0; i < u->parts.n; i++)
+        D9D_TRY(d9di_gather_finish(&u->moving[i], u->parts.p[i], u->owner->dev));
+    u->state = HERE;
+    return D9D_OK;
+}
+
+static void drop(unit *u)
+{
+    for (size_t i = 0; i < u->parts.n; i++) {
+        d9d_param *p = u->parts.p[i];
+
+        d9d_tensor_release(&p->data);
+        p->data = (d9d_tensor){.dtype = p->dtype, .shape = p->work};
+    }
+    u->state = AWAY;
+}
+
+/* Where in the order the unit is that is opened now, looked for from the last one on. */
+static void follow(d9d_sharded *s, const unit *u, bool backward)
+{
+    for (size_t k = 0; k < s->n_order; k++) {
+        const size_t i = (s->at + s->n_order + (backward ? -k : k)) % s->n_order;
+
+        if (s->order[i] == u) {
+            s->at = i;
+            return;
+        }
+    }
+}
+
+/* The unit that is opened next, where something can be done beside the computation. */
+static d9d_status gather_ahead(d9d_sharded *s, bool backward)
+{
+    unit *next = NULL;
+
+    if (backward ? s->at > 0 : s->at + 1 < s->n_order)
+        next = s->order[backward ? s->at - 1 : s->at + 1];
+    if (next == NULL || next->parts.n == 0 || d9d_comm_queue(next->parts.p[0]->shard) == NULL)
+        return D9D_OK;
+    return gather_start(next);
+}
+
+/* --- gradients -------------------------------------------------------------------------- */
+
+static d9d_status grads_take(unit *u)
+{
+    for (size_t i = 0; i < u->parts.n; i++) {
+        d9d_param *p = u->parts.p[i];
+
+        if (p->trainable && p->grad.storage == NULL)
+            D9D_TRY(d9d_tensor_alloc(u->owner->dev, p->grad_dtype, p->work, &p->grad));
+    }
+    return D9D_OK;
+}
+
+static d9d_status reduce_finish(unit *u)
+{
+    if (!u->reducing)
+        return D9D_OK;
+    D9D_TRY(join(u));
+    for (size_t i = 0; i < u->parts.n; i++)
+        d9di_reduce_finish(&u->moving[i], u->parts.p[i]);
+    u->reducing = false;
+    return D9D_OK;
+}
+
+/* Of the units before: their rooms are free again. */
+static d9d_status reduce_finish_others(d9d_sharded *s)
+{
+    for (size_t i = 0; i < s->n_units; i++)
+        D9D_TRY(reduce_finish(&s->units[i]));
+    return D9D_OK;
+}
+
+static d9d_status reduce_start(unit *u)
+{
+    d9d_device *dev = u->owner->dev;
+
+    for (size_t i = 0; i < u->parts.n; i++)
+        if (u->parts.p[i]->has_grad)
+            D9D_TRY(d9di_reduce_pack(&u->moving[i], u->parts.p[i], dev));
+    for (size_t i = 0; i < u->parts.n; i++)
+        D9D_TRY(d9d_comm_fork(u->parts.p[i]->shard, dev->stream));
+    for (size_t i = 0; i < u->parts.n; i++)
+        if (u->parts.p[i]->has_grad)
+            D9D_TRY(d9di_reduce_start(&u->moving[i], u->parts.p[i], dev));
+    u->reducing = true;
+    return D9D_OK;
+}
+
+/* Backward has closed the unit for the last time in this micro-batch. */
+static d9d_status unit_done(unit *u)
+{
+    d9d_sharded *s = u->owner;
+
+    u->visited = 0;
+    if (u->parts.n > 0 && (s->last || !s->how.reduce_once)) {
+        D9D_TRY(reduce_finish_others(s));
+        D9D_TRY(reduce_start(u));
+    }
+    return s->last ? d9di_buckets_done(&s->buckets, u->number, s->dev) : D9D_OK;
+}
+
+/* --- the unit's table --------------------------------------------------------------------- */
+
+static d9d_status unit_open(d9d_unit *base, bool backward)
+{
+    unit *u = (unit *)base;
+
+    D9D_TRY(gather_start(u));
+    D9D_TRY(gather_finish(u));
+    if (backward) {
+        D9D_TRY(reduce_finish(u));
+        D9D_TRY(grads_take(u));
+    }
+    if (u->open++ > 0)
+        return D9D_OK;
+    follow(u->owner, u, backward);
+    return gather_ahead(u->owner, backward);
+}
+
+/* The last unit of a forward is the first of the backward that follows. */
+static d9d_status unit_close(d9d_unit *base, bool backward)
+{
+    unit *u = (unit *)base;
+    const d9d_sharded *s = u->owner;
+
+    if (--u->open > 0)
+        return D9D_OK;
+    if (backward || !s->learning || u != s->order[s->n_order - 1])
+        drop(u);
+    return backward && ++u->visited == u->visits ? unit_done(u) : D9D_OK;
+}
+
+static const d9d_unit_ops unit_ops = {unit_open, unit_close};
+
+/* --- making it ---------------------------------------------------------------------------- */
+
+static d9d_status parts_list(unit *u, d9d_arena *a)
+{
+    u->parts.p = d9d_arena_alloc(a, (u->all.n + 1) * sizeof(d9d_param *));
+    u->moving = d9d_arena_alloc(a, (u->all.n + 1) * sizeof(*u->moving));
+    if (u->parts.p == NULL || u->moving == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a unit of %zu parameters", u->all.n);
+    for (size_t i = 0; i < u->all.n; i++) {
+        d9d_param *p = u->all.p[i];
+        int64_t *counts;
+
+        if (p->shard == NULL)
+            continue;
+        counts = d9d_arena_alloc(a, (size_t)d9d_comm_size(p->shard) * sizeof(*counts));
+        if (counts == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the sizes of its parts", p->name);
+        d9di_parts_init(&u->moving[u->parts.n], p, counts);
+        u->parts.p[u->parts.n++] = p;
+    }
+    return D9D_OK;
+}
+
+/* The unit of a module, made at its first place in the order. */
+static d9d_status unit_at(d9d_sharded *s, d9d_module *m, unit **out)
+{
+    unit *u = &s->units[s->n_units];
+
+    *out = (unit *)m->unit;
+    if (m->unit != NULL)
+        return D9D_OK;
+    *u = (unit){.base = {&unit_ops}, .owner = s, .module = m, .number = s->n_units};
+    D9D_TRY(d9d_module_params(m, &s->arena, &u->all));
+    D9D_TRY(parts_list(u, &s->arena));
+    s->n_units++;
+    m->unit = &u->base;
+    *out = u;
+    return D9D_OK;
+}
+
+/* In the order of backward. */
+static d9d_status buckets_make(d9d_sharded *s)
+{
+    s->buckets.most = s->how.bucket_bytes;
+    for (size_t k = s->n_units; s->how.with_grads && k-- > 0;)
+        for (size_t i = s->units[k].all.n; i-- > 0;)
+            D9D_TRY(d9di_buckets_add(&s->buckets, k, s->units[k].all.p[i]));
+    return d9di_buckets_fill(&s->buckets, s->dev);
+}
+
+/* How many parameters are kept in parts, or have gradients to be summed. */
+static d9d_status count_kept(void *arg, d9d_param *p)
+{
+    *(size_t *)arg += p->shard != NULL || p->sum != NULL;
+    return D9D_OK;
+}
+
+static d9d_status make(d9d_sharded *s, d9d_model *m, size_t wanted)
+{
+    size_t have = 0;
+
+    s->units = d9d_arena_alloc(&s->arena, m->n_units * sizeof(*s->units));
+    s->order = d9d_arena_alloc(&s->arena, m->n_units * sizeof(*s->order));
+    if (s->units == NULL || s->order == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %zu units", m->n_units);
+    for (size_t i = 0; i < m->n_units; i++) {
+        D9D_TRY(unit_at(s, m->units[i], &s->order[i]));
+        s->order[i]->visits++;
+        s->n_order++;
+    }
+    for (size_t i = 0; i < s->n_units; i++)
+        D9D_TRY(d9d_module_each(s->units[i].module, count_kept, &have));
+    if (have != wanted)
+        return D9D_FAIL(D9D_EINVAL, "%s: %zu of %zu placed parameters are in units", m->ops->name,
+                        have, wanted);
+    return buckets_make(s);
+}
+
+d9d_status d9d_sharded_create(d9d_model *m, d9d_device *dev, const d9d_sharded_how *how,
+                              d9d_sharded **out)
+{
+    size_t wanted = 0;
+    d9d_sharded *s;
+    d9d_status st;
+
+    *out = NULL;
+    D9D_TRY(d9d_module_each(m->module, count_kept, &wanted));
+    if (wanted == 0)
+        return D9D_OK;
+    s = calloc(1, sizeof(*s));
+    if (s == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the units of a model");
+    s->how = *how;
+    s->dev = dev;
+    st = make(s, m, wanted);
+    if (st == D9D_OK)
+        *out = s;
+    else
+        d9d_sharded_free(s);
+    return st;
+}
+
+void d9d_sharded_free(d9d_sharded *s)
+{
+    if (s == NULL)
+        return;
+    for (size_t i = 0; i < s->n_units; i++) {
+        unit *u = &s->units[i];
+
+        u->module->unit = NULL;
+        for (size_t k = 0; k < u->parts.n; k++) {
+            d9d_tensor_release(&u->moving[k].room);
+            d9d_tensor_release(&u->moving[k].sum);
+        }
+    }
+    d9di_buckets_release(&s->buckets);
+    d9d_arena_release(&s->arena);
+    free(s);
+}
+
+/* --- a step ------------------------------------------------------------------------------- */
+
+void d9d_sharded_begin(d9d_sharded *s, bool last)
+{
+    if (s == NULL)
+        return;
+    s->learning = true;
+    s->last = last;
+    s->at = 0;
+    for (size_t i = 0; i < s->n_units; i++)
+        s->units[i].visited = 0;
+    if (last)
+        d9di_buckets_begin(&s->buckets);
+}
+
+d9d_status d9d_sharded_end(d9d_sharded *s)
+{
+    if (s == NULL)
+        return D9D_OK;
+    s->learning = false;
+    D9D_TRY(reduce_finish_others(s));
+    return d9di_buckets_end(&s->buckets, s->dev);
+}
