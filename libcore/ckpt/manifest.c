@@ -66,8 +66,8 @@ static d9d_status put_files(d9d_buf *b, const d9d_manifest_file *files, size_t n
     return d9d_buf_printf(b, "\n  ]\n}\n");
 }
 
-static d9d_status put_manifest(d9d_buf *b, const d9d_manifest_file *files, size_t n,
-                               const json_t *extra)
+d9d_status d9d_manifest_text(const json_t *extra, const d9d_manifest_file *files, size_t n,
+                             d9d_buf *b)
 {
     D9D_TRY(d9d_buf_printf(b, "{\n  \"schema\": \"d9d.checkpoint.v1\",\n"));
     D9D_TRY(put_extra(b, extra));
@@ -88,7 +88,7 @@ d9d_status d9d_manifest_put(const char *dir, const json_t *extra, const d9d_mani
         st = no_memory(dir);
         goto out;
     }
-    D9D_TRY_OR(st, put_manifest(&text, files, n, extra), out);
+    D9D_TRY_OR(st, d9d_manifest_text(extra, files, n, &text), out);
     if (text.len > D9D_MANIFEST_MAX) {
         st = D9D_FAIL(D9D_EINVAL, "%s: would have %zu bytes, at most %llu are read", path, text.len,
                       D9D_MANIFEST_MAX);

@@ -61,7 +61,7 @@ static json_t *ints(const int64_t *v, int n)
     return list;
 }
 
-static d9d_status check_state(const d9d_save_state *state)
+d9d_status d9di_save_state_check(const d9d_save_state *state)
 {
     for (size_t i = 0; i < N_NUMBERS; i++) {
         const int64_t v = *(const int64_t *)((const char *)state + numbers[i].offset);
@@ -80,7 +80,7 @@ static d9d_status put_state(json_t *root, const d9d_save_state *state)
 {
     bool ok = true;
 
-    D9D_TRY(check_state(state));
+    D9D_TRY(d9di_save_state_check(state));
     for (size_t i = 0; i < N_NUMBERS; i++)
         ok &= put(root, numbers[i].key,
                   json_integer(*(const int64_t *)((const char *)state + numbers[i].offset)));
@@ -93,22 +93,6 @@ static d9d_status put_state(json_t *root, const d9d_save_state *state)
         ok &= put(root, digests[i].key, json_string(hex));
     }
     return ok ? D9D_OK : no_memory("checkpoint");
-}
-
-/* The entry of a tensor; *slices is its list, empty and borrowed. */
-static d9d_status put_tensor(json_t *tensors, const d9d_save_tensor *t, json_t **slices)
-{
-    json_t *tensor = json_object(), *list = json_array();
-    bool ok = put(tensor, "name", json_string(t->name));
-
-    ok &= put(tensor, "dtype", json_string(d9d_dtype_safetensors(t->tensor->dtype)));
-    ok &= put(tensor, "shape", ints(t->whole.dim, t->whole.ndim));
-    ok &= put(tensor, "slices", list);
-    ok &= json_array_append_new(tensors, tensor) == 0;
-    if (!ok)
-        return no_memory(t->name);
-    *slices = list;
-    return D9D_OK;
 }
 
 static d9d_status put_slice(json_t *slices, const d9d_save_tensor *t, const d9di_box *box,
@@ -127,21 +111,23 @@ static d9d_status put_slice(json_t *slices, const d9d_save_tensor *t, const d9di
     return ok ? D9D_OK : no_memory(t->name);
 }
 
-/* One slice for the list of its tensor, which is begun at the first one. */
-static d9d_status put_box(json_t *tensors, d9d_map *lists, const d9d_save_tensor *t, size_t rank)
+/* The entry of a tensor, with the one slice that is here. */
+static d9d_status put_tensor(json_t *tensors, const d9d_save_tensor *t, size_t rank)
 {
-    const size_t len = strlen(t->name);
+    json_t *tensor = json_object(), *slices = json_array();
     const d9di_box box = d9di_box_of(t);
     char text[D9DI_BOX_TEXT], whole[128];
-    json_t *slices = d9d_map_get(lists, t->name, len);
+    bool ok = put(tensor, "name", json_string(t->name));
 
+    ok &= put(tensor, "dtype", json_string(d9d_dtype_safetensors(t->tensor->dtype)));
+    ok &= put(tensor, "shape", ints(t->whole.dim, t->whole.ndim));
+    ok &= put(tensor, "slices", slices);
+    ok &= json_array_append_new(tensors, tensor) == 0;
+    if (!ok)
+        return no_memory(t->name);
     if (!d9di_box_fits(&box, &t->whole))
         return D9D_FAIL(D9D_EINVAL, "checkpoint: %s: %s is not a part of %s", t->name,
                         d9di_box_text(&box, text), d9d_shape_text(&t->whole, whole, sizeof(whole)));
-    if (slices == NULL) {
-        D9D_TRY(put_tensor(tensors, t, &slices));
-        D9D_TRY(d9d_map_put(lists, t->name, len, slices));
-    }
     return put_slice(slices, t, &box, rank);
 }
 
@@ -153,27 +139,75 @@ static d9d_status put_counts(json_t *counts, const d9d_save_set *set)
     return D9D_OK;
 }
 
-d9d_status d9di_saved_describe(const d9d_save_state *state, const d9d_save_set *const *parts,
-                               size_t n, json_t **out)
+/* An object with the two members that name tensors, both empty and borrowed. */
+static d9d_status lists_begin(json_t *root, json_t **counts, json_t **tensors)
 {
-    json_t *root = json_object(), *counts, *tensors;
-    d9d_map lists = {0};
-    d9d_status st;
     bool held;
 
-    D9D_TRY_OR(st, put_state(root, state), out);
-    counts = json_object();
-    tensors = json_array();
-    held = put(root, "optimizer_steps", counts);
-    held = put(root, "tensors", tensors) && held; /* both are given away, whatever happens */
-    if (!held) {
-        st = no_memory("checkpoint");
-        goto out;
+    *counts = json_object();
+    *tensors = json_array();
+    held = put(root, "optimizer_steps", *counts);
+    held = put(root, "tensors", *tensors) && held; /* both are given away, whatever happens */
+    return held ? D9D_OK : no_memory("checkpoint");
+}
+
+d9d_status d9di_saved_describe(const d9d_save_set *set, size_t rank, json_t **out)
+{
+    json_t *root = json_object(), *counts, *tensors;
+    d9d_status st;
+
+    D9D_TRY_OR(st, lists_begin(root, &counts, &tensors), out);
+    D9D_TRY_OR(st, put_counts(counts, set), out);
+    for (size_t i = 0; i < set->n; i++)
+        D9D_TRY_OR(st, put_tensor(tensors, &set->items[i], rank), out);
+    *out = root;
+    root = NULL;
+out:
+    json_decref(root);
+    return st;
+}
+
+/* The slices of tensors that others have begun go to those; the rest is added. */
+static d9d_status join_tensors(json_t *tensors, const json_t *share, d9d_map *lists)
+{
+    json_t *tensor;
+    size_t i;
+
+    json_array_foreach(share, i, tensor)
+    {
+        const char *name = json_string_value(json_object_get(tensor, "name"));
+        json_t *slices = json_object_get(tensor, "slices"), *list;
+
+        if (name == NULL)
+            return D9D_FAIL(D9D_EFORMAT, "checkpoint: a rank's tensor has no name");
+        list = d9d_map_get(lists, name, strlen(name));
+        if (list != NULL) {
+            if (json_array_extend(list, slices) != 0)
+                return no_memory(name);
+            continue;
+        }
+        if (json_array_append(tensors, tensor) != 0)
+            return no_memory(name);
+        D9D_TRY(d9d_map_put(lists, name, strlen(name), slices));
     }
+    return D9D_OK;
+}
+
+d9d_status d9di_saved_join(const d9d_save_state *state, const json_t *const *shares, size_t n,
+                           json_t **out)
+{
+    json_t *root = json_object(), *counts, *tensors;
+    d9d_map lists = {0}; /* of slices, by tensor */
+    d9d_status st;
+
+    D9D_TRY_OR(st, put_state(root, state), out);
+    D9D_TRY_OR(st, lists_begin(root, &counts, &tensors), out);
     for (size_t i = 0; i < n; i++) {
-        D9D_TRY_OR(st, put_counts(counts, parts[i]), out);
-        for (size_t k = 0; k < parts[i]->n; k++)
-            D9D_TRY_OR(st, put_box(tensors, &lists, &parts[i]->items[k], i), out);
+        if (json_object_update(counts, json_object_get(shares[i], "optimizer_steps")) != 0) {
+            st = no_memory("checkpoint");
+            goto out;
+        }
+        D9D_TRY_OR(st, join_tensors(tensors, json_object_get(shares[i], "tensors"), &lists), out);
     }
     *out = root;
     root = NULL;

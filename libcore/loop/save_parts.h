@@ -4,6 +4,7 @@
 
 #include "d9d/ckpt/manifest.h"
 #include "d9d/ckpt/safetensors.h"
+#include "d9d/dist/comm.h"
 #include "d9d/loop/save.h"
 
 enum { D9DI_SAVE_PIECE = 4 << 20 }; /* bytes that pass through host memory at a time */
@@ -66,9 +67,13 @@ d9d_status d9di_saved_open(const char *dir, d9di_saved *out);
 d9d_status d9di_saved_take(const char *dir, d9d_manifest *manifest, d9di_saved *out);
 void d9di_saved_release(d9di_saved *s);
 
-/* Members of the manifest for `n` parts, where part i is what rank i writes; a new reference. */
-d9d_status d9di_saved_describe(const d9d_save_state *state, const d9d_save_set *const *parts,
-                               size_t n, json_t **out);
+/* EINVAL for a state that no manifest can say. */
+d9d_status d9di_save_state_check(const d9d_save_state *state);
+/* What one rank adds to the manifest, "optimizer_steps" and "tensors" with its slices; and the
+ * members of the whole manifest, from what all have added.  New references. */
+d9d_status d9di_saved_describe(const d9d_save_set *set, size_t rank, json_t **out);
+d9d_status d9di_saved_join(const d9d_save_state *state, const json_t *const *shares, size_t n,
+                           json_t **out);
 /* "model-r00000.safetensors" */
 enum { D9DI_SAVE_FILE = 256 };
 d9d_status d9di_save_file_name(const char *group, size_t rank, char out[D9DI_SAVE_FILE]);
@@ -102,8 +107,13 @@ typedef struct d9di_save_lock {
 d9d_status d9di_save_lock_take(const char *dir, d9di_save_lock *out);
 void d9di_save_lock_release(d9di_save_lock *l);
 
-/* As d9d_save_write(), as `n` ranks would. */
-d9d_status d9di_save_write_parts(const char *dir, const d9d_save_state *state,
-                                 const d9d_save_set *const *parts, size_t n, const d9d_log *log);
+/* --- what ranks do to write one checkpoint: save_write.c ------------------------------- */
+
+/* Write the files of a rank into the directory `tmp`.  `share` becomes a manifest of them. */
+d9d_status d9di_save_write_share(const char *tmp, const d9d_save_set *set, size_t rank,
+                                 d9d_progress *progress, d9d_buf *share);
+/* The manifest of the checkpoint in `tmp`, from the shares of all ranks in their order. */
+d9d_status d9di_save_join_shares(const char *tmp, const d9d_save_state *state,
+                                 const d9d_comm_word *shares, size_t n);
 
 #endif /* D9DI_LOOP_SAVE_PARTS_H */

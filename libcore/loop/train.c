@@ -469,7 +469,7 @@ static d9d_status save(run *r)
     D9D_TRY(d9d_tracker_sync(r->tracker)); /* no checkpoint without its records */
     if (r->c->trainer.logging.samples)
         D9D_TRY(d9di_ledger_sync(&r->ledger));
-    D9D_TRY(d9d_save_write(r->dir.checkpoints, &r->state, &r->set, r->log));
+    D9D_TRY(d9d_save_write(r->dir.checkpoints, &r->state, &r->set, NULL, r->log));
     r->saved_step = r->state.step;
     return d9d_save_prune(r->dir.checkpoints, r->c->trainer.checkpointing.num_to_keep, r->log);
 }

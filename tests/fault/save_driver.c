@@ -102,7 +102,7 @@ static d9d_status run_to(small_run *r, const char *dir, int64_t steps)
     }
     while (r->state.step < steps) {
         step(r);
-        D9D_TRY_OR(st, d9d_save_write(dir, &r->state, &r->set, &talk), out);
+        D9D_TRY_OR(st, d9d_save_write(dir, &r->state, &r->set, NULL, &talk), out);
         D9D_TRY_OR(st, d9d_save_prune(dir, KEEP, &talk), out);
     }
 out:

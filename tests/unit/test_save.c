@@ -201,7 +201,7 @@ static void save(world *w, run *r, int64_t step)
     const d9d_save_state state = state_of(step);
 
     run_fill(r, (int)step);
-    assert_ok(d9d_save_write("c", &state, &r->set, &w->log));
+    assert_ok(d9d_save_write("c", &state, &r->set, NULL, &w->log));
 }
 
 static const char *newest(world *w)
@@ -264,8 +264,8 @@ static void test_same_state_same_bytes(void **state)
 
     run_make(w, &r);
     run_fill(&r, 3);
-    assert_ok(d9d_save_write("a", &at, &r.set, NULL));
-    assert_ok(d9d_save_write("b/deep", &at, &r.set, NULL));
+    assert_ok(d9d_save_write("a", &at, &r.set, NULL, NULL));
+    assert_ok(d9d_save_write("b/deep", &at, &r.set, NULL, NULL));
     for (size_t i = 0; i < 3; i++) {
         d9d_hash x, y;
 
@@ -294,7 +294,7 @@ static void test_large_tensor(void **state)
     for (int64_t i = 0; i < n; i++)
         data[i] = (unsigned char)(i * 7 + i / 251);
     fill(&r.items[1], &r.tensors[1], 1);
-    assert_ok(d9d_save_write("c", &at, &r.set, NULL));
+    assert_ok(d9d_save_write("c", &at, &r.set, NULL, NULL));
     memset(data, 0, (size_t)n);
     assert_string_equal(newest(w), "c/step-00000001"); /* hashes agree */
     assert_ok(d9d_save_read("c/step-00000001", &r.set, &got));
@@ -346,8 +346,11 @@ enum { MAX_PARTS = 12 };
 static void save_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, const int64_t *parts)
 {
     static run ranks[MAX_PARTS];
-    const d9d_save_set *sets[MAX_PARTS] = {0};
+    const char *path = d9di_save_step_path(&w->arena, dir, 1);
     const d9d_save_state at = state_of(1);
+    d9d_buf shares[MAX_PARTS] = {{0}};
+    d9d_comm_word words[MAX_PARTS];
+    d9d_progress progress;
     size_t n = 1;
 
     for (int d = 0; d < whole.ndim; d++)
@@ -356,11 +359,18 @@ static void save_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, co
         ranks[k] = (run){0};
         run_add(w, &ranks[k], cell("x", t, whole, parts, (int64_t)k));
         fill(&ranks[k].items[0], &ranks[k].tensors[0], 1);
-        sets[k] = &ranks[k].set;
     }
-    assert_ok(d9di_save_write_parts(dir, &at, sets, n, NULL));
-    for (size_t k = 0; k < n; k++)
+    assert_ok(d9d_fs_mkdirs(path));
+    d9d_progress_start(&progress, NULL, "save", "B", 0);
+    for (size_t k = 0; k < n; k++) {
+        assert_ok(d9di_save_write_share(path, &ranks[k].set, k, &progress, &shares[k]));
+        words[k] = (d9d_comm_word){shares[k].data, shares[k].len};
+    }
+    assert_ok(d9di_save_join_shares(path, &at, words, n));
+    for (size_t k = 0; k < n; k++) {
+        d9d_buf_release(&shares[k]);
         run_release(&ranks[k]);
+    }
 }
 
 static void read_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, const int64_t *parts)
@@ -549,7 +559,7 @@ static void test_part_that_nobody_saved(void **state)
 
     run_add(w, &r, cell("x", D9D_F32, whole, halves, 1));
     fill(&r.items[0], &r.tensors[0], 1);
-    assert_ok(d9d_save_write("c", &at, &r.set, NULL));
+    assert_ok(d9d_save_write("c", &at, &r.set, NULL, NULL));
     run_release(&r);
     run_add(w, &r, cell("x", D9D_F32, whole, one, 0));
     assert_fails(d9d_save_read("c/step-00000001", &r.set, &got), D9D_EMISMATCH,
@@ -567,23 +577,24 @@ static void test_bad_requests(void **state)
     run_make(w, &r);
     run_fill(&r, 1);
     at.seed = (uint64_t)INT64_MAX + 1;
-    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL), D9D_EINVAL,
+    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL, NULL), D9D_EINVAL,
                       "seed is 9223372036854775808, must be at most 9223372036854775807");
     at = state_of(1);
     at.tokens = -5;
-    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL), D9D_EINVAL,
+    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL, NULL), D9D_EINVAL,
                       "tokens is -5, must be at least 0");
     at = state_of(1);
     r.entries[1].start[0] = 1;
-    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL), D9D_EINVAL,
+    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL, NULL), D9D_EINVAL,
                       "layer.w: [1:6, 0:6] is not a part of [5, 6]");
     r.entries[1].start[0] = 0;
     r.entries[1].name = "layer.b";
-    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL), D9D_EINVAL,
+    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL, NULL), D9D_EINVAL,
                       "tensor layer.b is declared twice");
     r.entries[1].name = "layer.w";
     r.entries[1].group = "a/b";
-    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL), D9D_EFORMAT, "not a plain file name");
+    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL, NULL), D9D_EFORMAT,
+                      "not a plain file name");
     assert_string_equal(names_in(w, "c"), ".lock");
     run_release(&r);
 }
@@ -704,7 +715,7 @@ static void test_a_file_of_that_name(void **state)
     save(w, &r, 1);
     assert_ok(d9d_fs_write_atomic("c/step-00000002", "x", 1));
     assert_string_equal(newest(w), "c/step-00000001");
-    assert_fails(d9d_save_write("c", &at, &r.set, NULL), D9D_ECONFIG,
+    assert_fails(d9d_save_write("c", &at, &r.set, NULL, NULL), D9D_ECONFIG,
                  "c/step-00000002: is there already and is not a directory");
     assert_ok(d9d_save_prune("c", 1, NULL));
     assert_string_equal(names_in(w, "c"), ".lock step-00000001 step-00000002");
@@ -737,7 +748,7 @@ static void test_not_finite(void **state)
     save(w, &r, 1);
     save(w, &r, 2);
     bad.finite = false;
-    assert_ok(d9d_save_write("c", &bad, &r.set, NULL));
+    assert_ok(d9d_save_write("c", &bad, &r.set, NULL, NULL));
     assert_string_equal(newest(w), "c/step-00000002");
     unit_check_has(w->text, "c/step-00000003: loss or gradient of step 3 was not finite", __FILE__,
                    __LINE__);
@@ -822,7 +833,7 @@ static void test_lock_of_another(void **state)
     assert_int_equal(flock(fd, LOCK_EX), 0);
     assert_fails(d9d_save_prune("c", 1, &w->log), D9D_EIO,
                  "c/.lock: another process is writing checkpoints here");
-    assert_fails_like(d9d_save_write("c", &at, &r.set, &w->log), D9D_EIO, "another process");
+    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL, &w->log), D9D_EIO, "another process");
     assert_string_equal(names_in(w, "c"), ".lock step-00000001 step-00000002.tmp-4711-0");
     assert_string_equal(newest(w), "c/step-00000001");
     assert_int_equal(close(fd), 0);

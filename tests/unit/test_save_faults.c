@@ -126,7 +126,7 @@ static d9d_status save(const run *r, int64_t step)
 {
     const d9d_save_state at = {.step = step, .finite = true, .parent = -1};
 
-    return d9d_save_write("c", &at, &r->set, NULL);
+    return d9d_save_write("c", &at, &r->set, NULL, NULL);
 }
 
 static int64_t newest(void)

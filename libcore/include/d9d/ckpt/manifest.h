@@ -50,6 +50,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_manifest_write(const char *dir, const json_t
 D9D_API D9D_MUST_USE d9d_status d9d_manifest_put(const char *dir, const json_t *extra,
                                                  const d9d_manifest_file *files, size_t n);
 
+/* Its text alone, appended. */
+D9D_API D9D_MUST_USE d9d_status d9d_manifest_text(const json_t *extra,
+                                                  const d9d_manifest_file *files, size_t n,
+                                                  d9d_buf *out);
+
 /* Parse and check the manifest itself.  ENOTFOUND when there is none, EFORMAT when it is
  * damaged. */
 D9D_API D9D_MUST_USE d9d_status d9d_manifest_open(const char *dir, d9d_manifest **out);

@@ -55,6 +55,7 @@
 
 #include "d9d/base/hash.h"
 #include "d9d/base/log.h"
+#include "d9d/dist/mesh.h"
 #include "d9d/optim/optim.h"
 
 #ifdef __cplusplus
@@ -104,9 +105,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_save_set_make(const d9d_params *params, d9d_
 
 /* Write `dir`/step-N, making `dir` if need be.  A step-N that is there (damaged, or not finite,
  * for else the run would have resumed from it) is replaced whole.  A full disk is EIO with path
- * and bytes; EIO too when another process holds the lock. */
+ * and bytes; EIO too when another process holds the lock.
+ *
+ * Collective: over the world of `mesh` (NULL: this process alone), with the same directory and
+ * state.  Each rank writes what its set has; a box that several keep is in one of their sets. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_write(const char *dir, const d9d_save_state *state,
-                                               const d9d_save_set *set, const d9d_log *log);
+                                               const d9d_save_set *set, d9d_mesh *mesh,
+                                               const d9d_log *log);
 
 /* Remove what killed saves left behind and, unless `keep` is 0, every checkpoint that is older
  * than the `keep` newest usable ones.  Usable is: finite, with all files at their sizes; hashes

@@ -1,0 +1,184 @@
+/* ranks_save_driver.c - a checkpoint of several ranks: `ranks_save_driver ACT DIR [N]`.
+ *
+ *     write     every rank writes its boxes as step 1
+ *     read      every rank reads its boxes of the newest checkpoint and says "well"
+ *     spoil     the same as write, but rank N's state cannot be written
+ *     die       the same as write, but rank N is killed between the files and the end
+ *
+ * A box holds at each element its index in the whole, so that any number of ranks reads what any
+ * other number has written.  "rows" and "columns" are cut, "small" has fewer rows than ranks, and
+ * "same" is kept by all and written by rank 0.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "d9d/device/device.h"
+#include "d9d/dist/mesh.h"
+#include "d9d/loop/save.h"
+
+static const struct entry {
+    const char *name, *group;
+    d9d_shape whole;
+    int dim; /* that is cut; -1: none */
+} entries[] = {
+    {"rows", "model", {2, {131, 70}}, 0},
+    {"columns", "model", {3, {5, 64, 33}}, 1},
+    {"small", "optimizer", {2, {3, 9}}, 0},
+    {"same", "model", {1, {12}}, -1},
+};
+enum { N = sizeof(entries) / sizeof(entries[0]) };
+
+struct job {
+    d9d_boot *boot;
+    d9d_mesh *mesh;
+    d9d_device *dev;
+    int rank, size;
+    d9d_tensor tensors[N];
+    d9d_save_tensor items[N];
+    int64_t steps;
+    d9d_save_count count;
+};
+
+/* The number of element i of a box in the whole. */
+static float number_of(const d9d_save_tensor *t, int64_t i)
+{
+    int64_t index = 0, stride = 1;
+
+    for (int d = t->whole.ndim - 1; d >= 0; d--) {
+        const int64_t n = t->tensor->shape.dim[d];
+
+        index += (t->start[d] + i % n) * stride;
+        stride *= t->whole.dim[d];
+        i /= n;
+    }
+    return (float)index;
+}
+
+static d9d_status boxes_make(struct job *j, bool fill)
+{
+    for (int k = 0; k < N; k++) {
+        const struct entry *e = &entries[k];
+        d9d_save_tensor *t = &j->items[k];
+        d9d_shape box = e->whole;
+        float *data;
+
+        *t = (d9d_save_tensor){e->name, e->group, &j->tensors[k], e->whole, {0}};
+        if (e->dim >= 0)
+            d9d_part_of(e->whole.dim[e->dim], j->size, j->rank, &t->start[e->dim],
+                        &box.dim[e->dim]);
+        D9D_TRY(d9d_tensor_alloc(j->dev, D9D_F32, box, &j->tensors[k]));
+        data = d9d_tensor_data(&j->tensors[k]);
+        for (int64_t i = 0; i < d9d_tensor_numel(&j->tensors[k]); i++)
+            data[i] = fill ? number_of(t, i) : -1;
+    }
+    j->count = (d9d_save_count){"rows", &j->steps};
+    return D9D_OK;
+}
+
+static d9d_status boxes_check(struct job *j)
+{
+    for (int k = 0; k < N; k++) {
+        const d9d_tensor *t = &j->tensors[k];
+        const float *data = d9d_tensor_data(t);
+
+        for (int64_t i = 0; i < d9d_tensor_numel(t); i++)
+            if (data[i] != number_of(&j->items[k], i))
+                return D9D_FAIL(D9D_EVERIFY, "%s[%lld] is %g", entries[k].name, (long long)i,
+                                (double)data[i]);
+    }
+    return j->steps == 7 ? D9D_OK : D9D_FAIL(D9D_EVERIFY, "%lld steps", (long long)j->steps);
+}
+
+static d9d_save_set set_of(struct job *j)
+{
+    return (d9d_save_set){
+        .items = j->items, .n = j->rank == 0 ? N : N - 1, .counts = &j->count, .n_counts = 1};
+}
+
+static d9d_status act_write(struct job *j, const char *dir, bool spoilt)
+{
+    d9d_save_state state = {.step = 1, .seed = 5, .finite = true, .parent = -1};
+    const d9d_save_set set = set_of(j);
+
+    j->steps = 7;
+    D9D_TRY(boxes_make(j, true));
+    if (spoilt)
+        j->items[0].start[0] = 1000;
+    return d9d_save_write(dir, &state, &set, j->mesh, NULL);
+}
+
+static d9d_status act_read(struct job *j, const char *dir)
+{
+    d9d_save_set set = set_of(j);
+    d9d_save_state state;
+    const char *path;
+    d9d_arena a = {0};
+    d9d_status st;
+
+    set.n = N;
+    D9D_TRY(boxes_make(j, false));
+    st = d9d_save_newest(dir, NULL, &a, &path);
+    if (st == D9D_OK && path == NULL)
+        st = D9D_FAIL(D9D_ENOTFOUND, "%s: no checkpoint", dir);
+    if (st == D9D_OK)
+        st = d9d_save_read(path, &set, &state);
+    d9d_arena_release(&a);
+    return st == D9D_OK ? boxes_check(j) : st;
+}
+
+static void *kill_soon(void *arg)
+{
+    const char *dir = arg;
+    char command[600];
+
+    /* As soon as this rank's own file is there. */
+    (void)snprintf(command, sizeof(command), "test -e %s/step-00000001.tmp-*/model-r00001*", dir);
+    while (system(command) != 0) /* NOLINT(concurrency-mt-unsafe,cert-env33-c) */
+        ;
+    (void)kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+static d9d_status act(struct job *j, const char *what, const char *dir, int who)
+{
+    pthread_t killer;
+
+    if (strcmp(what, "read") == 0)
+        return act_read(j, dir);
+    if (strcmp(what, "die") == 0 && j->rank == who)
+        (void)pthread_create(&killer, NULL, kill_soon, (void *)(uintptr_t)dir);
+    return act_write(j, dir, strcmp(what, "spoil") == 0 && j->rank == who);
+}
+
+static d9d_status job_open(struct job *j)
+{
+    d9d_degrees degrees = {1, 1, 1, 1, 1, 1, 1};
+    const d9d_mesh_how how = {.timeout_s = 60};
+
+    D9D_TRY(d9d_boot_open(&j->boot));
+    j->rank = d9d_boot_rank(j->boot);
+    j->size = d9d_boot_size(j->boot);
+    degrees.data_parallel_shard = j->size;
+    D9D_TRY(d9d_device_open("cpu", &j->dev));
+    return d9d_mesh_open(j->boot, &degrees, "cpu", j->dev->stream, &how, &j->mesh);
+}
+
+int main(int argc, char **argv)
+{
+    struct job j = {.rank = 0};
+    d9d_status st = argc >= 3 ? job_open(&j) : D9D_FAIL(D9D_EINVAL, "ACT DIR [N]");
+
+    if (st == D9D_OK)
+        st = act(&j, argv[1], argv[2], argc > 3 ? atoi(argv[3]) : -1);
+    printf("%d of %d: %s\n", j.rank, j.size, st == D9D_OK ? "well" : d9d_err_message());
+    for (int k = 0; k < N; k++)
+        d9d_tensor_release(&j.tensors[k]);
+    d9d_mesh_close(j.mesh);
+    d9d_device_close(j.dev);
+    d9d_boot_close(j.boot);
+    return st == D9D_OK ? 0 : 1;
+}
