@@ -201,8 +201,8 @@ static d9d_status fold_piece(const once<T> &o, const pieces<T> &all, int piece, 
 
 /* sum += p W and dW += p' scaled of a piece. */
 template <class T>
-static d9d_status products(const once<T> &o, const T *p, const columns &c, bool unit, float beta_sum,
-                           float beta_dw, int64_t tokens)
+static d9d_status products(const once<T> &o, const T *p, const columns &c, bool unit,
+                           float beta_sum, float beta_dw, int64_t tokens)
 {
     const int64_t h = o.n->h;
     d9d_gemm g = {};
@@ -244,9 +244,8 @@ static d9d_status some_tokens(const once<T> &o, int64_t first, int64_t tokens, f
         p += d9di_ceil_div(tokens * c.n, 128) * 128;
         D9D_TRY(fold_piece(o, all, all.n, c, x, targets + first, tokens));
     }
-    once_finish<T><<<(unsigned)tokens, THREADS, 0, queue>>>(loss + first, o.scaled, x, o.state, all,
-                                                            o.all_v, targets + first, o.n->ignore,
-                                                            o.n->h);
+    once_finish<T><<<(unsigned)tokens, THREADS, 0, queue>>>(
+        loss + first, o.scaled, x, o.state, all, o.all_v, targets + first, o.n->ignore, o.n->h);
     D9D_TRY(d9di_launched(op));
     c = {};
     for (int k = 0; piece_next(o.n, &c); k++)

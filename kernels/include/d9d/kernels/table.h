@@ -118,7 +118,8 @@ typedef struct d9d_xent_dims {
     int n_split;
     const int64_t *v; /* host */
     int32_t ignore;
-    int64_t room; /* bytes of scratch that xent_once may take, as long as a few tokens fit; 0: 768 MiB */
+    int64_t room; /* bytes of scratch that xent_once may take, as long as a few tokens fit; 0: 768
+                     MiB */
 } d9d_xent_dims;
 
 /* One optimizer's constants for one step; see d9d/optim/optim.h for the formulas.  They are

@@ -154,8 +154,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tape_record_point(d9d_tape *t, const d9d_nod
 D9D_API int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_need need);
 /* The node knew in its forward that the sum of its outputs is what is trained on, and worked with
  * ones as their gradient: it runs in every backward, which needs no root then, and a gradient given
- * to it is EINVAL.  Not inside a checkpoint: the op asks d9d_tape_check_root() first, which is EINVAL
- * there. */
+ * to it is EINVAL.  Not inside a checkpoint: the op asks d9d_tape_check_root() first, which is
+ * EINVAL there. */
 D9D_API void d9d_node_make_root(d9d_node *n);
 D9D_API D9D_MUST_USE d9d_status d9d_tape_check_root(const d9d_tape *t, const char *op);
 /* Does input i want a gradient? */
