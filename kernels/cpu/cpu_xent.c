@@ -334,3 +334,23 @@ out:
     xent_release(&x);
     return st;
 }
+
+/* --- both ------------------------------------------------------------------- */
+
+d9d_status d9d_ref_xent_once(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, float *loss,
+                             void *unit, void *const *dw, const float *beta, const void *hidden,
+                             const void *const *w, const int32_t *targets)
+{
+    float *lse = d9di_scratch("cross-entropy", 2 * n->rows), *ones = lse + n->rows;
+    d9d_status st;
+
+    if (lse == NULL)
+        return D9D_ENOMEM;
+    for (int64_t i = 0; i < n->rows; i++)
+        ones[i] = 1.0f;
+    D9D_TRY_OR(st, d9d_ref_xent(s, n, loss, lse, unit, hidden, w, targets), out);
+    st = d9d_ref_xent_dw(s, n, gt, dw, beta, ones, lse, hidden, w, targets);
+out:
+    free(lse);
+    return st;
+}

@@ -61,4 +61,14 @@ template <class T> static inline int64_t block_bytes(int64_t n)
     return d9di_ceil_div(n, 64) * 64 * (sizeof(T) == 4 ? 4 : 6);
 }
 
+/* Without tokens a gradient that is not added to is zero. */
+static inline d9d_status xent_clear(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt,
+                                    void *const *dw, const float *beta)
+{
+    for (int i = 0; i < n->n_split; i++)
+        if (dw[i] != NULL && beta[i] == 0.0f)
+            D9D_TRY(d9d_k_fill(s, gt, dw[i], n->v[i] * n->h, 0.0f));
+    return D9D_OK;
+}
+
 #endif /* D9D_CUDA_XENT_CUH */

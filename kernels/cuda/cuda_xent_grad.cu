@@ -136,16 +136,6 @@ template <class T> static d9d_status all_dw(backward &b, void *const *dw, const 
     return st;
 }
 
-/* Without tokens a gradient that is not added to is zero. */
-static d9d_status clear(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
-                        const float *beta)
-{
-    for (int i = 0; i < n->n_split; i++)
-        if (dw[i] != NULL && beta[i] == 0.0f)
-            D9D_TRY(d9d_k_fill(s, gt, dw[i], n->v[i] * n->h, 0.0f));
-    return D9D_OK;
-}
-
 d9d_status d9d_k_xent_dw(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
                          const float *beta, const float *dloss, const float *lse,
                          const void *hidden, const void *const *w, const int32_t *targets)
@@ -155,6 +145,6 @@ d9d_status d9d_k_xent_dw(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, voi
     D9D_TRY(d9di_check_float(op, n->t));
     D9D_TRY(d9di_check_float(op, gt));
     if (n->rows == 0)
-        return clear(s, n, gt, dw, beta);
+        return xent_clear(s, n, gt, dw, beta);
     return D9DI_TYPED(n->t, T, all_dw<T>(b, dw, beta));
 }

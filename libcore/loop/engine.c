@@ -139,13 +139,15 @@ static d9d_status batch_upload(d9di_engine *e, const d9d_batch *b, device_batch 
     return part_upload(e, &part, out);
 }
 
-static d9d_status batch_forward(d9di_engine *e, const device_batch *b, d9d_model_out *out)
+static d9d_status batch_forward(d9di_engine *e, const device_batch *b, bool learn,
+                                d9d_model_out *out)
 {
     const d9d_model_in in = {
         .ids = &b->ids,
         .positions = &b->positions,
         .labels = &b->labels,
         .segments = b->segments.storage != NULL ? &b->segments : NULL,
+        .loss_is_root = learn,
     };
 
     return e->model->ops->forward(e->model, e->tape, &in, out);
@@ -159,7 +161,7 @@ d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss
 
     D9D_TRY(batch_upload(e, b, &on_device));
     d9d_tape_set_recording(e->tape, false);
-    st = batch_forward(e, &on_device, &out);
+    st = batch_forward(e, &on_device, false, &out);
     if (st == D9D_OK)
         *loss = d9d_tensor_ref(d9d_var_tensor(out.loss));
     d9d_tape_reset(e->tape);
@@ -167,31 +169,24 @@ d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss
     return st;
 }
 
-/* Backward of the sum of all losses: a seed of ones. */
+/* Forward, and backward of the sum of all losses. */
 static d9d_status learn_from(d9di_engine *e, const device_batch *b, const d9d_tensor *sum)
 {
-    const d9d_kernels *k = e->dev->kernels;
-    d9d_model_out out;
-    d9d_tensor seed = {0};
     const d9d_tensor *loss;
+    d9d_model_out out;
     d9d_status st;
-    int64_t n;
 
     d9d_trace_begin(e->dev, "forward");
-    st = batch_forward(e, b, &out);
+    st = batch_forward(e, b, true, &out);
     d9d_trace_end(e->dev);
     if (st != D9D_OK)
         return st;
     loss = d9d_var_tensor(out.loss);
-    n = d9d_tensor_numel(loss);
-    D9D_TRY(k->sum(e->dev->stream, d9d_tensor_data(sum), 0, D9D_F32, d9d_tensor_data(loss), n));
-    D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F32, loss->shape, &seed));
-    st = k->fill(e->dev->stream, D9D_F32, d9d_tensor_data(&seed), n, 1.0f);
+    D9D_TRY(e->dev->kernels->sum(e->dev->stream, d9d_tensor_data(sum), 0, D9D_F32,
+                                 d9d_tensor_data(loss), d9d_tensor_numel(loss)));
     d9d_trace_begin(e->dev, "backward");
-    if (st == D9D_OK)
-        st = d9d_tape_backward(e->tape, &out.loss, &seed, 1, D9D_BACKWARD_FULL);
+    st = d9d_tape_backward(e->tape, NULL, NULL, 0, D9D_BACKWARD_FULL);
     d9d_trace_end(e->dev);
-    d9d_tensor_release(&seed);
     return st;
 }
 

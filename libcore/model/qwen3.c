@@ -308,7 +308,8 @@ static d9d_status head_compute(d9d_block_vocab *head, d9d_tape *t, const d9d_mod
 
     if (in->labels != NULL) {
         targets = d9d_tensor_reshape(in->labels, D9D_SHAPE(d9d_tensor_numel(in->labels)));
-        st = d9d_block_vocab_loss(head, t, h, &targets, D9D_IGNORE_INDEX, &out->loss);
+        st = d9d_block_vocab_loss(head, t, h, &targets, D9D_IGNORE_INDEX, in->loss_is_root,
+                                  &out->loss);
         d9d_tensor_release(&targets);
     }
     if (st != D9D_OK || !in->want_logits)

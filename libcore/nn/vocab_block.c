@@ -39,7 +39,9 @@ d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_tape *t, const d9d_tens
 }
 
 d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
-                                const d9d_tensor *targets, int32_t ignore, d9d_var **loss)
+                                const d9d_tensor *targets, int32_t ignore, bool root,
+                                d9d_var **loss)
 {
-    return d9d_op_linear_cross_entropy(t, h, b->table, b->n_splits, targets, ignore, loss);
+    return (root ? d9d_op_linear_cross_entropy_root
+                 : d9d_op_linear_cross_entropy)(t, h, b->table, b->n_splits, targets, ignore, loss);
 }

@@ -5,7 +5,8 @@
  *     dz = (exp(z - lse) - onehot(target)) dloss  dW = dz^T h
  *
  * The forward has z a block at a time and makes `unit` along with the loss where a gradient of
- * h is wanted; the weight half computes z again.
+ * h is wanted; the weight half computes z again.  As a root dloss is 1: the forward makes dW too,
+ * and dh is `unit` itself.
  */
 #include "op/op_common.h"
 
@@ -49,24 +50,34 @@ static d9d_status xent_input(d9d_node *n)
                                         unit->shape.dim[0], unit->shape.dim[1]));
 }
 
+/* Where the gradients of the heads go; dw[i] NULL: not wanted. */
+typedef struct xent_grads {
+    d9d_dtype t;
+    void *dw[D9D_NODE_MAX];
+    float beta[D9D_NODE_MAX];
+} xent_grads;
+
+static xent_grads grads_of(d9d_param *const *heads, size_t n)
+{
+    xent_grads g = {.t = D9D_F32};
+
+    for (size_t i = 0; i < n; i++) {
+        if (!d9d_param_wants(heads[i]))
+            continue;
+        g.t = heads[i]->grad.dtype;
+        g.dw[i] = d9d_tensor_data(&heads[i]->grad);
+        g.beta[i] = d9d_param_grad_beta(heads[i]);
+    }
+    return g;
+}
+
 static d9d_status xent_weight(d9d_node *n)
 {
     const d9d_tensor *h = &n->saved[SAVED_H];
     const xent_call c = call_of(h, n->param, (size_t)n->n_param, n->attr);
-    void *dw[D9D_NODE_MAX] = {NULL};
-    float beta[D9D_NODE_MAX] = {0};
-    d9d_dtype gt = D9D_F32;
+    const xent_grads g = grads_of(n->param, (size_t)n->n_param);
 
-    for (int i = 0; i < n->n_param; i++) {
-        d9d_param *p = n->param[i];
-
-        if (!d9d_param_wants(p))
-            continue;
-        gt = p->grad.dtype;
-        dw[i] = d9d_tensor_data(&p->grad);
-        beta[i] = d9d_param_grad_beta(p);
-    }
-    return D9DI_KERNEL(n->tape, xent_dw, &c.dims, gt, dw, beta, d9d_tensor_data(&n->dout[0]),
+    return D9DI_KERNEL(n->tape, xent_dw, &c.dims, g.t, g.dw, g.beta, d9d_tensor_data(&n->dout[0]),
                        d9d_tensor_data(&n->saved[SAVED_LSE]), d9d_tensor_data(h), c.w,
                        d9d_tensor_data(&n->saved[SAVED_TARGETS]));
 }
@@ -105,12 +116,14 @@ static d9d_status check(const d9d_tensor *h, d9d_param *const *heads, size_t n,
     return check_grads(heads, n);
 }
 
+/* *node is NULL where nothing is to be recorded. */
 static d9d_status record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n_heads,
                          d9d_var *loss, const d9d_tensor *lse, const d9d_tensor *targets,
-                         const d9d_tensor *unit, const xent_attr *attr)
+                         const d9d_tensor *unit, const xent_attr *attr, d9d_node **node)
 {
     d9d_node *n;
 
+    *node = NULL;
     if (!d9d_tape_wants(t, &h, 1, heads, n_heads))
         return D9D_OK;
     D9D_TRY(d9d_tape_record(t, &xent_ops, &h, 1, &loss, 1, heads, n_heads, sizeof(xent_attr), &n));
@@ -119,11 +132,13 @@ static d9d_status record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_
     (void)d9d_node_save(n, lse, D9D_NEED_WEIGHT);
     (void)d9d_node_save(n, targets, D9D_NEED_WEIGHT);
     (void)d9d_node_save(n, unit, D9D_NEED_INPUT);
+    *node = n;
     return D9D_OK;
 }
 
-d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
-                                       const d9d_tensor *targets, int32_t ignore, d9d_var **loss)
+static d9d_status forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
+                          const d9d_tensor *targets, int32_t ignore, d9d_var **loss,
+                          d9d_node **node)
 {
     const d9d_tensor *x = d9d_var_tensor(h);
     xent_attr attr = {.ignore = ignore};
@@ -145,10 +160,92 @@ d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h, d9d_param *const
                            d9d_tensor_data(&lse), d9d_tensor_data(&unit), d9d_tensor_data(x), c.w,
                            d9d_tensor_data(targets)),
                out);
-    D9D_TRY_OR(st, record(t, h, heads, n, out, &lse, targets, &unit, &attr), out);
+    D9D_TRY_OR(st, record(t, h, heads, n, out, &lse, targets, &unit, &attr, node), out);
     *loss = out;
 out:
     d9d_tensor_release(&unit);
     d9d_tensor_release(&lse);
     return st;
+}
+
+d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
+                                       const d9d_tensor *targets, int32_t ignore, d9d_var **loss)
+{
+    d9d_node *node;
+
+    return forward(t, h, heads, n, targets, ignore, loss, &node);
+}
+
+/* --- as a root ---------------------------------------------------------------------- */
+
+static d9d_status root_input(d9d_node *n)
+{
+    d9d_tensor dh = d9d_tensor_ref(&n->saved[0]);
+
+    return d9d_node_give(n, 0, &dh);
+}
+
+static const d9d_node_ops root_ops = {.name = "linear_cross_entropy", .input = root_input};
+
+/* Loss, unit (storage NULL: not wanted) and the gradients of the heads. */
+static d9d_status root_compute(d9d_tape *t, const d9d_tensor *x, d9d_param *const *heads, size_t n,
+                               const d9d_tensor *targets, const xent_attr *attr,
+                               const d9d_tensor *loss, const d9d_tensor *unit)
+{
+    const xent_call c = call_of(x, heads, n, attr);
+    const xent_grads g = grads_of(heads, n);
+
+    return D9DI_KERNEL(t, xent_once, &c.dims, g.t, d9d_tensor_data(loss), d9d_tensor_data(unit),
+                       g.dw, g.beta, d9d_tensor_data(x), c.w, d9d_tensor_data(targets));
+}
+
+static d9d_status root_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
+                               const d9d_tensor *targets, int32_t ignore, d9d_var **loss,
+                               d9d_node **node)
+{
+    const d9d_tensor *x = d9d_var_tensor(h);
+    xent_attr attr = {.ignore = ignore};
+    d9d_tensor unit = {0};
+    d9d_var *out;
+    d9d_status st;
+
+    D9D_TRY(check(x, heads, n, targets));
+    for (size_t i = 0; i < n; i++)
+        attr.v[i] = heads[i]->data.shape.dim[0];
+    if (d9d_var_needs_grad(h))
+        D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, x->shape, &unit));
+    D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
+    D9D_TRY_OR(st, root_compute(t, x, heads, n, targets, &attr, d9d_var_tensor(out), &unit), out);
+    D9D_TRY_OR(st, d9d_tape_record(t, &root_ops, &h, 1, &out, 1, heads, n, 0, node), out);
+    (void)d9d_node_save(*node, &unit, D9D_NEED_INPUT);
+    *loss = out;
+out:
+    d9d_tensor_release(&unit);
+    return st;
+}
+
+/* Ones as the gradient of every loss. */
+static d9d_status seed(d9d_node *n, const d9d_shape *shape)
+{
+    D9D_TRY(d9d_node_alloc(n, D9D_F32, *shape, &n->dout[0]));
+    return D9DI_KERNEL(n->tape, fill, D9D_F32, d9d_tensor_data(&n->dout[0]), d9d_shape_numel(shape),
+                       1.0f);
+}
+
+/* Where the gradients of the heads have no memory yet their turn comes in the backward. */
+d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h, d9d_param *const *heads,
+                                            size_t n, const d9d_tensor *targets, int32_t ignore,
+                                            d9d_var **loss)
+{
+    bool at_once = d9d_tape_wants(t, &h, 1, heads, n);
+    d9d_node *node;
+
+    D9D_TRY(d9d_tape_check_root(t, "linear_cross_entropy"));
+    for (size_t i = 0; i < n; i++)
+        at_once = at_once && (!d9d_param_wants(heads[i]) || heads[i]->grad.storage != NULL);
+    D9D_TRY((at_once ? root_forward : forward)(t, h, heads, n, targets, ignore, loss, &node));
+    if (node == NULL)
+        return D9D_OK;
+    d9d_node_make_root(node);
+    return at_once ? D9D_OK : seed(node, &targets->shape);
 }

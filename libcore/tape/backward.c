@@ -49,7 +49,10 @@ d9d_status d9di_var_give(d9d_tape *t, d9d_var *v, d9d_tensor *grad)
     d9d_status st = D9D_OK;
 
     assert(grad->dtype == v->value.dtype && d9d_shape_equal(&grad->shape, &v->value.shape));
-    if (v->needs_grad && slot->storage == NULL) {
+    if (v->maker != NULL && v->maker->is_root)
+        st = D9D_FAIL(D9D_EINVAL, "backward: %s makes its own gradient and takes no other",
+                      v->maker->ops->name);
+    else if (v->needs_grad && slot->storage == NULL) {
         *slot = *grad;
         *grad = (d9d_tensor){0};
     } else if (v->needs_grad) {
@@ -118,7 +121,7 @@ static const struct mode {
 
 static bool is_reached(const d9d_node *n)
 {
-    bool reached = n->reached;
+    bool reached = n->reached || n->is_root;
 
     for (int i = 0; i < n->n_out; i++)
         reached = reached || n->dout[i].storage != NULL;

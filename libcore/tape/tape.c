@@ -237,6 +237,18 @@ int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_need need)
     return i;
 }
 
+void d9d_node_make_root(d9d_node *n)
+{
+    n->is_root = true;
+}
+
+d9d_status d9d_tape_check_root(const d9d_tape *t, const char *op)
+{
+    if (t->recording == D9DI_RECORD_PROBE)
+        return D9D_FAIL(D9D_EINVAL, "%s: a root of the backward cannot be inside a checkpoint", op);
+    return D9D_OK;
+}
+
 bool d9d_node_wants(const d9d_node *n, int i)
 {
     return n->in[i]->needs_grad;

@@ -44,6 +44,15 @@ static void run_dw(void *arg)
                      D9D_OK);
 }
 
+static void run_once(void *arg)
+{
+    call *p = arg;
+
+    assert_int_equal(host_kernels()->xent_once(NULL, &p->n, p->gt, p->loss, p->unit, p->dw, p->beta,
+                                               p->hidden, (const void *const *)p->w, p->targets),
+                     D9D_OK);
+}
+
 static double weight(const call *p, int64_t id, int64_t i)
 {
     int s = 0;
@@ -121,6 +130,35 @@ static void release(call *p)
         free(p->w[i]);
 }
 
+/* Loss and gradients at once are those of ones, in rounds of a few tokens too. */
+static void check_once(call *p)
+{
+    int64_t n_h = p->n.rows * p->n.h, n_w = p->all_v * p->n.h;
+    double *loss = calloc((size_t)p->n.rows + 1, sizeof(*loss)),
+           *dh = calloc((size_t)n_h + 1, sizeof(*dh)), *dw = calloc((size_t)n_w + 1, sizeof(*dw));
+    void *before = array_random(p->gt, n_w, 3, 1.0);
+    const double tolerance = p->n.t == D9D_F32 ? 3e-5 : 2e-2;
+
+    for (int64_t i = 0; i < p->n.rows; i++)
+        p->dloss[i] = 1.0f;
+    naive(p, loss, dh, dw);
+    for (int64_t i = 0; i < n_w && p->beta[0] != 0.0f; i++)
+        dw[i] += array_get(p->gt, before, i);
+    for (p->n.room = 0; p->n.room <= 1; p->n.room++) {
+        array_same_for_threads(run_once, p, p->dw_all, (size_t)n_w * d9d_dtype_size(p->gt), before);
+        array_close("loss at once", D9D_F32, p->loss, loss, p->n.rows, 1e-5);
+        array_close("unit at once", p->n.t, p->unit, dh, n_h, tolerance);
+        /* A GPU rounds bfloat16 gradients once a round. */
+        array_close("dw at once", p->gt, p->dw_all, dw, n_w,
+                    unit_device_tolerance(p->n.t == D9D_F32 ? 3e-5 : 1e-2,
+                                          p->gt == D9D_F32 ? tolerance : 2e-2));
+    }
+    free(loss);
+    free(dh);
+    free(dw);
+    free(before);
+}
+
 static void check(call *p)
 {
     int64_t n_h, n_w;
@@ -150,6 +188,7 @@ static void check(call *p)
                 p->n.t == D9D_F32 ? 3e-5 : unit_device_tolerance(3e-5, 2e-2));
     for (int64_t r = 0; r < p->n.rows; r++)
         assert_true(p->targets[r] != IGNORE || (p->loss[r] == 0.0f && p->lse[r] == 0.0f));
+    check_once(p);
     free(loss);
     free(dh);
     free(dw);
@@ -166,6 +205,7 @@ static void test_shapes(void **state)
     } shapes[] = {
         {0, 3, 1, {5}},          {1, 1, 1, {1}},        {2, 4, 2, {3, 2}},
         {17, 33, 3, {1, 70, 3}}, {300, 9, 2, {90, 41}}, {35, 6, 2, {4100, 4096}},
+        {3, 2, 2, {70, 8259}},
     };
 
     (void)state;
@@ -184,6 +224,16 @@ static void test_shapes(void **state)
         }
 }
 
+static void assert_zeros(const call *p, const float *dh)
+{
+    for (int64_t i = 0; i < p->n.rows; i++)
+        assert_true(p->loss[i] == 0.0f);
+    for (int64_t i = 0; i < p->n.rows * p->n.h; i++)
+        assert_true(dh[i] == 0.0f);
+    for (int64_t i = 0; i < p->all_v * p->n.h; i++)
+        assert_true(((float *)p->dw_all)[i] == 0.0f);
+}
+
 /* Nothing to predict: no loss, and gradients are zero, not left alone. */
 static void test_all_ignored(void **state)
 {
@@ -196,12 +246,11 @@ static void test_all_ignored(void **state)
     run_forward(&p);
     run_din(&p);
     run_dw(&p);
-    for (int i = 0; i < 3; i++)
-        assert_true(p.loss[i] == 0.0f);
-    for (int i = 0; i < 6; i++)
-        assert_true(((float *)p.dhidden)[i] == 0.0f);
-    for (int i = 0; i < 8; i++)
-        assert_true(((float *)p.dw_all)[i] == 0.0f);
+    assert_zeros(&p, p.dhidden);
+    memset(p.dw_all, 0xff, 8 * sizeof(float));
+    memset(p.unit, 0xff, 6 * sizeof(float));
+    run_once(&p);
+    assert_zeros(&p, p.unit);
     release(&p);
 }
 
@@ -224,6 +273,28 @@ static void test_not_wanted(void **state)
     assert_memory_equal(p.dw_all, poison, sizeof(poison));
     for (int i = 20; i < 50; i++)
         assert_false(isnan(((float *)p.dw_all)[i]));
+    release(&p);
+}
+
+/* Each block of the vocabulary has larger logits than those before it, up to exp(90) times. */
+static void test_rising(void **state)
+{
+    enum { ROWS = 3, COLUMNS = 20001 };
+    call p = {.n = {.t = D9D_F32, .rows = ROWS, .h = 1, .n_split = 2}, .gt = D9D_F32};
+
+    (void)state;
+    p.v[0] = 700;
+    p.v[1] = COLUMNS - 700;
+    make(&p);
+    for (int64_t i = 0, id = 0; i < 2; i++)
+        for (int64_t c = 0; c < p.v[i]; c++, id++)
+            ((float *)p.w[i])[c] = (float)(id % 5) + (id < 700 ? 0.0f : id < 9000 ? 40.0f : 90.0f);
+    for (int64_t i = 0; i < ROWS; i++)
+        ((float *)p.hidden)[i] = i == 2 ? -1.0f : 1.0f;
+    p.targets[0] = 3;
+    p.targets[1] = COLUMNS - 1;
+    p.targets[2] = 8999;
+    check_once(&p);
     release(&p);
 }
 
@@ -272,7 +343,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),     cmocka_unit_test(test_all_ignored),
         cmocka_unit_test(test_not_wanted), cmocka_unit_test(test_bad_targets),
-        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_extremes),   cmocka_unit_test(test_rising),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

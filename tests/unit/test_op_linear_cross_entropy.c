@@ -120,6 +120,124 @@ static void refuses(void **state)
                    "linear_cross_entropy: the gradient of a is float32, of b bfloat16");
 }
 
+/* What a fixture computes of 9 tokens: loss, dh, and the gradients of two splits. */
+typedef struct results {
+    float loss[9], dh[9 * 5], dw[2][6 * 5];
+} results;
+
+enum { SEEDED, ROOT, ROOT_HALVES, ROOT_SHARDED, ROOT_FROZEN_HEAD, ROOT_FROZEN_BODY };
+
+/* Between forward and backward the gradient of a sharded head has no memory. */
+static void hide(d9d_param *p, d9d_tensor *grad)
+{
+    *grad = p->own_grad = p->grad;
+    p->grad.storage = NULL;
+}
+
+static void train(op_fixture *f, int how, results *r)
+{
+    static const d9d_backward_mode modes[] = {D9D_BACKWARD_INPUT, D9D_BACKWARD_WEIGHT};
+    d9d_tensor *target = op_tensor(f, D9D_I32, D9D_SHAPE(9)),
+               *x = op_tensor(f, D9D_F32, D9D_SHAPE(9, 5)),
+               *ones = op_tensor(f, D9D_F32, D9D_SHAPE(9)), dh;
+    d9d_param *w[] = {op_param(f, "a", D9D_F32, D9D_SHAPE(4, 5)),
+                      op_param(f, "b", D9D_F32, D9D_SHAPE(6, 5))};
+    d9d_tensor grad[2];
+    const d9d_kernels *k = f->dev->kernels;
+    d9d_var *h, *loss;
+
+    *r = (results){.dh = {0}};
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(target), targets, sizeof(targets)));
+    assert_ok(k->fill(f->dev->stream, D9D_F32, d9d_tensor_data(ones), 9, 1.0f));
+    for (uint64_t i = 0; i < 3; i++) {
+        const d9d_tensor *to = i < 2 ? &w[i]->data : x;
+        const int64_t n = d9d_tensor_numel(to), zero = 0;
+
+        assert_ok(k->random(f->dev->stream, D9D_F32, d9d_tensor_data(to), D9D_INIT_NORMAL, 1.0f,
+                            (d9d_rng){7, i}, 1, &n, &zero, &n));
+    }
+    w[1]->trainable = how != ROOT_FROZEN_HEAD;
+    d9d_tape_reset(f->tape);
+    assert_ok(d9d_tape_leaf(f->tape, x, how != ROOT_FROZEN_BODY, &h));
+    for (int i = 0; i < 2 && how == ROOT_SHARDED; i++)
+        hide(w[i], &grad[i]);
+    assert_ok((how == SEEDED ? d9d_op_linear_cross_entropy : d9d_op_linear_cross_entropy_root)(
+        f->tape, h, w, 2, target, IGNORE, &loss));
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(loss), r->loss));
+    for (int i = 0; i < 2 && how == ROOT_SHARDED; i++) {
+        assert_false(w[i]->has_grad);
+        w[i]->grad = grad[i];
+        w[i]->own_grad = (d9d_tensor){0};
+    }
+    for (int i = 0; i < 2 && how == ROOT_HALVES; i++)
+        assert_ok(d9d_tape_backward(f->tape, NULL, NULL, 0, modes[i]));
+    if (how != ROOT_HALVES)
+        assert_ok(
+            d9d_tape_backward(f->tape, &loss, ones, how == SEEDED ? 1 : 0, D9D_BACKWARD_FULL));
+    d9d_var_grad(h, &dh);
+    assert_true((dh.storage == NULL) == (how == ROOT_FROZEN_BODY));
+    if (dh.storage != NULL)
+        assert_ok(d9d_tensor_to_f32(&dh, r->dh));
+    d9d_tensor_release(&dh);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(w[i]->has_grad, w[i]->trainable);
+        if (w[i]->trainable)
+            assert_ok(d9d_tensor_to_f32(&w[i]->grad, r->dw[i]));
+    }
+}
+
+static void assert_close(const float *a, const float *b, int n)
+{
+    for (int i = 0; i < n; i++)
+        assert_float_equal(a[i], b[i], 1e-5);
+}
+
+static void a_root_is_seeded_with_ones(void **state)
+{
+    results seeded, r;
+
+    train(*state, SEEDED, &seeded);
+    for (int how = ROOT; how <= ROOT_FROZEN_BODY; how++) {
+        op_fixture_close(state);
+        op_fixture_open(state);
+        train(*state, how, &r);
+        assert_close(r.loss, seeded.loss, 9);
+        if (how != ROOT_FROZEN_BODY)
+            assert_close(r.dh, seeded.dh, 45);
+        assert_close(r.dw[0], seeded.dw[0], 20);
+        if (how != ROOT_FROZEN_HEAD)
+            assert_close(r.dw[1], seeded.dw[1], 30);
+    }
+}
+
+static d9d_status root_in_checkpoint(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                                     d9d_var **out, size_t n_out)
+{
+    void *const *arg = self;
+    d9d_param *w = arg[0];
+
+    (void)n_in, (void)n_out;
+    return d9d_op_linear_cross_entropy_root(t, in[0], &w, 1, arg[1], IGNORE, out);
+}
+
+static void a_root_takes_no_seed(void **state)
+{
+    op_fixture *f = *state;
+    d9d_param *w = op_param(f, "a", D9D_F32, D9D_SHAPE(4, 5));
+    d9d_tensor *target = op_tensor(f, D9D_I32, D9D_SHAPE(9)),
+               *ones = op_tensor(f, D9D_F32, D9D_SHAPE(9));
+    d9d_var *h = op_var(f, D9D_F32, D9D_SHAPE(9, 5)), *loss;
+    void *arg[] = {w, target};
+
+    assert_fails(d9d_tape_checkpoint(f->tape, root_in_checkpoint, arg, &h, 1, &loss, 1), D9D_EINVAL,
+                 "linear_cross_entropy: a root of the backward cannot be inside a checkpoint");
+    d9d_tape_reset(f->tape);
+    h = op_var(f, D9D_F32, D9D_SHAPE(9, 5));
+    assert_ok(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, target, IGNORE, &loss));
+    assert_fails(d9d_tape_backward(f->tape, &loss, ones, 1, D9D_BACKWARD_FULL), D9D_EINVAL,
+                 "backward: linear_cross_entropy makes its own gradient and takes no other");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -127,6 +245,8 @@ int main(void)
         op_test(ignored_targets_do_not_count),
         op_test(targets_outside_the_vocabulary_are_refused),
         op_test(refuses),
+        op_test(a_root_is_seeded_with_ones),
+        op_test(a_root_takes_no_seed),
     };
 
     return cmocka_run_group_tests_name("op_linear_cross_entropy", tests, NULL, NULL);

@@ -404,6 +404,24 @@ static d9d_status on_xent_dw(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt,
                                 head, ints(&c, targets, n->rows)));
 }
 
+static d9d_status on_xent_once(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, float *loss,
+                               void *unit, void *const *dw, const float *beta, const void *hidden,
+                               const void *const *w, const int32_t *targets)
+{
+    const void *head[MOST_SPLITS];
+    void *grad[MOST_SPLITS];
+    call c = begin();
+
+    (void)s;
+    splits(&c, n, w, head);
+    for (int i = 0; i < n->n_split; i++)
+        grad[i] = out(&c, gt, dw[i], n->v[i] * n->h);
+    return end(&c, c.k->xent_once(c.s, n, gt, out(&c, D9D_F32, loss, n->rows),
+                                  out(&c, n->t, unit, n->rows * n->h), grad, beta,
+                                  in(&c, n->t, hidden, n->rows * n->h), head,
+                                  ints(&c, targets, n->rows)));
+}
+
 /* --- mixture of experts -------------------------------------------------------------------- */
 
 static d9d_status on_router(d9d_stream s, d9d_dtype t, float *p, float *prob, int32_t *expert,

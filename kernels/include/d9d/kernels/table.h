@@ -118,6 +118,8 @@ typedef struct d9d_xent_dims {
     int n_split;
     const int64_t *v; /* host */
     int32_t ignore;
+    int64_t room; /* bytes of scratch that xent_once may take, as long as a few tokens fit; 0: 768
+                     MiB */
 } d9d_xent_dims;
 
 /* One optimizer's constants for one step; see d9d/optim/optim.h for the formulas.  They are
@@ -216,6 +218,12 @@ typedef struct d9d_kernels {
     d9d_status (*xent_dw)(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
                           const float *beta, const float *dloss, const float *lse,
                           const void *hidden, const void *const *w, const int32_t *targets);
+    /* Loss and both gradients where the gradient of every loss is 1: logits are made once, and the
+     * softmax of as many tokens as n->room allows is kept for both products.  Any of unit and
+     * dw[i] may be NULL. */
+    d9d_status (*xent_once)(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, float *loss,
+                            void *unit, void *const *dw, const float *beta, const void *hidden,
+                            const void *const *w, const int32_t *targets);
 
     /* --- mixture of experts ------------------------------------------------------ */
     /* p [T, E] float32 is the whole softmax, kept for the backward. */
@@ -274,8 +282,8 @@ typedef struct d9d_kernels {
     X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
     X(sigmoid_gate_din) X(random) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
     X(rms_norm) X(rms_norm_din) X(rms_norm_dw) X(rope) X(attention) X(attention_din) X(pieces)     \
-    X(embedding) X(embedding_dw) X(xent) X(xent_din) X(xent_dw) X(router) X(router_din) X(route)   \
-    X(permute) X(permute_din) X(unpermute) X(unpermute_din) X(sum_squares) X(sum)                  \
+    X(embedding) X(embedding_dw) X(xent) X(xent_din) X(xent_dw) X(xent_once) X(router)             \
+    X(router_din) X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din) X(sum_squares) X(sum)                  \
     X(find_nonfinite) X(step_scale) X(adam) X(adam_stochastic) X(sgd)
 /* clang-format on */
 

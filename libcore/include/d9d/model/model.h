@@ -28,6 +28,8 @@ typedef struct d9d_model_in {
     const d9d_tensor *positions; /* [B, S] int32 */
     const d9d_tensor *labels;    /* [B, S] int32, already shifted; last stage; NULL: no loss */
     const d9d_tensor *segments;  /* as d9d_op_attention() takes them; NULL: rows are whole */
+    bool loss_is_root;           /* the sum of all losses is trained on: backward takes no seed, see
+                                  * d9d_op_linear_cross_entropy_root() */
     bool want_logits;            /* small tests alone: all logits are held */
 } d9d_model_in;
 

@@ -84,10 +84,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d
 /* ids [...] int32 to y [..., H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_tape *t,
                                                       const d9d_tensor *ids, d9d_var **y);
-/* h [T, H], targets [T] int32 to loss [T] float32. */
+/* h [T, H], targets [T] int32 to loss [T] float32; root: d9d_op_linear_cross_entropy_root(). */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                                      const d9d_tensor *targets, int32_t ignore,
-                                                     d9d_var **loss);
+                                                     bool root, d9d_var **loss);
 
 /* --- rotary position embedding: frequencies, no parameters ----------------------- */
 

@@ -106,6 +106,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var
                                                             d9d_param *const *heads, size_t n,
                                                             const d9d_tensor *targets,
                                                             int32_t ignore, d9d_var **loss);
+/* The same as a root of the backward: the sum of loss[t] is what is trained on.  The gradients of
+ * h and of the heads come with the loss, a quarter of the products less; those of the heads are
+ * added to the parameters at once, before any backward, but where these have no memory for it yet
+ * (d9d/nn/keeper.h).  Backward takes no seed for it. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h,
+                                                                 d9d_param *const *heads, size_t n,
+                                                                 const d9d_tensor *targets,
+                                                                 int32_t ignore, d9d_var **loss);
 
 #ifdef __cplusplus
 }

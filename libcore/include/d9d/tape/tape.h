@@ -127,6 +127,7 @@ struct d9d_node {
     d9d_need need[D9D_NODE_MAX]; /* which half needs saved[i] */
     d9d_need halves;             /* that will run, decided when it was recorded; may be 0 */
     bool reached;                /* by a gradient */
+    bool is_root;                /* makes the gradient of its outputs itself */
     void *attr;                  /* constants of the op, in the tape's arena */
 };
 
@@ -151,6 +152,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_tape_record_point(d9d_tape *t, const d9d_nod
                                                       size_t attr_size, d9d_node **node);
 /* Keep a counted reference to `x` until the halves named have run.  Returns its index. */
 D9D_API int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_need need);
+/* The node knew in its forward that the sum of its outputs is what is trained on, and worked with
+ * ones as their gradient: it runs in every backward, which needs no root then, and a gradient given
+ * to it is EINVAL.  Not inside a checkpoint: the op asks d9d_tape_check_root() first, which is
+ * EINVAL there. */
+D9D_API void d9d_node_make_root(d9d_node *n);
+D9D_API D9D_MUST_USE d9d_status d9d_tape_check_root(const d9d_tape *t, const char *op);
 /* Does input i want a gradient? */
 D9D_API bool d9d_node_wants(const d9d_node *n, int i);
 /* Give the gradient of input i, of its shape and dtype; takes the reference over, also where it
