@@ -78,11 +78,17 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
     d9d_shape merged = D9D_SHAPE(s->dim[0], s->dim[1], b->heads * b->head_dim);
     d9d_attention how = {
         .scale = 1.0f / sqrtf((float)b->head_dim), .causal = true, .segments = segments};
+    d9d_comm *cp = d9d_cut_cp(b->cut);
     d9d_var *q, *k, *v, *o;
 
+    if (segments == NULL && d9d_comm_size(cp) > 1)
+        return D9D_FAIL(D9D_EINVAL, "attention: rows lie on %d ranks and have no segments",
+                        d9d_comm_size(cp));
     D9D_TRY(heads_of(b, t, x, b->heads, &b->q_proj, &b->q_norm, positions, &q));
     D9D_TRY(heads_of(b, t, x, b->kv_heads, &b->k_proj, &b->k_norm, positions, &k));
     D9D_TRY(heads_of(b, t, x, b->kv_heads, &b->v_proj, NULL, NULL, &v));
+    D9D_TRY(d9d_op_gather_pieces(t, k, cp, b->k_proj.weight.name, &k));
+    D9D_TRY(d9d_op_gather_pieces(t, v, cp, b->v_proj.weight.name, &v));
     D9D_TRY(d9d_op_attention(t, q, k, v, &how, &o));
     D9D_TRY(d9d_op_reshape(t, o, merged, &o));
     return d9d_block_linear_forward(&b->o_proj, t, o, y);

@@ -1,6 +1,8 @@
 /* op_common.c - see op/op_common.h. */
 #include "op/op_common.h"
 
+#include <stdlib.h>
+
 d9d_status d9di_op_check(const char *op, const char *name, const d9d_tensor *x, d9d_dtype t)
 {
     if (x->storage == NULL)
@@ -77,6 +79,22 @@ d9d_status d9di_op_check_routing(const char *op, const d9d_tensor *x, const d9d_
                               permuted ? "x is [T * k, ...], the choice [T, k]"
                                        : "x is [T, ...], the choice [T, k]");
     return D9D_OK;
+}
+
+d9d_status d9di_transfer_even(d9d_tape *t, d9di_transfer *by, d9d_comm *comm, const char *what,
+                              d9d_dtype type, void *dst, const void *src, int64_t each)
+{
+    const int ranks = d9d_comm_size(comm);
+    int64_t *counts = calloc((size_t)ranks, sizeof(*counts));
+    d9d_status st;
+
+    if (counts == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the counts of %d ranks", what, ranks);
+    for (int i = 0; i < ranks; i++)
+        counts[i] = each;
+    st = by(comm, d9d_tape_device(t)->stream, what, type, dst, src, counts);
+    free(counts);
+    return st;
 }
 
 d9d_status d9di_node_finish(d9d_node *n, int i, d9d_tensor *grad, d9d_status st)

@@ -47,6 +47,11 @@ static inline int64_t d9di_rows(const d9d_shape *s)
     return d9d_shape_numel(&lead);
 }
 
+/* d9d_comm_all_gather() or d9d_comm_reduce_scatter() with `each` elements on every rank. */
+typedef __typeof__(d9d_comm_all_gather) d9di_transfer;
+d9d_status d9di_transfer_even(d9d_tape *t, d9di_transfer *by, d9d_comm *comm, const char *what,
+                              d9d_dtype type, void *dst, const void *src, int64_t each);
+
 /* The input as it was; its data may be gone. */
 static inline const d9d_tensor *d9di_node_in(const d9d_node *n, int i)
 {

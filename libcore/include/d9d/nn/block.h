@@ -119,7 +119,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
                                                          int64_t head_dim, float norm_eps,
                                                          const d9d_block_rope *rope);
 /* Causal.  x y [B, S, H]; positions [B, S] int32; segments as d9d_op_attention()
- * takes them, or NULL. */
+ * takes them, or NULL.  With cp ranks S is of this one's pieces and segments say what they are of
+ * all ranks' rows (d9d/data/part.h): EINVAL without. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t,
                                                             d9d_var *x, const d9d_tensor *positions,
                                                             const d9d_tensor *segments,

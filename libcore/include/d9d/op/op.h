@@ -11,6 +11,7 @@
 #ifndef D9D_OP_OP_H
 #define D9D_OP_OP_H
 
+#include "d9d/dist/comm.h"
 #include "d9d/tape/tape.h"
 
 #ifdef __cplusplus
@@ -114,6 +115,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9
                                                                  d9d_param *const *heads, size_t n,
                                                                  const d9d_tensor *targets,
                                                                  int32_t ignore, d9d_var **loss);
+
+/* The positions of all ranks in the order of the sequence, where each has pieces r and 2n - 1 - r
+ * of 2n of every row (d9d/nn/cut.h).  The gradient of a rank's positions is the sum of what all
+ * ranks have for them.  EINVAL for an odd S.  x [B, S, ...], y [B, n S, ...]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_gather_pieces(d9d_tape *t, d9d_var *x, d9d_comm *comm,
+                                                     const char *what, d9d_var **y);
 
 #ifdef __cplusplus
 }

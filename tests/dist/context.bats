@@ -1,0 +1,23 @@
+#!/usr/bin/env bats
+# Context parallelism: what ranks compute together against what each computes alone.
+
+load ../slurm/helper
+
+setup_file() { unset "${!SLURM_@}" "${!OMPI_@}" "${!PMIX_@}" "${!PMI_@}"; }
+
+setup() { [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"; }
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 D9D_COMM_CHECK=1
+
+driver=$D9D_BUILD/tests/dist/context_driver
+
+# context N REPLICATE: that many ranks, all of them well.
+context() {
+    run -0 timeout 100 mpirun --oversubscribe -n "$1" "$driver" "$2" 3>&-
+    [ "$(grep -c "of $1: 0 failed" <<<"$output")" -eq "$1" ]
+}
+
+@test "one rank has all pieces" { context 1 1; }
+@test "two ranks compute what one does" { context 2 1; }
+@test "three ranks compute what one does" { context 3 1; }
+@test "four ranks, on two axes, compute what one does" { context 4 2; }

@@ -1,0 +1,64 @@
+/* ranks.c - see ranks.h. */
+#include "ranks.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "d9d/base/rng.h"
+
+d9d_status ranks_open(d9d_boot *boot, const d9d_degrees *degrees, unsigned axes, ranks *out)
+{
+    const d9d_mesh_how how = {.timeout_s = 60};
+
+    *out = (ranks){.boot = boot, .rank = d9d_boot_rank(boot), .size = d9d_boot_size(boot)};
+    D9D_TRY(d9d_device_open("cpu", &out->dev));
+    D9D_TRY(d9d_mesh_open(out->boot, degrees, "cpu", out->dev->stream, &how, &out->mesh));
+    return d9d_mesh_group(out->mesh, axes, &out->comm);
+}
+
+void ranks_close(ranks *r)
+{
+    d9d_mesh_close(r->mesh);
+    d9d_device_close(r->dev);
+    d9d_boot_close(r->boot);
+}
+
+d9d_tensor ranks_numbers(const ranks *r, d9d_dtype t, d9d_shape shape, uint64_t stream)
+{
+    const int64_t n = d9d_shape_numel(&shape);
+    float *host = calloc((size_t)n + 1, sizeof(*host));
+    d9d_tensor x;
+
+    for (int64_t i = 0; i < n; i++) {
+        const float v = d9d_rng_normal((d9d_rng){17, stream}, (uint64_t)i);
+
+        if (t == D9D_F32)
+            host[i] = v;
+        else
+            ((uint16_t *)(void *)host)[i] = d9d_f32_to_bf16(v);
+    }
+    assert_ok(d9d_tensor_from_host(r->dev, t, shape, host, &x));
+    free(host);
+    return x;
+}
+
+float *ranks_host(const d9d_tensor *x)
+{
+    float *host = calloc((size_t)d9d_tensor_numel(x) + 1, sizeof(*host));
+
+    assert_ok(d9d_tensor_to_f32(x, host));
+    return host;
+}
+
+void ranks_close_to(const char *what, const float *got, const float *want, int64_t n,
+                    double tolerance)
+{
+    double off = 0, norm = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        off += ((double)got[i] - (double)want[i]) * ((double)got[i] - (double)want[i]);
+        norm += (double)want[i] * (double)want[i];
+    }
+    if (!(off <= tolerance * tolerance * norm) && off != 0)
+        fail_msg("%s: off by %g of %g", what, sqrt(off), sqrt(norm));
+}

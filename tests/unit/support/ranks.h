@@ -1,0 +1,29 @@
+/* ranks.h - a world of ranks for drivers, arrays that are the same on all of them, comparisons. */
+#ifndef D9D_TEST_RANKS_H
+#define D9D_TEST_RANKS_H
+
+#include "d9d/dist/mesh.h"
+#include "d9d/tensor/tensor.h"
+#include "unit.h"
+
+typedef struct ranks {
+    d9d_boot *boot;
+    d9d_mesh *mesh;
+    d9d_comm *comm; /* of the axes that were asked for; NULL in a world of one */
+    d9d_device *dev;
+    int rank, size;
+} ranks;
+
+/* All ranks of `boot`, which is taken, on the CPU: `degrees` make their number. */
+d9d_status ranks_open(d9d_boot *boot, const d9d_degrees *degrees, unsigned axes, ranks *out);
+void ranks_close(ranks *r);
+
+/* Normal numbers that are the same on every rank. */
+d9d_tensor ranks_numbers(const ranks *r, d9d_dtype t, d9d_shape shape, uint64_t stream);
+/* All elements on the host, freed by the caller. */
+float *ranks_host(const d9d_tensor *x);
+/* |got - want| <= tolerance |want| in the 2-norm; the numbers of one array have one scale. */
+void ranks_close_to(const char *what, const float *got, const float *want, int64_t n,
+                    double tolerance);
+
+#endif /* D9D_TEST_RANKS_H */
