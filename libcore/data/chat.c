@@ -20,11 +20,26 @@ struct stretch {
 };
 typedef D9D_VEC(struct stretch) stretches;
 
+/* Texts of a template by what they are in it. */
+enum role_text {
+    PREFIX,
+    SUFFIX,
+    AFTER,
+    OPEN,
+    CLOSE,
+    CALL_BETWEEN,
+    CALL,
+    CALL_INFIX,
+    CALL_END,
+    ROLE_TEXTS
+};
+enum chat_text { BOS, END, TOOLS_BETWEEN, TOOLS, TOOLS_EACH, TOOLS_END, CHAT_TEXTS };
+
 struct role {
-    const char *name;
-    stretches prefix, suffix, after;
+    const d9d_chat_role *from;
+    stretches text[ROLE_TEXTS];
     stretches tokens; /* all are tokens, with their text */
-    bool trains[4];   /* by d9d_chat_part */
+    bool trains[5];   /* by d9d_chat_part */
 };
 
 struct d9di_chat {
@@ -32,7 +47,7 @@ struct d9di_chat {
     d9d_hash hash;
     const d9d_tokenizer *tok;
     d9d_chat_template from;
-    stretches bos, end;
+    stretches text[CHAT_TEXTS];
     struct role *roles; /* [n_roles] */
     size_t n_roles;
     const struct role *system;
@@ -49,9 +64,14 @@ static d9d_status keep_stretch(void *arg, const d9di_added_token *token, const c
     return D9D_VEC_PUSH(to, s);
 }
 
-static d9d_status split(const d9di_chat *c, const char *text, stretches *out)
+/* Texts, of which NULL is none. */
+static d9d_status split(const d9di_chat *c, const char *const *texts, size_t n, stretches *out)
 {
-    return d9di_tokenizer_split(c->tok, text, strlen(text), keep_stretch, out);
+    for (size_t i = 0; i < n; i++)
+        if (texts[i])
+            D9D_TRY(
+                d9di_tokenizer_split(c->tok, texts[i], strlen(texts[i]), keep_stretch, &out[i]));
+    return D9D_OK;
 }
 
 static d9d_status load_tokens(const d9di_chat *c, const char *path, const d9d_chat_role *from,
@@ -74,19 +94,36 @@ static d9d_status load_tokens(const d9di_chat *c, const char *path, const d9d_ch
 static d9d_status load_role(d9di_chat *c, const char *path, const d9d_chat_role *from,
                             struct role *to)
 {
+    static const d9d_chat_calls none;
+    const d9d_chat_calls *calls = from->calls ? from->calls : &none;
+    const char *const texts[ROLE_TEXTS] = {
+        [PREFIX] = from->prefix, [SUFFIX] = from->suffix,     [AFTER] = from->after,
+        [OPEN] = from->open,     [CLOSE] = from->close,       [CALL_BETWEEN] = calls->between,
+        [CALL] = calls->prefix,  [CALL_INFIX] = calls->infix, [CALL_END] = calls->suffix,
+    };
     const int *train = from->train.items;
     size_t i;
 
-    to->name = from->name;
+    to->from = from;
     for (i = 0; i < from->train.n; i++)
         to->trains[train[i]] = true;
-    D9D_TRY(split(c, from->prefix, &to->prefix));
-    D9D_TRY(split(c, from->suffix, &to->suffix));
-    D9D_TRY(split(c, from->after, &to->after));
+    D9D_TRY(split(c, texts, ROLE_TEXTS, to->text));
     D9D_TRY(load_tokens(c, path, from, &to->tokens));
-    if (strcmp(to->name, "system") == 0)
+    if (strcmp(from->name, "system") == 0)
         c->system = to;
     return D9D_OK;
+}
+
+static d9d_status load_texts(d9di_chat *c)
+{
+    static const d9d_chat_tools none;
+    const d9d_chat_tools *tools = c->from.tools ? c->from.tools : &none;
+    const char *const texts[CHAT_TEXTS] = {
+        [BOS] = c->from.bos,     [END] = c->from.end,        [TOOLS_BETWEEN] = tools->between,
+        [TOOLS] = tools->prefix, [TOOLS_EACH] = tools->each, [TOOLS_END] = tools->suffix,
+    };
+
+    return split(c, texts, CHAT_TEXTS, c->text);
 }
 
 static d9d_status load(d9di_chat *c, const char *path)
@@ -108,8 +145,7 @@ static d9d_status load(d9di_chat *c, const char *path)
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu roles", path, c->n_roles);
         goto out;
     }
-    D9D_TRY_OR(st, split(c, c->from.bos, &c->bos), out);
-    D9D_TRY_OR(st, split(c, c->from.end, &c->end), out);
+    D9D_TRY_OR(st, load_texts(c), out);
     for (i = 0; i < c->n_roles; i++)
         D9D_TRY_OR(st, load_role(c, path, &roles[i], &c->roles[i]), out);
 out:
@@ -142,13 +178,12 @@ void d9di_chat_free(d9di_chat *c)
     if (!c)
         return;
     for (i = 0; c->roles && i < c->n_roles; i++) {
-        D9D_VEC_RELEASE(&c->roles[i].prefix);
-        D9D_VEC_RELEASE(&c->roles[i].suffix);
-        D9D_VEC_RELEASE(&c->roles[i].after);
+        for (size_t t = 0; t < ROLE_TEXTS; t++)
+            D9D_VEC_RELEASE(&c->roles[i].text[t]);
         D9D_VEC_RELEASE(&c->roles[i].tokens);
     }
-    D9D_VEC_RELEASE(&c->bos);
-    D9D_VEC_RELEASE(&c->end);
+    for (i = 0; i < CHAT_TEXTS; i++)
+        D9D_VEC_RELEASE(&c->text[i]);
     free(c->roles);
     d9d_arena_release(&c->arena);
     free(c);
@@ -166,6 +201,8 @@ d9d_hash d9di_chat_hash(const d9di_chat *c)
  * trained, until shift() makes it the next one. */
 struct encoding {
     const d9di_chat *chat;
+    const d9di_messages *from;
+    const struct role *speaker; /* of the last message; NULL: none */
     d9d_tokenizer_scratch *scratch;
     d9d_buf *text;
     bool trained; /* the text */
@@ -240,11 +277,23 @@ static size_t find_token(const stretches *tokens, const char *text, size_t n,
     return best;
 }
 
+static const char *text_of(const struct encoding *e, d9di_span s)
+{
+    return (e->from->text.data ? e->from->text.data : "") + s.at;
+}
+
+static d9d_status put_span(struct encoding *e, d9di_span s, bool trained)
+{
+    return put_text(e, text_of(e, s), s.n, trained);
+}
+
+/* *said: more than newlines is behind the last token. */
 static d9d_status put_content(struct encoding *e, const struct role *role, const char *text,
-                              size_t n)
+                              size_t n, bool *said)
 {
     const bool trained = role->trains[D9D_CHAT_CONTENT];
 
+    *said = false;
     while (n > 0) {
         const struct stretch *token;
         const size_t before = find_token(&role->tokens, text, n, &token);
@@ -253,54 +302,134 @@ static d9d_status put_content(struct encoding *e, const struct role *role, const
         D9D_TRY(put_text(e, text, before, trained));
         if (token)
             D9D_TRY(put_token(e, token->id, trained));
+        for (size_t i = 0; !token && i < before; i++)
+            *said = *said || text[i] != '\n';
         text += used;
         n -= used;
     }
     return D9D_OK;
 }
 
-static d9d_status put_message(struct encoding *e, const struct role *role, const char *content,
-                              size_t n)
+static d9d_status put_calls(struct encoding *e, const struct role *role, const d9di_message *m,
+                            bool said)
 {
-    D9D_TRY(put_stretches(e, &role->prefix, role->trains[D9D_CHAT_PREFIX]));
-    D9D_TRY(put_content(e, role, content, n));
-    D9D_TRY(put_stretches(e, &role->suffix, role->trains[D9D_CHAT_SUFFIX]));
-    return put_stretches(e, &role->after, role->trains[D9D_CHAT_AFTER]);
+    const bool trained = role->trains[D9D_CHAT_CALLS];
+
+    for (size_t i = 0; i < m->n_calls; i++) {
+        const d9di_call *call = &e->from->calls.data[m->calls + i];
+
+        if (i > 0 || said)
+            D9D_TRY(put_stretches(e, &role->text[CALL_BETWEEN], trained));
+        D9D_TRY(put_stretches(e, &role->text[CALL], trained));
+        D9D_TRY(put_span(e, call->name, trained));
+        D9D_TRY(put_stretches(e, &role->text[CALL_INFIX], trained));
+        D9D_TRY(put_span(e, call->arguments, trained));
+        D9D_TRY(put_stretches(e, &role->text[CALL_END], trained));
+    }
+    return D9D_OK;
 }
 
-static const struct role *find_role(const d9di_chat *c, const char *name, size_t n)
+static d9d_status put_tools(struct encoding *e, bool behind_text)
 {
-    size_t i;
+    const d9di_chat *c = e->chat;
+    const bool trained = c->system->trains[D9D_CHAT_CONTENT];
 
-    for (i = 0; i < c->n_roles; i++)
-        if (strlen(c->roles[i].name) == n && memcmp(c->roles[i].name, name, n) == 0)
+    if (behind_text)
+        D9D_TRY(put_stretches(e, &c->text[TOOLS_BETWEEN], trained));
+    D9D_TRY(put_stretches(e, &c->text[TOOLS], trained));
+    for (size_t i = 0; i < e->from->tools.len; i++) {
+        D9D_TRY(put_stretches(e, &c->text[TOOLS_EACH], trained));
+        D9D_TRY(put_span(e, e->from->tools.data[i], trained));
+    }
+    return put_stretches(e, &c->text[TOOLS_END], trained);
+}
+
+/* What stands between messages of two roles, or of one and none. */
+static d9d_status change_speaker(struct encoding *e, const struct role *next)
+{
+    if (e->speaker == next)
+        return D9D_OK;
+    if (e->speaker)
+        D9D_TRY(put_stretches(e, &e->speaker->text[CLOSE], false));
+    if (next)
+        D9D_TRY(put_stretches(e, &next->text[OPEN], false));
+    e->speaker = next;
+    return D9D_OK;
+}
+
+/* With the chat's tools if it is the first; `m` NULL is a system message that is not there, its
+ * content NULL or the default. */
+static d9d_status put_message(struct encoding *e, const struct role *role, const d9di_message *m,
+                              const char *content, size_t n)
+{
+    const bool tools = e->speaker == NULL && e->from->tools.len > 0;
+    bool said;
+
+    D9D_TRY(change_speaker(e, role));
+    D9D_TRY(put_stretches(e, &role->text[PREFIX], role->trains[D9D_CHAT_PREFIX]));
+    D9D_TRY(put_content(e, role, content, n, &said));
+    if (tools)
+        D9D_TRY(put_tools(e, content != NULL));
+    if (m)
+        D9D_TRY(put_calls(e, role, m, said));
+    D9D_TRY(put_stretches(e, &role->text[SUFFIX], role->trains[D9D_CHAT_SUFFIX]));
+    return put_stretches(e, &role->text[AFTER], role->trains[D9D_CHAT_AFTER]);
+}
+
+static const struct role *find_role(const struct encoding *e, d9di_span name)
+{
+    const d9di_chat *c = e->chat;
+
+    for (size_t i = 0; i < c->n_roles; i++)
+        if (strlen(c->roles[i].from->name) == name.n &&
+            memcmp(c->roles[i].from->name, text_of(e, name), name.n) == 0)
             return &c->roles[i];
     return NULL;
 }
 
-static d9d_status put_chat(struct encoding *e, const d9di_messages *m, d9di_jsonl_error *error)
+static d9d_status not_rendered(d9di_jsonl_error *error, size_t at, const char *what)
 {
-    const d9di_chat *c = e->chat;
-    const char *text = m->text.data ? m->text.data : "";
-    size_t i;
+    error->at = at;
+    snprintf(error->what, sizeof(error->what), "the template does not say how to render %s", what);
+    return D9D_EFORMAT;
+}
 
-    D9D_TRY(put_stretches(e, &c->bos, false));
-    for (i = 0; i < m->list.len; i++) {
+/* The system message of a chat whose first is of another role. */
+static d9d_status put_default(struct encoding *e)
+{
+    const char *text = e->chat->from.default_system;
+
+    return text || e->from->tools.len > 0
+               ? put_message(e, e->chat->system, NULL, text, text ? strlen(text) : 0)
+               : D9D_OK;
+}
+
+static d9d_status put_chat(struct encoding *e, d9di_jsonl_error *error)
+{
+    const d9di_messages *m = e->from;
+    const d9di_chat *c = e->chat;
+
+    if (m->tools.len > 0 && !c->from.tools)
+        return not_rendered(error, m->tools_at, "\"tools\"");
+    D9D_TRY(put_stretches(e, &c->text[BOS], false));
+    for (size_t i = 0; i < m->list.len; i++) {
         const d9di_message *x = &m->list.data[i];
-        const struct role *role = find_role(c, text + x->role, x->role_len);
+        const struct role *role = find_role(e, x->role);
 
         if (!role) {
             error->at = x->at;
             snprintf(error->what, sizeof(error->what), "the role \"%.*s\" is not in the template",
-                     (int)(x->role_len < 60 ? x->role_len : 60), text + x->role);
+                     (int)(x->role.n < 60 ? x->role.n : 60), text_of(e, x->role));
             return D9D_EFORMAT;
         }
-        if (i == 0 && c->from.default_system && role != c->system)
-            D9D_TRY(
-                put_message(e, c->system, c->from.default_system, strlen(c->from.default_system)));
-        D9D_TRY(put_message(e, role, text + x->content, x->content_len));
+        if (x->n_calls > 0 && !role->from->calls)
+            return not_rendered(error, x->at, "\"tool_calls\" of this role");
+        if (i == 0 && role != c->system)
+            D9D_TRY(put_default(e));
+        D9D_TRY(put_message(e, role, x, text_of(e, x->content), x->content.n));
     }
-    D9D_TRY(put_stretches(e, &c->end, false));
+    D9D_TRY(change_speaker(e, NULL));
+    D9D_TRY(put_stretches(e, &c->text[END], false));
     return flush(e);
 }
 
@@ -321,11 +450,12 @@ d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s, const 
                             d9d_buf *text, d9d_ids *ids, d9di_labels *labels,
                             d9di_jsonl_error *error)
 {
-    struct encoding e = {c, s, text, false, ids, labels};
+    struct encoding e = {
+        .chat = c, .from = m, .scratch = s, .text = text, .ids = ids, .labels = labels};
     const size_t before = ids->len;
 
     text->len = 0;
-    D9D_TRY(put_chat(&e, m, error));
+    D9D_TRY(put_chat(&e, error));
     shift(ids, labels, before);
     return D9D_OK;
 }

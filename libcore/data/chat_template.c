@@ -1,19 +1,49 @@
 /* chat_template.c - the key table of d9d.chat.v1. */
 #include "d9d/data/chat.h"
 
+#include <stddef.h>
 #include <string.h>
 
 static const char *const ids[] = {"d9d.chat.v1", NULL};
-static const char *const parts[] = {"prefix", "content", "suffix", "after", NULL};
+static const char *const parts[] = {"prefix", "content", "suffix", "after", "calls", NULL};
 
 static const d9d_key a_part = {.kind = D9D_KIND_ENUM, .words = parts};
 static const d9d_key a_token = {.kind = D9D_KIND_STR, .min = 1, .max = 1024};
+
+static const d9d_key calls_keys[] = {
+    D9D_KEY_STR(d9d_chat_calls, between, "\"\"", "between calls, and in front of the first"),
+    D9D_KEY_STR(d9d_chat_calls, prefix, "\"\"", "in front of the name"),
+    D9D_KEY_STR(d9d_chat_calls, infix, "\"\"", "between the name and the arguments"),
+    D9D_KEY_STR(d9d_chat_calls, suffix, "\"\"", "behind the arguments"),
+    D9D_KEY_END,
+};
+static const d9d_table calls_table =
+    D9D_TABLE(d9d_chat_calls, "calls", calls_keys, "what stands around calls of tools");
+
+static const d9d_key tools_keys[] = {
+    D9D_KEY_STR(d9d_chat_tools, between, "\"\"", "behind the system message, if there is one"),
+    D9D_KEY_STR(d9d_chat_tools, prefix, "\"\"", "in front of the tools"),
+    D9D_KEY_STR(d9d_chat_tools, each, "\"\"", "in front of each"),
+    D9D_KEY_STR(d9d_chat_tools, suffix, "\"\"", "behind the tools"),
+    D9D_KEY_END,
+};
+static const d9d_table tools_table =
+    D9D_TABLE(d9d_chat_tools, "tools", tools_keys, "what stands around the tools of a chat");
 
 static const d9d_key role_keys[] = {
     D9D_KEY_STR(d9d_chat_role, name, D9D_REQUIRED, "as messages say it", .min = 1, .max = 256),
     D9D_KEY_STR(d9d_chat_role, prefix, "\"\"", "in front of the content"),
     D9D_KEY_STR(d9d_chat_role, suffix, "\"\"", "behind the content"),
     D9D_KEY_STR(d9d_chat_role, after, "\"\"", "behind the suffix"),
+    D9D_KEY_STR(d9d_chat_role, open, "\"\"", "in front of the first of messages of this role"),
+    D9D_KEY_STR(d9d_chat_role, close, "\"\"", "behind the last of them"),
+    {.name = "calls",
+     .kind = D9D_KIND_TABLE,
+     .flags = D9D_NULLABLE,
+     .offset = offsetof(d9d_chat_role, calls),
+     .def = "null",
+     .table = &calls_table,
+     .doc = "how tool_calls are rendered; null: they are an error"},
     D9D_KEY_LIST(d9d_chat_role, train, "[]", &a_part, "the parts that are targets"),
     D9D_KEY_LIST(d9d_chat_role, tokens, "[]", &a_token,
                  "added tokens that contents of this role may have; others are text there"),
@@ -34,6 +64,13 @@ static const d9d_key keys[] = {
     D9D_KEY_STR(d9d_chat_template, default_system, "null",
                 "content of the system message of a chat that has none; null: it stays without",
                 .flags = D9D_NULLABLE),
+    {.name = "tools",
+     .kind = D9D_KIND_TABLE,
+     .flags = D9D_NULLABLE,
+     .offset = offsetof(d9d_chat_template, tools),
+     .def = "null",
+     .table = &tools_table,
+     .doc = "how the tools of a chat are rendered; null: they are an error"},
     D9D_KEY_LIST(d9d_chat_template, roles, D9D_REQUIRED, &a_role, "who may speak", .min = 1),
     D9D_KEY_END,
 };
@@ -52,8 +89,9 @@ static d9d_status check(const void *value, const char *path)
                 return D9D_FAIL(D9D_ECONFIG, "%s: roles[%zu]: \"%s\" is there already", path, i,
                                 roles[i].name);
     }
-    if (t->default_system && !system)
-        return D9D_FAIL(D9D_ECONFIG, "%s: default_system: there is no role \"system\"", path);
+    if ((t->default_system || t->tools) && !system)
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s: there is no role \"system\"", path,
+                        t->default_system ? "default_system" : "tools");
     return D9D_OK;
 }
 

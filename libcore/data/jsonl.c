@@ -191,40 +191,92 @@ static d9d_status skip_word(struct scan *p)
     return skip_number(p);
 }
 
-static d9d_status skip_value(struct scan *p, int depth);
-
-/* The inside of an array or an object up to its closing bracket. */
-static d9d_status skip_members(struct scan *p, char close, int depth)
+static d9d_status put(d9d_buf *out, const char *text, size_t n)
 {
+    return out ? d9d_buf_append(out, text, n) : D9D_OK;
+}
+
+/* Text as it is between the quotes of a string. */
+static d9d_status put_escaped(d9d_buf *out, const char *text, size_t n)
+{
+    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
+    size_t done = 0, at;
+
+    for (; (at = plain_end(text, done, n)) < n; done = at + 1) {
+        const char *known = text[at] ? strchr(from, text[at]) : NULL;
+
+        D9D_TRY(d9d_buf_append(out, text + done, at - done));
+        D9D_TRY(known ? d9d_buf_printf(out, "\\%c", to[known - from])
+                      : d9d_buf_printf(out, "\\u%04x", (unsigned)text[at]));
+    }
+    return d9d_buf_append(out, text + done, n - done);
+}
+
+static d9d_status string_value(struct scan *p, d9d_buf *out)
+{
+    d9d_buf plain = {0};
+    d9d_status st;
+
+    if (!out)
+        return string(p, NULL);
+    D9D_TRY_OR(st, string(p, &plain), out);
+    D9D_TRY_OR(st, d9d_buf_append(out, "\"", 1), out);
+    D9D_TRY_OR(st, put_escaped(out, plain.data ? plain.data : "", plain.len), out);
+    st = d9d_buf_append(out, "\"", 1);
+out:
+    d9d_buf_release(&plain);
+    return st;
+}
+
+static d9d_status value(struct scan *p, int depth, d9d_buf *out);
+
+/* An array or an object behind its opening bracket. */
+static d9d_status values(struct scan *p, char open, char close, int depth, d9d_buf *out)
+{
+    bool more = false;
+
+    D9D_TRY(put(out, &open, 1));
     skip_space(p);
     if (take(p, close))
-        return D9D_OK;
+        return put(out, &close, 1);
     do {
+        D9D_TRY(put(out, ", ", more ? 2 : 0));
+        more = true;
         skip_space(p);
         if (close == '}') {
-            D9D_TRY(string(p, NULL));
+            D9D_TRY(string_value(p, out));
             skip_space(p);
             if (!take(p, ':'))
                 return bad(p, "':' is expected");
+            D9D_TRY(put(out, ": ", 2));
             skip_space(p);
         }
-        D9D_TRY(skip_value(p, depth));
+        D9D_TRY(value(p, depth, out));
         skip_space(p);
     } while (take(p, ','));
-    return take(p, close) ? D9D_OK : bad(p, "',' or '%c' is expected", close);
+    return take(p, close) ? put(out, &close, 1) : bad(p, "',' or '%c' is expected", close);
 }
 
-static d9d_status skip_value(struct scan *p, int depth)
+/* The value that begins here; into `out`, as Python writes it, unless that is NULL. */
+static d9d_status value(struct scan *p, int depth, d9d_buf *out)
 {
+    const size_t from = p->at;
+
     if (depth == MAX_DEPTH)
         return bad(p, "nested deeper than %d levels", MAX_DEPTH);
     if (here(p) == '"')
-        return string(p, NULL);
+        return string_value(p, out);
     if (take(p, '{'))
-        return skip_members(p, '}', depth + 1);
+        return values(p, '{', '}', depth + 1, out);
     if (take(p, '['))
-        return skip_members(p, ']', depth + 1);
-    return skip_word(p);
+        return values(p, '[', ']', depth + 1, out);
+    D9D_TRY(skip_word(p));
+    return put(out, p->s + from, p->at - from);
+}
+
+static d9d_status skip_value(struct scan *p)
+{
+    return value(p, 0, NULL);
 }
 
 /* --- the object ------------------------------------------------------------------------------ */
@@ -262,6 +314,25 @@ out:
     return st;
 }
 
+/* Called with the scan at an element; passes over it. */
+typedef d9d_status (*element_fn)(struct scan *p, void *arg);
+
+/* The elements of the array `name` that begins here. */
+static d9d_status array(struct scan *p, const char *name, element_fn fn, void *arg)
+{
+    if (!take(p, '['))
+        return bad(p, "\"%s\" is not an array", name);
+    skip_space(p);
+    if (take(p, ']'))
+        return D9D_OK;
+    do {
+        skip_space(p);
+        D9D_TRY(fn(p, arg));
+        skip_space(p);
+    } while (take(p, ','));
+    return take(p, ']') ? D9D_OK : bad(p, "',' or ']' is expected");
+}
+
 /* The object that is the whole line. */
 static d9d_status members(struct scan *p, member_fn fn, void *arg)
 {
@@ -288,7 +359,7 @@ static d9d_status text_member(struct scan *p, void *arg, const char *key, size_t
     struct want_text *w = arg;
 
     if (!is_key(key, len, w->key))
-        return skip_value(p, 0);
+        return skip_value(p);
     if (here(p) != '"')
         return bad(p, "\"%.60s\" is not a string", w->key);
     w->out->len = w->before;
@@ -334,58 +405,41 @@ static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char
     return D9D_OK;
 }
 
-static d9d_status ids_array(struct scan *p, struct want_tokens *w)
+static d9d_status id_element(struct scan *p, void *arg)
 {
+    struct want_tokens *w = arg;
     int64_t v = 0;
 
-    w->ids->len = w->ids_before;
-    skip_space(p);
-    if (take(p, ']'))
-        return D9D_OK;
-    do {
-        skip_space(p);
-        D9D_TRY(small_int(p, 0, (int64_t)w->vocab - 1, "an id", &v));
-        D9D_TRY(D9D_VEC_PUSH(w->ids, (uint32_t)v));
-        skip_space(p);
-    } while (take(p, ','));
-    return take(p, ']') ? D9D_OK : bad(p, "',' or ']' is expected");
+    D9D_TRY(small_int(p, 0, (int64_t)w->vocab - 1, "an id", &v));
+    return D9D_VEC_PUSH(w->ids, (uint32_t)v);
 }
 
-static d9d_status labels_array(struct scan *p, struct want_tokens *w)
+static d9d_status label_element(struct scan *p, void *arg)
 {
+    struct want_tokens *w = arg;
     int64_t v = 0;
 
-    w->labels->len = w->labels_before;
-    skip_space(p);
-    if (take(p, ']'))
-        return D9D_OK;
-    do {
-        skip_space(p);
-        D9D_TRY(small_int(p, -100, (int64_t)w->vocab - 1, "a label", &v));
-        if (v < 0 && v != -100)
-            return bad(p, "a label is %lld; below 0 it must be -100", (long long)v);
-        D9D_TRY(D9D_VEC_PUSH(w->labels, (int32_t)v));
-        skip_space(p);
-    } while (take(p, ','));
-    return take(p, ']') ? D9D_OK : bad(p, "',' or ']' is expected");
+    D9D_TRY(small_int(p, -100, (int64_t)w->vocab - 1, "a label", &v));
+    if (v < 0 && v != -100)
+        return bad(p, "a label is %lld; below 0 it must be -100", (long long)v);
+    return D9D_VEC_PUSH(w->labels, (int32_t)v);
 }
 
 static d9d_status tokens_member(struct scan *p, void *arg, const char *key, size_t len)
 {
     struct want_tokens *w = arg;
-    const bool is_ids = is_key(key, len, "input_ids");
-    const bool is_labels = is_key(key, len, "labels");
 
-    if (!is_ids && !is_labels)
-        return skip_value(p, 0);
-    if (!take(p, '['))
-        return bad(p, "\"%s\" is not an array", key);
-    if (is_ids) {
+    if (is_key(key, len, "input_ids")) {
         w->has_ids = true;
-        return ids_array(p, w);
+        w->ids->len = w->ids_before;
+        return array(p, "input_ids", id_element, w);
     }
-    w->has_labels = true;
-    return labels_array(p, w);
+    if (is_key(key, len, "labels")) {
+        w->has_labels = true;
+        w->labels->len = w->labels_before;
+        return array(p, "labels", label_element, w);
+    }
+    return skip_value(p);
 }
 
 d9d_status d9di_jsonl_tokens(const char *line, size_t n, uint32_t vocab, d9d_ids *ids,
@@ -416,6 +470,8 @@ void d9di_messages_release(d9di_messages *m)
 {
     d9d_buf_release(&m->text);
     D9D_VEC_RELEASE(&m->list);
+    D9D_VEC_RELEASE(&m->calls);
+    D9D_VEC_RELEASE(&m->tools);
 }
 
 /* null, false, "", [] and {} say nothing; other values of such members would be lost. */
@@ -423,7 +479,7 @@ static d9d_status skip_nothing(struct scan *p, const char *key)
 {
     const size_t at = p->at;
 
-    D9D_TRY(skip_value(p, 0));
+    D9D_TRY(skip_value(p));
     if (p->s[at] == 'n' || p->s[at] == 'f' || p->at == at + 2)
         return D9D_OK;
     p->at = at;
@@ -446,26 +502,82 @@ static d9d_status part_member(struct scan *p, void *arg, const char *key, size_t
 
     if (is_key(key, len, "text"))
         return text_or_null(p, arg, "\"text\"");
-    D9D_TRY(skip_value(p, 0));
+    D9D_TRY(skip_value(p));
     if (!is_key(key, len, "type") || (p->at == at + 6 && memcmp(p->s + at, "\"text\"", 6) == 0))
         return D9D_OK;
     p->at = at;
     return bad(p, "only parts of type \"text\" can be rendered");
 }
 
+static d9d_status part(struct scan *p, void *arg)
+{
+    return object(p, part_member, arg);
+}
+
 static d9d_status content(struct scan *p, d9d_buf *text)
 {
-    if (!take(p, '['))
-        return text_or_null(p, text, "\"content\"");
-    skip_space(p);
-    if (take(p, ']'))
+    return here(p) == '[' ? array(p, "content", part, text) : text_or_null(p, text, "\"content\"");
+}
+
+/* What was appended to the text since it had that length. */
+static d9di_span since(const d9d_buf *text, size_t before)
+{
+    return (d9di_span){before, text->len - before};
+}
+
+struct want_call {
+    d9d_buf *text;
+    d9di_call call;
+    bool has_name, has_arguments;
+};
+
+static d9d_status function_member(struct scan *p, void *arg, const char *key, size_t len)
+{
+    struct want_call *w = arg;
+    const size_t before = w->text->len;
+
+    if (is_key(key, len, "name")) {
+        w->has_name = true;
+        D9D_TRY(string(p, w->text));
+        w->call.name = since(w->text, before);
         return D9D_OK;
-    do {
-        skip_space(p);
-        D9D_TRY(object(p, part_member, text));
-        skip_space(p);
-    } while (take(p, ','));
-    return take(p, ']') ? D9D_OK : bad(p, "',' or ']' is expected");
+    }
+    if (is_key(key, len, "arguments")) {
+        w->has_arguments = true;
+        D9D_TRY(here(p) == '"' ? string(p, w->text) : value(p, 0, w->text));
+        w->call.arguments = since(w->text, before);
+        return D9D_OK;
+    }
+    return skip_value(p);
+}
+
+static d9d_status call_member(struct scan *p, void *arg, const char *key, size_t len)
+{
+    return is_key(key, len, "function") ? object(p, function_member, arg)
+                                        : function_member(p, arg, key, len);
+}
+
+static d9d_status call(struct scan *p, void *arg)
+{
+    d9di_messages *to = arg;
+    struct want_call w = {.text = &to->text};
+    const size_t at = p->at;
+
+    D9D_TRY(object(p, call_member, &w));
+    if (!w.has_name || !w.has_arguments) {
+        p->at = at;
+        return bad(p, "a tool call without \"%s\"", w.has_name ? "arguments" : "name");
+    }
+    return D9D_VEC_PUSH(&to->calls, w.call);
+}
+
+static d9d_status tool(struct scan *p, void *arg)
+{
+    d9di_messages *to = arg;
+    const size_t before = to->text.len;
+
+    D9D_TRY(value(p, 0, &to->text));
+    return D9D_VEC_PUSH(&to->tools, since(&to->text, before));
 }
 
 struct want_message {
@@ -483,43 +595,38 @@ static d9d_status message_member(struct scan *p, void *arg, const char *key, siz
     if (is_key(key, len, "role")) {
         w->has_role = true;
         D9D_TRY(string(p, text));
-        w->message.role = before;
-        w->message.role_len = text->len - before;
+        w->message.role = since(text, before);
         return D9D_OK;
     }
     if (is_key(key, len, "content")) {
         w->has_content = true;
         D9D_TRY(content(p, text));
-        w->message.content = before;
-        w->message.content_len = text->len - before;
+        w->message.content = since(text, before);
         return D9D_OK;
     }
-    if (is_key(key, len, "tool_calls") || is_key(key, len, "function_call"))
+    if (is_key(key, len, "tool_calls") && here(p) == '[') {
+        w->to->calls.len = w->message.calls;
+        D9D_TRY(array(p, "tool_calls", call, w->to));
+        w->message.n_calls = w->to->calls.len - w->message.calls;
+        return D9D_OK;
+    }
+    if (is_key(key, len, "tool_calls") || is_key(key, len, "function_call") ||
+        is_key(key, len, "reasoning_content"))
         return skip_nothing(p, key);
-    return skip_value(p, 0);
+    return skip_value(p);
 }
 
-static d9d_status messages_array(struct scan *p, d9di_messages *to)
+static d9d_status message(struct scan *p, void *arg)
 {
-    if (!take(p, '['))
-        return bad(p, "\"messages\" is not an array");
-    skip_space(p);
-    if (take(p, ']'))
-        return D9D_OK;
-    do {
-        struct want_message w = {.to = to};
+    d9di_messages *to = arg;
+    struct want_message w = {.to = to, .message = {.at = p->at, .calls = to->calls.len}};
 
-        skip_space(p);
-        w.message.at = p->at;
-        D9D_TRY(object(p, message_member, &w));
-        if (!w.has_role || !w.has_content) {
-            p->at = w.message.at;
-            return bad(p, "a message without \"%s\"", w.has_role ? "content" : "role");
-        }
-        D9D_TRY(D9D_VEC_PUSH(&to->list, w.message));
-        skip_space(p);
-    } while (take(p, ','));
-    return take(p, ']') ? D9D_OK : bad(p, "',' or ']' is expected");
+    D9D_TRY(object(p, message_member, &w));
+    if (!w.has_role || !(w.has_content || w.message.n_calls > 0)) {
+        p->at = w.message.at;
+        return bad(p, "a message without \"%s\"", w.has_role ? "content" : "role");
+    }
+    return D9D_VEC_PUSH(&to->list, w.message);
 }
 
 struct want_chat {
@@ -535,8 +642,8 @@ static d9d_status chat_member(struct scan *p, void *arg, const char *key, size_t
 
     if (is_key(key, len, "messages")) {
         w->has_messages = true;
-        w->to->list.len = 0;
-        return messages_array(p, w->to);
+        w->to->list.len = w->to->calls.len = 0;
+        return array(p, "messages", message, w->to);
     }
     if (is_key(key, len, "system")) {
         w->system.len = 0;
@@ -544,20 +651,24 @@ static d9d_status chat_member(struct scan *p, void *arg, const char *key, size_t
         w->system_at = p->at;
         return text_or_null(p, &w->system, "\"system\"");
     }
+    if (is_key(key, len, "tools") && here(p) == '[') {
+        w->to->tools.len = 0;
+        w->to->tools_at = p->at;
+        return array(p, "tools", tool, w->to);
+    }
     if (is_key(key, len, "tools") || is_key(key, len, "functions"))
         return skip_nothing(p, key);
-    return skip_value(p, 0);
+    return skip_value(p);
 }
 
 /* Put the system text in front as a message. */
 static d9d_status put_system(struct want_chat *w)
 {
     d9di_messages *m = w->to;
-    d9di_message first = {.role = m->text.len, .role_len = 6, .at = w->system_at};
+    d9di_message first = {.role = {m->text.len, 6}, .at = w->system_at};
 
     D9D_TRY(d9d_buf_append(&m->text, "system", 6));
-    first.content = m->text.len;
-    first.content_len = w->system.len;
+    first.content = (d9di_span){m->text.len, w->system.len};
     D9D_TRY(d9d_buf_append(&m->text, w->system.data ? w->system.data : "", w->system.len));
     D9D_TRY(D9D_VEC_RESERVE(&m->list, 1));
     memmove(m->list.data + 1, m->list.data, m->list.len * sizeof(*m->list.data));
@@ -573,7 +684,7 @@ d9d_status d9di_jsonl_messages(const char *line, size_t n, d9di_messages *out,
     struct want_chat w = {.to = out};
     d9d_status st;
 
-    out->text.len = out->list.len = 0;
+    out->text.len = out->list.len = out->calls.len = out->tools.len = 0;
     D9D_TRY_OR(st, members(&p, chat_member, &w), out);
     if (!w.has_messages)
         st = bad(&p, "has no \"messages\"");

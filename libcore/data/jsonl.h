@@ -29,15 +29,28 @@ d9d_status d9di_jsonl_tokens(const char *line, size_t n, uint32_t vocab, d9d_ids
                              d9di_labels *labels, bool *has_labels, d9di_jsonl_error *error);
 
 /* The messages of a chat: {"messages": [{"role": "...", "content": "..."}, ...]}, perhaps with
- * "system" beside them, which is then the first.  Content is a string, a list of
- * {"type": "text", "text": "..."}, or null for none. */
+ * "system" beside them, which is then the first, and "tools".  Content is a string, a list of
+ * {"type": "text", "text": "..."}, or null for none.  Messages may have "tool_calls", a list of
+ * {"name": "...", "arguments": ...}, perhaps in {"function": ...}: a string of arguments is taken
+ * as it is.  Other arguments and tools become JSON as Python's json.dumps() writes it, numbers
+ * as they were. */
+typedef struct d9di_span {
+    size_t at, n; /* in the text */
+} d9di_span;
+typedef struct d9di_call {
+    d9di_span name, arguments;
+} d9di_call;
 typedef struct d9di_message {
-    size_t role, role_len, content, content_len; /* in the text */
-    size_t at;                                   /* byte of the line */
+    d9di_span role, content;
+    size_t calls, n_calls; /* in the list */
+    size_t at;             /* byte of the line */
 } d9di_message;
 typedef struct d9di_messages {
     d9d_buf text;
     D9D_VEC(d9di_message) list;
+    D9D_VEC(d9di_call) calls;
+    D9D_VEC(d9di_span) tools;
+    size_t tools_at; /* byte of the line */
 } d9di_messages; /* zero-initialised is empty */
 void d9di_messages_release(d9di_messages *m);
 d9d_status d9di_jsonl_messages(const char *line, size_t n, d9di_messages *out,

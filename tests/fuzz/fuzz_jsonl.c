@@ -47,8 +47,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (size_t i = 0; i < chat.list.len; i++) {
             const d9di_message *m = &chat.list.data[i];
 
-            if (m->role + m->role_len > chat.text.len ||
-                m->content + m->content_len > chat.text.len || m->at > size)
+            if (m->role.at + m->role.n > chat.text.len ||
+                m->content.at + m->content.n > chat.text.len || m->at > size ||
+                m->calls + m->n_calls > chat.calls.len)
                 abort();
         }
     d9di_messages_release(&chat);

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Golden vectors of chats: messages, and the ids and the mask of trained tokens that HuggingFace
-transformers gives them with a ChatML template.
+transformers gives them with a ChatML template; chats with tools, as Qwen3's own template has them.
 
-    python make_chat.py          # writes chat.jsonl beside this file
+    python make_chat.py                     # writes chat.jsonl beside this file
+    python make_chat.py QWEN3_TEMPLATE.jinja [TOKENIZER.json [OUT.jsonl]]    # chat_tools.jsonl
 
-The tokenizer is that of examples/, the template's twin is examples/chat/qwen3.json.
+The tokenizer is that of examples/, the templates' twin is examples/chat/qwen3.json.
+QWEN3_TEMPLATE is the "chat_template" of a Qwen3 tokenizer_config.json.
 """
 import json
 import random
+import sys
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
@@ -41,7 +44,83 @@ def chats():
         yield chat
 
 
+# ---- tools ----------------------------------------------------------------------------------
+
+VALUES = [1, -7, 0, 2.5, True, None, "x", "a \"quoted\" \\ path/1", "tab\tline\nend", "\u00e9\u4f60\U0001f600",
+          "\x01\x7f\u2028", [], {}, [1, [2, {"k": []}]], {"a": {"b": [None, False]}}, ""]
+
+
+def call(rng):
+    arguments = {f"k{i}": rng.choice(VALUES) for i in range(rng.randint(0, 3))}
+    made = {"name": rng.choice(["get_weather", "f", "run-2"]),
+            "arguments": rng.choice([arguments, json.dumps(arguments), "not json"])}
+    if rng.random() < 0.5:
+        return {"id": "call_1", "type": "function", "function": made}
+    return made
+
+
+def tool(rng):
+    return {"type": "function", "function": {
+        "name": rng.choice(["get_weather", "f"]), "description": rng.choice(TEXTS),
+        "parameters": {"type": "object", "properties": {"k0": {"enum": rng.sample(VALUES, 3)}},
+                       "required": ["k0"]}}}
+
+
+def tool_chats():
+    """Turns behind the last question, but for the very last, have no thoughts, and those before
+    none either: Qwen3's template takes them out."""
+    rng = random.Random(2)
+    for _ in range(40):
+        messages = [{"role": "system", "content": rng.choice(TEXTS + [""])}] if rng.random() < .5 else []
+        for _ in range(rng.randint(1, 3)):
+            messages.append({"role": "user", "content": rng.choice(TEXTS)})
+            for _ in range(rng.randint(0, 2)):
+                messages.append({"role": "assistant", "content": rng.choice(TEXTS + ["", None]),
+                                 "tool_calls": [call(rng) for _ in range(rng.randint(1, 3))]})
+                messages += [{"role": "tool", "content": rng.choice(TEXTS)}
+                             for _ in range(rng.randint(1, 3))]
+            messages.append({"role": "assistant", "content": rng.choice(TEXTS)})
+        thoughts = "<think>\n" + rng.choice(["", "so\nit is"]) + "\n</think>\n\n"
+        messages[-1]["content"] = thoughts + rng.choice(TEXTS + [""])
+        if rng.random() < .3:
+            messages[-1]["tool_calls"] = [call(rng)]
+        tools = [tool(rng) for _ in range(rng.randint(1, 2))] if rng.random() < .6 else []
+        yield messages, tools
+
+
+def with_generation(template):
+    """The template with what is trained marked; what it renders is the same."""
+    start, end = "{%- elif message.role == \"assistant\" %}", "{%- elif message.role == \"tool\" %}"
+    before, rest = template.split(start)
+    turn, after = rest.split(end)
+    turn = turn.replace("'<|im_start|>' + message.role + '\\n<think>", "'<think>")
+    turn = turn.replace("'<|im_start|>' + message.role + '\\n' + content", "content")
+    turn = turn.replace("{{- '<|im_end|>\\n' }}", "{{- '<|im_end|>' }}")
+    return (before + start + "{{- '<|im_start|>assistant\\n' }}{%- generation -%}" + turn +
+            "{%- endgeneration %}{{- '\\n' }}" + end + after)
+
+
+def write_tools(template, tokenizer, path):
+    tok = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer))
+    marked = with_generation(template)
+    with open(path, "w", encoding="utf-8") as out:
+        for messages, tools in tool_chats():
+            texts = [tok.apply_chat_template(messages, tools=tools or None, chat_template=t,
+                                             tokenize=False) for t in (template, marked)]
+            assert texts[0] == texts[1], texts
+            made = tok.apply_chat_template(messages, tools=tools or None, chat_template=marked,
+                                           tokenize=True, return_dict=True,
+                                           return_assistant_tokens_mask=True)
+            out.write(json.dumps({"messages": messages, "tools": tools, "ids": made["input_ids"],
+                                  "mask": made["assistant_masks"]}) + "\n")
+
+
 def main():
+    if len(sys.argv) > 1:
+        write_tools(Path(sys.argv[1]).read_text("utf-8"), sys.argv[2]
+                    if len(sys.argv) > 2 else TOKENIZER,
+                    sys.argv[3] if len(sys.argv) > 3 else HERE / "chat_tools.jsonl")
+        return
     tok = PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER))
     with open(HERE / "chat.jsonl", "w", encoding="utf-8") as out:
         for chat in chats():

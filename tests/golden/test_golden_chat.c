@@ -14,7 +14,8 @@
 
 enum { MOST = 4096 };
 
-static char *golden, *tokenizer, *qwen3; /* whole paths: the tests change the directory */
+static char *golden, *with_tools, *tokenizer,
+    *qwen3; /* whole paths: the tests change the directory */
 
 static d9d_status make(const char *input, const char *chat, d9d_shard_report *report)
 {
@@ -58,7 +59,7 @@ static void check_sample(d9d_dataset *ds, int64_t k, const char *line, size_t n)
     json_decref(v);
 }
 
-static void test_golden(void **state)
+static void check_golden(const char *path, int64_t least)
 {
     char *line = NULL;
     d9d_shard_report report;
@@ -68,20 +69,26 @@ static void test_golden(void **state)
     size_t cap = 0;
     FILE *f;
 
-    (void)state;
-    assert_ok(make(golden, qwen3, &report));
+    assert_ok(make(path, qwen3, &report));
     assert_int_equal(report.too_short, 0);
     assert_ok(d9d_dataset_verify("data", NULL));
     assert_ok(d9d_dataset_open("data", NULL, &ds));
-    f = fopen(golden, "r");
+    f = fopen(path, "r");
     assert_non_null(f);
     for (; (n = getline(&line, &cap, f)) > 0; k++)
         check_sample(ds, k, line, (size_t)n);
     assert_int_equal(k, d9d_dataset_count(ds));
-    assert_true(k > 50);
+    assert_true(k >= least);
     fclose(f);
     free(line);
     d9d_dataset_close(ds);
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    check_golden(golden, 60);
+    check_golden(with_tools, 40);
 }
 
 static void put(const char *path, const char *text)
@@ -171,8 +178,8 @@ static void test_forms(void **state)
 static void test_refusals(void **state)
 {
     static const char *const lines[][2] = {
-        {"{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}",
-         "line 1, byte 14: the role \"tool\" is not in the template"},
+        {"{\"messages\": [{\"role\": \"judge\", \"content\": \"a\"}]}",
+         "line 1, byte 14: the role \"judge\" is not in the template"},
         {"{\"messages\": {}}", "\"messages\" is not an array"},
         {"{\"text\": \"a\"}", "has no \"messages\""},
         {"{\"messages\": [{\"role\": \"user\"}]}", "a message without \"content\""},
@@ -180,8 +187,23 @@ static void test_refusals(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
          "only parts of type"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"tool_calls\": [1]}]}",
-         "\"tool_calls\" is not rendered"},
-        {"{\"tools\": [{}], \"messages\": []}", "\"tools\" is not rendered"},
+         "is not a JSON object"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"tool_calls\": [{\"function\": "
+         "{\"function\": {\"name\": \"f\"}, \"arguments\": {}}}]}]}",
+         "a tool call without \"name\""},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"tool_calls\": [{\"name\": "
+         "\"f\"}]}]}",
+         "a tool call without \"arguments\""},
+        {"{\"messages\": [{\"role\": \"user\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": "
+         "1}]}]}",
+         "byte 14: the template does not say how to render \"tool_calls\""},
+        {"{\"messages\": [{\"role\": \"user\", \"tool_calls\": []}]}", "without \"content\""},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"function_call\": {\"a\": 1}}]}",
+         "\"function_call\" is not rendered"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"reasoning_content\": "
+         "\"a\"}]}",
+         "\"reasoning_content\" is not rendered"},
+        {"{\"tools\": \"[{}]\", \"messages\": []}", "\"tools\" is not rendered"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": 3}]}", "is not a string"},
     };
     static const char *const templates[][2] = {
@@ -190,7 +212,9 @@ static void test_refusals(void **state)
         {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\"}, {\"name\": \"a\"}]}",
          "\"a\" is there already"},
         {"{\"schema\": \"d9d.chat.v1\", \"default_system\": \"x\", \"roles\": [{\"name\": \"a\"}]}",
-         "there is no role \"system\""},
+         "default_system: there is no role \"system\""},
+        {"{\"schema\": \"d9d.chat.v1\", \"tools\": {}, \"roles\": [{\"name\": \"a\"}]}",
+         "tools: there is no role \"system\""},
         {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\", \"tokens\": [\"<nope>\"]}]}",
          "the tokenizer has no \"<nope>\""},
         {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\", \"train\": [\"sufix\"]}]}",
@@ -203,6 +227,10 @@ static void test_refusals(void **state)
         put("a.jsonl", lines[i][0]);
         assert_fails_like(make("a.jsonl", qwen3, &report), D9D_EFORMAT, lines[i][1]);
     }
+    put("t.json", "{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\"}]}");
+    put("a.jsonl", "{\"tools\": [{}], \"messages\": []}");
+    assert_fails_like(make("a.jsonl", "t.json", &report), D9D_EFORMAT,
+                      "byte 10: the template does not say how to render \"tools\"");
     put("a.jsonl", "{\"messages\": []}");
     for (size_t i = 0; i < sizeof(templates) / sizeof(templates[0]); i++) {
         put("t.json", templates[i][0]);
@@ -219,6 +247,7 @@ int main(void)
                                        unit_test_in_dir(test_refusals)};
 
     golden = realpath(vectors_path(".", "chat.jsonl"), NULL);
+    with_tools = realpath(vectors_path(".", "chat_tools.jsonl"), NULL);
     tokenizer = realpath(vectors_path("../../examples/tokenizer", "tokenizer.json"), NULL);
     qwen3 = realpath(vectors_path("../../examples/chat", "qwen3.json"), NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -104,12 +104,52 @@ static void test_messages(void **state)
         for (size_t i = 0; i < 3; i++) {
             const d9di_message *x = &m.list.data[i];
 
-            assert_int_equal(x->role_len, strlen(want[i][0]));
-            assert_memory_equal(m.text.data + x->role, want[i][0], x->role_len);
-            assert_int_equal(x->content_len, strlen(want[i][1]));
-            assert_memory_equal(m.text.data + x->content, want[i][1], x->content_len);
+            assert_int_equal(x->role.n, strlen(want[i][0]));
+            assert_memory_equal(m.text.data + x->role.at, want[i][0], x->role.n);
+            assert_int_equal(x->content.n, strlen(want[i][1]));
+            assert_memory_equal(m.text.data + x->content.at, want[i][1], x->content.n);
         }
     }
+    d9di_messages_release(&m);
+}
+
+static void check_span(const d9di_messages *m, d9di_span s, const char *want)
+{
+    assert_int_equal(s.n, strlen(want));
+    assert_memory_equal(m->text.data + s.at, want, s.n);
+}
+
+static void test_tools(void **state)
+{
+    static const char line[] =
+        "{\"tools\":[{\"b\":1.50,\"a\":[ ],\"c\":{\"x\":\"\\u00e9\\/\\u0001\\n\"}},7 , "
+        "null],\"messages\":["
+        "{\"role\":\"a\",\"content\":\"\",\"tool_calls\":[]},"
+        "{\"role\":\"a\",\"tool_calls\":[{\"id\":[1],\"function\":{\"arguments\":\"{\\\"k\\\":1}\","
+        "\"name\":\"f\"}},{\"name\":\"g\",\"arguments\":{\"k\" :\t[1,2e5]}}]}]}";
+    static const char deep[] =
+        "{\"messages\":[{\"role\":\"a\",\"tool_calls\":[{\"function\":{\"function\":{}}}]}]}";
+    d9di_jsonl_error error;
+    d9di_messages m = {.text = {0}};
+
+    (void)state;
+    assert_ok(d9di_jsonl_messages(line, strlen(line), &m, &error));
+    assert_int_equal(m.tools.len, 3);
+    check_span(&m, m.tools.data[0],
+               "{\"b\": 1.50, \"a\": [], \"c\": {\"x\": \"\xc3\xa9/\\u0001\\n\"}}");
+    check_span(&m, m.tools.data[1], "7");
+    check_span(&m, m.tools.data[2], "null");
+    assert_int_equal(m.list.len, 2);
+    assert_int_equal(m.list.data[0].n_calls, 0);
+    assert_int_equal(m.list.data[1].n_calls, 2);
+    assert_int_equal(m.list.data[1].calls, 0);
+    assert_int_equal(m.list.data[1].content.n, 0);
+    check_span(&m, m.calls.data[0].name, "f");
+    check_span(&m, m.calls.data[0].arguments, "{\"k\":1}");
+    check_span(&m, m.calls.data[1].name, "g");
+    check_span(&m, m.calls.data[1].arguments, "{\"k\": [1, 2e5]}");
+    assert_int_equal(d9di_jsonl_messages(deep, strlen(deep), &m, &error), D9D_EFORMAT);
+    assert_string_equal(error.what, "a tool call without \"name\"");
     d9di_messages_release(&m);
 }
 
@@ -117,7 +157,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_places), cmocka_unit_test(test_control),
-        cmocka_unit_test(test_random), cmocka_unit_test(test_messages)};
+        cmocka_unit_test(test_random), cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_tools)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,25 @@
  *     <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n
  *                                                           =====~~~~~~~~~~      trained
  *
+ * Where templates and messages have more:
+ *
+ *     "tools": {"between": "\n\n", "prefix": "You may call\n<tools>", "each": "\n",
+ *               "suffix": "\n</tools>"}                                of the template
+ *     "calls": {"between": "\n", "prefix": "<call>{\"name\": \"", "infix": "\", \"arguments\": ",
+ *               "suffix": "}</call>"}                                  of a role
+ *     "open", "close"                                                  of a role
+ *
+ * The chat's "tools" follow the first system message's content behind `between`, or are all of
+ * it when there is none: `prefix`, for each tool `each` and its JSON, `suffix`.  A message's
+ * "tool_calls" follow its content: `prefix`, the name, `infix`, the arguments, `suffix`.
+ * `between` parts them, and the first from the content where something other than newlines is
+ * behind the last token of that.  JSON has one space behind ',' and ':', as HF templates write it.
+ * `open` and `close` stand around messages of one role that follow each other, such as the
+ * results of several calls.  What is not rendered by the template is an error, not left out.
+ *
+ * Contents are rendered as they are: what a model's own template takes out of earlier turns,
+ * such as thoughts, is to be taken out of the messages.
+ *
  * Added tokens ("<|im_start|>") are tokens in what the template says.  In contents they are
  * text like any other, whoever wrote it, but for those in the role's `tokens`: nobody forges
  * the turn of another by writing "<|im_end|>".  Text between two tokens is tokenised in one,
@@ -33,22 +52,33 @@
 extern "C" {
 #endif
 
+typedef struct d9d_chat_calls {
+    const char *between, *prefix, *infix, *suffix;
+} d9d_chat_calls;
+
+typedef struct d9d_chat_tools {
+    const char *between, *prefix, *each, *suffix;
+} d9d_chat_tools;
+
 typedef struct d9d_chat_role {
-    const char *name, *prefix, *suffix, *after;
-    d9d_list train;  /* int: d9d_chat_part */
-    d9d_list tokens; /* const char *: added tokens that contents of this role may have */
+    const char *name, *prefix, *suffix, *after, *open, *close;
+    d9d_chat_calls *calls; /* NULL: not rendered */
+    d9d_list train;        /* int: d9d_chat_part */
+    d9d_list tokens;       /* const char *: added tokens that contents of this role may have */
 } d9d_chat_role;
 
 typedef enum d9d_chat_part {
     D9D_CHAT_PREFIX,
     D9D_CHAT_CONTENT,
     D9D_CHAT_SUFFIX,
-    D9D_CHAT_AFTER
+    D9D_CHAT_AFTER,
+    D9D_CHAT_CALLS
 } d9d_chat_part;
 
 typedef struct d9d_chat_template {
     const char *bos, *end;
     const char *default_system; /* NULL: none */
+    d9d_chat_tools *tools;      /* NULL: not rendered */
     d9d_list roles;             /* d9d_chat_role */
 } d9d_chat_template;
 
