@@ -3,7 +3,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/metric/report.h"
-#include "tool.h"
+#include "metrics_samples.h"
 
 enum { FORMAT_CSV, FORMAT_TFEVENTS };
 
@@ -155,8 +155,7 @@ static d9d_status put_now(void *arg, const d9d_buf *lines)
 {
     (void)arg;
     tool_put(lines);
-    return fflush(stdout) == 0 ? D9D_OK
-                               : D9D_FAIL(D9D_EIO, "standard output: it cannot be written");
+    return fflush(stdout) == 0 ? D9D_OK : D9D_FAIL(D9D_EIO, "standard output: cannot be written");
 }
 
 static d9d_status run_follow(tool_run *r, const void *options)
@@ -176,7 +175,7 @@ static d9d_status run_follow(tool_run *r, const void *options)
 
 int main(int argc, char **argv)
 {
-    static const tool_command commands[] = {
+    const tool_command commands[] = {
         COMMAND(show, "RUN...", 1, -1, show_options, "Curves and tables of runs."),
         COMMAND(summary, "RUN...", 1, -1, NULL,
                 "First, last and least loss, tokens, time, speed, restarts."),
@@ -187,9 +186,10 @@ int main(int argc, char **argv)
         COMMAND(plot, "RUN...", 1, -1, plot_options, "Draw curves into a file."),
         COMMAND(export, "RUN...", 1, -1, export_options,
                 "Write the records as CSV or as TensorBoard event files."),
+        metrics_samples,
         {.run = NULL},
     };
-    static const tool metrics = {
+    const tool metrics = {
         "d9d-metrics",
         "Look at training runs.  RUN is a run directory or its metrics.jsonl; a run may still be "
         "going on.",

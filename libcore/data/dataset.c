@@ -184,6 +184,7 @@ void d9d_dataset_close(d9d_dataset *ds)
 {
     if (!ds)
         return;
+    d9d_tokenizer_free(ds->tokenizer);
     d9di_index_close(ds->index);
     unmap(ds->tokens, ds->manifest.n_shards);
     unmap(ds->labels, ds->manifest.n_shards);

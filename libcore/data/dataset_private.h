@@ -3,6 +3,7 @@
 #define D9DI_DATA_DATASET_PRIVATE_H
 
 #include "d9d/data/dataset.h"
+#include "d9d/data/tokenizer.h"
 #include "data/dataset_index.h"
 #include "data/dataset_manifest.h"
 
@@ -19,6 +20,7 @@ struct d9d_dataset {
     const d9di_split *split;
     d9di_index *index;
     struct d9di_map *tokens, *labels; /* [n_shards] */
+    d9d_tokenizer *tokenizer;         /* NULL until text is asked for */
 };
 
 /* Sample by its number in the dataset. */

@@ -6,6 +6,7 @@
 #include "d9d/base/json.h"
 #include "d9d/data/tokenizer.h"
 #include "data/dataset_private.h"
+#include "data/utf8.h"
 
 enum { BAR = 40 };
 
@@ -72,19 +73,19 @@ struct expanded {
     int32_t *ids, *labels, *positions;
 };
 
-static d9d_status load_tokenizer(const d9d_dataset *ds, d9d_tokenizer **out)
+/* Loaded once; stays NULL where the dataset was made without one. */
+static d9d_status load_tokenizer(d9d_dataset *ds)
 {
     char *path = NULL;
     d9d_status st;
 
-    *out = NULL;
-    if (!ds->manifest.has_tokenizer)
+    if (!ds->manifest.has_tokenizer || ds->tokenizer)
         return D9D_OK;
     if (asprintf(&path, "%s/tokenizer.json", ds->dir) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", ds->dir);
     st = d9d_dataset_check_tokenizer(ds, path);
     if (st == D9D_OK)
-        st = d9d_tokenizer_load(path, out);
+        st = d9d_tokenizer_load(path, &ds->tokenizer);
     free(path);
     return st;
 }
@@ -182,7 +183,6 @@ static d9d_status expand(const d9d_dataset *ds, const d9d_sample *s, struct expa
 
 d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json, d9d_buf *out)
 {
-    d9d_tokenizer *tok = NULL;
     struct expanded x = {NULL, NULL, NULL};
     d9d_sample s;
     d9d_status st;
@@ -193,16 +193,15 @@ d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json, d9d_buf *out)
         st = print_json(&s, &x, out);
         goto out;
     }
-    D9D_TRY_OR(st, load_tokenizer(ds, &tok), out);
+    D9D_TRY_OR(st, load_tokenizer(ds), out);
     D9D_TRY_OR(st,
                d9d_buf_printf(
                    out, "sample %lld: %lld positions in %u segments, shard %u at %llu, bucket %u\n",
                    (long long)s.number, (long long)s.length, s.n_segments, s.shard,
                    (unsigned long long)s.offset, s.bucket),
                out);
-    st = print_table(tok, &s, &x, out);
+    st = print_table(ds->tokenizer, &s, &x, out);
 out:
-    d9d_tokenizer_free(tok);
     free(x.ids);
     return st;
 }
@@ -219,6 +218,31 @@ struct marking {
     d9d_buf *out;
 };
 
+/* What is shown in place of a control character, which a terminal might obey; others are shown
+ * as they are. */
+static uint32_t shown(uint32_t c)
+{
+    if (c < 0x20 && c != '\n' && c != '\t')
+        return 0x2400 + c;
+    return c == 0x7f ? 0x2421 : c > 0x7f && c < 0xa0 ? 0xfffd : c;
+}
+
+static d9d_status put_shown(const char *p, size_t n, d9d_buf *out)
+{
+    d9d_buf valid = {0};
+    d9d_status st = put_valid(p, n, &valid);
+    unsigned w;
+
+    for (size_t i = 0; st == D9D_OK && i < valid.len; i += w) {
+        const uint32_t c = shown(d9di_utf8_get(valid.data + i, &w));
+        char utf8[4];
+
+        st = d9d_buf_append(out, utf8, d9di_utf8_put(c, utf8));
+    }
+    d9d_buf_release(&valid);
+    return st;
+}
+
 static d9d_status put_run(struct marking *m)
 {
     if (m->run.len == 0)
@@ -227,7 +251,7 @@ static d9d_status put_run(struct marking *m)
     D9D_TRY(d9d_tokenizer_decode(m->tok, m->run.data, m->run.len, 0, &m->scratch));
     if (m->trained)
         D9D_TRY(d9d_buf_append(m->out, "\xe2\x9f\xa6", 3));
-    D9D_TRY(put_valid(m->scratch.data, m->scratch.len, m->out));
+    D9D_TRY(put_shown(m->scratch.data, m->scratch.len, m->out));
     if (m->trained)
         D9D_TRY(d9d_buf_append(m->out, "\xe2\x9f\xa7", 3));
     m->run.len = 0;
@@ -261,19 +285,18 @@ d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k, d9d_buf *out)
 {
     struct expanded x = {NULL, NULL, NULL};
     struct marking m = {.out = out};
-    d9d_tokenizer *tok = NULL;
     int64_t from = 0, to;
     d9d_sample s;
     d9d_status st;
 
     D9D_TRY(d9d_dataset_sample(ds, k, &s));
-    D9D_TRY_OR(st, load_tokenizer(ds, &tok), out);
-    if (!tok) {
+    D9D_TRY_OR(st, load_tokenizer(ds), out);
+    if (!ds->tokenizer) {
         st = D9D_FAIL(D9D_ECONFIG, "%s: was made without a tokenizer: ids have no text", ds->dir);
         goto out;
     }
     D9D_TRY_OR(st, expand(ds, &s, &x), out);
-    m.tok = tok;
+    m.tok = ds->tokenizer;
     for (; from < s.length; from = to) {
         for (to = from + 1; to < s.length && x.positions[to] > 0; to++)
             ;
@@ -284,7 +307,6 @@ d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k, d9d_buf *out)
 out:
     D9D_VEC_RELEASE(&m.run);
     d9d_buf_release(&m.scratch);
-    d9d_tokenizer_free(tok);
     free(x.ids);
     return st;
 }

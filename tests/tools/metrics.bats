@@ -200,3 +200,58 @@ bad() { # STATUS SENTENCE ARGUMENT...
     [ "$output" = run,step ]
     run -2 d9d-metrics plot none.jsonl -o p.svg
 }
+
+# A run directory of three steps whose samples are texts.
+make_samples() {
+    printf '{"text": "int main(%s)"}\n' a b c d e >docs.jsonl
+    d9d-shard -q -t "$BATS_TEST_DIRNAME/../../examples/tokenizer/tokenizer.json" -o data docs.jsonl
+    mkdir run
+    echo '{"data": [{"dataset": "data", "split": "train"}, {"dataset": "lost", "split": "train"}]}' >run/config.json
+    {
+        echo '{"step": 1, "first": 0, "samples": [3, 1]}'
+        echo '{"step": 2, "first": 2, "samples": [4, 0], "datasets": [0, 1], "skipped": [4]}'
+        printf '{"step": 3, "first": 4, "sam'
+    } >run/samples.jsonl
+}
+
+@test "samples tells what made a step" {
+    make_samples
+    run -0 --separate-stderr d9d-metrics samples run --step 2
+    [ "$output" = 'step 2: 2 samples, 2 to 3 of the stream
+left out: 4
+   row       sample  dataset
+     0            4  data, train
+     1            0  lost, train' ]
+    run -0 --separate-stderr d9d-metrics samples run --step 1 --text
+    [ "$output" = 'step 1: 2 samples, 0 to 1 of the stream
+
+=== row 0: sample 3 of data, train
+int⟦ main(d)⟧
+
+=== row 1: sample 1 of data, train
+int⟦ main(b)⟧' ]
+    run -0 --separate-stderr d9d-metrics samples run/samples.jsonl -s 2 --text --dataset data,data --json
+    [[ "$(tr -d ' \n' <<<"$output")" == *'"dataset":"data","split":"train","sample":0,"text":"int⟦main(a)⟧\n"}],"skipped":[4]}' ]]
+}
+
+@test "samples refuses with a sentence" {
+    make_samples
+    refused() { # STATUS SENTENCE ARGUMENT...
+        run "-$1" --separate-stderr d9d-metrics samples "${@:3}"
+        [[ "$stderr" == *"$2"* ]] || { echo "$stderr"; false; }
+        [ -z "$output" ]
+    }
+    refused 2 '--step N is needed' run
+    refused 1 'run/samples.jsonl: has no step 3; it has 1 to 2' run -s 3 # its line is not whole
+    refused 1 'a/samples.jsonl: cannot open' a -s 1
+    refused 1 '--dataset DIR says where' run -s 2 --text
+    refused 2 'run/config.json: has 2 datasets; 1 are given in their place' run -s 2 -d data
+    echo '{"step": 1, "first": 0, "samples": [5, -1]}' >run/samples.jsonl
+    refused 1 '"samples" has no number' run -s 1
+    echo '{"step": 1, "first": 0, "samples": [5]}' >run/samples.jsonl
+    refused 1 'sample 5 of the split' run -s 1 --text
+    echo '{"step": 1, "first": 0, "samples": [0], "datasets": [2]}' >run/samples.jsonl
+    refused 1 '"datasets" has no number below 2' run -s 1
+    echo 'x' >run/samples.jsonl
+    refused 1 'line 1 is of no step' run -s 1
+}

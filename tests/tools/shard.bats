@@ -252,6 +252,11 @@ Aé?<|im_end|>
 ⟦yes<|im_end|>⟧' ]
     printf '%s\n' '{"text": "int a;"}' '{"text": "int b;"}' >p.jsonl
     d9d-shard -q -t "$tok" -o pack --pack 32 p.jsonl
+    # A terminal obeys no text.
+    printf '{"text": "int \\u001b[31m\\r\\u0085\\u007fx\\ty"}\n' >esc.jsonl
+    d9d-shard -q -t "$tok" -o esc esc.jsonl
+    run -0 d9d-shard inspect esc --sample 0 --text
+    [ "$output" = $'int⟦ ␛[31m␍\uFFFD␡x\ty⟧' ]
     run -0 d9d-shard inspect pack --sample 0 --text
     [[ "$output" == *'⟦'*'a;⟧
 --------
