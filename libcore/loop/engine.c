@@ -133,9 +133,10 @@ static d9d_status part_upload(d9di_engine *e, const d9d_batch_part *b, device_ba
 /* What this rank computes with. */
 static d9d_status batch_upload(d9di_engine *e, const d9d_batch *b, device_batch *out)
 {
+    const d9d_comm *cp = e->model->cut.cp;
     d9d_batch_part part;
 
-    D9D_TRY(d9d_batch_part_of(b, 0, 1, &e->room, &part));
+    D9D_TRY(d9d_batch_part_of(b, d9d_comm_rank(cp), d9d_comm_size(cp), &e->room, &part));
     return part_upload(e, &part, out);
 }
 
@@ -153,6 +154,13 @@ static d9d_status batch_forward(d9di_engine *e, const device_batch *b, bool lear
     return e->model->ops->forward(e->model, e->tape, &in, out);
 }
 
+/* The losses of whole rows, of which other ranks have pieces too. */
+static d9d_status whole_rows(d9di_engine *e, const d9d_shape *part, d9d_var **loss)
+{
+    D9D_TRY(d9d_op_reshape(e->tape, *loss, *part, loss));
+    return d9d_op_gather_pieces(e->tape, *loss, e->model->cut.cp, "loss", loss);
+}
+
 d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss)
 {
     device_batch on_device;
@@ -162,6 +170,8 @@ d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss
     D9D_TRY(batch_upload(e, b, &on_device));
     d9d_tape_set_recording(e->tape, false);
     st = batch_forward(e, &on_device, false, &out);
+    if (st == D9D_OK)
+        st = whole_rows(e, &on_device.ids.shape, &out.loss);
     if (st == D9D_OK)
         *loss = d9d_tensor_ref(d9d_var_tensor(out.loss));
     d9d_tape_reset(e->tape);

@@ -41,7 +41,7 @@ void d9di_engine_release(d9di_engine *e);
 /* Elements of all parameters, and of those that are trained. */
 int64_t d9di_engine_count(const d9di_engine *e, bool trainable_only);
 
-/* Forward of a batch: loss [rows * length] float32 on the device, to be released. */
+/* Forward of a batch: loss [rows, length] float32 on the device, to be released. */
 d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss);
 /* Forward and backward: gradients of the summed loss are accumulated; sum [1] float64 becomes
  * the sum of the batch's losses.  A batch without targets does nothing and sums to 0. */

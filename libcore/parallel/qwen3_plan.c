@@ -13,8 +13,6 @@ d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c, const d9d_degrees *d)
     } alone[] = {
         {"pipeline_parallel", d->pipeline_parallel},
         {"tensor_parallel", d->tensor_parallel},
-        {"context_parallel_shard", d->context_parallel_shard},
-        {"context_parallel_replicate", d->context_parallel_replicate},
         {"expert_parallel", d->expert_parallel},
     };
 
@@ -86,5 +84,6 @@ static d9d_status place(void *arg, d9d_param *p)
 d9d_status d9d_qwen3_plan(const d9d_qwen3_config *c, d9d_mesh *mesh, d9d_model *m)
 {
     D9D_TRY(d9d_qwen3_plan_check(c, d9d_mesh_degrees(mesh)));
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_CP, &m->cut.cp));
     return d9d_module_each(m->module, place, mesh);
 }
