@@ -1,53 +1,61 @@
 /* cpu_permute.c - rows to expert order and back.  Row r of the permuted order is choice
- * source[r] % k of token source[r] / k; choice j of token t is row[t k + j]. */
+ * source[r] % k of token source[r] / k; choice j of token t is row[t k + j], -1 for none. */
 #include "cpu_common.h"
 
-d9d_status d9d_ref_permute(d9d_stream s, d9d_dtype t, void *y, const void *x, const int32_t *source,
-                           int64_t rows, int64_t k, int64_t h)
+static bool is_small(const d9d_permute_dims *n)
 {
-    size_t bytes = (size_t)h * d9d_dtype_size(t);
+    return n->rows * n->k * n->h <= D9DI_SERIAL;
+}
+
+d9d_status d9d_ref_permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+                           const int32_t *source)
+{
+    size_t bytes = (size_t)n->h * d9d_dtype_size(n->t);
 
     (void)s;
-    D9D_TRY(d9di_check_float("permute", t));
-#pragma omp parallel for if (rows * k * h > D9DI_SERIAL)
-    for (int64_t r = 0; r < rows * k; r++)
-        memcpy(d9di_at(t, y, r * h), d9di_cat(t, x, source[r] / k * h), bytes);
+    D9D_TRY(d9di_check_float("permute", n->t));
+#pragma omp parallel for if (!is_small(n))
+    for (int64_t r = 0; r < n->n; r++)
+        if (source[r] >= 0)
+            memcpy(d9di_at(n->t, y, r * n->h), d9di_cat(n->t, x, source[r] / n->k * n->h), bytes);
     return D9D_OK;
 }
 
 /* y[t] = sum over j ascending of w_j x[row(t, j)]; w NULL: all ones. */
-static void gather_sum(d9d_dtype t, void *y, int64_t token, const void *x, const float *w,
-                       const int32_t *row, int64_t k, int64_t h)
+static void gather_sum(const d9d_permute_dims *n, void *y, int64_t token, const void *x,
+                       const float *w, const int32_t *row)
 {
-    for (int64_t at = 0; at < h; at += D9DI_BLOCK) {
-        int64_t c = d9di_min(h - at, D9DI_BLOCK);
+    for (int64_t at = 0; at < n->h; at += D9DI_BLOCK) {
+        int64_t c = d9di_min(n->h - at, D9DI_BLOCK);
         float sum[D9DI_BLOCK] = {0}, buf[D9DI_BLOCK];
 
-        for (int64_t j = 0; j < k; j++)
-            d9di_row_axpy(sum, w == NULL ? 1.0f : w[j], d9di_in(t, x, row[j] * h + at, c, buf), c);
-        d9di_store(t, y, token * h + at, c, sum);
+        for (int64_t j = token * n->k; j < (token + 1) * n->k; j++)
+            if (row[j] >= 0)
+                d9di_row_axpy(sum, w == NULL ? 1.0f : w[j],
+                              d9di_in(n->t, x, row[j] * n->h + at, c, buf), c);
+        d9di_store(n->t, y, token * n->h + at, c, sum);
     }
 }
 
-d9d_status d9d_ref_permute_din(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
-                               const int32_t *row, int64_t rows, int64_t k, int64_t h)
+d9d_status d9d_ref_permute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, const void *dy,
+                               const int32_t *row)
 {
     (void)s;
-    D9D_TRY(d9di_check_float("permute_din", t));
-#pragma omp parallel for if (rows * k * h > D9DI_SERIAL)
-    for (int64_t i = 0; i < rows; i++)
-        gather_sum(t, dx, i, dy, NULL, row + i * k, k, h);
+    D9D_TRY(d9di_check_float("permute_din", n->t));
+#pragma omp parallel for if (!is_small(n))
+    for (int64_t i = 0; i < n->rows; i++)
+        gather_sum(n, dx, i, dy, NULL, row);
     return D9D_OK;
 }
 
-d9d_status d9d_ref_unpermute(d9d_stream s, d9d_dtype t, void *y, const void *x, const float *prob,
-                             const int32_t *row, int64_t rows, int64_t k, int64_t h)
+d9d_status d9d_ref_unpermute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+                             const float *prob, const int32_t *row)
 {
     (void)s;
-    D9D_TRY(d9di_check_float("unpermute", t));
-#pragma omp parallel for if (rows * k * h > D9DI_SERIAL)
-    for (int64_t i = 0; i < rows; i++)
-        gather_sum(t, y, i, x, prob + i * k, row + i * k, k, h);
+    D9D_TRY(d9di_check_float("unpermute", n->t));
+#pragma omp parallel for if (!is_small(n))
+    for (int64_t i = 0; i < n->rows; i++)
+        gather_sum(n, y, i, x, prob, row);
     return D9D_OK;
 }
 
@@ -70,14 +78,14 @@ static float scatter(d9d_dtype t, void *dx, int64_t row, const void *dy, int64_t
     return dot;
 }
 
-d9d_status d9d_ref_unpermute_din(d9d_stream s, d9d_dtype t, void *dx, float *dprob, const void *dy,
-                                 const void *x, const float *prob, const int32_t *row, int64_t rows,
-                                 int64_t k, int64_t h)
+d9d_status d9d_ref_unpermute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
+                                 const void *dy, const void *x, const float *prob,
+                                 const int32_t *row)
 {
     (void)s;
-    D9D_TRY(d9di_check_float("unpermute_din", t));
-#pragma omp parallel for if (rows * k * h > D9DI_SERIAL)
-    for (int64_t i = 0; i < rows * k; i++)
-        dprob[i] = scatter(t, dx, row[i], dy, i / k, x, prob[i], h);
+    D9D_TRY(d9di_check_float("unpermute_din", n->t));
+#pragma omp parallel for if (!is_small(n))
+    for (int64_t i = 0; i < n->rows * n->k; i++)
+        dprob[i] = row[i] < 0 ? 0.0f : scatter(n->t, dx, row[i], dy, i / n->k, x, prob[i], n->h);
     return D9D_OK;
 }

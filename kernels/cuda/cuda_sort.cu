@@ -8,9 +8,10 @@
 
 enum { BITS = 8, BINS = 1 << BITS, ROUNDS = 16, TILE = THREADS * ROUNDS, SCAN = 1024 };
 
+/* A key as it is sorted: negative ones become `keys`. */
 static __device__ __forceinline__ int32_t clamped(const int32_t *key, int64_t i, int64_t keys)
 {
-    return (int32_t)d9di_max(0, d9di_min(key[i], keys - 1));
+    return (int32_t)(key[i] < 0 ? keys : d9di_min(key[i], keys - 1));
 }
 
 /* Item i of a pass: where it was at first, and its digit. */
@@ -151,7 +152,7 @@ static int passes_for(int64_t keys)
 {
     int n = 1;
 
-    while ((keys - 1) >> (n * BITS) > 0)
+    while (keys >> (n * BITS) > 0)
         n++;
     return n;
 }

@@ -71,12 +71,13 @@ d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t
 d9d_status d9di_op_check_routing(const char *op, const d9d_tensor *x, const d9d_routing *r,
                                  bool permuted)
 {
-    const d9d_shape *e = &r->expert.shape;
+    const d9d_shape *rows = permuted ? &r->source.shape : &r->expert.shape;
 
     D9D_TRY(d9di_op_check(op, "the routing", &r->expert, D9D_I32));
-    if (x->shape.ndim != 2 || x->shape.dim[0] != e->dim[0] * (permuted ? e->dim[1] : 1))
-        return d9di_op_misfit(op, "x", &x->shape, "the choice of experts", e,
-                              permuted ? "x is [T * k, ...], the choice [T, k]"
+    if (x->shape.ndim != 2 || x->shape.dim[0] != rows->dim[0])
+        return d9di_op_misfit(op, "x", &x->shape,
+                              permuted ? "the rows of the routing" : "the choice of experts", rows,
+                              permuted ? "x is [R, ...], the routing has R rows"
                                        : "x is [T, ...], the choice [T, k]");
     return D9D_OK;
 }

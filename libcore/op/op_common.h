@@ -26,9 +26,27 @@ d9d_status d9di_op_check_same(const char *op, const char *a_name, const d9d_tens
 d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t n, d9d_dtype t,
                                 int64_t h);
 
-/* The whole routing, for x [T, ...] or, permuted, [T * k, ...]. */
+/* The whole routing, for x [T, ...] or, permuted, [R, ...]. */
 d9d_status d9di_op_check_routing(const char *op, const d9d_tensor *x, const d9d_routing *r,
                                  bool permuted);
+
+/* Empty arrays of a routing of T tokens over E experts, T * k rows; what was made stays in r where
+ * it fails. */
+d9d_status d9di_routing_alloc(d9d_device *dev, int64_t tokens, int64_t experts, int64_t k,
+                              d9d_routing *r);
+/* Counted references to the same arrays. */
+d9d_routing d9di_routing_ref(const d9d_routing *r);
+/* R, the rows in permuted order. */
+static inline int64_t d9di_routing_rows(const d9d_routing *r)
+{
+    return r->source.shape.dim[0];
+}
+/* Of permuted rows [R, H] and the place of each choice in them [T, k]. */
+static inline d9d_permute_dims d9di_permute_dims(const d9d_tensor *permuted, const d9d_tensor *row)
+{
+    return (d9d_permute_dims){permuted->dtype, row->shape.dim[0], row->shape.dim[1],
+                              permuted->shape.dim[0], permuted->shape.dim[1]};
+}
 
 static inline const char *d9di_param_name(const d9d_param *p)
 {

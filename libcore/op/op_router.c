@@ -12,14 +12,6 @@ typedef struct router_attr {
 
 enum { SAVED_P, SAVED_PROB, SAVED_EXPERT };
 
-void d9d_routing_release(d9d_routing *r)
-{
-    d9d_tensor_release(&r->expert);
-    d9d_tensor_release(&r->offset);
-    d9d_tensor_release(&r->row);
-    d9d_tensor_release(&r->source);
-}
-
 static d9d_status router_input(d9d_node *n)
 {
     const router_attr *a = n->attr;
@@ -55,16 +47,6 @@ static d9d_status check(const d9d_tensor *logits, int k, const d9d_tensor *bias)
         return d9di_op_misfit("router", "bias", &bias->shape, "logits", s,
                               "logits are [T, E], a bias [E]");
     return D9D_OK;
-}
-
-/* Empty arrays of a routing of T tokens over E experts. */
-static d9d_status routing_alloc(d9d_device *dev, int64_t tokens, int64_t experts, int64_t k,
-                                d9d_routing *r)
-{
-    D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(tokens, k), &r->expert));
-    D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(experts + 1), &r->offset));
-    D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(tokens, k), &r->row));
-    return d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(tokens * k), &r->source);
 }
 
 /* Fill p, prob and the routing, all allocated. */
@@ -110,7 +92,7 @@ d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, int k, bool renormalise,
     d9d_status st;
 
     D9D_TRY_OR(st, check(x, k, bias), out);
-    D9D_TRY_OR(st, routing_alloc(dev, x->shape.dim[0], x->shape.dim[1], k, &r), out);
+    D9D_TRY_OR(st, d9di_routing_alloc(dev, x->shape.dim[0], x->shape.dim[1], k, &r), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F32, x->shape, &p), out);
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, r.expert.shape, &out), out);
     D9D_TRY_OR(st, choose(t, x, k, renormalise, bias, &p, d9d_var_tensor(out), &r), out);

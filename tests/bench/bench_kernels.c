@@ -259,18 +259,27 @@ static d9d_status route(bench *b)
 {
     return b->k->route(b->s, b->offset, b->row, b->source, b->expert, T, E, K);
 }
+static d9d_permute_dims permute_dims(const bench *b)
+{
+    return (d9d_permute_dims){b->t, T, K, ROWS, H};
+}
 static d9d_status permute(bench *b)
 {
-    return b->k->permute(b->s, b->t, b->p[OUT], b->p[X], b->source, T, K, H);
+    const d9d_permute_dims n = permute_dims(b);
+
+    return b->k->permute(b->s, &n, b->p[OUT], b->p[X], b->source);
 }
 static d9d_status unpermute(bench *b)
 {
-    return b->k->unpermute(b->s, b->t, b->p[OUT], b->p[X], b->prob, b->row, T, K, H);
+    const d9d_permute_dims n = permute_dims(b);
+
+    return b->k->unpermute(b->s, &n, b->p[OUT], b->p[X], b->prob, b->row);
 }
 static d9d_status unpermute_din(bench *b)
 {
-    return b->k->unpermute_din(b->s, b->t, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob, b->row,
-                               T, K, H);
+    const d9d_permute_dims n = permute_dims(b);
+
+    return b->k->unpermute_din(b->s, &n, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob, b->row);
 }
 static d9d_status sum_squares(bench *b)
 {

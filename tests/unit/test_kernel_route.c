@@ -53,36 +53,43 @@ static void run_route(void *arg)
                                            c->rows, c->e, c->k),
                      D9D_OK);
 }
+static int64_t rows_used(const call *c)
+{
+    return offset_of(c)[c->e];
+}
+static d9d_permute_dims dims(const call *c)
+{
+    return (d9d_permute_dims){c->t, c->rows, c->k, rows_used(c), c->h};
+}
 static void run_permute(void *arg)
 {
     call *c = arg;
+    const d9d_permute_dims n = dims(c);
 
-    assert_int_equal(
-        host_kernels()->permute(NULL, c->t, c->y, c->x, source_of(c), c->rows, c->k, c->h), D9D_OK);
+    assert_int_equal(host_kernels()->permute(NULL, &n, c->y, c->x, source_of(c)), D9D_OK);
 }
 static void run_permute_din(void *arg)
 {
     call *c = arg;
+    const d9d_permute_dims n = dims(c);
 
-    assert_int_equal(
-        host_kernels()->permute_din(NULL, c->t, c->z, c->y, row_of(c), c->rows, c->k, c->h),
-        D9D_OK);
+    assert_int_equal(host_kernels()->permute_din(NULL, &n, c->z, c->y, row_of(c)), D9D_OK);
 }
 static void run_unpermute(void *arg)
 {
     call *c = arg;
+    const d9d_permute_dims n = dims(c);
 
-    assert_int_equal(
-        host_kernels()->unpermute(NULL, c->t, c->z, c->y, c->prob, row_of(c), c->rows, c->k, c->h),
-        D9D_OK);
+    assert_int_equal(host_kernels()->unpermute(NULL, &n, c->z, c->y, c->prob, row_of(c)), D9D_OK);
 }
 static void run_unpermute_din(void *arg)
 {
     call *c = arg;
+    const d9d_permute_dims n = dims(c);
 
-    assert_int_equal(host_kernels()->unpermute_din(NULL, c->t, c->dx, c->dprob_x, c->dy, c->y,
-                                                   c->prob, row_of(c), c->rows, c->k, c->h),
-                     D9D_OK);
+    assert_int_equal(
+        host_kernels()->unpermute_din(NULL, &n, c->dx, c->dprob_x, c->dy, c->y, c->prob, row_of(c)),
+        D9D_OK);
 }
 
 static void make(call *c)
@@ -192,12 +199,16 @@ static void check_order(call *c)
                 assert_int_equal(row_of(c)[i], at++);
             }
     }
-    assert_int_equal(offset_of(c)[c->e], n);
+    assert_int_equal(offset_of(c)[c->e], at);
+    for (int64_t i = 0; i < n; i++)
+        assert_true(row_of(c)[i] >= 0 || c->expert[i] == -1);
+    for (; at < n; at++)
+        assert_int_equal(source_of(c)[at], -1);
 }
 
 static void check_rows(call *c)
 {
-    int64_t n = c->rows * c->k, h = c->h;
+    int64_t n = c->rows * c->k, h = c->h, used = rows_used(c);
     size_t size = d9d_dtype_size(c->t);
     double *y = calloc((size_t)(n * h) + 1, sizeof(*y)),
            *z = calloc((size_t)(n * h) + 1, sizeof(*z));
@@ -205,7 +216,7 @@ static void check_rows(call *c)
     double *dx = calloc((size_t)(n * h) + 1, sizeof(*dx)), *dp = calloc((size_t)n + 1, sizeof(*dp));
 
     for (int64_t i = 0; i < n; i++)
-        for (int64_t f = 0; f < h; f++) {
+        for (int64_t f = 0; f < h && row_of(c)[i] >= 0; f++) {
             double x = array_get(c->t, c->x, i / c->k * h + f);
             double d = array_get(c->t, c->dy, i / c->k * h + f);
 
@@ -215,14 +226,14 @@ static void check_rows(call *c)
             dx[row_of(c)[i] * h + f] = d * (double)c->prob[i];
             dp[i] += d * x;
         }
-    array_same_for_threads(run_permute, c, c->y, (size_t)(n * h) * size, NULL);
-    array_close("permute", c->t, c->y, y, n * h, 0.0);
+    array_same_for_threads(run_permute, c, c->y, (size_t)(used * h) * size, NULL);
+    array_close("permute", c->t, c->y, y, used * h, 0.0);
     array_same_for_threads(run_permute_din, c, c->z, (size_t)(c->rows * h) * size, NULL);
     array_close("permute_din", c->t, c->z, back, c->rows * h, 1e-6);
     array_same_for_threads(run_unpermute, c, c->z, (size_t)(c->rows * h) * size, NULL);
     array_close("unpermute", c->t, c->z, z, c->rows * h, 1e-6);
-    array_same_for_threads(run_unpermute_din, c, c->dx, (size_t)(n * h) * size, NULL);
-    array_close("unpermute_din dx", c->t, c->dx, dx, n * h, 1e-6);
+    array_same_for_threads(run_unpermute_din, c, c->dx, (size_t)(used * h) * size, NULL);
+    array_close("unpermute_din dx", c->t, c->dx, dx, used * h, 1e-6);
     array_close("unpermute_din dprob", D9D_F32, c->dprob_x, dp, n, 1e-4);
     free(y);
     free(z);
@@ -252,6 +263,10 @@ static void test_moe(void **state)
             if (how & 4)
                 c.bias = NULL;
             check_router(&c);
+            check_order(&c);
+            check_rows(&c);
+            for (int64_t j = 0; j < c.rows * c.k; j++)
+                c.expert[j] = (j / 3 + how) % 3 != 0 ? -1 : c.expert[j];
             check_order(&c);
             check_rows(&c);
             c.bias = bias;
@@ -294,9 +309,29 @@ static void test_ties_and_nan(void **state)
     release(&c);
 }
 
+/* Three ranks of two experts each; a token goes once to a rank. */
+static void test_ranks(void **state)
+{
+    const int32_t expert[] = {5, 4, 0, 2, 3, 1, 0, 1, 5};
+    const int32_t to[] = {0, -1, 2, 0, 1, -1, 0, -1, 2};
+    const int32_t local[] = {-1, -1, 0, -1, -1, 1, 0, 1, -1, 0, 1, -1, 1, 0, -1, -1, -1, 1};
+    int32_t rank[9], offset[4], row[9], source[9], there[18];
+    const d9d_kernels *k = host_kernels();
+
+    (void)state;
+    assert_int_equal(k->route_ranks(NULL, rank, expert, 3, 3, 3, 2), D9D_OK);
+    assert_memory_equal(rank, to, sizeof(to));
+    assert_int_equal(k->route(NULL, offset, row, source, rank, 3, 3, 3), D9D_OK);
+    assert_memory_equal(offset, ((int32_t[]){0, 3, 4, 6}), sizeof(offset));
+    assert_int_equal(k->route_local(NULL, there, source, expert, 6, 3, 3, 3, 2), D9D_OK);
+    assert_memory_equal(there, local, sizeof(local));
+    assert_int_equal(k->route_ranks(NULL, rank, expert, 0, 3, 3, 2), D9D_OK);
+    assert_int_equal(k->route_local(NULL, there, source, expert, 0, 0, 3, 3, 2), D9D_OK);
+}
+
 static void test_bad_calls(void **state)
 {
-    const int32_t outside[] = {0, 3, 1, 2}, negative[] = {0, -1, 1, 2};
+    const int32_t outside[] = {0, 3, 1, 2}, negative[] = {0, -2, 1, 2};
     const d9d_kernels *k = host_kernels();
     int32_t out[16];
     float f[16] = {0};
@@ -306,12 +341,14 @@ static void test_bad_calls(void **state)
         assert_int_equal(k->route(NULL, out, out + 4, out + 8, outside, 2, 3, 2), D9D_EINVAL);
         assert_non_null(strstr(d9d_err_message(), "token 0 goes to expert 3 of 3"));
         assert_int_equal(k->route(NULL, out, out + 4, out + 8, negative, 2, 3, 2), D9D_EINVAL);
+        assert_int_equal(k->route_ranks(NULL, out, outside, 2, 2, 3, 1), D9D_EINVAL);
+        assert_int_equal(k->route_ranks(NULL, out, negative, 2, 2, 3, 1), D9D_EINVAL);
     } else {
-        /* As if they were 2 and 0. */
+        /* As if they were 2 and -1. */
         assert_int_equal(k->route(NULL, out, out + 4, out + 8, outside, 2, 3, 2), D9D_OK);
         assert_memory_equal(out + 8, ((int32_t[]){0, 2, 1, 3}), 16);
         assert_int_equal(k->route(NULL, out, out + 4, out + 8, negative, 2, 3, 2), D9D_OK);
-        assert_memory_equal(out + 8, ((int32_t[]){0, 1, 2, 3}), 16);
+        assert_memory_equal(out + 8, ((int32_t[]){0, 2, 3, -1}), 16);
     }
     assert_int_equal(k->router(NULL, D9D_F32, f, f, out, f, NULL, 1, 2, 3, true), D9D_EINVAL);
 }
@@ -321,6 +358,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_moe),
         cmocka_unit_test(test_ties_and_nan),
+        cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_bad_calls),
     };
 

@@ -19,6 +19,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 
 /* Experts 2 and 4 have no rows. */
 static const int32_t expert[] = {5, 0, 3, 0, 5, 3, 1, 3, 0, 5, 0, 1};
+static const int32_t elsewhere[] = {5, -1, 3, 0, -1, -1, 1, -1, -1, 5, 0, 1};
 
 static const int32_t all_first[3] = {0};
 
@@ -43,6 +44,12 @@ static void keeps_its_promises(void **state)
          .param = {FD(1, 2, 3)},
          .constant = {{D9D_I32, D9D_SHAPE(3, 1), all_first}},
          .kept = {2, 6}},
+        {.name = "some are elsewhere",
+         .run = run,
+         .in = {FD(7, 5)},
+         .param = {FD(6, 5, 7)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 2), elsewhere}},
+         .kept = {7, 35}},
         {.name = "no rows",
          .run = run,
          .in = {FD(0, 3)},
@@ -101,8 +108,8 @@ static void refuses(void **state)
         "grouped_linear: the routing's offsets [4] does not fit v [4, 5, 2]: offsets are "
         "[E + 1], a weight [E, in, out]");
     assert_refused(f, d9d_op_grouped_linear(f->tape, few, more, &r, &y),
-                   "grouped_linear: x [4, 5] does not fit the choice of experts [4, 2]: x is [T * "
-                   "k, ...], the choice [T, k]");
+                   "grouped_linear: x [4, 5] does not fit the rows of the routing [8]: x is [R, "
+                   "...], the routing has R rows");
     d9d_routing_release(&r);
 }
 

@@ -20,6 +20,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 }
 
 static const int32_t expert[] = {5, 0, 3, 0, 5, 3, 1, 3, 0, 5, 0, 1};
+static const int32_t elsewhere[] = {5, -1, 3, 0, -1, -1, 1, -1, -1, 5, 0, 1};
 
 static void keeps_its_promises(void **state)
 {
@@ -38,6 +39,11 @@ static void keeps_its_promises(void **state)
          .run = run,
          .in = {FD(4, 33)},
          .constant = {{D9D_I32, D9D_SHAPE(4, 3), expert}},
+         .kept = {12}},
+        {.name = "some are elsewhere",
+         .run = run,
+         .in = {FD(6, 5)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 2), elsewhere}},
          .kept = {12}},
         {.name = "none",
          .run = run,

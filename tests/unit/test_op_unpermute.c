@@ -20,6 +20,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 }
 
 static const int32_t expert[] = {5, 0, 3, 0, 5, 3, 1, 3, 0, 5, 0, 1};
+static const int32_t elsewhere[] = {5, -1, 3, 0, -1, -1, 1, -1, -1, 5, 0, 1};
 
 static void keeps_its_promises(void **state)
 {
@@ -39,6 +40,11 @@ static void keeps_its_promises(void **state)
          .in = {FD(12, 65), {.shape = D9D_SHAPE(4, 3), .float32 = true}},
          .constant = {{D9D_I32, D9D_SHAPE(4, 3), expert}},
          .kept = {780, 12, 12}},
+        {.name = "some are elsewhere",
+         .run = run,
+         .in = {FD(7, 5), {.shape = D9D_SHAPE(6, 2), .float32 = true}},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 2), elsewhere}},
+         .kept = {35, 12, 12}},
         {.name = "none",
          .run = run,
          .in = {FD(0, 5), {.shape = D9D_SHAPE(0, 2), .float32 = true}},
@@ -61,8 +67,8 @@ static void refuses(void **state)
 
     assert_ok(moe_route(op_tensor(f, D9D_I32, D9D_SHAPE(4, 2)), 3, &r));
     assert_refused(f, d9d_op_unpermute(f->tape, few, p, &r, &y),
-                   "unpermute: x [4, 5] does not fit the choice of experts [4, 2]: x is [T * k, "
-                   "...], the choice [T, k]");
+                   "unpermute: x [4, 5] does not fit the rows of the routing [8]: x is [R, ...], the "
+                   "routing has R rows");
     assert_refused(
         f, d9d_op_unpermute(f->tape, x, q, &r, &y),
         "unpermute: prob [2, 4] does not fit the choice of experts [4, 2]: shapes must be "

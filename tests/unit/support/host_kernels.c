@@ -461,47 +461,70 @@ static d9d_status on_route(d9d_stream s, int32_t *offset, int32_t *row, int32_t 
                               e, k));
 }
 
-static d9d_status on_permute(d9d_stream s, d9d_dtype t, void *y, const void *x,
-                             const int32_t *source, int64_t rows, int64_t k, int64_t h)
+static d9d_status on_permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+                             const int32_t *source)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->permute(c.s, t, out(&c, t, y, rows * k * h), in(&c, t, x, rows * h),
-                                ints(&c, source, rows * k), rows, k, h));
+    return end(&c, c.k->permute(c.s, n, out(&c, n->t, y, n->n * n->h),
+                                in(&c, n->t, x, n->rows * n->h), ints(&c, source, n->n)));
 }
 
-static d9d_status on_permute_din(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
-                                 const int32_t *row, int64_t rows, int64_t k, int64_t h)
+static d9d_status on_permute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, const void *dy,
+                                 const int32_t *row)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->permute_din(c.s, t, out(&c, t, dx, rows * h), in(&c, t, dy, rows * k * h),
-                                    ints(&c, row, rows * k), rows, k, h));
+    return end(&c, c.k->permute_din(c.s, n, out(&c, n->t, dx, n->rows * n->h),
+                                    in(&c, n->t, dy, n->n * n->h), ints(&c, row, n->rows * n->k)));
 }
 
-static d9d_status on_unpermute(d9d_stream s, d9d_dtype t, void *y, const void *x, const float *prob,
-                               const int32_t *row, int64_t rows, int64_t k, int64_t h)
+static d9d_status on_unpermute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+                               const float *prob, const int32_t *row)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->unpermute(c.s, t, out(&c, t, y, rows * h), in(&c, t, x, rows * k * h),
-                                  floats(&c, prob, rows * k), ints(&c, row, rows * k), rows, k, h));
+    return end(&c, c.k->unpermute(c.s, n, out(&c, n->t, y, n->rows * n->h),
+                                  in(&c, n->t, x, n->n * n->h), floats(&c, prob, n->rows * n->k),
+                                  ints(&c, row, n->rows * n->k)));
 }
 
-static d9d_status on_unpermute_din(d9d_stream s, d9d_dtype t, void *dx, float *dprob,
+static d9d_status on_unpermute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
                                    const void *dy, const void *x, const float *prob,
-                                   const int32_t *row, int64_t rows, int64_t k, int64_t h)
+                                   const int32_t *row)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->unpermute_din(c.s, t, out(&c, t, dx, rows * k * h),
-                                      out(&c, D9D_F32, dprob, rows * k), in(&c, t, dy, rows * h),
-                                      in(&c, t, x, rows * k * h), floats(&c, prob, rows * k),
-                                      ints(&c, row, rows * k), rows, k, h));
+    return end(&c,
+               c.k->unpermute_din(c.s, n, out(&c, n->t, dx, n->n * n->h),
+                                  out(&c, D9D_F32, dprob, n->rows * n->k),
+                                  in(&c, n->t, dy, n->rows * n->h), in(&c, n->t, x, n->n * n->h),
+                                  floats(&c, prob, n->rows * n->k), ints(&c, row, n->rows * n->k)));
+}
+
+static d9d_status on_route_ranks(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
+                                 int64_t k, int64_t ranks, int64_t per)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->route_ranks(c.s, out(&c, D9D_I32, rank, rows * ranks),
+                                    ints(&c, expert, rows * k), rows, k, ranks, per));
+}
+
+static d9d_status on_route_local(d9d_stream s, int32_t *local, const int32_t *source,
+                                 const int32_t *expert, int64_t n, int64_t rows, int64_t k,
+                                 int64_t ranks, int64_t per)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->route_local(c.s, out(&c, D9D_I32, local, n * k), ints(&c, source, n),
+                                    ints(&c, expert, rows * k), n, rows, k, ranks, per));
 }
 
 /* --- reductions ---------------------------------------------------------------------------- */

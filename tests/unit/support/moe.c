@@ -1,6 +1,19 @@
 /* moe.c - see moe.h. */
 #include "moe.h"
 
+/* As many rows as the offsets say. */
+static d9d_status trim(d9d_device *dev, d9d_routing *r, int64_t experts)
+{
+    const int32_t *offset = d9d_tensor_data(&r->offset);
+    d9d_tensor all = r->source;
+    int32_t rows;
+
+    D9D_TRY(d9d_device_download(dev, &rows, offset + experts, sizeof(rows)));
+    r->source = d9d_tensor_rows(&all, 0, rows);
+    d9d_tensor_release(&all);
+    return D9D_OK;
+}
+
 d9d_status moe_route(const d9d_tensor *expert, int64_t experts, d9d_routing *out)
 {
     const int64_t tokens = expert->shape.dim[0], k = expert->shape.dim[1];
@@ -16,6 +29,7 @@ d9d_status moe_route(const d9d_tensor *expert, int64_t experts, d9d_routing *out
                                    d9d_tensor_data(&r.source), d9d_tensor_data(expert), tokens,
                                    experts, k),
                out);
+    D9D_TRY_OR(st, trim(dev, &r, experts), out);
     *out = r;
     r = (d9d_routing){0};
 out:

@@ -9,8 +9,8 @@
  *    (counts per expert, a clipping factor) are read through device pointers.
  *  - What a call shows to be wrong is EINVAL.  Arrays that hold what cannot be are EINVAL on the
  *    CPU.  A GPU, which would have to wait to say so, stays inside its memory: the loss of a target
- *    outside the vocabulary is NaN, an expert outside is taken for the nearest one, and rows that
- *    no group's offsets cover are left alone.
+ *    outside the vocabulary is NaN, an expert outside is taken for the last one or, below 0, for
+ *    -1, and rows that no group's offsets cover are left alone.
  *  - Results do not depend on the number of threads: a sum is split in fixed blocks and
  *    added in one order.
  *  - `t` is the type of activations and parameters, D9D_F32 or D9D_BF16; float32 inside.
@@ -121,6 +121,13 @@ typedef struct d9d_xent_dims {
     int64_t room; /* bytes of scratch that xent_once may take, as long as a few tokens fit; 0: 768
                      MiB */
 } d9d_xent_dims;
+
+/* Rows to the order of experts and back: T tokens of k choices each, N rows in that order (T k, or
+ * fewer where some choices are -1), H columns. */
+typedef struct d9d_permute_dims {
+    d9d_dtype t;
+    int64_t rows, k, n, h;
+} d9d_permute_dims;
 
 /* One optimizer's constants for one step; see d9d/optim/optim.h for the formulas.  They are
  * double so that 1 - beta and 1 - lr*wd are rounded once, as PyTorch does. */
@@ -233,17 +240,30 @@ typedef struct d9d_kernels {
     d9d_status (*router_din)(d9d_stream s, d9d_dtype t, void *dlogits, const float *dprob,
                              const float *p, const float *prob, const int32_t *expert, int64_t rows,
                              int64_t e, int64_t k, bool renormalise);
+    /* Numbers the choices that are not -1 by (expert, token): row [T, k] is -1 for the others,
+     * source [T k] for the places that are left. */
     d9d_status (*route)(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
                         const int32_t *expert, int64_t rows, int64_t e, int64_t k);
-    d9d_status (*permute)(d9d_stream s, d9d_dtype t, void *y, const void *x, const int32_t *source,
-                          int64_t rows, int64_t k, int64_t h); /* y [T k, H], x [T, H] */
-    d9d_status (*permute_din)(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
-                              const int32_t *row, int64_t rows, int64_t k, int64_t h);
-    d9d_status (*unpermute)(d9d_stream s, d9d_dtype t, void *y, const void *x, const float *prob,
-                            const int32_t *row, int64_t rows, int64_t k, int64_t h);
-    d9d_status (*unpermute_din)(d9d_stream s, d9d_dtype t, void *dx, float *dprob, const void *dy,
-                                const void *x, const float *prob, const int32_t *row, int64_t rows,
-                                int64_t k, int64_t h);
+    /* y [N, H], x [T, H]; a row of source -1 is left alone. */
+    d9d_status (*permute)(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+                          const int32_t *source);
+    d9d_status (*permute_din)(d9d_stream s, const d9d_permute_dims *n, void *dx, const void *dy,
+                              const int32_t *row);
+    /* A choice of row -1 adds nothing, and dprob is 0 there. */
+    d9d_status (*unpermute)(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+                            const float *prob, const int32_t *row);
+    d9d_status (*unpermute_din)(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
+                                const void *dy, const void *x, const float *prob,
+                                const int32_t *row);
+    /* Rank d of R has experts [d per, (d + 1) per).  rank [T, R]: d where it has one of the
+     * token's, else -1. */
+    d9d_status (*route_ranks)(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
+                              int64_t k, int64_t ranks, int64_t per);
+    /* For N rows, token source[i] / R to rank source[i] % R: the choices as that rank numbers its
+     * experts, -1 for those of others.  local [N, k]. */
+    d9d_status (*route_local)(d9d_stream s, int32_t *local, const int32_t *source,
+                              const int32_t *expert, int64_t n, int64_t rows, int64_t k,
+                              int64_t ranks, int64_t per);
 
     /* --- reductions: results in device memory -------------------------------------- */
     /* out[0] = (beta ? out[0] : 0) + sum of squares, in float64 over fixed blocks. */
@@ -283,8 +303,9 @@ typedef struct d9d_kernels {
     X(sigmoid_gate_din) X(random) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
     X(rms_norm) X(rms_norm_din) X(rms_norm_dw) X(rope) X(attention) X(attention_din) X(pieces)     \
     X(embedding) X(embedding_dw) X(xent) X(xent_din) X(xent_dw) X(xent_once) X(router)             \
-    X(router_din) X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din) X(sum_squares) X(sum)                  \
-    X(find_nonfinite) X(step_scale) X(adam) X(adam_stochastic) X(sgd)
+    X(router_din) X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din) X(route_ranks)  \
+    X(route_local) X(sum_squares) X(sum) X(find_nonfinite) X(step_scale) X(adam)                   \
+    X(adam_stochastic) X(sgd)
 /* clang-format on */
 
 D9D_API const d9d_kernels *d9d_kernels_cpu(void);
