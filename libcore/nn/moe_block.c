@@ -12,10 +12,13 @@ static d9d_status grouped_init(d9d_block_grouped *b, const d9d_block_how *how, i
                             D9D_SHAPE(experts, in, out), kind, scale);
 }
 
+/* Replicated: it works on the tokens here, as the router does. */
 static d9d_status shared_init(d9d_block_moe *b, const d9d_block_how *how)
 {
+    const d9d_block_how alone = {how->dtype, how->init_std, NULL};
+
     d9d_module_init(&b->shared_expert);
-    D9D_TRY(d9d_block_ffn_init(&b->shared, how, b->shape.hidden, b->shape.shared_intermediate));
+    D9D_TRY(d9d_block_ffn_init(&b->shared, &alone, b->shape.hidden, b->shape.shared_intermediate));
     D9D_TRY(d9d_module_child(&b->shared_expert, "expert", &b->shared.module));
     if (b->shape.shared_gate) {
         D9D_TRY(d9d_block_linear_init(&b->shared_gate, how, b->shape.hidden, 1));
@@ -64,6 +67,23 @@ static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d
     return d9d_op_unpermute(t, out, prob, r, y);
 }
 
+/* The same on the ranks that have the experts. */
+static d9d_status mixed_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
+                                const d9d_routing *r, d9d_var **y)
+{
+    d9d_dispatch there;
+    d9d_var *part;
+    d9d_status st;
+
+    D9D_TRY(d9d_op_dispatch(t, b->cut != NULL ? b->cut->ep : NULL, b->gate.weight.name, x, prob, r,
+                            &there));
+    D9D_TRY_OR(st, experts_forward(b, t, there.x, there.prob, &there.routing, &part), out);
+    st = d9d_op_combine(t, part, &there, y);
+out:
+    d9d_dispatch_release(&there);
+    return st;
+}
+
 static d9d_status shared_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var **y)
 {
     d9d_var *gate;
@@ -86,7 +106,7 @@ d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
     D9D_TRY(d9d_op_reshape(t, x, D9D_SHAPE(tokens, h), &flat));
     D9D_TRY(d9d_block_linear_forward(&b->gate, t, flat, &logits));
     D9D_TRY(d9d_op_router(t, logits, (int)b->shape.top_k, b->shape.renormalise, NULL, &prob, &r));
-    D9D_TRY_OR(st, experts_forward(b, t, flat, prob, &r, &mixed), out);
+    D9D_TRY_OR(st, mixed_forward(b, t, flat, prob, &r, &mixed), out);
     if (b->shape.shared_intermediate > 0) {
         D9D_TRY_OR(st, shared_forward(b, t, flat, &shared), out);
         D9D_TRY_OR(st, d9d_op_add(t, mixed, shared, &mixed), out);

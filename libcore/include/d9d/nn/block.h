@@ -143,7 +143,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape
  *
  *     x --router--> k experts and weights a token
  *      \-permute--> rows by expert --gate, up--> silu(g) u --down--> rows --unpermute--> y
- *      \-shared expert (optional, always on) ------------------------------------------> + y */
+ *      \-shared expert (optional, always on) ------------------------------------------> + y
+ *
+ * With experts on several ranks (cut.h) rows are permuted on the ranks of their experts:
+ * d9d_op_dispatch(). */
 typedef struct d9d_block_grouped {
     d9d_module module;
     d9d_param weight; /* [E, in, out] */

@@ -71,12 +71,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_va
 /* --- mixture of experts: spec 13 -------------------------------------------- */
 
 /* Which expert each token goes to; made by the router, used by the others.
- * Rows of the permuted order are expert-major, ascending by token inside an expert. */
+ * Rows of the permuted order are expert-major, ascending by token inside an expert.  The router
+ * makes R = T * k rows; where experts are on several ranks a choice may be -1, of another rank, and
+ * has no row. */
 typedef struct d9d_routing {
     d9d_tensor expert; /* [T, k] int32, by falling probability, ties to the lower expert */
     d9d_tensor offset; /* [E + 1] int32: rows of expert e are [offset[e], offset[e + 1]) */
-    d9d_tensor row;    /* [T, k] int32: permuted row of token t's choice j */
-    d9d_tensor source; /* [T * k] int32: t * k + j of each permuted row */
+    d9d_tensor row;    /* [T, k] int32: permuted row of token t's choice j, or -1 */
+    d9d_tensor source; /* [R] int32: t * k + j of each permuted row */
 } d9d_routing;
 D9D_API void d9d_routing_release(d9d_routing *r);
 
@@ -86,15 +88,61 @@ D9D_API void d9d_routing_release(d9d_routing *r);
 D9D_API D9D_MUST_USE d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, int k, bool renormalise,
                                               const d9d_tensor *bias, d9d_var **prob,
                                               d9d_routing *routing);
-/* x [T, H] to rows in permuted order [T * k, H]. */
+/* x [T, H] to rows in permuted order [R, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_permute(d9d_tape *t, d9d_var *x, const d9d_routing *r,
                                                d9d_var **y);
 /* y = x W_e for the rows of each expert.  x [R, in], w [E, in, out], y [R, out]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                       const d9d_routing *r, d9d_var **y);
-/* y[t] = sum over j of prob[t, j] * x[row(t, j)], j ascending, in float32.  x [T * k, H]. */
+/* y[t] = sum over j of prob[t, j] * x[row(t, j)], j ascending, in float32; choices without a row
+ * add nothing.  x [R, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_var *prob,
                                                  const d9d_routing *r, d9d_var **y);
+
+/* --- experts on several ranks --------------------------------------------------- *
+ *
+ * Each rank d of a group of n has tokens of its own, and the experts [d E / n, (d + 1) E / n).  A
+ * token is sent once to every rank that has an expert of it, with its choices and their weights;
+ * one row comes back from there, weighted and summed over that rank's experts in float32:
+ *
+ *     x [T, H], prob [T, k] --dispatch--> there.x [N, H], there.prob [N, k], there.routing
+ *                     permute, experts, unpermute over there.routing -> part [N, H]
+ *     y[t] = sum over ranks d, ascending, of part of t on d, in float32 <--combine-- part
+ *
+ *     d9d_dispatch there;
+ *     D9D_TRY(d9d_op_dispatch(t, ep, "layers.3.mlp", x, prob, &routing, &there));
+ *     ...                                               // experts on there.x, there.routing
+ *     D9D_TRY_OR(st, d9d_op_combine(t, part, &there, &y), out);
+ *     out: d9d_dispatch_release(&there);
+ *
+ * What comes to a rank is ordered by (rank, token), so the rows of an expert are too, and nothing
+ * depends on timing.  Gradients go the other way: those of rows as combine sends them, those of
+ * parts as dispatch does.  In a group of one `there` is what was given, and nothing is copied.
+ *
+ * Both are collective over the group, forward, backward and in each replay: all ranks record the
+ * same ops.  A rank may have no tokens, and none may come to it.
+ *
+ * The number of rows from rank to rank is gathered first: on a GPU the host waits for it, once a
+ * dispatch.  That is the transport's affair alone: an op that works on `there` reads offsets on the
+ * device and passes over choices of -1, so that a transport which leaves the numbers on the device,
+ * by storing rows right into the memory of other ranks, may give arrays with room for all that
+ * could come (N = n T rows, R = N min(k, E / n)) and the same routing. */
+typedef struct d9d_dispatch {
+    d9d_var *x, *prob;        /* [N, H], [N, k] of what came */
+    d9d_routing routing;      /* of that over the experts here */
+    d9d_routing sent;         /* of the tokens here over ranks; none in a group of one */
+    struct d9d_exchange *way; /* rows from and to each rank; NULL in a group of one */
+} d9d_dispatch;
+D9D_API void d9d_dispatch_release(d9d_dispatch *d);
+
+/* The routing is one of all E experts, as the router makes it; n divides E, else EINVAL.  `what`
+ * says to people what is moved, as in comm.h, and lives as long as the tape. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_dispatch(d9d_tape *t, d9d_comm *ep, const char *what,
+                                                d9d_var *x, d9d_var *prob, const d9d_routing *r,
+                                                d9d_dispatch *out);
+/* part [N, H] to y [T, H]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part, const d9d_dispatch *d,
+                                               d9d_var **y);
 
 /* --- loss --------------------------------------------------------------------- */
 
