@@ -4,6 +4,9 @@
  * vocabulary at a time.  Tokens to be ignored are left out before any product.  With
  * p = exp(logits - lse):  dloss/dh = p W - W[target] (made by the forward while it has the
  * logits, as attention makes p V),  dW = sum over tokens of dloss (p - [target])' h.
+ *
+ * Of a vocabulary in parts, with f = exp(lse of this part - lse of all), this part's share of
+ * dloss/dh is f (p W) - W[target] = f unit - (1 - f) W[target].
  */
 #include "cpu_common.h"
 #include "cpu_math.h"
@@ -32,13 +35,33 @@ typedef struct columns {
     int64_t base, first, n;
 } columns;
 
+/* Id of the first row of a split; of the end of them all, where it is the whole vocabulary. */
+static int64_t first_id(const d9d_xent_dims *n, int split)
+{
+    int64_t id = 0;
+
+    if (n->first != NULL)
+        return n->first[split];
+    for (int i = 0; i < split; i++)
+        id += n->v[i];
+    return id;
+}
+
 static int64_t vocabulary(const d9d_xent_dims *n)
 {
-    int64_t v = 0;
+    return n->first != NULL ? n->all : first_id(n, n->n_split);
+}
 
-    for (int i = 0; i < n->n_split; i++)
-        v += n->v[i];
-    return v;
+/* W[id], or NULL when it is not in this part. */
+static const void *row_of(const d9d_xent_dims *n, const void *const *w, int64_t id)
+{
+    for (int s = 0; s < n->n_split; s++) {
+        int64_t row = id - first_id(n, s);
+
+        if (row >= 0 && row < n->v[s])
+            return d9di_cat(n->t, w[s], row * n->h);
+    }
+    return NULL;
 }
 
 static d9d_status collect(xent *x)
@@ -97,11 +120,12 @@ static bool columns_next(const xent *x, columns *c)
 {
     c->first += c->n;
     while (c->split < x->n->n_split && c->first >= x->n->v[c->split]) {
-        c->base += x->n->v[c->split++];
+        c->split++;
         c->first = 0;
     }
     if (c->split >= x->n->n_split)
         return false;
+    c->base = first_id(x->n, c->split);
     c->n = d9di_min(x->n->v[c->split] - c->first, V_BLOCK);
     return true;
 }
@@ -162,22 +186,22 @@ static d9d_status unit_add(xent *x, const columns *c, const online *o, int64_t n
     return d9di_gemm_run(x->op, &how, &job, 1);
 }
 
-/* unit = sum / l - W[target] for a token. */
-static void unit_store(const xent *x, int64_t token, float l, float *sum, void *unit)
+/* y[i ..] = a x + b w for a row of h numbers, x float32 or y itself; w NULL: it is zero. */
+static void combine(d9d_dtype t, void *y, int64_t at, float a, const float *x, float b,
+                    const void *w, int64_t h)
 {
-    int64_t h = x->n->h, row = x->row[token], id = x->targets[row];
-    float buf[D9DI_BLOCK];
-    int s = 0;
+    float buf[D9DI_BLOCK], row[D9DI_BLOCK];
 
-    for (; id >= x->n->v[s]; s++)
-        id -= x->n->v[s];
-    d9di_row_scale(sum, 1.0f / l, sum, h);
     for (int64_t i = 0; i < h; i += D9DI_BLOCK) {
         int64_t c = d9di_min(h - i, D9DI_BLOCK);
+        const float *in = x != NULL ? x + i : d9di_in(t, y, at + i, c, buf);
+        float *out = d9di_out(t, y, at + i, buf);
 
-        d9di_row_axpy(sum + i, -1.0f, d9di_in(x->n->t, x->w[s], id * h + i, c, buf), c);
+        d9di_row_scale(out, a, in, c);
+        if (w != NULL)
+            d9di_row_axpy(out, b, d9di_in(t, w, i, c, row), c);
+        d9di_put(t, y, at + i, c, out);
     }
-    d9di_store(x->n->t, unit, row * h, h, sum);
 }
 
 static d9d_status forward_block(xent *x, int64_t first, int64_t n, float *loss, float *lse,
@@ -198,13 +222,16 @@ static d9d_status forward_block(xent *x, int64_t first, int64_t n, float *loss, 
         if (unit != NULL)
             D9D_TRY(unit_add(x, &c, o, n, sum, beta));
     }
+    if (beta == 0.0f && unit != NULL) /* there are no columns */
+        memset(sum, 0, (size_t)(n * x->n->h) * sizeof(*sum));
     for (int64_t i = 0; i < n; i++) {
-        float total = o[i].m + logf(o[i].l);
+        float total = o[i].m + logf(o[i].l), by = o[i].l == 0.0f ? 0.0f : 1.0f / o[i].l;
 
         lse[x->row[first + i]] = total;
         loss[x->row[first + i]] = total - o[i].target;
-        if (unit != NULL)
-            unit_store(x, first + i, o[i].l, sum + i * x->n->h, unit);
+        if (unit != NULL) /* sum / l - W[target] */
+            combine(x->n->t, unit, x->row[first + i] * x->n->h, by, sum + i * x->n->h, -1.0f,
+                    row_of(x->n, x->w, x->targets[x->row[first + i]]), x->n->h);
     }
     return D9D_OK;
 }
@@ -233,6 +260,48 @@ out:
     free(sum);
     xent_release(&x);
     return st;
+}
+
+/* --- parts of a vocabulary ---------------------------------------------------- */
+
+/* lse and loss of token r.  A part's logit of the target is lse - loss, 0 where it is not. */
+static void join(const float *parts, int64_t n, int64_t rows, int64_t r, float *loss, float *lse)
+{
+    float m = -INFINITY, sum = 0.0f, target = 0.0f;
+
+    for (int64_t i = 0; i < n; i++)
+        m = fmaxf(m, parts[2 * i * rows + r]);
+    for (int64_t i = 0; i < n; i++) {
+        float l = parts[2 * i * rows + r];
+
+        if (l == -INFINITY)
+            continue;
+        sum += d9di_expf(l - m);
+        target += l - parts[(2 * i + 1) * rows + r];
+    }
+    *lse = m + logf(sum);
+    *loss = *lse - target;
+}
+
+d9d_status d9d_ref_xent_join(d9d_stream s, const d9d_xent_dims *d, float *loss, float *lse,
+                             void *unit, const float *parts, int64_t n, int64_t mine,
+                             const void *const *w, const int32_t *targets)
+{
+    (void)s;
+    D9D_TRY(d9di_check_float("cross-entropy of parts", d->t));
+#pragma omp parallel for if (d->rows * d->h > D9DI_SERIAL)
+    for (int64_t r = 0; r < d->rows; r++) {
+        float f;
+
+        loss[r] = lse[r] = 0.0f;
+        if (targets[r] == d->ignore)
+            continue;
+        join(parts, n, d->rows, r, &loss[r], &lse[r]);
+        f = d9di_expf(parts[2 * mine * d->rows + r] - lse[r]);
+        if (unit != NULL)
+            combine(d->t, unit, r * d->h, f, NULL, f - 1.0f, row_of(d, w, targets[r]), d->h);
+    }
+    return D9D_OK;
 }
 
 /* --- backward --------------------------------------------------------------- */

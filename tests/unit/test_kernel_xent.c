@@ -338,12 +338,174 @@ static void test_extremes(void **state)
     assert_true(isnan(loss[2]));
 }
 
+/* --- parts of a vocabulary --------------------------------------------------- */
+
+enum { PARTS = 3 };
+
+/* Part i of a call: rows [first, first + n) of each split; what join made of it. */
+typedef struct part {
+    d9d_xent_dims n;
+    int64_t v[MOST_SPLITS], first[MOST_SPLITS];
+    const void *w[MOST_SPLITS];
+    void *unit, *dw[MOST_SPLITS];
+    float *loss, *lse;
+} part;
+
+static void part_make(const call *p, int i, part *x)
+{
+    int64_t id = 0;
+
+    *x = (part){.n = p->n};
+    x->n.v = x->v;
+    x->n.first = x->first;
+    x->n.all = p->all_v;
+    for (int s = 0; s < p->n.n_split; id += p->v[s++]) {
+        int64_t begin = p->v[s] * i / PARTS, end = p->v[s] * (i + 1) / PARTS;
+        size_t at = (size_t)(begin * p->n.h);
+
+        x->v[s] = end - begin;
+        x->first[s] = id + begin;
+        x->w[s] = (const char *)p->w[s] + at * d9d_dtype_size(p->n.t);
+        x->dw[s] = (char *)p->dw[s] + at * d9d_dtype_size(p->gt);
+    }
+    x->unit = array_poison(p->n.t, p->n.rows * p->n.h);
+    x->loss = array_poison(D9D_F32, p->n.rows);
+    x->lse = array_poison(D9D_F32, p->n.rows);
+}
+
+/* lse and loss [2, T] of a part. */
+static void part_run(const call *p, part *x, float *stats)
+{
+    assert_int_equal(host_kernels()->xent(NULL, &x->n, stats + p->n.rows, stats, x->unit, p->hidden,
+                                          x->w, p->targets),
+                     D9D_OK);
+}
+
+static void part_join(const call *p, part *x, const float *stats, int i)
+{
+    assert_int_equal(host_kernels()->xent_join(NULL, &x->n, x->loss, x->lse, x->unit, stats, PARTS,
+                                               i, x->w, p->targets),
+                     D9D_OK);
+    assert_int_equal(host_kernels()->xent_dw(NULL, &x->n, p->gt, x->dw, p->beta, p->dloss, x->lse,
+                                             p->hidden, x->w, p->targets),
+                     D9D_OK);
+}
+
+/* Every part has the loss of the whole; their units add up to its unit; dw is the rows of its. */
+static void parts_check(call *p)
+{
+    const int64_t n_h = p->n.rows * p->n.h, n_w = p->all_v * p->n.h;
+    float *stats = calloc((size_t)(2 * PARTS * p->n.rows) + 1, sizeof(*stats));
+    double *loss, *unit, *dw, *sum = calloc((size_t)n_h + 1, sizeof(*sum));
+    float *added = calloc((size_t)n_h + 1, sizeof(*added));
+    part x[PARTS];
+
+    make(p);
+    run_forward(p);
+    run_dw(p);
+    loss = array_doubles(D9D_F32, p->loss, p->n.rows);
+    unit = array_doubles(p->n.t, p->unit, n_h);
+    dw = array_doubles(p->gt, p->dw_all, n_w);
+    memset(p->dw_all, 0xff, (size_t)n_w * d9d_dtype_size(p->gt));
+    for (int i = 0; i < PARTS; i++) {
+        part_make(p, i, &x[i]);
+        part_run(p, &x[i], stats + 2 * i * p->n.rows);
+    }
+    for (int i = 0; i < PARTS; i++) {
+        part_join(p, &x[i], stats, i);
+        assert_memory_equal(x[i].loss, x[0].loss, (size_t)p->n.rows * sizeof(float));
+        assert_memory_equal(x[i].lse, x[0].lse, (size_t)p->n.rows * sizeof(float));
+        for (int64_t j = 0; j < n_h; j++)
+            sum[j] += array_get(p->n.t, x[i].unit, j);
+    }
+    for (int64_t j = 0; j < n_h; j++)
+        added[j] = (float)sum[j];
+    array_close("loss", D9D_F32, x[0].loss, loss, p->n.rows, 1e-5);
+    array_close("unit", D9D_F32, added, unit, n_h, p->n.t == D9D_F32 ? 1e-5 : 2e-2);
+    array_close("dw", p->gt, p->dw_all, dw, n_w, p->n.t == D9D_F32 ? 1e-5 : 2e-2);
+    for (int i = 0; i < PARTS; i++) {
+        free(x[i].unit);
+        free(x[i].loss);
+        free(x[i].lse);
+    }
+    free(loss), free(unit), free(dw), free(sum), free(added), free(stats);
+    release(p);
+}
+
+static void test_parts(void **state)
+{
+    static const struct shape {
+        int64_t rows, h;
+        int n_split;
+        int64_t v[MOST_SPLITS];
+    } shapes[] = {
+        {0, 3, 1, {5}},          {2, 3, 1, {1}},          {9, 4, 1, {2}},
+        {17, 33, 3, {1, 70, 3}}, {60, 1030, 2, {50, 41}}, {35, 6, 2, {8200, 4099}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        for (int how = 0; how < 4; how++) {
+            call p = {.n = {.t = array_types[how & 1],
+                            .rows = shapes[i].rows,
+                            .h = shapes[i].h,
+                            .n_split = shapes[i].n_split},
+                      .gt = array_types[how >> 1]};
+
+            memcpy(p.v, shapes[i].v, sizeof(p.v));
+            parts_check(&p);
+        }
+}
+
+/* Parts whose logits are far apart: the share of one vanishes, whichever has the target. */
+static void test_parts_far_apart(void **state)
+{
+    const float high[] = {500.0f}, low[] = {-500.0f}, hidden[] = {1.0f, 1.0f};
+    const void *const w[2][1] = {{high}, {low}};
+    const int64_t v[] = {1}, first[2][1] = {{0}, {1}};
+    const int32_t targets[] = {0, 1};
+    float parts[2][2][2], unit[2][2], loss[2], lse[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const d9d_xent_dims n = {.t = D9D_F32,
+                                 .rows = 2,
+                                 .h = 1,
+                                 .n_split = 1,
+                                 .v = v,
+                                 .ignore = -1,
+                                 .first = first[i],
+                                 .all = 2};
+
+        assert_int_equal(host_kernels()->xent(NULL, &n, parts[i][1], parts[i][0], unit[i], hidden,
+                                              w[i], targets),
+                         D9D_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        const d9d_xent_dims n = {.t = D9D_F32,
+                                 .rows = 2,
+                                 .h = 1,
+                                 .n_split = 1,
+                                 .v = v,
+                                 .ignore = -1,
+                                 .first = first[i],
+                                 .all = 2};
+
+        assert_int_equal(host_kernels()->xent_join(NULL, &n, loss, lse, unit[i], &parts[0][0][0], 2,
+                                                   i, w[i], targets),
+                         D9D_OK);
+        assert_true(loss[0] == 0.0f && loss[1] == 1000.0f && lse[0] == 500.0f);
+        assert_true(unit[i][0] == 0.0f && unit[i][1] == 500.0f); /* p W - W[target], p 1 or 0 */
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),     cmocka_unit_test(test_all_ignored),
         cmocka_unit_test(test_not_wanted), cmocka_unit_test(test_bad_targets),
         cmocka_unit_test(test_extremes),   cmocka_unit_test(test_rising),
+        cmocka_unit_test(test_parts),      cmocka_unit_test(test_parts_far_apart),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

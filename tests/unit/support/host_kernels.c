@@ -377,6 +377,21 @@ static d9d_status on_xent(d9d_stream s, const d9d_xent_dims *n, float *loss, flo
                          head, ints(&c, targets, n->rows)));
 }
 
+static d9d_status on_xent_join(d9d_stream s, const d9d_xent_dims *d, float *loss, float *lse,
+                               void *unit, const float *parts, int64_t n, int64_t mine,
+                               const void *const *w, const int32_t *targets)
+{
+    const void *head[MOST_SPLITS];
+    call c = begin();
+
+    (void)s;
+    splits(&c, d, w, head);
+    return end(
+        &c, c.k->xent_join(c.s, d, out(&c, D9D_F32, loss, d->rows), out(&c, D9D_F32, lse, d->rows),
+                           out(&c, d->t, unit, d->rows * d->h), floats(&c, parts, 2 * n * d->rows),
+                           n, mine, head, ints(&c, targets, d->rows)));
+}
+
 static d9d_status on_xent_din(d9d_stream s, d9d_dtype t, void *dhidden, const float *dloss,
                               const void *unit, int64_t rows, int64_t h)
 {

@@ -111,7 +111,10 @@ typedef struct d9d_attention_dims {
     const d9d_segment *segment; /* [segments], or NULL */
 } d9d_attention_dims;
 
-/* Fused head and loss; hidden [T, H], split heads w[i] [v[i], H], targets [T]. */
+/* Fused head and loss; hidden [T, H], split heads w[i] [v[i], H], targets [T].  The ids of the
+ * splits follow each other from 0, or, of a part of a vocabulary, row j of split i is
+ * id first[i] + j of `all`; the logit of a target that is not in this part counts as 0, and the lse
+ * and loss of a part without rows are -inf. */
 typedef struct d9d_xent_dims {
     d9d_dtype t;
     int64_t rows, h;
@@ -120,6 +123,8 @@ typedef struct d9d_xent_dims {
     int32_t ignore;
     int64_t room; /* bytes of scratch that xent_once may take, as long as a few tokens fit; 0: 768
                      MiB */
+    const int64_t *first; /* host; NULL: this is the whole vocabulary */
+    int64_t all;          /* ids of the whole, where this is a part */
 } d9d_xent_dims;
 
 /* Rows to the order of experts and back: T tokens of k choices each, N rows in that order (T k, or
@@ -218,6 +223,13 @@ typedef struct d9d_kernels {
      * the gradient of each token's loss by its hidden row, cheap while the logits are there. */
     d9d_status (*xent)(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse, void *unit,
                        const void *hidden, const void *const *w, const int32_t *targets);
+    /* A vocabulary of which each of n ranks has a part: parts [n, 2, T] are the lse and the loss
+     * that xent gave for each.  loss and lse become those of the
+     * whole, and unit, which xent gave for part `mine`, that part's share in the gradient of the
+     * whole: the units of all parts add up to it.  unit may be NULL. */
+    d9d_status (*xent_join)(d9d_stream s, const d9d_xent_dims *d, float *loss, float *lse,
+                            void *unit, const float *parts, int64_t n, int64_t mine,
+                            const void *const *w, const int32_t *targets);
     /* dhidden[t] = dloss[t] unit[t]. */
     d9d_status (*xent_din)(d9d_stream s, d9d_dtype t, void *dhidden, const float *dloss,
                            const void *unit, int64_t rows, int64_t h);
@@ -302,9 +314,9 @@ typedef struct d9d_kernels {
     X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
     X(sigmoid_gate_din) X(random) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
     X(rms_norm) X(rms_norm_din) X(rms_norm_dw) X(rope) X(attention) X(attention_din) X(pieces)     \
-    X(embedding) X(embedding_dw) X(xent) X(xent_din) X(xent_dw) X(xent_once) X(router)             \
-    X(router_din) X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din) X(route_ranks)  \
-    X(route_local) X(sum_squares) X(sum) X(find_nonfinite) X(step_scale) X(adam)                   \
+    X(embedding) X(embedding_dw) X(xent) X(xent_join) X(xent_din) X(xent_dw) X(xent_once)          \
+    X(router) X(router_din) X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \
+    X(route_ranks) X(route_local) X(sum_squares) X(sum) X(find_nonfinite) X(step_scale) X(adam)    \
     X(adam_stochastic) X(sgd)
 /* clang-format on */
 

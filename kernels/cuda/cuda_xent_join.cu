@@ -1,0 +1,102 @@
+/* cuda_xent_join.cu - the cross-entropy of a vocabulary in parts, from those of the parts.
+ *
+ * lse = logsumexp over parts; a part's logit of the target is its lse - loss, 0 where it is not.
+ * With f = exp(lse of this part - lse), its share in dloss/dh is f unit - (1 - f) W[target].
+ * A block has a token; reads 8 n bytes and, once each way, a row of unit.
+ */
+#include <math_constants.h>
+
+#include "cuda_common.cuh"
+
+enum { MOST_SPLITS = 16 };
+
+static const char op[] = "cross-entropy of parts";
+
+/* The rows that are here, and their ids. */
+struct heads {
+    int n;
+    int64_t first[MOST_SPLITS], v[MOST_SPLITS];
+    const void *w[MOST_SPLITS];
+};
+
+template <class T> static __device__ const T *row_of(const heads &w, int64_t id, int64_t h)
+{
+    for (int s = 0; s < w.n; s++)
+        if (id >= w.first[s] && id - w.first[s] < w.v[s])
+            return (const T *)w.w[s] + (id - w.first[s]) * h;
+    return NULL;
+}
+
+static __device__ void join(const float *parts, int64_t n, int64_t rows, float *loss, float *lse)
+{
+    float m = -CUDART_INF_F, sum = 0.0f, target = 0.0f;
+
+    for (int64_t i = 0; i < n; i++)
+        m = fmaxf(m, parts[2 * i * rows]);
+    for (int64_t i = 0; i < n; i++) {
+        const float l = parts[2 * i * rows];
+
+        if (l == -CUDART_INF_F)
+            continue;
+        sum += expf(l - m);
+        target += l - parts[(2 * i + 1) * rows];
+    }
+    *lse = m + logf(sum);
+    *loss = *lse - target;
+}
+
+template <class T>
+static __global__ void join_kernel(float *loss, float *lse, T *unit, const float *parts, int64_t n,
+                                   int64_t mine, const int32_t *targets, int32_t ignore, heads w,
+                                   int64_t rows, int64_t h)
+{
+    const int64_t r = blockIdx.x;
+    const bool ignored = targets[r] == ignore;
+    float all = 0.0f, of_target = 0.0f;
+
+    if (!ignored)
+        join(parts + r, n, rows, &of_target, &all);
+    if (threadIdx.x == 0) {
+        loss[r] = of_target;
+        lse[r] = all;
+    }
+    if (ignored || unit == NULL)
+        return;
+    const float f = expf(parts[2 * mine * rows + r] - all);
+    const T *row = row_of<T>(w, targets[r], h);
+    for (int64_t i = threadIdx.x; i < h; i += THREADS)
+        put(unit + r * h + i, f * to_float(unit[r * h + i]) +
+                                  (row != NULL ? (f - 1.0f) * to_float(row[i]) : 0.0f));
+}
+
+template <class T>
+static d9d_status joined(d9d_stream s, const d9d_xent_dims *d, float *loss, float *lse, void *unit,
+                         const float *parts, int64_t n, int64_t mine, const int32_t *targets,
+                         const heads &w)
+{
+    join_kernel<<<(unsigned)d->rows, THREADS, 0, d9di_queue(s)>>>(
+        loss, lse, (T *)unit, parts, n, mine, targets, d->ignore, w, d->rows, d->h);
+    return d9di_launched(op);
+}
+
+d9d_status d9d_k_xent_join(d9d_stream s, const d9d_xent_dims *d, float *loss, float *lse,
+                           void *unit, const float *parts, int64_t n, int64_t mine,
+                           const void *const *w, const int32_t *targets)
+{
+    heads all = {};
+    int64_t id = 0;
+
+    D9D_TRY(d9di_check_float(op, d->t));
+    if (d->n_split > MOST_SPLITS)
+        return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary in %d parts, at most %d are supported", op,
+                        d->n_split, MOST_SPLITS);
+    all.n = d->n_split;
+    for (int i = 0; i < d->n_split; id += d->v[i++]) {
+        all.first[i] = d->first != NULL ? d->first[i] : id;
+        all.v[i] = d->v[i];
+        all.w[i] = w[i];
+    }
+    if (d->rows == 0)
+        return D9D_OK;
+    return D9DI_TYPED(d->t, T, joined<T>(s, d, loss, lse, unit, parts, n, mine, targets, all));
+}
