@@ -35,13 +35,20 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_how *how, d9
 d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_tape *t, const d9d_tensor *ids,
                                  d9d_var **y)
 {
-    return d9d_op_embedding(t, ids, b->table, b->n_splits, y);
+    d9d_var *all;
+
+    D9D_TRY(d9d_op_embedding(t, ids, b->table, b->n_splits, &all));
+    return d9d_op_scatter_rows(t, all, d9d_cut_tp(b->cut), b->table[0]->name, y);
 }
 
 d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                 const d9d_tensor *targets, int32_t ignore, bool root,
                                 d9d_var **loss)
 {
-    return (root ? d9d_op_linear_cross_entropy_root
-                 : d9d_op_linear_cross_entropy)(t, h, b->table, b->n_splits, targets, ignore, loss);
+    d9d_comm *tp = d9d_cut_tp(b->cut);
+    d9d_var *all;
+
+    D9D_TRY(d9d_op_gather_rows(t, h, tp, b->table[0]->name, &all));
+    return (root ? d9d_op_linear_cross_entropy_root : d9d_op_linear_cross_entropy)(
+        t, all, b->table, b->n_splits, targets, ignore, tp, loss);
 }

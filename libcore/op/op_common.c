@@ -60,10 +60,11 @@ d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t
         if (s->ndim != 2 || s->dim[1] != h)
             return d9di_op_misfit(op, d9di_param_name(tables[i]), s, "rows", &D9D_SHAPE(h),
                                   "a split is [V, H]");
-        if (s->dim[0] > room)
+        if (tables[i]->whole.dim[0] > room)
             return D9D_FAIL(D9D_EINVAL, "%s: %s has %lld rows, at most %lld more ids are possible",
-                            op, d9di_param_name(tables[i]), (long long)s->dim[0], (long long)room);
-        room -= s->dim[0];
+                            op, d9di_param_name(tables[i]), (long long)tables[i]->whole.dim[0],
+                            (long long)room);
+        room -= tables[i]->whole.dim[0];
     }
     return D9D_OK;
 }

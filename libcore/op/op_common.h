@@ -22,9 +22,19 @@ d9d_status d9di_op_check_same(const char *op, const char *a_name, const d9d_tens
                               const char *b_name, const d9d_tensor *b);
 
 /* A vocabulary cut into tables [V_s, H]: at least one and at most D9D_NODE_MAX, all of type t and
- * of H columns, at most INT32_MAX rows together. */
+ * of H columns, at most INT32_MAX rows together, with the rows of all their parts. */
 d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t n, d9d_dtype t,
                                 int64_t h);
+
+/* Id of the first row of table i that is here, of tables that are parts of their splits. */
+static inline int64_t d9di_split_first(d9d_param *const *tables, size_t i)
+{
+    int64_t first = tables[i]->work_start[0];
+
+    for (size_t s = 0; s < i; s++)
+        first += tables[s]->whole.dim[0];
+    return first;
+}
 
 /* The whole routing, for x [T, ...] or, permuted, [R, ...]. */
 d9d_status d9di_op_check_routing(const char *op, const d9d_tensor *x, const d9d_routing *r,

@@ -4,18 +4,16 @@
 static d9d_status embedding_weight(d9d_node *n)
 {
     const d9d_tensor *ids = &n->saved[0], *dy = &n->dout[0];
-    int64_t first = 0;
 
     for (int i = 0; i < n->n_param; i++) {
         d9d_param *p = n->param[i];
-        const int64_t v = p->data.shape.dim[0];
 
         if (d9d_param_wants(p))
             D9D_TRY(D9DI_KERNEL(n->tape, embedding_dw, dy->dtype, p->grad.dtype,
                                 d9d_tensor_data(&p->grad), d9d_param_grad_beta(p),
                                 d9d_tensor_data(ids), d9d_tensor_data(dy), d9d_tensor_numel(ids),
-                                first, v, p->data.shape.dim[1]));
-        first += v;
+                                d9di_split_first(n->param, (size_t)i), p->data.shape.dim[0],
+                                p->data.shape.dim[1]));
     }
     return D9D_OK;
 }
@@ -40,8 +38,8 @@ d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const
                             d9d_var **y)
 {
     d9d_shape shape = ids->shape;
-    int64_t first = 0, h;
     d9d_node *node;
+    int64_t h;
     d9d_dtype type;
     d9d_var *out;
 
@@ -55,8 +53,7 @@ d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const
 
         D9D_TRY(D9DI_KERNEL(t, embedding, type, d9d_tensor_data(d9d_var_tensor(out)),
                             d9d_tensor_data(ids), d9d_tensor_data(table), d9d_tensor_numel(ids),
-                            first, table->shape.dim[0], h, i == 0));
-        first += table->shape.dim[0];
+                            d9di_split_first(tables, i), table->shape.dim[0], h, i == 0));
     }
     if (d9d_tape_wants(t, NULL, 0, tables, n)) {
         D9D_TRY(d9d_tape_record(t, &embedding_ops, NULL, 0, &out, 1, tables, n, 0, &node));

@@ -1,43 +1,70 @@
 /* op_linear.c - y = x W^T.  x [M, in], w [out, in]; M is every leading dimension.
  *
  *     dx = dy W        dW = dy^T x
+ *
+ * W may be some rows of a parameter; the gradient of the others is zero.
  */
 #include "op/op_common.h"
+
+/* Rows [first, first + n) of the parameter. */
+typedef struct linear_attr {
+    int64_t first, n;
+} linear_attr;
+
+static void *rows_at(const d9d_tensor *w, int64_t row)
+{
+    return (char *)d9d_tensor_data(w) +
+           (uint64_t)(row * w->shape.dim[1]) * d9d_dtype_size(w->dtype);
+}
 
 static d9d_status linear_input(d9d_node *n)
 {
     const d9d_tensor *w = &n->param[0]->data, *dy = &n->dout[0];
+    const linear_attr *a = n->attr;
     const d9d_gemm g = {
         .t = dy->dtype,
         .ct = dy->dtype,
         .m = d9di_rows(&dy->shape),
         .n = w->shape.dim[1],
-        .k = w->shape.dim[0],
+        .k = a->n,
     };
     d9d_tensor dx;
 
     D9D_TRY(d9di_node_grad(n, 0, &dx));
     return d9di_node_finish(n, 0, &dx,
-                            D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy), d9d_tensor_data(w),
-                                        d9d_tensor_data(&dx)));
+                            D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy),
+                                        rows_at(w, a->first), d9d_tensor_data(&dx)));
+}
+
+/* Rows of a gradient that nothing reaches. */
+static d9d_status clear(d9d_node *n, const d9d_tensor *grad, int64_t first, int64_t end)
+{
+    return D9DI_KERNEL(n->tape, fill, grad->dtype, rows_at(grad, first),
+                       (end - first) * grad->shape.dim[1], 0.0f);
 }
 
 static d9d_status linear_weight(d9d_node *n)
 {
     const d9d_tensor *x = &n->saved[0], *dy = &n->dout[0];
     d9d_param *w = n->param[0];
+    const linear_attr *a = n->attr;
     const d9d_gemm g = {
         .t = dy->dtype,
         .ct = w->grad.dtype,
         .trans_a = true,
-        .m = w->data.shape.dim[0],
+        .m = a->n,
         .n = w->data.shape.dim[1],
         .k = d9di_rows(&dy->shape),
         .beta = d9d_param_grad_beta(w),
     };
+    const int64_t out = w->data.shape.dim[0];
 
+    if (g.beta == 0.0f && a->n < out) {
+        D9D_TRY(clear(n, &w->grad, 0, a->first));
+        D9D_TRY(clear(n, &w->grad, a->first + a->n, out));
+    }
     return D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy), d9d_tensor_data(x),
-                       d9d_tensor_data(&w->grad));
+                       rows_at(&w->grad, a->first));
 }
 
 static const d9d_node_ops linear_ops = {
@@ -55,26 +82,47 @@ static d9d_status check(const d9d_tensor *x, const d9d_param *w)
     return D9D_OK;
 }
 
-d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
+static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_shape shape = tx->shape;
-    d9d_gemm g = {.t = tx->dtype, .ct = tx->dtype, .trans_b = true};
+    const d9d_gemm g = {.t = tx->dtype,
+                        .ct = tx->dtype,
+                        .trans_b = true,
+                        .m = d9di_rows(&shape),
+                        .n = a->n,
+                        .k = w->data.shape.dim[1]};
     d9d_var *out;
     d9d_node *n;
 
-    D9D_TRY(check(tx, w));
-    g.m = d9di_rows(&shape);
-    g.n = w->data.shape.dim[0];
-    g.k = w->data.shape.dim[1];
-    shape.dim[shape.ndim - 1] = g.n;
+    shape.dim[shape.ndim - 1] = a->n;
     D9D_TRY(d9d_tape_output(t, tx->dtype, shape, &out));
-    D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), d9d_tensor_data(&w->data),
+    D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), rows_at(&w->data, a->first),
                         d9d_tensor_data(d9d_var_tensor(out))));
     if (d9d_tape_wants(t, &x, 1, &w, 1)) {
-        D9D_TRY(d9d_tape_record(t, &linear_ops, &x, 1, &out, 1, &w, 1, 0, &n));
+        D9D_TRY(d9d_tape_record(t, &linear_ops, &x, 1, &out, 1, &w, 1, sizeof(*a), &n));
+        *(linear_attr *)n->attr = *a;
         (void)d9d_node_save(n, tx, D9D_NEED_WEIGHT);
     }
     *y = out;
     return D9D_OK;
+}
+
+d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t first, int64_t n,
+                              d9d_var **y)
+{
+    const linear_attr a = {first, n};
+
+    D9D_TRY(check(d9d_var_tensor(x), w));
+    if (first < 0 || n < 0 || first > w->data.shape.dim[0] - n)
+        return D9D_FAIL(D9D_EINVAL, "linear: rows [%lld, %lld + %lld) of %s, which has %lld",
+                        (long long)first, (long long)first, (long long)n, d9di_param_name(w),
+                        (long long)w->data.shape.dim[0]);
+    return run(t, x, w, &a, y);
+}
+
+d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
+{
+    D9D_TRY(check(d9d_var_tensor(x), w));
+    return run(t, x, w, &(linear_attr){0, w->data.shape.dim[0]}, y);
 }

@@ -7,12 +7,18 @@
  * The forward has z a block at a time and makes `unit` along with the loss where a gradient of
  * h is wanted; the weight half computes z again.  As a root dloss is 1: the forward makes dW too,
  * and dh is `unit` itself.
+ *
+ * Over n ranks each makes lse and loss of its part of the vocabulary, in its place of
+ * parts [n, 2, T]; all have all of them then, and the same sums.
  */
 #include "op/op_common.h"
 
 typedef struct xent_attr {
     int32_t ignore;
-    int64_t v[D9D_NODE_MAX]; /* rows of each split */
+    int64_t v[D9D_NODE_MAX];     /* rows of each split here */
+    int64_t first[D9D_NODE_MAX]; /* ids of their first rows */
+    int64_t all;                 /* ids of the whole vocabulary */
+    bool part;                   /* that is not all of it */
 } xent_attr;
 
 /* The unit comes last: it is there only where a gradient of h is wanted. */
@@ -31,7 +37,9 @@ static xent_call call_of(const d9d_tensor *h, d9d_param *const *heads, size_t n,
                             .h = h->shape.dim[1],
                             .n_split = (int)n,
                             .v = a->v,
-                            .ignore = a->ignore}};
+                            .ignore = a->ignore,
+                            .first = a->part ? a->first : NULL,
+                            .all = a->all}};
 
     for (size_t i = 0; i < n; i++)
         c.w[i] = d9d_tensor_data(&heads[i]->data);
@@ -136,30 +144,87 @@ static d9d_status record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_
     return D9D_OK;
 }
 
-static d9d_status forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
-                          const d9d_tensor *targets, int32_t ignore, d9d_var **loss,
-                          d9d_node **node)
+static xent_attr attr_of(d9d_param *const *heads, size_t n, int32_t ignore, bool part)
 {
-    const d9d_tensor *x = d9d_var_tensor(h);
-    xent_attr attr = {.ignore = ignore};
-    d9d_tensor lse = {0}, unit = {0};
-    xent_call c;
-    d9d_var *out;
+    xent_attr a = {.ignore = ignore, .part = part};
+
+    for (size_t i = 0; i < n; i++) {
+        a.v[i] = heads[i]->data.shape.dim[0];
+        a.first[i] = d9di_split_first(heads, i);
+        a.all += heads[i]->whole.dim[0];
+    }
+    return a;
+}
+
+/* --- forward: arrays of one call ----------------------------------------------------- */
+
+typedef struct run {
+    xent_call call;
+    const d9d_tensor *h, *targets;
+    float *loss, *lse;
+    void *unit; /* NULL: not wanted */
+    d9d_comm *comm;
+    const char *what;
+} run;
+
+static d9d_status run_alone(d9d_tape *t, const run *f)
+{
+    return D9DI_KERNEL(t, xent, &f->call.dims, f->loss, f->lse, f->unit, d9d_tensor_data(f->h),
+                       f->call.w, d9d_tensor_data(f->targets));
+}
+
+static d9d_status run_parts(d9d_tape *t, const run *f)
+{
+    const int64_t n = d9d_comm_size(f->comm), mine = d9d_comm_rank(f->comm);
+    const int64_t tokens = f->call.dims.rows;
+    run part = *f;
+    d9d_tensor all;
+    float *parts;
     d9d_status st;
 
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n, 2, tokens), &all));
+    parts = d9d_tensor_data(&all);
+    part.lse = parts + 2 * mine * tokens;
+    part.loss = part.lse + tokens;
+    D9D_TRY_OR(st, run_alone(t, &part), out);
+    D9D_TRY_OR(st,
+               d9di_transfer_even(t, d9d_comm_all_gather, f->comm, f->what, D9D_F32, parts,
+                                  part.lse, 2 * tokens),
+               out);
+    st = D9DI_KERNEL(t, xent_join, &f->call.dims, f->loss, f->lse, f->unit, parts, n, mine,
+                     f->call.w, d9d_tensor_data(f->targets));
+out:
+    d9d_tensor_release(&all);
+    return st;
+}
+
+static d9d_status forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
+                          const d9d_tensor *targets, int32_t ignore, d9d_comm *comm, d9d_var **loss,
+                          d9d_node **node)
+{
+    const bool part = d9d_comm_size(comm) > 1;
+    const d9d_tensor *x = d9d_var_tensor(h);
+    d9d_tensor lse = {0}, unit = {0};
+    xent_attr attr;
+    d9d_var *out;
+    d9d_status st;
+    run r;
+
     D9D_TRY_OR(st, check(x, heads, n, targets), out);
-    for (size_t i = 0; i < n; i++)
-        attr.v[i] = heads[i]->data.shape.dim[0];
-    c = call_of(x, heads, n, &attr);
+    attr = attr_of(heads, n, ignore, part);
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, targets->shape, &lse), out);
     if (d9d_tape_wants(t, &h, 1, NULL, 0))
         D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), x->dtype, x->shape, &unit), out);
-    D9D_TRY_OR(st,
-               D9DI_KERNEL(t, xent, &c.dims, d9d_tensor_data(d9d_var_tensor(out)),
-                           d9d_tensor_data(&lse), d9d_tensor_data(&unit), d9d_tensor_data(x), c.w,
-                           d9d_tensor_data(targets)),
-               out);
+    r = (run){.call = call_of(x, heads, n, &attr),
+              .h = x,
+              .targets = targets,
+              .loss = d9d_tensor_data(d9d_var_tensor(out)),
+              .lse = d9d_tensor_data(&lse),
+              .unit = d9d_tensor_data(&unit),
+              .comm = comm,
+              .what = d9di_param_name(heads[0])};
+    D9D_TRY_OR(st, part ? run_parts(t, &r) : run_alone(t, &r), out);
     D9D_TRY_OR(st, record(t, h, heads, n, out, &lse, targets, &unit, &attr, node), out);
     *loss = out;
 out:
@@ -169,11 +234,12 @@ out:
 }
 
 d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
-                                       const d9d_tensor *targets, int32_t ignore, d9d_var **loss)
+                                       const d9d_tensor *targets, int32_t ignore, d9d_comm *comm,
+                                       d9d_var **loss)
 {
     d9d_node *node;
 
-    return forward(t, h, heads, n, targets, ignore, loss, &node);
+    return forward(t, h, heads, n, targets, ignore, comm, loss, &node);
 }
 
 /* --- as a root ---------------------------------------------------------------------- */
@@ -204,14 +270,13 @@ static d9d_status root_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads,
                                d9d_node **node)
 {
     const d9d_tensor *x = d9d_var_tensor(h);
-    xent_attr attr = {.ignore = ignore};
     d9d_tensor unit = {0};
+    xent_attr attr;
     d9d_var *out;
     d9d_status st;
 
     D9D_TRY(check(x, heads, n, targets));
-    for (size_t i = 0; i < n; i++)
-        attr.v[i] = heads[i]->data.shape.dim[0];
+    attr = attr_of(heads, n, ignore, false);
     if (d9d_var_needs_grad(h))
         D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, x->shape, &unit));
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
@@ -232,18 +297,20 @@ static d9d_status seed(d9d_node *n, const d9d_shape *shape)
                        1.0f);
 }
 
-/* Where the gradients of the heads have no memory yet their turn comes in the backward. */
+/* Where the gradients of the heads have no memory yet, or other ranks have a say in them, their
+ * turn comes in the backward. */
 d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h, d9d_param *const *heads,
                                             size_t n, const d9d_tensor *targets, int32_t ignore,
-                                            d9d_var **loss)
+                                            d9d_comm *comm, d9d_var **loss)
 {
-    bool at_once = d9d_tape_wants(t, &h, 1, heads, n);
+    bool at_once = d9d_comm_size(comm) == 1 && d9d_tape_wants(t, &h, 1, heads, n);
     d9d_node *node;
 
     D9D_TRY(d9d_tape_check_root(t, "linear_cross_entropy"));
     for (size_t i = 0; i < n; i++)
         at_once = at_once && (!d9d_param_wants(heads[i]) || heads[i]->grad.storage != NULL);
-    D9D_TRY((at_once ? root_forward : forward)(t, h, heads, n, targets, ignore, loss, &node));
+    D9D_TRY(at_once ? root_forward(t, h, heads, n, targets, ignore, loss, &node)
+                    : forward(t, h, heads, n, targets, ignore, comm, loss, &node));
     if (node == NULL)
         return D9D_OK;
     d9d_node_make_root(node);

@@ -57,6 +57,30 @@ static void an_id_outside_gives_zeros(void **state)
     assert_memory_equal(got, want, sizeof(want));
 }
 
+/* Tables that are parts of their splits: ids of other parts give zeros. */
+static void parts_have_their_own_ids(void **state)
+{
+    op_fixture *f = *state;
+    d9d_param *p[] = {op_param(f, "a", D9D_F32, D9D_SHAPE(1, 1)),
+                      op_param(f, "b", D9D_F32, D9D_SHAPE(2, 1))};
+    d9d_tensor *which = op_tensor(f, D9D_I32, D9D_SHAPE(7));
+    const int32_t all[] = {0, 1, 2, 3, 4, 5, 6};
+    const float a = 10, b[] = {20, 30}, want[] = {0, 0, 10, 0, 20, 30, 0};
+    float got[7];
+    d9d_var *y;
+
+    p[0]->whole = D9D_SHAPE(3, 1); /* id 2 of 0 to 2 */
+    p[0]->work_start[0] = 2;
+    p[1]->whole = D9D_SHAPE(4, 1); /* ids 4 and 5 of 3 to 6 */
+    p[1]->work_start[0] = 1;
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&p[0]->data), &a, sizeof(a)));
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&p[1]->data), b, sizeof(b)));
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(which), all, sizeof(all)));
+    assert_ok(d9d_op_embedding(f->tape, which, p, 2, &y));
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(y), got));
+    assert_memory_equal(got, want, sizeof(want));
+}
+
 static void refuses(void **state)
 {
     op_fixture *f = *state;
@@ -89,6 +113,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_its_promises),
         op_test(an_id_outside_gives_zeros),
+        op_test(parts_have_their_own_ids),
         op_test(refuses),
     };
 

@@ -11,6 +11,19 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     return d9d_op_linear(t, in[0], e->param[0], out);
 }
 
+/* Some rows of the weight. */
+static d9d_status run_rows(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                           size_t n_out)
+{
+    fd_env *e = self;
+    const int64_t *rows = e->of->arg;
+
+    (void)n_in, (void)n_out;
+    return d9d_op_linear_rows(t, in[0], e->param[0], rows[0], rows[1], out);
+}
+
+static const int64_t middle[] = {2, 3}, last[] = {6, 1}, no_rows[] = {4, 0};
+
 static void keeps_its_promises(void **state)
 {
     static const fd_case cases[] = {
@@ -23,6 +36,24 @@ static void keeps_its_promises(void **state)
         {.name = "vector", .run = run, .in = {FD(9)}, .param = {FD(4, 9)}, .kept = {9}},
         {.name = "no rows", .run = run, .in = {FD(0, 3)}, .param = {FD(4, 3)}, .kept = {-1}},
         {.name = "one by one", .run = run, .in = {FD(1, 1)}, .param = {FD(1, 1)}, .kept = {1}},
+        {.name = "rows in the middle",
+         .run = run_rows,
+         .arg = middle,
+         .in = {FD(2, 3, 5)},
+         .param = {FD(7, 5)},
+         .kept = {30}},
+        {.name = "the last row",
+         .run = run_rows,
+         .arg = last,
+         .in = {FD(3, 5)},
+         .param = {FD(7, 5)},
+         .kept = {15}},
+        {.name = "none of the rows",
+         .run = run_rows,
+         .arg = no_rows,
+         .in = {FD(3, 5)},
+         .param = {FD(7, 5)},
+         .kept = {15}},
     };
 
     (void)state;
@@ -57,6 +88,12 @@ static void refuses(void **state)
                    "linear: o.weight has no data: it was released or never filled");
     assert_refused(f, d9d_op_linear(f->tape, x, &nameless, &y),
                    "linear: the parameter has no data: it was released or never filled");
+    assert_refused(f, d9d_op_linear_rows(f->tape, x, fits, 3, 2, &y),
+                   "linear: rows [3, 3 + 2) of k.weight, which has 4");
+    assert_refused(f, d9d_op_linear_rows(f->tape, x, fits, -1, 2, &y),
+                   "linear: rows [-1, -1 + 2) of k.weight, which has 4");
+    assert_refused(f, d9d_op_linear_rows(f->tape, x, fits, 1, INT64_MAX, &y),
+                   "linear: rows [1, 1 + 9223372036854775807) of k.weight, which has 4");
     assert_null(y);
     d9d_tape_release_since(f->tape, 0, &half, 1);
     assert_refused(f, d9d_op_linear(f->tape, x, fits, &y),

@@ -14,7 +14,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 
     (void)n_in, (void)n_out;
     return d9d_op_linear_cross_entropy(t, in[0], e->param, e->n_param, &e->constant[0], IGNORE,
-                                       out);
+                                       NULL, out);
 }
 
 static const int32_t targets[] = {0, 8, IGNORE, 4, 5, 5, 7, IGNORE, 1};
@@ -64,7 +64,7 @@ static void ignored_targets_do_not_count(void **state)
     float got[3];
 
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(target), some, sizeof(some)));
-    assert_ok(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, IGNORE, &loss));
+    assert_ok(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, IGNORE, NULL, &loss));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(loss), got));
     assert_float_equal(got[0], log(7), 1e-6);
     assert_float_equal(got[1], 0, 0);
@@ -84,14 +84,15 @@ static void targets_outside_the_vocabulary_are_refused(void **state)
         if (!unit_device_is_cpu()) { /* which is known too late to refuse */
             float got;
 
-            assert_ok(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, IGNORE, &loss));
+            assert_ok(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, IGNORE, NULL, &loss));
             assert_ok(d9d_tensor_to_f32(d9d_var_tensor(loss), &got));
             assert_true(isnan(got));
             loss = NULL;
             continue;
         }
-        assert_int_equal(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, IGNORE, &loss),
-                         D9D_EINVAL);
+        assert_int_equal(
+            d9d_op_linear_cross_entropy(f->tape, h, &w, 1, target, IGNORE, NULL, &loss),
+            D9D_EINVAL);
         assert_null(loss);
     }
 }
@@ -107,16 +108,16 @@ static void refuses(void **state)
     d9d_tensor *three = op_tensor(f, D9D_I32, D9D_SHAPE(3)),
                *two = op_tensor(f, D9D_I32, D9D_SHAPE(2));
 
-    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &w, 1, three, IGNORE, &y),
+    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &w, 1, three, IGNORE, NULL, &y),
                    "linear_cross_entropy: head [7, 3] does not fit rows [2]: a split is [V, H]");
-    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &a, 1, two, IGNORE, &y),
+    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &a, 1, two, IGNORE, NULL, &y),
                    "linear_cross_entropy: targets [2] does not fit h [3, 2]: h is [T, H], targets "
                    "are [T]");
-    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &a, 0, three, IGNORE, &y),
+    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &a, 0, three, IGNORE, NULL, &y),
                    "linear_cross_entropy: a vocabulary of 0 splits, from 1 to 8 are possible");
     d9d_tensor_release(&b->grad);
     assert_ok(d9d_tensor_alloc(f->dev, D9D_BF16, D9D_SHAPE(7, 2), &b->grad));
-    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, both, 2, three, IGNORE, &y),
+    assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, both, 2, three, IGNORE, NULL, &y),
                    "linear_cross_entropy: the gradient of a is float32, of b bfloat16");
 }
 
@@ -162,7 +163,7 @@ static void train(op_fixture *f, int how, results *r)
     for (int i = 0; i < 2 && how == ROOT_SHARDED; i++)
         hide(w[i], &grad[i]);
     assert_ok((how == SEEDED ? d9d_op_linear_cross_entropy : d9d_op_linear_cross_entropy_root)(
-        f->tape, h, w, 2, target, IGNORE, &loss));
+        f->tape, h, w, 2, target, IGNORE, NULL, &loss));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(loss), r->loss));
     for (int i = 0; i < 2 && how == ROOT_SHARDED; i++) {
         assert_false(w[i]->has_grad);
@@ -217,7 +218,7 @@ static d9d_status root_in_checkpoint(void *self, d9d_tape *t, d9d_var *const *in
     d9d_param *w = arg[0];
 
     (void)n_in, (void)n_out;
-    return d9d_op_linear_cross_entropy_root(t, in[0], &w, 1, arg[1], IGNORE, out);
+    return d9d_op_linear_cross_entropy_root(t, in[0], &w, 1, arg[1], IGNORE, NULL, out);
 }
 
 static void a_root_takes_no_seed(void **state)
@@ -233,7 +234,7 @@ static void a_root_takes_no_seed(void **state)
                  "linear_cross_entropy: a root of the backward cannot be inside a checkpoint");
     d9d_tape_reset(f->tape);
     h = op_var(f, D9D_F32, D9D_SHAPE(9, 5));
-    assert_ok(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, target, IGNORE, &loss));
+    assert_ok(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, target, IGNORE, NULL, &loss));
     assert_fails(d9d_tape_backward(f->tape, &loss, ones, 1, D9D_BACKWARD_FULL), D9D_EINVAL,
                  "backward: linear_cross_entropy makes its own gradient and takes no other");
 }

@@ -32,6 +32,10 @@ typedef struct d9d_cut {
     d9d_comm *tp, *cp, *ep;
 } d9d_cut;
 
+static inline d9d_comm *d9d_cut_tp(const d9d_cut *c)
+{
+    return c != NULL ? c->tp : NULL;
+}
 static inline d9d_comm *d9d_cut_cp(const d9d_cut *c)
 {
     return c != NULL ? c->cp : NULL;

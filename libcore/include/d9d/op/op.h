@@ -20,6 +20,9 @@ extern "C" {
 
 /* y = x W^T.  x [..., in], w [out, in], y [..., out]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y);
+/* The same with rows [first, first + n) of w alone: y [..., n]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                   int64_t first, int64_t n, d9d_var **y);
 
 /* y = a + b, of one shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y);
@@ -41,7 +44,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_sigmoid_gate(d9d_tape *t, d9d_var *x, d9d
                                                     d9d_var **y);
 
 /* Rows of a vocabulary that is split into n tables; split s holds the ids
- * [sum of earlier sizes, + its size); an id outside all gives zeros.
+ * [sum of earlier sizes, + its size); an id outside all gives zeros.  Where a table is a part of
+ * the rows of its split (d9d_param.work_start), an id of another part gives zeros too.
  * ids [...] int32 (any value is safe), tables [V_s, H], y [..., H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids,
                                                  d9d_param *const *tables, size_t n, d9d_var **y);
@@ -150,20 +154,44 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part, const
  * split as in d9d_op_embedding (concatenated in order).  All logits are never held: memory is
  * a block of tokens by a block of vocabulary.  A target outside [0, V) other than `ignore` is
  * EINVAL where the device can say so at once (the CPU), else a NaN loss.
+ *
+ * Over the ranks of `comm` (NULL: this one) the heads are parts of the rows of their splits,
+ * together all of them; h and targets are the same on each, and so is the loss, to the bit.  The
+ * gradient of h is this part's: their sum is the whole's, which the backward of
+ * d9d_op_gather_rows() makes.
  * h [T, H], heads [V_s, H], targets [T] int32, loss [T] float32. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h,
                                                             d9d_param *const *heads, size_t n,
                                                             const d9d_tensor *targets,
-                                                            int32_t ignore, d9d_var **loss);
+                                                            int32_t ignore, d9d_comm *comm,
+                                                            d9d_var **loss);
 /* The same as a root of the backward: the sum of loss[t] is what is trained on.  The gradients of
  * h and of the heads come with the loss, a quarter of the products less; those of the heads are
  * added to the parameters at once, before any backward, but where these have no memory for it yet
- * (d9d/nn/keeper.h).  Backward takes no seed for it. */
+ * (d9d/nn/keeper.h) and but over several ranks.  Backward takes no seed for it. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h,
                                                                  d9d_param *const *heads, size_t n,
                                                                  const d9d_tensor *targets,
-                                                                 int32_t ignore, d9d_var **loss);
+                                                                 int32_t ignore, d9d_comm *comm,
+                                                                 d9d_var **loss);
 
+/* --- between ranks ------------------------------------------------------------------
+ *
+ * Collective: over `comm`, forward and backward, and again where a checkpoint is replayed.  In a
+ * group of one, NULL too, y is x itself.  `what` is borrowed as long as the tape (d9d/dist/comm.h).
+ *
+ *     x [T/n, H] --gather_rows--> [T, H] --each rank its own part of the work--> [T, H]
+ *                --scatter_rows--> y [T/n, H], the sum of all parts
+ */
+
+/* The rows of all ranks, in order.  The gradient of a rank's rows is the sum of what all ranks have
+ * for them.  x [..., N] with as many rows on every rank, y [rows * ranks, N]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_gather_rows(d9d_tape *t, d9d_var *x, d9d_comm *comm,
+                                                   const char *what, d9d_var **y);
+/* This rank's part of the rows of the sum of x over all ranks.  The gradient of x is that of all
+ * rows.  x [..., N], its rows a multiple of the ranks, y [rows / ranks, N]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_scatter_rows(d9d_tape *t, d9d_var *x, d9d_comm *comm,
+                                                    const char *what, d9d_var **y);
 /* The positions of all ranks in the order of the sequence, where each has pieces r and 2n - 1 - r
  * of 2n of every row (d9d/nn/cut.h).  The gradient of a rank's positions is the sum of what all
  * ranks have for them.  EINVAL for an odd S.  x [B, S, ...], y [B, n S, ...]. */
