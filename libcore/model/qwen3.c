@@ -245,7 +245,7 @@ static d9d_status units_list(qwen3 *m)
 
 /* --- forward ---------------------------------------------------------------------- */
 
-/* in: x [B, S, H]; out: x + ffn(norm(x)). */
+/* in: x [B, S, H], or this rank's tokens; out: x + ffn(norm(x)). */
 static d9d_status ffn_half(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                            size_t n_out)
 {
@@ -314,6 +314,9 @@ static d9d_status head_compute(d9d_block_vocab *head, d9d_tape *t, const d9d_mod
     }
     if (st != D9D_OK || !in->want_logits)
         return st;
+    if (d9d_cut_tp(head->cut) != NULL)
+        return D9D_FAIL(D9D_ENOTSUP, "qwen3: logits over %d tensor-parallel ranks",
+                        d9d_comm_size(head->cut->tp));
     if (head->n_splits != 1)
         return D9D_FAIL(D9D_ENOTSUP, "qwen3: logits of a vocabulary in %zu splits", head->n_splits);
     return d9d_op_linear(t, h, head->table[0], &out->logits);
@@ -324,13 +327,13 @@ static d9d_status head_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9
                                d9d_model_out *out)
 {
     d9d_block_vocab *head = m->config.tied ? &m->embed_tokens : &m->lm_head;
-    const d9d_shape s = d9d_var_tensor(x)->shape;
+    const int64_t rows = d9d_tensor_numel(d9d_var_tensor(x)) / m->config.hidden;
     d9d_var *h;
 
     D9D_TRY(d9d_unit_open(&m->norm.module, t));
     D9D_TRY(d9d_block_norm_forward(&m->norm, t, x, &out->hidden));
     D9D_TRY(d9d_unit_close(&m->norm.module, t));
-    D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(s.dim[0] * s.dim[1], m->config.hidden), &h));
+    D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(rows, m->config.hidden), &h));
     D9D_TRY(d9d_unit_open(&head->module, t));
     D9D_TRY(head_compute(head, t, in, h, out));
     return d9d_unit_close(&head->module, t);

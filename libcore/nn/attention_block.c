@@ -51,19 +51,38 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_how 
     return d9di_block_children(&b->module, children, 6);
 }
 
-/* x [B, S, H] to heads [B, S, n, D]: project; where `norm` is given, norm and turn. */
-static d9d_status heads_of(d9d_block_attention *b, d9d_tape *t, d9d_var *x, int64_t n,
-                           d9d_block_linear *proj, d9d_block_norm *norm,
+/* Some heads of a projection. */
+typedef struct heads {
+    d9d_block_linear *proj;
+    d9d_block_norm *norm; /* NULL: neither norm nor rotation */
+    int64_t first, n;     /* of those whose rows of the weight are here */
+} heads;
+
+/* The key-value heads that the query heads here read.  There may be more of them here: with more
+ * ranks than key-value heads all ranks have all, and each needs one. */
+static heads heads_read(d9d_block_attention *b, d9d_block_linear *proj, d9d_block_norm *norm)
+{
+    const d9d_param *q = &b->q_proj.weight, *kv = &proj->weight;
+    const int64_t group = b->heads / b->kv_heads * b->head_dim; /* rows that read one head */
+    const int64_t first = q->work_start[0] / group;
+    const int64_t end = (q->work_start[0] + q->work.dim[0] - 1) / group + 1;
+
+    return (heads){proj, norm, first - kv->work_start[0] / b->head_dim, end - first};
+}
+
+/* x, all tokens, to heads [B, S, n, D]. */
+static d9d_status heads_of(d9d_block_attention *b, d9d_tape *t, d9d_var *x, const heads *of,
                            const d9d_tensor *positions, d9d_var **y)
 {
-    const d9d_shape *s = &d9d_var_tensor(x)->shape;
-    d9d_shape shape = D9D_SHAPE(s->dim[0], s->dim[1], n, b->head_dim);
+    const d9d_shape *s = &positions->shape;
+    d9d_shape shape = D9D_SHAPE(s->dim[0], s->dim[1], of->n, b->head_dim);
     d9d_var *flat, *h;
 
-    D9D_TRY(d9d_block_linear_forward(proj, t, x, &flat));
+    D9D_TRY(d9d_op_linear_rows(t, x, &of->proj->weight, of->first * b->head_dim,
+                               of->n * b->head_dim, &flat));
     D9D_TRY(d9d_op_reshape(t, flat, shape, &h));
-    if (norm != NULL) {
-        D9D_TRY(d9d_block_norm_forward(norm, t, h, &h));
+    if (of->norm != NULL) {
+        D9D_TRY(d9d_block_norm_forward(of->norm, t, h, &h));
         D9D_TRY(d9d_op_rope(t, h, positions, &b->rope->inv_freq, b->rope->style, 1.0f, &h));
     }
     *y = h;
@@ -74,22 +93,27 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
                                        const d9d_tensor *positions, const d9d_tensor *segments,
                                        d9d_var **y)
 {
-    const d9d_shape *s = &d9d_var_tensor(x)->shape;
-    d9d_shape merged = D9D_SHAPE(s->dim[0], s->dim[1], b->heads * b->head_dim);
+    const d9d_shape *s = &positions->shape;
+    const heads q_heads = {&b->q_proj, &b->q_norm, 0, b->q_proj.weight.work.dim[0] / b->head_dim};
+    const heads k_heads = heads_read(b, &b->k_proj, &b->k_norm);
+    const heads v_heads = heads_read(b, &b->v_proj, NULL);
+    d9d_shape merged = D9D_SHAPE(s->dim[0], s->dim[1], q_heads.n * b->head_dim);
     d9d_attention how = {
         .scale = 1.0f / sqrtf((float)b->head_dim), .causal = true, .segments = segments};
-    d9d_comm *cp = d9d_cut_cp(b->cut);
-    d9d_var *q, *k, *v, *o;
+    d9d_comm *tp = d9d_cut_tp(b->cut), *cp = d9d_cut_cp(b->cut);
+    d9d_var *all, *q, *k, *v, *o;
 
     if (segments == NULL && d9d_comm_size(cp) > 1)
         return D9D_FAIL(D9D_EINVAL, "attention: rows lie on %d ranks and have no segments",
                         d9d_comm_size(cp));
-    D9D_TRY(heads_of(b, t, x, b->heads, &b->q_proj, &b->q_norm, positions, &q));
-    D9D_TRY(heads_of(b, t, x, b->kv_heads, &b->k_proj, &b->k_norm, positions, &k));
-    D9D_TRY(heads_of(b, t, x, b->kv_heads, &b->v_proj, NULL, NULL, &v));
+    D9D_TRY(d9d_op_gather_rows(t, x, tp, b->q_proj.weight.name, &all));
+    D9D_TRY(heads_of(b, t, all, &q_heads, positions, &q));
+    D9D_TRY(heads_of(b, t, all, &k_heads, positions, &k));
+    D9D_TRY(heads_of(b, t, all, &v_heads, positions, &v));
     D9D_TRY(d9d_op_gather_pieces(t, k, cp, b->k_proj.weight.name, &k));
     D9D_TRY(d9d_op_gather_pieces(t, v, cp, b->v_proj.weight.name, &v));
     D9D_TRY(d9d_op_attention(t, q, k, v, &how, &o));
     D9D_TRY(d9d_op_reshape(t, o, merged, &o));
-    return d9d_block_linear_forward(&b->o_proj, t, o, y);
+    D9D_TRY(d9d_block_linear_forward(&b->o_proj, t, o, &o));
+    return d9d_op_scatter_rows(t, o, tp, b->o_proj.weight.name, y);
 }

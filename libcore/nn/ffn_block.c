@@ -20,10 +20,13 @@ d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_how *how, int64_
 
 d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x, d9d_var **y)
 {
-    d9d_var *gate, *up, *h;
+    d9d_comm *tp = d9d_cut_tp(b->cut);
+    d9d_var *all, *gate, *up, *h;
 
-    D9D_TRY(d9d_block_linear_forward(&b->gate_proj, t, x, &gate));
-    D9D_TRY(d9d_block_linear_forward(&b->up_proj, t, x, &up));
+    D9D_TRY(d9d_op_gather_rows(t, x, tp, b->gate_proj.weight.name, &all));
+    D9D_TRY(d9d_block_linear_forward(&b->gate_proj, t, all, &gate));
+    D9D_TRY(d9d_block_linear_forward(&b->up_proj, t, all, &up));
     D9D_TRY(d9d_op_swiglu(t, gate, up, &h));
-    return d9d_block_linear_forward(&b->down_proj, t, h, y);
+    D9D_TRY(d9d_block_linear_forward(&b->down_proj, t, h, &h));
+    return d9d_op_scatter_rows(t, h, tp, b->down_proj.weight.name, y);
 }

@@ -5,6 +5,22 @@
 
 /* --- what is refused ------------------------------------------------------------------ */
 
+/* Key-value heads are dealt over tp ranks, or tp ranks over key-value heads: of those that share
+ * one each computes it.  Columns of an FFN and rows of a vocabulary need not divide. */
+static d9d_status check_heads(const d9d_qwen3_config *c, int64_t tp)
+{
+    if (c->heads % tp != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "mesh.tensor_parallel %lld does not divide num_attention_heads %lld",
+                        (long long)tp, (long long)c->heads);
+    if (c->kv_heads % tp != 0 && tp % c->kv_heads != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "mesh.tensor_parallel %lld neither divides num_key_value_heads %lld nor is "
+                        "a multiple of it",
+                        (long long)tp, (long long)c->kv_heads);
+    return D9D_OK;
+}
+
 d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c, const d9d_degrees *d)
 {
     const struct {
@@ -12,11 +28,10 @@ d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c, const d9d_degrees *d)
         int64_t degree;
     } alone[] = {
         {"pipeline_parallel", d->pipeline_parallel},
-        {"tensor_parallel", d->tensor_parallel},
         {"expert_parallel", d->expert_parallel},
     };
 
-    (void)c;
+    D9D_TRY(check_heads(c, d->tensor_parallel));
     for (size_t i = 0; i < sizeof(alone) / sizeof(alone[0]); i++)
         if (alone[i].degree > 1)
             return D9D_FAIL(D9D_ENOTSUP, "mesh.%s is %lld; this version computes with 1",
@@ -35,25 +50,53 @@ typedef struct kind {
 
 #define REPLICAS D9D_AXES_REPLICATE
 static const kind dense = {0, 0, D9D_AXES_SHARD, REPLICAS | D9D_AXIS(TP)};
+static const kind columns = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, REPLICAS}; /* of the output */
+static const kind rows = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, REPLICAS};    /* of the input */
 static const kind experts_shared = {D9D_AXES_EXPERT, 0, D9D_AXES_EXPERT_REPLICATE, 0};
 static const kind experts_summed = {D9D_AXES_EXPERT, 0, 0, D9D_AXES_EXPERT_REPLICATE};
 
-/* Parameters whose name has this part; the first row that fits counts. */
+/* A model and the ranks that it is for. */
+typedef struct setting {
+    const d9d_qwen3_config *config;
+    d9d_mesh *mesh;
+} setting;
+
+static bool is_sharded(const setting *s)
+{
+    return d9d_mesh_count(s->mesh, D9D_AXES_SHARD) > 1;
+}
+static bool heads_are_few(const setting *s)
+{
+    return d9d_mesh_count(s->mesh, D9D_AXIS(TP)) > s->config->kv_heads;
+}
+
+/* Parameters whose name has this part, where that is so; the first row that fits counts.  Few
+ * key-value heads are whole on every tp rank, which computes with the one that it needs. */
 static const struct rule {
     const char *part;
-    const kind *when_sharded, *otherwise; /* over dp_shard and cp_shard */
+    const kind *kind;
+    bool (*when)(const setting *s); /* NULL: always */
 } rules[] = {
-    {".grouped_experts.", &experts_shared, &experts_summed},
-    {"", &dense, &dense},
+    {".grouped_experts.", &experts_shared, is_sharded},
+    {".grouped_experts.", &experts_summed, NULL},
+    {".shared_expert.", &dense, NULL},
+    {".k_proj.", &dense, heads_are_few},
+    {".v_proj.", &dense, heads_are_few},
+    {".o_proj.", &rows, NULL},
+    {".down_proj.", &rows, NULL},
+    {"_proj.", &columns, NULL},
+    {"embed_tokens.", &columns, NULL},
+    {"lm_head.", &columns, NULL},
+    {"", &dense, NULL},
 };
 
-static const kind *kind_of(const d9d_param *p, bool sharded)
+static const kind *kind_of(const d9d_param *p, const setting *s)
 {
     const struct rule *r = rules;
 
-    while (strstr(p->name, r->part) == NULL)
+    while (strstr(p->name, r->part) == NULL || (r->when != NULL && !r->when(s)))
         r++;
-    return sharded ? r->when_sharded : r->otherwise;
+    return r->kind;
 }
 
 /* A stack of few experts is shared out by rows of its matrices. */
@@ -64,8 +107,9 @@ static int shard_dim(const d9d_param *p, int ranks)
 
 static d9d_status place(void *arg, d9d_param *p)
 {
-    d9d_mesh *m = arg;
-    const kind *k = kind_of(p, d9d_mesh_count(m, D9D_AXES_SHARD) > 1);
+    const setting *s = arg;
+    const kind *k = kind_of(p, s);
+    d9d_mesh *m = s->mesh;
     d9d_comm *shard = NULL;
 
     if (k->cut != 0)
@@ -83,7 +127,10 @@ static d9d_status place(void *arg, d9d_param *p)
 
 d9d_status d9d_qwen3_plan(const d9d_qwen3_config *c, d9d_mesh *mesh, d9d_model *m)
 {
+    setting s = {c, mesh};
+
     D9D_TRY(d9d_qwen3_plan_check(c, d9d_mesh_degrees(mesh)));
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(TP), &m->cut.tp));
     D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_CP, &m->cut.cp));
-    return d9d_module_each(m->module, place, mesh);
+    return d9d_module_each(m->module, place, &s);
 }

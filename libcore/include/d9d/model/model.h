@@ -24,7 +24,7 @@ extern "C" {
 
 typedef struct d9d_model_in {
     const d9d_tensor *ids;       /* [B, S] int32; first stage */
-    d9d_var *hidden;             /* [B, S, H]; other stages */
+    d9d_var *hidden;             /* [B, S, H], with tp ranks [T/tp, H]; other stages */
     const d9d_tensor *positions; /* [B, S] int32 */
     const d9d_tensor *labels;    /* [B, S] int32, already shifted; last stage; NULL: no loss */
     const d9d_tensor *segments;  /* as d9d_op_attention() takes them; NULL: rows are whole */
@@ -34,8 +34,10 @@ typedef struct d9d_model_in {
 } d9d_model_in;
 
 typedef struct d9d_model_out {
-    d9d_var *hidden; /* [B, S, H]: what the next stage takes; after the final norm on the last */
-    d9d_var *loss;   /* [B*S] float32: -log p of each label, 0 where ignored; NULL without labels */
+    d9d_var
+        *hidden;   /* as it came in: what the next stage takes; after the final norm on the last */
+    d9d_var *loss; /* [B*S] float32: -log p of each label, 0 where ignored; NULL without labels;
+                      the same on all tp ranks */
     d9d_var *logits; /* [B*S, V], or NULL */
 } d9d_model_out;
 

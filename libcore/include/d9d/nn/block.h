@@ -81,10 +81,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d
                                                      d9d_vocab_kind kind,
                                                      const d9d_vocab_split *splits, size_t n_splits,
                                                      int64_t hidden);
-/* ids [...] int32 to y [..., H]. */
+/* ids [...] int32 to y [..., H]; with tp ranks, all ids to [T/tp, H], the rows of this one. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_tape *t,
                                                       const d9d_tensor *ids, d9d_var **y);
-/* h [T, H], targets [T] int32 to loss [T] float32; root: d9d_op_linear_cross_entropy_root(). */
+/* h [T/tp, H], targets [T] int32 to loss [T] float32, the same on all tp ranks; root:
+ * d9d_op_linear_cross_entropy_root(). */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                                      const d9d_tensor *targets, int32_t ignore,
                                                      bool root, d9d_var **loss);
@@ -118,9 +119,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
                                                          int64_t heads, int64_t kv_heads,
                                                          int64_t head_dim, float norm_eps,
                                                          const d9d_block_rope *rope);
-/* Causal.  x y [B, S, H]; positions [B, S] int32; segments as d9d_op_attention()
- * takes them, or NULL.  With cp ranks S is of this one's pieces and segments say what they are of
- * all ranks' rows (d9d/data/part.h): EINVAL without. */
+/* Causal.  x y [B, S, H], with tp ranks [T/tp, H]; positions [B, S] int32; segments as
+ * d9d_op_attention() takes them, or NULL.  With cp ranks S is of this one's pieces and segments say
+ * what they are of all ranks' rows (d9d/data/part.h): EINVAL without. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t,
                                                             d9d_var *x, const d9d_tensor *positions,
                                                             const d9d_tensor *segments,

@@ -13,6 +13,7 @@
  *     what            computes with         kept by parts over      summed over
  *     dense           all of it             dp_shard, cp_shard      the other dp and cp ranks, tp
  *     cut by tp       1/tp                  the same                the other dp and cp ranks
+ *     k v, tp > K     all of it, one head   the same                the other dp and cp ranks, tp
  *     experts         E/ep of them          all that hold the same, or summed over them where
  *                                           nothing is sharded
  */
