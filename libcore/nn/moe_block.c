@@ -75,8 +75,7 @@ static d9d_status mixed_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_v
     d9d_var *part;
     d9d_status st;
 
-    D9D_TRY(d9d_op_dispatch(t, b->cut != NULL ? b->cut->ep : NULL, b->gate.weight.name, x, prob, r,
-                            &there));
+    D9D_TRY(d9d_op_dispatch(t, d9d_cut_ep(b->cut), b->gate.weight.name, x, prob, r, &there));
     D9D_TRY_OR(st, experts_forward(b, t, there.x, there.prob, &there.routing, &part), out);
     st = d9d_op_combine(t, part, &there, y);
 out:

@@ -21,21 +21,24 @@ static d9d_status check_heads(const d9d_qwen3_config *c, int64_t tp)
     return D9D_OK;
 }
 
+static d9d_status check_experts(const d9d_qwen3_config *c, int64_t ep)
+{
+    if (ep > 1 && c->experts == 0)
+        return D9D_FAIL(D9D_ECONFIG, "mesh.expert_parallel is %lld, but the model has no experts",
+                        (long long)ep);
+    if (c->experts % ep != 0)
+        return D9D_FAIL(D9D_ECONFIG, "mesh.expert_parallel %lld does not divide num_experts %lld",
+                        (long long)ep, (long long)c->experts);
+    return D9D_OK;
+}
+
 d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c, const d9d_degrees *d)
 {
-    const struct {
-        const char *name;
-        int64_t degree;
-    } alone[] = {
-        {"pipeline_parallel", d->pipeline_parallel},
-        {"expert_parallel", d->expert_parallel},
-    };
-
     D9D_TRY(check_heads(c, d->tensor_parallel));
-    for (size_t i = 0; i < sizeof(alone) / sizeof(alone[0]); i++)
-        if (alone[i].degree > 1)
-            return D9D_FAIL(D9D_ENOTSUP, "mesh.%s is %lld; this version computes with 1",
-                            alone[i].name, (long long)alone[i].degree);
+    D9D_TRY(check_experts(c, d->expert_parallel));
+    if (d->pipeline_parallel > 1)
+        return D9D_FAIL(D9D_ENOTSUP, "mesh.pipeline_parallel is %lld; this version computes with 1",
+                        (long long)d->pipeline_parallel);
     return D9D_OK;
 }
 
@@ -132,5 +135,6 @@ d9d_status d9d_qwen3_plan(const d9d_qwen3_config *c, d9d_mesh *mesh, d9d_model *
     D9D_TRY(d9d_qwen3_plan_check(c, d9d_mesh_degrees(mesh)));
     D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(TP), &m->cut.tp));
     D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_CP, &m->cut.cp));
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_EXPERT, &m->cut.ep));
     return d9d_module_each(m->module, place, &s);
 }

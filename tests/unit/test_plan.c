@@ -29,9 +29,35 @@ static void heads_are_dealt_over_ranks(void **state)
         "it");
 }
 
+static d9d_status check_experts(int64_t experts, int64_t ep)
+{
+    const d9d_qwen3_config c = {.heads = 4, .kv_heads = 2, .experts = experts};
+    const d9d_degrees d = {1, 1, ep, 1, 1, 1, ep};
+
+    return d9d_qwen3_plan_check(&c, &d);
+}
+
+static void experts_are_dealt_over_ranks(void **state)
+{
+    (void)state;
+    assert_ok(check_experts(0, 1));
+    assert_ok(check_experts(6, 1));
+    assert_ok(check_experts(6, 3));
+    assert_ok(check_experts(6, 6));
+    assert_fails(check_experts(6, 4), D9D_ECONFIG,
+                 "mesh.expert_parallel 4 does not divide num_experts 6");
+    assert_fails(check_experts(6, 12), D9D_ECONFIG,
+                 "mesh.expert_parallel 12 does not divide num_experts 6");
+    assert_fails(check_experts(0, 2), D9D_ECONFIG,
+                 "mesh.expert_parallel is 2, but the model has no experts");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(heads_are_dealt_over_ranks)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heads_are_dealt_over_ranks),
+        cmocka_unit_test(experts_are_dealt_over_ranks),
+    };
 
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }

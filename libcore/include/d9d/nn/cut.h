@@ -40,6 +40,10 @@ static inline d9d_comm *d9d_cut_cp(const d9d_cut *c)
 {
     return c != NULL ? c->cp : NULL;
 }
+static inline d9d_comm *d9d_cut_ep(const d9d_cut *c)
+{
+    return c != NULL ? c->ep : NULL;
+}
 
 #ifdef __cplusplus
 }
