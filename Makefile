@@ -9,8 +9,9 @@
 #   make fuzz            FUZZ_S=60 processor seconds of libFuzzer a parser, on JOBS processors
 #   make fuzz-pack       what another machine needs for that, in build/fuzz-pack
 #   make bench           timings beside their peers
-#   make gpu-test        the tests of arithmetic on this machine's GPU; also gpu-bench, gpu-compare
-#   make gpu-pack        what another machine needs for both, in build/gpu-pack
+#   make gpu-test        the tests of arithmetic on this machine's GPU; gpu-bench the kernels' speed;
+#                        gpu-NAME runs tests/gpu/NAME: compare curves load memory sanitize start
+#   make gpu-pack        what another machine needs for all of them, in build/gpu-pack
 #   make lint            compiler and static-analysis warnings, formatting
 #   make format          apply .clang-format
 #   make schemas         write schemas/*.json anew from the key tables
@@ -124,7 +125,9 @@ ifneq ($(V),1)
 Q = @printf '  %-5s %s\n' $(1) $@;
 endif
 
-.PHONY: all demo test test-long fuzz fuzz-pack bench gpu-test gpu-bench gpu-compare gpu-pack lint format schemas config install \
+GPU_RUNS  := $(patsubst tests/gpu/%,gpu-%,$(filter-out %.c %.py %.bash %/pack,$(wildcard tests/gpu/*)))
+
+.PHONY: all demo test test-long fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas config install \
         uninstall clean help run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -268,7 +271,7 @@ bench: all $(BENCHES)
 # The tests that take their device from D9D_TEST_DEVICE, in one program that links to it name.
 
 GOLDENS   := $(addprefix golden/test_golden_,models ops optim train)
-GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device \
+GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device unit/test_tensor \
              unit/test_kernel_* unit/test_op_* $(GOLDENS) bench/bench_kernels gpu/bench_*,$(wildcard tests/$t.c)))
 GPU_OBJ   := $(GPU_SRC:%.c=$B/gpu/%.o)
 GPU_NAMES := $(notdir $(GPU_SRC:.c=))
@@ -294,8 +297,9 @@ gpu-bench: export D9D_TEST_DEVICE ?= cuda
 gpu-bench: $(GPU_BIN)
 	@$B/gpu/bench_large $(T)
 
-gpu-compare: all
-	@PATH=$(abspath $B/bin):$$PATH tests/gpu/compare $(T)
+$(GPU_RUNS): export D9D_TEST_DEVICE ?= cuda
+$(GPU_RUNS): gpu-%: all $(GPU_BIN)
+	@PATH=$(abspath $B/bin):$(abspath $B/gpu):$$PATH tests/gpu/$* $(T)
 
 gpu-pack: all $(GPU_BIN)
 	@tests/gpu/pack $B $B/gpu-pack

@@ -17,6 +17,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "d9d/base/size.h"
+
 enum { HELP_WIDTH = 80, HELP_COLUMN = 26, CONFIG_MAX = 64 << 20 };
 
 struct common {
@@ -151,35 +153,17 @@ static d9d_status read_real(const tool_option *o, const char *text, double *out)
     return D9D_OK;
 }
 
-/* Powers of 1000 are "kB MB GB TB" with or without the B, of 1024 "KiB MiB GiB TiB". */
-static bool suffix_factor(const char *s, double *factor)
-{
-    static const char letters[] = "kmgt";
-    const char *hit = *s != '\0' ? strchr(letters, *s | 0x20) : NULL;
-    const bool binary = hit != NULL && s[1] == 'i';
-
-    *factor = hit != NULL ? pow(binary ? 1024 : 1000, (double)(hit - letters + 1)) : 1;
-    s += (hit != NULL) + binary;
-    if (*s == 'B')
-        s++;
-    else if (binary)
-        return false;
-    return *s == '\0';
-}
-
 static d9d_status read_size(const tool_option *o, const char *text, int64_t *out)
 {
-    char *end;
-    const double v = strtod(text, &end);
-    double factor;
+    uint64_t v;
 
-    if (end == text || !suffix_factor(end, &factor) || !(v >= 0) || v * factor >= 0x1p62)
+    if (!d9d_size_parse(text, &v))
         return D9D_FAIL(D9D_ECONFIG, "--%s: \"%s\" is not a size such as 4096, 512MB or 4GiB",
                         o->name, text);
-    if (v * factor < o->min)
+    if ((double)v < o->min)
         return D9D_FAIL(D9D_ECONFIG, "--%s: %s is below the minimum of %.0f bytes", o->name, text,
                         o->min);
-    *out = (int64_t)(v * factor);
+    *out = (int64_t)v;
     return D9D_OK;
 }
 
@@ -764,7 +748,7 @@ const tool_option tool_job_table[] = {
              "leave samples of the split out: 3,17,100-200, or a file of such numbers; "
              "data.skip_samples of the configuration"),
     TOOL_OPT(tool_job_options, device, STRING, "device", 'd', "NAME",
-             "cpu, cuda, cuda:N or auto (the GPU if there is one)"),
+             "cpu, cuda, cuda:N or auto (the GPU if there is one); NAME@SIZE limits its memory"),
     TOOL_END,
 };
 

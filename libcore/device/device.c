@@ -2,9 +2,11 @@
 #include "d9d/device/device.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/size.h"
 #include "device/ops.h"
 #include "device/pool.h"
 
@@ -85,23 +87,53 @@ static d9d_status find_backend(const char *which, const backend **out, int *inde
     return D9D_FAIL(D9D_ECONFIG, "device \"%s\": expected auto, cpu, cuda or cuda:N", which);
 }
 
+/* "auto@20GB" is the word "auto" and 20e9 bytes. */
+typedef struct choice {
+    char word[64];
+    uint64_t limit;
+} choice;
+
+static d9d_status split(const char *which, choice *out)
+{
+    const char *at = strchr(which, '@');
+    const size_t n = at != NULL ? (size_t)(at - which) : strlen(which);
+
+    *out = (choice){.limit = UINT64_MAX};
+    (void)snprintf(out->word, sizeof(out->word), "%.*s", (int)n, which);
+    if (at != NULL && !d9d_size_parse(at + 1, &out->limit))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "device \"%s\": \"%s\" is not a size such as 4096, 512MB or 4GiB", which,
+                        at + 1);
+    return D9D_OK;
+}
+
 d9d_status d9d_device_check(const char *which)
 {
     const backend *b;
+    choice c;
     int index;
 
-    return strcmp(which, "auto") == 0 ? D9D_OK : find_backend(which, &b, &index);
+    D9D_TRY(split(which, &c));
+    return strcmp(c.word, "auto") == 0 ? D9D_OK : find_backend(c.word, &b, &index);
 }
 
 d9d_status d9d_device_open(const char *which, d9d_device **out)
 {
     const backend *b;
+    d9d_device *dev;
+    choice c;
     int index;
 
-    if (strcmp(which, "auto") == 0)
-        return open_first(out);
-    D9D_TRY(find_backend(which, &b, &index));
-    return open_backend(b, index, out);
+    D9D_TRY(split(which, &c));
+    if (strcmp(c.word, "auto") == 0) {
+        D9D_TRY(open_first(&dev));
+    } else {
+        D9D_TRY(find_backend(c.word, &b, &index));
+        D9D_TRY(open_backend(b, index, &dev));
+    }
+    d9d_device_set_limit(dev, c.limit);
+    *out = dev;
+    return D9D_OK;
 }
 
 void d9d_device_close(d9d_device *dev)
@@ -136,4 +168,25 @@ d9d_status d9d_device_sync(d9d_device *dev)
 {
     d9di_device_waited(dev);
     return dev->ops->sync(dev);
+}
+
+d9d_status d9d_device_pin(d9d_device *dev, uint64_t n, void **out)
+{
+    return dev->ops->pin(dev, n, out);
+}
+
+void d9d_device_unpin(d9d_device *dev, void *pinned)
+{
+    if (pinned != NULL)
+        dev->ops->unpin(dev, pinned);
+}
+
+d9d_status d9d_device_fetch(d9d_device *dev, void *pinned, const void *src, uint64_t n)
+{
+    return n == 0 ? D9D_OK : dev->ops->fetch(dev, pinned, src, n);
+}
+
+d9d_status d9d_device_send(d9d_device *dev, void *dst, const void *pinned, uint64_t n)
+{
+    return n == 0 ? D9D_OK : dev->ops->send(dev, dst, pinned, n);
 }

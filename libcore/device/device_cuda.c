@@ -79,6 +79,16 @@ static void cuda_give(d9d_device *dev, void *p, uint64_t n)
     (void)cudaFree(p);
 }
 
+static void cuda_room(d9d_device *dev, uint64_t *has, uint64_t *left)
+{
+    size_t all = 0, unused = 0;
+
+    if (make_current(dev) != cudaSuccess || cudaMemGetInfo(&unused, &all) != cudaSuccess)
+        (void)cudaGetLastError();
+    *has = all;
+    *left = unused;
+}
+
 /* --- copies -------------------------------------------------------------------------- */
 
 static cudaError_t ring_open(ring *r)
@@ -227,6 +237,16 @@ static d9d_status cuda_fetch(d9d_device *dev, void *pinned, const void *src, uin
     return e == cudaSuccess ? D9D_OK : fail(dev, "copy to the host", e);
 }
 
+static d9d_status cuda_send(d9d_device *dev, void *dst, const void *pinned, uint64_t n)
+{
+    const cuda_device *self = dev->self;
+    cudaError_t e = make_current(dev);
+
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(dst, pinned, n, cudaMemcpyHostToDevice, self->queue);
+    return e == cudaSuccess ? D9D_OK : fail(dev, "copy from the host", e);
+}
+
 static d9d_status cuda_mark_open(d9d_device *dev, void **out)
 {
     cudaError_t e = make_current(dev);
@@ -255,14 +275,15 @@ static d9d_status cuda_mark_set(d9d_device *dev, void *mark)
 /* A failure shows where it is waited for. */
 static bool cuda_mark_passed(d9d_device *dev, void *mark)
 {
-    (void)dev;
-    return cudaEventQuery(mark) == cudaSuccess;
+    return make_current(dev) == cudaSuccess && cudaEventQuery(mark) == cudaSuccess;
 }
 
 static d9d_status cuda_mark_wait(d9d_device *dev, void *mark)
 {
-    const cudaError_t e = cudaEventSynchronize(mark);
+    cudaError_t e = make_current(dev);
 
+    if (e == cudaSuccess)
+        e = cudaEventSynchronize(mark);
     return e == cudaSuccess ? D9D_OK : fail(dev, "work on the GPU", e);
 }
 
@@ -364,6 +385,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     static const d9d_device_ops ops = {
         .take = cuda_take,
         .give = cuda_give,
+        .room = cuda_room,
         .slack = SLACK,
         .upload = cuda_upload,
         .download = cuda_download,
@@ -372,6 +394,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
         .pin = cuda_pin,
         .unpin = cuda_unpin,
         .fetch = cuda_fetch,
+        .send = cuda_send,
         .mark_open = cuda_mark_open,
         .mark_close = cuda_mark_close,
         .mark_set = cuda_mark_set,

@@ -14,8 +14,11 @@ typedef struct d9d_device_ops {
     /* n > 0 bytes of the system's memory, aligned to 256; NULL when there are none. */
     void *(*take)(d9d_device *dev, uint64_t n);
     void (*give)(d9d_device *dev, void *p, uint64_t n);
+    /* NULL where nobody can tell: bytes that the processor has, and that are free. */
+    void (*room)(d9d_device *dev, uint64_t *has, uint64_t *left);
     /* NULL, or: of the block's bytes the first n are handed out now, the rest is nobody's. */
     void (*mark)(void *p, uint64_t n, uint64_t block);
+    bool shared;    /* the host reads and writes the device's memory itself */
     uint64_t slack; /* bytes that may lie in the cache though never so many were in use */
     d9d_status (*upload)(d9d_device *dev, void *dst, const void *host, uint64_t n);
     d9d_status (*download)(d9d_device *dev, void *host, const void *src, uint64_t n);
@@ -25,6 +28,9 @@ typedef struct d9d_device_ops {
     d9d_status (*pin)(d9d_device *dev, uint64_t n, void **out);
     void (*unpin)(d9d_device *dev, void *host);
     d9d_status (*fetch)(d9d_device *dev, void *pinned, const void *src, uint64_t n);
+    /* The other way, from any thread: the memory may be used again when a mark that was set
+     * afterwards has been passed. */
+    d9d_status (*send)(d9d_device *dev, void *dst, const void *pinned, uint64_t n);
     /* Points in the queue; one that was never set has been passed. */
     d9d_status (*mark_open)(d9d_device *dev, void **out);
     void (*mark_close)(d9d_device *dev, void *mark);

@@ -2,6 +2,8 @@
 #include "device/pool.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "d9d/base/mem.h"
@@ -129,16 +131,48 @@ static void *take(d9d_device *dev, uint64_t block)
     return p;
 }
 
-static d9d_status fail_out(const d9d_device *dev, uint64_t n)
+/* "a limit of 5 bytes", "10 bytes, 3 of them free"; 0 and "" where nobody can tell. */
+static uint64_t describe_most(d9d_device *dev, char *text, size_t n)
 {
-    const d9d_device_stats *s = &dev->pool->stats;
-    const unsigned long long asked = n, used = s->in_use, limit = s->limit;
+    const uint64_t limit = dev->pool->stats.limit;
+    uint64_t has = 0, left = 0;
 
-    if (s->limit == UINT64_MAX)
-        return D9D_FAIL(D9D_EOOM, "%s: no room for %llu bytes with %llu in use", dev->name, asked,
-                        used);
-    return D9D_FAIL(D9D_EOOM, "%s: no room for %llu bytes with %llu in use and a limit of %llu",
-                    dev->name, asked, used, limit);
+    text[0] = '\0';
+    if (dev->ops->room != NULL)
+        dev->ops->room(dev, &has, &left);
+    if (limit != UINT64_MAX && (has == 0 || limit <= has)) {
+        (void)snprintf(text, n, "a limit of %" PRIu64, limit);
+        return limit;
+    }
+    if (has > 0)
+        (void)snprintf(text, n, "%" PRIu64 " free of %" PRIu64, left, has);
+    return has;
+}
+
+static d9d_status fail_out(d9d_device *dev, uint64_t n)
+{
+    const uint64_t used = dev->pool->stats.in_use;
+    char most[80], expected[80] = "";
+
+    (void)describe_most(dev, most, sizeof(most));
+    if (dev->expected > 0)
+        (void)snprintf(expected, sizeof(expected), "; at least %" PRIu64 " are needed in all",
+                       dev->expected);
+    return D9D_FAIL(D9D_EOOM, "%s: no room for %" PRIu64 " bytes with %" PRIu64 " in use%s%s%s",
+                    dev->name, n, used, most[0] != '\0' ? " and " : "", most, expected);
+}
+
+d9d_status d9d_device_expect(d9d_device *dev, uint64_t n)
+{
+    char most[80];
+    const uint64_t has = describe_most(dev, most, sizeof(most));
+
+    if (most[0] != '\0' && n > has)
+        return D9D_FAIL(D9D_EOOM,
+                        "%s: no room for the %" PRIu64 " bytes that are needed at least, with %s",
+                        dev->name, n, most);
+    dev->expected = n;
+    return D9D_OK;
 }
 
 d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)

@@ -54,10 +54,26 @@ static d9d_status weights_read(d9di_engine *e, const d9d_log *log)
     return st;
 }
 
+/* What is known before a batch is: activations come on top. */
+static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_how *how)
+{
+    uint64_t sum = how->states;
+
+    for (size_t i = 0; i < e->params.n; i++) {
+        const d9d_param *p = e->params.p[i];
+        const bool has_grad = how->train && p->trainable;
+
+        sum += (uint64_t)d9d_shape_numel(&p->box) *
+               (d9d_dtype_size(p->dtype) + (has_grad ? d9d_dtype_size(p->grad_dtype) : 0));
+    }
+    return sum;
+}
+
 d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how, const d9d_log *log)
 {
     D9D_TRY(d9d_device_open(how->device, &e->dev));
     e->dev->log = log;
+    D9D_TRY(d9d_device_expect(e->dev, bytes_needed(e, how)));
     D9D_TRY(d9d_tape_create(e->dev, &e->tape));
     d9d_log_info(log, "%s: %s, %lld parameters, %s", e->dev->name, e->model->ops->name,
                  (long long)d9di_engine_count(e, false), d9d_dtype_word(e->job.options.dtype));

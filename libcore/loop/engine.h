@@ -31,6 +31,7 @@ typedef struct d9di_engine_how {
     bool train;      /* allocate gradients */
     bool initialise; /* false: leave parameters uncleared, a training checkpoint follows */
     int grad_dtype;  /* d9d_gradients_section */
+    uint64_t states; /* bytes that come beside parameters and gradients */
 } d9di_engine_how;
 
 /* The structure alone, checked against the dataset and the headers of the source. */

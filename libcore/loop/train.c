@@ -171,6 +171,16 @@ static d9d_status export_check(const run *r)
                     export_dir(r));
 }
 
+static uint64_t optimizer_bytes(const run *r)
+{
+    const size_t n = r->optimizer != NULL ? d9d_optimizer_state_count(r->optimizer) : 0;
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += d9d_tensor_bytes(d9d_optimizer_state_at(r->optimizer, i).tensor);
+    return sum;
+}
+
 static d9di_engine_how engine_how(const run *r, const char *device, bool resumes)
 {
     const d9d_trainer_section *t = &r->c->trainer;
@@ -184,6 +194,7 @@ static d9di_engine_how engine_how(const run *r, const char *device, bool resumes
         .train = true,
         .initialise = !resumes,
         .grad_dtype = t->gradient_manager.grad_dtype,
+        .states = optimizer_bytes(r),
     };
 }
 

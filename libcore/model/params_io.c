@@ -4,6 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/thread.h"
+#include "d9d/device/staging.h"
+
+/* A few parts under way while each processor fills one, small enough that the device finds them in
+ * the processor's cache; of rows of any size, as many as this holds. */
+#define PIECE  (UINT64_C(1) << 20)
+#define STAGED (UINT64_C(512) << 20)
+enum { UNDER_WAY = 16 };
+
 /* Rows [first, first + n) of what is kept of an output; of no dimensions, one row. */
 typedef struct piece {
     size_t output;
@@ -22,6 +31,8 @@ struct d9d_params_io {
     size_t n;
     size_t *target;        /* sink: output i goes to held[target[i]] */
     D9D_VEC(piece) pieces; /* sink: what is filled at once */
+    uint64_t largest;      /*   the bytes of the largest */
+    d9d_staging *staging;  /* sink: the way to the device */
     d9d_map by_name;
 };
 
@@ -80,6 +91,7 @@ void d9d_params_io_close(d9d_params_io *io)
     free(io->held);
     free(io->target);
     D9D_VEC_RELEASE(&io->pieces);
+    d9d_staging_close(io->staging);
     free(io);
 }
 
@@ -129,17 +141,19 @@ static d9d_status output_check(const d9d_st_tensor *here, const d9d_st_tensor *g
                     d9d_dtype_word(given->dtype), d9d_shape_text(&got, b, sizeof(b)));
 }
 
-/* Rows of some MiB; of a stack they are whole matrices, because half of one that lies transposed
+/* Rows of a MiB; of a stack they are whole matrices, because half of one that lies transposed
  * would be read with the other. */
 static d9d_status pieces_add(d9d_params_io *io, size_t output, const d9d_tensor *t)
 {
     const int64_t rows = t->shape.ndim > 0 ? t->shape.dim[0] : 1;
     const uint64_t bytes = d9d_tensor_bytes(t), row = rows > 0 ? bytes / (uint64_t)rows : 0;
-    const int64_t step = row > 0 && row < D9D_PIECE_BYTES ? (int64_t)(D9D_PIECE_BYTES / row) : 1;
+    const int64_t step = row > 0 && row < PIECE ? (int64_t)(PIECE / row) : 1;
+    const uint64_t most = (uint64_t)(step < rows ? step : rows) * row;
 
     for (int64_t at = 0; at < rows && bytes > 0; at += step)
         D9D_TRY(
             D9D_VEC_PUSH(&io->pieces, (piece){output, at, rows - at < step ? rows - at : step}));
+    io->largest = most > io->largest ? most : io->largest;
     return D9D_OK;
 }
 
@@ -153,6 +167,18 @@ static d9d_status pieces_make(d9d_params_io *io, size_t n, uint64_t *bytes)
         *bytes += d9d_tensor_bytes(t);
     }
     return D9D_OK;
+}
+
+static d9d_status staging_make(d9d_params_io *io)
+{
+    const uint64_t want = (uint64_t)d9d_thread_cpus() + UNDER_WAY;
+    uint64_t parts;
+
+    if (io->pieces.len == 0)
+        return D9D_OK;
+    parts = STAGED / io->largest < want ? STAGED / io->largest : want;
+    return d9d_staging_open(d9d_tensor_device(io->held[0].tensor), parts < 2 ? 2 : (int)parts,
+                            io->largest, &io->staging);
 }
 
 static d9d_status sink_begin(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
@@ -181,36 +207,37 @@ static d9d_status sink_begin(void *self, const d9d_st_tensor *outputs, size_t n,
             goto out;
         }
     D9D_TRY_OR(st, pieces_make(io, n, bytes), out);
+    D9D_TRY_OR(st, staging_make(io), out);
     *pieces = io->pieces.len;
 out:
     d9d_map_release(&given);
     return st;
 }
 
-/* Straight into memory of the host; to a device by way of it. */
 static d9d_status sink_fill(void *self, size_t k, d9d_maker *make)
 {
     d9d_params_io *io = self;
     const piece *p = &io->pieces.data[k];
     const part *to = &io->held[io->target[p->output]];
     const d9d_shape *box = &to->tensor->shape;
-    d9d_device *dev = d9d_tensor_device(to->tensor);
     const uint64_t row = d9d_tensor_bytes(to->tensor) / (uint64_t)(box->ndim > 0 ? box->dim[0] : 1);
     char *at = (char *)d9d_tensor_data(to->tensor) + (uint64_t)p->first * row;
     const uint64_t n = (uint64_t)p->n * row;
-    const bool host = strcmp(dev->name, "cpu") == 0;
     int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
-    void *room = at;
+    d9d_status st;
+    void *room;
 
     memcpy(start, to->param->start, sizeof(start));
     memcpy(size, box->dim, sizeof(size));
     start[0] += p->first;
     size[0] = p->n;
-    if (!host)
-        D9D_TRY(d9d_maker_room(make, n, &room));
-    D9D_TRY(d9d_make_box(make, p->output, start, size, room));
-    if (!host)
-        D9D_TRY(d9d_device_upload(dev, at, room, n));
+    D9D_TRY(d9d_staging_take(io->staging, at, n, &room));
+    st = d9d_make_box(make, p->output, start, size, room);
+    if (st != D9D_OK) {
+        d9d_staging_drop(io->staging, room);
+        return st;
+    }
+    D9D_TRY(d9d_staging_send(io->staging, at, n, room));
     d9d_maker_done(make, n);
     return D9D_OK;
 }

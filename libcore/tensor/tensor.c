@@ -10,7 +10,8 @@
 
 struct d9d_storage {
     d9d_device *dev;
-    void *data;
+    void *data; /* NULL: on the host */
+    void *host; /* pinned, while it is */
     uint64_t bytes;
     size_t refs;
 };
@@ -115,13 +116,17 @@ void d9d_tensor_release(d9d_tensor *t)
     *t = (d9d_tensor){0};
     if (s == NULL || --s->refs > 0)
         return;
+    if (s->host != NULL)
+        (void)!d9d_device_sync(s->dev); /* a copy may be under way */
+    d9d_device_unpin(s->dev, s->host);
     d9d_device_free(s->dev, s->data, s->bytes);
     free(s);
 }
 
 void *d9d_tensor_data(const d9d_tensor *t)
 {
-    return t->storage != NULL ? (char *)t->storage->data + t->offset : NULL;
+    return t->storage != NULL && t->storage->data != NULL ? (char *)t->storage->data + t->offset
+                                                          : NULL;
 }
 
 d9d_device *d9d_tensor_device(const d9d_tensor *t)
@@ -163,4 +168,65 @@ d9d_tensor d9d_tensor_rows(const d9d_tensor *t, int64_t first, int64_t n)
     y.shape.dim[0] = n;
     y.offset += (uint64_t)(first * d9d_shape_numel(&row)) * d9d_dtype_size(t->dtype);
     return y;
+}
+
+/* --- leaving the device ------------------------------------------------------------------ */
+
+bool d9d_tensor_is_offloaded(const d9d_tensor *t)
+{
+    return t->storage != NULL && t->storage->data == NULL;
+}
+
+static d9d_status check_offloaded(const d9d_tensor *t, bool want)
+{
+    char text[128];
+
+    if (t->storage == NULL)
+        return D9D_FAIL(D9D_EINVAL, "a tensor without storage cannot be offloaded or restored");
+    if (d9d_tensor_is_offloaded(t) != want)
+        return D9D_FAIL(D9D_EINVAL, "a tensor of shape %s is %s",
+                        d9d_shape_text(&t->shape, text, sizeof(text)),
+                        want ? "not offloaded" : "offloaded already");
+    return D9D_OK;
+}
+
+/* The block may be handed out at once: who writes to it is queued behind the copy. */
+d9d_status d9d_tensor_offload(const d9d_tensor *t)
+{
+    d9d_storage *s = t->storage;
+    void *host;
+    d9d_status st;
+
+    D9D_TRY(check_offloaded(t, false));
+    D9D_TRY(d9d_device_pin(s->dev, s->bytes, &host));
+    st = d9d_device_fetch(s->dev, host, s->data, s->bytes);
+    if (st != D9D_OK) {
+        d9d_device_unpin(s->dev, host);
+        return st;
+    }
+    d9d_device_free(s->dev, s->data, s->bytes);
+    s->data = NULL;
+    s->host = host;
+    return D9D_OK;
+}
+
+d9d_status d9d_tensor_restore(const d9d_tensor *t)
+{
+    d9d_storage *s = t->storage;
+    void *data;
+    d9d_status st;
+
+    D9D_TRY(check_offloaded(t, true));
+    D9D_TRY(d9d_device_alloc(s->dev, s->bytes, &data));
+    st = d9d_device_send(s->dev, data, s->host, s->bytes);
+    if (st == D9D_OK)
+        st = d9d_device_sync(s->dev); /* before the host's memory goes */
+    if (st != D9D_OK) {
+        d9d_device_free(s->dev, data, s->bytes);
+        return st;
+    }
+    d9d_device_unpin(s->dev, s->host);
+    s->data = data;
+    s->host = NULL;
+    return D9D_OK;
 }

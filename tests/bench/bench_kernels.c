@@ -522,7 +522,7 @@ int main(int argc, char **argv)
     bandwidth = 8.0 * N / best_seconds(&b[0], &lines[0]) * 1e-9;
     printf("%s, %d threads, gemm %.1f and %.1f GFLOP/s, copy %.1f GB/s\n", dev->name,
            omp_get_max_threads(), gflops[0], gflops[1], bandwidth);
-    printf("%-24s%12s%18s%12s%18s\n", "", "float32 us", "of the ceiling", "bfloat16 us",
+    printf("%-24s%12s%22s%12s%22s\n", "", "float32 us", "of the ceiling", "bfloat16 us",
            "of the ceiling");
     for (size_t l = 0; l < sizeof(lines) / sizeof(*lines); l++) {
         if (!wanted(lines[l].name, argc, argv))
@@ -533,7 +533,7 @@ int main(int argc, char **argv)
             double bytes = lines[l].elements * (double)d9d_dtype_size(b[i].t) + 4 * lines[l].floats;
             double rate = (lines[l].flop > 0 ? lines[l].flop : bytes) / s * 1e-9;
 
-            printf("%12.0f%6.1f %s%5.0f %%", s * 1e6, rate, lines[l].flop > 0 ? "GF/s" : "GB/s",
+            printf("%12.0f%10.1f %s%5.0f %%", s * 1e6, rate, lines[l].flop > 0 ? "GF/s" : "GB/s",
                    100.0 * rate / (lines[l].flop > 0 ? gflops[i] : bandwidth));
         }
         printf("\n");

@@ -1,6 +1,6 @@
 """Training steps of a random model with transformers and torch.compile, for compare.
 
-    compare_peer.py CONFIG.json ROWS LENGTH STEPS
+    compare_peer.py CONFIG.json ROWS LENGTH STEPS model|layers|nothing
 
 Prints the median milliseconds of a step, the peak of GPU memory in GiB, and the seconds from the
 start of this program to the end of the first step.
@@ -26,7 +26,13 @@ with torch.device("cuda"):
     )
 model.train()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-compiled = torch.compile(model)
+compiled = model
+if sys.argv[5] == "layers":
+    for layer in model.model.layers:
+        layer.compile()
+    model.loss_function = torch.compile(model.loss_function)
+elif sys.argv[5] == "model":
+    compiled = torch.compile(model)
 times = []
 for step in range(steps):
     ids = torch.randint(config.vocab_size, (rows, length), device="cuda")

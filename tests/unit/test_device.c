@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/thread.h"
 #include "d9d/device/readback.h"
+#include "d9d/device/staging.h"
 #include "device/ops.h"
 #include "device/pool.h"
 #include "support/unit.h"
@@ -201,6 +203,72 @@ static void the_cache_is_bounded_by_what_was_in_use(void **state)
     }
 }
 
+static void a_limit_comes_with_the_name(void **state)
+{
+    d9d_device *dev = NULL;
+    void *p;
+
+    (void)state;
+    assert_ok(d9d_device_check("auto@20GB"));
+    assert_ok(d9d_device_open("cpu@16KiB", &dev));
+    assert_int_equal(d9d_device_memory(dev).limit, 16384);
+    assert_fails(d9d_device_alloc(dev, 16385, &p), D9D_EOOM,
+                 "cpu: no room for 16385 bytes with 0 in use and a limit of 16384");
+    d9d_device_close(dev);
+    assert_fails(d9d_device_open("cpu@", &dev), D9D_ECONFIG,
+                 "device \"cpu@\": \"\" is not a size such as 4096, 512MB or 4GiB");
+    assert_fails(d9d_device_check("cpu@2 bytes"), D9D_ECONFIG,
+                 "device \"cpu@2 bytes\": \"2 bytes\" is not a size such as 4096, 512MB or 4GiB");
+    assert_fails(d9d_device_check("cpux@1GB"), D9D_ECONFIG,
+                 "device \"cpux\": expected auto, cpu, cuda or cuda:N");
+}
+
+static void a_failure_says_what_is_expected(void **state)
+{
+    d9d_device *dev = *state;
+    void *a, *b = NULL;
+
+    d9d_device_set_limit(dev, 8192);
+    assert_fails(d9d_device_expect(dev, 8193), D9D_EOOM,
+                 "cpu: no room for the 8193 bytes that are needed at least, with a limit of 8192");
+    assert_ok(d9d_device_expect(dev, 6000));
+    assert_ok(d9d_device_alloc(dev, 4096, &a));
+    assert_fails(d9d_device_alloc(dev, 5000, &b), D9D_EOOM,
+                 "cpu: no room for 5000 bytes with 4096 in use and a limit of 8192; at least 6000 "
+                 "are needed in all");
+    assert_ok(d9d_device_expect(dev, 0));
+    assert_fails(d9d_device_alloc(dev, 5000, &b), D9D_EOOM,
+                 "cpu: no room for 5000 bytes with 4096 in use and a limit of 8192");
+    d9d_device_free(dev, a, 4096);
+}
+
+/* As a GPU, which knows what it has. */
+static void seven_hundred_of_a_thousand(d9d_device *dev, uint64_t *has, uint64_t *left)
+{
+    (void)dev;
+    *has = 1000;
+    *left = 700;
+}
+
+static void a_failure_says_what_there_is(void **state)
+{
+    d9d_device *dev = *state;
+    const d9d_device_ops *own = dev->ops;
+    d9d_device_ops ops = *own;
+    void *p = NULL;
+
+    ops.room = seven_hundred_of_a_thousand;
+    dev->ops = &ops;
+    assert_fails(d9d_device_expect(dev, 1001), D9D_EOOM,
+                 "cpu: no room for the 1001 bytes that are needed at least, with 700 free of 1000");
+    assert_fails(d9d_device_alloc(dev, UINT64_MAX, &p), D9D_EOOM,
+                 "cpu: no room for 18446744073709551615 bytes with 0 in use and 700 free of 1000");
+    d9d_device_set_limit(dev, 600);
+    assert_fails(d9d_device_expect(dev, 601), D9D_EOOM,
+                 "cpu: no room for the 601 bytes that are needed at least, with a limit of 600");
+    dev->ops = own;
+}
+
 static void absurd_sizes_fail(void **state)
 {
     d9d_device *dev = *state;
@@ -263,6 +331,101 @@ static void copies_of_any_size_arrive(void **state)
     d9d_device_free(dev, p, MOST);
     free(host);
     free(back);
+}
+
+/* --- staging --------------------------------------------------------------------------- */
+
+enum { PIECE = 1000, PIECES = 500, PARTS = 3 };
+
+typedef struct filling {
+    d9d_staging *staging;
+    unsigned char *to;
+} filling;
+
+/* Piece i of bytes that begin with its number; every seventh is begun in vain before. */
+static d9d_status fill_piece(void *arg, int worker, size_t i)
+{
+    const filling *f = arg;
+    unsigned char *to = f->to + i * PIECE;
+    void *room;
+
+    (void)worker;
+    if (i % 7 == 0) {
+        D9D_TRY(d9d_staging_take(f->staging, to, PIECE, &room));
+        memset(room, 0xee, PIECE);
+        d9d_staging_drop(f->staging, room);
+    }
+    D9D_TRY(d9d_staging_take(f->staging, to, PIECE, &room));
+    memset(room, (int)i & 0xff, PIECE);
+    memcpy(room, &i, sizeof(i));
+    return d9d_staging_send(f->staging, to, PIECE, room);
+}
+
+static void check_staging(d9d_device *dev)
+{
+    unsigned char *back = malloc(PIECE * PIECES), want[PIECE];
+    filling f;
+
+    assert_non_null(back);
+    assert_ok(d9d_device_alloc(dev, PIECE * PIECES, (void **)&f.to));
+    assert_ok(d9d_staging_open(dev, PARTS, PIECE, &f.staging));
+    assert_ok(d9d_thread_run(8, PIECES, fill_piece, &f));
+    assert_ok(d9d_device_download(dev, back, f.to, PIECE * PIECES));
+    d9d_staging_close(f.staging);
+    for (size_t i = 0; i < PIECES; i++) {
+        memset(want, (int)i & 0xff, PIECE);
+        memcpy(want, &i, sizeof(i));
+        assert_memory_equal(back + i * PIECE, want, PIECE);
+    }
+    d9d_device_free(dev, f.to, PIECE * PIECES);
+    free(back);
+}
+
+static void threads_fill_memory(void **state)
+{
+    d9d_staging_close(NULL);
+    check_staging(*state);
+}
+
+static d9d_status refuse(d9d_device *dev, void *dst, const void *pinned, uint64_t n)
+{
+    (void)dst, (void)pinned, (void)n;
+    return D9D_FAIL(D9D_ECUDA, "%s: gone", dev->name);
+}
+
+/* By the parts that a device apart needs, with fewer of them than threads. */
+static void threads_fill_memory_by_parts(void **state)
+{
+    d9d_device *dev = *state;
+    const d9d_device_ops *own = dev->ops;
+    d9d_device_ops ops = *own;
+
+    ops.shared = false;
+    dev->ops = &ops;
+    check_staging(dev);
+    dev->ops = own;
+}
+
+static void a_part_that_cannot_be_sent_is_free_again(void **state)
+{
+    d9d_device *dev = *state;
+    const d9d_device_ops *own = dev->ops;
+    d9d_device_ops ops = *own;
+    d9d_staging *s;
+    void *room, *to;
+
+    ops.shared = false;
+    ops.send = refuse;
+    dev->ops = &ops;
+    assert_ok(d9d_device_alloc(dev, PIECE, &to));
+    assert_ok(d9d_staging_open(dev, 1, PIECE, &s));
+    for (int i = 0; i < 3; i++) {
+        assert_ok(d9d_staging_take(s, to, PIECE, &room));
+        assert_fails(d9d_staging_send(s, to, PIECE, room), D9D_ECUDA, "cpu: gone");
+    }
+    d9d_staging_close(s);
+    d9d_device_free(dev, to, PIECE);
+    dev->ops = own;
 }
 
 /* --- reading back ---------------------------------------------------------------------- */
@@ -345,6 +508,9 @@ static void events_tell_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        with_any(threads_fill_memory),
+        with_cpu(threads_fill_memory_by_parts),
+        with_cpu(a_part_that_cannot_be_sent_is_free_again),
         with_any(what_was_queued_comes_back),
         with_any(waiting_is_counted),
         with_any(events_tell_time),
@@ -356,6 +522,9 @@ int main(void)
         with_cpu(statistics_follow),
         with_cpu(a_limit_gives_cached_blocks_back_before_it_fails),
         with_cpu(the_cache_is_bounded_by_what_was_in_use),
+        cmocka_unit_test(a_limit_comes_with_the_name),
+        with_cpu(a_failure_says_what_is_expected),
+        with_cpu(a_failure_says_what_there_is),
         with_cpu(absurd_sizes_fail),
         with_any(copies_arrive),
         with_any(copies_of_any_size_arrive),

@@ -4,6 +4,7 @@
 
 #include "d9d/tensor/tensor.h"
 #include "support/unit.h"
+#include "support/unit_device.h"
 
 static int open_cpu(void **state)
 {
@@ -18,6 +19,12 @@ static int close_cpu(void **state)
     return rc;
 }
 
+static int open_any(void **state)
+{
+    return d9d_device_open(unit_device_name(), (d9d_device **)state) == D9D_OK ? 0 : -1;
+}
+
+#define with_any(f) cmocka_unit_test_setup_teardown(f, open_any, close_cpu)
 #define with_cpu(f) cmocka_unit_test_setup_teardown(f, open_cpu, close_cpu)
 
 static void shapes_are_counted(void **state)
@@ -88,6 +95,85 @@ static void empty_tensors_are_tensors(void **state)
                  "a tensor without storage has no elements to read");
     assert_null(d9d_tensor_data(&x));
     assert_null(d9d_tensor_device(&x));
+}
+
+/* Two tensors leave, another takes their room, and they come back to other places: views see what
+ * they saw, and what was written before and behind the copies is in order. */
+static void what_was_offloaded_comes_back(void **state)
+{
+    enum { N = 5000 };
+    d9d_device *dev = *state;
+    const d9d_kernels *k = dev->kernels;
+    d9d_tensor x, y, between, rows;
+    static float got[N];
+
+    assert_ok(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(5, N / 5), &x));
+    assert_ok(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(N), &y));
+    rows = d9d_tensor_rows(&x, 3, 2);
+    assert_ok(k->fill(dev->stream, D9D_F32, d9d_tensor_data(&x), N, 1.0f));
+    assert_ok(k->fill(dev->stream, D9D_F32, d9d_tensor_data(&rows), 2 * N / 5, 2.0f));
+    assert_ok(k->fill(dev->stream, D9D_F32, d9d_tensor_data(&y), N, 3.0f));
+    assert_false(d9d_tensor_is_offloaded(&rows));
+    assert_ok(d9d_tensor_offload(&rows)); /* whichever tensor is named */
+    assert_ok(d9d_tensor_offload(&y));
+    assert_true(d9d_tensor_is_offloaded(&x));
+    assert_null(d9d_tensor_data(&x));
+    assert_null(d9d_tensor_data(&rows));
+    assert_ptr_equal(d9d_tensor_device(&x), dev);
+    assert_int_equal(d9d_device_memory(dev).in_use, 0);
+    assert_ok(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(N), &between));
+    assert_ok(k->fill(dev->stream, D9D_F32, d9d_tensor_data(&between), N, 9.0f));
+    assert_ok(d9d_tensor_restore(&x));
+    assert_ok(d9d_tensor_restore(&y));
+    assert_ok(d9d_tensor_to_f32(&x, got));
+    for (int i = 0; i < N; i++)
+        assert_true(got[i] == (i < 3 * N / 5 ? 1.0f : 2.0f));
+    assert_ok(d9d_tensor_to_f32(&rows, got));
+    assert_true(got[0] == 2.0f && got[2 * N / 5 - 1] == 2.0f);
+    assert_ok(d9d_tensor_to_f32(&y, got));
+    assert_true(got[0] == 3.0f && got[N - 1] == 3.0f);
+    assert_ok(k->fill(dev->stream, D9D_F32, d9d_tensor_data(&rows), 1, 4.0f)); /* still x's */
+    assert_ok(d9d_tensor_to_f32(&x, got));
+    assert_true(got[3 * N / 5] == 4.0f);
+    assert_ok(d9d_tensor_offload(&y)); /* and is not fetched again */
+    d9d_tensor_release(&y);
+    d9d_tensor_release(&rows);
+    d9d_tensor_release(&x);
+    d9d_tensor_release(&between);
+}
+
+static void offloading_out_of_turn_is_refused(void **state)
+{
+    d9d_device *dev = *state;
+    d9d_tensor x = {0}, more;
+
+    assert_fails(d9d_tensor_offload(&x), D9D_EINVAL,
+                 "a tensor without storage cannot be offloaded or restored");
+    assert_ok(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(8, 8), &x));
+    assert_fails(d9d_tensor_restore(&x), D9D_EINVAL, "a tensor of shape [8, 8] is not offloaded");
+    assert_ok(d9d_tensor_offload(&x));
+    assert_fails(d9d_tensor_offload(&x), D9D_EINVAL,
+                 "a tensor of shape [8, 8] is offloaded already");
+    d9d_device_set_limit(dev, 256);
+    assert_ok(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(64), &more));
+    assert_fails_like(d9d_tensor_restore(&x), D9D_EOOM, "no room for 256 bytes");
+    assert_true(d9d_tensor_is_offloaded(&x));
+    d9d_tensor_release(&more);
+    assert_ok(d9d_tensor_restore(&x));
+    d9d_tensor_release(&x);
+}
+
+/* Tensors that have no bytes leave and come back too. */
+static void nothing_is_offloaded(void **state)
+{
+    d9d_tensor x;
+
+    assert_ok(d9d_tensor_alloc(*state, D9D_F32, D9D_SHAPE(0, 4), &x));
+    assert_ok(d9d_tensor_offload(&x));
+    assert_true(d9d_tensor_is_offloaded(&x));
+    assert_ok(d9d_tensor_restore(&x));
+    assert_non_null(d9d_tensor_data(&x));
+    d9d_tensor_release(&x);
 }
 
 static void sizes_without_number_are_refused(void **state)
@@ -181,13 +267,11 @@ static void no_number_stays_no_number(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_are_counted),
-        cmocka_unit_test(shapes_are_written),
-        with_cpu(views_share_storage),
-        with_cpu(empty_tensors_are_tensors),
-        with_cpu(sizes_without_number_are_refused),
-        with_cpu(every_type_is_read_as_floats),
-        with_cpu(no_number_stays_no_number),
+        cmocka_unit_test(shapes_are_counted),    cmocka_unit_test(shapes_are_written),
+        with_cpu(views_share_storage),           with_cpu(empty_tensors_are_tensors),
+        with_any(what_was_offloaded_comes_back), with_any(offloading_out_of_turn_is_refused),
+        with_any(nothing_is_offloaded),          with_cpu(sizes_without_number_are_refused),
+        with_cpu(every_type_is_read_as_floats),  with_cpu(no_number_stays_no_number),
     };
 
     return cmocka_run_group_tests_name("tensor", tests, NULL, NULL);

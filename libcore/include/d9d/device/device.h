@@ -51,19 +51,25 @@ typedef struct d9d_device {
     void *self;        /* the backend's own */
     double peak_flops; /* of dense bfloat16 products a second, from the data sheet; 0: unknown */
     struct d9d_trace *trace; /* d9d/device/trace.h; NULL: none */
+    uint64_t expected;       /* d9d_device_expect() */
     uint64_t waits;     /* times that the host stood still until the device had come somewhere */
     const d9d_log *log; /* set by who opened it: hears which kernels are chosen; NULL: nobody */
 } d9d_device;
 
 /* "cpu"; "cuda", "cuda:1" where the build has CUDA, else ENOTSUP; "auto" is the GPU if
- * there is one, else the CPU.  Another word is ECONFIG. */
+ * there is one, else the CPU.  After an '@' a limit of its memory: "auto@20GB".  Another word is
+ * ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_open(const char *which, d9d_device **out);
 /* What opening says of the word, without touching a device. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_check(const char *which);
 /* Every allocation must have been freed; NULL is fine. */
 D9D_API void d9d_device_close(d9d_device *dev);
 
-/* n bytes (0 gives a valid pointer too).  EOOM names what was asked and what is in use. */
+/* So many bytes will be in use at least; n 0 takes it back.  EOOM when the limit, or what the
+ * processor has, says that this cannot be; and what allocation says when it fails names n. */
+D9D_API D9D_MUST_USE d9d_status d9d_device_expect(d9d_device *dev, uint64_t n);
+/* n bytes (0 gives a valid pointer too).  EOOM names what was asked, what is in use, what may be
+ * used and what is expected. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out);
 D9D_API void d9d_device_free(d9d_device *dev, void *p, uint64_t n);
 
@@ -76,6 +82,15 @@ D9D_API D9D_MUST_USE d9d_status d9d_device_download(d9d_device *dev, void *host,
 D9D_API D9D_MUST_USE d9d_status d9d_device_copy(d9d_device *dev, void *dst, const void *src,
                                                 uint64_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_device_sync(d9d_device *dev);
+
+/* Memory of the host that the device copies from and to in the order of its queue, without waiting:
+ * pinned where that matters.  EOOM.  Free it when the device is done with it. */
+D9D_API D9D_MUST_USE d9d_status d9d_device_pin(d9d_device *dev, uint64_t n, void **out);
+D9D_API void d9d_device_unpin(d9d_device *dev, void *pinned); /* NULL is fine */
+D9D_API D9D_MUST_USE d9d_status d9d_device_fetch(d9d_device *dev, void *pinned, const void *src,
+                                                 uint64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_device_send(d9d_device *dev, void *dst, const void *pinned,
+                                                uint64_t n);
 
 D9D_API d9d_device_stats d9d_device_memory(const d9d_device *dev);
 D9D_API void d9d_device_reset_peak(d9d_device *dev);

@@ -74,6 +74,20 @@ D9D_API bool d9d_tensor_is_sole(const d9d_tensor *t);
 D9D_API d9d_tensor d9d_tensor_reshape(const d9d_tensor *t, d9d_shape shape);
 D9D_API d9d_tensor d9d_tensor_rows(const d9d_tensor *t, int64_t first, int64_t n);
 
+/* The bytes of the storage leave for the host and come back, to wherever there is room then:
+ *
+ *     D9D_TRY(d9d_tensor_offload(&x));     // every tensor and view of x's storage stays what it
+ * is, d9d_device_trim(dev);                // and has no data meanwhile: d9d_tensor_data() is NULL
+ *     ...
+ *     D9D_TRY(d9d_tensor_restore(&x));
+ *
+ * Offloading is queued behind what the device has to do and waits for nothing; restoring waits
+ * until the bytes are there.  Offloading twice, and restoring what is not offloaded, is EINVAL.
+ * What fails for memory (EOOM) leaves the storage as it was. */
+D9D_API D9D_MUST_USE d9d_status d9d_tensor_offload(const d9d_tensor *t);
+D9D_API D9D_MUST_USE d9d_status d9d_tensor_restore(const d9d_tensor *t);
+D9D_API bool d9d_tensor_is_offloaded(const d9d_tensor *t);
+
 /* All elements to host memory, each converted to the nearest float, whatever the dtype. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_to_f32(const d9d_tensor *t, float *host);
 

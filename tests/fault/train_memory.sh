@@ -1,0 +1,124 @@
+#!/bin/bash
+# train_memory.sh - the device's memory ends at one request of a training run after another: exit 1
+# and one sentence with what was asked, in use, the limit and what is needed at least; the older
+# checkpoints are as they were, newer ones whole; and with enough memory the run goes on to the same
+# bytes.
+#
+# Each run has a little more memory than the last: just what its failing request wanted.
+# D9D_TEST_DEVICE: where; D9D_MEMORY_POINTS: so many limits between nothing and enough, not all.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+PATH=${D9D_BIN:+$D9D_BIN:}$PATH
+device=${D9D_TEST_DEVICE:-cpu} golden=$here/../golden/moe
+points=${D9D_MEMORY_POINTS:-}
+export OMP_NUM_THREADS=1
+work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-memory-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-memory-XXXXXX) || exit 1
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+complain() {
+    printf '# %s\n' "$*"
+    failures=$((failures + 1))
+}
+
+# Samples that become longer, so that later steps want more than those before.
+prepare() {
+    awk 'BEGIN {
+        for (i = 0; i < 24; i++) {
+            printf "{\"input_ids\": [1"
+            for (j = 0; j < 4 * i + 8; j++) printf ", %d", (7 * i + 3 * j) % 60
+            print "]}"
+        }
+    }' | d9d-shard -q --format tokens -o "$work/data" - || return
+    cat >"$work/config.json" <<JSON
+{"data": {"dataset": "$work/data"},
+ "model_provider": {"name": "qwen3_moe", "hf_config": "$golden/config.json"},
+ "trainer": {"run": {"name": "memory", "dir": "unset"},
+   "batching": {"global_batch_size": 4, "microbatch_size": 4},
+   "model_stage_factory": {"source_checkpoint": "$golden"},
+   "checkpointing": {"period_steps": 1, "num_to_keep": 9}},
+ "optimizer": {"name": "adamw", "lr": 1e-3}}
+JSON
+    train base "$device" --set trainer.run.steps=2 && rm -rf "$work/base/export" &&
+        cp -R "$work/base" "$work/whole" && train whole "$device"
+}
+
+train() { # RUN DEVICE [OPTION...]
+    d9d-train -q -d "$2" "$work/config.json" --set trainer.run.dir="$work/$1" "${@:3}" 2>"$work/err"
+}
+
+digest() { (cd "$1" && find . -name '*.safetensors' -path "./step-${2:-*}/*" -exec cksum {} + | sort -k 3); }
+
+# The bytes of a block for a request of N (libcore/device/pool.h).
+block() {
+    local units=$((($1 + 255) / 256)) shift=0
+    while [ $((units >> shift)) -ge 16 ]; do shift=$((shift + 1)); done
+    echo $((((units + (1 << shift) - 1) >> shift) << (shift + 8)))
+}
+
+sentence='^d9d-train: out of device memory: [a-z:0-9]+: no room for (the )?([0-9]+) bytes'
+
+# What the failed run said; sets `next`, the limit under which it gets further.
+check_failure() { # LIMIT STATUS
+    local said
+    said=$(cat "$work/err")
+    next=
+    [ "$2" -eq 1 ] || complain "limit $1: exit status $2"
+    [ "$(wc -l <"$work/err")" -eq 1 ] || complain "limit $1: says \"$said\""
+    if [[ $said =~ $sentence\ that\ are\ needed\ at\ least,\ with\ a\ limit\ of\ $1$ ]]; then
+        next=${BASH_REMATCH[2]}
+    elif [[ $said =~ $sentence\ with\ ([0-9]+)\ in\ use\ and\ a\ limit\ of\ $1\;\ at\ least\ $needed\ are\ needed\ in\ all$ ]]; then
+        next=$((BASH_REMATCH[3] + $(block "${BASH_REMATCH[2]}")))
+    fi
+    [ "${next:-0}" -gt "$1" ] || complain "limit $1: says \"$said\""
+    [ "$(digest "$work/run/checkpoints" '*[12]')" = "$(digest "$work/base/checkpoints")" ] ||
+        complain "limit $1: older checkpoints are not as they were"
+    [ ! -e "$work/run/export" ] || complain "limit $1: there is an export"
+    [ -z "$(find "$work/run/checkpoints" -name '*.tmp*')" ] || complain "limit $1: half a checkpoint is there"
+}
+
+# Every checkpoint that is there, and what follows, is that of the whole run.
+check_going_on() { # WHAT
+    train run "$device" || complain "$1: does not go on: $(cat "$work/err")"
+    [ "$(digest "$work/run/checkpoints")" = "$(digest "$work/whole/checkpoints")" ] ||
+        complain "$1: goes on to other bytes"
+    cmp -s "$work/run/export/model.safetensors" "$work/whole/export/model.safetensors" ||
+        complain "$1: goes on to another model"
+}
+
+end_everywhere() {
+    local limit=0 n=0 later=0 status most
+    most=$(grep '"loss"' "$work/whole/metrics.jsonl" | sed 's/.*"mem_bytes": \([0-9]*\).*/\1/' | sort -n | tail -n 1)
+    cp -R "$work/base" "$work/run" # told once what is needed at least
+    train run "$device@1"
+    needed=$(sed 's/.*no room for the \([0-9]*\) bytes.*/\1/' "$work/err")
+    while [ "$failures" -eq 0 ]; do
+        rm -rf "$work/run" && cp -R "$work/base" "$work/run"
+        train run "$device@$limit"
+        status=$?
+        [ $status -ne 0 ] || break
+        n=$((n + 1))
+        check_failure "$limit" $status
+        [ ! -e "$work/run/checkpoints/step-00000003" ] || later=$((later + 1))
+        [ $((n % 8)) -ne 0 ] || check_going_on "limit $limit"
+        [ -z "$points" ] || [ "${next:-0}" -gt $((limit + most / points)) ] || next=$((limit + most / points))
+        limit=$next
+    done
+    check_going_on "limit $limit"
+    [ "$n" -ge $((${points:-60} / 3)) ] || complain "only $n requests failed"
+    [ "$later" -ge 1 ] || complain "no request failed after a step"
+    if [ "$failures" -eq 0 ]; then
+        echo "ok 1 - on $device memory ended at $n requests, $later of them after a step; $limit bytes are enough"
+    else
+        echo "not ok 1 - memory ended at $n requests of a run on $device"
+    fi
+}
+
+if prepare; then
+    end_everywhere
+else
+    echo "not ok 1 - a run to starve: $(tail -n 1 "$work/err")"
+    failures=1
+fi
+echo "1..1"
+exit $((failures > 0))

@@ -1,0 +1,65 @@
+# shellcheck shell=bash disable=SC2034 # variables are for those that load it
+# models.bash - models of full width, as compare, load and start train and read them.
+#
+#     dense   the shape of Qwen3-1.7B with its own head
+#     moe     8 layers of Qwen3-30B-A3B
+#     long    Qwen3-4B, one sequence of 8192 tokens
+
+_common='"head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
+ "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", "attention_bias": false,
+ "attention_dropout": 0.0, "initializer_range": 0.02, "use_sliding_window": false,
+ "torch_dtype": "bfloat16", "use_cache": false'
+declare -A config=(
+    [dense]='{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2048,
+ "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16,
+ "num_key_value_heads": 8, "tie_word_embeddings": false, '"$_common"'}'
+    [moe]='{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
+ "intermediate_size": 6144, "num_hidden_layers": 8, "num_attention_heads": 32,
+ "num_key_value_heads": 4, "moe_intermediate_size": 768, "num_experts": 128,
+ "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
+ "router_aux_loss_coef": 0.0, "output_router_logits": false, "tie_word_embeddings": false, '"$_common"'}'
+    [long]='{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2560,
+ "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32,
+ "num_key_value_heads": 8, "tie_word_embeddings": true, '"$_common"'}')
+# Parameters that a token meets, layers times heads, and what a step takes.
+declare -A met=([dense]=1720451072 [moe]=766246912 [long]=4022272000)
+declare -A heads=([dense]=448 [moe]=256 [long]=1152)
+declare -A rows=([dense]=4 [moe]=4 [long]=1) length=([dense]=4096 [moe]=4096 [long]=8192)
+
+# dataset DIR ROWS LENGTH: random tokens.
+dataset() {
+    awk -v n="$2" -v len=$(($3 + 1)) 'BEGIN {
+        x = 1
+        for (i = 0; i < n; i++) {
+            printf "{\"input_ids\": ["
+            for (j = 0; j < len; j++) {
+                x = (x * 16807) % 2147483647
+                printf "%s%d", j ? ", " : "", x % 151936
+            }
+            print "]}"
+        }
+    }' | d9d-shard --quiet --format tokens --out "$1" -
+}
+
+# run_config MODEL RUN_DIR DATASET STEPS [SOURCE]: a configuration of d9d-train.  The checkpoint
+# SOURCE has the weights, or they are random and RUN_DIR.config.json says of what model.
+run_config() {
+    cat <<JSON
+{"data": {"dataset": "$3"},
+ "model_provider": {"name": "qwen3_$([ "$1" = moe ] && echo moe || echo dense)",
+                    "hf_config": "${5:-$2.config.json}", "dtype": "bfloat16"},
+ "trainer": {"run": {"name": "$1", "dir": "$2", "steps": $4},
+             "batching": {"global_batch_size": ${rows[$1]}, "microbatch_size": ${rows[$1]}},
+             "gradient_manager": {"grad_dtype": "bfloat16"},
+             ${5:+"\"model_stage_factory\": {\"source_checkpoint\": \"$5\"},"}
+             "checkpointing": {"period_steps": "disable"}},
+ "optimizer": {"name": "adamw", "lr": 1e-4}}
+JSON
+}
+
+# steps_of RUN_DIR: how many were recorded.
+steps_of() { if [ -s "$1/metrics.jsonl" ]; then grep -c '"loss"' "$1/metrics.jsonl" || true; else echo 0; fi; }
+# last_of RUN_DIR KEY: a number of a record.
+last_of() { grep '"loss"' "$1/metrics.jsonl" | tail -n 1 | sed 's/.*"'"$2"'": \([-0-9.e+]*\).*/\1/'; }
+median() { sort -n | awk '{v[NR] = $1} END {print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2}'; }
+since() { awk "BEGIN {printf \"%.2f\", $(date +%s.%N) - $1}"; }
