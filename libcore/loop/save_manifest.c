@@ -6,8 +6,6 @@
 
 #include "loop/save_parts.h"
 
-enum { WHERE = 512 };
-
 static const struct number {
     const char *key;
     size_t offset; /* of an int64_t in d9d_save_state */
@@ -95,7 +93,7 @@ static d9d_status put_state(json_t *root, const d9d_save_state *state)
     return ok ? D9D_OK : no_memory("checkpoint");
 }
 
-static d9d_status put_slice(json_t *slices, const d9d_save_tensor *t, const d9di_box *box,
+static d9d_status put_slice(json_t *slices, const d9d_save_tensor *t, const d9d_box *box,
                             size_t rank)
 {
     char file[D9DI_SAVE_FILE];
@@ -115,8 +113,8 @@ static d9d_status put_slice(json_t *slices, const d9d_save_tensor *t, const d9di
 static d9d_status put_tensor(json_t *tensors, const d9d_save_tensor *t, size_t rank)
 {
     json_t *tensor = json_object(), *slices = json_array();
-    const d9di_box box = d9di_box_of(t);
-    char text[D9DI_BOX_TEXT], whole[128];
+    const d9d_box box = d9di_box_of(t);
+    char text[D9D_BOX_TEXT], whole[128];
     bool ok = put(tensor, "name", json_string(t->name));
 
     ok &= put(tensor, "dtype", json_string(d9d_dtype_safetensors(t->tensor->dtype)));
@@ -125,9 +123,9 @@ static d9d_status put_tensor(json_t *tensors, const d9d_save_tensor *t, size_t r
     ok &= json_array_append_new(tensors, tensor) == 0;
     if (!ok)
         return no_memory(t->name);
-    if (!d9di_box_fits(&box, &t->whole))
+    if (!d9d_box_fits(&box, &t->whole))
         return D9D_FAIL(D9D_EINVAL, "checkpoint: %s: %s is not a part of %s", t->name,
-                        d9di_box_text(&box, text), d9d_shape_text(&t->whole, whole, sizeof(whole)));
+                        d9d_box_text(&box, text), d9d_shape_text(&t->whole, whole, sizeof(whole)));
     return put_slice(slices, t, &box, rank);
 }
 
@@ -240,126 +238,6 @@ static d9d_status get_state(const json_t *root, const char *path, d9d_save_state
     return D9D_OK;
 }
 
-static d9d_status get_dims(const json_t *obj, const char *where, const char *key, int *ndim,
-                           int64_t dim[D9D_MAX_DIMS])
-{
-    json_t *list;
-    size_t n;
-
-    D9D_TRY(d9d_json_get_arr(obj, where, key, &list));
-    n = json_array_size(list);
-    if (n > D9D_MAX_DIMS)
-        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" has %zu dimensions, at most %d are known", where,
-                        key, n, D9D_MAX_DIMS);
-    for (size_t i = 0; i < n; i++) {
-        const json_t *v = json_array_get(list, i);
-
-        if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return D9D_FAIL(D9D_EFORMAT, "%s: %s[%zu] must be an integer of at least 0", where, key,
-                            i);
-        dim[i] = json_integer_value(v);
-    }
-    *ndim = (int)n;
-    return D9D_OK;
-}
-
-static d9d_status get_slice(const d9di_saved *s, const json_t *v, const char *where,
-                            const d9d_shape *whole, d9di_slice *out)
-{
-    int ndim;
-
-    D9D_TRY(d9d_json_get_str(v, where, "file", &out->file));
-    D9D_TRY(get_dims(v, where, "start", &ndim, out->box.start));
-    D9D_TRY(get_dims(v, where, "shape", &out->box.ndim, out->box.size));
-    if (ndim != out->box.ndim || !d9di_box_fits(&out->box, whole)) {
-        char text[D9DI_BOX_TEXT], shape[128];
-
-        return D9D_FAIL(D9D_EFORMAT, "%s: %s is not a part of %s", where,
-                        d9di_box_text(&out->box, text),
-                        d9d_shape_text(whole, shape, sizeof(shape)));
-    }
-    if (d9d_manifest_find(s->manifest, out->file) == NULL)
-        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is not among its files", where, out->file);
-    return D9D_OK;
-}
-
-static int by_start(const void *a, const void *b)
-{
-    const d9di_slice *x = a, *y = b;
-
-    for (int d = 0; d < x->box.ndim; d++)
-        if (x->box.start[d] != y->box.start[d])
-            return x->box.start[d] < y->box.start[d] ? -1 : 1;
-    return 0;
-}
-
-/* Slices in order of their start: one can meet only those that start before it ends. */
-static d9d_status check_disjoint(const d9di_saved_tensor *t, const char *where)
-{
-    for (size_t i = 0; i < t->n_slices; i++) {
-        const d9di_box *a = &t->slices[i].box;
-
-        for (size_t k = i + 1; k < t->n_slices; k++) {
-            const d9di_box *b = &t->slices[k].box;
-            char one[D9DI_BOX_TEXT], other[D9DI_BOX_TEXT];
-            d9di_box both;
-
-            if (a->ndim > 0 && b->start[0] >= a->start[0] + a->size[0])
-                break;
-            if (d9di_box_meet(a, b, &both))
-                return D9D_FAIL(D9D_EFORMAT, "%s: slices %s and %s overlap", where,
-                                d9di_box_text(a, one), d9di_box_text(b, other));
-        }
-    }
-    return D9D_OK;
-}
-
-static d9d_status get_slices(d9di_saved *s, const json_t *v, const char *where,
-                             d9di_saved_tensor *t)
-{
-    json_t *list;
-
-    D9D_TRY(d9d_json_get_arr(v, where, "slices", &list));
-    t->n_slices = json_array_size(list);
-    t->slices = d9d_arena_alloc(&s->arena, (t->n_slices + 1) * sizeof(*t->slices));
-    if (t->slices == NULL)
-        return no_memory(where);
-    for (size_t i = 0; i < t->n_slices; i++) {
-        char slice[WHERE + 40];
-
-        (void)snprintf(slice, sizeof(slice), "%s: slices[%zu]", where, i);
-        D9D_TRY(get_slice(s, json_array_get(list, i), slice, &t->whole, &t->slices[i]));
-    }
-    if (t->n_slices > 0)
-        qsort(t->slices, t->n_slices, sizeof(*t->slices), by_start);
-    return check_disjoint(t, where);
-}
-
-static d9d_status get_tensor(d9di_saved *s, const json_t *v, size_t i)
-{
-    d9di_saved_tensor *t = &s->tensors[i];
-    char where[WHERE];
-    const char *dtype;
-    uint64_t bytes;
-    int found;
-
-    (void)snprintf(where, sizeof(where), "%s: tensors[%zu]", s->path, i);
-    D9D_TRY(d9d_json_get_str(v, where, "name", &t->name));
-    (void)snprintf(where, sizeof(where), "%s: tensor %s", s->path, t->name);
-    if (d9d_map_has(&s->by_name, t->name, strlen(t->name)))
-        return D9D_FAIL(D9D_EFORMAT, "%s is there twice", where);
-    D9D_TRY(d9d_map_put(&s->by_name, t->name, strlen(t->name), t));
-    D9D_TRY(d9d_json_get_str(v, where, "dtype", &dtype));
-    found = d9d_dtype_find(dtype);
-    if (found < 0)
-        return D9D_FAIL(D9D_EFORMAT, "%s: unknown dtype \"%.32s\"", where, dtype);
-    t->dtype = (d9d_dtype)found;
-    D9D_TRY(get_dims(v, where, "shape", &t->whole.ndim, t->whole.dim));
-    if (!d9d_st_shape_bytes(t->dtype, t->whole.ndim, t->whole.dim, &bytes))
-        return D9D_FAIL(D9D_EFORMAT, "%s: its size overflows", where);
-    return get_slices(s, v, where, t);
-}
-
 static d9d_status get_counts(d9di_saved *s, const json_t *root)
 {
     const char *key;
@@ -379,18 +257,10 @@ static d9d_status get_counts(d9di_saved *s, const json_t *root)
 static d9d_status get_all(d9di_saved *s)
 {
     const json_t *root = d9d_manifest_root(s->manifest);
-    json_t *list;
 
     D9D_TRY(get_state(root, s->path, &s->state));
     D9D_TRY(get_counts(s, root));
-    D9D_TRY(d9d_json_get_arr(root, s->path, "tensors", &list));
-    s->n = json_array_size(list);
-    s->tensors = d9d_arena_alloc(&s->arena, (s->n + 1) * sizeof(*s->tensors));
-    if (s->tensors == NULL)
-        return no_memory(s->path);
-    for (size_t i = 0; i < s->n; i++)
-        D9D_TRY(get_tensor(s, json_array_get(list, i), i));
-    return D9D_OK;
+    return d9d_slices_take(s->manifest, s->path, &s->slices);
 }
 
 d9d_status d9di_saved_take(const char *dir, d9d_manifest *manifest, d9di_saved *out)
@@ -423,7 +293,7 @@ d9d_status d9di_saved_open(const char *dir, d9di_saved *out)
 void d9di_saved_release(d9di_saved *s)
 {
     d9d_manifest_close(s->manifest);
-    d9d_map_release(&s->by_name);
+    d9d_slices_release(&s->slices);
     d9d_arena_release(&s->arena);
     *s = (d9di_saved){0};
 }

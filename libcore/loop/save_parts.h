@@ -2,62 +2,33 @@
 #ifndef D9DI_LOOP_SAVE_PARTS_H
 #define D9DI_LOOP_SAVE_PARTS_H
 
-#include "d9d/ckpt/manifest.h"
 #include "d9d/ckpt/safetensors.h"
+#include "d9d/ckpt/slices.h"
 #include "d9d/dist/comm.h"
 #include "d9d/loop/save.h"
 
 enum { D9DI_SAVE_PIECE = 4 << 20 }; /* bytes that pass through host memory at a time */
 
-/* --- boxes: save_box.c ---------------------------------------------------------- */
+/* The box that an item is. */
+static inline d9d_box d9di_box_of(const d9d_save_tensor *t)
+{
+    d9d_box b = {.ndim = t->tensor->shape.ndim};
 
-/* Part of a whole: indices start[d] <= i < start[d] + size[d].  No dimensions: one element. */
-typedef struct d9di_box {
-    int ndim;
-    int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
-} d9di_box;
-
-d9di_box d9di_box_of(const d9d_save_tensor *t);
-int64_t d9di_box_volume(const d9di_box *b);
-/* Nothing negative and no index beyond the whole. */
-bool d9di_box_fits(const d9di_box *b, const d9d_shape *whole);
-/* What two boxes of one whole share; false when that is nothing. */
-bool d9di_box_meet(const d9di_box *a, const d9di_box *b, d9di_box *out);
-/* "[0:4, 8:16]" into buf, cut to fit; returns buf. */
-enum { D9DI_BOX_TEXT = 280 };
-char *d9di_box_text(const d9di_box *b, char buf[D9DI_BOX_TEXT]);
-
-/* Copy the elements of box `part`, which both `from` and `to` contain, from a dense array of box
- * `from` to one of box `to`: fn is called with runs as long as are contiguous in both, `src` and
- * `dst` counting elements from the first of the array. */
-typedef d9d_status (*d9di_run_fn)(void *arg, int64_t src, int64_t dst, int64_t n);
-d9d_status d9di_box_runs(const d9di_box *part, const d9di_box *from, const d9di_box *to,
-                         d9di_run_fn fn, void *arg);
+    for (int d = 0; d < b.ndim; d++) {
+        b.start[d] = t->start[d];
+        b.size[d] = t->tensor->shape.dim[d];
+    }
+    return b;
+}
 
 /* --- what a manifest says: save_manifest.c ----------------------------------------- */
 
-typedef struct d9di_slice {
-    const char *file; /* name in the directory */
-    d9di_box box;
-} d9di_slice;
-
-typedef struct d9di_saved_tensor {
-    const char *name;
-    d9d_dtype dtype;
-    d9d_shape whole;
-    d9di_slice *slices; /* disjoint, in order of their first index */
-    size_t n_slices;
-} d9di_saved_tensor;
-
-/* A checkpoint whose manifest is sound: its tensors fit their wholes, do not overlap, and lie in
- * files that it lists. */
+/* A checkpoint whose manifest is sound. */
 typedef struct d9di_saved {
     const char *dir, *path; /* of the manifest */
     d9d_manifest *manifest;
     d9d_save_state state;
-    d9di_saved_tensor *tensors;
-    size_t n;
-    d9d_map by_name;
+    d9d_slices slices;
     const json_t *counts;
     d9d_arena arena;
 } d9di_saved;

@@ -8,28 +8,27 @@
 /* --- what is there against what is wanted ------------------------------------------- */
 
 /* Are all elements of the box in slices?  They do not overlap, so counting is enough. */
-static d9d_status check_covered(const d9di_saved *s, const d9di_saved_tensor *t,
-                                const d9di_box *box)
+static d9d_status check_covered(const d9di_saved *s, const d9d_sliced *t, const d9d_box *box)
 {
-    const int64_t want = d9di_box_volume(box);
-    char text[D9DI_BOX_TEXT];
+    const int64_t want = d9d_box_volume(box);
+    char text[D9D_BOX_TEXT];
     int64_t have = 0;
-    d9di_box both;
+    d9d_box both;
 
     for (size_t i = 0; i < t->n_slices; i++)
-        if (d9di_box_meet(box, &t->slices[i].box, &both))
-            have += d9di_box_volume(&both);
+        if (d9d_box_meet(box, &t->slices[i].box, &both))
+            have += d9d_box_volume(&both);
     if (have != want)
         return D9D_FAIL(D9D_EMISMATCH,
                         "%s: tensor %s: of the %" PRId64 " elements of %s it has %" PRId64, s->path,
-                        t->name, want, d9di_box_text(box, text), have);
+                        t->name, want, d9d_box_text(box, text), have);
     return D9D_OK;
 }
 
 static d9d_status check_item(const d9di_saved *s, const d9d_save_tensor *item)
 {
-    const d9di_saved_tensor *t = d9d_map_get(&s->by_name, item->name, strlen(item->name));
-    const d9di_box box = d9di_box_of(item);
+    const d9d_sliced *t = d9d_slices_find(&s->slices, item->name);
+    const d9d_box box = d9di_box_of(item);
     char have[128], want[128];
 
     if (t == NULL)
@@ -42,7 +41,7 @@ static d9d_status check_item(const d9di_saved *s, const d9d_save_tensor *item)
         return D9D_FAIL(D9D_EMISMATCH, "%s: tensor %s has shape %s, this run needs %s", s->path,
                         item->name, d9d_shape_text(&t->whole, have, sizeof(have)),
                         d9d_shape_text(&item->whole, want, sizeof(want)));
-    if (!d9di_box_fits(&box, &item->whole))
+    if (!d9d_box_fits(&box, &item->whole))
         return D9D_FAIL(D9D_EINVAL, "checkpoint: tensor %s: its box is not a part of %s",
                         item->name, d9d_shape_text(&item->whole, want, sizeof(want)));
     return check_covered(s, t, &box);
@@ -57,10 +56,10 @@ static d9d_status check_unused(const d9di_saved *s, const d9d_save_set *set)
     for (size_t i = 0; i < set->n; i++)
         D9D_TRY_OR(st, d9d_map_put(&wanted, set->items[i].name, strlen(set->items[i].name), NULL),
                    out);
-    for (size_t i = 0; i < s->n && st == D9D_OK; i++)
-        if (!d9d_map_has(&wanted, s->tensors[i].name, strlen(s->tensors[i].name)))
+    for (size_t i = 0; i < s->slices.n && st == D9D_OK; i++)
+        if (!d9d_map_has(&wanted, s->slices.tensors[i].name, strlen(s->slices.tensors[i].name)))
             st = D9D_FAIL(D9D_EMISMATCH, "%s: has tensor %s, which this run does not have", s->path,
-                          s->tensors[i].name);
+                          s->slices.tensors[i].name);
 out:
     d9d_map_release(&wanted);
     return st;
@@ -113,7 +112,7 @@ out:
 }
 
 /* The tensor of a slice in its file, which must be what the manifest says. */
-static d9d_status find_slice(reader *r, const d9di_saved_tensor *t, const d9di_slice *slice,
+static d9d_status find_slice(reader *r, const d9d_sliced *t, const d9d_slice *slice,
                              d9d_st_file **file, const d9d_st_tensor **out)
 {
     const d9d_st_tensor *found;
@@ -126,11 +125,11 @@ static d9d_status find_slice(reader *r, const d9di_saved_tensor *t, const d9di_s
     if (found->dtype != t->dtype || found->ndim != slice->box.ndim ||
         (found->ndim > 0 && memcmp(found->shape, slice->box.size,
                                    (size_t)found->ndim * sizeof(found->shape[0])) != 0)) {
-        char have[D9D_ST_DESCRIBE], want[D9DI_BOX_TEXT];
+        char have[D9D_ST_DESCRIBE], want[D9D_BOX_TEXT];
 
         return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is %s, %s says %s %s", d9d_st_path(*file),
                         t->name, d9d_st_describe(found, have), D9D_MANIFEST_NAME,
-                        d9d_dtype_safetensors(t->dtype), d9di_box_text(&slice->box, want));
+                        d9d_dtype_safetensors(t->dtype), d9d_box_text(&slice->box, want));
     }
     *out = found;
     return D9D_OK;
@@ -141,18 +140,18 @@ typedef struct meeting {
     const d9d_save_tensor *item;
     d9d_st_file *file;
     const d9d_st_tensor *from;
-    d9di_box both, slice, box;
+    d9d_box both, slice, box;
 } meeting;
 
 static d9d_status each_meeting(reader *r, const d9d_save_tensor *item,
                                d9d_status (*fn)(reader *r, const meeting *m))
 {
-    const d9di_saved_tensor *t = d9d_map_get(&r->saved->by_name, item->name, strlen(item->name));
+    const d9d_sliced *t = d9d_slices_find(&r->saved->slices, item->name);
     meeting m = {.item = item, .box = d9di_box_of(item)};
 
     for (size_t i = 0; i < t->n_slices; i++) {
         m.slice = t->slices[i].box;
-        if (!d9di_box_meet(&m.box, &m.slice, &m.both))
+        if (!d9d_box_meet(&m.box, &m.slice, &m.both))
             continue;
         D9D_TRY(find_slice(r, t, &t->slices[i], &m.file, &m.from));
         if (fn != NULL)
@@ -189,7 +188,7 @@ static d9d_status read_run(void *arg, int64_t src, int64_t dst, int64_t n)
 
 static d9d_status read_meeting(reader *r, const meeting *m)
 {
-    return d9di_box_runs(&m->both, &m->slice, &m->box, read_run, &(run_target){r, m});
+    return d9d_box_runs(&m->both, &m->slice, &m->box, read_run, &(run_target){r, m});
 }
 
 static void reader_release(reader *r)

@@ -10,19 +10,19 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* What was accepted is what a reader counts on. */
-static void check_tensor(const d9di_saved *s, const d9di_saved_tensor *t)
+static void check_tensor(const d9di_saved *s, const d9d_sliced *t)
 {
     int64_t left = d9d_shape_numel(&t->whole);
 
-    if (left < 0 || d9d_map_get(&s->by_name, t->name, strlen(t->name)) != t)
+    if (left < 0 || d9d_slices_find(&s->slices, t->name) != t)
         abort();
     for (size_t i = 0; i < t->n_slices; i++) {
-        const d9di_slice *slice = &t->slices[i];
+        const d9d_slice *slice = &t->slices[i];
 
-        if (!d9di_box_fits(&slice->box, &t->whole) ||
+        if (!d9d_box_fits(&slice->box, &t->whole) ||
             d9d_manifest_find(s->manifest, slice->file) == NULL)
             abort();
-        left -= d9di_box_volume(&slice->box);
+        left -= d9d_box_volume(&slice->box);
         if (left < 0) /* then two of them overlap */
             abort();
     }
@@ -33,8 +33,8 @@ static void check_saved(const d9di_saved *s)
     if (s->state.step < 0 || s->state.samples < 0 || s->state.parent < -1 ||
         s->state.seed > INT64_MAX || !json_is_object(s->counts))
         abort();
-    for (size_t i = 0; i < s->n; i++)
-        check_tensor(s, &s->tensors[i]);
+    for (size_t i = 0; i < s->slices.n; i++)
+        check_tensor(s, &s->slices.tensors[i]);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

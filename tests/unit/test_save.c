@@ -71,7 +71,7 @@ typedef struct item {
     const char *name, *group;
     d9d_dtype dtype;
     d9d_shape whole;
-    d9di_box box;
+    d9d_box box;
 } item;
 
 /* Where the e-th element of the box is in the whole. */
@@ -430,7 +430,7 @@ static d9d_status count_run(void *arg, int64_t src, int64_t dst, int64_t n)
 static void test_runs_are_long(void **state)
 {
     static const struct {
-        d9di_box part, from, to;
+        d9d_box part, from, to;
         tally want;
     } rows[] = {
         {{2, {0, 0}, {4, 6}}, {2, {0, 0}, {4, 6}}, {2, {0, 0}, {4, 6}}, {1, 24, 24}},
@@ -449,26 +449,26 @@ static void test_runs_are_long(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         tally got = {0};
 
-        assert_ok(d9di_box_runs(&rows[i].part, &rows[i].from, &rows[i].to, count_run, &got));
+        assert_ok(d9d_box_runs(&rows[i].part, &rows[i].from, &rows[i].to, count_run, &got));
         assert_memory_equal(&got, &rows[i].want, sizeof(got));
     }
 }
 
 static void test_scalar_and_empty_boxes(void **state)
 {
-    const d9di_box scalar = {0}, empty = {.ndim = 1, .start = {3}}, row = {.ndim = 1, .size = {5}};
-    d9di_box both;
-    char text[D9DI_BOX_TEXT];
+    const d9d_box scalar = {0}, empty = {.ndim = 1, .start = {3}}, row = {.ndim = 1, .size = {5}};
+    d9d_box both;
+    char text[D9D_BOX_TEXT];
 
     (void)state;
-    assert_true(d9di_box_meet(&scalar, &scalar, &both));
-    assert_int_equal(d9di_box_volume(&both), 1);
-    assert_false(d9di_box_meet(&empty, &row, &both));
-    assert_true(d9di_box_fits(&empty, &D9D_SHAPE(3)));
-    assert_false(d9di_box_fits(&empty, &D9D_SHAPE(2)));
-    assert_false(d9di_box_fits(&row, &D9D_SHAPE(4)));
-    assert_string_equal(d9di_box_text(&row, text), "[0:5]");
-    assert_string_equal(d9di_box_text(&scalar, text), "[]");
+    assert_true(d9d_box_meet(&scalar, &scalar, &both));
+    assert_int_equal(d9d_box_volume(&both), 1);
+    assert_false(d9d_box_meet(&empty, &row, &both));
+    assert_true(d9d_box_fits(&empty, &D9D_SHAPE(3)));
+    assert_false(d9d_box_fits(&empty, &D9D_SHAPE(2)));
+    assert_false(d9d_box_fits(&row, &D9D_SHAPE(4)));
+    assert_string_equal(d9d_box_text(&row, text), "[0:5]");
+    assert_string_equal(d9d_box_text(&scalar, text), "[]");
 }
 
 /* --- what does not match ---------------------------------------------------------------------- */

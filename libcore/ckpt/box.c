@@ -1,21 +1,10 @@
-/* save_box.c - boxes of a whole tensor: what they share, and its runs.  See loop/save_parts.h. */
+/* box.c - boxes of a whole tensor: what they share, and its runs.  See d9d/ckpt/slices.h. */
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "loop/save_parts.h"
+#include "d9d/ckpt/slices.h"
 
-d9di_box d9di_box_of(const d9d_save_tensor *t)
-{
-    d9di_box b = {.ndim = t->tensor->shape.ndim};
-
-    for (int d = 0; d < b.ndim; d++) {
-        b.start[d] = t->start[d];
-        b.size[d] = t->tensor->shape.dim[d];
-    }
-    return b;
-}
-
-int64_t d9di_box_volume(const d9di_box *b)
+int64_t d9d_box_volume(const d9d_box *b)
 {
     int64_t n = 1;
 
@@ -24,7 +13,7 @@ int64_t d9di_box_volume(const d9di_box *b)
     return n;
 }
 
-bool d9di_box_fits(const d9di_box *b, const d9d_shape *whole)
+bool d9d_box_fits(const d9d_box *b, const d9d_shape *whole)
 {
     if (b->ndim != whole->ndim)
         return false;
@@ -35,9 +24,9 @@ bool d9di_box_fits(const d9di_box *b, const d9d_shape *whole)
     return true;
 }
 
-bool d9di_box_meet(const d9di_box *a, const d9di_box *b, d9di_box *out)
+bool d9d_box_meet(const d9d_box *a, const d9d_box *b, d9d_box *out)
 {
-    *out = (d9di_box){.ndim = a->ndim};
+    *out = (d9d_box){.ndim = a->ndim};
     for (int d = 0; d < a->ndim; d++) {
         const int64_t a_end = a->start[d] + a->size[d], b_end = b->start[d] + b->size[d];
         const int64_t end = a_end < b_end ? a_end : b_end;
@@ -50,9 +39,9 @@ bool d9di_box_meet(const d9di_box *a, const d9di_box *b, d9di_box *out)
     return true;
 }
 
-char *d9di_box_text(const d9di_box *b, char buf[D9DI_BOX_TEXT])
+char *d9d_box_text(const d9d_box *b, char buf[D9D_BOX_TEXT])
 {
-    int at = snprintf(buf, D9DI_BOX_TEXT, "[");
+    int at = snprintf(buf, D9D_BOX_TEXT, "[");
 
     /* Two numbers of 20 digits a dimension always fit.  A box that does not fit its whole is
      * shown too, so its end may be beyond all numbers. */
@@ -61,15 +50,15 @@ char *d9di_box_text(const d9di_box *b, char buf[D9DI_BOX_TEXT])
 
         if (__builtin_add_overflow(b->start[d], b->size[d], &end))
             end = INT64_MAX;
-        at += snprintf(buf + at, D9DI_BOX_TEXT - (size_t)at, "%s%" PRId64 ":%" PRId64,
+        at += snprintf(buf + at, D9D_BOX_TEXT - (size_t)at, "%s%" PRId64 ":%" PRId64,
                        d > 0 ? ", " : "", b->start[d], end);
     }
-    (void)snprintf(buf + at, D9DI_BOX_TEXT - (size_t)at, "]");
+    (void)snprintf(buf + at, D9D_BOX_TEXT - (size_t)at, "]");
     return buf;
 }
 
 /* Where the element `index` of the whole is in a dense array of box b. */
-static int64_t offset_in(const d9di_box *b, const int64_t *index)
+static int64_t offset_in(const d9d_box *b, const int64_t *index)
 {
     int64_t at = 0;
 
@@ -79,7 +68,7 @@ static int64_t offset_in(const d9di_box *b, const int64_t *index)
 }
 
 /* The next index of `part` in its first `outer` dimensions; false after the last. */
-static bool advance(const d9di_box *part, int outer, int64_t *index)
+static bool advance(const d9d_box *part, int outer, int64_t *index)
 {
     for (int d = outer - 1; d >= 0; d--) {
         if (++index[d] < part->start[d] + part->size[d])
@@ -89,14 +78,14 @@ static bool advance(const d9di_box *part, int outer, int64_t *index)
     return false;
 }
 
-d9d_status d9di_box_runs(const d9di_box *part, const d9di_box *from, const d9di_box *to,
-                         d9di_run_fn fn, void *arg)
+d9d_status d9d_box_runs(const d9d_box *part, const d9d_box *from, const d9d_box *to,
+                         d9d_box_fn fn, void *arg)
 {
     int64_t index[D9D_MAX_DIMS] = {0}, run = 1;
     int outer = part->ndim;
     bool whole = true;
 
-    if (d9di_box_volume(part) == 0)
+    if (d9d_box_volume(part) == 0)
         return D9D_OK;
     /* Inner dimensions that the part covers in both arrays join the run, and the first
      * that it covers in part ends it. */
