@@ -4,7 +4,8 @@
  * model.safetensors.  Index and headers must agree: a tensor that the index places in a
  * file that lacks it, one that no index entry names, and a name that is not one plain
  * path component are EFORMAT.  A symbolic link at that component is fine (the HuggingFace
- * cache is made of them).
+ * cache is made of them).  Where neither is there, a training checkpoint (d9d/loop/save.h) gives
+ * its parameters, put together from the slices of all ranks.
  *
  * Writing makes "model.safetensors" when everything fits one shard, else
  * model-0000i-of-0000n.safetensors and the index, in the order given, with header
