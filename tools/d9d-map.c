@@ -33,6 +33,7 @@ static const struct opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
 #define MAPPER_OPTION                                                                              \
     TOOL_OPT(struct opts, mapper, STRING, "mapper", 0, "SPEC.json",                                \
              "map as this d9d.mapper.v1 description says, whatever the model")
+#define MODEL_OPTION(text) TOOL_OPT(struct opts, model, STRING, "model", 'm', "CONFIG.json", text)
 #define JOBS_OPTION                                                                                \
     TOOL_OPT(struct opts, jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)",       \
              .min = 1, .max = 1024)
@@ -43,12 +44,14 @@ static const struct opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
                  "replace DST if it has files; it changes at once"),                               \
         JOBS_OPTION
 
-static const tool_option convert_options[] = {MAP_OPTIONS, MAPPER_OPTION, WRITE_OPTIONS, TOOL_END};
+static const tool_option convert_options[] = {
+    MAP_OPTIONS, MAPPER_OPTION,
+    MODEL_OPTION("the model of a SRC without config.json, such as a training checkpoint"),
+    WRITE_OPTIONS, TOOL_END};
 static const tool_option plan_options[] = {
     MAP_OPTIONS,
     MAPPER_OPTION,
-    TOOL_OPT(struct opts, model, STRING, "model", 'm', "CONFIG.json",
-             "in place of SRC: a checkpoint of this model, of which only the shapes are known"),
+    MODEL_OPTION("the model of SRC; without SRC, of a checkpoint of which only shapes are known"),
     TOOL_OPT(struct opts, dot, FLAG, "dot", 0, NULL, "print a graph for graphviz"),
     TOOL_OPT(struct opts, all, FLAG, "all", 'a', NULL, "every group, not one line for those alike"),
     TOOL_OPT(struct opts, boxes, FLAG, "boxes", 0, NULL, "of which pieces each output is made"),
@@ -60,8 +63,7 @@ static const tool_option verify_options[] = {
              "DIR, made elsewhere, need not have a manifest.json"),
     JOBS_OPTION, TOOL_END};
 static const tool_option init_options[] = {
-    TOOL_OPT(struct opts, model, STRING, "model", 'm', "CONFIG.json",
-             "the model: a config.json of HuggingFace's"),
+    MODEL_OPTION("the model: a config.json of HuggingFace's"),
     TOOL_OPT(struct opts, seed, INT, "seed", 's', "S", "seed of the weights (default: 0)"),
     MAP_OPTIONS, WRITE_OPTIONS, TOOL_END};
 
@@ -73,6 +75,7 @@ static d9d_convert_options choices(const tool_run *r, const struct opts *o)
                                  .dtype = dtype_of[o->dtype],
                                  .shard_bytes = (uint64_t)o->shard_size,
                                  .mapper = o->mapper,
+                                 .config = r->n_args > 0 ? o->model : NULL,
                                  .log = r->log};
 }
 
@@ -131,10 +134,10 @@ static d9d_status plan(tool_run *r, const void *options)
     d9d_convert *c;
     d9d_status st;
 
-    if ((r->n_args > 0) == (o->model != NULL))
-        return D9D_FAIL(D9D_ECONFIG, "plan needs SRC or --model CONFIG.json, one of them");
-    D9D_TRY(o->model != NULL ? d9d_convert_shapes(o->model, &opt, &c)
-                             : d9d_convert_open(r->args[0], &opt, &c));
+    if (r->n_args == 0 && o->model == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "plan needs SRC or --model CONFIG.json");
+    D9D_TRY(r->n_args == 0 ? d9d_convert_shapes(o->model, &opt, &c)
+                           : d9d_convert_open(r->args[0], &opt, &c));
     st = d9d_plan_print(d9d_convert_plan(c),
                         o->dot    ? "dot"
                         : r->json ? "json"
@@ -184,12 +187,10 @@ int main(int argc, char **argv)
                 "headers, index, and that every number is finite.  One line a finding; exit 1 if "
                 "there is any."),
         COMMAND("diff", "A B", 2, 2, read_options, diff,
-                "Compare two checkpoint directories tensor by tensor.  One line a difference; "
-                "exit 1 if there is any."),
+                "Compare two checkpoint directories by tensors.  One line each; exit 1 if any."),
         COMMAND("init", "DST", 1, 1, init_options, convert,
                 "Make a checkpoint with random weights: ones in norms, normal with the deviation "
-                "initializer_range elsewhere.  A weight depends on the seed, the tensor and the "
-                "element alone."),
+                "initializer_range elsewhere.  Seed, tensor and element alone decide a weight."),
         {.run = NULL},
     };
     static const tool map = {"d9d-map", "Convert, inspect, compare and make checkpoints.",

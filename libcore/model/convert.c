@@ -12,6 +12,7 @@ struct d9d_convert {
     d9d_convert_options opt;
     d9d_arena arena;
     const char *src;         /* NULL: random weights */
+    const char *beside;      /* whose other files go along; NULL: none do */
     const char *config_path; /* or NULL */
     json_t *doc;             /* config.json of the source; with a description it may be NULL */
     d9d_mapper_spec *spec;   /* or NULL */
@@ -40,6 +41,8 @@ static d9d_layout target(const d9d_convert *c)
 {
     d9d_convert_to to = c->opt.to;
 
+    if (c->doc == NULL)
+        return D9D_LAYOUT_D9D;
     if (to == D9D_CONVERT_OTHER)
         to = c->from == D9D_LAYOUT_D9D ? D9D_CONVERT_HF : D9D_CONVERT_D9D;
     if (to == D9D_CONVERT_D9D)
@@ -69,6 +72,8 @@ static d9d_status read_config(d9d_convert *c, const char *path)
 
     if (file == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path);
+    if (c->src != NULL && path == c->src && d9d_fs_is_dir(path) && !d9d_fs_exists(file))
+        return D9D_FAIL(D9D_ENOTFOUND, "%s: is not there; --model names the model's", file);
     c->config_path = file;
     D9D_TRY(d9d_hf_config_load(file, &c->doc));
     D9D_TRY(d9d_hf_config_parse(c->doc, file, &c->arena, &c->config));
@@ -108,6 +113,20 @@ static d9d_status plan_spec(d9d_convert *c, const char *name)
     return make_plan(c, name, c->opt.mapper);
 }
 
+/* The directory of config.json, by which a model's files lie; NULL where it has another name. */
+static d9d_status find_beside(d9d_convert *c)
+{
+    const char *slash = strrchr(c->config_path, '/');
+    const char *name = slash != NULL ? slash + 1 : c->config_path;
+
+    if (strcmp(name, D9D_HF_CONFIG_NAME) != 0)
+        return D9D_OK;
+    c->beside = slash == NULL ? d9d_arena_strdup(&c->arena, ".")
+                              : d9d_arena_strndup(&c->arena, c->config_path,
+                                                  (size_t)(slash - c->config_path) + 1);
+    return c->beside != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->config_path);
+}
+
 /* config.json where there is one. */
 static d9d_status read_any_config(d9d_convert *c)
 {
@@ -121,15 +140,46 @@ static d9d_status read_any_config(d9d_convert *c)
     return d9d_hf_config_load(file, &c->doc);
 }
 
+static d9d_status open_tensors(d9d_convert *c)
+{
+    D9D_TRY(d9d_checkpoint_open(c->src, &c->ckpt));
+    c->source = d9d_checkpoint_source(c->ckpt);
+    return c->spec != NULL ? plan_spec(c, c->src) : plan_model(c, c->src);
+}
+
 static d9d_status open_files(d9d_convert *c, const char *src)
 {
-    c->src = d9d_arena_strdup(&c->arena, src);
+    c->src = c->beside = d9d_arena_strdup(&c->arena, src);
     if (c->src == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
-    D9D_TRY(c->spec != NULL ? read_any_config(c) : read_config(c, src));
-    D9D_TRY(d9d_checkpoint_open(src, &c->ckpt));
-    c->source = d9d_checkpoint_source(c->ckpt);
-    return c->spec != NULL ? plan_spec(c, src) : plan_model(c, src);
+    if (c->opt.config != NULL) {
+        c->beside = NULL;
+        D9D_TRY(read_config(c, c->opt.config));
+        D9D_TRY(find_beside(c));
+    } else {
+        D9D_TRY(c->spec != NULL ? read_any_config(c) : read_config(c, c->src));
+    }
+    return open_tensors(c);
+}
+
+static d9d_status open_known(d9d_convert *c, const char *src, const d9d_qwen3_config *config,
+                             const json_t *doc)
+{
+    c->src = d9d_arena_strdup(&c->arena, src);
+    c->doc = doc != NULL ? json_deep_copy(doc) : NULL;
+    if (c->src == NULL || (doc != NULL && c->doc == NULL))
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
+    c->config = *config;
+    c->dtype = c->opt.dtype;
+    if (c->opt.config != NULL) {
+        c->config_path = d9d_fs_is_dir(c->opt.config)
+                             ? d9d_fs_join(&c->arena, c->opt.config, D9D_HF_CONFIG_NAME)
+                             : c->opt.config;
+        if (c->config_path == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
+        D9D_TRY(find_beside(c));
+    }
+    return open_tensors(c);
 }
 
 static d9d_status open_random(d9d_convert *c, const char *config, uint64_t seed)
@@ -215,6 +265,15 @@ d9d_status d9d_convert_open(const char *src, const d9d_convert_options *opt, d9d
     d9d_status st = create(opt, &c);
 
     return keep(c, st == D9D_OK ? open_files(c, src) : st, out);
+}
+
+d9d_status d9d_convert_known(const char *src, const d9d_qwen3_config *config, const json_t *doc,
+                             const d9d_convert_options *opt, d9d_convert **out)
+{
+    d9d_convert *c = NULL;
+    d9d_status st = create(opt, &c);
+
+    return keep(c, st == D9D_OK ? open_known(c, src, config, doc) : st, out);
 }
 
 d9d_status d9d_convert_random(const char *config, uint64_t seed, const d9d_convert_options *opt,
@@ -303,7 +362,8 @@ static d9d_status add_config(const d9d_convert *c, d9d_shard_sink *s)
 
     if (doc == NULL)
         return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
-    D9D_TRY_OR(st, change_config(c, doc), out);
+    if (c->doc != NULL || c->spec != NULL)
+        D9D_TRY_OR(st, change_config(c, doc), out);
     if (json_object_size(doc) == 0 && c->doc == NULL)
         goto out;
     D9D_TRY_OR(st, d9d_hf_config_text(doc, c->config_path, &text), out);
@@ -321,12 +381,12 @@ static d9d_status add_others(const d9d_convert *c, d9d_shard_sink *s)
     d9d_fs_names names = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_checkpoint_others(c->src, rewritten, &a, &names), out);
+    D9D_TRY_OR(st, d9d_checkpoint_others(c->beside, rewritten, &a, &names), out);
     for (size_t i = 0; i < names.n; i++) {
-        const char *path = d9d_fs_join(&a, c->src, names.name[i]);
+        const char *path = d9d_fs_join(&a, c->beside, names.name[i]);
 
         if (path == NULL) {
-            st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->src);
+            st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->beside);
             goto out;
         }
         D9D_TRY_OR(st, d9d_shard_sink_copy(s, names.name[i], path), out);
@@ -347,7 +407,7 @@ static d9d_status open_sink(const d9d_convert *c, const char *dir,
     D9D_TRY(d9d_plan_key(c->plan, &key));
     D9D_TRY(d9d_shard_sink_create(dir, c->opt.shard_bytes, &s));
     D9D_TRY_OR(st, add_config(c, s), out);
-    if (c->src != NULL)
+    if (c->beside != NULL)
         D9D_TRY_OR(st, add_others(c, s), out);
     d9d_shard_sink_resume(s, key, opt->log);
     if (opt->boot != NULL)
@@ -404,8 +464,8 @@ static d9d_status finish(const d9d_convert *c, d9d_shard_sink *s,
 {
     if (!is_first(opt))
         return D9D_OK;
-    if (c->src != NULL)
-        D9D_TRY(d9d_checkpoint_copy_dirs(c->src, o->tmp, opt->log));
+    if (c->beside != NULL)
+        D9D_TRY(d9d_checkpoint_copy_dirs(c->beside, o->tmp, opt->log));
     D9D_TRY(d9d_shard_sink_manifest(s, NULL));
     return d9d_outdir_commit(o);
 }

@@ -24,6 +24,8 @@ bool d9d_hf_config_was_fused(const json_t *doc)
     const json_t *mark = json_object_get(doc, mark_name);
     const char *word = json_string_value(json_object_get(mark, "experts"));
 
+    if (mark == NULL) /* experts are fused in files of the generation that has this word */
+        return json_object_get(doc, "num_local_experts") != NULL;
     return word != NULL && strcmp(word, expert_words[true]) == 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "d9d/ckpt/checkpoint.h"
 #include "d9d/ckpt/manifest.h"
+#include "d9d/model/convert.h"
 #include "d9d/model/hf_config.h"
 #include "d9d/model/qwen3_map.h"
 
@@ -111,8 +112,7 @@ static d9d_status config_make(const d9d_qwen3_config *c, d9d_dtype dtype, const 
         return st == D9D_ENOTSUP ? D9D_OK : st;
     }
     D9D_TRY(d9d_hf_config_load(hf_config, doc));
-    if (json_object_get(*doc, "d9d") != NULL ? d9d_hf_config_was_fused(*doc)
-                                             : json_object_get(*doc, "num_local_experts") != NULL)
+    if (d9d_hf_config_was_fused(*doc))
         *layout = D9D_LAYOUT_HF_FUSED;
     d9d_hf_config_unmark(*doc);
     return d9d_hf_config_set_dtype(*doc, dtype);
@@ -135,6 +135,22 @@ static d9d_status others_copy(const char *hf_config, const char *dir)
         return D9D_FAIL(D9D_ENOMEM, "%s: its directory's name", hf_config);
     st = d9d_checkpoint_copy_others(from, dir, except);
     free(from);
+    return st;
+}
+
+/* As the file that it was made from is written, where there is one. */
+static d9d_status config_write(const json_t *doc, const char *hf_config, const char *dir)
+{
+    d9d_arena a = {0};
+    const char *from = hf_config;
+    d9d_status st;
+
+    if (hf_config != NULL && d9d_fs_is_dir(hf_config))
+        from = d9d_fs_join(&a, hf_config, D9D_HF_CONFIG_NAME);
+    st = hf_config != NULL && from == NULL
+             ? D9D_FAIL(D9D_ENOMEM, "%s: its configuration's name", hf_config)
+             : d9d_hf_config_write(dir, doc, from);
+    d9d_arena_release(&a);
     return st;
 }
 
@@ -182,7 +198,7 @@ static d9d_status files_write(const d9d_qwen3_config *c, d9d_params_io *io, d9d_
     D9D_TRY_OR(st, config_make(c, dtype, hf_config, &doc, &to), out);
     D9D_TRY_OR(st, tensors_write(c, io, to, dir, log), out);
     if (doc != NULL)
-        D9D_TRY_OR(st, d9d_hf_config_write(dir, doc, NULL), out);
+        D9D_TRY_OR(st, config_write(doc, hf_config, dir), out);
     if (hf_config != NULL)
         st = others_copy(hf_config, dir);
 out:
@@ -214,5 +230,34 @@ d9d_status d9d_weights_export(const d9d_qwen3_config *c, const d9d_params *param
 done:
     d9d_outdir_release(&out);
     d9d_params_io_close(io);
+    return st;
+}
+
+d9d_status d9d_weights_export_saved(const d9d_qwen3_config *c, d9d_dtype dtype, const char *saved,
+                                    const char *dir, const char *hf_config, d9d_boot *boot,
+                                    const d9d_log *log)
+{
+    d9d_convert_options opt = {.to = D9D_CONVERT_HF,
+                               .cast = true,
+                               .dtype = dtype,
+                               .shard_bytes = D9D_SHARD_BYTES,
+                               .config = hf_config,
+                               .log = log};
+    const d9d_convert_run_options how = {.boot = boot, .log = log};
+    d9d_convert *convert = NULL;
+    json_t *doc = NULL;
+    d9d_layout to;
+    d9d_status st;
+
+    st = config_make(c, dtype, hf_config, &doc, &to);
+    opt.experts = to == D9D_LAYOUT_HF_FUSED ? D9D_EXPERTS_FUSED : D9D_EXPERTS_EACH;
+    if (st == D9D_OK)
+        st = d9d_convert_known(saved, c, doc, &opt, &convert);
+    if (boot != NULL)
+        st = d9d_boot_agree(boot, st);
+    if (st == D9D_OK)
+        st = d9d_convert_run(convert, dir, &how);
+    d9d_convert_close(convert);
+    json_decref(doc);
     return st;
 }

@@ -37,6 +37,9 @@ typedef struct d9d_convert_options {
      * need not be there, and is patched where the description says so; with `to` or `experts` it is
      * ECONFIG.  NULL: none. */
     const char *mapper;
+    /* Of a source without a config.json, such as a training checkpoint: the model's, or the
+     * directory that has it; what stands beside it goes along.  NULL: the source's own. */
+    const char *config;
     const d9d_log *log; /* hears what does not fit, sentence by sentence; may be NULL */
 } d9d_convert_options;
 #define D9D_CONVERT_DEFAULTS ((d9d_convert_options){.shard_bytes = D9D_SHARD_BYTES})
@@ -47,6 +50,12 @@ typedef struct d9d_convert d9d_convert;
  * unused or mis-shaped. */
 D9D_API D9D_MUST_USE d9d_status d9d_convert_open(const char *src, const d9d_convert_options *opt,
                                                  d9d_convert **out);
+/* The same for a source of this model, to which `doc` belongs (borrowed): the config.json that is
+ * to be rewritten; NULL where HuggingFace's format cannot say the model, then the layout is D9D. */
+D9D_API D9D_MUST_USE d9d_status d9d_convert_known(const char *src, const d9d_qwen3_config *config,
+                                                  const json_t *doc,
+                                                  const d9d_convert_options *opt,
+                                                  d9d_convert **out);
 /* The same for random weights (qwen3_map.h) of the model in `config`, a config.json or a
  * directory with one.  Without opt->cast the dtype is the config's; OTHER is HF. */
 D9D_API D9D_MUST_USE d9d_status d9d_convert_random(const char *config, uint64_t seed,

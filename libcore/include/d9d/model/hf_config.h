@@ -73,6 +73,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_hf_config_write(const char *dir, const json_
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_mark(json_t *doc, const d9d_qwen3_config *c,
                                                    bool fused);
 D9D_API void d9d_hf_config_unmark(json_t *doc);
+/* Had the checkpoint that this document comes from fused experts?  Without the mark, its generation
+ * says so. */
 D9D_API bool d9d_hf_config_was_fused(const json_t *doc);
 
 /* The names of fields that transformers writes in `generation` 4 or 5; each field keeps its

@@ -16,6 +16,7 @@
 #ifndef D9D_MODEL_WEIGHTS_H
 #define D9D_MODEL_WEIGHTS_H
 
+#include "d9d/dist/boot.h"
 #include "d9d/model/params_io.h"
 #include "d9d/model/qwen3.h"
 
@@ -50,6 +51,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_weights_check_export(const d9d_qwen3_config 
 D9D_API D9D_MUST_USE d9d_status d9d_weights_export(const d9d_qwen3_config *c,
                                                    const d9d_params *params, const char *dir,
                                                    const char *hf_config, const d9d_log *log);
+
+/* The same of a training checkpoint of this model (d9d/loop/save.h), whoever wrote it: what several
+ * ranks do, none of which has all weights.  Each makes a share of the files.  Collective: over all
+ * ranks of `boot` (NULL: alone). */
+D9D_API D9D_MUST_USE d9d_status d9d_weights_export_saved(const d9d_qwen3_config *c, d9d_dtype dtype,
+                                                         const char *saved, const char *dir,
+                                                         const char *hf_config, d9d_boot *boot,
+                                                         const d9d_log *log);
 
 #ifdef __cplusplus
 }
