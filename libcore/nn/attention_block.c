@@ -98,20 +98,18 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
     const heads k_heads = heads_read(b, &b->k_proj, &b->k_norm);
     const heads v_heads = heads_read(b, &b->v_proj, NULL);
     d9d_shape merged = D9D_SHAPE(s->dim[0], s->dim[1], q_heads.n * b->head_dim);
-    d9d_attention how = {
-        .scale = 1.0f / sqrtf((float)b->head_dim), .causal = true, .segments = segments};
-    d9d_comm *tp = d9d_cut_tp(b->cut), *cp = d9d_cut_cp(b->cut);
+    const d9d_attention how = {.scale = 1.0f / sqrtf((float)b->head_dim),
+                               .causal = true,
+                               .segments = segments,
+                               .cp = d9d_cut_cp(b->cut),
+                               .what = b->k_proj.weight.name};
+    d9d_comm *tp = d9d_cut_tp(b->cut);
     d9d_var *all, *q, *k, *v, *o;
 
-    if (segments == NULL && d9d_comm_size(cp) > 1)
-        return D9D_FAIL(D9D_EINVAL, "attention: rows lie on %d ranks and have no segments",
-                        d9d_comm_size(cp));
     D9D_TRY(d9d_op_gather_rows(t, x, tp, b->q_proj.weight.name, &all));
     D9D_TRY(heads_of(b, t, all, &q_heads, positions, &q));
     D9D_TRY(heads_of(b, t, all, &k_heads, positions, &k));
     D9D_TRY(heads_of(b, t, all, &v_heads, positions, &v));
-    D9D_TRY(d9d_op_gather_pieces(t, k, cp, b->k_proj.weight.name, &k));
-    D9D_TRY(d9d_op_gather_pieces(t, v, cp, b->v_proj.weight.name, &v));
     D9D_TRY(d9d_op_attention(t, q, k, v, &how, &o));
     D9D_TRY(d9d_op_reshape(t, o, merged, &o));
     D9D_TRY(d9d_block_linear_forward(&b->o_proj, t, o, &o));

@@ -1,30 +1,69 @@
 /* op_attention.c - softmax attention.  q y [B, S, A, D], k v [B, Z, K, D], lse [B, A, S].
  *
- * The backward recomputes probabilities from q, k and the log of the sum of exponentials.
+ * The backward recomputes probabilities from q, k and the log of the sum of exponentials.  Where
+ * ranks have pieces of rows, k and v are gathered for the forward, and again for the backward.
  */
-#include "op/op_common.h"
+#include "op/pieces.h"
 
 /* Saved; the first three are the inputs.  Segments, where given, follow: attr points into them. */
 enum { Q, K, V, O, LSE };
 
+typedef struct attention_attr {
+    d9d_attention_dims dims;
+    d9di_pieces pieces;
+} attention_attr;
+
+/* Keys and values of whole rows, or their gradients. */
+typedef struct rows {
+    d9d_tensor k, v;
+} rows;
+
+static void rows_release(rows *r)
+{
+    d9d_tensor_release(&r->k);
+    d9d_tensor_release(&r->v);
+}
+
+static d9d_status rows_gather(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *k,
+                              const d9d_tensor *v, rows *out)
+{
+    D9D_TRY(d9di_pieces_gather(t, p, k, &out->k));
+    return d9di_pieces_gather(t, p, v, &out->v);
+}
+
+/* dq, and dk, dv of whole rows. */
+static d9d_status rows_grad(d9d_node *n, const rows *all, d9d_tensor *dq, rows *d)
+{
+    const attention_attr *a = n->attr;
+
+    D9D_TRY(d9di_node_grad(n, Q, dq));
+    D9D_TRY(d9d_node_alloc(n, all->k.dtype, all->k.shape, &d->k));
+    D9D_TRY(d9d_node_alloc(n, all->v.dtype, all->v.shape, &d->v));
+    return D9DI_KERNEL(n->tape, attention_din, &a->dims, d9d_tensor_data(dq),
+                       d9d_tensor_data(&d->k), d9d_tensor_data(&d->v), d9d_tensor_data(&n->dout[0]),
+                       d9d_tensor_data(&n->saved[Q]), d9d_tensor_data(&all->k),
+                       d9d_tensor_data(&all->v), d9d_tensor_data(&n->saved[O]),
+                       d9d_tensor_data(&n->saved[LSE]));
+}
+
 static d9d_status attention_input(d9d_node *n)
 {
-    const d9d_attention_dims *dims = n->attr;
+    const attention_attr *a = n->attr;
     d9d_tensor d[3] = {{0}, {0}, {0}};
-    d9d_status st = D9D_OK;
+    rows all = {{0}, {0}}, grads = {{0}, {0}};
+    d9d_status st;
 
-    for (int i = Q; i <= V; i++)
-        D9D_TRY_OR(st, d9di_node_grad(n, i, &d[i]), out);
-    D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, attention_din, dims, d9d_tensor_data(&d[Q]),
-                           d9d_tensor_data(&d[K]), d9d_tensor_data(&d[V]),
-                           d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&n->saved[Q]),
-                           d9d_tensor_data(&n->saved[K]), d9d_tensor_data(&n->saved[V]),
-                           d9d_tensor_data(&n->saved[O]), d9d_tensor_data(&n->saved[LSE])),
-               out);
+    D9D_TRY_OR(st, rows_gather(n->tape, &a->pieces, &n->saved[K], &n->saved[V], &all), out);
+    D9D_TRY_OR(st, rows_grad(n, &all, &d[Q], &grads), out);
+    rows_release(&all);
+    D9D_TRY_OR(st, d9di_pieces_scatter(n->tape, &a->pieces, &grads.k, &d[K]), out);
+    D9D_TRY_OR(st, d9di_pieces_scatter(n->tape, &a->pieces, &grads.v, &d[V]), out);
+    rows_release(&grads);
     for (int i = Q; i <= V; i++)
         D9D_TRY_OR(st, d9d_node_give(n, i, &d[i]), out);
 out:
+    rows_release(&all);
+    rows_release(&grads);
     for (int i = Q; i <= V; i++)
         d9d_tensor_release(&d[i]);
     return st;
@@ -48,14 +87,13 @@ static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *k)
     return D9D_OK;
 }
 
-static d9d_status check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v,
-                        const d9d_tensor *segments)
+static d9d_status check_segments(const d9d_tensor *q, const d9d_attention *how)
 {
-    D9D_TRY(d9di_op_check_real("attention", "q", q));
-    D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
-    D9D_TRY(d9di_op_check("attention", "v", v, q->dtype));
-    D9D_TRY(check_heads(q, k));
-    D9D_TRY(d9di_op_check_same("attention", "k", k, "v", v));
+    const d9d_tensor *segments = how->segments;
+
+    if (segments == NULL && d9d_comm_size(how->cp) > 1)
+        return D9D_FAIL(D9D_EINVAL, "attention: rows lie on %d ranks and have no segments",
+                        d9d_comm_size(how->cp));
     if (segments == NULL)
         return D9D_OK;
     D9D_TRY(d9di_op_check("attention", "segments", segments, D9D_I32));
@@ -65,15 +103,27 @@ static d9d_status check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tens
     return D9D_OK;
 }
 
+static d9d_status check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v,
+                        const d9d_attention *how, const d9di_pieces *pieces)
+{
+    D9D_TRY(d9di_op_check_real("attention", "q", q));
+    D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
+    D9D_TRY(d9di_op_check("attention", "v", v, q->dtype));
+    D9D_TRY(check_heads(q, k));
+    D9D_TRY(d9di_op_check_same("attention", "k", k, "v", v));
+    D9D_TRY(d9di_pieces_check("attention", "k", pieces, k));
+    return check_segments(q, how);
+}
+
 static d9d_status record(d9d_tape *t, d9d_var *const in[3], d9d_var *out, const d9d_tensor *lse,
-                         const d9d_tensor *segments, const d9d_attention_dims *dims)
+                         const d9d_tensor *segments, const attention_attr *attr)
 {
     d9d_node *n;
 
     if (!d9d_tape_wants(t, in, 3, NULL, 0))
         return D9D_OK;
-    D9D_TRY(d9d_tape_record(t, &attention_ops, in, 3, &out, 1, NULL, 0, sizeof(*dims), &n));
-    *(d9d_attention_dims *)n->attr = *dims;
+    D9D_TRY(d9d_tape_record(t, &attention_ops, in, 3, &out, 1, NULL, 0, sizeof(*attr), &n));
+    *(attention_attr *)n->attr = *attr;
     for (int i = Q; i <= V; i++)
         (void)d9d_node_save(n, d9d_var_tensor(in[i]), D9D_NEED_INPUT);
     (void)d9d_node_save(n, d9d_var_tensor(out), D9D_NEED_INPUT);
@@ -90,7 +140,7 @@ static d9d_attention_dims dims_of(const d9d_tensor *q, const d9d_tensor *k,
         .t = q->dtype,
         .b = q->shape.dim[0],
         .s = q->shape.dim[1],
-        .z = k->shape.dim[1],
+        .z = k->shape.dim[1] * d9d_comm_size(how->cp),
         .a = q->shape.dim[2],
         .kv = k->shape.dim[2],
         .d = q->shape.dim[3],
@@ -105,25 +155,28 @@ d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
                             const d9d_attention *how, d9d_var **y)
 {
     const d9d_tensor *tq = d9d_var_tensor(q), *tk = d9d_var_tensor(k), *tv = d9d_var_tensor(v);
+    attention_attr attr = {.pieces = {how->cp, how->what}};
+    const d9d_attention_dims *n = &attr.dims;
     d9d_var *in[] = {q, k, v}, *out;
+    rows all = {{0}, {0}};
     d9d_tensor lse = {0};
-    d9d_attention_dims dims;
     d9d_status st;
 
-    D9D_TRY_OR(st, check(tq, tk, tv, how->segments), out);
-    dims = dims_of(tq, tk, how);
+    D9D_TRY_OR(st, check(tq, tk, tv, how, &attr.pieces), out);
+    attr.dims = dims_of(tq, tk, how);
     D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, tq->shape, &out), out);
-    D9D_TRY_OR(
-        st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(dims.b, dims.a, dims.s), &lse),
-        out);
-    D9D_TRY_OR(st,
-               D9DI_KERNEL(t, attention, &dims, d9d_tensor_data(d9d_var_tensor(out)),
-                           d9d_tensor_data(&lse), d9d_tensor_data(tq), d9d_tensor_data(tk),
-                           d9d_tensor_data(tv)),
+    D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n->b, n->a, n->s), &lse),
                out);
-    D9D_TRY_OR(st, record(t, in, out, &lse, how->segments, &dims), out);
+    D9D_TRY_OR(st, rows_gather(t, &attr.pieces, tk, tv, &all), out);
+    D9D_TRY_OR(st,
+               D9DI_KERNEL(t, attention, n, d9d_tensor_data(d9d_var_tensor(out)),
+                           d9d_tensor_data(&lse), d9d_tensor_data(tq), d9d_tensor_data(&all.k),
+                           d9d_tensor_data(&all.v)),
+               out);
+    D9D_TRY_OR(st, record(t, in, out, &lse, how->segments, &attr), out);
     *y = out;
 out:
+    rows_release(&all);
     d9d_tensor_release(&lse);
     return st;
 }

@@ -1,76 +1,109 @@
 /* op_pieces.c - rows of all ranks in order.  x [B, S, ...] of each of n ranks, y [B, n S, ...].
  *
- *     forward     all-gather to [n, B, S, ...], pieces into order
- *     backward    pieces to their ranks, reduce-scatter
+ *     gather      all-gather to [n, B, S, ...], pieces into order
+ *     scatter     pieces to their ranks, reduce-scatter
  */
-#include "op/op_common.h"
+#include "op/pieces.h"
 
-typedef struct pieces_attr {
-    d9d_comm *comm;
-    const char *what;
-} pieces_attr;
-
-/* Put pieces in order, or back; `part` has the shape of one rank's. */
-static d9d_status deal(d9d_tape *t, const pieces_attr *a, const d9d_tensor *part, void *y,
-                       const void *x, bool in_order)
+d9d_status d9di_pieces_check(const char *op, const char *name, const d9di_pieces *p,
+                             const d9d_tensor *x)
 {
-    const int64_t b = part->shape.dim[0], p = part->shape.dim[1] / 2;
-    const int64_t cells = b * 2 * p, w = cells > 0 ? d9d_tensor_numel(part) / cells : 0;
+    char text[128];
 
-    return D9DI_KERNEL(t, pieces, part->dtype, y, x, d9d_comm_size(a->comm), b, p, w, in_order);
+    if (d9d_comm_size(p->comm) == 1 || (x->shape.ndim >= 2 && x->shape.dim[1] % 2 == 0))
+        return D9D_OK;
+    return D9D_FAIL(D9D_EINVAL, "%s: %s %s is not [B, S, ...] with two pieces in S", op, name,
+                    d9d_shape_text(&x->shape, text, sizeof(text)));
 }
 
-/* Room for what all ranks have, one behind the other. */
-static d9d_status dealt_alloc(d9d_tape *t, const pieces_attr *a, const d9d_tensor *part,
-                              d9d_tensor *out)
+/* Put pieces in order, or back; x [B, S, ...] is one rank's. */
+static d9d_status deal(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x, void *to,
+                       const void *from, bool in_order)
 {
-    const d9d_shape shape = D9D_SHAPE(d9d_comm_size(a->comm), d9d_tensor_numel(part));
+    const int64_t b = x->shape.dim[0], size = x->shape.dim[1] / 2;
+    const int64_t cells = b * 2 * size, w = cells > 0 ? d9d_tensor_numel(x) / cells : 0;
 
-    return d9d_tensor_alloc(d9d_tape_device(t), part->dtype, shape, out);
+    return D9DI_KERNEL(t, pieces, x->dtype, to, from, d9d_comm_size(p->comm), b, size, w, in_order);
 }
+
+/* [B, S, ...] to [B, times S / by, ...]. */
+static d9d_shape stretched(d9d_shape s, int64_t times, int64_t by)
+{
+    s.dim[1] = s.dim[1] * times / by;
+    return s;
+}
+
+d9d_status d9di_pieces_gather(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x, d9d_tensor *y)
+{
+    const int64_t n = d9d_comm_size(p->comm), size = d9d_tensor_numel(x);
+    d9d_device *dev = d9d_tape_device(t);
+    d9d_tensor dealt = {0}, rows = {0};
+    d9d_status st;
+
+    if (n == 1) {
+        *y = d9d_tensor_ref(x);
+        return D9D_OK;
+    }
+    D9D_TRY_OR(st, d9d_tensor_alloc(dev, x->dtype, stretched(x->shape, n, 1), &rows), out);
+    D9D_TRY_OR(st, d9d_tensor_alloc(dev, x->dtype, D9D_SHAPE(n, size), &dealt), out);
+    D9D_TRY_OR(st,
+               d9di_transfer_even(t, d9d_comm_all_gather, p->comm, p->what, x->dtype,
+                                  d9d_tensor_data(&dealt), d9d_tensor_data(x), size),
+               out);
+    D9D_TRY_OR(st, deal(t, p, x, d9d_tensor_data(&rows), d9d_tensor_data(&dealt), true), out);
+    *y = rows;
+    rows = (d9d_tensor){0};
+out:
+    d9d_tensor_release(&dealt);
+    d9d_tensor_release(&rows);
+    return st;
+}
+
+d9d_status d9di_pieces_scatter(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *y,
+                               d9d_tensor *x)
+{
+    const int64_t n = d9d_comm_size(p->comm), size = d9d_tensor_numel(y) / n;
+    d9d_device *dev = d9d_tape_device(t);
+    d9d_tensor dealt = {0}, part = {0};
+    d9d_status st;
+
+    if (n == 1) {
+        *x = d9d_tensor_ref(y);
+        return D9D_OK;
+    }
+    D9D_TRY_OR(st, d9d_tensor_alloc(dev, y->dtype, stretched(y->shape, 1, n), &part), out);
+    D9D_TRY_OR(st, d9d_tensor_alloc(dev, y->dtype, D9D_SHAPE(n, size), &dealt), out);
+    D9D_TRY_OR(st, deal(t, p, &part, d9d_tensor_data(&dealt), d9d_tensor_data(y), false), out);
+    D9D_TRY_OR(st,
+               d9di_transfer_even(t, d9d_comm_reduce_scatter, p->comm, p->what, y->dtype,
+                                  d9d_tensor_data(&part), d9d_tensor_data(&dealt), size),
+               out);
+    *x = part;
+    part = (d9d_tensor){0};
+out:
+    d9d_tensor_release(&dealt);
+    d9d_tensor_release(&part);
+    return st;
+}
+
+/* --- the op ------------------------------------------------------------------------------ */
 
 static d9d_status pieces_input(d9d_node *n)
 {
-    const pieces_attr *a = n->attr;
-    d9d_tensor dx = {0}, dealt = {0};
-    d9d_status st;
+    d9d_tensor dx;
 
-    D9D_TRY_OR(st, d9di_node_grad(n, 0, &dx), out);
-    D9D_TRY_OR(st, dealt_alloc(n->tape, a, &dx, &dealt), out);
-    D9D_TRY_OR(st,
-               deal(n->tape, a, &dx, d9d_tensor_data(&dealt), d9d_tensor_data(&n->dout[0]), false),
-               out);
-    st = d9di_transfer_even(n->tape, d9d_comm_reduce_scatter, a->comm, a->what, dx.dtype,
-                            d9d_tensor_data(&dx), d9d_tensor_data(&dealt), d9d_tensor_numel(&dx));
-out:
-    d9d_tensor_release(&dealt);
-    return d9di_node_finish(n, 0, &dx, st);
+    D9D_TRY(d9di_pieces_scatter(n->tape, n->attr, &n->dout[0], &dx));
+    return d9d_node_give(n, 0, &dx);
 }
 
 static const d9d_node_ops pieces_ops = {.name = "gather_pieces", .input = pieces_input};
-
-static d9d_status forward(d9d_tape *t, const pieces_attr *a, const d9d_tensor *x,
-                          const d9d_tensor *y)
-{
-    d9d_tensor dealt;
-    d9d_status st;
-
-    D9D_TRY(dealt_alloc(t, a, x, &dealt));
-    st = d9di_transfer_even(t, d9d_comm_all_gather, a->comm, a->what, x->dtype,
-                            d9d_tensor_data(&dealt), d9d_tensor_data(x), d9d_tensor_numel(x));
-    if (st == D9D_OK)
-        st = deal(t, a, x, d9d_tensor_data(y), d9d_tensor_data(&dealt), true);
-    d9d_tensor_release(&dealt);
-    return st;
-}
 
 d9d_status d9d_op_gather_pieces(d9d_tape *t, d9d_var *x, d9d_comm *comm, const char *what,
                                 d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
-    const pieces_attr a = {comm, what};
-    d9d_shape shape = tx->shape;
-    char text[128];
+    const d9di_pieces p = {comm, what};
+    d9d_tensor rows;
     d9d_var *out;
     d9d_node *n;
 
@@ -79,15 +112,12 @@ d9d_status d9d_op_gather_pieces(d9d_tape *t, d9d_var *x, d9d_comm *comm, const c
         return D9D_OK;
     }
     D9D_TRY(d9di_op_check_real("gather_pieces", "x", tx));
-    if (shape.ndim < 2 || shape.dim[1] % 2 != 0)
-        return D9D_FAIL(D9D_EINVAL, "gather_pieces: x %s is not [B, S, ...] with two pieces in S",
-                        d9d_shape_text(&shape, text, sizeof(text)));
-    shape.dim[1] *= d9d_comm_size(comm);
-    D9D_TRY(d9d_tape_output(t, tx->dtype, shape, &out));
-    D9D_TRY(forward(t, &a, tx, d9d_var_tensor(out)));
+    D9D_TRY(d9di_pieces_check("gather_pieces", "x", &p, tx));
+    D9D_TRY(d9di_pieces_gather(t, &p, tx, &rows));
+    D9D_TRY(d9d_tape_output_take(t, &rows, &out));
     if (d9d_tape_wants(t, &x, 1, NULL, 0)) {
-        D9D_TRY(d9d_tape_record(t, &pieces_ops, &x, 1, &out, 1, NULL, 0, sizeof(a), &n));
-        *(pieces_attr *)n->attr = a;
+        D9D_TRY(d9d_tape_record(t, &pieces_ops, &x, 1, &out, 1, NULL, 0, sizeof(p), &n));
+        *(d9di_pieces *)n->attr = p;
     }
     *y = out;
     return D9D_OK;

@@ -216,15 +216,12 @@ typedef struct attended {
 static void attend(const ranks *w, d9d_comm *comm, const d9d_tensor in[IN], const d9d_tensor *dy,
                    const d9d_tensor *segments, attended *out)
 {
-    const d9d_attention how = {0.4f, true, segments};
-    d9d_var *k, *v;
+    const d9d_attention how = {0.4f, true, segments, comm, "k and v"};
 
     assert_ok(d9d_tape_create(w->dev, &out->t));
     for (int i = 0; i < IN; i++)
         assert_ok(d9d_tape_leaf(out->t, &in[i], true, &out->in[i]));
-    assert_ok(d9d_op_gather_pieces(out->t, out->in[K], comm, "k", &k));
-    assert_ok(d9d_op_gather_pieces(out->t, out->in[V], comm, "v", &v));
-    assert_ok(d9d_op_attention(out->t, out->in[Q], k, v, &how, &out->y));
+    assert_ok(d9d_op_attention(out->t, out->in[Q], out->in[K], out->in[V], &how, &out->y));
     assert_ok(d9d_tape_backward(out->t, &out->y, dy, 1, D9D_BACKWARD_FULL));
     for (int i = 0; i < IN; i++)
         d9d_var_grad(out->in[i], &out->grad[i]);
@@ -485,31 +482,22 @@ static void models_in_pieces_are_the_model(void **state)
 static void rows_without_segments_are_refused(void **state)
 {
     const ranks *w = *state;
-    d9d_block_attention b = {0};
-    const d9d_cut cut = {.cp = w->comm};
-    const d9d_block_how how = {D9D_F32, 0.02, &cut};
-    d9d_tensor x = ranks_numbers(w, D9D_F32, D9D_SHAPE(1, 2, 8), 1);
-    const int32_t at[] = {0, 1};
-    d9d_tensor positions;
+    const d9d_attention how = {0.4f, true, NULL, w->comm, "k and v"};
+    d9d_tensor x = ranks_numbers(w, D9D_F32, D9D_SHAPE(1, 2, 2, 8), 1);
     d9d_var *v, *y;
     char want[100];
     d9d_tape *t;
 
-    if (w->size == 1) {
-        d9d_tensor_release(&x);
-        return;
-    }
-    assert_ok(d9d_block_attention_init(&b, &how, 8, 2, 1, 4, 1e-6f, NULL));
-    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(1, 2), at, &positions));
     assert_ok(d9d_tape_create(w->dev, &t));
     assert_ok(d9d_tape_leaf(t, &x, true, &v));
     (void)snprintf(want, sizeof(want), "attention: rows lie on %d ranks and have no segments",
                    w->size);
-    assert_fails(d9d_block_attention_forward(&b, t, v, &positions, NULL, &y), D9D_EINVAL, want);
+    if (w->size > 1)
+        assert_fails(d9d_op_attention(t, v, v, v, &how, &y), D9D_EINVAL, want);
+    else
+        assert_ok(d9d_op_attention(t, v, v, v, &how, &y));
     d9d_tape_free(t);
-    d9d_tensor_release(&positions);
     d9d_tensor_release(&x);
-    d9d_module_release(&b.module);
 }
 
 static d9d_status world_open(int64_t replicate, ranks *w)

@@ -132,7 +132,7 @@ static d9d_status run_rope(fixture *f, d9d_var **y)
 static d9d_status run_sdpa(fixture *f, d9d_var **y)
 {
     const double d = (double)d9d_var_tensor(f->in[0])->shape.dim[3];
-    const d9d_attention how = {(float)(1 / sqrt(d)), flag(f, "causal", true), NULL};
+    const d9d_attention how = {.scale = (float)(1 / sqrt(d)), .causal = flag(f, "causal", true)};
 
     return d9d_op_attention(f->tape, f->in[0], f->in[1], f->in[2], &how, y);
 }

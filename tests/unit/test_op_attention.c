@@ -14,8 +14,9 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 {
     fd_env *e = self;
     const attention_arg *a = e->of->arg;
-    const d9d_attention how = {a->scale, a->causal,
-                               e->constant[0].storage != NULL ? &e->constant[0] : NULL};
+    const d9d_attention how = {.scale = a->scale,
+                               .causal = a->causal,
+                               .segments = e->constant[0].storage != NULL ? &e->constant[0] : NULL};
 
     (void)n_in, (void)n_out;
     return d9d_op_attention(t, in[0], in[1], in[2], &how, out);
@@ -118,7 +119,8 @@ static void refuses(void **state)
     d9d_var *v = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 8)),
             *w = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 6));
     d9d_var *few = op_var(f, D9D_F32, D9D_SHAPE(2, 2, 2, 8));
-    d9d_attention how = {1, true, NULL}, cut = {1, true, op_tensor(f, D9D_I32, D9D_SHAPE(3, 2))};
+    const d9d_attention how = {.scale = 1, .causal = true};
+    const d9d_attention cut = {.scale = 1, .segments = op_tensor(f, D9D_I32, D9D_SHAPE(3, 2))};
     d9d_var *y;
 
     assert_refused(f, d9d_op_attention(f->tape, q, k, k, &how, &y),

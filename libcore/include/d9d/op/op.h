@@ -63,11 +63,17 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_rope(d9d_tape *t, d9d_var *x, const d9d_t
  * multiple of K: query head h reads head h / (A/K).  causal: query i of a row sees j <= Z - S + i.
  * segments, where not NULL, is [N, 4] int32, a list of d9d_segment: which queries see which keys,
  * for packed documents and pieces of rows (d9d/kernels/table.h has drawings).  Scores and
- * statistics in float32.  y [B, S, A, D]. */
+ * statistics in float32.  y [B, S, A, D].
+ *
+ * Over several ranks of `cp` k and v are [B, S, K, D], this rank's pieces of rows, and Z is S times
+ * the ranks: gathered here, and again in backward, so that no rank keeps the keys of all.  Segments
+ * must be given (d9d/data/part.h).  Collective over cp, as d9d_op_gather_pieces(). */
 typedef struct d9d_attention {
     float scale; /* of the scores; usually D^-1/2 */
     bool causal;
     const d9d_tensor *segments;
+    d9d_comm *cp;     /* NULL: alone */
+    const char *what; /* of what is gathered */
 } d9d_attention;
 D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
                                                  const d9d_attention *how, d9d_var **y);

@@ -1,0 +1,25 @@
+/* pieces.h - rows that lie in pieces on the ranks of a group (d9d/nn/cut.h).
+ *
+ * x [B, S, ...] is what a rank of n has, y [B, n S, ...] the rows in order; both calls make their
+ * result, to be released.  In a group of one it is the argument once more.
+ */
+#ifndef D9D_OP_PIECES_H
+#define D9D_OP_PIECES_H
+
+#include "op/op_common.h"
+
+typedef struct d9di_pieces {
+    d9d_comm *comm;
+    const char *what;
+} d9di_pieces;
+
+/* EINVAL unless S is two pieces, where there are several ranks. */
+d9d_status d9di_pieces_check(const char *op, const char *name, const d9di_pieces *p,
+                             const d9d_tensor *x);
+d9d_status d9di_pieces_gather(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x,
+                              d9d_tensor *y);
+/* The sum over the ranks of this one's pieces of their y. */
+d9d_status d9di_pieces_scatter(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *y,
+                               d9d_tensor *x);
+
+#endif /* D9D_OP_PIECES_H */
