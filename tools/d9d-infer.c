@@ -2,10 +2,9 @@
 #include "d9d/loop/infer.h"
 #include "tool.h"
 
-static d9d_status run(const void *config, const json_t *doc, const char *device, const d9d_log *log,
-                      void *summary)
+static d9d_status run(const void *config, const json_t *doc, const d9d_job *where, void *summary)
 {
-    return d9d_infer(config, doc, device, log, summary);
+    return d9d_infer(config, doc, where, summary);
 }
 
 static json_t *json(const void *summary)

@@ -572,18 +572,23 @@ d9d_status tool_join(tool_run *r, d9d_boot **out)
     return D9D_OK;
 }
 
-/* None leaves before a failure is said: launchers kill the rest of a job when a task fails.
- * Where ranks no longer hear each other, each speaks. */
+/* None leaves before a failure that all know is said: launchers kill the rest of a job when a task
+ * fails.  Of another one the others know nothing, and may wait for this rank: it speaks and ends
+ * them. */
 d9d_status tool_leave(tool_run *r, d9d_boot *boot, d9d_status st)
 {
     if (st != D9D_OK && d9d_boot_size(boot) > 1) {
+        const bool agreed = d9d_boot_agreed(boot);
+
         if (r->log != NULL && r->log->status != NULL)
             r->log->status(r->log->arg, "");
-        if (!r->mute || st == D9D_ECOMM)
+        if (!r->mute || !agreed)
             (void)report(r->tool, st, false);
         r->mute = true;
-        if (st != D9D_ECOMM)
+        if (agreed)
             (void)!d9d_boot_agree(boot, D9D_OK);
+        else
+            d9d_boot_abort(boot, d9d_status_exit_code(st), d9d_err_message());
     }
     d9d_boot_close(boot);
     return st;
@@ -786,28 +791,40 @@ static d9d_status put_text(const tool_job *job, const void *summary)
     return st;
 }
 
-d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options *given)
+/* From the configuration to what is printed. */
+static d9d_status job_do(tool_run *r, const tool_job *job, const tool_job_options *o,
+                         d9d_boot *boot, json_t *doc)
 {
-    tool_job_options o = *given;
+    const d9d_job where = {.boot = boot, .device = o->device, .log = r->log};
     void *config = d9d_arena_alloc(&r->arena, job->config_size);
     void *summary = d9d_arena_alloc(&r->arena, job->summary_size);
-    json_t *doc = NULL;
-    d9d_status st;
 
     if (config == NULL || summary == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", job->schema_id);
-    if (o.skip_samples != NULL)
-        D9D_TRY(set_skipped(r, &o));
-    D9D_TRY(tool_config_load(r, job->table, job->schema_id, &o.config, &doc));
-    if (doc == NULL)
+    D9D_TRY(d9d_boot_agree(
+        boot, d9d_config_bind(job->table, doc, r->args[0], r->log, &r->arena, config)));
+    D9D_TRY(job->run(config, doc, &where, summary));
+    if (r->mute)
         return D9D_OK;
-    D9D_TRY_OR(st, d9d_config_bind(job->table, doc, r->args[0], r->log, &r->arena, config), out);
-    D9D_TRY_OR(st, job->run(config, doc, o.device, r->log, summary), out);
     if (r->json)
-        st = tool_put_json(job->json(summary));
-    else if (!r->quiet)
-        st = put_text(job, summary);
-out:
+        return tool_put_json(job->json(summary));
+    return r->quiet ? D9D_OK : put_text(job, summary);
+}
+
+d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options *given)
+{
+    tool_job_options o = *given;
+    json_t *doc = NULL;
+    d9d_boot *boot;
+    d9d_status st;
+
+    D9D_TRY(tool_join(r, &boot));
+    st = o.skip_samples != NULL ? set_skipped(r, &o) : D9D_OK;
+    if (st == D9D_OK)
+        st = tool_config_load(r, job->table, job->schema_id, &o.config, &doc);
+    st = d9d_boot_agree(boot, st);
+    if (st == D9D_OK && doc != NULL)
+        st = job_do(r, job, &o, boot, doc);
     json_decref(doc);
-    return st;
+    return tool_leave(r, boot, st);
 }

@@ -31,6 +31,7 @@
 
 #include "d9d/config/config.h"
 #include "d9d/dist/boot.h"
+#include "d9d/loop/job.h"
 
 /* What an option's value becomes in the struct of options. */
 typedef enum tool_kind {
@@ -108,8 +109,8 @@ int tool_main(const tool *t, int argc, char **argv);
 
 /* --- ranks -------------------------------------------------------------- */
 
-/* Under a launcher every task is a rank.  From here on the first one talks for all: a failure
- * must be one that all agreed on.  Then leave, with it or without. */
+/* Under a launcher every task is a rank.  From here on the first one talks for all, but for a
+ * failure on which they have not agreed.  Then leave, with it or without: that one ends all. */
 d9d_status tool_join(tool_run *r, d9d_boot **out);
 d9d_status tool_leave(tool_run *r, d9d_boot *boot, d9d_status st);
 
@@ -177,8 +178,7 @@ typedef struct tool_job {
     const d9d_table *table;
     const char *schema_id;
     size_t config_size, summary_size;
-    d9d_status (*run)(const void *config, const json_t *doc, const char *device, const d9d_log *log,
-                      void *summary);
+    d9d_status (*run)(const void *config, const json_t *doc, const d9d_job *where, void *summary);
     json_t *(*json)(const void *summary);
     d9d_status (*text)(const void *summary, d9d_buf *out); /* whole lines */
 } tool_job;

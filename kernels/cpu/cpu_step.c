@@ -2,9 +2,11 @@
 #include "cpu_common.h"
 
 d9d_status d9d_ref_step_scale(d9d_stream s, float *scale, double *report, const double *loss,
-                              int64_t n, const double *squares, double mean, double max_norm)
+                              int64_t n, const double *weight, const double *squares,
+                              double max_norm)
 {
-    double sum = 0.0, norm = fabs(mean) * sqrt(*squares), clip = 1.0;
+    const double mean = 1.0 / *weight, norm = fabs(mean) * sqrt(*squares);
+    double sum = 0.0, clip = 1.0;
 
     (void)s;
     for (int64_t i = 0; i < n; i++)

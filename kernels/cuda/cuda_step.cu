@@ -3,9 +3,9 @@
 #include "cuda_common.cuh"
 
 static __global__ void step_kernel(float *scale, double *report, const double *loss, int64_t n,
-                                   const double *squares, double mean, double max_norm)
+                                   const double *weight, const double *squares, double max_norm)
 {
-    const double norm = fabs(mean) * sqrt(*squares);
+    const double mean = 1.0 / *weight, norm = fabs(mean) * sqrt(*squares);
     double sum = 0.0, clip = 1.0;
 
     for (int64_t i = 0; i < n; i++)
@@ -18,8 +18,8 @@ static __global__ void step_kernel(float *scale, double *report, const double *l
 }
 
 d9d_status d9d_k_step_scale(d9d_stream s, float *scale, double *report, const double *loss,
-                            int64_t n, const double *squares, double mean, double max_norm)
+                            int64_t n, const double *weight, const double *squares, double max_norm)
 {
-    step_kernel<<<1, 1, 0, d9di_queue(s)>>>(scale, report, loss, n, squares, mean, max_norm);
+    step_kernel<<<1, 1, 0, d9di_queue(s)>>>(scale, report, loss, n, weight, squares, max_norm);
     return d9di_launched("step_scale");
 }

@@ -9,6 +9,7 @@
 
 struct d9d_boot {
     d9di_boot_wire wire; /* without functions in a world of one */
+    bool agreed;         /* on a failure */
 };
 
 /* --- the launch -------------------------------------------------------------------- */
@@ -165,7 +166,13 @@ d9d_status d9d_boot_agree(d9d_boot *b, d9d_status mine)
     all = d9d_arena_alloc(&a, (size_t)b->wire.size * sizeof(*all));
     st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "boot: out of memory") : say_verdict(b, mine, &a, all);
     d9d_arena_release(&a);
+    b->agreed = st != D9D_OK && st != D9D_ECOMM;
     return st;
+}
+
+bool d9d_boot_agreed(const d9d_boot *b)
+{
+    return b->agreed;
 }
 
 void d9d_boot_abort(d9d_boot *b, int code, const char *why)

@@ -133,6 +133,12 @@ static d9d_status open_net(d9d_mesh *m, const char *backend, d9d_stream stream)
     return D9D_FAIL(D9D_EINVAL, "mesh: no backend \"%s\" between ranks", backend);
 }
 
+void d9d_mesh_forsake(d9d_mesh *m)
+{
+    if (m != NULL)
+        m->failed = true;
+}
+
 void d9d_mesh_close(d9d_mesh *m)
 {
     if (m == NULL)

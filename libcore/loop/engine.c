@@ -1,7 +1,12 @@
 /* engine.c - a model on a device.  See loop/engine.h. */
 #include "loop/engine.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "d9d/device/trace.h"
+#include "d9d/parallel/plan.h"
+#include "loop/launch.h"
 
 /* --- opening ------------------------------------------------------------------------ */
 
@@ -14,7 +19,9 @@ static d9d_status params_prepare(d9di_engine *e, const d9di_engine_how *how)
     for (size_t i = 0; i < e->params.n; i++) {
         d9d_param *p = e->params.p[i];
 
-        p->grad_dtype = how->grad_dtype < 0 ? p->dtype : dtypes[how->grad_dtype];
+        if (how->train)
+            p->grad_dtype =
+                how->gradients->grad_dtype < 0 ? p->dtype : dtypes[how->gradients->grad_dtype];
         p->own = (d9d_tensor){.dtype = p->dtype, .shape = p->box};
     }
     return D9D_OK;
@@ -22,8 +29,9 @@ static d9d_status params_prepare(d9di_engine *e, const d9di_engine_how *how)
 
 static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
 {
-    D9D_TRY(d9d_device_check(how->device));
+    D9D_TRY(d9d_device_check(how->where->device));
     D9D_TRY(d9d_job_model_read(how->provider, &e->arena, &e->job));
+    D9D_TRY(d9d_qwen3_plan_check(&e->job.config, how->mesh));
     D9D_TRY(d9d_qwen3_create(&e->job.config, D9D_WHOLE_MODEL, &e->job.options, &e->model));
     D9D_TRY(d9di_data_check(how->data, e->model->vocab, e->job.config.max_positions));
     D9D_TRY(params_prepare(e, how));
@@ -57,7 +65,7 @@ static d9d_status weights_read(d9di_engine *e, const d9d_log *log)
 /* What is known before a batch is: activations come on top. */
 static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_how *how)
 {
-    uint64_t sum = how->states;
+    uint64_t sum = how->optimizer != NULL ? d9d_optimizer_bytes(how->optimizer) : 0;
 
     for (size_t i = 0; i < e->params.n; i++) {
         const d9d_param *p = e->params.p[i];
@@ -69,19 +77,48 @@ static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_how *how)
     return sum;
 }
 
-d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how, const d9d_log *log)
+/* The ranks, and what each of them has of the model. */
+static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
 {
-    D9D_TRY(d9d_device_open(how->device, &e->dev));
-    e->dev->log = log;
-    D9D_TRY(d9d_device_expect(e->dev, bytes_needed(e, how)));
+    const d9d_mesh_how mesh = {.timeout_s = how->timeout_s, .log = how->where->log};
+    const char *backend = strcmp(e->dev->name, "cpu") == 0 ? "cpu" : "cuda";
+    d9d_sharded_how sharded = {.with_grads = how->train};
+
+    if (how->train) {
+        sharded.reduce_once = how->gradients->reduce == D9D_REDUCE_STEP;
+        sharded.bucket_bytes = (uint64_t)how->gradients->bucket_size_mb << 20;
+    }
+    D9D_TRY(d9d_mesh_open(how->where->boot, how->mesh, backend, e->dev->stream, &mesh, &e->mesh));
+    D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXES_WORLD, &e->world));
+    D9D_TRY(d9d_qwen3_plan(&e->job.config, e->mesh, e->model));
+    return d9d_sharded_create(e->model, e->dev, &sharded, &e->sharded);
+}
+
+static void tell(const d9di_engine *e, const d9d_log *log)
+{
+    const int ranks = d9d_mesh_size(e->mesh);
+    char of_ranks[48] = "";
+
+    if (ranks > 1)
+        (void)snprintf(of_ranks, sizeof(of_ranks), ", %d ranks", ranks);
+    d9d_log_info(log, "%s: %s, %lld parameters, %s%s", e->dev->name, e->model->ops->name,
+                 (long long)d9di_engine_count(e, false), d9d_dtype_word(e->job.options.dtype),
+                 of_ranks);
+}
+
+d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how)
+{
+    D9D_TRY(d9di_launch_device(how->where->boot, how->where->device, &e->dev));
+    e->dev->log = how->where->log;
     D9D_TRY(d9d_tape_create(e->dev, &e->tape));
-    d9d_log_info(log, "%s: %s, %lld parameters, %s", e->dev->name, e->model->ops->name,
-                 (long long)d9di_engine_count(e, false), d9d_dtype_word(e->job.options.dtype));
+    D9D_TRY(ranks_join(e, how));
+    D9D_TRY(d9d_device_expect(e->dev, bytes_needed(e, how)));
+    tell(e, how->where->log);
     D9D_TRY(d9d_module_materialise(e->model->module, e->dev, how->train));
     if (!how->initialise)
         return D9D_OK;
     if (e->weights != NULL)
-        return weights_read(e, log);
+        return weights_read(e, how->where->log);
     return d9d_module_reset(e->model->module, how->seed);
 }
 
@@ -89,7 +126,9 @@ void d9di_engine_release(d9di_engine *e)
 {
     d9d_tape_free(e->tape);
     d9d_weights_close(e->weights);
+    d9d_sharded_free(e->sharded);
     d9d_model_free(e->model);
+    d9d_mesh_close(e->mesh);
     d9d_device_close(e->dev);
     d9d_part_room_release(&e->room);
     d9d_arena_release(&e->arena);
@@ -216,17 +255,20 @@ static d9d_status learn_from(d9di_engine *e, const device_batch *b, const d9d_te
     return st;
 }
 
-d9d_status d9di_engine_learn(d9di_engine *e, const d9d_batch *b, const d9d_tensor *sum)
+d9d_status d9di_engine_learn(d9di_engine *e, const d9d_batch *b, bool last, const d9d_tensor *sum)
 {
     device_batch on_device;
     d9d_status st;
 
-    if (b->targets == 0)
+    if (b->targets == 0 && e->world == NULL)
         return e->dev->kernels->sum(e->dev->stream, d9d_tensor_data(sum), 0, D9D_F32, NULL, 0);
     D9D_TRY(batch_upload(e, b, &on_device));
     d9d_trace_lap(e->dev, "batch", "");
     d9d_tape_set_recording(e->tape, true);
+    d9d_sharded_begin(e->sharded, last);
     st = learn_from(e, &on_device, sum);
+    if (st == D9D_OK && last)
+        st = d9d_sharded_end(e->sharded);
     d9d_tape_reset(e->tape);
     batch_release(&on_device);
     return st;

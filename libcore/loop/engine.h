@@ -9,10 +9,15 @@
 #include "d9d/base/log.h"
 #include "d9d/data/part.h"
 #include "d9d/model/weights.h"
+#include "d9d/optim/optim.h"
+#include "d9d/parallel/sharded.h"
 #include "loop/run_data.h"
 
 typedef struct d9di_engine {
     d9d_device *dev;
+    d9d_mesh *mesh;  /* these three from filling on */
+    d9d_comm *world; /* NULL: alone */
+    d9d_sharded *sharded;
     d9d_job_model job;
     d9d_model *model;
     d9d_params params;
@@ -23,21 +28,24 @@ typedef struct d9di_engine {
 } d9di_engine;
 
 typedef struct d9di_engine_how {
-    const char *device; /* "auto", "cpu", ... */
+    const d9d_job *where;
+    const d9d_degrees *mesh;
     const d9d_union *provider;
     const char *source;    /* checkpoint directory, or NULL */
     const d9di_data *data; /* must fit the model */
     uint64_t seed;
     bool train;      /* allocate gradients */
     bool initialise; /* false: leave parameters uncleared, a training checkpoint follows */
-    int grad_dtype;  /* d9d_gradients_section */
-    uint64_t states; /* bytes that come beside parameters and gradients */
+    const d9d_optimizer *optimizer;                /* whose state comes beside; NULL: none */
+    const struct d9d_gradients_section *gradients; /* of training */
+    double timeout_s;                              /* of collective calls */
 } d9di_engine_how;
 
-/* The structure alone, checked against the dataset and the headers of the source. */
+/* The structure alone, checked against the mesh, the dataset and the headers of the source. */
 d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out);
-/* Everything else; may be left out when there is nothing to compute. */
-d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how, const d9d_log *log);
+/* Everything else; may be left out when there is nothing to compute.  Collective: over the job, as
+ * everything from here on. */
+d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how);
 void d9di_engine_release(d9di_engine *e);
 /* Elements of all parameters, and of those that are trained. */
 int64_t d9di_engine_count(const d9di_engine *e, bool trainable_only);
@@ -45,8 +53,9 @@ int64_t d9di_engine_count(const d9di_engine *e, bool trainable_only);
 /* Forward of a batch: loss [rows, length] float32 on the device, to be released. */
 d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss);
 /* Forward and backward: gradients of the summed loss are accumulated; sum [1] float64 becomes
- * the sum of the batch's losses.  A batch without targets does nothing and sums to 0. */
-d9d_status d9di_engine_learn(d9di_engine *e, const d9d_batch *b, const d9d_tensor *sum);
+ * the sum of the batch's losses.  Alone, a batch without targets does nothing and sums to 0.
+ * `last`: of the step; own_grad of every parameter is then the sum over the ranks. */
+d9d_status d9di_engine_learn(d9di_engine *e, const d9d_batch *b, bool last, const d9d_tensor *sum);
 
 /* "nan", "inf" or "-inf", whatever the sign of a NaN. */
 static inline const char *d9di_nonfinite_word(double v)

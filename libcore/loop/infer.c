@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
-#include "d9d/dist/boot.h"
 #include "d9d/loop/stop.h"
 #include "loop/engine.h"
 #include "loop/launch.h"
@@ -14,16 +13,20 @@
 
 typedef struct run {
     const d9d_infer_config *c;
+    const d9d_job *where;
     const d9d_log *log;
+    int rank;
     d9d_stop *stop;
     d9di_data data;
     d9d_feed *feed;
     d9di_engine engine;
     const struct task *task;
     const d9d_output_section *output;
-    d9di_lines lines;
+    d9di_lines lines; /* of rank 0 */
     d9d_buf line;
-    float *loss; /* host copy of a batch's losses */
+    d9d_buf rows;         /* what this rank says of its rows */
+    d9d_batch_room *idle; /* of a rank that is left without samples */
+    float *loss;          /* host copy of a batch's losses */
     size_t loss_cap;
     double sum;
     int64_t targets;
@@ -42,8 +45,8 @@ typedef struct row {
 
 /* What a task does with its rows; NULL where it does nothing. */
 typedef struct task {
-    d9d_status (*open)(run *r, const json_t *resolved, int64_t *first);
-    d9d_status (*row)(run *r, const row *x);
+    d9d_status (*open)(run *r, const json_t *resolved, int64_t *first); /* rank 0 */
+    d9d_status (*row)(run *r, const row *x);                            /* its line, in r->line */
     d9d_status (*end)(run *r, const d9d_infer_summary *s);
 } task;
 
@@ -101,8 +104,7 @@ static d9d_status logprobs_row(run *r, const row *x)
     D9D_TRY(d9d_buf_printf(b, ", \"tokens\": %lld", (long long)x->targets));
     if (x->packed)
         D9D_TRY(put_documents(b, x));
-    D9D_TRY(d9d_buf_append(b, "}\n", 2));
-    return d9di_lines_add(&r->lines, b);
+    return d9d_buf_append(b, "}\n", 2);
 }
 
 static d9d_status logprobs_end(run *r, const d9d_infer_summary *s)
@@ -137,44 +139,63 @@ static const task tasks[] = {
 
 /* --- the loop -------------------------------------------------------------------------------- */
 
-static d9di_engine_how engine_how(const run *r, const char *device)
+static d9di_engine_how engine_how(const run *r)
 {
     return (d9di_engine_how){
-        .device = device,
+        .where = r->where,
+        .mesh = &r->c->mesh,
         .provider = &r->c->model_provider,
         .source = r->c->trainer.model_stage_factory.source_checkpoint,
         .data = &r->data,
         .initialise = true,
+        .timeout_s = (double)r->c->trainer.timeout.init_timeout,
     };
 }
 
 /* All that can be wrong without memory for a model. */
-static d9d_status run_check(run *r, const char *device)
+static d9d_status run_check(run *r)
 {
     d9di_engine_how how;
 
-    D9D_TRY(d9d_job_check_mesh(&r->c->mesh, d9d_boot_launched()));
+    D9D_TRY(d9d_degrees_check(&r->c->mesh, d9d_boot_size(r->where->boot)));
     if (r->c->trainer.model_stage_factory.source_checkpoint == NULL)
         return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
                                      "model's weights");
     if (r->output->output != NULL && d9d_fs_exists(r->output->output))
         return D9D_FAIL(D9D_ECONFIG, "%s: exists already; remove it or name another output",
                         r->output->output);
-    D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading,
+    D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh,
                            r->c->trainer.batching.microbatch_size, &r->data));
     if (d9d_loader_last_source(r->data.loader) < 0)
         return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
-    how = engine_how(r, device);
+    how = engine_how(r);
     return d9di_engine_open(&how, &r->engine);
 }
 
-static d9d_status run_open(run *r, const json_t *resolved, const char *device, int64_t *first)
+/* Rank 0 opens the output, which says where to go on, and tells the others. */
+static d9d_status output_open(run *r, const json_t *resolved, int64_t *first)
 {
-    const d9di_engine_how how = engine_how(r, device);
+    const char *text = NULL;
+    d9d_status st = D9D_OK;
 
-    if (r->task->open != NULL)
-        D9D_TRY(r->task->open(r, resolved, first));
-    return d9di_engine_fill(&r->engine, &how, r->log);
+    if (r->rank == 0 && r->task->open != NULL)
+        st = r->task->open(r, resolved, first);
+    D9D_TRY(d9d_boot_agree(r->where->boot, st));
+    r->line.len = 0;
+    D9D_TRY(d9d_buf_printf(&r->line, "%lld", (long long)*first));
+    text = r->line.data;
+    D9D_TRY(d9di_launch_tell(r->where->boot, &r->engine.arena, &text));
+    *first = strtoll(text, NULL, 10);
+    return D9D_OK;
+}
+
+static d9d_status run_open(run *r, const json_t *resolved, int64_t *first)
+{
+    const d9di_engine_how how = engine_how(r);
+
+    D9D_TRY(output_open(r, resolved, first));
+    D9D_TRY(d9d_batch_room_create(&r->idle));
+    return d9di_engine_fill(&r->engine, &how);
 }
 
 static void run_close(run *r)
@@ -182,8 +203,10 @@ static void run_close(run *r)
     d9di_engine_release(&r->engine);
     d9di_lines_release(&r->lines);
     d9d_buf_release(&r->line);
+    d9d_buf_release(&r->rows);
     free(r->loss);
     d9d_feed_close(r->feed);
+    d9d_batch_room_free(r->idle);
     d9di_data_release(&r->data);
     d9d_stop_close(r->stop);
 }
@@ -209,87 +232,197 @@ static d9d_status batch_losses(run *r, const d9d_batch *b)
     return st;
 }
 
-static d9d_status batch_run(run *r)
+/* --- rows of all ranks, in order ------------------------------------------------------------- *
+ *
+ * A rank says of its rows, one behind the other: a head, and the line that goes to the output. */
+
+typedef struct row_head {
+    double sum;
+    int64_t targets;
+    uint64_t line;  /* bytes */
+    int64_t sample; /* where the sum is not finite */
+} row_head;
+
+static d9d_status row_say(run *r, row *x)
 {
-    d9d_batch b;
+    row_head head = {.sample = x->draw.sample};
 
-    D9D_TRY(d9d_feed_next(r->feed, &b));
-    D9D_TRY(batch_losses(r, &b));
-    for (int64_t i = 0; i < b.rows; i++) {
-        row x = {.draw = b.draws[i],
-                 .loss = r->loss + i * b.length,
-                 .labels = b.labels + i * b.length,
-                 .positions = b.positions + i * b.length,
-                 .packed = b.bounds != NULL,
-                 .length = b.lengths[i]};
+    for (int64_t j = 0; j < x->length; j++)
+        if (x->labels[j] != D9D_IGNORE_INDEX) {
+            x->sum += (double)x->loss[j];
+            x->targets++;
+        }
+    head.sum = x->sum;
+    head.targets = x->targets;
+    r->line.len = 0;
+    if (isfinite(x->sum) && r->task->row != NULL)
+        D9D_TRY(r->task->row(r, x));
+    head.line = r->line.len;
+    D9D_TRY(d9d_buf_append(&r->rows, &head, sizeof(head)));
+    return d9d_buf_append(&r->rows, r->line.data, r->line.len);
+}
 
-        for (int64_t j = 0; j < x.length; j++)
-            if (x.labels[j] != D9D_IGNORE_INDEX) {
-                x.sum += (double)x.loss[j];
-                x.targets++;
-            }
-        if (!isfinite(x.sum))
-            return D9D_FAIL(D9D_ENUMERIC, "sample %lld: its loss is %s", (long long)x.draw.sample,
-                            d9di_nonfinite_word(x.sum));
-        r->sum += x.sum;
-        r->targets += x.targets;
-        if (r->task->row != NULL)
-            D9D_TRY(r->task->row(r, &x));
+/* Of ranks that have the same samples the first one speaks. */
+static d9d_status batch_say(run *r, const d9d_batch *b)
+{
+    if (d9d_mesh_index(r->engine.mesh, D9D_AXES_CP | D9D_AXIS(TP)) > 0)
+        return D9D_OK;
+    for (int64_t i = 0; i < b->rows; i++) {
+        row x = {.draw = b->draws[i],
+                 .loss = r->loss + i * b->length,
+                 .labels = b->labels + i * b->length,
+                 .positions = b->positions + i * b->length,
+                 .packed = b->bounds != NULL,
+                 .length = b->lengths[i]};
+
+        D9D_TRY(row_say(r, &x));
     }
     return D9D_OK;
+}
+
+/* Every rank adds up all rows, in the order of samples; rank 0 writes them. */
+static d9d_status rows_take(run *r, const char *at, size_t n)
+{
+    const char *end = at + n;
+    row_head head;
+
+    for (; at < end; at += sizeof(head) + head.line) {
+        memcpy(&head, at, sizeof(head));
+        if (!isfinite(head.sum))
+            return d9d_boot_agree(r->where->boot,
+                                  D9D_FAIL(D9D_ENUMERIC, "sample %lld: its loss is %s",
+                                           (long long)head.sample, d9di_nonfinite_word(head.sum)));
+        r->sum += head.sum;
+        r->targets += head.targets;
+        if (r->rank == 0 && head.line > 0)
+            D9D_TRY(d9di_lines_add(&r->lines, at + sizeof(head), head.line));
+    }
+    return D9D_OK;
+}
+
+static d9d_status rows_exchange(run *r)
+{
+    const int ranks = d9d_comm_size(r->engine.world);
+    d9d_arena a = {0};
+    d9d_comm_word *all = d9d_arena_alloc(&a, (size_t)ranks * sizeof(*all));
+    d9d_status st = D9D_OK;
+
+    if (all == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "infer: rows of %d ranks", ranks);
+    if (st == D9D_OK)
+        st = d9d_comm_gather_words(r->engine.world, "rows", r->rows.data, r->rows.len, &a, all);
+    for (int k = 0; st == D9D_OK && k < ranks; k++)
+        st = rows_take(r, all[k].data, all[k].n);
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* This rank's part of samples [first, first + n).  One without a sample computes along with the
+ * others, of whose parameters it may keep a part. */
+static d9d_status batch_run(run *r, int64_t first, int64_t n)
+{
+    const int64_t micro = r->c->trainer.batching.microbatch_size;
+    const int mine = d9d_mesh_index(r->engine.mesh, D9D_AXES_DP);
+    d9d_batch b;
+
+    r->rows.len = 0;
+    if (mine * micro < n) {
+        D9D_TRY(d9d_feed_next(r->feed, &b));
+        D9D_TRY(batch_losses(r, &b));
+        D9D_TRY(batch_say(r, &b));
+    } else {
+        D9D_TRY(d9d_loader_fill(r->data.loader, first, 1, r->idle, &b));
+        D9D_TRY(batch_losses(r, &b));
+    }
+    return rows_exchange(r);
+}
+
+/* A signal to any rank ends all of them. */
+static d9d_status stop_check(run *r, int64_t done, int64_t n)
+{
+    const char *reason = r->stop != NULL ? d9d_stop_reason(r->stop) : NULL;
+    const int ranks = d9d_comm_size(r->engine.world);
+    d9d_arena a = {0};
+    d9d_comm_word *all = d9d_arena_alloc(&a, (size_t)ranks * sizeof(*all));
+    d9d_status st = D9D_OK;
+
+    if (all == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "infer: signals of %d ranks", ranks);
+    if (st == D9D_OK)
+        st = d9d_comm_gather_words(r->engine.world, "signals", reason,
+                                   reason != NULL ? strlen(reason) : 0, &a, all);
+    for (int k = 0; st == D9D_OK && k < ranks; k++)
+        if (all[k].n > 0)
+            st = d9d_boot_agree(r->where->boot,
+                                D9D_FAIL(D9D_EINTR, "%s: %lld of %lld samples are done",
+                                         (const char *)all[k].data, (long long)done, (long long)n));
+    d9d_arena_release(&a);
+    return st;
 }
 
 static d9d_status batches_run(run *r, int64_t first, int64_t n)
 {
     const int64_t micro = r->c->trainer.batching.microbatch_size;
-    const d9d_feed_how how = d9di_data_feed(&r->c->trainer.data_loading, first, micro, micro, n);
+    const int replicas = d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
+    const int64_t global = micro * replicas;
+    const d9d_feed_how how =
+        d9di_data_feed(&r->c->trainer.data_loading, first, global,
+                       d9d_mesh_index(r->engine.mesh, D9D_AXES_DP), replicas, micro, n);
     d9d_progress progress;
     d9d_status st = D9D_OK;
 
     D9D_TRY(d9d_feed_open(r->data.loader, &how, &r->feed));
     d9d_progress_start(&progress, r->log, "infer", "samples", (uint64_t)n);
     progress.first = progress.done = (uint64_t)first;
-    for (int64_t k = first; k < n && st == D9D_OK; k += micro) {
-        const char *reason = r->stop != NULL ? d9d_stop_reason(r->stop) : NULL;
-        int64_t rows = n - k < micro ? n - k : micro;
+    for (int64_t k = first; k < n && st == D9D_OK; k += global) {
+        const int64_t rows = n - k < global ? n - k : global;
 
-        if (reason != NULL)
-            st = D9D_FAIL(D9D_EINTR, "%s: %lld of %lld samples are done", reason, (long long)k,
-                          (long long)n);
-        else
-            st = batch_run(r);
+        st = stop_check(r, k, n);
+        if (st == D9D_OK)
+            st = batch_run(r, k, rows);
         d9d_progress_add(&progress, (uint64_t)rows);
     }
     d9d_progress_end(&progress);
     return st;
 }
 
-d9d_status d9d_infer(const d9d_infer_config *config, const json_t *resolved, const char *device,
-                     const d9d_log *log, d9d_infer_summary *out)
+static d9d_status run_through(run *r, const json_t *resolved, d9d_infer_summary *s)
+{
+    int64_t start;
+
+    D9D_TRY(d9d_boot_agree(r->where->boot, d9di_launch_checked(run_check(r))));
+    D9D_TRY(run_open(r, resolved, &s->first_sample));
+    s->samples = d9d_loader_samples(r->data.loader);
+    start = d9d_clock_ns();
+    D9D_TRY(batches_run(r, s->first_sample, s->samples));
+    s->tokens = r->targets;
+    s->loss = r->targets > 0 ? r->sum / (double)r->targets : NAN;
+    s->perplexity = exp(s->loss);
+    s->tokens_per_s = (double)r->targets / ((double)(d9d_clock_ns() - start) * 1e-9);
+    return d9d_boot_agree(r->where->boot, r->rank == 0 ? r->task->end(r, s) : D9D_OK);
+}
+
+d9d_status d9d_infer(const d9d_infer_config *config, const json_t *resolved, const d9d_job *where,
+                     d9d_infer_summary *out)
 {
     run r = {.c = config,
-             .log = log,
+             .where = where,
+             .log = where->log,
+             .rank = d9d_boot_rank(where->boot),
              .task = &tasks[config->task.which],
              .output = config->task.value,
              .lines = {.file = {.fd = -1}}};
+    const int64_t margin = config->trainer.timeout.save_margin;
     d9d_infer_summary s = {0};
-    int64_t start;
     d9d_status st;
 
     if (r.task->open != NULL)
-        D9D_TRY_OR(st, d9d_stop_open(config->trainer.timeout.save_margin, log, &r.stop), out);
-    D9D_TRY_OR(st, d9di_launch_checked(run_check(&r, device)), out);
-    D9D_TRY_OR(st, run_open(&r, resolved, device, &s.first_sample), out);
-    s.samples = d9d_loader_samples(r.data.loader);
-    start = d9d_clock_ns();
-    D9D_TRY_OR(st, batches_run(&r, s.first_sample, s.samples), out);
-    s.tokens = r.targets;
-    s.loss = r.targets > 0 ? r.sum / (double)r.targets : NAN;
-    s.perplexity = exp(s.loss);
-    s.tokens_per_s = (double)r.targets / ((double)(d9d_clock_ns() - start) * 1e-9);
-    D9D_TRY_OR(st, r.task->end(&r, &s), out);
+        D9D_TRY_OR(st, d9d_stop_open(r.rank == 0 ? margin : D9D_STOP_NO_LIMIT, r.log, &r.stop),
+                   out);
+    D9D_TRY_OR(st, run_through(&r, resolved, &s), out);
     *out = s;
 out:
+    st = d9di_launch_failed(where->boot, r.engine.mesh, st);
     run_close(&r);
     return st;
 }

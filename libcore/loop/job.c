@@ -7,15 +7,6 @@
 
 /* --- mesh and batch -------------------------------------------------------------- */
 
-d9d_status d9d_job_check_mesh(const d9d_degrees *m, int64_t ranks)
-{
-    D9D_TRY(d9d_degrees_check(m, ranks));
-    if (ranks > 1)
-        return D9D_FAIL(D9D_ENOTSUP, "mesh: %lld ranks; this version runs on one",
-                        (long long)ranks);
-    return D9D_OK;
-}
-
 d9d_status d9d_job_check_batching(const d9d_degrees *m, const struct d9d_batching_section *b)
 {
     const int64_t replicas = m->data_parallel_replicate * m->data_parallel_shard; /* each < 2^20 */

@@ -350,32 +350,28 @@ static const d9d_key clipping_keys[] = {
 static const d9d_table clipping_table =
     D9D_TABLE(clipping_section, "gradient_clipping", clipping_keys, "norm of the gradient");
 
+static const char *const reduce_words[] = {"micro_batch", "step", NULL};
 typedef struct d9d_gradients_section gradients_section;
 static const d9d_key gradients_keys[] = {
     D9D_KEY_ENUM(gradients_section, grad_dtype, "\"float32\"", dtype_words,
                  "type in which gradients are accumulated; null: the parameters'",
                  .flags = D9D_NULLABLE),
-    {.name = "bucket_size_mb",
-     .kind = D9D_KIND_INT,
-     .offset = D9D_NO_FIELD,
-     .def = "32",
-     .min = 1,
-     .max = 1 << 20,
-     .doc = "size of a bucket of gradients that ranks reduce together"},
+    D9D_KEY_INT(gradients_section, bucket_size_mb, "32", 1, 1 << 20,
+                "size of a bucket of gradients that ranks sum together"),
+    D9D_KEY_ENUM(gradients_section, reduce, "\"micro_batch\"", reduce_words,
+                 "when gradients of sharded parameters are summed: \"micro_batch\" keeps a part of "
+                 "them in memory, \"step\" all of them, for fewer sums"),
     D9D_KEY_END,
 };
 static const d9d_table gradients_table =
     D9D_TABLE(gradients_section, "gradient_manager", gradients_keys, "gradients");
 
 typedef struct d9d_timeout_section timeout_section;
-#define SECONDS(key, d, ...)                                                                       \
-    {                                                                                              \
-        .name = key, .kind = D9D_KIND_INT, .offset = D9D_NO_FIELD, .def = d, .min = 1,             \
-        .max = 1 << 30, .doc = __VA_ARGS__                                                         \
-    }
 static const d9d_key timeout_keys[] = {
-    SECONDS("init_timeout", "10000", "seconds that a collective may take before the first step"),
-    SECONDS("step_timeout", "100", "seconds that a collective may take afterwards"),
+    D9D_KEY_INT(timeout_section, init_timeout, "10000", 1, 1 << 30,
+                "seconds that a collective may take until the first step is done"),
+    D9D_KEY_INT(timeout_section, step_timeout, "100", 1, 1 << 30,
+                "seconds that a collective may take afterwards"),
     D9D_KEY_INT(timeout_section, save_margin, "300", 0, 1 << 30,
                 "seconds before the Slurm time limit at which the run saves and leaves"),
     D9D_KEY_END,

@@ -1,7 +1,73 @@
 /* launch.c - see loop/launch.h. */
 #include "loop/launch.h"
 
+#include <stdio.h>
+#include <string.h>
+
 d9d_status d9di_launch_checked(d9d_status st)
 {
     return st == D9D_ENOTFOUND ? D9D_FAIL(D9D_ECONFIG, "%s", d9d_err_message()) : st;
+}
+
+/* What every rank says, in the arena. */
+static d9d_status words_of(d9d_boot *boot, const char *mine, size_t n, d9d_arena *a,
+                           d9d_boot_word **out)
+{
+    *out = d9d_arena_alloc(a, (size_t)d9d_boot_size(boot) * sizeof(**out));
+    if (*out == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "launch: words of %d ranks", d9d_boot_size(boot));
+    return d9d_boot_gather(boot, mine, n, a, *out);
+}
+
+d9d_status d9di_launch_tell(d9d_boot *boot, d9d_arena *a, const char **text)
+{
+    const bool tells = d9d_boot_rank(boot) == 0 && *text != NULL;
+    d9d_boot_word *all;
+
+    D9D_TRY(words_of(boot, tells ? *text : "", tells ? strlen(*text) + 1 : 0, a, &all));
+    *text = all[0].n > 0 ? all[0].data : NULL;
+    return D9D_OK;
+}
+
+/* How many ranks of lower number run on this rank's node. */
+static d9d_status local_rank(d9d_boot *boot, int *out)
+{
+    const char *node = d9d_boot_node(boot);
+    d9d_boot_word *all;
+    d9d_arena a = {0};
+    d9d_status st = words_of(boot, node, strlen(node), &a, &all);
+
+    *out = 0;
+    for (int r = 0; st == D9D_OK && r < d9d_boot_rank(boot); r++)
+        *out += strcmp(all[r].data, node) == 0;
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* A task that sees one GPU alone is given it as number 0. */
+d9d_status d9di_launch_device(d9d_boot *boot, const char *which, d9d_device **out)
+{
+    char word[32];
+    int local;
+    d9d_status st;
+
+    if (d9d_boot_size(boot) == 1 || (strcmp(which, "auto") != 0 && strcmp(which, "cuda") != 0))
+        return d9d_device_open(which, out);
+    D9D_TRY(local_rank(boot, &local));
+    (void)snprintf(word, sizeof(word), "cuda:%d", local);
+    st = local > 0 ? d9d_device_open(word, out) : D9D_ENOTFOUND;
+    return st == D9D_ENOTFOUND || st == D9D_ENOTSUP ? d9d_device_open(which, out) : st;
+}
+
+d9d_status d9di_launch_failed(d9d_boot *boot, d9d_mesh *mesh, d9d_status st)
+{
+    char where[128] = "not placed yet";
+
+    if (st == D9D_OK || d9d_boot_size(boot) == 1 || d9d_boot_agreed(boot))
+        return st;
+    if (mesh != NULL)
+        (void)d9d_mesh_text(mesh, where, sizeof(where));
+    d9d_mesh_forsake(mesh);
+    return D9D_FAIL(st, "rank %d of %d (%s, %s): %s", d9d_boot_rank(boot), d9d_boot_size(boot),
+                    d9d_boot_node(boot), where, d9d_err_message());
 }

@@ -1,11 +1,24 @@
-/* launch.h - how a job starts. */
+/* launch.h - how a job starts on its ranks, and what they tell each other. */
 #ifndef D9DI_LOOP_LAUNCH_H
 #define D9DI_LOOP_LAUNCH_H
 
-#include "d9d/base/status.h"
+#include "d9d/device/device.h"
+#include "d9d/dist/mesh.h"
+#include "d9d/loop/job.h"
 
 /* What the checks of a configuration return: a file that it names and that is not there is a
  * mistake in the configuration, ECONFIG with the same sentence. */
 d9d_status d9di_launch_checked(d9d_status st);
+
+/* Collective: over the job.  *text becomes rank 0's, in the arena; NULL is told too. */
+d9d_status d9di_launch_tell(d9d_boot *boot, d9d_arena *a, const char **text);
+
+/* Collective: over the job.  This rank's device: where several ranks share a node, "auto" and
+ * "cuda" are one GPU each. */
+d9d_status d9di_launch_device(d9d_boot *boot, const char *which, d9d_device **out);
+
+/* A failure of this rank alone says which rank it is, "rank 3 of 8 (n1, dps 1 tp 1): ...", and
+ * waits for no other when the mesh (or NULL) is closed. */
+d9d_status d9di_launch_failed(d9d_boot *boot, d9d_mesh *mesh, d9d_status st);
 
 #endif /* D9DI_LOOP_LAUNCH_H */

@@ -60,9 +60,9 @@ out:
     return st;
 }
 
-d9d_status d9di_lines_add(d9di_lines *l, const d9d_buf *line)
+d9d_status d9di_lines_add(d9di_lines *l, const char *line, size_t n)
 {
-    D9D_TRY(d9d_file_write(&l->file, line->data, line->len));
+    D9D_TRY(d9d_file_write(&l->file, line, n));
     l->done++;
     return D9D_OK;
 }

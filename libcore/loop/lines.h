@@ -17,7 +17,8 @@ typedef struct d9di_lines {
 
 /* There must be no finished file of that name. */
 d9d_status d9di_lines_open(const char *path, d9d_hash key, d9di_lines *out);
-d9d_status d9di_lines_add(d9di_lines *l, const d9d_buf *line);
+/* `line` with its newline. */
+d9d_status d9di_lines_add(d9di_lines *l, const char *line, size_t n);
 /* Sync, and give the file its name. */
 d9d_status d9di_lines_commit(d9di_lines *l);
 void d9di_lines_release(d9di_lines *l);

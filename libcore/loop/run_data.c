@@ -33,12 +33,34 @@ static d9d_status loader_open(const d9di_data *d, int order, const d9d_loader_ho
     return st;
 }
 
+/* The least multiple of both. */
+static int64_t common_multiple(int64_t a, int64_t b)
+{
+    int64_t x = a, y = b;
+
+    while (y != 0) {
+        const int64_t rest = x % y;
+
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
+/* Whole numbers of positions for each rank, as d9d/nn/cut.h says. */
+static int64_t multiple_for(const d9d_degrees *mesh, int64_t wanted)
+{
+    const int64_t cp = mesh->context_parallel_shard * mesh->context_parallel_replicate;
+
+    return common_multiple(wanted, mesh->tensor_parallel * (cp > 1 ? 2 * cp : 1));
+}
+
 d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loading_section *c,
-                          int64_t pack, d9di_data *out)
+                          const d9d_degrees *mesh, int64_t pack, d9di_data *out)
 {
     d9di_data d = {.n = sections->n,
                    .sections = sections->items,
-                   .how = {.pack = pack, .multiple = c->multiple}};
+                   .how = {.pack = pack, .multiple = multiple_for(mesh, c->multiple)}};
     d9d_status st = D9D_OK;
 
     d.datasets = calloc(d.n, sizeof(*d.datasets));
@@ -93,13 +115,14 @@ d9d_status d9di_data_check(const d9di_data *d, int64_t vocab, int64_t positions)
 }
 
 d9d_feed_how d9di_data_feed(const struct d9d_data_loading_section *c, int64_t first, int64_t global,
-                            int64_t rows, int64_t end)
+                            int64_t rank, int64_t ranks, int64_t rows, int64_t end)
 {
     const int threads = (int)c->num_workers;
 
     return (d9d_feed_how){.first = first,
                           .global = global,
-                          .ranks = 1,
+                          .rank = rank,
+                          .ranks = ranks,
                           .rows = rows,
                           .end = end,
                           .threads = threads,

@@ -14,16 +14,17 @@ typedef struct d9di_data {
     d9d_loader *loader;
 } d9di_data;
 
-/* `pack`: samples of about one length in a row, for the bucketed order. */
+/* `pack`: samples of about one length in a row, for the bucketed order.  Rows are padded so that
+ * the ranks of `mesh` can share out their positions. */
 d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loading_section *c,
-                          int64_t pack, d9di_data *out);
+                          const d9d_degrees *mesh, int64_t pack, d9di_data *out);
 void d9di_data_release(d9di_data *d);
 
 /* EMISMATCH unless ids are below the vocabulary and samples within the positions of a model. */
 d9d_status d9di_data_check(const d9di_data *d, int64_t vocab, int64_t positions);
-/* How this process takes the stream from sample `first` on, until `end`. */
+/* How rank `rank` of `ranks` takes the stream from sample `first` on, until `end`. */
 d9d_feed_how d9di_data_feed(const struct d9d_data_loading_section *c, int64_t first, int64_t global,
-                            int64_t rows, int64_t end);
+                            int64_t rank, int64_t ranks, int64_t rows, int64_t end);
 /* Steps of `global` samples: `wanted`, or as many as there are when that is D9D_INT_NULL. */
 d9d_status d9di_data_steps(const d9di_data *d, int64_t global, int64_t wanted, int64_t *out);
 /* What is padding of rows of `rows` samples in the bucketed order, and had they been shuffled, of

@@ -5,7 +5,13 @@
 
 static d9d_save_tensor entry(const char *name, const char *group, d9d_tensor *t, const d9d_param *p)
 {
-    d9d_save_tensor e = {.name = name, .group = group, .tensor = t, .whole = p->whole};
+    d9d_save_tensor e = {
+        .name = name,
+        .group = group,
+        .tensor = t,
+        .whole = p->whole,
+        .elsewhere = !p->counts || d9d_shape_numel(&p->box) == 0,
+    };
 
     memcpy(e.start, p->start, sizeof(e.start));
     return e;
@@ -34,5 +40,20 @@ d9d_status d9d_save_set_make(const d9d_params *params, d9d_optimizer *opt, d9d_a
         if (params->p[i]->trainable)
             set.counts[set.n_counts++] = (d9d_save_count){params->p[i]->name, &steps[i]};
     *out = set;
+    return D9D_OK;
+}
+
+d9d_status d9d_save_set_here(const d9d_save_set *set, d9d_arena *a, d9d_save_set *out)
+{
+    d9d_save_set here = *set;
+
+    here.n = 0;
+    here.items = d9d_arena_alloc(a, (set->n + 1) * sizeof(*here.items));
+    if (here.items == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu tensors", set->n);
+    for (size_t i = 0; i < set->n; i++)
+        if (!set->items[i].elsewhere)
+            here.items[here.n++] = set->items[i];
+    *out = here;
     return D9D_OK;
 }

@@ -114,7 +114,7 @@ d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out)
     for (int i = 0; i < N_WATCHED; i++)
         sigaddset(&s->signals, watched[i].number);
     (void)pthread_sigmask(SIG_BLOCK, &s->signals, &s->before);
-    left = slurm_seconds_left();
+    left = margin_s == D9D_STOP_NO_LIMIT ? -1 : slurm_seconds_left();
     if (left >= 0 && left < FAR_S) {
         d9d_log_info(log, "the allocation ends in %lld s; saving %lld s before", (long long)left,
                      (long long)margin_s);

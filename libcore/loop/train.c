@@ -9,13 +9,13 @@
 #include "d9d/base/thread.h"
 #include "d9d/device/readback.h"
 #include "d9d/device/trace.h"
-#include "d9d/dist/boot.h"
 #include "d9d/loop/save.h"
 #include "d9d/loop/stop.h"
 #include "d9d/model/weights.h"
 #include "d9d/sched/piecewise.h"
 #include "d9d/track/track.h"
 #include "loop/engine.h"
+#include "loop/gather.h"
 #include "loop/launch.h"
 #include "loop/ledger.h"
 #include "loop/run_dir.h"
@@ -24,9 +24,10 @@
 typedef struct pending {
     bool open;
     d9d_readback *report; /* d9d_step_end's; of a step without targets it is not used */
+    bool counts;          /* there are targets in it, on some rank */
     d9d_save_state before;
     double lr, flops;
-    int64_t targets, start_ns, data_ns;
+    int64_t start_ns, data_ns;
 } pending;
 
 /* What one step found out, and where the run stood after it. */
@@ -39,7 +40,9 @@ typedef struct step_result {
 
 typedef struct run {
     const d9d_train_config *c;
+    const d9d_job *where;
     const d9d_log *log;
+    int rank;
     d9d_arena arena;
     d9di_run_dir dir;
     d9d_stop *stop;
@@ -50,8 +53,8 @@ typedef struct run {
     d9d_optimizer *optimizer;
     d9d_schedule *schedule;
     d9d_tracker *tracker;
-    d9d_save_set set;
-    d9d_save_state state; /* after the steps that were queued */
+    d9d_save_set set;     /* what is kept here */
+    d9d_save_state state; /* after the steps that were queued; tokens: whose reports have come */
     d9d_step_end end;
     pending pending[2]; /* of the step k: [k % 2] */
     int64_t last_ns;    /* when the last report came */
@@ -60,6 +63,7 @@ typedef struct run {
     int64_t n_micro, total_steps;
     int64_t saved_step; /* of the newest checkpoint that this life read or wrote; -1: none */
     bool goes_on;       /* the directory has records of this run */
+    bool told;          /* by some rank, to save and leave */
 } run;
 
 /* --- opening: cheapest first ------------------------------------------------------ */
@@ -68,7 +72,7 @@ static d9d_status data_open(run *r)
 {
     const int64_t g = r->c->trainer.batching.global_batch_size;
 
-    D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading, g, &r->data));
+    D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh, g, &r->data));
     return d9di_data_steps(&r->data, g, r->c->trainer.run.steps, &r->total_steps);
 }
 
@@ -123,19 +127,29 @@ static d9d_status state_resume(run *r, const char *path)
 }
 
 /* A directory that holds a run is gone on with, or refused. */
-static d9d_status checkpoint_find(run *r, const char **path)
+static d9d_status dir_check(run *r)
 {
     const d9d_trainer_section *t = &r->c->trainer;
 
-    *path = NULL;
     r->goes_on = d9d_fs_exists(r->dir.metrics);
     if (!t->checkpointing.resume && (r->goes_on || !d9d_fs_is_vacant(r->dir.checkpoints)))
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: holds a run already; set trainer.checkpointing.resume "
                         "or another trainer.run.dir",
                         r->dir.path);
-    return t->checkpointing.resume ? d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path)
-                                   : D9D_OK;
+    return D9D_OK;
+}
+
+/* Rank 0 looks, for all of them. */
+static d9d_status checkpoint_find(run *r, const char **path)
+{
+    d9d_status st = D9D_OK;
+
+    *path = NULL;
+    if (r->rank == 0 && r->c->trainer.checkpointing.resume)
+        st = d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path);
+    D9D_TRY(d9d_boot_agree(r->where->boot, st));
+    return d9di_launch_tell(r->where->boot, &r->arena, path);
 }
 
 static bool steps_done(const run *r)
@@ -171,74 +185,94 @@ static d9d_status export_check(const run *r)
                     export_dir(r));
 }
 
-static uint64_t optimizer_bytes(const run *r)
-{
-    const size_t n = r->optimizer != NULL ? d9d_optimizer_state_count(r->optimizer) : 0;
-    uint64_t sum = 0;
-
-    for (size_t i = 0; i < n; i++)
-        sum += d9d_tensor_bytes(d9d_optimizer_state_at(r->optimizer, i).tensor);
-    return sum;
-}
-
-static d9di_engine_how engine_how(const run *r, const char *device, bool resumes)
+static d9di_engine_how engine_how(const run *r, bool resumes)
 {
     const d9d_trainer_section *t = &r->c->trainer;
 
     return (d9di_engine_how){
-        .device = device,
+        .where = r->where,
+        .mesh = &r->c->mesh,
         .provider = &r->c->model_provider,
         .source = t->model_stage_factory.source_checkpoint,
         .data = &r->data,
         .seed = (uint64_t)t->determinism.base_seed,
         .train = true,
         .initialise = !resumes,
-        .grad_dtype = t->gradient_manager.grad_dtype,
-        .states = optimizer_bytes(r),
+        .optimizer = r->optimizer,
+        .gradients = &t->gradient_manager,
+        .timeout_s = (double)t->timeout.init_timeout,
     };
 }
 
-/* All that can be wrong without memory for a model.  `resume_from` is NULL when the run begins. */
-static d9d_status run_check(run *r, const char *device, const char **resume_from)
+/* Ranks that have other samples than this one, and its number among them. */
+static int64_t replicas(const run *r)
+{
+    return r->c->mesh.data_parallel_replicate * r->c->mesh.data_parallel_shard;
+}
+static int replica(const run *r)
+{
+    return d9d_mesh_index(r->engine.mesh, D9D_AXES_DP);
+}
+
+/* What the configuration says, against the data and the run directory. */
+static d9d_status config_check(run *r)
 {
     const d9d_trainer_section *t = &r->c->trainer;
-    d9di_engine_how how;
 
-    D9D_TRY(d9d_job_check_mesh(&r->c->mesh, d9d_boot_launched()));
+    D9D_TRY(d9d_degrees_check(&r->c->mesh, d9d_boot_size(r->where->boot)));
     D9D_TRY(d9d_job_check_batching(&r->c->mesh, &t->batching));
     D9D_TRY(d9di_run_dir_name(t, &r->arena, &r->dir));
-    r->n_micro = t->batching.global_batch_size / t->batching.microbatch_size;
+    r->n_micro = t->batching.global_batch_size / replicas(r) / t->batching.microbatch_size;
     D9D_TRY(data_open(r));
     D9D_TRY(schedule_open(r));
-    D9D_TRY(checkpoint_find(r, resume_from));
-    how = engine_how(r, device, *resume_from != NULL);
+    return dir_check(r);
+}
+
+/* The model, whole and without memory, against its sources. */
+static d9d_status model_check(run *r, const char *resume_from)
+{
+    const d9di_engine_how how = engine_how(r, resume_from != NULL);
+
     D9D_TRY(d9di_engine_open(&how, &r->engine));
     D9D_TRY(
         d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
     D9D_TRY(d9d_save_set_make(&r->engine.params, r->optimizer, &r->arena, &r->set));
     D9D_TRY(state_fresh(r));
-    if (*resume_from != NULL)
-        D9D_TRY(state_check(r, *resume_from));
+    if (resume_from != NULL)
+        D9D_TRY(state_check(r, resume_from));
     return export_check(r);
 }
 
-static d9d_status model_fill(run *r, const char *device, const char *resume_from)
+/* All that can be wrong without memory for a model.  `resume_from` is NULL when the run begins. */
+static d9d_status run_check(run *r, const char **resume_from)
 {
-    const d9di_engine_how how = engine_how(r, device, resume_from != NULL);
+    d9d_boot *boot = r->where->boot;
+
+    D9D_TRY(d9d_boot_agree(boot, d9di_launch_checked(config_check(r))));
+    D9D_TRY(checkpoint_find(r, resume_from));
+    return d9d_boot_agree(boot, d9di_launch_checked(model_check(r, *resume_from)));
+}
+
+static d9d_status model_fill(run *r, const char *resume_from)
+{
+    const d9di_engine_how how = engine_how(r, resume_from != NULL);
     d9di_engine *e = &r->engine;
 
     D9D_TRY(d9di_data_tell_padding(&r->data, r->c->trainer.batching.microbatch_size, r->log));
-    D9D_TRY(d9di_engine_fill(e, &how, r->log));
+    D9D_TRY(d9di_engine_fill(e, &how));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
-    D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, &r->end));
+    D9D_TRY(d9d_save_set_make(&e->params, r->optimizer, &r->arena, &r->set)); /* placed now */
+    D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, e->world, &r->end));
     for (int i = 0; i < 2; i++)
-        D9D_TRY(d9d_readback_create(e->dev, 2 * sizeof(double), &r->pending[i].report));
+        D9D_TRY(d9d_readback_create(e->dev, sizeof(d9d_step_report), &r->pending[i].report));
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
 }
 
 /* The records, which one process at a time may write. */
 static d9d_status record_open(run *r, const json_t *resolved)
 {
+    if (r->rank > 0)
+        return D9D_OK;
     D9D_TRY(d9d_fs_mkdirs(r->dir.path));
     D9D_TRY(d9d_tracker_open(r->dir.metrics, &r->tracker));
     if (r->c->trainer.logging.samples)
@@ -268,6 +302,7 @@ static void run_close(run *r)
 
 /* --- one step ------------------------------------------------------------------------- */
 
+/* This rank's share of them. */
 static double batch_flops(const run *r, const d9d_batch *b)
 {
     const d9d_model *m = r->engine.model;
@@ -275,7 +310,7 @@ static double batch_flops(const run *r, const d9d_batch *b)
 
     for (int64_t i = 0; i < b->rows; i++)
         sum += (double)b->lengths[i] * m->ops->flops_per_token(m, b->lengths[i]);
-    return sum;
+    return sum / d9d_mesh_count(r->engine.mesh, D9D_AXES_CP | D9D_AXIS(TP));
 }
 
 /* The batches of the steps that are left. */
@@ -284,15 +319,15 @@ static d9d_status feed_open(run *r)
     const d9d_trainer_section *c = &r->c->trainer;
     const int64_t g = c->batching.global_batch_size, left = r->total_steps - r->state.step;
     const d9d_feed_how how =
-        d9di_data_feed(&c->data_loading, r->state.samples, g, c->batching.microbatch_size,
-                       r->state.samples + left * g);
+        d9di_data_feed(&c->data_loading, r->state.samples, g, replica(r), replicas(r),
+                       c->batching.microbatch_size, r->state.samples + left * g);
 
     d9d_feed_close(r->feed);
     r->feed = NULL;
     return d9d_feed_open(r->data.loader, &how, &r->feed);
 }
 
-/* Forward and backward of every micro-batch; targets and operations of the whole step. */
+/* Forward and backward of every micro-batch; targets and operations of this rank's part. */
 static d9d_status step_learn(run *r, int64_t *targets, double *flops)
 {
     *targets = 0;
@@ -306,7 +341,7 @@ static d9d_status step_learn(run *r, int64_t *targets, double *flops)
         if (st == D9D_OK) {
             *targets += batch.targets;
             *flops += batch_flops(r, &batch);
-            st = d9di_engine_learn(&r->engine, &batch, &sum);
+            st = d9di_engine_learn(&r->engine, &batch, i + 1 == r->n_micro, &sum);
         }
         d9d_tensor_release(&sum);
         D9D_TRY(st);
@@ -319,11 +354,12 @@ static d9di_samples_text step_samples(const run *r)
     return d9di_data_say(&r->data, r->state.samples, r->c->trainer.batching.global_batch_size);
 }
 
-/* The loss of micro-batch i is not finite: is it the weights? */
+/* The loss of micro-batch i of this rank is not finite: is it the weights? */
 static d9d_status loss_blame(run *r, int64_t i, double loss)
 {
     const int64_t micro = r->c->trainer.batching.microbatch_size;
-    const d9di_samples_text s = d9di_data_say(&r->data, r->state.samples + i * micro, micro);
+    const int64_t first = r->state.samples + (replica(r) * r->n_micro + i) * micro;
+    const d9di_samples_text s = d9di_data_say(&r->data, first, micro);
     const d9d_param *culprit;
     char weights[600] = "every parameter is finite";
     int64_t at;
@@ -336,18 +372,15 @@ static d9d_status loss_blame(run *r, int64_t i, double loss)
                     (long long)(r->state.step + 1), s.text, d9di_nonfinite_word(loss), weights);
 }
 
-static d9d_status norm_blame(run *r, double norm)
+/* Is there anything in this rank's gradients? */
+static d9d_status gradient_blame(run *r)
 {
     const d9d_param *culprit;
     int64_t at;
 
     D9D_TRY(d9d_grad_find_nonfinite(r->engine.dev, &r->engine.params, &culprit, &at));
     if (culprit == NULL)
-        return D9D_FAIL(D9D_ENUMERIC,
-                        "step %lld: the norm of the gradient is %s though every "
-                        "element is finite; %s; nothing was updated",
-                        (long long)(r->state.step + 1), d9di_nonfinite_word(norm),
-                        step_samples(r).text);
+        return D9D_OK;
     return D9D_FAIL(D9D_ENUMERIC,
                     "step %lld: the gradient of %s is not finite at element %lld; "
                     "%s; nothing was updated",
@@ -355,87 +388,148 @@ static d9d_status norm_blame(run *r, double norm)
                     step_samples(r).text);
 }
 
-/* A step whose loss or norm is not finite ends the run.  Nothing has been updated since it began,
- * so doing it again shows what is wrong with it. */
-static d9d_status step_blame(run *r, const pending *p, const double *report)
+/* What this rank finds wrong with the step that it has just done again. */
+static d9d_status blame_here(run *r, const d9d_step_report *report)
 {
     double *sums = d9d_arena_alloc(&r->arena, (size_t)r->n_micro * sizeof(double));
-    int64_t targets;
-    double flops;
 
     if (sums == NULL)
         return D9D_FAIL(D9D_ENOMEM, "train: %lld micro-batches", (long long)r->n_micro);
-    r->state = p->before;
-    D9D_TRY(feed_open(r));
-    D9D_TRY(step_learn(r, &targets, &flops));
     D9D_TRY(d9d_device_download(r->engine.dev, sums, d9d_tensor_data(&r->end.loss),
                                 (uint64_t)r->n_micro * sizeof(double)));
     for (int64_t i = 0; i < r->n_micro; i++)
         if (!isfinite(sums[i]))
             return loss_blame(r, i, sums[i]);
-    if (isfinite(report[0]))
-        return norm_blame(r, report[1]);
-    return D9D_FAIL(D9D_ENUMERIC,
-                    "step %lld: the loss was %s, and is finite when computed again: %s does not "
-                    "compute reliably; nothing was updated",
-                    (long long)(r->state.step + 1), d9di_nonfinite_word(report[0]),
-                    r->engine.dev->name);
+    return isfinite(report->loss) ? gradient_blame(r) : D9D_OK;
+}
+
+/* A step whose loss or norm is not finite ends the run.  Nothing has been updated since it began,
+ * so doing it again shows what is wrong with it, and on which rank. */
+static d9d_status step_blame(run *r, const pending *p, const d9d_step_report *report)
+{
+    int64_t targets;
+    double flops;
+    d9d_status st;
+
+    r->state = p->before;
+    D9D_TRY(feed_open(r));
+    D9D_TRY(step_learn(r, &targets, &flops));
+    D9D_TRY(d9d_boot_agree(r->where->boot, blame_here(r, report)));
+    if (isfinite(report->loss))
+        st = D9D_FAIL(D9D_ENUMERIC,
+                      "step %lld: the norm of the gradient is %s though every element is finite; "
+                      "%s; nothing was updated",
+                      (long long)(r->state.step + 1), d9di_nonfinite_word(report->norm),
+                      step_samples(r).text);
+    else
+        st = D9D_FAIL(D9D_ENUMERIC,
+                      "step %lld: the loss was %s, and is finite when computed again: %s does not "
+                      "compute reliably; nothing was updated",
+                      (long long)(r->state.step + 1), d9di_nonfinite_word(report->loss),
+                      r->engine.dev->name);
+    return d9d_boot_agree(r->where->boot, st);
+}
+
+/* Has some rank a target in this step?  One that has none itself looks at what the others have, so
+ * that all know without a word. */
+static d9d_status step_counts(run *r, int64_t targets, bool *out)
+{
+    const int64_t g = r->c->trainer.batching.global_batch_size;
+    d9d_batch_room *room;
+    d9d_status st = D9D_OK;
+
+    *out = targets > 0;
+    if (*out || r->engine.world == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_batch_room_create(&room));
+    for (int64_t i = 0; i < g && !*out && st == D9D_OK; i++) {
+        d9d_batch b;
+
+        st = d9d_loader_fill(r->data.loader, r->state.samples + i, 1, room, &b);
+        *out = st == D9D_OK && b.targets > 0;
+    }
+    d9d_batch_room_free(room);
+    return st;
+}
+
+/* Divided by the targets, clipped and updated with one factor. */
+static d9d_status step_update(run *r, pending *p, int64_t targets)
+{
+    const d9d_mesh *m = r->engine.mesh;
+    const bool first = d9d_mesh_index(m, D9D_AXES_CP | D9D_AXIS(TP)) == 0;
+    const d9d_step_own own = {
+        .targets = first ? (double)targets : 0,
+        .shadow = d9d_mesh_index(m, D9D_AXIS(TP)) > 0,
+        .flag = d9d_stop_reason(r->stop) != NULL,
+    };
+
+    D9D_TRY(d9d_step_end_queue(&r->end, &r->engine.params, &own,
+                               r->c->trainer.gradient_clipping.max_norm));
+    d9d_trace_lap(r->engine.dev, "norm", "");
+    D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->end.scale));
+    d9d_trace_lap(r->engine.dev, "optimizer", "");
+    return d9d_readback_begin(p->report, d9d_tensor_data(&r->end.report));
 }
 
 /* Queue all of the next step; the host waits for nothing. */
 static d9d_status step_queue(run *r)
 {
     pending *p = &r->pending[r->state.step % 2];
+    int64_t targets;
 
     p->before = r->state;
     p->start_ns = d9d_clock_ns();
     p->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_schedule_at(r->schedule, r->state.step);
     p->data_ns = -d9d_feed_waited_ns(r->feed);
-    D9D_TRY(step_learn(r, &p->targets, &p->flops));
+    D9D_TRY(step_learn(r, &targets, &p->flops));
     p->data_ns += d9d_feed_waited_ns(r->feed);
-    if (p->targets > 0) { /* divided by the targets, clipped and updated with one factor */
-        D9D_TRY(d9d_step_end_queue(&r->end, &r->engine.params, 1.0 / (double)p->targets,
-                                   r->c->trainer.gradient_clipping.max_norm));
-        d9d_trace_lap(r->engine.dev, "norm", "");
-        D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->end.scale));
-        d9d_trace_lap(r->engine.dev, "optimizer", "");
-        D9D_TRY(d9d_readback_begin(p->report, d9d_tensor_data(&r->end.report)));
-    } else {
+    D9D_TRY(step_counts(r, targets, &p->counts));
+    if (p->counts)
+        D9D_TRY(step_update(r, p, targets));
+    else
         d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
                      (long long)(r->state.step + 1), step_samples(r).text);
-    }
     p->open = true;
     r->state.step++;
     r->state.samples += r->c->trainer.batching.global_batch_size;
-    r->state.tokens += p->targets;
     return D9D_OK;
+}
+
+/* Until a step is done collective calls may take as long as starting takes. */
+static void step_timeout(run *r)
+{
+    if (r->last_ns == 0)
+        d9d_mesh_set_timeout(r->engine.mesh, (double)r->c->trainer.timeout.step_timeout);
 }
 
 /* What came of a queued step. */
 static d9d_status step_take(run *r, pending *p, step_result *out)
 {
     const double peak = r->engine.job.options.dtype == D9D_BF16 ? r->engine.dev->peak_flops : 0;
-    const double none[2] = {0, 0}, *report = none;
+    const d9d_step_report none = {0}, *report = &none;
     const void *back;
     int64_t now;
 
     p->open = false;
-    if (p->targets > 0) {
+    if (p->counts) {
         D9D_TRY(d9d_readback_end(p->report, &back));
         report = back;
-        if (!isfinite(report[0]) || !isfinite(report[1]))
+        if (!isfinite(report->loss) || !isfinite(report->norm))
             return step_blame(r, p, report);
     }
+    step_timeout(r);
     now = d9d_clock_ns();
+    r->told = r->told || report->flags > 0;
+    r->state.tokens += (int64_t)report->targets;
     *out = (step_result){
-        .loss = p->targets > 0 ? report[0] / (double)p->targets : 0,
-        .norm = report[1],
+        .loss = p->counts ? report->loss / report->targets : 0,
+        .norm = report->norm,
         .lr = p->lr,
         .ms = (double)(now - (p->start_ns > r->last_ns ? p->start_ns : r->last_ns)) * 1e-6,
         .data_ms = (double)p->data_ns * 1e-6,
-        .targets = p->targets,
+        .targets = (int64_t)report->targets,
         .step = p->before.step + 1,
-        .tokens = p->before.tokens + p->targets,
+        .tokens = r->state.tokens,
         .samples = p->before.samples + r->c->trainer.batching.global_batch_size,
     };
     out->mfu = peak > 0 ? p->flops / (out->ms * 1e-3) / peak : NAN;
@@ -451,6 +545,8 @@ static d9d_status step_record(run *r, const step_result *s)
     bool with_norm = d9d_step_period_due(t->gradient_clipping.log_total_steps, s->step,
                                          r->total_steps, D9D_DUE_AFTER_STEP);
 
+    if (r->rank > 0)
+        return D9D_OK;
     if (t->logging.samples)
         D9D_TRY(d9di_ledger_add(&r->ledger, s->step, r->data.loader,
                                 s->samples - t->batching.global_batch_size,
@@ -473,16 +569,32 @@ static d9d_status step_record(run *r, const step_result *s)
                                         });
 }
 
+/* No checkpoint without its records. */
+static d9d_status record_sync(run *r)
+{
+    if (r->rank > 0)
+        return D9D_OK;
+    D9D_TRY(d9d_tracker_sync(r->tracker));
+    return r->c->trainer.logging.samples ? d9di_ledger_sync(&r->ledger) : D9D_OK;
+}
+
 static d9d_status save(run *r)
 {
+    const struct d9d_checkpointing_section *c = &r->c->trainer.checkpointing;
+    d9d_arena a = {0};
+    d9d_save_set here;
+    d9d_status st;
+
     if (r->saved_step == r->state.step)
         return D9D_OK;
-    D9D_TRY(d9d_tracker_sync(r->tracker)); /* no checkpoint without its records */
-    if (r->c->trainer.logging.samples)
-        D9D_TRY(d9di_ledger_sync(&r->ledger));
-    D9D_TRY(d9d_save_write(r->dir.checkpoints, &r->state, &r->set, NULL, r->log));
+    D9D_TRY(record_sync(r));
+    st = d9d_save_set_here(&r->set, &a, &here);
+    if (st == D9D_OK)
+        st = d9d_save_write(r->dir.checkpoints, &r->state, &here, r->engine.mesh, r->log);
+    d9d_arena_release(&a);
+    D9D_TRY(st);
     r->saved_step = r->state.step;
-    return d9d_save_prune(r->dir.checkpoints, r->c->trainer.checkpointing.num_to_keep, r->log);
+    return r->rank > 0 ? D9D_OK : d9d_save_prune(r->dir.checkpoints, c->num_to_keep, r->log);
 }
 
 /* --- traces ------------------------------------------------------------------------------- */
@@ -502,7 +614,7 @@ static d9d_status trace_write(run *r)
     char *dir = d9d_arena_printf(
         &r->arena, "%s%s%s/step-%08lld", p->traces_dir[0] == '/' ? "" : r->dir.path,
         p->traces_dir[0] == '/' ? "" : "/", p->traces_dir, (long long)r->state.step);
-    char *path = dir != NULL ? d9d_fs_join(&r->arena, dir, "rank-0.json") : NULL;
+    char *path = dir != NULL ? d9d_arena_printf(&r->arena, "%s/rank-%d.json", dir, r->rank) : NULL;
     d9d_trace *t = r->trace;
     d9d_buf top = {0};
     d9d_status st;
@@ -510,7 +622,7 @@ static d9d_status trace_write(run *r)
     r->trace = NULL;
     st = path == NULL ? D9D_FAIL(D9D_ENOMEM, "trace: out of memory") : d9d_fs_mkdirs(dir);
     if (st == D9D_OK)
-        st = d9d_trace_close(t, path, 0, &top);
+        st = d9d_trace_close(t, path, r->rank, &top);
     else
         d9d_trace_drop(t);
     if (st == D9D_OK)
@@ -541,14 +653,17 @@ typedef struct talk {
 } talk;
 
 /* Take what queued steps have given, oldest first; all of them, or those that are older than the
- * newest and whatever is there without waiting. */
+ * newest, and alone whatever is there without waiting: many ranks learn of a step at one point. */
 static d9d_status steps_take(run *r, bool all, talk *t)
 {
     for (int64_t i = 2; i > 0; i--) {
         pending *p = &r->pending[(r->state.step + i) % 2];
         step_result s = {.loss = NAN};
 
-        if (!p->open || (i == 1 && !all && p->targets > 0 && !d9d_readback_ready(p->report)))
+        if (!p->open)
+            continue;
+        if (i == 1 && !all &&
+            (r->engine.world != NULL || (p->counts && !d9d_readback_ready(p->report))))
             continue;
         D9D_TRY(step_take(r, p, &s));
         if (isnan(t->summary->first_loss))
@@ -562,12 +677,24 @@ static d9d_status steps_take(run *r, bool all, talk *t)
     return D9D_OK;
 }
 
-/* Told to leave: everything that was done is kept. */
-static d9d_status leave(run *r, const char *reason)
+/* Alone a signal counts at once; of many ranks some have none, so it counts when all have heard of
+ * it, with the report of a step. */
+static bool must_leave(const run *r)
 {
+    return r->engine.world != NULL ? r->told : d9d_stop_reason(r->stop) != NULL;
+}
+
+/* Told to leave: everything that was done is kept. */
+static d9d_status leave(run *r)
+{
+    const char *reason = d9d_stop_reason(r->stop);
+    d9d_status st;
+
     D9D_TRY(save(r));
-    return D9D_FAIL(D9D_EINTR, "%s: saved after step %lld of %lld in %s", reason,
-                    (long long)r->state.step, (long long)r->total_steps, r->dir.checkpoints);
+    st = D9D_FAIL(D9D_EINTR, "%s: saved after step %lld of %lld in %s",
+                  reason != NULL ? reason : "a signal to another rank", (long long)r->state.step,
+                  (long long)r->total_steps, r->dir.checkpoints);
+    return d9d_boot_agree(r->where->boot, st);
 }
 
 static d9d_status steps_run(run *r, talk *t)
@@ -576,13 +703,12 @@ static d9d_status steps_run(run *r, talk *t)
     const int64_t first = r->state.step;
 
     while (r->state.step < r->total_steps) {
-        const char *reason = d9d_stop_reason(r->stop);
         const uint64_t waits = r->engine.dev->waits;
         bool due;
 
-        if (reason != NULL) {
+        if (must_leave(r)) {
             D9D_TRY(steps_take(r, true, t));
-            return leave(r, reason);
+            return leave(r);
         }
         D9D_TRY(step_traced(r));
         r->waits += r->state.step > first + 2 ? r->engine.dev->waits - waits : 0;
@@ -610,14 +736,23 @@ static d9d_status steps_watch(run *r, d9d_train_summary *out)
 
 /* --- the end ------------------------------------------------------------------------------ */
 
+/* Rank 0 writes it, from what all give. */
 static d9d_status export(run *r, d9d_train_summary *out)
 {
     const d9d_provider_section *p = r->c->model_provider.value;
-    const char *dir = export_dir(r);
+    const char *dir = export_dir(r), *wanted = d9d_fs_is_vacant(dir) ? "" : NULL;
+    d9di_whole whole;
+    d9d_status st = D9D_OK;
 
-    if (d9d_fs_is_vacant(dir))
-        D9D_TRY(d9d_weights_export(&r->engine.job.config, &r->engine.params, dir, p->hf_config,
-                                   r->log));
+    D9D_TRY(d9di_launch_tell(r->where->boot, &r->arena, &wanted));
+    if (wanted != NULL) {
+        D9D_TRY(d9di_whole_gather(&r->engine, &whole));
+        if (r->rank == 0)
+            st =
+                d9d_weights_export(&r->engine.job.config, &whole.params, dir, p->hf_config, r->log);
+        d9di_whole_release(&whole);
+        D9D_TRY(d9d_boot_agree(r->where->boot, st));
+    }
     (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
     return D9D_OK;
 }
@@ -634,11 +769,11 @@ static void summarise(const run *r, d9d_train_summary *out)
 }
 
 /* From the memory of the model to the end. */
-static d9d_status run_through(run *r, const char *device, const char *resume_from,
-                              d9d_train_summary *out)
+static d9d_status run_through(run *r, const char *resume_from, d9d_train_summary *out)
 {
-    D9D_TRY(model_fill(r, device, resume_from));
+    D9D_TRY(model_fill(r, resume_from));
     D9D_TRY(steps_watch(r, out));
+    d9d_mesh_set_timeout(r->engine.mesh, (double)r->c->trainer.timeout.init_timeout);
     return export(r, out);
 }
 
@@ -648,6 +783,8 @@ static d9d_status record_end(run *r, d9d_status st)
     const char *how = st == D9D_OK ? "done" : st == D9D_EINTR ? "saved" : "failed";
     d9d_err_copy why;
 
+    if (r->rank > 0)
+        return st;
     if (st == D9D_OK)
         return d9d_tracker_end(r->tracker, how, r->state.step);
     d9d_err_save(&why, st);
@@ -656,33 +793,39 @@ static d9d_status record_end(run *r, d9d_status st)
 }
 
 /* A life of the run that has something to do. */
-static d9d_status run_live(run *r, const json_t *resolved, const char *device,
-                           const char *resume_from, d9d_train_summary *out)
+static d9d_status run_live(run *r, const json_t *resolved, const char *resume_from,
+                           d9d_train_summary *out)
 {
     D9D_TRY(record_open(r, resolved));
-    return record_end(r, run_through(r, device, resume_from, out));
+    return record_end(r, run_through(r, resume_from, out));
 }
 
-d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, const char *device,
-                     const d9d_log *log, d9d_train_summary *out)
+d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, const d9d_job *where,
+                     d9d_train_summary *out)
 {
-    run r = {.c = config, .log = log, .saved_step = -1};
+    run r = {.c = config,
+             .where = where,
+             .log = where->log,
+             .rank = d9d_boot_rank(where->boot),
+             .saved_step = -1};
+    const int64_t margin = config->trainer.timeout.save_margin;
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};
     const char *resume_from = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_stop_open(config->trainer.timeout.save_margin, log, &r.stop), out);
-    D9D_TRY_OR(st, d9di_launch_checked(run_check(&r, device, &resume_from)), out);
+    D9D_TRY_OR(st, d9d_stop_open(r.rank == 0 ? margin : D9D_STOP_NO_LIMIT, r.log, &r.stop), out);
+    D9D_TRY_OR(st, run_check(&r, &resume_from), out);
     summary.first_step = r.state.step;
     if (steps_done(&r))
-        d9d_log_info(log, "all %lld steps are done already", (long long)r.total_steps);
+        d9d_log_info(r.log, "all %lld steps are done already", (long long)r.total_steps);
     if (run_complete(&r))
         (void)snprintf(summary.export_dir, sizeof(summary.export_dir), "%s", export_dir(&r));
     else
-        st = run_live(&r, resolved, device, resume_from, &summary);
+        st = run_live(&r, resolved, resume_from, &summary);
 out:
     summarise(&r, &summary);
     *out = summary;
+    st = d9di_launch_failed(where->boot, r.engine.mesh, st);
     run_close(&r);
     return st;
 }

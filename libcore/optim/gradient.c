@@ -1,15 +1,20 @@
 /* gradient.c - the gradient as a whole: norm, clipping, finiteness.  See d9d/optim/optim.h. */
+#include <stddef.h>
+
 #include "d9d/optim/optim.h"
 
-d9d_status d9d_step_end_open(d9d_device *dev, int64_t micro_batches, d9d_step_end *out)
+enum { REPORT = sizeof(d9d_step_report) / sizeof(double), SUMMED = 3 /* of them, over ranks */ };
+
+d9d_status d9d_step_end_open(d9d_device *dev, int64_t micro_batches, d9d_comm *world,
+                             d9d_step_end *out)
 {
     const float one = 1.0f;
-    d9d_step_end e = {0};
+    d9d_step_end e = {.world = world};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SHAPE(micro_batches), &e.loss), out);
-    D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SHAPE(2), &e.report), out);
-    D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SCALAR, &e.squares), out);
+    D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SHAPE(micro_batches + REPORT), &e.all), out);
+    e.loss = d9d_tensor_rows(&e.all, 0, micro_batches);
+    e.report = d9d_tensor_rows(&e.all, micro_batches, REPORT);
     D9D_TRY_OR(st, d9d_tensor_from_host(dev, D9D_F32, D9D_SCALAR, &one, &e.scale), out);
     *out = e;
     e = (d9d_step_end){0};
@@ -22,29 +27,44 @@ void d9d_step_end_release(d9d_step_end *e)
 {
     d9d_tensor_release(&e->loss);
     d9d_tensor_release(&e->report);
-    d9d_tensor_release(&e->squares);
+    d9d_tensor_release(&e->all);
     d9d_tensor_release(&e->scale);
     *e = (d9d_step_end){0};
 }
 
-d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params, double mean,
-                              double max_norm)
+static d9d_status squares_add(const d9d_device *dev, const d9d_params *params, double *squares)
 {
-    d9d_device *dev = d9d_tensor_device(&e->squares);
-    const d9d_kernels *k = dev->kernels;
-    double *squares = d9d_tensor_data(&e->squares);
-
-    D9D_TRY(k->fill(dev->stream, D9D_F64, squares, 1, 0.0f));
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i];
 
         if (p->counts && d9d_param_has_own_grad(p))
-            D9D_TRY(k->sum_squares(dev->stream, squares, 1.0, p->own_grad.dtype,
-                                   d9d_tensor_data(&p->own_grad), d9d_tensor_numel(&p->own_grad)));
+            D9D_TRY(dev->kernels->sum_squares(dev->stream, squares, 1.0, p->own_grad.dtype,
+                                              d9d_tensor_data(&p->own_grad),
+                                              d9d_tensor_numel(&p->own_grad)));
     }
-    return k->step_scale(dev->stream, d9d_tensor_data(&e->scale), d9d_tensor_data(&e->report),
-                         d9d_tensor_data(&e->loss), d9d_tensor_numel(&e->loss), squares, mean,
-                         max_norm);
+    return D9D_OK;
+}
+
+d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params, const d9d_step_own *own,
+                              double max_norm)
+{
+    const d9d_step_report mine = {.targets = own->targets, .flags = own->flag};
+    d9d_device *dev = d9d_tensor_device(&e->all);
+    const d9d_kernels *k = dev->kernels;
+    const int64_t n = d9d_tensor_numel(&e->loss);
+    double *loss = d9d_tensor_data(&e->loss), *report = d9d_tensor_data(&e->report);
+    double *targets = report + offsetof(d9d_step_report, targets) / sizeof(double);
+    double *squares = report + offsetof(d9d_step_report, squares) / sizeof(double);
+
+    D9D_TRY(d9d_device_upload(dev, report, &mine, SUMMED * sizeof(double)));
+    if (own->shadow)
+        D9D_TRY(k->fill(dev->stream, D9D_F64, loss, n, 0.0f));
+    D9D_TRY(squares_add(dev, params, squares));
+    D9D_TRY(d9d_comm_all_reduce(e->world, dev->stream, "loss and norm", D9D_F64, loss, n + SUMMED,
+                                D9D_COMM_SUM));
+    return k->step_scale(dev->stream, d9d_tensor_data(&e->scale),
+                         report + offsetof(d9d_step_report, loss) / sizeof(double), loss, n,
+                         targets, squares, max_norm);
 }
 
 /* The array of a parameter to look at, or NULL. */

@@ -130,6 +130,18 @@ d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *sca
     return D9D_OK;
 }
 
+uint64_t d9d_optimizer_bytes(const d9d_optimizer *o)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < o->n_index; i++) {
+        const d9d_param *p = o->params.p[o->index[i] / (size_t)o->n_states];
+
+        sum += (uint64_t)d9d_shape_numel(&p->box) * d9d_dtype_size(o->state[o->index[i]].dtype);
+    }
+    return sum;
+}
+
 size_t d9d_optimizer_state_count(const d9d_optimizer *o)
 {
     return o->n_index;

@@ -17,7 +17,7 @@ static void check(const d9d_train_config *c)
 {
     const struct d9d_batching_section *b = &c->trainer.batching;
 
-    if (d9d_job_check_mesh(&c->mesh, 1) == D9D_OK && d9d_job_check_batching(&c->mesh, b) == D9D_OK)
+    if (d9d_degrees_check(&c->mesh, 1) == D9D_OK && d9d_job_check_batching(&c->mesh, b) == D9D_OK)
         must(b->microbatch_size > 0 && b->global_batch_size % b->microbatch_size == 0);
 }
 

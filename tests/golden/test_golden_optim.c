@@ -150,7 +150,9 @@ static void run_clip(const char *name, const json_t *options, const d9d_st_file 
     d9d_params params = {list, n};
     d9d_device *dev;
     d9d_module m;
-    double report[2], zero = 0, norm;
+    const d9d_step_own own = {.targets = 1};
+    double zero = 0, norm;
+    d9d_step_report report;
     d9d_step_end end;
     float coef;
 
@@ -174,12 +176,12 @@ static void run_clip(const char *name, const json_t *options, const d9d_st_file 
         load(f, name, "g", (int)i, &p[i].grad);
         p[i].has_grad = true;
     }
-    assert_ok(d9d_step_end_open(dev, 1, &end));
+    assert_ok(d9d_step_end_open(dev, 1, NULL, &end));
     assert_ok(d9d_device_upload(dev, d9d_tensor_data(&end.loss), &zero, sizeof(zero)));
-    assert_ok(d9d_step_end_queue(&end, &params, 1.0, max_norm));
-    assert_ok(d9d_device_download(dev, report, d9d_tensor_data(&end.report), sizeof(report)));
+    assert_ok(d9d_step_end_queue(&end, &params, &own, max_norm));
+    assert_ok(d9d_device_download(dev, &report, d9d_tensor_data(&end.report), sizeof(report)));
     assert_ok(d9d_device_download(dev, &coef, d9d_tensor_data(&end.scale), sizeof(coef)));
-    norm = report[1];
+    norm = report.norm;
     assert_true(fabs(norm - scalar(f, name, "norm")) <= limit * norm);
     assert_true(fabs((double)coef - scalar(f, name, "coef")) <= limit);
     d9d_step_end_release(&end);

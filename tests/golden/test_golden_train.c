@@ -119,11 +119,14 @@ static void train(json_t *doc, d9d_train_summary *out)
 {
     d9d_arena arena = {0};
     d9d_train_config c;
+    d9d_job where = {.device = unit_device_name()};
     json_t *resolved;
 
     assert_ok(d9d_config_resolve(&d9d_train_table, doc, "config", &resolved));
     assert_ok(d9d_config_bind(&d9d_train_table, resolved, "config", NULL, &arena, &c));
-    assert_ok(d9d_train(&c, resolved, unit_device_name(), NULL, out));
+    assert_ok(d9d_boot_open(&where.boot));
+    assert_ok(d9d_train(&c, resolved, &where, out));
+    d9d_boot_close(where.boot);
     assert_int_equal(out->waits, 0); /* inside its steps the host never stood still */
     json_decref(resolved);
     d9d_arena_release(&arena);
@@ -133,11 +136,14 @@ static void infer(json_t *doc, d9d_infer_summary *out)
 {
     d9d_arena arena = {0};
     d9d_infer_config c;
+    d9d_job where = {.device = unit_device_name()};
     json_t *resolved;
 
     assert_ok(d9d_config_resolve(&d9d_infer_table, doc, "config", &resolved));
     assert_ok(d9d_config_bind(&d9d_infer_table, resolved, "config", NULL, &arena, &c));
-    assert_ok(d9d_infer(&c, resolved, unit_device_name(), NULL, out));
+    assert_ok(d9d_boot_open(&where.boot));
+    assert_ok(d9d_infer(&c, resolved, &where, out));
+    d9d_boot_close(where.boot);
     json_decref(resolved);
     d9d_arena_release(&arena);
 }

@@ -98,8 +98,8 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
         --set mesh.pipeline_parallel=1048576 --set mesh.data_parallel_shard=1048576 --set mesh.tensor_parallel=1048576 \
         --set mesh.context_parallel_shard=1048576 --set mesh.data_parallel_replicate=1048576
     refused 'mesh: expert_parallel 2 does not divide the 1 ranks of a pipeline stage' --set mesh.expert_parallel=2
-    SLURM_STEP_NUM_TASKS=2 refused 'is 1 ranks, and this job has 2'
-    OMPI_COMM_WORLD_SIZE=2 refused 'mesh: 2 ranks; this version runs on one' --set mesh.data_parallel_shard=2
+    SLURM_STEP_NUM_TASKS=2 refused 'srun launched 2 tasks without PMIx'
+    OMPI_COMM_WORLD_SIZE=2 refused 'mpirun launched 2 tasks without PMIx' --set mesh.data_parallel_shard=2
     refused 'trainer.batching: global_batch_size 4 is not a multiple of 3 (1 data-parallel ranks x microbatch_size 3)' \
         --set trainer.batching.microbatch_size=3
     refused 'trainer.run.steps is 21, and data has 20 steps of 4 samples in 1 epochs; raise data.epochs' --set trainer.run.steps=21

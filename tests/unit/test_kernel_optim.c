@@ -407,14 +407,14 @@ static void test_find_nonfinite(void **state)
 static void test_step_scale(void **state)
 {
     static const struct {
-        double squares, mean, max_norm, norm, scale;
+        double squares, weight, max_norm, norm, scale;
     } rows[] = {
-        {16.0, 0.5, 1.0, 2.0, 0.5 * (1.0 / (2.0 + 1e-6))},
-        {16.0, -0.5, 3.0, 2.0, -0.5},
+        {16.0, 2.0, 1.0, 2.0, 0.5 * (1.0 / (2.0 + 1e-6))},
+        {16.0, -2.0, 3.0, 2.0, -0.5},
         {0.25, 1.0, 1.0, 0.5, 1.0},
-        {0.0, 0.125, 1.0, 0.0, 0.125},
-        {16.0, 0.25, 0.0, 1.0, 0.25},
-        {16.0, 0.25, NAN, 1.0, 0.25},
+        {0.0, 8.0, 1.0, 0.0, 0.125},
+        {16.0, 4.0, 0.0, 1.0, 0.25},
+        {16.0, 4.0, NAN, 1.0, 0.25},
     };
     const double loss[] = {1e16, 1.0, -1e16, 0.5};
 
@@ -423,8 +423,8 @@ static void test_step_scale(void **state)
         double report[2] = {-1, -1};
         float scale = 7.0f;
 
-        assert_int_equal(host_kernels()->step_scale(NULL, &scale, report, loss, 4, &rows[i].squares,
-                                                    rows[i].mean, rows[i].max_norm),
+        assert_int_equal(host_kernels()->step_scale(NULL, &scale, report, loss, 4, &rows[i].weight,
+                                                    &rows[i].squares, rows[i].max_norm),
                          D9D_OK);
         assert_true(report[0] == 0.5); /* in their order: 1e16 + 1 is 1e16 */
         assert_true(report[1] == rows[i].norm);
@@ -439,17 +439,20 @@ static void test_step_scale_stays_nan(void **state)
 
     (void)state;
     for (size_t i = 0; i < 6; i++) {
+        const double weight = 2.0;
         double loss[2] = {1.0, 2.0}, squares = 4.0, report[2];
         float scale = 1.0f;
 
         *(i < 3 ? &loss[1] : &squares) = bad[i % 3];
         assert_int_equal(
-            host_kernels()->step_scale(NULL, &scale, report, loss, 2, &squares, 0.5, 1.0), D9D_OK);
+            host_kernels()->step_scale(NULL, &scale, report, loss, 2, &weight, &squares, 1.0),
+            D9D_OK);
         assert_true(isnan(scale));
         assert_true(!isfinite(report[i / 3]) && isfinite(report[1 - i / 3]));
         loss[1] = squares = 4.0;
         assert_int_equal(
-            host_kernels()->step_scale(NULL, &scale, report, loss, 2, &squares, 0.5, 1.0), D9D_OK);
+            host_kernels()->step_scale(NULL, &scale, report, loss, 2, &weight, &squares, 1.0),
+            D9D_OK);
         assert_true(isnan(scale));
         assert_true(isfinite(report[0]) && isfinite(report[1]));
     }

@@ -509,15 +509,18 @@ static void test_noise_knows_no_boxes(void **state)
 /* Norm of the gradients times `mean`, as a step finds it. */
 static double step_norm(rig *r, double mean)
 {
-    double zero = 0, report[2] = {-1, -1};
+    const d9d_step_own own = {.targets = 1.0 / mean};
+    double zero = 0;
+    d9d_step_report report;
     d9d_step_end end;
 
-    assert_ok(d9d_step_end_open(r->dev, 1, &end));
+    assert_ok(d9d_step_end_open(r->dev, 1, NULL, &end));
     *(double *)d9d_tensor_data(&end.loss) = zero;
-    assert_ok(d9d_step_end_queue(&end, &r->params, mean, 0));
-    assert_ok(d9d_device_download(r->dev, report, d9d_tensor_data(&end.report), sizeof(report)));
+    assert_ok(d9d_step_end_queue(&end, &r->params, &own, 0));
+    assert_ok(d9d_device_download(r->dev, &report, d9d_tensor_data(&end.report), sizeof(report)));
     d9d_step_end_release(&end);
-    return report[1];
+    assert_true(report.targets == own.targets && report.loss == 0);
+    return report.norm;
 }
 
 static void test_norm(void **state)

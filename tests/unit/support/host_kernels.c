@@ -571,14 +571,15 @@ static d9d_status on_find_nonfinite(d9d_stream s, int64_t *y, d9d_dtype t, const
 }
 
 static d9d_status on_step_scale(d9d_stream s, float *scale, double *report, const double *loss,
-                                int64_t n, const double *squares, double mean, double max_norm)
+                                int64_t n, const double *weight, const double *squares,
+                                double max_norm)
 {
     call c = begin();
 
     (void)s;
     return end(&c, c.k->step_scale(c.s, out(&c, D9D_F32, scale, 1), out(&c, D9D_F64, report, 2),
-                                   in(&c, D9D_F64, loss, n), n, in(&c, D9D_F64, squares, 1), mean,
-                                   max_norm));
+                                   in(&c, D9D_F64, loss, n), n, in(&c, D9D_F64, weight, 1),
+                                   in(&c, D9D_F64, squares, 1), max_norm));
 }
 
 /* --- optimizers ------------------------------------------------------------------------------ */

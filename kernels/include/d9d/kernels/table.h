@@ -286,11 +286,13 @@ typedef struct d9d_kernels {
     /* out[0] = index of the first element that is not finite, or -1. */
     d9d_status (*find_nonfinite)(d9d_stream s, int64_t *out, d9d_dtype t, const void *x, int64_t n);
 
-    /* The end of a step: report[0] = sum of loss[n], report[1] = |mean| sqrt(*squares), and
-     * *scale = mean min(1, max_norm / (report[1] + 1e-6)), not clipped unless max_norm > 0: spec
-     * 20.3.  Where one of the two is not finite *scale becomes NaN, and stays so. */
+    /* The end of a step of mean = 1 / *weight: report[0] = sum of loss[n], report[1] = |mean|
+     * sqrt(*squares), and *scale = mean min(1, max_norm / (report[1] + 1e-6)), not clipped unless
+     * max_norm > 0: spec 20.3.  Where one of the two is not finite *scale becomes NaN, and stays
+     * so. */
     d9d_status (*step_scale)(d9d_stream s, float *scale, double *report, const double *loss,
-                             int64_t n, const double *squares, double mean, double max_norm);
+                             int64_t n, const double *weight, const double *squares,
+                             double max_norm);
 
     /* --- optimizers: the gradient is multiplied by *scale (device, float32) first.  Where that
      * is NaN nothing changes: a step that must not count needs no word from the host. --- */

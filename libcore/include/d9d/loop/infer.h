@@ -11,6 +11,8 @@
  * It is written beside its final name and renamed when it is whole; an interrupted run goes
  * on behind the last sample that is there.
  *
+ * On many ranks each data-parallel rank has a micro-batch of its own at a time, and rank 0 writes.
+ *
  * perplexity is exp of the mean negative log-probability over all targets.
  */
 #ifndef D9D_LOOP_INFER_H
@@ -29,11 +31,11 @@ typedef struct d9d_infer_summary {
     double tokens_per_s;
 } d9d_infer_summary;
 
-/* `weights` of trainer.model_stage_factory.source_checkpoint are required: ECONFIG.  EINTR after
- * a signal, when what was done is kept (logprobs). */
+/* Collective: over the job, as d9d_train().  `weights` of
+ * trainer.model_stage_factory.source_checkpoint are required: ECONFIG.  EINTR after a signal, when
+ * what was done is kept (logprobs). */
 D9D_API D9D_MUST_USE d9d_status d9d_infer(const d9d_infer_config *config, const json_t *resolved,
-                                          const char *device, const d9d_log *log,
-                                          d9d_infer_summary *out);
+                                          const d9d_job *where, d9d_infer_summary *out);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,7 @@
 
 #include "d9d/config/config.h"
 #include "d9d/config/period.h"
+#include "d9d/dist/boot.h"
 #include "d9d/dist/mesh.h"
 #include "d9d/model/model.h"
 
@@ -74,6 +75,9 @@ typedef struct d9d_profiling_section {
     int64_t period_steps, warmup_steps, active_steps;
 } d9d_profiling_section;
 
+/* When gradients of parts are summed and scattered. */
+typedef enum d9d_reduce { D9D_REDUCE_MICRO_BATCH, D9D_REDUCE_STEP } d9d_reduce;
+
 typedef struct d9d_trainer_section {
     d9d_run_section run;
     struct d9d_batching_section {
@@ -110,9 +114,12 @@ typedef struct d9d_trainer_section {
     } gradient_clipping;
     struct d9d_gradients_section {
         int grad_dtype; /* -1: the parameters' own; else as dtype above */
+        int64_t bucket_size_mb;
+        int reduce; /* d9d_reduce */
     } gradient_manager;
     struct d9d_timeout_section {
-        int64_t save_margin; /* seconds before the Slurm time limit */
+        int64_t init_timeout, step_timeout; /* seconds of a collective call */
+        int64_t save_margin;                /* seconds before the Slurm time limit */
     } timeout;
     d9d_profiling_section *profiling; /* NULL: none */
 } d9d_trainer_section;
@@ -140,10 +147,15 @@ typedef struct d9d_output_section {
     const char *output; /* file to write; NULL for perplexity: standard output alone */
 } d9d_output_section;
 
+/* Where a job runs: all of it borrowed. */
+typedef struct d9d_job {
+    d9d_boot *boot;     /* its ranks */
+    const char *device; /* as d9d_device_open(); "auto" and "cuda" are each rank's own GPU */
+    const d9d_log *log; /* of rank 0; NULL on the others */
+} d9d_job;
+
 D9D_API extern const d9d_table d9d_train_table, d9d_infer_table;
 
-/* Degrees against the number of ranks: ECONFIG shows the sum; ENOTSUP for more than one. */
-D9D_API D9D_MUST_USE d9d_status d9d_job_check_mesh(const d9d_degrees *mesh, int64_t ranks);
 /* Batch sizes against each other and the mesh: ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_check_batching(const d9d_degrees *mesh,
                                                        const struct d9d_batching_section *b);

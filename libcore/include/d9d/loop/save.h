@@ -81,6 +81,7 @@ typedef struct d9d_save_tensor {
     d9d_tensor *tensor;
     d9d_shape whole;
     int64_t start[D9D_MAX_DIMS]; /* first index of the box */
+    bool elsewhere;              /* empty, or another rank writes it */
 } d9d_save_tensor;
 
 /* A number that is saved by name: how often the optimizer has stepped a parameter. */
@@ -102,6 +103,10 @@ typedef struct d9d_save_set {
  * trainable parameters; in the arena.  Parameters and optimizer must outlive it. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_set_make(const d9d_params *params, d9d_optimizer *opt,
                                                   d9d_arena *a, d9d_save_set *out);
+
+/* Those of the set that this rank writes; in the arena. */
+D9D_API D9D_MUST_USE d9d_status d9d_save_set_here(const d9d_save_set *set, d9d_arena *a,
+                                                  d9d_save_set *out);
 
 /* Write `dir`/step-N, making `dir` if need be.  A step-N that is there (damaged, or not finite,
  * for else the run would have resumed from it) is replaced whole.  A full disk is EIO with path

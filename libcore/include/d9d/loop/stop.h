@@ -19,7 +19,9 @@ extern "C" {
 
 typedef struct d9d_stop d9d_stop;
 
-/* margin_s: leave this many seconds before the allocation ends. */
+enum { D9D_STOP_NO_LIMIT = -1 };
+/* margin_s: leave this many seconds before the allocation ends; D9D_STOP_NO_LIMIT: signals alone,
+ * of a rank whose rank 0 watches the time. */
 D9D_API D9D_MUST_USE d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out);
 /* Restores the signal mask; a signal that came is consumed. */
 D9D_API void d9d_stop_close(d9d_stop *s);

@@ -10,6 +10,10 @@
  * runs backward on each, and divides by the number of targets of the whole step together
  * with clipping; so the loss is the mean over target tokens whatever the accumulation.
  *
+ * On many ranks, placed by the configuration's "mesh", each data-parallel rank takes its part of
+ * the G samples and rank 0 writes the records: losses, norms and weights are those of one rank but
+ * for rounding.  A signal to any rank saves and ends all of them after one step.
+ *
  * Called again on the same configuration a run goes on from its newest complete checkpoint,
  * bit for bit as if it had not stopped.  On SIGTERM, SIGUSR1, SIGINT or near the end of a
  * Slurm allocation it saves and returns D9D_EINTR.  A loss or gradient that is not finite is
@@ -36,11 +40,11 @@ typedef struct d9d_train_summary {
     char run_dir[4096], export_dir[4096]; /* "" when nothing was exported */
 } d9d_train_summary;
 
-/* `resolved` is what config.json of the run will hold; `device` as d9d_device_open(). The
- * summary is filled also when the status is D9D_EINTR. */
+/* `resolved` is what config.json of the run will hold.  The summary is filled also when the status
+ * is D9D_EINTR.  Collective: over the job; of a failure that d9d_boot_agreed() does not know the
+ * other ranks know nothing, and may wait for this one. */
 D9D_API D9D_MUST_USE d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved,
-                                          const char *device, const d9d_log *log,
-                                          d9d_train_summary *out);
+                                          const d9d_job *where, d9d_train_summary *out);
 
 #ifdef __cplusplus
 }

@@ -50,6 +50,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_optimizer_create(const d9d_union *section, d
 /* Zeroed state on a device; once. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev);
 D9D_API void d9d_optimizer_free(d9d_optimizer *o);
+/* Of its state on this rank, also before it is filled. */
+D9D_API uint64_t d9d_optimizer_bytes(const d9d_optimizer *o);
 
 /* One update at learning rate `lr`; `scale` is one float32 on the device. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr,
@@ -70,25 +72,42 @@ D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
 
 /* The end of a step, without a word from the host:
  *
- *     D9D_TRY(d9d_step_end_open(dev, n_micro, &end));
+ *     D9D_TRY(d9d_step_end_open(dev, n_micro, world, &end));
  *     ... backward of every micro-batch, the sum of its losses in end.loss ...
- *     D9D_TRY(d9d_step_end_queue(&end, &params, 1.0 / targets, max_norm));
+ *     D9D_TRY(d9d_step_end_queue(&end, &params, &(d9d_step_own){.targets = targets}, max_norm));
  *     D9D_TRY(d9d_optimizer_step(opt, lr, &end.scale));
+ *     D9D_TRY(d9d_readback_begin(back, d9d_tensor_data(&end.report)));    // a d9d_step_report
  *
- * The norm is the 2-norm over all gradients times `mean`, summed in float64 in the order of
- * `params`; parameters without a gradient count as zero.  A step whose loss or norm is not finite
- * updates nothing, and neither does any after it: see step_scale in d9d/kernels/table.h. */
+ * Losses, targets and squares are summed over the ranks of the world, on the device, in one call.
+ * The norm is the 2-norm over all gradients divided by the number of targets, summed in float64
+ * in the order of `params` and then of the ranks; parameters without a gradient count as zero.  A
+ * step whose loss or norm is not finite updates nothing, on no rank, and neither does any after
+ * it: see step_scale in d9d/kernels/table.h. */
+typedef struct d9d_step_report {
+    double targets, squares, flags; /* sums over ranks */
+    double loss, norm;              /* the sum of all losses; of the mean gradient */
+} d9d_step_report;
+
+/* What this rank has of a step. */
+typedef struct d9d_step_own {
+    double targets; /* that no other rank counts */
+    bool shadow;    /* another rank has the same losses: here they do not count */
+    double flag;    /* any number, to be summed */
+} d9d_step_own;
+
 typedef struct d9d_step_end {
-    d9d_tensor loss;   /* [micro-batches] float64 */
-    d9d_tensor report; /* [2] float64: the sum of the losses, and the norm */
+    d9d_tensor loss;   /* [micro-batches] float64; on many ranks queue sums it in place */
+    d9d_tensor report; /* float64: a d9d_step_report */
     d9d_tensor scale;  /* float32: what the optimizer multiplies gradients by; also clips */
-    d9d_tensor squares;
+    d9d_tensor all;    /* both, one behind the other */
+    d9d_comm *world;   /* NULL: alone */
 } d9d_step_end;
 D9D_API D9D_MUST_USE d9d_status d9d_step_end_open(d9d_device *dev, int64_t micro_batches,
-                                                  d9d_step_end *out);
+                                                  d9d_comm *world, d9d_step_end *out);
 D9D_API void d9d_step_end_release(d9d_step_end *e); /* zeroes it */
+/* Collective: over the world. */
 D9D_API D9D_MUST_USE d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params,
-                                                   double mean, double max_norm);
+                                                   const d9d_step_own *own, double max_norm);
 
 /* The first parameter whose gradient, or whose data, holds a NaN or an infinity, or NULL, and
  * where. */
