@@ -3,7 +3,7 @@
  * The backward recomputes probabilities from q, k and the log of the sum of exponentials.  Where
  * ranks have pieces of rows, k and v are gathered for the forward, and again for the backward.
  */
-#include "op/pieces.h"
+#include "op/op_pieces.h"
 
 /* Saved; the first three are the inputs.  Segments, where given, follow: attr points into them. */
 enum { Q, K, V, O, LSE };

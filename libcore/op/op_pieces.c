@@ -3,7 +3,7 @@
  *     gather      all-gather to [n, B, S, ...], pieces into order
  *     scatter     pieces to their ranks, reduce-scatter
  */
-#include "op/pieces.h"
+#include "op/op_pieces.h"
 
 d9d_status d9di_pieces_check(const char *op, const char *name, const d9di_pieces *p,
                              const d9d_tensor *x)

@@ -1,10 +1,10 @@
-/* pieces.h - rows that lie in pieces on the ranks of a group (d9d/nn/cut.h).
+/* op_pieces.h - rows that lie in pieces on the ranks of a group (d9d/nn/cut.h).
  *
  * x [B, S, ...] is what a rank of n has, y [B, n S, ...] the rows in order; both calls make their
  * result, to be released.  In a group of one it is the argument once more.
  */
-#ifndef D9D_OP_PIECES_H
-#define D9D_OP_PIECES_H
+#ifndef D9D_OP_OP_PIECES_H
+#define D9D_OP_OP_PIECES_H
 
 #include "op/op_common.h"
 
@@ -22,4 +22,4 @@ d9d_status d9di_pieces_gather(d9d_tape *t, const d9di_pieces *p, const d9d_tenso
 d9d_status d9di_pieces_scatter(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *y,
                                d9d_tensor *x);
 
-#endif /* D9D_OP_PIECES_H */
+#endif /* D9D_OP_OP_PIECES_H */
