@@ -43,7 +43,7 @@ bool d9di_save_is_unfinished(const char *name)
     return step_of(name, &rest) >= 0 && strncmp(rest, unfinished, sizeof(unfinished) - 1) == 0;
 }
 
-char *d9di_save_step_path(d9d_arena *a, const char *dir, int64_t step)
+char *d9d_save_path(d9d_arena *a, const char *dir, int64_t step)
 {
     char name[STEP_NAME];
 

@@ -62,7 +62,7 @@ d9d_status d9d_save_newest(const char *dir, const d9d_log *log, d9d_arena *a, co
 
     D9D_TRY(d9di_save_steps_list(dir, a, &steps));
     for (size_t i = 0; i < steps.n; i++) {
-        char *one = d9di_save_step_path(a, dir, steps.step[i]);
+        char *one = d9d_save_path(a, dir, steps.step[i]);
         d9d_status st = D9D_ENOMEM;
 
         if (one == NULL)
@@ -149,7 +149,7 @@ static d9d_status retire(const char *dir, int64_t keep, d9d_arena *a, const d9d_
 
     D9D_TRY(d9di_save_steps_list(dir, a, &steps));
     for (size_t i = 0; i < steps.n; i++) {
-        const char *path = d9di_save_step_path(a, dir, steps.step[i]);
+        const char *path = d9d_save_path(a, dir, steps.step[i]);
         const char *manifest = path != NULL ? d9d_fs_join(a, path, D9D_MANIFEST_NAME) : NULL;
 
         if (manifest == NULL)

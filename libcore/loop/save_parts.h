@@ -66,7 +66,6 @@ typedef struct d9di_save_steps {
     size_t n;
 } d9di_save_steps;
 d9d_status d9di_save_steps_list(const char *dir, d9d_arena *a, d9di_save_steps *out);
-char *d9di_save_step_path(d9d_arena *a, const char *dir, int64_t step);
 /* Does this name a directory in which a checkpoint was or is being written? */
 bool d9di_save_is_unfinished(const char *name);
 

@@ -131,7 +131,7 @@ static d9d_status begin(save *s, d9d_mesh *mesh)
 /* Rank 0 makes the directory. */
 static d9d_status open_dir(save *s, const char *dir, const d9d_save_state *state)
 {
-    const char *path = d9di_save_step_path(&s->arena, dir, state->step);
+    const char *path = d9d_save_path(&s->arena, dir, state->step);
 
     D9D_TRY(d9di_save_state_check(state));
     if (s->rank != 0)

@@ -15,7 +15,6 @@
 #include "d9d/sched/piecewise.h"
 #include "d9d/track/track.h"
 #include "loop/engine.h"
-#include "loop/gather.h"
 #include "loop/launch.h"
 #include "loop/ledger.h"
 #include "loop/run_dir.h"
@@ -736,23 +735,54 @@ static d9d_status steps_watch(run *r, d9d_train_summary *out)
 
 /* --- the end ------------------------------------------------------------------------------ */
 
-/* Rank 0 writes it, from what all give. */
+/* Parameters alone, for a run that keeps no checkpoints. */
+static d9d_status parts_save(run *r, const char *dir)
+{
+    d9d_arena a = {0};
+    d9d_save_set here;
+    size_t n = 0;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_save_set_here(&r->set, &a, &here), out);
+    for (size_t i = 0; i < here.n; i++)
+        if (strcmp(here.items[i].group, "model") == 0)
+            here.items[n++] = here.items[i];
+    here.n = n;
+    here.n_counts = 0;
+    st = d9d_save_write(dir, &r->state, &here, r->engine.mesh, r->log);
+out:
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* No rank has all weights: the model is made of what all have saved. */
+static d9d_status export_saved(run *r, const char *dir, const char *hf_config)
+{
+    const bool saved = r->saved_step == r->state.step;
+    const char *parts =
+        saved ? r->dir.checkpoints : d9d_arena_printf(&r->arena, "%s/export.parts", r->dir.path);
+    const char *path = parts != NULL ? d9d_save_path(&r->arena, parts, r->state.step) : NULL;
+
+    if (path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: the name of a checkpoint", r->dir.path);
+    if (!saved)
+        D9D_TRY(parts_save(r, parts));
+    D9D_TRY(d9d_weights_export_saved(&r->engine.job.config, r->engine.job.options.dtype, path, dir,
+                                     hf_config, r->where->boot, r->log));
+    return saved || r->rank > 0 ? D9D_OK : d9d_fs_remove_tree(parts);
+}
+
 static d9d_status export(run *r, d9d_train_summary *out)
 {
     const d9d_provider_section *p = r->c->model_provider.value;
     const char *dir = export_dir(r), *wanted = d9d_fs_is_vacant(dir) ? "" : NULL;
-    d9di_whole whole;
-    d9d_status st = D9D_OK;
 
     D9D_TRY(d9di_launch_tell(r->where->boot, &r->arena, &wanted));
-    if (wanted != NULL) {
-        D9D_TRY(d9di_whole_gather(&r->engine, &whole));
-        if (r->rank == 0)
-            st =
-                d9d_weights_export(&r->engine.job.config, &whole.params, dir, p->hf_config, r->log);
-        d9di_whole_release(&whole);
-        D9D_TRY(d9d_boot_agree(r->where->boot, st));
-    }
+    if (wanted != NULL && r->engine.world != NULL)
+        D9D_TRY(export_saved(r, dir, p->hf_config));
+    else if (wanted != NULL)
+        D9D_TRY(d9d_weights_export(&r->engine.job.config, &r->engine.params, dir, p->hf_config,
+                                   r->log));
     (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
     return D9D_OK;
 }

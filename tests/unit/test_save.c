@@ -346,7 +346,7 @@ enum { MAX_PARTS = 12 };
 static void save_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, const int64_t *parts)
 {
     static run ranks[MAX_PARTS];
-    const char *path = d9di_save_step_path(&w->arena, dir, 1);
+    const char *path = d9d_save_path(&w->arena, dir, 1);
     const d9d_save_state at = state_of(1);
     d9d_buf shares[MAX_PARTS] = {{0}};
     d9d_comm_word words[MAX_PARTS];
@@ -375,7 +375,7 @@ static void save_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, co
 
 static void read_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, const int64_t *parts)
 {
-    const char *path = d9di_save_step_path(&w->arena, dir, 1);
+    const char *path = d9d_save_path(&w->arena, dir, 1);
     d9d_save_state got;
     int64_t n = 1;
 

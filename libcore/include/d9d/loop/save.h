@@ -108,6 +108,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_save_set_make(const d9d_params *params, d9d_
 D9D_API D9D_MUST_USE d9d_status d9d_save_set_here(const d9d_save_set *set, d9d_arena *a,
                                                   d9d_save_set *out);
 
+/* "dir/step-00001000", in the arena; NULL when memory is out. */
+D9D_API char *d9d_save_path(d9d_arena *a, const char *dir, int64_t step);
+
 /* Write `dir`/step-N, making `dir` if need be.  A step-N that is there (damaged, or not finite,
  * for else the run would have resumed from it) is replaced whole.  A full disk is EIO with path
  * and bytes; EIO too when another process holds the lock.

@@ -1,0 +1,68 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of the helper
+# The model that several ranks export, none of which has all of it.
+
+setup_file() { unset "${!SLURM_@}" "${!OMPI_@}" "${!PMIX_@}" "${!PMI_@}"; }
+setup() {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    load ../slurm/helper
+    golden=$(cd "$BATS_TEST_DIRNAME/../golden" && pwd)
+    PATH=$D9D_BUILD/bin:$PATH
+    cd "$BATS_TEST_TMPDIR" || return 1
+    d9d-shard -q --format tokens --out data "$golden/moe/train.jsonl"
+}
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+
+# train RANKS DIR SET...: four steps of a golden model; a change of the configuration each.
+train() {
+    local n=$1 sets=(--set "trainer.run.dir=$2") s
+    shift 2
+    for s; do sets+=(--set "$s"); done
+    cat >c.json <<JSON
+{"data": {"dataset": "data"},
+ "model_provider": {"name": "qwen3_moe", "hf_config": "$golden/moe/config.json"},
+ "trainer": {"run": {"name": "small", "steps": 4},
+   "batching": {"global_batch_size": 4, "microbatch_size": 1},
+   "model_stage_factory": {"source_checkpoint": "$golden/moe"}},
+ "optimizer": {"name": "adamw", "lr": 1e-3}}
+JSON
+    timeout 100 mpirun --oversubscribe -n "$n" d9d-train -q "${sets[@]}" c.json 3>&-
+}
+
+@test "every rank writes a share of one model, the same as d9d-map makes of the checkpoint" {
+    train 4 run mesh.data_parallel_shard=2 mesh.tensor_parallel=2 mesh.expert_parallel=4
+    d9d-map verify -q run/export
+    d9d-map -q --to hf --model "$golden/moe" run/checkpoints/step-00000004 out
+    diff -r run/export out
+    cmp "$golden/moe/generation_config.json" out/generation_config.json
+    # What was exported can be made again.
+    mv run/export first
+    train 2 run mesh.data_parallel_shard=2
+    diff -r first run/export
+}
+
+@test "a run that keeps no checkpoints exports the same, and leaves nothing besides" {
+    train 2 kept mesh.data_parallel_shard=2
+    train 2 none mesh.data_parallel_shard=2 trainer.checkpointing.period_steps=disable
+    diff -r kept/export none/export
+    [ ! -e none/export.parts ]
+}
+
+@test "a model that HuggingFace cannot say is exported in d9d's own layout" {
+    mkdir own && cat >own/c.json <<JSON
+{"data": {"dataset": "data"},
+ "mesh": {"data_parallel_shard": 2},
+ "model_provider": {"name": "qwen3_dense", "model": {"rope_base": 10000, "max_position_ids": 512,
+   "num_hidden_layers": 1, "split_vocab_size": {"regular": 150, "special": 7},
+   "split_vocab_order": ["regular", "special"],
+   "layer": {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2,
+     "num_key_value_heads": 1, "head_dim": 8, "rms_norm_eps": 1e-6}}},
+ "trainer": {"run": {"name": "own", "dir": "run", "steps": 2},
+   "batching": {"global_batch_size": 4, "microbatch_size": 1}},
+ "optimizer": {"name": "adamw", "lr": 1e-3}}
+JSON
+    timeout 100 mpirun --oversubscribe -n 2 d9d-train -q own/c.json 3>&-
+    [ ! -e run/export/config.json ]
+    d9d-map diff -q run/export run/checkpoints/step-00000002
+}
