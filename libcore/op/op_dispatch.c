@@ -49,6 +49,11 @@ typedef struct offsets {
     int32_t *rank, *expert; /* one block */
 } offsets;
 
+static int64_t offsets_len(const offsets *o)
+{
+    return o->n * (o->n + 1 + o->experts + 1);
+}
+
 static int64_t rows_between(const offsets *o, int from, int to)
 {
     const int32_t *at = o->rank + from * (o->n + 1) + to;
@@ -91,23 +96,39 @@ static d9d_status check_counts(const offsets *o, int64_t k)
     return D9D_OK;
 }
 
-/* The same array of every rank, in order, to the host. */
-static d9d_status gather(d9d_tape *t, d9d_exchange *e, const d9d_tensor *mine, int32_t *all)
+/* The same array of every rank, in order. */
+static d9d_status gather(d9d_tape *t, const d9d_exchange *e, const d9d_tensor *mine, int32_t *all)
 {
     const int n = d9d_comm_size(e->ep);
-    d9d_device *dev = d9d_tape_device(t);
-    int64_t *counts = e->rows; /* not filled yet */
-    d9d_tensor there;
+    int64_t *counts = calloc((size_t)n, sizeof(*counts));
     d9d_status st;
 
+    if (counts == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a dispatch to %d ranks", n);
     for (int i = 0; i < n; i++)
         counts[i] = d9d_tensor_numel(mine);
-    D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(n, counts[0]), &there));
-    st = d9d_comm_all_gather(e->ep, dev->stream, e->what, D9D_I32, d9d_tensor_data(&there),
+    st = d9d_comm_all_gather(e->ep, d9d_tape_device(t)->stream, e->what, D9D_I32, all,
                              d9d_tensor_data(mine), counts);
-    if (st == D9D_OK)
-        st = d9d_device_download(dev, all, d9d_tensor_data(&there), d9d_tensor_bytes(&there));
-    d9d_tensor_release(&there);
+    free(counts);
+    return st;
+}
+
+/* Fill o->rank and o->expert: one wait for both. */
+static d9d_status gather_offsets(d9d_tape *t, const d9d_exchange *e, const d9d_routing *over_ranks,
+                                 const d9d_routing *r, const offsets *o)
+{
+    d9d_device *dev = d9d_tape_device(t);
+    d9d_tensor all;
+    int32_t *p;
+    d9d_status st;
+
+    D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(offsets_len(o)), &all));
+    p = d9d_tensor_data(&all);
+    D9D_TRY_OR(st, gather(t, e, &over_ranks->offset, p), out);
+    D9D_TRY_OR(st, gather(t, e, &r->offset, p + (o->expert - o->rank)), out);
+    st = d9d_device_download(dev, o->rank, p, d9d_tensor_bytes(&all));
+out:
+    d9d_tensor_release(&all);
     return st;
 }
 
@@ -130,15 +151,14 @@ static d9d_status agree(d9d_tape *t, d9d_comm *ep, const char *what, const d9d_r
     offsets o = {.n = n, .me = d9d_comm_rank(ep), .experts = experts};
     d9d_status st;
 
-    o.rank = calloc((size_t)(n * (n + 1 + experts + 1)), sizeof(*o.rank));
+    o.rank = calloc((size_t)offsets_len(&o), sizeof(*o.rank));
     d->way = calloc(1, d9di_exchange_size(n));
     if (o.rank == NULL || d->way == NULL)
         D9D_TRY_OR(st, D9D_FAIL(D9D_ENOMEM, "no memory for a dispatch to %d ranks", n), out);
     o.expert = o.rank + n * (n + 1);
     d->way->ep = ep;
     d->way->what = what;
-    D9D_TRY_OR(st, gather(t, d->way, &d->sent.offset, o.rank), out);
-    D9D_TRY_OR(st, gather(t, d->way, &r->offset, o.expert), out);
+    D9D_TRY_OR(st, gather_offsets(t, d->way, &d->sent, r, &o), out);
     D9D_TRY_OR(st, check_counts(&o, r->expert.shape.dim[1]), out);
     count(d->way, &o);
     *choices = choices_here(&o);
