@@ -2,17 +2,25 @@
 #include "ranks.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "d9d/base/rng.h"
+#include "unit_device.h"
 
 d9d_status ranks_open(d9d_boot *boot, const d9d_degrees *degrees, unsigned axes, ranks *out)
 {
     const d9d_mesh_how how = {.timeout_s = 60};
+    const char *kind = unit_device_name();
+    char which[32];
 
     *out = (ranks){.boot = boot, .rank = d9d_boot_rank(boot), .size = d9d_boot_size(boot)};
-    D9D_TRY(d9d_device_open("cpu", &out->dev));
-    D9D_TRY(d9d_mesh_open(out->boot, degrees, "cpu", out->dev->stream, &how, &out->mesh));
+    if (unit_device_is_cpu())
+        (void)snprintf(which, sizeof(which), "%s", kind);
+    else
+        (void)snprintf(which, sizeof(which), "%s:%d", kind, out->rank);
+    D9D_TRY(d9d_device_open(which, &out->dev));
+    D9D_TRY(d9d_mesh_open(out->boot, degrees, kind, out->dev->stream, &how, &out->mesh));
     return d9d_mesh_group(out->mesh, axes, &out->comm);
 }
 

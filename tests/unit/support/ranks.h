@@ -14,7 +14,8 @@ typedef struct ranks {
     int rank, size;
 } ranks;
 
-/* All ranks of `boot`, which is taken, on the CPU: `degrees` make their number. */
+/* All ranks of `boot`, which is taken: `degrees` make their number.  On the tests' device; of GPUs
+ * rank r has number r. */
 d9d_status ranks_open(d9d_boot *boot, const d9d_degrees *degrees, unsigned axes, ranks *out);
 void ranks_close(ranks *r);
 
