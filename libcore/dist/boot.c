@@ -1,5 +1,6 @@
 /* boot.c - see d9d/dist/boot.h. */
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,6 +66,19 @@ static d9d_status be_alone(d9di_boot_wire *out)
     return D9D_OK;
 }
 
+/* Threads of the launcher's library get no signal that is for the thread which opens. */
+static d9d_status join_others(d9di_boot_wire *out)
+{
+    sigset_t all, old;
+    d9d_status st;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    st = d9di_boot_pmix(out);
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return st;
+}
+
 d9d_status d9d_boot_open(d9d_boot **out)
 {
     d9d_boot *b = calloc(1, sizeof(*b));
@@ -72,7 +86,7 @@ d9d_status d9d_boot_open(d9d_boot **out)
 
     if (b == NULL)
         return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
-    st = getenv("PMIX_RANK") != NULL ? d9di_boot_pmix(&b->wire) : be_alone(&b->wire);
+    st = getenv("PMIX_RANK") != NULL ? join_others(&b->wire) : be_alone(&b->wire);
     if (st == D9D_OK)
         *out = b;
     else

@@ -100,7 +100,10 @@ all() {
     while read -r mesh; do
         rm -rf run
         n=$((n + 1))
-        train "$model" "$mesh" run && same run "$model" || { echo "mesh $mesh: not the run of one rank" && bad=$((bad + 1)); }
+        if ! { train "$model" "$mesh" run && same run "$model"; }; then
+            echo "mesh $mesh: not the run of one rank"
+            bad=$((bad + 1))
+        fi
     done < <(tr , '\n' <<<"$list" | sed '/^$/d')
     echo "# $model: $n topologies" >&3
     [ "$n" -gt 0 ] && [ "$bad" -eq 0 ]

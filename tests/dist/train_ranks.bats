@@ -1,0 +1,136 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2030,SC2031,SC2034 # variables of bats and of the helpers
+# d9d-train and d9d-infer as many ranks: stopped, gone on with, refused, failing, killed.
+
+load ../slurm/helper
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+setup_file() {
+    load ../tools/helper
+    load ../tools/train_helper
+    unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@}" "${!PMI_@}"
+    workshop
+}
+setup() {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    load ../tools/helper
+    load ../tools/train_helper
+    bench
+}
+teardown() { clear_bench; }
+teardown_file() { rm -rf "$shared"; }
+
+mpi() { timeout 100 mpirun --oversubscribe "$@" 3>&- </dev/null; }
+train="d9d-train --device cpu --set trainer.batching.microbatch_size=1"
+sharded="--set mesh.data_parallel_shard=2"
+hybrid="--set mesh.data_parallel_shard=2 --set mesh.data_parallel_replicate=2"
+
+# close_to A B: the last 20 - 7 losses of two runs, to 1e-5.
+close_to() {
+    paste -d' ' <(history_of "$1" | tail -13) <(history_of "$2" | tail -13) | sed -E 's/"[a-z_]+": |[{},]//g' |
+        awk '{ if ($1 != $7 || !(($2 - $8) ^ 2 <= (1e-5 * $8) ^ 2)) { print; bad = 1 } } END { exit bad || NR != 13 }'
+}
+
+@test "saved at a signal to any rank, by all after one step; gone on with bit for bit" {
+    # shellcheck disable=SC2086 # options
+    mpi -n 2 $train -q $sharded --set trainer.run.dir=whole c.json
+    # shellcheck disable=SC2016,SC2086
+    mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
+        $train $sharded --set trainer.run.dir=run c.json 2>err 3>&- &
+    pid=$!
+    wait_lines run/metrics.jsonl 3
+    kill -s USR1 "$(cat pid.1)"
+    ends 75 0
+    [ "$(grep -c 'a signal to another rank: saved after step [0-9]* of 20 in run/checkpoints' err)" -le 1 ]
+    [ ! -e run/export ] || skip "the run was faster than the signal"
+    grep -q '^d9d-train: .*a signal to another rank: saved after step' err
+    # shellcheck disable=SC2086
+    mpi -n 2 $train -q $sharded c.json
+    diff <(history_of whole) <(history_of run)
+    cmp whole/export/model.safetensors run/export/model.safetensors
+    for r in 0 1; do
+        cmp {whole,run}/checkpoints/step-00000020/model-r0000$r.safetensors
+        cmp {whole,run}/checkpoints/step-00000020/optimizer-r0000$r.safetensors
+    done
+}
+
+@test "saved on one mesh, gone on with on another" {
+    # shellcheck disable=SC2086
+    mpi -n 4 $train -q $hybrid --set trainer.run.dir=whole --set trainer.checkpointing.period_steps=7 c.json
+    for mesh in dp_shard=1 data_parallel_shard=2 tensor_parallel=2; do
+        rm -rf run && cp -r whole run
+        rm -r run/export run/checkpoints/step-000000{14,20}
+        # shellcheck disable=SC2086
+        mpi -n "${mesh#*=}" $train -q --set "mesh.${mesh/dp/data_parallel}" c.json
+        [ "$(records run)" -gt 20 ]
+        close_to run whole
+    done
+}
+
+@test "what is wrong is said once, before anything is made" {
+    for wrong in "mesh.data_parallel_shard=3" "trainer.batching.global_batch_size=3" \
+        "data.dataset=nowhere" "trainer.nothing=1"; do
+        # shellcheck disable=SC2086
+        run -2 --separate-stderr mpi -n 2 $train $sharded --set $wrong c.json
+        [ "$(grep -c '^d9d-train: invalid configuration: ' <<<"$stderr")" -eq 1 ]
+        [ ! -e run ]
+    done
+    # shellcheck disable=SC2086
+    run -2 --separate-stderr mpi -n 2 $train c.json
+    [[ "$stderr" == *"mesh: "*" is 1 ranks, and this job has 2"* ]]
+}
+
+@test "a step that is not finite is said once, and updates nothing on any rank" {
+    # shellcheck disable=SC2086
+    run -1 --separate-stderr mpi -n 2 $train $sharded --set optimizer.lr=1e6 \
+        --set optimizer.weight_decay=1e6 --set trainer.checkpointing.period_steps=1 c.json
+    [ "$(grep -cE '^d9d-train: non-finite number: (rank 1 \(.*\): )?step [0-9]+: .*nothing was updated' <<<"$stderr")" -eq 1 ]
+    [ "$(grep -c '^d9d-train: non-finite' <<<"$stderr")" -eq 1 ]
+    [ "$(records run)" -eq "$(find run/checkpoints/step-* -name manifest.json | wc -l)" ]
+    [ ! -e run/export ]
+}
+
+@test "a rank that fails alone says which it is, and ends the others" {
+    command -v strace >/dev/null || skip "no strace"
+    SECONDS=0
+    # shellcheck disable=SC2086
+    ASAN_OPTIONS=detect_leaks=0 run -1 --separate-stderr mpi -n 1 $train $sharded c.json : \
+        -n 1 strace -f -qq -o /dev/null -e inject=pread64:error=EIO:when=20+ $train $sharded c.json
+    [ $SECONDS -lt 60 ]
+    [ "$(grep -c '^d9d-train: input/output error: rank 1 of 2 (.*, dps 1): .*: cannot read ' <<<"$stderr")" -eq 1 ]
+    [ "$(grep -c '^d9d-train: .* error: ' <<<"$stderr")" -eq 1 ]
+    [ ! -e run/export ]
+}
+
+@test "a rank that is killed takes the others along; the last checkpoint is good" {
+    # shellcheck disable=SC2016,SC2086
+    mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
+        $train -q $sharded --set trainer.checkpointing.period_steps=1 c.json 2>/dev/null 3>&- &
+    pid=$!
+    wait_lines run/metrics.jsonl 5
+    kill -9 "$(cat pid.1)"
+    ends 137 1 9 0
+    # shellcheck disable=SC2086
+    mpi -n 2 $train -q $sharded c.json
+    # shellcheck disable=SC2086
+    mpi -n 2 $train -q $sharded --set trainer.run.dir=whole c.json
+    cmp {whole,run}/export/model.safetensors
+}
+
+@test "inference writes the lines of one rank, in their order" {
+    d9d-infer -q --device cpu --set task.output=one.jsonl i.json
+    # shellcheck disable=SC2086
+    for mesh in "2 $sharded" "3 --set mesh.data_parallel_replicate=3" "4 $hybrid"; do
+        rm -f out.jsonl
+        mpi -n "${mesh%% *}" d9d-infer -q --device cpu ${mesh#* } i.json
+        cmp one.jsonl out.jsonl
+    done
+    d9d-infer --device cpu --json --set 'task={"name": "perplexity"}' i.json | grep -v tokens_per_s >one
+    # shellcheck disable=SC2086
+    mpi -n 2 d9d-infer --device cpu --json $sharded --set 'task={"name": "perplexity"}' i.json 2>/dev/null |
+        grep -v tokens_per_s | cmp one
+    # shellcheck disable=SC2086
+    mpi -n 2 d9d-infer -q --device cpu --set mesh.tensor_parallel=2 --set task.output=two.jsonl i.json
+    [ "$(wc -l <two.jsonl)" = "$(wc -l <one.jsonl)" ]
+}
