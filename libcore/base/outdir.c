@@ -112,13 +112,14 @@ d9d_status d9d_outdir_spares(const char *path, const char *input)
 {
     char *out = realpath(path, NULL), *in = realpath(input, NULL);
     const size_t n = out != NULL ? strlen(out) : 0;
-    const bool inside = out != NULL && in != NULL && strncmp(in, out, n) == 0 && in[n] == '/';
+    const bool begins = out != NULL && in != NULL && strncmp(in, out, n) == 0;
+    const bool inside = begins && in[n] == '/', same = begins && in[n] == '\0';
 
     free(out);
     free(in);
-    if (inside)
-        return D9D_FAIL(D9D_ECONFIG, "%s: is to be replaced, but the input %s is in it", path,
-                        input);
+    if (inside || same)
+        return D9D_FAIL(D9D_ECONFIG, "%s: is to be replaced, but the input %s is %s", path, input,
+                        same ? "the same" : "in it");
     return D9D_OK;
 }
 

@@ -17,9 +17,10 @@
 
 static d9d_status path_in(const d9d_dataset *ds, const char *name, char **out)
 {
-    if (asprintf(out, "%s/%s", ds->dir, name) < 0)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", ds->dir);
-    return D9D_OK;
+    if (asprintf(out, "%s/%s", ds->dir, name) >= 0)
+        return D9D_OK;
+    *out = NULL;
+    return D9D_FAIL(D9D_ENOMEM, "%s: no memory", ds->dir);
 }
 
 d9d_status d9di_dataset_check_file(const d9d_dataset *ds, const d9di_data_file *f, uint64_t bytes,
@@ -141,10 +142,29 @@ static d9d_status open_index(d9d_dataset *ds)
     return st;
 }
 
+/* What d9d-shard has begun, or made with --task, has a plan and no manifest yet. */
+static d9d_status check_whole(const d9d_dataset *ds)
+{
+    char *plan = NULL, *manifest = NULL;
+    bool whole = true;
+
+    if (path_in(ds, "plan.json", &plan) == D9D_OK &&
+        path_in(ds, "manifest.json", &manifest) == D9D_OK)
+        whole = d9d_fs_exists(manifest) || !d9d_fs_exists(plan);
+    free(plan);
+    free(manifest);
+    return whole ? D9D_OK
+                 : D9D_FAIL(D9D_ECONFIG,
+                            "%s: is a part of a dataset, or one that was not finished: d9d-shard "
+                            "merge joins all parts",
+                            ds->dir);
+}
+
 static d9d_status open_all(d9d_dataset *ds, const char *split)
 {
     size_t i;
 
+    D9D_TRY(check_whole(ds));
     D9D_TRY(read_manifest(ds));
     D9D_TRY(choose_split(ds, split));
     for (i = 0; i < ds->manifest.n_files; i++)

@@ -27,6 +27,10 @@ static d9d_status measure(d9d_dataset *ds, d9d_order order, int64_t batch, int64
     d9d_loader *l;
     d9d_status st;
 
+    if (d9d_dataset_count(ds) < batch)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the split \"%s\" has %lld samples, less than a batch of %lld", ds->dir,
+                        ds->split->name, (long long)d9d_dataset_count(ds), (long long)batch);
     D9D_TRY(d9d_loader_open(&source, 1, &how, &l));
     st = d9d_loader_measure(l, 0, d9d_loader_samples(l), batch, &out->cells, &out->positions);
     d9d_loader_close(l);

@@ -138,15 +138,16 @@ d9d_status d9di_order_at(d9di_order *o, int64_t k, d9d_draw *out)
 static d9d_status make_buffer(d9di_order *o)
 {
     const int64_t packs = (BUFFER_SAMPLES + o->pack - 1) / o->pack;
+    const int64_t capacity = o->pack * packs, room = o->total < capacity ? o->total : capacity;
     bool good = (o->buffer = calloc(2, sizeof(*o->buffer))) != NULL;
 
     for (int i = 0; i < 2 && good; i++) {
         d9di_buffer *b = &o->buffer[i];
 
         b->number = -1;
-        b->capacity = o->pack * packs;
-        b->order = calloc((size_t)b->capacity, sizeof(*b->order));
-        b->keyed = calloc((size_t)b->capacity, sizeof(*b->keyed));
+        b->capacity = capacity;
+        b->order = calloc((size_t)room, sizeof(*b->order));
+        b->keyed = calloc((size_t)room, sizeof(*b->keyed));
         good = b->order && b->keyed;
     }
     return good ? D9D_OK

@@ -10,6 +10,7 @@ struct merge {
     const char *const *parts;
     size_t n_parts;
     const char *out;
+    bool replace;
     d9di_plan_file plan;    /* of the first part */
     const char **piece_dir; /* [n_pieces] the part that has it */
     d9di_join_how join;
@@ -63,7 +64,8 @@ static d9d_status read_parts(struct merge *m)
         d9di_plan_file plan;
         bool same;
 
-        D9D_TRY(d9d_outdir_spares(m->out, m->parts[i]));
+        if (m->replace)
+            D9D_TRY(d9d_outdir_spares(m->out, m->parts[i]));
         D9D_TRY(d9di_plan_read(m->parts[i], &plan));
         same = d9d_hash_equal(plan.job, m->plan.job) && plan.pieces == m->plan.pieces;
         d9di_plan_file_release(&plan);
@@ -101,13 +103,12 @@ static d9d_status copy_others(struct merge *m)
     return D9D_OK;
 }
 
-static d9d_status merge_all(struct merge *m, bool replace, const d9d_log *log,
-                            d9d_shard_report *report)
+static d9d_status merge_all(struct merge *m, const d9d_log *log, d9d_shard_report *report)
 {
     d9di_manifest *made = &m->plan.manifest;
 
     D9D_TRY(read_parts(m));
-    D9D_TRY(d9di_workdir_begin(&m->work, m->out, replace));
+    D9D_TRY(d9di_workdir_begin(&m->work, m->out, m->replace));
     D9D_TRY(d9di_workdir_clear(&m->work));
     m->join = (d9di_join_how){.unit = {.dir = m->work.dir.tmp,
                                        .job = m->plan.job,
@@ -128,12 +129,13 @@ static d9d_status merge_all(struct merge *m, bool replace, const d9d_log *log,
 d9d_status d9d_shard_merge(const char *const *parts, size_t n_parts, const char *out, bool replace,
                            const d9d_log *log, d9d_shard_report *report)
 {
-    struct merge m = {.parts = parts, .n_parts = n_parts, .out = out, .work = {.lock = -1}};
+    struct merge m = {
+        .parts = parts, .n_parts = n_parts, .out = out, .replace = replace, .work = {.lock = -1}};
     d9d_status st;
 
     if (n_parts == 0)
         return D9D_FAIL(D9D_ECONFIG, "%s: no parts to merge", out);
-    st = merge_all(&m, replace, log, report);
+    st = merge_all(&m, log, report);
     d9di_workdir_release(&m.work, false);
     d9di_plan_file_release(&m.plan);
     free(m.piece_dir);

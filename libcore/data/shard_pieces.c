@@ -10,6 +10,11 @@
 
 static d9d_status push(d9di_pieces *p, d9di_piece piece)
 {
+    if (p->list.len == D9DI_MAX_PIECES)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "the inputs are more than %d pieces of the --part-size; a larger one makes "
+                        "fewer",
+                        D9DI_MAX_PIECES);
     piece.start = p->bytes;
     p->bytes += piece.bytes;
     return D9D_VEC_PUSH(&p->list, piece);

@@ -28,6 +28,9 @@ typedef struct d9di_pieces {
     int64_t bytes;         /* of all */
 } d9di_pieces;             /* zero-initialised may be released */
 
+enum { D9DI_MAX_PIECES = 1 << 20 }; /* each has files of its own */
+
+/* ECONFIG when there would be more. */
 d9d_status d9di_pieces_cut(const d9d_shard_how *how, int64_t part, d9di_pieces *out);
 void d9di_pieces_release(d9di_pieces *p);
 

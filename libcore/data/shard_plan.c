@@ -256,7 +256,7 @@ static d9d_status parse_plan(const json_t *root, const char *where, d9di_plan_fi
     D9D_TRY(d9d_json_check_schema(root, where, "plan", 1));
     D9D_TRY(d9d_json_get_str(root, where, "job", &hex));
     D9D_TRY(d9d_hash_parse(hex, &out->job));
-    D9D_TRY(d9d_json_get_i64(root, where, "pieces", 1, 100000000, &out->pieces));
+    D9D_TRY(d9d_json_get_i64(root, where, "pieces", 1, D9DI_MAX_PIECES, &out->pieces));
     D9D_TRY(d9d_json_get_i64(root, where, "tasks", 1, INT32_MAX, &out->tasks));
     D9D_TRY(d9d_json_get_i64(root, where, "task", 0, out->tasks - 1, &out->task));
     D9D_TRY(d9d_json_get_obj(root, where, "dataset", &dataset));

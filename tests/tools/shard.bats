@@ -181,6 +181,10 @@ corpus() {
     run -2 --separate-stderr d9d-shard merge all p0 p1 p2 other
     [[ "$stderr" == *"other: is of other inputs or options than p0"* ]]
     [ ! -e all ] && [ ! -e all.partial ]
+    run -2 --separate-stderr d9d-shard merge --force p1 p0 p1 p2
+    [[ "$stderr" == *"p1: is to be replaced, but the input p1 is the same"* ]]
+    run -2 --separate-stderr d9d-shard inspect p1
+    [[ "$stderr" == *"p1: is a part of a dataset"* ]]
     d9d-shard merge -q all p2 p0 p1
     diff -r one all
     run -2 --separate-stderr d9d-shard --array -o p4 "$@"
@@ -266,6 +270,7 @@ Aé?<|im_end|>
     run -0 d9d-shard inspect data --batch 8
     [[ "$output" =~ shuffled\ +([0-9]+)\.[0-9]+\ %.*bucketed\ +([0-9]+)\.[0-9]+\ %.*edges ]]
     [ "${BASH_REMATCH[1]}" -gt 20 ] && [ "${BASH_REMATCH[2]}" -lt 3 ]
+    run -2 d9d-shard inspect data --batch 1073741824
     run -0 d9d-shard inspect data --batch 8 --multiple 64 --json
     [[ "$output" =~ ^\{\"batch\":\ 8,.*\"bucketed\":\ 0\.[0-9]+.*\}\}$ ]]
 }
@@ -340,6 +345,8 @@ bad() {
     bad 2 'do not fit packs' -t "$tok" -o data --pack 8 --max-length 9 a.jsonl
     printf '{"pre_tokenizer": {"type": "BertPreTokenizer"}}' >t.json
     bad 2 't.json: pre_tokenizer: the type "BertPreTokenizer" is not supported' -t t.json -o data a.jsonl
+    head -c 1100000 /dev/zero | tr '\0' '\n' >lines.jsonl
+    bad 2 'more than 1048576 pieces' -t "$tok" -o data --part-size 1 lines.jsonl
     mkdir full && touch full/x
     run -2 --separate-stderr d9d-shard -t "$tok" -o full a.jsonl
     [[ "$stderr" == *"--force"* ]]

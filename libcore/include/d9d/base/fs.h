@@ -128,8 +128,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_outdir_join(d9d_outdir *o, const char *path)
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_lock(d9d_outdir *o);
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_commit(d9d_outdir *o);
 D9D_API void d9d_outdir_release(d9d_outdir *o);
-/* ECONFIG when `input` is a file or directory inside the directory `path`, which would take it
- * along when it is replaced.  What does not exist, or "-", is inside nothing. */
+/* ECONFIG when `input` is the directory `path` or inside it, which would take it along when it is
+ * replaced.  What does not exist, or "-", is inside nothing. */
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_spares(const char *path, const char *input);
 
 #ifdef __cplusplus
