@@ -26,8 +26,15 @@ static d9d_status text(const void *summary, d9d_buf *b)
                           (long long)(s->samples - s->first_sample));
 }
 
-static d9d_status infer(tool_run *r, const void *options)
+struct opts {
+    tool_job_options job;
+};
+static const struct opts defaults = {.job = {.device = "auto"}};
+static const tool_option options[] = {TOOL_JOB_OPTIONS(struct opts, job), TOOL_END};
+
+static d9d_status infer(tool_run *r, const void *given)
 {
+    const struct opts *o = given;
     static const tool_job job = {
         .table = &d9d_infer_table,
         .schema_id = "d9d.infer.v1",
@@ -38,7 +45,7 @@ static d9d_status infer(tool_run *r, const void *options)
         .text = text,
     };
 
-    return tool_job_run(r, &job, options);
+    return tool_job_run(r, &job, &o->job);
 }
 
 static const tool_command commands[] = {
@@ -47,9 +54,9 @@ static const tool_command commands[] = {
      .max = 1,
      .about = "Run the task of CONFIG.json over a dataset: logprobs writes the log-probability of "
               "every target, perplexity prints one number.",
-     .options = tool_job_table,
-     .size = sizeof(tool_job_options),
-     .defaults = &tool_job_defaults,
+     .options = options,
+     .size = sizeof(defaults),
+     .defaults = &defaults,
      .run = infer},
     {.run = NULL},
 };

@@ -1,6 +1,7 @@
 /* d9d-train - train a model from a JSON configuration. */
 #include <math.h>
 
+#include "d9d/loop/selftest.h"
 #include "d9d/loop/train.h"
 #include "tool.h"
 
@@ -33,8 +34,47 @@ static d9d_status text(const void *summary, d9d_buf *b)
     return d9d_buf_append(b, "\n", 1);
 }
 
-static d9d_status train(tool_run *r, const void *options)
+static d9d_status test(const void *config, const json_t *doc, const d9d_job *where, void *summary)
 {
+    return d9d_selftest(config, doc, where, summary);
+}
+
+static json_t *test_json(const void *summary)
+{
+    return d9d_selftest_json(summary);
+}
+
+static d9d_status test_text(const void *summary, d9d_buf *b)
+{
+    return d9d_selftest_print(summary, b);
+}
+
+struct opts {
+    tool_job_options job;
+    bool selftest;
+};
+static const struct opts defaults = {.job = {.device = "auto"}};
+static const tool_option options[] = {
+    TOOL_JOB_OPTIONS(struct opts, job),
+    TOOL_OPT(
+        struct opts, selftest, FLAG, "selftest", 0, NULL,
+        "a few steps on the ranks of this job, and the same on one: print the differences, and "
+        "exit 1 where they are more than rounding"),
+    TOOL_END,
+};
+
+static d9d_status train(tool_run *r, const void *given)
+{
+    static const tool_job selftest = {
+        .table = &d9d_train_table,
+        .schema_id = "d9d.train.v1",
+        .config_size = sizeof(d9d_train_config),
+        .summary_size = sizeof(d9d_selftest_summary),
+        .run = test,
+        .json = test_json,
+        .text = test_text,
+        .judges = true,
+    };
     static const tool_job job = {
         .table = &d9d_train_table,
         .schema_id = "d9d.train.v1",
@@ -45,7 +85,9 @@ static d9d_status train(tool_run *r, const void *options)
         .text = text,
     };
 
-    return tool_job_run(r, &job, options);
+    const struct opts *o = given;
+
+    return tool_job_run(r, o->selftest ? &selftest : &job, &o->job);
 }
 
 static const tool_command commands[] = {
@@ -56,9 +98,9 @@ static const tool_command commands[] = {
          "Train the model that CONFIG.json describes. Called again, a run goes on from its "
          "newest checkpoint. On SIGTERM, SIGUSR1, SIGINT or near the end of a Slurm allocation "
          "it saves and exits 75.",
-     .options = tool_job_table,
-     .size = sizeof(tool_job_options),
-     .defaults = &tool_job_defaults,
+     .options = options,
+     .size = sizeof(defaults),
+     .defaults = &defaults,
      .run = train},
     {.run = NULL},
 };

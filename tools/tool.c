@@ -745,18 +745,6 @@ d9d_status tool_config_load(tool_run *r, const d9d_table *table, const char *sch
 
 /* --- jobs ------------------------------------------------------------------------ */
 
-const tool_job_options tool_job_defaults = {.device = "auto"};
-
-const tool_option tool_job_table[] = {
-    TOOL_CONFIG_OPTIONS(tool_job_options, config),
-    TOOL_OPT(tool_job_options, skip_samples, STRING, "skip-samples", 0, "LIST|FILE",
-             "leave samples of the split out: 3,17,100-200, or a file of such numbers; "
-             "data.skip_samples of the configuration"),
-    TOOL_OPT(tool_job_options, device, STRING, "device", 'd', "NAME",
-             "cpu, cuda, cuda:N or auto (the GPU if there is one); NAME@SIZE limits its memory"),
-    TOOL_END,
-};
-
 /* --skip-samples is one more --set, behind those that were given. */
 static d9d_status set_skipped(tool_run *r, tool_job_options *o)
 {
@@ -798,17 +786,20 @@ static d9d_status job_do(tool_run *r, const tool_job *job, const tool_job_option
     const d9d_job where = {.boot = boot, .device = o->device, .log = r->log};
     void *config = d9d_arena_alloc(&r->arena, job->config_size);
     void *summary = d9d_arena_alloc(&r->arena, job->summary_size);
+    d9d_status st;
 
     if (config == NULL || summary == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", job->schema_id);
     D9D_TRY(d9d_boot_agree(
         boot, d9d_config_bind(job->table, doc, r->args[0], r->log, &r->arena, config)));
-    D9D_TRY(job->run(config, doc, &where, summary));
-    if (r->mute)
-        return D9D_OK;
-    if (r->json)
-        return tool_put_json(job->json(summary));
-    return r->quiet ? D9D_OK : put_text(job, summary);
+    st = job->run(config, doc, &where, summary);
+    if (st != D9D_OK && !(job->judges && st == D9D_EVERIFY))
+        return st;
+    if (r->json && !r->mute)
+        D9D_TRY(tool_put_json(job->json(summary)));
+    else if (!r->quiet && !r->mute)
+        D9D_TRY(put_text(job, summary));
+    return st;
 }
 
 d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options *given)

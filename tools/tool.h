@@ -170,8 +170,15 @@ typedef struct tool_job_options {
     tool_config_options config;
     const char *device, *skip_samples;
 } tool_job_options;
-extern const tool_option tool_job_table[];
-extern const tool_job_options tool_job_defaults;
+/* Rows for such a command; the device is "auto" before one is given. */
+#define TOOL_JOB_OPTIONS(S, field)                                                                 \
+    TOOL_CONFIG_OPTIONS(S, field.config),                                                          \
+        TOOL_OPT(S, field.skip_samples, STRING, "skip-samples", 0, "LIST|FILE",                    \
+                 "leave samples of the split out: 3,17,100-200, or a file of such numbers; "       \
+                 "data.skip_samples of the configuration"),                                        \
+        TOOL_OPT(S, field.device, STRING, "device", 'd', "NAME",                                   \
+                 "cpu, cuda, cuda:N or auto (the GPU if there is one); NAME@SIZE limits its "      \
+                 "memory")
 
 /* Both structs are made by tool_job_run(), zeroed; `run` fills the summary. */
 typedef struct tool_job {
@@ -181,6 +188,7 @@ typedef struct tool_job {
     d9d_status (*run)(const void *config, const json_t *doc, const d9d_job *where, void *summary);
     json_t *(*json)(const void *summary);
     d9d_status (*text)(const void *summary, d9d_buf *out); /* whole lines */
+    bool judges; /* of what ends in EVERIFY the summary is printed too */
 } tool_job;
 
 /* Load the configuration, bind it, run, print. */

@@ -49,6 +49,13 @@ int64_t d9d_boot_launched(void)
     return find_launcher(&launcher, &advice);
 }
 
+static void be_one(d9di_boot_wire *out)
+{
+    *out = (d9di_boot_wire){.rank = 0, .size = 1};
+    if (gethostname(out->node, sizeof(out->node) - 1) != 0)
+        (void)snprintf(out->node, sizeof(out->node), "localhost");
+}
+
 /* Of a task that PMIx is not told of. */
 static d9d_status be_alone(d9di_boot_wire *out)
 {
@@ -60,9 +67,18 @@ static d9d_status be_alone(d9di_boot_wire *out)
                         "%s launched %" PRId64 " tasks without PMIx, so that they cannot find each "
                         "other: %s",
                         launcher, n, advice);
-    *out = (d9di_boot_wire){.rank = 0, .size = 1};
-    if (gethostname(out->node, sizeof(out->node) - 1) != 0)
-        (void)snprintf(out->node, sizeof(out->node), "localhost");
+    be_one(out);
+    return D9D_OK;
+}
+
+d9d_status d9d_boot_alone(d9d_boot **out)
+{
+    d9d_boot *b = calloc(1, sizeof(*b));
+
+    if (b == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
+    be_one(&b->wire);
+    *out = b;
     return D9D_OK;
 }
 

@@ -584,7 +584,7 @@ static d9d_status save(run *r)
     d9d_save_set here;
     d9d_status st;
 
-    if (r->saved_step == r->state.step)
+    if (r->saved_step == r->state.step || r->where->trial)
         return D9D_OK;
     D9D_TRY(record_sync(r));
     st = d9d_save_set_here(&r->set, &a, &here);
@@ -775,7 +775,8 @@ static d9d_status export_saved(run *r, const char *dir, const char *hf_config)
 static d9d_status export(run *r, d9d_train_summary *out)
 {
     const d9d_provider_section *p = r->c->model_provider.value;
-    const char *dir = export_dir(r), *wanted = d9d_fs_is_vacant(dir) ? "" : NULL;
+    const char *dir = export_dir(r);
+    const char *wanted = !r->where->trial && d9d_fs_is_vacant(dir) ? "" : NULL;
 
     D9D_TRY(d9di_launch_tell(r->where->boot, &r->arena, &wanted));
     if (wanted != NULL && r->engine.world != NULL)

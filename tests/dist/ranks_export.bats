@@ -66,3 +66,22 @@ JSON
     [ ! -e run/export/config.json ]
     d9d-map diff -q run/export run/checkpoints/step-00000002
 }
+
+@test "a self-test compares the job's ranks with one, and leaves nothing" {
+    n=4
+    train $n run mesh.data_parallel_shard=2 mesh.tensor_parallel=2 trainer.run.steps=1
+    for set in "float32 1e-05" "bfloat16 1e-02"; do
+        run -0 --separate-stderr timeout 100 mpirun --oversubscribe -n $n d9d-train -q --selftest --set trainer.run.dir=new \
+            --set mesh.data_parallel_shard=2 --set mesh.tensor_parallel=2 --set "model_provider.dtype=${set% *}" c.json 3>&-
+        [ "${#lines[@]}" -eq 0 ] # quiet
+        run -0 --separate-stderr timeout 100 mpirun --oversubscribe -n $n d9d-train --selftest --set trainer.run.dir=new \
+            --set mesh.data_parallel_shard=2 --set mesh.tensor_parallel=2 --set "model_provider.dtype=${set% *}" c.json 3>&-
+        [[ "${lines[5]}" == "4 ranks (dps 2 tp 2) compute what one computes: "*" apart at most, ${set#* } allowed" ]]
+    done
+    run -2 d9d-train --selftest c.json
+    assert_output --partial "compares ranks with one"
+    mkdir -p new.selftest && touch new.selftest/x
+    run -2 timeout 100 mpirun --oversubscribe -n 2 d9d-train --selftest --set trainer.run.dir=new --set mesh.data_parallel_shard=2 c.json 3>&-
+    assert_output --partial "new.selftest: is there already"
+    [ -e new.selftest/x ] && [ ! -e new ]
+}

@@ -66,7 +66,7 @@ static d9d_status boxes_make(struct job *j, bool fill)
         d9d_shape box = e->whole;
         float *data;
 
-        *t = (d9d_save_tensor){e->name, e->group, &j->tensors[k], e->whole, {0}};
+        *t = (d9d_save_tensor){e->name, e->group, &j->tensors[k], e->whole, {0}, false};
         if (e->dim >= 0)
             d9d_part_of(e->whole.dim[e->dim], j->size, j->rank, &t->start[e->dim],
                         &box.dim[e->dim]);

@@ -52,9 +52,10 @@ static d9d_status run_open(small_run *r)
         D9D_TRY(d9d_tensor_alloc(r->dev, D9D_F32, shape, &r->moment[i]));
         memset(d9d_tensor_data(&r->weight[i]), 0, d9d_tensor_bytes(&r->weight[i]));
         memset(d9d_tensor_data(&r->moment[i]), 0, d9d_tensor_bytes(&r->moment[i]));
-        r->items[i] = (d9d_save_tensor){shapes[i].weight, "model", &r->weight[i], shape, {0}};
+        r->items[i] =
+            (d9d_save_tensor){shapes[i].weight, "model", &r->weight[i], shape, {0}, false};
         r->items[TENSORS + i] =
-            (d9d_save_tensor){shapes[i].moment, "optimizer", &r->moment[i], shape, {0}};
+            (d9d_save_tensor){shapes[i].moment, "optimizer", &r->moment[i], shape, {0}, false};
         r->counts[i] = (d9d_save_count){shapes[i].weight, &r->steps[i]};
     }
     r->set = (d9d_save_set){r->items, 2 * TENSORS, r->counts, TENSORS, false};

@@ -130,7 +130,7 @@ static void run_add(world *w, run *r, item it)
         shape.dim[d] = it.box.size[d];
     r->items[i] = it;
     assert_ok(d9d_tensor_alloc(w->dev, it.dtype, shape, &r->tensors[i]));
-    *e = (d9d_save_tensor){it.name, it.group, &r->tensors[i], it.whole, {0}};
+    *e = (d9d_save_tensor){it.name, it.group, &r->tensors[i], it.whole, {0}, false};
     for (int d = 0; d < it.box.ndim; d++)
         e->start[d] = it.box.start[d];
     r->set.items = r->entries;

@@ -35,6 +35,8 @@ D9D_API int64_t d9d_boot_launched(void);
 /* ECONFIG for a launch that is not understood, ENOTSUP when this build or machine has no
  * PMIx, ECOMM when the launcher's server does not answer.  Every rank must open. */
 D9D_API D9D_MUST_USE d9d_status d9d_boot_open(d9d_boot **out);
+/* A world of one, whoever launched this process. */
+D9D_API D9D_MUST_USE d9d_status d9d_boot_alone(d9d_boot **out);
 /* Leave: not collective, and no collective call of another rank may need this one any more. */
 D9D_API void d9d_boot_close(d9d_boot *b);
 

@@ -152,6 +152,7 @@ typedef struct d9d_job {
     d9d_boot *boot;     /* its ranks */
     const char *device; /* as d9d_device_open(); "auto" and "cuda" are each rank's own GPU */
     const d9d_log *log; /* of rank 0; NULL on the others */
+    bool trial;         /* nothing but records is written: no checkpoint, no model */
 } d9d_job;
 
 D9D_API extern const d9d_table d9d_train_table, d9d_infer_table;
