@@ -94,16 +94,42 @@ static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
     return d9d_sharded_create(e->model, e->dev, &sharded, &e->sharded);
 }
 
+/* "4 ranks: data_parallel_shard 2, tensor_parallel 2"; "" for one. */
+static void ranks_text(const d9d_mesh *mesh, char *out, size_t n)
+{
+    const d9d_degrees *d = d9d_mesh_degrees(mesh);
+    const struct {
+        const char *name;
+        int64_t degree;
+    } axes[] = {
+        {"data_parallel_replicate", d->data_parallel_replicate},
+        {"data_parallel_shard", d->data_parallel_shard},
+        {"context_parallel_shard", d->context_parallel_shard},
+        {"context_parallel_replicate", d->context_parallel_replicate},
+        {"tensor_parallel", d->tensor_parallel},
+        {"pipeline_parallel", d->pipeline_parallel},
+        {"expert_parallel", d->expert_parallel},
+    };
+    int at = snprintf(out, n, d9d_mesh_size(mesh) > 1 ? ", %d ranks" : "", d9d_mesh_size(mesh));
+    const char *between = ": ";
+
+    for (size_t i = 0; i < sizeof(axes) / sizeof(axes[0]) && at >= 0 && (size_t)at < n; i++) {
+        if (axes[i].degree == 1)
+            continue;
+        at += snprintf(out + at, n - (size_t)at, "%s%s %lld", between, axes[i].name,
+                       (long long)axes[i].degree);
+        between = ", ";
+    }
+}
+
 static void tell(const d9di_engine *e, const d9d_log *log)
 {
-    const int ranks = d9d_mesh_size(e->mesh);
-    char of_ranks[48] = "";
+    char ranks[256];
 
-    if (ranks > 1)
-        (void)snprintf(of_ranks, sizeof(of_ranks), ", %d ranks", ranks);
+    ranks_text(e->mesh, ranks, sizeof(ranks));
     d9d_log_info(log, "%s: %s, %lld parameters, %s%s", e->dev->name, e->model->ops->name,
                  (long long)d9di_engine_count(e, false), d9d_dtype_word(e->job.options.dtype),
-                 of_ranks);
+                 ranks);
 }
 
 d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how)

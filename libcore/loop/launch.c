@@ -47,14 +47,16 @@ static d9d_status local_rank(d9d_boot *boot, int *out)
 /* A task that sees one GPU alone is given it as number 0. */
 d9d_status d9di_launch_device(d9d_boot *boot, const char *which, d9d_device **out)
 {
-    char word[32];
+    const size_t n = strcspn(which, "@"); /* a limit of memory follows */
+    char word[64];
     int local;
     d9d_status st;
 
-    if (d9d_boot_size(boot) == 1 || (strcmp(which, "auto") != 0 && strcmp(which, "cuda") != 0))
+    if (d9d_boot_size(boot) == 1 ||
+        (strncmp(which, "auto", n) != 0 && strncmp(which, "cuda", n) != 0) || n != strlen("auto"))
         return d9d_device_open(which, out);
     D9D_TRY(local_rank(boot, &local));
-    (void)snprintf(word, sizeof(word), "cuda:%d", local);
+    (void)snprintf(word, sizeof(word), "cuda:%d%.40s", local, which + n);
     st = local > 0 ? d9d_device_open(word, out) : D9D_ENOTFOUND;
     return st == D9D_ENOTFOUND || st == D9D_ENOTSUP ? d9d_device_open(which, out) : st;
 }

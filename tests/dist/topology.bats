@@ -121,6 +121,18 @@ all() {
     same run moe
 }
 
+@test "a stack of fewer experts than ranks is shared out by its rows" {
+    few="--set model_provider.model.layer.num_experts=2 --set model_provider.model.layer.experts_top_k=1"
+    # shellcheck disable=SC2086 # options
+    d9d-train -q --device cpu --set trainer.run.dir=few $few moe.json
+    for reduce in step micro_batch; do
+        rm -rf run
+        # shellcheck disable=SC2086
+        train moe "1 4 1 1 1 1" run $few --set trainer.gradient_manager.reduce=$reduce
+        same run few
+    done
+}
+
 @test "a tied embedding is used twice by all ranks" {
     d9d-train -q --device cpu --set trainer.run.dir=tied --set model_provider.model.tie_word_embeddings=true dense.json
     for reduce in step micro_batch; do
