@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dist/comm_private.h"
+#include "dist/flight_file.h"
 
 const char *d9di_verb_text(d9di_verb v)
 {
@@ -60,7 +60,7 @@ void d9di_comm_close(d9d_comm *c)
     free(c);
 }
 
-d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, bool *failed, d9d_comm **out)
+d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm **out)
 {
     d9d_comm *c = calloc(1, sizeof(*c));
     const char *check = getenv("D9D_COMM_CHECK");
@@ -76,7 +76,9 @@ d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, bool *fail
                     .tag = m->tag,
                     .world = calloc((size_t)m->size, sizeof(*c->world)),
                     .check = check != NULL && strcmp(check, "0") != 0,
-                    .failed = failed};
+                    .failed = m->failed,
+                    .ring = m->ring,
+                    .group = m->group};
     if (c->name == NULL || c->world == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d ranks", m->name, m->size);
     else
@@ -94,13 +96,17 @@ d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, bool *fail
 
 static d9d_status go(d9d_comm *c, const d9di_call *k)
 {
+    d9di_flight_call *x;
     d9d_status st = D9D_OK;
 
     assert(!c->together || k->verb == D9DI_EXCHANGE);
+    *(k->verb == D9DI_EXCHANGE ? &c->exchanges : &c->calls) += 1;
+    x = d9di_ring_begin(c, k);
     if (c->check && k->verb != D9DI_EXCHANGE)
         st = d9di_comm_check(c, k);
     if (st == D9D_OK)
         st = c->wire->run[k->verb](c, k);
+    d9di_ring_end(x, st == D9D_OK ? D9DI_STEP_DONE : D9DI_STEP_FAILED);
     *c->failed |= st != D9D_OK;
     return st;
 }

@@ -76,11 +76,15 @@ struct d9d_comm {
     const d9di_wire *wire;
     void *net, *self; /* the backend's own: for the world, for this group */
     char *name;
-    int rank, size, tag; /* tag: two groups of a rank have different ones */
-    int *world;          /* [size] */
-    bool check, *failed; /* failed: some call of the mesh has */
-    bool together;       /* between begin and end */
-    char what[64];       /* of the first piece */
+    int rank, size, tag;    /* tag: two groups of a rank have different ones */
+    int *world;             /* [size] */
+    bool check, *failed;    /* failed: some call of the mesh has */
+    struct d9di_ring *ring; /* of the flight recorder, or NULL */
+    int group;              /* its number there */
+    int64_t calls;          /* made so far by all ranks */
+    int64_t exchanges;      /* ... and by this one alone */
+    bool together;          /* between begin and end */
+    char what[64];          /* of the first piece */
     d9d_stream stream;
     D9D_VEC(d9di_piece) pieces;
 };
@@ -94,9 +98,12 @@ typedef struct d9di_members {
     const char *name;
     const int *world;
     int rank, size, tag;
+    bool *failed;
+    struct d9di_ring *ring;
+    int group;
 } d9di_members;
 
-d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, bool *failed, d9d_comm **out);
+d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm **out);
 void d9di_comm_close(d9d_comm *c);
 
 /* All ranks make this call?  Collective. */
