@@ -250,7 +250,6 @@ static void set_lives(d9d_flight *f)
 {
     struct timespec t = {0};
     char host[64] = "";
-    int64_t last = 0;
     bool alive = false;
 
     (void)gethostname(host, sizeof(host) - 1);
@@ -261,10 +260,10 @@ static void set_lives(d9d_flight *f)
 
         x->life = life_of(f, x, host);
         alive |= x->life == D9DI_LIFE_RUNS || x->life == D9DI_LIFE_STOPPED;
-        last = x->sign > last ? x->sign : last;
+        f->last = x->sign > f->last ? x->sign : f->last;
     }
     if (!alive)
-        f->now = last;
+        f->now = f->last;
 }
 
 d9d_status d9d_flight_open(const char *dir, d9d_flight **out)

@@ -33,7 +33,8 @@ typedef struct d9di_record {
 struct d9d_flight {
     int size;
     d9d_degrees degrees;
-    int64_t job, now;    /* now: time of day; the last sign of life of any, where no rank lives */
+    int64_t job, now;    /* now: time of day; `last`, where no rank lives */
+    int64_t last;        /* sign of life of any rank */
     d9di_record *record; /* [size] */
     int *culprit;        /* [size] */
 };

@@ -63,8 +63,9 @@ static json_t *call_json(const d9d_flight *f, const d9di_record *r, const d9di_f
                   d9d_dtype_word((d9d_dtype)x->type), "count", (json_int_t)x->n, "what", x->what,
                   "state", steps[x->step], "began_s_ago", d9di_since(f, r, x->begin));
 
-    if (v != NULL && x->end > 0)
-        (void)json_object_set_new(v, "took_ms", json_real((double)(x->end - x->begin) / 1e6));
+    if (v != NULL)
+        (void)json_object_set_new(
+            v, "took_ms", x->end > 0 ? json_real((double)(x->end - x->begin) / 1e6) : json_null());
     return v;
 }
 
@@ -79,10 +80,12 @@ static json_t *rank_json(const d9d_flight *f, int rank, int calls)
     v = json_pack("{s:i, s:s, s:s, s:s, s:o}", "rank", rank, "where",
                   d9di_axes_text(&f->degrees, rank, where, sizeof(where)), "process",
                   d9di_life_text(r->life), "node", r->known ? r->head.node : "", "calls", list);
-    if (v != NULL && r->known)
-        (void)json_object_set_new(v, "seen_s_ago", json_real((double)(f->now - r->sign) / 1e9));
-    if (v != NULL && r->known && r->head.said[0] != '\0')
-        (void)json_object_set_new(v, "said", json_string(r->head.said));
+    if (v != NULL) {
+        (void)json_object_set_new(
+            v, "seen_s_ago", r->known ? json_real((double)(f->now - r->sign) / 1e9) : json_null());
+        (void)json_object_set_new(
+            v, "said", r->head.said[0] != '\0' ? json_string(r->head.said) : json_null());
+    }
     return v;
 }
 

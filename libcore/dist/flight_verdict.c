@@ -211,15 +211,19 @@ static int mark_missing(const struct question *q, char *mark)
     return missing;
 }
 
-static bool lives(const d9di_record *r)
+/* Died or was stopped, while others went on. */
+#define EARLIER_NS INT64_C(350000000)
+static bool has_fallen(const d9d_flight *f, const d9di_record *r)
 {
-    return r->life == D9DI_LIFE_RUNS;
+    return r->known && (r->life == D9DI_LIFE_STOPPED ||
+                        ((r->life == D9DI_LIFE_GONE || r->life == D9DI_LIFE_SILENT) &&
+                         f->last - r->sign > EARLIER_NS));
 }
 
-static bool waits_itself(const d9di_record *r)
+static bool waits_itself(const d9d_flight *f, const d9di_record *r)
 {
-    return r->known && r->waits != NULL && r->life != D9DI_LIFE_STOPPED &&
-           r->life != D9DI_LIFE_LEFT && r->life != D9DI_LIFE_FAILED;
+    return r->known && r->waits != NULL && !has_fallen(f, r) && r->life != D9DI_LIFE_LEFT &&
+           r->life != D9DI_LIFE_FAILED;
 }
 
 /* "dp_shard: all_reduce 17 of loss, float64 [1]: ranks 0 1 wait since 30.0 s" */
@@ -244,7 +248,7 @@ static d9d_status say_missing(const struct question *q, const char *mark, d9d_fl
 
     v->fault = D9D_FLIGHT_MISSING;
     for (int r = 0; r < f->size; r++)
-        if (mark[r] == 'm' && !waits_itself(&f->record[r]))
+        if (mark[r] == 'm' && !waits_itself(f, &f->record[r]))
             f->culprit[v->culprits++] = r;
     D9D_TRY(say_waiting(q, mark, out));
     D9D_TRY(d9d_buf_printf(out, " for rank %d", f->culprit[0]));
@@ -270,27 +274,20 @@ static d9d_status say_cycle(const struct question *q, const struct question *nex
 /* --- a rank that fell silent though it had come ------------------------------------------------
  */
 
-/* The one whose last sign of life is the oldest, if it is older than others' by so much. */
-#define EARLIER_NS INT64_C(350000000)
-
+/* The one that fell first, or failed. */
 static int find_lost(const d9d_flight *f)
 {
-    int64_t last = 0;
     int lost = -1;
 
     for (int r = 0; r < f->size; r++) {
         const d9di_record *x = &f->record[r];
 
-        if (!x->known || x->life == D9DI_LIFE_FAILED || x->life == D9DI_LIFE_STOPPED)
+        if (!x->known || x->life == D9DI_LIFE_FAILED)
             return r;
-        last = x->sign > last ? x->sign : last;
-        if (!lives(x) && x->life != D9DI_LIFE_LEFT && (lost < 0 || x->sign < f->record[lost].sign))
+        if (has_fallen(f, x) && (lost < 0 || x->sign < f->record[lost].sign))
             lost = r;
     }
-    return lost >= 0 && (f->now - f->record[lost].sign > EARLIER_NS ||
-                         last - f->record[lost].sign > EARLIER_NS)
-               ? lost
-               : -1;
+    return lost;
 }
 
 static d9d_status say_lost(const d9d_flight *f, int rank, d9d_flight_verdict *v, d9d_buf *out)
@@ -314,7 +311,7 @@ static int find_waiting(const d9d_flight *f, d9d_flight_verdict *v)
     for (int r = 0; r < f->size; r++) {
         const d9di_record *x = &f->record[r];
 
-        if (!waits_itself(x))
+        if (!waits_itself(f, x))
             continue;
         v->reporter = v->reporter < 0 ? r : v->reporter;
         if (d9di_since(f, x, x->waits->begin) > most) {
@@ -334,7 +331,7 @@ static int next_of(const d9d_flight *f, const char *mark)
     for (int r = 0; r < f->size; r++) {
         if (mark[r] != 'm')
             continue;
-        if (!waits_itself(&f->record[r]))
+        if (!waits_itself(f, &f->record[r]))
             return -1;
         next = next < 0 ? r : next;
     }

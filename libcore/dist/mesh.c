@@ -153,6 +153,7 @@ void d9d_mesh_close(d9d_mesh *m)
     for (size_t i = m->groups.len; i-- > 0;)
         d9di_comm_close(m->groups.data[i].comm);
     D9D_VEC_RELEASE(&m->groups);
+    d9di_watchdog_ask(m->watchdog, NULL);
     if (m->net.close != NULL)
         m->net.close(m->net.self, m->failed);
     d9di_watchdog_stop(m->watchdog);
@@ -198,6 +199,7 @@ static d9d_status open_world(d9d_mesh *m, const char *backend, d9d_stream stream
     /* A rank that cannot must not leave the others waiting. */
     D9D_TRY(d9d_boot_agree(m->boot, open_recorder(m)));
     D9D_TRY(d9d_boot_agree(m->boot, open_net(m, backend, stream)));
+    d9di_watchdog_ask(m->watchdog, &m->net);
     return d9d_boot_agree(m->boot, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world));
 }
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "d9d/base/thread.h"
-#include "d9d/dist/flight.h"
+#include "dist/flight_rings.h"
 #include "dist/watchdog.h"
 
 enum {
@@ -24,30 +24,38 @@ struct d9di_watchdog {
     d9d_mesh_how how;
     int64_t limit; /* ns, atomic; 0: none */
     pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t wake; /* when `stop` is set */
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t wake;  /* when `stop` is set */
     bool stop;
+    d9di_net net; /* without a poll where nothing is to be asked */
 };
 
 /* --- a call that is overdue ------------------------------------------------------------ */
 
-/* The oldest call that is not done, or NULL. */
-static const d9di_flight_call *oldest(const d9di_ring *r, int64_t *begin)
+/* The call that waits longest, and since when: one that a device has not done since the device was
+ * last seen to do something.  NULL: none. */
+static const d9di_flight_call *oldest(const d9di_ring *r, int64_t *since)
 {
     const d9di_flight_call *found = NULL;
+    int64_t done = 0;
+    int32_t how = D9DI_STEP_INSIDE;
 
     for (int i = 0; i < D9DI_FLIGHT_CALLS; i++) {
         const d9di_flight_call *x = &r->call[i];
         const int32_t step = __atomic_load_n(&x->step, __ATOMIC_ACQUIRE);
 
-        if (__atomic_load_n(&x->number, __ATOMIC_ACQUIRE) == 0 ||
-            (step != D9DI_STEP_INSIDE && step != D9DI_STEP_QUEUED))
+        if (__atomic_load_n(&x->number, __ATOMIC_ACQUIRE) == 0)
             continue;
-        if (found == NULL || x->begin < *begin) {
+        if (step == D9DI_STEP_DONE || step == D9DI_STEP_FAILED) {
+            done = x->end > done ? x->end : done;
+        } else if (found == NULL || x->begin < *since) {
             found = x;
-            *begin = x->begin;
+            how = step;
+            *since = x->begin;
         }
     }
+    if (how == D9DI_STEP_QUEUED && done > *since)
+        *since = done;
     return found;
 }
 
@@ -58,21 +66,28 @@ static void nap(int ms)
     (void)nanosleep(&t, NULL);
 }
 
-/* What the rings of all say, or, without them, of this rank's own call. */
-static void explain(const d9di_watchdog *w, d9d_buf *text)
+/* What the rings of all say; nothing when one rank's watchdog has said it. */
+static void ask_rings(const char *dir, d9d_buf *text, bool *was_said)
 {
-    const d9di_flight_call *x;
     d9d_flight_verdict v;
     d9d_flight *f;
-    int64_t begin = 0;
 
-    if (w->how.flight_dir != NULL && d9d_flight_open(w->how.flight_dir, &f) == D9D_OK) {
-        if (d9d_flight_judge(f, &v, text) != D9D_OK)
-            text->len = 0;
-        d9d_flight_close(f);
-    }
-    x = oldest(w->ring, &begin);
-    if (text->len == 0 && x != NULL)
+    if (d9d_flight_open(dir, &f) != D9D_OK)
+        return;
+    for (int r = 0; r < f->size; r++)
+        *was_said |= f->record[r].known && f->record[r].head.said[0] != '\0';
+    if (!*was_said && d9d_flight_judge(f, &v, text) != D9D_OK)
+        text->len = 0;
+    d9d_flight_close(f);
+}
+
+/* Without the rings: this rank's own call. */
+static void ask_ring(const d9di_ring *r, d9d_buf *text)
+{
+    int64_t begin = 0;
+    const d9di_flight_call *x = oldest(r, &begin);
+
+    if (x != NULL)
         (void)!d9d_buf_printf(text,
                               "call %lld, of %.59s, waits since %.1f s for ranks that are not "
                               "known without a flight recorder's directory",
@@ -86,7 +101,8 @@ static void end_job(const d9di_watchdog *w, const char *why)
     (void)snprintf(w->ring->head.said, sizeof(w->ring->head.said), "%s", why);
     w->ring->head.state = D9DI_FLIGHT_ENDED;
     d9di_ring_sync(w->ring);
-    d9d_log_write(w->how.log, D9D_LOG_ERROR, "%s", why);
+    if (why[0] != '\0')
+        d9d_log_write(w->how.log, D9D_LOG_ERROR, "%s", why);
     d9d_boot_abort(w->boot, 1, why);
     if (w->how.end != NULL)
         w->how.end(1);
@@ -110,13 +126,17 @@ static int patience_ms(int rank)
 
 static void bark(d9di_watchdog *w)
 {
+    bool was_said = false;
     d9d_buf text = {0};
 
     d9di_ring_sync(w->ring);
     nap(LOOK_MS + patience_ms(w->ring->head.rank));
-    explain(w, &text);
+    if (w->how.flight_dir != NULL)
+        ask_rings(w->how.flight_dir, &text, &was_said);
+    if (!was_said && text.len == 0)
+        ask_ring(w->ring, &text);
     if (overdue(w, d9d_clock_ns())) /* not if it went on meanwhile */
-        end_job(w, text.len > 0 ? text.data : "a call between ranks took too long");
+        end_job(w, was_said || text.len == 0 ? "" : text.data);
     d9d_buf_release(&text);
 }
 
@@ -139,6 +159,28 @@ static bool wait_a_beat(d9di_watchdog *w)
     return !stop;
 }
 
+static void poll_device(d9di_watchdog *w)
+{
+    char why[512] = "";
+    bool well = true;
+
+    (void)pthread_mutex_lock(&w->lock);
+    if (w->net.poll != NULL)
+        well = w->net.poll(w->net.self, why, sizeof(why));
+    (void)pthread_mutex_unlock(&w->lock);
+    if (!well)
+        end_job(w, why);
+}
+
+void d9di_watchdog_ask(d9di_watchdog *w, const d9di_net *net)
+{
+    if (w == NULL)
+        return;
+    (void)pthread_mutex_lock(&w->lock);
+    w->net = net != NULL ? *net : (d9di_net){0};
+    (void)pthread_mutex_unlock(&w->lock);
+}
+
 static void *watch(void *arg)
 {
     d9di_watchdog *w = arg;
@@ -148,6 +190,7 @@ static void *watch(void *arg)
         const int64_t now = d9d_clock_ns();
 
         __atomic_store_n(&w->ring->head.beat, now, __ATOMIC_RELAXED);
+        poll_device(w);
         if (overdue(w, now))
             bark(w);
         if (now - synced > (int64_t)SYNC_MS * 1000000 && calls != w->ring->head.calls) {

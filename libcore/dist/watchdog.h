@@ -10,6 +10,8 @@ typedef struct d9di_watchdog d9di_watchdog;
 /* `ring` and what `how` points to must live as long. */
 d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_how *how,
                                d9di_watchdog **out);
+/* Calls that are queued on a device are asked for there; NULL: none are. */
+void d9di_watchdog_ask(d9di_watchdog *w, const d9di_net *net);
 void d9di_watchdog_stop(d9di_watchdog *w);
 void d9di_watchdog_set(d9di_watchdog *w, double seconds);
 
