@@ -347,3 +347,48 @@ static const d9d_key samples_keys[] = {
 };
 const d9d_table d9di_samples_format =
     TABLE("samples", samples_keys, "a line of samples.jsonl: what made a step");
+
+/* --- d9d.flight.v1 ---------------------------------------------------------------------------- */
+
+static const char *const flight_ids[] = {"d9d.flight.v1", NULL};
+static const char *const flight_faults[] = {"none",  "mismatch", "missing", "cycle",
+                                            "lost", "stuck",    NULL};
+static const char *const flight_steps[] = {"waits", "queued", "done", "failed", NULL};
+
+static const d9d_key flight_call_keys[] = {
+    COUNT("number", "of all calls of the rank, from 1"),
+    TEXT("group", "axes of the mesh that it joins"),
+    COUNT("seq", "of the group's calls, from 1; exchanges count on their own"),
+    TEXT("call", "all_reduce, all_gather, ..."),
+    TEXT("dtype", "type of the elements"),
+    COUNT("count", "elements"),
+    TEXT("what", "what is moved"),
+    FIELD("state", ENUM, D9D_REQUIRED, "how far it is", .words = flight_steps),
+    REAL("began_s_ago", "seconds since it was made"),
+    REAL("took_ms", "until it was done; null while it is not"),
+    D9D_KEY_END,
+};
+static const d9d_table flight_call_table = TABLE("call", flight_call_keys, "a call to other ranks");
+static const d9d_key a_flight_call = {.kind = D9D_KIND_TABLE, .table = &flight_call_table};
+static const d9d_key flight_rank_keys[] = {
+    COUNT("rank", "its number in the world"),
+    TEXT("where", "its place in the mesh"),
+    TEXT("node", "its node; empty without a record"),
+    TEXT("process", "what can be said of its process"),
+    REAL("seen_s_ago", "seconds since its last sign of life; null without a record"),
+    MAYBE("said", STR, "what its watchdog said when it ended the job"),
+    LIST("calls", &a_flight_call, "its last calls, in order"),
+    D9D_KEY_END,
+};
+static const d9d_table flight_rank_table = TABLE("rank", flight_rank_keys, "a rank's record");
+static const d9d_key a_flight_rank = {.kind = D9D_KIND_TABLE, .table = &flight_rank_table};
+static const d9d_key flight_keys[] = {
+    FORMAT(flight_ids),
+    FIELD("fault", ENUM, D9D_REQUIRED, "what is wrong", .words = flight_faults),
+    TEXT("sentence", "the same for people"),
+    REAL("waited_s", "seconds that the oldest call waits; 0: none does"),
+    LIST("culprits", &an_index, "the ranks to blame"),
+    LIST("ranks", &a_flight_rank, "all of them, in order"),
+    D9D_KEY_END,
+};
+const d9d_table d9di_flight_format = TABLE("flight", flight_keys, "d9d-metrics flight --json");

@@ -11,5 +11,6 @@ extern const d9d_table d9di_map_plan_format;   /* d9d-map plan --json */
 extern const d9d_table d9di_run_format;        /* manifest.json of a run */
 extern const d9d_table d9di_metrics_format;    /* a line of metrics.jsonl */
 extern const d9d_table d9di_samples_format;    /* a line of samples.jsonl */
+extern const d9d_table d9di_flight_format;     /* d9d-metrics flight --json */
 
 #endif /* D9D_SCHEMAS_FORMATS_H */

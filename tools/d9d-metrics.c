@@ -3,6 +3,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/metric/report.h"
+#include "metrics_flight.h"
 #include "metrics_samples.h"
 
 enum { FORMAT_CSV, FORMAT_TFEVENTS };
@@ -177,8 +178,7 @@ int main(int argc, char **argv)
 {
     const tool_command commands[] = {
         COMMAND(show, "RUN...", 1, -1, show_options, "Curves and tables of runs."),
-        COMMAND(summary, "RUN...", 1, -1, NULL,
-                "First, last and least loss, tokens, time, speed, restarts."),
+        COMMAND(summary, "RUN...", 1, -1, NULL, "Losses, tokens, time, speed, restarts."),
         COMMAND(compare, "RUN RUN...", 2, -1, compare_options,
                 "One column of several runs, step by step, and the differences from the first."),
         COMMAND(follow, "RUN", 1, 1, follow_options,
@@ -187,6 +187,7 @@ int main(int argc, char **argv)
         COMMAND(export, "RUN...", 1, -1, export_options,
                 "Write the records as CSV or as TensorBoard event files."),
         metrics_samples,
+        metrics_flight,
         {.run = NULL},
     };
     const tool metrics = {

@@ -80,6 +80,7 @@ d9d_status d9d_cuda_stream_create(int index, const d9d_cuda_owner *owner,
                                   const d9d_cuda_options *options, d9d_stream *out)
 {
     d9d_stream s = calloc(1, sizeof(*s));
+    int highest = 0;
     cudaError_t e;
     d9d_status st;
 
@@ -91,7 +92,10 @@ d9d_status d9d_cuda_stream_create(int index, const d9d_cuda_owner *owner,
     D9D_TRY_OR(st, describe(s), out);
     e = cudaSetDevice(index);
     if (e == cudaSuccess)
-        e = cudaStreamCreateWithFlags(&s->queue, cudaStreamNonBlocking);
+        e = cudaDeviceGetStreamPriorityRange(NULL, &highest);
+    if (e == cudaSuccess)
+        e = cudaStreamCreateWithPriority(&s->queue, cudaStreamNonBlocking,
+                                         options->urgent ? highest : 0);
     if (e != cudaSuccess) {
         s->queue = NULL;
         st = d9di_cuda_fail("cuda", e);

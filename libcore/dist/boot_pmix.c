@@ -32,6 +32,7 @@ d9d_status d9di_boot_pmix(d9di_boot_wire *out)
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct pmix {
     void *library;
@@ -218,9 +219,12 @@ static d9d_status gather(void *self, const void *mine, size_t n, d9d_arena *a, d
 
 static void abort_all(void *self, int code, const char *why)
 {
+    const struct timespec a_while = {.tv_sec = 2};
     struct pmix *p = self;
 
     (void)p->abort(code, why, NULL, 0);
+    (void)nanosleep(&a_while, NULL); /* killed here: a server from which tasks part while it ends
+                                      * them has crashed, or hung */
 }
 
 static void leave(void *self)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dist/comm_private.h"
+#include "dist/flight_file.h"
 
 const char *d9di_verb_text(d9di_verb v)
 {
@@ -60,7 +60,21 @@ void d9di_comm_close(d9d_comm *c)
     free(c);
 }
 
-d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, bool *failed, d9d_comm **out)
+/* Made by all of its ranks, it is their first call: the watchdog sees those who do not come. */
+static d9d_status make_group(const d9di_net *net, d9d_comm *c)
+{
+    const d9di_call k = {.verb = D9DI_WORDS, .t = D9D_U8, .what = "the group, to make it"};
+    d9di_flight_call *x;
+    d9d_status st;
+
+    c->calls++;
+    x = d9di_ring_begin(c, &k);
+    st = net->group(net->self, c);
+    d9di_ring_end(x, st == D9D_OK ? D9DI_STEP_DONE : D9DI_STEP_FAILED);
+    return st;
+}
+
+d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm **out)
 {
     d9d_comm *c = calloc(1, sizeof(*c));
     const char *check = getenv("D9D_COMM_CHECK");
@@ -76,13 +90,15 @@ d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, bool *fail
                     .tag = m->tag,
                     .world = calloc((size_t)m->size, sizeof(*c->world)),
                     .check = check != NULL && strcmp(check, "0") != 0,
-                    .failed = failed};
+                    .failed = m->failed,
+                    .ring = m->ring,
+                    .group = m->group};
     if (c->name == NULL || c->world == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d ranks", m->name, m->size);
     else
         memcpy(c->world, m->world, (size_t)m->size * sizeof(*c->world));
     if (st == D9D_OK && net->group != NULL)
-        st = net->group(net->self, c);
+        st = make_group(net, c);
     if (st == D9D_OK)
         *out = c;
     else
@@ -94,13 +110,18 @@ d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, bool *fail
 
 static d9d_status go(d9d_comm *c, const d9di_call *k)
 {
+    d9di_flight_call *x;
     d9d_status st = D9D_OK;
 
     assert(!c->together || k->verb == D9DI_EXCHANGE);
+    *(k->verb == D9DI_EXCHANGE ? &c->exchanges : &c->calls) += 1;
+    x = d9di_ring_begin(c, k);
     if (c->check && k->verb != D9DI_EXCHANGE)
         st = d9di_comm_check(c, k);
     if (st == D9D_OK)
         st = c->wire->run[k->verb](c, k);
+    if (st != D9D_OK || x == NULL || c->wire->mark == NULL || !c->wire->mark(c, k, x))
+        d9di_ring_end(x, st == D9D_OK ? D9DI_STEP_DONE : D9DI_STEP_FAILED);
     *c->failed |= st != D9D_OK;
     return st;
 }
@@ -108,9 +129,16 @@ static d9d_status go(d9d_comm *c, const d9di_call *k)
 /* In a group of one: dst becomes src, which may be the same. */
 static d9d_status copy(d9d_stream s, d9d_dtype t, void *dst, const void *src, int64_t n)
 {
+    const size_t bytes = (size_t)n * d9d_dtype_size(t);
+
+    if (dst == src || n == 0)
+        return D9D_OK;
+#ifdef D9D_CUDA
+    if (s != NULL)
+        return d9di_cuda_copy(s, dst, src, bytes);
+#endif
     (void)s;
-    if (dst != src && n > 0)
-        memmove(dst, src, (size_t)n * d9d_dtype_size(t));
+    memmove(dst, src, bytes);
     return D9D_OK;
 }
 

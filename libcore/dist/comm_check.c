@@ -44,8 +44,12 @@ static const int64_t *sends(const struct said *s)
 
 static const char *describe(const struct said *s, char *buf, size_t n)
 {
-    (void)snprintf(buf, n, "%s of %s, %s [%lld]%s", d9di_verb_text((d9di_verb)s->verb), s->what,
-                   d9d_dtype_word((d9d_dtype)s->t), (long long)s->n,
+    char count[32] = "";
+
+    if (s->n > 0)
+        (void)snprintf(count, sizeof(count), " [%lld]", (long long)s->n);
+    (void)snprintf(buf, n, "%s of %s, %s%s%s", d9di_verb_text((d9di_verb)s->verb), s->what,
+                   d9d_dtype_word((d9d_dtype)s->t), count,
                    s->op == D9D_COMM_MAX ? ", maximum" : "");
     return buf;
 }

@@ -2,7 +2,7 @@
  *
  * MPI carries messages only; which rank sends what to whom, and every sum, is made here.  So a
  * sum is added in the order of ranks whatever the library, and bfloat16 is a type like others.
- * A group is a tag: two ranks share at most one group of a set of axes.
+ * A group is a part of the tag: two ranks share at most one group of a set of axes.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -58,12 +58,21 @@ static void post_send(struct post *p, const void *src, size_t bytes, int to)
     post_add(p, data, bytes, to, false);
 }
 
+/* Messages of different calls do not match, so that ranks which make different ones wait, and the
+ * watchdog says so, instead of taking one for the other.  MPI has tags up to 32767 at least. */
+static int tag_of(const d9d_comm *c, const d9di_call *k)
+{
+    const int turn = k->verb == D9DI_EXCHANGE ? 0 : (int)(c->calls % 32);
+
+    return (c->tag * 8 + (int)k->verb) * 32 + turn;
+}
+
 /* Send and receive; the post is used up. */
 static d9d_status post_go(struct post *p)
 {
     const struct mpi *self = p->c->net;
     char why[256];
-    const bool ok = self->module->exchange(p->pieces, p->n, p->c->tag, why, sizeof(why));
+    const bool ok = self->module->exchange(p->pieces, p->n, tag_of(p->c, p->k), why, sizeof(why));
 
     free(p->pieces);
     return ok ? D9D_OK : d9di_call_fail(p->c, p->k, "%s", why);

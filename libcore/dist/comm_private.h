@@ -7,6 +7,8 @@
 #include "d9d/dist/boot.h"
 #include "d9d/dist/comm.h"
 
+struct d9di_flight_call;
+
 /* Every call of comm.h is one of these; an exchange is what lies between begin and end, or one
  * send or receive alone. */
 #define D9DI_VERB_MAP(X)                                                                           \
@@ -53,6 +55,8 @@ typedef struct d9di_call {
 typedef struct d9di_wire {
     d9d_status (*run[D9DI_VERB_COUNT])(d9d_comm *c, const d9di_call *k);
     /* NULL: everything is done when a call returns. */
+    /* The device has the call, and will say when it is done: false where it will not. */
+    bool (*mark)(d9d_comm *c, const d9di_call *k, struct d9di_flight_call *x);
     d9d_stream (*queue)(d9d_comm *c);
     d9d_status (*fork)(d9d_comm *c, d9d_stream s);
     d9d_status (*join)(d9d_comm *c, d9d_stream s);
@@ -65,6 +69,9 @@ typedef struct d9di_net {
     void *self;
     d9d_status (*group)(void *self,
                         d9d_comm *c); /* collective over the world; NULL: nothing to do */
+    /* NULL, or for the watchdog's thread: notes the calls that are done; false when the library
+     * has found out that something is broken. */
+    bool (*poll)(void *self, char *why, size_t why_n);
     void (*close)(void *self, bool failed);
 } d9di_net;
 
@@ -72,15 +79,23 @@ typedef struct d9di_net {
 d9d_status d9di_net_mpi(d9d_boot *boot, d9d_stream stream, d9di_net *out);
 d9d_status d9di_net_nccl(d9d_boot *boot, d9d_stream stream, d9di_net *out);
 
+#ifdef D9D_CUDA
+d9d_status d9di_cuda_copy(d9d_stream s, void *dst, const void *src, size_t n);
+#endif
+
 struct d9d_comm {
     const d9di_wire *wire;
     void *net, *self; /* the backend's own: for the world, for this group */
     char *name;
-    int rank, size, tag; /* tag: two groups of a rank have different ones */
-    int *world;          /* [size] */
-    bool check, *failed; /* failed: some call of the mesh has */
-    bool together;       /* between begin and end */
-    char what[64];       /* of the first piece */
+    int rank, size, tag;    /* tag: two groups of a rank have different ones */
+    int *world;             /* [size] */
+    bool check, *failed;    /* failed: some call of the mesh has */
+    struct d9di_ring *ring; /* of the flight recorder, or NULL */
+    int group;              /* its number there */
+    int64_t calls;          /* made so far by all ranks */
+    int64_t exchanges;      /* ... and by this one alone */
+    bool together;          /* between begin and end */
+    char what[64];          /* of the first piece */
     d9d_stream stream;
     D9D_VEC(d9di_piece) pieces;
 };
@@ -94,9 +109,12 @@ typedef struct d9di_members {
     const char *name;
     const int *world;
     int rank, size, tag;
+    bool *failed;
+    struct d9di_ring *ring;
+    int group;
 } d9di_members;
 
-d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, bool *failed, d9d_comm **out);
+d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm **out);
 void d9di_comm_close(d9d_comm *c);
 
 /* All ranks make this call?  Collective. */

@@ -2,9 +2,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "dist/axes.h"
-#include "dist/comm_private.h"
+#include "dist/flight_file.h"
+#include "dist/watchdog.h"
 
 struct group {
     unsigned axes;
@@ -18,6 +20,8 @@ struct d9d_mesh {
     d9di_net net; /* without a wire in a world of one */
     d9d_comm *world;
     bool failed;
+    d9di_ring *ring; /* NULL in a world of one */
+    d9di_watchdog *watchdog;
     D9D_VEC(struct group) groups;
 };
 
@@ -96,8 +100,11 @@ static d9d_status make_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
                                         .world = world,
                                         .rank = (int)place.index,
                                         .size = (int)place.count,
-                                        .tag = (int)m->groups.len},
-                        &m->failed, out);
+                                        .tag = (int)m->groups.len,
+                                        .failed = &m->failed,
+                                        .ring = m->ring,
+                                        .group = d9di_ring_group(m->ring, axes)},
+                        out);
     free(world);
     return st;
 }
@@ -146,9 +153,54 @@ void d9d_mesh_close(d9d_mesh *m)
     for (size_t i = m->groups.len; i-- > 0;)
         d9di_comm_close(m->groups.data[i].comm);
     D9D_VEC_RELEASE(&m->groups);
+    d9di_watchdog_ask(m->watchdog, NULL);
     if (m->net.close != NULL)
         m->net.close(m->net.self, m->failed);
+    d9di_watchdog_stop(m->watchdog);
+    d9di_ring_close(m->ring, m->failed);
     free(m);
+}
+
+/* Rank 0's time of day, on every rank: jobs of one directory are told apart by it. */
+static d9d_status agree_on_job(d9d_boot *boot, int64_t *out)
+{
+    d9d_boot_word *all;
+    d9d_arena a = {0};
+    struct timespec t = {0};
+    d9d_status st;
+
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    *out = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(boot) * sizeof(*all));
+    st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "mesh: out of memory")
+                     : d9d_boot_gather(boot, out, sizeof(*out), &a, all);
+    if (st == D9D_OK && all[0].n == sizeof(*out))
+        memcpy(out, all[0].data, sizeof(*out));
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* A job goes on without the files of its flight recorder. */
+static d9d_status open_recorder(d9d_mesh *m)
+{
+    int64_t job;
+
+    D9D_TRY(agree_on_job(m->boot, &job));
+    if (d9di_ring_open(m->how.flight_dir, m->boot, &m->degrees, job, &m->ring) != D9D_OK) {
+        d9d_log_warn(m->how.log, "no flight recorder: %s", d9d_err_message());
+        m->how.flight_dir = NULL;
+        D9D_TRY(d9di_ring_open(NULL, m->boot, &m->degrees, job, &m->ring));
+    }
+    return d9di_watchdog_start(m->ring, m->boot, &m->how, &m->watchdog);
+}
+
+static d9d_status open_world(d9d_mesh *m, const char *backend, d9d_stream stream)
+{
+    /* A rank that cannot must not leave the others waiting. */
+    D9D_TRY(d9d_boot_agree(m->boot, open_recorder(m)));
+    D9D_TRY(d9d_boot_agree(m->boot, open_net(m, backend, stream)));
+    d9di_watchdog_ask(m->watchdog, &m->net);
+    return d9d_boot_agree(m->boot, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world));
 }
 
 d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees, const char *backend,
@@ -164,11 +216,8 @@ d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees, const char 
     m->degrees = *degrees;
     m->boot = boot;
     m->how = *how;
-    if (d9d_boot_size(boot) > 1) {
-        /* A rank that cannot must not leave the others waiting. */
-        D9D_TRY_OR(st, d9d_boot_agree(boot, open_net(m, backend, stream)), out);
-        D9D_TRY_OR(st, d9d_boot_agree(boot, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world)), out);
-    }
+    if (d9d_boot_size(boot) > 1)
+        D9D_TRY_OR(st, open_world(m, backend, stream), out);
     *out = m;
     return D9D_OK;
 out:
@@ -179,7 +228,7 @@ out:
 
 void d9d_mesh_set_timeout(d9d_mesh *m, double seconds)
 {
-    m->how.timeout_s = seconds;
+    d9di_watchdog_set(m->watchdog, seconds);
 }
 
 /* --- one before the others ------------------------------------------------------------------ */

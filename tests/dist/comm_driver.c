@@ -8,6 +8,14 @@
  *     order     sums of floats that do not commute; prints a hash of the bits
  *     first     rank 0 goes first: prints who was there before it was done
  *     groups    prints each group's name and ranks
+ *     busy      calls of all kinds for ever
+ *     late      RANK does not come to a call
+ *     other     RANK makes another call than the others
+ *     short     RANK counts less than the others
+ *     cross     two groups of each rank, in the other order on RANK
+ *     fail      RANK leaves with a failure
+ *
+ * D9D_TEST_TIMEOUT is the limit of a call, D9D_TEST_FLIGHT where the flight recorder writes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +32,7 @@ struct job {
     d9d_boot *boot;
     d9d_mesh *mesh;
     d9d_device *dev;
-    int rank, size, calls;
+    int rank, size, calls, who;
 };
 
 /* --- values ------------------------------------------------------------------------------ */
@@ -517,18 +525,122 @@ static d9d_status groups(struct job *j)
     return D9D_OK;
 }
 
+static d9d_status reduce(struct job *j, d9d_comm *c, const char *what, int64_t n)
+{
+    struct array a = array_new(j, D9D_F32, n);
+    d9d_status st = array_send(j, &a);
+
+    if (st == D9D_OK)
+        st = d9d_comm_all_reduce(c, j->dev->stream, what, D9D_F32, a.data, n, D9D_COMM_SUM);
+    if (st == D9D_OK)
+        st = array_fetch(j, &a);
+    array_free(j, &a);
+    return st;
+}
+
+static d9d_status group_of(struct job *j, unsigned axes, d9d_comm **out)
+{
+    D9D_TRY(d9d_mesh_group(j->mesh, axes, out));
+    return *out == NULL ? D9D_FAIL(D9D_ECONFIG, "the test needs more ranks") : D9D_OK;
+}
+
+static d9d_status busy(struct job *j)
+{
+    int64_t counts[MOST];
+    d9d_comm *world, *tp;
+
+    D9D_TRY(group_of(j, D9D_AXES_WORLD, &world));
+    D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXIS(TP), &tp));
+    printf("%d is %lld\n", j->rank, (long long)getpid());
+    (void)fflush(stdout);
+    for (int i = 0;; i++) {
+        counts_of(i % 5, d9d_comm_size(world), counts);
+        D9D_TRY(try_calls(j, world, D9D_F32, counts));
+        counts_of(i % 5, d9d_comm_size(tp), counts);
+        D9D_TRY(try_calls(j, tp, D9D_BF16, counts));
+    }
+}
+
+static d9d_status late(struct job *j)
+{
+    d9d_comm *c;
+
+    D9D_TRY(group_of(j, D9D_AXES_WORLD, &c));
+    D9D_TRY(reduce(j, c, "warm", 10));
+    if (j->rank == j->who)
+        (void)sleep(1000);
+    return reduce(j, c, "loss", 10);
+}
+
+static d9d_status other(struct job *j)
+{
+    int64_t counts[MOST];
+    d9d_comm *c;
+
+    D9D_TRY(group_of(j, D9D_AXES_WORLD, &c));
+    D9D_TRY(reduce(j, c, "warm", 10));
+    counts_of(0, j->size, counts);
+    return j->rank == j->who ? try_all_gather(j, c, D9D_F32, counts, true)
+                             : reduce(j, c, "loss", 5);
+}
+
+static d9d_status fewer(struct job *j)
+{
+    d9d_comm *c;
+
+    D9D_TRY(group_of(j, D9D_AXES_WORLD, &c));
+    return reduce(j, c, "loss", j->rank == j->who ? 7 : 10);
+}
+
+static d9d_status cross(struct job *j)
+{
+    d9d_comm *c[2];
+
+    D9D_TRY(group_of(j, D9D_AXES_WORLD, &c[0]));
+    D9D_TRY(group_of(j, D9D_AXIS(TP), &c[1]));
+    for (int i = 0; i < 2; i++)
+        D9D_TRY(reduce(j, c[i ^ (j->rank == j->who)], i == 0 ? "one" : "two", 10));
+    return D9D_OK;
+}
+
+static d9d_status fail(struct job *j)
+{
+    d9d_comm *c;
+
+    D9D_TRY(group_of(j, D9D_AXES_WORLD, &c));
+    D9D_TRY(reduce(j, c, "warm", 10));
+    return j->rank == j->who ? D9D_FAIL(D9D_EIO, "no more") : reduce(j, c, "loss", 10);
+}
+
 /* --- main ------------------------------------------------------------------------------------ */
 
 static const struct {
     const char *word;
     d9d_status (*run)(struct job *j);
-} acts[] = {{"all", all}, {"order", order}, {"first", first}, {"groups", groups}};
+} acts[] = {{"all", all},   {"order", order}, {"first", first}, {"groups", groups}, {"busy", busy},
+            {"late", late}, {"other", other}, {"short", fewer}, {"cross", cross},   {"fail", fail}};
+
+static void say(void *arg, d9d_log_level level, const char *text)
+{
+    (void)arg;
+    (void)level;
+    fprintf(stderr, "%s\n", text);
+}
+
+static double timeout(void)
+{
+    const char *s = getenv("D9D_TEST_TIMEOUT");
+
+    return s == NULL ? 0 : strtod(s, NULL);
+}
 
 static d9d_status run(struct job *j, const char *word, const char *degrees)
 {
     const char *device = getenv("D9D_TEST_DEVICE");
     const bool gpu = device != NULL && strncmp(device, "cuda", 4) == 0;
-    d9d_mesh_how how = {.timeout_s = 0};
+    static const d9d_log log = {.line = say, .level = D9D_LOG_INFO};
+    const d9d_mesh_how how = {
+        .timeout_s = timeout(), .flight_dir = getenv("D9D_TEST_FLIGHT"), .log = &log, .end = _exit};
     long long n[7];
     char which[32] = "cpu";
     d9d_degrees d;
@@ -549,7 +661,7 @@ static d9d_status run(struct job *j, const char *word, const char *degrees)
 
 int main(int argc, char **argv)
 {
-    struct job j = {0};
+    struct job j = {.who = argc > 3 ? atoi(argv[3]) : 0};
     d9d_status st = argc < 3 ? D9D_EINVAL : d9d_boot_open(&j.boot);
 
     if (st == D9D_OK) {

@@ -39,6 +39,7 @@ typedef struct d9d_cuda_options {
     d9d_cuda_attention attention;
     bool inexact;    /* the gradient of cuDNN's attention may differ in the last bits between runs,
                       * for 6 to 14 % of its time and its scratch memory */
+    bool urgent;     /* its kernels start before those of other streams: for what others wait for */
     int64_t scratch; /* bytes that it may take for the scores, by working in pieces; 0: 4 GiB */
 } d9d_cuda_options;
 

@@ -60,8 +60,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_boot_agree(d9d_boot *b, d9d_status mine);
 /* Have all ranks agreed on a failure?  One that they have not may leave the others waiting: it ends
  * with d9d_boot_abort(). */
 D9D_API bool d9d_boot_agreed(const d9d_boot *b);
-/* End all ranks with this exit code, at once.  Returns, soon to be killed; a world of one
- * is left to its caller. */
+/* End all ranks with this exit code, at once, this one among them.  Returns after two seconds if
+ * the launcher has not done it, and at once in a world of one, which is left to its caller. */
 D9D_API void d9d_boot_abort(d9d_boot *b, int code, const char *why);
 
 #ifdef __cplusplus

@@ -68,10 +68,14 @@ typedef enum d9d_axis {
 
 typedef struct d9d_mesh d9d_mesh;
 
+/* A call that takes longer than the limit ends the job: the log gets one sentence, which names the
+ * ranks that have not come, all ranks are ended through the launcher, and this process by `end`,
+ * or by SIGKILL where that is NULL or returns. */
 typedef struct d9d_mesh_how {
     double timeout_s;       /* of one collective call; 0: none */
     const char *flight_dir; /* where the flight recorder writes, or NULL (d9d/dist/flight.h) */
     const d9d_log *log;
+    void (*end)(int code); /* _exit */
 } d9d_mesh_how;
 
 /* Collective: over the world.  `backend` is "cpu" (MPI) or "cuda" (NCCL, on `stream`'s GPU); a

@@ -1,0 +1,89 @@
+/* flight_file.h - a ring of calls as it lies in memory and in its file, and its writer. */
+#ifndef D9DI_DIST_FLIGHT_FILE_H
+#define D9DI_DIST_FLIGHT_FILE_H
+
+#include "d9d/dist/mesh.h"
+#include "dist/comm_private.h"
+
+#define D9DI_FLIGHT_MAGIC "d9dflit1"
+
+enum {
+    D9DI_FLIGHT_CALLS = 1024,
+    D9DI_FLIGHT_GROUPS = 80, /* sets of axes that are made at once at most */
+    D9DI_FLIGHT_HEAD = 4096, /* bytes before the first call */
+    D9DI_FLIGHT_PEERS = 4,
+    D9DI_FLIGHT_BEAT_MS = 100
+};
+
+typedef enum d9di_flight_state { /* of a process */
+                                 D9DI_FLIGHT_RUNS,
+                                 D9DI_FLIGHT_LEFT,   /* its mesh was closed without a failure */
+                                 D9DI_FLIGHT_FAILED, /* ... after one */
+                                 D9DI_FLIGHT_ENDED,  /* by its watchdog */
+                                 D9DI_FLIGHT_STATES
+} d9di_flight_state;
+
+typedef enum d9di_step { /* of a call */
+                         D9DI_STEP_INSIDE,
+                         D9DI_STEP_QUEUED, /* the device has it, and is not done */
+                         D9DI_STEP_DONE,
+                         D9DI_STEP_FAILED,
+                         D9DI_STEPS
+} d9di_step;
+
+/* Times are of a clock that counts since the host was started; `offset` makes it the time of day.
+ */
+typedef struct d9di_flight_call {
+    int64_t number; /* of all calls of this rank, from 1; 0: being written */
+    int64_t begin, end;
+    int64_t seq; /* of the group's calls; exchanges count on their own */
+    int64_t n;   /* elements, the same on every rank but for all_to_all and exchanges */
+    uint8_t group, verb, type, op;
+    int32_t step, root;
+    int32_t peer[D9DI_FLIGHT_PEERS]; /* of an exchange: world rank + 1, negative to receive */
+    char what[60];
+} d9di_flight_call;
+
+typedef struct d9di_flight_group {
+    uint32_t axes, unused;
+    int64_t seq; /* calls that were begun */
+} d9di_flight_group;
+
+typedef struct d9di_flight_head {
+    char magic[8];
+    int64_t job; /* the same for all ranks of a job, another for the next one */
+    int32_t rank, size;
+    d9d_degrees degrees;
+    int64_t pid, started; /* started: tells processes of one pid apart */
+    int64_t offset, beat, calls;
+    int32_t state, groups;
+    char node[64], host[64];
+    char said[1024]; /* by the watchdog that ended the job */
+    d9di_flight_group group[D9DI_FLIGHT_GROUPS];
+} d9di_flight_head;
+
+typedef struct d9di_ring {
+    d9di_flight_head head;
+    char unused[D9DI_FLIGHT_HEAD - sizeof(d9di_flight_head)];
+    d9di_flight_call call[D9DI_FLIGHT_CALLS];
+} d9di_ring;
+
+/* When the kernel says that this process started, or 0; its state is a letter, 0: no such process.
+ */
+int64_t d9di_process_started(int64_t pid, char *state);
+
+/* A ring in memory, and in DIR/rank-N.bin where dir is not NULL. */
+d9d_status d9di_ring_open(const char *dir, d9d_boot *boot, const d9d_degrees *d, int64_t job,
+                          d9di_ring **out);
+/* Says how it went; the file stays. */
+void d9di_ring_close(d9di_ring *r, bool failed);
+/* To the file's own storage, for readers on other hosts. */
+void d9di_ring_sync(d9di_ring *r);
+
+/* The number of a group in the ring; -1: there are too many. */
+int d9di_ring_group(d9di_ring *r, unsigned axes);
+/* NULL when the ring or the group is not recorded. */
+d9di_flight_call *d9di_ring_begin(d9d_comm *c, const d9di_call *k);
+void d9di_ring_end(d9di_flight_call *x, d9di_step step);
+
+#endif /* D9DI_DIST_FLIGHT_FILE_H */

@@ -1,0 +1,196 @@
+/* flight_ring.c - writing a ring of calls.  See dist/flight_file.h. */
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/base/thread.h"
+#include "dist/flight_file.h"
+
+_Static_assert(sizeof(d9di_flight_call) == 128, "the ring's format");
+_Static_assert(sizeof(d9di_flight_head) <= D9DI_FLIGHT_HEAD, "the ring's format");
+
+int64_t d9di_process_started(int64_t pid, char *state)
+{
+    char path[64], text[1024], *at;
+    unsigned long long started = 0;
+    size_t n;
+    FILE *f;
+
+    *state = 0;
+    (void)snprintf(path, sizeof(path), "/proc/%lld/stat", (long long)pid);
+    f = fopen(path, "re");
+    if (f == NULL)
+        return 0;
+    n = fread(text, 1, sizeof(text) - 1, f);
+    (void)fclose(f);
+    text[n] = '\0';
+    at = strrchr(text, ')'); /* the name before it may have anything in it */
+    if (at == NULL ||
+        sscanf(at + 1,
+               " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+               "%*s %llu",
+               state, &started) != 2)
+        return 0;
+    return (int64_t)started;
+}
+
+/* --- opening --------------------------------------------------------------------------- */
+
+static d9d_status map_file(const char *dir, int rank, d9di_ring **out)
+{
+    char path[PATH_MAX];
+    d9d_file f = {.fd = -1};
+    d9d_status st;
+    void *p;
+
+    if ((size_t)snprintf(path, sizeof(path), "%s/rank-%d.bin", dir, rank) >= sizeof(path))
+        return D9D_FAIL(D9D_EINVAL, "%s: too long a path", dir);
+    D9D_TRY(d9d_fs_mkdirs(dir));
+    (void)unlink(path); /* an older job's, whose processes may still have it in memory */
+    D9D_TRY_OR(st, d9d_file_edit(path, &f), out);
+    /* Taken, not only made long: memory that the disk has no place for would kill the process. */
+    if (posix_fallocate(f.fd, 0, sizeof(d9di_ring)) != 0) {
+        st = D9D_FAIL(D9D_EIO, "%s: no place for %zu bytes", path, sizeof(d9di_ring));
+        goto out;
+    }
+    p = mmap(NULL, sizeof(d9di_ring), PROT_READ | PROT_WRITE, MAP_SHARED, f.fd, 0);
+    if (p == MAP_FAILED)
+        st = D9D_FAIL(D9D_EIO, "%s: cannot be mapped", path);
+    else
+        *out = p;
+out:
+    d9d_file_release(&f);
+    return st;
+}
+
+static int64_t time_of_day(void)
+{
+    struct timespec t = {0};
+
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+d9d_status d9di_ring_open(const char *dir, d9d_boot *boot, const d9d_degrees *d, int64_t job,
+                          d9di_ring **out)
+{
+    d9di_flight_head *h;
+    d9di_ring *r = NULL;
+    char state;
+
+    if (dir != NULL)
+        D9D_TRY(map_file(dir, d9d_boot_rank(boot), &r));
+    else if ((r = mmap(NULL, sizeof(*r), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                       0)) == MAP_FAILED)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: no memory for the flight recorder");
+    h = &r->head;
+    h->job = job;
+    h->rank = d9d_boot_rank(boot);
+    h->size = d9d_boot_size(boot);
+    h->degrees = *d;
+    h->pid = getpid();
+    h->started = d9di_process_started(h->pid, &state);
+    h->beat = d9d_clock_ns();
+    h->offset = time_of_day() - h->beat;
+    (void)snprintf(h->node, sizeof(h->node), "%s", d9d_boot_node(boot));
+    (void)gethostname(h->host, sizeof(h->host) - 1);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    memcpy(h->magic, D9DI_FLIGHT_MAGIC, sizeof(h->magic));
+    *out = r;
+    return D9D_OK;
+}
+
+void d9di_ring_sync(d9di_ring *r)
+{
+    (void)msync(r, sizeof(*r), MS_SYNC);
+}
+
+void d9di_ring_close(d9di_ring *r, bool failed)
+{
+    if (r == NULL)
+        return;
+    r->head.state = failed ? D9DI_FLIGHT_FAILED : D9DI_FLIGHT_LEFT;
+    r->head.beat = d9d_clock_ns();
+    (void)munmap(r, sizeof(*r));
+}
+
+int d9di_ring_group(d9di_ring *r, unsigned axes)
+{
+    if (r->head.groups == D9DI_FLIGHT_GROUPS)
+        return -1;
+    r->head.group[r->head.groups].axes = axes;
+    return r->head.groups++;
+}
+
+/* --- calls --------------------------------------------------------------------------------- */
+
+static int64_t sum_of(const int64_t *counts, int n)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < n; i++)
+        sum += counts[i];
+    return sum;
+}
+
+static int64_t elements(const d9d_comm *c, const d9di_call *k)
+{
+    if (k->verb == D9DI_EXCHANGE)
+        return sum_of(&k->pieces[0].n, 1);
+    if (k->recv != NULL || k->send != NULL)
+        return sum_of(k->recv != NULL ? k->recv : k->send, c->size);
+    return k->n;
+}
+
+static void note_peers(const d9d_comm *c, const d9di_call *k, d9di_flight_call *x)
+{
+    memset(x->peer, 0, sizeof(x->peer));
+    for (int i = 0; k->verb == D9DI_EXCHANGE && i < k->n && i < D9DI_FLIGHT_PEERS; i++) {
+        const int32_t rank = c->world[k->pieces[i].peer] + 1;
+
+        x->peer[i] = k->pieces[i].receive ? -rank : rank;
+    }
+}
+
+d9di_flight_call *d9di_ring_begin(d9d_comm *c, const d9di_call *k)
+{
+    d9di_ring *r = c->ring;
+    d9di_flight_call *x;
+    int64_t number;
+
+    if (r == NULL || c->group < 0)
+        return NULL;
+    number = __atomic_add_fetch(&r->head.calls, 1, __ATOMIC_RELAXED);
+    x = &r->call[(number - 1) % D9DI_FLIGHT_CALLS];
+    __atomic_store_n(&x->number, 0, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    x->begin = d9d_clock_ns();
+    x->end = 0;
+    x->seq = k->verb == D9DI_EXCHANGE ? c->exchanges : c->calls;
+    r->head.group[c->group].seq = c->calls;
+    x->n = elements(c, k);
+    x->group = (uint8_t)c->group;
+    x->verb = (uint8_t)k->verb;
+    x->type = (uint8_t)(k->verb == D9DI_EXCHANGE ? k->pieces[0].t : k->t);
+    x->op = (uint8_t)k->op;
+    x->root = k->root;
+    x->step = D9DI_STEP_INSIDE;
+    note_peers(c, k, x);
+    (void)strncpy(x->what, k->what, sizeof(x->what) - 1);
+    __atomic_store_n(&x->number, number, __ATOMIC_RELEASE);
+    return x;
+}
+
+void d9di_ring_end(d9di_flight_call *x, d9di_step step)
+{
+    if (x == NULL)
+        return;
+    x->end = d9d_clock_ns();
+    __atomic_store_n(&x->step, (int32_t)step, __ATOMIC_RELEASE);
+}

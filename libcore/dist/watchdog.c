@@ -1,0 +1,254 @@
+/* watchdog.c - see dist/watchdog.h. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "d9d/base/thread.h"
+#include "dist/flight_rings.h"
+#include "dist/watchdog.h"
+
+enum {
+    SYNC_MS = 5000,  /* between writings to the file's own storage */
+    LOOK_MS = 300,   /* until others have shown themselves once more */
+    YIELD_MS = 1500, /* that a rank leaves to the one that should speak */
+    END_S = 3        /* until the process ends by itself whatever the launcher does */
+};
+
+struct d9di_watchdog {
+    d9di_ring *ring;
+    d9d_boot *boot;
+    d9d_mesh_how how;
+    int64_t limit; /* ns, atomic; 0: none */
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t wake;  /* when `stop` is set */
+    bool stop;
+    d9di_net net; /* without a poll where nothing is to be asked */
+};
+
+/* --- a call that is overdue ------------------------------------------------------------ */
+
+/* The call that waits longest, and since when: one that a device has not done since the device was
+ * last seen to do something.  NULL: none. */
+static const d9di_flight_call *oldest(const d9di_ring *r, int64_t *since)
+{
+    const d9di_flight_call *found = NULL;
+    int64_t done = 0;
+    int32_t how = D9DI_STEP_INSIDE;
+
+    for (int i = 0; i < D9DI_FLIGHT_CALLS; i++) {
+        const d9di_flight_call *x = &r->call[i];
+        const int32_t step = __atomic_load_n(&x->step, __ATOMIC_ACQUIRE);
+
+        if (__atomic_load_n(&x->number, __ATOMIC_ACQUIRE) == 0)
+            continue;
+        if (step == D9DI_STEP_DONE || step == D9DI_STEP_FAILED) {
+            done = x->end > done ? x->end : done;
+        } else if (found == NULL || x->begin < *since) {
+            found = x;
+            how = step;
+            *since = x->begin;
+        }
+    }
+    if (how == D9DI_STEP_QUEUED && done > *since)
+        *since = done;
+    return found;
+}
+
+static void nap(int ms)
+{
+    const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+
+    (void)nanosleep(&t, NULL);
+}
+
+/* What the rings of all say; nothing when one rank's watchdog has said it. */
+static void ask_rings(const char *dir, d9d_buf *text, bool *was_said)
+{
+    d9d_flight_verdict v;
+    d9d_flight *f;
+
+    if (d9d_flight_open(dir, &f) != D9D_OK)
+        return;
+    for (int r = 0; r < f->size; r++)
+        *was_said |= f->record[r].known && f->record[r].head.said[0] != '\0';
+    if (!*was_said && d9d_flight_judge(f, &v, text) != D9D_OK)
+        text->len = 0;
+    d9d_flight_close(f);
+}
+
+/* Without the rings: this rank's own call. */
+static void ask_ring(const d9di_ring *r, d9d_buf *text)
+{
+    int64_t begin = 0;
+    const d9di_flight_call *x = oldest(r, &begin);
+
+    if (x != NULL)
+        (void)!d9d_buf_printf(text,
+                              "call %lld, of %.59s, waits since %.1f s for ranks that are not "
+                              "known without a flight recorder's directory",
+                              (long long)x->seq, x->what, (double)(d9d_clock_ns() - begin) / 1e9);
+}
+
+/* All ranks are told to end; this one ends. */
+static void end_job(const d9di_watchdog *w, const char *why)
+{
+    (void)alarm(END_S); /* its signal ends a process */
+    (void)snprintf(w->ring->head.said, sizeof(w->ring->head.said), "%s", why);
+    w->ring->head.state = D9DI_FLIGHT_ENDED;
+    d9di_ring_sync(w->ring);
+    if (why[0] != '\0')
+        d9d_log_write(w->how.log, D9D_LOG_ERROR, "%s", why);
+    d9d_boot_abort(w->boot, 1, why);
+    if (w->how.end != NULL)
+        w->how.end(1);
+    (void)kill(getpid(), SIGKILL);
+}
+
+static bool overdue(const d9di_watchdog *w, int64_t now)
+{
+    const int64_t limit = __atomic_load_n(&w->limit, __ATOMIC_RELAXED);
+    int64_t begin = now;
+
+    return limit > 0 && oldest(w->ring, &begin) != NULL && now - begin > limit;
+}
+
+/* One voice is enough: it ends the others too.  Where the first rank is the one that is waited for,
+ * the next one speaks. */
+static int patience_ms(int rank)
+{
+    return rank == 0 ? 0 : YIELD_MS + 100 * (rank < 16 ? rank : 16);
+}
+
+static void bark(d9di_watchdog *w)
+{
+    bool was_said = false;
+    d9d_buf text = {0};
+
+    d9di_ring_sync(w->ring);
+    nap(LOOK_MS + patience_ms(w->ring->head.rank));
+    if (w->how.flight_dir != NULL)
+        ask_rings(w->how.flight_dir, &text, &was_said);
+    if (!was_said && text.len == 0)
+        ask_ring(w->ring, &text);
+    if (overdue(w, d9d_clock_ns())) /* not if it went on meanwhile */
+        end_job(w, was_said || text.len == 0 ? "" : text.data);
+    d9d_buf_release(&text);
+}
+
+/* --- the thread ------------------------------------------------------------------------------ */
+
+static bool wait_a_beat(d9di_watchdog *w)
+{
+    struct timespec t = {0};
+    bool stop;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec += D9DI_FLIGHT_BEAT_MS * 1000000;
+    t.tv_sec += t.tv_nsec / 1000000000;
+    t.tv_nsec %= 1000000000;
+    (void)pthread_mutex_lock(&w->lock);
+    if (!w->stop)
+        (void)pthread_cond_timedwait(&w->wake, &w->lock, &t);
+    stop = w->stop;
+    (void)pthread_mutex_unlock(&w->lock);
+    return !stop;
+}
+
+static void poll_device(d9di_watchdog *w)
+{
+    char why[512] = "";
+    bool well = true;
+
+    (void)pthread_mutex_lock(&w->lock);
+    if (w->net.poll != NULL)
+        well = w->net.poll(w->net.self, why, sizeof(why));
+    (void)pthread_mutex_unlock(&w->lock);
+    if (!well)
+        end_job(w, why);
+}
+
+void d9di_watchdog_ask(d9di_watchdog *w, const d9di_net *net)
+{
+    if (w == NULL)
+        return;
+    (void)pthread_mutex_lock(&w->lock);
+    w->net = net != NULL ? *net : (d9di_net){0};
+    (void)pthread_mutex_unlock(&w->lock);
+}
+
+static void *watch(void *arg)
+{
+    d9di_watchdog *w = arg;
+    int64_t synced = d9d_clock_ns(), calls = 0;
+
+    while (wait_a_beat(w)) {
+        const int64_t now = d9d_clock_ns();
+
+        __atomic_store_n(&w->ring->head.beat, now, __ATOMIC_RELAXED);
+        poll_device(w);
+        if (overdue(w, now))
+            bark(w);
+        if (now - synced > (int64_t)SYNC_MS * 1000000 && calls != w->ring->head.calls) {
+            d9di_ring_sync(w->ring);
+            synced = now;
+            calls = w->ring->head.calls;
+        }
+    }
+    return NULL;
+}
+
+void d9di_watchdog_set(d9di_watchdog *w, double seconds)
+{
+    if (w != NULL)
+        __atomic_store_n(&w->limit, seconds < 9e9 ? (int64_t)(seconds * 1e9) : 0, __ATOMIC_RELAXED);
+}
+
+d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_how *how,
+                               d9di_watchdog **out)
+{
+    d9di_watchdog *w = calloc(1, sizeof(*w));
+    pthread_condattr_t clock;
+    sigset_t all, old;
+    int rc;
+
+    if (w == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: no memory for a watchdog");
+    w->ring = ring;
+    w->boot = boot;
+    w->how = *how;
+    d9di_watchdog_set(w, how->timeout_s);
+    (void)pthread_mutex_init(&w->lock, NULL);
+    (void)pthread_condattr_init(&clock);
+    (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&w->wake, &clock);
+    (void)pthread_condattr_destroy(&clock);
+    (void)sigfillset(&all); /* signals are for the threads that know of them */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    rc = pthread_create(&w->thread, NULL, watch, w);
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc != 0) {
+        free(w);
+        return D9D_FAIL(D9D_ENOMEM, "mesh: no thread for a watchdog: %s", strerror(rc));
+    }
+    *out = w;
+    return D9D_OK;
+}
+
+void d9di_watchdog_stop(d9di_watchdog *w)
+{
+    if (w == NULL)
+        return;
+    (void)pthread_mutex_lock(&w->lock);
+    w->stop = true;
+    (void)pthread_cond_signal(&w->wake);
+    (void)pthread_mutex_unlock(&w->lock);
+    (void)pthread_join(w->thread, NULL);
+    (void)pthread_cond_destroy(&w->wake);
+    (void)pthread_mutex_destroy(&w->lock);
+    free(w);
+}

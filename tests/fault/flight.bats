@@ -1,0 +1,141 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# A rank dies, stands still, or makes another call: all ranks are gone within the limit, and the
+# rank and the call are named, by the watchdog and by d9d-metrics.
+
+load ../slurm/helper
+
+driver=$D9D_BUILD/tests/dist/comm_driver
+PATH=$D9D_BIN:$PATH
+mesh=1,1,2,1,1,2,2 # dp_shard 2 x tp 2
+
+setup() {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    cd "$BATS_TEST_TMPDIR" || return 1
+    mkdir run
+}
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
+export D9D_TEST_TIMEOUT=2 D9D_TEST_FLIGHT=run/flight
+
+mpi() { timeout -k 5 60 mpirun --oversubscribe -n 4 "$@" 3>&-; }
+is() { "$D9D_BUILD/schemas/dump" "$@"; }
+
+# fault of FAULT: what d9d-metrics says afterwards, whom it blames.
+blames() { # FAULT CULPRITS
+    d9d-metrics flight --json run >flight.json
+    is d9d.flight.v1 flight.json
+    grep -q "\"fault\": \"$1\"" flight.json || { d9d-metrics flight run; return 1; }
+    [ "$(tr -d ' \n' <flight.json | sed 's/.*"culprits":\[\([0-9,]*\)\].*/\1/')" = "$2" ] || { d9d-metrics flight run; return 1; }
+}
+
+@test "a rank that does not come is named, with its last call" {
+    for who in 2 0; do
+        run -1 mpi "$driver" late $mesh $who
+        [ "$(grep -c '^dp_shard+tp: all_reduce 2 of loss, float32 \[10\]: ranks' <<<"$output")" -eq 1 ]
+        assert_output --regexp "wait since [2-6]\.[0-9] s for rank $who \(.*dps .*\), which is alive; its last call: dp_shard\+tp: all_reduce 1 of warm, float32 \[10\], done"
+        blames missing $who
+        run -0 d9d-metrics flight run
+        assert_output --partial "watchdog: dp_shard+tp: all_reduce 2 of loss"
+    done
+}
+
+@test "a rank that makes another call is named, with both calls" {
+    run -1 mpi "$driver" other $mesh 1
+    assert_output --regexp 'call 2 differs: rank 1 \(.*\) makes all_gather 2 of all_gather, float32 \[20\]; ranks 0 2 3 make all_reduce 2 of loss, float32 \[5\]'
+    blames mismatch 1
+    # Held to it, nobody waits.
+    D9D_COMM_CHECK=1 D9D_TEST_TIMEOUT=50 run -1 mpi "$driver" other $mesh 1
+    assert_output --partial "rank 1 calls all_gather of all_gather, float32"
+    blames mismatch 1
+}
+
+@test "a rank that counts less is named" {
+    D9D_TEST_TIMEOUT=50 run -1 mpi "$driver" short $mesh 3
+    assert_output --partial "all_reduce of loss: rank 3 sent 28 bytes, not the 40 that it should"
+    blames mismatch 3
+    D9D_COMM_CHECK=1 run -1 mpi "$driver" short $mesh 3
+    assert_output --partial "rank 3 calls all_reduce of loss, float32 [7]"
+}
+
+@test "ranks that wait for each other" {
+    run -1 mpi "$driver" cross $mesh 3
+    assert_output --partial "they wait for each other"
+    blames cycle 2,3
+}
+
+@test "a rank that fails alone takes the others along" {
+    D9D_TEST_TIMEOUT=50 run -1 mpi "$driver" fail $mesh 1
+    assert_output --partial "1: no more"
+    blames missing 1
+}
+
+# start busy, and wait until all ranks have said their pids.
+begin() {
+    rm -rf run/flight log
+    mpi "$@" "$driver" busy $mesh >log 2>&1 &
+    job=$!
+    wait_for 20 all_said || { cat log; return 1; }
+}
+all_said() { [ "$(grep -c ' is [0-9]*$' log)" -eq 4 ]; }
+pid_of() { sed -n "s/^$1 is //p" log; }
+gone() { # a process that nobody has buried yet counts as gone
+    local r
+    for r in 0 1 2 3; do
+        [[ "$(sed -n 's/^State:\t\(.\).*/\1/p' "/proc/$(pid_of $r)/status" 2>/dev/null)" =~ ^[ZX]?$ ]] || return 1
+    done
+}
+strike() { # SIGNAL RANK
+    sleep "0.$((RANDOM % 10))$((RANDOM % 10))"
+    kill "-$1" "$(pid_of "$2")"
+    wait_for 12 gone # the limit, and what finding out and ending take
+    ended=0
+    wait "$job" || ended=$?
+}
+
+@test "a rank that is killed at a random moment takes the others along, and is named" {
+    for i in $(seq "${D9D_LONG:+200}${D9D_LONG:-4}"); do
+        [ "$i" -le 200 ] || break
+        who=$((RANDOM % 4))
+        begin
+        strike KILL $who
+        [ $ended -ne 0 ]
+        run -0 d9d-metrics flight run
+        [[ "$output" == *"rank $who ("*"which is gone"* ]] || { cat log; echo "$output"; return 1; }
+    done
+}
+
+@test "... also where the launcher lets the others be" {
+    begin --mca orte_abort_on_non_zero_status 0 --enable-recovery
+    strike KILL 2
+    run -0 cat log
+    assert_output --regexp 'rank 2 \(.*\), which is gone'
+}
+
+@test "a rank that is stopped is named, and all are gone" {
+    for who in 1 0; do
+        begin
+        strike STOP $who
+        [ $ended -ne 0 ]
+        run -0 cat log
+        assert_output --regexp "rank $who \(.*\), which is stopped"
+    done
+}
+
+@test "damaged files are ranks without a record, or no flight at all" {
+    run -1 mpi "$driver" late $mesh 2
+    cp run/flight/rank-2.bin whole
+    truncate -s 100 run/flight/rank-2.bin
+    run -0 d9d-metrics flight run/flight
+    assert_output --partial "for rank 2 (dps 1 tp 0), which has no record"
+    for seed in 1 2 3 4 5 6 7 8; do
+        cp whole run/flight/rank-2.bin
+        for at in $(seq 40); do
+            printf '\xff' | dd of=run/flight/rank-2.bin bs=1 seek=$(((seed * 7919 + at * 104729) % (at % 2 ? 4096 : 135168))) conv=notrunc status=none
+        done
+        run -0 d9d-metrics flight --json run
+    done
+    rm run/flight/*
+    run -1 d9d-metrics flight run
+    assert_output --partial "run/flight: has no flight recorder's files (rank-N.bin)"
+}
