@@ -9,18 +9,11 @@
 
 #include "cuda_xent.cuh"
 
-enum { TOKENS = 2048, COLUMNS = 8192, MOST_SPLITS = 16 };
+enum { TOKENS = 2048, COLUMNS = 8192 };
 
 /* A token's running state; keep: by how much the last block shrank what was summed. */
 struct online {
     float m, l, target, keep;
-};
-
-/* The whole vocabulary, to find one row of it. */
-struct splits {
-    int n;
-    int64_t all, v[MOST_SPLITS];
-    const void *w[MOST_SPLITS];
 };
 
 static __global__ void start_kernel(online *state, int64_t n)
@@ -78,16 +71,6 @@ static __global__ void keep_kernel(float *sum, const online *state, int64_t h)
         sum[blockIdx.x * h + i] *= keep;
 }
 
-/* Row `id` of the vocabulary. */
-template <class T> static __device__ const T *row_of(const splits &w, int64_t id, int64_t h)
-{
-    int s = 0;
-
-    for (; id >= w.v[s]; s++)
-        id -= w.v[s];
-    return (const T *)w.w[s] + id * h;
-}
-
 /* lse, loss, and unit = sum / l - W[target]; a block has a token. */
 template <class T>
 static __global__ void finish_kernel(float *loss, float *lse, T *unit, const online *state,
@@ -105,11 +88,14 @@ static __global__ void finish_kernel(float *loss, float *lse, T *unit, const onl
     }
     if (unit == NULL)
         return;
-    const T *row = ignored || bad ? NULL : row_of<T>(w, id, h);
-    for (int64_t i = threadIdx.x; i < h; i += THREADS)
-        put(unit + r * h + i, row != NULL ? sum[r * h + i] * (1.0f / o.l) - to_float(row[i])
-                              : ignored   ? 0.0f
-                                          : CUDART_NAN_F);
+    const T *row = row_of<T>(w, id, h);
+    for (int64_t i = threadIdx.x; i < h; i += THREADS) {
+        const float mean = o.l == 0.0f ? 0.0f : sum[r * h + i] * (1.0f / o.l);
+
+        put(unit + r * h + i, ignored ? 0.0f
+                              : bad   ? CUDART_NAN_F
+                                      : mean - (row != NULL ? to_float(row[i]) : 0.0f));
+    }
 }
 
 /* A call, and its scratch: state, sums, logits. */
@@ -127,11 +113,10 @@ static const char op[] = "cross-entropy";
 
 template <class T>
 static d9d_status fold_columns(const forward &f, const columns &c, const void *hidden,
-                               const int32_t *targets, int64_t tokens, bool want_unit)
+                               const int32_t *targets, int64_t tokens, bool first, bool want_unit)
 {
     cudaStream_t queue = d9di_queue(f.s);
     T *p = want_unit ? beside<T>(f.logits, tokens * c.n) : NULL;
-    const bool first = c.base == 0 && c.first == 0;
     d9d_gemm g = {};
 
     D9D_TRY(logits_make(f.s, op, f.n, c, hidden, tokens, f.w, f.logits));
@@ -159,28 +144,15 @@ static d9d_status tokens_forward(const forward &f, int64_t first, float *loss, f
     const T *x = (const T *)hidden + first * h;
     T *u = unit == NULL ? NULL : (T *)unit + first * h;
     cudaStream_t queue = d9di_queue(f.s);
+    bool begun = false;
     columns c = {};
 
     start_kernel<<<(unsigned)d9di_ceil_div(tokens, THREADS), THREADS, 0, queue>>>(f.state, tokens);
-    while (columns_next(f.n, f.width, &c))
-        D9D_TRY(fold_columns<T>(f, c, x, targets + first, tokens, unit != NULL));
+    for (; columns_next(f.n, f.width, &c); begun = true)
+        D9D_TRY(fold_columns<T>(f, c, x, targets + first, tokens, !begun, unit != NULL));
     finish_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(
         loss + first, lse + first, u, f.state, f.sum, targets + first, f.all, f.n->ignore, h);
     return d9di_launched(op);
-}
-
-static d9d_status splits_of(const d9d_xent_dims *n, const void *const *w, splits *out)
-{
-    if (n->n_split > MOST_SPLITS)
-        return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary in %d parts, at most %d are supported", op,
-                        n->n_split, MOST_SPLITS);
-    out->n = n->n_split;
-    out->all = vocabulary(n);
-    for (int i = 0; i < n->n_split; i++) {
-        out->v[i] = n->v[i];
-        out->w[i] = w[i];
-    }
-    return D9D_OK;
 }
 
 template <class T>
@@ -195,7 +167,7 @@ static d9d_status xent(d9d_stream s, const d9d_xent_dims *n, float *loss, float 
     d9d_status st = D9D_OK;
     void *scratch;
 
-    D9D_TRY(splits_of(n, w, &f.all));
+    D9D_TRY(splits_of(op, n, w, &f.all));
     D9D_TRY(d9di_take(s, bytes, &scratch));
     f.state = (online *)scratch;
     f.sum = (float *)((char *)scratch + d9di_ceil_div(state, 256) * 256);

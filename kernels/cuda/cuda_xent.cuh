@@ -11,27 +11,69 @@ struct columns {
     int64_t base, first, n;
 };
 
+/* Id of the first row of a split; of the end of them all, where it is the whole vocabulary. */
+static inline int64_t first_id(const d9d_xent_dims *d, int split)
+{
+    int64_t id = 0;
+
+    if (d->first != NULL)
+        return d->first[split];
+    for (int i = 0; i < split; i++)
+        id += d->v[i];
+    return id;
+}
+
+static inline int64_t vocabulary(const d9d_xent_dims *d)
+{
+    return d->first != NULL ? d->all : first_id(d, d->n_split);
+}
+
 /* Step to the next block of at most `most` columns; start from all zeros. */
 static inline bool columns_next(const d9d_xent_dims *d, int64_t most, columns *c)
 {
     c->first += c->n;
     while (c->split < d->n_split && c->first >= d->v[c->split]) {
-        c->base += d->v[c->split++];
+        c->split++;
         c->first = 0;
     }
     if (c->split >= d->n_split)
         return false;
+    c->base = first_id(d, c->split);
     c->n = d9di_min(d->v[c->split] - c->first, most);
     return true;
 }
 
-static inline int64_t vocabulary(const d9d_xent_dims *d)
-{
-    int64_t v = 0;
+/* The rows that are here and their ids, for a kernel. */
+enum { MOST_SPLITS = 16 };
+struct splits {
+    int n;
+    int64_t all, first[MOST_SPLITS], v[MOST_SPLITS];
+    const void *w[MOST_SPLITS];
+};
 
-    for (int i = 0; i < d->n_split; i++)
-        v += d->v[i];
-    return v;
+static inline d9d_status splits_of(const char *op, const d9d_xent_dims *d, const void *const *w,
+                                   splits *out)
+{
+    if (d->n_split > MOST_SPLITS)
+        return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary in %d parts, at most %d are supported", op,
+                        d->n_split, MOST_SPLITS);
+    out->n = d->n_split;
+    out->all = vocabulary(d);
+    for (int i = 0; i < d->n_split; i++) {
+        out->first[i] = first_id(d, i);
+        out->v[i] = d->v[i];
+        out->w[i] = w[i];
+    }
+    return D9D_OK;
+}
+
+/* W[id], or NULL when it is not here. */
+template <class T> static __device__ const T *row_of(const splits &w, int64_t id, int64_t h)
+{
+    for (int s = 0; s < w.n; s++)
+        if (id >= w.first[s] && id - w.first[s] < w.v[s])
+            return (const T *)w.w[s] + (id - w.first[s]) * h;
+    return NULL;
 }
 
 /* logits = hidden rows W' of some columns, float32 [tokens, c.n] */

@@ -6,26 +6,9 @@
  */
 #include <math_constants.h>
 
-#include "cuda_common.cuh"
-
-enum { MOST_SPLITS = 16 };
+#include "cuda_xent.cuh"
 
 static const char op[] = "cross-entropy of parts";
-
-/* The rows that are here, and their ids. */
-struct heads {
-    int n;
-    int64_t first[MOST_SPLITS], v[MOST_SPLITS];
-    const void *w[MOST_SPLITS];
-};
-
-template <class T> static __device__ const T *row_of(const heads &w, int64_t id, int64_t h)
-{
-    for (int s = 0; s < w.n; s++)
-        if (id >= w.first[s] && id - w.first[s] < w.v[s])
-            return (const T *)w.w[s] + (id - w.first[s]) * h;
-    return NULL;
-}
 
 static __device__ void join(const float *parts, int64_t n, int64_t rows, float *loss, float *lse)
 {
@@ -47,7 +30,7 @@ static __device__ void join(const float *parts, int64_t n, int64_t rows, float *
 
 template <class T>
 static __global__ void join_kernel(float *loss, float *lse, T *unit, const float *parts, int64_t n,
-                                   int64_t mine, const int32_t *targets, int32_t ignore, heads w,
+                                   int64_t mine, const int32_t *targets, int32_t ignore, splits w,
                                    int64_t rows, int64_t h)
 {
     const int64_t r = blockIdx.x;
@@ -65,14 +48,14 @@ static __global__ void join_kernel(float *loss, float *lse, T *unit, const float
     const float f = expf(parts[2 * mine * rows + r] - all);
     const T *row = row_of<T>(w, targets[r], h);
     for (int64_t i = threadIdx.x; i < h; i += THREADS)
-        put(unit + r * h + i, f * to_float(unit[r * h + i]) +
-                                  (row != NULL ? (f - 1.0f) * to_float(row[i]) : 0.0f));
+        put(unit + r * h + i,
+            f * to_float(unit[r * h + i]) + (row != NULL ? (f - 1.0f) * to_float(row[i]) : 0.0f));
 }
 
 template <class T>
 static d9d_status joined(d9d_stream s, const d9d_xent_dims *d, float *loss, float *lse, void *unit,
                          const float *parts, int64_t n, int64_t mine, const int32_t *targets,
-                         const heads &w)
+                         const splits &w)
 {
     join_kernel<<<(unsigned)d->rows, THREADS, 0, d9di_queue(s)>>>(
         loss, lse, (T *)unit, parts, n, mine, targets, d->ignore, w, d->rows, d->h);
@@ -83,19 +66,10 @@ d9d_status d9d_k_xent_join(d9d_stream s, const d9d_xent_dims *d, float *loss, fl
                            void *unit, const float *parts, int64_t n, int64_t mine,
                            const void *const *w, const int32_t *targets)
 {
-    heads all = {};
-    int64_t id = 0;
+    splits all = {};
 
     D9D_TRY(d9di_check_float(op, d->t));
-    if (d->n_split > MOST_SPLITS)
-        return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary in %d parts, at most %d are supported", op,
-                        d->n_split, MOST_SPLITS);
-    all.n = d->n_split;
-    for (int i = 0; i < d->n_split; id += d->v[i++]) {
-        all.first[i] = d->first != NULL ? d->first[i] : id;
-        all.v[i] = d->v[i];
-        all.w[i] = w[i];
-    }
+    D9D_TRY(splits_of(op, d, w, &all));
     if (d->rows == 0)
         return D9D_OK;
     return D9DI_TYPED(d->t, T, joined<T>(s, d, loss, lse, unit, parts, n, mine, targets, all));

@@ -6,6 +6,7 @@
 #include "support/fd.h"
 #include "support/ranks.h"
 #include "support/unit.h"
+#include "support/unit_device.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,6 +17,11 @@
 #include "d9d/dist/mesh.h"
 #include "d9d/model/model.h"
 #include "d9d/parallel/plan.h"
+
+static double exact(void)
+{
+    return unit_device_tolerance(1e-6, 5e-6);
+}
 
 /* The same bytes on every rank. */
 static void check_same(const ranks *w, const void *mine, size_t bytes)
@@ -100,6 +106,8 @@ static void rows_keep_the_promises_of_ops(void **state)
                        .param = {FD(7, 5)},
                        .kept = {30 * (int64_t)w->size}};
 
+    if (!unit_device_is_cpu()) /* it opens one device, the same on every rank */
+        skip();
     fd_check(&c);
 }
 
@@ -223,11 +231,11 @@ static void loss_check(const ranks *w, const vocabulary *c)
     loss_run(w, c, NULL, &targets, &alone);
     loss_run(w, c, w->comm, &targets, &parts);
     check_same(w, parts.loss, (size_t)tokens * sizeof(float));
-    ranks_close_to("loss", parts.loss, alone.loss, tokens, 1e-6);
-    ranks_close_to("dx", parts.dx, alone.dx + mine, c->rows * c->h, 1e-6);
+    ranks_close_to("loss", parts.loss, alone.loss, tokens, exact());
+    ranks_close_to("dx", parts.dx, alone.dx + mine, c->rows * c->h, exact());
     for (size_t i = 0; i < c->n; i++)
         ranks_close_to("dw", parts.dw[i], alone.dw[i] + parts.first[i] * c->h, parts.n[i] * c->h,
-                       5e-6);
+                       5 * exact());
     d9d_tensor_release(&targets);
     outcome_free(&alone);
     outcome_free(&parts);
@@ -264,8 +272,11 @@ static void a_target_outside_is_refused_on_every_rank(void **state)
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(1), &bad, &target));
     assert_ok(d9d_tape_create(w->dev, &t));
     assert_ok(d9d_tape_leaf(t, &x, true, &h));
+    if (!unit_device_is_cpu()) /* which is known too late to refuse */
+        goto out;
     assert_fails(d9d_op_linear_cross_entropy(t, h, &head, 1, &target, IGNORE, w->comm, &loss),
                  D9D_EINVAL, "cross-entropy: target 5 of row 0 is outside the vocabulary of 5");
+out:
     d9d_tape_free(t);
     d9d_tensor_release(&param.data);
     d9d_tensor_release(&param.grad);
@@ -483,13 +494,13 @@ static void model_check(const ranks *w, const variant *v, way by)
     half_learn(w, v, &whole, by == HALVES ? FULL : by);
     half_learn(w, v, &part, by);
     check_same(w, part.loss, T * sizeof(float));
-    ranks_close_to("loss", part.loss, whole.loss, T, 1e-6);
+    ranks_close_to("loss", part.loss, whole.loss, T, exact());
     for (size_t i = 0; i < part.params.n; i++) {
         const d9d_param *p = part.params.p[i], *all = whole.params.p[i];
 
         assert_string_equal(p->name, all->name);
         compare("value", p, &p->data, &all->data, 0);
-        compare("gradient", p, &p->grad, &all->grad, 1e-5);
+        compare("gradient", p, &p->grad, &all->grad, 10 * exact());
     }
     half_close(&part);
     half_close(&whole);
