@@ -3,22 +3,20 @@
  *     write     every rank writes its boxes as step 1
  *     read      every rank reads its boxes of the newest checkpoint and says "well"
  *     spoil     the same as write, but rank N's state cannot be written
- *     die       the same as write, but rank N is killed between the files and the end
+ *     die       the same as write, but rank N, not 0, is killed when it has written its files
  *
  * A box holds at each element its index in the whole, so that any number of ranks reads what any
  * other number has written.  "rows" and "columns" are cut, "small" has fewer rows than ranks, and
  * "same" is kept by all and written by rank 0.
  */
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "d9d/device/device.h"
 #include "d9d/dist/mesh.h"
-#include "d9d/loop/save.h"
+#include "loop/save_parts.h"
 
 static const struct entry {
     const char *name, *group;
@@ -130,27 +128,31 @@ static d9d_status act_read(struct job *j, const char *dir)
     return st == D9D_OK ? boxes_check(j) : st;
 }
 
-static void *kill_soon(void *arg)
+/* What d9d_save_write() does on another rank than 0, until its files are written. */
+static d9d_status act_die(struct job *j)
 {
-    const char *dir = arg;
-    char command[600];
+    const d9d_save_set set = set_of(j);
+    d9d_comm_word words[64];
+    d9d_progress progress;
+    d9d_arena a = {0};
+    d9d_buf share = {0};
+    d9d_comm *world;
 
-    /* As soon as this rank's own file is there. */
-    (void)snprintf(command, sizeof(command), "test -e %s/step-00000001.tmp-*/model-r00001*", dir);
-    while (system(command) != 0) /* NOLINT(concurrency-mt-unsafe,cert-env33-c) */
-        ;
-    (void)kill(getpid(), SIGKILL);
-    return NULL;
+    D9D_TRY(boxes_make(j, true));
+    D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXES_WORLD, &world));
+    D9D_TRY(d9d_boot_agree(j->boot, D9D_OK));
+    D9D_TRY(d9d_comm_gather_words(world, "the checkpoint's directory", "", 0, &a, words));
+    d9d_progress_start(&progress, NULL, "save", "B", 0);
+    D9D_TRY(d9di_save_write_share(words[0].data, &set, (size_t)j->rank, &progress, &share));
+    return raise(SIGKILL) == 0 ? D9D_OK : D9D_EINVAL;
 }
 
 static d9d_status act(struct job *j, const char *what, const char *dir, int who)
 {
-    pthread_t killer;
-
     if (strcmp(what, "read") == 0)
         return act_read(j, dir);
     if (strcmp(what, "die") == 0 && j->rank == who)
-        (void)pthread_create(&killer, NULL, kill_soon, (void *)(uintptr_t)dir);
+        return act_die(j);
     return act_write(j, dir, strcmp(what, "spoil") == 0 && j->rank == who);
 }
 
