@@ -21,3 +21,25 @@ context() {
 @test "two ranks compute what one does" { context 2 1; }
 @test "three ranks compute what one does" { context 3 1; }
 @test "four ranks, on two axes, compute what one does" { context 4 2; }
+
+@test "probabilities of rows that ranks share are the bits of one rank" {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    golden=$BATS_TEST_DIRNAME/../golden/moe
+    PATH=$D9D_BIN:$PATH
+    d9d-shard -q --format tokens --pack 70 --out data "$golden/train.jsonl"
+    cat >c.json <<JSON
+{"data": {"dataset": "data"},
+ "model_provider": {"name": "qwen3_moe", "hf_config": "$golden/config.json"},
+ "trainer": {"batching": {"microbatch_size": 2},
+   "model_stage_factory": {"source_checkpoint": "$golden"}},
+ "task": {"name": "logprobs", "output": "one.jsonl"}}
+JSON
+    d9d-infer -q --device cpu c.json
+    for mesh in "2 shard=2 replicate=1" "3 shard=1 replicate=3"; do
+        read -r n shard replicate <<<"$mesh"
+        timeout 100 mpirun --oversubscribe -n "$n" d9d-infer -q --device cpu --set task.output=some.jsonl \
+            --set "mesh.context_parallel_$shard" --set "mesh.context_parallel_$replicate" c.json 3>&-
+        cmp one.jsonl some.jsonl
+        rm some.jsonl
+    done
+}

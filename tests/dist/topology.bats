@@ -154,3 +154,17 @@ all() {
         cmp init/export/model.safetensors run/export/model.safetensors
     done
 }
+
+# Adam makes steps of full size of gradients that cancel to their rounding; eps keeps those small.
+@test "packed documents in rows that ranks share" {
+    pack="--set data.dataset=packed --set data.epochs=null --set trainer.batching.microbatch_size=2
+        --set optimizer.eps=1e-6"
+    d9d-shard -q --format tokens --pack 72 --out packed "$golden/moe/train.jsonl"
+    # shellcheck disable=SC2086 # options
+    for run in "dense 1 1 3 1 1 1" "moe 1 1 2 1 2 4"; do
+        rm -rf alone run
+        d9d-train -q --device cpu $pack --set trainer.run.dir=alone "${run%% *}.json"
+        train "${run%% *}" "${run#* }" run $pack
+        same run alone
+    done
+}

@@ -96,8 +96,9 @@ typedef struct d9d_gemm {
  * nq may be 0.  Keys that no segment has get gradients of 0.
  *
  * What comes out for the segments that begin with one key, such as a document's, does not depend,
- * to the bit, on where they lie nor on what lies beside them, with the same device and D; that of a
- * row without a list may have other last bits where a library does both. */
+ * to the bit, on where they lie nor on what lies beside them, with the same device and D.  Rows
+ * without a list, rows with one and Z = S, and rows with more keys than queries may differ in their
+ * last bits where a library does some of them. */
 typedef struct d9d_segment {
     int32_t q, nq, k, nk;
 } d9d_segment;
