@@ -184,8 +184,10 @@ d9d_status d9d_ref_route_local(d9d_stream s, int32_t *local, const int32_t *sour
 {
     (void)s, (void)rows;
     for (int64_t i = 0; i < n * k; i++) {
-        int64_t from = source[i / k], e = expert[from / ranks * k + i % k] - from % ranks * per;
+        int64_t from = source[i / k], e = -1;
 
+        if (from >= 0)
+            e = expert[from / ranks * k + i % k] - from % ranks * per;
         local[i] = e >= 0 && e < per ? (int32_t)e : -1;
     }
     return D9D_OK;

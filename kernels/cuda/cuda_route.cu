@@ -52,7 +52,7 @@ static __global__ void local_kernel(int32_t *local, const int32_t *source, const
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n * k;
          i += (int64_t)gridDim.x * THREADS) {
         const int64_t from = source[i / k];
-        const int64_t e = expert[from / ranks * k + i % k] - from % ranks * per;
+        const int64_t e = from < 0 ? -1 : expert[from / ranks * k + i % k] - from % ranks * per;
 
         local[i] = e >= 0 && e < per ? (int32_t)e : -1;
     }

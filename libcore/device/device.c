@@ -140,6 +140,7 @@ void d9d_device_close(d9d_device *dev)
 {
     if (dev == NULL)
         return;
+    d9di_readback_drop(dev);
     d9di_pool_free(dev);
     if (dev->ops != NULL && dev->ops->close != NULL)
         dev->ops->close(dev);

@@ -60,4 +60,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev);
 #define d9di_device_open_cuda NULL
 #endif
 
+/* Release the readbacks that it keeps idle, before it closes. */
+void d9di_readback_drop(d9d_device *dev);
+
 #endif /* D9D_DEVICE_OPS_H */

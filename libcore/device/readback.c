@@ -5,6 +5,8 @@
 
 #include "device/ops.h"
 
+enum { IDLE = 8 }; /* kept for the next that asks for as many bytes: pinning takes long */
+
 struct d9d_event {
     d9d_device *dev;
     void *mark; /* the backend's */
@@ -15,6 +17,7 @@ struct d9d_readback {
     d9d_device *dev;
     void *host; /* memory that the device can write to on its own */
     uint64_t bytes;
+    struct d9d_readback *next; /* idle one */
 };
 
 d9d_status d9d_event_create(d9d_device *dev, d9d_event **out)
@@ -66,11 +69,55 @@ d9d_status d9d_event_ms(const d9d_event *from, const d9d_event *to, double *out)
 
 /* --- reading back --------------------------------------------------------------------- */
 
+static void readback_close(d9d_readback *r)
+{
+    if (r->host != NULL)
+        r->dev->ops->unpin(r->dev, r->host);
+    d9d_event_free(r->copied);
+    free(r);
+}
+
+/* Idle ones beyond the first n go. */
+static void readback_trim(d9d_device *dev, int n)
+{
+    d9d_readback **at = &dev->idle, *r;
+
+    while (n-- > 0 && *at != NULL)
+        at = &(*at)->next;
+    while ((r = *at) != NULL) {
+        *at = r->next;
+        readback_close(r);
+    }
+}
+
+void d9di_readback_drop(d9d_device *dev)
+{
+    readback_trim(dev, 0);
+}
+
+static d9d_readback *readback_idle(d9d_device *dev, uint64_t bytes)
+{
+    for (d9d_readback **at = &dev->idle; *at != NULL; at = &(*at)->next) {
+        d9d_readback *r = *at;
+
+        if (r->bytes != bytes)
+            continue;
+        *at = r->next;
+        return r;
+    }
+    return NULL;
+}
+
 d9d_status d9d_readback_create(d9d_device *dev, uint64_t bytes, d9d_readback **out)
 {
-    d9d_readback *r = calloc(1, sizeof(*r));
+    d9d_readback *r = readback_idle(dev, bytes);
     d9d_status st;
 
+    if (r != NULL) {
+        *out = r;
+        return D9D_OK;
+    }
+    r = calloc(1, sizeof(*r));
     if (r == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory to read back %llu bytes", dev->name,
                         (unsigned long long)bytes);
@@ -79,9 +126,9 @@ d9d_status d9d_readback_create(d9d_device *dev, uint64_t bytes, d9d_readback **o
     D9D_TRY_OR(st, d9d_event_create(dev, &r->copied), out);
     D9D_TRY_OR(st, dev->ops->pin(dev, bytes, &r->host), out);
     *out = r;
-    r = NULL;
+    return D9D_OK;
 out:
-    d9d_readback_free(r);
+    readback_close(r);
     return st;
 }
 
@@ -89,12 +136,10 @@ void d9d_readback_free(d9d_readback *r)
 {
     if (r == NULL)
         return;
-    if (r->copied != NULL)
-        (void)!d9d_event_wait(r->copied); /* a copy under way still writes there */
-    if (r->host != NULL)
-        r->dev->ops->unpin(r->dev, r->host);
-    d9d_event_free(r->copied);
-    free(r);
+    (void)!d9d_event_wait(r->copied); /* a copy under way still writes there */
+    r->next = r->dev->idle;
+    r->dev->idle = r;
+    readback_trim(r->dev, IDLE);
 }
 
 d9d_status d9d_readback_begin(d9d_readback *r, const void *src)

@@ -462,6 +462,23 @@ static void what_was_queued_comes_back(void **state)
     d9d_device_free(dev, x, N * sizeof(float));
 }
 
+/* Of the same size; others are made. */
+static void a_readback_serves_again(void **state)
+{
+    d9d_device *dev = *state;
+    d9d_readback *r[20], *again;
+
+    for (int i = 0; i < 20; i++)
+        assert_ok(d9d_readback_create(dev, (uint64_t)(8 * i), &r[i]));
+    for (int i = 0; i < 20; i++)
+        d9d_readback_free(r[i]);
+    assert_ok(d9d_readback_create(dev, 8 * 19, &again));
+    assert_ptr_equal(again, r[19]);
+    d9d_readback_free(again);
+    assert_ok(d9d_readback_create(dev, 7, &again));
+    d9d_readback_free(again);
+}
+
 static void waiting_is_counted(void **state)
 {
     d9d_device *dev = *state;
@@ -512,6 +529,7 @@ int main(void)
         with_cpu(threads_fill_memory_by_parts),
         with_cpu(a_part_that_cannot_be_sent_is_free_again),
         with_any(what_was_queued_comes_back),
+        with_any(a_readback_serves_again),
         with_any(waiting_is_counted),
         with_any(events_tell_time),
         cmocka_unit_test(names_that_open),

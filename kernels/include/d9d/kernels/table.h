@@ -273,7 +273,7 @@ typedef struct d9d_kernels {
     d9d_status (*route_ranks)(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
                               int64_t k, int64_t ranks, int64_t per);
     /* For N rows, token source[i] / R to rank source[i] % R: the choices as that rank numbers its
-     * experts, -1 for those of others.  local [N, k]. */
+     * experts, -1 for those of others, and for all of a row of source -1.  local [N, k]. */
     d9d_status (*route_local)(d9d_stream s, int32_t *local, const int32_t *source,
                               const int32_t *expert, int64_t n, int64_t rows, int64_t k,
                               int64_t ranks, int64_t per);

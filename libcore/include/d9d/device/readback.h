@@ -40,7 +40,8 @@ typedef struct d9d_readback d9d_readback;
 
 D9D_API D9D_MUST_USE d9d_status d9d_readback_create(d9d_device *dev, uint64_t bytes,
                                                     d9d_readback **out);
-D9D_API void d9d_readback_free(d9d_readback *r); /* NULL is fine */
+/* NULL is fine.  The device keeps it for the next that is created for as many bytes. */
+D9D_API void d9d_readback_free(d9d_readback *r);
 /* Queue the copy of all its bytes from `src` on the device. */
 D9D_API D9D_MUST_USE d9d_status d9d_readback_begin(d9d_readback *r, const void *src);
 /* Would d9d_readback_end() return at once? */

@@ -132,11 +132,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_va
  * Both are collective over the group, forward, backward and in each replay: all ranks record the
  * same ops.  A rank may have no tokens, and none may come to it.
  *
- * The number of rows from rank to rank is gathered first: on a GPU the host waits for it, once a
- * dispatch.  That is the transport's affair alone: an op that works on `there` reads offsets on the
- * device and passes over choices of -1, so that a transport which leaves the numbers on the device,
- * by storing rows right into the memory of other ranks, may give arrays with room for all that
- * could come (N = n T rows, R = N min(k, E / n)) and the same routing. */
+ * How many rows go where is gathered on the device and read back; a GPU packs rows meanwhile, so
+ * that it does not wait, and all arrays have the size that they need.  (With the numbers on the
+ * device alone they would have to have room for all that could come, n times as much.)  An op that
+ * works on `there` reads offsets on the device all the same, and passes over choices of -1. */
 typedef struct d9d_dispatch {
     d9d_var *x, *prob;        /* [N, H], [N, k] of what came */
     d9d_routing routing;      /* of that over the experts here */

@@ -1,0 +1,122 @@
+/* op_exchange_counts.c - how many rows go from rank to rank.  See op/op_exchange.h. */
+#include <stdlib.h>
+
+#include "op/op_exchange.h"
+
+/* What was gathered, on the host. */
+typedef struct offsets {
+    int n, me;
+    int64_t experts;
+    const int32_t *rank, *expert; /* [n, n + 1], [n, E + 1] */
+} offsets;
+
+static int64_t rows_between(const offsets *o, int from, int to)
+{
+    const int32_t *at = o->rank + from * (o->n + 1) + to;
+
+    return (int64_t)at[1] - at[0];
+}
+
+static int64_t rows_to(const offsets *o, int to)
+{
+    int64_t sum = 0;
+
+    for (int from = 0; from < o->n; from++)
+        sum += rows_between(o, from, to);
+    return sum;
+}
+
+static int64_t choices_here(const offsets *o)
+{
+    const int64_t per = o->experts / o->n;
+    int64_t sum = 0;
+
+    for (int from = 0; from < o->n; from++) {
+        const int32_t *at = o->expert + from * (o->experts + 1) + o->me * per;
+
+        sum += (int64_t)at[per] - at[0];
+    }
+    return sum;
+}
+
+/* The same array of every rank, in order. */
+static d9d_status gather(const d9di_counts *c, d9d_stream s, const d9d_tensor *mine, int32_t *all)
+{
+    const int n = d9d_comm_size(c->ep);
+    int64_t *counts = calloc((size_t)n, sizeof(*counts));
+    d9d_status st;
+
+    if (counts == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a dispatch to %d ranks", n);
+    for (int i = 0; i < n; i++)
+        counts[i] = d9d_tensor_numel(mine);
+    st = d9d_comm_all_gather(c->ep, s, c->what, D9D_I32, all, d9d_tensor_data(mine), counts);
+    free(counts);
+    return st;
+}
+
+d9d_status d9di_counts_begin(d9di_counts *c, d9d_tape *t, d9d_comm *ep, const char *what,
+                             const d9d_routing *over_ranks, const d9d_routing *over_experts)
+{
+    const d9d_tensor *rank = &over_ranks->offset, *expert = &over_experts->offset;
+    const int64_t n = d9d_comm_size(ep), first = n * d9d_tensor_numel(rank);
+    d9d_device *dev = d9d_tape_device(t);
+    int32_t *all;
+
+    *c = (d9di_counts){.ep = ep,
+                       .what = what,
+                       .experts = d9d_tensor_numel(expert) - 1,
+                       .k = over_experts->expert.shape.dim[1]};
+    D9D_TRY(
+        d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(first + n * d9d_tensor_numel(expert)), &c->all));
+    all = d9d_tensor_data(&c->all);
+    D9D_TRY(gather(c, dev->stream, rank, all));
+    D9D_TRY(gather(c, dev->stream, expert, all + first));
+    D9D_TRY(d9d_readback_create(dev, d9d_tensor_bytes(&c->all), &c->back));
+    return d9d_readback_begin(c->back, all);
+}
+
+static d9d_status check(const offsets *o, int64_t k)
+{
+    for (int to = 0; to < o->n; to++)
+        if (rows_to(o, to) > INT32_MAX / k)
+            return D9D_FAIL(D9D_EINVAL,
+                            "dispatch: rank %d of %d gets %lld tokens of %lld choices, over %d "
+                            "in all",
+                            to, o->n, (long long)rows_to(o, to), (long long)k, INT32_MAX);
+    return D9D_OK;
+}
+
+d9d_status d9di_counts_end(d9di_counts *c, d9d_exchange **out)
+{
+    const int n = d9d_comm_size(c->ep);
+    offsets o = {.n = n, .me = d9d_comm_rank(c->ep), .experts = c->experts};
+    const void *all;
+    d9d_exchange *e;
+
+    D9D_TRY(d9d_readback_end(c->back, &all));
+    o.rank = all;
+    o.expert = o.rank + n * (n + 1);
+    D9D_TRY(check(&o, c->k));
+    e = calloc(1, d9di_exchange_size(n));
+    if (e == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a dispatch to %d ranks", n);
+    e->ep = c->ep;
+    e->what = c->what;
+    e->sent = o.rank[o.me * (n + 1) + n];
+    e->came = rows_to(&o, o.me);
+    e->choices = choices_here(&o);
+    for (int i = 0; i < n; i++) {
+        e->rows[i] = rows_between(&o, o.me, i);
+        e->rows[n + i] = rows_between(&o, i, o.me);
+    }
+    *out = e;
+    return D9D_OK;
+}
+
+void d9di_counts_release(d9di_counts *c)
+{
+    d9d_tensor_release(&c->all);
+    d9d_readback_free(c->back);
+    c->back = NULL;
+}
