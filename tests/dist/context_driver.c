@@ -17,6 +17,17 @@
 
 /* --- arrays in pieces ------------------------------------------------------------------ */
 
+/* Its bytes on the host. */
+static char *bytes_of(const d9d_tensor *x)
+{
+    const uint64_t n = d9d_tensor_bytes(x);
+    char *host = malloc(n + 1);
+
+    assert_non_null(host);
+    assert_ok(d9d_device_download(d9d_tensor_device(x), host, d9d_tensor_data(x), n));
+    return host;
+}
+
 /* This rank's pieces of x [B, S, ...]. */
 static d9d_tensor pieces_of(const ranks *w, const d9d_tensor *x)
 {
@@ -24,18 +35,20 @@ static d9d_tensor pieces_of(const ranks *w, const d9d_tensor *x)
     const int64_t cells = shape.dim[0] * shape.dim[1], width = d9d_tensor_numel(x) / cells;
     const int64_t size = shape.dim[1] / (2 * w->size);
     const size_t cell = (size_t)width * d9d_dtype_size(x->dtype);
-    char *all = d9d_tensor_data(x), *to;
+    char *all = bytes_of(x), *mine = malloc((size_t)(cells / w->size) * cell + 1);
     d9d_tensor y;
 
-    shape.dim[1] = 2 * size;
-    assert_ok(d9d_tensor_alloc(w->dev, x->dtype, shape, &y));
-    to = d9d_tensor_data(&y);
+    assert_non_null(mine);
     for (int64_t i = 0; i < shape.dim[0] * 2; i++) {
         const int64_t piece = i % 2 == 0 ? w->rank : 2 * w->size - 1 - w->rank;
 
-        memcpy(to + (size_t)(i * size) * cell,
+        memcpy(mine + (size_t)(i * size) * cell,
                all + (size_t)(i / 2 * x->shape.dim[1] + piece * size) * cell, (size_t)size * cell);
     }
+    shape.dim[1] = 2 * size;
+    assert_ok(d9d_tensor_from_host(w->dev, x->dtype, shape, mine, &y));
+    free(all);
+    free(mine);
     return y;
 }
 
@@ -55,7 +68,13 @@ static void check_pieces(const ranks *w, const char *what, const d9d_tensor *got
 
 static double sum_over(const ranks *w, double x)
 {
-    assert_ok(d9d_comm_all_reduce(w->comm, w->dev->stream, "sum", D9D_F64, &x, 1, D9D_COMM_SUM));
+    d9d_tensor sum;
+
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_F64, D9D_SHAPE(1), &x, &sum));
+    assert_ok(d9d_comm_all_reduce(w->comm, w->dev->stream, "sum", D9D_F64, d9d_tensor_data(&sum), 1,
+                                  D9D_COMM_SUM));
+    assert_ok(d9d_device_download(w->dev, &x, d9d_tensor_data(&sum), sizeof(x)));
+    d9d_tensor_release(&sum);
     return x;
 }
 
@@ -68,16 +87,20 @@ static void pieces_go_and_come_back(void **state)
         const d9d_dtype type = i & 1 ? D9D_BF16 : D9D_F32;
         const d9d_shape shape = D9D_SHAPE(1 + i % 3, 2 * w->size * (1 + i / 2), 2, 3);
         d9d_tensor all = ranks_numbers(w, type, shape, 1), part = pieces_of(w, &all), dx;
-        const size_t bytes = d9d_tensor_bytes(&all);
         d9d_var *x, *y;
         d9d_tape *t;
+        char *here, *there;
         float *got, *want;
 
         assert_ok(d9d_tape_create(w->dev, &t));
         assert_ok(d9d_tape_leaf(t, &part, true, &x));
         assert_ok(d9d_op_gather_pieces(t, x, w->comm, "x", &y));
         assert_true(d9d_shape_equal(&d9d_var_tensor(y)->shape, &shape));
-        assert_memory_equal(d9d_tensor_data(d9d_var_tensor(y)), d9d_tensor_data(&all), bytes);
+        here = bytes_of(d9d_var_tensor(y));
+        there = bytes_of(&all);
+        assert_memory_equal(here, there, d9d_tensor_bytes(&all));
+        free(here);
+        free(there);
         assert_int_equal(y == x, w->size == 1);
         if (w->size > 1) {
             assert_ok(d9d_tape_backward(t, &y, &all, 1, D9D_BACKWARD_FULL));
@@ -301,10 +324,13 @@ static double product(const d9d_tensor *x, const d9d_tensor *y)
 /* x + by u, in place. */
 static void step(const d9d_tensor *x, double by, const d9d_tensor *u)
 {
-    float *to = d9d_tensor_data(x), *from = d9d_tensor_data(u);
+    float *to = ranks_host(x), *from = ranks_host(u);
 
     for (int64_t i = 0; i < d9d_tensor_numel(x); i++)
         to[i] += (float)by * from[i];
+    assert_ok(d9d_device_upload(d9d_tensor_device(x), d9d_tensor_data(x), to, d9d_tensor_bytes(x)));
+    free(to);
+    free(from);
 }
 
 /* <y, dy> over all ranks, and what the gradients say it changes along `u`. */
