@@ -80,7 +80,8 @@ static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_how *how)
 /* The ranks, and what each of them has of the model. */
 static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
 {
-    const d9d_mesh_how mesh = {.timeout_s = how->timeout_s, .log = how->where->log};
+    const d9d_mesh_how mesh = {
+        .timeout_s = how->timeout_s, .flight_dir = how->flight, .log = how->where->log};
     const char *backend = strcmp(e->dev->name, "cpu") == 0 ? "cpu" : "cuda";
     d9d_sharded_how sharded = {.with_grads = how->train};
 

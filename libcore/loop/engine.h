@@ -39,6 +39,7 @@ typedef struct d9di_engine_how {
     const d9d_optimizer *optimizer;                /* whose state comes beside; NULL: none */
     const struct d9d_gradients_section *gradients; /* of training */
     double timeout_s;                              /* of collective calls */
+    const char *flight;                            /* where they are recorded, or NULL */
 } d9di_engine_how;
 
 /* The structure alone, checked against the mesh, the dataset and the headers of the source. */

@@ -22,9 +22,10 @@ d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_ru
                                                          : d9d_fs_join(a, out->path, "checkpoints");
     out->metrics = d9d_fs_join(a, out->path, "metrics.jsonl");
     out->samples = d9d_fs_join(a, out->path, "samples.jsonl");
+    out->flight = d9d_fs_join(a, out->path, "flight");
     out->export = d9d_fs_join(a, out->path, "export");
     if (out->checkpoints == NULL || out->metrics == NULL || out->samples == NULL ||
-        out->export == NULL)
+        out->flight == NULL || out->export == NULL)
         return D9D_FAIL(D9D_ENOMEM, "run %s: names of its files", run->name);
     return D9D_OK;
 }

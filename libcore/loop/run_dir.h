@@ -5,7 +5,7 @@
 #include "d9d/loop/job.h"
 
 typedef struct d9di_run_dir {
-    const char *path, *checkpoints, *metrics, *samples, *export; /* in the arena */
+    const char *path, *checkpoints, *metrics, *samples, *flight, *export; /* in the arena */
 } d9di_run_dir;
 
 /* Names alone; nothing is made. */

@@ -200,6 +200,7 @@ static d9di_engine_how engine_how(const run *r, bool resumes)
         .optimizer = r->optimizer,
         .gradients = &t->gradient_manager,
         .timeout_s = (double)t->timeout.init_timeout,
+        .flight = r->dir.flight,
     };
 }
 
@@ -494,11 +495,12 @@ static d9d_status step_queue(run *r)
     return D9D_OK;
 }
 
-/* Until a step is done collective calls may take as long as starting takes. */
-static void step_timeout(run *r)
+/* What may take long is whatever is not a step: beginning, the first one, saving, the end. */
+static void allow(run *r, bool much)
 {
-    if (r->last_ns == 0)
-        d9d_mesh_set_timeout(r->engine.mesh, (double)r->c->trainer.timeout.step_timeout);
+    const struct d9d_timeout_section *t = &r->c->trainer.timeout;
+
+    d9d_mesh_set_timeout(r->engine.mesh, (double)(much ? t->init_timeout : t->step_timeout));
 }
 
 /* What came of a queued step. */
@@ -516,7 +518,8 @@ static d9d_status step_take(run *r, pending *p, step_result *out)
         if (!isfinite(report->loss) || !isfinite(report->norm))
             return step_blame(r, p, report);
     }
-    step_timeout(r);
+    if (r->last_ns == 0)
+        allow(r, false);
     now = d9d_clock_ns();
     r->told = r->told || report->flags > 0;
     r->state.tokens += (int64_t)report->targets;
@@ -586,12 +589,14 @@ static d9d_status save(run *r)
 
     if (r->saved_step == r->state.step || r->where->trial)
         return D9D_OK;
+    allow(r, true);
     D9D_TRY(record_sync(r));
     st = d9d_save_set_here(&r->set, &a, &here);
     if (st == D9D_OK)
         st = d9d_save_write(r->dir.checkpoints, &r->state, &here, r->engine.mesh, r->log);
     d9d_arena_release(&a);
     D9D_TRY(st);
+    allow(r, false);
     r->saved_step = r->state.step;
     return r->rank > 0 ? D9D_OK : d9d_save_prune(r->dir.checkpoints, c->num_to_keep, r->log);
 }
@@ -804,7 +809,7 @@ static d9d_status run_through(run *r, const char *resume_from, d9d_train_summary
 {
     D9D_TRY(model_fill(r, resume_from));
     D9D_TRY(steps_watch(r, out));
-    d9d_mesh_set_timeout(r->engine.mesh, (double)r->c->trainer.timeout.init_timeout);
+    allow(r, true);
     return export(r, out);
 }
 

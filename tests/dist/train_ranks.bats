@@ -118,6 +118,20 @@ close_to() {
     cmp {whole,run}/export/model.safetensors
 }
 
+@test "a rank that stands still is named, and the job ended" {
+    # shellcheck disable=SC2016,SC2086
+    mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
+        $train -q $sharded --set trainer.timeout.step_timeout=3 --set data.epochs=1000 c.json 2>err 3>&- &
+    pid=$!
+    wait_lines run/metrics.jsonl 3
+    kill -s STOP "$(cat pid.1)"
+    ends 1 137
+    kill -s KILL "$(cat pid.1)" 2>/dev/null || true
+    grep -q 'rank 0 waits since .* for rank 1 (.*, dps 1), which is stopped' err
+    run -0 d9d-metrics flight run
+    assert_output --partial "rank 1"
+}
+
 @test "inference writes the lines of one rank, in their order" {
     d9d-infer -q --device cpu --set task.output=one.jsonl i.json
     # shellcheck disable=SC2086
