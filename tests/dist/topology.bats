@@ -7,77 +7,10 @@
 
 load ../slurm/helper
 
-golden=$BATS_TEST_DIRNAME/../golden
-driver=$D9D_BUILD/tests/dist/topology_driver
-PATH=$D9D_BIN:$PATH
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+load topology
 
-axes=(data_parallel_replicate data_parallel_shard context_parallel_shard
-    context_parallel_replicate tensor_parallel expert_parallel)
 dense_meshes="2 1 1 1 1 1,1 2 1 1 1 1,1 1 1 1 2 1,1 1 2 1 1 1,2 2 1 1 1 1,1 2 1 1 2 1"
 moe_meshes="1 2 1 1 1 2,2 1 1 1 1 2,2 2 1 1 1 2,1 1 1 2 2 4"
-
-setup_file() {
-    unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@}" "${!PMI_@}"
-    work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX)
-    export work
-    cd "$work" || return 1
-    d9d-shard -q --format tokens --out data "$golden/moe/train.jsonl"
-    configure dense 48 '"intermediate_size": 48' >dense.json
-    configure moe 24 '"intermediate_size": 24, "num_experts": 8, "experts_top_k": 3,
-        "shared_expert": {"intermediate_size": 24, "enable_gate": true}' >moe.json
-    for model in dense moe; do d9d-train -q --device cpu --set trainer.run.dir=$model $model.json; done
-}
-teardown_file() { rm -rf "$work"; }
-setup() {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
-    cd "$work" || return 1
-}
-
-# configure MODEL SIZE LAYER-JSON
-configure() {
-    cat <<JSON
-{"data": {"dataset": "data", "order": "shuffled"},
- "model_provider": {"name": "qwen3_$1", "model": {"num_hidden_layers": 2,
-   "layer": {"hidden_size": 32, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8,
-     "rms_norm_eps": 1e-6, $3},
-   "rope_base": 10000, "max_position_ids": 512, "initializer_range": 0.02,
-   "split_vocab_size": {"regular": 157}, "split_vocab_order": ["regular"]}},
- "trainer": {"run": {"name": "$1", "steps": 10},
-   "batching": {"global_batch_size": 8, "microbatch_size": 1},
-   "logging": {"samples": true},
-   "gradient_clipping": {"max_norm": 1.0}},
- "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1}}
-JSON
-}
-
-mpi() { timeout 120 mpirun --oversubscribe "$@" 3>&- </dev/null; }
-
-# train MODEL MESH DIR [OPTION...]
-train() {
-    local model=$1 dir=$3 i ranks=1 how=()
-    read -ra mesh <<<"$2"
-    shift 3
-    for i in "${!axes[@]}"; do
-        how+=(--set "mesh.${axes[i]}=${mesh[i]}")
-        [ "$i" -eq 5 ] || ranks=$((ranks * mesh[i]))
-    done
-    mpi -n $ranks d9d-train -q --device cpu "${how[@]}" --set trainer.run.dir="$dir" "$@" "$model.json"
-}
-
-# same A B: losses, norms and weights to 1e-5, the same samples and numbers of tokens.
-same() {
-    paste <(grep '"loss"' "$1/metrics.jsonl") <(grep '"loss"' "$2/metrics.jsonl") |
-        sed -E 's/"[a-z_]+": |[{},]//g' | awk '
-        function far(a, b) { return !((a - b) ^ 2 <= (1e-5 * b) ^ 2) }
-        { n++; half = NF / 2
-          if ($1 != $(half + 1) || far($2, $(half + 2)) || far($3, $(half + 3)) || $5 != $(half + 5)) {
-              print "step " $1 ": loss " $2 ", norm " $3 ", tokens " $5 "; alone " $(half + 2) ", " $(half + 3) ", " $(half + 5)
-              bad = 1 } }
-        END { if (n != 10) print n + 0 " steps"; exit bad || n != 10 }' &&
-        cmp "$1/samples.jsonl" "$2/samples.jsonl" && "$driver" "$1/export" "$2/export"
-}
 
 # divides MODEL: every mesh of up to 8 ranks that divides it, and its batches of 8.
 divides() {

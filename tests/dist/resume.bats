@@ -1,0 +1,55 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of the helper
+# Saved on one mesh, gone on with on another: as if nothing had happened.
+
+load ../slurm/helper
+load topology
+
+# Ten meshes; a few pairs of them on every change, all with D9D_LONG=1.
+meshes=("1 1 1 1 1 1" "2 1 1 1 1 1" "1 2 1 1 1 1" "1 1 1 1 2 1" "1 1 2 1 1 1"
+    "1 2 1 1 2 2" "2 2 1 1 1 4" "1 3 1 1 1 1" "1 2 2 1 1 1" "1 1 1 2 2 1")
+pairs=([0]="0 5" [5]="3" [6]="0" [7]="8")
+
+# train_on MODEL NUMBER DIR: batches that divide by 2 and by 3.
+train_on() {
+    train "$1" "${meshes[$2]}" "$3" --set trainer.batching.global_batch_size=12 --set data.epochs=2 \
+        --set trainer.checkpointing.period_steps=5
+}
+
+# half DIR: DIR as it was when its first checkpoint had been written.
+half() { rm -rf "$1/export" "$1/checkpoints/step-00000010"; }
+
+# tidy DIR: of a step that was done twice, the last record, as readers of records take them.
+tidy() {
+    tac "$1/metrics.jsonl" | awk -F'[:,]' '!/"loss"/ || !seen[$2]++' | tac >"$1/tidy" && mv "$1/tidy" "$1/metrics.jsonl"
+}
+
+# goes_on MODEL: from the middle of each mesh's run to the end on others.
+goes_on() {
+    local model=$1 from to n=0 bad=0
+    for from in "${!meshes[@]}"; do
+        [ -n "${D9D_LONG:-}" ] || [ -n "${pairs[$from]:-}" ] || continue
+        rm -rf first && train_on "$model" "$from" first
+        for to in "${!meshes[@]}"; do
+            [ -n "${D9D_LONG:-}" ] || [[ " ${pairs[$from]} " == *" $to "* ]] || continue
+            n=$((n + 1))
+            rm -rf run && cp -r first run && half run
+            if ! { train_on "$model" "$to" run && tidy run && same run first; }; then
+                echo "saved on mesh ${meshes[$from]}, gone on with on ${meshes[$to]}: another run"
+                bad=$((bad + 1))
+            elif [ "$from" = "$to" ] && ! diff -r first/export run/export; then
+                echo "mesh ${meshes[$from]}: not the same bits"
+                bad=$((bad + 1))
+            fi
+        done
+    done
+    echo "# $model: $n pairs of meshes" >&3
+    [ "$n" -gt 0 ] && [ "$bad" -eq 0 ]
+}
+
+@test "a mixture of experts, saved on any of ten meshes, goes on on any" { goes_on moe; }
+@test "a dense model too" {
+    [ -n "${D9D_LONG:-}" ] || skip "make test-long"
+    for i in "${!meshes[@]}"; do meshes[i]="${meshes[i]% *} 1"; done # no experts
+    goes_on dense
+}
