@@ -224,5 +224,7 @@ d9d_status d9d_ref_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const vo
     d9di_gemm_job job = {.a = a, .b = b, .c = c, .m = g->m, .n = g->n, .k = g->k};
 
     (void)s;
+    if (g->plus != NULL && g->beta != 0.0f)
+        memcpy(c, g->plus, (size_t)(g->m * g->n) * d9d_dtype_size(g->ct));
     return d9di_gemm_run("gemm", &how, &job, 1);
 }

@@ -70,12 +70,12 @@ d9d_status d9d_ref_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *
     return run(&p, offset, rows, e);
 }
 
-d9d_status d9d_ref_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
+d9d_status d9d_ref_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float beta, const void *dy,
                                     const void *w, const int32_t *offset, int64_t rows, int64_t e,
                                     int64_t in, int64_t out)
 {
     grouped p = {.op = "grouped_gemm_din",
-                 .how = {.at = t, .bt = t, .ct = t, .trans_b = true},
+                 .how = {.at = t, .bt = t, .ct = t, .trans_b = true, .beta = beta},
                  .n = in,
                  .k = out,
                  .a = dy,

@@ -1,12 +1,12 @@
 /* cpu_rope.c - rotary position embedding: pairs of features turn by position * inv_freq.
  * (a, b) -> (a cos - b sin, b cos + a sin); sign -1 turns back. */
-#include "cpu_common.h"
 #include "cpu_math.h"
+#include "cpu_norm.h"
 
 enum { MOST = 512 }; /* pairs of a head turned at once */
 
-D9DI_CLONES static void angles(float *co, float *si, const float *inv_freq, float position,
-                               float mscale, float sign, int64_t n)
+D9DI_CLONES void d9di_rope_angles(float *co, float *si, const float *inv_freq, float position,
+                                  float mscale, float sign, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         float s, c;
@@ -34,6 +34,15 @@ D9DI_CLONES static void turn_pairs(float *restrict y, const float *restrict x,
         y[2 * i] = x[2 * i] * co[i] - x[2 * i + 1] * si[i];
         y[2 * i + 1] = x[2 * i + 1] * co[i] + x[2 * i] * si[i];
     }
+}
+
+void d9di_rope_turn(bool interleaved, float *y, const float *x, const float *co, const float *si,
+                    int64_t n)
+{
+    if (interleaved)
+        turn_pairs(y, x, co, si, n);
+    else
+        turn_half(y, y + n, x, x + n, co, si, n);
 }
 
 /* Where the pairs [first, first + n) of a head are: at ia and ib, n each, or 2 n at ia. */
@@ -74,7 +83,7 @@ d9d_status d9d_ref_rope(d9d_stream s, d9d_dtype t, void *y, const void *x, const
         for (int64_t f = 0; f < r / 2; f += MOST) {
             int64_t n = d9di_min(r / 2 - f, MOST);
 
-            angles(co, si, inv_freq + f, (float)positions[i], mscale, sign, n);
+            d9di_rope_angles(co, si, inv_freq + f, (float)positions[i], mscale, sign, n);
             for (int64_t h = 0; h < heads; h++) {
                 int64_t at = (i * heads + h) * d;
 

@@ -270,7 +270,8 @@ d9d_status d9di_blas_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const
                           .accumulate = g->beta != 0.0f,
                           .align_a = alignment(a),
                           .align_b = alignment(b),
-                          .align_c = alignment(c)};
+                          .align_c = alignment((const void *)((uintptr_t)c | (uintptr_t)g->plus))};
+    const void *old = g->plus != NULL ? g->plus : c;
     const float one = 1.0f;
     d9di_blas *lib = s->blas;
     void *scratch = NULL;
@@ -284,7 +285,7 @@ d9d_status d9di_blas_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const
         return D9D_OK;
     if (p->scratch > 0)
         D9D_TRY(d9di_take(s, p->scratch, &scratch));
-    e = lib->cublasLtMatmul(lib->handle, p->desc, &one, b, p->a, a, p->b, &g->beta, c, p->c, c,
+    e = lib->cublasLtMatmul(lib->handle, p->desc, &one, b, p->a, a, p->b, &g->beta, old, p->c, c,
                             p->c, &p->algo, scratch, (size_t)p->scratch, queue);
     if (scratch != NULL)
         d9di_give(s, scratch, p->scratch);

@@ -135,6 +135,30 @@ static __device__ __forceinline__ void store8(bf16 *p, const float (&v)[8], int6
     store8_bits(p, b, n);
 }
 
+/* Eight elements as they lie in memory, fetched long before they are used; zeros beyond n. */
+template <class T> struct raw8 {
+    uint4 part[sizeof(T) / 2];
+};
+
+template <class T>
+static __device__ __forceinline__ void fetch8(raw8<T> &r, const T *p, int64_t n)
+{
+    if (wide(p, n)) {
+#pragma unroll
+        for (int i = 0; i < (int)sizeof(T) / 2; i++)
+            r.part[i] = ((const uint4 *)p)[i];
+        return;
+    }
+    float v[8];
+
+    load8(v, p, n);
+    store8((T *)&r, v, 8);
+}
+template <class T> static __device__ __forceinline__ void unpack8(float (&v)[8], const raw8<T> &r)
+{
+    load8(v, (const T *)&r, 8);
+}
+
 /* The eights of an array, shared among all threads of a launch. */
 #define D9DI_EACH8(i, n)                                                                           \
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 8; i < (n);                \

@@ -5,6 +5,17 @@ d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void
 extern __typeof__(*((d9d_kernels *)0)->accumulate) d9d_k_accumulate;
 extern __typeof__(*((d9d_kernels *)0)->fill) d9d_k_fill;
 
+/* C = plus, for those who add to C in place. */
+static d9d_status bring(d9d_stream s, const char *op, const d9d_gemm *g, void *c)
+{
+    cudaError_t e = cudaSuccess;
+
+    if (g->plus != NULL && g->plus != c && g->beta != 0.0f)
+        e = cudaMemcpyAsync(c, g->plus, (size_t)(g->m * g->n) * d9d_dtype_size(g->ct),
+                            cudaMemcpyDeviceToDevice, d9di_queue(s));
+    return e == cudaSuccess ? D9D_OK : d9di_cuda_fail(op, e);
+}
+
 /* An empty sum: C = beta C. */
 static d9d_status scale(d9d_stream s, const d9d_gemm *g, void *c)
 {
@@ -24,10 +35,15 @@ d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void
     D9D_TRY(d9di_check_float(op, g->ct));
     if (g->m == 0 || g->n == 0)
         return D9D_OK;
-    if (g->k == 0)
+    if (g->k == 0) {
+        D9D_TRY(bring(s, op, g, c));
         return scale(s, g, c);
+    }
     D9D_TRY(d9di_blas_gemm(s, op, g, a, b, c, &done));
-    return done ? D9D_OK : d9di_tile_gemm(s, op, g, a, b, c);
+    if (done)
+        return D9D_OK;
+    D9D_TRY(bring(s, op, g, c));
+    return d9di_tile_gemm(s, op, g, a, b, c);
 }
 
 d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c)

@@ -36,12 +36,12 @@ d9d_status d9d_k_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *x,
     return run(s, &g);
 }
 
-d9d_status d9d_k_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
+d9d_status d9d_k_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float beta, const void *dy,
                                   const void *w, const int32_t *offset, int64_t rows, int64_t e,
                                   int64_t in, int64_t out)
 {
     const d9di_grouped g = {
-        "grouped_gemm_din", D9DI_DX, t, t, 0.0f, dx, dy, w, offset, rows, e, in, out};
+        "grouped_gemm_din", D9DI_DX, t, t, beta, dx, dy, w, offset, rows, e, in, out};
 
     return run(s, &g);
 }

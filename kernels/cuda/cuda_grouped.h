@@ -3,7 +3,7 @@
  * Rows of expert x are offset[x] .. offset[x + 1] - 1, numbers that the GPU alone knows.
  *
  *     D9DI_Y    c [rows, out] = a [rows, in]  W_x        b = w [E, in, out]
- *     D9DI_DX   c [rows, in]  = a [rows, out] W_x'       b = w [E, in, out]
+ *     D9DI_DX   c [rows, in]  = a [rows, out] W_x' + beta c    b = w [E, in, out]
  *     D9DI_DW   c [E, in, out] = a_x' b_x + beta c       a [rows, in], b [rows, out]
  */
 #ifndef D9D_CUDA_GROUPED_H
@@ -21,7 +21,7 @@ typedef struct d9di_grouped {
     const char *op;
     d9di_grouped_form form;
     d9d_dtype t, ct; /* of a and b; of c */
-    float beta;      /* 0 but for D9DI_DW */
+    float beta;      /* 0 for D9DI_Y */
     void *c;
     const void *a, *b;
     const int32_t *offset;

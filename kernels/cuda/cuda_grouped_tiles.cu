@@ -55,7 +55,7 @@ static __global__ void plan_kernel(row_tile *tile, int64_t most, const int32_t *
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
     rows_kernel(T *y, const T *x, operand<T> w, int64_t size, const row_tile *tile,
-                const int32_t *offset, int64_t rows, int64_t n, int64_t k)
+                const int32_t *offset, int64_t rows, int64_t n, int64_t k, float beta)
 {
     const row_tile mine = tile[blockIdx.y];
     const operand<T> a = {x, k, 1};
@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     rows_of(offset, rows, mine.expert, &first, &end);
     w.p += mine.expert * size;
-    tile_product(y, n, a, w, mine.row, (int64_t)blockIdx.x * SIDE, end, n, k, 0.0f);
+    tile_product(y, n, a, w, mine.row, (int64_t)blockIdx.x * SIDE, end, n, k, beta);
 }
 
 /* dW_e = X_e' dY_e + beta dW_e */
@@ -96,8 +96,8 @@ static d9d_status run_rows(d9d_stream s, const d9di_grouped &g, int64_t n, int64
         return D9D_OK;
     D9D_TRY(d9di_take(s, bytes, &tile));
     plan_kernel<<<1, THREADS, 0, queue>>>((row_tile *)tile, most, g.offset, g.rows, g.e);
-    rows_kernel<<<grid, THREADS, 0, queue>>>((T *)g.c, (const T *)g.a, w, n * k,
-                                             (const row_tile *)tile, g.offset, g.rows, n, k);
+    rows_kernel<<<grid, THREADS, 0, queue>>>(
+        (T *)g.c, (const T *)g.a, w, n * k, (const row_tile *)tile, g.offset, g.rows, n, k, g.beta);
     d9di_give(s, tile, bytes);
     return d9di_launched(g.op);
 }

@@ -416,7 +416,7 @@ template <int FORM, int SUM> struct consumer {
     }
 
     /* C is bfloat16 and added to, in float32 before it is rounded. */
-    __device__ __forceinline__ void add_old(float (&d)[128], int row, int column)
+    __device__ __forceinline__ void add_old(float (&d)[128], int row, int column, int live)
     {
         const bf16 *old = (const bf16 *)p.c;
 
@@ -427,7 +427,7 @@ template <int FORM, int SUM> struct consumer {
                 const int r = row + warp * 16 + lane / 4 + 8 * h, x = column + 8 * j + lane % 4 * 2;
                 uint32_t two = 0;
 
-                if (x < p.n)
+                if (x < p.n && r - row < live)
                     two = *(const uint32_t *)(old + (int64_t)r * p.n + x);
                 d[4 * j + 2 * h] += __uint_as_float(two << 16);
                 d[4 * j + 2 * h + 1] += __uint_as_float(two & 0xffff0000u);
@@ -441,7 +441,7 @@ template <int FORM, int SUM> struct consumer {
         while (held_next < 4)
             store_held(held); /* after less than four steps */
         if (SUM == BF16_ADD)
-            add_old(d, row, column);
+            add_old(d, row, column, live);
 #pragma unroll
         for (int i = 0; i < (WIDE ? 4 : 0); i++) {
             uint32_t v[16];
@@ -643,7 +643,7 @@ kernel *kernel_of(const d9di_grouped *g)
     if (g->form == D9DI_Y)
         return grouped_kernel<D9DI_Y, BF16>;
     if (g->form == D9DI_DX)
-        return grouped_kernel<D9DI_DX, BF16>;
+        return g->beta != 0.0f ? grouped_kernel<D9DI_DX, BF16_ADD> : grouped_kernel<D9DI_DX, BF16>;
     if (g->ct == D9D_F32)
         return g->beta != 0.0f ? grouped_kernel<D9DI_DW, F32_ADD> : grouped_kernel<D9DI_DW, F32>;
     return g->beta != 0.0f ? grouped_kernel<D9DI_DW, BF16_ADD> : grouped_kernel<D9DI_DW, BF16>;

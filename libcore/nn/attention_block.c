@@ -81,12 +81,18 @@ static d9d_status heads_of(d9d_block_attention *b, d9d_tape *t, d9d_var *x, cons
     D9D_TRY(d9d_op_linear_rows(t, x, &of->proj->weight, of->first * b->head_dim,
                                of->n * b->head_dim, &flat));
     D9D_TRY(d9d_op_reshape(t, flat, shape, &h));
-    if (of->norm != NULL) {
-        D9D_TRY(d9d_block_norm_forward(of->norm, t, h, &h));
-        D9D_TRY(d9d_op_rope(t, h, positions, &b->rope->inv_freq, b->rope->style, 1.0f, &h));
+    if (of->norm == NULL) {
+        *y = h;
+        return D9D_OK;
     }
-    *y = h;
-    return D9D_OK;
+    return d9d_op_norm_rope(t, h, &of->norm->weight,
+                            &(d9d_norm_rope){.eps = of->norm->eps,
+                                             .zero_centred = of->norm->zero_centred,
+                                             .positions = positions,
+                                             .inv_freq = &b->rope->inv_freq,
+                                             .style = b->rope->style,
+                                             .mscale = 1.0f},
+                            y);
 }
 
 d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_var *x,

@@ -106,3 +106,11 @@ d9d_status d9di_node_finish(d9d_node *n, int i, d9d_tensor *grad, d9d_status st)
     d9d_tensor_release(grad);
     return st;
 }
+
+d9d_status d9di_node_finish_sum(d9d_node *n, int i, d9d_tensor *sum, d9d_status st)
+{
+    if (st == D9D_OK)
+        d9d_node_sum_give(n, i, sum);
+    d9d_tensor_release(sum);
+    return st;
+}

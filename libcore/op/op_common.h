@@ -93,4 +93,7 @@ static inline d9d_status d9di_node_grad(d9d_node *n, int i, d9d_tensor *out)
 /* Give it when `st` is fine, else drop it. */
 d9d_status d9di_node_finish(d9d_node *n, int i, d9d_tensor *grad, d9d_status st);
 
+/* The same for a sum, of d9d_node_sum(). */
+d9d_status d9di_node_finish_sum(d9d_node *n, int i, d9d_tensor *sum, d9d_status st);
+
 #endif /* D9D_OP_OP_COMMON_H */

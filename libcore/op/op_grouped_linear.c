@@ -10,14 +10,20 @@ static d9d_status grouped_input(d9d_node *n)
 {
     const d9d_tensor *w = &n->param[0]->data;
     const int64_t *d = w->shape.dim;
+    const void *plus;
+    d9d_status st = D9D_OK;
     d9d_tensor dx;
 
-    D9D_TRY(d9di_node_grad(n, 0, &dx));
-    return d9di_node_finish(n, 0, &dx,
-                            D9DI_KERNEL(n->tape, grouped_gemm_din, dx.dtype, d9d_tensor_data(&dx),
-                                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(w),
-                                        d9d_tensor_data(&n->saved[SAVED_OFFSET]), dx.shape.dim[0],
-                                        d[0], d[1], d[2]));
+    D9D_TRY(d9d_node_sum(n, 0, &dx, &plus));
+    if (plus != NULL && plus != d9d_tensor_data(&dx))
+        st = D9DI_KERNEL(n->tape, cast, dx.dtype, d9d_tensor_data(&dx), dx.dtype, plus,
+                         d9d_tensor_numel(&dx));
+    if (st == D9D_OK)
+        st = D9DI_KERNEL(n->tape, grouped_gemm_din, dx.dtype, d9d_tensor_data(&dx),
+                         plus != NULL ? 1.0f : 0.0f, d9d_tensor_data(&n->dout[0]),
+                         d9d_tensor_data(w), d9d_tensor_data(&n->saved[SAVED_OFFSET]),
+                         dx.shape.dim[0], d[0], d[1], d[2]);
+    return d9di_node_finish_sum(n, 0, &dx, st);
 }
 
 static d9d_status grouped_weight(d9d_node *n)

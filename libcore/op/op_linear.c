@@ -21,7 +21,7 @@ static d9d_status linear_input(d9d_node *n)
 {
     const d9d_tensor *w = &n->param[0]->data, *dy = &n->dout[0];
     const linear_attr *a = n->attr;
-    const d9d_gemm g = {
+    d9d_gemm g = {
         .t = dy->dtype,
         .ct = dy->dtype,
         .m = d9di_rows(&dy->shape),
@@ -30,10 +30,11 @@ static d9d_status linear_input(d9d_node *n)
     };
     d9d_tensor dx;
 
-    D9D_TRY(d9di_node_grad(n, 0, &dx));
-    return d9di_node_finish(n, 0, &dx,
-                            D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy),
-                                        rows_at(w, a->first), d9d_tensor_data(&dx)));
+    D9D_TRY(d9d_node_sum(n, 0, &dx, &g.plus));
+    g.beta = g.plus != NULL ? 1.0f : 0.0f;
+    return d9di_node_finish_sum(n, 0, &dx,
+                                D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy),
+                                            rows_at(w, a->first), d9d_tensor_data(&dx)));
 }
 
 /* Rows of a gradient that nothing reaches. */

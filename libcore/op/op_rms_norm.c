@@ -11,33 +11,45 @@ typedef struct rms_attr {
 
 enum { SAVED_X, SAVED_INV };
 
-static d9d_status rms_input(d9d_node *n)
+/* The halves that are wanted, in one pass. */
+static d9d_status rms_grad(d9d_node *n, unsigned halves)
 {
     const rms_attr *a = n->attr;
     const d9d_tensor *x = &n->saved[SAVED_X];
-    d9d_tensor dx;
+    const bool want_dw = (halves & D9D_NEED_WEIGHT) != 0;
+    d9d_param *w = n->param[0];
+    d9d_tensor dx = {0};
+    const void *plus = NULL;
+    d9d_status st;
 
-    D9D_TRY(d9di_node_grad(n, 0, &dx));
-    return d9di_node_finish(n, 0, &dx,
-                            D9DI_KERNEL(n->tape, rms_norm_din, x->dtype, d9d_tensor_data(&dx),
-                                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(x),
-                                        d9d_tensor_data(&n->param[0]->data),
-                                        d9d_tensor_data(&n->saved[SAVED_INV]), d9di_rows(&x->shape),
-                                        d9di_last(&x->shape), a->zero_centred));
+    if (halves & D9D_NEED_INPUT)
+        D9D_TRY(d9d_node_sum(n, 0, &dx, &plus));
+    st = D9DI_KERNEL(n->tape, rms_norm_grad, x->dtype, d9d_tensor_data(&dx), plus,
+                     want_dw ? w->grad.dtype : D9D_F32, want_dw ? d9d_tensor_data(&w->grad) : NULL,
+                     want_dw ? d9d_param_grad_beta(w) : 0.0f, d9d_tensor_data(&n->dout[0]),
+                     d9d_tensor_data(x), d9d_tensor_data(&w->data),
+                     d9d_tensor_data(&n->saved[SAVED_INV]), d9di_rows(&x->shape),
+                     d9di_last(&x->shape), a->zero_centred);
+    return dx.storage != NULL ? d9di_node_finish_sum(n, 0, &dx, st) : st;
+}
+
+static d9d_status rms_input(d9d_node *n)
+{
+    return rms_grad(n, D9D_NEED_INPUT);
 }
 
 static d9d_status rms_weight(d9d_node *n)
 {
-    const d9d_tensor *x = &n->saved[SAVED_X];
-    d9d_param *w = n->param[0];
-
-    return D9DI_KERNEL(n->tape, rms_norm_dw, x->dtype, w->grad.dtype, d9d_tensor_data(&w->grad),
-                       d9d_param_grad_beta(w), d9d_tensor_data(&n->dout[0]), d9d_tensor_data(x),
-                       d9d_tensor_data(&n->saved[SAVED_INV]), d9di_rows(&x->shape),
-                       d9di_last(&x->shape));
+    return rms_grad(n, D9D_NEED_WEIGHT);
 }
 
-static const d9d_node_ops rms_ops = {.name = "rms_norm", .input = rms_input, .weight = rms_weight};
+static d9d_status rms_full(d9d_node *n)
+{
+    return rms_grad(n, n->halves);
+}
+
+static const d9d_node_ops rms_ops = {
+    .name = "rms_norm", .input = rms_input, .weight = rms_weight, .full = rms_full};
 
 static d9d_status check(const d9d_tensor *x, const d9d_param *w)
 {

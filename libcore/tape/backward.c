@@ -43,15 +43,26 @@ static d9d_status accumulate(d9d_device *dev, d9d_tensor *slot, d9d_tensor *grad
     return st;
 }
 
+/* Does it make its gradient itself? */
+static bool takes_none(const d9d_var *v)
+{
+    return v->maker != NULL && v->maker->is_root;
+}
+
+static d9d_status refuse(const d9d_var *v)
+{
+    return D9D_FAIL(D9D_EINVAL, "backward: %s makes its own gradient and takes no other",
+                    v->maker->ops->name);
+}
+
 d9d_status d9di_var_give(d9d_tape *t, d9d_var *v, d9d_tensor *grad)
 {
     d9d_tensor *slot = d9di_var_slot(v);
     d9d_status st = D9D_OK;
 
     assert(grad->dtype == v->value.dtype && d9d_shape_equal(&grad->shape, &v->value.shape));
-    if (v->maker != NULL && v->maker->is_root)
-        st = D9D_FAIL(D9D_EINVAL, "backward: %s makes its own gradient and takes no other",
-                      v->maker->ops->name);
+    if (takes_none(v))
+        st = refuse(v);
     else if (v->needs_grad && slot->storage == NULL) {
         *slot = *grad;
         *grad = (d9d_tensor){0};
@@ -65,6 +76,29 @@ d9d_status d9di_var_give(d9d_tape *t, d9d_var *v, d9d_tensor *grad)
 d9d_status d9d_node_give(d9d_node *n, int i, d9d_tensor *grad)
 {
     return d9di_var_give(n->tape, n->in[i], grad);
+}
+
+d9d_status d9d_node_sum(d9d_node *n, int i, d9d_tensor *sum, const void **plus)
+{
+    const d9d_var *v = n->in[i];
+    d9d_tensor *slot = d9di_var_slot(n->in[i]);
+
+    if (takes_none(v))
+        return refuse(v);
+    *plus = slot->storage != NULL ? d9d_tensor_data(slot) : NULL;
+    if (slot->storage == NULL || !d9d_tensor_is_sole(slot))
+        return d9d_node_alloc(n, v->value.dtype, v->value.shape, sum);
+    *sum = d9d_tensor_ref(slot);
+    return D9D_OK;
+}
+
+void d9d_node_sum_give(d9d_node *n, int i, d9d_tensor *sum)
+{
+    d9d_tensor *slot = d9di_var_slot(n->in[i]);
+
+    d9d_tensor_release(slot);
+    *slot = *sum;
+    *sum = (d9d_tensor){0};
 }
 
 /* --- nodes in reverse ---------------------------------------------------------------- */

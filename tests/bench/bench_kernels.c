@@ -96,8 +96,8 @@ static d9d_status grouped(bench *b)
 }
 static d9d_status grouped_din(bench *b)
 {
-    return b->k->grouped_gemm_din(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H,
-                                  EI);
+    return b->k->grouped_gemm_din(b->s, b->t, b->p[OUT], 0.0f, b->p[X], b->p[Y], b->offset, ROWS, E,
+                                  H, EI);
 }
 static d9d_status grouped_dw(bench *b)
 {
@@ -183,6 +183,24 @@ static d9d_status xent_din(bench *b)
 {
     return b->k->xent_din(b->s, b->t, b->p[OUT], b->prob, b->p[X], T, H);
 }
+static d9d_status xent_once_in(bench *b, int64_t room)
+{
+    d9d_xent_dims n = xent_dims(b);
+    const void *w[] = {b->p[Y]};
+    void *dw[] = {b->p[STATE]};
+    const float beta = 0.0f;
+
+    n.room = room;
+    return b->k->xent_once(b->s, &n, b->t, b->prob, b->p[OUT], dw, &beta, b->p[X], w, b->ids);
+}
+static d9d_status xent_once(bench *b)
+{
+    return xent_once_in(b, 0);
+}
+static d9d_status xent_once_narrow(bench *b)
+{
+    return xent_once_in(b, (int64_t)256 << 20);
+}
 static d9d_status xent_dw(bench *b)
 {
     const d9d_xent_dims n = xent_dims(b);
@@ -213,30 +231,40 @@ static d9d_status norm(bench *b)
 {
     return b->k->rms_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], T, I, 1e-6f, false);
 }
-static d9d_status norm_din(bench *b)
+static d9d_status norm_grad(bench *b)
 {
-    return b->k->rms_norm_din(b->s, b->t, b->p[OUT], b->p[X], b->p[Z], b->p[Y], b->stats, T, I,
-                              false);
-}
-static d9d_status norm_dw(bench *b)
-{
-    return b->k->rms_norm_dw(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats, T,
-                             I);
+    return b->k->rms_norm_grad(b->s, b->t, b->p[OUT], b->p[G], D9D_F32, b->p[OUT2], 0.0f, b->p[X],
+                               b->p[Z], b->p[Y], b->stats, T, I, false);
 }
 static d9d_status norm_heads(bench *b)
 {
     return b->k->rms_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], N / D, D, 1e-6f,
                           false);
 }
-static d9d_status norm_heads_din(bench *b)
+static d9d_norm_rope_dims norm_rope_dims(const bench *b)
 {
-    return b->k->rms_norm_din(b->s, b->t, b->p[OUT], b->p[X], b->p[Z], b->p[Y], b->stats, N / D, D,
-                              false);
+    return (d9d_norm_rope_dims){.t = b->t,
+                                .m = T,
+                                .heads = N / T / D,
+                                .d = D,
+                                .r = D,
+                                .eps = 1e-6f,
+                                .mscale = 1.0f,
+                                .positions = b->ids,
+                                .inv_freq = b->freq};
 }
-static d9d_status norm_heads_dw(bench *b)
+static d9d_status norm_rope(bench *b)
 {
-    return b->k->rms_norm_dw(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Z], b->stats,
-                             N / D, D);
+    const d9d_norm_rope_dims n = norm_rope_dims(b);
+
+    return b->k->norm_rope(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y]);
+}
+static d9d_status norm_rope_grad(bench *b)
+{
+    const d9d_norm_rope_dims n = norm_rope_dims(b);
+
+    return b->k->norm_rope_grad(b->s, &n, b->p[OUT], D9D_F32, b->p[OUT2], 0.0f, b->p[Z], b->p[X],
+                                b->p[Y], b->stats);
 }
 static d9d_status rope(bench *b)
 {
@@ -348,6 +376,8 @@ static const struct line {
     {"attention_din packed", attention_packed_din, 1.25 * B *A *S *S *D, 0, 0},
     {"xent", xent, 2.0 * T *V *H, 0, 0},
     {"xent with unit", xent_unit, 4.0 * T *V *H, 0, 0},
+    {"xent_once", xent_once, 6.0 * T *V *H, 0, 0},
+    {"xent_once in 256 MiB", xent_once_narrow, 6.0 * T *V *H, 0, 0},
     {"xent_din", xent_din, 0, 2.0 * T *H, 0},
     {"xent_dw", xent_dw, 4.0 * T *V *H, 0, 0},
     {"add", add, 0, 3.0 * N, 0},
@@ -355,11 +385,10 @@ static const struct line {
     {"swiglu", swiglu, 0, 3.0 * N, 0},
     {"swiglu_din", swiglu_din, 0, 5.0 * N, 0},
     {"rms_norm", norm, 0, 2.0 * N, 0},
-    {"rms_norm_din", norm_din, 0, 3.0 * N, 0},
-    {"rms_norm_dw", norm_dw, 0, 2.0 * N, 0},
+    {"rms_norm_grad", norm_grad, 0, 4.0 * N, 0},
     {"rms_norm of heads", norm_heads, 0, 2.0 * N, 0},
-    {"rms_norm_din of heads", norm_heads_din, 0, 3.0 * N, 0},
-    {"rms_norm_dw of heads", norm_heads_dw, 0, 2.0 * N, 0},
+    {"norm_rope", norm_rope, 0, 2.0 * N, 0},
+    {"norm_rope_grad", norm_rope_grad, 0, 3.0 * N, 0},
     {"rope", rope, 0, 2.0 * N, 0},
     {"embedding", embedding, 0, 2.0 * T *H, 0},
     {"embedding_dw", embedding_dw, 0, 1.0 * T *H, 2.0 * T *H},

@@ -56,6 +56,15 @@ static void check(const d9d_gemm *g)
     naive(&p, want);
     array_same_for_threads(run, &p, p.c, bytes, before);
     array_close("c", g->ct, p.c, want, n, 1e-5);
+    if (before != NULL) { /* added from elsewhere it is the same bits */
+        void *in_place = p.c;
+
+        p.c = array_poison(g->ct, n);
+        p.g.plus = before;
+        run(&p);
+        assert_memory_equal(p.c, in_place, bytes);
+        free(in_place);
+    }
     free(p.a);
     free(p.b);
     free(p.c);
@@ -172,8 +181,9 @@ static void run_dx(void *arg)
 {
     grouped *p = arg;
 
-    assert_int_equal(host_kernels()->grouped_gemm_din(NULL, p->t, p->dx, p->dy, p->w, p->c->offset,
-                                                      p->rows, E, p->c->in, p->c->out),
+    assert_int_equal(host_kernels()->grouped_gemm_din(NULL, p->t, p->dx, p->beta, p->dy, p->w,
+                                                      p->c->offset, p->rows, E, p->c->in,
+                                                      p->c->out),
                      D9D_OK);
 }
 static void run_dw(void *arg)
@@ -212,6 +222,7 @@ static void check_grouped(grouped *p)
     int64_t n_y = p->rows * p->c->out, n_x = p->rows * p->c->in, n_w = E * p->c->in * p->c->out;
     size_t size = d9d_dtype_size(p->t);
     void *before = p->beta == 0.0f ? NULL : array_random(p->gt, n_w, 9, 1.0);
+    void *before_x = p->beta == 0.0f ? NULL : array_random(p->t, n_x, 8, 1.0);
     double *y = calloc((size_t)n_y + 1, sizeof(*y));
     double *dx = calloc((size_t)n_x + 1, sizeof(*dx));
     double *dw = calloc((size_t)n_w, sizeof(*dw));
@@ -224,14 +235,16 @@ static void check_grouped(grouped *p)
     p->dw = array_poison(p->gt, n_w);
     for (int64_t i = 0; i < n_w && before != NULL; i++)
         dw[i] = array_get(p->gt, before, i);
+    for (int64_t i = 0; i < n_x && before_x != NULL; i++)
+        dx[i] = array_get(p->t, before_x, i);
     naive_grouped(p, y, dx, dw);
     array_same_for_threads(run_y, p, p->y, (size_t)n_y * size, NULL);
-    array_same_for_threads(run_dx, p, p->dx, (size_t)n_x * size, NULL);
+    array_same_for_threads(run_dx, p, p->dx, (size_t)n_x * size, before_x);
     array_same_for_threads(run_dw, p, p->dw, (size_t)n_w * d9d_dtype_size(p->gt), before);
     array_close("y", p->t, p->y, y, n_y, 3e-5);
     array_close("dx", p->t, p->dx, dx, n_x, 3e-5);
     array_close("dw", p->gt, p->dw, dw, n_w, 3e-5);
-    void *all[] = {p->x, p->w, p->dy, p->y, p->dx, p->dw, before, y, dx, dw};
+    void *all[] = {p->x, p->w, p->dy, p->y, p->dx, p->dw, before, before_x, y, dx, dw};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         free(all[i]);
 }

@@ -1,9 +1,11 @@
 /* RMSNorm and rotary embedding against loops in double. */
 #include "support/arrays.h"
 #include "support/host_kernels.h"
+#include "support/unit_device.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct norm {
     d9d_dtype t, gt;
@@ -22,21 +24,49 @@ static void run_norm(void *arg)
                                               1e-3f, p->zero_centred),
                      D9D_OK);
 }
+static d9d_status norm_grad(norm *p, void *dx, const void *plus, void *dw)
+{
+    return host_kernels()->rms_norm_grad(NULL, p->t, dx, plus, p->gt, dw, p->beta, p->dy, p->x,
+                                         p->w, p->inv, p->m, p->n, p->zero_centred);
+}
 static void run_norm_din(void *arg)
 {
     norm *p = arg;
 
-    assert_int_equal(host_kernels()->rms_norm_din(NULL, p->t, p->dx, p->dy, p->x, p->w, p->inv,
-                                                  p->m, p->n, p->zero_centred),
-                     D9D_OK);
+    assert_int_equal(norm_grad(p, p->dx, NULL, NULL), D9D_OK);
 }
 static void run_norm_dw(void *arg)
 {
     norm *p = arg;
 
-    assert_int_equal(host_kernels()->rms_norm_dw(NULL, p->t, p->gt, p->dw, p->beta, p->dy, p->x,
-                                                 p->inv, p->m, p->n),
-                     D9D_OK);
+    assert_int_equal(norm_grad(p, NULL, NULL, p->dw), D9D_OK);
+}
+
+/* Both at once are the bits of each alone; what is added to dx may lie in it. */
+static void check_together(norm *p, const double *want, const void *before)
+{
+    const int64_t all = p->m * p->n;
+    const size_t bytes = (size_t)all * d9d_dtype_size(p->t),
+                 bytes_w = (size_t)p->n * d9d_dtype_size(p->gt);
+    void *dx = array_poison(p->t, all), *dw = array_poison(p->gt, p->n),
+         *plus = array_random(p->t, all, 6, 1.0);
+    double *sum = array_doubles(p->t, plus, all);
+
+    if (before != NULL)
+        memcpy(dw, before, bytes_w);
+    assert_int_equal(norm_grad(p, dx, NULL, dw), D9D_OK);
+    assert_memory_equal(dx, p->dx, bytes);
+    assert_memory_equal(dw, p->dw, bytes_w);
+    for (int64_t i = 0; i < all; i++)
+        sum[i] += want[i];
+    assert_int_equal(norm_grad(p, dx, plus, NULL), D9D_OK);
+    array_close("dx added", p->t, dx, sum, all, 1e-5);
+    assert_int_equal(norm_grad(p, plus, plus, NULL), D9D_OK);
+    assert_memory_equal(plus, dx, bytes);
+    free(dx);
+    free(dw);
+    free(plus);
+    free(sum);
 }
 
 static void naive_norm(const norm *p, double *y, double *dx, double *dw)
@@ -90,6 +120,7 @@ static void check_norm(norm *p)
     array_close("y", p->t, p->y, y, all, 3e-6);
     array_close("dx", p->t, p->dx, dx, all, 1e-5);
     array_close("dw", p->gt, p->dw, dw, p->n, 1e-4);
+    check_together(p, dx, before);
     void *parts[] = {p->x, p->w, p->dy, p->y, p->dx, p->dw, p->inv, before, y, dx, dw};
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
         free(parts[i]);
@@ -97,8 +128,9 @@ static void check_norm(norm *p)
 
 static void test_rms_norm(void **state)
 {
-    const int64_t shapes[][2] = {{0, 5},    {1, 1},     {3, 17},   {1, 1030},
-                                 {129, 33}, {70, 1024}, {17000, 4}};
+    const int64_t shapes[][2] = {{0, 5},     {1, 1},     {3, 17},     {1, 1030}, {129, 33},
+                                 {70, 1024}, {17000, 4}, {7000, 20}, {9, 1300}, {400, 2048},
+                                 {5, 4000},  {3, 5128},  {2, 8192},   {3, 8201}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
@@ -191,11 +223,163 @@ static void test_rope(void **state)
         }
 }
 
+/* --- both ----------------------------------------------------------------------- */
+
+typedef struct both {
+    d9d_norm_rope_dims n;
+    d9d_dtype gt;
+    float beta;
+    void *x, *w, *dy, *y, *dx, *dw;
+    float *inv;
+} both;
+
+static void run_both(void *arg)
+{
+    both *p = arg;
+
+    assert_int_equal(host_kernels()->norm_rope(NULL, &p->n, p->y, p->inv, p->x, p->w), D9D_OK);
+}
+static d9d_status both_grad(both *p, void *dx, void *dw)
+{
+    return host_kernels()->norm_rope_grad(NULL, &p->n, dx, p->gt, dw, p->beta, p->dy, p->x, p->w,
+                                          p->inv);
+}
+static void run_both_din(void *arg)
+{
+    both *p = arg;
+
+    assert_int_equal(both_grad(p, p->dx, NULL), D9D_OK);
+}
+static void run_both_dw(void *arg)
+{
+    both *p = arg;
+
+    assert_int_equal(both_grad(p, NULL, p->dw), D9D_OK);
+}
+
+/* A head of doubles turned by its token's angles, forward or back. */
+static void naive_turn(const d9d_norm_rope_dims *n, int64_t token, double sign, double *v)
+{
+    for (int64_t f = 0; f < n->r / 2; f++) {
+        double *a = v + (n->interleaved ? 2 * f : f), *b = a + (n->interleaved ? 1 : n->r / 2);
+        double angle = (double)((float)n->positions[token] * n->inv_freq[f]), old = *a;
+        double c = (double)n->mscale * cos(angle), s = (double)n->mscale * sin(angle) * sign;
+
+        *a = *a * c - *b * s;
+        *b = *b * c + old * s;
+    }
+}
+
+static void naive_both(const both *p, double *y, double *dx, double *dw)
+{
+    const int64_t d = p->n.d;
+
+    for (int64_t r = 0; r < p->n.m * p->n.heads; r++) {
+        double square = 0.0, dot = 0.0, inv, *g = dx + r * d, *o = y + r * d;
+
+        for (int64_t i = 0; i < d; i++) {
+            square += pow(array_get(p->n.t, p->x, r * d + i), 2.0);
+            g[i] = array_get(p->n.t, p->dy, r * d + i);
+        }
+        inv = 1.0 / sqrt(square / (double)d + 1e-3);
+        naive_turn(&p->n, r / p->n.heads, -1.0, g);
+        for (int64_t i = 0; i < d; i++) {
+            double x = array_get(p->n.t, p->x, r * d + i);
+            double w = array_get(p->n.t, p->w, i) + (p->n.zero_centred ? 1.0 : 0.0);
+
+            o[i] = x * inv * w;
+            dw[i] += g[i] * x * inv;
+            g[i] *= w;
+            dot += g[i] * x;
+        }
+        for (int64_t i = 0; i < d; i++)
+            g[i] = inv * (g[i] - array_get(p->n.t, p->x, r * d + i) * inv * inv * dot / (double)d);
+        naive_turn(&p->n, r / p->n.heads, 1.0, o);
+    }
+}
+
+/* Where the device has no kernel for both at once what lies between is rounded. */
+static void check_both(both *p, double tolerance)
+{
+    const int64_t d = p->n.d, all = p->n.m * p->n.heads * d;
+    const size_t bytes = (size_t)all * d9d_dtype_size(p->n.t),
+                 bytes_w = (size_t)d * d9d_dtype_size(p->gt);
+    void *before = p->beta == 0.0f ? NULL : array_random(p->gt, d, 4, 1.0);
+    double *y = calloc((size_t)all + 1, sizeof(*y)), *dx = calloc((size_t)all + 1, sizeof(*dx));
+    double *dw = calloc((size_t)d + 1, sizeof(*dw));
+    void *once, *once_w = array_poison(p->gt, d);
+
+    p->x = array_random(p->n.t, all, 1, 1.0);
+    p->w = array_random(p->n.t, d, 2, 1.0);
+    p->dy = array_random(p->n.t, all, 3, 1.0);
+    p->y = array_poison(p->n.t, all);
+    p->dx = array_poison(p->n.t, all);
+    p->dw = array_poison(p->gt, d);
+    p->inv = array_poison(D9D_F32, p->n.m * p->n.heads);
+    once = array_poison(p->n.t, all);
+    naive_both(p, y, dx, dw);
+    for (int64_t i = 0; i < d && before != NULL; i++)
+        dw[i] += array_get(p->gt, before, i);
+    array_same_for_threads(run_both, p, p->y, bytes, NULL);
+    array_same_for_threads(run_both_din, p, p->dx, bytes, NULL);
+    array_same_for_threads(run_both_dw, p, p->dw, bytes_w, before);
+    array_close("y", p->n.t, p->y, y, all, tolerance);
+    array_close("dx", p->n.t, p->dx, dx, all, 2 * tolerance);
+    array_close("dw", p->gt, p->dw, dw, d, 20 * tolerance);
+    if (before != NULL)
+        memcpy(once_w, before, bytes_w);
+    assert_int_equal(both_grad(p, once, once_w), D9D_OK);
+    assert_memory_equal(once, p->dx, bytes);
+    assert_memory_equal(once_w, p->dw, bytes_w);
+    void *parts[] = {p->x,   p->w, p->dy, p->y, p->dx, p->dw, p->inv,
+                     before, y,    dx,    dw,   once,  once_w};
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        free(parts[i]);
+}
+
+static void test_norm_rope(void **state)
+{
+    static const int64_t shapes[][4] = {
+        {0, 1, 16, 16}, {1, 1, 16, 16},    {3, 3, 10, 6},    {33, 5, 128, 128}, {17, 4, 64, 64},
+        {9, 2, 96, 96}, {13, 3, 256, 256}, {5, 2, 272, 272}, {6200, 1, 16, 16}, {21, 3, 128, 64},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        for (int how = 0; how < 8; how++) {
+            const int64_t *s = shapes[i];
+            both p = {.n = {.t = array_types[how & 1],
+                            .m = s[0],
+                            .heads = s[1],
+                            .d = s[2],
+                            .r = s[3],
+                            .eps = 1e-3f,
+                            .mscale = 1.25f,
+                            .zero_centred = (how & 2) != 0,
+                            .interleaved = (how & 4) != 0},
+                      .gt = array_types[how >> 1 & 1],
+                      .beta = how % 3 == 0 ? 1.0f : 0.0f};
+            int32_t *positions = calloc((size_t)s[0] + 1, sizeof(*positions));
+            float *inv_freq = calloc((size_t)s[3] + 1, sizeof(*inv_freq));
+
+            for (int64_t j = 0; j < s[0]; j++)
+                positions[j] = (int32_t)(j * 7919 % 131072);
+            for (int64_t f = 0; f < s[3] / 2; f++)
+                inv_freq[f] = (float)pow(1e6, -2.0 * (double)f / (double)s[3]);
+            p.n.positions = positions;
+            p.n.inv_freq = inv_freq;
+            check_both(&p, p.n.t == D9D_F32 ? 1e-5 : unit_device_tolerance(1e-5, 2e-2));
+            free(positions);
+            free(inv_freq);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rms_norm),
         cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_norm_rope),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

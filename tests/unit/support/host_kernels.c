@@ -195,9 +195,11 @@ static d9d_status on_random(d9d_stream s, d9d_dtype t, void *y, d9d_init_kind ki
 static d9d_status on_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *y)
 {
     call c = begin();
+    d9d_gemm d = *g;
 
     (void)s;
-    return end(&c, c.k->gemm(c.s, g, in(&c, g->t, a, g->m * g->k), in(&c, g->t, b, g->k * g->n),
+    d.plus = in(&c, g->ct, g->plus, g->m * g->n);
+    return end(&c, c.k->gemm(c.s, &d, in(&c, g->t, a, g->m * g->k), in(&c, g->t, b, g->k * g->n),
                              out(&c, g->ct, y, g->m * g->n)));
 }
 
@@ -213,15 +215,15 @@ static d9d_status on_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void
                                      e, n_in, n_out));
 }
 
-static d9d_status on_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
-                                      const void *w, const int32_t *offset, int64_t rows, int64_t e,
-                                      int64_t n_in, int64_t n_out)
+static d9d_status on_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float beta,
+                                      const void *dy, const void *w, const int32_t *offset,
+                                      int64_t rows, int64_t e, int64_t n_in, int64_t n_out)
 {
     call c = begin();
 
     (void)s;
     return end(&c,
-               c.k->grouped_gemm_din(c.s, t, out(&c, t, dx, rows * n_in),
+               c.k->grouped_gemm_din(c.s, t, out(&c, t, dx, rows * n_in), beta,
                                      in(&c, t, dy, rows * n_out), in(&c, t, w, e * n_in * n_out),
                                      ints(&c, offset, e + 1), rows, e, n_in, n_out));
 }
@@ -250,27 +252,54 @@ static d9d_status on_rms_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, co
                                  in(&c, t, x, m * n), in(&c, t, w, n), m, n, eps, zero_centred));
 }
 
-static d9d_status on_rms_norm_din(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
-                                  const void *x, const void *w, const float *inv, int64_t m,
-                                  int64_t n, bool zero_centred)
+static d9d_status on_rms_norm_grad(d9d_stream s, d9d_dtype t, void *dx, const void *plus,
+                                   d9d_dtype gt, void *dw, float beta, const void *dy,
+                                   const void *x, const void *w, const float *inv, int64_t m,
+                                   int64_t n, bool zero_centred)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->rms_norm_din(c.s, t, out(&c, t, dx, m * n), in(&c, t, dy, m * n),
-                                     in(&c, t, x, m * n), in(&c, t, w, n), floats(&c, inv, m), m, n,
-                                     zero_centred));
+    return end(&c, c.k->rms_norm_grad(c.s, t, out(&c, t, dx, m * n), in(&c, t, plus, m * n), gt,
+                                      out(&c, gt, dw, n), beta, in(&c, t, dy, m * n),
+                                      in(&c, t, x, m * n), in(&c, t, w, n), floats(&c, inv, m), m,
+                                      n, zero_centred));
 }
 
-static d9d_status on_rms_norm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
-                                 const void *dy, const void *x, const float *inv, int64_t m,
-                                 int64_t n)
+static d9d_norm_rope_dims norm_rope_of(call *c, const d9d_norm_rope_dims *n)
 {
+    d9d_norm_rope_dims d = *n;
+
+    d.positions = ints(c, n->positions, n->m);
+    d.inv_freq = floats(c, n->inv_freq, n->r / 2);
+    return d;
+}
+
+static d9d_status on_norm_rope(d9d_stream s, const d9d_norm_rope_dims *n, void *y, float *inv,
+                               const void *x, const void *w)
+{
+    const int64_t all = n->m * n->heads * n->d;
     call c = begin();
+    const d9d_norm_rope_dims d = norm_rope_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->rms_norm_dw(c.s, t, gt, out(&c, gt, dw, n), beta, in(&c, t, dy, m * n),
-                                    in(&c, t, x, m * n), floats(&c, inv, m), m, n));
+    return end(&c, c.k->norm_rope(c.s, &d, out(&c, n->t, y, all),
+                                  out(&c, D9D_F32, inv, n->m * n->heads), in(&c, n->t, x, all),
+                                  in(&c, n->t, w, n->d)));
+}
+
+static d9d_status on_norm_rope_grad(d9d_stream s, const d9d_norm_rope_dims *n, void *dx,
+                                    d9d_dtype gt, void *dw, float beta, const void *dy,
+                                    const void *x, const void *w, const float *inv)
+{
+    const int64_t all = n->m * n->heads * n->d;
+    call c = begin();
+    const d9d_norm_rope_dims d = norm_rope_of(&c, n);
+
+    (void)s;
+    return end(&c, c.k->norm_rope_grad(c.s, &d, out(&c, n->t, dx, all), gt, out(&c, gt, dw, n->d),
+                                       beta, in(&c, n->t, dy, all), in(&c, n->t, x, all),
+                                       in(&c, n->t, w, n->d), floats(&c, inv, n->m * n->heads)));
 }
 
 static d9d_status on_rope(d9d_stream s, d9d_dtype t, void *y, const void *x,

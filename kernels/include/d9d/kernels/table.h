@@ -46,13 +46,26 @@ typedef enum d9d_init_kind {
 } d9d_init_kind;
 
 /* C = op(A) op(B) + beta C: C [M, N] of type ct, op(A) [M, K], op(B) [K, N] of type t.
- * trans_a: A is stored [K, M]; trans_b: B is stored [N, K]. */
+ * trans_a: A is stored [K, M]; trans_b: B is stored [N, K].  plus, where not NULL, is another array
+ * like C that is added, times beta, in its place; the bits are the same. */
 typedef struct d9d_gemm {
     d9d_dtype t, ct;
     bool trans_a, trans_b;
     int64_t m, n, k;
     float beta;
+    const void *plus;
 } d9d_gemm;
+
+/* Heads to be normed and turned: x [M, heads, D], of which the first R features turn, by
+ * positions [M] times inv_freq [R/2]. */
+typedef struct d9d_norm_rope_dims {
+    d9d_dtype t;
+    int64_t m, heads, d, r;
+    float eps, mscale;
+    bool zero_centred, interleaved;
+    const int32_t *positions;
+    const float *inv_freq;
+} d9d_norm_rope_dims;
 
 /* Attention: S queries and Z keys a row; q o [B, S, A, D], k v [B, Z, K, D], lse [B, A, S] float32.
  *
@@ -180,7 +193,7 @@ typedef struct d9d_kernels {
     d9d_status (*grouped_gemm)(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *w,
                                const int32_t *offset, int64_t rows, int64_t e, int64_t in,
                                int64_t out);
-    d9d_status (*grouped_gemm_din)(d9d_stream s, d9d_dtype t, void *dx, const void *dy,
+    d9d_status (*grouped_gemm_din)(d9d_stream s, d9d_dtype t, void *dx, float beta, const void *dy,
                                    const void *w, const int32_t *offset, int64_t rows, int64_t e,
                                    int64_t in, int64_t out);
     d9d_status (*grouped_gemm_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
@@ -191,16 +204,21 @@ typedef struct d9d_kernels {
     /* inv [M] float32 is 1/sqrt(mean(x^2) + eps). */
     d9d_status (*rms_norm)(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
                            const void *w, int64_t m, int64_t n, float eps, bool zero_centred);
-    d9d_status (*rms_norm_din)(d9d_stream s, d9d_dtype t, void *dx, const void *dy, const void *x,
-                               const void *w, const float *inv, int64_t m, int64_t n,
-                               bool zero_centred);
-    d9d_status (*rms_norm_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
-                              const void *dy, const void *x, const float *inv, int64_t m,
-                              int64_t n);
+    /* Either of dx and dw, or both in one pass, with the same bits: what is NULL is not wanted.
+     * plus, where not NULL, is added to dx before it is rounded, and may be dx. */
+    d9d_status (*rms_norm_grad)(d9d_stream s, d9d_dtype t, void *dx, const void *plus, d9d_dtype gt,
+                                void *dw, float beta, const void *dy, const void *x, const void *w,
+                                const float *inv, int64_t m, int64_t n, bool zero_centred);
     /* x [M, heads, D], positions [M]; r features turn; sign -1 turns back (the gradient). */
     d9d_status (*rope)(d9d_stream s, d9d_dtype t, void *y, const void *x, const int32_t *positions,
                        const float *inv_freq, int64_t m, int64_t heads, int64_t d, int64_t r,
                        bool interleaved, float mscale, float sign);
+    /* A norm of each head, then the turn; inv [M heads].  dx or dw may be NULL, as above. */
+    d9d_status (*norm_rope)(d9d_stream s, const d9d_norm_rope_dims *n, void *y, float *inv,
+                            const void *x, const void *w);
+    d9d_status (*norm_rope_grad)(d9d_stream s, const d9d_norm_rope_dims *n, void *dx, d9d_dtype gt,
+                                 void *dw, float beta, const void *dy, const void *x, const void *w,
+                                 const float *inv);
     d9d_status (*attention)(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                             const void *q, const void *k, const void *v);
     d9d_status (*attention_din)(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
@@ -316,7 +334,8 @@ typedef struct d9d_kernels {
 #define D9D_KERNEL_ENTRIES(X)                                                                      \
     X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
     X(sigmoid_gate_din) X(random) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
-    X(rms_norm) X(rms_norm_din) X(rms_norm_dw) X(rope) X(attention) X(attention_din) X(pieces)     \
+    X(rms_norm) X(rms_norm_grad) X(rope) X(norm_rope) X(norm_rope_grad) X(attention)               \
+    X(attention_din) X(pieces)                                                                     \
     X(embedding) X(embedding_dw) X(xent) X(xent_join) X(xent_din) X(xent_dw) X(xent_once)          \
     X(router) X(router_din) X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \
     X(route_ranks) X(route_local) X(sum_squares) X(sum) X(find_nonfinite) X(step_scale) X(adam)    \

@@ -59,6 +59,18 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_rope(d9d_tape *t, d9d_var *x, const d9d_t
                                             const d9d_tensor *inv_freq, d9d_rope_style style,
                                             float mscale, d9d_var **y);
 
+/* Both at once: each head of x [B, S, heads, D] normed by w [D], then turned.  Between the two
+ * nothing is rounded. */
+typedef struct d9d_norm_rope {
+    float eps;
+    bool zero_centred;
+    const d9d_tensor *positions, *inv_freq;
+    d9d_rope_style style;
+    float mscale;
+} d9d_norm_rope;
+D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                 const d9d_norm_rope *how, d9d_var **y);
+
 /* Softmax attention of S queries to Z >= S keys a row.  q [B, S, A, D], k v [B, Z, K, D], A a
  * multiple of K: query head h reads head h / (A/K).  causal: query i of a row sees j <= Z - S + i.
  * segments, where not NULL, is [N, 4] int32, a list of d9d_segment: which queries see which keys,

@@ -164,6 +164,12 @@ D9D_API bool d9d_node_wants(const d9d_node *n, int i);
  * fails.  It may share storage with dout or anything else.  The first gift is kept as it is, later
  * ones are added. */
 D9D_API D9D_MUST_USE d9d_status d9d_node_give(d9d_node *n, int i, d9d_tensor *grad);
+/* The same for a gradient that is added up while it is made: *sum is where the sum goes and *plus
+ * what was given before, NULL for nothing; both are one memory unless somebody else holds the
+ * latter.  After sum = plus + gradient, d9d_node_sum_give() takes the reference over. */
+D9D_API D9D_MUST_USE d9d_status d9d_node_sum(d9d_node *n, int i, d9d_tensor *sum,
+                                             const void **plus);
+D9D_API void d9d_node_sum_give(d9d_node *n, int i, d9d_tensor *sum);
 /* Uncleared scratch or gradient memory on the tape's device. */
 D9D_API D9D_MUST_USE d9d_status d9d_node_alloc(d9d_node *n, d9d_dtype t, d9d_shape s,
                                                d9d_tensor *out);
