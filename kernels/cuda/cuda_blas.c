@@ -2,8 +2,14 @@
  *
  * cuBLASLt is column-major: our row-major C [M, N] is its C' [N, M], so it is asked for
  * C' = op(B)' op(A)', which needs no transposed copy.  Sums run in float32, and TF32 is never
- * used.  The algorithm for a product is asked for once and kept: the same shape gives the same
- * bits every time.  Algorithms that cut K must add the parts in float32 in scratch.
+ * used.  The algorithms for a product are asked for once: the same shape gives the same bits every
+ * time.  Algorithms that cut K must add the parts in float32 in scratch.
+ *
+ * The library's first choice is not always its fastest, so the first large product of a shape is a
+ * trial: the library's first few algorithms compute it one after the other into scratch, between
+ * events, and a kernel says whether the bits are those of the first.  Nothing waits for
+ * that.  Once the events have passed, the fastest of those that gave the same bits is taken: which
+ * one that is changes no result.
  */
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -11,13 +17,21 @@
 #include <string.h>
 
 #include "cuda_common.h"
+#include "cuda_compare.h"
 #include "d9d/base/mem.h"
 
 #define STR_(x) #x
 #define STR(x)  STR_(x)
 #define LIBRARY "libcublasLt.so." STR(CUBLAS_VER_MAJOR)
 
-enum { MOST_SCRATCH = 64 << 20, MOST_ALIGNED = 256 };
+enum {
+    MOST_SCRATCH = 64 << 20,
+    MOST_ALIGNED = 256,
+    CHOICES = 7,            /* algorithms in a trial */
+    TRIALS = 256,           /* of a stream; later shapes take the first choice */
+    TRIAL_BYTES = 256 << 20 /* the largest result */
+};
+static const double TRIAL_FLOP = 1e10; /* what takes longer than some launches */
 
 /* clang-format off */
 #define FUNCTIONS(X)                                                                               \
@@ -36,13 +50,20 @@ typedef struct plan_key {
     int32_t t, ct, trans_a, trans_b, accumulate, align_a, align_b, align_c;
 } plan_key;
 
-typedef struct plan {
-    bool found;
-    cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t a, b, c; /* in its terms: a is our B */
+typedef struct choice {
     cublasLtMatmulAlgo_t algo;
     int64_t scratch;
-    struct plan *next; /* to free them all */
+} choice;
+
+typedef struct plan {
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, c; /* in its terms: a is our B */
+    choice choice[CHOICES];
+    int n, best;                   /* choices, none: the library has no algorithm; the one to use */
+    bool tried;                    /* or not to be tried */
+    cudaEvent_t mark[2 * CHOICES]; /* before and after each choice of a trial under way */
+    int *differ;                   /* 1 for those whose bits are not the first choice's */
+    struct plan *next;             /* to free them all */
 } plan;
 
 struct d9di_blas {
@@ -50,6 +71,9 @@ struct d9di_blas {
     cublasLtHandle_t handle;
     d9d_map plans;
     plan *first;
+    int *differ; /* of the trials, [TRIALS, CHOICES] in host memory that the GPU writes; NULL: no
+                    trials */
+    int n_trials;
 #define X(f) __typeof__(f) *f;
     FUNCTIONS(X)
 #undef X
@@ -97,6 +121,9 @@ d9d_status d9di_blas_open(d9di_blas **out)
         st = fail(b, "cuda", "cublasLtCreate", e);
         goto out;
     }
+    if (cudaHostAlloc((void **)&b->differ, TRIALS * CHOICES * sizeof(int), cudaHostAllocMapped) !=
+        cudaSuccess)
+        b->differ = NULL;
     *out = b;
     b = NULL;
 out:
@@ -104,8 +131,19 @@ out:
     return st;
 }
 
+static void trial_end(plan *p)
+{
+    for (int i = 0; i < 2 * CHOICES; i++)
+        if (p->mark[i] != NULL)
+            (void)cudaEventDestroy(p->mark[i]);
+    memset(p->mark, 0, sizeof(p->mark));
+    p->differ = NULL;
+    p->tried = true;
+}
+
 static void plan_free(const d9di_blas *b, plan *p)
 {
+    trial_end(p);
     if (p->desc != NULL)
         (void)b->cublasLtMatmulDescDestroy(p->desc);
     if (p->a != NULL)
@@ -127,6 +165,8 @@ void d9di_blas_close(d9di_blas *b)
         plan_free(b, p);
     }
     d9d_map_release(&b->plans);
+    if (b->differ != NULL)
+        (void)cudaFreeHost(b->differ);
     if (b->handle != NULL)
         (void)b->cublasLtDestroy(b->handle);
     free(b);
@@ -201,30 +241,28 @@ static cublasStatus_t prefer(const d9di_blas *b, const plan_key *key,
     return e;
 }
 
-/* Ask for an algorithm; that there is none is an answer too. */
+/* Ask for algorithms; that there is none is an answer too. */
 static cublasStatus_t choose(const d9di_blas *b, const plan_key *key, plan *p)
 {
-    cublasLtMatmulHeuristicResult_t best;
+    cublasLtMatmulHeuristicResult_t found[CHOICES];
     cublasLtMatmulPreference_t pref;
     cublasStatus_t e;
     int n = 0;
 
-    memset(&best, 0, sizeof(best));
+    memset(found, 0, sizeof(found));
     e = b->cublasLtMatmulPreferenceCreate(&pref);
     if (e != CUBLAS_STATUS_SUCCESS)
         return e;
     e = prefer(b, key, pref);
     if (e == CUBLAS_STATUS_SUCCESS)
-        e = b->cublasLtMatmulAlgoGetHeuristic(b->handle, p->desc, p->a, p->b, p->c, p->c, pref, 1,
-                                              &best, &n);
+        e = b->cublasLtMatmulAlgoGetHeuristic(b->handle, p->desc, p->a, p->b, p->c, p->c, pref,
+                                              CHOICES, found, &n);
     (void)b->cublasLtMatmulPreferenceDestroy(pref);
     if (e == CUBLAS_STATUS_NOT_SUPPORTED || e == CUBLAS_STATUS_INVALID_VALUE)
         return CUBLAS_STATUS_SUCCESS; /* such types or layouts it does not know */
-    if (e != CUBLAS_STATUS_SUCCESS || n == 0 || best.state != CUBLAS_STATUS_SUCCESS)
-        return e;
-    p->found = true;
-    p->algo = best.algo;
-    p->scratch = (int64_t)best.workspaceSize;
+    for (int i = 0; i < n && e == CUBLAS_STATUS_SUCCESS; i++)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS)
+            p->choice[p->n++] = (choice){found[i].algo, (int64_t)found[i].workspaceSize};
     return e;
 }
 
@@ -257,6 +295,107 @@ static d9d_status plan_find(d9di_blas *b, const char *op, const d9d_gemm *g, con
     return D9D_OK;
 }
 
+/* --- products ------------------------------------------------------------------------ */
+
+/* One product, as it is asked for; `to` is where its result goes. */
+typedef struct product {
+    d9d_stream s;
+    const char *op;
+    const d9d_gemm *g;
+    const void *a, *b, *old;
+    plan *p;
+} product;
+
+static d9d_status multiply(const product *x, const choice *how, void *to)
+{
+    const d9di_blas *lib = x->s->blas;
+    const plan *p = x->p;
+    const float one = 1.0f;
+    cudaStream_t queue = d9di_queue(x->s);
+    void *scratch = NULL;
+    cublasStatus_t e;
+
+    if (how->scratch > 0)
+        D9D_TRY(d9di_take(x->s, how->scratch, &scratch));
+    e = lib->cublasLtMatmul(lib->handle, p->desc, &one, x->b, p->a, x->a, p->b, &x->g->beta, x->old,
+                            p->c, to, p->c, &how->algo, scratch, (size_t)how->scratch, queue);
+    if (scratch != NULL)
+        d9di_give(x->s, scratch, how->scratch);
+    return e == CUBLAS_STATUS_SUCCESS ? D9D_OK : fail(lib, x->op, "cublasLtMatmul", e);
+}
+
+/* --- trials --------------------------------------------------------------------------- */
+
+static int64_t bytes_of(const d9d_gemm *g)
+{
+    return g->m * g->n * (int64_t)d9d_dtype_size(g->ct);
+}
+
+static bool worth_trying(const d9di_blas *b, const plan *p, const d9d_gemm *g)
+{
+    return !p->tried && p->differ == NULL && p->n > 1 && b->differ != NULL &&
+           b->n_trials < TRIALS && bytes_of(g) <= TRIAL_BYTES &&
+           2.0 * (double)g->m * (double)g->n * (double)g->k >= TRIAL_FLOP;
+}
+
+/* One choice twice, the second time between marks, and compared with the first's result. */
+static d9d_status try_choice(const product *x, int i, void *to, const void *first)
+{
+    plan *p = x->p;
+    cudaStream_t queue = d9di_queue(x->s);
+
+    for (int m = 2 * i; m < 2 * i + 2; m++)
+        if (cudaEventCreate(&p->mark[m]) != cudaSuccess)
+            return d9di_cuda_fail(x->op, cudaErrorMemoryAllocation);
+    D9D_TRY(multiply(x, &p->choice[i], to));
+    (void)cudaEventRecord(p->mark[2 * i], queue);
+    D9D_TRY(multiply(x, &p->choice[i], to));
+    (void)cudaEventRecord(p->mark[2 * i + 1], queue);
+    return to == first ? D9D_OK
+                       : d9di_compare(x->s, x->op, first, to, bytes_of(x->g), &p->differ[i]);
+}
+
+/* A trial that finds no memory is none. */
+static void trial_begin(d9di_blas *b, const product *x)
+{
+    const int64_t half = (bytes_of(x->g) + 255) / 256 * 256;
+    plan *p = x->p;
+    d9d_status st = D9D_OK;
+    void *room;
+
+    if (d9di_take(x->s, 2 * half, &room) != D9D_OK) {
+        p->tried = true;
+        return;
+    }
+    p->differ = b->differ + CHOICES * b->n_trials++;
+    memset(p->differ, 0, CHOICES * sizeof(int));
+    for (int i = 0; i < p->n && st == D9D_OK; i++)
+        st = try_choice(x, i, i == 0 ? room : (char *)room + half, room);
+    d9di_give(x->s, room, 2 * half);
+    if (st != D9D_OK)
+        trial_end(p);
+}
+
+/* The fastest by a little more than clocks waver. */
+static void trial_judge(plan *p)
+{
+    float best, ms;
+
+    if (cudaEventQuery(p->mark[2 * p->n - 1]) != cudaSuccess)
+        return; /* under way */
+    if (cudaEventElapsedTime(&best, p->mark[0], p->mark[1]) == cudaSuccess) {
+        best *= 0.985f;
+        for (int i = 1; i < p->n; i++)
+            if (p->differ[i] == 0 &&
+                cudaEventElapsedTime(&ms, p->mark[2 * i], p->mark[2 * i + 1]) == cudaSuccess &&
+                ms < best) {
+                best = ms;
+                p->best = i;
+            }
+    }
+    trial_end(p);
+}
+
 d9d_status d9di_blas_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
                           const void *b, void *c, bool *done)
 {
@@ -271,23 +410,17 @@ d9d_status d9di_blas_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const
                           .align_a = alignment(a),
                           .align_b = alignment(b),
                           .align_c = alignment((const void *)((uintptr_t)c | (uintptr_t)g->plus))};
-    const void *old = g->plus != NULL ? g->plus : c;
-    const float one = 1.0f;
     d9di_blas *lib = s->blas;
-    void *scratch = NULL;
-    cublasStatus_t e;
-    cudaStream_t queue = d9di_queue(s);
-    plan *p = NULL;
+    product x = {s, op, g, a, b, g->plus != NULL ? g->plus : c, NULL};
 
-    D9D_TRY(plan_find(lib, op, g, &key, &p));
-    *done = p->found;
-    if (!p->found)
+    (void)d9di_queue(s);
+    D9D_TRY(plan_find(lib, op, g, &key, &x.p));
+    *done = x.p->n > 0;
+    if (!*done)
         return D9D_OK;
-    if (p->scratch > 0)
-        D9D_TRY(d9di_take(s, p->scratch, &scratch));
-    e = lib->cublasLtMatmul(lib->handle, p->desc, &one, b, p->a, a, p->b, &g->beta, old, p->c, c,
-                            p->c, &p->algo, scratch, (size_t)p->scratch, queue);
-    if (scratch != NULL)
-        d9di_give(s, scratch, p->scratch);
-    return e == CUBLAS_STATUS_SUCCESS ? D9D_OK : fail(lib, op, "cublasLtMatmul", e);
+    if (worth_trying(lib, x.p, g))
+        trial_begin(lib, &x);
+    else if (x.p->differ != NULL)
+        trial_judge(x.p);
+    return multiply(&x, &x.p->choice[x.p->best], c);
 }
