@@ -1,5 +1,6 @@
 /* test_golden_models.c - logits, losses and gradients against transformers, for every checkpoint
- * of cases.json; and that neither recomputation nor splitting backward changes a bit. */
+ * of cases.json: in float32 to its rounding, in bfloat16 to half as much again as transformers' own
+ * bfloat16 (bf16.json); and that neither recomputation nor splitting backward changes a bit. */
 #include "support/unit.h"
 
 #include <math.h>
@@ -16,8 +17,18 @@
 #include "support/unit_device.h"
 #include "support/vectors.h"
 
+enum { FEW = 16 }; /* fewer numbers do not count in bfloat16 */
+
+/* Squares of the distances of some tensors, where they are judged together. */
+typedef struct tally {
+    double sum;
+    int n;
+} tally;
+
 /* One case, on the device. */
 typedef struct fixture {
+    d9d_dtype dtype;
+    tally tally; /* of bfloat16 */
     const char *checkpoint, *golden;
     d9d_arena arena;
     d9d_qwen3_config config;
@@ -45,23 +56,26 @@ static void upload(fixture *f, const d9d_st_file *batch, const char *name, d9d_t
     free(host);
 }
 
-static void fixture_open(fixture *f, const json_t *c, d9d_checkpointing mode)
+static void fixture_open(fixture *f, const json_t *c, d9d_dtype t, d9d_checkpointing mode)
 {
-    const d9d_model_options options = {D9D_F32, mode};
+    const d9d_model_options options = {t, mode};
     d9d_weights *weights;
     d9d_st_file *batch;
 
-    *f = (fixture){.checkpoint = json_string_value(json_object_get(c, "checkpoint")),
+    *f = (fixture){.dtype = t,
+                   .checkpoint = json_string_value(json_object_get(c, "checkpoint")),
                    .golden = json_string_value(json_object_get(c, "golden"))};
     assert_ok(
         d9d_hf_config_read(vectors_path(f->checkpoint, "config.json"), &f->arena, &f->config));
     assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
     assert_ok(d9d_module_bind(f->model->module));
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
+    for (size_t i = 0; i < f->params.n; i++)
+        f->params.p[i]->grad_dtype = D9D_F32;
     assert_ok(d9d_device_open(unit_device_name(), &f->dev));
     assert_ok(d9d_module_materialise(f->model->module, f->dev, true));
-    assert_ok(d9d_weights_open(&f->config, D9D_WHOLE_MODEL, D9D_F32,
-                               vectors_path(f->checkpoint, ""), &weights));
+    assert_ok(d9d_weights_open(&f->config, D9D_WHOLE_MODEL, t, vectors_path(f->checkpoint, ""),
+                               &weights));
     assert_ok(d9d_weights_read(weights, &f->params, NULL));
     d9d_weights_close(weights);
     assert_ok(d9d_tape_create(f->dev, &f->tape));
@@ -106,7 +120,11 @@ static void check_near(fixture *f, const char *name, const float *got, size_t n,
 
     assert_int_equal(n, n_want);
     d = vectors_distance(got, want, n, floor);
-    if (!(d < limit))
+    if (f->dtype == D9D_BF16 && n >= FEW && vectors_norm(want, n) > 0) {
+        f->tally.sum += d * d;
+        f->tally.n++;
+    }
+    if (f->dtype == D9D_F32 && !(d < limit))
         fail_msg("%s: %s is %.3g away, limit %.3g", f->checkpoint, name, d, limit);
     free(want);
 }
@@ -228,7 +246,7 @@ static void case_values(const json_t *c)
     fixture f;
     d9d_model_out out;
 
-    fixture_open(&f, c, D9D_RECOMPUTE_OFF);
+    fixture_open(&f, c, D9D_F32, D9D_RECOMPUTE_OFF);
     forward(&f, true, &out);
     check_var(&f, "logits", out.logits);
     check_var(&f, "token_losses", out.loss);
@@ -245,13 +263,54 @@ static void values_equal_transformers(void **state)
     each_case(case_values);
 }
 
+/* What has been compared since the last, against transformers. */
+static void check_tally(fixture *f, const json_t *theirs, const char *what)
+{
+    const double limit = 1.5 * json_real_value(json_object_get(theirs, what));
+    const double ours = sqrt(f->tally.sum / f->tally.n);
+
+    if (f->tally.n > 0 && !(ours <= limit))
+        fail_msg("%s in bfloat16: %s are %.3g away, limit %.3g", f->checkpoint, what, ours, limit);
+    f->tally = (tally){0};
+}
+
+static void case_bfloat16(const json_t *c)
+{
+    const char *golden = json_string_value(json_object_get(c, "golden"));
+    json_t *all, *theirs;
+    fixture f;
+    d9d_model_out out;
+
+    assert_ok(d9d_json_read(vectors_path(".", "bf16.json"), 1 << 20, &all));
+    theirs = json_object_get(json_object_get(all, "models"), golden);
+    fixture_open(&f, c, D9D_BF16, D9D_RECOMPUTE_OFF);
+    forward(&f, true, &out);
+    check_var(&f, "logits", out.logits);
+    check_tally(&f, theirs, "logits");
+    check_var(&f, "token_losses", out.loss);
+    check_tally(&f, theirs, "token_losses");
+    d9d_tape_reset(f.tape);
+    forward(&f, false, &out);
+    backward(&f, out.loss, false);
+    check_gradients(&f);
+    check_tally(&f, theirs, "gradients");
+    fixture_close(&f);
+    json_decref(all);
+}
+
+static void bfloat16_is_as_good_as_transformers(void **state)
+{
+    (void)state;
+    each_case(case_bfloat16);
+}
+
 /* All gradients of a case as bytes. */
 static void gradients(const json_t *c, d9d_checkpointing mode, bool split, d9d_buf *out)
 {
     fixture f;
     d9d_model_out model_out;
 
-    fixture_open(&f, c, mode);
+    fixture_open(&f, c, D9D_F32, mode);
     forward(&f, false, &model_out);
     backward(&f, model_out.loss, split);
     for (size_t i = 0; i < f.params.n; i++) {
@@ -304,6 +363,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_equal_transformers),
+        cmocka_unit_test(bfloat16_is_as_good_as_transformers),
         cmocka_unit_test(recomputing_and_splitting_change_no_bit),
     };
 
