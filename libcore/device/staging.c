@@ -1,7 +1,8 @@
 /* staging.c - see d9d/device/staging.h.
  *
- * Free parts wait in a queue.  They come back in the order in which the device will read them, so
- * the front is the one that is readable first.
+ * Threads take parts in turn, each under the part's own lock from take to send: there are more
+ * parts than threads, so that nobody waits for another thread, and no lock is common to all.  What
+ * all would share, with some microseconds of the driver under it, costs more than the copies.
  */
 #include "d9d/device/staging.h"
 
@@ -12,135 +13,117 @@
 #include "d9d/device/readback.h"
 #include "device/ops.h"
 
+typedef struct part {
+    pthread_mutex_t lock; /* held from take to send or drop */
+    void *data;           /* pinned when the part is first taken */
+    d9d_event *read;      /* the device has come behind its last copy */
+} part;
+
 struct d9d_staging {
     d9d_device *dev;
-    char *data;       /* parts * bytes; NULL where the host writes to the device's memory */
-    d9d_event **read; /* of each part */
-    int *free;        /* a ring of parts */
-    int parts, first, n_free;
+    part *parts; /* NULL where the host writes to the device's memory */
+    unsigned n, next;
     uint64_t bytes;
-    pthread_mutex_t lock; /* of the ring */
-    pthread_cond_t more;
 };
-
-static d9d_status parts_make(d9d_staging *s)
-{
-    s->read = calloc((size_t)s->parts, sizeof(*s->read));
-    s->free = calloc((size_t)s->parts, sizeof(*s->free));
-    if (s->read == NULL || s->free == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d parts", s->dev->name, s->parts);
-    D9D_TRY(s->dev->ops->pin(s->dev, (uint64_t)s->parts * s->bytes, (void **)&s->data));
-    for (int i = 0; i < s->parts; i++) {
-        D9D_TRY(d9d_event_create(s->dev, &s->read[i]));
-        s->free[s->n_free++] = i;
-    }
-    return D9D_OK;
-}
 
 d9d_status d9d_staging_open(d9d_device *dev, int parts, uint64_t bytes, d9d_staging **out)
 {
     d9d_staging *s = calloc(1, sizeof(*s));
-    d9d_status st;
 
     assert(parts > 0 && bytes > 0);
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d parts", dev->name, parts);
-    s->dev = dev;
-    s->parts = parts;
-    s->bytes = bytes;
-    (void)pthread_mutex_init(&s->lock, NULL);
-    (void)pthread_cond_init(&s->more, NULL);
-    st = dev->ops->shared ? D9D_OK : parts_make(s);
-    if (st == D9D_OK)
-        *out = s;
-    else
-        d9d_staging_close(s);
-    return st;
+    *s = (d9d_staging){.dev = dev, .n = (unsigned)parts, .bytes = bytes};
+    if (!dev->ops->shared) {
+        s->parts = calloc(s->n, sizeof(*s->parts));
+        if (s->parts == NULL) {
+            free(s);
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d parts", dev->name, parts);
+        }
+        for (unsigned i = 0; i < s->n; i++)
+            (void)pthread_mutex_init(&s->parts[i].lock, NULL);
+    }
+    *out = s;
+    return D9D_OK;
 }
 
 void d9d_staging_close(d9d_staging *s)
 {
     if (s == NULL)
         return;
-    for (int i = 0; i < s->parts && s->read != NULL && s->read[i] != NULL; i++) {
-        (void)!d9d_event_wait(s->read[i]);
-        d9d_event_free(s->read[i]);
+    for (unsigned i = 0; i < s->n && s->parts != NULL; i++) {
+        part *p = &s->parts[i];
+
+        if (p->read != NULL)
+            (void)!d9d_event_wait(p->read);
+        d9d_event_free(p->read);
+        d9d_device_unpin(s->dev, p->data);
+        (void)pthread_mutex_destroy(&p->lock);
     }
-    if (s->data != NULL)
-        s->dev->ops->unpin(s->dev, s->data);
-    (void)pthread_cond_destroy(&s->more);
-    (void)pthread_mutex_destroy(&s->lock);
-    free(s->read);
-    free(s->free);
+    free(s->parts);
     free(s);
 }
 
-static int pop(d9d_staging *s)
+/* Memory that the device has read. */
+static d9d_status part_ready(d9d_staging *s, part *p)
 {
-    int i;
+    if (p->data == NULL) {
+        void *data;
 
-    (void)pthread_mutex_lock(&s->lock);
-    while (s->n_free == 0)
-        (void)pthread_cond_wait(&s->more, &s->lock);
-    i = s->free[s->first];
-    s->first = (s->first + 1) % s->parts;
-    s->n_free--;
-    (void)pthread_mutex_unlock(&s->lock);
-    return i;
+        D9D_TRY(d9d_device_pin(s->dev, s->bytes, &data));
+        __atomic_store_n(&p->data, data, __ATOMIC_RELAXED); /* others look for theirs */
+    }
+    if (p->read == NULL)
+        D9D_TRY(d9d_event_create(s->dev, &p->read));
+    return d9d_event_wait(p->read);
 }
 
-static void push(d9d_staging *s, int i)
+static part *part_of(d9d_staging *s, const void *room)
 {
-    s->free[(s->first + s->n_free++) % s->parts] = i;
-    (void)pthread_cond_signal(&s->more);
-}
+    unsigned i = 0;
 
-static int part_of(const d9d_staging *s, const void *room)
-{
-    return (int)((uint64_t)((const char *)room - s->data) / s->bytes);
+    while (__atomic_load_n(&s->parts[i].data, __ATOMIC_RELAXED) != room)
+        i++;
+    return &s->parts[i];
 }
 
 d9d_status d9d_staging_take(d9d_staging *s, void *dst, uint64_t n, void **room)
 {
+    part *p;
     d9d_status st;
-    int i;
 
     assert(n <= s->bytes);
-    if (s->data == NULL) {
+    if (s->parts == NULL) {
         *room = dst;
         return D9D_OK;
     }
-    i = pop(s);
-    st = d9d_event_wait(s->read[i]);
-    *room = s->data + (uint64_t)i * s->bytes;
-    if (st != D9D_OK)
-        d9d_staging_drop(s, *room);
+    p = &s->parts[__atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED) % s->n];
+    (void)pthread_mutex_lock(&p->lock);
+    st = part_ready(s, p);
+    if (st == D9D_OK)
+        *room = p->data;
+    else
+        (void)pthread_mutex_unlock(&p->lock);
     return st;
 }
 
-/* The event and the part's place in the queue are set under one lock, so that both orders agree. */
 d9d_status d9d_staging_send(d9d_staging *s, void *dst, uint64_t n, void *room)
 {
+    part *p;
     d9d_status st;
-    int i;
 
-    if (s->data == NULL)
+    if (s->parts == NULL)
         return D9D_OK;
-    i = part_of(s, room);
-    (void)pthread_mutex_lock(&s->lock);
-    st = s->dev->ops->send(s->dev, dst, room, n);
+    p = part_of(s, room);
+    st = d9d_device_send(s->dev, dst, room, n);
     if (st == D9D_OK)
-        st = d9d_event_record(s->read[i]);
-    push(s, i);
-    (void)pthread_mutex_unlock(&s->lock);
+        st = d9d_event_record(p->read);
+    (void)pthread_mutex_unlock(&p->lock);
     return st;
 }
 
 void d9d_staging_drop(d9d_staging *s, void *room)
 {
-    if (s->data == NULL)
-        return;
-    (void)pthread_mutex_lock(&s->lock);
-    push(s, part_of(s, room));
-    (void)pthread_mutex_unlock(&s->lock);
+    if (s->parts != NULL)
+        (void)pthread_mutex_unlock(&part_of(s, room)->lock);
 }

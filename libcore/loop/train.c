@@ -265,6 +265,7 @@ static d9d_status model_fill(run *r, const char *resume_from)
     D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, e->world, &r->end));
     for (int i = 0; i < 2; i++)
         D9D_TRY(d9d_readback_create(e->dev, sizeof(d9d_step_report), &r->pending[i].report));
+    d9d_log_debug(r->log, "%s: all of the model has its memory", e->dev->name);
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
 }
 

@@ -7,9 +7,9 @@
 #include "d9d/base/thread.h"
 #include "d9d/device/staging.h"
 
-/* A few parts under way while each processor fills one, small enough that the device finds them in
- * the processor's cache; of rows of any size, as many as this holds. */
-#define PIECE  (UINT64_C(1) << 20)
+/* A few parts under way while each processor fills one; of rows of any size, as many as this
+ * holds. */
+#define PIECE  (UINT64_C(4) << 20)
 #define STAGED (UINT64_C(512) << 20)
 enum { UNDER_WAY = 16 };
 
@@ -141,7 +141,7 @@ static d9d_status output_check(const d9d_st_tensor *here, const d9d_st_tensor *g
                     d9d_dtype_word(given->dtype), d9d_shape_text(&got, b, sizeof(b)));
 }
 
-/* Rows of a MiB; of a stack they are whole matrices, because half of one that lies transposed
+/* Rows of some MiB; of a stack they are whole matrices, because half of one that lies transposed
  * would be read with the other. */
 static d9d_status pieces_add(d9d_params_io *io, size_t output, const d9d_tensor *t)
 {

@@ -29,16 +29,18 @@ extern "C" {
 
 typedef struct d9d_staging d9d_staging;
 
-/* `parts` > 0 of `bytes` > 0 each.  EOOM when the host cannot lend them. */
+/* `parts` > 0 of `bytes` > 0 each, pinned when they are first taken.  A thread has one at a time;
+ * with fewer parts than threads they wait for each other. */
 D9D_API D9D_MUST_USE d9d_status d9d_staging_open(d9d_device *dev, int parts, uint64_t bytes,
                                                  d9d_staging **out);
 /* Waits for what is under way; every room was sent or dropped.  NULL is fine. */
 D9D_API void d9d_staging_close(d9d_staging *s);
 
-/* Thread-safe.  A room for n <= bytes, which are to go to `dst`; waits for a free part. */
+/* Thread-safe.  A room for n <= bytes, which are to go to `dst`; waits for a free part.  EOOM when the
+ * host cannot lend it. */
 D9D_API D9D_MUST_USE d9d_status d9d_staging_take(d9d_staging *s, void *dst, uint64_t n,
                                                  void **room);
-/* Both give the room back, send also where it fails. */
+/* Both give the room back, in the thread that took it, send also where it fails. */
 D9D_API D9D_MUST_USE d9d_status d9d_staging_send(d9d_staging *s, void *dst, uint64_t n, void *room);
 D9D_API void d9d_staging_drop(d9d_staging *s, void *room);
 
