@@ -9,7 +9,7 @@
 
 /* A few parts under way while each processor fills one; of rows of any size, as many as this
  * holds. */
-#define PIECE  (UINT64_C(4) << 20)
+#define PIECE  (UINT64_C(2) << 20)
 #define STAGED (UINT64_C(512) << 20)
 enum { UNDER_WAY = 16 };
 

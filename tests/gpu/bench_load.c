@@ -79,7 +79,7 @@ static d9d_status load(bench *b, const char *dir, d9d_dtype t)
 
 /* --- its halves --------------------------------------------------------------------------- */
 
-enum { PIECE = 4 << 20, SENT = 64 << 20, SENDS = 64 };
+enum { PIECE = 2 << 20, SENT = 64 << 20, SENDS = 64 };
 
 typedef struct span {
     size_t output;
