@@ -9,13 +9,13 @@ load ../slurm/helper
 
 load topology
 
-dense_meshes="2 1 1 1 1 1,1 2 1 1 1 1,1 1 1 1 2 1,1 1 2 1 1 1,2 2 1 1 1 1,1 2 1 1 2 1"
+dense_meshes="2 1 1 1 1 1,1 2 1 1 1 1,1 1 1 1 2 1,1 1 1 1 8 1,1 1 2 1 1 1,2 2 1 1 1 1,1 2 1 1 2 1"
 moe_meshes="1 2 1 1 1 2,2 1 1 1 1 2,2 2 1 1 1 2,1 1 1 2 2 4"
 
 # divides MODEL: every mesh of up to 8 ranks that divides it, and its batches of 8.
 divides() {
     local r s cs cr tp ep n
-    for r in 1 2 4 8; do for s in 1 2 4 8; do for cs in {1..8}; do for cr in {1..8}; do for tp in 1 2 4; do
+    for r in 1 2 4 8; do for s in 1 2 4 8; do for cs in {1..8}; do for cr in {1..8}; do for tp in 1 2 4 8; do
         n=$((r * s * cs * cr * tp))
         ((n > 1 && n <= 8 && r * s <= 8)) || continue
         for ep in 1 2 4 8; do
