@@ -105,15 +105,16 @@ d9d_status d9di_reduce_start(d9di_parts *t, d9d_param *p, d9d_device *dev)
         D9D_TRY(dev->kernels->accumulate(queue, p->grad_dtype, d9d_tensor_data(&p->own_grad), 1.0f,
                                          p->grad_dtype, d9d_tensor_data(&t->sum),
                                          d9d_tensor_numel(&t->sum)));
+    t->grad = p->grad;
+    p->grad = (d9d_tensor){.dtype = p->grad_dtype, .shape = p->work};
     p->has_own_grad = true;
     p->has_grad = false;
     return D9D_OK;
 }
 
-void d9di_reduce_finish(d9di_parts *t, d9d_param *p)
+void d9di_reduce_finish(d9di_parts *t)
 {
     d9d_tensor_release(&t->room);
     d9d_tensor_release(&t->sum);
-    d9d_tensor_release(&p->grad);
-    p->grad = (d9d_tensor){.dtype = p->grad_dtype, .shape = p->work};
+    d9d_tensor_release(&t->grad);
 }

@@ -12,6 +12,7 @@
 /* A transfer under way. */
 typedef struct d9di_parts {
     d9d_tensor room; /* parts in order of ranks; storage NULL where they are so in the whole */
+    d9d_tensor grad; /* of reduce: what was the parameter's, which has none from its start on */
     d9d_tensor sum;  /* of reduce: this rank's part, where it is to be added to own_grad */
     int64_t *counts; /* elements of each part */
 } d9di_parts;
@@ -27,7 +28,6 @@ d9d_status d9di_gather_finish(d9di_parts *t, d9d_param *p, d9d_device *dev);
  * group forks behind d9di_reduce_pack(). */
 d9d_status d9di_reduce_pack(d9di_parts *t, d9d_param *p, d9d_device *dev);
 d9d_status d9di_reduce_start(d9di_parts *t, d9d_param *p, d9d_device *dev);
-/* Releases grad and all rooms. */
-void d9di_reduce_finish(d9di_parts *t, d9d_param *p);
+void d9di_reduce_finish(d9di_parts *t);
 
 #endif /* D9DI_PARALLEL_PARTS_H */

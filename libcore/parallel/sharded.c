@@ -125,7 +125,7 @@ static d9d_status reduce_finish(unit *u)
         return D9D_OK;
     D9D_TRY(join(u));
     for (size_t i = 0; i < u->parts.n; i++)
-        d9di_reduce_finish(&u->moving[i], u->parts.p[i]);
+        d9di_reduce_finish(&u->moving[i]);
     u->reducing = false;
     return D9D_OK;
 }
@@ -310,10 +310,8 @@ void d9d_sharded_free(d9d_sharded *s)
         unit *u = &s->units[i];
 
         u->module->unit = NULL;
-        for (size_t k = 0; k < u->parts.n; k++) {
-            d9d_tensor_release(&u->moving[k].room);
-            d9d_tensor_release(&u->moving[k].sum);
-        }
+        for (size_t k = 0; k < u->parts.n; k++)
+            d9di_reduce_finish(&u->moving[k]);
     }
     d9di_buckets_release(&s->buckets);
     d9d_arena_release(&s->arena);
