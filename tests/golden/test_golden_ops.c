@@ -356,7 +356,7 @@ static void bfloat16_is_as_good_as_pytorchs(void **state)
     assert_ok(d9d_json_read(vectors_path(".", "bf16.json"), 1 << 20, &theirs));
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
         const json_t *far = json_object_get(json_object_get(theirs, "ops"), ops[i].op);
-        tally tallies[TALLIES] = {{NULL}};
+        tally tallies[TALLIES] = {{0}};
 
         (void)check_op(&ops[i], D9D_BF16, json_object_get(all, ops[i].op),
                        json_object_get(far, "skipped"), tallies);

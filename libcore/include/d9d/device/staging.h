@@ -36,8 +36,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_staging_open(d9d_device *dev, int parts, uin
 /* Waits for what is under way; every room was sent or dropped.  NULL is fine. */
 D9D_API void d9d_staging_close(d9d_staging *s);
 
-/* Thread-safe.  A room for n <= bytes, which are to go to `dst`; waits for a free part.  EOOM when the
- * host cannot lend it. */
+/* Thread-safe.  A room for n <= bytes, which are to go to `dst`; waits for a free part.  EOOM when
+ * the host cannot lend it. */
 D9D_API D9D_MUST_USE d9d_status d9d_staging_take(d9d_staging *s, void *dst, uint64_t n,
                                                  void **room);
 /* Both give the room back, in the thread that took it, send also where it fails. */
