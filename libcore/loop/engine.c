@@ -84,6 +84,7 @@ static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
         .timeout_s = how->timeout_s, .flight_dir = how->flight, .log = how->where->log};
     const char *backend = strcmp(e->dev->name, "cpu") == 0 ? "cpu" : "cuda";
     d9d_sharded_how sharded = {.with_grads = how->train};
+    uint64_t units;
 
     if (how->train) {
         sharded.reduce_once = how->gradients->reduce == D9D_REDUCE_STEP;
@@ -92,6 +93,8 @@ static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
     D9D_TRY(d9d_mesh_open(how->where->boot, how->mesh, backend, e->dev->stream, &mesh, &e->mesh));
     D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXES_WORLD, &e->world));
     D9D_TRY(d9d_qwen3_plan(&e->job.config, e->mesh, e->model));
+    D9D_TRY(d9d_sharded_bytes(e->model, &sharded, &units));
+    D9D_TRY(d9d_device_expect(e->dev, bytes_needed(e, how) + units));
     return d9d_sharded_create(e->model, e->dev, &sharded, &e->sharded);
 }
 
@@ -139,7 +142,6 @@ d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how)
     e->dev->log = how->where->log;
     D9D_TRY(d9d_tape_create(e->dev, &e->tape));
     D9D_TRY(ranks_join(e, how));
-    D9D_TRY(d9d_device_expect(e->dev, bytes_needed(e, how)));
     tell(e, how->where->log);
     D9D_TRY(d9d_module_materialise(e->model->module, e->dev, how->train));
     if (!how->initialise)

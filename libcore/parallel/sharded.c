@@ -250,6 +250,39 @@ static d9d_status buckets_make(d9d_sharded *s)
     return d9di_buckets_fill(&s->buckets, s->dev);
 }
 
+/* Of parameters that are put together for a unit. */
+typedef struct whole_bytes {
+    uint64_t data, grads;
+} whole_bytes;
+
+static d9d_status add_whole(void *arg, d9d_param *p)
+{
+    const uint64_t n = p->shard != NULL ? (uint64_t)d9d_shape_numel(&p->work) : 0;
+    whole_bytes *b = arg;
+
+    b->data += n * d9d_dtype_size(p->dtype);
+    b->grads += p->trainable ? n * d9d_dtype_size(p->grad_dtype) : 0;
+    return D9D_OK;
+}
+
+d9d_status d9d_sharded_bytes(const d9d_model *m, const d9d_sharded_how *how, uint64_t *out)
+{
+    uint64_t most = 0;
+    whole_bytes all = {0};
+
+    D9D_TRY(d9d_module_each(m->module, add_whole, &all));
+    for (size_t i = 0; i < m->n_units; i++) {
+        whole_bytes b = {0};
+        uint64_t n;
+
+        D9D_TRY(d9d_module_each(m->units[i], add_whole, &b));
+        n = b.data + (how->with_grads && !how->reduce_once ? b.grads : 0);
+        most = n > most ? n : most;
+    }
+    *out = most + (how->with_grads && how->reduce_once ? all.grads : 0);
+    return D9D_OK;
+}
+
 /* How many parameters are kept in parts, or have gradients to be summed. */
 static d9d_status count_kept(void *arg, d9d_param *p)
 {

@@ -50,7 +50,7 @@ all() {
     train dense "1 2 1 1 1 1" run --set trainer.gradient_manager.reduce=step
     same run dense
     rm -rf run
-    train moe "2 2 1 1 1 4" run --set model_provider.checkpointing=true --set trainer.gradient_manager.bucket_size_mb=1
+    D9D_COMM_CHECK=1 train moe "2 2 1 1 1 4" run --set model_provider.checkpointing=true --set trainer.gradient_manager.bucket_size_mb=1
     same run moe
 }
 

@@ -39,6 +39,11 @@ typedef struct d9d_sharded_how {
 
 typedef struct d9d_sharded d9d_sharded;
 
+/* Bytes that units have beside what is kept, at least once in every step: the largest unit's
+ * parameters and gradients, or with `reduce_once` all gradients; 0 where all is whole. */
+D9D_API D9D_MUST_USE d9d_status d9d_sharded_bytes(const d9d_model *m, const d9d_sharded_how *how,
+                                                  uint64_t *out);
+
 /* Keep model->units, whose parameters are placed and have no memory yet; takes that of gradients
  * which are summed.  EINVAL for a placed parameter that is in no unit. */
 D9D_API D9D_MUST_USE d9d_status d9d_sharded_create(d9d_model *m, d9d_device *dev,
