@@ -126,6 +126,43 @@ close_to() {
     cmp {whole,run}/export/model.safetensors
 }
 
+@test "ranks killed at any moment: gone on with to the same end" {
+    # shellcheck disable=SC2086
+    mpi -n 2 $train -q $sharded --set trainer.run.dir=whole c.json
+    for ((i = 0; i < ${D9D_LONG:+200} + 3; i++)); do
+        rm -f pid.*
+        # shellcheck disable=SC2016,SC2086
+        mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
+            $train -q $sharded --set trainer.checkpointing.period_steps=2 c.json >out 2>&1 3>&- &
+        pid=$!
+        wait_lines pid.$((i % 2)) 1
+        sleep "$(printf '0.%03d' $((RANDOM % 1000)))$((RANDOM % 10))"
+        kill -9 "$(cat pid.$((i % 2)))" 2>/dev/null || true
+        SECONDS=0
+        wait $pid || true
+        [ $SECONDS -lt 60 ]
+        [ ! -e run/export ] || rm -rf run
+    done
+    # shellcheck disable=SC2086
+    mpi -n 2 $train -q $sharded c.json
+    cmp {whole,run}/export/model.safetensors
+}
+
+@test "steps without a target on a rank, or on all" {
+    yes '{"input_ids": [1, 2, 3], "labels": [-100, -100, -100]}' | head -n 4 >none.jsonl
+    head -n 5 "$golden/moe/train.jsonl" | cat none.jsonl - none.jsonl >mixed.jsonl
+    d9d-shard -q --format tokens --out mixed mixed.jsonl
+    mixed="--set data.dataset=mixed --set data.epochs=3 --set trainer.batching.global_batch_size=2"
+    # shellcheck disable=SC2086
+    $train -q $mixed --set trainer.run.dir=one c.json
+    for mesh in data_parallel_shard=2 data_parallel_replicate=2; do
+        rm -rf run
+        # shellcheck disable=SC2086
+        mpi -n 2 $train -q $mixed --set mesh.$mesh c.json
+        "$D9D_BUILD/tests/dist/topology_driver" run/export one/export
+    done
+}
+
 @test "a rank that stands still is named, and the job ended" {
     # shellcheck disable=SC2016,SC2086
     mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
