@@ -114,9 +114,13 @@ static void ranks_text(const d9d_mesh *mesh, char *out, size_t n)
         {"pipeline_parallel", d->pipeline_parallel},
         {"expert_parallel", d->expert_parallel},
     };
-    int at = snprintf(out, n, d9d_mesh_size(mesh) > 1 ? ", %d ranks" : "", d9d_mesh_size(mesh));
     const char *between = ": ";
+    int at;
 
+    out[0] = '\0';
+    if (d9d_mesh_size(mesh) == 1)
+        return;
+    at = snprintf(out, n, ", %d ranks", d9d_mesh_size(mesh));
     for (size_t i = 0; i < sizeof(axes) / sizeof(axes[0]) && at >= 0 && (size_t)at < n; i++) {
         if (axes[i].degree == 1)
             continue;
