@@ -238,8 +238,9 @@ typedef struct d9d_kernels {
     d9d_status (*embedding_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable, float beta,
                                const int32_t *ids, const void *dy, int64_t rows, int64_t first,
                                int64_t v, int64_t h);
-    /* loss, lse [T] float32, 0 where the target is to be ignored.  unit [T, H] of type t, or NULL:
-     * the gradient of each token's loss by its hidden row, cheap while the logits are there. */
+    /* loss, lse [T] float32 of any alignment, 0 where the target is to be ignored.  unit [T, H] of
+     * type t, or NULL: the gradient of each token's loss by its hidden row, cheap while the logits
+     * are there. */
     d9d_status (*xent)(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse, void *unit,
                        const void *hidden, const void *const *w, const int32_t *targets);
     /* A vocabulary of which each of n ranks has a part: parts [n, 2, T] are the lse and the loss
@@ -256,9 +257,9 @@ typedef struct d9d_kernels {
     d9d_status (*xent_dw)(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
                           const float *beta, const float *dloss, const float *lse,
                           const void *hidden, const void *const *w, const int32_t *targets);
-    /* Loss and both gradients where the gradient of every loss is 1: logits are made once, and the
-     * softmax of as many tokens as n->room allows is kept for both products.  Any of unit and
-     * dw[i] may be NULL. */
+    /* Loss and both gradients of a whole vocabulary where the gradient of every loss is 1: logits
+     * are made once, and the softmax of as many tokens as n->room allows is kept for both products.
+     * Any of unit and dw[i] may be NULL. */
     d9d_status (*xent_once)(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, float *loss,
                             void *unit, void *const *dw, const float *beta, const void *hidden,
                             const void *const *w, const int32_t *targets);
