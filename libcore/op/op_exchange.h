@@ -29,7 +29,7 @@ typedef struct d9di_counts {
     d9d_comm *ep;
     const char *what;
     int64_t experts, k;
-    d9d_tensor all; /* [n, n + 1], then [n, E + 1] */
+    d9d_tensor all; /* [n, n + 1 + E + 1] */
     d9d_readback *back;
 } d9di_counts;
 

@@ -3,16 +3,21 @@
 
 #include "op/op_exchange.h"
 
-/* What was gathered, on the host. */
+/* What was gathered, on the host: of each rank its offsets over ranks, then over experts. */
 typedef struct offsets {
     int n, me;
     int64_t experts;
-    const int32_t *rank, *expert; /* [n, n + 1], [n, E + 1] */
+    const int32_t *all; /* [n, n + 1 + E + 1] */
 } offsets;
+
+static const int32_t *offsets_of(const offsets *o, int rank)
+{
+    return o->all + rank * (o->n + 1 + o->experts + 1);
+}
 
 static int64_t rows_between(const offsets *o, int from, int to)
 {
-    const int32_t *at = o->rank + from * (o->n + 1) + to;
+    const int32_t *at = offsets_of(o, from) + to;
 
     return (int64_t)at[1] - at[0];
 }
@@ -32,15 +37,15 @@ static int64_t choices_here(const offsets *o)
     int64_t sum = 0;
 
     for (int from = 0; from < o->n; from++) {
-        const int32_t *at = o->expert + from * (o->experts + 1) + o->me * per;
+        const int32_t *at = offsets_of(o, from) + o->n + 1 + o->me * per;
 
         sum += (int64_t)at[per] - at[0];
     }
     return sum;
 }
 
-/* The same array of every rank, in order. */
-static d9d_status gather(const d9di_counts *c, d9d_stream s, const d9d_tensor *mine, int32_t *all)
+/* c->all becomes what every rank has, one behind the other. */
+static d9d_status gather(const d9di_counts *c, d9d_stream s, const d9d_tensor *mine)
 {
     const int n = d9d_comm_size(c->ep);
     int64_t *counts = calloc((size_t)n, sizeof(*counts));
@@ -50,30 +55,45 @@ static d9d_status gather(const d9di_counts *c, d9d_stream s, const d9d_tensor *m
         return D9D_FAIL(D9D_ENOMEM, "no memory for a dispatch to %d ranks", n);
     for (int i = 0; i < n; i++)
         counts[i] = d9d_tensor_numel(mine);
-    st = d9d_comm_all_gather(c->ep, s, c->what, D9D_I32, all, d9d_tensor_data(mine), counts);
+    st = d9d_comm_all_gather(c->ep, s, c->what, D9D_I32, d9d_tensor_data(&c->all),
+                             d9d_tensor_data(mine), counts);
     free(counts);
     return st;
+}
+
+/* Two arrays of int32 as one. */
+static d9d_status join(d9d_device *dev, const d9d_tensor *a, const d9d_tensor *b, d9d_tensor *out)
+{
+    const int64_t n = d9d_tensor_numel(a);
+
+    D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(n + d9d_tensor_numel(b)), out));
+    D9D_TRY(d9d_device_copy(dev, d9d_tensor_data(out), d9d_tensor_data(a), d9d_tensor_bytes(a)));
+    return d9d_device_copy(dev, (int32_t *)d9d_tensor_data(out) + n, d9d_tensor_data(b),
+                           d9d_tensor_bytes(b));
 }
 
 d9d_status d9di_counts_begin(d9di_counts *c, d9d_tape *t, d9d_comm *ep, const char *what,
                              const d9d_routing *over_ranks, const d9d_routing *over_experts)
 {
-    const d9d_tensor *rank = &over_ranks->offset, *expert = &over_experts->offset;
-    const int64_t n = d9d_comm_size(ep), first = n * d9d_tensor_numel(rank);
     d9d_device *dev = d9d_tape_device(t);
-    int32_t *all;
+    d9d_tensor mine = {0};
+    d9d_status st;
 
     *c = (d9di_counts){.ep = ep,
                        .what = what,
-                       .experts = d9d_tensor_numel(expert) - 1,
+                       .experts = d9d_tensor_numel(&over_experts->offset) - 1,
                        .k = over_experts->expert.shape.dim[1]};
-    D9D_TRY(
-        d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(first + n * d9d_tensor_numel(expert)), &c->all));
-    all = d9d_tensor_data(&c->all);
-    D9D_TRY(gather(c, dev->stream, rank, all));
-    D9D_TRY(gather(c, dev->stream, expert, all + first));
-    D9D_TRY(d9d_readback_create(dev, d9d_tensor_bytes(&c->all), &c->back));
-    return d9d_readback_begin(c->back, all);
+    D9D_TRY_OR(st, join(dev, &over_ranks->offset, &over_experts->offset, &mine), out);
+    D9D_TRY_OR(st,
+               d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(d9d_comm_size(ep), d9d_tensor_numel(&mine)),
+                                &c->all),
+               out);
+    D9D_TRY_OR(st, gather(c, dev->stream, &mine), out);
+    D9D_TRY_OR(st, d9d_readback_create(dev, d9d_tensor_bytes(&c->all), &c->back), out);
+    st = d9d_readback_begin(c->back, d9d_tensor_data(&c->all));
+out:
+    d9d_tensor_release(&mine);
+    return st;
 }
 
 static d9d_status check(const offsets *o, int64_t k)
@@ -95,15 +115,14 @@ d9d_status d9di_counts_end(d9di_counts *c, d9d_exchange **out)
     d9d_exchange *e;
 
     D9D_TRY(d9d_readback_end(c->back, &all));
-    o.rank = all;
-    o.expert = o.rank + n * (n + 1);
+    o.all = all;
     D9D_TRY(check(&o, c->k));
     e = calloc(1, d9di_exchange_size(n));
     if (e == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a dispatch to %d ranks", n);
     e->ep = c->ep;
     e->what = c->what;
-    e->sent = o.rank[o.me * (n + 1) + n];
+    e->sent = offsets_of(&o, o.me)[n];
     e->came = rows_to(&o, o.me);
     e->choices = choices_here(&o);
     for (int i = 0; i < n; i++) {
