@@ -351,7 +351,7 @@ const d9d_table d9di_samples_format =
 /* --- d9d.flight.v1 ---------------------------------------------------------------------------- */
 
 static const char *const flight_ids[] = {"d9d.flight.v1", NULL};
-static const char *const flight_faults[] = {"none",  "mismatch", "missing", "cycle",
+static const char *const flight_faults[] = {"none", "mismatch", "missing", "cycle",
                                             "lost", "stuck",    NULL};
 static const char *const flight_steps[] = {"waits", "queued", "done", "failed", NULL};
 

@@ -71,8 +71,7 @@ struct nccl {
     struct group *groups;
 };
 
-/* Calls that the GPU has not passed yet, between `done` and `made`: the group's thread adds, the
- * watchdog takes. */
+/* A call that the GPU has not passed yet, as far as is known. */
 struct pending {
     d9di_flight_call *call;
     int64_t number;
@@ -87,8 +86,9 @@ struct group {
     cudaEvent_t forked, joined;
     void *stage, *pinned; /* of words */
     size_t staged;
+    pthread_mutex_t lock; /* of what follows: the group's thread adds, the watchdog takes */
     struct pending pending[PENDING];
-    unsigned made, done;
+    unsigned made, done; /* those between are pending */
 };
 
 static const struct nccl *lib_of(const d9d_comm *c)
@@ -346,26 +346,9 @@ static d9d_status join_queue(d9d_comm *c, d9d_stream s)
 
 /* --- what the GPU has passed ----------------------------------------------------------------- */
 
-/* Where there is no room the call counts as done: the next ones stand for it. */
-static bool mark(d9d_comm *c, const d9di_call *k, d9di_flight_call *x)
+static void take_passed(struct group *g)
 {
-    struct group *g = c->self;
-    struct pending *p = &g->pending[g->made % PENDING];
-
-    if (k->verb == D9DI_WORDS || g->made - __atomic_load_n(&g->done, __ATOMIC_ACQUIRE) == PENDING ||
-        cudaEventRecord(p->event, queue_of(c, k)) != cudaSuccess)
-        return false;
-    p->call = x;
-    p->number = x->number;
-    __atomic_store_n(&x->step, (int32_t)D9DI_STEP_QUEUED, __ATOMIC_RELEASE);
-    __atomic_store_n(&g->made, g->made + 1, __ATOMIC_RELEASE);
-    return true;
-}
-
-static void poll_group(struct group *g)
-{
-    for (; g->done != __atomic_load_n(&g->made, __ATOMIC_ACQUIRE);
-         __atomic_store_n(&g->done, g->done + 1, __ATOMIC_RELEASE)) {
+    for (; g->done != g->made; g->done++) {
         const struct pending *p = &g->pending[g->done % PENDING];
 
         if (cudaEventQuery(p->event) == cudaErrorNotReady)
@@ -373,6 +356,39 @@ static void poll_group(struct group *g)
         if (__atomic_load_n(&p->call->number, __ATOMIC_ACQUIRE) == p->number)
             d9di_ring_end(p->call, D9DI_STEP_DONE);
     }
+}
+
+/* A place for one more; where there is none the last one's, whose call then counts as done: that
+ * which comes after it stands for both. */
+static struct pending *take_place(struct group *g)
+{
+    struct pending *last;
+
+    if (g->made - g->done == PENDING)
+        take_passed(g);
+    if (g->made - g->done < PENDING)
+        return &g->pending[g->made++ % PENDING];
+    last = &g->pending[(g->made - 1) % PENDING];
+    if (__atomic_load_n(&last->call->number, __ATOMIC_ACQUIRE) == last->number)
+        d9di_ring_end(last->call, D9DI_STEP_DONE);
+    return last;
+}
+
+static bool mark(d9d_comm *c, const d9di_call *k, d9di_flight_call *x)
+{
+    struct group *g = c->self;
+    struct pending *p;
+
+    if (k->verb == D9DI_WORDS)
+        return false;
+    (void)pthread_mutex_lock(&g->lock);
+    p = take_place(g);
+    p->call = x;
+    p->number = x->number;
+    __atomic_store_n(&x->step, (int32_t)D9DI_STEP_QUEUED, __ATOMIC_RELEASE);
+    (void)cudaEventRecord(p->event, queue_of(c, k)); /* if it cannot, it counts as passed */
+    (void)pthread_mutex_unlock(&g->lock);
+    return true;
 }
 
 /* Of the watchdog's thread. */
@@ -386,7 +402,9 @@ static bool poll_all(void *self, char *why, size_t why_n)
     for (struct group *g = n->groups; g != NULL; g = g->next) {
         ncclResult_t rc = ncclSuccess;
 
-        poll_group(g);
+        (void)pthread_mutex_lock(&g->lock);
+        take_passed(g);
+        (void)pthread_mutex_unlock(&g->lock);
         if (n->ncclCommGetAsyncError(g->comm, &rc) == ncclSuccess && rc != ncclSuccess &&
             rc != ncclInProgress) {
             (void)snprintf(why, why_n, "NCCL: %s: %s", n->ncclGetErrorString(rc),
@@ -427,6 +445,7 @@ static void close_group(d9d_comm *c)
     (void)cudaFree(g->stage);
     (void)cudaFreeHost(g->pinned);
     d9d_cuda_stream_free(g->queue);
+    (void)pthread_mutex_destroy(&g->lock);
     free(g);
 }
 
@@ -516,6 +535,7 @@ static d9d_status open_group(void *self, d9d_comm *c)
     if (g == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a group", c->name);
     g->net = n;
+    (void)pthread_mutex_init(&g->lock, NULL);
     c->self = g; /* closed with the comm, whatever of it there is */
     (void)cudaSetDevice(n->gpu);
     D9D_TRY(make_queue(g));

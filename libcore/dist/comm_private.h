@@ -55,7 +55,7 @@ typedef struct d9di_call {
 typedef struct d9di_wire {
     d9d_status (*run[D9DI_VERB_COUNT])(d9d_comm *c, const d9di_call *k);
     /* NULL: everything is done when a call returns. */
-    /* The device has the call, and will say when it is done: false where it will not. */
+    /* The device has the call, and will say when it is done: false where it is done. */
     bool (*mark)(d9d_comm *c, const d9di_call *k, struct d9di_flight_call *x);
     d9d_stream (*queue)(d9d_comm *c);
     d9d_status (*fork)(d9d_comm *c, d9d_stream s);

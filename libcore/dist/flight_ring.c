@@ -164,7 +164,7 @@ d9di_flight_call *d9di_ring_begin(d9d_comm *c, const d9di_call *k)
     d9di_flight_call *x;
     int64_t number;
 
-    if (r == NULL || c->group < 0)
+    if (r == NULL || c->group < 0 || r->head.state != D9DI_FLIGHT_RUNS)
         return NULL;
     number = __atomic_add_fetch(&r->head.calls, 1, __ATOMIC_RELAXED);
     x = &r->call[(number - 1) % D9DI_FLIGHT_CALLS];

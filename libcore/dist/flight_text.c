@@ -40,11 +40,12 @@ d9d_status d9d_flight_text(d9d_flight *f, d9d_buf *out)
 {
     d9d_flight_verdict v;
 
-    D9D_TRY(d9d_flight_judge(f, &v, out));
-    D9D_TRY(d9d_buf_printf(out, "\n\n"));
+    /* What was seen while it stood still comes before what can be seen now. */
     for (int r = 0; r < f->size; r++)
         if (f->record[r].known && f->record[r].head.said[0] != '\0')
             D9D_TRY(d9d_buf_printf(out, "rank %d's watchdog: %s\n\n", r, f->record[r].head.said));
+    D9D_TRY(d9d_flight_judge(f, &v, out));
+    D9D_TRY(d9d_buf_printf(out, "\n\n"));
     for (int r = 0; r < f->size; r++)
         D9D_TRY(put_rank(f, r, out));
     return D9D_OK;

@@ -21,12 +21,13 @@ setup() {
 }
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
+export ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
 
-mpi() { timeout 120 mpirun --oversubscribe "$@" 3>&-; }
+mpi() { timeout -k 5 120 mpirun --oversubscribe "$@" 3>&-; }
 slurm() {
     [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
     # Nodes that are one host share the names of its memory: messages go by TCP.
-    OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo timeout 120 \
+    OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo timeout -k 5 120 \
         srun --mpi=pmix --kill-on-bad-exit=1 --ntasks-per-node=2 -N 2 "$@" 3>&-
 }
 
@@ -34,7 +35,7 @@ slurm() {
 @test "every call over every group is right, on 1 to 8 ranks" {
     run -0 "$driver" all 1,1,1,1,1,1,1
     assert_output "3750 calls of 1 ranks are right"
-    for mesh in "2 1,1,2,1,1,1,1" "3 1,1,1,1,1,3,3" "5 1,5,1,1,1,1,5" "8 1,1,2,1,2,2,4"; do
+    for mesh in "2 1,1,2,1,1,1,1" "3 1,1,1,1,1,3,3" "8 1,1,2,1,2,2,4"; do
         set -- $mesh
         run -0 mpi -n $1 "$driver" all $2
         assert_output "3750 calls of $1 ranks are right"
@@ -43,7 +44,7 @@ slurm() {
 
 @test "every mesh of up to 8 ranks" {
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"
-    for mesh in "2 2,1,1,1,1,1,1" "4 2,1,2,1,1,1,2" "4 1,1,2,1,1,2,4" "6 1,1,1,1,3,2,2" "6 3,1,1,1,1,2,1" \
+    for mesh in "2 2,1,1,1,1,1,1" "4 2,1,2,1,1,1,2" "4 1,1,2,1,1,2,4" "5 1,5,1,1,1,1,5" "6 1,1,1,1,3,2,2" "6 3,1,1,1,1,2,1" \
         "7 1,1,7,1,1,1,7" "8 2,2,2,1,1,1,4" "8 1,2,2,1,1,2,8" "8 2,1,1,2,1,2,2" "8 1,1,1,2,2,2,4"; do
         set -- $mesh
         run -0 mpi -n $1 "$driver" all $2
@@ -77,13 +78,13 @@ slurm() {
 }
 
 @test "what D9D_COMM_CHECK=1 holds ranks to is right here" {
-    D9D_COMM_CHECK=1 run -0 mpi -n 4 "$driver" all 1,1,2,1,1,2,2
+    D9D_COMM_CHECK=1 run -0 mpi -n 2 "$driver" all 1,1,1,1,1,2,2
 }
 
 @test "degrees that do not make the job, and a build without MPI" {
     run -2 mpi -n 2 "$driver" all 1,1,3,1,1,1,1
     assert_output --partial "shard 3 x context 1 x 1 x tensor 1 is 3 ranks, and this job has 2"
     mkdir alone && cp "$driver" alone && cd alone # where there is no module beside it
-    run -2 env -u LD_LIBRARY_PATH mpirun --oversubscribe -n 2 ./comm_driver all 1,1,2,1,1,1,1
+    run -2 timeout -k 5 60 env -u LD_LIBRARY_PATH mpirun --oversubscribe -n 2 ./comm_driver all 1,1,2,1,1,1,1
     assert_output --partial "several ranks on processors need MPI, which this build or machine lacks"
 }

@@ -8,6 +8,7 @@
  *     order     sums of floats that do not commute; prints a hash of the bits
  *     first     rank 0 goes first: prints who was there before it was done
  *     groups    prints each group's name and ranks
+ *     bandwidth bus bandwidth of bfloat16, as nccl-tests counts it, at 16, 256 and 1024 MiB
  *     busy      calls of all kinds for ever
  *     late      RANK does not come to a call
  *     other     RANK makes another call than the others
@@ -23,6 +24,7 @@
 #include <unistd.h>
 
 #include "d9d/base/hash.h"
+#include "d9d/base/thread.h"
 #include "d9d/device/device.h"
 #include "d9d/dist/mesh.h"
 
@@ -525,6 +527,108 @@ static d9d_status groups(struct job *j)
     return D9D_OK;
 }
 
+/* Buffers of one size, and the parts that each rank has of it. */
+struct bench {
+    d9d_comm *c;
+    struct array a, b;
+    int64_t n, counts[MOST];
+};
+
+static d9d_status once(struct job *j, struct bench *t, int call)
+{
+    const int64_t from = sum_of(t->counts, d9d_comm_rank(t->c));
+    d9d_stream s = j->dev->stream;
+
+    switch (call) {
+    case 0: return d9d_comm_all_reduce(t->c, s, "bench", D9D_BF16, t->a.data, t->n, D9D_COMM_SUM);
+    case 1:
+        return d9d_comm_all_gather(t->c, s, "bench", D9D_BF16, t->b.data, at(&t->a, from),
+                                   t->counts);
+    case 2:
+        return d9d_comm_reduce_scatter(t->c, s, "bench", D9D_BF16, t->b.data, t->a.data, t->counts);
+    default:
+        return d9d_comm_all_to_all(t->c, s, "bench", D9D_BF16, t->b.data, t->counts, t->a.data,
+                                   t->counts);
+    }
+}
+
+static d9d_status run_bench(struct job *j, struct bench *t, int call, int rounds, double *s)
+{
+    int64_t start;
+
+    for (int i = 0; i < 3; i++)
+        D9D_TRY(once(j, t, call));
+    D9D_TRY(d9d_device_sync(j->dev));
+    D9D_TRY(d9d_comm_barrier(t->c, "start"));
+    start = d9d_clock_ns();
+    for (int i = 0; i < rounds; i++)
+        D9D_TRY(once(j, t, call));
+    D9D_TRY(d9d_device_sync(j->dev));
+    *s = (double)(d9d_clock_ns() - start) / 1e9 / rounds;
+    return D9D_OK;
+}
+
+static d9d_status bandwidth_of(struct job *j, struct bench *t, int call, const char *name)
+{
+    const double share = (double)(j->size - 1) / j->size;
+
+    for (int mib = 16; mib <= 1024; mib = mib == 256 ? 1024 : 256) {
+        double s = 0;
+
+        t->n = (int64_t)mib << 19;
+        for (int r = 0; r < j->size; r++)
+            t->counts[r] = t->n / j->size;
+        D9D_TRY(run_bench(j, t, call, mib > 256 ? 20 : 50, &s));
+        if (j->rank == 0)
+            printf("%-15s %5d MiB %7.1f GB/s %9.3f ms\n", name, mib,
+                   1e-9 * (call == 0 ? 2 : 1) * share * (double)mib * (1 << 20) / s, 1e3 * s);
+        if (mib == 1024)
+            break;
+    }
+    return D9D_OK;
+}
+
+/* What a call costs the host, and how long it takes. */
+static d9d_status latency_of(struct job *j, struct bench *t)
+{
+    const int rounds = 2000;
+    int64_t start, queued;
+
+    t->n = 1024;
+    for (int i = 0; i < 10; i++)
+        D9D_TRY(once(j, t, 0));
+    D9D_TRY(d9d_device_sync(j->dev));
+    D9D_TRY(d9d_comm_barrier(t->c, "start"));
+    start = d9d_clock_ns();
+    for (int i = 0; i < rounds; i++)
+        D9D_TRY(once(j, t, 0));
+    queued = d9d_clock_ns();
+    D9D_TRY(d9d_device_sync(j->dev));
+    if (j->rank == 0)
+        printf("%-15s     2 KiB %7.2f us on the host, %.2f us in all\n", "all_reduce",
+               (double)(queued - start) / 1e3 / rounds,
+               (double)(d9d_clock_ns() - start) / 1e3 / rounds);
+    return D9D_OK;
+}
+
+static d9d_status bandwidth(struct job *j)
+{
+    static const char *const names[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
+    struct bench t = {0};
+
+    D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXES_WORLD, &t.c));
+    t.a = array_new(j, D9D_BF16, INT64_C(512) << 20);
+    t.b = array_new(j, D9D_BF16, INT64_C(512) << 20);
+    memset(t.a.host, 0, (size_t)t.a.n * 2);
+    D9D_TRY(array_send(j, &t.a));
+    D9D_TRY(latency_of(j, &t));
+    for (int call = 0; call < 4; call++)
+        D9D_TRY(bandwidth_of(j, &t, call, names[call]));
+    array_free(j, &t.a);
+    array_free(j, &t.b);
+    return D9D_OK;
+}
+
 static d9d_status reduce(struct job *j, d9d_comm *c, const char *what, int64_t n)
 {
     struct array a = array_new(j, D9D_F32, n);
@@ -617,8 +721,17 @@ static d9d_status fail(struct job *j)
 static const struct {
     const char *word;
     d9d_status (*run)(struct job *j);
-} acts[] = {{"all", all},   {"order", order}, {"first", first}, {"groups", groups}, {"busy", busy},
-            {"late", late}, {"other", other}, {"short", fewer}, {"cross", cross},   {"fail", fail}};
+} acts[] = {{"all", all},
+            {"order", order},
+            {"first", first},
+            {"groups", groups},
+            {"bandwidth", bandwidth},
+            {"busy", busy},
+            {"late", late},
+            {"other", other},
+            {"short", fewer},
+            {"cross", cross},
+            {"fail", fail}};
 
 static void say(void *arg, d9d_log_level level, const char *text)
 {

@@ -16,6 +16,7 @@ setup() {
 }
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
+export ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
 export D9D_TEST_TIMEOUT=2 D9D_TEST_FLIGHT=run/flight
 
 mpi() { timeout -k 5 60 mpirun --oversubscribe -n 4 "$@" 3>&-; }
@@ -94,8 +95,9 @@ strike() { # SIGNAL RANK
 }
 
 @test "a rank that is killed at a random moment takes the others along, and is named" {
-    for i in $(seq "${D9D_LONG:+200}${D9D_LONG:-4}"); do
-        [ "$i" -le 200 ] || break
+    local times=3
+    [ -z "${D9D_LONG:-}" ] || times=200
+    for _ in $(seq $times); do
         who=$((RANDOM % 4))
         begin
         strike KILL $who
@@ -113,13 +115,12 @@ strike() { # SIGNAL RANK
 }
 
 @test "a rank that is stopped is named, and all are gone" {
-    for who in 1 0; do
-        begin
-        strike STOP $who
-        [ $ended -ne 0 ]
-        run -0 cat log
-        assert_output --regexp "rank $who \(.*\), which is stopped"
-    done
+    who=$((RANDOM % 4))
+    begin
+    strike STOP $who
+    [ $ended -ne 0 ]
+    run -0 cat log
+    assert_output --regexp "rank $who \(.*\), which is stopped"
 }
 
 @test "damaged files are ranks without a record, or no flight at all" {
@@ -128,7 +129,7 @@ strike() { # SIGNAL RANK
     truncate -s 100 run/flight/rank-2.bin
     run -0 d9d-metrics flight run/flight
     assert_output --partial "for rank 2 (dps 1 tp 0), which has no record"
-    for seed in 1 2 3 4 5 6 7 8; do
+    for seed in 1 2 3; do
         cp whole run/flight/rank-2.bin
         for at in $(seq 40); do
             printf '\xff' | dd of=run/flight/rank-2.bin bs=1 seek=$(((seed * 7919 + at * 104729) % (at % 2 ? 4096 : 135168))) conv=notrunc status=none
