@@ -2,44 +2,59 @@
  * source[r] % k of token source[r] / k; choice j of token t is row[t k + j], -1 for none. */
 #include "cuda_common.cuh"
 
+/* A warp has a row. */
 template <class T>
-static __global__ void permute_kernel(d9d_permute_dims n, T *y, const T *x, const int32_t *source)
+static __global__ void permute_kernel(d9d_permute_dims n, T *__restrict__ y,
+                                      const T *__restrict__ x, const int32_t *source)
 {
-    EACH_ROW8 (r, at, n.n, n.h) {
+    const int64_t r = row_mine<WARP>();
+    const int32_t from = r < n.n ? source[r] : -1;
+
+    if (from < 0)
+        return;
+    x += from / n.k * n.h;
+    y += r * n.h;
+#pragma unroll 4
+    D9DI_ROW8 (i, n.h, WARP) {
         float v[8];
 
-        if (source[r] < 0)
-            continue;
-        load8(v, x + source[r] / n.k * n.h + at, n.h - at);
-        store8(y + r * n.h + at, v, n.h - at);
+        load8(v, x + i, n.h - i);
+        store8(y + i, v, n.h - i);
     }
 }
 
-/* y[t] = sum over j ascending of w_j x[row(t, j)]; w NULL: all ones. */
+/* y[t] = sum over j ascending of w_j x[row(t, j)]; w NULL: all ones.  A warp has a token. */
 template <class T>
-static __global__ void gather_kernel(d9d_permute_dims n, T *y, const T *x, const float *w,
-                                     const int32_t *row)
+static __global__ void gather_kernel(d9d_permute_dims n, T *__restrict__ y, const T *__restrict__ x,
+                                     const float *w, const int32_t *row)
 {
-    EACH_ROW8 (r, at, n.rows, n.h) {
+    const int64_t t = row_mine<WARP>();
+
+    if (t >= n.rows)
+        return;
+    row += t * n.k;
+    w += w == NULL ? 0 : t * n.k;
+    D9DI_ROW8 (i, n.h, WARP) {
         float sum[8] = {}, v[8];
 
-        for (int64_t c = r * n.k; c < (r + 1) * n.k; c++) {
-            const float by = w == NULL ? 1.0f : w[c];
+#pragma unroll 8
+        for (int64_t c = 0; c < n.k; c++) {
+            const bool none = row[c] < 0;
+            const float by = none ? 0.0f : w == NULL ? 1.0f : w[c];
 
-            if (row[c] < 0)
-                continue;
-            load8(v, x + row[c] * n.h + at, n.h - at);
+            load8(v, x + (none ? 0 : row[c]) * n.h + i, none ? 0 : n.h - i);
             for (int j = 0; j < 8; j++)
                 sum[j] += by * v[j];
         }
-        store8(y + r * n.h + at, sum, n.h - at);
+        store8(y + t * n.h + i, sum, n.h - i);
     }
 }
 
-/* dx[row(t, j)] = prob dy[t], dprob[t, j] = dy[t] . x[row(t, j)]. */
+/* dx[row(t, j)] = prob dy[t], dprob[t, j] = dy[t] . x[row(t, j)]; G threads have a choice. */
 template <class T, int G>
-static __global__ void scatter_kernel(d9d_permute_dims n, T *dx, float *dprob, const T *dy,
-                                      const T *x, const float *prob, const int32_t *row)
+static __global__ void scatter_kernel(d9d_permute_dims n, T *__restrict__ dx, float *dprob,
+                                      const T *__restrict__ dy, const T *__restrict__ x,
+                                      const float *prob, const int32_t *row)
 {
     const int64_t i = row_mine<G>();
     int64_t to, from, h;
@@ -49,6 +64,7 @@ static __global__ void scatter_kernel(d9d_permute_dims n, T *dx, float *dprob, c
         return;
     to = row[i] * n.h, from = i / n.k * n.h, by = prob[i];
     h = row[i] < 0 ? 0 : n.h;
+#pragma unroll 4
     D9DI_ROW8 (c, h, G) {
         load8(d, dy + from + c, n.h - c);
         load8(v, x + to + c, n.h - c);
@@ -67,8 +83,8 @@ template <class T>
 static d9d_status permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
                           const int32_t *source)
 {
-    permute_kernel<<<blocks_for(s, n->n * d9di_ceil_div(n->h, 8)), THREADS, 0, d9di_queue(s)>>>(
-        *n, (T *)y, (const T *)x, source);
+    permute_kernel<<<blocks_of_rows(n->n, WARP), THREADS, 0, d9di_queue(s)>>>(*n, (T *)y,
+                                                                              (const T *)x, source);
     return d9di_launched("permute");
 }
 
@@ -76,7 +92,7 @@ template <class T>
 static d9d_status gather(d9d_stream s, const char *op, const d9d_permute_dims *n, void *y,
                          const void *x, const float *w, const int32_t *row)
 {
-    gather_kernel<<<blocks_for(s, n->rows * d9di_ceil_div(n->h, 8)), THREADS, 0, d9di_queue(s)>>>(
+    gather_kernel<<<blocks_of_rows(n->rows, WARP), THREADS, 0, d9di_queue(s)>>>(
         *n, (T *)y, (const T *)x, w, row);
     return d9di_launched(op);
 }
@@ -124,5 +140,6 @@ d9d_status d9d_k_unpermute_din(d9d_stream s, const d9d_permute_dims *n, void *dx
     if (n->rows * n->k == 0)
         return D9D_OK;
     return D9DI_TYPED(n->t, T,
-                      D9DI_BY_ROWS(n->h, G, scatter<T, G>(s, n, dx, dprob, dy, x, prob, row)));
+                      n->h <= HEAD_ROW ? scatter<T, WARP / 2>(s, n, dx, dprob, dy, x, prob, row)
+                                       : scatter<T, WARP>(s, n, dx, dprob, dy, x, prob, row));
 }

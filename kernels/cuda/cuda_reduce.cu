@@ -29,13 +29,18 @@ static __global__ void part_kernel(typename F::value *part, const T *x, int64_t 
     typename F::value v = F::none();
     F f;
 
+#pragma unroll 4
     for (int64_t i = blockIdx.x * size + threadIdx.x * 8; i < end; i += THREADS * 8) {
+        typename F::value w[8];
         float e[8];
 
         load8(e, x + i, end - i);
         for (int j = 0; j < 8; j++)
-            if (i + j < end)
-                v = f(v, F::of(e[j], i + j));
+            w[j] = i + j < end ? F::of(e[j], i + j) : F::none();
+        for (int o = 4; o > 0; o /= 2)
+            for (int j = 0; j < o; j++)
+                w[j] = f(w[j], w[j + o]);
+        v = f(v, w[0]);
     }
     v = group_fold<THREADS>(v, f);
     if (threadIdx.x == 0)
