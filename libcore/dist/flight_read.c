@@ -13,6 +13,9 @@
 /* A process that shows itself every 100 ms, on a host that may be busy, is silent after: */
 #define SILENCE_NS INT64_C(1000000000)
 
+/* Times and counts stay far from where sums of them overflow. */
+#define MOST (INT64_C(1) << 60)
+
 /* --- one file ------------------------------------------------------------------------------ */
 
 static bool text_ends(const char *s, size_t n)
@@ -36,15 +39,21 @@ static bool degrees_are(const d9d_degrees *d)
     return true;
 }
 
+static bool number_is(int64_t v)
+{
+    return v >= 0 && v <= MOST;
+}
+
 static bool head_is(const d9di_flight_head *h)
 {
     if (memcmp(h->magic, D9DI_FLIGHT_MAGIC, sizeof(h->magic)) != 0 || h->size < 1 ||
         h->size > 1 << 16 || h->rank < 0 || h->rank >= h->size || h->groups < 0 ||
         h->groups > D9DI_FLIGHT_GROUPS || h->state < 0 || h->state >= D9DI_FLIGHT_STATES ||
-        !degrees_are(&h->degrees) || d9d_degrees_check(&h->degrees, h->size) != D9D_OK)
+        !number_is(h->offset) || !number_is(h->beat) || !degrees_are(&h->degrees) ||
+        d9d_degrees_check(&h->degrees, h->size) != D9D_OK)
         return false;
     for (int i = 0; i < h->groups; i++)
-        if (!axes_are(h->group[i].axes))
+        if (!axes_are(h->group[i].axes) || !number_is(h->group[i].seq))
             return false;
     return text_ends(h->node, sizeof(h->node)) && text_ends(h->host, sizeof(h->host)) &&
            text_ends(h->said, sizeof(h->said));
@@ -53,8 +62,8 @@ static bool head_is(const d9di_flight_head *h)
 static bool call_is(const d9di_flight_head *h, const d9di_flight_call *x)
 {
     if (x->group >= h->groups || x->verb >= D9DI_VERB_COUNT || x->type >= D9D_DTYPE_COUNT ||
-        x->op > D9D_COMM_MAX || x->step < 0 || x->step >= D9DI_STEPS || x->begin < 0 ||
-        x->end < 0 || !text_ends(x->what, sizeof(x->what)))
+        x->op > D9D_COMM_MAX || x->step < 0 || x->step >= D9DI_STEPS || !number_is(x->begin) ||
+        !number_is(x->end) || !number_is(x->seq) || !text_ends(x->what, sizeof(x->what)))
         return false;
     for (int i = 0; i < D9DI_FLIGHT_PEERS; i++)
         if (x->peer[i] > h->size || x->peer[i] < -h->size)
@@ -132,8 +141,7 @@ static void set_signs(d9di_record *r)
         r->sign = x->begin > r->sign ? x->begin : r->sign;
         r->sign = x->end > r->sign ? x->end : r->sign;
     }
-    if (__builtin_add_overflow(r->sign, r->head.offset, &r->sign))
-        r->sign = 0;
+    r->sign += r->head.offset;
 }
 
 bool d9di_record_parse(const void *data, size_t n, d9di_record *out)
