@@ -128,9 +128,9 @@ static void check_norm(norm *p)
 
 static void test_rms_norm(void **state)
 {
-    const int64_t shapes[][2] = {{0, 5},     {1, 1},     {3, 17},     {1, 1030}, {129, 33},
+    const int64_t shapes[][2] = {{0, 5},     {1, 1},     {3, 17},    {1, 1030}, {129, 33},
                                  {70, 1024}, {17000, 4}, {7000, 20}, {9, 1300}, {400, 2048},
-                                 {5, 4000},  {3, 5128},  {2, 8192},   {3, 8201}};
+                                 {5, 4000},  {3, 5128},  {2, 8192},  {3, 8201}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
