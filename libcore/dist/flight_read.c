@@ -13,8 +13,8 @@
 /* A process that shows itself every 100 ms, on a host that may be busy, is silent after: */
 #define SILENCE_NS INT64_C(1000000000)
 
-/* Times and counts stay far from where sums of them overflow. */
-#define MOST (INT64_C(1) << 60)
+/* Times and counts stay where a sum of two does not overflow; the time of day does until 2043. */
+#define MOST (INT64_C(1) << 61)
 
 /* --- one file ------------------------------------------------------------------------------ */
 

@@ -4,6 +4,7 @@
  * differs, or some have not come.  Those who have not come and do not wait themselves are to blame;
  * if all of them wait, one of them is asked next, until a rank is asked a second time.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,26 +119,27 @@ static d9d_status say_mismatch(const struct question *q, const d9di_flight_call 
                                d9d_flight_verdict *v, d9d_buf *out)
 {
     const d9d_flight *f = q->f;
-    int right = -1, most = 0;
+    const d9di_flight_call *right = x[q->rank]; /* known: it asks */
+    int most = 0;
     char group[128];
 
+    assert(right != NULL);
     for (int r = 0; r < f->size; r++) {
         int like = 0;
 
         for (int s = 0; s < f->size && x[r] != NULL; s++)
             like += x[s] != NULL && same_call(x[r], x[s]);
-        right = like > most ? r : right;
+        right = like > most ? x[r] : right;
         most = like > most ? like : most;
     }
     for (int r = 0; r < f->size; r++) {
-        mark[r] = x[r] == NULL ? 0 : same_call(x[r], x[right]) ? 'r' : 'w';
+        mark[r] = x[r] == NULL ? 0 : same_call(x[r], right) ? 'r' : 'w';
         if (mark[r] == 'w')
             f->culprit[v->culprits++] = r;
     }
     v->fault = D9D_FLIGHT_MISMATCH;
-    D9D_TRY(d9d_buf_printf(out,
-                           "%s: call %lld differs: ", d9di_axes_name(q->axes, group, sizeof(group)),
-                           (long long)x[right]->seq));
+    D9D_TRY(d9d_buf_printf(out, "%s: call %lld differs: ",
+                           d9di_axes_name(q->axes, group, sizeof(group)), (long long)right->seq));
     D9D_TRY(d9d_buf_printf(out, "rank %d", f->culprit[0]));
     D9D_TRY(put_place(f, f->culprit[0], out));
     D9D_TRY(d9d_buf_printf(out, " makes "));
@@ -147,7 +149,7 @@ static d9d_status say_mismatch(const struct question *q, const d9di_flight_call 
     D9D_TRY(d9d_buf_printf(out, "; "));
     D9D_TRY(list_ranks(mark, f->size, 'r', out));
     D9D_TRY(d9d_buf_printf(out, most == 1 ? " makes " : " make "));
-    return d9di_call_text(x[right], out);
+    return d9di_call_text(right, out);
 }
 
 /* The first call of the group that differs, as far back as the rings reach. */
