@@ -43,7 +43,7 @@ static void job_open(struct job *j)
                                      .size = RANKS,
                                      .degrees = {1, 1, 2, 1, 1, 2, 2},
                                      .beat = 200 * SECOND,
-                                     .offset = INT64_C(1800000000) * SECOND, /* since 1970 */
+                                     .offset = INT64_C(1700000000) * SECOND, /* of 2023 */
                                      .groups = 2,
                                      .host = "elsewhere"};
         memcpy(r->head.magic, D9DI_FLIGHT_MAGIC, sizeof(r->head.magic));
