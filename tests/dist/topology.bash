@@ -48,7 +48,7 @@ JSON
 mpi() {
     local ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
     export ASAN_OPTIONS
-    timeout 120 mpirun --oversubscribe "$@" 3>&- </dev/null
+    timeout -k 5 120 mpirun --oversubscribe "$@" 3>&- </dev/null
 }
 
 # train MODEL MESH DIR [OPTION...]
