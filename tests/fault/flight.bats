@@ -103,7 +103,7 @@ strike() { # SIGNAL RANK
         strike KILL $who
         [ $ended -ne 0 ]
         run -0 d9d-metrics flight run
-        [[ "$output" == *"rank $who ("*"which is gone"* ]] || { cat log; echo "$output"; return 1; }
+        [[ "${lines[0]}" =~ rank\ $who\ \([^\)]*\),\ which\ is\ gone ]] || { cat log; echo "$output"; return 1; }
     done
 }
 
