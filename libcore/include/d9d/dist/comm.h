@@ -20,8 +20,8 @@
  *
  * Sums of float32 and bfloat16 are made in float32 in an order that the group alone decides, and
  * rounded once: the same group gives the same bits each time, whatever the timing.  MPI adds in
- * the order of ranks; NCCL in its own.  There are sums of float32, float64, bfloat16, int32 and
- * int64; other types are moved only.
+ * the order of ranks; NCCL in its own, and may round bfloat16 at each step.  There are sums of
+ * float32, float64, bfloat16, int32 and int64; other types are moved only.
  *
  * Failure.  What a library reports is ECOMM with the group, the call and `what`.  A rank that
  * dies or stands still does not fail the calls of others: a watchdog ends the process when a call
