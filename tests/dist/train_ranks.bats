@@ -163,6 +163,9 @@ close_to() {
     done
 }
 
+# numbers FILE: all of them, one a line.
+numbers() { tr -cs '0-9.e+-' '\n' <"$1" | grep '[0-9]'; }
+
 @test "inference writes the lines of one rank, in their order" {
     d9d-infer -q --device cpu --set task.output=one.jsonl i.json
     # shellcheck disable=SC2086
