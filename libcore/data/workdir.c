@@ -8,6 +8,28 @@
 
 #include "data/shard_private.h"
 
+/* What killed runs left beside the files that they were writing. */
+static d9d_status sweep(const char *dir)
+{
+    d9d_arena arena = {0};
+    d9d_fs_names names;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_fs_list(dir, &arena, &names), out);
+    for (size_t i = 0; i < names.n; i++) {
+        const char *end = strstr(names.name[i], ".tmp-");
+        const char *path = end != NULL ? d9d_arena_printf(&arena, "%s/%.*s", dir,
+                                                          (int)(end - names.name[i]), names.name[i])
+                                       : NULL;
+
+        if (path != NULL)
+            d9d_fs_sweep(path);
+    }
+out:
+    d9d_arena_release(&arena);
+    return st;
+}
+
 d9d_status d9di_workdir_begin(d9di_workdir *w, const char *path, bool replace)
 {
     *w = (d9di_workdir){.lock = -1};
@@ -18,7 +40,7 @@ d9d_status d9di_workdir_begin(d9di_workdir *w, const char *path, bool replace)
     if (flock(w->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return D9D_FAIL(D9D_EIO, "%s: another d9d-shard is writing it", w->dir.tmp);
     w->owned = true;
-    return D9D_OK;
+    return sweep(w->dir.tmp);
 }
 
 d9d_status d9di_workdir_clear(const d9di_workdir *w)
