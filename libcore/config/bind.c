@@ -400,10 +400,11 @@ static d9d_status bind_union(struct walk *w, const struct slot *s)
     if (choices[u.which] == NULL)
         return BAD(w, &at, "unknown word %s; %s", text_of(w, word),
                    instead(w, given, choice_names(w, choices)));
-    u.value = d9d_arena_alloc(w->a, choices[u.which]->size);
+    u.choice = choices[u.which];
+    u.value = d9d_arena_alloc(w->a, u.choice->size);
     if (u.value == NULL)
         return no_memory(w, s->at);
-    D9D_TRY(bind_table(w, choices[u.which], tag, s->value, s->at, u.value, s->resolved));
+    D9D_TRY(bind_table(w, u.choice, tag, s->value, s->at, u.value, s->resolved));
     *(d9d_union *)s->field = u;
     return D9D_OK;
 }
@@ -479,7 +480,7 @@ static void null_enum(void *field, size_t size)
 }
 static void null_union(void *field, size_t size)
 {
-    (void)size, *(d9d_union *)field = (d9d_union){-1, NULL};
+    (void)size, *(d9d_union *)field = (d9d_union){.which = -1};
 }
 
 /* size 0: it depends on the key.  No `null`: the kind sees null itself. */

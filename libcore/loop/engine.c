@@ -29,15 +29,16 @@ static d9d_status params_prepare(d9di_engine *e, const d9di_engine_how *how)
 
 static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
 {
+    const d9d_model_spec *s = &e->spec;
+
     D9D_TRY(d9d_device_check(how->where->device));
-    D9D_TRY(d9d_job_model_read(how->provider, &e->arena, &e->job));
-    D9D_TRY(d9d_qwen3_plan_check(&e->job.config, how->mesh));
-    D9D_TRY(d9d_qwen3_create(&e->job.config, D9D_WHOLE_MODEL, &e->job.options, &e->model));
-    D9D_TRY(d9di_data_check(how->data, e->model->vocab, e->job.config.max_positions));
+    D9D_TRY(d9d_model_spec_read(how->provider, &e->arena, &e->spec));
+    D9D_TRY(d9d_model_plan_check(s, how->mesh));
+    D9D_TRY(s->provider->create(s->config, D9D_WHOLE_MODEL, &s->options, &e->model));
+    D9D_TRY(d9di_data_check(how->data, e->model->vocab, e->model->max_positions));
     D9D_TRY(params_prepare(e, how));
     if (how->source != NULL && how->initialise)
-        D9D_TRY(d9d_weights_open(&e->job.config, D9D_WHOLE_MODEL, e->job.options.dtype, how->source,
-                                 &e->weights));
+        D9D_TRY(d9d_weights_open(s, D9D_WHOLE_MODEL, how->source, &e->weights));
     return D9D_OK;
 }
 
@@ -92,7 +93,7 @@ static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
     }
     D9D_TRY(d9d_mesh_open(how->where->boot, how->mesh, backend, e->dev->stream, &mesh, &e->mesh));
     D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXES_WORLD, &e->world));
-    D9D_TRY(d9d_qwen3_plan(&e->job.config, e->mesh, e->model));
+    D9D_TRY(d9d_model_plan(&e->spec, e->mesh, e->model));
     D9D_TRY(d9d_sharded_bytes(e->model, &sharded, &units));
     D9D_TRY(d9d_device_expect(e->dev, bytes_needed(e, how) + units));
     return d9d_sharded_create(e->model, e->dev, &sharded, &e->sharded);
@@ -136,7 +137,7 @@ static void tell(const d9di_engine *e, const d9d_log *log)
 
     ranks_text(e->mesh, ranks, sizeof(ranks));
     d9d_log_info(log, "%s: %s, %lld parameters, %s%s", e->dev->name, e->model->ops->name,
-                 (long long)d9di_engine_count(e, false), d9d_dtype_word(e->job.options.dtype),
+                 (long long)d9di_engine_count(e, false), d9d_dtype_word(e->spec.options.dtype),
                  ranks);
 }
 

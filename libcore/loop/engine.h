@@ -18,7 +18,7 @@ typedef struct d9di_engine {
     d9d_mesh *mesh;  /* these three from filling on */
     d9d_comm *world; /* NULL: alone */
     d9d_sharded *sharded;
-    d9d_job_model job;
+    d9d_model_spec spec;
     d9d_model *model;
     d9d_params params;
     d9d_weights *weights; /* planned, until they are read; NULL without a source */

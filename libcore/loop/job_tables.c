@@ -7,8 +7,6 @@
 #define BIG 9007199254740992.0 /* 2^53: every integer below is exact in JSON */
 
 static const char *const name_tag[] = {"name", NULL};
-static const char *const dtype_words[] = {"float32", "bfloat16", NULL};
-static const d9d_key string_elem = {.kind = D9D_KIND_STR, .doc = "a name"};
 
 /* --- mesh -------------------------------------------------------------------- */
 
@@ -53,136 +51,6 @@ static const d9d_table data_table =
     D9D_TABLE(d9d_data_section, "data", data_keys, "the samples and their order");
 static const d9d_key data_elem = {
     .kind = D9D_KIND_TABLE, .def = "{}", .table = &data_table, .doc = "one dataset"};
-
-/* --- model -------------------------------------------------------------------- */
-
-#define LAYER_KEYS                                                                                 \
-    D9D_KEY_INT(d9d_layer_section, hidden_size, D9D_REQUIRED, 1, 1 << 20,                          \
-                "width of the residual"),                                                          \
-        D9D_KEY_INT(d9d_layer_section, intermediate_size, D9D_REQUIRED, 1, 1 << 20,                \
-                    "width of the feed-forward part, or of one expert"),                           \
-        D9D_KEY_INT(d9d_layer_section, num_attention_heads, D9D_REQUIRED, 1, 1 << 16,              \
-                    "query heads"),                                                                \
-        D9D_KEY_INT(d9d_layer_section, num_key_value_heads, D9D_REQUIRED, 1, 1 << 16,              \
-                    "key and value heads"),                                                        \
-        D9D_KEY_INT(d9d_layer_section, head_dim, D9D_REQUIRED, 2, 1 << 16, "features of a head"),  \
-        D9D_KEY_REAL(d9d_layer_section, rms_norm_eps, "1e-6", 0, 1, "epsilon of every RMSNorm")
-
-static const d9d_key dense_layer_keys[] = {LAYER_KEYS, D9D_KEY_END};
-static const d9d_key shared_keys[] = {
-    D9D_KEY_INT(d9d_shared_section, intermediate_size, D9D_REQUIRED, 1, 1 << 20,
-                "width of its feed-forward part"),
-    D9D_KEY_BOOL(d9d_shared_section, enable_gate, "false",
-                 "scale its output by the sigmoid of a linear gate"),
-    D9D_KEY_END,
-};
-static const d9d_table shared_table =
-    D9D_TABLE(d9d_shared_section, "shared_expert", shared_keys, "an expert that every token meets");
-static const d9d_key moe_layer_keys[] = {
-    LAYER_KEYS,
-    D9D_KEY_INT(d9d_layer_section, num_experts, D9D_REQUIRED, 1, 1 << 16, "experts of a layer"),
-    D9D_KEY_INT(d9d_layer_section, experts_top_k, D9D_REQUIRED, 1, 1 << 16, "experts of a token"),
-    {.name = "shared_expert",
-     .kind = D9D_KIND_TABLE,
-     .flags = D9D_NULLABLE,
-     .offset = offsetof(d9d_layer_section, shared_expert),
-     .def = "null",
-     .table = &shared_table,
-     .doc = "an expert that every token meets, or null"},
-    D9D_KEY_END,
-};
-static const d9d_table dense_layer_table =
-    D9D_TABLE(d9d_layer_section, "qwen3_dense_layer", dense_layer_keys, "one decoder layer");
-static const d9d_table moe_layer_table =
-    D9D_TABLE(d9d_layer_section, "qwen3_moe_layer", moe_layer_keys, "one decoder layer");
-
-#define MODEL_KEYS(layer_table)                                                                    \
-    D9D_KEY_TABLE(d9d_model_section, layer, layer_table, "dimensions of a layer"),                 \
-        D9D_KEY_INT(d9d_model_section, num_hidden_layers, D9D_REQUIRED, 1, 1 << 16,                \
-                    "decoder layers"),                                                             \
-        D9D_KEY_REAL(d9d_model_section, rope_base, "10000", 1, 1e15,                               \
-                     "base of the rotary frequencies"),                                            \
-        D9D_KEY_INT(d9d_model_section, max_position_ids, D9D_REQUIRED, 1, INT32_MAX,               \
-                    "longest sequence"),                                                           \
-        D9D_KEY_MAP(d9d_model_section, split_vocab_size, D9D_REQUIRED, 1, INT32_MAX,               \
-                    "ids in each split of the vocabulary"),                                        \
-        D9D_KEY_LIST(d9d_model_section, split_vocab_order, D9D_REQUIRED, &string_elem,             \
-                     "the splits in the order of their ids"),                                      \
-        D9D_KEY_INT(d9d_model_section, pipeline_num_virtual_layers_pre, "0", 0, 1 << 16,           \
-                    "layers that the embedding counts for when layers are dealt out"),             \
-        D9D_KEY_INT(d9d_model_section, pipeline_num_virtual_layers_post, "0", 0, 1 << 16,          \
-                    "layers that the head counts for"),                                            \
-        D9D_KEY_BOOL(d9d_model_section, tie_word_embeddings, "false",                              \
-                     "the head uses the embedding's weights"),                                     \
-        D9D_KEY_REAL(d9d_model_section, initializer_range, "0", 0, 1e3,                            \
-                     "standard deviation of initial matrices; 0: uniform by fan-in")
-
-static const d9d_key dense_model_keys[] = {MODEL_KEYS(&dense_layer_table), D9D_KEY_END};
-static const d9d_key moe_model_keys[] = {MODEL_KEYS(&moe_layer_table), D9D_KEY_END};
-static const d9d_table dense_model_table =
-    D9D_TABLE(d9d_model_section, "qwen3_dense_model", dense_model_keys, "Qwen3, dense");
-static const d9d_table moe_model_table =
-    D9D_TABLE(d9d_model_section, "qwen3_moe_model", moe_model_keys, "Qwen3, mixture of experts");
-
-/* false, true, or a word. */
-static d9d_status recompute_parse(const json_t *v, const char *path, d9d_arena *a, void *field)
-{
-    static const char *const words[] = {"off", "full", "selective"};
-    int *out = field;
-
-    (void)a;
-    for (int i = 0; i < 3; i++)
-        if (json_is_string(v) && strcmp(json_string_value(v), words[i]) == 0) {
-            *out = i;
-            return D9D_OK;
-        }
-    if (!json_is_boolean(v))
-        return D9D_FAIL(D9D_ECONFIG, "%s: must be false, true, \"off\", \"full\" or \"selective\"",
-                        path);
-    *out = json_is_true(v) ? D9D_RECOMPUTE_FULL : D9D_RECOMPUTE_OFF;
-    return D9D_OK;
-}
-static const d9d_key_custom recompute_custom = {
-    recompute_parse, "{\"enum\": [false, true, \"off\", \"full\", \"selective\"]}", sizeof(int)};
-
-static d9d_status provider_check(const void *value, const char *path)
-{
-    const d9d_provider_section *p = value;
-
-    if ((p->hf_config == NULL) == (p->model == NULL))
-        return D9D_FAIL(D9D_ECONFIG, "%s: give either hf_config or model", path);
-    return D9D_OK;
-}
-
-#define PROVIDER_KEYS(model_table)                                                                 \
-    D9D_KEY_STR(d9d_provider_section, hf_config, "null", "a HuggingFace config.json",              \
-                .flags = D9D_NULLABLE, .min = 1),                                                  \
-        {.name = "model",                                                                          \
-         .kind = D9D_KIND_TABLE,                                                                   \
-         .flags = D9D_NULLABLE,                                                                    \
-         .offset = offsetof(d9d_provider_section, model),                                          \
-         .def = "null",                                                                            \
-         .table = model_table,                                                                     \
-         .doc = "the dimensions, in place of hf_config"},                                          \
-        D9D_KEY_ENUM(d9d_provider_section, dtype, "\"float32\"", dtype_words,                      \
-                     "type of parameters and activations"),                                        \
-        D9D_KEY_CUSTOM(d9d_provider_section, checkpointing, "false", &recompute_custom,            \
-                       "activation checkpointing: off, full (each layer is computed again in "     \
-                       "backward) or selective (its feed-forward half)")
-
-static const d9d_key dense_provider_keys[] = {PROVIDER_KEYS(&dense_model_table), D9D_KEY_END};
-static const d9d_key moe_provider_keys[] = {PROVIDER_KEYS(&moe_model_table), D9D_KEY_END};
-static const d9d_table dense_provider_table = {.name = "qwen3_dense",
-                                               .size = sizeof(d9d_provider_section),
-                                               .keys = dense_provider_keys,
-                                               .doc = "Qwen3 with dense feed-forward layers",
-                                               .check = provider_check};
-static const d9d_table moe_provider_table = {.name = "qwen3_moe",
-                                             .size = sizeof(d9d_provider_section),
-                                             .keys = moe_provider_keys,
-                                             .doc = "Qwen3 with mixtures of experts",
-                                             .check = provider_check};
-static const d9d_table *const providers[] = {&dense_provider_table, &moe_provider_table, NULL};
 
 /* --- trainer -------------------------------------------------------------------- */
 
@@ -353,7 +221,7 @@ static const d9d_table clipping_table =
 static const char *const reduce_words[] = {"micro_batch", "step", NULL};
 typedef struct d9d_gradients_section gradients_section;
 static const d9d_key gradients_keys[] = {
-    D9D_KEY_ENUM(gradients_section, grad_dtype, "\"float32\"", dtype_words,
+    D9D_KEY_ENUM(gradients_section, grad_dtype, "\"float32\"", d9d_model_dtype_words,
                  "type in which gradients are accumulated; null: the parameters'",
                  .flags = D9D_NULLABLE),
     D9D_KEY_INT(gradients_section, bucket_size_mb, "32", 1, 1 << 20,
@@ -496,7 +364,7 @@ static const d9d_key_custom peft_custom = {peft_parse, "{\"type\": \"null\"}", 0
          .max = D9D_BLEND_SOURCES,                                                                 \
          .elem = &data_elem,                                                                       \
          .doc = "the samples and their order, or a list of datasets to blend"},                    \
-        D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, providers, "the model"),          \
+        D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, d9d_model_choices, "the model"),  \
         D9D_KEY_TABLE(S, trainer, &loop_table, "the loop")
 
 static const d9d_key train_keys[] = {

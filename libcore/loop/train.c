@@ -170,8 +170,7 @@ static bool run_complete(const run *r)
 /* What the end of the run would refuse is refused at its beginning. */
 static d9d_status export_check(const run *r)
 {
-    const d9d_provider_section *p = r->c->model_provider.value;
-    d9d_status st = d9d_weights_check_export(&r->engine.job.config, p->hf_config);
+    d9d_status st = d9d_weights_check_export(&r->engine.spec);
 
     if (st == D9D_ENOTSUP)
         d9d_log_warn(r->log, "%s; the model will be written in d9d's own layout",
@@ -507,7 +506,7 @@ static void allow(run *r, bool much)
 /* What came of a queued step. */
 static d9d_status step_take(run *r, pending *p, step_result *out)
 {
-    const double peak = r->engine.job.options.dtype == D9D_BF16 ? r->engine.dev->peak_flops : 0;
+    const double peak = r->engine.spec.options.dtype == D9D_BF16 ? r->engine.dev->peak_flops : 0;
     const d9d_step_report none = {0}, *report = &none;
     const void *back;
     int64_t now;
@@ -762,7 +761,7 @@ out:
 }
 
 /* No rank has all weights: the model is made of what all have saved. */
-static d9d_status export_saved(run *r, const char *dir, const char *hf_config)
+static d9d_status export_saved(run *r, const char *dir)
 {
     const bool saved = r->saved_step == r->state.step;
     const char *parts =
@@ -773,23 +772,20 @@ static d9d_status export_saved(run *r, const char *dir, const char *hf_config)
         return D9D_FAIL(D9D_ENOMEM, "%s: the name of a checkpoint", r->dir.path);
     if (!saved)
         D9D_TRY(parts_save(r, parts));
-    D9D_TRY(d9d_weights_export_saved(&r->engine.job.config, r->engine.job.options.dtype, path, dir,
-                                     hf_config, r->where->boot, r->log));
+    D9D_TRY(d9d_weights_export_saved(&r->engine.spec, path, dir, r->where->boot, r->log));
     return saved || r->rank > 0 ? D9D_OK : d9d_fs_remove_tree(parts);
 }
 
 static d9d_status export(run *r, d9d_train_summary *out)
 {
-    const d9d_provider_section *p = r->c->model_provider.value;
     const char *dir = export_dir(r);
     const char *wanted = !r->where->trial && d9d_fs_is_vacant(dir) ? "" : NULL;
 
     D9D_TRY(d9di_launch_tell(r->where->boot, &r->arena, &wanted));
     if (wanted != NULL && r->engine.world != NULL)
-        D9D_TRY(export_saved(r, dir, p->hf_config));
+        D9D_TRY(export_saved(r, dir));
     else if (wanted != NULL)
-        D9D_TRY(d9d_weights_export(&r->engine.job.config, &r->engine.params, dir, p->hf_config,
-                                   r->log));
+        D9D_TRY(d9d_weights_export(&r->engine.spec, &r->engine.params, dir, r->log));
     (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
     return D9D_OK;
 }

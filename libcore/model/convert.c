@@ -11,11 +11,12 @@
 struct d9d_convert {
     d9d_convert_options opt;
     d9d_arena arena;
-    const char *src;         /* NULL: random weights */
-    const char *beside;      /* whose other files go along; NULL: none do */
-    const char *config_path; /* or NULL */
-    json_t *doc;             /* config.json of the source; with a description it may be NULL */
-    d9d_mapper_spec *spec;   /* or NULL */
+    const char *src;             /* NULL: random weights */
+    const char *beside;          /* whose other files go along; NULL: none do */
+    const char *config_path;     /* or NULL */
+    json_t *doc;                 /* config.json of the source; with a description it may be NULL */
+    d9d_mapper_spec *spec;       /* or NULL */
+    const d9d_model_spec *model; /* NULL: Qwen3, of this configuration */
     d9d_qwen3_config config;
     d9d_layout from, to;
     d9d_dtype dtype; /* of most of the output, for config.json */
@@ -107,6 +108,17 @@ static d9d_status plan_model(d9d_convert *c, const char *name)
     return make_plan(c, name, c->config.experts > 0 ? "qwen3_moe" : "qwen3");
 }
 
+/* The same for a model that is known already. */
+static d9d_status plan_known(d9d_convert *c, const char *name)
+{
+    const d9d_model_provider *p = c->model->provider;
+
+    c->from = p->layout(&c->source);
+    c->to = target(c);
+    D9D_TRY(p->mapper(c->model->config, D9D_WHOLE_MODEL, &c->source, c->to, &c->mapper));
+    return make_plan(c, name, p->section->name);
+}
+
 static d9d_status plan_spec(d9d_convert *c, const char *name)
 {
     D9D_TRY(d9d_mapper_spec_build(c->spec, &c->source, &c->mapper));
@@ -144,6 +156,8 @@ static d9d_status open_tensors(d9d_convert *c)
 {
     D9D_TRY(d9d_checkpoint_open(c->src, &c->ckpt));
     c->source = d9d_checkpoint_source(c->ckpt);
+    if (c->model != NULL)
+        return plan_known(c, c->src);
     return c->spec != NULL ? plan_spec(c, c->src) : plan_model(c, c->src);
 }
 
@@ -162,14 +176,14 @@ static d9d_status open_files(d9d_convert *c, const char *src)
     return open_tensors(c);
 }
 
-static d9d_status open_known(d9d_convert *c, const char *src, const d9d_qwen3_config *config,
+static d9d_status open_known(d9d_convert *c, const char *src, const d9d_model_spec *m,
                              const json_t *doc)
 {
     c->src = d9d_arena_strdup(&c->arena, src);
     c->doc = doc != NULL ? json_deep_copy(doc) : NULL;
     if (c->src == NULL || (doc != NULL && c->doc == NULL))
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
-    c->config = *config;
+    c->model = m;
     c->dtype = c->opt.dtype;
     if (c->opt.config != NULL) {
         c->config_path = d9d_fs_is_dir(c->opt.config)
@@ -267,13 +281,13 @@ d9d_status d9d_convert_open(const char *src, const d9d_convert_options *opt, d9d
     return keep(c, st == D9D_OK ? open_files(c, src) : st, out);
 }
 
-d9d_status d9d_convert_known(const char *src, const d9d_qwen3_config *config, const json_t *doc,
+d9d_status d9d_convert_known(const char *src, const d9d_model_spec *m, const json_t *doc,
                              const d9d_convert_options *opt, d9d_convert **out)
 {
     d9d_convert *c = NULL;
     d9d_status st = create(opt, &c);
 
-    return keep(c, st == D9D_OK ? open_known(c, src, config, doc) : st, out);
+    return keep(c, st == D9D_OK ? open_known(c, src, m, doc) : st, out);
 }
 
 d9d_status d9d_convert_random(const char *config, uint64_t seed, const d9d_convert_options *opt,

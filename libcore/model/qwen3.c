@@ -421,6 +421,7 @@ d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
         .stage = stage,
         .hidden = config->hidden,
         .vocab = d9d_qwen3_vocab(config),
+        .max_positions = config->max_positions,
     };
     m->config = *config;
     m->options = *options;

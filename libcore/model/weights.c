@@ -8,7 +8,6 @@
 #include "d9d/ckpt/manifest.h"
 #include "d9d/model/convert.h"
 #include "d9d/model/hf_config.h"
-#include "d9d/model/qwen3_map.h"
 
 /* --- loading --------------------------------------------------------------------------- */
 
@@ -34,33 +33,33 @@ static d9d_status headers_read(d9d_weights *w)
     return st;
 }
 
-static d9d_status open_into(d9d_weights *w, const d9d_qwen3_config *c, d9d_stage stage,
-                            d9d_dtype dtype, const char *dir)
+static d9d_status open_into(d9d_weights *w, const d9d_model_spec *m, d9d_stage stage,
+                            const char *dir)
 {
     const d9d_plan_options opt = {.cast = true,
-                                  .cast_to = dtype,
+                                  .cast_to = m->options.dtype,
                                   .floating = true,
                                   .source = dir,
-                                  .mapper = "qwen3",
+                                  .mapper = m->provider->section->name,
                                   .allow_unused = stage.count > 1};
 
     D9D_TRY(d9d_checkpoint_list(dir, &w->ckpt));
     w->src = d9d_checkpoint_source(w->ckpt);
-    D9D_TRY(d9d_qwen3_mapper(c, stage, &w->src, D9D_LAYOUT_D9D, &w->mapper));
+    D9D_TRY(m->provider->mapper(m->config, stage, &w->src, D9D_LAYOUT_D9D, &w->mapper));
     D9D_TRY(stage.count > 1 ? headers_read(w) : d9d_checkpoint_load(w->ckpt, NULL, 0));
     w->src = d9d_checkpoint_source(w->ckpt);
     return d9d_plan_create(w->mapper, &w->src, &opt, &w->plan);
 }
 
-d9d_status d9d_weights_open(const d9d_qwen3_config *c, d9d_stage stage, d9d_dtype dtype,
-                            const char *dir, d9d_weights **out)
+d9d_status d9d_weights_open(const d9d_model_spec *m, d9d_stage stage, const char *dir,
+                            d9d_weights **out)
 {
     d9d_weights *w = calloc(1, sizeof(*w));
     d9d_status st;
 
     if (w == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
-    st = open_into(w, c, stage, dtype, dir);
+    st = open_into(w, m, stage, dir);
     if (st == D9D_OK)
         *out = w;
     else
@@ -98,24 +97,32 @@ d9d_status d9d_weights_read(const d9d_weights *w, const d9d_params *params, cons
 
 /* --- export ---------------------------------------------------------------------------- */
 
+/* A configuration for a model that was not read from one; ENOTSUP where there is none. */
+static d9d_status config_new(const d9d_model_spec *m, json_t **doc)
+{
+    if (m->provider->hf_config != NULL)
+        return m->provider->hf_config(m->config, m->options.dtype, doc);
+    return D9D_FAIL(D9D_ENOTSUP, "%s: without hf_config it has no config.json",
+                    m->provider->section->name);
+}
+
 /* The configuration to write, and the layout that goes with it; none (NULL) for a model that
  * HuggingFace's format cannot say. */
-static d9d_status config_make(const d9d_qwen3_config *c, d9d_dtype dtype, const char *hf_config,
-                              json_t **doc, d9d_layout *layout)
+static d9d_status config_make(const d9d_model_spec *m, json_t **doc, d9d_layout *layout)
 {
     *layout = D9D_LAYOUT_HF;
-    if (hf_config == NULL) {
-        d9d_status st = d9d_hf_config_make(c, dtype, doc);
+    if (m->hf_config == NULL) {
+        d9d_status st = config_new(m, doc);
 
         if (st == D9D_ENOTSUP)
             *layout = D9D_LAYOUT_D9D;
         return st == D9D_ENOTSUP ? D9D_OK : st;
     }
-    D9D_TRY(d9d_hf_config_load(hf_config, doc));
+    D9D_TRY(d9d_hf_config_load(m->hf_config, doc));
     if (d9d_hf_config_was_fused(*doc))
         *layout = D9D_LAYOUT_HF_FUSED;
     d9d_hf_config_unmark(*doc);
-    return d9d_hf_config_set_dtype(*doc, dtype);
+    return d9d_hf_config_set_dtype(*doc, m->options.dtype);
 }
 
 /* What stands beside a config.json goes with it. */
@@ -169,17 +176,17 @@ out:
     return st;
 }
 
-static d9d_status tensors_write(const d9d_qwen3_config *c, d9d_params_io *io, d9d_layout to,
+static d9d_status tensors_write(const d9d_model_spec *m, d9d_params_io *io, d9d_layout to,
                                 const char *dir, const d9d_log *log)
 {
-    const d9d_plan_options opt = {.source = "model", .mapper = "qwen3"};
+    const d9d_plan_options opt = {.source = "model", .mapper = m->provider->section->name};
     d9d_mapper *mapper = NULL;
     d9d_map_plan *plan = NULL;
     d9d_source src;
     d9d_status st;
 
     D9D_TRY(d9d_params_io_source(io, &src));
-    D9D_TRY(d9d_qwen3_mapper(c, D9D_WHOLE_MODEL, &src, to, &mapper));
+    D9D_TRY(m->provider->mapper(m->config, D9D_WHOLE_MODEL, &src, to, &mapper));
     D9D_TRY_OR(st, d9d_plan_create(mapper, &src, &opt, &plan), out);
     st = shards_write(plan, dir, log);
 out:
@@ -188,35 +195,35 @@ out:
     return st;
 }
 
-static d9d_status files_write(const d9d_qwen3_config *c, d9d_params_io *io, d9d_dtype dtype,
-                              const char *dir, const char *hf_config, const d9d_log *log)
+static d9d_status files_write(const d9d_model_spec *m, d9d_params_io *io, const char *dir,
+                              const d9d_log *log)
 {
     json_t *doc = NULL;
     d9d_layout to;
     d9d_status st;
 
-    D9D_TRY_OR(st, config_make(c, dtype, hf_config, &doc, &to), out);
-    D9D_TRY_OR(st, tensors_write(c, io, to, dir, log), out);
+    D9D_TRY_OR(st, config_make(m, &doc, &to), out);
+    D9D_TRY_OR(st, tensors_write(m, io, to, dir, log), out);
     if (doc != NULL)
-        D9D_TRY_OR(st, config_write(doc, hf_config, dir), out);
-    if (hf_config != NULL)
-        st = others_copy(hf_config, dir);
+        D9D_TRY_OR(st, config_write(doc, m->hf_config, dir), out);
+    if (m->hf_config != NULL)
+        st = others_copy(m->hf_config, dir);
 out:
     json_decref(doc);
     return st;
 }
 
-d9d_status d9d_weights_check_export(const d9d_qwen3_config *c, const char *hf_config)
+d9d_status d9d_weights_check_export(const d9d_model_spec *m)
 {
     json_t *doc = NULL;
-    d9d_status st = hf_config == NULL ? d9d_hf_config_make(c, D9D_F32, &doc) : D9D_OK;
+    d9d_status st = m->hf_config == NULL ? config_new(m, &doc) : D9D_OK;
 
     json_decref(doc);
     return st;
 }
 
-d9d_status d9d_weights_export(const d9d_qwen3_config *c, const d9d_params *params, const char *dir,
-                              const char *hf_config, const d9d_log *log)
+d9d_status d9d_weights_export(const d9d_model_spec *m, const d9d_params *params, const char *dir,
+                              const d9d_log *log)
 {
     d9d_params_io *io = NULL;
     d9d_outdir out = {0};
@@ -224,7 +231,7 @@ d9d_status d9d_weights_export(const d9d_qwen3_config *c, const d9d_params *param
 
     D9D_TRY(d9d_params_io_open(params, D9D_PARAMS_DATA, &io));
     D9D_TRY_OR(st, d9d_outdir_begin(&out, dir, 0), done);
-    D9D_TRY_OR(st, files_write(c, io, params->p[0]->dtype, out.tmp, hf_config, log), done);
+    D9D_TRY_OR(st, files_write(m, io, out.tmp, log), done);
     D9D_TRY_OR(st, d9d_manifest_write(out.tmp, NULL, 0, log), done);
     st = d9d_outdir_commit(&out);
 done:
@@ -233,15 +240,14 @@ done:
     return st;
 }
 
-d9d_status d9d_weights_export_saved(const d9d_qwen3_config *c, d9d_dtype dtype, const char *saved,
-                                    const char *dir, const char *hf_config, d9d_boot *boot,
-                                    const d9d_log *log)
+d9d_status d9d_weights_export_saved(const d9d_model_spec *m, const char *saved, const char *dir,
+                                    d9d_boot *boot, const d9d_log *log)
 {
     d9d_convert_options opt = {.to = D9D_CONVERT_HF,
                                .cast = true,
-                               .dtype = dtype,
+                               .dtype = m->options.dtype,
                                .shard_bytes = D9D_SHARD_BYTES,
-                               .config = hf_config,
+                               .config = m->hf_config,
                                .log = log};
     const d9d_convert_run_options how = {.boot = boot, .log = log};
     d9d_convert *convert = NULL;
@@ -249,10 +255,10 @@ d9d_status d9d_weights_export_saved(const d9d_qwen3_config *c, d9d_dtype dtype, 
     d9d_layout to;
     d9d_status st;
 
-    st = config_make(c, dtype, hf_config, &doc, &to);
+    st = config_make(m, &doc, &to);
     opt.experts = to == D9D_LAYOUT_HF_FUSED ? D9D_EXPERTS_FUSED : D9D_EXPERTS_EACH;
     if (st == D9D_OK)
-        st = d9d_convert_known(saved, c, doc, &opt, &convert);
+        st = d9d_convert_known(saved, m, doc, &opt, &convert);
     if (boot != NULL)
         st = d9d_boot_agree(boot, st);
     if (st == D9D_OK)

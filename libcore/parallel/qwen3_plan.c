@@ -44,19 +44,12 @@ d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c, const d9d_degrees *d)
 
 /* --- how parameters lie --------------------------------------------------------------- */
 
-/* A kind of parameter: cut into what is computed with, shared out, summed over. */
-typedef struct kind {
-    unsigned cut; /* axes over which `work` is cut, along dimension cut_dim; 0: none */
-    int cut_dim;
-    unsigned shard, sum;
-} kind;
-
 #define REPLICAS D9D_AXES_REPLICATE
-static const kind dense = {0, 0, D9D_AXES_SHARD, REPLICAS | D9D_AXIS(TP)};
-static const kind columns = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, REPLICAS}; /* of the output */
-static const kind rows = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, REPLICAS};    /* of the input */
-static const kind experts_shared = {D9D_AXES_EXPERT, 0, D9D_AXES_EXPERT_REPLICATE, 0};
-static const kind experts_summed = {D9D_AXES_EXPERT, 0, 0, D9D_AXES_EXPERT_REPLICATE};
+static const d9d_placing dense = {0, 0, D9D_AXES_SHARD, REPLICAS | D9D_AXIS(TP)};
+static const d9d_placing columns = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, REPLICAS}; /* of the output */
+static const d9d_placing rows = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, REPLICAS};    /* of the input */
+static const d9d_placing experts_shared = {D9D_AXES_EXPERT, 0, D9D_AXES_EXPERT_REPLICATE, 0};
+static const d9d_placing experts_summed = {D9D_AXES_EXPERT, 0, 0, D9D_AXES_EXPERT_REPLICATE};
 
 /* A model and the ranks that it is for. */
 typedef struct setting {
@@ -77,7 +70,7 @@ static bool heads_are_few(const setting *s)
  * key-value heads are whole on every tp rank, which computes with the one that it needs. */
 static const struct rule {
     const char *part;
-    const kind *kind;
+    const d9d_placing *how;
     bool (*when)(const setting *s); /* NULL: always */
 } rules[] = {
     {".grouped_experts.", &experts_shared, is_sharded},
@@ -93,39 +86,20 @@ static const struct rule {
     {"", &dense, NULL},
 };
 
-static const kind *kind_of(const d9d_param *p, const setting *s)
+static const d9d_placing *placing_of(const d9d_param *p, const setting *s)
 {
     const struct rule *r = rules;
 
     while (strstr(p->name, r->part) == NULL || (r->when != NULL && !r->when(s)))
         r++;
-    return r->kind;
-}
-
-/* A stack of few experts is shared out by rows of its matrices. */
-static int shard_dim(const d9d_param *p, int ranks)
-{
-    return p->work.ndim > 2 && p->work.dim[0] < ranks ? 1 : 0;
+    return r->how;
 }
 
 static d9d_status place(void *arg, d9d_param *p)
 {
     const setting *s = arg;
-    const kind *k = kind_of(p, s);
-    d9d_mesh *m = s->mesh;
-    d9d_comm *shard = NULL;
 
-    if (k->cut != 0)
-        d9d_param_cut(p, k->cut_dim, d9d_mesh_count(m, k->cut), d9d_mesh_index(m, k->cut));
-    if (k->shard != 0)
-        D9D_TRY(d9d_mesh_group(m, k->shard, &shard));
-    if (shard != NULL)
-        d9d_param_shard(p, shard, shard_dim(p, d9d_comm_size(shard)), d9d_comm_size(shard),
-                        d9d_comm_rank(shard));
-    if (k->sum != 0)
-        D9D_TRY(d9d_mesh_group(m, k->sum, &p->sum));
-    p->counts = k->sum == 0 || d9d_mesh_index(m, k->sum) == 0;
-    return D9D_OK;
+    return d9d_param_place(p, s->mesh, placing_of(p, s));
 }
 
 d9d_status d9d_qwen3_plan(const d9d_qwen3_config *c, d9d_mesh *mesh, d9d_model *m)

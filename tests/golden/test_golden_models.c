@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "d9d/base/json.h"
+#include "d9d/loop/job.h"
 #include "d9d/model/hf_config.h"
 #include "d9d/model/model.h"
 #include "d9d/model/params_io.h"
@@ -59,6 +60,7 @@ static void upload(fixture *f, const d9d_st_file *batch, const char *name, d9d_t
 static void fixture_open(fixture *f, const json_t *c, d9d_dtype t, d9d_checkpointing mode)
 {
     const d9d_model_options options = {t, mode};
+    const d9d_model_spec spec = {&d9d_qwen3_moe_provider, &f->config, options, NULL};
     d9d_weights *weights;
     d9d_st_file *batch;
 
@@ -74,8 +76,7 @@ static void fixture_open(fixture *f, const json_t *c, d9d_dtype t, d9d_checkpoin
         f->params.p[i]->grad_dtype = D9D_F32;
     assert_ok(d9d_device_open(unit_device_name(), &f->dev));
     assert_ok(d9d_module_materialise(f->model->module, f->dev, true));
-    assert_ok(d9d_weights_open(&f->config, D9D_WHOLE_MODEL, t, vectors_path(f->checkpoint, ""),
-                               &weights));
+    assert_ok(d9d_weights_open(&spec, D9D_WHOLE_MODEL, vectors_path(f->checkpoint, ""), &weights));
     assert_ok(d9d_weights_read(weights, &f->params, NULL));
     d9d_weights_close(weights);
     assert_ok(d9d_tape_create(f->dev, &f->tape));

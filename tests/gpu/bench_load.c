@@ -11,6 +11,7 @@
 
 #include "d9d/base/thread.h"
 #include "d9d/ckpt/checkpoint.h"
+#include "d9d/loop/job.h"
 #include "d9d/model/hf_config.h"
 #include "d9d/model/model.h"
 #include "d9d/model/weights.h"
@@ -58,12 +59,13 @@ static d9d_status model_make(bench *b, const char *dir, d9d_dtype t)
 static d9d_status load(bench *b, const char *dir, d9d_dtype t)
 {
     const int64_t start = d9d_clock_ns();
+    const d9d_model_spec spec = {&d9d_qwen3_moe_provider, &b->config, {.dtype = t}, NULL};
     d9d_weights *w;
     double opened, s;
     uint64_t bytes;
     d9d_status st;
 
-    D9D_TRY(d9d_weights_open(&b->config, D9D_WHOLE_MODEL, t, dir, &w));
+    D9D_TRY(d9d_weights_open(&spec, D9D_WHOLE_MODEL, dir, &w));
     opened = seconds_since(start);
     bytes = d9d_plan_bytes(d9d_weights_plan(w));
     st = d9d_weights_read(w, &b->params, NULL);
@@ -124,11 +126,12 @@ static d9d_status read_alone(bench *b, const char *dir, d9d_dtype t)
 {
     nowhere s = {0};
     const d9d_sink sink = {.self = &s, .begin = nowhere_begin, .fill = nowhere_fill};
+    const d9d_model_spec spec = {&d9d_qwen3_moe_provider, &b->config, {.dtype = t}, NULL};
     d9d_weights *w;
     int64_t start;
     d9d_status st;
 
-    D9D_TRY(d9d_weights_open(&b->config, D9D_WHOLE_MODEL, t, dir, &w));
+    D9D_TRY(d9d_weights_open(&spec, D9D_WHOLE_MODEL, dir, &w));
     start = d9d_clock_ns();
     st = d9d_plan_run(d9d_weights_plan(w), &sink, 0, NULL);
     if (st == D9D_OK)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "d9d/ckpt/checkpoint.h"
+#include "d9d/loop/job.h"
 #include "d9d/model/convert.h"
 #include "d9d/model/hf_config.h"
 #include "d9d/model/model.h"
@@ -232,6 +233,7 @@ static const struct cut whole_model = {1, 0, false};
 static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut cut)
 {
     const d9d_model_options options = {D9D_F32, D9D_RECOMPUTE_OFF};
+    const d9d_model_spec spec = {&d9d_qwen3_moe_provider, c, options, NULL};
     struct cost cost;
     d9d_arena a = {0};
     d9d_device *dev;
@@ -251,7 +253,7 @@ static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut c
     }
     assert_ok(d9d_module_reset(m[1]->module, 17));
     mark = bytes_read(true);
-    assert_ok(d9d_weights_open(c, stage, D9D_F32, "m", &w));
+    assert_ok(d9d_weights_open(&spec, stage, "m", &w));
     cost.open = bytes_read(false) - mark;
     mark = bytes_read(true);
     assert_ok(d9d_weights_read(w, &p[0], NULL));

@@ -75,8 +75,9 @@ typedef struct d9d_list {
 } d9d_list;
 
 typedef struct d9d_union {
-    int which;   /* index into choices */
-    void *value; /* struct of that choice's table, in the arena */
+    int which;               /* index into choices */
+    void *value;             /* struct of that choice's table, in the arena */
+    const d9d_table *choice; /* the table */
 } d9d_union;
 
 typedef struct d9d_str_int_map {
@@ -116,6 +117,9 @@ struct d9d_table {
     /* Checks across keys, after binding; NULL when there are none.  Fails with
      * D9D_ECONFIG and a sentence that begins with `path`. */
     d9d_status (*check)(const void *value, const char *path);
+    /* What the struct configures, for a choice of a union: code that has bound one goes on with
+     * `choice->row`.  A d9d_model_provider, d9d_optimizer_kind, ...; NULL: nothing. */
+    const void *row;
 };
 
 enum {

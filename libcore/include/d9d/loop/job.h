@@ -14,7 +14,7 @@
 #include "d9d/config/period.h"
 #include "d9d/dist/boot.h"
 #include "d9d/dist/mesh.h"
-#include "d9d/model/model.h"
+#include "d9d/model/provider.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,38 +29,6 @@ typedef struct d9d_data_section {
     double weight;            /* among the datasets of a blend */
     const char *skip_samples; /* as d9d_numbers_read() takes them, or NULL */
 } d9d_data_section;
-
-typedef struct d9d_shared_section {
-    int64_t intermediate_size;
-    bool enable_gate;
-} d9d_shared_section;
-
-/* "model_provider": {"name": "qwen3_moe", "hf_config": FILE} or with "model": {...}. */
-typedef struct d9d_layer_section {
-    int64_t hidden_size, intermediate_size, num_attention_heads, num_key_value_heads, head_dim;
-    double rms_norm_eps;
-    int64_t num_experts, experts_top_k; /* mixture alone */
-    d9d_shared_section *shared_expert;  /* NULL: none */
-} d9d_layer_section;
-
-typedef struct d9d_model_section {
-    d9d_layer_section layer;
-    int64_t num_hidden_layers;
-    double rope_base;
-    int64_t max_position_ids;
-    d9d_str_int_map split_vocab_size;
-    d9d_list split_vocab_order; /* const char * */
-    int64_t pipeline_num_virtual_layers_pre, pipeline_num_virtual_layers_post;
-    bool tie_word_embeddings;
-    double initializer_range; /* 0: the reference's own initialisation, spec 12.2 */
-} d9d_model_section;
-
-typedef struct d9d_provider_section {
-    const char *hf_config; /* one of the two is given */
-    d9d_model_section *model;
-    int dtype;         /* index into {"float32", "bfloat16"}, which are D9D_F32 and D9D_BF16 */
-    int checkpointing; /* d9d_checkpointing; true is full, false is off */
-} d9d_provider_section;
 
 typedef struct d9d_run_section {
     const char *name, *description, *dir;
@@ -127,7 +95,7 @@ typedef struct d9d_trainer_section {
 typedef struct d9d_train_config {
     d9d_degrees mesh;
     d9d_list data;            /* d9d_data_section, at least one */
-    d9d_union model_provider; /* value: d9d_provider_section */
+    d9d_union model_provider; /* of d9d_model_choices */
     d9d_trainer_section trainer;
     d9d_union optimizer;    /* d9d/optim/optim.h */
     d9d_union lr_scheduler; /* d9d/sched/piecewise.h */
@@ -157,17 +125,13 @@ typedef struct d9d_job {
 
 D9D_API extern const d9d_table d9d_train_table, d9d_infer_table;
 
+/* The models that are built in. */
+D9D_API extern const d9d_table *const d9d_model_choices[]; /* NULL-ended */
+D9D_API extern const d9d_model_provider d9d_qwen3_dense_provider, d9d_qwen3_moe_provider;
+
 /* Batch sizes against each other and the mesh: ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_check_batching(const d9d_degrees *mesh,
                                                        const struct d9d_batching_section *b);
-
-/* The model of a bound provider: its dimensions in the arena and how to build it. */
-typedef struct d9d_job_model {
-    d9d_qwen3_config config;
-    d9d_model_options options;
-} d9d_job_model;
-D9D_API D9D_MUST_USE d9d_status d9d_job_model_read(const d9d_union *provider, d9d_arena *a,
-                                                   d9d_job_model *out);
 
 #ifdef __cplusplus
 }

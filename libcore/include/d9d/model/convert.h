@@ -50,11 +50,10 @@ typedef struct d9d_convert d9d_convert;
  * unused or mis-shaped. */
 D9D_API D9D_MUST_USE d9d_status d9d_convert_open(const char *src, const d9d_convert_options *opt,
                                                  d9d_convert **out);
-/* The same for a source of this model, to which `doc` belongs (borrowed): the config.json that is
+/* The same for a source of this model (borrowed), to which `doc` belongs: the config.json that is
  * to be rewritten; NULL where HuggingFace's format cannot say the model, then the layout is D9D. */
-D9D_API D9D_MUST_USE d9d_status d9d_convert_known(const char *src, const d9d_qwen3_config *config,
-                                                  const json_t *doc,
-                                                  const d9d_convert_options *opt,
+D9D_API D9D_MUST_USE d9d_status d9d_convert_known(const char *src, const d9d_model_spec *m,
+                                                  const json_t *doc, const d9d_convert_options *opt,
                                                   d9d_convert **out);
 /* The same for random weights (qwen3_map.h) of the model in `config`, a config.json or a
  * directory with one.  Without opt->cast the dtype is the config's; OTHER is HF. */

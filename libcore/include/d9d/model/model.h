@@ -69,8 +69,9 @@ struct d9d_model {
     d9d_module *module; /* root of the parameters of this stage */
     d9d_stage stage;
     int64_t hidden, vocab;
-    d9d_cut cut;        /* what its blocks read; a plan fills it (d9d/parallel/plan.h) */
-    d9d_module **units; /* that forward opens, in its order; one may be opened twice */
+    int64_t max_positions; /* of a row */
+    d9d_cut cut;           /* what its blocks read; a plan fills it (d9d/parallel/plan.h) */
+    d9d_module **units;    /* that forward opens, in its order; one may be opened twice */
     size_t n_units;
 };
 

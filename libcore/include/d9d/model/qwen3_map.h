@@ -30,13 +30,11 @@
 #define D9D_MODEL_QWEN3_MAP_H
 
 #include "d9d/ckpt/mapper.h"
-#include "d9d/model/qwen3.h"
+#include "d9d/model/provider.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef enum d9d_layout { D9D_LAYOUT_D9D, D9D_LAYOUT_HF, D9D_LAYOUT_HF_FUSED } d9d_layout;
 
 /* The layout of a source, told by its tensors' names. */
 D9D_API d9d_layout d9d_qwen3_layout(const d9d_source *src);

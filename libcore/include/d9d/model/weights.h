@@ -3,7 +3,7 @@
  * Loading takes a HuggingFace directory (either expert layout, either configuration
  * generation) or one in the suite's own layout; which it is shows in its tensors' names.
  *
- *     D9D_TRY(d9d_weights_open(&config, stage, D9D_BF16, dir, &w));  // reads headers
+ *     D9D_TRY(d9d_weights_open(&spec, stage, dir, &w));              // reads headers
  *     ...                                                            // takes memory
  *     D9D_TRY(d9d_weights_read(w, &params, log));                    // reads tensors
  *     d9d_weights_close(w);
@@ -18,7 +18,7 @@
 
 #include "d9d/dist/boot.h"
 #include "d9d/model/params_io.h"
-#include "d9d/model/qwen3.h"
+#include "d9d/model/provider.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,36 +28,33 @@ typedef struct d9d_weights d9d_weights;
 
 /* Can `dir` give the weights of this stage?  Takes no memory for them.  ENOTFOUND,
  * EFORMAT, EMISMATCH, ECONFIG. */
-D9D_API D9D_MUST_USE d9d_status d9d_weights_open(const d9d_qwen3_config *c, d9d_stage stage,
-                                                 d9d_dtype dtype, const char *dir,
-                                                 d9d_weights **out);
+D9D_API D9D_MUST_USE d9d_status d9d_weights_open(const d9d_model_spec *m, d9d_stage stage,
+                                                 const char *dir, d9d_weights **out);
 D9D_API void d9d_weights_close(d9d_weights *w);
 D9D_API const d9d_map_plan *d9d_weights_plan(const d9d_weights *w); /* borrowed */
 
-/* All of `params` must be materialised, of the type that was given. */
+/* All of `params` must be materialised, of the type in the options. */
 D9D_API D9D_MUST_USE d9d_status d9d_weights_read(const d9d_weights *w, const d9d_params *params,
                                                  const d9d_log *log);
 
 /* Has this model a HuggingFace form?  ENOTSUP says what is in the way: a shared expert, several
  * vocabulary splits, interleaved RoPE.  One that came from a config.json has. */
-D9D_API D9D_MUST_USE d9d_status d9d_weights_check_export(const d9d_qwen3_config *c,
-                                                         const char *hf_config);
+D9D_API D9D_MUST_USE d9d_status d9d_weights_check_export(const d9d_model_spec *m);
 
 /* Write a HuggingFace checkpoint to `dir`, which must be vacant and appears whole: weights,
- * config.json, and what stands beside `hf_config` (a config.json, or a directory that has one;
+ * config.json, and what stands beside m->hf_config (a config.json, or a directory that has one;
  * NULL: nothing): tokenizer files and the like, byte for byte.  A configuration file of another
  * name brings nothing with it.  The expert layout is that of hf_config.  A model without a
  * HuggingFace form is written in the suite's own layout, without a config.json. */
-D9D_API D9D_MUST_USE d9d_status d9d_weights_export(const d9d_qwen3_config *c,
+D9D_API D9D_MUST_USE d9d_status d9d_weights_export(const d9d_model_spec *m,
                                                    const d9d_params *params, const char *dir,
-                                                   const char *hf_config, const d9d_log *log);
+                                                   const d9d_log *log);
 
 /* The same of a training checkpoint of this model (d9d/loop/save.h), whoever wrote it: what several
  * ranks do, none of which has all weights.  Each makes a share of the files.  Collective: over all
  * ranks of `boot` (NULL: alone). */
-D9D_API D9D_MUST_USE d9d_status d9d_weights_export_saved(const d9d_qwen3_config *c, d9d_dtype dtype,
-                                                         const char *saved, const char *dir,
-                                                         const char *hf_config, d9d_boot *boot,
+D9D_API D9D_MUST_USE d9d_status d9d_weights_export_saved(const d9d_model_spec *m, const char *saved,
+                                                         const char *dir, d9d_boot *boot,
                                                          const d9d_log *log);
 
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
 /* plan.h - a model over a mesh: which rank computes with what, keeps what, and sums with whom.
  *
- *     D9D_TRY(d9d_qwen3_plan_check(&config, &degrees));   // before anything is spent
+ *     D9D_TRY(d9d_model_plan_check(&spec, &degrees));           // before anything is spent
  *     ...
  *     D9D_TRY(d9d_module_bind(model->module));
- *     D9D_TRY(d9d_qwen3_plan(&config, mesh, model));
+ *     D9D_TRY(d9d_model_plan(&spec, mesh, model));
  *     D9D_TRY(d9d_sharded_create(model, ...));            // d9d/parallel/sharded.h
  *     D9D_TRY(d9d_module_materialise(model->module, dev, true));
  *
@@ -21,16 +21,42 @@
 #define D9D_PARALLEL_PLAN_H
 
 #include "d9d/dist/mesh.h"
-#include "d9d/model/model.h"
+#include "d9d/model/provider.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Can the model be cut so?  ECONFIG with both numbers, ENOTSUP for what is not built. */
+/* The plan of a model's provider: can the model be cut so?  ECONFIG with both numbers, ENOTSUP for
+ * what is not built. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_plan_check(const d9d_model_spec *m, const d9d_degrees *d);
+/* Collective: over the world.  Once, on a bound model without memory. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_plan(const d9d_model_spec *m, d9d_mesh *mesh,
+                                               d9d_model *model);
+
+/* --- the plan of any model: data parallelism, replicated and sharded ------------------ */
+
+/* ECONFIG for other degrees. */
+D9D_API D9D_MUST_USE d9d_status d9d_units_plan_check(const char *name, const d9d_degrees *d);
+D9D_API D9D_MUST_USE d9d_status d9d_units_plan(d9d_mesh *mesh, d9d_model *m);
+
+/* --- what plans are made of ----------------------------------------------------------- */
+
+/* How a parameter lies: `work` is part (this rank among `cut`) along cut_dim, 0 for all of it; it
+ * is kept by parts over `shard`, and its gradient summed over `sum`.  Sets of axes. */
+typedef struct d9d_placing {
+    unsigned cut;
+    int cut_dim;
+    unsigned shard, sum;
+} d9d_placing;
+/* Collective: over the world, as d9d_mesh_group(). */
+D9D_API D9D_MUST_USE d9d_status d9d_param_place(d9d_param *p, d9d_mesh *mesh,
+                                                const d9d_placing *how);
+
+/* --- Qwen3 ------------------------------------------------------------------------------ */
+
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c,
                                                      const d9d_degrees *d);
-/* Collective: over the world.  Once, on a bound model without memory. */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_plan(const d9d_qwen3_config *c, d9d_mesh *mesh,
                                                d9d_model *m);
 

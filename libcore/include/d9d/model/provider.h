@@ -1,0 +1,116 @@
+/* provider.h - a family of models, as a table of functions.
+ *
+ * A provider reads its section of the configuration, builds the model or a pipeline stage of it,
+ * says how it lies on ranks, and maps its weights from and to HuggingFace's files.  Qwen3 is one
+ * (libcore/loop/qwen3_provider.c); others come from plugins (d9d/loop/plugin.h).
+ *
+ *     typedef struct section {
+ *         d9d_model_head head;
+ *         int64_t hidden_size;
+ *     } section;
+ *     static const d9d_key keys[] = {
+ *         D9D_MODEL_HEAD_KEYS(section),
+ *         D9D_KEY_INT(section, hidden_size, D9D_REQUIRED, 1, 1 << 20, "width"),
+ *         D9D_KEY_END,
+ *     };
+ *
+ *     "model_provider": {"name": "mine", "dtype": "bfloat16", "hidden_size": 512}
+ *
+ * What the loops do with one, in this order: read, check, create, the names and shapes of its
+ * weights against a source, place; then memory is taken, weights are read or made, and forward is
+ * called (d9d/model/model.h).
+ */
+#ifndef D9D_MODEL_PROVIDER_H
+#define D9D_MODEL_PROVIDER_H
+
+#include "d9d/ckpt/mapper.h"
+#include "d9d/config/config.h"
+#include "d9d/dist/mesh.h"
+#include "d9d/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What every provider's section begins with. */
+typedef struct d9d_model_head {
+    const char *hf_config; /* a config.json, or NULL: the section has the dimensions itself */
+    int dtype;             /* of parameters and activations: d9d_dtype, F32 or BF16 */
+    int checkpointing;     /* d9d_checkpointing; true is full, false is off */
+} d9d_model_head;
+
+/* S begins with a d9d_model_head called `head`. */
+#define D9D_MODEL_HEAD_KEYS(S)                                                                     \
+    {.name = "hf_config",                                                                          \
+     .kind = D9D_KIND_STR,                                                                         \
+     .flags = D9D_NULLABLE,                                                                        \
+     .offset = offsetof(S, head.hf_config),                                                        \
+     .def = "null",                                                                                \
+     .min = 1,                                                                                     \
+     .doc = "a HuggingFace config.json"},                                                          \
+        {.name = "dtype",                                                                          \
+         .kind = D9D_KIND_ENUM,                                                                    \
+         .offset = offsetof(S, head.dtype),                                                        \
+         .def = "\"float32\"",                                                                     \
+         .words = d9d_model_dtype_words,                                                           \
+         .doc = "type of parameters and activations"},                                             \
+    {                                                                                              \
+        .name = "checkpointing", .kind = D9D_KIND_CUSTOM,                                          \
+        .offset = offsetof(S, head.checkpointing), .def = "false",                                 \
+        .custom = &d9d_model_recompute_kind,                                                       \
+        .doc = "activation checkpointing: off, full (each layer is computed again in backward) "   \
+               "or selective (its feed-forward half)"                                              \
+    }
+D9D_API extern const char *const d9d_model_dtype_words[]; /* {"float32", "bfloat16", NULL} */
+D9D_API extern const d9d_key_custom d9d_model_recompute_kind;
+
+/* How the tensors of a checkpoint are called and shaped. */
+typedef enum d9d_layout {
+    D9D_LAYOUT_D9D, /* as the model's own parameters */
+    D9D_LAYOUT_HF,
+    D9D_LAYOUT_HF_FUSED /* HuggingFace's newer one, where experts are one tensor */
+} d9d_layout;
+
+/* `config` is what read() has made, everywhere.  A member that may be NULL says so. */
+typedef struct d9d_model_provider {
+    size_t size;              /* sizeof(d9d_model_provider) */
+    const d9d_table *section; /* "name" and what else "model_provider" has */
+
+    /* The dimensions of a bound section, in the arena, checked.  ECONFIG, ENOTSUP. */
+    d9d_status (*read)(const void *section, d9d_arena *a, const void **config);
+    /* Can ranks share it so?  NULL: d9d_units_plan_check(). */
+    d9d_status (*check)(const void *config, const d9d_degrees *mesh);
+    /* One stage's layers: structure alone, no memory for parameters. */
+    d9d_status (*create)(const void *config, d9d_stage stage, const d9d_model_options *options,
+                         d9d_model **out);
+    /* Collective: over the world.  How its parameters lie, once they are bound; see
+     * d9d/parallel/plan.h.  NULL: d9d_units_plan(). */
+    d9d_status (*place)(const void *config, d9d_mesh *mesh, d9d_model *m);
+
+    /* The layout of a source, told by its tensors' names. */
+    d9d_layout (*layout)(const d9d_source *src);
+    /* From a source in any layout to `to`, for the tensors of one stage; see
+     * d9d_qwen3_mapper().  ENOTSUP for what HuggingFace's format cannot say. */
+    d9d_status (*mapper)(const void *config, d9d_stage stage, const d9d_source *src, d9d_layout to,
+                         d9d_mapper **out);
+    /* A config.json for a model that was not read from one; a new reference.  ENOTSUP where there
+     * can be none.  NULL: never. */
+    d9d_status (*hf_config)(const void *config, d9d_dtype dtype, json_t **doc);
+} d9d_model_provider;
+
+/* A model that is described and not built: a bound section and its provider. */
+typedef struct d9d_model_spec {
+    const d9d_model_provider *provider;
+    const void *config;
+    d9d_model_options options;
+    const char *hf_config; /* which it was read from, or NULL */
+} d9d_model_spec;
+
+/* `section` is a bound union whose choices are providers' sections. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a,
+                                                    d9d_model_spec *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_MODEL_PROVIDER_H */

@@ -1,0 +1,273 @@
+/* qwen3_provider.c - Qwen3 as a provider of models.  See d9d/model/provider.h. */
+#include <string.h>
+
+#include "d9d/loop/job.h"
+#include "d9d/model/hf_config.h"
+#include "d9d/model/qwen3_map.h"
+#include "d9d/parallel/plan.h"
+
+typedef struct shared_section {
+    int64_t intermediate_size;
+    bool enable_gate;
+} shared_section;
+
+/* "model_provider": {"name": "qwen3_moe", "hf_config": FILE} or with "model": {...}. */
+typedef struct layer_section {
+    int64_t hidden_size, intermediate_size, num_attention_heads, num_key_value_heads, head_dim;
+    double rms_norm_eps;
+    int64_t num_experts, experts_top_k; /* mixture alone */
+    shared_section *shared_expert;      /* NULL: none */
+} layer_section;
+
+typedef struct model_section {
+    layer_section layer;
+    int64_t num_hidden_layers;
+    double rope_base;
+    int64_t max_position_ids;
+    d9d_str_int_map split_vocab_size;
+    d9d_list split_vocab_order; /* const char * */
+    int64_t pipeline_num_virtual_layers_pre, pipeline_num_virtual_layers_post;
+    bool tie_word_embeddings;
+    double initializer_range; /* 0: the reference's own initialisation, spec 12.2 */
+} model_section;
+
+typedef struct provider_section {
+    d9d_model_head head;
+    model_section *model; /* or head.hf_config: one of the two is given */
+} provider_section;
+
+/* --- the section ---------------------------------------------------------------- */
+
+static const d9d_key string_elem = {.kind = D9D_KIND_STR, .doc = "a name"};
+
+#define LAYER_KEYS                                                                                 \
+    D9D_KEY_INT(layer_section, hidden_size, D9D_REQUIRED, 1, 1 << 20, "width of the residual"),    \
+        D9D_KEY_INT(layer_section, intermediate_size, D9D_REQUIRED, 1, 1 << 20,                    \
+                    "width of the feed-forward part, or of one expert"),                           \
+        D9D_KEY_INT(layer_section, num_attention_heads, D9D_REQUIRED, 1, 1 << 16, "query heads"),  \
+        D9D_KEY_INT(layer_section, num_key_value_heads, D9D_REQUIRED, 1, 1 << 16,                  \
+                    "key and value heads"),                                                        \
+        D9D_KEY_INT(layer_section, head_dim, D9D_REQUIRED, 2, 1 << 16, "features of a head"),      \
+        D9D_KEY_REAL(layer_section, rms_norm_eps, "1e-6", 0, 1, "epsilon of every RMSNorm")
+
+static const d9d_key dense_layer_keys[] = {LAYER_KEYS, D9D_KEY_END};
+static const d9d_key shared_keys[] = {
+    D9D_KEY_INT(shared_section, intermediate_size, D9D_REQUIRED, 1, 1 << 20,
+                "width of its feed-forward part"),
+    D9D_KEY_BOOL(shared_section, enable_gate, "false",
+                 "scale its output by the sigmoid of a linear gate"),
+    D9D_KEY_END,
+};
+static const d9d_table shared_table =
+    D9D_TABLE(shared_section, "shared_expert", shared_keys, "an expert that every token meets");
+static const d9d_key moe_layer_keys[] = {
+    LAYER_KEYS,
+    D9D_KEY_INT(layer_section, num_experts, D9D_REQUIRED, 1, 1 << 16, "experts of a layer"),
+    D9D_KEY_INT(layer_section, experts_top_k, D9D_REQUIRED, 1, 1 << 16, "experts of a token"),
+    {.name = "shared_expert",
+     .kind = D9D_KIND_TABLE,
+     .flags = D9D_NULLABLE,
+     .offset = offsetof(layer_section, shared_expert),
+     .def = "null",
+     .table = &shared_table,
+     .doc = "an expert that every token meets, or null"},
+    D9D_KEY_END,
+};
+static const d9d_table dense_layer_table =
+    D9D_TABLE(layer_section, "qwen3_dense_layer", dense_layer_keys, "one decoder layer");
+static const d9d_table moe_layer_table =
+    D9D_TABLE(layer_section, "qwen3_moe_layer", moe_layer_keys, "one decoder layer");
+
+#define MODEL_KEYS(layer_table)                                                                    \
+    D9D_KEY_TABLE(model_section, layer, layer_table, "dimensions of a layer"),                     \
+        D9D_KEY_INT(model_section, num_hidden_layers, D9D_REQUIRED, 1, 1 << 16, "decoder layers"), \
+        D9D_KEY_REAL(model_section, rope_base, "10000", 1, 1e15,                                   \
+                     "base of the rotary frequencies"),                                            \
+        D9D_KEY_INT(model_section, max_position_ids, D9D_REQUIRED, 1, INT32_MAX,                   \
+                    "longest sequence"),                                                           \
+        D9D_KEY_MAP(model_section, split_vocab_size, D9D_REQUIRED, 1, INT32_MAX,                   \
+                    "ids in each split of the vocabulary"),                                        \
+        D9D_KEY_LIST(model_section, split_vocab_order, D9D_REQUIRED, &string_elem,                 \
+                     "the splits in the order of their ids"),                                      \
+        D9D_KEY_INT(model_section, pipeline_num_virtual_layers_pre, "0", 0, 1 << 16,               \
+                    "layers that the embedding counts for when layers are dealt out"),             \
+        D9D_KEY_INT(model_section, pipeline_num_virtual_layers_post, "0", 0, 1 << 16,              \
+                    "layers that the head counts for"),                                            \
+        D9D_KEY_BOOL(model_section, tie_word_embeddings, "false",                                  \
+                     "the head uses the embedding's weights"),                                     \
+        D9D_KEY_REAL(model_section, initializer_range, "0", 0, 1e3,                                \
+                     "standard deviation of initial matrices; 0: uniform by fan-in")
+
+static const d9d_key dense_model_keys[] = {MODEL_KEYS(&dense_layer_table), D9D_KEY_END};
+static const d9d_key moe_model_keys[] = {MODEL_KEYS(&moe_layer_table), D9D_KEY_END};
+static const d9d_table dense_model_table =
+    D9D_TABLE(model_section, "qwen3_dense_model", dense_model_keys, "Qwen3, dense");
+static const d9d_table moe_model_table =
+    D9D_TABLE(model_section, "qwen3_moe_model", moe_model_keys, "Qwen3, mixture of experts");
+
+static d9d_status provider_check(const void *value, const char *path)
+{
+    const provider_section *p = value;
+
+    if ((p->head.hf_config == NULL) == (p->model == NULL))
+        return D9D_FAIL(D9D_ECONFIG, "%s: give either hf_config or model", path);
+    return D9D_OK;
+}
+
+#define PROVIDER_KEYS(model_table)                                                                 \
+    D9D_MODEL_HEAD_KEYS(provider_section),                                                         \
+    {                                                                                              \
+        .name = "model", .kind = D9D_KIND_TABLE, .flags = D9D_NULLABLE,                            \
+        .offset = offsetof(provider_section, model), .def = "null", .table = model_table,          \
+        .doc = "the dimensions, in place of hf_config"                                             \
+    }
+
+static const d9d_key dense_provider_keys[] = {PROVIDER_KEYS(&dense_model_table), D9D_KEY_END};
+static const d9d_key moe_provider_keys[] = {PROVIDER_KEYS(&moe_model_table), D9D_KEY_END};
+static const d9d_table dense_provider_table = {.name = "qwen3_dense",
+                                               .size = sizeof(provider_section),
+                                               .keys = dense_provider_keys,
+                                               .doc = "Qwen3 with dense feed-forward layers",
+                                               .check = provider_check,
+                                               .row = &d9d_qwen3_dense_provider};
+static const d9d_table moe_provider_table = {.name = "qwen3_moe",
+                                             .size = sizeof(provider_section),
+                                             .keys = moe_provider_keys,
+                                             .doc = "Qwen3 with mixtures of experts",
+                                             .check = provider_check,
+                                             .row = &d9d_qwen3_moe_provider};
+const d9d_table *const d9d_model_choices[] = {&dense_provider_table, &moe_provider_table, NULL};
+
+/* --- what it says --------------------------------------------------------------------- */
+
+static int64_t *split_size(const d9d_str_int_map *sizes, const char *name)
+{
+    for (size_t i = 0; i < sizes->n; i++)
+        if (strcmp(sizes->names[i], name) == 0)
+            return &sizes->values[i];
+    return NULL;
+}
+
+/* The splits in split_vocab_order: each named once, none left out. */
+static d9d_status splits_read(const model_section *m, d9d_arena *a, d9d_qwen3_config *c)
+{
+    const char *const *order = m->split_vocab_order.items;
+    size_t n = m->split_vocab_order.n;
+    d9d_vocab_split *splits = d9d_arena_alloc(a, (n + 1) * sizeof(*splits));
+
+    if (splits == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "model_provider.model: %zu splits", n);
+    for (size_t i = 0; i < n; i++) {
+        const int64_t *size = split_size(&m->split_vocab_size, order[i]);
+
+        if (size == NULL)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "model_provider.model.split_vocab_order[%zu]: \"%s\" is "
+                            "not in split_vocab_size",
+                            i, order[i]);
+        for (size_t j = 0; j < i; j++)
+            if (strcmp(order[j], order[i]) == 0)
+                return D9D_FAIL(D9D_ECONFIG,
+                                "model_provider.model.split_vocab_order[%zu]: \"%s\" "
+                                "stands there twice",
+                                i, order[i]);
+        splits[i] = (d9d_vocab_split){order[i], *size};
+    }
+    if (n != m->split_vocab_size.n)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "model_provider.model: split_vocab_order names %zu of %zu "
+                        "splits",
+                        n, m->split_vocab_size.n);
+    c->splits = splits;
+    c->n_splits = n;
+    return D9D_OK;
+}
+
+static d9d_status dimensions_read(const model_section *m, d9d_arena *a, d9d_qwen3_config *c)
+{
+    const layer_section *l = &m->layer;
+    const shared_section *shared = l->shared_expert;
+    bool moe = l->num_experts > 0;
+
+    *c = (d9d_qwen3_config){
+        .hidden = l->hidden_size,
+        .layers = m->num_hidden_layers,
+        .heads = l->num_attention_heads,
+        .kv_heads = l->num_key_value_heads,
+        .head_dim = l->head_dim,
+        .dense_intermediate = moe ? 0 : l->intermediate_size,
+        .expert_intermediate = moe ? l->intermediate_size : 0,
+        .shared_intermediate = shared != NULL ? shared->intermediate_size : 0,
+        .shared_gate = shared != NULL && shared->enable_gate,
+        .experts = l->num_experts,
+        .top_k = l->experts_top_k,
+        .renormalise = true, /* spec 12.1: always, in this family's parameters */
+        .norm_eps = (float)l->rms_norm_eps,
+        .rope_base = m->rope_base,
+        .max_positions = m->max_position_ids,
+        .tied = m->tie_word_embeddings,
+        .init_std = m->initializer_range,
+        .virtual_pre = m->pipeline_num_virtual_layers_pre,
+        .virtual_post = m->pipeline_num_virtual_layers_post,
+    };
+    return splits_read(m, a, c);
+}
+
+static d9d_status read_section(const void *section, d9d_arena *a, const void **config)
+{
+    const provider_section *p = section;
+    d9d_qwen3_config *c = d9d_arena_alloc(a, sizeof(*c));
+
+    if (c == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "model_provider: %zu bytes", sizeof(*c));
+    if (p->head.hf_config != NULL)
+        D9D_TRY(d9d_hf_config_read(p->head.hf_config, a, c));
+    else
+        D9D_TRY(dimensions_read(p->model, a, c));
+    *config = c;
+    return d9d_qwen3_check(c);
+}
+
+/* --- the table ------------------------------------------------------------------------ */
+
+static d9d_status check(const void *config, const d9d_degrees *mesh)
+{
+    return d9d_qwen3_plan_check(config, mesh);
+}
+
+static d9d_status create(const void *config, d9d_stage stage, const d9d_model_options *options,
+                         d9d_model **out)
+{
+    return d9d_qwen3_create(config, stage, options, out);
+}
+
+static d9d_status place(const void *config, d9d_mesh *mesh, d9d_model *m)
+{
+    return d9d_qwen3_plan(config, mesh, m);
+}
+
+static d9d_status mapper(const void *config, d9d_stage stage, const d9d_source *src, d9d_layout to,
+                         d9d_mapper **out)
+{
+    return d9d_qwen3_mapper(config, stage, src, to, out);
+}
+
+static d9d_status hf_config(const void *config, d9d_dtype dtype, json_t **doc)
+{
+    return d9d_hf_config_make(config, dtype, doc);
+}
+
+#define PROVIDER(name, table)                                                                      \
+    const d9d_model_provider name = {                                                              \
+        .size = sizeof(d9d_model_provider),                                                        \
+        .section = &(table),                                                                       \
+        .read = read_section,                                                                      \
+        .check = check,                                                                            \
+        .create = create,                                                                          \
+        .place = place,                                                                            \
+        .layout = d9d_qwen3_layout,                                                                \
+        .mapper = mapper,                                                                          \
+        .hf_config = hf_config,                                                                    \
+    }
+PROVIDER(d9d_qwen3_dense_provider, dense_provider_table);
+PROVIDER(d9d_qwen3_moe_provider, moe_provider_table);
