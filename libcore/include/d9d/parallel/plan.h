@@ -1,6 +1,6 @@
 /* plan.h - a model over a mesh: which rank computes with what, keeps what, and sums with whom.
  *
- *     D9D_TRY(d9d_model_plan_check(&spec, &degrees));           // before anything is spent
+ *     D9D_TRY(d9d_model_plan_check(&spec, &degrees));     // before anything is spent
  *     ...
  *     D9D_TRY(d9d_module_bind(model->module));
  *     D9D_TRY(d9d_model_plan(&spec, mesh, model));
