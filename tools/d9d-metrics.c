@@ -3,6 +3,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/metric/report.h"
+#include "metrics_eval.h"
 #include "metrics_flight.h"
 #include "metrics_samples.h"
 
@@ -187,6 +188,7 @@ int main(int argc, char **argv)
         COMMAND(export, "RUN...", 1, -1, export_options,
                 "Write the records as CSV or as TensorBoard event files."),
         metrics_samples,
+        metrics_eval,
         metrics_flight,
         {.run = NULL},
     };

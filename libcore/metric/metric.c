@@ -1,0 +1,196 @@
+/* metric.c - cells of a metric over ranks.  See d9d/metric/metric.h. */
+#include "d9d/metric/metric.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/device/readback.h"
+
+/* The way of the cells over a device whose memory the ranks share. */
+typedef struct crossing {
+    d9d_device *dev;
+    void *pinned, *device;
+    d9d_readback *back;
+    bool open;
+} crossing;
+
+struct d9d_metric {
+    const d9d_metric_kind *kind;
+    const void *config;
+    d9d_metric_form form;
+    uint64_t bytes;
+    void *here;  /* cells of this rank's rows */
+    void *whole; /* of all ranks' */
+    bool synced; /* whole is what counts */
+    crossing way;
+};
+
+static void cells_clear(const d9d_metric_form *f, void *cells)
+{
+    int64_t *counts = cells;
+    double *sums = cells;
+
+    for (int64_t i = 0; i < f->cells; i++)
+        if (f->dtype == D9D_I64)
+            counts[i] = f->join == D9D_COMM_MAX ? INT64_MIN : 0;
+        else
+            sums[i] = f->join == D9D_COMM_MAX ? -INFINITY : 0;
+}
+
+d9d_status d9d_metric_create(const d9d_metric_kind *kind, const void *config, const char *where,
+                             d9d_metric **out)
+{
+    d9d_metric *m = calloc(1, sizeof(*m));
+    d9d_status st = D9D_OK;
+
+    if (m == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a metric", where);
+    m->kind = kind;
+    m->config = config;
+    D9D_TRY_OR(st, kind->form(config, where, &m->form), out);
+    m->bytes = (uint64_t)m->form.cells * d9d_dtype_size(m->form.dtype);
+    m->here = calloc(2, m->bytes);
+    if (m->here == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %lld cells", where, (long long)m->form.cells);
+        goto out;
+    }
+    m->whole = (char *)m->here + m->bytes;
+    d9d_metric_reset(m);
+    *out = m;
+    m = NULL;
+out:
+    d9d_metric_free(m);
+    return st;
+}
+
+static void crossing_close(crossing *c, uint64_t bytes)
+{
+    if (c->dev == NULL)
+        return;
+    d9d_readback_free(c->back);
+    d9d_device_unpin(c->dev, c->pinned);
+    if (c->device != NULL)
+        d9d_device_free(c->dev, c->device, bytes);
+    *c = (crossing){0};
+}
+
+void d9d_metric_free(d9d_metric *m)
+{
+    if (m == NULL)
+        return;
+    crossing_close(&m->way, m->bytes);
+    free(m->here);
+    free(m);
+}
+
+d9d_status d9d_metric_update(d9d_metric *m, const d9d_predictions *b)
+{
+    D9D_TRY(m->kind->update(m->config, b, m->here));
+    m->synced = false;
+    return D9D_OK;
+}
+
+void d9d_metric_reset(d9d_metric *m)
+{
+    cells_clear(&m->form, m->here);
+    m->synced = false;
+}
+
+/* --- over the ranks ------------------------------------------------------------------ */
+
+static d9d_status crossing_open(crossing *c, d9d_device *dev, uint64_t bytes)
+{
+    if (c->dev != NULL)
+        return D9D_OK;
+    c->dev = dev;
+    D9D_TRY(d9d_device_pin(dev, bytes, &c->pinned));
+    D9D_TRY(d9d_device_alloc(dev, bytes, &c->device));
+    return d9d_readback_create(dev, bytes, &c->back);
+}
+
+d9d_status d9d_metric_sync_begin(d9d_metric *m, d9d_device *dev, d9d_comm *world)
+{
+    crossing *c = &m->way;
+
+    if (world == NULL) {
+        memcpy(m->whole, m->here, m->bytes);
+        return D9D_OK;
+    }
+    D9D_TRY(crossing_open(c, dev, m->bytes));
+    memcpy(c->pinned, m->here, m->bytes);
+    D9D_TRY(d9d_device_send(dev, c->device, c->pinned, m->bytes));
+    D9D_TRY(d9d_comm_all_reduce(world, dev->stream, m->kind->table->name, m->form.dtype, c->device,
+                                m->form.cells, m->form.join));
+    D9D_TRY(d9d_readback_begin(c->back, c->device));
+    c->open = true;
+    return D9D_OK;
+}
+
+d9d_status d9d_metric_sync_end(d9d_metric *m)
+{
+    const void *cells;
+
+    if (m->way.open) {
+        D9D_TRY(d9d_readback_end(m->way.back, &cells));
+        memcpy(m->whole, cells, m->bytes);
+        m->way.open = false;
+    }
+    m->synced = true;
+    return D9D_OK;
+}
+
+d9d_status d9d_metric_sync(d9d_metric *m, d9d_device *dev, d9d_comm *world)
+{
+    D9D_TRY(d9d_metric_sync_begin(m, dev, world));
+    return d9d_metric_sync_end(m);
+}
+
+/* --- values ---------------------------------------------------------------------------- */
+
+static const void *cells_of(const d9d_metric *m)
+{
+    return m->synced ? m->whole : m->here;
+}
+
+void d9d_metric_compute(const d9d_metric *m, double *values)
+{
+    m->kind->compute(m->config, cells_of(m), values);
+}
+
+size_t d9d_metric_width(const d9d_metric *m)
+{
+    return m->form.width;
+}
+
+char *d9d_metric_label(const d9d_metric *m, size_t i, char *out, size_t n)
+{
+    char own[64];
+
+    if (m->kind->label != NULL) {
+        m->kind->label(m->config, i, own, sizeof(own));
+        (void)snprintf(out, n, "%s%s", own[0] != '\0' ? "/" : "", own);
+    } else if (m->form.width > 1) {
+        (void)snprintf(out, n, "/%zu", i);
+    } else if (n > 0) {
+        out[0] = '\0';
+    }
+    return out;
+}
+
+const d9d_metric_form *d9d_metric_form_of(const d9d_metric *m)
+{
+    return &m->form;
+}
+
+void d9d_metric_state(const d9d_metric *m, void *cells)
+{
+    memcpy(cells, cells_of(m), m->bytes);
+}
+
+void d9d_metric_restore(d9d_metric *m, const void *cells)
+{
+    memcpy(m->here, cells, m->bytes);
+    m->synced = false;
+}

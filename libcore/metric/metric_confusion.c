@@ -1,0 +1,433 @@
+/* metric_confusion.c - statistics of right and wrong decisions.  See d9d/metric/metric.h.
+ *
+ * Each class is a question with the answers yes and no.  Of N rows it has
+ *
+ *                      said yes   said no
+ *     target is yes      TP         FN        precision TP / (TP + FP)
+ *     target is no       FP         TN        recall    TP / (TP + FN)
+ *                                             accuracy  (TP + TN) / N
+ *     F_beta = (1 + beta^2) TP / ((1 + beta^2) TP + beta^2 FN + FP)
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "metric/kinds.h"
+
+typedef enum problem { BINARY, MULTICLASS, MULTILABEL } problem;
+typedef enum average { MICRO, MACRO, WEIGHTED, NONE } average;
+
+typedef struct decision_config {
+    int problem;
+    int64_t num_classes;
+    double threshold;
+    int64_t top_k; /* accuracy alone; else 0 */
+    int average;
+    double beta;          /* fbeta alone */
+    double zero_division; /* NaN: leave such classes out */
+} decision_config;
+
+/* What happened with a class; a cell each. */
+typedef enum outcome { TP, FP, FN, TN, OUTCOMES } outcome;
+
+enum { MAX_CLASSES = 1 << 20, MAX_MATRIX = 1 << 12 };
+
+static const char *const problem_words[] = {"binary", "multiclass", "multilabel", NULL};
+static const char *const average_words[] = {"micro", "macro", "weighted", "none", NULL};
+
+#define PROBLEM_KEYS                                                                               \
+    D9D_KEY_ENUM(decision_config, problem, "\"binary\"", problem_words,                            \
+                 "yes or no, one of the classes, or any of them"),                                 \
+        D9D_KEY_INT(decision_config, num_classes, "null", 1, MAX_CLASSES,                          \
+                    "how many classes; needless where the problem is binary",                      \
+                    .flags = D9D_NULLABLE),                                                        \
+        D9D_KEY_REAL(decision_config, threshold, "0.5", -1e300, 1e300,                             \
+                     "predictions above it say yes")
+#define AVERAGE_KEYS(by_default)                                                                   \
+    D9D_KEY_ENUM(decision_config, average, by_default, average_words, "how classes become one"),   \
+        D9D_KEY_REAL(decision_config, zero_division, "0", 0, 1,                                    \
+                     "value of a class that has nothing to count; null: none",                     \
+                     .flags = D9D_NULLABLE)
+
+static const d9d_key matrix_keys[] = {PROBLEM_KEYS, D9D_KEY_END};
+static const d9d_key statistic_keys[] = {PROBLEM_KEYS, AVERAGE_KEYS("\"macro\""), D9D_KEY_END};
+static const d9d_key fbeta_keys[] = {PROBLEM_KEYS, AVERAGE_KEYS("\"macro\""),
+                                     D9D_KEY_REAL(decision_config, beta, D9D_REQUIRED, 0, 1e6,
+                                                  "how many times as important recall is"),
+                                     D9D_KEY_END};
+static const d9d_key accuracy_keys[] = {
+    PROBLEM_KEYS, AVERAGE_KEYS("\"micro\""),
+    D9D_KEY_INT(decision_config, top_k, "1", 1, MAX_CLASSES,
+                "multiclass: right is a class among so many of the highest scores"),
+    D9D_KEY_END};
+
+static d9d_status config_check(const void *value, const char *path)
+{
+    const decision_config *c = value;
+    const bool counted = c->num_classes != D9D_INT_NULL;
+
+    if (c->problem != BINARY && !counted)
+        return D9D_FAIL(D9D_ECONFIG, "%s.num_classes: needed where the problem is %s", path,
+                        problem_words[c->problem]);
+    if (c->problem == BINARY && counted && c->num_classes > 2)
+        return D9D_FAIL(D9D_ECONFIG, "%s.num_classes: a binary problem has 2 classes, not %lld",
+                        path, (long long)c->num_classes);
+    if (c->top_k > 1 && (c->problem != MULTICLASS || c->average != MICRO))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s.top_k: %lld needs the problem \"multiclass\" and the average \"micro\"",
+                        path, (long long)c->top_k);
+    if (c->top_k > 1 && c->top_k > c->num_classes)
+        return D9D_FAIL(D9D_ECONFIG, "%s.top_k: %lld of %lld classes", path, (long long)c->top_k,
+                        (long long)c->num_classes);
+    return D9D_OK;
+}
+
+static d9d_status matrix_check(const void *value, const char *path)
+{
+    const decision_config *c = value;
+
+    D9D_TRY(config_check(value, path));
+    if (c->num_classes > MAX_MATRIX)
+        return D9D_FAIL(D9D_ECONFIG, "%s.num_classes: a matrix of %lld classes, at most %d", path,
+                        (long long)c->num_classes, MAX_MATRIX);
+    return D9D_OK;
+}
+
+/* --- what a row says ------------------------------------------------------------------- */
+
+/* Questions that are asked of each row. */
+static int64_t questions(const decision_config *c)
+{
+    return c->problem == BINARY || c->top_k > 1 ? 1 : c->num_classes;
+}
+
+static int64_t argmax(const double *x, int64_t n)
+{
+    int64_t best = 0;
+
+    for (int64_t i = 1; i < n; i++)
+        if (x[i] > x[best])
+            best = i;
+    return best;
+}
+
+/* A class, or the largest of scores. */
+static int64_t choice(const double *x, int64_t columns)
+{
+    return columns == 1 ? (int64_t)x[0] : argmax(x, columns);
+}
+
+/* Is class k among the n highest of the scores, of equal ones the first? */
+static bool among(const double *score, int64_t classes, int64_t k, int64_t n)
+{
+    int64_t before = 0;
+
+    for (int64_t i = 0; i < classes; i++)
+        before += score[i] > score[k] || (score[i] == score[k] && i < k);
+    return before < n;
+}
+
+static d9d_status numbers_check(const char *name, const d9d_predictions *b)
+{
+    for (int64_t i = 0; i < b->rows * b->prediction_columns; i++)
+        if (isnan(b->prediction[i]))
+            return D9D_FAIL(D9D_EINVAL, "%s: row %lld: a prediction is not a number", name,
+                            (long long)(i / b->prediction_columns));
+    return D9D_OK;
+}
+
+/* Classes that were predicted rather than scores. */
+static d9d_status choices_check(const char *name, const decision_config *c,
+                                const d9d_predictions *b)
+{
+    if (c->top_k > 1)
+        return d9di_metric_columns(name, b, c->num_classes, -1);
+    if (b->prediction_columns != 1 || c->num_classes == 1)
+        return d9di_metric_columns(name, b, c->num_classes, -1);
+    for (int64_t i = 0; i < b->rows; i++)
+        if (!d9di_is_class(b->prediction[i], c->num_classes))
+            return D9D_FAIL(D9D_EINVAL, "%s: row %lld: the prediction %g is none of %lld classes",
+                            name, (long long)i, b->prediction[i], (long long)c->num_classes);
+    return D9D_OK;
+}
+
+static d9d_status one_hot_check(const char *name, const d9d_predictions *b)
+{
+    for (int64_t i = 0; i < b->rows; i++) {
+        double sum = 0;
+
+        for (int64_t k = 0; k < b->target_columns; k++)
+            sum += b->target[i * b->target_columns + k];
+        if (sum != 1)
+            return D9D_FAIL(D9D_EINVAL, "%s: row %lld: its target has %g classes, must be 1", name,
+                            (long long)i, sum);
+    }
+    return D9D_OK;
+}
+
+static d9d_status batch_check(const char *name, const decision_config *c, const d9d_predictions *b)
+{
+    D9D_TRY(numbers_check(name, b));
+    if (c->problem != MULTICLASS) {
+        const int64_t n = questions(c);
+
+        D9D_TRY(d9di_metric_columns(name, b, n, n));
+        return d9di_metric_classes(name, b, 2);
+    }
+    D9D_TRY(choices_check(name, c, b));
+    if (b->target_columns == 1 && b->target != NULL)
+        return d9di_metric_classes(name, b, c->num_classes);
+    D9D_TRY(d9di_metric_columns(name, b, -1, c->num_classes));
+    D9D_TRY(d9di_metric_classes(name, b, 2));
+    return one_hot_check(name, b);
+}
+
+/* --- counting ---------------------------------------------------------------------------- */
+
+static outcome outcome_of(bool said, bool is)
+{
+    return is ? (said ? TP : FN) : (said ? FP : TN);
+}
+
+static void labels_count(const decision_config *c, const d9d_predictions *b, int64_t *cells)
+{
+    const int64_t n = questions(c);
+
+    for (int64_t i = 0; i < b->rows * n; i++)
+        cells[i % n * OUTCOMES + outcome_of(b->prediction[i] > c->threshold, b->target[i] != 0)]++;
+}
+
+static void classes_count(const decision_config *c, const d9d_predictions *b, int64_t *cells)
+{
+    for (int64_t i = 0; i < b->rows; i++) {
+        const double *p = b->prediction + i * b->prediction_columns;
+        const int64_t is = choice(b->target + i * b->target_columns, b->target_columns);
+        const int64_t said = choice(p, b->prediction_columns);
+
+        if (c->top_k > 1) {
+            cells[among(p, c->num_classes, is, c->top_k) ? TP : FN]++;
+            continue;
+        }
+        for (int64_t k = 0; k < c->num_classes; k++)
+            cells[k * OUTCOMES + outcome_of(k == said, k == is)]++;
+    }
+}
+
+static d9d_status count_form(const void *config, const char *where, d9d_metric_form *out)
+{
+    const decision_config *c = config;
+    const int64_t n = questions(c);
+
+    (void)where;
+    *out =
+        (d9d_metric_form){D9D_I64, n * OUTCOMES, D9D_COMM_SUM, c->average == NONE ? (size_t)n : 1};
+    return D9D_OK;
+}
+
+static d9d_status count_update(const char *name, const void *config, const d9d_predictions *b,
+                               void *cells)
+{
+    const decision_config *c = config;
+
+    D9D_TRY(batch_check(name, c, b));
+    (c->problem == MULTICLASS ? classes_count : labels_count)(c, b, cells);
+    return D9D_OK;
+}
+
+/* --- statistics ----------------------------------------------------------------------------- */
+
+typedef struct share {
+    double part, of;
+} share;
+typedef share (*statistic)(const decision_config *c, const double n[OUTCOMES]);
+
+static share accuracy(const decision_config *c, const double n[OUTCOMES])
+{
+    (void)c;
+    return (share){n[TP] + n[TN], n[TP] + n[FP] + n[FN] + n[TN]};
+}
+
+static share precision(const decision_config *c, const double n[OUTCOMES])
+{
+    (void)c;
+    return (share){n[TP], n[TP] + n[FP]};
+}
+
+static share recall(const decision_config *c, const double n[OUTCOMES])
+{
+    (void)c;
+    return (share){n[TP], n[TP] + n[FN]};
+}
+
+static share f_of(double beta, const double n[OUTCOMES])
+{
+    const double b = beta * beta;
+
+    return (share){(1 + b) * n[TP], (1 + b) * n[TP] + b * n[FN] + n[FP]};
+}
+
+static share f1(const decision_config *c, const double n[OUTCOMES])
+{
+    (void)c;
+    return f_of(1, n);
+}
+
+static share fbeta(const decision_config *c, const double n[OUTCOMES])
+{
+    return f_of(c->beta, n);
+}
+
+static double value_of(const decision_config *c, share s)
+{
+    return s.of > 0 ? s.part / s.of : c->zero_division;
+}
+
+static void cells_read(const int64_t *cells, int64_t k, double n[OUTCOMES])
+{
+    for (int j = 0; j < OUTCOMES; j++)
+        n[j] = (double)cells[k * OUTCOMES + j];
+}
+
+static double micro(const decision_config *c, const int64_t *cells, statistic fn)
+{
+    double all[OUTCOMES] = {0}, n[OUTCOMES];
+
+    for (int64_t k = 0; k < questions(c); k++) {
+        cells_read(cells, k, n);
+        for (int j = 0; j < OUTCOMES; j++)
+            all[j] += n[j];
+    }
+    if (fn == accuracy && c->problem == MULTICLASS)
+        fn = recall; /* of one class among many: the rows that are right */
+    return value_of(c, fn(c, all));
+}
+
+/* Of the classes that have a value. */
+static double mean(const decision_config *c, const int64_t *cells, statistic fn)
+{
+    double sum = 0, weights = 0, n[OUTCOMES];
+
+    for (int64_t k = 0; k < questions(c); k++) {
+        double v, w;
+
+        cells_read(cells, k, n);
+        v = value_of(c, fn(c, n));
+        w = c->average == MACRO ? 1 : n[TP] + n[FN];
+        if (isnan(v))
+            continue;
+        sum += w * v;
+        weights += w;
+    }
+    return weights > 0 ? sum / weights : c->zero_division;
+}
+
+static void statistic_compute(const void *config, const void *cells, double *values, statistic fn)
+{
+    const decision_config *c = config;
+    double n[OUTCOMES];
+
+    if (c->average == MICRO) {
+        values[0] = micro(c, cells, fn);
+    } else if (c->average != NONE) {
+        values[0] = mean(c, cells, fn);
+    } else {
+        for (int64_t k = 0; k < questions(c); k++) {
+            cells_read(cells, k, n);
+            values[k] = value_of(c, fn(c, n));
+        }
+    }
+}
+
+#define STATISTIC(word, key_table, text)                                                           \
+    static d9d_status word##_update(const void *config, const d9d_predictions *b, void *cells)     \
+    {                                                                                              \
+        return count_update(#word, config, b, cells);                                              \
+    }                                                                                              \
+    static void word##_compute(const void *config, const void *cells, double *values)              \
+    {                                                                                              \
+        statistic_compute(config, cells, values, word);                                            \
+    }                                                                                              \
+    const d9d_table d9di_metric_##word##_table =                                                   \
+        D9D_TABLE(decision_config, #word, key_table, text, .check = config_check);                 \
+    const d9d_metric_kind d9di_metric_##word = {.size = sizeof(d9d_metric_kind),                   \
+                                                .table = &d9di_metric_##word##_table,              \
+                                                .form = count_form,                                \
+                                                .update = word##_update,                           \
+                                                .compute = word##_compute}
+
+STATISTIC(accuracy, accuracy_keys, "share of right answers");
+STATISTIC(precision, statistic_keys, "share of the yes that are right");
+STATISTIC(recall, statistic_keys, "share of what is to be found that was");
+STATISTIC(f1, statistic_keys, "harmonic mean of precision and recall");
+STATISTIC(fbeta, fbeta_keys, "mean of precision and recall, one of them more important");
+
+/* --- the matrix itself: a row a target, a column a prediction ----------------------------- */
+
+/* Sides of a matrix, and matrices. */
+static int64_t matrix_side(const decision_config *c)
+{
+    return c->problem == MULTICLASS ? c->num_classes : 2;
+}
+static int64_t matrices(const decision_config *c)
+{
+    return c->problem == MULTILABEL ? c->num_classes : 1;
+}
+
+static d9d_status matrix_form(const void *config, const char *where, d9d_metric_form *out)
+{
+    const decision_config *c = config;
+    const int64_t n = matrices(c) * matrix_side(c) * matrix_side(c);
+
+    (void)where;
+    *out = (d9d_metric_form){D9D_I64, n, D9D_COMM_SUM, (size_t)n};
+    return D9D_OK;
+}
+
+static d9d_status matrix_update(const void *config, const d9d_predictions *b, void *cells)
+{
+    const decision_config *c = config;
+    const int64_t side = matrix_side(c), n = questions(c);
+    int64_t *count = cells;
+
+    D9D_TRY(batch_check("confusion_matrix", c, b));
+    if (c->problem == MULTICLASS) {
+        for (int64_t i = 0; i < b->rows; i++)
+            count[choice(b->target + i * b->target_columns, b->target_columns) * side +
+                  choice(b->prediction + i * b->prediction_columns, b->prediction_columns)]++;
+        return D9D_OK;
+    }
+    for (int64_t i = 0; i < b->rows * n; i++)
+        count[i % n * 4 + (b->target[i] != 0 ? 2 : 0) + (b->prediction[i] > c->threshold)]++;
+    return D9D_OK;
+}
+
+static void matrix_compute(const void *config, const void *cells, double *values)
+{
+    const decision_config *c = config;
+    const int64_t *count = cells;
+    const int64_t n = matrices(c) * matrix_side(c) * matrix_side(c);
+
+    for (int64_t i = 0; i < n; i++)
+        values[i] = (double)count[i];
+}
+
+/* "target/prediction", behind the label of several */
+static void matrix_label(const void *config, size_t i, char *out, size_t n)
+{
+    const decision_config *c = config;
+    const size_t side = (size_t)matrix_side(c), cell = i % (side * side);
+
+    if (c->problem == MULTILABEL)
+        (void)snprintf(out, n, "%zu/%zu/%zu", i / (side * side), cell / side, cell % side);
+    else
+        (void)snprintf(out, n, "%zu/%zu", cell / side, cell % side);
+}
+
+const d9d_table d9di_metric_confusion_matrix_table =
+    D9D_TABLE(decision_config, "confusion_matrix", matrix_keys,
+              "rows of each target, a row, by prediction, a column", .check = matrix_check);
+const d9d_metric_kind d9di_metric_confusion_matrix = {.size = sizeof(d9d_metric_kind),
+                                                      .table = &d9di_metric_confusion_matrix_table,
+                                                      .form = matrix_form,
+                                                      .update = matrix_update,
+                                                      .compute = matrix_compute,
+                                                      .label = matrix_label};

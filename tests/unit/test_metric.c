@@ -1,0 +1,254 @@
+/* test_metric.c - metrics: definitions by hand, what is refused, saving, joining. */
+#include "support/unit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/metric/metric.h"
+
+static const char *const tag[] = {"name", NULL};
+
+typedef struct one {
+    d9d_union metric;
+} one;
+
+/* A metric of JSON text; its configuration lives in the arena. */
+static d9d_status make(const char *text, d9d_arena *a, d9d_metric **out)
+{
+    static const d9d_key keys[] = {
+        D9D_KEY_UNION(one, metric, D9D_REQUIRED, tag, d9d_metric_choices, "a metric"), D9D_KEY_END};
+    static const d9d_table table = D9D_TABLE(one, "one", keys, "one metric");
+    json_t *doc = json_pack("{s:o}", "metric", json_loads(text, 0, NULL));
+    one o;
+    d9d_status st;
+
+    assert_non_null(doc);
+    st = d9d_config_bind(&table, doc, "c.json", NULL, a, &o);
+    json_decref(doc);
+    if (st != D9D_OK)
+        return st;
+    return d9d_metric_create(d9d_metric_kinds[o.metric.which], o.metric.value, "metric", out);
+}
+
+static d9d_predictions batch(int64_t rows, const double *p, int64_t pc, const double *y, int64_t yc)
+{
+    return (d9d_predictions){
+        .rows = rows, .prediction = p, .prediction_columns = pc, .target = y, .target_columns = yc};
+}
+
+/* The values of a metric over one batch. */
+static void value_is(const char *text, d9d_predictions b, const double *want, size_t n)
+{
+    d9d_arena a = {0};
+    d9d_metric *m;
+    double got[64];
+
+    assert_ok(make(text, &a, &m));
+    assert_int_equal(d9d_metric_width(m), n);
+    assert_ok(d9d_metric_update(m, &b));
+    d9d_metric_compute(m, got);
+    for (size_t i = 0; i < n; i++)
+        if (isnan(want[i]) ? !isnan(got[i]) : fabs(got[i] - want[i]) > 1e-15)
+            fail_msg("%s [%zu]: %.17g, must be %.17g", text, i, got[i], want[i]);
+    d9d_metric_free(m);
+    d9d_arena_release(&a);
+}
+#define VALUE_IS(text, b, ...)                                                                     \
+    value_is(text, b, (const double[]){__VA_ARGS__},                                               \
+             sizeof((const double[]){__VA_ARGS__}) / sizeof(double))
+
+static void numbers_are_summed(void **state)
+{
+    static const double p[] = {1, 2, 4, -5}, w[] = {3, 1};
+    d9d_predictions b = batch(2, p, 2, NULL, 0), none = batch(0, p, 2, NULL, 0);
+
+    (void)state;
+    VALUE_IS("{\"name\": \"sum\"}", b, 2);
+    VALUE_IS("{\"name\": \"mean\"}", b, 0.5);
+    VALUE_IS("{\"name\": \"min\"}", b, -5);
+    VALUE_IS("{\"name\": \"max\"}", b, 4);
+    b.weight = w;
+    VALUE_IS("{\"name\": \"sum\"}", b, 8);
+    VALUE_IS("{\"name\": \"mean\"}", b, 1);
+    VALUE_IS("{\"name\": \"sum\"}", none, 0);
+    VALUE_IS("{\"name\": \"mean\"}", none, NAN);
+    VALUE_IS("{\"name\": \"max\"}", none, NAN);
+    VALUE_IS("{\"name\": \"min\"}", none, NAN);
+}
+
+static void a_number_that_is_none_shows(void **state)
+{
+    static const double p[] = {1, NAN, 3};
+    const d9d_predictions b = batch(3, p, 1, NULL, 0);
+
+    (void)state;
+    VALUE_IS("{\"name\": \"max\"}", b, NAN);
+    VALUE_IS("{\"name\": \"mean\"}", b, NAN);
+}
+
+static void area_under_the_curve(void **state)
+{
+    static const double p[] = {0.1, 0.4, 0.35, 0.8}, y[] = {0, 0, 1, 1}, ones[] = {1, 1, 1, 1};
+
+    (void)state;
+    VALUE_IS("{\"name\": \"binary_auroc\"}", batch(4, p, 1, y, 1), 0.75);
+    VALUE_IS("{\"name\": \"binary_auroc\", \"num_bins\": 2}", batch(4, p, 1, y, 1), 0.75);
+    VALUE_IS("{\"name\": \"binary_auroc\", \"num_bins\": 1}", batch(4, p, 1, y, 1), 0.5);
+    VALUE_IS("{\"name\": \"binary_auroc\"}", batch(4, p, 1, ones, 1), NAN);
+    VALUE_IS("{\"name\": \"binary_auroc\"}",
+             batch(2, (const double[]){-INFINITY, INFINITY}, 1, (const double[]){0, 1}, 1), 1);
+}
+
+#define MULTI(name, rest)                                                                          \
+    "{\"name\": \"" name "\", \"problem\": \"multiclass\", \"num_classes\": 3" rest "}"
+
+static void classes(void **state)
+{
+    /* said 0 1 1 1, is 0 1 0 1; class 2 does not occur */
+    static const double p[] = {0, 1, 1, 1}, y[] = {0, 1, 0, 1};
+    const d9d_predictions b = batch(4, p, 1, y, 1);
+
+    (void)state;
+    VALUE_IS(MULTI("accuracy", ""), b, 0.75);
+    VALUE_IS(MULTI("accuracy", ", \"average\": \"none\""), b, 0.75, 0.75, 1);
+    VALUE_IS(MULTI("precision", ", \"average\": \"none\""), b, 1, 2.0 / 3, 0);
+    VALUE_IS(MULTI("precision", ", \"average\": \"none\", \"zero_division\": null"), b, 1, 2.0 / 3,
+             NAN);
+    VALUE_IS(MULTI("recall", ""), b, 0.5);
+    VALUE_IS(MULTI("recall", ", \"zero_division\": null"), b, 0.75);
+    VALUE_IS(MULTI("recall", ", \"zero_division\": 1"), b, 2.5 / 3);
+    VALUE_IS(MULTI("recall", ", \"average\": \"weighted\""), b, 0.75);
+    VALUE_IS(MULTI("confusion_matrix", ""), b, 1, 1, 0, 0, 2, 0, 0, 0, 0);
+}
+
+static void scores_and_ties(void **state)
+{
+    static const double p[] = {0.5, 0.5, 0.1, 0.2, 0.3, 0.3}, y[] = {1, 2},
+                        hot[] = {0, 1, 0, 0, 0, 1};
+
+    (void)state;
+    VALUE_IS(MULTI("accuracy", ""), batch(2, p, 3, y, 1), 0);
+    VALUE_IS(MULTI("accuracy", ", \"top_k\": 2"), batch(2, p, 3, y, 1), 1);
+    VALUE_IS(MULTI("accuracy", ", \"top_k\": 2"), batch(2, p, 3, hot, 3), 1);
+    VALUE_IS(MULTI("confusion_matrix", ""), batch(2, p, 3, hot, 3), 0, 0, 0, 1, 0, 0, 0, 1, 0);
+    VALUE_IS("{\"name\": \"accuracy\"}",
+             batch(2, (const double[]){0.5, 0.6}, 1, (const double[]){0, 1}, 1), 1);
+}
+
+static void a_configuration_is_checked(void **state)
+{
+    d9d_arena a = {0};
+    d9d_metric *m;
+
+    (void)state;
+    assert_fails(make("{\"name\": \"f1\", \"problem\": \"multiclass\"}", &a, &m), D9D_ECONFIG,
+                 "c.json: metric.num_classes: needed where the problem is multiclass");
+    assert_fails(make(MULTI("accuracy", ", \"top_k\": 4"), &a, &m), D9D_ECONFIG,
+                 "c.json: metric.top_k: 4 of 3 classes");
+    assert_fails_like(make("{\"name\": \"f2\"}", &a, &m), D9D_ECONFIG,
+                      "metric.name: unknown word \"f2\"");
+    assert_fails_like(make("{\"name\": \"fbeta\"}", &a, &m), D9D_ECONFIG, "beta");
+    d9d_arena_release(&a);
+}
+
+/* What is refused changes nothing. */
+static void a_batch_is_checked(void **state)
+{
+    static const double p[] = {0, 1, 2}, y[] = {0, 1, 3}, odd[] = {0, 0.5, 1};
+    const d9d_predictions bad = batch(3, p, 1, y, 1),
+                          nan = batch(1, (const double[]){NAN}, 1, y, 1);
+    const d9d_predictions half = batch(3, odd, 1, y, 1), none = batch(3, p, 1, NULL, 0);
+    d9d_arena a = {0};
+    d9d_metric *m;
+    double v;
+
+    (void)state;
+    assert_ok(make(MULTI("accuracy", ""), &a, &m));
+    assert_fails(d9d_metric_update(m, &bad), D9D_EINVAL,
+                 "accuracy: row 2: the target 3 is none of 3 classes");
+    assert_fails(d9d_metric_update(m, &half), D9D_EINVAL,
+                 "accuracy: row 1: the prediction 0.5 is none of 3 classes");
+    assert_fails(d9d_metric_update(m, &nan), D9D_EINVAL,
+                 "accuracy: row 0: a prediction is not a number");
+    assert_fails(d9d_metric_update(m, &none), D9D_EINVAL,
+                 "accuracy: a target of 0 numbers, must be 3");
+    d9d_metric_compute(m, &v);
+    assert_true(v == 0);
+    d9d_metric_free(m);
+    d9d_arena_release(&a);
+}
+
+/* Cells go on in another life. */
+static void state_is_all_there_is(void **state)
+{
+    static const double p[] = {0.2, 0.9, 0.6}, y[] = {0, 1, 0};
+    const d9d_predictions all = batch(3, p, 1, y, 1), first = batch(1, p, 1, y, 1),
+                          rest = batch(2, p + 1, 1, y + 1, 1);
+    int64_t cells[20000];
+    d9d_arena a = {0};
+    d9d_metric *m, *n;
+    double want, got;
+
+    (void)state;
+    assert_ok(make("{\"name\": \"binary_auroc\"}", &a, &m));
+    assert_ok(make("{\"name\": \"binary_auroc\"}", &a, &n));
+    assert_int_equal(d9d_metric_form_of(m)->cells, 20000);
+    assert_ok(d9d_metric_update(m, &all));
+    d9d_metric_compute(m, &want);
+    d9d_metric_reset(m);
+    assert_ok(d9d_metric_update(m, &first));
+    d9d_metric_state(m, cells);
+    d9d_metric_restore(n, cells);
+    assert_ok(d9d_metric_update(n, &rest));
+    d9d_metric_compute(n, &got);
+    assert_true(got == want && want == 1);
+    d9d_metric_free(m);
+    d9d_metric_free(n);
+    d9d_arena_release(&a);
+}
+
+/* Begun, then reset and updated: values are of what was begun, until the next update. */
+static void a_sync_goes_beside_the_next_window(void **state)
+{
+    static const double p[] = {1, 5};
+    const d9d_predictions first = batch(1, p, 1, NULL, 0), second = batch(1, p + 1, 1, NULL, 0);
+    d9d_device *dev;
+    d9d_arena a = {0};
+    d9d_metric *m;
+    double v;
+
+    (void)state;
+    assert_ok(d9d_device_open("cpu", &dev));
+    assert_ok(make("{\"name\": \"sum\"}", &a, &m));
+    assert_ok(d9d_metric_update(m, &first));
+    assert_ok(d9d_metric_sync_begin(m, dev, NULL));
+    d9d_metric_reset(m);
+    assert_ok(d9d_metric_update(m, &second));
+    assert_ok(d9d_metric_sync_end(m));
+    d9d_metric_compute(m, &v);
+    assert_true(v == 1);
+    assert_ok(d9d_metric_update(m, &second));
+    d9d_metric_compute(m, &v);
+    assert_true(v == 10);
+    d9d_metric_free(m);
+    d9d_device_close(dev);
+    d9d_arena_release(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_are_summed),
+        cmocka_unit_test(a_number_that_is_none_shows),
+        cmocka_unit_test(area_under_the_curve),
+        cmocka_unit_test(classes),
+        cmocka_unit_test(scores_and_ties),
+        cmocka_unit_test(a_configuration_is_checked),
+        cmocka_unit_test(a_batch_is_checked),
+        cmocka_unit_test(state_is_all_there_is),
+        cmocka_unit_test(a_sync_goes_beside_the_next_window),
+    };
+
+    return cmocka_run_group_tests_name("metric", tests, NULL, NULL);
+}
