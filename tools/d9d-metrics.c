@@ -3,9 +3,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/metric/report.h"
-#include "metrics_eval.h"
-#include "metrics_flight.h"
-#include "metrics_samples.h"
+#include "metrics_commands.h"
 
 enum { FORMAT_CSV, FORMAT_TFEVENTS };
 

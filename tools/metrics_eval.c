@@ -1,5 +1,5 @@
-/* metrics_eval.c - see metrics_eval.h. */
-#include "metrics_eval.h"
+/* metrics_eval.c - d9d-metrics eval. */
+#include "metrics_commands.h"
 
 #include "d9d/metric/eval.h"
 

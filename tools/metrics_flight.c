@@ -1,5 +1,5 @@
-/* metrics_flight.c - see metrics_flight.h. */
-#include "metrics_flight.h"
+/* metrics_flight.c - d9d-metrics flight. */
+#include "metrics_commands.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* metrics_samples.c - see metrics_samples.h. */
-#include "metrics_samples.h"
+/* metrics_samples.c - d9d-metrics samples. */
+#include "metrics_commands.h"
 
 #include "d9d/metric/samples.h"
 
