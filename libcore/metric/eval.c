@@ -37,9 +37,10 @@ typedef struct eval {
 
 /* --- metrics ----------------------------------------------------------------------------- */
 
-static const char *const name_tag[] = {"name", NULL};
-static const d9d_key metric_elem = {
-    .kind = D9D_KIND_UNION, .words = name_tag, .choices = d9d_metric_choices, .doc = "a metric"};
+static const d9d_key metric_elem = {.kind = D9D_KIND_UNION,
+                                    .words = d9d_metric_tag,
+                                    .choices = d9d_metric_choices,
+                                    .doc = "a metric"};
 
 typedef struct specs {
     d9d_list metrics; /* d9d_union */
@@ -100,9 +101,8 @@ static d9d_status metrics_open(eval *e)
         return D9D_FAIL(D9D_ENOMEM, "metrics: out of memory");
     memset(e->metrics, 0, s.metrics.n * sizeof(d9d_metric *));
     for (size_t i = 0; i < s.metrics.n; i++) {
-        const d9d_union *u = (const d9d_union *)s.metrics.items + i;
-
-        D9D_TRY(d9d_metric_create(d9d_metric_kinds[u->which], u->value, "metrics", &e->metrics[i]));
+        D9D_TRY(
+            d9d_metric_create((const d9d_union *)s.metrics.items + i, "metrics", &e->metrics[i]));
     }
     return D9D_OK;
 }

@@ -1,10 +1,9 @@
 /* kinds.c - the metrics there are.  See d9d/metric/metric.h. */
 #include "metric/kinds.h"
 
-#define KIND(name)   &d9di_metric_##name,
 #define CHOICE(name) &d9di_metric_##name##_table,
 
-const d9d_metric_kind *const d9d_metric_kinds[] = {D9DI_METRICS(KIND) NULL};
+const char *const d9d_metric_tag[] = {"name", NULL};
 const d9d_table *const d9d_metric_choices[] = {D9DI_METRICS(CHOICE) NULL};
 
 d9d_status d9di_metric_columns(const char *name, const d9d_predictions *b, int64_t predictions,

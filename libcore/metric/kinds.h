@@ -6,12 +6,11 @@
 
 #define D9DI_METRICS(X)                                                                            \
     X(sum)                                                                                         \
-    X(mean) X(min) X(max) X(binary_auroc) X(accuracy) X(precision) X(recall) X(f1) X(fbeta)        \
+    X(mean)                                                                                        \
+    X(min) X(max) X(binary_auroc) X(accuracy) X(precision) X(recall) X(f1) X(fbeta)                \
         X(confusion_matrix)
 
-#define D9DI_METRIC_DECLARE(name)                                                                  \
-    extern const d9d_metric_kind d9di_metric_##name;                                               \
-    extern const d9d_table d9di_metric_##name##_table;
+#define D9DI_METRIC_DECLARE(name) extern const d9d_table d9di_metric_##name##_table;
 D9DI_METRICS(D9DI_METRIC_DECLARE)
 #undef D9DI_METRIC_DECLARE
 

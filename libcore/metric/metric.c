@@ -39,17 +39,16 @@ static void cells_clear(const d9d_metric_form *f, void *cells)
             sums[i] = f->join == D9D_COMM_MAX ? -INFINITY : 0;
 }
 
-d9d_status d9d_metric_create(const d9d_metric_kind *kind, const void *config, const char *where,
-                             d9d_metric **out)
+d9d_status d9d_metric_create(const d9d_union *section, const char *where, d9d_metric **out)
 {
     d9d_metric *m = calloc(1, sizeof(*m));
     d9d_status st = D9D_OK;
 
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a metric", where);
-    m->kind = kind;
-    m->config = config;
-    D9D_TRY_OR(st, kind->form(config, where, &m->form), out);
+    m->kind = section->choice->row;
+    m->config = section->value;
+    D9D_TRY_OR(st, m->kind->form(m->config, where, &m->form), out);
     m->bytes = (uint64_t)m->form.cells * d9d_dtype_size(m->form.dtype);
     m->here = calloc(2, m->bytes);
     if (m->here == NULL) {

@@ -67,10 +67,10 @@ static void auroc_compute(const void *config, const void *cells, double *values)
     values[0] = below > 0 && above > 0 ? pairs / (below * above) : NAN;
 }
 
-const d9d_table d9di_metric_binary_auroc_table =
-    D9D_TABLE(auroc_config, "binary_auroc", auroc_keys, "area under the ROC curve");
-const d9d_metric_kind d9di_metric_binary_auroc = {.size = sizeof(d9d_metric_kind),
-                                                  .table = &d9di_metric_binary_auroc_table,
-                                                  .form = auroc_form,
-                                                  .update = auroc_update,
-                                                  .compute = auroc_compute};
+static const d9d_metric_kind auroc_kind = {.size = sizeof(d9d_metric_kind),
+                                           .table = &d9di_metric_binary_auroc_table,
+                                           .form = auroc_form,
+                                           .update = auroc_update,
+                                           .compute = auroc_compute};
+const d9d_table d9di_metric_binary_auroc_table = D9D_TABLE(
+    auroc_config, "binary_auroc", auroc_keys, "area under the ROC curve", .row = &auroc_kind);

@@ -346,13 +346,13 @@ static void statistic_compute(const void *config, const void *cells, double *val
     {                                                                                              \
         statistic_compute(config, cells, values, word);                                            \
     }                                                                                              \
-    const d9d_table d9di_metric_##word##_table =                                                   \
-        D9D_TABLE(decision_config, #word, key_table, text, .check = config_check);                 \
-    const d9d_metric_kind d9di_metric_##word = {.size = sizeof(d9d_metric_kind),                   \
+    static const d9d_metric_kind word##_kind = {.size = sizeof(d9d_metric_kind),                   \
                                                 .table = &d9di_metric_##word##_table,              \
                                                 .form = count_form,                                \
                                                 .update = word##_update,                           \
-                                                .compute = word##_compute}
+                                                .compute = word##_compute};                        \
+    const d9d_table d9di_metric_##word##_table = D9D_TABLE(                                        \
+        decision_config, #word, key_table, text, .check = config_check, .row = &word##_kind)
 
 STATISTIC(accuracy, accuracy_keys, "share of right answers");
 STATISTIC(precision, statistic_keys, "share of the yes that are right");
@@ -422,12 +422,13 @@ static void matrix_label(const void *config, size_t i, char *out, size_t n)
         (void)snprintf(out, n, "%zu/%zu", cell / side, cell % side);
 }
 
+static const d9d_metric_kind matrix_kind = {.size = sizeof(d9d_metric_kind),
+                                            .table = &d9di_metric_confusion_matrix_table,
+                                            .form = matrix_form,
+                                            .update = matrix_update,
+                                            .compute = matrix_compute,
+                                            .label = matrix_label};
 const d9d_table d9di_metric_confusion_matrix_table =
     D9D_TABLE(decision_config, "confusion_matrix", matrix_keys,
-              "rows of each target, a row, by prediction, a column", .check = matrix_check);
-const d9d_metric_kind d9di_metric_confusion_matrix = {.size = sizeof(d9d_metric_kind),
-                                                      .table = &d9di_metric_confusion_matrix_table,
-                                                      .form = matrix_form,
-                                                      .update = matrix_update,
-                                                      .compute = matrix_compute,
-                                                      .label = matrix_label};
+              "rows of each target, a row, by prediction, a column", .check = matrix_check,
+              .row = &matrix_kind);

@@ -107,12 +107,13 @@ EXTREME(min, -1)
 EXTREME(max, 1)
 
 #define KIND(word, form_fn, update_fn, text)                                                       \
-    const d9d_table d9di_metric_##word##_table = {.name = #word, .keys = no_keys, .doc = (text)};  \
-    const d9d_metric_kind d9di_metric_##word = {.size = sizeof(d9d_metric_kind),                   \
+    static const d9d_metric_kind word##_kind = {.size = sizeof(d9d_metric_kind),                   \
                                                 .table = &d9di_metric_##word##_table,              \
                                                 .form = (form_fn),                                 \
                                                 .update = (update_fn),                             \
-                                                .compute = word##_compute}
+                                                .compute = word##_compute};                        \
+    const d9d_table d9di_metric_##word##_table = {                                                 \
+        .name = #word, .keys = no_keys, .doc = (text), .row = &word##_kind}
 
 KIND(sum, sums_form, sums_update, "sum of predictions, each times its weight");
 KIND(mean, sums_form, sums_update, "weighted mean of predictions");

@@ -48,9 +48,9 @@ typedef struct one {
 
 static void config_read(const char *text, d9d_arena *a, d9d_union *out)
 {
-    static const char *const tag[] = {"name", NULL};
     static const d9d_key keys[] = {
-        D9D_KEY_UNION(one, metric, D9D_REQUIRED, tag, d9d_metric_choices, "a metric"), D9D_KEY_END};
+        D9D_KEY_UNION(one, metric, D9D_REQUIRED, d9d_metric_tag, d9d_metric_choices, "a metric"),
+        D9D_KEY_END};
     static const d9d_table table = D9D_TABLE(one, "one", keys, "one metric");
     json_t *doc = json_pack("{s:o}", "metric", json_loads(text, 0, NULL));
     one o;
@@ -84,9 +84,9 @@ static void check(const ranks *w, const char *text, bool multi, double tolerance
     void *cells;
 
     config_read(text, &a, &u);
-    assert_ok(d9d_metric_create(d9d_metric_kinds[u.which], u.value, "m", &alone));
-    assert_ok(d9d_metric_create(d9d_metric_kinds[u.which], u.value, "m", &first));
-    assert_ok(d9d_metric_create(d9d_metric_kinds[u.which], u.value, "m", &second));
+    assert_ok(d9d_metric_create(&u, "m", &alone));
+    assert_ok(d9d_metric_create(&u, "m", &first));
+    assert_ok(d9d_metric_create(&u, "m", &second));
     assert_ok(d9d_metric_update(alone, &all));
     d9d_metric_compute(alone, want);
 

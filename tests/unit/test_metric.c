@@ -7,8 +7,6 @@
 
 #include "d9d/metric/metric.h"
 
-static const char *const tag[] = {"name", NULL};
-
 typedef struct one {
     d9d_union metric;
 } one;
@@ -17,7 +15,8 @@ typedef struct one {
 static d9d_status make(const char *text, d9d_arena *a, d9d_metric **out)
 {
     static const d9d_key keys[] = {
-        D9D_KEY_UNION(one, metric, D9D_REQUIRED, tag, d9d_metric_choices, "a metric"), D9D_KEY_END};
+        D9D_KEY_UNION(one, metric, D9D_REQUIRED, d9d_metric_tag, d9d_metric_choices, "a metric"),
+        D9D_KEY_END};
     static const d9d_table table = D9D_TABLE(one, "one", keys, "one metric");
     json_t *doc = json_pack("{s:o}", "metric", json_loads(text, 0, NULL));
     one o;
@@ -28,7 +27,7 @@ static d9d_status make(const char *text, d9d_arena *a, d9d_metric **out)
     json_decref(doc);
     if (st != D9D_OK)
         return st;
-    return d9d_metric_create(d9d_metric_kinds[o.metric.which], o.metric.value, "metric", out);
+    return d9d_metric_create(&o.metric, "metric", out);
 }
 
 static d9d_predictions batch(int64_t rows, const double *p, int64_t pc, const double *y, int64_t yc)

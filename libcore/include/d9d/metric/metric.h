@@ -2,7 +2,7 @@
  *
  *     {"name": "f1", "problem": "multiclass", "num_classes": 10, "average": "macro"}
  *
- *     D9D_TRY(d9d_metric_create(bound.which, bound.value, "metrics[0]", &m));
+ *     D9D_TRY(d9d_metric_create(&bound, "metrics[0]", &m));   // a D9D_KIND_UNION
  *     for each batch:
  *         D9D_TRY(d9d_metric_update(m, &batch));       // on this rank alone
  *     D9D_TRY(d9d_metric_sync(m, dev, world));         // every rank: what all have seen
@@ -81,15 +81,15 @@ typedef struct d9d_metric_kind {
     void (*label)(const void *config, size_t i, char *out, size_t n);
 } d9d_metric_kind;
 
-/* The built-in kinds, and their tables as the choices of a D9D_KIND_UNION; both end in NULL. */
-D9D_API extern const d9d_metric_kind *const d9d_metric_kinds[];
+/* "name", and the built-in choices of a union of metrics: tables whose `row` is their kind. */
+D9D_API extern const char *const d9d_metric_tag[];
 D9D_API extern const d9d_table *const d9d_metric_choices[];
 
 typedef struct d9d_metric d9d_metric;
 
-/* `config` is borrowed while the metric lives; `where` begins sentences. */
-D9D_API D9D_MUST_USE d9d_status d9d_metric_create(const d9d_metric_kind *kind, const void *config,
-                                                  const char *where, d9d_metric **out);
+/* `section` is bound; its value is borrowed while the metric lives.  `where` begins sentences. */
+D9D_API D9D_MUST_USE d9d_status d9d_metric_create(const d9d_union *section, const char *where,
+                                                  d9d_metric **out);
 D9D_API void d9d_metric_free(d9d_metric *m); /* NULL is fine */
 
 /* Rows of this rank; after a sync it counts from there on for this rank alone again. */
