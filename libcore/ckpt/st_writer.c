@@ -238,6 +238,11 @@ d9d_status d9d_st_writer_put(d9d_st_writer *w, size_t i, uint64_t at, const void
     return D9D_OK;
 }
 
+d9d_status d9d_st_writer_sync(d9d_st_writer *w)
+{
+    return d9d_file_sync(&w->file);
+}
+
 d9d_status d9d_st_writer_end(d9d_st_writer *w)
 {
     for (size_t i = 0; i < w->spans.len; i++) {

@@ -65,18 +65,32 @@ static d9d_status declare(output *o, const char *group, const d9d_save_set *set)
     return D9D_OK;
 }
 
+/* The n bytes at `at` of an item, in host memory. */
+static d9d_status get_bytes(output *o, const d9d_save_tensor *item, uint64_t at, uint64_t n,
+                            const void **out)
+{
+    const d9d_tensor *t = item->tensor;
+
+    if (item->host != NULL) {
+        *out = (const char *)item->host + at;
+        return D9D_OK;
+    }
+    *out = o->piece;
+    return d9d_device_download(d9d_tensor_device(t), o->piece,
+                               (const char *)d9d_tensor_data(t) + at, n);
+}
+
 static d9d_status put_tensor(output *o, size_t i)
 {
-    const d9d_tensor *t = o->items[i]->tensor;
-    const uint64_t bytes = d9d_tensor_bytes(t);
+    const uint64_t bytes = d9d_tensor_bytes(o->items[i]->tensor);
+    const void *piece;
 
     for (uint64_t at = 0; at < bytes;) {
         const uint64_t n = bytes - at < D9DI_SAVE_PIECE ? bytes - at : D9DI_SAVE_PIECE;
 
-        D9D_TRY(d9d_device_download(d9d_tensor_device(t), o->piece,
-                                    (const char *)d9d_tensor_data(t) + at, n));
-        D9D_TRY(hash_add(o, o->piece, n));
-        D9D_TRY(d9d_st_writer_put(o->writer, i, at, o->piece, n));
+        D9D_TRY(get_bytes(o, o->items[i], at, n, &piece));
+        D9D_TRY(hash_add(o, piece, n));
+        D9D_TRY(d9d_st_writer_put(o->writer, i, at, piece, n));
         d9d_progress_add(o->progress, n);
         at += n;
     }
@@ -92,6 +106,7 @@ static d9d_status put_all(output *o)
     for (size_t k = 0; k < o->n; k++)
         D9D_TRY(put_tensor(o, d9d_st_writer_order(o->writer, k)));
     D9D_TRY(hash_end(o));
+    D9D_TRY(d9d_st_writer_sync(o->writer)); /* here: rank 0 cannot do it for another host */
     return d9d_st_writer_end(o->writer);
 }
 

@@ -4,7 +4,6 @@
 
 #include "d9d/ckpt/safetensors.h"
 #include "d9d/ckpt/slices.h"
-#include "d9d/dist/comm.h"
 #include "d9d/loop/save.h"
 
 enum { D9DI_SAVE_PIECE = 4 << 20 }; /* bytes that pass through host memory at a time */
@@ -77,13 +76,31 @@ typedef struct d9di_save_lock {
 d9d_status d9di_save_lock_take(const char *dir, d9di_save_lock *out);
 void d9di_save_lock_release(d9di_save_lock *l);
 
-/* --- what ranks do to write one checkpoint: save_write.c ------------------------------- */
+/* --- one checkpoint in the making: save_write.c ------------------------------------------ *
+ *
+ *     begin     collective: rank 0 makes a directory, of which all learn
+ *     share     every rank writes its files there, and its share: a manifest of them
+ *     commit    rank 0 joins the shares and gives the directory its name
+ *
+ * Share and commit talk to no other rank, and may be called from any thread; the caller sees to
+ * it that every rank has done the one before rank 0 does the other.  Shares go through files,
+ * ".share-r00003" in the directory: rank 0 must see there what others have written anyway. */
+typedef struct d9di_save {
+    d9d_save_state state;
+    d9d_mesh *mesh; /* NULL: alone */
+    int rank, ranks;
+    const char *tmp;     /* the directory */
+    d9di_save_lock lock; /* rank 0, as the next one */
+    d9d_outdir dest;
+    d9d_arena arena;
+} d9di_save;
 
-/* Write the files of a rank into the directory `tmp`.  `share` becomes a manifest of them. */
-d9d_status d9di_save_write_share(const char *tmp, const d9d_save_set *set, size_t rank,
-                                 d9d_progress *progress, d9d_buf *share);
-/* The manifest of the checkpoint in `tmp`, from the shares of all ranks in their order. */
-d9d_status d9di_save_join_shares(const char *tmp, const d9d_save_state *state,
-                                 const d9d_comm_word *shares, size_t n);
+/* A failure leaves nothing to release. */
+d9d_status d9di_save_begin(const char *dir, const d9d_save_state *state, d9d_mesh *mesh,
+                           d9di_save *out);
+d9d_status d9di_save_share(const d9di_save *s, const d9d_save_set *set, d9d_progress *progress);
+d9d_status d9di_save_commit(d9di_save *s);
+/* Removes what was not committed. */
+void d9di_save_release(d9di_save *s);
 
 #endif /* D9DI_LOOP_SAVE_PARTS_H */

@@ -64,7 +64,8 @@ static d9d_status boxes_make(struct job *j, bool fill)
         d9d_shape box = e->whole;
         float *data;
 
-        *t = (d9d_save_tensor){e->name, e->group, &j->tensors[k], e->whole, {0}, false};
+        *t = (d9d_save_tensor){
+            .name = e->name, .group = e->group, .tensor = &j->tensors[k], .whole = e->whole};
         if (e->dim >= 0)
             d9d_part_of(e->whole.dim[e->dim], j->size, j->rank, &t->start[e->dim],
                         &box.dim[e->dim]);
@@ -128,22 +129,18 @@ static d9d_status act_read(struct job *j, const char *dir)
     return st == D9D_OK ? boxes_check(j) : st;
 }
 
-/* What d9d_save_write() does on another rank than 0, until its files are written. */
-static d9d_status act_die(struct job *j)
+/* What d9d_save_write() does, until the files of this rank are written. */
+static d9d_status act_die(struct job *j, const char *dir)
 {
+    const d9d_save_state state = {.step = 1, .finite = true, .parent = -1};
     const d9d_save_set set = set_of(j);
-    d9d_comm_word words[64];
     d9d_progress progress;
-    d9d_arena a = {0};
-    d9d_buf share = {0};
-    d9d_comm *world;
+    d9di_save s;
 
     D9D_TRY(boxes_make(j, true));
-    D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXES_WORLD, &world));
-    D9D_TRY(d9d_boot_agree(j->boot, D9D_OK));
-    D9D_TRY(d9d_comm_gather_words(world, "the checkpoint's directory", "", 0, &a, words));
+    D9D_TRY(d9di_save_begin(dir, &state, j->mesh, &s));
     d9d_progress_start(&progress, NULL, "save", "B", 0);
-    D9D_TRY(d9di_save_write_share(words[0].data, &set, (size_t)j->rank, &progress, &share));
+    D9D_TRY(d9di_save_share(&s, &set, &progress));
     return raise(SIGKILL) == 0 ? D9D_OK : D9D_EINVAL;
 }
 
@@ -152,7 +149,7 @@ static d9d_status act(struct job *j, const char *what, const char *dir, int who)
     if (strcmp(what, "read") == 0)
         return act_read(j, dir);
     if (strcmp(what, "die") == 0 && j->rank == who)
-        return act_die(j);
+        return act_die(j, dir);
     return act_write(j, dir, strcmp(what, "spoil") == 0 && j->rank == who);
 }
 

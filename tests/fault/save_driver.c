@@ -52,10 +52,12 @@ static d9d_status run_open(small_run *r)
         D9D_TRY(d9d_tensor_alloc(r->dev, D9D_F32, shape, &r->moment[i]));
         memset(d9d_tensor_data(&r->weight[i]), 0, d9d_tensor_bytes(&r->weight[i]));
         memset(d9d_tensor_data(&r->moment[i]), 0, d9d_tensor_bytes(&r->moment[i]));
-        r->items[i] =
-            (d9d_save_tensor){shapes[i].weight, "model", &r->weight[i], shape, {0}, false};
-        r->items[TENSORS + i] =
-            (d9d_save_tensor){shapes[i].moment, "optimizer", &r->moment[i], shape, {0}, false};
+        r->items[i] = (d9d_save_tensor){
+            .name = shapes[i].weight, .group = "model", .tensor = &r->weight[i], .whole = shape};
+        r->items[TENSORS + i] = (d9d_save_tensor){.name = shapes[i].moment,
+                                                  .group = "optimizer",
+                                                  .tensor = &r->moment[i],
+                                                  .whole = shape};
         r->counts[i] = (d9d_save_count){shapes[i].weight, &r->steps[i]};
     }
     r->set = (d9d_save_set){r->items, 2 * TENSORS, r->counts, TENSORS, false};

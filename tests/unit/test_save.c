@@ -130,7 +130,8 @@ static void run_add(world *w, run *r, item it)
         shape.dim[d] = it.box.size[d];
     r->items[i] = it;
     assert_ok(d9d_tensor_alloc(w->dev, it.dtype, shape, &r->tensors[i]));
-    *e = (d9d_save_tensor){it.name, it.group, &r->tensors[i], it.whole, {0}, false};
+    *e = (d9d_save_tensor){
+        .name = it.name, .group = it.group, .tensor = &r->tensors[i], .whole = it.whole};
     for (int d = 0; d < it.box.ndim; d++)
         e->start[d] = it.box.start[d];
     r->set.items = r->entries;
@@ -346,11 +347,9 @@ enum { MAX_PARTS = 12 };
 static void save_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, const int64_t *parts)
 {
     static run ranks[MAX_PARTS];
-    const char *path = d9d_save_path(&w->arena, dir, 1);
     const d9d_save_state at = state_of(1);
-    d9d_buf shares[MAX_PARTS] = {{0}};
-    d9d_comm_word words[MAX_PARTS];
     d9d_progress progress;
+    d9di_save s;
     size_t n = 1;
 
     for (int d = 0; d < whole.ndim; d++)
@@ -360,17 +359,16 @@ static void save_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, co
         run_add(w, &ranks[k], cell("x", t, whole, parts, (int64_t)k));
         fill(&ranks[k].items[0], &ranks[k].tensors[0], 1);
     }
-    assert_ok(d9d_fs_mkdirs(path));
     d9d_progress_start(&progress, NULL, "save", "B", 0);
-    for (size_t k = 0; k < n; k++) {
-        assert_ok(d9di_save_write_share(path, &ranks[k].set, k, &progress, &shares[k]));
-        words[k] = (d9d_comm_word){shares[k].data, shares[k].len};
-    }
-    assert_ok(d9di_save_join_shares(path, &at, words, n));
-    for (size_t k = 0; k < n; k++) {
-        d9d_buf_release(&shares[k]);
+    assert_ok(d9di_save_begin(dir, &at, NULL, &s));
+    s.ranks = (int)n;
+    for (s.rank = s.ranks - 1; s.rank >= 0; s.rank--)
+        assert_ok(d9di_save_share(&s, &ranks[s.rank].set, &progress));
+    s.rank = 0;
+    assert_ok(d9di_save_commit(&s));
+    d9di_save_release(&s);
+    for (size_t k = 0; k < n; k++)
         run_release(&ranks[k]);
-    }
 }
 
 static void read_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, const int64_t *parts)

@@ -110,8 +110,10 @@ static void run_make(run *r)
     assert_ok(d9d_tensor_alloc(r->dev, D9D_F32, D9D_SHAPE(3, 5), &r->moment));
     memset(d9d_tensor_data(&r->model), 1, d9d_tensor_bytes(&r->model));
     memset(d9d_tensor_data(&r->moment), 2, d9d_tensor_bytes(&r->moment));
-    r->items[0] = (d9d_save_tensor){"w", "model", &r->model, r->model.shape, {0}, false};
-    r->items[1] = (d9d_save_tensor){"w.m", "optimizer", &r->moment, r->moment.shape, {0}, false};
+    r->items[0] = (d9d_save_tensor){
+        .name = "w", .group = "model", .tensor = &r->model, .whole = r->model.shape};
+    r->items[1] = (d9d_save_tensor){
+        .name = "w.m", .group = "optimizer", .tensor = &r->moment, .whole = r->moment.shape};
     r->set = (d9d_save_set){.items = r->items, .n = 2};
 }
 

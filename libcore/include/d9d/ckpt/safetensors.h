@@ -78,8 +78,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_st_writer_begin(d9d_st_writer *w, const char
 /* n bytes at `at` bytes into the i-th declared tensor.  Thread-safe for disjoint spans. */
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_put(d9d_st_writer *w, size_t i, uint64_t at,
                                                   const void *src, uint64_t n);
-/* Every byte of every tensor must have been written once: close.  Does not sync;
- * d9d_outdir_commit() does. */
+/* Make what was put durable, where d9d_outdir_commit() comes too late for that: on another host. */
+D9D_API D9D_MUST_USE d9d_status d9d_st_writer_sync(d9d_st_writer *w);
+/* Every byte of every tensor must have been written once: close.  Does not sync. */
 D9D_API D9D_MUST_USE d9d_status d9d_st_writer_end(d9d_st_writer *w);
 D9D_API void d9d_st_writer_free(d9d_st_writer *w);
 

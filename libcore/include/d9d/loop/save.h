@@ -82,6 +82,7 @@ typedef struct d9d_save_tensor {
     d9d_shape whole;
     int64_t start[D9D_MAX_DIMS]; /* first index of the box */
     bool elsewhere;              /* empty, or another rank writes it */
+    const void *host;            /* its bytes, where they were copied to; NULL: where it is */
 } d9d_save_tensor;
 
 /* A number that is saved by name: how often the optimizer has stepped a parameter. */
@@ -107,6 +108,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_save_set_make(const d9d_params *params, d9d_
 /* Those of the set that this rank writes; in the arena. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_set_here(const d9d_save_set *set, d9d_arena *a,
                                                   d9d_save_set *out);
+
+/* Of all its tensors. */
+D9D_API uint64_t d9d_save_bytes(const d9d_save_set *set);
 
 /* "dir/step-00001000", in the arena; NULL when memory is out. */
 D9D_API char *d9d_save_path(d9d_arena *a, const char *dir, int64_t step);
