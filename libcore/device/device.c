@@ -187,6 +187,11 @@ d9d_status d9d_device_fetch(d9d_device *dev, void *pinned, const void *src, uint
     return n == 0 ? D9D_OK : dev->ops->fetch(dev, pinned, src, n);
 }
 
+d9d_status d9d_device_peek(d9d_device *dev, void *pinned, const void *src, uint64_t n)
+{
+    return n == 0 ? D9D_OK : dev->ops->peek(dev, pinned, src, n);
+}
+
 d9d_status d9d_device_send(d9d_device *dev, void *dst, const void *pinned, uint64_t n)
 {
     return n == 0 ? D9D_OK : dev->ops->send(dev, dst, pinned, n);

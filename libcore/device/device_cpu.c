@@ -130,6 +130,7 @@ d9d_status d9di_device_open_cpu(int index, d9d_device *dev)
         .pin = cpu_pin,
         .unpin = cpu_unpin,
         .fetch = cpu_copy,
+        .peek = cpu_copy,
         .send = cpu_copy,
         .mark_open = cpu_mark_open,
         .mark_close = cpu_unpin,

@@ -37,6 +37,7 @@ typedef struct cuda_device {
     int index;
     char name[16];
     cudaStream_t queue; /* the stream's own */
+    cudaStream_t side;  /* of copies that wait for nothing in it */
     ring up, down;
     pthread_mutex_t copies; /* held while a ring is used */
 } cuda_device;
@@ -237,6 +238,18 @@ static d9d_status cuda_fetch(d9d_device *dev, void *pinned, const void *src, uin
     return e == cudaSuccess ? D9D_OK : fail(dev, "copy to the host", e);
 }
 
+static d9d_status cuda_peek(d9d_device *dev, void *pinned, const void *src, uint64_t n)
+{
+    const cuda_device *self = dev->self;
+    cudaError_t e = make_current(dev);
+
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(pinned, src, n, cudaMemcpyDeviceToHost, self->side);
+    if (e == cudaSuccess)
+        e = cudaStreamSynchronize(self->side);
+    return e == cudaSuccess ? D9D_OK : fail(dev, "copy to the host", e);
+}
+
 static d9d_status cuda_send(d9d_device *dev, void *dst, const void *pinned, uint64_t n)
 {
     const cuda_device *self = dev->self;
@@ -357,6 +370,8 @@ static void cuda_close(d9d_device *dev)
 
     if (self->queue != NULL)
         (void)cuda_sync(dev);
+    if (self->side != NULL)
+        (void)cudaStreamDestroy(self->side);
     ring_close(&self->up);
     ring_close(&self->down);
     d9d_cuda_stream_free(dev->stream);
@@ -394,6 +409,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
         .pin = cuda_pin,
         .unpin = cuda_unpin,
         .fetch = cuda_fetch,
+        .peek = cuda_peek,
         .send = cuda_send,
         .mark_open = cuda_mark_open,
         .mark_close = cuda_mark_close,
@@ -428,5 +444,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     e = ring_open(&self->up);
     if (e == cudaSuccess)
         e = ring_open(&self->down);
+    if (e == cudaSuccess)
+        e = cudaStreamCreateWithFlags(&self->side, cudaStreamNonBlocking);
     return e == cudaSuccess ? D9D_OK : fail(dev, "pinned memory for copies", e);
 }

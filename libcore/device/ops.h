@@ -28,6 +28,8 @@ typedef struct d9d_device_ops {
     d9d_status (*pin)(d9d_device *dev, uint64_t n, void **out);
     void (*unpin)(d9d_device *dev, void *host);
     d9d_status (*fetch)(d9d_device *dev, void *pinned, const void *src, uint64_t n);
+    /* To pinned memory at once, beside the queue, from any thread. */
+    d9d_status (*peek)(d9d_device *dev, void *pinned, const void *src, uint64_t n);
     /* The other way, from any thread: the memory may be used again when a mark that was set
      * afterwards has been passed. */
     d9d_status (*send)(d9d_device *dev, void *dst, const void *pinned, uint64_t n);

@@ -203,6 +203,9 @@ static const d9d_key checkpointing_keys[] = {
                 "newest checkpoints to keep; 0 or null: all", .flags = D9D_NULLABLE),
     D9D_KEY_BOOL(checkpointing_section, resume, "true",
                  "go on from the newest complete checkpoint of this run"),
+    D9D_KEY_BOOL(checkpointing_section, asynchronous, "true",
+                 "train on while a checkpoint is written, from a copy in the host's memory; the "
+                 "last one is waited for"),
     D9D_KEY_END,
 };
 static const d9d_table checkpointing_table =

@@ -12,6 +12,7 @@ typedef struct output {
     const d9d_save_tensor **items; /* as declared */
     size_t n;
     uint64_t bytes; /* hashed so far */
+    const d9di_save *save;
     d9d_hasher *hasher;
     D9D_VEC(d9d_hash) chunks;
     void *piece;
@@ -88,6 +89,8 @@ static d9d_status put_tensor(output *o, size_t i)
     for (uint64_t at = 0; at < bytes;) {
         const uint64_t n = bytes - at < D9DI_SAVE_PIECE ? bytes - at : D9DI_SAVE_PIECE;
 
+        if (__atomic_load_n(&o->save->given_up, __ATOMIC_RELAXED))
+            return D9D_FAIL(D9D_EINTR, "%s: given up", o->save->tmp);
         D9D_TRY(get_bytes(o, o->items[i], at, n, &piece));
         D9D_TRY(hash_add(o, piece, n));
         D9D_TRY(d9d_st_writer_put(o->writer, i, at, piece, n));
@@ -110,21 +113,20 @@ static d9d_status put_all(output *o)
     return d9d_st_writer_end(o->writer);
 }
 
-d9d_status d9di_save_file_write(const char *dir, const char *group, size_t rank,
-                                const d9d_save_set *set, d9d_progress *progress, d9d_arena *a,
-                                d9d_manifest_file *out)
+d9d_status d9di_save_file_write(const d9di_save *s, const char *group, const d9d_save_set *set,
+                                d9d_progress *progress, d9d_arena *a, d9d_manifest_file *out)
 {
-    output o = {.progress = progress};
+    output o = {.save = s, .progress = progress};
     d9d_manifest_file f = {0};
     char name[D9DI_SAVE_FILE], *path;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9di_save_file_name(group, rank, name), out);
+    D9D_TRY_OR(st, d9di_save_file_name(group, (size_t)s->rank, name), out);
     D9D_TRY_OR(st, declare(&o, group, set), out);
-    path = d9d_fs_join(a, dir, name);
+    path = d9d_fs_join(a, s->tmp, name);
     f.name = d9d_arena_strdup(a, name);
     if (path == NULL || f.name == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for the name of a file", dir);
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for the name of a file", s->tmp);
         goto out;
     }
     D9D_TRY_OR(st, d9d_st_writer_begin(o.writer, path), out);

@@ -48,14 +48,6 @@ d9d_status d9di_saved_join(const d9d_save_state *state, const json_t *const *sha
 enum { D9DI_SAVE_FILE = 256 };
 d9d_status d9di_save_file_name(const char *group, size_t rank, char out[D9DI_SAVE_FILE]);
 
-/* --- files: save_file.c ------------------------------------------------------------ */
-
-/* Write the tensors of one group into a new file of `dir`, hashing them on the way; a group
- * without tensors is EINVAL.  Names and hashes in `out` are in the arena. */
-d9d_status d9di_save_file_write(const char *dir, const char *group, size_t rank,
-                                const d9d_save_set *set, d9d_progress *progress, d9d_arena *a,
-                                d9d_manifest_file *out);
-
 /* --- the directory: save_dir.c ------------------------------------------------------ */
 
 /* Steps that have a directory of a checkpoint's name, newest first; in the arena.  An absent
@@ -90,6 +82,7 @@ typedef struct d9di_save {
     d9d_mesh *mesh; /* NULL: alone */
     int rank, ranks;
     const char *tmp;     /* the directory */
+    bool given_up;       /* set by another thread: what is being written is not wanted any more */
     d9di_save_lock lock; /* rank 0, as the next one */
     d9d_outdir dest;
     d9d_arena arena;
@@ -100,7 +93,14 @@ d9d_status d9di_save_begin(const char *dir, const d9d_save_state *state, d9d_mes
                            d9di_save *out);
 d9d_status d9di_save_share(const d9di_save *s, const d9d_save_set *set, d9d_progress *progress);
 d9d_status d9di_save_commit(d9di_save *s);
-/* Removes what was not committed. */
+/* Removes what was not committed; again is fine. */
 void d9di_save_release(d9di_save *s);
+
+/* --- files: save_file.c ------------------------------------------------------------ */
+
+/* Write the tensors of one group into a new file of the save's directory, hashing them on the way;
+ * a group without tensors is EINVAL.  Names and hashes in `out` are in the arena. */
+d9d_status d9di_save_file_write(const d9di_save *s, const char *group, const d9d_save_set *set,
+                                d9d_progress *progress, d9d_arena *a, d9d_manifest_file *out);
 
 #endif /* D9DI_LOOP_SAVE_PARTS_H */

@@ -92,8 +92,8 @@ static const char *share_name(int rank, char out[SHARE_NAME])
 }
 
 /* A file for each group of the set. */
-static d9d_status write_files(const char *tmp, size_t rank, const d9d_save_set *set,
-                              d9d_progress *progress, d9d_arena *a, file_list *files)
+static d9d_status write_files(const d9di_save *s, const d9d_save_set *set, d9d_progress *progress,
+                              d9d_arena *a, file_list *files)
 {
     d9d_map groups = {0};
     d9d_status st = D9D_OK;
@@ -105,7 +105,7 @@ static d9d_status write_files(const char *tmp, size_t rank, const d9d_save_set *
         if (d9d_map_has(&groups, group, strlen(group)))
             continue;
         D9D_TRY_OR(st, d9d_map_put(&groups, group, strlen(group), NULL), out);
-        D9D_TRY_OR(st, d9di_save_file_write(tmp, group, rank, set, progress, a, &f), out);
+        D9D_TRY_OR(st, d9di_save_file_write(s, group, set, progress, a, &f), out);
         D9D_TRY_OR(st, D9D_VEC_PUSH(files, f), out);
     }
 out:
@@ -123,7 +123,7 @@ d9d_status d9di_save_share(const d9di_save *s, const d9d_save_set *set, d9d_prog
     d9d_status st;
 
     D9D_TRY_OR(st, d9di_saved_describe(set, (size_t)s->rank, &members), out);
-    D9D_TRY_OR(st, write_files(s->tmp, (size_t)s->rank, set, progress, &a, &files), out);
+    D9D_TRY_OR(st, write_files(s, set, progress, &a, &files), out);
     D9D_TRY_OR(st, d9d_manifest_text(members, files.data, files.len, &text), out);
     st = d9d_fs_write_in(s->tmp, share_name(s->rank, name), text.data, text.len);
 out:

@@ -18,6 +18,7 @@
 #include "loop/launch.h"
 #include "loop/ledger.h"
 #include "loop/run_dir.h"
+#include "loop/save_behind.h"
 
 /* A step that is queued on the device, until its loss has come back. */
 typedef struct pending {
@@ -60,7 +61,8 @@ typedef struct run {
     d9d_trace *trace;   /* of the steps that are being traced; NULL: none */
     uint64_t waits;     /* for the device while steps were queued, but the first two */
     int64_t n_micro, total_steps;
-    int64_t saved_step; /* of the newest checkpoint that this life read or wrote; -1: none */
+    d9di_saver *saver;  /* NULL: of a trial */
+    int64_t saved_step; /* of the newest checkpoint that this life read or began; -1: none */
     bool goes_on;       /* the directory has records of this run */
     bool told;          /* by some rank, to save and leave */
 } run;
@@ -252,6 +254,25 @@ static d9d_status run_check(run *r, const char **resume_from)
     return d9d_boot_agree(boot, d9di_launch_checked(model_check(r, *resume_from)));
 }
 
+/* Saves other than the last are to be written behind, where there are any. */
+static d9d_status saver_open(run *r)
+{
+    const struct d9d_checkpointing_section *c = &r->c->trainer.checkpointing;
+    const int64_t p = c->period_steps;
+    const d9di_saver_how how = {
+        .dir = r->dir.checkpoints,
+        .keep = c->num_to_keep,
+        .behind = c->asynchronous && p > 0 && (r->state.step / p + 1) * p < r->total_steps,
+        .set = &r->set,
+        .dev = r->engine.dev,
+        .mesh = r->engine.mesh,
+        .tracker = r->tracker,
+        .log = r->log,
+    };
+
+    return r->where->trial ? D9D_OK : d9di_saver_open(&how, &r->saver);
+}
+
 static d9d_status model_fill(run *r, const char *resume_from)
 {
     const d9di_engine_how how = engine_how(r, resume_from != NULL);
@@ -265,6 +286,7 @@ static d9d_status model_fill(run *r, const char *resume_from)
     for (int i = 0; i < 2; i++)
         D9D_TRY(d9d_readback_create(e->dev, sizeof(d9d_step_report), &r->pending[i].report));
     d9d_log_debug(r->log, "%s: all of the model has its memory", e->dev->name);
+    D9D_TRY(saver_open(r));
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
 }
 
@@ -286,6 +308,7 @@ static d9d_status record_open(run *r, const json_t *resolved)
 static void run_close(run *r)
 {
     d9d_trace_drop(r->trace);
+    d9di_saver_close(r->saver);
     d9d_tracker_close(r->tracker);
     d9d_schedule_free(r->schedule);
     d9d_optimizer_free(r->optimizer);
@@ -461,11 +484,13 @@ static d9d_status step_update(run *r, pending *p, int64_t targets)
         .targets = first ? (double)targets : 0,
         .shadow = d9d_mesh_index(m, D9D_AXIS(TP)) > 0,
         .flag = d9d_stop_reason(r->stop) != NULL,
+        .saved = d9di_saver_number(r->saver, p->before.step),
     };
 
     D9D_TRY(d9d_step_end_queue(&r->end, &r->engine.params, &own,
                                r->c->trainer.gradient_clipping.max_norm));
     d9d_trace_lap(r->engine.dev, "norm", "");
+    D9D_TRY(d9di_saver_hold(r->saver));
     D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->end.scale));
     d9d_trace_lap(r->engine.dev, "optimizer", "");
     return d9d_readback_begin(p->report, d9d_tensor_data(&r->end.report));
@@ -522,6 +547,7 @@ static d9d_status step_take(run *r, pending *p, step_result *out)
         allow(r, false);
     now = d9d_clock_ns();
     r->told = r->told || report->flags > 0;
+    D9D_TRY(d9di_saver_told(r->saver, p->before.step, report->saved));
     r->state.tokens += (int64_t)report->targets;
     *out = (step_result){
         .loss = p->counts ? report->loss / report->targets : 0,
@@ -580,25 +606,35 @@ static d9d_status record_sync(run *r)
     return r->c->trainer.logging.samples ? d9di_ledger_sync(&r->ledger) : D9D_OK;
 }
 
-static d9d_status save(run *r)
+/* `last`: nothing follows that could be done meanwhile. */
+static d9d_status save(run *r, bool last)
 {
-    const struct d9d_checkpointing_section *c = &r->c->trainer.checkpointing;
-    d9d_arena a = {0};
-    d9d_save_set here;
-    d9d_status st;
-
-    if (r->saved_step == r->state.step || r->where->trial)
+    if (r->where->trial)
         return D9D_OK;
     allow(r, true);
-    D9D_TRY(record_sync(r));
-    st = d9d_save_set_here(&r->set, &a, &here);
-    if (st == D9D_OK)
-        st = d9d_save_write(r->dir.checkpoints, &r->state, &here, r->engine.mesh, r->log);
-    d9d_arena_release(&a);
-    D9D_TRY(st);
+    if (r->saved_step != r->state.step) {
+        D9D_TRY(record_sync(r));
+        D9D_TRY(d9di_saver_begin(r->saver, &r->state, last));
+        r->saved_step = r->state.step;
+    }
+    if (last)
+        D9D_TRY(d9di_saver_finish(r->saver));
     allow(r, false);
-    r->saved_step = r->state.step;
-    return r->rank > 0 ? D9D_OK : d9d_save_prune(r->dir.checkpoints, c->num_to_keep, r->log);
+    return D9D_OK;
+}
+
+/* All ranks fail together: the checkpoint that is being written was not to blame. */
+static d9d_status save_rest(run *r, d9d_status st)
+{
+    d9d_err_copy why;
+
+    if (st == D9D_OK || (d9d_boot_size(r->where->boot) > 1 && !d9d_boot_agreed(r->where->boot)))
+        return st;
+    d9d_err_save(&why, st);
+    allow(r, true);
+    if (d9di_saver_finish(r->saver) != D9D_OK)
+        d9d_log_warn(r->log, "%s", d9d_err_message());
+    return d9d_boot_agree(r->where->boot, d9d_err_restore(&why));
 }
 
 /* --- traces ------------------------------------------------------------------------------- */
@@ -694,7 +730,7 @@ static d9d_status leave(run *r)
     const char *reason = d9d_stop_reason(r->stop);
     d9d_status st;
 
-    D9D_TRY(save(r));
+    D9D_TRY(save(r, true));
     st = D9D_FAIL(D9D_EINTR, "%s: saved after step %lld of %lld in %s",
                   reason != NULL ? reason : "a signal to another rank", (long long)r->state.step,
                   (long long)r->total_steps, r->dir.checkpoints);
@@ -720,7 +756,7 @@ static d9d_status steps_run(run *r, talk *t)
                                   D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
         D9D_TRY(steps_take(r, due || r->state.step == r->total_steps, t));
         if (due)
-            D9D_TRY(save(r));
+            D9D_TRY(save(r, r->state.step == r->total_steps));
     }
     return D9D_OK;
 }
@@ -805,7 +841,7 @@ static void summarise(const run *r, d9d_train_summary *out)
 static d9d_status run_through(run *r, const char *resume_from, d9d_train_summary *out)
 {
     D9D_TRY(model_fill(r, resume_from));
-    D9D_TRY(steps_watch(r, out));
+    D9D_TRY(save_rest(r, steps_watch(r, out)));
     allow(r, true);
     return export(r, out);
 }

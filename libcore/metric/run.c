@@ -220,6 +220,8 @@ static d9d_status take_line(d9d_run *r, const char *text, size_t n)
         st = take_restart(r, obj);
     else if (json_object_get(obj, "end") != NULL)
         st = take_end(r, obj);
+    else if (json_object_get(obj, "save") != NULL)
+        st = D9D_OK; /* what a checkpoint cost: no record of a step */
     else
         st = take_record(r, obj);
     json_decref(obj);

@@ -3,7 +3,7 @@
 
 #include "d9d/optim/optim.h"
 
-enum { REPORT = sizeof(d9d_step_report) / sizeof(double), SUMMED = 3 /* of them, over ranks */ };
+enum { REPORT = sizeof(d9d_step_report) / sizeof(double), SUMMED = 4 /* of them, over ranks */ };
 
 d9d_status d9d_step_end_open(d9d_device *dev, int64_t micro_batches, d9d_comm *world,
                              d9d_step_end *out)
@@ -48,7 +48,7 @@ static d9d_status squares_add(const d9d_device *dev, const d9d_params *params, d
 d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params, const d9d_step_own *own,
                               double max_norm)
 {
-    const d9d_step_report mine = {.targets = own->targets, .flags = own->flag};
+    const d9d_step_report mine = {.targets = own->targets, .flags = own->flag, .saved = own->saved};
     d9d_device *dev = d9d_tensor_device(&e->all);
     const d9d_kernels *k = dev->kernels;
     const int64_t n = d9d_tensor_numel(&e->loss);

@@ -144,15 +144,21 @@ static d9d_status line_write(d9d_tracker *t)
     return d9d_file_write(&t->file, t->line.data, t->line.len);
 }
 
-/* The rest of a line about a life of the run: at which step, when. */
-static d9d_status event_write(d9d_tracker *t, int64_t step)
+/* The end of a line about something else than a step: when. */
+static d9d_status time_write(d9d_tracker *t)
 {
     char now[24];
 
     d9d_clock_iso(now);
-    D9D_TRY(put_int(&t->line, "step", step));
     D9D_TRY(put_text(&t->line, "time", now));
     return line_write(t);
+}
+
+/* The rest of a line about a life of the run: at which step. */
+static d9d_status event_write(d9d_tracker *t, int64_t step)
+{
+    D9D_TRY(put_int(&t->line, "step", step));
+    return time_write(t);
 }
 
 d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step)
@@ -160,6 +166,15 @@ d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step)
     t->line.len = 0;
     D9D_TRY(put_int(&t->line, "restart", ++t->restarts));
     return event_write(t, from_step);
+}
+
+d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, double blocked_ms, double total_ms)
+{
+    t->line.len = 0;
+    D9D_TRY(put_int(&t->line, "save", step));
+    D9D_TRY(put_real(&t->line, "blocked_ms", blocked_ms));
+    D9D_TRY(put_real(&t->line, "total_ms", total_ms));
+    return time_write(t);
 }
 
 d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step)

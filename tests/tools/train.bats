@@ -55,7 +55,9 @@ LIST
     d9d-train -q c.json
     [ "$(records run)" = 20 ]
     run grep -vE "^\{\"step\": [0-9]+, \"loss\": $number, \"grad_norm\": $number, \"lr\": 0\.001, \"tokens\": [0-9]+, \"samples\": [0-9]+, \"step_ms\": $number, \"tokens_per_s\": $number, \"data_ms\": $number, \"mem_bytes\": [0-9]+\}\$" run/metrics.jsonl
-    [[ "$output" == '{"end": "done", "step": 20, "time": "'*'Z"}' ]]
+    [ "${#lines[@]}" -eq 2 ]
+    [[ "${lines[0]}" =~ ^'{"save": 20, "blocked_ms": '[0-9.]+', "total_ms": '[0-9.]+', "time": "'.*'Z"}'$ ]]
+    [[ "${lines[1]}" == '{"end": "done", "step": 20, "time": "'*'Z"}' ]]
     [ "$(sed -nE 's/^\{"step": ([0-9]+),.*/\1/p' run/metrics.jsonl | tr '\n' ' ')" = "$(seq -s ' ' 20) " ]
     sed -n 1p run/metrics.jsonl | grep -q '"tokens": 36, "samples": 4,'
     sed -n 20p run/metrics.jsonl | grep -q '"samples": 80,'
@@ -168,6 +170,7 @@ resume_everywhere() {
     d9d-train -q --set trainer.checkpointing.period_steps=1 "$@" c.json
     last=$(printf '%s\n' run/checkpoints/step-* | tail -n 1)
     last=$((10#${last##*-}))
+    sed -i '/"save"/d' run/metrics.jsonl
     for ((k = 1; k < last; k++)); do
         mkdir cut cut/checkpoints
         cp -r "run/checkpoints/$(printf 'step-%08d' $k)" cut/checkpoints
@@ -253,7 +256,8 @@ saved_step() {
     last=$(printf '%s\n' run/checkpoints/step-* | tail -n 1)
     last=$((10#${last##*-}))
     tail -n 1 run/metrics.jsonl | grep -q "^{\"end\": \"saved\", \"step\": $last," &&
-        tail -n 2 run/metrics.jsonl | grep -q "^{\"step\": $last," && echo "$last"
+        tail -n 2 run/metrics.jsonl | grep -q "^{\"save\": $last," &&
+        tail -n 3 run/metrics.jsonl | grep -q "^{\"step\": $last," && echo "$last"
 }
 
 goes_on_from() { # STEP

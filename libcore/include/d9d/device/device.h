@@ -90,6 +90,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_device_pin(d9d_device *dev, uint64_t n, void
 D9D_API void d9d_device_unpin(d9d_device *dev, void *pinned); /* NULL is fine */
 D9D_API D9D_MUST_USE d9d_status d9d_device_fetch(d9d_device *dev, void *pinned, const void *src,
                                                  uint64_t n);
+/* Copies now, beside what is queued, and returns when the bytes are there; from any thread.  They
+ * must have been written: who has read back something that was queued later knows that. */
+D9D_API D9D_MUST_USE d9d_status d9d_device_peek(d9d_device *dev, void *pinned, const void *src,
+                                                uint64_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_device_send(d9d_device *dev, void *dst, const void *pinned,
                                                 uint64_t n);
 

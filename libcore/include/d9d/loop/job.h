@@ -74,7 +74,7 @@ typedef struct d9d_trainer_section {
         const char *save_dir;
         d9d_step_period period_steps;
         int64_t num_to_keep; /* 0 keeps all */
-        bool resume;
+        bool resume, asynchronous;
     } checkpointing;
     struct d9d_clipping_section {
         double max_norm; /* NaN: none */

@@ -84,15 +84,15 @@ D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
  * step whose loss or norm is not finite updates nothing, on no rank, and neither does any after
  * it: see step_scale in d9d/kernels/table.h. */
 typedef struct d9d_step_report {
-    double targets, squares, flags; /* sums over ranks */
-    double loss, norm;              /* the sum of all losses; of the mean gradient */
+    double targets, squares, flags, saved; /* sums over ranks */
+    double loss, norm;                     /* the sum of all losses; of the mean gradient */
 } d9d_step_report;
 
 /* What this rank has of a step. */
 typedef struct d9d_step_own {
-    double targets; /* that no other rank counts */
-    bool shadow;    /* another rank has the same losses: here they do not count */
-    double flag;    /* any number, to be summed */
+    double targets;     /* that no other rank counts */
+    bool shadow;        /* another rank has the same losses: here they do not count */
+    double flag, saved; /* any numbers, to be summed */
 } d9d_step_own;
 
 typedef struct d9d_step_end {

@@ -6,11 +6,13 @@
  *     {"step": 1, "loss": 5.41, "grad_norm": 1.2, "lr": 0.001, "tokens": 4096, ...}
  *     {"restart": 1, "step": 1, "time": "2026-01-31T12:00:00Z"}
  *     {"step": 2, ...}
+ *     {"save": 2, "blocked_ms": 1.5, "total_ms": 310.2, "time": "2026-01-31T12:04:00Z"}
  *     {"end": "done", "step": 2, "time": "2026-01-31T12:05:00Z"}
  *
  * Steps count from 1.  After a restart line from step N the records that follow stand in
  * place of any earlier ones beyond N.  An end line closes each life of the run that was not
- * killed: "done", "saved" (to be gone on with) or "failed".  Numbers have full precision; a number
+ * killed: "done", "saved" (to be gone on with) or "failed".  A save line says that the checkpoint of
+ * a step is complete, how long training stood still for it, and how long it took from its beginning.  Numbers have full precision; a number
  * that is not finite is null.
  */
 #ifndef D9D_TRACK_TRACK_H
@@ -43,6 +45,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tracker_open(const char *path, d9d_tracker *
 D9D_API int64_t d9d_tracker_restarts(const d9d_tracker *t);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r);
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, double blocked_ms,
+                                                 double total_ms);
 /* `how` is one of the words above. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step);
 /* Make what was recorded durable. */
