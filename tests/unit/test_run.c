@@ -104,9 +104,12 @@ static void a_restart_takes_the_place_of_later_steps(void **state)
     append(&p, "{\"step\": 1, \"loss\": 3, \"step_ms\": 1000}\n"
                "{\"step\": 2, \"loss\": 9, \"step_ms\": 1000}\n"
                "{\"step\": 3, \"loss\": 9, \"step_ms\": 1000}\n"
+               "{\"save\": 1, \"blocked_ms\": 2.5, \"total_ms\": 900}\n"
                "{\"end\": \"saved\"}\n");
     r = opened(&p);
     assert_string_equal(r->end, "saved");
+    assert_int_equal(r->n, 3); /* what a checkpoint cost is no step */
+    assert_null(d9d_run_values(r, "blocked_ms"));
     append(&p, "{\"restart\": 1, \"step\": 1, \"time\": \"2026-01-31T12:00:00Z\"}\n"
                "{\"step\": 3, \"loss\": 1, \"step_ms\": 500}\n");
     assert_int_equal(d9d_run_poll(r), D9D_OK);

@@ -200,6 +200,7 @@ static void test_end(void **state)
         d9d_buf text = {0};
 
         assert_ok(d9d_tracker_open("m.jsonl", &t));
+        assert_ok(d9d_tracker_save(t, 7, 0.5, 2000));
         assert_ok(d9d_tracker_end(t, words[i], 7));
         assert_ok(d9d_tracker_sync(t));
         d9d_tracker_close(t);
@@ -207,6 +208,9 @@ static void test_end(void **state)
         (void)snprintf(want, sizeof(want), "{\"end\": \"%s\", \"step\": 7, \"time\": \"20",
                        words[i]);
         unit_check_has(text.data, want, __FILE__, __LINE__);
+        unit_check_has(text.data,
+                       "{\"save\": 7, \"blocked_ms\": 0.5, \"total_ms\": 2000.0, \"time\": \"20",
+                       __FILE__, __LINE__);
         d9d_buf_release(&text);
     }
 }

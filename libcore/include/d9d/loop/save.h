@@ -34,7 +34,8 @@
  *      '-----'-----'               | a a | b b |
  *                                  '-----------'
  *
- * Memory: tensors are streamed in both directions in pieces of a few MiB.
+ * Memory: tensors are streamed in both directions in pieces of a few MiB.  Training writes behind,
+ * from a copy: loop/save_behind.h.
  *
  * One process writes into a checkpoint directory at a time.  Writing and pruning hold an
  * flock() on `.lock` meanwhile, so what is called step-N.tmp-* and is found under the lock was
