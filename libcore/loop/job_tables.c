@@ -3,6 +3,7 @@
 #include "d9d/loop/job.h"
 #include "d9d/optim/optim.h"
 #include "d9d/sched/piecewise.h"
+#include "d9d/track/sink.h"
 
 #define BIG 9007199254740992.0 /* 2^53: every integer below is exact in JSON */
 
@@ -117,19 +118,20 @@ static const d9d_key data_loading_keys[] = {
 static const d9d_table data_loading_table =
     D9D_TABLE(data_loading_section, "data_loading", data_loading_keys, "how batches are prepared");
 
-static const char *const tracker_tag[] = {"provider", NULL};
 static const d9d_key no_keys[] = {D9D_KEY_END};
-static const d9d_table tracker_null_table = {
-    .name = "null", .keys = no_keys, .doc = "metrics.jsonl alone, which is always written"};
-static const d9d_table *const trackers[] = {&tracker_null_table, NULL};
+static const d9d_key tracker_elem = {.kind = D9D_KIND_UNION,
+                                     .words = d9d_sink_tag,
+                                     .choices = d9d_sink_choices,
+                                     .doc = "a place where metrics go"};
 
 typedef struct d9d_logging_section logging_section;
 static const d9d_key logging_keys[] = {
     D9D_KEY_PERIOD(logging_section, period_steps, "1", "steps between records in metrics.jsonl"),
     D9D_KEY_BOOL(logging_section, samples, "true",
                  "write samples.jsonl, which says of every step what samples made it"),
-    D9D_KEY_UNION(logging_section, tracker, "{\"provider\": \"null\"}", tracker_tag, trackers,
-                  "where else metrics go"),
+    D9D_KEY_LIST(logging_section, tracker, "[]", &tracker_elem,
+                 "where else metrics go while the run goes on: one, or a list",
+                 .flags = D9D_OR_ONE),
     D9D_KEY_END,
 };
 static const d9d_table logging_table =

@@ -1,13 +1,17 @@
 /* run_dir.c - see loop/run_dir.h. */
 #include "loop/run_dir.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
 #include "d9d/base/thread.h"
 #include "d9d/base/version.h"
+
+enum { MOST_MANIFEST = 1 << 20 };
 
 d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_run_dir *out)
 {
@@ -55,27 +59,55 @@ static json_t *environment(const char *name)
     return v != NULL ? json_string(v) : json_null();
 }
 
-static json_t *describe(const d9d_run_section *run, int64_t restarts)
+/* That of an earlier life, whose manifest may be gone or another's: then a new one. */
+static d9d_status id_find(const d9di_run_dir *r, d9d_arena *a, char id[D9DI_RUN_ID])
+{
+    const char *path = d9d_fs_join(a, r->path, "manifest.json");
+    const char *was = NULL;
+    unsigned char bytes[(D9DI_RUN_ID - 1) / 2];
+    json_t *v = NULL;
+
+    if (path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s/manifest.json: its name", r->path);
+    if (d9d_json_read(path, MOST_MANIFEST, &v) == D9D_OK)
+        was = json_string_value(json_object_get(v, "id"));
+    if (was != NULL && strspn(was, "0123456789abcdef") == D9DI_RUN_ID - 1 &&
+        strlen(was) == D9DI_RUN_ID - 1) {
+        memcpy(id, was, D9DI_RUN_ID);
+    } else if (getrandom(bytes, sizeof(bytes), 0) == (ssize_t)sizeof(bytes)) {
+        for (size_t i = 0; i < sizeof(bytes); i++)
+            (void)snprintf(id + 2 * i, 3, "%02x", bytes[i]);
+    } else {
+        json_decref(v);
+        return D9D_FAIL(D9D_EIO, "run %s: no random numbers for its id", r->path);
+    }
+    json_decref(v);
+    return D9D_OK;
+}
+
+static json_t *describe(const d9d_run_section *run, int64_t restarts, const char *id)
 {
     char host[256] = "", now[24];
 
     (void)gethostname(host, sizeof(host) - 1);
     d9d_clock_iso(now);
-    return json_pack("{s:s, s:s, s:s?, s:s, s:s, s:[s], s:o, s:o, s:I, s:O?}", "schema",
-                     "d9d.run.v1", "name", run->name, "description", run->description, "version",
-                     d9d_version(), "started", now, "hosts", host, "slurm_job",
+    return json_pack("{s:s, s:s, s:s, s:s?, s:s, s:s, s:[s], s:o, s:o, s:I, s:O?}", "schema",
+                     "d9d.run.v1", "id", id, "name", run->name, "description", run->description,
+                     "version", d9d_version(), "started", now, "hosts", host, "slurm_job",
                      environment("SLURM_JOB_ID"), "slurm_restarts",
                      environment("SLURM_RESTART_COUNT"), "restarts", (json_int_t)restarts,
                      "hparams", run->hparams);
 }
 
 d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
-                             const json_t *resolved, int64_t restarts)
+                             const json_t *resolved, int64_t restarts, char id[D9DI_RUN_ID])
 {
     d9d_arena a = {0};
-    json_t *about = describe(run, restarts);
+    json_t *about = NULL;
     d9d_status st;
 
+    D9D_TRY_OR(st, id_find(r, &a, id), out);
+    about = describe(run, restarts, id);
     if (about == NULL) {
         st = D9D_FAIL(D9D_ENOMEM, "%s/manifest.json: cannot be described", r->path);
         goto out;

@@ -4,14 +4,17 @@
 
 #include "d9d/loop/job.h"
 
+enum { D9DI_RUN_ID = 33 };
+
 typedef struct d9di_run_dir {
     const char *path, *checkpoints, *metrics, *samples, *flight, *export; /* in the arena */
 } d9di_run_dir;
 
 /* Names alone; nothing is made. */
 d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_run_dir *out);
-/* Make it, write config.json and manifest.json (d9d.run.v1). */
+/* Make it, write config.json and manifest.json (d9d.run.v1).  `id` is what the manifest of an
+ * earlier life says, or else 32 random hex digits. */
 d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
-                             const json_t *resolved, int64_t restarts);
+                             const json_t *resolved, int64_t restarts, char id[D9DI_RUN_ID]);
 
 #endif /* D9DI_LOOP_RUN_DIR_H */

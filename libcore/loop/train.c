@@ -13,6 +13,7 @@
 #include "d9d/loop/stop.h"
 #include "d9d/model/weights.h"
 #include "d9d/sched/piecewise.h"
+#include "d9d/track/sink.h"
 #include "d9d/track/track.h"
 #include "loop/engine.h"
 #include "loop/launch.h"
@@ -53,6 +54,7 @@ typedef struct run {
     d9d_optimizer *optimizer;
     d9d_schedule *schedule;
     d9d_tracker *tracker;
+    d9d_sinks *sinks;     /* of the tracker */
     d9d_save_set set;     /* what is kept here */
     d9d_save_state state; /* after the steps that were queued; tokens: whose reports have come */
     d9d_step_end end;
@@ -290,9 +292,31 @@ static d9d_status model_fill(run *r, const char *resume_from)
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
 }
 
+static d9d_status sinks_open(run *r, const char *id)
+{
+    const d9d_run_section *section = &r->c->trainer.run;
+    const d9d_sink_run about = {
+        .id = id,
+        .name = section->name,
+        .description = section->description,
+        .dir = r->dir.path,
+        .hparams = section->hparams,
+        .restarts = d9d_tracker_restarts(r->tracker),
+        .step = r->state.step,
+        .log = r->log,
+    };
+
+    D9D_TRY(d9d_sinks_open(&r->c->trainer.logging.tracker, &about, &r->sinks));
+    d9d_tracker_attach(r->tracker, r->sinks);
+    return D9D_OK;
+}
+
 /* The records, which one process at a time may write. */
 static d9d_status record_open(run *r, const json_t *resolved)
 {
+    const d9d_run_section *section = &r->c->trainer.run;
+    char id[D9DI_RUN_ID];
+
     if (r->rank > 0)
         return D9D_OK;
     D9D_TRY(d9d_fs_mkdirs(r->dir.path));
@@ -301,8 +325,8 @@ static d9d_status record_open(run *r, const json_t *resolved)
         D9D_TRY(d9di_ledger_open(r->dir.samples, r->state.step, &r->ledger));
     if (r->goes_on && !steps_done(r))
         D9D_TRY(d9d_tracker_restart(r->tracker, r->state.step));
-    return d9di_run_dir_make(&r->dir, &r->c->trainer.run, resolved,
-                             d9d_tracker_restarts(r->tracker));
+    D9D_TRY(d9di_run_dir_make(&r->dir, section, resolved, d9d_tracker_restarts(r->tracker), id));
+    return r->where->trial ? D9D_OK : sinks_open(r, id);
 }
 
 static void run_close(run *r)
@@ -310,6 +334,7 @@ static void run_close(run *r)
     d9d_trace_drop(r->trace);
     d9di_saver_close(r->saver);
     d9d_tracker_close(r->tracker);
+    d9d_sinks_close(r->sinks);
     d9d_schedule_free(r->schedule);
     d9d_optimizer_free(r->optimizer);
     for (int i = 0; i < 2; i++)

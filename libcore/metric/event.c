@@ -94,15 +94,42 @@ static d9d_status build_version(d9d_buf *event, double wall_time)
     return put_bytes(event, 3, version, sizeof(version) - 1);
 }
 
+/* Give the record of an event that was built, and release it. */
+static d9d_status put_built(d9d_buf *out, d9d_status st, d9d_buf *event)
+{
+    if (st == D9D_OK)
+        st = put_record(out, event);
+    d9d_buf_release(event);
+    return st;
+}
+
 d9d_status d9d_event_version(d9d_buf *out, double wall_time)
 {
     d9d_buf event = {0};
-    d9d_status st = build_version(&event, wall_time);
 
-    if (st == D9D_OK)
-        st = put_record(out, &event);
-    d9d_buf_release(&event);
-    return st;
+    return put_built(out, build_version(&event, wall_time), &event);
+}
+
+static d9d_status put_step(d9d_buf *event, int64_t step)
+{
+    D9D_TRY(put_key(event, 2, VARINT));
+    return put_varint(event, (uint64_t)step);
+}
+
+static d9d_status build_start(d9d_buf *event, double wall_time, int64_t step)
+{
+    static const char start[] = {1 << 3 | VARINT, 1}; /* status: START */
+
+    D9D_TRY(put_double(event, 1, wall_time));
+    D9D_TRY(put_step(event, step));
+    return put_bytes(event, 7, start, sizeof(start));
+}
+
+d9d_status d9d_event_start(d9d_buf *out, double wall_time, int64_t step)
+{
+    d9d_buf event = {0};
+
+    return put_built(out, build_start(&event, wall_time, step), &event);
 }
 
 struct scratch {
@@ -123,8 +150,7 @@ static d9d_status build_scalars(struct scratch *s, double wall_time, int64_t ste
     for (size_t i = 0; i < n; i++)
         D9D_TRY(build_value(s, tags[i], values[i]));
     D9D_TRY(put_double(&s->event, 1, wall_time));
-    D9D_TRY(put_key(&s->event, 2, VARINT));
-    D9D_TRY(put_varint(&s->event, (uint64_t)step));
+    D9D_TRY(put_step(&s->event, step));
     return put_bytes(&s->event, 5, s->summary.data, s->summary.len);
 }
 
@@ -132,11 +158,9 @@ d9d_status d9d_event_scalars(d9d_buf *out, double wall_time, int64_t step, const
                              const double *values, size_t n)
 {
     struct scratch s = {0};
-    d9d_status st = build_scalars(&s, wall_time, step, tags, values, n);
+    const d9d_status st =
+        put_built(out, build_scalars(&s, wall_time, step, tags, values, n), &s.event);
 
-    if (st == D9D_OK)
-        st = put_record(out, &s.event);
-    d9d_buf_release(&s.event);
     d9d_buf_release(&s.summary);
     d9d_buf_release(&s.value);
     return st;

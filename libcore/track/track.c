@@ -12,12 +12,16 @@
 
 #include "d9d/base/json.h"
 #include "d9d/base/thread.h"
+#include "d9d/track/sink.h"
 
 struct d9d_tracker {
     d9d_file file;
     int lock; /* a descriptor of the same file; -1: none */
     d9d_buf line;
     int64_t restarts;
+    d9d_sinks *sinks;
+    D9D_VEC(const char *) keys; /* of the numbers in the line, for the sinks */
+    D9D_VEC(double) values;
 };
 
 static const char restart_key[] = "{\"restart\":";
@@ -113,6 +117,11 @@ int64_t d9d_tracker_restarts(const d9d_tracker *t)
     return t->restarts;
 }
 
+void d9d_tracker_attach(d9d_tracker *t, d9d_sinks *sinks)
+{
+    t->sinks = sinks;
+}
+
 /* --- lines: a few members, each with its own way to be printed -------------------- */
 
 static d9d_status put_key(d9d_buf *b, const char *key)
@@ -126,22 +135,39 @@ static d9d_status put_int(d9d_buf *b, const char *key, int64_t v)
     return d9d_buf_printf(b, "%lld", (long long)v);
 }
 
-static d9d_status put_real(d9d_buf *b, const char *key, double v)
-{
-    D9D_TRY(put_key(b, key));
-    return d9d_json_put_f64(b, v);
-}
-
 static d9d_status put_text(d9d_buf *b, const char *key, const char *v)
 {
     D9D_TRY(put_key(b, key));
     return d9d_json_put_str(b, v, strlen(v));
 }
 
-static d9d_status line_write(d9d_tracker *t)
+/* A number into the line, and for the sinks. */
+static d9d_status put_number(d9d_tracker *t, const char *key, double v, bool whole)
+{
+    if (D9D_VEC_PUSH(&t->keys, key) != D9D_OK || D9D_VEC_PUSH(&t->values, v) != D9D_OK)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a record's numbers");
+    if (whole)
+        return put_int(&t->line, key, (int64_t)v);
+    D9D_TRY(put_key(&t->line, key));
+    return d9d_json_put_f64(&t->line, v);
+}
+
+static void line_begin(d9d_tracker *t)
+{
+    t->line.len = t->keys.len = t->values.len = 0;
+}
+
+static d9d_status line_write(d9d_tracker *t, int64_t step)
 {
     D9D_TRY(d9d_buf_append(&t->line, "}\n", 2));
-    return d9d_file_write(&t->file, t->line.data, t->line.len);
+    D9D_TRY(d9d_file_write(&t->file, t->line.data, t->line.len));
+    d9d_sinks_put(t->sinks, &(d9d_sink_record){.line = t->line.data,
+                                               .bytes = t->line.len - 1,
+                                               .step = step,
+                                               .names = t->keys.data,
+                                               .values = t->values.data,
+                                               .n = t->keys.len});
+    return D9D_OK;
 }
 
 /* The end of a line about something else than a step: when. */
@@ -151,7 +177,7 @@ static d9d_status time_write(d9d_tracker *t)
 
     d9d_clock_iso(now);
     D9D_TRY(put_text(&t->line, "time", now));
-    return line_write(t);
+    return line_write(t, step);
 }
 
 /* The rest of a line about a life of the run: at which step. */
@@ -163,7 +189,7 @@ static d9d_status event_write(d9d_tracker *t, int64_t step)
 
 d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step)
 {
-    t->line.len = 0;
+    line_begin(t);
     D9D_TRY(put_int(&t->line, "restart", ++t->restarts));
     return event_write(t, from_step);
 }
@@ -179,31 +205,38 @@ d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, double blocked_ms, dou
 
 d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step)
 {
-    t->line.len = 0;
+    line_begin(t);
     D9D_TRY(put_text(&t->line, "end", how));
     return event_write(t, step);
 }
 
 d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r)
 {
-    d9d_buf *b = &t->line;
+    const struct {
+        const char *key;
+        double value;
+        bool whole, always; /* else left out where it is NaN */
+    } members[] = {
+        {"loss", r->loss, false, true},
+        {"grad_norm", r->grad_norm, false, false},
+        {"lr", r->lr, false, true},
+        {"tokens", (double)r->tokens, true, true},
+        {"samples", (double)r->samples, true, true},
+        {"step_ms", r->step_ms, false, true},
+        {"tokens_per_s", r->tokens_per_s, false, true},
+        {"data_ms", r->data_ms, false, false},
+        {"mfu", r->mfu, false, false},
+        {"mem_bytes", (double)r->mem_bytes, true, true},
+    };
 
-    b->len = 0;
-    D9D_TRY(put_int(b, "step", r->step));
-    D9D_TRY(put_real(b, "loss", r->loss));
-    if (!isnan(r->grad_norm))
-        D9D_TRY(put_real(b, "grad_norm", r->grad_norm));
-    D9D_TRY(put_real(b, "lr", r->lr));
-    D9D_TRY(put_int(b, "tokens", r->tokens));
-    D9D_TRY(put_int(b, "samples", r->samples));
-    D9D_TRY(put_real(b, "step_ms", r->step_ms));
-    D9D_TRY(put_real(b, "tokens_per_s", r->tokens_per_s));
-    if (!isnan(r->data_ms))
-        D9D_TRY(put_real(b, "data_ms", r->data_ms));
-    if (!isnan(r->mfu))
-        D9D_TRY(put_real(b, "mfu", r->mfu));
-    D9D_TRY(put_int(b, "mem_bytes", (int64_t)r->mem_bytes));
-    return line_write(t);
+    line_begin(t);
+    D9D_TRY(put_int(&t->line, "step", r->step));
+    for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++)
+        if (members[i].always || !isnan(members[i].value))
+            D9D_TRY(put_number(t, members[i].key, members[i].value, members[i].whole));
+    for (size_t i = 0; i < r->n; i++)
+        D9D_TRY(put_number(t, r->names[i], r->values[i], false));
+    return line_write(t, r->step);
 }
 
 d9d_status d9d_tracker_sync(d9d_tracker *t)
@@ -219,5 +252,7 @@ void d9d_tracker_close(d9d_tracker *t)
     if (t->lock >= 0)
         (void)close(t->lock);
     d9d_buf_release(&t->line);
+    D9D_VEC_RELEASE(&t->keys);
+    D9D_VEC_RELEASE(&t->values);
     free(t);
 }

@@ -56,11 +56,25 @@ static void a_record_without_values_is_an_empty_summary(void **state)
     d9d_buf_release(&b);
 }
 
+static void a_start_has_its_step(void **state)
+{
+    static const unsigned char event[] = {0x09, 0,    0, 0,    0,    0,    0,   0xf8,
+                                          0x3f, 0x10, 5, 0x3a, 0x02, 0x08, 0x01};
+    d9d_buf b = {0};
+
+    (void)state;
+    assert_int_equal(d9d_event_start(&b, 1.5, 5), D9D_OK);
+    assert_int_equal(b.len, 12 + sizeof(event) + 4);
+    assert_memory_equal(b.data + 12, event, sizeof(event));
+    d9d_buf_release(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(crc32c_has_its_known_values),
         cmocka_unit_test(the_bytes_are_these),
+        cmocka_unit_test(a_start_has_its_step),
         cmocka_unit_test(a_record_without_values_is_an_empty_summary),
     };
 

@@ -58,7 +58,7 @@ typedef struct d9d_trainer_section {
     struct d9d_logging_section {
         d9d_step_period period_steps;
         bool samples;
-        d9d_union tracker;
+        d9d_list tracker; /* d9d_union: d9d/track/sink.h */
     } logging;
     struct d9d_pipelining_section {
         d9d_union schedule;

@@ -5,6 +5,7 @@
  *
  *     1 wall_time double     2 step int64     3 file_version string
  *     5 summary { 1 value { 1 tag string, 2 simple_value float } ... }
+ *     7 session_log { 1 status enum: 1 is START }
  *
  * The first record is the version "brain.Event:2".  Every function appends to `out`
  * exactly what belongs into the file next.
@@ -21,6 +22,10 @@ extern "C" {
 #endif
 
 D9D_API D9D_MUST_USE d9d_status d9d_event_version(d9d_buf *out, double wall_time);
+
+/* From here on steps are counted from `step`: readers forget those from there on that earlier
+ * files have. */
+D9D_API D9D_MUST_USE d9d_status d9d_event_start(d9d_buf *out, double wall_time, int64_t step);
 
 /* One record with n values of one step; those that are not finite are kept as they are. */
 D9D_API D9D_MUST_USE d9d_status d9d_event_scalars(d9d_buf *out, double wall_time, int64_t step,

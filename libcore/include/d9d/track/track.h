@@ -14,6 +14,8 @@
  * killed: "done", "saved" (to be gone on with) or "failed".  A save line says that the checkpoint of
  * a step is complete, how long training stood still for it, and how long it took from its beginning.  Numbers have full precision; a number
  * that is not finite is null.
+ *
+ * Copies of it for people to look at go to sinks: d9d/track/sink.h.
  */
 #ifndef D9D_TRACK_TRACK_H
 #define D9D_TRACK_TRACK_H
@@ -21,6 +23,7 @@
 #include <stdint.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/track/sink.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -34,6 +37,9 @@ typedef struct d9d_step_record {
     double data_ms; /* of step_ms, waiting for batches; NaN: left out */
     double mfu;     /* NaN where the device's peak is not known: left out */
     uint64_t mem_bytes;
+    const char *const *names; /* n of them: values besides, such as metrics of a task */
+    const double *values;
+    size_t n;
 } d9d_step_record;
 
 typedef struct d9d_tracker d9d_tracker;
@@ -41,6 +47,8 @@ typedef struct d9d_tracker d9d_tracker;
 /* Open for appending.  A last line cut by a crash is removed first.  EIO while another process
  * has it open, where the file system has locks. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_open(const char *path, d9d_tracker **out);
+/* From here on every line goes to these too; NULL: to none.  Borrowed. */
+D9D_API void d9d_tracker_attach(d9d_tracker *t, d9d_sinks *sinks);
 /* Number of restart lines in the file. */
 D9D_API int64_t d9d_tracker_restarts(const d9d_tracker *t);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step);

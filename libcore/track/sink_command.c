@@ -1,0 +1,245 @@
+/* sink_command.c - records to a program.  See d9d/track/sink.h. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "d9d/base/json.h"
+#include "d9d/base/thread.h"
+#include "track/sink_kinds.h"
+
+enum { MOST_WAITING = 16 << 20, GRACE_MS = 1000, TICK_MS = 20 };
+
+typedef struct command_config {
+    d9d_list command; /* const char * */
+    int64_t patience;
+} command_config;
+
+static const d9d_key word_elem = {.kind = D9D_KIND_STR, .min = 1, .doc = "a word"};
+static const d9d_key command_keys[] = {
+    D9D_KEY_LIST(command_config, command, D9D_REQUIRED, &word_elem,
+                 "program and arguments; it reads JSON lines", .min = 1),
+    D9D_KEY_INT(command_config, patience, "30", 0, 86400,
+                "seconds that it has to leave, when the run ends"),
+    D9D_KEY_END,
+};
+
+typedef struct command {
+    const char *name; /* in the configuration */
+    const d9d_log *log;
+    int64_t patience;
+    pid_t pid;
+    int fd;          /* its standard input: a socket, so that writing to a dead one is no signal */
+    d9d_buf waiting; /* [sent, len) is to be sent */
+    size_t sent;
+    int64_t lost; /* lines left out since it was last said */
+} command;
+
+extern char **environ;
+
+/* --- starting --------------------------------------------------------------------------- */
+
+/* The child has its end as standard input, our standard error as its output, and all signals. */
+static int child_start(const command_config *c, int input, pid_t *pid)
+{
+    char **words = calloc(c->command.n + 1, sizeof(*words));
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attr;
+    sigset_t none;
+    int e = words == NULL ? ENOMEM : 0;
+
+    if (e != 0)
+        return e;
+    memcpy(words, c->command.items, c->command.n * sizeof(*words));
+    (void)sigemptyset(&none);
+    (void)posix_spawn_file_actions_init(&files);
+    (void)posix_spawnattr_init(&attr);
+    (void)posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
+    (void)posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
+    (void)posix_spawnattr_setsigmask(&attr, &none);
+    (void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
+    e = posix_spawnp(pid, words[0], &files, &attr, words, environ);
+    (void)posix_spawnattr_destroy(&attr);
+    (void)posix_spawn_file_actions_destroy(&files);
+    free(words);
+    return e;
+}
+
+static d9d_status program_start(command *p, const command_config *c)
+{
+    int ends[2], e;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        return D9D_FAIL(D9D_EIO, "%s: no socket for it: %s", p->name, strerror(errno));
+    e = child_start(c, ends[1], &p->pid);
+    (void)close(ends[1]);
+    p->fd = ends[0];
+    if (e == 0)
+        return D9D_OK;
+    p->pid = 0;
+    return D9D_FAIL(D9D_EIO, "%s: cannot be started: %s", p->name, strerror(e));
+}
+
+/* --- lines ------------------------------------------------------------------------------ */
+
+/* What the program takes without waiting for it.  EIO when it has left. */
+static d9d_status waiting_send(command *p)
+{
+    while (p->sent < p->waiting.len) {
+        const ssize_t n = send(p->fd, p->waiting.data + p->sent, p->waiting.len - p->sent,
+                               MSG_DONTWAIT | MSG_NOSIGNAL);
+
+        if (n >= 0)
+            p->sent += (size_t)n;
+        else if (errno == EAGAIN)
+            return D9D_OK;
+        else if (errno != EINTR)
+            return D9D_FAIL(D9D_EIO, "%s: reads no more: %s", p->name, strerror(errno));
+    }
+    p->sent = p->waiting.len = 0;
+    return D9D_OK;
+}
+
+static d9d_status line_put(command *p, const char *line, size_t n)
+{
+    if (p->waiting.len - p->sent + n + 1 > MOST_WAITING) {
+        p->lost++;
+        return waiting_send(p);
+    }
+    if (p->lost > 0)
+        d9d_log_warn(p->log, "tracker command: %s: has not read for long; %lld lines were left out",
+                     p->name, (long long)p->lost);
+    p->lost = 0;
+    if (p->sent > MOST_WAITING / 2) { /* what was sent makes room */
+        p->waiting.len -= p->sent;
+        memmove(p->waiting.data, p->waiting.data + p->sent, p->waiting.len);
+        p->sent = 0;
+    }
+    D9D_TRY(d9d_buf_append(&p->waiting, line, n));
+    D9D_TRY(d9d_buf_append(&p->waiting, "\n", 1));
+    return waiting_send(p);
+}
+
+static d9d_status head_put(command *p, const d9d_sink_run *run)
+{
+    json_t *v = json_pack("{s:s, s:s, s:s?, s:s, s:I, s:I, s:O?}", "run", run->id, "name",
+                          run->name, "description", run->description, "dir", run->dir, "restarts",
+                          (json_int_t)run->restarts, "step", (json_int_t)run->step, "hparams",
+                          run->hparams);
+    d9d_buf text = {0};
+    d9d_status st = v == NULL ? D9D_FAIL(D9D_ENOMEM, "%s: cannot be described", run->name)
+                              : d9d_json_put(&text, v, -1);
+
+    json_decref(v);
+    if (st == D9D_OK)
+        st = line_put(p, text.data, text.len);
+    d9d_buf_release(&text);
+    return st;
+}
+
+/* --- leaving ------------------------------------------------------------------------------ */
+
+static bool has_left(command *p)
+{
+    int how;
+
+    if (p->pid != 0 && waitpid(p->pid, &how, WNOHANG) == p->pid) {
+        if (WIFSIGNALED(how))
+            d9d_log_warn(p->log, "tracker command: %s: ended by signal %d", p->name, WTERMSIG(how));
+        else if (WEXITSTATUS(how) != 0)
+            d9d_log_warn(p->log, "tracker command: %s: ended with status %d", p->name,
+                         WEXITSTATUS(how));
+        p->pid = 0;
+    }
+    return p->pid == 0;
+}
+
+static bool leaves_within(command *p, int64_t ms)
+{
+    const int64_t end = d9d_clock_ns() + ms * 1000000;
+
+    while (!has_left(p) && d9d_clock_ns() < end)
+        (void)poll(NULL, 0, TICK_MS);
+    return has_left(p);
+}
+
+/* Send the rest for as long as there is patience; what is left of it, in milliseconds. */
+static int64_t rest_send(command *p)
+{
+    const int64_t end = d9d_clock_ns() + p->patience * 1000000000;
+    int64_t left;
+
+    while ((left = (end - d9d_clock_ns()) / 1000000) > 0 && waiting_send(p) == D9D_OK &&
+           p->waiting.len > 0) {
+        struct pollfd f = {.fd = p->fd, .events = POLLOUT};
+
+        (void)poll(&f, 1, (int)left);
+    }
+    return left > 0 ? left : 0;
+}
+
+static void command_close(void *self)
+{
+    command *p = self;
+    int64_t left = p->fd >= 0 ? rest_send(p) : 0;
+
+    if (p->fd >= 0)
+        (void)close(p->fd);
+    if (p->pid != 0 && !leaves_within(p, left)) {
+        d9d_log_warn(p->log, "tracker command: %s: has not left after %lld s and is ended", p->name,
+                     (long long)p->patience);
+        (void)kill(p->pid, SIGTERM);
+        if (!leaves_within(p, GRACE_MS)) {
+            (void)kill(p->pid, SIGKILL);
+            (void)waitpid(p->pid, NULL, 0);
+        }
+    }
+    d9d_buf_release(&p->waiting);
+    free(p);
+}
+
+static d9d_status command_open(const void *config, const d9d_sink_run *run, void **self)
+{
+    const command_config *c = config;
+    command *p = calloc(1, sizeof(*p));
+    d9d_status st;
+
+    if (p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "run %s: a program for its records", run->name);
+    *p = (command){.name = *(const char *const *)c->command.items,
+                   .log = run->log,
+                   .patience = c->patience,
+                   .fd = -1};
+    st = program_start(p, c);
+    if (st == D9D_OK)
+        st = head_put(p, run);
+    if (st == D9D_OK)
+        *self = p;
+    else
+        command_close(p);
+    return st;
+}
+
+static d9d_status command_put(void *self, const d9d_sink_record *r)
+{
+    command *p = self;
+    const d9d_status st = line_put(p, r->line, r->bytes);
+
+    if (st != D9D_OK)
+        p->patience = 0; /* the run does not wait for it now */
+    return st;
+}
+
+static const d9d_sink_kind command_kind = {.size = sizeof(d9d_sink_kind),
+                                           .table = &d9di_sink_command_table,
+                                           .open = command_open,
+                                           .put = command_put,
+                                           .close = command_close};
+const d9d_table d9di_sink_command_table = D9D_TABLE(
+    command_config, "command", command_keys, "JSON lines to a program", .row = &command_kind);

@@ -1,0 +1,9 @@
+/* sink_kinds.h - the sinks that are built in. */
+#ifndef D9DI_TRACK_SINK_KINDS_H
+#define D9DI_TRACK_SINK_KINDS_H
+
+#include "d9d/track/sink.h"
+
+extern const d9d_table d9di_sink_tensorboard_table, d9di_sink_command_table;
+
+#endif /* D9DI_TRACK_SINK_KINDS_H */

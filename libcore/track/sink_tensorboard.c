@@ -1,0 +1,134 @@
+/* sink_tensorboard.c - event files while a run goes on.  See d9d/track/sink.h. */
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/metric/event.h"
+#include "track/sink_kinds.h"
+
+typedef struct tensorboard_config {
+    const char *dir;
+} tensorboard_config;
+
+static const d9d_key tensorboard_keys[] = {
+    D9D_KEY_STR(tensorboard_config, dir, "null",
+                "directory of the event files; null: tensorboard in the run directory", .min = 1,
+                .flags = D9D_NULLABLE),
+    D9D_KEY_END,
+};
+
+typedef struct tensorboard {
+    d9d_file file;
+    d9d_buf bytes;
+    const char **tags;
+    double *values;
+    size_t cap;
+} tensorboard;
+
+static double wall_time(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static d9d_status bytes_write(tensorboard *t)
+{
+    const d9d_status st = d9d_file_write(&t->file, t->bytes.data, t->bytes.len);
+
+    t->bytes.len = 0;
+    return st;
+}
+
+static d9d_status file_begin(tensorboard *t, const char *dir, const d9d_sink_run *run, d9d_arena *a)
+{
+    char *path =
+        d9d_arena_printf(a, "%s/events.out.tfevents.%lld.d9d", dir, (long long)run->restarts);
+
+    if (path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: the name of an event file", dir);
+    D9D_TRY(d9d_fs_mkdirs(dir));
+    D9D_TRY(d9d_file_append(path, 0, &t->file));
+    D9D_TRY(d9d_event_version(&t->bytes, wall_time()));
+    D9D_TRY(d9d_event_start(&t->bytes, wall_time(), run->step + 1));
+    return bytes_write(t);
+}
+
+static void tensorboard_close(void *self)
+{
+    tensorboard *t = self;
+
+    d9d_file_release(&t->file);
+    d9d_buf_release(&t->bytes);
+    free(t->tags);
+    free(t->values);
+    free(t);
+}
+
+static d9d_status tensorboard_open(const void *config, const d9d_sink_run *run, void **self)
+{
+    const tensorboard_config *c = config;
+    tensorboard *t = calloc(1, sizeof(*t));
+    d9d_arena a = {0};
+    const char *dir = c->dir != NULL ? c->dir : d9d_fs_join(&a, run->dir, "tensorboard");
+    d9d_status st;
+
+    if (t == NULL || dir == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: its event files", run->dir);
+        free(t);
+    } else {
+        t->file.fd = -1;
+        st = file_begin(t, dir, run, &a);
+        if (st == D9D_OK)
+            *self = t;
+        else
+            tensorboard_close(t);
+    }
+    d9d_arena_release(&a);
+    return st;
+}
+
+static d9d_status room_make(tensorboard *t, size_t n)
+{
+    const char **tags;
+    double *values;
+
+    if (n <= t->cap)
+        return D9D_OK;
+    tags = realloc(t->tags, n * sizeof(*tags));
+    t->tags = tags != NULL ? tags : t->tags;
+    values = realloc(t->values, n * sizeof(*values));
+    t->values = values != NULL ? values : t->values;
+    if (tags == NULL || values == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %zu values", n);
+    t->cap = n;
+    return D9D_OK;
+}
+
+static d9d_status tensorboard_put(void *self, const d9d_sink_record *r)
+{
+    tensorboard *t = self;
+    size_t n = 0;
+
+    if (r->n == 0)
+        return D9D_OK;
+    D9D_TRY(room_make(t, r->n));
+    for (size_t i = 0; i < r->n; i++)
+        if (isfinite(r->values[i])) {
+            t->tags[n] = r->names[i];
+            t->values[n++] = r->values[i];
+        }
+    D9D_TRY(d9d_event_scalars(&t->bytes, wall_time(), r->step, t->tags, t->values, n));
+    return bytes_write(t);
+}
+
+static const d9d_sink_kind tensorboard_kind = {.size = sizeof(d9d_sink_kind),
+                                               .table = &d9di_sink_tensorboard_table,
+                                               .open = tensorboard_open,
+                                               .put = tensorboard_put,
+                                               .close = tensorboard_close};
+const d9d_table d9di_sink_tensorboard_table =
+    D9D_TABLE(tensorboard_config, "tensorboard", tensorboard_keys, "event files for TensorBoard",
+              .row = &tensorboard_kind);
