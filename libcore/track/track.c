@@ -171,7 +171,7 @@ static d9d_status line_write(d9d_tracker *t, int64_t step)
 }
 
 /* The end of a line about something else than a step: when. */
-static d9d_status time_write(d9d_tracker *t)
+static d9d_status time_write(d9d_tracker *t, int64_t step)
 {
     char now[24];
 
@@ -184,7 +184,7 @@ static d9d_status time_write(d9d_tracker *t)
 static d9d_status event_write(d9d_tracker *t, int64_t step)
 {
     D9D_TRY(put_int(&t->line, "step", step));
-    return time_write(t);
+    return time_write(t, step);
 }
 
 d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step)
@@ -196,11 +196,11 @@ d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step)
 
 d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, double blocked_ms, double total_ms)
 {
-    t->line.len = 0;
+    line_begin(t);
     D9D_TRY(put_int(&t->line, "save", step));
-    D9D_TRY(put_real(&t->line, "blocked_ms", blocked_ms));
-    D9D_TRY(put_real(&t->line, "total_ms", total_ms));
-    return time_write(t);
+    D9D_TRY(put_number(t, "blocked_ms", blocked_ms, false));
+    D9D_TRY(put_number(t, "total_ms", total_ms, false));
+    return time_write(t, step);
 }
 
 d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step)

@@ -24,7 +24,7 @@ to_file() { printf '{"provider": "command", "command": ["sh", "-c", "cat >>%s"]}
 
 @test "a program is told of the run, of every step, and of the end" {
     d9d-train -q --set "$tracker=$(to_file told)" --set $steps=5 c.json
-    [ "$(wc -l <told)" = 7 ]
+    [ "$(grep -c loss told)" = 5 ]
     id=$(sed -nE 's/.*"id": "([0-9a-f]{32})".*/\1/p' run/manifest.json)
     [ -n "$id" ]
     sed -n 1p told | grep -q "^{\"run\": \"$id\", \"name\": \"small\", \"description\": .*\"dir\": \"run\", \"restarts\": 0, \"step\": 0, \"hparams\": "
@@ -110,6 +110,7 @@ for path, first, last in ((sys.argv[1], 1, 3), (sys.argv[2], 4, 5)):
     version, start, *steps = events(path)
     assert dict(version)[3] == b"brain.Event:2", version
     assert dict(start)[2] == first and dict(start)[7] == b"\x08\x01", start
+    steps = [e for e in steps if b"loss" in dict(e)[5]]
     assert [dict(e)[2] for e in steps] == list(range(first, last + 1)), steps
     for e in steps:
         values = dict((dict(fields(v))[1], dict(fields(v))[2]) for k, v in fields(dict(e)[5]))

@@ -116,7 +116,7 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     mkdir empty
     refused 'empty' --set trainer.model_stage_factory.source_checkpoint=empty
     refused 'data/manifest.json: ' --set model_provider.hf_config=data/manifest.json
-    refused "$golden/dense_tied and qwen3: 51 missing, 6 unused, 18 mis-shaped tensors: tensor model.embed_tokens.weight is F32 [173, 36], qwen3 needs F32 [157, 32]" \
+    refused "$golden/dense_tied and qwen3_moe: 51 missing, 6 unused, 18 mis-shaped tensors: tensor model.embed_tokens.weight is F32 [173, 36], qwen3_moe needs F32 [157, 32]" \
         --set trainer.model_stage_factory.source_checkpoint="$golden/dense_tied"
     refused 'device "gpu": expected auto, cpu, cuda or cuda:N' --device gpu
     refused 'device "cpu:1": expected auto, cpu, cuda or cuda:N' --device cpu:1
