@@ -51,6 +51,18 @@ plant "loses what was there" save_full.sh 9 "the checkpoints are not as they wer
 case $1-$2 in */one-3) rm -rf "$1/checkpoints/step-00000001" ;; esac
 exec "$good" "$@"
 EOT
+plant "computes something else behind" save_behind.sh 15 "model-r00000.safetensors differs" <<'EOT'
+case $1-$2 in
+*/one-6)
+    "$good" "$@" || exit
+    printf x | dd of="$1/checkpoints/step-00000006/model-r00000.safetensors" bs=1 seek=480 \
+        conv=notrunc status=none ;;
+*) exec "$good" "$@" ;;
+esac
+EOT
+plant "writes nothing behind" save_behind.sh 1 "only 0 calls of threads" <<'EOT'
+exec "$good" "$1" "$2"
+EOT
 
 echo "1..$tests"
 exit "$failed"

@@ -1,16 +1,16 @@
-/* save_driver.c - a training run in small, to be killed: save_driver DIR STEPS
+/* save_driver.c - a training run in small, to be killed: save_driver DIR STEPS [behind]
  *
  * It goes on from the newest checkpoint in DIR/checkpoints (or starts), takes steps until
- * STEPS are done, saves after each and keeps the two newest.  What it computes depends on
- * every number that a checkpoint holds, and on nothing else.  Exit codes are those of the
- * tools. */
+ * STEPS are done, saves after each and keeps the two newest.  Behind: while it takes the next
+ * steps.  What it computes depends on every number that a checkpoint holds, and on nothing else.
+ * Exit codes are those of the tools. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "d9d/base/fs.h"
 #include "d9d/base/rng.h"
-#include "d9d/loop/save.h"
+#include "loop/save_behind.h"
 
 enum { TENSORS = 3, KEEP = 2, SEED = 5 };
 
@@ -92,8 +92,25 @@ static void step(small_run *r)
     r->state.tokens += 400;
 }
 
-static d9d_status run_to(small_run *r, const char *dir, int64_t steps)
+/* Steps, each of which ends the work on the save before as far as it is done. */
+static d9d_status run_steps(small_run *r, d9di_saver *s, int64_t steps)
 {
+    while (r->state.step < steps) {
+        const double number = d9di_saver_number(s, r->state.step);
+
+        D9D_TRY(d9di_saver_hold(s));
+        step(r);
+        D9D_TRY(d9di_saver_told(s, r->state.step - 1, number));
+        D9D_TRY(d9di_saver_begin(s, &r->state, r->state.step == steps));
+    }
+    return D9D_OK;
+}
+
+static d9d_status run_to(small_run *r, const char *dir, int64_t steps, bool behind)
+{
+    const d9di_saver_how how = {
+        .dir = dir, .keep = KEEP, .behind = behind, .set = &r->set, .dev = r->dev, .log = &talk};
+    d9di_saver *saver = NULL;
     d9d_arena a = {0};
     const char *path = NULL;
     d9d_status st;
@@ -103,12 +120,10 @@ static d9d_status run_to(small_run *r, const char *dir, int64_t steps)
         D9D_TRY_OR(st, d9d_save_read(path, &r->set, &r->state), out);
         r->state.parent = r->state.step;
     }
-    while (r->state.step < steps) {
-        step(r);
-        D9D_TRY_OR(st, d9d_save_write(dir, &r->state, &r->set, NULL, &talk), out);
-        D9D_TRY_OR(st, d9d_save_prune(dir, KEEP, &talk), out);
-    }
+    D9D_TRY_OR(st, d9di_saver_open(&how, &saver), out);
+    st = run_steps(r, saver, steps);
 out:
+    d9di_saver_close(saver);
     d9d_arena_release(&a);
     return st;
 }
@@ -119,13 +134,14 @@ int main(int argc, char **argv)
     d9d_arena a = {0};
     d9d_status st;
 
-    if (argc != 3) {
-        (void)fprintf(stderr, "usage: save_driver DIR STEPS\n");
+    if (argc < 3) {
+        (void)fprintf(stderr, "usage: save_driver DIR STEPS [behind]\n");
         return 2;
     }
     st = run_open(&r);
     if (st == D9D_OK)
-        st = run_to(&r, d9d_fs_join(&a, argv[1], "checkpoints"), strtoll(argv[2], NULL, 10));
+        st = run_to(&r, d9d_fs_join(&a, argv[1], "checkpoints"), strtoll(argv[2], NULL, 10),
+                    argc > 3);
     if (st != D9D_OK)
         (void)fprintf(stderr, "save_driver: %s: %s\n", d9d_status_text(st), d9d_err_message());
     run_close(&r);
