@@ -111,6 +111,26 @@ close_to() {
     [ ! -e run/export ]
 }
 
+@test "a rank whose disk is full while it saves behind ends all after a step; what was saved is good" {
+    command -v strace >/dev/null || skip "no strace"
+    # shellcheck disable=SC2086
+    mpi -n 2 $train -q $sharded --set trainer.run.dir=whole c.json
+    # shellcheck disable=SC2086
+    mpi -n 2 $train -q $sharded --set trainer.run.steps=4 --set export_to=unused c.json
+    # shellcheck disable=SC2086
+    ASAN_OPTIONS=detect_leaks=0 run -1 --separate-stderr \
+        mpi -n 1 $train $sharded --set trainer.checkpointing.period_steps=3 c.json : \
+        -n 1 strace -f -qq -o /dev/null -e inject=pwrite64:error=ENOSPC \
+        $train $sharded --set trainer.checkpointing.period_steps=3 c.json
+    [ "$(grep -cE '^d9d-train: input/output error: rank 1 \(.*\): run/checkpoints/step-00000006.tmp-.*/model-r00001.safetensors: cannot write [0-9]+ bytes at [0-9]+: No space left on device' <<<"$stderr")" -eq 1 ]
+    [ "$(grep -c '^d9d-train: .* error: ' <<<"$stderr")" -eq 1 ]
+    [ "$(ls run/checkpoints)" = step-00000004 ]
+    [ "$(records run)" -lt 20 ]
+    # shellcheck disable=SC2086
+    mpi -n 2 $train -q $sharded c.json
+    cmp {whole,run}/export/model.safetensors
+}
+
 @test "a rank that is killed takes the others along; the last checkpoint is good" {
     # shellcheck disable=SC2016,SC2086
     mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
