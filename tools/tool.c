@@ -724,20 +724,29 @@ static d9d_status print_schema(const d9d_table *table, const char *schema_id)
     return st;
 }
 
-d9d_status tool_config_load(tool_run *r, const d9d_table *table, const char *schema_id,
-                            const tool_config_options *o, json_t **out)
+/* The document, and the table with what its plugins bring. */
+static d9d_status config_open(tool_run *r, const tool_config_options *o, const d9d_table **table,
+                              d9d_plugins **plugins, json_t **doc)
+{
+    D9D_TRY(tool_config_read(r->args[0], &o->set, doc));
+    D9D_TRY(d9d_plugins_open(*doc, tool_input_name(r->args[0]), plugins));
+    return d9d_plugins_table(*plugins, *table, table);
+}
+
+d9d_status tool_config_load(tool_run *r, const char *schema_id, const tool_config_options *o,
+                            const d9d_table **table, d9d_plugins **plugins, json_t **out)
 {
     json_t *doc = NULL, *full = NULL;
-    d9d_status st;
+    d9d_status st = r->n_args > 0 ? config_open(r, o, table, plugins, &doc) : D9D_OK;
 
     *out = NULL;
-    if (o->print_schema)
-        return print_schema(table, schema_id);
-    D9D_TRY(tool_config_read(r->args[0], &o->set, &doc));
-    st = d9d_config_resolve(table, doc, tool_input_name(r->args[0]), &full);
+    if (st == D9D_OK && o->print_schema)
+        st = print_schema(*table, schema_id);
+    else if (st == D9D_OK)
+        st = d9d_config_resolve(*table, doc, tool_input_name(r->args[0]), &full);
     json_decref(doc);
     D9D_TRY(st);
-    if (o->print_config)
+    if (full != NULL && o->print_config)
         return tool_put_json(full);
     *out = full;
     return D9D_OK;
@@ -781,7 +790,7 @@ static d9d_status put_text(const tool_job *job, const void *summary)
 
 /* From the configuration to what is printed. */
 static d9d_status job_do(tool_run *r, const tool_job *job, const tool_job_options *o,
-                         d9d_boot *boot, json_t *doc)
+                         d9d_boot *boot, const d9d_table *table, json_t *doc)
 {
     const d9d_job where = {.boot = boot, .device = o->device, .log = r->log};
     void *config = d9d_arena_alloc(&r->arena, job->config_size);
@@ -790,8 +799,8 @@ static d9d_status job_do(tool_run *r, const tool_job *job, const tool_job_option
 
     if (config == NULL || summary == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", job->schema_id);
-    D9D_TRY(d9d_boot_agree(
-        boot, d9d_config_bind(job->table, doc, r->args[0], r->log, &r->arena, config)));
+    D9D_TRY(
+        d9d_boot_agree(boot, d9d_config_bind(table, doc, r->args[0], r->log, &r->arena, config)));
     st = job->run(config, doc, &where, summary);
     if (st != D9D_OK && !(job->judges && st == D9D_EVERIFY))
         return st;
@@ -805,6 +814,8 @@ static d9d_status job_do(tool_run *r, const tool_job *job, const tool_job_option
 d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options *given)
 {
     tool_job_options o = *given;
+    const d9d_table *table = job->table;
+    d9d_plugins *plugins = NULL;
     json_t *doc = NULL;
     d9d_boot *boot;
     d9d_status st;
@@ -812,10 +823,11 @@ d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options
     D9D_TRY(tool_join(r, &boot));
     st = o.skip_samples != NULL ? set_skipped(r, &o) : D9D_OK;
     if (st == D9D_OK)
-        st = tool_config_load(r, job->table, job->schema_id, &o.config, &doc);
+        st = tool_config_load(r, job->schema_id, &o.config, &table, &plugins, &doc);
     st = d9d_boot_agree(boot, st);
     if (st == D9D_OK && doc != NULL)
-        st = job_do(r, job, &o, boot, doc);
+        st = job_do(r, job, &o, boot, table, doc);
     json_decref(doc);
+    d9d_plugins_close(plugins);
     return tool_leave(r, boot, st);
 }

@@ -32,6 +32,7 @@
 #include "d9d/config/config.h"
 #include "d9d/dist/boot.h"
 #include "d9d/loop/job.h"
+#include "d9d/loop/plugin.h"
 
 /* What an option's value becomes in the struct of options. */
 typedef enum tool_kind {
@@ -153,15 +154,15 @@ const char *tool_input_name(const char *path);
  * its path, is ECONFIG. */
 d9d_status tool_config_read(const char *path, const tool_list *set, json_t **out);
 
-/* The same, then resolve; *out is NULL when --print-config or --print-schema was
- * asked for and has been served: there is nothing left to do.
+/* The same, then load its plugins and resolve; *out is NULL when --print-config or --print-schema
+ * was asked for and has been served: there is nothing left to do.  *table becomes the one to bind
+ * with, as long as *plugins is open; the caller closes it, also after a failure.
  *
- *     D9D_TRY(tool_config_load(r, &train_table, "d9d.train.v1", &o->config, &doc));
- *     if (doc == NULL)
- *         return D9D_OK;
- *     st = d9d_config_bind(&train_table, doc, r->args[0], r->log, &r->arena, &config); */
-d9d_status tool_config_load(tool_run *r, const d9d_table *table, const char *schema_id,
-                            const tool_config_options *o, json_t **out);
+ *     D9D_TRY_OR(st, tool_config_load(r, "d9d.train.v1", &o->config, &table, &plugins, &doc), out);
+ *     if (doc != NULL)
+ *         st = d9d_config_bind(table, doc, r->args[0], r->log, &r->arena, &config); */
+d9d_status tool_config_load(tool_run *r, const char *schema_id, const tool_config_options *o,
+                            const d9d_table **table, d9d_plugins **plugins, json_t **out);
 
 /* --- jobs --------------------------------------------------------------------- */
 

@@ -358,8 +358,18 @@ static const d9d_key_custom peft_custom = {peft_parse, "{\"type\": \"null\"}", 0
 
 /* --- the whole ----------------------------------------------------------------------- */
 
+static const d9d_key plugin_elem = {
+    .kind = D9D_KIND_STR, .min = 1, .doc = "a shared library: a name or a path"};
+
 #define COMMON_KEYS(S, loop_table)                                                                 \
-    D9D_KEY_TABLE(S, mesh, &mesh_table, "degrees of parallelism"),                                 \
+    {.name = "plugin",                                                                             \
+     .kind = D9D_KIND_LIST,                                                                        \
+     .flags = D9D_OR_ONE,                                                                          \
+     .offset = D9D_NO_FIELD,                                                                       \
+     .def = "[]",                                                                                  \
+     .elem = &plugin_elem,                                                                         \
+     .doc = "libraries whose models and other parts this configuration may name"},                 \
+        D9D_KEY_TABLE(S, mesh, &mesh_table, "degrees of parallelism"),                             \
         {.name = "data",                                                                           \
          .kind = D9D_KIND_LIST,                                                                    \
          .flags = D9D_OR_ONE,                                                                      \

@@ -115,7 +115,7 @@ static d9d_status provider_check(const void *value, const char *path)
 }
 
 #define PROVIDER_KEYS(model_table)                                                                 \
-    D9D_MODEL_HEAD_KEYS(provider_section),                                                         \
+    D9D_MODEL_HEAD_KEYS,                                                                           \
     {                                                                                              \
         .name = "model", .kind = D9D_KIND_TABLE, .flags = D9D_NULLABLE,                            \
         .offset = offsetof(provider_section, model), .def = "null", .table = model_table,          \
@@ -257,10 +257,10 @@ static d9d_status hf_config(const void *config, d9d_dtype dtype, json_t **doc)
     return d9d_hf_config_make(config, dtype, doc);
 }
 
-#define PROVIDER(name, table)                                                                      \
+#define PROVIDER(name, section_table)                                                              \
     const d9d_model_provider name = {                                                              \
         .size = sizeof(d9d_model_provider),                                                        \
-        .section = &(table),                                                                       \
+        .table = &(section_table),                                                                 \
         .read = read_section,                                                                      \
         .check = check,                                                                            \
         .create = create,                                                                          \

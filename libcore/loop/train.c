@@ -357,7 +357,7 @@ static double batch_flops(const run *r, const d9d_batch *b)
     double sum = 0;
 
     for (int64_t i = 0; i < b->rows; i++)
-        sum += (double)b->lengths[i] * m->ops->flops_per_token(m, b->lengths[i]);
+        sum += (double)b->lengths[i] * d9d_model_flops(m, b->lengths[i]);
     return sum / d9d_mesh_count(r->engine.mesh, D9D_AXES_CP | D9D_AXIS(TP));
 }
 

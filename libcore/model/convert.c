@@ -111,12 +111,10 @@ static d9d_status plan_model(d9d_convert *c, const char *name)
 /* The same for a model that is known already. */
 static d9d_status plan_known(d9d_convert *c, const char *name)
 {
-    const d9d_model_provider *p = c->model->provider;
-
-    c->from = p->layout(&c->source);
+    c->from = d9d_model_layout(c->model, &c->source);
     c->to = target(c);
-    D9D_TRY(p->mapper(c->model->config, D9D_WHOLE_MODEL, &c->source, c->to, &c->mapper));
-    return make_plan(c, name, p->section->name);
+    D9D_TRY(d9d_model_mapper(c->model, D9D_WHOLE_MODEL, &c->source, c->to, &c->mapper));
+    return make_plan(c, name, c->model->provider->table->name);
 }
 
 static d9d_status plan_spec(d9d_convert *c, const char *name)

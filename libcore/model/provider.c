@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "d9d/model/hf_config.h"
+
 const char *const d9d_model_dtype_words[] = {"float32", "bfloat16", NULL};
 
 /* false, true, or a word. */
@@ -26,6 +28,27 @@ static d9d_status recompute_parse(const json_t *v, const char *path, d9d_arena *
 const d9d_key_custom d9d_model_recompute_kind = {
     recompute_parse, "{\"enum\": [false, true, \"off\", \"full\", \"selective\"]}", sizeof(int)};
 
+/* Of a config.json, what the provider's table asks for. */
+static d9d_status dims_read(const d9d_model_provider *p, const char *path, d9d_arena *a,
+                            const void **config)
+{
+    void *dims = d9d_arena_alloc(a, p->dims->size);
+    json_t *doc;
+    d9d_status st;
+
+    if (path == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "model_provider.hf_config: %s needs a config.json",
+                        p->table->name);
+    if (dims == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: its dimensions", path);
+    D9D_TRY(d9d_hf_config_load(path, &doc));
+    (void)json_object_update_missing(doc, json_object_get(doc, "rope_parameters"));
+    st = d9d_config_bind_known(p->dims, doc, path, a, dims);
+    json_decref(doc);
+    *config = dims;
+    return st;
+}
+
 d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a, d9d_model_spec *out)
 {
     const d9d_model_head *head = section->value;
@@ -36,7 +59,82 @@ d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a, d9d_model
         .hf_config = head->hf_config,
     };
 
-    D9D_TRY(s.provider->read(section->value, a, &s.config));
+    D9D_TRY(s.provider->read != NULL ? s.provider->read(section->value, a, &s.config)
+                                     : dims_read(s.provider, s.hf_config, a, &s.config));
     *out = s;
     return D9D_OK;
+}
+
+/* --- weights under other names -------------------------------------------------------------- */
+
+static bool begins(const char *name, const char *part)
+{
+    return strncmp(name, part, strlen(part)) == 0;
+}
+
+static bool is_own(const d9d_name_pair *pairs, const char *name)
+{
+    for (; pairs != NULL && pairs->own != NULL; pairs++)
+        if (begins(name, pairs->own))
+            return true;
+    return false;
+}
+
+d9d_layout d9d_model_layout(const d9d_model_spec *m, const d9d_source *src)
+{
+    if (m->provider->layout != NULL)
+        return m->provider->layout(src);
+    for (size_t i = 0; i < src->n; i++)
+        if (is_own(m->provider->hf_names, src->at(src->self, i)->name))
+            return D9D_LAYOUT_D9D;
+    return D9D_LAYOUT_HF;
+}
+
+/* One tensor, renamed by the first pair that fits. */
+static d9d_status rename_one(const d9d_name_pair *pairs, bool to_own, const char *name,
+                             d9d_arena *a, d9d_mapper *m)
+{
+    for (; pairs != NULL && pairs->own != NULL; pairs++) {
+        const char *from = to_own ? pairs->hf : pairs->own, *to = to_own ? pairs->own : pairs->hf;
+        const char *other;
+
+        if (!begins(name, from))
+            continue;
+        other = d9d_arena_printf(a, "%s%s", to, name + strlen(from));
+        return other != NULL ? d9d_mapper_rename(m, name, other)
+                             : D9D_FAIL(D9D_ENOMEM, "%s: another name", name);
+    }
+    return d9d_mapper_identity(m, name);
+}
+
+static d9d_status rename_all(const d9d_model_spec *m, const d9d_source *src, d9d_layout to,
+                             d9d_mapper *mapper)
+{
+    const d9d_layout from = d9d_model_layout(m, src);
+    const d9d_name_pair *pairs =
+        (from == D9D_LAYOUT_D9D) != (to == D9D_LAYOUT_D9D) ? m->provider->hf_names : NULL;
+    d9d_arena a = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < src->n && st == D9D_OK; i++)
+        st = rename_one(pairs, to == D9D_LAYOUT_D9D, src->at(src->self, i)->name, &a, mapper);
+    d9d_arena_release(&a);
+    return st;
+}
+
+d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d_source *src,
+                            d9d_layout to, d9d_mapper **out)
+{
+    d9d_mapper *mapper;
+    d9d_status st;
+
+    if (m->provider->mapper != NULL)
+        return m->provider->mapper(m->config, stage, src, to, out);
+    D9D_TRY(d9d_mapper_create(&mapper));
+    st = rename_all(m, src, to, mapper);
+    if (st == D9D_OK)
+        *out = mapper;
+    else
+        d9d_mapper_free(mapper);
+    return st;
 }

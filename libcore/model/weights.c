@@ -40,12 +40,12 @@ static d9d_status open_into(d9d_weights *w, const d9d_model_spec *m, d9d_stage s
                                   .cast_to = m->options.dtype,
                                   .floating = true,
                                   .source = dir,
-                                  .mapper = m->provider->section->name,
+                                  .mapper = m->provider->table->name,
                                   .allow_unused = stage.count > 1};
 
     D9D_TRY(d9d_checkpoint_list(dir, &w->ckpt));
     w->src = d9d_checkpoint_source(w->ckpt);
-    D9D_TRY(m->provider->mapper(m->config, stage, &w->src, D9D_LAYOUT_D9D, &w->mapper));
+    D9D_TRY(d9d_model_mapper(m, stage, &w->src, D9D_LAYOUT_D9D, &w->mapper));
     D9D_TRY(stage.count > 1 ? headers_read(w) : d9d_checkpoint_load(w->ckpt, NULL, 0));
     w->src = d9d_checkpoint_source(w->ckpt);
     return d9d_plan_create(w->mapper, &w->src, &opt, &w->plan);
@@ -103,7 +103,7 @@ static d9d_status config_new(const d9d_model_spec *m, json_t **doc)
     if (m->provider->hf_config != NULL)
         return m->provider->hf_config(m->config, m->options.dtype, doc);
     return D9D_FAIL(D9D_ENOTSUP, "%s: without hf_config it has no config.json",
-                    m->provider->section->name);
+                    m->provider->table->name);
 }
 
 /* The configuration to write, and the layout that goes with it; none (NULL) for a model that
@@ -179,14 +179,14 @@ out:
 static d9d_status tensors_write(const d9d_model_spec *m, d9d_params_io *io, d9d_layout to,
                                 const char *dir, const d9d_log *log)
 {
-    const d9d_plan_options opt = {.source = "model", .mapper = m->provider->section->name};
+    const d9d_plan_options opt = {.source = "model", .mapper = m->provider->table->name};
     d9d_mapper *mapper = NULL;
     d9d_map_plan *plan = NULL;
     d9d_source src;
     d9d_status st;
 
     D9D_TRY(d9d_params_io_source(io, &src));
-    D9D_TRY(m->provider->mapper(m->config, D9D_WHOLE_MODEL, &src, to, &mapper));
+    D9D_TRY(d9d_model_mapper(m, D9D_WHOLE_MODEL, &src, to, &mapper));
     D9D_TRY_OR(st, d9d_plan_create(mapper, &src, &opt, &plan), out);
     st = shards_write(plan, dir, log);
 out:

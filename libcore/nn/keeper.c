@@ -50,3 +50,16 @@ d9d_status d9d_unit_close(d9d_module *m, d9d_tape *t)
     D9D_TRY(record(m->unit, t, &closed));
     return m->unit->ops->close(m->unit, false);
 }
+
+d9d_status d9d_unit_run(d9d_module *m, d9d_tape *t, bool recompute, d9d_forward_fn fn, void *self,
+                        d9d_var *const *in, size_t n_in, d9d_var **out)
+{
+    const size_t mark = d9d_tape_mark(t);
+
+    D9D_TRY(d9d_unit_open(m, t));
+    D9D_TRY(recompute ? d9d_tape_checkpoint(t, fn, self, in, n_in, out, 1)
+                      : fn(self, t, in, n_in, out, 1));
+    D9D_TRY(d9d_unit_close(m, t));
+    d9d_tape_release_since(t, mark, out, 1);
+    return D9D_OK;
+}

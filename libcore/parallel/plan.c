@@ -68,7 +68,7 @@ d9d_status d9d_model_plan_check(const d9d_model_spec *m, const d9d_degrees *d)
 {
     const d9d_model_provider *p = m->provider;
 
-    return p->check != NULL ? p->check(m->config, d) : d9d_units_plan_check(p->section->name, d);
+    return p->check != NULL ? p->check(m->config, d) : d9d_units_plan_check(p->table->name, d);
 }
 
 d9d_status d9d_model_plan(const d9d_model_spec *m, d9d_mesh *mesh, d9d_model *model)

@@ -120,6 +120,12 @@ struct d9d_table {
     /* What the struct configures, for a choice of a union: code that has bound one goes on with
      * `choice->row`.  A d9d_model_provider, d9d_optimizer_kind, ...; NULL: nothing. */
     const void *row;
+    /* sizeof(d9d_table) and sizeof(d9d_key) where this table was compiled, for one of a plugin,
+     * which may have been built when they were smaller (d9d/loop/plugin.h): D9D_TABLE sets it.  0:
+     * as here. */
+    struct {
+        uint32_t table, key;
+    } bytes;
 };
 
 enum {
@@ -193,7 +199,8 @@ enum {
     }
 #define D9D_TABLE(S, n, k, ...)                                                                    \
     {                                                                                              \
-        .name = (n), .size = sizeof(S), .keys = (k), .doc = __VA_ARGS__                            \
+        .name = (n), .size = sizeof(S), .keys = (k),                                               \
+        .bytes = {sizeof(d9d_table), sizeof(d9d_key)}, .doc = __VA_ARGS__                          \
     }
 
 /* Fill *out (table->size bytes) from `doc`.  Strings and nested structs live in the
@@ -202,6 +209,11 @@ enum {
 D9D_API D9D_MUST_USE d9d_status d9d_config_bind(const d9d_table *table, const json_t *doc,
                                                 const char *where, const d9d_log *log, d9d_arena *a,
                                                 void *out);
+
+/* The same of a document that has more, such as a config.json: of its members those that the table
+ * knows. */
+D9D_API D9D_MUST_USE d9d_status d9d_config_bind_known(const d9d_table *table, const json_t *doc,
+                                                      const char *where, d9d_arena *a, void *out);
 
 /* Apply "a.b.c=VALUE": VALUE is JSON, or a bare word taken as a string.  Objects on
  * the way are made, also in the place of a null.  A list element is named by its
@@ -219,6 +231,17 @@ D9D_API D9D_MUST_USE d9d_status d9d_config_resolve(const d9d_table *table, const
  * Every table below the root is one entry of "$defs". */
 D9D_API D9D_MUST_USE d9d_status d9d_config_schema(const d9d_table *table, const char *id,
                                                   d9d_buf *out);
+
+/* A copy of a table and of all below it, in the arena, as this library lays them out, in which the
+ * unions that have `choices` have those of `more` behind them; both lists end in NULL.  What was
+ * bound by the one has the same meaning in the other.  `n` may be 0. */
+typedef struct d9d_config_more {
+    const d9d_table *const *choices;
+    const d9d_table *const *more;
+} d9d_config_more;
+D9D_API D9D_MUST_USE d9d_status d9d_config_extend(const d9d_table *table,
+                                                  const d9d_config_more *more, size_t n,
+                                                  d9d_arena *a, d9d_table **out);
 
 /* The nearest of `words` (NULL-ended) to `given`, the first of equals, or NULL when
  * more than a third of the longer one would have to change: what "did you mean" says.

@@ -59,7 +59,7 @@ typedef struct d9d_model_ops {
     d9d_status (*forward)(d9d_model *m, d9d_tape *t, const d9d_model_in *in, d9d_model_out *out);
     /* Floating-point operations of forward and backward for one token of a sequence of s:
      * 6 N_mm + 6 L A D s (causal attention counted half; experts count top_k of E; the input
-     * embedding not at all). */
+     * embedding not at all).  NULL: 6 for every element of a matrix, the first unit's left out. */
     double (*flops_per_token)(const d9d_model *m, int64_t s);
     void (*free)(d9d_model *m);
 } d9d_model_ops;
@@ -79,6 +79,18 @@ struct d9d_model {
  * it points to is not. */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
                                                  const d9d_model_options *options, d9d_model **out);
+
+/* --- for authors of models ------------------------------------------------------------ */
+
+/* `child` is part of the model's root under this name, and a unit, opened after those before. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_unit(d9d_model *m, const char *name, d9d_module *child);
+/* The end of a language model: out->loss of in->labels from out->hidden [B, S, H], under the head
+ * as a unit.  Without labels nothing. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_loss(d9d_block_vocab *head, d9d_tape *t,
+                                               const d9d_model_in *in, d9d_model_out *out);
+
+/* ops->flops_per_token(), or what stands for it. */
+D9D_API double d9d_model_flops(const d9d_model *m, int64_t s);
 static inline void d9d_model_free(d9d_model *m)
 {
     if (m != NULL)

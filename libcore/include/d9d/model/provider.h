@@ -9,7 +9,7 @@
  *         int64_t hidden_size;
  *     } section;
  *     static const d9d_key keys[] = {
- *         D9D_MODEL_HEAD_KEYS(section),
+ *         D9D_MODEL_HEAD_KEYS,
  *         D9D_KEY_INT(section, hidden_size, D9D_REQUIRED, 1, 1 << 20, "width"),
  *         D9D_KEY_END,
  *     };
@@ -39,28 +39,15 @@ typedef struct d9d_model_head {
     int checkpointing;     /* d9d_checkpointing; true is full, false is off */
 } d9d_model_head;
 
-/* S begins with a d9d_model_head called `head`. */
-#define D9D_MODEL_HEAD_KEYS(S)                                                                     \
-    {.name = "hf_config",                                                                          \
-     .kind = D9D_KIND_STR,                                                                         \
-     .flags = D9D_NULLABLE,                                                                        \
-     .offset = offsetof(S, head.hf_config),                                                        \
-     .def = "null",                                                                                \
-     .min = 1,                                                                                     \
-     .doc = "a HuggingFace config.json"},                                                          \
-        {.name = "dtype",                                                                          \
-         .kind = D9D_KIND_ENUM,                                                                    \
-         .offset = offsetof(S, head.dtype),                                                        \
-         .def = "\"float32\"",                                                                     \
-         .words = d9d_model_dtype_words,                                                           \
-         .doc = "type of parameters and activations"},                                             \
-    {                                                                                              \
-        .name = "checkpointing", .kind = D9D_KIND_CUSTOM,                                          \
-        .offset = offsetof(S, head.checkpointing), .def = "false",                                 \
-        .custom = &d9d_model_recompute_kind,                                                       \
-        .doc = "activation checkpointing: off, full (each layer is computed again in backward) "   \
-               "or selective (its feed-forward half)"                                              \
-    }
+/* Their keys. */
+#define D9D_MODEL_HEAD_KEYS                                                                        \
+    D9D_KEY_STR(d9d_model_head, hf_config, "null", "a HuggingFace config.json",                    \
+                .flags = D9D_NULLABLE, .min = 1),                                                  \
+        D9D_KEY_ENUM(d9d_model_head, dtype, "\"float32\"", d9d_model_dtype_words,                  \
+                     "type of parameters and activations"),                                        \
+        D9D_KEY_CUSTOM(d9d_model_head, checkpointing, "false", &d9d_model_recompute_kind,          \
+                       "activation checkpointing: off, full (each layer is computed again in "     \
+                       "backward) or selective (its feed-forward half)")
 D9D_API extern const char *const d9d_model_dtype_words[]; /* {"float32", "bfloat16", NULL} */
 D9D_API extern const d9d_key_custom d9d_model_recompute_kind;
 
@@ -71,13 +58,21 @@ typedef enum d9d_layout {
     D9D_LAYOUT_HF_FUSED /* HuggingFace's newer one, where experts are one tensor */
 } d9d_layout;
 
+typedef struct d9d_name_pair {
+    const char *own, *hf; /* "head.norm.", "model.norm." */
+} d9d_name_pair;
+
 /* `config` is what read() has made, everywhere.  A member that may be NULL says so. */
 typedef struct d9d_model_provider {
-    size_t size;              /* sizeof(d9d_model_provider) */
-    const d9d_table *section; /* "name" and what else "model_provider" has */
+    size_t size;            /* sizeof(d9d_model_provider) */
+    const d9d_table *table; /* its section: "name" and what else "model_provider" has */
 
-    /* The dimensions of a bound section, in the arena, checked.  ECONFIG, ENOTSUP. */
+    /* The dimensions of a bound section, in the arena, checked.  ECONFIG, ENOTSUP.  NULL: they are
+     * the struct of `dims`, all from hf_config, which is required then. */
     d9d_status (*read)(const void *section, d9d_arena *a, const void **config);
+    /* What is taken of a config.json, which may have more; members of its "rope_parameters" count
+     * as its own.  NULL with read(). */
+    const d9d_table *dims;
     /* Can ranks share it so?  NULL: d9d_units_plan_check(). */
     d9d_status (*check)(const void *config, const d9d_degrees *mesh);
     /* One stage's layers: structure alone, no memory for parameters. */
@@ -87,10 +82,13 @@ typedef struct d9d_model_provider {
      * d9d/parallel/plan.h.  NULL: d9d_units_plan(). */
     d9d_status (*place)(const void *config, d9d_mesh *mesh, d9d_model *m);
 
-    /* The layout of a source, told by its tensors' names. */
+    /* Where HuggingFace's tensors are the same under other names: how these begin, and how those
+     * here do; a name is that of the first row that fits, else the same.  Ends with NULL. */
+    const d9d_name_pair *hf_names;
+    /* What no change of names can say; NULL where hf_names does.  The layout of a source, told by
+     * its tensors' names; and from a source in any layout to `to`, for the tensors of one stage,
+     * see d9d_qwen3_mapper().  ENOTSUP for what HuggingFace's format cannot say. */
     d9d_layout (*layout)(const d9d_source *src);
-    /* From a source in any layout to `to`, for the tensors of one stage; see
-     * d9d_qwen3_mapper().  ENOTSUP for what HuggingFace's format cannot say. */
     d9d_status (*mapper)(const void *config, d9d_stage stage, const d9d_source *src, d9d_layout to,
                          d9d_mapper **out);
     /* A config.json for a model that was not read from one; a new reference.  ENOTSUP where there
@@ -109,6 +107,12 @@ typedef struct d9d_model_spec {
 /* `section` is a bound union whose choices are providers' sections. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a,
                                                     d9d_model_spec *out);
+
+/* Its weights' layout and mapping, by what the provider has. */
+D9D_API d9d_layout d9d_model_layout(const d9d_model_spec *m, const d9d_source *src);
+D9D_API D9D_MUST_USE d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage,
+                                                 const d9d_source *src, d9d_layout to,
+                                                 d9d_mapper **out);
 
 #ifdef __cplusplus
 }

@@ -31,6 +31,13 @@ typedef struct d9d_block_how {
     const d9d_cut *cut; /* kept; NULL: no rank but this one */
 } d9d_block_how;
 
+/* Init a block of a kind (linear, norm, ...), and declare it under a name; returns on failure. */
+#define D9D_BLOCK_ADD(parent, name, kind, block, ...)                                              \
+    do {                                                                                           \
+        D9D_TRY(d9d_block_##kind##_init((block), __VA_ARGS__));                                    \
+        D9D_TRY(d9d_module_child((parent), (name), &(block)->module));                             \
+    } while (0)
+
 /* --- y = x W^T: "weight" [out, in] ------------------------------------------- */
 
 typedef struct d9d_block_linear {

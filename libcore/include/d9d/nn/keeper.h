@@ -41,6 +41,11 @@ struct d9d_unit {
 
 D9D_API D9D_MUST_USE d9d_status d9d_unit_open(d9d_module *m, d9d_tape *t);
 D9D_API D9D_MUST_USE d9d_status d9d_unit_close(d9d_module *m, d9d_tape *t);
+/* Open, fn to its one output, close; with `recompute` by d9d_tape_checkpoint().  Of what fn makes
+ * the output alone is kept, and what backward saved. */
+D9D_API D9D_MUST_USE d9d_status d9d_unit_run(d9d_module *m, d9d_tape *t, bool recompute,
+                                             d9d_forward_fn fn, void *self, d9d_var *const *in,
+                                             size_t n_in, d9d_var **out);
 
 #ifdef __cplusplus
 }

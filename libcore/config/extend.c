@@ -1,0 +1,131 @@
+/* extend.c - key tables with more choices than they were written with.  See d9d/config/config.h. */
+#include <string.h>
+
+#include "d9d/config/config.h"
+
+/* A table that was copied, so that one that contains itself still does. */
+typedef struct copied {
+    const d9d_table *from;
+    d9d_table *to;
+    struct copied *before;
+} copied;
+
+typedef struct extend {
+    const d9d_config_more *more;
+    size_t n;
+    d9d_arena *a;
+    copied *last;
+} extend;
+
+static d9d_status no_memory(const d9d_table *t)
+{
+    return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its key table", t->name);
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static d9d_status copy_table(extend *e, const d9d_table *t, d9d_table **out);
+
+static size_t count(const d9d_table *const *list)
+{
+    size_t n = 0;
+
+    while (list[n] != NULL)
+        n++;
+    return n;
+}
+
+static d9d_status copy_choices(extend *e, const d9d_table *t, d9d_key *k)
+{
+    static const d9d_table *const none[] = {NULL};
+    const d9d_table *const *lists[2] = {k->choices, none};
+    const d9d_table **all;
+    size_t n = 0;
+
+    for (size_t i = 0; i < e->n; i++)
+        if (e->more[i].choices == k->choices)
+            lists[1] = e->more[i].more;
+    all = d9d_arena_alloc(e->a, (count(lists[0]) + count(lists[1]) + 1) * sizeof(*all));
+    if (all == NULL)
+        return no_memory(t);
+    for (int l = 0; l < 2; l++)
+        for (size_t i = 0; lists[l][i] != NULL; i++) {
+            d9d_table *one;
+
+            D9D_TRY(copy_table(e, lists[l][i], &one));
+            all[n++] = one;
+        }
+    k->choices = all;
+    return D9D_OK;
+}
+
+/* Key `i` of t, where its compiler put it. */
+static const d9d_key *key_of(const d9d_table *t, size_t i)
+{
+    const size_t step = t->bytes.key > 0 ? t->bytes.key : sizeof(d9d_key);
+
+    return (const d9d_key *)(const void *)((const char *)t->keys + i * step);
+}
+
+static d9d_status copy_key(extend *e, const d9d_table *t, const d9d_key *from, d9d_key *k)
+{
+    d9d_table *below;
+
+    memcpy(k, from, t->bytes.key > 0 ? smaller(t->bytes.key, sizeof(*k)) : sizeof(*k));
+    if (k->kind == D9D_KIND_TABLE) {
+        D9D_TRY(copy_table(e, k->table, &below));
+        k->table = below;
+    }
+    if (k->kind == D9D_KIND_UNION)
+        D9D_TRY(copy_choices(e, t, k));
+    if (k->kind == D9D_KIND_LIST) {
+        d9d_key *elem = d9d_arena_alloc(e->a, sizeof(*elem));
+
+        if (elem == NULL)
+            return no_memory(t);
+        D9D_TRY(copy_key(e, t, k->elem, elem));
+        k->elem = elem;
+    }
+    return D9D_OK;
+}
+
+static d9d_status copy_table(extend *e, const d9d_table *t, d9d_table **out)
+{
+    copied *done = e->last;
+    d9d_key *keys;
+    size_t n = 0;
+
+    while (done != NULL && done->from != t)
+        done = done->before;
+    if (done != NULL) {
+        *out = done->to;
+        return D9D_OK;
+    }
+    while (key_of(t, n)->name != NULL)
+        n++;
+    done = d9d_arena_alloc(e->a, sizeof(*done));
+    *out = d9d_arena_alloc(e->a, sizeof(**out));
+    keys = d9d_arena_alloc(e->a, (n + 1) * sizeof(*keys));
+    if (done == NULL || *out == NULL || keys == NULL)
+        return no_memory(t);
+    memcpy(*out, t, t->bytes.table > 0 ? smaller(t->bytes.table, sizeof(*t)) : sizeof(*t));
+    (*out)->keys = keys;
+    (*out)->bytes.table = sizeof(d9d_table);
+    (*out)->bytes.key = sizeof(d9d_key);
+    *done = (copied){t, *out, e->last};
+    e->last = done;
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(copy_key(e, t, key_of(t, i), &keys[i]));
+    return D9D_OK;
+}
+
+d9d_status d9d_config_extend(const d9d_table *table, const d9d_config_more *more, size_t n,
+                             d9d_arena *a, d9d_table **out)
+{
+    extend e = {more, n, a, NULL};
+
+    return copy_table(&e, table, out);
+}

@@ -1,0 +1,267 @@
+/* plugin.c - see d9d/loop/plugin.h. */
+#include "d9d/loop/plugin.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/loop/job.h"
+
+/* What each table begins with. */
+typedef struct row {
+    size_t size;
+    const d9d_table *table;
+} row;
+
+/* --- kinds of tables ------------------------------------------------------------------- */
+
+/* A member without which a table is of no use. */
+typedef struct need {
+    const char *name;
+    size_t offset;
+} need;
+
+typedef struct kind {
+    const char *what; /* in sentences */
+    size_t size;      /* of a row, as this library knows it */
+    size_t list;      /* offset in d9d_plugin */
+    const d9d_table *const *built_in;
+    need needs[4];    /* ends with a NULL name */
+    size_t tables[2]; /* offsets of its other key tables; ends with 0 */
+} kind;
+
+#define NEED(type, member)                                                                         \
+    {                                                                                              \
+#member, offsetof(type, member)                                                            \
+    }
+static const kind kinds[] = {
+    {"model provider",
+     sizeof(d9d_model_provider),
+     offsetof(d9d_plugin, models),
+     d9d_model_choices,
+     {NEED(d9d_model_provider, create)},
+     {offsetof(d9d_model_provider, dims)}},
+};
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), PLUGINS_MAX = 64 };
+
+struct d9d_plugins {
+    d9d_arena arena;
+    D9D_VEC(const d9d_table *) choices[KINDS]; /* NULL-ended where there are some */
+};
+
+/* --- what a library says -------------------------------------------------------------------- */
+
+static const size_t embeds[] = {D9D_PLUGIN_EMBEDS(D9D_PLUGIN_SIZE) 0};
+#define EMBED_NAME(type) #type,
+static const char *const embed_names[] = {D9D_PLUGIN_EMBEDS(EMBED_NAME) NULL};
+
+/* Structs that both sides have in their own memory. */
+static d9d_status check_embeds(const char *path, const size_t *sizes)
+{
+    for (size_t i = 0; embed_names[i] != NULL; i++) {
+        if (sizes == NULL || sizes[i] == 0)
+            return D9D_OK; /* it knows no more of them */
+        if (sizes[i] != embeds[i])
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: was built where %s has %zu bytes, here it has %zu; build it again",
+                            path, embed_names[i], sizes[i], embeds[i]);
+    }
+    return D9D_OK;
+}
+
+/* `from` as this library lays it out: what it does not have is zero, what is not known must be. */
+static d9d_status fit(const char *path, const char *what, const void *from, size_t given,
+                      size_t known, void *to)
+{
+    memset(to, 0, known);
+    memcpy(to, from, given < known ? given : known);
+    for (size_t i = known; i < given; i++)
+        if (((const char *)from)[i] != 0)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: its %s uses %zu bytes of a table, of which this d9d knows %zu; it "
+                            "was built for a newer one",
+                            path, what, given, known);
+    *(size_t *)to = known;
+    return D9D_OK;
+}
+
+/* dlsym() gives what is no function, too. */
+static d9d_status table_find(const char *path, d9d_plugin *out)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const d9d_plugin *given;
+
+    if (library == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "plugin: %s", dlerror());
+    given = dlsym(library, "d9d_plugin_table");
+    if (given == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: has no d9d_plugin_table; is it a plugin?", path);
+    if (given->size < offsetof(d9d_plugin, models))
+        return D9D_FAIL(D9D_ECONFIG, "%s: its table has %zu bytes; is it a plugin?", path,
+                        given->size);
+    if (given->abi != D9D_PLUGIN_ABI)
+        return D9D_FAIL(D9D_ECONFIG, "%s: was built for plugins of version %d, this d9d loads %d",
+                        path, given->abi, D9D_PLUGIN_ABI);
+    D9D_TRY(check_embeds(path, given->embeds));
+    return fit(path, "d9d_plugin", given, given->size, sizeof(*given), out);
+}
+
+/* --- its tables ------------------------------------------------------------------------------ */
+
+static bool is_among(const d9d_table *const *choices, const char *name)
+{
+    for (; choices != NULL && *choices != NULL; choices++)
+        if (strcmp((*choices)->name, name) == 0)
+            return true;
+    return false;
+}
+
+static d9d_status check_row(const d9d_plugins *p, size_t k, const char *path, const row *r)
+{
+    const kind *what = &kinds[k];
+
+    if (r->table == NULL || r->table->name == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: a %s has no name", path, what->what);
+    for (const need *n = what->needs; n->name != NULL; n++) {
+        void *member;
+
+        memcpy(&member, (const char *)r + n->offset, sizeof(member));
+        if (member == NULL)
+            return D9D_FAIL(D9D_ECONFIG, "%s: the %s \"%s\" has no %s", path, what->what,
+                            r->table->name, n->name);
+    }
+    if (is_among(what->built_in, r->table->name) || is_among(p->choices[k].data, r->table->name))
+        return D9D_FAIL(D9D_ECONFIG, "%s: there is a %s \"%s\" already", path, what->what,
+                        r->table->name);
+    return D9D_OK;
+}
+
+/* The key table in the member at `offset` of a row, as this library lays it out. */
+static d9d_status table_take(d9d_plugins *p, row *r, size_t offset, d9d_table **out)
+{
+    char *member = (char *)r + offset;
+    const d9d_table *given;
+
+    *out = NULL;
+    memcpy(&given, member, sizeof(given));
+    if (given == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_config_extend(given, NULL, 0, &p->arena, out));
+    memcpy(member, out, sizeof(*out));
+    return D9D_OK;
+}
+
+/* A row and its key tables, likewise. */
+static d9d_status row_take(d9d_plugins *p, size_t k, const char *path, const void *given)
+{
+    row *r = d9d_arena_alloc(&p->arena, kinds[k].size);
+    d9d_table *table, *other;
+
+    if (r == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: its %s", path, kinds[k].what);
+    D9D_TRY(fit(path, kinds[k].what, given, *(const size_t *)given, kinds[k].size, r));
+    D9D_TRY(check_row(p, k, path, r));
+    D9D_TRY(table_take(p, r, offsetof(row, table), &table));
+    table->row = r;
+    for (const size_t *at = kinds[k].tables; *at != 0; at++)
+        D9D_TRY(table_take(p, r, *at, &other));
+    D9D_TRY(D9D_VEC_PUSH(&p->choices[k], table));
+    D9D_TRY(D9D_VEC_PUSH(&p->choices[k], NULL));
+    p->choices[k].len--; /* the NULL ends it */
+    return D9D_OK;
+}
+
+static d9d_status load(d9d_plugins *p, const char *path)
+{
+    d9d_plugin table;
+
+    D9D_TRY(table_find(path, &table));
+    for (size_t k = 0; k < KINDS; k++) {
+        const void *const *list;
+
+        memcpy(&list, (const char *)&table + kinds[k].list, sizeof(list));
+        for (; list != NULL && *list != NULL; list++)
+            D9D_TRY(row_take(p, k, path, *list));
+    }
+    return D9D_OK;
+}
+
+/* --- all of a configuration ------------------------------------------------------------------ */
+
+/* Where a library of this name is, or what dlopen() is to look for. */
+static const char *find(d9d_arena *a, const char *config, const char *name)
+{
+    const char *slash = strrchr(config, '/');
+    const int dir = slash != NULL ? (int)(slash - config) : 1;
+    const char *beside;
+
+    if (name[0] == '/')
+        return name;
+    beside = d9d_arena_printf(a, "%.*s/%s", dir, slash != NULL ? config : ".", name);
+    return beside == NULL || strchr(name, '/') != NULL || d9d_fs_exists(beside) ? beside : name;
+}
+
+static d9d_status load_named(d9d_plugins *p, const char *config, const json_t *name)
+{
+    const char *path;
+
+    if (!json_is_string(name) || json_string_length(name) == 0)
+        return D9D_FAIL(D9D_ECONFIG, "%s: plugin: expected the name of a shared library, or a list",
+                        config);
+    path = find(&p->arena, config, json_string_value(name));
+    return path != NULL ? load(p, path) : D9D_FAIL(D9D_ENOMEM, "%s: plugin", config);
+}
+
+static d9d_status load_all(d9d_plugins *p, const char *config, const json_t *names)
+{
+    if (names == NULL)
+        return D9D_OK;
+    if (!json_is_array(names))
+        return load_named(p, config, names);
+    if (json_array_size(names) > PLUGINS_MAX)
+        return D9D_FAIL(D9D_ECONFIG, "%s: plugin: %zu of them, at most %d", config,
+                        json_array_size(names), PLUGINS_MAX);
+    for (size_t i = 0; i < json_array_size(names); i++)
+        D9D_TRY(load_named(p, config, json_array_get(names, i)));
+    return D9D_OK;
+}
+
+d9d_status d9d_plugins_open(const json_t *doc, const char *path, d9d_plugins **out)
+{
+    d9d_plugins *p = calloc(1, sizeof(*p));
+    d9d_status st;
+
+    if (p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "plugins: %zu bytes", sizeof(*p));
+    st = load_all(p, path, json_object_get(doc, "plugin"));
+    if (st == D9D_OK)
+        *out = p;
+    else
+        d9d_plugins_close(p);
+    return st;
+}
+
+void d9d_plugins_close(d9d_plugins *p)
+{
+    if (p == NULL)
+        return;
+    for (size_t k = 0; k < KINDS; k++)
+        D9D_VEC_RELEASE(&p->choices[k]);
+    d9d_arena_release(&p->arena);
+    free(p);
+}
+
+d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_table *table, const d9d_table **out)
+{
+    d9d_config_more more[KINDS];
+    d9d_table *extended;
+    size_t n = 0;
+
+    for (size_t k = 0; k < KINDS; k++)
+        if (p->choices[k].len > 0)
+            more[n++] = (d9d_config_more){kinds[k].built_in, p->choices[k].data};
+    D9D_TRY(d9d_config_extend(table, more, n, &p->arena, &extended));
+    *out = extended;
+    return D9D_OK;
+}

@@ -1,0 +1,221 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# Plugins from an installed tree: found, refused, trained with, alone and on several ranks.
+
+golden=$BATS_TEST_DIRNAME/../golden/llama
+root=$BATS_TEST_DIRNAME/../..
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+
+setup_file() {
+    unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@}" "${!PMI_@}"
+    work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX)
+    export work
+    make -s --no-print-directory -C "$root" install PREFIX="$work/d9d" DESTDIR= >&2
+    PATH=$work/d9d/bin:$PATH
+    cd "$work" || return 1
+    plugin llama "$root/examples/plugins/llama.c"
+    d9d-shard -q --format tokens --out data "$golden/tokens.jsonl"
+    config '"steps": 6' >train.json
+    sed -e '/optimizer/d' -e 's/^ "trainer.*/ "trainer": {"batching": {"microbatch_size": 2},/' \
+        -e 's/^  "model_stage.*}}},$/  "model_stage_factory": {"source_checkpoint": "'"${golden//\//\\/}"'"}},/' train.json >infer.json
+    echo ' "task": {"name": "logprobs", "output": "out.jsonl"}}' >>infer.json
+}
+teardown_file() { rm -rf "$work"; }
+setup() {
+    load ../tools/helper
+    cd "$work" || return 1
+    PATH=$work/d9d/bin:$PATH
+}
+
+# plugin NAME SOURCE [FLAG...]: libNAME.so, built as its users build it.
+plugin() {
+    local name=$1 source=$2 flags libs
+    shift 2
+    flags=$(PKG_CONFIG_PATH=$work/d9d/lib/pkgconfig pkg-config --cflags d9d)
+    libs=$(PKG_CONFIG_PATH=$work/d9d/lib/pkgconfig pkg-config --libs d9d)
+    # shellcheck disable=SC2086 # words
+    ${CC:-cc} -std=c11 -Wall -Wextra -Werror -O2 -g ${D9D_SAN:+-fsanitize=$D9D_SAN} -shared -fPIC \
+        -o "lib$name.so" "$@" "$source" $flags $libs
+}
+
+# config RUN-MEMBERS: a training of the golden Llama.
+config() {
+    cat <<JSON
+{"plugin": "libllama.so", "data": {"dataset": "data", "epochs": 3},
+ "model_provider": {"name": "llama", "hf_config": "$golden/config.json"},
+ "trainer": {"run": {"name": "llama", $1}, "batching": {"global_batch_size": 4},
+  "model_stage_factory": {"source_checkpoint": "$golden"}, "gradient_clipping": {"max_norm": 1.0}},
+ "optimizer": {"name": "adamw", "lr": 1e-3}}
+JSON
+}
+
+mpi() {
+    local ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
+    export ASAN_OPTIONS
+    timeout -k 5 100 mpirun --oversubscribe "$@" 3>&- </dev/null
+}
+
+# numbers FIELD FILE: the values of a field, one a line.
+numbers() { sed -nE "s/.*\"$1\": ([-+0-9.e]+).*/\1/p" "$2"; }
+# close_to TOLERANCE FILE FILE: numbers, one a line, relative.
+close_to() {
+    paste -d' ' "$2" "$3" | awk -v e="$1" '
+        NF != 2 || !(($1 - $2) ^ 2 <= (e * $2) ^ 2) { print; bad = 1 } END { exit bad || NR == 0 }'
+}
+
+@test "an installed tree has what a plugin needs" {
+    make -s --no-print-directory -C "$root" install DESTDIR="$work/stage" PREFIX=/opt/d9d
+    [ -x stage/opt/d9d/bin/d9d-train ]
+    [ -f stage/opt/d9d/lib/libd9d.so ]
+    [ -f stage/opt/d9d/include/d9d/loop/plugin.h ]
+    [ -f stage/opt/d9d/share/man/man7/d9d-plugin.7 ]
+    grep -qx 'prefix=/opt/d9d' stage/opt/d9d/lib/pkgconfig/d9d.pc
+    make -s --no-print-directory -C "$root" uninstall DESTDIR="$work/stage" PREFIX=/opt/d9d
+    [ "$(find stage -type f | wc -l)" -eq 0 ]
+}
+
+@test "Llama computes what transformers computes" {
+    run -0 d9d-infer -q --device cpu infer.json
+    probs() { grep -oE "[-][0-9.]+(e-[0-9]+)?" "$1"; }
+    close_to 1e-5 <(probs out.jsonl | head -n 87) <(probs "$golden/logprobs.jsonl")
+}
+
+@test "Llama is trained, exported under HuggingFace's names, and gone on with" {
+    run -0 d9d-train -q --device cpu --set trainer.run.dir=alone train.json
+    names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"' | sort; }
+    [ "$(names alone/export/model.safetensors)" = "$(names "$golden/model.safetensors")" ]
+    grep -q '"model_type": "llama"' alone/export/config.json
+    run -0 d9d-train -q --device cpu --set trainer.run.dir=part --set trainer.run.steps=3 train.json
+    rm -r part/export
+    run -0 d9d-train -q --device cpu --set trainer.run.dir=part train.json
+    cmp {alone,part}/export/model.safetensors
+}
+
+@test "checkpointing changes nothing" {
+    [ -d alone ] || d9d-train -q --device cpu --set trainer.run.dir=alone train.json
+    run -0 d9d-train -q --device cpu --set trainer.run.dir=again \
+        --set model_provider.checkpointing=full train.json
+    cmp {alone,again}/export/model.safetensors
+}
+
+@test "Llama on ranks is Llama on one" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    [ -d alone ] || d9d-train -q --device cpu --set trainer.run.dir=alone train.json
+    for mesh in "2 1" "1 2" "2 2" "1 4"; do
+        read -r replicate shard <<<"$mesh"
+        mpi -n $((replicate * shard)) d9d-train -q --device cpu --set mesh.data_parallel_replicate="$replicate" \
+            --set mesh.data_parallel_shard="$shard" --set trainer.run.dir="ranks-$replicate-$shard" train.json
+        close_to 1e-5 <(numbers loss "ranks-$replicate-$shard/metrics.jsonl") <(numbers loss alone/metrics.jsonl)
+        close_to 1e-5 <(numbers grad_norm "ranks-$replicate-$shard/metrics.jsonl") <(numbers grad_norm alone/metrics.jsonl)
+        cmp "ranks-$replicate-$shard/export/config.json" alone/export/config.json
+    done
+}
+
+@test "what a plugin cannot do is refused before anything is spent" {
+    run -2 d9d-train --device cpu --set mesh.tensor_parallel=2 train.json
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || return 0
+    run -2 mpi -n 2 d9d-train --device cpu --set mesh.tensor_parallel=2 --set trainer.run.dir=none train.json
+    assert_output --partial "mesh.tensor_parallel is 2, and llama has no plan for it"
+    [ ! -e none ]
+}
+
+@test "what a plugin brings is known to the parser, the defaults and the schema" {
+    run -0 d9d-train --print-config train.json
+    assert_output --partial '"plugin": "libllama.so"'
+    assert_output --partial '"dtype": "float32"'
+    run -0 d9d-train --print-schema train.json
+    assert_output --partial '"const": "llama"'
+    run -0 d9d-train --print-schema
+    refute_output --partial '"const": "llama"'
+    run -2 d9d-train --set model_provider.name=lama train.json
+    assert_output --partial 'unknown word "lama"; did you mean "llama"?'
+    run -2 d9d-train --set model_provider.hidden=3 train.json
+    assert_output --partial 'model_provider.hidden: unknown key'
+    run -2 d9d-train --set 'plugin=[]' train.json
+    assert_output --partial 'unknown word "llama"; expected qwen3_dense or qwen3_moe'
+}
+
+@test "a library is found beside the configuration, by its path, and by the loader" {
+    mkdir -p elsewhere lib
+    cp train.json elsewhere/
+    cp libllama.so lib/libother.so
+    run -2 d9d-train --print-config elsewhere/train.json
+    assert_output --partial "libllama.so: cannot open shared object file"
+    run -0 d9d-train --print-config --set plugin=../libllama.so elsewhere/train.json
+    run -0 d9d-train --print-config --set plugin="$work/libllama.so" elsewhere/train.json
+    LD_LIBRARY_PATH=$work/lib:$LD_LIBRARY_PATH run -0 d9d-train --print-config --set plugin=libother.so elsewhere/train.json
+}
+
+# bad NAME <<<SOURCE: a plugin that is not one.
+bad() { cat >"$1.c" && plugin "$1" "$1.c" && run -2 d9d-train --print-config --set "plugin=lib$1.so" train.json; }
+
+@test "what is no plugin, or another's, is refused with a sentence" {
+    run -2 d9d-train --print-config --set plugin=libnone.so train.json
+    assert_output --partial "plugin: libnone.so: cannot open shared object file"
+    echo text >libtext.so
+    run -2 d9d-train --print-config --set plugin=libtext.so train.json
+    assert_output --partial "libtext.so: "
+    run -2 d9d-train --print-config --set plugin=7 train.json
+    assert_output --partial "plugin: expected the name of a shared library"
+    run -2 d9d-train --print-config --set 'plugin=["libllama.so", "./libllama.so"]' train.json
+    assert_output --partial 'libllama.so: there is a model provider "llama" already'
+    bad symbol <<<'int x;'
+    assert_output --partial "libsymbol.so: has no d9d_plugin_table; is it a plugin?"
+    bad undefined <<<'int missing_here(void); int d9d_plugin_table(void); int d9d_plugin_table(void) { return missing_here(); }'
+    assert_output --partial "undefined symbol: missing_here"
+    bad abi <<<'#include <d9d/loop/plugin.h>
+const D9D_API d9d_plugin d9d_plugin_table = {.size = sizeof(d9d_plugin), .abi = D9D_PLUGIN_ABI + 1};'
+    assert_output --partial "libabi.so: was built for plugins of version 2, this d9d loads 1"
+    bad embeds <<<'#include <d9d/loop/plugin.h>
+static const size_t embeds[] = {sizeof(d9d_tensor), sizeof(d9d_param) - 8, 0};
+const D9D_API d9d_plugin d9d_plugin_table = {.size = sizeof(d9d_plugin), .abi = D9D_PLUGIN_ABI, .embeds = embeds};'
+    assert_output --partial "libembeds.so: was built where d9d_param has "
+    bad empty <<<'#include <d9d/loop/plugin.h>
+static const d9d_key keys[] = {D9D_MODEL_HEAD_KEYS, D9D_KEY_END};
+static const d9d_table table = D9D_TABLE(d9d_model_head, "mine", keys, "mine");
+static const d9d_model_provider provider = {.size = sizeof(provider), .table = &table};
+static const d9d_model_provider *const models[] = {&provider, NULL};
+D9D_PLUGIN(.models = models);'
+    assert_output --partial 'libempty.so: the model provider "mine" has no create'
+}
+
+# The structs that plugins fill and this library reads by their size.
+tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider"
+
+# appended DIR TEXT: a member more at the end of every table below DIR.
+appended() {
+    local t file
+    for t in $tables; do
+        file=$(grep -rlE "^(typedef )?struct $t \{" "$1" | head -n 1)
+        awk -v t="$t" -v text="$2" '
+            $0 ~ "^(typedef )?struct " t " \\{" { on = 1 }
+            on && /^}/ { print "    " text; on = 0; n++ }
+            { print }
+            END { exit n != 1 }' "$file" >"$file.new"
+        mv "$file.new" "$file"
+    done
+}
+
+@test "a plugin that was built where every table is longer loads where its new members are not used" {
+    cp -R d9d/include longer
+    appended longer 'void *appended;'
+    plugin longer "$root/examples/plugins/llama.c" -Ilonger
+    run -0 d9d-infer -q --device cpu --set plugin=liblonger.so --set task.output=longer.jsonl infer.json
+    cmp longer.jsonl out.jsonl
+    sed -E 's/\.hf_names = names/.hf_names = names, .appended = (void *)names/' "$root/examples/plugins/llama.c" >newer.c
+    plugin newer newer.c -Ilonger
+    run -2 d9d-infer -q --device cpu --set plugin=libnewer.so infer.json
+    assert_output --partial "it was built for a newer one"
+}
+
+@test "a plugin that was built here loads after a member is appended to every table" {
+    [ "${D9D_LONG:-}" = 1 ] || skip "D9D_LONG=1 builds the library anew"
+    mkdir next
+    cp -R "$root"/{Makefile,libcore,kernels,tools,schemas} next
+    cp "$root/config.mk" next 2>/dev/null || true
+    appended next/libcore/include 'void *appended;'
+    env -u MAKEFLAGS make -s -C next -j"$(nproc)" NO_INSTALL=1 NVCC= CFLAGS='-O1 -Wno-missing-field-initializers' build/bin/d9d-infer >&2
+    run -0 next/build/bin/d9d-infer -q --device cpu --set task.output=next.jsonl infer.json
+    cmp next.jsonl out.jsonl
+}
