@@ -94,7 +94,7 @@ CUDA_SRC  := $(if $(NVCC),$(wildcard kernels/cuda/*.cu))
 CUDA_HOST := libcore/device/device_cuda.c libcore/dist/comm_nccl.c $(wildcard kernels/cuda/*.c)
 MPI_SRC   := libcore/dist/module_mpi.c
 CORE_SRC  := $(filter-out $(CUDA_HOST) $(MPI_SRC),$(wildcard libcore/*/*.c libcore/*/*/*.c)) \
-             $(wildcard kernels/common/*.c kernels/cpu/*.c) $(if $(CUDA_SRC),$(CUDA_HOST))
+             $(wildcard kernels/common/*.c kernels/cpu/*.c kernels/paper/*.c) $(if $(CUDA_SRC),$(CUDA_HOST))
 TOOL_SRC  := $(wildcard tools/d9d-*.c)
 TEST_SRC  := $(wildcard tests/unit/test_*.c tests/golden/test_*.c tests/fault/test_*.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)

@@ -392,3 +392,85 @@ static const d9d_key flight_keys[] = {
     D9D_KEY_END,
 };
 const d9d_table d9di_flight_format = TABLE("flight", flight_keys, "d9d-metrics flight --json");
+
+/* --- d9d.plan.v1 ------------------------------------------------------------------------------ */
+
+static const char *const plan_ids[] = {"d9d.plan.v1", NULL};
+static const char *const plan_links[] = {"node", "network", NULL};
+
+static const d9d_key plan_mesh_keys[] = {
+    COUNT("pipeline_parallel", "as of the configuration"),
+    COUNT("data_parallel_replicate", "as of the configuration"),
+    COUNT("data_parallel_shard", "as of the configuration"),
+    COUNT("context_parallel_replicate", "as of the configuration"),
+    COUNT("context_parallel_shard", "as of the configuration"),
+    COUNT("tensor_parallel", "as of the configuration"),
+    COUNT("expert_parallel", "as of the configuration"),
+    D9D_KEY_END,
+};
+static const d9d_table plan_mesh_table = TABLE("mesh", plan_mesh_keys, "degrees of parallelism");
+static const d9d_key plan_work_keys[] = {
+    TEXT("kind", "of kernels"),        COUNT("calls", "how many"),
+    REAL("flops", "operations"),       REAL("bytes", "of memory, read and written"),
+    REAL("seconds", "that they take"), D9D_KEY_END,
+};
+static const d9d_table plan_work_table = TABLE("work", plan_work_keys, "kernels of a kind");
+static const d9d_key some_plan_work = {.kind = D9D_KIND_TABLE, .table = &plan_work_table};
+static const d9d_key plan_message_keys[] = {
+    TEXT("group", "axes of the mesh that it joins"),
+    TEXT("call", "all_reduce, all_gather, ..."),
+    FIELD("link", ENUM, D9D_REQUIRED, "within a node, or between nodes", .words = plan_links),
+    COUNT("calls", "how many"),
+    REAL("bytes", "that the rank sends or receives, the larger"),
+    REAL("seconds", "that they take, beside computation or not"),
+    D9D_KEY_END,
+};
+static const d9d_table plan_message_table =
+    TABLE("messages", plan_message_keys, "calls of one kind to other ranks");
+static const d9d_key a_plan_message = {.kind = D9D_KIND_TABLE, .table = &plan_message_table};
+static const d9d_key plan_stage_keys[] = {
+    COUNT("rank", "the first rank of the stage"),
+    COUNT("ranks", "how many are like it"),
+    COUNT("weights", "bytes of its parameters"),
+    COUNT("gradients", "bytes of their gradients"),
+    COUNT("optimizer", "bytes of the optimizer's state"),
+    COUNT("units", "bytes of parameters and gradients that are put together, at least"),
+    COUNT("activations", "bytes of what is left of the peak"),
+    COUNT("scratch", "bytes that kernels borrow at the peak"),
+    COUNT("peak", "bytes of the device's pool at most: all of the above"),
+    COUNT("outside", "bytes that libraries take beside the pool"),
+    COUNT("bytes", "peak and outside"),
+    REAL("step_s", "seconds of a step of its own"),
+    LIST("work", &some_plan_work, "its kernels in a step"),
+    LIST("messages", &a_plan_message, "its calls to others in a step"),
+    D9D_KEY_END,
+};
+static const d9d_table plan_stage_table =
+    TABLE("stage", plan_stage_keys, "the ranks of a pipeline stage");
+static const d9d_key a_plan_stage = {.kind = D9D_KIND_TABLE, .table = &plan_stage_table};
+static const d9d_key plan_keys[] = {
+    FORMAT(plan_ids),
+    FIELD("mesh", TABLE, D9D_REQUIRED, "degrees of parallelism", .table = &plan_mesh_table),
+    TEXT("processor", "what each rank computes with"),
+    COUNT("ranks", "of the job"),
+    COUNT("parameters", "of the model"),
+    COUNT("rows", "of a micro-batch"),
+    COUNT("micro_batches", "of a step, on each rank"),
+    COUNT("length", "positions of a row, which time is of"),
+    COUNT("longest", "positions of a row, which memory is of"),
+    MAYBE("document", INT, "positions of a packed document; null: rows are not packed", .min = 1,
+          .max = 0x1p63),
+    MAYBE("steps", INT, "of the run; null: nobody said", .min = 0, .max = 0x1p63),
+    REAL("step_s", "seconds of a step"),
+    REAL("tokens", "of a step, without padding"),
+    REAL("tokens_per_hour", "of the job"),
+    REAL("mfu", "the model's operations over what the processors could do; null on the CPU"),
+    REAL("bubble", "share of time in which ranks of a pipeline wait"),
+    COUNT("checkpoint_bytes", "of one checkpoint"),
+    COUNT("export_bytes", "of the exported model"),
+    MAYBE("memory", INT, "bytes that a rank may take; null: unknown", .min = 0, .max = 0x1p63),
+    FIELD("fits", BOOL, D9D_REQUIRED, "is that enough for every rank?"),
+    LIST("stages", &a_plan_stage, "of the pipeline, one without"),
+    D9D_KEY_END,
+};
+const d9d_table d9di_plan_format = TABLE("plan", plan_keys, "d9d-train --plan --json");

@@ -4,6 +4,7 @@
 #include "d9d/loop/selftest.h"
 #include "d9d/loop/train.h"
 #include "tool.h"
+#include "train_plan.h"
 
 static d9d_status run(const void *config, const json_t *doc, const d9d_job *where, void *summary)
 {
@@ -52,6 +53,7 @@ static d9d_status test_text(const void *summary, d9d_buf *b)
 struct opts {
     tool_job_options job;
     bool selftest;
+    train_plan_options plan;
 };
 static const struct opts defaults = {.job = {.device = "auto"}};
 static const tool_option options[] = {
@@ -60,6 +62,7 @@ static const tool_option options[] = {
         struct opts, selftest, FLAG, "selftest", 0, NULL,
         "a few steps on the ranks of this job, and the same on one: print the differences, and "
         "exit 1 where they are more than rounding"),
+    TRAIN_PLAN_OPTIONS(struct opts, plan),
     TOOL_END,
 };
 
@@ -87,6 +90,8 @@ static d9d_status train(tool_run *r, const void *given)
 
     const struct opts *o = given;
 
+    if (o->plan.plan)
+        return train_plan(r, &o->job, &o->plan);
     return tool_job_run(r, o->selftest ? &selftest : &job, &o->job);
 }
 

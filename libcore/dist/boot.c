@@ -82,6 +82,36 @@ d9d_status d9d_boot_alone(d9d_boot **out)
     return D9D_OK;
 }
 
+/* Every rank says what this one does. */
+static d9d_status echo(void *self, const void *mine, size_t n, d9d_arena *a, d9d_boot_word *all)
+{
+    const d9d_boot *b = self;
+    char *copy = d9d_arena_alloc(a, n + 1);
+
+    if (copy == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
+    if (n > 0)
+        memcpy(copy, mine, n);
+    for (int r = 0; r < b->wire.size; r++)
+        all[r] = (d9d_boot_word){copy, n};
+    return D9D_OK;
+}
+
+d9d_status d9d_boot_imagine(int rank, int size, d9d_boot **out)
+{
+    D9D_TRY(d9d_boot_alone(out));
+    (*out)->wire.self = *out;
+    (*out)->wire.rank = rank;
+    (*out)->wire.size = size;
+    (*out)->wire.gather = echo;
+    return D9D_OK;
+}
+
+bool d9d_boot_is_imagined(const d9d_boot *b)
+{
+    return b->wire.gather == echo;
+}
+
 /* Threads of the launcher's library get no signal that is for the thread which opens. */
 static d9d_status join_others(d9di_boot_wire *out)
 {
@@ -191,7 +221,7 @@ d9d_status d9d_boot_agree(d9d_boot *b, d9d_status mine)
     d9d_arena a = {0};
     d9d_status st;
 
-    if (b->wire.size == 1)
+    if (b->wire.size == 1 || d9d_boot_is_imagined(b))
         return mine;
     all = d9d_arena_alloc(&a, (size_t)b->wire.size * sizeof(*all));
     st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "boot: out of memory") : say_verdict(b, mine, &a, all);

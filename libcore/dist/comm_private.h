@@ -78,6 +78,7 @@ typedef struct d9di_net {
 /* Collective over the world.  Builds that have NCCL's file are compiled with -DD9D_CUDA. */
 d9d_status d9di_net_mpi(d9d_boot *boot, d9d_stream stream, d9di_net *out);
 d9d_status d9di_net_nccl(d9d_boot *boot, d9d_stream stream, d9di_net *out);
+d9d_status d9di_net_paper(d9d_boot *boot, d9d_stream stream, d9di_net *out);
 
 #ifdef D9D_CUDA
 d9d_status d9di_cuda_copy(d9d_stream s, void *dst, const void *src, size_t n);

@@ -1,4 +1,6 @@
 /* degrees.c - do the degrees of parallelism make the job?  See d9d/dist/mesh.h. */
+#include <stdio.h>
+
 #include "d9d/dist/mesh.h"
 
 /* The product of degrees, each below 2^20, or INT64_MAX when it is beyond. */
@@ -32,4 +34,36 @@ d9d_status d9d_degrees_check(const d9d_degrees *m, int64_t ranks)
                         "of a pipeline stage",
                         (long long)m->expert_parallel, (long long)dense);
     return D9D_OK;
+}
+
+int64_t d9d_degrees_ranks(const d9d_degrees *d)
+{
+    const int64_t degrees[] = {d->pipeline_parallel,          d->data_parallel_replicate,
+                               d->data_parallel_shard,        d->context_parallel_shard,
+                               d->context_parallel_replicate, d->tensor_parallel};
+    const int64_t product = product_of(degrees, 6);
+
+    return product < INT32_MAX ? product : INT32_MAX;
+}
+
+char *d9d_degrees_text(const d9d_degrees *d, char *buf, size_t n)
+{
+    const struct {
+        const char *name;
+        int64_t degree;
+    } all[] = {{"pp", d->pipeline_parallel},
+               {"dpr", d->data_parallel_replicate},
+               {"dps", d->data_parallel_shard},
+               {"cps", d->context_parallel_shard},
+               {"cpr", d->context_parallel_replicate},
+               {"tp", d->tensor_parallel},
+               {"ep", d->expert_parallel}};
+    size_t used = 0;
+
+    (void)snprintf(buf, n, "local");
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && used < n; i++)
+        if (all[i].degree > 1)
+            used += (size_t)snprintf(buf + used, n - used, "%s%s %lld", used > 0 ? " " : "",
+                                     all[i].name, (long long)all[i].degree);
+    return buf;
 }

@@ -34,10 +34,14 @@ d9d_status d9di_net_nccl(d9d_boot *boot, d9d_stream stream, d9di_net *out)
 }
 #endif
 
-static const struct {
+typedef struct backend {
     const char *name;
     d9d_status (*open)(d9d_boot *boot, d9d_stream stream, d9di_net *out);
-} backends[] = {{"cpu", d9di_net_mpi}, {"cuda", d9di_net_nccl}};
+    bool recorded; /* there are others, who can keep us waiting */
+} backend;
+
+static const backend backends[] = {
+    {"cpu", d9di_net_mpi, true}, {"cuda", d9di_net_nccl, true}, {"paper", d9di_net_paper, false}};
 
 enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
 
@@ -95,16 +99,17 @@ static d9d_status make_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
     if (world == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: no memory for %lld ranks", (long long)place.count);
     list_members(m, axes, world);
-    st = d9di_comm_open(&m->net,
-                        &(d9di_members){.name = d9di_axes_name(axes, name, sizeof(name)),
-                                        .world = world,
-                                        .rank = (int)place.index,
-                                        .size = (int)place.count,
-                                        .tag = (int)m->groups.len,
-                                        .failed = &m->failed,
-                                        .ring = m->ring,
-                                        .group = d9di_ring_group(m->ring, axes)},
-                        out);
+    st = d9di_comm_open(
+        &m->net,
+        &(d9di_members){.name = d9di_axes_name(axes, name, sizeof(name)),
+                        .world = world,
+                        .rank = (int)place.index,
+                        .size = (int)place.count,
+                        .tag = (int)m->groups.len,
+                        .failed = &m->failed,
+                        .ring = m->ring,
+                        .group = m->ring != NULL ? d9di_ring_group(m->ring, axes) : -1},
+        out);
     free(world);
     return st;
 }
@@ -132,12 +137,14 @@ d9d_status d9d_mesh_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
 
 /* --- opening and closing ------------------------------------------------------------------ */
 
-static d9d_status open_net(d9d_mesh *m, const char *backend, d9d_stream stream)
+static d9d_status find_backend(const char *name, const backend **out)
 {
-    for (int i = 0; i < BACKENDS; i++)
-        if (strcmp(backends[i].name, backend) == 0)
-            return backends[i].open(m->boot, stream, &m->net);
-    return D9D_FAIL(D9D_EINVAL, "mesh: no backend \"%s\" between ranks", backend);
+    for (int i = 0; i < BACKENDS; i++) {
+        *out = &backends[i];
+        if (strcmp(backends[i].name, name) == 0)
+            return D9D_OK;
+    }
+    return D9D_FAIL(D9D_EINVAL, "mesh: no backend \"%s\" between ranks", name);
 }
 
 void d9d_mesh_forsake(d9d_mesh *m)
@@ -194,16 +201,20 @@ static d9d_status open_recorder(d9d_mesh *m)
     return d9di_watchdog_start(m->ring, m->boot, &m->how, &m->watchdog);
 }
 
-static d9d_status open_world(d9d_mesh *m, const char *backend, d9d_stream stream)
+static d9d_status open_world(d9d_mesh *m, const char *name, d9d_stream stream)
 {
+    const backend *b;
+
+    D9D_TRY(find_backend(name, &b));
     /* A rank that cannot must not leave the others waiting. */
-    D9D_TRY(d9d_boot_agree(m->boot, open_recorder(m)));
-    D9D_TRY(d9d_boot_agree(m->boot, open_net(m, backend, stream)));
+    if (b->recorded)
+        D9D_TRY(d9d_boot_agree(m->boot, open_recorder(m)));
+    D9D_TRY(d9d_boot_agree(m->boot, b->open(m->boot, stream, &m->net)));
     d9di_watchdog_ask(m->watchdog, &m->net);
     return d9d_boot_agree(m->boot, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world));
 }
 
-d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees, const char *backend,
+d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees, const char *net,
                          d9d_stream stream, const d9d_mesh_how *how, d9d_mesh **out)
 {
     d9d_mesh *m = NULL;
@@ -217,7 +228,7 @@ d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees, const char 
     m->boot = boot;
     m->how = *how;
     if (d9d_boot_size(boot) > 1)
-        D9D_TRY_OR(st, open_world(m, backend, stream), out);
+        D9D_TRY_OR(st, open_world(m, net, stream), out);
     *out = m;
     return D9D_OK;
 out:

@@ -31,7 +31,7 @@ static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
 {
     const d9d_model_spec *s = &e->spec;
 
-    D9D_TRY(d9d_device_check(how->where->device));
+    D9D_TRY(d9di_launch_check(how->where->boot, how->where->device));
     D9D_TRY(d9d_model_spec_read(how->provider, &e->arena, &e->spec));
     D9D_TRY(d9d_model_plan_check(s, how->mesh));
     D9D_TRY(s->provider->create(s->config, D9D_WHOLE_MODEL, &s->options, &e->model));
@@ -83,7 +83,7 @@ static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
 {
     const d9d_mesh_how mesh = {
         .timeout_s = how->timeout_s, .flight_dir = how->flight, .log = how->where->log};
-    const char *backend = strcmp(e->dev->name, "cpu") == 0 ? "cpu" : "cuda";
+    const char *net = e->dev->kernels->name;
     d9d_sharded_how sharded = {.with_grads = how->train};
     uint64_t units;
 
@@ -91,7 +91,7 @@ static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
         sharded.reduce_once = how->gradients->reduce == D9D_REDUCE_STEP;
         sharded.bucket_bytes = (uint64_t)how->gradients->bucket_size_mb << 20;
     }
-    D9D_TRY(d9d_mesh_open(how->where->boot, how->mesh, backend, e->dev->stream, &mesh, &e->mesh));
+    D9D_TRY(d9d_mesh_open(how->where->boot, how->mesh, net, e->dev->stream, &mesh, &e->mesh));
     D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXES_WORLD, &e->world));
     D9D_TRY(d9d_model_plan(&e->spec, e->mesh, e->model));
     D9D_TRY(d9d_sharded_bytes(e->model, &sharded, &units));

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/device/imagined.h"
+
 d9d_status d9di_launch_checked(d9d_status st)
 {
     return st == D9D_ENOTFOUND ? D9D_FAIL(D9D_ECONFIG, "%s", d9d_err_message()) : st;
@@ -44,6 +46,11 @@ static d9d_status local_rank(d9d_boot *boot, int *out)
     return st;
 }
 
+d9d_status d9di_launch_check(const d9d_boot *boot, const char *which)
+{
+    return d9d_boot_is_imagined(boot) ? d9d_device_check_imagined(which) : d9d_device_check(which);
+}
+
 /* A task that sees one GPU alone is given it as number 0. */
 d9d_status d9di_launch_device(d9d_boot *boot, const char *which, d9d_device **out)
 {
@@ -52,6 +59,8 @@ d9d_status d9di_launch_device(d9d_boot *boot, const char *which, d9d_device **ou
     int local;
     d9d_status st;
 
+    if (d9d_boot_is_imagined(boot))
+        return d9d_device_imagine(which, out);
     if (d9d_boot_size(boot) == 1 ||
         (strncmp(which, "auto", n) != 0 && strncmp(which, "cuda", n) != 0) || n != strlen("auto"))
         return d9d_device_open(which, out);

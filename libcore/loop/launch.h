@@ -13,6 +13,10 @@ d9d_status d9di_launch_checked(d9d_status st);
 /* Collective: over the job.  *text becomes rank 0's, in the arena; NULL is told too. */
 d9d_status d9di_launch_tell(d9d_boot *boot, d9d_arena *a, const char **text);
 
+/* What opening the device says of the word; in an imagined job it names a chip
+ * (d9d/device/imagined.h). */
+d9d_status d9di_launch_check(const d9d_boot *boot, const char *which);
+
 /* Collective: over the job.  This rank's device: where several ranks share a node, "auto" and
  * "cuda" are one GPU each. */
 d9d_status d9di_launch_device(d9d_boot *boot, const char *which, d9d_device **out);

@@ -47,8 +47,7 @@ static int64_t common_multiple(int64_t a, int64_t b)
     return a / x * b;
 }
 
-/* Whole numbers of positions for each rank, as d9d/nn/cut.h says. */
-static int64_t multiple_for(const d9d_degrees *mesh, int64_t wanted)
+int64_t d9di_data_multiple(const d9d_degrees *mesh, int64_t wanted)
 {
     const int64_t cp = mesh->context_parallel_shard * mesh->context_parallel_replicate;
 
@@ -60,7 +59,7 @@ d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loadin
 {
     d9di_data d = {.n = sections->n,
                    .sections = sections->items,
-                   .how = {.pack = pack, .multiple = multiple_for(mesh, c->multiple)}};
+                   .how = {.pack = pack, .multiple = d9di_data_multiple(mesh, c->multiple)}};
     d9d_status st = D9D_OK;
 
     d.datasets = calloc(d.n, sizeof(*d.datasets));

@@ -20,6 +20,10 @@ d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loadin
                           const d9d_degrees *mesh, int64_t pack, d9di_data *out);
 void d9di_data_release(d9di_data *d);
 
+/* What the positions of a row are padded to a multiple of: `wanted`, and whole numbers of them for
+ * each rank, as d9d/nn/cut.h says. */
+int64_t d9di_data_multiple(const d9d_degrees *mesh, int64_t wanted);
+
 /* EMISMATCH unless ids are below the vocabulary and samples within the positions of a model. */
 d9d_status d9di_data_check(const d9di_data *d, int64_t vocab, int64_t positions);
 /* How rank `rank` of `ranks` takes the stream from sample `first` on, until `end`. */

@@ -108,17 +108,11 @@ d9d_status d9d_selftest_compare(const char *together, const char *alone, d9d_sel
 
 static void describe(const d9d_train_config *c, const d9d_job *where, d9d_selftest_summary *s)
 {
-    static const char *const names[] = {"pp", "dpr", "dps", "cpr", "cps", "tp", "ep"};
     const d9d_model_head *model = c->model_provider.value;
-    const int64_t *degree = &c->mesh.pipeline_parallel;
-    size_t used = 0;
 
     s->ranks = d9d_boot_size(where->boot);
     s->allowed = model->dtype == D9D_F32 ? 1e-5 : 1e-2;
-    for (int i = 0; i < 7; i++)
-        if (degree[i] > 1)
-            used += (size_t)snprintf(s->mesh + used, sizeof(s->mesh) - used, "%s%s %lld",
-                                     used > 0 ? " " : "", names[i], (long long)degree[i]);
+    (void)d9d_degrees_text(&c->mesh, s->mesh, sizeof(s->mesh));
 }
 
 /* Rank 0's part, when all have trained. */

@@ -858,6 +858,7 @@ static void summarise(const run *r, d9d_train_summary *out)
     out->tokens = r->state.tokens;
     out->samples = r->state.samples;
     out->waits = r->waits;
+    out->mem_bytes = r->engine.dev != NULL ? d9d_device_memory(r->engine.dev).peak : 0;
     if (r->dir.path != NULL)
         (void)snprintf(out->run_dir, sizeof(out->run_dir), "%s", r->dir.path);
 }

@@ -37,11 +37,15 @@ D9D_API int64_t d9d_boot_launched(void);
 D9D_API D9D_MUST_USE d9d_status d9d_boot_open(d9d_boot **out);
 /* A world of one, whoever launched this process. */
 D9D_API D9D_MUST_USE d9d_status d9d_boot_alone(d9d_boot **out);
+/* Rank `rank` of `size`, of which the others are imagined: they say what this one says. */
+D9D_API D9D_MUST_USE d9d_status d9d_boot_imagine(int rank, int size, d9d_boot **out);
 /* Leave: not collective, and no collective call of another rank may need this one any more. */
 D9D_API void d9d_boot_close(d9d_boot *b);
 
 D9D_API int d9d_boot_rank(const d9d_boot *b);
 D9D_API int d9d_boot_size(const d9d_boot *b);
+/* By d9d_boot_imagine()? */
+D9D_API bool d9d_boot_is_imagined(const d9d_boot *b);
 /* The node's name as the launcher knows it: several nodes of one host have several. */
 D9D_API const char *d9d_boot_node(const d9d_boot *b);
 

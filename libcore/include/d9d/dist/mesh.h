@@ -43,6 +43,11 @@ typedef struct d9d_degrees {
  * divides the ranks of a stage. */
 D9D_API D9D_MUST_USE d9d_status d9d_degrees_check(const d9d_degrees *d, int64_t ranks);
 
+/* "dps 4 tp 2": the degrees above 1, "local" without any; cut to fit; returns buf. */
+D9D_API char *d9d_degrees_text(const d9d_degrees *d, char *buf, size_t n);
+/* How many ranks they make, but at most 2^31 - 1. */
+D9D_API int64_t d9d_degrees_ranks(const d9d_degrees *d);
+
 typedef enum d9d_axis {
     D9D_AXIS_PP,
     D9D_AXIS_DP_REPLICATE,
@@ -78,12 +83,12 @@ typedef struct d9d_mesh_how {
     void (*end)(int code); /* _exit */
 } d9d_mesh_how;
 
-/* Collective: over the world.  `backend` is "cpu" (MPI) or "cuda" (NCCL, on `stream`'s GPU); a
- * world of one needs neither.  A process opens one mesh on the CPU in its life: MPI starts once.
- * ECONFIG when the degrees do not make the boot's number of ranks,
- * ENOTSUP when this build or machine has no MPI or NCCL. */
+/* Collective: over the world.  `net` is "cpu" (MPI), "cuda" (NCCL, on `stream`'s GPU) or
+ * "paper", of an imagined boot, on `stream`'s d9d_paper; a world of one needs none.  A process
+ * opens one mesh on the CPU in its life: MPI starts once. ECONFIG when the degrees do not make the
+ * boot's number of ranks, ENOTSUP when this build or machine has no MPI or NCCL. */
 D9D_API D9D_MUST_USE d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees,
-                                              const char *backend, d9d_stream stream,
+                                              const char *net, d9d_stream stream,
                                               const d9d_mesh_how *how, d9d_mesh **out);
 /* This rank fails alone: closing waits for nobody. */
 D9D_API void d9d_mesh_forsake(d9d_mesh *m);

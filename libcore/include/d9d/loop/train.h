@@ -36,6 +36,7 @@ typedef struct d9d_train_summary {
     int64_t tokens, samples;
     uint64_t waits; /* times that the host stood still for the device while it queued a step, the
                      * first two of this life not counted: 0, or the device is idle meanwhile */
+    uint64_t mem_bytes;                   /* peak of this rank's device */
     double first_loss, last_loss;         /* of this life; NaN when no step was done */
     char run_dir[4096], export_dir[4096]; /* "" when nothing was exported */
 } d9d_train_summary;

@@ -1,0 +1,168 @@
+/* paper_scratch.c - what the CUDA kernels borrow, by their own rules.  See paper_private.h.
+ *
+ * Each rule stands beside the file that it repeats; what is some MiB at most is left out.
+ */
+#include "paper_private.h"
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+static int64_t round_up(int64_t a, int64_t to)
+{
+    return ceil_div(a, to) * to;
+}
+static int64_t min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static int64_t max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static bool on_gpu(d9d_stream s)
+{
+    return s != NULL && d9d_paper_chip_of(d9d_paper_of(s))->gpu;
+}
+
+/* --- products: cuda_blas.c ------------------------------------------------------------------ */
+
+#define MOST_SCRATCH ((int64_t)64 << 20)
+#define TRIAL_BYTES  ((int64_t)256 << 20)
+#define TRIAL_FLOP   1e10
+
+/* Algorithms that cut K keep float32 parts, of few sides alone. */
+d9d_status d9di_paper_gemm_scratch(d9d_stream s, const d9d_gemm *g)
+{
+    const int64_t result = g->m * g->n * (int64_t)d9d_dtype_size(g->ct);
+    bool first;
+
+    if (!on_gpu(s))
+        return D9D_OK;
+    D9D_TRY(d9di_paper_first(s, g, &first));
+    if (first && result <= TRIAL_BYTES &&
+        2.0 * (double)g->m * (double)g->n * (double)g->k >= TRIAL_FLOP)
+        D9D_TRY(d9di_paper_borrow(s, 2 * round_up(result, 256)));
+    return d9di_paper_borrow(s, min(MOST_SCRATCH, 16 * g->m * g->n));
+}
+
+/* --- attention: cuda_attention_cudnn.c, cuda_attention_din.cu ------------------------------- */
+
+#define MOST_SCORES ((int64_t)4 << 30)
+enum { SHORTEST = 128 };
+
+static int64_t divisor(int64_t n, int64_t most)
+{
+    int64_t d = max(1, min(n, most));
+
+    while (n % d != 0)
+        d--;
+    return d;
+}
+
+/* Scores of `b` rows of `s`, in pieces that fit. */
+static int64_t scores(const d9d_attention_dims *n, int64_t b, int64_t s, bool packed)
+{
+    const int64_t head = 2 * (n->a / n->kv) * s * s;
+    const int64_t rows = packed ? b : divisor(b, MOST_SCORES / head / n->kv);
+
+    return rows * head * divisor(n->kv, MOST_SCORES / head / rows);
+}
+
+/* Documents by classes of length, halving; each class has room for as many as there can be. */
+static int64_t scores_packed(const d9d_attention_dims *n)
+{
+    int64_t most = 0, longest = SHORTEST;
+
+    while (longest < n->s)
+        longest *= 2;
+    for (; longest >= SHORTEST; longest /= 2)
+        most = max(most,
+                   scores(n, round_up(ceil_div(n->b * n->s, longest / 2 + 1), 8), longest, true));
+    return most;
+}
+
+/* Heads of 64 or 128 in bfloat16, of rows that are whole here. */
+static bool by_cudnn(const d9d_attention_dims *n)
+{
+    return n->t == D9D_BF16 && n->causal && n->z == n->s && (n->d == 64 || n->d == 128);
+}
+
+d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
+{
+    const int64_t sums = n->b * n->s * n->a * 4;
+    const bool packed = n->segments > 0, grouped = packed && n->a != n->kv;
+
+    if (!on_gpu(s) || n->b * n->s * n->a * n->d == 0)
+        return D9D_OK;
+    if (!by_cudnn(n))
+        return d9di_paper_borrow(s, backward ? sums : 0);
+    if (!backward)
+        return d9di_paper_borrow(s, packed ? sums : 0);
+    return d9di_paper_borrow(s, (packed ? scores_packed(n) : scores(n, n->b, n->s, false)) +
+                                    sums * (packed ? 2 : 1) + (grouped ? sums * n->d : 0));
+}
+
+/* --- head and loss: cuda_xent.cu, cuda_xent_grad.cu, cuda_xent_once.cu ----------------------- */
+
+enum { TOKENS = 2048, COLUMNS = 8192, LEAST_COLUMNS = 256, STEP = 128, PIECES = 32 };
+#define DW_SCRATCH ((int64_t)128 << 20)
+#define ONCE_ROOM  ((int64_t)768 << 20)
+
+static int64_t vocabulary(const d9d_xent_dims *n)
+{
+    int64_t v = 0;
+
+    for (int i = 0; i < n->n_split; i++)
+        v += n->v[i];
+    return v;
+}
+
+static int64_t block_bytes(const d9d_xent_dims *n, int64_t elements)
+{
+    return round_up(elements, 64) * (n->t == D9D_F32 ? 4 : 6);
+}
+
+static int64_t forward_bytes(const d9d_xent_dims *n, bool unit)
+{
+    const int64_t tokens = min(n->rows, TOKENS);
+
+    return round_up(tokens * 16, 256) + (unit ? round_up(tokens * n->h * 4, 256) : 0) +
+           block_bytes(n, tokens * min(vocabulary(n), COLUMNS));
+}
+
+static int64_t dw_bytes(const d9d_xent_dims *n)
+{
+    const int64_t elements = DW_SCRATCH / (block_bytes(n, 64) / 64);
+    const int64_t tokens = min(n->rows, elements / LEAST_COLUMNS);
+
+    return block_bytes(n, tokens * min(min(vocabulary(n), COLUMNS), elements / max(tokens, 1)));
+}
+
+static int64_t once_lay_out(const d9d_xent_dims *n, int64_t tokens)
+{
+    const int64_t v = vocabulary(n), size = (int64_t)d9d_dtype_size(n->t);
+
+    return tokens * (min(v, COLUMNS) * 4 + n->h * (4 + size) + 16 + v * size) +
+           PIECES * STEP * size;
+}
+
+static int64_t once_bytes(const d9d_xent_dims *n)
+{
+    const int64_t empty = once_lay_out(n, 0), each = once_lay_out(n, STEP) - empty;
+    const int64_t room = n->room > 0 ? n->room : ONCE_ROOM;
+    const int64_t most = max(1, (room - empty) / max(each, 1)) * STEP;
+    const int64_t rounds = max(1, ceil_div(n->rows, most));
+
+    return once_lay_out(n, min(n->rows, round_up(ceil_div(n->rows, rounds), STEP)));
+}
+
+d9d_status d9di_paper_xent_scratch(d9d_stream s, const d9d_xent_dims *n, d9di_paper_xent what)
+{
+    if (!on_gpu(s))
+        return D9D_OK;
+    return d9di_paper_borrow(s, what == D9DI_XENT_ONCE ? once_bytes(n)
+                                : what == D9DI_XENT_DW ? dw_bytes(n)
+                                                       : forward_bytes(n, what == D9DI_XENT_UNIT));
+}

@@ -1,0 +1,362 @@
+/* paper_table.c - every kernel as a number of operations and of bytes.  See d9d/kernels/paper.h.
+ *
+ * A product of M by K and K by N is 2 M N K operations; bytes are those of arrays read and written
+ * once.  Shape letters as in d9d/kernels/table.h.
+ */
+#include <string.h>
+
+#include "paper_private.h"
+
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* arrays, of which none is read */
+
+#define ENTRY(op, ...) static d9d_status op##_(d9d_stream s, __VA_ARGS__)
+
+static double size(d9d_dtype t)
+{
+    return (double)d9d_dtype_size(t);
+}
+
+/* n elements read or written. */
+static d9d_status move(d9d_stream s, d9d_dtype t, double n)
+{
+    return d9di_paper_charge(s, D9D_PAPER_MEMORY, t, 0, n * size(t));
+}
+
+/* --- elementwise --------------------------------------------------------------------------- */
+
+ENTRY(fill, d9d_dtype t, void *y, int64_t n, float v)
+{
+    return move(s, t, (double)n);
+}
+ENTRY(cast, d9d_dtype yt, void *y, d9d_dtype xt, const void *x, int64_t n)
+{
+    return d9di_paper_charge(s, D9D_PAPER_MEMORY, yt, 0, (double)n * (size(yt) + size(xt)));
+}
+ENTRY(add, d9d_dtype t, void *y, const void *a, const void *b, int64_t n)
+{
+    return move(s, t, 3.0 * (double)n);
+}
+ENTRY(accumulate, d9d_dtype yt, void *y, float beta, d9d_dtype xt, const void *x, int64_t n)
+{
+    return d9di_paper_charge(s, D9D_PAPER_MEMORY, yt, 0, (double)n * (2 * size(yt) + size(xt)));
+}
+ENTRY(swiglu, d9d_dtype t, void *y, const void *gate, const void *up, int64_t n)
+{
+    return move(s, t, 3.0 * (double)n);
+}
+ENTRY(swiglu_din, d9d_dtype t, void *dgate, void *dup, const void *dy, const void *gate,
+      const void *up, int64_t n)
+{
+    return move(s, t, 5.0 * (double)n);
+}
+ENTRY(sigmoid_gate, d9d_dtype t, void *y, const void *x, const void *g, int64_t m, int64_t n)
+{
+    return move(s, t, 2.0 * (double)m * (double)n);
+}
+ENTRY(sigmoid_gate_din, d9d_dtype t, void *dx, void *dg, const void *dy, const void *x,
+      const void *g, int64_t m, int64_t n)
+{
+    return move(s, t, 3.0 * (double)m * (double)n);
+}
+ENTRY(random, d9d_dtype t, void *y, d9d_init_kind kind, float scale, d9d_rng r, int ndim,
+      const int64_t *box, const int64_t *start, const int64_t *whole)
+{
+    return D9D_OK; /* of no step */
+}
+
+/* --- products ------------------------------------------------------------------------------ */
+
+static d9d_status product(d9d_stream s, d9d_paper_kind kind, d9d_dtype t, d9d_dtype ct, double m,
+                          double n, double k)
+{
+    return d9di_paper_charge(s, kind, t, 2 * m * n * k,
+                             (m * k + k * n) * size(t) + m * n * size(ct));
+}
+
+ENTRY(gemm, const d9d_gemm *g, const void *a, const void *b, void *c)
+{
+    D9D_TRY(d9di_paper_gemm_scratch(s, g));
+    return product(s, D9D_PAPER_PRODUCTS, g->t, g->ct, (double)g->m, (double)g->n, (double)g->k);
+}
+
+/* Rows of E experts, whose matrices are read or written whole. */
+static d9d_status grouped(d9d_stream s, d9d_dtype t, d9d_dtype wt, int64_t rows, int64_t e,
+                          int64_t in, int64_t out)
+{
+    const double w = (double)in * (double)out;
+
+    return d9di_paper_charge(s, D9D_PAPER_EXPERTS, t, 2 * (double)rows * w,
+                             (double)rows * (double)(in + out) * size(t) +
+                                 (double)e * w * size(wt));
+}
+
+ENTRY(grouped_gemm, d9d_dtype t, void *y, const void *x, const void *w, const int32_t *offset,
+      int64_t rows, int64_t e, int64_t in, int64_t out)
+{
+    return grouped(s, t, t, rows, e, in, out);
+}
+ENTRY(grouped_gemm_din, d9d_dtype t, void *dx, float beta, const void *dy, const void *w,
+      const int32_t *offset, int64_t rows, int64_t e, int64_t in, int64_t out)
+{
+    return grouped(s, t, t, rows, e, in, out);
+}
+ENTRY(grouped_gemm_dw, d9d_dtype t, d9d_dtype gt, void *dw, float beta, const void *x,
+      const void *dy, const int32_t *offset, int64_t rows, int64_t e, int64_t in, int64_t out)
+{
+    return grouped(s, t, gt, rows, e, in, out);
+}
+
+/* --- norm, position, attention -------------------------------------------------------------- */
+
+ENTRY(rms_norm, d9d_dtype t, void *y, float *inv, const void *x, const void *w, int64_t m,
+      int64_t n, float eps, bool zero_centred)
+{
+    return move(s, t, 2.0 * (double)m * (double)n);
+}
+ENTRY(rms_norm_grad, d9d_dtype t, void *dx, const void *plus, d9d_dtype gt, void *dw, float beta,
+      const void *dy, const void *x, const void *w, const float *inv, int64_t m, int64_t n,
+      bool zero_centred)
+{
+    return move(s, t, (plus != NULL ? 4.0 : 3.0) * (double)m * (double)n);
+}
+ENTRY(rope, d9d_dtype t, void *y, const void *x, const int32_t *positions, const float *inv_freq,
+      int64_t m, int64_t heads, int64_t d, int64_t r, bool interleaved, float mscale, float sign)
+{
+    return move(s, t, 2.0 * (double)(m * heads) * (double)d);
+}
+ENTRY(norm_rope, const d9d_norm_rope_dims *n, void *y, float *inv, const void *x, const void *w)
+{
+    return move(s, n->t, 2.0 * (double)(n->m * n->heads) * (double)n->d);
+}
+ENTRY(norm_rope_grad, const d9d_norm_rope_dims *n, void *dx, d9d_dtype gt, void *dw, float beta,
+      const void *dy, const void *x, const void *w, const float *inv)
+{
+    return move(s, n->t, 3.0 * (double)(n->m * n->heads) * (double)n->d);
+}
+
+/* Pairs of a query and a key that it sees. */
+static double pairs(const d9d_attention_dims *n)
+{
+    const double all = (double)n->s * (double)n->z;
+    const double hidden = n->causal ? (double)n->s * (double)(n->s - 1) / 2 : 0;
+    double sum = 0;
+
+    if (n->segments == 0 || !d9d_paper_is_real(n->segment))
+        return (double)n->b * (all - hidden);
+    for (int64_t i = 0; i < n->segments; i++) {
+        const double nq = n->segment[i].nq, nk = n->segment[i].nk;
+
+        sum += nq * nk - (n->causal ? nq * (nq - 1) / 2 : 0);
+    }
+    return sum;
+}
+
+/* `products` of D for each pair. */
+static d9d_status attend(d9d_stream s, const d9d_attention_dims *n, d9d_paper_kind kind,
+                         double products)
+{
+    const double heads = (double)(n->a * n->d);
+    const double elements =
+        products * ((double)n->s * heads + (double)n->z * (double)(n->kv * n->d)) * (double)n->b;
+
+    return d9di_paper_charge(s, n->s == n->z ? kind : D9D_PAPER_ATTENTION_SHARED, n->t,
+                             2 * products * heads * pairs(n), elements * size(n->t));
+}
+
+ENTRY(attention, const d9d_attention_dims *n, void *o, float *lse, const void *q, const void *k,
+      const void *v)
+{
+    D9D_TRY(d9di_paper_attention_scratch(s, n, false));
+    return attend(s, n, D9D_PAPER_ATTENTION, 2);
+}
+ENTRY(attention_din, const d9d_attention_dims *n, void *dq, void *dk, void *dv, const void *dout,
+      const void *q, const void *k, const void *v, const void *o, const float *lse)
+{
+    D9D_TRY(d9di_paper_attention_scratch(s, n, true));
+    return attend(s, n, D9D_PAPER_ATTENTION_GRAD, 5);
+}
+ENTRY(pieces, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b, int64_t p, int64_t w,
+      bool in_order)
+{
+    return move(s, t, 4.0 * (double)(n * b) * (double)(p * w));
+}
+
+/* --- embedding and loss ----------------------------------------------------------------------- */
+
+ENTRY(embedding, d9d_dtype t, void *y, const int32_t *ids, const void *table, int64_t rows,
+      int64_t first, int64_t v, int64_t h, bool clear)
+{
+    return move(s, t, 2.0 * (double)rows * (double)h);
+}
+ENTRY(embedding_dw, d9d_dtype t, d9d_dtype gt, void *dtable, float beta, const int32_t *ids,
+      const void *dy, int64_t rows, int64_t first, int64_t v, int64_t h)
+{
+    return d9di_paper_charge(s, D9D_PAPER_MEMORY, t, 0,
+                             (double)h * ((double)rows * size(t) + (double)v * size(gt)));
+}
+
+/* `products` of the hidden rows and the vocabulary. */
+static d9d_status head(d9d_stream s, const d9d_xent_dims *n, double products)
+{
+    const double rows = (double)n->rows, h = (double)n->h;
+    double v = 0;
+
+    for (int i = 0; i < n->n_split; i++)
+        v += (double)n->v[i];
+    return d9di_paper_charge(s, D9D_PAPER_HEAD, n->t, products * 2 * rows * h * v,
+                             products * (rows * h + h * v) * size(n->t));
+}
+
+ENTRY(xent, const d9d_xent_dims *n, float *loss, float *lse, void *unit, const void *hidden,
+      const void *const *w, const int32_t *targets)
+{
+    D9D_TRY(d9di_paper_xent_scratch(s, n, unit != NULL ? D9DI_XENT_UNIT : D9DI_XENT));
+    return head(s, n, unit != NULL ? 2 : 1);
+}
+ENTRY(xent_join, const d9d_xent_dims *d, float *loss, float *lse, void *unit, const float *parts,
+      int64_t n, int64_t mine, const void *const *w, const int32_t *targets)
+{
+    return move(s, d->t, unit != NULL ? 2.0 * (double)d->rows * (double)d->h : 0);
+}
+ENTRY(xent_din, d9d_dtype t, void *dhidden, const float *dloss, const void *unit, int64_t rows,
+      int64_t h)
+{
+    return move(s, t, 2.0 * (double)rows * (double)h);
+}
+ENTRY(xent_dw, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw, const float *beta,
+      const float *dloss, const float *lse, const void *hidden, const void *const *w,
+      const int32_t *targets)
+{
+    D9D_TRY(d9di_paper_xent_scratch(s, n, D9DI_XENT_DW));
+    return head(s, n, 2);
+}
+ENTRY(xent_once, const d9d_xent_dims *n, d9d_dtype gt, float *loss, void *unit, void *const *dw,
+      const float *beta, const void *hidden, const void *const *w, const int32_t *targets)
+{
+    bool grads = false;
+
+    for (int i = 0; i < n->n_split; i++)
+        grads = grads || dw[i] != NULL;
+    D9D_TRY(d9di_paper_xent_scratch(s, n, D9DI_XENT_ONCE));
+    return head(s, n, 1.0 + (unit != NULL) + grads);
+}
+
+/* --- mixture of experts ------------------------------------------------------------------------
+ */
+
+ENTRY(router, d9d_dtype t, float *p, float *prob, int32_t *expert, const void *logits,
+      const float *bias, int64_t rows, int64_t e, int64_t k, bool renormalise)
+{
+    return move(s, D9D_F32, 2.0 * (double)rows * (double)e);
+}
+ENTRY(router_din, d9d_dtype t, void *dlogits, const float *dprob, const float *p, const float *prob,
+      const int32_t *expert, int64_t rows, int64_t e, int64_t k, bool renormalise)
+{
+    return move(s, D9D_F32, 2.0 * (double)rows * (double)e);
+}
+
+/* As if every one of E got the same of all choices; how many there are of an array from
+ * route_ranks, it has noted. */
+ENTRY(route, int32_t *offset, int32_t *row, int32_t *source, const int32_t *expert, int64_t rows,
+      int64_t e, int64_t k)
+{
+    const double choices = d9di_paper_choices(s, expert, (double)rows * (double)k);
+
+    for (int64_t i = 0; i <= e && d9d_paper_is_real(offset); i++)
+        offset[i] = (int32_t)(choices * (double)i / (double)e + 0.5);
+    return move(s, D9D_I32, 6.0 * (double)rows * (double)k);
+}
+ENTRY(permute, const d9d_permute_dims *n, void *y, const void *x, const int32_t *source)
+{
+    return move(s, n->t, 2.0 * (double)n->n * (double)n->h);
+}
+ENTRY(permute_din, const d9d_permute_dims *n, void *dx, const void *dy, const int32_t *row)
+{
+    return move(s, n->t, (double)(n->n + n->rows) * (double)n->h);
+}
+ENTRY(unpermute, const d9d_permute_dims *n, void *y, const void *x, const float *prob,
+      const int32_t *row)
+{
+    return move(s, n->t, (double)(n->n + n->rows) * (double)n->h);
+}
+ENTRY(unpermute_din, const d9d_permute_dims *n, void *dx, float *dprob, const void *dy,
+      const void *x, const float *prob, const int32_t *row)
+{
+    return move(s, n->t, 3.0 * (double)n->n * (double)n->h);
+}
+
+/* A rank has `per` of the experts: it has none of a token's k with the chance that k drawn without
+ * return are all others. */
+ENTRY(route_ranks, int32_t *rank, const int32_t *expert, int64_t rows, int64_t k, int64_t ranks,
+      int64_t per)
+{
+    const double all = (double)(ranks * per);
+    double none = 1;
+
+    for (int64_t i = 0; i < k; i++)
+        none *= all - (double)per - (double)i > 0
+                    ? (all - (double)per - (double)i) / (all - (double)i)
+                    : 0;
+    d9di_paper_note(s, rank, (double)rows * (double)ranks * (1 - none));
+    return move(s, D9D_I32, (double)rows * (double)(k + ranks));
+}
+ENTRY(route_local, int32_t *local, const int32_t *source, const int32_t *expert, int64_t n,
+      int64_t rows, int64_t k, int64_t ranks, int64_t per)
+{
+    return move(s, D9D_I32, 2.0 * (double)n * (double)k);
+}
+
+/* --- reductions and optimizers ------------------------------------------------------------------
+ */
+
+ENTRY(sum_squares, double *out, double beta, d9d_dtype t, const void *x, int64_t n)
+{
+    return move(s, t, (double)n);
+}
+ENTRY(sum, double *out, double beta, d9d_dtype t, const void *x, int64_t n)
+{
+    return move(s, t, (double)n);
+}
+ENTRY(find_nonfinite, int64_t *out, d9d_dtype t, const void *x, int64_t n)
+{
+    return move(s, t, (double)n);
+}
+ENTRY(step_scale, float *scale, double *report, const double *loss, int64_t n, const double *weight,
+      const double *squares, double max_norm)
+{
+    return move(s, D9D_F64, (double)n);
+}
+ENTRY(adam, const d9d_adam_step *c, d9d_dtype t, void *p, d9d_dtype gt, const void *g,
+      const float *scale, d9d_dtype st, void *m, void *v, void *vmax, int64_t n)
+{
+    return d9di_paper_charge(s, D9D_PAPER_MEMORY, t, 0,
+                             (double)n * (2 * size(t) + size(gt) + 4 * size(st)));
+}
+ENTRY(adam_stochastic, const d9d_adam_step *c, void *p, d9d_dtype gt, const void *g,
+      const float *scale, d9d_dtype st, void *m, void *v, d9d_rng r, int ndim, const int64_t *box,
+      const int64_t *start, const int64_t *whole)
+{
+    double n = 1;
+
+    for (int d = 0; d < ndim; d++)
+        n *= (double)box[d];
+    return d9di_paper_charge(s, D9D_PAPER_MEMORY, D9D_BF16, 0,
+                             n * (2 * size(D9D_BF16) + size(gt) + 4 * size(st)));
+}
+ENTRY(sgd, const d9d_sgd_step *c, d9d_dtype t, void *p, d9d_dtype gt, const void *g,
+      const float *scale, d9d_dtype st, void *momentum, int64_t n)
+{
+    return d9di_paper_charge(s, D9D_PAPER_MEMORY, t, 0,
+                             (double)n * (2 * size(t) + size(gt) + 2 * size(st)));
+}
+
+const d9d_kernels *d9d_kernels_paper(void)
+{
+    static const d9d_kernels table = {.name = "paper",
+#define X(op) .op = op##_,
+                                      D9D_KERNEL_ENTRIES(X)
+#undef X
+    };
+
+    return &table;
+}

@@ -1,0 +1,261 @@
+/* dry_run.c - see loop/dry_run.h. */
+#include "loop/dry_run.h"
+
+#include <string.h>
+
+#include "d9d/device/imagined.h"
+#include "d9d/loop/save.h"
+#include "loop/engine.h"
+
+typedef struct rehearsal {
+    const d9di_dry_how *how;
+    d9d_boot *boot;
+    d9d_job where;
+    d9di_engine engine;
+    d9d_optimizer *optimizer;
+    d9d_step_end end;
+    d9d_arena arena;
+    d9d_batch batch;
+    int64_t n_micro;
+} rehearsal;
+
+/* --- a batch ---------------------------------------------------------------------------- */
+
+/* Every position a target, positions from 0 in each document. */
+static d9d_status batch_make(rehearsal *r)
+{
+    const d9di_dry_batch *b = &r->how->batch;
+    const int64_t cells = b->rows * b->length, part = b->document > 0 ? b->document : b->length;
+    int32_t *ids = d9d_arena_alloc(&r->arena, (size_t)(2 * cells) * sizeof(*ids));
+    int32_t *bounds = d9d_arena_alloc(&r->arena, (size_t)(cells + 1) * sizeof(*bounds));
+    int64_t *lengths = d9d_arena_alloc(&r->arena, (size_t)b->rows * sizeof(*lengths));
+    int64_t documents = 0;
+
+    if (ids == NULL || bounds == NULL || lengths == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "plan: a batch of %lld positions", (long long)cells);
+    memset(ids, 0, (size_t)cells * sizeof(*ids));
+    for (int64_t i = 0; i < cells; i++) {
+        const int64_t at = i % b->length % part;
+
+        ids[cells + i] = (int32_t)at;
+        if (at == 0)
+            bounds[documents++] = (int32_t)i;
+    }
+    bounds[documents] = (int32_t)cells;
+    for (int64_t i = 0; i < b->rows; i++)
+        lengths[i] = b->length;
+    r->batch = (d9d_batch){.rows = b->rows,
+                           .length = b->length,
+                           .ids = ids,
+                           .labels = ids,
+                           .positions = ids + cells,
+                           .documents = b->document > 0 ? documents : 0,
+                           .bounds = b->document > 0 ? bounds : NULL,
+                           .lengths = lengths,
+                           .tokens = cells,
+                           .targets = cells};
+    return D9D_OK;
+}
+
+/* --- the rank ----------------------------------------------------------------------------- */
+
+static int64_t ranks_of(const d9d_degrees *d)
+{
+    return d->pipeline_parallel * d->data_parallel_replicate * d->data_parallel_shard *
+           d->context_parallel_shard * d->context_parallel_replicate * d->tensor_parallel;
+}
+
+static d9di_engine_how engine_how(const rehearsal *r)
+{
+    const d9d_train_config *c = r->how->config;
+
+    return (d9di_engine_how){
+        .where = &r->where,
+        .mesh = &c->mesh,
+        .provider = &c->model_provider,
+        .data = r->how->data,
+        .seed = (uint64_t)c->trainer.determinism.base_seed,
+        .train = true,
+        .optimizer = r->optimizer,
+        .gradients = &c->trainer.gradient_manager,
+    };
+}
+
+/* As a run is opened and filled: train.c. */
+static d9d_status rank_make(rehearsal *r)
+{
+    const d9d_train_config *c = r->how->config;
+    d9di_engine_how how;
+
+    D9D_TRY(d9d_boot_imagine(r->how->rank, (int)ranks_of(&c->mesh), &r->boot));
+    r->where = (d9d_job){.boot = r->boot, .device = r->how->chip};
+    how = engine_how(r);
+    D9D_TRY(d9di_engine_open(&how, &r->engine));
+    D9D_TRY(d9d_optimizer_create(&c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
+    how.optimizer = r->optimizer;
+    D9D_TRY(d9di_engine_fill(&r->engine, &how));
+    D9D_TRY(d9d_optimizer_fill(r->optimizer, r->engine.dev));
+    return d9d_step_end_open(r->engine.dev, r->n_micro, r->engine.world, &r->end);
+}
+
+static void rank_release(rehearsal *r)
+{
+    d9d_step_end_release(&r->end);
+    d9d_optimizer_free(r->optimizer);
+    d9di_engine_release(&r->engine);
+    d9d_boot_close(r->boot);
+    d9d_arena_release(&r->arena);
+}
+
+/* --- what it keeps --------------------------------------------------------------------------- */
+
+static uint64_t bytes_of(const d9d_shape *s, d9d_dtype t)
+{
+    return (uint64_t)d9d_shape_numel(s) * d9d_dtype_size(t);
+}
+
+static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
+{
+    const struct d9d_gradients_section *g = &r->how->config->trainer.gradient_manager;
+    const d9d_sharded_how sharded = {.with_grads = true,
+                                     .reduce_once = g->reduce == D9D_REDUCE_STEP};
+    const d9d_params *params = &r->engine.params;
+    const d9d_model *m = r->engine.model;
+    d9d_save_set set;
+
+    for (size_t i = 0; i < params->n; i++) {
+        const d9d_param *p = params->p[i];
+
+        out->weights += bytes_of(&p->box, p->dtype);
+        out->gradients += p->trainable ? bytes_of(&p->box, p->grad_dtype) : 0;
+        out->exported += bytes_of(&p->whole, p->dtype);
+    }
+    out->optimizer = d9d_optimizer_bytes(r->optimizer);
+    out->parameters = d9di_engine_count(&r->engine, false);
+    out->model_flops = m->ops->flops_per_token(m, r->batch.length);
+    D9D_TRY(d9d_sharded_bytes(m, &sharded, &out->units));
+    D9D_TRY(d9d_save_set_make(params, r->optimizer, &r->arena, &set));
+    for (size_t i = 0; i < set.n; i++)
+        out->saved += bytes_of(&set.items[i].whole, set.items[i].tensor->dtype);
+    return D9D_OK;
+}
+
+/* --- a step ---------------------------------------------------------------------------------- */
+
+/* As train.c does it. */
+static d9d_status step(rehearsal *r, int64_t n_micro)
+{
+    const d9d_step_own own = {.targets = (double)(n_micro * r->batch.targets)};
+    d9di_engine *e = &r->engine;
+
+    d9d_module_clear_grads(e->model->module);
+    for (int64_t i = 0; i < n_micro; i++) {
+        d9d_tensor sum = d9d_tensor_rows(&r->end.loss, i, 1);
+        const d9d_status st = d9di_engine_learn(e, &r->batch, i + 1 == n_micro, &sum);
+
+        d9d_tensor_release(&sum);
+        D9D_TRY(st);
+    }
+    D9D_TRY(d9d_step_end_queue(&r->end, &e->params, &own,
+                               r->how->config->trainer.gradient_clipping.max_norm));
+    return d9d_optimizer_step(r->optimizer, 1e-3, &r->end.scale);
+}
+
+/* Steps of many micro-batches differ by the number of those that are not the last. */
+typedef struct sample {
+    double step_s;
+    d9d_paper_tally tally;
+} sample;
+
+static d9d_status sample_take(rehearsal *r, int64_t n_micro, d9d_arena *a, sample *out)
+{
+    d9d_paper *p = d9d_paper_of(r->engine.dev->stream);
+    const double before = d9d_paper_now(r->engine.dev->stream);
+    size_t bytes;
+
+    d9d_paper_begin(p);
+    D9D_TRY(step(r, n_micro));
+    *out = (sample){d9d_paper_now(r->engine.dev->stream) - before, *d9d_paper_done(p)};
+    bytes = out->tally.n_talk * sizeof(*out->tally.talk);
+    out->tally.talk = d9d_arena_alloc(a, bytes + 1);
+    if (out->tally.talk == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "plan: %zu kinds of messages", out->tally.n_talk);
+    if (bytes > 0)
+        memcpy(out->tally.talk, d9d_paper_done(p)->talk, bytes);
+    return D9D_OK;
+}
+
+static double stretch_one(double few, double more, double by)
+{
+    return few + by * (more - few);
+}
+
+static int64_t stretch_count(int64_t few, int64_t more, double by)
+{
+    return (int64_t)(stretch_one((double)few, (double)more, by) + 0.5);
+}
+
+/* *few becomes few + by (more - few). */
+static void stretch(sample *few, const sample *more, double by)
+{
+    few->step_s = stretch_one(few->step_s, more->step_s, by);
+    for (int i = 0; i < D9D_PAPER_KIND_COUNT; i++) {
+        d9d_paper_work *w = &few->tally.work[i];
+        const d9d_paper_work *m = &more->tally.work[i];
+
+        w->calls = stretch_count(w->calls, m->calls, by);
+        w->flops = stretch_one(w->flops, m->flops, by);
+        w->bytes = stretch_one(w->bytes, m->bytes, by);
+        w->seconds = stretch_one(w->seconds, m->seconds, by);
+    }
+    for (size_t i = 0; i < few->tally.n_talk && i < more->tally.n_talk; i++) {
+        d9d_paper_talk *t = &few->tally.talk[i];
+        const d9d_paper_talk *m = &more->tally.talk[i];
+
+        t->calls = stretch_count(t->calls, m->calls, by);
+        t->bytes = stretch_one(t->bytes, m->bytes, by);
+        t->seconds = stretch_one(t->seconds, m->seconds, by);
+    }
+}
+
+enum { FEW = 2 }; /* the last micro-batch and one before it */
+
+/* Two steps: what is kept from the first is there in the second. */
+static d9d_status steps(rehearsal *r, d9d_arena *a, d9di_dry_run *out)
+{
+    const int64_t few = r->n_micro < FEW ? r->n_micro : FEW;
+    sample s, more;
+
+    D9D_TRY(step(r, few));
+    D9D_TRY(sample_take(r, few, a, &s));
+    out->peak = d9d_device_memory(r->engine.dev).peak;
+    out->scratch = d9d_device_scratch(r->engine.dev);
+    if (r->n_micro > few) {
+        D9D_TRY(sample_take(r, few + 1, a, &more));
+        stretch(&s, &more, (double)(r->n_micro - few));
+    }
+    out->step_s = s.step_s;
+    out->tally = s.tally;
+    return D9D_OK;
+}
+
+d9d_status d9di_dry_run_make(const d9di_dry_how *how, d9d_arena *a, d9di_dry_run *out)
+{
+    const struct d9d_batching_section *b = &how->config->trainer.batching;
+    const d9d_degrees *m = &how->config->mesh;
+    rehearsal r = {.how = how,
+                   .n_micro = b->global_batch_size /
+                              (m->data_parallel_replicate * m->data_parallel_shard) /
+                              b->microbatch_size};
+    d9di_dry_run dry = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, batch_make(&r), out);
+    D9D_TRY_OR(st, rank_make(&r), out);
+    D9D_TRY_OR(st, count_kept(&r, &dry), out);
+    D9D_TRY_OR(st, steps(&r, a, &dry), out);
+    *out = dry;
+out:
+    rank_release(&r);
+    return st;
+}

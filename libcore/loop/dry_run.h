@@ -1,0 +1,45 @@
+/* dry_run.h - a step of training that one rank of an imagined job goes through on paper.
+ *
+ * The rank's model, placement, optimizer and engine are those of training; its device counts
+ * (d9d/device/imagined.h), its groups answer for the others (libcore/dist/comm_paper.c).  So
+ * memory, operations and messages are what training does, whatever it does.
+ */
+#ifndef D9DI_LOOP_DRY_RUN_H
+#define D9DI_LOOP_DRY_RUN_H
+
+#include "d9d/kernels/paper.h"
+#include "d9d/loop/job.h"
+#include "loop/run_data.h"
+
+/* A micro-batch: rows of one length, a document each or cut into documents of one length. */
+typedef struct d9di_dry_batch {
+    int64_t rows, length;
+    int64_t document; /* positions of one; 0: rows are not packed */
+} d9di_dry_batch;
+
+typedef struct d9di_dry_how {
+    const d9d_train_config *config; /* with the mesh and the sizes of batches */
+    int rank;                       /* of the mesh's product */
+    const char *chip;
+    const d9di_data *data; /* must fit the model; may have no datasets */
+    d9di_dry_batch batch;
+} d9di_dry_how;
+
+typedef struct d9di_dry_run {
+    int64_t parameters;       /* of the whole model, as far as this rank's stages have it */
+    double model_flops;       /* of a token in a row of this length, of the same */
+    uint64_t saved, exported; /* bytes of those in a checkpoint and in an export */
+    /* Bytes that are kept from step to step. */
+    uint64_t weights, gradients, optimizer;
+    /* Beside them: parameters and gradients that are put together for a unit; scratch of a kernel
+     * at the moment of the peak. */
+    uint64_t units, scratch;
+    uint64_t peak;         /* of the device's pool in a step, each block the size of its class */
+    double step_s;         /* of all micro-batches and the update */
+    d9d_paper_tally tally; /* of a step; talk is in the arena */
+} d9di_dry_run;
+
+/* What opening the engine says; nothing is read but what the configuration of the model names. */
+d9d_status d9di_dry_run_make(const d9di_dry_how *how, d9d_arena *a, d9di_dry_run *out);
+
+#endif /* D9DI_LOOP_DRY_RUN_H */

@@ -1,0 +1,79 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# d9d-train --plan: memory as measured, verdicts, what is refused.
+
+load helper
+load train_helper
+
+setup_file() { workshop; }
+teardown_file() { rm -rf "$shared"; }
+setup() { bench; }
+teardown() { clear_bench; }
+
+plan() { d9d-train --plan --gpu cpu --json "$@"; }
+# number KEY: of a plan on stdin.
+number() { sed -n 's/^ *"'"$1"'": \([-0-9.e+]*\),\{0,1\}$/\1/p' | head -n 1; }
+is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
+
+@test "memory is what training measures, to the byte" {
+    for how in off full selective; do
+        d9d-train -q -d cpu --set model_provider.checkpointing=$how --set trainer.run.dir=$how c.json
+        measured=$(grep '"loss"' $how/metrics.jsonl | sed 's/.*"mem_bytes": \([0-9]*\).*/\1/' | sort -n | tail -n 1)
+        planned=$(plan --set model_provider.checkpointing=$how c.json | number peak)
+        [ "$measured" = "$planned" ] || { echo "$how: measured $measured, planned $planned"; return 1; }
+    done
+}
+
+@test "steps, tokens and sizes are those of the run" {
+    d9d-train -q -d cpu --set trainer.checkpointing.period_steps=last_step c.json
+    plan c.json >plan.json
+    is d9d.plan.v1 plan.json
+    [ "$(number steps <plan.json)" = "$(records run)" ]
+    # Files have headers too.
+    for part in checkpoint:run/checkpoints/step-00000020/ export:run/export/model.safetensors; do
+        size=$(find "${part#*:}" -name '*.safetensors' -printf '%s\n' | awk '{ n += $1 } END { print n }')
+        planned=$(number "${part%:*}_bytes" <plan.json)
+        awk -v a="$planned" -v b="$size" 'BEGIN { exit !(a < b && b < a + 65536) }'
+    done
+}
+
+@test "a plan needs no launcher, no GPU, no checkpoint, and with --length no data" {
+    run -0 --separate-stderr env SLURM_STEP_NUM_TASKS=4 d9d-train --plan c.json
+    [[ "$output" == *"NVIDIA H200"* ]]
+    run -0 --separate-stderr d9d-train --plan --set trainer.model_stage_factory.source_checkpoint=nowhere c.json
+    says 2 "nowhere" d9d-train --plan --set data.dataset=nowhere c.json
+    run -0 --separate-stderr d9d-train --plan --set data.dataset=nowhere --length 32 c.json
+    [[ "$output" == *"of 32 positions"* ]]
+    [ ! -e run ]
+}
+
+@test "a verdict: what is needed against what there is" {
+    need=$(plan c.json | number bytes)
+    run -0 --separate-stderr plan --memory "$need" c.json
+    says 2 "it does not fit" plan --memory $((need - 1)) c.json
+    printf '%s\n' "$output" >plan.json
+    is d9d.plan.v1 plan.json
+    grep -q '"fits": false' plan.json
+    says 2 "GB: it does not fit" d9d-train --plan -q --memory 1GB c.json
+    [ -z "$output" ]
+}
+
+@test "meshes that training refuses are refused with its sentences" {
+    says 2 "does not divide num_attention_heads" plan --set mesh.tensor_parallel=3 c.json
+    says 2 "does not divide num_experts" plan --set mesh.data_parallel_shard=7 --set mesh.expert_parallel=7 \
+        --set trainer.batching.global_batch_size=14 c.json
+    says 2 "is not a multiple of" plan --set mesh.data_parallel_shard=3 c.json
+    says 2 "expert_parallel 2 does not divide the 1 ranks" plan --set mesh.expert_parallel=2 c.json
+    says 2 "expected one of h200" d9d-train --plan --gpu h300 c.json
+    says 2 "mesh.tensor_parallel" plan --set mesh.tensor_parallel=0 c.json
+}
+
+@test "more ranks need less memory each, and say what they send" {
+    plan --set mesh.data_parallel_shard=2 c.json >two.json
+    is d9d.plan.v1 two.json
+    [ "$(number weights <two.json)" -lt "$(plan c.json | number weights)" ]
+    grep -q '"call": "reduce_scatter"' two.json
+    grep -q '"link": "node"' two.json
+    d9d-train --plan --json --set mesh.data_parallel_shard=16 --set trainer.batching.global_batch_size=32 c.json |
+        grep -q '"link": "network"'
+}

@@ -1,0 +1,53 @@
+/* train_plan.c - see train_plan.h. */
+#include "train_plan.h"
+
+#include <string.h>
+
+#include "d9d/loop/forecast.h"
+
+static d9d_status put_plan(const tool_run *r, const d9d_forecast *p)
+{
+    d9d_buf text = {0};
+    d9d_status st;
+
+    if (r->json)
+        return tool_put_json(d9d_forecast_json(p));
+    st = d9d_forecast_print(p, &text);
+    if (st == D9D_OK && !r->quiet)
+        tool_put(&text);
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status plan(tool_run *r, const d9d_train_config *config, const d9d_forecast_how *how)
+{
+    d9d_forecast p;
+
+    D9D_TRY(d9d_forecast_make(config, how, &r->arena, &p));
+    D9D_TRY(put_plan(r, &p));
+    return d9d_forecast_verdict(&p);
+}
+
+d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan_options *o)
+{
+    const d9d_forecast_how how = {
+        .chip = o->gpu != NULL                    ? o->gpu
+                : strcmp(job->device, "cpu") == 0 ? "cpu"
+                                                  : "h200",
+        .memory = (uint64_t)o->memory,
+        .length = o->length,
+    };
+    d9d_train_config config;
+    json_t *doc = NULL;
+    d9d_status st;
+
+    D9D_TRY(tool_config_load(r, &d9d_train_table, "d9d.train.v1", &job->config, &doc));
+    if (doc == NULL)
+        return D9D_OK;
+    st = d9d_config_bind(&d9d_train_table, doc, tool_input_name(r->args[0]), r->log, &r->arena,
+                         &config);
+    if (st == D9D_OK)
+        st = plan(r, &config, &how);
+    json_decref(doc);
+    return st;
+}

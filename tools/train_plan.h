@@ -1,0 +1,27 @@
+/* train_plan.h - d9d-train --plan. */
+#ifndef D9D_TRAIN_PLAN_H
+#define D9D_TRAIN_PLAN_H
+
+#include "tool.h"
+
+typedef struct train_plan_options {
+    bool plan;
+    const char *gpu, *timeline;
+    int64_t memory, length, suggest;
+} train_plan_options;
+
+#define TRAIN_PLAN_OPTIONS(S, field)                                                               \
+    TOOL_OPT(S, field.plan, FLAG, "plan", 0, NULL,                                                 \
+             "say what the job will take, memory, time and messages, without a GPU or a "          \
+             "launcher, and stop"),                                                                \
+        TOOL_OPT(S, field.gpu, STRING, "gpu", 0, "NAME",                                           \
+                 "plan: for h200 (the default), h100, a100, b200 or cpu"),                         \
+        TOOL_OPT(S, field.memory, SIZE, "memory", 0, "SIZE",                                       \
+                 "plan: exit 2 unless every rank needs at most this, such as 141GB", .min = 1),    \
+        TOOL_OPT(S, field.length, INT, "length", 0, "N",                                           \
+                 "plan: rows of N positions, without a look at the dataset", .min = 1,             \
+                 .max = 1 << 30)
+
+d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan_options *o);
+
+#endif /* D9D_TRAIN_PLAN_H */
