@@ -37,17 +37,21 @@ d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan
         .memory = (uint64_t)o->memory,
         .length = o->length,
     };
+    const d9d_table *table = &d9d_train_table;
     d9d_train_config config;
+    d9d_plugins *plugins = NULL;
     json_t *doc = NULL;
     d9d_status st;
 
-    D9D_TRY(tool_config_load(r, &d9d_train_table, "d9d.train.v1", &job->config, &doc));
+    D9D_TRY_OR(st, tool_config_load(r, "d9d.train.v1", &job->config, &table, &plugins, &doc), out);
     if (doc == NULL)
-        return D9D_OK;
-    st = d9d_config_bind(&d9d_train_table, doc, tool_input_name(r->args[0]), r->log, &r->arena,
-                         &config);
-    if (st == D9D_OK)
-        st = plan(r, &config, &how);
+        goto out;
+    D9D_TRY_OR(st,
+               d9d_config_bind(table, doc, tool_input_name(r->args[0]), r->log, &r->arena, &config),
+               out);
+    st = plan(r, &config, &how);
+out:
     json_decref(doc);
+    d9d_plugins_close(plugins);
     return st;
 }
