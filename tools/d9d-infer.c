@@ -1,4 +1,4 @@
-/* d9d-infer - log-probabilities and perplexity from a JSON configuration. */
+/* d9d-infer - log-probabilities, perplexity and generation from a JSON configuration. */
 #include "d9d/loop/infer.h"
 #include "tool.h"
 
@@ -11,6 +11,10 @@ static json_t *json(const void *summary)
 {
     const d9d_infer_summary *s = summary;
 
+    if (s->generated)
+        return json_pack("{s:I, s:I, s:I, s:o}", "samples", (json_int_t)s->samples, "first_sample",
+                         (json_int_t)s->first_sample, "tokens", (json_int_t)s->tokens,
+                         "tokens_per_s", tool_real(s->tokens_per_s));
     return json_pack("{s:I, s:I, s:I, s:o, s:o, s:o}", "samples", (json_int_t)s->samples,
                      "first_sample", (json_int_t)s->first_sample, "tokens", (json_int_t)s->tokens,
                      "loss", tool_real(s->loss), "perplexity", tool_real(s->perplexity),
@@ -21,6 +25,10 @@ static d9d_status text(const void *summary, d9d_buf *b)
 {
     const d9d_infer_summary *s = summary;
 
+    if (s->generated)
+        return d9d_buf_printf(b, "%lld tokens of %lld samples, %.6g tokens/s\n",
+                              (long long)s->tokens, (long long)(s->samples - s->first_sample),
+                              s->tokens_per_s);
     return d9d_buf_printf(b, "perplexity %.6g, loss %.6f over %lld tokens of %lld samples\n",
                           s->perplexity, s->loss, (long long)s->tokens,
                           (long long)(s->samples - s->first_sample));
@@ -53,7 +61,8 @@ static const tool_command commands[] = {
      .min = 1,
      .max = 1,
      .about = "Run the task of CONFIG.json over a dataset: logprobs writes the log-probability of "
-              "every target, perplexity prints one number.",
+              "every target, perplexity prints one number, generate writes what follows each "
+              "prompt.",
      .options = options,
      .size = sizeof(defaults),
      .defaults = &defaults,

@@ -376,13 +376,10 @@ static d9d_status put_message(struct encoding *e, const struct role *role, const
     return put_stretches(e, &role->text[AFTER], role->trains[D9D_CHAT_AFTER]);
 }
 
-static const struct role *find_role(const struct encoding *e, d9di_span name)
+static const struct role *role_named(const d9di_chat *c, const char *name, size_t n)
 {
-    const d9di_chat *c = e->chat;
-
     for (size_t i = 0; i < c->n_roles; i++)
-        if (strlen(c->roles[i].from->name) == name.n &&
-            memcmp(c->roles[i].from->name, text_of(e, name), name.n) == 0)
+        if (strlen(c->roles[i].from->name) == n && memcmp(c->roles[i].from->name, name, n) == 0)
             return &c->roles[i];
     return NULL;
 }
@@ -404,7 +401,7 @@ static d9d_status put_default(struct encoding *e)
                : D9D_OK;
 }
 
-static d9d_status put_chat(struct encoding *e, d9di_jsonl_error *error)
+static d9d_status put_messages(struct encoding *e, d9di_jsonl_error *error)
 {
     const d9di_messages *m = e->from;
     const d9di_chat *c = e->chat;
@@ -414,7 +411,7 @@ static d9d_status put_chat(struct encoding *e, d9di_jsonl_error *error)
     D9D_TRY(put_stretches(e, &c->text[BOS], false));
     for (size_t i = 0; i < m->list.len; i++) {
         const d9di_message *x = &m->list.data[i];
-        const struct role *role = find_role(e, x->role);
+        const struct role *role = role_named(c, text_of(e, x->role), x->role.n);
 
         if (!role) {
             error->at = x->at;
@@ -428,9 +425,32 @@ static d9d_status put_chat(struct encoding *e, d9di_jsonl_error *error)
             D9D_TRY(put_default(e));
         D9D_TRY(put_message(e, role, x, text_of(e, x->content), x->content.n));
     }
+    return D9D_OK;
+}
+
+static d9d_status put_chat(struct encoding *e, d9di_jsonl_error *error)
+{
+    D9D_TRY(put_messages(e, error));
     D9D_TRY(change_speaker(e, NULL));
-    D9D_TRY(put_stretches(e, &c->text[END], false));
+    D9D_TRY(put_stretches(e, &e->chat->text[END], false));
     return flush(e);
+}
+
+d9d_status d9di_chat_prompt(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
+                            const char *speaker, d9d_buf *text, d9d_ids *ids, d9di_labels *labels,
+                            d9di_jsonl_error *error)
+{
+    struct encoding e = {
+        .chat = c, .from = m, .scratch = s, .text = text, .ids = ids, .labels = labels};
+    const struct role *role = role_named(c, speaker, strlen(speaker));
+
+    if (role == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "the role \"%s\" is not in the template", speaker);
+    text->len = 0;
+    D9D_TRY(put_messages(&e, error));
+    D9D_TRY(change_speaker(&e, role));
+    D9D_TRY(put_stretches(&e, &role->text[PREFIX], false));
+    return flush(&e);
 }
 
 /* Labels become those of the next token; the last token is but a target. */

@@ -19,4 +19,10 @@ d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s, const 
                             d9d_buf *text, d9d_ids *ids, d9di_labels *labels,
                             d9di_jsonl_error *error);
 
+/* Append the ids that `speaker` is to go on from: the chat without its `end`, and that role's
+ * prefix.  `labels` is room too, and empty.  ECONFIG when there is no such role. */
+d9d_status d9di_chat_prompt(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
+                            const char *speaker, d9d_buf *text, d9d_ids *ids, d9di_labels *labels,
+                            d9di_jsonl_error *error);
+
 #endif

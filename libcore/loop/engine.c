@@ -35,7 +35,8 @@ static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
     D9D_TRY(d9d_model_spec_read(how->provider, &e->arena, &e->spec));
     D9D_TRY(d9d_model_plan_check(s, how->mesh));
     D9D_TRY(s->provider->create(s->config, D9D_WHOLE_MODEL, &s->options, &e->model));
-    D9D_TRY(d9di_data_check(how->data, e->model->vocab, e->model->max_positions));
+    if (how->data != NULL)
+        D9D_TRY(d9di_data_check(how->data, e->model->vocab, e->model->max_positions));
     D9D_TRY(params_prepare(e, how));
     if (how->source != NULL && how->initialise)
         D9D_TRY(d9d_weights_open(s, D9D_WHOLE_MODEL, how->source, &e->weights));

@@ -32,7 +32,7 @@ typedef struct d9di_engine_how {
     const d9d_degrees *mesh;
     const d9d_union *provider;
     const char *source;    /* checkpoint directory, or NULL */
-    const d9di_data *data; /* must fit the model */
+    const d9di_data *data; /* must fit the model; NULL: none */
     uint64_t seed;
     bool train;      /* allocate gradients */
     bool initialise; /* false: leave parameters uncleared, a training checkpoint follows */

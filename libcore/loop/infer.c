@@ -8,6 +8,7 @@
 #include "d9d/base/thread.h"
 #include "d9d/loop/stop.h"
 #include "loop/engine.h"
+#include "loop/generate.h"
 #include "loop/launch.h"
 #include "loop/lines.h"
 
@@ -164,6 +165,8 @@ static d9d_status run_check(run *r)
     if (r->output->output != NULL && d9d_fs_exists(r->output->output))
         return D9D_FAIL(D9D_ECONFIG, "%s: exists already; remove it or name another output",
                         r->output->output);
+    if (r->c->data.n == 0)
+        return D9D_FAIL(D9D_ECONFIG, "data.dataset: name the samples");
     D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh,
                            r->c->trainer.batching.microbatch_size, &r->data));
     if (d9d_loader_last_source(r->data.loader) < 0)
@@ -402,8 +405,8 @@ static d9d_status run_through(run *r, const json_t *resolved, d9d_infer_summary 
     return d9d_boot_agree(r->where->boot, r->rank == 0 ? r->task->end(r, s) : D9D_OK);
 }
 
-d9d_status d9d_infer(const d9d_infer_config *config, const json_t *resolved, const d9d_job *where,
-                     d9d_infer_summary *out)
+static d9d_status score(const d9d_infer_config *config, const json_t *resolved,
+                        const d9d_job *where, d9d_infer_summary *out)
 {
     run r = {.c = config,
              .where = where,
@@ -425,4 +428,11 @@ out:
     st = d9di_launch_failed(where->boot, r.engine.mesh, st);
     run_close(&r);
     return st;
+}
+
+d9d_status d9d_infer(const d9d_infer_config *config, const json_t *resolved, const d9d_job *where,
+                     d9d_infer_summary *out)
+{
+    return config->task.which == D9D_TASK_GENERATE ? d9di_generate(config, resolved, where, out)
+                                                   : score(config, resolved, where, out);
 }

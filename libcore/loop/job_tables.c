@@ -339,7 +339,48 @@ static const d9d_table logprobs_table = D9D_TABLE(d9d_output_section, "logprobs"
 static const d9d_table perplexity_table =
     D9D_TABLE(d9d_output_section, "perplexity", perplexity_keys,
               "exp of the mean negative log-probability over all targets");
-static const d9d_table *const infer_tasks[] = {&logprobs_table, &perplexity_table, NULL};
+
+static const d9d_key token_elem = {
+    .kind = D9D_KIND_INT, .min = 0, .max = INT32_MAX, .doc = "a token"};
+static const d9d_key generate_keys[] = {
+    D9D_KEY_STR(d9d_generate_section, output, D9D_REQUIRED, "JSONL file to write", .min = 1),
+    D9D_KEY_STR(d9d_generate_section, prompts, "null",
+                "JSONL file of {\"prompt\": text}, {\"messages\": [...]} or {\"input_ids\": "
+                "[...]}; null: samples of the data section",
+                .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_STR(d9d_generate_section, tokenizer, "null",
+                "tokenizer.json for prompts and for \"text\"; null: that beside the weights, if "
+                "there is one",
+                .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_STR(d9d_generate_section, chat_template, "null",
+                "d9d.chat.v1 file that says how messages are rendered", .flags = D9D_NULLABLE,
+                .min = 1),
+    D9D_KEY_STR(d9d_generate_section, role, "\"assistant\"", "the role that speaks next in chats",
+                .min = 1, .max = 256),
+    D9D_KEY_INT(d9d_generate_section, prompt_tokens, "null", 1, INT32_MAX,
+                "of a sample of the data section so many tokens are the prompt; null: those before "
+                "its first target",
+                .flags = D9D_NULLABLE),
+    D9D_KEY_INT(d9d_generate_section, max_new_tokens, "128", 1, 1 << 24,
+                "most tokens that are generated for a prompt"),
+    D9D_KEY_REAL(d9d_generate_section, temperature, "0", 0, 1e6,
+                 "of sampling; 0: always the likeliest token"),
+    D9D_KEY_INT(d9d_generate_section, top_k, "0", 0, INT32_MAX,
+                "draw from so many of the likeliest tokens; 0: from all"),
+    D9D_KEY_REAL(d9d_generate_section, top_p, "1", 0, 1,
+                 "draw from the likeliest tokens that have this share of the probability",
+                 .flags = D9D_ABOVE_MIN),
+    D9D_KEY_INT(d9d_generate_section, seed, "0", 0, BIG, "seed of sampling"),
+    D9D_KEY_BOOL(d9d_generate_section, stop_at_eos, "true",
+                 "stop at the eos_token_id of the generation_config.json or config.json beside the "
+                 "weights"),
+    D9D_KEY_LIST(d9d_generate_section, stop_tokens, "[]", &token_elem, "tokens to stop at too"),
+    D9D_KEY_END,
+};
+static const d9d_table generate_table =
+    D9D_TABLE(d9d_generate_section, "generate", generate_keys, "what follows each prompt");
+static const d9d_table *const infer_tasks[] = {&logprobs_table, &perplexity_table, &generate_table,
+                                               NULL};
 static const d9d_table lm_table = {
     .name = "causal_lm", .keys = no_keys, .doc = "next-token prediction"};
 static const d9d_table *const train_tasks[] = {&lm_table, NULL};
@@ -361,7 +402,7 @@ static const d9d_key_custom peft_custom = {peft_parse, "{\"type\": \"null\"}", 0
 static const d9d_key plugin_elem = {
     .kind = D9D_KIND_STR, .min = 1, .doc = "a shared library: a name or a path"};
 
-#define COMMON_KEYS(S, loop_table)                                                                 \
+#define COMMON_KEYS(S, loop_table, data_default, data_least)                                       \
     {.name = "plugin",                                                                             \
      .kind = D9D_KIND_LIST,                                                                        \
      .flags = D9D_OR_ONE,                                                                          \
@@ -374,8 +415,8 @@ static const d9d_key plugin_elem = {
          .kind = D9D_KIND_LIST,                                                                    \
          .flags = D9D_OR_ONE,                                                                      \
          .offset = offsetof(S, data),                                                              \
-         .def = "{}",                                                                              \
-         .min = 1,                                                                                 \
+         .def = (data_default),                                                                    \
+         .min = (data_least),                                                                      \
          .max = D9D_BLEND_SOURCES,                                                                 \
          .elem = &data_elem,                                                                       \
          .doc = "the samples and their order, or a list of datasets to blend"},                    \
@@ -383,7 +424,7 @@ static const d9d_key plugin_elem = {
         D9D_KEY_TABLE(S, trainer, &loop_table, "the loop")
 
 static const d9d_key train_keys[] = {
-    COMMON_KEYS(d9d_train_config, train_loop_table),
+    COMMON_KEYS(d9d_train_config, train_loop_table, "{}", 1),
     D9D_KEY_UNION(d9d_train_config, optimizer, D9D_REQUIRED, d9d_optimizer_tag,
                   d9d_optimizer_choices, "the optimizer"),
     D9D_KEY_UNION(d9d_train_config, lr_scheduler,
@@ -413,7 +454,7 @@ const d9d_table d9d_train_table =
     D9D_TABLE(d9d_train_config, "d9d-train", train_keys, "configuration of d9d-train");
 
 static const d9d_key infer_keys[] = {
-    COMMON_KEYS(d9d_infer_config, infer_loop_table),
+    COMMON_KEYS(d9d_infer_config, infer_loop_table, "[]", 0),
     D9D_KEY_UNION(d9d_infer_config, task, "{\"name\": \"perplexity\"}", name_tag, infer_tasks,
                   "what is computed"),
     D9D_KEY_END,

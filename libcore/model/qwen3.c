@@ -259,16 +259,24 @@ static d9d_status ffn_half(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     return d9d_op_add(t, in[0], h, &out[0]);
 }
 
-/* in: x [B, S, H], positions [B, S], and where rows are not whole segments [N, 4]. */
+/* What goes into a layer: x [B, S, H], positions [B, S]; where rows are not whole, segments [N, 4];
+ * with a cache `at` [T] and its keys and values. */
+enum { IN_X, IN_POSITIONS, IN_SEGMENTS, IN_AT, IN_K, IN_V, IN_COUNT };
+
 static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                                 d9d_var **out, size_t n_out)
 {
     layer *l = self;
-    const d9d_tensor *segments = n_in > 2 ? d9d_var_tensor(in[2]) : NULL;
+    const d9d_tensor *segments = n_in > IN_SEGMENTS ? d9d_var_tensor(in[IN_SEGMENTS]) : NULL;
+    d9d_block_cache cache = {0};
     d9d_var *h, *x;
 
+    if (n_in > IN_AT)
+        cache = (d9d_block_cache){d9d_var_tensor(in[IN_K]), d9d_var_tensor(in[IN_V]),
+                                  d9d_var_tensor(in[IN_AT])};
     D9D_TRY(d9d_block_norm_forward(&l->input_layernorm, t, in[0], &h));
-    D9D_TRY(d9d_block_attention_forward(&l->self_attn, t, h, d9d_var_tensor(in[1]), segments, &h));
+    D9D_TRY(d9d_block_attention_forward(&l->self_attn, t, h, d9d_var_tensor(in[IN_POSITIONS]),
+                                        segments, n_in > IN_AT ? &cache : NULL, &h));
     D9D_TRY(d9d_op_add(t, in[0], h, &x));
     if (l->recompute_ffn)
         return d9d_tape_checkpoint(t, ffn_half, l, &x, 1, out, n_out);
@@ -277,17 +285,23 @@ static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
 
 static d9d_status layers_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
 {
-    size_t n_in = in->segments != NULL ? 3 : 2;
-    d9d_var *args[3] = {NULL};
+    size_t n_in = in->cache != NULL ? IN_COUNT : in->segments != NULL ? IN_AT : IN_SEGMENTS;
+    d9d_var *args[IN_COUNT] = {NULL};
 
-    D9D_TRY(d9d_tape_leaf(t, in->positions, false, &args[1]));
-    if (in->segments != NULL)
-        D9D_TRY(d9d_tape_leaf(t, in->segments, false, &args[2]));
+    D9D_TRY(d9d_tape_leaf(t, in->positions, false, &args[IN_POSITIONS]));
+    if (n_in > IN_SEGMENTS)
+        D9D_TRY(d9d_tape_leaf(t, in->segments, false, &args[IN_SEGMENTS]));
+    if (n_in > IN_AT)
+        D9D_TRY(d9d_tape_leaf(t, in->at, false, &args[IN_AT]));
     for (int64_t i = 0; i < m->end - m->first; i++) {
         size_t mark = d9d_tape_mark(t);
         layer *l = &m->layers[i];
 
-        args[0] = *x;
+        args[IN_X] = *x;
+        if (n_in > IN_K) {
+            D9D_TRY(d9d_tape_leaf(t, &in->cache->k[i], false, &args[IN_K]));
+            D9D_TRY(d9d_tape_leaf(t, &in->cache->v[i], false, &args[IN_V]));
+        }
         D9D_TRY(d9d_unit_open(&l->module, t));
         if (m->options.checkpointing == D9D_RECOMPUTE_FULL)
             D9D_TRY(d9d_tape_checkpoint(t, layer_forward, l, args, n_in, x, 1));
@@ -312,6 +326,8 @@ static d9d_status head_compute(d9d_block_vocab *head, d9d_tape *t, const d9d_mod
                                   &out->loss);
         d9d_tensor_release(&targets);
     }
+    if (st == D9D_OK && in->pick != NULL)
+        return d9d_block_vocab_logits(head, t, h, in->pick, &out->logits);
     if (st != D9D_OK || !in->want_logits)
         return st;
     if (d9d_cut_tp(head->cut) != NULL)
@@ -385,6 +401,13 @@ static double qwen3_flops(const d9d_model *base, int64_t s)
            6.0 * (double)(m->end - m->first) * (double)(c->heads * c->head_dim) * (double)s;
 }
 
+static d9d_shape qwen3_cache_cell(const d9d_model *base, int64_t i)
+{
+    const d9d_block_attention *a = &((const qwen3 *)base)->layers[i].self_attn;
+
+    return D9D_SHAPE(d9d_block_attention_kv_heads(a), a->head_dim);
+}
+
 static void qwen3_free(d9d_model *base)
 {
     qwen3 *m = (qwen3 *)base;
@@ -401,6 +424,7 @@ static const d9d_model_ops qwen3_ops = {
     .name = "qwen3",
     .forward = qwen3_forward,
     .flops_per_token = qwen3_flops,
+    .cache_cell = qwen3_cache_cell,
     .free = qwen3_free,
 };
 
@@ -422,6 +446,7 @@ d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
         .hidden = config->hidden,
         .vocab = d9d_qwen3_vocab(config),
         .max_positions = config->max_positions,
+        .dtype = options->dtype,
     };
     m->config = *config;
     m->options = *options;
@@ -434,6 +459,7 @@ d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
                d9d_stage_layers(config->layers, config->virtual_pre, config->virtual_post, stage,
                                 &m->first, &m->end),
                out);
+    m->base.layers = m->end - m->first;
     D9D_TRY_OR(st, structure_init(m), out);
     D9D_TRY_OR(st, units_list(m), out);
     *out = &m->base;

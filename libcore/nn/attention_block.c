@@ -60,9 +60,9 @@ typedef struct heads {
 
 /* The key-value heads that the query heads here read.  There may be more of them here: with more
  * ranks than key-value heads all ranks have all, and each needs one. */
-static heads heads_read(d9d_block_attention *b, d9d_block_linear *proj, d9d_block_norm *norm)
+static heads heads_read(const d9d_block_attention *b, d9d_block_linear *proj, d9d_block_norm *norm)
 {
-    const d9d_param *q = &b->q_proj.weight, *kv = &proj->weight;
+    const d9d_param *q = &b->q_proj.weight, *kv = &b->k_proj.weight;
     const int64_t group = b->heads / b->kv_heads * b->head_dim; /* rows that read one head */
     const int64_t first = q->work_start[0] / group;
     const int64_t end = (q->work_start[0] + q->work.dim[0] - 1) / group + 1;
@@ -95,9 +95,14 @@ static d9d_status heads_of(d9d_block_attention *b, d9d_tape *t, d9d_var *x, cons
                             y);
 }
 
+int64_t d9d_block_attention_kv_heads(const d9d_block_attention *b)
+{
+    return heads_read(b, NULL, NULL).n;
+}
+
 d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_var *x,
                                        const d9d_tensor *positions, const d9d_tensor *segments,
-                                       d9d_var **y)
+                                       const d9d_block_cache *cache, d9d_var **y)
 {
     const d9d_shape *s = &positions->shape;
     const heads q_heads = {&b->q_proj, &b->q_norm, 0, b->q_proj.weight.work.dim[0] / b->head_dim};
@@ -116,6 +121,10 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
     D9D_TRY(heads_of(b, t, all, &q_heads, positions, &q));
     D9D_TRY(heads_of(b, t, all, &k_heads, positions, &k));
     D9D_TRY(heads_of(b, t, all, &v_heads, positions, &v));
+    if (cache != NULL) {
+        D9D_TRY(d9d_op_cache(t, k, cache->at, cache->k, &k));
+        D9D_TRY(d9d_op_cache(t, v, cache->at, cache->v, &v));
+    }
     D9D_TRY(d9d_op_attention(t, q, k, v, &how, &o));
     D9D_TRY(d9d_op_reshape(t, o, merged, &o));
     D9D_TRY(d9d_block_linear_forward(&b->o_proj, t, o, &o));

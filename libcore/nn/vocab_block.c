@@ -52,3 +52,13 @@ d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
     return (root ? d9d_op_linear_cross_entropy_root : d9d_op_linear_cross_entropy)(
         t, all, b->table, b->n_splits, targets, ignore, tp, loss);
 }
+
+d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
+                                  const d9d_tensor *pick, d9d_var **logits)
+{
+    d9d_comm *tp = d9d_cut_tp(b->cut);
+    d9d_var *all;
+
+    D9D_TRY(d9d_op_gather_rows(t, h, tp, b->table[0]->name, &all));
+    return d9d_op_logits(t, all, pick, b->table, b->n_splits, tp, logits);
+}

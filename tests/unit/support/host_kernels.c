@@ -360,6 +360,19 @@ static d9d_status on_pieces(d9d_stream s, d9d_dtype t, void *y, const void *x, i
                c.k->pieces(c.s, t, out(&c, t, y, size), in(&c, t, x, size), n, b, p, w, in_order));
 }
 
+static d9d_status on_put_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
+                              const int32_t *at, const void *x, int64_t m, int64_t n)
+{
+    int64_t rows = at == NULL ? m : 0;
+    call c = begin();
+
+    for (int64_t i = 0; at != NULL && i < m; i++)
+        rows = at[i] >= rows ? at[i] + 1 : rows;
+    (void)s;
+    return end(&c, c.k->put_rows(c.s, t, out(&c, t, y, rows * ld), ld, first,
+                                 at == NULL ? NULL : ints(&c, at, m), in(&c, t, x, m * n), m, n));
+}
+
 /* --- embedding and loss ------------------------------------------------------------------ */
 
 static d9d_status on_embedding(d9d_stream s, d9d_dtype t, void *y, const int32_t *ids,

@@ -230,6 +230,11 @@ typedef struct d9d_kernels {
     d9d_status (*pieces)(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
                          int64_t p, int64_t w, bool in_order);
 
+    /* x [M, N] into y, whose rows have `ld` elements: y[at[i]][first + j] = x[i][j].  at NULL: row
+     * i; a row of at -1 goes nowhere, and no two go to one place. */
+    d9d_status (*put_rows)(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
+                           const int32_t *at, const void *x, int64_t m, int64_t n);
+
     /* --- embedding and loss --------------------------------------------------- */
     /* One split: rows ids - first in [0, v); others leave y alone unless `clear` zeroes them. */
     d9d_status (*embedding)(d9d_stream s, d9d_dtype t, void *y, const int32_t *ids,
@@ -336,7 +341,7 @@ typedef struct d9d_kernels {
     X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
     X(sigmoid_gate_din) X(random) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
     X(rms_norm) X(rms_norm_grad) X(rope) X(norm_rope) X(norm_rope_grad) X(attention)               \
-    X(attention_din) X(pieces)                                                                     \
+    X(attention_din) X(pieces) X(put_rows)                                                         \
     X(embedding) X(embedding_dw) X(xent) X(xent_join) X(xent_din) X(xent_dw) X(xent_once)          \
     X(router) X(router_din) X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \
     X(route_ranks) X(route_local) X(sum_squares) X(sum) X(find_nonfinite) X(step_scale) X(adam)    \

@@ -1,4 +1,4 @@
-/* infer.h - the inference loop: log-probabilities and perplexity.
+/* infer.h - the inference loop: log-probabilities, perplexity, generation.
  *
  * Samples are read in the order of the data section, microbatch_size at a time, the last
  * batch short; results come out in that order.
@@ -14,6 +14,21 @@
  * On many ranks each data-parallel rank has a micro-batch of its own at a time, and rank 0 writes.
  *
  * perplexity is exp of the mean negative log-probability over all targets.
+ *
+ * generate writes what follows each prompt, in the order of the prompts, and goes on in the same
+ * way when it was interrupted:
+ *
+ *     {"sample": 0, "prompt_tokens": 9, "tokens": [31, 7, 0], "text": "...", "finish": "stop"}
+ *
+ * finish is "stop" behind a token that ends a text, which is among the tokens, "length" when there
+ * are max_new_tokens or the model has no more positions, "skipped" for a sample that is to be
+ * skipped; text, where there is a tokenizer, leaves special tokens out.
+ *
+ * Each data-parallel rank has microbatch_size rows at a time; the place of one that is done is the
+ * next prompt's.  Keys and values are kept for as many rows of the longest prompt and
+ * max_new_tokens, in memory that is taken, and spoken of, before the first token.  What is
+ * generated for a prompt depends on (weights, prompt, seed, its number) and, where rounding
+ * decides, on the mesh and the device; on the CPU no bit depends on the rows beside it.
  */
 #ifndef D9D_LOOP_INFER_H
 #define D9D_LOOP_INFER_H
@@ -26,9 +41,10 @@ extern "C" {
 
 typedef struct d9d_infer_summary {
     int64_t samples, first_sample; /* of the whole task; where this life began */
-    int64_t tokens;                /* targets, of this life */
+    int64_t tokens;                /* targets, or what was generated, of this life */
     double loss, perplexity;       /* over this life; NaN without a target */
     double tokens_per_s;
+    bool generated; /* there are tokens, and no loss */
 } d9d_infer_summary;
 
 /* Collective: over the job, as d9d_train().  `weights` of

@@ -104,16 +104,37 @@ typedef struct d9d_train_config {
 
 typedef struct d9d_infer_config {
     d9d_degrees mesh;
-    d9d_list data; /* d9d_data_section, at least one */
+    d9d_list data; /* d9d_data_section; none where the task has prompts of its own */
     d9d_union model_provider;
     d9d_trainer_section trainer;
     d9d_union task;
 } d9d_infer_config;
 
-typedef enum d9d_infer_task { D9D_TASK_LOGPROBS, D9D_TASK_PERPLEXITY } d9d_infer_task;
+typedef enum d9d_infer_task {
+    D9D_TASK_LOGPROBS,
+    D9D_TASK_PERPLEXITY,
+    D9D_TASK_GENERATE
+} d9d_infer_task;
 typedef struct d9d_output_section {
     const char *output; /* file to write; NULL for perplexity: standard output alone */
 } d9d_output_section;
+
+/* See d9d/loop/infer.h. */
+typedef struct d9d_generate_section {
+    const char *output;        /* JSONL file to write */
+    const char *prompts;       /* d9d/data/prompts.h; NULL: samples of the data section */
+    const char *tokenizer;     /* tokenizer.json; NULL: that beside the weights, if there is one */
+    const char *chat_template; /* d9d.chat.v1, or NULL */
+    const char *role;          /* that speaks next in chats */
+    int64_t prompt_tokens; /* of a sample; D9D_INT_NULL: those before the first that is learned */
+    int64_t max_new_tokens;
+    double temperature; /* 0: the likeliest token */
+    int64_t top_k;      /* 0: all */
+    double top_p;       /* 1: all */
+    int64_t seed;
+    bool stop_at_eos;
+    d9d_list stop_tokens; /* int64_t */
+} d9d_generate_section;
 
 /* Where a job runs: all of it borrowed. */
 typedef struct d9d_job {

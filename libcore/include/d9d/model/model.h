@@ -20,6 +20,12 @@
 extern "C" {
 #endif
 
+/* Keys and values of every layer, of the positions that were seen: d9d/model/cache.h. */
+typedef struct d9d_cache {
+    int64_t layers, cells; /* Z positions, of any rows */
+    d9d_tensor *k, *v;     /* [layers] of [Z, K, D] */
+} d9d_cache;
+
 #define D9D_IGNORE_INDEX (-100) /* a label that does not count */
 
 typedef struct d9d_model_in {
@@ -31,6 +37,11 @@ typedef struct d9d_model_in {
     bool loss_is_root;           /* the sum of all losses is trained on: backward takes no seed, see
                                   * d9d_op_linear_cross_entropy_root() */
     bool want_logits;            /* small tests alone: all logits are held */
+    /* Generation, with recording off: B is 1, the keys of `segments` are cells of the cache, and
+     * those of the T tokens go to cells `at` [T] int32.  cache NULL: there is none. */
+    const d9d_cache *cache;
+    const d9d_tensor *at;
+    const d9d_tensor *pick; /* [N] int32: tokens of which logits are wanted; NULL: none */
 } d9d_model_in;
 
 typedef struct d9d_model_out {
@@ -38,7 +49,7 @@ typedef struct d9d_model_out {
         *hidden;   /* as it came in: what the next stage takes; after the final norm on the last */
     d9d_var *loss; /* [B*S] float32: -log p of each label, 0 where ignored; NULL without labels;
                       the same on all tp ranks */
-    d9d_var *logits; /* [B*S, V], or NULL */
+    d9d_var *logits; /* [B*S, V], or of `pick` [N, V] float32, or NULL */
 } d9d_model_out;
 
 typedef enum d9d_checkpointing {
@@ -62,16 +73,20 @@ typedef struct d9d_model_ops {
      * embedding not at all).  NULL: 6 for every element of a matrix, the first unit's left out. */
     double (*flops_per_token)(const d9d_model *m, int64_t s);
     void (*free)(d9d_model *m);
+    /* NULL, or: [K, D] of the keys of a layer of this stage, from 0; values are of the same shape.
+     * Such a model takes a cache and `pick`. */
+    d9d_shape (*cache_cell)(const d9d_model *m, int64_t layer);
 } d9d_model_ops;
 
 struct d9d_model {
     const d9d_model_ops *ops;
     d9d_module *module; /* root of the parameters of this stage */
     d9d_stage stage;
-    int64_t hidden, vocab;
-    int64_t max_positions; /* of a row */
-    d9d_cut cut;           /* what its blocks read; a plan fills it (d9d/parallel/plan.h) */
-    d9d_module **units;    /* that forward opens, in its order; one may be opened twice */
+    int64_t hidden, vocab, layers; /* layers: of this stage */
+    int64_t max_positions;         /* of a row */
+    d9d_dtype dtype;               /* of activations */
+    d9d_cut cut;                   /* what its blocks read; a plan fills it (d9d/parallel/plan.h) */
+    d9d_module **units;            /* that forward opens, in its order; one may be opened twice */
     size_t n_units;
 };
 

@@ -96,6 +96,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_ta
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                                      const d9d_tensor *targets, int32_t ignore,
                                                      bool root, d9d_var **loss);
+/* h [T/tp, H] to the logits [N, V] float32 of tokens `pick` [N] int32, on all tp ranks. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
+                                                       const d9d_tensor *pick, d9d_var **logits);
 
 /* --- rotary position embedding: frequencies, no parameters ----------------------- */
 
@@ -126,12 +129,24 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
                                                          int64_t heads, int64_t kv_heads,
                                                          int64_t head_dim, float norm_eps,
                                                          const d9d_block_rope *rope);
+/* Key-value heads that this rank computes. */
+D9D_API int64_t d9d_block_attention_kv_heads(const d9d_block_attention *b);
+
+/* Keys and values of positions that were seen in earlier calls, and where those of this call go:
+ * d9d_op_cache(). */
+typedef struct d9d_block_cache {
+    const d9d_tensor *k, *v; /* [Z, K, D], K as above */
+    const d9d_tensor *at;    /* [T] int32 */
+} d9d_block_cache;
+
 /* Causal.  x y [B, S, H], with tp ranks [T/tp, H]; positions [B, S] int32; segments as
  * d9d_op_attention() takes them, or NULL.  With cp ranks S is of this one's pieces and segments say
- * what they are of all ranks' rows (d9d/data/part.h): EINVAL without. */
+ * what they are of all ranks' rows (d9d/data/part.h): EINVAL without.  With a cache (else NULL) B
+ * is 1, and the segments' keys are rows of the cache. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t,
                                                             d9d_var *x, const d9d_tensor *positions,
                                                             const d9d_tensor *segments,
+                                                            const d9d_block_cache *cache,
                                                             d9d_var **y);
 
 /* --- SwiGLU feed-forward: gate_proj up_proj down_proj ------------------------------- */

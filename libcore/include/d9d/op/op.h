@@ -192,6 +192,20 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9
                                                                  int32_t ignore, d9d_comm *comm,
                                                                  d9d_var **loss);
 
+/* --- generation: forward alone, EINVAL where something would be recorded ------------- */
+
+/* Keys or values beside those of earlier positions: x [1, T, K, D] goes to rows at [T] (int32, none
+ * twice) of a cache [Z, K, D], and y is all of it as [1, Z, K, D], without a copy. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_cache(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
+                                             const d9d_tensor *cache, d9d_var **y);
+/* Logits of the tokens `pick` [N] (int32), for a head split as in d9d_op_linear_cross_entropy():
+ * y[i] = h[pick[i]] W^T, in float32 and not rounded to the type of h.  Over the ranks of `comm` the
+ * heads are parts of the rows of their splits; h is the same on each, and so is y.
+ * h [T, H], heads [V_s, H], y [N, V] float32. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_logits(d9d_tape *t, d9d_var *h, const d9d_tensor *pick,
+                                              d9d_param *const *heads, size_t n, d9d_comm *comm,
+                                              d9d_var **y);
+
 /* --- between ranks ------------------------------------------------------------------
  *
  * Collective: over `comm`, forward and backward, and again where a checkpoint is replayed.  In a

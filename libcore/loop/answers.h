@@ -1,0 +1,42 @@
+/* answers.h - rows that are being generated: each place is one sample's until that is done, then
+ * the next one's. */
+#ifndef D9DI_LOOP_ANSWERS_H
+#define D9DI_LOOP_ANSWERS_H
+
+#include "loop/asked.h"
+#include "loop/choose.h"
+#include "loop/stepper.h"
+
+typedef struct d9di_answer {
+    int64_t k; /* of the stream; -1: the place is free */
+    d9di_question of;
+    d9d_ids ids;          /* the prompt, and what was generated */
+    int64_t prompt, seen; /* tokens of the prompt; tokens that the cache has */
+    int64_t most;         /* tokens that ids may have */
+    const char *finish;   /* NULL: not done */
+} d9di_answer;
+
+typedef struct d9di_answers {
+    d9di_asked *asked;
+    d9di_stepper *stepper;
+    d9di_choose choose;
+    uint64_t seed;
+    d9d_ids stops;
+    int64_t vocab, max_new, positions; /* positions: of the model */
+    int64_t next, step;                /* this rank's next sample; how far to the one behind it */
+    int64_t n;
+    d9di_answer *rows;  /* [n] */
+    d9di_piece *pieces; /* [n] */
+} d9di_answers;
+
+d9d_status d9di_answers_create(int64_t n, d9di_answers *a);
+void d9di_answers_release(d9di_answers *a);
+
+/* Anything left to do here? */
+bool d9di_answers_busy(const d9di_answers *a);
+/* Fill free places, and compute once: a part of one prompt, or a token of every row.  Each row that
+ * is done then is given to `done`, and its place is free.  ENUMERIC names the sample. */
+typedef d9d_status d9di_answer_fn(void *arg, const d9di_answer *row);
+d9d_status d9di_answers_step(d9di_answers *a, d9di_answer_fn *done, void *arg);
+
+#endif /* D9DI_LOOP_ANSWERS_H */

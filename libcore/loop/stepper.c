@@ -1,0 +1,184 @@
+/* stepper.c - see loop/stepper.h.
+ *
+ * What a call's kernels read is one block of integers, sent at once: T tokens, their positions and
+ * cells, N segments, and the last token of each piece.  With tp ranks tokens are filled up to whole
+ * rows a rank; those have cells of their own behind those of all rows.
+ */
+#include "loop/stepper.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct d9di_stepper {
+    d9di_engine *engine;
+    d9d_cache cache;
+    int64_t rows, room; /* a row's cells are [row * room, (row + 1) * room) */
+    int64_t fill;       /* tokens are a multiple of this */
+    D9D_VEC(int32_t) host;
+    d9d_tensor block;
+    void *pinned; /* [rows, V] floats: logits */
+};
+
+enum { ALIGNED = 64 }; /* integers: kernels want 16 bytes, a GPU's memory likes 256 */
+
+/* Where the arrays of a call are in its block. */
+typedef struct layout {
+    int64_t tokens, pieces, filled; /* filled: of the tokens, to make a whole */
+    int64_t ids, positions, at, segments, pick, all;
+} layout;
+
+static int64_t multiple(const d9di_engine *e)
+{
+    return d9d_comm_size(e->model->cut.tp);
+}
+
+int64_t d9di_stepper_cells(const d9di_engine *e, int64_t rows, int64_t room)
+{
+    return rows * room + multiple(e);
+}
+
+d9d_status d9di_stepper_open(d9di_engine *e, int64_t rows, int64_t room, d9di_stepper **out)
+{
+    d9di_stepper *d = calloc(1, sizeof(*d));
+    d9d_status st;
+
+    if (d == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory to generate with");
+    d->engine = e;
+    d->rows = rows;
+    d->room = room;
+    d->fill = multiple(e);
+    D9D_TRY_OR(st, d9d_cache_create(e->model, e->dev, d9di_stepper_cells(e, rows, room), &d->cache),
+               out);
+    D9D_TRY_OR(
+        st, d9d_device_pin(e->dev, (uint64_t)(rows * e->model->vocab) * sizeof(float), &d->pinned),
+        out);
+    *out = d;
+    d = NULL;
+out:
+    d9di_stepper_close(d);
+    return st;
+}
+
+void d9di_stepper_close(d9di_stepper *d)
+{
+    if (d == NULL)
+        return;
+    d9d_tensor_release(&d->block);
+    d9d_device_unpin(d->engine->dev, d->pinned);
+    d9d_cache_release(&d->cache);
+    D9D_VEC_RELEASE(&d->host);
+    free(d);
+}
+
+/* --- what is sent ------------------------------------------------------------------------------
+ */
+
+static int64_t up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static layout layout_of(const d9di_stepper *d, const d9di_piece *pieces, size_t n)
+{
+    layout l = {.pieces = (int64_t)n};
+    int64_t given = 0;
+
+    for (size_t i = 0; i < n; i++)
+        given += pieces[i].n;
+    l.tokens = up(given > 0 ? given : 1, d->fill);
+    l.filled = l.tokens - given;
+    l.ids = 0;
+    l.positions = up(l.ids + l.tokens, ALIGNED);
+    l.at = up(l.positions + l.tokens, ALIGNED);
+    l.segments = up(l.at + l.tokens, ALIGNED);
+    l.pick = up(l.segments + 4 * (l.pieces + 1), ALIGNED);
+    l.all = up(l.pick + l.pieces + 1, ALIGNED);
+    return l;
+}
+
+static void put_piece(const layout *l, int32_t *b, int64_t *token, int64_t i, int64_t cell,
+                      int64_t first, int64_t n, const uint32_t *ids)
+{
+    const int32_t segment[] = {(int32_t)*token, (int32_t)n, (int32_t)cell, (int32_t)(first + n)};
+
+    for (int64_t j = 0; j < n; j++, ++*token) {
+        b[l->ids + *token] = ids != NULL ? (int32_t)ids[j] : 0;
+        b[l->positions + *token] = (int32_t)(first + j);
+        b[l->at + *token] = (int32_t)(cell + first + j);
+    }
+    memcpy(b + l->segments + 4 * i, segment, sizeof(segment));
+    b[l->pick + i] = (int32_t)(*token - 1);
+}
+
+static d9d_status block_send(d9di_stepper *d, const layout *l, const d9di_piece *pieces)
+{
+    int64_t token = 0, i;
+    int32_t *b;
+
+    d->host.len = 0;
+    D9D_TRY(D9D_VEC_RESERVE(&d->host, (size_t)l->all));
+    b = d->host.data;
+    memset(b, 0, (size_t)l->all * sizeof(*b));
+    for (i = 0; i < l->pieces; i++)
+        put_piece(l, b, &token, i, pieces[i].row * d->room, pieces[i].first, pieces[i].n,
+                  pieces[i].ids);
+    if (l->filled > 0)
+        put_piece(l, b, &token, i, d->rows * d->room, 0, l->filled, NULL);
+    d9d_tensor_release(&d->block);
+    return d9d_tensor_from_host(d->engine->dev, D9D_I32, D9D_SHAPE(l->all), b, &d->block);
+}
+
+/* --- a call -------------------------------------------------------------------------------------
+ */
+
+static d9d_tensor part(const d9di_stepper *d, int64_t first, d9d_shape shape)
+{
+    d9d_tensor flat = d9d_tensor_rows(&d->block, first, d9d_shape_numel(&shape));
+    d9d_tensor t = d9d_tensor_reshape(&flat, shape);
+
+    d9d_tensor_release(&flat);
+    return t;
+}
+
+static d9d_status forward(d9di_stepper *d, const layout *l, d9d_model_out *out)
+{
+    const int64_t segments = l->pieces + (l->filled > 0);
+    d9d_tensor t[] = {
+        part(d, l->ids, D9D_SHAPE(1, l->tokens)), part(d, l->positions, D9D_SHAPE(1, l->tokens)),
+        part(d, l->at, D9D_SHAPE(l->tokens)), part(d, l->segments, D9D_SHAPE(segments, 4)),
+        part(d, l->pick, D9D_SHAPE(l->pieces > 0 ? l->pieces : 1))};
+    const d9d_model_in in = {.ids = &t[0],
+                             .positions = &t[1],
+                             .segments = &t[3],
+                             .cache = &d->cache,
+                             .at = &t[2],
+                             .pick = &t[4]};
+    const d9di_engine *e = d->engine;
+    d9d_status st;
+
+    d9d_tape_set_recording(e->tape, false);
+    st = e->model->ops->forward(e->model, e->tape, &in, out);
+    for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++)
+        d9d_tensor_release(&t[i]);
+    return st;
+}
+
+d9d_status d9di_stepper_run(d9di_stepper *d, const d9di_piece *pieces, size_t n,
+                            const float **logits)
+{
+    const d9di_engine *e = d->engine;
+    const layout l = layout_of(d, pieces, n);
+    d9d_model_out out;
+    d9d_status st;
+
+    D9D_TRY(block_send(d, &l, pieces));
+    st = forward(d, &l, &out);
+    if (st == D9D_OK)
+        st = d9d_device_download(e->dev, d->pinned, d9d_tensor_data(d9d_var_tensor(out.logits)),
+                                 (uint64_t)((int64_t)n * e->model->vocab) * sizeof(float));
+    d9d_tape_reset(e->tape);
+    if (st == D9D_OK)
+        *logits = d->pinned;
+    return st;
+}

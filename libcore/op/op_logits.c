@@ -1,0 +1,91 @@
+/* op_logits.c - logits of some tokens.  h [T, H], pick [N], heads [V_s, H], y [N, V] float32.
+ *
+ * Each split, and over several ranks each part of one, is a product of its own that goes to its
+ * columns of y; where a rank has no columns there are zeros, and the sum over ranks is y. */
+#include "op/op_common.h"
+
+static d9d_status check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_param *const *heads,
+                        size_t n)
+{
+    const d9d_tensor *th = d9d_var_tensor(h);
+
+    D9D_TRY(d9di_op_check_real("logits", "h", th));
+    D9D_TRY(d9di_op_check("logits", "pick", pick, D9D_I32));
+    if (th->shape.ndim != 2 || pick->shape.ndim != 1)
+        return d9di_op_misfit("logits", "h", &th->shape, "pick", &pick->shape,
+                              "h is [T, H], pick [N]");
+    D9D_TRY(d9di_op_check_splits("logits", heads, n, th->dtype, th->shape.dim[1]));
+    if (d9d_tape_wants(t, &h, 1, heads, n))
+        return D9D_FAIL(D9D_EINVAL, "logits: have no backward");
+    return D9D_OK;
+}
+
+static d9d_status pick_rows(d9d_tape *t, const d9d_tensor *h, const d9d_tensor *pick,
+                            d9d_tensor *rows)
+{
+    const d9d_permute_dims n = {h->dtype, h->shape.dim[0], 1, pick->shape.dim[0], h->shape.dim[1]};
+
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), h->dtype, D9D_SHAPE(n.n, n.h), rows));
+    return D9DI_KERNEL(t, permute, &n, d9d_tensor_data(rows), d9d_tensor_data(h),
+                       d9d_tensor_data(pick));
+}
+
+/* The columns of one split. */
+static d9d_status put_part(d9d_tape *t, const d9d_tensor *rows, const d9d_tensor *w, int64_t first,
+                           const d9d_tensor *y)
+{
+    const int64_t n = rows->shape.dim[0], all = y->shape.dim[1];
+    const d9d_gemm g = {.t = rows->dtype,
+                        .ct = D9D_F32,
+                        .trans_b = true,
+                        .m = n,
+                        .n = w->shape.dim[0],
+                        .k = rows->shape.dim[1]};
+    d9d_tensor part;
+    d9d_status st;
+
+    if (g.n == all)
+        return D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(rows), d9d_tensor_data(w),
+                           d9d_tensor_data(y));
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n, g.n), &part));
+    st =
+        D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(rows), d9d_tensor_data(w), d9d_tensor_data(&part));
+    if (st == D9D_OK)
+        st = D9DI_KERNEL(t, put_rows, D9D_F32, d9d_tensor_data(y), all, first, NULL,
+                         d9d_tensor_data(&part), n, g.n);
+    d9d_tensor_release(&part);
+    return st;
+}
+
+static d9d_status put_parts(d9d_tape *t, const d9d_tensor *rows, d9d_param *const *heads, size_t n,
+                            d9d_comm *comm, const d9d_tensor *y)
+{
+    const int64_t cells = d9d_tensor_numel(y);
+
+    if (comm != NULL)
+        D9D_TRY(D9DI_KERNEL(t, fill, D9D_F32, d9d_tensor_data(y), cells, 0.0f));
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(put_part(t, rows, &heads[i]->data, d9di_split_first(heads, i), y));
+    return d9d_comm_all_reduce(comm, d9d_tape_device(t)->stream, heads[0]->name, D9D_F32,
+                               d9d_tensor_data(y), cells, D9D_COMM_SUM);
+}
+
+d9d_status d9d_op_logits(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_param *const *heads,
+                         size_t n, d9d_comm *comm, d9d_var **y)
+{
+    d9d_tensor rows = {0};
+    int64_t v = 0;
+    d9d_var *out;
+    d9d_status st;
+
+    D9D_TRY(check(t, h, pick, heads, n));
+    for (size_t i = 0; i < n; i++)
+        v += heads[i]->whole.dim[0];
+    D9D_TRY(d9d_tape_output(t, D9D_F32, D9D_SHAPE(pick->shape.dim[0], v), &out));
+    D9D_TRY_OR(st, pick_rows(t, d9d_var_tensor(h), pick, &rows), out);
+    D9D_TRY_OR(st, put_parts(t, &rows, heads, n, comm, d9d_var_tensor(out)), out);
+    *y = out;
+out:
+    d9d_tensor_release(&rows);
+    return st;
+}

@@ -1,0 +1,60 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# Generation on many ranks: the tokens of transformers, and of one rank, in the same order.
+
+load ../slurm/helper
+
+load topology
+
+# infer CASE RANKS [OPTION...]: out.jsonl, greedy unless options say otherwise.
+infer() {
+    local case=$1 ranks=$2 name=qwen3_dense
+    shift 2
+    [[ $case != moe* ]] || name=qwen3_moe
+    cat >g.json <<JSON
+{"model_provider": {"name": "$name", "hf_config": "$golden/$case/config.json"},
+ "trainer": {"batching": {"microbatch_size": 2},
+   "model_stage_factory": {"source_checkpoint": "$golden/$case"}},
+ "task": {"name": "generate", "output": "out.jsonl", "prompts": "$golden/$case/generate.jsonl",
+   "max_new_tokens": 64, "stop_at_eos": false}}
+JSON
+    rm -f out.jsonl
+    D9D_COMM_CHECK=1 mpi -n "$ranks" d9d-infer -q --device cpu "$@" g.json
+}
+tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
+same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
+
+@test "dense, tied and untied: tensors and data over four ranks" {
+    infer dense_untied 4 --set mesh.tensor_parallel=2 --set mesh.data_parallel_shard=2
+    same dense_untied
+    infer dense_tied 4 --set mesh.tensor_parallel=4
+    same dense_tied
+    infer dense_untied 3 --set mesh.data_parallel_replicate=3
+    same dense_untied
+}
+
+@test "a mixture: tensors, experts and data over four ranks" {
+    infer moe 4 --set mesh.tensor_parallel=2 --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=4
+    same moe
+    infer moe 4 --set mesh.tensor_parallel=2 --set mesh.data_parallel_replicate=2 --set mesh.expert_parallel=2
+    same moe
+    infer moe_mixed_tied 3 --set mesh.data_parallel_shard=3 --set mesh.expert_parallel=3
+    same moe_mixed_tied
+}
+
+@test "draws are those of one rank; more ranks than samples" {
+    warm=(--set task.temperature=1.2 --set task.top_p=0.9 --set task.seed=3)
+    infer moe 1 "${warm[@]}"
+    cp out.jsonl one.jsonl
+    infer moe 4 "${warm[@]}" --set mesh.data_parallel_shard=4 --set mesh.expert_parallel=2
+    cmp out.jsonl one.jsonl
+    head -n 2 "$golden/moe/generate.jsonl" >two.jsonl
+    infer moe 4 "${warm[@]}" --set mesh.data_parallel_shard=4 --set mesh.expert_parallel=2 --set task.prompts=two.jsonl
+    diff out.jsonl <(head -n 2 one.jsonl)
+}
+
+@test "what generation does not share out is refused" {
+    run infer moe 2 --set mesh.context_parallel_shard=2
+    [ "$status" -eq 2 ]
+    [[ "$output" == *'rows are not shared out over context-parallel ranks'* ]]
+}

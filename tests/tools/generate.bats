@@ -1,0 +1,229 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
+# d9d-infer's task "generate": the tokens of transformers, sampling, prompts of all kinds,
+# interrupted and gone on with.
+
+setup() {
+    load helper
+    load train_helper
+    work=$(workplace)
+    cd "$work" || return 1
+}
+teardown() { cd / && rm -rf "$work"; }
+
+# config CASE [KEYS-OF-THE-TASK]
+config() {
+    local name=qwen3_dense
+    [[ $1 != moe* ]] || name=qwen3_moe
+    cat <<JSON
+{"model_provider": {"name": "$name", "hf_config": "$golden/$1/config.json"},
+ "trainer": {"batching": {"microbatch_size": 3},
+   "model_stage_factory": {"source_checkpoint": "$golden/$1"}},
+ "task": {"name": "generate", "output": "out.jsonl"${2:+, }$2}}
+JSON
+}
+greedy() { config "$1" "\"prompts\": \"$golden/$1/generate.jsonl\", \"max_new_tokens\": 64, \"stop_at_eos\": false"; }
+
+tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
+
+@test "the tokens of transformers, whatever the rows beside" {
+    for case in dense_untied dense_tied dense_mha dense_mqa_s1 moe moe_no_renorm moe_mixed_tied; do
+        greedy $case >g.json
+        for rows in 1 3 100; do
+            rm -f out.jsonl
+            d9d-infer -q --device cpu --set trainer.batching.microbatch_size=$rows g.json
+            diff <(tokens out.jsonl) <(tokens "$golden/$case/generate.jsonl")
+        done
+    done
+    run grep -vE '^\{"sample": [0-6], "prompt_tokens": [0-9]+, "tokens": \[[0-9]+(, [0-9]+){63}\], "finish": "length"\}$' out.jsonl
+    assert_output ''
+    [ "$(sed -E 's/.*"sample": ([0-9]+),.*/\1/' out.jsonl | tr '\n' ' ')" = "$(seq -s ' ' 0 6) " ]
+    [ "$(sed -E 's/.*"prompt_tokens": ([0-9]+),.*/\1/' out.jsonl | tr '\n' ' ')" = '1 9 3 26 5 14 2 ' ]
+}
+
+@test "what is printed, and the memory that is said beforehand" {
+    greedy moe >g.json
+    run -0 --separate-stderr d9d-infer --device cpu g.json
+    [[ "$output" =~ ^'448 tokens of 7 samples, '[0-9.e+]+' tokens/s'$ ]]
+    [[ "$stderr" == *'cache: 3 rows of up to 90 tokens, 0.1 MB'* ]]
+    run -0 --separate-stderr d9d-infer -q --json --set task.output=b.jsonl g.json
+    [[ "$output" == *'"samples": 7'*'"first_sample": 0'*'"tokens": 448'*'"tokens_per_s": '* ]]
+    [[ "$output" != *'"loss"'* ]]
+}
+
+@test "draws: the same for any rows, other seeds others; cold, or one token left, is greedy" {
+    greedy moe >g.json
+    warm=(--set task.temperature=1.5 --set task.seed=7)
+    d9d-infer -q "${warm[@]}" g.json
+    for rows in 1 7; do
+        d9d-infer -q "${warm[@]}" --set trainer.batching.microbatch_size=$rows --set task.output=$rows.jsonl g.json
+        cmp out.jsonl $rows.jsonl
+    done
+    d9d-infer -q "${warm[@]}" --set task.seed=8 --set task.output=other.jsonl g.json
+    run ! cmp -s out.jsonl other.jsonl
+    for one in task.top_k=1 task.top_p=1e-9; do
+        d9d-infer -q "${warm[@]}" --set $one --set task.output=$one.jsonl g.json
+        diff <(tokens $one.jsonl) <(tokens "$golden/moe/generate.jsonl")
+    done
+    d9d-infer -q "${warm[@]}" --set task.top_k=5 --set task.top_p=0.9 --set task.output=few.jsonl g.json
+    [ "$(wc -l <few.jsonl)" = 7 ]
+    run ! cmp -s out.jsonl few.jsonl
+}
+
+@test "a token that ends a text: by the files beside the weights, or named" {
+    greedy moe >g.json
+    d9d-infer -q g.json
+    # The 20th token of the 4th row ends rows that have it; no other token changes.
+    end=$(sed -n 4p out.jsonl | sed 's/.*"tokens": \[//; s/\].*//' | tr -d ' ' | cut -d, -f20)
+    d9d-infer -q --set "task.stop_tokens=[$end]" --set task.output=named.jsonl g.json
+    sed -n 4p named.jsonl | grep -qE "$end\\], \"finish\": \"stop\"}\$"
+    cp -r "$golden/moe" m
+    chmod -R u+w m
+    here=(--set trainer.model_stage_factory.source_checkpoint=m --set task.stop_at_eos=true)
+    echo "{\"eos_token_id\": [156, $end]}" >m/generation_config.json
+    d9d-infer -q "${here[@]}" --set task.output=beside.jsonl g.json
+    paste -d '|' <(tokens out.jsonl) <(tokens named.jsonl) | while IFS='|' read -r whole part; do
+        [ "${whole:0:${#part}}" = "$part" ]
+        [[ ", $part, " != *", $end, "*[0-9]* ]]
+    done
+    grep -v ' 156\b' named.jsonl | grep -Fxf - beside.jsonl
+    rm m/generation_config.json
+    sed -i "s/\"eos_token_id\": 0/\"eos_token_id\": $end/" m/config.json
+    d9d-infer -q "${here[@]}" --set task.output=config.jsonl g.json
+    cmp named.jsonl config.jsonl
+}
+
+@test "rows end where the model has no more positions" {
+    greedy dense_untied >g.json
+    sed 's/"max_position_embeddings": 512/"max_position_embeddings": 26/' "$golden/dense_untied/config.json" >c.json
+    d9d-infer -q --set model_provider.hf_config=c.json g.json
+    [ "$(sed -n 4p out.jsonl)" = '{"sample": 3, "prompt_tokens": 26, "tokens": [], "finish": "length"}' ]
+    for k in 1 2 3 5 6 7; do
+        want=$(tokens "$golden/dense_untied/generate.jsonl" | sed -n ${k}p)
+        [[ "$want" == "$(tokens out.jsonl | sed -n ${k}p)"* ]]
+    done
+    rm out.jsonl
+    sed -i 's/"max_position_embeddings": 26/"max_position_embeddings": 25/' c.json
+    says 2 'its longest prompt has 26 tokens and the model has 25 positions' d9d-infer --set model_provider.hf_config=c.json g.json
+}
+
+@test "samples of a dataset: up to the first target, or so many tokens" {
+    printf '{"input_ids": [1, 2, 3, 4], "labels": [-100, 3, 4, 5]}\n{"input_ids": [9, 8], "labels": [-100, -100]}\n{"input_ids": [6], "labels": [7]}\n' >s.jsonl
+    d9d-shard -q --format tokens --out data s.jsonl
+    config moe '"max_new_tokens": 5, "stop_at_eos": false' >g.json
+    d9d-infer -q --set data.dataset=data g.json
+    [ "$(sed -E 's/.*"prompt_tokens": ([0-9]+),.*/\1/' out.jsonl | tr '\n' ' ')" = '2 2 1 ' ]
+    printf '{"input_ids": [1, 2]}\n{"input_ids": [9, 8]}\n{"input_ids": [6]}\n' >p.jsonl
+    d9d-infer -q --set task.prompts=p.jsonl --set task.output=same.jsonl g.json
+    cmp out.jsonl same.jsonl
+    d9d-infer -q --set data.dataset=data --set task.prompt_tokens=3 --set task.output=three.jsonl g.json
+    [ "$(sed -E 's/.*"prompt_tokens": ([0-9]+),.*/\1/' three.jsonl | tr '\n' ' ')" = '3 2 1 ' ]
+    d9d-infer -q --set data.dataset=data --set data.skip_samples='"1"' --set task.output=skip.jsonl g.json
+    [ "$(sed -n 2p skip.jsonl)" = '{"sample": 1, "prompt_tokens": 0, "tokens": [], "finish": "skipped"}' ]
+    diff <(sed 2d skip.jsonl) <(sed 2d out.jsonl)
+    says 2 'give either data or task.prompts, not both' d9d-infer --set data.dataset=data --set task.prompts=p.jsonl --set task.output=x.jsonl g.json
+    says 2 'give data or task.prompts' d9d-infer --set task.output=x.jsonl g.json
+    says 2 'data.dataset: name the samples' d9d-infer --set 'task={"name": "perplexity"}' g.json
+}
+
+# A model of random weights with the vocabulary of the example's tokenizer.
+speaker() {
+    sed 's/"vocab_size": [0-9]*/"vocab_size": 2048/' "$golden/dense_tied/config.json" >config.json
+    d9d-map init -q --model config.json --seed 3 m
+    cp "$BATS_TEST_DIRNAME/../../examples/tokenizer/tokenizer.json" m
+    config dense_tied '"max_new_tokens": 12, "prompts": "p.jsonl"' |
+        sed "s|$golden/dense_tied/config.json|config.json|; s|$golden/dense_tied|m|" >g.json
+}
+
+@test "texts and chats, by the tokenizer beside the weights" {
+    speaker
+    chat='{"messages": [{"role": "user", "content": "Hello <|im_end|>"}]}'
+    printf '{"prompt": "static int"}\n\n%s\n{"note": [1], "input_ids": [7]}' "$chat" >p.jsonl
+    d9d-infer -q --set task.chat_template="$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" g.json
+    [ "$(wc -l <out.jsonl)" = 3 ]
+    [ "$(grep -c '"text": "' out.jsonl)" = 3 ]
+    # The same ids, as d9d-shard has them: the prompt of a chat whose answer is trained.
+    printf '{"messages": [{"role": "user", "content": "Hello <|im_end|>"}, {"role": "assistant", "content": "x"}]}\n' >c.jsonl
+    d9d-shard -q --format chat --template "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" --tokenizer m/tokenizer.json --out chats c.jsonl
+    d9d-infer -q --set task.prompts=null --set data.dataset=chats --set task.output=shard.jsonl g.json
+    [ "$(sed 's/"sample": 0/"sample": 1/' shard.jsonl)" = "$(sed -n 2p out.jsonl)" ]
+    says 2 'p.jsonl: line 3: a chat needs a chat template' d9d-infer --set task.output=x.jsonl g.json
+    rm m/tokenizer.json
+    says 2 'p.jsonl: line 1: a prompt of text needs a tokenizer' d9d-infer --set task.output=x.jsonl g.json
+}
+
+@test "bad prompts: the file, the line, what is wrong" {
+    speaker
+    bad() { # STATUS SENTENCE LINE
+        printf '{"input_ids": [1]}\n%b\n' "$3" >p.jsonl
+        says "$1" "p.jsonl: line 2: $2" d9d-infer g.json
+        [ -z "$(ls out.jsonl* 2>/dev/null)" ]
+    }
+    bad 1 'has no "prompt", "messages" or "input_ids"' '{"text": "a"}'
+    bad 1 'the prompt has no token' '{"prompt": ""}'
+    bad 1 'the prompt has no token' '{"input_ids": []}'
+    bad 1 'byte 15: an id must be an integer from 0 to 2047' '{"input_ids": [2048]}'
+    bad 1 'byte 11: "prompt" is not a string' '{"prompt": 3}'
+    bad 1 'byte 12 is not valid UTF-8' '{"prompt": "\xff"}'
+    bad 1 '' '{"prompt": "a"'
+    bad 1 '' '[1]'
+    : >p.jsonl
+    says 1 'p.jsonl: has no prompts' d9d-infer g.json
+    says 2 'nowhere.jsonl: cannot open: No such file' d9d-infer --set task.prompts=nowhere.jsonl g.json
+    says 2 'task.top_p' d9d-infer --set task.top_p=0 g.json
+    says 2 'task.temperature' d9d-infer --set task.temperature=-1 g.json
+    says 2 'generate' d9d-infer --set task.name=generation g.json
+    printf '{"input_ids": [1]}\n' >p.jsonl
+    says 2 'are more than 2^31' d9d-infer --set trainer.batching.microbatch_size=1000000000 g.json
+    says 1 'out of device memory' d9d-infer --device cpu@1MB --set trainer.batching.microbatch_size=100000 g.json
+}
+
+@test "a NaN among the weights: exit 1, the sample and the position named" {
+    greedy moe >g.json
+    cp -r "$golden/moe" bad
+    chmod -R u+w bad
+    printf '\0\0\300\177' | dd of=bad/model.safetensors bs=1 conv=notrunc status=none \
+        seek=$(($(stat -c %s bad/model.safetensors) - 4))
+    says 1 'sample 1: position 9: the logit of token 156 is nan' d9d-infer --device cpu --set trainer.model_stage_factory.source_checkpoint=bad g.json
+    [ ! -e out.jsonl ]
+}
+
+# A call that takes some seconds; its process is $pid.
+start_long() {
+    for ((i = 0; i < 300; i++)); do cat "$golden/moe/generate.jsonl"; done >long.jsonl
+    long=(--device cpu --set task.prompts=long.jsonl --set task.temperature=1)
+    d9d-infer "${long[@]}" g.json 2>log &
+    pid=$!
+    wait_part 20
+}
+wait_part() { # LINES
+    local i
+    for ((i = 0; i < 3000; i++)); do
+        part=$(ls out.jsonl.part-* 2>/dev/null) && [ "$(wc -l <"$part")" -ge "$1" ] && return
+        sleep 0.02
+    done
+    return 1
+}
+
+@test "stopped by signals, by kill -9, with a torn line: gone on with, the same bytes" {
+    greedy moe >g.json
+    start_long
+    kill -s TERM "$pid"
+    ends 75
+    done_before=$(wc -l <"$part")
+    grep -qE '^d9d-infer: interrupted; state was saved: SIGTERM: [0-9]+ of 2100 samples are done$' log
+    [ ! -e out.jsonl ]
+    d9d-infer "${long[@]}" g.json 2>log &
+    pid=$!
+    wait_part $((done_before + 20))
+    kill -9 "$pid"
+    ends 137
+    printf '{"sample": 17, "prom' >>"$part"
+    run -0 --separate-stderr d9d-infer --json "${long[@]}" g.json
+    [[ "$output" =~ '"first_sample": '([0-9]+) ]]
+    [ "${BASH_REMATCH[1]}" -gt "$done_before" ]
+    mv out.jsonl resumed.jsonl
+    d9d-infer -q "${long[@]}" g.json
+    cmp out.jsonl resumed.jsonl
+    [ -z "$(ls ./*.part-* 2>/dev/null)" ]
+}

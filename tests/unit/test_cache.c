@@ -1,0 +1,184 @@
+/* test_cache.c - rows that are gone on with piece by piece, beside each other, against forwards of
+ * whole rows: on the CPU to the bit. */
+#include "support/unit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/rng.h"
+#include "d9d/model/cache.h"
+#include "support/unit_device.h"
+
+enum { ROWS = 3, ROOM = 150, V = 23, CELLS = ROWS * ROOM + 1 };
+
+static const d9d_vocab_split splits[] = {{"regular", 17}, {"special", V - 17}};
+static const int64_t lengths[ROWS] = {7, ROOM, 40};
+
+typedef struct fixture {
+    d9d_device *dev;
+    d9d_model *model;
+    d9d_arena arena;
+    d9d_tape *tape;
+    d9d_cache cache;
+    bool exact;
+} fixture;
+
+static d9d_qwen3_config config_of(bool moe)
+{
+    return (d9d_qwen3_config){.hidden = 40,
+                              .layers = 3,
+                              .heads = 6,
+                              .kv_heads = 2,
+                              .head_dim = 16,
+                              .dense_intermediate = 34,
+                              .norm_eps = 1e-6f,
+                              .rope_base = 1e4,
+                              .max_positions = ROOM,
+                              .renormalise = true,
+                              .splits = splits,
+                              .n_splits = 2,
+                              .experts = moe ? 5 : 0,
+                              .top_k = moe ? 2 : 0,
+                              .expert_intermediate = moe ? 19 : 0,
+                              .shared_intermediate = moe ? 14 : 0};
+}
+
+static void fixture_open(fixture *f, bool moe, d9d_dtype t)
+{
+    const d9d_model_options options = {t, D9D_RECOMPUTE_OFF};
+    const d9d_qwen3_config c = config_of(moe);
+    d9d_params params;
+
+    *f = (fixture){.exact = strcmp(unit_device_name(), "cpu") == 0};
+    assert_ok(d9d_device_open(unit_device_name(), &f->dev));
+    assert_ok(d9d_qwen3_create(&c, D9D_WHOLE_MODEL, &options, &f->model));
+    assert_ok(d9d_module_bind(f->model->module));
+    assert_ok(d9d_module_params(f->model->module, &f->arena, &params));
+    assert_ok(d9d_module_materialise(f->model->module, f->dev, false));
+    assert_ok(d9d_module_reset(f->model->module, 5));
+    assert_ok(d9d_tape_create(f->dev, &f->tape));
+    d9d_tape_set_recording(f->tape, false);
+    assert_int_equal(d9d_cache_bytes(f->model, CELLS), 2u * 3 * CELLS * 2 * 16 * d9d_dtype_size(t));
+    assert_ok(d9d_cache_create(f->model, f->dev, CELLS, &f->cache));
+}
+
+static void fixture_close(fixture *f)
+{
+    d9d_cache_release(&f->cache);
+    d9d_tape_free(f->tape);
+    d9d_model_free(f->model);
+    assert_int_equal(d9d_device_memory(f->dev).in_use, 0);
+    d9d_device_close(f->dev);
+    d9d_arena_release(&f->arena);
+}
+
+static int32_t token(int64_t row, int64_t i)
+{
+    return (int32_t)d9d_rng_below((d9d_rng){7, (uint64_t)row}, (uint64_t)i, V);
+}
+
+/* Some tokens of a row, behind those that the cache has. */
+typedef struct piece {
+    int64_t row, first, n;
+} piece;
+
+static d9d_tensor upload(const fixture *f, const int32_t *x, d9d_shape shape)
+{
+    d9d_tensor t;
+
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, shape, x, &t));
+    return t;
+}
+
+/* Logits of the last token of each piece, with a cache or, of pieces from 0 on, without. */
+static void run(fixture *f, const piece *pieces, int n, bool cached, float *logits)
+{
+    int32_t ids[ROWS * ROOM], positions[ROWS * ROOM], at[ROWS * ROOM];
+    int32_t segments[ROWS][4], pick[ROWS], t = 0;
+    d9d_model_out out;
+
+    for (int i = 0; i < n; i++) {
+        const piece *p = &pieces[i];
+        const int32_t cell = (int32_t)(cached ? p->row * ROOM : t);
+        const int32_t segment[] = {t, (int32_t)p->n, cell, (int32_t)(p->first + p->n)};
+
+        memcpy(segments[i], segment, sizeof(segment));
+        for (int64_t j = p->first; j < p->first + p->n; j++, t++) {
+            ids[t] = token(p->row, j);
+            positions[t] = (int32_t)j;
+            at[t] = cell + (int32_t)j;
+        }
+        pick[i] = t - 1;
+    }
+
+    d9d_tensor x[] = {upload(f, ids, D9D_SHAPE(1, t)), upload(f, positions, D9D_SHAPE(1, t)),
+                      upload(f, at, D9D_SHAPE(t)), upload(f, segments[0], D9D_SHAPE(n, 4)),
+                      upload(f, pick, D9D_SHAPE(n))};
+    const d9d_model_in in = {.ids = &x[0],
+                             .positions = &x[1],
+                             .segments = &x[3],
+                             .cache = cached ? &f->cache : NULL,
+                             .at = &x[2],
+                             .pick = &x[4]};
+
+    assert_ok(f->model->ops->forward(f->model, f->tape, &in, &out));
+    assert_int_equal(d9d_tensor_numel(d9d_var_tensor(out.logits)), n * V);
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(out.logits), logits));
+    for (int i = 0; i < 5; i++)
+        d9d_tensor_release(&x[i]);
+    d9d_tape_reset(f->tape);
+}
+
+static void same(const fixture *f, const float *got, const float *want, d9d_dtype t)
+{
+    if (f->exact)
+        assert_memory_equal(got, want, V * sizeof(*got));
+    for (int i = 0; i < V; i++)
+        assert_true(fabsf(got[i] - want[i]) <= (t == D9D_F32 ? 1e-4f : 0.1f));
+}
+
+/* Prompts alone, one of them in parts; then tokens of rows of different lengths together. */
+static void check(bool moe, d9d_dtype t)
+{
+    fixture f;
+    float got[ROWS][V], want[V];
+    piece step[ROWS];
+    int64_t has[ROWS] = {3, 129, 0};
+
+    fixture_open(&f, moe, t);
+    run(&f, &(piece){0, 0, 3}, 1, true, got[0]);
+    run(&f, &(piece){1, 0, 64}, 1, true, got[0]);
+    run(&f, &(piece){1, 64, 65}, 1, true, got[0]);
+    run(&f, &(piece){1, 0, 129}, 1, false, want);
+    same(&f, got[0], want, t);
+    for (int64_t s = 0; s < 40; s++) {
+        int n = 0;
+
+        for (int64_t r = 0; r < ROWS; r++)
+            if (has[r] < lengths[r])
+                step[n++] = (piece){r, has[r]++, 1};
+        run(&f, step, n, true, got[0]);
+        for (int i = 0; i < n; i++) {
+            run(&f, &(piece){step[i].row, 0, step[i].first + 1}, 1, false, want);
+            same(&f, got[i], want, t);
+        }
+    }
+    fixture_close(&f);
+}
+
+static void pieces_give_what_whole_rows_do(void **state)
+{
+    (void)state;
+    check(false, D9D_F32);
+    check(true, D9D_F32);
+    check(false, D9D_BF16);
+    check(true, D9D_BF16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(pieces_give_what_whole_rows_do)};
+
+    return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
+}
