@@ -190,11 +190,11 @@ speaker() {
 
 # A call that takes some seconds; its process is $pid.
 start_long() {
-    for ((i = 0; i < 300; i++)); do cat "$golden/moe/generate.jsonl"; done >long.jsonl
+    for ((i = 0; i < 80; i++)); do cat "$golden/moe/generate.jsonl"; done >long.jsonl
     long=(--device cpu --set task.prompts=long.jsonl --set task.temperature=1)
     d9d-infer "${long[@]}" g.json 2>log &
     pid=$!
-    wait_part 20
+    wait_part 10
 }
 wait_part() { # LINES
     local i
@@ -211,11 +211,11 @@ wait_part() { # LINES
     kill -s TERM "$pid"
     ends 75
     done_before=$(wc -l <"$part")
-    grep -qE '^d9d-infer: interrupted; state was saved: SIGTERM: [0-9]+ of 2100 samples are done$' log
+    grep -qE '^d9d-infer: interrupted; state was saved: SIGTERM: [0-9]+ of 560 samples are done$' log
     [ ! -e out.jsonl ]
     d9d-infer "${long[@]}" g.json 2>log &
     pid=$!
-    wait_part $((done_before + 20))
+    wait_part $((done_before + 10))
     kill -9 "$pid"
     ends 137
     printf '{"sample": 17, "prom' >>"$part"
