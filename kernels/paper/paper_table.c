@@ -180,6 +180,11 @@ ENTRY(pieces, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b, int64_t
 {
     return move(s, t, 4.0 * (double)(n * b) * (double)(p * w));
 }
+ENTRY(put_rows, d9d_dtype t, void *y, int64_t ld, int64_t first, const int32_t *at, const void *x,
+      int64_t m, int64_t n)
+{
+    return move(s, t, 2.0 * (double)m * (double)n);
+}
 
 /* --- embedding and loss ----------------------------------------------------------------------- */
 
