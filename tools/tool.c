@@ -790,9 +790,10 @@ static d9d_status put_text(const tool_job *job, const void *summary)
 
 /* From the configuration to what is printed. */
 static d9d_status job_do(tool_run *r, const tool_job *job, const tool_job_options *o,
-                         d9d_boot *boot, const d9d_table *table, json_t *doc)
+                         d9d_boot *boot, const d9d_table *table, const d9d_plugins *plugins,
+                         json_t *doc)
 {
-    const d9d_job where = {.boot = boot, .device = o->device, .log = r->log};
+    const d9d_job where = {.boot = boot, .device = o->device, .log = r->log, .plugins = plugins};
     void *config = d9d_arena_alloc(&r->arena, job->config_size);
     void *summary = d9d_arena_alloc(&r->arena, job->summary_size);
     d9d_status st;
@@ -826,7 +827,7 @@ d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options
         st = tool_config_load(r, job->schema_id, &o.config, &table, &plugins, &doc);
     st = d9d_boot_agree(boot, st);
     if (st == D9D_OK && doc != NULL)
-        st = job_do(r, job, &o, boot, table, doc);
+        st = job_do(r, job, &o, boot, table, plugins, doc);
     json_decref(doc);
     d9d_plugins_close(plugins);
     return tool_leave(r, boot, st);

@@ -18,6 +18,8 @@ typedef struct run {
     const d9d_log *log;
     int rank;
     d9d_stop *stop;
+    d9d_events *events;
+    int64_t step, total_steps; /* batches of all ranks */
     d9di_data data;
     d9d_feed *feed;
     d9di_engine engine;
@@ -138,6 +140,20 @@ static const task tasks[] = {
     {NULL, NULL, perplexity_end},
 };
 
+/* --- telling ---------------------------------------------------------------------------------- */
+
+static d9d_status tell(const run *r, const char *id, d9d_event e)
+{
+    e.size = sizeof(e);
+    e.id = id;
+    return d9d_events_trigger(r->events, &e);
+}
+
+static d9d_status tell_step(const run *r, const char *id)
+{
+    return tell(r, id, (d9d_event){.step = r->step, .total_steps = r->total_steps});
+}
+
 /* --- the loop -------------------------------------------------------------------------------- */
 
 static d9di_engine_how engine_how(const run *r)
@@ -158,6 +174,8 @@ static d9d_status run_check(run *r)
 {
     d9di_engine_how how;
 
+    D9D_TRY(d9di_events_open(r->where, &r->c->model_provider, &r->events));
+    D9D_TRY(tell(r, "inference.configuration.start", (d9d_event){.boot = r->where->boot}));
     D9D_TRY(d9d_degrees_check(&r->c->mesh, d9d_boot_size(r->where->boot)));
     if (r->c->trainer.model_stage_factory.source_checkpoint == NULL)
         return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
@@ -171,6 +189,7 @@ static d9d_status run_check(run *r)
                            r->c->trainer.batching.microbatch_size, &r->data));
     if (d9d_loader_last_source(r->data.loader) < 0)
         return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
+    D9D_TRY(tell(r, "inference.configuration.data_loader", (d9d_event){.loader = r->data.loader}));
     how = engine_how(r);
     return d9di_engine_open(&how, &r->engine);
 }
@@ -198,7 +217,9 @@ static d9d_status run_open(run *r, const json_t *resolved, int64_t *first)
 
     D9D_TRY(output_open(r, resolved, first));
     D9D_TRY(d9d_batch_room_create(&r->idle));
-    return d9di_engine_fill(&r->engine, &how);
+    D9D_TRY(d9di_engine_fill(&r->engine, &how));
+    return tell(r, "inference.configuration.model_stages",
+                (d9d_event){.models = &r->engine.model, .n_models = 1});
 }
 
 static void run_close(run *r)
@@ -212,6 +233,7 @@ static void run_close(run *r)
     d9d_batch_room_free(r->idle);
     d9di_data_release(&r->data);
     d9d_stop_close(r->stop);
+    d9d_events_free(r->events);
 }
 
 /* Losses of a batch into r->loss. */
@@ -229,8 +251,11 @@ static d9d_status batch_losses(run *r, const d9d_batch *b)
         r->loss = grown;
         r->loss_cap = n;
     }
+    D9D_TRY(tell_step(r, "inference.forward.pre"));
     D9D_TRY(d9di_engine_loss(&r->engine, b, &loss));
+    D9D_TRY_OR(st, tell_step(r, "inference.forward.post"), out);
     st = d9d_tensor_to_f32(&loss, r->loss);
+out:
     d9d_tensor_release(&loss);
     return st;
 }
@@ -375,18 +400,25 @@ static d9d_status batches_run(run *r, int64_t first, int64_t n)
     d9d_status st = D9D_OK;
 
     D9D_TRY(d9d_feed_open(r->data.loader, &how, &r->feed));
+    r->total_steps = (n + global - 1) / global;
+    D9D_TRY(tell(r, "inference.ready", (d9d_event){.user = NULL}));
     d9d_progress_start(&progress, r->log, "infer", "samples", (uint64_t)n);
     progress.first = progress.done = (uint64_t)first;
     for (int64_t k = first; k < n && st == D9D_OK; k += global) {
         const int64_t rows = n - k < global ? n - k : global;
 
+        r->step = k / global;
         st = stop_check(r, k, n);
         if (st == D9D_OK)
+            st = tell_step(r, "inference.step.pre");
+        if (st == D9D_OK)
             st = batch_run(r, k, rows);
+        if (st == D9D_OK)
+            st = tell_step(r, "inference.step.post");
         d9d_progress_add(&progress, (uint64_t)rows);
     }
     d9d_progress_end(&progress);
-    return st;
+    return st == D9D_OK ? tell(r, "inference.finished", (d9d_event){.user = NULL}) : st;
 }
 
 static d9d_status run_through(run *r, const json_t *resolved, d9d_infer_summary *s)

@@ -82,3 +82,12 @@ d9d_status d9di_launch_failed(d9d_boot *boot, d9d_mesh *mesh, d9d_status st)
     return D9D_FAIL(st, "rank %d of %d (%s, %s): %s", d9d_boot_rank(boot), d9d_boot_size(boot),
                     d9d_boot_node(boot), where, d9d_err_message());
 }
+
+d9d_status d9di_events_open(const d9d_job *where, const d9d_union *model, d9d_events **out)
+{
+    const d9d_model_provider *p = model->choice->row;
+
+    D9D_TRY(d9d_events_create(out));
+    D9D_TRY(d9d_events_subscribe(*out, p->events, model->value));
+    return d9d_plugins_subscribe(where->plugins, *out);
+}

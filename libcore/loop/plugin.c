@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
-#include "d9d/loop/job.h"
 
 /* What each table begins with. */
 typedef struct row {
@@ -48,6 +47,7 @@ enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), PLUGINS_MAX = 64 };
 struct d9d_plugins {
     d9d_arena arena;
     D9D_VEC(const d9d_table *) choices[KINDS]; /* NULL-ended where there are some */
+    D9D_VEC(const d9d_subscription *) events;
 };
 
 /* --- what a library says -------------------------------------------------------------------- */
@@ -184,7 +184,7 @@ static d9d_status load(d9d_plugins *p, const char *path)
         for (; list != NULL && *list != NULL; list++)
             D9D_TRY(row_take(p, k, path, *list));
     }
-    return D9D_OK;
+    return table.events != NULL ? D9D_VEC_PUSH(&p->events, table.events) : D9D_OK;
 }
 
 /* --- all of a configuration ------------------------------------------------------------------ */
@@ -248,6 +248,7 @@ void d9d_plugins_close(d9d_plugins *p)
         return;
     for (size_t k = 0; k < KINDS; k++)
         D9D_VEC_RELEASE(&p->choices[k]);
+    D9D_VEC_RELEASE(&p->events);
     d9d_arena_release(&p->arena);
     free(p);
 }
@@ -263,5 +264,12 @@ d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_table *table, const d9d_t
             more[n++] = (d9d_config_more){kinds[k].built_in, p->choices[k].data};
     D9D_TRY(d9d_config_extend(table, more, n, &p->arena, &extended));
     *out = extended;
+    return D9D_OK;
+}
+
+d9d_status d9d_plugins_subscribe(const d9d_plugins *p, d9d_events *v)
+{
+    for (size_t i = 0; p != NULL && i < p->events.len; i++)
+        D9D_TRY(d9d_events_subscribe(v, p->events.data[i], NULL));
     return D9D_OK;
 }

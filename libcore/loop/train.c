@@ -9,6 +9,7 @@
 #include "d9d/base/thread.h"
 #include "d9d/device/readback.h"
 #include "d9d/device/trace.h"
+#include "d9d/loop/events.h"
 #include "d9d/loop/save.h"
 #include "d9d/loop/stop.h"
 #include "d9d/model/weights.h"
@@ -47,6 +48,7 @@ typedef struct run {
     d9d_arena arena;
     d9di_run_dir dir;
     d9d_stop *stop;
+    d9d_events *events;
     d9di_data data;
     d9d_feed *feed;
     d9di_ledger ledger; /* closed where it is not wanted */
@@ -68,6 +70,21 @@ typedef struct run {
     bool goes_on;       /* the directory has records of this run */
     bool told;          /* by some rank, to save and leave */
 } run;
+
+/* --- telling ------------------------------------------------------------------------ */
+
+static d9d_status tell(const run *r, const char *id, d9d_event e)
+{
+    e.size = sizeof(e);
+    e.id = id;
+    return d9d_events_trigger(r->events, &e);
+}
+
+/* What happens in the step that comes, or is being queued. */
+static d9d_status tell_step(const run *r, const char *id)
+{
+    return tell(r, id, (d9d_event){.step = r->state.step, .total_steps = r->total_steps});
+}
 
 /* --- opening: cheapest first ------------------------------------------------------ */
 
@@ -222,11 +239,14 @@ static d9d_status config_check(run *r)
 {
     const d9d_trainer_section *t = &r->c->trainer;
 
+    D9D_TRY(d9di_events_open(r->where, &r->c->model_provider, &r->events));
+    D9D_TRY(tell(r, "train.configuration.start", (d9d_event){.boot = r->where->boot}));
     D9D_TRY(d9d_degrees_check(&r->c->mesh, d9d_boot_size(r->where->boot)));
     D9D_TRY(d9d_job_check_batching(&r->c->mesh, &t->batching));
     D9D_TRY(d9di_run_dir_name(t, &r->arena, &r->dir));
     r->n_micro = t->batching.global_batch_size / replicas(r) / t->batching.microbatch_size;
     D9D_TRY(data_open(r));
+    D9D_TRY(tell(r, "train.configuration.data_loader", (d9d_event){.loader = r->data.loader}));
     D9D_TRY(schedule_open(r));
     return dir_check(r);
 }
@@ -282,7 +302,11 @@ static d9d_status model_fill(run *r, const char *resume_from)
 
     D9D_TRY(d9di_data_tell_padding(&r->data, r->c->trainer.batching.microbatch_size, r->log));
     D9D_TRY(d9di_engine_fill(e, &how));
+    D9D_TRY(tell(r, "train.configuration.model_stages",
+                 (d9d_event){.models = &e->model, .n_models = 1}));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
+    D9D_TRY(tell(r, "train.configuration.optimizer", (d9d_event){.optimizer = r->optimizer}));
+    D9D_TRY(tell(r, "train.configuration.lr_scheduler", (d9d_event){.schedule = r->schedule}));
     D9D_TRY(d9d_save_set_make(&e->params, r->optimizer, &r->arena, &r->set)); /* placed now */
     D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, e->world, &r->end));
     for (int i = 0; i < 2; i++)
@@ -345,6 +369,7 @@ static void run_close(run *r)
     d9di_data_release(&r->data);
     d9di_ledger_release(&r->ledger);
     d9d_stop_close(r->stop);
+    d9d_events_free(r->events);
     d9d_arena_release(&r->arena);
 }
 
@@ -516,7 +541,9 @@ static d9d_status step_update(run *r, pending *p, int64_t targets)
                                r->c->trainer.gradient_clipping.max_norm));
     d9d_trace_lap(r->engine.dev, "norm", "");
     D9D_TRY(d9di_saver_hold(r->saver));
+    D9D_TRY(tell_step(r, "train.optimizer_step.pre"));
     D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->end.scale));
+    D9D_TRY(tell_step(r, "train.optimizer_step.post"));
     d9d_trace_lap(r->engine.dev, "optimizer", "");
     return d9d_readback_begin(p->report, d9d_tensor_data(&r->end.report));
 }
@@ -531,7 +558,10 @@ static d9d_status step_queue(run *r)
     p->start_ns = d9d_clock_ns();
     p->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_schedule_at(r->schedule, r->state.step);
     p->data_ns = -d9d_feed_waited_ns(r->feed);
+    D9D_TRY(tell_step(r, "train.step.pre"));
+    D9D_TRY(tell_step(r, "train.forward_backward.pre"));
     D9D_TRY(step_learn(r, &targets, &p->flops));
+    D9D_TRY(tell_step(r, "train.forward_backward.post"));
     p->data_ns += d9d_feed_waited_ns(r->feed);
     D9D_TRY(step_counts(r, targets, &p->counts));
     if (p->counts)
@@ -539,6 +569,7 @@ static d9d_status step_queue(run *r)
     else
         d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
                      (long long)(r->state.step + 1), step_samples(r).text);
+    D9D_TRY(tell_step(r, "train.step.post"));
     p->open = true;
     r->state.step++;
     r->state.samples += r->c->trainer.batching.global_batch_size;
@@ -792,11 +823,12 @@ static d9d_status steps_watch(run *r, d9d_train_summary *out)
     d9d_status st;
 
     D9D_TRY(feed_open(r));
+    D9D_TRY(tell(r, "train.ready", (d9d_event){.tracker = r->tracker}));
     d9d_progress_start(&t.progress, r->log, "train", "steps", (uint64_t)r->total_steps);
     t.progress.first = t.progress.done = (uint64_t)r->state.step;
     st = steps_run(r, &t);
     d9d_progress_end(&t.progress);
-    return st;
+    return st == D9D_OK ? tell(r, "train.finished", (d9d_event){.user = NULL}) : st;
 }
 
 /* --- the end ------------------------------------------------------------------------------ */

@@ -180,8 +180,64 @@ D9D_PLUGIN(.models = models);'
     assert_output --partial 'libempty.so: the model provider "mine" has no create'
 }
 
+# What a training of N steps tells rank R, in the documented order.
+training() {
+    local n=$1 k
+    printf 'train.configuration.%s\n' 'start boot' 'data_loader loader' 'model_stages models' \
+        'optimizer optimizer' 'lr_scheduler schedule'
+    printf 'train.ready%s\nmine.ready user\ntrain.ready%s again\n' "$2" "$2"
+    for ((k = 0; k < n; k++)); do
+        printf "train.%s $k/$n\n" step.pre forward_backward.{pre,post} optimizer_step.{pre,post} step.post
+    done
+    echo train.finished
+}
+inference() {
+    local n=$1 k
+    printf 'inference.configuration.%s\n' 'start boot' 'data_loader loader' 'model_stages models'
+    echo inference.ready
+    for ((k = 0; k < n; k++)); do
+        printf "inference.%s $k/$n\n" step.pre forward.{pre,post} step.post
+    done
+    echo inference.finished
+}
+
+@test "events come in the documented order with what is in them" {
+    plugin events "$BATS_TEST_DIRNAME/events.c"
+    run -0 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
+        --set trainer.run.dir=told --set trainer.run.steps=3 train.json
+    diff events.0 <(training 3 ' tracker')
+    rm events.0
+    run -0 d9d-infer -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
+        --set task='{"name": "perplexity"}' infer.json
+    diff events.0 <(inference 4)
+    rm events.0
+}
+
+@test "events come on every rank" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/events.c"
+    mpi -n 4 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
+        --set mesh.data_parallel_shard=4 --set trainer.run.dir=told4 --set trainer.run.steps=2 train.json
+    diff events.0 <(training 2 ' tracker')
+    for r in 1 2 3; do diff "events.$r" <(training 2 ''); done
+    rm events.?
+}
+
+@test "a handler that fails ends the job, and nobody hears of more" {
+    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/events.c"
+    D9D_FAIL_AT=train.forward_backward.pre run -1 d9d-train -q --device cpu \
+        --set 'plugin=["libllama.so", "libevents.so"]' --set trainer.run.dir=failed train.json
+    assert_output --partial "a handler of train.forward_backward.pre has seen enough"
+    [ "$(tail -n 1 events.0)" = "train.forward_backward.pre 0/6" ]
+    rm events.0
+    D9D_FAIL_AT=train.ready run -1 d9d-train -q --device cpu \
+        --set 'plugin=["libllama.so", "libevents.so"]' --set trainer.run.dir=failed2 train.json
+    [ "$(tail -n 1 events.0)" = "train.ready tracker" ]
+    rm events.0
+}
+
 # The structs that plugins fill and this library reads by their size.
-tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider"
+tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event"
 
 # appended DIR TEXT: a member more at the end of every table below DIR.
 appended() {

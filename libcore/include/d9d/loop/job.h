@@ -136,12 +136,15 @@ typedef struct d9d_generate_section {
     d9d_list stop_tokens; /* int64_t */
 } d9d_generate_section;
 
+typedef struct d9d_plugins d9d_plugins; /* d9d/loop/plugin.h */
+
 /* Where a job runs: all of it borrowed. */
 typedef struct d9d_job {
     d9d_boot *boot;     /* its ranks */
     const char *device; /* as d9d_device_open(); "auto" and "cuda" are each rank's own GPU */
     const d9d_log *log; /* of rank 0; NULL on the others */
     bool trial;         /* nothing but records is written: no checkpoint, no model */
+    const d9d_plugins *plugins; /* who hear of events; NULL: none */
 } d9d_job;
 
 D9D_API extern const d9d_table d9d_train_table, d9d_infer_table;

@@ -24,6 +24,8 @@
 #ifndef D9D_LOOP_PLUGIN_H
 #define D9D_LOOP_PLUGIN_H
 
+#include "d9d/loop/events.h"
+#include "d9d/loop/job.h"
 #include "d9d/model/provider.h"
 #include "d9d/nn/block.h"
 
@@ -56,6 +58,7 @@ typedef struct d9d_plugin {
     /* Lists that end in NULL; NULL: none.  Each table begins with its size and the key table of its
      * section, whose name is the word by which a configuration asks for it. */
     const d9d_model_provider *const *models;
+    const d9d_subscription *events; /* whatever the configuration names; self is NULL */
 } d9d_plugin;
 
 #define D9D_PLUGIN_SIZE(type) sizeof(type),
@@ -70,8 +73,6 @@ typedef struct d9d_plugin {
 
 /* --- loading ----------------------------------------------------------------------------- */
 
-typedef struct d9d_plugins d9d_plugins;
-
 /* The plugins that the key "plugin" of a configuration names, one or a list.  A name with a slash
  * is a path, relative ones beginning where the configuration `path` lies ("-": here); a name
  * without one is looked for beside the configuration, then as dlopen() does.  ECONFIG with what
@@ -84,6 +85,9 @@ D9D_API void d9d_plugins_close(d9d_plugins *p);
 /* A table (d9d_train_table, d9d_infer_table) with the plugins' choices in it. */
 D9D_API D9D_MUST_USE d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_table *table,
                                                   const d9d_table **out);
+
+/* Subscribe what the plugins want to hear of, in their order; NULL: nobody. */
+D9D_API D9D_MUST_USE d9d_status d9d_plugins_subscribe(const d9d_plugins *p, d9d_events *v);
 
 #ifdef __cplusplus
 }

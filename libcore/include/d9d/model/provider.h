@@ -94,6 +94,8 @@ typedef struct d9d_model_provider {
     /* A config.json for a model that was not read from one; a new reference.  ENOTSUP where there
      * can be none.  NULL: never. */
     d9d_status (*hf_config)(const void *config, d9d_dtype dtype, json_t **doc);
+    /* What it wants to hear of (d9d/loop/events.h); self is the bound section.  NULL: nothing. */
+    const struct d9d_subscription *events;
 } d9d_model_provider;
 
 /* A model that is described and not built: a bound section and its provider. */
