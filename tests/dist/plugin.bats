@@ -209,7 +209,7 @@ inference() {
     rm events.0
     run -0 d9d-infer -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
         --set task='{"name": "perplexity"}' infer.json
-    diff events.0 <(inference 4)
+    diff events.0 <(inference 12)
     rm events.0
 }
 
