@@ -202,7 +202,7 @@ inference() {
 }
 
 @test "events come in the documented order with what is in them" {
-    plugin events "$BATS_TEST_DIRNAME/events.c"
+    plugin events "$BATS_TEST_DIRNAME/hear.c"
     run -0 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
         --set trainer.run.dir=told --set trainer.run.steps=3 train.json
     diff events.0 <(training 3 ' tracker')
@@ -215,7 +215,7 @@ inference() {
 
 @test "events come on every rank" {
     [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
-    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/events.c"
+    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
     mpi -n 4 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
         --set mesh.data_parallel_shard=4 --set trainer.run.dir=told4 --set trainer.run.steps=2 train.json
     diff events.0 <(training 2 ' tracker')
@@ -224,7 +224,7 @@ inference() {
 }
 
 @test "a handler that fails ends the job, and nobody hears of more" {
-    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/events.c"
+    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
     D9D_FAIL_AT=train.forward_backward.pre run -1 d9d-train -q --device cpu \
         --set 'plugin=["libllama.so", "libevents.so"]' --set trainer.run.dir=failed train.json
     assert_output --partial "a handler of train.forward_backward.pre has seen enough"

@@ -1,4 +1,4 @@
-/* events.c - a plugin for plugin.bats: writes what each rank hears to events.RANK, with what was in
+/* hear.c - a plugin for plugin.bats: writes what each rank hears to events.RANK, with what was in
  * it; fails at the event D9D_FAIL_AT. */
 #include <stdio.h>
 #include <stdlib.h>
