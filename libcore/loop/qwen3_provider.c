@@ -23,6 +23,7 @@ typedef struct model_section {
     layer_section layer;
     int64_t num_hidden_layers;
     double rope_base;
+    d9d_union rope_scaling; /* d9d_rope_scaling */
     int64_t max_position_ids;
     d9d_str_int_map split_vocab_size;
     d9d_list split_vocab_order; /* const char * */
@@ -78,11 +79,67 @@ static const d9d_table dense_layer_table =
 static const d9d_table moe_layer_table =
     D9D_TABLE(layer_section, "qwen3_moe_layer", moe_layer_keys, "one decoder layer");
 
+/* --- rows longer than those that it was trained on ------------------------------------------ */
+
+static const char *const scaling_tag[] = {"type", NULL};
+#define FACTOR_KEY                                                                                 \
+    D9D_KEY_REAL(d9d_rope_scaling, factor, D9D_REQUIRED, 1, 1e6, "how many times longer")
+#define ORIGINAL_KEY                                                                               \
+    {                                                                                              \
+        .name = "original_max_position_embeddings", .kind = D9D_KIND_REAL,                         \
+        .offset = offsetof(d9d_rope_scaling, original), .def = D9D_REQUIRED, .min = 1,             \
+        .max = INT32_MAX, .doc = "positions that it was trained on"                                \
+    }
+#define BOUND_KEY(word, field, d, text)                                                            \
+    {                                                                                              \
+        .name = (word), .kind = D9D_KIND_REAL, .offset = offsetof(d9d_rope_scaling, field),        \
+        .def = (d), .flags = D9D_ABOVE_MIN, .min = 0, .max = 1e9, .doc = (text)                    \
+    }
+static const d9d_key scale_keys[] = {FACTOR_KEY, D9D_KEY_END};
+static const d9d_key yarn_keys[] = {
+    FACTOR_KEY,
+    ORIGINAL_KEY,
+    BOUND_KEY("beta_fast", fast, "32", "turns over them from which on a frequency stays"),
+    BOUND_KEY("beta_slow", slow, "1", "turns up to which it is divided by the factor"),
+    {.name = "attention_factor",
+     .kind = D9D_KIND_REAL,
+     .offset = offsetof(d9d_rope_scaling, mscale),
+     .def = "0",
+     .max = 1e6,
+     .doc = "of cosines and sines; 0: 0.1 ln(factor) + 1"},
+    {.name = "truncate",
+     .kind = D9D_KIND_BOOL,
+     .offset = offsetof(d9d_rope_scaling, whole),
+     .def = "true",
+     .doc = "round the bounds outwards to whole features"},
+    D9D_KEY_END,
+};
+static const d9d_key llama3_keys[] = {
+    FACTOR_KEY,
+    ORIGINAL_KEY,
+    BOUND_KEY("high_freq_factor", fast, "4", "turns over them from which on a frequency stays"),
+    BOUND_KEY("low_freq_factor", slow, "1", "turns up to which it is divided by the factor"),
+    D9D_KEY_END,
+};
+#define SCALING(var, word, k, text)                                                                \
+    static const d9d_table var = {                                                                 \
+        .name = (word), .size = sizeof(d9d_rope_scaling), .keys = (k), .doc = (text)}
+SCALING(linear_table, "linear", scale_keys, "all frequencies divided by the factor");
+SCALING(ntk_table, "ntk", scale_keys, "a larger base, the slowest frequency divided by the factor");
+SCALING(yarn_table, "yarn", yarn_keys, "slow frequencies divided by the factor, fast ones kept");
+SCALING(llama3_table, "llama3", llama3_keys, "the same by wave length, as Llama 3.1");
+/* In the order of d9d_rope_kind, from LINEAR on. */
+static const d9d_table *const scalings[] = {&linear_table, &ntk_table, &yarn_table, &llama3_table,
+                                            NULL};
+
 #define MODEL_KEYS(layer_table)                                                                    \
     D9D_KEY_TABLE(model_section, layer, layer_table, "dimensions of a layer"),                     \
         D9D_KEY_INT(model_section, num_hidden_layers, D9D_REQUIRED, 1, 1 << 16, "decoder layers"), \
         D9D_KEY_REAL(model_section, rope_base, "10000", 1, 1e15,                                   \
                      "base of the rotary frequencies"),                                            \
+        D9D_KEY_UNION(model_section, rope_scaling, "null", scaling_tag, scalings,                  \
+                      "rotary embedding for rows longer than those that it was trained on",        \
+                      .flags = D9D_NULLABLE),                                                      \
         D9D_KEY_INT(model_section, max_position_ids, D9D_REQUIRED, 1, INT32_MAX,                   \
                     "longest sequence"),                                                           \
         D9D_KEY_MAP(model_section, split_vocab_size, D9D_REQUIRED, 1, INT32_MAX,                   \
@@ -210,6 +267,10 @@ static d9d_status dimensions_read(const model_section *m, d9d_arena *a, d9d_qwen
         .virtual_pre = m->pipeline_num_virtual_layers_pre,
         .virtual_post = m->pipeline_num_virtual_layers_post,
     };
+    if (m->rope_scaling.which >= 0) {
+        c->rope_scaling = *(const d9d_rope_scaling *)m->rope_scaling.value;
+        c->rope_scaling.kind = (d9d_rope_kind)(m->rope_scaling.which + D9D_ROPE_LINEAR);
+    }
     return splits_read(m, a, c);
 }
 

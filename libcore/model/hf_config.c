@@ -119,21 +119,6 @@ static d9d_status refuse(const struct reader *r, const char *field, const json_t
     return st;
 }
 
-static bool is_default_rope(const json_t *rope, const json_t **bad)
-{
-    static const char *const names[] = {"rope_type", "type"};
-
-    for (size_t i = 0; i < 2; i++) {
-        const json_t *v = member(rope, names[i]);
-
-        if (v != NULL && (!json_is_string(v) || strcmp(json_string_value(v), "default") != 0)) {
-            *bad = v;
-            return false;
-        }
-    }
-    return true;
-}
-
 static bool is_full_attention(const json_t *types)
 {
     size_t i;
@@ -160,8 +145,6 @@ static d9d_status check_supported(const struct reader *r)
         {"layer_types", FULL_ONLY},          {"quantization_config", NULL_ONLY},
         {"partial_rotary_factor", ONE_ONLY},
     };
-    static const char *const ropes[] = {"rope_scaling", "rope_parameters"};
-    const json_t *bad = NULL;
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         const json_t *v = member(r->doc, rows[i].name);
@@ -178,16 +161,131 @@ static d9d_status check_supported(const struct reader *r)
         if (!fine)
             return refuse(r, rows[i].name, v);
     }
-    for (size_t i = 0; i < 2; i++) {
-        const json_t *rope = member(r->doc, ropes[i]);
-
-        if (rope != NULL && (!json_is_object(rope) || !is_default_rope(rope, &bad)))
-            return refuse(r, ropes[i], bad != NULL ? bad : rope);
-    }
     return D9D_OK;
 }
 
 /* --- the rest ----------------------------------------------------------------------------- */
+
+/* A number of the scaling's object; it may be absent unless `otherwise` is NaN. */
+static d9d_status get_scaling(const struct reader *r, const json_t *from, const char *name,
+                              double otherwise, double *out)
+{
+    D9D_TRY(get_f64(r, from, name, otherwise, out));
+    if (isnan(*out))
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s of scaled rotary embedding is missing", r->where,
+                        name);
+    return D9D_OK;
+}
+
+/* cosines and sines of yarn: given, of two more numbers, or by its own formula */
+static d9d_status read_yarn_mscale(const struct reader *r, const json_t *from, d9d_rope_scaling *s)
+{
+    double over, under;
+
+    D9D_TRY(get_f64(r, from, "attention_factor", 0, &s->mscale));
+    D9D_TRY(get_f64(r, from, "mscale", 0, &over));
+    D9D_TRY(get_f64(r, from, "mscale_all_dim", 0, &under));
+    if (s->mscale == 0 && over != 0 && under != 0 && s->factor > 1)
+        s->mscale = (0.1 * over * log(s->factor) + 1) / (0.1 * under * log(s->factor) + 1);
+    return D9D_OK;
+}
+
+static d9d_status read_linear(const struct reader *r, const json_t *from, d9d_rope_scaling *s)
+{
+    s->kind = D9D_ROPE_LINEAR;
+    return get_scaling(r, from, "factor", NAN, &s->factor);
+}
+
+static d9d_status read_yarn(const struct reader *r, const json_t *from, d9d_rope_scaling *s)
+{
+    const json_t *whole = member(from, "truncate");
+
+    s->kind = D9D_ROPE_YARN;
+    s->whole = whole == NULL || json_is_true(whole);
+    D9D_TRY(get_scaling(r, from, "factor", NAN, &s->factor));
+    D9D_TRY(get_scaling(r, from, "beta_fast", 32, &s->fast));
+    D9D_TRY(get_scaling(r, from, "beta_slow", 1, &s->slow));
+    return read_yarn_mscale(r, from, s);
+}
+
+static d9d_status read_llama3(const struct reader *r, const json_t *from, d9d_rope_scaling *s)
+{
+    s->kind = D9D_ROPE_LLAMA3;
+    D9D_TRY(get_scaling(r, from, "factor", NAN, &s->factor));
+    D9D_TRY(get_scaling(r, from, "high_freq_factor", NAN, &s->fast));
+    return get_scaling(r, from, "low_freq_factor", NAN, &s->slow);
+}
+
+static d9d_status read_plain(const struct reader *r, const json_t *from, d9d_rope_scaling *s)
+{
+    (void)r, (void)from, (void)s;
+    return D9D_OK;
+}
+
+/* Rotary embedding for longer rows, of an object that has its type under either name. */
+static d9d_status read_scaling(const struct reader *r, const char *field, d9d_qwen3_config *c)
+{
+    static const struct {
+        const char *type;
+        d9d_status (*read)(const struct reader *r, const json_t *from, d9d_rope_scaling *s);
+    } types[] = {{"default", read_plain},
+                 {"linear", read_linear},
+                 {"yarn", read_yarn},
+                 {"llama3", read_llama3}};
+    const json_t *from = member(r->doc, field), *type = member(from, "rope_type");
+
+    if (from == NULL)
+        return D9D_OK;
+    if (!json_is_object(from))
+        return refuse(r, field, from);
+    type = type != NULL ? type : member(from, "type");
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        if (type == NULL ||
+            (json_is_string(type) && !strcmp(json_string_value(type), types[i].type)))
+            return types[i].read(r, from, &c->rope_scaling);
+    return refuse(r, field, type);
+}
+
+/* The positions that the model was trained on: of the scaling, or beside it, or all there are. */
+static d9d_status read_original(const struct reader *r, const char *field, d9d_qwen3_config *c)
+{
+    static const char name[] = "original_max_position_embeddings";
+    double *out = &c->rope_scaling.original;
+
+    D9D_TRY(get_f64(r, r->doc, name, 0, out));
+    if (*out == 0)
+        D9D_TRY(get_f64(r, member(r->doc, field), name, (double)c->max_positions, out));
+    return D9D_OK;
+}
+
+static bool scalings_equal(const d9d_rope_scaling *a, const d9d_rope_scaling *b)
+{
+    return a->kind == b->kind && a->factor == b->factor && a->original == b->original &&
+           a->fast == b->fast && a->slow == b->slow && a->whole == b->whole &&
+           a->mscale == b->mscale;
+}
+
+/* rope_scaling of the one generation, or rope_parameters of the other; not both different. */
+static d9d_status read_scalings(const struct reader *r, d9d_qwen3_config *c)
+{
+    static const char *const fields[] = {"rope_scaling", "rope_parameters"};
+
+    for (size_t i = 0; i < 2; i++) {
+        d9d_qwen3_config one = {.max_positions = c->max_positions};
+
+        D9D_TRY(read_scaling(r, fields[i], &one));
+        if (one.rope_scaling.kind == D9D_ROPE_PLAIN)
+            continue;
+        if (one.rope_scaling.kind != D9D_ROPE_LINEAR)
+            D9D_TRY(read_original(r, fields[i], &one));
+        if (c->rope_scaling.kind != D9D_ROPE_PLAIN &&
+            !scalings_equal(&c->rope_scaling, &one.rope_scaling))
+            return D9D_FAIL(D9D_ECONFIG, "%s: rope_scaling and rope_parameters are not the same",
+                            r->where);
+        c->rope_scaling = one.rope_scaling;
+    }
+    return D9D_OK;
+}
 
 static d9d_status read_rope(const struct reader *r, d9d_qwen3_config *c)
 {
@@ -195,6 +293,7 @@ static d9d_status read_rope(const struct reader *r, d9d_qwen3_config *c)
     bool old = member(r->doc, "rope_theta") != NULL, new = member(params, "rope_theta") != NULL;
     double other;
 
+    D9D_TRY(read_scalings(r, c));
     D9D_TRY(get_f64(r, new ? params : r->doc, "rope_theta", 10000.0, &c->rope_base));
     if (!old || !new)
         return D9D_OK;
@@ -522,6 +621,37 @@ static const char *class_of(const d9d_qwen3_config *c)
     return names[c->head][c->experts > 0];
 }
 
+/* The object of scaled rotary embedding; null without. */
+static json_t *scaling_made(const d9d_rope_scaling *s)
+{
+    json_t *o =
+        json_pack("{s:s, s:f}", "rope_type", d9d_rope_kind_word(s->kind), "factor", s->factor);
+    const bool yarn = s->kind == D9D_ROPE_YARN;
+
+    if (s->kind == D9D_ROPE_PLAIN || s->kind == D9D_ROPE_NTK) { /* ntk is another base */
+        json_decref(o);
+        return json_null();
+    }
+    if (s->kind == D9D_ROPE_LINEAR)
+        return o;
+    o = joined(o, json_pack("{s:I, s:f, s:f}", "original_max_position_embeddings",
+                            (json_int_t)s->original, yarn ? "beta_fast" : "high_freq_factor",
+                            s->fast, yarn ? "beta_slow" : "low_freq_factor", s->slow));
+    if (yarn && !s->whole)
+        o = joined(o, json_pack("{s:b}", "truncate", 0));
+    return yarn && s->mscale > 0 ? joined(o, json_pack("{s:f}", "attention_factor", s->mscale)) : o;
+}
+
+/* Of ntk the one that it stands for. */
+static double base_made(const d9d_qwen3_config *c)
+{
+    const double d = (double)c->head_dim;
+
+    return c->rope_scaling.kind == D9D_ROPE_NTK
+               ? c->rope_base * pow(c->rope_scaling.factor, d / (d - 2))
+               : c->rope_base;
+}
+
 d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t **out)
 {
     bool moe = c->experts > 0;
@@ -529,7 +659,7 @@ d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t
 
     D9D_TRY(check_sayable(c));
     doc = json_pack(
-        "{s:[s], s:b, s:f, s:I, s:s, s:I, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:f, s:n, "
+        "{s:[s], s:b, s:f, s:I, s:s, s:I, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:f, s:o, "
         "s:f, s:b, s:s, s:b, s:I}",
         "architectures", class_of(c), "attention_bias", 0, "attention_dropout", 0.0, "head_dim",
         (json_int_t)c->head_dim, "hidden_act", "silu", "hidden_size", (json_int_t)c->hidden,
@@ -538,9 +668,10 @@ d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t
         "max_position_embeddings", (json_int_t)c->max_positions, "model_type",
         moe ? "qwen3_moe" : "qwen3", "num_attention_heads", (json_int_t)c->heads,
         "num_hidden_layers", (json_int_t)c->layers, "num_key_value_heads", (json_int_t)c->kv_heads,
-        "rms_norm_eps", short_double(c->norm_eps), "rope_scaling", "rope_theta", c->rope_base,
-        "tie_word_embeddings", c->tied, "torch_dtype", d9d_dtype_word(dtype), "use_sliding_window",
-        0, "vocab_size", (json_int_t)d9d_qwen3_vocab(c));
+        "rms_norm_eps", short_double(c->norm_eps), "rope_scaling", scaling_made(&c->rope_scaling),
+        "rope_theta", base_made(c), "tie_word_embeddings", c->tied, "torch_dtype",
+        d9d_dtype_word(dtype), "use_sliding_window", 0, "vocab_size",
+        (json_int_t)d9d_qwen3_vocab(c));
     if (moe)
         doc = joined(doc, json_pack("{s:I, s:o, s:I, s:b, s:I, s:I}", "decoder_sparse_step",
                                     (json_int_t)1, "mlp_only_layers", dense_layers(c),

@@ -153,8 +153,27 @@ static json_t *given(const json_t *doc, const char *key)
     return v == NULL || json_is_null(v) ? NULL : v;
 }
 
-/* rope_theta is a member of rope_parameters in generation 5, and rope_scaling, of which only null
- * is supported, is gone there. */
+/* What rope_scaling and rope_parameters say but for the base, by its newer name; NULL: nothing. */
+static json_t *scaling_said(const json_t *before)
+{
+    static const char *const names[] = {"rope_parameters", "rope_scaling"};
+
+    for (size_t i = 0; i < 2; i++) {
+        json_t *o = json_copy(given(before, names[i])), *type = given(o, "type");
+
+        if (type != NULL && given(o, "rope_type") == NULL)
+            (void)json_object_set(o, "rope_type", type);
+        (void)json_object_del(o, "type");
+        (void)json_object_del(o, "rope_theta");
+        type = given(o, "rope_type");
+        if (type != NULL && strcmp(json_string_value(type), "default") != 0)
+            return o;
+        json_decref(o);
+    }
+    return NULL;
+}
+
+/* rope_theta is a member of rope_parameters in generation 5, and rope_scaling is the rest of it. */
 static int put_rope(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
 {
     json_t *params = given(before, "rope_parameters"), *theta = given(params, "rope_theta");
@@ -165,18 +184,24 @@ static int put_rope(json_t *out, const json_t *before, const char *key, json_t *
     if (theta == NULL && params == NULL)
         return json_object_set(out, key, value); /* nulls */
     if (new) {
+        json_t *scaling = scaling_said(before);
+
         params = params != NULL
                      ? json_copy(params)
                      : json_pack("{s:O, s:s}", "rope_theta", theta, "rope_type", "default");
         if (theta != NULL)
             bad = json_object_set(params, "rope_theta", theta);
+        if (scaling != NULL)
+            bad |= json_object_update(params, scaling);
+        json_decref(scaling);
         return bad | json_object_set_new(out, "rope_parameters", params);
     }
     if (theta != NULL)
         bad = json_object_set(out, "rope_theta", theta);
-    return bad |
-           (strcmp(key, "rope_theta") == 0 ? 0
-                                           : json_object_set_new(out, "rope_scaling", json_null()));
+    if (strcmp(key, "rope_theta") == 0)
+        return bad;
+    params = scaling_said(before);
+    return bad | json_object_set_new(out, "rope_scaling", params != NULL ? params : json_null());
 }
 
 /* A field in its place under its name of the other generation.  A file may have both names, of

@@ -96,6 +96,10 @@ static d9d_status check_reals(const d9d_qwen3_config *c)
 {
     if (!(c->rope_base > 0 && isfinite(c->rope_base)))
         return D9D_FAIL(D9D_ECONFIG, "qwen3: rope_theta is %g, must be above 0", c->rope_base);
+    D9D_TRY(d9d_rope_check(&c->rope_scaling));
+    if (c->rope_scaling.kind == D9D_ROPE_YARN && !(c->rope_base > 1))
+        return D9D_FAIL(D9D_ECONFIG, "qwen3: rope_theta is %g, of yarn it must be above 1",
+                        c->rope_base);
     if (!(c->norm_eps >= 0 && isfinite(c->norm_eps)))
         return D9D_FAIL(D9D_ECONFIG, "qwen3: rms_norm_eps is %g, must not be below 0",
                         (double)c->norm_eps);
@@ -452,6 +456,7 @@ d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
     m->options = *options;
     m->rope = (d9d_block_rope){
         .base = config->rope_base,
+        .scaling = config->rope_scaling,
         .features = config->head_dim,
         .style = config->rope_interleaved ? D9D_ROPE_INTERLEAVED : D9D_ROPE_HALF,
     };

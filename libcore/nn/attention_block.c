@@ -15,8 +15,7 @@ d9d_status d9d_block_rope_prepare(d9d_block_rope *b, d9d_device *dev)
     host = calloc((size_t)half + 1, sizeof(*host));
     if (host == NULL)
         return D9D_FAIL(D9D_ENOMEM, "rotary embedding: %lld frequencies", (long long)half);
-    for (int64_t i = 0; i < half; i++)
-        host[i] = (float)pow(b->base, -2.0 * (double)i / (double)b->features);
+    d9d_rope_frequencies(&b->scaling, b->base, b->features, host);
     st = d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(half), host, &b->inv_freq);
     free(host);
     return st;
@@ -91,7 +90,7 @@ static d9d_status heads_of(d9d_block_attention *b, d9d_tape *t, d9d_var *x, cons
                                              .positions = positions,
                                              .inv_freq = &b->rope->inv_freq,
                                              .style = b->rope->style,
-                                             .mscale = 1.0f},
+                                             .mscale = d9d_rope_mscale(&b->rope->scaling)},
                             y);
 }
 

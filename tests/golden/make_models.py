@@ -51,6 +51,13 @@ MODELS = {
         lengths=[1],
         config=dict(vocab_size=101, hidden_size=24, intermediate_size=34, num_hidden_layers=2,
                     num_attention_heads=3, num_key_value_heads=1, head_dim=10)),
+    "dense_yarn": dict(      # rows beyond the positions that it is said to be trained on
+        seed=8, seq=41, rows=[(0, 1, [0, 40]), (100, 3, [])],
+        lengths=[40, 9, 57, 23],
+        config=dict(vocab_size=83, hidden_size=32, intermediate_size=36, num_hidden_layers=2,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=16, rope_theta=1e4,
+                    rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=4.0,
+                                      original_max_position_embeddings=128))),
     "moe": dict(
         seed=5, seq=15, rows=[(0, 1, [2, 9]), (4, 1, []), (0, 1, [14])],
         lengths=[8, 13, 5, 10, 1, 16],
@@ -83,6 +90,7 @@ CHECKPOINTS = {
     "dense_tied": dict(model="dense_tied", style=5),
     "dense_mha": dict(model="dense_mha", style=4),
     "dense_mqa_s1": dict(model="dense_mqa_s1", style=5),
+    "dense_yarn": dict(model="dense_yarn", style=4),
     "moe": dict(model="moe", style=4, layout="per-expert"),
     "moe_fused": dict(model="moe", style=5, layout="fused"),
     "moe_sharded": dict(model="moe", style=5, layout="per-expert", shards=3),
@@ -109,9 +117,9 @@ def is_moe(cfg):
 def hf_config(cfg):
     """The configuration object of transformers for one row of MODELS."""
     cfg = {**COMMON, **cfg}
-    theta = cfg.pop("rope_theta")
+    theta, scaling = cfg.pop("rope_theta"), cfg.pop("rope_scaling", {})
     kind = Qwen3MoeConfig if is_moe(cfg) else Qwen3Config
-    return kind(**cfg, rope_parameters={"rope_type": "default", "rope_theta": theta},
+    return kind(**cfg, rope_parameters={"rope_type": "default", "rope_theta": theta, **scaling},
                 max_position_embeddings=512, bos_token_id=None, eos_token_id=0)
 
 
@@ -128,7 +136,9 @@ def config_json(cfg, style):
     if style == 5:
         return out
     rope = out.pop("rope_parameters")
-    out.update(rope_theta=rope["rope_theta"], rope_scaling=None, torch_dtype=out.pop("dtype"),
+    theta = rope.pop("rope_theta")
+    out.update(rope_theta=theta, rope_scaling=None if rope["rope_type"] == "default" else rope,
+               torch_dtype=out.pop("dtype"),
                transformers_version="4.51.0")
     if is_moe(cfg):
         out["num_experts"] = out.pop("num_local_experts")
@@ -230,10 +240,21 @@ class Exact:
             dim = m.config.head_dim
             theta = m.config.rope_parameters["rope_theta"]
             inv = theta ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+            inv, scale = Exact.yarn(m.config.rope_parameters, theta, dim, inv)
             angle = position_ids[..., None].double() * inv
             angle = torch.cat((angle, angle), -1)
-            return angle.cos(), angle.sin()
+            return scale * angle.cos(), scale * angle.sin()
         return forward
+
+    @staticmethod
+    def yarn(rope, theta, dim, inv):
+        if rope["rope_type"] == "default":
+            return inv, 1.0
+        pair = [dim * math.log(rope["original_max_position_embeddings"] / (turns * 2 * math.pi)) / (2 * math.log(theta))
+                for turns in (rope["beta_fast"], rope.get("beta_slow") or 1.0)]
+        low, high = max(math.floor(pair[0]), 0), min(math.ceil(pair[1]), dim - 1)
+        ramp = ((torch.arange(dim // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+        return inv * (1 - ramp) + inv / rope["factor"] * ramp, 0.1 * math.log(rope["factor"]) + 1.0
 
     @classmethod
     def apply(cls, model):

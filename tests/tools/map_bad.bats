@@ -95,7 +95,7 @@ edit() { sed -i -e "$1" src/config.json; }
     check "not supported" "attention_bias: true is not supported" 's/"attention_bias": false/"attention_bias": true/'
     check "not supported" "use_sliding_window: true is not supported" 's/"use_sliding_window": false/"use_sliding_window": true/'
     check "not supported" 'hidden_act: "gelu" is not supported' 's/"hidden_act": "silu"/"hidden_act": "gelu"/'
-    check "not supported" 'rope_scaling: "yarn" is not supported' 's/"model_type"/"rope_scaling": {"rope_type": "yarn"}, "model_type"/; s/"rope_scaling": null,//'
+    check "not supported" 'rope_scaling: "dynamic" is not supported' 's/"model_type"/"rope_scaling": {"rope_type": "dynamic"}, "model_type"/; s/"rope_scaling": null,//'
     check "not supported" 'model_type: "llama" is not supported; qwen3 and qwen3_moe are' 's/"model_type": "qwen3"/"model_type": "llama"/'
     check "invalid configuration" "model_type is missing" 's/"model_type": "qwen3"/"model_typo": "qwen3"/'
     check "invalid configuration" "hidden_size is missing" 's/"hidden_size"/"hidden_sighs"/'

@@ -92,10 +92,19 @@ static void made_configurations_are_read_back(void **state)
         "{\"model_type\": \"qwen3\", \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5, " BASE
         "}",
         "{" MOE ", \"num_experts\": 4, \"decoder_sparse_step\": 2, \"norm_topk_prob\": true, "
-        "\"rope_theta\": 12345.5, " BASE "}"};
+        "\"rope_theta\": 12345.5, " BASE "}",
+        "{\"model_type\": \"qwen3\", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, "
+        "\"original_max_position_embeddings\": 64, \"attention_factor\": 1.5, \"truncate\": "
+        "false}, " BASE "}",
+        "{\"model_type\": \"qwen3\", \"rope_parameters\": {\"rope_type\": \"llama3\", "
+        "\"rope_theta\": "
+        "1e5, \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+        "\"original_max_position_embeddings\": 64}, " BASE "}",
+        "{\"model_type\": \"qwen3\", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, "
+        "\"original_max_position_embeddings\": 1, " BASE "}"};
 
     (void)state;
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
         d9d_arena a = {0};
         d9d_qwen3_config c, back;
         d9d_dtype t;

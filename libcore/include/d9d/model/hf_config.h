@@ -4,12 +4,13 @@
  *
  *     num_experts              num_local_experts
  *     rope_theta               rope_parameters.rope_theta
+ *     rope_scaling             rope_parameters (linear, yarn and llama3: d9d/nn/rope.h)
  *     torch_dtype              dtype
  *
  * Absent fields have the defaults of transformers (head_dim: 128 in a dense model,
  * hidden_size / num_attention_heads in a mixture).  A field that changes what the model
- * computes in a way that is not built (attention_bias, a sliding window in use, scaled
- * RoPE, ...) is ENOTSUP and named.  Fields that do not bear on the computation are ignored
+ * computes in a way that is not built (attention_bias, a sliding window in use,
+ * ...) is ENOTSUP and named.  Fields that do not bear on the computation are ignored
  * and survive rewriting.
  *
  * The head is that of the class in `architectures`, which is known by its end: ...ForCausalLM,

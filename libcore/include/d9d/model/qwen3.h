@@ -45,6 +45,7 @@ typedef struct d9d_qwen3_config {
     const bool *moe_layer;       /* [layers]: which are mixtures; NULL: all when experts > 0 */
     float norm_eps;
     double rope_base;
+    d9d_rope_scaling rope_scaling;
     bool rope_interleaved; /* HuggingFace weights are HALF style: false */
     int64_t max_positions;
     const d9d_vocab_split *splits; /* in order of ids */

@@ -18,6 +18,7 @@
 
 #include "d9d/nn/cut.h"
 #include "d9d/nn/module.h"
+#include "d9d/nn/rope.h"
 #include "d9d/op/op.h"
 
 #ifdef __cplusplus
@@ -106,7 +107,8 @@ typedef struct d9d_block_rope {
     double base;
     int64_t features; /* of each head that turn; even */
     d9d_rope_style style;
-    d9d_tensor inv_freq; /* [features / 2] float32, base^(-2i / features); made by prepare */
+    d9d_rope_scaling scaling;
+    d9d_tensor inv_freq; /* [features / 2] float32, d9d_rope_frequencies(); made by prepare */
 } d9d_block_rope;
 
 /* Make the frequencies on a device; a second call does nothing. */

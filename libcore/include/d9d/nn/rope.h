@@ -1,0 +1,63 @@
+/* rope.h - frequencies of rotary embedding, and how they are stretched for longer rows.
+ *
+ * Feature pair i of d rotated features turns by position * f_i, plainly f_i = base^(-2i / d).  A
+ * model that is to see rows longer than those it was trained on, which had `original` positions,
+ * turns slower:
+ *
+ *     linear    f_i / factor
+ *     ntk       base * factor^(d / (d - 2)) in place of base
+ *     yarn      f_i where pair i turns more than `fast` times over `original` positions, f_i /
+ * factor where it turns less than `slow` times, between them in proportion to i; cosines and sines
+ * times 0.1 ln(factor) + 1.  (Peng et al., arXiv:2309.00071) llama3    the same with bounds of the
+ * wave's length, original / fast and original / slow, and between them in proportion to original /
+ * length; cosines and sines as they are
+ *
+ * The last two are those of HuggingFace's configurations, to the last bit of what they mean: bounds
+ * of yarn are rounded outwards to whole pairs where `whole` is set.
+ */
+#ifndef D9D_NN_ROPE_H
+#define D9D_NN_ROPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "d9d/base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum d9d_rope_kind {
+    D9D_ROPE_PLAIN,
+    D9D_ROPE_LINEAR,
+    D9D_ROPE_NTK,
+    D9D_ROPE_YARN,
+    D9D_ROPE_LLAMA3,
+    D9D_ROPE_KIND_COUNT
+} d9d_rope_kind;
+
+/* Zeroed it is plain.  What a kind has no use for is not looked at. */
+typedef struct d9d_rope_scaling {
+    d9d_rope_kind kind;
+    double factor;     /* at least 1 */
+    double original;   /* positions; above 0 */
+    double fast, slow; /* fast above slow, both above 0 */
+    bool whole;
+    double mscale; /* of cosines and sines; 0: as the kind says */
+} d9d_rope_scaling;
+
+/* "plain", "linear", "ntk", "yarn", "llama3". */
+D9D_API const char *d9d_rope_kind_word(d9d_rope_kind kind);
+/* ECONFIG names the number that is out of its range. */
+D9D_API D9D_MUST_USE d9d_status d9d_rope_check(const d9d_rope_scaling *s);
+
+/* f [features / 2]. */
+D9D_API void d9d_rope_frequencies(const d9d_rope_scaling *s, double base, int64_t features,
+                                  float *f);
+/* What cosines and sines are multiplied by. */
+D9D_API float d9d_rope_mscale(const d9d_rope_scaling *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_NN_ROPE_H */

@@ -1,0 +1,92 @@
+/* rope.c - frequencies of rotary embedding.  See d9d/nn/rope.h. */
+#include "d9d/nn/rope.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#define TWO_PI 6.283185307179586
+
+const char *d9d_rope_kind_word(d9d_rope_kind kind)
+{
+    static const char *const words[] = {"plain", "linear", "ntk", "yarn", "llama3"};
+
+    return words[kind];
+}
+
+d9d_status d9d_rope_check(const d9d_rope_scaling *s)
+{
+    const bool bounded = s->kind == D9D_ROPE_YARN || s->kind == D9D_ROPE_LLAMA3;
+    const struct {
+        const char *name;
+        double value;
+        bool asked, fine;
+    } rows[] = {
+        {"factor", s->factor, s->kind != D9D_ROPE_PLAIN, s->factor >= 1},
+        {"original", s->original, bounded, s->original > 0},
+        {"slow", s->slow, bounded, s->slow > 0},
+        {"fast", s->fast, bounded, s->fast > s->slow},
+        {"mscale", s->mscale, true, s->mscale >= 0},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].asked && !(rows[i].fine && isfinite(rows[i].value)))
+            return D9D_FAIL(D9D_ECONFIG, "scaled rotary embedding (%s): %s cannot be %g",
+                            d9d_rope_kind_word(s->kind), rows[i].name, rows[i].value);
+    return D9D_OK;
+}
+
+float d9d_rope_mscale(const d9d_rope_scaling *s)
+{
+    if (s->mscale > 0)
+        return (float)s->mscale;
+    return s->kind == D9D_ROPE_YARN ? (float)(0.1 * log(s->factor) + 1) : 1.0f;
+}
+
+static double clamped(double v)
+{
+    return v < 0 ? 0 : v > 1 ? 1 : v;
+}
+
+/* The pair that turns so many times over the original positions, as a real number. */
+static double pair_of(const d9d_rope_scaling *s, double turns, double base, int64_t features)
+{
+    return (double)features * log(s->original / (turns * TWO_PI)) / (2 * log(base));
+}
+
+/* How much of pair i's own frequency is left, 1: all of it, 0: that of longer rows. */
+static double yarn_keeps(const d9d_rope_scaling *s, double base, int64_t features, int64_t i)
+{
+    double low = pair_of(s, s->fast, base, features), high = pair_of(s, s->slow, base, features);
+
+    if (s->whole) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = low > 0 ? low : 0;
+    high = high < (double)features - 1 ? high : (double)features - 1;
+    if (low == high)
+        high += 0.001;
+    return 1 - clamped(((double)i - low) / (high - low));
+}
+
+static double llama3_keeps(const d9d_rope_scaling *s, double f)
+{
+    return clamped((s->original * f / TWO_PI - s->slow) / (s->fast - s->slow));
+}
+
+void d9d_rope_frequencies(const d9d_rope_scaling *s, double base, int64_t features, float *f)
+{
+    const double d = (double)features;
+
+    if (s->kind == D9D_ROPE_NTK)
+        base *= pow(s->factor, d / (d - 2));
+    for (int64_t i = 0; i < features / 2; i++) {
+        const double own = pow(base, -2.0 * (double)i / d);
+        const double keeps = s->kind == D9D_ROPE_YARN     ? yarn_keeps(s, base, features, i)
+                             : s->kind == D9D_ROPE_LLAMA3 ? llama3_keeps(s, own)
+                             : s->kind == D9D_ROPE_LINEAR ? 0
+                                                          : 1;
+
+        f[i] = (float)(keeps == 1 ? own : own * keeps + own / s->factor * (1 - keeps));
+    }
+}

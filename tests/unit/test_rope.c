@@ -1,0 +1,128 @@
+/* test_rope.c - rotary frequencies against those of transformers 5.17 (float32), and definitions.
+ */
+#include "support/unit.h"
+
+#include <math.h>
+
+#include "d9d/nn/rope.h"
+
+enum { FEATURES = 16, PAIRS = FEATURES / 2 };
+
+typedef struct row {
+    d9d_rope_scaling how;
+    double base;
+    float mscale;
+    float f[PAIRS];
+} row;
+
+static void frequencies_are_those_of_transformers(void **state)
+{
+    static const row rows[] = {
+        {{.kind = D9D_ROPE_LINEAR, .factor = 4},
+         1e6,
+         1,
+         {0.25f, 0.0444569848f, 0.00790569466f, 0.00140585331f, 0.000250000012f, 4.44569851e-05f,
+          7.90569356e-06f, 1.40585337e-06f}},
+        {{.kind = D9D_ROPE_YARN,
+          .factor = 4,
+          .original = 32768,
+          .fast = 32,
+          .slow = 1,
+          .whole = true},
+         1e6,
+         1.138629436111989f,
+         {1.0f, 0.177827939f, 0.0316227786f, 0.00421755994f, 0.000500000024f, 4.44569851e-05f,
+          7.90569356e-06f, 1.40585337e-06f}},
+        {{.kind = D9D_ROPE_YARN,
+          .factor = 4,
+          .original = 32768,
+          .fast = 32,
+          .slow = 1,
+          .mscale = 1.25},
+         1e6,
+         1.25f,
+         {1.0f, 0.177827939f, 0.0316227786f, 0.00551727042f, 0.000607408001f, 4.44569851e-05f,
+          7.90569356e-06f, 1.40585337e-06f}},
+        {{.kind = D9D_ROPE_YARN,
+          .factor = 4,
+          .original = 32768,
+          .fast = 20,
+          .slow = 2,
+          .whole = true},
+         1e6,
+         1.138629436111989f,
+         {1.0f, 0.177827939f, 0.0316227786f, 0.00562341325f, 0.000625000044f, 4.44569851e-05f,
+          7.90569356e-06f, 1.40585337e-06f}},
+        {{.kind = D9D_ROPE_LLAMA3, .factor = 8, .original = 8192, .fast = 4, .slow = 1},
+         5e5,
+         1,
+         {1.0f, 0.193922758f, 0.0376060307f, 0.00729266508f, 0.000524846022f, 3.42810235e-05f,
+          6.64786967e-06f, 1.28917316e-06f}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        float f[PAIRS];
+
+        assert_ok(d9d_rope_check(&rows[i].how));
+        d9d_rope_frequencies(&rows[i].how, rows[i].base, FEATURES, f);
+        for (int k = 0; k < PAIRS; k++)
+            if (!(fabsf(f[k] - rows[i].f[k]) <= 2e-6f * rows[i].f[k]))
+                fail_msg("row %zu, pair %d: %.9g, must be %.9g", i, k, (double)f[k],
+                         (double)rows[i].f[k]);
+        assert_true(fabsf(d9d_rope_mscale(&rows[i].how) - rows[i].mscale) < 1e-6f);
+    }
+}
+
+static void plain_is_the_definition(void **state)
+{
+    const d9d_rope_scaling plain = {0}, ntk = {.kind = D9D_ROPE_NTK, .factor = 3};
+    float f[PAIRS];
+
+    (void)state;
+    d9d_rope_frequencies(&plain, 1e4, FEATURES, f);
+    for (int k = 0; k < PAIRS; k++)
+        assert_true(f[k] == (float)pow(1e4, -2.0 * k / FEATURES));
+    assert_true(d9d_rope_mscale(&plain) == 1);
+    d9d_rope_frequencies(&ntk, 1e4, FEATURES, f);
+    for (int k = 0; k < PAIRS;
+         k++) /* the slowest turns by the factor slower, the fastest as before */
+        assert_true(fabs(f[k] / pow(1e4, -2.0 * k / FEATURES) * pow(3, k / (PAIRS - 1.0)) - 1) <
+                    1e-6);
+}
+
+static void numbers_are_checked(void **state)
+{
+    static const struct {
+        d9d_rope_scaling how;
+        const char *says;
+    } bad[] = {
+        {{.kind = D9D_ROPE_LINEAR, .factor = 0.5},
+         "scaled rotary embedding (linear): factor cannot be 0.5"},
+        {{.kind = D9D_ROPE_NTK, .factor = NAN},
+         "scaled rotary embedding (ntk): factor cannot be nan"},
+        {{.kind = D9D_ROPE_YARN, .factor = 2, .fast = 32, .slow = 1},
+         "scaled rotary embedding (yarn): original cannot be 0"},
+        {{.kind = D9D_ROPE_YARN, .factor = 2, .original = 9, .fast = 1, .slow = 1},
+         "scaled rotary embedding (yarn): fast cannot be 1"},
+        {{.kind = D9D_ROPE_LLAMA3, .factor = 2, .original = 9, .fast = 1},
+         "scaled rotary embedding (llama3): slow cannot be 0"},
+        {{.kind = D9D_ROPE_PLAIN, .mscale = -1},
+         "scaled rotary embedding (plain): mscale cannot be -1"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_fails(d9d_rope_check(&bad[i].how), D9D_ECONFIG, bad[i].says);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(frequencies_are_those_of_transformers),
+        cmocka_unit_test(plain_is_the_definition),
+        cmocka_unit_test(numbers_are_checked),
+    };
+
+    return cmocka_run_group_tests_name("rope", tests, NULL, NULL);
+}
