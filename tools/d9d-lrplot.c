@@ -100,13 +100,18 @@ static d9d_status plot(tool_run *r, const struct opts *o, const d9d_rates *v)
     return draw(r, o, &chart);
 }
 
-static d9d_status load(tool_run *r, const struct opts *o, d9d_rates *out)
+static d9d_status load(tool_run *r, const struct opts *o, d9d_plugins **plugins, d9d_rates *out)
 {
+    const char *name = tool_input_name(r->args[0]);
+    const d9d_table *table;
     json_t *doc;
     d9d_status st;
 
     D9D_TRY(tool_config_read(r->args[0], &o->set, &doc));
-    st = d9d_rates_load(doc, tool_input_name(r->args[0]), o->steps, r->log, out);
+    D9D_TRY_OR(st, d9d_plugins_open(doc, name, plugins), out);
+    D9D_TRY_OR(st, d9d_plugins_table(*plugins, &d9d_rates_table, &table), out);
+    st = d9d_rates_load(table, doc, name, o->steps, r->log, out);
+out:
     json_decref(doc);
     return st;
 }
@@ -114,15 +119,18 @@ static d9d_status load(tool_run *r, const struct opts *o, d9d_rates *out)
 static d9d_status run(tool_run *r, const void *options_of_run)
 {
     const struct opts *o = options_of_run;
+    d9d_plugins *plugins = NULL;
     d9d_image_kind kind;
-    d9d_rates v;
+    d9d_rates v = {.lr = NULL};
     d9d_status st;
 
     if (o->out != NULL)
         D9D_TRY(d9d_image_kind_of(o->out, &kind));
-    D9D_TRY(load(r, o, &v));
-    st = o->table || r->json ? print_table(r, &v) : plot(r, o, &v);
+    st = load(r, o, &plugins, &v);
+    if (st == D9D_OK)
+        st = o->table || r->json ? print_table(r, &v) : plot(r, o, &v);
     d9d_rates_release(&v);
+    d9d_plugins_close(plugins);
     return st;
 }
 

@@ -13,7 +13,6 @@
 #include "d9d/loop/save.h"
 #include "d9d/loop/stop.h"
 #include "d9d/model/weights.h"
-#include "d9d/sched/piecewise.h"
 #include "d9d/track/sink.h"
 #include "d9d/track/track.h"
 #include "loop/engine.h"
@@ -54,7 +53,7 @@ typedef struct run {
     d9di_ledger ledger; /* closed where it is not wanted */
     d9di_engine engine;
     d9d_optimizer *optimizer;
-    d9d_schedule *schedule;
+    d9d_lr *lr;
     d9d_tracker *tracker;
     d9d_sinks *sinks;     /* of the tracker */
     d9d_save_set set;     /* what is kept here */
@@ -94,14 +93,6 @@ static d9d_status data_open(run *r)
 
     D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh, g, &r->data));
     return d9di_data_steps(&r->data, g, r->c->trainer.run.steps, &r->total_steps);
-}
-
-static d9d_status schedule_open(run *r)
-{
-    const d9d_lr_scheduler_config *c = r->c->lr_scheduler.value;
-
-    return d9d_schedule_create(&c->scheduler, "lr_scheduler.scheduler", r->total_steps,
-                               &r->schedule);
 }
 
 static d9d_status state_fresh(run *r)
@@ -247,7 +238,7 @@ static d9d_status config_check(run *r)
     r->n_micro = t->batching.global_batch_size / replicas(r) / t->batching.microbatch_size;
     D9D_TRY(data_open(r));
     D9D_TRY(tell(r, "train.configuration.data_loader", (d9d_event){.loader = r->data.loader}));
-    D9D_TRY(schedule_open(r));
+    D9D_TRY(d9d_lr_create(&r->c->lr_scheduler, "lr_scheduler", r->total_steps, &r->lr));
     return dir_check(r);
 }
 
@@ -306,7 +297,7 @@ static d9d_status model_fill(run *r, const char *resume_from)
                  (d9d_event){.models = &e->model, .n_models = 1}));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
     D9D_TRY(tell(r, "train.configuration.optimizer", (d9d_event){.optimizer = r->optimizer}));
-    D9D_TRY(tell(r, "train.configuration.lr_scheduler", (d9d_event){.schedule = r->schedule}));
+    D9D_TRY(tell(r, "train.configuration.lr_scheduler", (d9d_event){.lr = r->lr}));
     D9D_TRY(d9d_save_set_make(&e->params, r->optimizer, &r->arena, &r->set)); /* placed now */
     D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, e->world, &r->end));
     for (int i = 0; i < 2; i++)
@@ -359,7 +350,7 @@ static void run_close(run *r)
     d9di_saver_close(r->saver);
     d9d_tracker_close(r->tracker);
     d9d_sinks_close(r->sinks);
-    d9d_schedule_free(r->schedule);
+    d9d_lr_free(r->lr);
     d9d_optimizer_free(r->optimizer);
     for (int i = 0; i < 2; i++)
         d9d_readback_free(r->pending[i].report);
@@ -556,7 +547,7 @@ static d9d_status step_queue(run *r)
 
     p->before = r->state;
     p->start_ns = d9d_clock_ns();
-    p->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_schedule_at(r->schedule, r->state.step);
+    p->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_lr_at(r->lr, r->state.step);
     p->data_ns = -d9d_feed_waited_ns(r->feed);
     D9D_TRY(tell_step(r, "train.step.pre"));
     D9D_TRY(tell_step(r, "train.forward_backward.pre"));

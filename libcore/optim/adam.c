@@ -46,13 +46,15 @@ static const d9d_key stochastic_keys[] = {
 };
 
 extern const d9d_table d9di_adamw_table, d9di_adam_table, d9di_stochastic_table;
-const d9d_table d9di_adamw_table = D9D_TABLE(adam_config, "adamw", adamw_keys, "AdamW");
-const d9d_table d9di_adam_table = D9D_TABLE(adam_config, "adam", adam_keys, "Adam");
-const d9d_table d9di_stochastic_table =
-    D9D_TABLE(adam_config, "stochastic_adamw", stochastic_keys,
-              "AdamW on bfloat16 parameters with stochastic rounding");
+const d9d_table d9di_adamw_table =
+    D9D_TABLE(adam_config, "adamw", adamw_keys, "AdamW", .row = &d9di_adamw);
+const d9d_table d9di_adam_table =
+    D9D_TABLE(adam_config, "adam", adam_keys, "Adam", .row = &d9di_adam);
+const d9d_table d9di_stochastic_table = D9D_TABLE(
+    adam_config, "stochastic_adamw", stochastic_keys,
+    "AdamW on bfloat16 parameters with stochastic rounding", .row = &d9di_stochastic_adamw);
 
-static d9d_adam_step constants(const adam_config *c, const d9di_update *u, bool decoupled)
+static d9d_adam_step constants(const adam_config *c, const d9d_update *u, bool decoupled)
 {
     const double *betas = c->betas.items;
 
@@ -70,7 +72,7 @@ static d9d_adam_step constants(const adam_config *c, const d9di_update *u, bool 
     };
 }
 
-static d9d_status adam_update_with(const adam_config *c, const d9di_update *u, bool decoupled)
+static d9d_status adam_update_with(const adam_config *c, const d9d_update *u, bool decoupled)
 {
     const d9d_adam_step step = constants(c, u, decoupled);
     const d9d_param *p = u->param;
@@ -82,18 +84,18 @@ static d9d_status adam_update_with(const adam_config *c, const d9di_update *u, b
         d9d_tensor_numel(&p->own));
 }
 
-static d9d_status adamw_update(const void *config, const d9di_update *u)
+static d9d_status adamw_update(const void *config, const d9d_update *u)
 {
     return adam_update_with(config, u, true);
 }
 
-static d9d_status adam_update(const void *config, const d9di_update *u)
+static d9d_status adam_update(const void *config, const d9d_update *u)
 {
     return adam_update_with(config, u, ((const adam_config *)config)->decoupled);
 }
 
 /* The noise of a step: one stream a parameter and step. */
-static d9d_status stochastic_update(const void *config, const d9di_update *u)
+static d9d_status stochastic_update(const void *config, const d9d_update *u)
 {
     const d9d_adam_step step = constants(config, u, true);
     const d9d_param *p = u->param;
@@ -109,13 +111,6 @@ static d9d_status stochastic_update(const void *config, const d9di_update *u)
 static int adam_states(const void *config)
 {
     return ((const adam_config *)config)->amsgrad ? 3 : 2;
-}
-
-/* As torch.optim: moments have the parameter's type. */
-static d9d_dtype adam_dtype(const void *config, const d9d_param *p)
-{
-    (void)config;
-    return p->dtype;
 }
 
 static d9d_dtype stochastic_dtype(const void *config, const d9d_param *p)
@@ -134,14 +129,15 @@ static d9d_status stochastic_accepts(const d9d_param *p)
     return D9D_OK;
 }
 
-#define ADAM_STATES                                                                                \
-    {                                                                                              \
-        "exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL                                            \
-    }
-const d9di_optimizer_kind d9di_adamw = {&d9di_adamw_table, ADAM_STATES, adam_states,
-                                        adam_dtype,        NULL,        adamw_update};
-const d9di_optimizer_kind d9di_adam = {&d9di_adam_table, ADAM_STATES, adam_states,
-                                       adam_dtype,       NULL,        adam_update};
-const d9di_optimizer_kind d9di_stochastic_adamw = {
-    &d9di_stochastic_table, ADAM_STATES,        adam_states,
-    stochastic_dtype,       stochastic_accepts, stochastic_update};
+/* As in torch.optim, moments have the parameter's type, but where noise is rounded. */
+#define ADAM(name, section, f, ...)                                                                \
+    const d9d_optimizer_kind name = {.size = sizeof(d9d_optimizer_kind),                           \
+                                     .table = &(section),                                          \
+                                     .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL},  \
+                                     .n_states = adam_states,                                      \
+                                     .update = (f),                                                \
+                                     __VA_ARGS__}
+ADAM(d9di_adamw, d9di_adamw_table, adamw_update, .accepts = NULL);
+ADAM(d9di_adam, d9di_adam_table, adam_update, .accepts = NULL);
+ADAM(d9di_stochastic_adamw, d9di_stochastic_table, stochastic_update,
+     .state_dtype = stochastic_dtype, .accepts = stochastic_accepts);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct d9d_optimizer {
-    const d9di_optimizer_kind *kind;
+    const d9d_optimizer_kind *kind;
     const void *config;
     d9d_device *dev;
     d9d_params params;
@@ -24,6 +24,22 @@ double d9d_optimizer_lr(const d9d_union *section)
     return *(const double *)section->value;
 }
 
+static int states_count(const d9d_optimizer *o)
+{
+    int n = 0;
+
+    if (o->kind->n_states != NULL)
+        return o->kind->n_states(o->config);
+    while (o->kind->states[n] != NULL)
+        n++;
+    return n;
+}
+
+static d9d_dtype state_dtype(const d9d_optimizer *o, const d9d_param *p)
+{
+    return o->kind->state_dtype != NULL ? o->kind->state_dtype(o->config, p) : p->dtype;
+}
+
 /* The states of parameter i: names, types and shapes. */
 static d9d_status state_name(d9d_optimizer *o, size_t i)
 {
@@ -32,7 +48,7 @@ static d9d_status state_name(d9d_optimizer *o, size_t i)
     for (int s = 0; s < o->n_states; s++) {
         size_t at = i * (size_t)o->n_states + (size_t)s;
 
-        o->state[at] = (d9d_tensor){.dtype = o->kind->state_dtype(o->config, p), .shape = p->box};
+        o->state[at] = (d9d_tensor){.dtype = state_dtype(o, p), .shape = p->box};
         o->names[o->n_index] = d9d_arena_printf(&o->arena, "%s.%s", p->name, o->kind->states[s]);
         if (o->names[o->n_index] == NULL)
             return D9D_FAIL(D9D_ENOMEM, "optimizer: name of a state of %s", p->name);
@@ -83,11 +99,11 @@ d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev, const
 
     if (o == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: %zu bytes", sizeof(*o));
-    o->kind = d9di_optimizer_kinds[section->which];
+    o->kind = section->choice->row;
     o->config = section->value;
     o->params = *params;
     o->seed = seed;
-    o->n_states = o->kind->n_states(o->config);
+    o->n_states = states_count(o);
     D9D_TRY_OR(st, states_create(o), out);
     if (dev != NULL)
         D9D_TRY_OR(st, d9d_optimizer_fill(o, dev), out);
@@ -116,11 +132,11 @@ d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *sca
         if (!d9d_param_has_own_grad(p))
             continue;
         o->steps[i]++;
-        D9D_TRY(o->kind->update(o->config, &(d9di_update){
+        D9D_TRY(o->kind->update(o->config, &(d9d_update){
                                                .dev = o->dev,
                                                .param = p,
                                                .state = &o->state[i * (size_t)o->n_states],
-                                               .state_dtype = o->kind->state_dtype(o->config, p),
+                                               .state_dtype = state_dtype(o, p),
                                                .scale = d9d_tensor_data(scale),
                                                .lr = lr,
                                                .step = o->steps[i],

@@ -8,10 +8,3 @@ const char *const d9d_optimizer_tag[] = {"name", NULL};
 const d9d_table *const d9d_optimizer_choices[] = {
     &d9di_adamw_table, &d9di_adam_table, &d9di_stochastic_table, &d9di_sgd_table, NULL,
 };
-
-const d9di_optimizer_kind *const d9di_optimizer_kinds[] = {
-    &d9di_adamw,
-    &d9di_adam,
-    &d9di_stochastic_adamw,
-    &d9di_sgd,
-};

@@ -31,20 +31,15 @@ const d9d_table d9di_sgd_table = {.name = "sgd",
                                   .size = sizeof(sgd_config),
                                   .keys = sgd_keys,
                                   .doc = "stochastic gradient descent",
-                                  .check = sgd_check};
+                                  .check = sgd_check,
+                                  .row = &d9di_sgd};
 
 static int sgd_states(const void *config)
 {
     return ((const sgd_config *)config)->momentum > 0 ? 1 : 0;
 }
 
-static d9d_dtype sgd_dtype(const void *config, const d9d_param *p)
-{
-    (void)config;
-    return p->dtype;
-}
-
-static d9d_status sgd_update(const void *config, const d9di_update *u)
+static d9d_status sgd_update(const void *config, const d9d_update *u)
 {
     const sgd_config *c = config;
     const d9d_param *p = u->param;
@@ -64,5 +59,8 @@ static d9d_status sgd_update(const void *config, const d9di_update *u)
         c->momentum > 0 ? d9d_tensor_data(&u->state[0]) : NULL, d9d_tensor_numel(&p->own));
 }
 
-const d9di_optimizer_kind d9di_sgd = {
-    &d9di_sgd_table, {"momentum_buffer", NULL}, sgd_states, sgd_dtype, NULL, sgd_update};
+const d9d_optimizer_kind d9di_sgd = {.size = sizeof(d9d_optimizer_kind),
+                                     .table = &d9di_sgd_table,
+                                     .states = {"momentum_buffer", NULL},
+                                     .n_states = sgd_states,
+                                     .update = sgd_update};

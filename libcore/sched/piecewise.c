@@ -128,7 +128,8 @@ static const d9d_key choice_keys[] = {
     D9D_KEY_END,
 };
 static const d9d_table choice_table =
-    D9D_TABLE(d9d_lr_scheduler_config, "piecewise", choice_keys, "the learning rate in phases");
+    D9D_TABLE(d9d_lr_scheduler_config, "piecewise", choice_keys, "the learning rate in phases",
+              .row = &d9d_lr_piecewise);
 const char *const d9d_lr_scheduler_tag[] = {"name", NULL};
 const d9d_table *const d9d_lr_scheduler_choices[] = {&choice_table, NULL};
 
@@ -261,3 +262,39 @@ int64_t d9d_piecewise_fixed_steps(const d9d_piecewise_config *config, bool *need
             return INT64_MAX;
     return sum;
 }
+
+/* --- as a kind of learning rate ------------------------------------------------------- */
+
+static d9d_status create(const void *config, const char *where, int64_t total, void **self)
+{
+    const d9d_lr_scheduler_config *c = config;
+    d9d_arena a = {0};
+    const char *path = d9d_arena_printf(&a, "%s.scheduler", where);
+    d9d_schedule *s;
+    d9d_status st = d9d_schedule_create(&c->scheduler, path != NULL ? path : where, total, &s);
+
+    if (st == D9D_OK)
+        *self = s;
+    d9d_arena_release(&a);
+    return st;
+}
+
+static double at(const void *self, int64_t step)
+{
+    return d9d_schedule_at(self, step);
+}
+
+static void release(void *self)
+{
+    d9d_schedule_free(self);
+}
+
+static int64_t fixed_steps(const void *config, bool *needs_total)
+{
+    const d9d_lr_scheduler_config *c = config;
+
+    return d9d_piecewise_fixed_steps(&c->scheduler, needs_total);
+}
+
+const d9d_lr_kind d9d_lr_piecewise = {sizeof(d9d_lr_kind), &choice_table, create, at, release,
+                                      fixed_steps};

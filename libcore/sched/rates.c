@@ -15,7 +15,7 @@ static const d9d_key section_keys[] = {
                   d9d_lr_scheduler_choices, "how the learning rate changes"),
     D9D_KEY_END,
 };
-static const d9d_table section_table =
+const d9d_table d9d_rates_table =
     D9D_TABLE(struct section, "rates", section_keys, "the learning rate of a run");
 
 /* A document with only the lr_scheduler section of `doc`, whichever of the three it is. */
@@ -53,10 +53,10 @@ static int64_t run_steps(const json_t *doc)
     return steps > 0 && steps <= D9D_RATES_STEPS_MAX ? steps : 0;
 }
 
-static int64_t guess_steps(const d9d_piecewise_config *c, const d9d_log *log)
+static int64_t guess_steps(const d9d_union *section, const d9d_log *log)
 {
     bool needs_total;
-    const int64_t fixed = d9d_piecewise_fixed_steps(c, &needs_total);
+    const int64_t fixed = d9d_lr_fixed_steps(section, &needs_total);
     int64_t steps = fixed < D9D_RATES_STEPS_MAX ? fixed : D9D_RATES_STEPS_MAX;
 
     if (!needs_total)
@@ -72,42 +72,41 @@ static int64_t guess_steps(const d9d_piecewise_config *c, const d9d_log *log)
 static d9d_status lay_out(const struct section *s, const char *where, int64_t steps,
                           const d9d_log *log, d9d_arena *a, d9d_rates *out)
 {
-    const d9d_lr_scheduler_config *c = s->lr_scheduler.value;
-    const char *path = d9d_arena_printf(a, "%s: lr_scheduler.scheduler", where);
+    const char *path = d9d_arena_printf(a, "%s: lr_scheduler", where);
 
-    out->steps = steps > 0 ? steps : guess_steps(&c->scheduler, log);
-    return d9d_schedule_create(&c->scheduler, path != NULL ? path : where, out->steps,
-                               &out->schedule);
+    out->steps = steps > 0 ? steps : guess_steps(&s->lr_scheduler, log);
+    return d9d_lr_create(&s->lr_scheduler, path != NULL ? path : where, out->steps, &out->lr);
 }
 
-d9d_status d9d_rates_load(const json_t *doc, const char *where, int64_t steps, const d9d_log *log,
-                          d9d_rates *out)
+d9d_status d9d_rates_load(const d9d_table *table, const json_t *doc, const char *where,
+                          int64_t steps, const d9d_log *log, d9d_rates *out)
 {
     json_t *part = only_section(doc);
-    d9d_rates v = {.schedule = NULL};
+    d9d_rates v = {.lr = NULL};
     struct section section;
-    d9d_arena a = {0};
     d9d_status st;
 
-    st = part != NULL ? d9d_config_bind(&section_table, part, where, log, &a, &section)
+    st = part != NULL ? d9d_config_bind(table, part, where, log, &v.arena, &section)
                       : D9D_FAIL(D9D_ENOMEM, "%s: no memory for its schedule", where);
     if (st == D9D_OK)
         st = find_base(doc, where, &v);
     if (st == D9D_OK)
-        st = lay_out(&section, where, steps > 0 ? steps : run_steps(doc), log, &a, &v);
+        st = lay_out(&section, where, steps > 0 ? steps : run_steps(doc), log, &v.arena, &v);
     if (st == D9D_OK)
         *out = v;
+    else
+        d9d_rates_release(&v);
     json_decref(part);
-    d9d_arena_release(&a);
     return st;
 }
 
 double d9d_rates_at(const d9d_rates *v, int64_t k)
 {
-    return v->base * d9d_schedule_at(v->schedule, k);
+    return v->base * d9d_lr_at(v->lr, k);
 }
 
 void d9d_rates_release(d9d_rates *v)
 {
-    d9d_schedule_free(v->schedule);
+    d9d_lr_free(v->lr);
+    d9d_arena_release(&v->arena);
 }

@@ -22,7 +22,7 @@ static d9d_status heard(void *self, const d9d_event *e)
         return D9D_FAIL(D9D_EIO, "%s", path);
     fprintf(f, "%s%s%s%s%s%s%s", e->id, e->boot != NULL ? " boot" : "",
             e->loader != NULL ? " loader" : "", e->models != NULL ? " models" : "",
-            e->optimizer != NULL ? " optimizer" : "", e->schedule != NULL ? " schedule" : "",
+            e->optimizer != NULL ? " optimizer" : "", e->lr != NULL ? " lr" : "",
             e->tracker != NULL ? " tracker" : "");
     if (e->total_steps > 0)
         fprintf(f, " %lld/%lld", (long long)e->step, (long long)e->total_steps);

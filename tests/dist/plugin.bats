@@ -184,7 +184,7 @@ D9D_PLUGIN(.models = models);'
 training() {
     local n=$1 k
     printf 'train.configuration.%s\n' 'start boot' 'data_loader loader' 'model_stages models' \
-        'optimizer optimizer' 'lr_scheduler schedule'
+        'optimizer optimizer' 'lr_scheduler lr'
     printf 'train.ready%s\nmine.ready user\ntrain.ready%s again\n' "$2" "$2"
     for ((k = 0; k < n; k++)); do
         printf "train.%s $k/$n\n" step.pre forward_backward.{pre,post} optimizer_step.{pre,post} step.post

@@ -19,7 +19,7 @@
  *     train.configuration.data_loader        loader
  *     train.configuration.model_stages       models
  *     train.configuration.optimizer          optimizer
- *     train.configuration.lr_scheduler       schedule
+ *     train.configuration.lr_scheduler       lr
  *     train.ready                            tracker
  *     train.step.pre                         step, total_steps; the same in all of a step
  *       train.forward_backward.pre
@@ -56,7 +56,7 @@
 #include "d9d/dist/boot.h"
 #include "d9d/model/model.h"
 #include "d9d/optim/optim.h"
-#include "d9d/sched/piecewise.h"
+#include "d9d/sched/lr.h"
 #include "d9d/track/track.h"
 
 #ifdef __cplusplus
@@ -75,7 +75,7 @@ typedef struct d9d_event {
     d9d_model *const *models; /* n_models of them, this rank's stages */
     size_t n_models;
     d9d_optimizer *optimizer;
-    const d9d_schedule *schedule;
+    const d9d_lr *lr;
     d9d_tracker *tracker; /* of rank 0 */
     int64_t step, total_steps;
     const void *user;

@@ -18,7 +18,8 @@
  *          (seed, tensor, element, step), so that a replica rounds as its twin does
  *
  * State lives beside the parameter, in the same box, and is saved like a parameter under
- * "<parameter>.<state>".  A new optimizer is one row in libcore/optim/registry.c.
+ * "<parameter>.<state>".  A kind of optimizer is a table, d9d_optimizer_kind; those that are built
+ * in are rows of libcore/optim/registry.c.
  */
 #ifndef D9D_OPTIM_OPTIM_H
 #define D9D_OPTIM_OPTIM_H
@@ -38,6 +39,39 @@ D9D_API extern const d9d_table *const d9d_optimizer_choices[]; /* NULL-ended */
 
 /* The base learning rate in a bound section; the schedule multiplies it. */
 D9D_API double d9d_optimizer_lr(const d9d_union *section);
+
+/* --- kinds ---------------------------------------------------------------------------- */
+
+enum { D9D_OPTIMIZER_STATES = 3 };
+
+/* One update of one parameter. */
+typedef struct d9d_update {
+    const d9d_device *dev;
+    const d9d_param *param;
+    d9d_tensor *state; /* the kind's arrays, in the order of `states` */
+    d9d_dtype state_dtype;
+    const float *scale; /* on the device */
+    double lr;
+    int64_t step; /* from 1 */
+    uint64_t seed;
+} d9d_update;
+
+/* `config` is the section's struct, whose first member is the base rate, a double. */
+typedef struct d9d_optimizer_kind {
+    size_t size;                                  /* sizeof(d9d_optimizer_kind) */
+    const d9d_table *table;                       /* of its section */
+    const char *states[D9D_OPTIMIZER_STATES + 1]; /* names; NULL-ended */
+    /* How many of `states` this configuration has.  NULL: all. */
+    int (*n_states)(const void *config);
+    /* NULL: the parameter's. */
+    d9d_dtype (*state_dtype)(const void *config, const d9d_param *p);
+    /* May this parameter be updated so?  NULL: any. */
+    d9d_status (*accepts)(const d9d_param *p);
+    /* own of the parameter from own_grad times *scale, and the state. */
+    d9d_status (*update)(const void *config, const d9d_update *u);
+} d9d_optimizer_kind;
+
+/* --- optimizers -------------------------------------------------------------------------- */
 
 typedef struct d9d_optimizer d9d_optimizer;
 

@@ -13,15 +13,12 @@
  * lr(k) = base lr * d9d_schedule_at(s, k) is for optimizer step k counted from 0: the
  * first step that a run takes uses factor 0.
  *
- * In a key table, the section is a union of one choice:
- *
- *     D9D_KEY_UNION(struct train, lr_scheduler, D9D_REQUIRED, d9d_lr_scheduler_tag,
- *                   d9d_lr_scheduler_choices, "how the learning rate changes"),
+ * In a configuration it is one kind of d9d/sched/lr.h.
  */
 #ifndef D9D_SCHED_PIECEWISE_H
 #define D9D_SCHED_PIECEWISE_H
 
-#include "d9d/config/config.h"
+#include "d9d/sched/lr.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -69,14 +66,11 @@ typedef struct d9d_lr_scheduler_config {
 } d9d_lr_scheduler_config;
 
 D9D_API extern const d9d_table d9d_piecewise_table;
-D9D_API extern const char *const d9d_lr_scheduler_tag[];
-D9D_API extern const d9d_table *const d9d_lr_scheduler_choices[];
+D9D_API extern const d9d_lr_kind d9d_lr_piecewise;
 
 /* --- schedules ------------------------------------------------------------------ */
 
 typedef struct d9d_schedule d9d_schedule;
-
-enum { D9D_STEPS_UNKNOWN = -1 }; /* a total, where all phases have their own steps */
 
 /* Lay out a bound configuration over `total` steps.  `where` begins every sentence:
  * "config.json: lr_scheduler.scheduler".  ECONFIG when a phase would end before it

@@ -1,0 +1,48 @@
+/* lr.h - the learning rate's factor at every step, of whatever kind the configuration names.
+ *
+ *     D9D_TRY(d9d_lr_create(&config.lr_scheduler, "lr_scheduler", total, &lr));
+ *     rate = base * d9d_lr_at(lr, step);
+ *
+ * Steps count from 0: the first one that a run takes has the factor of step 0.  A kind is a table;
+ * piecewise.h is the one that is built in.
+ */
+#ifndef D9D_SCHED_LR_H
+#define D9D_SCHED_LR_H
+
+#include "d9d/config/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { D9D_STEPS_UNKNOWN = -1 }; /* a total, where a kind needs none */
+
+typedef struct d9d_lr_kind {
+    size_t size;            /* sizeof(d9d_lr_kind) */
+    const d9d_table *table; /* of its section */
+    /* `config` is the section, bound, as long as *self is; `where` begins sentences; total: steps
+     * of the run.  ECONFIG. */
+    d9d_status (*create)(const void *config, const char *where, int64_t total, void **self);
+    double (*at)(const void *self, int64_t step); /* cannot fail */
+    void (*free)(void *self);                     /* NULL: nothing to free */
+    /* What is known without a total: steps that it speaks of, and whether it needs the total
+     * besides.  NULL: none, and it does. */
+    int64_t (*steps)(const void *config, bool *needs_total);
+} d9d_lr_kind;
+
+/* A section is a union of kinds' tables. */
+D9D_API extern const char *const d9d_lr_scheduler_tag[];
+D9D_API extern const d9d_table *const d9d_lr_scheduler_choices[]; /* NULL-ended */
+
+typedef struct d9d_lr d9d_lr;
+
+D9D_API D9D_MUST_USE d9d_status d9d_lr_create(const d9d_union *section, const char *where,
+                                              int64_t total, d9d_lr **out);
+D9D_API void d9d_lr_free(d9d_lr *lr);
+D9D_API double d9d_lr_at(const d9d_lr *lr, int64_t step);
+D9D_API int64_t d9d_lr_fixed_steps(const d9d_union *section, bool *needs_total);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_SCHED_LR_H */
