@@ -25,9 +25,11 @@ d9d_status d9di_gather_start(d9di_parts *t, d9d_param *p, d9d_device *dev);
 d9d_status d9di_gather_finish(d9di_parts *t, d9d_param *p, d9d_device *dev);
 
 /* The sum over ranks of this part of grad becomes own_grad, or is added to it.  Before start the
- * group forks behind d9di_reduce_pack(). */
+ * group forks behind d9di_reduce_pack(); d9di_reduce_add() comes when the call of start is handed
+ * over. */
 d9d_status d9di_reduce_pack(d9di_parts *t, d9d_param *p, d9d_device *dev);
 d9d_status d9di_reduce_start(d9di_parts *t, d9d_param *p, d9d_device *dev);
+d9d_status d9di_reduce_add(d9di_parts *t, d9d_param *p, d9d_device *dev);
 void d9di_reduce_finish(d9di_parts *t);
 
 #endif /* D9DI_PARALLEL_PARTS_H */

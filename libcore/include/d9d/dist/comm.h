@@ -74,12 +74,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_all_to_all(d9d_comm *c, d9d_stream s, c
 D9D_API D9D_MUST_USE d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *what,
                                                    d9d_dtype t, void *buf, int64_t n, int root);
 
-/* One rank to another; the only calls that not all ranks make.  Several of them between begin and
- * end are one call, and may cross. */
+/* One rank to another; the only calls that not all ranks make. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_send(d9d_comm *c, d9d_stream s, const char *what,
                                               d9d_dtype t, const void *src, int64_t n, int to);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *what,
                                               d9d_dtype t, void *dst, int64_t n, int from);
+/* Calls between begin and end, on one queue, may be handed over together, which takes less time: no
+ * result is there before the end.  All that is sent and received between them is one call, and may
+ * cross.  End comes also where a call between them failed. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_begin(d9d_comm *c);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_end(d9d_comm *c);
 
@@ -90,10 +92,18 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_end(d9d_comm *c);
  *     ...                                  // computation that does not need it
  *     d9d_comm_join(c, dev->stream);       // from here on the result is there
  *
- * On the CPU the queue is NULL and everything is done in turn. */
+ * A point is a place in the group's queue, for a join that does not wait for what was queued behind
+ * it.  On the CPU the queue is NULL, points are NULL and everything is done in turn. */
 D9D_API d9d_stream d9d_comm_queue(d9d_comm *c);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_fork(d9d_comm *c, d9d_stream s);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_join(d9d_comm *c, d9d_stream s);
+
+typedef struct d9d_comm_point d9d_comm_point;
+/* Put the point, made where it is NULL, behind what is queued now. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_point_set(d9d_comm *c, d9d_comm_point **at);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_join_at(d9d_comm *c, d9d_comm_point *at,
+                                                 d9d_stream s);
+D9D_API void d9d_comm_point_free(d9d_comm *c, d9d_comm_point *at); /* NULL is fine */
 
 /* --- words on the host ---------------------------------------------------------------- */
 
