@@ -341,6 +341,31 @@ void d9d_comm_point_free(d9d_comm *c, d9d_comm_point *at)
         c->wire->point_free(at);
 }
 
+d9d_status d9d_comm_share(d9d_comm *c, const char *what, void *const *mine, size_t n,
+                          d9d_comm_shared **out)
+{
+    *out = NULL;
+    return c == NULL || c->wire->share == NULL ? D9D_OK : c->wire->share(c, what, mine, n, out);
+}
+
+#ifndef D9D_CUDA /* see comm_share.c */
+d9d_status d9d_comm_shared_fence(d9d_comm_shared *x, d9d_stream s)
+{
+    (void)x, (void)s;
+    return D9D_OK;
+}
+d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i, d9d_dtype t,
+                                  void *dst, const int64_t *counts)
+{
+    (void)x, (void)s, (void)i, (void)t, (void)dst, (void)counts;
+    return D9D_OK;
+}
+void d9d_comm_unshare(d9d_comm_shared *x)
+{
+    (void)x;
+}
+#endif
+
 /* --- words ----------------------------------------------------------------------------- */
 
 static d9d_status words(d9d_comm *c, const char *what, void *dst, const void *src,

@@ -617,6 +617,7 @@ static const d9di_wire wire = {.run = {[D9DI_ALL_REDUCE] = all_reduce,
                                .point_free = point_free,
                                .begin = begin,
                                .end = end,
+                               .share = d9di_cuda_share,
                                .close = close_group};
 
 /* --- the library ------------------------------------------------------------------------------ */

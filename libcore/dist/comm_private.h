@@ -66,6 +66,9 @@ typedef struct d9di_wire {
     /* What is run between them is handed over by end. */
     d9d_status (*begin)(d9d_comm *c);
     d9d_status (*end)(d9d_comm *c);
+    /* NULL: ranks do not read each other's memory. */
+    d9d_status (*share)(d9d_comm *c, const char *what, void *const *mine, size_t n,
+                        d9d_comm_shared **out);
     void (*close)(d9d_comm *c); /* NULL: a group has nothing of its own */
 } d9di_wire;
 
@@ -88,6 +91,8 @@ d9d_status d9di_net_paper(d9d_boot *boot, d9d_stream stream, d9di_net *out);
 
 #ifdef D9D_CUDA
 d9d_status d9di_cuda_copy(d9d_stream s, void *dst, const void *src, size_t n);
+d9d_status d9di_cuda_share(d9d_comm *c, const char *what, void *const *mine, size_t n,
+                           d9d_comm_shared **out);
 #endif
 
 /* A call that was run and not handed over. */

@@ -65,6 +65,9 @@ d9d_status d9di_gather_start(d9di_parts *t, d9d_param *p, d9d_device *dev)
         D9D_TRY(d9d_tensor_alloc(dev, p->dtype, p->work, &t->room));
         to = &t->room;
     }
+    if (t->shared != NULL)
+        return d9d_comm_shared_gather(t->shared, d9d_comm_queue(p->shard), t->place, p->dtype,
+                                      d9d_tensor_data(to), t->counts);
     return d9d_comm_all_gather(p->shard, d9d_comm_queue(p->shard), p->name, p->dtype,
                                d9d_tensor_data(to), d9d_tensor_data(&p->own), t->counts);
 }

@@ -15,6 +15,8 @@ typedef struct d9di_parts {
     d9d_tensor grad; /* of reduce: what was the parameter's, which has none from its start on */
     d9d_tensor sum;  /* of reduce: this rank's part, where it is to be added to own_grad */
     int64_t *counts; /* elements of each part */
+    d9d_comm_shared *shared; /* where ranks read each other's own; NULL: they are sent */
+    size_t place;            /* among what is shared */
 } d9di_parts;
 
 /* `counts` has room for the group's ranks; kept. */

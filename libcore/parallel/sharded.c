@@ -11,9 +11,17 @@
 /* Where the whole parameters of a unit are. */
 typedef enum state { AWAY, COMING, HERE } state;
 
+/* Ranks over which parameters lie, and whether they read each other's parts by themselves. */
+typedef struct reach {
+    d9d_comm *comm;
+    d9d_comm_shared *shared; /* NULL: parts are sent */
+    bool current;            /* all ranks' parts are what they will be in this step */
+} reach;
+
 /* Parameters of a unit that lie over the same ranks: one behind the other, moved together. */
 typedef struct bundle {
     d9d_comm *comm;
+    reach *reach;
     size_t first, n; /* of the unit's parts */
     d9d_comm_point *gathered, *reduced;
 } bundle;
@@ -41,6 +49,9 @@ struct d9d_sharded {
     size_t n_units;
     unit **order; /* as forward opens them; a unit may stand there twice */
     size_t n_order, at;
+    reach *reaches;
+    size_t n_reaches;
+    bool reached; /* what can be shared is */
     bool learning, last; /* a backward follows this forward; it is the step's last one */
     d9di_buckets buckets;
     d9d_arena arena;
@@ -74,6 +85,60 @@ static d9d_status together(unit *u, const bundle *b, bool with_grad, part_fn *fn
     return d9d_err_restore(&why);
 }
 
+/* --- reading others' parts ---------------------------------------------------------------- */
+
+/* Every part that lies over these ranks, in the order of units: the places of all, or `mine`. */
+static size_t each_place(d9d_sharded *s, const reach *r, void **mine)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < s->n_units; i++)
+        for (size_t k = 0; k < s->units[i].parts.n; k++) {
+            const d9d_param *p = s->units[i].parts.p[k];
+            d9di_parts *t = &s->units[i].moving[k];
+
+            if (p->shard != r->comm)
+                continue;
+            if (mine != NULL)
+                mine[n] = d9d_tensor_data(&p->own);
+            t->shared = r->shared;
+            t->place = n++;
+        }
+    return n;
+}
+
+static d9d_status share(d9d_sharded *s, reach *r)
+{
+    const size_t n = each_place(s, r, NULL);
+    void **mine = calloc(n + 1, sizeof(*mine));
+    d9d_status st;
+
+    if (mine == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the places of %zu parameters", n);
+    (void)each_place(s, r, mine);
+    st = d9d_comm_share(r->comm, "weights", mine, n, &r->shared);
+    (void)each_place(s, r, NULL);
+    free(mine);
+    return st;
+}
+
+/* When they have their memory. */
+static d9d_status share_all(d9d_sharded *s)
+{
+    for (size_t i = 0; !s->reached && i < s->n_reaches; i++)
+        D9D_TRY(share(s, &s->reaches[i]));
+    s->reached = true;
+    return D9D_OK;
+}
+
+static d9d_status fence(reach *r, d9d_stream queue, bool current)
+{
+    if (r->shared == NULL || r->current == current)
+        return D9D_OK;
+    r->current = current;
+    return d9d_comm_shared_fence(r->shared, queue);
+}
+
 /* --- gathering -------------------------------------------------------------------------- */
 
 static d9d_status gather_bundle(unit *u, bundle *b)
@@ -83,6 +148,7 @@ static d9d_status gather_bundle(unit *u, bundle *b)
 
     D9D_TRY(d9d_comm_fork(b->comm, dev->stream));
     d9d_trace_beside(dev, queue, "gather", u->parts.p[b->first]->name);
+    D9D_TRY(fence(b->reach, queue, true));
     D9D_TRY(together(u, b, false, d9di_gather_start));
     d9d_trace_beside_end(dev, queue);
     return d9d_comm_point_set(b->comm, &b->gathered);
@@ -92,6 +158,7 @@ static d9d_status gather_start(unit *u)
 {
     if (u->state != AWAY)
         return D9D_OK;
+    D9D_TRY(share_all(u->owner));
     for (size_t i = 0; i < u->n_bundles; i++)
         D9D_TRY(gather_bundle(u, &u->bundles[i]));
     u->state = COMING;
@@ -222,13 +289,22 @@ static d9d_status unit_done(unit *u)
 
 /* --- the unit's table --------------------------------------------------------------------- */
 
+/* The last unit of a forward is the first of the backward that follows, and may make gradients in
+ * the one as in the other. */
+static bool is_turn(const unit *u)
+{
+    const d9d_sharded *s = u->owner;
+
+    return s->learning && u == s->order[s->n_order - 1];
+}
+
 static d9d_status unit_open(d9d_unit *base, bool backward)
 {
     unit *u = (unit *)base;
 
     D9D_TRY(gather_start(u));
     D9D_TRY(gather_finish(u));
-    if (backward) {
+    if (backward || is_turn(u)) {
         D9D_TRY(reduce_finish(u));
         D9D_TRY(grads_take(u));
     }
@@ -238,15 +314,13 @@ static d9d_status unit_open(d9d_unit *base, bool backward)
     return gather_ahead(u->owner, backward);
 }
 
-/* The last unit of a forward is the first of the backward that follows. */
 static d9d_status unit_close(d9d_unit *base, bool backward)
 {
     unit *u = (unit *)base;
-    const d9d_sharded *s = u->owner;
 
     if (--u->open > 0)
         return D9D_OK;
-    if (backward || !s->learning || u != s->order[s->n_order - 1])
+    if (backward || !is_turn(u))
         drop(u);
     return backward && ++u->visited == u->visits ? unit_done(u) : D9D_OK;
 }
@@ -360,6 +434,30 @@ d9d_status d9d_sharded_bytes(const d9d_model *m, const d9d_sharded_how *how, uin
     return D9D_OK;
 }
 
+/* The ranks of every bundle, once. */
+static d9d_status reaches_make(d9d_sharded *s)
+{
+    size_t most = 0;
+
+    for (size_t i = 0; i < s->n_units; i++)
+        most += s->units[i].n_bundles;
+    s->reaches = d9d_arena_alloc(&s->arena, (most + 1) * sizeof(*s->reaches));
+    if (s->reaches == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %zu groups of ranks", most);
+    for (size_t i = 0; i < s->n_units; i++)
+        for (size_t k = 0; k < s->units[i].n_bundles; k++) {
+            bundle *b = &s->units[i].bundles[k];
+            size_t at = 0;
+
+            while (at < s->n_reaches && s->reaches[at].comm != b->comm)
+                at++;
+            if (at == s->n_reaches)
+                s->reaches[s->n_reaches++] = (reach){.comm = b->comm};
+            b->reach = &s->reaches[at];
+        }
+    return D9D_OK;
+}
+
 /* How many parameters are kept in parts, or have gradients to be summed. */
 static d9d_status count_kept(void *arg, d9d_param *p)
 {
@@ -385,6 +483,7 @@ static d9d_status make(d9d_sharded *s, d9d_model *m, size_t wanted)
     if (have != wanted)
         return D9D_FAIL(D9D_EINVAL, "%s: %zu of %zu placed parameters are in units", m->ops->name,
                         have, wanted);
+    D9D_TRY(reaches_make(s));
     return buckets_make(s);
 }
 
@@ -427,6 +526,8 @@ void d9d_sharded_free(d9d_sharded *s)
             d9d_comm_point_free(u->bundles[k].comm, u->bundles[k].reduced);
         }
     }
+    for (size_t i = 0; i < s->n_reaches; i++)
+        d9d_comm_unshare(s->reaches[i].shared);
     d9di_buckets_release(&s->buckets);
     d9d_arena_release(&s->arena);
     free(s);
@@ -455,5 +556,8 @@ d9d_status d9d_sharded_end(d9d_sharded *s)
     D9D_TRY(reduce_finish_others(s));
     D9D_TRY(d9di_buckets_end(&s->buckets, s->dev));
     d9d_trace_lap(s->dev, "wait", "for sums");
+    for (size_t i = 0; i < s->n_reaches; i++)
+        D9D_TRY(fence(&s->reaches[i], s->dev->stream, false));
+    d9d_trace_lap(s->dev, "wait", "for readers");
     return D9D_OK;
 }

@@ -105,6 +105,30 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_join_at(d9d_comm *c, d9d_comm_point *at
                                                  d9d_stream s);
 D9D_API void d9d_comm_point_free(d9d_comm *c, d9d_comm_point *at); /* NULL is fine */
 
+/* --- memory that others read -------------------------------------------------------- *
+ *
+ * GPUs of one host can read each other's memory by themselves, which takes no multiprocessor from
+ * what computes, and no rank waits for another.  For arrays that are gathered often and change
+ * rarely:
+ *
+ *     D9D_TRY(d9d_comm_share(c, "weights", mine, n, &shared));
+ *     each time before the first is read, and before one changes:
+ *         D9D_TRY(d9d_comm_shared_fence(shared, s));    // behind it everyone has come here
+ *     D9D_TRY(d9d_comm_shared_gather(shared, s, i, D9D_BF16, dst, counts));
+ */
+typedef struct d9d_comm_shared d9d_comm_shared;
+/* Of each rank n arrays, the i-th of which are gathered together, each with counts[rank] elements;
+ * they stay where they are.  NULL where not every rank can read every other's: on processors,
+ * between hosts, or with D9D_COMM_SHARE=0 in some rank's environment. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_share(d9d_comm *c, const char *what, void *const *mine,
+                                               size_t n, d9d_comm_shared **out);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_shared_fence(d9d_comm_shared *x, d9d_stream s);
+/* dst [sum of counts] becomes the i-th arrays of all ranks in order. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i,
+                                                       d9d_dtype t, void *dst,
+                                                       const int64_t *counts);
+D9D_API void d9d_comm_unshare(d9d_comm_shared *x); /* NULL is fine */
+
 /* --- words on the host ---------------------------------------------------------------- */
 
 /* all[r] becomes what rank r of the group gave, any number of bytes; from the arena. */
