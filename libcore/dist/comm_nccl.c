@@ -384,10 +384,9 @@ static d9d_status group_status(d9d_comm *c, ncclResult_t rc)
     const struct nccl *n = lib_of(c);
     const struct group *g = c->self;
 
-    return rc == ncclSuccess
-               ? D9D_OK
-               : D9D_FAIL(D9D_ECOMM, "%s: NCCL: calls together: %s: %s", c->name,
-                          n->ncclGetErrorString(rc), n->ncclGetLastError(g->comm));
+    return rc == ncclSuccess ? D9D_OK
+                             : D9D_FAIL(D9D_ECOMM, "%s: NCCL: calls together: %s: %s", c->name,
+                                        n->ncclGetErrorString(rc), n->ncclGetLastError(g->comm));
 }
 static d9d_status begin(d9d_comm *c)
 {

@@ -115,7 +115,7 @@ struct d9d_comm {
     bool together;          /* between begin and end */
     bool holds;             /* ... and the backend hands calls over at the end */
     D9D_VEC(d9di_held) held;
-    char what[64];          /* of the first piece */
+    char what[64]; /* of the first piece */
     d9d_stream stream;
     D9D_VEC(d9di_piece) pieces;
 };

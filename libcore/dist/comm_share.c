@@ -217,10 +217,9 @@ d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i, d9
 
         for (int r = 0; r < from; r++)
             before += counts[r];
-        e = cudaMemcpyAsync((char *)dst + (uint64_t)before * d9d_dtype_size(t),
-                            x->at[(size_t)from * x->n + i],
-                            (size_t)counts[from] * d9d_dtype_size(t), cudaMemcpyDefault,
-                            d9d_cuda_stream_queue(s));
+        e = cudaMemcpyAsync(
+            (char *)dst + (uint64_t)before * d9d_dtype_size(t), x->at[(size_t)from * x->n + i],
+            (size_t)counts[from] * d9d_dtype_size(t), cudaMemcpyDefault, d9d_cuda_stream_queue(s));
         if (e != cudaSuccess)
             return D9D_FAIL(D9D_ECUDA, "%s: %s: copy: %s", x->comm->name, x->what,
                             cudaGetErrorString(e));

@@ -118,8 +118,9 @@ static d9d_status pack(d9d_tape *t, const d9d_routing *sent, d9d_var *const *in,
 /* The three arrays, as they come. */
 static d9d_status send(d9d_tape *t, const d9d_tensor *packed, const d9d_dispatch *d)
 {
-    const d9d_tensor *to[PACKED] = {
-        [X] = d9d_var_tensor(d->x), [PROB] = d9d_var_tensor(d->prob), [CHOICE] = &d->routing.expert};
+    const d9d_tensor *to[PACKED] = {[X] = d9d_var_tensor(d->x),
+                                    [PROB] = d9d_var_tensor(d->prob),
+                                    [CHOICE] = &d->routing.expert};
 
     for (int i = 0; i < PACKED; i++)
         D9D_TRY(d9di_exchange_send(t, d->way, &packed[i], to[i]));
@@ -146,7 +147,8 @@ static d9d_status receive(d9d_tape *t, const d9d_tensor *packed, int64_t experts
     d9d_tensor all;
 
     for (int i = X; i <= PROB; i++)
-        D9D_TRY(d9d_tape_output(t, packed[i].dtype, D9D_SHAPE(came, packed[i].shape.dim[1]), out[i]));
+        D9D_TRY(
+            d9d_tape_output(t, packed[i].dtype, D9D_SHAPE(came, packed[i].shape.dim[1]), out[i]));
     D9D_TRY(d9di_routing_alloc(d9d_tape_device(t), came, experts, k, here));
     D9D_TRY(send_together(t, packed, d));
     d9d_trace_lap(d9d_tape_device(t), "experts", "move");

@@ -106,8 +106,7 @@ static d9d_status sum(d9di_bucket *k, d9d_device *dev)
     D9D_TRY(d9d_comm_fork(k->sum, dev->stream));
     d9d_trace_beside(dev, queue, "sum", k->params.data[0]->name);
     D9D_TRY(d9d_comm_all_reduce(k->sum, queue, k->params.data[0]->name, k->dtype,
-                                d9d_tensor_data(&k->all), d9d_tensor_numel(&k->all),
-                                D9D_COMM_SUM));
+                                d9d_tensor_data(&k->all), d9d_tensor_numel(&k->all), D9D_COMM_SUM));
     d9d_trace_beside_end(dev, queue);
     return D9D_OK;
 }

@@ -51,7 +51,7 @@ struct d9d_sharded {
     size_t n_order, at;
     reach *reaches;
     size_t n_reaches;
-    bool reached; /* what can be shared is */
+    bool reached;        /* what can be shared is */
     bool learning, last; /* a backward follows this forward; it is the step's last one */
     d9di_buckets buckets;
     d9d_arena arena;

@@ -394,10 +394,10 @@ static d9d_status try_share(struct job *j, d9d_comm *c, d9d_dtype t, const int64
         D9D_TRY_OR(st, d9d_comm_shared_fence(shared, j->dev->stream), out);
         D9D_TRY_OR(st, array_send(j, a), out);
         D9D_TRY_OR(st, d9d_comm_shared_fence(shared, j->dev->stream), out);
-        D9D_TRY_OR(st,
-                   d9d_comm_shared_gather(shared, j->dev->stream, (size_t)round % 2, t, all.data,
-                                          counts),
-                   out);
+        D9D_TRY_OR(
+            st,
+            d9d_comm_shared_gather(shared, j->dev->stream, (size_t)round % 2, t, all.data, counts),
+            out);
         D9D_TRY_OR(st, array_fetch(j, &all), out);
         for (int64_t r = 0, i = 0; r < size; r++)
             for (int64_t p = 0; p < counts[r]; p++, i++)

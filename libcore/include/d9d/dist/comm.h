@@ -101,8 +101,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_join(d9d_comm *c, d9d_stream s);
 typedef struct d9d_comm_point d9d_comm_point;
 /* Put the point, made where it is NULL, behind what is queued now. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_point_set(d9d_comm *c, d9d_comm_point **at);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_join_at(d9d_comm *c, d9d_comm_point *at,
-                                                 d9d_stream s);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_join_at(d9d_comm *c, d9d_comm_point *at, d9d_stream s);
 D9D_API void d9d_comm_point_free(d9d_comm *c, d9d_comm_point *at); /* NULL is fine */
 
 /* --- memory that others read -------------------------------------------------------- *
