@@ -10,7 +10,7 @@
 #   make fuzz-pack       what another machine needs for that, in build/fuzz-pack
 #   make bench           timings beside their peers
 #   make gpu-test        the tests of arithmetic on this machine's GPU; gpu-bench the kernels' speed;
-#                        gpu-NAME runs tests/gpu/NAME: compare curves load memory sanitize start
+#                        gpu-NAME runs tests/gpu/NAME: compare curves load memory ranks sanitize start
 #   make gpu-pack        what another machine needs for all of them, in build/gpu-pack
 #   make lint            compiler and static-analysis warnings, formatting
 #   make format          apply .clang-format
@@ -91,7 +91,8 @@ endif
 # ---- What there is to build ---------------------------------------------------------------
 
 CUDA_SRC  := $(if $(NVCC),$(wildcard kernels/cuda/*.cu))
-CUDA_HOST := libcore/device/device_cuda.c libcore/dist/comm_nccl.c $(wildcard kernels/cuda/*.c)
+CUDA_HOST := libcore/device/device_cuda.c libcore/dist/comm_nccl.c libcore/dist/comm_share.c \
+             $(wildcard kernels/cuda/*.c)
 MPI_SRC   := libcore/dist/module_mpi.c
 CORE_SRC  := $(filter-out $(CUDA_HOST) $(MPI_SRC),$(wildcard libcore/*/*.c libcore/*/*/*.c)) \
              $(wildcard kernels/common/*.c kernels/cpu/*.c kernels/paper/*.c) $(if $(CUDA_SRC),$(CUDA_HOST))
@@ -276,6 +277,7 @@ GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device unit
 GPU_OBJ   := $(GPU_SRC:%.c=$B/gpu/%.o)
 GPU_NAMES := $(notdir $(GPU_SRC:.c=))
 GPU_BIN   := $B/gpu/gpu-tests
+GPU_DRIVERS := $(patsubst %,$B/tests/dist/%_driver,comm context experts tensor)
 
 $B/gpu/%.o: $B/%.o
 	@mkdir -p $(@D)
@@ -298,10 +300,10 @@ gpu-bench: $(GPU_BIN)
 	@$B/gpu/bench_large $(T)
 
 $(GPU_RUNS): export D9D_TEST_DEVICE ?= cuda
-$(GPU_RUNS): gpu-%: all $(GPU_BIN)
-	@PATH=$(abspath $B/bin):$(abspath $B/gpu):$$PATH tests/gpu/$* $(T)
+$(GPU_RUNS): gpu-%: all $(GPU_BIN) $(GPU_DRIVERS)
+	@PATH=$(abspath $B/bin):$(abspath $B/gpu):$(abspath $B/tests/dist):$$PATH tests/gpu/$* $(T)
 
-gpu-pack: all $(GPU_BIN)
+gpu-pack: all $(GPU_BIN) $(GPU_DRIVERS)
 	@tests/gpu/pack $B $B/gpu-pack
 
 # ---- Care ---------------------------------------------------------------------------------

@@ -97,10 +97,10 @@ double d9d_paper_now(d9d_stream s)
     return stream_of(s)->now;
 }
 
-void d9d_paper_wait(d9d_stream s, d9d_stream other)
+void d9d_paper_wait(d9d_stream s, double until)
 {
-    if (stream_of(s)->now < stream_of(other)->now)
-        stream_of(s)->now = stream_of(other)->now;
+    if (stream_of(s)->now < until)
+        stream_of(s)->now = until;
 }
 
 bool d9d_paper_is_real(const void *p)

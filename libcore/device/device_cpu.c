@@ -90,9 +90,9 @@ static d9d_status cpu_mark_open(d9d_device *dev, void **out)
     return D9D_OK;
 }
 
-static d9d_status cpu_mark_set(d9d_device *dev, void *mark)
+static d9d_status cpu_mark_set(d9d_device *dev, void *mark, d9d_stream queue)
 {
-    (void)dev;
+    (void)dev, (void)queue;
     *(int64_t *)mark = d9d_clock_ns();
     return D9D_OK;
 }

@@ -277,10 +277,11 @@ static void cuda_mark_close(d9d_device *dev, void *mark)
     (void)cudaEventDestroy(mark);
 }
 
-static d9d_status cuda_mark_set(d9d_device *dev, void *mark)
+static d9d_status cuda_mark_set(d9d_device *dev, void *mark, d9d_stream queue)
 {
     const cuda_device *self = dev->self;
-    const cudaError_t e = cudaEventRecord(mark, self->queue);
+    const cudaError_t e =
+        cudaEventRecord(mark, queue != NULL ? d9d_cuda_stream_queue(queue) : self->queue);
 
     return e == cudaSuccess ? D9D_OK : fail(dev, "an event", e);
 }

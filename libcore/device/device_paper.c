@@ -97,9 +97,9 @@ static d9d_status paper_mark_open(d9d_device *dev, void **out)
     return paper_pin(dev, sizeof(double), out);
 }
 
-static d9d_status paper_mark_set(d9d_device *dev, void *mark)
+static d9d_status paper_mark_set(d9d_device *dev, void *mark, d9d_stream queue)
 {
-    *(double *)mark = d9d_paper_now(dev->stream);
+    *(double *)mark = d9d_paper_now(queue != NULL ? queue : dev->stream);
     return D9D_OK;
 }
 

@@ -36,7 +36,7 @@ typedef struct d9d_device_ops {
     /* Points in the queue; one that was never set has been passed. */
     d9d_status (*mark_open)(d9d_device *dev, void **out);
     void (*mark_close)(d9d_device *dev, void *mark);
-    d9d_status (*mark_set)(d9d_device *dev, void *mark);
+    d9d_status (*mark_set)(d9d_device *dev, void *mark, d9d_stream queue); /* NULL: its own */
     bool (*mark_passed)(d9d_device *dev, void *mark);
     d9d_status (*mark_wait)(d9d_device *dev, void *mark);
     d9d_status (*mark_ms)(d9d_device *dev, void *from, void *to, double *ms);

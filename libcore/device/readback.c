@@ -46,7 +46,12 @@ void d9d_event_free(d9d_event *e)
 
 d9d_status d9d_event_record(d9d_event *e)
 {
-    return e->dev->ops->mark_set(e->dev, e->mark);
+    return e->dev->ops->mark_set(e->dev, e->mark, NULL);
+}
+
+d9d_status d9d_event_record_on(d9d_event *e, d9d_stream queue)
+{
+    return e->dev->ops->mark_set(e->dev, e->mark, queue);
 }
 
 bool d9d_event_passed(const d9d_event *e)

@@ -23,10 +23,18 @@ typedef struct point {
     double device_us; /* once all have passed */
 } point;
 
+/* What another queue did. */
+typedef struct aside {
+    const char *name, *what;
+    d9d_stream queue;
+    d9d_event *from, *to; /* to: NULL while it is open */
+} aside;
+
 struct d9d_trace {
     d9d_device *dev;
     d9d_arena names;
     D9D_VEC(point) points;
+    D9D_VEC(aside) asides;
     int depth;
     d9d_status failed; /* the first thing that could not be kept */
     d9d_err_copy why;
@@ -45,13 +53,17 @@ static d9d_status keep(d9d_trace *t, point p)
     return d9d_event_record(p.event);
 }
 
+static void fail(d9d_trace *t, d9d_status st)
+{
+    t->failed = st;
+    if (st != D9D_OK)
+        d9d_err_save(&t->why, st);
+}
+
 static void add(d9d_trace *t, point p)
 {
-    if (t->failed != D9D_OK)
-        return;
-    t->failed = keep(t, p);
-    if (t->failed != D9D_OK)
-        d9d_err_save(&t->why, t->failed);
+    if (t->failed == D9D_OK)
+        fail(t, keep(t, p));
 }
 
 d9d_status d9d_trace_open(d9d_device *dev, d9d_trace **out)
@@ -104,11 +116,49 @@ void d9d_trace_lap(d9d_device *dev, const char *name, const char *what)
         add(dev->trace, (point){.kind = LAP, .name = name, .what = what});
 }
 
+static d9d_status event_on(d9d_device *dev, d9d_stream queue, d9d_event **out)
+{
+    D9D_TRY(d9d_event_create(dev, out));
+    return d9d_event_record_on(*out, queue);
+}
+
+void d9d_trace_beside(d9d_device *dev, d9d_stream queue, const char *name, const char *what)
+{
+    d9d_trace *t = dev->trace;
+
+    if (t == NULL || t->failed != D9D_OK)
+        return;
+    fail(t, D9D_VEC_PUSH(&t->asides, ((aside){.name = name, .what = what, .queue = queue})));
+    if (t->failed == D9D_OK)
+        fail(t, event_on(dev, queue, &t->asides.data[t->asides.len - 1].from));
+}
+
+void d9d_trace_beside_end(d9d_device *dev, d9d_stream queue)
+{
+    d9d_trace *t = dev->trace;
+
+    if (t == NULL || t->failed != D9D_OK)
+        return;
+    for (size_t i = t->asides.len; i-- > 0;) {
+        aside *a = &t->asides.data[i];
+
+        if (a->queue != queue || a->to != NULL)
+            continue;
+        fail(t, event_on(dev, queue, &a->to));
+        return;
+    }
+}
+
 void d9d_trace_drop(d9d_trace *t)
 {
     if (t == NULL)
         return;
     t->dev->trace = NULL;
+    for (size_t i = 0; i < t->asides.len; i++) {
+        d9d_event_free(t->asides.data[i].from);
+        d9d_event_free(t->asides.data[i].to);
+    }
+    D9D_VEC_RELEASE(&t->asides);
     for (size_t i = 0; i < t->points.len; i++)
         d9d_event_free(t->points.data[i].event);
     D9D_VEC_RELEASE(&t->points);
@@ -171,6 +221,42 @@ static d9d_status put_spans(const d9d_trace *t, d9d_buf *b, int rank, size_t *op
     return D9D_OK;
 }
 
+/* Lanes of other queues are numbered as these come up. */
+static int lane_of(const d9d_trace *t, size_t i)
+{
+    int lane = 2;
+
+    for (size_t k = 0; t->asides.data[k].queue != t->asides.data[i].queue; k++) {
+        bool first = true;
+
+        for (size_t j = 0; j < k; j++)
+            first = first && t->asides.data[j].queue != t->asides.data[k].queue;
+        lane += first;
+    }
+    return lane;
+}
+
+static d9d_status put_asides(const d9d_trace *t, d9d_buf *b, int rank)
+{
+    const d9d_event *zero = t->points.data[0].event;
+    double from, ms;
+
+    for (size_t i = 0; i < t->asides.len; i++) {
+        const aside *a = &t->asides.data[i];
+
+        if (a->to == NULL)
+            continue;
+        D9D_TRY(d9d_event_wait(a->to));
+        D9D_TRY(d9d_event_ms(zero, a->from, &from));
+        D9D_TRY(d9d_event_ms(a->from, a->to, &ms));
+        D9D_TRY(d9d_buf_printf(b,
+                               ",\n{\"ph\": \"X\", \"name\": \"%s %s\", \"pid\": %d, \"tid\": "
+                               "%d, \"ts\": %.3f, \"dur\": %.3f}",
+                               a->name, a->what, rank, lane_of(t, i), from * 1e3, ms * 1e3));
+    }
+    return D9D_OK;
+}
+
 static d9d_status put_all(const d9d_trace *t, d9d_buf *b, int rank)
 {
     static const char *const lanes[] = {"device", "host, queueing"};
@@ -194,6 +280,7 @@ static d9d_status put_all(const d9d_trace *t, d9d_buf *b, int rank)
                                   rank, lane, lanes[lane]),
                    out);
     D9D_TRY_OR(st, put_spans(t, b, rank, open), out);
+    D9D_TRY_OR(st, put_asides(t, b, rank), out);
     st = d9d_buf_printf(b, "\n]}\n");
 out:
     free(open);

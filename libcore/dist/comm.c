@@ -55,6 +55,7 @@ void d9di_comm_close(d9d_comm *c)
     if (c->wire->close != NULL && c->self != NULL)
         c->wire->close(c);
     D9D_VEC_RELEASE(&c->pieces);
+    D9D_VEC_RELEASE(&c->held);
     free(c->world);
     free(c->name);
     free(c);
@@ -108,21 +109,30 @@ d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm *
 
 /* --- calls --------------------------------------------------------------------------- */
 
+/* The backend has it, or it failed. */
+static void handed_over(d9d_comm *c, const d9di_call *k, d9di_flight_call *x, d9d_status st)
+{
+    if (st != D9D_OK || x == NULL || c->wire->mark == NULL || !c->wire->mark(c, k, x))
+        d9di_ring_end(x, st == D9D_OK ? D9DI_STEP_DONE : D9DI_STEP_FAILED);
+    *c->failed |= st != D9D_OK;
+}
+
 static d9d_status go(d9d_comm *c, const d9di_call *k)
 {
     d9di_flight_call *x;
     d9d_status st = D9D_OK;
 
-    assert(!c->together || k->verb == D9DI_EXCHANGE);
+    assert(!c->together || k->verb != D9DI_WORDS);
     *(k->verb == D9DI_EXCHANGE ? &c->exchanges : &c->calls) += 1;
     x = d9di_ring_begin(c, k);
     if (c->check && k->verb != D9DI_EXCHANGE)
         st = d9di_comm_check(c, k);
+    if (st == D9D_OK && c->holds)
+        st = D9D_VEC_PUSH(&c->held, ((d9di_held){*k, x}));
     if (st == D9D_OK)
         st = c->wire->run[k->verb](c, k);
-    if (st != D9D_OK || x == NULL || c->wire->mark == NULL || !c->wire->mark(c, k, x))
-        d9di_ring_end(x, st == D9D_OK ? D9DI_STEP_DONE : D9DI_STEP_FAILED);
-    *c->failed |= st != D9D_OK;
+    if (st != D9D_OK || !c->holds)
+        handed_over(c, k, x, st);
     return st;
 }
 
@@ -269,19 +279,37 @@ d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype 
                      &(d9di_piece){.t = t, .data = dst, .n = n, .peer = from, .receive = true});
 }
 
+/* A check is a call of its own before each: then they go one by one. */
 d9d_status d9d_comm_begin(d9d_comm *c)
 {
-    if (c != NULL)
-        c->together = true;
-    return D9D_OK;
+    if (c == NULL)
+        return D9D_OK;
+    c->together = true;
+    c->holds = !c->check && c->wire->begin != NULL;
+    return c->holds ? c->wire->begin(c) : D9D_OK;
+}
+
+static d9d_status hand_over(d9d_comm *c)
+{
+    const d9d_status st = c->wire->end(c);
+
+    c->holds = false;
+    for (size_t i = 0; i < c->held.len; i++)
+        handed_over(c, &c->held.data[i].call, c->held.data[i].recorded, st);
+    c->held.len = 0;
+    return st;
 }
 
 d9d_status d9d_comm_end(d9d_comm *c)
 {
+    d9d_status st, held;
+
     if (c == NULL)
         return D9D_OK;
+    st = exchange(c);
     c->together = false;
-    return exchange(c);
+    held = c->holds ? hand_over(c) : D9D_OK;
+    return st != D9D_OK ? st : held;
 }
 
 /* --- beside the computation ------------------------------------------------------------ */
@@ -298,6 +326,45 @@ d9d_status d9d_comm_join(d9d_comm *c, d9d_stream s)
 {
     return c == NULL || c->wire->join == NULL ? D9D_OK : c->wire->join(c, s);
 }
+
+d9d_status d9d_comm_point_set(d9d_comm *c, d9d_comm_point **at)
+{
+    return c == NULL || c->wire->point_set == NULL ? D9D_OK : c->wire->point_set(c, at);
+}
+d9d_status d9d_comm_join_at(d9d_comm *c, d9d_comm_point *at, d9d_stream s)
+{
+    return at == NULL ? D9D_OK : c->wire->join_at(c, at, s);
+}
+void d9d_comm_point_free(d9d_comm *c, d9d_comm_point *at)
+{
+    if (at != NULL)
+        c->wire->point_free(at);
+}
+
+d9d_status d9d_comm_share(d9d_comm *c, const char *what, void *const *mine, size_t n,
+                          d9d_comm_shared **out)
+{
+    *out = NULL;
+    return c == NULL || c->wire->share == NULL ? D9D_OK : c->wire->share(c, what, mine, n, out);
+}
+
+#ifndef D9D_CUDA /* see comm_share.c */
+d9d_status d9d_comm_shared_fence(d9d_comm_shared *x, d9d_stream s)
+{
+    (void)x, (void)s;
+    return D9D_OK;
+}
+d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i, d9d_dtype t,
+                                  void *dst, const int64_t *counts)
+{
+    (void)x, (void)s, (void)i, (void)t, (void)dst, (void)counts;
+    return D9D_OK;
+}
+void d9d_comm_unshare(d9d_comm_shared *x)
+{
+    (void)x;
+}
+#endif
 
 /* --- words ----------------------------------------------------------------------------- */
 

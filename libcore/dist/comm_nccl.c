@@ -209,6 +209,7 @@ static d9d_status reduce_scatter(d9d_comm *c, const d9di_call *k)
     return settle(c, k, end_group(n, rc));
 }
 
+/* What stays here is a copy: NCCL's own takes as long as a message. */
 static d9d_status all_to_all(d9d_comm *c, const d9di_call *k)
 {
     const struct nccl *n = lib_of(c);
@@ -218,18 +219,22 @@ static d9d_status all_to_all(d9d_comm *c, const d9di_call *k)
     const char *src = k->src;
     char *dst = k->dst;
     ncclResult_t rc = n->ncclGroupStart();
+    cudaError_t copied = cudaSuccess;
 
-    for (int r = 0; r < c->size && rc == ncclSuccess; r++) {
+    for (int r = 0; r < c->size && rc == ncclSuccess && copied == cudaSuccess; r++) {
         const size_t out = (size_t)k->send[r] * e, in = (size_t)k->recv[r] * e;
 
-        if (out > 0)
+        if (r == c->rank && in > 0)
+            copied = cudaMemcpyAsync(dst, src, in, cudaMemcpyDeviceToDevice, s);
+        if (r != c->rank && out > 0)
             rc = n->ncclSend(src, out, ncclUint8, r, g->comm, s);
-        if (in > 0 && rc == ncclSuccess)
+        if (r != c->rank && in > 0 && rc == ncclSuccess)
             rc = n->ncclRecv(dst, in, ncclUint8, r, g->comm, s);
         src += out;
         dst += in;
     }
-    return settle(c, k, end_group(n, rc));
+    rc = end_group(n, rc);
+    return copied == cudaSuccess ? settle(c, k, rc) : cuda_fail(c, k, copied);
 }
 
 static d9d_status broadcast(d9d_comm *c, const d9di_call *k)
@@ -320,6 +325,12 @@ static d9d_stream own_queue(d9d_comm *c)
     return ((struct group *)c->self)->queue;
 }
 
+static d9d_status queue_status(const d9d_comm *c, cudaError_t e)
+{
+    return e == cudaSuccess ? D9D_OK
+                            : D9D_FAIL(D9D_ECUDA, "%s: queue: %s", c->name, cudaGetErrorString(e));
+}
+
 /* What is queued on `to` from here on comes after what is queued on `from`. */
 static d9d_status order(const d9d_comm *c, d9d_stream from, d9d_stream to, cudaEvent_t point)
 {
@@ -327,8 +338,7 @@ static d9d_status order(const d9d_comm *c, d9d_stream from, d9d_stream to, cudaE
 
     if (e == cudaSuccess)
         e = cudaStreamWaitEvent(d9d_cuda_stream_queue(to), point, 0);
-    return e == cudaSuccess ? D9D_OK
-                            : D9D_FAIL(D9D_ECUDA, "%s: queue: %s", c->name, cudaGetErrorString(e));
+    return queue_status(c, e);
 }
 
 static d9d_status fork_queue(d9d_comm *c, d9d_stream s)
@@ -342,6 +352,49 @@ static d9d_status join_queue(d9d_comm *c, d9d_stream s)
     const struct group *g = c->self;
 
     return order(c, g->queue, s, g->joined);
+}
+
+/* A point is an event. */
+static d9d_status point_set(d9d_comm *c, d9d_comm_point **at)
+{
+    const struct group *g = c->self;
+    cudaEvent_t event = (cudaEvent_t)*at;
+    cudaError_t e = cudaSuccess;
+
+    if (event == NULL)
+        e = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    *at = (d9d_comm_point *)event;
+    if (e == cudaSuccess)
+        e = cudaEventRecord(event, d9d_cuda_stream_queue(g->queue));
+    return queue_status(c, e);
+}
+static d9d_status join_at(d9d_comm *c, d9d_comm_point *at, d9d_stream s)
+{
+    return queue_status(c, cudaStreamWaitEvent(d9d_cuda_stream_queue(s), (cudaEvent_t)at, 0));
+}
+static void point_free(d9d_comm_point *at)
+{
+    (void)cudaEventDestroy((cudaEvent_t)at);
+}
+
+/* --- together -------------------------------------------------------------------------------- */
+
+static d9d_status group_status(d9d_comm *c, ncclResult_t rc)
+{
+    const struct nccl *n = lib_of(c);
+    const struct group *g = c->self;
+
+    return rc == ncclSuccess ? D9D_OK
+                             : D9D_FAIL(D9D_ECOMM, "%s: NCCL: calls together: %s: %s", c->name,
+                                        n->ncclGetErrorString(rc), n->ncclGetLastError(g->comm));
+}
+static d9d_status begin(d9d_comm *c)
+{
+    return group_status(c, lib_of(c)->ncclGroupStart());
+}
+static d9d_status end(d9d_comm *c)
+{
+    return group_status(c, lib_of(c)->ncclGroupEnd());
 }
 
 /* --- what the GPU has passed ----------------------------------------------------------------- */
@@ -558,6 +611,12 @@ static const d9di_wire wire = {.run = {[D9DI_ALL_REDUCE] = all_reduce,
                                .queue = own_queue,
                                .fork = fork_queue,
                                .join = join_queue,
+                               .point_set = point_set,
+                               .join_at = join_at,
+                               .point_free = point_free,
+                               .begin = begin,
+                               .end = end,
+                               .share = d9di_cuda_share,
                                .close = close_group};
 
 /* --- the library ------------------------------------------------------------------------------ */

@@ -4,6 +4,7 @@
  * (d9d/kernels/paper.h).  Time is that of rings: each rank sends what it has to its neighbour until
  * all have it, over the network if the group spans nodes.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "d9d/kernels/paper.h"
@@ -111,14 +112,40 @@ static d9d_stream queue(d9d_comm *c)
 static d9d_status fork_queue(d9d_comm *c, d9d_stream s)
 {
     if (c->self != NULL)
-        d9d_paper_wait(c->self, s);
+        d9d_paper_wait(c->self, d9d_paper_now(s));
     return D9D_OK;
 }
 static d9d_status join_queue(d9d_comm *c, d9d_stream s)
 {
     if (c->self != NULL)
-        d9d_paper_wait(s, c->self);
+        d9d_paper_wait(s, d9d_paper_now(c->self));
     return D9D_OK;
+}
+
+/* A point is a time. */
+static d9d_status point_set(d9d_comm *c, d9d_comm_point **at)
+{
+    double *when = (double *)*at;
+
+    if (c->self == NULL)
+        return D9D_OK;
+    if (when == NULL)
+        when = malloc(sizeof(*when));
+    if (when == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a point", c->name);
+    *when = d9d_paper_now(c->self);
+    *at = (d9d_comm_point *)when;
+    return D9D_OK;
+}
+static d9d_status join_at(d9d_comm *c, d9d_comm_point *at, d9d_stream s)
+{
+    (void)c;
+    d9d_paper_wait(s, *(const double *)at);
+    return D9D_OK;
+}
+static void point_free(d9d_comm_point *at)
+{
+    free(at);
 }
 
 static d9d_status open_group(void *self, d9d_comm *c)
@@ -146,6 +173,9 @@ d9d_status d9di_net_paper(d9d_boot *boot, d9d_stream stream, d9di_net *out)
         .queue = queue,
         .fork = fork_queue,
         .join = join_queue,
+        .point_set = point_set,
+        .join_at = join_at,
+        .point_free = point_free,
     };
 
     (void)boot;

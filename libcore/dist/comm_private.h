@@ -60,6 +60,15 @@ typedef struct d9di_wire {
     d9d_stream (*queue)(d9d_comm *c);
     d9d_status (*fork)(d9d_comm *c, d9d_stream s);
     d9d_status (*join)(d9d_comm *c, d9d_stream s);
+    d9d_status (*point_set)(d9d_comm *c, d9d_comm_point **at);
+    d9d_status (*join_at)(d9d_comm *c, d9d_comm_point *at, d9d_stream s);
+    void (*point_free)(d9d_comm_point *at);
+    /* What is run between them is handed over by end. */
+    d9d_status (*begin)(d9d_comm *c);
+    d9d_status (*end)(d9d_comm *c);
+    /* NULL: ranks do not read each other's memory. */
+    d9d_status (*share)(d9d_comm *c, const char *what, void *const *mine, size_t n,
+                        d9d_comm_shared **out);
     void (*close)(d9d_comm *c); /* NULL: a group has nothing of its own */
 } d9di_wire;
 
@@ -82,7 +91,15 @@ d9d_status d9di_net_paper(d9d_boot *boot, d9d_stream stream, d9di_net *out);
 
 #ifdef D9D_CUDA
 d9d_status d9di_cuda_copy(d9d_stream s, void *dst, const void *src, size_t n);
+d9d_status d9di_cuda_share(d9d_comm *c, const char *what, void *const *mine, size_t n,
+                           d9d_comm_shared **out);
 #endif
+
+/* A call that was run and not handed over. */
+typedef struct d9di_held {
+    d9di_call call;
+    struct d9di_flight_call *recorded;
+} d9di_held;
 
 struct d9d_comm {
     const d9di_wire *wire;
@@ -96,7 +113,9 @@ struct d9d_comm {
     int64_t calls;          /* made so far by all ranks */
     int64_t exchanges;      /* ... and by this one alone */
     bool together;          /* between begin and end */
-    char what[64];          /* of the first piece */
+    bool holds;             /* ... and the backend hands calls over at the end */
+    D9D_VEC(d9di_held) held;
+    char what[64]; /* of the first piece */
     d9d_stream stream;
     D9D_VEC(d9di_piece) pieces;
 };

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/device/trace.h"
 #include "op/op_exchange.h"
 
 enum { X, PROB }; /* inputs and outputs */
@@ -114,23 +115,43 @@ static d9d_status pack(d9d_tape *t, const d9d_routing *sent, d9d_var *const *in,
     return pack_choices(t, sent, room, r, &packed[CHOICE]);
 }
 
-/* An input, as it comes. */
-static d9d_status send_rows(d9d_tape *t, d9d_exchange *e, const d9d_tensor *packed, d9d_var **y)
+/* The three arrays, as they come. */
+static d9d_status send(d9d_tape *t, const d9d_tensor *packed, const d9d_dispatch *d)
 {
-    D9D_TRY(d9d_tape_output(t, packed->dtype, D9D_SHAPE(e->came, packed->shape.dim[1]), y));
-    return d9di_exchange_send(t, e, packed, d9d_var_tensor(*y));
+    const d9d_tensor *to[PACKED] = {[X] = d9d_var_tensor(d->x),
+                                    [PROB] = d9d_var_tensor(d->prob),
+                                    [CHOICE] = &d->routing.expert};
+
+    for (int i = 0; i < PACKED; i++)
+        D9D_TRY(d9di_exchange_send(t, d->way, &packed[i], to[i]));
+    return D9D_OK;
 }
 
-/* d->routing, with as many rows as there are choices of experts here. */
-static d9d_status route_here(d9d_tape *t, const d9d_tensor *packed, int64_t experts,
-                             d9d_dispatch *d)
+static d9d_status send_together(d9d_tape *t, const d9d_tensor *packed, const d9d_dispatch *d)
 {
-    const int64_t k = packed->shape.dim[1], came = d->way->came;
+    d9d_status st, ended;
+
+    D9D_TRY(d9d_comm_begin(d->way->ep));
+    st = send(t, packed, d);
+    ended = d9d_comm_end(d->way->ep);
+    return st != D9D_OK ? st : ended;
+}
+
+/* Everything that comes here, and d->routing, with as many rows as there are choices of experts
+ * here. */
+static d9d_status receive(d9d_tape *t, const d9d_tensor *packed, int64_t experts, d9d_dispatch *d)
+{
+    const int64_t k = packed[CHOICE].shape.dim[1], came = d->way->came;
     d9d_routing *here = &d->routing;
+    d9d_var **out[] = {&d->x, &d->prob};
     d9d_tensor all;
 
+    for (int i = X; i <= PROB; i++)
+        D9D_TRY(
+            d9d_tape_output(t, packed[i].dtype, D9D_SHAPE(came, packed[i].shape.dim[1]), out[i]));
     D9D_TRY(d9di_routing_alloc(d9d_tape_device(t), came, experts, k, here));
-    D9D_TRY(d9di_exchange_send(t, d->way, packed, &here->expert));
+    D9D_TRY(send_together(t, packed, d));
+    d9d_trace_lap(d9d_tape_device(t), "experts", "move");
     D9D_TRY(D9DI_KERNEL(t, route, d9d_tensor_data(&here->offset), d9d_tensor_data(&here->row),
                         d9d_tensor_data(&here->source), d9d_tensor_data(&here->expert), came,
                         experts, k));
@@ -166,10 +187,10 @@ static d9d_status dispatch(d9d_tape *t, d9d_comm *ep, const char *what, d9d_var 
     D9D_TRY_OR(st, route_ranks(t, n, r, &d->sent), out);
     D9D_TRY_OR(st, d9di_counts_begin(&counts, t, ep, what, &d->sent, r), out);
     D9D_TRY_OR(st, pack(t, &d->sent, in, r, packed), out);
+    d9d_trace_lap(d9d_tape_device(t), "experts", "pack");
     D9D_TRY_OR(st, d9di_counts_end(&counts, &d->way), out);
-    D9D_TRY_OR(st, route_here(t, &packed[CHOICE], experts_of(r) / n, d), out);
-    D9D_TRY_OR(st, send_rows(t, d->way, &packed[X], &d->x), out);
-    D9D_TRY_OR(st, send_rows(t, d->way, &packed[PROB], &d->prob), out);
+    d9d_trace_lap(d9d_tape_device(t), "experts", "counts");
+    D9D_TRY_OR(st, receive(t, packed, experts_of(r) / n, d), out);
     st = record(t, in, d);
 out:
     for (int i = 0; i < PACKED; i++)

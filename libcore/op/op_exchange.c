@@ -5,6 +5,8 @@
  */
 #include "op/op_exchange.h"
 
+#include "d9d/device/trace.h"
+
 /* n counts of rows as counts of elements. */
 static const int64_t *elements(int64_t *out, const int64_t *rows, int n, const d9d_tensor *of)
 {
@@ -48,8 +50,10 @@ d9d_status d9di_exchange_spread(d9d_tape *t, d9d_exchange *e, const d9d_tensor *
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, D9D_SHAPE(dims.n, dims.h), &packed));
     st = D9DI_KERNEL(t, permute, &dims, d9d_tensor_data(&packed), d9d_tensor_data(x),
                      d9d_tensor_data(source));
+    d9d_trace_lap(d9d_tape_device(t), "experts", "pack");
     if (st == D9D_OK)
         st = d9di_exchange_send(t, e, &packed, y);
+    d9d_trace_lap(d9d_tape_device(t), "experts", "move");
     d9d_tensor_release(&packed);
     return st;
 }
@@ -63,7 +67,9 @@ d9d_status d9di_exchange_collect(d9d_tape *t, d9d_exchange *e, const d9d_tensor 
     d9d_status st;
 
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, D9D_SHAPE(dims.n, dims.h), &packed));
+    d9d_trace_lap(d9d_tape_device(t), "experts", "pack");
     st = send_back(t, e, x, &packed);
+    d9d_trace_lap(d9d_tape_device(t), "experts", "move");
     if (st == D9D_OK)
         st = D9DI_KERNEL(t, permute_din, &dims, d9d_tensor_data(y), d9d_tensor_data(&packed),
                          d9d_tensor_data(row));

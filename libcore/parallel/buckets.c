@@ -1,6 +1,8 @@
 /* buckets.c - see parallel/buckets.h. */
 #include "parallel/buckets.h"
 
+#include "d9d/device/trace.h"
+
 enum { ALIGN = 256 }; /* bytes, as of an array of its own */
 
 static uint64_t bytes_of(const d9d_param *p)
@@ -91,6 +93,7 @@ void d9di_buckets_begin(d9di_buckets *b)
 /* Behind what the device has done, and behind the sums of parts. */
 static d9d_status sum(d9di_bucket *k, d9d_device *dev)
 {
+    const d9d_stream queue = d9d_comm_queue(k->sum);
     const d9d_comm *parts = NULL;
 
     for (size_t i = 0; i < k->params.len; i++) {
@@ -101,8 +104,11 @@ static d9d_status sum(d9di_bucket *k, d9d_device *dev)
         parts = p->shard != NULL ? p->shard : parts;
     }
     D9D_TRY(d9d_comm_fork(k->sum, dev->stream));
-    return d9d_comm_all_reduce(k->sum, d9d_comm_queue(k->sum), k->params.data[0]->name, k->dtype,
-                               d9d_tensor_data(&k->all), d9d_tensor_numel(&k->all), D9D_COMM_SUM);
+    d9d_trace_beside(dev, queue, "sum", k->params.data[0]->name);
+    D9D_TRY(d9d_comm_all_reduce(k->sum, queue, k->params.data[0]->name, k->dtype,
+                                d9d_tensor_data(&k->all), d9d_tensor_numel(&k->all), D9D_COMM_SUM));
+    d9d_trace_beside_end(dev, queue);
+    return D9D_OK;
 }
 
 static bool has_unit(const d9di_bucket *k, size_t unit)

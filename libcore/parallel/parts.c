@@ -65,6 +65,9 @@ d9d_status d9di_gather_start(d9di_parts *t, d9d_param *p, d9d_device *dev)
         D9D_TRY(d9d_tensor_alloc(dev, p->dtype, p->work, &t->room));
         to = &t->room;
     }
+    if (t->shared != NULL)
+        return d9d_comm_shared_gather(t->shared, d9d_comm_queue(p->shard), t->place, p->dtype,
+                                      d9d_tensor_data(to), t->counts);
     return d9d_comm_all_gather(p->shard, d9d_comm_queue(p->shard), p->name, p->dtype,
                                d9d_tensor_data(to), d9d_tensor_data(&p->own), t->counts);
 }
@@ -95,12 +98,18 @@ d9d_status d9di_reduce_pack(d9di_parts *t, d9d_param *p, d9d_device *dev)
 
 d9d_status d9di_reduce_start(d9di_parts *t, d9d_param *p, d9d_device *dev)
 {
-    const d9d_stream queue = d9d_comm_queue(p->shard);
     const d9d_tensor *from = t->room.storage != NULL ? &t->room : &p->grad;
     const d9d_tensor *to = p->has_own_grad ? &t->sum : &p->own_grad;
 
-    D9D_TRY(d9d_comm_reduce_scatter(p->shard, queue, p->name, p->grad_dtype, d9d_tensor_data(to),
-                                    d9d_tensor_data(from), t->counts));
+    (void)dev;
+    return d9d_comm_reduce_scatter(p->shard, d9d_comm_queue(p->shard), p->name, p->grad_dtype,
+                                   d9d_tensor_data(to), d9d_tensor_data(from), t->counts);
+}
+
+d9d_status d9di_reduce_add(d9di_parts *t, d9d_param *p, d9d_device *dev)
+{
+    const d9d_stream queue = d9d_comm_queue(p->shard);
+
     if (p->has_own_grad)
         D9D_TRY(dev->kernels->accumulate(queue, p->grad_dtype, d9d_tensor_data(&p->own_grad), 1.0f,
                                          p->grad_dtype, d9d_tensor_data(&t->sum),

@@ -15,6 +15,8 @@ typedef struct d9di_parts {
     d9d_tensor grad; /* of reduce: what was the parameter's, which has none from its start on */
     d9d_tensor sum;  /* of reduce: this rank's part, where it is to be added to own_grad */
     int64_t *counts; /* elements of each part */
+    d9d_comm_shared *shared; /* where ranks read each other's own; NULL: they are sent */
+    size_t place;            /* among what is shared */
 } d9di_parts;
 
 /* `counts` has room for the group's ranks; kept. */
@@ -25,9 +27,11 @@ d9d_status d9di_gather_start(d9di_parts *t, d9d_param *p, d9d_device *dev);
 d9d_status d9di_gather_finish(d9di_parts *t, d9d_param *p, d9d_device *dev);
 
 /* The sum over ranks of this part of grad becomes own_grad, or is added to it.  Before start the
- * group forks behind d9di_reduce_pack(). */
+ * group forks behind d9di_reduce_pack(); d9di_reduce_add() comes when the call of start is handed
+ * over. */
 d9d_status d9di_reduce_pack(d9di_parts *t, d9d_param *p, d9d_device *dev);
 d9d_status d9di_reduce_start(d9di_parts *t, d9d_param *p, d9d_device *dev);
+d9d_status d9di_reduce_add(d9di_parts *t, d9d_param *p, d9d_device *dev);
 void d9di_reduce_finish(d9di_parts *t);
 
 #endif /* D9DI_PARALLEL_PARTS_H */

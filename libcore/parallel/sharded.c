@@ -4,11 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/device/trace.h"
 #include "parallel/buckets.h"
 #include "parallel/parts.h"
 
 /* Where the whole parameters of a unit are. */
 typedef enum state { AWAY, COMING, HERE } state;
+
+/* Ranks over which parameters lie, and whether they read each other's parts by themselves. */
+typedef struct reach {
+    d9d_comm *comm;
+    d9d_comm_shared *shared; /* NULL: parts are sent */
+    bool current;            /* all ranks' parts are what they will be in this step */
+} reach;
+
+/* Parameters of a unit that lie over the same ranks: one behind the other, moved together. */
+typedef struct bundle {
+    d9d_comm *comm;
+    reach *reach;
+    size_t first, n; /* of the unit's parts */
+    d9d_comm_point *gathered, *reduced;
+} bundle;
 
 typedef struct unit {
     d9d_unit base;
@@ -18,6 +34,8 @@ typedef struct unit {
     d9d_params all;     /* of the module */
     d9d_params parts;   /* of those, the ones that are kept in parts */
     d9di_parts *moving; /* [parts.n] */
+    bundle *bundles;
+    size_t n_bundles;
     state state;
     int open;            /* how many times, now */
     int visits, visited; /* by a forward; by this micro-batch's backward */
@@ -31,41 +49,133 @@ struct d9d_sharded {
     size_t n_units;
     unit **order; /* as forward opens them; a unit may stand there twice */
     size_t n_order, at;
+    reach *reaches;
+    size_t n_reaches;
+    bool reached;        /* what can be shared is */
     bool learning, last; /* a backward follows this forward; it is the step's last one */
     d9di_buckets buckets;
     d9d_arena arena;
 };
 
-/* --- gathering -------------------------------------------------------------------------- */
+/* --- moving ------------------------------------------------------------------------------ */
 
-static d9d_status gather_start(unit *u)
+typedef d9d_status part_fn(d9di_parts *t, d9d_param *p, d9d_device *dev);
+
+/* Of those that have a gradient, or of all. */
+static d9d_status each_part(unit *u, const bundle *b, bool with_grad, part_fn *fn)
 {
-    d9d_device *dev = u->owner->dev;
-
-    if (u->state != AWAY)
-        return D9D_OK;
-    for (size_t i = 0; i < u->parts.n; i++)
-        D9D_TRY(d9d_comm_fork(u->parts.p[i]->shard, dev->stream));
-    for (size_t i = 0; i < u->parts.n; i++)
-        D9D_TRY(d9di_gather_start(&u->moving[i], u->parts.p[i], dev));
-    u->state = COMING;
+    for (size_t i = b->first; i < b->first + b->n; i++)
+        if (!with_grad || u->parts.p[i]->has_grad)
+            D9D_TRY(fn(&u->moving[i], u->parts.p[i], u->owner->dev));
     return D9D_OK;
 }
 
-static d9d_status join(const unit *u)
+/* As one call of the bundle's ranks, on their queue; the first failure counts. */
+static d9d_status together(unit *u, const bundle *b, bool with_grad, part_fn *fn)
 {
-    for (size_t i = 0; i < u->parts.n; i++)
-        D9D_TRY(d9d_comm_join(u->parts.p[i]->shard, u->owner->dev->stream));
+    d9d_err_copy why;
+    d9d_status st;
+
+    D9D_TRY(d9d_comm_begin(b->comm));
+    st = each_part(u, b, with_grad, fn);
+    if (st == D9D_OK)
+        return d9d_comm_end(b->comm);
+    d9d_err_save(&why, st);
+    (void)!d9d_comm_end(b->comm);
+    return d9d_err_restore(&why);
+}
+
+/* --- reading others' parts ---------------------------------------------------------------- */
+
+/* Every part that lies over these ranks, in the order of units: the places of all, or `mine`. */
+static size_t each_place(d9d_sharded *s, const reach *r, void **mine)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < s->n_units; i++)
+        for (size_t k = 0; k < s->units[i].parts.n; k++) {
+            const d9d_param *p = s->units[i].parts.p[k];
+            d9di_parts *t = &s->units[i].moving[k];
+
+            if (p->shard != r->comm)
+                continue;
+            if (mine != NULL)
+                mine[n] = d9d_tensor_data(&p->own);
+            t->shared = r->shared;
+            t->place = n++;
+        }
+    return n;
+}
+
+static d9d_status share(d9d_sharded *s, reach *r)
+{
+    const size_t n = each_place(s, r, NULL);
+    void **mine = calloc(n + 1, sizeof(*mine));
+    d9d_status st;
+
+    if (mine == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the places of %zu parameters", n);
+    (void)each_place(s, r, mine);
+    st = d9d_comm_share(r->comm, "weights", mine, n, &r->shared);
+    (void)each_place(s, r, NULL);
+    free(mine);
+    return st;
+}
+
+/* When they have their memory. */
+static d9d_status share_all(d9d_sharded *s)
+{
+    for (size_t i = 0; !s->reached && i < s->n_reaches; i++)
+        D9D_TRY(share(s, &s->reaches[i]));
+    s->reached = true;
+    return D9D_OK;
+}
+
+static d9d_status fence(reach *r, d9d_stream queue, bool current)
+{
+    if (r->shared == NULL || r->current == current)
+        return D9D_OK;
+    r->current = current;
+    return d9d_comm_shared_fence(r->shared, queue);
+}
+
+/* --- gathering -------------------------------------------------------------------------- */
+
+static d9d_status gather_bundle(unit *u, bundle *b)
+{
+    d9d_device *dev = u->owner->dev;
+    const d9d_stream queue = d9d_comm_queue(b->comm);
+
+    D9D_TRY(d9d_comm_fork(b->comm, dev->stream));
+    d9d_trace_beside(dev, queue, "gather", u->parts.p[b->first]->name);
+    D9D_TRY(fence(b->reach, queue, true));
+    D9D_TRY(together(u, b, false, d9di_gather_start));
+    d9d_trace_beside_end(dev, queue);
+    return d9d_comm_point_set(b->comm, &b->gathered);
+}
+
+static d9d_status gather_start(unit *u)
+{
+    if (u->state != AWAY)
+        return D9D_OK;
+    D9D_TRY(share_all(u->owner));
+    for (size_t i = 0; i < u->n_bundles; i++)
+        D9D_TRY(gather_bundle(u, &u->bundles[i]));
+    u->state = COMING;
     return D9D_OK;
 }
 
 static d9d_status gather_finish(unit *u)
 {
+    d9d_device *dev = u->owner->dev;
+
     if (u->state == HERE)
         return D9D_OK;
-    D9D_TRY(join(u));
-    for (size_t i = 0; i < u->parts.n; i++)
-        D9D_TRY(d9di_gather_finish(&u->moving[i], u->parts.p[i], u->owner->dev));
+    for (size_t i = 0; i < u->n_bundles; i++)
+        D9D_TRY(d9d_comm_join_at(u->bundles[i].comm, u->bundles[i].gathered, dev->stream));
+    d9d_trace_lap(dev, "wait", "for weights");
+    for (size_t i = 0; i < u->n_bundles; i++)
+        D9D_TRY(each_part(u, &u->bundles[i], false, d9di_gather_finish));
     u->state = HERE;
     return D9D_OK;
 }
@@ -101,7 +211,7 @@ static d9d_status gather_ahead(d9d_sharded *s, bool backward)
 
     if (backward ? s->at > 0 : s->at + 1 < s->n_order)
         next = s->order[backward ? s->at - 1 : s->at + 1];
-    if (next == NULL || next->parts.n == 0 || d9d_comm_queue(next->parts.p[0]->shard) == NULL)
+    if (next == NULL || next->n_bundles == 0 || d9d_comm_queue(next->bundles[0].comm) == NULL)
         return D9D_OK;
     return gather_start(next);
 }
@@ -121,9 +231,13 @@ static d9d_status grads_take(unit *u)
 
 static d9d_status reduce_finish(unit *u)
 {
+    d9d_device *dev = u->owner->dev;
+
     if (!u->reducing)
         return D9D_OK;
-    D9D_TRY(join(u));
+    for (size_t i = 0; i < u->n_bundles; i++)
+        D9D_TRY(d9d_comm_join_at(u->bundles[i].comm, u->bundles[i].reduced, dev->stream));
+    d9d_trace_lap(dev, "wait", "for gradients");
     for (size_t i = 0; i < u->parts.n; i++)
         d9di_reduce_finish(&u->moving[i]);
     u->reducing = false;
@@ -138,18 +252,24 @@ static d9d_status reduce_finish_others(d9d_sharded *s)
     return D9D_OK;
 }
 
-static d9d_status reduce_start(unit *u)
+static d9d_status reduce_bundle(unit *u, bundle *b)
 {
     d9d_device *dev = u->owner->dev;
+    const d9d_stream queue = d9d_comm_queue(b->comm);
 
-    for (size_t i = 0; i < u->parts.n; i++)
-        if (u->parts.p[i]->has_grad)
-            D9D_TRY(d9di_reduce_pack(&u->moving[i], u->parts.p[i], dev));
-    for (size_t i = 0; i < u->parts.n; i++)
-        D9D_TRY(d9d_comm_fork(u->parts.p[i]->shard, dev->stream));
-    for (size_t i = 0; i < u->parts.n; i++)
-        if (u->parts.p[i]->has_grad)
-            D9D_TRY(d9di_reduce_start(&u->moving[i], u->parts.p[i], dev));
+    D9D_TRY(each_part(u, b, true, d9di_reduce_pack));
+    D9D_TRY(d9d_comm_fork(b->comm, dev->stream));
+    d9d_trace_beside(dev, queue, "reduce", u->parts.p[b->first]->name);
+    D9D_TRY(together(u, b, true, d9di_reduce_start));
+    D9D_TRY(each_part(u, b, true, d9di_reduce_add));
+    d9d_trace_beside_end(dev, queue);
+    return d9d_comm_point_set(b->comm, &b->reduced);
+}
+
+static d9d_status reduce_start(unit *u)
+{
+    for (size_t i = 0; i < u->n_bundles; i++)
+        D9D_TRY(reduce_bundle(u, &u->bundles[i]));
     u->reducing = true;
     return D9D_OK;
 }
@@ -169,13 +289,22 @@ static d9d_status unit_done(unit *u)
 
 /* --- the unit's table --------------------------------------------------------------------- */
 
+/* The last unit of a forward is the first of the backward that follows, and may make gradients in
+ * the one as in the other. */
+static bool is_turn(const unit *u)
+{
+    const d9d_sharded *s = u->owner;
+
+    return s->learning && u == s->order[s->n_order - 1];
+}
+
 static d9d_status unit_open(d9d_unit *base, bool backward)
 {
     unit *u = (unit *)base;
 
     D9D_TRY(gather_start(u));
     D9D_TRY(gather_finish(u));
-    if (backward) {
+    if (backward || is_turn(u)) {
         D9D_TRY(reduce_finish(u));
         D9D_TRY(grads_take(u));
     }
@@ -185,15 +314,13 @@ static d9d_status unit_open(d9d_unit *base, bool backward)
     return gather_ahead(u->owner, backward);
 }
 
-/* The last unit of a forward is the first of the backward that follows. */
 static d9d_status unit_close(d9d_unit *base, bool backward)
 {
     unit *u = (unit *)base;
-    const d9d_sharded *s = u->owner;
 
     if (--u->open > 0)
         return D9D_OK;
-    if (backward || !s->learning || u != s->order[s->n_order - 1])
+    if (backward || !is_turn(u))
         drop(u);
     return backward && ++u->visited == u->visits ? unit_done(u) : D9D_OK;
 }
@@ -202,24 +329,48 @@ static const d9d_unit_ops unit_ops = {unit_open, unit_close};
 
 /* --- making it ---------------------------------------------------------------------------- */
 
+static d9d_status add_part(unit *u, d9d_param *p, d9d_arena *a)
+{
+    int64_t *counts = d9d_arena_alloc(a, (size_t)d9d_comm_size(p->shard) * sizeof(*counts));
+
+    if (counts == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the sizes of its parts", p->name);
+    d9di_parts_init(&u->moving[u->parts.n], p, counts);
+    u->parts.p[u->parts.n++] = p;
+    return D9D_OK;
+}
+
+static bool is_bundled(const unit *u, const d9d_comm *c)
+{
+    for (size_t i = 0; i < u->n_bundles; i++)
+        if (u->bundles[i].comm == c)
+            return true;
+    return false;
+}
+
+/* The parameters that lie as the k-th one does. */
+static d9d_status add_bundle(unit *u, size_t k, d9d_arena *a)
+{
+    bundle *b = &u->bundles[u->n_bundles++];
+
+    *b = (bundle){.comm = u->all.p[k]->shard, .first = u->parts.n};
+    for (size_t i = k; i < u->all.n; i++)
+        if (u->all.p[i]->shard == b->comm)
+            D9D_TRY(add_part(u, u->all.p[i], a));
+    b->n = u->parts.n - b->first;
+    return D9D_OK;
+}
+
 static d9d_status parts_list(unit *u, d9d_arena *a)
 {
     u->parts.p = d9d_arena_alloc(a, (u->all.n + 1) * sizeof(d9d_param *));
     u->moving = d9d_arena_alloc(a, (u->all.n + 1) * sizeof(*u->moving));
-    if (u->parts.p == NULL || u->moving == NULL)
+    u->bundles = d9d_arena_alloc(a, (u->all.n + 1) * sizeof(*u->bundles));
+    if (u->parts.p == NULL || u->moving == NULL || u->bundles == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a unit of %zu parameters", u->all.n);
-    for (size_t i = 0; i < u->all.n; i++) {
-        d9d_param *p = u->all.p[i];
-        int64_t *counts;
-
-        if (p->shard == NULL)
-            continue;
-        counts = d9d_arena_alloc(a, (size_t)d9d_comm_size(p->shard) * sizeof(*counts));
-        if (counts == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the sizes of its parts", p->name);
-        d9di_parts_init(&u->moving[u->parts.n], p, counts);
-        u->parts.p[u->parts.n++] = p;
-    }
+    for (size_t i = 0; i < u->all.n; i++)
+        if (u->all.p[i]->shard != NULL && !is_bundled(u, u->all.p[i]->shard))
+            D9D_TRY(add_bundle(u, i, a));
     return D9D_OK;
 }
 
@@ -283,6 +434,30 @@ d9d_status d9d_sharded_bytes(const d9d_model *m, const d9d_sharded_how *how, uin
     return D9D_OK;
 }
 
+/* The ranks of every bundle, once. */
+static d9d_status reaches_make(d9d_sharded *s)
+{
+    size_t most = 0;
+
+    for (size_t i = 0; i < s->n_units; i++)
+        most += s->units[i].n_bundles;
+    s->reaches = d9d_arena_alloc(&s->arena, (most + 1) * sizeof(*s->reaches));
+    if (s->reaches == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %zu groups of ranks", most);
+    for (size_t i = 0; i < s->n_units; i++)
+        for (size_t k = 0; k < s->units[i].n_bundles; k++) {
+            bundle *b = &s->units[i].bundles[k];
+            size_t at = 0;
+
+            while (at < s->n_reaches && s->reaches[at].comm != b->comm)
+                at++;
+            if (at == s->n_reaches)
+                s->reaches[s->n_reaches++] = (reach){.comm = b->comm};
+            b->reach = &s->reaches[at];
+        }
+    return D9D_OK;
+}
+
 /* How many parameters are kept in parts, or have gradients to be summed. */
 static d9d_status count_kept(void *arg, d9d_param *p)
 {
@@ -308,6 +483,7 @@ static d9d_status make(d9d_sharded *s, d9d_model *m, size_t wanted)
     if (have != wanted)
         return D9D_FAIL(D9D_EINVAL, "%s: %zu of %zu placed parameters are in units", m->ops->name,
                         have, wanted);
+    D9D_TRY(reaches_make(s));
     return buckets_make(s);
 }
 
@@ -345,7 +521,13 @@ void d9d_sharded_free(d9d_sharded *s)
         u->module->unit = NULL;
         for (size_t k = 0; k < u->parts.n; k++)
             d9di_reduce_finish(&u->moving[k]);
+        for (size_t k = 0; k < u->n_bundles; k++) {
+            d9d_comm_point_free(u->bundles[k].comm, u->bundles[k].gathered);
+            d9d_comm_point_free(u->bundles[k].comm, u->bundles[k].reduced);
+        }
     }
+    for (size_t i = 0; i < s->n_reaches; i++)
+        d9d_comm_unshare(s->reaches[i].shared);
     d9di_buckets_release(&s->buckets);
     d9d_arena_release(&s->arena);
     free(s);
@@ -372,5 +554,10 @@ d9d_status d9d_sharded_end(d9d_sharded *s)
         return D9D_OK;
     s->learning = false;
     D9D_TRY(reduce_finish_others(s));
-    return d9di_buckets_end(&s->buckets, s->dev);
+    D9D_TRY(d9di_buckets_end(&s->buckets, s->dev));
+    d9d_trace_lap(s->dev, "wait", "for sums");
+    for (size_t i = 0; i < s->n_reaches; i++)
+        D9D_TRY(fence(&s->reaches[i], s->dev->stream, false));
+    d9d_trace_lap(s->dev, "wait", "for readers");
+    return D9D_OK;
 }

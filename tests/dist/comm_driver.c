@@ -337,6 +337,82 @@ out:
     return st;
 }
 
+/* Two gathers handed over together, and a point behind them that a sum does not move. */
+static d9d_status try_together(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
+{
+    const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
+    const int64_t n = sum_of(counts, size), before = sum_of(counts, rank);
+    struct array a[2] = {array_new(j, t, n), array_new(j, t, n)};
+    d9d_comm_point *point = NULL;
+    d9d_status st = D9D_OK;
+
+    for (int k = 0; k < 2; k++) {
+        for (int64_t i = 0; i < counts[rank]; i++)
+            put(t, a[k].host, before + i, value(rank + k, i));
+        D9D_TRY_OR(st, array_send(j, &a[k]), out);
+    }
+    D9D_TRY_OR(st, d9d_comm_fork(c, j->dev->stream), out);
+    D9D_TRY_OR(st, d9d_comm_begin(c), out);
+    for (int k = 0; k < 2; k++)
+        D9D_TRY_OR(st,
+                   d9d_comm_all_gather(c, d9d_comm_queue(c), "together", t, a[k].data,
+                                       at(&a[k], before), counts),
+                   out);
+    D9D_TRY_OR(st, d9d_comm_end(c), out);
+    for (int k = 0; k < 2; k++) /* a point may be put again */
+        D9D_TRY_OR(st, d9d_comm_point_set(c, &point), out);
+    D9D_TRY_OR(st, d9d_comm_join_at(c, point, j->dev->stream), out);
+    for (int k = 0; k < 2; k++) {
+        D9D_TRY_OR(st, array_fetch(j, &a[k]), out);
+        for (int64_t r = 0, i = 0; r < size; r++)
+            for (int64_t p = 0; p < counts[r]; p++, i++)
+                WANT("together", a[k], i, value((int)r + k, p));
+    }
+out:
+    d9d_comm_point_free(c, point);
+    for (int k = 0; k < 2; k++)
+        array_free(j, &a[k]);
+    return st;
+}
+
+/* Arrays that all read: what is there first, and what comes into the same places then. */
+static d9d_status try_share(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
+{
+    const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
+    struct array all = array_new(j, t, sum_of(counts, size));
+    struct array own[2] = {array_new(j, t, counts[rank]), array_new(j, t, counts[rank])};
+    void *const mine[] = {own[0].data, own[1].data};
+    d9d_comm_shared *shared = NULL;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_comm_share(c, "shared", mine, 2, &shared), out);
+    for (int round = 0; round < 4 && shared != NULL; round++) {
+        struct array *a = &own[round % 2];
+
+        for (int64_t i = 0; i < counts[rank]; i++)
+            put(t, a->host, i, value(rank + round, i));
+        D9D_TRY_OR(st, d9d_comm_shared_fence(shared, j->dev->stream), out);
+        D9D_TRY_OR(st, array_send(j, a), out);
+        D9D_TRY_OR(st, d9d_comm_shared_fence(shared, j->dev->stream), out);
+        D9D_TRY_OR(
+            st,
+            d9d_comm_shared_gather(shared, j->dev->stream, (size_t)round % 2, t, all.data, counts),
+            out);
+        D9D_TRY_OR(st, array_fetch(j, &all), out);
+        for (int64_t r = 0, i = 0; r < size; r++)
+            for (int64_t p = 0; p < counts[r]; p++, i++)
+                WANT("shared", all, i, value((int)r + round, p));
+    }
+    if (st == D9D_OK && shared != NULL) /* nobody reads any more */
+        st = d9d_comm_barrier(c, "shared");
+out:
+    d9d_comm_unshare(shared);
+    array_free(j, &all);
+    for (int k = 0; k < 2; k++)
+        array_free(j, &own[k]);
+    return st;
+}
+
 static d9d_status try_words(struct job *j, d9d_comm *c)
 {
     d9d_comm_word all[MOST];
@@ -378,7 +454,9 @@ static d9d_status try_calls(struct job *j, d9d_comm *c, d9d_dtype t, const int64
     D9D_TRY(try_broadcast(j, c, t, counts));
     D9D_TRY(try_exchange(j, c, t, counts));
     D9D_TRY(try_fork(j, c, t));
-    j->calls += 10;
+    D9D_TRY(try_together(j, c, t, counts));
+    D9D_TRY(try_share(j, c, t, counts));
+    j->calls += 12;
     return D9D_OK;
 }
 

@@ -4,27 +4,35 @@
 #     dense   the shape of Qwen3-1.7B with its own head
 #     moe     8 layers of Qwen3-30B-A3B
 #     long    Qwen3-4B, one sequence of 8192 tokens
+#     large   Qwen3-8B, for two GPUs, or one with moments in bfloat16
+#     experts 16 layers of Qwen3-30B-A3B, for two GPUs
 
 _common='"head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
  "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", "attention_bias": false,
  "attention_dropout": 0.0, "initializer_range": 0.02, "use_sliding_window": false,
  "torch_dtype": "bfloat16", "use_cache": false'
+_moe='"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
+ "intermediate_size": 6144, "num_attention_heads": 32,
+ "num_key_value_heads": 4, "moe_intermediate_size": 768, "num_experts": 128,
+ "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
+ "router_aux_loss_coef": 0.0, "output_router_logits": false, "tie_word_embeddings": false'
 declare -A config=(
     [dense]='{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2048,
  "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16,
  "num_key_value_heads": 8, "tie_word_embeddings": false, '"$_common"'}'
-    [moe]='{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
- "intermediate_size": 6144, "num_hidden_layers": 8, "num_attention_heads": 32,
- "num_key_value_heads": 4, "moe_intermediate_size": 768, "num_experts": 128,
- "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
- "router_aux_loss_coef": 0.0, "output_router_logits": false, "tie_word_embeddings": false, '"$_common"'}'
+    [moe]='{"num_hidden_layers": 8, '"$_moe, $_common"'}'
+    [experts]='{"num_hidden_layers": 16, '"$_moe, $_common"'}'
+    [large]='{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096,
+ "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
+ "num_key_value_heads": 8, "tie_word_embeddings": false, '"$_common"'}'
     [long]='{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2560,
  "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32,
  "num_key_value_heads": 8, "tie_word_embeddings": true, '"$_common"'}')
 # Parameters that a token meets, layers times heads, and what a step takes.
-declare -A met=([dense]=1720451072 [moe]=766246912 [long]=4022272000)
-declare -A heads=([dense]=448 [moe]=256 [long]=1152)
-declare -A rows=([dense]=4 [moe]=4 [long]=1) length=([dense]=4096 [moe]=4096 [long]=8192)
+declare -A met=([dense]=1720451072 [moe]=766246912 [long]=4022272000 [large]=7568097280 [experts]=1221328896)
+declare -A heads=([dense]=448 [moe]=256 [long]=1152 [large]=1152 [experts]=512)
+declare -A rows=([dense]=4 [moe]=4 [long]=1 [large]=2 [experts]=2)
+declare -A length=([dense]=4096 [moe]=4096 [long]=8192 [large]=4096 [experts]=4096)
 
 # dataset DIR ROWS LENGTH: random tokens.
 dataset() {
@@ -41,12 +49,12 @@ dataset() {
     }' | d9d-shard --quiet --format tokens --out "$1" -
 }
 
-# run_config MODEL RUN_DIR DATASET STEPS [SOURCE]: a configuration of d9d-train.  The checkpoint
-# SOURCE has the weights, or they are random and RUN_DIR.config.json says of what model.
+# run_config MODEL RUN_DIR DATASET STEPS [SOURCE]: a configuration of d9d-train, for one rank.  The
+# checkpoint SOURCE has the weights, or they are random and RUN_DIR.config.json says of what model.
 run_config() {
     cat <<JSON
 {"data": {"dataset": "$3"},
- "model_provider": {"name": "qwen3_$([ "$1" = moe ] && echo moe || echo dense)",
+ "model_provider": {"name": "qwen3_$([[ ${config[$1]} == *Moe* ]] && echo moe || echo dense)",
                     "hf_config": "${5:-$2.config.json}", "dtype": "bfloat16"},
  "trainer": {"run": {"name": "$1", "dir": "$2", "steps": $4},
              "batching": {"global_batch_size": ${rows[$1]}, "microbatch_size": ${rows[$1]}},

@@ -67,6 +67,11 @@ static void ranges_and_laps_are_in_the_file(void **state)
     work(dev, x);
     d9d_trace_lap(dev, "linear", "dw");
     d9d_trace_end(dev);
+    d9d_trace_beside(dev, NULL, "gather", "weights");
+    work(dev, x);
+    d9d_trace_beside_end(dev, NULL);
+    d9d_trace_beside_end(dev, NULL); /* of nothing */
+    d9d_trace_beside(dev, NULL, "never", "ended");
     d9d_trace_begin(dev, "left open");
     assert_ok(d9d_trace_close(t, path, 3, &top));
     assert_null(dev->trace);
@@ -86,6 +91,12 @@ static void ranges_and_laps_are_in_the_file(void **state)
         assert_true(to(inner) <= from(last) + 1e-3 && to(last) <= to(step) + 1e-3);
         assert_true(to(first) > from(first));
         (void)find(events, "left open", lane, 0);
+    }
+    {
+        const json_t *beside = find(events, "gather weights", 2, 0);
+
+        assert_true(from(beside) >= to(find(events, "step 7", 1, 0)) - 1e-3);
+        assert_true(to(beside) > from(beside));
     }
     assert_non_null(strstr(top.data, "linear dw "));
     assert_non_null(strstr(top.data, "add "));

@@ -96,8 +96,8 @@ D9D_API d9d_paper *d9d_paper_of(d9d_stream s);
 
 /* Seconds since it was made. */
 D9D_API double d9d_paper_now(d9d_stream s);
-/* What is queued on `s` from here on comes after what is queued on `other`. */
-D9D_API void d9d_paper_wait(d9d_stream s, d9d_stream other);
+/* What is queued on `s` from here on comes after that time. */
+D9D_API void d9d_paper_wait(d9d_stream s, double until);
 
 /* Does the array lie in memory that may be read and written? */
 D9D_API bool d9d_paper_is_real(const void *p);

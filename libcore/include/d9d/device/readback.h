@@ -29,6 +29,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_event_create(d9d_device *dev, d9d_event **ou
 D9D_API void d9d_event_free(d9d_event *e); /* NULL is fine */
 /* Mark the end of what is queued now; an event may be recorded again. */
 D9D_API D9D_MUST_USE d9d_status d9d_event_record(d9d_event *e);
+/* The same of another queue of the device. */
+D9D_API D9D_MUST_USE d9d_status d9d_event_record_on(d9d_event *e, d9d_stream queue);
 /* Has the device come there?  Also true of an event that was never recorded. */
 D9D_API bool d9d_event_passed(const d9d_event *e);
 D9D_API D9D_MUST_USE d9d_status d9d_event_wait(d9d_event *e);

@@ -9,7 +9,13 @@
  *     D9D_TRY(d9d_trace_close(t, "trace.json", 0, &top));
  *
  * Ranges nest; laps fill the innermost one.  Each is shown twice: when the device did it, and
- * when the host queued it.  The file is Chrome's trace format (chrome://tracing, Perfetto), one
+ * when the host queued it.  What other queues of the device do beside has a lane a queue:
+ *
+ *     d9d_trace_beside(dev, queue, "gather", "layers.3");
+ *     ... queue it there ...
+ *     d9d_trace_beside_end(dev, queue);
+ *
+  The file is Chrome's trace format (chrome://tracing, Perfetto), one
  * process a rank.  Ranges are also given to NVIDIA's tools (NVTX), trace or not.
  *
  * Without an open trace begin, end and lap cost next to nothing.  They belong to the device's
@@ -40,6 +46,10 @@ D9D_API void d9d_trace_begin(d9d_device *dev, const char *fmt, ...) D9D_PRINTF(2
 D9D_API void d9d_trace_end(d9d_device *dev);
 /* "linear" and "dw" are shown as "linear dw"; the second may be "". */
 D9D_API void d9d_trace_lap(d9d_device *dev, const char *name, const char *what);
+/* Names as of laps.  Of one queue they do not nest. */
+D9D_API void d9d_trace_beside(d9d_device *dev, d9d_stream queue, const char *name,
+                              const char *what);
+D9D_API void d9d_trace_beside_end(d9d_device *dev, d9d_stream queue);
 
 #ifdef __cplusplus
 }

@@ -74,12 +74,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_all_to_all(d9d_comm *c, d9d_stream s, c
 D9D_API D9D_MUST_USE d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *what,
                                                    d9d_dtype t, void *buf, int64_t n, int root);
 
-/* One rank to another; the only calls that not all ranks make.  Several of them between begin and
- * end are one call, and may cross. */
+/* One rank to another; the only calls that not all ranks make. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_send(d9d_comm *c, d9d_stream s, const char *what,
                                               d9d_dtype t, const void *src, int64_t n, int to);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *what,
                                               d9d_dtype t, void *dst, int64_t n, int from);
+/* Calls between begin and end, on one queue, may be handed over together, which takes less time: no
+ * result is there before the end.  All that is sent and received between them is one call, and may
+ * cross.  End comes also where a call between them failed. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_begin(d9d_comm *c);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_end(d9d_comm *c);
 
@@ -90,10 +92,41 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_end(d9d_comm *c);
  *     ...                                  // computation that does not need it
  *     d9d_comm_join(c, dev->stream);       // from here on the result is there
  *
- * On the CPU the queue is NULL and everything is done in turn. */
+ * A point is a place in the group's queue, for a join that does not wait for what was queued behind
+ * it.  On the CPU the queue is NULL, points are NULL and everything is done in turn. */
 D9D_API d9d_stream d9d_comm_queue(d9d_comm *c);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_fork(d9d_comm *c, d9d_stream s);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_join(d9d_comm *c, d9d_stream s);
+
+typedef struct d9d_comm_point d9d_comm_point;
+/* Put the point, made where it is NULL, behind what is queued now. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_point_set(d9d_comm *c, d9d_comm_point **at);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_join_at(d9d_comm *c, d9d_comm_point *at, d9d_stream s);
+D9D_API void d9d_comm_point_free(d9d_comm *c, d9d_comm_point *at); /* NULL is fine */
+
+/* --- memory that others read -------------------------------------------------------- *
+ *
+ * GPUs of one host can read each other's memory by themselves, which takes no multiprocessor from
+ * what computes, and no rank waits for another.  For arrays that are gathered often and change
+ * rarely:
+ *
+ *     D9D_TRY(d9d_comm_share(c, "weights", mine, n, &shared));
+ *     each time before the first is read, and before one changes:
+ *         D9D_TRY(d9d_comm_shared_fence(shared, s));    // behind it everyone has come here
+ *     D9D_TRY(d9d_comm_shared_gather(shared, s, i, D9D_BF16, dst, counts));
+ */
+typedef struct d9d_comm_shared d9d_comm_shared;
+/* Of each rank n arrays, the i-th of which are gathered together, each with counts[rank] elements;
+ * they stay where they are.  NULL where not every rank can read every other's: on processors,
+ * between hosts, or with D9D_COMM_SHARE=0 in some rank's environment. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_share(d9d_comm *c, const char *what, void *const *mine,
+                                               size_t n, d9d_comm_shared **out);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_shared_fence(d9d_comm_shared *x, d9d_stream s);
+/* dst [sum of counts] becomes the i-th arrays of all ranks in order. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i,
+                                                       d9d_dtype t, void *dst,
+                                                       const int64_t *counts);
+D9D_API void d9d_comm_unshare(d9d_comm_shared *x); /* NULL is fine */
 
 /* --- words on the host ---------------------------------------------------------------- */
 

@@ -19,6 +19,9 @@
  *     beside it         gather 3  gather 2  gather 1
  *                                 sum 4     sum 3     sum 2     sum 1
  *
+ * GPUs of one host gather by reading each other's parts (d9d/dist/comm.h); between d9d_sharded_end()
+ * and the next forward these may change.
+ *
  * On the CPU everything is done in turn.  Without parts and sums there is nothing to keep: create
  * gives NULL, which every call takes.
  */
