@@ -13,7 +13,7 @@ struct opts {
     int to, experts, dtype;
     int64_t shard_size, jobs, seed;
     bool force, dot, all, boxes, no_manifest;
-    const char *model, *mapper;
+    const char *model, *mapper, *adapter;
 };
 
 static const struct opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
@@ -32,7 +32,9 @@ static const struct opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
                  .words = experts)
 #define MAPPER_OPTION                                                                              \
     TOOL_OPT(struct opts, mapper, STRING, "mapper", 0, "SPEC.json",                                \
-             "map as this d9d.mapper.v1 description says, whatever the model")
+             "map as this d9d.mapper.v1 description says, whatever the model"),                    \
+        TOOL_OPT(struct opts, adapter, STRING, "adapter", 0, "DIR",                                \
+                 "merge these LoRA adapters, as HuggingFace's peft writes them, into SRC")
 #define MODEL_OPTION(text) TOOL_OPT(struct opts, model, STRING, "model", 'm', "CONFIG.json", text)
 #define JOBS_OPTION                                                                                \
     TOOL_OPT(struct opts, jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)",       \
@@ -75,6 +77,7 @@ static d9d_convert_options choices(const tool_run *r, const struct opts *o)
                                  .dtype = dtype_of[o->dtype],
                                  .shard_bytes = (uint64_t)o->shard_size,
                                  .mapper = o->mapper,
+                                 .adapter = o->adapter,
                                  .config = r->n_args > 0 ? o->model : NULL,
                                  .log = r->log};
 }
@@ -129,6 +132,7 @@ static d9d_status put_report(d9d_buf *text, d9d_status st)
 static d9d_status plan(tool_run *r, const void *options)
 {
     const struct opts *o = options;
+    const char *format = o->dot ? "dot" : r->json ? "json" : "text";
     const d9d_convert_options opt = choices(r, o);
     d9d_buf text = {0};
     d9d_convert *c;
@@ -138,10 +142,7 @@ static d9d_status plan(tool_run *r, const void *options)
         return D9D_FAIL(D9D_ECONFIG, "plan needs SRC or --model CONFIG.json");
     D9D_TRY(r->n_args == 0 ? d9d_convert_shapes(o->model, &opt, &c)
                            : d9d_convert_open(r->args[0], &opt, &c));
-    st = d9d_plan_print(d9d_convert_plan(c),
-                        o->dot    ? "dot"
-                        : r->json ? "json"
-                                  : "text",
+    st = d9d_plan_print(d9d_convert_plan(c), format,
                         (o->all ? D9D_PLAN_ALL : 0) | (o->boxes ? D9D_PLAN_BOXES : 0), &text);
     d9d_convert_close(c);
     return put_report(&text, st);

@@ -73,6 +73,7 @@ static d9di_engine_how engine_how(const rehearsal *r)
         .where = &r->where,
         .mesh = &c->mesh,
         .provider = &c->model_provider,
+        .peft = &c->peft,
         .data = r->how->data,
         .seed = (uint64_t)c->trainer.determinism.base_seed,
         .train = true,
@@ -128,13 +129,16 @@ static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
 
         out->weights += bytes_of(&p->box, p->dtype);
         out->gradients += p->trainable ? bytes_of(&p->box, p->grad_dtype) : 0;
-        out->exported += bytes_of(&p->whole, p->dtype);
+        out->exported += p->adapts == NULL ? bytes_of(&p->whole, p->dtype) : 0;
     }
     out->optimizer = d9d_optimizer_bytes(r->optimizer);
     out->parameters = d9di_engine_count(&r->engine, false);
     out->model_flops = m->ops->flops_per_token(m, r->batch.length);
     D9D_TRY(d9d_sharded_bytes(m, &sharded, &out->units));
-    D9D_TRY(d9d_save_set_make(params, r->optimizer, &r->arena, &set));
+    D9D_TRY(d9d_save_set_make(
+        params, r->optimizer,
+        r->how->config->trainer.model_stage_factory.checkpoint_only_trainable_parameters, &r->arena,
+        &set));
     for (size_t i = 0; i < set.n; i++)
         out->saved += bytes_of(&set.items[i].whole, set.items[i].tensor->dtype);
     return D9D_OK;

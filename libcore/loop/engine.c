@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "d9d/device/trace.h"
+#include "d9d/model/peft.h"
 #include "d9d/parallel/plan.h"
 #include "loop/launch.h"
 
@@ -14,8 +15,12 @@ static d9d_status params_prepare(d9di_engine *e, const d9di_engine_how *how)
 {
     static const d9d_dtype dtypes[] = {D9D_F32, D9D_BF16};
 
+    if (how->peft != NULL)
+        D9D_TRY(d9d_peft_apply(how->peft, e->model->module));
     D9D_TRY(d9d_module_bind(e->model->module));
     D9D_TRY(d9d_module_params(e->model->module, &e->arena, &e->params));
+    D9D_TRY(d9d_peft_params_of(&e->params, false, &e->arena, &e->base));
+    D9D_TRY(d9d_peft_params_of(&e->params, true, &e->arena, &e->adapters));
     for (size_t i = 0; i < e->params.n; i++) {
         d9d_param *p = e->params.p[i];
 
@@ -24,6 +29,33 @@ static d9d_status params_prepare(d9di_engine *e, const d9di_engine_how *how)
                 how->gradients->grad_dtype < 0 ? p->dtype : dtypes[how->gradients->grad_dtype];
         p->own = (d9d_tensor){.dtype = p->dtype, .shape = p->box};
     }
+    return D9D_OK;
+}
+
+static d9d_status adapter_read(d9di_engine *e, const char *dir)
+{
+    d9d_model_matrices of;
+
+    D9D_TRY(d9d_model_spec_matrices(&e->spec, &e->arena, &of));
+    return d9d_adapters_read(dir, &of, &e->given);
+}
+
+/* Where the parameters begin, without reading them. */
+static d9d_status sources_open(d9di_engine *e, const d9di_engine_how *how)
+{
+    const bool merge = how->adapter != NULL && e->adapters.n == 0;
+
+    if (!how->initialise)
+        return D9D_OK;
+    if (how->adapter != NULL)
+        D9D_TRY(adapter_read(e, how->adapter));
+    if (how->source != NULL)
+        return d9d_weights_open(&e->spec, D9D_WHOLE_MODEL, how->source, merge ? e->given : NULL,
+                                &e->weights);
+    if (merge)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.model_stage_factory: source_adapter is given and nothing that it "
+                        "could be merged into, no source_checkpoint");
     return D9D_OK;
 }
 
@@ -38,9 +70,7 @@ static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
     if (how->data != NULL)
         D9D_TRY(d9di_data_check(how->data, e->model->vocab, e->model->max_positions));
     D9D_TRY(params_prepare(e, how));
-    if (how->source != NULL && how->initialise)
-        D9D_TRY(d9d_weights_open(s, D9D_WHOLE_MODEL, how->source, &e->weights));
-    return D9D_OK;
+    return sources_open(e, how);
 }
 
 d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out)
@@ -57,7 +87,7 @@ d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out)
 
 static d9d_status weights_read(d9di_engine *e, const d9d_log *log)
 {
-    d9d_status st = d9d_weights_read(e->weights, &e->params, log);
+    d9d_status st = d9d_weights_read(e->weights, &e->base, log);
 
     d9d_weights_close(e->weights);
     e->weights = NULL;
@@ -134,12 +164,30 @@ static void ranks_text(const d9d_mesh *mesh, char *out, size_t n)
 
 static void tell(const d9di_engine *e, const d9d_log *log)
 {
-    char ranks[256];
+    char ranks[256], some[64] = "";
 
     ranks_text(e->mesh, ranks, sizeof(ranks));
-    d9d_log_info(log, "%s: %s, %lld parameters, %s%s", e->dev->name, e->model->ops->name,
-                 (long long)d9di_engine_count(e, false), d9d_dtype_word(e->spec.options.dtype),
-                 ranks);
+    if (d9di_engine_count(e, true) < d9di_engine_count(e, false))
+        (void)snprintf(some, sizeof(some), ", of which %lld are trained",
+                       (long long)d9di_engine_count(e, true));
+    d9d_log_info(log, "%s: %s, %lld parameters%s, %s%s", e->dev->name, e->model->ops->name,
+                 (long long)d9di_engine_count(e, false), some,
+                 d9d_dtype_word(e->spec.options.dtype), ranks);
+}
+
+/* The model's own parameters, then what adapts them. */
+static d9d_status params_fill(d9di_engine *e, const d9di_engine_how *how)
+{
+    for (size_t i = 0; i < e->params.n; i++)
+        if (e->weights == NULL || e->params.p[i]->adapts != NULL)
+            D9D_TRY(d9d_param_reset(e->params.p[i], how->seed));
+    if (e->weights != NULL)
+        D9D_TRY(weights_read(e, how->where->log));
+    if (e->given != NULL && e->adapters.n > 0)
+        D9D_TRY(d9d_adapters_fill(e->given, &e->adapters, how->where->log));
+    d9d_adapters_free(e->given);
+    e->given = NULL;
+    return D9D_OK;
 }
 
 d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how)
@@ -150,17 +198,14 @@ d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how)
     D9D_TRY(ranks_join(e, how));
     tell(e, how->where->log);
     D9D_TRY(d9d_module_materialise(e->model->module, e->dev, how->train));
-    if (!how->initialise)
-        return D9D_OK;
-    if (e->weights != NULL)
-        return weights_read(e, how->where->log);
-    return d9d_module_reset(e->model->module, how->seed);
+    return how->initialise ? params_fill(e, how) : D9D_OK;
 }
 
 void d9di_engine_release(d9di_engine *e)
 {
     d9d_tape_free(e->tape);
     d9d_weights_close(e->weights);
+    d9d_adapters_free(e->given);
     d9d_sharded_free(e->sharded);
     d9d_model_free(e->model);
     d9d_mesh_close(e->mesh);

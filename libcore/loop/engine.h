@@ -21,7 +21,9 @@ typedef struct d9di_engine {
     d9d_model_spec spec;
     d9d_model *model;
     d9d_params params;
-    d9d_weights *weights; /* planned, until they are read; NULL without a source */
+    d9d_params base, adapters; /* of params: the model's own, and what adapts them */
+    d9d_adapters *given;       /* of how->adapter, until they are where they belong */
+    d9d_weights *weights;      /* planned, until they are read; NULL without a source */
     d9d_tape *tape;
     d9d_part_room room;
     d9d_arena arena;
@@ -31,11 +33,13 @@ typedef struct d9di_engine_how {
     const d9d_job *where;
     const d9d_degrees *mesh;
     const d9d_union *provider;
+    const d9d_union *peft; /* what is trained; NULL: everything */
     const char *source;    /* checkpoint directory, or NULL */
+    const char *adapter;   /* directory: into the model's adapters, or else merged; or NULL */
     const d9di_data *data; /* must fit the model; NULL: none */
     uint64_t seed;
     bool train;      /* allocate gradients */
-    bool initialise; /* false: leave parameters uncleared, a training checkpoint follows */
+    bool initialise; /* false: leave parameters uncleared, a training checkpoint with all follows */
     const d9d_optimizer *optimizer;                /* whose state comes beside; NULL: none */
     const struct d9d_gradients_section *gradients; /* of training */
     double timeout_s;                              /* of collective calls */
@@ -48,6 +52,11 @@ d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out);
  * everything from here on. */
 d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how);
 void d9di_engine_release(d9di_engine *e);
+/* The adapters of the model, which is whole here, or of a training checkpoint of it. */
+d9d_status d9di_engine_adapters(const d9di_engine *e, const char *saved, d9d_adapters **out);
+/* As peft writes them; a warning where HuggingFace's files have no place for one. */
+d9d_status d9di_engine_adapters_write(const d9di_engine *e, const d9d_adapters *ad,
+                                      const char *base, const char *dir, const d9d_log *log);
 /* Elements of all parameters, and of those that are trained. */
 int64_t d9di_engine_count(const d9di_engine *e, bool trainable_only);
 

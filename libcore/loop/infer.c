@@ -163,6 +163,7 @@ static d9di_engine_how engine_how(const run *r)
         .mesh = &r->c->mesh,
         .provider = &r->c->model_provider,
         .source = r->c->trainer.model_stage_factory.source_checkpoint,
+        .adapter = r->c->trainer.model_stage_factory.source_adapter,
         .data = &r->data,
         .initialise = true,
         .timeout_s = (double)r->c->trainer.timeout.init_timeout,

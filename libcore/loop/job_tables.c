@@ -1,6 +1,7 @@
 /* job_tables.c - the key tables of d9d-train and d9d-infer.  See d9d/loop/job.h. */
 #include "d9d/data/blend.h"
 #include "d9d/loop/job.h"
+#include "d9d/model/peft.h"
 #include "d9d/optim/optim.h"
 #include "d9d/sched/piecewise.h"
 #include "d9d/track/sink.h"
@@ -177,8 +178,13 @@ static const d9d_key factory_keys[] = {
     D9D_KEY_STR(factory_section, source_checkpoint, "null",
                 "directory to start from, HuggingFace or d9d; null: random weights",
                 .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_STR(factory_section, source_adapter, "null",
+                "directory of LoRA adapters as peft writes it: what the run's own adapters start "
+                "from; without such it is merged into source_checkpoint",
+                .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_BOOL(factory_section, checkpoint_only_trainable_parameters, "false",
-                 "leave frozen parameters out of checkpoints"),
+                 "leave frozen parameters out of checkpoints; a run that goes on takes them from "
+                 "where it began"),
     D9D_KEY_END,
 };
 static const d9d_table factory_table =
@@ -385,18 +391,6 @@ static const d9d_table lm_table = {
     .name = "causal_lm", .keys = no_keys, .doc = "next-token prediction"};
 static const d9d_table *const train_tasks[] = {&lm_table, NULL};
 
-/* Adapters come with a later version; null says that there are none. */
-static d9d_status peft_parse(const json_t *v, const char *path, d9d_arena *a, void *field)
-{
-    (void)a, (void)field;
-    return json_is_null(v) ? D9D_OK
-                           : D9D_FAIL(D9D_ENOTSUP,
-                                      "%s: this version trains whole models; "
-                                      "leave it out or null",
-                                      path);
-}
-static const d9d_key_custom peft_custom = {peft_parse, "{\"type\": \"null\"}", 0};
-
 /* --- the whole ----------------------------------------------------------------------- */
 
 static const d9d_key plugin_elem = {
@@ -439,12 +433,9 @@ static const d9d_key train_keys[] = {
      .words = name_tag,
      .choices = train_tasks,
      .doc = "what is learned"},
-    {.name = "peft",
-     .kind = D9D_KIND_CUSTOM,
-     .offset = D9D_NO_FIELD,
-     .def = "null",
-     .custom = &peft_custom,
-     .doc = "adapters; null in this version"},
+    D9D_KEY_UNION(d9d_train_config, peft, "null", d9d_peft_tag, d9d_peft_choices,
+                  "what is trained, in place of the whole model; null: everything",
+                  .flags = D9D_NULLABLE),
     D9D_KEY_STR(d9d_train_config, export_to, "null",
                 "directory for the finished model in HuggingFace layout; RUN_DIR/export when null",
                 .flags = D9D_NULLABLE, .min = 1),

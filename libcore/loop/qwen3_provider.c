@@ -318,6 +318,11 @@ static d9d_status hf_config(const void *config, d9d_dtype dtype, json_t **doc)
     return d9d_hf_config_make(config, dtype, doc);
 }
 
+static d9d_status matrices(const void *config, d9d_arena *a, d9d_model_matrices *out)
+{
+    return d9d_qwen3_matrices(config, a, out);
+}
+
 #define PROVIDER(name, section_table)                                                              \
     const d9d_model_provider name = {                                                              \
         .size = sizeof(d9d_model_provider),                                                        \
@@ -329,6 +334,7 @@ static d9d_status hf_config(const void *config, d9d_dtype dtype, json_t **doc)
         .layout = d9d_qwen3_layout,                                                                \
         .mapper = mapper,                                                                          \
         .hf_config = hf_config,                                                                    \
+        .matrices = matrices,                                                                      \
     }
 PROVIDER(d9d_qwen3_dense_provider, dense_provider_table);
 PROVIDER(d9d_qwen3_moe_provider, moe_provider_table);

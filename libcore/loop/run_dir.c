@@ -28,8 +28,9 @@ d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_ru
     out->samples = d9d_fs_join(a, out->path, "samples.jsonl");
     out->flight = d9d_fs_join(a, out->path, "flight");
     out->export = d9d_fs_join(a, out->path, "export");
+    out->adapter = d9d_fs_join(a, out->path, "adapter");
     if (out->checkpoints == NULL || out->metrics == NULL || out->samples == NULL ||
-        out->flight == NULL || out->export == NULL)
+        out->flight == NULL || out->export == NULL || out->adapter == NULL)
         return D9D_FAIL(D9D_ENOMEM, "run %s: names of its files", run->name);
     return D9D_OK;
 }
@@ -115,6 +116,7 @@ d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
     D9D_TRY_OR(st, d9d_fs_mkdirs(r->path), out);
     D9D_TRY_OR(st, d9d_fs_mkdirs(r->checkpoints), out);
     d9d_fs_sweep(r->export);
+    d9d_fs_sweep(r->adapter);
     D9D_TRY_OR(st, text_write(&a, r->path, "config.json", resolved), out);
     st = text_write(&a, r->path, "manifest.json", about);
 out:

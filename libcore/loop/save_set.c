@@ -17,20 +17,22 @@ static d9d_save_tensor entry(const char *name, const char *group, d9d_tensor *t,
     return e;
 }
 
-d9d_status d9d_save_set_make(const d9d_params *params, d9d_optimizer *opt, d9d_arena *a,
-                             d9d_save_set *out)
+d9d_status d9d_save_set_make(const d9d_params *params, d9d_optimizer *opt, bool trainable_only,
+                             d9d_arena *a, d9d_save_set *out)
 {
     const size_t n_states = opt != NULL ? d9d_optimizer_state_count(opt) : 0;
     size_t n_steps = 0;
     int64_t *steps = opt != NULL ? d9d_optimizer_steps(opt, &n_steps) : NULL;
-    d9d_save_set set = {0};
+    d9d_save_set set = {.partial = trainable_only};
 
     set.items = d9d_arena_alloc(a, (params->n + n_states + 1) * sizeof(*set.items));
     set.counts = d9d_arena_alloc(a, (n_steps + 1) * sizeof(*set.counts));
     if (set.items == NULL || set.counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu tensors", params->n + n_states);
     for (size_t i = 0; i < params->n; i++)
-        set.items[set.n++] = entry(params->p[i]->name, "model", &params->p[i]->own, params->p[i]);
+        if (params->p[i]->trainable || !trainable_only)
+            set.items[set.n++] =
+                entry(params->p[i]->name, "model", &params->p[i]->own, params->p[i]);
     for (size_t i = 0; i < n_states; i++) {
         const d9d_optimizer_state s = d9d_optimizer_state_at(opt, i);
 

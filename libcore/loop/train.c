@@ -203,11 +203,13 @@ static d9di_engine_how engine_how(const run *r, bool resumes)
         .where = r->where,
         .mesh = &r->c->mesh,
         .provider = &r->c->model_provider,
+        .peft = &r->c->peft,
         .source = t->model_stage_factory.source_checkpoint,
+        .adapter = t->model_stage_factory.source_adapter,
         .data = &r->data,
         .seed = (uint64_t)t->determinism.base_seed,
         .train = true,
-        .initialise = !resumes,
+        .initialise = !resumes || t->model_stage_factory.checkpoint_only_trainable_parameters,
         .optimizer = r->optimizer,
         .gradients = &t->gradient_manager,
         .timeout_s = (double)t->timeout.init_timeout,
@@ -242,6 +244,14 @@ static d9d_status config_check(run *r)
     return dir_check(r);
 }
 
+/* What checkpoints have. */
+static d9d_status set_make(run *r)
+{
+    return d9d_save_set_make(&r->engine.params, r->optimizer,
+                             r->c->trainer.model_stage_factory.checkpoint_only_trainable_parameters,
+                             &r->arena, &r->set);
+}
+
 /* The model, whole and without memory, against its sources. */
 static d9d_status model_check(run *r, const char *resume_from)
 {
@@ -250,7 +260,7 @@ static d9d_status model_check(run *r, const char *resume_from)
     D9D_TRY(d9di_engine_open(&how, &r->engine));
     D9D_TRY(
         d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
-    D9D_TRY(d9d_save_set_make(&r->engine.params, r->optimizer, &r->arena, &r->set));
+    D9D_TRY(set_make(r));
     D9D_TRY(state_fresh(r));
     if (resume_from != NULL)
         D9D_TRY(state_check(r, resume_from));
@@ -298,7 +308,7 @@ static d9d_status model_fill(run *r, const char *resume_from)
     D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
     D9D_TRY(tell(r, "train.configuration.optimizer", (d9d_event){.optimizer = r->optimizer}));
     D9D_TRY(tell(r, "train.configuration.lr_scheduler", (d9d_event){.lr = r->lr}));
-    D9D_TRY(d9d_save_set_make(&e->params, r->optimizer, &r->arena, &r->set)); /* placed now */
+    D9D_TRY(set_make(r)); /* placed now */
     D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, e->world, &r->end));
     for (int i = 0; i < 2; i++)
         D9D_TRY(d9d_readback_create(e->dev, sizeof(d9d_step_report), &r->pending[i].report));
@@ -824,39 +834,66 @@ static d9d_status steps_watch(run *r, d9d_train_summary *out)
 
 /* --- the end ------------------------------------------------------------------------------ */
 
-/* Parameters alone, for a run that keeps no checkpoints. */
+/* Parameters alone, for a run that keeps no checkpoints, or not with all of them. */
 static d9d_status parts_save(run *r, const char *dir)
 {
     d9d_arena a = {0};
-    d9d_save_set here;
-    size_t n = 0;
+    d9d_save_set all, here;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_save_set_here(&r->set, &a, &here), out);
-    for (size_t i = 0; i < here.n; i++)
-        if (strcmp(here.items[i].group, "model") == 0)
-            here.items[n++] = here.items[i];
-    here.n = n;
-    here.n_counts = 0;
+    D9D_TRY_OR(st, d9d_save_set_make(&r->engine.params, NULL, false, &a, &all), out);
+    D9D_TRY_OR(st, d9d_save_set_here(&all, &a, &here), out);
     st = d9d_save_write(dir, &r->state, &here, r->engine.mesh, r->log);
 out:
     d9d_arena_release(&a);
     return st;
 }
 
+/* Those of the model, or of its checkpoint `saved`, into the run directory; *out is NULL where
+ * there are none. */
+static d9d_status adapters_export(run *r, const char *saved, d9d_adapters **out)
+{
+    const char *source = r->c->trainer.model_stage_factory.source_checkpoint;
+
+    *out = NULL;
+    if (r->engine.adapters.n == 0)
+        return D9D_OK;
+    D9D_TRY(d9di_engine_adapters(&r->engine, saved, out));
+    if (r->rank > 0)
+        return D9D_OK;
+    return d9di_engine_adapters_write(&r->engine, *out, source, r->dir.adapter, r->log);
+}
+
+/* This process has all weights. */
+static d9d_status export_here(run *r, const char *dir)
+{
+    d9d_adapters *ad = NULL;
+    d9d_status st = adapters_export(r, NULL, &ad);
+
+    if (st == D9D_OK)
+        st = d9d_weights_export(&r->engine.spec, &r->engine.base, ad, dir, r->log);
+    d9d_adapters_free(ad);
+    return st;
+}
+
 /* No rank has all weights: the model is made of what all have saved. */
 static d9d_status export_saved(run *r, const char *dir)
 {
-    const bool saved = r->saved_step == r->state.step;
+    const bool saved = r->saved_step == r->state.step && !r->set.partial;
     const char *parts =
         saved ? r->dir.checkpoints : d9d_arena_printf(&r->arena, "%s/export.parts", r->dir.path);
     const char *path = parts != NULL ? d9d_save_path(&r->arena, parts, r->state.step) : NULL;
+    d9d_adapters *ad = NULL;
+    d9d_status st;
 
     if (path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: the name of a checkpoint", r->dir.path);
     if (!saved)
         D9D_TRY(parts_save(r, parts));
-    D9D_TRY(d9d_weights_export_saved(&r->engine.spec, path, dir, r->where->boot, r->log));
+    D9D_TRY(d9d_boot_agree(r->where->boot, adapters_export(r, path, &ad)));
+    st = d9d_weights_export_saved(&r->engine.spec, path, ad, dir, r->where->boot, r->log);
+    d9d_adapters_free(ad);
+    D9D_TRY(st);
     return saved || r->rank > 0 ? D9D_OK : d9d_fs_remove_tree(parts);
 }
 
@@ -869,7 +906,7 @@ static d9d_status export(run *r, d9d_train_summary *out)
     if (wanted != NULL && r->engine.world != NULL)
         D9D_TRY(export_saved(r, dir));
     else if (wanted != NULL)
-        D9D_TRY(d9d_weights_export(&r->engine.spec, &r->engine.params, dir, r->log));
+        D9D_TRY(export_here(r, dir));
     (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
     return D9D_OK;
 }

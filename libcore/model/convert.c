@@ -22,7 +22,9 @@ struct d9d_convert {
     d9d_dtype dtype; /* of most of the output, for config.json */
     d9d_checkpoint *ckpt;
     d9d_qwen3_random *random;
-    d9d_convert *shapes; /* whose outputs are a source without bytes */
+    d9d_convert *shapes;    /* whose outputs are a source without bytes */
+    d9d_adapters *adapters; /* of opt.adapter */
+    d9d_merged *merged;     /* NULL without adapters */
     d9d_source source;
     d9d_mapper *mapper;
     d9d_map_plan *plan;
@@ -150,10 +152,33 @@ static d9d_status read_any_config(d9d_convert *c)
     return d9d_hf_config_load(file, &c->doc);
 }
 
+/* The source with adapters merged, where there are some. */
+static d9d_status merge(d9d_convert *c)
+{
+    const d9d_adapters *ad = c->opt.adapters;
+    d9d_model_matrices of;
+    d9d_layout layout;
+
+    if (ad == NULL && c->opt.adapter == NULL)
+        return D9D_OK;
+    D9D_TRY(c->model != NULL ? d9d_model_spec_matrices(c->model, &c->arena, &of)
+                             : d9d_qwen3_matrices(&c->config, &c->arena, &of));
+    if (ad == NULL) {
+        D9D_TRY(d9d_adapters_read(c->opt.adapter, &of, &c->adapters));
+        ad = c->adapters;
+    }
+    layout =
+        c->model != NULL ? d9d_model_layout(c->model, &c->source) : d9d_qwen3_layout(&c->source);
+    D9D_TRY(d9d_adapters_merge(ad, &of, layout, &c->source, &c->merged));
+    c->source = d9d_merged_source(c->merged);
+    return D9D_OK;
+}
+
 static d9d_status open_tensors(d9d_convert *c)
 {
     D9D_TRY(d9d_checkpoint_open(c->src, &c->ckpt));
     c->source = d9d_checkpoint_source(c->ckpt);
+    D9D_TRY(merge(c));
     if (c->model != NULL)
         return plan_known(c, c->src);
     return c->spec != NULL ? plan_spec(c, c->src) : plan_model(c, c->src);
@@ -254,6 +279,11 @@ static d9d_status create(const d9d_convert_options *opt, d9d_convert **out)
     *out = c;
     if (opt->mapper == NULL)
         return D9D_OK;
+    if (opt->adapter != NULL)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: says what becomes of every tensor; the adapter %s cannot be merged "
+                        "besides",
+                        opt->mapper, opt->adapter);
     if (opt->to != D9D_CONVERT_OTHER || opt->experts != D9D_EXPERTS_AS_BEFORE)
         return D9D_FAIL(
             D9D_ECONFIG,
@@ -311,6 +341,8 @@ void d9d_convert_close(d9d_convert *c)
         return;
     d9d_plan_free(c->plan);
     d9d_mapper_free(c->mapper);
+    d9d_merged_free(c->merged);
+    d9d_adapters_free(c->adapters);
     d9d_checkpoint_close(c->ckpt);
     d9d_qwen3_random_close(c->random);
     d9d_convert_close(c->shapes);

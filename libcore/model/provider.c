@@ -138,3 +138,9 @@ d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d_
         d9d_mapper_free(mapper);
     return st;
 }
+
+d9d_status d9d_model_spec_matrices(const d9d_model_spec *m, d9d_arena *a, d9d_model_matrices *out)
+{
+    *out = (d9d_model_matrices){0};
+    return m->provider->matrices != NULL ? m->provider->matrices(m->config, a, out) : D9D_OK;
+}

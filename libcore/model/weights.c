@@ -13,6 +13,7 @@
 
 struct d9d_weights {
     d9d_checkpoint *ckpt;
+    d9d_merged *merged; /* NULL without adapters */
     d9d_source src;
     d9d_mapper *mapper;
     d9d_map_plan *plan;
@@ -33,8 +34,27 @@ static d9d_status headers_read(d9d_weights *w)
     return st;
 }
 
+/* The source with adapters in it. */
+static d9d_status merge(const d9d_model_spec *m, const d9d_adapters *ad, d9d_source *src,
+                        d9d_merged **out)
+{
+    d9d_arena a = {0};
+    d9d_model_matrices of;
+    d9d_status st;
+
+    if (ad == NULL)
+        return D9D_OK;
+    st = d9d_model_spec_matrices(m, &a, &of);
+    if (st == D9D_OK)
+        st = d9d_adapters_merge(ad, &of, d9d_model_layout(m, src), src, out);
+    if (st == D9D_OK)
+        *src = d9d_merged_source(*out);
+    d9d_arena_release(&a);
+    return st;
+}
+
 static d9d_status open_into(d9d_weights *w, const d9d_model_spec *m, d9d_stage stage,
-                            const char *dir)
+                            const char *dir, const d9d_adapters *ad)
 {
     const d9d_plan_options opt = {.cast = true,
                                   .cast_to = m->options.dtype,
@@ -48,18 +68,19 @@ static d9d_status open_into(d9d_weights *w, const d9d_model_spec *m, d9d_stage s
     D9D_TRY(d9d_model_mapper(m, stage, &w->src, D9D_LAYOUT_D9D, &w->mapper));
     D9D_TRY(stage.count > 1 ? headers_read(w) : d9d_checkpoint_load(w->ckpt, NULL, 0));
     w->src = d9d_checkpoint_source(w->ckpt);
+    D9D_TRY(merge(m, ad, &w->src, &w->merged));
     return d9d_plan_create(w->mapper, &w->src, &opt, &w->plan);
 }
 
 d9d_status d9d_weights_open(const d9d_model_spec *m, d9d_stage stage, const char *dir,
-                            d9d_weights **out)
+                            const d9d_adapters *ad, d9d_weights **out)
 {
     d9d_weights *w = calloc(1, sizeof(*w));
     d9d_status st;
 
     if (w == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
-    st = open_into(w, m, stage, dir);
+    st = open_into(w, m, stage, dir, ad);
     if (st == D9D_OK)
         *out = w;
     else
@@ -73,6 +94,7 @@ void d9d_weights_close(d9d_weights *w)
         return;
     d9d_plan_free(w->plan);
     d9d_mapper_free(w->mapper);
+    d9d_merged_free(w->merged);
     d9d_checkpoint_close(w->ckpt);
     free(w);
 }
@@ -176,18 +198,16 @@ out:
     return st;
 }
 
-static d9d_status tensors_write(const d9d_model_spec *m, d9d_params_io *io, d9d_layout to,
+static d9d_status tensors_write(const d9d_model_spec *m, const d9d_source *src, d9d_layout to,
                                 const char *dir, const d9d_log *log)
 {
     const d9d_plan_options opt = {.source = "model", .mapper = m->provider->table->name};
     d9d_mapper *mapper = NULL;
     d9d_map_plan *plan = NULL;
-    d9d_source src;
     d9d_status st;
 
-    D9D_TRY(d9d_params_io_source(io, &src));
-    D9D_TRY(d9d_model_mapper(m, D9D_WHOLE_MODEL, &src, to, &mapper));
-    D9D_TRY_OR(st, d9d_plan_create(mapper, &src, &opt, &plan), out);
+    D9D_TRY(d9d_model_mapper(m, D9D_WHOLE_MODEL, src, to, &mapper));
+    D9D_TRY_OR(st, d9d_plan_create(mapper, src, &opt, &plan), out);
     st = shards_write(plan, dir, log);
 out:
     d9d_plan_free(plan);
@@ -195,7 +215,7 @@ out:
     return st;
 }
 
-static d9d_status files_write(const d9d_model_spec *m, d9d_params_io *io, const char *dir,
+static d9d_status files_write(const d9d_model_spec *m, const d9d_source *src, const char *dir,
                               const d9d_log *log)
 {
     json_t *doc = NULL;
@@ -203,7 +223,7 @@ static d9d_status files_write(const d9d_model_spec *m, d9d_params_io *io, const 
     d9d_status st;
 
     D9D_TRY_OR(st, config_make(m, &doc, &to), out);
-    D9D_TRY_OR(st, tensors_write(m, io, to, dir, log), out);
+    D9D_TRY_OR(st, tensors_write(m, src, to, dir, log), out);
     if (doc != NULL)
         D9D_TRY_OR(st, config_write(doc, m->hf_config, dir), out);
     if (m->hf_config != NULL)
@@ -222,32 +242,39 @@ d9d_status d9d_weights_check_export(const d9d_model_spec *m)
     return st;
 }
 
-d9d_status d9d_weights_export(const d9d_model_spec *m, const d9d_params *params, const char *dir,
-                              const d9d_log *log)
+d9d_status d9d_weights_export(const d9d_model_spec *m, const d9d_params *params,
+                              const d9d_adapters *ad, const char *dir, const d9d_log *log)
 {
     d9d_params_io *io = NULL;
+    d9d_merged *merged = NULL;
     d9d_outdir out = {0};
+    d9d_source src;
     d9d_status st;
 
     D9D_TRY(d9d_params_io_open(params, D9D_PARAMS_DATA, &io));
+    D9D_TRY_OR(st, d9d_params_io_source(io, &src), done);
+    D9D_TRY_OR(st, merge(m, ad, &src, &merged), done);
     D9D_TRY_OR(st, d9d_outdir_begin(&out, dir, 0), done);
-    D9D_TRY_OR(st, files_write(m, io, out.tmp, log), done);
+    D9D_TRY_OR(st, files_write(m, &src, out.tmp, log), done);
     D9D_TRY_OR(st, d9d_manifest_write(out.tmp, NULL, 0, log), done);
     st = d9d_outdir_commit(&out);
 done:
     d9d_outdir_release(&out);
+    d9d_merged_free(merged);
     d9d_params_io_close(io);
     return st;
 }
 
-d9d_status d9d_weights_export_saved(const d9d_model_spec *m, const char *saved, const char *dir,
-                                    d9d_boot *boot, const d9d_log *log)
+d9d_status d9d_weights_export_saved(const d9d_model_spec *m, const char *saved,
+                                    const d9d_adapters *ad, const char *dir, d9d_boot *boot,
+                                    const d9d_log *log)
 {
     d9d_convert_options opt = {.to = D9D_CONVERT_HF,
                                .cast = true,
                                .dtype = m->options.dtype,
                                .shard_bytes = D9D_SHARD_BYTES,
                                .config = m->hf_config,
+                               .adapters = ad,
                                .log = log};
     const d9d_convert_run_options how = {.boot = boot, .log = log};
     d9d_convert *convert = NULL;

@@ -27,8 +27,10 @@ d9d_status d9d_block_linear_init(d9d_block_linear *b, const d9d_block_how *how, 
     d9d_init_kind kind = d9di_block_init(how, in, &scale);
 
     d9d_module_init(&b->module);
-    return d9d_module_param(&b->module, "weight", &b->weight, how->dtype, D9D_SHAPE(out, in), kind,
-                            scale);
+    D9D_TRY(d9d_module_param(&b->module, "weight", &b->weight, how->dtype, D9D_SHAPE(out, in), kind,
+                             scale));
+    b->weight.adaptable = true;
+    return D9D_OK;
 }
 
 d9d_status d9d_block_linear_forward(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_var **y)

@@ -72,6 +72,34 @@ d9d_status d9d_module_each(d9d_module *root, d9d_param_fn fn, void *arg)
     return D9D_OK;
 }
 
+/* Names are of one arena, released when the walk is over. */
+static d9d_status walk(d9d_arena *names, const char *name, d9d_module *m, d9d_module_fn fn,
+                       void *arg)
+{
+    D9D_TRY(fn(arg, name, m));
+    for (size_t i = 0; i < m->entries.len; i++) {
+        const struct d9d_module_entry e = m->entries.data[i];
+        char *below;
+
+        if (e.child == NULL)
+            continue;
+        below = d9d_arena_printf(names, "%s%s%s", name, *name != '\0' ? "." : "", e.name);
+        if (below == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "no memory for the name of %s", e.name);
+        D9D_TRY(walk(names, below, e.child, fn, arg));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_module_walk(d9d_module *root, d9d_module_fn fn, void *arg)
+{
+    d9d_arena names = {0};
+    const d9d_status st = walk(&names, "", root, fn, arg);
+
+    d9d_arena_release(&names);
+    return st;
+}
+
 /* --- names ----------------------------------------------------------------------- */
 
 typedef struct binding {
@@ -197,9 +225,9 @@ d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev, bool with_g
     return d9d_module_each(root, materialise_param, &m);
 }
 
-static d9d_status reset_param(void *arg, d9d_param *p)
+d9d_status d9d_param_reset(d9d_param *p, uint64_t seed)
 {
-    const d9d_rng rng = {*(const uint64_t *)arg, p->id};
+    const d9d_rng rng = {seed, p->id};
     d9d_device *dev = d9d_tensor_device(&p->own);
 
     if (dev == NULL)
@@ -207,6 +235,11 @@ static d9d_status reset_param(void *arg, d9d_param *p)
     return dev->kernels->random(dev->stream, p->dtype, d9d_tensor_data(&p->own), p->init,
                                 p->init_scale, rng, p->box.ndim, p->box.dim, p->start,
                                 p->whole.dim);
+}
+
+static d9d_status reset_param(void *arg, d9d_param *p)
+{
+    return d9d_param_reset(p, *(const uint64_t *)arg);
 }
 
 d9d_status d9d_module_reset(d9d_module *root, uint64_t seed)

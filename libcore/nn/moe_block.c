@@ -8,8 +8,10 @@ static d9d_status grouped_init(d9d_block_grouped *b, const d9d_block_how *how, i
     d9d_init_kind kind = d9di_block_init(how, in, &scale);
 
     d9d_module_init(&b->module);
-    return d9d_module_param(&b->module, "weight", &b->weight, how->dtype,
-                            D9D_SHAPE(experts, in, out), kind, scale);
+    D9D_TRY(d9d_module_param(&b->module, "weight", &b->weight, how->dtype,
+                             D9D_SHAPE(experts, in, out), kind, scale));
+    b->weight.adaptable = true;
+    return D9D_OK;
 }
 
 /* Replicated: it works on the tokens here, as the router does. */

@@ -2,7 +2,7 @@
  *
  *     dx = dy W_e^T        dW_e = x_e^T dy_e, zero for an expert without rows
  */
-#include "op/op_common.h"
+#include "op/op_adapter.h"
 
 enum { SAVED_OFFSET, SAVED_X };
 
@@ -56,8 +56,7 @@ static d9d_status check(const d9d_tensor *x, const d9d_param *w, const d9d_routi
     return D9D_OK;
 }
 
-d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_routing *r,
-                                 d9d_var **y)
+static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_routing *r, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     const int64_t *d = w->data.shape.dim;
@@ -76,4 +75,18 @@ d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *w, const d9
     }
     *y = out;
     return D9D_OK;
+}
+
+d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_routing *r,
+                                 d9d_var **y)
+{
+    d9d_var *low;
+
+    D9D_TRY(run(t, x, w, r, y));
+    if (w->adapter == NULL)
+        return D9D_OK;
+    D9D_TRY(run(t, x, w->adapter->a, r, &low));
+    D9D_TRY(d9di_op_scale(t, low, w->adapter->scale, &low));
+    D9D_TRY(run(t, low, w->adapter->b, r, &low));
+    return d9d_op_add(t, *y, low, y);
 }

@@ -2,9 +2,10 @@
  *
  *     dx = dy W        dW = dy^T x
  *
- * W may be some rows of a parameter; the gradient of the others is zero.
+ * W may be some rows of a parameter; the gradient of the others is zero.  y may be added to what is
+ * there, whose gradient then is dy itself: this is how adapters add.
  */
-#include "op/op_common.h"
+#include "op/op_adapter.h"
 
 /* Rows [first, first + n) of the parameter. */
 typedef struct linear_attr {
@@ -15,6 +16,13 @@ static void *rows_at(const d9d_tensor *w, int64_t row)
 {
     return (char *)d9d_tensor_data(w) +
            (uint64_t)(row * w->shape.dim[1]) * d9d_dtype_size(w->dtype);
+}
+
+static d9d_status onto_input(d9d_node *n)
+{
+    d9d_tensor dy = d9d_tensor_ref(&n->dout[0]);
+
+    return d9d_node_give(n, 1, &dy);
 }
 
 static d9d_status linear_input(d9d_node *n)
@@ -30,6 +38,10 @@ static d9d_status linear_input(d9d_node *n)
     };
     d9d_tensor dx;
 
+    if (n->n_in > 1)
+        D9D_TRY(onto_input(n));
+    if (!d9d_node_wants(n, 0))
+        return D9D_OK;
     D9D_TRY(d9d_node_sum(n, 0, &dx, &g.plus));
     g.beta = g.plus != NULL ? 1.0f : 0.0f;
     return d9di_node_finish_sum(n, 0, &dx,
@@ -83,7 +95,9 @@ static d9d_status check(const d9d_tensor *x, const d9d_param *w)
     return D9D_OK;
 }
 
-static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a, d9d_var **y)
+/* `onto`, where not NULL, is an array that nobody else reads: y is made in its place. */
+static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a, d9d_var *onto,
+                      d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_shape shape = tx->shape;
@@ -92,21 +106,39 @@ static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *
                         .trans_b = true,
                         .m = d9di_rows(&shape),
                         .n = a->n,
-                        .k = w->data.shape.dim[1]};
-    d9d_var *out;
+                        .k = w->data.shape.dim[1],
+                        .beta = onto != NULL ? 1.0f : 0.0f};
+    d9d_tensor room = onto != NULL ? d9d_tensor_ref(d9d_var_tensor(onto)) : (d9d_tensor){0};
+    d9d_var *in[] = {x, onto}, *out;
+    const size_t n_in = onto != NULL ? 2 : 1;
     d9d_node *n;
 
     shape.dim[shape.ndim - 1] = a->n;
-    D9D_TRY(d9d_tape_output(t, tx->dtype, shape, &out));
+    D9D_TRY(onto != NULL ? d9d_tape_output_take(t, &room, &out)
+                         : d9d_tape_output(t, tx->dtype, shape, &out));
     D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), rows_at(&w->data, a->first),
                         d9d_tensor_data(d9d_var_tensor(out))));
-    if (d9d_tape_wants(t, &x, 1, &w, 1)) {
-        D9D_TRY(d9d_tape_record(t, &linear_ops, &x, 1, &out, 1, &w, 1, sizeof(*a), &n));
+    if (d9d_tape_wants(t, in, n_in, &w, 1)) {
+        D9D_TRY(d9d_tape_record(t, &linear_ops, in, n_in, &out, 1, &w, 1, sizeof(*a), &n));
         *(linear_attr *)n->attr = *a;
         (void)d9d_node_save(n, tx, D9D_NEED_WEIGHT);
     }
     *y = out;
     return D9D_OK;
+}
+
+/* The matrix, then what its adapter adds. */
+static d9d_status run_both(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a, d9d_var **y)
+{
+    d9d_var *low;
+
+    D9D_TRY(run(t, x, w, a, NULL, y));
+    if (w->adapter == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_op_linear(t, x, w->adapter->a, &low));
+    D9D_TRY(d9di_op_scale(t, low, w->adapter->scale, &low));
+    D9D_TRY(check(d9d_var_tensor(low), w->adapter->b));
+    return run(t, low, w->adapter->b, a, *y, y);
 }
 
 d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t first, int64_t n,
@@ -119,11 +151,11 @@ d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t fir
         return D9D_FAIL(D9D_EINVAL, "linear: rows [%lld, %lld + %lld) of %s, which has %lld",
                         (long long)first, (long long)first, (long long)n, d9di_param_name(w),
                         (long long)w->data.shape.dim[0]);
-    return run(t, x, w, &a, y);
+    return run_both(t, x, w, &a, y);
 }
 
 d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
 {
     D9D_TRY(check(d9d_var_tensor(x), w));
-    return run(t, x, w, &(linear_attr){0, w->data.shape.dim[0]}, y);
+    return run_both(t, x, w, &(linear_attr){0, w->data.shape.dim[0]}, y);
 }

@@ -9,7 +9,7 @@ static int shard_dim(const d9d_param *p, int ranks)
     return p->work.ndim > 2 && p->work.dim[0] < ranks ? 1 : 0;
 }
 
-d9d_status d9d_param_place(d9d_param *p, d9d_mesh *mesh, const d9d_placing *how)
+static d9d_status place_one(d9d_param *p, d9d_mesh *mesh, const d9d_placing *how)
 {
     d9d_comm *shard = NULL;
 
@@ -25,6 +25,26 @@ d9d_status d9d_param_place(d9d_param *p, d9d_mesh *mesh, const d9d_placing *how)
         D9D_TRY(d9d_mesh_group(mesh, how->sum, &p->sum));
     p->counts = how->sum == 0 || d9d_mesh_index(mesh, how->sum) == 0;
     return D9D_OK;
+}
+
+/* A factor of an adapter, which has dimension `dim` of the matrix: B 0, A 1. */
+static d9d_status place_factor(d9d_param *p, int dim, d9d_mesh *mesh, const d9d_placing *how)
+{
+    const d9d_placing whole = {.shard = how->shard, .sum = how->sum | how->cut};
+    const bool has = p->whole.ndim == 3 || how->cut_dim == dim;
+
+    return place_one(p, mesh, how->cut == 0 || has ? how : &whole);
+}
+
+d9d_status d9d_param_place(d9d_param *p, d9d_mesh *mesh, const d9d_placing *how)
+{
+    if (p->adapts != NULL)
+        return D9D_OK;
+    D9D_TRY(place_one(p, mesh, how));
+    if (p->adapter == NULL)
+        return D9D_OK;
+    D9D_TRY(place_factor(p->adapter->a, 1, mesh, how));
+    return place_factor(p->adapter->b, 0, mesh, how);
 }
 
 /* --- any model ----------------------------------------------------------------------------- */

@@ -76,7 +76,8 @@ static void fixture_open(fixture *f, const json_t *c, d9d_dtype t, d9d_checkpoin
         f->params.p[i]->grad_dtype = D9D_F32;
     assert_ok(d9d_device_open(unit_device_name(), &f->dev));
     assert_ok(d9d_module_materialise(f->model->module, f->dev, true));
-    assert_ok(d9d_weights_open(&spec, D9D_WHOLE_MODEL, vectors_path(f->checkpoint, ""), &weights));
+    assert_ok(
+        d9d_weights_open(&spec, D9D_WHOLE_MODEL, vectors_path(f->checkpoint, ""), NULL, &weights));
     assert_ok(d9d_weights_read(weights, &f->params, NULL));
     d9d_weights_close(weights);
     assert_ok(d9d_tape_create(f->dev, &f->tape));

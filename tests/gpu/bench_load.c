@@ -65,7 +65,7 @@ static d9d_status load(bench *b, const char *dir, d9d_dtype t)
     uint64_t bytes;
     d9d_status st;
 
-    D9D_TRY(d9d_weights_open(&spec, D9D_WHOLE_MODEL, dir, &w));
+    D9D_TRY(d9d_weights_open(&spec, D9D_WHOLE_MODEL, dir, NULL, &w));
     opened = seconds_since(start);
     bytes = d9d_plan_bytes(d9d_weights_plan(w));
     st = d9d_weights_read(w, &b->params, NULL);
@@ -131,7 +131,7 @@ static d9d_status read_alone(bench *b, const char *dir, d9d_dtype t)
     int64_t start;
     d9d_status st;
 
-    D9D_TRY(d9d_weights_open(&spec, D9D_WHOLE_MODEL, dir, &w));
+    D9D_TRY(d9d_weights_open(&spec, D9D_WHOLE_MODEL, dir, NULL, &w));
     start = d9d_clock_ns();
     st = d9d_plan_run(d9d_weights_plan(w), &sink, 0, NULL);
     if (st == D9D_OK)

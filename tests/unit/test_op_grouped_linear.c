@@ -17,6 +17,20 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     return st;
 }
 
+/* With an adapter, whose factors are two parameters more. */
+static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    d9d_adapter adapter = {.a = e->param[1], .b = e->param[2], .scale = 0.75f};
+    d9d_status st;
+
+    e->param[0]->adapter = &adapter;
+    st = run(self, t, in, n_in, out, n_out);
+    e->param[0]->adapter = NULL;
+    return st;
+}
+
 /* Experts 2 and 4 have no rows. */
 static const int32_t expert[] = {5, 0, 3, 0, 5, 3, 1, 3, 0, 5, 0, 1};
 static const int32_t elsewhere[] = {5, -1, 3, 0, -1, -1, 1, -1, -1, 5, 0, 1};
@@ -56,6 +70,12 @@ static void keeps_its_promises(void **state)
          .param = {FD(4, 3, 2)},
          .constant = {{D9D_I32, D9D_SHAPE(0, 2), expert}},
          .kept = {5, -1}},
+        {.name = "adapted",
+         .run = run_adapted,
+         .in = {FD(12, 5)},
+         .param = {FD(6, 5, 7), FD(6, 5, 2), FD(6, 2, 7)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
+         .kept = {7, 60, 24}},
     };
 
     (void)state;

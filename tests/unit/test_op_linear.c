@@ -22,6 +22,23 @@ static d9d_status run_rows(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     return d9d_op_linear_rows(t, in[0], e->param[0], rows[0], rows[1], out);
 }
 
+/* With an adapter, whose factors are two parameters more. */
+static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    d9d_adapter adapter = {.a = e->param[1], .b = e->param[2], .scale = 1.5f};
+    const int64_t *rows = e->of->arg;
+    d9d_status st;
+
+    (void)n_in, (void)n_out;
+    e->param[0]->adapter = &adapter;
+    st = rows == NULL ? d9d_op_linear(t, in[0], e->param[0], out)
+                      : d9d_op_linear_rows(t, in[0], e->param[0], rows[0], rows[1], out);
+    e->param[0]->adapter = NULL;
+    return st;
+}
+
 static const int64_t middle[] = {2, 3}, last[] = {6, 1}, no_rows[] = {4, 0};
 
 static void keeps_its_promises(void **state)
@@ -54,6 +71,27 @@ static void keeps_its_promises(void **state)
          .in = {FD(3, 5)},
          .param = {FD(7, 5)},
          .kept = {15}},
+        {.name = "adapted",
+         .run = run_adapted,
+         .in = {FD(2, 3, 5)},
+         .param = {FD(7, 5), FD(2, 5), FD(7, 2)},
+         .kept = {30, 12}},
+        {.name = "adapted, of rank 9",
+         .run = run_adapted,
+         .in = {FD(17, 4)},
+         .param = {FD(33, 4), FD(9, 4), FD(33, 9)},
+         .kept = {68, 153}},
+        {.name = "adapted, rows in the middle",
+         .run = run_adapted,
+         .arg = middle,
+         .in = {FD(3, 5)},
+         .param = {FD(7, 5), FD(2, 5), FD(7, 2)},
+         .kept = {15, 6}},
+        {.name = "adapted, no rows",
+         .run = run_adapted,
+         .in = {FD(0, 3)},
+         .param = {FD(4, 3), FD(2, 3), FD(4, 2)},
+         .kept = {-1, -1}},
     };
 
     (void)state;

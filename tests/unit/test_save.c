@@ -313,7 +313,7 @@ static void test_optimizer_less_set(void **state)
     d9d_param *list[] = {&p};
     d9d_save_set set;
 
-    assert_ok(d9d_save_set_make(&(d9d_params){list, 1}, NULL, &w->arena, &set));
+    assert_ok(d9d_save_set_make(&(d9d_params){list, 1}, NULL, false, &w->arena, &set));
     assert_int_equal(set.n, 1);
     assert_string_equal(set.items[0].name, "p");
     assert_string_equal(set.items[0].group, "model");

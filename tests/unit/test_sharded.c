@@ -76,7 +76,7 @@ static void empty_parts_and_copies_are_saved_elsewhere(void **state)
     assert_true(d9d_shape_equal(&m.aw.box, &D9D_SHAPE(2, 4)) && m.aw.start[0] == 2);
     assert_true(d9d_shape_equal(&m.bw.box, &D9D_SHAPE(0, 4)));
     assert_ok(d9d_module_params(&m.root, &a, &params));
-    assert_ok(d9d_save_set_make(&params, NULL, &a, &all));
+    assert_ok(d9d_save_set_make(&params, NULL, false, &a, &all));
     assert_ok(d9d_save_set_here(&all, &a, &here));
     assert_int_equal(all.n, 3);
     assert_int_equal(here.n, 1);

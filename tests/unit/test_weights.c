@@ -253,7 +253,7 @@ static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut c
     }
     assert_ok(d9d_module_reset(m[1]->module, 17));
     mark = bytes_read(true);
-    assert_ok(d9d_weights_open(&spec, stage, "m", &w));
+    assert_ok(d9d_weights_open(&spec, stage, "m", NULL, &w));
     cost.open = bytes_read(false) - mark;
     mark = bytes_read(true);
     assert_ok(d9d_weights_read(w, &p[0], NULL));

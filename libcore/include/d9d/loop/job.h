@@ -64,7 +64,7 @@ typedef struct d9d_trainer_section {
         d9d_union schedule;
     } pipelining;
     struct d9d_factory_section {
-        const char *source_checkpoint;
+        const char *source_checkpoint, *source_adapter;
         bool checkpoint_only_trainable_parameters;
     } model_stage_factory;
     struct d9d_determinism_section {
@@ -99,6 +99,7 @@ typedef struct d9d_train_config {
     d9d_trainer_section trainer;
     d9d_union optimizer;    /* d9d/optim/optim.h */
     d9d_union lr_scheduler; /* d9d/sched/piecewise.h */
+    d9d_union peft;         /* d9d/model/peft.h; which -1: all is trained */
     const char *export_to;
 } d9d_train_config;
 

@@ -101,10 +101,12 @@ typedef struct d9d_save_set {
     bool partial; /* the checkpoint may hold tensors that are not in the set */
 } d9d_save_set;
 
-/* All of a run's arrays: parameters, then optimizer state (`opt` may be NULL), and step counts of
- * trainable parameters; in the arena.  Parameters and optimizer must outlive it. */
+/* All of a run's arrays: parameters, or those that are trained alone (the set is partial then),
+ * optimizer state (`opt` may be NULL), and step counts of trainable parameters; in the arena.
+ * Parameters and optimizer must outlive it. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_set_make(const d9d_params *params, d9d_optimizer *opt,
-                                                  d9d_arena *a, d9d_save_set *out);
+                                                  bool trainable_only, d9d_arena *a,
+                                                  d9d_save_set *out);
 
 /* Those of the set that this rank writes; in the arena. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_set_here(const d9d_save_set *set, d9d_arena *a,

@@ -14,6 +14,7 @@
 #define D9D_MODEL_CONVERT_H
 
 #include "d9d/ckpt/checkpoint.h"
+#include "d9d/model/adapters.h"
 #include "d9d/model/qwen3_map.h"
 
 #ifdef __cplusplus
@@ -40,6 +41,9 @@ typedef struct d9d_convert_options {
     /* Of a source without a config.json, such as a training checkpoint: the model's, or the
      * directory that has it; what stands beside it goes along.  NULL: the source's own. */
     const char *config;
+    /* Adapters to merge (adapters.h): of a directory, or these, borrowed; NULL: none. */
+    const char *adapter;
+    const d9d_adapters *adapters;
     const d9d_log *log; /* hears what does not fit, sentence by sentence; may be NULL */
 } d9d_convert_options;
 #define D9D_CONVERT_DEFAULTS ((d9d_convert_options){.shard_bytes = D9D_SHARD_BYTES})

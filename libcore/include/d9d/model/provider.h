@@ -62,6 +62,23 @@ typedef struct d9d_name_pair {
     const char *own, *hf; /* "head.norm.", "model.norm." */
 } d9d_name_pair;
 
+/* A matrix to which an adapter can be added (d9d/nn/lora.h), and where HuggingFace's files have it.
+ */
+typedef struct d9d_model_matrix {
+    const char *name; /* of its module here */
+    int64_t in, out;
+    int64_t experts; /* a stack [experts, in, out]; 0: one matrix [out, in] */
+    const char *hf;  /* of the module there; of a stack with "{e}", one an expert */
+    /* Of a stack in the layout HF_FUSED: its tensor, in which an expert has fused_rows rows of
+     * [in], and these are [fused_row, fused_row + out). */
+    const char *fused;
+    int64_t fused_row, fused_rows;
+} d9d_model_matrix;
+typedef struct d9d_model_matrices {
+    d9d_model_matrix *items;
+    size_t n;
+} d9d_model_matrices;
+
 /* `config` is what read() has made, everywhere.  A member that may be NULL says so. */
 typedef struct d9d_model_provider {
     size_t size;            /* sizeof(d9d_model_provider) */
@@ -96,6 +113,10 @@ typedef struct d9d_model_provider {
     d9d_status (*hf_config)(const void *config, d9d_dtype dtype, json_t **doc);
     /* What it wants to hear of (d9d/loop/events.h); self is the bound section.  NULL: nothing. */
     const struct d9d_subscription *events;
+
+    /* All matrices that have a place in HuggingFace's files, in the arena: those whose adapters can
+     * be read and written as peft does.  NULL: there are none. */
+    d9d_status (*matrices)(const void *config, d9d_arena *a, d9d_model_matrices *out);
 } d9d_model_provider;
 
 /* A model that is described and not built: a bound section and its provider. */
@@ -109,6 +130,9 @@ typedef struct d9d_model_spec {
 /* `section` is a bound union whose choices are providers' sections. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a,
                                                     d9d_model_spec *out);
+/* The provider's, or none. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_spec_matrices(const d9d_model_spec *m, d9d_arena *a,
+                                                        d9d_model_matrices *out);
 
 /* Its weights' layout and mapping, by what the provider has. */
 D9D_API d9d_layout d9d_model_layout(const d9d_model_spec *m, const d9d_source *src);

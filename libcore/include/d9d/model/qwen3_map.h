@@ -53,6 +53,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *c, d9d_
                                                  const d9d_source *src, d9d_layout to,
                                                  d9d_mapper **out);
 
+/* Every matrix of linear layers and experts that HuggingFace's files have, in the arena. */
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_matrices(const d9d_qwen3_config *c, d9d_arena *a,
+                                                   d9d_model_matrices *out);
+
 /* A source in the layout D9D with random weights: ones in norms, N(0, init_std) elsewhere
  * (0.02 when init_std is 0).  Element i of a tensor is a function of (seed, d9d_hash64 of
  * its name, i): the weights that d9d_module_reset() gives a model with the same init_std. */

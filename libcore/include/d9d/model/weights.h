@@ -17,6 +17,7 @@
 #define D9D_MODEL_WEIGHTS_H
 
 #include "d9d/dist/boot.h"
+#include "d9d/model/adapters.h"
 #include "d9d/model/params_io.h"
 #include "d9d/model/provider.h"
 
@@ -26,10 +27,11 @@ extern "C" {
 
 typedef struct d9d_weights d9d_weights;
 
-/* Can `dir` give the weights of this stage?  Takes no memory for them.  ENOTFOUND,
- * EFORMAT, EMISMATCH, ECONFIG. */
+/* Can `dir` give the weights of this stage, with these adapters merged (borrowed; NULL: none)?
+ * Takes no memory for them.  ENOTFOUND, EFORMAT, EMISMATCH, ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_weights_open(const d9d_model_spec *m, d9d_stage stage,
-                                                 const char *dir, d9d_weights **out);
+                                                 const char *dir, const d9d_adapters *ad,
+                                                 d9d_weights **out);
 D9D_API void d9d_weights_close(d9d_weights *w);
 D9D_API const d9d_map_plan *d9d_weights_plan(const d9d_weights *w); /* borrowed */
 
@@ -45,17 +47,18 @@ D9D_API D9D_MUST_USE d9d_status d9d_weights_check_export(const d9d_model_spec *m
  * config.json, and what stands beside m->hf_config (a config.json, or a directory that has one;
  * NULL: nothing): tokenizer files and the like, byte for byte.  A configuration file of another
  * name brings nothing with it.  The expert layout is that of hf_config.  A model without a
- * HuggingFace form is written in the suite's own layout, without a config.json. */
+ * HuggingFace form is written in the suite's own layout, without a config.json.  Adapters (NULL:
+ * none) are merged. */
 D9D_API D9D_MUST_USE d9d_status d9d_weights_export(const d9d_model_spec *m,
-                                                   const d9d_params *params, const char *dir,
-                                                   const d9d_log *log);
+                                                   const d9d_params *params, const d9d_adapters *ad,
+                                                   const char *dir, const d9d_log *log);
 
 /* The same of a training checkpoint of this model (d9d/loop/save.h), whoever wrote it: what several
  * ranks do, none of which has all weights.  Each makes a share of the files.  Collective: over all
  * ranks of `boot` (NULL: alone). */
 D9D_API D9D_MUST_USE d9d_status d9d_weights_export_saved(const d9d_model_spec *m, const char *saved,
-                                                         const char *dir, d9d_boot *boot,
-                                                         const d9d_log *log);
+                                                         const d9d_adapters *ad, const char *dir,
+                                                         d9d_boot *boot, const d9d_log *log);
 
 #ifdef __cplusplus
 }

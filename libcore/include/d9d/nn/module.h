@@ -57,6 +57,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_module_bind(d9d_module *root);
 /* Every parameter in order; stops at the first failure. */
 typedef d9d_status (*d9d_param_fn)(void *arg, d9d_param *p);
 D9D_API D9D_MUST_USE d9d_status d9d_module_each(d9d_module *root, d9d_param_fn fn, void *arg);
+/* Every module in order, itself first and its name "", before the names are bound. */
+typedef d9d_status (*d9d_module_fn)(void *arg, const char *name, d9d_module *m);
+D9D_API D9D_MUST_USE d9d_status d9d_module_walk(d9d_module *root, d9d_module_fn fn, void *arg);
 /* By dotted name; NULL when absent. */
 D9D_API d9d_param *d9d_module_find(d9d_module *root, const char *name);
 /* All parameters as an array in the arena. */
@@ -69,6 +72,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_module_params(d9d_module *root, d9d_arena *a
 D9D_API D9D_MUST_USE d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev,
                                                        bool with_grads);
 D9D_API D9D_MUST_USE d9d_status d9d_module_reset(d9d_module *root, uint64_t seed);
+D9D_API D9D_MUST_USE d9d_status d9d_param_reset(d9d_param *p, uint64_t seed); /* one of them */
 /* Forget accumulated gradients; costs nothing, see d9d_param_grad_beta(). */
 D9D_API void d9d_module_clear_grads(d9d_module *root);
 

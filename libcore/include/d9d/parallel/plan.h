@@ -49,7 +49,10 @@ typedef struct d9d_placing {
     int cut_dim;
     unsigned shard, sum;
 } d9d_placing;
-/* Collective: over the world, as d9d_mesh_group(). */
+/* Places a parameter, and with a matrix its adapter, whose factors are passed over by themselves.
+ * A factor is cut with the matrix where it has the dimension along which that is: B [out, r] the
+ * output, A [r, in] the input, of a stack both the experts.  Else it is whole, and each rank of
+ * `cut` has a part of its gradient.  Collective: over the world, as d9d_mesh_group(). */
 D9D_API D9D_MUST_USE d9d_status d9d_param_place(d9d_param *p, d9d_mesh *mesh,
                                                 const d9d_placing *how);
 

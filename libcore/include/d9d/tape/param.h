@@ -29,6 +29,8 @@
 extern "C" {
 #endif
 
+typedef struct d9d_adapter d9d_adapter;
+
 typedef struct d9d_param {
     const char *name; /* dotted, from the root module once bound; before that local or NULL */
     uint64_t id;      /* d9d_hash64 of the name: the stream of its random numbers */
@@ -45,14 +47,28 @@ typedef struct d9d_param {
     d9d_dtype grad_dtype; /* of grad: D9D_F32 by default, whatever dtype is */
     d9d_init_kind init;
     float init_scale;
-    bool trainable;      /* false: no gradient is computed or kept */
-    bool has_grad;       /* something was accumulated since the gradient was forgotten */
-    bool has_own_grad;   /* of own_grad, where `shard` makes it another array */
+    bool trainable;                 /* false: no gradient is computed or kept */
+    bool adaptable;                 /* used by d9d_op_linear*() and d9d_op_grouped_linear() alone */
+    d9d_adapter *adapter;           /* what they add; NULL: nothing */
+    const struct d9d_param *adapts; /* the matrix of whose adapter it is a factor; NULL: none */
+    bool has_grad;                  /* something was accumulated since the gradient was forgotten */
+    bool has_own_grad;              /* of own_grad, where `shard` makes it another array */
     d9d_tensor data;     /* [work]; storage NULL until materialised, or while no unit is open */
     d9d_tensor grad;     /* [work]; also NULL unless trainable and materialised for training */
     d9d_tensor own;      /* [box]; data, but with `shard` */
     d9d_tensor own_grad; /* [box]; grad, but with `shard` */
 } d9d_param;
+
+/* A matrix's low-rank companion (LoRA): what a linear operation adds to x W^T,
+ *
+ *     scale * (x A^T) B^T        of a stack of experts: scale * (x A_e) B_e
+ *
+ * It is made by d9d/nn/lora.h and placed with the matrix that it belongs to. */
+struct d9d_adapter {
+    d9d_param *a, *b; /* [r, in], [out, r]; of a stack [E, in, r], [E, r, out] */
+    double alpha;     /* with r makes `scale`, alpha / r */
+    float scale;
+};
 
 /* Is a gradient to be computed for it? */
 static inline bool d9d_param_wants(const d9d_param *p)

@@ -1,0 +1,46 @@
+/* lora.c - see d9d/nn/lora.h. */
+#include "d9d/nn/lora.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct record {
+    d9d_adapter adapter;
+    d9d_param a, b;
+} record;
+
+d9d_param *d9d_lora_matrix(const d9d_module *m)
+{
+    for (size_t i = 0; i < m->entries.len; i++) {
+        d9d_param *p = m->entries.data[i].param;
+
+        if (p != NULL && p->adaptable && strcmp(m->entries.data[i].name, "weight") == 0)
+            return p;
+    }
+    return NULL;
+}
+
+d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_how *how)
+{
+    d9d_param *w = d9d_lora_matrix(m);
+    const bool stack = w != NULL && w->whole.ndim == 3;
+    const int64_t *d = w != NULL ? w->whole.dim : NULL, r = how->r;
+    record *l;
+
+    if (w == NULL || w->adapter != NULL)
+        return D9D_FAIL(D9D_EINVAL, "LoRA: the module has %s",
+                        w == NULL ? "no matrix" : "an adapter already");
+    l = d9d_arena_alloc(&m->names, sizeof(*l));
+    if (l == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "LoRA: no memory for the record of an adapter");
+    D9D_TRY(d9d_module_param(m, "lora_A.weight", &l->a, w->dtype,
+                             stack ? D9D_SHAPE(d[0], d[1], r) : D9D_SHAPE(r, d[1]),
+                             D9D_INIT_UNIFORM, 1.0f / sqrtf((float)d[1])));
+    D9D_TRY(d9d_module_param(m, "lora_B.weight", &l->b, w->dtype,
+                             stack ? D9D_SHAPE(d[0], r, d[2]) : D9D_SHAPE(d[0], r), D9D_INIT_ZEROS,
+                             0));
+    l->a.adapts = l->b.adapts = w;
+    l->adapter = (d9d_adapter){&l->a, &l->b, how->alpha, (float)(how->alpha / (double)r)};
+    w->adapter = &l->adapter;
+    return D9D_OK;
+}

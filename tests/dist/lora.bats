@@ -1,0 +1,69 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of the helper
+# Adapters on many ranks: the losses, norms and weights of one, and saved on one mesh, gone on with
+# on another.
+
+load ../slurm/helper
+load topology
+
+# Parallelism of every kind, with few key-value heads for the tensor ranks, and more ranks than rank.
+meshes=("1 1 1 1 1 1" "2 1 1 1 1 1" "1 2 1 1 1 1" "1 1 1 1 2 1" "1 1 2 1 1 1" "1 2 1 1 2 4"
+    "1 1 1 1 8 1" "1 4 1 1 1 4" "2 1 1 2 1 2")
+pairs=([0]="3" [5]="2")
+
+lora='{"kind": "lora", "module_name_pattern": ".*_proj|.*gate", "params": {"r": 3, "alpha": 12}}'
+
+# tune MODEL MESH DIR [OPTION...]
+tune() {
+    train "$1" "$2" "$3" --set "peft=$lora" \
+        --set trainer.checkpointing.period_steps=5 "${@:4}"
+}
+
+# on_meshes MODEL MESH...: numbers of meshes; all with D9D_LONG=1.
+on_meshes() {
+    local i bad=0 some=("${@:2}")
+    [ -z "${D9D_LONG:-}" ] || some=("${!meshes[@]}")
+    tune "$1" "${meshes[0]}" alone
+    for i in "${some[@]}"; do
+        rm -rf run
+        { tune "$1" "${meshes[i]}" run && same run alone; } || { echo "mesh ${meshes[i]}"; bad=1; }
+    done
+    rm -rf alone
+    [ "$bad" -eq 0 ]
+}
+
+@test "adapters of a mixture of experts learn the same on every mesh" { on_meshes moe 2 5 6; }
+@test "of a dense model too" {
+    meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1")
+    on_meshes dense 1
+}
+
+@test "checkpoints of adapters alone, saved on one mesh, go on on another" {
+    local from to bad=0
+    only=(--set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true)
+    for from in "${!pairs[@]}"; do
+        for to in ${pairs[from]}; do
+            rm -rf first run
+            tune moe "${meshes[from]}" first "${only[@]}"
+            cp -r first run && rm -rf run/export run/checkpoints/step-00000010
+            [ -z "$(grep -o '"name": "[^"]*q_proj.weight"' run/checkpoints/*/manifest.json)" ]
+            tune moe "${meshes[to]}" run "${only[@]}"
+            tac run/metrics.jsonl | awk -F'[:,]' '!/"loss"/ || !seen[$2]++' | tac >tidy && mv tidy run/metrics.jsonl
+            same run first || { echo "from ${meshes[from]} to ${meshes[to]}"; bad=1; }
+        done
+    done
+    [ "$bad" -eq 0 ]
+}
+
+@test "adapters written by many ranks are those of one" {
+    sed 's/"shared_expert": {[^}]*}/"shared_expert": null/' moe.json >plain.json
+    rm -rf alone run
+    tune plain "1 1 1 1 1 1" alone
+    tune plain "1 2 1 1 2 4" run
+    same run alone
+    cmp alone/adapter/adapter_config.json run/adapter/adapter_config.json
+    for i in alone run; do
+        mkdir "$i/factors" && cp $i/adapter/adapter_model.safetensors $i/factors/model.safetensors
+    done
+    "$driver" alone/factors run/factors
+}

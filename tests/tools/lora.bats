@@ -1,0 +1,161 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
+# Fine-tuning: adapters trained, saved, merged and read again; some modules trained alone.
+
+setup_file() {
+    load helper
+    load train_helper
+    workshop
+    cd "$shared" || return 1
+    lora='{"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 4, "alpha": 12}}'
+    export lora
+    d9d-train -q --set trainer.run.dir=lora --set "peft=$lora" --set optimizer.lr=1e-2 c.json
+    d9d-train -q --set trainer.run.dir=base --set trainer.run.steps=1 c.json
+}
+
+setup() {
+    load helper
+    load train_helper
+    bench
+    ln -s "$shared/lora" "$shared/base" .
+}
+
+teardown() { clear_bench; }
+teardown_file() { rm -rf "$shared"; }
+
+# first_loss DIR: of its first record.
+first_loss() { sed -nE '1s/.*"loss": ([^,]+),.*/\1/p' "$1/metrics.jsonl"; }
+
+# loss_of CONFIG-OPTION...: of the samples, by d9d-infer.
+loss_of() { d9d-infer -q --json --set 'task={"name": "perplexity"}' "$@" i.json | sed -nE 's/.*"loss": ([^,]+),/\1/p'; }
+
+# near A B LIMIT: |A - B| <= LIMIT.
+near() { awk -v a="$1" -v b="$2" -v l="$3" 'BEGIN { exit !((a - b) ^ 2 <= l ^ 2) }' || { echo "$1 is not $2"; false; }; }
+
+
+@test "an untrained adapter changes no bit: the first loss is the base model's" {
+    [ -n "$(first_loss base)" ]
+    [ "$(first_loss lora)" = "$(first_loss base)" ]
+    # and of a whole dataset, with adapters in the model and nothing learned
+    d9d-train -q --set trainer.run.dir=still --set "peft=$lora" --set optimizer.lr=1e-30 c.json
+    d9d-map diff "$golden/moe" still/export
+}
+
+@test "frozen parameters stay, have no optimizer state, and adapters learn" {
+    [ "$(grep -c '"loss"' lora/metrics.jsonl)" = 20 ]
+    run d9d-map diff "$golden/moe" lora/export
+    [[ "$output" == *"norm.weight"* ]] && return 1
+    [[ "$output" == *"q_proj.weight: values"* ]]
+    run grep -oE '"name": "[^"]*\.exp_avg"' lora/checkpoints/step-00000020/manifest.json
+    [ "${#lines[@]}" = 28 ]
+    [[ "$output" != *'proj.weight.'* ]]
+}
+
+@test "the exported model is the trained one: its loss is that of base and adapter" {
+    whole=$(loss_of --set trainer.model_stage_factory.source_checkpoint=lora/export)
+    both=$(loss_of --set trainer.model_stage_factory.source_adapter=lora/adapter)
+    [ "$whole" = "$both" ]
+    # a step that learns nothing, of the model with its adapters
+    d9d-train -q --set trainer.run.dir=again --set "peft=$lora" --set optimizer.lr=1e-30 \
+        --set trainer.model_stage_factory.source_adapter=lora/adapter \
+        --set trainer.batching.global_batch_size=80 c.json
+    near "$(first_loss again)" "$whole" 2e-6
+    near "$(first_loss base)" "$whole" 2e-6 && return 1
+    cmp lora/adapter/adapter_model.safetensors again/adapter/adapter_model.safetensors
+}
+
+@test "d9d-map merges the adapter in every layout, to the bits of the export" {
+    d9d-map -q --adapter lora/adapter --to hf "$golden/moe" hf
+    d9d-map diff hf lora/export
+    d9d-map -q --adapter lora/adapter --to hf "$golden/moe_fused" fused
+    d9d-map -q --to hf --expert-layout fused lora/export wanted
+    d9d-map diff fused wanted
+    d9d-map -q --to d9d "$golden/moe" own
+    d9d-map -q --adapter lora/adapter --to hf own from_own
+    d9d-map diff from_own lora/export
+    d9d-map -q --adapter lora/adapter --dtype bfloat16 --to hf "$golden/moe_sharded" half
+    d9d-map -q --dtype bfloat16 --to hf --shard-size 1kB lora/export wanted_half
+    d9d-map diff half wanted_half
+}
+
+@test "checkpoints of adapters alone are small, and gone on with bit for bit" {
+    only=(--set "peft=$lora" --set optimizer.lr=1e-2 --set trainer.checkpointing.period_steps=8
+        --set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true)
+    d9d-train -q "${only[@]}" c.json
+    same_run run lora
+    [ "$(stat -c %s run/checkpoints/step-00000020/model-r00000.safetensors)" -lt 60000 ]
+    rm -rf run/checkpoints/step-00000020 run/checkpoints/step-00000016 run/export
+    d9d-train -q "${only[@]}" c.json
+    cmp run/export/model.safetensors lora/export/model.safetensors
+    cmp run/adapter/adapter_model.safetensors lora/adapter/adapter_model.safetensors
+}
+
+@test "some modules trained whole: the others keep their bits" {
+    d9d-train -q --set 'peft={"kind": "full_tune", "module_name_pattern": "model\\.layers\\.1|model\\.norm"}' c.json
+    run d9d-map diff "$golden/moe" run/export
+    [[ "$output" == *"model.layers.1.self_attn.q_norm.weight: values"* && "$output" == *"model.norm.weight: values"* ]]
+    [[ "$output" != *"layers.0"* && "$output" != *"lm_head"* && "$output" != *"embed"* ]]
+    [ ! -e run/adapter ]
+}
+
+@test "a stack of methods: adapters in one place, whole modules in another" {
+    d9d-train -q --set 'peft={"kind": "stack", "methods": [
+        {"kind": "lora", "module_name_pattern": ".*\\.(q|v)_proj", "params": {"r": 2, "alpha": 2}},
+        {"kind": "lora", "module_name_pattern": ".*\\.1\\.self_attn\\.o_proj", "params": {"r": 3, "alpha": 1.5}},
+        {"kind": "full_tune", "module_name_pattern": "lm_head"}]}' c.json
+    run d9d-map diff "$golden/moe" run/export
+    [ "$(grep -c ': values' <<<"$output")" = 6 ]
+    [[ "$output" == *lm_head* && "$output" == *layers.1.self_attn.o_proj* ]]
+    grep -q '"model.layers.1.self_attn.o_proj": 3' run/adapter/adapter_config.json
+    grep -q '"model.layers.1.self_attn.o_proj": 1.5' run/adapter/adapter_config.json
+    # read again with its pattern: merged by d9d-map, all but the head, which is no adapter
+    d9d-map -q --adapter run/adapter --to hf "$golden/moe" merged
+    run d9d-map diff merged run/export
+    [[ "$output" == *"lm_head.weight: values"* && "$output" == *"68 tensors equal, 1 different"* ]]
+}
+
+# refused SENTENCE OPTION...: exit 2, before anything is made.
+refused() {
+    says 2 "$1" d9d-train -q "${@:2}" c.json
+    [ ! -e run ]
+}
+
+@test "what does not fit is refused with a name that would" {
+    p() { printf -- '--set\npeft={"kind": "%s", "module_name_pattern": "%s"%s}' "$1" "$2" "${3:-}"; }
+    params=', "params": {"r": 4, "alpha": 8}'
+    mapfile -t o < <(p lora 'model\\\\.layers\\\\.0\\\\.self_atn\\\\.q_proj' "$params")
+    refused 'of 16 modules it matches none; did you mean model.layers.0.self_attn.q_proj?' "${o[@]}"
+    mapfile -t o < <(p lora '.*norm' "$params")
+    refused 'of 16 modules with a matrix to adapt it matches none; there are model.layers.0' "${o[@]}"
+    mapfile -t o < <(p full_tune 'modle' '')
+    refused 'did you mean model?' "${o[@]}"
+    mapfile -t o < <(p lora '(q_proj' "$params")
+    refused 'missing closing parenthesis' "${o[@]}"
+    mapfile -t o < <(p lora '(.*)*(.*)*(.*)*x' "$params")
+    refused 'module_name_pattern' "${o[@]}"
+    mapfile -t o < <(p lora '.*q_proj' ', "params": {"r": 0, "alpha": 8}')
+    refused 'c.json: peft.params.r:' "${o[@]}"
+    refused 'q_proj has an adapter already' --set 'peft={"kind": "stack", "methods": [
+        {"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 2, "alpha": 2}},
+        {"kind": "lora", "module_name_pattern": ".*", "params": {"r": 2, "alpha": 2}}]}'
+}
+
+@test "adapters that are not of this model are refused, and what is no adapter" {
+    adapter=--set=trainer.model_stage_factory.source_adapter
+    refused 'adapter_config.json' "$adapter=$golden"
+    cp -r lora/adapter bad && sed -i 's/"LORA"/"IA3"/' bad/adapter_config.json
+    refused 'peft_type is "IA3"' "$adapter=bad"
+    cp -r lora/adapter dora && sed -i 's/"use_dora": false/"use_dora": true/' dora/adapter_config.json
+    refused 'use_dora is set' "$adapter=dora"
+    says 2 'q_proj are for a matrix [48, 32], the model' \
+        d9d-map --adapter lora/adapter --to d9d "$golden/dense_untied" out
+    sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' "$golden/moe/config.json" >smaller.json
+    says 2 'of 112 tensors 56 are factors of matrices of this model; base_model.model.model.layers.1' \
+        d9d-map --adapter lora/adapter --to d9d --model smaller.json "$golden/moe" out
+    says 2 'the adapter of the files has alpha / r = 3, that of the configuration 2' \
+        d9d-train -q --set "peft=${lora/12/8}" --set trainer.model_stage_factory.source_adapter=lora/adapter c.json
+    says 2 'nothing that it could be merged into' \
+        d9d-train -q --set trainer.run.dir=none --set trainer.model_stage_factory.source_checkpoint=null \
+        --set trainer.model_stage_factory.source_adapter=lora/adapter c.json
+    [ ! -e out ]
+}
