@@ -34,7 +34,7 @@ static const struct opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
     TOOL_OPT(struct opts, mapper, STRING, "mapper", 0, "SPEC.json",                                \
              "map as this d9d.mapper.v1 description says, whatever the model"),                    \
         TOOL_OPT(struct opts, adapter, STRING, "adapter", 0, "DIR",                                \
-                 "merge these LoRA adapters, as HuggingFace's peft writes them, into SRC")
+                 "merge LoRA adapters into SRC")
 #define MODEL_OPTION(text) TOOL_OPT(struct opts, model, STRING, "model", 'm', "CONFIG.json", text)
 #define JOBS_OPTION                                                                                \
     TOOL_OPT(struct opts, jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)",       \
@@ -132,18 +132,18 @@ static d9d_status put_report(d9d_buf *text, d9d_status st)
 static d9d_status plan(tool_run *r, const void *options)
 {
     const struct opts *o = options;
+    const char *src = r->n_args > 0 ? r->args[0] : NULL;
     const char *format = o->dot ? "dot" : r->json ? "json" : "text";
+    const unsigned flags = (o->all ? D9D_PLAN_ALL : 0) | (o->boxes ? D9D_PLAN_BOXES : 0);
     const d9d_convert_options opt = choices(r, o);
     d9d_buf text = {0};
     d9d_convert *c;
     d9d_status st;
 
-    if (r->n_args == 0 && o->model == NULL)
+    if (src == NULL && o->model == NULL)
         return D9D_FAIL(D9D_ECONFIG, "plan needs SRC or --model CONFIG.json");
-    D9D_TRY(r->n_args == 0 ? d9d_convert_shapes(o->model, &opt, &c)
-                           : d9d_convert_open(r->args[0], &opt, &c));
-    st = d9d_plan_print(d9d_convert_plan(c), format,
-                        (o->all ? D9D_PLAN_ALL : 0) | (o->boxes ? D9D_PLAN_BOXES : 0), &text);
+    D9D_TRY(src == NULL ? d9d_convert_shapes(o->model, &opt, &c) : d9d_convert_open(src, &opt, &c));
+    st = d9d_plan_print(d9d_convert_plan(c), format, flags, &text);
     d9d_convert_close(c);
     return put_report(&text, st);
 }
