@@ -33,8 +33,7 @@ static const struct opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
 #define MAPPER_OPTION                                                                              \
     TOOL_OPT(struct opts, mapper, STRING, "mapper", 0, "SPEC.json",                                \
              "map as this d9d.mapper.v1 description says, whatever the model"),                    \
-        TOOL_OPT(struct opts, adapter, STRING, "adapter", 0, "DIR",                                \
-                 "merge LoRA adapters into SRC")
+        TOOL_OPT(struct opts, adapter, STRING, "adapter", 0, "DIR", "merge LoRA adapters")
 #define MODEL_OPTION(text) TOOL_OPT(struct opts, model, STRING, "model", 'm', "CONFIG.json", text)
 #define JOBS_OPTION                                                                                \
     TOOL_OPT(struct opts, jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)",       \
