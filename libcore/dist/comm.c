@@ -48,12 +48,18 @@ const char *d9d_comm_name(const d9d_comm *c)
     return c == NULL ? "alone" : c->name;
 }
 
+void d9di_comm_sleep(d9d_comm *c)
+{
+    if (c->wire->close != NULL && c->self != NULL)
+        c->wire->close(c);
+    c->self = NULL;
+}
+
 void d9di_comm_close(d9d_comm *c)
 {
     if (c == NULL)
         return;
-    if (c->wire->close != NULL && c->self != NULL)
-        c->wire->close(c);
+    d9di_comm_sleep(c);
     D9D_VEC_RELEASE(&c->pieces);
     D9D_VEC_RELEASE(&c->held);
     free(c->world);
@@ -73,6 +79,11 @@ static d9d_status make_group(const d9di_net *net, d9d_comm *c)
     st = net->group(net->self, c);
     d9di_ring_end(x, st == D9D_OK ? D9DI_STEP_DONE : D9DI_STEP_FAILED);
     return st;
+}
+
+d9d_status d9di_comm_wake(const d9di_net *net, d9d_comm *c)
+{
+    return net->group != NULL ? make_group(net, c) : D9D_OK;
 }
 
 d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm **out)
@@ -98,8 +109,8 @@ d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm *
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d ranks", m->name, m->size);
     else
         memcpy(c->world, m->world, (size_t)m->size * sizeof(*c->world));
-    if (st == D9D_OK && net->group != NULL)
-        st = make_group(net, c);
+    if (st == D9D_OK)
+        st = d9di_comm_wake(net, c);
     if (st == D9D_OK)
         *out = c;
     else

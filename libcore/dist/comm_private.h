@@ -136,6 +136,9 @@ typedef struct d9di_members {
 
 d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm **out);
 void d9di_comm_close(d9d_comm *c);
+/* What the backend has of a group goes, and is made anew: d9d_mesh_sleep(). */
+void d9di_comm_sleep(d9d_comm *c);
+d9d_status d9di_comm_wake(const d9di_net *net, d9d_comm *c);
 
 /* All ranks make this call?  Collective. */
 d9d_status d9di_comm_check(d9d_comm *c, const d9di_call *k);

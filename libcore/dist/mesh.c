@@ -237,6 +237,19 @@ out:
     return st;
 }
 
+void d9d_mesh_sleep(d9d_mesh *m)
+{
+    for (size_t i = m->groups.len; i-- > 0;)
+        d9di_comm_sleep(m->groups.data[i].comm);
+}
+
+d9d_status d9d_mesh_wake(d9d_mesh *m)
+{
+    for (size_t i = 0; i < m->groups.len; i++)
+        D9D_TRY(d9di_comm_wake(&m->net, m->groups.data[i].comm));
+    return D9D_OK;
+}
+
 void d9d_mesh_set_timeout(d9d_mesh *m, double seconds)
 {
     d9di_watchdog_set(m->watchdog, seconds);

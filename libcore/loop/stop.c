@@ -17,6 +17,7 @@ struct d9d_stop {
     sigset_t signals, before;
     bool limited;
     int64_t leave_ns; /* when limited: leave at this time of d9d_clock_ns() */
+    bool doze;        /* SIGUSR2 came */
     char reason[64];
 };
 
@@ -113,6 +114,7 @@ d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out)
     sigemptyset(&s->signals);
     for (int i = 0; i < N_WATCHED; i++)
         sigaddset(&s->signals, watched[i].number);
+    sigaddset(&s->signals, SIGUSR2);
     (void)pthread_sigmask(SIG_BLOCK, &s->signals, &s->before);
     left = margin_s == D9D_STOP_NO_LIMIT ? -1 : slurm_seconds_left();
     if (left >= 0 && left < FAR_S) {
@@ -134,15 +136,39 @@ void d9d_stop_close(d9d_stop *s)
     free(s);
 }
 
-const char *d9d_stop_reason(d9d_stop *s)
+/* The signals that have come, or come within a time. */
+static void take(d9d_stop *s, struct timespec within)
 {
-    const struct timespec now = {0};
     int got;
 
-    while ((got = sigtimedwait(&s->signals, NULL, &now)) > 0)
+    while ((got = sigtimedwait(&s->signals, NULL, &within)) > 0) {
+        within = (struct timespec){0};
+        s->doze = s->doze || got == SIGUSR2;
         for (int i = 0; i < N_WATCHED; i++)
             if (got == watched[i].number && s->reason[0] == '\0')
                 (void)snprintf(s->reason, sizeof(s->reason), "%s", watched[i].name);
+    }
+}
+
+bool d9d_stop_doze(d9d_stop *s)
+{
+    bool came;
+
+    take(s, (struct timespec){0});
+    came = s->doze;
+    s->doze = false;
+    return came;
+}
+
+void d9d_stop_sleep(d9d_stop *s)
+{
+    while (!d9d_stop_doze(s) && d9d_stop_reason(s) == NULL)
+        take(s, (struct timespec){.tv_sec = 1});
+}
+
+const char *d9d_stop_reason(d9d_stop *s)
+{
+    take(s, (struct timespec){0});
     if (s->reason[0] == '\0' && s->limited && d9d_clock_ns() >= s->leave_ns)
         (void)snprintf(s->reason, sizeof(s->reason), "the end of the Slurm allocation");
     return s->reason[0] != '\0' ? s->reason : NULL;

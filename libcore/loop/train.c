@@ -20,6 +20,11 @@
 #include "loop/ledger.h"
 #include "loop/run_dir.h"
 #include "loop/save_behind.h"
+#include "loop/sleep.h"
+
+/* A rank's flag in a step's report is 1 where it is told to leave, and TIRED more where it is to
+ * sleep: sums say of both whether there is one. */
+enum { TIRED = 1 << 20 };
 
 /* A step that is queued on the device, until its loss has come back. */
 typedef struct pending {
@@ -68,6 +73,7 @@ typedef struct run {
     int64_t saved_step; /* of the newest checkpoint that this life read or began; -1: none */
     bool goes_on;       /* the directory has records of this run */
     bool told;          /* by some rank, to save and leave */
+    bool tired;         /* by rank 0, to sleep */
 } run;
 
 /* --- telling ------------------------------------------------------------------------ */
@@ -534,7 +540,8 @@ static d9d_status step_update(run *r, pending *p, int64_t targets)
     const d9d_step_own own = {
         .targets = first ? (double)targets : 0,
         .shadow = d9d_mesh_index(m, D9D_AXIS(TP)) > 0,
-        .flag = d9d_stop_reason(r->stop) != NULL,
+        .flag = (d9d_stop_reason(r->stop) != NULL) +
+                (r->rank == 0 && r->engine.world != NULL && d9d_stop_doze(r->stop) ? TIRED : 0),
         .saved = d9di_saver_number(r->saver, p->before.step),
     };
 
@@ -603,7 +610,8 @@ static d9d_status step_take(run *r, pending *p, step_result *out)
     if (r->last_ns == 0)
         allow(r, false);
     now = d9d_clock_ns();
-    r->told = r->told || report->flags > 0;
+    r->told = r->told || fmod(report->flags, TIRED) > 0;
+    r->tired = r->tired || report->flags >= TIRED;
     D9D_TRY(d9di_saver_told(r->saver, p->before.step, report->saved));
     r->state.tokens += (int64_t)report->targets;
     *out = (step_result){
@@ -794,6 +802,38 @@ static d9d_status leave(run *r)
     return d9d_boot_agree(r->where->boot, st);
 }
 
+/* Rank 0 is asked to sleep, or has said so to all. */
+static bool must_sleep(run *r)
+{
+    if (r->engine.world == NULL)
+        r->tired = d9d_stop_doze(r->stop);
+    return r->tired;
+}
+
+/* What the job holds of its devices goes to the host until SIGUSR2 comes again. */
+static d9d_status rest(run *r)
+{
+    const d9di_sleep_how how = {.dev = r->engine.dev,
+                                .mesh = r->engine.mesh,
+                                .boot = r->where->boot,
+                                .stop = r->stop,
+                                .log = r->log};
+
+    r->tired = false;
+    allow(r, true);
+    D9D_TRY(d9di_saver_finish(r->saver));
+    D9D_TRY(tell_step(r, "train.sleep.pre"));
+    D9D_TRY(d9di_sleep_begin(&how));
+    D9D_TRY(tell_step(r, "train.sleep.post"));
+    D9D_TRY(d9di_sleep_through(&how));
+    D9D_TRY(tell_step(r, "train.wake.pre"));
+    D9D_TRY(d9di_sleep_end(&how));
+    D9D_TRY(tell_step(r, "train.wake.post"));
+    allow(r, false);
+    r->last_ns = d9d_clock_ns();
+    return D9D_OK;
+}
+
 static d9d_status steps_run(run *r, talk *t)
 {
     const d9d_trainer_section *c = &r->c->trainer;
@@ -806,6 +846,11 @@ static d9d_status steps_run(run *r, talk *t)
         if (must_leave(r)) {
             D9D_TRY(steps_take(r, true, t));
             return leave(r);
+        }
+        if (must_sleep(r)) {
+            D9D_TRY(steps_take(r, true, t));
+            D9D_TRY(rest(r));
+            continue;
         }
         D9D_TRY(step_traced(r));
         r->waits += r->state.step > first + 2 ? r->engine.dev->waits - waits : 0;

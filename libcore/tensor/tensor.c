@@ -14,6 +14,7 @@ struct d9d_storage {
     void *host; /* pinned, while it is */
     uint64_t bytes;
     size_t refs;
+    struct d9d_storage *before, *next; /* on the device's list */
 };
 
 int64_t d9d_shape_numel(const d9d_shape *s)
@@ -65,11 +66,26 @@ static d9d_status storage_create(d9d_device *dev, uint64_t bytes, d9d_storage **
         return D9D_FAIL(st, "no memory for the record of a tensor");
     *s = (d9d_storage){.dev = dev, .bytes = bytes, .refs = 1};
     st = d9d_device_alloc(dev, bytes, &s->data);
-    if (st == D9D_OK)
-        *out = s;
-    else
+    if (st != D9D_OK) {
         free(s);
-    return st;
+        return st;
+    }
+    s->next = dev->storages;
+    if (s->next != NULL)
+        s->next->before = s;
+    dev->storages = s;
+    *out = s;
+    return D9D_OK;
+}
+
+static void unlist(d9d_storage *s)
+{
+    if (s->next != NULL)
+        s->next->before = s->before;
+    if (s->before != NULL)
+        s->before->next = s->next;
+    else
+        s->dev->storages = s->next;
 }
 
 d9d_status d9d_tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, d9d_tensor *out)
@@ -118,6 +134,7 @@ void d9d_tensor_release(d9d_tensor *t)
         return;
     if (s->host != NULL)
         (void)!d9d_device_sync(s->dev); /* a copy may be under way */
+    unlist(s);
     d9d_device_unpin(s->dev, s->host);
     d9d_device_free(s->dev, s->data, s->bytes);
     free(s);
@@ -228,5 +245,29 @@ d9d_status d9d_tensor_restore(const d9d_tensor *t)
     d9d_device_unpin(s->dev, s->host);
     s->data = data;
     s->host = NULL;
+    return D9D_OK;
+}
+
+d9d_status d9d_tensors_offload(d9d_device *dev)
+{
+    for (d9d_storage *s = dev->storages; s != NULL; s = s->next) {
+        const d9d_status st =
+            s->data != NULL ? d9d_tensor_offload(&(d9d_tensor){.storage = s}) : D9D_OK;
+        d9d_err_copy why;
+
+        if (st == D9D_OK)
+            continue;
+        d9d_err_save(&why, st);
+        (void)!d9d_tensors_restore(dev);
+        return d9d_err_restore(&why);
+    }
+    return d9d_device_sync(dev);
+}
+
+d9d_status d9d_tensors_restore(d9d_device *dev)
+{
+    for (d9d_storage *s = dev->storages; s != NULL; s = s->next)
+        if (s->data == NULL)
+            D9D_TRY(d9d_tensor_restore(&(d9d_tensor){.storage = s}));
     return D9D_OK;
 }

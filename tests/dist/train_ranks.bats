@@ -36,6 +36,32 @@ close_to() {
         awk '{ if ($1 != $7 || !(($2 - $8) ^ 2 <= (1e-5 * $8) ^ 2)) { print; bad = 1 } } END { exit bad || NR != 13 }'
 }
 
+@test "ranks sleep after one step when rank 0 is asked, and go on bit for bit" {
+    long='data={"dataset": "data", "epochs": 20}'
+    # shellcheck disable=SC2086 # options
+    mpi -n 2 $train -q $sharded --set "$long" --set trainer.run.steps=200 --set trainer.run.dir=whole c.json
+    # shellcheck disable=SC2016,SC2086
+    mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
+        $train $sharded --set "$long" --set trainer.run.steps=200 --set trainer.run.dir=run c.json 2>err 3>&- &
+    pid=$!
+    wait_lines run/metrics.jsonl 3
+    kill -s USR2 "$(cat pid.1)" # not to this one
+    kill -s USR2 "$(cat pid.0)"
+    for _ in $(seq 600); do
+        grep -q asleep: err && break
+        sleep 0.02
+    done
+    grep -q asleep: err
+    n=$(records run)
+    sleep 0.5
+    [ "$(records run)" = "$n" ]
+    kill -s USR2 "$(cat pid.0)"
+    wait "$pid"
+    [ "$(grep -c asleep: err)" = 1 ]
+    diff <(history_of whole) <(history_of run)
+    cmp whole/export/model.safetensors run/export/model.safetensors
+}
+
 @test "saved at a signal to any rank, by all after one step; gone on with bit for bit" {
     # shellcheck disable=SC2086 # options
     mpi -n 2 $train -q $sharded --set trainer.run.dir=whole c.json

@@ -112,6 +112,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_mesh_group(d9d_mesh *m, unsigned axes, d9d_c
  * into buf, cut to fit; returns buf.  What a log calls a rank. */
 D9D_API char *d9d_mesh_text(const d9d_mesh *m, char *buf, size_t n);
 
+/* What the groups hold of the devices is given back; no call may be made or under way until
+ * wake() has made it anew.  The groups stay what they are.  Collective: over the world. */
+D9D_API void d9d_mesh_sleep(d9d_mesh *m);
+D9D_API D9D_MUST_USE d9d_status d9d_mesh_wake(d9d_mesh *m);
+
 /* Other limits for calls from here on: 0 none. */
 D9D_API void d9d_mesh_set_timeout(d9d_mesh *m, double seconds);
 

@@ -27,6 +27,8 @@
  *       train.optimizer_step.pre             not in a step without a target
  *       train.optimizer_step.post
  *     train.step.post
+ *     train.sleep.pre, .post                 step, total_steps; between two steps
+ *     train.wake.pre, .post                  the same
  *     train.finished                         nothing
  *
  *     inference.configuration.start          boot

@@ -1,6 +1,6 @@
 /* stop.h - when a run must save and leave: signals, and the end of a Slurm allocation.
  *
- * SIGTERM, SIGUSR1 and SIGINT are blocked for the process and read between steps, so
+ * SIGTERM, SIGUSR1, SIGINT and SIGUSR2 are blocked for the process and read between steps, so
  * nothing is interrupted half way and no handler runs.  Threads made after opening inherit
  * the mask.  Inside a Slurm job the end of the allocation is found out once, when opened:
  * SLURM_JOB_END_TIME says it, or else the controller is asked.
@@ -25,6 +25,10 @@ enum { D9D_STOP_NO_LIMIT = -1 };
 D9D_API D9D_MUST_USE d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out);
 /* Restores the signal mask; a signal that came is consumed. */
 D9D_API void d9d_stop_close(d9d_stop *s);
+/* Has SIGUSR2 come since the last call, or since it was opened?  It asks to sleep, or to wake. */
+D9D_API bool d9d_stop_doze(d9d_stop *s);
+/* Until SIGUSR2 comes, or there is a reason to leave. */
+D9D_API void d9d_stop_sleep(d9d_stop *s);
 /* Why to leave now ("SIGTERM", "the end of the Slurm allocation"), or NULL.  Once set it stays. */
 D9D_API const char *d9d_stop_reason(d9d_stop *s);
 

@@ -88,6 +88,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_tensor_offload(const d9d_tensor *t);
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_restore(const d9d_tensor *t);
 D9D_API bool d9d_tensor_is_offloaded(const d9d_tensor *t);
 
+/* The same of every tensor on the device that is not there yet, or that is.  Where offloading fails
+ * all of them are back; where restoring fails some are, and it may be tried again. */
+D9D_API D9D_MUST_USE d9d_status d9d_tensors_offload(d9d_device *dev);
+D9D_API D9D_MUST_USE d9d_status d9d_tensors_restore(d9d_device *dev);
+
 /* All elements to host memory, each converted to the nearest float, whatever the dtype. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_to_f32(const d9d_tensor *t, float *host);
 

@@ -1,0 +1,80 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
+# d9d-train gives its device up and takes it back (SIGUSR2).
+
+setup_file() {
+    load helper
+    load train_helper
+    workshop
+}
+
+setup() {
+    load helper
+    load train_helper
+    bench
+}
+
+teardown() { clear_bench; }
+teardown_file() { rm -rf "$shared"; }
+
+epochs='data={"dataset": "data", "epochs": 20}'
+
+# begin DIR [OPTION]...: a long run in the background, until it has done some steps.
+begin() {
+    d9d-train --set "$epochs" --set trainer.run.dir="$1" --set trainer.run.steps=400 "${@:2}" \
+        c.json 2>"$1.log" 3>&- &
+    pid=$!
+    until_says "$1/metrics.jsonl" '"step": 5,'
+}
+# until_says FILE TEXT [TIMES]
+until_says() {
+    for _ in $(seq 600); do
+        [ "$(grep -cs -- "$2" "$1")" = "${3:-1}" ] && return
+        sleep 0.02
+    done
+    echo "$1 does not say ${3:-1} times: $2" >&2
+    return 1
+}
+
+@test "a run that slept goes on bit for bit" {
+    d9d-train -q --set "$epochs" --set trainer.run.dir=awake --set trainer.run.steps=400 c.json
+    begin dozed
+    for i in 1 2; do
+        kill -USR2 "$pid"
+        until_says dozed.log asleep $i
+        sleep 0.2
+        n=$(records dozed)
+        sleep 0.5
+        [ "$(records dozed)" = "$n" ]
+        kill -USR2 "$pid"
+        until_says dozed.log awake: $i
+    done
+    wait "$pid"
+    [ "$(records dozed)" = 400 ]
+    cmp <(history_of awake) <(history_of dozed)
+    cmp awake/export/model.safetensors dozed/export/model.safetensors
+}
+
+@test "nearly everything is given back" {
+    begin run
+    kill -USR2 "$pid"
+    until_says run.log asleep
+    run -0 awk '/asleep/ {
+        free = $0; sub(/.*asleep: /, "", free)
+        split(free, w, " "); exit !(w[1] >= 0.95 * w[3] && w[3] > 0) }' run.log
+    kill -USR2 "$pid"
+    wait "$pid"
+}
+
+@test "a run that is told to leave while it sleeps wakes, saves and leaves" {
+    begin run
+    kill -USR2 "$pid"
+    until_says run.log asleep
+    kill -TERM "$pid"
+    code=0
+    wait "$pid" || code=$?
+    [ "$code" = 75 ]
+    grep -q "SIGTERM: saved after step" run.log
+    d9d-train -q --set "$epochs" --set trainer.run.dir=run --set trainer.run.steps=400 c.json
+    [ "$(grep -c '"restart": 1' run/metrics.jsonl)" = 1 ]
+}
