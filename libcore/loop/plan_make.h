@@ -1,0 +1,14 @@
+/* plan_make.h - a plan of one configuration among many, on data that are open already. */
+#ifndef D9DI_LOOP_PLAN_MAKE_H
+#define D9DI_LOOP_PLAN_MAKE_H
+
+#include "d9d/loop/forecast.h"
+#include "loop/plan_rows.h"
+
+/* As d9d_forecast_make(); `measured` is d9di_rows_measure() of the configuration's micro-batches.
+ */
+d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *how,
+                            const d9di_plan_data *data, const d9di_rows *measured, d9d_arena *a,
+                            d9d_forecast *out);
+
+#endif /* D9DI_LOOP_PLAN_MAKE_H */

@@ -1,0 +1,28 @@
+/* plan_rows.h - how long the rows of a job are, as far as its data say. */
+#ifndef D9DI_LOOP_PLAN_ROWS_H
+#define D9DI_LOOP_PLAN_ROWS_H
+
+#include "loop/run_data.h"
+
+typedef struct d9di_plan_data {
+    d9di_data data;   /* without datasets where a length was given */
+    int64_t length;   /* that was given; 0: none */
+    int64_t document; /* mean positions of packed documents; 0: rows are not packed */
+    int64_t steps;    /* of the run; -1: nobody said */
+} d9di_plan_data;
+
+typedef struct d9di_rows {
+    int64_t longest, mean; /* positions of a row, padding and all: of the longest, of a batch */
+    double tokens;         /* of a row, without padding */
+} d9di_rows;
+
+/* `length` above 0 does without the data. */
+d9d_status d9di_plan_data_open(const d9d_train_config *c, int64_t length, d9di_plan_data *out);
+void d9di_plan_data_release(d9di_plan_data *d);
+
+/* Rows in micro-batches of so many, of one rank. */
+d9d_status d9di_rows_measure(const d9di_plan_data *d, int64_t rows, d9di_rows *out);
+/* The same padded for the ranks of a mesh. */
+d9di_rows d9di_rows_padded(const d9di_rows *r, const d9d_train_config *c);
+
+#endif /* D9DI_LOOP_PLAN_ROWS_H */
