@@ -26,7 +26,7 @@ static const struct {
     {"d9d.dataset.v1", &d9di_dataset_format},   {"d9d.checkpoint.v1", &d9di_checkpoint_format},
     {"d9d.run.v1", &d9di_run_format},           {"d9d.metrics.v1", &d9di_metrics_format},
     {"d9d.samples.v1", &d9di_samples_format},   {"d9d.flight.v1", &d9di_flight_format},
-    {"d9d.plan.v1", &d9di_plan_format},
+    {"d9d.plan.v1", &d9di_plan_format},         {"d9d.suggest.v1", &d9di_suggest_format},
 };
 enum { N_SCHEMAS = sizeof(schemas) / sizeof(schemas[0]), FILE_MAX = 32 << 20 };
 

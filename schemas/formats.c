@@ -474,3 +474,35 @@ static const d9d_key plan_keys[] = {
     D9D_KEY_END,
 };
 const d9d_table d9di_plan_format = TABLE("plan", plan_keys, "d9d-train --plan --json");
+
+/* --- d9d.suggest.v1 --------------------------------------------------------------------------- */
+
+static const char *const suggest_ids[] = {"d9d.suggest.v1", NULL};
+static const char *const suggest_modes[] = {"off", "full", "selective", NULL};
+
+static const d9d_key suggestion_keys[] = {
+    FIELD("mesh", TABLE, D9D_REQUIRED, "degrees of parallelism", .table = &plan_mesh_table),
+    COUNT("rows", "of a micro-batch"),
+    FIELD("checkpointing", ENUM, D9D_REQUIRED, "of activations", .words = suggest_modes),
+    MAYBE("schedule", STR, "of the pipeline; null without one"),
+    COUNT("bytes", "that a rank needs at most"),
+    REAL("step_s", "seconds of a step"),
+    REAL("tokens_per_hour", "of the job"),
+    REAL("mfu", "the model's operations over what the processors could do"),
+    REAL("bubble", "share of time in which ranks of a pipeline wait"),
+    D9D_KEY_END,
+};
+static const d9d_table suggestion_table = TABLE("suggestion", suggestion_keys, "a mesh that fits");
+static const d9d_key a_suggestion = {.kind = D9D_KIND_TABLE, .table = &suggestion_table};
+static const d9d_key suggest_keys[] = {
+    FORMAT(suggest_ids),
+    TEXT("processor", "what each rank computes with"),
+    COUNT("ranks", "of the job"),
+    MAYBE("memory", INT, "bytes that a rank may take; null: unknown", .min = 0, .max = 0x1p63),
+    COUNT("meshes", "that the model and the batch allow"),
+    COUNT("plans", "that were made"),
+    LIST("suggestions", &a_suggestion, "those that fit, most tokens an hour first"),
+    D9D_KEY_END,
+};
+const d9d_table d9di_suggest_format =
+    TABLE("suggest", suggest_keys, "d9d-train --plan --suggest N --json");

@@ -13,5 +13,6 @@ extern const d9d_table d9di_metrics_format;    /* a line of metrics.jsonl */
 extern const d9d_table d9di_samples_format;    /* a line of samples.jsonl */
 extern const d9d_table d9di_flight_format;     /* d9d-metrics flight --json */
 extern const d9d_table d9di_plan_format;       /* d9d-train --plan --json */
+extern const d9d_table d9di_suggest_format;    /* d9d-train --plan --suggest N --json */
 
 #endif /* D9D_SCHEMAS_FORMATS_H */

@@ -3,7 +3,15 @@
 
 #include <string.h>
 
-#include "d9d/loop/forecast.h"
+#include "d9d/loop/suggest.h"
+
+enum { SHOWN = 12 }; /* suggestions */
+
+static void put_text(const tool_run *r, const d9d_buf *text)
+{
+    if (!r->quiet)
+        tool_put(text);
+}
 
 static d9d_status put_plan(const tool_run *r, const d9d_forecast *p)
 {
@@ -13,8 +21,8 @@ static d9d_status put_plan(const tool_run *r, const d9d_forecast *p)
     if (r->json)
         return tool_put_json(d9d_forecast_json(p));
     st = d9d_forecast_print(p, &text);
-    if (st == D9D_OK && !r->quiet)
-        tool_put(&text);
+    if (st == D9D_OK)
+        put_text(r, &text);
     d9d_buf_release(&text);
     return st;
 }
@@ -26,6 +34,23 @@ static d9d_status plan(tool_run *r, const d9d_train_config *config, const d9d_fo
     D9D_TRY(d9d_forecast_make(config, how, &r->arena, &p));
     D9D_TRY(put_plan(r, &p));
     return d9d_forecast_verdict(&p);
+}
+
+static d9d_status suggest(tool_run *r, const d9d_train_config *config, const d9d_forecast_how *how,
+                          int64_t ranks)
+{
+    d9d_suggestions s;
+    d9d_buf text = {0};
+    d9d_status st;
+
+    D9D_TRY(d9d_suggest(config, how, ranks, &r->arena, &s));
+    if (r->json)
+        return tool_put_json(d9d_suggest_json(&s));
+    st = d9d_suggest_print(&s, SHOWN, &text);
+    if (st == D9D_OK)
+        put_text(r, &text);
+    d9d_buf_release(&text);
+    return st;
 }
 
 d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan_options *o)
@@ -49,7 +74,7 @@ d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan
     D9D_TRY_OR(st,
                d9d_config_bind(table, doc, tool_input_name(r->args[0]), r->log, &r->arena, &config),
                out);
-    st = plan(r, &config, &how);
+    st = o->suggest > 0 ? suggest(r, &config, &how, o->suggest) : plan(r, &config, &how);
 out:
     json_decref(doc);
     d9d_plugins_close(plugins);

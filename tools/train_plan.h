@@ -6,7 +6,7 @@
 
 typedef struct train_plan_options {
     bool plan;
-    const char *gpu, *timeline;
+    const char *gpu;
     int64_t memory, length, suggest;
 } train_plan_options;
 
@@ -20,7 +20,10 @@ typedef struct train_plan_options {
                  "plan: exit 2 unless every rank needs at most this, such as 141GB", .min = 1),    \
         TOOL_OPT(S, field.length, INT, "length", 0, "N",                                           \
                  "plan: rows of N positions, without a look at the dataset", .min = 1,             \
-                 .max = 1 << 30)
+                 .max = 1 << 30),                                                                  \
+        TOOL_OPT(S, field.suggest, INT, "suggest", 0, "N",                                         \
+                 "plan: the best meshes, micro-batches and schedules for N ranks", .min = 1,       \
+                 .max = 1 << 16)
 
 d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan_options *o);
 

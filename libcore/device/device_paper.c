@@ -4,12 +4,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "device/ops.h"
 #include "device/pool.h"
 
-/* Blocks up to here are memory: numbers per expert and rank that the host waits for. */
-#define REAL_MOST (UINT64_C(16) << 20)
+/* Blocks up to here are memory, of which what nobody writes costs nothing: numbers per expert and
+ * rank that the host waits for.  Of these arrays copies are made up to COPY_MOST. */
+#define REAL_MOST (UINT64_C(4) << 20)
+#define MAP_FROM  (UINT64_C(32) << 10)
+#define COPY_MOST (UINT64_C(64) << 10)
 /* As of the chip: device_cuda.c. */
 #define GPU_SLACK (UINT64_C(256) << 20)
 
@@ -23,9 +27,15 @@ static void *paper_take(d9d_device *dev, uint64_t n)
 {
     paper_device *self = dev->self;
     uint64_t at = self->next;
+    void *p;
 
-    if (n <= REAL_MOST)
+    if (n < MAP_FROM)
         return calloc(1, n);
+    if (n <= REAL_MOST) {
+        p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                 0);
+        return p != MAP_FAILED ? p : NULL;
+    }
     if (n > UINT64_MAX - at)
         return NULL;
     self->next += n;
@@ -35,8 +45,10 @@ static void *paper_take(d9d_device *dev, uint64_t n)
 static void paper_give(d9d_device *dev, void *p, uint64_t n)
 {
     (void)dev;
-    if (n <= REAL_MOST)
+    if (n < MAP_FROM)
         free(p);
+    else if (n <= REAL_MOST)
+        (void)munmap(p, n);
 }
 
 static void paper_room(d9d_device *dev, uint64_t *has, uint64_t *left)
@@ -50,7 +62,7 @@ static d9d_status paper_copy(d9d_device *dev, void *dst, const void *src, uint64
 {
     const paper_device *self = dev->self;
 
-    if (d9d_paper_is_real(dst) && d9d_paper_is_real(src))
+    if (n <= COPY_MOST && d9d_paper_is_real(dst) && d9d_paper_is_real(src))
         memcpy(dst, src, n);
     return d9d_kernels_paper()->cast(d9d_paper_stream(self->paper), D9D_U8, dst, D9D_U8, src,
                                      (int64_t)n);

@@ -47,12 +47,15 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-/* What this rank says, from every rank; `src` may be its place in dst. */
+/* What this rank says, from every rank, where it may be read: numbers for the host.  `src` may be
+ * its place in dst. */
 static void echo(const d9d_comm *c, const d9di_call *k)
 {
     const size_t size = d9d_dtype_size(k->t);
     char *at = k->dst;
 
+    if (k->t != D9D_I32 && k->verb != D9DI_WORDS)
+        return;
     if (!d9d_paper_is_real(k->dst) || !d9d_paper_is_real(k->src))
         return;
     for (int i = 0; i < c->size; i++) {

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "d9d/loop/forecast.h"
+#include "loop/plan_make.h"
 
 /* --- amounts --------------------------------------------------------------------------------- */
 
@@ -236,7 +236,7 @@ static json_t *ranks_json(const d9d_forecast *p)
     return list;
 }
 
-static json_t *mesh_json(const d9d_degrees *d)
+json_t *d9di_mesh_json(const d9d_degrees *d)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pipeline_parallel",
                      (json_int_t)d->pipeline_parallel, "data_parallel_replicate",
@@ -259,13 +259,14 @@ json_t *d9d_forecast_json(const d9d_forecast *p)
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:f, s:I, "
         "s:I, s:o, s:b, s:o}",
-        "schema", "d9d.plan.v1", "mesh", mesh_json(&p->mesh), "processor", p->chip->name, "ranks",
-        (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows", (json_int_t)p->rows,
-        "micro_batches", (json_int_t)p->micro_batches, "length", (json_int_t)p->length, "longest",
-        (json_int_t)p->longest, "document", maybe(p->document, p->document > 0), "steps",
-        maybe(p->steps, p->steps >= 0), "step_s", p->step_s, "tokens", p->tokens, "tokens_per_hour",
-        d9d_forecast_tokens_per_hour(p), "mfu", p->chip->gpu ? json_real(p->mfu) : json_null(),
-        "bubble", p->bubble, "checkpoint_bytes", (json_int_t)p->checkpoint, "export_bytes",
-        (json_int_t)p->exported, "memory", maybe((int64_t)p->memory, p->memory > 0), "fits",
-        d9d_forecast_fits(p), "stages", ranks_json(p));
+        "schema", "d9d.plan.v1", "mesh", d9di_mesh_json(&p->mesh), "processor", p->chip->name,
+        "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
+        (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
+        (json_int_t)p->length, "longest", (json_int_t)p->longest, "document",
+        maybe(p->document, p->document > 0), "steps", maybe(p->steps, p->steps >= 0), "step_s",
+        p->step_s, "tokens", p->tokens, "tokens_per_hour", d9d_forecast_tokens_per_hour(p), "mfu",
+        p->chip->gpu ? json_real(p->mfu) : json_null(), "bubble", p->bubble, "checkpoint_bytes",
+        (json_int_t)p->checkpoint, "export_bytes", (json_int_t)p->exported, "memory",
+        maybe((int64_t)p->memory, p->memory > 0), "fits", d9d_forecast_fits(p), "stages",
+        ranks_json(p));
 }

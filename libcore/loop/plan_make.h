@@ -11,4 +11,7 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
                             const d9di_plan_data *data, const d9di_rows *measured, d9d_arena *a,
                             d9d_forecast *out);
 
+/* Degrees as a configuration has them; NULL when memory is out. */
+json_t *d9di_mesh_json(const d9d_degrees *d);
+
 #endif /* D9DI_LOOP_PLAN_MAKE_H */

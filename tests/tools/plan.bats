@@ -77,3 +77,29 @@ is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
     d9d-train --plan --json --set mesh.data_parallel_shard=16 --set trainer.batching.global_batch_size=32 c.json |
         grep -q '"link": "network"'
 }
+
+@test "suggestions: each is what its plan says, the best first" {
+    d9d-train --plan --suggest 4 --length 64 --json --set data.dataset=nowhere --set trainer.batching.global_batch_size=8 c.json >s.json
+    is d9d.suggest.v1 s.json
+    rates=$(sed -n 's/^ *"tokens_per_hour": \([0-9.e+]*\),$/\1/p' s.json)
+    [ "$(wc -l <<<"$rates")" -gt 3 ]
+    [ "$rates" = "$(sort -rg <<<"$rates")" ]
+    # The first one, planned alone.
+    first=$(sed -n '/"suggestions"/,$p' s.json)
+    how=(--set "trainer.batching.microbatch_size=$(number rows <<<"$first")" --set trainer.batching.global_batch_size=8)
+    for axis in data_parallel_replicate data_parallel_shard context_parallel_shard context_parallel_replicate tensor_parallel expert_parallel; do
+        how+=(--set "mesh.$axis=$(number $axis <<<"$first")")
+    done
+    d9d-train --plan --json --length 64 "${how[@]}" c.json >p.json
+    [ "$(number bytes <p.json)" = "$(number bytes <<<"$first")" ]
+    [ "$(number step_s <p.json)" = "$(number step_s <<<"$first")" ]
+}
+
+@test "suggestions that fit less memory compute more again, and what cannot be is said" {
+    s() { d9d-train --plan --suggest 2 --length 64 --json "$@" c.json; }
+    s | grep -q '"checkpointing": "off"'
+    least=$(d9d-train --plan --length 64 --json --set model_provider.checkpointing=full --set mesh.tensor_parallel=2 \
+        --set trainer.batching.microbatch_size=1 c.json | number bytes)
+    says 2 "no mesh of 2 ranks fits" s --memory $((least / 2))
+    says 2 "no mesh of 7 ranks divides this model" d9d-train --plan --suggest 7 --length 64 c.json
+}

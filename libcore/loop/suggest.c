@@ -1,0 +1,368 @@
+/* suggest.c - see d9d/loop/suggest.h. */
+#include "d9d/loop/suggest.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/thread.h"
+#include "d9d/device/imagined.h"
+#include "d9d/parallel/plan.h"
+#include "loop/launch.h"
+#include "loop/plan_make.h"
+
+enum {
+    LEAST = 256,    /* positions of a row's part on a rank of context parallelism */
+    MOST = 1 << 16, /* positions of a micro-batch */
+    MOST_SIZES = 8  /* of micro-batches: 1, 2, 4, ... rows */
+};
+
+/* A mesh with a size of micro-batches. */
+typedef struct candidate {
+    d9d_degrees mesh;
+    int size; /* micro-batches of 2^size rows */
+} candidate;
+
+/* What came of one. */
+typedef struct result {
+    d9d_suggestion best;
+    bool fits;
+    uint64_t least; /* bytes that it needs at least; 0: it was refused */
+    int64_t planned;
+} result;
+
+typedef struct search {
+    const d9d_train_config *config;
+    const d9d_forecast_how *how;
+    d9d_model_spec spec;
+    d9di_plan_data data;
+    d9di_rows rows[MOST_SIZES];
+    D9D_VEC(candidate) candidates;
+    result *results;
+    int64_t meshes;
+    d9d_arena arena;
+} search;
+
+/* --- candidates ------------------------------------------------------------------------------ */
+
+static bool allowed(const search *s, const d9d_degrees *d, int64_t rows)
+{
+    const struct d9d_batching_section b = {
+        .global_batch_size = s->config->trainer.batching.global_batch_size,
+        .microbatch_size = rows,
+    };
+
+    return d9d_degrees_check(d, d9d_degrees_ranks(d)) == D9D_OK &&
+           d9d_job_check_batching(d, &b) == D9D_OK && d9d_model_plan_check(&s->spec, d) == D9D_OK;
+}
+
+static d9d_status add_sizes(search *s, const d9d_degrees *d)
+{
+    bool any = false;
+
+    for (int size = 0; size < MOST_SIZES; size++) {
+        const int64_t rows = (int64_t)1 << size;
+
+        if ((size > 0 && rows * s->rows[0].mean > MOST) || !allowed(s, d, rows))
+            break;
+        D9D_TRY(D9D_VEC_PUSH(&s->candidates, ((candidate){*d, size})));
+        any = true;
+    }
+    s->meshes += any;
+    return D9D_OK;
+}
+
+/* Experts over neighbours. */
+static d9d_status add_experts(search *s, d9d_degrees d)
+{
+    const int64_t stage = d.data_parallel_replicate * d.data_parallel_shard *
+                          d.context_parallel_shard * d.context_parallel_replicate *
+                          d.tensor_parallel;
+
+    for (d.expert_parallel = 1; d.expert_parallel <= stage; d.expert_parallel++)
+        if (stage % d.expert_parallel == 0)
+            D9D_TRY(add_sizes(s, &d));
+    return D9D_OK;
+}
+
+/* Samples over ranks whose weights are whole, or cut. */
+static d9d_status add_data(search *s, d9d_degrees d, int64_t ranks)
+{
+    const int node = d9d_paper_chip_find(s->how->chip)->node;
+
+    for (int64_t shard = 1; shard <= ranks; shard++) {
+        const int64_t inside = shard * d.context_parallel_shard * d.tensor_parallel;
+
+        if (ranks % shard != 0 || (shard > 1 && shard < ranks && inside % node != 0))
+            continue;
+        d.data_parallel_shard = shard;
+        d.data_parallel_replicate = ranks / shard;
+        D9D_TRY(add_experts(s, d));
+    }
+    return D9D_OK;
+}
+
+static d9d_status add_context(search *s, d9d_degrees d, int64_t ranks)
+{
+    for (int64_t cp = 1; cp <= ranks && (cp == 1 || cp * LEAST <= s->rows[0].longest); cp++) {
+        if (ranks % cp != 0)
+            continue;
+        d.context_parallel_shard = cp;
+        D9D_TRY(add_data(s, d, ranks / cp));
+    }
+    return D9D_OK;
+}
+
+static d9d_status add_tensor(search *s, d9d_degrees d, int64_t ranks)
+{
+    const int node = d9d_paper_chip_find(s->how->chip)->node;
+
+    for (int64_t tp = 1; tp <= ranks && tp <= node; tp++) {
+        if (ranks % tp != 0)
+            continue;
+        d.tensor_parallel = tp;
+        D9D_TRY(add_context(s, d, ranks / tp));
+    }
+    return D9D_OK;
+}
+
+static d9d_status add_all(search *s, int64_t ranks)
+{
+    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
+
+    for (int64_t pp = 1; pp <= ranks; pp++) {
+        if (ranks % pp != 0)
+            continue;
+        d.pipeline_parallel = pp;
+        D9D_TRY(add_tensor(s, d, ranks / pp));
+    }
+    return D9D_OK;
+}
+
+/* --- planning --------------------------------------------------------------------------------- */
+
+/* The configuration with a candidate's choices; the model's section is a copy. */
+static d9d_status config_of(const search *s, const candidate *c, d9d_arena *a,
+                            d9d_train_config *out)
+{
+    const d9d_union *provider = &s->config->model_provider;
+    d9d_model_head *head = d9d_arena_alloc(a, provider->choice->size);
+
+    if (head == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "suggest: a configuration");
+    memcpy(head, provider->value, provider->choice->size);
+    *out = *s->config;
+    out->model_provider.value = head;
+    out->mesh = c->mesh;
+    out->trainer.batching.microbatch_size = (int64_t)1 << c->size;
+    return D9D_OK;
+}
+
+static void keep_best(result *r, const d9d_forecast *f, int checkpointing)
+{
+    d9d_suggestion *best = &r->best;
+    const double rate = d9d_forecast_tokens_per_hour(f);
+
+    if (r->fits && rate <= best->tokens_per_hour)
+        return;
+    r->fits = true;
+    *best = (d9d_suggestion){
+        .mesh = f->mesh,
+        .rows = f->rows,
+        .checkpointing = checkpointing,
+        .bytes = d9d_forecast_bytes(d9d_forecast_largest(f)),
+        .step_s = f->step_s,
+        .tokens_per_hour = rate,
+        .mfu = f->mfu,
+        .bubble = f->bubble,
+    };
+    memcpy(best->mesh_text, f->mesh_text, sizeof(best->mesh_text));
+}
+
+/* With the least checkpointing that fits.  What cannot be, such as a pipeline of more stages than
+ * layers, is no failure. */
+static d9d_status plan_one(search *s, const candidate *c, result *r, d9d_arena *a)
+{
+    static const int modes[] = {D9D_RECOMPUTE_OFF, D9D_RECOMPUTE_SELECTIVE, D9D_RECOMPUTE_FULL};
+    d9d_train_config config;
+    d9d_forecast f;
+    d9d_status st;
+
+    D9D_TRY(config_of(s, c, a, &config));
+    for (int i = 0; i < 3 && !r->fits; i++) {
+        ((d9d_model_head *)config.model_provider.value)->checkpointing = modes[i];
+        st = d9di_forecast_of(&config, s->how, &s->data, &s->rows[c->size], a, &f);
+        if (st == D9D_ECONFIG || st == D9D_ENOTSUP || st == D9D_EMISMATCH)
+            return D9D_OK;
+        D9D_TRY(st);
+        r->planned++;
+        r->least = d9d_forecast_bytes(d9d_forecast_largest(&f));
+        if (d9d_forecast_fits(&f))
+            keep_best(r, &f, modes[i]);
+    }
+    return D9D_OK;
+}
+
+static d9d_status plan_item(void *arg, int worker, size_t i)
+{
+    search *s = arg;
+    d9d_arena a = {0};
+    const d9d_status st = plan_one(s, &s->candidates.data[i], &s->results[i], &a);
+
+    (void)worker;
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* --- ranking -----------------------------------------------------------------------------------
+ */
+
+/* Of equals the one that needs less memory, then the one that was found first. */
+static int by_rate(const void *a, const void *b)
+{
+    const d9d_suggestion *x = a, *y = b;
+
+    if (x->tokens_per_hour != y->tokens_per_hour)
+        return x->tokens_per_hour > y->tokens_per_hour ? -1 : 1;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? -1 : 1;
+    return memcmp(&x->mesh, &y->mesh, sizeof(x->mesh));
+}
+
+/* The best of each mesh. */
+static d9d_status rank_all(const search *s, d9d_arena *a, d9d_suggestions *out)
+{
+    const size_t n = s->candidates.len;
+    size_t kept = 0;
+
+    out->item = d9d_arena_alloc(a, (n + 1) * sizeof(*out->item));
+    if (out->item == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "suggest: %zu candidates", n);
+    for (size_t i = 0; i < n; i++) {
+        out->planned += s->results[i].planned;
+        if (s->results[i].fits)
+            out->item[out->n++] = s->results[i].best;
+    }
+    qsort(out->item, out->n, sizeof(*out->item), by_rate);
+    for (size_t i = 0; i < out->n; i++) {
+        bool seen = false;
+
+        for (size_t k = 0; k < kept && !seen; k++)
+            seen = memcmp(&out->item[k].mesh, &out->item[i].mesh, sizeof(d9d_degrees)) == 0;
+        if (!seen)
+            out->item[kept++] = out->item[i];
+    }
+    out->n = kept;
+    return D9D_OK;
+}
+
+static d9d_status complain(const search *s, const d9d_suggestions *out)
+{
+    uint64_t least = 0;
+
+    if (out->n > 0)
+        return D9D_OK;
+    for (size_t i = 0; i < s->candidates.len; i++)
+        if (s->results[i].least > 0 && (least == 0 || s->results[i].least < least))
+            least = s->results[i].least;
+    if (least == 0)
+        return D9D_FAIL(
+            D9D_ECONFIG, "no mesh of %lld ranks divides this model and a batch of %lld samples",
+            (long long)out->ranks, (long long)s->config->trainer.batching.global_batch_size);
+    return D9D_FAIL(D9D_ECONFIG,
+                    "no mesh of %lld ranks fits: a rank needs %.2f GB at least, and may take %.2f "
+                    "GB",
+                    (long long)out->ranks, (double)least * 1e-9, (double)out->memory * 1e-9);
+}
+
+/* --- all of it -----------------------------------------------------------------------------------
+ */
+
+static d9d_status search_open(search *s)
+{
+    D9D_TRY(d9d_model_spec_read(&s->config->model_provider, &s->arena, &s->spec));
+    D9D_TRY(d9di_plan_data_open(s->config, s->how->length, &s->data));
+    for (int i = 0; i < MOST_SIZES; i++)
+        D9D_TRY(d9di_rows_measure(&s->data, (int64_t)1 << i, &s->rows[i]));
+    return D9D_OK;
+}
+
+static d9d_status search_all(search *s, d9d_arena *a, d9d_suggestions *out)
+{
+    D9D_TRY(d9di_launch_checked(search_open(s)));
+    D9D_TRY(add_all(s, out->ranks));
+    s->results = d9d_arena_alloc(&s->arena, (s->candidates.len + 1) * sizeof(*s->results));
+    if (s->results == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "suggest: %zu candidates", s->candidates.len);
+    D9D_TRY(d9d_thread_run(0, s->candidates.len, plan_item, s));
+    out->meshes = s->meshes;
+    return rank_all(s, a, out);
+}
+
+d9d_status d9d_suggest(const d9d_train_config *config, const d9d_forecast_how *how, int64_t ranks,
+                       d9d_arena *a, d9d_suggestions *out)
+{
+    search s = {.config = config, .how = how};
+    d9d_suggestions all = {.ranks = ranks};
+    d9d_status st;
+
+    D9D_TRY(d9d_device_check_imagined(how->chip));
+    all.chip = d9d_paper_chip_find(how->chip);
+    all.memory = how->memory > 0 ? how->memory : all.chip->memory;
+    st = search_all(&s, a, &all);
+    if (st == D9D_OK)
+        st = complain(&s, &all);
+    if (st == D9D_OK)
+        *out = all;
+    D9D_VEC_RELEASE(&s.candidates);
+    d9di_plan_data_release(&s.data);
+    d9d_arena_release(&s.arena);
+    return st;
+}
+
+/* --- saying it -----------------------------------------------------------------------------------
+ */
+
+static const char *const checkpointing_words[] = {[D9D_RECOMPUTE_OFF] = "off",
+                                                  [D9D_RECOMPUTE_FULL] = "full",
+                                                  [D9D_RECOMPUTE_SELECTIVE] = "selective"};
+
+d9d_status d9d_suggest_print(const d9d_suggestions *s, size_t most, d9d_buf *out)
+{
+    D9D_TRY(d9d_buf_printf(out, "%-28s %5s %-13s %-16s %10s %8s %14s\n", "mesh", "rows",
+                           "checkpointing", "schedule", "GiB a rank", "step s", "Mtokens/hour"));
+    for (size_t i = 0; i < s->n && i < most; i++) {
+        const d9d_suggestion *g = &s->item[i];
+
+        D9D_TRY(d9d_buf_printf(out, "%-28s %5lld %-13s %-16s %10.2f %8.3g %14.5g\n", g->mesh_text,
+                               (long long)g->rows, checkpointing_words[g->checkpointing],
+                               g->schedule[0] != '\0' ? g->schedule : "-",
+                               (double)g->bytes / 0x1p30, g->step_s, g->tokens_per_hour * 1e-6));
+    }
+    return d9d_buf_printf(out, "%zu of %lld meshes of %lld x %s fit; %lld plans\n", s->n,
+                          (long long)s->meshes, (long long)s->ranks, s->chip->text,
+                          (long long)s->planned);
+}
+
+static json_t *item_json(const d9d_suggestion *g)
+{
+    return json_pack("{s:o, s:I, s:s, s:o, s:I, s:f, s:f, s:f, s:f}", "mesh",
+                     d9di_mesh_json(&g->mesh), "rows", (json_int_t)g->rows, "checkpointing",
+                     checkpointing_words[g->checkpointing], "schedule",
+                     g->schedule[0] != '\0' ? json_string(g->schedule) : json_null(), "bytes",
+                     (json_int_t)g->bytes, "step_s", g->step_s, "tokens_per_hour",
+                     g->tokens_per_hour, "mfu", g->mfu, "bubble", g->bubble);
+}
+
+json_t *d9d_suggest_json(const d9d_suggestions *s)
+{
+    json_t *list = json_array();
+    bool well = list != NULL;
+
+    for (size_t i = 0; i < s->n && well; i++)
+        well = json_array_append_new(list, item_json(&s->item[i])) == 0;
+    return json_pack("{s:s, s:s, s:I, s:o, s:I, s:I, s:o}", "schema", "d9d.suggest.v1", "processor",
+                     s->chip->name, "ranks", (json_int_t)s->ranks, "memory",
+                     s->memory > 0 ? json_integer((json_int_t)s->memory) : json_null(), "meshes",
+                     (json_int_t)s->meshes, "plans", (json_int_t)s->planned, "suggestions", list);
+}
