@@ -4,7 +4,7 @@
  * over the whole of K, and the tiles of all products of a call are handed out to the threads.
  * bfloat16 panels become float32 on the way in, K_PANEL columns at a time, and C is rounded once.
  */
-#include "cpu_common.h"
+#include "cpu_sgemm.h"
 
 #include <limits.h>
 
@@ -89,18 +89,26 @@ static void tile_convert(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t
     if (j->k == 0)
         memset(sum, 0, (size_t)(rows * cols) * sizeof(float));
     for (int64_t k = 0; k < j->k; k += K_PANEL) {
-        int64_t depth = d9di_min(j->k - k, K_PANEL);
+        const int64_t depth = d9di_min(j->k - k, K_PANEL);
+        const float beta = k == 0 ? 0.0f : 1.0f;
+        int64_t made = 0, left;
 
         if (g->trans_a)
             load_panel(g->at, pa, j->a, j->m, k, r, depth, rows);
         else
             load_panel(g->at, pa, j->a, j->k, r, k, rows, depth);
+        if (!g->trans_a)
+            made = d9di_few_rows(g->bt, g->trans_b, rows, cols, depth, 1.0f, pa, depth,
+                                 d9di_cat(g->bt, j->b, g->trans_b ? c * j->k + k : k * j->n + c),
+                                 g->trans_b ? j->k : j->n, beta, sum, cols);
+        if ((left = cols - made) == 0)
+            continue;
         if (g->trans_b)
-            load_panel(g->bt, pb, j->b, j->k, c, k, cols, depth);
+            load_panel(g->bt, pb, j->b, j->k, c + made, k, left, depth);
         else
-            load_panel(g->bt, pb, j->b, j->n, k, c, depth, cols);
-        d9di_sgemm(g->trans_a, g->trans_b, rows, cols, depth, 1.0f, pa, g->trans_a ? rows : depth,
-                   pb, g->trans_b ? depth : cols, k == 0 ? 0.0f : 1.0f, sum, cols, room);
+            load_panel(g->bt, pb, j->b, j->n, k, c + made, depth, left);
+        d9di_sgemm(g->trans_a, g->trans_b, rows, left, depth, 1.0f, pa, g->trans_a ? rows : depth,
+                   pb, g->trans_b ? depth : left, beta, sum + made, cols, room);
     }
     for (int64_t i = 0; i < rows; i++)
         d9di_store_add(g->ct, j->c, (r + i) * j->n + c, cols, g->beta, sum + i * cols);

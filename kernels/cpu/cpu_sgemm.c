@@ -8,22 +8,23 @@
  * there are; here a document's numbers are the same to the bit whatever is computed beside it,
  * and on any processor with fused multiply-adds.
  *
- * Panels of op(A) and op(B) are brought into slices of ROWS rows and COLS columns, in the order in
- * which the innermost loop wants them (Goto and van de Geijn, "Anatomy of high-performance matrix
- * multiplication", 2008); slices are filled up with zeros.
+ * A few rows go through d9di_few_rows() first.  Panels of op(A) and op(B) are brought into slices
+ * of ROWS rows and COLS columns, in the order in which the innermost loop wants them (Goto and van
+ * de Geijn, "Anatomy of high-performance matrix multiplication", 2008); slices are filled up with
+ * zeros.
  */
-#include "cpu_common.h"
+#include "cpu_sgemm.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 enum {
-    ROWS = 12,    /* of a slice of op(A) */
-    COLS = 32,    /* of a slice of op(B) */
-    K_MOST = 256, /* of a panel */
-    M_MOST = 96,  /* rows of op(A) in the cache */
-    N_MOST = 512  /* columns of op(B) */
+    ROWS = 12,                 /* of a slice of op(A) */
+    COLS = D9DI_SGEMM_COLS,    /* of a slice of op(B) */
+    K_MOST = D9DI_SGEMM_PANEL, /* of a panel */
+    M_MOST = 96,               /* rows of op(A) in the cache */
+    N_MOST = 512               /* columns of op(B) */
 };
 
 /* --- a tile: y[rows][COLS] = slice of A, [n][ROWS], times slice of B, [n][COLS] --------------- */
@@ -172,11 +173,10 @@ static void bring(float *y, const float *x, int64_t across, int64_t along, int64
     }
 }
 
-/* A tile into C: its rows and columns that are there. */
-D9DI_CLONES static void put_tile(float *c, int64_t ldc, const float *tile, int64_t rows,
-                                 int64_t cols, float alpha, float beta)
+D9DI_CLONES void d9di_tile_put(float *c, int64_t ldc, const float *tile, int64_t ld, int64_t rows,
+                               int64_t cols, float alpha, float beta)
 {
-    for (int64_t i = 0; i < rows; i++, c += ldc, tile += COLS)
+    for (int64_t i = 0; i < rows; i++, c += ldc, tile += ld)
         if (beta == 0.0f)
             for (int64_t j = 0; j < cols; j++)
                 c[j] = alpha * tile[j];
@@ -206,7 +206,7 @@ static void block(const product *p, tile_fn *tile, const float *a, const float *
             const int64_t rows = d9di_min(m - i, ROWS), cols = d9di_min(n - j, COLS);
 
             tile(p->k, a + i * p->k, b + j * p->k, y, rows, cols);
-            put_tile(c + i * p->ldc + j, p->ldc, y, rows, cols, p->alpha, p->beta);
+            d9di_tile_put(c + i * p->ldc + j, p->ldc, y, COLS, rows, cols, p->alpha, p->beta);
         }
 }
 
@@ -231,9 +231,14 @@ void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, flo
 {
     const int64_t a_across = trans_a ? 1 : lda, a_along = trans_a ? lda : 1;
     const int64_t b_across = trans_b ? ldb : 1, b_along = trans_b ? 1 : ldb;
+    const int64_t made =
+        trans_a ? 0 : d9di_few_rows(D9D_F32, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     float *b_slices = room + a_room(m, k);
     tile_fn *tile = tile_of_this_cpu();
 
+    b += made * b_across;
+    c += made;
+    n -= made;
     for (int64_t j = 0; j < n; j += N_MOST)
         for (int64_t p = 0; p < d9di_max(k, 1); p += K_MOST) {
             const product how = {d9di_min(k - p, K_MOST), alpha, p == 0 ? beta : 1.0f, c, ldc};

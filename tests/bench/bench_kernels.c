@@ -89,6 +89,19 @@ static d9d_status gemm_narrow(bench *b)
 {
     return gemm(b, false, true, T, E, H, b->t);
 }
+/* What generation does: all of a matrix is read for a token, or for some. */
+static d9d_status gemm_one(bench *b)
+{
+    return gemm(b, false, true, 1, 4 * (int64_t)I, T, b->t);
+}
+static d9d_status gemm_eight(bench *b)
+{
+    return gemm(b, false, true, 8, 4 * (int64_t)I, T, b->t);
+}
+static d9d_status gemm_one_straight(bench *b)
+{
+    return gemm(b, false, false, 1, 4 * (int64_t)I, T, b->t);
+}
 
 static d9d_status grouped(bench *b)
 {
@@ -366,6 +379,9 @@ static const struct line {
     {"gemm dx = dy W", gemm_dx, 2.0 * T *I *H, 0, 0},
     {"gemm dW = dy' x", gemm_dw, 2.0 * T *I *H, 0, 0},
     {"gemm narrow", gemm_narrow, 2.0 * T *E *H, 0, 0},
+    {"gemm of one row", gemm_one, 0, 4.0 * N, 0},
+    {"gemm of one row, W", gemm_one_straight, 0, 4.0 * N, 0},
+    {"gemm of eight rows", gemm_eight, 0, 4.0 * N, 0},
     {"grouped_gemm", grouped, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_din", grouped_din, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_dw", grouped_dw, 2.0 * ROWS *H *EI, 0, 0},
