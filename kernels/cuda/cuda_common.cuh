@@ -140,8 +140,7 @@ template <class T> struct raw8 {
     uint4 part[sizeof(T) / 2];
 };
 
-template <class T>
-static __device__ __forceinline__ void fetch8(raw8<T> &r, const T *p, int64_t n)
+template <class T> static __device__ __forceinline__ void fetch8(raw8<T> &r, const T *p, int64_t n)
 {
     if (wide(p, n)) {
 #pragma unroll

@@ -73,8 +73,8 @@ d9d_status d9di_tile_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const
                           const void *b, void *c);
 
 /* n keys below `keys`: `order` lists the positions 0..n-1 by key, those of one key ascending and
- * negative keys after all others; start[x], x in [0, keys], is where key x begins, start[keys] where
- * the negative ones do.  A key that is too large counts as the last one. */
+ * negative keys after all others; start[x], x in [0, keys], is where key x begins, start[keys]
+ * where the negative ones do.  A key that is too large counts as the last one. */
 d9d_status d9di_sort(d9d_stream s, const char *op, const int32_t *key, int64_t n, int64_t keys,
                      int32_t *order, int32_t *start);
 

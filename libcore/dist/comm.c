@@ -261,11 +261,17 @@ static d9d_status exchange(d9d_comm *c)
     return st;
 }
 
-static d9d_status add_piece(d9d_comm *c, d9d_stream s, const char *what, const d9di_piece *p)
+static d9d_status check_peer(const d9d_comm *c, const char *what, const d9di_piece *p)
 {
     if (c == NULL || p->peer < 0 || p->peer >= c->size || p->peer == c->rank)
         return D9D_FAIL(D9D_EINVAL, "%s: %s: a message between rank %d and rank %d of %d",
                         d9d_comm_name(c), what, d9d_comm_rank(c), p->peer, d9d_comm_size(c));
+    return D9D_OK;
+}
+
+static d9d_status add_piece(d9d_comm *c, d9d_stream s, const char *what, const d9di_piece *p)
+{
+    D9D_TRY(check_peer(c, what, p));
     if (c->pieces.len == 0) {
         (void)snprintf(c->what, sizeof(c->what), "%s", what);
         c->stream = s;
@@ -274,13 +280,20 @@ static d9d_status add_piece(d9d_comm *c, d9d_stream s, const char *what, const d
     return c->together ? D9D_OK : exchange(c);
 }
 
+static d9di_piece piece_out(d9d_dtype t, const void *src, int64_t n, int to)
+{
+    d9di_piece p = {.t = t, .n = n, .peer = to};
+
+    memcpy(&p.data, &src, sizeof(p.data)); /* a piece that is sent is not written */
+    return p;
+}
+
 d9d_status d9d_comm_send(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, const void *src,
                          int64_t n, int to)
 {
-    void *data;
+    const d9di_piece p = piece_out(t, src, n, to);
 
-    memcpy(&data, &src, sizeof(data)); /* a piece that is sent is not written */
-    return add_piece(c, s, what, &(d9di_piece){.t = t, .data = data, .n = n, .peer = to});
+    return add_piece(c, s, what, &p);
 }
 
 d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *dst,
@@ -321,6 +334,106 @@ d9d_status d9d_comm_end(d9d_comm *c)
     c->together = false;
     held = c->holds ? hand_over(c) : D9D_OK;
     return st != D9D_OK ? st : held;
+}
+
+/* --- messages under way ---------------------------------------------------------------- */
+
+struct d9d_message {
+    d9d_comm *comm;
+    d9di_piece piece;
+    void *posted; /* the wire's; NULL: it is done */
+    char what[64];
+};
+
+static d9di_call call_of(const d9d_message *m, d9d_stream s)
+{
+    return (d9di_call){
+        .verb = D9DI_EXCHANGE, .what = m->what, .stream = s, .n = 1, .pieces = &m->piece};
+}
+
+/* A device says when it is done with a call; the others are known to wait where they end it. */
+static d9d_status post_now(d9d_message *m)
+{
+    d9d_comm *c = m->comm;
+    const d9di_call k = call_of(m, d9d_comm_queue(c));
+    d9di_flight_call *x = NULL;
+    d9d_status st;
+
+    if (c->wire->post == NULL)
+        return go(c, &k);
+    c->exchanges++;
+    if (c->wire->mark != NULL)
+        x = d9di_ring_begin(c, &k);
+    st = c->wire->post(c, &k, &m->posted);
+    if (st != D9D_OK || x == NULL || !c->wire->mark(c, &k, x))
+        d9di_ring_end(x, st == D9D_OK ? D9DI_STEP_DONE : D9DI_STEP_FAILED);
+    *c->failed |= st != D9D_OK;
+    return st;
+}
+
+static d9d_status post(d9d_comm *c, const char *what, const d9di_piece *p, d9d_message **out)
+{
+    d9d_message *m;
+    d9d_status st;
+
+    D9D_TRY(check_peer(c, what, p));
+    m = calloc(1, sizeof(*m));
+    if (m == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for a message", c->name, what);
+    m->comm = c;
+    m->piece = *p;
+    (void)snprintf(m->what, sizeof(m->what), "%s", what);
+    st = post_now(m);
+    if (st == D9D_OK)
+        *out = m;
+    else
+        free(m);
+    return st;
+}
+
+d9d_status d9d_comm_post_send(d9d_comm *c, const char *what, d9d_dtype t, const void *src,
+                              int64_t n, int to, d9d_message **out)
+{
+    const d9di_piece p = piece_out(t, src, n, to);
+
+    return post(c, what, &p, out);
+}
+
+d9d_status d9d_comm_post_recv(d9d_comm *c, const char *what, d9d_dtype t, void *dst, int64_t n,
+                              int from, d9d_message **out)
+{
+    return post(c, what, &(d9di_piece){.t = t, .data = dst, .n = n, .peer = from, .receive = true},
+                out);
+}
+
+bool d9d_message_done(d9d_message *m)
+{
+    return m->posted == NULL || m->comm->wire->passed(m->comm, m->posted);
+}
+
+d9d_status d9d_message_end(d9d_message *m, d9d_stream s)
+{
+    d9di_flight_call *x = NULL;
+    d9d_status st = D9D_OK;
+
+    if (m == NULL)
+        return D9D_OK;
+    if (m->posted != NULL) {
+        const d9di_call k = call_of(m, s);
+
+        if (m->comm->wire->mark == NULL)
+            x = d9di_ring_begin(m->comm, &k);
+        st = m->comm->wire->finish(m->comm, &k, m->posted);
+        d9di_ring_end(x, st == D9D_OK ? D9DI_STEP_DONE : D9DI_STEP_FAILED);
+        *m->comm->failed |= st != D9D_OK;
+    }
+    free(m);
+    return st;
+}
+
+void d9d_message_drop(d9d_message *m)
+{
+    free(m);
 }
 
 /* --- beside the computation ------------------------------------------------------------ */

@@ -330,7 +330,44 @@ static d9d_status exchange(d9d_comm *c, const d9di_call *k)
     return post_go(&p);
 }
 
-static const d9di_wire wire = {.run = {[D9DI_ALL_REDUCE] = all_reduce,
+/* --- posted ones --------------------------------------------------------------------------- */
+
+static d9d_status post_piece(d9d_comm *c, const d9di_call *k, void **out)
+{
+    const struct mpi *self = c->net;
+    const d9di_piece *x = k->pieces;
+    const d9di_mpi_piece piece = {.data = x->data,
+                                  .n = (size_t)x->n * d9d_dtype_size(x->t),
+                                  .peer = c->world[x->peer],
+                                  .receive = x->receive};
+    char why[256];
+
+    *out = NULL;
+    if (piece.n == 0)
+        return D9D_OK;
+    *out = self->module->post(&piece, tag_of(c, k), why, sizeof(why));
+    return *out != NULL ? D9D_OK : d9di_call_fail(c, k, "%s", why);
+}
+
+static bool has_passed(d9d_comm *c, void *posted)
+{
+    const struct mpi *self = c->net;
+
+    return self->module->passed(posted);
+}
+
+static d9d_status finish(d9d_comm *c, const d9di_call *k, void *posted)
+{
+    const struct mpi *self = c->net;
+    char why[256];
+
+    return self->module->end(posted, why, sizeof(why)) ? D9D_OK : d9di_call_fail(c, k, "%s", why);
+}
+
+static const d9di_wire wire = {.post = post_piece,
+                               .passed = has_passed,
+                               .finish = finish,
+                               .run = {[D9DI_ALL_REDUCE] = all_reduce,
                                        [D9DI_ALL_GATHER] = all_gather,
                                        [D9DI_REDUCE_SCATTER] = reduce_scatter,
                                        [D9DI_ALL_TO_ALL] = all_to_all,

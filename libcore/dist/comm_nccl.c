@@ -265,6 +265,40 @@ static d9d_status exchange(d9d_comm *c, const d9di_call *k)
     return settle(c, k, end_group(n, rc));
 }
 
+/* --- posted ones: an event behind each -------------------------------------------------- */
+
+static d9d_status post(d9d_comm *c, const d9di_call *k, void **out)
+{
+    cudaEvent_t behind;
+    cudaError_t e = cudaEventCreateWithFlags(&behind, cudaEventDisableTiming);
+    d9d_status st;
+
+    if (e != cudaSuccess)
+        return cuda_fail(c, k, e);
+    st = exchange(c, k);
+    if (st == D9D_OK && (e = cudaEventRecord(behind, queue_of(c, k))) != cudaSuccess)
+        st = cuda_fail(c, k, e);
+    if (st == D9D_OK)
+        *out = behind;
+    else
+        (void)cudaEventDestroy(behind);
+    return st;
+}
+
+static bool has_passed(d9d_comm *c, void *posted)
+{
+    (void)c;
+    return cudaEventQuery(posted) != cudaErrorNotReady;
+}
+
+static d9d_status finish(d9d_comm *c, const d9di_call *k, void *posted)
+{
+    const cudaError_t e = cudaStreamWaitEvent(queue_of(c, k), posted, 0);
+
+    (void)cudaEventDestroy(posted);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(c, k, e);
+}
+
 /* --- words ------------------------------------------------------------------------------ */
 
 static cudaError_t make_stage(struct group *g, size_t bytes)
@@ -617,6 +651,9 @@ static const d9di_wire wire = {.run = {[D9DI_ALL_REDUCE] = all_reduce,
                                .begin = begin,
                                .end = end,
                                .share = d9di_cuda_share,
+                               .post = post,
+                               .passed = has_passed,
+                               .finish = finish,
                                .close = close_group};
 
 /* --- the library ------------------------------------------------------------------------------ */

@@ -69,6 +69,10 @@ typedef struct d9di_wire {
     /* NULL: ranks do not read each other's memory. */
     d9d_status (*share)(d9d_comm *c, const char *what, void *const *mine, size_t n,
                         d9d_comm_shared **out);
+    /* An exchange of one piece that goes on by itself; NULL: posted ones are run at once. */
+    d9d_status (*post)(d9d_comm *c, const d9di_call *k, void **out);
+    bool (*passed)(d9d_comm *c, void *posted);
+    d9d_status (*finish)(d9d_comm *c, const d9di_call *k, void *posted); /* takes it */
     void (*close)(d9d_comm *c); /* NULL: a group has nothing of its own */
 } d9di_wire;
 

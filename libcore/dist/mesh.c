@@ -10,6 +10,7 @@
 
 struct group {
     unsigned axes;
+    int number; /* among those of the same axes */
     d9d_comm *comm;
 };
 
@@ -47,6 +48,11 @@ enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
 
 /* --- what is known without communication ----------------------------------------------- */
 
+int d9d_degrees_index(const d9d_degrees *d, unsigned axes, int64_t rank)
+{
+    return (int)d9di_axes_place(d, axes, rank).index;
+}
+
 const d9d_degrees *d9d_mesh_degrees(const d9d_mesh *m)
 {
     return &m->degrees;
@@ -65,7 +71,7 @@ int d9d_mesh_size(const d9d_mesh *m)
 }
 int d9d_mesh_index(const d9d_mesh *m, unsigned axes)
 {
-    return (int)d9di_axes_place(&m->degrees, axes, d9d_mesh_rank(m)).index;
+    return d9d_degrees_index(&m->degrees, axes, d9d_mesh_rank(m));
 }
 int d9d_mesh_count(const d9d_mesh *m, unsigned axes)
 {
@@ -116,11 +122,16 @@ static d9d_status make_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
 
 d9d_status d9d_mesh_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
 {
+    return d9d_mesh_group_beside(m, axes, 0, out);
+}
+
+d9d_status d9d_mesh_group_beside(d9d_mesh *m, unsigned axes, int number, d9d_comm **out)
+{
     const unsigned set = d9di_axes_normal(&m->degrees, axes);
     d9d_comm *c;
 
     for (size_t i = 0; i < m->groups.len; i++)
-        if (m->groups.data[i].axes == set) {
+        if (m->groups.data[i].axes == set && m->groups.data[i].number == number) {
             *out = m->groups.data[i].comm;
             return D9D_OK;
         }
@@ -130,7 +141,7 @@ d9d_status d9d_mesh_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
     }
     D9D_TRY(D9D_VEC_RESERVE(&m->groups, 1));
     D9D_TRY(make_group(m, set, &c));
-    m->groups.data[m->groups.len++] = (struct group){set, c};
+    m->groups.data[m->groups.len++] = (struct group){set, number, c};
     *out = c;
     return D9D_OK;
 }

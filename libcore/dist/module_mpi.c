@@ -168,6 +168,60 @@ static bool exchange(const d9di_mpi_piece *pieces, int n, int tag, char *why, si
     return ok;
 }
 
-extern const d9di_mpi_module d9d_mpi_module_v1;
-__attribute__((visibility("default"))) const d9di_mpi_module d9d_mpi_module_v1 = {
-    .open = open_world, .exchange = exchange, .close = close_world};
+/* --- one piece that goes on by itself ------------------------------------------------------- */
+
+struct d9di_mpi_post {
+    d9di_mpi_piece piece;
+    int n, rc, done;
+    MPI_Request *requests; /* [n] */
+    MPI_Status *statuses;  /* [n] */
+};
+
+static struct d9di_mpi_post *post_one(const d9di_mpi_piece *piece, int tag, char *why, size_t why_n)
+{
+    const size_t n = messages(piece);
+    struct d9di_mpi_post *p =
+        calloc(1, sizeof(*p) + n * (sizeof(*p->statuses) + sizeof(*p->requests)));
+
+    if (p == NULL) {
+        (void)snprintf(why, why_n, "no memory for %zu messages", n);
+        return NULL;
+    }
+    p->piece = *piece;
+    p->n = (int)n;
+    p->requests = (MPI_Request *)(p + 1);
+    p->statuses = (MPI_Status *)(p->requests + n);
+    p->rc = post_all(&p->piece, 1, tag, p->requests);
+    if (p->rc != MPI_SUCCESS) { /* what was posted before stays with MPI */
+        (void)failed(p->rc, why, why_n);
+        return NULL;
+    }
+    return p;
+}
+
+static bool passed(struct d9di_mpi_post *p)
+{
+    if (!p->done)
+        p->rc = MPI_Testall(p->n, p->requests, &p->done, p->statuses);
+    return p->done || p->rc != MPI_SUCCESS;
+}
+
+static bool end_one(struct d9di_mpi_post *p, char *why, size_t why_n)
+{
+    bool ok;
+
+    if (!passed(p))
+        p->rc = wait_all(p->n, p->requests, p->statuses);
+    ok = check_sizes(&p->piece, 1, p->rc, p->statuses, why, why_n);
+    free(p);
+    return ok;
+}
+
+extern const d9di_mpi_module d9d_mpi_module_v2;
+__attribute__((visibility("default")))
+const d9di_mpi_module d9d_mpi_module_v2 = {.open = open_world,
+                                           .exchange = exchange,
+                                           .post = post_one,
+                                           .passed = passed,
+                                           .end = end_one,
+                                           .close = close_world};

@@ -24,9 +24,13 @@ typedef struct d9di_mpi_module {
     /* Returns when all pieces are where they belong.  Those of one pair of ranks and one tag are
      * matched in the order in which they are given, and their sizes must agree. */
     bool (*exchange)(const d9di_mpi_piece *pieces, int n, int tag, char *why, size_t why_n);
-    void (*close)(void); /* collective */
+    /* One piece that goes on by itself, until end() returns; the piece is copied.  NULL: `why`. */
+    struct d9di_mpi_post *(*post)(const d9di_mpi_piece *piece, int tag, char *why, size_t why_n);
+    bool (*passed)(struct d9di_mpi_post *p);
+    bool (*end)(struct d9di_mpi_post *p, char *why, size_t why_n); /* waits; takes it */
+    void (*close)(void);                                           /* collective */
 } d9di_mpi_module;
 
-#define D9DI_MPI_MODULE "d9d_mpi_module_v1" /* the symbol, a d9di_mpi_module */
+#define D9DI_MPI_MODULE "d9d_mpi_module_v2" /* the symbol, a d9di_mpi_module */
 
 #endif /* D9DI_DIST_MPI_MODULE_H */

@@ -76,6 +76,8 @@ static d9di_engine_how engine_how(const rehearsal *r)
         .peft = &c->peft,
         .data = r->how->data,
         .seed = (uint64_t)c->trainer.determinism.base_seed,
+        .pipe = d9d_job_pipe(&c->trainer.pipelining),
+        .micros = r->n_micro,
         .train = true,
         .optimizer = r->optimizer,
         .gradients = &c->trainer.gradient_manager,
@@ -121,8 +123,8 @@ static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
     const d9d_sharded_how sharded = {.with_grads = true,
                                      .reduce_once = g->reduce == D9D_REDUCE_STEP};
     const d9d_params *params = &r->engine.params;
-    const d9d_model *m = r->engine.model;
     d9d_save_set set;
+    uint64_t units;
 
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i];
@@ -132,9 +134,15 @@ static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
         out->exported += p->adapts == NULL ? bytes_of(&p->whole, p->dtype) : 0;
     }
     out->optimizer = d9d_optimizer_bytes(r->optimizer);
-    out->parameters = d9di_engine_count(&r->engine, false);
-    out->model_flops = m->ops->flops_per_token(m, r->batch.length);
-    D9D_TRY(d9d_sharded_bytes(m, &sharded, &out->units));
+    for (size_t k = 0; k < r->engine.n_stages; k++) {
+        const d9di_stage *s = &r->engine.stages[k];
+
+        for (size_t i = 0; i < s->params.n; i++)
+            out->parameters += d9d_shape_numel(&s->params.p[i]->whole);
+        out->model_flops += d9d_model_flops(s->model, r->batch.length);
+        D9D_TRY(d9d_sharded_bytes(s->model, &sharded, &units));
+        out->units = units > out->units ? units : out->units;
+    }
     D9D_TRY(d9d_save_set_make(
         params, r->optimizer,
         r->how->config->trainer.model_stage_factory.checkpoint_only_trainable_parameters, &r->arena,
@@ -146,20 +154,20 @@ static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
 
 /* --- a step ---------------------------------------------------------------------------------- */
 
+static d9d_status micro_next(void *arg, d9d_batch *b)
+{
+    *b = ((rehearsal *)arg)->batch;
+    return D9D_OK;
+}
+
 /* As train.c does it. */
 static d9d_status step(rehearsal *r, int64_t n_micro)
 {
     const d9d_step_own own = {.targets = (double)(n_micro * r->batch.targets)};
     d9di_engine *e = &r->engine;
 
-    d9d_module_clear_grads(e->model->module);
-    for (int64_t i = 0; i < n_micro; i++) {
-        d9d_tensor sum = d9d_tensor_rows(&r->end.loss, i, 1);
-        const d9d_status st = d9di_engine_learn(e, &r->batch, i + 1 == n_micro, &sum);
-
-        d9d_tensor_release(&sum);
-        D9D_TRY(st);
-    }
+    D9D_TRY(d9di_engine_learn(e, &(d9di_flow){.next = micro_next, .arg = r}, n_micro,
+                              &r->end.loss));
     D9D_TRY(d9d_step_end_queue(&r->end, &e->params, &own,
                                r->how->config->trainer.gradient_clipping.max_norm));
     return d9d_optimizer_step(r->optimizer, 1e-3, &r->end.scale);
@@ -227,7 +235,7 @@ enum { FEW = 2 }; /* the last micro-batch and one before it */
 /* Two steps: what is kept from the first is there in the second. */
 static d9d_status steps(rehearsal *r, d9d_arena *a, d9di_dry_run *out)
 {
-    const int64_t few = r->n_micro < FEW ? r->n_micro : FEW;
+    const int64_t few = r->n_micro < FEW || r->engine.program.ranks > 1 ? r->n_micro : FEW;
     sample s, more;
 
     D9D_TRY(step(r, few));

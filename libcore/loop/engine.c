@@ -1,28 +1,98 @@
-/* engine.c - a model on a device.  See loop/engine.h. */
+/* engine.c - a model on the ranks of a job.  See loop/engine.h. */
 #include "loop/engine.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "d9d/device/trace.h"
 #include "d9d/model/peft.h"
 #include "d9d/parallel/plan.h"
+#include "d9d/parallel/tied.h"
 #include "loop/launch.h"
+
+/* --- the program ---------------------------------------------------------------------- */
+
+/* Alone there is one stage, and micro-batches go through it one by one whatever the schedule. */
+static d9d_pipe_how pipe_of(const d9di_engine_how *how)
+{
+    const d9d_pipe_how alone = {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1};
+
+    if (!how->train)
+        return (d9d_pipe_how){.kind = D9D_PIPE_INFERENCE};
+    return how->mesh->pipeline_parallel == 1 ? alone : how->pipe;
+}
+
+static d9d_status program_make(const d9di_engine *e, int64_t micros, d9d_program *out)
+{
+    const int64_t most = D9D_PIPE_MAX_MICROS + 1; /* is refused with its number */
+    d9d_program p;
+    d9d_status st;
+
+    D9D_TRY(d9d_program_build(&e->pipe, e->pipe_ranks, (int)(micros < most ? micros : most), &p));
+    st = d9d_program_connect(&p);
+    if (st == D9D_OK)
+        st = d9d_program_check(&p);
+    if (st == D9D_OK)
+        *out = p;
+    else
+        d9d_program_release(&p);
+    return st;
+}
+
+static d9d_status executor_make(d9di_engine *e)
+{
+    const d9d_executor_how how = {.program = &e->program,
+                                  .rank = e->pipe_rank,
+                                  .dev = e->dev,
+                                  .down = e->down,
+                                  .up = e->up,
+                                  .ops = &d9di_engine_ops,
+                                  .self = e};
+
+    return d9d_executor_create(&how, &e->executor);
+}
+
+d9d_status d9di_engine_pipe(d9di_engine *e, int64_t micros)
+{
+    d9d_program p;
+
+    if (e->program.micros == micros)
+        return D9D_OK;
+    D9D_TRY(program_make(e, micros, &p));
+    d9d_executor_free(e->executor);
+    e->executor = NULL;
+    d9d_program_release(&e->program);
+    e->program = p;
+    return executor_make(e);
+}
+
+static d9d_status program_open(d9di_engine *e, const d9di_engine_how *how)
+{
+    e->pipe = pipe_of(how);
+    e->pipe_ranks = (int)how->mesh->pipeline_parallel;
+    e->pipe_rank = d9d_degrees_index(how->mesh, D9D_AXIS(PP), d9d_boot_rank(how->where->boot));
+    D9D_TRY(program_make(e, e->pipe_ranks > 1 && how->train ? how->micros : 1, &e->program));
+    if (how->train && !e->program.backward)
+        return D9D_FAIL(D9D_ECONFIG, "trainer.pipelining.schedule: \"%s\" computes no gradients",
+                        d9d_pipe_kind_word(e->pipe.kind));
+    return D9D_OK;
+}
 
 /* --- opening ------------------------------------------------------------------------ */
 
-static d9d_status params_prepare(d9di_engine *e, const d9di_engine_how *how)
+/* A stage's structure, and its parameters. */
+static d9d_status model_open(d9di_engine *e, const d9di_engine_how *how, d9d_stage stage,
+                             d9d_model **model, d9d_params *params)
 {
     static const d9d_dtype dtypes[] = {D9D_F32, D9D_BF16};
+    const d9d_model_spec *s = &e->spec;
 
+    D9D_TRY(s->provider->create(s->config, stage, &s->options, model));
     if (how->peft != NULL)
-        D9D_TRY(d9d_peft_apply(how->peft, e->model->module));
-    D9D_TRY(d9d_module_bind(e->model->module));
-    D9D_TRY(d9d_module_params(e->model->module, &e->arena, &e->params));
-    D9D_TRY(d9d_peft_params_of(&e->params, false, &e->arena, &e->base));
-    D9D_TRY(d9d_peft_params_of(&e->params, true, &e->arena, &e->adapters));
-    for (size_t i = 0; i < e->params.n; i++) {
-        d9d_param *p = e->params.p[i];
+        D9D_TRY(d9d_peft_apply(how->peft, (*model)->module, stage.count > 1));
+    D9D_TRY(d9d_module_bind((*model)->module));
+    D9D_TRY(d9d_module_params((*model)->module, &e->arena, params));
+    for (size_t i = 0; i < params->n; i++) {
+        d9d_param *p = params->p[i];
 
         if (how->train)
             p->grad_dtype =
@@ -32,45 +102,80 @@ static d9d_status params_prepare(d9di_engine *e, const d9di_engine_how *how)
     return D9D_OK;
 }
 
-static d9d_status adapter_read(d9di_engine *e, const char *dir)
+/* The adapters to begin with, if any. */
+static d9d_status adapter_open(d9di_engine *e, const d9di_engine_how *how)
 {
     d9d_model_matrices of;
 
-    D9D_TRY(d9d_model_spec_matrices(&e->spec, &e->arena, &of));
-    return d9d_adapters_read(dir, &of, &e->given);
-}
-
-/* Where the parameters begin, without reading them. */
-static d9d_status sources_open(d9di_engine *e, const d9di_engine_how *how)
-{
-    const bool merge = how->adapter != NULL && e->adapters.n == 0;
-
-    if (!how->initialise)
+    D9D_TRY(d9d_peft_params_of(&e->all, false, &e->arena, &e->base));
+    D9D_TRY(d9d_peft_params_of(&e->all, true, &e->arena, &e->adapters));
+    if (how->adapter == NULL || !how->initialise)
         return D9D_OK;
-    if (how->adapter != NULL)
-        D9D_TRY(adapter_read(e, how->adapter));
-    if (how->source != NULL)
-        return d9d_weights_open(&e->spec, D9D_WHOLE_MODEL, how->source, merge ? e->given : NULL,
-                                &e->weights);
-    if (merge)
+    if (e->adapters.n == 0 && how->source == NULL)
         return D9D_FAIL(D9D_ECONFIG,
                         "trainer.model_stage_factory: source_adapter is given and nothing that it "
                         "could be merged into, no source_checkpoint");
+    if (e->adapters.n > 0 && e->program.stages > 1)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "trainer.model_stage_factory: source_adapter goes on being trained over "
+                        "%d pipeline stages; it can be merged (peft null), or with 1",
+                        e->program.stages);
+    D9D_TRY(d9d_model_spec_matrices(&e->spec, &e->arena, &of));
+    return d9d_adapters_read(how->adapter, &of, &e->given);
+}
+
+static d9d_status stage_open(d9di_engine *e, const d9di_engine_how *how, int k, d9di_stage *out)
+{
+    const d9d_stage stage = {d9d_program_stage_of(&e->program, e->pipe_rank, k), e->program.stages};
+
+    if (stage.count == 1) {
+        out->model = e->whole;
+        out->params = e->all;
+    } else {
+        D9D_TRY(model_open(e, how, stage, &out->model, &out->params));
+    }
+    D9D_TRY(d9d_peft_params_of(&out->params, false, &e->arena, &out->base));
+    if (how->source != NULL && how->initialise)
+        D9D_TRY(d9d_weights_open(&e->spec, stage, how->source,
+                                 e->adapters.n == 0 ? e->given : NULL, &out->weights));
+    return D9D_OK;
+}
+
+static d9d_status stages_open(d9di_engine *e, const d9di_engine_how *how)
+{
+    const int n = e->program.stages / e->program.ranks;
+    size_t total = 0;
+
+    e->stages = d9d_arena_alloc(&e->arena, (size_t)n * sizeof(*e->stages));
+    e->models = d9d_arena_alloc(&e->arena, (size_t)n * sizeof(*e->models));
+    if (e->stages == NULL || e->models == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %d stages", n);
+    for (int k = 0; k < n; k++) {
+        e->n_stages++;
+        D9D_TRY(stage_open(e, how, k, &e->stages[k]));
+        e->models[k] = e->stages[k].model;
+        total += e->stages[k].params.n;
+    }
+    e->params.p = d9d_arena_alloc(&e->arena, (total + 1) * sizeof(d9d_param *));
+    if (e->params.p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a list of %zu parameters", total);
+    for (int k = 0; k < n; k++)
+        for (size_t i = 0; i < e->stages[k].params.n; i++)
+            e->params.p[e->params.n++] = e->stages[k].params.p[i];
     return D9D_OK;
 }
 
 static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
 {
-    const d9d_model_spec *s = &e->spec;
-
     D9D_TRY(d9di_launch_check(how->where->boot, how->where->device));
     D9D_TRY(d9d_model_spec_read(how->provider, &e->arena, &e->spec));
-    D9D_TRY(d9d_model_plan_check(s, how->mesh));
-    D9D_TRY(s->provider->create(s->config, D9D_WHOLE_MODEL, &s->options, &e->model));
+    D9D_TRY(d9d_model_plan_check(&e->spec, how->mesh));
+    D9D_TRY(program_open(e, how));
+    D9D_TRY(model_open(e, how, D9D_WHOLE_MODEL, &e->whole, &e->all));
     if (how->data != NULL)
-        D9D_TRY(d9di_data_check(how->data, e->model->vocab, e->model->max_positions));
-    D9D_TRY(params_prepare(e, how));
-    return sources_open(e, how);
+        D9D_TRY(d9di_data_check(how->data, e->whole->vocab, e->whole->max_positions));
+    D9D_TRY(adapter_open(e, how));
+    return stages_open(e, how);
 }
 
 d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out)
@@ -85,12 +190,12 @@ d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out)
     return st;
 }
 
-static d9d_status weights_read(d9di_engine *e, const d9d_log *log)
+static d9d_status weights_read(d9di_stage *s, const d9d_log *log)
 {
-    d9d_status st = d9d_weights_read(e->weights, &e->base, log);
+    d9d_status st = d9d_weights_read(s->weights, &s->base, log);
 
-    d9d_weights_close(e->weights);
-    e->weights = NULL;
+    d9d_weights_close(s->weights);
+    s->weights = NULL;
     return st;
 }
 
@@ -116,7 +221,7 @@ static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
         .timeout_s = how->timeout_s, .flight_dir = how->flight, .log = how->where->log};
     const char *net = e->dev->kernels->name;
     d9d_sharded_how sharded = {.with_grads = how->train};
-    uint64_t units;
+    uint64_t units, most = 0;
 
     if (how->train) {
         sharded.reduce_once = how->gradients->reduce == D9D_REDUCE_STEP;
@@ -124,10 +229,18 @@ static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
     }
     D9D_TRY(d9d_mesh_open(how->where->boot, how->mesh, net, e->dev->stream, &mesh, &e->mesh));
     D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXES_WORLD, &e->world));
-    D9D_TRY(d9d_model_plan(&e->spec, e->mesh, e->model));
-    D9D_TRY(d9d_sharded_bytes(e->model, &sharded, &units));
-    D9D_TRY(d9d_device_expect(e->dev, bytes_needed(e, how) + units));
-    return d9d_sharded_create(e->model, e->dev, &sharded, &e->sharded);
+    D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXIS(PP), &e->down));
+    D9D_TRY(d9d_mesh_group_beside(e->mesh, D9D_AXIS(PP), 1, &e->up));
+    for (size_t k = 0; k < e->n_stages; k++) {
+        D9D_TRY(d9d_model_plan(&e->spec, e->mesh, e->stages[k].model));
+        d9d_tied_place(e->stages[k].model);
+        D9D_TRY(d9d_sharded_bytes(e->stages[k].model, &sharded, &units));
+        most = units > most ? units : most;
+    }
+    D9D_TRY(d9d_device_expect(e->dev, bytes_needed(e, how) + most));
+    for (size_t k = 0; k < e->n_stages; k++)
+        D9D_TRY(d9d_sharded_create(e->stages[k].model, e->dev, &sharded, &e->stages[k].sharded));
+    return executor_make(e);
 }
 
 /* "4 ranks: data_parallel_shard 2, tensor_parallel 2"; "" for one. */
@@ -170,46 +283,54 @@ static void tell(const d9di_engine *e, const d9d_log *log)
     if (d9di_engine_count(e, true) < d9di_engine_count(e, false))
         (void)snprintf(some, sizeof(some), ", of which %lld are trained",
                        (long long)d9di_engine_count(e, true));
-    d9d_log_info(log, "%s: %s, %lld parameters%s, %s%s", e->dev->name, e->model->ops->name,
+    d9d_log_info(log, "%s: %s, %lld parameters%s, %s%s", e->dev->name, e->whole->ops->name,
                  (long long)d9di_engine_count(e, false), some,
                  d9d_dtype_word(e->spec.options.dtype), ranks);
 }
 
-/* The model's own parameters, then what adapts them. */
-static d9d_status params_fill(d9di_engine *e, const d9di_engine_how *how)
+static d9d_status stage_fill(d9di_engine *e, const d9di_engine_how *how, d9di_stage *s)
 {
-    for (size_t i = 0; i < e->params.n; i++)
-        if (e->weights == NULL || e->params.p[i]->adapts != NULL)
-            D9D_TRY(d9d_param_reset(e->params.p[i], how->seed));
-    if (e->weights != NULL)
-        D9D_TRY(weights_read(e, how->where->log));
-    if (e->given != NULL && e->adapters.n > 0)
-        D9D_TRY(d9d_adapters_fill(e->given, &e->adapters, how->where->log));
-    d9d_adapters_free(e->given);
-    e->given = NULL;
-    return D9D_OK;
+    D9D_TRY(d9d_module_materialise(s->model->module, e->dev, how->train));
+    if (!how->initialise)
+        return D9D_OK;
+    for (size_t i = 0; i < s->params.n; i++)
+        if (s->weights == NULL || s->params.p[i]->adapts != NULL)
+            D9D_TRY(d9d_param_reset(s->params.p[i], how->seed));
+    return s->weights != NULL ? weights_read(s, how->where->log) : D9D_OK;
 }
 
 d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how)
 {
     D9D_TRY(d9di_launch_device(how->where->boot, how->where->device, &e->dev));
     e->dev->log = how->where->log;
-    D9D_TRY(d9d_tape_create(e->dev, &e->tape));
     D9D_TRY(ranks_join(e, how));
     tell(e, how->where->log);
-    D9D_TRY(d9d_module_materialise(e->model->module, e->dev, how->train));
-    return how->initialise ? params_fill(e, how) : D9D_OK;
+    for (size_t k = 0; k < e->n_stages; k++)
+        D9D_TRY(stage_fill(e, how, &e->stages[k]));
+    if (e->given != NULL && e->adapters.n > 0) /* of the one stage */
+        D9D_TRY(d9d_adapters_fill(e->given, &e->adapters, how->where->log));
+    d9d_adapters_free(e->given);
+    e->given = NULL;
+    return D9D_OK;
 }
 
 void d9di_engine_release(d9di_engine *e)
 {
-    d9d_tape_free(e->tape);
-    d9d_weights_close(e->weights);
+    d9d_executor_free(e->executor);
+    for (size_t k = 0; k < e->n_stages; k++) {
+        d9di_stage *s = &e->stages[k];
+
+        d9d_weights_close(s->weights);
+        d9d_sharded_free(s->sharded);
+        if (s->model != e->whole)
+            d9d_model_free(s->model);
+    }
+    d9d_model_free(e->whole);
+    d9d_program_release(&e->program);
     d9d_adapters_free(e->given);
-    d9d_sharded_free(e->sharded);
-    d9d_model_free(e->model);
     d9d_mesh_close(e->mesh);
     d9d_device_close(e->dev);
+    D9D_VEC_RELEASE(&e->micros);
     d9d_part_room_release(&e->room);
     d9d_arena_release(&e->arena);
     *e = (d9di_engine){0};
@@ -219,137 +340,13 @@ int64_t d9di_engine_count(const d9di_engine *e, bool trainable_only)
 {
     int64_t n = 0;
 
-    for (size_t i = 0; i < e->params.n; i++)
-        if (e->params.p[i]->trainable || !trainable_only)
-            n += d9d_shape_numel(&e->params.p[i]->whole);
+    for (size_t i = 0; i < e->all.n; i++)
+        if (e->all.p[i]->trainable || !trainable_only)
+            n += d9d_shape_numel(&e->all.p[i]->whole);
     return n;
 }
 
-/* --- a batch on the device ----------------------------------------------------------- */
-
-typedef struct device_batch {
-    d9d_tensor ids, labels, positions, segments;
-} device_batch;
-
-static void batch_release(device_batch *b)
+bool d9di_engine_ends(const d9di_engine *e)
 {
-    d9d_tensor_release(&b->ids);
-    d9d_tensor_release(&b->labels);
-    d9d_tensor_release(&b->positions);
-    d9d_tensor_release(&b->segments);
-}
-
-static d9d_status part_upload(d9di_engine *e, const d9d_batch_part *b, device_batch *out)
-{
-    const d9d_shape cells = D9D_SHAPE(b->rows, b->length);
-    const struct {
-        const void *host;
-        d9d_shape shape;
-        d9d_tensor *device;
-    } arrays[] = {{b->ids, cells, &out->ids},
-                  {b->labels, cells, &out->labels},
-                  {b->positions, cells, &out->positions},
-                  {b->segment, D9D_SHAPE(b->segments, 4), &out->segments}};
-
-    *out = (device_batch){0};
-    for (int i = 0; i < 4; i++) {
-        if (arrays[i].host == NULL)
-            continue;
-        d9d_status st = d9d_tensor_from_host(e->dev, D9D_I32, arrays[i].shape, arrays[i].host,
-                                             arrays[i].device);
-        if (st != D9D_OK) {
-            batch_release(out);
-            return st;
-        }
-    }
-    return D9D_OK;
-}
-
-/* What this rank computes with. */
-static d9d_status batch_upload(d9di_engine *e, const d9d_batch *b, device_batch *out)
-{
-    const d9d_comm *cp = e->model->cut.cp;
-    d9d_batch_part part;
-
-    D9D_TRY(d9d_batch_part_of(b, d9d_comm_rank(cp), d9d_comm_size(cp), &e->room, &part));
-    return part_upload(e, &part, out);
-}
-
-static d9d_status batch_forward(d9di_engine *e, const device_batch *b, bool learn,
-                                d9d_model_out *out)
-{
-    const d9d_model_in in = {
-        .ids = &b->ids,
-        .positions = &b->positions,
-        .labels = &b->labels,
-        .segments = b->segments.storage != NULL ? &b->segments : NULL,
-        .loss_is_root = learn,
-    };
-
-    return e->model->ops->forward(e->model, e->tape, &in, out);
-}
-
-/* The losses of whole rows, of which other ranks have pieces too. */
-static d9d_status whole_rows(d9di_engine *e, const d9d_shape *part, d9d_var **loss)
-{
-    D9D_TRY(d9d_op_reshape(e->tape, *loss, *part, loss));
-    return d9d_op_gather_pieces(e->tape, *loss, e->model->cut.cp, "loss", loss);
-}
-
-d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss)
-{
-    device_batch on_device;
-    d9d_model_out out;
-    d9d_status st;
-
-    D9D_TRY(batch_upload(e, b, &on_device));
-    d9d_tape_set_recording(e->tape, false);
-    st = batch_forward(e, &on_device, false, &out);
-    if (st == D9D_OK)
-        st = whole_rows(e, &on_device.ids.shape, &out.loss);
-    if (st == D9D_OK)
-        *loss = d9d_tensor_ref(d9d_var_tensor(out.loss));
-    d9d_tape_reset(e->tape);
-    batch_release(&on_device);
-    return st;
-}
-
-/* Forward, and backward of the sum of all losses. */
-static d9d_status learn_from(d9di_engine *e, const device_batch *b, const d9d_tensor *sum)
-{
-    const d9d_tensor *loss;
-    d9d_model_out out;
-    d9d_status st;
-
-    d9d_trace_begin(e->dev, "forward");
-    st = batch_forward(e, b, true, &out);
-    d9d_trace_end(e->dev);
-    if (st != D9D_OK)
-        return st;
-    loss = d9d_var_tensor(out.loss);
-    D9D_TRY(e->dev->kernels->sum(e->dev->stream, d9d_tensor_data(sum), 0, D9D_F32,
-                                 d9d_tensor_data(loss), d9d_tensor_numel(loss)));
-    d9d_trace_begin(e->dev, "backward");
-    st = d9d_tape_backward(e->tape, NULL, NULL, 0, D9D_BACKWARD_FULL);
-    d9d_trace_end(e->dev);
-    return st;
-}
-
-d9d_status d9di_engine_learn(d9di_engine *e, const d9d_batch *b, bool last, const d9d_tensor *sum)
-{
-    device_batch on_device;
-    d9d_status st;
-
-    if (b->targets == 0 && e->world == NULL)
-        return e->dev->kernels->sum(e->dev->stream, d9d_tensor_data(sum), 0, D9D_F32, NULL, 0);
-    D9D_TRY(batch_upload(e, b, &on_device));
-    d9d_trace_lap(e->dev, "batch", "");
-    d9d_tape_set_recording(e->tape, true);
-    d9d_sharded_begin(e->sharded, last);
-    st = learn_from(e, &on_device, sum);
-    if (st == D9D_OK && last)
-        st = d9d_sharded_end(e->sharded);
-    d9d_tape_reset(e->tape);
-    batch_release(&on_device);
-    return st;
+    return d9d_stage_is_last(e->stages[e->n_stages - 1].model->stage); /* they ascend */
 }

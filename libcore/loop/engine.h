@@ -1,7 +1,12 @@
-/* engine.h - a model on a device, and one forward or backward of a batch.
+/* engine.h - a model on the ranks of a job, and micro-batches through it.
  *
  * Shared by the training and the inference loop.  Opening builds the structure and finds what
  * is wrong with it; filling takes the memory, and loads or initialises.
+ *
+ * A rank has one stage of the model or several; alone it has the whole, as one stage. Micro-batches
+ * go through the stages as a program says (d9d/pipe/executor.h).  Every rank of a pipeline reads
+ * the same micro-batches: the first stage for their ids, the last for their labels, the others for
+ * their shape.
  */
 #ifndef D9DI_LOOP_ENGINE_H
 #define D9DI_LOOP_ENGINE_H
@@ -11,20 +16,42 @@
 #include "d9d/model/weights.h"
 #include "d9d/optim/optim.h"
 #include "d9d/parallel/sharded.h"
+#include "d9d/pipe/executor.h"
 #include "loop/run_data.h"
+
+/* A stage of this rank. */
+typedef struct d9di_stage {
+    d9d_model *model;
+    d9d_params params, base; /* base: without adapters */
+    d9d_sharded *sharded;    /* from filling on */
+    d9d_weights *weights; /* planned, until they are read; NULL without a source */
+} d9di_stage;
+
+/* A micro-batch on the device. */
+typedef struct d9di_micro {
+    d9d_tensor ids, labels, positions, segments;
+} d9di_micro;
 
 typedef struct d9di_engine {
     d9d_device *dev;
-    d9d_mesh *mesh;  /* these three from filling on */
-    d9d_comm *world; /* NULL: alone */
-    d9d_sharded *sharded;
+    d9d_mesh *mesh;      /* these from filling on */
+    d9d_comm *world;     /* NULL: alone */
+    d9d_comm *down, *up; /* the ranks of this pipeline */
+    d9d_executor *executor;
     d9d_model_spec spec;
-    d9d_model *model;
-    d9d_params params;
-    d9d_params base, adapters; /* of params: the model's own, and what adapts them */
+    d9d_model *whole; /* all layers; structure alone, unless it is the only stage */
+    d9d_params all;   /* of it */
+    d9d_params base, adapters; /* of all: the model's own, and what adapts them */
     d9d_adapters *given;       /* of how->adapter, until they are where they belong */
-    d9d_weights *weights;      /* planned, until they are read; NULL without a source */
-    d9d_tape *tape;
+    d9di_stage *stages;
+    size_t n_stages;
+    d9d_model **models; /* of the stages */
+    d9d_params params;  /* of the stages, one behind the other */
+    d9d_pipe_how pipe;
+    d9d_program program; /* alone: of one micro-batch */
+    int pipe_ranks, pipe_rank;
+    struct d9di_play *play; /* what goes through now */
+    D9D_VEC(d9di_micro) micros;
     d9d_part_room room;
     d9d_arena arena;
 } d9di_engine;
@@ -38,7 +65,9 @@ typedef struct d9di_engine_how {
     const char *adapter;   /* directory: into the model's adapters, or else merged; or NULL */
     const d9di_data *data; /* must fit the model; NULL: none */
     uint64_t seed;
-    bool train;      /* allocate gradients */
+    d9d_pipe_how pipe; /* of training; matters with several pipeline ranks */
+    int64_t micros;    /* micro-batches of a step */
+    bool train;        /* allocate gradients */
     bool initialise; /* false: leave parameters uncleared, a training checkpoint with all follows */
     const d9d_optimizer *optimizer;                /* whose state comes beside; NULL: none */
     const struct d9d_gradients_section *gradients; /* of training */
@@ -52,7 +81,7 @@ d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out);
  * everything from here on. */
 d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how);
 void d9di_engine_release(d9di_engine *e);
-/* The adapters of the model, which is whole here, or of a training checkpoint of it. */
+/* The adapters of the model, if it is whole here, or of a training checkpoint of it. */
 d9d_status d9di_engine_adapters(const d9di_engine *e, const char *saved, d9d_adapters **out);
 /* As peft writes them; a warning where HuggingFace's files have no place for one. */
 d9d_status d9di_engine_adapters_write(const d9di_engine *e, const d9d_adapters *ad,
@@ -60,12 +89,32 @@ d9d_status d9di_engine_adapters_write(const d9di_engine *e, const d9d_adapters *
 /* Elements of all parameters, and of those that are trained. */
 int64_t d9di_engine_count(const d9di_engine *e, bool trainable_only);
 
-/* Forward of a batch: loss [rows, length] float32 on the device, to be released. */
-d9d_status d9di_engine_loss(d9di_engine *e, const d9d_batch *b, d9d_tensor *loss);
-/* Forward and backward: gradients of the summed loss are accumulated; sum [1] float64 becomes
- * the sum of the batch's losses.  Alone, a batch without targets does nothing and sums to 0.
- * `last`: of the step; own_grad of every parameter is then the sum over the ranks. */
-d9d_status d9di_engine_learn(d9di_engine *e, const d9d_batch *b, bool last, const d9d_tensor *sum);
+/* Is the last stage here, and with it losses? */
+bool d9di_engine_ends(const d9di_engine *e);
+
+/* Micro-batches, and what comes of them. */
+typedef struct d9di_flow {
+    d9d_status (*next)(void *arg, d9d_batch *out); /* the next one, until the next call */
+    /* Inference: losses [rows, length] float32 on the device, in order, where the last stage is.
+     * Batches of the same pipeline rank are asked for in the same order everywhere. */
+    d9d_status (*loss)(void *arg, const d9d_batch *b, const d9d_tensor *loss);
+    void *arg;
+} d9di_flow;
+
+/* The gradients of a step of n micro-batches: own_grad of every parameter becomes the sum of the
+ * gradients of all losses over all ranks.  sums [n] float64 become the sums of each micro-batch's
+ * losses, where the last stage is.  Alone, a micro-batch without targets does nothing and sums to
+ * 0.  */
+d9d_status d9di_engine_learn(d9di_engine *e, const d9di_flow *flow, int64_t n,
+                             const d9d_tensor *sums);
+/* Forward of n micro-batches. */
+d9d_status d9di_engine_losses(d9di_engine *e, const d9di_flow *flow, int64_t n);
+
+/* --- for engine_play.c: see engine.c ----------------------------------------------------- */
+
+/* A program and an executor for so many micro-batches at once. */
+d9d_status d9di_engine_pipe(d9di_engine *e, int64_t micros);
+extern const d9d_executor_ops d9di_engine_ops; /* self: the engine */
 
 /* "nan", "inf" or "-inf", whatever the sign of a NaN. */
 static inline const char *d9di_nonfinite_word(double v)

@@ -100,7 +100,7 @@ static d9d_status stops_open(run *r)
 /* Tokens that the longest row may have, and cells for all. */
 static d9d_status check_room(run *r)
 {
-    const int64_t positions = r->engine.model->max_positions, longest = r->asked.longest;
+    const int64_t positions = r->engine.whole->max_positions, longest = r->asked.longest;
     const int64_t rows = r->c->trainer.batching.microbatch_size;
 
     if (longest > positions)
@@ -128,7 +128,7 @@ static d9d_status run_check(run *r)
     how = engine_how(r);
     D9D_TRY(d9di_engine_open(&how, &r->engine));
     D9D_TRY(tokenizer_open(r));
-    D9D_TRY(d9di_asked_prompts(&r->asked, r->tokenizer, r->engine.model->vocab));
+    D9D_TRY(d9di_asked_prompts(&r->asked, r->tokenizer, r->engine.whole->vocab));
     D9D_TRY(stops_open(r));
     return check_room(r);
 }
@@ -161,7 +161,7 @@ static d9d_status rows_open(run *r)
 
     d9d_log_info(r->log, "cache: %lld row%s of up to %lld tokens, %.1f MB", (long long)rows,
                  rows > 1 ? "s" : "", (long long)r->room,
-                 (double)d9d_cache_bytes(r->engine.model, cells) * 1e-6);
+                 (double)d9d_cache_bytes(r->engine.whole, cells) * 1e-6);
     return d9di_stepper_open(&r->engine, rows, r->room, &r->stepper);
 }
 
@@ -175,9 +175,9 @@ static d9d_status answers_open(run *r)
     a->choose.top_k = r->how->top_k;
     a->choose.top_p = r->how->top_p;
     a->seed = (uint64_t)r->how->seed;
-    a->vocab = r->engine.model->vocab;
+    a->vocab = r->engine.whole->vocab;
     a->max_new = r->how->max_new_tokens;
-    a->positions = r->engine.model->max_positions;
+    a->positions = r->engine.whole->max_positions;
     a->step = d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
     a->next = r->written + d9d_mesh_index(r->engine.mesh, D9D_AXES_DP);
     return d9di_answers_create(r->c->trainer.batching.microbatch_size, a);

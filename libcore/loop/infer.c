@@ -27,7 +27,11 @@ typedef struct run {
     const d9d_output_section *output;
     d9di_lines lines; /* of rank 0 */
     d9d_buf line;
-    d9d_buf rows;         /* what this rank says of its rows */
+    d9d_buf *rows;        /* [round]: what this rank says of its rows of each batch */
+    int64_t round;        /* batches that go through the model together */
+    int64_t at, end;      /* the batch that is asked for next begins at this sample; of how many */
+    int64_t said;         /* batches of this round whose losses have come */
+    bool has_rows;        /* the batch that was asked for last has samples of this rank */
     d9d_batch_room *idle; /* of a rank that is left without samples */
     float *loss;          /* host copy of a batch's losses */
     size_t loss_cap;
@@ -220,7 +224,7 @@ static d9d_status run_open(run *r, const json_t *resolved, int64_t *first)
     D9D_TRY(d9d_batch_room_create(&r->idle));
     D9D_TRY(d9di_engine_fill(&r->engine, &how));
     return tell(r, "inference.configuration.model_stages",
-                (d9d_event){.models = &r->engine.model, .n_models = 1});
+                (d9d_event){.models = r->engine.models, .n_models = r->engine.n_stages});
 }
 
 static void run_close(run *r)
@@ -228,7 +232,9 @@ static void run_close(run *r)
     d9di_engine_release(&r->engine);
     d9di_lines_release(&r->lines);
     d9d_buf_release(&r->line);
-    d9d_buf_release(&r->rows);
+    for (int64_t i = 0; i < r->round && r->rows != NULL; i++)
+        d9d_buf_release(&r->rows[i]);
+    free(r->rows);
     free(r->loss);
     d9d_feed_close(r->feed);
     d9d_batch_room_free(r->idle);
@@ -237,12 +243,10 @@ static void run_close(run *r)
     d9d_events_free(r->events);
 }
 
-/* Losses of a batch into r->loss. */
-static d9d_status batch_losses(run *r, const d9d_batch *b)
+/* Into r->loss. */
+static d9d_status losses_fetch(run *r, const d9d_tensor *loss)
 {
-    size_t n = (size_t)(b->rows * b->length);
-    d9d_tensor loss = {0};
-    d9d_status st;
+    const size_t n = (size_t)d9d_tensor_numel(loss);
 
     if (n > r->loss_cap) {
         float *grown = realloc(r->loss, n * sizeof(*grown));
@@ -252,13 +256,7 @@ static d9d_status batch_losses(run *r, const d9d_batch *b)
         r->loss = grown;
         r->loss_cap = n;
     }
-    D9D_TRY(tell_step(r, "inference.forward.pre"));
-    D9D_TRY(d9di_engine_loss(&r->engine, b, &loss));
-    D9D_TRY_OR(st, tell_step(r, "inference.forward.post"), out);
-    st = d9d_tensor_to_f32(&loss, r->loss);
-out:
-    d9d_tensor_release(&loss);
-    return st;
+    return d9d_tensor_to_f32(loss, r->loss);
 }
 
 /* --- rows of all ranks, in order ------------------------------------------------------------- *
@@ -272,7 +270,7 @@ typedef struct row_head {
     int64_t sample; /* where the sum is not finite */
 } row_head;
 
-static d9d_status row_say(run *r, row *x)
+static d9d_status row_say(run *r, row *x, d9d_buf *rows)
 {
     row_head head = {.sample = x->draw.sample};
 
@@ -287,12 +285,12 @@ static d9d_status row_say(run *r, row *x)
     if (isfinite(x->sum) && r->task->row != NULL)
         D9D_TRY(r->task->row(r, x));
     head.line = r->line.len;
-    D9D_TRY(d9d_buf_append(&r->rows, &head, sizeof(head)));
-    return d9d_buf_append(&r->rows, r->line.data, r->line.len);
+    D9D_TRY(d9d_buf_append(rows, &head, sizeof(head)));
+    return d9d_buf_append(rows, r->line.data, r->line.len);
 }
 
-/* Of ranks that have the same samples the first one speaks. */
-static d9d_status batch_say(run *r, const d9d_batch *b)
+/* Of ranks that have the same losses the first one speaks. */
+static d9d_status batch_say(run *r, const d9d_batch *b, d9d_buf *rows)
 {
     if (d9d_mesh_index(r->engine.mesh, D9D_AXES_CP | D9D_AXIS(TP)) > 0)
         return D9D_OK;
@@ -304,7 +302,7 @@ static d9d_status batch_say(run *r, const d9d_batch *b)
                  .packed = b->bounds != NULL,
                  .length = b->lengths[i]};
 
-        D9D_TRY(row_say(r, &x));
+        D9D_TRY(row_say(r, &x, rows));
     }
     return D9D_OK;
 }
@@ -329,7 +327,7 @@ static d9d_status rows_take(run *r, const char *at, size_t n)
     return D9D_OK;
 }
 
-static d9d_status rows_exchange(run *r)
+static d9d_status rows_exchange(run *r, const d9d_buf *rows)
 {
     const int ranks = d9d_comm_size(r->engine.world);
     d9d_arena a = {0};
@@ -339,31 +337,52 @@ static d9d_status rows_exchange(run *r)
     if (all == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "infer: rows of %d ranks", ranks);
     if (st == D9D_OK)
-        st = d9d_comm_gather_words(r->engine.world, "rows", r->rows.data, r->rows.len, &a, all);
+        st = d9d_comm_gather_words(r->engine.world, "rows", rows->data, rows->len, &a, all);
     for (int k = 0; st == D9D_OK && k < ranks; k++)
         st = rows_take(r, all[k].data, all[k].n);
     d9d_arena_release(&a);
     return st;
 }
 
-/* This rank's part of samples [first, first + n).  One without a sample computes along with the
+/* This rank's part of the next batch of all ranks.  One without a sample computes along with the
  * others, of whose parameters it may keep a part. */
-static d9d_status batch_run(run *r, int64_t first, int64_t n)
+static d9d_status batch_next(void *arg, d9d_batch *b)
 {
-    const int64_t micro = r->c->trainer.batching.microbatch_size;
-    const int mine = d9d_mesh_index(r->engine.mesh, D9D_AXES_DP);
-    d9d_batch b;
+    run *r = arg;
+    const int64_t micro = r->c->trainer.batching.microbatch_size, first = r->at;
+    const int64_t mine = first + d9d_mesh_index(r->engine.mesh, D9D_AXES_DP) * micro;
 
-    r->rows.len = 0;
-    if (mine * micro < n) {
-        D9D_TRY(d9d_feed_next(r->feed, &b));
-        D9D_TRY(batch_losses(r, &b));
-        D9D_TRY(batch_say(r, &b));
-    } else {
-        D9D_TRY(d9d_loader_fill(r->data.loader, first, 1, r->idle, &b));
-        D9D_TRY(batch_losses(r, &b));
-    }
-    return rows_exchange(r);
+    r->at += micro * d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
+    r->has_rows = mine < r->end;
+    return r->has_rows ? d9d_feed_next(r->feed, b)
+                       : d9d_loader_fill(r->data.loader, first, 1, r->idle, b);
+}
+
+static d9d_status batch_losses(void *arg, const d9d_batch *b, const d9d_tensor *loss)
+{
+    run *r = arg;
+    d9d_buf *rows = &r->rows[r->said++];
+
+    if (!r->has_rows)
+        return D9D_OK;
+    D9D_TRY(losses_fetch(r, loss));
+    return batch_say(r, b, rows);
+}
+
+/* n batches of all ranks through the model together. */
+static d9d_status round_run(run *r, int64_t n)
+{
+    const d9di_flow flow = {.next = batch_next, .loss = batch_losses, .arg = r};
+
+    r->said = 0;
+    for (int64_t i = 0; i < n; i++)
+        r->rows[i].len = 0;
+    D9D_TRY(tell_step(r, "inference.forward.pre"));
+    D9D_TRY(d9di_engine_losses(&r->engine, &flow, n));
+    D9D_TRY(tell_step(r, "inference.forward.post"));
+    for (int64_t i = 0; i < n; i++)
+        D9D_TRY(rows_exchange(r, &r->rows[i]));
+    return D9D_OK;
 }
 
 /* A signal to any rank ends all of them. */
@@ -389,6 +408,18 @@ static d9d_status stop_check(run *r, int64_t done, int64_t n)
     return st;
 }
 
+/* So many that a pipeline is mostly full. */
+static d9d_status round_open(run *r)
+{
+    const int ranks = d9d_mesh_count(r->engine.mesh, D9D_AXIS(PP));
+
+    r->rows = calloc(ranks > 1 ? 4 * (size_t)ranks : 1, sizeof(*r->rows));
+    if (r->rows == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "infer: rows of %d ranks", ranks);
+    r->round = ranks > 1 ? 4 * ranks : 1;
+    return D9D_OK;
+}
+
 static d9d_status batches_run(run *r, int64_t first, int64_t n)
 {
     const int64_t micro = r->c->trainer.batching.microbatch_size;
@@ -400,23 +431,25 @@ static d9d_status batches_run(run *r, int64_t first, int64_t n)
     d9d_progress progress;
     d9d_status st = D9D_OK;
 
+    D9D_TRY(round_open(r));
     D9D_TRY(d9d_feed_open(r->data.loader, &how, &r->feed));
     r->total_steps = (n + global - 1) / global;
     D9D_TRY(tell(r, "inference.ready", (d9d_event){.user = NULL}));
     d9d_progress_start(&progress, r->log, "infer", "samples", (uint64_t)n);
     progress.first = progress.done = (uint64_t)first;
-    for (int64_t k = first; k < n && st == D9D_OK; k += global) {
-        const int64_t rows = n - k < global ? n - k : global;
+    r->end = n;
+    for (r->at = first; r->at < n && st == D9D_OK;) {
+        const int64_t from = r->at, batches = (n - from + global - 1) / global;
 
-        r->step = k / global;
-        st = stop_check(r, k, n);
+        r->step = from / global;
+        st = stop_check(r, from, n);
         if (st == D9D_OK)
             st = tell_step(r, "inference.step.pre");
         if (st == D9D_OK)
-            st = batch_run(r, k, rows);
+            st = round_run(r, batches < r->round ? batches : r->round);
         if (st == D9D_OK)
             st = tell_step(r, "inference.step.post");
-        d9d_progress_add(&progress, (uint64_t)rows);
+        d9d_progress_add(&progress, (uint64_t)((r->at < n ? r->at : n) - from));
     }
     d9d_progress_end(&progress);
     return st == D9D_OK ? tell(r, "inference.finished", (d9d_event){.user = NULL}) : st;

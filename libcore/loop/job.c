@@ -18,3 +18,15 @@ d9d_status d9d_job_check_batching(const d9d_degrees *m, const struct d9d_batchin
                         (long long)b->microbatch_size);
     return D9D_OK;
 }
+
+/* --- the pipeline ------------------------------------------------------------------ */
+
+d9d_pipe_how d9d_job_pipe(const struct d9d_pipelining_section *s)
+{
+    const d9d_stages_section *own = s->schedule.value;
+
+    return (d9d_pipe_how){.kind = (d9d_pipe_kind)s->schedule.which,
+                          .stages_per_rank = (int)own->num_stages_per_rank,
+                          .zero_bubble = own->zero_bubble,
+                          .deep = own->deep_warmup};
+}

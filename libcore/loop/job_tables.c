@@ -138,17 +138,18 @@ static const d9d_key logging_keys[] = {
 static const d9d_table logging_table =
     D9D_TABLE(logging_section, "logging", logging_keys, "what is recorded, and when");
 
-/* Schedules matter with more than one pipeline rank; they are checked all the same. */
-typedef struct stages_section {
-    int64_t num_stages_per_rank;
-    bool zero_bubble;
-} stages_section;
+/* Schedules, in the order of d9d_pipe_kind, matter with more than one pipeline rank; they are
+ * checked all the same. */
+typedef d9d_stages_section stages_section;
 #define STAGES_KEY                                                                                 \
     D9D_KEY_INT(stages_section, num_stages_per_rank, "1", 1, 1 << 16, "stages on each rank")
 static const d9d_key looped_keys[] = {STAGES_KEY, D9D_KEY_END};
 static const d9d_key interleaved_keys[] = {
     STAGES_KEY,
     D9D_KEY_BOOL(stages_section, zero_bubble, "false", "split backward into two halves"),
+    D9D_KEY_BOOL(stages_section, deep_warmup, "false",
+                 "twice as many forwards ahead as must be, which hides slow transfers and holds "
+                 "more activations"),
     D9D_KEY_END,
 };
 #define SCHEDULE(var, word, k, d)                                                                  \

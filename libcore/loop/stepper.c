@@ -11,6 +11,7 @@
 
 struct d9di_stepper {
     d9di_engine *engine;
+    d9d_tape *tape;
     d9d_cache cache;
     int64_t rows, room; /* a row's cells are [row * room, (row + 1) * room) */
     int64_t fill;       /* tokens are a multiple of this */
@@ -29,7 +30,7 @@ typedef struct layout {
 
 static int64_t multiple(const d9di_engine *e)
 {
-    return d9d_comm_size(e->model->cut.tp);
+    return d9d_comm_size(e->whole->cut.tp);
 }
 
 int64_t d9di_stepper_cells(const d9di_engine *e, int64_t rows, int64_t room)
@@ -48,10 +49,12 @@ d9d_status d9di_stepper_open(d9di_engine *e, int64_t rows, int64_t room, d9di_st
     d->rows = rows;
     d->room = room;
     d->fill = multiple(e);
-    D9D_TRY_OR(st, d9d_cache_create(e->model, e->dev, d9di_stepper_cells(e, rows, room), &d->cache),
+    D9D_TRY_OR(st, d9d_tape_create(e->dev, &d->tape), out);
+    d9d_tape_set_recording(d->tape, false);
+    D9D_TRY_OR(st, d9d_cache_create(e->whole, e->dev, d9di_stepper_cells(e, rows, room), &d->cache),
                out);
     D9D_TRY_OR(
-        st, d9d_device_pin(e->dev, (uint64_t)(rows * e->model->vocab) * sizeof(float), &d->pinned),
+        st, d9d_device_pin(e->dev, (uint64_t)(rows * e->whole->vocab) * sizeof(float), &d->pinned),
         out);
     *out = d;
     d = NULL;
@@ -65,6 +68,7 @@ void d9di_stepper_close(d9di_stepper *d)
     if (d == NULL)
         return;
     d9d_tensor_release(&d->block);
+    d9d_tape_free(d->tape);
     d9d_device_unpin(d->engine->dev, d->pinned);
     d9d_cache_release(&d->cache);
     D9D_VEC_RELEASE(&d->host);
@@ -157,8 +161,7 @@ static d9d_status forward(d9di_stepper *d, const layout *l, d9d_model_out *out)
     const d9di_engine *e = d->engine;
     d9d_status st;
 
-    d9d_tape_set_recording(e->tape, false);
-    st = e->model->ops->forward(e->model, e->tape, &in, out);
+    st = e->whole->ops->forward(e->whole, d->tape, &in, out);
     for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++)
         d9d_tensor_release(&t[i]);
     return st;
@@ -176,8 +179,8 @@ d9d_status d9di_stepper_run(d9di_stepper *d, const d9di_piece *pieces, size_t n,
     st = forward(d, &l, &out);
     if (st == D9D_OK)
         st = d9d_device_download(e->dev, d->pinned, d9d_tensor_data(d9d_var_tensor(out.logits)),
-                                 (uint64_t)((int64_t)n * e->model->vocab) * sizeof(float));
-    d9d_tape_reset(e->tape);
+                                 (uint64_t)((int64_t)n * e->whole->vocab) * sizeof(float));
+    d9d_tape_reset(d->tape);
     if (st == D9D_OK)
         *logits = d->pinned;
     return st;

@@ -113,12 +113,12 @@ static d9d_status state_fresh(run *r)
 }
 
 /* Where a checkpoint stands, and whether it is of this model and this stream of samples. */
-static d9d_status state_check(run *r, const char *path)
+static d9d_status state_check(run *r, const char *path, const d9d_save_set *set)
 {
     const d9d_save_state fresh = r->state;
     d9d_save_state *s = &r->state;
 
-    D9D_TRY(d9d_save_check(path, &r->set, s));
+    D9D_TRY(d9d_save_check(path, set, s));
     if (!d9d_hash_equal(s->dataset, fresh.dataset))
         return D9D_FAIL(D9D_EMISMATCH, "%s: was trained on another dataset than %s", path,
                         r->data.sections[0].dataset);
@@ -133,6 +133,29 @@ static d9d_status state_check(run *r, const char *path)
                         "configuration %llu",
                         path, (unsigned long long)s->seed, (unsigned long long)fresh.seed);
     return D9D_OK;
+}
+
+/* What checkpoints have. */
+static d9d_status set_make(run *r, const d9d_params *params, d9d_optimizer *opt, d9d_save_set *out)
+{
+    return d9d_save_set_make(params, opt,
+                             r->c->trainer.model_stage_factory.checkpoint_only_trainable_parameters,
+                             &r->arena, out);
+}
+
+/* All of it against all of the model, whatever of that will be here. */
+static d9d_status state_check_whole(run *r, const char *path)
+{
+    d9d_optimizer *opt;
+    d9d_save_set set;
+    d9d_status st;
+
+    D9D_TRY(d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.all, r->state.seed, &opt));
+    st = set_make(r, &r->engine.all, opt, &set);
+    if (st == D9D_OK)
+        st = state_check(r, path, &set);
+    d9d_optimizer_free(opt);
+    return st;
 }
 
 static d9d_status state_resume(run *r, const char *path)
@@ -214,6 +237,8 @@ static d9di_engine_how engine_how(const run *r, bool resumes)
         .adapter = t->model_stage_factory.source_adapter,
         .data = &r->data,
         .seed = (uint64_t)t->determinism.base_seed,
+        .pipe = d9d_job_pipe(&t->pipelining),
+        .micros = r->n_micro,
         .train = true,
         .initialise = !resumes || t->model_stage_factory.checkpoint_only_trainable_parameters,
         .optimizer = r->optimizer,
@@ -250,14 +275,6 @@ static d9d_status config_check(run *r)
     return dir_check(r);
 }
 
-/* What checkpoints have. */
-static d9d_status set_make(run *r)
-{
-    return d9d_save_set_make(&r->engine.params, r->optimizer,
-                             r->c->trainer.model_stage_factory.checkpoint_only_trainable_parameters,
-                             &r->arena, &r->set);
-}
-
 /* The model, whole and without memory, against its sources. */
 static d9d_status model_check(run *r, const char *resume_from)
 {
@@ -266,10 +283,9 @@ static d9d_status model_check(run *r, const char *resume_from)
     D9D_TRY(d9di_engine_open(&how, &r->engine));
     D9D_TRY(
         d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
-    D9D_TRY(set_make(r));
     D9D_TRY(state_fresh(r));
     if (resume_from != NULL)
-        D9D_TRY(state_check(r, resume_from));
+        D9D_TRY(state_check_whole(r, resume_from));
     return export_check(r);
 }
 
@@ -310,11 +326,12 @@ static d9d_status model_fill(run *r, const char *resume_from)
     D9D_TRY(d9di_data_tell_padding(&r->data, r->c->trainer.batching.microbatch_size, r->log));
     D9D_TRY(d9di_engine_fill(e, &how));
     D9D_TRY(tell(r, "train.configuration.model_stages",
-                 (d9d_event){.models = &e->model, .n_models = 1}));
+                 (d9d_event){.models = e->models, .n_models = e->n_stages}));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
     D9D_TRY(tell(r, "train.configuration.optimizer", (d9d_event){.optimizer = r->optimizer}));
     D9D_TRY(tell(r, "train.configuration.lr_scheduler", (d9d_event){.lr = r->lr}));
-    D9D_TRY(set_make(r)); /* placed now */
+    D9D_TRY(set_make(r, &e->params, r->optimizer, &r->set));
+    r->set.partial = r->set.partial || e->program.ranks > 1; /* other stages' */
     D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, e->world, &r->end));
     for (int i = 0; i < 2; i++)
         D9D_TRY(d9d_readback_create(e->dev, sizeof(d9d_step_report), &r->pending[i].report));
@@ -385,12 +402,12 @@ static void run_close(run *r)
 /* This rank's share of them. */
 static double batch_flops(const run *r, const d9d_batch *b)
 {
-    const d9d_model *m = r->engine.model;
+    const d9d_model *m = r->engine.whole;
     double sum = 0;
 
     for (int64_t i = 0; i < b->rows; i++)
         sum += (double)b->lengths[i] * d9d_model_flops(m, b->lengths[i]);
-    return sum / d9d_mesh_count(r->engine.mesh, D9D_AXES_CP | D9D_AXIS(TP));
+    return sum / d9d_mesh_count(r->engine.mesh, D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP));
 }
 
 /* The batches of the steps that are left. */
@@ -407,25 +424,32 @@ static d9d_status feed_open(run *r)
     return d9d_feed_open(r->data.loader, &how, &r->feed);
 }
 
-/* Forward and backward of every micro-batch; targets and operations of this rank's part. */
+/* Targets and operations of this rank's part of a step. */
+typedef struct tally {
+    run *r;
+    int64_t targets;
+    double flops;
+} tally;
+
+static d9d_status micro_next(void *arg, d9d_batch *b)
+{
+    tally *t = arg;
+
+    D9D_TRY(d9d_feed_next(t->r->feed, b));
+    t->targets += b->targets;
+    t->flops += batch_flops(t->r, b);
+    return D9D_OK;
+}
+
+/* Forward and backward of every micro-batch. */
 static d9d_status step_learn(run *r, int64_t *targets, double *flops)
 {
-    *targets = 0;
-    *flops = 0;
-    d9d_module_clear_grads(r->engine.model->module);
-    for (int64_t i = 0; i < r->n_micro; i++) {
-        d9d_tensor sum = d9d_tensor_rows(&r->end.loss, i, 1);
-        d9d_batch batch;
-        d9d_status st = d9d_feed_next(r->feed, &batch);
+    tally t = {.r = r};
 
-        if (st == D9D_OK) {
-            *targets += batch.targets;
-            *flops += batch_flops(r, &batch);
-            st = d9di_engine_learn(&r->engine, &batch, i + 1 == r->n_micro, &sum);
-        }
-        d9d_tensor_release(&sum);
-        D9D_TRY(st);
-    }
+    D9D_TRY(d9di_engine_learn(&r->engine, &(d9di_flow){.next = micro_next, .arg = &t}, r->n_micro,
+                              &r->end.loss));
+    *targets = t.targets;
+    *flops = t.flops;
     return D9D_OK;
 }
 
@@ -477,7 +501,7 @@ static d9d_status blame_here(run *r, const d9d_step_report *report)
         return D9D_FAIL(D9D_ENOMEM, "train: %lld micro-batches", (long long)r->n_micro);
     D9D_TRY(d9d_device_download(r->engine.dev, sums, d9d_tensor_data(&r->end.loss),
                                 (uint64_t)r->n_micro * sizeof(double)));
-    for (int64_t i = 0; i < r->n_micro; i++)
+    for (int64_t i = 0; i < r->n_micro && d9di_engine_ends(&r->engine); i++)
         if (!isfinite(sums[i]))
             return loss_blame(r, i, sums[i]);
     return isfinite(report->loss) ? gradient_blame(r) : D9D_OK;
@@ -536,10 +560,10 @@ static d9d_status step_counts(run *r, int64_t targets, bool *out)
 static d9d_status step_update(run *r, pending *p, int64_t targets)
 {
     const d9d_mesh *m = r->engine.mesh;
-    const bool first = d9d_mesh_index(m, D9D_AXES_CP | D9D_AXIS(TP)) == 0;
+    const bool first = d9d_mesh_index(m, D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP)) == 0;
     const d9d_step_own own = {
         .targets = first ? (double)targets : 0,
-        .shadow = d9d_mesh_index(m, D9D_AXIS(TP)) > 0,
+        .shadow = d9d_mesh_index(m, D9D_AXIS(TP)) > 0 || !d9di_engine_ends(&r->engine),
         .flag = (d9d_stop_reason(r->stop) != NULL) +
                 (r->rank == 0 && r->engine.world != NULL && d9d_stop_doze(r->stop) ? TIRED : 0),
         .saved = d9di_saver_number(r->saver, p->before.step),

@@ -185,13 +185,13 @@ static d9d_status fail_unmatched(method *m)
                     m->names.len > 1 ? say : "");
 }
 
-static d9d_status run(method *m, d9d_module *root)
+static d9d_status run(method *m, d9d_module *root, bool part)
 {
     d9d_status st;
 
     D9D_TRY_OR(st, compile(m), out);
     D9D_TRY_OR(st, d9d_module_walk(root, visit, m), out);
-    if (m->applied == 0)
+    if (m->applied == 0 && !part)
         st = fail_unmatched(m);
 out:
     pcre2_code_free(m->code);
@@ -203,7 +203,7 @@ out:
 }
 
 /* In the order of d9d_peft_choices; "stack" is several of them. */
-static d9d_status apply(const d9d_union *peft, d9d_module *root)
+static d9d_status apply(const d9d_union *peft, d9d_module *root, bool part)
 {
     const d9d_peft_section *section = peft->value;
     const d9d_union *methods = section->methods.items;
@@ -215,21 +215,21 @@ static d9d_status apply(const d9d_union *peft, d9d_module *root)
 
     if (d9d_peft_choices[peft->which] == &stack_table) {
         for (size_t i = 0; i < section->methods.n; i++)
-            D9D_TRY(apply(&methods[i], root));
+            D9D_TRY(apply(&methods[i], root, part));
         return D9D_OK;
     }
     m = kinds[peft->which];
-    return run(&m, root);
+    return run(&m, root, part);
 }
 
-d9d_status d9d_peft_apply(const d9d_union *peft, d9d_module *root)
+d9d_status d9d_peft_apply(const d9d_union *peft, d9d_module *root, bool part)
 {
     bool no = false;
 
     if (peft->which < 0)
         return D9D_OK;
     D9D_TRY(d9d_module_each(root, set_trainable, &no));
-    return apply(peft, root);
+    return apply(peft, root, part);
 }
 
 d9d_status d9d_peft_params_of(const d9d_params *all, bool adapters, d9d_arena *a, d9d_params *out)

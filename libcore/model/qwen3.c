@@ -138,15 +138,13 @@ d9d_status d9d_qwen3_check(const d9d_qwen3_config *c)
 }
 
 /* What checkpoints may be and this model is not yet. */
-static d9d_status check_built(const d9d_qwen3_config *c, d9d_stage stage)
+static d9d_status check_built(const d9d_qwen3_config *c)
 {
     if (c->head != D9D_HEAD_CAUSAL_LM)
         return D9D_FAIL(D9D_ENOTSUP,
                         "qwen3: the configuration is that of a model with the head \"%s\"; this "
                         "version computes \"%s\" alone",
                         d9d_qwen3_head_word(c->head), d9d_qwen3_head_word(D9D_HEAD_CAUSAL_LM));
-    if (c->tied && stage.count > 1)
-        return D9D_FAIL(D9D_ENOTSUP, "qwen3: tied embeddings over %d pipeline stages", stage.count);
     return D9D_OK;
 }
 
@@ -208,7 +206,9 @@ static d9d_status structure_init(qwen3 *m)
     d9d_module_init(&m->root);
     d9d_module_init(&m->model);
     D9D_TRY(d9d_module_child(&m->root, "model", &m->model));
-    if (first) {
+    if (first != last && c->tied)
+        m->base.tied = &m->embed_tokens.module;
+    if (first || m->base.tied != NULL) {
         D9D_TRY(d9d_block_vocab_init(&m->embed_tokens, &how, D9D_VOCAB_EMBEDDING, c->splits,
                                      c->n_splits, c->hidden));
         D9D_TRY(d9d_module_child(&m->model, "embed_tokens", &m->embed_tokens.module));
@@ -439,7 +439,7 @@ d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
     d9d_status st;
 
     D9D_TRY(d9d_qwen3_check(config));
-    D9D_TRY(check_built(config, stage));
+    D9D_TRY(check_built(config));
     m = calloc(1, sizeof(*m));
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "qwen3: model of %lld layers", (long long)config->layers);

@@ -140,12 +140,11 @@ static void up_of(const d9di_qwen3_tensor *gate, char out[D9DI_NAME])
 static d9d_status own(void *arg, const d9di_qwen3_tensor *t)
 {
     struct half *h = arg;
-    char name[D9DI_NAME], stored[D9DI_NAME];
+    char name[D9DI_NAME];
 
     d9di_qwen3_name(t, t->row->d9d, 0, name);
-    d9di_qwen3_name(t, t->stored->d9d, 0, stored);
-    D9D_TRY(d9d_mapper_rename(h->first, stored, name));
-    return expect(h, t, stored, t->row->d9d_shape);
+    D9D_TRY(d9d_mapper_rename(h->first, name, name));
+    return expect(h, t, name, t->row->d9d_shape);
 }
 
 /* --- from HuggingFace ----------------------------------------------------------------------- */
@@ -185,7 +184,7 @@ static d9d_status into(void *arg, const d9di_qwen3_tensor *t)
             D9D_TRY(expect(h, t, h->names[e], t->row->hf_shape));
         return d9d_mapper_transpose(h->second, name, 1, 2);
     }
-    hf_name(h, t, t->stored->hf, 0, hf);
+    hf_name(h, t, t->row->hf, 0, hf);
     D9D_TRY(d9d_mapper_rename(h->first, hf, name));
     return expect(h, t, hf, t->row->hf_shape);
 }
@@ -214,7 +213,7 @@ static d9d_status out_of(void *arg, const d9di_qwen3_tensor *t)
     struct half *h = arg;
     char name[D9DI_NAME], hf[D9DI_NAME];
 
-    if (t->stored != t->row)
+    if (t->again)
         return D9D_OK; /* the stage of the embedding gives it */
     d9di_qwen3_name(t, t->row->d9d, 0, name);
     if (is_expert(t) && h->layout == D9D_LAYOUT_HF_FUSED)

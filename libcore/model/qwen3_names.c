@@ -92,10 +92,10 @@ static d9d_status each_split(const d9d_qwen3_config *c, const d9di_qwen3_row *r,
                              void *arg)
 {
     bool vocabulary = strchr(r->d9d_shape, 'V') != NULL;
-    bool copy = r->where == D9DI_LM_HEAD && c->tied && !c->tied_copy;
+    bool again = r->where == D9DI_LM_HEAD && c->tied && !c->tied_copy;
 
     for (size_t i = 0; i < (vocabulary ? c->n_splits : 1); i++) {
-        d9di_qwen3_tensor t = {r, copy ? &rows[0] : r, 0, vocabulary ? &c->splits[i] : NULL};
+        d9di_qwen3_tensor t = {again ? &rows[0] : r, again, 0, vocabulary ? &c->splits[i] : NULL};
 
         D9D_TRY(fn(arg, &t));
     }
@@ -110,7 +110,7 @@ static d9d_status each_layer(const d9d_qwen3_config *c, d9d_stage stage, d9di_qw
     D9D_TRY(d9d_stage_layers(c->layers, c->virtual_pre, c->virtual_post, stage, &first, &end));
     for (int64_t l = first; l < end; l++)
         for (size_t i = 0; i < N_ROWS; i++) {
-            d9di_qwen3_tensor t = {&rows[i], &rows[i], l, NULL};
+            d9di_qwen3_tensor t = {&rows[i], false, l, NULL};
 
             if (in_layer(c, &rows[i], l))
                 D9D_TRY(fn(arg, &t));

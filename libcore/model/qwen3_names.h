@@ -32,10 +32,8 @@ typedef struct d9di_qwen3_row {
 /* One tensor in the suite's layout. */
 typedef struct d9di_qwen3_tensor {
     const d9di_qwen3_row *row;
-    /* What it is in a file: row, but the embedding's row for the head of a tied model on a stage
-     * that does not have the embedding. */
-    const d9di_qwen3_row *stored;
-    int64_t layer;                /* 0 outside layers */
+    bool again;    /* the embedding, which the first stage has too: the head of a tied model */
+    int64_t layer; /* 0 outside layers */
     const d9d_vocab_split *split; /* NULL outside the vocabulary */
 } d9di_qwen3_tensor;
 

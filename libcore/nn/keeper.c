@@ -10,15 +10,15 @@ static d9d_unit *unit_of(const d9d_node *n)
     return *(d9d_unit *const *)n->attr;
 }
 
-#define HALF(name, call, backward)                                                                 \
+#define HALF(name, call, pass)                                                                     \
     static d9d_status name(d9d_node *n)                                                            \
     {                                                                                              \
-        return unit_of(n)->ops->call(unit_of(n), backward);                                        \
+        return unit_of(n)->ops->call(unit_of(n), pass);                                            \
     }
-HALF(open_for_data, open, false)
-HALF(open_for_grads, open, true)
-HALF(close_data, close, false)
-HALF(close_grads, close, true)
+HALF(open_for_data, open, D9D_UNIT_INPUT)
+HALF(open_for_grads, open, D9D_UNIT_BACKWARD)
+HALF(close_data, close, D9D_UNIT_INPUT)
+HALF(close_grads, close, D9D_UNIT_BACKWARD)
 
 static const d9d_node_ops closed = {
     .name = "gather", .input = open_for_data, .weight = open_for_grads, .full = open_for_grads};
@@ -39,7 +39,7 @@ d9d_status d9d_unit_open(d9d_module *m, d9d_tape *t)
 {
     if (m->unit == NULL)
         return D9D_OK;
-    D9D_TRY(m->unit->ops->open(m->unit, false));
+    D9D_TRY(m->unit->ops->open(m->unit, D9D_UNIT_FORWARD));
     return record(m->unit, t, &opened);
 }
 
@@ -48,7 +48,7 @@ d9d_status d9d_unit_close(d9d_module *m, d9d_tape *t)
     if (m->unit == NULL)
         return D9D_OK;
     D9D_TRY(record(m->unit, t, &closed));
-    return m->unit->ops->close(m->unit, false);
+    return m->unit->ops->close(m->unit, D9D_UNIT_FORWARD);
 }
 
 d9d_status d9d_unit_run(d9d_module *m, d9d_tape *t, bool recompute, d9d_forward_fn fn, void *self,

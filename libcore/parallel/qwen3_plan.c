@@ -36,9 +36,6 @@ d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c, const d9d_degrees *d)
 {
     D9D_TRY(check_heads(c, d->tensor_parallel));
     D9D_TRY(check_experts(c, d->expert_parallel));
-    if (d->pipeline_parallel > 1)
-        return D9D_FAIL(D9D_ENOTSUP, "mesh.pipeline_parallel is %lld; this version computes with 1",
-                        (long long)d->pipeline_parallel);
     return D9D_OK;
 }
 
@@ -102,11 +99,30 @@ static d9d_status place(void *arg, d9d_param *p)
     return d9d_param_place(p, s->mesh, placing_of(p, s));
 }
 
+/* All groups there are, on every rank in one order, whatever parameters its stages have. */
+static d9d_status groups_make(const d9d_qwen3_config *c, d9d_mesh *mesh)
+{
+    static const unsigned sets[] = {D9D_AXIS(TP),
+                                    D9D_AXES_CP,
+                                    D9D_AXES_SHARD,
+                                    D9D_AXES_REPLICATE,
+                                    D9D_AXES_REPLICATE | D9D_AXIS(TP),
+                                    D9D_AXES_EXPERT,
+                                    D9D_AXES_EXPERT_REPLICATE};
+    const size_t n = sizeof(sets) / sizeof(sets[0]) - (c->experts > 0 ? 0 : 2);
+    d9d_comm *made;
+
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(d9d_mesh_group(mesh, sets[i], &made));
+    return D9D_OK;
+}
+
 d9d_status d9d_qwen3_plan(const d9d_qwen3_config *c, d9d_mesh *mesh, d9d_model *m)
 {
     setting s = {c, mesh};
 
     D9D_TRY(d9d_qwen3_plan_check(c, d9d_mesh_degrees(mesh)));
+    D9D_TRY(groups_make(c, mesh));
     D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(TP), &m->cut.tp));
     D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_CP, &m->cut.cp));
     D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_EXPERT, &m->cut.ep));

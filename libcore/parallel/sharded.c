@@ -51,8 +51,9 @@ struct d9d_sharded {
     size_t n_order, at;
     reach *reaches;
     size_t n_reaches;
-    bool reached;        /* what can be shared is */
-    bool learning, last; /* a backward follows this forward; it is the step's last one */
+    bool reached;      /* what can be shared is */
+    bool back_at_once; /* a backward follows this forward */
+    bool last;         /* this backward is the step's last one */
     d9di_buckets buckets;
     d9d_arena arena;
 };
@@ -192,10 +193,10 @@ static void drop(unit *u)
 }
 
 /* Where in the order the unit is that is opened now, looked for from the last one on. */
-static void follow(d9d_sharded *s, const unit *u, bool backward)
+static void follow(d9d_sharded *s, const unit *u, d9d_unit_pass pass)
 {
     for (size_t k = 0; k < s->n_order; k++) {
-        const size_t i = (s->at + s->n_order + (backward ? -k : k)) % s->n_order;
+        const size_t i = (s->at + s->n_order + (pass == D9D_UNIT_FORWARD ? k : -k)) % s->n_order;
 
         if (s->order[i] == u) {
             s->at = i;
@@ -205,12 +206,14 @@ static void follow(d9d_sharded *s, const unit *u, bool backward)
 }
 
 /* The unit that is opened next, where something can be done beside the computation. */
-static d9d_status gather_ahead(d9d_sharded *s, bool backward)
+static d9d_status gather_ahead(d9d_sharded *s, d9d_unit_pass pass)
 {
     unit *next = NULL;
 
-    if (backward ? s->at > 0 : s->at + 1 < s->n_order)
-        next = s->order[backward ? s->at - 1 : s->at + 1];
+    if (pass == D9D_UNIT_FORWARD && s->at + 1 < s->n_order)
+        next = s->order[s->at + 1];
+    else if (pass != D9D_UNIT_FORWARD && s->at > 0)
+        next = s->order[s->at - 1];
     if (next == NULL || next->n_bundles == 0 || d9d_comm_queue(next->bundles[0].comm) == NULL)
         return D9D_OK;
     return gather_start(next);
@@ -289,40 +292,40 @@ static d9d_status unit_done(unit *u)
 
 /* --- the unit's table --------------------------------------------------------------------- */
 
-/* The last unit of a forward is the first of the backward that follows, and may make gradients in
- * the one as in the other. */
-static bool is_turn(const unit *u)
+/* The last unit of a forward is the first of a backward that follows at once, and may make gradients
+ * in the one as in the other. */
+static bool is_turn(const unit *u, d9d_unit_pass pass)
 {
     const d9d_sharded *s = u->owner;
 
-    return s->learning && u == s->order[s->n_order - 1];
+    return pass == D9D_UNIT_FORWARD && s->back_at_once && u == s->order[s->n_order - 1];
 }
 
-static d9d_status unit_open(d9d_unit *base, bool backward)
+static d9d_status unit_open(d9d_unit *base, d9d_unit_pass pass)
 {
     unit *u = (unit *)base;
 
     D9D_TRY(gather_start(u));
     D9D_TRY(gather_finish(u));
-    if (backward || is_turn(u)) {
+    if (pass == D9D_UNIT_BACKWARD || is_turn(u, pass)) {
         D9D_TRY(reduce_finish(u));
         D9D_TRY(grads_take(u));
     }
     if (u->open++ > 0)
         return D9D_OK;
-    follow(u->owner, u, backward);
-    return gather_ahead(u->owner, backward);
+    follow(u->owner, u, pass);
+    return gather_ahead(u->owner, pass);
 }
 
-static d9d_status unit_close(d9d_unit *base, bool backward)
+static d9d_status unit_close(d9d_unit *base, d9d_unit_pass pass)
 {
     unit *u = (unit *)base;
 
     if (--u->open > 0)
         return D9D_OK;
-    if (backward || !is_turn(u))
+    if (!is_turn(u, pass))
         drop(u);
-    return backward && ++u->visited == u->visits ? unit_done(u) : D9D_OK;
+    return pass == D9D_UNIT_BACKWARD && ++u->visited == u->visits ? unit_done(u) : D9D_OK;
 }
 
 static const d9d_unit_ops unit_ops = {unit_open, unit_close};
@@ -535,13 +538,20 @@ void d9d_sharded_free(d9d_sharded *s)
 
 /* --- a step ------------------------------------------------------------------------------- */
 
-void d9d_sharded_begin(d9d_sharded *s, bool last)
+void d9d_sharded_forward(d9d_sharded *s, bool back_at_once)
 {
     if (s == NULL)
         return;
-    s->learning = true;
-    s->last = last;
+    s->back_at_once = back_at_once;
     s->at = 0;
+}
+
+void d9d_sharded_backward(d9d_sharded *s, bool last)
+{
+    if (s == NULL)
+        return;
+    s->last = last;
+    s->at = s->n_order - 1;
     for (size_t i = 0; i < s->n_units; i++)
         s->units[i].visited = 0;
     if (last)
@@ -552,7 +562,6 @@ d9d_status d9d_sharded_end(d9d_sharded *s)
 {
     if (s == NULL)
         return D9D_OK;
-    s->learning = false;
     D9D_TRY(reduce_finish_others(s));
     D9D_TRY(d9di_buckets_end(&s->buckets, s->dev));
     d9d_trace_lap(s->dev, "wait", "for sums");

@@ -113,6 +113,12 @@ void d9d_var_grad(const d9d_var *v, d9d_tensor *out)
     *out = d9d_tensor_ref(&v->grad);
 }
 
+void d9d_var_take_grad(d9d_var *v, d9d_tensor *out)
+{
+    *out = v->grad;
+    v->grad = (d9d_tensor){0};
+}
+
 size_t d9d_tape_mark(const d9d_tape *t)
 {
     return t->vars.len;

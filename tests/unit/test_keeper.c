@@ -5,7 +5,8 @@
 #include "d9d/nn/keeper.h"
 #include "support/unit.h"
 
-/* Writes down what it is asked: "o" open, "O" for gradients, "c" and "C" close. */
+/* Writes down what it is asked: "o" open, "i" for an input half, "O" for gradients; "c", "j" and
+ * "C" close. */
 typedef struct diary {
     d9d_unit base;
     char text[64];
@@ -21,14 +22,14 @@ static d9d_status note(d9d_unit *u, char what)
     return D9D_OK;
 }
 
-static d9d_status open(d9d_unit *u, bool backward)
+static d9d_status open(d9d_unit *u, d9d_unit_pass pass)
 {
-    return note(u, backward ? 'O' : 'o');
+    return note(u, "oiO"[pass]);
 }
 
-static d9d_status close(d9d_unit *u, bool backward)
+static d9d_status close(d9d_unit *u, d9d_unit_pass pass)
 {
-    return note(u, backward ? 'C' : 'c');
+    return note(u, "cjC"[pass]);
 }
 
 static const d9d_unit_ops ops = {open, close};
@@ -80,8 +81,8 @@ static void backward_opens_what_forward_closed(void **state)
         const char *want;
     } cases[] = {
         {false, false, NULL, 0, "oxc"},     {true, false, full, 1, "oxcOC"},
-        {true, false, split, 2, "oxcocOC"}, {true, true, full, 1, "oxcOxC"},
-        {true, true, split, 2, "oxcoxcOC"},
+        {true, false, split, 2, "oxcijOC"}, {true, true, full, 1, "oxcOxC"},
+        {true, true, split, 2, "oxcixjOC"},
     };
     const d9d_block_how how = {.dtype = D9D_F32};
     d9d_block_linear b;

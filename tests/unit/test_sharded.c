@@ -52,7 +52,8 @@ static void the_largest_unit_or_all_gradients(void **state)
     assert_ok(d9d_device_open("cpu", &dev));
     assert_ok(d9d_sharded_create(&m.model, dev, &(d9d_sharded_how){.with_grads = true}, &s));
     assert_null(s); /* nothing to keep, and every call takes that */
-    d9d_sharded_begin(s, true);
+    d9d_sharded_forward(s, true);
+    d9d_sharded_backward(s, true);
     assert_ok(d9d_sharded_end(s));
     d9d_sharded_free(s);
     d9d_device_close(dev);

@@ -128,6 +128,32 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_s
                                                        const int64_t *counts);
 D9D_API void d9d_comm_unshare(d9d_comm_shared *x); /* NULL is fine */
 
+/* --- messages under way ------------------------------------------------------------------- *
+ *
+ *     D9D_TRY(d9d_comm_fork(c, dev->stream));      // src is ready by then
+ *     D9D_TRY(d9d_comm_post_send(c, "forward of stage 0, micro-batch 3", t, src, n, to, &m));
+ *     ...                                          // computation, other messages
+ *     D9D_TRY(d9d_message_end(m, dev->stream));    // src may be used again
+ *
+ * Posted messages go over the group's own queue and return at once; those of one pair of ranks
+ * arrive in the order in which they are posted, so both post them in one order.  Where that order
+ * is one that blocking messages could have, nobody waits for ever. */
+typedef struct d9d_message d9d_message;
+D9D_API D9D_MUST_USE d9d_status d9d_comm_post_send(d9d_comm *c, const char *what, d9d_dtype t,
+                                                   const void *src, int64_t n, int to,
+                                                   d9d_message **out);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_post_recv(d9d_comm *c, const char *what, d9d_dtype t,
+                                                   void *dst, int64_t n, int from,
+                                                   d9d_message **out);
+/* Is it done?  Waits for nothing. */
+D9D_API bool d9d_message_done(d9d_message *m);
+/* What is queued on `s` from here on comes behind the message; on the CPU waits for it.  Takes the
+ * message, also where it fails; NULL is fine. */
+D9D_API D9D_MUST_USE d9d_status d9d_message_end(d9d_message *m, d9d_stream s);
+/* Forget one that is not waited for any more, because something has failed.  Its memory stays its
+ * own: it may still be written. */
+D9D_API void d9d_message_drop(d9d_message *m);
+
 /* --- words on the host ---------------------------------------------------------------- */
 
 /* all[r] becomes what rank r of the group gave, any number of bytes; from the arena. */

@@ -71,6 +71,9 @@ typedef enum d9d_axis {
 #define D9D_AXES_EXPERT           (1u << 16)
 #define D9D_AXES_EXPERT_REPLICATE (1u << 17)
 
+/* The number of a rank of the world in its group of `axes`. */
+D9D_API int d9d_degrees_index(const d9d_degrees *d, unsigned axes, int64_t rank);
+
 typedef struct d9d_mesh d9d_mesh;
 
 /* A call that takes longer than the limit ends the job: the log gets one sentence, which names the
@@ -107,6 +110,11 @@ D9D_API int d9d_mesh_count(const d9d_mesh *m, unsigned axes);
 /* The group of `axes`, borrowed; NULL when it is this rank alone.  The first call for a set makes
  * the groups.  Collective: over the world, every rank with the same sets in the same order. */
 D9D_API D9D_MUST_USE d9d_status d9d_mesh_group(d9d_mesh *m, unsigned axes, d9d_comm **out);
+
+/* Another group of the same ranks with a queue of its own: number 1 and on; 0 is
+ * d9d_mesh_group()'s. Collective, as that. */
+D9D_API D9D_MUST_USE d9d_status d9d_mesh_group_beside(d9d_mesh *m, unsigned axes, int number,
+                                                      d9d_comm **out);
 
 /* "dps 1 tp 0": the coordinates of the axes that have more than one rank, "local" without any;
  * into buf, cut to fit; returns buf.  What a log calls a rank. */

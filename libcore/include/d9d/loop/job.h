@@ -15,6 +15,7 @@
 #include "d9d/dist/boot.h"
 #include "d9d/dist/mesh.h"
 #include "d9d/model/provider.h"
+#include "d9d/pipe/program.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,6 +47,12 @@ typedef struct d9d_profiling_section {
 /* When gradients of parts are summed and scattered. */
 typedef enum d9d_reduce { D9D_REDUCE_MICRO_BATCH, D9D_REDUCE_STEP } d9d_reduce;
 
+/* A schedule's own keys; those that it does not have stay at 0. */
+typedef struct d9d_stages_section {
+    int64_t num_stages_per_rank;
+    bool zero_bubble, deep_warmup;
+} d9d_stages_section;
+
 typedef struct d9d_trainer_section {
     d9d_run_section run;
     struct d9d_batching_section {
@@ -61,7 +68,7 @@ typedef struct d9d_trainer_section {
         d9d_list tracker; /* d9d_union: d9d/track/sink.h */
     } logging;
     struct d9d_pipelining_section {
-        d9d_union schedule;
+        d9d_union schedule; /* which: d9d_pipe_kind */
     } pipelining;
     struct d9d_factory_section {
         const char *source_checkpoint, *source_adapter;
@@ -153,6 +160,8 @@ D9D_API extern const d9d_table d9d_train_table, d9d_infer_table;
 /* The models that are built in. */
 D9D_API extern const d9d_table *const d9d_model_choices[]; /* NULL-ended */
 D9D_API extern const d9d_model_provider d9d_qwen3_dense_provider, d9d_qwen3_moe_provider;
+
+D9D_API d9d_pipe_how d9d_job_pipe(const struct d9d_pipelining_section *s);
 
 /* Batch sizes against each other and the mesh: ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_check_batching(const d9d_degrees *mesh,

@@ -12,7 +12,7 @@
  * is frozen: it has no gradient and no optimizer state.
  *
  *     D9D_TRY(d9d_qwen3_create(..., &model));
- *     D9D_TRY(d9d_peft_apply(&config->peft, model->module));
+ *     D9D_TRY(d9d_peft_apply(&config->peft, model->module, false));
  *     D9D_TRY(d9d_module_bind(model->module));
  *
  * The frozen parameters keep their names and so their random numbers and their place in files.
@@ -47,8 +47,10 @@ typedef struct d9d_peft_section {
 
 /* Freeze all parameters, then do as the section says (`which` -1: nothing at all).  Once, before
  * names are bound.  ECONFIG for a pattern that is no expression, that fits no module (near ones are
- * named) or no matrix, and for a matrix that would have two adapters. */
-D9D_API D9D_MUST_USE d9d_status d9d_peft_apply(const d9d_union *peft, d9d_module *root);
+ * named) or no matrix, and for a matrix that would have two adapters.  `part`: of a model that has
+ * passed as a whole, some layers, in which a pattern may fit nothing. */
+D9D_API D9D_MUST_USE d9d_status d9d_peft_apply(const d9d_union *peft, d9d_module *root,
+                                               bool part);
 
 /* Some of the parameters, in the arena: those of adapters, or those of the model without them. */
 D9D_API D9D_MUST_USE d9d_status d9d_peft_params_of(const d9d_params *all, bool adapters,

@@ -6,7 +6,8 @@
  *     ids --embed--> x --[ x + attn(norm(x));  x + ffn(norm(x)) ] * L--> norm --head--> loss
  *
  * Parameter names and shapes are spec 12.2.  With tied embeddings a language model's head uses
- * the embedding's tables and has no parameters of its own (one stage only).  Checkpoints of
+ * the embedding's tables and has no parameters of its own; over pipeline stages the last has the
+ * embedding too.  Checkpoints of
  * every head are mapped (qwen3_map.h); the model that computes is the causal language model.
  */
 #ifndef D9D_MODEL_QWEN3_H

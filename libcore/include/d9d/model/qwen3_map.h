@@ -23,8 +23,8 @@
  *
  * Mappings know the shape that each of their inputs must have.  A tied language model has no
  * head of its own, and files that have one (some do) lose it on the way into a model; between
- * files it is kept (`tied_copy`).  On a pipeline stage that is last and not first, a tied head
- * is a tensor lm_head.lm_head.{v}.weight, filled from the embedding.
+ * files it is kept (`tied_copy`).  A pipeline stage that is last and not first has the embedding of
+ * a tied model too, under its own name; it is given to files by the first stage alone.
  */
 #ifndef D9D_MODEL_QWEN3_MAP_H
 #define D9D_MODEL_QWEN3_MAP_H

@@ -26,12 +26,15 @@
 extern "C" {
 #endif
 
+/* What passes through a model.  An input half needs no gradients of parameters. */
+typedef enum d9d_unit_pass { D9D_UNIT_FORWARD, D9D_UNIT_INPUT, D9D_UNIT_BACKWARD } d9d_unit_pass;
+
 typedef struct d9d_unit d9d_unit;
 typedef struct d9d_unit_ops {
-    /* From here on `data` of all parameters is needed; `backward`: and `grad`, to be added to. */
-    d9d_status (*open)(d9d_unit *u, bool backward);
-    /* They are not needed any more; `backward`: and their gradients are what they will be. */
-    d9d_status (*close)(d9d_unit *u, bool backward);
+    /* From here on `data` of all parameters is needed; BACKWARD: and `grad`, to be added to. */
+    d9d_status (*open)(d9d_unit *u, d9d_unit_pass pass);
+    /* They are not needed any more; BACKWARD: and their gradients are what they will be. */
+    d9d_status (*close)(d9d_unit *u, d9d_unit_pass pass);
 } d9d_unit_ops;
 
 /* What a keeper's own unit begins with. */

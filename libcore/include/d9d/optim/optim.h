@@ -125,7 +125,7 @@ typedef struct d9d_step_report {
 /* What this rank has of a step. */
 typedef struct d9d_step_own {
     double targets;     /* that no other rank counts */
-    bool shadow;        /* another rank has the same losses: here they do not count */
+    bool shadow;        /* another rank has the losses: what is here does not count */
     double flag, saved; /* any numbers, to be summed */
 } d9d_step_own;
 

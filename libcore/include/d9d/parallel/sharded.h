@@ -4,8 +4,10 @@
  *     D9D_TRY(d9d_module_materialise(model->module, dev, true));
  *     each step:
  *         each micro-batch:
- *             d9d_sharded_begin(s, it_is_the_last);
- *             forward, backward
+ *             d9d_sharded_forward(s, true);
+ *             forward
+ *             d9d_sharded_backward(s, it_is_the_last);
+ *             backward
  *         D9D_TRY(d9d_sharded_end(s));         // own_grad of every parameter is the sum over ranks
  *
  * The keeper of a model's units (d9d/nn/keeper.h).  A unit's parameters are gathered when it is
@@ -54,8 +56,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_sharded_create(d9d_model *m, d9d_device *dev
 /* While the model stands. */
 D9D_API void d9d_sharded_free(d9d_sharded *s);
 
-/* The next forward and backward are a step's last one, or not. */
-D9D_API void d9d_sharded_begin(d9d_sharded *s, bool last);
+/* A forward comes next; `back_at_once`: and its backward right behind it. */
+D9D_API void d9d_sharded_forward(d9d_sharded *s, bool back_at_once);
+/* A backward comes next, or one half of one; `last`: of the gradients of parameters in this step.
+ */
+D9D_API void d9d_sharded_backward(d9d_sharded *s, bool last);
 /* Collective: over the groups of the parameters.  The device's stream goes on when all sums are
  * there. */
 D9D_API D9D_MUST_USE d9d_status d9d_sharded_end(d9d_sharded *s);

@@ -64,6 +64,8 @@ D9D_API bool d9d_var_needs_grad(const d9d_var *v);
 /* After backward: a counted reference to a leaf's gradient (same shape and dtype as
  * the leaf); storage NULL when nothing reached it. */
 D9D_API void d9d_var_grad(const d9d_var *v, d9d_tensor *out);
+/* The same, and the tape holds it no more. */
+D9D_API void d9d_var_take_grad(d9d_var *v, d9d_tensor *out);
 
 D9D_API size_t d9d_tape_mark(const d9d_tape *t);
 D9D_API void d9d_tape_release_since(d9d_tape *t, size_t mark, d9d_var *const *keep, size_t n);
