@@ -201,6 +201,7 @@ static const char *const run_ids[] = {"d9d.run.v1", NULL};
 
 static const d9d_key run_keys[] = {
     FORMAT(run_ids),
+    MAYBE("id", STR, "32 hex digits, the same in all lives of the run"),
     TEXT("name", "of the run"),
     MAYBE("description", STR, "what the configuration says it is for"),
     TEXT("version", "of the suite that runs it"),
@@ -217,7 +218,7 @@ const d9d_table d9di_run_format = TABLE("run", run_keys, "manifest.json of a run
 /* --- d9d.metrics.v1 --------------------------------------------------------------------------- */
 
 struct metrics {
-    int64_t restart, tokens;
+    int64_t restart, save, step, tokens;
     int end;
     const char *time;
 };
@@ -230,9 +231,14 @@ static const d9d_key metrics_keys[] = {
                 .flags = D9D_NULLABLE),
     D9D_KEY_ENUM(struct metrics, end, "null", ends, "how a life of the run ended",
                  .flags = D9D_NULLABLE),
-    COUNT("step", "optimizer steps done; of a resumption: those that stand"),
-    D9D_KEY_STR(struct metrics, time, "null", "of a resumption or an end, UTC",
+    D9D_KEY_INT(struct metrics, save, "null", 0, 0x1p63, "the checkpoint of this step is there",
                 .flags = D9D_NULLABLE),
+    D9D_KEY_INT(struct metrics, step, "null", 0, 0x1p63,
+                "optimizer steps done; of a resumption: those that stand; not of a checkpoint",
+                .flags = D9D_NULLABLE),
+    D9D_KEY_STR(struct metrics, time, "null", "of all but a step, UTC", .flags = D9D_NULLABLE),
+    REAL("blocked_ms", "of a checkpoint: time for which training stood still"),
+    REAL("total_ms", "of a checkpoint: from its step until it was there"),
     REAL("loss", "mean over the target tokens of the step; null: not finite"),
     REAL("grad_norm", "before clipping; absent: not computed"),
     REAL("lr", "learning rate of the step"),
@@ -251,12 +257,13 @@ static d9d_status check_metrics(const void *value, const char *path)
 {
     const struct metrics *m = value;
     const bool restart = m->restart != D9D_INT_NULL, end = m->end >= 0;
-    const bool step = m->tokens != D9D_INT_NULL;
+    const bool step = m->tokens != D9D_INT_NULL, save = m->save != D9D_INT_NULL;
 
-    if (restart + end + step != 1 || (m->time != NULL) == step)
+    if (restart + end + step + save != 1 || (m->time != NULL) == step ||
+        (m->step != D9D_INT_NULL) == save)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: none of a step with \"tokens\", a \"restart\" and an \"end\", both "
-                        "with \"time\"",
+                        "%s: none of a step with \"tokens\", a \"restart\", an \"end\" and a "
+                        "\"save\", these three with \"time\"",
                         path);
     return D9D_OK;
 }
@@ -265,7 +272,7 @@ const d9d_table d9di_metrics_format = {
     .name = "metrics",
     .size = sizeof(struct metrics),
     .keys = metrics_keys,
-    .doc = "a line of metrics.jsonl: a step, a resumption or an end",
+    .doc = "a line of metrics.jsonl: a step, a resumption, a checkpoint or an end",
     .check = check_metrics,
 };
 

@@ -126,8 +126,8 @@ life_ends() {
     state=$(job_state)
     [ "$state" = RUNNING ] ||
         die 75 "saved at step $now; the job is being ended from outside (${state:-unknown}), so it is not requeued"
+    say "saved at step $now; the job is to be requeued" # before: this script is ended by it
     scontrol requeue "$SLURM_JOB_ID" ||
-        die 75 "saved at step $now, but the job could not be requeued; submit it again to go on"
-    say "saved at step $now; requeued"
+        die 75 "the job could not be requeued; submit it again to go on"
     exit 75
 }

@@ -36,7 +36,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
         assert_equal "$(requeues)" 0
     done
     FAKE_EXIT=75 FAKE_SAVE=10 run -75 "$scripts/train.sbatch"
-    assert_output --partial "saved at step 10; requeued"
+    assert_output --partial "saved at step 10; the job is to be requeued"
     assert_equal "$(requeues)" 1
 }
 
