@@ -87,6 +87,7 @@ static d9d_status model_open(d9di_engine *e, const d9di_engine_how *how, d9d_sta
     const d9d_model_spec *s = &e->spec;
 
     D9D_TRY(s->provider->create(s->config, stage, &s->options, model));
+    D9D_TRY(d9di_task_extend(how->task, *model, &s->options));
     if (how->peft != NULL)
         D9D_TRY(d9d_peft_apply(how->peft, (*model)->module, stage.count > 1));
     D9D_TRY(d9d_module_bind((*model)->module));
@@ -136,8 +137,8 @@ static d9d_status stage_open(d9di_engine *e, const d9di_engine_how *how, int k, 
     }
     D9D_TRY(d9d_peft_params_of(&out->params, false, &e->arena, &out->base));
     if (how->source != NULL && how->initialise)
-        D9D_TRY(d9d_weights_open(&e->spec, stage, how->source,
-                                 e->adapters.n == 0 ? e->given : NULL, &out->weights));
+        D9D_TRY(d9d_weights_open(&e->spec, stage, how->source, e->adapters.n == 0 ? e->given : NULL,
+                                 &out->weights));
     return D9D_OK;
 }
 
@@ -171,7 +172,10 @@ static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
     D9D_TRY(d9d_model_spec_read(how->provider, &e->arena, &e->spec));
     D9D_TRY(d9d_model_plan_check(&e->spec, how->mesh));
     D9D_TRY(program_open(e, how));
+    D9D_TRY(d9di_task_check(how->task, e->program.stages));
     D9D_TRY(model_open(e, how, D9D_WHOLE_MODEL, &e->whole, &e->all));
+    e->spec.params = &e->all;
+    e->task = how->task;
     if (how->data != NULL)
         D9D_TRY(d9di_data_check(how->data, e->whole->vocab, e->whole->max_positions));
     D9D_TRY(adapter_open(e, how));
@@ -183,10 +187,12 @@ d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out)
     d9di_engine e = {0};
     d9d_status st = open_into(&e, how);
 
-    if (st == D9D_OK)
+    if (st == D9D_OK) {
         *out = e;
-    else
+        out->spec.params = &out->all;
+    } else {
         d9di_engine_release(&e);
+    }
     return st;
 }
 
@@ -288,13 +294,15 @@ static void tell(const d9di_engine *e, const d9d_log *log)
                  d9d_dtype_word(e->spec.options.dtype), ranks);
 }
 
+/* What adapts a model, or a task has added, begins at random; the latter only where the checkpoint
+ * does not have it. */
 static d9d_status stage_fill(d9di_engine *e, const d9di_engine_how *how, d9di_stage *s)
 {
     D9D_TRY(d9d_module_materialise(s->model->module, e->dev, how->train));
     if (!how->initialise)
         return D9D_OK;
     for (size_t i = 0; i < s->params.n; i++)
-        if (s->weights == NULL || s->params.p[i]->adapts != NULL)
+        if (s->weights == NULL || s->params.p[i]->adapts != NULL || s->params.p[i]->added)
             D9D_TRY(d9d_param_reset(s->params.p[i], how->seed));
     return s->weights != NULL ? weights_read(s, how->where->log) : D9D_OK;
 }

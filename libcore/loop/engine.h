@@ -18,13 +18,14 @@
 #include "d9d/parallel/sharded.h"
 #include "d9d/pipe/executor.h"
 #include "loop/run_data.h"
+#include "loop/tasks.h"
 
 /* A stage of this rank. */
 typedef struct d9di_stage {
     d9d_model *model;
     d9d_params params, base; /* base: without adapters */
     d9d_sharded *sharded;    /* from filling on */
-    d9d_weights *weights; /* planned, until they are read; NULL without a source */
+    d9d_weights *weights;    /* planned, until they are read; NULL without a source */
 } d9di_stage;
 
 /* A micro-batch on the device. */
@@ -39,8 +40,9 @@ typedef struct d9di_engine {
     d9d_comm *down, *up; /* the ranks of this pipeline */
     d9d_executor *executor;
     d9d_model_spec spec;
-    d9d_model *whole; /* all layers; structure alone, unless it is the only stage */
-    d9d_params all;   /* of it */
+    const d9di_task *task;     /* or NULL */
+    d9d_model *whole;          /* all layers; structure alone, unless it is the only stage */
+    d9d_params all;            /* of it */
     d9d_params base, adapters; /* of all: the model's own, and what adapts them */
     d9d_adapters *given;       /* of how->adapter, until they are where they belong */
     d9di_stage *stages;
@@ -65,9 +67,10 @@ typedef struct d9di_engine_how {
     const char *adapter;   /* directory: into the model's adapters, or else merged; or NULL */
     const d9di_data *data; /* must fit the model; NULL: none */
     uint64_t seed;
-    d9d_pipe_how pipe; /* of training; matters with several pipeline ranks */
-    int64_t micros;    /* micro-batches of a step */
-    bool train;        /* allocate gradients */
+    const d9di_task *task; /* what is trained; NULL: the model's own losses */
+    d9d_pipe_how pipe;     /* of training; matters with several pipeline ranks */
+    int64_t micros;        /* micro-batches of a step */
+    bool train;            /* allocate gradients */
     bool initialise; /* false: leave parameters uncleared, a training checkpoint with all follows */
     const d9d_optimizer *optimizer;                /* whose state comes beside; NULL: none */
     const struct d9d_gradients_section *gradients; /* of training */

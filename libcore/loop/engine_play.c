@@ -98,8 +98,8 @@ static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var
     D9D_TRY(load(e, micro));
     b = &e->micros.data[micro];
     d9d_sharded_forward(s->sharded, learn && e->program.stages == 1);
-    D9D_TRY(s->model->ops->forward(
-        s->model, t,
+    D9D_TRY(d9di_task_forward(
+        e->task, s->model, t,
         &(d9d_model_in){.ids = &b->ids,
                         .hidden = in,
                         .positions = &b->positions,
@@ -156,7 +156,7 @@ static d9d_status is_idle(d9di_engine *e, bool *out)
     if (e->world != NULL || !e->program.backward)
         return D9D_OK;
     D9D_TRY(load(e, 0));
-    *out = e->play->host.targets == 0;
+    *out = d9di_task_targets(e->task, &e->play->host) == 0;
     if (*out)
         done(e, 0);
     return *out ? sum_to(e, 0, NULL) : D9D_OK;

@@ -179,7 +179,7 @@ static d9d_status run_check(run *r)
 {
     d9di_engine_how how;
 
-    D9D_TRY(d9di_events_open(r->where, &r->c->model_provider, &r->events));
+    D9D_TRY(d9di_events_open(r->where, &r->c->model_provider, NULL, &r->events));
     D9D_TRY(tell(r, "inference.configuration.start", (d9d_event){.boot = r->where->boot}));
     D9D_TRY(d9d_degrees_check(&r->c->mesh, d9d_boot_size(r->where->boot)));
     if (r->c->trainer.model_stage_factory.source_checkpoint == NULL)

@@ -1,6 +1,8 @@
 /* job_tables.c - the key tables of d9d-train and d9d-infer.  See d9d/loop/job.h. */
 #include "d9d/data/blend.h"
 #include "d9d/loop/job.h"
+#include "d9d/loop/task.h"
+#include "d9d/metric/metric.h"
 #include "d9d/model/peft.h"
 #include "d9d/optim/optim.h"
 #include "d9d/sched/piecewise.h"
@@ -388,9 +390,6 @@ static const d9d_table generate_table =
     D9D_TABLE(d9d_generate_section, "generate", generate_keys, "what follows each prompt");
 static const d9d_table *const infer_tasks[] = {&logprobs_table, &perplexity_table, &generate_table,
                                                NULL};
-static const d9d_table lm_table = {
-    .name = "causal_lm", .keys = no_keys, .doc = "next-token prediction"};
-static const d9d_table *const train_tasks[] = {&lm_table, NULL};
 
 /* --- the whole ----------------------------------------------------------------------- */
 
@@ -418,6 +417,10 @@ static const d9d_key plugin_elem = {
         D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, d9d_model_choices, "the model"),  \
         D9D_KEY_TABLE(S, trainer, &loop_table, "the loop")
 
+static const d9d_key metric_elem = {.kind = D9D_KIND_UNION,
+                                    .words = d9d_metric_tag,
+                                    .choices = d9d_metric_choices,
+                                    .doc = "a metric"};
 static const d9d_key train_keys[] = {
     COMMON_KEYS(d9d_train_config, train_loop_table, "{}", 1),
     D9D_KEY_UNION(d9d_train_config, optimizer, D9D_REQUIRED, d9d_optimizer_tag,
@@ -427,13 +430,10 @@ static const d9d_key train_keys[] = {
                   "\"phases\": [{\"mode\": \"rest\", \"target_multiplier\": 1.0, \"curve\": "
                   "{\"type\": \"linear\"}}]}}",
                   d9d_lr_scheduler_tag, d9d_lr_scheduler_choices, "the learning-rate schedule"),
-    {.name = "task",
-     .kind = D9D_KIND_UNION,
-     .offset = D9D_NO_FIELD,
-     .def = "{\"name\": \"causal_lm\"}",
-     .words = name_tag,
-     .choices = train_tasks,
-     .doc = "what is learned"},
+    D9D_KEY_UNION(d9d_train_config, task, "{\"name\": \"causal_lm\"}", d9d_train_task_tag,
+                  d9d_train_task_choices, "what is learned"),
+    D9D_KEY_LIST(d9d_train_config, metrics, "[]", &metric_elem,
+                 "what the task's predictions are worth, in every record"),
     D9D_KEY_UNION(d9d_train_config, peft, "null", d9d_peft_tag, d9d_peft_choices,
                   "what is trained, in place of the whole model; null: everything",
                   .flags = D9D_NULLABLE),

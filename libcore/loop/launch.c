@@ -83,11 +83,14 @@ d9d_status d9di_launch_failed(d9d_boot *boot, d9d_mesh *mesh, d9d_status st)
                     d9d_boot_node(boot), where, d9d_err_message());
 }
 
-d9d_status d9di_events_open(const d9d_job *where, const d9d_union *model, d9d_events **out)
+d9d_status d9di_events_open(const d9d_job *where, const d9d_union *model, const d9di_task *task,
+                            d9d_events **out)
 {
     const d9d_model_provider *p = model->choice->row;
 
     D9D_TRY(d9d_events_create(out));
     D9D_TRY(d9d_events_subscribe(*out, p->events, model->value));
+    if (task != NULL)
+        D9D_TRY(d9d_events_subscribe(*out, task->kind->events, task->self));
     return d9d_plugins_subscribe(where->plugins, *out);
 }

@@ -5,13 +5,15 @@
 #include "d9d/device/device.h"
 #include "d9d/dist/mesh.h"
 #include "d9d/loop/plugin.h"
+#include "loop/tasks.h"
 
 /* What the checks of a configuration return: a file that it names and that is not there is a
  * mistake in the configuration, ECONFIG with the same sentence. */
 d9d_status d9di_launch_checked(d9d_status st);
 
-/* What those hear who are subscribed: the model's provider, then the plugins. */
-d9d_status d9di_events_open(const d9d_job *where, const d9d_union *model, d9d_events **out);
+/* What those hear who are subscribed: the model's provider, the task (or NULL), the plugins. */
+d9d_status d9di_events_open(const d9d_job *where, const d9d_union *model, const d9di_task *task,
+                            d9d_events **out);
 
 /* Collective: over the job.  *text becomes rank 0's, in the arena; NULL is told too. */
 d9d_status d9di_launch_tell(d9d_boot *boot, d9d_arena *a, const char **text);

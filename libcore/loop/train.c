@@ -34,6 +34,7 @@ typedef struct pending {
     d9d_save_state before;
     double lr, flops;
     int64_t start_ns, data_ns;
+    double *metrics; /* their values, where the step is to be recorded */
 } pending;
 
 /* What one step found out, and where the run stood after it. */
@@ -42,6 +43,7 @@ typedef struct step_result {
     double mfu; /* NaN where the device's peak is not known */
     int64_t targets;
     int64_t step, tokens, samples;
+    const double *metrics;
 } step_result;
 
 typedef struct run {
@@ -53,6 +55,8 @@ typedef struct run {
     d9di_run_dir dir;
     d9d_stop *stop;
     d9d_events *events;
+    d9di_task task;
+    d9di_metrics metrics;
     d9di_data data;
     d9d_feed *feed;
     d9di_ledger ledger; /* closed where it is not wanted */
@@ -239,6 +243,7 @@ static d9di_engine_how engine_how(const run *r, bool resumes)
         .seed = (uint64_t)t->determinism.base_seed,
         .pipe = d9d_job_pipe(&t->pipelining),
         .micros = r->n_micro,
+        .task = &r->task,
         .train = true,
         .initialise = !resumes || t->model_stage_factory.checkpoint_only_trainable_parameters,
         .optimizer = r->optimizer,
@@ -263,7 +268,9 @@ static d9d_status config_check(run *r)
 {
     const d9d_trainer_section *t = &r->c->trainer;
 
-    D9D_TRY(d9di_events_open(r->where, &r->c->model_provider, &r->events));
+    D9D_TRY(d9di_task_open(&r->c->task, &r->task));
+    r->task.metrics = &r->metrics;
+    D9D_TRY(d9di_events_open(r->where, &r->c->model_provider, &r->task, &r->events));
     D9D_TRY(tell(r, "train.configuration.start", (d9d_event){.boot = r->where->boot}));
     D9D_TRY(d9d_degrees_check(&r->c->mesh, d9d_boot_size(r->where->boot)));
     D9D_TRY(d9d_job_check_batching(&r->c->mesh, &t->batching));
@@ -271,6 +278,7 @@ static d9d_status config_check(run *r)
     r->n_micro = t->batching.global_batch_size / replicas(r) / t->batching.microbatch_size;
     D9D_TRY(data_open(r));
     D9D_TRY(tell(r, "train.configuration.data_loader", (d9d_event){.loader = r->data.loader}));
+    D9D_TRY(d9di_metrics_open(&r->c->metrics, &r->arena, &r->metrics));
     D9D_TRY(d9d_lr_create(&r->c->lr_scheduler, "lr_scheduler", r->total_steps, &r->lr));
     return dir_check(r);
 }
@@ -333,8 +341,12 @@ static d9d_status model_fill(run *r, const char *resume_from)
     D9D_TRY(set_make(r, &e->params, r->optimizer, &r->set));
     r->set.partial = r->set.partial || e->program.ranks > 1; /* other stages' */
     D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, e->world, &r->end));
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         D9D_TRY(d9d_readback_create(e->dev, sizeof(d9d_step_report), &r->pending[i].report));
+        r->pending[i].metrics = d9d_arena_alloc(&r->arena, (r->metrics.width + 1) * sizeof(double));
+        if (r->pending[i].metrics == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "metrics: %zu values", r->metrics.width);
+    }
     d9d_log_debug(r->log, "%s: all of the model has its memory", e->dev->name);
     D9D_TRY(saver_open(r));
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
@@ -389,6 +401,8 @@ static void run_close(run *r)
         d9d_readback_free(r->pending[i].report);
     d9d_step_end_release(&r->end);
     d9di_engine_release(&r->engine);
+    d9di_metrics_release(&r->metrics);
+    d9di_task_close(&r->task);
     d9d_feed_close(r->feed);
     d9di_data_release(&r->data);
     d9di_ledger_release(&r->ledger);
@@ -436,7 +450,7 @@ static d9d_status micro_next(void *arg, d9d_batch *b)
     tally *t = arg;
 
     D9D_TRY(d9d_feed_next(t->r->feed, b));
-    t->targets += b->targets;
+    t->targets += d9di_task_targets(&t->r->task, b);
     t->flops += batch_flops(t->r, b);
     return D9D_OK;
 }
@@ -550,7 +564,7 @@ static d9d_status step_counts(run *r, int64_t targets, bool *out)
         d9d_batch b;
 
         st = d9d_loader_fill(r->data.loader, r->state.samples + i, 1, room, &b);
-        *out = st == D9D_OK && b.targets > 0;
+        *out = st == D9D_OK && d9di_task_targets(&r->task, &b) > 0;
     }
     d9d_batch_room_free(room);
     return st;
@@ -580,6 +594,13 @@ static d9d_status step_update(run *r, pending *p, int64_t targets)
     return d9d_readback_begin(p->report, d9d_tensor_data(&r->end.report));
 }
 
+/* Does step k, counted from 1, have a record? */
+static bool is_recorded(const run *r, int64_t k)
+{
+    return d9d_step_period_due(r->c->trainer.logging.period_steps, k, r->total_steps,
+                               D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
+}
+
 /* Queue all of the next step; the host waits for nothing. */
 static d9d_status step_queue(run *r)
 {
@@ -594,6 +615,8 @@ static d9d_status step_queue(run *r)
     D9D_TRY(tell_step(r, "train.forward_backward.pre"));
     D9D_TRY(step_learn(r, &targets, &p->flops));
     D9D_TRY(tell_step(r, "train.forward_backward.post"));
+    if (is_recorded(r, r->state.step + 1))
+        D9D_TRY(d9di_metrics_take(&r->metrics, r->engine.dev, r->engine.world, p->metrics));
     p->data_ns += d9d_feed_waited_ns(r->feed);
     D9D_TRY(step_counts(r, targets, &p->counts));
     if (p->counts)
@@ -648,6 +671,7 @@ static d9d_status step_take(run *r, pending *p, step_result *out)
         .step = p->before.step + 1,
         .tokens = r->state.tokens,
         .samples = p->before.samples + r->c->trainer.batching.global_batch_size,
+        .metrics = p->metrics,
     };
     out->mfu = peak > 0 ? p->flops / (out->ms * 1e-3) / peak : NAN;
     r->last_ns = now;
@@ -668,8 +692,7 @@ static d9d_status step_record(run *r, const step_result *s)
         D9D_TRY(d9di_ledger_add(&r->ledger, s->step, r->data.loader,
                                 s->samples - t->batching.global_batch_size,
                                 t->batching.global_batch_size));
-    if (!d9d_step_period_due(t->logging.period_steps, s->step, r->total_steps,
-                             D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP))
+    if (!is_recorded(r, s->step))
         return D9D_OK;
     return d9d_tracker_step(r->tracker, &(d9d_step_record){
                                             .step = s->step,
@@ -683,6 +706,9 @@ static d9d_status step_record(run *r, const step_result *s)
                                             .tokens_per_s = (double)s->targets / (s->ms * 1e-3),
                                             .mfu = s->mfu,
                                             .mem_bytes = d9d_device_memory(r->engine.dev).peak,
+                                            .names = r->metrics.names,
+                                            .values = s->metrics,
+                                            .n = r->metrics.width,
                                         });
 }
 
@@ -898,7 +924,9 @@ static d9d_status steps_watch(run *r, d9d_train_summary *out)
     t.progress.first = t.progress.done = (uint64_t)r->state.step;
     st = steps_run(r, &t);
     d9d_progress_end(&t.progress);
-    return st == D9D_OK ? tell(r, "train.finished", (d9d_event){.user = NULL}) : st;
+    D9D_TRY(st);
+    D9D_TRY(d9di_task_finalize(&r->task));
+    return tell(r, "train.finished", (d9d_event){.user = NULL});
 }
 
 /* --- the end ------------------------------------------------------------------------------ */

@@ -201,7 +201,8 @@ static d9d_status sink_begin(void *self, const d9d_st_tensor *outputs, size_t n,
         io->target[i] = (size_t)(here - io->tensors);
     }
     for (size_t i = 0; i < io->n; i++)
-        if (!d9d_map_has(&given, io->tensors[i].name, strlen(io->tensors[i].name))) {
+        if (!io->held[i].param->added &&
+            !d9d_map_has(&given, io->tensors[i].name, strlen(io->tensors[i].name))) {
             st =
                 D9D_FAIL(D9D_EMISMATCH, "%s: the checkpoint does not have it", io->tensors[i].name);
             goto out;

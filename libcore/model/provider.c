@@ -122,8 +122,9 @@ static d9d_status rename_all(const d9d_model_spec *m, const d9d_source *src, d9d
     return st;
 }
 
-d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d_source *src,
-                            d9d_layout to, d9d_mapper **out)
+/* The provider's own mapping. */
+static d9d_status own_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d_source *src,
+                             d9d_layout to, d9d_mapper **out)
 {
     d9d_mapper *mapper;
     d9d_status st;
@@ -143,4 +144,40 @@ d9d_status d9d_model_spec_matrices(const d9d_model_spec *m, d9d_arena *a, d9d_mo
 {
     *out = (d9d_model_matrices){0};
     return m->provider->matrices != NULL ? m->provider->matrices(m->config, a, out) : D9D_OK;
+}
+
+static bool has(const d9d_source *src, const char *name)
+{
+    for (size_t i = 0; i < src->n; i++)
+        if (strcmp(src->at(src->self, i)->name, name) == 0)
+            return true;
+    return false;
+}
+
+static bool takes(const d9d_mapper *m, const char *name)
+{
+    for (size_t i = 0; i < d9d_mapper_input_count(m); i++)
+        if (strcmp(d9d_mapper_input(m, i), name) == 0)
+            return true;
+    return false;
+}
+
+d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d_source *src,
+                            d9d_layout to, d9d_mapper **out)
+{
+    d9d_mapper *mapper;
+    d9d_status st = D9D_OK;
+
+    D9D_TRY(own_mapper(m, stage, src, to, &mapper));
+    for (size_t i = 0; m->params != NULL && i < m->params->n && st == D9D_OK; i++) {
+        const d9d_param *p = m->params->p[i];
+
+        if (p->added && has(src, p->name) && !takes(mapper, p->name))
+            st = d9d_mapper_identity(mapper, p->name);
+    }
+    if (st == D9D_OK)
+        *out = mapper;
+    else
+        d9d_mapper_free(mapper);
+    return st;
 }

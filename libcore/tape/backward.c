@@ -43,12 +43,6 @@ static d9d_status accumulate(d9d_device *dev, d9d_tensor *slot, d9d_tensor *grad
     return st;
 }
 
-/* Does it make its gradient itself? */
-static bool takes_none(const d9d_var *v)
-{
-    return v->maker != NULL && v->maker->is_root;
-}
-
 static d9d_status refuse(const d9d_var *v)
 {
     return D9D_FAIL(D9D_EINVAL, "backward: %s makes its own gradient and takes no other",
@@ -61,7 +55,7 @@ d9d_status d9di_var_give(d9d_tape *t, d9d_var *v, d9d_tensor *grad)
     d9d_status st = D9D_OK;
 
     assert(grad->dtype == v->value.dtype && d9d_shape_equal(&grad->shape, &v->value.shape));
-    if (takes_none(v))
+    if (d9d_var_is_root(v))
         st = refuse(v);
     else if (v->needs_grad && slot->storage == NULL) {
         *slot = *grad;
@@ -83,7 +77,7 @@ d9d_status d9d_node_sum(d9d_node *n, int i, d9d_tensor *sum, const void **plus)
     const d9d_var *v = n->in[i];
     d9d_tensor *slot = d9di_var_slot(n->in[i]);
 
-    if (takes_none(v))
+    if (d9d_var_is_root(v))
         return refuse(v);
     *plus = slot->storage != NULL ? d9d_tensor_data(slot) : NULL;
     if (slot->storage == NULL || !d9d_tensor_is_sole(slot))

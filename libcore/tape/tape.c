@@ -248,6 +248,11 @@ void d9d_node_make_root(d9d_node *n)
     n->is_root = true;
 }
 
+bool d9d_var_is_root(const d9d_var *v)
+{
+    return v->maker != NULL && v->maker->is_root;
+}
+
 d9d_status d9d_tape_check_root(const d9d_tape *t, const char *op)
 {
     if (t->recording == D9DI_RECORD_PROBE)

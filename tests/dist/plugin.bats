@@ -58,6 +58,8 @@ mpi() {
 
 # numbers FIELD FILE: the values of a field, one a line.
 numbers() { sed -nE "s/.*\"$1\": ([-+0-9.e]+).*/\1/p" "$2"; }
+# names FILE: of the tensors in a safetensors file.
+names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"' | sort; }
 # close_to TOLERANCE FILE FILE: numbers, one a line, relative.
 close_to() {
     paste -d' ' "$2" "$3" | awk -v e="$1" '
@@ -83,7 +85,6 @@ close_to() {
 
 @test "Llama is trained, exported under HuggingFace's names, and gone on with" {
     run -0 d9d-train -q --device cpu --set trainer.run.dir=alone train.json
-    names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"' | sort; }
     [ "$(names alone/export/model.safetensors)" = "$(names "$golden/model.safetensors")" ]
     grep -q '"model_type": "llama"' alone/export/config.json
     run -0 d9d-train -q --device cpu --set trainer.run.dir=part --set trainer.run.steps=3 train.json
@@ -180,6 +181,53 @@ D9D_PLUGIN(.models = models);'
     assert_output --partial 'libempty.so: the model provider "mine" has no create'
 }
 
+# texts N: samples whose class, of three, is that of their second token.
+texts() {
+    awk -v n="$1" 'BEGIN { x = 7; for (i = 0; i < n; i++) {
+        printf "{\"input_ids\": ["; len = 4 + i % 5; class = i % 3
+        for (j = 0; j < len; j++) { x = x * 16807 % 2147483647; printf "%s%d", j ? ", " : "", j == 1 ? class : x % 90 }
+        printf "], \"labels\": ["
+        for (j = 0; j < len; j++) printf "%s%d", j ? ", " : "", j == len - 1 ? class : -100
+        print "]}" } }'
+}
+classification() {
+    [ -e libclassify.so ] || plugin classify "$root/examples/plugins/classify.c"
+    [ -e libbrier.so ] || plugin brier "$root/examples/plugins/brier.c"
+    [ -d texts ] || texts 48 | d9d-shard -q --format tokens --out texts -
+    sed -e 's/"libllama.so"/["libllama.so", "libclassify.so", "libbrier.so"]/' -e 's/"data", "epochs": 3/"texts", "epochs": 4/' \
+        -e 's/"steps": 6/"steps": 24/' -e 's/"global_batch_size": 4/"global_batch_size": 8/' -e 's/"lr": 1e-3}}/"lr": 5e-3},/' train.json >classify.json
+    cat >>classify.json <<'JSON'
+ "task": {"name": "classify", "num_labels": 3},
+ "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 3}, {"name": "brier"}]}
+JSON
+}
+
+@test "a task of one's own is learned, and a metric of one's own sees it" {
+    classification
+    run -0 d9d-train -q --device cpu --set trainer.run.dir=classes classify.json
+    awk -F'"loss": ' '/"loss"/ { split($2, v, ","); if (!n++) first = v[1]; last = v[1] } END { exit !(last < first / 2) }' classes/metrics.jsonl
+    [ "$(numbers accuracy classes/metrics.jsonl | wc -l)" -eq 24 ]
+    awk '{ if (!($1 >= 0 && $1 <= 2)) exit 1 } END { exit !(NR == 24 && $1 < 0.3) }' <(numbers brier classes/metrics.jsonl)
+    awk 'END { exit !($1 > 0.8) }' <(numbers accuracy classes/metrics.jsonl)
+    [ "$(names classes/export/model.safetensors)" = "$({ names "$golden/model.safetensors"; echo '"score.weight":{"dtype"'; } | sort)" ]
+    run -2 d9d-train -q --device cpu --set trainer.run.dir=none --set 'task={"name": "causal_lm"}' classify.json
+    assert_output --partial "metrics: the task causal_lm gives no predictions"
+}
+
+@test "a task and metrics are the same on ranks" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    classification
+    [ -d classes ] || d9d-train -q --device cpu --set trainer.run.dir=classes classify.json
+    for mesh in "2 1" "2 2"; do
+        read -r replicate shard <<<"$mesh"
+        mpi -n $((replicate * shard)) d9d-train -q --device cpu --set mesh.data_parallel_replicate="$replicate" \
+            --set mesh.data_parallel_shard="$shard" --set trainer.run.dir="classes-$replicate-$shard" classify.json
+        for field in loss grad_norm brier accuracy; do
+            close_to 2e-4 <(numbers $field "classes-$replicate-$shard/metrics.jsonl") <(numbers $field classes/metrics.jsonl)
+        done
+    done
+}
+
 # What a training of N steps tells rank R, in the documented order.
 training() {
     local n=$1 k
@@ -237,7 +285,7 @@ inference() {
 }
 
 # The structs that plugins fill and this library reads by their size.
-tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event"
+tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event d9d_train_task d9d_metric_kind"
 
 # appended DIR TEXT: a member more at the end of every table below DIR.
 appended() {

@@ -105,7 +105,9 @@ typedef struct d9d_train_config {
     d9d_union model_provider; /* of d9d_model_choices */
     d9d_trainer_section trainer;
     d9d_union optimizer;    /* d9d/optim/optim.h */
-    d9d_union lr_scheduler; /* d9d/sched/piecewise.h */
+    d9d_union lr_scheduler; /* d9d/sched/lr.h */
+    d9d_union task;         /* d9d/loop/task.h */
+    d9d_list metrics;       /* d9d_union: d9d/metric/metric.h */
     d9d_union peft;         /* d9d/model/peft.h; which -1: all is trained */
     const char *export_to;
 } d9d_train_config;

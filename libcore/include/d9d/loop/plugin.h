@@ -26,6 +26,7 @@
 
 #include "d9d/loop/events.h"
 #include "d9d/loop/job.h"
+#include "d9d/loop/task.h"
 #include "d9d/metric/metric.h"
 #include "d9d/model/provider.h"
 #include "d9d/nn/block.h"
@@ -59,6 +60,7 @@ typedef struct d9d_plugin {
     /* Lists that end in NULL; NULL: none.  Each table begins with its size and the key table of its
      * section, whose name is the word by which a configuration asks for it. */
     const d9d_model_provider *const *models;
+    const d9d_train_task *const *train_tasks;
     const d9d_optimizer_kind *const *optimizers;
     const d9d_lr_kind *const *lr_schedulers;
     const d9d_metric_kind *const *metrics;

@@ -31,7 +31,8 @@ D9D_API void d9d_params_io_close(d9d_params_io *io);
 
 /* Borrows io.  ENOTSUP names a parameter of which only a part is kept here. */
 D9D_API D9D_MUST_USE d9d_status d9d_params_io_source(d9d_params_io *io, d9d_source *out);
-/* Borrows io.  Its begin wants every parameter, in its dtype and whole shape, and nothing else:
+/* Borrows io.  Its begin wants every parameter but those that were added, in its dtype and whole
+ * shape, and nothing else:
  * EMISMATCH names the first that is missing, strange or different. */
 D9D_API d9d_sink d9d_params_io_sink(d9d_params_io *io);
 

@@ -124,7 +124,9 @@ typedef struct d9d_model_spec {
     const d9d_model_provider *provider;
     const void *config;
     d9d_model_options options;
-    const char *hf_config; /* which it was read from, or NULL */
+    const char *hf_config;    /* which it was read from, or NULL */
+    const d9d_params *params; /* of the model that was built: those that were added keep their names
+                                 in every layout; NULL: none were */
 } d9d_model_spec;
 
 /* `section` is a bound union whose choices are providers' sections. */

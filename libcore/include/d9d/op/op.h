@@ -206,6 +206,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_logits(d9d_tape *t, d9d_var *h, const d9d
                                               d9d_param *const *heads, size_t n, d9d_comm *comm,
                                               d9d_var **y);
 
+/* y = x, of which the sum is trained on: a root of the backward, which takes no seed then.  What is
+ * a root already is given back.  x of any shape. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_root(d9d_tape *t, d9d_var *x, d9d_var **y);
+
 /* --- between ranks ------------------------------------------------------------------
  *
  * Collective: over `comm`, forward and backward, and again where a checkpoint is replayed.  In a

@@ -51,6 +51,7 @@ typedef struct d9d_param {
     bool adaptable;                 /* used by d9d_op_linear*() and d9d_op_grouped_linear() alone */
     d9d_adapter *adapter;           /* what they add; NULL: nothing */
     const struct d9d_param *adapts; /* the matrix of whose adapter it is a factor; NULL: none */
+    bool added;                     /* by a task: a checkpoint of the model need not have it */
     bool has_grad;                  /* something was accumulated since the gradient was forgotten */
     bool has_own_grad;              /* of own_grad, where `shard` makes it another array */
     d9d_tensor data;     /* [work]; storage NULL until materialised, or while no unit is open */

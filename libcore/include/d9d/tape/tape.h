@@ -159,6 +159,7 @@ D9D_API int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_need need);
  * to it is EINVAL.  Not inside a checkpoint: the op asks d9d_tape_check_root() first, which is
  * EINVAL there. */
 D9D_API void d9d_node_make_root(d9d_node *n);
+D9D_API bool d9d_var_is_root(const d9d_var *v); /* an output of such a node */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_check_root(const d9d_tape *t, const char *op);
 /* Does input i want a gradient? */
 D9D_API bool d9d_node_wants(const d9d_node *n, int i);

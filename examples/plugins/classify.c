@@ -1,0 +1,98 @@
+/* classify.c - a task of one's own: which of a few classes is a text of?
+ *
+ *     {"plugin": "libclassify.so", "task": {"name": "classify", "num_labels": 3},
+ *      "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 3}], ...}
+ *
+ * Any model gets a head, "score.weight" [labels, H], over its last hidden states.  A sample's class
+ * is the label of the position that is judged, its last one for instance, and the other positions
+ * have none:
+ *
+ *     {"input_ids": [17, 4, 9], "labels": [-100, -100, 2]}
+ */
+#include <stdlib.h>
+
+#include <d9d/loop/plugin.h>
+#include <d9d/op/op.h>
+
+typedef struct section {
+    int64_t num_labels;
+} section;
+static const d9d_key keys[] = {
+    D9D_KEY_INT(section, num_labels, D9D_REQUIRED, 2, 1 << 16, "classes"),
+    D9D_KEY_END,
+};
+static const d9d_table table = D9D_TABLE(section, "classify", keys, "the class of a text");
+
+typedef struct classify {
+    int64_t num_labels;
+    d9d_block_linear score;
+} classify;
+
+static d9d_status classify_open(const void *config, void **self)
+{
+    classify *c = calloc(1, sizeof(*c));
+
+    if (c == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "classify: %zu bytes", sizeof(*c));
+    c->num_labels = ((const section *)config)->num_labels;
+    *self = c;
+    return D9D_OK;
+}
+
+/* The head belongs to the last stage. */
+static d9d_status extend(void *self, d9d_model *m, const d9d_model_options *options)
+{
+    classify *c = self;
+    const d9d_block_how how = {.dtype = options->dtype, .init_std = 0.02};
+
+    if (!d9d_stage_is_last(m->stage))
+        return D9D_OK;
+    D9D_TRY(d9d_block_linear_init(&c->score, &how, m->hidden, c->num_labels));
+    return d9d_model_unit(m, "score", &c->score.module);
+}
+
+/* The losses of positions that have a class, and what metrics see. */
+static d9d_status judge(classify *c, d9d_tape *t, d9d_var *h, const d9d_model_in *in,
+                        d9d_model_out *out)
+{
+    d9d_param *head = &c->score.weight;
+    d9d_tensor labels = d9d_tensor_reshape(in->labels, D9D_SHAPE(d9d_tensor_numel(in->labels)));
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_unit_open(&c->score.module, t), out);
+    D9D_TRY_OR(st, d9d_op_linear(t, h, head, &out->logits), out);
+    D9D_TRY_OR(
+        st,
+        d9d_op_linear_cross_entropy(t, h, &head, 1, &labels, D9D_IGNORE_INDEX, NULL, &out->loss),
+        out);
+    st = d9d_unit_close(&c->score.module, t);
+out:
+    d9d_tensor_release(&labels);
+    return st;
+}
+
+static d9d_status forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
+                          d9d_model_out *out)
+{
+    d9d_model_in unlabelled = *in; /* the model has no losses of its own then */
+    d9d_var *h;
+
+    unlabelled.labels = NULL;
+    D9D_TRY(m->ops->forward(m, t, &unlabelled, out));
+    if (!d9d_stage_is_last(m->stage))
+        return D9D_OK;
+    if (m->cut.tp != NULL)
+        return D9D_FAIL(D9D_ENOTSUP, "classify: over %d tensor-parallel ranks",
+                        d9d_comm_size(m->cut.tp));
+    D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(d9d_tensor_numel(in->ids), m->hidden), &h));
+    return judge(self, t, h, in, out);
+}
+
+static const d9d_train_task task = {.size = sizeof(task),
+                                    .table = &table,
+                                    .open = classify_open,
+                                    .close = free,
+                                    .extend = extend,
+                                    .forward = forward};
+static const d9d_train_task *const tasks[] = {&task, NULL};
+D9D_PLUGIN(.train_tasks = tasks);

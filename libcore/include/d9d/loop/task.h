@@ -1,0 +1,54 @@
+/* task.h - what a model is trained on, as a table of functions.
+ *
+ *     "task": {"name": "causal_lm"}
+ *
+ * A task runs the model's forward with the inputs that it wants, and makes the losses that are
+ * trained on; next-token prediction, which is built in, takes the model's own.  It may give the
+ * model parameters besides, such as a head: they lie as the model's plan says, begin at random
+ * where the checkpoint that is loaded has none of that name, and are saved and exported with the
+ * rest under their own names.
+ *
+ *     loss of a step = sum of out->loss over all micro-batches and ranks / sum of targets()
+ *
+ * Others come from plugins: {"plugin": "libclassify.so", "task": {"name": "classify", ...}}.
+ */
+#ifndef D9D_LOOP_TASK_H
+#define D9D_LOOP_TASK_H
+
+#include "d9d/data/loader.h"
+#include "d9d/loop/events.h"
+#include "d9d/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A member that may be NULL says so.  Every function runs on every rank. */
+typedef struct d9d_train_task {
+    size_t size;            /* sizeof(d9d_train_task) */
+    const d9d_table *table; /* of its section */
+    /* `config` is the section, bound.  NULL: `self` is the section. */
+    d9d_status (*open)(const void *config, void **self);
+    void (*close)(void *self); /* NULL: nothing to free */
+    /* Units besides the model's (d9d_model_unit()); without pipeline ranks alone.  NULL: none. */
+    d9d_status (*extend)(void *self, d9d_model *m, const d9d_model_options *options);
+    /* Call m->ops->forward(), and on the last stage set out->loss: float32, of any shape; what is
+     * not root yet becomes it.  `in->labels` are what the data have.  out->logits [B*S, C], if it
+     * is set, is what metrics see, at the positions whose label counts.  NULL: the model's own. */
+    d9d_status (*forward)(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
+                          d9d_model_out *out);
+    /* How many things a batch trains on, which its losses count for; all that weighs more or less
+     * than one is in the losses themselves.  NULL: the labels that count. */
+    int64_t (*targets)(void *self, const d9d_batch *b);
+    /* When all steps are done.  NULL: nothing. */
+    d9d_status (*finalize)(void *self);
+    const d9d_subscription *events; /* with `self`; NULL: none */
+} d9d_train_task;
+
+D9D_API extern const char *const d9d_train_task_tag[];
+D9D_API extern const d9d_table *const d9d_train_task_choices[]; /* NULL-ended */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_LOOP_TASK_H */

@@ -1,0 +1,97 @@
+/* tasks.c - tasks of training: the one that is built in, and running any.  See d9d/loop/task.h. */
+#include "loop/tasks.h"
+
+#include "d9d/op/op.h"
+
+static const d9d_key no_keys[] = {D9D_KEY_END};
+static const d9d_train_task causal_lm;
+static const d9d_table causal_lm_table = {
+    .name = "causal_lm", .keys = no_keys, .doc = "next-token prediction", .row = &causal_lm};
+static const d9d_train_task causal_lm = {.size = sizeof(d9d_train_task), .table = &causal_lm_table};
+
+const char *const d9d_train_task_tag[] = {"name", NULL};
+const d9d_table *const d9d_train_task_choices[] = {&causal_lm_table, NULL};
+
+d9d_status d9di_task_open(const d9d_union *section, d9di_task *out)
+{
+    d9di_task t = {.kind = section->choice->row, .self = section->value};
+
+    if (t.kind->open != NULL)
+        D9D_TRY(t.kind->open(section->value, &t.self));
+    *out = t;
+    return D9D_OK;
+}
+
+void d9di_task_close(d9di_task *t)
+{
+    if (t->kind != NULL && t->kind->close != NULL)
+        t->kind->close(t->self);
+    *t = (d9di_task){0};
+}
+
+static d9d_status mark(void *arg, d9d_param *p)
+{
+    (void)arg;
+    p->added = true;
+    return D9D_OK;
+}
+
+d9d_status d9di_task_check(const d9di_task *t, int stages)
+{
+    if (t == NULL || t->kind->extend == NULL || stages == 1)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ENOTSUP,
+                    "task: %s has parameters of its own, which the %d stages of a pipeline have no "
+                    "place for; mesh.pipeline_parallel 1 is possible",
+                    t->kind->table->name, stages);
+}
+
+d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_options *options)
+{
+    const size_t own = m->n_units;
+
+    if (t == NULL || t->kind->extend == NULL)
+        return D9D_OK;
+    D9D_TRY(t->kind->extend(t->self, m, options));
+    for (size_t i = own; i < m->n_units; i++)
+        D9D_TRY(d9d_module_each(m->units[i], mark, NULL));
+    return D9D_OK;
+}
+
+/* What the last stage predicts, on one of the ranks that have the same of it. */
+static d9d_status measure(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
+                          const d9d_model_out *out)
+{
+    if (t->metrics == NULL || t->metrics->n == 0 || !in->loss_is_root ||
+        !d9d_stage_is_last(m->stage) || d9d_comm_rank(m->cut.tp) > 0)
+        return D9D_OK;
+    if (out->logits == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "metrics: the task %s gives no predictions",
+                        t->kind->table->name);
+    return d9di_metrics_update(t->metrics, d9d_var_tensor(out->logits), in->labels);
+}
+
+d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
+                             const d9d_model_in *in, d9d_model_out *out)
+{
+    *out = (d9d_model_out){0};
+    if (t == NULL || t->kind->forward == NULL)
+        D9D_TRY(m->ops->forward(m, tape, in, out));
+    else
+        D9D_TRY(t->kind->forward(t->self, m, tape, in, out));
+    if (t == NULL)
+        return D9D_OK;
+    D9D_TRY(measure(t, m, in, out));
+    return out->loss != NULL && in->loss_is_root ? d9d_op_root(tape, out->loss, &out->loss)
+                                                 : D9D_OK;
+}
+
+int64_t d9di_task_targets(const d9di_task *t, const d9d_batch *b)
+{
+    return t != NULL && t->kind->targets != NULL ? t->kind->targets(t->self, b) : b->targets;
+}
+
+d9d_status d9di_task_finalize(const d9di_task *t)
+{
+    return t != NULL && t->kind->finalize != NULL ? t->kind->finalize(t->self) : D9D_OK;
+}

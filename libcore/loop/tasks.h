@@ -1,0 +1,27 @@
+/* tasks.h - a task while it runs.  See d9d/loop/task.h. */
+#ifndef D9DI_LOOP_TASKS_H
+#define D9DI_LOOP_TASKS_H
+
+#include "d9d/loop/task.h"
+#include "loop/run_metrics.h"
+
+typedef struct d9di_task {
+    const d9d_train_task *kind;
+    void *self;
+    d9di_metrics *metrics; /* that see its predictions; NULL: none */
+} d9di_task;
+
+d9d_status d9di_task_open(const d9d_union *section, d9di_task *out);
+void d9di_task_close(d9di_task *t);
+
+/* Of the rest `t` may be NULL: the model's own losses.  Units of the task's own, whose parameters
+ * are marked as added. */
+/* ENOTSUP where it has units and the model several stages. */
+d9d_status d9di_task_check(const d9di_task *t, int stages);
+d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_options *options);
+d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
+                             const d9d_model_in *in, d9d_model_out *out);
+int64_t d9di_task_targets(const d9di_task *t, const d9d_batch *b);
+d9d_status d9di_task_finalize(const d9di_task *t);
+
+#endif /* D9DI_LOOP_TASKS_H */
