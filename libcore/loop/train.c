@@ -400,8 +400,8 @@ static void run_close(run *r)
     for (int i = 0; i < 2; i++)
         d9d_readback_free(r->pending[i].report);
     d9d_step_end_release(&r->end);
-    d9di_engine_release(&r->engine);
     d9di_metrics_release(&r->metrics);
+    d9di_engine_release(&r->engine);
     d9di_task_close(&r->task);
     d9d_feed_close(r->feed);
     d9di_data_release(&r->data);

@@ -39,6 +39,7 @@ typedef struct unit {
     state state;
     int open;            /* how many times, now */
     int visits, visited; /* by a forward; by this micro-batch's backward */
+    bool done;           /* with the step's last backward */
     bool reducing;       /* sums of gradients are under way */
 } unit;
 
@@ -283,6 +284,7 @@ static d9d_status unit_done(unit *u)
     d9d_sharded *s = u->owner;
 
     u->visited = 0;
+    u->done = s->last;
     if (u->parts.n > 0 && (s->last || !s->how.reduce_once)) {
         D9D_TRY(reduce_finish_others(s));
         D9D_TRY(reduce_start(u));
@@ -554,14 +556,32 @@ void d9d_sharded_backward(d9d_sharded *s, bool last)
     s->at = s->n_order - 1;
     for (size_t i = 0; i < s->n_units; i++)
         s->units[i].visited = 0;
+    for (size_t i = 0; last && i < s->n_units; i++)
+        s->units[i].done = false;
     if (last)
         d9di_buckets_begin(&s->buckets);
+}
+
+/* A unit that the step did not use, or not as often as the model might have: a head in whose place
+ * a task has another. */
+static d9d_status finish_unused(d9d_sharded *s)
+{
+    for (size_t i = 0; s->last && i < s->n_units; i++) {
+        unit *u = &s->units[i];
+
+        if (u->done)
+            continue;
+        D9D_TRY(u->visited > 0 ? unit_done(u)
+                               : d9di_buckets_done(&s->buckets, u->number, s->dev));
+    }
+    return D9D_OK;
 }
 
 d9d_status d9d_sharded_end(d9d_sharded *s)
 {
     if (s == NULL)
         return D9D_OK;
+    D9D_TRY(finish_unused(s));
     D9D_TRY(reduce_finish_others(s));
     D9D_TRY(d9di_buckets_end(&s->buckets, s->dev));
     d9d_trace_lap(s->dev, "wait", "for sums");
