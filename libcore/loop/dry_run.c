@@ -11,6 +11,7 @@ typedef struct rehearsal {
     const d9di_dry_how *how;
     d9d_boot *boot;
     d9d_job where;
+    d9di_task task;
     d9di_engine engine;
     d9d_optimizer *optimizer;
     d9d_step_end end;
@@ -75,6 +76,7 @@ static d9di_engine_how engine_how(const rehearsal *r)
         .provider = &c->model_provider,
         .peft = &c->peft,
         .data = r->how->data,
+        .task = &r->task,
         .seed = (uint64_t)c->trainer.determinism.base_seed,
         .pipe = d9d_job_pipe(&c->trainer.pipelining),
         .micros = r->n_micro,
@@ -92,6 +94,7 @@ static d9d_status rank_make(rehearsal *r)
 
     D9D_TRY(d9d_boot_imagine(r->how->rank, (int)ranks_of(&c->mesh), &r->boot));
     r->where = (d9d_job){.boot = r->boot, .device = r->how->chip};
+    D9D_TRY(d9di_task_open(&c->task, &r->task));
     how = engine_how(r);
     D9D_TRY(d9di_engine_open(&how, &r->engine));
     D9D_TRY(d9d_optimizer_create(&c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
@@ -106,6 +109,7 @@ static void rank_release(rehearsal *r)
     d9d_step_end_release(&r->end);
     d9d_optimizer_free(r->optimizer);
     d9di_engine_release(&r->engine);
+    d9di_task_close(&r->task);
     d9d_boot_close(r->boot);
     d9d_arena_release(&r->arena);
 }
