@@ -117,8 +117,7 @@ static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
     D9D_TRY(d9d_block_linear_forward(&l->o, t, h, &h));
     D9D_TRY(d9d_op_add(t, in[0], h, &x));
     D9D_TRY(d9d_block_norm_forward(&l->ffn_norm, t, x, &h));
-    D9D_TRY(d9d_block_ffn_forward(&l->ffn, t, h, &h));
-    return d9d_op_add(t, x, h, &out[n_out - 1]);
+    return d9d_block_ffn_forward(&l->ffn, t, h, x, &out[n_out - 1]);
 }
 
 static d9d_status forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in, d9d_model_out *out)

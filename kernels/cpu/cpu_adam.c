@@ -58,9 +58,32 @@ D9DI_CLONES static void update_amsgrad(step k, float *restrict p, const float *r
     }
 }
 
-d9d_status d9d_ref_adam(d9d_stream s, const d9d_adam_step *c, d9d_dtype t, void *p, d9d_dtype gt,
-                        const void *g, const float *scale, d9d_dtype st, void *m, void *v,
-                        void *vmax, int64_t n)
+static void adam(step k, bool amsgrad, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+                 const d9d_adam_arrays *a)
+{
+#pragma omp parallel for if (a->n > D9DI_SERIAL)
+    for (int64_t i = 0; i < a->n; i += D9DI_BLOCK) {
+        float buf[5][D9DI_BLOCK];
+        int64_t len = d9di_min(a->n - i, D9DI_BLOCK);
+        float *pf = d9di_inout(t, a->p, i, len, buf[0]), *mf = d9di_inout(st, a->m, i, len, buf[1]);
+        float *vf = d9di_inout(st, a->v, i, len, buf[2]), *xf;
+        const float *gf = d9di_in(gt, a->g, i, len, buf[3]);
+
+        if (amsgrad) {
+            xf = d9di_inout(st, a->vmax, i, len, buf[4]);
+            update_amsgrad(k, pf, gf, mf, vf, xf, len);
+            d9di_put(st, a->vmax, i, len, xf);
+        } else {
+            update(k, pf, gf, mf, vf, len);
+        }
+        d9di_put(t, a->p, i, len, pf);
+        d9di_put(st, a->m, i, len, mf);
+        d9di_put(st, a->v, i, len, vf);
+    }
+}
+
+d9d_status d9d_ref_adam(d9d_stream s, const d9d_adam_step *c, const float *scale, d9d_dtype t,
+                        d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *list, int64_t count)
 {
     const step k = step_make(c, scale);
 
@@ -68,27 +91,8 @@ d9d_status d9d_ref_adam(d9d_stream s, const d9d_adam_step *c, d9d_dtype t, void 
     D9D_TRY(d9di_check_float("adam", t));
     D9D_TRY(d9di_check_float("adam", gt));
     D9D_TRY(d9di_check_float("adam", st));
-    if (isnan(*scale))
-        return D9D_OK;
-#pragma omp parallel for if (n > D9DI_SERIAL)
-    for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
-        float buf[5][D9DI_BLOCK];
-        int64_t len = d9di_min(n - i, D9DI_BLOCK);
-        float *pf = d9di_inout(t, p, i, len, buf[0]), *mf = d9di_inout(st, m, i, len, buf[1]);
-        float *vf = d9di_inout(st, v, i, len, buf[2]), *xf;
-        const float *gf = d9di_in(gt, g, i, len, buf[3]);
-
-        if (c->amsgrad) {
-            xf = d9di_inout(st, vmax, i, len, buf[4]);
-            update_amsgrad(k, pf, gf, mf, vf, xf, len);
-            d9di_put(st, vmax, i, len, xf);
-        } else {
-            update(k, pf, gf, mf, vf, len);
-        }
-        d9di_put(t, p, i, len, pf);
-        d9di_put(st, m, i, len, mf);
-        d9di_put(st, v, i, len, vf);
-    }
+    for (int64_t i = 0; i < count && !isnan(*scale); i++)
+        adam(k, c->amsgrad, t, gt, st, &list[i]);
     return D9D_OK;
 }
 

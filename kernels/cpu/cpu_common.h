@@ -115,6 +115,7 @@ typedef struct d9di_gemm_job {
     const void *a, *b;
     void *c;
     int64_t m, n, k;
+    const void *a2, *b2; /* another product like it, added before C is rounded, or NULL */
 } d9di_gemm_job;
 d9d_status d9di_gemm_run(const char *op, const d9di_gemm_how *how, const d9di_gemm_job *jobs,
                          int64_t n_jobs);

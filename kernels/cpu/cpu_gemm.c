@@ -79,37 +79,44 @@ static void load_panel(d9d_dtype t, float *y, const void *x, int64_t ld, int64_t
         d9di_load(t, y + i * cols, x, (r + i) * ld + c, cols);
 }
 
-/* A tile where some type is not float32: by panels of K, summed in float32 in scratch. */
-static void tile_convert(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t r, int64_t c,
-                         int64_t rows, int64_t cols, float *scratch)
+/* sum = beta sum + A B of a tile where some type is not float32, by panels of K. */
+static void add_panels(const d9di_gemm_how *g, const d9di_gemm_job *j, const void *a, const void *b,
+                       int64_t r, int64_t c, int64_t rows, int64_t cols, float beta, float *sum)
 {
-    float *sum = scratch, *pa = sum + rows * cols, *pb = pa + rows * K_PANEL;
-    float *room = scratch + PANELS;
+    float *pa = sum + rows * cols, *pb = pa + rows * K_PANEL, *room = sum + PANELS;
 
-    if (j->k == 0)
-        memset(sum, 0, (size_t)(rows * cols) * sizeof(float));
-    for (int64_t k = 0; k < j->k; k += K_PANEL) {
+    for (int64_t k = 0; k < j->k; k += K_PANEL, beta = 1.0f) {
         const int64_t depth = d9di_min(j->k - k, K_PANEL);
-        const float beta = k == 0 ? 0.0f : 1.0f;
         int64_t made = 0, left;
 
         if (g->trans_a)
-            load_panel(g->at, pa, j->a, j->m, k, r, depth, rows);
+            load_panel(g->at, pa, a, j->m, k, r, depth, rows);
         else
-            load_panel(g->at, pa, j->a, j->k, r, k, rows, depth);
+            load_panel(g->at, pa, a, j->k, r, k, rows, depth);
         if (!g->trans_a)
             made = d9di_few_rows(g->bt, g->trans_b, rows, cols, depth, 1.0f, pa, depth,
-                                 d9di_cat(g->bt, j->b, g->trans_b ? c * j->k + k : k * j->n + c),
+                                 d9di_cat(g->bt, b, g->trans_b ? c * j->k + k : k * j->n + c),
                                  g->trans_b ? j->k : j->n, beta, sum, cols);
         if ((left = cols - made) == 0)
             continue;
         if (g->trans_b)
-            load_panel(g->bt, pb, j->b, j->k, c + made, k, left, depth);
+            load_panel(g->bt, pb, b, j->k, c + made, k, left, depth);
         else
-            load_panel(g->bt, pb, j->b, j->n, k, c + made, depth, left);
+            load_panel(g->bt, pb, b, j->n, k, c + made, depth, left);
         d9di_sgemm(g->trans_a, g->trans_b, rows, left, depth, 1.0f, pa, g->trans_a ? rows : depth,
                    pb, g->trans_b ? depth : left, beta, sum + made, cols, room);
     }
+}
+
+/* The sum is in scratch, in float32. */
+static void tile_convert(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t r, int64_t c,
+                         int64_t rows, int64_t cols, float *sum)
+{
+    if (j->k == 0)
+        memset(sum, 0, (size_t)(rows * cols) * sizeof(float));
+    add_panels(g, j, j->a, j->b, r, c, rows, cols, 0.0f, sum);
+    if (j->a2 != NULL)
+        add_panels(g, j, j->a2, j->b2, r, c, rows, cols, 1.0f, sum);
     for (int64_t i = 0; i < rows; i++)
         d9di_store_add(g->ct, j->c, (r + i) * j->n + c, cols, g->beta, sum + i * cols);
 }
@@ -117,16 +124,19 @@ static void tile_convert(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t
 static void tile_float(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t r, int64_t c,
                        int64_t rows, int64_t cols, float *room)
 {
-    const float *a = (const float *)j->a + (g->trans_a ? r : r * j->k);
-    const float *b = (const float *)j->b + (g->trans_b ? c * j->k : c);
+    const struct {
+        const void *a, *b;
+        float beta;
+    } sums[] = {{j->a, j->b, g->beta}, {j->a2, j->b2, 1.0f}};
     float *y = (float *)j->c + r * j->n + c;
 
-    if (j->k > 0)
-        d9di_sgemm(g->trans_a, g->trans_b, rows, cols, j->k, 1.0f, a, g->trans_a ? j->m : j->k, b,
-                   g->trans_b ? j->k : j->n, g->beta, y, j->n, room);
-    else if (g->beta == 0.0f)
-        for (int64_t i = 0; i < rows; i++)
-            memset(y + i * j->n, 0, (size_t)cols * sizeof(float));
+    for (int i = 0; i < 2 && sums[i].a != NULL && j->k > 0; i++)
+        d9di_sgemm(g->trans_a, g->trans_b, rows, cols, j->k, 1.0f,
+                   (const float *)sums[i].a + (g->trans_a ? r : r * j->k), g->trans_a ? j->m : j->k,
+                   (const float *)sums[i].b + (g->trans_b ? c * j->k : c), g->trans_b ? j->k : j->n,
+                   sums[i].beta, y, j->n, room);
+    for (int64_t i = 0; i < rows && j->k == 0 && g->beta == 0.0f; i++)
+        memset(y + i * j->n, 0, (size_t)cols * sizeof(float));
 }
 
 static void tile_run(const d9di_gemm_how *g, const d9di_gemm_job *j, const cut *t, int64_t tile,

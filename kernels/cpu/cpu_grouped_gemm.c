@@ -11,6 +11,7 @@ typedef struct grouped {
     int64_t a_row, b_row; /* elements in a row of a and of b; 0: b or a is not by rows */
     int64_t w_size;       /* elements of one expert's matrix */
     bool c_is_w;          /* the result is the matrix: dw */
+    const void *a2, *b2;  /* of a second product to be added, or NULL */
 } grouped;
 
 static d9d_status check_offsets(const char *op, const int32_t *offset, int64_t rows, int64_t e)
@@ -45,6 +46,10 @@ static d9d_status run(const grouped *p, const int32_t *offset, int64_t rows, int
         j->k = p->c_is_w ? n : p->k;
         j->a = d9di_cat(g->at, p->a, first * p->a_row);
         j->b = d9di_cat(g->bt, p->b, p->c_is_w ? first * p->b_row : i * p->w_size);
+        if (p->a2 != NULL) {
+            j->a2 = d9di_cat(g->at, p->a2, first * p->a_row);
+            j->b2 = d9di_cat(g->bt, p->b2, i * p->w_size);
+        }
         j->c = d9di_at(g->ct, p->c, p->c_is_w ? i * p->w_size : first * p->n);
     }
     st = d9di_gemm_run(p->op, g, jobs, e);
@@ -70,19 +75,22 @@ d9d_status d9d_ref_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *
     return run(&p, offset, rows, e);
 }
 
-d9d_status d9d_ref_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float beta, const void *dy,
-                                    const void *w, const int32_t *offset, int64_t rows, int64_t e,
-                                    int64_t in, int64_t out)
+d9d_status d9d_ref_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
+                                    const void *const *dy, const void *const *w,
+                                    const int32_t *offset, int64_t rows, int64_t e, int64_t in,
+                                    int64_t out)
 {
     grouped p = {.op = "grouped_gemm_din",
                  .how = {.at = t, .bt = t, .ct = t, .trans_b = true, .beta = beta},
                  .n = in,
                  .k = out,
-                 .a = dy,
-                 .b = w,
+                 .a = dy[0],
+                 .b = w[0],
                  .c = dx,
                  .a_row = out,
-                 .w_size = in * out};
+                 .w_size = in * out,
+                 .a2 = n > 1 ? dy[1] : NULL,
+                 .b2 = n > 1 ? w[1] : NULL};
 
     (void)s;
     return run(&p, offset, rows, e);

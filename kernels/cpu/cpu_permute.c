@@ -1,5 +1,5 @@
-/* cpu_permute.c - rows to expert order and back.  Row r of the permuted order is choice
- * source[r] % k of token source[r] / k; choice j of token t is row[t k + j], -1 for none. */
+/* cpu_permute.c - rows to expert order and back: choice j of token t is row[t k + j] there, -1 for
+ * none. */
 #include "cpu_common.h"
 
 static bool is_small(const d9d_permute_dims *n)
@@ -8,16 +8,16 @@ static bool is_small(const d9d_permute_dims *n)
 }
 
 d9d_status d9d_ref_permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
-                           const int32_t *source)
+                           const int32_t *row)
 {
     size_t bytes = (size_t)n->h * d9d_dtype_size(n->t);
 
     (void)s;
     D9D_TRY(d9di_check_float("permute", n->t));
 #pragma omp parallel for if (!is_small(n))
-    for (int64_t r = 0; r < n->n; r++)
-        if (source[r] >= 0)
-            memcpy(d9di_at(n->t, y, r * n->h), d9di_cat(n->t, x, source[r] / n->k * n->h), bytes);
+    for (int64_t i = 0; i < n->rows * n->k; i++)
+        if (row[i] >= 0)
+            memcpy(d9di_at(n->t, y, row[i] * n->h), d9di_cat(n->t, x, i / n->k * n->h), bytes);
     return D9D_OK;
 }
 

@@ -8,6 +8,7 @@
  */
 #include <math.h>
 
+#include "cuda_list.cuh"
 #include "cuda_philox.cuh"
 
 /* The constants of a step, each rounded to float32 once. */
@@ -45,15 +46,29 @@ static __device__ __forceinline__ void update(const adam_step &k, float scale, f
     p = p * k.keep - k.size * m / (sqrtf(most) * k.root + k.eps);
 }
 
+/* Arrays of one launch, and how they are cut: an argument of 4 KiB at most. */
+enum { MOST_ARRAYS = 64, PART = 64 * THREADS };
+struct adam_list {
+    cuts<MOST_ARRAYS> cut;
+    d9d_adam_arrays of[MOST_ARRAYS];
+};
+
 template <bool AMSGRAD, class T, class G, class S>
-static __global__ void adam_kernel(adam_step k, T *p, const G *g, const float *scale, S *m, S *v,
-                                   S *vmax, int64_t n)
+static __global__ void adam_kernel(adam_step k, const float *scale,
+                                   const __grid_constant__ adam_list list)
 {
+    const int mine = list.cut.mine();
+    const d9d_adam_arrays &a = list.of[mine];
+    T *const p = (T *)a.p;
+    const G *const g = (const G *)a.g;
+    S *const m = (S *)a.m, *const v = (S *)a.v, *const vmax = (S *)a.vmax;
+    const int64_t first = list.cut.begin(mine), n = d9di_min(a.n, first + PART);
     const float by = k.maximize ? -*scale : *scale;
 
     if (isnan(by))
         return;
-    D9DI_EACH8 (i, n) {
+#pragma unroll 2
+    for (int64_t i = first + threadIdx.x * 8; i < n; i += THREADS * 8) {
         float pf[8], gf[8], mf[8], vf[8], xf[8];
 
         load8(pf, p + i, n - i);
@@ -72,37 +87,41 @@ static __global__ void adam_kernel(adam_step k, T *p, const G *g, const float *s
     }
 }
 
-/* An adam of some types on untyped arrays. */
-struct adam_call {
-    d9d_stream s;
-    adam_step k;
-    void *p, *m, *v, *vmax;
-    const void *g;
-    const float *scale;
-    int64_t n;
-};
-
-template <bool AMSGRAD, class T, class G, class S> static d9d_status adam(const adam_call &c)
+/* Up to MOST_ARRAYS of them. */
+template <bool AMSGRAD, class T, class G, class S>
+static d9d_status adam(d9d_stream s, const adam_step &k, const float *scale,
+                       const d9d_adam_arrays *arrays, int64_t count)
 {
-    adam_kernel<AMSGRAD><<<blocks_for(c.s, c.n / 8), THREADS, 0, d9di_queue(c.s)>>>(
-        c.k, (T *)c.p, (const G *)c.g, c.scale, (S *)c.m, (S *)c.v, (S *)c.vmax, c.n);
+    adam_list list = {};
+
+    list.cut.size = PART;
+    for (int64_t i = 0; i < count; i++) {
+        list.of[i] = arrays[i];
+        list.cut.add(arrays[i].n);
+    }
+    if (list.cut.parts > 0)
+        adam_kernel<AMSGRAD, T, G, S>
+            <<<(unsigned)list.cut.parts, THREADS, 0, d9di_queue(s)>>>(k, scale, list);
     return d9di_launched("adam");
 }
 
-d9d_status d9d_k_adam(d9d_stream s, const d9d_adam_step *c, d9d_dtype t, void *p, d9d_dtype gt,
-                      const void *g, const float *scale, d9d_dtype st, void *m, void *v, void *vmax,
-                      int64_t n)
+d9d_status d9d_k_adam(d9d_stream s, const d9d_adam_step *c, const float *scale, d9d_dtype t,
+                      d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *list, int64_t count)
 {
-    const adam_call call = {s, step_make(c), p, m, v, vmax, g, scale, n};
+    const adam_step k = step_make(c);
 
     D9D_TRY(d9di_check_float("adam", t));
     D9D_TRY(d9di_check_float("adam", gt));
     D9D_TRY(d9di_check_float("adam", st));
-    if (n == 0)
-        return D9D_OK;
-    if (c->amsgrad)
-        return D9DI_TYPED(t, T, D9DI_TYPED(gt, G, D9DI_TYPED(st, S, adam<true, T, G, S>(call))));
-    return D9DI_TYPED(t, T, D9DI_TYPED(gt, G, D9DI_TYPED(st, S, adam<false, T, G, S>(call))));
+    for (int64_t n; count > 0; list += n, count -= n) {
+        n = d9di_min(count, MOST_ARRAYS);
+        D9D_TRY(D9DI_TYPED(
+            t, T, D9DI_TYPED(gt, G, D9DI_TYPED(st, S, [&] {
+                                 return c->amsgrad ? adam<true, T, G, S>(s, k, scale, list, n)
+                                                   : adam<false, T, G, S>(s, k, scale, list, n);
+                             }()))));
+    }
+    return D9D_OK;
 }
 
 /* --- stochastic rounding ---------------------------------------------------------------- */
@@ -166,8 +185,18 @@ static __global__ void stochastic_kernel(adam_step k, bf16 *p, const G *g, const
     }
 }
 
+/* A step of some types on untyped arrays. */
+struct stochastic_call {
+    d9d_stream s;
+    adam_step k;
+    void *p, *m, *v;
+    const void *g;
+    const float *scale;
+    int64_t n;
+};
+
 template <class G, class S>
-static d9d_status stochastic(const adam_call &c, d9d_rng r, const d9di_box &b)
+static d9d_status stochastic(const stochastic_call &c, d9d_rng r, const d9di_box &b)
 {
     stochastic_kernel<<<blocks_for(c.s, c.n / 8), THREADS, 0, d9di_queue(c.s)>>>(
         c.k, (bf16 *)c.p, (const G *)c.g, c.scale, (S *)c.m, (S *)c.v, r, b);
@@ -180,7 +209,7 @@ d9d_status d9d_k_adam_stochastic(d9d_stream s, const d9d_adam_step *c, void *p, 
                                  const int64_t *whole)
 {
     const d9di_box b = d9di_box_make(ndim, box, start, whole);
-    const adam_call call = {s, step_make(c), p, m, v, NULL, g, scale, b.run * b.n_runs};
+    const stochastic_call call = {s, step_make(c), p, m, v, g, scale, b.run * b.n_runs};
 
     D9D_TRY(d9di_check_float("adam_stochastic", gt));
     D9D_TRY(d9di_check_float("adam_stochastic", st));

@@ -31,17 +31,32 @@ d9d_status d9d_k_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *x,
                               const int32_t *offset, int64_t rows, int64_t e, int64_t in,
                               int64_t out)
 {
-    const d9di_grouped g = {"grouped_gemm", D9DI_Y, t, t, 0.0f, y, x, w, offset, rows, e, in, out};
+    const d9di_grouped g = {"grouped_gemm", D9DI_Y, t, t,  0.0f, y,    x,   w,
+                            offset,         rows,   e, in, out,  NULL, NULL};
 
     return run(s, &g);
 }
 
-d9d_status d9d_k_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float beta, const void *dy,
-                                  const void *w, const int32_t *offset, int64_t rows, int64_t e,
-                                  int64_t in, int64_t out)
+d9d_status d9d_k_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
+                                  const void *const *dy, const void *const *w,
+                                  const int32_t *offset, int64_t rows, int64_t e, int64_t in,
+                                  int64_t out)
 {
-    const d9di_grouped g = {
-        "grouped_gemm_din", D9DI_DX, t, t, beta, dx, dy, w, offset, rows, e, in, out};
+    const d9di_grouped g = {"grouped_gemm_din",
+                            D9DI_DX,
+                            t,
+                            t,
+                            beta,
+                            dx,
+                            dy[0],
+                            w[0],
+                            offset,
+                            rows,
+                            e,
+                            in,
+                            out,
+                            n > 1 ? dy[1] : NULL,
+                            n > 1 ? w[1] : NULL};
 
     return run(s, &g);
 }
@@ -51,7 +66,7 @@ d9d_status d9d_k_grouped_gemm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *
                                  int64_t e, int64_t in, int64_t out)
 {
     const d9di_grouped g = {
-        "grouped_gemm_dw", D9DI_DW, t, gt, beta, dw, x, dy, offset, rows, e, in, out};
+        "grouped_gemm_dw", D9DI_DW, t, gt, beta, dw, x, dy, offset, rows, e, in, out, NULL, NULL};
 
     return run(s, &g);
 }

@@ -4,6 +4,7 @@
  *
  *     D9DI_Y    c [rows, out] = a [rows, in]  W_x        b = w [E, in, out]
  *     D9DI_DX   c [rows, in]  = a [rows, out] W_x' + beta c    b = w [E, in, out]
+ *               and the same of a second a and b, where there are any, in one sum
  *     D9DI_DW   c [E, in, out] = a_x' b_x + beta c       a [rows, in], b [rows, out]
  */
 #ifndef D9D_CUDA_GROUPED_H
@@ -26,6 +27,7 @@ typedef struct d9di_grouped {
     const void *a, *b;
     const int32_t *offset;
     int64_t rows, e, in, out;
+    const void *a2, *b2; /* for D9DI_DX, or NULL */
 } d9di_grouped;
 
 /* wgmma and TMA in bfloat16, on compute capability 9.0: sides that are multiples of 64. */

@@ -51,21 +51,29 @@ static __global__ void plan_kernel(row_tile *tile, int64_t most, const int32_t *
         tile[at] = {-1, 0};
 }
 
-/* Y = X W_e or X W_e': `w` strides within one expert's matrix of `size` elements. */
+/* Y = X W_e or X W_e', and the same of a second X and W where there are any: `w` strides within one
+ * expert's matrix of `size` elements. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
-    rows_kernel(T *y, const T *x, operand<T> w, int64_t size, const row_tile *tile,
-                const int32_t *offset, int64_t rows, int64_t n, int64_t k, float beta)
+    rows_kernel(T *y, const T *x, operand<T> w, const T *x2, const T *w2, int64_t size,
+                const row_tile *tile, const int32_t *offset, int64_t rows, int64_t n, int64_t k,
+                float beta)
 {
+    __shared__ tile_shared sh;
     const row_tile mine = tile[blockIdx.y];
-    const operand<T> a = {x, k, 1};
+    const int64_t column = (int64_t)blockIdx.x * SIDE;
+    float sum[MICRO][MICRO] = {};
     int64_t first, end;
 
     if (mine.expert < 0)
         return;
     rows_of(offset, rows, mine.expert, &first, &end);
-    w.p += mine.expert * size;
-    tile_product(y, n, a, w, mine.row, (int64_t)blockIdx.x * SIDE, end, n, k, beta);
+    for (; x != NULL; x = x2, w.p = w2, x2 = NULL) {
+        const operand<T> a = {x, k, 1}, b = {w.p + mine.expert * size, w.side, w.along};
+
+        tile_add(sum, sh, a, b, mine.row, column, end, n, k);
+    }
+    tile_store(y, n, sum, mine.row, column, end, n, beta);
 }
 
 /* dW_e = X_e' dY_e + beta dW_e */
@@ -96,8 +104,9 @@ static d9d_status run_rows(d9d_stream s, const d9di_grouped &g, int64_t n, int64
         return D9D_OK;
     D9D_TRY(d9di_take(s, bytes, &tile));
     plan_kernel<<<1, THREADS, 0, queue>>>((row_tile *)tile, most, g.offset, g.rows, g.e);
-    rows_kernel<<<grid, THREADS, 0, queue>>>(
-        (T *)g.c, (const T *)g.a, w, n * k, (const row_tile *)tile, g.offset, g.rows, n, k, g.beta);
+    rows_kernel<<<grid, THREADS, 0, queue>>>((T *)g.c, (const T *)g.a, w, (const T *)g.a2,
+                                             (const T *)g.b2, n * k, (const row_tile *)tile,
+                                             g.offset, g.rows, n, k, g.beta);
     d9di_give(s, tile, bytes);
     return d9di_launched(g.op);
 }

@@ -40,6 +40,12 @@ struct job {
     int64_t rows;
     int e, n; /* experts; columns of C */
     int m;    /* dW: rows of C, else what is summed over */
+    int sums; /* dX: how many products are added up, else 1 */
+};
+
+/* Operands, the result, and for dX the operands of a second product. */
+struct maps {
+    CUtensorMap a, b, c, a2, b2;
 };
 
 /* What a block is told of a tile. */
@@ -166,7 +172,7 @@ template <int FORM> DEVICE order order_of(const job &p, int x, int unit, int ran
             make_int4(x * p.m + m * BM, n * BN, live | rows % BK << 8 | how << 16, up(rows, BK))};
     return {make_int4(start + m * BM, n * BN + (FORM == D9DI_DX ? x * p.n : 0), 0,
                       FORM == D9DI_Y ? x * p.m : 0),
-            make_int4(start + m * BM, n * BN, live | how << 16, p.m / BK)};
+            make_int4(start + m * BM, n * BN, live | how << 16, p.sums * (p.m / BK))};
 }
 
 template <int FORM> DEVICE void schedule(const job &p, const place &at, int *first)
@@ -224,8 +230,9 @@ DEVICE void load_operand(uint32_t to, uint32_t bytes, const CUtensorMap *map, ui
     }
 }
 
-template <int FORM> DEVICE void produce(const place &at, const CUtensorMap *a, const CUtensorMap *b)
+template <int FORM> DEVICE void produce(const job &p, const place &at, const maps &m)
 {
+    const int each = FORM == D9DI_DX ? p.m / BK : INT32_MAX; /* steps of one product */
     turn<STAGES> stage = {0, 1};
     turn<SLOTS> slot = {0, 0};
 
@@ -241,16 +248,18 @@ template <int FORM> DEVICE void produce(const place &at, const CUtensorMap *a, c
             return;
         for (int k = 0; k < store.w; k++) {
             const uint32_t full = at.full + 8 * stage.i, to = at.base + stage.i * STAGE_BYTES;
+            const bool second = k >= each;
+            const int here = (second ? k - each : k) * BK;
 
             barrier_wait_or_trap(at.free + 8 * stage.i, stage.parity);
             if (how == DEAD) {
                 barrier_arrive(full);
             } else {
                 barrier_arrive_expecting(full, STAGE_BYTES);
-                load_operand<FORM == D9DI_DW>(to, A_BYTES, a, full, load.x, BM / 2, load.z + k * BK,
-                                              how == SHARE_A);
-                load_operand<FORM != D9DI_DX>(to + A_BYTES, B_BYTES, b, full, load.y, BN / 2,
-                                              load.w + k * BK, how == SHARE_B);
+                load_operand<FORM == D9DI_DW>(to, A_BYTES, second ? &m.a2 : &m.a, full, load.x,
+                                              BM / 2, load.z + here, how == SHARE_A);
+                load_operand<FORM != D9DI_DX>(to + A_BYTES, B_BYTES, second ? &m.b2 : &m.b, full,
+                                              load.y, BN / 2, load.w + here, how == SHARE_B);
             }
             stage.next();
         }
@@ -539,8 +548,7 @@ DEVICE void consume(const job &p, const place &at, const CUtensorMap *c, int war
 
 template <int FORM, int SUM>
 __global__ void __launch_bounds__(BLOCK, 1)
-    grouped_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                   const __grid_constant__ CUtensorMap c, const __grid_constant__ job p)
+    grouped_kernel(const __grid_constant__ maps m, const __grid_constant__ job p)
 {
     if constexpr (HAVE_WGMMA) {
         extern __shared__ __align__(1024) unsigned char shared[];
@@ -556,16 +564,16 @@ __global__ void __launch_bounds__(BLOCK, 1)
         if (warp >= 2 * GROUP / WARP) {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
             if (warp == 2 * GROUP / WARP && threadIdx.x % WARP == 0) {
-                map_prefetch(&a);
-                map_prefetch(&b);
-                map_prefetch(&c);
-                produce<FORM>(at, &a, &b);
+                map_prefetch(&m.a);
+                map_prefetch(&m.b);
+                map_prefetch(&m.c);
+                produce<FORM>(p, at, m);
             } else if (warp == 2 * GROUP / WARP + 1 && cluster_rank() == 0) {
                 schedule<FORM>(p, at, first);
             }
         } else {
             asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-            consume<FORM, SUM>(p, at, &c, warp);
+            consume<FORM, SUM>(p, at, &m.c, warp);
         }
         __syncwarp();
         cluster_sync(); /* neither leaves while the other may still reach into it */
@@ -576,10 +584,6 @@ __global__ void __launch_bounds__(BLOCK, 1)
  * -------------------------------------------------------------------------------------- */
 
 typedef __typeof__(cuTensorMapEncodeTiled) encode;
-
-struct maps {
-    CUtensorMap a, b, c;
-};
 
 d9d_status encode_map(const d9di_grouped *g, encode *f, CUtensorMap *m, d9d_dtype t, const void *p,
                       unsigned ndim, const cuuint64_t *dim, const cuuint64_t *stride,
@@ -626,17 +630,22 @@ d9d_status map_result(const d9di_grouped *g, encode *f, CUtensorMap *m, int64_t 
 d9d_status make_maps(const d9di_grouped *g, encode *f, maps *m)
 {
     const int64_t depth = g->form == D9DI_DX ? g->out : g->in;
+    const bool across = g->form == D9DI_Y; /* B is [in, out], and its columns are C's */
 
     D9D_TRY(map_operand(g, f, &m->a, g->a, g->rows, depth, g->form == D9DI_DW, BM / 2));
     if (g->form == D9DI_DW) {
         D9D_TRY(map_operand(g, f, &m->b, g->b, g->rows, g->out, true, BN / 2));
         return map_result(g, f, &m->c, g->e * g->in, g->out);
     }
-    D9D_TRY(map_operand(g, f, &m->b, g->b, g->e * g->in, g->out, g->form == D9DI_Y, BN / 2));
-    return map_result(g, f, &m->c, g->rows, g->form == D9DI_Y ? g->out : g->in);
+    D9D_TRY(map_operand(g, f, &m->b, g->b, g->e * g->in, g->out, across, BN / 2));
+    if (g->a2 != NULL) {
+        D9D_TRY(map_operand(g, f, &m->a2, g->a2, g->rows, depth, false, BM / 2));
+        D9D_TRY(map_operand(g, f, &m->b2, g->b2, g->e * g->in, g->out, across, BN / 2));
+    }
+    return map_result(g, f, &m->c, g->rows, across ? g->out : g->in);
 }
 
-typedef void kernel(const CUtensorMap, const CUtensorMap, const CUtensorMap, const job);
+typedef void kernel(const maps, const job);
 
 kernel *kernel_of(const d9di_grouped *g)
 {
@@ -657,7 +666,8 @@ d9d_status launch(d9d_stream s, const d9di_grouped *g, const maps *m, int *count
                    g->rows,
                    (int)g->e,
                    (int)(g->form == D9DI_DX ? g->in : g->out),
-                   (int)(g->form == D9DI_DX ? g->out : g->in)};
+                   (int)(g->form == D9DI_DX ? g->out : g->in),
+                   g->a2 != NULL ? 2 : 1};
     kernel *const k = kernel_of(g);
     cudaLaunchAttribute pair = {};
     cudaLaunchConfig_t how = {};
@@ -675,7 +685,7 @@ d9d_status launch(d9d_stream s, const d9di_grouped *g, const maps *m, int *count
     how.numAttrs = 1;
     e = cudaMemsetAsync(counter, 0, sizeof(*counter), s->queue);
     if (e == cudaSuccess)
-        e = cudaLaunchKernelEx(&how, k, m->a, m->b, m->c, p);
+        e = cudaLaunchKernelEx(&how, k, *m, p);
     return e == cudaSuccess ? D9D_OK : d9di_cuda_fail(g->op, e);
 }
 
@@ -705,7 +715,7 @@ bool d9di_grouped_wgmma_takes(d9d_stream s, const d9di_grouped *g)
 d9d_status d9di_grouped_wgmma(d9d_stream s, const d9di_grouped *g)
 {
     enum { COUNTER_BYTES = 256 };
-    maps m;
+    maps m = {};
     void *counter;
     d9d_status st;
 

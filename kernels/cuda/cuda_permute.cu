@@ -1,90 +1,144 @@
-/* cuda_permute.cu - rows to expert order and back.  Row r of the permuted order is choice
- * source[r] % k of token source[r] / k; choice j of token t is row[t k + j], -1 for none. */
+/* cuda_permute.cu - rows to expert order and back: choice j of token t is row[t k + j] there, -1
+ * for none.  G threads have a token, whose own row is touched once. */
 #include "cuda_common.cuh"
 
-/* A warp has a row. */
-template <class T>
+template <class T, int G>
 static __global__ void permute_kernel(d9d_permute_dims n, T *__restrict__ y,
-                                      const T *__restrict__ x, const int32_t *source)
+                                      const T *__restrict__ x, const int32_t *__restrict__ row)
 {
-    const int64_t r = row_mine<WARP>();
-    const int32_t from = r < n.n ? source[r] : -1;
+    const int64_t t = row_mine<G>();
 
-    if (from < 0)
+    if (t >= n.rows)
         return;
-    x += from / n.k * n.h;
-    y += r * n.h;
-#pragma unroll 4
-    D9DI_ROW8 (i, n.h, WARP) {
+    row += t * n.k;
+    D9DI_ROW8 (i, n.h, G) {
         float v[8];
 
-        load8(v, x + i, n.h - i);
-        store8(y + i, v, n.h - i);
+        load8(v, x + t * n.h + i, n.h - i);
+#pragma unroll 8
+        for (int64_t c = 0; c < n.k; c++)
+            if (row[c] >= 0 && row[c] < n.n)
+                store8(y + row[c] * n.h + i, v, n.h - i);
     }
 }
 
-/* y[t] = sum over j ascending of w_j x[row(t, j)]; w NULL: all ones.  A warp has a token. */
+/* Eights at `i` of the rows of choices [c, c + CHOICES) of a token, all on their way at once; zeros
+ * for what is not there. */
+enum { CHOICES = 8 };
 template <class T>
-static __global__ void gather_kernel(d9d_permute_dims n, T *__restrict__ y, const T *__restrict__ x,
-                                     const float *w, const int32_t *row)
+static __device__ __forceinline__ void fetch_choices(raw8<T> (&to)[CHOICES], const T *x,
+                                                     const int32_t *row, int64_t c, int64_t i,
+                                                     const d9d_permute_dims &n)
 {
-    const int64_t t = row_mine<WARP>();
+#pragma unroll
+    for (int j = 0; j < CHOICES; j++) {
+        const int64_t r = c + j < n.k ? row[c + j] : -1;
+
+        fetch8(to[j], x + r * n.h + i, r < 0 ? 0 : n.h - i);
+    }
+}
+
+/* y[t] = sum over j ascending of w_j x[row(t, j)]; w NULL: all ones. */
+template <class T, int G>
+static __global__ void gather_kernel(d9d_permute_dims n, T *__restrict__ y, const T *__restrict__ x,
+                                     const float *__restrict__ w, const int32_t *__restrict__ row)
+{
+    const int64_t t = row_mine<G>();
 
     if (t >= n.rows)
         return;
     row += t * n.k;
     w += w == NULL ? 0 : t * n.k;
-    D9DI_ROW8 (i, n.h, WARP) {
+    D9DI_ROW8 (i, n.h, G) {
         float sum[8] = {}, v[8];
 
-#pragma unroll 8
-        for (int64_t c = 0; c < n.k; c++) {
-            const bool none = row[c] < 0;
-            const float by = none ? 0.0f : w == NULL ? 1.0f : w[c];
+        for (int64_t c = 0; c < n.k; c += CHOICES) {
+            raw8<T> some[CHOICES];
 
-            load8(v, x + (none ? 0 : row[c]) * n.h + i, none ? 0 : n.h - i);
-            for (int j = 0; j < 8; j++)
-                sum[j] += by * v[j];
+            fetch_choices(some, x, row, c, i, n);
+#pragma unroll
+            for (int k = 0; k < CHOICES; k++) {
+                const float by =
+                    c + k < n.k && row[c + k] >= 0 ? w == NULL ? 1.0f : w[c + k] : 0.0f;
+
+                unpack8(v, some[k]);
+                for (int j = 0; j < 8; j++)
+                    sum[j] += by * v[j];
+            }
         }
         store8(y + t * n.h + i, sum, n.h - i);
     }
 }
 
-/* dx[row(t, j)] = prob dy[t], dprob[t, j] = dy[t] . x[row(t, j)]; G threads have a choice. */
+/* Each of the sums of a token's threads, to to[0 .. n): within warps, then over them. */
+template <int G>
+static __device__ __forceinline__ void sums_store(float *to, const float (&v)[CHOICES], int64_t n)
+{
+    constexpr int PARTS = G > WARP ? G / WARP : 1;
+    __shared__ float part[THREADS / G][PARTS][CHOICES];
+    const int group = threadIdx.x / G, at = threadIdx.x % G;
+
+    __syncthreads(); /* the last ones have been read */
+#pragma unroll
+    for (int c = 0; c < CHOICES; c++) {
+        const float sum = group_sum<(G < WARP ? G : WARP)>(v[c]);
+
+        if (at % WARP == 0)
+            part[group][at / WARP][c] = sum;
+    }
+    __syncthreads();
+    if (at < CHOICES && at < n) {
+        float sum = part[group][0][at];
+
+        for (int p = 1; p < PARTS; p++)
+            sum += part[group][p][at];
+        to[at] = sum;
+    }
+}
+
+/* dx[row(t, j)] = prob dy[t], dprob[t, j] = dy[t] . x[row(t, j)]. */
 template <class T, int G>
 static __global__ void scatter_kernel(d9d_permute_dims n, T *__restrict__ dx, float *dprob,
                                       const T *__restrict__ dy, const T *__restrict__ x,
-                                      const float *prob, const int32_t *row)
+                                      const float *__restrict__ prob,
+                                      const int32_t *__restrict__ row)
 {
-    const int64_t i = row_mine<G>();
-    int64_t to, from, h;
-    float by, dot = 0.0f, d[8], v[8];
+    const int64_t t = row_mine<G>(), h = t < n.rows ? n.h : 0; /* all threads meet in the sums */
+    const int64_t at = h > 0 ? t * n.k : 0;
 
-    if (i >= n.rows * n.k)
-        return;
-    to = row[i] * n.h, from = i / n.k * n.h, by = prob[i];
-    h = row[i] < 0 ? 0 : n.h;
-#pragma unroll 4
-    D9DI_ROW8 (c, h, G) {
-        load8(d, dy + from + c, n.h - c);
-        load8(v, x + to + c, n.h - c);
-        for (int j = 0; j < 8; j++) {
-            dot = fmaf(d[j], v[j], dot);
-            d[j] *= by;
+    for (int64_t c = 0; c < n.k; c += CHOICES) {
+        float dot[CHOICES] = {}, d[8], v[8];
+
+        D9DI_ROW8 (i, h, G) {
+            raw8<T> some[CHOICES];
+
+            load8(d, dy + t * n.h + i, n.h - i);
+            fetch_choices(some, x, row + at, c, i, n);
+#pragma unroll
+            for (int k = 0; k < CHOICES; k++) {
+                const int64_t to = c + k < n.k ? row[at + c + k] : -1;
+
+                if (to < 0)
+                    continue;
+                unpack8(v, some[k]);
+                for (int j = 0; j < 8; j++) {
+                    dot[k] = fmaf(d[j], v[j], dot[k]);
+                    v[j] = d[j] * prob[at + c + k];
+                }
+                store8(dx + to * n.h + i, v, n.h - i);
+            }
         }
-        store8(dx + to + c, d, n.h - c);
+        sums_store<G>(dprob + at + c, dot, t < n.rows ? n.k - c : 0);
     }
-    dot = group_sum<G>(dot);
-    if (threadIdx.x % G == 0)
-        dprob[i] = dot;
 }
 
 template <class T>
 static d9d_status permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
-                          const int32_t *source)
+                          const int32_t *row)
 {
-    permute_kernel<<<blocks_of_rows(n->n, WARP), THREADS, 0, d9di_queue(s)>>>(*n, (T *)y,
-                                                                              (const T *)x, source);
+    D9DI_BY_ROWS(n->h, G,
+                 permute_kernel<T, G><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
+                     *n, (T *)y, (const T *)x, row));
     return d9di_launched("permute");
 }
 
@@ -92,8 +146,9 @@ template <class T>
 static d9d_status gather(d9d_stream s, const char *op, const d9d_permute_dims *n, void *y,
                          const void *x, const float *w, const int32_t *row)
 {
-    gather_kernel<<<blocks_of_rows(n->rows, WARP), THREADS, 0, d9di_queue(s)>>>(
-        *n, (T *)y, (const T *)x, w, row);
+    D9DI_BY_ROWS(n->h, G,
+                 gather_kernel<T, G><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
+                     *n, (T *)y, (const T *)x, w, row));
     return d9di_launched(op);
 }
 
@@ -101,18 +156,18 @@ template <class T, int G>
 static d9d_status scatter(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
                           const void *dy, const void *x, const float *prob, const int32_t *row)
 {
-    scatter_kernel<T, G><<<blocks_of_rows(n->rows * n->k, G), THREADS, 0, d9di_queue(s)>>>(
+    scatter_kernel<T, G><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
         *n, (T *)dx, dprob, (const T *)dy, (const T *)x, prob, row);
     return d9di_launched("unpermute_din");
 }
 
 d9d_status d9d_k_permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
-                         const int32_t *source)
+                         const int32_t *row)
 {
     D9D_TRY(d9di_check_float("permute", n->t));
-    if (n->n * n->h == 0)
+    if (n->rows * n->h == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, permute<T>(s, n, y, x, source));
+    return D9DI_TYPED(n->t, T, permute<T>(s, n, y, x, row));
 }
 
 d9d_status d9d_k_permute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, const void *dy,
@@ -140,6 +195,5 @@ d9d_status d9d_k_unpermute_din(d9d_stream s, const d9d_permute_dims *n, void *dx
     if (n->rows * n->k == 0)
         return D9D_OK;
     return D9DI_TYPED(n->t, T,
-                      n->h <= HEAD_ROW ? scatter<T, WARP / 2>(s, n, dx, dprob, dy, x, prob, row)
-                                       : scatter<T, WARP>(s, n, dx, dprob, dy, x, prob, row));
+                      D9DI_BY_ROWS(n->h, G, scatter<T, G>(s, n, dx, dprob, dy, x, prob, row)));
 }

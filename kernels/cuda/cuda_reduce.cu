@@ -1,50 +1,64 @@
 /* cuda_reduce.cu - sums in float64, and the search for what is not finite.
  *
- * An array is cut into at most PARTS parts by its length; a block folds a part in a fixed
- * tree, and one block folds the parts. */
-#include "cuda_common.cuh"
+ * Arrays are cut into parts of one size, PARTS or little more in all; a block folds a part in a
+ * fixed tree, and one block folds the parts. */
+#include "cuda_list.cuh"
 
-enum { PARTS = 1024, PER_THREAD = 32 };
+enum { PARTS = 4096, STEP = THREADS * 8, LEAST = 8 * STEP, MOST_ARRAYS = 128 };
 
+/* Eight of these go through a part side by side. */
 struct add_values {
     typedef double value;
     static __device__ double none() { return 0.0; }
-    static __device__ double of(float x, int64_t) { return x; }
+    static __device__ double with(double v, float x, int64_t) { return v + (double)x; }
     __device__ double operator()(double a, double b) const { return a + b; }
 };
 struct add_squares : add_values {
-    static __device__ double of(float x, int64_t) { return (double)x * x; }
+    static __device__ double with(double v, float x, int64_t)
+    {
+        return fma((double)x, (double)x, v);
+    }
 };
 struct first_bad {
     typedef long long value;
     static __device__ value none() { return INT64_MAX; }
-    static __device__ value of(float x, int64_t i) { return isfinite(x) ? INT64_MAX : i; }
+    static __device__ value with(value v, float x, int64_t i)
+    {
+        return isfinite(x) || v < i ? v : i;
+    }
     __device__ value operator()(value a, value b) const { return a < b ? a : b; }
 };
 
+struct list {
+    cuts<MOST_ARRAYS> cut;
+    d9d_array of[MOST_ARRAYS];
+};
+
 template <class F, class T>
-static __global__ void part_kernel(typename F::value *part, const T *x, int64_t n, int64_t size)
+static __global__ void part_kernel(typename F::value *part, const __grid_constant__ list all)
 {
-    const int64_t end = d9di_min(n, (blockIdx.x + (int64_t)1) * size);
-    typename F::value v = F::none();
+    const int mine = all.cut.mine();
+    const T *x = (const T *)all.of[mine].x;
+    const int64_t first = all.cut.begin(mine), end = d9di_min(all.of[mine].n, first + all.cut.size);
+    typename F::value v[8];
     F f;
 
+    for (int j = 0; j < 8; j++)
+        v[j] = F::none();
 #pragma unroll 4
-    for (int64_t i = blockIdx.x * size + threadIdx.x * 8; i < end; i += THREADS * 8) {
-        typename F::value w[8];
+    for (int64_t i = first + threadIdx.x * 8; i < end; i += STEP) {
         float e[8];
 
-        load8(e, x + i, end - i);
+        load8(e, x + i, end - i); /* zeros behind the end change nothing */
         for (int j = 0; j < 8; j++)
-            w[j] = i + j < end ? F::of(e[j], i + j) : F::none();
-        for (int o = 4; o > 0; o /= 2)
-            for (int j = 0; j < o; j++)
-                w[j] = f(w[j], w[j + o]);
-        v = f(v, w[0]);
+            v[j] = F::with(v[j], e[j], i + j);
     }
-    v = group_fold<THREADS>(v, f);
+    for (int o = 4; o > 0; o /= 2)
+        for (int j = 0; j < o; j++)
+            v[j] = f(v[j], v[j + o]);
+    v[0] = group_fold<THREADS>(v[0], f);
     if (threadIdx.x == 0)
-        part[blockIdx.x] = v;
+        part[blockIdx.x] = v[0];
 }
 
 static __device__ void finish(double *out, double beta, double v)
@@ -69,40 +83,67 @@ static __global__ void last_kernel(Y *out, double beta, const typename F::value 
         finish(out, beta, v);
 }
 
+/* Up to MOST_ARRAYS of them. */
 template <class F, class T, class Y>
-static d9d_status reduce(d9d_stream s, const char *op, Y *out, double beta, const void *x,
-                         int64_t n)
+static d9d_status reduce_some(d9d_stream s, const char *op, Y *out, double beta,
+                              const d9d_array *arrays, int64_t count)
 {
-    const int64_t grain = THREADS * PER_THREAD;
-    const int64_t size = grain * d9di_max(1, d9di_ceil_div(n, grain * PARTS));
-    const int64_t parts = d9di_ceil_div(n, size), bytes = PARTS * sizeof(typename F::value);
     cudaStream_t queue = d9di_queue(s);
+    list all = {};
+    int64_t total = 0, bytes;
     void *part;
 
+    for (int64_t i = 0; i < count; i++)
+        total += arrays[i].n;
+    all.cut.size = d9di_max(LEAST, d9di_ceil_div(d9di_ceil_div(total, PARTS), STEP) * STEP);
+    for (int64_t i = 0; i < count; i++) {
+        all.of[i] = arrays[i];
+        all.cut.add(arrays[i].n);
+    }
+    bytes = (PARTS + MOST_ARRAYS) * sizeof(typename F::value);
     D9D_TRY(d9di_take(s, bytes, &part));
-    if (parts > 0)
-        part_kernel<F, T><<<(unsigned)parts, THREADS, 0, queue>>>((typename F::value *)part,
-                                                                  (const T *)x, n, size);
-    last_kernel<F><<<1, THREADS, 0, queue>>>(out, beta, (const typename F::value *)part, parts);
+    if (all.cut.parts > 0)
+        part_kernel<F, T>
+            <<<(unsigned)all.cut.parts, THREADS, 0, queue>>>((typename F::value *)part, all);
+    last_kernel<F><<<1, THREADS, 0, queue>>>(out, beta, (const typename F::value *)part,
+                                             (int64_t)all.cut.parts);
     d9di_give(s, part, bytes);
     return d9di_launched(op);
 }
 
-d9d_status d9d_k_sum_squares(d9d_stream s, double *out, double beta, d9d_dtype t, const void *x,
-                             int64_t n)
+template <class F, class Y>
+static d9d_status reduce(d9d_stream s, const char *op, Y *out, double beta, d9d_dtype t,
+                         const d9d_array *list, int64_t count)
 {
-    D9D_TRY(d9di_check_float("sum_squares", t));
-    return D9DI_TYPED(t, T, reduce<add_squares, T>(s, "sum_squares", out, beta, x, n));
+    int64_t n;
+
+    D9D_TRY(d9di_check_float(op, t));
+    do {
+        n = d9di_min(count, MOST_ARRAYS);
+        D9D_TRY(D9DI_TYPED(t, T, reduce_some<F, T>(s, op, out, beta, list, n)));
+        beta = 1.0;
+        list += n;
+        count -= n;
+    } while (count > 0);
+    return D9D_OK;
+}
+
+d9d_status d9d_k_sum_squares(d9d_stream s, double *out, double beta, d9d_dtype t,
+                             const d9d_array *list, int64_t count)
+{
+    return reduce<add_squares>(s, "sum_squares", out, beta, t, list, count);
 }
 
 d9d_status d9d_k_sum(d9d_stream s, double *out, double beta, d9d_dtype t, const void *x, int64_t n)
 {
-    D9D_TRY(d9di_check_float("sum", t));
-    return D9DI_TYPED(t, T, reduce<add_values, T>(s, "sum", out, beta, x, n));
+    const d9d_array one = {x, n};
+
+    return reduce<add_values>(s, "sum", out, beta, t, &one, 1);
 }
 
 d9d_status d9d_k_find_nonfinite(d9d_stream s, int64_t *out, d9d_dtype t, const void *x, int64_t n)
 {
-    D9D_TRY(d9di_check_float("find_nonfinite", t));
-    return D9DI_TYPED(t, T, reduce<first_bad, T>(s, "find_nonfinite", out, 0.0, x, n));
+    const d9d_array one = {x, n};
+
+    return reduce<first_bad>(s, "find_nonfinite", out, 0.0, t, &one, 1);
 }

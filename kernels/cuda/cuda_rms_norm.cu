@@ -21,32 +21,36 @@ template <class T, int G, int CH>
 static __global__ void norm_kernel(T *y, float *inv, const T *x, const T *w, int64_t m, int64_t n,
                                    float eps, float centre)
 {
-    const int64_t r = row_mine<G>();
-    float sum = 0.0f, scale, v[CH][8], u[8];
-
-    if (r >= m)
-        return;
+    const int64_t step = (int64_t)gridDim.x * (THREADS / G);
+    float sum, scale, v[CH][8], u[CH][8];
+    raw8<T> next[CH];
+    const auto fetch = [&](int64_t row) {
 #pragma unroll
-    for (int c = 0; c < CH; c++) {
-        const int i = EIGHT(c, G);
+        for (int c = 0; c < CH; c++)
+            fetch8(next[c], x + row * n + EIGHT(c, G), row < m ? n - EIGHT(c, G) : 0);
+    };
 
-        load8(v[c], x + r * n + i, n - i);
-        for (int j = 0; j < 8; j++)
-            sum = fmaf(v[c][j], v[c][j], sum);
-    }
-    scale = 1.0f / sqrtf(group_sum<G>(sum) / (float)n + eps);
-    if (threadIdx.x % G == 0)
-        inv[r] = scale;
+    fetch(row_mine<G>());
+    for (int c = 0; c < CH; c++)
+        load8(u[c], w + EIGHT(c, G), n - EIGHT(c, G));
+    for (int64_t r = row_mine<G>(); r < m; r += step) {
+        for (int c = 0; c < CH; c++)
+            unpack8(v[c], next[c]);
+        fetch(r + step);
+        sum = 0.0f;
+        for (int c = 0; c < CH; c++)
+            for (int j = 0; j < 8; j++)
+                sum = fmaf(v[c][j], v[c][j], sum);
+        scale = 1.0f / sqrtf(group_sum<G>(sum) / (float)n + eps);
+        if (threadIdx.x % G == 0)
+            inv[r] = scale;
 #pragma unroll
-    for (int c = 0; c < CH; c++) {
-        const int i = EIGHT(c, G);
-
-        if (i >= n)
-            break;
-        load8(u, w + i, n - i);
-        for (int j = 0; j < 8; j++)
-            v[c][j] = v[c][j] * scale * (u[j] + centre);
-        store8(y + r * n + i, v[c], n - i);
+        for (int c = 0; c < CH; c++) {
+            for (int j = 0; j < 8; j++)
+                v[c][j] = v[c][j] * scale * (u[c][j] + centre);
+            if (EIGHT(c, G) < n)
+                store8(y + r * n + EIGHT(c, G), v[c], n - EIGHT(c, G));
+        }
     }
 }
 
@@ -85,7 +89,7 @@ static d9d_status norm(d9d_stream s, void *y, float *inv, const void *x, const v
                                                                 (const T *)w, m, n, eps, centre);
     else
         BY_EIGHTS(n, G, CH,
-                  norm_kernel<T, G, CH><<<blocks_of_rows(m, G), THREADS, 0, queue>>>(
+                  norm_kernel<T, G, CH><<<blocks_for(s, m * G), THREADS, 0, queue>>>(
                       (T *)y, inv, (const T *)x, (const T *)w, m, n, eps, centre));
     return d9di_launched("rms_norm");
 }
@@ -112,14 +116,14 @@ template <class T> struct grad {
     float centre;
 };
 
-/* dx = inv (g - x c) + plus, g = dy w', c = inv^2 mean(g x).  The next row is on its way while the
- * threads of this one add up. */
+/* dx = inv (g - x c) + plus, g = dy w', c = inv^2 mean(g x).  All of the next row is on its way
+ * while the threads of this one add up. */
 template <class T, int G, int CH>
 static __global__ void __launch_bounds__(THREADS, CH == 1 ? 3 : 1) grad_kernel(grad<T> p)
 {
     const int64_t end = d9di_min(p.m, (blockIdx.x + 1) * p.rows), n = p.n;
-    float sum[CH][8] = {}, w[CH][8], d[CH][8], x[CH][8], dot, c;
-    raw8<T> dy_next[CH], x_next[CH], plus[CH];
+    float sum[CH][8] = {}, w[CH][8], d[CH][8], x[CH][8], old[CH][8] = {}, dot, c, inv_next;
+    raw8<T> dy_next[CH], x_next[CH], plus_next[CH];
     int64_t r = blockIdx.x * p.rows + threadIdx.x / G;
     const auto fetch = [&](raw8<T>(&to)[CH], const T *from, int64_t row) {
 #pragma unroll
@@ -132,19 +136,25 @@ static __global__ void __launch_bounds__(THREADS, CH == 1 ? 3 : 1) grad_kernel(g
         for (int j = 0; j < 8; j++)
             w[k][j] += p.centre;
     }
-    fetch(dy_next, p.dy, r);
-    fetch(x_next, p.x, r);
+    const auto fetch_all = [&](int64_t row) {
+        inv_next = row < end ? p.inv[row] : 0.0f;
+        fetch(dy_next, p.dy, row);
+        fetch(x_next, p.x, row);
+        if (p.plus != NULL)
+            fetch(plus_next, p.plus, row);
+    };
+
+    fetch_all(r);
     for (; r < end; r += THREADS / G) {
-        const float inv = p.inv[r];
+        const float inv = inv_next;
 
         for (int k = 0; k < CH; k++) {
             unpack8(d[k], dy_next[k]);
             unpack8(x[k], x_next[k]);
+            if (p.plus != NULL)
+                unpack8(old[k], plus_next[k]);
         }
-        fetch(dy_next, p.dy, r + THREADS / G);
-        fetch(x_next, p.x, r + THREADS / G);
-        if (p.plus != NULL)
-            fetch(plus, p.plus, r);
+        fetch_all(r + THREADS / G);
         dot = 0.0f;
 #pragma unroll
         for (int k = 0; k < CH; k++)
@@ -159,12 +169,9 @@ static __global__ void __launch_bounds__(THREADS, CH == 1 ? 3 : 1) grad_kernel(g
 #pragma unroll
         for (int k = 0; k < CH; k++) {
             const int i = EIGHT(k, G);
-            float old[8] = {};
 
-            if (p.plus != NULL)
-                unpack8(old, plus[k]);
             for (int j = 0; j < 8; j++)
-                d[k][j] = inv * (d[k][j] - x[k][j] * c) + old[j];
+                d[k][j] = inv * (d[k][j] - x[k][j] * c) + old[k][j];
             if (i < n)
                 store8(p.dx + r * n + i, d[k], n - i);
         }

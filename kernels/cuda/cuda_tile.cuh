@@ -37,14 +37,14 @@ static __device__ __forceinline__ void tile_load(float (*to)[SIDE + 4], const op
     }
 }
 
-template <class T, class C>
-static __device__ __forceinline__ void tile_product(C *c, int64_t ld, const operand<T> &a,
-                                                    const operand<T> &b, int64_t row, int64_t col,
-                                                    int64_t m, int64_t n, int64_t depth, float beta)
+/* sum += A B */
+template <class T>
+static __device__ __forceinline__ void tile_add(float (&sum)[MICRO][MICRO], tile_shared &sh,
+                                                const operand<T> &a, const operand<T> &b,
+                                                int64_t row, int64_t col, int64_t m, int64_t n,
+                                                int64_t depth)
 {
-    __shared__ tile_shared sh;
     const int ty = threadIdx.x / (SIDE / MICRO), tx = threadIdx.x % (SIDE / MICRO);
-    float sum[MICRO][MICRO] = {};
 
     for (int64_t k = 0; k < depth; k += DEPTH) {
         tile_load(sh.a, a, row, m, k, depth);
@@ -64,6 +64,16 @@ static __device__ __forceinline__ void tile_product(C *c, int64_t ld, const oper
         }
         __syncthreads();
     }
+}
+
+/* C = sum + beta C */
+template <class C>
+static __device__ __forceinline__ void tile_store(C *c, int64_t ld,
+                                                  const float (&sum)[MICRO][MICRO], int64_t row,
+                                                  int64_t col, int64_t m, int64_t n, float beta)
+{
+    const int ty = threadIdx.x / (SIDE / MICRO), tx = threadIdx.x % (SIDE / MICRO);
+
 #pragma unroll
     for (int i = 0; i < MICRO; i++)
 #pragma unroll
@@ -74,6 +84,18 @@ static __device__ __forceinline__ void tile_product(C *c, int64_t ld, const oper
                 put(c + r * ld + q,
                     sum[i][j] + (beta == 0.0f ? 0.0f : beta * to_float(c[r * ld + q])));
         }
+}
+
+template <class T, class C>
+static __device__ __forceinline__ void tile_product(C *c, int64_t ld, const operand<T> &a,
+                                                    const operand<T> &b, int64_t row, int64_t col,
+                                                    int64_t m, int64_t n, int64_t depth, float beta)
+{
+    __shared__ tile_shared sh;
+    float sum[MICRO][MICRO] = {};
+
+    tile_add(sum, sh, a, b, row, col, m, n, depth);
+    tile_store(c, ld, sum, row, col, m, n, beta);
 }
 
 #endif /* D9D_CUDA_TILE_CUH */

@@ -33,6 +33,12 @@ template <class T> struct pieces {
     } of[MOST_PIECES];
 };
 
+/* exp of what is at most SLACK and is rounded to T.  The fast one errs by 2^-21 and 2^-24 |x|. */
+template <class T> static __device__ __forceinline__ float power(float x)
+{
+    return sizeof(T) == 2 ? __expf(x) : expf(x);
+}
+
 /* A token; l is the sum of what is kept, `by` in the end its inverse. */
 struct once_state {
     float m, l, target, by;
@@ -94,7 +100,7 @@ static __global__ void __launch_bounds__(THREADS)
         const int64_t i = ((int64_t)c * THREADS + threadIdx.x) * 8;
 
         for (int j = 0; j < 8; j++) {
-            v[c][j] = expf(v[c][j] - o.m);
+            v[c][j] = power<T>(v[c][j] - o.m);
             sum += v[c][j];
             v[c][j] = targets[row] == ignore ? 0.0f : v[c][j];
         }

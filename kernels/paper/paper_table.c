@@ -95,10 +95,12 @@ ENTRY(grouped_gemm, d9d_dtype t, void *y, const void *x, const void *w, const in
 {
     return grouped(s, t, t, rows, e, in, out);
 }
-ENTRY(grouped_gemm_din, d9d_dtype t, void *dx, float beta, const void *dy, const void *w,
-      const int32_t *offset, int64_t rows, int64_t e, int64_t in, int64_t out)
+ENTRY(grouped_gemm_din, d9d_dtype t, void *dx, float beta, int n, const void *const *dy,
+      const void *const *w, const int32_t *offset, int64_t rows, int64_t e, int64_t in, int64_t out)
 {
-    return grouped(s, t, t, rows, e, in, out);
+    for (int i = 0; i < n; i++)
+        D9D_TRY(grouped(s, t, t, rows, e, in, out));
+    return D9D_OK;
 }
 ENTRY(grouped_gemm_dw, d9d_dtype t, d9d_dtype gt, void *dw, float beta, const void *x,
       const void *dy, const int32_t *offset, int64_t rows, int64_t e, int64_t in, int64_t out)
@@ -271,7 +273,7 @@ ENTRY(route, int32_t *offset, int32_t *row, int32_t *source, const int32_t *expe
         offset[i] = (int32_t)(choices * (double)i / (double)e + 0.5);
     return move(s, D9D_I32, 6.0 * (double)rows * (double)k);
 }
-ENTRY(permute, const d9d_permute_dims *n, void *y, const void *x, const int32_t *source)
+ENTRY(permute, const d9d_permute_dims *n, void *y, const void *x, const int32_t *row)
 {
     return move(s, n->t, 2.0 * (double)n->n * (double)n->h);
 }
@@ -314,9 +316,13 @@ ENTRY(route_local, int32_t *local, const int32_t *source, const int32_t *expert,
 /* --- reductions and optimizers ------------------------------------------------------------------
  */
 
-ENTRY(sum_squares, double *out, double beta, d9d_dtype t, const void *x, int64_t n)
+ENTRY(sum_squares, double *out, double beta, d9d_dtype t, const d9d_array *list, int64_t count)
 {
-    return move(s, t, (double)n);
+    double n = 0;
+
+    for (int64_t i = 0; i < count; i++)
+        n += (double)list[i].n;
+    return move(s, t, n);
 }
 ENTRY(sum, double *out, double beta, d9d_dtype t, const void *x, int64_t n)
 {
@@ -331,11 +337,15 @@ ENTRY(step_scale, float *scale, double *report, const double *loss, int64_t n, c
 {
     return move(s, D9D_F64, (double)n);
 }
-ENTRY(adam, const d9d_adam_step *c, d9d_dtype t, void *p, d9d_dtype gt, const void *g,
-      const float *scale, d9d_dtype st, void *m, void *v, void *vmax, int64_t n)
+ENTRY(adam, const d9d_adam_step *c, const float *scale, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+      const d9d_adam_arrays *list, int64_t count)
 {
+    double n = 0;
+
+    for (int64_t i = 0; i < count; i++)
+        n += (double)list[i].n;
     return d9di_paper_charge(s, D9D_PAPER_MEMORY, t, 0,
-                             (double)n * (2 * size(t) + size(gt) + 4 * size(st)));
+                             n * (2 * size(t) + size(gt) + 4 * size(st)));
 }
 ENTRY(adam_stochastic, const d9d_adam_step *c, void *p, d9d_dtype gt, const void *g,
       const float *scale, d9d_dtype st, void *m, void *v, d9d_rng r, int ndim, const int64_t *box,

@@ -258,8 +258,9 @@ static d9d_status ffn_half(void *self, d9d_tape *t, d9d_var *const *in, size_t n
 
     (void)n_in, (void)n_out;
     D9D_TRY(d9d_block_norm_forward(&l->post_attention_layernorm, t, in[0], &h));
-    D9D_TRY(l->is_moe ? d9d_block_moe_forward(&l->mlp.moe, t, h, &h)
-                      : d9d_block_ffn_forward(&l->mlp.dense, t, h, &h));
+    if (!l->is_moe)
+        return d9d_block_ffn_forward(&l->mlp.dense, t, h, in[0], &out[0]);
+    D9D_TRY(d9d_block_moe_forward(&l->mlp.moe, t, h, &h));
     return d9d_op_add(t, in[0], h, &out[0]);
 }
 
@@ -280,8 +281,7 @@ static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
                                   d9d_var_tensor(in[IN_AT])};
     D9D_TRY(d9d_block_norm_forward(&l->input_layernorm, t, in[0], &h));
     D9D_TRY(d9d_block_attention_forward(&l->self_attn, t, h, d9d_var_tensor(in[IN_POSITIONS]),
-                                        segments, n_in > IN_AT ? &cache : NULL, &h));
-    D9D_TRY(d9d_op_add(t, in[0], h, &x));
+                                        segments, n_in > IN_AT ? &cache : NULL, in[0], &x));
     if (l->recompute_ffn)
         return d9d_tape_checkpoint(t, ffn_half, l, &x, 1, out, n_out);
     return ffn_half(l, t, &x, 1, out, n_out);

@@ -101,7 +101,7 @@ int64_t d9d_block_attention_kv_heads(const d9d_block_attention *b)
 
 d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_var *x,
                                        const d9d_tensor *positions, const d9d_tensor *segments,
-                                       const d9d_block_cache *cache, d9d_var **y)
+                                       const d9d_block_cache *cache, d9d_var *plus, d9d_var **y)
 {
     const d9d_shape *s = &positions->shape;
     const heads q_heads = {&b->q_proj, &b->q_norm, 0, b->q_proj.weight.work.dim[0] / b->head_dim};
@@ -126,6 +126,5 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
     }
     D9D_TRY(d9d_op_attention(t, q, k, v, &how, &o));
     D9D_TRY(d9d_op_reshape(t, o, merged, &o));
-    D9D_TRY(d9d_block_linear_forward(&b->o_proj, t, o, &o));
-    return d9d_op_scatter_rows(t, o, tp, b->o_proj.weight.name, y);
+    return d9di_block_linear_end(&b->o_proj, t, o, tp, plus, y);
 }

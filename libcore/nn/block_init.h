@@ -1,4 +1,4 @@
-/* block_init.h - how the blocks declare what they hold; shared inside nn. */
+/* block_init.h - how the blocks declare what they hold, and end; shared inside nn. */
 #ifndef D9DI_NN_BLOCK_INIT_H
 #define D9DI_NN_BLOCK_INIT_H
 
@@ -13,5 +13,10 @@ struct d9di_child {
     d9d_module *module;
 };
 d9d_status d9di_block_children(d9d_module *m, const struct d9di_child *children, size_t n);
+
+/* The end of a block: x W^T of this rank's columns, summed over the tp ranks, rows scattered, and
+ * added to `plus` where that is not NULL. */
+d9d_status d9di_block_linear_end(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_comm *tp,
+                                 d9d_var *plus, d9d_var **y);
 
 #endif /* D9DI_NN_BLOCK_INIT_H */

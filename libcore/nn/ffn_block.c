@@ -18,7 +18,8 @@ d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_how *how, int64_
     return d9di_block_children(&b->module, children, 3);
 }
 
-d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x, d9d_var **y)
+d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x, d9d_var *plus,
+                                 d9d_var **y)
 {
     d9d_comm *tp = d9d_cut_tp(b->cut);
     d9d_var *all, *gate, *up, *h;
@@ -27,6 +28,5 @@ d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x, d9d_
     D9D_TRY(d9d_block_linear_forward(&b->gate_proj, t, all, &gate));
     D9D_TRY(d9d_block_linear_forward(&b->up_proj, t, all, &up));
     D9D_TRY(d9d_op_swiglu(t, gate, up, &h));
-    D9D_TRY(d9d_block_linear_forward(&b->down_proj, t, h, &h));
-    return d9d_op_scatter_rows(t, h, tp, b->down_proj.weight.name, y);
+    return d9di_block_linear_end(&b->down_proj, t, h, tp, plus, y);
 }

@@ -59,13 +59,14 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_how *how,
 static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
                                   const d9d_routing *r, d9d_var **y)
 {
-    d9d_var *rows, *gate, *up, *h, *out;
+    d9d_param *const in[] = {&b->gate_proj.weight, &b->up_proj.weight};
+    d9d_param *const back = &b->down_proj.weight;
+    d9d_var *rows, *both[2], *h, *out;
 
     D9D_TRY(d9d_op_permute(t, x, r, &rows));
-    D9D_TRY(d9d_op_grouped_linear(t, rows, &b->gate_proj.weight, r, &gate));
-    D9D_TRY(d9d_op_grouped_linear(t, rows, &b->up_proj.weight, r, &up));
-    D9D_TRY(d9d_op_swiglu(t, gate, up, &h));
-    D9D_TRY(d9d_op_grouped_linear(t, h, &b->down_proj.weight, r, &out));
+    D9D_TRY(d9d_op_grouped_linear(t, rows, in, 2, r, both));
+    D9D_TRY(d9d_op_swiglu(t, both[0], both[1], &h));
+    D9D_TRY(d9d_op_grouped_linear(t, h, &back, 1, r, &out));
     return d9d_op_unpermute(t, out, prob, r, y);
 }
 
@@ -85,22 +86,25 @@ out:
     return st;
 }
 
-static d9d_status shared_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var **y)
+/* y = plus + shared(x) */
+static d9d_status shared_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *plus,
+                                 d9d_var **y)
 {
-    d9d_var *gate;
+    d9d_var *gate, *h;
 
-    D9D_TRY(d9d_block_ffn_forward(&b->shared, t, x, y));
     if (!b->shape.shared_gate)
-        return D9D_OK;
+        return d9d_block_ffn_forward(&b->shared, t, x, plus, y);
+    D9D_TRY(d9d_block_ffn_forward(&b->shared, t, x, NULL, &h));
     D9D_TRY(d9d_block_linear_forward(&b->shared_gate, t, x, &gate));
-    return d9d_op_sigmoid_gate(t, *y, gate, y);
+    D9D_TRY(d9d_op_sigmoid_gate(t, h, gate, &h));
+    return d9d_op_add(t, plus, h, y);
 }
 
 d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var **y)
 {
     d9d_shape shape = d9d_var_tensor(x)->shape;
     int64_t h = b->shape.hidden, tokens = d9d_shape_numel(&shape) / h;
-    d9d_var *flat, *logits, *prob, *mixed, *shared;
+    d9d_var *flat, *logits, *prob, *mixed;
     d9d_routing r = {0};
     d9d_status st;
 
@@ -108,10 +112,8 @@ d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
     D9D_TRY(d9d_block_linear_forward(&b->gate, t, flat, &logits));
     D9D_TRY(d9d_op_router(t, logits, (int)b->shape.top_k, b->shape.renormalise, NULL, &prob, &r));
     D9D_TRY_OR(st, mixed_forward(b, t, flat, prob, &r, &mixed), out);
-    if (b->shape.shared_intermediate > 0) {
-        D9D_TRY_OR(st, shared_forward(b, t, flat, &shared), out);
-        D9D_TRY_OR(st, d9d_op_add(t, mixed, shared, &mixed), out);
-    }
+    if (b->shape.shared_intermediate > 0)
+        D9D_TRY_OR(st, shared_forward(b, t, flat, mixed, &mixed), out);
     st = d9d_op_reshape(t, mixed, shape, y);
 out:
     d9d_routing_release(&r);

@@ -46,7 +46,7 @@ d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part, const d9d_dispatch *d, d9d
 
         D9D_TRY(d9d_tape_record(t, &combine_ops, &part, 1, &out, 1, NULL, 0, size, &n));
         memcpy(n->attr, e, size);
-        (void)d9d_node_save(n, &d->sent.source, D9D_NEED_INPUT);
+        (void)d9d_node_save(n, row, D9D_NEED_INPUT);
     }
     *y = out;
     return D9D_OK;

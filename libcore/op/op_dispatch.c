@@ -89,7 +89,7 @@ static d9d_status pack_rows(d9d_tape *t, const d9d_routing *sent, int64_t room, 
 
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, D9D_SHAPE(room, dims.h), out));
     return D9DI_KERNEL(t, permute, &dims, d9d_tensor_data(out), d9d_tensor_data(x),
-                       d9d_tensor_data(&sent->source));
+                       d9d_tensor_data(&sent->row));
 }
 
 /* The choices, as the experts there are numbered. */

@@ -39,7 +39,7 @@ static d9d_status send_back(d9d_tape *t, d9d_exchange *e, const d9d_tensor *x,
     return move(t, e, packed, e->rows, x, e->rows + d9d_comm_size(e->ep));
 }
 
-d9d_status d9di_exchange_spread(d9d_tape *t, d9d_exchange *e, const d9d_tensor *source,
+d9d_status d9di_exchange_spread(d9d_tape *t, d9d_exchange *e, const d9d_tensor *row,
                                 const d9d_tensor *x, const d9d_tensor *y)
 {
     const d9d_permute_dims dims = {x->dtype, x->shape.dim[0], d9d_comm_size(e->ep), e->sent,
@@ -49,7 +49,7 @@ d9d_status d9di_exchange_spread(d9d_tape *t, d9d_exchange *e, const d9d_tensor *
 
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, D9D_SHAPE(dims.n, dims.h), &packed));
     st = D9DI_KERNEL(t, permute, &dims, d9d_tensor_data(&packed), d9d_tensor_data(x),
-                     d9d_tensor_data(source));
+                     d9d_tensor_data(row));
     d9d_trace_lap(d9d_tape_device(t), "experts", "pack");
     if (st == D9D_OK)
         st = d9di_exchange_send(t, e, &packed, y);

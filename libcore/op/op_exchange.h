@@ -41,8 +41,8 @@ void d9di_counts_release(d9di_counts *c);
 
 /* --- moving them ------------------------------------------------------------------------- */
 
-/* x [T, W] to y [came, W], by (rank, token).  `sent` is the routing over ranks. */
-d9d_status d9di_exchange_spread(d9d_tape *t, d9d_exchange *e, const d9d_tensor *source,
+/* x [T, W] to y [came, W], by (rank, token); row is that of the routing over ranks. */
+d9d_status d9di_exchange_spread(d9d_tape *t, d9d_exchange *e, const d9d_tensor *row,
                                 const d9d_tensor *x, const d9d_tensor *y);
 /* The same for rows that are in the order of ranks already; packed has `sent` rows or more. */
 d9d_status d9di_exchange_send(d9d_tape *t, d9d_exchange *e, const d9d_tensor *packed,

@@ -1,40 +1,51 @@
-/* op_grouped_linear.c - y = x W_e for the rows of each expert.  x [R, in], w [E, in, out].
+/* op_grouped_linear.c - y_i = x W_ie for the rows of each expert.  x [R, in], w_i [E, in, out].
  *
- *     dx = dy W_e^T        dW_e = x_e^T dy_e, zero for an expert without rows
+ *     dx = sum over i of dy_i W_ie^T        dW_ie = x_e^T dy_ie, zero for an expert without rows
  */
 #include "op/op_adapter.h"
 
-enum { SAVED_OFFSET, SAVED_X };
+enum { SAVED_OFFSET, SAVED_X, MOST = 2 };
 
 static d9d_status grouped_input(d9d_node *n)
 {
-    const d9d_tensor *w = &n->param[0]->data;
-    const int64_t *d = w->shape.dim;
-    const void *plus;
+    const int64_t *d = n->param[0]->data.shape.dim;
+    const void *plus, *dy[MOST], *w[MOST];
     d9d_status st = D9D_OK;
+    int arrived = 0;
     d9d_tensor dx;
 
+    for (int i = 0; i < n->n_out; i++)
+        if (n->dout[i].storage != NULL) {
+            dy[arrived] = d9d_tensor_data(&n->dout[i]);
+            w[arrived++] = d9d_tensor_data(&n->param[i]->data);
+        }
     D9D_TRY(d9d_node_sum(n, 0, &dx, &plus));
     if (plus != NULL && plus != d9d_tensor_data(&dx))
         st = D9DI_KERNEL(n->tape, cast, dx.dtype, d9d_tensor_data(&dx), dx.dtype, plus,
                          d9d_tensor_numel(&dx));
     if (st == D9D_OK)
         st = D9DI_KERNEL(n->tape, grouped_gemm_din, dx.dtype, d9d_tensor_data(&dx),
-                         plus != NULL ? 1.0f : 0.0f, d9d_tensor_data(&n->dout[0]),
-                         d9d_tensor_data(w), d9d_tensor_data(&n->saved[SAVED_OFFSET]),
-                         dx.shape.dim[0], d[0], d[1], d[2]);
+                         plus != NULL ? 1.0f : 0.0f, arrived, dy, w,
+                         d9d_tensor_data(&n->saved[SAVED_OFFSET]), dx.shape.dim[0], d[0], d[1],
+                         d[2]);
     return d9di_node_finish_sum(n, 0, &dx, st);
 }
 
 static d9d_status grouped_weight(d9d_node *n)
 {
     const d9d_tensor *x = &n->saved[SAVED_X];
-    d9d_param *w = n->param[0];
-    const int64_t *d = w->data.shape.dim;
 
-    return D9DI_KERNEL(n->tape, grouped_gemm_dw, x->dtype, w->grad.dtype, d9d_tensor_data(&w->grad),
-                       d9d_param_grad_beta(w), d9d_tensor_data(x), d9d_tensor_data(&n->dout[0]),
-                       d9d_tensor_data(&n->saved[SAVED_OFFSET]), x->shape.dim[0], d[0], d[1], d[2]);
+    for (int i = 0; i < n->n_param; i++) {
+        d9d_param *w = n->param[i];
+        const int64_t *d = w->data.shape.dim;
+
+        if (n->dout[i].storage != NULL && d9d_param_wants(w))
+            D9D_TRY(D9DI_KERNEL(
+                n->tape, grouped_gemm_dw, x->dtype, w->grad.dtype, d9d_tensor_data(&w->grad),
+                d9d_param_grad_beta(w), d9d_tensor_data(x), d9d_tensor_data(&n->dout[i]),
+                d9d_tensor_data(&n->saved[SAVED_OFFSET]), x->shape.dim[0], d[0], d[1], d[2]));
+    }
+    return D9D_OK;
 }
 
 static const d9d_node_ops grouped_ops = {
@@ -56,37 +67,65 @@ static d9d_status check(const d9d_tensor *x, const d9d_param *w, const d9d_routi
     return D9D_OK;
 }
 
-static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_routing *r, d9d_var **y)
+/* The output of one matrix. */
+static d9d_status multiply(d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
+                           const d9d_routing *r, d9d_var **y)
+{
+    const int64_t *d = w->data.shape.dim;
+
+    D9D_TRY(d9d_tape_output(t, x->dtype, D9D_SHAPE(x->shape.dim[0], d[2]), y));
+    return D9DI_KERNEL(t, grouped_gemm, x->dtype, d9d_tensor_data(d9d_var_tensor(*y)),
+                       d9d_tensor_data(x), d9d_tensor_data(&w->data), d9d_tensor_data(&r->offset),
+                       x->shape.dim[0], d[0], d[1], d[2]);
+}
+
+static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
+                      const d9d_routing *r, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
-    const int64_t *d = w->data.shape.dim;
-    d9d_var *out;
+    d9d_var *out[MOST];
     d9d_node *n;
 
-    D9D_TRY(check(tx, w, r));
-    D9D_TRY(d9d_tape_output(t, tx->dtype, D9D_SHAPE(tx->shape.dim[0], d[2]), &out));
-    D9D_TRY(D9DI_KERNEL(t, grouped_gemm, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
-                        d9d_tensor_data(tx), d9d_tensor_data(&w->data), d9d_tensor_data(&r->offset),
-                        tx->shape.dim[0], d[0], d[1], d[2]));
-    if (d9d_tape_wants(t, &x, 1, &w, 1)) {
-        D9D_TRY(d9d_tape_record(t, &grouped_ops, &x, 1, &out, 1, &w, 1, 0, &n));
+    if (n_w < 1 || n_w > MOST)
+        return D9D_FAIL(D9D_EINVAL, "grouped_linear: %zu weights, from 1 to %d are supported", n_w,
+                        MOST);
+    for (size_t i = 0; i < n_w; i++) {
+        D9D_TRY(check(tx, w[i], r));
+        if (!d9d_shape_equal(&w[i]->data.shape, &w[0]->data.shape))
+            return d9di_op_misfit("grouped_linear", d9di_param_name(w[i]), &w[i]->data.shape,
+                                  d9di_param_name(w[0]), &w[0]->data.shape,
+                                  "weights of one input have one shape");
+    }
+    for (size_t i = 0; i < n_w; i++)
+        D9D_TRY(multiply(t, tx, w[i], r, &out[i]));
+    if (d9d_tape_wants(t, &x, 1, w, n_w)) {
+        D9D_TRY(d9d_tape_record(t, &grouped_ops, &x, 1, out, n_w, w, n_w, 0, &n));
         (void)d9d_node_save(n, &r->offset, D9D_NEED_BOTH);
         (void)d9d_node_save(n, tx, D9D_NEED_WEIGHT);
     }
-    *y = out;
+    for (size_t i = 0; i < n_w; i++)
+        y[i] = out[i];
     return D9D_OK;
 }
 
-d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_routing *r,
-                                 d9d_var **y)
+/* What the adapter adds to y. */
+static d9d_status adapt(d9d_tape *t, d9d_var *x, const d9d_adapter *a, const d9d_routing *r,
+                        d9d_var **y)
 {
     d9d_var *low;
 
-    D9D_TRY(run(t, x, w, r, y));
-    if (w->adapter == NULL)
-        return D9D_OK;
-    D9D_TRY(run(t, x, w->adapter->a, r, &low));
-    D9D_TRY(d9di_op_scale(t, low, w->adapter->scale, &low));
-    D9D_TRY(run(t, low, w->adapter->b, r, &low));
+    D9D_TRY(run(t, x, &a->a, 1, r, &low));
+    D9D_TRY(d9di_op_scale(t, low, a->scale, &low));
+    D9D_TRY(run(t, low, &a->b, 1, r, &low));
     return d9d_op_add(t, *y, low, y);
+}
+
+d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n,
+                                 const d9d_routing *r, d9d_var **y)
+{
+    D9D_TRY(run(t, x, w, n, r, y));
+    for (size_t i = 0; i < n; i++)
+        if (w[i]->adapter != NULL)
+            D9D_TRY(adapt(t, x, w[i]->adapter, r, &y[i]));
+    return D9D_OK;
 }

@@ -1,9 +1,8 @@
-/* op_linear.c - y = x W^T.  x [M, in], w [out, in]; M is every leading dimension.
+/* op_linear.c - y = x W^T (+ plus).  x [M, in], w [out, in]; M is every leading dimension.
  *
- *     dx = dy W        dW = dy^T x
+ *     dx = dy W        dW = dy^T x        dplus = dy
  *
- * W may be some rows of a parameter; the gradient of the others is zero.  y may be added to what is
- * there, whose gradient then is dy itself: this is how adapters add.
+ * W may be some rows of a parameter; the gradient of the others is zero.  Adapters add in place.
  */
 #include "op/op_adapter.h"
 
@@ -18,14 +17,9 @@ static void *rows_at(const d9d_tensor *w, int64_t row)
            (uint64_t)(row * w->shape.dim[1]) * d9d_dtype_size(w->dtype);
 }
 
-static d9d_status onto_input(d9d_node *n)
-{
-    d9d_tensor dy = d9d_tensor_ref(&n->dout[0]);
+enum { X, PLUS }; /* inputs */
 
-    return d9d_node_give(n, 1, &dy);
-}
-
-static d9d_status linear_input(d9d_node *n)
+static d9d_status product_input(d9d_node *n)
 {
     const d9d_tensor *w = &n->param[0]->data, *dy = &n->dout[0];
     const linear_attr *a = n->attr;
@@ -38,15 +32,23 @@ static d9d_status linear_input(d9d_node *n)
     };
     d9d_tensor dx;
 
-    if (n->n_in > 1)
-        D9D_TRY(onto_input(n));
-    if (!d9d_node_wants(n, 0))
-        return D9D_OK;
-    D9D_TRY(d9d_node_sum(n, 0, &dx, &g.plus));
+    D9D_TRY(d9d_node_sum(n, X, &dx, &g.plus));
     g.beta = g.plus != NULL ? 1.0f : 0.0f;
-    return d9di_node_finish_sum(n, 0, &dx,
+    return d9di_node_finish_sum(n, X, &dx,
                                 D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy),
                                             rows_at(w, a->first), d9d_tensor_data(&dx)));
+}
+
+static d9d_status linear_input(d9d_node *n)
+{
+    d9d_tensor dy;
+
+    if (d9d_node_wants(n, X))
+        D9D_TRY(product_input(n));
+    if (n->n_in == 1)
+        return D9D_OK;
+    dy = d9d_tensor_ref(&n->dout[0]);
+    return d9d_node_give(n, PLUS, &dy);
 }
 
 /* Rows of a gradient that nothing reaches. */
@@ -95,27 +97,37 @@ static d9d_status check(const d9d_tensor *x, const d9d_param *w)
     return D9D_OK;
 }
 
-/* `onto`, where not NULL, is an array that nobody else reads: y is made in its place. */
-static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a, d9d_var *onto,
-                      d9d_var **y)
+/* The shape of y. */
+static d9d_shape shape_of(const d9d_tensor *x, const linear_attr *a)
+{
+    d9d_shape s = x->shape;
+
+    s.dim[s.ndim - 1] = a->n;
+    return s;
+}
+
+/* plus may be NULL.  In place: nobody else reads it, and y is made there. */
+static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a, d9d_var *plus,
+                      bool in_place, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
-    d9d_shape shape = tx->shape;
+    d9d_var *in[] = {x, plus};
+    const size_t n_in = plus == NULL ? 1 : 2;
     const d9d_gemm g = {.t = tx->dtype,
                         .ct = tx->dtype,
                         .trans_b = true,
-                        .m = d9di_rows(&shape),
+                        .m = d9di_rows(&tx->shape),
                         .n = a->n,
                         .k = w->data.shape.dim[1],
-                        .beta = onto != NULL ? 1.0f : 0.0f};
-    d9d_tensor room = onto != NULL ? d9d_tensor_ref(d9d_var_tensor(onto)) : (d9d_tensor){0};
-    d9d_var *in[] = {x, onto}, *out;
-    const size_t n_in = onto != NULL ? 2 : 1;
+                        .beta = plus == NULL ? 0.0f : 1.0f,
+                        .plus = plus == NULL || in_place ? NULL
+                                                         : d9d_tensor_data(d9d_var_tensor(plus))};
+    d9d_tensor room = in_place ? d9d_tensor_ref(d9d_var_tensor(plus)) : (d9d_tensor){0};
+    d9d_var *out;
     d9d_node *n;
 
-    shape.dim[shape.ndim - 1] = a->n;
-    D9D_TRY(onto != NULL ? d9d_tape_output_take(t, &room, &out)
-                         : d9d_tape_output(t, tx->dtype, shape, &out));
+    D9D_TRY(in_place ? d9d_tape_output_take(t, &room, &out)
+                     : d9d_tape_output(t, tx->dtype, shape_of(tx, a), &out));
     D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), rows_at(&w->data, a->first),
                         d9d_tensor_data(d9d_var_tensor(out))));
     if (d9d_tape_wants(t, in, n_in, &w, 1)) {
@@ -128,17 +140,18 @@ static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *
 }
 
 /* The matrix, then what its adapter adds. */
-static d9d_status run_both(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a, d9d_var **y)
+static d9d_status run_both(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a,
+                           d9d_var *plus, d9d_var **y)
 {
     d9d_var *low;
 
-    D9D_TRY(run(t, x, w, a, NULL, y));
+    D9D_TRY(run(t, x, w, a, plus, false, y));
     if (w->adapter == NULL)
         return D9D_OK;
     D9D_TRY(d9d_op_linear(t, x, w->adapter->a, &low));
     D9D_TRY(d9di_op_scale(t, low, w->adapter->scale, &low));
     D9D_TRY(check(d9d_var_tensor(low), w->adapter->b));
-    return run(t, low, w->adapter->b, a, *y, y);
+    return run(t, low, w->adapter->b, a, *y, true, y);
 }
 
 d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t first, int64_t n,
@@ -151,11 +164,26 @@ d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t fir
         return D9D_FAIL(D9D_EINVAL, "linear: rows [%lld, %lld + %lld) of %s, which has %lld",
                         (long long)first, (long long)first, (long long)n, d9di_param_name(w),
                         (long long)w->data.shape.dim[0]);
-    return run_both(t, x, w, &a, y);
+    return run_both(t, x, w, &a, NULL, y);
 }
 
 d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
 {
     D9D_TRY(check(d9d_var_tensor(x), w));
-    return run_both(t, x, w, &(linear_attr){0, w->data.shape.dim[0]}, y);
+    return run_both(t, x, w, &(linear_attr){0, w->data.shape.dim[0]}, NULL, y);
+}
+
+d9d_status d9d_op_linear_onto(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *plus, d9d_var **y)
+{
+    const linear_attr a = {0, w->data.shape.dim[0]};
+    const d9d_tensor *tx = d9d_var_tensor(x), *tp = d9d_var_tensor(plus);
+    d9d_shape shape;
+
+    D9D_TRY(check(tx, w));
+    D9D_TRY(d9di_op_check("linear", "plus", tp, tx->dtype));
+    shape = shape_of(tx, &a);
+    if (!d9d_shape_equal(&tp->shape, &shape))
+        return d9di_op_misfit("linear", "plus", &tp->shape, "y", &shape,
+                              "what is added has the result's shape");
+    return run_both(t, x, w, &a, plus, y);
 }

@@ -1,6 +1,6 @@
 /* op_permute.c - tokens to rows by expert.  x [T, H], y [R, H].
  *
- * y[r] = x[source[r] / k]; the gradient of a token is the sum of those of its rows.
+ * y[row[t, j]] = x[t]; the gradient of a token is the sum of those of its rows.
  */
 #include "op/op_common.h"
 
@@ -30,7 +30,7 @@ d9d_status d9d_op_permute(d9d_tape *t, d9d_var *x, const d9d_routing *r, d9d_var
     D9D_TRY(d9d_tape_output(t, tx->dtype, D9D_SHAPE(d9di_routing_rows(r), tx->shape.dim[1]), &out));
     dims = d9di_permute_dims(d9d_var_tensor(out), &r->row);
     D9D_TRY(D9DI_KERNEL(t, permute, &dims, d9d_tensor_data(d9d_var_tensor(out)),
-                        d9d_tensor_data(tx), d9d_tensor_data(&r->source)));
+                        d9d_tensor_data(tx), d9d_tensor_data(&r->row)));
     if (d9d_tape_wants(t, &x, 1, NULL, 0)) {
         D9D_TRY(d9d_tape_record(t, &permute_ops, &x, 1, &out, 1, NULL, 0, 0, &n));
         (void)d9d_node_save(n, &r->row, D9D_NEED_INPUT);

@@ -72,26 +72,53 @@ static d9d_adam_step constants(const adam_config *c, const d9d_update *u, bool d
     };
 }
 
-static d9d_status adam_update_with(const adam_config *c, const d9d_update *u, bool decoupled)
+/* Updates that one call of the kernel can make. */
+static bool alike(const d9d_update *a, const d9d_update *b)
 {
-    const d9d_adam_step step = constants(c, u, decoupled);
+    return a->step == b->step && a->param->dtype == b->param->dtype &&
+           a->param->grad_dtype == b->param->grad_dtype && a->state_dtype == b->state_dtype;
+}
+
+static d9d_adam_arrays arrays_of(const adam_config *c, const d9d_update *u)
+{
     const d9d_param *p = u->param;
 
-    return u->dev->kernels->adam(
-        u->dev->stream, &step, p->dtype, d9d_tensor_data(&p->own), p->grad_dtype,
-        d9d_tensor_data(&p->own_grad), u->scale, u->state_dtype, d9d_tensor_data(&u->state[0]),
-        d9d_tensor_data(&u->state[1]), c->amsgrad ? d9d_tensor_data(&u->state[2]) : NULL,
-        d9d_tensor_numel(&p->own));
+    return (d9d_adam_arrays){
+        .p = d9d_tensor_data(&p->own),
+        .g = d9d_tensor_data(&p->own_grad),
+        .m = d9d_tensor_data(&u->state[0]),
+        .v = d9d_tensor_data(&u->state[1]),
+        .vmax = c->amsgrad ? d9d_tensor_data(&u->state[2]) : NULL,
+        .n = d9d_tensor_numel(&p->own),
+    };
 }
 
-static d9d_status adamw_update(const void *config, const d9d_update *u)
+static d9d_status adam_update_with(const adam_config *c, const d9d_update *u, size_t n,
+                                   bool decoupled)
 {
-    return adam_update_with(config, u, true);
+    for (size_t i = 0; i < n;) {
+        const d9d_update *first = &u[i];
+        const d9d_adam_step step = constants(c, first, decoupled);
+        d9d_adam_arrays list[64];
+        int64_t count = 0;
+
+        while (i < n && count < 64 && alike(first, &u[i]))
+            list[count++] = arrays_of(c, &u[i++]);
+        D9D_TRY(first->dev->kernels->adam(first->dev->stream, &step, first->scale,
+                                          first->param->dtype, first->param->grad_dtype,
+                                          first->state_dtype, list, count));
+    }
+    return D9D_OK;
 }
 
-static d9d_status adam_update(const void *config, const d9d_update *u)
+static d9d_status adamw_update(const void *config, const d9d_update *u, size_t n)
 {
-    return adam_update_with(config, u, ((const adam_config *)config)->decoupled);
+    return adam_update_with(config, u, n, true);
+}
+
+static d9d_status adam_update(const void *config, const d9d_update *u, size_t n)
+{
+    return adam_update_with(config, u, n, ((const adam_config *)config)->decoupled);
 }
 
 /* The noise of a step: one stream a parameter and step. */
@@ -130,14 +157,13 @@ static d9d_status stochastic_accepts(const d9d_param *p)
 }
 
 /* As in torch.optim, moments have the parameter's type, but where noise is rounded. */
-#define ADAM(name, section, f, ...)                                                                \
+#define ADAM(name, section, ...)                                                                   \
     const d9d_optimizer_kind name = {.size = sizeof(d9d_optimizer_kind),                           \
                                      .table = &(section),                                          \
                                      .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL},  \
                                      .n_states = adam_states,                                      \
-                                     .update = (f),                                                \
                                      __VA_ARGS__}
-ADAM(d9di_adamw, d9di_adamw_table, adamw_update, .accepts = NULL);
-ADAM(d9di_adam, d9di_adam_table, adam_update, .accepts = NULL);
-ADAM(d9di_stochastic_adamw, d9di_stochastic_table, stochastic_update,
+ADAM(d9di_adamw, d9di_adamw_table, .update_list = adamw_update);
+ADAM(d9di_adam, d9di_adam_table, .update_list = adam_update);
+ADAM(d9di_stochastic_adamw, d9di_stochastic_table, .update = stochastic_update,
      .state_dtype = stochastic_dtype, .accepts = stochastic_accepts);

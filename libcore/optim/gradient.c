@@ -34,15 +34,24 @@ void d9d_step_end_release(d9d_step_end *e)
 
 static d9d_status squares_add(const d9d_device *dev, const d9d_params *params, double *squares)
 {
+    enum { AT_ONCE = 128 };
+    d9d_array list[AT_ONCE];
+    d9d_dtype t = D9D_F32;
+    int64_t n = 0;
+
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i];
 
-        if (p->counts && d9d_param_has_own_grad(p))
-            D9D_TRY(dev->kernels->sum_squares(dev->stream, squares, 1.0, p->own_grad.dtype,
-                                              d9d_tensor_data(&p->own_grad),
-                                              d9d_tensor_numel(&p->own_grad)));
+        if (!p->counts || !d9d_param_has_own_grad(p))
+            continue;
+        if (n == AT_ONCE || p->own_grad.dtype != t) {
+            D9D_TRY(dev->kernels->sum_squares(dev->stream, squares, 1.0, t, list, n));
+            n = 0;
+        }
+        t = p->own_grad.dtype;
+        list[n++] = (d9d_array){d9d_tensor_data(&p->own_grad), d9d_tensor_numel(&p->own_grad)};
     }
-    return D9D_OK;
+    return dev->kernels->sum_squares(dev->stream, squares, 1.0, t, list, n);
 }
 
 d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params, const d9d_step_own *own,

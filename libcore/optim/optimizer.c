@@ -11,10 +11,11 @@ struct d9d_optimizer {
     d9d_params params;
     uint64_t seed;
     int n_states;
-    d9d_tensor *state; /* [params.n * n_states]; storage NULL for frozen parameters */
-    int64_t *steps;    /* [params.n] */
-    size_t *index;     /* the states that exist, as indices into `state` */
-    char **names;      /* of those */
+    d9d_tensor *state;    /* [params.n * n_states]; storage NULL for frozen parameters */
+    int64_t *steps;       /* [params.n] */
+    d9d_update *updates;  /* [params.n], of the step under way */
+    size_t *index;        /* the states that exist, as indices into `state` */
+    char **names;         /* of those */
     size_t n_index;
     d9d_arena arena;
 };
@@ -65,7 +66,9 @@ static d9d_status states_create(d9d_optimizer *o)
     o->index = d9d_arena_alloc(&o->arena, n * sizeof(*o->index));
     o->names = d9d_arena_alloc(&o->arena, n * sizeof(*o->names));
     o->steps = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->steps));
-    if (o->state == NULL || o->index == NULL || o->names == NULL || o->steps == NULL)
+    o->updates = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->updates));
+    if (o->state == NULL || o->index == NULL || o->names == NULL || o->steps == NULL ||
+        o->updates == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: records of %zu states", n - 1);
     for (size_t i = 0; i < o->params.n; i++) {
         if (!o->params.p[i]->trainable)
@@ -126,23 +129,28 @@ void d9d_optimizer_free(d9d_optimizer *o)
 
 d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *scale)
 {
+    size_t n = 0;
+
     for (size_t i = 0; i < o->params.n; i++) {
         d9d_param *p = o->params.p[i];
 
         if (!d9d_param_has_own_grad(p))
             continue;
-        o->steps[i]++;
-        D9D_TRY(o->kind->update(o->config, &(d9d_update){
-                                               .dev = o->dev,
-                                               .param = p,
-                                               .state = &o->state[i * (size_t)o->n_states],
-                                               .state_dtype = state_dtype(o, p),
-                                               .scale = d9d_tensor_data(scale),
-                                               .lr = lr,
-                                               .step = o->steps[i],
-                                               .seed = o->seed,
-                                           }));
+        o->updates[n++] = (d9d_update){
+            .dev = o->dev,
+            .param = p,
+            .state = &o->state[i * (size_t)o->n_states],
+            .state_dtype = state_dtype(o, p),
+            .scale = d9d_tensor_data(scale),
+            .lr = lr,
+            .step = ++o->steps[i],
+            .seed = o->seed,
+        };
     }
+    if (o->kind->update_list != NULL)
+        return o->kind->update_list(o->config, o->updates, n);
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(o->kind->update(o->config, &o->updates[i]));
     return D9D_OK;
 }
 

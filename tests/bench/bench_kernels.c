@@ -109,8 +109,15 @@ static d9d_status grouped(bench *b)
 }
 static d9d_status grouped_din(bench *b)
 {
-    return b->k->grouped_gemm_din(b->s, b->t, b->p[OUT], 0.0f, b->p[X], b->p[Y], b->offset, ROWS, E,
-                                  H, EI);
+    const void *dy[] = {b->p[X]}, *w[] = {b->p[Y]};
+
+    return b->k->grouped_gemm_din(b->s, b->t, b->p[OUT], 0.0f, 1, dy, w, b->offset, ROWS, E, H, EI);
+}
+static d9d_status grouped_din2(bench *b)
+{
+    const void *dy[] = {b->p[X], b->p[U]}, *w[] = {b->p[Y], b->p[Y]};
+
+    return b->k->grouped_gemm_din(b->s, b->t, b->p[OUT], 0.0f, 2, dy, w, b->offset, ROWS, E, H, EI);
 }
 static d9d_status grouped_dw(bench *b)
 {
@@ -308,7 +315,7 @@ static d9d_status permute(bench *b)
 {
     const d9d_permute_dims n = permute_dims(b);
 
-    return b->k->permute(b->s, &n, b->p[OUT], b->p[X], b->source);
+    return b->k->permute(b->s, &n, b->p[OUT], b->p[X], b->row);
 }
 static d9d_status unpermute(bench *b)
 {
@@ -324,7 +331,7 @@ static d9d_status unpermute_din(bench *b)
 }
 static d9d_status sum_squares(bench *b)
 {
-    return b->k->sum_squares(b->s, b->sum, 0.0, b->t, b->p[X], N);
+    return b->k->sum_squares(b->s, b->sum, 0.0, b->t, &(d9d_array){b->p[X], N}, 1);
 }
 static d9d_status find_nonfinite(bench *b)
 {
@@ -340,8 +347,9 @@ static const d9d_adam_step step = {.lr = 1e-3,
                                    .decoupled = true};
 static d9d_status adam(bench *b)
 {
-    return b->k->adam(b->s, &step, b->t, b->p[U], D9D_F32, b->p[OUT], b->one, D9D_F32, b->p[STATE],
-                      b->p[STATE2], NULL, N);
+    const d9d_adam_arrays a = {b->p[U], b->p[OUT], b->p[STATE], b->p[STATE2], NULL, N};
+
+    return b->k->adam(b->s, &step, b->one, b->t, D9D_F32, D9D_F32, &a, 1);
 }
 static d9d_status adam_stochastic(bench *b)
 {
@@ -384,6 +392,7 @@ static const struct line {
     {"gemm of eight rows", gemm_eight, 0, 4.0 * N, 0},
     {"grouped_gemm", grouped, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_din", grouped_din, 2.0 * ROWS *H *EI, 0, 0},
+    {"grouped_gemm_din of 2", grouped_din2, 4.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_dw", grouped_dw, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_dw added", grouped_dw_add, 2.0 * ROWS *H *EI, 0, 0},
     {"attention", attention, 2.0 * B *A *S *S *D, 0, 0},

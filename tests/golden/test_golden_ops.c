@@ -219,15 +219,14 @@ static d9d_status run_cross_entropy(fixture *f, d9d_var **y)
 static d9d_status run_grouped_swiglu(fixture *f, d9d_var **y)
 {
     const d9d_tensor *expert = constant(f, read_tensor(f, "", "indices"));
-    d9d_var *rows, *gate, *up, *h;
+    d9d_var *rows, *both[2], *h;
     d9d_routing r;
 
     D9D_TRY(moe_route(expert, f->param[0]->box.dim[0], &r));
     assert_ok(d9d_op_permute(f->tape, f->in[0], &r, &rows));
-    assert_ok(d9d_op_grouped_linear(f->tape, rows, f->param[0], &r, &gate));
-    assert_ok(d9d_op_grouped_linear(f->tape, rows, f->param[1], &r, &up));
-    assert_ok(d9d_op_swiglu(f->tape, gate, up, &h));
-    assert_ok(d9d_op_grouped_linear(f->tape, h, f->param[2], &r, &h));
+    assert_ok(d9d_op_grouped_linear(f->tape, rows, f->param, 2, &r, both));
+    assert_ok(d9d_op_swiglu(f->tape, both[0], both[1], &h));
+    assert_ok(d9d_op_grouped_linear(f->tape, h, &f->param[2], 1, &r, &h));
     assert_ok(d9d_op_unpermute(f->tape, h, f->in[1], &r, y));
     d9d_routing_release(&r);
     return D9D_OK;

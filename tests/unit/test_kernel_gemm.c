@@ -169,6 +169,8 @@ typedef struct grouped {
     int64_t rows;
     float beta;
     void *x, *w, *dy, *y, *dx, *dw;
+    int sums; /* products that dx is the sum of; w and dy are the first one's */
+    const void *w_of[2], *dy_of[2];
 } grouped;
 
 static void run_y(void *arg)
@@ -183,8 +185,8 @@ static void run_dx(void *arg)
 {
     grouped *p = arg;
 
-    assert_int_equal(host_kernels()->grouped_gemm_din(NULL, p->t, p->dx, p->beta, p->dy, p->w,
-                                                      p->c->offset, p->rows, E, p->c->in,
+    assert_int_equal(host_kernels()->grouped_gemm_din(NULL, p->t, p->dx, p->beta, p->sums, p->dy_of,
+                                                      p->w_of, p->c->offset, p->rows, E, p->c->in,
                                                       p->c->out),
                      D9D_OK);
 }
@@ -212,6 +214,9 @@ static void naive_grouped(const grouped *p, double *y, double *dx, double *dw)
 
                     y[r * n_out + o] += x[r * n_in + i] * w[at];
                     dx[r * n_in + i] += d[r * n_out + o] * w[at];
+                    for (int s = 1; s < p->sums; s++)
+                        dx[r * n_in + i] += array_get(p->t, p->dy_of[s], r * n_out + o) *
+                                            array_get(p->t, p->w_of[s], at);
                     dw[at] += x[r * n_in + i] * d[r * n_out + o];
                 }
     free(x);
@@ -225,6 +230,7 @@ static void check_grouped(grouped *p)
     size_t size = d9d_dtype_size(p->t);
     void *before = p->beta == 0.0f ? NULL : array_random(p->gt, n_w, 9, 1.0);
     void *before_x = p->beta == 0.0f ? NULL : array_random(p->t, n_x, 8, 1.0);
+    void *w2 = array_random(p->t, n_w, 5, 1.0), *dy2 = array_random(p->t, n_y, 6, 1.0);
     double *y = calloc((size_t)n_y + 1, sizeof(*y));
     double *dx = calloc((size_t)n_x + 1, sizeof(*dx));
     double *dw = calloc((size_t)n_w, sizeof(*dw));
@@ -232,6 +238,10 @@ static void check_grouped(grouped *p)
     p->x = array_random(p->t, n_x, 1, 1.0);
     p->w = array_random(p->t, n_w, 2, 1.0);
     p->dy = array_random(p->t, n_y, 3, 1.0);
+    p->w_of[0] = p->w;
+    p->dy_of[0] = p->dy;
+    p->w_of[1] = w2;
+    p->dy_of[1] = dy2;
     p->y = array_poison(p->t, n_y);
     p->dx = array_poison(p->t, n_x);
     p->dw = array_poison(p->gt, n_w);
@@ -246,7 +256,7 @@ static void check_grouped(grouped *p)
     array_close("y", p->t, p->y, y, n_y, 3e-5);
     array_close("dx", p->t, p->dx, dx, n_x, 3e-5);
     array_close("dw", p->gt, p->dw, dw, n_w, 3e-5);
-    void *all[] = {p->x, p->w, p->dy, p->y, p->dx, p->dw, before, before_x, y, dx, dw};
+    void *all[] = {p->x, p->w, p->dy, p->y, p->dx, p->dw, before, before_x, w2, dy2, y, dx, dw};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         free(all[i]);
 }
@@ -256,7 +266,8 @@ static void test_grouped(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
         for (int how = 0; how < 6; how++) {
-            grouped p = {.t = array_types[how > 0 && how < 5],
+            grouped p = {.sums = 1 + how % 2,
+                         .t = array_types[how > 0 && how < 5],
                          .gt = array_types[how & 1],
                          .c = &cases[i],
                          .rows = cases[i].offset[E],

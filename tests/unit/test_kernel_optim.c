@@ -41,8 +41,9 @@ static void run_adam(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(host_kernels()->adam(NULL, c->adam, c->t, get(c, P), c->gt, c->g, &c->scale,
-                                          c->st, get(c, M), get(c, V), get(c, X), c->n),
+    const d9d_adam_arrays a = {get(c, P), c->g, get(c, M), get(c, V), get(c, X), c->n};
+
+    assert_int_equal(host_kernels()->adam(NULL, c->adam, &c->scale, c->t, c->gt, c->st, &a, 1),
                      D9D_OK);
 }
 static void run_stochastic(void *arg)
@@ -215,21 +216,18 @@ static void test_stochastic(void **state)
                   .scale = 0.5f,
                   .r = {.seed = 11, .stream = 0xfffffffffffffff0u}};
         void *before = start(&c);
-        float *exact[3], one = 1.0f;
+        float *exact[3], *g = array_poison(D9D_F32, N), one = 1.0f;
 
+        for (int i = 0; i < N; i++)
+            g[i] = 0.5f * (float)array_get(c.gt, c.g, i);
         for (int a = P; a <= V; a++) {
             exact[a] = array_poison(D9D_F32, N);
             for (int i = 0; i < N; i++)
                 exact[a][i] = (float)array_get(type(&c, a), get(&c, a), i);
         }
-        for (int i = 0; i < N; i++) {
-            float g = 0.5f * (float)array_get(c.gt, c.g, i);
-
-            assert_int_equal(host_kernels()->adam(NULL, &s, D9D_F32, exact[P] + i, D9D_F32, &g,
-                                                  &one, D9D_F32, exact[M] + i, exact[V] + i, NULL,
-                                                  1),
-                             D9D_OK);
-        }
+        const d9d_adam_arrays plain = {exact[P], g, exact[M], exact[V], NULL, N};
+        assert_int_equal(host_kernels()->adam(NULL, &s, &one, D9D_F32, D9D_F32, D9D_F32, &plain, 1),
+                         D9D_OK);
         array_same_for_threads(run_stochastic, &c, c.block, place(&c, X), before);
         for (int a = P; a <= V; a++)
             for (int i = 0; i < N; i++) {
@@ -245,6 +243,7 @@ static void test_stochastic(void **state)
             }
         for (int a = P; a <= V; a++)
             free(exact[a]);
+        free(g);
         free(before);
         free(c.block);
         free(c.g);
@@ -350,8 +349,9 @@ static void run_sums(void *arg)
 {
     reduction *p = arg;
 
-    assert_int_equal(host_kernels()->sum_squares(NULL, &p->out[0], p->beta, p->t, p->x, p->n),
-                     D9D_OK);
+    const d9d_array x = {p->x, p->n};
+
+    assert_int_equal(host_kernels()->sum_squares(NULL, &p->out[0], p->beta, p->t, &x, 1), D9D_OK);
     assert_int_equal(host_kernels()->sum(NULL, &p->out[1], p->beta, p->t, p->x, p->n), D9D_OK);
 }
 static void run_search(void *arg)
@@ -380,6 +380,86 @@ static void test_reductions(void **state)
         assert_true(fabs(p.out[1] - sum) <= 1e-12 * (1.0 + squares));
         free(p.x);
     }
+}
+
+/* Arrays of many lengths, one behind the other with a gap; more than go into a launch. */
+enum { LIST = 150 };
+
+static int64_t list_lengths(int64_t n[LIST], int64_t at[LIST])
+{
+    int64_t end = 0;
+
+    for (int i = 0; i < LIST; i++) {
+        n[i] = i % 7 == 3 ? 0 : i % 31 == 5 ? 70001 : 1 + i * 37 % 611;
+        at[i] = end;
+        end += (n[i] + 63) / 64 * 64;
+    }
+    return end;
+}
+
+static void test_list_of_squares(void **state)
+{
+    int64_t n[LIST], at[LIST];
+    const int64_t all = list_lengths(n, at);
+
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        const d9d_dtype t = array_types[how & 1];
+        char *x = array_random(t, all, 1, 1.0);
+        double sum = how & 2 ? 3.0 : 0.0, out = 3.0;
+        d9d_array list[LIST];
+
+        for (int i = 0; i < LIST; i++) {
+            list[i] = (d9d_array){x + (size_t)at[i] * d9d_dtype_size(t), n[i]};
+            for (int64_t j = 0; j < n[i]; j++)
+                sum += pow(array_get(t, x, at[i] + j), 2.0);
+        }
+        assert_int_equal(
+            host_kernels()->sum_squares(NULL, &out, how & 2 ? 1.0 : 0.0, t, list, LIST), D9D_OK);
+        assert_true(fabs(out - sum) <= 1e-12 * sum);
+        assert_int_equal(host_kernels()->sum_squares(NULL, &out, 1.0, t, list, 0), D9D_OK);
+        assert_true(fabs(out - sum) <= 1e-12 * sum);
+        free(x);
+    }
+}
+
+/* A list gives the bits of its arrays alone, and leaves what lies between them. */
+static void test_list_of_parameters(void **state)
+{
+    const d9d_adam_step s = {.lr = 0.01,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .eps = 1e-8,
+                             .bias1 = 0.1,
+                             .bias2 = 0.001,
+                             .weight_decay = 0.1,
+                             .decoupled = true};
+    int64_t n[LIST], at[LIST];
+    const int64_t all = list_lengths(n, at);
+    const float scale = 0.5f;
+    char *x[2][V + 1], *g = array_random(D9D_BF16, all, 9, 1.0);
+    d9d_adam_arrays list[LIST];
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        for (int a = P; a <= V; a++)
+            x[k][a] = array_random(D9D_BF16, all, (uint64_t)a, 0.5);
+        for (int64_t i = 0; i < all; i++)
+            array_set(D9D_BF16, x[k][V], i, fabs(array_get(D9D_BF16, x[k][V], i)));
+        for (int i = 0; i < LIST; i++)
+            list[i] = (d9d_adam_arrays){x[k][P] + 2 * at[i], g + 2 * at[i], x[k][M] + 2 * at[i],
+                                        x[k][V] + 2 * at[i], NULL,          n[i]};
+        for (int i = 0; i < LIST; i += k == 0 ? LIST : 1)
+            assert_int_equal(host_kernels()->adam(NULL, &s, &scale, D9D_BF16, D9D_BF16, D9D_BF16,
+                                                  &list[i], k == 0 ? LIST : 1),
+                             D9D_OK);
+    }
+    for (int a = P; a <= V; a++) {
+        assert_memory_equal(x[0][a], x[1][a], (size_t)all * 2);
+        free(x[0][a]);
+        free(x[1][a]);
+    }
+    free(g);
 }
 
 static void test_find_nonfinite(void **state)
@@ -524,6 +604,8 @@ int main(void)
         cmocka_unit_test(test_stochastic_box),
         cmocka_unit_test(test_stochastic_mean),
         cmocka_unit_test(test_reductions),
+        cmocka_unit_test(test_list_of_squares),
+        cmocka_unit_test(test_list_of_parameters),
         cmocka_unit_test(test_find_nonfinite),
         cmocka_unit_test(test_step_scale),
         cmocka_unit_test(test_step_scale_stays_nan),

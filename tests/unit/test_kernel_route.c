@@ -66,7 +66,7 @@ static void run_permute(void *arg)
     call *c = arg;
     const d9d_permute_dims n = dims(c);
 
-    assert_int_equal(host_kernels()->permute(NULL, &n, c->y, c->x, source_of(c)), D9D_OK);
+    assert_int_equal(host_kernels()->permute(NULL, &n, c->y, c->x, row_of(c)), D9D_OK);
 }
 static void run_permute_din(void *arg)
 {

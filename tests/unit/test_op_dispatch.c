@@ -15,7 +15,7 @@ static d9d_status experts(d9d_tape *t, d9d_var *x, d9d_var *prob, const d9d_rout
     d9d_var *rows, *h;
 
     D9D_TRY(d9d_op_permute(t, x, r, &rows));
-    D9D_TRY(d9d_op_grouped_linear(t, rows, w, r, &h));
+    D9D_TRY(d9d_op_grouped_linear(t, rows, &w, 1, r, &h));
     return d9d_op_unpermute(t, h, prob, r, y);
 }
 

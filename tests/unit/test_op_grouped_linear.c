@@ -10,9 +10,9 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     d9d_routing r;
     d9d_status st;
 
-    (void)n_in, (void)n_out;
+    (void)n_in;
     D9D_TRY(moe_route(&e->constant[0], e->param[0]->box.dim[0], &r));
-    st = d9d_op_grouped_linear(t, in[0], e->param[0], &r, out);
+    st = d9d_op_grouped_linear(t, in[0], e->param, n_out, &r, out);
     d9d_routing_release(&r);
     return st;
 }
@@ -31,6 +31,21 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
     return st;
 }
 
+static d9d_status run_two(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                          size_t n_out)
+{
+    fd_env *e = self;
+    d9d_routing r;
+    d9d_var *y[2];
+    d9d_status st;
+
+    (void)n_in, (void)n_out;
+    D9D_TRY(moe_route(&e->constant[0], e->param[0]->box.dim[0], &r));
+    st = d9d_op_grouped_linear(t, in[0], e->param, 2, &r, y);
+    d9d_routing_release(&r);
+    return st == D9D_OK ? d9d_op_swiglu(t, y[0], y[1], out) : st;
+}
+
 /* Experts 2 and 4 have no rows. */
 static const int32_t expert[] = {5, 0, 3, 0, 5, 3, 1, 3, 0, 5, 0, 1};
 static const int32_t elsewhere[] = {5, -1, 3, 0, -1, -1, 1, -1, -1, 5, 0, 1};
@@ -46,6 +61,12 @@ static void keeps_its_promises(void **state)
          .param = {FD(6, 5, 7)},
          .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
          .kept = {7, 60}},
+        {.name = "two weights",
+         .run = run_two,
+         .in = {FD(12, 5)},
+         .param = {FD(6, 5, 7), FD(6, 5, 7)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
+         .kept = {7, 60, 84, 84}},
         {.name = "wide",
          .run = run,
          .in = {FD(12, 33)},
@@ -99,7 +120,7 @@ static void an_expert_without_rows_has_a_zero_gradient(void **state)
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&w->grad), ones, sizeof(ones)));
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(d9d_var_tensor(x)), ones, sizeof(ones)));
     assert_ok(moe_route(choice, 2, &r));
-    assert_ok(d9d_op_grouped_linear(f->tape, x, w, &r, &y));
+    assert_ok(d9d_op_grouped_linear(f->tape, x, &w, 1, &r, &y));
     d9d_routing_release(&r);
     assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(2, 1), ones, &seed));
     assert_ok(d9d_tape_backward(f->tape, &y, &seed, 1, D9D_BACKWARD_FULL));
@@ -120,14 +141,14 @@ static void refuses(void **state)
     d9d_routing r;
 
     assert_ok(moe_route(op_tensor(f, D9D_I32, D9D_SHAPE(4, 2)), 3, &r));
-    assert_refused(f, d9d_op_grouped_linear(f->tape, x, w, &r, &y),
+    assert_refused(f, d9d_op_grouped_linear(f->tape, x, &w, 1, &r, &y),
                    "grouped_linear: x [8, 5] does not fit w [3, 6, 2]: x is [R, in], a weight [E, "
                    "in, out]");
     assert_refused(
-        f, d9d_op_grouped_linear(f->tape, x, more, &r, &y),
+        f, d9d_op_grouped_linear(f->tape, x, &more, 1, &r, &y),
         "grouped_linear: the routing's offsets [4] does not fit v [4, 5, 2]: offsets are "
         "[E + 1], a weight [E, in, out]");
-    assert_refused(f, d9d_op_grouped_linear(f->tape, few, more, &r, &y),
+    assert_refused(f, d9d_op_grouped_linear(f->tape, few, &more, 1, &r, &y),
                    "grouped_linear: x [4, 5] does not fit the rows of the routing [8]: x is [R, "
                    "...], the routing has R rows");
     d9d_routing_release(&r);

@@ -11,6 +11,16 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     return d9d_op_linear(t, in[0], e->param[0], out);
 }
 
+/* Added to something. */
+static d9d_status run_onto(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                           size_t n_out)
+{
+    fd_env *e = self;
+
+    (void)n_in, (void)n_out;
+    return d9d_op_linear_onto(t, in[0], e->param[0], in[1], out);
+}
+
 /* Some rows of the weight. */
 static d9d_status run_rows(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                            size_t n_out)
@@ -53,6 +63,21 @@ static void keeps_its_promises(void **state)
         {.name = "vector", .run = run, .in = {FD(9)}, .param = {FD(4, 9)}, .kept = {9}},
         {.name = "no rows", .run = run, .in = {FD(0, 3)}, .param = {FD(4, 3)}, .kept = {-1}},
         {.name = "one by one", .run = run, .in = {FD(1, 1)}, .param = {FD(1, 1)}, .kept = {1}},
+        {.name = "onto another",
+         .run = run_onto,
+         .in = {FD(2, 3, 17), FD(2, 3, 33)},
+         .param = {FD(33, 17)},
+         .kept = {102}},
+        {.name = "onto a vector",
+         .run = run_onto,
+         .in = {FD(9), FD(4)},
+         .param = {FD(4, 9)},
+         .kept = {9}},
+        {.name = "nothing onto nothing",
+         .run = run_onto,
+         .in = {FD(0, 3), FD(0, 4)},
+         .param = {FD(4, 3)},
+         .kept = {-1}},
         {.name = "rows in the middle",
          .run = run_rows,
          .arg = middle,
@@ -126,6 +151,11 @@ static void refuses(void **state)
                    "linear: o.weight has no data: it was released or never filled");
     assert_refused(f, d9d_op_linear(f->tape, x, &nameless, &y),
                    "linear: the parameter has no data: it was released or never filled");
+    assert_refused(f, d9d_op_linear_onto(f->tape, x, fits, x, &y),
+                   "linear: plus [2, 3] does not fit y [2, 4]: what is added has the result's "
+                   "shape");
+    assert_refused(f, d9d_op_linear_onto(f->tape, x, fits, half, &y),
+                   "linear: plus is bfloat16, expected float32");
     assert_refused(f, d9d_op_linear_rows(f->tape, x, fits, 3, 2, &y),
                    "linear: rows [3, 3 + 2) of k.weight, which has 4");
     assert_refused(f, d9d_op_linear_rows(f->tape, x, fits, -1, 2, &y),

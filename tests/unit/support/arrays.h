@@ -31,7 +31,8 @@ void array_close(const char *name, d9d_dtype t, const void *got, const double *w
                  double tolerance);
 
 /* Run a kernel call with 1, 2, 3 and 7 threads; `out` (bytes long) is poisoned before each run
- * unless `keep`, which is then what it starts with; all runs must give the same bits. */
+ * unless `keep`, which is then what it starts with; all runs must give the same bits.  Where
+ * D9D_TEST_ONCE is set there is one run. */
 typedef void (*array_run)(void *arg);
 void array_same_for_threads(array_run run, void *arg, void *out, size_t bytes, const void *keep);
 

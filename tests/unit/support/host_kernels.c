@@ -7,7 +7,7 @@
 
 #include "unit_device.h"
 
-enum { MOST = 32, MOST_SPLITS = 8 };
+enum { MOST = 1024, MOST_SPLITS = 8, MOST_ARRAYS = 160 };
 
 /* The arrays of one call, and where they are on the device. */
 typedef struct call {
@@ -215,17 +215,21 @@ static d9d_status on_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void
                                      e, n_in, n_out));
 }
 
-static d9d_status on_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float beta,
-                                      const void *dy, const void *w, const int32_t *offset,
-                                      int64_t rows, int64_t e, int64_t n_in, int64_t n_out)
+static d9d_status on_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
+                                      const void *const *dy, const void *const *w,
+                                      const int32_t *offset, int64_t rows, int64_t e, int64_t n_in,
+                                      int64_t n_out)
 {
+    const void *dys[2], *ws[2];
     call c = begin();
 
     (void)s;
-    return end(&c,
-               c.k->grouped_gemm_din(c.s, t, out(&c, t, dx, rows * n_in), beta,
-                                     in(&c, t, dy, rows * n_out), in(&c, t, w, e * n_in * n_out),
-                                     ints(&c, offset, e + 1), rows, e, n_in, n_out));
+    for (int i = 0; i < n; i++) {
+        dys[i] = in(&c, t, dy[i], rows * n_out);
+        ws[i] = in(&c, t, w[i], e * n_in * n_out);
+    }
+    return end(&c, c.k->grouped_gemm_din(c.s, t, out(&c, t, dx, rows * n_in), beta, n, dys, ws,
+                                         ints(&c, offset, e + 1), rows, e, n_in, n_out));
 }
 
 static d9d_status on_grouped_gemm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
@@ -519,13 +523,13 @@ static d9d_status on_route(d9d_stream s, int32_t *offset, int32_t *row, int32_t 
 }
 
 static d9d_status on_permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
-                             const int32_t *source)
+                             const int32_t *row)
 {
     call c = begin();
 
     (void)s;
     return end(&c, c.k->permute(c.s, n, out(&c, n->t, y, n->n * n->h),
-                                in(&c, n->t, x, n->rows * n->h), ints(&c, source, n->n)));
+                                in(&c, n->t, x, n->rows * n->h), ints(&c, row, n->rows * n->k)));
 }
 
 static d9d_status on_permute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, const void *dy,
@@ -586,13 +590,16 @@ static d9d_status on_route_local(d9d_stream s, int32_t *local, const int32_t *so
 
 /* --- reductions ---------------------------------------------------------------------------- */
 
-static d9d_status on_sum_squares(d9d_stream s, double *y, double beta, d9d_dtype t, const void *x,
-                                 int64_t n)
+static d9d_status on_sum_squares(d9d_stream s, double *y, double beta, d9d_dtype t,
+                                 const d9d_array *list, int64_t count)
 {
+    d9d_array there[MOST_ARRAYS];
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->sum_squares(c.s, out(&c, D9D_F64, y, 1), beta, t, in(&c, t, x, n), n));
+    for (int64_t i = 0; i < count; i++)
+        there[i] = (d9d_array){in(&c, t, list[i].x, list[i].n), list[i].n};
+    return end(&c, c.k->sum_squares(c.s, out(&c, D9D_F64, y, 1), beta, t, there, count));
 }
 
 static d9d_status on_sum(d9d_stream s, double *y, double beta, d9d_dtype t, const void *x,
@@ -626,16 +633,21 @@ static d9d_status on_step_scale(d9d_stream s, float *scale, double *report, cons
 
 /* --- optimizers ------------------------------------------------------------------------------ */
 
-static d9d_status on_adam(d9d_stream s, const d9d_adam_step *step, d9d_dtype t, void *p,
-                          d9d_dtype gt, const void *g, const float *scale, d9d_dtype st, void *m,
-                          void *v, void *vmax, int64_t n)
+static d9d_status on_adam(d9d_stream s, const d9d_adam_step *step, const float *scale, d9d_dtype t,
+                          d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *list, int64_t count)
 {
+    d9d_adam_arrays there[MOST_ARRAYS];
     call c = begin();
 
     (void)s;
-    return end(&c,
-               c.k->adam(c.s, step, t, out(&c, t, p, n), gt, in(&c, gt, g, n), floats(&c, scale, 1),
-                         st, out(&c, st, m, n), out(&c, st, v, n), out(&c, st, vmax, n), n));
+    for (int64_t i = 0; i < count; i++) {
+        const d9d_adam_arrays *a = &list[i];
+
+        there[i] = (d9d_adam_arrays){out(&c, t, a->p, a->n),     in(&c, gt, a->g, a->n),
+                                     out(&c, st, a->m, a->n),    out(&c, st, a->v, a->n),
+                                     out(&c, st, a->vmax, a->n), a->n};
+    }
+    return end(&c, c.k->adam(c.s, step, floats(&c, scale, 1), t, gt, st, there, count));
 }
 
 static d9d_status on_adam_stochastic(d9d_stream s, const d9d_adam_step *step, void *p, d9d_dtype gt,

@@ -157,6 +157,21 @@ typedef struct d9d_adam_step {
     bool amsgrad, maximize;
 } d9d_adam_step;
 
+/* One of the arrays that are worked on together: a list is in host memory, and costs as many
+ * launches as one long array. */
+typedef struct d9d_array {
+    const void *x;
+    int64_t n;
+} d9d_array;
+
+/* A parameter, its gradient and its state; vmax with amsgrad. */
+typedef struct d9d_adam_arrays {
+    void *p;
+    const void *g;
+    void *m, *v, *vmax;
+    int64_t n;
+} d9d_adam_arrays;
+
 typedef struct d9d_sgd_step {
     double lr, momentum, dampening, weight_decay;
     bool nesterov, maximize, first; /* first: momentum buffer = gradient */
@@ -193,9 +208,11 @@ typedef struct d9d_kernels {
     d9d_status (*grouped_gemm)(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *w,
                                const int32_t *offset, int64_t rows, int64_t e, int64_t in,
                                int64_t out);
-    d9d_status (*grouped_gemm_din)(d9d_stream s, d9d_dtype t, void *dx, float beta, const void *dy,
-                                   const void *w, const int32_t *offset, int64_t rows, int64_t e,
-                                   int64_t in, int64_t out);
+    /* dx = beta dx + the sum over n matrices, at most 2, of dy_i w_i'. */
+    d9d_status (*grouped_gemm_din)(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
+                                   const void *const *dy, const void *const *w,
+                                   const int32_t *offset, int64_t rows, int64_t e, int64_t in,
+                                   int64_t out);
     d9d_status (*grouped_gemm_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
                                   const void *x, const void *dy, const int32_t *offset,
                                   int64_t rows, int64_t e, int64_t in, int64_t out);
@@ -281,9 +298,11 @@ typedef struct d9d_kernels {
      * source [T k] for the places that are left. */
     d9d_status (*route)(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
                         const int32_t *expert, int64_t rows, int64_t e, int64_t k);
-    /* y [N, H], x [T, H]; a row of source -1 is left alone. */
+    /* y [N, H], x [T, H], row [T, k] as route gives it; a row of y that is no choice's is left
+     * alone.
+     */
     d9d_status (*permute)(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
-                          const int32_t *source);
+                          const int32_t *row);
     d9d_status (*permute_din)(d9d_stream s, const d9d_permute_dims *n, void *dx, const void *dy,
                               const int32_t *row);
     /* A choice of row -1 adds nothing, and dprob is 0 there. */
@@ -303,9 +322,9 @@ typedef struct d9d_kernels {
                               int64_t ranks, int64_t per);
 
     /* --- reductions: results in device memory -------------------------------------- */
-    /* out[0] = (beta ? out[0] : 0) + sum of squares, in float64 over fixed blocks. */
-    d9d_status (*sum_squares)(d9d_stream s, double *out, double beta, d9d_dtype t, const void *x,
-                              int64_t n);
+    /* out[0] = (beta ? out[0] : 0) + sum of squares of all arrays, in float64 over fixed blocks. */
+    d9d_status (*sum_squares)(d9d_stream s, double *out, double beta, d9d_dtype t,
+                              const d9d_array *list, int64_t count);
     d9d_status (*sum)(d9d_stream s, double *out, double beta, d9d_dtype t, const void *x,
                       int64_t n);
     /* out[0] = index of the first element that is not finite, or -1. */
@@ -321,10 +340,9 @@ typedef struct d9d_kernels {
 
     /* --- optimizers: the gradient is multiplied by *scale (device, float32) first.  Where that
      * is NaN nothing changes: a step that must not count needs no word from the host. --- */
-    /* m, v (and vmax with amsgrad) have type st.  Parameters of type t. */
-    d9d_status (*adam)(d9d_stream s, const d9d_adam_step *c, d9d_dtype t, void *p, d9d_dtype gt,
-                       const void *g, const float *scale, d9d_dtype st, void *m, void *v,
-                       void *vmax, int64_t n);
+    /* Parameters of type t, gradients of gt, m, v (and vmax with amsgrad) of st. */
+    d9d_status (*adam)(d9d_stream s, const d9d_adam_step *c, const float *scale, d9d_dtype t,
+                       d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *list, int64_t count);
     /* AdamW on bfloat16 parameters with stochastic rounding, spec 14.4: element i of the box draws
      * its 16 bits from streams r, r+42, r+67 (parameter, m, v) at its index in the whole. */
     d9d_status (*adam_stochastic)(d9d_stream s, const d9d_adam_step *c, void *p, d9d_dtype gt,

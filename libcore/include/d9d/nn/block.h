@@ -8,7 +8,7 @@
  *     D9D_TRY(d9d_block_ffn_init(&ffn, &how, hidden, intermediate));
  *     D9D_TRY(d9d_module_child(&layer->module, "mlp", &ffn.module));
  *     ...
- *     D9D_TRY(d9d_block_ffn_forward(&ffn, tape, x, &y));
+ *     D9D_TRY(d9d_block_ffn_forward(&ffn, tape, x, NULL, &y));
  *
  * Shape letters as in op.h.  Every init takes the element type and the way matrices are
  * initialised; d9d_module_release() on the root releases what they declare.
@@ -144,12 +144,13 @@ typedef struct d9d_block_cache {
 /* Causal.  x y [B, S, H], with tp ranks [T/tp, H]; positions [B, S] int32; segments as
  * d9d_op_attention() takes them, or NULL.  With cp ranks S is of this one's pieces and segments say
  * what they are of all ranks' rows (d9d/data/part.h): EINVAL without.  With a cache (else NULL) B
- * is 1, and the segments' keys are rows of the cache. */
+ * is 1, and the segments' keys are rows of the cache.  plus, like y, is added to it where it is not
+ * NULL: the residual. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t,
                                                             d9d_var *x, const d9d_tensor *positions,
                                                             const d9d_tensor *segments,
                                                             const d9d_block_cache *cache,
-                                                            d9d_var **y);
+                                                            d9d_var *plus, d9d_var **y);
 
 /* --- SwiGLU feed-forward: gate_proj up_proj down_proj ------------------------------- */
 
@@ -161,8 +162,9 @@ typedef struct d9d_block_ffn {
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_how *how,
                                                    int64_t hidden, int64_t intermediate);
+/* plus as above. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x,
-                                                      d9d_var **y);
+                                                      d9d_var *plus, d9d_var **y);
 
 /* --- mixture of experts: router.gate, grouped_experts.{gate,up,down}_proj, shared_expert --- *
  *

@@ -20,7 +20,10 @@ extern "C" {
 
 /* y = x W^T.  x [..., in], w [out, in], y [..., out]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y);
-/* The same with rows [first, first + n) of w alone: y [..., n]. */
+/* y = x W^T + plus, of y's shape, which is added before y is rounded. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear_onto(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                   d9d_var *plus, d9d_var **y);
+/* y = x W^T with rows [first, first + n) of W alone: y [..., n]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                    int64_t first, int64_t n, d9d_var **y);
 
@@ -113,9 +116,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, int 
 /* x [T, H] to rows in permuted order [R, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_permute(d9d_tape *t, d9d_var *x, const d9d_routing *r,
                                                d9d_var **y);
-/* y = x W_e for the rows of each expert.  x [R, in], w [E, in, out], y [R, out]. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *w,
-                                                      const d9d_routing *r, d9d_var **y);
+/* y_i = x W_ie for the rows of each expert, of n weights of one shape, 1 or 2: the gradient of x is
+ * one product of both.  x [R, in], w_i [E, in, out], y_i [R, out]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *const *w,
+                                                      size_t n, const d9d_routing *r, d9d_var **y);
 /* y[t] = sum over j of prob[t, j] * x[row(t, j)], j ascending, in float32; choices without a row
  * add nothing.  x [R, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_var *prob,

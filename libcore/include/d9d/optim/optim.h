@@ -69,6 +69,8 @@ typedef struct d9d_optimizer_kind {
     d9d_status (*accepts)(const d9d_param *p);
     /* own of the parameter from own_grad times *scale, and the state. */
     d9d_status (*update)(const void *config, const d9d_update *u);
+    /* The same of all parameters of a step.  NULL: one after the other. */
+    d9d_status (*update_list)(const void *config, const d9d_update *u, size_t n);
 } d9d_optimizer_kind;
 
 /* --- optimizers -------------------------------------------------------------------------- */
