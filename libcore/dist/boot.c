@@ -11,6 +11,7 @@
 struct d9d_boot {
     d9di_boot_wire wire; /* without functions in a world of one */
     bool agreed;         /* on a failure */
+    d9di_boot_carrier carrier;
 };
 
 /* --- the launch -------------------------------------------------------------------- */
@@ -164,11 +165,18 @@ const char *d9d_boot_node(const d9d_boot *b)
 
 /* --- exchanging ---------------------------------------------------------------------- */
 
+void d9di_boot_carry(d9d_boot *b, const d9di_boot_carrier *by)
+{
+    b->carrier = by != NULL ? *by : (d9di_boot_carrier){0};
+}
+
 d9d_status d9d_boot_gather(d9d_boot *b, const void *mine, size_t n, d9d_arena *a,
                            d9d_boot_word *all)
 {
     char *copy;
 
+    if (b->carrier.gather != NULL)
+        return b->carrier.gather(b->carrier.self, mine, n, a, all);
     if (b->wire.gather != NULL)
         return b->wire.gather(b->wire.self, mine, n, a, all);
     copy = d9d_arena_alloc(a, n + 1);

@@ -15,6 +15,15 @@ typedef struct d9di_boot_wire {
     void (*close)(void *self);
 } d9di_boot_wire;
 
+/* Who carries exchanges in the launcher's place: a mesh, while it is open.  What goes through the
+ * launcher waits for ever for a rank that stands still or a cable that is out, unseen by a
+ * watchdog, and Open MPI's launcher may break when ranks end meanwhile. */
+typedef struct d9di_boot_carrier {
+    d9d_status (*gather)(void *self, const void *mine, size_t n, d9d_arena *a, d9d_boot_word *all);
+    void *self;
+} d9di_boot_carrier;
+void d9di_boot_carry(d9d_boot *b, const d9di_boot_carrier *by); /* NULL: the launcher again */
+
 /* Join the tasks that PMIx knows of. */
 d9d_status d9di_boot_pmix(d9di_boot_wire *out);
 

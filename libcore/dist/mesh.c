@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "dist/axes.h"
+#include "dist/boot_private.h"
 #include "dist/flight_file.h"
 #include "dist/watchdog.h"
 
@@ -168,6 +169,7 @@ void d9d_mesh_close(d9d_mesh *m)
 {
     if (m == NULL)
         return;
+    d9di_boot_carry(m->boot, NULL);
     for (size_t i = m->groups.len; i-- > 0;)
         d9di_comm_close(m->groups.data[i].comm);
     D9D_VEC_RELEASE(&m->groups);
@@ -212,6 +214,27 @@ static d9d_status open_recorder(d9d_mesh *m)
     return d9di_watchdog_start(m->ring, m->boot, &m->how, &m->watchdog);
 }
 
+/* What the boot's ranks tell each other is a call of the world like others, */
+static d9d_status words_carry(void *self, const void *mine, size_t n, d9d_arena *a, d9d_boot_word *all)
+{
+    const d9d_mesh *m = self;
+    d9d_comm_word *words = d9d_arena_alloc(a, (size_t)d9d_mesh_size(m) * sizeof(*words));
+
+    if (words == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
+    D9D_TRY(d9d_comm_gather_words(m->world, "what each rank says", mine, n, a, words));
+    for (int r = 0; r < d9d_mesh_size(m); r++)
+        all[r] = (d9d_boot_word){words[r].data, words[r].n};
+    return D9D_OK;
+}
+
+/* where there are others and from here on. */
+static void carry(d9d_mesh *m)
+{
+    if (m->ring != NULL)
+        d9di_boot_carry(m->boot, &(d9di_boot_carrier){words_carry, m});
+}
+
 static d9d_status open_world(d9d_mesh *m, const char *name, d9d_stream stream)
 {
     const backend *b;
@@ -222,7 +245,9 @@ static d9d_status open_world(d9d_mesh *m, const char *name, d9d_stream stream)
         D9D_TRY(d9d_boot_agree(m->boot, open_recorder(m)));
     D9D_TRY(d9d_boot_agree(m->boot, b->open(m->boot, stream, &m->net)));
     d9di_watchdog_ask(m->watchdog, &m->net);
-    return d9d_boot_agree(m->boot, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world));
+    D9D_TRY(d9d_boot_agree(m->boot, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world)));
+    carry(m);
+    return D9D_OK;
 }
 
 d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees, const char *net,
@@ -250,6 +275,7 @@ out:
 
 void d9d_mesh_sleep(d9d_mesh *m)
 {
+    d9di_boot_carry(m->boot, NULL);
     for (size_t i = m->groups.len; i-- > 0;)
         d9di_comm_sleep(m->groups.data[i].comm);
 }
@@ -258,6 +284,7 @@ d9d_status d9d_mesh_wake(d9d_mesh *m)
 {
     for (size_t i = 0; i < m->groups.len; i++)
         D9D_TRY(d9di_comm_wake(&m->net, m->groups.data[i].comm));
+    carry(m);
     return D9D_OK;
 }
 

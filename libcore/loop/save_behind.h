@@ -36,6 +36,7 @@ typedef struct d9di_saver_how {
     const d9d_save_set *set; /* of all ranks' tensors and counts; borrowed with what it names */
     d9d_device *dev;         /* where its tensors are */
     d9d_mesh *mesh;          /* NULL: alone */
+    double timeout_s;        /* for calls of ranks that wait for each other's writing */
     d9d_tracker *tracker;    /* hears what each save cost; NULL: nobody, as on other ranks than 0 */
     const d9d_log *log;
 } d9di_saver_how;

@@ -319,6 +319,7 @@ static d9d_status saver_open(run *r)
         .set = &r->set,
         .dev = r->engine.dev,
         .mesh = r->engine.mesh,
+        .timeout_s = (double)r->c->trainer.timeout.init_timeout,
         .tracker = r->tracker,
         .log = r->log,
     };

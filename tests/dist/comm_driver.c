@@ -11,6 +11,7 @@
  *     bandwidth bus bandwidth of bfloat16, as nccl-tests counts it, at 16, 256 and 1024 MiB
  *     busy      calls of all kinds for ever
  *     late      RANK does not come to a call
+ *     mute      RANK does not come to an exchange of the boot's
  *     other     RANK makes another call than the others
  *     short     RANK counts less than the others
  *     cross     two groups of each rank, in the other order on RANK
@@ -754,6 +755,13 @@ static d9d_status late(struct job *j)
     return reduce(j, c, "loss", 10);
 }
 
+static d9d_status mute(struct job *j)
+{
+    if (j->rank == j->who)
+        (void)sleep(1000);
+    return d9d_boot_agree(d9d_mesh_boot(j->mesh), D9D_OK);
+}
+
 static d9d_status other(struct job *j)
 {
     int64_t counts[MOST];
@@ -806,6 +814,7 @@ static const struct {
             {"bandwidth", bandwidth},
             {"busy", busy},
             {"late", late},
+            {"mute", mute},
             {"other", other},
             {"short", fewer},
             {"cross", cross},

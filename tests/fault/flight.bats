@@ -41,6 +41,12 @@ blames() { # FAULT CULPRITS
     done
 }
 
+@test "... also where the boot speaks for all" {
+    run -1 mpi "$driver" mute $mesh 3
+    assert_output --regexp 'dp_shard\+tp: words [0-9]+ of what each rank says, uint8 \[[0-9]+\]: ranks 0 1 2 wait since [2-6]\.[0-9] s for rank 3 '
+    blames missing 3
+}
+
 @test "a rank that makes another call is named, with both calls" {
     run -1 mpi "$driver" other $mesh 1
     assert_output --regexp 'call 2 differs: rank 1 \(.*\) makes all_gather 2 of all_gather, float32 \[20\]; ranks 0 2 3 make all_reduce 2 of loss, float32 \[5\]'

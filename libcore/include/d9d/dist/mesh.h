@@ -76,9 +76,10 @@ D9D_API int d9d_degrees_index(const d9d_degrees *d, unsigned axes, int64_t rank)
 
 typedef struct d9d_mesh d9d_mesh;
 
-/* A call that takes longer than the limit ends the job: the log gets one sentence, which names the
- * ranks that have not come, all ranks are ended through the launcher, and this process by `end`,
- * or by SIGKILL where that is NULL or returns. */
+/* While a mesh is open the boot's exchanges go through its world.  A call that takes longer than
+ * the limit ends the job: the log gets one sentence, which names the ranks that have not come, all
+ * ranks are ended through the launcher, and this process by `end`, or by SIGKILL where that is NULL
+ * or returns. */
 typedef struct d9d_mesh_how {
     double timeout_s;       /* of one collective call; 0: none */
     const char *flight_dir; /* where the flight recorder writes, or NULL (d9d/dist/flight.h) */

@@ -1,0 +1,99 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats and of the helpers
+# Two hosts, which are network namespaces with a cable between them: ranks on both, and the cable is
+# pulled out.
+
+load ../slurm/helper
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+setup_file() {
+    load ../tools/helper
+    load ../tools/train_helper
+    unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@}" "${!PMI_@}"
+    workshop
+    export one=d9d-$$-n1 two=d9d-$$-n2
+    if ! { ip netns add $one && ip netns add $two; } 2>/dev/null; then
+        export alone="network namespaces need root"
+        return
+    fi
+    ip link add cable netns $one type veth peer name cable netns $two
+    ip -n "$one" addr add 10.77.0.1/24 dev cable
+    ip -n "$two" addr add 10.77.0.2/24 dev cable
+    for host in $one $two; do
+        ip -n "$host" link set lo up
+        ip -n "$host" link set cable up
+        # The launcher gives a host up after seconds, not a quarter of an hour.
+        ip netns exec "$host" bash -c 'echo 4 >/proc/sys/net/ipv4/tcp_retries2'
+    done
+    mkdir "$shared/n1" "$shared/n2"
+    # What mpirun calls to start its daemon on the other host: HOST COMMAND...
+    printf '#!/bin/bash\nshift\nexec %q %q %q n2 bash -c "$*"\n' "$BATS_TEST_DIRNAME/on_host" "$two" "$shared/n2" >"$shared/rsh"
+    chmod +x "$shared/rsh"
+}
+setup() {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    [ -z "${alone:-}" ] || skip "$alone"
+    load ../tools/helper
+    load ../tools/train_helper
+    bench
+}
+teardown() {
+    [ -z "${work:-}" ] || clear_bench
+}
+teardown_file() {
+    [ -n "${alone:-}" ] || for host in $one $two; do
+        # shellcheck disable=SC2046 # pids
+        kill -9 $(ip netns pids "$host") 2>/dev/null
+        ip netns del "$host"
+    done
+    rm -rf "$shared"
+}
+
+# hosts RANKS-PER-HOST COMMAND...: mpirun on the first host, which finds out within seconds that it
+# has lost the other one.
+hosts() {
+    local n=$1
+    shift
+    ASAN_OPTIONS=detect_leaks=0 timeout -k 5 100 "$BATS_TEST_DIRNAME/on_host" "$one" "$shared/n1" n1 \
+        mpirun --host "10.77.0.1:$n,10.77.0.2:$n" -n $((2 * n)) --mca plm rsh --mca plm_rsh_agent "$shared/rsh" \
+        --mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 2 \
+        -x PATH "$@" 3>&- </dev/null
+}
+cable() { ip -n "$two" link set cable "$1"; }
+processes() { { ip netns pids "$one" && ip netns pids "$two"; } | xargs -r ps -o comm= -p; }
+without_ranks() { ! processes | grep -q d9d-train; }
+deserted() { [ -z "$(processes)" ]; }
+train="d9d-train -q --device cpu --set trainer.batching.microbatch_size=1 --set mesh.data_parallel_shard=2
+    --set data.epochs=20 --set trainer.run.steps=200 --set trainer.checkpointing.period_steps=2"
+
+@test "ranks on two hosts are one job" {
+    # shellcheck disable=SC2016
+    run -0 hosts 2 bash -c 'echo "$OMPI_COMM_WORLD_RANK on $(hostname)"'
+    assert_equal "$(sort <<<"$output" | tr '\n' ,)" "0 on n1,1 on n1,2 on n2,3 on n2,"
+}
+
+@test "the cable is pulled out: all ranks are gone, the call is named, the last checkpoint is good" {
+    # shellcheck disable=SC2086
+    hosts 1 $train --set trainer.run.dir=whole c.json
+    # shellcheck disable=SC2086
+    hosts 1 $train --set trainer.timeout.step_timeout=3 --set trainer.timeout.init_timeout=3 c.json 2>err &
+    pid=$!
+    wait_lines run/metrics.jsonl 30
+    sleep "0.$((RANDOM % 5))"
+    cable down
+    wait_for 12 without_ranks # the limit, and what finding out and ending take
+    wait_for 30 deserted
+    cable up
+    ended=0
+    wait $pid || ended=$?
+    [ $ended -ne 0 ]
+    cat err
+    # All have come, or some wait for one that waits in the call before.
+    [ "$(grep -cE 'd9d-train: error: .* [0-9]+ of .*wait (since [3-9]\.[0-9] s|for each other)' err)" -eq 1 ]
+    [ "$(records run)" -lt 200 ]
+    [ ! -e run/export ]
+    # shellcheck disable=SC2086
+    hosts 1 $train c.json
+    cmp {whole,run}/export/model.safetensors
+}
