@@ -21,6 +21,7 @@ struct d9d_comm_shared {
     const void **at; /* [ranks, n] */
     void **opened;   /* [ranks, n], what is to be closed; NULL where nothing is */
     int32_t *word;   /* on the GPU */
+    bool used;       /* others may be reading */
 };
 
 /* What a rank says of an array; all zeros where it cannot be shared. */
@@ -176,10 +177,12 @@ d9d_status d9di_cuda_share(d9d_comm *c, const char *what, void *const *mine, siz
     if (st == D9D_OK)
         st = exchange(x, mine, &a, &fine);
     d9d_arena_release(&a);
-    if (st == D9D_OK && fine)
+    if (st == D9D_OK && fine) {
+        x->used = true;
         *out = x;
-    else
+    } else {
         d9d_comm_unshare(x);
+    }
     return st;
 }
 
@@ -187,6 +190,8 @@ void d9d_comm_unshare(d9d_comm_shared *x)
 {
     if (x == NULL)
         return;
+    if (x->used && !*x->comm->failed) /* on the group's queue, behind what is read there */
+        (void)!d9d_comm_barrier(x->comm, x->what);
     for (size_t i = 0; x->opened != NULL && i < (size_t)x->comm->size * x->n; i++)
         if (x->opened[i] != NULL)
             (void)cudaIpcCloseMemHandle(x->opened[i]);

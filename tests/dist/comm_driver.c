@@ -404,8 +404,6 @@ static d9d_status try_share(struct job *j, d9d_comm *c, d9d_dtype t, const int64
             for (int64_t p = 0; p < counts[r]; p++, i++)
                 WANT("shared", all, i, value((int)r + round, p));
     }
-    if (st == D9D_OK && shared != NULL) /* nobody reads any more */
-        st = d9d_comm_barrier(c, "shared");
 out:
     d9d_comm_unshare(shared);
     array_free(j, &all);

@@ -1,9 +1,9 @@
 """Training steps of a random model with transformers under FSDP2, for ranks; by torchrun.
 
-    ranks_peer.py CONFIG.json ROWS LENGTH STEPS compiled|checkpointed
+    ranks_peer.py CONFIG.json ROWS LENGTH STEPS eager|compiled|checkpointed
 
-ROWS a rank; each layer is a unit, and compiled, or its activations are computed again.  Rank 0
-prints the median milliseconds of a step and the peak of GPU memory in GiB.
+ROWS a rank; each layer is a unit, and compiled, or its activations are computed again, or not.
+Rank 0 prints the median milliseconds of a step and the peak of GPU memory in GiB.
 """
 
 import os
