@@ -186,15 +186,24 @@ d9d_status d9di_cuda_share(d9d_comm *c, const char *what, void *const *mine, siz
     return st;
 }
 
+/* Memory may go when nobody has it open any more. */
+static void close_all(const d9d_comm_shared *x)
+{
+    if (x->used)
+        (void)cudaDeviceSynchronize(); /* what is still read */
+    for (size_t i = 0; x->opened != NULL && i < (size_t)x->comm->size * x->n; i++)
+        if (x->opened[i] != NULL)
+            (void)cudaIpcCloseMemHandle(x->opened[i]);
+    if (x->used)
+        (void)!d9d_comm_barrier(x->comm, x->what);
+}
+
 void d9d_comm_unshare(d9d_comm_shared *x)
 {
     if (x == NULL)
         return;
-    if (x->used && !*x->comm->failed) /* on the group's queue, behind what is read there */
-        (void)!d9d_comm_barrier(x->comm, x->what);
-    for (size_t i = 0; x->opened != NULL && i < (size_t)x->comm->size * x->n; i++)
-        if (x->opened[i] != NULL)
-            (void)cudaIpcCloseMemHandle(x->opened[i]);
+    if (!*x->comm->failed)
+        close_all(x);
     (void)cudaFree(x->word);
     free(x->opened);
     free(x->at);

@@ -874,6 +874,7 @@ static d9d_status rest(run *r)
     allow(r, true);
     D9D_TRY(d9di_saver_finish(r->saver));
     D9D_TRY(tell_step(r, "train.sleep.pre"));
+    d9d_sharded_moves(r->engine.sharded);
     D9D_TRY(d9di_sleep_begin(&how));
     D9D_TRY(tell_step(r, "train.sleep.post"));
     D9D_TRY(d9di_sleep_through(&how));

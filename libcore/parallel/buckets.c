@@ -93,7 +93,7 @@ void d9di_buckets_begin(d9di_buckets *b)
 /* Behind what the device has done, and behind the sums of parts. */
 static d9d_status sum(d9di_bucket *k, d9d_device *dev)
 {
-    const d9d_stream queue = d9d_comm_queue(k->sum);
+    d9d_stream queue = d9d_comm_queue(k->sum);
     const d9d_comm *parts = NULL;
 
     for (size_t i = 0; i < k->params.len; i++) {

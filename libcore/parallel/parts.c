@@ -108,7 +108,7 @@ d9d_status d9di_reduce_start(d9di_parts *t, d9d_param *p, d9d_device *dev)
 
 d9d_status d9di_reduce_add(d9di_parts *t, d9d_param *p, d9d_device *dev)
 {
-    const d9d_stream queue = d9d_comm_queue(p->shard);
+    d9d_stream queue = d9d_comm_queue(p->shard);
 
     if (p->has_own_grad)
         D9D_TRY(dev->kernels->accumulate(queue, p->grad_dtype, d9d_tensor_data(&p->own_grad), 1.0f,

@@ -146,7 +146,7 @@ static d9d_status fence(reach *r, d9d_stream queue, bool current)
 static d9d_status gather_bundle(unit *u, bundle *b)
 {
     d9d_device *dev = u->owner->dev;
-    const d9d_stream queue = d9d_comm_queue(b->comm);
+    d9d_stream queue = d9d_comm_queue(b->comm);
 
     D9D_TRY(d9d_comm_fork(b->comm, dev->stream));
     d9d_trace_beside(dev, queue, "gather", u->parts.p[b->first]->name);
@@ -259,7 +259,7 @@ static d9d_status reduce_finish_others(d9d_sharded *s)
 static d9d_status reduce_bundle(unit *u, bundle *b)
 {
     d9d_device *dev = u->owner->dev;
-    const d9d_stream queue = d9d_comm_queue(b->comm);
+    d9d_stream queue = d9d_comm_queue(b->comm);
 
     D9D_TRY(each_part(u, b, true, d9di_reduce_pack));
     D9D_TRY(d9d_comm_fork(b->comm, dev->stream));
@@ -516,6 +516,18 @@ d9d_status d9d_sharded_create(d9d_model *m, d9d_device *dev, const d9d_sharded_h
     return st;
 }
 
+void d9d_sharded_moves(d9d_sharded *s)
+{
+    for (size_t i = 0; s != NULL && i < s->n_reaches; i++) {
+        reach *r = &s->reaches[i];
+
+        d9d_comm_unshare(r->shared);
+        *r = (reach){.comm = r->comm};
+    }
+    if (s != NULL)
+        s->reached = false;
+}
+
 void d9d_sharded_free(d9d_sharded *s)
 {
     if (s == NULL)
@@ -531,8 +543,7 @@ void d9d_sharded_free(d9d_sharded *s)
             d9d_comm_point_free(u->bundles[k].comm, u->bundles[k].reduced);
         }
     }
-    for (size_t i = 0; i < s->n_reaches; i++)
-        d9d_comm_unshare(s->reaches[i].shared);
+    d9d_sharded_moves(s);
     d9di_buckets_release(&s->buckets);
     d9d_arena_release(&s->arena);
     free(s);

@@ -126,8 +126,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_shared_fence(d9d_comm_shared *x, d9d_st
 D9D_API D9D_MUST_USE d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i,
                                                        d9d_dtype t, void *dst,
                                                        const int64_t *counts);
-/* Collective, unless a call of the mesh has failed: behind it nobody reads what is here on the
- * group's queue.  NULL is fine. */
+/* Collective, unless a call of the mesh has failed: behind it the arrays may go.  NULL is fine. */
 D9D_API void d9d_comm_unshare(d9d_comm_shared *x);
 
 /* --- messages under way ------------------------------------------------------------------- *

@@ -21,8 +21,8 @@
  *     beside it         gather 3  gather 2  gather 1
  *                                 sum 4     sum 3     sum 2     sum 1
  *
- * GPUs of one host gather by reading each other's parts (d9d/dist/comm.h); between d9d_sharded_end()
- * and the next forward these may change.
+ * GPUs of one host gather by reading each other's parts (d9d/dist/comm.h); between
+ * d9d_sharded_end() and the next forward these may change.
  *
  * On the CPU everything is done in turn.  Without parts and sums there is nothing to keep: create
  * gives NULL, which every call takes.
@@ -53,6 +53,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_sharded_bytes(const d9d_model *m, const d9d_
  * which are summed.  EINVAL for a placed parameter that is in no unit. */
 D9D_API D9D_MUST_USE d9d_status d9d_sharded_create(d9d_model *m, d9d_device *dev,
                                                    const d9d_sharded_how *how, d9d_sharded **out);
+/* Between steps: the parameters that are kept go to other places.  Collective: over their groups.
+ */
+D9D_API void d9d_sharded_moves(d9d_sharded *s);
 /* While the model stands. */
 D9D_API void d9d_sharded_free(d9d_sharded *s);
 
