@@ -874,7 +874,8 @@ static d9d_status rest(run *r)
     allow(r, true);
     D9D_TRY(d9di_saver_finish(r->saver));
     D9D_TRY(tell_step(r, "train.sleep.pre"));
-    d9d_sharded_moves(r->engine.sharded);
+    for (size_t k = 0; k < r->engine.n_stages; k++)
+        d9d_sharded_moves(r->engine.stages[k].sharded);
     D9D_TRY(d9di_sleep_begin(&how));
     D9D_TRY(tell_step(r, "train.sleep.post"));
     D9D_TRY(d9di_sleep_through(&how));

@@ -53,8 +53,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_sharded_bytes(const d9d_model *m, const d9d_
  * which are summed.  EINVAL for a placed parameter that is in no unit. */
 D9D_API D9D_MUST_USE d9d_status d9d_sharded_create(d9d_model *m, d9d_device *dev,
                                                    const d9d_sharded_how *how, d9d_sharded **out);
-/* Between steps: the parameters that are kept go to other places.  Collective: over their groups.
- */
+/* Between steps: parameters that are kept go to other places.  Collective: over their groups. */
 D9D_API void d9d_sharded_moves(d9d_sharded *s);
 /* While the model stands. */
 D9D_API void d9d_sharded_free(d9d_sharded *s);
