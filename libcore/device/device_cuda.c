@@ -335,13 +335,15 @@ static double find_peak(int index)
     return 0;
 }
 
-static void cuda_range_push(const char *name)
+static void cuda_range_push(d9d_device *dev, const char *name)
 {
+    (void)dev;
     (void)nvtxRangePushA(name);
 }
 
-static void cuda_range_pop(void)
+static void cuda_range_pop(d9d_device *dev)
 {
+    (void)dev;
     (void)nvtxRangePop();
 }
 

@@ -41,8 +41,8 @@ typedef struct d9d_device_ops {
     d9d_status (*mark_wait)(d9d_device *dev, void *mark);
     d9d_status (*mark_ms)(d9d_device *dev, void *from, void *to, double *ms);
     /* NULL, or: ranges of the host's thread, for the maker's own tools. */
-    void (*range_push)(const char *name);
-    void (*range_pop)(void);
+    void (*range_push)(d9d_device *dev, const char *name);
+    void (*range_pop)(d9d_device *dev);
     void (*close)(d9d_device *dev); /* what the opener made; NULL: nothing */
 } d9d_device_ops;
 

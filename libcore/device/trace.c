@@ -91,7 +91,7 @@ void d9d_trace_begin(d9d_device *dev, const char *fmt, ...)
     (void)vsnprintf(name, sizeof(name), fmt, ap);
     va_end(ap);
     if (dev->ops->range_push != NULL)
-        dev->ops->range_push(name);
+        dev->ops->range_push(dev, name);
     if (dev->trace == NULL)
         return;
     p.name = d9d_arena_strdup(&dev->trace->names, name);
@@ -103,7 +103,7 @@ void d9d_trace_begin(d9d_device *dev, const char *fmt, ...)
 void d9d_trace_end(d9d_device *dev)
 {
     if (dev->ops->range_pop != NULL)
-        dev->ops->range_pop();
+        dev->ops->range_pop(dev);
     if (dev->trace == NULL || dev->trace->depth == 0)
         return; /* it began before the trace did */
     dev->trace->depth--;
