@@ -448,6 +448,7 @@ static const d9d_key plan_stage_keys[] = {
     COUNT("outside", "bytes that libraries take beside the pool"),
     COUNT("bytes", "peak and outside"),
     REAL("step_s", "seconds of a step of its own"),
+    COUNT("live", "forwards at once whose backward is not through"),
     LIST("work", &some_plan_work, "its kernels in a step"),
     LIST("messages", &a_plan_message, "its calls to others in a step"),
     D9D_KEY_END,
@@ -455,6 +456,14 @@ static const d9d_key plan_stage_keys[] = {
 static const d9d_table plan_stage_table =
     TABLE("stage", plan_stage_keys, "the ranks of a pipeline stage");
 static const d9d_key a_plan_stage = {.kind = D9D_KIND_TABLE, .table = &plan_stage_table};
+static const d9d_key plan_price_keys[] = {
+    REAL("forward", "forward"),
+    REAL("input", "gradients of inputs"),
+    REAL("weight", "gradients of weights"),
+    D9D_KEY_END,
+};
+static const d9d_table plan_price_table = TABLE("price", plan_price_keys, "seconds of a stage");
+static const d9d_key a_plan_price = {.kind = D9D_KIND_TABLE, .table = &plan_price_table};
 static const d9d_key plan_keys[] = {
     FORMAT(plan_ids),
     FIELD("mesh", TABLE, D9D_REQUIRED, "degrees of parallelism", .table = &plan_mesh_table),
@@ -472,7 +481,9 @@ static const d9d_key plan_keys[] = {
     REAL("tokens", "of a step, without padding"),
     REAL("tokens_per_hour", "of the job"),
     REAL("mfu", "the model's operations over what the processors could do; null on the CPU"),
+    MAYBE("schedule", STR, "of the pipeline; null without one"),
     REAL("bubble", "share of time in which ranks of a pipeline wait"),
+    LIST("prices", &a_plan_price, "seconds of a micro-batch, of each stage of the pipeline"),
     COUNT("checkpoint_bytes", "of one checkpoint"),
     COUNT("export_bytes", "of the exported model"),
     MAYBE("memory", INT, "bytes that a rank may take; null: unknown", .min = 0, .max = 0x1p63),

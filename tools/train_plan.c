@@ -27,11 +27,14 @@ static d9d_status put_plan(const tool_run *r, const d9d_forecast *p)
     return st;
 }
 
-static d9d_status plan(tool_run *r, const d9d_train_config *config, const d9d_forecast_how *how)
+static d9d_status plan(tool_run *r, const d9d_train_config *config, const d9d_forecast_how *how,
+                       const char *timeline)
 {
     d9d_forecast p;
 
     D9D_TRY(d9d_forecast_make(config, how, &r->arena, &p));
+    if (timeline != NULL)
+        D9D_TRY(d9d_forecast_draw(&p, timeline));
     D9D_TRY(put_plan(r, &p));
     return d9d_forecast_verdict(&p);
 }
@@ -74,7 +77,8 @@ d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan
     D9D_TRY_OR(st,
                d9d_config_bind(table, doc, tool_input_name(r->args[0]), r->log, &r->arena, &config),
                out);
-    st = o->suggest > 0 ? suggest(r, &config, &how, o->suggest) : plan(r, &config, &how);
+    st = o->suggest > 0 ? suggest(r, &config, &how, o->suggest)
+                        : plan(r, &config, &how, o->timeline);
 out:
     json_decref(doc);
     d9d_plugins_close(plugins);

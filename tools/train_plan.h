@@ -6,7 +6,7 @@
 
 typedef struct train_plan_options {
     bool plan;
-    const char *gpu;
+    const char *gpu, *timeline;
     int64_t memory, length, suggest;
 } train_plan_options;
 
@@ -21,6 +21,8 @@ typedef struct train_plan_options {
         TOOL_OPT(S, field.length, INT, "length", 0, "N",                                           \
                  "plan: rows of N positions, without a look at the dataset", .min = 1,             \
                  .max = 1 << 30),                                                                  \
+        TOOL_OPT(S, field.timeline, STRING, "timeline", 0, "FILE",                                 \
+                 "plan: draw the pipeline, a lane a rank, as .svg, .png or .pdf"),                 \
         TOOL_OPT(S, field.suggest, INT, "suggest", 0, "N",                                         \
                  "plan: the best meshes, micro-batches and schedules for N ranks", .min = 1,       \
                  .max = 1 << 16)

@@ -60,12 +60,6 @@ static d9d_status batch_make(rehearsal *r)
 
 /* --- the rank ----------------------------------------------------------------------------- */
 
-static int64_t ranks_of(const d9d_degrees *d)
-{
-    return d->pipeline_parallel * d->data_parallel_replicate * d->data_parallel_shard *
-           d->context_parallel_shard * d->context_parallel_replicate * d->tensor_parallel;
-}
-
 static d9di_engine_how engine_how(const rehearsal *r)
 {
     const d9d_train_config *c = r->how->config;
@@ -92,7 +86,7 @@ static d9d_status rank_make(rehearsal *r)
     const d9d_train_config *c = r->how->config;
     d9di_engine_how how;
 
-    D9D_TRY(d9d_boot_imagine(r->how->rank, (int)ranks_of(&c->mesh), &r->boot));
+    D9D_TRY(d9d_boot_imagine(r->how->rank, (int)d9d_degrees_ranks(&c->mesh), &r->boot));
     r->where = (d9d_job){.boot = r->boot, .device = r->how->chip};
     D9D_TRY(d9di_task_open(&c->task, &r->task));
     how = engine_how(r);
@@ -170,8 +164,8 @@ static d9d_status step(rehearsal *r, int64_t n_micro)
     const d9d_step_own own = {.targets = (double)(n_micro * r->batch.targets)};
     d9di_engine *e = &r->engine;
 
-    D9D_TRY(d9di_engine_learn(e, &(d9di_flow){.next = micro_next, .arg = r}, n_micro,
-                              &r->end.loss));
+    D9D_TRY(
+        d9di_engine_learn(e, &(d9di_flow){.next = micro_next, .arg = r}, n_micro, &r->end.loss));
     D9D_TRY(d9d_step_end_queue(&r->end, &e->params, &own,
                                r->how->config->trainer.gradient_clipping.max_norm));
     return d9d_optimizer_step(r->optimizer, 1e-3, &r->end.scale);
@@ -190,6 +184,7 @@ static d9d_status sample_take(rehearsal *r, int64_t n_micro, d9d_arena *a, sampl
     size_t bytes;
 
     d9d_paper_begin(p);
+    d9d_device_forget_ranges(r->engine.dev);
     D9D_TRY(step(r, n_micro));
     *out = (sample){d9d_paper_now(r->engine.dev->stream) - before, *d9d_paper_done(p)};
     bytes = out->tally.n_talk * sizeof(*out->tally.talk);
@@ -252,7 +247,7 @@ static d9d_status steps(rehearsal *r, d9d_arena *a, d9di_dry_run *out)
     }
     out->step_s = s.step_s;
     out->tally = s.tally;
-    return D9D_OK;
+    return r->engine.program.ranks > 1 ? d9di_dry_prices(&r->engine, a, out) : D9D_OK;
 }
 
 d9d_status d9di_dry_run_make(const d9di_dry_how *how, d9d_arena *a, d9di_dry_run *out)

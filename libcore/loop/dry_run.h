@@ -9,6 +9,7 @@
 
 #include "d9d/kernels/paper.h"
 #include "d9d/loop/job.h"
+#include "d9d/pipe/timeline.h"
 #include "loop/run_data.h"
 
 /* A micro-batch: rows of one length, a document each or cut into documents of one length. */
@@ -25,6 +26,12 @@ typedef struct d9di_dry_how {
     d9di_dry_batch batch;
 } d9di_dry_how;
 
+/* What a stage of a pipeline takes for a micro-batch. */
+typedef struct d9di_dry_stage {
+    int stage; /* in the whole pipeline */
+    d9d_stage_price price;
+} d9di_dry_stage;
+
 typedef struct d9di_dry_run {
     int64_t parameters;       /* of the whole model, as far as this rank's stages have it */
     double model_flops;       /* of a token in a row of this length, of the same */
@@ -34,12 +41,22 @@ typedef struct d9di_dry_run {
     /* Beside them: parameters and gradients that are put together for a unit; scratch of a kernel
      * at the moment of the peak. */
     uint64_t units, scratch;
-    uint64_t peak;         /* of the device's pool in a step, each block the size of its class */
-    double step_s;         /* of all micro-batches and the update */
+    uint64_t peak; /* of the device's pool in a step, each block the size of its class */
+    double step_s; /* of all micro-batches and the update, waiting for no other rank */
+    /* Of a pipeline, in the arena: the rank's stages, what all of their actions take, and the
+     * transfer of a micro-batch's hidden states to a neighbour. */
+    d9di_dry_stage *stages;
+    size_t n_stages;
+    double actions_s, transfer_s;
     d9d_paper_tally tally; /* of a step; talk is in the arena */
 } d9di_dry_run;
 
 /* What opening the engine says; nothing is read but what the configuration of the model names. */
 d9d_status d9di_dry_run_make(const d9di_dry_how *how, d9d_arena *a, d9di_dry_run *out);
+
+/* For dry_run.c: prices from what the engine's executor has just played, as the device's ranges and
+ * the tally say. */
+struct d9di_engine;
+d9d_status d9di_dry_prices(const struct d9di_engine *e, d9d_arena *a, d9di_dry_run *out);
 
 #endif /* D9DI_LOOP_DRY_RUN_H */

@@ -41,31 +41,51 @@ static d9d_status stage_make(const d9di_dry_how *how, const d9di_rows *r, d9d_ar
     stage->activations =
         less(dry->peak, dry->weights + dry->gradients + dry->optimizer + dry->units + dry->scratch);
     dry->model_flops = mean.model_flops;
+    dry->actions_s = mean.actions_s;
+    dry->transfer_s = mean.transfer_s;
+    dry->stages = mean.stages;
     return D9D_OK;
+}
+
+/* What the ranks of one coordinate add to the whole. */
+static void stage_add(d9d_forecast *p, const d9d_forecast_rank *stage, const d9di_dry_run *dry,
+                      double *flops, double *once_s)
+{
+    const double once = stage->step_s - dry->actions_s;
+
+    p->parameters += dry->parameters;
+    p->checkpoint += dry->saved;
+    p->exported += dry->exported;
+    *flops += dry->model_flops;
+    *once_s = once > *once_s ? once : *once_s;
+    p->transfer_s = dry->transfer_s > p->transfer_s ? dry->transfer_s : p->transfer_s;
+    for (size_t k = 0; k < dry->n_stages; k++)
+        p->prices[dry->stages[k].stage] = dry->stages[k].price;
 }
 
 static d9d_status stages_make(d9di_dry_how *how, const d9di_rows *r, d9d_arena *a, d9d_forecast *p)
 {
     const int64_t n = p->mesh.pipeline_parallel;
-    double flops = 0;
+    double flops = 0, once_s = 0;
 
     p->stages = d9d_arena_alloc(a, (size_t)n * sizeof(*p->stages));
-    if (p->stages == NULL)
+    p->prices = d9d_arena_alloc(a, (size_t)n * (size_t)d9d_pipe_stages_per_rank(&p->pipe) *
+                                       sizeof(*p->prices));
+    if (p->stages == NULL || p->prices == NULL)
         return D9D_FAIL(D9D_ENOMEM, "plan: %lld stages", (long long)n);
     for (int64_t i = 0; i < n; i++) {
-        d9d_forecast_rank *stage = &p->stages[p->n_stages];
+        d9d_forecast_rank *stage = &p->stages[p->n_stages++];
         d9di_dry_run dry;
 
         how->rank = (int)(i * (p->ranks / n));
         D9D_TRY(stage_make(how, r, a, stage, &dry));
         stage->ranks = p->ranks / n;
-        p->n_stages++;
-        p->parameters += dry.parameters;
-        p->checkpoint += dry.saved;
-        p->exported += dry.exported;
-        p->step_s = stage->step_s > p->step_s ? stage->step_s : p->step_s;
-        flops += dry.model_flops;
+        stage->live = 1;
+        stage_add(p, stage, &dry, &flops, &once_s);
     }
+    p->step_s = p->stages[0].step_s;
+    if (n > 1)
+        D9D_TRY(d9di_forecast_pipe(p, once_s));
     p->mfu = p->tokens * flops / (p->step_s * (double)p->ranks * p->chip->flops);
     return D9D_OK;
 }
@@ -94,6 +114,7 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
         .document = data->document,
         .steps = data->steps,
         .tokens = r.tokens * (double)b->global_batch_size,
+        .pipe = d9d_job_pipe(&c->trainer.pipelining),
     };
 
     D9D_TRY(d9d_degrees_check(&c->mesh, p.ranks));
@@ -101,6 +122,8 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
     (void)d9d_degrees_text(&c->mesh, p.mesh_text, sizeof(p.mesh_text));
     p.memory = p.asked ? how->memory : p.chip->memory;
     p.micro_batches = b->global_batch_size / replicas / b->microbatch_size;
+    if (p.mesh.pipeline_parallel > 1)
+        d9di_forecast_schedule(&p);
     D9D_TRY(stages_make(&dry, &r, a, &p));
     *out = p;
     return D9D_OK;

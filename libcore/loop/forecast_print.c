@@ -148,7 +148,7 @@ static d9d_status print_speed(const d9d_forecast *p, d9d_buf *out)
     if (p->chip->gpu)
         D9D_TRY(d9d_buf_printf(out, ", %.1f %% MFU", 100 * p->mfu));
     if (p->n_stages > 1)
-        D9D_TRY(d9d_buf_printf(out, ", bubble %.1f %%", 100 * p->bubble));
+        D9D_TRY(d9d_buf_printf(out, ", bubble of %s %.1f %%", p->schedule, 100 * p->bubble));
     if (p->steps >= 0)
         D9D_TRY(d9d_buf_printf(out, "\n%lld steps, %s tokens: %s", (long long)p->steps,
                                big(p->tokens * (double)p->steps).text,
@@ -216,14 +216,14 @@ static json_t *talk_json(const d9d_paper_tally *tally)
 
 static json_t *rank_json(const d9d_forecast_rank *r)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o}",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:i, s:o, s:o}",
                      "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
                      (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
                      (json_int_t)r->optimizer, "units", (json_int_t)r->units, "activations",
                      (json_int_t)r->activations, "scratch", (json_int_t)r->scratch, "peak",
                      (json_int_t)r->peak, "outside", (json_int_t)r->outside, "bytes",
-                     (json_int_t)d9d_forecast_bytes(r), "step_s", r->step_s, "work",
-                     work_json(&r->tally), "messages", talk_json(&r->tally));
+                     (json_int_t)d9d_forecast_bytes(r), "step_s", r->step_s, "live", r->live,
+                     "work", work_json(&r->tally), "messages", talk_json(&r->tally));
 }
 
 static json_t *ranks_json(const d9d_forecast *p)
@@ -248,6 +248,22 @@ json_t *d9di_mesh_json(const d9d_degrees *d)
                      (json_int_t)d->expert_parallel);
 }
 
+/* Of a pipeline's stages, in order. */
+static json_t *prices_json(const d9d_forecast *p)
+{
+    const int n = p->n_stages > 1 ? (int)p->n_stages * d9d_pipe_stages_per_rank(&p->pipe) : 0;
+    json_t *list = json_array();
+    bool well = list != NULL;
+
+    for (int i = 0; i < n && well; i++) {
+        const d9d_stage_price *s = &p->prices[i];
+
+        well = add(list, json_pack("{s:f, s:f, s:f}", "forward", s->forward, "input", s->input,
+                                   "weight", s->weight));
+    }
+    return list;
+}
+
 /* null where there is none. */
 static json_t *maybe(int64_t v, bool known)
 {
@@ -257,16 +273,17 @@ static json_t *maybe(int64_t v, bool known)
 json_t *d9d_forecast_json(const d9d_forecast *p)
 {
     return json_pack(
-        "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:f, s:I, "
-        "s:I, s:o, s:b, s:o}",
+        "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
+        "s:o, s:I, s:I, s:o, s:b, s:o}",
         "schema", "d9d.plan.v1", "mesh", d9di_mesh_json(&p->mesh), "processor", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
         (json_int_t)p->length, "longest", (json_int_t)p->longest, "document",
         maybe(p->document, p->document > 0), "steps", maybe(p->steps, p->steps >= 0), "step_s",
         p->step_s, "tokens", p->tokens, "tokens_per_hour", d9d_forecast_tokens_per_hour(p), "mfu",
-        p->chip->gpu ? json_real(p->mfu) : json_null(), "bubble", p->bubble, "checkpoint_bytes",
-        (json_int_t)p->checkpoint, "export_bytes", (json_int_t)p->exported, "memory",
-        maybe((int64_t)p->memory, p->memory > 0), "fits", d9d_forecast_fits(p), "stages",
-        ranks_json(p));
+        p->chip->gpu ? json_real(p->mfu) : json_null(), "schedule",
+        p->n_stages > 1 ? json_string(p->schedule) : json_null(), "bubble", p->bubble, "prices",
+        prices_json(p), "checkpoint_bytes", (json_int_t)p->checkpoint, "export_bytes",
+        (json_int_t)p->exported, "memory", maybe((int64_t)p->memory, p->memory > 0), "fits",
+        d9d_forecast_fits(p), "stages", ranks_json(p));
 }

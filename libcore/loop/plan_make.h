@@ -11,6 +11,10 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
                             const d9di_plan_data *data, const d9di_rows *measured, d9d_arena *a,
                             d9d_forecast *out);
 
+/* The pipeline's time and bubble, when prices are known; once_s: what comes once a step. */
+d9d_status d9di_forecast_pipe(d9d_forecast *p, double once_s);
+void d9di_forecast_schedule(d9d_forecast *p);
+
 /* Degrees as a configuration has them; NULL when memory is out. */
 json_t *d9di_mesh_json(const d9d_degrees *d);
 

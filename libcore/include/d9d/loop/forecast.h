@@ -18,6 +18,7 @@
 
 #include "d9d/kernels/paper.h"
 #include "d9d/loop/job.h"
+#include "d9d/pipe/timeline.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -34,12 +35,13 @@ typedef struct d9d_forecast_rank {
     int64_t rank;  /* its number in the world: the stage's first */
     int64_t ranks; /* that are like it */
     uint64_t weights, gradients, optimizer;
-    uint64_t units;        /* parameters and gradients put together for a unit, at least */
-    uint64_t activations;  /* what is left of the peak */
-    uint64_t scratch;      /* of kernels, at the peak */
-    uint64_t peak;         /* of the pool: all of the above */
-    uint64_t outside;      /* of libraries */
-    double step_s;         /* of its own, waiting for no other */
+    uint64_t units;       /* parameters and gradients put together for a unit, at least */
+    uint64_t activations; /* what is left of the peak */
+    uint64_t scratch;     /* of kernels, at the peak */
+    uint64_t peak;        /* of the pool: all of the above */
+    uint64_t outside;     /* of libraries */
+    double step_s;        /* of its own, waiting for no other */
+    int live; /* most forwards at once whose backward is not through; 1 without pipeline */
     d9d_paper_tally tally; /* of a step */
 } d9d_forecast_rank;
 
@@ -59,8 +61,13 @@ typedef struct d9d_forecast {
     double mfu;                    /* model's operations over what the chips could do */
     double bubble;                 /* of the pipeline; 0 without */
     uint64_t checkpoint, exported; /* bytes of one */
-    d9d_forecast_rank *stages;     /* [n_stages], in the arena */
+    d9d_forecast_rank *stages; /* [n_stages], in the arena: a rank of each pipeline coordinate */
     size_t n_stages;
+    /* Of a pipeline. */
+    char schedule[48]; /* "1f1b x2 zero bubble"; "" without a pipeline */
+    d9d_pipe_how pipe;
+    d9d_stage_price *prices; /* [program's stages], in the arena */
+    double transfer_s;       /* of hidden states between neighbours */
 } d9d_forecast;
 
 /* ECONFIG and ENOTSUP for what training would refuse before it takes memory. */
@@ -76,6 +83,10 @@ D9D_API bool d9d_forecast_fits(const d9d_forecast *p);
 /* ECONFIG with both numbers when the memory that was asked for is too little. */
 D9D_API D9D_MUST_USE d9d_status d9d_forecast_verdict(const d9d_forecast *p);
 D9D_API double d9d_forecast_tokens_per_hour(const d9d_forecast *p);
+
+/* The pipeline's timeline as an image, by the name's ending: d9d/metric/lanes.h.  ECONFIG without
+ * a pipeline. */
+D9D_API D9D_MUST_USE d9d_status d9d_forecast_draw(const d9d_forecast *p, const char *path);
 
 /* For people, appended; and as d9d.plan.v1. */
 D9D_API D9D_MUST_USE d9d_status d9d_forecast_print(const d9d_forecast *p, d9d_buf *out);

@@ -1,0 +1,62 @@
+/* forecast_pipe.c - the pipeline of a plan, played with its prices.  See d9d/loop/forecast.h. */
+#include <stdio.h>
+
+#include "d9d/metric/lanes.h"
+#include "loop/plan_make.h"
+
+static d9d_status play(const d9d_forecast *p, d9d_program *program, d9d_timeline *t)
+{
+    const d9d_pipe_prices prices = {.stages = p->prices, .transfer = p->transfer_s};
+    d9d_status st;
+
+    D9D_TRY(d9d_program_build(&p->pipe, (int)p->mesh.pipeline_parallel, (int)p->micro_batches,
+                              program));
+    st = d9d_program_connect(program);
+    if (st == D9D_OK)
+        st = d9d_timeline_make(program, &prices, t);
+    if (st != D9D_OK)
+        d9d_program_release(program);
+    return st;
+}
+
+void d9di_forecast_schedule(d9d_forecast *p)
+{
+    char stages[16] = "";
+
+    if (p->pipe.stages_per_rank > 1)
+        (void)snprintf(stages, sizeof(stages), " x%d", p->pipe.stages_per_rank);
+    (void)snprintf(p->schedule, sizeof(p->schedule), "%s%s%s%s", d9d_pipe_kind_word(p->pipe.kind),
+                   stages, p->pipe.zero_bubble ? " zero bubble" : "", p->pipe.deep ? " deep" : "");
+}
+
+/* Waiting in the pipeline, then what a rank does once a step. */
+d9d_status d9di_forecast_pipe(d9d_forecast *p, double once_s)
+{
+    d9d_program program;
+    d9d_timeline t;
+
+    D9D_TRY(play(p, &program, &t));
+    p->bubble = t.bubble;
+    p->step_s = t.total + once_s;
+    for (size_t i = 0; i < p->n_stages; i++)
+        p->stages[i].live = t.live[i];
+    d9d_timeline_release(&t);
+    d9d_program_release(&program);
+    return D9D_OK;
+}
+
+d9d_status d9d_forecast_draw(const d9d_forecast *p, const char *path)
+{
+    d9d_program program;
+    d9d_timeline t;
+    d9d_status st;
+
+    if (p->n_stages < 2)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: there is no pipeline to draw, mesh.pipeline_parallel is 1", path);
+    D9D_TRY(play(p, &program, &t));
+    st = d9d_lanes_write(&program, &t, p->schedule, path);
+    d9d_timeline_release(&t);
+    d9d_program_release(&program);
+    return st;
+}
