@@ -17,7 +17,9 @@ typedef struct rehearsal {
     d9d_step_end end;
     d9d_arena arena;
     d9d_batch batch;
-    int64_t n_micro;
+    int64_t n_micro; /* of a step */
+    int64_t few;     /* that are played: the others are like these */
+    int64_t period;  /* so many more make no other kind of step */
 } rehearsal;
 
 /* --- a batch ---------------------------------------------------------------------------- */
@@ -73,7 +75,7 @@ static d9di_engine_how engine_how(const rehearsal *r)
         .task = &r->task,
         .seed = (uint64_t)c->trainer.determinism.base_seed,
         .pipe = d9d_job_pipe(&c->trainer.pipelining),
-        .micros = r->n_micro,
+        .micros = r->few,
         .train = true,
         .optimizer = r->optimizer,
         .gradients = &c->trainer.gradient_manager,
@@ -229,25 +231,45 @@ static void stretch(sample *few, const sample *more, double by)
     }
 }
 
-enum { FEW = 2 }; /* the last micro-batch and one before it */
+/* How many micro-batches show all: alone the last one and one before it.  A pipeline that fills and
+ * empties holds no more of them at once than some for each of its ranks; breadth first it holds
+ * all. */
+static void choose_few(rehearsal *r)
+{
+    enum { ALONE = 2, EACH = 3 };
+    const d9d_pipe_how pipe = d9d_job_pipe(&r->how->config->trainer.pipelining);
+    const int64_t ranks = r->how->config->mesh.pipeline_parallel;
+    const bool all = pipe.kind == D9D_PIPE_GPIPE || pipe.kind == D9D_PIPE_LOOPED_BFS;
+    const int64_t most = ranks == 1 ? ALONE : EACH * ranks;
+
+    r->period = ranks;
+    r->few = r->n_micro;
+    if (r->n_micro > most && (ranks == 1 || !all))
+        r->few -= (r->n_micro - most) / ranks * ranks;
+}
 
 /* Two steps: what is kept from the first is there in the second. */
 static d9d_status steps(rehearsal *r, d9d_arena *a, d9di_dry_run *out)
 {
-    const int64_t few = r->n_micro < FEW || r->engine.program.ranks > 1 ? r->n_micro : FEW;
     sample s, more;
 
-    D9D_TRY(step(r, few));
-    D9D_TRY(sample_take(r, few, a, &s));
+    D9D_TRY(step(r, r->few));
+    D9D_TRY(sample_take(r, r->few, a, &s));
     out->peak = d9d_device_memory(r->engine.dev).peak;
     out->scratch = d9d_device_scratch(r->engine.dev);
-    if (r->n_micro > few) {
-        D9D_TRY(sample_take(r, few + 1, a, &more));
-        stretch(&s, &more, (double)(r->n_micro - few));
+    out->tally = s.tally;
+    if (r->period > 1)
+        D9D_TRY(d9di_dry_prices(&r->engine, a, out));
+    out->once_s = s.step_s - out->actions_s;
+    if (r->n_micro > r->few) {
+        if (r->period > 1)
+            D9D_TRY(d9di_engine_pipe(&r->engine, r->few + r->period));
+        D9D_TRY(sample_take(r, r->few + r->period, a, &more));
+        stretch(&s, &more, (double)(r->n_micro - r->few) / (double)r->period);
     }
     out->step_s = s.step_s;
     out->tally = s.tally;
-    return r->engine.program.ranks > 1 ? d9di_dry_prices(&r->engine, a, out) : D9D_OK;
+    return D9D_OK;
 }
 
 d9d_status d9di_dry_run_make(const d9di_dry_how *how, d9d_arena *a, d9di_dry_run *out)
@@ -261,6 +283,7 @@ d9d_status d9di_dry_run_make(const d9di_dry_how *how, d9d_arena *a, d9di_dry_run
     d9di_dry_run dry = {0};
     d9d_status st;
 
+    choose_few(&r);
     D9D_TRY_OR(st, batch_make(&r), out);
     D9D_TRY_OR(st, rank_make(&r), out);
     D9D_TRY_OR(st, count_kept(&r, &dry), out);

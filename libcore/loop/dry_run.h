@@ -43,11 +43,11 @@ typedef struct d9di_dry_run {
     uint64_t units, scratch;
     uint64_t peak; /* of the device's pool in a step, each block the size of its class */
     double step_s; /* of all micro-batches and the update, waiting for no other rank */
-    /* Of a pipeline, in the arena: the rank's stages, what all of their actions take, and the
-     * transfer of a micro-batch's hidden states to a neighbour. */
+    /* Of a pipeline, in the arena: the rank's stages, what all actions that were played take, what
+     * comes once a step, and the transfer of a micro-batch's hidden states to a neighbour. */
     d9di_dry_stage *stages;
     size_t n_stages;
-    double actions_s, transfer_s;
+    double actions_s, once_s, transfer_s;
     d9d_paper_tally tally; /* of a step; talk is in the arena */
 } d9di_dry_run;
 

@@ -41,23 +41,20 @@ static d9d_status stage_make(const d9di_dry_how *how, const d9di_rows *r, d9d_ar
     stage->activations =
         less(dry->peak, dry->weights + dry->gradients + dry->optimizer + dry->units + dry->scratch);
     dry->model_flops = mean.model_flops;
-    dry->actions_s = mean.actions_s;
+    dry->once_s = mean.once_s;
     dry->transfer_s = mean.transfer_s;
     dry->stages = mean.stages;
     return D9D_OK;
 }
 
 /* What the ranks of one coordinate add to the whole. */
-static void stage_add(d9d_forecast *p, const d9d_forecast_rank *stage, const d9di_dry_run *dry,
-                      double *flops, double *once_s)
+static void stage_add(d9d_forecast *p, const d9di_dry_run *dry, double *flops, double *once_s)
 {
-    const double once = stage->step_s - dry->actions_s;
-
     p->parameters += dry->parameters;
     p->checkpoint += dry->saved;
     p->exported += dry->exported;
     *flops += dry->model_flops;
-    *once_s = once > *once_s ? once : *once_s;
+    *once_s = dry->once_s > *once_s ? dry->once_s : *once_s;
     p->transfer_s = dry->transfer_s > p->transfer_s ? dry->transfer_s : p->transfer_s;
     for (size_t k = 0; k < dry->n_stages; k++)
         p->prices[dry->stages[k].stage] = dry->stages[k].price;
@@ -81,7 +78,7 @@ static d9d_status stages_make(d9di_dry_how *how, const d9di_rows *r, d9d_arena *
         D9D_TRY(stage_make(how, r, a, stage, &dry));
         stage->ranks = p->ranks / n;
         stage->live = 1;
-        stage_add(p, stage, &dry, &flops, &once_s);
+        stage_add(p, &dry, &flops, &once_s);
     }
     p->step_s = p->stages[0].step_s;
     if (n > 1)

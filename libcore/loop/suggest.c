@@ -17,10 +17,20 @@ enum {
     MOST_SIZES = 8  /* of micro-batches: 1, 2, 4, ... rows */
 };
 
-/* A mesh with a size of micro-batches. */
+/* Schedules of pipelines, the first for all and the others for the best meshes. */
+static const d9d_pipe_how pipes[] = {
+    {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1},
+    {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1, .zero_bubble = true},
+    {.kind = D9D_PIPE_1F1B, .stages_per_rank = 2},
+    {.kind = D9D_PIPE_ZERO_BUBBLE_V},
+    {.kind = D9D_PIPE_DUAL_PIPE_V},
+};
+enum { PIPES = sizeof(pipes) / sizeof(pipes[0]), CLOSER = 8 /* meshes with a pipeline */ };
+
+/* A mesh with a size of micro-batches and a schedule. */
 typedef struct candidate {
     d9d_degrees mesh;
-    int size; /* micro-batches of 2^size rows */
+    int size, pipe; /* micro-batches of 2^size rows */
 } candidate;
 
 /* What came of one. */
@@ -39,6 +49,7 @@ typedef struct search {
     d9di_rows rows[MOST_SIZES];
     D9D_VEC(candidate) candidates;
     result *results;
+    size_t done; /* candidates that have one */
     int64_t meshes;
     d9d_arena arena;
 } search;
@@ -56,19 +67,26 @@ static bool allowed(const search *s, const d9d_degrees *d, int64_t rows)
            d9d_job_check_batching(d, &b) == D9D_OK && d9d_model_plan_check(&s->spec, d) == D9D_OK;
 }
 
-static d9d_status add_sizes(search *s, const d9d_degrees *d)
+/* Sizes from `first` on, below `end`. */
+static d9d_status add_sizes(search *s, const d9d_degrees *d, int first, int end, int pipe)
 {
-    bool any = false;
-
-    for (int size = 0; size < MOST_SIZES; size++) {
+    for (int size = first; size < end; size++) {
         const int64_t rows = (int64_t)1 << size;
 
         if ((size > 0 && rows * s->rows[0].mean > MOST) || !allowed(s, d, rows))
             break;
-        D9D_TRY(D9D_VEC_PUSH(&s->candidates, ((candidate){*d, size})));
-        any = true;
+        D9D_TRY(D9D_VEC_PUSH(&s->candidates, ((candidate){*d, size, pipe})));
     }
-    s->meshes += any;
+    return D9D_OK;
+}
+
+/* Pipelines take long to plan: the best are looked at more closely later. */
+static d9d_status add_mesh(search *s, const d9d_degrees *d)
+{
+    const size_t before = s->candidates.len;
+
+    D9D_TRY(add_sizes(s, d, 0, d->pipeline_parallel > 1 ? 1 : MOST_SIZES, 0));
+    s->meshes += s->candidates.len > before;
     return D9D_OK;
 }
 
@@ -81,7 +99,7 @@ static d9d_status add_experts(search *s, d9d_degrees d)
 
     for (d.expert_parallel = 1; d.expert_parallel <= stage; d.expert_parallel++)
         if (stage % d.expert_parallel == 0)
-            D9D_TRY(add_sizes(s, &d));
+            D9D_TRY(add_mesh(s, &d));
     return D9D_OK;
 }
 
@@ -147,14 +165,19 @@ static d9d_status config_of(const search *s, const candidate *c, d9d_arena *a,
 {
     const d9d_union *provider = &s->config->model_provider;
     d9d_model_head *head = d9d_arena_alloc(a, provider->choice->size);
+    d9d_stages_section *own = d9d_arena_alloc(a, sizeof(*own));
+    const d9d_pipe_how *pipe = &pipes[c->pipe];
 
-    if (head == NULL)
+    if (head == NULL || own == NULL)
         return D9D_FAIL(D9D_ENOMEM, "suggest: a configuration");
     memcpy(head, provider->value, provider->choice->size);
     *out = *s->config;
     out->model_provider.value = head;
     out->mesh = c->mesh;
     out->trainer.batching.microbatch_size = (int64_t)1 << c->size;
+    *own = (d9d_stages_section){.num_stages_per_rank = pipe->stages_per_rank,
+                                .zero_bubble = pipe->zero_bubble};
+    out->trainer.pipelining.schedule = (d9d_union){.which = (int)pipe->kind, .value = own};
     return D9D_OK;
 }
 
@@ -177,6 +200,7 @@ static void keep_best(result *r, const d9d_forecast *f, int checkpointing)
         .bubble = f->bubble,
     };
     memcpy(best->mesh_text, f->mesh_text, sizeof(best->mesh_text));
+    memcpy(best->schedule, f->schedule, sizeof(best->schedule));
 }
 
 /* With the least checkpointing that fits.  What cannot be, such as a pipeline of more stages than
@@ -207,7 +231,8 @@ static d9d_status plan_item(void *arg, int worker, size_t i)
 {
     search *s = arg;
     d9d_arena a = {0};
-    const d9d_status st = plan_one(s, &s->candidates.data[i], &s->results[i], &a);
+    const size_t at = s->done + i;
+    const d9d_status st = plan_one(s, &s->candidates.data[at], &s->results[at], &a);
 
     (void)worker;
     d9d_arena_release(&a);
@@ -229,12 +254,14 @@ static int by_rate(const void *a, const void *b)
     return memcmp(&x->mesh, &y->mesh, sizeof(x->mesh));
 }
 
-/* The best of each mesh. */
+/* The best of each mesh, of what has been planned so far. */
 static d9d_status rank_all(const search *s, d9d_arena *a, d9d_suggestions *out)
 {
     const size_t n = s->candidates.len;
     size_t kept = 0;
 
+    out->n = 0;
+    out->planned = 0;
     out->item = d9d_arena_alloc(a, (n + 1) * sizeof(*out->item));
     if (out->item == NULL)
         return D9D_FAIL(D9D_ENOMEM, "suggest: %zu candidates", n);
@@ -287,14 +314,48 @@ static d9d_status search_open(search *s)
     return D9D_OK;
 }
 
+/* Candidates from number `done` on. */
+static d9d_status plan_from(search *s, size_t done)
+{
+    result *all = d9d_arena_alloc(&s->arena, (s->candidates.len + 1) * sizeof(*all));
+
+    if (all == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "suggest: %zu candidates", s->candidates.len);
+    if (done > 0)
+        memcpy(all, s->results, done * sizeof(*all));
+    s->results = all;
+    s->done = done;
+    return d9d_thread_run(0, s->candidates.len - done, plan_item, s);
+}
+
+/* The best meshes with a pipeline: other micro-batches, other schedules. */
+static d9d_status add_closer(search *s, const d9d_suggestions *so_far)
+{
+    int left = CLOSER;
+
+    for (size_t i = 0; i < so_far->n && left > 0; i++) {
+        const d9d_degrees *d = &so_far->item[i].mesh;
+
+        if (d->pipeline_parallel == 1)
+            continue;
+        for (int pipe = 0; pipe < PIPES; pipe++)
+            D9D_TRY(add_sizes(s, d, pipe == 0, MOST_SIZES, pipe));
+        left--;
+    }
+    return D9D_OK;
+}
+
 static d9d_status search_all(search *s, d9d_arena *a, d9d_suggestions *out)
 {
+    size_t done;
+
     D9D_TRY(d9di_launch_checked(search_open(s)));
     D9D_TRY(add_all(s, out->ranks));
-    s->results = d9d_arena_alloc(&s->arena, (s->candidates.len + 1) * sizeof(*s->results));
-    if (s->results == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "suggest: %zu candidates", s->candidates.len);
-    D9D_TRY(d9d_thread_run(0, s->candidates.len, plan_item, s));
+    D9D_TRY(plan_from(s, 0));
+    D9D_TRY(rank_all(s, a, out));
+    done = s->candidates.len;
+    D9D_TRY(add_closer(s, out));
+    D9D_TRY(plan_from(s, done));
     out->meshes = s->meshes;
     return rank_all(s, a, out);
 }

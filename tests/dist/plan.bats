@@ -11,8 +11,8 @@ load topology
 dense_meshes="1 1 1 1 1 1,2 1 1 1 1 1,1 2 1 1 1 1,1 1 1 1 2 1,1 1 2 1 1 1,1 1 1 2 1 1,2 2 1 1 1 1,1 2 1 1 2 1,1 1 1 1 8 1"
 moe_meshes="1 1 1 1 1 1,1 2 1 1 1 1,1 2 1 1 1 2,2 2 1 1 1 2,1 2 1 1 2 4,1 1 2 1 1 2"
 
-# holds MODEL MESH MORE-BY [KEY=VALUE...]: no rank takes more than the plan by that many percent, and
-# the largest not less.
+# holds MODEL MESH MORE-BY [KEY=VALUE...]: of each pipeline stage, the rank that takes most takes what
+# the plan says, give or take so many percent.
 holds() {
     local model=$1 more=$3 i ranks=1 keys=() plan
     read -ra mesh <<<"$2"
@@ -21,16 +21,22 @@ holds() {
         keys+=("mesh.${axes[i]}=${mesh[i]}")
         [ "$i" -eq 5 ] || ranks=$((ranks * mesh[i]))
     done
+    for i; do [[ $i != mesh.pipeline_parallel=* ]] || ranks=$((ranks * ${i#*=})); done
     keys+=("$@")
     plan=$(d9d-train --plan --gpu cpu --json "${keys[@]/#/--set=}" "$model.json" |
-        sed -n 's/^ *"peak": \([0-9]*\),$/\1/p')
+        sed -n 's/^ *"peak": \([0-9]*\),$/\1/p' | paste -sd' ')
     rm -rf measured
     mpi -n $ranks "$D9D_BUILD/tests/dist/plan_driver" "$model.json" "${keys[@]}" trainer.run.dir=measured >peaks
     awk -v plan="$plan" -v more="$more" -v ranks=$ranks -v what="$model ${mesh[*]} $*" '
-        { n++; if ($2 > most) most = $2 }
-        END { off = (plan / most - 1) * 100
-              printf "%-60s plan %8d, measured %8d: %+.2f %%\n", what, plan, most, off
-              exit !(n == ranks && off <= more && -off <= more) }' peaks
+        BEGIN { stages = split(plan, planned, " ") }
+        { n++; s = int($1 * stages / ranks) + 1; if ($2 > most[s]) most[s] = $2 }
+        END { if (n != ranks || stages == 0) { print what ": " n + 0 " ranks of " ranks; exit 1 }
+              for (s = 1; s <= stages; s++) {
+                  off = (planned[s] / most[s] - 1) * 100
+                  printf "%-60s plan %8d, measured %8d: %+.2f %%\n", what, planned[s], most[s], off
+                  bad = bad || !(off <= more && -off <= more)
+              }
+              exit bad }' peaks
 }
 
 # each MODEL LIST MORE-BY [KEY=VALUE...]
@@ -51,4 +57,24 @@ each() {
 @test "a mixture of experts, within 5 percent" {
     each moe "$moe_meshes" 5
     holds moe "2 2 1 1 1 4" 5 model_provider.checkpointing=full
+}
+
+# Messages that are under way are seen a little later or earlier than on paper.
+pipe() { # SCHEDULE-JSON RANKS MODEL MORE-BY MESH
+    holds "$3" "${5:-1 1 1 1 1 1}" "$4" mesh.pipeline_parallel="$2" model_provider.model.num_hidden_layers=8 \
+        trainer.data_loading.multiple=16 trainer.pipelining.schedule="{\"schedule\": $1}"
+}
+@test "pipelines of every schedule, within a percent" {
+    pipe '"1f1b"' 2 dense 1
+    pipe '"1f1b"' 4 dense 1
+    pipe '"1f1b", "zero_bubble": true' 2 dense 1
+    pipe '"1f1b", "num_stages_per_rank": 2' 2 dense 1
+    pipe '"gpipe"' 2 dense 1
+    pipe '"looped_bfs", "num_stages_per_rank": 2' 2 dense 1
+    pipe '"zero_bubble_v"' 2 dense 1
+    pipe '"dual_pipe_v"' 2 dense 1
+    pipe '"1f1b"' 2 dense 1 "1 2 1 1 2 1"
+}
+@test "a pipeline of a mixture of experts, within 5 percent" {
+    pipe '"1f1b"' 2 moe 5 "1 2 1 1 1 2"
 }

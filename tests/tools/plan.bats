@@ -103,3 +103,18 @@ is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
     says 2 "no mesh of 2 ranks fits" s --memory $((least / 2))
     says 2 "no mesh of 7 ranks divides this model" d9d-train --plan --suggest 7 --length 64 c.json
 }
+
+@test "a pipeline: its stages, prices, bubble and picture" {
+    pipe=(--set mesh.pipeline_parallel=2 --set trainer.batching.microbatch_size=1)
+    plan "${pipe[@]}" --timeline t.svg c.json >p.json
+    is d9d.plan.v1 p.json
+    [ "$(grep -c '"live"' p.json)" = 2 ]
+    [ "$(grep -c '"forward"' p.json)" = 2 ]
+    [ "$(number live <p.json)" = 2 ]
+    awk -v b="$(number bubble <p.json)" 'BEGIN { exit !(b > 0.1 && b < 0.5) }'
+    [ "$(grep -c '>rank [01]<' t.svg)" = 2 ]
+    [ "$(grep -c '>3<' t.svg)" = 4 ] # forward and backward of the last micro-batch on both
+    says 2 "there is no pipeline to draw" plan --timeline no.svg c.json
+    [ ! -e no.svg ]
+    says 2 "pipeline" plan --set mesh.pipeline_parallel=3 c.json
+}

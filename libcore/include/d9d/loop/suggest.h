@@ -4,11 +4,11 @@
  *     D9D_TRY(d9d_suggest_print(&s, 10, &text));
  *
  * Every way to cut N ranks into the axes of a mesh is planned (d9d/loop/forecast.h) with
- * micro-batches of 1, 2, 4, ... rows, on pipelines with each of the schedules that the
- * micro-batches allow, and with the least activation checkpointing that fits the memory.  What is
- * left out would not be ranked high: tensor parallelism over nodes, context parallelism beyond
- * pieces of LEAST positions, weights replicated but for whole nodes, and more rows of a micro-batch
- * than MOST positions.
+ * micro-batches of 1, 2, 4, ... rows and with the least activation checkpointing that fits the
+ * memory; pipelines first with 1f1b and one row, the best of them then with other schedules and
+ * more rows.  What is left out would not be ranked high: tensor parallelism over nodes, context
+ * parallelism beyond pieces of 256 positions, weights replicated but for whole nodes, and
+ * micro-batches of more than 65536 positions.
  *
  * Everything of the configuration but mesh, micro-batch, checkpointing and schedule stays as it is,
  * the global batch above all.
