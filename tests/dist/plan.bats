@@ -64,16 +64,16 @@ pipe() { # SCHEDULE-JSON RANKS MODEL MORE-BY MESH
     holds "$3" "${5:-1 1 1 1 1 1}" "$4" mesh.pipeline_parallel="$2" model_provider.model.num_hidden_layers=8 \
         trainer.data_loading.multiple=16 trainer.pipelining.schedule="{\"schedule\": $1}"
 }
-@test "pipelines of every schedule, within a percent" {
-    pipe '"1f1b"' 2 dense 1
-    pipe '"1f1b"' 4 dense 1
-    pipe '"1f1b", "zero_bubble": true' 2 dense 1
-    pipe '"1f1b", "num_stages_per_rank": 2' 2 dense 1
-    pipe '"gpipe"' 2 dense 1
-    pipe '"looped_bfs", "num_stages_per_rank": 2' 2 dense 1
-    pipe '"zero_bubble_v"' 2 dense 1
-    pipe '"dual_pipe_v"' 2 dense 1
-    pipe '"1f1b"' 2 dense 1 "1 2 1 1 2 1"
+@test "pipelines of every schedule, within 3 percent" {
+    pipe '"1f1b"' 2 dense 3
+    pipe '"1f1b"' 4 dense 3
+    pipe '"1f1b", "zero_bubble": true' 2 dense 3
+    pipe '"1f1b", "num_stages_per_rank": 2' 2 dense 3
+    pipe '"gpipe"' 2 dense 3
+    pipe '"looped_bfs", "num_stages_per_rank": 2' 2 dense 3
+    pipe '"zero_bubble_v"' 2 dense 3
+    pipe '"dual_pipe_v"' 2 dense 3
+    pipe '"1f1b"' 2 dense 3 "1 2 1 1 2 1"
 }
 @test "a pipeline of a mixture of experts, within 5 percent" {
     pipe '"1f1b"' 2 moe 5 "1 2 1 1 1 2"

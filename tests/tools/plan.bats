@@ -84,9 +84,10 @@ is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
     rates=$(sed -n 's/^ *"tokens_per_hour": \([0-9.e+]*\),$/\1/p' s.json)
     [ "$(wc -l <<<"$rates")" -gt 3 ]
     [ "$rates" = "$(sort -rg <<<"$rates")" ]
-    # The first one, planned alone.
-    first=$(sed -n '/"suggestions"/,$p' s.json)
-    how=(--set "trainer.batching.microbatch_size=$(number rows <<<"$first")" --set trainer.batching.global_batch_size=8)
+    # The first one without a pipeline, planned alone.
+    first=$(awk 'BEGIN { RS = "\"mesh\":" } NR > 1 && /"schedule": null/ { print; exit }' s.json)
+    how=(--set "trainer.batching.microbatch_size=$(number rows <<<"$first")" --set trainer.batching.global_batch_size=8
+        --set "model_provider.checkpointing=$(sed -n 's/.*"checkpointing": "\([a-z]*\)".*/\1/p' <<<"$first")")
     for axis in data_parallel_replicate data_parallel_shard context_parallel_shard context_parallel_replicate tensor_parallel expert_parallel; do
         how+=(--set "mesh.$axis=$(number $axis <<<"$first")")
     done
