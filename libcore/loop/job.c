@@ -24,7 +24,10 @@ d9d_status d9d_job_check_batching(const d9d_degrees *m, const struct d9d_batchin
 d9d_pipe_how d9d_job_pipe(const struct d9d_pipelining_section *s)
 {
     const d9d_stages_section *own = s->schedule.value;
+    const d9d_schedule_kind *kind = s->schedule.choice->row;
 
+    if (kind != NULL)
+        return (d9d_pipe_how){.own = kind, .config = s->schedule.value, .kind = D9D_PIPE_1F1B};
     return (d9d_pipe_how){.kind = (d9d_pipe_kind)s->schedule.which,
                           .stages_per_rank = (int)own->num_stages_per_rank,
                           .zero_bubble = own->zero_bubble,

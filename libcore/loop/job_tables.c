@@ -162,15 +162,15 @@ SCHEDULE(looped_table, "looped_bfs", looped_keys, "GPipe over several stages a r
 SCHEDULE(interleaved_table, "1f1b", interleaved_keys, "one forward, one backward");
 SCHEDULE(zbv_table, "zero_bubble_v", no_keys, "zero bubble, two stages a rank in a V");
 SCHEDULE(dual_table, "dual_pipe_v", no_keys, "DualPipe, two stages a rank in a V");
-static const d9d_table *const schedules[] = {
+const d9d_table *const d9d_pipe_choices[] = {
     &inference_table, &gpipe_table, &looped_table, &interleaved_table,
     &zbv_table,       &dual_table,  NULL};
 static const char *const schedule_tag[] = {"schedule", NULL};
 
 typedef struct d9d_pipelining_section pipelining_section;
 static const d9d_key pipelining_keys[] = {
-    D9D_KEY_UNION(pipelining_section, schedule, "{\"schedule\": \"1f1b\"}", schedule_tag, schedules,
-                  "order of the micro-batches; matters with pipeline ranks"),
+    D9D_KEY_UNION(pipelining_section, schedule, "{\"schedule\": \"1f1b\"}", schedule_tag,
+                  d9d_pipe_choices, "order of the micro-batches; matters with pipeline ranks"),
     D9D_KEY_END,
 };
 static const d9d_table pipelining_table =

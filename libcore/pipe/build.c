@@ -25,6 +25,11 @@ int d9d_pipe_stages_per_rank(const d9d_pipe_how *how)
 {
     const int fixed = kinds[how->kind].stages_per_rank;
 
+    if (how->own != NULL && how->own->stages_per_rank != NULL)
+        return how->own->stages_per_rank(how->config);
+    if (how->own != NULL)
+        return how->own->layout == D9D_PIPE_V ? 2 : 1;
+
     return fixed > 0 ? fixed : how->stages_per_rank;
 }
 
@@ -33,9 +38,10 @@ d9d_status d9d_program_build(const d9d_pipe_how *how, int ranks, int micros, d9d
     d9d_program p;
     d9d_status st;
 
-    D9D_TRY(d9d_program_init(ranks, d9d_pipe_stages_per_rank(how), micros, kinds[how->kind].layout,
-                             kinds[how->kind].backward, &p));
-    st = kinds[how->kind].build(how, &p);
+    D9D_TRY(d9d_program_init(ranks, d9d_pipe_stages_per_rank(how), micros,
+                             how->own != NULL ? how->own->layout : kinds[how->kind].layout,
+                             how->own != NULL || kinds[how->kind].backward, &p));
+    st = how->own != NULL ? how->own->build(how->config, &p) : kinds[how->kind].build(how, &p);
     if (st == D9D_OK)
         *out = p;
     else

@@ -271,6 +271,40 @@ inference() {
     rm events.?
 }
 
+# dense: a training that can be a pipeline, with the events of libhear.so.
+dense() {
+    cat <<JSON
+{"plugin": ["libevents.so", "liblifo.so"], "data": {"dataset": "data"},
+ "model_provider": {"name": "qwen3_dense", "model": {"num_hidden_layers": 2,
+   "layer": {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8},
+   "max_position_ids": 64, "split_vocab_size": {"all": 97}, "split_vocab_order": ["all"]}},
+ "trainer": {"run": {"name": "dense", "steps": 2}, "batching": {"global_batch_size": 4},
+  "pipelining": {"schedule": {"schedule": "lifo"}}},
+ "optimizer": {"name": "adamw", "lr": 1e-3}}
+JSON
+}
+
+@test "events come on every rank of a pipeline, whose schedule is one's own" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
+    plugin lifo "$BATS_TEST_DIRNAME/lifo.c"
+    dense >dense.json
+    rm -f events.?
+    run -0 d9d-train -q --device cpu --set trainer.run.dir=one dense.json
+    diff events.0 <(training 2 ' tracker')
+    rm events.0
+    mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=two dense.json
+    diff events.0 <(training 2 ' tracker')
+    diff events.1 <(training 2 '')
+    rm events.?
+    close_to 1e-5 <(numbers loss two/metrics.jsonl) <(numbers loss one/metrics.jsonl)
+    run -2 mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=three \
+        --set 'trainer.pipelining.schedule={"schedule": "lifo", "limit": 3}' dense.json
+    assert_output --partial "lifo: 4 micro-batches, at most 3"
+    [ ! -e three ]
+    rm -f events.?
+}
+
 @test "a handler that fails ends the job, and nobody hears of more" {
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
     D9D_FAIL_AT=train.forward_backward.pre run -1 d9d-train -q --device cpu \
@@ -285,7 +319,7 @@ inference() {
 }
 
 # The structs that plugins fill and this library reads by their size.
-tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event d9d_train_task d9d_metric_kind"
+tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event d9d_train_task d9d_metric_kind d9d_schedule_kind"
 
 # appended DIR TEXT: a member more at the end of every table below DIR.
 appended() {

@@ -159,7 +159,8 @@ typedef struct d9d_job {
 
 D9D_API extern const d9d_table d9d_train_table, d9d_infer_table;
 
-/* The models that are built in. */
+/* The models and the pipeline's schedules that are built in. */
+D9D_API extern const d9d_table *const d9d_pipe_choices[];  /* NULL-ended */
 D9D_API extern const d9d_table *const d9d_model_choices[]; /* NULL-ended */
 D9D_API extern const d9d_model_provider d9d_qwen3_dense_provider, d9d_qwen3_moe_provider;
 

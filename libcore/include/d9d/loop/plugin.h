@@ -30,6 +30,7 @@
 #include "d9d/metric/metric.h"
 #include "d9d/model/provider.h"
 #include "d9d/nn/block.h"
+#include "d9d/pipe/program.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -63,6 +64,7 @@ typedef struct d9d_plugin {
     const d9d_train_task *const *train_tasks;
     const d9d_optimizer_kind *const *optimizers;
     const d9d_lr_kind *const *lr_schedulers;
+    const d9d_schedule_kind *const *schedules; /* of a pipeline */
     const d9d_metric_kind *const *metrics;
     const d9d_sink_kind *const *trackers;
     const d9d_subscription *events; /* whatever the configuration names; self is NULL */

@@ -29,6 +29,7 @@
 #include <stdint.h>
 
 #include "d9d/base/mem.h"
+#include "d9d/config/config.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -103,11 +104,25 @@ typedef enum d9d_pipe_kind {
 /* "inference", "gpipe", "looped_bfs", "1f1b", "zero_bubble_v", "dual_pipe_v". */
 D9D_API const char *d9d_pipe_kind_word(d9d_pipe_kind kind);
 
+/* A schedule of one's own, which a configuration names. */
+typedef struct d9d_schedule_kind {
+    size_t size;            /* sizeof(d9d_schedule_kind) */
+    const d9d_table *table; /* of its section */
+    d9d_pipe_layout layout;
+    /* NULL: 1, or 2 in a V. */
+    int (*stages_per_rank)(const void *config);
+    /* Push the computation of every rank: lanes are empty, transfers come by themselves.  ECONFIG
+     * for ranks or micro-batches that it cannot take. */
+    d9d_status (*build)(const void *config, d9d_program *p);
+} d9d_schedule_kind;
+
 typedef struct d9d_pipe_how {
     d9d_pipe_kind kind;
     int stages_per_rank; /* of looped_bfs and 1f1b; the others have 1, and the v layouts 2 */
     bool zero_bubble;    /* 1f1b: split backward, weight halves where a rank would wait */
     bool deep;           /* 1f1b: the reference's warm-up, twice as deep as it must be */
+    const d9d_schedule_kind *own; /* in the place of `kind`, with its bound section; NULL: none */
+    const void *config;
 } d9d_pipe_how;
 
 /* Stages that a rank has with this schedule. */
