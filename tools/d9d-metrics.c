@@ -186,14 +186,14 @@ int main(int argc, char **argv)
         COMMAND(export, "RUN...", 1, -1, export_options,
                 "Write the records as CSV or as TensorBoard event files."),
         metrics_samples,
+        metrics_spikes,
         metrics_eval,
         metrics_flight,
         {.run = NULL},
     };
     const tool metrics = {
         "d9d-metrics",
-        "Look at training runs.  RUN is a run directory or its metrics.jsonl; a run may still be "
-        "going on.",
+        "Look at training runs, done or not.  RUN is a run directory or its metrics.jsonl.",
         commands};
 
     return tool_main(&metrics, argc, argv);

@@ -58,6 +58,27 @@ D9D_API D9D_MUST_USE d9d_status d9d_report_compare(const d9d_runs *r, const char
 D9D_API D9D_MUST_USE d9d_status d9d_report_compare_json(const d9d_runs *r, const char *key,
                                                         json_t **out);
 
+/* --- spikes ------------------------------------------------------------------------- */
+
+/* Which steps stand out: their value is more than `deviations` above the median of the `window`
+ * records before that did not, or is not finite.  A deviation is 1.4826 times the median distance
+ * from that median, which is the standard deviation of normal numbers, but at least a thousandth of
+ * the median.  The first `least` records are never judged. */
+typedef struct d9d_spikes_how {
+    const char *key;   /* "loss", "grad_norm" */
+    double deviations; /* above 0 */
+    size_t window;     /* at least `least` */
+} d9d_spikes_how;
+enum { D9D_SPIKES_LEAST = 8 };
+
+/* A line a spike: step, value, the median before it, deviations above.  ECONFIG for a key that a
+ * run has not, and a window below the least. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_spikes(const d9d_run *r, const d9d_spikes_how *how,
+                                                  d9d_buf *out);
+/* A list of {"run", "key", "spikes": [{"step", "value", "usual", "deviations"}]}. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_spikes_json(const d9d_runs *r, const d9d_spikes_how *how,
+                                                       json_t **out);
+
 /* --- charts ------------------------------------------------------------------------ */
 
 /* One chart a key with one line a run: for the terminal, or into an image file (two

@@ -1,0 +1,67 @@
+/* metrics_spikes.c - d9d-metrics spikes. */
+#include "d9d/metric/report.h"
+#include "metrics_commands.h"
+
+struct opts {
+    const char *key;
+    double deviations;
+    int64_t window;
+};
+
+static const struct opts defaults = {.key = "loss", .deviations = 6, .window = 64};
+static const tool_option options[] = {
+    TOOL_OPT(struct opts, key, STRING, "key", 'k', "NAME", "the column to judge (default: loss)"),
+    TOOL_OPT(struct opts, deviations, REAL, "deviations", 'd', "X",
+             "how far above the usual a step must be (default: 6)", .min = 1e-3, .max = 1e9),
+    TOOL_OPT(struct opts, window, INT, "window", 'w', "N",
+             "records before a step that say what is usual (default: 64)", .min = D9D_SPIKES_LEAST,
+             .max = 1e6),
+    TOOL_END};
+
+static d9d_status text(const d9d_runs *runs, const d9d_spikes_how *how)
+{
+    d9d_buf out = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < runs->n && st == D9D_OK; i++) {
+        if (runs->n > 1)
+            st = d9d_buf_printf(&out, "%s%s:\n", i > 0 ? "\n" : "", runs->run[i]->name);
+        if (st == D9D_OK)
+            st = d9d_report_spikes(runs->run[i], how, &out);
+    }
+    if (st == D9D_OK)
+        tool_put(&out);
+    d9d_buf_release(&out);
+    return st;
+}
+
+static d9d_status run(tool_run *r, const void *given)
+{
+    const struct opts *o = given;
+    const d9d_spikes_how how = {o->key, o->deviations, (size_t)o->window};
+    d9d_runs runs;
+    json_t *v;
+    d9d_status st;
+
+    D9D_TRY(d9d_runs_open(r->args, (size_t)r->n_args, r->log, &runs));
+    st = d9d_runs_check_keys(&runs, &o->key, 1);
+    if (st == D9D_OK && !r->json)
+        st = text(&runs, &how);
+    else if (st == D9D_OK)
+        st = d9d_report_spikes_json(&runs, &how, &v);
+    if (st == D9D_OK && r->json)
+        st = tool_put_json(v);
+    d9d_runs_close(&runs);
+    return st;
+}
+
+const tool_command metrics_spikes = {
+    .name = "spikes",
+    .operands = "RUN...",
+    .min = 1,
+    .max = -1,
+    .options = options,
+    .size = sizeof(struct opts),
+    .defaults = &defaults,
+    .run = run,
+    .about = "Steps whose loss stands out; d9d-metrics samples says what was in them."};
