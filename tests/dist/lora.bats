@@ -38,6 +38,11 @@ on_meshes() {
     on_meshes dense 1
 }
 
+@test "what is dropped does not depend on the mesh" {
+    lora='{"kind": "lora", "module_name_pattern": ".*self_attn.*_proj|.*gate|.*shared.*", "params": {"r": 3, "alpha": 12, "dropout": 0.3}}'
+    on_meshes moe 3 4 5 7
+}
+
 @test "checkpoints of adapters alone, saved on one mesh, go on on another" {
     local from to bad=0
     only=(--set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true)
