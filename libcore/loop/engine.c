@@ -88,6 +88,7 @@ static d9d_status model_open(d9di_engine *e, const d9di_engine_how *how, d9d_sta
 
     D9D_TRY(s->provider->create(s->config, stage, &s->options, model));
     D9D_TRY(d9di_task_extend(how->task, *model, &s->options));
+    e->seed = how->seed;
     if (how->peft != NULL)
         D9D_TRY(d9d_peft_apply(how->peft, (*model)->module, stage.count > 1));
     D9D_TRY(d9d_module_bind((*model)->module));

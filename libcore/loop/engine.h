@@ -31,6 +31,7 @@ typedef struct d9di_stage {
 /* A micro-batch on the device. */
 typedef struct d9di_micro {
     d9d_tensor ids, labels, positions, segments;
+    d9d_draws draws; /* without tokens where nothing is dropped */
 } d9di_micro;
 
 typedef struct d9di_engine {
@@ -54,6 +55,7 @@ typedef struct d9di_engine {
     int pipe_ranks, pipe_rank;
     struct d9di_play *play; /* what goes through now */
     D9D_VEC(d9di_micro) micros;
+    uint64_t seed;
     d9d_part_room room;
     d9d_arena arena;
 } d9di_engine;

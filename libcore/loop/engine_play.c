@@ -1,6 +1,7 @@
 /* engine_play.c - micro-batches through the stages of a rank.  See loop/engine.h. */
 #include "d9d/device/trace.h"
 #include "d9d/parallel/tied.h"
+#include "loop/draws.h"
 #include "loop/engine.h"
 
 /* What goes through the stages, of one call. */
@@ -20,6 +21,7 @@ static void micro_release(d9di_micro *b)
     d9d_tensor_release(&b->labels);
     d9d_tensor_release(&b->positions);
     d9d_tensor_release(&b->segments);
+    d9d_tensor_release(&b->draws.token);
 }
 
 static d9d_status part_upload(d9di_engine *e, const d9d_batch_part *b, d9di_micro *out)
@@ -52,6 +54,9 @@ static d9d_status load(d9di_engine *e, int micro)
         D9D_TRY(p->flow->next(p->flow->arg, &p->host));
         D9D_TRY(d9d_batch_part_of(&p->host, d9d_comm_rank(cp), d9d_comm_size(cp), &e->room, &part));
         D9D_TRY(part_upload(e, &part, &e->micros.data[p->loaded]));
+        if (e->program.backward && d9di_draws_wanted(&e->adapters))
+            D9D_TRY(d9di_draws_make(e->stages[0].model, e->dev, &p->host, e->seed,
+                                    &e->micros.data[p->loaded].draws));
         d9d_trace_lap(e->dev, "batch", "");
     }
     return D9D_OK;
@@ -97,6 +102,8 @@ static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var
 
     D9D_TRY(load(e, micro));
     b = &e->micros.data[micro];
+    if (b->draws.token.storage != NULL)
+        d9d_tape_set_draws(t, &b->draws);
     d9d_sharded_forward(s->sharded, learn && e->program.stages == 1);
     D9D_TRY(d9di_task_forward(
         e->task, s->model, t,

@@ -12,6 +12,7 @@ typedef struct d9di_factors {
     bool stack;       /* which has it [E, in, out] */
     int64_t experts, in, out, r;
     double alpha; /* the scale is alpha / r */
+    double dropout;
     d9d_dtype dtype;
     float *a, *b;
 } d9di_factors;

@@ -172,6 +172,7 @@ static d9d_status describe(d9d_arena *a, const d9d_param *w, d9di_factors *out)
         .out = stack ? d[2] : d[0],
         .r = r,
         .alpha = w->adapter->alpha,
+        .dropout = (double)w->adapter->dropout,
         .dtype = w->dtype,
     };
     return out->name != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its name", w->name);

@@ -18,9 +18,9 @@ static const d9d_key params_keys[] = {
     D9D_KEY_INT(d9d_peft_params, r, D9D_REQUIRED, 1, 1 << 16, "rank: columns of each factor"),
     D9D_KEY_REAL(d9d_peft_params, alpha, D9D_REQUIRED, 0, 1e6,
                  "the product of the factors is scaled by alpha / r", .flags = D9D_ABOVE_MIN),
-    D9D_KEY_REAL(d9d_peft_params, dropout, "0", 0, 0,
-                 "of what goes into the adapter; 0 in this "
-                 "version"),
+    D9D_KEY_REAL(d9d_peft_params, dropout, "0", 0, 1,
+                 "probability that a feature that goes into an adapter is left out; not of experts",
+                 .flags = D9D_BELOW_MAX),
     D9D_KEY_END,
 };
 static const d9d_table params_table =
@@ -114,8 +114,14 @@ static bool is_any(const d9d_module *module)
 
 static d9d_status adapt(const method *m, const char *name, d9d_module *module)
 {
-    const d9d_lora_how how = {m->section->params.r, m->section->params.alpha};
+    const d9d_peft_params *p = &m->section->params;
+    const d9d_lora_how how = {p->r, p->alpha, p->dropout};
 
+    if (p->dropout > 0 && d9d_lora_matrix(module)->whole.ndim == 3)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "peft: module_name_pattern \"%s\": %s is a stack of experts, beside which "
+                        "nothing is dropped; give experts a method of their own, without dropout",
+                        m->section->module_name_pattern, name);
     if (d9d_lora_matrix(module)->adapter != NULL)
         return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": %s has an adapter already",
                         m->section->module_name_pattern, name);

@@ -30,6 +30,8 @@ d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_how *how)
     if (w == NULL || w->adapter != NULL)
         return D9D_FAIL(D9D_EINVAL, "LoRA: the module has %s",
                         w == NULL ? "no matrix" : "an adapter already");
+    if (stack && how->dropout > 0)
+        return D9D_FAIL(D9D_EINVAL, "LoRA: a stack of experts, with dropout %g", how->dropout);
     l = d9d_arena_alloc(&m->names, sizeof(*l));
     if (l == NULL)
         return D9D_FAIL(D9D_ENOMEM, "LoRA: no memory for the record of an adapter");
@@ -40,7 +42,13 @@ d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_how *how)
                              stack ? D9D_SHAPE(d[0], r, d[2]) : D9D_SHAPE(d[0], r), D9D_INIT_ZEROS,
                              0));
     l->a.adapts = l->b.adapts = w;
-    l->adapter = (d9d_adapter){&l->a, &l->b, how->alpha, (float)(how->alpha / (double)r)};
+    l->adapter = (d9d_adapter){
+        .a = &l->a,
+        .b = &l->b,
+        .alpha = how->alpha,
+        .scale = (float)(how->alpha / (double)r),
+        .dropout = (float)how->dropout,
+    };
     w->adapter = &l->adapter;
     return D9D_OK;
 }

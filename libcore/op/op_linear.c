@@ -143,12 +143,13 @@ static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *
 static d9d_status run_both(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a,
                            d9d_var *plus, d9d_var **y)
 {
-    d9d_var *low;
+    d9d_var *in, *low;
 
     D9D_TRY(run(t, x, w, a, plus, false, y));
     if (w->adapter == NULL)
         return D9D_OK;
-    D9D_TRY(d9d_op_linear(t, x, w->adapter->a, &low));
+    D9D_TRY(d9di_op_adapter_input(t, x, w->adapter, &in));
+    D9D_TRY(d9d_op_linear(t, in, w->adapter->a, &low));
     D9D_TRY(d9di_op_scale(t, low, w->adapter->scale, &low));
     D9D_TRY(check(d9d_var_tensor(low), w->adapter->b));
     return run(t, low, w->adapter->b, a, *y, true, y);

@@ -31,6 +31,7 @@ struct d9d_tape {
     d9di_recording recording;
     unsigned probed; /* d9d_need bits */
     d9di_phase phase;
+    d9d_draws draws; /* token.storage NULL: none */
 };
 
 /* d9d_tape_record() with the halves given. */

@@ -30,6 +30,7 @@ void d9d_tape_reset(d9d_tape *t)
     t->nodes.len = 0;
     t->vars.len = 0;
     d9d_arena_release(&t->arena);
+    d9d_tensor_release(&t->draws.token);
     t->phase = D9DI_FORWARD;
 }
 
@@ -46,6 +47,20 @@ void d9d_tape_free(d9d_tape *t)
 void d9d_tape_set_recording(d9d_tape *t, bool on)
 {
     t->recording = on ? D9DI_RECORD_ON : D9DI_RECORD_OFF;
+}
+
+void d9d_tape_set_draws(d9d_tape *t, const d9d_draws *draws)
+{
+    const d9d_tensor mine = d9d_tensor_ref(&draws->token);
+
+    d9d_tensor_release(&t->draws.token);
+    t->draws = *draws;
+    t->draws.token = mine;
+}
+
+const d9d_draws *d9d_tape_draws(const d9d_tape *t)
+{
+    return t->draws.token.storage != NULL ? &t->draws : NULL;
 }
 
 d9d_device *d9d_tape_device(const d9d_tape *t)

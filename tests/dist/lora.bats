@@ -8,8 +8,8 @@ load topology
 
 # Parallelism of every kind, with few key-value heads for the tensor ranks, and more ranks than rank.
 meshes=("1 1 1 1 1 1" "2 1 1 1 1 1" "1 2 1 1 1 1" "1 1 1 1 2 1" "1 1 2 1 1 1" "1 2 1 1 2 4"
-    "1 1 1 1 8 1" "1 4 1 1 1 4" "2 1 1 2 1 2")
-pairs=([0]="3" [5]="2")
+    "1 1 1 1 8 1" "1 4 1 1 1 4" "2 1 1 2 1 2" "1 2 1 1 1 2 2" "1 1 1 1 2 1 2")
+pairs=([0]="9" [5]="2" [9]="3")
 
 lora='{"kind": "lora", "module_name_pattern": ".*_proj|.*gate", "params": {"r": 3, "alpha": 12}}'
 
@@ -32,10 +32,15 @@ on_meshes() {
     [ "$bad" -eq 0 ]
 }
 
-@test "adapters of a mixture of experts learn the same on every mesh" { on_meshes moe 2 5 6; }
+@test "adapters of a mixture of experts learn the same on every mesh" { on_meshes moe 5 6 9; }
 @test "of a dense model too" {
     meshes=("1 1 1 1 1 1" "1 2 1 1 2 1" "2 1 2 1 1 1" "1 1 2 1 2 1" "1 1 1 1 8 1")
     on_meshes dense 1
+}
+
+@test "what is dropped does not depend on the mesh" {
+    lora='{"kind": "lora", "module_name_pattern": ".*self_attn.*_proj|.*gate|.*shared.*", "params": {"r": 3, "alpha": 12, "dropout": 0.3}}'
+    on_meshes moe 4 5 7 10
 }
 
 @test "checkpoints of adapters alone, saved on one mesh, go on on another" {

@@ -33,6 +33,12 @@ loss_of() { d9d-infer -q --json --set 'task={"name": "perplexity"}' "$@" i.json 
 near() { awk -v a="$1" -v b="$2" -v l="$3" 'BEGIN { exit !((a - b) ^ 2 <= l ^ 2) }' || { echo "$1 is not $2"; false; }; }
 
 
+# refused SENTENCE OPTION...: exit 2, before anything is made.
+refused() {
+    says 2 "$1" d9d-train -q "${@:2}" c.json
+    [ ! -e run ]
+}
+
 @test "an untrained adapter changes no bit: the first loss is the base model's" {
     [ -n "$(first_loss base)" ]
     [ "$(first_loss lora)" = "$(first_loss base)" ]
@@ -90,6 +96,24 @@ near() { awk -v a="$1" -v b="$2" -v l="$3" 'BEGIN { exit !((a - b) ^ 2 <= l ^ 2)
     cmp run/adapter/adapter_model.safetensors lora/adapter/adapter_model.safetensors
 }
 
+@test "dropout: other losses but the first, none in inference, the same bits when computed again" {
+    drop="${lora/12/12, \"dropout\": 0.3}" && drop=${drop/_proj/self_attn.*_proj}
+    for i in off full selective; do
+        d9d-train -q --set trainer.run.dir=$i --set "peft=$drop" --set optimizer.lr=1e-2 \
+            --set model_provider.checkpointing=$i c.json
+        same_run off $i
+    done
+    [ "$(first_loss off)" = "$(first_loss base)" ]
+    d9d-train -q --set trainer.run.dir=none --set "peft=${drop/0.3/0}" --set optimizer.lr=1e-2 c.json
+    run ! cmp off/export/model.safetensors none/export/model.safetensors
+    d9d-train -q --set trainer.run.dir=micro --set "peft=$drop" --set optimizer.lr=1e-2 \
+        --set trainer.batching.microbatch_size=1 c.json
+    near "$(sed -nE '20s/.*"loss": ([^,]+),.*/\1/p' micro/metrics.jsonl)" \
+        "$(sed -nE '20s/.*"loss": ([^,]+),.*/\1/p' off/metrics.jsonl)" 1e-5
+    grep -q '"lora_dropout": 0.3' off/adapter/adapter_config.json
+    refused 'is a stack of experts, beside which nothing is dropped' --set "peft=${lora/12/12, \"dropout\": 0.3}"
+}
+
 @test "some modules trained whole: the others keep their bits" {
     d9d-train -q --set 'peft={"kind": "full_tune", "module_name_pattern": "model\\.layers\\.1|model\\.norm"}' c.json
     run d9d-map diff "$golden/moe" run/export
@@ -112,12 +136,6 @@ near() { awk -v a="$1" -v b="$2" -v l="$3" 'BEGIN { exit !((a - b) ^ 2 <= l ^ 2)
     d9d-map -q --adapter run/adapter --to hf "$golden/moe" merged
     run d9d-map diff merged run/export
     [[ "$output" == *"lm_head.weight: values"* && "$output" == *"68 tensors equal, 1 different"* ]]
-}
-
-# refused SENTENCE OPTION...: exit 2, before anything is made.
-refused() {
-    says 2 "$1" d9d-train -q "${@:2}" c.json
-    [ ! -e run ]
 }
 
 @test "what does not fit is refused with a name that would" {

@@ -49,6 +49,24 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
     return st;
 }
 
+/* With features left out of what goes into A: tokens of two rows of three. */
+static d9d_status run_dropped(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    d9d_adapter adapter = {.a = e->param[1], .b = e->param[2], .scale = 1.5f, .dropout = 0.4f};
+    const d9d_draws draws = {.seed = 3, .token = e->constant[0]};
+    d9d_status st;
+
+    (void)n_in, (void)n_out;
+    d9d_tape_set_draws(t, &draws);
+    e->param[0]->adapter = &adapter;
+    st = d9d_op_linear(t, in[0], e->param[0], out);
+    e->param[0]->adapter = NULL;
+    return st;
+}
+
+static const int64_t tokens[] = {0, 1, 2, 100, 101, 102};
 static const int64_t middle[] = {2, 3}, last[] = {6, 1}, no_rows[] = {4, 0};
 
 static void keeps_its_promises(void **state)
@@ -112,6 +130,12 @@ static void keeps_its_promises(void **state)
          .in = {FD(3, 5)},
          .param = {FD(7, 5), FD(2, 5), FD(7, 2)},
          .kept = {15, 6}},
+        {.name = "adapted, with dropout",
+         .run = run_dropped,
+         .in = {FD(2, 3, 5)},
+         .param = {FD(7, 5), FD(2, 5), FD(7, 2)},
+         .constant = {{D9D_I64, D9D_SHAPE(6), tokens}},
+         .kept = {30, 30, 12}},
         {.name = "adapted, no rows",
          .run = run_adapted,
          .in = {FD(0, 3)},

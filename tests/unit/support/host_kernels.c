@@ -190,6 +190,18 @@ static d9d_status on_random(d9d_stream s, d9d_dtype t, void *y, d9d_init_kind ki
                                start, whole));
 }
 
+static d9d_status on_dropout(d9d_stream s, d9d_dtype t, void *y, const void *x, float p,
+                             float factor, d9d_rng r, const int64_t *token, int64_t m, int64_t n,
+                             int64_t first, int64_t width)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c,
+               c.k->dropout(c.s, t, out(&c, t, y, m * n), in(&c, t, x, m * n), p, factor, r,
+                            token != NULL ? in(&c, D9D_I64, token, m) : NULL, m, n, first, width));
+}
+
 /* --- products ------------------------------------------------------------------------- */
 
 static d9d_status on_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *y)

@@ -201,6 +201,11 @@ typedef struct d9d_kernels {
     d9d_status (*random)(d9d_stream s, d9d_dtype t, void *y, d9d_init_kind kind, float scale,
                          d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
                          const int64_t *whole);
+    /* y = factor x where number token[r] * width + first + c of the stream, uniform in [0, 1), is
+     * at least p; else 0.  With p 0 nothing is drawn and token may be NULL.  x y [M, N]. */
+    d9d_status (*dropout)(d9d_stream s, d9d_dtype t, void *y, const void *x, float p, float factor,
+                          d9d_rng r, const int64_t *token, int64_t m, int64_t n, int64_t first,
+                          int64_t width);
 
     /* --- products ------------------------------------------------------------ */
     d9d_status (*gemm)(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c);
@@ -357,7 +362,7 @@ typedef struct d9d_kernels {
 /* clang-format off */
 #define D9D_KERNEL_ENTRIES(X)                                                                      \
     X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
-    X(sigmoid_gate_din) X(random) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
+    X(sigmoid_gate_din) X(random) X(dropout) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
     X(rms_norm) X(rms_norm_grad) X(rope) X(norm_rope) X(norm_rope_grad) X(attention)               \
     X(attention_din) X(pieces) X(put_rows)                                                         \
     X(embedding) X(embedding_dw) X(xent) X(xent_join) X(xent_din) X(xent_dw) X(xent_once)          \

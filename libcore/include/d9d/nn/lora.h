@@ -5,6 +5,9 @@
  *     y = x W^T + alpha / r * (x A^T) B^T        A [r, in], B [out, r]
  *     y = x W_e + alpha / r * (x A_e) B_e        of a stack of experts: A [E, in, r], B [E, r, out]
  *
+ * With dropout the second x is, while training, that of each feature with this probability nothing,
+ * else x / (1 - p); of experts it is not dropped, as in peft.
+ *
  * A matrix knows its adapter (d9d/tape/param.h) and the operations that multiply by it do the rest,
  * so blocks and models have no word of it:
  *
@@ -29,6 +32,7 @@ extern "C" {
 typedef struct d9d_lora_how {
     int64_t r;
     double alpha;
+    double dropout; /* of what goes into A, while training; 0 for a stack */
 } d9d_lora_how;
 
 /* The matrix of a module that can be adapted: its own parameter "weight", where operations of
@@ -36,7 +40,7 @@ typedef struct d9d_lora_how {
 D9D_API d9d_param *d9d_lora_matrix(const d9d_module *m);
 
 /* Adapt it; the adapter lives as long as the module.  EINVAL for a module without such a matrix, or
- * with an adapter. */
+ * with an adapter, and for dropout beside a stack. */
 D9D_API D9D_MUST_USE d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_how *how);
 
 #ifdef __cplusplus

@@ -69,6 +69,7 @@ struct d9d_adapter {
     d9d_param *a, *b; /* [r, in], [out, r]; of a stack [E, in, r], [E, r, out] */
     double alpha;     /* with r makes `scale`, alpha / r */
     float scale;
+    float dropout; /* of what goes into A, where numbers are drawn (d9d_tape_set_draws()) */
 };
 
 /* Is a gradient to be computed for it? */

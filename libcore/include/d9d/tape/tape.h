@@ -55,6 +55,18 @@ D9D_API void d9d_tape_reset(d9d_tape *t);
 D9D_API void d9d_tape_set_recording(d9d_tape *t, bool on);
 D9D_API d9d_device *d9d_tape_device(const d9d_tape *t);
 
+/* Where random numbers of a forward come from.  Each belongs to an element of an array of the whole
+ * run, [every token there is, features]: which ranks have the token, and with which others, is all
+ * the same, and a replay draws the same again. */
+typedef struct d9d_draws {
+    uint64_t seed;
+    d9d_tensor token; /* [T] int64: numbers of the tokens that a forward has */
+    int64_t first;    /* where an op that sees a part of them (d9d/nn/cut.h) begins */
+} d9d_draws;
+/* Until reset; takes a reference of its own.  Without them nothing is dropped. */
+D9D_API void d9d_tape_set_draws(d9d_tape *t, const d9d_draws *draws);
+D9D_API const d9d_draws *d9d_tape_draws(const d9d_tape *t); /* NULL: none */
+
 /* A var over an array that no op made; takes its own reference. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_leaf(d9d_tape *t, const d9d_tensor *x, bool needs_grad,
                                               d9d_var **out);

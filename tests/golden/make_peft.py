@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Golden vectors of LoRA: adapters of HuggingFace's peft, what they learn and what they compute.
+
+    python make_peft.py [CASE...]                    # writes peft/ beside this file
+    python make_peft.py check RUN/adapter BASE       # loads in peft what d9d-train has written
+
+Values are computed in float64 by the modules of make_models.py and rounded at the end; README.md
+describes the files. `check` prints the largest difference of the logits of peft's model with the
+adapter from those of RUN/export, the merged model, and exits with 1 when it is over 2e-5.
+"""
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+
+from make_models import ADAMW, HERE, MAX_NORM, MODELS, build, digits, dump, losses_of
+from make_models import forward, token_losses
+
+STEPS, GLOBAL_BATCH = 10, 4
+LR = 5e-3
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+def lora(pattern, r, alpha):
+    return {"kind": "lora", "module_name_pattern": pattern, "params": {"r": r, "alpha": alpha}}
+
+
+# `model` and `base`: of make_models.py, and the checkpoint; `lora`: peft's configuration; `ours`:
+# the same in d9d's words, where it learns in the same way: gate and up that are fused share one A.
+CASES = {
+    "dense": dict(model="dense_untied", base="dense_untied", seed=11, ours=[
+        lora(r".*\.down_proj", 3, 10), lora(r"model\.layers\.1\.self_attn\.q_proj", 4, 6),
+        lora(r".*\.[02]\.self_attn\.q_proj|.*\.(k|v|o|gate|up)_proj", 4, 10)], lora=dict(
+        r=4, lora_alpha=10, target_modules=ATTENTION + ["gate_proj", "up_proj", "down_proj"],
+        rank_pattern={"down_proj": 3}, alpha_pattern={r".*\.1\.self_attn\.q_proj": 6})),
+    "moe": dict(model="moe", base="moe_fused", seed=12, ours=[
+        lora(r".*\.self_attn\..*_proj|.*\.down_proj", 4, 8)], lora=dict(
+        r=4, lora_alpha=8, target_modules=ATTENTION,
+        target_parameters=["mlp.experts.down_proj"])),
+    "moe_all": dict(model="moe", base="moe_fused", seed=13, lora=dict(
+        r=3, lora_alpha=6, use_rslora=True, target_modules=["v_proj"],
+        target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])),
+}
+
+
+def adapted(case):
+    spec = MODELS[case["model"]]
+    weights = load_file(HERE / case["base"] / "model.safetensors")
+    model = build(spec["config"], weights, True)
+    model.config._name_or_path = case["base"]
+    config = LoraConfig(lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", **case["lora"])
+    model = get_peft_model(model, config).double()
+    rng = torch.Generator().manual_seed(case["seed"])
+    with torch.no_grad():
+        for name, p in sorted(model.named_parameters()):
+            if ".lora_" in name:
+                p.copy_((torch.randn(p.shape, generator=rng) * 0.15).float().double())
+    return model
+
+
+def save(model, folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder, save_embedding_layers=False)
+    (folder / "README.md").unlink(missing_ok=True)
+    file = folder / "adapter_model.safetensors"
+    save_file({k: v.float().contiguous() for k, v in load_file(file).items()}, file,
+              {"format": "pt"})
+    config = json.loads((folder / "adapter_config.json").read_text())
+    dump(folder / "adapter_config.json", {
+        k: sorted(v) if k.startswith("target_") and v else v for k, v in sorted(config.items())})
+
+
+def samples_of(case):
+    lines = (HERE / case["model"] / "train.jsonl").read_text().splitlines()
+    return [json.loads(x) for x in lines]
+
+
+def learn(model, samples):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    opt = torch.optim.AdamW(trained, lr=LR, betas=tuple(ADAMW["betas"]), eps=ADAMW["eps"],
+                            weight_decay=ADAMW["weight_decay"], foreach=False)
+    log = []
+    for step in range(1, STEPS + 1):
+        part = samples[(step - 1) * GLOBAL_BATCH:step * GLOBAL_BATCH]
+        targets = sum(t != -100 for s in part for t in s["labels"])
+        opt.zero_grad(set_to_none=False)
+        total = 0.0
+        for s in part:
+            ids = torch.tensor([s["input_ids"]])
+            token = losses_of(forward(model, ids, torch.arange(ids.shape[1])[None]),
+                              torch.tensor([s["labels"]]))
+            loss = token.sum() / targets
+            loss.backward()
+            total += loss.item()
+        for p in trained:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        norm = torch.nn.utils.clip_grad_norm_(trained, MAX_NORM).item()
+        opt.step()
+        log.append([step, digits(total), digits(norm)])
+    return log
+
+
+def table(path, rows):
+    path.write_text("".join(" ".join(map(str, r)) + "\n" for r in rows))
+
+
+def make(name):
+    case = CASES[name]
+    model, samples, folder = adapted(case), samples_of(case), HERE / "peft" / name
+    save(model, folder / "first")
+    table(folder / "first.txt", token_losses(model, samples))
+    if "ours" not in case:
+        return
+    dump(folder / "train.json", {
+        "peft": {"kind": "stack", "methods": case["ours"]},
+        "optimizer": {"name": "adamw", **ADAMW, "lr": LR}})
+    table(folder / "steps.txt", learn(model, samples))
+    save(model, folder / "last")
+    table(folder / "last.txt", token_losses(model, samples))
+
+
+def check(adapter, base):
+    """The adapter in peft against the merged model that d9d-train has exported beside it."""
+    from transformers import AutoModelForCausalLM
+
+    def load(folder):
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    ids = torch.arange(2 * 24).view(2, 24) % 97
+    with torch.no_grad():
+        want = load(Path(adapter).resolve().parent / "export")(ids).logits
+        plain = load(base)
+        before = plain(ids).logits
+        got = PeftModel.from_pretrained(plain, adapter).eval()(ids).logits
+    far = (got - want).abs().max().item()
+    print(f"peft's model differs by {far:.3g} from the merged one, which differs by "
+          f"{(before - want).abs().max().item():.3g} from the base")
+    return 0 if far <= 2e-5 else 1
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1:2] == ["check"]:
+        sys.exit(check(*sys.argv[2:4]))
+    for name in sys.argv[1:] or CASES:
+        make(name)

@@ -1,0 +1,77 @@
+#!/usr/bin/env bats
+# LoRA against HuggingFace's peft: the adapters that it has written, what they compute and what ten
+# steps of training make of them (make_peft.py).
+
+setup_file() {
+    golden=$BATS_TEST_DIRNAME
+    work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX)
+    PATH=$D9D_BIN:$PATH
+    export golden work PATH OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+    cd "$work" || return 1
+    for m in dense_untied moe; do d9d-shard -q --format tokens --out $m "$golden/$m/train.jsonl"; done
+}
+teardown_file() { rm -rf "$work"; }
+setup() { cd "$work" || return 1; }
+
+# configure CASE: what the two programs share.
+configure() {
+    local samples=moe base=moe_fused
+    [ "$1" != dense ] || samples=dense_untied base=dense_untied
+    cat <<JSON
+{"data": {"dataset": "$samples"},
+ "model_provider": {"name": "qwen3_moe", "hf_config": "$golden/$base/config.json"},
+ "trainer": {"batching": {"global_batch_size": 4, "microbatch_size": 2},
+   "model_stage_factory": {"source_checkpoint": "$golden/$base", "source_adapter": "$golden/peft/$1/first"}
+JSON
+}
+
+# losses CASE ADAPTER: of every target, a line a sample.
+losses() {
+    { configure "$1" && echo ' }, "task": {"name": "logprobs", "output": "out.jsonl"}}'; } >i.json
+    rm -f out.jsonl
+    d9d-infer -q --set trainer.model_stage_factory.source_adapter="$2" i.json >/dev/null
+    sed -E 's/.*"logprobs": \[([^]]*)\].*/\1/; s/,//g; s/-//g' out.jsonl
+}
+
+# learn CASE RUN: ten steps.
+learn() {
+    {
+        configure "$1"
+        echo ', "run": {"name": "x", "dir": "'"$2"'", "steps": 10}, "gradient_clipping": {"max_norm": 1.0}},'
+        tail -c +2 "$golden/peft/$1/train.json" | tr -d '\n'
+    } >c.json
+    d9d-train -q c.json
+}
+
+# close_to LIMIT A B: every number, relatively.
+close_to() {
+    paste -d' ' "$2" "$3" | awk -v limit="$1" '
+        { if (NF % 2) { print "line " NR ": not as many numbers"; exit bad = 1 }
+          for (i = 1; i <= NF / 2; i++) {
+              n++; far = ($i - $(i + NF / 2)) / ($(i + NF / 2) == 0 ? 1 : $(i + NF / 2))
+              if (!(far * far <= limit * limit)) { print "line " NR ": " $i ", and " $(i + NF / 2); bad = 1 } } }
+        END { exit bad || n == 0 }'
+}
+
+@test "adapters that peft has written compute what they do in peft" {
+    for case in dense moe moe_all; do
+        losses $case "$golden/peft/$case/first" >got.txt
+        close_to 2e-6 got.txt "$golden/peft/$case/first.txt"
+    done
+}
+
+@test "ten steps from them are peft's: losses, norms, and what was learned" {
+    for case in dense moe; do
+        learn $case run-$case
+        grep '"loss"' run-$case/metrics.jsonl |
+            sed -E 's/.*"step": ([0-9]+), "loss": ([^,]+), "grad_norm": ([^,]+),.*/\1 \2 \3/' >steps.txt
+        close_to 1e-5 steps.txt "$golden/peft/$case/steps.txt"
+        losses $case run-$case/adapter >got.txt
+        close_to 1e-5 got.txt "$golden/peft/$case/last.txt"
+        d9d-map -q --to hf --adapter "$golden/peft/$case/last" --expert-layout fused \
+            "$(sed -nE 's/.*"source_checkpoint": "([^"]*)".*/\1/p' c.json)" merged-$case
+        run d9d-map diff merged-$case run-$case/export
+        [[ "$output" == *" tensors equal, "* ]]
+        awk '/ at most$/ { n++; if ($(NF - 2) > 1e-5) { print; bad = 1 } } END { exit bad }' <<<"$output"
+    done
+}
