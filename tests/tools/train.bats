@@ -36,6 +36,7 @@ teardown_file() { rm -rf "$shared"; }
 ./checkpoints/step-00000020/optimizer-r00000.safetensors
 ./config.json
 ./export/config.json
+./export/generate.jsonl
 ./export/generation_config.json
 ./export/manifest.json
 ./export/model.safetensors
