@@ -39,6 +39,7 @@ struct d9d_checkpoint {
     d9d_slices slices;
     struct file *files; /* by name */
     size_t n_files;
+    d9d_map numbers;               /* of files, as by_name */
     D9D_VEC(struct place) tensors; /* by file, then offset */
     d9d_map by_name;               /* name to number, plus 1, as a pointer */
 };
@@ -57,6 +58,7 @@ static void *to_pointer(size_t number)
 
 static d9d_status name_files(d9d_checkpoint *c, char *const *names, size_t n)
 {
+    d9d_map_release(&c->numbers);
     c->files = d9d_arena_alloc(&c->arena, (n + 1) * sizeof(*c->files));
     if (c->files == NULL)
         return no_memory(c->dir);
@@ -65,26 +67,28 @@ static d9d_status name_files(d9d_checkpoint *c, char *const *names, size_t n)
         c->files[i].path = d9d_fs_join(&c->arena, c->dir, names[i]);
         if (c->files[i].path == NULL)
             return no_memory(c->dir);
+        D9D_TRY(d9d_map_put(&c->numbers, names[i], strlen(names[i]), to_pointer(i)));
     }
     c->n_files = n;
     return D9D_OK;
+}
+
+/* n_files for a name that is none of theirs. */
+static size_t file_number(const d9d_checkpoint *c, const char *name)
+{
+    const uintptr_t found = (uintptr_t)d9d_map_get(&c->numbers, name, strlen(name));
+
+    return found != 0 ? (size_t)found - 1 : c->n_files;
 }
 
 /* The index's names, file by file. */
 static d9d_status list_names(d9d_checkpoint *c)
 {
     const d9d_map *map = &c->index.map;
-    d9d_map numbers = {0}; /* of files */
-    d9d_status st = D9D_OK;
 
-    for (size_t i = 0; i < c->n_files; i++)
-        D9D_TRY_OR(st,
-                   d9d_map_put(&numbers, c->files[i].name, strlen(c->files[i].name), to_pointer(i)),
-                   out);
     for (int pass = 0; pass < 2; pass++) { /* count, then fill */
         for (size_t i = 0; i < map->len; i++) {
-            const char *file = map->entries[i].value;
-            size_t k = (size_t)(uintptr_t)d9d_map_get(&numbers, file, strlen(file)) - 1;
+            const size_t k = file_number(c, map->entries[i].value);
 
             if (pass == 1)
                 c->files[k].listed[c->files[k].n_listed].name = map->entries[i].key;
@@ -94,16 +98,12 @@ static d9d_status list_names(d9d_checkpoint *c)
             struct file *f = &c->files[i];
 
             f->listed = d9d_arena_alloc(&c->arena, (f->n_listed + 1) * sizeof(*f->listed));
-            if (f->listed == NULL) {
-                st = no_memory(c->dir);
-                goto out;
-            }
+            if (f->listed == NULL)
+                return no_memory(c->dir);
             f->n_listed = 0;
         }
     }
-out:
-    d9d_map_release(&numbers);
-    return st;
+    return D9D_OK;
 }
 
 /* The file of a tensor's first piece. */
@@ -158,14 +158,6 @@ static const char model_group[] = "model-r"; /* files of parameters; others are 
 static bool is_parameter(const d9d_sliced *t)
 {
     return t->n_slices > 0 && strncmp(t->slices[0].file, model_group, sizeof(model_group) - 1) == 0;
-}
-
-static size_t file_number(const d9d_checkpoint *c, const char *name)
-{
-    for (size_t i = 0; i < c->n_files; i++)
-        if (strcmp(c->files[i].name, name) == 0)
-            return i;
-    return c->n_files;
 }
 
 /* The stored tensor of a slice must be what the manifest says. */
@@ -360,6 +352,7 @@ void d9d_checkpoint_close(d9d_checkpoint *c)
         d9d_st_close(c->files[i].st);
     D9D_VEC_RELEASE(&c->tensors);
     d9d_map_release(&c->by_name);
+    d9d_map_release(&c->numbers);
     d9di_index_release(&c->index);
     d9d_slices_release(&c->slices);
     d9d_manifest_close(c->manifest);
