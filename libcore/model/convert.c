@@ -70,11 +70,9 @@ static d9d_status mark_layout(const d9d_convert *c, json_t *doc)
 
 static d9d_status read_config(d9d_convert *c, const char *path)
 {
-    const char *file = d9d_fs_is_dir(path) ? d9d_fs_join(&c->arena, path, D9D_HF_CONFIG_NAME)
-                                           : d9d_arena_strdup(&c->arena, path);
+    const char *file, *beside;
 
-    if (file == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path);
+    D9D_TRY(d9d_hf_config_place(path, &c->arena, &file, &beside));
     if (c->src != NULL && path == c->src && d9d_fs_is_dir(path) && !d9d_fs_exists(file))
         return D9D_FAIL(D9D_ENOTFOUND, "%s: is not there; --model names the model's", file);
     c->config_path = file;
@@ -123,20 +121,6 @@ static d9d_status plan_spec(d9d_convert *c, const char *name)
 {
     D9D_TRY(d9d_mapper_spec_build(c->spec, &c->source, &c->mapper));
     return make_plan(c, name, c->opt.mapper);
-}
-
-/* The directory of config.json, by which a model's files lie; NULL where it has another name. */
-static d9d_status find_beside(d9d_convert *c)
-{
-    const char *slash = strrchr(c->config_path, '/');
-    const char *name = slash != NULL ? slash + 1 : c->config_path;
-
-    if (strcmp(name, D9D_HF_CONFIG_NAME) != 0)
-        return D9D_OK;
-    c->beside = slash == NULL ? d9d_arena_strdup(&c->arena, ".")
-                              : d9d_arena_strndup(&c->arena, c->config_path,
-                                                  (size_t)(slash - c->config_path) + 1);
-    return c->beside != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->config_path);
 }
 
 /* config.json where there is one. */
@@ -190,9 +174,8 @@ static d9d_status open_files(d9d_convert *c, const char *src)
     if (c->src == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
     if (c->opt.config != NULL) {
-        c->beside = NULL;
         D9D_TRY(read_config(c, c->opt.config));
-        D9D_TRY(find_beside(c));
+        D9D_TRY(d9d_hf_config_place(c->opt.config, &c->arena, &c->config_path, &c->beside));
     } else {
         D9D_TRY(c->spec != NULL ? read_any_config(c) : read_config(c, c->src));
     }
@@ -208,14 +191,8 @@ static d9d_status open_known(d9d_convert *c, const char *src, const d9d_model_sp
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
     c->model = m;
     c->dtype = c->opt.dtype;
-    if (c->opt.config != NULL) {
-        c->config_path = d9d_fs_is_dir(c->opt.config)
-                             ? d9d_fs_join(&c->arena, c->opt.config, D9D_HF_CONFIG_NAME)
-                             : c->opt.config;
-        if (c->config_path == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
-        D9D_TRY(find_beside(c));
-    }
+    if (c->opt.config != NULL)
+        D9D_TRY(d9d_hf_config_place(c->opt.config, &c->arena, &c->config_path, &c->beside));
     return open_tensors(c);
 }
 

@@ -480,21 +480,31 @@ d9d_status d9d_hf_config_parse(const json_t *doc, const char *where, d9d_arena *
 
 /* --- files -------------------------------------------------------------------------------- */
 
-static d9d_status config_path(const char *path, d9d_arena *a, const char **out)
+d9d_status d9d_hf_config_place(const char *path, d9d_arena *a, const char **file,
+                               const char **beside)
 {
-    *out =
-        d9d_fs_is_dir(path) ? d9d_fs_join(a, path, D9D_HF_CONFIG_NAME) : d9d_arena_strdup(a, path);
-    return *out == NULL ? D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path) : D9D_OK;
+    const bool is_dir = d9d_fs_is_dir(path);
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    const bool alone = !is_dir && strcmp(name, D9D_HF_CONFIG_NAME) != 0;
+
+    *file = is_dir ? d9d_fs_join(a, path, D9D_HF_CONFIG_NAME) : d9d_arena_strdup(a, path);
+    *beside = alone           ? NULL
+              : is_dir        ? d9d_arena_strdup(a, path)
+              : slash == NULL ? d9d_arena_strdup(a, ".")
+                              : d9d_arena_strndup(a, path, (size_t)(slash - path) + 1);
+    return *file == NULL || (*beside == NULL && !alone)
+               ? D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path)
+               : D9D_OK;
 }
 
 d9d_status d9d_hf_config_load(const char *path, json_t **out)
 {
     d9d_arena a = {0};
-    const char *file;
+    const char *file, *beside;
     json_t *doc = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, config_path(path, &a, &file), out);
+    D9D_TRY_OR(st, d9d_hf_config_place(path, &a, &file, &beside), out);
     D9D_TRY_OR(st, d9d_json_read(file, D9D_HF_CONFIG_MAX, &doc), out);
     if (!json_is_object(doc)) {
         st = D9D_FAIL(D9D_EFORMAT, "%s: must be an object", file);
@@ -509,11 +519,11 @@ out:
 
 d9d_status d9d_hf_config_read(const char *path, d9d_arena *a, d9d_qwen3_config *out)
 {
-    const char *file;
+    const char *file, *beside;
     json_t *doc;
     d9d_status st;
 
-    D9D_TRY(config_path(path, a, &file));
+    D9D_TRY(d9d_hf_config_place(path, a, &file, &beside));
     D9D_TRY(d9d_hf_config_load(path, &doc));
     st = d9d_hf_config_parse(doc, file, a, out);
     json_decref(doc);

@@ -147,38 +147,21 @@ static d9d_status config_make(const d9d_model_spec *m, json_t **doc, d9d_layout 
     return d9d_hf_config_set_dtype(*doc, m->options.dtype);
 }
 
-/* What stands beside a config.json goes with it. */
-static d9d_status others_copy(const char *hf_config, const char *dir)
-{
-    static const char *const except[] = {D9D_HF_CONFIG_NAME, NULL};
-    const char *slash = strrchr(hf_config, '/'), *name = slash != NULL ? slash + 1 : hf_config;
-    char *from;
-    d9d_status st;
-
-    if (d9d_fs_is_dir(hf_config))
-        return d9d_checkpoint_copy_others(hf_config, dir, except);
-    if (strcmp(name, D9D_HF_CONFIG_NAME) != 0)
-        return D9D_OK;
-    from = slash != NULL ? strndup(hf_config, (size_t)(slash - hf_config) + 1) : strdup(".");
-    if (from == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: its directory's name", hf_config);
-    st = d9d_checkpoint_copy_others(from, dir, except);
-    free(from);
-    return st;
-}
-
-/* As the file that it was made from is written, where there is one. */
+/* config.json, and what stands beside it there. */
 static d9d_status config_write(const json_t *doc, const char *hf_config, const char *dir)
 {
+    static const char *const except[] = {D9D_HF_CONFIG_NAME, NULL};
     d9d_arena a = {0};
-    const char *from = hf_config;
-    d9d_status st;
+    const char *from = NULL, *beside = NULL;
+    d9d_status st = D9D_OK;
 
-    if (hf_config != NULL && d9d_fs_is_dir(hf_config))
-        from = d9d_fs_join(&a, hf_config, D9D_HF_CONFIG_NAME);
-    st = hf_config != NULL && from == NULL
-             ? D9D_FAIL(D9D_ENOMEM, "%s: its configuration's name", hf_config)
-             : d9d_hf_config_write(dir, doc, from);
+    if (hf_config != NULL)
+        D9D_TRY_OR(st, d9d_hf_config_place(hf_config, &a, &from, &beside), out);
+    if (doc != NULL)
+        D9D_TRY_OR(st, d9d_hf_config_write(dir, doc, from), out);
+    if (beside != NULL)
+        st = d9d_checkpoint_copy_others(beside, dir, except);
+out:
     d9d_arena_release(&a);
     return st;
 }
@@ -224,10 +207,7 @@ static d9d_status files_write(const d9d_model_spec *m, const d9d_source *src, co
 
     D9D_TRY_OR(st, config_make(m, &doc, &to), out);
     D9D_TRY_OR(st, tensors_write(m, src, to, dir, log), out);
-    if (doc != NULL)
-        D9D_TRY_OR(st, config_write(doc, m->hf_config, dir), out);
-    if (m->hf_config != NULL)
-        st = others_copy(m->hf_config, dir);
+    st = config_write(doc, m->hf_config, dir);
 out:
     json_decref(doc);
     return st;

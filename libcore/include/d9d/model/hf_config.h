@@ -39,6 +39,12 @@ extern "C" {
 #define D9D_HF_CONFIG_NAME "config.json"
 #define D9D_HF_CONFIG_MAX  (4u << 20) /* bytes; a larger config.json is EFORMAT */
 
+/* Where the configuration lies that `path` names, as a file or as a directory: the file, which need
+ * not be there, and the directory with the model's other files, NULL beside a file of another name
+ * than config.json.  Both in the arena. */
+D9D_API D9D_MUST_USE d9d_status d9d_hf_config_place(const char *path, d9d_arena *a,
+                                                    const char **file, const char **beside);
+
 /* The dimensions in the file at `path` (a config.json, or a directory that has one).
  * Strings and arrays are in the arena; the vocabulary is one split, "regular".  ENOTFOUND,
  * EFORMAT, ECONFIG, ENOTSUP; the numbers are checked with d9d_qwen3_check(). */
