@@ -138,6 +138,15 @@ refused() {
     [[ "$output" == *"lm_head.weight: values"* && "$output" == *"68 tensors equal, 1 different"* ]]
 }
 
+@test "the example trains" {
+    sed -n 1,3p "$BATS_TEST_DIRNAME/../../examples/lora/train.json" | grep -q '"dataset": "data"'
+    ln -s "$golden/moe" ckpt
+    d9d-train -q --set trainer.run.steps=2 --set trainer.checkpointing.period_steps=1 "$BATS_TEST_DIRNAME/../../examples/lora/train.json"
+    run d9d-map diff ckpt runs/tuned/export
+    [[ "$output" == *"layers.1.self_attn.q_norm.weight: values"* && "$output" != *lm_head* && "$output" != *"mlp.gate."* ]]
+    d9d-map -q --adapter runs/tuned/adapter --to hf ckpt merged
+}
+
 @test "what does not fit is refused with a name that would" {
     p() { printf -- '--set\npeft={"kind": "%s", "module_name_pattern": "%s"%s}' "$1" "$2" "${3:-}"; }
     params=', "params": {"r": 4, "alpha": 8}'
