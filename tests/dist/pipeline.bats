@@ -90,7 +90,7 @@ all() {
 # Gradients and losses micro-batch by micro-batch, and how many tapes there are at once.
 @test "stages with micro-batches of other lengths, tied, frozen, computed again" {
     n=0
-    for ranks in 2 3 4 ${D9D_LONG:+8}; do
+    for ranks in 2 3 ${D9D_LONG:+4 8}; do
         for how in "gpipe 1" "looped_bfs 2" "1f1b 1" "1f1b 2" "1f1b 1 deep" "1f1b 1 split" "1f1b 2 split" "zero_bubble_v 2" "dual_pipe_v 2"; do
             for flags in ${D9D_LONG:+"" "tied" "frozen" "again"} "tied frozen again"; do
                 # shellcheck disable=SC2086 # words
@@ -115,13 +115,12 @@ all() {
 
 # Nothing below the ninth layer is trained, or only what lies between two stages.
 @test "frozen weights in front, behind and between" {
+    local trained runs=0 some=(1f1b looped_bfs:2 1f1b:2:zero_bubble zero_bubble_v dual_pipe_v 1f1b:1:zero_bubble)
     for trained in 'model\\.layers\\.(8|9|1[0-5])\\..*|lm_head' 'model\\.layers\\.[0-3]\\..*' 'model\\.norm'; do
         peft=(--set "peft={\"kind\": \"full_tune\", \"module_name_pattern\": \"$trained\"}")
         rm -rf frozen
         alone frozen dense "${peft[@]}"
-        for s in 1f1b looped_bfs:2 1f1b:2:zero_bubble zero_bubble_v dual_pipe_v; do
-            agrees dense "1 1 1 1 1 1 2" "$s" frozen "${peft[@]}"
-        done
+        for s in "${some[@]:$((runs++ * 2)):2}"; do agrees dense "1 1 1 1 1 1 2" "$s" frozen "${peft[@]}"; done
     done
 }
 
@@ -163,6 +162,7 @@ goes_on() {
     for ranks in 1 2 3 8; do
         # shellcheck disable=SC2086 # options
         for task in logprobs perplexity; do
+            [ $task = logprobs ] || [ $ranks -le 2 ] || continue
             mpi -n $ranks d9d-infer -q $how --set "task={\"name\": \"$task\", \"output\": \"$task-$ranks\"}" \
                 --set mesh.pipeline_parallel=$ranks infer.json
             cmp $task-1 $task-$ranks
