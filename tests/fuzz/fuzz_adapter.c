@@ -1,0 +1,113 @@
+/* fuzz_adapter.c - any bytes as a directory of peft's: adapter_config.json, a zero byte, and the
+ * header of adapter_model.safetensors, behind which are as many zeros as its tensors ask for. */
+#include <endian.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/model/qwen3_map.h"
+#include "model/adapter_private.h"
+
+enum { MOST = 1 << 16 }; /* bytes of numbers */
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void need(bool truth)
+{
+    if (!truth)
+        abort();
+}
+
+/* A model with linear layers and experts. */
+static const d9d_vocab_split vocabulary = {"regular", 50};
+static const d9d_qwen3_config config = {.hidden = 8,
+                                        .layers = 2,
+                                        .heads = 2,
+                                        .kv_heads = 1,
+                                        .head_dim = 4,
+                                        .dense_intermediate = 6,
+                                        .expert_intermediate = 3,
+                                        .experts = 2,
+                                        .top_k = 1,
+                                        .moe_layer = (const bool[]){false, true},
+                                        .norm_eps = 1e-6f,
+                                        .rope_base = 1e4,
+                                        .max_positions = 64,
+                                        .splits = &vocabulary,
+                                        .n_splits = 1};
+
+/* The numbers that the header speaks of, as far as it is one. */
+static uint64_t bytes_of(const char *header, size_t n)
+{
+    json_t *doc = json_loadb(header, n, 0, NULL), *tensor;
+    const char *name;
+    json_int_t most = 0;
+
+    json_object_foreach(doc, name, tensor)
+    {
+        const json_t *end = json_array_get(json_object_get(tensor, "data_offsets"), 1);
+
+        if (json_integer_value(end) > most)
+            most = json_integer_value(end);
+    }
+    json_decref(doc);
+    return most > MOST ? MOST : (uint64_t)most;
+}
+
+static void write_file(d9d_arena *a, const char *dir, const char *name, const void *p, size_t n)
+{
+    const char *path = d9d_fs_join(a, dir, name);
+
+    need(path != NULL && d9d_fs_write_atomic(path, p, n) == D9D_OK);
+}
+
+static void write_tensors(d9d_arena *a, const char *dir, const char *header, size_t n)
+{
+    const uint64_t length = htole64(n), zeros = bytes_of(header, n);
+    char *all = calloc(1, sizeof(length) + n + zeros);
+
+    need(all != NULL);
+    memcpy(all, &length, sizeof(length));
+    memcpy(all + sizeof(length), header, n);
+    write_file(a, dir, D9DI_ADAPTER_TENSORS, all, sizeof(length) + n + zeros);
+    free(all);
+}
+
+/* What was accepted are factors of matrices of the model. */
+static void check(const d9d_adapters *ad, const d9d_model_matrices *of)
+{
+    need(ad->list.len > 0);
+    for (size_t i = 0; i < ad->list.len; i++) {
+        const d9di_factors *f = &ad->list.data[i];
+        const d9d_model_matrix *m = d9di_adapters_matrix(of, f);
+
+        need(m != NULL && f->in == m->in && f->out == m->out && f->r > 0);
+        need(f->experts == (m->experts > 0 ? m->experts : 1));
+        need(d9di_adapters_find(ad, m) == f);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const char *text = (const char *)data, *zero = size > 0 ? memchr(text, 0, size) : NULL;
+    const size_t n = zero != NULL ? (size_t)(zero - text) : size;
+    char dir[] = "/tmp/d9d-fuzz-XXXXXX";
+    d9d_model_matrices of;
+    d9d_adapters *ad = NULL;
+    d9d_arena a = {0};
+
+    need(mkdtemp(dir) != NULL && d9d_qwen3_matrices(&config, &a, &of) == D9D_OK);
+    write_file(&a, dir, D9DI_ADAPTER_CONFIG, text, n);
+    if (zero != NULL)
+        write_tensors(&a, dir, zero + 1, size - n - 1);
+    if (d9d_adapters_read(dir, &of, &ad) == D9D_OK)
+        check(ad, &of);
+    else
+        need(ad == NULL && d9d_err_message()[0] != '\0');
+    d9d_adapters_free(ad);
+    need(d9d_fs_remove_tree(dir) == D9D_OK);
+    d9d_arena_release(&a);
+    return 0;
+}
