@@ -23,11 +23,11 @@ static d9d_status check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_par
 static d9d_status pick_rows(d9d_tape *t, const d9d_tensor *h, const d9d_tensor *pick,
                             d9d_tensor *rows)
 {
-    const d9d_permute_dims n = {h->dtype, h->shape.dim[0], 1, pick->shape.dim[0], h->shape.dim[1]};
+    const int64_t n = pick->shape.dim[0], from = h->shape.dim[0], wide = h->shape.dim[1];
 
-    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), h->dtype, D9D_SHAPE(n.n, n.h), rows));
-    return D9DI_KERNEL(t, permute, &n, d9d_tensor_data(rows), d9d_tensor_data(h),
-                       d9d_tensor_data(pick));
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), h->dtype, D9D_SHAPE(n, wide), rows));
+    return D9DI_KERNEL(t, embedding, h->dtype, d9d_tensor_data(rows), d9d_tensor_data(pick),
+                       d9d_tensor_data(h), n, 0, from, wide, false);
 }
 
 /* The columns of one split. */
