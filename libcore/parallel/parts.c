@@ -91,14 +91,14 @@ d9d_status d9di_reduce_pack(d9di_parts *t, d9d_param *p, d9d_device *dev)
         D9D_TRY(d9d_tensor_alloc(dev, p->grad_dtype, p->box, &t->sum));
     if (in_order(p))
         return D9D_OK;
-    D9D_TRY(d9d_tensor_alloc(dev, p->grad_dtype, p->work, &t->room));
-    return rearrange(p, dev, d9d_tensor_data(&t->room), d9d_tensor_data(&p->grad), p->grad_dtype,
+    D9D_TRY(d9d_tensor_alloc(dev, p->grad_dtype, p->work, &t->packed));
+    return rearrange(p, dev, d9d_tensor_data(&t->packed), d9d_tensor_data(&p->grad), p->grad_dtype,
                      false);
 }
 
 d9d_status d9di_reduce_start(d9di_parts *t, d9d_param *p, d9d_device *dev)
 {
-    const d9d_tensor *from = t->room.storage != NULL ? &t->room : &p->grad;
+    const d9d_tensor *from = t->packed.storage != NULL ? &t->packed : &p->grad;
     const d9d_tensor *to = p->has_own_grad ? &t->sum : &p->own_grad;
 
     (void)dev;
@@ -123,7 +123,7 @@ d9d_status d9di_reduce_add(d9di_parts *t, d9d_param *p, d9d_device *dev)
 
 void d9di_reduce_finish(d9di_parts *t)
 {
-    d9d_tensor_release(&t->room);
+    d9d_tensor_release(&t->packed);
     d9d_tensor_release(&t->sum);
     d9d_tensor_release(&t->grad);
 }

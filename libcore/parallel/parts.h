@@ -1,8 +1,9 @@
 /* parts.h - one parameter between the parts that ranks keep and the whole that they compute with.
  *
  * Where the parts do not lie one behind the other in the whole (a cut along an inner dimension)
- * they pass through `room`, rank by rank.  `start` queues on the queue of the parameter's group,
- * which must have been forked; `finish` works on the device's stream, which must have been joined.
+ * they pass through `room` or `packed`, rank by rank.  `start` queues on the queue of the
+ * parameter's group, which must have been forked; `finish` works on the device's stream, which must
+ * have been joined.
  */
 #ifndef D9DI_PARALLEL_PARTS_H
 #define D9DI_PARALLEL_PARTS_H
@@ -11,7 +12,9 @@
 
 /* A transfer under way. */
 typedef struct d9di_parts {
-    d9d_tensor room; /* parts in order of ranks; storage NULL where they are so in the whole */
+    /* Parts in order of ranks, of data and of gradients, which may be under way at once: a forward
+     * can follow a backward closely.  Storage NULL where they are so in the whole. */
+    d9d_tensor room, packed;
     d9d_tensor grad; /* of reduce: what was the parameter's, which has none from its start on */
     d9d_tensor sum;  /* of reduce: this rank's part, where it is to be added to own_grad */
     int64_t *counts; /* elements of each part */
