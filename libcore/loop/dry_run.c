@@ -244,7 +244,7 @@ static void choose_few(rehearsal *r)
 
     r->period = ranks;
     r->few = r->n_micro;
-    if (r->n_micro > most && (ranks == 1 || !all))
+    if (r->n_micro > most && r->n_micro % ranks == 0 && (ranks == 1 || !all))
         r->few -= (r->n_micro - most) / ranks * ranks;
 }
 
