@@ -233,13 +233,14 @@ static void stretch(sample *few, const sample *more, double by)
 
 /* How many micro-batches show all: alone the last one and one before it.  A pipeline that fills and
  * empties holds no more of them at once than some for each of its ranks; breadth first it holds
- * all. */
+ * all, and of a plugin's schedule nothing is known. */
 static void choose_few(rehearsal *r)
 {
     enum { ALONE = 2, EACH = 3 };
     const d9d_pipe_how pipe = d9d_job_pipe(&r->how->config->trainer.pipelining);
     const int64_t ranks = r->how->config->mesh.pipeline_parallel;
-    const bool all = pipe.kind == D9D_PIPE_GPIPE || pipe.kind == D9D_PIPE_LOOPED_BFS;
+    const bool all =
+        pipe.own != NULL || pipe.kind == D9D_PIPE_GPIPE || pipe.kind == D9D_PIPE_LOOPED_BFS;
     const int64_t most = ranks == 1 ? ALONE : EACH * ranks;
 
     r->period = ranks;

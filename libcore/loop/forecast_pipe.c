@@ -21,12 +21,14 @@ static d9d_status play(const d9d_forecast *p, d9d_program *program, d9d_timeline
 
 void d9di_forecast_schedule(d9d_forecast *p)
 {
+    const char *kind =
+        p->pipe.own != NULL ? p->pipe.own->table->name : d9d_pipe_kind_word(p->pipe.kind);
     char stages[16] = "";
 
     if (p->pipe.stages_per_rank > 1)
         (void)snprintf(stages, sizeof(stages), " x%d", p->pipe.stages_per_rank);
-    (void)snprintf(p->schedule, sizeof(p->schedule), "%s%s%s%s", d9d_pipe_kind_word(p->pipe.kind),
-                   stages, p->pipe.zero_bubble ? " zero bubble" : "", p->pipe.deep ? " deep" : "");
+    (void)snprintf(p->schedule, sizeof(p->schedule), "%.20s%s%s%s", kind, stages,
+                   p->pipe.zero_bubble ? " zero bubble" : "", p->pipe.deep ? " deep" : "");
 }
 
 /* Waiting in the pipeline, then what a rank does once a step. */

@@ -163,6 +163,7 @@ static d9d_status add_all(search *s, int64_t ranks)
 static d9d_status config_of(const search *s, const candidate *c, d9d_arena *a,
                             d9d_train_config *out)
 {
+    static const d9d_table built_in = {.name = "schedule"};
     const d9d_union *provider = &s->config->model_provider;
     d9d_model_head *head = d9d_arena_alloc(a, provider->choice->size);
     d9d_stages_section *own = d9d_arena_alloc(a, sizeof(*own));
@@ -177,7 +178,8 @@ static d9d_status config_of(const search *s, const candidate *c, d9d_arena *a,
     out->trainer.batching.microbatch_size = (int64_t)1 << c->size;
     *own = (d9d_stages_section){.num_stages_per_rank = pipe->stages_per_rank,
                                 .zero_bubble = pipe->zero_bubble};
-    out->trainer.pipelining.schedule = (d9d_union){.which = (int)pipe->kind, .value = own};
+    out->trainer.pipelining.schedule =
+        (d9d_union){.which = (int)pipe->kind, .value = own, .choice = &built_in};
     return D9D_OK;
 }
 
