@@ -11,6 +11,7 @@
 #include "loop/generate.h"
 #include "loop/launch.h"
 #include "loop/lines.h"
+#include "loop/tasks.h"
 
 typedef struct run {
     const d9d_infer_config *c;
@@ -23,7 +24,7 @@ typedef struct run {
     d9di_data data;
     d9d_feed *feed;
     d9di_engine engine;
-    const struct task *task;
+    const d9d_infer_task_kind *task;
     const d9d_output_section *output;
     d9di_lines lines; /* of rank 0 */
     d9d_buf line;
@@ -39,39 +40,9 @@ typedef struct run {
     int64_t targets;
 } run;
 
-/* One row of a batch, on the host. */
-typedef struct row {
-    d9d_draw draw;
-    const float *loss;
-    const int32_t *labels, *positions;
-    bool packed;
-    int64_t length;
-    double sum;
-    int64_t targets;
-} row;
-
-/* What a task does with its rows; NULL where it does nothing. */
-typedef struct task {
-    d9d_status (*open)(run *r, const json_t *resolved, int64_t *first); /* rank 0 */
-    d9d_status (*row)(run *r, const row *x);                            /* its line, in r->line */
-    d9d_status (*end)(run *r, const d9d_infer_summary *s);
-} task;
+typedef d9d_infer_row row;
 
 /* --- logprobs --------------------------------------------------------------------------- */
-
-static d9d_status logprobs_open(run *r, const json_t *resolved, int64_t *first)
-{
-    const d9d_hash data = d9d_loader_data_hash(r->data.loader);
-    d9d_hash key;
-
-    r->line.len = 0;
-    D9D_TRY(d9d_json_put(&r->line, resolved, -1));
-    D9D_TRY(d9d_buf_append(&r->line, &data, sizeof(data)));
-    key = d9d_hash_bytes(r->line.data, r->line.len);
-    D9D_TRY(d9di_lines_open(r->output->output, key, &r->lines));
-    *first = r->lines.done;
-    return D9D_OK;
-}
 
 /* How many of the targets each packed document has. */
 static d9d_status put_documents(d9d_buf *b, const row *x)
@@ -89,15 +60,14 @@ static d9d_status put_documents(d9d_buf *b, const row *x)
     return d9d_buf_append(b, "]", 1);
 }
 
-static d9d_status logprobs_row(run *r, const row *x)
+static d9d_status logprobs_row(const void *config, const row *x, d9d_buf *b)
 {
-    d9d_buf *b = &r->line;
     const char *comma = "";
 
-    b->len = 0;
-    D9D_TRY(d9d_buf_printf(b, "{\"sample\": %lld, ", (long long)x->draw.sample));
-    if (r->data.n > 1)
-        D9D_TRY(d9d_buf_printf(b, "\"dataset\": %d, ", x->draw.source));
+    (void)config;
+    D9D_TRY(d9d_buf_printf(b, "{\"sample\": %lld, ", (long long)x->sample));
+    if (x->blended)
+        D9D_TRY(d9d_buf_printf(b, "\"dataset\": %d, ", x->dataset));
     D9D_TRY(d9d_buf_printf(b, "\"logprobs\": ["));
     for (int64_t i = 0; i < x->length; i++) {
         if (x->labels[i] == D9D_IGNORE_INDEX)
@@ -114,35 +84,55 @@ static d9d_status logprobs_row(run *r, const row *x)
     return d9d_buf_append(b, "}\n", 2);
 }
 
-static d9d_status logprobs_end(run *r, const d9d_infer_summary *s)
-{
-    (void)s;
-    return d9di_lines_commit(&r->lines);
-}
+const d9d_infer_task_kind d9di_logprobs = {.size = sizeof(d9d_infer_task_kind),
+                                           .row = logprobs_row};
 
 /* --- perplexity --------------------------------------------------------------------------- */
 
-static d9d_status perplexity_end(run *r, const d9d_infer_summary *s)
+static d9d_status perplexity_end(const void *config, const d9d_infer_summary *s, d9d_buf *b)
 {
-    d9d_buf *b = &r->line;
-
-    if (r->output->output == NULL)
-        return D9D_OK;
-    b->len = 0;
+    (void)config;
     D9D_TRY(d9d_buf_printf(b, "{\"perplexity\": "));
     D9D_TRY(d9d_json_put_f64(b, s->perplexity));
     D9D_TRY(d9d_buf_printf(b, ", \"loss\": "));
     D9D_TRY(d9d_json_put_f64(b, s->loss));
-    D9D_TRY(d9d_buf_printf(b, ", \"tokens\": %lld, \"samples\": %lld}\n", (long long)s->tokens,
-                           (long long)s->samples));
-    return d9d_fs_write_atomic(r->output->output, b->data, b->len);
+    return d9d_buf_printf(b, ", \"tokens\": %lld, \"samples\": %lld}\n", (long long)s->tokens,
+                          (long long)s->samples);
 }
 
-/* In the order of d9d_infer_task. */
-static const task tasks[] = {
-    {logprobs_open, logprobs_row, logprobs_end},
-    {NULL, NULL, perplexity_end},
-};
+const d9d_infer_task_kind d9di_perplexity = {.size = sizeof(d9d_infer_task_kind),
+                                             .end = perplexity_end};
+
+/* --- the output ------------------------------------------------------------------------------- */
+
+/* Rank 0: the file of lines, to go on with behind what it has. */
+static d9d_status lines_open(run *r, const json_t *resolved, int64_t *first)
+{
+    const d9d_hash data = d9d_loader_data_hash(r->data.loader);
+    d9d_hash key;
+
+    if (r->output->output == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "task.output: %s writes a line a sample; name its file",
+                        r->c->task.choice->name);
+    r->line.len = 0;
+    D9D_TRY(d9d_json_put(&r->line, resolved, -1));
+    D9D_TRY(d9d_buf_append(&r->line, &data, sizeof(data)));
+    key = d9d_hash_bytes(r->line.data, r->line.len);
+    D9D_TRY(d9di_lines_open(r->output->output, key, &r->lines));
+    *first = r->lines.done;
+    return D9D_OK;
+}
+
+static d9d_status output_end(run *r, const d9d_infer_summary *s)
+{
+    if (r->task->row != NULL)
+        return d9di_lines_commit(&r->lines);
+    if (r->task->end == NULL || r->output->output == NULL)
+        return D9D_OK;
+    r->line.len = 0;
+    D9D_TRY(r->task->end(r->output, s, &r->line));
+    return d9d_fs_write_atomic(r->output->output, r->line.data, r->line.len);
+}
 
 /* --- telling ---------------------------------------------------------------------------------- */
 
@@ -205,8 +195,8 @@ static d9d_status output_open(run *r, const json_t *resolved, int64_t *first)
     const char *text = NULL;
     d9d_status st = D9D_OK;
 
-    if (r->rank == 0 && r->task->open != NULL)
-        st = r->task->open(r, resolved, first);
+    if (r->rank == 0 && r->task->row != NULL)
+        st = lines_open(r, resolved, first);
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
     r->line.len = 0;
     D9D_TRY(d9d_buf_printf(&r->line, "%lld", (long long)*first));
@@ -270,9 +260,22 @@ typedef struct row_head {
     int64_t sample; /* where the sum is not finite */
 } row_head;
 
+/* One line, as a run that goes on counts them. */
+static d9d_status line_make(run *r, const row *x)
+{
+    const char *end;
+
+    D9D_TRY(r->task->row(r->output, x, &r->line));
+    end = r->line.len > 0 ? memchr(r->line.data, '\n', r->line.len) : NULL;
+    if (end == NULL || end + 1 != r->line.data + r->line.len)
+        return D9D_FAIL(D9D_EINVAL, "task %s: its text of sample %lld is not one line",
+                        r->c->task.choice->name, (long long)x->sample);
+    return D9D_OK;
+}
+
 static d9d_status row_say(run *r, row *x, d9d_buf *rows)
 {
-    row_head head = {.sample = x->draw.sample};
+    row_head head = {.sample = x->sample};
 
     for (int64_t j = 0; j < x->length; j++)
         if (x->labels[j] != D9D_IGNORE_INDEX) {
@@ -283,7 +286,7 @@ static d9d_status row_say(run *r, row *x, d9d_buf *rows)
     head.targets = x->targets;
     r->line.len = 0;
     if (isfinite(x->sum) && r->task->row != NULL)
-        D9D_TRY(r->task->row(r, x));
+        D9D_TRY(line_make(r, x));
     head.line = r->line.len;
     D9D_TRY(d9d_buf_append(rows, &head, sizeof(head)));
     return d9d_buf_append(rows, r->line.data, r->line.len);
@@ -295,7 +298,9 @@ static d9d_status batch_say(run *r, const d9d_batch *b, d9d_buf *rows)
     if (d9d_mesh_index(r->engine.mesh, D9D_AXES_CP | D9D_AXIS(TP)) > 0)
         return D9D_OK;
     for (int64_t i = 0; i < b->rows; i++) {
-        row x = {.draw = b->draws[i],
+        row x = {.sample = b->draws[i].sample,
+                 .dataset = b->draws[i].source,
+                 .blended = r->data.n > 1,
                  .loss = r->loss + i * b->length,
                  .labels = b->labels + i * b->length,
                  .positions = b->positions + i * b->length,
@@ -468,7 +473,7 @@ static d9d_status run_through(run *r, const json_t *resolved, d9d_infer_summary 
     s->loss = r->targets > 0 ? r->sum / (double)r->targets : NAN;
     s->perplexity = exp(s->loss);
     s->tokens_per_s = (double)r->targets / ((double)(d9d_clock_ns() - start) * 1e-9);
-    return d9d_boot_agree(r->where->boot, r->rank == 0 ? r->task->end(r, s) : D9D_OK);
+    return d9d_boot_agree(r->where->boot, r->rank == 0 ? output_end(r, s) : D9D_OK);
 }
 
 static d9d_status score(const d9d_infer_config *config, const json_t *resolved,
@@ -478,14 +483,14 @@ static d9d_status score(const d9d_infer_config *config, const json_t *resolved,
              .where = where,
              .log = where->log,
              .rank = d9d_boot_rank(where->boot),
-             .task = &tasks[config->task.which],
+             .task = config->task.choice->row,
              .output = config->task.value,
              .lines = {.file = {.fd = -1}}};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_infer_summary s = {0};
     d9d_status st;
 
-    if (r.task->open != NULL)
+    if (r.task->row != NULL)
         D9D_TRY_OR(st, d9d_stop_open(r.rank == 0 ? margin : D9D_STOP_NO_LIMIT, r.log, &r.stop),
                    out);
     D9D_TRY_OR(st, run_through(&r, resolved, &s), out);
@@ -499,6 +504,6 @@ out:
 d9d_status d9d_infer(const d9d_infer_config *config, const json_t *resolved, const d9d_job *where,
                      d9d_infer_summary *out)
 {
-    return config->task.which == D9D_TASK_GENERATE ? d9di_generate(config, resolved, where, out)
-                                                   : score(config, resolved, where, out);
+    return config->task.choice->row == NULL ? d9di_generate(config, resolved, where, out)
+                                            : score(config, resolved, where, out);
 }

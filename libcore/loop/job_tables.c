@@ -7,6 +7,7 @@
 #include "d9d/optim/optim.h"
 #include "d9d/sched/piecewise.h"
 #include "d9d/track/sink.h"
+#include "loop/tasks.h"
 
 #define BIG 9007199254740992.0 /* 2^53: every integer below is exact in JSON */
 
@@ -343,11 +344,12 @@ static const d9d_key perplexity_keys[] = {
                 .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_END,
 };
-static const d9d_table logprobs_table = D9D_TABLE(d9d_output_section, "logprobs", logprobs_keys,
-                                                  "log-probability of every target, by sample");
+static const d9d_table logprobs_table =
+    D9D_TABLE(d9d_output_section, "logprobs", logprobs_keys,
+              "log-probability of every target, by sample", .row = &d9di_logprobs);
 static const d9d_table perplexity_table =
     D9D_TABLE(d9d_output_section, "perplexity", perplexity_keys,
-              "exp of the mean negative log-probability over all targets");
+              "exp of the mean negative log-probability over all targets", .row = &d9di_perplexity);
 
 static const d9d_key token_elem = {
     .kind = D9D_KIND_INT, .min = 0, .max = INT32_MAX, .doc = "a token"};
@@ -388,8 +390,8 @@ static const d9d_key generate_keys[] = {
 };
 static const d9d_table generate_table =
     D9D_TABLE(d9d_generate_section, "generate", generate_keys, "what follows each prompt");
-static const d9d_table *const infer_tasks[] = {&logprobs_table, &perplexity_table, &generate_table,
-                                               NULL};
+const d9d_table *const d9d_infer_task_choices[] = {&logprobs_table, &perplexity_table,
+                                                   &generate_table, NULL};
 
 /* --- the whole ----------------------------------------------------------------------- */
 
@@ -447,8 +449,8 @@ const d9d_table d9d_train_table =
 
 static const d9d_key infer_keys[] = {
     COMMON_KEYS(d9d_infer_config, infer_loop_table, "[]", 0),
-    D9D_KEY_UNION(d9d_infer_config, task, "{\"name\": \"perplexity\"}", name_tag, infer_tasks,
-                  "what is computed"),
+    D9D_KEY_UNION(d9d_infer_config, task, "{\"name\": \"perplexity\"}", name_tag,
+                  d9d_infer_task_choices, "what is computed"),
     D9D_KEY_END,
 };
 const d9d_table d9d_infer_table =

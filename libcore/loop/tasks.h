@@ -11,6 +11,9 @@ typedef struct d9di_task {
     d9di_metrics *metrics; /* that see its predictions; NULL: none */
 } d9di_task;
 
+/* Of inference, beside "generate", which is no table. */
+extern const d9d_infer_task_kind d9di_logprobs, d9di_perplexity;
+
 d9d_status d9di_task_open(const d9d_union *section, d9di_task *out);
 void d9di_task_close(d9di_task *t);
 

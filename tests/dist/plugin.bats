@@ -228,6 +228,21 @@ JSON
     done
 }
 
+@test "a task of inference of one's own writes a line a sample, in their order on any ranks" {
+    plugin worst "$BATS_TEST_DIRNAME/worst.c"
+    [ -e out.jsonl ] || d9d-infer -q --device cpu infer.json
+    how=(--set 'plugin=["libllama.so", "libworst.so"]' --set 'task={"name": "worst", "output": "worst.txt"}')
+    run -0 d9d-infer -q --device cpu "${how[@]}" infer.json
+    [ "$(wc -l <worst.txt)" -eq 24 ]
+    worst=$(sed -nE 's/.*"logprobs": \[([^]]*)\].*/\1/p' out.jsonl | tr -d , |
+        awk '{ least = 0; for (i = 1; i <= NF; i++) if ($i < least) least = $i; printf "%.6f\n", least }')
+    [ "$(cut -d' ' -f2 worst.txt)" = "$worst" ]
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || return 0
+    mv worst.txt alone.txt
+    mpi -n 2 d9d-infer -q --device cpu --set mesh.data_parallel_shard=2 "${how[@]}" infer.json
+    cmp worst.txt alone.txt
+}
+
 # What a training of N steps tells rank R, in the documented order.
 training() {
     local n=$1 k
@@ -319,7 +334,7 @@ JSON
 }
 
 # The structs that plugins fill and this library reads by their size.
-tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event d9d_train_task d9d_metric_kind d9d_schedule_kind"
+tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event d9d_train_task d9d_metric_kind d9d_schedule_kind d9d_infer_task_kind"
 
 # appended DIR TEXT: a member more at the end of every table below DIR.
 appended() {

@@ -44,9 +44,9 @@
  * The model's stages have their memory and weights when they are told of; the weights of a
  * checkpoint come between the schedule and "ready".  Steps count from 0: the number of those that
  * are done before this one.  On a device a step is queued: what it computes is there when somebody
- * waits for it.  Who changes parameters or the optimizer's state does so from optimizer_step.pre on:
- * before that a checkpoint of the last step may still be read from them.  A run with nothing left to
- * do ends behind the data loader.
+ * waits for it.  Who changes parameters or the optimizer's state does so from optimizer_step.pre
+ * on: before that a checkpoint of the last step may still be read from them.  A run with nothing
+ * left to do ends behind the data loader.
  *
  * Other ids are whoever's who triggers them, with `user` for what is in them:
  *

@@ -120,13 +120,9 @@ typedef struct d9d_infer_config {
     d9d_union task;
 } d9d_infer_config;
 
-typedef enum d9d_infer_task {
-    D9D_TASK_LOGPROBS,
-    D9D_TASK_PERPLEXITY,
-    D9D_TASK_GENERATE
-} d9d_infer_task;
+/* What a section of inference's task begins with. */
 typedef struct d9d_output_section {
-    const char *output; /* file to write; NULL for perplexity: standard output alone */
+    const char *output; /* file to write; NULL: none */
 } d9d_output_section;
 
 /* See d9d/loop/infer.h. */

@@ -62,6 +62,7 @@ typedef struct d9d_plugin {
      * section, whose name is the word by which a configuration asks for it. */
     const d9d_model_provider *const *models;
     const d9d_train_task *const *train_tasks;
+    const d9d_infer_task_kind *const *infer_tasks;
     const d9d_optimizer_kind *const *optimizers;
     const d9d_lr_kind *const *lr_schedulers;
     const d9d_schedule_kind *const *schedules; /* of a pipeline */

@@ -17,6 +17,7 @@
 
 #include "d9d/data/loader.h"
 #include "d9d/loop/events.h"
+#include "d9d/loop/infer.h"
 #include "d9d/model/model.h"
 
 #ifdef __cplusplus
@@ -44,6 +45,36 @@ typedef struct d9d_train_task {
     d9d_status (*finalize)(void *self);
     const d9d_subscription *events; /* with `self`; NULL: none */
 } d9d_train_task;
+
+/* --- inference -------------------------------------------------------------------------- *
+ *
+ * What is made of the losses of each row.  Text goes to the file `output` of the section, whose
+ * struct begins with a d9d_output_section: a line a row, in the order of samples whatever the
+ * ranks, and an interrupted run goes on behind the last; or one text at the end. */
+typedef struct d9d_infer_row {
+    int64_t sample;    /* number in its split */
+    int32_t dataset;   /* of a blend */
+    bool blended;      /* there are several datasets */
+    bool packed;       /* there may be several documents; positions restart with each */
+    int64_t length;    /* positions */
+    const float *loss; /* [length] -log p of each label, 0 without one */
+    const int32_t *labels, *positions; /* [length] */
+    double sum;                        /* of losses */
+    int64_t targets;                   /* labels that count */
+} d9d_infer_row;
+
+typedef struct d9d_infer_task_kind {
+    size_t size;            /* sizeof(d9d_infer_task_kind) */
+    const d9d_table *table; /* of its section */
+    /* Append the line of a row, with its newline; on the rank that has it.  NULL: none. */
+    d9d_status (*row)(const void *config, const d9d_infer_row *x, d9d_buf *line);
+    /* Append what the file has, where there are no lines; on rank 0.  NULL: nothing. */
+    d9d_status (*end)(const void *config, const d9d_infer_summary *s, d9d_buf *text);
+} d9d_infer_task_kind;
+
+D9D_API extern const d9d_table *const d9d_infer_task_choices[]; /* NULL-ended */
+
+/* --- training's choices --------------------------------------------------------------------- */
 
 D9D_API extern const char *const d9d_train_task_tag[];
 D9D_API extern const d9d_table *const d9d_train_task_choices[]; /* NULL-ended */
