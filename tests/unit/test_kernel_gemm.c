@@ -254,7 +254,7 @@ static void check_grouped(grouped *p)
     array_same_for_threads(run_dx, p, p->dx, (size_t)n_x * size, before_x);
     array_same_for_threads(run_dw, p, p->dw, (size_t)n_w * d9d_dtype_size(p->gt), before);
     array_close("y", p->t, p->y, y, n_y, 3e-5);
-    array_close("dx", p->t, p->dx, dx, n_x, 3e-5);
+    array_close("dx", p->t, p->dx, dx, n_x, 3e-5 * p->sums);
     array_close("dw", p->gt, p->dw, dw, n_w, 3e-5);
     void *all[] = {p->x, p->w, p->dy, p->y, p->dx, p->dw, before, before_x, w2, dy2, y, dx, dw};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
