@@ -308,7 +308,7 @@ gpu-pack: all $(GPU_BIN) $(GPU_DRIVERS)
 
 # ---- Care ---------------------------------------------------------------------------------
 
-C_ALL     := $(CORE_SRC) $(if $(MPICC),$(MPI_SRC)) $(wildcard tools/*.c schemas/*.c tests/*/*.c tests/*/support/*.c)
+C_ALL     := $(CORE_SRC) $(if $(MPICC),$(MPI_SRC)) $(wildcard tools/*.c schemas/*.c examples/*/*.c tests/*/*.c tests/*/support/*.c)
 FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
              $(wildcard schemas/*.h) $(shell find libcore kernels tools tests -name '*.h')
 SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \

@@ -334,7 +334,7 @@ JSON
 }
 
 # The structs that plugins fill and this library reads by their size.
-tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event d9d_train_task d9d_metric_kind d9d_schedule_kind d9d_infer_task_kind"
+tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event d9d_train_task d9d_metric_kind d9d_schedule_kind d9d_infer_task_kind d9d_optimizer_kind d9d_lr_kind d9d_sink_kind"
 
 # appended DIR TEXT: a member more at the end of every table below DIR.
 appended() {
