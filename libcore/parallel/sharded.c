@@ -294,8 +294,8 @@ static d9d_status unit_done(unit *u)
 
 /* --- the unit's table --------------------------------------------------------------------- */
 
-/* The last unit of a forward is the first of a backward that follows at once, and may make gradients
- * in the one as in the other. */
+/* The last unit of a forward is the first of a backward that follows at once, and may make
+ * gradients in the one as in the other. */
 static bool is_turn(const unit *u, d9d_unit_pass pass)
 {
     const d9d_sharded *s = u->owner;
@@ -582,8 +582,7 @@ static d9d_status finish_unused(d9d_sharded *s)
 
         if (u->done)
             continue;
-        D9D_TRY(u->visited > 0 ? unit_done(u)
-                               : d9di_buckets_done(&s->buckets, u->number, s->dev));
+        D9D_TRY(u->visited > 0 ? unit_done(u) : d9di_buckets_done(&s->buckets, u->number, s->dev));
     }
     return D9D_OK;
 }

@@ -295,6 +295,8 @@ static d9d_status backward(d9d_executor *x, const d9d_action *a, d9d_backward_mo
     const bool seeded = a->stage + 1 < x->how.program->stages && mode != D9D_BACKWARD_WEIGHT;
     cell *c = cell_of(x, a->stage, a->micro);
 
+    if (c->tape == NULL)
+        return wrong(a, "comes before what it goes back through");
     if (seeded)
         D9D_TRY(arrive(x, a, c, UP));
     if (x->how.ops->backward != NULL)

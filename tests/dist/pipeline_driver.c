@@ -90,7 +90,9 @@ static d9d_status cells(const struct job *j, int micro, int what, d9d_tensor *ou
     for (int64_t i = 0; i < ROWS * length; i++) {
         const int32_t some = (int32_t)((micro * 97 + i * 31 + what * 17 + i * i) % VOCAB);
 
-        v[i] = what == 2 ? (int32_t)(i % length) : what == 1 && i % 5 == 0 ? D9D_IGNORE_INDEX : some;
+        v[i] = what == 2                 ? (int32_t)(i % length)
+               : what == 1 && i % 5 == 0 ? D9D_IGNORE_INDEX
+                                         : some;
     }
     return d9d_tensor_from_host(j->dev, D9D_I32, D9D_SHAPE(ROWS, length), v, out);
 }
@@ -220,8 +222,9 @@ static d9d_status compare_param(void *arg, d9d_param *p)
     if (!d9d_param_has_own_grad(p))
         return D9D_OK;
     D9D_TRY(far(&p->own_grad, &q->own_grad, &apart));
-    return apart <= 1e-5 ? D9D_OK
-                         : D9D_FAIL(D9D_EVERIFY, "%s: its gradient differs by %.2g", p->name, apart);
+    return apart <= 1e-5
+               ? D9D_OK
+               : D9D_FAIL(D9D_EVERIFY, "%s: its gradient differs by %.2g", p->name, apart);
 }
 
 static d9d_status compare_losses(struct job *j)
@@ -230,7 +233,8 @@ static d9d_status compare_losses(struct job *j)
 
     if (!d9d_stage_is_last(j->stage[j->program.stages / j->ranks - 1]->stage))
         return D9D_OK;
-    D9D_TRY(d9d_device_download(j->dev, got, j->losses, (size_t)j->program.micros * sizeof(double)));
+    D9D_TRY(
+        d9d_device_download(j->dev, got, j->losses, (size_t)j->program.micros * sizeof(double)));
     for (int m = 0; m < j->program.micros; m++)
         if (!(fabs(got[m] - j->want[m]) <= 1e-5 * fabs(j->want[m])))
             return D9D_FAIL(D9D_EVERIFY, "micro-batch %d: loss %.9g, not %.9g", m, got[m],
@@ -317,10 +321,9 @@ static d9d_status open_models(struct job *j)
     D9D_TRY(d9d_device_alloc(j->dev, (uint64_t)micros * sizeof(double), (void **)&j->losses));
     D9D_TRY(make_model(j, D9D_WHOLE_MODEL, &j->whole));
     for (int k = 0; k < j->program.stages / j->ranks; k++)
-        D9D_TRY(make_model(j,
-                           (d9d_stage){d9d_program_stage_of(&j->program, j->rank, k),
-                                       j->program.stages},
-                           &j->stage[k]));
+        D9D_TRY(make_model(
+            j, (d9d_stage){d9d_program_stage_of(&j->program, j->rank, k), j->program.stages},
+            &j->stage[k]));
     return d9d_executor_create(&(d9d_executor_how){.program = &j->program,
                                                    .rank = j->rank,
                                                    .dev = j->dev,
@@ -370,8 +373,9 @@ int main(int argc, char **argv)
                                .splits = &split,
                                .n_splits = 1},
                     .options = {.dtype = D9D_F32}};
-    d9d_status st = argc < 2 ? D9D_FAIL(D9D_EINVAL, "usage: pipeline_driver KIND [STAGES [FLAG...]]")
-                             : all(&j, argc, argv);
+    d9d_status st = argc < 2
+                        ? D9D_FAIL(D9D_EINVAL, "usage: pipeline_driver KIND [STAGES [FLAG...]]")
+                        : all(&j, argc, argv);
 
     if (st != D9D_OK)
         fprintf(stderr, "rank %d: %s\n", j.rank, d9d_err_message());
