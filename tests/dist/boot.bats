@@ -2,21 +2,19 @@
 # Tasks that find each other: under mpirun, and under srun on the nodes of a real Slurm.
 
 load ../slurm/helper
+load launch
 load ../slurm/cluster
 
 driver=$D9D_BUILD/tests/dist/boot_driver
 
 setup_file() {
-    unset "${!SLURM_@}" "${!OMPI_@}" "${!PMIX_@}" "${!PMI_@}"
+    no_launcher
     cluster_can || { export cluster_why && return; }
     cluster_start 2
     export cluster_dir
 }
 teardown_file() { cluster_stop; }
 
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-
-mpi() { timeout 60 mpirun --oversubscribe "$@" 3>&-; }
 slurm() {
     [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
     timeout 60 srun --mpi=pmix --kill-on-bad-exit=1 --ntasks-per-node=2 -N 2 "$@" 3>&-

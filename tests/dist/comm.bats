@@ -3,12 +3,13 @@
 # Collectives between ranks on processors: under mpirun, and under srun over two nodes.
 
 load ../slurm/helper
+load launch
 load ../slurm/cluster
 
 driver=$D9D_BUILD/tests/dist/comm_driver
 
 setup_file() {
-    unset "${!SLURM_@}" "${!OMPI_@}" "${!PMIX_@}" "${!PMI_@}"
+    no_launcher
     cluster_can || { export cluster_why && return; }
     cluster_start 2
     export cluster_dir
@@ -20,10 +21,8 @@ setup() {
     cd "$BATS_TEST_TMPDIR" || return 1
 }
 
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
 export ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
 
-mpi() { timeout -k 5 120 mpirun --oversubscribe "$@" 3>&-; }
 slurm() {
     [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
     # Nodes that are one host share the names of its memory: messages go by TCP.

@@ -2,19 +2,16 @@
 # Experts on several ranks: the block over a group gives what one rank with all tokens gives.
 
 load ../slurm/helper
+load launch
 
 driver=$D9D_BUILD/tests/dist/experts_driver
 
-setup_file() { unset "${!SLURM_@}" "${!OMPI_@}" "${!PMIX_@}" "${!PMI_@}"; }
+setup_file() { no_launcher; }
 setup() { [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"; }
-
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
 
 # all_well RANKS [EP]
 all_well() {
-    local ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
-    export ASAN_OPTIONS
-    run -0 timeout 100 mpirun --oversubscribe -n "$1" "$driver" ${2:+"$2"} 3>&-
+    run -0 mpi -n "$1" "$driver" ${2:+"$2"}
     assert_equal "$(grep -c "of $1: well" <<<"$output")" "$1"
 }
 

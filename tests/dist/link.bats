@@ -4,13 +4,12 @@
 # pulled out.
 
 load ../slurm/helper
-
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+load launch
 
 setup_file() {
     load ../tools/helper
     load ../tools/train_helper
-    unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@}" "${!PMI_@}"
+    no_launcher
     workshop
     export one=d9d-$$-n1 two=d9d-$$-n2
     if ! { ip netns add $one && ip netns add $two; } 2>/dev/null; then

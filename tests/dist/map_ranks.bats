@@ -3,14 +3,14 @@
 # d9d-map as many ranks: under mpirun, and under srun on the nodes of a real Slurm.
 
 load ../slurm/helper
+load launch
 load ../slurm/cluster
 
 golden=$BATS_TEST_DIRNAME/../golden
 PATH=$D9D_BIN:$PATH
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 setup_file() {
-    unset "${!SLURM_@}" "${!OMPI_@}" "${!PMIX_@}" "${!PMI_@}"
+    no_launcher
     cluster_can || { export cluster_why && return; }
     cluster_start 2
     export cluster_dir
@@ -23,7 +23,6 @@ setup() {
     d9d-map -q --shard-size 50kB src whole
 }
 
-mpi() { timeout 60 mpirun --oversubscribe "$@" 3>&-; }
 slurm() {
     [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
     timeout 60 srun --mpi=pmix --kill-on-bad-exit=1 "$@" 3>&-

@@ -4,11 +4,11 @@
 
 golden=$BATS_TEST_DIRNAME/../golden/llama
 root=$BATS_TEST_DIRNAME/../..
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+
+load launch
 
 setup_file() {
-    unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@}" "${!PMI_@}"
+    no_launcher
     work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX)
     export work
     make -s --no-print-directory -C "$root" install PREFIX="$work/d9d" DESTDIR= >&2
@@ -48,12 +48,6 @@ config() {
   "model_stage_factory": {"source_checkpoint": "$golden"}, "gradient_clipping": {"max_norm": 1.0}},
  "optimizer": {"name": "adamw", "lr": 1e-3}}
 JSON
-}
-
-mpi() {
-    local ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
-    export ASAN_OPTIONS
-    timeout -k 5 100 mpirun --oversubscribe "$@" 3>&- </dev/null
 }
 
 # numbers FIELD FILE: the values of a field, one a line.

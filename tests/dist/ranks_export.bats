@@ -2,17 +2,17 @@
 # shellcheck disable=SC2154 # variables of the helper
 # The model that several ranks export, none of which has all of it.
 
-setup_file() { unset "${!SLURM_@}" "${!OMPI_@}" "${!PMIX_@}" "${!PMI_@}"; }
+load ../slurm/helper
+load launch
+
+setup_file() { no_launcher; }
 setup() {
     [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
-    load ../slurm/helper
     golden=$(cd "$BATS_TEST_DIRNAME/../golden" && pwd)
     PATH=$D9D_BUILD/bin:$PATH
     cd "$BATS_TEST_TMPDIR" || return 1
     d9d-shard -q --format tokens --out data "$golden/moe/train.jsonl"
 }
-
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 # train RANKS DIR SET...: four steps of a golden model; a change of the configuration each.
 train() {
@@ -27,7 +27,7 @@ train() {
    "model_stage_factory": {"source_checkpoint": "$golden/moe"}},
  "optimizer": {"name": "adamw", "lr": 1e-3}}
 JSON
-    timeout 100 mpirun --oversubscribe -n "$n" d9d-train -q "${sets[@]}" c.json 3>&-
+    mpi -n "$n" d9d-train -q "${sets[@]}" c.json
 }
 
 @test "every rank writes a share of one model, the same as d9d-map makes of the checkpoint" {
@@ -62,7 +62,7 @@ JSON
    "batching": {"global_batch_size": 4, "microbatch_size": 1}},
  "optimizer": {"name": "adamw", "lr": 1e-3}}
 JSON
-    timeout 100 mpirun --oversubscribe -n 2 d9d-train -q own/c.json 3>&-
+    mpi -n 2 d9d-train -q own/c.json
     [ ! -e run/export/config.json ]
     d9d-map diff -q run/export run/checkpoints/step-00000002
 }
@@ -71,17 +71,17 @@ JSON
     n=4
     train $n run mesh.data_parallel_shard=2 mesh.tensor_parallel=2 trainer.run.steps=1
     for set in "float32 1e-05" "bfloat16 1e-02"; do
-        run -0 --separate-stderr timeout 100 mpirun --oversubscribe -n $n d9d-train -q --selftest --set trainer.run.dir=new \
+        run -0 --separate-stderr mpi -n $n d9d-train -q --selftest --set trainer.run.dir=new \
             --set mesh.data_parallel_shard=2 --set mesh.tensor_parallel=2 --set "model_provider.dtype=${set% *}" c.json 3>&-
         [ "${#lines[@]}" -eq 0 ] # quiet
-        run -0 --separate-stderr timeout 100 mpirun --oversubscribe -n $n d9d-train --selftest --set trainer.run.dir=new \
+        run -0 --separate-stderr mpi -n $n d9d-train --selftest --set trainer.run.dir=new \
             --set mesh.data_parallel_shard=2 --set mesh.tensor_parallel=2 --set "model_provider.dtype=${set% *}" c.json 3>&-
         [[ "${lines[5]}" == "4 ranks (dps 2 tp 2) compute what one computes: "*" apart at most, ${set#* } allowed" ]]
     done
     run -2 d9d-train --selftest c.json
     assert_output --partial "compares ranks with one"
     mkdir -p new.selftest && touch new.selftest/x
-    run -2 timeout 100 mpirun --oversubscribe -n 2 d9d-train --selftest --set trainer.run.dir=new --set mesh.data_parallel_shard=2 c.json 3>&-
+    run -2 mpi -n 2 d9d-train --selftest --set trainer.run.dir=new --set mesh.data_parallel_shard=2 c.json
     assert_output --partial "new.selftest: is there already"
     [ -e new.selftest/x ] && [ ! -e new ]
 }

@@ -2,18 +2,16 @@
 # One checkpoint of several ranks: any number writes it, any other number reads it.
 
 load ../slurm/helper
+load launch
 
 driver=$D9D_BUILD/tests/dist/ranks_save_driver
 bin=$D9D_BUILD/bin
 
-setup_file() { unset "${!SLURM_@}" "${!OMPI_@}" "${!PMIX_@}" "${!PMI_@}"; }
+setup_file() { no_launcher; }
 setup() {
     [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
     cd "$BATS_TEST_TMPDIR" || return 1
 }
-
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
-mpi() { timeout 60 mpirun --oversubscribe "$@" 3>&-; }
 
 @test "what n ranks wrote m ranks read" {
     for n in 1 2 5; do

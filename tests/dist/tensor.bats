@@ -2,20 +2,19 @@
 # Tensor parallelism: what ranks compute together against what each computes alone.
 
 load ../slurm/helper
+load launch
 
-setup_file() { unset "${!SLURM_@}" "${!OMPI_@}" "${!PMIX_@}" "${!PMI_@}"; }
+setup_file() { no_launcher; }
 
 setup() { [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"; }
 
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 D9D_COMM_CHECK=1
+export D9D_COMM_CHECK=1
 
 driver=$D9D_BUILD/tests/dist/tensor_driver
 
 # tensor N: that many ranks, all of them well.
 tensor() {
-    local ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
-    export ASAN_OPTIONS
-    run -0 timeout 100 mpirun --oversubscribe -n "$1" "$driver" 3>&-
+    run -0 mpi -n "$1" "$driver"
     [ "$(grep -c "of $1: 0 failed" <<<"$output")" -eq "$1" ]
 }
 

@@ -4,17 +4,16 @@
 # A mesh is a line "replicate shard context_shard context_replicate tensor expert", and where there are
 # stages "... pipeline".  A file that loads this may set `layers` of the models, `batch`,
 # `steps` and `eps`.
+load launch
 golden=$BATS_TEST_DIRNAME/../golden
 driver=$D9D_BUILD/tests/dist/topology_driver
 PATH=$D9D_BIN:$PATH
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 axes=(data_parallel_replicate data_parallel_shard context_parallel_shard
     context_parallel_replicate tensor_parallel expert_parallel)
 
 setup_file() {
-    unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@}" "${!PMI_@}"
+    no_launcher
     work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX)
     export work
     cd "$work" || return 1
@@ -45,12 +44,6 @@ configure() {
    "gradient_clipping": {"max_norm": 1.0}},
  "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1, "eps": ${eps:-1e-8}}}
 JSON
-}
-
-mpi() {
-    local ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
-    export ASAN_OPTIONS
-    timeout -k 5 120 mpirun --oversubscribe "$@" 3>&- </dev/null
 }
 
 # train MODEL MESH DIR [OPTION...]

@@ -3,13 +3,12 @@
 # d9d-train and d9d-infer as many ranks: stopped, gone on with, refused, failing, killed.
 
 load ../slurm/helper
-
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+load launch
 
 setup_file() {
     load ../tools/helper
     load ../tools/train_helper
-    unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@}" "${!PMI_@}"
+    no_launcher
     workshop
 }
 setup() {
@@ -21,11 +20,6 @@ setup() {
 teardown() { clear_bench; }
 teardown_file() { rm -rf "$shared"; }
 
-mpi() {
-    local ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
-    export ASAN_OPTIONS
-    timeout -k 5 100 mpirun --oversubscribe "$@" 3>&- </dev/null
-}
 train="d9d-train --device cpu --set trainer.batching.microbatch_size=1"
 sharded="--set mesh.data_parallel_shard=2"
 hybrid="--set mesh.data_parallel_shard=2 --set mesh.data_parallel_replicate=2"

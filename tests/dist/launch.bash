@@ -1,0 +1,16 @@
+# shellcheck shell=bash
+# launch.bash - ranks under mpirun, for files that load it after slurm/helper.
+
+# Many ranks share a few processors; root runs them in containers.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+
+# no_launcher, once a file: what may have launched the test itself is not what launches its ranks.
+no_launcher() { unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@}" "${!PMI_@}"; }
+
+# mpi OPTION... COMMAND...: it ends within two minutes, whatever mpirun does.
+mpi() {
+    local ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
+    export ASAN_OPTIONS
+    timeout -k 5 120 mpirun --oversubscribe "$@" 3>&- </dev/null
+}
