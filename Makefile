@@ -273,7 +273,7 @@ bench: all $(BENCHES)
 
 GOLDENS   := $(addprefix golden/test_golden_,models ops optim train)
 GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device unit/test_tensor \
-             unit/test_kernel_* unit/test_op_* $(GOLDENS) bench/bench_kernels gpu/bench_*,$(wildcard tests/$t.c)))
+             unit/test_kernel_* unit/test_op_* unit/test_cache $(GOLDENS) bench/bench_kernels gpu/bench_*,$(wildcard tests/$t.c)))
 GPU_OBJ   := $(GPU_SRC:%.c=$B/gpu/%.o)
 GPU_NAMES := $(notdir $(GPU_SRC:.c=))
 GPU_BIN   := $B/gpu/gpu-tests

@@ -3,6 +3,8 @@
 
 template <class T> static __global__ void add_kernel(T *y, const T *a, const T *b, int64_t n)
 {
+    wait_for_last();
+    let_next_begin();
     D9DI_EACH8 (i, n) {
         float u[8], v[8];
 
@@ -17,9 +19,8 @@ template <class T> static __global__ void add_kernel(T *y, const T *a, const T *
 template <class T>
 static d9d_status add(d9d_stream s, void *y, const void *a, const void *b, int64_t n)
 {
-    add_kernel<<<blocks_for(s, n / 8), THREADS, 0, d9di_queue(s)>>>((T *)y, (const T *)a,
-                                                                    (const T *)b, n);
-    return d9di_launched("add");
+    return launch_early(s, "add", add_kernel<T>, blocks_for(s, n / 8), THREADS, (T *)y,
+                        (const T *)a, (const T *)b, n);
 }
 
 d9d_status d9d_k_add(d9d_stream s, d9d_dtype t, void *y, const void *a, const void *b, int64_t n)

@@ -24,6 +24,10 @@ d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *don
 d9d_status d9di_attention_tiles(d9d_stream s, const d9di_attention *c);
 d9d_status d9di_attention_tiles_din(d9d_stream s, const d9di_attention *c);
 
+/* By splits over the keys, where there are few queries and more keys: for any type and shape. */
+bool d9di_attention_few_takes(const d9di_attention *c);
+d9d_status d9di_attention_few(d9d_stream s, const d9di_attention *c);
+
 /* What cuDNN's way keeps: the library, and plans by shape. */
 void d9di_sdpa_free(d9di_sdpa *x);
 

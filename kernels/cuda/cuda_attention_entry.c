@@ -1,5 +1,5 @@
-/* cuda_attention_entry.c - attention: cuDNN where it is chosen and takes the call, else our own
- * tiles. */
+/* cuda_attention_entry.c - attention: by splits for a few queries, cuDNN where it is chosen and takes
+ * the call, else our own tiles. */
 #include "cuda_attention.h"
 
 #define ENTRY(op) __typeof__(*((d9d_kernels *)0)->op) d9d_k_##op
@@ -26,6 +26,8 @@ static d9d_status run(d9d_stream s, const d9di_attention *c)
     D9D_TRY(clear_keys(s, c));
     if (c->n.b * c->n.s * c->n.a * c->n.d == 0)
         return D9D_OK;
+    if (d9di_attention_few_takes(c))
+        return d9di_attention_few(s, c);
     if (s->options.attention != D9D_CUDA_OWN)
         D9D_TRY(d9di_attention_cudnn(s, c, &done));
     if (done)

@@ -177,6 +177,49 @@ static inline unsigned blocks_for(const d9d_stream s, int64_t work)
     return (unsigned)d9di_max(1, d9di_min(blocks, most));
 }
 
+/* --- kernels that are brought up before the last one has ended ---------------------------------
+ *
+ * From compute capability 9.0 on.  Where small kernels follow each other, what each waits for is
+ * mostly its own start:
+ *
+ *     ... reads what no kernel before it in the queue has written ...
+ *     wait_for_last();         // in every thread; from here on the last kernel's results are there
+ *     let_next_begin();        // the next one's blocks may come as soon as all of these have
+ *
+ * launch_early() launches such a kernel; the one before it needs to know nothing of that, but the
+ * earlier it lets the next begin, the better. */
+static __device__ __forceinline__ void wait_for_last(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void let_next_begin(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+template <class... P, class... A>
+static inline d9d_status launch_early(d9d_stream s, const char *op, void (*kernel)(P...), dim3 grid,
+                                      unsigned threads, A... args)
+{
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t how = {};
+    cudaError_t e;
+
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    how.gridDim = grid;
+    how.blockDim = dim3(threads);
+    how.stream = d9di_queue(s);
+    how.attrs = &early;
+    how.numAttrs = s->major >= 9 ? 1 : 0;
+    e = cudaLaunchKernelEx(&how, kernel, (P)args...);
+    return e == cudaSuccess ? d9di_launched(op) : d9di_cuda_fail(op, e);
+}
+
 /* --- sums over the G threads that share a row: part of a warp, a warp, or the block ----------- */
 
 struct plus {

@@ -72,6 +72,11 @@ d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void
 d9d_status d9di_tile_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
                           const void *b, void *c);
 
+/* Our own for a few rows of A and B transposed, at the speed of memory; a row's bits do not depend
+ * on how many there are.  Whether it takes a product. */
+bool d9di_few_rows_takes(const d9d_gemm *g, const void *a, const void *b);
+d9d_status d9di_few_rows(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c);
+
 /* n keys below `keys`: `order` lists the positions 0..n-1 by key, those of one key ascending and
  * negative keys after all others; start[x], x in [0, keys], is where key x begins, start[keys]
  * where the negative ones do.  A key that is too large counts as the last one. */

@@ -1,4 +1,5 @@
-/* cuda_gemm.c - C = op(A) op(B) + beta C: cuBLASLt, and our own kernel where it has nothing. */
+/* cuda_gemm.c - C = op(A) op(B) + beta C: cuBLASLt, and our own kernels where it has nothing, and
+ * for a few rows. */
 #include "cuda_common.h"
 
 d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c);
@@ -39,6 +40,8 @@ d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void
         D9D_TRY(bring(s, op, g, c));
         return scale(s, g, c);
     }
+    if (d9di_few_rows_takes(g, a, b))
+        return d9di_few_rows(s, g, a, b, c);
     D9D_TRY(d9di_blas_gemm(s, op, g, a, b, c, &done));
     if (done)
         return D9D_OK;

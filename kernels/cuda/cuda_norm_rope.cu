@@ -1,7 +1,7 @@
 /* cuda_norm_rope.cu - a norm of each head, then the turn: one pass over the array, both ways.
  *
  * G threads have a token, eight features each of one head after the other, so that the angles are
- * made once a token.  A feature's partner, D/2 away, is with another of them: it comes by a
+ * made once a token; where there are few tokens, the forward's have one head each.  A feature's partner, D/2 away, is with another of them: it comes by a
  * shuffle.  Backward turns dy back and is the gradient of the norm then, dw summed along.
  *
  * So for halves that turn as a whole, D a multiple of 16 up to 256; else the two kernels run one
@@ -9,14 +9,14 @@
  */
 #include "cuda_norm.cuh"
 
-enum { MOST_PARTS = 384, MOST_HEAD = 256 };
+enum { MOST_PARTS = 384, MOST_HEAD = 256, FEW_TOKENS = 256 };
 
 template <class T> struct heads {
     T *y; /* or dx, which may be NULL */
     const T *dy, *x, *w;
     float *inv, *part;
     d9d_norm_rope_dims n;
-    int64_t rounds; /* tokens of a group of threads */
+    int64_t rounds; /* tokens of a group of threads, or heads in the forward */
 };
 
 /* The features of a thread: where they begin, which lane has their partners, their angles. */
@@ -68,22 +68,26 @@ static __device__ __forceinline__ void weights(float (&w)[8], const heads<T> &p,
 
 template <class T, int G> static __global__ void __launch_bounds__(THREADS) forward(heads<T> p)
 {
-    const int64_t i = row_mine<G>(), d = p.n.d;
+    const int64_t per = d9di_ceil_div(p.n.heads, p.rounds), d = p.n.d;
+    const int64_t i = row_mine<G>() / per, first = row_mine<G>() % per * p.rounds;
+    const int64_t end = d9di_min(p.n.heads, first + p.rounds);
     float v[8], w[8];
     raw8<T> next;
 
+    wait_for_last();
+    let_next_begin();
     if (i >= p.n.m)
         return;
     const turn t = turn_of<G>(p.n, i, 1.0f);
     const int64_t here = d - t.at; /* features of this thread and behind */
     weights(w, p, t.at);
-    fetch8(next, p.x + i * p.n.heads * d + t.at, p.n.heads > 0 ? here : 0);
-    for (int64_t h = 0; h < p.n.heads; h++) {
+    fetch8(next, p.x + (i * p.n.heads + first) * d + t.at, here);
+    for (int64_t h = first; h < end; h++) {
         const int64_t row = i * p.n.heads + h;
         float sum = 0.0f, scale;
 
         unpack8(v, next);
-        fetch8(next, p.x + (row + 1) * d + t.at, h + 1 < p.n.heads ? here : 0);
+        fetch8(next, p.x + (row + 1) * d + t.at, h + 1 < end ? here : 0);
         for (int j = 0; j < 8; j++)
             sum = fmaf(v[j], v[j], sum);
         scale = 1.0f / sqrtf(group_sum<G>(sum) / (float)d + p.n.eps);
@@ -180,12 +184,15 @@ static d9d_status apart_grad(d9d_stream s, const d9d_norm_rope_dims *n, void *dx
     return st;
 }
 
-template <class T> static d9d_status together(d9d_stream s, const heads<T> &p)
+template <class T> static d9d_status together(d9d_stream s, heads<T> p)
 {
-    if (p.n.m > 0)
-        BY_HEAD(p.n.d, G,
-                forward<T, G><<<blocks_of_rows(p.n.m, G), THREADS, 0, d9di_queue(s)>>>(p));
-    return d9di_launched("norm_rope");
+    if (p.n.m * p.n.heads == 0)
+        return D9D_OK;
+    p.rounds = p.n.m <= FEW_TOKENS ? 1 : p.n.heads;
+    return BY_HEAD(p.n.d, G,
+                   launch_early(s, "norm_rope", forward<T, G>,
+                                blocks_of_rows(p.n.m * d9di_ceil_div(p.n.heads, p.rounds), G),
+                                THREADS, p));
 }
 
 template <class T, class W>

@@ -5,6 +5,8 @@ template <class T>
 static __global__ void put_rows_kernel(T *y, int64_t ld, int64_t first, const int32_t *at,
                                        const T *x, int64_t m, int64_t n)
 {
+    wait_for_last();
+    let_next_begin();
     EACH_ROW8 (i, j, m, n) {
         const int64_t row = at != NULL ? at[i] : i;
         float v[8];
@@ -23,9 +25,8 @@ static d9d_status run(d9d_stream s, void *y, int64_t ld, int64_t first, const in
 
     if (eights == 0)
         return D9D_OK;
-    put_rows_kernel<<<blocks_for(s, eights), THREADS, 0, d9di_queue(s)>>>((T *)y, ld, first, at,
-                                                                          (const T *)x, m, n);
-    return d9di_launched("put_rows");
+    return launch_early(s, "put_rows", put_rows_kernel<T>, blocks_for(s, eights), THREADS, (T *)y, ld,
+                        first, at, (const T *)x, m, n);
 }
 
 d9d_status d9d_k_put_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,

@@ -4,6 +4,8 @@
 
 template <class T> static __global__ void swiglu_kernel(T *y, const T *gate, const T *up, int64_t n)
 {
+    wait_for_last();
+    let_next_begin();
     D9DI_EACH8 (i, n) {
         float g[8], u[8];
 
@@ -39,9 +41,8 @@ static __global__ void swiglu_din_kernel(T *dgate, T *dup, const T *dy, const T 
 template <class T>
 static d9d_status swiglu(d9d_stream s, void *y, const void *gate, const void *up, int64_t n)
 {
-    swiglu_kernel<<<blocks_for(s, n / 8), THREADS, 0, d9di_queue(s)>>>((T *)y, (const T *)gate,
-                                                                       (const T *)up, n);
-    return d9di_launched("swiglu");
+    return launch_early(s, "swiglu", swiglu_kernel<T>, blocks_for(s, n / 8), THREADS, (T *)y,
+                        (const T *)gate, (const T *)up, n);
 }
 
 template <class T>

@@ -97,13 +97,41 @@ static d9d_status draw_one(d9di_choose *c, const draw *d, const uint32_t *last, 
     return D9D_OK;
 }
 
+/* Of a few logits; one that is no number is larger than any. */
+static uint32_t largest_of(const float *logits, int64_t first, int64_t n)
+{
+    int64_t best = first;
+
+    for (int64_t i = first + 1; i < n; i++)
+        if (logits[i] > logits[best] || isnan(logits[i]))
+            best = i;
+    return (uint32_t)best;
+}
+
+/* The first of the largest: that of the blocks whose largest is largest. */
 static uint32_t largest(const float *logits, int64_t n)
 {
-    uint32_t best = 0;
+    enum { LANES = 16, BLOCK = 1024 };
+    uint32_t best = largest_of(logits, 0, n < BLOCK ? n : BLOCK);
 
-    for (int64_t i = 1; i < n; i++)
-        if (logits[i] > logits[best] || isnan(logits[i]))
-            best = (uint32_t)i;
+    for (int64_t at = BLOCK; at < n; at += BLOCK) {
+        const int64_t end = n - at < BLOCK ? n : at + BLOCK;
+        int more[LANES] = {0}, any = 0;
+        int64_t i = at;
+
+        for (; i + LANES <= end; i += LANES)
+            for (int j = 0; j < LANES; j++)
+                more[j] |= !(logits[i + j] <= logits[best]);
+        for (; i < end; i++)
+            any |= !(logits[i] <= logits[best]);
+        for (int j = 0; j < LANES; j++)
+            any |= more[j];
+        if (any && !isnan(logits[best])) {
+            const uint32_t here = largest_of(logits, at, end);
+
+            best = logits[here] > logits[best] || isnan(logits[here]) ? here : best;
+        }
+    }
     return best;
 }
 

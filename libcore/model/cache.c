@@ -9,6 +9,15 @@ static bool has_cache(const d9d_model_ops *ops)
     return ops->size > offsetof(d9d_model_ops, cache_cell) && ops->cache_cell != NULL;
 }
 
+d9d_status d9d_cache_check(const d9d_model *m)
+{
+    return has_cache(m->ops) ? D9D_OK
+                             : D9D_FAIL(D9D_ENOTSUP,
+                                        "%s: keeps no keys and values, without which nothing is "
+                                        "generated",
+                                        m->ops->name);
+}
+
 uint64_t d9d_cache_bytes(const d9d_model *m, int64_t cells)
 {
     uint64_t sum = 0;
@@ -42,8 +51,7 @@ d9d_status d9d_cache_create(const d9d_model *m, d9d_device *dev, int64_t cells, 
     d9d_cache c = {.layers = m->layers, .cells = cells};
     d9d_status st;
 
-    if (!has_cache(m->ops))
-        return D9D_FAIL(D9D_ENOTSUP, "%s: keeps no keys and values", m->ops->name);
+    D9D_TRY(d9d_cache_check(m));
     st = layers_create(m, dev, &c);
     if (st == D9D_OK)
         *out = c;

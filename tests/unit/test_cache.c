@@ -176,9 +176,29 @@ static void pieces_give_what_whole_rows_do(void **state)
     check(true, D9D_BF16);
 }
 
+/* Tables without the entry, or of a header that did not have it. */
+static void models_without_a_cache_are_refused(void **state)
+{
+    const d9d_model_ops none = {.size = sizeof(none), .name = "mine"};
+    const d9d_model_ops old = {.size = offsetof(d9d_model_ops, cache_cell), .name = "old"};
+    const d9d_model models[] = {{.ops = &none, .layers = 2}, {.ops = &old, .layers = 2}};
+    d9d_cache c;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_fails_like(d9d_cache_check(&models[i]), D9D_ENOTSUP, "keeps no keys and values");
+        assert_fails_like(d9d_cache_create(&models[i], NULL, 8, &c), D9D_ENOTSUP,
+                          i == 0 ? "mine: " : "old: ");
+        assert_int_equal(d9d_cache_bytes(&models[i], 8), 0);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(pieces_give_what_whole_rows_do)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_give_what_whole_rows_do),
+        cmocka_unit_test(models_without_a_cache_are_refused),
+    };
 
     return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
 }

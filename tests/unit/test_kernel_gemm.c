@@ -88,7 +88,7 @@ static void test_shapes(void **state)
         }
 }
 
-/* Rows of the result have the same bits whatever rows are computed with them, on the CPU. */
+/* Rows of the result have the same bits whatever rows are computed with them. */
 static void check_rows(const call *all, int64_t first, int64_t n)
 {
     const size_t size = d9d_dtype_size(all->g.t), out = d9d_dtype_size(all->g.ct);
@@ -104,6 +104,29 @@ static void check_rows(const call *all, int64_t first, int64_t n)
     free(some.c);
 }
 
+static void check_all_rows(const int64_t *n, int how, int64_t most)
+{
+    call p = {.g = {.t = array_types[how & 1],
+                    .ct = array_types[how >> 2 & how & 1],
+                    .trans_b = (how & 2) != 0,
+                    .m = n[0],
+                    .n = n[1],
+                    .k = n[2]}};
+
+    p.a = array_random(p.g.t, n[0] * n[2], 1, 1.0);
+    p.b = array_random(p.g.t, n[1] * n[2], 2, 1.0);
+    p.c = array_poison(p.g.ct, n[0] * n[1]);
+    run(&p);
+    for (int64_t row = 0; row < n[0]; row += 1 + n[0] / 23)
+        check_rows(&p, row, 1 + row % most < n[0] - row ? 1 + row % most : 1);
+    for (int64_t rows = 1; rows <= most && rows <= n[0]; rows++)
+        check_rows(&p, 0, rows);
+    free(p.a);
+    free(p.b);
+    free(p.c);
+}
+
+/* On the CPU any number of rows. */
 static void test_rows_alone(void **state)
 {
     static const int64_t sizes[][3] = {
@@ -113,26 +136,27 @@ static void test_rows_alone(void **state)
     if (host_kernels() != d9d_kernels_cpu())
         skip();
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        for (int how = 0; how < 8; how++) {
-            const int64_t *n = sizes[i];
-            call p = {.g = {.t = array_types[how & 1],
-                            .ct = array_types[how >> 2 & how & 1],
-                            .trans_b = (how & 2) != 0,
-                            .m = n[0],
-                            .n = n[1],
-                            .k = n[2]}};
+        for (int how = 0; how < 8; how++)
+            check_all_rows(sizes[i], how, 13);
+}
 
-            p.a = array_random(p.g.t, n[0] * n[2], 1, 1.0);
-            p.b = array_random(p.g.t, n[1] * n[2], 2, 1.0);
-            p.c = array_poison(p.g.ct, n[0] * n[1]);
-            run(&p);
-            for (int64_t row = 0; row < n[0]; row += 1 + n[0] / 23)
-                check_rows(&p, row, 1 + row % 13 < n[0] - row ? 1 + row % 13 : 1);
-            for (int64_t rows = 1; rows < 14; rows++)
-                check_rows(&p, 0, rows);
-            free(p.a);
-            free(p.b);
-            free(p.c);
+/* Everywhere up to eight, which a GPU has a kernel for, of B transposed. */
+static void test_few_rows(void **state)
+{
+    static const int64_t sizes[][3] = {{8, 1, 8}, {8, 37, 264}, {7, 1030, 1024}, {8, 9001, 72}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+        for (int how = 2; how < 8; how += how == 3 ? 3 : 1) {
+            d9d_gemm g = {.t = array_types[how & 1],
+                          .ct = array_types[how >> 2 & how & 1],
+                          .trans_b = true,
+                          .m = sizes[i][0],
+                          .n = sizes[i][1],
+                          .k = sizes[i][2]};
+
+            check_all_rows(sizes[i], how, 8);
+            check(&g);
         }
 }
 
@@ -294,9 +318,9 @@ static void test_lying_offsets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_rows_alone),
-        cmocka_unit_test(test_wrong_type),    cmocka_unit_test(test_grouped),
-        cmocka_unit_test(test_lying_offsets),
+        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_few_rows), cmocka_unit_test(test_wrong_type),
+        cmocka_unit_test(test_grouped),  cmocka_unit_test(test_lying_offsets),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

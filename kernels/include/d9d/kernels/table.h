@@ -47,13 +47,15 @@ typedef enum d9d_init_kind {
 
 /* C = op(A) op(B) + beta C: C [M, N] of type ct, op(A) [M, K], op(B) [K, N] of type t.
  * trans_a: A is stored [K, M]; trans_b: B is stored [N, K].  plus, where not NULL, is another array
- * like C that is added, times beta, in its place; the bits are the same. */
+ * like C that is added, times beta, in its place; the bits are the same.  b_early: the last call
+ * before this one on the queue writes nothing of B, so that it may be read before that has ended. */
 typedef struct d9d_gemm {
     d9d_dtype t, ct;
     bool trans_a, trans_b;
     int64_t m, n, k;
     float beta;
     const void *plus;
+    bool b_early;
 } d9d_gemm;
 
 /* Heads to be normed and turned: x [M, heads, D], of which the first R features turn, by

@@ -24,9 +24,11 @@
 extern "C" {
 #endif
 
+/* ENOTSUP for a model that takes no cache. */
+D9D_API D9D_MUST_USE d9d_status d9d_cache_check(const d9d_model *m);
 /* Bytes that so many cells take here, before there is memory: a model on its mesh. */
 D9D_API uint64_t d9d_cache_bytes(const d9d_model *m, int64_t cells);
-/* EOOM; ENOTSUP for a model without. */
+/* EOOM, ENOTSUP. */
 D9D_API D9D_MUST_USE d9d_status d9d_cache_create(const d9d_model *m, d9d_device *dev, int64_t cells,
                                                  d9d_cache *out);
 D9D_API void d9d_cache_release(d9d_cache *c); /* a zeroed one is fine */

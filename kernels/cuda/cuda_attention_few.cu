@@ -1,0 +1,259 @@
+/* cuda_attention_few.cu - attention of a few queries to many keys: generation.
+ *
+ * Keys of a query are cut into chunks of CHUNK from its segment's first one on; chunk c goes to
+ * split c mod SPLITS.  A block has one query, the query heads that read one key-value head (some at
+ * a time), and one split, whose chunks it walks over in order with a running maximum m, sum l of
+ * exp(score - m) and unscaled output.  A second launch adds up splits in order.  So the numbers of
+ * a query depend on its own keys alone.
+ */
+#include "cuda_attention.cuh"
+
+enum {
+    CHUNK = 32,
+    SPLITS = 32,
+    FEW_THREADS = 128,
+    FEW_WARPS = FEW_THREADS / WARP,
+    HALF = WARP / 2, /* lanes that share a key */
+    GROUP = 4,       /* query heads at a time */
+    SLICE = HALF * 8 /* features of a key that its lanes have at once, and all threads of the
+                        output; a kernel is made for some numbers N of them */
+};
+
+/* What a split says of a query head: m, l, and D features. */
+static __host__ __device__ int64_t part_size(const d9d_attention_dims &n)
+{
+    return n.d + 2;
+}
+
+/* The keys that query t may see. */
+static __device__ __forceinline__ cells keys_of(const d9d_attention_dims &n, int64_t t)
+{
+    const int64_t b = t / n.s;
+    segment x = segment_of(n, segment_at(n, false, t), b);
+
+    /* Of segments without queries that begin here the last is the one. */
+    return {x.k.first, n.causal ? d9di_min(beside(x, t) + 1, x.k.end) : x.k.end};
+}
+
+struct few_shared {
+    float score[GROUP][CHUNK];
+    float m[GROUP], l[GROUP], keep[GROUP];
+};
+
+/* score[g][j] = q_g . k_j, for the keys of a chunk. */
+template <int N, class T>
+static __device__ void chunk_scores(const d9d_attention_dims &n, few_shared &w,
+                                    const float (&q)[GROUP][N][8], int heads, int64_t kh,
+                                    const T *k, int64_t first, int64_t count)
+{
+    const int half = threadIdx.x / HALF, lane = threadIdx.x % HALF;
+
+#pragma unroll 2
+    for (int j = half; j < CHUNK; j += FEW_THREADS / HALF) {
+        const T *row = k + ((first + j) * n.kv + kh) * n.d;
+        float dot[GROUP] = {};
+
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int64_t f = i * SLICE + lane * 8;
+            float v[8];
+
+            if (j >= count || f >= n.d)
+                break;
+            load8(v, row + f, n.d - f);
+#pragma unroll
+            for (int g = 0; g < GROUP; g++)
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    dot[g] = fmaf(q[g][i][e], v[e], dot[g]);
+        }
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) {
+            dot[g] = group_fold<HALF>(dot[g], plus());
+            if (lane == 0 && g < heads)
+                w.score[g][j] = j < count ? dot[g] * n.scale : -CUDART_INF_F;
+        }
+    }
+}
+
+/* Scores to probabilities relative to the running maximum, a warp a head. */
+static __device__ void chunk_softmax(few_shared &w, int heads)
+{
+    const int g = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+
+    if (g < heads) {
+        const float s = w.score[g][lane], old = w.m[g];
+        const float m = fmaxf(old, group_fold<WARP>(s, largest()));
+        const bool none = m == -CUDART_INF_F; /* nothing seen, or NaN only, which the sum shows */
+        const float p = none ? (s == s ? 0.0f : s) : expf(s - m);
+        const float keep = none ? 1.0f : expf(old - m), sum = group_fold<WARP>(p, plus());
+
+        w.score[g][lane] = p;
+        if (lane == 0) {
+            w.l[g] = w.l[g] * keep + sum;
+            w.m[g] = m;
+            w.keep[g] = keep;
+        }
+    }
+}
+
+/* o[g] = keep o[g] + sum over j of p_j v_j: a thread has features threadIdx.x + i FEW_THREADS. */
+template <int N, class T>
+static __device__ void chunk_output(const d9d_attention_dims &n, const few_shared &w,
+                                    float (&o)[GROUP][N], int64_t kh, const T *v, int64_t first,
+                                    int64_t count)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int64_t f = threadIdx.x + (int64_t)i * FEW_THREADS;
+        const T *at = v + (first * n.kv + kh) * n.d + f;
+
+        if (f >= n.d)
+            break;
+#pragma unroll
+        for (int g = 0; g < GROUP; g++)
+            o[g][i] *= w.keep[g];
+#pragma unroll 8
+        for (int j = 0; j < count; j++, at += n.kv * n.d) {
+            const float x = to_float(*at);
+
+#pragma unroll
+            for (int g = 0; g < GROUP; g++)
+                o[g][i] = fmaf(w.score[g][j], x, o[g][i]);
+        }
+    }
+}
+
+/* Grid: splits, key-value heads by groups of query heads, queries. */
+template <int N, class T>
+static __global__ void __launch_bounds__(FEW_THREADS)
+    split_kernel(d9d_attention_dims n, float *part, const T *q, const T *k, const T *v)
+{
+    __shared__ few_shared w;
+    const int64_t t = blockIdx.z, per = n.a / n.kv, groups = d9di_ceil_div(per, GROUP);
+    const int64_t kh = blockIdx.y / groups, h0 = kh * per + blockIdx.y % groups * GROUP;
+    const int heads = (int)d9di_min(GROUP, (kh + 1) * per - h0);
+    float mine[GROUP][N][8] = {}, o[GROUP][N] = {};
+
+    wait_for_last();
+    let_next_begin();
+
+    const cells keys = keys_of(n, t);
+
+    if (keys.first + (int64_t)blockIdx.x * CHUNK >= keys.end)
+        return;
+#pragma unroll
+    for (int g = 0; g < GROUP; g++)
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int64_t f = i * SLICE + threadIdx.x % HALF * 8;
+
+            if (g < heads && f < n.d)
+                load8(mine[g][i], q + (t * n.a + h0 + g) * n.d + f, n.d - f);
+        }
+    if (threadIdx.x < GROUP) {
+        w.m[threadIdx.x] = -CUDART_INF_F;
+        w.l[threadIdx.x] = 0.0f;
+        w.keep[threadIdx.x] = 1.0f;
+    }
+    for (int g = threadIdx.x / WARP; g < GROUP; g += FEW_WARPS)
+        w.score[g][threadIdx.x % WARP] = 0.0f;
+    for (int64_t at = keys.first + (int64_t)blockIdx.x * CHUNK; at < keys.end;
+         at += SPLITS * CHUNK) {
+        const int64_t count = d9di_min(CHUNK, keys.end - at);
+
+        __syncthreads();
+        chunk_scores<N>(n, w, mine, heads, kh, k, at, count);
+        __syncthreads();
+        chunk_softmax(w, heads);
+        __syncthreads();
+        chunk_output<N>(n, w, o, kh, v, at, count);
+    }
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) {
+        float *to = part + ((t * n.a + h0 + g) * SPLITS + blockIdx.x) * part_size(n);
+
+        if (g >= heads)
+            break;
+        if (threadIdx.x == 0) {
+            to[0] = w.m[g];
+            to[1] = w.l[g];
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (threadIdx.x + i * FEW_THREADS < n.d)
+                to[2 + threadIdx.x + i * FEW_THREADS] = o[g][i];
+    }
+}
+
+/* Grid: query heads, queries. */
+template <class T>
+static __global__ void __launch_bounds__(FEW_THREADS)
+    join_kernel(d9d_attention_dims n, T *o, float *lse, const float *part)
+{
+    const int64_t h = blockIdx.x, t = blockIdx.y, size = part_size(n);
+
+    wait_for_last();
+    let_next_begin();
+
+    const cells keys = keys_of(n, t);
+    const int splits = (int)d9di_min(SPLITS, d9di_ceil_div(keys.end - keys.first, CHUNK));
+    float m = -CUDART_INF_F, l = 0.0f;
+
+    part += (t * n.a + h) * SPLITS * size;
+    for (int i = 0; i < splits; i++)
+        m = fmaxf(m, part[i * size]);
+    for (int i = 0; i < splits; i++)
+        l += part[i * size + 1] * (m == -CUDART_INF_F ? 1.0f : expf(part[i * size] - m));
+    for (int64_t f = threadIdx.x; f < n.d; f += FEW_THREADS) {
+        float sum = 0.0f;
+
+        for (int i = 0; i < splits; i++)
+            sum = fmaf(part[i * size + 2 + f], m == -CUDART_INF_F ? 1.0f : expf(part[i * size] - m),
+                       sum);
+        put(o + (t * n.a + h) * n.d + f, sum / l);
+    }
+    if (threadIdx.x == 0)
+        lse[row_number(n, t / n.s, h, t)] = m + logf(l);
+}
+
+template <int N, class T> static d9d_status run(d9d_stream s, const d9di_attention *c, float *part)
+{
+    const d9d_attention_dims *n = &c->n;
+    const int64_t groups = d9di_ceil_div(n->a / n->kv, GROUP), queries = n->b * n->s;
+    const dim3 split(SPLITS, (unsigned)(n->kv * groups), (unsigned)queries);
+    const dim3 join((unsigned)n->a, (unsigned)queries);
+
+    D9D_TRY(launch_early(s, c->op, split_kernel<N, T>, split, FEW_THREADS, *n, part,
+                         (const T *)c->q, (const T *)c->k, (const T *)c->v));
+    return launch_early(s, c->op, join_kernel<T>, join, FEW_THREADS, *n, (T *)c->o, c->lse,
+                        (const float *)part);
+}
+
+template <class T> static d9d_status run_shaped(d9d_stream s, const d9di_attention *c, float *part)
+{
+    return c->n.d <= SLICE       ? run<1, T>(s, c, part)
+           : c->n.d <= 2 * SLICE ? run<2, T>(s, c, part)
+                                 : run<MOST_FEATURES / SLICE, T>(s, c, part);
+}
+
+bool d9di_attention_few_takes(const d9di_attention *c)
+{
+    const d9d_attention_dims *n = &c->n;
+    const int64_t queries = n->b * n->s;
+
+    return c->dout == NULL && n->s < n->z && queries <= 4096 &&
+           (queries <= 64 || queries <= 2 * n->segments) && n->d <= MOST_FEATURES;
+}
+
+d9d_status d9di_attention_few(d9d_stream s, const d9di_attention *c)
+{
+    const int64_t bytes = c->n.b * c->n.s * c->n.a * SPLITS * part_size(c->n) * 4;
+    void *part;
+    d9d_status st;
+
+    D9D_TRY(d9di_take(s, bytes, &part));
+    st = D9DI_TYPED(c->n.t, T, run_shaped<T>(s, c, (float *)part));
+    d9di_give(s, part, bytes);
+    return st;
+}

@@ -1,0 +1,118 @@
+/* cuda_few_rows.cu - y = x W^T for a few rows of x: what generation is made of, a token at a time.
+ *
+ * A warp has one or two rows of W, which it reads once, 512 bytes of bfloat16 at a time and some
+ * pieces ahead - the first of them before the last kernel has made x - and all rows of x.  What a lane adds up, and how lanes are added, is a matter of K
+ * alone: a row of the result does not depend on how many others there are.
+ */
+#include "cuda_common.cuh"
+
+enum { EIGHT = 8, STEP = WARP * EIGHT, AHEAD = 4, MOST_ROWS = 8, WARPS_HERE = 4 };
+
+/* Some pieces of each column, of which those that are not there keep what they hold. */
+template <class T, int COLS> struct pieces {
+    raw8<T> at[AHEAD][COLS];
+
+    __device__ __forceinline__ void fetch(const T *w, int64_t from, int64_t k, int64_t cols)
+    {
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                if (from + a * STEP < k && c < cols)
+                    fetch8(at[a][c], w + c * k + from + a * STEP, EIGHT);
+    }
+};
+
+template <class T, class C, int M, int COLS>
+static __global__ void __launch_bounds__(WARPS_HERE *WARP)
+    few_rows_kernel(C *y, const T *x, const T *w, int64_t m, int64_t n, int64_t k)
+{
+    const int64_t col = ((int64_t)blockIdx.x * WARPS_HERE + threadIdx.x / WARP) * COLS;
+    const int lane = threadIdx.x % WARP;
+    pieces<T, COLS> piece;
+    float sum[M][COLS] = {};
+
+    piece.fetch(w + col * k, lane * EIGHT, col < n ? k : 0, n - col);
+    wait_for_last();
+    let_next_begin();
+    if (col >= n)
+        return;
+    for (int64_t from = lane * EIGHT; from < k; from += AHEAD * STEP) {
+        const pieces<T, COLS> now = piece;
+
+        piece.fetch(w + col * k, from + AHEAD * STEP, k, n - col);
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const int64_t at = from + a * STEP;
+            float v[COLS][EIGHT];
+
+            if (at >= k)
+                break;
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                unpack8(v[c], now.at[a][c]);
+#pragma unroll
+            for (int r = 0; r < M; r++) {
+                float u[EIGHT];
+
+                load8(u, x + d9di_min(r, m - 1) * k + at, EIGHT);
+#pragma unroll
+                for (int c = 0; c < COLS; c++)
+#pragma unroll
+                    for (int j = 0; j < EIGHT; j++)
+                        sum[r][c] = fmaf(u[j], v[c][j], sum[r][c]);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < M; r++)
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            const float all = group_fold<WARP>(sum[r][c], plus());
+
+            if (lane == 0 && r < m && col + c < n)
+                put(y + r * n + col + c, all);
+        }
+}
+
+template <class T, class C, int M, int COLS>
+static d9d_status launch(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
+{
+    const int64_t blocks = d9di_ceil_div(g->n, WARPS_HERE * COLS);
+
+    return launch_early(s, "gemm", few_rows_kernel<T, C, M, COLS>, (unsigned)blocks,
+                        WARPS_HERE * WARP, (C *)y, (const T *)x, (const T *)w, g->m, g->n, g->k);
+}
+
+/* Narrow matrices are shared among more warps. */
+template <class T, class C, int M>
+static d9d_status by_columns(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
+{
+    return g->n <= 8192 && M < 8 ? launch<T, C, M, 1>(s, g, x, w, y)
+                                 : launch<T, C, M, 2>(s, g, x, w, y);
+}
+
+template <class T, class C>
+static d9d_status by_rows(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
+{
+    if (g->m == 1)
+        return by_columns<T, C, 1>(s, g, x, w, y);
+    if (g->m == 2)
+        return by_columns<T, C, 2>(s, g, x, w, y);
+    return g->m <= 4 ? by_columns<T, C, 4>(s, g, x, w, y) : by_columns<T, C, 8>(s, g, x, w, y);
+}
+
+bool d9di_few_rows_takes(const d9d_gemm *g, const void *x, const void *w)
+{
+    return g->m <= MOST_ROWS && g->trans_b && !g->trans_a && g->beta == 0.0f && g->k % EIGHT == 0 &&
+           (((uintptr_t)x | (uintptr_t)w) & 15) == 0;
+}
+
+d9d_status d9di_few_rows(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
+{
+    if (g->t == D9D_F32)
+        return g->ct == D9D_F32 ? by_rows<float, float>(s, g, x, w, y)
+                                : by_rows<float, bf16>(s, g, x, w, y);
+    return g->ct == D9D_F32 ? by_rows<bf16, float>(s, g, x, w, y)
+                            : by_rows<bf16, bf16>(s, g, x, w, y);
+}
