@@ -1,8 +1,9 @@
 /* cuda_few_rows.cu - y = x W^T for a few rows of x: what generation is made of, a token at a time.
  *
  * A warp has one or two rows of W, which it reads once, 512 bytes of bfloat16 at a time and some
- * pieces ahead - the first of them before the last kernel has made x - and all rows of x.  What a lane adds up, and how lanes are added, is a matter of K
- * alone: a row of the result does not depend on how many others there are.
+ * pieces ahead - the first of them, where it may, before the last kernel has made x - and all rows
+ * of x.  What a lane adds up, and how lanes are added, is a matter of K alone: a row of the result
+ * does not depend on how many others there are.
  */
 #include "cuda_common.cuh"
 
@@ -25,13 +26,15 @@ template <class T, int COLS> struct pieces {
 
 template <class T, class C, int M, int COLS>
 static __global__ void __launch_bounds__(WARPS_HERE *WARP)
-    few_rows_kernel(C *y, const T *x, const T *w, int64_t m, int64_t n, int64_t k)
+    few_rows_kernel(C *y, const T *x, const T *w, int64_t m, int64_t n, int64_t k, bool early)
 {
     const int64_t col = ((int64_t)blockIdx.x * WARPS_HERE + threadIdx.x / WARP) * COLS;
     const int lane = threadIdx.x % WARP;
     pieces<T, COLS> piece;
     float sum[M][COLS] = {};
 
+    if (!early)
+        wait_for_last();
     piece.fetch(w + col * k, lane * EIGHT, col < n ? k : 0, n - col);
     wait_for_last();
     let_next_begin();
@@ -81,7 +84,8 @@ static d9d_status launch(d9d_stream s, const d9d_gemm *g, const void *x, const v
     const int64_t blocks = d9di_ceil_div(g->n, WARPS_HERE * COLS);
 
     return launch_early(s, "gemm", few_rows_kernel<T, C, M, COLS>, (unsigned)blocks,
-                        WARPS_HERE * WARP, (C *)y, (const T *)x, (const T *)w, g->m, g->n, g->k);
+                        WARPS_HERE * WARP, (C *)y, (const T *)x, (const T *)w, g->m, g->n, g->k,
+                        g->b_early);
 }
 
 /* Narrow matrices are shared among more warps. */

@@ -1,8 +1,9 @@
 /* cuda_norm_rope.cu - a norm of each head, then the turn: one pass over the array, both ways.
  *
  * G threads have a token, eight features each of one head after the other, so that the angles are
- * made once a token; where there are few tokens, the forward's have one head each.  A feature's partner, D/2 away, is with another of them: it comes by a
- * shuffle.  Backward turns dy back and is the gradient of the norm then, dw summed along.
+ * made once a token; where there are few tokens, the forward's have one head each.  A feature's
+ * partner, D/2 away, is with another of them: it comes by a shuffle.  Backward turns dy back and is
+ * the gradient of the norm then, dw summed along.
  *
  * So for halves that turn as a whole, D a multiple of 16 up to 256; else the two kernels run one
  * after the other.

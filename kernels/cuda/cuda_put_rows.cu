@@ -25,8 +25,8 @@ static d9d_status run(d9d_stream s, void *y, int64_t ld, int64_t first, const in
 
     if (eights == 0)
         return D9D_OK;
-    return launch_early(s, "put_rows", put_rows_kernel<T>, blocks_for(s, eights), THREADS, (T *)y, ld,
-                        first, at, (const T *)x, m, n);
+    return launch_early(s, "put_rows", put_rows_kernel<T>, blocks_for(s, eights), THREADS, (T *)y,
+                        ld, first, at, (const T *)x, m, n);
 }
 
 d9d_status d9d_k_put_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,

@@ -127,7 +127,7 @@ static d9d_status run_check(run *r)
     D9D_TRY(d9di_asked_data(r->c, &r->asked));
     how = engine_how(r);
     D9D_TRY(d9di_engine_open(&how, &r->engine));
-    D9D_TRY(d9d_cache_check(r->engine.model));
+    D9D_TRY(d9d_cache_check(r->engine.models[0]));
     D9D_TRY(tokenizer_open(r));
     D9D_TRY(d9di_asked_prompts(&r->asked, r->tokenizer, r->engine.whole->vocab));
     D9D_TRY(stops_open(r));

@@ -31,16 +31,18 @@ static d9d_status pick_rows(d9d_tape *t, const d9d_tensor *h, const d9d_tensor *
 }
 
 /* The columns of one split. */
-static d9d_status put_part(d9d_tape *t, const d9d_tensor *rows, const d9d_tensor *w, int64_t first,
-                           const d9d_tensor *y)
+static d9d_status put_part(d9d_tape *t, const d9d_tensor *rows, const d9d_param *head,
+                           int64_t first, const d9d_tensor *y)
 {
+    const d9d_tensor *w = &head->data;
     const int64_t n = rows->shape.dim[0], all = y->shape.dim[1];
     const d9d_gemm g = {.t = rows->dtype,
                         .ct = D9D_F32,
                         .trans_b = true,
                         .m = n,
                         .n = w->shape.dim[0],
-                        .k = rows->shape.dim[1]};
+                        .k = rows->shape.dim[1],
+                        .b_early = head->shard == NULL};
     d9d_tensor part;
     d9d_status st;
 
@@ -65,7 +67,7 @@ static d9d_status put_parts(d9d_tape *t, const d9d_tensor *rows, d9d_param *cons
     if (comm != NULL)
         D9D_TRY(D9DI_KERNEL(t, fill, D9D_F32, d9d_tensor_data(y), cells, 0.0f));
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(put_part(t, rows, &heads[i]->data, d9di_split_first(heads, i), y));
+        D9D_TRY(put_part(t, rows, heads[i], d9di_split_first(heads, i), y));
     return d9d_comm_all_reduce(comm, d9d_tape_device(t)->stream, heads[0]->name, D9D_F32,
                                d9d_tensor_data(y), cells, D9D_COMM_SUM);
 }
