@@ -276,9 +276,9 @@ static void columns_straight(const product *p, const char *b, int64_t cols, floa
         }
 }
 
-int64_t d9di_few_rows(d9d_dtype bt, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
-                      const float *a, int64_t lda, const void *b, int64_t ldb, float beta, float *c,
-                      int64_t ldc)
+int64_t d9di_sgemm_few(d9d_dtype bt, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                       const float *a, int64_t lda, const void *b, int64_t ldb, float beta,
+                       float *c, int64_t ldc)
 {
     const product p = {functions_of_this_cpu(), bt, m, k, lda, ldb, ldc, alpha, beta, a};
     const int64_t size = d9d_dtype_size(bt), whole = n - n % COLS;
@@ -298,9 +298,9 @@ int64_t d9di_few_rows(d9d_dtype bt, bool trans_b, int64_t m, int64_t n, int64_t 
 
 #else
 
-int64_t d9di_few_rows(d9d_dtype bt, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
-                      const float *a, int64_t lda, const void *b, int64_t ldb, float beta, float *c,
-                      int64_t ldc)
+int64_t d9di_sgemm_few(d9d_dtype bt, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                       const float *a, int64_t lda, const void *b, int64_t ldb, float beta,
+                       float *c, int64_t ldc)
 {
     (void)bt, (void)trans_b, (void)m, (void)n, (void)k, (void)alpha, (void)a, (void)lda, (void)b,
         (void)ldb, (void)beta, (void)c, (void)ldc;

@@ -94,9 +94,9 @@ static void add_panels(const d9di_gemm_how *g, const d9di_gemm_job *j, const voi
         else
             load_panel(g->at, pa, a, j->k, r, k, rows, depth);
         if (!g->trans_a)
-            made = d9di_few_rows(g->bt, g->trans_b, rows, cols, depth, 1.0f, pa, depth,
-                                 d9di_cat(g->bt, b, g->trans_b ? c * j->k + k : k * j->n + c),
-                                 g->trans_b ? j->k : j->n, beta, sum, cols);
+            made = d9di_sgemm_few(g->bt, g->trans_b, rows, cols, depth, 1.0f, pa, depth,
+                                  d9di_cat(g->bt, b, g->trans_b ? c * j->k + k : k * j->n + c),
+                                  g->trans_b ? j->k : j->n, beta, sum, cols);
         if ((left = cols - made) == 0)
             continue;
         if (g->trans_b)

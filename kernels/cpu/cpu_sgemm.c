@@ -8,7 +8,7 @@
  * there are; here a document's numbers are the same to the bit whatever is computed beside it,
  * and on any processor with fused multiply-adds.
  *
- * A few rows go through d9di_few_rows() first.  Panels of op(A) and op(B) are brought into slices
+ * A few rows go through d9di_sgemm_few() first.  Panels of op(A) and op(B) are brought into slices
  * of ROWS rows and COLS columns, in the order in which the innermost loop wants them (Goto and van
  * de Geijn, "Anatomy of high-performance matrix multiplication", 2008); slices are filled up with
  * zeros.
@@ -232,7 +232,8 @@ void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, flo
     const int64_t a_across = trans_a ? 1 : lda, a_along = trans_a ? lda : 1;
     const int64_t b_across = trans_b ? ldb : 1, b_along = trans_b ? 1 : ldb;
     const int64_t made =
-        trans_a ? 0 : d9di_few_rows(D9D_F32, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        trans_a ? 0
+                : d9di_sgemm_few(D9D_F32, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     float *b_slices = room + a_room(m, k);
     tile_fn *tile = tile_of_this_cpu();
 

@@ -1,4 +1,5 @@
-/* cuda_few_rows.cu - y = x W^T for a few rows of x: what generation is made of, a token at a time.
+/* cuda_few_rows.cu - y = x W^T, plus perhaps another array, for a few rows of x: what generation is
+ * made of, a token at a time.
  *
  * A warp has one or two rows of W, which it reads once, 512 bytes of bfloat16 at a time and some
  * pieces ahead - the first of them, where it may, before the last kernel has made x - and all rows
@@ -26,7 +27,8 @@ template <class T, int COLS> struct pieces {
 
 template <class T, class C, int M, int COLS>
 static __global__ void __launch_bounds__(WARPS_HERE *WARP)
-    few_rows_kernel(C *y, const T *x, const T *w, int64_t m, int64_t n, int64_t k, bool early)
+    few_rows_kernel(C *y, const T *x, const T *w, const C *plus, int64_t m, int64_t n, int64_t k,
+                    bool early)
 {
     const int64_t col = ((int64_t)blockIdx.x * WARPS_HERE + threadIdx.x / WARP) * COLS;
     const int lane = threadIdx.x % WARP;
@@ -71,10 +73,11 @@ static __global__ void __launch_bounds__(WARPS_HERE *WARP)
     for (int r = 0; r < M; r++)
 #pragma unroll
         for (int c = 0; c < COLS; c++) {
-            const float all = group_fold<WARP>(sum[r][c], plus());
+            const float all = group_fold<WARP>(sum[r][c], ::plus());
+            const int64_t at = r * n + col + c;
 
             if (lane == 0 && r < m && col + c < n)
-                put(y + r * n + col + c, all);
+                put(y + at, plus != NULL ? all + to_float(plus[at]) : all);
         }
 }
 
@@ -84,8 +87,11 @@ static d9d_status launch(d9d_stream s, const d9d_gemm *g, const void *x, const v
     const int64_t blocks = d9di_ceil_div(g->n, WARPS_HERE * COLS);
 
     return launch_early(s, "gemm", few_rows_kernel<T, C, M, COLS>, (unsigned)blocks,
-                        WARPS_HERE * WARP, (C *)y, (const T *)x, (const T *)w, g->m, g->n, g->k,
-                        g->b_early);
+                        WARPS_HERE * WARP, (C *)y, (const T *)x, (const T *)w,
+                        (const C *)(g->beta == 0.0f   ? NULL
+                                    : g->plus != NULL ? g->plus
+                                                      : y),
+                        g->m, g->n, g->k, g->b_early);
 }
 
 /* Narrow matrices are shared among more warps. */
@@ -108,8 +114,8 @@ static d9d_status by_rows(d9d_stream s, const d9d_gemm *g, const void *x, const 
 
 bool d9di_few_rows_takes(const d9d_gemm *g, const void *x, const void *w)
 {
-    return g->m <= MOST_ROWS && g->trans_b && !g->trans_a && g->beta == 0.0f && g->k % EIGHT == 0 &&
-           (((uintptr_t)x | (uintptr_t)w) & 15) == 0;
+    return g->m <= MOST_ROWS && g->trans_b && !g->trans_a && (g->beta == 0.0f || g->beta == 1.0f) &&
+           g->k % EIGHT == 0 && (((uintptr_t)x | (uintptr_t)w) & 15) == 0;
 }
 
 d9d_status d9di_few_rows(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
