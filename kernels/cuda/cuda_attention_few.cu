@@ -11,6 +11,7 @@
 enum {
     CHUNK = 32,
     SPLITS = 32,
+    MOST_QUERIES = 4096,
     FEW_THREADS = 128,
     FEW_WARPS = FEW_THREADS / WARP,
     HALF = WARP / 2, /* lanes that share a key */
@@ -242,7 +243,7 @@ bool d9di_attention_few_takes(const d9di_attention *c)
     const d9d_attention_dims *n = &c->n;
     const int64_t queries = n->b * n->s;
 
-    return c->dout == NULL && n->s < n->z && queries <= 4096 &&
+    return c->dout == NULL && n->cached && queries <= MOST_QUERIES &&
            (queries <= 64 || queries <= 2 * n->segments) && n->d <= MOST_FEATURES;
 }
 

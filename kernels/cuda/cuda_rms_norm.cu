@@ -30,8 +30,6 @@ static __global__ void norm_kernel(T *y, float *inv, const T *x, const T *w, int
             fetch8(next[c], x + row * n + EIGHT(c, G), row < m ? n - EIGHT(c, G) : 0);
     };
 
-    wait_for_last();
-    let_next_begin();
     fetch(row_mine<G>());
     for (int c = 0; c < CH; c++)
         load8(u[c], w + EIGHT(c, G), n - EIGHT(c, G));
@@ -84,13 +82,15 @@ template <class T>
 static d9d_status norm(d9d_stream s, void *y, float *inv, const void *x, const void *w, int64_t m,
                        int64_t n, float eps, float centre)
 {
-    if (n <= WIDEST)
-        return BY_EIGHTS(n, G, CH,
-                         launch_early(s, "rms_norm", norm_kernel<T, G, CH>, blocks_for(s, m * G),
-                                      THREADS, (T *)y, inv, (const T *)x, (const T *)w, m, n, eps,
-                                      centre));
-    wide_norm_kernel<T><<<(unsigned)m, THREADS, 0, d9di_queue(s)>>>(
-        (T *)y, inv, (const T *)x, (const T *)w, m, n, eps, centre);
+    cudaStream_t queue = d9di_queue(s);
+
+    if (n > WIDEST)
+        wide_norm_kernel<T><<<(unsigned)m, THREADS, 0, queue>>>((T *)y, inv, (const T *)x,
+                                                                (const T *)w, m, n, eps, centre);
+    else
+        BY_EIGHTS(n, G, CH,
+                  norm_kernel<T, G, CH><<<blocks_for(s, m * G), THREADS, 0, queue>>>(
+                      (T *)y, inv, (const T *)x, (const T *)w, m, n, eps, centre));
     return d9di_launched("rms_norm");
 }
 

@@ -112,7 +112,8 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
                                .causal = true,
                                .segments = segments,
                                .cp = d9d_cut_cp(b->cut),
-                               .what = b->k_proj.weight.name};
+                               .what = b->k_proj.weight.name,
+                               .cached = cache != NULL};
     d9d_comm *tp = d9d_cut_tp(b->cut);
     d9d_var *all, *q, *k, *v, *o;
 

@@ -148,6 +148,7 @@ static d9d_attention_dims dims_of(const d9d_tensor *q, const d9d_tensor *k,
         .causal = how->causal,
         .segments = how->segments != NULL ? how->segments->shape.dim[0] : 0,
         .segment = how->segments != NULL ? d9d_tensor_data(how->segments) : NULL,
+        .cached = how->cached,
     };
 }
 

@@ -20,6 +20,7 @@ static d9d_status check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_par
     return D9D_OK;
 }
 
+/* Rows of h by their numbers, as of a table of embeddings. */
 static d9d_status pick_rows(d9d_tape *t, const d9d_tensor *h, const d9d_tensor *pick,
                             d9d_tensor *rows)
 {

@@ -48,7 +48,8 @@ typedef enum d9d_init_kind {
 /* C = op(A) op(B) + beta C: C [M, N] of type ct, op(A) [M, K], op(B) [K, N] of type t.
  * trans_a: A is stored [K, M]; trans_b: B is stored [N, K].  plus, where not NULL, is another array
  * like C that is added, times beta, in its place; the bits are the same.  b_early: the last call
- * before this one on the queue writes nothing of B, so that it may be read before that has ended. */
+ * before this one on the queue writes nothing of B, so that it may be read before that has ended.
+ */
 typedef struct d9d_gemm {
     d9d_dtype t, ct;
     bool trans_a, trans_b;
@@ -125,6 +126,8 @@ typedef struct d9d_attention_dims {
     bool causal;
     int64_t segments;
     const d9d_segment *segment; /* [segments], or NULL */
+    bool cached; /* k and v are a cache, and most segments have a query or a few: it may be done in
+                    another way, whose last bits differ; forward alone */
 } d9d_attention_dims;
 
 /* Fused head and loss; hidden [T, H], split heads w[i] [v[i], H], targets [T].  The ids of the

@@ -89,6 +89,7 @@ typedef struct d9d_attention {
     const d9d_tensor *segments;
     d9d_comm *cp;     /* NULL: alone */
     const char *what; /* of what is gathered */
+    bool cached;      /* k and v are a cache: see d9d_attention_dims */
 } d9d_attention;
 D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
                                                  const d9d_attention *how, d9d_var **y);
