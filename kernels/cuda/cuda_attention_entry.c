@@ -1,5 +1,5 @@
-/* cuda_attention_entry.c - attention: by splits for a few queries, cuDNN where it is chosen and takes
- * the call, else our own tiles. */
+/* cuda_attention_entry.c - attention: by splits for a few queries, cuDNN where it is chosen and
+ * takes the call, else our own tiles. */
 #include "cuda_attention.h"
 
 #define ENTRY(op) __typeof__(*((d9d_kernels *)0)->op) d9d_k_##op
