@@ -75,6 +75,13 @@ static d9d_status abort_all(d9d_boot *b, int who)
     return D9D_FAIL(D9D_ETIMEOUT, "still there after 30 s");
 }
 
+/* Everybody has printed: a launcher ends all when the first leaves with a failure. */
+static void meet(d9d_boot *b)
+{
+    (void)fflush(stdout);
+    (void)!d9d_boot_agree(b, D9D_OK);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -94,6 +101,8 @@ int main(int argc, char **argv)
             st = acts[i].run(b, who);
     printf("%d of %d on %s: %s\n", d9d_boot_rank(b), d9d_boot_size(b), d9d_boot_node(b),
            st == D9D_OK ? "well" : d9d_err_message());
+    if (argc > 1 && strcmp(argv[1], "agree") == 0)
+        meet(b);
     d9d_boot_close(b);
     return d9d_status_exit_code(st);
 }
