@@ -14,7 +14,10 @@ setup() {
     bench
 }
 
-teardown() { clear_bench; }
+teardown() {
+    [ -z "${pid:-}" ] || kill -KILL "$pid" 2>/dev/null || true # one that sleeps would outlive a failure
+    clear_bench
+}
 teardown_file() { rm -rf "$shared"; }
 
 epochs='data={"dataset": "data", "epochs": 20}'
