@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "metric/grid.h"
+#include "metric/median.h"
 #include "metric/rows.h"
 
 typedef struct spike {
@@ -19,26 +20,13 @@ typedef struct window {
     size_t n, most;
 } window;
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double middle(double *v, size_t n)
-{
-    qsort(v, n, sizeof(*v), by_value);
-    return n % 2 == 1 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
-}
-
 static void usual(const window *w, double *median, double *deviation)
 {
     memcpy(w->sorted, w->values, w->n * sizeof(double));
-    *median = middle(w->sorted, w->n);
+    *median = d9di_median(w->sorted, w->n);
     for (size_t i = 0; i < w->n; i++)
         w->sorted[i] = fabs(w->values[i] - *median);
-    *deviation = fmax(1.4826 * middle(w->sorted, w->n), 1e-3 * fabs(*median));
+    *deviation = fmax(1.4826 * d9di_median(w->sorted, w->n), 1e-3 * fabs(*median));
 }
 
 static void keep(window *w, double v)

@@ -4,14 +4,8 @@
 #include <string.h>
 
 #include "metric/grid.h"
+#include "metric/median.h"
 #include "metric/rows.h"
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
 
 /* NaN of none. */
 static d9d_status median(const double *v, size_t n, double *out)
@@ -28,9 +22,7 @@ static d9d_status median(const double *v, size_t n, double *out)
     for (size_t i = 0; i < n; i++)
         if (!isnan(v[i]))
             sorted[m++] = v[i];
-    qsort(sorted, m, sizeof(*sorted), by_value);
-    if (m > 0)
-        *out = m % 2 == 1 ? sorted[m / 2] : 0.5 * (sorted[m / 2 - 1] + sorted[m / 2]);
+    *out = d9di_median(sorted, m);
     free(sorted);
     return D9D_OK;
 }

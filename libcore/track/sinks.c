@@ -32,11 +32,10 @@ static void sink_close(sink *s)
 }
 
 /* A copy that does not work is not worth a run. */
-static void sink_fails(d9d_sinks *all, sink *s)
+static void warn(const d9d_sinks *all, const sink *s)
 {
     d9d_log_warn(all->log, "tracker %s: %s; the run goes on without it", s->kind->table->name,
                  d9d_err_message());
-    sink_close(s);
 }
 
 d9d_status d9d_sinks_open(const d9d_list *configs, const d9d_sink_run *run, d9d_sinks **out)
@@ -55,8 +54,7 @@ d9d_status d9d_sinks_open(const d9d_list *configs, const d9d_sink_run *run, d9d_
             continue;
         all->n++;
         if (s->kind->open(config[i].value, run, &s->self) != D9D_OK) {
-            d9d_log_warn(run->log, "tracker %s: %s; the run goes on without it",
-                         s->kind->table->name, d9d_err_message());
+            warn(all, s);
             s->kind = NULL;
         }
     }
@@ -66,9 +64,14 @@ d9d_status d9d_sinks_open(const d9d_list *configs, const d9d_sink_run *run, d9d_
 
 void d9d_sinks_put(d9d_sinks *all, const d9d_sink_record *r)
 {
-    for (size_t i = 0; all != NULL && i < all->n; i++)
-        if (all->sink[i].kind != NULL && all->sink[i].kind->put(all->sink[i].self, r) != D9D_OK)
-            sink_fails(all, &all->sink[i]);
+    for (size_t i = 0; all != NULL && i < all->n; i++) {
+        sink *s = &all->sink[i];
+
+        if (s->kind == NULL || s->kind->put(s->self, r) == D9D_OK)
+            continue;
+        warn(all, s);
+        sink_close(s);
+    }
 }
 
 void d9d_sinks_close(d9d_sinks *all)

@@ -196,14 +196,6 @@ start_long() {
     pid=$!
     wait_part 10
 }
-wait_part() { # LINES
-    local i
-    for ((i = 0; i < 3000; i++)); do
-        part=$(ls out.jsonl.part-* 2>/dev/null) && [ "$(wc -l <"$part")" -ge "$1" ] && return
-        sleep 0.02
-    done
-    return 1
-}
 
 @test "stopped by signals, by kill -9, with a torn line: gone on with, the same bytes" {
     greedy moe >g.json

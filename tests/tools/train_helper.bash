@@ -79,6 +79,16 @@ wait_lines() {
     return 1
 }
 
+# wait_part LINES: until the unfinished out.jsonl of d9d-infer, then $part, has as many.
+wait_part() { # LINES
+    local i
+    for ((i = 0; i < 3000; i++)); do
+        part=$(ls out.jsonl.part-* 2>/dev/null) && [ "$(wc -l <"$part")" -ge "$1" ] && return
+        sleep 0.02
+    done
+    return 1
+}
+
 # ends STATUS [STATUS...]: the child $pid ends with one of these; 128 + N when signal N ended it.
 ends() {
     local got=0

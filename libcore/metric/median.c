@@ -1,0 +1,20 @@
+/* median.c - see metric/median.h. */
+#include "metric/median.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+double d9di_median(double *v, size_t n)
+{
+    if (n == 0)
+        return (double)NAN;
+    qsort(v, n, sizeof(*v), by_value);
+    return n % 2 == 1 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
+}
