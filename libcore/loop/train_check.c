@@ -1,0 +1,182 @@
+/* train_check.c - what training says before it takes memory, cheapest first.  See loop/train_run.h.
+ */
+#include "d9d/model/weights.h"
+#include "loop/launch.h"
+#include "loop/train_run.h"
+
+static d9d_status data_open(d9di_train *r)
+{
+    const int64_t g = r->c->trainer.batching.global_batch_size;
+
+    D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh, g, &r->data));
+    return d9di_data_steps(&r->data, g, r->c->trainer.run.steps, &r->total_steps);
+}
+
+static d9d_status state_fresh(d9di_train *r)
+{
+    r->state = (d9d_save_state){
+        .seed = (uint64_t)r->c->trainer.determinism.base_seed,
+        .dataset = d9d_loader_data_hash(r->data.loader),
+        .finite = true,
+        .parent = -1,
+    };
+    return d9d_loader_order_hash(r->data.loader, &r->state.config);
+}
+
+/* Where a checkpoint stands, and whether it is of this model and this stream of samples. */
+static d9d_status state_check(d9di_train *r, const char *path, const d9d_save_set *set)
+{
+    const d9d_save_state fresh = r->state;
+    d9d_save_state *s = &r->state;
+
+    D9D_TRY(d9d_save_check(path, set, s));
+    if (!d9d_hash_equal(s->dataset, fresh.dataset))
+        return D9D_FAIL(D9D_EMISMATCH, "%s: was trained on another dataset than %s", path,
+                        r->data.sections[0].dataset);
+    if (!d9d_hash_equal(s->config, fresh.config))
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: was trained with another data.split, data.order%s or "
+                        "data.seed",
+                        path, r->data.n > 1 ? ", data.weight" : "");
+    if (s->seed != fresh.seed)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: has trainer.determinism.base_seed %llu, and the "
+                        "configuration %llu",
+                        path, (unsigned long long)s->seed, (unsigned long long)fresh.seed);
+    return D9D_OK;
+}
+
+d9d_status d9di_train_set(d9di_train *r, const d9d_params *params, d9d_optimizer *opt,
+                          d9d_save_set *out)
+{
+    return d9d_save_set_make(params, opt,
+                             r->c->trainer.model_stage_factory.checkpoint_only_trainable_parameters,
+                             &r->arena, out);
+}
+
+/* All of it against all of the model, whatever of that will be here. */
+static d9d_status state_check_whole(d9di_train *r, const char *path)
+{
+    d9d_optimizer *opt;
+    d9d_save_set set;
+    d9d_status st;
+
+    D9D_TRY(d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.all, r->state.seed, &opt));
+    st = d9di_train_set(r, &r->engine.all, opt, &set);
+    if (st == D9D_OK)
+        st = state_check(r, path, &set);
+    d9d_optimizer_free(opt);
+    return st;
+}
+
+/* A directory that holds a run is gone on with, or refused. */
+static d9d_status dir_check(d9di_train *r)
+{
+    const d9d_trainer_section *t = &r->c->trainer;
+
+    r->goes_on = d9d_fs_exists(r->dir.metrics);
+    if (!t->checkpointing.resume && (r->goes_on || !d9d_fs_is_vacant(r->dir.checkpoints)))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: holds a run already; set trainer.checkpointing.resume "
+                        "or another trainer.run.dir",
+                        r->dir.path);
+    return D9D_OK;
+}
+
+/* Rank 0 looks, for all of them. */
+static d9d_status checkpoint_find(d9di_train *r, const char **path)
+{
+    d9d_status st = D9D_OK;
+
+    *path = NULL;
+    if (r->rank == 0 && r->c->trainer.checkpointing.resume)
+        st = d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path);
+    D9D_TRY(d9d_boot_agree(r->where->boot, st));
+    return d9di_launch_tell(r->where->boot, &r->arena, path);
+}
+
+/* What the end of the run would refuse is refused at its beginning. */
+static d9d_status export_check(const d9di_train *r)
+{
+    d9d_status st = d9d_weights_check_export(&r->engine.spec);
+
+    if (st == D9D_ENOTSUP)
+        d9d_log_warn(r->log, "%s; the model will be written in d9d's own layout",
+                     d9d_err_message());
+    else
+        D9D_TRY(st);
+    if (d9di_train_done(r) || d9d_fs_is_vacant(d9di_train_export_dir(r)))
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG, "%s: the finished model is to go there, and it is not empty",
+                    d9di_train_export_dir(r));
+}
+
+d9di_engine_how d9di_train_engine_how(const d9di_train *r, bool resumes)
+{
+    const d9d_trainer_section *t = &r->c->trainer;
+
+    return (d9di_engine_how){
+        .where = r->where,
+        .mesh = &r->c->mesh,
+        .provider = &r->c->model_provider,
+        .peft = &r->c->peft,
+        .source = t->model_stage_factory.source_checkpoint,
+        .adapter = t->model_stage_factory.source_adapter,
+        .data = &r->data,
+        .seed = (uint64_t)t->determinism.base_seed,
+        .pipe = d9d_job_pipe(&t->pipelining),
+        .micros = r->n_micro,
+        .task = &r->task,
+        .train = true,
+        .initialise = !resumes || t->model_stage_factory.checkpoint_only_trainable_parameters,
+        .optimizer = r->optimizer,
+        .gradients = &t->gradient_manager,
+        .timeout_s = (double)t->timeout.init_timeout,
+        .flight = r->dir.flight,
+    };
+}
+
+/* What the configuration says, against the data and the run directory. */
+static d9d_status config_check(d9di_train *r)
+{
+    const d9d_trainer_section *t = &r->c->trainer;
+
+    D9D_TRY(d9di_task_open(&r->c->task, &r->task));
+    r->task.metrics = &r->metrics;
+    D9D_TRY(d9di_events_open(r->where, &r->c->model_provider, &r->task, &r->events));
+    D9D_TRY(d9di_train_tell(r, "train.configuration.start", (d9d_event){.boot = r->where->boot}));
+    D9D_TRY(d9d_degrees_check(&r->c->mesh, d9d_boot_size(r->where->boot)));
+    D9D_TRY(d9d_job_check_batching(&r->c->mesh, &t->batching));
+    D9D_TRY(d9di_run_dir_name(t, &r->arena, &r->dir));
+    r->n_micro =
+        t->batching.global_batch_size / d9di_train_replicas(r) / t->batching.microbatch_size;
+    D9D_TRY(data_open(r));
+    D9D_TRY(d9di_train_tell(r, "train.configuration.data_loader",
+                            (d9d_event){.loader = r->data.loader}));
+    D9D_TRY(d9di_metrics_open(&r->c->metrics, &r->arena, &r->metrics));
+    D9D_TRY(d9d_lr_create(&r->c->lr_scheduler, "lr_scheduler", r->total_steps, &r->lr));
+    return dir_check(r);
+}
+
+/* The model, whole and without memory, against its sources. */
+static d9d_status model_check(d9di_train *r, const char *resume_from)
+{
+    const d9di_engine_how how = d9di_train_engine_how(r, resume_from != NULL);
+
+    D9D_TRY(d9di_engine_open(&how, &r->engine));
+    D9D_TRY(
+        d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
+    D9D_TRY(state_fresh(r));
+    if (resume_from != NULL)
+        D9D_TRY(state_check_whole(r, resume_from));
+    return export_check(r);
+}
+
+d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
+{
+    d9d_boot *boot = r->where->boot;
+
+    D9D_TRY(d9d_boot_agree(boot, d9di_launch_checked(config_check(r))));
+    D9D_TRY(checkpoint_find(r, resume_from));
+    return d9d_boot_agree(boot, d9di_launch_checked(model_check(r, *resume_from)));
+}

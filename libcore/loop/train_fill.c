@@ -1,0 +1,79 @@
+/* train_fill.c - a run that has its memory, until it is closed.  See loop/train_run.h. */
+#include "loop/train_run.h"
+
+/* Saves other than the last are to be written behind, where there are any. */
+static d9d_status saver_open(d9di_train *r)
+{
+    const struct d9d_checkpointing_section *c = &r->c->trainer.checkpointing;
+    const int64_t p = c->period_steps;
+    const d9di_saver_how how = {
+        .dir = r->dir.checkpoints,
+        .keep = c->num_to_keep,
+        .behind = c->asynchronous && p > 0 && (r->state.step / p + 1) * p < r->total_steps,
+        .set = &r->set,
+        .dev = r->engine.dev,
+        .mesh = r->engine.mesh,
+        .timeout_s = (double)r->c->trainer.timeout.init_timeout,
+        .tracker = r->tracker,
+        .log = r->log,
+    };
+
+    return r->where->trial ? D9D_OK : d9di_saver_open(&how, &r->saver);
+}
+
+static d9d_status state_resume(d9di_train *r, const char *path)
+{
+    D9D_TRY(d9d_save_read(path, &r->set, &r->state));
+    r->state.parent = r->saved_step = r->state.step;
+    d9d_log_info(r->log, "resuming after step %lld from %s", (long long)r->state.step, path);
+    return D9D_OK;
+}
+
+d9d_status d9di_train_fill(d9di_train *r, const char *resume_from)
+{
+    const d9di_engine_how how = d9di_train_engine_how(r, resume_from != NULL);
+    d9di_engine *e = &r->engine;
+
+    D9D_TRY(d9di_data_tell_padding(&r->data, r->c->trainer.batching.microbatch_size, r->log));
+    D9D_TRY(d9di_engine_fill(e, &how));
+    D9D_TRY(d9di_train_tell(r, "train.configuration.model_stages",
+                            (d9d_event){.models = e->models, .n_models = e->n_stages}));
+    D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
+    D9D_TRY(d9di_train_tell(r, "train.configuration.optimizer",
+                            (d9d_event){.optimizer = r->optimizer}));
+    D9D_TRY(d9di_train_tell(r, "train.configuration.lr_scheduler", (d9d_event){.lr = r->lr}));
+    D9D_TRY(d9di_train_set(r, &e->params, r->optimizer, &r->set));
+    r->set.partial = r->set.partial || e->program.ranks > 1; /* other stages' */
+    D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, e->world, &r->end));
+    for (int i = 0; i < 2; i++) {
+        D9D_TRY(d9d_readback_create(e->dev, sizeof(d9d_step_report), &r->pending[i].report));
+        r->pending[i].metrics = d9d_arena_alloc(&r->arena, (r->metrics.width + 1) * sizeof(double));
+        if (r->pending[i].metrics == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "metrics: %zu values", r->metrics.width);
+    }
+    d9d_log_debug(r->log, "%s: all of the model has its memory", e->dev->name);
+    D9D_TRY(saver_open(r));
+    return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
+}
+
+void d9di_train_close(d9di_train *r)
+{
+    d9d_trace_drop(r->trace);
+    d9di_saver_close(r->saver);
+    d9d_tracker_close(r->tracker);
+    d9d_sinks_close(r->sinks);
+    d9d_lr_free(r->lr);
+    d9d_optimizer_free(r->optimizer);
+    for (int i = 0; i < 2; i++)
+        d9d_readback_free(r->pending[i].report);
+    d9d_step_end_release(&r->end);
+    d9di_metrics_release(&r->metrics);
+    d9di_engine_release(&r->engine);
+    d9di_task_close(&r->task);
+    d9d_feed_close(r->feed);
+    d9di_data_release(&r->data);
+    d9di_ledger_release(&r->ledger);
+    d9d_stop_close(r->stop);
+    d9d_events_free(r->events);
+    d9d_arena_release(&r->arena);
+}

@@ -1,0 +1,100 @@
+/* train_record.c - what a run writes about itself.  See loop/train_run.h. */
+#include <math.h>
+
+#include "loop/train_run.h"
+
+static d9d_status sinks_open(d9di_train *r, const char *id)
+{
+    const d9d_run_section *section = &r->c->trainer.run;
+    const d9d_sink_run about = {
+        .id = id,
+        .name = section->name,
+        .description = section->description,
+        .dir = r->dir.path,
+        .hparams = section->hparams,
+        .restarts = d9d_tracker_restarts(r->tracker),
+        .step = r->state.step,
+        .log = r->log,
+    };
+
+    D9D_TRY(d9d_sinks_open(&r->c->trainer.logging.tracker, &about, &r->sinks));
+    d9d_tracker_attach(r->tracker, r->sinks);
+    return D9D_OK;
+}
+
+d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved)
+{
+    const d9d_run_section *section = &r->c->trainer.run;
+    char id[D9DI_RUN_ID];
+
+    if (r->rank > 0)
+        return D9D_OK;
+    D9D_TRY(d9d_fs_mkdirs(r->dir.path));
+    D9D_TRY(d9d_tracker_open(r->dir.metrics, &r->tracker));
+    if (r->c->trainer.logging.samples)
+        D9D_TRY(d9di_ledger_open(r->dir.samples, r->state.step, &r->ledger));
+    if (r->goes_on && !d9di_train_done(r))
+        D9D_TRY(d9d_tracker_restart(r->tracker, r->state.step));
+    D9D_TRY(d9di_run_dir_make(&r->dir, section, resolved, d9d_tracker_restarts(r->tracker), id));
+    return r->where->trial ? D9D_OK : sinks_open(r, id);
+}
+
+bool d9di_train_recorded(const d9di_train *r, int64_t k)
+{
+    return d9d_step_period_due(r->c->trainer.logging.period_steps, k, r->total_steps,
+                               D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
+}
+
+d9d_status d9di_train_record(d9di_train *r, const d9di_train_result *s)
+{
+    const d9d_trainer_section *t = &r->c->trainer;
+    bool with_norm = d9d_step_period_due(t->gradient_clipping.log_total_steps, s->step,
+                                         r->total_steps, D9D_DUE_AFTER_STEP);
+
+    if (r->rank > 0)
+        return D9D_OK;
+    if (t->logging.samples)
+        D9D_TRY(d9di_ledger_add(&r->ledger, s->step, r->data.loader,
+                                s->samples - t->batching.global_batch_size,
+                                t->batching.global_batch_size));
+    if (!d9di_train_recorded(r, s->step))
+        return D9D_OK;
+    return d9d_tracker_step(r->tracker, &(d9d_step_record){
+                                            .step = s->step,
+                                            .loss = s->loss,
+                                            .grad_norm = with_norm ? s->norm : NAN,
+                                            .lr = s->lr,
+                                            .tokens = s->tokens,
+                                            .samples = s->samples,
+                                            .step_ms = s->ms,
+                                            .data_ms = s->data_ms,
+                                            .tokens_per_s = (double)s->targets / (s->ms * 1e-3),
+                                            .mfu = s->mfu,
+                                            .mem_bytes = d9d_device_memory(r->engine.dev).peak,
+                                            .names = r->metrics.names,
+                                            .values = s->metrics,
+                                            .n = r->metrics.width,
+                                        });
+}
+
+d9d_status d9di_train_record_sync(d9di_train *r)
+{
+    if (r->rank > 0)
+        return D9D_OK;
+    D9D_TRY(d9d_tracker_sync(r->tracker));
+    return r->c->trainer.logging.samples ? d9di_ledger_sync(&r->ledger) : D9D_OK;
+}
+
+d9d_status d9di_train_record_end(d9di_train *r, d9d_status st)
+{
+    const char *how = st == D9D_OK ? "done" : st == D9D_EINTR ? "saved" : "failed";
+    d9d_err_copy why;
+
+    if (r->rank > 0)
+        return st;
+    if (st == D9D_OK)
+        return d9d_tracker_end(r->tracker, how, r->state.step);
+    d9d_err_save(&why, st);
+    (void)!d9d_tracker_end(r->tracker, how, r->state.step);
+    return d9d_err_restore(&why);
+}

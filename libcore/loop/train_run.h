@@ -1,0 +1,140 @@
+/* train_run.h - a training run, as its files share it.
+ *
+ *     train_check.c    what is wrong with it, found without memory for a model
+ *     train_fill.c     its memory, until it is closed
+ *     train_step.c     a step, queued whole; its report, taken one step late
+ *     train_blame.c    why a step is not finite
+ *     train_trace.c    steps that are traced
+ *     train_record.c   what it writes about itself
+ *     train_export.c   the finished model
+ *     train.c          the loop
+ */
+#ifndef D9DI_LOOP_TRAIN_RUN_H
+#define D9DI_LOOP_TRAIN_RUN_H
+
+#include "d9d/device/readback.h"
+#include "d9d/device/trace.h"
+#include "d9d/loop/events.h"
+#include "d9d/loop/save.h"
+#include "d9d/loop/stop.h"
+#include "d9d/loop/train.h"
+#include "d9d/track/sink.h"
+#include "d9d/track/track.h"
+#include "loop/engine.h"
+#include "loop/ledger.h"
+#include "loop/run_dir.h"
+#include "loop/save_behind.h"
+
+/* A step that is queued on the device, until its loss has come back. */
+typedef struct d9di_pending {
+    bool open;
+    d9d_readback *report; /* d9d_step_end's; of a step without targets it is not used */
+    bool counts;          /* there are targets in it, on some rank */
+    d9d_save_state before;
+    double lr, flops;
+    int64_t start_ns, data_ns;
+    double *metrics; /* their values, where the step is to be recorded */
+} d9di_pending;
+
+/* What one step found out, and where the run stood after it. */
+typedef struct d9di_train_result {
+    double loss, norm, lr, ms, data_ms;
+    double mfu; /* NaN where the device's peak is not known */
+    int64_t targets;
+    int64_t step, tokens, samples;
+    const double *metrics;
+} d9di_train_result;
+
+typedef struct d9di_train {
+    const d9d_train_config *c;
+    const d9d_job *where;
+    const d9d_log *log;
+    int rank;
+    d9d_arena arena;
+    d9di_run_dir dir;
+    d9d_stop *stop;
+    d9d_events *events;
+    d9di_task task;
+    d9di_metrics metrics;
+    d9di_data data;
+    d9d_feed *feed;
+    d9di_ledger ledger; /* closed where it is not wanted */
+    d9di_engine engine;
+    d9d_optimizer *optimizer;
+    d9d_lr *lr;
+    d9d_tracker *tracker;
+    d9d_sinks *sinks;     /* of the tracker */
+    d9d_save_set set;     /* what is kept here */
+    d9d_save_state state; /* after the steps that were queued; tokens: whose reports have come */
+    d9d_step_end end;
+    d9di_pending pending[2]; /* of the step k: [k % 2] */
+    int64_t last_ns;         /* when the last report came */
+    d9d_trace *trace;        /* of the steps that are being traced; NULL: none */
+    uint64_t waits;          /* for the device while steps were queued, but the first two */
+    int64_t n_micro, total_steps;
+    d9di_saver *saver;  /* NULL: of a trial */
+    int64_t saved_step; /* of the newest checkpoint that this life read or began; -1: none */
+    bool goes_on;       /* the directory has records of this run */
+    bool told;          /* by some rank, to save and leave */
+    bool tired;         /* by rank 0, to sleep */
+} d9di_train;
+
+/* --- train_run.c -------------------------------------------------------------------- */
+
+d9d_status d9di_train_tell(const d9di_train *r, const char *id, d9d_event e);
+/* What happens in the step that comes, or is being queued. */
+d9d_status d9di_train_tell_step(const d9di_train *r, const char *id);
+/* Every step is. */
+bool d9di_train_done(const d9di_train *r);
+const char *d9di_train_export_dir(const d9di_train *r);
+/* Ranks that have other samples than this one, and its number among them. */
+int64_t d9di_train_replicas(const d9di_train *r);
+int d9di_train_replica(const d9di_train *r);
+/* What may take long is whatever is not a step: beginning, the first one, saving, the end. */
+void d9di_train_allow(d9di_train *r, bool much);
+
+/* --- opening ------------------------------------------------------------------------ */
+
+/* All that can be wrong without memory for a model.  `resume_from` is NULL when the run begins. */
+d9d_status d9di_train_check(d9di_train *r, const char **resume_from);
+d9di_engine_how d9di_train_engine_how(const d9di_train *r, bool resumes);
+/* What checkpoints have. */
+d9d_status d9di_train_set(d9di_train *r, const d9d_params *params, d9d_optimizer *opt,
+                          d9d_save_set *out);
+
+d9d_status d9di_train_fill(d9di_train *r, const char *resume_from);
+void d9di_train_close(d9di_train *r);
+
+/* --- a step ------------------------------------------------------------------------- */
+
+/* The batches of the steps that are left. */
+d9d_status d9di_train_feed(d9di_train *r);
+/* Forward and backward of every micro-batch of the next step. */
+d9d_status d9di_train_learn(d9di_train *r, int64_t *targets, double *flops);
+d9di_samples_text d9di_train_samples(const d9di_train *r);
+/* Queue all of the next step; the host waits for nothing. */
+d9d_status d9di_train_queue(d9di_train *r);
+/* What came of a queued step. */
+d9d_status d9di_train_take(d9di_train *r, d9di_pending *p, d9di_train_result *out);
+
+/* A step whose loss or norm is not finite ends the run: never D9D_OK. */
+d9d_status d9di_train_blame(d9di_train *r, const d9di_pending *p, const d9d_step_report *report);
+
+/* Queue the next step, traced where the configuration says so. */
+d9d_status d9di_train_traced(d9di_train *r);
+
+/* --- records: of rank 0 ------------------------------------------------------------- */
+
+/* One process at a time may write them. */
+d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved);
+/* Does step k, counted from 1, have a record? */
+bool d9di_train_recorded(const d9di_train *r, int64_t k);
+d9d_status d9di_train_record(d9di_train *r, const d9di_train_result *s);
+/* No checkpoint without its records. */
+d9d_status d9di_train_record_sync(d9di_train *r);
+/* The last record of this life.  A failure to write it does not hide the one before. */
+d9d_status d9di_train_record_end(d9di_train *r, d9d_status st);
+
+d9d_status d9di_train_export(d9di_train *r, d9d_train_summary *out);
+
+#endif /* D9DI_LOOP_TRAIN_RUN_H */

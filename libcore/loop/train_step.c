@@ -1,0 +1,179 @@
+/* train_step.c - one step: queued whole, its report taken one step late.  See loop/train_run.h. */
+#include <math.h>
+
+#include "d9d/base/thread.h"
+#include "loop/train_run.h"
+
+/* A rank's flag in a step's report is 1 where it is told to leave, and TIRED more where it is to
+ * sleep: sums say of both whether there is one. */
+enum { TIRED = 1 << 20 };
+
+/* This rank's share of them. */
+static double batch_flops(const d9di_train *r, const d9d_batch *b)
+{
+    const d9d_model *m = r->engine.whole;
+    double sum = 0;
+
+    for (int64_t i = 0; i < b->rows; i++)
+        sum += (double)b->lengths[i] * d9d_model_flops(m, b->lengths[i]);
+    return sum / d9d_mesh_count(r->engine.mesh, D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP));
+}
+
+d9d_status d9di_train_feed(d9di_train *r)
+{
+    const d9d_trainer_section *c = &r->c->trainer;
+    const int64_t g = c->batching.global_batch_size, left = r->total_steps - r->state.step;
+    const d9d_feed_how how = d9di_data_feed(
+        &c->data_loading, r->state.samples, g, d9di_train_replica(r), d9di_train_replicas(r),
+        c->batching.microbatch_size, r->state.samples + left * g);
+
+    d9d_feed_close(r->feed);
+    r->feed = NULL;
+    return d9d_feed_open(r->data.loader, &how, &r->feed);
+}
+
+/* Targets and operations of this rank's part of a step. */
+typedef struct tally {
+    d9di_train *r;
+    int64_t targets;
+    double flops;
+} tally;
+
+static d9d_status micro_next(void *arg, d9d_batch *b)
+{
+    tally *t = arg;
+
+    D9D_TRY(d9d_feed_next(t->r->feed, b));
+    t->targets += d9di_task_targets(&t->r->task, b);
+    t->flops += batch_flops(t->r, b);
+    return D9D_OK;
+}
+
+d9d_status d9di_train_learn(d9di_train *r, int64_t *targets, double *flops)
+{
+    tally t = {.r = r};
+
+    D9D_TRY(d9di_engine_learn(&r->engine, &(d9di_flow){.next = micro_next, .arg = &t}, r->n_micro,
+                              &r->end.loss));
+    *targets = t.targets;
+    *flops = t.flops;
+    return D9D_OK;
+}
+
+d9di_samples_text d9di_train_samples(const d9di_train *r)
+{
+    return d9di_data_say(&r->data, r->state.samples, r->c->trainer.batching.global_batch_size);
+}
+
+/* Has some rank a target in this step?  One that has none itself looks at what the others have, so
+ * that all know without a word. */
+static d9d_status step_counts(d9di_train *r, int64_t targets, bool *out)
+{
+    const int64_t g = r->c->trainer.batching.global_batch_size;
+    d9d_batch_room *room;
+    d9d_status st = D9D_OK;
+
+    *out = targets > 0;
+    if (*out || r->engine.world == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_batch_room_create(&room));
+    for (int64_t i = 0; i < g && !*out && st == D9D_OK; i++) {
+        d9d_batch b;
+
+        st = d9d_loader_fill(r->data.loader, r->state.samples + i, 1, room, &b);
+        *out = st == D9D_OK && d9di_task_targets(&r->task, &b) > 0;
+    }
+    d9d_batch_room_free(room);
+    return st;
+}
+
+/* Divided by the targets, clipped and updated with one factor. */
+static d9d_status step_update(d9di_train *r, d9di_pending *p, int64_t targets)
+{
+    const d9d_mesh *m = r->engine.mesh;
+    const bool first = d9d_mesh_index(m, D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP)) == 0;
+    const d9d_step_own own = {
+        .targets = first ? (double)targets : 0,
+        .shadow = d9d_mesh_index(m, D9D_AXIS(TP)) > 0 || !d9di_engine_ends(&r->engine),
+        .flag = (d9d_stop_reason(r->stop) != NULL) +
+                (r->rank == 0 && r->engine.world != NULL && d9d_stop_doze(r->stop) ? TIRED : 0),
+        .saved = d9di_saver_number(r->saver, p->before.step),
+    };
+
+    D9D_TRY(d9d_step_end_queue(&r->end, &r->engine.params, &own,
+                               r->c->trainer.gradient_clipping.max_norm));
+    d9d_trace_lap(r->engine.dev, "norm", "");
+    D9D_TRY(d9di_saver_hold(r->saver));
+    D9D_TRY(d9di_train_tell_step(r, "train.optimizer_step.pre"));
+    D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->end.scale));
+    D9D_TRY(d9di_train_tell_step(r, "train.optimizer_step.post"));
+    d9d_trace_lap(r->engine.dev, "optimizer", "");
+    return d9d_readback_begin(p->report, d9d_tensor_data(&r->end.report));
+}
+
+d9d_status d9di_train_queue(d9di_train *r)
+{
+    d9di_pending *p = &r->pending[r->state.step % 2];
+    int64_t targets;
+
+    p->before = r->state;
+    p->start_ns = d9d_clock_ns();
+    p->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_lr_at(r->lr, r->state.step);
+    p->data_ns = -d9d_feed_waited_ns(r->feed);
+    D9D_TRY(d9di_train_tell_step(r, "train.step.pre"));
+    D9D_TRY(d9di_train_tell_step(r, "train.forward_backward.pre"));
+    D9D_TRY(d9di_train_learn(r, &targets, &p->flops));
+    D9D_TRY(d9di_train_tell_step(r, "train.forward_backward.post"));
+    if (d9di_train_recorded(r, r->state.step + 1))
+        D9D_TRY(d9di_metrics_take(&r->metrics, r->engine.dev, r->engine.world, p->metrics));
+    p->data_ns += d9d_feed_waited_ns(r->feed);
+    D9D_TRY(step_counts(r, targets, &p->counts));
+    if (p->counts)
+        D9D_TRY(step_update(r, p, targets));
+    else
+        d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
+                     (long long)(r->state.step + 1), d9di_train_samples(r).text);
+    D9D_TRY(d9di_train_tell_step(r, "train.step.post"));
+    p->open = true;
+    r->state.step++;
+    r->state.samples += r->c->trainer.batching.global_batch_size;
+    return D9D_OK;
+}
+
+d9d_status d9di_train_take(d9di_train *r, d9di_pending *p, d9di_train_result *out)
+{
+    const double peak = r->engine.spec.options.dtype == D9D_BF16 ? r->engine.dev->peak_flops : 0;
+    const d9d_step_report none = {0}, *report = &none;
+    const void *back;
+    int64_t now;
+
+    p->open = false;
+    if (p->counts) {
+        D9D_TRY(d9d_readback_end(p->report, &back));
+        report = back;
+        if (!isfinite(report->loss) || !isfinite(report->norm))
+            return d9di_train_blame(r, p, report);
+    }
+    if (r->last_ns == 0)
+        d9di_train_allow(r, false);
+    now = d9d_clock_ns();
+    r->told = r->told || fmod(report->flags, TIRED) > 0;
+    r->tired = r->tired || report->flags >= TIRED;
+    D9D_TRY(d9di_saver_told(r->saver, p->before.step, report->saved));
+    r->state.tokens += (int64_t)report->targets;
+    *out = (d9di_train_result){
+        .loss = p->counts ? report->loss / report->targets : 0,
+        .norm = report->norm,
+        .lr = p->lr,
+        .ms = (double)(now - (p->start_ns > r->last_ns ? p->start_ns : r->last_ns)) * 1e-6,
+        .data_ms = (double)p->data_ns * 1e-6,
+        .targets = (int64_t)report->targets,
+        .step = p->before.step + 1,
+        .tokens = r->state.tokens,
+        .samples = p->before.samples + r->c->trainer.batching.global_batch_size,
+        .metrics = p->metrics,
+    };
+    out->mfu = peak > 0 ? p->flops / (out->ms * 1e-3) / peak : NAN;
+    r->last_ns = now;
+    return D9D_OK;
+}
