@@ -170,6 +170,8 @@ static const d9d_key checkpoint_keys[] = {
     MAYBE("optimizer_steps", STR_INT_MAP, "how often each parameter was stepped", .max = 0x1p63),
     D9D_KEY_LIST(struct checkpoint, tensors, "null", &a_tensor, "every tensor that was saved",
                  .flags = D9D_NULLABLE),
+    FIELD("cells", LIST, "null", "files of what each rank had counted, in the order of ranks",
+          .elem = &a_text, .flags = D9D_NULLABLE),
     FIELD("chunk_bytes", INT, D9D_REQUIRED, "bytes of a chunk that has a hash of its own",
           .min = 16 << 20, .max = 16 << 20),
     LIST("files", &a_checkpoint_file, "every other file"),

@@ -5,7 +5,7 @@
 
 #include "device/ops.h"
 
-enum { IDLE = 8 }; /* kept for the next that asks for as many bytes: pinning takes long */
+enum { IDLE = 64 }; /* kept for the next that asks for as many bytes: pinning takes long */
 
 struct d9d_event {
     d9d_device *dev;

@@ -117,7 +117,7 @@ static d9d_status stage_place(d9di_saver *s)
     }
     for (size_t i = 0; i < to->n_counts; i++)
         to->counts[i] = (d9d_save_count){s->here.counts[i].name, &s->counts[i]};
-    return D9D_OK;
+    return d9di_save_cells_copy(&s->here, &s->arena, to);
 }
 
 static d9d_status stage_open(d9di_saver *s)
@@ -292,6 +292,7 @@ static d9d_status begin(d9di_saver *s, const d9d_save_state *state)
     D9D_TRY(d9di_save_begin(s->how.dir, state, s->how.mesh, &s->save));
     for (size_t i = 0; i < s->staged.n_counts; i++)
         s->counts[i] = *s->here.counts[i].value;
+    d9di_save_cells_set(&s->here, &s->staged);
     phase_begin(s, WRITING);
     return s->waited ? finish(s) : D9D_OK;
 }

@@ -137,6 +137,18 @@ static d9d_status put_counts(json_t *counts, const d9d_save_set *set)
     return D9D_OK;
 }
 
+/* The list of this rank's one file. */
+static d9d_status put_cells(json_t *root, size_t rank)
+{
+    json_t *list = json_array();
+    char file[D9DI_SAVE_FILE];
+    bool ok = put(root, "cells", list);
+
+    D9D_TRY(d9di_save_file_name(D9DI_SAVE_CELLS, rank, file));
+    ok = ok && json_array_append_new(list, json_string(file)) == 0;
+    return ok ? D9D_OK : no_memory(D9DI_SAVE_CELLS);
+}
+
 /* An object with the two members that name tensors, both empty and borrowed. */
 static d9d_status lists_begin(json_t *root, json_t **counts, json_t **tensors)
 {
@@ -158,6 +170,8 @@ d9d_status d9di_saved_describe(const d9d_save_set *set, size_t rank, json_t **ou
     D9D_TRY_OR(st, put_counts(counts, set), out);
     for (size_t i = 0; i < set->n; i++)
         D9D_TRY_OR(st, put_tensor(tensors, &set->items[i], rank), out);
+    if (set->n_cells > 0)
+        D9D_TRY_OR(st, put_cells(root, rank), out);
     *out = root;
     root = NULL;
 out:
@@ -191,6 +205,19 @@ static d9d_status join_tensors(json_t *tensors, const json_t *share, d9d_map *li
     return D9D_OK;
 }
 
+static d9d_status join_cells(json_t *root, const json_t *share)
+{
+    json_t *list = json_object_get(root, "cells");
+
+    if (share == NULL)
+        return D9D_OK;
+    if (list == NULL && put(root, "cells", json_array()))
+        list = json_object_get(root, "cells");
+    return list != NULL && json_array_extend(list, (json_t *)(uintptr_t)share) == 0
+               ? D9D_OK
+               : no_memory(D9DI_SAVE_CELLS);
+}
+
 d9d_status d9di_saved_join(const d9d_save_state *state, const json_t *const *shares, size_t n,
                            json_t **out)
 {
@@ -206,6 +233,7 @@ d9d_status d9di_saved_join(const d9d_save_state *state, const json_t *const *sha
             goto out;
         }
         D9D_TRY_OR(st, join_tensors(tensors, json_object_get(shares[i], "tensors"), &lists), out);
+        D9D_TRY_OR(st, join_cells(root, json_object_get(shares[i], "cells")), out);
     }
     *out = root;
     root = NULL;
@@ -254,12 +282,30 @@ static d9d_status get_counts(d9di_saved *s, const json_t *root)
     return D9D_OK;
 }
 
+static d9d_status get_cells(d9di_saved *s, const json_t *root)
+{
+    json_t *list;
+
+    if (json_object_get(root, "cells") == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_json_get_arr(root, s->path, "cells", &list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+
+        if (name == NULL || d9d_manifest_find(s->manifest, name) == NULL)
+            return D9D_FAIL(D9D_EFORMAT, "%s: cells[%zu] is not among its files", s->path, i);
+    }
+    s->cells = list;
+    return D9D_OK;
+}
+
 static d9d_status get_all(d9di_saved *s)
 {
     const json_t *root = d9d_manifest_root(s->manifest);
 
     D9D_TRY(get_state(root, s->path, &s->state));
     D9D_TRY(get_counts(s, root));
+    D9D_TRY(get_cells(s, root));
     return d9d_slices_take(s->manifest, s->path, &s->slices);
 }
 

@@ -29,6 +29,7 @@ typedef struct d9di_saved {
     d9d_save_state state;
     d9d_slices slices;
     const json_t *counts;
+    const json_t *cells; /* names of files, one a rank; NULL: none */
     d9d_arena arena;
 } d9di_saved;
 
@@ -46,6 +47,7 @@ d9d_status d9di_saved_join(const d9d_save_state *state, const json_t *const *sha
                            json_t **out);
 /* "model-r00000.safetensors" */
 enum { D9DI_SAVE_FILE = 256 };
+#define D9DI_SAVE_CELLS "cells" /* the group of cells' files */
 d9d_status d9di_save_file_name(const char *group, size_t rank, char out[D9DI_SAVE_FILE]);
 
 /* --- the directory: save_dir.c ------------------------------------------------------ */
@@ -102,5 +104,14 @@ void d9di_save_release(d9di_save *s);
  * a group without tensors is EINVAL.  Names and hashes in `out` are in the arena. */
 d9d_status d9di_save_file_write(const d9di_save *s, const char *group, const d9d_save_set *set,
                                 d9d_progress *progress, d9d_arena *a, d9d_manifest_file *out);
+
+/* --- cells: save_cells.c ------------------------------------------------------------ */
+
+/* The file of this rank's cells, of which there are some. */
+d9d_status d9di_save_cells_write(const d9di_save *s, const d9d_save_set *set, d9d_arena *a,
+                                 d9d_manifest_file *out);
+/* `to` gets cells of its own, in the arena; and later what the others have then. */
+d9d_status d9di_save_cells_copy(const d9d_save_set *from, d9d_arena *a, d9d_save_set *to);
+void d9di_save_cells_set(const d9d_save_set *from, d9d_save_set *to);
 
 #endif /* D9DI_LOOP_SAVE_PARTS_H */

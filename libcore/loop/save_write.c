@@ -108,6 +108,12 @@ static d9d_status write_files(const d9di_save *s, const d9d_save_set *set, d9d_p
         D9D_TRY_OR(st, d9di_save_file_write(s, group, set, progress, a, &f), out);
         D9D_TRY_OR(st, D9D_VEC_PUSH(files, f), out);
     }
+    if (set->n_cells > 0) {
+        d9d_manifest_file f;
+
+        D9D_TRY_OR(st, d9di_save_cells_write(s, set, a, &f), out);
+        st = D9D_VEC_PUSH(files, f);
+    }
 out:
     d9d_map_release(&groups);
     return st;

@@ -58,6 +58,16 @@ d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_op
     return D9D_OK;
 }
 
+static d9d_status blind(const d9di_task *t)
+{
+    return D9D_FAIL(D9D_ECONFIG, "metrics: the task %s gives no predictions", t->kind->table->name);
+}
+
+d9d_status d9di_task_check_metrics(const d9di_task *t, const d9di_metrics *m)
+{
+    return m->n > 0 && t->kind->forward == NULL ? blind(t) : D9D_OK;
+}
+
 /* What the last stage predicts, on one of the ranks that have the same of it. */
 static d9d_status measure(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
                           const d9d_model_out *out)
@@ -66,9 +76,8 @@ static d9d_status measure(const d9di_task *t, const d9d_model *m, const d9d_mode
         !d9d_stage_is_last(m->stage) || d9d_comm_rank(m->cut.tp) > 0)
         return D9D_OK;
     if (out->logits == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "metrics: the task %s gives no predictions",
-                        t->kind->table->name);
-    return d9di_metrics_update(t->metrics, d9d_var_tensor(out->logits), in->labels);
+        return blind(t);
+    return d9di_metrics_watch(t->metrics, d9d_var_tensor(out->logits), in->labels);
 }
 
 d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
@@ -84,6 +93,20 @@ d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
     D9D_TRY(measure(t, m, in, out));
     return out->loss != NULL && in->loss_is_root ? d9d_op_root(tape, out->loss, &out->loss)
                                                  : D9D_OK;
+}
+
+d9d_status d9di_task_cells(const d9di_task *t, d9d_arena *a, d9d_save_set *set)
+{
+    size_t n = 0;
+    const d9d_save_cells *own = t->kind->state != NULL ? t->kind->state(t->self, &n) : NULL;
+
+    for (size_t i = 0; i < n; i++) {
+        d9d_save_cells c = own[i];
+
+        c.name = d9d_arena_printf(a, "task.%s.%s", t->kind->table->name, own[i].name);
+        D9D_TRY(d9d_save_set_cells(set, &c, 1, a));
+    }
+    return D9D_OK;
 }
 
 int64_t d9di_task_targets(const d9di_task *t, const d9d_batch *b)

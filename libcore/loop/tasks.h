@@ -21,10 +21,14 @@ void d9di_task_close(d9di_task *t);
  * are marked as added. */
 /* ENOTSUP where it has units and the model several stages. */
 d9d_status d9di_task_check(const d9di_task *t, int stages);
+/* ECONFIG where there are metrics and nothing that they could see; some tasks show it later. */
+d9d_status d9di_task_check_metrics(const d9di_task *t, const d9di_metrics *m);
 d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_options *options);
 d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
                              const d9d_model_in *in, d9d_model_out *out);
 int64_t d9di_task_targets(const d9di_task *t, const d9d_batch *b);
+/* What it keeps, as cells of a checkpoint, in the arena; appended. */
+d9d_status d9di_task_cells(const d9di_task *t, d9d_arena *a, d9d_save_set *set);
 d9d_status d9di_task_finalize(const d9di_task *t);
 
 #endif /* D9DI_LOOP_TASKS_H */

@@ -59,6 +59,7 @@ static d9d_status steps_take(d9di_train *r, bool all, talk *t)
         if (i == 1 && !all &&
             (r->engine.world != NULL || (p->counts && !d9d_readback_ready(p->report))))
             continue;
+        D9D_TRY(d9di_train_record_held(r));
         D9D_TRY(d9di_train_take(r, p, &s));
         if (isnan(t->summary->first_loss))
             t->summary->first_loss = s.loss;
@@ -68,7 +69,7 @@ static d9d_status steps_take(d9di_train *r, bool all, talk *t)
         d9d_progress_add(&t->progress, 1);
         D9D_TRY(d9di_train_record(r, &s));
     }
-    return D9D_OK;
+    return all || r->engine.world == NULL ? d9di_train_record_held(r) : D9D_OK;
 }
 
 /* Alone a signal counts at once; of many ranks some have none, so it counts when all have heard of

@@ -49,9 +49,11 @@ static d9d_status state_check(d9di_train *r, const char *path, const d9d_save_se
 d9d_status d9di_train_set(d9di_train *r, const d9d_params *params, d9d_optimizer *opt,
                           d9d_save_set *out)
 {
-    return d9d_save_set_make(params, opt,
-                             r->c->trainer.model_stage_factory.checkpoint_only_trainable_parameters,
-                             &r->arena, out);
+    D9D_TRY(d9d_save_set_make(
+        params, opt, r->c->trainer.model_stage_factory.checkpoint_only_trainable_parameters,
+        &r->arena, out));
+    D9D_TRY(d9di_metrics_cells(&r->metrics, "metrics", &r->arena, out));
+    return d9di_task_cells(&r->task, &r->arena, out);
 }
 
 /* All of it against all of the model, whatever of that will be here. */
@@ -153,7 +155,8 @@ static d9d_status config_check(d9di_train *r)
     D9D_TRY(data_open(r));
     D9D_TRY(d9di_train_tell(r, "train.configuration.data_loader",
                             (d9d_event){.loader = r->data.loader}));
-    D9D_TRY(d9di_metrics_open(&r->c->metrics, &r->arena, &r->metrics));
+    D9D_TRY(d9di_metrics_open(&r->c->metrics, "metrics", &r->arena, &r->metrics));
+    D9D_TRY(d9di_task_check_metrics(&r->task, &r->metrics));
     D9D_TRY(d9d_lr_create(&r->c->lr_scheduler, "lr_scheduler", r->total_steps, &r->lr));
     return dir_check(r);
 }

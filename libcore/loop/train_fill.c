@@ -24,6 +24,7 @@ static d9d_status saver_open(d9di_train *r)
 static d9d_status state_resume(d9di_train *r, const char *path)
 {
     D9D_TRY(d9d_save_read(path, &r->set, &r->state));
+    D9D_TRY(d9d_save_read_cells(path, &r->set, r->rank, d9d_boot_size(r->where->boot), r->log));
     r->state.parent = r->saved_step = r->state.step;
     d9d_log_info(r->log, "resuming after step %lld from %s", (long long)r->state.step, path);
     return D9D_OK;
@@ -45,12 +46,8 @@ d9d_status d9di_train_fill(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_train_set(r, &e->params, r->optimizer, &r->set));
     r->set.partial = r->set.partial || e->program.ranks > 1; /* other stages' */
     D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, e->world, &r->end));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         D9D_TRY(d9d_readback_create(e->dev, sizeof(d9d_step_report), &r->pending[i].report));
-        r->pending[i].metrics = d9d_arena_alloc(&r->arena, (r->metrics.width + 1) * sizeof(double));
-        if (r->pending[i].metrics == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "metrics: %zu values", r->metrics.width);
-    }
     d9d_log_debug(r->log, "%s: all of the model has its memory", e->dev->name);
     D9D_TRY(saver_open(r));
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;

@@ -45,19 +45,12 @@ bool d9di_train_recorded(const d9di_train *r, int64_t k)
                                D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
 }
 
-d9d_status d9di_train_record(d9di_train *r, const d9di_train_result *s)
+static d9d_status step_write(d9di_train *r, const d9di_train_result *s)
 {
-    const d9d_trainer_section *t = &r->c->trainer;
-    bool with_norm = d9d_step_period_due(t->gradient_clipping.log_total_steps, s->step,
+    bool with_norm = d9d_step_period_due(r->c->trainer.gradient_clipping.log_total_steps, s->step,
                                          r->total_steps, D9D_DUE_AFTER_STEP);
 
     if (r->rank > 0)
-        return D9D_OK;
-    if (t->logging.samples)
-        D9D_TRY(d9di_ledger_add(&r->ledger, s->step, r->data.loader,
-                                s->samples - t->batching.global_batch_size,
-                                t->batching.global_batch_size));
-    if (!d9di_train_recorded(r, s->step))
         return D9D_OK;
     return d9d_tracker_step(r->tracker, &(d9d_step_record){
                                             .step = s->step,
@@ -72,9 +65,34 @@ d9d_status d9di_train_record(d9di_train *r, const d9di_train_result *s)
                                             .mfu = s->mfu,
                                             .mem_bytes = d9d_device_memory(r->engine.dev).peak,
                                             .names = r->metrics.names,
-                                            .values = s->metrics,
+                                            .values = r->metrics.values,
                                             .n = r->metrics.width,
                                         });
+}
+
+d9d_status d9di_train_record(d9di_train *r, const d9di_train_result *s)
+{
+    const d9d_trainer_section *t = &r->c->trainer;
+    const int64_t g = t->batching.global_batch_size;
+
+    D9D_TRY(d9di_metrics_update(&r->metrics, s->watched));
+    if (r->rank == 0 && t->logging.samples)
+        D9D_TRY(d9di_ledger_add(&r->ledger, s->step, r->data.loader, s->samples - g, g));
+    if (!d9di_train_recorded(r, s->step))
+        return D9D_OK;
+    D9D_TRY(d9di_metrics_begin(&r->metrics, r->engine.dev, r->engine.world));
+    r->held = *s;
+    r->holds = true;
+    return r->metrics.n == 0 ? d9di_train_record_held(r) : D9D_OK;
+}
+
+d9d_status d9di_train_record_held(d9di_train *r)
+{
+    if (!r->holds)
+        return D9D_OK;
+    r->holds = false;
+    D9D_TRY(d9di_metrics_end(&r->metrics));
+    return step_write(r, &r->held);
 }
 
 d9d_status d9di_train_record_sync(d9di_train *r)

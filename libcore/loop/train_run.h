@@ -33,7 +33,7 @@ typedef struct d9di_pending {
     d9d_save_state before;
     double lr, flops;
     int64_t start_ns, data_ns;
-    double *metrics; /* their values, where the step is to be recorded */
+    size_t watched; /* micro-batches whose predictions come */
 } d9di_pending;
 
 /* What one step found out, and where the run stood after it. */
@@ -42,7 +42,7 @@ typedef struct d9di_train_result {
     double mfu; /* NaN where the device's peak is not known */
     int64_t targets;
     int64_t step, tokens, samples;
-    const double *metrics;
+    size_t watched; /* as in d9di_pending */
 } d9di_train_result;
 
 typedef struct d9di_train {
@@ -68,9 +68,11 @@ typedef struct d9di_train {
     d9d_save_state state; /* after the steps that were queued; tokens: whose reports have come */
     d9d_step_end end;
     d9di_pending pending[2]; /* of the step k: [k % 2] */
-    int64_t last_ns;         /* when the last report came */
-    d9d_trace *trace;        /* of the steps that are being traced; NULL: none */
-    uint64_t waits;          /* for the device while steps were queued, but the first two */
+    d9di_train_result held;  /* a record that waits for what all ranks' metrics say */
+    bool holds;
+    int64_t last_ns;  /* when the last report came */
+    d9d_trace *trace; /* of the steps that are being traced; NULL: none */
+    uint64_t waits;   /* for the device while steps were queued, but the first two */
     int64_t n_micro, total_steps;
     d9di_saver *saver;  /* NULL: of a trial */
     int64_t saved_step; /* of the newest checkpoint that this life read or began; -1: none */
@@ -123,13 +125,16 @@ d9d_status d9di_train_blame(d9di_train *r, const d9di_pending *p, const d9d_step
 /* Queue the next step, traced where the configuration says so. */
 d9d_status d9di_train_traced(d9di_train *r);
 
-/* --- records: of rank 0 ------------------------------------------------------------- */
+/* --- records: on every rank, written by rank 0 -------------------------------------- */
 
 /* One process at a time may write them. */
 d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved);
 /* Does step k, counted from 1, have a record? */
 bool d9di_train_recorded(const d9di_train *r, int64_t k);
+/* What came of a step, in their order.  With metrics its record is held until the next step's
+ * report is there, before which it is to be written. */
 d9d_status d9di_train_record(d9di_train *r, const d9di_train_result *s);
+d9d_status d9di_train_record_held(d9di_train *r);
 /* No checkpoint without its records. */
 d9d_status d9di_train_record_sync(d9di_train *r);
 /* The last record of this life.  A failure to write it does not hide the one before. */

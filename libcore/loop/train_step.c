@@ -114,6 +114,7 @@ static d9d_status step_update(d9di_train *r, d9di_pending *p, int64_t targets)
 d9d_status d9di_train_queue(d9di_train *r)
 {
     d9di_pending *p = &r->pending[r->state.step % 2];
+    const size_t before = r->metrics.watched.len;
     int64_t targets;
 
     p->before = r->state;
@@ -124,8 +125,7 @@ d9d_status d9di_train_queue(d9di_train *r)
     D9D_TRY(d9di_train_tell_step(r, "train.forward_backward.pre"));
     D9D_TRY(d9di_train_learn(r, &targets, &p->flops));
     D9D_TRY(d9di_train_tell_step(r, "train.forward_backward.post"));
-    if (d9di_train_recorded(r, r->state.step + 1))
-        D9D_TRY(d9di_metrics_take(&r->metrics, r->engine.dev, r->engine.world, p->metrics));
+    p->watched = r->metrics.watched.len - before;
     p->data_ns += d9d_feed_waited_ns(r->feed);
     D9D_TRY(step_counts(r, targets, &p->counts));
     if (p->counts)
@@ -171,7 +171,7 @@ d9d_status d9di_train_take(d9di_train *r, d9di_pending *p, d9di_train_result *ou
         .step = p->before.step + 1,
         .tokens = r->state.tokens,
         .samples = p->before.samples + r->c->trainer.batching.global_batch_size,
-        .metrics = p->metrics,
+        .watched = p->watched,
     };
     out->mfu = peak > 0 ? p->flops / (out->ms * 1e-3) / peak : NAN;
     r->last_ns = now;

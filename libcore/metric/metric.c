@@ -163,6 +163,11 @@ size_t d9d_metric_width(const d9d_metric *m)
     return m->form.width;
 }
 
+const char *d9d_metric_name(const d9d_metric *m)
+{
+    return m->kind->table->name;
+}
+
 char *d9d_metric_label(const d9d_metric *m, size_t i, char *out, size_t n)
 {
     char own[64];
@@ -186,6 +191,11 @@ const d9d_metric_form *d9d_metric_form_of(const d9d_metric *m)
 void d9d_metric_state(const d9d_metric *m, void *cells)
 {
     memcpy(cells, cells_of(m), m->bytes);
+}
+
+void *d9d_metric_here(const d9d_metric *m)
+{
+    return m->here;
 }
 
 void d9d_metric_restore(d9d_metric *m, const void *cells)

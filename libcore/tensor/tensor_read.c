@@ -65,13 +65,20 @@ static float from_F8_E5M2(const void *p, int64_t i)
     return small_float(((const uint8_t *)p)[i], 5, 2, true);
 }
 
-d9d_status d9d_tensor_to_f32(const d9d_tensor *t, float *host)
+void d9d_elements_to_f32(d9d_dtype dtype, const void *host, int64_t n, float *out)
 {
     static float (*const from[D9D_DTYPE_COUNT])(const void *, int64_t) = {
 #define X(name, bytes, st, word) from_##name,
         D9D_DTYPE_MAP(X)
 #undef X
     };
+
+    for (int64_t i = 0; i < n; i++)
+        out[i] = from[dtype](host, i);
+}
+
+d9d_status d9d_tensor_to_f32(const d9d_tensor *t, float *host)
+{
     const uint64_t bytes = d9d_tensor_bytes(t);
     const int64_t n = d9d_tensor_numel(t);
     d9d_device *dev = d9d_tensor_device(t);
@@ -87,8 +94,8 @@ d9d_status d9d_tensor_to_f32(const d9d_tensor *t, float *host)
         return D9D_FAIL(D9D_ENOMEM, "no memory to read %llu bytes of a tensor",
                         (unsigned long long)bytes);
     st = d9d_device_download(dev, raw, d9d_tensor_data(t), bytes);
-    for (int64_t i = 0; i < n && st == D9D_OK; i++)
-        host[i] = from[t->dtype](raw, i);
+    if (st == D9D_OK)
+        d9d_elements_to_f32(t->dtype, raw, n, host);
     free(raw);
     return st;
 }

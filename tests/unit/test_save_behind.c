@@ -69,6 +69,8 @@ typedef struct run {
     d9d_save_tensor items[2];
     int64_t steps;
     d9d_save_count count;
+    int64_t counted[2];
+    d9d_save_cells cells;
     d9d_save_set set;
     d9d_save_state state;
     char said[4096];
@@ -90,7 +92,7 @@ static void run_step(run *r)
 {
     float *model = d9d_tensor_data(&r->model), *moment = d9d_tensor_data(&r->moment);
 
-    r->steps = ++r->state.step;
+    r->steps = r->counted[1] = ++r->state.step;
     for (int i = 0; i < N; i++)
         model[i] = moment[i] = (float)r->state.step;
 }
@@ -113,7 +115,13 @@ static void run_open(run *r, bool behind, bool pins)
     r->items[1] = (d9d_save_tensor){
         .name = "w.m", .group = "optimizer", .tensor = &r->moment, .whole = r->moment.shape};
     r->count = (d9d_save_count){"w", &r->steps};
-    r->set = (d9d_save_set){.items = r->items, .n = 2, .counts = &r->count, .n_counts = 1};
+    r->cells = (d9d_save_cells){"counted", D9D_I64, 2, D9D_COMM_SUM, r->counted};
+    r->set = (d9d_save_set){.items = r->items,
+                            .n = 2,
+                            .counts = &r->count,
+                            .n_counts = 1,
+                            .cells = &r->cells,
+                            .n_cells = 1};
     r->log = (d9d_log){.line = keep_line, .arg = r, .level = D9D_LOG_WARN};
     how.set = &r->set;
     how.dev = r->dev;
@@ -143,6 +151,9 @@ static void check_saved(int64_t step)
     assert_ok(d9d_save_read(path, &other.set, &got));
     assert_int_equal(got.step, step);
     assert_int_equal(other.steps, step);
+    assert_ok(d9d_save_read_cells(path, &other.set, 0, 1, &other.log));
+    assert_int_equal(other.counted[0], 0);
+    assert_int_equal(other.counted[1], step);
     for (int i = 0; i < N; i++) {
         assert_true(((float *)d9d_tensor_data(&other.model))[i] == (float)step);
         assert_true(((float *)d9d_tensor_data(&other.moment))[i] == (float)step);

@@ -6,6 +6,7 @@
  *             manifest.json                 what is here, to the byte (d9d/ckpt/manifest.h)
  *             model-r00000.safetensors      parameters, one file a rank
  *             optimizer-r00000.safetensors  optimizer state, one file a rank
+ *             cells-r00000.safetensors      what a rank has counted, where there is any such
  *         step-00002000.tmp-4711-0/         a save that goes on, or was killed
  *
  *     path = newest(dir)                    D9D_TRY(d9d_save_newest(dir, log, &a, &path));
@@ -49,7 +50,8 @@
  *     "config": "<32 hex digits>", "dataset": "<32 hex digits>",
  *     "optimizer_steps": {"model.norm.weight": 1000, ...},
  *     "tensors": [{"name": "model.norm.weight", "dtype": "F32", "shape": [64], "slices":
- *                  [{"file": "model-r00000.safetensors", "start": [0], "shape": [64]}]}, ...]
+ *                  [{"file": "model-r00000.safetensors", "start": [0], "shape": [64]}]}, ...],
+ *     "cells": ["cells-r00000.safetensors", ...]           a file a rank; left out without any
  */
 #ifndef D9D_LOOP_SAVE_H
 #define D9D_LOOP_SAVE_H
@@ -92,12 +94,26 @@ typedef struct d9d_save_count {
     int64_t *value;
 } d9d_save_count;
 
+/* Numbers in host memory of which every rank has its own: what a metric has counted since the last
+ * record, what a task keeps.  A run that goes on with as many ranks gives each its own again, to
+ * the bit; with another number rank 0 has those of all, joined in their order, and the others
+ * what they began with: it all counts once. */
+typedef struct d9d_save_cells {
+    const char *name;
+    d9d_dtype dtype;  /* D9D_F64 or D9D_I64 */
+    int64_t n;        /* at least 1 */
+    d9d_comm_op join; /* how those of two ranks become those of both */
+    void *data;
+} d9d_save_cells;
+
 /* What a run keeps.  Names are borrowed; a name stands for one box at most. */
 typedef struct d9d_save_set {
     d9d_save_tensor *items;
     size_t n;
     d9d_save_count *counts;
     size_t n_counts;
+    d9d_save_cells *cells; /* the same of all ranks */
+    size_t n_cells;
     bool partial; /* the checkpoint may hold tensors that are not in the set */
 } d9d_save_set;
 
@@ -107,6 +123,10 @@ typedef struct d9d_save_set {
 D9D_API D9D_MUST_USE d9d_status d9d_save_set_make(const d9d_params *params, d9d_optimizer *opt,
                                                   bool trainable_only, d9d_arena *a,
                                                   d9d_save_set *out);
+
+/* Cells besides; the list is in the arena.  EINVAL for what is none. */
+D9D_API D9D_MUST_USE d9d_status d9d_save_set_cells(d9d_save_set *set, const d9d_save_cells *cells,
+                                                   size_t n, d9d_arena *a);
 
 /* Those of the set that this rank writes; in the arena. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_set_here(const d9d_save_set *set, d9d_arena *a,
@@ -150,6 +170,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_save_check(const char *path, const d9d_save_
  * is partial. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_read(const char *path, const d9d_save_set *set,
                                               d9d_save_state *state);
+/* The set's cells, of rank `rank` of `ranks`.  What a checkpoint does not hold, as older ones do
+ * not, or has in another form, stays as it is, which one warning says. */
+D9D_API D9D_MUST_USE d9d_status d9d_save_read_cells(const char *path, const d9d_save_set *set,
+                                                    int rank, int ranks, const d9d_log *log);
 
 #ifdef __cplusplus
 }

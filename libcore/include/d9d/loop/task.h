@@ -18,6 +18,7 @@
 #include "d9d/data/loader.h"
 #include "d9d/loop/events.h"
 #include "d9d/loop/infer.h"
+#include "d9d/loop/save.h"
 #include "d9d/model/model.h"
 
 #ifdef __cplusplus
@@ -44,6 +45,12 @@ typedef struct d9d_train_task {
     /* When all steps are done.  NULL: nothing. */
     d9d_status (*finalize)(void *self);
     const d9d_subscription *events; /* with `self`; NULL: none */
+    /* What it keeps from step to step, besides parameters: *n arrays in its own memory, which live
+     * with it.  They are in checkpoints, and are filled from one before "train.ready"; in the run
+     * they begin as open left them.  A rank reads and writes its own; on another number of ranks
+     * rank 0 has all of it, joined, and the others what open left.  Changed no later than
+     * "train.step.post" of a step, and not by evaluation.  NULL: nothing. */
+    const d9d_save_cells *(*state)(void *self, size_t *n);
 } d9d_train_task;
 
 /* --- inference -------------------------------------------------------------------------- *

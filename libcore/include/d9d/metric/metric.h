@@ -110,6 +110,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_metric_sync_end(d9d_metric *m);
  * there is nothing to tell. */
 D9D_API void d9d_metric_compute(const d9d_metric *m, double *values);
 D9D_API size_t d9d_metric_width(const d9d_metric *m);
+D9D_API const char *d9d_metric_name(const d9d_metric *m); /* of its kind */
 /* "", "/3", "/tp/3": what stands behind the metric's name for value i. */
 D9D_API char *d9d_metric_label(const d9d_metric *m, size_t i, char *out, size_t n);
 
@@ -121,6 +122,9 @@ D9D_API const d9d_metric_form *d9d_metric_form_of(const d9d_metric *m);
 /* [cells] of its type. */
 D9D_API void d9d_metric_state(const d9d_metric *m, void *cells);
 D9D_API void d9d_metric_restore(d9d_metric *m, const void *cells);
+/* Or each rank keeps its own: the cells of its rows, as long as the metric lives.  To be written to
+ * before the first update alone. */
+D9D_API void *d9d_metric_here(const d9d_metric *m);
 
 #ifdef __cplusplus
 }

@@ -95,6 +95,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tensors_restore(d9d_device *dev);
 
 /* All elements to host memory, each converted to the nearest float, whatever the dtype. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_to_f32(const d9d_tensor *t, float *host);
+/* The same of n elements that are on the host. */
+D9D_API void d9d_elements_to_f32(d9d_dtype dtype, const void *host, int64_t n, float *out);
 
 #ifdef __cplusplus
 }

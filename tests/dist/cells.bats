@@ -1,0 +1,155 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# What metrics and a task have counted, over restarts in the middle of a window: 100,000 predictions
+# that are known beforehand, on one rank and several, against d9d-metrics eval of all of them.
+
+root=$BATS_TEST_DIRNAME/../..
+
+load launch
+
+setup_file() {
+    no_launcher
+    work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX)
+    export work
+    make -s --no-print-directory -C "$root" install PREFIX="$work/d9d" DESTDIR= >&2
+    PATH=$work/d9d/bin:$PATH
+    cd "$work" || return 1
+    # shellcheck disable=SC2046 # words
+    ${CC:-cc} -std=c11 -Wall -Wextra -Werror -O2 -g ${D9D_SAN:+-fsanitize=$D9D_SAN} -shared -fPIC -o librecite.so \
+        "$BATS_TEST_DIRNAME/recite.c" $(PKG_CONFIG_PATH=$work/d9d/lib/pkgconfig pkg-config --cflags --libs d9d)
+    samples 5 | d9d-shard -q --format tokens --out five -
+    samples 2 | d9d-shard -q --format tokens --out two -
+    config >train.json
+    d9d-train -q --device cpu --set trainer.run.dir=whole --set task.write=five.jsonl train.json
+    mv counted counted.whole
+}
+teardown_file() { rm -rf "$work"; }
+setup() {
+    load ../tools/helper
+    cd "$work" || return 1
+    PATH=$work/d9d/bin:$PATH
+    rm -f counted
+}
+
+# samples CLASSES: 1000 of 100 positions, each with the class that follows from its number.
+samples() {
+    awk -v c="$1" 'BEGIN { x = 7; for (i = 0; i < 1000; i++) {
+        printf "{\"input_ids\": ["
+        for (j = 0; j < 100; j++) { x = x * 16807 % 2147483647; printf "%s%d", j ? ", " : "", x % 90 }
+        printf "], \"labels\": ["
+        for (j = 0; j < 100; j++) { x = x * 16807 % 2147483647; printf "%s%d", j ? ", " : "", int(x / 7) % c }
+        print "]}" } }'
+}
+
+# 20 steps; records after 8, 16 and 20, checkpoints after 3, 6, 9, ...
+config() {
+    cat <<JSON
+{"plugin": "librecite.so", "data": {"dataset": "five"}, "task": {"name": "recite"},
+ "model_provider": {"name": "qwen3_dense", "model": {"num_hidden_layers": 2,
+   "layer": {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8},
+   "max_position_ids": 128, "split_vocab_size": {"all": 97}, "split_vocab_order": ["all"]}},
+ "trainer": {"run": {"name": "cells"}, "batching": {"global_batch_size": 48, "microbatch_size": 4},
+  "logging": {"period_steps": 8}, "checkpointing": {"period_steps": 3}},
+ "optimizer": {"name": "adamw", "lr": 1e-3},
+ "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 5},
+  {"name": "f1", "problem": "multiclass", "num_classes": 5, "average": "macro"},
+  {"name": "confusion_matrix", "problem": "multiclass", "num_classes": 5}]}
+JSON
+}
+mesh() {
+    local pp=$1 dp=$2 ds=$3 cp=$4 tp=$5
+    shift 5
+    mpi -n $((pp * dp * ds * cp * tp)) d9d-train -q --device cpu --set mesh.pipeline_parallel="$pp" \
+        --set mesh.data_parallel_replicate="$dp" --set mesh.data_parallel_shard="$ds" \
+        --set mesh.context_parallel_shard="$cp" --set mesh.tensor_parallel="$tp" "$@" train.json
+}
+
+# values DIR: what metrics say in every record, to the bit.
+values() { grep '"loss"' "$1/metrics.jsonl" | grep -oE '"(step|(accuracy|f1|confusion_matrix|binary_auroc)[^ ]*)": [^,}]*'; }
+
+# half DIR STEP: DIR as it was when the checkpoint of that step had been written and its process died.
+half() {
+    rm -rf "$1/export"
+    for c in "$1"/checkpoints/step-*; do [ "${c##*-}" -le "$2" ] || rm -rf "$c"; done
+    awk -v s="$2" -F'[:,]' '/"end"/ { next } $2 <= s' "$1/metrics.jsonl" >"$1/m" && mv "$1/m" "$1/metrics.jsonl"
+}
+
+# of_all METRIC FILE: its value over all rows there, by d9d-metrics.
+of_all() { d9d-metrics -q eval --json -m "$1" "$2" | sed -nE 's/.*"value": ([-0-9.e]+).*/\1/p'; }
+# last NAME DIR: its value in the last record.
+last() { values "$2" | sed -nE 's/^"'"$1"'": //p' | tail -n 1; }
+macro=f1,problem=multiclass,num_classes=5,average=macro
+
+@test "a record says of its window what d9d-metrics says of the same predictions" {
+    # The last window: steps 17 to 20, 48 samples of 100 each.
+    tail -n 19200 five.jsonl >last.jsonl
+    [ "$(last f1 whole)" = "$(of_all $macro last.jsonl)" ]
+    [ "$(last accuracy whole)" = "$(of_all accuracy,problem=multiclass,num_classes=5 last.jsonl)" ]
+    [[ $(last f1 whole) =~ ^0\.[0-9]{10} ]]
+    [ "$(wc -l <five.jsonl)" -eq 96000 ]
+}
+
+@test "a window that a restart cuts is counted once, to the bit" {
+    for at in 3 9 18; do
+        rm -rf again && cp -r whole again && half again $at
+        run -0 d9d-train -q --device cpu --set trainer.run.dir=again train.json
+        diff <(values again) <(values whole)
+        cmp {again,whole}/export/model.safetensors
+        diff counted counted.whole
+        rm counted
+    done
+    [ -f whole/checkpoints/step-00000009/cells-r00000.safetensors ]
+}
+
+@test "one window of 100,000 predictions, on 1, 2 and 4 ranks, cut on each and gone on with on others" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    all=(--set trainer.batching.global_batch_size=40 --set trainer.batching.microbatch_size=5
+        --set trainer.logging.period_steps=last_step --set trainer.checkpointing.period_steps=7)
+    run -0 d9d-train -q --device cpu "${all[@]}" --set trainer.run.dir=one --set task.write=hundred.jsonl train.json
+    [ "$(wc -l <hundred.jsonl)" -eq 100000 ]
+    [ "$(last f1 one)" = "$(of_all $macro hundred.jsonl)" ]
+    mv counted counted.one
+    for from in "1 1 2 1 1" "1 2 2 1 1" "2 1 1 2 1" "1 1 1 1 2"; do
+        # shellcheck disable=SC2086 # words
+        mesh $from "${all[@]}" --set trainer.run.dir=first
+        diff <(values first) <(values one)
+        rm -f counted
+        for to in "1 1 1 1 1" "1 2 2 1 1"; do
+            rm -rf then && cp -r first then && half then 14
+            # shellcheck disable=SC2086
+            mesh $to "${all[@]}" --set trainer.run.dir=then
+            diff <(values then) <(values one)
+            # tensor-parallel ranks all see every row
+            [ "${from##* }" -gt 1 ] || [ "$(awk '{ n += $1 } END { print n }' counted)" -eq 100000 ]
+            rm -f counted
+        done
+        rm -rf first
+    done
+    diff counted.one - <<<"100000 89"
+}
+
+@test "the area under the curve of 96,000 probabilities, cut on two ranks" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    auc=(--set data.dataset=two --set task.classes=1 --set 'metrics=[{"name": "binary_auroc"}]'
+        --set trainer.logging.period_steps=last_step)
+    run -0 d9d-train -q --device cpu "${auc[@]}" --set trainer.run.dir=auc --set task.write=two.jsonl train.json
+    [ "$(last binary_auroc auc)" = "$(of_all binary_auroc two.jsonl)" ]
+    mesh 1 2 1 1 1 "${auc[@]}" --set trainer.run.dir=auc2
+    half auc2 9
+    mesh 1 2 1 1 1 "${auc[@]}" --set trainer.run.dir=auc2
+    diff <(values auc2) <(values auc)
+}
+
+@test "a checkpoint without cells, and one of another metric, load with one notice" {
+    rm -rf plain && cp -r whole plain && half plain 9
+    run -0 d9d-train --device cpu --set trainer.run.dir=plain --set 'metrics=[{"name": "accuracy", "problem": "multiclass", "num_classes": 6}]' \
+        --set task.classes=6 --set trainer.run.steps=10 train.json
+    [ "$(grep -c "which begins anew" <<<"$output")" -eq 1 ]
+    d9d-train -q --device cpu --set trainer.run.dir=old --set task=null --set 'task={"name": "causal_lm"}' --set 'metrics=[]' \
+        --set trainer.run.steps=6 train.json
+    [ ! -e old/checkpoints/step-00000003/cells-r00000.safetensors ]
+    ! grep -q cells old/checkpoints/step-00000003/manifest.json
+    half old 3
+    run -0 d9d-train --device cpu --set trainer.run.dir=old --set trainer.run.steps=6 train.json
+    [ "$(grep -c "which begin anew" <<<"$output")" -eq 1 ]
+}
