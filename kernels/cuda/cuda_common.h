@@ -76,6 +76,13 @@ d9d_status d9di_tile_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const
  * on how many there are.  Whether it takes a product. */
 bool d9di_few_rows_takes(const d9d_gemm *g, const void *a, const void *b);
 d9d_status d9di_few_rows(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c);
+d9d_status d9di_few_rows_mma(d9d_stream s, const d9d_gemm *g, const void *a, const void *b,
+                             void *c);
+/* What is added to the product; NULL: nothing. */
+static inline const void *d9di_gemm_plus(const d9d_gemm *g, const void *c)
+{
+    return g->beta == 0.0f ? NULL : g->plus != NULL ? g->plus : c;
+}
 
 /* n keys below `keys`: `order` lists the positions 0..n-1 by key, those of one key ascending and
  * negative keys after all others; start[x], x in [0, keys], is where key x begins, start[keys]

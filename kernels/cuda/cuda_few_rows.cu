@@ -1,20 +1,27 @@
 /* cuda_few_rows.cu - y = x W^T, plus perhaps another array, for a few rows of x: what generation is
  * made of, a token at a time.
  *
- * A warp has one or two rows of W, which it reads once, 512 bytes of bfloat16 at a time and some
- * pieces ahead - the first of them, where it may, before the last kernel has made x - and all rows
- * of x.  What a lane adds up, and how lanes are added, is a matter of K alone: a row of the result
- * does not depend on how many others there are.
+ * In float32 a warp has one or two rows of W, which it reads once, 1 KiB at a time and some pieces
+ * ahead - the first of them, where it may, before the last kernel has made x - and all rows of x.
+ * bfloat16 has a kernel of its own (cuda_few_rows_mma.cu).  What is added in which order is in both
+ * a matter of K alone: a row of the result does not depend on how many others there are.
  */
 #include "cuda_common.cuh"
 
-enum { EIGHT = 8, STEP = WARP * EIGHT, AHEAD = 4, MOST_ROWS = 8, WARPS_HERE = 4 };
+enum {
+    EIGHT = 8,
+    STEP = WARP * EIGHT,
+    AHEAD = 4,
+    MOST_ROWS = 8,
+    MOST_ROWS_BF16 = 16,
+    WARPS_HERE = 4
+};
 
 /* Some pieces of each column, of which those that are not there keep what they hold. */
-template <class T, int COLS> struct pieces {
-    raw8<T> at[AHEAD][COLS];
+template <int COLS> struct pieces {
+    raw8<float> at[AHEAD][COLS];
 
-    __device__ __forceinline__ void fetch(const T *w, int64_t from, int64_t k, int64_t cols)
+    __device__ __forceinline__ void fetch(const float *w, int64_t from, int64_t k, int64_t cols)
     {
 #pragma unroll
         for (int a = 0; a < AHEAD; a++)
@@ -25,14 +32,14 @@ template <class T, int COLS> struct pieces {
     }
 };
 
-template <class T, class C, int M, int COLS>
+template <class C, int M, int COLS>
 static __global__ void __launch_bounds__(WARPS_HERE *WARP)
-    few_rows_kernel(C *y, const T *x, const T *w, const C *plus, int64_t m, int64_t n, int64_t k,
-                    bool early)
+    few_rows_kernel(C *y, const float *x, const float *w, const C *plus, int64_t m, int64_t n,
+                    int64_t k, bool early)
 {
     const int64_t col = ((int64_t)blockIdx.x * WARPS_HERE + threadIdx.x / WARP) * COLS;
     const int lane = threadIdx.x % WARP;
-    pieces<T, COLS> piece;
+    pieces<COLS> piece;
     float sum[M][COLS] = {};
 
     if (!early)
@@ -43,7 +50,7 @@ static __global__ void __launch_bounds__(WARPS_HERE *WARP)
     if (col >= n)
         return;
     for (int64_t from = lane * EIGHT; from < k; from += AHEAD * STEP) {
-        const pieces<T, COLS> now = piece;
+        const pieces<COLS> now = piece;
 
         piece.fetch(w + col * k, from + AHEAD * STEP, k, n - col);
 #pragma unroll
@@ -81,48 +88,43 @@ static __global__ void __launch_bounds__(WARPS_HERE *WARP)
         }
 }
 
-template <class T, class C, int M, int COLS>
+template <class C, int M, int COLS>
 static d9d_status launch(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
 {
     const int64_t blocks = d9di_ceil_div(g->n, WARPS_HERE * COLS);
 
-    return launch_early(s, "gemm", few_rows_kernel<T, C, M, COLS>, (unsigned)blocks,
-                        WARPS_HERE * WARP, (C *)y, (const T *)x, (const T *)w,
-                        (const C *)(g->beta == 0.0f   ? NULL
-                                    : g->plus != NULL ? g->plus
-                                                      : y),
+    return launch_early(s, "gemm", few_rows_kernel<C, M, COLS>, (unsigned)blocks, WARPS_HERE * WARP,
+                        (C *)y, (const float *)x, (const float *)w, (const C *)d9di_gemm_plus(g, y),
                         g->m, g->n, g->k, g->b_early);
 }
 
 /* Narrow matrices are shared among more warps. */
-template <class T, class C, int M>
+template <class C, int M>
 static d9d_status by_columns(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
 {
-    return g->n <= 8192 && M < 8 ? launch<T, C, M, 1>(s, g, x, w, y)
-                                 : launch<T, C, M, 2>(s, g, x, w, y);
+    return g->n <= 8192 && M < 8 ? launch<C, M, 1>(s, g, x, w, y) : launch<C, M, 2>(s, g, x, w, y);
 }
 
-template <class T, class C>
+template <class C>
 static d9d_status by_rows(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
 {
     if (g->m == 1)
-        return by_columns<T, C, 1>(s, g, x, w, y);
+        return by_columns<C, 1>(s, g, x, w, y);
     if (g->m == 2)
-        return by_columns<T, C, 2>(s, g, x, w, y);
-    return g->m <= 4 ? by_columns<T, C, 4>(s, g, x, w, y) : by_columns<T, C, 8>(s, g, x, w, y);
+        return by_columns<C, 2>(s, g, x, w, y);
+    return g->m <= 4 ? by_columns<C, 4>(s, g, x, w, y) : by_columns<C, 8>(s, g, x, w, y);
 }
 
 bool d9di_few_rows_takes(const d9d_gemm *g, const void *x, const void *w)
 {
-    return g->m <= MOST_ROWS && g->trans_b && !g->trans_a && (g->beta == 0.0f || g->beta == 1.0f) &&
-           g->k % EIGHT == 0 && (((uintptr_t)x | (uintptr_t)w) & 15) == 0;
+    return g->m <= (g->t == D9D_BF16 ? MOST_ROWS_BF16 : MOST_ROWS) && g->trans_b && !g->trans_a &&
+           (g->beta == 0.0f || g->beta == 1.0f) && g->k % EIGHT == 0 &&
+           (((uintptr_t)x | (uintptr_t)w) & 15) == 0;
 }
 
 d9d_status d9di_few_rows(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
 {
-    if (g->t == D9D_F32)
-        return g->ct == D9D_F32 ? by_rows<float, float>(s, g, x, w, y)
-                                : by_rows<float, bf16>(s, g, x, w, y);
-    return g->ct == D9D_F32 ? by_rows<bf16, float>(s, g, x, w, y)
-                            : by_rows<bf16, bf16>(s, g, x, w, y);
+    if (g->t == D9D_BF16)
+        return d9di_few_rows_mma(s, g, x, w, y);
+    return g->ct == D9D_F32 ? by_rows<float>(s, g, x, w, y) : by_rows<bf16>(s, g, x, w, y);
 }
