@@ -3,7 +3,7 @@
 #   make                 library and tools (and CUDA kernels, if nvcc is found)
 #   make demo            text to trained model on this machine, in minutes
 #   make test            everything that is checked on every change
-#   make test T=sched    only the tests whose file name contains "sched"
+#   make test T="lr map" only the tests whose file names contain one of these
 #   make test-unit       one suite; also test-meta -fuzz -golden -fault -dist -slurm -tools
 #   make test-long       what takes too long for every change
 #   make fuzz            FUZZ_S=60 processor seconds of libFuzzer a parser, on JOBS processors
@@ -212,8 +212,8 @@ SUITES    ?= meta unit fuzz golden fault dist slurm tools
 scripts    = $(wildcard tests/$(1)/*.sh tests/$(1)/*.bats)
 programs   = $(filter $B/tests/$(1)/%,$(TESTS) $(FUZZERS))
 suite      = $(sort $(call scripts,$(1)) $(call programs,$(1)))
-pick       = $(if $(T),$(foreach f,$(1),$(if $(findstring $(T),$(notdir $(f))),$(f))),$(1))
-CHOSEN    := $(call pick,$(foreach s,$(SUITES),$(call suite,$(s))))
+pick       = $(if $(T),$(foreach f,$(1),$(if $(strip $(foreach t,$(T),$(findstring $(t),$(notdir $(f))))),$(f))),$(1))
+CHOSEN    := $(strip $(call pick,$(foreach s,$(SUITES),$(call suite,$(s)))))
 
 run-test: export D9D_BIN       = $(abspath $B/bin)
 run-test: export D9D_BUILD     = $(abspath $B)

@@ -2,20 +2,7 @@
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
 # d9d-infer: log-probabilities and perplexity, interrupted and gone on with.
 
-setup_file() {
-    load helper
-    load train_helper
-    workshop
-}
-
-setup() {
-    load helper
-    load train_helper
-    bench
-}
-
-teardown() { clear_bench; }
-teardown_file() { rm -rf "$shared"; }
+load train_bench
 
 @test "logprobs: a line a sample, in order, nothing else left" {
     number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'

@@ -2,20 +2,7 @@
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
 # d9d-map takes a training checkpoint as it takes any other.
 
-setup_file() {
-    load helper
-    load train_helper
-    workshop
-}
-
-setup() {
-    load helper
-    load train_helper
-    bench
-}
-
-teardown() { clear_bench; }
-teardown_file() { rm -rf "$shared"; }
+load train_bench
 
 # train CASE: a short run of a golden case on its samples, or on those of "moe", in ./run.
 train() {

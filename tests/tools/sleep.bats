@@ -2,23 +2,11 @@
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
 # d9d-train gives its device up and takes it back (SIGUSR2).
 
-setup_file() {
-    load helper
-    load train_helper
-    workshop
-}
-
-setup() {
-    load helper
-    load train_helper
-    bench
-}
-
+load train_bench
 teardown() {
     [ -z "${pid:-}" ] || kill -KILL "$pid" 2>/dev/null || true # one that sleeps would outlive a failure
     clear_bench
 }
-teardown_file() { rm -rf "$shared"; }
 
 epochs='data={"dataset": "data", "epochs": 20}'
 

@@ -2,20 +2,7 @@
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
 # Where the records of d9d-train go besides metrics.jsonl.
 
-setup_file() {
-    load helper
-    load train_helper
-    workshop
-}
-
-setup() {
-    load helper
-    load train_helper
-    bench
-}
-
-teardown() { clear_bench; }
-teardown_file() { rm -rf "$shared"; }
+load train_bench
 
 steps=trainer.run.steps
 tracker=trainer.logging.tracker

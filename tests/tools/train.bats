@@ -2,20 +2,7 @@
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
 # d9d-train: a run from its configuration to an exported model, stopped, killed and gone on with.
 
-setup_file() {
-    load helper
-    load train_helper
-    workshop
-}
-
-setup() {
-    load helper
-    load train_helper
-    bench
-}
-
-teardown() { clear_bench; }
-teardown_file() { rm -rf "$shared"; }
+load train_bench
 
 # --- what a run leaves ---------------------------------------------------------------------
 

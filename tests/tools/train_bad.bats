@@ -2,18 +2,7 @@
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
 # What d9d-train and d9d-infer refuse: the sentence, the exit status, and that nothing was touched.
 
-setup_file() {
-    load helper
-    load train_helper
-    workshop
-}
-
-setup() {
-    load helper
-    load train_helper
-    bench
-}
-
+load train_bench
 teardown() {
     local made=
     [ ! -e run ] && [ ! -e out.jsonl ] || made=1 # no test here comes so far as to make them
@@ -21,7 +10,6 @@ teardown() {
     [ -z "$made" ]
 }
 
-teardown_file() { rm -rf "$shared"; }
 
 refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     local sentence=$1
