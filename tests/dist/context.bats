@@ -12,16 +12,10 @@ export D9D_COMM_CHECK=1
 
 driver=$D9D_BUILD/tests/dist/context_driver
 
-# context N REPLICATE: that many ranks, all of them well.
-context() {
-    run -0 mpi -n "$1" "$driver" "$2"
-    [ "$(grep -c "of $1: 0 failed" <<<"$output")" -eq "$1" ]
-}
-
-@test "one rank has all pieces" { context 1 1; }
-@test "two ranks compute what one does" { context 2 1; }
-@test "three ranks compute what one does" { context 3 1; }
-@test "four ranks, on two axes, compute what one does" { context 4 2; }
+@test "one rank has all pieces" { all_well 1 "$driver" 1; }
+@test "two ranks compute what one does" { all_well 2 "$driver" 1; }
+@test "three ranks compute what one does" { all_well 3 "$driver" 1; }
+@test "four ranks, on two axes, compute what one does" { all_well 4 "$driver" 2; }
 
 @test "probabilities of rows that ranks share are the bits of one rank" {
     cd "$BATS_TEST_TMPDIR" || return 1

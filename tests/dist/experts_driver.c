@@ -397,7 +397,9 @@ int main(int argc, char **argv)
     assert_ok(ranks_open(boot, &d, D9D_AXES_EXPERT, &w));
     for (size_t i = 0; st == D9D_OK && i < COUNT(trials); i++)
         st = d9d_boot_agree(boot, run_trial(&trials[i], &w));
-    printf("%d of %d: %s\n", w.rank, w.size, st == D9D_OK ? "well" : d9d_err_message());
+    if (st != D9D_OK)
+        (void)fprintf(stderr, "rank %d: %s\n", w.rank, d9d_err_message());
+    printf("rank %d of %d: %d failed\n", w.rank, w.size, st != D9D_OK);
     ranks_close(&w);
     return d9d_status_exit_code(st);
 }

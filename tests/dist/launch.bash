@@ -14,3 +14,9 @@ mpi() {
     export ASAN_OPTIONS
     timeout -k 5 120 mpirun --oversubscribe "$@" 3>&- </dev/null
 }
+
+# all_well N DRIVER [ARG...]: so many ranks of a driver, each of which says that nothing failed.
+all_well() {
+    run -0 mpi -n "$1" "${@:2}"
+    [ "$(grep -c "of $1: 0 failed" <<<"$output")" -eq "$1" ]
+}

@@ -12,12 +12,6 @@ export D9D_COMM_CHECK=1
 
 driver=$D9D_BUILD/tests/dist/metric_driver
 
-# metric N: that many ranks, all of them well.
-metric() {
-    run -0 mpi -n "$1" "$driver"
-    [ "$(grep -c "of $1: 0 failed" <<<"$output")" -eq "$1" ]
-}
-
 @test "one rank: saved and gone on with" { run -0 "$driver"; }
-@test "two ranks count every row once" { metric 2; }
-@test "four ranks count every row once" { metric 4; }
+@test "two ranks count every row once" { all_well 2 "$driver"; }
+@test "four ranks count every row once" { all_well 4 "$driver"; }
