@@ -68,7 +68,7 @@ typedef struct d9di_train {
     d9d_save_set set;     /* what is kept here */
     d9d_save_state state; /* after the steps that were queued; tokens: whose reports have come */
     d9d_step_end end;
-    d9di_bubble bubble; /* what the ranks of the pipeline wait for */
+    d9di_bubble bubble;      /* what the ranks of the pipeline wait for */
     d9di_pending pending[2]; /* of the step k: [k % 2] */
     d9di_train_result held;  /* a record that waits for what all ranks' metrics say */
     bool holds;
