@@ -277,7 +277,7 @@ GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device unit
 GPU_OBJ   := $(GPU_SRC:%.c=$B/gpu/%.o)
 GPU_NAMES := $(notdir $(GPU_SRC:.c=))
 GPU_BIN   := $B/gpu/gpu-tests
-GPU_DRIVERS := $(patsubst %,$B/tests/dist/%_driver,comm context experts tensor)
+GPU_DRIVERS := $(patsubst %,$B/tests/dist/%_driver,comm context experts pipeline tensor)
 
 $B/gpu/%.o: $B/%.o
 	@mkdir -p $(@D)

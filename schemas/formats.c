@@ -19,10 +19,13 @@ struct unread {
 #define MAYBE(n, k, ...) FIELD(n, k, "null", __VA_ARGS__, .flags = D9D_NULLABLE)
 #define REAL(n, ...)     MAYBE(n, REAL, __VA_ARGS__, .min = -(double)INFINITY, .max = (double)INFINITY)
 #define LIST(n, e, ...)  FIELD(n, LIST, D9D_REQUIRED, __VA_ARGS__, .elem = (e))
+#define NUMBERS(n, ...)  FIELD(n, LIST, "[]", __VA_ARGS__, .elem = &a_number)
 #define FORMAT(id)       FIELD("schema", ENUM, D9D_REQUIRED, "the format", .words = (id))
 #define TABLE(n, k, ...) D9D_TABLE(struct unread, n, k, __VA_ARGS__)
 
 static const d9d_key an_index = {.kind = D9D_KIND_INT, .min = 0, .max = 0x1p63};
+static const d9d_key a_number = {
+    .kind = D9D_KIND_REAL, .min = -(double)INFINITY, .max = (double)INFINITY};
 static const d9d_key a_hash = {.kind = D9D_KIND_STR, .min = 32, .max = 32};
 static const d9d_key a_text = {.kind = D9D_KIND_STR};
 
@@ -220,7 +223,7 @@ const d9d_table d9di_run_format = TABLE("run", run_keys, "manifest.json of a run
 /* --- d9d.metrics.v1 --------------------------------------------------------------------------- */
 
 struct metrics {
-    int64_t restart, save, step, tokens;
+    int64_t restart, save, pipeline, step, tokens;
     int end;
     const char *time;
 };
@@ -235,12 +238,26 @@ static const d9d_key metrics_keys[] = {
                  .flags = D9D_NULLABLE),
     D9D_KEY_INT(struct metrics, save, "null", 0, 0x1p63, "the checkpoint of this step is there",
                 .flags = D9D_NULLABLE),
+    D9D_KEY_INT(struct metrics, pipeline, "null", 1, 0x1p63,
+                "what the ranks of a pipeline did in this step, two steps later",
+                .flags = D9D_NULLABLE),
     D9D_KEY_INT(struct metrics, step, "null", 0, 0x1p63,
-                "optimizer steps done; of a resumption: those that stand; not of a checkpoint",
+                "optimizer steps done; of a resumption: those that stand; not of a checkpoint or "
+                "a pipeline",
                 .flags = D9D_NULLABLE),
     D9D_KEY_STR(struct metrics, time, "null", "of all but a step, UTC", .flags = D9D_NULLABLE),
     REAL("blocked_ms", "of a checkpoint: time for which training stood still"),
     REAL("total_ms", "of a checkpoint: from its step until it was there"),
+    MAYBE("schedule", STR, "of a pipeline, in words"),
+    MAYBE("micro_batches", INT, "of a pipeline: of its step", .max = 0x1p63),
+    MAYBE("rows", INT, "of a pipeline: of a micro-batch", .max = 0x1p63),
+    REAL("play_ms",
+         "of a pipeline: the longest that a rank's micro-batches took, milliseconds, with waiting"),
+    REAL("bubble", "of a pipeline: part of its ranks' play_ms in which they computed nothing"),
+    NUMBERS("busy_ms", "of a pipeline: of each rank, what it computed for"),
+    NUMBERS("forward_ms", "of a pipeline: of each stage, a micro-batch's forward"),
+    NUMBERS("input_ms", "of a pipeline: of each stage, the input half of a backward"),
+    NUMBERS("weight_ms", "of a pipeline: of each stage, the weight half of a backward"),
     REAL("loss", "mean over the target tokens of the step; null: not finite"),
     REAL("grad_norm", "before clipping; absent: not computed"),
     REAL("lr", "learning rate of the step"),
@@ -260,12 +277,13 @@ static d9d_status check_metrics(const void *value, const char *path)
     const struct metrics *m = value;
     const bool restart = m->restart != D9D_INT_NULL, end = m->end >= 0;
     const bool step = m->tokens != D9D_INT_NULL, save = m->save != D9D_INT_NULL;
+    const bool pipeline = m->pipeline != D9D_INT_NULL;
 
-    if (restart + end + step + save != 1 || (m->time != NULL) == step ||
-        (m->step != D9D_INT_NULL) == save)
+    if (restart + end + step + save + pipeline != 1 || (m->time != NULL) == step ||
+        (m->step != D9D_INT_NULL) == (save || pipeline))
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: none of a step with \"tokens\", a \"restart\", an \"end\" and a "
-                        "\"save\", these three with \"time\"",
+                        "%s: none of a step with \"tokens\", a \"restart\", an \"end\", a "
+                        "\"save\" and a \"pipeline\", these four with \"time\"",
                         path);
     return D9D_OK;
 }
@@ -274,7 +292,7 @@ const d9d_table d9di_metrics_format = {
     .name = "metrics",
     .size = sizeof(struct metrics),
     .keys = metrics_keys,
-    .doc = "a line of metrics.jsonl: a step, a resumption, a checkpoint or an end",
+    .doc = "a line of metrics.jsonl: a step, a resumption, a checkpoint, a pipeline or an end",
     .check = check_metrics,
 };
 
@@ -486,6 +504,7 @@ static const d9d_key plan_keys[] = {
     MAYBE("schedule", STR, "of the pipeline; null without one"),
     REAL("bubble", "share of time in which ranks of a pipeline wait"),
     LIST("prices", &a_plan_price, "seconds of a micro-batch, of each stage of the pipeline"),
+    MAYBE("costs", STR, "the run that has measured the prices; null: they are the model's"),
     COUNT("checkpoint_bytes", "of one checkpoint"),
     COUNT("export_bytes", "of the exported model"),
     MAYBE("memory", INT, "bytes that a rank may take; null: unknown", .min = 0, .max = 0x1p63),

@@ -64,6 +64,7 @@ d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan
                                                   : "h200",
         .memory = (uint64_t)o->memory,
         .length = o->length,
+        .costs = o->costs,
     };
     const d9d_table *table = &d9d_train_table;
     d9d_train_config config;
@@ -77,6 +78,10 @@ d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan
     D9D_TRY_OR(st,
                d9d_config_bind(table, doc, tool_input_name(r->args[0]), r->log, &r->arena, &config),
                out);
+    if (o->suggest > 0 && o->costs != NULL) {
+        st = D9D_FAIL(D9D_ECONFIG, "--costs are of one pipeline, --suggest tries many");
+        goto out;
+    }
     st = o->suggest > 0 ? suggest(r, &config, &how, o->suggest)
                         : plan(r, &config, &how, o->timeline);
 out:

@@ -6,7 +6,7 @@
 
 typedef struct train_plan_options {
     bool plan;
-    const char *gpu, *timeline;
+    const char *gpu, *timeline, *costs;
     int64_t memory, length, suggest;
 } train_plan_options;
 
@@ -23,6 +23,8 @@ typedef struct train_plan_options {
                  .max = 1 << 30),                                                                  \
         TOOL_OPT(S, field.timeline, STRING, "timeline", 0, "FILE",                                 \
                  "plan: draw the pipeline, a lane a rank, as .svg, .png or .pdf"),                 \
+        TOOL_OPT(S, field.costs, STRING, "costs", 0, "RUN",                                        \
+                 "plan: stages take what this run has measured in its metrics.jsonl"),             \
         TOOL_OPT(S, field.suggest, INT, "suggest", 0, "N",                                         \
                  "plan: the best meshes, micro-batches and schedules for N ranks", .min = 1,       \
                  .max = 1 << 16)

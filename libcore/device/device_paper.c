@@ -20,8 +20,7 @@
 
 typedef struct paper_device {
     d9d_paper *paper;
-    uint64_t next; /* address of the next block that is none */
-    D9D_VEC(d9d_device_range) open, ranges;
+    uint64_t next;          /* address of the next block that is none */
     uint64_t scratch, peak; /* the last scratch that reached a peak, and which */
 } paper_device;
 
@@ -136,43 +135,6 @@ static d9d_status paper_mark_ms(d9d_device *dev, void *from, void *to, double *m
     return D9D_OK;
 }
 
-/* --- ranges: what finds no memory is left out ---------------------------------------------------
- */
-
-static void paper_range_push(d9d_device *dev, const char *name)
-{
-    paper_device *self = dev->self;
-    d9d_device_range r = {.begin = d9d_paper_now(dev->stream)};
-
-    (void)snprintf(r.name, sizeof(r.name), "%s", name);
-    (void)!D9D_VEC_PUSH(&self->open, r);
-}
-
-static void paper_range_pop(d9d_device *dev)
-{
-    paper_device *self = dev->self;
-    d9d_device_range r;
-
-    if (self->open.len == 0)
-        return;
-    r = self->open.data[--self->open.len];
-    r.end = d9d_paper_now(dev->stream);
-    (void)!D9D_VEC_PUSH(&self->ranges, r);
-}
-
-const d9d_device_range *d9d_device_ranges(const d9d_device *dev, size_t *n)
-{
-    const paper_device *self = dev->self;
-
-    *n = self->ranges.len;
-    return self->ranges.data;
-}
-
-void d9d_device_forget_ranges(d9d_device *dev)
-{
-    ((paper_device *)dev->self)->ranges.len = 0;
-}
-
 /* --- opening --------------------------------------------------------------------------------- */
 
 static d9d_status lend(void *self, uint64_t n, void **out)
@@ -199,8 +161,6 @@ static void paper_close(d9d_device *dev)
     paper_device *self = dev->self;
 
     d9d_paper_free(self->paper);
-    D9D_VEC_RELEASE(&self->open);
-    D9D_VEC_RELEASE(&self->ranges);
     free(self);
 }
 
@@ -211,8 +171,7 @@ static void paper_close(d9d_device *dev)
         .sync = paper_sync, .pin = paper_pin, .unpin = paper_unpin, .fetch = paper_transfer,       \
         .send = paper_transfer, .mark_open = paper_mark_open, .mark_close = paper_unpin,           \
         .mark_set = paper_mark_set, .mark_passed = paper_mark_passed,                              \
-        .mark_wait = paper_mark_wait, .mark_ms = paper_mark_ms, .range_push = paper_range_push,    \
-        .range_pop = paper_range_pop, .close = paper_close                                         \
+        .mark_wait = paper_mark_wait, .mark_ms = paper_mark_ms, .close = paper_close               \
     }
 
 static d9d_status open_paper(const d9d_paper_chip *chip, d9d_device *dev)

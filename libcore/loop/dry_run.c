@@ -5,6 +5,7 @@
 
 #include "d9d/device/imagined.h"
 #include "d9d/loop/save.h"
+#include "loop/bubble.h"
 #include "loop/engine.h"
 
 typedef struct rehearsal {
@@ -15,6 +16,7 @@ typedef struct rehearsal {
     d9di_engine engine;
     d9d_optimizer *optimizer;
     d9d_step_end end;
+    d9d_meter *meter;
     d9d_arena arena;
     d9d_batch batch;
     int64_t n_micro; /* of a step */
@@ -97,11 +99,15 @@ static d9d_status rank_make(rehearsal *r)
     how.optimizer = r->optimizer;
     D9D_TRY(d9di_engine_fill(&r->engine, &how));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, r->engine.dev));
-    return d9d_step_end_open(r->engine.dev, r->n_micro, r->engine.world, &r->end);
+    D9D_TRY(d9d_meter_create(r->engine.dev, &r->meter));
+    r->engine.meter = r->meter;
+    return d9d_step_end_open(r->engine.dev, r->n_micro, d9di_bubble_width(&r->engine),
+                             r->engine.world, &r->end);
 }
 
 static void rank_release(rehearsal *r)
 {
+    d9d_meter_free(r->meter);
     d9d_step_end_release(&r->end);
     d9d_optimizer_free(r->optimizer);
     d9di_engine_release(&r->engine);
@@ -163,9 +169,12 @@ static d9d_status micro_next(void *arg, d9d_batch *b)
 /* As train.c does it. */
 static d9d_status step(rehearsal *r, int64_t n_micro)
 {
-    const d9d_step_own own = {.targets = (double)(n_micro * r->batch.targets)};
     d9di_engine *e = &r->engine;
+    double *more = d9d_arena_alloc(&r->arena, (size_t)(d9di_bubble_width(e) + 1) * sizeof(*more));
+    const d9d_step_own own = {.targets = (double)(n_micro * r->batch.targets), .more = more};
 
+    if (more == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "plan: the numbers of a step");
     D9D_TRY(
         d9di_engine_learn(e, &(d9di_flow){.next = micro_next, .arg = r}, n_micro, &r->end.loss));
     D9D_TRY(d9d_step_end_queue(&r->end, &e->params, &own,
@@ -186,7 +195,6 @@ static d9d_status sample_take(rehearsal *r, int64_t n_micro, d9d_arena *a, sampl
     size_t bytes;
 
     d9d_paper_begin(p);
-    d9d_device_forget_ranges(r->engine.dev);
     D9D_TRY(step(r, n_micro));
     *out = (sample){d9d_paper_now(r->engine.dev->stream) - before, *d9d_paper_done(p)};
     bytes = out->tally.n_talk * sizeof(*out->tally.talk);
@@ -260,8 +268,8 @@ static d9d_status steps(rehearsal *r, d9d_arena *a, d9di_dry_run *out)
     out->scratch = d9d_device_scratch(r->engine.dev);
     out->tally = s.tally;
     if (r->period > 1)
-        D9D_TRY(d9di_dry_prices(&r->engine, a, out));
-    out->once_s = s.step_s - out->actions_s;
+        D9D_TRY(d9di_dry_prices(&r->engine, r->meter, a, out));
+    out->once_s = s.step_s - out->play_s;
     if (r->n_micro > r->few) {
         if (r->period > 1)
             D9D_TRY(d9di_engine_pipe(&r->engine, r->few + r->period));

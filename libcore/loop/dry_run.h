@@ -9,7 +9,7 @@
 
 #include "d9d/kernels/paper.h"
 #include "d9d/loop/job.h"
-#include "d9d/pipe/timeline.h"
+#include "d9d/pipe/meter.h"
 #include "loop/run_data.h"
 
 /* A micro-batch: rows of one length, a document each or cut into documents of one length. */
@@ -43,20 +43,21 @@ typedef struct d9di_dry_run {
     uint64_t units, scratch;
     uint64_t peak; /* of the device's pool in a step, each block the size of its class */
     double step_s; /* of all micro-batches and the update, waiting for no other rank */
-    /* Of a pipeline, in the arena: the rank's stages, what all actions that were played take, what
-     * comes once a step, and the transfer of a micro-batch's hidden states to a neighbour. */
+    /* Of a pipeline, in the arena: the rank's stages, what all that was played takes, what comes
+     * once a step, and the transfer of a micro-batch's hidden states to a neighbour. */
     d9di_dry_stage *stages;
     size_t n_stages;
-    double actions_s, once_s, transfer_s;
+    double play_s, once_s, transfer_s;
     d9d_paper_tally tally; /* of a step; talk is in the arena */
 } d9di_dry_run;
 
 /* What opening the engine says; nothing is read but what the configuration of the model names. */
 d9d_status d9di_dry_run_make(const d9di_dry_how *how, d9d_arena *a, d9di_dry_run *out);
 
-/* For dry_run.c: prices from what the engine's executor has just played, as the device's ranges and
- * the tally say. */
+/* For dry_run.c: prices from what the engine's executor has just played, as the meter and the tally
+ * say. */
 struct d9di_engine;
-d9d_status d9di_dry_prices(const struct d9di_engine *e, d9d_arena *a, d9di_dry_run *out);
+d9d_status d9di_dry_prices(const struct d9di_engine *e, const d9d_meter *m, d9d_arena *a,
+                           d9di_dry_run *out);
 
 #endif /* D9DI_LOOP_DRY_RUN_H */

@@ -40,6 +40,7 @@ typedef struct d9di_engine {
     d9d_comm *world;     /* NULL: alone */
     d9d_comm *down, *up; /* the ranks of this pipeline */
     d9d_executor *executor;
+    d9d_meter *meter; /* of its next plays, borrowed; NULL: they are not measured */
     d9d_model_spec spec;
     const d9di_task *task;     /* or NULL */
     d9d_model *whole;          /* all layers; structure alone, unless it is the only stage */

@@ -190,6 +190,7 @@ static d9d_status play_all(d9di_engine *e, play *p)
     while (e->micros.len < micros)
         D9D_TRY(D9D_VEC_PUSH(&e->micros, (d9di_micro){0}));
     e->play = p;
+    d9d_executor_measure(e->executor, e->meter);
     st = play_programs(e, p);
     e->play = NULL;
     for (size_t i = 0; i < e->micros.len; i++)

@@ -2,6 +2,7 @@
 #include "d9d/loop/forecast.h"
 
 #include "d9d/device/imagined.h"
+#include "loop/costs.h"
 #include "loop/dry_run.h"
 #include "loop/launch.h"
 #include "loop/plan_make.h"
@@ -81,6 +82,8 @@ static d9d_status stages_make(d9di_dry_how *how, const d9di_rows *r, d9d_arena *
         stage_add(p, &dry, &flops, &once_s);
     }
     p->step_s = p->stages[0].step_s;
+    if (p->costs != NULL)
+        D9D_TRY(d9di_costs_apply(p->costs, p));
     if (n > 1)
         D9D_TRY(d9di_forecast_pipe(p, once_s));
     p->mfu = p->tokens * flops / (p->step_s * (double)p->ranks * p->chip->flops);
@@ -112,15 +115,19 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
         .steps = data->steps,
         .tokens = r.tokens * (double)b->global_batch_size,
         .pipe = d9d_job_pipe(&c->trainer.pipelining),
+        .costs = how->costs,
     };
 
     D9D_TRY(d9d_degrees_check(&c->mesh, p.ranks));
     D9D_TRY(d9d_job_check_batching(&c->mesh, b));
+    if (p.costs != NULL && p.mesh.pipeline_parallel == 1)
+        return D9D_FAIL(D9D_ECONFIG, "%s: costs are of a pipeline, mesh.pipeline_parallel is 1",
+                        p.costs);
     (void)d9d_degrees_text(&c->mesh, p.mesh_text, sizeof(p.mesh_text));
     p.memory = p.asked ? how->memory : p.chip->memory;
     p.micro_batches = b->global_batch_size / replicas / b->microbatch_size;
     if (p.mesh.pipeline_parallel > 1)
-        d9di_forecast_schedule(&p);
+        (void)d9di_schedule_words(&p.pipe, p.schedule);
     D9D_TRY(stages_make(&dry, &r, a, &p));
     *out = p;
     return D9D_OK;

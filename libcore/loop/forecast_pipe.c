@@ -19,16 +19,16 @@ static d9d_status play(const d9d_forecast *p, d9d_program *program, d9d_timeline
     return st;
 }
 
-void d9di_forecast_schedule(d9d_forecast *p)
+char *d9di_schedule_words(const d9d_pipe_how *pipe, char words[D9DI_SCHEDULE_WORDS])
 {
-    const char *kind =
-        p->pipe.own != NULL ? p->pipe.own->table->name : d9d_pipe_kind_word(p->pipe.kind);
+    const char *kind = pipe->own != NULL ? pipe->own->table->name : d9d_pipe_kind_word(pipe->kind);
     char stages[16] = "";
 
-    if (p->pipe.stages_per_rank > 1)
-        (void)snprintf(stages, sizeof(stages), " x%d", p->pipe.stages_per_rank);
-    (void)snprintf(p->schedule, sizeof(p->schedule), "%.20s%s%s%s", kind, stages,
-                   p->pipe.zero_bubble ? " zero bubble" : "", p->pipe.deep ? " deep" : "");
+    if (pipe->stages_per_rank > 1)
+        (void)snprintf(stages, sizeof(stages), " x%d", pipe->stages_per_rank);
+    (void)snprintf(words, D9DI_SCHEDULE_WORDS, "%.20s%s%s%s", kind, stages,
+                   pipe->zero_bubble ? " zero bubble" : "", pipe->deep ? " deep" : "");
+    return words;
 }
 
 /* Waiting in the pipeline, then what a rank does once a step. */

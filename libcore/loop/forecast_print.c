@@ -148,7 +148,9 @@ static d9d_status print_speed(const d9d_forecast *p, d9d_buf *out)
     if (p->chip->gpu)
         D9D_TRY(d9d_buf_printf(out, ", %.1f %% MFU", 100 * p->mfu));
     if (p->n_stages > 1)
-        D9D_TRY(d9d_buf_printf(out, ", bubble of %s %.1f %%", p->schedule, 100 * p->bubble));
+        D9D_TRY(d9d_buf_printf(out, ", bubble of %s %.1f %%%s%s%s", p->schedule, 100 * p->bubble,
+                               p->costs != NULL ? " (as " : "", p->costs != NULL ? p->costs : "",
+                               p->costs != NULL ? " has measured its stages)" : ""));
     if (p->steps >= 0)
         D9D_TRY(d9d_buf_printf(out, "\n%lld steps, %s tokens: %s", (long long)p->steps,
                                big(p->tokens * (double)p->steps).text,
@@ -274,7 +276,7 @@ json_t *d9d_forecast_json(const d9d_forecast *p)
 {
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
-        "s:o, s:I, s:I, s:o, s:b, s:o}",
+        "s:o, s:s?, s:I, s:I, s:o, s:b, s:o}",
         "schema", "d9d.plan.v1", "mesh", d9di_mesh_json(&p->mesh), "processor", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
@@ -283,7 +285,7 @@ json_t *d9d_forecast_json(const d9d_forecast *p)
         p->step_s, "tokens", p->tokens, "tokens_per_hour", d9d_forecast_tokens_per_hour(p), "mfu",
         p->chip->gpu ? json_real(p->mfu) : json_null(), "schedule",
         p->n_stages > 1 ? json_string(p->schedule) : json_null(), "bubble", p->bubble, "prices",
-        prices_json(p), "checkpoint_bytes", (json_int_t)p->checkpoint, "export_bytes",
-        (json_int_t)p->exported, "memory", maybe((int64_t)p->memory, p->memory > 0), "fits",
-        d9d_forecast_fits(p), "stages", ranks_json(p));
+        prices_json(p), "costs", p->costs, "checkpoint_bytes", (json_int_t)p->checkpoint,
+        "export_bytes", (json_int_t)p->exported, "memory", maybe((int64_t)p->memory, p->memory > 0),
+        "fits", d9d_forecast_fits(p), "stages", ranks_json(p));
 }

@@ -68,6 +68,7 @@ static d9d_status steps_take(d9di_train *r, bool all, talk *t)
                           (double)s.targets / (s.ms * 1e-3));
         d9d_progress_add(&t->progress, 1);
         D9D_TRY(d9di_train_record(r, &s));
+        D9D_TRY(d9di_train_record_pipeline(r));
     }
     return all || r->engine.world == NULL ? d9di_train_record_held(r) : D9D_OK;
 }

@@ -45,9 +45,12 @@ d9d_status d9di_train_fill(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_train_tell(r, "train.configuration.lr_scheduler", (d9d_event){.lr = r->lr}));
     D9D_TRY(d9di_train_set(r, &e->params, r->optimizer, &r->set));
     r->set.partial = r->set.partial || e->program.ranks > 1; /* other stages' */
-    D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, e->world, &r->end));
+    D9D_TRY(d9di_bubble_open(e, r->n_micro, &r->arena, &r->bubble));
+    D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, r->bubble.n, e->world, &r->end));
     for (int i = 0; i < 2; i++)
-        D9D_TRY(d9d_readback_create(e->dev, sizeof(d9d_step_report), &r->pending[i].report));
+        D9D_TRY(d9d_readback_create(
+            e->dev, (uint64_t)r->bubble.n * sizeof(double) + sizeof(d9d_step_report),
+            &r->pending[i].report));
     d9d_log_debug(r->log, "%s: all of the model has its memory", e->dev->name);
     D9D_TRY(saver_open(r));
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
@@ -65,6 +68,7 @@ void d9di_train_close(d9di_train *r)
         d9d_readback_free(r->pending[i].report);
     d9d_step_end_release(&r->end);
     d9di_metrics_release(&r->metrics);
+    d9di_bubble_release(&r->bubble);
     d9di_engine_release(&r->engine);
     d9di_task_close(&r->task);
     d9d_feed_close(r->feed);

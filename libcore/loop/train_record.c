@@ -95,6 +95,16 @@ d9d_status d9di_train_record_held(d9di_train *r)
     return step_write(r, &r->held);
 }
 
+d9d_status d9di_train_record_pipeline(d9di_train *r)
+{
+    d9d_pipeline_record heard;
+
+    if (!d9di_bubble_take(&r->bubble, &heard) || r->rank > 0 || !d9di_train_recorded(r, heard.step))
+        return D9D_OK;
+    heard.rows = r->c->trainer.batching.microbatch_size;
+    return d9d_tracker_pipeline(r->tracker, &heard);
+}
+
 d9d_status d9di_train_record_sync(d9di_train *r)
 {
     if (r->rank > 0)

@@ -20,6 +20,7 @@
 #include "d9d/loop/train.h"
 #include "d9d/track/sink.h"
 #include "d9d/track/track.h"
+#include "loop/bubble.h"
 #include "loop/engine.h"
 #include "loop/ledger.h"
 #include "loop/run_dir.h"
@@ -28,7 +29,7 @@
 /* A step that is queued on the device, until its loss has come back. */
 typedef struct d9di_pending {
     bool open;
-    d9d_readback *report; /* d9d_step_end's; of a step without targets it is not used */
+    d9d_readback *report; /* d9d_step_end's more and report; without targets it is not used */
     bool counts;          /* there are targets in it, on some rank */
     d9d_save_state before;
     double lr, flops;
@@ -67,6 +68,7 @@ typedef struct d9di_train {
     d9d_save_set set;     /* what is kept here */
     d9d_save_state state; /* after the steps that were queued; tokens: whose reports have come */
     d9d_step_end end;
+    d9di_bubble bubble;      /* what the ranks of the pipeline wait for */
     d9di_pending pending[2]; /* of the step k: [k % 2] */
     d9di_train_result held;  /* a record that waits for what all ranks' metrics say */
     bool holds;
@@ -135,6 +137,8 @@ bool d9di_train_recorded(const d9di_train *r, int64_t k);
  * report is there, before which it is to be written. */
 d9d_status d9di_train_record(d9di_train *r, const d9di_train_result *s);
 d9d_status d9di_train_record_held(d9di_train *r);
+/* Of the pipeline in a step that is over, if it has been heard of. */
+d9d_status d9di_train_record_pipeline(d9di_train *r);
 /* No checkpoint without its records. */
 d9d_status d9di_train_record_sync(d9di_train *r);
 /* The last record of this life.  A failure to write it does not hide the one before. */

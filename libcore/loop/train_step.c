@@ -98,6 +98,7 @@ static d9d_status step_update(d9di_train *r, d9di_pending *p, int64_t targets)
         .flag = (d9d_stop_reason(r->stop) != NULL) +
                 (r->rank == 0 && r->engine.world != NULL && d9d_stop_doze(r->stop) ? TIRED : 0),
         .saved = d9di_saver_number(r->saver, p->before.step),
+        .more = r->bubble.mine,
     };
 
     D9D_TRY(d9d_step_end_queue(&r->end, &r->engine.params, &own,
@@ -108,7 +109,7 @@ static d9d_status step_update(d9di_train *r, d9di_pending *p, int64_t targets)
     D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->end.scale));
     D9D_TRY(d9di_train_tell_step(r, "train.optimizer_step.post"));
     d9d_trace_lap(r->engine.dev, "optimizer", "");
-    return d9d_readback_begin(p->report, d9d_tensor_data(&r->end.report));
+    return d9d_readback_begin(p->report, d9d_tensor_data(&r->end.more));
 }
 
 d9d_status d9di_train_queue(d9di_train *r)
@@ -123,6 +124,7 @@ d9d_status d9di_train_queue(d9di_train *r)
     p->data_ns = -d9d_feed_waited_ns(r->feed);
     D9D_TRY(d9di_train_tell_step(r, "train.step.pre"));
     D9D_TRY(d9di_train_tell_step(r, "train.forward_backward.pre"));
+    D9D_TRY(d9di_bubble_begin(&r->bubble, r->state.step));
     D9D_TRY(d9di_train_learn(r, &targets, &p->flops));
     D9D_TRY(d9di_train_tell_step(r, "train.forward_backward.post"));
     p->watched = r->metrics.watched.len - before;
@@ -150,7 +152,8 @@ d9d_status d9di_train_take(d9di_train *r, d9di_pending *p, d9di_train_result *ou
     p->open = false;
     if (p->counts) {
         D9D_TRY(d9d_readback_end(p->report, &back));
-        report = back;
+        report = (const void *)((const double *)back + r->bubble.n);
+        d9di_bubble_hear(&r->bubble, p->before.step, back);
         if (!isfinite(report->loss) || !isfinite(report->norm))
             return d9di_train_blame(r, p, report);
     }

@@ -204,6 +204,45 @@ static d9d_status take_record(d9d_run *r, json_t *obj)
     return D9D_OK;
 }
 
+/* The newest of them. */
+static void keep_pipeline(d9d_run *r, json_t *obj)
+{
+    if (r->n_pipelines == D9D_RUN_PIPELINES) {
+        json_decref(r->pipeline[0]);
+        memmove(r->pipeline, r->pipeline + 1, --r->n_pipelines * sizeof(*r->pipeline));
+    }
+    r->pipeline[r->n_pipelines++] = json_incref(obj);
+}
+
+/* What the pipeline did in a step whose record is there already. */
+static d9d_status take_pipeline(d9d_run *r, json_t *obj)
+{
+    static const char *const keys[] = {"bubble", "play_ms"};
+    const json_t *step = json_object_get(obj, "pipeline");
+    size_t row = r->n;
+
+    if (!json_is_integer(step))
+        return bad_line(r, "\"pipeline\" needs its step, an integer");
+    keep_pipeline(r, obj);
+    while (row > 0 && r->step[row - 1] > json_integer_value(step))
+        row--;
+    if (row == 0 || r->step[row - 1] != json_integer_value(step))
+        return D9D_OK;
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const json_t *v = json_object_get(obj, keys[i]);
+        d9d_run_column *c;
+
+        if (!json_is_number(v))
+            continue;
+        if (find_column(r, keys[i]) == NULL)
+            D9D_TRY(add_column(r, keys[i]));
+        c = find_column(r, keys[i]);
+        if (c != NULL)
+            c->values[row - 1] = json_number_value(v);
+    }
+    return D9D_OK;
+}
+
 static d9d_status take_line(d9d_run *r, const char *text, size_t n)
 {
     json_t *obj;
@@ -222,6 +261,8 @@ static d9d_status take_line(d9d_run *r, const char *text, size_t n)
         st = take_end(r, obj);
     else if (json_object_get(obj, "save") != NULL)
         st = D9D_OK; /* what a checkpoint cost: no record of a step */
+    else if (json_object_get(obj, "pipeline") != NULL)
+        st = take_pipeline(r, obj);
     else
         st = take_record(r, obj);
     json_decref(obj);
@@ -377,6 +418,8 @@ void d9d_run_close(d9d_run *r)
         free(r->columns[i].name);
         free(r->columns[i].values);
     }
+    for (size_t i = 0; i < r->n_pipelines; i++)
+        json_decref(r->pipeline[i]);
     free(r->columns);
     free(r->step);
     free(r->wall);

@@ -5,16 +5,18 @@
 
 enum { REPORT = sizeof(d9d_step_report) / sizeof(double), SUMMED = 4 /* of them, over ranks */ };
 
-d9d_status d9d_step_end_open(d9d_device *dev, int64_t micro_batches, d9d_comm *world,
+d9d_status d9d_step_end_open(d9d_device *dev, int64_t micro_batches, int64_t more, d9d_comm *world,
                              d9d_step_end *out)
 {
     const float one = 1.0f;
     d9d_step_end e = {.world = world};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SHAPE(micro_batches + REPORT), &e.all), out);
+    D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SHAPE(micro_batches + more + REPORT), &e.all),
+               out);
     e.loss = d9d_tensor_rows(&e.all, 0, micro_batches);
-    e.report = d9d_tensor_rows(&e.all, micro_batches, REPORT);
+    e.more = d9d_tensor_rows(&e.all, micro_batches, more);
+    e.report = d9d_tensor_rows(&e.all, micro_batches + more, REPORT);
     D9D_TRY_OR(st, d9d_tensor_from_host(dev, D9D_F32, D9D_SCALAR, &one, &e.scale), out);
     *out = e;
     e = (d9d_step_end){0};
@@ -26,6 +28,7 @@ out:
 void d9d_step_end_release(d9d_step_end *e)
 {
     d9d_tensor_release(&e->loss);
+    d9d_tensor_release(&e->more);
     d9d_tensor_release(&e->report);
     d9d_tensor_release(&e->all);
     d9d_tensor_release(&e->scale);
@@ -60,17 +63,20 @@ d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params, const d
     const d9d_step_report mine = {.targets = own->targets, .flags = own->flag, .saved = own->saved};
     d9d_device *dev = d9d_tensor_device(&e->all);
     const d9d_kernels *k = dev->kernels;
-    const int64_t n = d9d_tensor_numel(&e->loss);
+    const int64_t n = d9d_tensor_numel(&e->loss), more = d9d_tensor_numel(&e->more);
     double *loss = d9d_tensor_data(&e->loss), *report = d9d_tensor_data(&e->report);
     double *targets = report + offsetof(d9d_step_report, targets) / sizeof(double);
     double *squares = report + offsetof(d9d_step_report, squares) / sizeof(double);
 
     D9D_TRY(d9d_device_upload(dev, report, &mine, SUMMED * sizeof(double)));
+    if (more > 0)
+        D9D_TRY(d9d_device_upload(dev, d9d_tensor_data(&e->more), own->more,
+                                  (uint64_t)more * sizeof(double)));
     if (own->shadow)
         D9D_TRY(k->fill(dev->stream, D9D_F64, loss, n, 0.0f));
     D9D_TRY(squares_add(dev, params, squares));
-    D9D_TRY(d9d_comm_all_reduce(e->world, dev->stream, "loss and norm", D9D_F64, loss, n + SUMMED,
-                                D9D_COMM_SUM));
+    D9D_TRY(d9d_comm_all_reduce(e->world, dev->stream, "loss and norm", D9D_F64, loss,
+                                n + more + SUMMED, D9D_COMM_SUM));
     return k->step_scale(dev->stream, d9d_tensor_data(&e->scale),
                          report + offsetof(d9d_step_report, loss) / sizeof(double), loss, n,
                          targets, squares, max_norm);

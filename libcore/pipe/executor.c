@@ -44,6 +44,7 @@ struct d9d_executor {
     D9D_VEC(buffer) buffers;
     D9D_VEC(parcel) sent;
     int live, most;
+    d9d_meter *meter; /* or NULL */
 };
 
 static cell *cell_of(const d9d_executor *x, int stage, int micro)
@@ -63,6 +64,12 @@ static d9d_status wrong(const d9d_action *a, const char *why)
     char text[64];
 
     return D9D_FAIL(D9D_EINVAL, "pipeline: %s: %s", d9di_action_text(a, text, sizeof(text)), why);
+}
+
+/* What the device does from here on; NULL: nothing. */
+static d9d_status mark(const d9d_executor *x, const d9d_action *a)
+{
+    return x->meter != NULL ? d9d_meter_mark(x->meter, a) : D9D_OK;
 }
 
 /* --- tapes ----------------------------------------------------------------------------- */
@@ -267,6 +274,7 @@ static d9d_status forward(d9d_executor *x, const d9d_action *a)
         D9D_TRY(d9d_tape_leaf(c->tape, &c->come[DOWN], x->how.program->backward, &c->in));
         d9d_tensor_release(&c->come[DOWN]);
     }
+    D9D_TRY(mark(x, a));
     D9D_TRY(x->how.ops->forward(x->how.self, a->stage, a->micro, c->tape, c->in, &c->out));
     if (!last) {
         out = d9d_tensor_ref(d9d_var_tensor(c->out));
@@ -299,6 +307,7 @@ static d9d_status backward(d9d_executor *x, const d9d_action *a, d9d_backward_mo
         return wrong(a, "comes before what it goes back through");
     if (seeded)
         D9D_TRY(arrive(x, a, c, UP));
+    D9D_TRY(mark(x, a));
     if (x->how.ops->backward != NULL)
         D9D_TRY(x->how.ops->backward(x->how.self, a->stage, a->micro, last));
     D9D_TRY(d9d_tape_backward(c->tape, &c->out, &c->come[UP], seeded ? 1 : 0, mode));
@@ -347,6 +356,8 @@ static d9d_status step(d9d_executor *x, size_t i)
     trace_begin(x, a);
     st = act(x, a, x->last[a->stage / x->how.program->ranks] == i);
     d9d_trace_end(x->how.dev);
+    if (st == D9D_OK)
+        st = mark(x, NULL);
     if (st != D9D_OK)
         return st;
     if (--x->left[a->micro] == 0 && x->how.ops->done != NULL)
@@ -356,10 +367,17 @@ static d9d_status step(d9d_executor *x, size_t i)
 
 d9d_status d9d_executor_play(d9d_executor *x)
 {
+    if (x->meter != NULL)
+        D9D_TRY(d9d_meter_begin(x->meter));
     memcpy(x->left, x->todo, (size_t)x->how.program->micros * sizeof(*x->left));
     for (size_t i = 0; i < x->lane->len; i++)
         D9D_TRY(step(x, i));
     return sent_settle(x, true);
+}
+
+void d9d_executor_measure(d9d_executor *x, d9d_meter *m)
+{
+    x->meter = m;
 }
 
 int d9d_executor_live(const d9d_executor *x)

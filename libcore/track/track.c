@@ -203,6 +203,32 @@ d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, double blocked_ms, dou
     return time_write(t, step);
 }
 
+static d9d_status put_list(d9d_tracker *t, const char *key, const double *v, size_t n)
+{
+    D9D_TRY(put_key(&t->line, key));
+    for (size_t i = 0; i < n; i++) {
+        D9D_TRY(d9d_buf_printf(&t->line, i == 0 ? "[" : ", "));
+        D9D_TRY(d9d_json_put_f64(&t->line, v[i]));
+    }
+    return d9d_buf_printf(&t->line, "]");
+}
+
+d9d_status d9d_tracker_pipeline(d9d_tracker *t, const d9d_pipeline_record *r)
+{
+    line_begin(t);
+    D9D_TRY(put_int(&t->line, "pipeline", r->step));
+    D9D_TRY(put_text(&t->line, "schedule", r->schedule));
+    D9D_TRY(put_int(&t->line, "micro_batches", r->micro_batches));
+    D9D_TRY(put_int(&t->line, "rows", r->rows));
+    D9D_TRY(put_number(t, "play_ms", r->play_ms, false));
+    D9D_TRY(put_number(t, "bubble", r->bubble, false));
+    D9D_TRY(put_list(t, "busy_ms", r->busy_ms, r->ranks));
+    D9D_TRY(put_list(t, "forward_ms", r->forward_ms, r->stages));
+    D9D_TRY(put_list(t, "input_ms", r->input_ms, r->stages));
+    D9D_TRY(put_list(t, "weight_ms", r->weight_ms, r->stages));
+    return time_write(t, r->step);
+}
+
 d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step)
 {
     line_begin(t);

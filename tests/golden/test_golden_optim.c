@@ -176,7 +176,7 @@ static void run_clip(const char *name, const json_t *options, const d9d_st_file 
         load(f, name, "g", (int)i, &p[i].grad);
         p[i].has_grad = true;
     }
-    assert_ok(d9d_step_end_open(dev, 1, NULL, &end));
+    assert_ok(d9d_step_end_open(dev, 1, 0, NULL, &end));
     assert_ok(d9d_device_upload(dev, d9d_tensor_data(&end.loss), &zero, sizeof(zero)));
     assert_ok(d9d_step_end_queue(&end, &params, &own, max_norm));
     assert_ok(d9d_device_download(dev, &report, d9d_tensor_data(&end.report), sizeof(report)));

@@ -514,7 +514,7 @@ static double step_norm(rig *r, double mean)
     d9d_step_report report;
     d9d_step_end end;
 
-    assert_ok(d9d_step_end_open(r->dev, 1, NULL, &end));
+    assert_ok(d9d_step_end_open(r->dev, 1, 0, NULL, &end));
     *(double *)d9d_tensor_data(&end.loss) = zero;
     assert_ok(d9d_step_end_queue(&end, &r->params, &own, 0));
     assert_ok(d9d_device_download(r->dev, &report, d9d_tensor_data(&end.report), sizeof(report)));

@@ -105,10 +105,16 @@ static void a_restart_takes_the_place_of_later_steps(void **state)
                "{\"step\": 2, \"loss\": 9, \"step_ms\": 1000}\n"
                "{\"step\": 3, \"loss\": 9, \"step_ms\": 1000}\n"
                "{\"save\": 1, \"blocked_ms\": 2.5, \"total_ms\": 900}\n"
+               "{\"pipeline\": 1, \"rows\": 2, \"play_ms\": 8, \"bubble\": 0.25}\n"
+               "{\"pipeline\": 7, \"bubble\": 0.5}\n" /* of a step that has no record */
                "{\"end\": \"saved\"}\n");
     r = opened(&p);
     assert_string_equal(r->end, "saved");
     assert_int_equal(r->n, 3); /* what a checkpoint cost is no step */
+    assert_true(d9d_run_values(r, "bubble")[0] == 0.25);
+    assert_true(isnan(d9d_run_values(r, "bubble")[2]));
+    assert_null(d9d_run_values(r, "rows"));
+    assert_int_equal(r->n_pipelines, 2);
     assert_null(d9d_run_values(r, "blocked_ms"));
     append(&p, "{\"restart\": 1, \"step\": 1, \"time\": \"2026-01-31T12:00:00Z\"}\n"
                "{\"step\": 3, \"loss\": 1, \"step_ms\": 500}\n");

@@ -215,6 +215,38 @@ static void test_end(void **state)
     }
 }
 
+static void test_pipeline(void **state)
+{
+    const double busy[] = {80, 60.5}, prices[] = {1, 2, 3, 4};
+    const d9d_pipeline_record r = {.step = 5,
+                                   .schedule = "1f1b x2",
+                                   .micro_batches = 8,
+                                   .rows = 2,
+                                   .play_ms = 100,
+                                   .bubble = 0.25,
+                                   .ranks = 2,
+                                   .stages = 4,
+                                   .busy_ms = busy,
+                                   .forward_ms = prices,
+                                   .input_ms = prices,
+                                   .weight_ms = prices};
+    d9d_buf text = {0};
+    d9d_tracker *t;
+
+    (void)state;
+    assert_ok(d9d_tracker_open("m.jsonl", &t));
+    assert_ok(d9d_tracker_pipeline(t, &r));
+    d9d_tracker_close(t);
+    assert_ok(d9d_fs_read("m.jsonl", 1 << 20, &text));
+    unit_check_has(
+        text.data,
+        "{\"pipeline\": 5, \"schedule\": \"1f1b x2\", \"micro_batches\": 8, \"rows\": 2, "
+        "\"play_ms\": 100.0, \"bubble\": 0.25, \"busy_ms\": [80.0, 60.5], "
+        "\"forward_ms\": [1.0, 2.0, 3.0, 4.0], \"input_ms\": [1.0, ",
+        __FILE__, __LINE__);
+    d9d_buf_release(&text);
+}
+
 static void test_unwritable(void **state)
 {
     d9d_tracker *t;
@@ -253,6 +285,7 @@ int main(void)
         unit_test_in_dir(test_zeros_at_the_end),
         unit_test_in_dir(test_long_file),
         unit_test_in_dir(test_end),
+        unit_test_in_dir(test_pipeline),
         unit_test_in_dir(test_unwritable),
         unit_test_in_dir(test_one_writer),
     };

@@ -29,15 +29,6 @@ D9D_API D9D_MUST_USE d9d_status d9d_device_check_imagined(const char *chip);
 /* Of the peak: scratch of the kernel that reached it; 0 where none did. */
 D9D_API uint64_t d9d_device_scratch(const d9d_device *dev);
 
-/* What lay between a d9d_trace_begin() and its end, in the order of the ends. */
-typedef struct d9d_device_range {
-    char name[32];     /* cut to fit */
-    double begin, end; /* seconds on paper */
-} d9d_device_range;
-/* Since the device was made, or they were forgotten; borrowed, until the next. */
-D9D_API const d9d_device_range *d9d_device_ranges(const d9d_device *dev, size_t *n);
-D9D_API void d9d_device_forget_ranges(d9d_device *dev);
-
 #ifdef __cplusplus
 }
 #endif

@@ -25,9 +25,10 @@ extern "C" {
 #endif
 
 typedef struct d9d_forecast_how {
-    const char *chip; /* d9d/kernels/paper.h */
-    uint64_t memory;  /* that a rank may take; 0: no verdict is asked for */
-    int64_t length;   /* positions of every row; 0: the dataset says, which must be there */
+    const char *chip;  /* d9d/kernels/paper.h */
+    uint64_t memory;   /* that a rank may take; 0: no verdict is asked for */
+    int64_t length;    /* positions of every row; 0: the dataset says, which must be there */
+    const char *costs; /* a run whose pipeline has measured the prices of these stages, or NULL */
 } d9d_forecast_how;
 
 /* A rank of a pipeline stage; bytes of its pool, but for `outside`. */
@@ -68,6 +69,7 @@ typedef struct d9d_forecast {
     d9d_pipe_how pipe;
     d9d_stage_price *prices; /* [program's stages], in the arena */
     double transfer_s;       /* of hidden states between neighbours */
+    const char *costs;       /* the run that has measured the prices; NULL: the model has */
 } d9d_forecast;
 
 /* ECONFIG and ENOTSUP for what training would refuse before it takes memory. */

@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "d9d/base/json.h"
 #include "d9d/base/log.h"
 #include "d9d/base/status.h"
 
@@ -28,6 +29,7 @@ extern "C" {
 #endif
 
 enum { D9D_RUN_COLUMNS_MAX = 64 }; /* further keys are left out */
+enum { D9D_RUN_PIPELINES = 32 };   /* lines about a pipeline that are kept */
 
 typedef struct d9d_run_column {
     char *name;
@@ -47,6 +49,9 @@ typedef struct d9d_run {
     int64_t restarts;
     char *end; /* "done", "saved" or another word once {"end": word} was read; else NULL */
     bool torn; /* the last line is not complete */
+    /* The newest lines about a pipeline; `bubble` and `play_ms` are columns too. */
+    json_t *pipeline[D9D_RUN_PIPELINES];
+    size_t n_pipelines;
     struct d9di_run_reader *reader;
 } d9d_run;
 

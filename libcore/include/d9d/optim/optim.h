@@ -108,7 +108,7 @@ D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
 
 /* The end of a step, without a word from the host:
  *
- *     D9D_TRY(d9d_step_end_open(dev, n_micro, world, &end));
+ *     D9D_TRY(d9d_step_end_open(dev, n_micro, 0, world, &end));
  *     ... backward of every micro-batch, the sum of its losses in end.loss ...
  *     D9D_TRY(d9d_step_end_queue(&end, &params, &(d9d_step_own){.targets = targets}, max_norm));
  *     D9D_TRY(d9d_optimizer_step(opt, lr, &end.scale));
@@ -129,17 +129,19 @@ typedef struct d9d_step_own {
     double targets;     /* that no other rank counts */
     bool shadow;        /* another rank has the losses: what is here does not count */
     double flag, saved; /* any numbers, to be summed */
+    const double *more; /* more of them, as many as were spoken of when it was opened */
 } d9d_step_own;
 
 typedef struct d9d_step_end {
     d9d_tensor loss;   /* [micro-batches] float64; on many ranks queue sums it in place */
+    d9d_tensor more;   /* float64: the sums of d9d_step_own's, right before the report */
     d9d_tensor report; /* float64: a d9d_step_report */
     d9d_tensor scale;  /* float32: what the optimizer multiplies gradients by; also clips */
-    d9d_tensor all;    /* both, one behind the other */
+    d9d_tensor all;    /* these, one behind the other */
     d9d_comm *world;   /* NULL: alone */
 } d9d_step_end;
 D9D_API D9D_MUST_USE d9d_status d9d_step_end_open(d9d_device *dev, int64_t micro_batches,
-                                                  d9d_comm *world, d9d_step_end *out);
+                                                  int64_t more, d9d_comm *world, d9d_step_end *out);
 D9D_API void d9d_step_end_release(d9d_step_end *e); /* zeroes it */
 /* Collective: over the world. */
 D9D_API D9D_MUST_USE d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params,

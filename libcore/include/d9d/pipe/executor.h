@@ -33,6 +33,7 @@
 #ifndef D9D_PIPE_EXECUTOR_H
 #define D9D_PIPE_EXECUTOR_H
 
+#include "d9d/pipe/meter.h"
 #include "d9d/pipe/program.h"
 #include "d9d/tape/tape.h"
 
@@ -77,6 +78,9 @@ D9D_API void d9d_executor_free(d9d_executor *x);
 /* Do the rank's lane once.  On a GPU everything is queued then, and the device's stream goes on
  * behind all transfers.  Collective: over the groups. */
 D9D_API D9D_MUST_USE d9d_status d9d_executor_play(d9d_executor *x);
+
+/* From now on plays begin the meter anew and mark their computations; NULL: none.  Borrowed. */
+D9D_API void d9d_executor_measure(d9d_executor *x, d9d_meter *m);
 
 /* The most forwards at once that had a tape, of all plays so far. */
 D9D_API int d9d_executor_live(const d9d_executor *x);

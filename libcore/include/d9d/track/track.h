@@ -7,13 +7,15 @@
  *     {"restart": 1, "step": 1, "time": "2026-01-31T12:00:00Z"}
  *     {"step": 2, ...}
  *     {"save": 2, "blocked_ms": 1.5, "total_ms": 310.2, "time": "2026-01-31T12:04:00Z"}
+ *     {"pipeline": 2, "schedule": "1f1b", "micro_batches": 8, "rows": 1, "play_ms": 103.2, ...}
  *     {"end": "done", "step": 2, "time": "2026-01-31T12:05:00Z"}
  *
  * Steps count from 1.  After a restart line from step N the records that follow stand in
  * place of any earlier ones beyond N.  An end line closes each life of the run that was not
- * killed: "done", "saved" (to be gone on with) or "failed".  A save line says that the checkpoint of
- * a step is complete, how long training stood still for it, and how long it took from its beginning.  Numbers have full precision; a number
- * that is not finite is null.
+ * killed: "done", "saved" (to be gone on with) or "failed".  A save line says that the checkpoint
+ * of a step is complete, how long training stood still for it, and how long it took from its
+ * beginning.  A pipeline line says what the ranks of a pipeline did in a step, which is known two
+ * steps later. Numbers have full precision; a number that is not finite is null.
  *
  * Copies of it for people to look at go to sinks: d9d/track/sink.h.
  */
@@ -42,6 +44,18 @@ typedef struct d9d_step_record {
     size_t n;
 } d9d_step_record;
 
+/* Of a step of a pipeline: d9d/pipe/meter.h. */
+typedef struct d9d_pipeline_record {
+    int64_t step;
+    const char *schedule;        /* in words */
+    int64_t micro_batches, rows; /* of a rank's step; of a micro-batch */
+    double play_ms;              /* the longest that a rank's micro-batches took, with waiting */
+    double bubble;               /* share of all ranks' play_ms in which they computed nothing */
+    size_t ranks, stages;
+    const double *busy_ms;                           /* [ranks] */
+    const double *forward_ms, *input_ms, *weight_ms; /* [stages], of a micro-batch */
+} d9d_pipeline_record;
+
 typedef struct d9d_tracker d9d_tracker;
 
 /* Open for appending.  A last line cut by a crash is removed first.  EIO while another process
@@ -55,6 +69,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, double blocked_ms,
                                                  double total_ms);
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_pipeline(d9d_tracker *t, const d9d_pipeline_record *r);
 /* `how` is one of the words above. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step);
 /* Make what was recorded durable. */

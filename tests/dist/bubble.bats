@@ -1,0 +1,58 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# The bubble that is measured is the one that is planned, within 2 points: of every schedule with
+# stages that take their time asleep; and of a run of d9d-train, in its metrics.jsonl.
+
+load ../slurm/helper
+
+layers=8 batch=8 steps=8
+load topology
+
+driver_of() { # RANKS MICROS KIND [STAGES [FLAG...]]
+    local ranks=$1
+    shift
+    run -0 mpi -n "$ranks" "$D9D_BUILD/tests/dist/bubble_driver" "$@"
+    echo "# $*: ${output##*$'\n'}" >&3
+}
+
+@test "every schedule on 4 ranks, each stage as long" {
+    for how in "1f1b 1" "gpipe 1" "1f1b 2" "looped_bfs 2" "1f1b 1 split" "zero_bubble_v 2" "dual_pipe_v 2"; do
+        # shellcheck disable=SC2086 # words
+        driver_of 4 8 $how
+    done
+}
+@test "stages of different length, other numbers of ranks and micro-batches" {
+    driver_of 2 8 1f1b 1 uneven
+    driver_of 4 8 1f1b 2 split uneven
+    driver_of 3 12 zero_bubble_v 2 uneven
+    driver_of 2 16 dual_pipe_v 2 uneven
+    [ -z "${D9D_LONG:-}" ] || driver_of 8 16 1f1b 1 split uneven
+}
+
+# Two ranks compute on as many processors as there are; what else these do decides how near.
+@test "a run writes what its stages took, and a plan takes it from there" {
+    how=(--set mesh.pipeline_parallel=2 --set trainer.pipelining.schedule.schedule=1f1b --set trainer.pipelining.schedule.num_stages_per_rank=2)
+    rm -rf run
+    train dense "1 1 1 1 1 1 2" run "${how[@]}"
+    [ "$(grep -c '^{"pipeline": ' run/metrics.jsonl)" -eq 6 ] # of 8 steps all but the last two
+    grep -q '"pipeline": 6, "schedule": "1f1b x2", "micro_batches": 8, "rows": 1, "play_ms": ' run/metrics.jsonl
+    d9d-metrics show --keys bubble,play_ms run | grep -q bubble
+    d9d-train --plan --gpu cpu --json "${how[@]}" --costs run dense.json >plan.json
+    grep -q '"costs": "run"' plan.json
+    awk -F'[:,]' '/"bubble"/ { for (i = 1; i < NF; i++) if ($i ~ /"bubble"/) { v[++n] = $(i + 1) } }
+        END { for (i = 1; i <= n; i++) for (k = i + 1; k <= n; k++) if (v[k] < v[i]) { t = v[i]; v[i] = v[k]; v[k] = t }
+              print v[int((n + 1) / 2)] }' <(grep pipeline run/metrics.jsonl) >measured
+    planned=$(sed -n 's/^ *"bubble": \([0-9.]*\),$/\1/p' plan.json)
+    echo "# two ranks of d9d-train: bubble measured $(cat measured), planned $planned" >&3
+    awk -v m="$(cat measured)" -v p="$planned" 'BEGIN { exit !(m > 0 && p > 0 && m - p < 0.15 && p - m < 0.15) }'
+    run -2 d9d-train --plan --gpu cpu --set mesh.pipeline_parallel=2 --costs run dense.json
+    [[ "$output" == *"run/metrics.jsonl: has measured 4 stages, and the plan has 2" ]]
+    run -2 d9d-train --plan --gpu cpu "${how[@]}" --set trainer.batching.microbatch_size=2 --costs run dense.json
+    [[ "$output" == *"measured micro-batches of 1 rows, and the plan has 2" ]]
+    run -2 d9d-train --plan --gpu cpu "${how[@]}" --costs dense dense.json
+    [[ "$output" == *"dense/metrics.jsonl: has measured no pipeline" ]]
+    run -2 d9d-train --plan --gpu cpu --costs run dense.json
+    [[ "$output" == *"costs are of a pipeline, mesh.pipeline_parallel is 1" ]]
+    run -2 d9d-train --plan --gpu cpu --suggest 2 --costs run dense.json
+    [[ "$output" == *"--suggest tries many" ]]
+}
