@@ -34,6 +34,13 @@ typedef struct d9di_micro {
     d9d_draws draws; /* without tokens where nothing is dropped */
 } d9di_micro;
 
+/* What a training engine does, while it goes forward alone. */
+typedef struct d9di_engine_aside {
+    d9d_program program;
+    d9d_executor *executor; /* NULL: it does it now */
+    d9d_meter *meter;
+} d9di_engine_aside;
+
 typedef struct d9di_engine {
     d9d_device *dev;
     d9d_mesh *mesh;      /* these from filling on */
@@ -53,6 +60,7 @@ typedef struct d9di_engine {
     d9d_params params;  /* of the stages, one behind the other */
     d9d_pipe_how pipe;
     d9d_program program; /* alone: of one micro-batch */
+    d9di_engine_aside aside;
     int pipe_ranks, pipe_rank;
     struct d9di_play *play; /* what goes through now */
     D9D_VEC(d9di_micro) micros;
@@ -113,6 +121,13 @@ typedef struct d9di_flow {
  * 0.  */
 d9d_status d9di_engine_learn(d9di_engine *e, const d9di_flow *flow, int64_t n,
                              const d9d_tensor *sums);
+/* An engine that trains goes forward alone for a while, between two steps: nothing is recorded, no
+ * gradient touched, nothing dropped.  sums as of learn. */
+d9d_status d9di_engine_forward_begin(d9di_engine *e, int64_t micros);
+d9d_status d9di_engine_measure(d9di_engine *e, const d9di_flow *flow, int64_t n,
+                               const d9d_tensor *sums);
+void d9di_engine_forward_end(d9di_engine *e);
+
 /* Forward of n micro-batches. */
 d9d_status d9di_engine_losses(d9di_engine *e, const d9di_flow *flow, int64_t n);
 

@@ -117,7 +117,8 @@ static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var
     *out = o.hidden;
     if (!d9d_stage_is_last(s->model->stage))
         return D9D_OK;
-    return learn ? sum_to(e, micro, d9d_var_tensor(o.loss)) : give_losses(e, micro, t, o.loss);
+    return e->play->sums != NULL ? sum_to(e, micro, d9d_var_tensor(o.loss))
+                                 : give_losses(e, micro, t, o.loss);
 }
 
 /* As d9d_model_in says. */
@@ -228,11 +229,17 @@ d9d_status d9di_engine_learn(d9di_engine *e, const d9di_flow *flow, int64_t n,
     return tied_sum(e);
 }
 
-d9d_status d9di_engine_losses(d9di_engine *e, const d9di_flow *flow, int64_t n)
+d9d_status d9di_engine_measure(d9di_engine *e, const d9di_flow *flow, int64_t n,
+                               const d9d_tensor *sums)
 {
-    play p = {.flow = flow, .n = n};
+    play p = {.flow = flow, .n = n, .sums = sums};
 
     if (e->program.ranks > 1)
         D9D_TRY(d9di_engine_pipe(e, n));
     return play_all(e, &p);
+}
+
+d9d_status d9di_engine_losses(d9di_engine *e, const d9di_flow *flow, int64_t n)
+{
+    return d9di_engine_measure(e, flow, n, NULL);
 }

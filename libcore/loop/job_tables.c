@@ -423,6 +423,33 @@ static const d9d_key metric_elem = {.kind = D9D_KIND_UNION,
                                     .words = d9d_metric_tag,
                                     .choices = d9d_metric_choices,
                                     .doc = "a metric"};
+static const d9d_key evaluation_keys[] = {
+    D9D_KEY_STR(d9d_evaluation_section, name, "\"valid\"",
+                "stands before the names of its values: \"valid/loss\"", .min = 1, .max = 64),
+    D9D_KEY_LIST(d9d_evaluation_section, data, D9D_REQUIRED, &data_elem,
+                 "the samples, as in the section data, or a list of datasets to blend", .min = 1,
+                 .max = D9D_BLEND_SOURCES, .flags = D9D_OR_ONE),
+    D9D_KEY_PERIOD(d9d_evaluation_section, period_steps, "\"last_step\"",
+                   "steps between evaluations"),
+    D9D_KEY_BOOL(d9d_evaluation_section, at_start, "false", "evaluate before the first step too"),
+    D9D_KEY_BOOL(d9d_evaluation_section, at_end, "true",
+                 "evaluate after the last step whatever the period"),
+    D9D_KEY_INT(d9d_evaluation_section, samples, "null", 1, BIG,
+                "evaluate on the first so many samples; null: on all", .flags = D9D_NULLABLE),
+    D9D_KEY_INT(d9d_evaluation_section, microbatch_size, "null", 1, 1 << 30,
+                "samples of one forward pass on a rank; null: as in training",
+                .flags = D9D_NULLABLE),
+    D9D_KEY_LIST(d9d_evaluation_section, metrics, "[]", &metric_elem,
+                 "what the task's predictions are worth"),
+    D9D_KEY_END,
+};
+static const d9d_table evaluation_table =
+    D9D_TABLE(d9d_evaluation_section, "evaluation", evaluation_keys,
+              "another dataset on which the model is measured while it is trained");
+static const d9d_key evaluation_elem = {.kind = D9D_KIND_TABLE,
+                                        .def = "{}",
+                                        .table = &evaluation_table,
+                                        .doc = "one dataset to evaluate on"};
 static const d9d_key train_keys[] = {
     COMMON_KEYS(d9d_train_config, train_loop_table, "{}", 1),
     D9D_KEY_UNION(d9d_train_config, optimizer, D9D_REQUIRED, d9d_optimizer_tag,
@@ -436,6 +463,9 @@ static const d9d_key train_keys[] = {
                   d9d_train_task_choices, "what is learned"),
     D9D_KEY_LIST(d9d_train_config, metrics, "[]", &metric_elem,
                  "what the task's predictions are worth, in every record"),
+    D9D_KEY_LIST(d9d_train_config, evaluation, "[]", &evaluation_elem,
+                 "datasets on which the model is measured while it is trained: one, or a list",
+                 .flags = D9D_OR_ONE),
     D9D_KEY_UNION(d9d_train_config, peft, "null", d9d_peft_tag, d9d_peft_choices,
                   "what is trained, in place of the whole model; null: everything",
                   .flags = D9D_NULLABLE),

@@ -72,8 +72,8 @@ d9d_status d9di_task_check_metrics(const d9di_task *t, const d9di_metrics *m)
 static d9d_status measure(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
                           const d9d_model_out *out)
 {
-    if (t->metrics == NULL || t->metrics->n == 0 || !in->loss_is_root ||
-        !d9d_stage_is_last(m->stage) || d9d_comm_rank(m->cut.tp) > 0)
+    if (t->metrics == NULL || t->metrics->n == 0 || !d9d_stage_is_last(m->stage) ||
+        d9d_comm_rank(m->cut.tp) > 0)
         return D9D_OK;
     if (out->logits == NULL)
         return blind(t);

@@ -25,6 +25,7 @@ static d9d_status state_resume(d9di_train *r, const char *path)
 {
     D9D_TRY(d9d_save_read(path, &r->set, &r->state));
     D9D_TRY(d9d_save_read_cells(path, &r->set, r->rank, d9d_boot_size(r->where->boot), r->log));
+    D9D_TRY(d9di_train_evaluation_agree(r));
     r->state.parent = r->saved_step = r->state.step;
     d9d_log_info(r->log, "resuming after step %lld from %s", (long long)r->state.step, path);
     return D9D_OK;
@@ -69,6 +70,7 @@ void d9di_train_close(d9di_train *r)
     d9d_step_end_release(&r->end);
     d9di_metrics_release(&r->metrics);
     d9di_bubble_release(&r->bubble);
+    d9di_train_evaluation_close(r);
     d9di_engine_release(&r->engine);
     d9di_task_close(&r->task);
     d9d_feed_close(r->feed);

@@ -270,6 +270,18 @@ inference() {
     rm events.0
 }
 
+@test "an evaluation tells of its beginning and its end, between two steps" {
+    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
+    rm -f events.?
+    run -0 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
+        --set 'evaluation={"name": "more", "data": {"dataset": "data"}, "period_steps": 2, "at_start": true}' \
+        --set trainer.run.dir=told_more --set trainer.run.steps=3 train.json
+    evaluated() { printf "train.evaluation.%s $1/3 more\n" pre post; }
+    diff events.0 <(training 3 ' tracker' | awk -v zero="$(evaluated 0)" -v two="$(evaluated 2)" -v three="$(evaluated 3)" '
+        /train.step.pre 0/ { print zero } { print } /train.step.post 1/ { print two } /train.step.post 2/ { print three }')
+    rm events.0
+}
+
 @test "events come on every rank" {
     [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
