@@ -7,6 +7,7 @@
 typedef struct attention_arg {
     float scale;
     bool causal;
+    int64_t window;
 } attention_arg;
 
 static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
@@ -16,6 +17,8 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     const attention_arg *a = e->of->arg;
     const d9d_attention how = {.scale = a->scale,
                                .causal = a->causal,
+                               .window = a->window,
+                               .sinks = e->n_param > 0 ? e->param[0] : NULL,
                                .segments = e->constant[0].storage != NULL ? &e->constant[0] : NULL};
 
     (void)n_in, (void)n_out;
@@ -43,7 +46,9 @@ static const d9d_segment pieces[] = {
 
 static void keeps_its_promises(void **state)
 {
-    static const attention_arg causal = {0.4f, true}, open = {0.4f, false}, steep = {1.0f, true};
+    static const attention_arg causal = {0.4f, true, 0}, open = {0.4f, false, 0};
+    static const attention_arg steep = {1.0f, true, 0}, window = {0.4f, true, 3};
+    static const attention_arg wide = {0.4f, true, 66};
     static const fd_case cases[] = {
         {.name = "causal",
          .run = run,
@@ -99,6 +104,49 @@ static void keeps_its_promises(void **state)
          .in = QKV(1, 70, 2, 1, 8),
          .kept = KEPT(1, 70, 2, 1, 8),
          .arg = &causal},
+        {.name = "window",
+         .run = run,
+         .in = QKV(2, 7, 4, 2, 5),
+         .kept = KEPT(2, 7, 4, 2, 5),
+         .arg = &window},
+        {.name = "window longer than a block",
+         .run = run,
+         .in = QKV(1, 150, 2, 1, 4),
+         .kept = KEPT(1, 150, 2, 1, 4),
+         .arg = &wide},
+        {.name = "window of documents",
+         .run = run,
+         .in = QKV(2, 6, 4, 2, 5),
+         .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
+         .kept = KEPT(2, 6, 4, 2, 5),
+         .arg = &window},
+        {.name = "window of pieces, sinks",
+         .run = run,
+         .in = QKZV(2, 4, 8, 4, 2, 5),
+         .param = {FD(4)},
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
+         .kept = KEPT_Z(2, 4, 8, 4, 2, 5),
+         .tolerance_bf16 = 0.03f, /* sums of few queries, of rounded outputs */
+         .arg = &window},
+        {.name = "sinks",
+         .run = run,
+         .in = QKV(2, 5, 6, 2, 3),
+         .param = {FD(6)},
+         .kept = KEPT(2, 5, 6, 2, 3),
+         .arg = &causal},
+        {.name = "sinks of open documents",
+         .run = run,
+         .in = QKV(2, 6, 2, 1, 5),
+         .param = {{.shape = D9D_SHAPE(2), .scale = 3}},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
+         .kept = KEPT(2, 6, 2, 1, 5),
+         .arg = &open},
+        {.name = "no positions, sinks",
+         .run = run,
+         .in = QKV(2, 0, 2, 1, 4),
+         .param = {FD(2)},
+         .kept = {-1, -1, -1, -1, -1},
+         .arg = &window},
         {.name = "no positions",
          .run = run,
          .in = QKV(2, 0, 2, 1, 4),
@@ -121,8 +169,19 @@ static void refuses(void **state)
     d9d_var *few = op_var(f, D9D_F32, D9D_SHAPE(2, 2, 2, 8));
     const d9d_attention how = {.scale = 1, .causal = true};
     const d9d_attention cut = {.scale = 1, .segments = op_tensor(f, D9D_I32, D9D_SHAPE(3, 2))};
+    const d9d_attention past = {.scale = 1, .causal = true, .window = -1};
+    const d9d_attention open = {.scale = 1, .window = 2};
+    const d9d_attention sunk = {
+        .scale = 1, .causal = true, .sinks = op_param(f, "sinks", D9D_F32, D9D_SHAPE(2))};
     d9d_var *y;
 
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &past, &y),
+                   "attention: a window of -1 keys");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &open, &y),
+                   "attention: a window of 2 keys needs a causal mask");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &sunk, &y),
+                   "attention: sinks [2] does not fit q [2, 3, 4, 8]: q is [B, S, A, D], sinks are "
+                   "[A]");
     assert_refused(f, d9d_op_attention(f->tape, q, k, k, &how, &y),
                    "attention: k [2, 3, 3, 8] does not fit q [2, 3, 4, 8]: query heads must be a "
                    "multiple of key-value heads");

@@ -365,6 +365,33 @@ static d9d_status on_attention_din(d9d_stream s, const d9d_attention_dims *n, vo
                                       in(&c, n->t, o, nq), floats(&c, lse, rows)));
 }
 
+static d9d_status on_attention_sink(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                                    const void *sink)
+{
+    const int64_t rows = n->b * n->s * n->a;
+    call c = begin();
+    const d9d_attention_dims d = dims_of(&c, n);
+
+    (void)s;
+    return end(&c, c.k->attention_sink(c.s, &d, out(&c, n->t, o, rows * n->d),
+                                       out(&c, D9D_F32, lse, rows), in(&c, n->t, sink, n->a)));
+}
+
+static d9d_status on_attention_sink_dw(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
+                                       void *dsink, float beta, const void *dout, const void *o,
+                                       const float *lse, const void *sink)
+{
+    const int64_t rows = n->b * n->s * n->a;
+    call c = begin();
+    const d9d_attention_dims d = dims_of(&c, n);
+
+    (void)s;
+    return end(&c, c.k->attention_sink_dw(c.s, &d, gt, out(&c, gt, dsink, n->a), beta,
+                                          in(&c, n->t, dout, rows * n->d),
+                                          in(&c, n->t, o, rows * n->d), floats(&c, lse, rows),
+                                          in(&c, n->t, sink, n->a)));
+}
+
 static d9d_status on_pieces(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
                             int64_t p, int64_t w, bool in_order)
 {

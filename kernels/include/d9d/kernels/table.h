@@ -81,6 +81,14 @@ typedef struct d9d_norm_rope_dims {
  *                           x x x x x -
  *                           x x x x x x
  *
+ * With a window of W, under a causal mask alone, a query sees the last W of these at most: of keys
+ * 0 .. j those from j + 1 - W on.
+ *
+ *     the same, W = 3       x x x - - -
+ *                           - x x x - -
+ *                           - - x x x -
+ *                           - - - x x x
+ *
  * Without a list a row is one segment: all its queries, all its keys.  A list of N lies in device
  * memory, so that the host needs to wait for nothing; it serves three ends:
  *
@@ -128,6 +136,7 @@ typedef struct d9d_attention_dims {
     const d9d_segment *segment; /* [segments], or NULL */
     bool cached; /* k and v are a cache, and most segments have a query or a few: it may be done in
                     another way, whose last bits differ; forward alone */
+    int64_t window; /* most keys that a query sees, its own position counted; 0: all */
 } d9d_attention_dims;
 
 /* Fused head and loss; hidden [T, H], split heads w[i] [v[i], H], targets [T].  The ids of the
@@ -251,6 +260,16 @@ typedef struct d9d_kernels {
     d9d_status (*attention_din)(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
                                 void *dv, const void *dout, const void *q, const void *k,
                                 const void *v, const void *o, const float *lse);
+    /* A logit of each head, sink [A] of type t, that takes part in the softmax of every query and
+     * has no value: what attention() gave becomes, in place, o times exp(lse) / exp(lse'), with
+     * lse' = log(exp(lse) + exp(sink)), rounded once more.  attention_din() of these o and lse is
+     * the gradient under the sink. */
+    d9d_status (*attention_sink)(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                                 const void *sink);
+    /* dsink = beta dsink - the sum over queries of exp(sink - lse') dout . o' */
+    d9d_status (*attention_sink_dw)(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
+                                    void *dsink, float beta, const void *dout, const void *o,
+                                    const float *lse, const void *sink);
     /* Rows in 2n pieces of P cells of W, as they are dealt to n ranks (d9d/nn/cut.h).  in_order:
      * y [B, 2n, P, W] from x [n, B, 2, P, W], where rank r has pieces r and 2n - 1 - r; else the
      * way back. */
@@ -369,7 +388,7 @@ typedef struct d9d_kernels {
     X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
     X(sigmoid_gate_din) X(random) X(dropout) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
     X(rms_norm) X(rms_norm_grad) X(rope) X(norm_rope) X(norm_rope_grad) X(attention)               \
-    X(attention_din) X(pieces) X(put_rows)                                                         \
+    X(attention_din) X(attention_sink) X(attention_sink_dw) X(pieces) X(put_rows)                  \
     X(embedding) X(embedding_dw) X(xent) X(xent_join) X(xent_din) X(xent_dw) X(xent_once)          \
     X(router) X(router_din) X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \
     X(route_ranks) X(route_local) X(sum_squares) X(sum) X(find_nonfinite) X(step_scale) X(adam)    \

@@ -42,7 +42,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_rms_norm(d9d_tape *t, d9d_var *x, d9d_par
 /* y = silu(gate) * up, elementwise; silu(x) = x / (1 + exp(-x)). */
 D9D_API D9D_MUST_USE d9d_status d9d_op_swiglu(d9d_tape *t, d9d_var *gate, d9d_var *up, d9d_var **y);
 
-/* y = x * sigmoid(gate), gate one number a row.  x [T, H], gate [T, 1]. */
+/* y = x * sigmoid(gate), gate one number a row, or one an element.  x [..., H], gate [..., 1] or of
+ * x's shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_sigmoid_gate(d9d_tape *t, d9d_var *x, d9d_var *gate,
                                                     d9d_var **y);
 
@@ -82,7 +83,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  *
  * Over several ranks of `cp` k and v are [B, S, K, D], this rank's pieces of rows, and Z is S times
  * the ranks: gathered here, and again in backward, so that no rank keeps the keys of all.  Segments
- * must be given (d9d/data/part.h).  Collective over cp, as d9d_op_gather_pieces(). */
+ * must be given (d9d/data/part.h).  Collective over cp, as d9d_op_gather_pieces().
+ *
+ * window, where not 0, leaves each query the last `window` of the keys that the causal mask shows
+ * it, its own among them: in packed documents, pieces and caches alike.  EINVAL without the mask.
+ * sinks, where not NULL, are [A], of the type of q: a learnt logit of each query head that is one
+ * term more in the denominator of its softmax, exp(sink), and has no value. */
 typedef struct d9d_attention {
     float scale; /* of the scores; usually D^-1/2 */
     bool causal;
@@ -90,6 +96,8 @@ typedef struct d9d_attention {
     d9d_comm *cp;     /* NULL: alone */
     const char *what; /* of what is gathered */
     bool cached;      /* k and v are a cache: see d9d_attention_dims */
+    int64_t window;   /* 0: none */
+    d9d_param *sinks; /* NULL: none */
 } d9d_attention;
 D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
                                                  const d9d_attention *how, d9d_var **y);
