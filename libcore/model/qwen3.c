@@ -154,6 +154,14 @@ static d9d_status layer_init(layer *l, const qwen3 *m, int64_t number)
 {
     const d9d_qwen3_config *c = &m->config;
     const d9d_block_how how = {m->options.dtype, c->init_std, &m->base.cut};
+    const d9d_attention_shape attention = {
+        .hidden = c->hidden,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
+        .rope = &m->rope,
+        .norm_eps = c->norm_eps,
+    };
     const d9d_moe_shape moe = {
         .hidden = c->hidden,
         .intermediate = c->expert_intermediate,
@@ -167,8 +175,7 @@ static d9d_status layer_init(layer *l, const qwen3 *m, int64_t number)
     l->is_moe = d9d_qwen3_is_moe(c, number);
     l->recompute_ffn = m->options.checkpointing == D9D_RECOMPUTE_SELECTIVE;
     d9d_module_init(&l->module);
-    D9D_TRY(d9d_block_attention_init(&l->self_attn, &how, c->hidden, c->heads, c->kv_heads,
-                                     c->head_dim, c->norm_eps, &m->rope));
+    D9D_TRY(d9d_block_attention_init(&l->self_attn, &how, &attention));
     D9D_TRY(l->is_moe ? d9d_block_moe_init(&l->mlp.moe, &how, &moe)
                       : d9d_block_ffn_init(&l->mlp.dense, &how, c->hidden, c->dense_intermediate));
     D9D_TRY(d9d_block_norm_init(&l->input_layernorm, &how, c->hidden, c->norm_eps, false));
@@ -409,7 +416,7 @@ static d9d_shape qwen3_cache_cell(const d9d_model *base, int64_t i)
 {
     const d9d_block_attention *a = &((const qwen3 *)base)->layers[i].self_attn;
 
-    return D9D_SHAPE(d9d_block_attention_kv_heads(a), a->head_dim);
+    return D9D_SHAPE(d9d_block_attention_kv_heads(a), a->shape.head_dim);
 }
 
 static void qwen3_free(d9d_model *base)

@@ -38,7 +38,7 @@ extern "C" {
 
 enum { D9D_PLUGIN_ABI = 1 }; /* another number: the meaning of a table has changed */
 
-/* The structs of this library that plugins embed in their own. */
+/* The structs of this library that plugins embed in their own, or fill for a call. */
 #define D9D_PLUGIN_EMBEDS(X)                                                                       \
     X(d9d_tensor)                                                                                  \
     X(d9d_param)                                                                                   \
@@ -52,7 +52,9 @@ enum { D9D_PLUGIN_ABI = 1 }; /* another number: the meaning of a table has chang
     X(d9d_block_attention)                                                                         \
     X(d9d_block_ffn)                                                                               \
     X(d9d_block_grouped)                                                                           \
-    X(d9d_block_moe)
+    X(d9d_block_moe)                                                                               \
+    X(d9d_attention)                                                                               \
+    X(d9d_attention_shape)
 
 typedef struct d9d_plugin {
     size_t size;          /* sizeof(d9d_plugin) */

@@ -115,22 +115,39 @@ typedef struct d9d_block_rope {
 D9D_API D9D_MUST_USE d9d_status d9d_block_rope_prepare(d9d_block_rope *b, d9d_device *dev);
 D9D_API void d9d_block_rope_release(d9d_block_rope *b);
 
-/* --- grouped-query attention with QK-norm: q_proj k_proj v_proj o_proj q_norm k_norm ---- */
+/* --- grouped-query attention: q_proj k_proj v_proj o_proj q_norm k_norm ------------------- *
+ *
+ *     x --q_proj--> [A heads of D] --q_norm, turn--\
+ *     x --k_proj--> [K heads of D] --k_norm, turn--- softmax attention --(gate)-- o_proj --> y
+ *     x --v_proj--> [K heads of D] ----------------/                        |
+ *     x --gate_proj--> sigmoid, where there is an output gate --------------'
+ *
+ * Where a rope turns fewer features than a head has (d9d_block_rope), the first of them turn.
+ * Members that are left zero ask for nothing: `.window = 128, .sinks = true` is a layer of gpt-oss,
+ * `.zero_centred = true, .output_gate = true` one of Qwen3-Next. */
+typedef struct d9d_attention_shape {
+    int64_t hidden, heads, kv_heads, head_dim; /* H, A, K, D */
+    const d9d_block_rope *rope;                /* shared by the layers */
+    float norm_eps;
+    bool no_norm;      /* queries and keys are turned alone: there is no q_norm, k_norm */
+    bool zero_centred; /* q_norm and k_norm are, as in d9d_block_norm */
+    bool output_gate;  /* o * sigmoid(gate), element by element: "gate_proj.weight" [A D, H] */
+    bool sinks;        /* "sinks" [A], from 0: d9d_op_attention() */
+    int64_t window;    /* likewise; 0: none */
+} d9d_attention_shape;
 
 typedef struct d9d_block_attention {
     d9d_module module;
-    d9d_block_linear q_proj, k_proj, v_proj, o_proj;
+    d9d_block_linear q_proj, k_proj, v_proj, o_proj, gate_proj;
     d9d_block_norm q_norm, k_norm;
-    int64_t heads, kv_heads, head_dim;
-    const d9d_block_rope *rope; /* shared by the layers */
+    d9d_param sinks;
+    d9d_attention_shape shape;
     const d9d_cut *cut;
 } d9d_block_attention;
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
-                                                         const d9d_block_how *how, int64_t hidden,
-                                                         int64_t heads, int64_t kv_heads,
-                                                         int64_t head_dim, float norm_eps,
-                                                         const d9d_block_rope *rope);
+                                                         const d9d_block_how *how,
+                                                         const d9d_attention_shape *shape);
 /* Key-value heads that this rank computes. */
 D9D_API int64_t d9d_block_attention_kv_heads(const d9d_block_attention *b);
 
