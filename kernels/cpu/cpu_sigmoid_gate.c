@@ -43,8 +43,8 @@ static void each_din(d9d_dtype t, void *dx, void *dg, const void *dy, const void
         float bd[D9DI_BLOCK], bx[D9DI_BLOCK], bg[D9DI_BLOCK];
         float *ox = d9di_out(t, dx, i, bd), *og = d9di_out(t, dg, i, bg);
 
-        backward(ox, og, d9di_in(t, dy, i, c, bd), d9di_in(t, x, i, c, bx),
-                 d9di_in(t, g, i, c, bg), c);
+        backward(ox, og, d9di_in(t, dy, i, c, bd), d9di_in(t, x, i, c, bx), d9di_in(t, g, i, c, bg),
+                 c);
         d9di_put(t, dx, i, c, ox);
         d9di_put(t, dg, i, c, og);
     }

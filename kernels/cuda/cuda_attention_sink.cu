@@ -99,9 +99,8 @@ static d9d_status grad(d9d_stream s, const d9d_attention_dims *n, W *dsink, floa
 
     D9D_TRY(d9di_take(s, bytes, &part));
     if (parts > 0)
-        sink_dw_kernel<<<grid, THREADS, 0, d9di_queue(s)>>>(*n, (float *)part, (const T *)dout,
-                                                           (const T *)o, lse, (const T *)sink,
-                                                           each);
+        sink_dw_kernel<<<grid, THREADS, 0, d9di_queue(s)>>>(
+            *n, (float *)part, (const T *)dout, (const T *)o, lse, (const T *)sink, each);
     parts_add(d9di_queue(s), dsink, beta, (const float *)part, n->a, parts);
     d9di_give(s, part, bytes);
     return d9di_launched("attention_sink_dw");
@@ -124,8 +123,7 @@ d9d_status d9d_k_attention_sink_dw(d9d_stream s, const d9d_attention_dims *n, d9
     D9D_TRY(d9di_check_float("attention_sink_dw", gt));
     if (n->a == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T,
-                      D9DI_TYPED(gt, W, [&] {
+    return D9DI_TYPED(n->t, T, D9DI_TYPED(gt, W, [&] {
                           return grad<T, W>(s, n, (W *)dsink, beta, dout, o, lse, sink);
                       }()));
 }

@@ -253,8 +253,8 @@ static d9di_node4 select_where(d9di_graph *g, cudnnPointwiseMode_t mode, const d
     return y;
 }
 
-/* In just these forms cuDNN knows the mask as causal, with a window or not, and skips what it hides;
- * column <= row is right too, and takes twice as long. */
+/* In just these forms cuDNN knows the mask as causal, with a window or not, and skips what it
+ * hides; column <= row is right too, and takes twice as long. */
 d9di_node4 d9di_graph_causal(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *other)
 {
     d9di_node4 row = number_of(g, x, 2), column = number_of(g, x, 3);

@@ -1,5 +1,5 @@
-/* cuda_sigmoid_gate.cu - y = x sigmoid(g), one g a row; rows of one element are worked on by eights.
- * With s = sigmoid(g): dx = dy s, dg = s (1 - s) sum(dy x). */
+/* cuda_sigmoid_gate.cu - y = x sigmoid(g), one g a row; rows of one element are worked on by
+ * eights. With s = sigmoid(g): dx = dy s, dg = s (1 - s) sum(dy x). */
 #include "cuda_common.cuh"
 
 template <class T> static __global__ void each_kernel(T *y, const T *x, const T *g, int64_t n)

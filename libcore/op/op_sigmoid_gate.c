@@ -45,8 +45,8 @@ static d9d_status check(const d9d_tensor *x, const d9d_tensor *gate)
     D9D_TRY(d9di_op_check("sigmoid_gate", "gate", gate, x->dtype));
     if (rows.ndim > 0)
         rows.dim[rows.ndim - 1] = 1;
-    if (rows.ndim == 0 || (!d9d_shape_equal(&rows, &gate->shape) &&
-                           !d9d_shape_equal(&x->shape, &gate->shape)))
+    if (rows.ndim == 0 ||
+        (!d9d_shape_equal(&rows, &gate->shape) && !d9d_shape_equal(&x->shape, &gate->shape)))
         return d9di_op_misfit("sigmoid_gate", "gate", &gate->shape, "x", &x->shape,
                               "x is [..., H], a gate [..., 1] or as x");
     return D9D_OK;

@@ -545,8 +545,7 @@ static void models_in_pieces_are_the_model(void **state)
 static void rows_without_segments_are_refused(void **state)
 {
     const ranks *w = *state;
-    const d9d_attention how = {
-        .scale = 0.4f, .causal = true, .cp = w->comm, .what = "k and v"};
+    const d9d_attention how = {.scale = 0.4f, .causal = true, .cp = w->comm, .what = "k and v"};
     d9d_tensor x = ranks_numbers(w, D9D_F32, D9D_SHAPE(1, 2, 2, 8), 1);
     d9d_var *v, *y;
     char want[100];

@@ -43,8 +43,9 @@ static void refuses(void **state)
     assert_refused(f, d9d_op_sigmoid_gate(f->tape, x, g, &y),
                    "sigmoid_gate: gate [2, 2] does not fit x [2, 3]: x is [..., H], a gate [..., "
                    "1] or as x");
-    assert_refused(f, d9d_op_sigmoid_gate(f->tape, scalar, scalar, &y),
-                   "sigmoid_gate: gate [] does not fit x []: x is [..., H], a gate [..., 1] or as x");
+    assert_refused(
+        f, d9d_op_sigmoid_gate(f->tape, scalar, scalar, &y),
+        "sigmoid_gate: gate [] does not fit x []: x is [..., H], a gate [..., 1] or as x");
 }
 
 int main(void)

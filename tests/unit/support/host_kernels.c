@@ -386,10 +386,10 @@ static d9d_status on_attention_sink_dw(d9d_stream s, const d9d_attention_dims *n
     const d9d_attention_dims d = dims_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->attention_sink_dw(c.s, &d, gt, out(&c, gt, dsink, n->a), beta,
-                                          in(&c, n->t, dout, rows * n->d),
-                                          in(&c, n->t, o, rows * n->d), floats(&c, lse, rows),
-                                          in(&c, n->t, sink, n->a)));
+    return end(&c,
+               c.k->attention_sink_dw(c.s, &d, gt, out(&c, gt, dsink, n->a), beta,
+                                      in(&c, n->t, dout, rows * n->d), in(&c, n->t, o, rows * n->d),
+                                      floats(&c, lse, rows), in(&c, n->t, sink, n->a)));
 }
 
 static d9d_status on_pieces(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,

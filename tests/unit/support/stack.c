@@ -29,13 +29,10 @@ const stack_of stacks[] = {
      .attention = {HEADS, .no_norm = true, .sinks = true},
      .window = {7, 0, 7},
      .intermediate = 40,
-     .rope = {.base = 1.5e4,
-              .features = 16,
-              .scaling = {.kind = D9D_ROPE_YARN,
-                          .factor = 4,
-                          .original = 64,
-                          .fast = 4,
-                          .slow = 1}}},
+     .rope =
+         {.base = 1.5e4,
+          .features = 16,
+          .scaling = {.kind = D9D_ROPE_YARN, .factor = 4, .original = 64, .fast = 4, .slow = 1}}},
 };
 const int n_stacks = sizeof(stacks) / sizeof(stacks[0]);
 
@@ -145,8 +142,8 @@ static void load(stack *s)
         d9d_param *p = s->params.p[i];
         float *part = part_of(s, "weight", p);
 
-        assert_ok(d9d_device_upload(s->dev, d9d_tensor_data(&p->data), part,
-                                    d9d_tensor_bytes(&p->data)));
+        assert_ok(
+            d9d_device_upload(s->dev, d9d_tensor_data(&p->data), part, d9d_tensor_bytes(&p->data)));
         free(part);
     }
 }
@@ -217,9 +214,8 @@ static d9d_status forward(stack *s, d9d_tape *t, bool recomputed, const d9d_tens
     D9D_TRY(d9d_tape_leaf(t, positions, false, &x[1]));
     D9D_TRY(d9d_block_vocab_embed(&s->embed, t, ids, &x[0]));
     for (int i = 0; i < STACK_LAYERS; i++)
-        D9D_TRY(recomputed
-                    ? d9d_tape_checkpoint(t, layer_forward, &s->layer[i], x, 2, &x[0], 1)
-                    : layer_forward(&s->layer[i], t, x, 2, &x[0], 1));
+        D9D_TRY(recomputed ? d9d_tape_checkpoint(t, layer_forward, &s->layer[i], x, 2, &x[0], 1)
+                           : layer_forward(&s->layer[i], t, x, 2, &x[0], 1));
     D9D_TRY(d9d_block_norm_forward(&s->norm, t, x[0], &h));
     D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(rows_here, H), &h));
     if (d9d_comm_size(s->cut.tp) == 1) {
