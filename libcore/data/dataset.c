@@ -238,7 +238,7 @@ int64_t d9d_dataset_vocab(const d9d_dataset *ds)
 
 int64_t d9d_dataset_max_length(const d9d_dataset *ds)
 {
-    return ds->split->longest;
+    return ds->split->longest + (ds->whole && !ds->manifest.labels);
 }
 
 int64_t d9d_dataset_positions(const d9d_dataset *ds)
@@ -294,6 +294,16 @@ out:
     return st;
 }
 
+bool d9d_dataset_has_labels(const d9d_dataset *ds)
+{
+    return ds->manifest.labels;
+}
+
+void d9d_dataset_take_whole(d9d_dataset *ds)
+{
+    ds->whole = true;
+}
+
 /* --- samples --------------------------------------------------------------------------- */
 
 static d9d_status check_segments(const d9d_dataset *ds, int64_t number, const d9di_record *r)
@@ -331,7 +341,7 @@ d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out)
     D9D_TRY(check_segments(ds, number, &r));
     *out = (d9d_sample){
         .number = number,
-        .length = (int64_t)r.stored - (m->labels ? 0 : r.n_segments),
+        .length = (int64_t)r.stored - (m->labels || ds->whole ? 0 : r.n_segments),
         .shard = r.shard,
         .bucket = r.bucket,
         .offset = r.offset,
@@ -383,11 +393,13 @@ d9d_status d9d_sample_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t
     uint32_t seg, i;
 
     for (seg = 0; seg < s->n_segments; seg++) {
-        const uint32_t n = s->segments[seg] - (s->labels ? 0 : 1);
+        const uint32_t n = s->segments[seg] - (s->labels || ds->whole ? 0 : 1);
 
         for (i = 0; i < n; i++, to++) {
             ids[to] = token_at(ds, s, at + i);
-            labels[to] = s->labels ? s->labels[at + i] : token_at(ds, s, at + i + 1);
+            labels[to] = s->labels   ? s->labels[at + i]
+                         : ds->whole ? -100
+                                     : token_at(ds, s, at + i + 1);
             positions[to] = (int32_t)i;
             if (segments)
                 segments[to] = (int32_t)seg + 1;

@@ -21,6 +21,7 @@ struct d9d_dataset {
     d9di_index *index;
     struct d9di_map *tokens, *labels; /* [n_shards] */
     d9d_tokenizer *tokenizer;         /* NULL until text is asked for */
+    bool whole;                       /* the last token is a position too */
 };
 
 /* Sample by its number in the dataset. */

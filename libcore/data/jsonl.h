@@ -51,7 +51,7 @@ typedef struct d9di_messages {
     D9D_VEC(d9di_call) calls;
     D9D_VEC(d9di_span) tools;
     size_t tools_at; /* byte of the line */
-} d9di_messages; /* zero-initialised is empty */
+} d9di_messages;     /* zero-initialised is empty */
 void d9di_messages_release(d9di_messages *m);
 d9d_status d9di_jsonl_messages(const char *line, size_t n, d9di_messages *out,
                                d9di_jsonl_error *error);

@@ -199,11 +199,13 @@ static d9d_status stages_open(d9di_engine *e, const d9di_engine_how *how)
 
 static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
 {
+    const d9d_head head = d9di_task_head(how->task);
+
     D9D_TRY(d9di_launch_check(how->where->boot, how->where->device));
     D9D_TRY(d9d_model_spec_read(how->provider, &e->arena, &e->spec));
+    D9D_TRY(d9d_model_spec_rehead(&e->spec, &e->arena, &head));
     D9D_TRY(d9d_model_plan_check(&e->spec, how->mesh));
     D9D_TRY(program_open(e, how));
-    D9D_TRY(d9di_task_check(how->task, e->program.stages));
     D9D_TRY(model_open(e, how, D9D_WHOLE_MODEL, &e->whole, &e->all));
     e->spec.params = &e->all;
     e->task = how->task;
@@ -373,6 +375,7 @@ void d9di_engine_release(d9di_engine *e)
     d9d_device_close(e->dev);
     D9D_VEC_RELEASE(&e->micros);
     d9d_part_room_release(&e->room);
+    d9d_pool_room_release(&e->pool_room);
     d9d_arena_release(&e->arena);
     *e = (d9di_engine){0};
 }

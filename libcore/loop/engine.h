@@ -13,6 +13,7 @@
 
 #include "d9d/base/log.h"
 #include "d9d/data/part.h"
+#include "d9d/data/pool.h"
 #include "d9d/model/weights.h"
 #include "d9d/optim/optim.h"
 #include "d9d/parallel/sharded.h"
@@ -31,6 +32,7 @@ typedef struct d9di_stage {
 /* A micro-batch on the device. */
 typedef struct d9di_micro {
     d9d_tensor ids, labels, positions, segments;
+    d9d_pool pool;   /* without tokens where the task does not ask for documents */
     d9d_draws draws; /* without tokens where nothing is dropped */
 } d9di_micro;
 
@@ -66,6 +68,7 @@ typedef struct d9di_engine {
     D9D_VEC(d9di_micro) micros;
     uint64_t seed;
     d9d_part_room room;
+    d9d_pool_room pool_room;
     d9d_arena arena;
 } d9di_engine;
 
@@ -78,7 +81,7 @@ typedef struct d9di_engine_how {
     const char *adapter;   /* directory: into the model's adapters, or else merged; or NULL */
     const d9di_data *data; /* must fit the model; NULL: none */
     uint64_t seed;
-    const d9di_task *task; /* what is trained; NULL: the model's own losses */
+    const d9di_task *task; /* what is computed; NULL: the model's own losses */
     d9d_pipe_how pipe;     /* of training; matters with several pipeline ranks */
     int64_t micros;        /* micro-batches of a step */
     bool train;            /* allocate gradients */
@@ -112,6 +115,9 @@ typedef struct d9di_flow {
     /* Inference: losses [rows, length] float32 on the device, in order, where the last stage is.
      * Batches of the same pipeline rank are asked for in the same order everywhere. */
     d9d_status (*loss)(void *arg, const d9d_batch *b, const d9d_tensor *loss);
+    /* Instead of these, of a task with values: some columns of them, [n, columns] of at least as
+     * many documents as the batch has, on the first of the ranks that share these. */
+    d9d_status (*values)(void *arg, const d9d_batch *b, const d9d_tensor *v, int64_t at);
     void *arg;
 } d9di_flow;
 

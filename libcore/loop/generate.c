@@ -444,7 +444,7 @@ d9d_status d9di_generate(const d9d_infer_config *config, const json_t *resolved,
              .rank = d9d_boot_rank(where->boot),
              .lines = {.file = {.fd = -1}}};
     const int64_t margin = config->trainer.timeout.save_margin;
-    d9d_infer_summary s = {.generated = true, .loss = NAN, .perplexity = NAN};
+    d9d_infer_summary s = {.what = D9D_INFER_GENERATED, .loss = NAN, .perplexity = NAN};
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_stop_open(r.rank == 0 ? margin : D9D_STOP_NO_LIMIT, r.log, &r.stop), out);

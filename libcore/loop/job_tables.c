@@ -390,8 +390,13 @@ static const d9d_key generate_keys[] = {
 };
 static const d9d_table generate_table =
     D9D_TABLE(d9d_generate_section, "generate", generate_keys, "what follows each prompt");
-const d9d_table *const d9d_infer_task_choices[] = {&logprobs_table, &perplexity_table,
-                                                   &generate_table, NULL};
+const d9d_table *const d9d_infer_task_choices[] = {&logprobs_table,
+                                                   &perplexity_table,
+                                                   &generate_table,
+                                                   &d9di_classify_table,
+                                                   &d9di_embed_table,
+                                                   &d9di_states_table,
+                                                   NULL};
 
 /* --- the whole ----------------------------------------------------------------------- */
 

@@ -323,6 +323,16 @@ static d9d_status matrices(const void *config, d9d_arena *a, d9d_model_matrices 
     return d9d_qwen3_matrices(config, a, out);
 }
 
+static d9d_status rehead(const void *config, d9d_arena *a, d9d_head *head, const void **out)
+{
+    return d9d_qwen3_rehead(config, a, head, (const d9d_qwen3_config **)out);
+}
+
+static d9d_status hf_head(const void *config, json_t *doc)
+{
+    return d9d_hf_config_set_head(doc, config);
+}
+
 #define PROVIDER(name, section_table)                                                              \
     const d9d_model_provider name = {                                                              \
         .size = sizeof(d9d_model_provider),                                                        \
@@ -335,6 +345,8 @@ static d9d_status matrices(const void *config, d9d_arena *a, d9d_model_matrices 
         .mapper = mapper,                                                                          \
         .hf_config = hf_config,                                                                    \
         .matrices = matrices,                                                                      \
+        .rehead = rehead,                                                                          \
+        .hf_head = hf_head,                                                                        \
     }
 PROVIDER(d9d_qwen3_dense_provider, dense_provider_table);
 PROVIDER(d9d_qwen3_moe_provider, moe_provider_table);

@@ -92,6 +92,25 @@ void d9di_data_release(d9di_data *d)
     free(d->skips);
 }
 
+d9d_status d9di_data_take_whole(const d9di_data *d, bool single, bool labelled, const char *task)
+{
+    for (size_t i = 0; i < d->n; i++) {
+        d9d_dataset *ds = d->datasets[i];
+
+        if (single && d9d_dataset_is_packed(ds))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: its samples are packed, and task %s makes one row of a sample",
+                            d9d_dataset_dir(ds), task);
+        if (labelled && !d9d_dataset_has_labels(ds))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: has no labels, which task %s learns from; d9d-shard --label-key "
+                            "takes them from the texts' lines",
+                            d9d_dataset_dir(ds), task);
+        d9d_dataset_take_whole(ds);
+    }
+    return D9D_OK;
+}
+
 d9d_status d9di_data_check(const d9di_data *d, int64_t vocab, int64_t positions)
 {
     for (size_t i = 0; i < d->n; i++) {

@@ -58,6 +58,8 @@ static d9d_layout target(const d9d_convert *c)
 /* Experts in another layout are for another generation of transformers. */
 static d9d_status mark_layout(const d9d_convert *c, json_t *doc)
 {
+    if (c->model != NULL)
+        return D9D_OK; /* it was made for the layout */
     d9d_hf_config_unmark(doc);
     if (c->to == D9D_LAYOUT_D9D)
         return d9d_hf_config_mark(doc, &c->config, origin(c) == D9D_LAYOUT_HF_FUSED);

@@ -40,13 +40,6 @@ int64_t d9d_qwen3_vocab(const d9d_qwen3_config *c)
     return n;
 }
 
-const char *d9d_qwen3_head_word(d9d_qwen3_head head)
-{
-    static const char *const words[] = {"causal_lm", "classification", "embedding"};
-
-    return words[head];
-}
-
 /* --- checks ------------------------------------------------------------------ */
 
 /* One number of the configuration: its name in config.json, its value, its range.  The upper
@@ -137,15 +130,47 @@ d9d_status d9d_qwen3_check(const d9d_qwen3_config *c)
     return D9D_OK;
 }
 
-/* What checkpoints may be and this model is not yet. */
-static d9d_status check_built(const d9d_qwen3_config *c)
+/* Does it end with the head of a language model, and is that the embedding? */
+static bool has_lm_head(const d9d_qwen3_config *c)
 {
-    if (c->head != D9D_HEAD_CAUSAL_LM)
+    return c->head == D9D_HEAD_CAUSAL_LM;
+}
+static bool is_tied(const d9d_qwen3_config *c)
+{
+    return c->tied && has_lm_head(c);
+}
+
+d9d_status d9d_qwen3_rehead(const d9d_qwen3_config *c, d9d_arena *a, d9d_head *head,
+                            const d9d_qwen3_config **out)
+{
+    d9d_qwen3_config *new = d9d_arena_alloc(a, sizeof(*new));
+    const bool same = c->head == head->kind;
+
+    if (new == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "qwen3: %zu bytes", sizeof(*new));
+    if (head->kind == D9D_HEAD_CAUSAL_LM && !same)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "qwen3: the configuration is that of a model with the head \"%s\"; this "
-                        "version computes \"%s\" alone",
-                        d9d_qwen3_head_word(c->head), d9d_qwen3_head_word(D9D_HEAD_CAUSAL_LM));
-    return D9D_OK;
+                        "qwen3: the configuration is that of a model with the head \"%s\", and the "
+                        "task needs one with \"%s\"",
+                        d9d_head_word(c->head), d9d_head_word(head->kind));
+    if (head->kind == D9D_HEAD_CLASSIFICATION && !same && head->size == 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "task.num_labels: must be given; the model's configuration has "
+                        "no labels");
+    *new = *c;
+    new->head = head->kind;
+    new->head_open = false;
+    new->new_head = head->kind != D9D_HEAD_CAUSAL_LM;
+    new->tied_copy = c->tied_copy &&same;
+    if (head->kind == D9D_HEAD_CLASSIFICATION && head->size > 0)
+        new->labels = head->size;
+    if (head->kind == D9D_HEAD_EMBEDDING && head->size > 0)
+        new->embedding_dim = head->size;
+    head->size = head->kind == D9D_HEAD_CLASSIFICATION ? new->labels
+                 : head->kind == D9D_HEAD_EMBEDDING    ? new->embedding_dim
+                                                       : 0;
+    *out = new;
+    return d9d_qwen3_check(new);
 }
 
 /* --- structure ---------------------------------------------------------------- */
@@ -213,7 +238,7 @@ static d9d_status structure_init(qwen3 *m)
     d9d_module_init(&m->root);
     d9d_module_init(&m->model);
     D9D_TRY(d9d_module_child(&m->root, "model", &m->model));
-    if (first != last && c->tied)
+    if (first != last && is_tied(c))
         m->base.tied = &m->embed_tokens.module;
     if (first || m->base.tied != NULL) {
         D9D_TRY(d9d_block_vocab_init(&m->embed_tokens, &how, D9D_VOCAB_EMBEDDING, c->splits,
@@ -225,7 +250,7 @@ static d9d_status structure_init(qwen3 *m)
         D9D_TRY(d9d_block_norm_init(&m->norm, &how, c->hidden, c->norm_eps, false));
         D9D_TRY(d9d_module_child(&m->model, "norm", &m->norm.module));
     }
-    if (last && !c->tied) {
+    if (last && has_lm_head(c) && !c->tied) {
         D9D_TRY(d9d_block_vocab_init(&m->lm_head, &how, D9D_VOCAB_HEAD, c->splits, c->n_splits,
                                      c->hidden));
         D9D_TRY(d9d_module_child(&m->root, "lm_head", &m->lm_head.module));
@@ -248,7 +273,7 @@ static d9d_status units_list(qwen3 *m)
         m->base.units[k++] = &m->layers[i].module;
     if (d9d_stage_is_last(m->base.stage))
         m->base.units[k++] = &m->norm.module;
-    if (d9d_stage_is_last(m->base.stage))
+    if (d9d_stage_is_last(m->base.stage) && has_lm_head(&m->config))
         m->base.units[k++] = m->config.tied ? &m->embed_tokens.module : &m->lm_head.module;
     m->base.n_units = k;
     return D9D_OK;
@@ -294,6 +319,11 @@ static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
     return ffn_half(l, t, &x, 1, out, n_out);
 }
 
+static d9d_status tell(const d9d_tap *tap, d9d_tape *t, int64_t number, d9d_var *x)
+{
+    return tap != NULL ? tap->hear(tap->arg, t, number, x) : D9D_OK;
+}
+
 static d9d_status layers_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
 {
     size_t n_in = in->cache != NULL ? IN_COUNT : in->segments != NULL ? IN_AT : IN_SEGMENTS;
@@ -320,6 +350,7 @@ static d9d_status layers_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, 
             D9D_TRY(layer_forward(l, t, args, n_in, x, 1));
         D9D_TRY(d9d_unit_close(&l->module, t));
         d9d_tape_release_since(t, mark, x, 1);
+        D9D_TRY(tell(in->tap, t, m->first + i + 1, *x));
     }
     return D9D_OK;
 }
@@ -360,6 +391,8 @@ static d9d_status head_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9
     D9D_TRY(d9d_unit_open(&m->norm.module, t));
     D9D_TRY(d9d_block_norm_forward(&m->norm, t, x, &out->hidden));
     D9D_TRY(d9d_unit_close(&m->norm.module, t));
+    if (!has_lm_head(&m->config))
+        return D9D_OK;
     D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(rows, m->config.hidden), &h));
     D9D_TRY(d9d_unit_open(&head->module, t));
     D9D_TRY(head_compute(head, t, in, h, out));
@@ -370,7 +403,8 @@ static d9d_status embed_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d
 {
     D9D_TRY(d9d_unit_open(&m->embed_tokens.module, t));
     D9D_TRY(d9d_block_vocab_embed(&m->embed_tokens, t, in->ids, x));
-    return d9d_unit_close(&m->embed_tokens.module, t);
+    D9D_TRY(d9d_unit_close(&m->embed_tokens.module, t));
+    return tell(in->tap, t, 0, *x);
 }
 
 static d9d_status qwen3_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in,
@@ -406,7 +440,7 @@ static double qwen3_flops(const d9d_model *base, int64_t s)
 
     for (int64_t l = m->first; l < m->end; l++)
         weights += attention + (d9d_qwen3_is_moe(c, l) ? moe : dense);
-    if (d9d_stage_is_last(base->stage))
+    if (d9d_stage_is_last(base->stage) && has_lm_head(c))
         weights += (double)c->hidden * (double)base->vocab;
     return 6.0 * weights +
            6.0 * (double)(m->end - m->first) * (double)(c->heads * c->head_dim) * (double)s;
@@ -436,6 +470,7 @@ static const d9d_model_ops qwen3_ops = {
     .forward = qwen3_forward,
     .flops_per_token = qwen3_flops,
     .cache_cell = qwen3_cache_cell,
+    .taps = true,
     .free = qwen3_free,
 };
 
@@ -446,7 +481,6 @@ d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
     d9d_status st;
 
     D9D_TRY(d9d_qwen3_check(config));
-    D9D_TRY(check_built(config));
     m = calloc(1, sizeof(*m));
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "qwen3: model of %lld layers", (long long)config->layers);

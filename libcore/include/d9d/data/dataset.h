@@ -67,6 +67,11 @@ D9D_API int64_t d9d_dataset_vocab(const d9d_dataset *ds);
 D9D_API int64_t d9d_dataset_max_length(const d9d_dataset *ds);
 /* Positions of the split. */
 D9D_API int64_t d9d_dataset_positions(const d9d_dataset *ds);
+/* Have its documents labels of their own, given with them? */
+D9D_API bool d9d_dataset_has_labels(const d9d_dataset *ds);
+/* From here on a document without labels has all its tokens for positions, and no targets: for
+ * what looks at texts as a whole.  Before its samples are looked at. */
+D9D_API void d9d_dataset_take_whole(d9d_dataset *ds);
 /* Whether a sample may have several segments. */
 D9D_API bool d9d_dataset_is_packed(const d9d_dataset *ds);
 
@@ -109,7 +114,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, boo
                                                  d9d_buf *out);
 
 /* Sample k of the split as text, what is trained between "\u27e6" and "\u27e7", with pictures of
- * control characters other than newlines and tabs; a line parts documents.  ECONFIG without a tokenizer. */
+ * control characters other than newlines and tabs; a line parts documents.  ECONFIG without a
+ * tokenizer. */
 D9D_API D9D_MUST_USE d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k, d9d_buf *out);
 /* The share of padding in batches of `batch` samples whose lengths are rounded up to a
  * multiple, in each order of d9d/data/loader.h, and with every sample padded to the edge of its

@@ -39,12 +39,20 @@
 extern "C" {
 #endif
 
+/* What was made of samples: losses, tokens, or rows of a task's own, of positions without losses.
+ */
+typedef enum d9d_infer_what {
+    D9D_INFER_SCORED,
+    D9D_INFER_GENERATED,
+    D9D_INFER_ROWS
+} d9d_infer_what;
+
 typedef struct d9d_infer_summary {
     int64_t samples, first_sample; /* of the whole task; where this life began */
-    int64_t tokens;                /* targets, or what was generated, of this life */
+    int64_t tokens;                /* targets, what was generated, or positions, of this life */
     double loss, perplexity;       /* over this life; NaN without a target */
     double tokens_per_s;
-    bool generated; /* there are tokens, and no loss */
+    d9d_infer_what what;
 } d9d_infer_summary;
 
 /* Collective: over the job, as d9d_train().  `weights` of

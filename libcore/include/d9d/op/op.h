@@ -205,6 +205,24 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9
                                                                  int32_t ignore, d9d_comm *comm,
                                                                  d9d_var **loss);
 
+/* --- one row a document -------------------------------------------------------------
+ *
+ * What of a batch's tokens makes the row of each of its documents (d9d/data/pool.h): the last
+ * token's, the first one's, the mean of all.  A token belongs to at most one document. */
+typedef struct d9d_pool {
+    d9d_tensor token;  /* [N, k] int32: rows of x that go into document n, or -1 */
+    d9d_tensor share;  /* [N, k] float32: what each counts */
+    d9d_tensor owner;  /* [T, 1] int32: the document that a row of x goes into, or -1 */
+    d9d_tensor part;   /* [T, 1] float32: its share there */
+    d9d_tensor labels; /* [M] int32: of the documents that are this rank's once parts of all ranks
+                          are summed; or none */
+} d9d_pool;
+D9D_API void d9d_pool_release(d9d_pool *p);
+/* y[n] = sum over j of share[n, j] x[token[n, j]], in float32 and rounded once; 0 for a document
+ * without tokens here.  x [T, H], y [N, H]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_pool(d9d_tape *t, d9d_var *x, const d9d_pool *pool,
+                                            d9d_var **y);
+
 /* --- generation: forward alone, EINVAL where something would be recorded ------------- */
 
 /* Keys or values beside those of earlier positions: x [1, T, K, D] goes to rows at [T] (int32, none
