@@ -228,7 +228,7 @@ static d9d_status run_check(run *r)
                            r->c->trainer.batching.microbatch_size, &r->data));
     if (d9d_loader_last_source(r->data.loader) < 0)
         return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
-    if (d9di_task_pooling(&r->body) != D9D_POOL_NONE)
+    if (r->body.kind != NULL && d9di_task_pooling(&r->body) != D9D_POOL_NONE)
         D9D_TRY(d9di_data_take_whole(&r->data, true, false, r->c->task.choice->name));
     D9D_TRY(tell(r, "inference.configuration.data_loader", (d9d_event){.loader = r->data.loader}));
     how = engine_how(r);
