@@ -237,6 +237,19 @@ JSON
     cmp worst.txt alone.txt
 }
 
+@test "a task of one's own has a head on the last stage of a pipeline" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    classification
+    dense | sed -e 's/\["libevents.so", "liblifo.so"\]/"libclassify.so"/' -e 's/"dataset": "data"/"dataset": "texts"/' \
+        -e 's/^  "pipelining.*/  "gradient_clipping": {"max_norm": 1.0}},/' -e 's/"steps": 2/"steps": 6/' \
+        -e 's/"lr": 1e-3}}/"lr": 1e-3}, "task": {"name": "classify", "num_labels": 3}}/' >piped.json
+    d9d-train -q --device cpu --set trainer.run.dir=piped1 piped.json
+    mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=piped2 piped.json
+    close_to 1e-5 <(numbers loss piped2/metrics.jsonl) <(numbers loss piped1/metrics.jsonl)
+    close_to 1e-5 <(numbers grad_norm piped2/metrics.jsonl) <(numbers grad_norm piped1/metrics.jsonl)
+    [ "$(names piped2/export/model.safetensors)" = "$(names piped1/export/model.safetensors)" ]
+}
+
 # What a training of N steps tells rank R, in the documented order.
 training() {
     local n=$1 k
