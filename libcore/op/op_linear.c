@@ -120,8 +120,8 @@ static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *
                         .n = a->n,
                         .k = w->data.shape.dim[1],
                         .beta = plus == NULL ? 0.0f : 1.0f,
-                        .plus =
-                            plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus)),
+                        .plus = plus == NULL || in_place ? NULL
+                                                         : d9d_tensor_data(d9d_var_tensor(plus)),
                         .b_early = w->shard == NULL};
     d9d_tensor room = in_place ? d9d_tensor_ref(d9d_var_tensor(plus)) : (d9d_tensor){0};
     d9d_var *out;

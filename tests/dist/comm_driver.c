@@ -805,10 +805,18 @@ static d9d_status fail(struct job *j)
 static const struct {
     const char *word;
     d9d_status (*run)(struct job *j);
-} acts[] = {{"all", all},       {"order", order},         {"first", first},
-            {"groups", groups}, {"bandwidth", bandwidth}, {"busy", busy},
-            {"late", late},     {"mute", mute},           {"other", other},
-            {"short", fewer},   {"cross", cross},         {"fail", fail}};
+} acts[] = {{"all", all},
+            {"order", order},
+            {"first", first},
+            {"groups", groups},
+            {"bandwidth", bandwidth},
+            {"busy", busy},
+            {"late", late},
+            {"mute", mute},
+            {"other", other},
+            {"short", fewer},
+            {"cross", cross},
+            {"fail", fail}};
 
 static void say(void *arg, d9d_log_level level, const char *text)
 {
