@@ -13,7 +13,7 @@
 
 #include "d9d/base/log.h"
 #include "d9d/data/part.h"
-#include "d9d/data/pool.h"
+#include "d9d/data/pooling.h"
 #include "d9d/model/weights.h"
 #include "d9d/optim/optim.h"
 #include "d9d/parallel/sharded.h"

@@ -463,7 +463,7 @@ typedef struct learned {
 
 static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_batch *b, learned *f)
 {
-    const d9d_model_options options = {D9D_F32, v->recompute};
+    const d9d_model_options options = {.dtype = D9D_F32, .checkpointing = v->recompute};
     d9d_qwen3_config c = dense;
     d9d_model_in in = {0};
     d9d_model_out out;

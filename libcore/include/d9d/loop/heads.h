@@ -5,7 +5,7 @@
  *     "task": {"name": "embedding", "output": "texts.npy", "pooling": "mean"}        d9d-infer
  *     "task": {"name": "hidden_states", "output": "states.npy", "layers": [0, -1]}   d9d-infer
  *
- * A text's hidden states become one row (d9d/data/pool.h): that of its last position, which is what
+ * A text's hidden states become one row (d9d/data/pooling.h): that of its last position, which is what
  * HuggingFace's ...ForSequenceClassification takes, their mean, or the first one.  Texts are taken
  * whole, with the last token, which a language model has for a target alone.
  *

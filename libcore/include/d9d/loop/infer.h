@@ -1,4 +1,4 @@
-/* infer.h - the inference loop: log-probabilities, perplexity, generation.
+/* infer.h - the inference loop: log-probabilities, perplexity, generation, rows of texts.
  *
  * Samples are read in the order of the data section, microbatch_size at a time, the last
  * batch short; results come out in that order.
@@ -14,6 +14,9 @@
  * On many ranks each data-parallel rank has a micro-batch of its own at a time, and rank 0 writes.
  *
  * perplexity is exp of the mean negative log-probability over all targets.
+ *
+ * classification writes the probabilities of each text's classes, a line a text; embedding and
+ * hidden_states a .npy with a row for each (d9d/loop/heads.h).  They go on in the same way.
  *
  * generate writes what follows each prompt, in the order of the prompts, and goes on in the same
  * way when it was interrupted:

@@ -15,7 +15,7 @@
 #ifndef D9D_LOOP_TASK_H
 #define D9D_LOOP_TASK_H
 
-#include "d9d/data/pool.h"
+#include "d9d/data/pooling.h"
 #include "d9d/loop/events.h"
 #include "d9d/loop/infer.h"
 #include "d9d/loop/save.h"

@@ -207,7 +207,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9
 
 /* --- one row a document -------------------------------------------------------------
  *
- * What of a batch's tokens makes the row of each of its documents (d9d/data/pool.h): the last
+ * What of a batch's tokens makes the row of each of its documents (d9d/data/pooling.h): the last
  * token's, the first one's, the mean of all.  A token belongs to at most one document. */
 typedef struct d9d_pool {
     d9d_tensor token;  /* [N, k] int32: rows of x that go into document n, or -1 */

@@ -1,5 +1,5 @@
-/* pool.c - see d9d/data/pool.h. */
-#include "d9d/data/pool.h"
+/* pooling.c - see d9d/data/pooling.h. */
+#include "d9d/data/pooling.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* pool.h - the documents of a batch, and what of its positions stands for each.
+/* pooling.h - the documents of a batch, and what of its positions stands for each.
  *
  * A row is a document, but where documents are packed, which are several; a row without positions
  * is one that has none.  What stands for a document is the first of its positions, the last, or the
@@ -19,8 +19,8 @@
  *
  * The class of a document is the last of its labels that counts.
  */
-#ifndef D9D_DATA_POOL_H
-#define D9D_DATA_POOL_H
+#ifndef D9D_DATA_POOLING_H
+#define D9D_DATA_POOLING_H
 
 #include "d9d/data/loader.h"
 
@@ -75,4 +75,4 @@ D9D_API D9D_MUST_USE d9d_status d9d_batch_check_classes(const d9d_batch *b, int6
 #ifdef __cplusplus
 }
 #endif
-#endif /* D9D_DATA_POOL_H */
+#endif /* D9D_DATA_POOLING_H */

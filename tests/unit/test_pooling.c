@@ -1,5 +1,5 @@
-/* test_pool.c - the documents of batches, on one rank and cut over several. */
-#include "d9d/data/pool.h"
+/* test_pooling.c - the documents of batches, on one rank and cut over several. */
+#include "d9d/data/pooling.h"
 
 #include "support/unit.h"
 
@@ -135,5 +135,5 @@ int main(void)
         cmocka_unit_test(refuses_what_does_not_divide),
     };
 
-    return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("pooling", tests, NULL, NULL);
 }
