@@ -125,6 +125,16 @@ task() { printf 'task={"name": "%s", "output": "%s"%s}' "$1" "$2" "${3:+, $3}"; 
     done
 }
 
+@test "evaluation on other texts: their mean loss, and the metrics of what inference writes" {
+    d9d-train -q --set trainer.run.steps=3 --set 'evaluation=[{"name": "all", "data": {"dataset": "dense"}, "microbatch_size": 3,
+        "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 3}]}]' dense.train.json
+    d9d-infer -q --set trainer.model_stage_factory.source_checkpoint=run/export dense.infer.json
+    close <(numbers "all\/loss" run/metrics.jsonl) <(sed -E 's/.*\[([^]]*)\], "target": ([0-9]+).*/\2, \1/' out.jsonl |
+        awk -F', ' '{ s -= log($($1 + 2)) } END { print s / NR }' OFMT=%.9g)
+    close <(numbers "all\/accuracy" run/metrics.jsonl) <(sed -E 's/.*"label": ([0-9]+).*"target": ([0-9]+).*/\1 \2/' out.jsonl |
+        awk '{ n += $1 == $2 } END { print n / NR }' OFMT=%.9g)
+}
+
 @test "a head in place of a language model's: seeded, saved, gone on with, exported with its labels" {
     other=(--set "model_provider.hf_config=$golden/dense_tied/config.json" --set task.num_labels=4
         --set "trainer.model_stage_factory.source_checkpoint=$golden/dense_tied" --set 'metrics=[]')
