@@ -1,5 +1,6 @@
 /* job_tables.c - the key tables of d9d-train and d9d-infer.  See d9d/loop/job.h. */
 #include "d9d/data/blend.h"
+#include "d9d/data/dataset_kind.h"
 #include "d9d/loop/job.h"
 #include "d9d/loop/task.h"
 #include "d9d/metric/metric.h"
@@ -34,7 +35,10 @@ static const d9d_table mesh_table = D9D_TABLE(d9d_degrees, "mesh", mesh_keys,
 
 static const char *const order_words[] = {"sequential", "shuffled", "bucketed", NULL};
 static const d9d_key data_keys[] = {
-    D9D_KEY_STR(d9d_data_section, dataset, D9D_REQUIRED, "directory made by d9d-shard", .min = 1),
+    D9D_KEY_STR(d9d_data_section, dataset, D9D_REQUIRED,
+                "directory made by d9d-shard; with a source, what that is called", .min = 1),
+    D9D_KEY_UNION(d9d_data_section, source, "null", d9d_dataset_tag, d9d_dataset_choices,
+                  "what makes the samples, in the place of a directory", .flags = D9D_NULLABLE),
     D9D_KEY_STR(d9d_data_section, split, "\"train\"", "part of the dataset to read", .min = 1),
     D9D_KEY_ENUM(d9d_data_section, order, "\"sequential\"", order_words,
                  "sequence of the samples: as stored, shuffled, or by similar length"),

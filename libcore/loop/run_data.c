@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "d9d/data/dataset_kind.h"
+
 static d9d_data_source source_of(const d9di_data *d, size_t i)
 {
     const d9d_data_section *s = &d->sections[i];
@@ -69,7 +71,8 @@ d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loadin
     for (size_t i = 0; i < d.n && st == D9D_OK; i++) {
         const d9d_data_section *s = &d.sections[i];
 
-        st = d9d_dataset_open(s->dataset, s->split, &d.datasets[i]);
+        st = s->source.choice != NULL ? d9d_dataset_make(&s->source, s->dataset, &d.datasets[i])
+                                      : d9d_dataset_open(s->dataset, s->split, &d.datasets[i]);
         if (st == D9D_OK && s->skip_samples != NULL)
             st = d9d_numbers_read(s->skip_samples, &d.skips[i]);
     }

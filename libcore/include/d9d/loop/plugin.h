@@ -24,6 +24,7 @@
 #ifndef D9D_LOOP_PLUGIN_H
 #define D9D_LOOP_PLUGIN_H
 
+#include "d9d/data/dataset_kind.h"
 #include "d9d/loop/events.h"
 #include "d9d/loop/job.h"
 #include "d9d/loop/task.h"
@@ -71,6 +72,7 @@ typedef struct d9d_plugin {
     const d9d_metric_kind *const *metrics;
     const d9d_sink_kind *const *trackers;
     const d9d_subscription *events; /* whatever the configuration names; self is NULL */
+    const d9d_dataset_kind *const *datasets;
 } d9d_plugin;
 
 #define D9D_PLUGIN_SIZE(type) sizeof(type),
