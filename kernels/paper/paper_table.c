@@ -276,15 +276,35 @@ ENTRY(xent_once, const d9d_xent_dims *n, d9d_dtype gt, float *loss, void *unit, 
 /* --- mixture of experts ------------------------------------------------------------------------
  */
 
-ENTRY(router, d9d_dtype t, float *p, float *prob, int32_t *expert, const void *logits,
-      const float *bias, int64_t rows, int64_t e, int64_t k, bool renormalise)
+/* Scores, read or written `times`. */
+static d9d_status scores(d9d_stream s, const d9d_router_dims *n, double times)
 {
-    return move(s, D9D_F32, 2.0 * (double)rows * (double)e);
+    return move(s, D9D_F32, times * (double)n->rows * (double)n->e);
 }
-ENTRY(router_din, d9d_dtype t, void *dlogits, const float *dprob, const float *p, const float *prob,
-      const int32_t *expert, int64_t rows, int64_t e, int64_t k, bool renormalise)
+ENTRY(router, const d9d_router_dims *n, float *p, float *prob, int32_t *expert, const void *logits,
+      const float *bias)
 {
-    return move(s, D9D_F32, 2.0 * (double)rows * (double)e);
+    return scores(s, n, 2);
+}
+ENTRY(router_din, const d9d_router_dims *n, void *dlogits, const float *dprob, const float *p,
+      const float *prob, const int32_t *expert, const d9d_router_balance *b)
+{
+    return scores(s, n, b != NULL && b->z != 0 ? 3 : 2);
+}
+ENTRY(router_count, const d9d_router_dims *n, float *load, double *total, const int32_t *expert,
+      const d9d_router_balance *b)
+{
+    return move(s, D9D_I32, (double)n->rows * (double)n->k);
+}
+ENTRY(router_losses, const d9d_router_dims *n, float *aux, float *z, const float *p,
+      const d9d_router_balance *b)
+{
+    return scores(s, n, b->z != 0 ? 2 : 1);
+}
+ENTRY(router_bias, float *bias, const double *load, const float *scale, float rate, int64_t first,
+      int64_t n, int64_t e)
+{
+    return move(s, D9D_F64, (double)e);
 }
 
 /* As if every one of E got the same of all choices; how many there are of an array from

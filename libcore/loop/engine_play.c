@@ -3,6 +3,7 @@
 #include "d9d/parallel/tied.h"
 #include "loop/draws.h"
 #include "loop/engine.h"
+#include "loop/shares.h"
 
 /* What goes through the stages, of one call. */
 typedef struct d9di_play {
@@ -23,6 +24,7 @@ static void micro_release(d9di_micro *b)
     d9d_tensor_release(&b->segments);
     d9d_pool_release(&b->pool);
     d9d_tensor_release(&b->draws.token);
+    d9d_tensor_release(&b->shares.weight);
 }
 
 static d9d_status part_upload(d9di_engine *e, const d9d_batch_part *b, d9di_micro *out)
@@ -65,6 +67,14 @@ static d9d_status pool_upload(d9di_engine *e, const d9d_batch *b, d9d_pool *out)
     return d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.documents), h.labels, &out->labels);
 }
 
+static bool wants_shares(const d9di_engine *e)
+{
+    for (size_t k = 0; k < e->n_stages; k++)
+        if (d9di_shares_wanted(e->stages[k].model))
+            return true;
+    return false;
+}
+
 /* Micro-batches up to this one, as far as they were not there: what this rank computes with. */
 static d9d_status load(d9di_engine *e, int micro)
 {
@@ -81,6 +91,9 @@ static d9d_status load(d9di_engine *e, int micro)
         if (e->program.backward && d9di_draws_wanted(&e->adapters))
             D9D_TRY(d9di_draws_make(e->stages[0].model, e->dev, &p->host, e->seed,
                                     &e->micros.data[p->loaded].draws));
+        if (e->program.backward && wants_shares(e))
+            D9D_TRY(d9di_shares_make(e->stages[0].model, e->dev, &p->host,
+                                     &e->micros.data[p->loaded].shares));
         d9d_trace_lap(e->dev, "batch", "");
     }
     return D9D_OK;
@@ -135,6 +148,8 @@ static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var
     b = &e->micros.data[micro];
     if (b->draws.token.storage != NULL)
         d9d_tape_set_draws(t, &b->draws);
+    if (b->shares.weight.storage != NULL)
+        d9d_tape_set_shares(t, &b->shares);
     d9d_sharded_forward(s->sharded, learn && e->program.stages == 1);
     D9D_TRY(d9di_task_forward(
         e->task, s->model, t,

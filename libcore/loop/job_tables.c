@@ -133,6 +133,8 @@ static const d9d_key tracker_elem = {.kind = D9D_KIND_UNION,
                                      .doc = "a place where metrics go"};
 
 typedef struct d9d_logging_section logging_section;
+/* In the order of d9di_experts_level. */
+static const char *const experts_words[] = {"off", "summary", "layers", "counts", NULL};
 static const d9d_key logging_keys[] = {
     D9D_KEY_PERIOD(logging_section, period_steps, "1", "steps between records in metrics.jsonl"),
     D9D_KEY_BOOL(logging_section, samples, "true",
@@ -140,6 +142,9 @@ static const d9d_key logging_keys[] = {
     D9D_KEY_LIST(logging_section, tracker, "[]", &tracker_elem,
                  "where else metrics go while the run goes on: one, or a list",
                  .flags = D9D_OR_ONE),
+    D9D_KEY_ENUM(logging_section, experts, "\"summary\"", experts_words,
+                 "how evenly experts are used: off; summary, of the worst layer; layers, of each; "
+                 "counts, choices of every expert besides"),
     D9D_KEY_END,
 };
 static const d9d_table logging_table =

@@ -24,6 +24,7 @@
 #include "loop/bubble.h"
 #include "loop/engine.h"
 #include "loop/evaluate.h"
+#include "loop/experts.h"
 #include "loop/ledger.h"
 #include "loop/run_dir.h"
 #include "loop/save_behind.h"
@@ -61,6 +62,9 @@ typedef struct d9di_train {
     d9di_metrics metrics;
     d9di_evaluation *evaluations;
     size_t n_evaluations;
+    d9di_experts experts;
+    const char **names; /* of values in records: those of metrics, then of experts */
+    double *values;     /* of the record that is held */
     d9di_data data;
     d9d_feed *feed;
     d9di_ledger ledger; /* closed where it is not wanted */

@@ -559,11 +559,18 @@ d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype)
 
 /* --- a new document -------------------------------------------------------------------------- */
 
+static bool is_own(const d9d_router *r)
+{
+    return r->score != D9D_SCORE_SOFTMAX || r->groups > 1 || (r->scale != 0 && r->scale != 1) ||
+           r->expert_bias;
+}
+
 static d9d_status check_sayable(const d9d_qwen3_config *c)
 {
     const char *what = c->shared_intermediate > 0 ? "a shared expert"
                        : c->n_splits != 1         ? "a vocabulary of several splits"
                        : c->rope_interleaved      ? "interleaved RoPE"
+                       : is_own(&c->router)       ? "routers of another kind than a softmax's best"
                        : c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0
                            ? "a projection of embeddings"
                            : NULL;
@@ -714,7 +721,7 @@ d9d_status d9d_hf_config_set_head(json_t *doc, const d9d_qwen3_config *c)
     json_t *more;
     int bad;
 
-    if (c->embedding_dim > 0 && c->head == D9D_HEAD_EMBEDDING)
+    if ((c->embedding_dim > 0 && c->head == D9D_HEAD_EMBEDDING) || is_own(&c->router))
         D9D_TRY(d9d_hf_config_mark(doc, c, d9d_hf_config_was_fused(doc)));
     D9D_TRY(check_sayable(c));
     if (!c->new_head || (labelled && labels_said(doc, c) == c->labels))

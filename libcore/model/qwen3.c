@@ -99,6 +99,27 @@ static d9d_status check_reals(const d9d_qwen3_config *c)
     return D9D_OK;
 }
 
+static d9d_status check_router(const d9d_qwen3_config *c)
+{
+    const d9d_router *r = &c->router;
+
+    if (r->groups <= 1)
+        return D9D_OK;
+    if (r->groups > D9D_ROUTER_GROUPS || c->experts % r->groups != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "qwen3: %lld groups of experts: at most %d, which divide num_experts %lld",
+                        (long long)r->groups, D9D_ROUTER_GROUPS, (long long)c->experts);
+    if (r->top_groups < 1 || r->top_groups > r->groups ||
+        r->top_groups * (c->experts / r->groups) < c->top_k)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "qwen3: the best %lld of %lld groups have %lld experts, and "
+                        "num_experts_per_tok is %lld",
+                        (long long)r->top_groups, (long long)r->groups,
+                        (long long)(r->top_groups * (c->experts / r->groups)),
+                        (long long)c->top_k);
+    return D9D_OK;
+}
+
 static d9d_status check_vocabulary(const d9d_qwen3_config *c)
 {
     int64_t total = 0;
@@ -118,6 +139,7 @@ d9d_status d9d_qwen3_check(const d9d_qwen3_config *c)
 {
     D9D_TRY(check_ranges(c));
     D9D_TRY(check_reals(c));
+    D9D_TRY(check_router(c));
     D9D_TRY(check_vocabulary(c));
     if (c->heads % c->kv_heads != 0)
         return D9D_FAIL(D9D_ECONFIG,
@@ -195,6 +217,8 @@ static d9d_status layer_init(layer *l, const qwen3 *m, int64_t number)
         .renormalise = c->renormalise,
         .shared_intermediate = c->shared_intermediate,
         .shared_gate = c->shared_gate,
+        .router = c->router,
+        .layer = number,
     };
 
     l->is_moe = d9d_qwen3_is_moe(c, number);
@@ -219,12 +243,15 @@ static d9d_status layers_init(qwen3 *m)
     char name[32];
 
     m->layers = calloc((size_t)n + 1, sizeof(*m->layers));
-    if (m->layers == NULL)
+    m->base.mixtures = calloc((size_t)n + 1, sizeof(d9d_block_moe *));
+    if (m->layers == NULL || m->base.mixtures == NULL)
         return D9D_FAIL(D9D_ENOMEM, "qwen3: %lld layers", (long long)n);
     for (int64_t i = 0; i < n; i++) {
         D9D_TRY(layer_init(&m->layers[i], m, m->first + i));
         (void)snprintf(name, sizeof(name), "layers.%lld", (long long)(m->first + i));
         D9D_TRY(d9d_module_child(&m->model, name, &m->layers[i].module));
+        if (m->layers[i].is_moe)
+            m->base.mixtures[m->base.n_mixtures++] = &m->layers[i].mlp.moe;
     }
     return D9D_OK;
 }
@@ -460,6 +487,7 @@ static void qwen3_free(d9d_model *base)
     d9d_module_release(&m->root);
     d9d_block_rope_release(&m->rope);
     free(m->base.units);
+    free(m->base.mixtures);
     free(m->layers);
     free(m);
 }

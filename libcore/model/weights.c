@@ -58,6 +58,7 @@ static d9d_status open_into(d9d_weights *w, const d9d_model_spec *m, d9d_stage s
 {
     const d9d_plan_options opt = {.cast = true,
                                   .cast_to = m->options.dtype,
+                                  .keep = "." D9D_ROUTER_BIAS,
                                   .floating = true,
                                   .source = dir,
                                   .mapper = m->provider->table->name,

@@ -32,6 +32,8 @@ struct d9d_tape {
     unsigned probed; /* d9d_need bits */
     d9di_phase phase;
     d9d_draws draws; /* token.storage NULL: none */
+    d9d_shares shares; /* weight.storage NULL: none */
+    bool is_replay;
 };
 
 /* d9d_tape_record() with the halves given. */

@@ -334,7 +334,10 @@ static d9d_status embedding_dw(bench *b)
 }
 static d9d_status router(bench *b)
 {
-    return b->k->router(b->s, b->t, b->p[OUT], b->prob, b->expert, b->p[X], NULL, T, E, K, true);
+    const d9d_router_dims n = {
+        .t = b->t, .rows = T, .e = E, .k = K, .renormalise = true, .scale = 1};
+
+    return b->k->router(b->s, &n, b->p[OUT], b->prob, b->expert, b->p[X], NULL);
 }
 static d9d_status route(bench *b)
 {

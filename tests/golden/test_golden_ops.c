@@ -203,8 +203,11 @@ static d9d_status run_router(fixture *f, d9d_var **y)
     d9d_var *logits;
 
     D9D_TRY(d9d_op_linear(f->tape, f->in[0], f->param[0], &logits));
-    D9D_TRY(d9d_op_router(f->tape, logits, (int)number(f, "top_k", 0),
-                          flag(f, "renormalize", false), bias, y, &r));
+    D9D_TRY(d9d_op_router(f->tape, logits,
+                          &(d9d_router_how){.k = (int)number(f, "top_k", 0),
+                                            .renormalise = flag(f, "renormalize", false),
+                                            .bias = bias},
+                          y, &r));
     same_choice(f, &r.expert);
     d9d_routing_release(&r);
     return D9D_OK;

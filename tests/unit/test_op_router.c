@@ -14,11 +14,15 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 {
     fd_env *e = self;
     const router_arg *a = e->of->arg;
-    const d9d_tensor *bias = e->constant[0].storage != NULL ? &e->constant[0] : NULL;
+    const d9d_router_how how = {
+        .k = a->k,
+        .renormalise = a->renormalise,
+        .bias = e->constant[0].storage != NULL ? &e->constant[0] : NULL,
+    };
     d9d_routing r;
 
     (void)n_in, (void)n_out;
-    D9D_TRY(d9d_op_router(t, in[0], a->k, a->renormalise, bias, out, &r));
+    D9D_TRY(d9d_op_router(t, in[0], &how, out, &r));
     d9d_routing_release(&r);
     return D9D_OK;
 }
@@ -86,13 +90,14 @@ static void chooses_and_orders(void **state)
                               0, 0, 0, 0, 9, 8, 0, 7};
     static const int expert[] = {1, 3, 0, 1, 0, 1}, offset[] = {0, 2, 5, 5, 6},
                      row[] = {2, 5, 0, 3, 1, 4}, source[] = {2, 4, 0, 3, 5, 1};
+    const d9d_router_how two = {.k = 2, .renormalise = true};
     op_fixture *f = *state;
     d9d_var *v = op_var(f, D9D_F32, D9D_SHAPE(3, 4)), *prob;
     d9d_routing r;
     float p[6];
 
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(d9d_var_tensor(v)), x, sizeof(x)));
-    assert_ok(d9d_op_router(f->tape, v, 2, true, NULL, &prob, &r));
+    assert_ok(d9d_op_router(f->tape, v, &two, &prob, &r));
     read_ints(&r.expert, expert, 6);
     read_ints(&r.offset, offset, 5);
     read_ints(&r.row, row, 6);
@@ -115,18 +120,18 @@ static void refuses(void **state)
     d9d_routing r;
 
     assert_refused(
-        f, d9d_op_router(f->tape, x, 4, true, NULL, &p, &r),
+        f, d9d_op_router(f->tape, x, &(d9d_router_how){.k = 4}, &p, &r),
         "router: logits [2, 3] does not fit a choice of [4]: logits are [T, E], from 1 to "
         "E experts can be chosen");
     assert_refused(
-        f, d9d_op_router(f->tape, x, 0, true, NULL, &p, &r),
+        f, d9d_op_router(f->tape, x, &(d9d_router_how){.k = 0}, &p, &r),
         "router: logits [2, 3] does not fit a choice of [0]: logits are [T, E], from 1 to "
         "E experts can be chosen");
     assert_refused(
-        f, d9d_op_router(f->tape, deep, 1, true, NULL, &p, &r),
+        f, d9d_op_router(f->tape, deep, &(d9d_router_how){.k = 1}, &p, &r),
         "router: logits [2, 3, 4] does not fit a choice of [1]: logits are [T, E], from 1 "
         "to E experts can be chosen");
-    assert_refused(f, d9d_op_router(f->tape, x, 1, true, b, &p, &r),
+    assert_refused(f, d9d_op_router(f->tape, x, &(d9d_router_how){.k = 1, .bias = b}, &p, &r),
                    "router: bias [4] does not fit logits [2, 3]: logits are [T, E], a bias [E]");
 }
 

@@ -67,6 +67,7 @@ typedef struct d9d_trainer_section {
         d9d_step_period period_steps;
         bool samples;
         d9d_list tracker; /* d9d_union: d9d/track/sink.h */
+        int experts;      /* off, a summary, numbers of each layer, all counts */
     } logging;
     struct d9d_pipelining_section {
         d9d_union schedule; /* which: d9d_pipe_kind */

@@ -33,6 +33,7 @@ typedef struct d9d_qwen3_config {
     bool shared_gate;            /* the shared expert's output times sigmoid(gate(x)) */
     int64_t experts, top_k;      /* 0 in a dense model */
     bool renormalise;            /* top-k probabilities divided by their sum */
+    d9d_router router;           /* of every mixture */
     const bool *moe_layer;       /* [layers]: which are mixtures; NULL: all when experts > 0 */
     float norm_eps;
     double rope_base;

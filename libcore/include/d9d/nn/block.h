@@ -196,17 +196,40 @@ typedef struct d9d_block_grouped {
     d9d_param weight; /* [E, in, out] */
 } d9d_block_grouped;
 
+typedef enum d9d_router_score { D9D_SCORE_SOFTMAX, D9D_SCORE_SIGMOID } d9d_router_score;
+
+/* Beyond the softmax of all experts; zeros are without any of it.  See d9d_op_router().
+ *
+ * expert_bias is added to the scores for the choice alone, and evens it out without a loss: after
+ * each step, that of every expert goes by bias_rate towards the mean load of the step, up where the
+ * expert had less and down where it had more (d9d_block_moe_even()).  It is a parameter that no
+ * gradient reaches, float32, of zeros at first, and moves unless it is frozen. */
+typedef struct d9d_router {
+    int score; /* d9d_router_score */
+    int64_t groups, top_groups;
+    double scale;
+    bool expert_bias;
+    double bias_rate;
+    double aux_loss, z_loss; /* coefficients */
+} d9d_router;
+
+#define D9D_ROUTER_BIAS "expert_bias"
+
 typedef struct d9d_moe_shape {
     int64_t hidden, intermediate, experts, top_k;
     bool renormalise;
     int64_t shared_intermediate; /* 0: no shared expert */
     bool shared_gate;
+    d9d_router router;
+    int64_t layer; /* its number, for people */
 } d9d_moe_shape;
 
 typedef struct d9d_block_moe {
     d9d_module module;
     d9d_module router, grouped_experts, shared_expert;
     d9d_block_linear gate;
+    d9d_param expert_bias; /* "router.expert_bias" [E]; declared where the router has one */
+    d9d_tensor counted;    /* d9d_router_how.counted; whoever counts sets it, storage NULL: nobody */
     d9d_block_grouped gate_proj, up_proj, down_proj;
     d9d_block_ffn shared;
     d9d_block_linear shared_gate;
@@ -218,6 +241,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_b
                                                    const d9d_moe_shape *shape);
 D9D_API D9D_MUST_USE d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x,
                                                       d9d_var **y);
+/* After a step: the bias by the load of all ranks in `counted`; where there is none, or it is
+ * frozen, nothing.  `scale` as in d9d_optimizer_step(): NaN for a step that does not count. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_moe_even(d9d_block_moe *b, d9d_device *dev,
+                                                   const d9d_tensor *scale);
 
 #ifdef __cplusplus
 }

@@ -116,11 +116,36 @@ typedef struct d9d_routing {
 } d9d_routing;
 D9D_API void d9d_routing_release(d9d_routing *r);
 
-/* p = softmax(logits) in float32; the k largest of p (+ bias where not NULL, [E] float32, for the
- * choice alone); prob = p of those, divided by their sum + 1e-20 when renormalised.
- * logits [T, E], prob [T, k] float32. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, int k, bool renormalise,
-                                              const d9d_tensor *bias, d9d_var **prob,
+/* How, and what keeps it even. */
+typedef struct d9d_router_how {
+    int k;
+    bool sigmoid, renormalise;
+    int groups, top_groups; /* 0: any expert */
+    float scale;            /* of the weights; 0: 1 */
+    const d9d_tensor *bias; /* [E] float32, of the choice alone; NULL: none */
+    float aux, z;           /* coefficients of the losses; 0: none */
+    /* [2 + E] float64 on the device, to which forward adds (a replay does not): sums over the
+     * tokens of the two losses, without coefficients, and choices of each expert.  NULL: nothing. */
+    const d9d_tensor *counted;
+    d9d_comm *tp, *cp; /* ranks with other tokens of the same rows; NULL: none */
+    const char *what;  /* of what is summed over them */
+} d9d_router_how;
+
+/* Scores of every expert in float32, softmax or sigmoid; the k largest of score + bias, by groups
+ * where there are (d9d_router_dims); prob = scores of those, divided by their sum + 1e-20 when
+ * renormalised, times scale.  logits [T, E], prob [T, k] float32.
+ *
+ * Where the tape has shares, the gradient of logits is that of two losses besides:
+ *
+ *     aux   E sum over e of f_e P_e     of each row: f_e the part of its choices that expert e has,
+ *                                       P_e the mean over its tokens of score_e / sum of scores
+ *     z     log(sum of exp(logits))^2   of each token
+ *
+ * weighted by the shares, and so added to the sum of the losses that is trained on.  1 is what aux
+ * is where all experts have the same.  A row is what it is whatever the micro-batches and ranks,
+ * so the losses are too: its counts are summed over the ranks that have a part of it. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits,
+                                              const d9d_router_how *how, d9d_var **prob,
                                               d9d_routing *routing);
 /* x [T, H] to rows in permuted order [R, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_permute(d9d_tape *t, d9d_var *x, const d9d_routing *r,
