@@ -4,20 +4,6 @@
 
 enum { ROWS = 64 }; /* handed to a thread at once */
 
-static d9d_status check(const char *op, const d9d_router_dims *n)
-{
-    D9D_TRY(d9di_check_float(op, n->t));
-    if (n->k > n->e)
-        return D9D_FAIL(D9D_EINVAL, "%s: %lld experts a token, but there are %lld", op,
-                        (long long)n->k, (long long)n->e);
-    if (n->groups > D9D_ROUTER_GROUPS ||
-        (n->groups > 1 && (n->e % n->groups != 0 || n->top_groups < 1 ||
-                           n->top_groups * (n->e / n->groups) < n->k)))
-        return D9D_FAIL(D9D_EINVAL, "%s: %lld of %lld experts in %d of %d groups", op,
-                        (long long)n->k, (long long)n->e, n->top_groups, n->groups);
-    return D9D_OK;
-}
-
 /* --- the choice --------------------------------------------------------------------------- */
 
 /* The index after (value, index) `last` in falling order of key, ties to the lower index; a NaN
@@ -109,7 +95,7 @@ d9d_status d9d_ref_router(d9d_stream s, const d9d_router_dims *n, float *p, floa
     float *scratch;
 
     (void)s;
-    D9D_TRY(check("router", n));
+    D9D_TRY(d9di_check_router("router", n));
     if ((scratch = d9di_scratch_threads("router", e)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(static, ROWS) if (n->rows * e > D9DI_SERIAL)
@@ -208,7 +194,7 @@ d9d_status d9d_ref_router_din(d9d_stream s, const d9d_router_dims *n, void *dlog
     float *scratch;
 
     (void)s;
-    D9D_TRY(check("router_din", n));
+    D9D_TRY(d9di_check_router("router_din", n));
     if ((scratch = d9di_scratch_threads("router_din", 2 * e)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(static, ROWS) if (n->rows * e > D9DI_SERIAL)
@@ -235,7 +221,7 @@ d9d_status d9d_ref_router_losses(d9d_stream s, const d9d_router_dims *n, float *
     float *scratch;
 
     (void)s;
-    D9D_TRY(check("router_losses", n));
+    D9D_TRY(d9di_check_router("router_losses", n));
     if ((scratch = d9di_scratch_threads("router_losses", e)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(static, ROWS) if (n->rows * e > D9DI_SERIAL)
