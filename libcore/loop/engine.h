@@ -32,8 +32,8 @@ typedef struct d9di_stage {
 /* A micro-batch on the device. */
 typedef struct d9di_micro {
     d9d_tensor ids, labels, positions, segments;
-    d9d_pool pool;   /* without tokens where the task does not ask for documents */
-    d9d_draws draws; /* without tokens where nothing is dropped */
+    d9d_pool pool;     /* without tokens where the task does not ask for documents */
+    d9d_draws draws;   /* without tokens where nothing is dropped */
     d9d_shares shares; /* without weights where nothing is counted */
 } d9di_micro;
 
