@@ -350,6 +350,8 @@ d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how)
         D9D_TRY(stage_fill(e, how, &e->stages[k]));
     if (e->given != NULL && e->adapters.n > 0) /* of the one stage */
         D9D_TRY(d9d_adapters_fill(e->given, &e->adapters, how->where->log));
+    for (size_t k = 0; e->given != NULL && k < e->n_stages; k++)
+        D9D_TRY(d9d_adapters_fill_heads(e->given, &e->stages[k].params, how->where->log));
     d9d_adapters_free(e->given);
     e->given = NULL;
     return D9D_OK;

@@ -76,9 +76,16 @@ close() {
         END { if (NR == 0) exit 1 }'
 }
 
-meshes_dense=("2 1 1 1 1 1 1" "1 2 1 1 1 1 1" "1 1 2 1 1 1 1" "1 1 1 2 1 1 1" "1 1 1 1 2 1 1" "1 1 1 1 1 1 2"
-    "1 1 1 1 1 1 4" "1 1 2 1 2 1 1" "1 2 1 1 2 1 1" "1 2 1 1 1 1 2" "1 1 2 1 1 1 2" "1 1 1 1 2 1 2")
-meshes_moe=("1 2 1 1 1 2 1" "1 1 1 1 2 2 1" "1 2 1 1 1 2 2" "1 1 2 1 2 4 1")
+# All of them with D9D_LONG=1, else what they are made of.
+meshes_dense=("1 2 1 1 1 1 1" "1 1 2 1 2 1 1" "1 2 1 1 1 1 2")
+meshes_mean=("1 1 2 1 2 1 1")
+meshes_moe=("1 2 1 1 1 2 2")
+if [ "${D9D_LONG:-}" = 1 ]; then
+    meshes_dense+=("2 1 1 1 1 1 1" "1 1 2 1 1 1 1" "1 1 1 2 1 1 1" "1 1 1 1 2 1 1" "1 1 1 1 1 1 2"
+        "1 1 1 1 1 1 4" "1 2 1 1 2 1 1" "1 1 2 1 1 1 2" "1 1 1 1 2 1 2")
+    meshes_mean=("${meshes_dense[@]}")
+    meshes_moe+=("1 2 1 1 1 2 1" "1 1 1 1 2 2 1" "1 1 2 1 2 4 1")
+fi
 
 trains() { # MODEL POOLING MESH
     local name="r-$1-$2-${3// /}"
@@ -93,9 +100,7 @@ trains() { # MODEL POOLING MESH
 
 @test "a head is learned on any mesh as on one rank" {
     for mesh in "${meshes_dense[@]}"; do trains dense last "$mesh"; done
-    for mesh in "1 2 1 1 1 1 1" "1 1 2 1 1 1 1" "1 1 1 1 2 1 1" "1 1 2 1 2 1 1" "1 1 1 1 2 1 2"; do
-        trains dense mean "$mesh"
-    done
+    for mesh in "${meshes_mean[@]}"; do trains dense mean "$mesh"; done
     for mesh in "${meshes_moe[@]}"; do trains moe last "$mesh"; done
 }
 
@@ -112,6 +117,23 @@ trains() { # MODEL POOLING MESH
             close <(floats out.npy) <(floats $m.npy) || { echo "$mesh"; return 1; }
             rm out.jsonl out.npy
         done
+    done
+}
+
+@test "adapters and a head are learned and written on any mesh as on one rank" {
+    tuned=(--set 'peft={"kind": "stack", "methods": [
+        {"kind": "lora", "module_name_pattern": ".*\\.(q|v)_proj", "params": {"r": 3, "alpha": 6}},
+        {"kind": "full_tune", "module_name_pattern": "cls_head\\.score"}]}')
+    d9d-train -q --device cpu "${tuned[@]}" --set trainer.run.dir=tuned dense.train.json
+    d9d-infer -q --device cpu --set trainer.model_stage_factory.source_adapter=tuned/adapter dense.infer.json
+    mv out.jsonl tuned.jsonl
+    for mesh in "1 1 1 1 2 1 2" "1 1 2 1 1 1 2"; do
+        mesh_of "$mesh"
+        mpi -n "$ranks" d9d-train -q --device cpu "${how[@]}" "${tuned[@]}" --set trainer.run.dir=r dense.train.json
+        for f in loss grad_norm; do close <(numbers $f r/metrics.jsonl) <(numbers $f tuned/metrics.jsonl); done
+        mpi -n "$ranks" d9d-infer -q --device cpu "${how[@]}" --set trainer.model_stage_factory.source_adapter=r/adapter dense.infer.json
+        close <(predictions out.jsonl) <(predictions tuned.jsonl) || { echo "$mesh"; return 1; }
+        rm -r r out.jsonl
     done
 }
 

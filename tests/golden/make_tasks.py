@@ -10,13 +10,17 @@ Each directory is a checkpoint as save_pretrained of ...ForSequenceClassificatio
                     "cls": last_hidden_state, pooled; "states": [layers + 1][hidden], means of what
                     comes out of the embedding and of each layer, before the final norm
     steps.jsonl     loss and norm of AdamW steps of 4 texts each, in their order
+    adapter/        LoRA factors and another head ("modules_to_save") as peft writes them, and
+    adapter.jsonl   the probabilities with these
 
 all computed in float64.
 """
+import copy
 import json
 from pathlib import Path
 
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (Qwen3Config, Qwen3ForSequenceClassification, Qwen3MoeConfig,
                           Qwen3MoeForSequenceClassification)
 
@@ -65,6 +69,22 @@ def train(model, texts):
         yield {"loss": float(loss), "grad_norm": float(norm)}
 
 
+def adapt(model, texts, out):
+    tuned = get_peft_model(model, LoraConfig(r=3, lora_alpha=6, task_type="SEQ_CLS",
+                                             target_modules=["q_proj", "v_proj"]))
+    for key, p in tuned.named_parameters():
+        if p.requires_grad:
+            p.data.normal_(0, 0.2)
+    tuned = tuned.float()
+    tuned.save_pretrained(out / "adapter")
+    (out / "adapter" / "README.md").unlink(missing_ok=True)
+    tuned = tuned.double().eval()
+    with open(out / "adapter.jsonl", "w") as f, torch.no_grad():
+        for ids, _ in texts:
+            probs = tuned(torch.tensor([ids])).logits[0].softmax(-1)
+            print(json.dumps({"prediction": numbers(probs)}), file=f)
+
+
 def make(name, seed, model):
     out = OUT / name
     torch.manual_seed(seed)
@@ -81,6 +101,8 @@ def make(name, seed, model):
     with open(out / "values.jsonl", "w") as f:
         for ids, _ in texts:
             print(json.dumps(values(model, ids)), file=f)
+    if name == "dense":
+        adapt(copy.deepcopy(model), texts, out)
     with open(out / "steps.jsonl", "w") as f:
         for line in train(model, texts):
             print(json.dumps(line), file=f)

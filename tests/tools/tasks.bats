@@ -156,6 +156,35 @@ task() { printf 'task={"name": "%s", "output": "%s"%s}' "$1" "$2" "${3:+, $3}"; 
         --set model_provider.hf_config=a/export/config.json --set 'task={"name": "perplexity"}' dense.infer.json
 }
 
+tuned='peft={"kind": "stack", "methods": [
+    {"kind": "lora", "module_name_pattern": ".*\\.(q|v)_proj", "params": {"r": 3, "alpha": 6}},
+    {"kind": "full_tune", "module_name_pattern": "cls_head\\.score"}]}'
+
+@test "adapters with a head: peft's are read, ours are trained on, read and merged to the same" {
+    d9d-infer -q --set "trainer.model_stage_factory.source_adapter=$golden/tasks/dense/adapter" dense.infer.json
+    close <(predictions out.jsonl) <(predictions "$golden/tasks/dense/adapter.jsonl")
+    d9d-train -q --set "$tuned" --set trainer.run.dir=a --set optimizer.lr=1e-2 \
+        --set "trainer.model_stage_factory.source_adapter=$golden/tasks/dense/adapter" dense.train.json
+    tr -d ' \n' <a/adapter/adapter_config.json | grep -q '"modules_to_save":\["score"\]'
+    grep -q '"task_type": "SEQ_CLS"' a/adapter/adapter_config.json
+    head -c 4000 a/adapter/adapter_model.safetensors | grep -aq '"base_model.model.score.weight":{"dtype":"F32","shape":\[3,16\]'
+    d9d-infer -q --set trainer.model_stage_factory.source_adapter=a/adapter --set task.output=both.jsonl dense.infer.json
+    d9d-infer -q --set trainer.model_stage_factory.source_checkpoint=a/export --set task.output=whole.jsonl dense.infer.json
+    cmp both.jsonl whole.jsonl
+    run ! cmp both.jsonl out.jsonl
+    # A step that learns nothing writes them again, to the bit.
+    d9d-train -q --set "$tuned" --set trainer.run.dir=b --set optimizer.lr=1e-30 --set optimizer.weight_decay=0 \
+        --set trainer.run.steps=1 --set trainer.model_stage_factory.source_adapter=a/adapter dense.train.json
+    cmp {a,b}/adapter/adapter_model.safetensors
+    # Frozen, the head goes its way without the adapters.
+    d9d-train -q --set 'peft={"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 2, "alpha": 2}}' \
+        --set trainer.run.dir=c --set trainer.run.steps=1 dense.train.json
+    run ! grep -aq score c/adapter/adapter_model.safetensors
+    says 2 "has a classifier's head besides" d9d-map --adapter a/adapter "$golden/tasks/dense" merged
+    says 2 'base_model.model.score.weight is not' d9d-infer --set task.num_labels=4 \
+        --set trainer.model_stage_factory.source_adapter=a/adapter dense.infer.json
+}
+
 @test "classes of lines: d9d-shard --label-key" {
     sed -E 's/"labels": \[(-100, )*([0-9]+)\]/"kind": \2/' "$golden/tasks/dense/texts.jsonl" >lines.jsonl
     d9d-shard -q --format tokens --label-key kind --out data lines.jsonl
