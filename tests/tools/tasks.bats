@@ -181,6 +181,7 @@ tuned='peft={"kind": "stack", "methods": [
         --set trainer.run.dir=c --set trainer.run.steps=1 dense.train.json
     run ! grep -aq score c/adapter/adapter_model.safetensors
     says 2 "has a classifier's head besides" d9d-map --adapter a/adapter "$golden/tasks/dense" merged
+    rm out.jsonl
     says 2 'base_model.model.score.weight is not' d9d-infer --set task.num_labels=4 \
         --set trainer.model_stage_factory.source_adapter=a/adapter dense.infer.json
 }
