@@ -104,6 +104,10 @@ static void classes_head(void *self, d9d_head *out)
 
 static d9d_status classes_extend(void *self, d9d_model *m, const d9d_model_options *options)
 {
+    if (options->head.size < 2)
+        return D9D_FAIL(D9D_ECONFIG, "task classification: the model has %lld label; classes are 2 "
+                                     "or more",
+                        (long long)options->head.size);
     return add_matrix(self, m, D9D_HEAD_SCORE, options);
 }
 
@@ -341,7 +345,7 @@ typedef d9d_heads_section section;
                  "what stands for a text: its last position, the mean of all, or the first one "   \
                  "(\"cls\")")
 #define LABELS_KEY                                                                                 \
-    D9D_KEY_INT(section, num_labels, "null", 1, 1 << 16,                                           \
+    D9D_KEY_INT(section, num_labels, "null", 2, 1 << 16,                                           \
                 "classes; null: as many as the model's configuration says", .flags = D9D_NULLABLE)
 #define DIM_KEY                                                                                    \
     D9D_KEY_INT(section, embedding_dim, "null", 1, 1 << 20,                                        \

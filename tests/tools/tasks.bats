@@ -209,6 +209,9 @@ tuned='peft={"kind": "stack", "methods": [
     says 2 'score.weight is F32 [3, 16]' d9d-infer --set task.num_labels=4 dense.infer.json
     says 2 'task.layers[1] is 5: the model has 0, its embedding, to 4' \
         d9d-infer --set "$(task hidden_states a.npy '"layers": [0, 5]')" dense.infer.json
+    says 2 'the model has 1 label; classes are 2 or more' d9d-infer --set model_provider.name=qwen3_moe --set \
+        "model_provider.hf_config=$golden/heads/moe_labels/config.json" --set \
+        "trainer.model_stage_factory.source_checkpoint=$golden/heads/moe_labels" dense.infer.json
     says 2 'task.pooling: unknown word "max"' d9d-infer --set task.pooling=max dense.infer.json
     says 2 'task.normalise: unknown key' d9d-infer --set "$(task embedding a.npy '"normalise": true')" dense.infer.json
     touch a.npy
