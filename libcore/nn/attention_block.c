@@ -26,6 +26,27 @@ void d9d_block_rope_release(d9d_block_rope *b)
     d9d_tensor_release(&b->inv_freq);
 }
 
+static d9d_status biases_init(d9d_block_attention *b, const d9d_block_how *how)
+{
+    const d9d_attention_shape *s = &b->shape;
+    const int64_t queries = s->heads * s->head_dim, keys = s->kv_heads * s->head_dim;
+    const struct {
+        d9d_block_linear *of;
+        d9d_param *bias;
+        int64_t n;
+        bool wanted;
+    } all[] = {{&b->q_proj, &b->q_bias, queries, s->qkv_bias},
+               {&b->k_proj, &b->k_bias, keys, s->qkv_bias},
+               {&b->v_proj, &b->v_bias, keys, s->qkv_bias},
+               {&b->o_proj, &b->o_bias, s->hidden, s->o_bias}};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i].wanted)
+            D9D_TRY(d9d_module_param(&all[i].of->module, "bias", all[i].bias, how->dtype,
+                                     D9D_SHAPE(all[i].n), D9D_INIT_ZEROS, 0));
+    return D9D_OK;
+}
+
 d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_how *how,
                                     const d9d_attention_shape *shape)
 {
@@ -40,6 +61,7 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_how 
     D9D_BLOCK_ADD(m, "k_proj", linear, &b->k_proj, how, hidden, keys);
     D9D_BLOCK_ADD(m, "v_proj", linear, &b->v_proj, how, hidden, keys);
     D9D_BLOCK_ADD(m, "o_proj", linear, &b->o_proj, how, queries, hidden);
+    D9D_TRY(biases_init(b, how));
     if (shape->output_gate)
         D9D_BLOCK_ADD(m, "gate_proj", linear, &b->gate_proj, how, hidden, queries);
     if (shape->sinks)
@@ -55,13 +77,15 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_how 
 /* Some heads of a projection. */
 typedef struct heads {
     d9d_block_linear *proj;
+    d9d_param *bias;
     d9d_block_norm *norm; /* of what turns; NULL: it does not */
     int64_t first, n;     /* of those whose rows of the weight are here */
 } heads;
 
 /* The key-value heads that the query heads here read.  There may be more of them here: with more
  * ranks than key-value heads all ranks have all, and each needs one. */
-static heads heads_read(const d9d_block_attention *b, d9d_block_linear *proj, d9d_block_norm *norm)
+static heads heads_read(const d9d_block_attention *b, d9d_block_linear *proj, d9d_param *bias,
+                        d9d_block_norm *norm)
 {
     const d9d_param *q = &b->q_proj.weight, *kv = &b->k_proj.weight;
     const int64_t d = b->shape.head_dim;
@@ -69,7 +93,7 @@ static heads heads_read(const d9d_block_attention *b, d9d_block_linear *proj, d9
     const int64_t first = q->work_start[0] / group;
     const int64_t end = (q->work_start[0] + q->work.dim[0] - 1) / group + 1;
 
-    return (heads){proj, norm, first - kv->work_start[0] / d, end - first};
+    return (heads){proj, bias, norm, first - kv->work_start[0] / d, end - first};
 }
 
 /* Heads [B, S, n, D] normed, unless they are not, and turned. */
@@ -97,6 +121,8 @@ static d9d_status heads_of(d9d_block_attention *b, d9d_tape *t, d9d_var *x, cons
     const int64_t d = b->shape.head_dim;
 
     D9D_TRY(d9d_op_linear_rows(t, x, &of->proj->weight, of->first * d, of->n * d, y));
+    if (b->shape.qkv_bias)
+        D9D_TRY(d9d_op_add_bias(t, *y, of->bias, of->first * d, y));
     D9D_TRY(d9d_op_reshape(t, *y, D9D_SHAPE(s->dim[0], s->dim[1], of->n, d), y));
     return of->norm != NULL ? turned(b, t, *y, of->norm, positions, y) : D9D_OK;
 }
@@ -118,7 +144,7 @@ static d9d_status gated(d9d_block_attention *b, d9d_tape *t, d9d_var *o, d9d_var
 
 int64_t d9d_block_attention_kv_heads(const d9d_block_attention *b)
 {
-    return heads_read(b, NULL, NULL).n;
+    return heads_read(b, NULL, NULL, NULL).n;
 }
 
 d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_var *x,
@@ -126,9 +152,9 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
                                        const d9d_block_cache *cache, d9d_var *plus, d9d_var **y)
 {
     const int64_t d = b->shape.head_dim;
-    const heads q_heads = {&b->q_proj, &b->q_norm, 0, b->q_proj.weight.work.dim[0] / d};
-    const heads k_heads = heads_read(b, &b->k_proj, &b->k_norm);
-    const heads v_heads = heads_read(b, &b->v_proj, NULL);
+    const heads q_heads = {&b->q_proj, &b->q_bias, &b->q_norm, 0, b->q_proj.weight.work.dim[0] / d};
+    const heads k_heads = heads_read(b, &b->k_proj, &b->k_bias, &b->k_norm);
+    const heads v_heads = heads_read(b, &b->v_proj, &b->v_bias, NULL);
     const d9d_attention how = {.scale = 1.0f / sqrtf((float)d),
                                .causal = true,
                                .segments = segments,
@@ -150,5 +176,6 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
     }
     D9D_TRY(d9d_op_attention(t, q, k, v, &how, &o));
     D9D_TRY(gated(b, t, o, all, &o));
-    return d9di_block_linear_end(&b->o_proj, t, o, tp, plus, y);
+    D9D_TRY(d9di_block_linear_end(&b->o_proj, t, o, tp, plus, y));
+    return b->shape.o_bias ? d9d_op_add_bias(t, *y, &b->o_bias, 0, y) : D9D_OK;
 }

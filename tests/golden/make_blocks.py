@@ -3,8 +3,8 @@
 
     python make_blocks.py      # writes blocks/*.safetensors beside this file
 
-`next` is a Qwen3-Next of full-attention layers alone; `oss` has the attention of gpt-oss, without
-its biases, in layers with a dense feed-forward.  Computed in float64 with transformers' own modules
+`next` is a Qwen3-Next of full-attention layers alone; `oss` has the attention of gpt-oss in layers
+with a dense feed-forward.  Computed in float64 with transformers' own modules
 (their casts to float32 taken out) and rounded at the end; plain float32 runs beside and must agree.
 README.md describes the files.
 """
@@ -24,7 +24,7 @@ import make_models as models
 OUT = Path(__file__).resolve().parent / "blocks"
 SHAPE = dict(vocab_size=61, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-6, max_position_embeddings=256,
-             tie_word_embeddings=False, attention_bias=False, bos_token_id=None, eos_token_id=0)
+             tie_word_embeddings=False, bos_token_id=None, eos_token_id=0)
 ROWS = [(0, 1, [0, 5]), (9, 1, [22]), (0, 2, [])]      # as in make_models.py
 SEQ = 24
 
@@ -70,7 +70,7 @@ def draw_weights(model, rng):
         scale = 1.2 / math.sqrt(p.shape[-1])
         if name.endswith("norm.weight"):
             z, scale = z if isinstance(model, Qwen3NextForCausalLM) else z + 4, 0.25
-        elif "embed_tokens" in name or name.endswith("sinks"):
+        elif "embed_tokens" in name or name.endswith("sinks") or name.endswith("bias"):
             scale = 1.0
         elif name.endswith("mlp.gate.weight"):
             scale = 2.0 / math.sqrt(p.shape[-1])

@@ -26,7 +26,7 @@ const stack_of stacks[] = {
      .zero_centred = true,
      .rope = {.base = 1e4, .features = 8}},
     {.name = "oss",
-     .attention = {HEADS, .no_norm = true, .sinks = true},
+     .attention = {HEADS, .no_norm = true, .sinks = true, .qkv_bias = true, .o_bias = true},
      .window = {7, 0, 7},
      .intermediate = 40,
      .rope =
@@ -85,17 +85,12 @@ static const struct rule {
     bool few;
     const d9d_placing *how;
 } rules[] = {
-    {".grouped_experts.", false, &whole},
-    {".shared_expert.", false, &whole},
-    {".k_proj.", true, &whole},
-    {".v_proj.", true, &whole},
-    {".o_proj.", false, &rows},
-    {".down_proj.", false, &rows},
-    {"_proj.", false, &columns},
-    {".sinks", false, &columns},
-    {"token_embedding.", false, &columns},
-    {"lm_head.", false, &columns},
-    {"", false, &whole},
+    {".grouped_experts.", false, &whole}, {".shared_expert.", false, &whole},
+    {".k_proj.", true, &whole},           {".v_proj.", true, &whole},
+    {".o_proj.bias", false, &whole},      {".o_proj.", false, &rows},
+    {".down_proj.", false, &rows},        {"_proj.", false, &columns},
+    {".sinks", false, &columns},          {"token_embedding.", false, &columns},
+    {"lm_head.", false, &columns},        {"", false, &whole},
 };
 
 static void place(stack *s, d9d_mesh *mesh)

@@ -123,8 +123,9 @@ D9D_API void d9d_block_rope_release(d9d_block_rope *b);
  *     x --gate_proj--> sigmoid, where there is an output gate --------------'
  *
  * Where a rope turns fewer features than a head has (d9d_block_rope), the first of them turn.
- * Members that are left zero ask for nothing: `.window = 128, .sinks = true` is a layer of gpt-oss,
- * `.zero_centred = true, .output_gate = true` one of Qwen3-Next. */
+ * Members that are left zero ask for nothing.  `.window = 128, .sinks = true, .no_norm = true,
+ * .qkv_bias = true, .o_bias = true` is a layer of gpt-oss, `.zero_centred = true, .output_gate =
+ * true` one of Qwen3-Next. */
 typedef struct d9d_attention_shape {
     int64_t hidden, heads, kv_heads, head_dim; /* H, A, K, D */
     const d9d_block_rope *rope;                /* shared by the layers */
@@ -134,13 +135,15 @@ typedef struct d9d_attention_shape {
     bool output_gate;  /* o * sigmoid(gate), element by element: "gate_proj.weight" [A D, H] */
     bool sinks;        /* "sinks" [A], from 0: d9d_op_attention() */
     int64_t window;    /* likewise; 0: none */
+    bool qkv_bias;     /* "q_proj.bias" [A D], "k_proj.bias", "v_proj.bias" [K D], from 0 */
+    bool o_bias;       /* "o_proj.bias" [H]; whole on each rank */
 } d9d_attention_shape;
 
 typedef struct d9d_block_attention {
     d9d_module module;
     d9d_block_linear q_proj, k_proj, v_proj, o_proj, gate_proj;
     d9d_block_norm q_norm, k_norm;
-    d9d_param sinks;
+    d9d_param q_bias, k_bias, v_bias, o_bias, sinks;
     d9d_attention_shape shape;
     const d9d_cut *cut;
 } d9d_block_attention;

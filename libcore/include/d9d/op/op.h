@@ -30,6 +30,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_
 /* y = a + b, of one shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y);
 
+/* y = x + b, to each row, where b is the N elements of a parameter from `first` on.  x [..., N]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_add_bias(d9d_tape *t, d9d_var *x, d9d_param *b,
+                                                int64_t first, d9d_var **y);
+
 /* The same elements in another shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_reshape(d9d_tape *t, d9d_var *x, d9d_shape shape,
                                                d9d_var **y);
