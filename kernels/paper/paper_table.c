@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "../common/kernel_common.h"
 #include "paper_private.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* arrays, of which none is read */
@@ -106,6 +107,18 @@ ENTRY(grouped_gemm_dw, d9d_dtype t, d9d_dtype gt, void *dw, float beta, const vo
       const void *dy, const int32_t *offset, int64_t rows, int64_t e, int64_t in, int64_t out)
 {
     return grouped(s, t, gt, rows, e, in, out);
+}
+
+/* As their parts. */
+ENTRY(gated_gemm, const d9d_gated_dims *n, void *y, void *gate, void *up, const void *x,
+      const void *w_gate, const void *w_up)
+{
+    return d9di_gated_parts(d9d_kernels_paper(), s, n, y, gate, up, x, w_gate, w_up);
+}
+ENTRY(gated_gemm_din, const d9d_gated_dims *n, void *dgate, void *dup, const void *dout,
+      const void *w, const void *gate, const void *up)
+{
+    return d9di_gated_din_parts(d9d_kernels_paper(), s, n, dgate, dup, dout, w, gate, up);
 }
 
 /* --- norm, position, attention -------------------------------------------------------------- */

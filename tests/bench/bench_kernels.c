@@ -86,6 +86,40 @@ static d9d_status gemm_dw(bench *b)
 {
     return gemm(b, true, false, I, H, T, D9D_F32);
 }
+/* Gate, up and SwiGLU; the gradients of the first two from that of the layer. */
+static d9d_gated_dims dense_dims(const bench *b)
+{
+    return (d9d_gated_dims){b->t, T, H, I, 1, NULL};
+}
+static d9d_gated_dims experts_dims(const bench *b)
+{
+    return (d9d_gated_dims){b->t, ROWS, H, EI, E, b->offset};
+}
+static d9d_status gated_of(bench *b, d9d_gated_dims n)
+{
+    return b->k->gated_gemm(b->s, &n, b->p[OUT], b->p[OUT2], b->p[OUT3], b->p[X], b->p[Y], b->p[Z]);
+}
+static d9d_status gated_din_of(bench *b, d9d_gated_dims n)
+{
+    return b->k->gated_gemm_din(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[G],
+                                b->p[U]);
+}
+static d9d_status gated(bench *b)
+{
+    return gated_of(b, dense_dims(b));
+}
+static d9d_status gated_din(bench *b)
+{
+    return gated_din_of(b, dense_dims(b));
+}
+static d9d_status grouped_gated(bench *b)
+{
+    return gated_of(b, experts_dims(b));
+}
+static d9d_status grouped_gated_din(bench *b)
+{
+    return gated_din_of(b, experts_dims(b));
+}
 static d9d_status gemm_narrow(bench *b)
 {
     return gemm(b, false, true, T, E, H, b->t);
@@ -422,6 +456,8 @@ static const struct line {
     {"gemm y = x W'", gemm_y, 2.0 * T *I *H, 0, 0},
     {"gemm dx = dy W", gemm_dx, 2.0 * T *I *H, 0, 0},
     {"gemm dW = dy' x", gemm_dw, 2.0 * T *I *H, 0, 0},
+    {"gated_gemm", gated, 4.0 * T *I *H, 0, 0},
+    {"gated_gemm_din", gated_din, 2.0 * T *I *H, 0, 0},
     {"gemm narrow", gemm_narrow, 2.0 * T *E *H, 0, 0},
     {"gemm of one row", gemm_one, 0, 4.0 * N, 0},
     {"gemm of one row, W", gemm_one_straight, 0, 4.0 * N, 0},
@@ -429,6 +465,8 @@ static const struct line {
     {"grouped_gemm", grouped, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_din", grouped_din, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_din of 2", grouped_din2, 4.0 * ROWS *H *EI, 0, 0},
+    {"grouped gated_gemm", grouped_gated, 4.0 * ROWS *H *EI, 0, 0},
+    {"grouped gated_gemm_din", grouped_gated_din, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_dw", grouped_dw, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_dw added", grouped_dw_add, 2.0 * ROWS *H *EI, 0, 0},
     {"attention", attention, 2.0 * B *A *S *S *D, 0, 0},

@@ -256,6 +256,42 @@ static d9d_status on_grouped_gemm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, vo
                                         ints(&c, offset, e + 1), rows, e, n_in, n_out));
 }
 
+static d9d_gated_dims gated_dims(call *c, const d9d_gated_dims *n)
+{
+    d9d_gated_dims there = *n;
+
+    there.offset = ints(c, n->offset, n->e + 1);
+    return there;
+}
+
+static d9d_status on_gated_gemm(d9d_stream s, const d9d_gated_dims *n, void *y, void *gate,
+                                void *up, const void *x, const void *w_gate, const void *w_up)
+{
+    const int64_t wide = n->rows * n->i, weights = n->e * n->h * n->i;
+    call c = begin();
+    const d9d_gated_dims there = gated_dims(&c, n);
+
+    (void)s;
+    return end(&c, c.k->gated_gemm(c.s, &there, out(&c, n->t, y, wide), out(&c, n->t, gate, wide),
+                                   out(&c, n->t, up, wide), in(&c, n->t, x, n->rows * n->h),
+                                   in(&c, n->t, w_gate, weights), in(&c, n->t, w_up, weights)));
+}
+
+static d9d_status on_gated_gemm_din(d9d_stream s, const d9d_gated_dims *n, void *dgate, void *dup,
+                                    const void *dout, const void *w, const void *gate,
+                                    const void *up)
+{
+    const int64_t wide = n->rows * n->i;
+    call c = begin();
+    const d9d_gated_dims there = gated_dims(&c, n);
+
+    (void)s;
+    return end(&c, c.k->gated_gemm_din(c.s, &there, out(&c, n->t, dgate, wide),
+                                       out(&c, n->t, dup, wide), in(&c, n->t, dout, n->rows * n->h),
+                                       in(&c, n->t, w, n->e * n->h * n->i),
+                                       in(&c, n->t, gate, wide), in(&c, n->t, up, wide)));
+}
+
 /* --- norm, position, attention ---------------------------------------------------------- */
 
 static d9d_status on_rms_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,

@@ -89,6 +89,15 @@ typedef struct d9d_router_balance {
     float aux, z;
 } d9d_router_balance;
 
+/* The gated half of a feed-forward layer: x [R, H] by two matrices to [R, I] each.  A matrix is
+ * [I, H], and that of the way down [H, I]; or, with offset, there is one for each of E experts,
+ * [E, H, I] and [E, I, H], for rows offset[e] <= r < offset[e+1]. */
+typedef struct d9d_gated_dims {
+    d9d_dtype t;
+    int64_t rows, h, i, e; /* e is 1 without offset */
+    const int32_t *offset;
+} d9d_gated_dims;
+
 /* Heads to be normed and turned: x [M, heads, D], of which the first R features turn, by
  * positions [M] times inv_freq [R/2]. */
 typedef struct d9d_norm_rope_dims {
@@ -233,6 +242,7 @@ typedef struct d9d_kernels {
                              const void *x, int64_t n);
     d9d_status (*swiglu)(d9d_stream s, d9d_dtype t, void *y, const void *gate, const void *up,
                          int64_t n);
+    /* dgate may be dy. */
     d9d_status (*swiglu_din)(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
                              const void *gate, const void *up, int64_t n);
     /* y = x * sigmoid(g); x [M, N], g [M].  Backward gives dx and dg. */
@@ -265,6 +275,13 @@ typedef struct d9d_kernels {
     d9d_status (*grouped_gemm_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
                                   const void *x, const void *dy, const int32_t *offset,
                                   int64_t rows, int64_t e, int64_t in, int64_t out);
+
+    /* gate = x Wg, up = x Wu, y = silu(gate) up, a matrix turned where it is [I, H]. */
+    d9d_status (*gated_gemm)(d9d_stream s, const d9d_gated_dims *n, void *y, void *gate, void *up,
+                             const void *x, const void *w_gate, const void *w_up);
+    /* The gradients of gate and up, where that of y is dout [R, H] by the way down, w. */
+    d9d_status (*gated_gemm_din)(d9d_stream s, const d9d_gated_dims *n, void *dgate, void *dup,
+                                 const void *dout, const void *w, const void *gate, const void *up);
 
     /* --- norm, position, attention --------------------------------------------- */
     /* inv [M] float32 is 1/sqrt(mean(x^2) + eps). */
@@ -429,6 +446,7 @@ typedef struct d9d_kernels {
 #define D9D_KERNEL_ENTRIES(X)                                                                      \
     X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
     X(sigmoid_gate_din) X(random) X(dropout) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
+    X(gated_gemm) X(gated_gemm_din)                                                               \
     X(rms_norm) X(rms_norm_grad) X(rope) X(norm_rope) X(norm_rope_grad) X(attention)               \
     X(attention_din) X(attention_sink) X(attention_sink_dw) X(pieces) X(put_rows)                  \
     X(embedding) X(embedding_dw) X(xent) X(xent_join) X(xent_din) X(xent_dw) X(xent_once)          \

@@ -158,6 +158,15 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_permute(d9d_tape *t, d9d_var *x, const d9
  * one product of both.  x [R, in], w_i [E, in, out], y_i [R, out]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *const *w,
                                                       size_t n, const d9d_routing *r, d9d_var **y);
+/* A feed-forward layer: y = (silu(x Wg') * (x Wu')) Wd' (+ plus), as d9d_op_linear() three times
+ * with d9d_op_swiglu() between, and without some of its traffic.  x [..., H], gate and up [I, H],
+ * down [H, I]; plus may be NULL.  With a routing, of the rows of each expert: x [R, H], gate and up
+ * [E, H, I], down [E, I, H], and plus NULL. */
+typedef struct d9d_ffn_weights {
+    d9d_param *gate, *up, *down;
+} d9d_ffn_weights;
+D9D_API D9D_MUST_USE d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_ffn_weights *w,
+                                           const d9d_routing *r, d9d_var *plus, d9d_var **y);
 /* y[t] = sum over j of prob[t, j] * x[row(t, j)], j ascending, in float32; choices without a row
  * add nothing.  x [R, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_var *prob,
