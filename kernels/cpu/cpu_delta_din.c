@@ -8,11 +8,13 @@
  *     dV = beta Y                         dbeta_i = y_i v_i + r_i
  *     dQ = e^b dO X' + F K
  *     dK = beta N + F' Q + (beta H)' K + e^(b_C - b) U dX''
- *     db_i = q_i dq_i - k_i dk_i + 2 beta_i r_i, and of the last token also
- *            sum over i of (K*)_i dX' u_i + e^(b_C) <X, dX'>
+ *     E_ij = (dO U')_ij P_ij - (Y U')_ij A_ij
+ *     db_i = sum_j (E_ij - E_ji) + e^b (q_i X do_i - beta_i k_i X y_i) - w_i, w_i = (K*)_i dX' u_i,
+ *            and of the last token also the sum of w and e^(b_C) <X, dX'>
  *     dX = e^(b_C) dX' + (e^b Q)' dO - (e^b K)' beta Y
  *
- * dg is the sum of db from a token to the chunk's last.  One thread has a head of keys and the heads
+ * dg is the sum of db from a token to the chunk's last, where most of it goes out again: in double,
+ * and with one number for both places of each E and w, that leaves no trace.  One thread has a head of keys and the heads
  * of values that read it, so that their gradients are added in one order.
  */
 #include "cpu_delta.h"
@@ -28,6 +30,8 @@ typedef struct grads {
     float *dout, *y;   /* [C, F] */
     float *f, *h;      /* [C, C] */
     float *zero;       /* [D, F] */
+    double b[D9DI_CHUNK]; /* db */
+    double last;          /* of the last token besides */
 } grads;
 
 enum { ARRAYS = 11 };
@@ -64,6 +68,36 @@ static void grads_init(grads *g, d9di_delta_work *w, const d9d_delta_dims *n, fl
     d9di_delta_work_init(w, n, p);
 }
 
+/* What pairs of tokens have for b, from dO U' and -Y U' in f and h. */
+static void add_pairs(const d9di_chunk *x, grads *g, const d9di_delta_work *w)
+{
+    memset(g->b, 0, sizeof(g->b));
+    for (int64_t i = 0; i < x->n; i++)
+        for (int64_t j = 0; j < i; j++) {
+            const int64_t at = i * x->n + j;
+            const double e = (double)(g->f[at] * w->p[at] + g->h[at] * w->a[at]);
+
+            g->b[i] += e;
+            g->b[j] -= e;
+        }
+}
+
+/* What rows of arrays have for it: b_i += sign by_i x_i y_i. */
+static double add_rows(grads *g, const float *by, const float *x, const float *y, double sign,
+                       int64_t n, int64_t d)
+{
+    double all = 0.0;
+
+    for (int64_t i = 0; i < n; i++) {
+        const double e = sign * (double)d9di_row_dot(x + i * d, y + i * d, d) *
+                         (by != NULL ? (double)by[i] : 1.0);
+
+        g->b[i] += e;
+        all += e;
+    }
+    return all;
+}
+
 /* Y, F and H. */
 static void solve(const d9di_chunk *x, const float *dstate, int64_t d, int64_t f, grads *g,
                   d9di_delta_work *w)
@@ -77,29 +111,30 @@ static void solve(const d9di_chunk *x, const float *dstate, int64_t d, int64_t f
         for (int64_t j = i + 1; j < m; j++)
             d9di_row_axpy(g->y + i * f, -w->a[j * m + i], g->y + j * f, f);
     d9di_dense(false, true, m, m, f, 1.0f, g->dout, w->u, 0.0f, g->f, w->room);
-    d9di_lower(g->f, w->decay, m, true);
     d9di_dense(false, true, m, m, f, -1.0f, g->y, w->u, 0.0f, g->h, w->room);
+    add_pairs(x, g, w);
+    d9di_lower(g->f, w->decay, m, true);
     d9di_lower(g->h, w->decay, m, false);
 }
 
-/* dQ, N and dK of one head; *last is what the last token's db has besides. */
+/* dQ, N and dK of one head. */
 static void make_keys(const d9di_chunk *x, const float *state, const float *dstate, int64_t d,
-                      int64_t f, grads *g, d9di_delta_work *w, float *last)
+                      int64_t f, grads *g, d9di_delta_work *w)
 {
     const int64_t m = x->n;
-    float sum = w->last * d9di_row_dot(state, dstate, d * f);
 
     d9di_scale_rows(w->cf, w->up, g->dout, m, f);
     d9di_dense(false, true, m, d, f, 1.0f, w->cf, state, 0.0f, g->one_q, w->room);
+    (void)add_rows(g, NULL, w->q, g->one_q, 1.0, m, d);
     d9di_dense(false, false, m, d, m, 1.0f, g->f, w->k, 1.0f, g->one_q, w->room);
     d9di_scale_rows(w->cf, w->up, g->y, m, f);
     d9di_dense(false, true, m, d, f, -1.0f, w->cf, state, 0.0f, g->n, w->room);
+    (void)add_rows(g, w->beta, w->k, g->n, 1.0, m, d);
     d9di_dense(false, false, m, d, m, 1.0f, g->h, w->k, 1.0f, g->n, w->room);
     d9di_scale_rows(w->cf, w->on, w->u, m, f);
     d9di_dense(false, true, m, d, f, 1.0f, w->cf, dstate, 0.0f, g->one_k, w->room);
-    for (int64_t i = 0; i < m; i++)
-        sum += d9di_row_dot(w->k + i * d, g->one_k + i * d, d);
-    *last = sum;
+    g->last = (double)(w->last * d9di_row_dot(state, dstate, d * f)) -
+              add_rows(g, NULL, w->k, g->one_k, -1.0, m, d);
     d9di_dense(true, false, m, d, m, 1.0f, g->f, w->q, 1.0f, g->one_k, w->room);
     d9di_scale_rows(w->kd, w->beta, w->k, m, d);
     for (int64_t i = 0; i < m; i++)
@@ -109,12 +144,11 @@ static void make_keys(const d9di_chunk *x, const float *state, const float *dsta
 }
 
 /* Gradients of v, b and g. */
-static void give_values(const d9di_delta *c, const d9di_chunk *x, float last, grads *g,
-                        d9di_delta_work *w)
+static void give_values(const d9di_delta *c, const d9di_chunk *x, grads *g, d9di_delta_work *w)
 {
     const d9d_delta_dims *n = c->n;
     const int64_t d = n->d, f = n->f;
-    float sum = last;
+    double sum = g->last;
 
     for (int64_t i = x->n - 1; i >= 0; i--) {
         const int64_t at = (x->first + i) * n->a + x->h;
@@ -122,9 +156,8 @@ static void give_values(const d9di_delta *c, const d9di_chunk *x, float last, gr
         const float slope = beta * (1.0f - beta);
         const float db = (d9di_row_dot(g->y + i * f, w->v + i * f, f) + r) * slope;
 
-        sum += d9di_row_dot(w->q + i * d, g->one_q + i * d, d) -
-               d9di_row_dot(w->k + i * d, g->one_k + i * d, d) + 2.0f * beta * r;
-        g->dg[at] = sum;
+        sum += g->b[i];
+        g->dg[at] = (float)sum;
         d9di_store(n->t, g->db, at, 1, &db);
         d9di_row_scale(w->cf, beta, g->y + i * f, f);
         d9di_store(n->t, g->dv, at * f, f, w->cf);
@@ -150,14 +183,13 @@ static void head(const d9di_delta *c, const d9di_chunk *x, float *dstate, grads 
     const d9d_delta_dims *n = c->n;
     const int64_t d = n->d, f = n->f;
     const float *state = x->fresh ? g->zero : c->states + d9di_delta_state(n, x->first, x->h);
-    float last;
 
     d9di_delta_chunk(c, x, state, w);
     for (int64_t i = 0; i < x->n; i++)
         d9di_load(n->t, g->dout + i * f, c->dout, ((x->first + i) * n->a + x->h) * f, f);
     solve(x, dstate, d, f, g, w);
-    make_keys(x, state, dstate, d, f, g, w, &last);
-    give_values(c, x, last, g, w);
+    make_keys(x, state, dstate, d, f, g, w);
+    give_values(c, x, g, w);
     go_back(x, dstate, d, f, g, w);
     d9di_row_axpy(g->sum_q, 1.0f, g->one_q, x->n * d);
     d9di_row_axpy(g->sum_k, 1.0f, g->one_k, x->n * d);

@@ -118,12 +118,12 @@ static __global__ void __launch_bounds__(THREADS) back_kernel(delta<T> v)
 
 /* Sums over the features of each token. */
 struct dots {
-    float yv[CHUNK], qdq[CHUNK], kdk[CHUNK], r[CHUNK], w[CHUNK];
+    float yv[CHUNK], qx[CHUNK], kx[CHUNK], r[CHUNK], w[CHUNK];
 };
 
 /* Shared memory of chunk_kernel(). */
 struct full {
-    shared m; /* two: S, later N */
+    shared m; /* one: what is made; two: S, K K', N */
     square f, h;
     dots d;
     double b[CHUNK];
@@ -171,12 +171,33 @@ static __device__ void make_y(full &w, const delta<T> &v, const chunk &x, const 
     }
 }
 
+/* What pairs of tokens have for b: from dO U' and Y U' in f and h, and Q K' and K K' in one and two.
+ * One number is in both places, so that it leaves nothing where both are added. */
+static __device__ void add_pairs(full &w, const gates &g)
+{
+    square &e = w.m.one;
+    double sum = 0.0;
+
+    EACH_CELL(i, j, TILE)
+    e[i][j] = j < i ? fade(g, i, j) *
+                          (w.f[i][j] * e[i][j] - w.h[i][j] * w.m.two[i][j] * g.beta[i])
+                    : 0.0f;
+    __syncthreads();
+    if (threadIdx.x < CHUNK) {
+        for (int j = 0; j < CHUNK; j++)
+            sum += (double)e[threadIdx.x][j] - (double)e[j][threadIdx.x];
+        w.b[threadIdx.x] = sum;
+    }
+    __syncthreads();
+}
+
 /* F and H. */
 template <bool TENSOR, class T>
 static __device__ void make_squares(full &w, const delta<T> &v, const chunk &x,
                                     const places<T> &at)
 {
     const scaled<float> u = plain((const float *)v.u + at.value, at.step, 1);
+    const scaled<T> k = plain(v.k + at.key, at.key_step, 1, w.m.g.k);
     tile_sum<TENSOR, TILE> sum;
 
     sum.clear();
@@ -185,6 +206,13 @@ static __device__ void make_squares(full &w, const delta<T> &v, const chunk &x,
     sum.clear();
     sum.add(w.m.sh, plain((const float *)v.du + at.value, at.step, 1), 0, x.n, u, 0, x.n, v.n.f);
     sum.give(w.h);
+    sum.clear();
+    sum.add(w.m.sh, plain(v.q + at.key, at.key_step, 1, w.m.g.q), 0, x.n, k, 0, x.n, v.n.d);
+    sum.give(w.m.one);
+    sum.clear();
+    sum.add(w.m.sh, k, 0, x.n, k, 0, x.n, v.n.d);
+    sum.give(w.m.two);
+    add_pairs(w, w.m.g);
     EACH_CELL(i, j, TILE)
     {
         const float g = j <= i ? fade(w.m.g, i, j) : 0.0f;
@@ -215,14 +243,16 @@ static __device__ void make_dq(full &w, const delta<T> &v, const chunk &x, const
     tile_sum<TENSOR, TILE> sum;
 
     sum.clear();
-    if (!x.fresh)
+    if (!x.fresh) {
         sum.add(m.sh, plain(v.dout + at.value, at.step, 1, m.g.up), 0, x.n,
                 plain((const float *)at.state, v.n.f, 1), c, v.n.d, v.n.f);
+        sum.give(m.one);
+        add_dots(w.d.qx, m.one, v.q + at.key + c, at.key_step, m.g.q, x.n, v.n.d - c);
+    }
     sum.add(m.sh, plain(&w.f[0][0], TILE + PAD, 1), 0, x.n,
             plain(v.k + at.key, 1, at.key_step, NULL, m.g.k), c, v.n.d, x.n);
     sum.give(m.one);
     store_keys(v.hq, m.one, v, x, at, c);
-    add_dots(w.d.qdq, m.one, v.q + at.key + c, at.key_step, m.g.q, x.n, v.n.d - c);
 }
 
 /* N = H K - e^b Y X' to m.two, then dK. */
@@ -235,11 +265,14 @@ static __device__ void make_dk(full &w, const delta<T> &v, const chunk &x, const
     tile_sum<TENSOR, TILE> sum;
 
     sum.clear();
-    sum.add(m.sh, plain(&w.h[0][0], TILE + PAD, 1), 0, x.n,
-            plain(k, 1, at.key_step, NULL, m.g.k), c, v.n.d, x.n);
-    if (!x.fresh)
+    if (!x.fresh) {
         sum.add(m.sh, plain((const float *)v.du + at.value, at.step, 1, m.g.up, NULL, -1.0f), 0,
                 x.n, plain((const float *)at.state, v.n.f, 1), c, v.n.d, v.n.f);
+        sum.give(m.two);
+        add_dots(w.d.kx, m.two, k + c, at.key_step, m.g.k, x.n, v.n.d - c);
+    }
+    sum.add(m.sh, plain(&w.h[0][0], TILE + PAD, 1), 0, x.n,
+            plain(k, 1, at.key_step, NULL, m.g.k), c, v.n.d, x.n);
     sum.give(m.two);
     add_dots(w.d.r, m.two, k + c, at.key_step, m.g.k, x.n, v.n.d - c);
     sum.clear();
@@ -258,7 +291,6 @@ static __device__ void make_dk(full &w, const delta<T> &v, const chunk &x, const
     m.one[i][j] += m.g.beta[i] * m.two[i][j];
     __syncthreads();
     store_keys(v.hk, m.one, v, x, at, c);
-    add_dots(w.d.kdk, m.one, k + c, at.key_step, m.g.k, x.n, v.n.d - c);
 }
 
 /* dg and db: the sum over a token and those behind it. */
@@ -275,11 +307,11 @@ static __device__ void make_gates(full &w, const delta<T> &v, const chunk &x, co
             through = fmaf(at.state[e], at.dstate[e], through);
     through = group_sum<THREADS>(through) * g.last;
     if (i < CHUNK)
-        w.b[i] = (double)d.qdq[i] - (double)d.kdk[i] + 2.0 * (double)(g.beta[i] * d.r[i]);
+        w.b[i] += (double)d.qx[i] + (double)(g.beta[i] * d.kx[i]) - (double)d.w[i];
     if (i == CHUNK - 1) {
-        for (int j = 0; j < CHUNK; j++)
-            through += d.w[j];
         w.b[i] += (double)through;
+        for (int j = 0; j < CHUNK; j++)
+            w.b[i] += (double)d.w[j];
     }
     __syncthreads();
     for (int o = 1; o < CHUNK; o *= 2) {
