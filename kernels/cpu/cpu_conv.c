@@ -122,8 +122,7 @@ static void part_dw(const conv *c, float *dw, const float *dz, const void *x, in
     memset(dw, 0, (size_t)(w * n) * sizeof(*dw));
     for (int64_t t = first; t < end; t++)
         for (int64_t j = d9di_max(0, c->start[t] - (t - w + 1)); j < w; j++)
-            row_fma(dw + j * n, dz + t * n,
-                    d9di_in(c->n->t, x, (t - w + 1 + j) * n, n, row), n);
+            row_fma(dw + j * n, dz + t * n, d9di_in(c->n->t, x, (t - w + 1 + j) * n, n, row), n);
 }
 
 static d9d_status make_dw(const conv *c, d9d_dtype gt, void *dw, float beta, const float *dz,

@@ -129,7 +129,8 @@ void d9di_delta_chunk(const d9di_delta *c, const d9di_chunk *x, const float *sta
             d9di_row_axpy(w->u + i * f, -w->a[i * m + j], w->u + j * f, f);
 }
 
-/* --- forward ----------------------------------------------------------------------------------- */
+/* --- forward -----------------------------------------------------------------------------------
+ */
 
 /* Output of a chunk; the state goes on behind it. */
 static void give(const d9di_delta *c, const d9di_chunk *x, void *o, float *state,

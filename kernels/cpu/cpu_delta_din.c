@@ -14,8 +14,8 @@
  *     dX = e^(b_C) dX' + (e^b Q)' dO - (e^b K)' beta Y
  *
  * dg is the sum of db from a token to the chunk's last, where most of it goes out again: in double,
- * and with one number for both places of each E and w, that leaves no trace.  One thread has a head of keys and the heads
- * of values that read it, so that their gradients are added in one order.
+ * and with one number for both places of each E and w, that leaves no trace.  One thread has a head
+ * of keys and the heads of values that read it, so that their gradients are added in one order.
  */
 #include "cpu_delta.h"
 #include "cpu_math.h"
@@ -24,14 +24,14 @@
 typedef struct grads {
     void *dq, *dk, *dv, *db;
     float *dg;
-    float *dstate;     /* [A/K, D, F] */
-    float *sum_q, *sum_k; /* [C, D]: of the heads so far */
+    float *dstate;            /* [A/K, D, F] */
+    float *sum_q, *sum_k;     /* [C, D]: of the heads so far */
     float *one_q, *one_k, *n; /* [C, D] of one head */
-    float *dout, *y;   /* [C, F] */
-    float *f, *h;      /* [C, C] */
-    float *zero;       /* [D, F] */
-    double b[D9DI_CHUNK]; /* db */
-    double last;          /* of the last token besides */
+    float *dout, *y;          /* [C, F] */
+    float *f, *h;             /* [C, C] */
+    float *zero;              /* [D, F] */
+    double b[D9DI_CHUNK];     /* db */
+    double last;              /* of the last token besides */
 } grads;
 
 enum { ARRAYS = 11 };
@@ -195,7 +195,8 @@ static void head(const d9di_delta *c, const d9di_chunk *x, float *dstate, grads 
     d9di_row_axpy(g->sum_k, 1.0f, g->one_k, x->n * d);
 }
 
-/* Through the length of a row u = scale unit, unit = x inv: dx = scale inv (du - unit (unit du)). */
+/* Through the length of a row u = scale unit, unit = x inv: dx = scale inv (du - unit (unit du)).
+ */
 static void give_row(d9d_dtype t, void *dx, int64_t at, float *du, const float *u, float scale,
                      float inv, int64_t d)
 {

@@ -1,9 +1,10 @@
 /* cuda_conv.cu - each channel's sum over the last W tokens of a document, then SiLU.
  *
- * A thread walks along a strip of tokens with four channels, the last eight tokens in registers: the
- * one of token t in place t % 8.  With lag l, weight w[l] is that of the token l before:
+ * A thread walks along a strip of tokens with four channels, the last eight tokens in registers:
+ * the one of token t in place t % 8.  With lag l, weight w[l] is that of the token l before:
  *
- *     z[t] = sum_l w[l] x[t - l]      dx[t] = sum_l w[l] dz[t + l]      dw[l] = sum_t dz[t] x[t - l]
+ *     z[t] = sum_l w[l] x[t - l]      dx[t] = sum_l w[l] dz[t + l]      dw[l] = sum_t dz[t] x[t -
+ * l]
  *
  * over tokens of one document: those not before its first one, start[t].
  */
@@ -215,8 +216,8 @@ static d9d_status check(const char *op, const d9d_conv_dims *n)
 
 template <class T> static unsigned blocks_of(const conv<T> &v)
 {
-    return (unsigned)d9di_ceil_div(
-        d9di_ceil_div(v.tokens, v.strip) * d9di_ceil_div(v.n.n, FOUR), THREADS);
+    return (unsigned)d9di_ceil_div(d9di_ceil_div(v.tokens, v.strip) * d9di_ceil_div(v.n.n, FOUR),
+                                   THREADS);
 }
 
 static void find_starts(d9d_stream s, const d9d_documents &of, int32_t *start)
@@ -228,7 +229,8 @@ template <class T>
 static d9d_status forward(d9d_stream s, const d9d_conv_dims *n, void *y, const void *x,
                           const void *w)
 {
-    conv<T> v = {*n, n->of.b * n->of.s, STRIP, (T *)y, (const T *)x, (const T *)w, NULL, NULL, NULL};
+    conv<T> v = {*n,  n->of.b * n->of.s, STRIP, (T *)y, (const T *)x, (const T *)w, NULL, NULL,
+                 NULL};
     const int64_t bytes = v.tokens * 4;
     void *start;
 
@@ -248,8 +250,7 @@ d9d_status d9d_k_conv(d9d_stream s, const d9d_conv_dims *n, void *y, const void 
     return D9DI_TYPED(n->t, T, forward<T>(s, n, y, x, w));
 }
 
-template <class T, class G>
-static d9d_status backward(d9d_stream s, conv<T> v, G *dw, float beta)
+template <class T, class G> static d9d_status backward(d9d_stream s, conv<T> v, G *dw, float beta)
 {
     const int64_t strips = d9di_ceil_div(v.tokens, v.strip), weights = v.n.n * v.n.w;
     const int64_t starts = d9di_ceil_div(v.tokens, 64) * 64;

@@ -91,8 +91,7 @@ d9d_status d9d_k_decay_din(d9d_stream s, d9d_dtype t, void *dx, const float *dg,
                            const void *rate, const void *bias, int64_t m, int64_t n)
 {
     D9D_TRY(d9di_check_float("decay_din", t));
-    return D9DI_TYPED(t, T,
-                      each(s, "decay_din", MADE_DX, of<T>(x, rate, bias, dg, m, n), (T *)dx));
+    return D9DI_TYPED(t, T, each(s, "decay_din", MADE_DX, of<T>(x, rate, bias, dg, m, n), (T *)dx));
 }
 
 d9d_status d9d_k_decay_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
@@ -106,6 +105,5 @@ d9d_status d9d_k_decay_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, flo
     if (n == 0)
         return D9D_OK;
     return D9DI_TYPED(
-        t, T,
-        D9DI_TYPED(gt, G, sums(s, what, of<T>(x, rate, bias, dg, m, n), (G *)dw, beta)));
+        t, T, D9DI_TYPED(gt, G, sums(s, what, of<T>(x, rate, bias, dg, m, n), (G *)dw, beta)));
 }

@@ -82,7 +82,8 @@ static __global__ void __launch_bounds__(THREADS) walk_kernel(delta<T> v)
         open_gates(m.g, v, x);
         for (int64_t e = threadIdx.x; e < v.n.d * COLUMNS && !x.fresh; e += THREADS)
             if (w.col + e % COLUMNS < v.n.f)
-                at.state[e / COLUMNS * v.n.f + w.col + e % COLUMNS] = state[e / COLUMNS][e % COLUMNS];
+                at.state[e / COLUMNS * v.n.f + w.col + e % COLUMNS] =
+                    state[e / COLUMNS][e % COLUMNS];
         finish_writes<TENSOR>(m, state, v, x, at, w.col);
         if (!x.last)
             go_on<TENSOR>(m, state, v, x, at);

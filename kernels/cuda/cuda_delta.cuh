@@ -1,8 +1,8 @@
 /* cuda_delta.cuh - chunks of the gated delta rule, for its forward and its backward.
  *
  * The formulas are in ../cpu/cpu_delta.h and cpu_delta_din.c.  What they say of one chunk without
- * the state is done by a block a chunk and head, all at once; what the state has to go through, by a
- * block a document, head and COLUMNS of the features of a value, chunk after chunk.  With the
+ * the state is done by a block a chunk and head, all at once; what the state has to go through, by
+ * a block a document, head and COLUMNS of the features of a value, chunk after chunk.  With the
  * inverse of 1 + A the two come apart:
  *
  *     S = (1 + A)^-1        W = S (beta e^b K)        U = S (beta V) - W X
@@ -29,17 +29,17 @@ template <class T> struct delta {
     T *o, *dq, *dk, *dv, *db;
     float *dg, *state;
     /* scratch */
-    float *inv_q, *inv_k;  /* [tokens, K]: 1 over the length */
-    float *w, *u;          /* [tokens, A, D], [tokens, A, F] */
-    float *s, *du;         /* backward: [tokens, A, CHUNK], [tokens, A, F] */
-    float *hq, *hk;        /* backward: of each head of values [tokens, A, D] */
-    float *dstate;         /* backward: of the state after the chunk before slot's */
+    float *inv_q, *inv_k; /* [tokens, K]: 1 over the length */
+    float *w, *u;         /* [tokens, A, D], [tokens, A, F] */
+    float *s, *du;        /* backward: [tokens, A, CHUNK], [tokens, A, F] */
+    float *hq, *hk;       /* backward: of each head of values [tokens, A, D] */
+    float *dstate;        /* backward: of the state after the chunk before slot's */
 };
 
 /* A chunk of n tokens; its head of values and of keys. */
 struct chunk {
     int64_t first, h, kh;
-    int n; /* 0: none */
+    int n;            /* 0: none */
     bool fresh, last; /* of its document */
 };
 
@@ -49,17 +49,20 @@ static __device__ __forceinline__ chunk chunk_of(const delta<T> &v, const docume
 {
     const int64_t left = d.n - c * CHUNK;
 
-    return {d.first + c * CHUNK, h, h / (v.n.a / v.n.k), (int)d9di_max(0, d9di_min(CHUNK, left)),
-            c == 0, left <= CHUNK};
+    return {d.first + c * CHUNK,
+            h,
+            h / (v.n.a / v.n.k),
+            (int)d9di_max(0, d9di_min(CHUNK, left)),
+            c == 0,
+            left <= CHUNK};
 }
 
 /* The chunk of a block of a launch over all chunks and heads. */
 template <class T> static __device__ __forceinline__ chunk chunk_mine(const delta<T> &v)
 {
     const int64_t number = blockIdx.x / v.n.a, h = blockIdx.x % v.n.a;
-    const int64_t i = last_document(v.n.of, [&](int64_t j, const document &d) {
-        return d.first / CHUNK + j <= number;
-    });
+    const int64_t i = last_document(
+        v.n.of, [&](int64_t j, const document &d) { return d.first / CHUNK + j <= number; });
     const document d = document_of(v.n.of, i);
 
     return chunk_of(v, d, d9di_max(0, number - d.first / CHUNK - i), h);
@@ -72,11 +75,12 @@ static inline int64_t chunks_most(const d9d_documents &of)
 
 /* Where things of the chunk begin. */
 template <class T> struct places {
-    int64_t key, value, cell;       /* of its first token, in q k, in v o, in g b */
-    int64_t wide;                   /* in arrays of keys by heads of values */
-    int64_t key_step, step, d_step; /* from token to token, in q k, in v o, in arrays of keys by heads */
-    float *state;                   /* before it */
-    float *dstate;                  /* of what is after it */
+    int64_t key, value, cell; /* of its first token, in q k, in v o, in g b */
+    int64_t wide;             /* in arrays of keys by heads of values */
+    int64_t key_step, step,
+        d_step;    /* from token to token, in q k, in v o, in arrays of keys by heads */
+    float *state;  /* before it */
+    float *dstate; /* of what is after it */
 
     __device__ __forceinline__ places(const delta<T> &v, const chunk &x)
     {
@@ -90,9 +94,8 @@ template <class T> struct places {
         step = v.n.a * v.n.f;
         d_step = v.n.a * v.n.d;
         state = x.fresh ? NULL : v.state + ((x.first / CHUNK - 1) * v.n.a + x.h) * size;
-        dstate = x.last || v.dstate == NULL
-                     ? NULL
-                     : v.dstate + (x.first / CHUNK * v.n.a + x.h) * size;
+        dstate =
+            x.last || v.dstate == NULL ? NULL : v.dstate + (x.first / CHUNK * v.n.a + x.h) * size;
     }
 };
 
@@ -111,8 +114,7 @@ static __device__ __forceinline__ float fade(const gates &g, int i, int j)
     return expf((float)(g.b[i] - g.b[j]));
 }
 
-template <class T>
-static __device__ void open_gates(gates &g, const delta<T> &v, const chunk &x)
+template <class T> static __device__ void open_gates(gates &g, const delta<T> &v, const chunk &x)
 {
     const int i = threadIdx.x;
     const bool mine = i < CHUNK, there = i < x.n;
@@ -304,8 +306,7 @@ static __global__ void lengths_kernel(float *inv_q, float *inv_k, const T *q, co
 
     if (r >= rows)
         return;
-    D9DI_ROW8(i, d, WARP)
-    {
+    D9DI_ROW8 (i, d, WARP) {
         float x[8], y[8];
 
         load8(x, q + r * d + i, d - i);
@@ -328,7 +329,7 @@ template <class T> static void find_lengths(cudaStream_t queue, const delta<T> &
     const int64_t rows = v.n.of.b * v.n.of.s * v.n.k;
 
     lengths_kernel<<<blocks_of_rows(rows, WARP), THREADS, 0, queue>>>(v.inv_q, v.inv_k, v.q, v.k,
-                                                                       rows, v.n.d);
+                                                                      rows, v.n.d);
 }
 
 /* EINVAL for heads that do not fit; *none where there is nothing to do. */

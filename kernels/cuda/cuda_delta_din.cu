@@ -3,8 +3,8 @@
  *
  * regain_kernel() makes S, W and U of every chunk again, and what its own tokens put into dU;
  * back_kernel() takes the gradient of the state through each document from its last chunk on;
- * chunk_kernel() has all there is of a chunk then; heads_kernel() adds what heads of values have for
- * the head of keys that they share.
+ * chunk_kernel() has all there is of a chunk then; heads_kernel() adds what heads of values have
+ * for the head of keys that they share.
  */
 #include "cuda_delta.cuh"
 
@@ -43,7 +43,8 @@ static __global__ void __launch_bounds__(THREADS) regain_kernel(delta<T> v)
     }
 }
 
-/* --- through a document ------------------------------------------------------------------------ */
+/* --- through a document ------------------------------------------------------------------------
+ */
 
 /* dU of the chunk: with what the state after it has, which is noted for chunk_kernel(). */
 template <bool TENSOR, class T>
@@ -114,7 +115,8 @@ static __global__ void __launch_bounds__(THREADS) back_kernel(delta<T> v)
     }
 }
 
-/* --- a chunk ------------------------------------------------------------------------------------ */
+/* --- a chunk ------------------------------------------------------------------------------------
+ */
 
 /* Sums over the features of each token. */
 struct dots {
@@ -171,16 +173,15 @@ static __device__ void make_y(full &w, const delta<T> &v, const chunk &x, const 
     }
 }
 
-/* What pairs of tokens have for b: from dO U' and Y U' in f and h, and Q K' and K K' in one and two.
- * One number is in both places, so that it leaves nothing where both are added. */
+/* What pairs of tokens have for b: from dO U' and Y U' in f and h, and Q K' and K K' in one and
+ * two. One number is in both places, so that it leaves nothing where both are added. */
 static __device__ void add_pairs(full &w, const gates &g)
 {
     square &e = w.m.one;
     double sum = 0.0;
 
     EACH_CELL(i, j, TILE)
-    e[i][j] = j < i ? fade(g, i, j) *
-                          (w.f[i][j] * e[i][j] - w.h[i][j] * w.m.two[i][j] * g.beta[i])
+    e[i][j] = j < i ? fade(g, i, j) * (w.f[i][j] * e[i][j] - w.h[i][j] * w.m.two[i][j] * g.beta[i])
                     : 0.0f;
     __syncthreads();
     if (threadIdx.x < CHUNK) {
@@ -193,8 +194,7 @@ static __device__ void add_pairs(full &w, const gates &g)
 
 /* F and H. */
 template <bool TENSOR, class T>
-static __device__ void make_squares(full &w, const delta<T> &v, const chunk &x,
-                                    const places<T> &at)
+static __device__ void make_squares(full &w, const delta<T> &v, const chunk &x, const places<T> &at)
 {
     const scaled<float> u = plain((const float *)v.u + at.value, at.step, 1);
     const scaled<T> k = plain(v.k + at.key, at.key_step, 1, w.m.g.k);
@@ -271,8 +271,8 @@ static __device__ void make_dk(full &w, const delta<T> &v, const chunk &x, const
         sum.give(m.two);
         add_dots(w.d.kx, m.two, k + c, at.key_step, m.g.k, x.n, v.n.d - c);
     }
-    sum.add(m.sh, plain(&w.h[0][0], TILE + PAD, 1), 0, x.n,
-            plain(k, 1, at.key_step, NULL, m.g.k), c, v.n.d, x.n);
+    sum.add(m.sh, plain(&w.h[0][0], TILE + PAD, 1), 0, x.n, plain(k, 1, at.key_step, NULL, m.g.k),
+            c, v.n.d, x.n);
     sum.give(m.two);
     add_dots(w.d.r, m.two, k + c, at.key_step, m.g.k, x.n, v.n.d - c);
     sum.clear();
@@ -350,7 +350,8 @@ static __global__ void __launch_bounds__(THREADS) chunk_kernel(delta<T> v)
     make_gates(w, v, x, at);
 }
 
-/* --- heads -------------------------------------------------------------------------------------- */
+/* --- heads --------------------------------------------------------------------------------------
+ */
 
 /* The sum of what the heads of values have for a row of keys, through its length: a warp a row. */
 template <class T>
@@ -363,8 +364,7 @@ static __device__ __forceinline__ void give_row(T *dx, const T *x, const float *
     for (int pass = 0; pass < 2; pass++) {
         const float along = pass == 0 ? 0.0f : group_sum<WARP>(dot);
 
-        D9DI_ROW8(i, d, WARP)
-        {
+        D9DI_ROW8 (i, d, WARP) {
             float sum[8] = {}, u[8];
 
             load8(u, x + r * d + i, d - i);
@@ -395,7 +395,8 @@ template <class T> static __global__ void heads_kernel(delta<T> v, int64_t rows)
     give_row(v.dk, v.k, v.hk, r, v.n, v.inv_k[r], 1.0f);
 }
 
-/* --- calls -------------------------------------------------------------------------------------- */
+/* --- calls --------------------------------------------------------------------------------------
+ */
 
 template <class T> static d9d_status launch(d9d_stream s, const delta<T> &v)
 {

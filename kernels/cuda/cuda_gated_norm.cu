@@ -18,8 +18,7 @@ static __global__ void __launch_bounds__(THREADS) norm_kernel(gated<T> v, float 
 
     if (r >= v.m)
         return;
-    D9DI_ROW8(i, n, G)
-    {
+    D9DI_ROW8 (i, n, G) {
         float x[8];
 
         load8(x, v.x + r * n + i, n - i);
@@ -27,8 +26,7 @@ static __global__ void __launch_bounds__(THREADS) norm_kernel(gated<T> v, float 
             sum = fmaf(x[j], x[j], sum);
     }
     const float inv = 1.0f / sqrtf(group_sum<G>(sum) / (float)n + eps);
-    D9DI_ROW8(i, n, G)
-    {
+    D9DI_ROW8 (i, n, G) {
         float x[8], z[8], w[8];
 
         load8(x, v.x + r * n + i, n - i);
@@ -42,8 +40,7 @@ static __global__ void __launch_bounds__(THREADS) norm_kernel(gated<T> v, float 
         v.inv[r] = inv;
 }
 
-template <int G, class T>
-static __global__ void __launch_bounds__(THREADS) din_kernel(gated<T> v)
+template <int G, class T> static __global__ void __launch_bounds__(THREADS) din_kernel(gated<T> v)
 {
     const int64_t r = row_mine<G>(), n = v.n;
     float sum = 0.0f;
@@ -54,8 +51,7 @@ static __global__ void __launch_bounds__(THREADS) din_kernel(gated<T> v)
     for (int pass = 0; pass < 2; pass++) {
         const float c = pass == 0 ? 0.0f : inv * inv * group_sum<G>(sum) / (float)n;
 
-        D9DI_ROW8(i, n, G)
-        {
+        D9DI_ROW8 (i, n, G) {
             float x[8], z[8], w[8], dy[8], dz[8];
 
             load8(x, v.x + r * n + i, n - i);
@@ -80,8 +76,7 @@ static __global__ void __launch_bounds__(THREADS) din_kernel(gated<T> v)
 
 /* dw of some rows and WARP columns. */
 template <class T>
-static __global__ void __launch_bounds__(THREADS)
-    dw_kernel(gated<T> v, int64_t rows, float *part)
+static __global__ void __launch_bounds__(THREADS) dw_kernel(gated<T> v, int64_t rows, float *part)
 {
     __shared__ float sums[LANES][WARP];
     const int lane = threadIdx.x / WARP, at = threadIdx.x % WARP;
@@ -104,10 +99,10 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <class T> static d9d_status forward(d9d_stream s, const gated<T> &v, float eps)
 {
-    return D9DI_BY_ROWS(
-        v.n, G,
-        (norm_kernel<G><<<blocks_of_rows(v.m, G), THREADS, 0, d9di_queue(s)>>>(v, eps),
-         d9di_launched("gated_norm")));
+    return D9DI_BY_ROWS(v.n, G,
+                        (norm_kernel<G>
+                         <<<blocks_of_rows(v.m, G), THREADS, 0, d9di_queue(s)>>>(v, eps),
+                         d9di_launched("gated_norm")));
 }
 
 d9d_status d9d_k_gated_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
@@ -116,11 +111,11 @@ d9d_status d9d_k_gated_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, cons
     D9D_TRY(d9di_check_float("gated_norm", t));
     if (m == 0)
         return D9D_OK;
-    return D9DI_TYPED(t, T,
-                      forward(s,
-                              gated<T>{(T *)y, NULL, NULL, (const T *)x, (const T *)z,
-                                       (const T *)w, inv, m, n},
-                              eps));
+    return D9DI_TYPED(
+        t, T,
+        forward(s,
+                gated<T>{(T *)y, NULL, NULL, (const T *)x, (const T *)z, (const T *)w, inv, m, n},
+                eps));
 }
 
 template <class T> static d9d_status inputs(d9d_stream s, const gated<T> &v)

@@ -1,5 +1,5 @@
-/* cuda_pack.cuh - the documents in rows of tokens, for kernels that begin anew at each.  A list that
- * is none leads to no place outside the rows. */
+/* cuda_pack.cuh - the documents in rows of tokens, for kernels that begin anew at each.  A list
+ * that is none leads to no place outside the rows. */
 #ifndef D9D_CUDA_PACK_CUH
 #define D9D_CUDA_PACK_CUH
 

@@ -3,8 +3,9 @@
  *     C[r, c] = sum_k A[r, k] B[k, c]        r < 64, c < N of 64 or 32, k < depth
  *
  * Operands are given by strides, one of which is 1, and may have their rows, columns and whole
- * multiplied by numbers on the way in: so that what is a diagonal matrix in a formula costs nothing.
- * They are brought to shared memory STEP of k at a time, the next ones being fetched meanwhile.
+ * multiplied by numbers on the way in: so that what is a diagonal matrix in a formula costs
+ * nothing. They are brought to shared memory STEP of k at a time, the next ones being fetched
+ * meanwhile.
  *
  *     tile_sum<TENSOR, 64> c;                  // a block of THREADS has one
  *     c.clear();
@@ -60,8 +61,7 @@ template <int SIDE, class T> struct stage {
         const bool inside = x.along == 1 ? i0 + i < n : k0 + k < depth;
         const int64_t left = x.along == 1 ? depth - k0 - k : n - i0 - i;
 
-        fetch8(raw, x.p + (inside ? (i0 + i) * x.side + (k0 + k) * x.along : 0),
-               inside ? left : 0);
+        fetch8(raw, x.p + (inside ? (i0 + i) * x.side + (k0 + k) * x.along : 0), inside ? left : 0);
     }
 
     __device__ __forceinline__ void put_into(float (*to)[ROW], const scaled<T> &x, int64_t i0,
@@ -137,10 +137,7 @@ template <int N> struct held<true, N> {
     nvcuda::wmma::fragment<nvcuda::wmma::accumulator, SIDE, SIDE, DEEP, float> v[C];
 
     /* A warp has 16 rows and half of the columns. */
-    static __device__ __forceinline__ int row()
-    {
-        return threadIdx.x / WARP / 2 * SIDE;
-    }
+    static __device__ __forceinline__ int row() { return threadIdx.x / WARP / 2 * SIDE; }
     static __device__ __forceinline__ int col(int c)
     {
         return threadIdx.x / WARP % 2 * (N / 2) + c * SIDE;
@@ -191,10 +188,7 @@ template <int N> struct held<true, N> {
 template <bool TENSOR, int N> struct tile_sum {
     held<TENSOR, N> v;
 
-    __device__ __forceinline__ void clear()
-    {
-        v.clear();
-    }
+    __device__ __forceinline__ void clear() { v.clear(); }
 
     /* The product from row r0 of A, of m, and column c0 of B, of n, on. */
     template <class A, class B>

@@ -104,7 +104,8 @@ d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *
                                     sums * (packed ? 2 : 1) + (grouped ? sums * n->d : 0));
 }
 
-/* --- the delta rule: cuda_delta.cu, cuda_delta_din.cu ------------------------------------------ */
+/* --- the delta rule: cuda_delta.cu, cuda_delta_din.cu ------------------------------------------
+ */
 
 /* Of each token: lengths of its keys and queries; what its heads write, and read of the state;
  * backward also what they would have written, gradients of queries and keys of each head, and of

@@ -52,11 +52,11 @@ d9d_status d9d_block_delta_init(d9d_block_delta *b, const d9d_block_how *how,
                                 const d9d_delta_shape *shape)
 {
     const struct d9di_child children[] = {
-        {"q_proj", &b->q_proj.module}, {"k_proj", &b->k_proj.module},
-        {"v_proj", &b->v_proj.module}, {"g_proj", &b->g_proj.module},
-        {"b_proj", &b->b_proj.module}, {"a_proj", &b->a_proj.module},
-        {"o_proj", &b->o_proj.module}, {"q_conv", &b->q_conv.module},
-        {"k_conv", &b->k_conv.module}, {"v_conv", &b->v_conv.module},
+        {"q_proj", &b->q_proj.module},     {"k_proj", &b->k_proj.module},
+        {"v_proj", &b->v_proj.module},     {"g_proj", &b->g_proj.module},
+        {"b_proj", &b->b_proj.module},     {"a_proj", &b->a_proj.module},
+        {"o_proj", &b->o_proj.module},     {"q_conv", &b->q_conv.module},
+        {"k_conv", &b->k_conv.module},     {"v_conv", &b->v_conv.module},
         {"out_norm", &b->out_norm.module},
     };
     const d9d_shape heads = D9D_SHAPE(shape->value_heads);
@@ -67,10 +67,9 @@ d9d_status d9d_block_delta_init(d9d_block_delta *b, const d9d_block_how *how,
     d9d_module_init(&b->module);
     D9D_TRY(init_parts(b, how));
     /* States fade by e^-0.2 to e^-10 a token where the projection gives 0. */
-    D9D_TRY(d9d_module_param(&b->module, "A_log", &b->rate, how->dtype, heads, D9D_INIT_UNIFORM,
-                             2.0f));
-    D9D_TRY(d9d_module_param(&b->module, "dt_bias", &b->bias, how->dtype, heads, D9D_INIT_ONES,
-                             0));
+    D9D_TRY(
+        d9d_module_param(&b->module, "A_log", &b->rate, how->dtype, heads, D9D_INIT_UNIFORM, 2.0f));
+    D9D_TRY(d9d_module_param(&b->module, "dt_bias", &b->bias, how->dtype, heads, D9D_INIT_ONES, 0));
     return d9di_block_children(&b->module, children, sizeof(children) / sizeof(children[0]));
 }
 
@@ -138,9 +137,7 @@ d9d_status d9d_block_delta_forward(d9d_block_delta *b, d9d_tape *t, d9d_var *x,
     D9D_TRY(d9d_op_decay(t, a, &b->rate, &b->bias, &n.g));
     D9D_TRY(d9d_op_delta(t, &n, &o));
     D9D_TRY(d9d_op_gated_norm(t, o, z, &b->out_norm.weight, b->out_norm.eps, &o));
-    D9D_TRY(d9d_op_reshape(t, o,
-                           D9D_SHAPE(rows->dim[0], rows->dim[1],
-                                     d9d_var_tensor(o)->shape.dim[2] * dv),
-                           &o));
+    D9D_TRY(d9d_op_reshape(
+        t, o, D9D_SHAPE(rows->dim[0], rows->dim[1], d9d_var_tensor(o)->shape.dim[2] * dv), &o));
     return d9di_block_linear_end(&b->o_proj, t, o, tp, plus, y);
 }

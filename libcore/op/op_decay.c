@@ -1,4 +1,5 @@
-/* op_decay.c - g = -exp(rate) log(1 + exp(x + bias)), of each of N heads.  x [..., N], g float32. */
+/* op_decay.c - g = -exp(rate) log(1 + exp(x + bias)), of each of N heads.  x [..., N], g float32.
+ */
 #include "op/op_common.h"
 
 enum { RATE, BIAS, PARAMS }; /* parameters */
@@ -9,12 +10,12 @@ static d9d_status input(d9d_node *n)
     d9d_tensor dx;
 
     D9D_TRY(d9di_node_grad(n, 0, &dx));
-    return d9di_node_finish(
-        n, 0, &dx,
-        D9DI_KERNEL(n->tape, decay_din, x->dtype, d9d_tensor_data(&dx),
-                    d9d_tensor_data(&n->dout[0]), d9d_tensor_data(x),
-                    d9d_tensor_data(&n->param[RATE]->data), d9d_tensor_data(&n->param[BIAS]->data),
-                    d9di_rows(&x->shape), d9di_last(&x->shape)));
+    return d9di_node_finish(n, 0, &dx,
+                            D9DI_KERNEL(n->tape, decay_din, x->dtype, d9d_tensor_data(&dx),
+                                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(x),
+                                        d9d_tensor_data(&n->param[RATE]->data),
+                                        d9d_tensor_data(&n->param[BIAS]->data),
+                                        d9di_rows(&x->shape), d9di_last(&x->shape)));
 }
 
 static d9d_status weight(d9d_node *n)
@@ -25,12 +26,11 @@ static d9d_status weight(d9d_node *n)
         d9d_param *w = n->param[i];
 
         if (d9d_param_wants(w))
-            D9D_TRY(D9DI_KERNEL(n->tape, decay_dw, x->dtype, w->grad.dtype,
-                                d9d_tensor_data(&w->grad), d9d_param_grad_beta(w), i == BIAS,
-                                d9d_tensor_data(&n->dout[0]), d9d_tensor_data(x),
-                                d9d_tensor_data(&n->param[RATE]->data),
-                                d9d_tensor_data(&n->param[BIAS]->data), d9di_rows(&x->shape),
-                                d9di_last(&x->shape)));
+            D9D_TRY(D9DI_KERNEL(
+                n->tape, decay_dw, x->dtype, w->grad.dtype, d9d_tensor_data(&w->grad),
+                d9d_param_grad_beta(w), i == BIAS, d9d_tensor_data(&n->dout[0]), d9d_tensor_data(x),
+                d9d_tensor_data(&n->param[RATE]->data), d9d_tensor_data(&n->param[BIAS]->data),
+                d9di_rows(&x->shape), d9di_last(&x->shape)));
     }
     return D9D_OK;
 }

@@ -58,7 +58,8 @@ static d9d_status check_gate(const char *name, const d9d_tensor *x, d9d_dtype t,
 
     D9D_TRY(d9di_op_check("delta", name, x, t));
     if (!d9d_shape_equal(&x->shape, &D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2])))
-        return d9di_op_misfit("delta", name, &x->shape, "v", s, "v is [B, S, A, F], a gate [B, S, A]");
+        return d9di_op_misfit("delta", name, &x->shape, "v", s,
+                              "v is [B, S, A, F], a gate [B, S, A]");
     return D9D_OK;
 }
 
@@ -110,9 +111,9 @@ d9d_status d9d_op_delta(d9d_tape *t, const d9d_delta *x, d9d_var **y)
     d9d_status st;
 
     D9D_TRY_OR(st, check(in, x->segments), out);
-    n = (d9d_delta_dims){q->dtype,           d9di_documents_of(q, x->segments),
-                         q->shape.dim[2],    v->shape.dim[2],
-                         q->shape.dim[3],    v->shape.dim[3],
+    n = (d9d_delta_dims){q->dtype,        d9di_documents_of(q, x->segments),
+                         q->shape.dim[2], v->shape.dim[2],
+                         q->shape.dim[3], v->shape.dim[3],
                          x->scale};
     D9D_TRY_OR(st, d9d_tape_output(t, v->dtype, v->shape, &out), out);
     D9D_TRY_OR(st,

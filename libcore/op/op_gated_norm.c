@@ -84,15 +84,14 @@ d9d_status d9d_op_gated_norm(d9d_tape *t, d9d_var *x, d9d_var *z, d9d_param *w, 
 
     D9D_TRY(check(tx, tz, w));
     D9D_TRY_OR(st, d9d_tape_output(t, tx->dtype, tx->shape, &out), out);
-    D9D_TRY_OR(st,
-               d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(d9di_rows(&tx->shape)),
-                                &inv),
-               out);
+    D9D_TRY_OR(
+        st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(d9di_rows(&tx->shape)), &inv),
+        out);
     D9D_TRY_OR(st,
                D9DI_KERNEL(t, gated_norm, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
                            d9d_tensor_data(&inv), d9d_tensor_data(tx), d9d_tensor_data(tz),
-                           d9d_tensor_data(&w->data), d9di_rows(&tx->shape),
-                           d9di_last(&tx->shape), eps),
+                           d9d_tensor_data(&w->data), d9di_rows(&tx->shape), d9di_last(&tx->shape),
+                           eps),
                out);
     D9D_TRY_OR(st, record(t, in, w, &inv, out), out);
     *y = out;

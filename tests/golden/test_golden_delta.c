@@ -1,6 +1,6 @@
-/* test_golden_delta.c - the gated delta net against transformers' Qwen3NextGatedDeltaNet: output and
- * every gradient, whole rows and documents, in float32 to 1e-5 and in bfloat16 to half as much again
- * as transformers is away then. */
+/* test_golden_delta.c - the gated delta net against transformers' Qwen3NextGatedDeltaNet: output
+ * and every gradient, whole rows and documents, in float32 to 1e-5 and in bfloat16 to half as much
+ * again as transformers is away then. */
 #include "support/unit.h"
 
 #include <math.h>
@@ -55,8 +55,7 @@ static double limit_of(const fixture *f, const char *name)
     const json_t *theirs = json_object_get(json_object_get(f->options, "bfloat16"), name);
 
     assert_non_null(theirs);
-    return f->dtype == D9D_BF16 ? 1.5 * json_real_value(theirs)
-                                : unit_device_tolerance(1e-5, 1e-4);
+    return f->dtype == D9D_BF16 ? 1.5 * json_real_value(theirs) : unit_device_tolerance(1e-5, 1e-4);
 }
 
 static void compare(const fixture *f, const char *name, const d9d_tensor *got)
@@ -125,14 +124,14 @@ static void make_rows(fixture *f, const d9d_tensor *x)
 static void open_case(fixture *f)
 {
     const d9d_block_how how = {.dtype = f->dtype};
-    const d9d_delta_shape shape = {
-        .hidden = number(f, "hidden"),
-        .key_heads = number(f, "key_heads"),
-        .value_heads = number(f, "value_heads"),
-        .key_dim = number(f, "key_dim"),
-        .value_dim = number(f, "value_dim"),
-        .conv_width = number(f, "conv"),
-        .norm_eps = (float)json_real_value(json_object_get(f->options, "eps"))};
+    const d9d_delta_shape shape = {.hidden = number(f, "hidden"),
+                                   .key_heads = number(f, "key_heads"),
+                                   .value_heads = number(f, "value_heads"),
+                                   .key_dim = number(f, "key_dim"),
+                                   .value_dim = number(f, "value_dim"),
+                                   .conv_width = number(f, "conv"),
+                                   .norm_eps =
+                                       (float)json_real_value(json_object_get(f->options, "eps"))};
 
     assert_ok(d9d_device_open(unit_device_name(), &f->dev));
     assert_ok(d9d_tape_create(f->dev, &f->tape));
@@ -184,9 +183,8 @@ static void check_all(d9d_dtype t)
 
     assert_ok(d9d_json_read(vectors_path("delta", "cases.json"), 1 << 20, &all));
     for (void *at = json_object_iter(all); at != NULL; at = json_object_iter_next(all, at)) {
-        fixture f = {.dtype = t,
-                     .name = json_object_iter_key(at),
-                     .options = json_object_iter_value(at)};
+        fixture f = {
+            .dtype = t, .name = json_object_iter_key(at), .options = json_object_iter_value(at)};
         char path[64];
 
         (void)snprintf(path, sizeof(path), "%s.safetensors", f.name);

@@ -94,7 +94,8 @@ static void naive_conv(const conv *p, double *y, double *dx, double *dw)
             document_of(&n->of, t, &first, &end);
             for (int64_t j = 0; j < n->w; j++)
                 if ((from = t - n->w + 1 + j) >= first)
-                    z += array_get(n->t, p->w, c * n->w + j) * array_get(n->t, p->x, from * n->n + c);
+                    z += array_get(n->t, p->w, c * n->w + j) *
+                         array_get(n->t, p->x, from * n->n + c);
             y[t * n->n + c] = z * sigmoid(z);
             dz = array_get(n->t, p->dy, t * n->n + c) * sigmoid(z) * (1 + z * (1 - sigmoid(z)));
             for (int64_t j = 0; j < n->w; j++)
@@ -134,8 +135,9 @@ static void check_conv(conv p)
 static void test_conv(void **state)
 {
     static const int32_t lengths[] = {1, 3, 2, -1, 70, 1, 1, 62, 0};
-    static const int64_t shapes[][4] = {{0, 4, 3, 2},  {2, 0, 5, 4},  {1, 1, 1, 1},   {3, 5, 7, 4},
-                                        {2, 70, 9, 8}, {1, 140, 40, 4}, {2, 300, 33, 3}};
+    static const int64_t shapes[][4] = {{0, 4, 3, 2},   {2, 0, 5, 4},  {1, 1, 1, 1},
+                                        {3, 5, 7, 4},   {2, 70, 9, 8}, {1, 140, 40, 4},
+                                        {2, 300, 33, 3}};
     d9d_segment list[MOST_DOCUMENTS];
     const int64_t documents = list_of(lengths, list);
 
@@ -250,9 +252,9 @@ static void run_norm(void *arg)
 {
     norm *p = arg;
 
-    assert_int_equal(host_kernels()->gated_norm(NULL, p->t, p->y, p->inv, p->x, p->z, p->w, p->m,
-                                                p->n, 1e-3f),
-                     D9D_OK);
+    assert_int_equal(
+        host_kernels()->gated_norm(NULL, p->t, p->y, p->inv, p->x, p->z, p->w, p->m, p->n, 1e-3f),
+        D9D_OK);
 }
 static d9d_status norm_grad(norm *p, void *both, void *dw)
 {
@@ -334,7 +336,7 @@ static void check_norm(norm p)
 
 static void test_gated_norm(void **state)
 {
-    static const int64_t shapes[][2] = {{0, 5},    {1, 1},   {3, 17},  {129, 33},
+    static const int64_t shapes[][2] = {{0, 5},    {1, 1},   {3, 17},   {129, 33},
                                         {70, 128}, {9, 300}, {4000, 8}, {3, 1200}};
 
     (void)state;
@@ -351,7 +353,7 @@ static void test_gated_norm(void **state)
 
 typedef struct delta {
     d9d_delta_dims n;
-    double steep; /* decays, and lengths of q and k */
+    double steep;                           /* decays, and lengths of q and k */
     void *q, *k, *v, *b, *dout, *o, *grads; /* dq, dk, dv, db in one block */
     float *g, *dg, *states;
 } delta;
@@ -456,8 +458,8 @@ static void forward(naive *w, double *o)
             double sum = 0.0;
 
             for (int64_t d = 0; d < n->d; d++) {
-                next[d * n->f + f] = exp((double)w->p->g[value_at(w, i)]) * x[d * n->f + f] +
-                                     w->k[i * n->d + d] * u;
+                next[d * n->f + f] =
+                    exp((double)w->p->g[value_at(w, i)]) * x[d * n->f + f] + w->k[i * n->d + d] * u;
                 sum += (double)n->scale * w->q[i * n->d + d] * next[d * n->f + f];
             }
             o[value_at(w, i) * n->f + f] = sum;
@@ -597,9 +599,9 @@ static void check_delta(const d9d_delta_dims *n, double steep)
 static void test_delta(void **state)
 {
     /* b, s, k, a, d, f */
-    static const int64_t shapes[][6] = {{0, 4, 1, 1, 8, 8},    {1, 1, 1, 1, 1, 1},
-                                        {2, 3, 2, 2, 5, 7},    {1, 64, 1, 3, 8, 16},
-                                        {2, 65, 2, 4, 16, 9},  {1, 200, 1, 2, 33, 20},
+    static const int64_t shapes[][6] = {{0, 4, 1, 1, 8, 8},     {1, 1, 1, 1, 1, 1},
+                                        {2, 3, 2, 2, 5, 7},     {1, 64, 1, 3, 8, 16},
+                                        {2, 65, 2, 4, 16, 9},   {1, 200, 1, 2, 33, 20},
                                         {1, 130, 2, 2, 70, 65}, {1, 150, 1, 2, 128, 128}};
 
     (void)state;
@@ -643,7 +645,8 @@ static void test_alone(void **state)
 {
     d9d_segment list[MOST_DOCUMENTS];
     const int64_t documents = list_of(packed, list);
-    d9d_delta_dims n = {.of = {1, PACKED, documents, list}, .k = 1, .a = 2, .d = 24, .f = 16, .scale = 1};
+    d9d_delta_dims n = {
+        .of = {1, PACKED, documents, list}, .k = 1, .a = 2, .d = 24, .f = 16, .scale = 1};
 
     (void)state;
     for (int how = 0; how < 2; how++) {
@@ -677,17 +680,22 @@ static void test_alone(void **state)
 /* Lists that are none. */
 static void test_refused(void **state)
 {
-    static const d9d_segment bad[][2] = {{{0, 3, 0, 3}, {4, 2, 4, 2}}, {{0, 7, 0, 7}, {7, 5, 7, 5}},
-                                         {{0, 6, 0, 6}, {6, 5, 6, 5}}, {{0, 6, 0, 6}, {6, -1, 6, -1}}};
+    static const d9d_segment bad[][2] = {{{0, 3, 0, 3}, {4, 2, 4, 2}},
+                                         {{0, 7, 0, 7}, {7, 5, 7, 5}},
+                                         {{0, 6, 0, 6}, {6, 5, 6, 5}},
+                                         {{0, 6, 0, 6}, {6, -1, 6, -1}}};
     delta p;
 
     (void)state;
     if (!unit_device_is_cpu())
         skip();
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
-        p = delta_make(&(d9d_delta_dims){.t = D9D_F32, .of = {2, 6, 2, bad[i]}, .k = 1, .a = 1, .d = 2, .f = 2}, 1);
-        assert_int_equal(
-            host_kernels()->delta(NULL, &p.n, p.o, p.states, p.q, p.k, p.v, p.g, p.b), D9D_EINVAL);
+        p = delta_make(
+            &(d9d_delta_dims){
+                .t = D9D_F32, .of = {2, 6, 2, bad[i]}, .k = 1, .a = 1, .d = 2, .f = 2},
+            1);
+        assert_int_equal(host_kernels()->delta(NULL, &p.n, p.o, p.states, p.q, p.k, p.v, p.g, p.b),
+                         D9D_EINVAL);
         delta_release(&p);
     }
 }
@@ -695,9 +703,9 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conv),      cmocka_unit_test(test_decay),
+        cmocka_unit_test(test_conv),       cmocka_unit_test(test_decay),
         cmocka_unit_test(test_gated_norm), cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_documents), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_documents),  cmocka_unit_test(test_alone),
         cmocka_unit_test(test_refused),
     };
 

@@ -2,7 +2,8 @@
 #include "support/fd.h"
 #include "support/op_fixture.h"
 
-static const d9d_segment documents[] = {{0, 1, 0, 1}, {1, 66, 1, 66}, {67, 3, 67, 3}, {70, 1, 70, 1}};
+static const d9d_segment documents[] = {
+    {0, 1, 0, 1}, {1, 66, 1, 66}, {67, 3, 67, 3}, {70, 1, 70, 1}};
 
 #define DOCUMENTS                                                                                  \
     {                                                                                              \
@@ -36,14 +37,22 @@ static void conv(void **state)
 {
     static const fd_case cases[] = {
         {.name = "rows", .run = run_conv, .in = {FD(2, 7, 5)}, .param = {FD(5, 4)}, .kept = {70}},
-        {.name = "one wide", .run = run_conv, .in = {FD(1, 3, 2)}, .param = {FD(2, 1)}, .kept = {6}},
+        {.name = "one wide",
+         .run = run_conv,
+         .in = {FD(1, 3, 2)},
+         .param = {FD(2, 1)},
+         .kept = {6}},
         {.name = "documents",
          .run = run_conv,
          .in = {FD(1, 71, 3)},
          .param = {FD(3, 8)},
          .constant = {DOCUMENTS},
          .kept = {213}},
-        {.name = "no rows", .run = run_conv, .in = {FD(0, 7, 5)}, .param = {FD(5, 4)}, .kept = {-1}},
+        {.name = "no rows",
+         .run = run_conv,
+         .in = {FD(0, 7, 5)},
+         .param = {FD(5, 4)},
+         .kept = {-1}},
     };
 
     (void)state;
@@ -64,7 +73,11 @@ static d9d_status run_decay(void *self, d9d_tape *t, d9d_var *const *in, size_t 
 static void decay(void **state)
 {
     static const fd_case cases[] = {
-        {.name = "heads", .run = run_decay, .in = {FD(2, 5, 3)}, .param = {FD(3), FD(3)}, .kept = {30}},
+        {.name = "heads",
+         .run = run_decay,
+         .in = {FD(2, 5, 3)},
+         .param = {FD(3), FD(3)},
+         .kept = {30}},
         {.name = "one", .run = run_decay, .in = {FD(1)}, .param = {FD(1), FD(1)}, .kept = {1}},
     };
 
@@ -145,19 +158,25 @@ static void gated_norm(void **state)
          .in = {FD(2, 3, 2, 7), FD(2, 3, 2, 7)},
          .param = {FD(7)},
          .kept = {84, 84, 12}},
-        {.name = "no rows", .run = run_norm, .in = {FD(0, 7), FD(0, 7)}, .param = {FD(7)}, .kept = {-1, -1, -1}},
+        {.name = "no rows",
+         .run = run_norm,
+         .in = {FD(0, 7), FD(0, 7)},
+         .param = {FD(7)},
+         .kept = {-1, -1, -1}},
     };
 
     (void)state;
     CHECK_ALL(cases);
 }
 
-/* --- what does not fit ------------------------------------------------------------------------- */
+/* --- what does not fit -------------------------------------------------------------------------
+ */
 
 static void refuses_weights(void **state)
 {
     op_fixture *f = *state;
-    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 4)), *z = op_var(f, D9D_F32, D9D_SHAPE(2, 4)), *y;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 4)), *z = op_var(f, D9D_F32, D9D_SHAPE(2, 4)),
+            *y;
     d9d_param *four = op_param(f, "four", D9D_F32, D9D_SHAPE(4)),
               *five = op_param(f, "five", D9D_F32, D9D_SHAPE(5)),
               *narrow = op_param(f, "narrow", D9D_F32, D9D_SHAPE(3, 4)),
@@ -211,7 +230,7 @@ static void refuses_heads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conv),       cmocka_unit_test(decay), cmocka_unit_test(delta),
+        cmocka_unit_test(conv),       cmocka_unit_test(decay),  cmocka_unit_test(delta),
         cmocka_unit_test(gated_norm), op_test(refuses_weights), op_test(refuses_heads),
     };
 

@@ -467,9 +467,9 @@ static d9d_status on_decay_din(d9d_stream s, d9d_dtype t, void *dx, const float 
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->decay_din(c.s, t, out(&c, t, dx, m * n), floats(&c, dg, m * n),
-                                  in(&c, t, x, m * n), in(&c, t, rate, n), in(&c, t, bias, n), m,
-                                  n));
+    return end(&c,
+               c.k->decay_din(c.s, t, out(&c, t, dx, m * n), floats(&c, dg, m * n),
+                              in(&c, t, x, m * n), in(&c, t, rate, n), in(&c, t, bias, n), m, n));
 }
 
 static d9d_status on_decay_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
@@ -479,9 +479,9 @@ static d9d_status on_decay_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw,
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->decay_dw(c.s, t, gt, out(&c, gt, dw, n), beta, of_bias,
-                                 floats(&c, dg, m * n), in(&c, t, x, m * n), in(&c, t, rate, n),
-                                 in(&c, t, bias, n), m, n));
+    return end(&c,
+               c.k->decay_dw(c.s, t, gt, out(&c, gt, dw, n), beta, of_bias, floats(&c, dg, m * n),
+                             in(&c, t, x, m * n), in(&c, t, rate, n), in(&c, t, bias, n), m, n));
 }
 
 static d9d_delta_dims delta_of(call *c, const d9d_delta_dims *n)
@@ -502,10 +502,11 @@ static d9d_status on_delta(d9d_stream s, const d9d_delta_dims *n, void *o, float
     const d9d_delta_dims d = delta_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->delta(c.s, &d, out(&c, n->t, o, values),
-                              out(&c, D9D_F32, states, d9d_delta_slots(&n->of) * n->a * n->d * n->f),
-                              in(&c, n->t, q, keys), in(&c, n->t, k, keys), in(&c, n->t, v, values),
-                              floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a)));
+    return end(&c,
+               c.k->delta(c.s, &d, out(&c, n->t, o, values),
+                          out(&c, D9D_F32, states, d9d_delta_slots(&n->of) * n->a * n->d * n->f),
+                          in(&c, n->t, q, keys), in(&c, n->t, k, keys), in(&c, n->t, v, values),
+                          floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a)));
 }
 
 static d9d_status on_delta_din(d9d_stream s, const d9d_delta_dims *n, void *dq, void *dk, void *dv,
@@ -518,13 +519,13 @@ static d9d_status on_delta_din(d9d_stream s, const d9d_delta_dims *n, void *dq, 
     const d9d_delta_dims d = delta_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->delta_din(c.s, &d, out(&c, n->t, dq, keys), out(&c, n->t, dk, keys),
-                                  out(&c, n->t, dv, values), out(&c, D9D_F32, dg, tokens * n->a),
-                                  out(&c, n->t, db, tokens * n->a), in(&c, n->t, dout, values),
-                                  in(&c, n->t, q, keys), in(&c, n->t, k, keys),
-                                  in(&c, n->t, v, values), floats(&c, g, tokens * n->a),
-                                  in(&c, n->t, b, tokens * n->a),
-                                  floats(&c, states, slots * n->a * n->d * n->f)));
+    return end(&c,
+               c.k->delta_din(c.s, &d, out(&c, n->t, dq, keys), out(&c, n->t, dk, keys),
+                              out(&c, n->t, dv, values), out(&c, D9D_F32, dg, tokens * n->a),
+                              out(&c, n->t, db, tokens * n->a), in(&c, n->t, dout, values),
+                              in(&c, n->t, q, keys), in(&c, n->t, k, keys), in(&c, n->t, v, values),
+                              floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a),
+                              floats(&c, states, slots * n->a * n->d * n->f)));
 }
 
 static d9d_status on_gated_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,

@@ -365,8 +365,7 @@ typedef struct d9d_kernels {
                            bool of_bias, const float *dg, const void *x, const void *rate,
                            const void *bias, int64_t m, int64_t n);
     d9d_status (*delta)(d9d_stream s, const d9d_delta_dims *n, void *o, float *states,
-                        const void *q, const void *k, const void *v, const float *g,
-                        const void *b);
+                        const void *q, const void *k, const void *v, const float *g, const void *b);
     d9d_status (*delta_din)(d9d_stream s, const d9d_delta_dims *n, void *dq, void *dk, void *dv,
                             float *dg, void *db, const void *dout, const void *q, const void *k,
                             const void *v, const float *g, const void *b, const float *states);

@@ -136,8 +136,8 @@ typedef struct d9d_delta {
 } d9d_delta;
 D9D_API D9D_MUST_USE d9d_status d9d_op_delta(d9d_tape *t, const d9d_delta *x, d9d_var **y);
 /* y = x / sqrt(mean(x^2) + eps) * w * silu(z), over the last dimension.  x z [..., N], w [N]. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_gated_norm(d9d_tape *t, d9d_var *x, d9d_var *z,
-                                                  d9d_param *w, float eps, d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_op_gated_norm(d9d_tape *t, d9d_var *x, d9d_var *z, d9d_param *w,
+                                                  float eps, d9d_var **y);
 
 /* --- mixture of experts: spec 13 -------------------------------------------- */
 
