@@ -104,6 +104,25 @@ d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *
                                     sums * (packed ? 2 : 1) + (grouped ? sums * n->d : 0));
 }
 
+/* --- the delta rule: cuda_delta.cu, cuda_delta_din.cu ------------------------------------------
+ */
+
+/* Of each token: lengths of its keys and queries; what its heads write, and read of the state;
+ * backward also what they would have written, gradients of queries and keys of each head, and of
+ * the states. */
+d9d_status d9di_paper_delta_scratch(d9d_stream s, const d9d_delta_dims *n, bool backward)
+{
+    const int64_t tokens = n->of.b * n->of.s, keys = tokens * n->a * n->d;
+    const int64_t values = tokens * n->a * n->f;
+    const int64_t forward = 2 * tokens * n->k + keys + values;
+    const int64_t more = 2 * keys + values + tokens * n->a * D9D_DELTA_CHUNK +
+                         d9d_delta_slots(&n->of) * n->a * n->d * n->f;
+
+    if (!on_gpu(s))
+        return D9D_OK;
+    return d9di_paper_borrow(s, 4 * (forward + (backward ? more : 0)));
+}
+
 /* --- head and loss: cuda_xent.cu, cuda_xent_grad.cu, cuda_xent_once.cu ----------------------- */
 
 enum { TOKENS = 2048, COLUMNS = 8192, LEAST_COLUMNS = 256, STEP = 128, PIECES = 32 };
