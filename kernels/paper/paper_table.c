@@ -220,6 +220,14 @@ ENTRY(dropout, d9d_dtype t, void *y, const void *x, float p, float factor, d9d_r
 {
     return move(s, t, 2.0 * (double)m * (double)n);
 }
+ENTRY(columns, const d9d_columns_dims *n, void *y, const void *x)
+{
+    return move(s, n->t, 2.0 * (double)(n->m * n->heads) * (double)n->n);
+}
+ENTRY(columns_din, const d9d_columns_dims *n, void *x, const void *y)
+{
+    return move(s, n->t, (double)(n->m * (n->heads + 1)) * (double)n->n);
+}
 ENTRY(put_rows, d9d_dtype t, void *y, int64_t ld, int64_t first, const int32_t *at, const void *x,
       int64_t m, int64_t n)
 {

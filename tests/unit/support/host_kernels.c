@@ -439,6 +439,24 @@ static d9d_status on_pieces(d9d_stream s, d9d_dtype t, void *y, const void *x, i
                c.k->pieces(c.s, t, out(&c, t, y, size), in(&c, t, x, size), n, b, p, w, in_order));
 }
 
+static d9d_status on_columns(d9d_stream s, const d9d_columns_dims *n, void *y, const void *x)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->columns(c.s, n, out(&c, n->t, y, n->m * n->heads * n->y),
+                                in(&c, n->t, x, n->m * n->x)));
+}
+
+static d9d_status on_columns_din(d9d_stream s, const d9d_columns_dims *n, void *x, const void *y)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->columns_din(c.s, n, out(&c, n->t, x, n->m * n->x),
+                                    in(&c, n->t, y, n->m * n->heads * n->y)));
+}
+
 static d9d_status on_put_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
                               const int32_t *at, const void *x, int64_t m, int64_t n)
 {

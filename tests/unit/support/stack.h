@@ -21,6 +21,7 @@ enum { STACK_LAYERS = 3 };
 typedef struct stack_of {
     const char *name; /* of the golden file */
     d9d_attention_shape attention;
+    d9d_latent_shape latent; /* with heads: in its place */
     int64_t window[STACK_LAYERS];
     d9d_moe_shape moe;    /* no experts: an FFN */
     int64_t intermediate; /* of that */
@@ -33,6 +34,7 @@ extern const int n_stacks;
 typedef struct stack_layer {
     d9d_module module;
     d9d_block_attention attn;
+    d9d_block_latent latent;
     d9d_block_moe moe;
     d9d_block_ffn ffn;
     d9d_block_norm norm, ffn_norm;

@@ -59,6 +59,14 @@ typedef struct d9d_gemm {
     bool b_early;
 } d9d_gemm;
 
+/* n columns of M rows: x [M, X] from column `from` on, y [M heads, Y] from column `to` on, where a
+ * row of x is that of so many heads. */
+typedef struct d9d_columns_dims {
+    d9d_dtype t;
+    int64_t m, heads, n;
+    int64_t x, from, y, to;
+} d9d_columns_dims;
+
 /* How T tokens choose k of E experts, by scores that are a softmax of the token's logits, or
  * sigmoids of each.  With groups above 1 the experts are as many groups of one size: a group is
  * worth the sum of its two largest keys (score + bias), and only the best top_groups of them are
@@ -366,6 +374,10 @@ typedef struct d9d_kernels {
      * i; a row of at -1 goes nowhere, and no two go to one place. */
     d9d_status (*put_rows)(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
                            const int32_t *at, const void *x, int64_t m, int64_t n);
+    /* y[(i heads + h) Y + to + j] = x[i X + from + j]; other columns of y are left alone. */
+    d9d_status (*columns)(d9d_stream s, const d9d_columns_dims *n, void *y, const void *x);
+    /* Back, summed over heads in float32: x[i X + from + j] = sum over h of that place of y. */
+    d9d_status (*columns_din)(d9d_stream s, const d9d_columns_dims *n, void *x, const void *y);
 
     /* y = silu(z), z the sum of w[j] times the token W - 1 - j before. */
     d9d_status (*conv)(d9d_stream s, const d9d_conv_dims *n, void *y, const void *x, const void *w);
@@ -517,7 +529,7 @@ typedef struct d9d_kernels {
     X(rms_norm) X(rms_norm_grad) X(rope) X(norm_rope) X(norm_rope_grad) X(attention)               \
     X(attention_din) X(attention_sink) X(attention_sink_dw) X(pieces) X(put_rows)                  \
     X(conv) X(conv_grad) X(decay) X(decay_din) X(decay_dw) X(delta) X(delta_din) X(gated_norm)     \
-    X(gated_norm_grad)                                                                             \
+    X(gated_norm_grad) X(columns) X(columns_din)                                                   \
     X(embedding) X(embedding_dw) X(xent) X(xent_join) X(xent_din) X(xent_dw) X(xent_once)          \
     X(router) X(router_din) X(router_count) X(router_losses) X(router_bias)                           \
     X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \

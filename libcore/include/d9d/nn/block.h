@@ -217,6 +217,45 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_delta_forward(d9d_block_delta *b, d9d_
                                                         const d9d_block_cache *cache, d9d_var *plus,
                                                         d9d_var **y);
 
+/* --- multi-head latent attention: q_proj kv_down_proj kv_down_norm kv_up_proj o_proj -------- *
+ *
+ * Keys and values are made of a few features that all heads share (DeepSeek-V2, V3); positions are
+ * in features of their own, of which there is one key for all heads:
+ *
+ *     x --q_proj----------------------------> A heads of [plain, turned] --turn--\
+ *     x --kv_down_proj--> [kv_rank] --norm, kv_up_proj--> A heads of [plain, v]    softmax
+ *                    \-> [turned] --turn--> the key of every head                  attention
+ *
+ * With q_rank q_proj is itself such a pair: q_proj.down_proj, q_proj.norm, q_proj.up_proj.  Values
+ * have at most as many features as keys.  A plan cuts up-projections and o_proj by heads, and
+ * leaves the down-projections and their norms whole: each tp rank makes the few features of its own
+ * tokens, and these are gathered in place of x. */
+typedef struct d9d_latent_shape {
+    int64_t hidden, heads;
+    int64_t q_rank, kv_rank;  /* q_rank 0: queries are made of x at once */
+    int64_t plain, turned, v; /* features of a head: without and with positions; of its values */
+    const d9d_block_rope *rope; /* of `turned` features; shared by the layers */
+    float norm_eps;
+    float scale; /* of the scores; 0: (plain + turned)^-1/2 */
+} d9d_latent_shape;
+
+typedef struct d9d_block_latent {
+    d9d_module module, q_proj;
+    d9d_block_linear q_down, q_up, kv_down, kv_up, o_proj; /* q_up: q_proj without q_rank */
+    d9d_block_norm q_norm, kv_norm;
+    d9d_latent_shape shape;
+    const d9d_cut *cut;
+} d9d_block_latent;
+
+/* ECONFIG for values that are wider than keys, or a rope of other features. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_latent_init(d9d_block_latent *b, const d9d_block_how *how,
+                                                      const d9d_latent_shape *shape);
+/* As d9d_block_attention_forward(), without a cache. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_latent_forward(d9d_block_latent *b, d9d_tape *t,
+                                                         d9d_var *x, const d9d_tensor *positions,
+                                                         const d9d_tensor *segments, d9d_var *plus,
+                                                         d9d_var **y);
+
 /* --- SwiGLU feed-forward: gate_proj up_proj down_proj ------------------------------- */
 
 typedef struct d9d_block_ffn {

@@ -38,6 +38,16 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_add_bias(d9d_tape *t, d9d_var *x, d9d_par
 D9D_API D9D_MUST_USE d9d_status d9d_op_reshape(d9d_tape *t, d9d_var *x, d9d_shape shape,
                                                d9d_var **y);
 
+/* Columns of some arrays side by side, and zeros behind them: y [..., M], of which piece i has the
+ * next n columns, [first, first + n) of x.  An x with as many rows as y has gives each its own; one
+ * with a row for each of y's [..., A, M] gives that to all A heads.  At most D9D_NODE_MAX pieces. */
+typedef struct d9d_piece {
+    d9d_var *x;
+    int64_t first, n;
+} d9d_piece;
+D9D_API D9D_MUST_USE d9d_status d9d_op_join(d9d_tape *t, const d9d_piece *pieces, size_t n,
+                                            d9d_shape shape, d9d_var **y);
+
 /* y = x / sqrt(mean(x^2) + eps) * w, over the last dimension; zero_centred: * (1 + w).
  * float32 inside, one rounding at the end.  x [..., N], w [N]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_rms_norm(d9d_tape *t, d9d_var *x, d9d_param *w, float eps,
