@@ -82,10 +82,10 @@ d9d_status d9d_comm_room_open(d9d_comm *c, const char *what)
     return c->wire->rooms->fence(c->rooms.of, d9d_comm_queue(c), what);
 }
 
-d9d_status d9d_comm_room_take(d9d_comm *c, int from, uint64_t offset, void *dst, uint64_t n)
+d9d_status d9d_comm_room_take(d9d_comm *c, d9d_stream s, int from, uint64_t offset, void *dst,
+                              uint64_t n)
 {
     if (n == 0)
         return D9D_OK;
-    return c->wire->rooms->take(c->rooms.of, d9d_comm_queue(c), 1 - c->rooms.turn, from, offset,
-                                dst, n);
+    return c->wire->rooms->take(c->rooms.of, s, 1 - c->rooms.turn, from, offset, dst, n);
 }

@@ -189,8 +189,7 @@ d9d_status d9d_comm_shared_fence(d9d_comm_shared *x, d9d_stream s)
 
 static d9d_status copy(const d9d_comm_shared *x, d9d_stream s, void *dst, const void *src, size_t n)
 {
-    const cudaError_t e =
-        cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, d9d_cuda_stream_queue(s));
+    const cudaError_t e = cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, d9d_cuda_stream_queue(s));
 
     return e == cudaSuccess ? D9D_OK
                             : D9D_FAIL(D9D_ECUDA, "%s: %s: copy: %s", x->comm->name, x->what,

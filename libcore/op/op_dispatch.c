@@ -27,8 +27,8 @@ static d9d_status give_sum(d9d_node *n, const d9di_load *l, int of_load, int i)
     d9d_tensor grad;
 
     D9D_TRY(d9di_node_grad(n, i, &grad));
-    return d9di_node_finish(
-        n, i, &grad, d9di_collect_sum(l, n->tape, n->attr, &n->saved[0], of_load, &grad));
+    return d9di_node_finish(n, i, &grad,
+                            d9di_collect_sum(l, n->tape, n->attr, &n->saved[0], of_load, &grad));
 }
 
 /* Weight halves that were put off run while the rows are on their way. */
@@ -200,7 +200,7 @@ static d9d_status dispatch(d9d_tape *t, d9d_comm *ep, const char *what, d9d_var 
 {
     const int n = d9d_comm_size(ep);
     d9di_counts counts = {0};
-    d9di_load load = {0};
+    d9di_load load = {.in_parts = true};
     d9d_status st;
 
     D9D_TRY_OR(st, route_ranks(t, n, r, &d->sent), out);

@@ -86,7 +86,8 @@ void d9di_load_release(d9di_load *l)
 /* --- moving it -------------------------------------------------------------------------------- */
 
 /* From the others' rooms; each rank begins with its neighbour, so that no two take from one. */
-static d9d_status take(const d9di_cargo *c, const d9d_exchange *e, const struct leg *leg)
+static d9d_status take(const d9di_cargo *c, d9d_stream s, const d9d_exchange *e,
+                       const struct leg *leg)
 {
     const int64_t *to = d9di_rows_of(e, leg->to), *at = d9di_rows_of(e, leg->at);
     const int n = d9d_comm_size(e->ep), me = d9d_comm_rank(e->ep);
@@ -95,7 +96,7 @@ static d9d_status take(const d9di_cargo *c, const d9d_exchange *e, const struct 
     for (int k = 1; k < n; k++) {
         const int r = (me + k) % n;
 
-        D9D_TRY(d9d_comm_room_take(e->ep, r, c->place + (uint64_t)at[r] * row,
+        D9D_TRY(d9d_comm_room_take(e->ep, s, r, c->place + (uint64_t)at[r] * row,
                                    (char *)c->dst + (uint64_t)rows_before(to, r) * row,
                                    (uint64_t)to[r] * row));
     }
@@ -114,13 +115,18 @@ static d9d_status keep_mine(const d9di_cargo *c, d9d_device *dev, const d9d_exch
                            (uint64_t)to[me] * row);
 }
 
+/* In parts, the last array comes over the group's queue, and the others beside it. */
 static d9d_status go_by_room(d9di_load *l, d9d_device *dev, d9d_exchange *e, const struct leg *leg)
 {
+    d9d_stream queue = d9d_comm_queue(e->ep);
+
     D9D_TRY(d9d_comm_room_open(e->ep, e->what));
-    for (int i = 0; i < l->n; i++) {
-        if (i == l->n - 1 && l->n > 1)
-            D9D_TRY(d9d_comm_point_set(e->ep, &l->early));
-        D9D_TRY(take(&l->cargo[i], e, leg));
+    if (l->in_parts)
+        D9D_TRY(d9d_comm_point_set(e->ep, &l->early));
+    for (int i = l->n - 1; i >= 0; i--) {
+        if (l->in_parts && i == l->n - 2)
+            D9D_TRY(d9d_comm_join_at(e->ep, l->early, dev->stream));
+        D9D_TRY(take(&l->cargo[i], l->in_parts && i < l->n - 1 ? dev->stream : queue, e, leg));
     }
     for (int i = 0; i < l->n; i++)
         D9D_TRY(keep_mine(&l->cargo[i], dev, e, leg));
@@ -156,7 +162,7 @@ static d9d_status go_by_message(d9di_load *l, d9d_device *dev, d9d_exchange *e,
         st = send(&l->cargo[i], queue != NULL ? queue : dev->stream, e, leg);
     ended = d9d_comm_end(e->ep);
     D9D_TRY(st != D9D_OK ? st : ended);
-    return l->n > 1 ? d9d_comm_point_set(e->ep, &l->early) : D9D_OK;
+    return l->in_parts ? d9d_comm_point_set(e->ep, &l->early) : D9D_OK;
 }
 
 d9d_status d9di_load_go(d9di_load *l, d9d_tape *t, d9d_exchange *e, d9di_way way, int64_t most)
@@ -217,7 +223,8 @@ d9d_status d9di_exchange_spread(d9d_tape *t, d9d_exchange *e, const d9d_tensor *
     return st;
 }
 
-/* --- back, and their sums ---------------------------------------------------------------------- */
+/* --- back, and their sums ----------------------------------------------------------------------
+ */
 
 /* What others take, at the same rows of this rank's room. */
 static d9d_status put_theirs(const d9di_cargo *c, d9d_device *dev, const d9d_exchange *e)

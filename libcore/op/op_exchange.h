@@ -92,7 +92,8 @@ typedef struct d9di_load {
     d9di_cargo cargo[D9DI_CARGO_MOST];
     int n;
     int64_t fits;          /* so many rows of all arrays have place in a room; -1: there is none */
-    d9d_comm_point *early; /* behind all arrays but the last */
+    bool in_parts;         /* all arrays but the last may be needed first */
+    d9d_comm_point *early; /* then: where they are there, or can be taken */
 } d9di_load;
 
 typedef enum d9di_way { D9DI_THERE, D9DI_BACK } d9di_way;
@@ -103,7 +104,7 @@ d9d_status d9di_load_make(d9di_load *l, d9d_device *dev, int i, int64_t rows);
 /* By the rooms where `most` rows fit, which is the same number on all ranks, and no rank's rows
  * for which it made memory were more. */
 d9d_status d9di_load_go(d9di_load *l, d9d_tape *t, d9d_exchange *e, d9di_way way, int64_t most);
-/* What is queued from here on has all arrays but the last, */
+/* In parts: what is queued from here on has all arrays but the last, */
 d9d_status d9di_load_early(const d9di_load *l, d9d_tape *t);
 /* and here it has all. */
 d9d_status d9di_load_end(const d9di_load *l, d9d_tape *t);

@@ -31,8 +31,8 @@ static int64_t rows_to(const offsets *o, int to)
     return sum;
 }
 
-/* Where in what `from` sends the rows for `to` begin; where in what has come to `to` those of `from`
- * do. */
+/* Where in what `from` sends the rows for `to` begin; where in what has come to `to` those of
+ * `from` do. */
 static int64_t begins_in_sent(const offsets *o, int from, int to)
 {
     return offsets_of(o, from)[to];

@@ -138,8 +138,9 @@ D9D_API void d9d_comm_unshare(d9d_comm_shared *x);
  *     char *room = d9d_comm_room(c);                        // this rank's, to be written on s
  *     ...
  *     D9D_TRY(d9d_comm_fork(c, s));
- *     D9D_TRY(d9d_comm_room_open(c, "rows"));               // on the group's queue: all have written
- *     D9D_TRY(d9d_comm_room_take(c, from, offset, dst, n)); // ... and the other room is the next
+ *     D9D_TRY(d9d_comm_room_open(c, "rows"));  // on the group's queue: all have written, and the
+ *                                              // other room is the next
+ *     D9D_TRY(d9d_comm_room_take(c, d9d_comm_queue(c), from, offset, dst, n));
  *     D9D_TRY(d9d_comm_join(c, s));
  *
  * A room is written again two openings later, behind a join with the one between: by then the
@@ -152,9 +153,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_rooms_want(d9d_comm *c, uint64_t bytes)
 D9D_API uint64_t d9d_comm_room_bytes(const d9d_comm *c);
 D9D_API void *d9d_comm_room(const d9d_comm *c);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_room_open(d9d_comm *c, const char *what);
-/* n bytes at an offset of the room that was opened last, of rank `from`; this rank's own too. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_room_take(d9d_comm *c, int from, uint64_t offset,
-                                                   void *dst, uint64_t n);
+/* n bytes at an offset of the room that was opened last, of rank `from`; this rank's own too.  On
+ * another queue behind a point of the group's, and before the group's next fork from it. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_room_take(d9d_comm *c, d9d_stream s, int from,
+                                                   uint64_t offset, void *dst, uint64_t n);
 
 /* --- messages under way ------------------------------------------------------------------- *
  *
