@@ -11,7 +11,7 @@ static json_t *json(const void *summary)
 {
     const d9d_infer_summary *s = summary;
 
-    if (s->generated)
+    if (s->what != D9D_INFER_SCORED)
         return json_pack("{s:I, s:I, s:I, s:o}", "samples", (json_int_t)s->samples, "first_sample",
                          (json_int_t)s->first_sample, "tokens", (json_int_t)s->tokens,
                          "tokens_per_s", tool_real(s->tokens_per_s));
@@ -25,7 +25,7 @@ static d9d_status text(const void *summary, d9d_buf *b)
 {
     const d9d_infer_summary *s = summary;
 
-    if (s->generated)
+    if (s->what != D9D_INFER_SCORED)
         return d9d_buf_printf(b, "%lld tokens of %lld samples, %.6g tokens/s\n",
                               (long long)s->tokens, (long long)(s->samples - s->first_sample),
                               s->tokens_per_s);
@@ -62,7 +62,8 @@ static const tool_command commands[] = {
      .max = 1,
      .about = "Run the task of CONFIG.json over a dataset: logprobs writes the log-probability of "
               "every target, perplexity prints one number, generate writes what follows each "
-              "prompt.",
+              "prompt, classification each text's probabilities, embedding and hidden_states a "
+              ".npy.",
      .options = options,
      .size = sizeof(defaults),
      .defaults = &defaults,

@@ -26,6 +26,8 @@ const tool_option shard_make_options[] = {
     OPT(how.lines, FLAG, "lines", 0, NULL, "with --format text: a document a line"),
     OPT(how.text_key, STRING, "text-key", 0, "KEY",
         "member of a JSON line that has the text (default text)"),
+    OPT(how.label_key, STRING, "label-key", 0, "KEY",
+        "member of a JSON line that has the text's class, an integer from 0"),
     OPT(how.chat, STRING, "template", 0, "FILE", "with --format chat: d9d.chat.v1 of the model"),
     OPT(how.append_eos, STRING, "append-eos", 0, "TOKEN", "append this token to every document"),
     OPT(how.max_length, INT, "max-length", 'm', "N",

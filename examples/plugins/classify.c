@@ -9,8 +9,6 @@
  *
  *     {"input_ids": [17, 4, 9], "labels": [-100, -100, 2]}
  */
-#include <stdlib.h>
-
 #include <d9d/loop/plugin.h>
 #include <d9d/op/op.h>
 
@@ -23,49 +21,30 @@ static const d9d_key keys[] = {
 };
 static const d9d_table table = D9D_TABLE(section, "classify", keys, "the class of a text");
 
-typedef struct classify {
-    int64_t num_labels;
-    d9d_block_linear score;
-} classify;
-
-static d9d_status classify_open(const void *config, void **self)
-{
-    classify *c = calloc(1, sizeof(*c));
-
-    if (c == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "classify: %zu bytes", sizeof(*c));
-    c->num_labels = ((const section *)config)->num_labels;
-    *self = c;
-    return D9D_OK;
-}
-
-/* The head belongs to the last stage. */
+/* The head belongs to the last stage, whose model owns it. */
 static d9d_status extend(void *self, d9d_model *m, const d9d_model_options *options)
 {
-    classify *c = self;
-    const d9d_block_how how = {.dtype = options->dtype, .init_std = 0.02};
-
     if (!d9d_stage_is_last(m->stage))
         return D9D_OK;
-    D9D_TRY(d9d_block_linear_init(&c->score, &how, m->hidden, c->num_labels));
-    return d9d_model_unit(m, "score", &c->score.module);
+    return d9d_model_linear(m, "score", options->dtype, 0.02, m->hidden,
+                            ((const section *)self)->num_labels);
 }
 
 /* The losses of positions that have a class, and what metrics see. */
-static d9d_status judge(classify *c, d9d_tape *t, d9d_var *h, const d9d_model_in *in,
+static d9d_status judge(d9d_block_linear *score, d9d_tape *t, d9d_var *h, const d9d_model_in *in,
                         d9d_model_out *out)
 {
-    d9d_param *head = &c->score.weight;
+    d9d_param *head = &score->weight;
     d9d_tensor labels = d9d_tensor_reshape(in->labels, D9D_SHAPE(d9d_tensor_numel(in->labels)));
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_unit_open(&c->score.module, t), out);
+    D9D_TRY_OR(st, d9d_unit_open(&score->module, t), out);
     D9D_TRY_OR(st, d9d_op_linear(t, h, head, &out->logits), out);
     D9D_TRY_OR(
         st,
         d9d_op_linear_cross_entropy(t, h, &head, 1, &labels, D9D_IGNORE_INDEX, NULL, &out->loss),
         out);
-    st = d9d_unit_close(&c->score.module, t);
+    st = d9d_unit_close(&score->module, t);
 out:
     d9d_tensor_release(&labels);
     return st;
@@ -77,6 +56,7 @@ static d9d_status forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model
     d9d_model_in unlabelled = *in; /* the model has no losses of its own then */
     d9d_var *h;
 
+    (void)self; /* the section, as there is no open() */
     unlabelled.labels = NULL;
     D9D_TRY(m->ops->forward(m, t, &unlabelled, out));
     if (!d9d_stage_is_last(m->stage))
@@ -85,13 +65,11 @@ static d9d_status forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model
         return D9D_FAIL(D9D_ENOTSUP, "classify: over %d tensor-parallel ranks",
                         d9d_comm_size(m->cut.tp));
     D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(d9d_tensor_numel(in->ids), m->hidden), &h));
-    return judge(self, t, h, in, out);
+    return judge(d9d_model_linear_of(m, "score"), t, h, in, out);
 }
 
 static const d9d_train_task task = {.size = sizeof(task),
                                     .table = &table,
-                                    .open = classify_open,
-                                    .close = free,
                                     .extend = extend,
                                     .forward = forward};
 static const d9d_train_task *const tasks[] = {&task, NULL};

@@ -9,6 +9,20 @@ d9d_status d9di_check_float(const char *op, d9d_dtype t)
                     d9d_dtype_word(t));
 }
 
+d9d_status d9di_check_router(const char *op, const d9d_router_dims *n)
+{
+    D9D_TRY(d9di_check_float(op, n->t));
+    if (n->k > n->e)
+        return D9D_FAIL(D9D_EINVAL, "%s: %lld experts a token, but there are %lld", op,
+                        (long long)n->k, (long long)n->e);
+    if (n->groups > D9D_ROUTER_GROUPS ||
+        (n->groups > 1 && (n->e % n->groups != 0 || n->top_groups < 1 ||
+                           n->top_groups * (n->e / n->groups) < n->k)))
+        return D9D_FAIL(D9D_EINVAL, "%s: %lld of %lld experts in %d of %d groups", op,
+                        (long long)n->k, (long long)n->e, n->top_groups, n->groups);
+    return D9D_OK;
+}
+
 d9di_box d9di_box_make(int ndim, const int64_t *box, const int64_t *start, const int64_t *whole)
 {
     d9di_box b = {.run = 1, .n_runs = 1};

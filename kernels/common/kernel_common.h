@@ -30,6 +30,8 @@ D9DI_EVERYWHERE static inline int64_t d9di_ceil_div(int64_t a, int64_t b)
 
 /* EINVAL unless t is D9D_F32 or D9D_BF16. */
 d9d_status d9di_check_float(const char *op, d9d_dtype t);
+/* And unless that many experts can be chosen, of groups that can be. */
+d9d_status d9di_check_router(const char *op, const d9d_router_dims *n);
 
 /* Element i of an array of type t, float32 or bfloat16. */
 static inline void *d9di_at(d9d_dtype t, void *x, int64_t i)

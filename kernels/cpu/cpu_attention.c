@@ -97,23 +97,25 @@ static void work_init(work *w, float *p, int64_t d)
 /* Scores of query i to probabilities relative to the running maximum. */
 static void row_softmax(const d9d_attention_dims *n, const d9di_tile *t, int64_t i, work *w)
 {
-    float *p = w->score + i * t->nk, m, keep;
-    int64_t limit = d9di_tile_limit(n, t, i);
+    const d9di_range seen = d9di_tile_seen(n, t, i);
+    const int64_t count = seen.end - seen.first;
+    float *row = w->score + i * t->nk, *p = row + seen.first, m, keep;
 
-    m = d9di_row_max(p, limit);
+    m = d9di_row_max(p, count);
     m = w->m[i] > m ? w->m[i] : m;
     if (m == -INFINITY) { /* nothing seen so far, or NaN only, which the sum shows */
         keep = 0.0f;
-        for (int64_t j = 0; j < limit; j++) {
+        for (int64_t j = 0; j < count; j++) {
             p[j] = p[j] == p[j] ? 0.0f : p[j];
             w->l[i] += p[j];
         }
     } else {
         keep = d9di_expf(w->m[i] - m);
-        w->l[i] = w->l[i] * keep + d9di_row_exp(p, p, m, limit);
+        w->l[i] = w->l[i] * keep + d9di_row_exp(p, p, m, count);
         w->m[i] = m;
     }
-    memset(p + limit, 0, (size_t)(t->nk - limit) * sizeof(*p));
+    memset(row, 0, (size_t)seen.first * sizeof(*p));
+    memset(row + seen.end, 0, (size_t)(t->nk - seen.end) * sizeof(*p));
     if (keep != 1.0f)
         d9di_row_scale(w->out + i * n->d, keep, w->out + i * n->d, n->d);
 }
@@ -136,8 +138,8 @@ static void block_forward(const d9d_attention_dims *n, const block *x, int64_t h
     work_init(&w, scratch, d);
     memset(w.out, 0, (size_t)(nq * d) * sizeof(float));
     qr = d9di_rows_of(n->t, q, first, nq, n->a, h, d, w.q);
-    for (int64_t k0 = 0; k0 < all.nk; k0 += D9DI_K_BLOCK) {
-        int64_t nk = d9di_min(all.nk - k0, D9DI_K_BLOCK);
+    for (int64_t k0 = all.k; k0 < all.k + all.nk; k0 += D9DI_K_BLOCK) {
+        int64_t nk = d9di_min(all.k + all.nk - k0, D9DI_K_BLOCK);
         d9di_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk};
         d9di_rows kr = d9di_rows_of(n->t, k, x->of.k + k0, nk, n->kv, kh, d, w.k);
         d9di_rows vr = d9di_rows_of(n->t, v, x->of.k + k0, nk, n->kv, kh, d, w.v);

@@ -2,7 +2,7 @@
  *
  * Segments are worked on one by one.  Queries and keys of a segment are taken in blocks from
  * its first ones on; a block of scores, its softmax and its products stay in the cache.
- * Blocks that a causal mask hides are skipped.
+ * Blocks that a causal mask or a window hides are skipped.
  */
 #ifndef D9D_CPU_ATTENTION_H
 #define D9D_CPU_ATTENTION_H
@@ -70,22 +70,28 @@ typedef struct d9di_tile {
     int64_t q, nq, k, nk;
 } d9di_tile;
 
-/* How many of the tile's keys, from the first, query i of it may see. */
-static inline int64_t d9di_tile_limit(const d9d_attention_dims *n, const d9di_tile *t, int64_t i)
+/* The tile's keys that query i of it may see, counted from its first: [first, end). */
+typedef struct d9di_range {
+    int64_t first, end;
+} d9di_range;
+static inline d9di_range d9di_tile_seen(const d9d_attention_dims *n, const d9di_tile *t, int64_t i)
 {
-    int64_t limit = t->q + i - t->k + 1;
+    const int64_t end = t->q + i - t->k + 1, first = n->window > 0 ? end - n->window : 0;
 
     if (!n->causal)
-        return t->nk;
-    return limit < 0 ? 0 : d9di_min(limit, t->nk);
+        return (d9di_range){0, t->nk};
+    return (d9di_range){d9di_min(d9di_max(first, 0), t->nk), d9di_min(d9di_max(end, 0), t->nk)};
 }
-/* The tile of nq queries of a segment from its query q on, and of all keys that they may see. */
+/* The tile of nq queries of a segment from its query q on, and of all keys that they may see, from
+ * the beginning of a block on. */
 static inline d9di_tile d9di_tile_of(const d9d_attention_dims *n, const d9di_segment *x, int64_t q,
                                      int64_t nq)
 {
-    const int64_t beside = q + x->nk - x->nq;
+    const int64_t beside = q + x->nk - x->nq, end = n->causal ? beside + nq : x->nk;
+    const int64_t hidden = n->window > 0 ? d9di_max(beside + 1 - n->window, 0) : 0;
+    const int64_t k = hidden / D9DI_K_BLOCK * D9DI_K_BLOCK;
 
-    return (d9di_tile){.q = beside, .nq = nq, .nk = n->causal ? beside + nq : x->nk};
+    return (d9di_tile){.q = beside, .nq = nq, .k = k, .nk = end - k};
 }
 
 #endif /* D9D_CPU_ATTENTION_H */

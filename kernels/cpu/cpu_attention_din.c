@@ -58,12 +58,16 @@ D9DI_CLONES static void score_grad(float *p, float *dp, float lse, float delta, 
 static void row_grad(const grads *g, const d9di_tile *t, int64_t i, float lse, work *w)
 {
     float *p = w->p + i * t->nk, *dp = w->dp + i * t->nk;
-    int64_t limit = d9di_tile_limit(g->n, t, i);
-    size_t hidden = (size_t)(t->nk - limit) * sizeof(float);
+    const d9di_range seen = d9di_tile_seen(g->n, t, i);
+    const size_t before = (size_t)seen.first * sizeof(float);
+    const size_t behind = (size_t)(t->nk - seen.end) * sizeof(float);
 
-    score_grad(p, dp, lse, w->delta[i], g->n->scale, limit);
-    memset(p + limit, 0, hidden);
-    memset(dp + limit, 0, hidden);
+    score_grad(p + seen.first, dp + seen.first, lse, w->delta[i], g->n->scale,
+               seen.end - seen.first);
+    memset(p, 0, before);
+    memset(dp, 0, before);
+    memset(p + seen.end, 0, behind);
+    memset(dp + seen.end, 0, behind);
 }
 
 /* One tile, lse of its queries: add to dk, dv and to the block of dq. */
@@ -101,8 +105,8 @@ static void queries_grad(const grads *g, const d9di_segment *x, int64_t h, int64
     for (int64_t i = 0; i < nq; i++)
         w->delta[i] = d9di_row_dot(dout.x + i * dout.ld, o.x + i * o.ld, d);
     memset(w->dq, 0, (size_t)(nq * d) * sizeof(float));
-    for (int64_t k0 = 0; k0 < all.nk; k0 += D9DI_K_BLOCK) {
-        int64_t nk = d9di_min(all.nk - k0, D9DI_K_BLOCK);
+    for (int64_t k0 = all.k; k0 < all.k + all.nk; k0 += D9DI_K_BLOCK) {
+        int64_t nk = d9di_min(all.k + all.nk - k0, D9DI_K_BLOCK);
         d9di_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk};
 
         tile_grad(g, &t, lse, q, dout, w);

@@ -56,7 +56,7 @@ static __device__ __forceinline__ void walk(const d9d_attention_dims &n, const s
         w.m[r] = -CUDART_INF_F;
         w.l[r] = 0.0f;
     }
-    for (int64_t k0 = x.k.first; k0 < end; k0 += Z::SIDE) {
+    for (int64_t k0 = first_tile<Z>(n, x, q0); k0 < end; k0 += Z::SIDE) {
         const int64_t nk = d9di_min(Z::SIDE, x.k.end - k0);
         float s[Z::R][Z::R];
 

@@ -8,7 +8,7 @@
  * A block has one side of the scores, some cells of a row, and walks along the other side of
  * each segment that lies in them, in tiles that begin with the segment: so the sums of a
  * segment are the same wherever it lies.  Other segments' cells in its own side are
- * worked on meanwhile, and not stored.  Tiles that a causal mask hides are skipped.
+ * worked on meanwhile, and not stored.  Tiles that a causal mask or a window hides are skipped.
  */
 #ifndef D9D_CUDA_ATTENTION_CUH
 #define D9D_CUDA_ATTENTION_CUH
@@ -193,11 +193,28 @@ static __device__ __forceinline__ int64_t beside(const segment &x, int64_t q)
 {
     return q + x.k.end - x.q.end;
 }
+/* The first key that query q may see. */
+static __device__ __forceinline__ int64_t first_seen(const d9d_attention_dims &n, const segment &x,
+                                                     int64_t q)
+{
+    return n.window > 0 ? d9di_max(x.k.first, beside(x, q) + 1 - n.window) : x.k.first;
+}
+/* The same of all queries from q on, to the beginning of a tile. */
+template <class Z>
+static __device__ __forceinline__ int64_t first_tile(const d9d_attention_dims &n, const segment &x,
+                                                     int64_t q)
+{
+    const int64_t hidden = first_seen(n, x, d9di_max(q, x.q.first)) - x.k.first;
+
+    return x.k.first + hidden / Z::SIDE * Z::SIDE;
+}
 /* Whether query q may see key k of this segment. */
 static __device__ __forceinline__ bool visible(const d9d_attention_dims &n, const segment &x,
                                                int64_t q, int64_t k)
 {
-    return inside(x.q, q) && k < x.k.end && (!n.causal || k <= beside(x, q));
+    const bool hidden = n.window > 0 && k + n.window <= beside(x, q);
+
+    return inside(x.q, q) && k < x.k.end && (!n.causal || k <= beside(x, q)) && !hidden;
 }
 
 /* Where query i, counted over B and S, of head h has its number in an array [B, A, S]. */

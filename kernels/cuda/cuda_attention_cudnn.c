@@ -21,7 +21,7 @@
  * Rows with more keys than queries go to slower kernels yet.
  *
  * cuDNN takes what is written here and nothing like it: P and the full dV, dK must be bfloat16,
- * the sum of dQ a real float32 tensor, and the mask as d9di_graph_causal() has it.
+ * the sum of dQ a real float32 tensor, and the mask as d9di_graph_causal() and _window() have it.
  */
 #include "cuda_attention.h"
 
@@ -45,6 +45,8 @@ enum {
     DV,
     SCALE,
     HIDDEN,
+    WINDOW,
+    BEFORE,
     ONE,
     SUM,
     DQ_SUM,
@@ -67,6 +69,7 @@ typedef struct plan_key {
     int64_t b, s, d, a, kv; /* of the piece; packed: room for b documents of s tokens */
     int64_t all_a, all_kv;  /* heads of the arrays */
     int64_t packed, backward, exact;
+    int64_t window;
 } plan_key;
 
 typedef struct plan {
@@ -165,6 +168,19 @@ static d9di_node4 scores(drawing *w, const d9di_node4 *q, const d9di_node4 *k,
     return d9di_graph_apply(w->g, CUDNN_POINTWISE_MUL, &x, scale);
 }
 
+/* What the mask and the window hide is -infinity. */
+static d9di_node4 masked(drawing *w, const d9di_node4 *x)
+{
+    d9di_node4 hidden = d9di_graph_value(w->g, HIDDEN), y = d9di_graph_causal(w->g, x, &hidden);
+    d9di_node4 window, before;
+
+    if (w->n->window == 0)
+        return y;
+    window = d9di_graph_value(w->g, WINDOW);
+    before = d9di_graph_value(w->g, BEFORE);
+    return d9di_graph_window(w->g, &y, &window, &before);
+}
+
 static void forward_graph(drawing *w)
 {
     const plan_key *n = w->n;
@@ -173,10 +189,9 @@ static void forward_graph(drawing *w)
     d9di_node4 q = array(w, Q, queries, &w->at_q), k = array(w, K, turned(keys), &w->at_k);
     d9di_node4 v = array(w, V, keys, &w->at_v), o = array(w, O, queries, &w->at_o);
     d9di_node4 lse = row_numbers(w, LSE, n->all_a), scale = d9di_graph_value(g, SCALE);
-    d9di_node4 hidden = d9di_graph_value(g, HIDDEN), x = scores(w, &q, &k, &scale);
-    d9di_node4 most, sum, log, p;
+    d9di_node4 x = scores(w, &q, &k, &scale), most, sum, log, p;
 
-    x = d9di_graph_causal(g, &x, &hidden);
+    x = masked(w, &x);
     most = d9di_graph_reduce_row(g, CUDNN_REDUCE_TENSOR_MAX, &x);
     x = d9di_graph_apply(g, CUDNN_POINTWISE_SUB, &x, &most);
     x = d9di_graph_apply(g, CUDNN_POINTWISE_EXP, &x, NULL);
@@ -253,11 +268,10 @@ static void backward_graph(drawing *w)
     d9di_node4 dout = array(w, DOUT, queries, &w->at_o), dq = array(w, DQ, queries, &w->at_q);
     d9di_node4 dk = array(w, DK, keys, &w->at_k), dv = array(w, DV, keys, &w->at_v);
     d9di_node4 lse = row_numbers(w, LSE, n->all_a), scale = d9di_graph_value(g, SCALE);
-    d9di_node4 hidden = d9di_graph_value(g, HIDDEN), sum = output_product(w, &dout, &o);
-    d9di_node4 p = scores(w, &q, &k, &scale), ds;
+    d9di_node4 sum = output_product(w, &dout, &o), p = scores(w, &q, &k, &scale), ds;
 
     p = d9di_graph_apply(g, CUDNN_POINTWISE_SUB, &p, &lse);
-    p = d9di_graph_causal(g, &p, &hidden);
+    p = masked(w, &p);
     p = d9di_graph_apply(g, CUDNN_POINTWISE_EXP, &p, NULL);
     group_product(w, &p, &dout, &dv, DV_FULL, &w->at_v);
     ds = d9di_graph_virtual(g, CUDNN_DATA_FLOAT, p.shape);
@@ -358,7 +372,8 @@ static plan_key key_of(d9d_stream s, const d9di_attention *c)
                       .all_kv = n->kv,
                       .packed = n->segment != NULL,
                       .backward = backward,
-                      .exact = backward && !s->options.inexact};
+                      .exact = backward && !s->options.inexact,
+                      .window = n->window};
 }
 
 /* The largest divisor of n that is at most `most`, and 1 at least. */
@@ -441,7 +456,7 @@ static d9d_status run_piece(d9d_stream s, const d9di_attention *c, const plan_ke
     const int64_t lse = (b * key->all_a + h) * key->s * 4;
     const bool back = key->backward, packed = key->packed, full = packed && key->a != key->kv;
     const d9di_documents *at = packed ? docs : &none;
-    float scale = c->n.scale, hidden = -INFINITY, one = 1.0f;
+    float scale = c->n.scale, hidden = -INFINITY, one = 1.0f, window = (float)key->window;
     const struct {
         int64_t id;
         void *at;
@@ -454,6 +469,8 @@ static d9d_status run_piece(d9d_stream s, const d9di_attention *c, const plan_ke
         {LSE, packed ? shifted(x->lse, h * 4) : shifted(c->lse, lse), true},
         {SCALE, &scale, true},
         {HIDDEN, &hidden, true},
+        {WINDOW, &window, key->window > 0},
+        {BEFORE, &hidden, key->window > 0},
         {ONE, &one, back},
         {DOUT, shifted(c->dout, q), back},
         {DQ, shifted(c->dq, q), back},

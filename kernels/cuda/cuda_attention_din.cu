@@ -98,7 +98,7 @@ template <class Z, class T> static __global__ void __launch_bounds__(THREADS) dq
         const int64_t end = n.causal ? d9di_min(beside(x, q0 + nq), x.k.end) : x.k.end;
 
         clear<Z>(dq);
-        for (int64_t k0 = x.k.first; k0 < end; k0 += Z::SIDE) {
+        for (int64_t k0 = first_tile<Z>(n, x, q0); k0 < end; k0 += Z::SIDE) {
             const int64_t nk = d9di_min(Z::SIDE, x.k.end - k0);
 
             load_rows<Z>(sh.k, g.k, k0, nk, n.kv, kh, n.d);
@@ -150,10 +150,12 @@ static __device__ __forceinline__ void add_queries(const grads<T> &g, const tile
                                                    float (&dv)[Z::R][Z::DV])
 {
     const d9d_attention_dims &n = g.n;
-    /* Queries in front of key k0 are hidden, by whole tiles. */
+    /* Queries in front of key k0 are hidden, by whole tiles, and those whose windows are past. */
     const int64_t hidden = n.causal ? d9di_max(k0 - beside(x, x.q.first), 0) : 0;
+    const int64_t past = k0 + Z::SIDE - 1 + n.window - beside(x, 0);
+    const int64_t end = n.window > 0 ? d9di_min(x.q.end, past) : x.q.end;
 
-    for (int64_t q0 = x.q.first + hidden / Z::SIDE * Z::SIDE; q0 < x.q.end; q0 += Z::SIDE) {
+    for (int64_t q0 = x.q.first + hidden / Z::SIDE * Z::SIDE; q0 < end; q0 += Z::SIDE) {
         const int64_t nq = d9di_min(Z::SIDE, x.q.end - q0);
 
         load_rows<Z>(sh.q, g.q, q0, nq, n.a, h, n.d);

@@ -1,6 +1,6 @@
 /* cuda_attention_few.cu - attention of a few queries to many keys: generation.
  *
- * Keys of a query are cut into chunks of CHUNK from its segment's first one on; chunk c goes to
+ * Keys of a query are cut into chunks of CHUNK from the first one that it sees on; chunk c goes to
  * split c mod SPLITS.  A block has one query, the query heads that read one key-value head (some at
  * a time), and one split, whose chunks it walks over in order with a running maximum m, sum l of
  * exp(score - m) and unscaled output.  A second launch adds up splits in order.  So the numbers of
@@ -33,7 +33,7 @@ static __device__ __forceinline__ cells keys_of(const d9d_attention_dims &n, int
     segment x = segment_of(n, segment_at(n, false, t), b);
 
     /* Of segments without queries that begin here the last is the one. */
-    return {x.k.first, n.causal ? d9di_min(beside(x, t) + 1, x.k.end) : x.k.end};
+    return {first_seen(n, x, t), n.causal ? d9di_min(beside(x, t) + 1, x.k.end) : x.k.end};
 }
 
 struct few_shared {

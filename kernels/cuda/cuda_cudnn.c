@@ -233,18 +233,42 @@ d9di_node4 d9di_graph_apply(d9di_graph *g, cudnnPointwiseMode_t mode, const d9di
     return y;
 }
 
-/* In just this form cuDNN knows the mask as causal and skips what it hides; column <= row is right
- * too, and takes twice as long. */
-d9di_node4 d9di_graph_causal(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *other)
+/* The row or the column of each element. */
+static d9di_node4 number_of(d9di_graph *g, const d9di_node4 *x, int64_t axis)
 {
-    d9di_node4 row = like(g, x, CUDNN_DATA_INT32), column = like(g, x, CUDNN_DATA_INT32);
+    d9di_node4 y = like(g, x, CUDNN_DATA_INT32);
+
+    pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, axis, x, NULL, NULL, &y);
+    return y;
+}
+
+/* x where mode(a, b), else `other`. */
+static d9di_node4 select_where(d9di_graph *g, cudnnPointwiseMode_t mode, const d9di_node4 *a,
+                               const d9di_node4 *b, const d9di_node4 *x, const d9di_node4 *other)
+{
     d9di_node4 seen = like(g, x, CUDNN_DATA_BOOLEAN), y = like(g, x, CUDNN_DATA_FLOAT);
 
-    pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 2, x, NULL, NULL, &row);
-    pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 3, x, NULL, NULL, &column);
-    pointwise(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, 0, &row, &column, NULL, &seen);
+    pointwise(g, mode, CUDNN_DATA_BOOLEAN, 0, a, b, NULL, &seen);
     pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, 0, x, other, &seen, &y);
     return y;
+}
+
+/* In just these forms cuDNN knows the mask as causal, with a window or not, and skips what it
+ * hides; column <= row is right too, and takes twice as long. */
+d9di_node4 d9di_graph_causal(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *other)
+{
+    d9di_node4 row = number_of(g, x, 2), column = number_of(g, x, 3);
+
+    return select_where(g, CUDNN_POINTWISE_CMP_GE, &row, &column, x, other);
+}
+
+d9di_node4 d9di_graph_window(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *window,
+                             const d9di_node4 *other)
+{
+    d9di_node4 row = number_of(g, x, 2), column = number_of(g, x, 3);
+    d9di_node4 end = d9di_graph_apply(g, CUDNN_POINTWISE_ADD, &column, window);
+
+    return select_where(g, CUDNN_POINTWISE_CMP_GT, &end, &row, x, other);
 }
 
 void d9di_graph_reduce_to(d9di_graph *g, cudnnReduceTensorOp_t op, const d9di_node4 *x,

@@ -2,11 +2,11 @@
  *
  * G threads have a token, eight features each of one head after the other, so that the angles are
  * made once a token; where there are few tokens, the forward's have one head each.  A feature's
- * partner, D/2 away, is with another of them: it comes by a shuffle.  Backward turns dy back and is
+ * partner, R/2 away, is with another of them: it comes by a shuffle.  Backward turns dy back and is
  * the gradient of the norm then, dw summed along.
  *
- * So for halves that turn as a whole, D a multiple of 16 up to 256; else the two kernels run one
- * after the other.
+ * So for halves, R and D multiples of 16 and D up to 256; else the two kernels run one after the
+ * other.
  */
 #include "cuda_norm.cuh"
 
@@ -30,10 +30,12 @@ template <int G>
 static __device__ __forceinline__ turn turn_of(const d9d_norm_rope_dims &n, int64_t token,
                                                float sign)
 {
-    const int lane = threadIdx.x % G, half = (int)n.d / 2, base = threadIdx.x % WARP - lane;
+    const int lane = threadIdx.x % G, half = (int)n.r / 2, base = threadIdx.x % WARP - lane;
     turn t = {lane * 8, base + lane, {}, {}};
 
-    if (t.at >= n.d)
+    for (int j = 0; j < 8; j++)
+        t.co[j] = 1.0f;
+    if (t.at >= n.r) /* these pass */
         return t;
     t.partner += t.at < half ? half / 8 : -half / 8;
     for (int j = 0; j < 8; j++) {
@@ -153,7 +155,7 @@ template <class T, int G> static __global__ void __launch_bounds__(THREADS, 3) b
 
 static bool fits(const d9d_norm_rope_dims *n)
 {
-    return !n->interleaved && n->r == n->d && n->d % 16 == 0 && n->d > 0 && n->d <= MOST_HEAD;
+    return !n->interleaved && n->r % 16 == 0 && n->r > 0 && n->d % 16 == 0 && n->d <= MOST_HEAD;
 }
 
 /* --- the two ways ------------------------------------------------------------------------- */

@@ -136,20 +136,31 @@ ENTRY(norm_rope_grad, const d9d_norm_rope_dims *n, void *dx, d9d_dtype gt, void 
     return move(s, n->t, 3.0 * (double)(n->m * n->heads) * (double)n->d);
 }
 
+/* 1 + 2 + ... + n */
+static double triangle(double n)
+{
+    return n > 0 ? n * (n + 1) / 2 : 0;
+}
+
+/* Of a segment: all but what the mask hides of each query and what lies before its window. */
+static double pairs_of(const d9d_attention_dims *n, double nq, double nk)
+{
+    const double w = n->window > 0 ? (double)n->window : nk;
+
+    if (!n->causal)
+        return nq * nk;
+    return nq * nk - triangle(nq - 1) - triangle(nk - w) + triangle(nk - nq - w);
+}
+
 /* Pairs of a query and a key that it sees. */
 static double pairs(const d9d_attention_dims *n)
 {
-    const double all = (double)n->s * (double)n->z;
-    const double hidden = n->causal ? (double)n->s * (double)(n->s - 1) / 2 : 0;
     double sum = 0;
 
     if (n->segments == 0 || !d9d_paper_is_real(n->segment))
-        return (double)n->b * (all - hidden);
-    for (int64_t i = 0; i < n->segments; i++) {
-        const double nq = n->segment[i].nq, nk = n->segment[i].nk;
-
-        sum += nq * nk - (n->causal ? nq * (nq - 1) / 2 : 0);
-    }
+        return (double)n->b * pairs_of(n, (double)n->s, (double)n->z);
+    for (int64_t i = 0; i < n->segments; i++)
+        sum += pairs_of(n, n->segment[i].nq, n->segment[i].nk);
     return sum;
 }
 
@@ -176,6 +187,15 @@ ENTRY(attention_din, const d9d_attention_dims *n, void *dq, void *dk, void *dv, 
 {
     D9D_TRY(d9di_paper_attention_scratch(s, n, true));
     return attend(s, n, D9D_PAPER_ATTENTION_GRAD, 5);
+}
+ENTRY(attention_sink, const d9d_attention_dims *n, void *o, float *lse, const void *sink)
+{
+    return move(s, n->t, 2.0 * (double)(n->b * n->s) * (double)(n->a * n->d));
+}
+ENTRY(attention_sink_dw, const d9d_attention_dims *n, d9d_dtype gt, void *dsink, float beta,
+      const void *dout, const void *o, const float *lse, const void *sink)
+{
+    return move(s, n->t, 2.0 * (double)(n->b * n->s) * (double)(n->a * n->d));
 }
 ENTRY(pieces, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b, int64_t p, int64_t w,
       bool in_order)
@@ -256,15 +276,35 @@ ENTRY(xent_once, const d9d_xent_dims *n, d9d_dtype gt, float *loss, void *unit, 
 /* --- mixture of experts ------------------------------------------------------------------------
  */
 
-ENTRY(router, d9d_dtype t, float *p, float *prob, int32_t *expert, const void *logits,
-      const float *bias, int64_t rows, int64_t e, int64_t k, bool renormalise)
+/* Scores, read or written `times`. */
+static d9d_status scores(d9d_stream s, const d9d_router_dims *n, double times)
 {
-    return move(s, D9D_F32, 2.0 * (double)rows * (double)e);
+    return move(s, D9D_F32, times * (double)n->rows * (double)n->e);
 }
-ENTRY(router_din, d9d_dtype t, void *dlogits, const float *dprob, const float *p, const float *prob,
-      const int32_t *expert, int64_t rows, int64_t e, int64_t k, bool renormalise)
+ENTRY(router, const d9d_router_dims *n, float *p, float *prob, int32_t *expert, const void *logits,
+      const float *bias)
 {
-    return move(s, D9D_F32, 2.0 * (double)rows * (double)e);
+    return scores(s, n, 2);
+}
+ENTRY(router_din, const d9d_router_dims *n, void *dlogits, const float *dprob, const float *p,
+      const float *prob, const int32_t *expert, const d9d_router_balance *b)
+{
+    return scores(s, n, b != NULL && b->z != 0 ? 3 : 2);
+}
+ENTRY(router_count, const d9d_router_dims *n, float *load, double *total, const int32_t *expert,
+      const d9d_router_balance *b)
+{
+    return move(s, D9D_I32, (double)n->rows * (double)n->k);
+}
+ENTRY(router_losses, const d9d_router_dims *n, float *aux, float *z, const float *p,
+      const d9d_router_balance *b)
+{
+    return scores(s, n, b->z != 0 ? 2 : 1);
+}
+ENTRY(router_bias, float *bias, const double *load, const float *scale, float rate, int64_t first,
+      int64_t n, int64_t e)
+{
+    return move(s, D9D_F64, (double)e);
 }
 
 /* As if every one of E got the same of all choices; how many there are of an array from

@@ -168,6 +168,13 @@ static d9d_status infer_step(d9d_map_plan *p, const d9di_map_step *s, struct pro
 
 /* --- outputs ------------------------------------------------------------------------- */
 
+static bool is_kept(const char *name, const char *end)
+{
+    const size_t n = strlen(name), k = end != NULL ? strlen(end) : 0;
+
+    return k > 0 && n >= k && strcmp(name + n - k, end) == 0;
+}
+
 static d9d_status make_output(d9d_map_plan *p, const d9d_plan_options *opt, size_t i)
 {
     size_t value = d9di_map_number(&p->m->outputs, i);
@@ -177,9 +184,9 @@ static d9d_status make_output(d9d_map_plan *p, const d9d_plan_options *opt, size
     if (view == NULL)
         return no_memory();
     *view = p->views[value];
-    if (opt->cast && d9di_is_float(view->dtype))
-        D9D_TRY(d9di_map_view_cast(&p->views[value], opt->cast_to, &p->arena, view));
     t->name = p->m->outputs.entries[i].key;
+    if (opt->cast && d9di_is_float(view->dtype) && !is_kept(t->name, opt->keep))
+        D9D_TRY(d9di_map_view_cast(&p->views[value], opt->cast_to, &p->arena, view));
     t->dtype = view->dtype;
     t->ndim = view->ndim;
     memcpy(t->shape, view->shape, sizeof(t->shape));

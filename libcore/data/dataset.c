@@ -9,6 +9,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
+#include "d9d/data/dataset_kind.h"
 #include "data/dataset_private.h"
 
 #define MAX_MANIFEST (UINT64_C(256) << 20)
@@ -204,6 +205,8 @@ void d9d_dataset_close(d9d_dataset *ds)
 {
     if (!ds)
         return;
+    if (ds->kind != NULL && ds->kind->close != NULL)
+        ds->kind->close(ds->self);
     d9d_tokenizer_free(ds->tokenizer);
     d9di_index_close(ds->index);
     unmap(ds->tokens, ds->manifest.n_shards);
@@ -238,7 +241,7 @@ int64_t d9d_dataset_vocab(const d9d_dataset *ds)
 
 int64_t d9d_dataset_max_length(const d9d_dataset *ds)
 {
-    return ds->split->longest;
+    return ds->split->longest + (ds->whole && !ds->manifest.labels);
 }
 
 int64_t d9d_dataset_positions(const d9d_dataset *ds)
@@ -294,6 +297,16 @@ out:
     return st;
 }
 
+bool d9d_dataset_has_labels(const d9d_dataset *ds)
+{
+    return ds->manifest.labels;
+}
+
+void d9d_dataset_take_whole(d9d_dataset *ds)
+{
+    ds->whole = true;
+}
+
 /* --- samples --------------------------------------------------------------------------- */
 
 static d9d_status check_segments(const d9d_dataset *ds, int64_t number, const d9di_record *r)
@@ -331,7 +344,7 @@ d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out)
     D9D_TRY(check_segments(ds, number, &r));
     *out = (d9d_sample){
         .number = number,
-        .length = (int64_t)r.stored - (m->labels ? 0 : r.n_segments),
+        .length = (int64_t)r.stored - (m->labels || ds->whole ? 0 : r.n_segments),
         .shard = r.shard,
         .bucket = r.bucket,
         .offset = r.offset,
@@ -349,7 +362,8 @@ d9d_status d9d_dataset_sample(d9d_dataset *ds, int64_t k, d9d_sample *out)
     if (k < 0 || k >= ds->split->samples)
         return D9D_FAIL(D9D_EINVAL, "%s: sample %lld of the split \"%s\", which has %lld", ds->dir,
                         (long long)k, ds->split->name, (long long)ds->split->samples);
-    return d9di_dataset_sample(ds, ds->split->first + k, out);
+    return ds->kind != NULL ? d9di_made_sample(ds, k, out)
+                            : d9di_dataset_sample(ds, ds->split->first + k, out);
 }
 
 /* Token i of the sample; -1 when it is outside the vocabulary. */
@@ -382,12 +396,16 @@ d9d_status d9d_sample_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t
     size_t at = 0, to = 0;
     uint32_t seg, i;
 
+    if (ds->kind != NULL)
+        return d9di_made_expand(ds, s, ids, labels, positions, segments);
     for (seg = 0; seg < s->n_segments; seg++) {
-        const uint32_t n = s->segments[seg] - (s->labels ? 0 : 1);
+        const uint32_t n = s->segments[seg] - (s->labels || ds->whole ? 0 : 1);
 
         for (i = 0; i < n; i++, to++) {
             ids[to] = token_at(ds, s, at + i);
-            labels[to] = s->labels ? s->labels[at + i] : token_at(ds, s, at + i + 1);
+            labels[to] = s->labels   ? s->labels[at + i]
+                         : ds->whole ? -100
+                                     : token_at(ds, s, at + i + 1);
             positions[to] = (int32_t)i;
             if (segments)
                 segments[to] = (int32_t)seg + 1;

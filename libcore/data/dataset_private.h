@@ -21,7 +21,17 @@ struct d9d_dataset {
     d9di_index *index;
     struct d9di_map *tokens, *labels; /* [n_shards] */
     d9d_tokenizer *tokenizer;         /* NULL until text is asked for */
+    bool whole;                       /* the last token is a position too */
+    /* Of one that is made: what is above is empty but for the name, the hash and the split. */
+    const struct d9d_dataset_kind *kind; /* NULL: of one that is read */
+    void *self;
+    d9di_split made;
 };
+
+/* See dataset_make.c. */
+d9d_status d9di_made_sample(const d9d_dataset *ds, int64_t k, d9d_sample *out);
+d9d_status d9di_made_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t *ids,
+                            int32_t *labels, int32_t *positions, int32_t *segments);
 
 /* Sample by its number in the dataset. */
 d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out);

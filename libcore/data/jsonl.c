@@ -405,6 +405,32 @@ static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char
     return D9D_OK;
 }
 
+struct want_label {
+    const char *key;
+    int64_t most, value; /* -1: none was found */
+};
+
+static d9d_status label_member(struct scan *p, void *arg, const char *key, size_t len)
+{
+    struct want_label *w = arg;
+
+    return is_key(key, len, w->key) ? small_int(p, 0, w->most, "a class", &w->value)
+                                    : skip_value(p);
+}
+
+d9d_status d9di_jsonl_label(const char *line, size_t n, const char *key, uint32_t vocab,
+                            int32_t *out, d9di_jsonl_error *error)
+{
+    struct scan p = {line, n, 0, error};
+    struct want_label w = {key, (int64_t)vocab - 1, -1};
+
+    D9D_TRY(members(&p, label_member, &w));
+    if (w.value < 0)
+        return bad(&p, "has no \"%.60s\"", key);
+    *out = (int32_t)w.value;
+    return D9D_OK;
+}
+
 static d9d_status id_element(struct scan *p, void *arg)
 {
     struct want_tokens *w = arg;

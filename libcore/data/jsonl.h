@@ -24,6 +24,10 @@ typedef D9D_VEC(int32_t) d9di_labels;
 d9d_status d9di_jsonl_text(const char *line, size_t n, const char *key, d9d_buf *out,
                            d9di_jsonl_error *error);
 
+/* The integer at `key`, from 0 to below `vocab`. */
+d9d_status d9di_jsonl_label(const char *line, size_t n, const char *key, uint32_t vocab,
+                            int32_t *out, d9di_jsonl_error *error);
+
 /* "input_ids", each below `vocab`, and "labels", each -100 or below `vocab`, appended. */
 d9d_status d9di_jsonl_tokens(const char *line, size_t n, uint32_t vocab, d9d_ids *ids,
                              d9di_labels *labels, bool *has_labels, d9di_jsonl_error *error);
@@ -51,7 +55,7 @@ typedef struct d9di_messages {
     D9D_VEC(d9di_call) calls;
     D9D_VEC(d9di_span) tools;
     size_t tools_at; /* byte of the line */
-} d9di_messages; /* zero-initialised is empty */
+} d9di_messages;     /* zero-initialised is empty */
 void d9di_messages_release(d9di_messages *m);
 d9d_status d9di_jsonl_messages(const char *line, size_t n, d9di_messages *out,
                                d9di_jsonl_error *error);

@@ -125,6 +125,27 @@ static d9d_status check_lengths(const d9d_shard_how *how)
     return D9D_OK;
 }
 
+/* A class belongs to a whole text. */
+static d9d_status check_classes(const d9d_shard_how *how)
+{
+    const bool cut = how->overflow == D9D_OVERFLOW_SPLIT && (how->max_length > 0 || how->pack > 0);
+
+    if (how->label_key == NULL)
+        return D9D_OK;
+    for (size_t i = 0; i < how->n_inputs; i++) {
+        const d9d_shard_format f = d9di_format_of(how, i);
+
+        if (f != D9D_SHARD_JSONL && f != D9D_SHARD_TOKENS)
+            return D9D_FAIL(D9D_ECONFIG, "--label-key: %s is not JSON lines of texts or tokens",
+                            how->inputs[i]);
+    }
+    if (cut || how->pack_mode == D9D_PACK_CONCAT)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "--label-key: a part of a text would have no class; %s",
+                        cut ? "--overflow truncate or drop" : "--pack-mode best-fit");
+    return D9D_OK;
+}
+
 static d9d_status check_inputs(const d9d_shard_how *how)
 {
     size_t i, stdins = 0;
@@ -143,6 +164,7 @@ static d9d_status check_inputs(const d9d_shard_how *how)
         return D9D_FAIL(D9D_ECONFIG, "--append-eos needs a --tokenizer");
     if ((how->format == D9D_SHARD_CHAT) != (how->chat != NULL))
         return D9D_FAIL(D9D_ECONFIG, "--format chat and --template FILE need each other");
+    D9D_TRY(check_classes(how));
     if (how->chat && how->append_eos)
         return D9D_FAIL(D9D_ECONFIG, "--append-eos: the template says how a chat ends");
     return D9D_OK;

@@ -49,8 +49,9 @@ static d9d_status hash_job(d9di_plan *p)
 
     p->repeatable = true;
     D9D_TRY_OR(st,
-               d9d_buf_printf(&b, "%s %d %d %s|%s|%s\n", D9D_VERSION, (int)how->format, how->lines,
-                              how->text_key ? how->text_key : "",
+               d9d_buf_printf(&b, "%s %d %d %s|%s|%s|%s\n", D9D_VERSION, (int)how->format,
+                              how->lines, how->text_key ? how->text_key : "",
+                              how->label_key ? how->label_key : "",
                               how->append_eos ? how->append_eos : "", how->split ? how->split : ""),
                out);
     D9D_TRY_OR(st,

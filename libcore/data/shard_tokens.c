@@ -123,6 +123,25 @@ static d9d_status tokenise(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c
     return st == D9D_EFORMAT && error.what[0] ? fail_at(t, c, doc, error.at, error.what) : st;
 }
 
+/* The class of a document as the label of its last token. */
+static d9d_status add_class(const d9di_tokenise *t, d9di_chunk *c, d9di_document *doc, size_t n)
+{
+    const char *raw = c->text.data ? c->text.data + doc->at : "";
+    d9di_jsonl_error error = {0, ""};
+    int32_t label;
+    d9d_status st =
+        d9di_jsonl_label(raw, doc->len, t->how->label_key, t->vocab, &label, &error);
+
+    if (st == D9D_OK && doc->has_labels)
+        return fail_at(t, c, doc, 0, "labels are given, and a class besides");
+    if (st != D9D_OK)
+        return st == D9D_EFORMAT && error.what[0] ? fail_at(t, c, doc, error.at, error.what) : st;
+    doc->has_labels = true;
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(D9D_VEC_PUSH(&c->labels, i + 1 < n ? -100 : label));
+    return D9D_OK;
+}
+
 d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c)
 {
     size_t i;
@@ -137,6 +156,8 @@ d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9di_worker *w, d9di_chun
         if (t->has_eos)
             D9D_TRY(D9D_VEC_PUSH(&c->ids, t->eos));
         doc->n_ids = c->ids.len - before;
+        if (t->how->label_key)
+            D9D_TRY(add_class(t, c, doc, doc->n_ids));
     }
     return D9D_OK;
 }

@@ -141,7 +141,7 @@ static d9d_status check_labels(const struct work *w, const d9di_chunk *c, const 
 }
 
 static d9d_status add_document(const struct work *w, const d9di_chunk *c, const d9di_document *doc,
-                               const uint32_t *ids, const int32_t *labels)
+                               const uint32_t *ids, int32_t *labels)
 {
     const d9d_shard_how *how = w->plan->how;
     const int64_t most = longest_document(how);
@@ -163,6 +163,8 @@ static d9d_status add_document(const struct work *w, const d9di_chunk *c, const 
         case D9D_OVERFLOW_TRUNCATE:
             documents->truncated++;
             n = (size_t)most + extra;
+            if (how->label_key)
+                labels[n - 1] = labels[doc->n_ids - 1];
             break;
         case D9D_OVERFLOW_SPLIT: documents->split++; break;
         }
@@ -174,7 +176,7 @@ static d9d_status add_document(const struct work *w, const d9di_chunk *c, const 
 static d9d_status add_chunk(struct work *w, const d9di_chunk *c)
 {
     const uint32_t *ids = c->ids.data;
-    const int32_t *labels = c->labels.data;
+    int32_t *labels = c->labels.data;
     d9di_unit_state *state;
     size_t i;
 

@@ -3,22 +3,14 @@
 
 #include <stdlib.h>
 
+#include "d9d/data/part.h"
+
 bool d9di_draws_wanted(const d9d_params *adapters)
 {
     for (size_t i = 0; i < adapters->n; i++)
         if (adapters->p[i]->adapts->adapter->dropout > 0)
             return true;
     return false;
-}
-
-/* Of `length` positions here, number i is that of the row in pieces (d9d/data/part.h). */
-static int64_t position(const d9d_comm *cp, int64_t length, int64_t i)
-{
-    const int64_t n = d9d_comm_size(cp), r = d9d_comm_rank(cp), half = length / 2;
-
-    if (n == 1)
-        return i;
-    return i < half ? r * half + i : (2 * n - 1 - r) * half + i - half;
 }
 
 d9d_status d9di_draws_make(const d9d_model *m, d9d_device *dev, const d9d_batch *b, uint64_t seed,
@@ -33,7 +25,9 @@ d9d_status d9di_draws_make(const d9d_model *m, d9d_device *dev, const d9d_batch 
         return D9D_FAIL(D9D_ENOMEM, "dropout: numbers of %lld tokens", (long long)n);
     for (int64_t i = 0; i < n; i++)
         token[i] = (int64_t)((uint64_t)(b->first + i / length) * (uint64_t)m->max_positions +
-                             (uint64_t)position(m->cut.cp, length, i % length));
+                             (uint64_t)d9d_part_position(d9d_comm_rank(m->cut.cp),
+                                                            d9d_comm_size(m->cut.cp), length,
+                                                            i % length));
     *out = (d9d_draws){.seed = seed, .first = n / d9d_comm_size(tp) * d9d_comm_rank(tp)};
     st = d9d_tensor_from_host(dev, D9D_I64, D9D_SHAPE(n), token, &out->token);
     free(token);

@@ -7,6 +7,7 @@
 #include "d9d/loop/save.h"
 #include "loop/bubble.h"
 #include "loop/engine.h"
+#include "loop/experts.h"
 
 typedef struct rehearsal {
     const d9di_dry_how *how;
@@ -15,6 +16,7 @@ typedef struct rehearsal {
     d9di_task task;
     d9di_engine engine;
     d9d_optimizer *optimizer;
+    d9di_experts experts;
     d9d_step_end end;
     d9d_meter *meter;
     d9d_arena arena;
@@ -99,6 +101,7 @@ static d9d_status rank_make(rehearsal *r)
     how.optimizer = r->optimizer;
     D9D_TRY(d9di_engine_fill(&r->engine, &how));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, r->engine.dev));
+    D9D_TRY(d9di_experts_open(&r->engine, c->trainer.logging.experts, &r->arena, &r->experts));
     D9D_TRY(d9d_meter_create(r->engine.dev, &r->meter));
     r->engine.meter = r->meter;
     return d9d_step_end_open(r->engine.dev, r->n_micro, d9di_bubble_width(&r->engine),
@@ -110,6 +113,7 @@ static void rank_release(rehearsal *r)
     d9d_meter_free(r->meter);
     d9d_step_end_release(&r->end);
     d9d_optimizer_free(r->optimizer);
+    d9di_experts_release(&r->experts);
     d9di_engine_release(&r->engine);
     d9di_task_close(&r->task);
     d9d_boot_close(r->boot);
@@ -175,11 +179,13 @@ static d9d_status step(rehearsal *r, int64_t n_micro)
 
     if (more == NULL)
         return D9D_FAIL(D9D_ENOMEM, "plan: the numbers of a step");
+    D9D_TRY(d9di_experts_begin(&r->experts));
     D9D_TRY(
         d9di_engine_learn(e, &(d9di_flow){.next = micro_next, .arg = r}, n_micro, &r->end.loss));
     D9D_TRY(d9d_step_end_queue(&r->end, &e->params, &own,
                                r->how->config->trainer.gradient_clipping.max_norm));
-    return d9d_optimizer_step(r->optimizer, 1e-3, &r->end.scale);
+    D9D_TRY(d9d_optimizer_step(r->optimizer, 1e-3, &r->end.scale));
+    return d9di_experts_end(&r->experts, &r->end.scale, 0);
 }
 
 /* Steps of many micro-batches differ by the number of those that are not the last. */

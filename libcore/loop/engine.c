@@ -24,10 +24,15 @@ static d9d_pipe_how pipe_of(const d9di_engine_how *how)
 static d9d_status program_make(const d9di_engine *e, int64_t micros, d9d_program *out)
 {
     const int64_t most = D9D_PIPE_MAX_MICROS + 1; /* is refused with its number */
+    const int n = (int)(micros < most ? micros : most);
     d9d_program p;
     d9d_status st;
 
-    D9D_TRY(d9d_program_build(&e->pipe, e->pipe_ranks, (int)(micros < most ? micros : most), &p));
+    if (e->aside.executor != NULL)
+        D9D_TRY(d9d_program_forward(e->pipe_ranks, e->aside.program.stages / e->pipe_ranks, n,
+                                    e->aside.program.layout, &p));
+    else
+        D9D_TRY(d9d_program_build(&e->pipe, e->pipe_ranks, n, &p));
     st = d9d_program_connect(&p);
     if (st == D9D_OK)
         st = d9d_program_check(&p);
@@ -63,6 +68,31 @@ d9d_status d9di_engine_pipe(d9di_engine *e, int64_t micros)
     d9d_program_release(&e->program);
     e->program = p;
     return executor_make(e);
+}
+
+/* The training's program stands aside meanwhile. */
+d9d_status d9di_engine_forward_begin(d9di_engine *e, int64_t micros)
+{
+    d9d_status st;
+
+    e->aside = (d9di_engine_aside){e->program, e->executor, e->meter};
+    e->program = (d9d_program){0};
+    e->executor = NULL;
+    e->meter = NULL;
+    st = d9di_engine_pipe(e, micros);
+    if (st != D9D_OK)
+        d9di_engine_forward_end(e);
+    return st;
+}
+
+void d9di_engine_forward_end(d9di_engine *e)
+{
+    d9d_executor_free(e->executor);
+    d9d_program_release(&e->program);
+    e->program = e->aside.program;
+    e->executor = e->aside.executor;
+    e->meter = e->aside.meter;
+    e->aside = (d9di_engine_aside){.executor = NULL};
 }
 
 static d9d_status program_open(d9di_engine *e, const d9di_engine_how *how)
@@ -169,11 +199,13 @@ static d9d_status stages_open(d9di_engine *e, const d9di_engine_how *how)
 
 static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
 {
+    const d9d_head head = d9di_task_head(how->task);
+
     D9D_TRY(d9di_launch_check(how->where->boot, how->where->device));
     D9D_TRY(d9d_model_spec_read(how->provider, &e->arena, &e->spec));
+    D9D_TRY(d9d_model_spec_rehead(&e->spec, &e->arena, &head));
     D9D_TRY(d9d_model_plan_check(&e->spec, how->mesh));
     D9D_TRY(program_open(e, how));
-    D9D_TRY(d9di_task_check(how->task, e->program.stages));
     D9D_TRY(model_open(e, how, D9D_WHOLE_MODEL, &e->whole, &e->all));
     e->spec.params = &e->all;
     e->task = how->task;
@@ -318,6 +350,8 @@ d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how)
         D9D_TRY(stage_fill(e, how, &e->stages[k]));
     if (e->given != NULL && e->adapters.n > 0) /* of the one stage */
         D9D_TRY(d9d_adapters_fill(e->given, &e->adapters, how->where->log));
+    for (size_t k = 0; e->given != NULL && k < e->n_stages; k++)
+        D9D_TRY(d9d_adapters_fill_heads(e->given, &e->stages[k].params, how->where->log));
     d9d_adapters_free(e->given);
     e->given = NULL;
     return D9D_OK;
@@ -325,6 +359,8 @@ d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how)
 
 void d9di_engine_release(d9di_engine *e)
 {
+    if (e->aside.executor != NULL)
+        d9di_engine_forward_end(e);
     d9d_executor_free(e->executor);
     for (size_t k = 0; k < e->n_stages; k++) {
         d9di_stage *s = &e->stages[k];
@@ -341,6 +377,7 @@ void d9di_engine_release(d9di_engine *e)
     d9d_device_close(e->dev);
     D9D_VEC_RELEASE(&e->micros);
     d9d_part_room_release(&e->room);
+    d9d_pool_room_release(&e->pool_room);
     d9d_arena_release(&e->arena);
     *e = (d9di_engine){0};
 }

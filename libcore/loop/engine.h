@@ -13,6 +13,7 @@
 
 #include "d9d/base/log.h"
 #include "d9d/data/part.h"
+#include "d9d/data/pooling.h"
 #include "d9d/model/weights.h"
 #include "d9d/optim/optim.h"
 #include "d9d/parallel/sharded.h"
@@ -31,8 +32,17 @@ typedef struct d9di_stage {
 /* A micro-batch on the device. */
 typedef struct d9di_micro {
     d9d_tensor ids, labels, positions, segments;
-    d9d_draws draws; /* without tokens where nothing is dropped */
+    d9d_pool pool;     /* without tokens where the task does not ask for documents */
+    d9d_draws draws;   /* without tokens where nothing is dropped */
+    d9d_shares shares; /* without weights where nothing is counted */
 } d9di_micro;
+
+/* What a training engine does, while it goes forward alone. */
+typedef struct d9di_engine_aside {
+    d9d_program program;
+    d9d_executor *executor; /* NULL: it does it now */
+    d9d_meter *meter;
+} d9di_engine_aside;
 
 typedef struct d9di_engine {
     d9d_device *dev;
@@ -53,11 +63,13 @@ typedef struct d9di_engine {
     d9d_params params;  /* of the stages, one behind the other */
     d9d_pipe_how pipe;
     d9d_program program; /* alone: of one micro-batch */
+    d9di_engine_aside aside;
     int pipe_ranks, pipe_rank;
     struct d9di_play *play; /* what goes through now */
     D9D_VEC(d9di_micro) micros;
     uint64_t seed;
     d9d_part_room room;
+    d9d_pool_room pool_room;
     d9d_arena arena;
 } d9di_engine;
 
@@ -70,7 +82,7 @@ typedef struct d9di_engine_how {
     const char *adapter;   /* directory: into the model's adapters, or else merged; or NULL */
     const d9di_data *data; /* must fit the model; NULL: none */
     uint64_t seed;
-    const d9di_task *task; /* what is trained; NULL: the model's own losses */
+    const d9di_task *task; /* what is computed; NULL: the model's own losses */
     d9d_pipe_how pipe;     /* of training; matters with several pipeline ranks */
     int64_t micros;        /* micro-batches of a step */
     bool train;            /* allocate gradients */
@@ -104,6 +116,9 @@ typedef struct d9di_flow {
     /* Inference: losses [rows, length] float32 on the device, in order, where the last stage is.
      * Batches of the same pipeline rank are asked for in the same order everywhere. */
     d9d_status (*loss)(void *arg, const d9d_batch *b, const d9d_tensor *loss);
+    /* Instead of these, of a task with values: some columns of them, [n, columns] of at least as
+     * many documents as the batch has, on the first of the ranks that share these. */
+    d9d_status (*values)(void *arg, const d9d_batch *b, const d9d_tensor *v, int64_t at);
     void *arg;
 } d9di_flow;
 
@@ -113,6 +128,13 @@ typedef struct d9di_flow {
  * 0.  */
 d9d_status d9di_engine_learn(d9di_engine *e, const d9di_flow *flow, int64_t n,
                              const d9d_tensor *sums);
+/* An engine that trains goes forward alone for a while, between two steps: nothing is recorded, no
+ * gradient touched, nothing dropped.  sums as of learn. */
+d9d_status d9di_engine_forward_begin(d9di_engine *e, int64_t micros);
+d9d_status d9di_engine_measure(d9di_engine *e, const d9di_flow *flow, int64_t n,
+                               const d9d_tensor *sums);
+void d9di_engine_forward_end(d9di_engine *e);
+
 /* Forward of n micro-batches. */
 d9d_status d9di_engine_losses(d9di_engine *e, const d9di_flow *flow, int64_t n);
 

@@ -3,6 +3,7 @@
 #include "d9d/parallel/tied.h"
 #include "loop/draws.h"
 #include "loop/engine.h"
+#include "loop/shares.h"
 
 /* What goes through the stages, of one call. */
 typedef struct d9di_play {
@@ -21,7 +22,9 @@ static void micro_release(d9di_micro *b)
     d9d_tensor_release(&b->labels);
     d9d_tensor_release(&b->positions);
     d9d_tensor_release(&b->segments);
+    d9d_pool_release(&b->pool);
     d9d_tensor_release(&b->draws.token);
+    d9d_tensor_release(&b->shares.weight);
 }
 
 static d9d_status part_upload(d9di_engine *e, const d9d_batch_part *b, d9di_micro *out)
@@ -43,6 +46,35 @@ static d9d_status part_upload(d9di_engine *e, const d9d_batch_part *b, d9di_micr
     return D9D_OK;
 }
 
+/* What stands for each document, where the task asks for that. */
+static d9d_status pool_upload(d9di_engine *e, const d9d_batch *b, d9d_pool *out)
+{
+    const d9d_cut *cut = &e->stages[0].model->cut;
+    const d9d_pool_how how = {.pooling = d9di_task_pooling(e->task),
+                              .cp = d9d_comm_rank(cut->cp),
+                              .cp_ranks = d9d_comm_size(cut->cp),
+                              .tp = d9d_comm_rank(cut->tp),
+                              .tp_ranks = d9d_comm_size(cut->tp)};
+    d9d_pool_host h;
+
+    if (how.pooling == D9D_POOL_NONE)
+        return D9D_OK;
+    D9D_TRY(d9d_batch_pool(b, &how, &e->pool_room, &h));
+    D9D_TRY(d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.n, h.k), h.token, &out->token));
+    D9D_TRY(d9d_tensor_from_host(e->dev, D9D_F32, D9D_SHAPE(h.n, h.k), h.share, &out->share));
+    D9D_TRY(d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.tokens, 1), h.owner, &out->owner));
+    D9D_TRY(d9d_tensor_from_host(e->dev, D9D_F32, D9D_SHAPE(h.tokens, 1), h.part, &out->part));
+    return d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.documents), h.labels, &out->labels);
+}
+
+static bool wants_shares(const d9di_engine *e)
+{
+    for (size_t k = 0; k < e->n_stages; k++)
+        if (d9di_shares_wanted(e->stages[k].model))
+            return true;
+    return false;
+}
+
 /* Micro-batches up to this one, as far as they were not there: what this rank computes with. */
 static d9d_status load(d9di_engine *e, int micro)
 {
@@ -54,9 +86,14 @@ static d9d_status load(d9di_engine *e, int micro)
         D9D_TRY(p->flow->next(p->flow->arg, &p->host));
         D9D_TRY(d9d_batch_part_of(&p->host, d9d_comm_rank(cp), d9d_comm_size(cp), &e->room, &part));
         D9D_TRY(part_upload(e, &part, &e->micros.data[p->loaded]));
+        D9D_TRY(d9di_task_check(e->task, &p->host));
+        D9D_TRY(pool_upload(e, &p->host, &e->micros.data[p->loaded].pool));
         if (e->program.backward && d9di_draws_wanted(&e->adapters))
             D9D_TRY(d9di_draws_make(e->stages[0].model, e->dev, &p->host, e->seed,
                                     &e->micros.data[p->loaded].draws));
+        if (e->program.backward && wants_shares(e))
+            D9D_TRY(d9di_shares_make(e->stages[0].model, e->dev, &p->host,
+                                     &e->micros.data[p->loaded].shares));
         d9d_trace_lap(e->dev, "batch", "");
     }
     return D9D_OK;
@@ -79,14 +116,21 @@ static d9d_status sum_to(d9di_engine *e, int micro, const d9d_tensor *loss)
                                 loss != NULL ? d9d_tensor_numel(loss) : 0);
 }
 
-/* The losses of whole rows, of which other ranks have pieces too. */
-static d9d_status give_losses(d9di_engine *e, int micro, d9d_tape *t, d9d_var *loss)
+/* The losses of whole rows, of which other ranks have pieces too; or what the task makes of them.
+ */
+static d9d_status give(d9di_engine *e, int micro, d9d_tape *t, const d9d_model_out *o)
 {
     const play *p = e->play;
+    d9d_var *loss = o->loss;
 
     if (p->loaded != micro + 1)
         return D9D_FAIL(D9D_EINVAL, "inference: micro-batch %d of %d comes out of turn", micro,
                         p->loaded);
+    for (size_t i = 0; i < o->n_values; i++)
+        D9D_TRY(p->flow->values(p->flow->arg, &p->host, d9d_var_tensor(o->values[i].v),
+                                o->values[i].at));
+    if (loss == NULL)
+        return D9D_OK;
     D9D_TRY(d9d_op_reshape(t, loss, e->micros.data[micro].ids.shape, &loss));
     D9D_TRY(d9d_op_gather_pieces(t, loss, e->stages[0].model->cut.cp, "loss", &loss));
     return p->flow->loss(p->flow->arg, &p->host, d9d_var_tensor(loss));
@@ -104,6 +148,8 @@ static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var
     b = &e->micros.data[micro];
     if (b->draws.token.storage != NULL)
         d9d_tape_set_draws(t, &b->draws);
+    if (b->shares.weight.storage != NULL)
+        d9d_tape_set_shares(t, &b->shares);
     d9d_sharded_forward(s->sharded, learn && e->program.stages == 1);
     D9D_TRY(d9di_task_forward(
         e->task, s->model, t,
@@ -112,12 +158,13 @@ static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var
                         .positions = &b->positions,
                         .labels = &b->labels,
                         .segments = b->segments.storage != NULL ? &b->segments : NULL,
+                        .pool = b->pool.token.storage != NULL ? &b->pool : NULL,
                         .loss_is_root = learn},
         &o));
     *out = o.hidden;
-    if (!d9d_stage_is_last(s->model->stage))
-        return D9D_OK;
-    return learn ? sum_to(e, micro, d9d_var_tensor(o.loss)) : give_losses(e, micro, t, o.loss);
+    if (e->play->sums == NULL)
+        return give(e, micro, t, &o);
+    return d9d_stage_is_last(s->model->stage) ? sum_to(e, micro, d9d_var_tensor(o.loss)) : D9D_OK;
 }
 
 /* As d9d_model_in says. */
@@ -228,11 +275,17 @@ d9d_status d9di_engine_learn(d9di_engine *e, const d9di_flow *flow, int64_t n,
     return tied_sum(e);
 }
 
-d9d_status d9di_engine_losses(d9di_engine *e, const d9di_flow *flow, int64_t n)
+d9d_status d9di_engine_measure(d9di_engine *e, const d9di_flow *flow, int64_t n,
+                               const d9d_tensor *sums)
 {
-    play p = {.flow = flow, .n = n};
+    play p = {.flow = flow, .n = n, .sums = sums};
 
     if (e->program.ranks > 1)
         D9D_TRY(d9di_engine_pipe(e, n));
     return play_all(e, &p);
+}
+
+d9d_status d9di_engine_losses(d9di_engine *e, const d9di_flow *flow, int64_t n)
+{
+    return d9di_engine_measure(e, flow, n, NULL);
 }

@@ -65,9 +65,9 @@ static d9d_status check_config(const run *r)
     if (r->c->trainer.model_stage_factory.source_checkpoint == NULL)
         return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
                                      "model's weights");
-    if (cp > 1 || m->pipeline_parallel > 1)
-        return D9D_FAIL(D9D_ENOTSUP, "task.name \"generate\": rows are not shared out over %s",
-                        cp > 1 ? "context-parallel ranks" : "pipeline ranks");
+    if (cp > 1)
+        return D9D_FAIL(D9D_ENOTSUP, "task.name \"generate\": rows are not shared out over "
+                                     "context-parallel ranks");
     if (d9d_fs_exists(r->how->output))
         return D9D_FAIL(D9D_ECONFIG, "%s: exists already; remove it or name another output",
                         r->how->output);
@@ -162,7 +162,7 @@ static d9d_status rows_open(run *r)
 
     d9d_log_info(r->log, "cache: %lld row%s of up to %lld tokens, %.1f MB", (long long)rows,
                  rows > 1 ? "s" : "", (long long)r->room,
-                 (double)d9d_cache_bytes(r->engine.whole, cells) * 1e-6);
+                 (double)d9d_cache_bytes(r->engine.models[0], cells) * 1e-6);
     return d9di_stepper_open(&r->engine, rows, r->room, &r->stepper);
 }
 
@@ -277,7 +277,7 @@ static d9d_status answer_say(void *arg, const d9di_answer *row)
     run *r = arg;
     const head h = {.about = LINE, .k = row->k, .tokens = (int64_t)row->ids.len - row->prompt};
 
-    if (d9d_mesh_index(r->engine.mesh, D9D_AXIS(TP)) > 0)
+    if (d9d_mesh_index(r->engine.mesh, D9D_AXIS(TP) | D9D_AXIS(PP)) > 0)
         return D9D_OK;
     D9D_TRY(put_line(r, row));
     return say(r, h, r->line.data, r->line.len);
@@ -444,7 +444,7 @@ d9d_status d9di_generate(const d9d_infer_config *config, const json_t *resolved,
              .rank = d9d_boot_rank(where->boot),
              .lines = {.file = {.fd = -1}}};
     const int64_t margin = config->trainer.timeout.save_margin;
-    d9d_infer_summary s = {.generated = true, .loss = NAN, .perplexity = NAN};
+    d9d_infer_summary s = {.what = D9D_INFER_GENERATED, .loss = NAN, .perplexity = NAN};
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_stop_open(r.rank == 0 ? margin : D9D_STOP_NO_LIMIT, r.log, &r.stop), out);

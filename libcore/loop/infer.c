@@ -11,6 +11,7 @@
 #include "loop/generate.h"
 #include "loop/launch.h"
 #include "loop/lines.h"
+#include "loop/npy.h"
 #include "loop/tasks.h"
 
 typedef struct run {
@@ -26,15 +27,18 @@ typedef struct run {
     d9di_engine engine;
     const d9d_infer_task_kind *task;
     const d9d_output_section *output;
-    d9di_lines lines; /* of rank 0 */
-    d9d_buf line;
-    d9d_buf *rows;        /* [round]: what this rank says of its rows of each batch */
-    int64_t round;        /* batches that go through the model together */
-    int64_t at, end;      /* the batch that is asked for next begins at this sample; of how many */
-    int64_t said;         /* batches of this round whose losses have come */
-    bool has_rows;        /* the batch that was asked for last has samples of this rank */
-    d9d_batch_room *idle; /* of a rank that is left without samples */
-    float *loss;          /* host copy of a batch's losses */
+    d9di_task body;        /* kind NULL: the model's losses */
+    int64_t width;         /* values of a row; 0: losses */
+    d9di_lines lines;      /* of rank 0 */
+    d9d_buf line, records; /* records: of a batch of all ranks, where the file has such */
+    d9d_buf *rows;         /* [round]: what this rank says of its rows of each batch */
+    int64_t round;         /* batches that go through the model together */
+    int64_t at, end;       /* the batch that is asked for next begins at this sample; of how many */
+    int64_t asked;         /* batches of this round that were asked for */
+    int64_t base;          /* the first sample of the batch whose rows are taken */
+    bool has_rows;         /* the batch that was asked for last has samples of this rank */
+    d9d_batch_room *idle;  /* of a rank that is left without samples */
+    float *loss;           /* host copy of a batch's losses */
     size_t loss_cap;
     double sum;
     int64_t targets;
@@ -105,6 +109,27 @@ const d9d_infer_task_kind d9di_perplexity = {.size = sizeof(d9d_infer_task_kind)
 
 /* --- the output ------------------------------------------------------------------------------- */
 
+static bool has_records(const run *r)
+{
+    return r->task->shape != NULL;
+}
+static bool has_rows_file(const run *r)
+{
+    return r->task->row != NULL || has_records(r);
+}
+
+/* A .npy, of so many rows of the task's shape. */
+static d9d_status records_open(run *r, d9d_hash key)
+{
+    int64_t shape[8 + 1] = {d9d_loader_samples(r->data.loader)};
+    const int n = r->task->shape(r->body.self, r->engine.whole, shape + 1);
+
+    r->line.len = 0;
+    D9D_TRY(d9di_npy_head(n + 1, shape, &r->line));
+    return d9di_records_open(r->output->output, key, &r->line, (uint64_t)r->width * sizeof(float),
+                             &r->lines);
+}
+
 /* Rank 0: the file of lines, to go on with behind what it has. */
 static d9d_status lines_open(run *r, const json_t *resolved, int64_t *first)
 {
@@ -118,14 +143,15 @@ static d9d_status lines_open(run *r, const json_t *resolved, int64_t *first)
     D9D_TRY(d9d_json_put(&r->line, resolved, -1));
     D9D_TRY(d9d_buf_append(&r->line, &data, sizeof(data)));
     key = d9d_hash_bytes(r->line.data, r->line.len);
-    D9D_TRY(d9di_lines_open(r->output->output, key, &r->lines));
+    D9D_TRY(has_records(r) ? records_open(r, key)
+                           : d9di_lines_open(r->output->output, key, &r->lines));
     *first = r->lines.done;
     return D9D_OK;
 }
 
 static d9d_status output_end(run *r, const d9d_infer_summary *s)
 {
-    if (r->task->row != NULL)
+    if (has_rows_file(r))
         return d9di_lines_commit(&r->lines);
     if (r->task->end == NULL || r->output->output == NULL)
         return D9D_OK;
@@ -159,9 +185,25 @@ static d9di_engine_how engine_how(const run *r)
         .source = r->c->trainer.model_stage_factory.source_checkpoint,
         .adapter = r->c->trainer.model_stage_factory.source_adapter,
         .data = &r->data,
+        .task = r->body.kind != NULL ? &r->body : NULL,
         .initialise = true,
         .timeout_s = (double)r->c->trainer.timeout.init_timeout,
     };
+}
+
+/* How many values a row of a .npy has; of other tasks their forward shows. */
+static d9d_status width_find(run *r)
+{
+    int64_t shape[8];
+    uint64_t all = 1;
+
+    for (int i = 0, n = has_records(r) ? r->task->shape(r->body.self, r->engine.whole, shape) : 0;
+         i < n; i++)
+        if (!d9d_mul_u64(all, (uint64_t)shape[i], &all) || all > INT32_MAX)
+            return D9D_FAIL(D9D_ECONFIG, "task %s: a sample has more than 2^31 values",
+                            r->c->task.choice->name);
+    r->width = has_records(r) ? (int64_t)all : 0;
+    return D9D_OK;
 }
 
 /* All that can be wrong without memory for a model. */
@@ -169,6 +211,8 @@ static d9d_status run_check(run *r)
 {
     d9di_engine_how how;
 
+    if (r->task->body != NULL)
+        D9D_TRY(d9di_task_begin(r->task->body, r->output, &r->body));
     D9D_TRY(d9di_events_open(r->where, &r->c->model_provider, NULL, &r->events));
     D9D_TRY(tell(r, "inference.configuration.start", (d9d_event){.boot = r->where->boot}));
     D9D_TRY(d9d_degrees_check(&r->c->mesh, d9d_boot_size(r->where->boot)));
@@ -184,9 +228,12 @@ static d9d_status run_check(run *r)
                            r->c->trainer.batching.microbatch_size, &r->data));
     if (d9d_loader_last_source(r->data.loader) < 0)
         return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
+    if (r->body.kind != NULL && d9di_task_pooling(&r->body) != D9D_POOL_NONE)
+        D9D_TRY(d9di_data_take_whole(&r->data, true, false, r->c->task.choice->name));
     D9D_TRY(tell(r, "inference.configuration.data_loader", (d9d_event){.loader = r->data.loader}));
     how = engine_how(r);
-    return d9di_engine_open(&how, &r->engine);
+    D9D_TRY(d9di_engine_open(&how, &r->engine));
+    return width_find(r);
 }
 
 /* Rank 0 opens the output, which says where to go on, and tells the others. */
@@ -195,7 +242,7 @@ static d9d_status output_open(run *r, const json_t *resolved, int64_t *first)
     const char *text = NULL;
     d9d_status st = D9D_OK;
 
-    if (r->rank == 0 && r->task->row != NULL)
+    if (r->rank == 0 && has_rows_file(r))
         st = lines_open(r, resolved, first);
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
     r->line.len = 0;
@@ -220,6 +267,8 @@ static d9d_status run_open(run *r, const json_t *resolved, int64_t *first)
 static void run_close(run *r)
 {
     d9di_engine_release(&r->engine);
+    d9di_task_close(&r->body);
+    d9d_buf_release(&r->records);
     d9di_lines_release(&r->lines);
     d9d_buf_release(&r->line);
     for (int64_t i = 0; i < r->round && r->rows != NULL; i++)
@@ -233,8 +282,8 @@ static void run_close(run *r)
     d9d_events_free(r->events);
 }
 
-/* Into r->loss. */
-static d9d_status losses_fetch(run *r, const d9d_tensor *loss)
+/* Losses or values into r->loss. */
+static d9d_status fetch(run *r, const d9d_tensor *loss)
 {
     const size_t n = (size_t)d9d_tensor_numel(loss);
 
@@ -242,7 +291,7 @@ static d9d_status losses_fetch(run *r, const d9d_tensor *loss)
         float *grown = realloc(r->loss, n * sizeof(*grown));
 
         if (grown == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "infer: losses of %zu tokens", n);
+            return D9D_FAIL(D9D_ENOMEM, "infer: %zu numbers of a batch", n);
         r->loss = grown;
         r->loss_cap = n;
     }
@@ -251,13 +300,16 @@ static d9d_status losses_fetch(run *r, const d9d_tensor *loss)
 
 /* --- rows of all ranks, in order ------------------------------------------------------------- *
  *
- * A rank says of its rows, one behind the other: a head, and the line that goes to the output. */
+ * A rank says of its rows, one behind the other: a head, and the line that goes to the output, or
+ * some columns of the record. */
 
 typedef struct row_head {
     double sum;
     int64_t targets;
     uint64_t line;  /* bytes */
     int64_t sample; /* where the sum is not finite */
+    int64_t at;     /* of a record: its number in the stream, */
+    uint64_t from;  /* and where in it the bytes belong */
 } row_head;
 
 /* One line, as a run that goes on counts them. */
@@ -321,12 +373,20 @@ static d9d_status rows_take(run *r, const char *at, size_t n)
     for (; at < end; at += sizeof(head) + head.line) {
         memcpy(&head, at, sizeof(head));
         if (!isfinite(head.sum))
-            return d9d_boot_agree(r->where->boot,
-                                  D9D_FAIL(D9D_ENUMERIC, "sample %lld: its loss is %s",
-                                           (long long)head.sample, d9di_nonfinite_word(head.sum)));
+            return d9d_boot_agree(
+                r->where->boot,
+                D9D_FAIL(D9D_ENUMERIC, "sample %lld: its %s is %s", (long long)head.sample,
+                         r->task->body != NULL ? "output" : "loss", d9di_nonfinite_word(head.sum)));
         r->sum += head.sum;
         r->targets += head.targets;
-        if (r->rank == 0 && head.line > 0)
+        if (r->rank > 0 || head.line == 0)
+            continue;
+        if (has_records(r))
+            memcpy(r->records.data +
+                       (uint64_t)(head.at - r->base) * (uint64_t)r->width * sizeof(float) +
+                       head.from,
+                   at + sizeof(head), head.line);
+        else
             D9D_TRY(d9di_lines_add(&r->lines, at + sizeof(head), head.line));
     }
     return D9D_OK;
@@ -359,6 +419,7 @@ static d9d_status batch_next(void *arg, d9d_batch *b)
 
     r->at += micro * d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
     r->has_rows = mine < r->end;
+    r->asked++;
     return r->has_rows ? d9d_feed_next(r->feed, b)
                        : d9d_loader_fill(r->data.loader, first, 1, r->idle, b);
 }
@@ -366,27 +427,123 @@ static d9d_status batch_next(void *arg, d9d_batch *b)
 static d9d_status batch_losses(void *arg, const d9d_batch *b, const d9d_tensor *loss)
 {
     run *r = arg;
-    d9d_buf *rows = &r->rows[r->said++];
+    d9d_buf *rows = &r->rows[r->asked - 1];
 
     if (!r->has_rows)
         return D9D_OK;
-    D9D_TRY(losses_fetch(r, loss));
+    D9D_TRY(fetch(r, loss));
     return batch_say(r, b, rows);
+}
+
+static d9d_status values_say(run *r, row *x, int64_t k, int64_t at, float *v, d9d_buf *rows)
+{
+    row_head head = {.sample = x->sample, .at = k, .from = (uint64_t)at * sizeof(*v)};
+
+    for (int64_t i = 0; i < x->width; i++)
+        head.sum += isfinite(v[i]) ? 0 : (double)v[i];
+    head.targets = at == 0 ? x->length : 0;
+    x->values = v;
+    r->line.len = 0;
+    if (isfinite(head.sum) && has_records(r))
+        D9D_TRY(d9d_buf_append(&r->line, v, (size_t)x->width * sizeof(*v)));
+    else if (isfinite(head.sum))
+        D9D_TRY(line_make(r, x));
+    head.line = r->line.len;
+    D9D_TRY(d9d_buf_append(rows, &head, sizeof(head)));
+    return d9d_buf_append(rows, r->line.data, r->line.len);
+}
+
+/* The class that the dataset gives a row, where it gives any. */
+static int32_t label_of(const d9d_batch *b, int64_t i)
+{
+    const int32_t *labels = b->labels + i * b->length;
+
+    for (int64_t k = b->lengths[i]; k-- > 0;)
+        if (labels[k] != D9D_IGNORE_INDEX)
+            return labels[k];
+    return D9D_IGNORE_INDEX;
+}
+
+/* Of every stage that has some; of ranks that share the documents the first one has them. */
+static d9d_status batch_values(void *arg, const d9d_batch *b, const d9d_tensor *v, int64_t at)
+{
+    run *r = arg;
+    const int64_t width = v->shape.dim[1];
+
+    if (!r->has_rows || d9d_mesh_index(r->engine.mesh, D9D_AXES_CP | D9D_AXIS(TP)) > 0)
+        return D9D_OK;
+    D9D_TRY(fetch(r, v));
+    for (int64_t i = 0; i < b->rows; i++) {
+        float *mine = r->loss + i * width;
+        row x = {.sample = b->draws[i].sample,
+                 .dataset = b->draws[i].source,
+                 .blended = r->data.n > 1,
+                 .length = b->lengths[i],
+                 .width = width,
+                 .label = label_of(b, i)};
+
+        if (r->task->finish != NULL)
+            r->task->finish(r->body.self, mine, width);
+        D9D_TRY(values_say(r, &x, b->first + i, at, mine, &r->rows[r->asked - 1]));
+    }
+    return D9D_OK;
+}
+
+/* Samples of a batch of all ranks. */
+static int64_t global_batch(const run *r)
+{
+    return r->c->trainer.batching.microbatch_size * d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
+}
+
+/* The records of a batch, which come in columns of any order. */
+static uint64_t records_count(const run *r)
+{
+    const int64_t n = global_batch(r), left = r->end - r->base;
+
+    return r->rank == 0 && has_records(r) ? (uint64_t)(left < n ? left : n) : 0;
+}
+
+static d9d_status records_begin(run *r)
+{
+    const uint64_t bytes = records_count(r) * (uint64_t)r->width * sizeof(float);
+
+    r->records.len = 0;
+    D9D_TRY(d9d_buf_reserve(&r->records, bytes));
+    if (bytes > 0)
+        memset(r->records.data, 0, bytes);
+    r->records.len = bytes;
+    return D9D_OK;
+}
+
+static d9d_status records_end(run *r)
+{
+    const uint64_t bytes = (uint64_t)r->width * sizeof(float);
+
+    for (uint64_t i = 0, n = records_count(r); i < n; i++)
+        D9D_TRY(d9di_lines_add(&r->lines, r->records.data + i * bytes, bytes));
+    return D9D_OK;
 }
 
 /* n batches of all ranks through the model together. */
 static d9d_status round_run(run *r, int64_t n)
 {
-    const d9di_flow flow = {.next = batch_next, .loss = batch_losses, .arg = r};
+    const d9di_flow flow = {
+        .next = batch_next, .loss = batch_losses, .values = batch_values, .arg = r};
 
-    r->said = 0;
+    const int64_t global = global_batch(r), first = r->at;
+
+    r->asked = 0;
     for (int64_t i = 0; i < n; i++)
         r->rows[i].len = 0;
     D9D_TRY(tell_step(r, "inference.forward.pre"));
     D9D_TRY(d9di_engine_losses(&r->engine, &flow, n));
     D9D_TRY(tell_step(r, "inference.forward.post"));
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
+        r->base = first + i * global;
+        D9D_TRY(records_begin(r));
         D9D_TRY(rows_exchange(r, &r->rows[i]));
+        D9D_TRY(records_end(r));
+    }
     return D9D_OK;
 }
 
@@ -470,7 +627,8 @@ static d9d_status run_through(run *r, const json_t *resolved, d9d_infer_summary 
     start = d9d_clock_ns();
     D9D_TRY(batches_run(r, s->first_sample, s->samples));
     s->tokens = r->targets;
-    s->loss = r->targets > 0 ? r->sum / (double)r->targets : NAN;
+    s->what = r->task->body != NULL ? D9D_INFER_ROWS : D9D_INFER_SCORED;
+    s->loss = r->targets > 0 && r->task->body == NULL ? r->sum / (double)r->targets : NAN;
     s->perplexity = exp(s->loss);
     s->tokens_per_s = (double)r->targets / ((double)(d9d_clock_ns() - start) * 1e-9);
     return d9d_boot_agree(r->where->boot, r->rank == 0 ? output_end(r, s) : D9D_OK);
@@ -490,7 +648,7 @@ static d9d_status score(const d9d_infer_config *config, const json_t *resolved,
     d9d_infer_summary s = {0};
     d9d_status st;
 
-    if (r.task->row != NULL)
+    if (has_rows_file(&r))
         D9D_TRY_OR(st, d9d_stop_open(r.rank == 0 ? margin : D9D_STOP_NO_LIMIT, r.log, &r.stop),
                    out);
     D9D_TRY_OR(st, run_through(&r, resolved, &s), out);

@@ -1,5 +1,6 @@
 /* job_tables.c - the key tables of d9d-train and d9d-infer.  See d9d/loop/job.h. */
 #include "d9d/data/blend.h"
+#include "d9d/data/dataset_kind.h"
 #include "d9d/loop/job.h"
 #include "d9d/loop/task.h"
 #include "d9d/metric/metric.h"
@@ -34,7 +35,10 @@ static const d9d_table mesh_table = D9D_TABLE(d9d_degrees, "mesh", mesh_keys,
 
 static const char *const order_words[] = {"sequential", "shuffled", "bucketed", NULL};
 static const d9d_key data_keys[] = {
-    D9D_KEY_STR(d9d_data_section, dataset, D9D_REQUIRED, "directory made by d9d-shard", .min = 1),
+    D9D_KEY_STR(d9d_data_section, dataset, D9D_REQUIRED,
+                "directory made by d9d-shard; with a source, what that is called", .min = 1),
+    D9D_KEY_UNION(d9d_data_section, source, "null", d9d_dataset_tag, d9d_dataset_choices,
+                  "what makes the samples, in the place of a directory", .flags = D9D_NULLABLE),
     D9D_KEY_STR(d9d_data_section, split, "\"train\"", "part of the dataset to read", .min = 1),
     D9D_KEY_ENUM(d9d_data_section, order, "\"sequential\"", order_words,
                  "sequence of the samples: as stored, shuffled, or by similar length"),
@@ -129,6 +133,8 @@ static const d9d_key tracker_elem = {.kind = D9D_KIND_UNION,
                                      .doc = "a place where metrics go"};
 
 typedef struct d9d_logging_section logging_section;
+/* In the order of d9di_experts_level. */
+static const char *const experts_words[] = {"off", "summary", "layers", "counts", NULL};
 static const d9d_key logging_keys[] = {
     D9D_KEY_PERIOD(logging_section, period_steps, "1", "steps between records in metrics.jsonl"),
     D9D_KEY_BOOL(logging_section, samples, "true",
@@ -136,6 +142,9 @@ static const d9d_key logging_keys[] = {
     D9D_KEY_LIST(logging_section, tracker, "[]", &tracker_elem,
                  "where else metrics go while the run goes on: one, or a list",
                  .flags = D9D_OR_ONE),
+    D9D_KEY_ENUM(logging_section, experts, "\"summary\"", experts_words,
+                 "how evenly experts are used: off; summary, of the worst layer; layers, of each; "
+                 "counts, choices of every expert besides"),
     D9D_KEY_END,
 };
 static const d9d_table logging_table =
@@ -390,8 +399,13 @@ static const d9d_key generate_keys[] = {
 };
 static const d9d_table generate_table =
     D9D_TABLE(d9d_generate_section, "generate", generate_keys, "what follows each prompt");
-const d9d_table *const d9d_infer_task_choices[] = {&logprobs_table, &perplexity_table,
-                                                   &generate_table, NULL};
+const d9d_table *const d9d_infer_task_choices[] = {&logprobs_table,
+                                                   &perplexity_table,
+                                                   &generate_table,
+                                                   &d9di_classify_table,
+                                                   &d9di_embed_table,
+                                                   &d9di_states_table,
+                                                   NULL};
 
 /* --- the whole ----------------------------------------------------------------------- */
 
@@ -423,6 +437,33 @@ static const d9d_key metric_elem = {.kind = D9D_KIND_UNION,
                                     .words = d9d_metric_tag,
                                     .choices = d9d_metric_choices,
                                     .doc = "a metric"};
+static const d9d_key evaluation_keys[] = {
+    D9D_KEY_STR(d9d_evaluation_section, name, "\"valid\"",
+                "stands before the names of its values: \"valid/loss\"", .min = 1, .max = 64),
+    D9D_KEY_LIST(d9d_evaluation_section, data, D9D_REQUIRED, &data_elem,
+                 "the samples, as in the section data, or a list of datasets to blend", .min = 1,
+                 .max = D9D_BLEND_SOURCES, .flags = D9D_OR_ONE),
+    D9D_KEY_PERIOD(d9d_evaluation_section, period_steps, "\"last_step\"",
+                   "steps between evaluations"),
+    D9D_KEY_BOOL(d9d_evaluation_section, at_start, "false", "evaluate before the first step too"),
+    D9D_KEY_BOOL(d9d_evaluation_section, at_end, "true",
+                 "evaluate after the last step whatever the period"),
+    D9D_KEY_INT(d9d_evaluation_section, samples, "null", 1, BIG,
+                "evaluate on the first so many samples; null: on all", .flags = D9D_NULLABLE),
+    D9D_KEY_INT(d9d_evaluation_section, microbatch_size, "null", 1, 1 << 30,
+                "samples of one forward pass on a rank; null: as in training",
+                .flags = D9D_NULLABLE),
+    D9D_KEY_LIST(d9d_evaluation_section, metrics, "[]", &metric_elem,
+                 "what the task's predictions are worth"),
+    D9D_KEY_END,
+};
+static const d9d_table evaluation_table =
+    D9D_TABLE(d9d_evaluation_section, "evaluation", evaluation_keys,
+              "another dataset on which the model is measured while it is trained");
+static const d9d_key evaluation_elem = {.kind = D9D_KIND_TABLE,
+                                        .def = "{}",
+                                        .table = &evaluation_table,
+                                        .doc = "one dataset to evaluate on"};
 static const d9d_key train_keys[] = {
     COMMON_KEYS(d9d_train_config, train_loop_table, "{}", 1),
     D9D_KEY_UNION(d9d_train_config, optimizer, D9D_REQUIRED, d9d_optimizer_tag,
@@ -436,6 +477,9 @@ static const d9d_key train_keys[] = {
                   d9d_train_task_choices, "what is learned"),
     D9D_KEY_LIST(d9d_train_config, metrics, "[]", &metric_elem,
                  "what the task's predictions are worth, in every record"),
+    D9D_KEY_LIST(d9d_train_config, evaluation, "[]", &evaluation_elem,
+                 "datasets on which the model is measured while it is trained: one, or a list",
+                 .flags = D9D_OR_ONE),
     D9D_KEY_UNION(d9d_train_config, peft, "null", d9d_peft_tag, d9d_peft_choices,
                   "what is trained, in place of the whole model; null: everything",
                   .flags = D9D_NULLABLE),

@@ -38,7 +38,22 @@ out:
     return st;
 }
 
-d9d_status d9di_lines_open(const char *path, d9d_hash key, d9di_lines *out)
+/* Whole records, likewise; a file that is shorter than its head has none. */
+static d9d_status records_count(const char *path, uint64_t head, uint64_t bytes, int64_t *records,
+                                uint64_t *end)
+{
+    uint64_t size = 0;
+
+    if (d9d_fs_exists(path))
+        D9D_TRY(d9d_fs_size(path, &size));
+    *records = size > head ? (int64_t)((size - head) / bytes) : 0;
+    *end = size < head ? 0 : head + (uint64_t)*records * bytes;
+    return D9D_OK;
+}
+
+/* head NULL: lines. */
+static d9d_status open_part(const char *path, d9d_hash key, const d9d_buf *head, uint64_t bytes,
+                            d9di_lines *out)
 {
     d9di_lines l = {.file = {.fd = -1}, .path = strdup(path)};
     char hex[D9D_HASH_HEX];
@@ -50,14 +65,30 @@ d9d_status d9di_lines_open(const char *path, d9d_hash key, d9di_lines *out)
         return D9D_FAIL(D9D_ENOMEM, "%s: its name", path);
     d9d_hash_hex(key, hex);
     D9D_TRY_OR(st, d9d_buf_printf(&part, "%s.part-%.16s", path, hex), out);
-    D9D_TRY_OR(st, lines_count(part.data, &l.done, &end), out);
+    D9D_TRY_OR(st,
+               head != NULL ? records_count(part.data, head->len, bytes, &l.done, &end)
+                            : lines_count(part.data, &l.done, &end),
+               out);
     D9D_TRY_OR(st, d9d_file_append(part.data, end, &l.file), out);
+    if (head != NULL && end == 0)
+        st = d9d_file_write(&l.file, head->data, head->len);
     *out = l;
     l.path = NULL;
 out:
     free(l.path);
     d9d_buf_release(&part);
     return st;
+}
+
+d9d_status d9di_lines_open(const char *path, d9d_hash key, d9di_lines *out)
+{
+    return open_part(path, key, NULL, 0, out);
+}
+
+d9d_status d9di_records_open(const char *path, d9d_hash key, const d9d_buf *head, uint64_t bytes,
+                             d9di_lines *out)
+{
+    return open_part(path, key, head, bytes, out);
 }
 
 d9d_status d9di_lines_add(d9di_lines *l, const char *line, size_t n)

@@ -83,6 +83,12 @@ static const kind kinds[] = {
      d9d_sink_choices,
      {NEED(d9d_sink_kind, open), NEED(d9d_sink_kind, put)},
      {0}},
+    {"dataset",
+     sizeof(d9d_dataset_kind),
+     offsetof(d9d_plugin, datasets),
+     d9d_dataset_choices,
+     {NEED(d9d_dataset_kind, facts), NEED(d9d_dataset_kind, sample)},
+     {0}},
 };
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), PLUGINS_MAX = 64 };
 

@@ -35,6 +35,7 @@ typedef struct model_section {
 typedef struct provider_section {
     d9d_model_head head;
     model_section *model; /* or head.hf_config: one of the two is given */
+    d9d_router router;    /* of a mixture */
 } provider_section;
 
 /* --- the section ---------------------------------------------------------------- */
@@ -179,8 +180,41 @@ static d9d_status provider_check(const void *value, const char *path)
         .doc = "the dimensions, in place of hf_config"                                             \
     }
 
+/* In the order of d9d_router_score. */
+static const char *const score_words[] = {"softmax", "sigmoid", NULL};
+#define COEFFICIENT(word, field, d, text)                                                          \
+    {                                                                                              \
+        .name = (word), .kind = D9D_KIND_REAL, .offset = offsetof(d9d_router, field), .def = (d),  \
+        .min = 0, .max = 1e3, .doc = (text)                                                        \
+    }
+static const d9d_key router_keys[] = {
+    D9D_KEY_ENUM(d9d_router, score, "\"softmax\"", score_words,
+                 "what is made of a token's logits: their softmax, or the sigmoid of each"),
+    D9D_KEY_INT(d9d_router, groups, "1", 1, D9D_ROUTER_GROUPS,
+                "groups of experts, worth the sum of their two best; 1: any expert can be chosen"),
+    D9D_KEY_INT(d9d_router, top_groups, "1", 1, D9D_ROUTER_GROUPS,
+                "groups, the best ones, that a token chooses from"),
+    COEFFICIENT("scale", scale, "1", "factor of the weights of the chosen"),
+    D9D_KEY_BOOL(d9d_router, expert_bias, "false",
+                 "a bias for each expert, of the choice alone, that evens out their loads"),
+    COEFFICIENT("bias_update_rate", bias_rate, "0.001",
+                "how far a bias goes in a step, up where the expert had less than the mean"),
+    COEFFICIENT("aux_loss_coef", aux_loss, "0",
+                "coefficient of the load-balancing loss of each row; 1 is what it is of even loads"),
+    COEFFICIENT("z_loss_coef", z_loss, "0",
+                "coefficient of the squared log-sum-exp of each token's logits"),
+    D9D_KEY_END,
+};
+static const d9d_table router_table =
+    D9D_TABLE(d9d_router, "router", router_keys, "how tokens choose experts, and how evenly");
+
 static const d9d_key dense_provider_keys[] = {PROVIDER_KEYS(&dense_model_table), D9D_KEY_END};
-static const d9d_key moe_provider_keys[] = {PROVIDER_KEYS(&moe_model_table), D9D_KEY_END};
+static const d9d_key moe_provider_keys[] = {
+    PROVIDER_KEYS(&moe_model_table),
+    D9D_KEY_TABLE(provider_section, router, &router_table,
+                  "routers of all layers, beyond what the dimensions say"),
+    D9D_KEY_END,
+};
 static const d9d_table dense_provider_table = {.name = "qwen3_dense",
                                                .size = sizeof(provider_section),
                                                .keys = dense_provider_keys,
@@ -285,6 +319,7 @@ static d9d_status read_section(const void *section, d9d_arena *a, const void **c
         D9D_TRY(d9d_hf_config_read(p->head.hf_config, a, c));
     else
         D9D_TRY(dimensions_read(p->model, a, c));
+    c->router = p->router;
     *config = c;
     return d9d_qwen3_check(c);
 }
@@ -323,6 +358,16 @@ static d9d_status matrices(const void *config, d9d_arena *a, d9d_model_matrices 
     return d9d_qwen3_matrices(config, a, out);
 }
 
+static d9d_status rehead(const void *config, d9d_arena *a, d9d_head *head, const void **out)
+{
+    return d9d_qwen3_rehead(config, a, head, (const d9d_qwen3_config **)out);
+}
+
+static d9d_status hf_head(const void *config, json_t *doc)
+{
+    return d9d_hf_config_set_head(doc, config);
+}
+
 #define PROVIDER(name, section_table)                                                              \
     const d9d_model_provider name = {                                                              \
         .size = sizeof(d9d_model_provider),                                                        \
@@ -335,6 +380,8 @@ static d9d_status matrices(const void *config, d9d_arena *a, d9d_model_matrices 
         .mapper = mapper,                                                                          \
         .hf_config = hf_config,                                                                    \
         .matrices = matrices,                                                                      \
+        .rehead = rehead,                                                                          \
+        .hf_head = hf_head,                                                                        \
     }
 PROVIDER(d9d_qwen3_dense_provider, dense_provider_table);
 PROVIDER(d9d_qwen3_moe_provider, moe_provider_table);

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "d9d/data/dataset_kind.h"
+
 static d9d_data_source source_of(const d9di_data *d, size_t i)
 {
     const d9d_data_section *s = &d->sections[i];
@@ -69,7 +71,8 @@ d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loadin
     for (size_t i = 0; i < d.n && st == D9D_OK; i++) {
         const d9d_data_section *s = &d.sections[i];
 
-        st = d9d_dataset_open(s->dataset, s->split, &d.datasets[i]);
+        st = s->source.choice != NULL ? d9d_dataset_make(&s->source, s->dataset, &d.datasets[i])
+                                      : d9d_dataset_open(s->dataset, s->split, &d.datasets[i]);
         if (st == D9D_OK && s->skip_samples != NULL)
             st = d9d_numbers_read(s->skip_samples, &d.skips[i]);
     }
@@ -90,6 +93,25 @@ void d9di_data_release(d9di_data *d)
     }
     free(d->datasets);
     free(d->skips);
+}
+
+d9d_status d9di_data_take_whole(const d9di_data *d, bool single, bool labelled, const char *task)
+{
+    for (size_t i = 0; i < d->n; i++) {
+        d9d_dataset *ds = d->datasets[i];
+
+        if (single && d9d_dataset_is_packed(ds))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: its samples are packed, and task %s makes one row of a sample",
+                            d9d_dataset_dir(ds), task);
+        if (labelled && !d9d_dataset_has_labels(ds))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: has no labels, which task %s learns from; d9d-shard --label-key "
+                            "takes them from the texts' lines",
+                            d9d_dataset_dir(ds), task);
+        d9d_dataset_take_whole(ds);
+    }
+    return D9D_OK;
 }
 
 d9d_status d9di_data_check(const d9di_data *d, int64_t vocab, int64_t positions)

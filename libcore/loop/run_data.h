@@ -20,6 +20,10 @@ d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loadin
                           const d9d_degrees *mesh, int64_t pack, d9di_data *out);
 void d9di_data_release(d9di_data *d);
 
+/* Texts are looked at as a whole: d9d_dataset_take_whole().  ECONFIG for a dataset whose samples
+ * are packed, where `single`, or have no labels, where they are needed. */
+d9d_status d9di_data_take_whole(const d9di_data *d, bool single, bool labelled, const char *task);
+
 /* What the positions of a row are padded to a multiple of: `wanted`, and whole numbers of them for
  * each rank, as d9d/nn/cut.h says. */
 int64_t d9di_data_multiple(const d9d_degrees *mesh, int64_t wanted);

@@ -30,7 +30,7 @@ d9d_status d9d_save_set_make(const d9d_params *params, d9d_optimizer *opt, bool 
     if (set.items == NULL || set.counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu tensors", params->n + n_states);
     for (size_t i = 0; i < params->n; i++)
-        if (params->p[i]->trainable || !trainable_only)
+        if (params->p[i]->trainable || params->p[i]->moves || !trainable_only)
             set.items[set.n++] =
                 entry(params->p[i]->name, "model", &params->p[i]->own, params->p[i]);
     for (size_t i = 0; i < n_states; i++) {

@@ -28,9 +28,15 @@ typedef struct layout {
     int64_t ids, positions, at, segments, pick, all;
 } layout;
 
+/* Of a pipeline this rank's one stage. */
+static d9d_model *model_of(const d9di_engine *e)
+{
+    return e->stages[0].model;
+}
+
 static int64_t multiple(const d9di_engine *e)
 {
-    return d9d_comm_size(e->whole->cut.tp);
+    return d9d_comm_size(model_of(e)->cut.tp);
 }
 
 int64_t d9di_stepper_cells(const d9di_engine *e, int64_t rows, int64_t room)
@@ -51,7 +57,8 @@ d9d_status d9di_stepper_open(d9di_engine *e, int64_t rows, int64_t room, d9di_st
     d->fill = multiple(e);
     D9D_TRY_OR(st, d9d_tape_create(e->dev, &d->tape), out);
     d9d_tape_set_recording(d->tape, false);
-    D9D_TRY_OR(st, d9d_cache_create(e->whole, e->dev, d9di_stepper_cells(e, rows, room), &d->cache),
+    D9D_TRY_OR(st,
+               d9d_cache_create(model_of(e), e->dev, d9di_stepper_cells(e, rows, room), &d->cache),
                out);
     D9D_TRY_OR(
         st, d9d_device_pin(e->dev, (uint64_t)(rows * e->whole->vocab) * sizeof(float), &d->pinned),
@@ -145,6 +152,54 @@ static d9d_tensor part(const d9di_stepper *d, int64_t first, d9d_shape shape)
     return t;
 }
 
+/* The hidden states that the stage before has made; none for the first. */
+static d9d_status take(d9di_stepper *d, const layout *l, d9d_var **out)
+{
+    const d9di_engine *e = d->engine;
+    const d9d_model *m = model_of(e);
+    const int64_t tp = multiple(e);
+    d9d_tensor x;
+    d9d_status st;
+
+    if (d9d_stage_is_first(m->stage))
+        return D9D_OK;
+    D9D_TRY(d9d_tensor_alloc(
+        e->dev, e->spec.options.dtype,
+        tp > 1 ? D9D_SHAPE(l->tokens / tp, m->hidden) : D9D_SHAPE(1, l->tokens, m->hidden), &x));
+    st = d9d_comm_recv(e->down, e->dev->stream, "hidden states", x.dtype, d9d_tensor_data(&x),
+                       d9d_tensor_numel(&x), e->pipe_rank - 1);
+    if (st == D9D_OK)
+        st = d9d_tape_leaf(d->tape, &x, false, out);
+    d9d_tensor_release(&x);
+    return st;
+}
+
+/* To the next stage; or of the last one's logits a copy to every stage, which all choose by. */
+static d9d_status give(d9di_stepper *d, const layout *l, const d9d_model_out *out)
+{
+    const d9di_engine *e = d->engine;
+    const d9d_model *m = model_of(e);
+    const bool last = d9d_stage_is_last(m->stage);
+    const d9d_shape shape = D9D_SHAPE(l->pieces, m->vocab);
+    d9d_tensor x = d9d_tensor_ref(d9d_var_tensor(last ? out->logits : out->hidden));
+    d9d_status st = D9D_OK;
+
+    if (!last) {
+        st = d9d_comm_send(e->down, e->dev->stream, "hidden states", x.dtype, d9d_tensor_data(&x),
+                           d9d_tensor_numel(&x), e->pipe_rank + 1);
+        d9d_tensor_release(&x);
+        D9D_TRY(st);
+        D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F32, shape, &x));
+    }
+    st = d9d_comm_broadcast(e->down, e->dev->stream, "logits", D9D_F32, d9d_tensor_data(&x),
+                            d9d_shape_numel(&shape), e->pipe_ranks - 1);
+    if (st == D9D_OK)
+        st = d9d_device_download(e->dev, d->pinned, d9d_tensor_data(&x),
+                                 (uint64_t)d9d_shape_numel(&shape) * sizeof(float));
+    d9d_tensor_release(&x);
+    return st;
+}
+
 static d9d_status forward(d9di_stepper *d, const layout *l, d9d_model_out *out)
 {
     const int64_t segments = l->pieces + (l->filled > 0);
@@ -152,16 +207,17 @@ static d9d_status forward(d9di_stepper *d, const layout *l, d9d_model_out *out)
         part(d, l->ids, D9D_SHAPE(1, l->tokens)), part(d, l->positions, D9D_SHAPE(1, l->tokens)),
         part(d, l->at, D9D_SHAPE(l->tokens)), part(d, l->segments, D9D_SHAPE(segments, 4)),
         part(d, l->pick, D9D_SHAPE(l->pieces > 0 ? l->pieces : 1))};
-    const d9d_model_in in = {.ids = &t[0],
-                             .positions = &t[1],
-                             .segments = &t[3],
-                             .cache = &d->cache,
-                             .at = &t[2],
-                             .pick = &t[4]};
-    const d9di_engine *e = d->engine;
-    d9d_status st;
+    d9d_model_in in = {.ids = &t[0],
+                       .positions = &t[1],
+                       .segments = &t[3],
+                       .cache = &d->cache,
+                       .at = &t[2],
+                       .pick = &t[4]};
+    d9d_model *m = model_of(d->engine);
+    d9d_status st = take(d, l, &in.hidden);
 
-    st = e->whole->ops->forward(e->whole, d->tape, &in, out);
+    if (st == D9D_OK)
+        st = m->ops->forward(m, d->tape, &in, out);
     for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++)
         d9d_tensor_release(&t[i]);
     return st;
@@ -170,7 +226,6 @@ static d9d_status forward(d9di_stepper *d, const layout *l, d9d_model_out *out)
 d9d_status d9di_stepper_run(d9di_stepper *d, const d9di_piece *pieces, size_t n,
                             const float **logits)
 {
-    const d9di_engine *e = d->engine;
     const layout l = layout_of(d, pieces, n);
     d9d_model_out out;
     d9d_status st;
@@ -178,8 +233,7 @@ d9d_status d9di_stepper_run(d9di_stepper *d, const d9di_piece *pieces, size_t n,
     D9D_TRY(block_send(d, &l, pieces));
     st = forward(d, &l, &out);
     if (st == D9D_OK)
-        st = d9d_device_download(e->dev, d->pinned, d9d_tensor_data(d9d_var_tensor(out.logits)),
-                                 (uint64_t)((int64_t)n * e->whole->vocab) * sizeof(float));
+        st = give(d, &l, &out);
     d9d_tape_reset(d->tape);
     if (st == D9D_OK)
         *logits = d->pinned;

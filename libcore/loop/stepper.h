@@ -30,8 +30,9 @@ d9d_status d9di_stepper_open(d9di_engine *e, int64_t rows, int64_t room, d9di_st
 void d9di_stepper_close(d9di_stepper *d); /* NULL is fine */
 
 /* Rows ascending, each at most once.  logits [n, V] on the host, valid until the next call; the
- * same on all tp ranks.  Collective: over the ranks that share the model's parameters or experts;
- * one that has nothing to do calls with n = 0. */
+ * same on all tp ranks and all stages of a pipeline, which have them one after the other.
+ * Collective: over the ranks that share the model's parameters, stages or experts; one that has
+ * nothing to do calls with n = 0. */
 d9d_status d9di_stepper_run(d9di_stepper *d, const d9di_piece *pieces, size_t n,
                             const float **logits);
 

@@ -10,16 +10,22 @@ static const d9d_table causal_lm_table = {
 static const d9d_train_task causal_lm = {.size = sizeof(d9d_train_task), .table = &causal_lm_table};
 
 const char *const d9d_train_task_tag[] = {"name", NULL};
-const d9d_table *const d9d_train_task_choices[] = {&causal_lm_table, NULL};
+const d9d_table *const d9d_train_task_choices[] = {&causal_lm_table, &d9di_classification_table,
+                                                   NULL};
+
+d9d_status d9di_task_begin(const d9d_train_task *kind, const void *section, d9di_task *out)
+{
+    d9di_task t = {.kind = kind, .self = (void *)(uintptr_t)section};
+
+    if (kind->open != NULL)
+        D9D_TRY(kind->open(section, &t.self));
+    *out = t;
+    return D9D_OK;
+}
 
 d9d_status d9di_task_open(const d9d_union *section, d9di_task *out)
 {
-    d9di_task t = {.kind = section->choice->row, .self = section->value};
-
-    if (t.kind->open != NULL)
-        D9D_TRY(t.kind->open(section->value, &t.self));
-    *out = t;
-    return D9D_OK;
+    return d9di_task_begin(section->choice->row, section->value, out);
 }
 
 void d9di_task_close(d9di_task *t)
@@ -36,14 +42,30 @@ static d9d_status mark(void *arg, d9d_param *p)
     return D9D_OK;
 }
 
-d9d_status d9di_task_check(const d9di_task *t, int stages)
+d9d_head d9di_task_head(const d9di_task *t)
 {
-    if (t == NULL || t->kind->extend == NULL || stages == 1)
+    d9d_head head = {.kind = D9D_HEAD_CAUSAL_LM};
+
+    if (t != NULL && t->kind->head != NULL)
+        t->kind->head(t->self, &head);
+    return head;
+}
+
+d9d_pooling d9di_task_pooling(const d9di_task *t)
+{
+    return t != NULL && t->kind->pooling != NULL ? t->kind->pooling(t->self) : D9D_POOL_NONE;
+}
+
+d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data)
+{
+    if (d9di_task_pooling(t) == D9D_POOL_NONE)
         return D9D_OK;
-    return D9D_FAIL(D9D_ENOTSUP,
-                    "task: %s has parameters of its own, which the %d stages of a pipeline have no "
-                    "place for; mesh.pipeline_parallel 1 is possible",
-                    t->kind->table->name, stages);
+    return d9di_data_take_whole(data, false, t->kind->labels, t->kind->table->name);
+}
+
+d9d_status d9di_task_check(const d9di_task *t, const d9d_batch *b)
+{
+    return t != NULL && t->kind->check != NULL ? t->kind->check(t->self, b) : D9D_OK;
 }
 
 d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_options *options)
@@ -72,12 +94,13 @@ d9d_status d9di_task_check_metrics(const d9di_task *t, const d9di_metrics *m)
 static d9d_status measure(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
                           const d9d_model_out *out)
 {
-    if (t->metrics == NULL || t->metrics->n == 0 || !in->loss_is_root ||
-        !d9d_stage_is_last(m->stage) || d9d_comm_rank(m->cut.tp) > 0)
+    if (t->metrics == NULL || t->metrics->n == 0 || !d9d_stage_is_last(m->stage) ||
+        d9d_comm_rank(m->cut.tp) > 0)
         return D9D_OK;
     if (out->logits == NULL)
         return blind(t);
-    return d9di_metrics_watch(t->metrics, d9d_var_tensor(out->logits), in->labels);
+    return d9di_metrics_watch(t->metrics, d9d_var_tensor(out->logits),
+                              out->labels != NULL ? out->labels : in->labels);
 }
 
 d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,

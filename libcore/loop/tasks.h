@@ -3,6 +3,7 @@
 #define D9DI_LOOP_TASKS_H
 
 #include "d9d/loop/task.h"
+#include "loop/run_data.h"
 #include "loop/run_metrics.h"
 
 typedef struct d9di_task {
@@ -13,16 +14,24 @@ typedef struct d9di_task {
 
 /* Of inference, beside "generate", which is no table. */
 extern const d9d_infer_task_kind d9di_logprobs, d9di_perplexity;
+/* heads.c: both of training and of inference. */
+extern const d9d_table d9di_classification_table;
+extern const d9d_table d9di_classify_table, d9di_embed_table, d9di_states_table;
 
 d9d_status d9di_task_open(const d9d_union *section, d9di_task *out);
+/* One of this kind with this section. */
+d9d_status d9di_task_begin(const d9d_train_task *kind, const void *section, d9di_task *out);
 void d9di_task_close(d9di_task *t);
 
-/* Of the rest `t` may be NULL: the model's own losses.  Units of the task's own, whose parameters
- * are marked as added. */
-/* ENOTSUP where it has units and the model several stages. */
-d9d_status d9di_task_check(const d9di_task *t, int stages);
+/* Of the rest `t` may be NULL: the model's own losses.  The head that it wants. */
+d9d_head d9di_task_head(const d9di_task *t);
+d9d_pooling d9di_task_pooling(const d9di_task *t);
+/* Training's data, as the task takes them. */
+d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data);
+d9d_status d9di_task_check(const d9di_task *t, const d9d_batch *b);
 /* ECONFIG where there are metrics and nothing that they could see; some tasks show it later. */
 d9d_status d9di_task_check_metrics(const d9di_task *t, const d9di_metrics *m);
+/* Units of the task's own, whose parameters are marked as added. */
 d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_options *options);
 d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
                              const d9d_model_in *in, d9d_model_out *out);

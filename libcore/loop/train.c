@@ -132,7 +132,7 @@ static d9d_status steps_run(d9di_train *r, talk *t)
     const d9d_trainer_section *c = &r->c->trainer;
     const int64_t first = r->state.step;
 
-    while (r->state.step < r->total_steps) {
+    while (!d9di_train_done(r) || d9di_train_evaluates(r)) {
         const uint64_t waits = r->engine.dev->waits;
         bool due;
 
@@ -145,11 +145,16 @@ static d9d_status steps_run(d9di_train *r, talk *t)
             D9D_TRY(rest(r));
             continue;
         }
+        if (d9di_train_evaluates(r)) { /* before the first step of a life */
+            D9D_TRY(d9di_train_evaluate(r));
+            continue;
+        }
         D9D_TRY(d9di_train_traced(r));
         r->waits += r->state.step > first + 2 ? r->engine.dev->waits - waits : 0;
         due = d9d_step_period_due(c->checkpointing.period_steps, r->state.step, r->total_steps,
                                   D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
-        D9D_TRY(steps_take(r, due || r->state.step == r->total_steps, t));
+        D9D_TRY(steps_take(r, due || d9di_train_done(r) || d9di_train_evaluates(r), t));
+        D9D_TRY(d9di_train_evaluate(r));
         if (due)
             D9D_TRY(save(r, r->state.step == r->total_steps));
     }

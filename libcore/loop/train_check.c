@@ -9,6 +9,7 @@ static d9d_status data_open(d9di_train *r)
     const int64_t g = r->c->trainer.batching.global_batch_size;
 
     D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh, g, &r->data));
+    D9D_TRY(d9di_task_data(&r->task, &r->data));
     return d9di_data_steps(&r->data, g, r->c->trainer.run.steps, &r->total_steps);
 }
 
@@ -53,6 +54,7 @@ d9d_status d9di_train_set(d9di_train *r, const d9d_params *params, d9d_optimizer
         params, opt, r->c->trainer.model_stage_factory.checkpoint_only_trainable_parameters,
         &r->arena, out));
     D9D_TRY(d9di_metrics_cells(&r->metrics, "metrics", &r->arena, out));
+    D9D_TRY(d9di_train_evaluation_cells(r, out));
     return d9di_task_cells(&r->task, &r->arena, out);
 }
 
@@ -157,6 +159,7 @@ static d9d_status config_check(d9di_train *r)
                             (d9d_event){.loader = r->data.loader}));
     D9D_TRY(d9di_metrics_open(&r->c->metrics, "metrics", &r->arena, &r->metrics));
     D9D_TRY(d9di_task_check_metrics(&r->task, &r->metrics));
+    D9D_TRY(d9di_train_evaluation_open(r));
     D9D_TRY(d9d_lr_create(&r->c->lr_scheduler, "lr_scheduler", r->total_steps, &r->lr));
     return dir_check(r);
 }
@@ -167,6 +170,7 @@ static d9d_status model_check(d9di_train *r, const char *resume_from)
     const d9di_engine_how how = d9di_train_engine_how(r, resume_from != NULL);
 
     D9D_TRY(d9di_engine_open(&how, &r->engine));
+    D9D_TRY(d9di_train_evaluation_check(r));
     D9D_TRY(
         d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
     D9D_TRY(state_fresh(r));

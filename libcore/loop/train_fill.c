@@ -25,8 +25,23 @@ static d9d_status state_resume(d9di_train *r, const char *path)
 {
     D9D_TRY(d9d_save_read(path, &r->set, &r->state));
     D9D_TRY(d9d_save_read_cells(path, &r->set, r->rank, d9d_boot_size(r->where->boot), r->log));
+    D9D_TRY(d9di_train_evaluation_agree(r));
     r->state.parent = r->saved_step = r->state.step;
     d9d_log_info(r->log, "resuming after step %lld from %s", (long long)r->state.step, path);
+    return D9D_OK;
+}
+
+/* What records have besides. */
+static d9d_status values_make(d9di_train *r)
+{
+    const size_t width = r->metrics.width, n = width + r->experts.n_values;
+
+    r->names = d9d_arena_alloc(&r->arena, (n + 1) * sizeof(*r->names));
+    r->values = d9d_arena_alloc(&r->arena, (n + 1) * sizeof(*r->values));
+    if (r->names == NULL || r->values == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "records: %zu values", n);
+    for (size_t i = 0; i < n; i++)
+        r->names[i] = i < width ? r->metrics.names[i] : r->experts.names[i - width];
     return D9D_OK;
 }
 
@@ -51,6 +66,8 @@ d9d_status d9di_train_fill(d9di_train *r, const char *resume_from)
         D9D_TRY(d9d_readback_create(
             e->dev, (uint64_t)r->bubble.n * sizeof(double) + sizeof(d9d_step_report),
             &r->pending[i].report));
+    D9D_TRY(d9di_experts_open(e, r->c->trainer.logging.experts, &r->arena, &r->experts));
+    D9D_TRY(values_make(r));
     d9d_log_debug(r->log, "%s: all of the model has its memory", e->dev->name);
     D9D_TRY(saver_open(r));
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
@@ -69,6 +86,8 @@ void d9di_train_close(d9di_train *r)
     d9d_step_end_release(&r->end);
     d9di_metrics_release(&r->metrics);
     d9di_bubble_release(&r->bubble);
+    d9di_train_evaluation_close(r);
+    d9di_experts_release(&r->experts);
     d9di_engine_release(&r->engine);
     d9di_task_close(&r->task);
     d9d_feed_close(r->feed);

@@ -52,6 +52,8 @@ static d9d_status step_write(d9di_train *r, const d9di_train_result *s)
 
     if (r->rank > 0)
         return D9D_OK;
+    for (size_t i = 0; i < r->metrics.width; i++)
+        r->values[i] = r->metrics.values[i];
     return d9d_tracker_step(r->tracker, &(d9d_step_record){
                                             .step = s->step,
                                             .loss = s->loss,
@@ -64,9 +66,9 @@ static d9d_status step_write(d9di_train *r, const d9di_train_result *s)
                                             .tokens_per_s = (double)s->targets / (s->ms * 1e-3),
                                             .mfu = s->mfu,
                                             .mem_bytes = d9d_device_memory(r->engine.dev).peak,
-                                            .names = r->metrics.names,
-                                            .values = r->metrics.values,
-                                            .n = r->metrics.width,
+                                            .names = r->names,
+                                            .values = r->values,
+                                            .n = r->metrics.width + r->experts.n_values,
                                         });
 }
 
@@ -81,6 +83,8 @@ d9d_status d9di_train_record(d9di_train *r, const d9di_train_result *s)
     if (!d9di_train_recorded(r, s->step))
         return D9D_OK;
     D9D_TRY(d9di_metrics_begin(&r->metrics, r->engine.dev, r->engine.world));
+    for (size_t i = 0; i < r->experts.n_values; i++)
+        r->values[r->metrics.width + i] = r->experts.values[i];
     r->held = *s;
     r->holds = true;
     return r->metrics.n == 0 ? d9di_train_record_held(r) : D9D_OK;

@@ -5,6 +5,7 @@
  *     train_step.c     a step, queued whole; its report, taken one step late
  *     train_blame.c    why a step is not finite
  *     train_trace.c    steps that are traced
+ *     train_evaluate.c  what is measured between steps
  *     train_record.c   what it writes about itself
  *     train_export.c   the finished model
  *     train.c          the loop
@@ -22,6 +23,8 @@
 #include "d9d/track/track.h"
 #include "loop/bubble.h"
 #include "loop/engine.h"
+#include "loop/evaluate.h"
+#include "loop/experts.h"
 #include "loop/ledger.h"
 #include "loop/run_dir.h"
 #include "loop/save_behind.h"
@@ -57,6 +60,11 @@ typedef struct d9di_train {
     d9d_events *events;
     d9di_task task;
     d9di_metrics metrics;
+    d9di_evaluation *evaluations;
+    size_t n_evaluations;
+    d9di_experts experts;
+    const char **names; /* of values in records: those of metrics, then of experts */
+    double *values;     /* of the record that is held */
     d9di_data data;
     d9d_feed *feed;
     d9di_ledger ledger; /* closed where it is not wanted */
@@ -143,6 +151,19 @@ d9d_status d9di_train_record_pipeline(d9di_train *r);
 d9d_status d9di_train_record_sync(d9di_train *r);
 /* The last record of this life.  A failure to write it does not hide the one before. */
 d9d_status d9di_train_record_end(d9di_train *r, d9d_status st);
+
+/* --- evaluations --------------------------------------------------------------------- */
+
+d9d_status d9di_train_evaluation_open(d9di_train *r);
+d9d_status d9di_train_evaluation_check(const d9di_train *r);
+void d9di_train_evaluation_close(d9di_train *r);
+d9d_status d9di_train_evaluation_cells(d9di_train *r, d9d_save_set *set);
+/* Behind cells that were read.  Collective. */
+d9d_status d9di_train_evaluation_agree(d9di_train *r);
+/* Is there one to be done after the steps that are done now? */
+bool d9di_train_evaluates(const d9di_train *r);
+/* Do what is due, with nothing queued; who is told to leave meanwhile leaves the rest. */
+d9d_status d9di_train_evaluate(d9di_train *r);
 
 d9d_status d9di_train_export(d9di_train *r, d9d_train_summary *out);
 

@@ -53,6 +53,7 @@ d9d_status d9di_train_learn(d9di_train *r, int64_t *targets, double *flops)
 {
     tally t = {.r = r};
 
+    D9D_TRY(d9di_experts_begin(&r->experts));
     D9D_TRY(d9di_engine_learn(&r->engine, &(d9di_flow){.next = micro_next, .arg = &t}, r->n_micro,
                               &r->end.loss));
     *targets = t.targets;
@@ -107,6 +108,7 @@ static d9d_status step_update(d9di_train *r, d9di_pending *p, int64_t targets)
     D9D_TRY(d9di_saver_hold(r->saver));
     D9D_TRY(d9di_train_tell_step(r, "train.optimizer_step.pre"));
     D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->end.scale));
+    D9D_TRY(d9di_experts_end(&r->experts, &r->end.scale, (int)(p->before.step % 2)));
     D9D_TRY(d9di_train_tell_step(r, "train.optimizer_step.post"));
     d9d_trace_lap(r->engine.dev, "optimizer", "");
     return d9d_readback_begin(p->report, d9d_tensor_data(&r->end.more));
@@ -157,6 +159,8 @@ d9d_status d9di_train_take(d9di_train *r, d9di_pending *p, d9di_train_result *ou
         if (!isfinite(report->loss) || !isfinite(report->norm))
             return d9di_train_blame(r, p, report);
     }
+    D9D_TRY(d9di_experts_take(&r->experts, p->counts ? (int)(p->before.step % 2) : -1,
+                              report->targets));
     if (r->last_ns == 0)
         d9di_train_allow(r, false);
     now = d9d_clock_ns();

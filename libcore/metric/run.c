@@ -154,13 +154,21 @@ static bool is_event_key(const char *key)
            strcmp(key, "time") == 0;
 }
 
-static d9d_status take_values(d9d_run *r, json_t *obj)
+/* A new record, behind those that are there: NaN in all columns. */
+static d9d_status record_begin(d9d_run *r)
+{
+    D9D_TRY(grow(r));
+    for (size_t i = 0; i < r->n_columns; i++)
+        r->columns[i].values[r->n] = (double)NAN;
+    return D9D_OK;
+}
+
+/* Into record `at`. */
+static d9d_status take_values(d9d_run *r, json_t *obj, size_t at)
 {
     const char *key;
     json_t *v;
 
-    for (size_t i = 0; i < r->n_columns; i++)
-        r->columns[i].values[r->n] = (double)NAN;
     json_object_foreach(obj, key, v)
     {
         d9d_run_column *c;
@@ -171,7 +179,7 @@ static d9d_status take_values(d9d_run *r, json_t *obj)
             D9D_TRY(add_column(r, key));
         c = find_column(r, key);
         if (c != NULL && json_is_number(v))
-            c->values[r->n] = json_number_value(v);
+            c->values[at] = json_number_value(v);
     }
     return D9D_OK;
 }
@@ -192,8 +200,8 @@ static d9d_status take_record(d9d_run *r, json_t *obj)
                      " without a restart; the later record counts",
                      r->path, rd->line, k, r->step[r->n - 1]);
     forget_beyond(r, k - 1);
-    D9D_TRY(grow(r));
-    D9D_TRY(take_values(r, obj));
+    D9D_TRY(record_begin(r));
+    D9D_TRY(take_values(r, obj, r->n));
     r->step[r->n] = k;
     ms = d9d_run_values(r, "step_ms");
     if (ms != NULL && isfinite(ms[r->n]) && k > rd->from)
@@ -243,6 +251,25 @@ static d9d_status take_pipeline(d9d_run *r, json_t *obj)
     return D9D_OK;
 }
 
+/* Values besides: of the record of their step, or of one that has no others. */
+static d9d_status take_evaluation(d9d_run *r, json_t *obj)
+{
+    const json_t *step = json_object_get(obj, "step");
+    int64_t k;
+
+    if (!json_is_integer(step) || json_integer_value(step) < 0)
+        return bad_line(r, "an evaluation needs its step, an integer of at least 0");
+    k = json_integer_value(step);
+    if (r->n > 0 && r->step[r->n - 1] == k)
+        return take_values(r, obj, r->n - 1);
+    forget_beyond(r, k);
+    D9D_TRY(record_begin(r));
+    D9D_TRY(take_values(r, obj, r->n));
+    r->step[r->n] = k;
+    r->wall[r->n++] = r->reader->time;
+    return D9D_OK;
+}
+
 static d9d_status take_line(d9d_run *r, const char *text, size_t n)
 {
     json_t *obj;
@@ -259,6 +286,8 @@ static d9d_status take_line(d9d_run *r, const char *text, size_t n)
         st = take_restart(r, obj);
     else if (json_object_get(obj, "end") != NULL)
         st = take_end(r, obj);
+    else if (json_object_get(obj, "evaluation") != NULL)
+        st = take_evaluation(r, obj);
     else if (json_object_get(obj, "save") != NULL)
         st = D9D_OK; /* what a checkpoint cost: no record of a step */
     else if (json_object_get(obj, "pipeline") != NULL)

@@ -72,8 +72,9 @@ static double seconds_of(const d9d_run *r)
     if (ms == NULL)
         return (double)NAN;
     for (size_t i = 0; i < r->n; i++) {
-        if (isfinite(ms[i]))
-            sum += ms[i] * 1e-3 * (double)(r->step[i] - from);
+        if (!isfinite(ms[i]))
+            continue;
+        sum += ms[i] * 1e-3 * (double)(r->step[i] - from);
         from = r->step[i];
     }
     return sum;

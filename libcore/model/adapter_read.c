@@ -51,7 +51,7 @@ static d9d_status refuse(const reading *r, const char *key)
 static d9d_status config_check(reading *r)
 {
     static const char *const others[] = {
-        "use_dora",  "use_qalora",      "fan_in_fan_out", "modules_to_save",
+        "use_dora",  "use_qalora",      "fan_in_fan_out",
         "lora_bias", "megatron_config", "arrow_config",   "trainable_token_indices",
         NULL};
     const char *type;
@@ -296,6 +296,28 @@ static d9d_status visit_fused(reading *r, const d9d_model_matrix *m)
     return D9D_OK;
 }
 
+/* --- heads ------------------------------------------------------------------------------------- */
+
+/* A head that peft saved whole, under its name alone. */
+static d9d_status read_head(reading *r, const d9d_model_matrix *m)
+{
+    char name[2 * D9DI_MODULE];
+    const d9d_st_tensor *t;
+    d9di_whole *w;
+
+    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.weight", m->hf);
+    t = d9d_st_find(r->file, name);
+    if (t == NULL)
+        return D9D_OK;
+    if (t->ndim != 2 || t->shape[0] != m->out || t->shape[1] != m->in)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: %s is not the model's [%lld, %lld]",
+                        d9d_st_path(r->file), name, (long long)m->out, (long long)m->in);
+    D9D_TRY(d9di_adapters_add_whole(
+        r->ad,
+        &(d9di_whole){.name = m->name, .rows = m->out, .columns = m->in, .dtype = t->dtype}, &w));
+    return floats(r, t, w->v);
+}
+
 /* --- all ---------------------------------------------------------------------------------------
  */
 
@@ -304,6 +326,8 @@ static d9d_status visit(reading *r, const d9d_model_matrix *m)
     const size_t before = r->ad->list.len;
 
     D9D_TRY(read_modules(r, m));
+    if (d9di_is_head(m) && r->ad->list.len == before)
+        D9D_TRY(read_head(r, m));
     return m->fused != NULL && r->ad->list.len == before ? visit_fused(r, m) : D9D_OK;
 }
 
@@ -336,6 +360,8 @@ static d9d_status read_into(reading *r, const char *dir, d9d_arena *a)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu tensors", tensors, d9d_st_count(r->file));
     for (size_t i = 0; i < r->of->n; i++)
         D9D_TRY(visit(r, &r->of->items[i]));
+    if (r->ad->wholes.len == 0)
+        D9D_TRY(refuse(r, "modules_to_save"));
     return check_taken(r);
 }
 

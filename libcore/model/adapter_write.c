@@ -13,7 +13,7 @@ typedef struct writing {
     const d9d_model_matrices *of;
     d9d_st_writer *tensors;
     size_t at; /* tensors put */
-    json_t *doc, *targets, *ranks, *alphas;
+    json_t *doc, *targets, *ranks, *alphas, *whole;
     d9d_map leaves; /* last parts of names; value: not all modules of that name are adapted */
 } writing;
 
@@ -35,12 +35,12 @@ static d9d_status declare(writing *w, const char *module, char which, const d9di
     return d9d_st_writer_declare(w->tensors, name, f->dtype, 2, (int64_t[]){rows, columns});
 }
 
-static d9d_status put(writing *w, const d9di_factors *f, const float *from, int64_t n)
+static d9d_status put(writing *w, d9d_dtype dtype, const float *from, int64_t n)
 {
     uint16_t *narrow;
     d9d_status st;
 
-    if (f->dtype == D9D_F32)
+    if (dtype == D9D_F32)
         return d9d_st_writer_put(w->tensors, w->at++, 0, from, (uint64_t)n * sizeof(*from));
     narrow = malloc((size_t)n * sizeof(*narrow) + 1);
     if (narrow == NULL)
@@ -69,11 +69,23 @@ static d9d_status declare_all(writing *w, const d9di_factors *f)
     return D9D_OK;
 }
 
+static d9d_status declare_whole(writing *w, const d9di_whole *x)
+{
+    const d9d_model_matrix *m = d9di_matrix_called(w->of, x->name);
+    char name[2 * D9DI_MODULE];
+
+    if (m == NULL)
+        return D9D_FAIL(D9D_ENOTSUP, "%s has no place in HuggingFace's files", x->name);
+    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.weight", m->hf);
+    return d9d_st_writer_declare(w->tensors, name, x->dtype, 2,
+                                 (int64_t[]){x->rows, x->columns});
+}
+
 static d9d_status put_all(writing *w, const d9di_factors *f)
 {
     for (int64_t e = 0; e < f->experts; e++) {
-        D9D_TRY(put(w, f, f->a + e * f->r * f->in, f->r * f->in));
-        D9D_TRY(put(w, f, f->b + e * f->out * f->r, f->out * f->r));
+        D9D_TRY(put(w, f->dtype, f->a + e * f->r * f->in, f->r * f->in));
+        D9D_TRY(put(w, f->dtype, f->b + e * f->out * f->r, f->out * f->r));
     }
     return D9D_OK;
 }
@@ -89,9 +101,16 @@ static d9d_status numbers_write(writing *w, const char *dir)
     D9D_TRY_OR(st, d9d_st_writer_metadata(w->tensors, "format", "pt"), out);
     for (size_t i = 0; i < w->ad->list.len; i++)
         D9D_TRY_OR(st, declare_all(w, &w->ad->list.data[i]), out);
+    for (size_t i = 0; i < w->ad->wholes.len; i++)
+        D9D_TRY_OR(st, declare_whole(w, &w->ad->wholes.data[i]), out);
     D9D_TRY_OR(st, d9d_st_writer_begin(w->tensors, path), out);
     for (size_t i = 0; i < w->ad->list.len; i++)
         D9D_TRY_OR(st, put_all(w, &w->ad->list.data[i]), out);
+    for (size_t i = 0; i < w->ad->wholes.len; i++) {
+        const d9di_whole *x = &w->ad->wholes.data[i];
+
+        D9D_TRY_OR(st, put(w, x->dtype, x->v, x->rows * x->columns), out);
+    }
     st = d9d_st_writer_end(w->tensors);
 out:
     d9d_st_writer_free(w->tensors);
@@ -104,7 +123,9 @@ out:
 
 static const char *leaf_of(const char *module)
 {
-    return strrchr(module, '.') + 1;
+    const char *dot = strrchr(module, '.');
+
+    return dot != NULL ? dot + 1 : module;
 }
 
 /* Which last parts of names stand for adapted modules alone? */
@@ -172,6 +193,24 @@ static d9d_status targets_make(writing *w)
     return D9D_OK;
 }
 
+/* The heads, which peft trains and saves whole. */
+static d9d_status wholes_note(writing *w)
+{
+    if (w->ad->wholes.len == 0)
+        return D9D_OK;
+    w->whole = json_array();
+    if (json_object_set_new(w->doc, "modules_to_save", w->whole) != 0 ||
+        json_object_set_new(w->doc, "task_type", json_string("SEQ_CLS")) != 0)
+        return no_memory();
+    for (size_t i = 0; i < w->ad->wholes.len; i++) {
+        const d9d_model_matrix *m = d9di_matrix_called(w->of, w->ad->wholes.data[i].name);
+
+        if (m != NULL && json_array_append_new(w->whole, json_string(leaf_of(m->hf))) != 0)
+            return no_memory();
+    }
+    return D9D_OK;
+}
+
 /* An integer where it is one, as peft writes it. */
 static json_t *number(double v)
 {
@@ -192,7 +231,10 @@ static d9d_status config_make(writing *w, const char *base)
     w->targets = json_object_get(w->doc, "target_modules");
     w->ranks = json_object_get(w->doc, "rank_pattern");
     w->alphas = json_object_get(w->doc, "alpha_pattern");
-    return w->doc != NULL ? targets_make(w) : no_memory();
+    if (w->doc == NULL)
+        return no_memory();
+    D9D_TRY(wholes_note(w));
+    return targets_make(w);
 }
 
 static d9d_status config_write(writing *w, const char *dir)

@@ -24,6 +24,7 @@ void d9d_adapters_free(d9d_adapters *ad)
     if (ad == NULL)
         return;
     D9D_VEC_RELEASE(&ad->list);
+    D9D_VEC_RELEASE(&ad->wholes);
     d9d_arena_release(&ad->arena);
     free(ad);
 }
@@ -53,6 +54,25 @@ d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_factors *like, d9di_fa
     return D9D_OK;
 }
 
+d9d_status d9di_adapters_add_whole(d9d_adapters *ad, const d9di_whole *like, d9di_whole **out)
+{
+    d9di_whole w = *like;
+
+    w.name = d9d_arena_strdup(&ad->arena, like->name);
+    w.v = numbers(&ad->arena, 1, w.rows, w.columns);
+    if (w.name == NULL || w.v == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for [%lld, %lld]", like->name,
+                        (long long)w.rows, (long long)w.columns);
+    D9D_TRY(D9D_VEC_PUSH(&ad->wholes, w));
+    *out = &ad->wholes.data[ad->wholes.len - 1];
+    return D9D_OK;
+}
+
+bool d9di_is_head(const d9d_model_matrix *m)
+{
+    return strcmp(m->name, D9D_HEAD_SCORE) == 0;
+}
+
 const d9di_factors *d9di_adapters_find(const d9d_adapters *ad, const d9d_model_matrix *m)
 {
     for (size_t i = 0; i < ad->list.len; i++)
@@ -61,12 +81,17 @@ const d9di_factors *d9di_adapters_find(const d9d_adapters *ad, const d9d_model_m
     return NULL;
 }
 
-const d9d_model_matrix *d9di_adapters_matrix(const d9d_model_matrices *of, const d9di_factors *f)
+const d9d_model_matrix *d9di_matrix_called(const d9d_model_matrices *of, const char *name)
 {
     for (size_t i = 0; i < of->n; i++)
-        if (strcmp(of->items[i].name, f->name) == 0)
+        if (strcmp(of->items[i].name, name) == 0)
             return &of->items[i];
     return NULL;
+}
+
+const d9d_model_matrix *d9di_adapters_matrix(const d9d_model_matrices *of, const d9di_factors *f)
+{
+    return d9di_matrix_called(of, f->name);
 }
 
 void d9di_hf_module(const d9d_model_matrix *m, int64_t e, char out[D9DI_MODULE])
@@ -194,6 +219,33 @@ static d9d_status take_all(const d9d_params *params, const d9d_source *src, d9d_
     return D9D_OK;
 }
 
+/* A head that is trained and has no adapter of its own. */
+static bool is_trained_head(const d9d_param *p)
+{
+    return p->trainable && p->adapts == NULL && strcmp(p->name, D9D_HEAD_SCORE ".weight") == 0;
+}
+
+static d9d_status take_wholes(const d9d_params *params, const d9d_source *src, d9d_adapters *ad)
+{
+    for (size_t i = 0; i < params->n; i++) {
+        const d9d_param *p = params->p[i];
+        d9di_whole *mine;
+        size_t at = 0;
+
+        if (!is_trained_head(p))
+            continue;
+        D9D_TRY(find(src, p->name, &at));
+        D9D_TRY(d9di_adapters_add_whole(ad,
+                                        &(d9di_whole){.name = D9D_HEAD_SCORE,
+                                                      .rows = p->whole.dim[0],
+                                                      .columns = p->whole.dim[1],
+                                                      .dtype = p->dtype},
+                                        &mine));
+        D9D_TRY(d9di_read_floats(src, at, mine->rows * mine->columns, mine->v));
+    }
+    return D9D_OK;
+}
+
 d9d_status d9d_adapters_take(const d9d_params *params, const d9d_source *src, d9d_adapters **out)
 {
     d9d_adapters *ad = NULL;
@@ -201,6 +253,8 @@ d9d_status d9d_adapters_take(const d9d_params *params, const d9d_source *src, d9
 
     D9D_TRY(d9di_adapters_create(&ad));
     st = take_all(params, src, ad);
+    if (st == D9D_OK)
+        st = take_wholes(params, src, ad);
     if (st == D9D_OK)
         *out = ad;
     else
@@ -338,4 +392,46 @@ d9d_status d9d_adapters_fill(const d9d_adapters *ad, const d9d_params *params, c
 out:
     d9d_arena_release(&m.arena);
     return st;
+}
+
+/* --- heads ------------------------------------------------------------------------------------ */
+
+bool d9d_adapters_has_heads(const d9d_adapters *ad)
+{
+    return ad->wholes.len > 0;
+}
+
+static d9d_status fill_whole(const d9di_whole *w, d9d_param *p, const d9d_log *log)
+{
+    const d9d_st_tensor t = {.name = p->name,
+                             .dtype = D9D_F32,
+                             .ndim = 2,
+                             .shape = {w->rows, w->columns},
+                             .bytes = (uint64_t)(w->rows * w->columns) * sizeof(float)};
+    const d9d_params one = {&p, 1};
+    d9d_st_tensor tensors[] = {t};
+    const float *all[] = {w->v};
+    memory m = {.tensors = tensors, .numbers = all, .n = 1};
+
+    return fill(&(d9d_source){.self = &m,
+                              .n = 1,
+                              .at = memory_at,
+                              .place = memory_place,
+                              .read = memory_read},
+                &one, log);
+}
+
+d9d_status d9d_adapters_fill_heads(const d9d_adapters *ad, const d9d_params *params,
+                                   const d9d_log *log)
+{
+    for (size_t i = 0; i < params->n; i++)
+        for (size_t k = 0; k < ad->wholes.len; k++) {
+            const d9di_whole *w = &ad->wholes.data[k];
+            const size_t n = strlen(w->name);
+
+            if (strncmp(params->p[i]->name, w->name, n) == 0 &&
+                strcmp(params->p[i]->name + n, weight) == 0)
+                D9D_TRY(fill_whole(w, params->p[i], log));
+        }
+    return D9D_OK;
 }

@@ -58,6 +58,8 @@ static d9d_layout target(const d9d_convert *c)
 /* Experts in another layout are for another generation of transformers. */
 static d9d_status mark_layout(const d9d_convert *c, json_t *doc)
 {
+    if (c->model != NULL)
+        return D9D_OK; /* it was made for the layout */
     d9d_hf_config_unmark(doc);
     if (c->to == D9D_LAYOUT_D9D)
         return d9d_hf_config_mark(doc, &c->config, origin(c) == D9D_LAYOUT_HF_FUSED);
@@ -90,6 +92,7 @@ static d9d_status make_plan(d9d_convert *c, const char *name, const char *mapper
 {
     d9d_plan_options opt = {.cast = c->opt.cast,
                             .cast_to = c->opt.dtype,
+                            .keep = c->spec == NULL ? "." D9D_ROUTER_BIAS : NULL,
                             .floating = c->spec == NULL,
                             .source = name,
                             .mapper = mapper,
@@ -150,6 +153,11 @@ static d9d_status merge(d9d_convert *c)
     if (ad == NULL) {
         D9D_TRY(d9d_adapters_read(c->opt.adapter, &of, &c->adapters));
         ad = c->adapters;
+        if (d9d_adapters_has_heads(ad))
+            return D9D_FAIL(D9D_ENOTSUP,
+                            "%s: has a classifier's head besides, which the checkpoint has no place "
+                            "for; d9d-infer takes both",
+                            c->opt.adapter);
     }
     layout =
         c->model != NULL ? d9d_model_layout(c->model, &c->source) : d9d_qwen3_layout(&c->source);

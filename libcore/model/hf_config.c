@@ -351,7 +351,7 @@ static d9d_status read_vocabulary(const struct reader *r, d9d_arena *a, d9d_qwen
 /* Classes of transformers by their ends: trainers put words before them. */
 static const struct {
     const char *end;
-    d9d_qwen3_head head;
+    d9d_head_kind head;
 } classes[] = {
     {"ForCausalLM", D9D_HEAD_CAUSAL_LM},
     {"ForSequenceClassification", D9D_HEAD_CLASSIFICATION},
@@ -389,8 +389,8 @@ static d9d_status head_of_mark(const struct reader *r, d9d_qwen3_config *c)
     D9D_TRY(get_i64(&mark, "embedding_dim", 0, &c->embedding_dim));
     D9D_TRY(get_bool(&mark, "prefixed", &c->prefixed));
     for (int h = 0; word != NULL && h < D9D_HEAD_COUNT; h++)
-        if (strcmp(word, d9d_qwen3_head_word((d9d_qwen3_head)h)) == 0) {
-            c->head = (d9d_qwen3_head)h;
+        if (strcmp(word, d9d_head_word((d9d_head_kind)h)) == 0) {
+            c->head = (d9d_head_kind)h;
             c->head_open = false;
             return D9D_OK;
         }
@@ -559,11 +559,18 @@ d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype)
 
 /* --- a new document -------------------------------------------------------------------------- */
 
+static bool is_own(const d9d_router *r)
+{
+    return r->score != D9D_SCORE_SOFTMAX || r->groups > 1 || (r->scale != 0 && r->scale != 1) ||
+           r->expert_bias;
+}
+
 static d9d_status check_sayable(const d9d_qwen3_config *c)
 {
     const char *what = c->shared_intermediate > 0 ? "a shared expert"
                        : c->n_splits != 1         ? "a vocabulary of several splits"
                        : c->rope_interleaved      ? "interleaved RoPE"
+                       : is_own(&c->router)       ? "routers of another kind than a softmax's best"
                        : c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0
                            ? "a projection of embeddings"
                            : NULL;
@@ -695,4 +702,35 @@ d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t
         return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
     *out = doc;
     return D9D_OK;
+}
+
+/* The number of labels that a document of a classifier says; -1: it is none. */
+static int64_t labels_said(const json_t *doc, const d9d_qwen3_config *c)
+{
+    const struct reader r = {doc, D9D_HF_CONFIG_NAME, c->experts > 0};
+    d9d_qwen3_config said = {0};
+
+    if (read_head(&r, &said) != D9D_OK || said.head != D9D_HEAD_CLASSIFICATION)
+        return -1;
+    return said.labels;
+}
+
+d9d_status d9d_hf_config_set_head(json_t *doc, const d9d_qwen3_config *c)
+{
+    const bool labelled = c->head == D9D_HEAD_CLASSIFICATION;
+    json_t *more;
+    int bad;
+
+    if ((c->embedding_dim > 0 && c->head == D9D_HEAD_EMBEDDING) || is_own(&c->router))
+        D9D_TRY(d9d_hf_config_mark(doc, c, d9d_hf_config_was_fused(doc)));
+    D9D_TRY(check_sayable(c));
+    if (!c->new_head || (labelled && labels_said(doc, c) == c->labels))
+        return D9D_OK;
+    more = labelled ? labels_made(c->labels) : json_object();
+    if (labelled)
+        (void)json_object_del(doc, "num_labels");
+    bad = json_object_set_new(doc, "architectures", json_pack("[s]", class_of(c)));
+    bad |= json_object_update(doc, more);
+    json_decref(more);
+    return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
 }

@@ -31,8 +31,8 @@ bool d9d_hf_config_was_fused(const json_t *doc)
 
 d9d_status d9d_hf_config_mark(json_t *doc, const d9d_qwen3_config *c, bool fused)
 {
-    json_t *mark = json_pack("{s:s, s:s, s:s}", "layout", "d9d", "head",
-                             d9d_qwen3_head_word(c->head), "experts", expert_words[fused]);
+    json_t *mark = json_pack("{s:s, s:s, s:s}", "layout", "d9d", "head", d9d_head_word(c->head),
+                             "experts", expert_words[fused]);
     bool bad = mark == NULL;
 
     if (c->prefixed)

@@ -2,6 +2,14 @@
 #include "d9d/model/model.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+const char *d9d_head_word(d9d_head_kind kind)
+{
+    static const char *const words[] = {"causal_lm", "classification", "embedding"};
+
+    return words[kind];
+}
 
 d9d_status d9d_model_unit(d9d_model *m, const char *name, d9d_module *child)
 {
@@ -13,6 +21,67 @@ d9d_status d9d_model_unit(d9d_model *m, const char *name, d9d_module *child)
     m->units[m->n_units++] = child;
     return name != NULL ? d9d_module_child(m->module, name, child)
                         : D9D_FAIL(D9D_ENOMEM, "%s: the name of a unit", m->ops->name);
+}
+
+/* --- what is added to a model ------------------------------------------------------------ */
+
+struct d9d_model_added {
+    struct d9d_model_added *next;
+    const char *name;
+    d9d_block_linear linear;
+    char text[];
+};
+
+d9d_status d9d_model_linear(d9d_model *m, const char *name, d9d_dtype dtype, double init_std,
+                            int64_t in, int64_t out)
+{
+    const d9d_block_how how = {.dtype = dtype, .init_std = init_std > 0 ? init_std : 0.02};
+    const size_t n = strlen(name) + 1;
+    struct d9d_model_added *a = calloc(1, sizeof(*a) + n);
+
+    if (a == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s", m->ops->name, name);
+    a->next = m->added;
+    m->added = a;
+    a->name = memcpy(a->text, name, n);
+    D9D_TRY(d9d_block_linear_init(&a->linear, &how, in, out));
+    return d9d_model_unit(m, a->name, &a->linear.module);
+}
+
+d9d_block_linear *d9d_model_linear_of(const d9d_model *m, const char *name)
+{
+    for (struct d9d_model_added *a = m->added; a != NULL; a = a->next)
+        if (strcmp(a->name, name) == 0)
+            return &a->linear;
+    return NULL;
+}
+
+/* The model's tree goes over its parts as it is freed, and they go after it. */
+void d9d_model_free(d9d_model *m)
+{
+    struct d9d_model_added *a = m != NULL ? m->added : NULL, *next;
+
+    if (m != NULL)
+        m->ops->free(m);
+    for (; a != NULL; a = next) {
+        next = a->next;
+        free(a);
+    }
+}
+
+/* --- ends of models ------------------------------------------------------------------------ */
+
+d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x, const d9d_pool *pool,
+                          d9d_var **y)
+{
+    static const char what[] = "pooled documents";
+    d9d_var *rows;
+
+    D9D_TRY(d9d_op_reshape(
+        t, x, D9D_SHAPE(d9d_tensor_numel(d9d_var_tensor(x)) / m->hidden, m->hidden), &rows));
+    D9D_TRY(d9d_op_pool(t, rows, pool, &rows));
+    D9D_TRY(d9d_op_scatter_rows(t, rows, m->cut.tp, what, &rows));
+    return d9d_op_scatter_rows(t, rows, m->cut.cp, what, y);
 }
 
 d9d_status d9d_model_loss(d9d_block_vocab *head, d9d_tape *t, const d9d_model_in *in,

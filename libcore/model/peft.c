@@ -130,7 +130,10 @@ static d9d_status adapt(const method *m, const char *name, d9d_module *module)
 
 static d9d_status set_trainable(void *arg, d9d_param *p)
 {
-    p->trainable = *(const bool *)arg;
+    const bool yes = *(const bool *)arg;
+
+    p->trainable = yes && !p->buffer;
+    p->moves = yes && p->buffer;
     return D9D_OK;
 }
 

@@ -65,6 +65,19 @@ d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a, d9d_model
     return D9D_OK;
 }
 
+d9d_status d9d_model_spec_rehead(d9d_model_spec *m, d9d_arena *a, const d9d_head *head)
+{
+    d9d_head h = *head;
+
+    if (m->provider->rehead != NULL)
+        D9D_TRY(m->provider->rehead(m->config, a, &h, &m->config));
+    else if (h.kind == D9D_HEAD_CLASSIFICATION && h.size == 0)
+        return D9D_FAIL(D9D_ECONFIG, "task.num_labels: %s does not say how many labels there are",
+                        m->provider->table->name);
+    m->options.head = h;
+    return D9D_OK;
+}
+
 /* --- weights under other names -------------------------------------------------------------- */
 
 static bool begins(const char *name, const char *part)

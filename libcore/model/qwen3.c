@@ -40,13 +40,6 @@ int64_t d9d_qwen3_vocab(const d9d_qwen3_config *c)
     return n;
 }
 
-const char *d9d_qwen3_head_word(d9d_qwen3_head head)
-{
-    static const char *const words[] = {"causal_lm", "classification", "embedding"};
-
-    return words[head];
-}
-
 /* --- checks ------------------------------------------------------------------ */
 
 /* One number of the configuration: its name in config.json, its value, its range.  The upper
@@ -106,6 +99,27 @@ static d9d_status check_reals(const d9d_qwen3_config *c)
     return D9D_OK;
 }
 
+static d9d_status check_router(const d9d_qwen3_config *c)
+{
+    const d9d_router *r = &c->router;
+
+    if (r->groups <= 1)
+        return D9D_OK;
+    if (r->groups > D9D_ROUTER_GROUPS || c->experts % r->groups != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "qwen3: %lld groups of experts: at most %d, which divide num_experts %lld",
+                        (long long)r->groups, D9D_ROUTER_GROUPS, (long long)c->experts);
+    if (r->top_groups < 1 || r->top_groups > r->groups ||
+        r->top_groups * (c->experts / r->groups) < c->top_k)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "qwen3: the best %lld of %lld groups have %lld experts, and "
+                        "num_experts_per_tok is %lld",
+                        (long long)r->top_groups, (long long)r->groups,
+                        (long long)(r->top_groups * (c->experts / r->groups)),
+                        (long long)c->top_k);
+    return D9D_OK;
+}
+
 static d9d_status check_vocabulary(const d9d_qwen3_config *c)
 {
     int64_t total = 0;
@@ -125,6 +139,7 @@ d9d_status d9d_qwen3_check(const d9d_qwen3_config *c)
 {
     D9D_TRY(check_ranges(c));
     D9D_TRY(check_reals(c));
+    D9D_TRY(check_router(c));
     D9D_TRY(check_vocabulary(c));
     if (c->heads % c->kv_heads != 0)
         return D9D_FAIL(D9D_ECONFIG,
@@ -137,15 +152,47 @@ d9d_status d9d_qwen3_check(const d9d_qwen3_config *c)
     return D9D_OK;
 }
 
-/* What checkpoints may be and this model is not yet. */
-static d9d_status check_built(const d9d_qwen3_config *c)
+/* Does it end with the head of a language model, and is that the embedding? */
+static bool has_lm_head(const d9d_qwen3_config *c)
 {
-    if (c->head != D9D_HEAD_CAUSAL_LM)
+    return c->head == D9D_HEAD_CAUSAL_LM;
+}
+static bool is_tied(const d9d_qwen3_config *c)
+{
+    return c->tied && has_lm_head(c);
+}
+
+d9d_status d9d_qwen3_rehead(const d9d_qwen3_config *c, d9d_arena *a, d9d_head *head,
+                            const d9d_qwen3_config **out)
+{
+    d9d_qwen3_config *new = d9d_arena_alloc(a, sizeof(*new));
+    const bool same = c->head == head->kind;
+
+    if (new == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "qwen3: %zu bytes", sizeof(*new));
+    if (head->kind == D9D_HEAD_CAUSAL_LM && !same)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "qwen3: the configuration is that of a model with the head \"%s\"; this "
-                        "version computes \"%s\" alone",
-                        d9d_qwen3_head_word(c->head), d9d_qwen3_head_word(D9D_HEAD_CAUSAL_LM));
-    return D9D_OK;
+                        "qwen3: the configuration is that of a model with the head \"%s\", and the "
+                        "task needs one with \"%s\"",
+                        d9d_head_word(c->head), d9d_head_word(head->kind));
+    if (head->kind == D9D_HEAD_CLASSIFICATION && !same && head->size == 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "task.num_labels: must be given; the model's configuration has "
+                        "no labels");
+    *new = *c;
+    new->head = head->kind;
+    new->head_open = false;
+    new->new_head = head->kind != D9D_HEAD_CAUSAL_LM;
+    new->tied_copy = c->tied_copy &&same;
+    if (head->kind == D9D_HEAD_CLASSIFICATION && head->size > 0)
+        new->labels = head->size;
+    if (head->kind == D9D_HEAD_EMBEDDING && head->size > 0)
+        new->embedding_dim = head->size;
+    head->size = head->kind == D9D_HEAD_CLASSIFICATION ? new->labels
+                 : head->kind == D9D_HEAD_EMBEDDING    ? new->embedding_dim
+                                                       : 0;
+    *out = new;
+    return d9d_qwen3_check(new);
 }
 
 /* --- structure ---------------------------------------------------------------- */
@@ -154,6 +201,14 @@ static d9d_status layer_init(layer *l, const qwen3 *m, int64_t number)
 {
     const d9d_qwen3_config *c = &m->config;
     const d9d_block_how how = {m->options.dtype, c->init_std, &m->base.cut};
+    const d9d_attention_shape attention = {
+        .hidden = c->hidden,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
+        .rope = &m->rope,
+        .norm_eps = c->norm_eps,
+    };
     const d9d_moe_shape moe = {
         .hidden = c->hidden,
         .intermediate = c->expert_intermediate,
@@ -162,13 +217,14 @@ static d9d_status layer_init(layer *l, const qwen3 *m, int64_t number)
         .renormalise = c->renormalise,
         .shared_intermediate = c->shared_intermediate,
         .shared_gate = c->shared_gate,
+        .router = c->router,
+        .layer = number,
     };
 
     l->is_moe = d9d_qwen3_is_moe(c, number);
     l->recompute_ffn = m->options.checkpointing == D9D_RECOMPUTE_SELECTIVE;
     d9d_module_init(&l->module);
-    D9D_TRY(d9d_block_attention_init(&l->self_attn, &how, c->hidden, c->heads, c->kv_heads,
-                                     c->head_dim, c->norm_eps, &m->rope));
+    D9D_TRY(d9d_block_attention_init(&l->self_attn, &how, &attention));
     D9D_TRY(l->is_moe ? d9d_block_moe_init(&l->mlp.moe, &how, &moe)
                       : d9d_block_ffn_init(&l->mlp.dense, &how, c->hidden, c->dense_intermediate));
     D9D_TRY(d9d_block_norm_init(&l->input_layernorm, &how, c->hidden, c->norm_eps, false));
@@ -187,12 +243,15 @@ static d9d_status layers_init(qwen3 *m)
     char name[32];
 
     m->layers = calloc((size_t)n + 1, sizeof(*m->layers));
-    if (m->layers == NULL)
+    m->base.mixtures = calloc((size_t)n + 1, sizeof(d9d_block_moe *));
+    if (m->layers == NULL || m->base.mixtures == NULL)
         return D9D_FAIL(D9D_ENOMEM, "qwen3: %lld layers", (long long)n);
     for (int64_t i = 0; i < n; i++) {
         D9D_TRY(layer_init(&m->layers[i], m, m->first + i));
         (void)snprintf(name, sizeof(name), "layers.%lld", (long long)(m->first + i));
         D9D_TRY(d9d_module_child(&m->model, name, &m->layers[i].module));
+        if (m->layers[i].is_moe)
+            m->base.mixtures[m->base.n_mixtures++] = &m->layers[i].mlp.moe;
     }
     return D9D_OK;
 }
@@ -206,7 +265,7 @@ static d9d_status structure_init(qwen3 *m)
     d9d_module_init(&m->root);
     d9d_module_init(&m->model);
     D9D_TRY(d9d_module_child(&m->root, "model", &m->model));
-    if (first != last && c->tied)
+    if (first != last && is_tied(c))
         m->base.tied = &m->embed_tokens.module;
     if (first || m->base.tied != NULL) {
         D9D_TRY(d9d_block_vocab_init(&m->embed_tokens, &how, D9D_VOCAB_EMBEDDING, c->splits,
@@ -218,7 +277,7 @@ static d9d_status structure_init(qwen3 *m)
         D9D_TRY(d9d_block_norm_init(&m->norm, &how, c->hidden, c->norm_eps, false));
         D9D_TRY(d9d_module_child(&m->model, "norm", &m->norm.module));
     }
-    if (last && !c->tied) {
+    if (last && has_lm_head(c) && !c->tied) {
         D9D_TRY(d9d_block_vocab_init(&m->lm_head, &how, D9D_VOCAB_HEAD, c->splits, c->n_splits,
                                      c->hidden));
         D9D_TRY(d9d_module_child(&m->root, "lm_head", &m->lm_head.module));
@@ -241,7 +300,7 @@ static d9d_status units_list(qwen3 *m)
         m->base.units[k++] = &m->layers[i].module;
     if (d9d_stage_is_last(m->base.stage))
         m->base.units[k++] = &m->norm.module;
-    if (d9d_stage_is_last(m->base.stage))
+    if (d9d_stage_is_last(m->base.stage) && has_lm_head(&m->config))
         m->base.units[k++] = m->config.tied ? &m->embed_tokens.module : &m->lm_head.module;
     m->base.n_units = k;
     return D9D_OK;
@@ -287,6 +346,11 @@ static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
     return ffn_half(l, t, &x, 1, out, n_out);
 }
 
+static d9d_status tell(const d9d_tap *tap, d9d_tape *t, int64_t number, d9d_var *x)
+{
+    return tap != NULL ? tap->hear(tap->arg, t, number, x) : D9D_OK;
+}
+
 static d9d_status layers_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
 {
     size_t n_in = in->cache != NULL ? IN_COUNT : in->segments != NULL ? IN_AT : IN_SEGMENTS;
@@ -313,6 +377,7 @@ static d9d_status layers_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, 
             D9D_TRY(layer_forward(l, t, args, n_in, x, 1));
         D9D_TRY(d9d_unit_close(&l->module, t));
         d9d_tape_release_since(t, mark, x, 1);
+        D9D_TRY(tell(in->tap, t, m->first + i + 1, *x));
     }
     return D9D_OK;
 }
@@ -353,6 +418,8 @@ static d9d_status head_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9
     D9D_TRY(d9d_unit_open(&m->norm.module, t));
     D9D_TRY(d9d_block_norm_forward(&m->norm, t, x, &out->hidden));
     D9D_TRY(d9d_unit_close(&m->norm.module, t));
+    if (!has_lm_head(&m->config))
+        return D9D_OK;
     D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(rows, m->config.hidden), &h));
     D9D_TRY(d9d_unit_open(&head->module, t));
     D9D_TRY(head_compute(head, t, in, h, out));
@@ -363,7 +430,8 @@ static d9d_status embed_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d
 {
     D9D_TRY(d9d_unit_open(&m->embed_tokens.module, t));
     D9D_TRY(d9d_block_vocab_embed(&m->embed_tokens, t, in->ids, x));
-    return d9d_unit_close(&m->embed_tokens.module, t);
+    D9D_TRY(d9d_unit_close(&m->embed_tokens.module, t));
+    return tell(in->tap, t, 0, *x);
 }
 
 static d9d_status qwen3_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in,
@@ -399,7 +467,7 @@ static double qwen3_flops(const d9d_model *base, int64_t s)
 
     for (int64_t l = m->first; l < m->end; l++)
         weights += attention + (d9d_qwen3_is_moe(c, l) ? moe : dense);
-    if (d9d_stage_is_last(base->stage))
+    if (d9d_stage_is_last(base->stage) && has_lm_head(c))
         weights += (double)c->hidden * (double)base->vocab;
     return 6.0 * weights +
            6.0 * (double)(m->end - m->first) * (double)(c->heads * c->head_dim) * (double)s;
@@ -409,7 +477,7 @@ static d9d_shape qwen3_cache_cell(const d9d_model *base, int64_t i)
 {
     const d9d_block_attention *a = &((const qwen3 *)base)->layers[i].self_attn;
 
-    return D9D_SHAPE(d9d_block_attention_kv_heads(a), a->head_dim);
+    return D9D_SHAPE(d9d_block_attention_kv_heads(a), a->shape.head_dim);
 }
 
 static void qwen3_free(d9d_model *base)
@@ -419,6 +487,7 @@ static void qwen3_free(d9d_model *base)
     d9d_module_release(&m->root);
     d9d_block_rope_release(&m->rope);
     free(m->base.units);
+    free(m->base.mixtures);
     free(m->layers);
     free(m);
 }
@@ -429,6 +498,7 @@ static const d9d_model_ops qwen3_ops = {
     .forward = qwen3_forward,
     .flops_per_token = qwen3_flops,
     .cache_cell = qwen3_cache_cell,
+    .taps = true,
     .free = qwen3_free,
 };
 
@@ -439,7 +509,6 @@ d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
     d9d_status st;
 
     D9D_TRY(d9d_qwen3_check(config));
-    D9D_TRY(check_built(config));
     m = calloc(1, sizeof(*m));
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "qwen3: model of %lld layers", (long long)config->layers);

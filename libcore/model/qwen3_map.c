@@ -49,22 +49,25 @@ static bool is_bare(const d9d_source *src)
     return any_name(src, begins, "layers.") || any_name(src, begins, "embed_tokens.");
 }
 
+/* Names of heads. */
+static const struct {
+    const char *prefix;
+    d9d_head_kind head;
+} heads[] = {
+    {"lm_head.", D9D_HEAD_CAUSAL_LM},
+    {"score.", D9D_HEAD_CLASSIFICATION},
+    {"cls_head.", D9D_HEAD_CLASSIFICATION},
+    {"embedding_head.", D9D_HEAD_EMBEDDING},
+};
+enum { N_HEADS = sizeof(heads) / sizeof(heads[0]) };
+
 void d9d_qwen3_fit(const d9d_source *src, d9d_qwen3_config *c)
 {
-    static const struct {
-        const char *prefix;
-        d9d_qwen3_head head;
-    } rows[] = {
-        {"lm_head.", D9D_HEAD_CAUSAL_LM},
-        {"score.", D9D_HEAD_CLASSIFICATION},
-        {"cls_head.", D9D_HEAD_CLASSIFICATION},
-        {"embedding_head.", D9D_HEAD_EMBEDDING},
-    };
     const bool bare = is_bare(src);
 
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && c->head_open; i++)
-        if (any_name(src, begins, rows[i].prefix)) {
-            c->head = rows[i].head;
+    for (size_t i = 0; i < N_HEADS && c->head_open; i++)
+        if (any_name(src, begins, heads[i].prefix)) {
+            c->head = heads[i].head;
             c->head_open = false;
         }
     if (bare)
@@ -292,22 +295,52 @@ static d9d_status drop_tied_head(const d9d_qwen3_config *c, const d9d_source *sr
     return D9D_OK;
 }
 
-d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *c, d9d_stage stage, const d9d_source *src,
+/* A task's head takes the place of the source's. */
+static d9d_status drop_other_heads(const d9d_qwen3_config *c, const d9d_source *src, d9d_mapper *m)
+{
+    for (size_t i = 0; c->new_head && i < src->n; i++) {
+        const char *name = src->at(src->self, i)->name;
+
+        for (size_t k = 0; k < N_HEADS; k++)
+            if (heads[k].head != c->head && begins(name, heads[k].prefix))
+                D9D_TRY(d9d_mapper_drop(m, name));
+    }
+    return D9D_OK;
+}
+
+/* The configuration without a head that the source does not have. */
+static d9d_qwen3_config headless(const d9d_qwen3_config *c, const d9d_source *src)
+{
+    d9d_qwen3_config h = *c;
+    bool has_it = !c->new_head || c->head == D9D_HEAD_CAUSAL_LM;
+
+    for (size_t k = 0; k < N_HEADS && !has_it; k++)
+        has_it = heads[k].head == c->head && any_name(src, begins, heads[k].prefix);
+    if (!has_it) {
+        h.head = D9D_HEAD_EMBEDDING;
+        h.embedding_dim = 0;
+    }
+    return h;
+}
+
+d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *model, d9d_stage stage, const d9d_source *src,
                             d9d_layout to, d9d_mapper **out)
 {
+    const d9d_qwen3_config there = headless(model, src), *c = &there;
     const d9d_layout from = d9d_qwen3_layout(src);
     const bool bare = c->head == D9D_HEAD_EMBEDDING && !c->prefixed; /* what is written */
     const bool in = from != D9D_LAYOUT_D9D, on = to != D9D_LAYOUT_D9D;
     d9d_mapper *m = NULL, *rest;
     d9d_status st;
 
-    D9D_TRY(d9d_qwen3_check(c));
+    D9D_TRY(d9d_qwen3_check(model));
     if (in || on)
         D9D_TRY(check_hf(c));
     D9D_TRY(in   ? build_half(c, stage, from, is_bare(src), into, &m)
             : on ? build_half(c, stage, to, bare, out_of, &m)
                  : build_half(c, stage, to, bare, own, &m));
     D9D_TRY_OR(st, drop_tied_head(c, src, m), out);
+    D9D_TRY_OR(st, drop_other_heads(model, src, m), out);
     if (in && on) {
         D9D_TRY_OR(st, build_half(c, stage, to, bare, out_of, &rest), out);
         D9D_TRY_OR(st, d9d_mapper_then(m, rest), out);

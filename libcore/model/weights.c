@@ -58,6 +58,7 @@ static d9d_status open_into(d9d_weights *w, const d9d_model_spec *m, d9d_stage s
 {
     const d9d_plan_options opt = {.cast = true,
                                   .cast_to = m->options.dtype,
+                                  .keep = "." D9D_ROUTER_BIAS,
                                   .floating = true,
                                   .source = dir,
                                   .mapper = m->provider->table->name,
@@ -128,10 +129,19 @@ static d9d_status config_new(const d9d_model_spec *m, json_t **doc)
                     m->provider->table->name);
 }
 
+/* The configuration that the model was read from, with the head that it has now. */
+static d9d_status config_again(const d9d_model_spec *m, json_t **doc)
+{
+    D9D_TRY(d9d_hf_config_load(m->hf_config, doc));
+    return m->provider->hf_head != NULL ? m->provider->hf_head(m->config, *doc) : D9D_OK;
+}
+
 /* The configuration to write, and the layout that goes with it; none (NULL) for a model that
- * HuggingFace's format cannot say. */
+ * HuggingFace's format cannot say and that was not read from one. */
 static d9d_status config_make(const d9d_model_spec *m, json_t **doc, d9d_layout *layout)
 {
+    d9d_status said;
+
     *layout = D9D_LAYOUT_HF;
     if (m->hf_config == NULL) {
         d9d_status st = config_new(m, doc);
@@ -140,7 +150,12 @@ static d9d_status config_make(const d9d_model_spec *m, json_t **doc, d9d_layout 
             *layout = D9D_LAYOUT_D9D;
         return st == D9D_ENOTSUP ? D9D_OK : st;
     }
-    D9D_TRY(d9d_hf_config_load(m->hf_config, doc));
+    said = config_again(m, doc);
+    if (said == D9D_ENOTSUP) {
+        *layout = D9D_LAYOUT_D9D;
+        return d9d_hf_config_set_dtype(*doc, m->options.dtype);
+    }
+    D9D_TRY(said);
     if (d9d_hf_config_was_fused(*doc))
         *layout = D9D_LAYOUT_HF_FUSED;
     d9d_hf_config_unmark(*doc);
@@ -216,7 +231,7 @@ out:
 d9d_status d9d_weights_check_export(const d9d_model_spec *m)
 {
     json_t *doc = NULL;
-    d9d_status st = m->hf_config == NULL ? config_new(m, &doc) : D9D_OK;
+    d9d_status st = m->hf_config == NULL ? config_new(m, &doc) : config_again(m, &doc);
 
     json_decref(doc);
     return st;
@@ -249,8 +264,7 @@ d9d_status d9d_weights_export_saved(const d9d_model_spec *m, const char *saved,
                                     const d9d_adapters *ad, const char *dir, d9d_boot *boot,
                                     const d9d_log *log)
 {
-    d9d_convert_options opt = {.to = D9D_CONVERT_HF,
-                               .cast = true,
+    d9d_convert_options opt = {.cast = true,
                                .dtype = m->options.dtype,
                                .shard_bytes = D9D_SHARD_BYTES,
                                .config = m->hf_config,
@@ -263,6 +277,7 @@ d9d_status d9d_weights_export_saved(const d9d_model_spec *m, const char *saved,
     d9d_status st;
 
     st = config_make(m, &doc, &to);
+    opt.to = to == D9D_LAYOUT_D9D ? D9D_CONVERT_D9D : D9D_CONVERT_HF;
     opt.experts = to == D9D_LAYOUT_HF_FUSED ? D9D_EXPERTS_FUSED : D9D_EXPERTS_EACH;
     if (st == D9D_OK)
         st = d9d_convert_known(saved, m, doc, &opt, &convert);

@@ -29,6 +29,18 @@ static d9d_status shared_init(d9d_block_moe *b, const d9d_block_how *how)
     return d9d_module_child(&b->module, "shared_expert", &b->shared_expert);
 }
 
+/* A checkpoint of a model without one is read all the same. */
+static d9d_status bias_init(d9d_block_moe *b)
+{
+    d9d_param *p = &b->expert_bias;
+
+    D9D_TRY(d9d_module_param(&b->router, D9D_ROUTER_BIAS, p, D9D_F32, D9D_SHAPE(b->shape.experts),
+                             D9D_INIT_ZEROS, 0));
+    p->trainable = false;
+    p->buffer = p->moves = p->added = true;
+    return D9D_OK;
+}
+
 d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_how *how,
                               const d9d_moe_shape *shape)
 {
@@ -49,6 +61,8 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_how *how,
     D9D_TRY(grouped_init(&b->up_proj, how, e, h, n));
     D9D_TRY(grouped_init(&b->down_proj, how, e, n, h));
     D9D_TRY(d9d_module_child(&b->router, "gate", &b->gate.module));
+    if (shape->router.expert_bias)
+        D9D_TRY(bias_init(b));
     D9D_TRY(d9d_module_child(&b->module, "router", &b->router));
     D9D_TRY(d9di_block_children(&b->grouped_experts, projections, 3));
     D9D_TRY(d9d_module_child(&b->module, "grouped_experts", &b->grouped_experts));
@@ -100,6 +114,30 @@ static d9d_status shared_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
     return d9d_op_add(t, plus, h, y);
 }
 
+static d9d_status route(d9d_block_moe *b, d9d_tape *t, d9d_var *logits, d9d_var **prob,
+                        d9d_routing *r)
+{
+    const d9d_router *how = &b->shape.router;
+
+    return d9d_op_router(t, logits,
+                         &(d9d_router_how){
+                             .k = (int)b->shape.top_k,
+                             .sigmoid = how->score == D9D_SCORE_SIGMOID,
+                             .renormalise = b->shape.renormalise,
+                             .groups = (int)how->groups,
+                             .top_groups = (int)how->top_groups,
+                             .scale = (float)how->scale,
+                             .bias = how->expert_bias ? &b->expert_bias.data : NULL,
+                             .aux = (float)how->aux_loss,
+                             .z = (float)how->z_loss,
+                             .counted = b->counted.storage != NULL ? &b->counted : NULL,
+                             .tp = d9d_cut_tp(b->cut),
+                             .cp = d9d_cut_cp(b->cut),
+                             .what = b->gate.weight.name,
+                         },
+                         prob, r);
+}
+
 d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var **y)
 {
     d9d_shape shape = d9d_var_tensor(x)->shape;
@@ -110,7 +148,7 @@ d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
 
     D9D_TRY(d9d_op_reshape(t, x, D9D_SHAPE(tokens, h), &flat));
     D9D_TRY(d9d_block_linear_forward(&b->gate, t, flat, &logits));
-    D9D_TRY(d9d_op_router(t, logits, (int)b->shape.top_k, b->shape.renormalise, NULL, &prob, &r));
+    D9D_TRY(route(b, t, logits, &prob, &r));
     D9D_TRY_OR(st, mixed_forward(b, t, flat, prob, &r, &mixed), out);
     if (b->shape.shared_intermediate > 0)
         D9D_TRY_OR(st, shared_forward(b, t, flat, mixed, &mixed), out);
@@ -118,4 +156,17 @@ d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
 out:
     d9d_routing_release(&r);
     return st;
+}
+
+d9d_status d9d_block_moe_even(d9d_block_moe *b, d9d_device *dev, const d9d_tensor *scale)
+{
+    d9d_param *p = &b->expert_bias;
+    const double rate = b->shape.router.bias_rate;
+
+    if (!b->shape.router.expert_bias || !p->moves || rate == 0)
+        return D9D_OK;
+    return dev->kernels->router_bias(dev->stream, d9d_tensor_data(&p->own),
+                                     (const double *)d9d_tensor_data(&b->counted) + 2,
+                                     d9d_tensor_data(scale), (float)rate, p->start[0],
+                                     p->box.dim[0], b->shape.experts);
 }

@@ -1,7 +1,8 @@
 /* op_attention.c - softmax attention.  q y [B, S, A, D], k v [B, Z, K, D], lse [B, A, S].
  *
  * The backward recomputes probabilities from q, k and the log of the sum of exponentials.  Where
- * ranks have pieces of rows, k and v are gathered for the forward, and again for the backward.
+ * ranks have pieces of rows, k and v are gathered for the forward, and again for the backward.  A
+ * sink is in that log, so that the input half knows nothing of it; the weight half is its own.
  */
 #include "op/op_pieces.h"
 
@@ -69,7 +70,20 @@ out:
     return st;
 }
 
-static const d9d_node_ops attention_ops = {.name = "attention", .input = attention_input};
+/* Of the sinks. */
+static d9d_status attention_weight(d9d_node *n)
+{
+    const attention_attr *a = n->attr;
+    d9d_param *w = n->param[0];
+
+    return D9DI_KERNEL(n->tape, attention_sink_dw, &a->dims, w->grad.dtype,
+                       d9d_tensor_data(&w->grad), d9d_param_grad_beta(w),
+                       d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&n->saved[O]),
+                       d9d_tensor_data(&n->saved[LSE]), d9d_tensor_data(&w->data));
+}
+
+static const d9d_node_ops attention_ops = {
+    .name = "attention", .input = attention_input, .weight = attention_weight};
 
 static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *k)
 {
@@ -103,6 +117,25 @@ static d9d_status check_segments(const d9d_tensor *q, const d9d_attention *how)
     return D9D_OK;
 }
 
+static d9d_status check_window(const d9d_attention *how)
+{
+    if (how->window < 0 || (how->window > 0 && !how->causal))
+        return D9D_FAIL(D9D_EINVAL, "attention: a window of %lld keys%s", (long long)how->window,
+                        how->causal ? "" : " needs a causal mask");
+    return D9D_OK;
+}
+
+static d9d_status check_sinks(const d9d_tensor *q, const d9d_param *sinks)
+{
+    if (sinks == NULL)
+        return D9D_OK;
+    D9D_TRY(d9di_op_check_param("attention", sinks, q->dtype));
+    if (!d9d_shape_equal(&sinks->data.shape, &D9D_SHAPE(q->shape.dim[2])))
+        return d9di_op_misfit("attention", d9di_param_name(sinks), &sinks->data.shape, "q",
+                              &q->shape, "q is [B, S, A, D], sinks are [A]");
+    return D9D_OK;
+}
+
 static d9d_status check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v,
                         const d9d_attention *how, const d9di_pieces *pieces)
 {
@@ -112,24 +145,28 @@ static d9d_status check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tens
     D9D_TRY(check_heads(q, k));
     D9D_TRY(d9di_op_check_same("attention", "k", k, "v", v));
     D9D_TRY(d9di_pieces_check("attention", "k", pieces, k));
+    D9D_TRY(check_window(how));
+    D9D_TRY(check_sinks(q, how->sinks));
     return check_segments(q, how);
 }
 
 static d9d_status record(d9d_tape *t, d9d_var *const in[3], d9d_var *out, const d9d_tensor *lse,
-                         const d9d_tensor *segments, const attention_attr *attr)
+                         const d9d_attention *how, const attention_attr *attr)
 {
+    d9d_param *sinks = how->sinks;
+    const size_t n_param = sinks != NULL ? 1 : 0;
     d9d_node *n;
 
-    if (!d9d_tape_wants(t, in, 3, NULL, 0))
+    if (!d9d_tape_wants(t, in, 3, &sinks, n_param))
         return D9D_OK;
-    D9D_TRY(d9d_tape_record(t, &attention_ops, in, 3, &out, 1, NULL, 0, sizeof(*attr), &n));
+    D9D_TRY(d9d_tape_record(t, &attention_ops, in, 3, &out, 1, &sinks, n_param, sizeof(*attr), &n));
     *(attention_attr *)n->attr = *attr;
     for (int i = Q; i <= V; i++)
         (void)d9d_node_save(n, d9d_var_tensor(in[i]), D9D_NEED_INPUT);
-    (void)d9d_node_save(n, d9d_var_tensor(out), D9D_NEED_INPUT);
-    (void)d9d_node_save(n, lse, D9D_NEED_INPUT);
-    if (segments != NULL)
-        (void)d9d_node_save(n, segments, D9D_NEED_INPUT);
+    (void)d9d_node_save(n, d9d_var_tensor(out), D9D_NEED_BOTH);
+    (void)d9d_node_save(n, lse, D9D_NEED_BOTH);
+    if (how->segments != NULL)
+        (void)d9d_node_save(n, how->segments, D9D_NEED_INPUT);
     return D9D_OK;
 }
 
@@ -149,7 +186,19 @@ static d9d_attention_dims dims_of(const d9d_tensor *q, const d9d_tensor *k,
         .segments = how->segments != NULL ? how->segments->shape.dim[0] : 0,
         .segment = how->segments != NULL ? d9d_tensor_data(how->segments) : NULL,
         .cached = how->cached,
+        .window = how->window,
     };
+}
+
+static d9d_status run(d9d_tape *t, const d9d_attention_dims *n, const d9d_param *sinks,
+                      const d9d_tensor *y, const d9d_tensor *lse, const d9d_tensor *q,
+                      const rows *all)
+{
+    D9D_TRY(D9DI_KERNEL(t, attention, n, d9d_tensor_data(y), d9d_tensor_data(lse),
+                        d9d_tensor_data(q), d9d_tensor_data(&all->k), d9d_tensor_data(&all->v)));
+    return sinks == NULL ? D9D_OK
+                         : D9DI_KERNEL(t, attention_sink, n, d9d_tensor_data(y),
+                                       d9d_tensor_data(lse), d9d_tensor_data(&sinks->data));
 }
 
 d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
@@ -169,12 +218,8 @@ d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n->b, n->a, n->s), &lse),
                out);
     D9D_TRY_OR(st, rows_gather(t, &attr.pieces, tk, tv, &all), out);
-    D9D_TRY_OR(st,
-               D9DI_KERNEL(t, attention, n, d9d_tensor_data(d9d_var_tensor(out)),
-                           d9d_tensor_data(&lse), d9d_tensor_data(tq), d9d_tensor_data(&all.k),
-                           d9d_tensor_data(&all.v)),
-               out);
-    D9D_TRY_OR(st, record(t, in, out, &lse, how->segments, &attr), out);
+    D9D_TRY_OR(st, run(t, n, how->sinks, d9d_var_tensor(out), &lse, tq, &all), out);
+    D9D_TRY_OR(st, record(t, in, out, &lse, how, &attr), out);
     *y = out;
 out:
     rows_release(&all);

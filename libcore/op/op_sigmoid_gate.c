@@ -1,4 +1,5 @@
-/* op_sigmoid_gate.c - y = x * sigmoid(gate), one gate a row.  x [M, N], gate [M, 1].
+/* op_sigmoid_gate.c - y = x * sigmoid(gate), one gate a row.  x [M, N], gate [M, 1]; a gate of
+ * each element is one of each row of M N rows of one.
  *
  *     dx = dy s        dgate = s (1 - s) * sum over the row of dy x
  */
@@ -6,9 +7,15 @@
 
 enum { X, GATE }; /* inputs and saved */
 
+/* Elements that share a gate. */
+static int64_t row_of(const d9d_tensor *x, const d9d_tensor *gate)
+{
+    return d9di_last(&gate->shape) == 1 ? d9di_last(&x->shape) : 1;
+}
+
 static d9d_status gate_input(d9d_node *n)
 {
-    const d9d_tensor *x = &n->saved[X];
+    const d9d_tensor *x = &n->saved[X], *gate = &n->saved[GATE];
     d9d_tensor dx = {0}, dgate = {0};
     d9d_status st;
 
@@ -17,8 +24,8 @@ static d9d_status gate_input(d9d_node *n)
     D9D_TRY_OR(st,
                D9DI_KERNEL(n->tape, sigmoid_gate_din, x->dtype, d9d_tensor_data(&dx),
                            d9d_tensor_data(&dgate), d9d_tensor_data(&n->dout[0]),
-                           d9d_tensor_data(x), d9d_tensor_data(&n->saved[GATE]),
-                           d9di_rows(&x->shape), d9di_last(&x->shape)),
+                           d9d_tensor_data(x), d9d_tensor_data(gate), d9d_tensor_numel(gate),
+                           row_of(x, gate)),
                out);
     D9D_TRY_OR(st, d9d_node_give(n, X, &dx), out);
     st = d9d_node_give(n, GATE, &dgate);
@@ -32,15 +39,16 @@ static const d9d_node_ops gate_ops = {.name = "sigmoid_gate", .input = gate_inpu
 
 static d9d_status check(const d9d_tensor *x, const d9d_tensor *gate)
 {
-    d9d_shape want = x->shape;
+    d9d_shape rows = x->shape;
 
     D9D_TRY(d9di_op_check_real("sigmoid_gate", "x", x));
     D9D_TRY(d9di_op_check("sigmoid_gate", "gate", gate, x->dtype));
-    if (want.ndim > 0)
-        want.dim[want.ndim - 1] = 1;
-    if (want.ndim == 0 || !d9d_shape_equal(&want, &gate->shape))
+    if (rows.ndim > 0)
+        rows.dim[rows.ndim - 1] = 1;
+    if (rows.ndim == 0 ||
+        (!d9d_shape_equal(&rows, &gate->shape) && !d9d_shape_equal(&x->shape, &gate->shape)))
         return d9di_op_misfit("sigmoid_gate", "gate", &gate->shape, "x", &x->shape,
-                              "x is [..., H], a gate [..., 1]");
+                              "x is [..., H], a gate [..., 1] or as x");
     return D9D_OK;
 }
 
@@ -53,8 +61,8 @@ d9d_status d9d_op_sigmoid_gate(d9d_tape *t, d9d_var *x, d9d_var *gate, d9d_var *
     D9D_TRY(check(tx, tg));
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
     D9D_TRY(D9DI_KERNEL(t, sigmoid_gate, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
-                        d9d_tensor_data(tx), d9d_tensor_data(tg), d9di_rows(&tx->shape),
-                        d9di_last(&tx->shape)));
+                        d9d_tensor_data(tx), d9d_tensor_data(tg), d9d_tensor_numel(tg),
+                        row_of(tx, tg)));
     if (d9d_tape_wants(t, in, 2, NULL, 0)) {
         D9D_TRY(d9d_tape_record(t, &gate_ops, in, 2, &out, 1, NULL, 0, 0, &n));
         (void)d9d_node_save(n, tx, D9D_NEED_INPUT);

@@ -72,3 +72,18 @@ d9d_status d9di_build_breadth_first(const d9d_pipe_how *how, d9d_program *p)
         D9D_TRY(breadth_first_rank(p, r));
     return D9D_OK;
 }
+
+d9d_status d9d_program_forward(int ranks, int stages_per_rank, int micros, d9d_pipe_layout layout,
+                               d9d_program *out)
+{
+    d9d_program p;
+    d9d_status st;
+
+    D9D_TRY(d9d_program_init(ranks, stages_per_rank, micros, layout, false, &p));
+    st = d9di_build_breadth_first(NULL, &p);
+    if (st == D9D_OK)
+        *out = p;
+    else
+        d9d_program_release(&p);
+    return st;
+}

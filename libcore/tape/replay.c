@@ -34,8 +34,11 @@ static d9d_status record_again(d9d_node *n)
     replay *r = n->attr;
 
     D9D_TRY(d9d_tape_create(n->tape->dev, &r->inner));
+    r->inner->is_replay = true;
     if (d9d_tape_draws(n->tape) != NULL)
         d9d_tape_set_draws(r->inner, d9d_tape_draws(n->tape));
+    if (d9d_tape_shares(n->tape) != NULL)
+        d9d_tape_set_shares(r->inner, d9d_tape_shares(n->tape));
     for (int i = 0; i < n->n_in; i++)
         D9D_TRY(make_leaf(n, i));
     D9D_TRY(r->fn(r->self, r->inner, r->leaf, (size_t)n->n_in, r->result, (size_t)n->n_out));

@@ -33,6 +33,7 @@ void d9d_tape_reset(d9d_tape *t)
     t->may_put_off = t->point_put_off = false;
     d9d_arena_release(&t->arena);
     d9d_tensor_release(&t->draws.token);
+    d9d_tensor_release(&t->shares.weight);
     t->phase = D9DI_FORWARD;
 }
 
@@ -64,6 +65,25 @@ void d9d_tape_set_draws(d9d_tape *t, const d9d_draws *draws)
 const d9d_draws *d9d_tape_draws(const d9d_tape *t)
 {
     return t->draws.token.storage != NULL ? &t->draws : NULL;
+}
+
+void d9d_tape_set_shares(d9d_tape *t, const d9d_shares *shares)
+{
+    const d9d_tensor mine = d9d_tensor_ref(&shares->weight);
+
+    d9d_tensor_release(&t->shares.weight);
+    t->shares = *shares;
+    t->shares.weight = mine;
+}
+
+const d9d_shares *d9d_tape_shares(const d9d_tape *t)
+{
+    return t->shares.weight.storage != NULL ? &t->shares : NULL;
+}
+
+bool d9d_tape_is_replay(const d9d_tape *t)
+{
+    return t->is_replay;
 }
 
 d9d_device *d9d_tape_device(const d9d_tape *t)

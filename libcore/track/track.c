@@ -229,6 +229,18 @@ d9d_status d9d_tracker_pipeline(d9d_tracker *t, const d9d_pipeline_record *r)
     return time_write(t, r->step);
 }
 
+d9d_status d9d_tracker_evaluation(d9d_tracker *t, const char *name, int64_t step,
+                                  const char *const *names, const double *values, size_t n,
+                                  size_t whole)
+{
+    line_begin(t);
+    D9D_TRY(put_text(&t->line, "evaluation", name));
+    D9D_TRY(put_int(&t->line, "step", step));
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(put_number(t, names[i], values[i], i < whole));
+    return line_write(t, step);
+}
+
 d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step)
 {
     line_begin(t);

@@ -45,7 +45,8 @@ static d9d_status routed(bench *b, d9d_var *x, d9d_var **prob, d9d_routing *r)
     d9d_var *logits;
 
     D9D_TRY(d9d_block_linear_forward(&b->block.gate, b->tape, x, &logits));
-    return d9d_op_router(b->tape, logits, (int)b->shape.top_k, true, NULL, prob, r);
+    return d9d_op_router(b->tape, logits,
+                         &(d9d_router_how){.k = (int)b->shape.top_k, .renormalise = true}, prob, r);
 }
 
 static d9d_status there_and_back(bench *b, d9d_var *x, d9d_var *prob, const d9d_routing *r)

@@ -45,6 +45,7 @@ enum {
     EI = 256,
 #endif
     B = T / S,
+    W = 128, /* of a window */
     N = T * I,
     ROWS = T * K,
     DOCUMENTS = 4 * B
@@ -131,7 +132,7 @@ static d9d_status grouped_dw_add(bench *b)
                                  ROWS, E, H, EI);
 }
 
-static d9d_attention_dims dims(const bench *b)
+static d9d_attention_dims dims(const bench *b, bool packed, int64_t window)
 {
     return (d9d_attention_dims){.t = b->t,
                                 .b = B,
@@ -141,42 +142,68 @@ static d9d_attention_dims dims(const bench *b)
                                 .kv = KV,
                                 .d = D,
                                 .scale = 0.125f,
-                                .causal = true};
+                                .causal = true,
+                                .segments = packed ? DOCUMENTS : 0,
+                                .segment = packed ? b->segment : NULL,
+                                .window = window};
+}
+static d9d_status attend(bench *b, bool packed, int64_t window)
+{
+    const d9d_attention_dims n = dims(b, packed, window);
+
+    return b->k->attention(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y], b->p[Z]);
+}
+static d9d_status attend_din(bench *b, bool packed, int64_t window)
+{
+    const d9d_attention_dims n = dims(b, packed, window);
+
+    return b->k->attention_din(b->s, &n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
+                               b->p[Y], b->p[Z], b->p[OUT], b->stats);
 }
 static d9d_status attention(bench *b)
 {
-    const d9d_attention_dims n = dims(b);
-
-    return b->k->attention(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y], b->p[Z]);
+    return attend(b, false, 0);
 }
 static d9d_status attention_din(bench *b)
 {
-    const d9d_attention_dims n = dims(b);
-
-    return b->k->attention_din(b->s, &n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
-                               b->p[Y], b->p[Z], b->p[OUT], b->stats);
-}
-
-static d9d_attention_dims packed_dims(const bench *b)
-{
-    d9d_attention_dims n = dims(b);
-
-    n.segments = DOCUMENTS;
-    n.segment = b->segment;
-    return n;
+    return attend_din(b, false, 0);
 }
 static d9d_status attention_packed(bench *b)
 {
-    const d9d_attention_dims n = packed_dims(b);
-
-    return b->k->attention(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y], b->p[Z]);
+    return attend(b, true, 0);
 }
 static d9d_status attention_packed_din(bench *b)
 {
-    const d9d_attention_dims n = packed_dims(b);
+    return attend_din(b, true, 0);
+}
+static d9d_status attention_window(bench *b)
+{
+    return attend(b, false, W);
+}
+static d9d_status attention_window_din(bench *b)
+{
+    return attend_din(b, false, W);
+}
+static d9d_status attention_packed_window(bench *b)
+{
+    return attend(b, true, W);
+}
+static d9d_status attention_packed_window_din(bench *b)
+{
+    return attend_din(b, true, W);
+}
+static d9d_status attention_sink(bench *b)
+{
+    const d9d_attention_dims n = dims(b, false, 0);
 
-    return b->k->attention_din(b->s, &n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
-                               b->p[Y], b->p[Z], b->p[OUT], b->stats);
+    return b->k->attention_sink(b->s, &n, b->p[OUT], b->stats, b->p[X]);
+}
+static d9d_status attention_sink_dw(bench *b)
+{
+    const d9d_attention_dims n = dims(b, false, 0);
+
+    return b->k->attention_sink_dw(b->s, &n, D9D_F32, b->p[OUT2], 0.0f, b->p[G], b->p[OUT],
+                                   b->stats, b->p[X]);
 }
 
 static const int64_t vocabulary[] = {V};
@@ -261,13 +288,13 @@ static d9d_status norm_heads(bench *b)
     return b->k->rms_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], N / D, D, 1e-6f,
                           false);
 }
-static d9d_norm_rope_dims norm_rope_dims(const bench *b)
+static d9d_norm_rope_dims norm_rope_dims(const bench *b, int64_t r)
 {
     return (d9d_norm_rope_dims){.t = b->t,
                                 .m = T,
                                 .heads = N / T / D,
                                 .d = D,
-                                .r = D,
+                                .r = r,
                                 .eps = 1e-6f,
                                 .mscale = 1.0f,
                                 .positions = b->ids,
@@ -275,13 +302,19 @@ static d9d_norm_rope_dims norm_rope_dims(const bench *b)
 }
 static d9d_status norm_rope(bench *b)
 {
-    const d9d_norm_rope_dims n = norm_rope_dims(b);
+    const d9d_norm_rope_dims n = norm_rope_dims(b, D);
+
+    return b->k->norm_rope(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y]);
+}
+static d9d_status norm_rope_partial(bench *b)
+{
+    const d9d_norm_rope_dims n = norm_rope_dims(b, D / 4);
 
     return b->k->norm_rope(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y]);
 }
 static d9d_status norm_rope_grad(bench *b)
 {
-    const d9d_norm_rope_dims n = norm_rope_dims(b);
+    const d9d_norm_rope_dims n = norm_rope_dims(b, D);
 
     return b->k->norm_rope_grad(b->s, &n, b->p[OUT], D9D_F32, b->p[OUT2], 0.0f, b->p[Z], b->p[X],
                                 b->p[Y], b->stats);
@@ -301,7 +334,10 @@ static d9d_status embedding_dw(bench *b)
 }
 static d9d_status router(bench *b)
 {
-    return b->k->router(b->s, b->t, b->p[OUT], b->prob, b->expert, b->p[X], NULL, T, E, K, true);
+    const d9d_router_dims n = {
+        .t = b->t, .rows = T, .e = E, .k = K, .renormalise = true, .scale = 1};
+
+    return b->k->router(b->s, &n, b->p[OUT], b->prob, b->expert, b->p[X], NULL);
 }
 static d9d_status route(bench *b)
 {
@@ -399,6 +435,12 @@ static const struct line {
     {"attention_din", attention_din, 5.0 * B *A *S *S *D, 0, 0},
     {"attention packed", attention_packed, 0.5 * B *A *S *S *D, 0, 0},
     {"attention_din packed", attention_packed_din, 1.25 * B *A *S *S *D, 0, 0},
+    {"attention window", attention_window, 4.0 * B *A *S *W *D, 0, 0},
+    {"attention_din window", attention_window_din, 10.0 * B *A *S *W *D, 0, 0},
+    {"attention packed window", attention_packed_window, 4.0 * B *A *S *W *D, 0, 0},
+    {"attention_din packed window", attention_packed_window_din, 10.0 * B *A *S *W *D, 0, 0},
+    {"attention_sink", attention_sink, 0, 2.0 * T *A *D, 0},
+    {"attention_sink_dw", attention_sink_dw, 0, 2.0 * T *A *D, 0},
     {"xent", xent, 2.0 * T *V *H, 0, 0},
     {"xent with unit", xent_unit, 4.0 * T *V *H, 0, 0},
     {"xent_once", xent_once, 6.0 * T *V *H, 0, 0},
@@ -413,6 +455,7 @@ static const struct line {
     {"rms_norm_grad", norm_grad, 0, 4.0 * N, 0},
     {"rms_norm of heads", norm_heads, 0, 2.0 * N, 0},
     {"norm_rope", norm_rope, 0, 2.0 * N, 0},
+    {"norm_rope of a quarter", norm_rope_partial, 0, 2.0 * N, 0},
     {"norm_rope_grad", norm_rope_grad, 0, 3.0 * N, 0},
     {"rope", rope, 0, 2.0 * N, 0},
     {"embedding", embedding, 0, 2.0 * T *H, 0},
@@ -576,12 +619,12 @@ int main(int argc, char **argv)
     bandwidth = 8.0 * N / best_seconds(&b[0], &lines[0]) * 1e-9;
     printf("%s, %d threads, gemm %.1f and %.1f GFLOP/s, copy %.1f GB/s\n", dev->name,
            omp_get_max_threads(), gflops[0], gflops[1], bandwidth);
-    printf("%-24s%12s%22s%12s%22s\n", "", "float32 us", "of the ceiling", "bfloat16 us",
+    printf("%-28s%12s%22s%12s%22s\n", "", "float32 us", "of the ceiling", "bfloat16 us",
            "of the ceiling");
     for (size_t l = 0; l < sizeof(lines) / sizeof(*lines); l++) {
         if (!wanted(lines[l].name, argc, argv))
             continue;
-        printf("%-24s", lines[l].name);
+        printf("%-28s", lines[l].name);
         for (int i = 0; i < 2; i++) {
             double s = best_seconds(&b[i], &lines[l]);
             double bytes = lines[l].elements * (double)d9d_dtype_size(b[i].t) + 4 * lines[l].floats;

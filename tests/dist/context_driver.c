@@ -214,17 +214,22 @@ static const d9d_tensor *segments_of(const uploaded *u)
 typedef struct attention_case {
     const char *name;
     d9d_dtype t;
-    int64_t b, piece, a, kv, d, longest;
+    int64_t b, piece, a, kv, d, longest, window;
+    bool sinks;
 } attention_case;
 
 static const attention_case attentions[] = {
-    {"rows", D9D_F32, 2, 3, 4, 2, 5, 0},
-    {"one position a piece", D9D_F32, 3, 1, 2, 2, 8, 0},
-    {"longer than blocks", D9D_F32, 1, 75, 2, 1, 16, 0},
-    {"documents", D9D_F32, 2, 9, 4, 2, 5, 11},
-    {"long documents", D9D_F32, 2, 40, 2, 1, 16, 200},
-    {"short documents", D9D_F32, 3, 20, 3, 3, 6, 3},
-    {"bfloat16", D9D_BF16, 2, 33, 4, 1, 32, 90},
+    {"rows", D9D_F32, 2, 3, 4, 2, 5, 0, 0, false},
+    {"one position a piece", D9D_F32, 3, 1, 2, 2, 8, 0, 0, false},
+    {"longer than blocks", D9D_F32, 1, 75, 2, 1, 16, 0, 0, false},
+    {"documents", D9D_F32, 2, 9, 4, 2, 5, 11, 0, false},
+    {"long documents", D9D_F32, 2, 40, 2, 1, 16, 200, 0, false},
+    {"short documents", D9D_F32, 3, 20, 3, 3, 6, 3, 0, false},
+    {"bfloat16", D9D_BF16, 2, 33, 4, 1, 32, 90, 0, false},
+    {"a window", D9D_F32, 2, 9, 4, 2, 5, 0, 4, false},
+    {"a window over pieces, sinks", D9D_F32, 1, 40, 4, 2, 8, 0, 90, true},
+    {"a window of documents, sinks", D9D_F32, 2, 30, 4, 1, 6, 70, 33, true},
+    {"sinks", D9D_F32, 2, 5, 3, 3, 6, 11, 0, true},
 };
 
 enum { Q, K, V, IN };
@@ -234,13 +239,33 @@ typedef struct attended {
     d9d_tape *t;
     d9d_var *in[IN], *y;
     d9d_tensor grad[IN];
+    d9d_param sinks; /* its gradient of all ranks */
 } attended;
 
-static void attend(const ranks *w, d9d_comm *comm, const d9d_tensor in[IN], const d9d_tensor *dy,
-                   const d9d_tensor *segments, attended *out)
+static void sinks_make(const ranks *w, const attention_case *c, d9d_param *p)
 {
-    const d9d_attention how = {0.4f, true, segments, comm, "k and v"};
+    const d9d_shape heads = D9D_SHAPE(c->a);
 
+    *p = (d9d_param){.name = "sinks", .trainable = true, .whole = heads, .box = heads};
+    p->work = heads;
+    p->data = ranks_numbers(w, c->t, heads, 5);
+    assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, heads, &p->grad));
+}
+
+static void attend(const ranks *w, const attention_case *c, d9d_comm *comm, const d9d_tensor in[IN],
+                   const d9d_tensor *dy, const d9d_tensor *segments, attended *out)
+{
+    const d9d_attention how = {.scale = 0.4f,
+                               .causal = true,
+                               .segments = segments,
+                               .cp = comm,
+                               .what = "k and v",
+                               .window = c->window,
+                               .sinks = c->sinks ? &out->sinks : NULL};
+
+    out->sinks = (d9d_param){0};
+    if (c->sinks)
+        sinks_make(w, c, &out->sinks);
     assert_ok(d9d_tape_create(w->dev, &out->t));
     for (int i = 0; i < IN; i++)
         assert_ok(d9d_tape_leaf(out->t, &in[i], true, &out->in[i]));
@@ -248,10 +273,15 @@ static void attend(const ranks *w, d9d_comm *comm, const d9d_tensor in[IN], cons
     assert_ok(d9d_tape_backward(out->t, &out->y, dy, 1, D9D_BACKWARD_FULL));
     for (int i = 0; i < IN; i++)
         d9d_var_grad(out->in[i], &out->grad[i]);
+    if (c->sinks)
+        assert_ok(d9d_comm_all_reduce(comm, w->dev->stream, "sinks", D9D_F32,
+                                      d9d_tensor_data(&out->sinks.grad), c->a, D9D_COMM_SUM));
 }
 
 static void attended_release(attended *x)
 {
+    d9d_tensor_release(&x->sinks.data);
+    d9d_tensor_release(&x->sinks.grad);
     for (int i = 0; i < IN; i++)
         d9d_tensor_release(&x->grad[i]);
     d9d_tape_free(x->t);
@@ -283,8 +313,15 @@ static void attention_check(const ranks *w, const attention_case *c)
     attention_numbers(w, c, all);
     for (int i = 0; i <= IN; i++)
         mine[i] = pieces_of(w, &all[i]);
-    attend(w, NULL, all, &all[IN], segments_of(&whole), &a);
-    attend(w, w->comm, mine, &mine[IN], segments_of(&part), &b);
+    attend(w, c, NULL, all, &all[IN], segments_of(&whole), &a);
+    attend(w, c, w->comm, mine, &mine[IN], segments_of(&part), &b);
+    if (c->sinks) {
+        float *got = ranks_host(&b.sinks.grad), *want = ranks_host(&a.sinks.grad);
+
+        ranks_close_to("dsinks", got, want, c->a, 1e-5);
+        free(got);
+        free(want);
+    }
     for (int i = 0; i <= IN; i++) {
         char text[100];
 
@@ -334,13 +371,13 @@ static void step(const d9d_tensor *x, double by, const d9d_tensor *u)
 }
 
 /* <y, dy> over all ranks, and what the gradients say it changes along `u`. */
-static double along(const ranks *w, const d9d_tensor mine[IN + 1], const d9d_tensor *segments,
-                    const d9d_tensor u[IN], double *slope)
+static double along(const ranks *w, const attention_case *c, const d9d_tensor mine[IN + 1],
+                    const d9d_tensor *segments, const d9d_tensor u[IN], double *slope)
 {
     attended x;
     double y, change = 0;
 
-    attend(w, w->comm, mine, &mine[IN], segments, &x);
+    attend(w, c, w->comm, mine, &mine[IN], segments, &x);
     for (int i = 0; i < IN; i++)
         change += product(&x.grad[i], &u[i]);
     y = sum_over(w, product(d9d_var_tensor(x.y), &mine[IN]));
@@ -352,7 +389,7 @@ static double along(const ranks *w, const d9d_tensor mine[IN + 1], const d9d_ten
 /* Each rank moves its own q, k and v: what all ranks' outputs do is what its gradients said. */
 static void gradients_are_those_of_all_ranks(void **state)
 {
-    static const attention_case c = {"differences", D9D_F32, 2, 5, 4, 2, 6, 9};
+    static const attention_case c = {"differences", D9D_F32, 2, 5, 4, 2, 6, 9, 0, false};
     const ranks *w = *state;
     const double h = 1e-3;
     static made m;
@@ -367,13 +404,13 @@ static void gradients_are_those_of_all_ranks(void **state)
         mine[i] = pieces_of(w, &all[i]);
     for (int i = 0; i < IN; i++)
         u[i] = ranks_numbers(w, D9D_F32, mine[i].shape, (uint64_t)(100 + 10 * w->rank + i));
-    (void)along(w, mine, segments_of(&part), u, &slope);
+    (void)along(w, &c, mine, segments_of(&part), u, &slope);
     for (int i = 0; i < IN; i++)
         step(&mine[i], h, &u[i]);
-    up = along(w, mine, segments_of(&part), u, &none);
+    up = along(w, &c, mine, segments_of(&part), u, &none);
     for (int i = 0; i < IN; i++)
         step(&mine[i], -2 * h, &u[i]);
-    down = along(w, mine, segments_of(&part), u, &none);
+    down = along(w, &c, mine, segments_of(&part), u, &none);
     if (!(fabs((up - down) / (2 * h) - slope) <= 2e-3 * (1 + fabs(slope))))
         fail_msg("the gradients say %g, the differences %g", slope, (up - down) / (2 * h));
     for (int i = 0; i <= IN; i++) {
@@ -426,7 +463,7 @@ typedef struct learned {
 
 static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_batch *b, learned *f)
 {
-    const d9d_model_options options = {D9D_F32, v->recompute};
+    const d9d_model_options options = {.dtype = D9D_F32, .checkpointing = v->recompute};
     d9d_qwen3_config c = dense;
     d9d_model_in in = {0};
     d9d_model_out out;
@@ -508,7 +545,7 @@ static void models_in_pieces_are_the_model(void **state)
 static void rows_without_segments_are_refused(void **state)
 {
     const ranks *w = *state;
-    const d9d_attention how = {0.4f, true, NULL, w->comm, "k and v"};
+    const d9d_attention how = {.scale = 0.4f, .causal = true, .cp = w->comm, .what = "k and v"};
     d9d_tensor x = ranks_numbers(w, D9D_F32, D9D_SHAPE(1, 2, 2, 8), 1);
     d9d_var *v, *y;
     char want[100];

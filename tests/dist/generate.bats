@@ -53,6 +53,19 @@ same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
     diff out.jsonl <(head -n 2 one.jsonl)
 }
 
+@test "over the stages of a pipeline, alone and with tensors, data and experts" {
+    infer dense_tied 2 --set mesh.pipeline_parallel=2
+    same dense_tied
+    infer dense_untied 4 --set mesh.pipeline_parallel=2 --set mesh.tensor_parallel=2
+    same dense_untied
+    infer moe 4 --set mesh.pipeline_parallel=2 --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=2
+    same moe
+    infer moe 1 --set task.temperature=1.2 --set task.seed=3
+    cp out.jsonl one.jsonl
+    infer moe 2 --set mesh.pipeline_parallel=2 --set task.temperature=1.2 --set task.seed=3
+    cmp out.jsonl one.jsonl
+}
+
 @test "what generation does not share out is refused" {
     run infer moe 2 --set mesh.context_parallel_shard=2
     [ "$status" -eq 2 ]

@@ -28,6 +28,8 @@ static d9d_status heard(void *self, const d9d_event *e)
         fprintf(f, " %lld/%lld", (long long)e->step, (long long)e->total_steps);
     if (e->user != NULL)
         fprintf(f, " %s", (const char *)e->user);
+    if (e->name != NULL)
+        fprintf(f, " %s", e->name);
     fprintf(f, "%s\n", self != NULL ? " self" : "");
     fclose(f);
     for (size_t i = 0; i < e->n_models; i++)
@@ -70,6 +72,8 @@ static const d9d_subscription events[] = {
     {"train.optimizer_step.pre", heard},
     {"train.optimizer_step.post", heard},
     {"train.step.post", heard},
+    {"train.evaluation.pre", heard},
+    {"train.evaluation.post", heard},
     {"train.finished", heard},
     {"inference.configuration.start", heard},
     {"inference.configuration.data_loader", heard},

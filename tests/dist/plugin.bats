@@ -51,7 +51,7 @@ JSON
 }
 
 # numbers FIELD FILE: the values of a field, one a line.
-numbers() { sed -nE "s/.*\"$1\": ([-+0-9.e]+).*/\1/p" "$2"; }
+numbers() { sed -nE "s|.*\"$1\": ([-+0-9.e]+).*|\1|p" "$2"; }
 # names FILE: of the tensors in a safetensors file.
 names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"' | sort; }
 # close_to TOLERANCE FILE FILE: numbers, one a line, relative.
@@ -237,6 +237,19 @@ JSON
     cmp worst.txt alone.txt
 }
 
+@test "a task of one's own has a head on the last stage of a pipeline" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    classification
+    dense | sed -e 's/\["libevents.so", "liblifo.so"\]/"libclassify.so"/' -e 's/"dataset": "data"/"dataset": "texts"/' \
+        -e 's/^  "pipelining.*/  "gradient_clipping": {"max_norm": 1.0}},/' -e 's/"steps": 2/"steps": 6/' \
+        -e 's/"lr": 1e-3}}/"lr": 1e-3}, "task": {"name": "classify", "num_labels": 3}}/' >piped.json
+    d9d-train -q --device cpu --set trainer.run.dir=piped1 piped.json
+    mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=piped2 piped.json
+    close_to 1e-5 <(numbers loss piped2/metrics.jsonl) <(numbers loss piped1/metrics.jsonl)
+    close_to 1e-5 <(numbers grad_norm piped2/metrics.jsonl) <(numbers grad_norm piped1/metrics.jsonl)
+    [ "$(names piped2/export/model.safetensors)" = "$(names piped1/export/model.safetensors)" ]
+}
+
 # What a training of N steps tells rank R, in the documented order.
 training() {
     local n=$1 k
@@ -267,6 +280,18 @@ inference() {
     run -0 d9d-infer -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
         --set task='{"name": "perplexity"}' infer.json
     diff events.0 <(inference 12)
+    rm events.0
+}
+
+@test "an evaluation tells of its beginning and its end, between two steps" {
+    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
+    rm -f events.?
+    run -0 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
+        --set 'evaluation={"name": "more", "data": {"dataset": "data"}, "period_steps": 2, "at_start": true}' \
+        --set trainer.run.dir=told_more --set trainer.run.steps=3 train.json
+    evaluated() { printf "train.evaluation.%s $1/3 more\n" pre post; }
+    diff events.0 <(training 3 ' tracker' | awk -v zero="$(evaluated 0)" -v two="$(evaluated 2)" -v three="$(evaluated 3)" '
+        /train.step.pre 0/ { print zero } { print } /train.step.post 1/ { print two } /train.step.post 2/ { print three }')
     rm events.0
 }
 
@@ -327,8 +352,76 @@ JSON
     rm events.0
 }
 
+# sums: a training on additions, which nobody has stored, evaluated on others.
+sums() {
+    [ -e libsums.so ] || plugin sums "$root/examples/plugins/sums.c"
+    cat >sums.json <<'JSON'
+{"plugin": "libsums.so",
+ "data": {"dataset": "sums", "source": {"name": "sums", "samples": 4000, "digits": 2}, "order": "shuffled"},
+ "evaluation": {"data": {"dataset": "others", "source": {"name": "sums", "samples": 40, "digits": 2, "seed": 1}}},
+ "model_provider": {"name": "qwen3_dense", "model": {"num_hidden_layers": 2,
+   "layer": {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16},
+   "max_position_ids": 16, "split_vocab_size": {"all": 12}, "split_vocab_order": ["all"]}},
+ "trainer": {"run": {"name": "sums", "steps": 60}, "batching": {"global_batch_size": 32, "microbatch_size": 8},
+  "checkpointing": {"period_steps": 20}},
+ "optimizer": {"name": "adamw", "lr": 1e-2}}
+JSON
+}
+
+@test "a dataset of one's own is learned from, and gone on with" {
+    sums
+    run -0 d9d-train -q --device cpu --set trainer.run.dir=sums sums.json
+    awk '{ if (NR == 1) first = $1; last = $1 } END { exit !(NR == 60 && last < 0.8 * first) }' <(numbers loss sums/metrics.jsonl)
+    [ "$(numbers valid/tokens sums/metrics.jsonl)" -eq 100 ]
+    cp -r sums sums2 && rm -rf sums2/export sums2/checkpoints/step-00000060
+    run -0 d9d-train -q --device cpu --set trainer.run.dir=sums2 sums.json
+    cmp {sums,sums2}/export/model.safetensors
+    rm -rf sums2/export sums2/checkpoints/step-00000060
+    run -2 d9d-train -q --device cpu --set trainer.run.dir=sums2 --set data.source.seed=1 sums.json
+    assert_output --partial "was trained on another dataset than sums"
+}
+
+@test "a dataset of one's own is the same on ranks, blended and bucketed" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    sums
+    blend='[{"dataset": "sums", "source": {"name": "sums", "samples": 4000, "digits": 3}, "order": "bucketed", "weight": 3},
+      {"dataset": "noise", "source": {"name": "random", "samples": 900, "length": 9, "vocab": 12}, "order": "bucketed"}]'
+    for data in '{"dataset": "sums", "source": {"name": "sums", "samples": 4000}}' "$blend"; do
+        rm -rf alone two
+        run -0 d9d-train -q --device cpu --set trainer.run.dir=alone --set trainer.run.steps=10 --set data="$data" sums.json
+        mpi -n 2 d9d-train -q --device cpu --set trainer.run.dir=two --set trainer.run.steps=10 --set data="$data" \
+            --set mesh.data_parallel_shard=2 sums.json
+        close_to 1e-4 <(numbers loss two/metrics.jsonl) <(numbers loss alone/metrics.jsonl)
+        diff <(numbers tokens two/metrics.jsonl) <(numbers tokens alone/metrics.jsonl)
+        diff {alone,two}/samples.jsonl
+    done
+}
+
+@test "what a dataset of one's own says wrong is refused" {
+    sums
+    run -2 d9d-train -q --device cpu --set trainer.run.dir=none --set data.source.name=sum sums.json
+    assert_output --partial 'unknown word "sum"; did you mean "sums"?'
+    run -2 d9d-train -q --device cpu --set trainer.run.dir=none --set data.source.digits=10 sums.json
+    assert_output --partial "data.source.digits"
+    run -2 d9d-train -q --device cpu --set trainer.run.dir=none --set trainer.run.steps=126 sums.json
+    assert_output --partial "sums has 125 steps of 32 samples"
+    run -0 d9d-train --plan --set trainer.run.dir=none sums.json
+    run -2 d9d-train -q --device cpu --set trainer.run.dir=none \
+        --set data='{"dataset": "noise", "source": {"name": "random", "samples": 9999, "length": 9, "vocab": 13}}' sums.json
+    assert_output --partial "noise: its ids are below 13 and the model's vocabulary has 12"
+    sed 's/TOKENS = 12/TOKENS = 11/' "$root/examples/plugins/sums.c" >few.c
+    plugin few few.c
+    run -1 d9d-train -q --device cpu --set trainer.run.dir=none --set plugin=libfew.so sums.json
+    assert_output --partial "the vocabulary has 11"
+    sed 's/out->longest = .*/out->longest = 0;/' "$root/examples/plugins/sums.c" >short.c
+    plugin short short.c
+    run -2 d9d-train -q --device cpu --set trainer.run.dir=none2 --set plugin=libshort.so sums.json
+    assert_output --partial "sums: the dataset sums says 4000 samples of at most 0 positions"
+    [ ! -e none2 ]
+}
+
 # The structs that plugins fill and this library reads by their size.
-tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event d9d_train_task d9d_metric_kind d9d_schedule_kind d9d_infer_task_kind d9d_optimizer_kind d9d_lr_kind d9d_sink_kind"
+tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event d9d_train_task d9d_metric_kind d9d_schedule_kind d9d_infer_task_kind d9d_optimizer_kind d9d_lr_kind d9d_sink_kind d9d_dataset_kind"
 
 # appended DIR TEXT: a member more at the end of every table below DIR.
 appended() {

@@ -387,7 +387,7 @@ typedef struct half {
 static void half_open(const ranks *w, const variant *v, d9d_mesh *mesh, half *f)
 {
     const d9d_qwen3_config c = config_of(v, w->size);
-    const d9d_model_options options = {D9D_F32, v->recompute};
+    const d9d_model_options options = {.dtype = D9D_F32, .checkpointing = v->recompute};
 
     *f = (half){0};
     assert_ok(d9d_qwen3_create(&c, D9D_WHOLE_MODEL, &options, &f->model));

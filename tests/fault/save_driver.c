@@ -60,7 +60,8 @@ static d9d_status run_open(small_run *r)
                                                   .whole = shape};
         r->counts[i] = (d9d_save_count){shapes[i].weight, &r->steps[i]};
     }
-    r->set = (d9d_save_set){r->items, 2 * TENSORS, r->counts, TENSORS, false};
+    r->set = (d9d_save_set){
+        .items = r->items, .n = 2 * TENSORS, .counts = r->counts, .n_counts = TENSORS};
     r->state = (d9d_save_state){.seed = SEED, .finite = true, .parent = -1};
     return D9D_OK;
 }

@@ -31,11 +31,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     d9d_buf text = {0};
     d9di_messages chat = {.text = {0}};
     bool has_labels = false;
+    int32_t label = -1;
 
     if (d9d_utf8_valid_up_to(line, size) != size)
         return 0;
     if (d9di_jsonl_text(line, size, "text", &text, &error) == D9D_OK)
         compare(line, size, &text);
+    if (d9di_jsonl_label(line, size, "label", 100, &label, &error) == D9D_OK &&
+        (label < 0 || label >= 100))
+        abort();
     if (d9di_jsonl_tokens(line, size, 100, &ids, &labels, &has_labels, &error) == D9D_OK) {
         if (has_labels && labels.len != ids.len)
             abort();

@@ -9,11 +9,14 @@ to CLOSE, so that nothing is asked of a float32 program that the numbers do not 
 """
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
+from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 OUT = Path(__file__).resolve().parent / "ops"
 IGNORE = -100
@@ -116,6 +119,67 @@ def router(d, T, H, E, top_k, renormalize, bias=False, scale=2.0):
                       {"probs": d.normal(T, top_k, grad=False)})
     case.update(logits=logits, indices=indices)
     return {**case, "expert_bias": shift} if bias else case
+
+
+def deepseek_agrees(x, gate, shift, weights, indices, options):
+    """transformers' router, which computes in float32, chooses the same with the same weights."""
+    groups, top = options["groups"] or (1, 1)
+    r = DeepseekV3TopkRouter(SimpleNamespace(
+        num_experts_per_tok=indices.shape[1], num_local_experts=gate.shape[0],
+        hidden_size=x.shape[1], routed_scaling_factor=options["scale"], n_group=groups,
+        topk_group=top, norm_topk_prob=options["renormalize"]))
+    r.weight.data, r.e_score_correction_bias = gate.detach().float(), shift.float()
+    _, theirs, chosen = r(x.detach().float())
+    order, mine = chosen.argsort(-1), indices.argsort(-1)
+    assert torch.equal(chosen.gather(1, order), indices.gather(1, mine))
+    apart = theirs.gather(1, order).double() - weights.detach().gather(1, mine).double()
+    assert apart.abs().max() < 1e-5
+
+
+def best_groups(key, groups, top):
+    """-inf outside the `top` groups whose two best keys are worth most."""
+    each = key.view(len(key), groups, -1)
+    worth = each.topk(min(2, each.shape[-1]), -1).values.sum(-1)
+    keep = torch.zeros_like(worth).scatter_(1, worth.topk(top, -1).indices, 1).bool()
+    return key.masked_fill(~keep.repeat_interleave(each.shape[-1], 1), -torch.inf), worth
+
+
+def even_router(d, B, S, H, E, top_k, aux, z, renormalize=True, sigmoid=False, groups=None,
+                scale=1.0, bias=0.0):
+    """Rows of S tokens; `weight` of a token is what its row trains on by its tokens. Gradients are
+    of probs, and of both losses times their coefficients."""
+    shape = dict(renormalize=renormalize, groups=groups, scale=scale)
+    while True:                     # draw until no choice hangs on rounding
+        x, gate = d.normal(B * S, H), d.normal(E, H, scale=2 * H ** -0.5)
+        shift = d.normal(E, scale=bias, grad=False)
+        logits = x @ gate.T
+        full = logits.sigmoid() if sigmoid else logits.softmax(-1)
+        key, worth = best_groups(full.detach() + shift, *(groups or (1, 1)))
+        order, ranks = key.sort(-1, descending=True), worth.sort(-1, descending=True).values
+        near = (order.values[:, :-1] - order.values[:, 1:]).nan_to_num(nan=1.0)
+        if near.min() > 1e-4 and (groups is None or (ranks[:, :-1] - ranks[:, 1:]).min() > 1e-4):
+            break
+    indices = order.indices[:, :top_k].contiguous()
+    probs = full.gather(1, indices)
+    probs = scale * (probs / (probs.sum(-1, keepdim=True) + 1e-20) if renormalize else probs)
+    if sigmoid:
+        deepseek_agrees(x, gate, shift, probs, indices, shape)
+    share = torch.arange(1, B + 1, dtype=d.dtype) / B      # of a row's tokens that are targets
+    part = full / full.sum(-1, keepdim=True)
+    load = F.one_hot(indices, E).sum(1).to(d.dtype).view(B, S, E).mean(1) / top_k
+    rows = E * (load * part.view(B, S, E).mean(1)).sum(-1)
+    if not sigmoid:                 # what transformers has for one row is top_k times as much
+        for row, one in zip(rows, logits.view(B, S, E)):
+            theirs = load_balancing_loss_func((one,), E, top_k) / top_k
+            assert bias or abs((row - theirs).item()) < 1e-6
+    losses = torch.stack((
+        (rows * share).sum() * S,
+        (torch.logsumexp(logits, -1).pow(2).view(B, S) * share[:, None]).sum()))
+    case = with_grads({"x": x, "gate": gate}, {"probs": probs, "losses": losses},
+                      {"probs": d.normal(B * S, top_k, grad=False),
+                       "losses": torch.tensor([aux, z], dtype=d.dtype)})
+    return {**case, "logits": logits, "indices": indices, "expert_bias": shift,
+            "weight": share[:, None].expand(B, S).contiguous()}
 
 
 def linear_cross_entropy(d, T, H, V, ignored=(), scale=1.0):
@@ -240,6 +304,13 @@ CASES = {
         "dampening": dict(lr=0.1, momentum=0.9, dampening=0.3, weight_decay=0.01),
         "nesterov": dict(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
         "maximize": dict(lr=0.1, momentum=0.8, weight_decay=0.05, maximize=True)},
+    even_router: {
+        "softmax": dict(B=2, S=9, H=14, E=6, top_k=2, aux=0.5, z=0.0),
+        "z": dict(B=1, S=11, H=12, E=5, top_k=2, aux=0.0, z=0.1, renormalize=False),
+        "sigmoid": dict(B=3, S=5, H=12, E=6, top_k=3, aux=0.3, z=0.05, sigmoid=True, scale=2.5,
+                        bias=0.2),
+        "groups": dict(B=2, S=8, H=16, E=16, top_k=4, aux=0.4, z=0.0, sigmoid=True,
+                       groups=(4, 2), scale=1.8, bias=0.1)},
 }
 NAMES = {adamw: "adamw", adam: "adam", sgd: "sgd"}
 

@@ -45,6 +45,7 @@ typedef struct fixture {
 typedef struct golden_op {
     const char *op, *in[MAX], *param[MAX], *out;
     d9d_status (*run)(fixture *f, d9d_var **y);
+    bool float32; /* alone: bfloat16 rounds to other choices */
 } golden_op;
 
 /* --- golden tensors on the device ----------------------------------------------------------- */
@@ -203,9 +204,55 @@ static d9d_status run_router(fixture *f, d9d_var **y)
     d9d_var *logits;
 
     D9D_TRY(d9d_op_linear(f->tape, f->in[0], f->param[0], &logits));
-    D9D_TRY(d9d_op_router(f->tape, logits, (int)number(f, "top_k", 0),
-                          flag(f, "renormalize", false), bias, y, &r));
+    D9D_TRY(d9d_op_router(f->tape, logits,
+                          &(d9d_router_how){.k = (int)number(f, "top_k", 0),
+                                            .renormalise = flag(f, "renormalize", false),
+                                            .bias = bias},
+                          y, &r));
     same_choice(f, &r.expert);
+    d9d_routing_release(&r);
+    return D9D_OK;
+}
+
+/* DeepSeek-V3's router, and the losses for balance, whose gradients come with that of the weights.
+ */
+static d9d_status run_even_router(fixture *f, d9d_var **y)
+{
+    const json_t *groups = json_object_get(f->options, "groups");
+    d9d_tensor sums = {0}, losses = read_tensor(f, "d", "losses");
+    d9d_shares shares = {.weight = *constant(f, read_tensor(f, "", "weight"))};
+    double counted[2 + 32] = {0};
+    float c[2], got[2];
+    d9d_routing r;
+    d9d_var *logits;
+
+    assert_ok(d9d_tensor_to_f32(&losses, c));
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_F64, D9D_SHAPE(34), counted, &sums));
+    d9d_tape_set_shares(f->tape, &shares);
+    D9D_TRY(d9d_op_linear(f->tape, f->in[0], f->param[0], &logits));
+    D9D_TRY(d9d_op_router(
+        f->tape, logits,
+        &(d9d_router_how){.k = (int)number(f, "top_k", 0),
+                          .renormalise = flag(f, "renormalize", true),
+                          .sigmoid = flag(f, "sigmoid", false),
+                          .groups = (int)json_integer_value(json_array_get(groups, 0)),
+                          .top_groups = (int)json_integer_value(json_array_get(groups, 1)),
+                          .scale = (float)number(f, "scale", 1),
+                          .bias = constant(f, read_tensor(f, "", "expert_bias")),
+                          .aux = c[0],
+                          .z = c[1],
+                          .counted = &sums},
+        y, &r));
+    same_choice(f, &r.expert);
+    assert_ok(d9d_device_download(f->dev, counted, d9d_tensor_data(&sums), sizeof(counted)));
+    d9d_tensor_release(&sums);
+    d9d_tensor_release(&losses);
+    losses = read_tensor(f, "", "losses");
+    assert_ok(d9d_tensor_to_f32(&losses, got));
+    for (int i = 0; i < 2 && f->dtype == D9D_F32; i++)
+        if (c[i] != 0)
+            assert_float_equal(counted[i] / (double)got[i], 1, unit_device_tolerance(1e-5, 1e-4));
+    d9d_tensor_release(&losses);
     d9d_routing_release(&r);
     return D9D_OK;
 }
@@ -233,13 +280,14 @@ static d9d_status run_grouped_swiglu(fixture *f, d9d_var **y)
 }
 
 static const golden_op ops[] = {
-    {"rms_norm", {"x"}, {"w"}, "y", run_rms_norm},
-    {"rope", {"x"}, {NULL}, "y", run_rope},
-    {"sdpa", {"q", "k", "v"}, {NULL}, "out", run_sdpa},
-    {"silu_mul", {"x", "y"}, {NULL}, "out", run_silu_mul},
-    {"router", {"x"}, {"gate"}, "probs", run_router},
-    {"linear_cross_entropy", {"hidden"}, {"weight"}, "losses", run_cross_entropy},
-    {"grouped_swiglu", {"x", "probs"}, {"gate", "up", "down"}, "y", run_grouped_swiglu},
+    {"rms_norm", {"x"}, {"w"}, "y", run_rms_norm, false},
+    {"rope", {"x"}, {NULL}, "y", run_rope, false},
+    {"sdpa", {"q", "k", "v"}, {NULL}, "out", run_sdpa, false},
+    {"silu_mul", {"x", "y"}, {NULL}, "out", run_silu_mul, false},
+    {"router", {"x"}, {"gate"}, "probs", run_router, false},
+    {"even_router", {"x"}, {"gate"}, "probs", run_even_router, true},
+    {"linear_cross_entropy", {"hidden"}, {"weight"}, "losses", run_cross_entropy, false},
+    {"grouped_swiglu", {"x", "probs"}, {"gate", "up", "down"}, "y", run_grouped_swiglu, false},
 };
 
 /* --- a case -------------------------------------------------------------------------------------
@@ -357,6 +405,8 @@ static void bfloat16_is_as_good_as_pytorchs(void **state)
         const json_t *far = json_object_get(json_object_get(theirs, "ops"), ops[i].op);
         tally tallies[TALLIES] = {{0}};
 
+        if (ops[i].float32)
+            continue;
         (void)check_op(&ops[i], D9D_BF16, json_object_get(all, ops[i].op),
                        json_object_get(far, "skipped"), tallies);
         assert_non_null(tallies[0].tensor);

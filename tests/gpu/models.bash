@@ -67,6 +67,17 @@ JSON
 
 # steps_of RUN_DIR: how many were recorded.
 steps_of() { if [ -s "$1/metrics.jsonl" ]; then grep -c '"loss"' "$1/metrics.jsonl" || true; else echo 0; fi; }
+# stop_after RUN_DIR STEPS PID: end the ranks that mpirun, PID, has started when so many steps are
+# recorded, or let it end by itself; their memory is free then.
+stop_after() {
+    local rank
+    while kill -0 "$3" 2>/dev/null && [ "$(steps_of "$1")" -lt "$2" ]; do sleep 0.05; done
+    for rank in $(pgrep -P "$3"); do
+        kill -KILL "$rank" 2>/dev/null || true
+        while kill -0 "$rank" 2>/dev/null; do sleep 0.05; done
+    done
+    { wait "$3" || true; } 2>/dev/null
+}
 # last_of RUN_DIR KEY: a number of a record.
 last_of() { grep '"loss"' "$1/metrics.jsonl" | tail -n 1 | sed 's/.*"'"$2"'": \([-0-9.e+]*\).*/\1/'; }
 median() { sort -n | awk '{v[NR] = $1} END {print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2}'; }

@@ -158,17 +158,17 @@ there_and_back() {
     [ "$stderr" = "d9d-map: not supported: qwen3: a HuggingFace checkpoint has no projection of embeddings, this model one to 9 features" ]
 }
 
-@test "d9d-train and d9d-infer refuse what they do not compute, before anything is made" {
+@test "d9d-train and d9d-infer refuse a head that is not the task's, before anything is made" {
     printf '{"input_ids": [1, 2, 3]}\n' | d9d-shard -q --format tokens --out data -
     for c in dense_labels moe_base; do
         provider="{\"name\": \"qwen3_moe\", \"hf_config\": \"$heads/$c/config.json\"}"
         source="{\"model_stage_factory\": {\"source_checkpoint\": \"$heads/$c\"}}"
         echo "{\"data\": {\"dataset\": \"data\"}, \"model_provider\": $provider, \"trainer\": $source}" >i.json
         run -2 --separate-stderr d9d-infer --device cpu i.json
-        [[ "$stderr" == *"with the head \""*"\"; this version computes \"causal_lm\" alone" ]]
+        [[ "$stderr" == *"with the head \""*"\", and the task needs one with \"causal_lm\"" ]]
         edit i.json 's/"trainer": {/"optimizer": {"name": "adamw", "lr": 1}, "trainer": {"run": {"name": "x"}, "batching": {"global_batch_size": 1}, /'
         run -2 --separate-stderr d9d-train --device cpu i.json
-        [[ "$stderr" == *"with the head \""*"\"; this version computes \"causal_lm\" alone" ]]
+        [[ "$stderr" == *"with the head \""*"\", and the task needs one with \"causal_lm\"" ]]
     done
     [ "$(echo ./*)" = "./data ./i.json" ]
 }

@@ -42,7 +42,7 @@ LIST
     number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
     d9d-train -q c.json
     [ "$(records run)" = 20 ]
-    run grep -vE "^\{\"step\": [0-9]+, \"loss\": $number, \"grad_norm\": $number, \"lr\": 0\.001, \"tokens\": [0-9]+, \"samples\": [0-9]+, \"step_ms\": $number, \"tokens_per_s\": $number, \"data_ms\": $number, \"mem_bytes\": [0-9]+\}\$" run/metrics.jsonl
+    run grep -vE "^\{\"step\": [0-9]+, \"loss\": $number, \"grad_norm\": $number, \"lr\": 0\.001, \"tokens\": [0-9]+, \"samples\": [0-9]+, \"step_ms\": $number, \"tokens_per_s\": $number, \"data_ms\": $number, \"mem_bytes\": [0-9]+, \"expert_imbalance\": $number, \"expert_entropy\": $number\}\$" run/metrics.jsonl
     [ "${#lines[@]}" -eq 2 ]
     [[ "${lines[0]}" =~ ^'{"save": 20, "blocked_ms": '[0-9.]+', "total_ms": '[0-9.]+', "time": "'.*'Z"}'$ ]]
     [[ "${lines[1]}" == '{"end": "done", "step": 20, "time": "'*'Z"}' ]]

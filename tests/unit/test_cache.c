@@ -46,7 +46,7 @@ static d9d_qwen3_config config_of(bool moe)
 
 static void fixture_open(fixture *f, bool moe, d9d_dtype t)
 {
-    const d9d_model_options options = {t, D9D_RECOMPUTE_OFF};
+    const d9d_model_options options = {.dtype = t};
     const d9d_qwen3_config c = config_of(moe);
     d9d_params params;
 

@@ -12,6 +12,7 @@ typedef struct call {
     d9d_attention_dims n;
     void *q, *k, *v, *dout, *o, *grads; /* grads: dq, dk, dv in one block */
     float *lse;
+    void *sink, *dsink; /* [A], or NULL */
 } call;
 
 static void run_forward(void *arg)
@@ -19,6 +20,18 @@ static void run_forward(void *arg)
     call *p = arg;
 
     assert_int_equal(host_kernels()->attention(NULL, &p->n, p->o, p->lse, p->q, p->k, p->v),
+                     D9D_OK);
+    if (p->sink != NULL)
+        assert_int_equal(host_kernels()->attention_sink(NULL, &p->n, p->o, p->lse, p->sink),
+                         D9D_OK);
+}
+
+static void run_sink_dw(void *arg)
+{
+    call *p = arg;
+
+    assert_int_equal(host_kernels()->attention_sink_dw(NULL, &p->n, p->n.t, p->dsink, 1.0f, p->dout,
+                                                       p->o, p->lse, p->sink),
                      D9D_OK);
 }
 
@@ -65,8 +78,9 @@ static bool visible(const d9d_attention_dims *n, int64_t b, int64_t i, int64_t j
 {
     const d9d_segment x = segment_of(n, b * n->s + i);
     const int64_t q = b * n->s + i - x.q, k = b * n->z + j - x.k;
+    const int64_t back = x.nk - x.nq + q - k; /* from the query's own place */
 
-    return k >= 0 && k < x.nk && (!n->causal || x.nk - 1 - k >= x.nq - 1 - q);
+    return k >= 0 && k < x.nk && (!n->causal || back >= 0) && (n->window == 0 || back < n->window);
 }
 
 /* Feature 0 of head h, of `heads`, of cell i behind `rows` others. */
@@ -84,14 +98,15 @@ static double dot(const d9d_attention_dims *n, const void *x, int64_t ix, const 
     return sum;
 }
 
-/* One query row: output, lse, and its share of the gradients. */
+/* One query row: output, lse, and its share of the gradients: dq, dk, dv, dsink. */
 static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w, double *o,
                       double *lse, double *g)
 {
     const d9d_attention_dims *n = &p->n;
     int64_t kh = h / (n->a / n->kv), iq = at(n, b * n->s, i, n->a, h);
     double most = -INFINITY, sum = 0.0, delta = 0.0, *dq = g, *dk = g + q_size(n);
-    double *dv = dk + k_size(n);
+    double *dv = dk + k_size(n), *dsink = dv + k_size(n);
+    const double sink = p->sink != NULL ? array_get(n->t, p->sink, h) : -INFINITY;
 
     for (int64_t j = 0; j < n->z; j++) {
         w[j] = visible(n, b, i, j)
@@ -101,11 +116,13 @@ static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w,
     }
     for (int64_t j = 0; j < n->z; j++)
         sum += w[j] = exp(w[j] - most);
+    sum += exp(sink - most);
     *lse = most + log(sum);
     for (int64_t j = 0; j < n->z; j++) {
         w[j] /= sum;
         delta += w[j] * dot(n, p->dout, iq, p->v, at(n, b * n->z, j, n->kv, kh));
     }
+    dsink[h] -= exp(sink - *lse) * delta;
     for (int64_t j = 0; j < n->z; j++) {
         int64_t ik = at(n, b * n->z, j, n->kv, kh);
         double ds = (double)n->scale * w[j] * (dot(n, p->dout, iq, p->v, ik) - delta);
@@ -131,14 +148,31 @@ static void naive(const call *p, double *o, double *lse, double *g)
     free(w);
 }
 
-static void check(const d9d_attention_dims *n)
+static void check_sink(call *p, const double *want)
+{
+    void *before = array_random(p->n.t, p->n.a, 6, 1.0);
+    double *all = calloc((size_t)p->n.a + 1, sizeof(*all));
+
+    p->dsink = array_poison(p->n.t, p->n.a);
+    for (int64_t h = 0; h < p->n.a; h++)
+        all[h] = want[h] + array_get(p->n.t, before, h);
+    array_same_for_threads(run_sink_dw, p, p->dsink, (size_t)p->n.a * d9d_dtype_size(p->n.t),
+                           before);
+    array_close("dsink", p->n.t, p->dsink, all, p->n.a, p->n.t == D9D_F32 ? 2e-5 : 2e-2);
+    free(p->dsink);
+    free(before);
+    free(all);
+}
+
+static void check_with(const d9d_attention_dims *n, bool sinks)
 {
     int64_t nq = q_size(n), nk = k_size(n), rows = n->b * n->a * n->s;
     size_t size = d9d_dtype_size(n->t);
     call p = {.n = *n};
     double *o = calloc((size_t)nq + 1, sizeof(*o)), *lse = calloc((size_t)rows + 1, sizeof(*lse));
-    double *g = calloc((size_t)(nq + 2 * nk) + 1, sizeof(*g));
+    double *g = calloc((size_t)(nq + 2 * nk + n->a) + 1, sizeof(*g));
 
+    p.sink = sinks ? array_random(n->t, n->a, 5, 1.0) : NULL;
     p.q = array_random(n->t, nq, 1, 1.0);
     p.k = array_random(n->t, nk, 2, 1.0);
     p.v = array_random(n->t, nk, 3, 1.0);
@@ -148,15 +182,32 @@ static void check(const d9d_attention_dims *n)
     p.grads = array_poison(n->t, nq + 2 * nk);
     naive(&p, o, lse, g);
     array_same_for_threads(run_forward, &p, p.o, (size_t)nq * size, NULL);
-    /* Where a GPU multiplies in bfloat16, the probabilities are rounded to it. */
-    array_close("o", n->t, p.o, o, nq, n->t == D9D_F32 ? 5e-6 : unit_device_tolerance(5e-6, 1e-2));
+    /* Where a GPU multiplies in bfloat16, the probabilities are rounded to it; and with a sink what
+     * is scaled was. */
+    array_close("o", n->t, p.o, o, nq,
+                n->t == D9D_F32 ? 5e-6 : unit_device_tolerance(sinks ? 1e-2 : 5e-6, 1e-2));
     array_close("lse", D9D_F32, p.lse, lse, rows, 5e-6);
     array_same_for_threads(run_backward, &p, p.grads, (size_t)(nq + 2 * nk) * size, NULL);
     /* In bfloat16 the kernel has o rounded. */
     array_close("dq, dk, dv", n->t, p.grads, g, nq + 2 * nk, n->t == D9D_F32 ? 2e-5 : 2e-2);
-    void *parts[] = {p.q, p.k, p.v, p.dout, p.o, p.lse, p.grads, o, lse, g};
+    if (sinks)
+        check_sink(&p, g + nq + 2 * nk);
+    void *parts[] = {p.q, p.k, p.v, p.dout, p.o, p.lse, p.grads, p.sink, o, lse, g};
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
         free(parts[i]);
+}
+
+/* As it is, and under one window or other with sinks. */
+static void check(const d9d_attention_dims *n)
+{
+    static const int64_t windows[] = {5, 64, 1, 130, 33};
+    d9d_attention_dims w = *n;
+
+    check_with(n, false);
+    if (n->causal)
+        w.window = windows[(n->s + n->d + n->t) % 5];
+    if (n->causal || n->t == D9D_F32)
+        check_with(&w, true);
 }
 
 static const struct shape {
@@ -352,15 +403,16 @@ static void check_alone(int64_t s, int64_t z, const d9d_segment *list, int segme
 {
     static const char *const names[ARRAYS] = {"q", "dout", "o", "dq", "k", "v", "dk", "dv", "lse"};
 
-    for (int how = 0; how < 8; how++) {
+    for (int how = 0; how < 10; how++) {
         d9d_attention_dims n = {.t = array_types[how & 1],
                                 .b = 2,
                                 .s = s,
                                 .z = z,
                                 .a = 4,
                                 .kv = 2,
-                                .d = how & 4 ? 64 : 20,
-                                .causal = (how & 2) != 0,
+                                .d = how & 4 || how == 9 ? 64 : 20,
+                                .causal = how & 10,
+                                .window = how & 8 ? 60 : 0,
                                 .scale = 0.3f,
                                 .segments = segments,
                                 .segment = list};

@@ -1,12 +1,15 @@
 /* test_op_attention.c - softmax attention. */
-#include <math.h>
+#include <stdlib.h>
 
+#include "d9d/base/rng.h"
 #include "support/fd.h"
 #include "support/op_fixture.h"
+#include "support/unit_device.h"
 
 typedef struct attention_arg {
     float scale;
     bool causal;
+    int64_t window;
 } attention_arg;
 
 static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
@@ -16,6 +19,8 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     const attention_arg *a = e->of->arg;
     const d9d_attention how = {.scale = a->scale,
                                .causal = a->causal,
+                               .window = a->window,
+                               .sinks = e->n_param > 0 ? e->param[0] : NULL,
                                .segments = e->constant[0].storage != NULL ? &e->constant[0] : NULL};
 
     (void)n_in, (void)n_out;
@@ -43,7 +48,9 @@ static const d9d_segment pieces[] = {
 
 static void keeps_its_promises(void **state)
 {
-    static const attention_arg causal = {0.4f, true}, open = {0.4f, false}, steep = {1.0f, true};
+    static const attention_arg causal = {0.4f, true, 0}, open = {0.4f, false, 0};
+    static const attention_arg steep = {1.0f, true, 0}, window = {0.4f, true, 3};
+    static const attention_arg wide = {0.4f, true, 66};
     static const fd_case cases[] = {
         {.name = "causal",
          .run = run,
@@ -99,6 +106,49 @@ static void keeps_its_promises(void **state)
          .in = QKV(1, 70, 2, 1, 8),
          .kept = KEPT(1, 70, 2, 1, 8),
          .arg = &causal},
+        {.name = "window",
+         .run = run,
+         .in = QKV(2, 7, 4, 2, 5),
+         .kept = KEPT(2, 7, 4, 2, 5),
+         .arg = &window},
+        {.name = "window longer than a block",
+         .run = run,
+         .in = QKV(1, 150, 2, 1, 4),
+         .kept = KEPT(1, 150, 2, 1, 4),
+         .arg = &wide},
+        {.name = "window of documents",
+         .run = run,
+         .in = QKV(2, 6, 4, 2, 5),
+         .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
+         .kept = KEPT(2, 6, 4, 2, 5),
+         .arg = &window},
+        {.name = "window of pieces, sinks",
+         .run = run,
+         .in = QKZV(2, 4, 8, 4, 2, 5),
+         .param = {FD(4)},
+         .constant = {{D9D_I32, D9D_SHAPE(5, 4), pieces}},
+         .kept = KEPT_Z(2, 4, 8, 4, 2, 5),
+         .tolerance_bf16 = 0.03f, /* sums of few queries, of rounded outputs */
+         .arg = &window},
+        {.name = "sinks",
+         .run = run,
+         .in = QKV(2, 5, 6, 2, 3),
+         .param = {FD(6)},
+         .kept = KEPT(2, 5, 6, 2, 3),
+         .arg = &causal},
+        {.name = "sinks of open documents",
+         .run = run,
+         .in = QKV(2, 6, 2, 1, 5),
+         .param = {{.shape = D9D_SHAPE(2), .scale = 3}},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 4), documents}},
+         .kept = KEPT(2, 6, 2, 1, 5),
+         .arg = &open},
+        {.name = "no positions, sinks",
+         .run = run,
+         .in = QKV(2, 0, 2, 1, 4),
+         .param = {FD(2)},
+         .kept = {-1, -1, -1, -1, -1},
+         .arg = &window},
         {.name = "no positions",
          .run = run,
          .in = QKV(2, 0, 2, 1, 4),
@@ -111,6 +161,81 @@ static void keeps_its_promises(void **state)
         fd_check(&cases[i]);
 }
 
+/* --- generation --------------------------------------------------------------------------------
+ */
+
+enum { CELLS = 190, HEADS = 4, KEYS = 2, WIDE = 20, STEPS = 6 };
+static const int32_t steps[STEPS] = {0, 5, 39, 40, 77, CELLS - 1}; /* places of queries */
+
+static d9d_tensor numbers(const op_fixture *f, d9d_shape shape, uint64_t stream)
+{
+    const int64_t n = d9d_shape_numel(&shape);
+    float *host = malloc((size_t)(n + 1) * sizeof(*host));
+    d9d_tensor x;
+
+    assert_non_null(host);
+    for (int64_t i = 0; i < n; i++)
+        host[i] = d9d_rng_normal((d9d_rng){3, stream}, (uint64_t)i);
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, shape, host, &x));
+    free(host);
+    return x;
+}
+
+static float *attend(const op_fixture *f, const d9d_tensor in[3], const d9d_attention *how)
+{
+    d9d_var *v[3], *y;
+    float *host;
+
+    for (int i = 0; i < 3; i++)
+        assert_ok(d9d_tape_leaf(f->tape, &in[i], false, &v[i]));
+    assert_ok(d9d_op_attention(f->tape, v[0], v[1], v[2], how, &y));
+    host = malloc((size_t)(d9d_tensor_numel(d9d_var_tensor(y)) + 1) * sizeof(*host));
+    assert_non_null(host);
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(y), host));
+    return host;
+}
+
+/* Some queries of a row to a cache of its keys see what they do in the row. */
+static void a_cache_is_the_row(void **state)
+{
+    op_fixture *f = *state;
+    d9d_param *sinks = op_param(f, "sinks", D9D_F32, D9D_SHAPE(HEADS));
+    d9d_tensor logits = numbers(f, D9D_SHAPE(HEADS), 4), segments;
+    d9d_tensor row[] = {numbers(f, D9D_SHAPE(1, CELLS, HEADS, WIDE), 1),
+                        numbers(f, D9D_SHAPE(1, CELLS, KEYS, WIDE), 2),
+                        numbers(f, D9D_SHAPE(1, CELLS, KEYS, WIDE), 3)};
+    const size_t size = HEADS * WIDE * sizeof(float);
+    d9d_attention how = {.scale = 0.3f, .causal = true, .window = 40, .sinks = sinks};
+    d9d_tensor some[] = {{0}, row[1], row[2]};
+    d9d_segment list[STEPS];
+    float *want, *got;
+
+    for (int i = 0; i < STEPS; i++)
+        list[i] = (d9d_segment){i, 1, 0, steps[i] + 1};
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(STEPS, 4), list, &segments));
+    assert_ok(d9d_device_copy(f->dev, d9d_tensor_data(&sinks->data), d9d_tensor_data(&logits),
+                              HEADS * sizeof(float)));
+    assert_ok(d9d_tensor_alloc(f->dev, D9D_F32, D9D_SHAPE(1, STEPS, HEADS, WIDE), &some[0]));
+    for (int i = 0; i < STEPS; i++)
+        assert_ok(d9d_device_copy(f->dev, (char *)d9d_tensor_data(&some[0]) + i * size,
+                                  (char *)d9d_tensor_data(&row[0]) + steps[i] * size, size));
+    want = attend(f, row, &how);
+    how.segments = &segments;
+    how.cached = true;
+    got = attend(f, some, &how);
+    for (int i = 0; i < STEPS; i++)
+        for (int j = 0; j < HEADS * WIDE; j++)
+            assert_float_equal(got[i * HEADS * WIDE + j], want[steps[i] * HEADS * WIDE + j],
+                               unit_device_tolerance(0, 1e-5));
+    free(got);
+    free(want);
+    for (int i = 0; i < 3; i++)
+        d9d_tensor_release(&row[i]);
+    d9d_tensor_release(&some[0]);
+    d9d_tensor_release(&segments);
+    d9d_tensor_release(&logits);
+}
+
 static void refuses(void **state)
 {
     op_fixture *f = *state;
@@ -121,8 +246,19 @@ static void refuses(void **state)
     d9d_var *few = op_var(f, D9D_F32, D9D_SHAPE(2, 2, 2, 8));
     const d9d_attention how = {.scale = 1, .causal = true};
     const d9d_attention cut = {.scale = 1, .segments = op_tensor(f, D9D_I32, D9D_SHAPE(3, 2))};
+    const d9d_attention past = {.scale = 1, .causal = true, .window = -1};
+    const d9d_attention open = {.scale = 1, .window = 2};
+    const d9d_attention sunk = {
+        .scale = 1, .causal = true, .sinks = op_param(f, "sinks", D9D_F32, D9D_SHAPE(2))};
     d9d_var *y;
 
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &past, &y),
+                   "attention: a window of -1 keys");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &open, &y),
+                   "attention: a window of 2 keys needs a causal mask");
+    assert_refused(f, d9d_op_attention(f->tape, q, v, v, &sunk, &y),
+                   "attention: sinks [2] does not fit q [2, 3, 4, 8]: q is [B, S, A, D], sinks are "
+                   "[A]");
     assert_refused(f, d9d_op_attention(f->tape, q, k, k, &how, &y),
                    "attention: k [2, 3, 3, 8] does not fit q [2, 3, 4, 8]: query heads must be a "
                    "multiple of key-value heads");
@@ -144,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_its_promises),
+        op_test(a_cache_is_the_row),
         op_test(refuses),
     };
 

@@ -1,5 +1,6 @@
 /* test_op_router.c - which experts a token goes to, and with what weight. */
 #include <math.h>
+#include <string.h>
 
 #include "support/fd.h"
 #include "support/op_fixture.h"
@@ -14,11 +15,15 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 {
     fd_env *e = self;
     const router_arg *a = e->of->arg;
-    const d9d_tensor *bias = e->constant[0].storage != NULL ? &e->constant[0] : NULL;
+    const d9d_router_how how = {
+        .k = a->k,
+        .renormalise = a->renormalise,
+        .bias = e->constant[0].storage != NULL ? &e->constant[0] : NULL,
+    };
     d9d_routing r;
 
     (void)n_in, (void)n_out;
-    D9D_TRY(d9d_op_router(t, in[0], a->k, a->renormalise, bias, out, &r));
+    D9D_TRY(d9d_op_router(t, in[0], &how, out, &r));
     d9d_routing_release(&r);
     return D9D_OK;
 }
@@ -86,13 +91,14 @@ static void chooses_and_orders(void **state)
                               0, 0, 0, 0, 9, 8, 0, 7};
     static const int expert[] = {1, 3, 0, 1, 0, 1}, offset[] = {0, 2, 5, 5, 6},
                      row[] = {2, 5, 0, 3, 1, 4}, source[] = {2, 4, 0, 3, 5, 1};
+    const d9d_router_how two = {.k = 2, .renormalise = true};
     op_fixture *f = *state;
     d9d_var *v = op_var(f, D9D_F32, D9D_SHAPE(3, 4)), *prob;
     d9d_routing r;
     float p[6];
 
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(d9d_var_tensor(v)), x, sizeof(x)));
-    assert_ok(d9d_op_router(f->tape, v, 2, true, NULL, &prob, &r));
+    assert_ok(d9d_op_router(f->tape, v, &two, &prob, &r));
     read_ints(&r.expert, expert, 6);
     read_ints(&r.offset, offset, 5);
     read_ints(&r.row, row, 6);
@@ -115,19 +121,130 @@ static void refuses(void **state)
     d9d_routing r;
 
     assert_refused(
-        f, d9d_op_router(f->tape, x, 4, true, NULL, &p, &r),
+        f, d9d_op_router(f->tape, x, &(d9d_router_how){.k = 4}, &p, &r),
         "router: logits [2, 3] does not fit a choice of [4]: logits are [T, E], from 1 to "
         "E experts can be chosen");
     assert_refused(
-        f, d9d_op_router(f->tape, x, 0, true, NULL, &p, &r),
+        f, d9d_op_router(f->tape, x, &(d9d_router_how){.k = 0}, &p, &r),
         "router: logits [2, 3] does not fit a choice of [0]: logits are [T, E], from 1 to "
         "E experts can be chosen");
     assert_refused(
-        f, d9d_op_router(f->tape, deep, 1, true, NULL, &p, &r),
+        f, d9d_op_router(f->tape, deep, &(d9d_router_how){.k = 1}, &p, &r),
         "router: logits [2, 3, 4] does not fit a choice of [1]: logits are [T, E], from 1 "
         "to E experts can be chosen");
-    assert_refused(f, d9d_op_router(f->tape, x, 1, true, b, &p, &r),
+    assert_refused(f, d9d_op_router(f->tape, x, &(d9d_router_how){.k = 1, .bias = b}, &p, &r),
                    "router: bias [4] does not fit logits [2, 3]: logits are [T, E], a bias [E]");
+}
+
+/* --- what keeps it even ------------------------------------------------------------------- */
+
+enum { T = 4, E = 5, K = 2 };
+
+/* Two rows of three tokens of which the last four are here; one of them is padding. */
+static const float weight[6] = {9, 9, 0.5f, 1.5f, 0, 1};
+static const float dprob[T * K] = {0.5f, -1, 2, 0.25f, -0.75f, 1, 0.5f, 0};
+
+static d9d_status even_router(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    d9d_routing r;
+
+    (void)n_in, (void)n_out;
+    D9D_TRY(d9d_op_router(t, in[0], self, out, &r));
+    d9d_routing_release(&r);
+    return D9D_OK;
+}
+
+/* sum of prob dprob, and both losses; with `grad` their gradient. */
+static double even_run(op_fixture *f, d9d_router_how *how, const float *x, bool again, float *grad)
+{
+    d9d_tensor host, seed, counted, g;
+    d9d_shares shares = {.first = 2};
+    double sums[2 + E], loss = 0, choices = 0;
+    float prob[T * K];
+    d9d_var *in, *out;
+
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(T, E), x, &host));
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(T, K), dprob, &seed));
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(2, 3), weight, &shares.weight));
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_F64, D9D_SHAPE(2 + E), (double[2 + E]){0}, &counted));
+    how->counted = &counted;
+    d9d_tape_reset(f->tape);
+    d9d_tape_set_shares(f->tape, &shares);
+    assert_ok(d9d_tape_leaf(f->tape, &host, true, &in));
+    assert_ok(again ? d9d_tape_checkpoint(f->tape, even_router, how, &in, 1, &out, 1)
+                    : even_router(how, f->tape, &in, 1, &out, 1));
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(out), prob));
+    assert_ok(d9d_tape_backward(f->tape, &out, &seed, 1, D9D_BACKWARD_FULL));
+    assert_ok(d9d_device_download(f->dev, sums, d9d_tensor_data(&counted), sizeof(sums)));
+    d9d_var_grad(in, &g);
+    if (grad != NULL)
+        assert_ok(d9d_tensor_to_f32(&g, grad));
+    for (int i = 0; i < T * K; i++)
+        loss += (double)prob[i] * (double)dprob[i];
+    loss += sums[0] * (double)how->aux + sums[1] * (double)how->z;
+    for (int e = 0; e < E; e++)
+        choices += sums[2 + e];
+    assert_true(choices == 3 * K); /* of three tokens, once also where they are seen twice */
+    d9d_tape_reset(f->tape);
+    d9d_tensor_release(&g);
+    d9d_tensor_release(&host);
+    d9d_tensor_release(&seed);
+    d9d_tensor_release(&counted);
+    d9d_tensor_release(&shares.weight);
+    return loss;
+}
+
+static void losses_have_their_gradients(void **state)
+{
+    d9d_router_how cases[] = {
+        {.k = K, .renormalise = true, .aux = 0.5f, .z = 0.1f},
+        {.k = K, .aux = 2, .scale = 3},
+        {.k = K, .sigmoid = true, .renormalise = true, .aux = 1, .z = 0.2f, .scale = 2.5f},
+        {.k = K, .sigmoid = true, .z = 0.3f},
+    };
+    const float step = 1e-2f;
+    op_fixture *f = *state;
+
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        float x[T * E], got[T * E], again[T * E];
+
+        memcpy(x, logits, sizeof(x));
+        (void)even_run(f, &cases[c], x, false, got);
+        (void)even_run(f, &cases[c], x, true, again);
+        assert_memory_equal(got, again, sizeof(got));
+        for (int i = 0; i < T * E; i++) {
+            double up, down;
+
+            x[i] = logits[i] + step;
+            up = even_run(f, &cases[c], x, false, NULL);
+            x[i] = logits[i] - step;
+            down = even_run(f, &cases[c], x, false, NULL);
+            x[i] = logits[i];
+            assert_float_equal(got[i], (up - down) / (2 * (double)step), 1e-3);
+        }
+    }
+}
+
+static void refuses_shares_that_do_not_fit(void **state)
+{
+    op_fixture *f = *state;
+    d9d_tensor *flat = op_tensor(f, D9D_F32, D9D_SHAPE(6)), *few = op_tensor(f, D9D_F64, D9D_SHAPE(6));
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(4, 5)), *p;
+    d9d_routing r;
+
+    assert_refused(f, d9d_op_router(f->tape, x, &(d9d_router_how){.k = 2, .counted = few}, &p, &r),
+                   "router: counted [6] does not fit logits [4, 5]: what is counted is at least "
+                   "[2 + E]");
+    assert_refused(
+        f,
+        d9d_op_router(f->tape, x, &(d9d_router_how){.k = 2, .groups = 2, .top_groups = 1}, &p, &r),
+        "router: logits [4, 5] does not fit groups [2, 1]: E is a multiple of the groups, at most "
+        "32, and the best of them have k experts");
+    d9d_tape_set_shares(f->tape, &(d9d_shares){.weight = *flat});
+    assert_fails(d9d_op_router(f->tape, x, &(d9d_router_how){.k = 2, .z = 1}, &p, &r), D9D_EINVAL,
+                 "router: tokens [4] does not fit shares [6]: shares are [B, S], tokens a part of "
+                 "them");
 }
 
 int main(void)
@@ -136,6 +253,8 @@ int main(void)
         cmocka_unit_test(keeps_its_promises),
         op_test(chooses_and_orders),
         op_test(refuses),
+        op_test(losses_have_their_gradients),
+        op_test(refuses_shares_that_do_not_fit),
     };
 
     return cmocka_run_group_tests_name("op_router", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_op_sigmoid_gate.c - y = x * sigmoid(gate), one gate a row. */
+/* test_op_sigmoid_gate.c - y = x * sigmoid(gate), one gate a row or an element. */
 #include "support/fd.h"
 #include "support/op_fixture.h"
 
@@ -19,6 +19,13 @@ static void keeps_its_promises(void **state)
          .in = {FD(3, 257), {.shape = D9D_SHAPE(3, 1), .scale = 3}},
          .kept = {771, 3}},
         {.name = "deep", .run = run, .in = {FD(2, 3, 5), FD(2, 3, 1)}, .kept = {30, 6}},
+        {.name = "elements", .run = run, .in = {FD(4, 7), FD(4, 7)}, .kept = {28, 28}},
+        {.name = "many elements",
+         .run = run,
+         .in = {FD(2, 3, 389), {.shape = D9D_SHAPE(2, 3, 389), .scale = 3}},
+         .kept = {2334, 2334}},
+        {.name = "no elements", .run = run, .in = {FD(0, 7), FD(0, 7)}, .kept = {-1, -1}},
+        {.name = "no columns", .run = run, .in = {FD(3, 0), FD(3, 1)}, .kept = {-1, 3}},
         {.name = "no rows", .run = run, .in = {FD(0, 7), FD(0, 1)}, .kept = {-1, -1}},
     };
 
@@ -35,9 +42,10 @@ static void refuses(void **state)
 
     assert_refused(f, d9d_op_sigmoid_gate(f->tape, x, g, &y),
                    "sigmoid_gate: gate [2, 2] does not fit x [2, 3]: x is [..., H], a gate [..., "
-                   "1]");
-    assert_refused(f, d9d_op_sigmoid_gate(f->tape, scalar, scalar, &y),
-                   "sigmoid_gate: gate [] does not fit x []: x is [..., H], a gate [..., 1]");
+                   "1] or as x");
+    assert_refused(
+        f, d9d_op_sigmoid_gate(f->tape, scalar, scalar, &y),
+        "sigmoid_gate: gate [] does not fit x []: x is [..., H], a gate [..., 1] or as x");
 }
 
 int main(void)

@@ -159,6 +159,18 @@ static void attention_counts_what_is_seen(void **state)
     n.segment = list;
     assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 8 * (10 + 6));
+    n.window = 1;
+    assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 8 * (10 + 6 + 4));
+    n.segment = NULL;
+    n.segments = 0;
+    for (n.window = 2; n.window < 9; n.window += 2) /* 7 pairs, then all 10 */
+        assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 8 * (10 + 6 + 4 + 7 + 3 * 10));
+    n.z = 9;
+    for (n.window = 2; n.window < 14; n.window += 5) /* 8, 27 and all 30 */
+        assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_true(t->work[D9D_PAPER_ATTENTION_SHARED].flops == 4.0 * 8 * (8 + 27 + 30));
     d9d_device_free(dev, list, sizeof(two));
 }
 

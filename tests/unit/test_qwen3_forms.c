@@ -64,7 +64,7 @@ static void upload(fixture *f, uint64_t stream, int32_t below, d9d_tensor *out)
 
 static void fixture_open(fixture *f, const d9d_qwen3_config *c, d9d_stage stage)
 {
-    const d9d_model_options options = {D9D_F32, D9D_RECOMPUTE_OFF};
+    const d9d_model_options options = {.dtype = D9D_F32};
 
     *f = (fixture){0};
     assert_ok(d9d_device_open("cpu", &f->dev));

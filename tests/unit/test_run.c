@@ -135,6 +135,42 @@ static void a_restart_takes_the_place_of_later_steps(void **state)
     place_release(&p);
 }
 
+static void evaluations_stand_with_their_steps(void **state)
+{
+    struct place p;
+    d9d_run *r;
+    d9d_run_summary s;
+    const double *loss, *valid;
+
+    (void)state;
+    place_init(&p);
+    append(&p, "{\"evaluation\": \"valid\", \"step\": 0, \"valid/loss\": 5}\n"
+               "{\"step\": 2, \"loss\": 4, \"step_ms\": 1000}\n"
+               "{\"evaluation\": \"valid\", \"step\": 2, \"valid/loss\": 4.5}\n"
+               "{\"evaluation\": \"other\", \"step\": 2, \"other/loss\": 7}\n"
+               "{\"evaluation\": \"valid\", \"step\": 3, \"valid/loss\": 4}\n"
+               "{\"step\": 4, \"loss\": 3, \"step_ms\": 1000}\n"
+               "{\"evaluation\": \"valid\", \"step\": 5, \"valid/loss\": 3}\n");
+    r = opened(&p);
+    assert_int_equal(r->n, 5);
+    loss = d9d_run_values(r, "loss");
+    valid = d9d_run_values(r, "valid/loss");
+    assert_true(isnan(loss[0]) && valid[0] == 5 && r->step[0] == 0);
+    assert_true(loss[1] == 4 && valid[1] == 4.5);
+    assert_true(d9d_run_values(r, "other/loss")[1] == 7);
+    assert_true(isnan(loss[2]) && valid[2] == 4 && r->step[2] == 3);
+    assert_true(loss[3] == 3 && isnan(valid[3]));
+    assert_int_equal(d9d_run_summarise(r, &s), D9D_OK);
+    assert_true(s.first_loss == 4 && s.last_loss == 3 && s.seconds == 4);
+    append(&p, "{\"restart\": 1, \"step\": 2}\n{\"evaluation\": \"valid\", \"step\": 3, "
+               "\"valid/loss\": 6}\n{\"evaluation\": \"valid\", \"step\": -1}\n");
+    assert_int_equal(d9d_run_poll(r), D9D_EFORMAT);
+    assert_int_equal(r->n, 3);
+    assert_true(d9d_run_values(r, "valid/loss")[2] == 6);
+    d9d_run_close(r);
+    place_release(&p);
+}
+
 static void bad_lines_are_named(void **state)
 {
     static const struct {
@@ -241,6 +277,7 @@ int main(void)
         cmocka_unit_test(columns_are_what_was_logged),
         cmocka_unit_test(a_line_that_is_being_written_waits),
         cmocka_unit_test(a_restart_takes_the_place_of_later_steps),
+        cmocka_unit_test(evaluations_stand_with_their_steps),
         cmocka_unit_test(bad_lines_are_named),
         cmocka_unit_test(lines_without_end_are_refused),
         cmocka_unit_test(a_step_that_repeats_counts_once),

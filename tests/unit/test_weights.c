@@ -232,7 +232,7 @@ static const struct cut whole_model = {1, 0, false};
  * seeds. */
 static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut cut)
 {
-    const d9d_model_options options = {D9D_F32, D9D_RECOMPUTE_OFF};
+    const d9d_model_options options = {.dtype = D9D_F32};
     const d9d_model_spec spec = {&d9d_qwen3_moe_provider, c, options, NULL};
     struct cost cost;
     d9d_arena a = {0};

@@ -365,6 +365,33 @@ static d9d_status on_attention_din(d9d_stream s, const d9d_attention_dims *n, vo
                                       in(&c, n->t, o, nq), floats(&c, lse, rows)));
 }
 
+static d9d_status on_attention_sink(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                                    const void *sink)
+{
+    const int64_t rows = n->b * n->s * n->a;
+    call c = begin();
+    const d9d_attention_dims d = dims_of(&c, n);
+
+    (void)s;
+    return end(&c, c.k->attention_sink(c.s, &d, out(&c, n->t, o, rows * n->d),
+                                       out(&c, D9D_F32, lse, rows), in(&c, n->t, sink, n->a)));
+}
+
+static d9d_status on_attention_sink_dw(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
+                                       void *dsink, float beta, const void *dout, const void *o,
+                                       const float *lse, const void *sink)
+{
+    const int64_t rows = n->b * n->s * n->a;
+    call c = begin();
+    const d9d_attention_dims d = dims_of(&c, n);
+
+    (void)s;
+    return end(&c,
+               c.k->attention_sink_dw(c.s, &d, gt, out(&c, gt, dsink, n->a), beta,
+                                      in(&c, n->t, dout, rows * n->d), in(&c, n->t, o, rows * n->d),
+                                      floats(&c, lse, rows), in(&c, n->t, sink, n->a)));
+}
+
 static d9d_status on_pieces(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
                             int64_t p, int64_t w, bool in_order)
 {
@@ -497,30 +524,80 @@ static d9d_status on_xent_once(d9d_stream s, const d9d_xent_dims *n, d9d_dtype g
 
 /* --- mixture of experts -------------------------------------------------------------------- */
 
-static d9d_status on_router(d9d_stream s, d9d_dtype t, float *p, float *prob, int32_t *expert,
-                            const void *logits, const float *bias, int64_t rows, int64_t e,
-                            int64_t k, bool renormalise)
+static d9d_status on_router(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
+                            int32_t *expert, const void *logits, const float *bias)
 {
     call c = begin();
 
     (void)s;
-    return end(&c,
-               c.k->router(c.s, t, out(&c, D9D_F32, p, rows * e), out(&c, D9D_F32, prob, rows * k),
-                           out(&c, D9D_I32, expert, rows * k), in(&c, t, logits, rows * e),
-                           floats(&c, bias, e), rows, e, k, renormalise));
+    return end(&c, c.k->router(c.s, n, out(&c, D9D_F32, p, n->rows * n->e),
+                               out(&c, D9D_F32, prob, n->rows * n->k),
+                               out(&c, D9D_I32, expert, n->rows * n->k),
+                               in(&c, n->t, logits, n->rows * n->e), floats(&c, bias, n->e)));
 }
 
-static d9d_status on_router_din(d9d_stream s, d9d_dtype t, void *dlogits, const float *dprob,
-                                const float *p, const float *prob, const int32_t *expert,
-                                int64_t rows, int64_t e, int64_t k, bool renormalise)
+/* The same with its arrays on the device. */
+static d9d_router_balance balance(call *c, const d9d_router_dims *n, const d9d_router_balance *b)
+{
+    const int64_t batch = n->rows > 0 ? (b->first + n->rows - 1) / b->length + 1 : 0;
+    d9d_router_balance d = *b;
+
+    d.weight = floats(c, b->weight, n->rows);
+    d.load = floats(c, b->load, batch * n->e);
+    d.logits = in(c, n->t, b->logits, n->rows * n->e);
+    return d;
+}
+
+static d9d_status on_router_din(d9d_stream s, const d9d_router_dims *n, void *dlogits,
+                                const float *dprob, const float *p, const float *prob,
+                                const int32_t *expert, const d9d_router_balance *b)
+{
+    call c = begin();
+    d9d_router_balance d = {0};
+
+    (void)s;
+    if (b != NULL)
+        d = balance(&c, n, b);
+    return end(&c, c.k->router_din(c.s, n, out(&c, n->t, dlogits, n->rows * n->e),
+                                   floats(&c, dprob, n->rows * n->k),
+                                   floats(&c, p, n->rows * n->e), floats(&c, prob, n->rows * n->k),
+                                   ints(&c, expert, n->rows * n->k), b != NULL ? &d : NULL));
+}
+
+static d9d_status on_router_count(d9d_stream s, const d9d_router_dims *n, float *load,
+                                  double *total, const int32_t *expert,
+                                  const d9d_router_balance *b)
+{
+    const int64_t batch = n->rows > 0 ? (b->first + n->rows - 1) / b->length + 1 : 0;
+    call c = begin();
+    const d9d_router_balance d = balance(&c, n, b);
+
+    (void)s;
+    return end(&c, c.k->router_count(c.s, n, out(&c, D9D_F32, load, batch * n->e),
+                                     out(&c, D9D_F64, total, n->e),
+                                     ints(&c, expert, n->rows * n->k), &d));
+}
+
+static d9d_status on_router_losses(d9d_stream s, const d9d_router_dims *n, float *aux, float *z,
+                                   const float *p, const d9d_router_balance *b)
+{
+    call c = begin();
+    const d9d_router_balance d = balance(&c, n, b);
+
+    (void)s;
+    return end(&c, c.k->router_losses(c.s, n, out(&c, D9D_F32, aux, n->rows),
+                                      out(&c, D9D_F32, z, n->rows),
+                                      floats(&c, p, n->rows * n->e), &d));
+}
+
+static d9d_status on_router_bias(d9d_stream s, float *bias, const double *load, const float *scale,
+                                 float rate, int64_t first, int64_t n, int64_t e)
 {
     call c = begin();
 
     (void)s;
-    return end(&c,
-               c.k->router_din(c.s, t, out(&c, t, dlogits, rows * e), floats(&c, dprob, rows * k),
-                               floats(&c, p, rows * e), floats(&c, prob, rows * k),
-                               ints(&c, expert, rows * k), rows, e, k, renormalise));
+    return end(&c, c.k->router_bias(c.s, out(&c, D9D_F32, bias, n), in(&c, D9D_F64, load, e),
+                                    floats(&c, scale, 1), rate, first, n, e));
 }
 
 static d9d_status on_route(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,

@@ -59,6 +59,36 @@ typedef struct d9d_gemm {
     bool b_early;
 } d9d_gemm;
 
+/* How T tokens choose k of E experts, by scores that are a softmax of the token's logits, or
+ * sigmoids of each.  With groups above 1 the experts are as many groups of one size: a group is
+ * worth the sum of its two largest keys (score + bias), and only the best top_groups of them are
+ * chosen from.  The weight of a choice is its score, divided by the sum of the token's chosen ones
+ * + 1e-20 where `renormalise`, times `scale`. */
+enum { D9D_ROUTER_GROUPS = 32 }; /* at most */
+typedef struct d9d_router_dims {
+    d9d_dtype t; /* of logits */
+    int64_t rows, e, k;
+    bool sigmoid, renormalise;
+    int groups, top_groups; /* 0 or 1 groups: any expert */
+    float scale;
+} d9d_router_dims;
+
+/* Losses that keep a router's choices even and its logits small.  Row b of the batch has `length`
+ * tokens; token i here is number first + i of all.  With w the weight of a token, load[b] the
+ * choices of its row, and q its scores divided by their sum:
+ *
+ *     aux   w sum over e of q_e E load[b, e] / (sum over e of load[b, e])
+ *     z     w log(sum over e of exp(logit_e))^2
+ *
+ * each times its coefficient.  The choices have no gradient. */
+typedef struct d9d_router_balance {
+    const float *weight; /* [T]; 0: the token does not count */
+    const float *load;   /* [rows of the batch, E]; may be NULL where aux is 0 */
+    const void *logits;  /* [T, E]; may be NULL where z is 0 */
+    int64_t first, length;
+    float aux, z;
+} d9d_router_balance;
+
 /* Heads to be normed and turned: x [M, heads, D], of which the first R features turn, by
  * positions [M] times inv_freq [R/2]. */
 typedef struct d9d_norm_rope_dims {
@@ -80,6 +110,14 @@ typedef struct d9d_norm_rope_dims {
  *     x seen, - hidden      x x x x - -
  *                           x x x x x -
  *                           x x x x x x
+ *
+ * With a window of W, under a causal mask alone, a query sees the last W of these at most: of keys
+ * 0 .. j those from j + 1 - W on.
+ *
+ *     the same, W = 3       x x x - - -
+ *                           - x x x - -
+ *                           - - x x x -
+ *                           - - - x x x
  *
  * Without a list a row is one segment: all its queries, all its keys.  A list of N lies in device
  * memory, so that the host needs to wait for nothing; it serves three ends:
@@ -128,6 +166,7 @@ typedef struct d9d_attention_dims {
     const d9d_segment *segment; /* [segments], or NULL */
     bool cached; /* k and v are a cache, and most segments have a query or a few: it may be done in
                     another way, whose last bits differ; forward alone */
+    int64_t window; /* most keys that a query sees, its own position counted; 0: all */
 } d9d_attention_dims;
 
 /* Fused head and loss; hidden [T, H], split heads w[i] [v[i], H], targets [T].  The ids of the
@@ -251,6 +290,16 @@ typedef struct d9d_kernels {
     d9d_status (*attention_din)(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
                                 void *dv, const void *dout, const void *q, const void *k,
                                 const void *v, const void *o, const float *lse);
+    /* A logit of each head, sink [A] of type t, that takes part in the softmax of every query and
+     * has no value: what attention() gave becomes, in place, o times exp(lse) / exp(lse'), with
+     * lse' = log(exp(lse) + exp(sink)), rounded once more.  attention_din() of these o and lse is
+     * the gradient under the sink. */
+    d9d_status (*attention_sink)(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                                 const void *sink);
+    /* dsink = beta dsink - the sum over queries of exp(sink - lse') dout . o' */
+    d9d_status (*attention_sink_dw)(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
+                                    void *dsink, float beta, const void *dout, const void *o,
+                                    const float *lse, const void *sink);
     /* Rows in 2n pieces of P cells of W, as they are dealt to n ranks (d9d/nn/cut.h).  in_order:
      * y [B, 2n, P, W] from x [n, B, 2, P, W], where rank r has pieces r and 2n - 1 - r; else the
      * way back. */
@@ -297,13 +346,25 @@ typedef struct d9d_kernels {
                             const void *const *w, const int32_t *targets);
 
     /* --- mixture of experts ------------------------------------------------------ */
-    /* p [T, E] float32 is the whole softmax, kept for the backward. */
-    d9d_status (*router)(d9d_stream s, d9d_dtype t, float *p, float *prob, int32_t *expert,
-                         const void *logits, const float *bias, int64_t rows, int64_t e, int64_t k,
-                         bool renormalise);
-    d9d_status (*router_din)(d9d_stream s, d9d_dtype t, void *dlogits, const float *dprob,
-                             const float *p, const float *prob, const int32_t *expert, int64_t rows,
-                             int64_t e, int64_t k, bool renormalise);
+    /* p [T, E] float32 is the score of every expert, kept for the backward; prob and expert [T, k];
+     * bias [E] or NULL, for the choice alone. */
+    d9d_status (*router)(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
+                         int32_t *expert, const void *logits, const float *bias);
+    /* balance NULL: of prob alone. */
+    d9d_status (*router_din)(d9d_stream s, const d9d_router_dims *n, void *dlogits,
+                             const float *dprob, const float *p, const float *prob,
+                             const int32_t *expert, const d9d_router_balance *balance);
+    /* For each choice of a token that counts (b->weight above 0) one more of its expert: in the
+     * token's row of b->load, and in total [E]; either may be NULL. */
+    d9d_status (*router_count)(d9d_stream s, const d9d_router_dims *n, float *load, double *total,
+                               const int32_t *expert, const d9d_router_balance *b);
+    /* What each token weighs in the two losses, [T] each, without their coefficients. */
+    d9d_status (*router_losses)(d9d_stream s, const d9d_router_dims *n, float *aux, float *z,
+                                const float *p, const d9d_router_balance *b);
+    /* bias[i] += rate * sign(mean of load - load[first + i]), i < n, of load [E]; nothing where
+     * *scale is NaN. */
+    d9d_status (*router_bias)(d9d_stream s, float *bias, const double *load, const float *scale,
+                              float rate, int64_t first, int64_t n, int64_t e);
     /* Numbers the choices that are not -1 by (expert, token): row [T, k] is -1 for the others,
      * source [T k] for the places that are left. */
     d9d_status (*route)(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
@@ -369,9 +430,10 @@ typedef struct d9d_kernels {
     X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
     X(sigmoid_gate_din) X(random) X(dropout) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
     X(rms_norm) X(rms_norm_grad) X(rope) X(norm_rope) X(norm_rope_grad) X(attention)               \
-    X(attention_din) X(pieces) X(put_rows)                                                         \
+    X(attention_din) X(attention_sink) X(attention_sink_dw) X(pieces) X(put_rows)                  \
     X(embedding) X(embedding_dw) X(xent) X(xent_join) X(xent_din) X(xent_dw) X(xent_once)          \
-    X(router) X(router_din) X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \
+    X(router) X(router_din) X(router_count) X(router_losses) X(router_bias)                           \
+    X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \
     X(route_ranks) X(route_local) X(sum_squares) X(sum) X(find_nonfinite) X(step_scale) X(adam)    \
     X(adam_stochastic) X(sgd)
 /* clang-format on */

@@ -200,6 +200,7 @@ typedef struct d9d_map_plan d9d_map_plan;
 typedef struct d9d_plan_options {
     bool cast; /* every floating output becomes `cast_to` */
     d9d_dtype cast_to;
+    const char *keep;   /* outputs whose names end so keep their type; NULL: none */
     bool floating;      /* every tensor that is used must be of a floating type */
     bool allow_unused;  /* source tensors that no step takes are left behind silently */
     const char *source; /* names of the two sides in sentences; NULL: "source" and "mapper" */

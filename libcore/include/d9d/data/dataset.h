@@ -67,6 +67,11 @@ D9D_API int64_t d9d_dataset_vocab(const d9d_dataset *ds);
 D9D_API int64_t d9d_dataset_max_length(const d9d_dataset *ds);
 /* Positions of the split. */
 D9D_API int64_t d9d_dataset_positions(const d9d_dataset *ds);
+/* Have its documents labels of their own, given with them? */
+D9D_API bool d9d_dataset_has_labels(const d9d_dataset *ds);
+/* From here on a document without labels has all its tokens for positions, and no targets: for
+ * what looks at texts as a whole.  Before its samples are looked at. */
+D9D_API void d9d_dataset_take_whole(d9d_dataset *ds);
 /* Whether a sample may have several segments. */
 D9D_API bool d9d_dataset_is_packed(const d9d_dataset *ds);
 

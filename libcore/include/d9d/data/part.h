@@ -31,6 +31,16 @@ typedef struct d9d_batch_part {
     const d9d_segment *segment; /* NULL: each row is one */
 } d9d_batch_part;
 
+/* The position in its row of number i of the `length` that rank `rank` of n has of it. */
+static inline int64_t d9d_part_position(int rank, int n, int64_t length, int64_t i)
+{
+    const int64_t half = length / 2;
+
+    if (n == 1)
+        return i;
+    return i < half ? rank * half + i : (2 * n - 1 - rank) * half + i - half;
+}
+
 /* Memory that is used again; begins as zeros. */
 typedef struct d9d_part_room {
     D9D_VEC(int32_t) cells;

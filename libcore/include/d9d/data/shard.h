@@ -75,6 +75,8 @@ typedef struct d9d_shard_how {
     d9d_shard_format format;
     bool lines;
     const char *text_key;   /* NULL: "text" */
+    const char *label_key;  /* of JSON lines: the class, an integer, which becomes the label of the
+                               last position, the others having none; NULL: none */
     const char *append_eos; /* token behind every document; NULL: none */
     const char *chat;       /* template of chats (d9d/data/chat.h) */
     int64_t max_length;     /* positions of a sample; 0: any, or `pack` */

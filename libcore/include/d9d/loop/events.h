@@ -27,6 +27,7 @@
  *       train.optimizer_step.pre             not in a step without a target
  *       train.optimizer_step.post
  *     train.step.post
+ *     train.evaluation.pre, .post            step, total_steps, name; between two steps
  *     train.sleep.pre, .post                 step, total_steps; between two steps
  *     train.wake.pre, .post                  the same
  *     train.finished                         nothing
@@ -83,6 +84,7 @@ typedef struct d9d_event {
     d9d_tracker *tracker; /* of rank 0 */
     int64_t step, total_steps;
     const void *user;
+    const char *name; /* of an evaluation */
 } d9d_event;
 
 /* Ends with {NULL, NULL}. */

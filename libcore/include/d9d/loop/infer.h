@@ -1,4 +1,4 @@
-/* infer.h - the inference loop: log-probabilities, perplexity, generation.
+/* infer.h - the inference loop: log-probabilities, perplexity, generation, rows of texts.
  *
  * Samples are read in the order of the data section, microbatch_size at a time, the last
  * batch short; results come out in that order.
@@ -14,6 +14,9 @@
  * On many ranks each data-parallel rank has a micro-batch of its own at a time, and rank 0 writes.
  *
  * perplexity is exp of the mean negative log-probability over all targets.
+ *
+ * classification writes the probabilities of each text's classes, a line a text; embedding and
+ * hidden_states a .npy with a row for each (d9d/loop/heads.h).  They go on in the same way.
  *
  * generate writes what follows each prompt, in the order of the prompts, and goes on in the same
  * way when it was interrupted:
@@ -39,12 +42,20 @@
 extern "C" {
 #endif
 
+/* What was made of samples: losses, tokens, or rows of a task's own, of positions without losses.
+ */
+typedef enum d9d_infer_what {
+    D9D_INFER_SCORED,
+    D9D_INFER_GENERATED,
+    D9D_INFER_ROWS
+} d9d_infer_what;
+
 typedef struct d9d_infer_summary {
     int64_t samples, first_sample; /* of the whole task; where this life began */
-    int64_t tokens;                /* targets, or what was generated, of this life */
+    int64_t tokens;                /* targets, what was generated, or positions, of this life */
     double loss, perplexity;       /* over this life; NaN without a target */
     double tokens_per_s;
-    bool generated; /* there are tokens, and no loss */
+    d9d_infer_what what;
 } d9d_infer_summary;
 
 /* Collective: over the job, as d9d_train().  `weights` of

@@ -23,6 +23,7 @@ extern "C" {
 
 typedef struct d9d_data_section {
     const char *dataset; /* directory made by d9d-shard */
+    d9d_union source;    /* d9d/data/dataset_kind.h, in the place of a directory; choice NULL: none */
     const char *split;
     int order; /* d9d_order, see d9d/data/loader.h */
     int64_t seed;
@@ -66,6 +67,7 @@ typedef struct d9d_trainer_section {
         d9d_step_period period_steps;
         bool samples;
         d9d_list tracker; /* d9d_union: d9d/track/sink.h */
+        int experts;      /* off, a summary, numbers of each layer, all counts */
     } logging;
     struct d9d_pipelining_section {
         d9d_union schedule; /* which: d9d_pipe_kind */
@@ -99,6 +101,17 @@ typedef struct d9d_trainer_section {
     d9d_profiling_section *profiling; /* NULL: none */
 } d9d_trainer_section;
 
+/* Another dataset that the model is measured on while it is trained. */
+typedef struct d9d_evaluation_section {
+    const char *name; /* before its values: "valid/loss" */
+    d9d_list data;    /* d9d_data_section, at least one */
+    d9d_step_period period_steps;
+    bool at_start, at_end;   /* before the first step, and after the last one whatever the period */
+    int64_t samples;         /* of the stream; D9D_INT_NULL: all */
+    int64_t microbatch_size; /* D9D_INT_NULL: training's */
+    d9d_list metrics;        /* as training's */
+} d9d_evaluation_section;
+
 typedef struct d9d_train_config {
     d9d_degrees mesh;
     d9d_list data;            /* d9d_data_section, at least one */
@@ -110,6 +123,7 @@ typedef struct d9d_train_config {
     d9d_list metrics;       /* d9d_union: d9d/metric/metric.h */
     d9d_union peft;         /* d9d/model/peft.h; which -1: all is trained */
     const char *export_to;
+    d9d_list evaluation; /* d9d_evaluation_section */
 } d9d_train_config;
 
 typedef struct d9d_infer_config {

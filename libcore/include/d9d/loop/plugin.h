@@ -24,6 +24,7 @@
 #ifndef D9D_LOOP_PLUGIN_H
 #define D9D_LOOP_PLUGIN_H
 
+#include "d9d/data/dataset_kind.h"
 #include "d9d/loop/events.h"
 #include "d9d/loop/job.h"
 #include "d9d/loop/task.h"
@@ -38,7 +39,7 @@ extern "C" {
 
 enum { D9D_PLUGIN_ABI = 1 }; /* another number: the meaning of a table has changed */
 
-/* The structs of this library that plugins embed in their own. */
+/* The structs of this library that plugins embed in their own, or fill for a call. */
 #define D9D_PLUGIN_EMBEDS(X)                                                                       \
     X(d9d_tensor)                                                                                  \
     X(d9d_param)                                                                                   \
@@ -52,7 +53,9 @@ enum { D9D_PLUGIN_ABI = 1 }; /* another number: the meaning of a table has chang
     X(d9d_block_attention)                                                                         \
     X(d9d_block_ffn)                                                                               \
     X(d9d_block_grouped)                                                                           \
-    X(d9d_block_moe)
+    X(d9d_block_moe)                                                                               \
+    X(d9d_attention)                                                                               \
+    X(d9d_attention_shape)
 
 typedef struct d9d_plugin {
     size_t size;          /* sizeof(d9d_plugin) */
@@ -69,6 +72,7 @@ typedef struct d9d_plugin {
     const d9d_metric_kind *const *metrics;
     const d9d_sink_kind *const *trackers;
     const d9d_subscription *events; /* whatever the configuration names; self is NULL */
+    const d9d_dataset_kind *const *datasets;
 } d9d_plugin;
 
 #define D9D_PLUGIN_SIZE(type) sizeof(type),

@@ -15,7 +15,7 @@
 #ifndef D9D_LOOP_TASK_H
 #define D9D_LOOP_TASK_H
 
-#include "d9d/data/loader.h"
+#include "d9d/data/pooling.h"
 #include "d9d/loop/events.h"
 #include "d9d/loop/infer.h"
 #include "d9d/loop/save.h"
@@ -32,7 +32,9 @@ typedef struct d9d_train_task {
     /* `config` is the section, bound.  NULL: `self` is the section. */
     d9d_status (*open)(const void *config, void **self);
     void (*close)(void *self); /* NULL: nothing to free */
-    /* Units besides the model's (d9d_model_unit()); without pipeline ranks alone.  NULL: none. */
+    /* Units besides the model's, of the last stage for instance; d9d_model_linear() makes one,
+     * which the model owns.  For the model as a whole first, whose structure alone is looked at
+     * where it is a pipeline, then for each stage of this rank.  NULL: none. */
     d9d_status (*extend)(void *self, d9d_model *m, const d9d_model_options *options);
     /* Call m->ops->forward(), and on the last stage set out->loss: float32, of any shape; what is
      * not root yet becomes it.  `in->labels` are what the data have.  out->logits [B*S, C], if it
@@ -51,13 +53,23 @@ typedef struct d9d_train_task {
      * rank 0 has all of it, joined, and the others what open left.  Changed no later than
      * "train.step.post" of a step, and not by evaluation.  NULL: nothing. */
     const d9d_save_cells *(*state)(void *self, size_t *n);
+    /* The head that it has in place of the model's own: its parameters are the task's, and forward
+     * ends with the final norm.  Its size comes back as options->head of extend().  NULL: none. */
+    void (*head)(void *self, d9d_head *out);
+    /* What stands for a document, so that in->pool is there.  NULL: nothing. */
+    d9d_pooling (*pooling)(void *self);
+    /* Is this batch one to learn from?  Before it is computed with, on each rank that has samples
+     * of it.  NULL: any is. */
+    d9d_status (*check)(void *self, const d9d_batch *b);
+    bool labels; /* it needs a dataset that was given labels, and is refused one without */
 } d9d_train_task;
 
 /* --- inference -------------------------------------------------------------------------- *
  *
- * What is made of the losses of each row.  Text goes to the file `output` of the section, whose
- * struct begins with a d9d_output_section: a line a row, in the order of samples whatever the
- * ranks, and an interrupted run goes on behind the last; or one text at the end. */
+ * What is made of each row: of its losses, or of what a task's own forward makes of it.  Text goes
+ * to the file `output` of the section, whose struct begins with a d9d_output_section: a line a row,
+ * in the order of samples whatever the ranks, and an interrupted run goes on behind the last; or
+ * one text at the end. */
 typedef struct d9d_infer_row {
     int64_t sample;    /* number in its split */
     int32_t dataset;   /* of a blend */
@@ -68,6 +80,9 @@ typedef struct d9d_infer_row {
     const int32_t *labels, *positions; /* [length] */
     double sum;                        /* of losses */
     int64_t targets;                   /* labels that count */
+    const float *values;               /* [width] of a task with a body, and no losses then */
+    int64_t width;
+    int32_t label; /* the row's class, or -100 */
 } d9d_infer_row;
 
 typedef struct d9d_infer_task_kind {
@@ -77,6 +92,14 @@ typedef struct d9d_infer_task_kind {
     d9d_status (*row)(const void *config, const d9d_infer_row *x, d9d_buf *line);
     /* Append what the file has, where there are no lines; on rank 0.  NULL: nothing. */
     d9d_status (*end)(const void *config, const d9d_infer_summary *s, d9d_buf *text);
+    /* What is computed: its open, close, extend, forward, head and pooling are called, with the
+     * section of inference, and forward sets out->values, a row for each document.  A row of the
+     * dataset is one document.  NULL: the model's losses. */
+    const d9d_train_task *body;
+    /* The shape of a row's values, in `shape` of 8 at most; returns how many dimensions.  They are
+     * the rows of a .npy file then, and there are no lines.  NULL: row() makes lines of them. */
+    int (*shape)(void *self, const d9d_model *whole, int64_t *shape);
+    void (*finish)(void *self, float *row, int64_t n); /* each row in place; NULL: as it is */
 } d9d_infer_task_kind;
 
 D9D_API extern const d9d_table *const d9d_infer_task_choices[]; /* NULL-ended */

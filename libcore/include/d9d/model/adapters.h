@@ -28,11 +28,12 @@ extern "C" {
 typedef struct d9d_adapters d9d_adapters;
 D9D_API void d9d_adapters_free(d9d_adapters *ad);
 
-/* Those of a bound model: `params` are their factors, and `src` has these by name, whole. */
+/* Those of a bound model: `params` has their factors, and `src` has these by name, whole.  With them
+ * goes a classifier's head among the parameters that is trained. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_take(const d9d_params *params, const d9d_source *src,
                                                   d9d_adapters **out);
 /* A directory, for a model that has these matrices.  ENOTSUP for what changes weights in another
- * way than B A: DoRA, biases, modules saved whole, another method; EMISMATCH for a factor of no
+ * way than B A: DoRA, biases, modules saved whole but a classifier's head, another method; EMISMATCH for a factor of no
  * matrix of this model, or of another shape, a matrix with one factor, and experts of which some
  * have none. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of,
@@ -48,6 +49,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_write(const d9d_adapters *ad,
  * matrices, ranks and scales. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_fill(const d9d_adapters *ad, const d9d_params *params,
                                                   const d9d_log *log);
+
+/* Heads that were trained whole beside adapters: what peft calls modules_to_save, "score".  Merging
+ * has no part in them; they go into the parameters of their names, of which a stage may have none.
+ * EMISMATCH for another shape. */
+D9D_API bool d9d_adapters_has_heads(const d9d_adapters *ad);
+D9D_API D9D_MUST_USE d9d_status d9d_adapters_fill_heads(const d9d_adapters *ad,
+                                                        const d9d_params *params,
+                                                        const d9d_log *log);
 
 /* The tensors of `src`, which is in this layout, without factors of adapters and with matrices
  * merged: W + alpha / r B A, in float32 and rounded once, the same bits in every layout.  `ad` and

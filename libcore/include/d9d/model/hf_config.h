@@ -66,6 +66,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9
                                                    json_t **out);
 /* Put `dtype` where the document has its own, or under "torch_dtype". */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype);
+/* The class of this head, and its labels, where it has another.  ENOTSUP for a projection; the
+ * member "d9d" then says it, for a directory in the suite's own layout. */
+D9D_API D9D_MUST_USE d9d_status d9d_hf_config_set_head(json_t *doc, const d9d_qwen3_config *c);
 /* Its text.  Of a document that was made from the file `from` (else NULL) all else keeps its
  * bytes where nothing but the member "d9d" comes, goes or changes. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_text(const json_t *doc, const char *from,

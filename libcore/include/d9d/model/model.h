@@ -28,6 +28,13 @@ typedef struct d9d_cache {
 
 #define D9D_IGNORE_INDEX (-100) /* a label that does not count */
 
+/* Hears what comes out of the embedding (layer 0) and of layer l (l + 1, counted over all stages),
+ * as it goes into the next: [B, S, H], with tp ranks [T/tp, H]. */
+typedef struct d9d_tap {
+    d9d_status (*hear)(void *arg, d9d_tape *t, int64_t layer, d9d_var *x);
+    void *arg;
+} d9d_tap;
+
 typedef struct d9d_model_in {
     const d9d_tensor *ids;       /* [B, S] int32; first stage */
     d9d_var *hidden;             /* [B, S, H], with tp ranks [T/tp, H]; other stages */
@@ -42,14 +49,25 @@ typedef struct d9d_model_in {
     const d9d_cache *cache;
     const d9d_tensor *at;
     const d9d_tensor *pick; /* [N] int32: tokens of which logits are wanted; NULL: none */
+    const d9d_pool *pool;   /* the batch's documents, for tasks that ask for them; NULL: others */
+    const d9d_tap *tap;     /* NULL, and for models without ops->taps: nobody hears */
 } d9d_model_in;
+
+/* Some columns of what a task makes of each document, [N, n]. */
+typedef struct d9d_values {
+    d9d_var *v;
+    int64_t at; /* the first of them */
+} d9d_values;
 
 typedef struct d9d_model_out {
     d9d_var
         *hidden;   /* as it came in: what the next stage takes; after the final norm on the last */
     d9d_var *loss; /* [B*S] float32: -log p of each label, 0 where ignored; NULL without labels;
                       the same on all tp ranks */
-    d9d_var *logits; /* [B*S, V], or of `pick` [N, V] float32, or NULL */
+    d9d_var *logits;          /* [B*S, V], or of `pick` [N, V] float32, or NULL */
+    const d9d_tensor *labels; /* of a task's logits, where they are not those of positions */
+    const d9d_values *values; /* of a task in inference: its rows, from any stage; or NULL */
+    size_t n_values;
 } d9d_model_out;
 
 typedef enum d9d_checkpointing {
@@ -61,6 +79,7 @@ typedef enum d9d_checkpointing {
 typedef struct d9d_model_options {
     d9d_dtype dtype;                 /* of parameters and activations */
     d9d_checkpointing checkpointing; /* FULL: each layer; SELECTIVE: each layer's FFN half */
+    d9d_head head;                   /* the task's, with its size */
 } d9d_model_options;
 
 typedef struct d9d_model d9d_model;
@@ -76,6 +95,7 @@ typedef struct d9d_model_ops {
     /* NULL, or: [K, D] of the keys of a layer of this stage, from 0; values are of the same shape.
      * Such a model takes a cache and `pick`. */
     d9d_shape (*cache_cell)(const d9d_model *m, int64_t layer);
+    bool taps; /* forward tells in->tap */
 } d9d_model_ops;
 
 struct d9d_model {
@@ -88,8 +108,11 @@ struct d9d_model {
     d9d_cut cut;                   /* what its blocks read; a plan fills it (d9d/parallel/plan.h) */
     d9d_module **units;            /* that forward opens, in its order; one may be opened twice */
     size_t n_units;
+    d9d_block_moe **mixtures;      /* of this stage, where loads of experts are to be known */
+    size_t n_mixtures;
     d9d_module *tied; /* a module that the first and the last stage both have, under one name: its
                        * gradients are summed over the two; NULL: none, or one stage has it */
+    struct d9d_model_added *added; /* d9d_model_linear() */
 };
 
 /* Build this stage's layers: structure only, no memory for parameters.  `config` is copied, what
@@ -101,6 +124,17 @@ D9D_API D9D_MUST_USE d9d_status d9d_qwen3_create(const d9d_qwen3_config *config,
 
 /* `child` is part of the model's root under this name, and a unit, opened after those before. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_unit(d9d_model *m, const char *name, d9d_module *child);
+/* A matrix [out, in] besides the model's own, such as a task's head: a unit of this name, freed
+ * with the model.  init_std 0: 0.02. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_linear(d9d_model *m, const char *name, d9d_dtype dtype,
+                                                 double init_std, int64_t in, int64_t out);
+/* The one of this name; NULL: there is none, as on other stages. */
+D9D_API d9d_block_linear *d9d_model_linear_of(const d9d_model *m, const char *name);
+/* out->hidden, or what a tap hears, as one row for each of the batch's documents: [M, H], M of them
+ * on the first of the ranks that share them, as many rows of zeros on the others (d9d/data/pooling.h).
+ * Collective: over the tp and cp ranks, as d9d_op_scatter_rows(). */
+D9D_API D9D_MUST_USE d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x,
+                                               const d9d_pool *pool, d9d_var **y);
 /* The end of a language model: out->loss of in->labels from out->hidden [B, S, H], under the head
  * as a unit.  Without labels nothing. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_loss(d9d_block_vocab *head, d9d_tape *t,
@@ -108,11 +142,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_loss(d9d_block_vocab *head, d9d_tape *
 
 /* ops->flops_per_token(), or what stands for it. */
 D9D_API double d9d_model_flops(const d9d_model *m, int64_t s);
-static inline void d9d_model_free(d9d_model *m)
-{
-    if (m != NULL)
-        m->ops->free(m);
-}
+D9D_API void d9d_model_free(d9d_model *m);
 
 #ifdef __cplusplus
 }

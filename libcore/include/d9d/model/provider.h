@@ -117,6 +117,16 @@ typedef struct d9d_model_provider {
     /* All matrices that have a place in HuggingFace's files, in the arena: those whose adapters can
      * be read and written as peft does.  NULL: there are none. */
     d9d_status (*matrices)(const void *config, d9d_arena *a, d9d_model_matrices *out);
+
+    /* The same model, in the arena, with the head that a task wants in place of its own; head->size
+     * is set where it was 0.  A source may then have another head, which is left, or none.  ECONFIG
+     * where no size is known, ENOTSUP for a head that it has not.  NULL: it has the head of a
+     * language model, beside which a task's stands. */
+    d9d_status (*rehead)(const void *config, d9d_arena *a, d9d_head *head, const void **out);
+    /* A config.json of a model with another head, made to say this one's.  ENOTSUP where
+     * HuggingFace's format has none such: it then goes with the suite's own layout.  NULL: it does
+     * not say. */
+    d9d_status (*hf_head)(const void *config, json_t *doc);
 } d9d_model_provider;
 
 /* A model that is described and not built: a bound section and its provider. */
@@ -132,6 +142,10 @@ typedef struct d9d_model_spec {
 /* `section` is a bound union whose choices are providers' sections. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a,
                                                     d9d_model_spec *out);
+/* With this head: options.head, with its size.  ENOTSUP where a provider has no other head than its
+ * own and the size is not given. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_spec_rehead(d9d_model_spec *m, d9d_arena *a,
+                                                      const d9d_head *head);
 /* The provider's, or none. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_matrices(const d9d_model_spec *m, d9d_arena *a,
                                                         d9d_model_matrices *out);

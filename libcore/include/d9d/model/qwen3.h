@@ -7,31 +7,21 @@
  *
  * Parameter names and shapes are spec 12.2.  With tied embeddings a language model's head uses
  * the embedding's tables and has no parameters of its own; over pipeline stages the last has the
- * embedding too.  Checkpoints of
- * every head are mapped (qwen3_map.h); the model that computes is the causal language model.
+ * embedding too.  Checkpoints of every head are mapped (qwen3_map.h); the model computes that of a
+ * language model, and ends with the final norm where its head is another (d9d/model/head.h).
  */
 #ifndef D9D_MODEL_QWEN3_H
 #define D9D_MODEL_QWEN3_H
 
 #include "d9d/base/dtype.h"
+#include "d9d/base/mem.h"
+#include "d9d/model/head.h"
 #include "d9d/nn/block.h"
 #include "d9d/pipe/stage.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* What stands after the final norm.  In HuggingFace's words Qwen3ForCausalLM,
- * Qwen3ForSequenceClassification, and Qwen3Model: nothing, or here a projection. */
-typedef enum d9d_qwen3_head {
-    D9D_HEAD_CAUSAL_LM,
-    D9D_HEAD_CLASSIFICATION,
-    D9D_HEAD_EMBEDDING,
-    D9D_HEAD_COUNT
-} d9d_qwen3_head;
-
-/* "causal_lm", "classification", "embedding". */
-D9D_API const char *d9d_qwen3_head_word(d9d_qwen3_head head);
 
 /* The dimensions.  Filled from config.json (hf_config.h) or from the reference framework's
  * parameters; strings and arrays are borrowed from an arena that outlives the model. */
@@ -43,6 +33,7 @@ typedef struct d9d_qwen3_config {
     bool shared_gate;            /* the shared expert's output times sigmoid(gate(x)) */
     int64_t experts, top_k;      /* 0 in a dense model */
     bool renormalise;            /* top-k probabilities divided by their sum */
+    d9d_router router;           /* of every mixture */
     const bool *moe_layer;       /* [layers]: which are mixtures; NULL: all when experts > 0 */
     float norm_eps;
     double rope_base;
@@ -51,7 +42,7 @@ typedef struct d9d_qwen3_config {
     int64_t max_positions;
     const d9d_vocab_split *splits; /* in order of ids */
     size_t n_splits;
-    d9d_qwen3_head head;
+    d9d_head_kind head;
     int64_t labels;        /* of classification */
     int64_t embedding_dim; /* features that an embedding is projected to; 0: it is not */
     bool tied;
@@ -61,6 +52,7 @@ typedef struct d9d_qwen3_config {
     bool head_open; /* config.json does not say which head it is */
     bool prefixed;  /* a base model's names begin with "model." there, like those of the others */
     bool tied_copy; /* they have the head of a tied model: the embedding once more */
+    bool new_head;  /* the head is a task's: a source may have another, which is left, or none */
 } d9d_qwen3_config;
 
 static inline bool d9d_qwen3_is_moe(const d9d_qwen3_config *c, int64_t layer)
@@ -72,6 +64,10 @@ D9D_API int64_t d9d_qwen3_vocab(const d9d_qwen3_config *c);
 /* Every number positive, heads a multiple of kv_heads, top_k at most experts, head_dim even, at
  * least one split: ECONFIG names the field. */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_check(const d9d_qwen3_config *c);
+
+/* The same model with another head, in the arena: d9d_model_provider's rehead(). */
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_rehead(const d9d_qwen3_config *c, d9d_arena *a,
+                                                 d9d_head *head, const d9d_qwen3_config **out);
 
 #ifdef __cplusplus
 }

@@ -115,22 +115,42 @@ typedef struct d9d_block_rope {
 D9D_API D9D_MUST_USE d9d_status d9d_block_rope_prepare(d9d_block_rope *b, d9d_device *dev);
 D9D_API void d9d_block_rope_release(d9d_block_rope *b);
 
-/* --- grouped-query attention with QK-norm: q_proj k_proj v_proj o_proj q_norm k_norm ---- */
+/* --- grouped-query attention: q_proj k_proj v_proj o_proj q_norm k_norm ------------------- *
+ *
+ *     x --q_proj--> [A heads of D] --q_norm, turn--\
+ *     x --k_proj--> [K heads of D] --k_norm, turn--- softmax attention --(gate)-- o_proj --> y
+ *     x --v_proj--> [K heads of D] ----------------/                        |
+ *     x --gate_proj--> sigmoid, where there is an output gate --------------'
+ *
+ * Where a rope turns fewer features than a head has (d9d_block_rope), the first of them turn.
+ * Members that are left zero ask for nothing.  `.window = 128, .sinks = true, .no_norm = true,
+ * .qkv_bias = true, .o_bias = true` is a layer of gpt-oss, `.zero_centred = true, .output_gate =
+ * true` one of Qwen3-Next. */
+typedef struct d9d_attention_shape {
+    int64_t hidden, heads, kv_heads, head_dim; /* H, A, K, D */
+    const d9d_block_rope *rope;                /* shared by the layers */
+    float norm_eps;
+    bool no_norm;      /* queries and keys are turned alone: there is no q_norm, k_norm */
+    bool zero_centred; /* q_norm and k_norm are, as in d9d_block_norm */
+    bool output_gate;  /* o * sigmoid(gate), element by element: "gate_proj.weight" [A D, H] */
+    bool sinks;        /* "sinks" [A], from 0: d9d_op_attention() */
+    int64_t window;    /* likewise; 0: none */
+    bool qkv_bias;     /* "q_proj.bias" [A D], "k_proj.bias", "v_proj.bias" [K D], from 0 */
+    bool o_bias;       /* "o_proj.bias" [H]; whole on each rank */
+} d9d_attention_shape;
 
 typedef struct d9d_block_attention {
     d9d_module module;
-    d9d_block_linear q_proj, k_proj, v_proj, o_proj;
+    d9d_block_linear q_proj, k_proj, v_proj, o_proj, gate_proj;
     d9d_block_norm q_norm, k_norm;
-    int64_t heads, kv_heads, head_dim;
-    const d9d_block_rope *rope; /* shared by the layers */
+    d9d_param q_bias, k_bias, v_bias, o_bias, sinks;
+    d9d_attention_shape shape;
     const d9d_cut *cut;
 } d9d_block_attention;
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
-                                                         const d9d_block_how *how, int64_t hidden,
-                                                         int64_t heads, int64_t kv_heads,
-                                                         int64_t head_dim, float norm_eps,
-                                                         const d9d_block_rope *rope);
+                                                         const d9d_block_how *how,
+                                                         const d9d_attention_shape *shape);
 /* Key-value heads that this rank computes. */
 D9D_API int64_t d9d_block_attention_kv_heads(const d9d_block_attention *b);
 
@@ -179,17 +199,40 @@ typedef struct d9d_block_grouped {
     d9d_param weight; /* [E, in, out] */
 } d9d_block_grouped;
 
+typedef enum d9d_router_score { D9D_SCORE_SOFTMAX, D9D_SCORE_SIGMOID } d9d_router_score;
+
+/* Beyond the softmax of all experts; zeros are without any of it.  See d9d_op_router().
+ *
+ * expert_bias is added to the scores for the choice alone, and evens it out without a loss: after
+ * each step, that of every expert goes by bias_rate towards the mean load of the step, up where the
+ * expert had less and down where it had more (d9d_block_moe_even()).  It is a parameter that no
+ * gradient reaches, float32, of zeros at first, and moves unless it is frozen. */
+typedef struct d9d_router {
+    int score; /* d9d_router_score */
+    int64_t groups, top_groups;
+    double scale;
+    bool expert_bias;
+    double bias_rate;
+    double aux_loss, z_loss; /* coefficients */
+} d9d_router;
+
+#define D9D_ROUTER_BIAS "expert_bias"
+
 typedef struct d9d_moe_shape {
     int64_t hidden, intermediate, experts, top_k;
     bool renormalise;
     int64_t shared_intermediate; /* 0: no shared expert */
     bool shared_gate;
+    d9d_router router;
+    int64_t layer; /* its number, for people */
 } d9d_moe_shape;
 
 typedef struct d9d_block_moe {
     d9d_module module;
     d9d_module router, grouped_experts, shared_expert;
     d9d_block_linear gate;
+    d9d_param expert_bias; /* "router.expert_bias" [E]; declared where the router has one */
+    d9d_tensor counted;    /* d9d_router_how.counted; whoever counts sets it, storage NULL: nobody */
     d9d_block_grouped gate_proj, up_proj, down_proj;
     d9d_block_ffn shared;
     d9d_block_linear shared_gate;
@@ -201,6 +244,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_b
                                                    const d9d_moe_shape *shape);
 D9D_API D9D_MUST_USE d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x,
                                                       d9d_var **y);
+/* After a step: the bias by the load of all ranks in `counted`; where there is none, or it is
+ * frozen, nothing.  `scale` as in d9d_optimizer_step(): NaN for a step that does not count. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_moe_even(d9d_block_moe *b, d9d_device *dev,
+                                                   const d9d_tensor *scale);
 
 #ifdef __cplusplus
 }

@@ -30,6 +30,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_
 /* y = a + b, of one shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y);
 
+/* y = x + b, to each row, where b is the N elements of a parameter from `first` on.  x [..., N]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_add_bias(d9d_tape *t, d9d_var *x, d9d_param *b,
+                                                int64_t first, d9d_var **y);
+
 /* The same elements in another shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_reshape(d9d_tape *t, d9d_var *x, d9d_shape shape,
                                                d9d_var **y);
@@ -42,7 +46,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_rms_norm(d9d_tape *t, d9d_var *x, d9d_par
 /* y = silu(gate) * up, elementwise; silu(x) = x / (1 + exp(-x)). */
 D9D_API D9D_MUST_USE d9d_status d9d_op_swiglu(d9d_tape *t, d9d_var *gate, d9d_var *up, d9d_var **y);
 
-/* y = x * sigmoid(gate), gate one number a row.  x [T, H], gate [T, 1]. */
+/* y = x * sigmoid(gate), gate one number a row, or one an element.  x [..., H], gate [..., 1] or of
+ * x's shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_sigmoid_gate(d9d_tape *t, d9d_var *x, d9d_var *gate,
                                                     d9d_var **y);
 
@@ -82,7 +87,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  *
  * Over several ranks of `cp` k and v are [B, S, K, D], this rank's pieces of rows, and Z is S times
  * the ranks: gathered here, and again in backward, so that no rank keeps the keys of all.  Segments
- * must be given (d9d/data/part.h).  Collective over cp, as d9d_op_gather_pieces(). */
+ * must be given (d9d/data/part.h).  Collective over cp, as d9d_op_gather_pieces().
+ *
+ * window, where not 0, leaves each query the last `window` of the keys that the causal mask shows
+ * it, its own among them: in packed documents, pieces and caches alike.  EINVAL without the mask.
+ * sinks, where not NULL, are [A], of the type of q: a learnt logit of each query head that is one
+ * term more in the denominator of its softmax, exp(sink), and has no value. */
 typedef struct d9d_attention {
     float scale; /* of the scores; usually D^-1/2 */
     bool causal;
@@ -90,6 +100,8 @@ typedef struct d9d_attention {
     d9d_comm *cp;     /* NULL: alone */
     const char *what; /* of what is gathered */
     bool cached;      /* k and v are a cache: see d9d_attention_dims */
+    int64_t window;   /* 0: none */
+    d9d_param *sinks; /* NULL: none */
 } d9d_attention;
 D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
                                                  const d9d_attention *how, d9d_var **y);
@@ -108,11 +120,36 @@ typedef struct d9d_routing {
 } d9d_routing;
 D9D_API void d9d_routing_release(d9d_routing *r);
 
-/* p = softmax(logits) in float32; the k largest of p (+ bias where not NULL, [E] float32, for the
- * choice alone); prob = p of those, divided by their sum + 1e-20 when renormalised.
- * logits [T, E], prob [T, k] float32. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, int k, bool renormalise,
-                                              const d9d_tensor *bias, d9d_var **prob,
+/* How, and what keeps it even. */
+typedef struct d9d_router_how {
+    int k;
+    bool sigmoid, renormalise;
+    int groups, top_groups; /* 0: any expert */
+    float scale;            /* of the weights; 0: 1 */
+    const d9d_tensor *bias; /* [E] float32, of the choice alone; NULL: none */
+    float aux, z;           /* coefficients of the losses; 0: none */
+    /* [2 + E] float64 on the device, to which forward adds (a replay does not): sums over the
+     * tokens of the two losses, without coefficients, and choices of each expert.  NULL: nothing. */
+    const d9d_tensor *counted;
+    d9d_comm *tp, *cp; /* ranks with other tokens of the same rows; NULL: none */
+    const char *what;  /* of what is summed over them */
+} d9d_router_how;
+
+/* Scores of every expert in float32, softmax or sigmoid; the k largest of score + bias, by groups
+ * where there are (d9d_router_dims); prob = scores of those, divided by their sum + 1e-20 when
+ * renormalised, times scale.  logits [T, E], prob [T, k] float32.
+ *
+ * Where the tape has shares, the gradient of logits is that of two losses besides:
+ *
+ *     aux   E sum over e of f_e P_e     of each row: f_e the part of its choices that expert e has,
+ *                                       P_e the mean over its tokens of score_e / sum of scores
+ *     z     log(sum of exp(logits))^2   of each token
+ *
+ * weighted by the shares, and so added to the sum of the losses that is trained on.  1 is what aux
+ * is where all experts have the same.  A row is what it is whatever the micro-batches and ranks,
+ * so the losses are too: its counts are summed over the ranks that have a part of it. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits,
+                                              const d9d_router_how *how, d9d_var **prob,
                                               d9d_routing *routing);
 /* x [T, H] to rows in permuted order [R, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_permute(d9d_tape *t, d9d_var *x, const d9d_routing *r,
@@ -196,6 +233,24 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9
                                                                  const d9d_tensor *targets,
                                                                  int32_t ignore, d9d_comm *comm,
                                                                  d9d_var **loss);
+
+/* --- one row a document -------------------------------------------------------------
+ *
+ * What of a batch's tokens makes the row of each of its documents (d9d/data/pooling.h): the last
+ * token's, the first one's, the mean of all.  A token belongs to at most one document. */
+typedef struct d9d_pool {
+    d9d_tensor token;  /* [N, k] int32: rows of x that go into document n, or -1 */
+    d9d_tensor share;  /* [N, k] float32: what each counts */
+    d9d_tensor owner;  /* [T, 1] int32: the document that a row of x goes into, or -1 */
+    d9d_tensor part;   /* [T, 1] float32: its share there */
+    d9d_tensor labels; /* [M] int32: of the documents that are this rank's once parts of all ranks
+                          are summed; or none */
+} d9d_pool;
+D9D_API void d9d_pool_release(d9d_pool *p);
+/* y[n] = sum over j of share[n, j] x[token[n, j]], in float32 and rounded once; 0 for a document
+ * without tokens here.  x [T, H], y [N, H]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_pool(d9d_tape *t, d9d_var *x, const d9d_pool *pool,
+                                            d9d_var **y);
 
 /* --- generation: forward alone, EINVAL where something would be recorded ------------- */
 

@@ -133,6 +133,10 @@ D9D_API int d9d_pipe_stages_per_rank(const d9d_pipe_how *how);
 D9D_API D9D_MUST_USE d9d_status d9d_program_build(const d9d_pipe_how *how, int ranks, int micros,
                                                   d9d_program *out);
 
+/* Forward alone of stages that lie so, breadth first. */
+D9D_API D9D_MUST_USE d9d_status d9d_program_forward(int ranks, int stages_per_rank, int micros,
+                                                    d9d_pipe_layout layout, d9d_program *out);
+
 /* Put in sends and receives: spec 16.6.  EINVAL for a program whose computation deadlocks. */
 D9D_API D9D_MUST_USE d9d_status d9d_program_connect(d9d_program *p);
 

@@ -52,6 +52,8 @@ typedef struct d9d_param {
     d9d_adapter *adapter;           /* what they add; NULL: nothing */
     const struct d9d_param *adapts; /* the matrix of whose adapter it is a factor; NULL: none */
     bool added;                     /* by a task: a checkpoint of the model need not have it */
+    bool buffer;                    /* never `trainable`: a rule of its own moves it */
+    bool moves;                     /* a buffer that is not frozen */
     bool has_grad;                  /* something was accumulated since the gradient was forgotten */
     bool has_own_grad;              /* of own_grad, where `shard` makes it another array */
     d9d_tensor data;     /* [work]; storage NULL until materialised, or while no unit is open */

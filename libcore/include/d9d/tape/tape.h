@@ -67,6 +67,18 @@ typedef struct d9d_draws {
 D9D_API void d9d_tape_set_draws(d9d_tape *t, const d9d_draws *draws);
 D9D_API const d9d_draws *d9d_tape_draws(const d9d_tape *t); /* NULL: none */
 
+/* What the tokens of a forward weigh where an op counts them (d9d_op_router()): padding 0, others
+ * so that a row's weights add up to what the row trains on. */
+typedef struct d9d_shares {
+    d9d_tensor weight; /* [B, S] float32 */
+    int64_t first;     /* as above */
+} d9d_shares;
+/* Until reset, and as above; without them nothing is counted. */
+D9D_API void d9d_tape_set_shares(d9d_tape *t, const d9d_shares *shares);
+D9D_API const d9d_shares *d9d_tape_shares(const d9d_tape *t); /* NULL: none */
+/* Is this a second forward, d9d_tape_checkpoint()'s?  What counts has counted it already. */
+D9D_API bool d9d_tape_is_replay(const d9d_tape *t);
+
 /* A var over an array that no op made; takes its own reference. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_leaf(d9d_tape *t, const d9d_tensor *x, bool needs_grad,
                                               d9d_var **out);

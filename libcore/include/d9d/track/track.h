@@ -6,6 +6,8 @@
  *     {"step": 1, "loss": 5.41, "grad_norm": 1.2, "lr": 0.001, "tokens": 4096, ...}
  *     {"restart": 1, "step": 1, "time": "2026-01-31T12:00:00Z"}
  *     {"step": 2, ...}
+ *     {"evaluation": "valid", "step": 2, "valid/tokens": 8192, "valid/samples": 16,
+ *      "valid/loss": 5.01, "valid/ms": 31.5, ...}
  *     {"save": 2, "blocked_ms": 1.5, "total_ms": 310.2, "time": "2026-01-31T12:04:00Z"}
  *     {"pipeline": 2, "schedule": "1f1b", "micro_batches": 8, "rows": 1, "play_ms": 103.2, ...}
  *     {"end": "done", "step": 2, "time": "2026-01-31T12:05:00Z"}
@@ -70,6 +72,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, double blocked_ms,
                                                  double total_ms);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_pipeline(d9d_tracker *t, const d9d_pipeline_record *r);
+/* What an evaluation says after a step: n values by name, the first `whole` of them whole. */
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_evaluation(d9d_tracker *t, const char *name,
+                                                       int64_t step, const char *const *names,
+                                                       const double *values, size_t n,
+                                                       size_t whole);
 /* `how` is one of the words above. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step);
 /* Make what was recorded durable. */

@@ -1,0 +1,220 @@
+/* pooling.c - see d9d/data/pooling.h. */
+#include "d9d/data/pooling.h"
+
+#include <string.h>
+
+#define IGNORE (-100) /* a label that does not count */
+
+const char *const d9d_pooling_words[] = {"last", "mean", "cls", NULL};
+
+/* --- documents ------------------------------------------------------------------------ */
+
+/* Positions [first, end) of a row; none of a row that is skipped. */
+typedef struct document {
+    int64_t row, first, end;
+} document;
+
+typedef struct walk {
+    const d9d_batch *b;
+    int64_t next; /* row, or packed document */
+} walk;
+
+/* Packed documents come with the padding of each row as one more, which is none. */
+static bool next_packed(walk *w, document *d)
+{
+    const d9d_batch *b = w->b;
+
+    for (; w->next < b->documents; w->next++) {
+        const int64_t at = b->bounds[w->next], row = at / b->length;
+
+        *d = (document){row, at % b->length, b->bounds[w->next + 1] - row * b->length};
+        if (d->end > b->lengths[row])
+            d->end = b->lengths[row];
+        if (d->first < d->end)
+            return w->next++, true;
+    }
+    return false;
+}
+
+static bool next_document(walk *w, document *d)
+{
+    if (w->b->bounds != NULL)
+        return next_packed(w, d);
+    *d = (document){w->next, 0, w->next < w->b->rows ? w->b->lengths[w->next] : 0};
+    return w->next++ < w->b->rows;
+}
+
+static int32_t class_of(const d9d_batch *b, const document *d)
+{
+    const int32_t *labels = b->labels + d->row * b->length;
+
+    for (int64_t i = d->end; i-- > d->first;)
+        if (labels[i] != IGNORE)
+            return labels[i];
+    return IGNORE;
+}
+
+int64_t d9d_batch_classes(const d9d_batch *b)
+{
+    walk w = {b, 0};
+    document d;
+    int64_t n = 0;
+
+    while (next_document(&w, &d))
+        n += class_of(b, &d) != IGNORE;
+    return n;
+}
+
+d9d_status d9d_batch_check_classes(const d9d_batch *b, int64_t n)
+{
+    walk w = {b, 0};
+    document d;
+
+    while (next_document(&w, &d)) {
+        const int32_t c = class_of(b, &d);
+
+        if (c != IGNORE && (c < 0 || c >= n))
+            return D9D_FAIL(D9D_EMISMATCH, "sample %lld: its class is %d, and there are %lld",
+                            (long long)(b->draws != NULL ? b->draws[d.row].sample : d.row), (int)c,
+                            (long long)n);
+    }
+    return D9D_OK;
+}
+
+/* --- where positions are ----------------------------------------------------------------- */
+
+typedef struct place {
+    int64_t length, pieces, size; /* of a row; it is cut into `pieces` */
+    int64_t mine;                 /* positions of a row that this rank has */
+    int64_t first, tokens;        /* of its tensor ranks' tokens, this one's */
+    const d9d_pool_how *how;
+} place;
+
+static d9d_status place_open(const d9d_batch *b, const d9d_pool_how *how, place *out)
+{
+    place p = {.length = b->length, .mine = b->length / how->cp_ranks, .how = how};
+
+    p.pieces = how->cp_ranks > 1 ? 2 * how->cp_ranks : 1;
+    p.size = b->length / p.pieces;
+    p.tokens = b->rows * p.mine / how->tp_ranks;
+    p.first = how->tp * p.tokens;
+    if (b->length % p.pieces != 0 || b->rows * p.mine % how->tp_ranks != 0)
+        return D9D_FAIL(D9D_EINVAL,
+                        "pool: %lld rows of %lld positions do not divide over %d x %d ranks",
+                        (long long)b->rows, (long long)b->length, how->cp_ranks, how->tp_ranks);
+    *out = p;
+    return D9D_OK;
+}
+
+/* The token of a position here, or -1. */
+static int64_t token_of(const place *p, int64_t row, int64_t position)
+{
+    const int64_t piece = position / p->size, rank = p->how->cp;
+    int64_t at = row * p->mine + position % p->size;
+
+    if (p->pieces > 1 && piece == p->pieces - 1 - rank)
+        at += p->size;
+    else if (p->pieces > 1 && piece != rank)
+        return -1;
+    at -= p->first;
+    return at >= 0 && at < p->tokens ? at : -1;
+}
+
+/* --- the arrays ----------------------------------------------------------------------------- */
+
+static document chosen(const document *d, d9d_pooling pooling)
+{
+    document c = *d;
+
+    if (pooling == D9D_POOL_LAST && d->end > d->first)
+        c.first = d->end - 1;
+    if (pooling == D9D_POOL_FIRST && d->end > d->first)
+        c.end = d->first + 1;
+    return c;
+}
+
+/* Tokens of a document here. */
+static int64_t count_here(const place *p, const document *d)
+{
+    const document c = chosen(d, p->how->pooling);
+    int64_t n = 0;
+
+    for (int64_t i = c.first; i < c.end; i++)
+        n += token_of(p, c.row, i) >= 0;
+    return n;
+}
+
+typedef struct arrays {
+    int32_t *token, *owner, *labels;
+    float *share, *part;
+} arrays;
+
+static d9d_status room_take(d9d_pool_room *room, const d9d_pool_host *h, arrays *a)
+{
+    const size_t cells = (size_t)(h->n * h->k), tokens = (size_t)h->tokens;
+
+    room->ints.len = room->floats.len = 0;
+    D9D_TRY(D9D_VEC_RESERVE(&room->ints, cells + tokens + (size_t)h->documents));
+    D9D_TRY(D9D_VEC_RESERVE(&room->floats, cells + tokens));
+    *a = (arrays){.token = room->ints.data,
+                  .owner = room->ints.data + cells,
+                  .labels = room->ints.data + cells + tokens,
+                  .share = room->floats.data,
+                  .part = room->floats.data + cells};
+    memset(a->token, -1, (cells + tokens) * sizeof(int32_t));
+    memset(a->share, 0, (cells + tokens) * sizeof(float));
+    return D9D_OK;
+}
+
+static void put_document(const place *p, const document *d, int64_t n, int64_t k, arrays *a)
+{
+    const document c = chosen(d, p->how->pooling);
+    int64_t at = n * k;
+
+    for (int64_t i = c.first; i < c.end; i++) {
+        const int64_t token = token_of(p, c.row, i);
+
+        if (token < 0)
+            continue;
+        a->owner[token] = (int32_t)n;
+        a->token[at] = (int32_t)token;
+        a->part[token] = a->share[at++] = 1.0f / (float)(c.end - c.first);
+    }
+}
+
+void d9d_pool_room_release(d9d_pool_room *room)
+{
+    D9D_VEC_RELEASE(&room->ints);
+    D9D_VEC_RELEASE(&room->floats);
+}
+
+d9d_status d9d_batch_pool(const d9d_batch *b, const d9d_pool_how *how, d9d_pool_room *room,
+                          d9d_pool_host *out)
+{
+    const bool counts = how->cp == 0 && how->tp == 0;
+    d9d_pool_host h = {.k = 1};
+    walk w = {b, 0};
+    document d;
+    arrays a = {0};
+    place p;
+
+    D9D_TRY(place_open(b, how, &p));
+    for (int64_t n; next_document(&w, &d); h.documents++)
+        if ((n = count_here(&p, &d)) > h.k)
+            h.k = n;
+    h.n = h.documents * how->cp_ranks * how->tp_ranks;
+    h.tokens = p.tokens;
+    D9D_TRY(room_take(room, &h, &a));
+    w.next = 0;
+    for (int64_t n = 0; next_document(&w, &d); n++) {
+        put_document(&p, &d, n, h.k, &a);
+        a.labels[n] = counts ? class_of(b, &d) : IGNORE;
+    }
+    h.token = a.token;
+    h.share = a.share;
+    h.owner = a.owner;
+    h.part = a.part;
+    h.labels = a.labels;
+    *out = h;
+    return D9D_OK;
+}

@@ -1,0 +1,41 @@
+/* head.h - what stands behind a model's final norm. */
+#ifndef D9D_MODEL_HEAD_H
+#define D9D_MODEL_HEAD_H
+
+#include <stdint.h>
+
+#include "d9d/base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* In HuggingFace's words ...ForCausalLM, ...ForSequenceClassification, and a base model: nothing,
+ * or here a projection. */
+typedef enum d9d_head_kind {
+    D9D_HEAD_CAUSAL_LM,
+    D9D_HEAD_CLASSIFICATION,
+    D9D_HEAD_EMBEDDING,
+    D9D_HEAD_COUNT
+} d9d_head_kind;
+
+/* "causal_lm", "classification", "embedding". */
+D9D_API const char *d9d_head_word(d9d_head_kind kind);
+
+/* The head that a task wants.  A model computes its own, of a language model; others are matrices
+ * that a task adds (d9d_model_linear()), of these names in the suite's layout:
+ *
+ *     cls_head.score.weight [labels, H]       embedding_head.projection.weight [features, H]
+ */
+typedef struct d9d_head {
+    d9d_head_kind kind;
+    int64_t size; /* labels, or features that an embedding is projected to; 0: what the model's
+                     configuration says */
+} d9d_head;
+#define D9D_HEAD_SCORE      "cls_head.score"
+#define D9D_HEAD_PROJECTION "embedding_head.projection"
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_MODEL_HEAD_H */

@@ -1,0 +1,124 @@
+/* train_evaluate.c - evaluations while training.  See loop/train_run.h and loop/evaluate.h. */
+#include <string.h>
+
+#include "d9d/base/thread.h"
+#include "loop/train_run.h"
+
+d9d_status d9di_train_evaluation_open(d9di_train *r)
+{
+    const d9d_evaluation_section *sections = r->c->evaluation.items;
+
+    r->evaluations = d9d_arena_alloc(&r->arena, (r->c->evaluation.n + 1) * sizeof(*r->evaluations));
+    if (r->evaluations == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "evaluation: %zu of them", r->c->evaluation.n);
+    for (size_t i = 0; i < r->c->evaluation.n; i++) {
+        d9di_evaluation *v = &r->evaluations[r->n_evaluations++];
+
+        D9D_TRY(d9di_evaluation_open(&sections[i], r->c, &r->arena, v));
+        D9D_TRY(d9di_task_data(&r->task, &v->data));
+        D9D_TRY(d9di_task_check_metrics(&r->task, &v->metrics));
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(sections[k].name, sections[i].name) == 0)
+                return D9D_FAIL(D9D_ECONFIG, "evaluation: [%zu] and [%zu] are both called \"%s\"",
+                                k, i, sections[i].name);
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_train_evaluation_check(const d9di_train *r)
+{
+    for (size_t i = 0; i < r->n_evaluations; i++)
+        D9D_TRY(d9di_evaluation_check(&r->evaluations[i], r->engine.whole));
+    return D9D_OK;
+}
+
+void d9di_train_evaluation_close(d9di_train *r)
+{
+    for (size_t i = 0; i < r->n_evaluations; i++)
+        d9di_evaluation_release(&r->evaluations[i]);
+}
+
+d9d_status d9di_train_evaluation_cells(d9di_train *r, d9d_save_set *set)
+{
+    for (size_t i = 0; i < r->n_evaluations; i++) {
+        d9di_evaluation *v = &r->evaluations[i];
+        const d9d_save_cells c = {
+            .name = d9d_arena_printf(&r->arena, "evaluation.%s", v->c->name),
+            .dtype = D9D_I64,
+            .n = 1,
+            .join = D9D_COMM_MAX,
+            .data = &v->done,
+        };
+
+        D9D_TRY(d9d_save_set_cells(set, &c, 1, &r->arena));
+    }
+    return D9D_OK;
+}
+
+/* Of another number of ranks rank 0 alone has read it. */
+d9d_status d9di_train_evaluation_agree(d9di_train *r)
+{
+    const int ranks = d9d_boot_size(r->where->boot);
+    d9d_arena a = {0};
+    d9d_boot_word *all = d9d_arena_alloc(&a, (size_t)ranks * sizeof(*all));
+    d9d_status st = D9D_OK;
+
+    if (all == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "evaluation: words of %d ranks", ranks);
+    for (size_t i = 0; i < r->n_evaluations && ranks > 1 && st == D9D_OK; i++) {
+        int64_t *done = &r->evaluations[i].done;
+
+        st = d9d_boot_gather(r->where->boot, done, sizeof(*done), &a, all);
+        if (st == D9D_OK)
+            memcpy(done, all[0].data, sizeof(*done));
+    }
+    d9d_arena_release(&a);
+    return st;
+}
+
+bool d9di_train_evaluates(const d9di_train *r)
+{
+    for (size_t i = 0; i < r->n_evaluations; i++)
+        if (d9di_evaluation_due(&r->evaluations[i], r->state.step, r->total_steps))
+            return true;
+    return false;
+}
+
+static d9d_status tell(const d9di_train *r, const char *id, const d9di_evaluation *v)
+{
+    return d9di_train_tell(
+        r, id,
+        (d9d_event){.step = r->state.step, .total_steps = r->total_steps, .name = v->c->name});
+}
+
+static d9d_status evaluate(d9di_train *r, d9di_evaluation *v, bool *cut)
+{
+    const d9di_evaluation_how how = {
+        .engine = &r->engine, .task = &r->task, .stop = r->stop, .log = r->log};
+
+    D9D_TRY(tell(r, "train.evaluation.pre", v));
+    D9D_TRY(d9di_evaluation_run(v, &how, cut));
+    r->told |= *cut;
+    if (*cut)
+        return D9D_OK;
+    v->done = r->state.step;
+    if (r->rank == 0)
+        D9D_TRY(d9d_tracker_evaluation(r->tracker, v->c->name, r->state.step, v->names, v->values,
+                                       v->n, D9DI_EVALUATION_WHOLE));
+    return tell(r, "train.evaluation.post", v);
+}
+
+d9d_status d9di_train_evaluate(d9di_train *r)
+{
+    bool cut = false;
+
+    if (!d9di_train_evaluates(r))
+        return D9D_OK;
+    d9di_train_allow(r, true);
+    for (size_t i = 0; i < r->n_evaluations && !cut; i++)
+        if (d9di_evaluation_due(&r->evaluations[i], r->state.step, r->total_steps))
+            D9D_TRY(evaluate(r, &r->evaluations[i], &cut));
+    d9di_train_allow(r, false);
+    r->last_ns = d9d_clock_ns();
+    return D9D_OK;
+}

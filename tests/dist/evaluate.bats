@@ -1,0 +1,181 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# A second dataset, on which a model is measured between its steps: on every mesh what one rank
+# says, and of the training not a bit changed.
+
+root=$BATS_TEST_DIRNAME/../..
+
+load launch
+
+setup_file() {
+    no_launcher
+    work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX)
+    export work
+    PATH=$D9D_BUILD/bin:$PATH
+    cd "$work" || return 1
+    samples 7 96 | d9d-shard -q --format tokens --out data -
+    samples 8 23 | d9d-shard -q --format tokens --out other -
+    config >train.json
+    evaluating >eval.json
+    d9d-train -q --device cpu --set trainer.run.dir=plain train.json
+    d9d-train -q --device cpu --set trainer.run.dir=one eval.json
+}
+teardown_file() { rm -rf "$work"; }
+setup() {
+    load ../tools/helper
+    cd "$work" || return 1
+}
+
+# samples SEED N: of 8 to 20 tokens.
+samples() {
+    awk -v x="$1" -v n="$2" 'BEGIN { for (i = 0; i < n; i++) {
+        printf "{\"input_ids\": ["
+        len = 8 + i * 5 % 13
+        for (j = 0; j < len; j++) { x = x * 16807 % 2147483647; printf "%s%d", j ? ", " : "", x % 90 }
+        print "]}" } }'
+}
+config() {
+    cat <<JSON
+{"data": {"dataset": "data", "order": "shuffled"},
+ "model_provider": {"name": "qwen3_moe", "model": {"num_hidden_layers": 4,
+   "layer": {"hidden_size": 16, "intermediate_size": 16, "num_experts": 4, "experts_top_k": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8},
+   "max_position_ids": 64, "split_vocab_size": {"all": 97}, "split_vocab_order": ["all"]}},
+ "trainer": {"run": {"name": "eval"}, "batching": {"global_batch_size": 8, "microbatch_size": 1},
+  "checkpointing": {"period_steps": 2}, "gradient_clipping": {"max_norm": 1.0}},
+ "optimizer": {"name": "adamw", "lr": 1e-2}}
+JSON
+}
+# Every 4 of 12 steps, before the first and after the last.
+evaluating() {
+    sed -e 's/^{/{"evaluation": [{"data": {"dataset": "other"}, "period_steps": 4, "at_start": true, "microbatch_size": 2}, {"name": "few", "data": {"dataset": "data", "order": "bucketed"}, "samples": 5}],\n/' train.json
+}
+
+# numbers FIELD DIR: the values of a field, one a line.
+numbers() { sed -nE "s|.*\"$1\": ([-+0-9.e]+).*|\1|p" "$2/metrics.jsonl"; }
+close_to() {
+    paste -d' ' "$2" "$3" | awk -v e="$1" '
+        NF != 2 || !(($1 - $2) ^ 2 <= (e * $2) ^ 2) { print; bad = 1 } END { exit bad || NR == 0 }'
+}
+same_training() {
+    diff <(numbers loss "$1") <(numbers loss "$2")
+    diff <(numbers grad_norm "$1") <(numbers grad_norm "$2")
+    cmp {"$1","$2"}/export/model.safetensors
+}
+
+@test "evaluations change no bit of a training" { same_training one plain; }
+
+@test "they are where they were asked for, under their own names" {
+    [ "$(grep -c '"evaluation": "valid"' one/metrics.jsonl)" -eq 4 ]
+    [ "$(grep -oE '"evaluation": "valid", "step": [0-9]+' one/metrics.jsonl | grep -oE '[0-9]+$' | tr '\n' ' ')" = "0 4 8 12 " ]
+    [ "$(grep -oE '"evaluation": "few", "step": [0-9]+' one/metrics.jsonl | grep -oE '[0-9]+$')" = 12 ]
+    [ "$(numbers valid/samples one | sort -u)" = 23 ]
+    [ "$(numbers few/samples one)" = 5 ]
+    run -0 d9d-metrics show one
+    run -0 d9d-metrics export --to csv one
+    assert_output --partial "valid/loss"
+    run -0 d9d-metrics summary one
+    run -0 d9d-metrics spikes one
+}
+
+@test "a value is what d9d-infer says of the same weights" {
+    cat >infer.json <<JSON
+{"data": {"dataset": "other"}, "model_provider": {"name": "qwen3_moe", "hf_config": "one/export/config.json"},
+ "trainer": {"batching": {"microbatch_size": 3}, "model_stage_factory": {"source_checkpoint": "one/export"}},
+ "task": {"name": "perplexity", "output": "perplexity.json"}}
+JSON
+    run -0 d9d-infer -q --device cpu infer.json
+    close_to 1e-6 <(sed -nE 's/.*"loss": ([0-9.e+-]+).*/\1/p' perplexity.json) <(numbers valid/loss one | tail -n 1)
+    [ "$(sed -nE 's/.*"tokens": ([0-9]+).*/\1/p' perplexity.json)" = "$(numbers valid/tokens one | tail -n 1)" ]
+}
+
+# ranks N DIR OPTION...
+ranks() {
+    local n=$1 dir=$2
+    shift 2
+    mpi -n "$n" d9d-train -q --device cpu --set trainer.run.dir="$dir" "$@" eval.json
+}
+
+@test "on every mesh they are what one rank says" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    local n=0 mesh
+    for mesh in "data_parallel_replicate=2" "data_parallel_shard=4" "tensor_parallel=2" "context_parallel_shard=2" \
+        "expert_parallel=2 data_parallel_shard=2" "pipeline_parallel=2" "pipeline_parallel=4 data_parallel_shard=2"; do
+        local how=() size=1 d
+        for d in $mesh; do
+            how+=(--set "mesh.$d")
+            [[ $d == expert* ]] || size=$((size * ${d#*=}))
+        done
+        n=$((n + 1))
+        ranks "$size" "mesh$n" "${how[@]}"
+        for field in valid/loss few/loss loss; do close_to 1e-4 <(numbers $field "mesh$n") <(numbers $field one); done
+        for field in valid/tokens few/tokens; do diff <(numbers $field "mesh$n") <(numbers $field one); done
+    done
+}
+
+@test "of any schedule of a pipeline, and change no bit there" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    local n=0 s
+    for s in '{"schedule": "gpipe"}' '{"schedule": "1f1b", "num_stages_per_rank": 2, "zero_bubble": true}' \
+        '{"schedule": "looped_bfs", "num_stages_per_rank": 2}' '{"schedule": "zero_bubble_v"}' '{"schedule": "dual_pipe_v"}'; do
+        n=$((n + 1))
+        ranks 2 "pipe$n" --set mesh.pipeline_parallel=2 --set trainer.pipelining.schedule="$s"
+        close_to 1e-4 <(numbers valid/loss "pipe$n") <(numbers valid/loss one)
+        mpi -n 2 d9d-train -q --device cpu --set trainer.run.dir="quiet$n" --set mesh.pipeline_parallel=2 \
+            --set trainer.pipelining.schedule="$s" --set 'evaluation=[]' eval.json
+        same_training "pipe$n" "quiet$n"
+    done
+}
+
+# half DIR STEP: DIR as it was when the checkpoint of that step had been written and its process died.
+half() {
+    rm -rf "$1/export"
+    for c in "$1"/checkpoints/step-*; do [ "${c##*-}" -le "$2" ] || rm -rf "$c"; done
+}
+
+@test "a run that goes on evaluates neither twice nor less" {
+    for at in 2 4 6; do
+        rm -rf again && cp -r one again && half again $at
+        run -0 d9d-train -q --device cpu --set trainer.run.dir=again eval.json
+        tail -n +"$(awk '/"restart"/ { print NR }' again/metrics.jsonl)" again/metrics.jsonl >rest
+        [ "$(grep -oE '"evaluation": "valid", "step": [0-9]+' rest | grep -oE '[0-9]+$' | tr '\n' ' ')" = "$([ $at -lt 4 ] && echo '4 ')8 12 " ]
+        diff <(sed -nE 's|.*"valid/loss": ([^,]+).*|\1|p' rest) <(numbers valid/loss one | tail -n $([ $at -lt 4 ] && echo 3 || echo 2))
+        cmp {again,one}/export/model.safetensors
+    done
+}
+
+@test "an evaluation that a signal cuts is done where the run goes on" {
+    # Told while the evaluation before the first step goes on: that takes long.
+    samples 9 20000 | d9d-shard -q --format tokens --out long -
+    d9d-train --device cpu --set trainer.run.dir=cut --set 'evaluation={"data": {"dataset": "long"}, "at_start": true, "samples": 20000}' \
+        eval.json 2>cut.log &
+    pid=$!
+    for _ in $(seq 200); do [ -e cut/metrics.jsonl ] && break; sleep 0.05; done
+    sleep 0.3
+    kill -TERM $pid
+    rc=0
+    wait $pid || rc=$?
+    [ $rc -eq 75 ]
+    run ! grep -q '"evaluation"' cut/metrics.jsonl
+    run -0 d9d-train -q --device cpu --set trainer.run.dir=cut --set 'evaluation={"data": {"dataset": "long"}, "at_start": true, "samples": 50}' eval.json
+    [ "$(grep -oE '"evaluation": "valid", "step": [0-9]+' cut/metrics.jsonl | grep -oE '[0-9]+$' | tr '\n' ' ')" = "0 12 " ]
+    same_training cut plain
+}
+
+@test "what is wrong with it is said before anything is spent" {
+    bad() { run -2 d9d-train -q --device cpu --set trainer.run.dir=none --set evaluation="$1" train.json; }
+    bad '{"data": {"dataset": "nowhere"}}'
+    assert_output --partial "nowhere"
+    bad '{"data": {"dataset": "other"}, "samples": 24}'
+    assert_output --partial "evaluation valid: samples is 24, and other has 23"
+    bad '{"data": {"dataset": "other", "epochs": null}}'
+    assert_output --partial "epochs is null"
+    bad '[{"data": {"dataset": "other"}}, {"data": {"dataset": "data"}}]'
+    assert_output --partial 'both called "valid"'
+    bad '{"data": {"dataset": "other"}, "name": "a/b"}'
+    assert_output --partial 'a/b'
+    bad '{"data": {"dataset": "other"}, "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 4}]}'
+    assert_output --partial "the task causal_lm gives no predictions"
+    bad '{"dataset": "other"}'
+    assert_output --partial "evaluation"
+    [ ! -e none ]
+}

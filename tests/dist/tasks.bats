@@ -1,0 +1,148 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# Tasks over whole texts on ranks: what one rank trains and writes.
+
+golden=$BATS_TEST_DIRNAME/../golden/tasks
+
+load launch
+
+setup_file() {
+    no_launcher
+    work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX)
+    export work
+    PATH=$D9D_BIN:$PATH
+    cd "$work" || return 1
+    for m in dense moe; do
+        d9d-shard -q --format tokens --out $m "$golden/$m/texts.jsonl"
+        configure $m
+        for p in last mean; do
+            d9d-train -q --device cpu --set trainer.run.dir=$m-$p --set task.pooling=$p $m.train.json
+        done
+        d9d-infer -q --device cpu $m.infer.json
+        mv out.jsonl $m.jsonl
+        d9d-infer -q --device cpu --set "$states" $m.infer.json
+        mv out.npy $m.npy
+    done
+}
+teardown_file() { rm -rf "$work"; }
+setup() {
+    load ../tools/helper
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    cd "$work" || return 1
+    PATH=$D9D_BIN:$PATH
+}
+
+states='task={"name": "hidden_states", "output": "out.npy", "pooling": "mean"}'
+
+# configure MODEL: MODEL.train.json and MODEL.infer.json
+configure() {
+    local model
+    model="\"model_provider\": {\"name\": \"qwen3_$1\", \"hf_config\": \"$golden/$1/config.json\"}"
+    cat >"$1.train.json" <<JSON
+{"data": {"dataset": "$1", "epochs": 3}, $model,
+ "trainer": {"run": {"name": "$1", "steps": 5}, "batching": {"global_batch_size": 8},
+   "model_stage_factory": {"source_checkpoint": "$golden/$1"}, "gradient_clipping": {"max_norm": 1.0}},
+ "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1},
+ "task": {"name": "classification"},
+ "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 3}]}
+JSON
+    cat >"$1.infer.json" <<JSON
+{"data": {"dataset": "$1"}, $model,
+ "trainer": {"batching": {"microbatch_size": 2},
+   "model_stage_factory": {"source_checkpoint": "$golden/$1"}},
+ "task": {"name": "classification", "output": "out.jsonl"}}
+JSON
+}
+
+# The options of a mesh "replicate shard context_shard context_replicate tensor expert pipeline", in
+# $how, and its ranks in $ranks.
+mesh_of() {
+    local axes=(data_parallel_replicate data_parallel_shard context_parallel_shard
+        context_parallel_replicate tensor_parallel expert_parallel pipeline_parallel) mesh i
+    read -ra mesh <<<"$1"
+    ranks=1 how=()
+    for i in "${!axes[@]}"; do
+        how+=(--set "mesh.${axes[i]}=${mesh[i]}")
+        [ "$i" -eq 5 ] || ranks=$((ranks * mesh[i]))
+    done
+}
+
+numbers() { sed -nE "s/.*\"$1\": ([-+0-9.e]+).*/\1/p" "$2"; }
+predictions() { sed -E 's/.*"prediction": \[([^]]*)\].*/\1/' "$1" | tr -s ', ' '\n'; }
+floats() { od -An -v -tf4 -w4 -j128 "$1"; }
+# close A B: numbers, one a line
+close() {
+    paste "$1" "$2" | awk 'NF != 2 || ($1 - $2) ^ 2 > (1e-5 * (1 + $2 * $2)) ^ 2 { print NR ": " $0; exit 1 }
+        END { if (NR == 0) exit 1 }'
+}
+
+# All of them with D9D_LONG=1, else what they are made of.
+meshes_dense=("1 2 1 1 1 1 1" "1 1 2 1 2 1 1" "1 2 1 1 1 1 2")
+meshes_mean=("1 1 2 1 2 1 1")
+meshes_moe=("1 2 1 1 1 2 2")
+if [ "${D9D_LONG:-}" = 1 ]; then
+    meshes_dense+=("2 1 1 1 1 1 1" "1 1 2 1 1 1 1" "1 1 1 2 1 1 1" "1 1 1 1 2 1 1" "1 1 1 1 1 1 2"
+        "1 1 1 1 1 1 4" "1 2 1 1 2 1 1" "1 1 2 1 1 1 2" "1 1 1 1 2 1 2")
+    meshes_mean=("${meshes_dense[@]}")
+    meshes_moe+=("1 2 1 1 1 2 1" "1 1 1 1 2 2 1" "1 1 2 1 2 4 1")
+fi
+
+trains() { # MODEL POOLING MESH
+    local name="r-$1-$2-${3// /}"
+    mesh_of "$3"
+    mpi -n "$ranks" d9d-train -q --device cpu "${how[@]}" --set trainer.run.dir="$name" --set task.pooling="$2" "$1.train.json"
+    for f in loss grad_norm accuracy; do
+        close <(numbers $f "$name/metrics.jsonl") <(numbers $f "$1-$2/metrics.jsonl") || { echo "$3: $f"; return 1; }
+    done
+    cmp "$name/export/config.json" "$1-$2/export/config.json"
+    rm -r "$name"
+}
+
+@test "a head is learned on any mesh as on one rank" {
+    for mesh in "${meshes_dense[@]}"; do trains dense last "$mesh"; done
+    for mesh in "${meshes_mean[@]}"; do trains dense mean "$mesh"; done
+    for mesh in "${meshes_moe[@]}"; do trains moe last "$mesh"; done
+}
+
+@test "classes and hidden states are written on any mesh as on one rank" {
+    for m in dense moe; do
+        local -n meshes=meshes_$m
+        for mesh in "${meshes[@]}"; do
+            mesh_of "$mesh"
+            mpi -n "$ranks" d9d-infer -q --device cpu "${how[@]}" $m.infer.json
+            close <(predictions out.jsonl) <(predictions $m.jsonl) || { echo "$mesh"; return 1; }
+            [ "$(numbers sample out.jsonl)" = "$(numbers sample $m.jsonl)" ]
+            mpi -n "$ranks" d9d-infer -q --device cpu "${how[@]}" --set "$states" $m.infer.json
+            cmp <(head -c 128 out.npy) <(head -c 128 $m.npy)
+            close <(floats out.npy) <(floats $m.npy) || { echo "$mesh"; return 1; }
+            rm out.jsonl out.npy
+        done
+    done
+}
+
+@test "adapters and a head are learned and written on any mesh as on one rank" {
+    tuned=(--set 'peft={"kind": "stack", "methods": [
+        {"kind": "lora", "module_name_pattern": ".*\\.(q|v)_proj", "params": {"r": 3, "alpha": 6}},
+        {"kind": "full_tune", "module_name_pattern": "cls_head\\.score"}]}')
+    d9d-train -q --device cpu "${tuned[@]}" --set trainer.run.dir=tuned dense.train.json
+    d9d-infer -q --device cpu --set trainer.model_stage_factory.source_adapter=tuned/adapter dense.infer.json
+    mv out.jsonl tuned.jsonl
+    for mesh in "1 1 1 1 2 1 2" "1 1 2 1 1 1 2"; do
+        mesh_of "$mesh"
+        mpi -n "$ranks" d9d-train -q --device cpu "${how[@]}" "${tuned[@]}" --set trainer.run.dir=r dense.train.json
+        for f in loss grad_norm; do close <(numbers $f r/metrics.jsonl) <(numbers $f tuned/metrics.jsonl); done
+        mpi -n "$ranks" d9d-infer -q --device cpu "${how[@]}" --set trainer.model_stage_factory.source_adapter=r/adapter dense.infer.json
+        close <(predictions out.jsonl) <(predictions tuned.jsonl) || { echo "$mesh"; return 1; }
+        rm -r r out.jsonl
+    done
+}
+
+@test "a head that was saved on one mesh is gone on with on another" {
+    mesh_of "1 1 1 1 2 1 2"
+    mpi -n 4 d9d-train -q --device cpu "${how[@]}" --set trainer.run.dir=part --set trainer.run.steps=3 dense.train.json
+    rm -r part/export
+    mesh_of "1 2 1 1 1 1 1"
+    mpi -n 2 d9d-train -q --device cpu "${how[@]}" --set trainer.run.dir=part dense.train.json
+    close <(numbers loss part/metrics.jsonl) <(numbers loss dense-last/metrics.jsonl)
+    rm -r part
+}

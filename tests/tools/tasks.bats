@@ -1,0 +1,263 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
+# Tasks over whole texts, in both programs: classes, embeddings, hidden states.  golden/tasks has what
+# transformers computes (make_tasks.py).
+
+setup_file() {
+    load helper
+    load train_helper
+    shared=$(workplace)
+    export shared
+    cd "$shared" || return 1
+    for m in dense moe; do
+        d9d-shard -q --format tokens --out $m "$golden/tasks/$m/texts.jsonl"
+        configure $m
+    done
+}
+
+setup() {
+    load helper
+    load train_helper
+    work=$(workplace)
+    cd "$work" || return 1
+    ln -s "$shared"/{dense,moe} .
+    cp "$shared"/*.json .
+}
+teardown() { clear_bench; }
+teardown_file() { rm -rf "$shared"; }
+
+# configure MODEL: MODEL.train.json and MODEL.infer.json
+configure() {
+    local model
+    model="\"model_provider\": {\"name\": \"qwen3_$1\", \"hf_config\": \"$golden/tasks/$1/config.json\"}"
+    cat >"$1.train.json" <<JSON
+{"data": {"dataset": "$1", "epochs": 3}, $model,
+ "trainer": {"run": {"name": "$1", "dir": "run", "steps": 10},
+   "batching": {"global_batch_size": 4, "microbatch_size": 2},
+   "model_stage_factory": {"source_checkpoint": "$golden/tasks/$1"}, "gradient_clipping": {"max_norm": 1.0}},
+ "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.999]},
+ "task": {"name": "classification"},
+ "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 3}]}
+JSON
+    cat >"$1.infer.json" <<JSON
+{"data": {"dataset": "$1"}, $model,
+ "trainer": {"batching": {"microbatch_size": 3},
+   "model_stage_factory": {"source_checkpoint": "$golden/tasks/$1"}},
+ "task": {"name": "classification", "output": "out.jsonl"}}
+JSON
+}
+
+# floats FILE.npy: its numbers; of KEY in values.jsonl or of predictions: those of the golden file.
+floats() { od -An -v -tf4 -w4 -j128 "$1"; }
+golden_values() { sed -E "s/.*\"$2\": (\[+[^\"]*\]+).*/\1/" "$golden/tasks/$1/values.jsonl" | tr -d '[]}' | tr -s ', ' '\n' | grep .; }
+predictions() { sed -E 's/.*"prediction": \[([^]]*)\].*/\1/' "$1" | tr -s ', ' '\n'; }
+numbers() { sed -nE "s/.*\"$1\": ([-+0-9.e]+).*/\1/p" "$2"; }
+# close A B [TOLERANCE]: numbers, one a line
+close() {
+    paste "$1" "$2" | awk -v e="${3:-1e-5}" 'NF != 2 || ($1 - $2) ^ 2 > (e * (1 + $2 * $2)) ^ 2 { print NR ": " $0; exit 1 }
+        END { if (NR == 0) exit 1 }'
+}
+task() { printf 'task={"name": "%s", "output": "%s"%s}' "$1" "$2" "${3:+, $3}"; }
+
+@test "classes: transformers' probabilities, a line a text, in order" {
+    for m in dense moe; do
+        run -0 --separate-stderr d9d-infer $m.infer.json
+        [[ "$output" == "142 tokens of 16 samples, "* ]]
+        [ "$(sed -E 's/.*"sample": ([0-9]+),.*/\1/' out.jsonl | tr '\n' ' ')" = "$(seq -s ' ' 0 15) " ]
+        [ "$(numbers target out.jsonl | tr '\n' ' ')" = '0 1 2 0 1 2 0 1 2 0 1 2 0 1 2 0 ' ]
+        close <(predictions out.jsonl) <(golden_values $m prediction)
+        d9d-metrics eval --metric accuracy,problem=multiclass,num_classes=3 out.jsonl | grep -q accuracy
+        rm out.jsonl
+    done
+}
+
+@test "pooled and hidden states: transformers', as .npy" {
+    for m in dense moe; do
+        for p in last mean cls; do
+            d9d-infer -q --set "$(task embedding $p.npy "\"pooling\": \"$p\"")" $m.infer.json
+            close <(floats $p.npy) <(golden_values $m $p)
+        done
+        head -c 128 last.npy | grep -aq "{'descr': '<f4', 'fortran_order': False, 'shape': (16, 16), }"
+        d9d-infer -q --set "$(task hidden_states states.npy '"pooling": "mean"')" $m.infer.json
+        head -c 128 states.npy | grep -aq "'shape': (16, 5, 16), }"
+        close <(floats states.npy) <(golden_values $m states)
+        d9d-infer -q --set "$(task hidden_states some.npy '"pooling": "mean", "layers": [-1, 2, -1]')" $m.infer.json
+        close <(floats some.npy) <(floats states.npy | awk '{ x[int((NR - 1) / 16)] = x[int((NR - 1) / 16)] " " $1 }
+            END { for (i = 0; i < 80; i += 5) print x[i + 4] x[i + 2] x[i + 4] }' | tr -s ' ' '\n' | grep .)
+        rm ./*.npy
+    done
+}
+
+@test "normalised embeddings have length 1" {
+    d9d-infer -q --set "$(task embedding a.npy)" dense.infer.json
+    d9d-infer -q --set "$(task embedding b.npy '"normalize": true')" dense.infer.json
+    paste <(floats a.npy) <(floats b.npy) | awk '{ a[NR] = $1; b[NR] = $2; n[int((NR - 1) / 16)] += $1 * $1 }
+        END { for (i = 1; i <= 256; i++) if ((a[i] / sqrt(n[int((i - 1) / 16)]) - b[i]) ^ 2 > 1e-12) exit 1 }'
+}
+
+@test "texts without labels are taken whole" {
+    sed -E 's/, "labels".*/}/' "$golden/tasks/dense/texts.jsonl" | grep -v '": \[[0-9]*\]' >bare.jsonl
+    [ "$(wc -l <bare.jsonl)" = 15 ]
+    d9d-shard -q --format tokens --out bare bare.jsonl
+    d9d-infer -q --set "$(task embedding a.npy)" dense.infer.json
+    d9d-infer -q --set data.dataset=bare --set "$(task embedding b.npy)" dense.infer.json
+    cmp <(floats a.npy | sed '65,80d') <(floats b.npy)
+    d9d-infer -q --set data.dataset=bare dense.infer.json
+    run ! grep target out.jsonl
+    says 2 'bare: has no labels, which task classification learns from' d9d-train --set data.dataset=bare dense.train.json
+    [ ! -e run ]
+}
+
+@test "training: transformers' losses and norms over ten steps, exported as it was" {
+    for m in dense moe; do
+        d9d-train -q --set trainer.run.dir=$m.run $m.train.json
+        for f in loss grad_norm; do close <(numbers $f $m.run/metrics.jsonl) <(numbers $f "$golden/tasks/$m/steps.jsonl"); done
+        [ "$(numbers accuracy $m.run/metrics.jsonl | wc -l)" = 10 ]
+        cmp "$golden/tasks/$m/config.json" $m.run/export/config.json
+        d9d-infer -q --set model_provider.hf_config=$m.run/export/config.json \
+            --set trainer.model_stage_factory.source_checkpoint=$m.run/export $m.infer.json
+        # And by the suite's own layout.
+        d9d-map -q $m.run/export d9d
+        d9d-infer -q --set model_provider.hf_config=d9d/config.json --set task.output=own.jsonl \
+            --set trainer.model_stage_factory.source_checkpoint=d9d $m.infer.json
+        cmp out.jsonl own.jsonl
+        rm -r d9d out.jsonl own.jsonl
+    done
+}
+
+@test "evaluation on other texts: their mean loss, and the metrics of what inference writes" {
+    d9d-train -q --set trainer.run.steps=3 --set 'evaluation=[{"name": "all", "data": {"dataset": "dense"}, "microbatch_size": 3,
+        "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 3}]}]' dense.train.json
+    d9d-infer -q --set trainer.model_stage_factory.source_checkpoint=run/export dense.infer.json
+    close <(numbers "all\/loss" run/metrics.jsonl) <(sed -E 's/.*\[([^]]*)\], "target": ([0-9]+).*/\2, \1/' out.jsonl |
+        awk -F', ' '{ s -= log($($1 + 2)) } END { print s / NR }' OFMT=%.9g)
+    close <(numbers "all\/accuracy" run/metrics.jsonl) <(sed -E 's/.*"label": ([0-9]+).*"target": ([0-9]+).*/\1 \2/' out.jsonl |
+        awk '{ n += $1 == $2 } END { print n / NR }' OFMT=%.9g)
+}
+
+@test "a head in place of a language model's: seeded, saved, gone on with, exported with its labels" {
+    other=(--set "model_provider.hf_config=$golden/dense_tied/config.json" --set task.num_labels=4
+        --set "trainer.model_stage_factory.source_checkpoint=$golden/dense_tied" --set 'metrics=[]')
+    says 2 'task.num_labels: must be given' d9d-train "${other[@]}" --set task.num_labels=null dense.train.json
+    d9d-train -q "${other[@]}" --set trainer.run.dir=a dense.train.json
+    d9d-train -q "${other[@]}" --set trainer.run.dir=b --set trainer.run.steps=4 dense.train.json
+    rm -r b/export
+    d9d-train -q "${other[@]}" --set trainer.run.dir=b dense.train.json
+    cmp a/export/model.safetensors b/export/model.safetensors
+    grep -q '"Qwen3ForSequenceClassification"' a/export/config.json
+    grep -q '"LABEL_3": 3' a/export/config.json
+    d9d-map plan --all a/export | grep -q '< score.weight F32 \[4, '
+    run ! grep -aq lm_head a/export/model.safetensors
+    d9d-infer -q --set model_provider.hf_config=a/export/config.json \
+        --set trainer.model_stage_factory.source_checkpoint=a/export dense.infer.json
+    [ "$(predictions out.jsonl | wc -l)" = 64 ]
+    # The language model's head is not there any more.
+    says 2 'with the head "classification", and the task needs one with "causal_lm"' d9d-infer \
+        --set model_provider.hf_config=a/export/config.json --set 'task={"name": "perplexity"}' dense.infer.json
+}
+
+tuned='peft={"kind": "stack", "methods": [
+    {"kind": "lora", "module_name_pattern": ".*\\.(q|v)_proj", "params": {"r": 3, "alpha": 6}},
+    {"kind": "full_tune", "module_name_pattern": "cls_head\\.score"}]}'
+
+@test "adapters with a head: peft's are read, ours are trained on, read and merged to the same" {
+    d9d-infer -q --set "trainer.model_stage_factory.source_adapter=$golden/tasks/dense/adapter" dense.infer.json
+    close <(predictions out.jsonl) <(predictions "$golden/tasks/dense/adapter.jsonl")
+    d9d-train -q --set "$tuned" --set trainer.run.dir=a --set optimizer.lr=1e-2 \
+        --set "trainer.model_stage_factory.source_adapter=$golden/tasks/dense/adapter" dense.train.json
+    tr -d ' \n' <a/adapter/adapter_config.json | grep -q '"modules_to_save":\["score"\]'
+    grep -q '"task_type": "SEQ_CLS"' a/adapter/adapter_config.json
+    head -c 4000 a/adapter/adapter_model.safetensors | grep -aq '"base_model.model.score.weight":{"dtype":"F32","shape":\[3,16\]'
+    d9d-infer -q --set trainer.model_stage_factory.source_adapter=a/adapter --set task.output=both.jsonl dense.infer.json
+    d9d-infer -q --set trainer.model_stage_factory.source_checkpoint=a/export --set task.output=whole.jsonl dense.infer.json
+    cmp both.jsonl whole.jsonl
+    run ! cmp both.jsonl out.jsonl
+    # A step that learns nothing writes them again, to the bit.
+    d9d-train -q --set "$tuned" --set trainer.run.dir=b --set optimizer.lr=1e-30 --set optimizer.weight_decay=0 \
+        --set trainer.run.steps=1 --set trainer.model_stage_factory.source_adapter=a/adapter dense.train.json
+    cmp {a,b}/adapter/adapter_model.safetensors
+    # Frozen, the head goes its way without the adapters.
+    d9d-train -q --set 'peft={"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 2, "alpha": 2}}' \
+        --set trainer.run.dir=c --set trainer.run.steps=1 dense.train.json
+    run ! grep -aq score c/adapter/adapter_model.safetensors
+    says 2 "has a classifier's head besides" d9d-map --adapter a/adapter "$golden/tasks/dense" merged
+    rm out.jsonl
+    says 2 'base_model.model.score.weight is not' d9d-infer --set task.num_labels=4 \
+        --set trainer.model_stage_factory.source_adapter=a/adapter dense.infer.json
+}
+
+@test "classes of lines: d9d-shard --label-key" {
+    sed -E 's/"labels": \[(-100, )*([0-9]+)\]/"kind": \2/' "$golden/tasks/dense/texts.jsonl" >lines.jsonl
+    d9d-shard -q --format tokens --label-key kind --out data lines.jsonl
+    for i in 0 4 15; do cmp <(d9d-shard inspect --sample $i dense) <(d9d-shard inspect --sample $i data); done
+    d9d-shard -q --format tokens --label-key kind --max-length 5 --overflow truncate --out short lines.jsonl
+    [[ "$(d9d-shard inspect --json --sample 1 short | tr -d ' \n')" == *'"labels":[-100,-100,-100,-100,1]'* ]]
+    d9d-shard -q --format tokens --label-key kind --pack 40 --overflow drop --out packed lines.jsonl
+    d9d-train -q --set data.dataset=packed --set trainer.batching.global_batch_size=2 --set trainer.run.steps=3 dense.train.json
+    says 2 'packed: its samples are packed' d9d-infer --set data.dataset=packed dense.infer.json
+    says 2 'a part of a text would have no class; --overflow truncate or drop' \
+        d9d-shard --format tokens --label-key kind --max-length 5 --out no lines.jsonl
+    says 1 'has no "type"' d9d-shard --format tokens --label-key type --out no lines.jsonl
+    says 1 'a class must be an integer from 0' d9d-shard --format tokens --label-key kind --out no - <<<'{"input_ids": [1], "kind": "x"}'
+    [ ! -e no ]
+}
+
+@test "what cannot be is refused with both numbers" {
+    says 2 'sample 2: its class is 2, and there are 2' d9d-train --set task.num_labels=2 --set 'metrics=[]' \
+        --set "trainer.model_stage_factory.source_checkpoint=null" dense.train.json
+    rm -rf run
+    says 2 'score.weight is F32 [3, 16]' d9d-infer --set task.num_labels=4 dense.infer.json
+    says 2 'task.layers[1] is 5: the model has 0, its embedding, to 4' \
+        d9d-infer --set "$(task hidden_states a.npy '"layers": [0, 5]')" dense.infer.json
+    says 2 'the model has 1 label; classes are 2 or more' d9d-infer --set model_provider.name=qwen3_moe --set \
+        "model_provider.hf_config=$golden/heads/moe_labels/config.json" --set \
+        "trainer.model_stage_factory.source_checkpoint=$golden/heads/moe_labels" dense.infer.json
+    says 2 'task.pooling: unknown word "max"' d9d-infer --set task.pooling=max dense.infer.json
+    says 2 'task.normalise: unknown key' d9d-infer --set "$(task embedding a.npy '"normalise": true')" dense.infer.json
+    touch a.npy
+    says 2 'a.npy: exists already' d9d-infer --set "$(task embedding a.npy)" dense.infer.json
+}
+
+# rows FILE: whole records of an unfinished .npy
+rows() { local n; n=$(stat -c %s "$1") && echo $(((n - 128) / 64)); }
+
+@test "a .npy that is stopped and killed is gone on with, the same bytes" {
+    long=(--set data.epochs=500 --set trainer.batching.microbatch_size=1 --set "$(task embedding out.npy)")
+    start() {
+        local i
+        d9d-infer "${long[@]}" dense.infer.json 2>log &
+        pid=$!
+        for ((i = 0; i < 3000; i++)); do
+            part=$(ls out.npy.part-* 2>/dev/null) && [ "$(rows "$part")" -gt "$1" ] && return
+            sleep 0.02
+        done
+        return 1
+    }
+    start 100
+    kill -s TERM "$pid"
+    ends 75
+    done_before=$(rows "$part")
+    grep -q "SIGTERM: $done_before of 8000 samples are done" log
+    start $((done_before + 100))
+    kill -9 "$pid"
+    ends 137
+    printf 'torn' >>"$part"
+    run -0 --separate-stderr d9d-infer --json "${long[@]}" dense.infer.json
+    [[ "$output" =~ '"first_sample": '([0-9]+) ]]
+    [ "${BASH_REMATCH[1]}" -gt "$done_before" ]
+    [ "$(stat -c %s out.npy)" = $((128 + 8000 * 64)) ]
+    mv out.npy resumed.npy
+    d9d-infer -q "${long[@]}" dense.infer.json
+    cmp out.npy resumed.npy
+    [ -z "$(ls ./*.part-* 2>/dev/null)" ]
+}
+
+@test "a NaN among the weights: exit 1, the sample named, no file" {
+    cp -r "$golden/tasks/dense" bad
+    chmod -R u+w bad
+    printf '\0\0\300\177' | dd of=bad/model.safetensors bs=1 conv=notrunc status=none \
+        seek=$(($(stat -c %s bad/model.safetensors) - 4))
+    says 1 'non-finite number: sample 0: its output is nan' d9d-infer \
+        --set trainer.model_stage_factory.source_checkpoint=bad dense.infer.json
+    [ ! -e out.jsonl ]
+}
