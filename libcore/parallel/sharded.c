@@ -55,7 +55,6 @@ struct d9d_sharded {
     bool reached;      /* what can be shared is */
     bool back_at_once; /* a backward follows this forward */
     bool last;         /* this backward is the step's last one */
-    unit *reducing;    /* the last unit whose sums were begun; those of two may be under way */
     d9di_buckets buckets;
     d9d_arena arena;
 };
@@ -249,13 +248,11 @@ static d9d_status reduce_finish(unit *u)
     return D9D_OK;
 }
 
-/* Of all units but one, or NULL: their rooms are free again. */
-static d9d_status reduce_finish_but(d9d_sharded *s, const unit *but)
+/* Of the units before: their rooms are free again. */
+static d9d_status reduce_finish_others(d9d_sharded *s)
 {
     for (size_t i = 0; i < s->n_units; i++)
-        if (&s->units[i] != but)
-            D9D_TRY(reduce_finish(&s->units[i]));
-    s->reducing = NULL;
+        D9D_TRY(reduce_finish(&s->units[i]));
     return D9D_OK;
 }
 
@@ -289,9 +286,8 @@ static d9d_status unit_done(unit *u)
     u->visited = 0;
     u->done = s->last;
     if (u->parts.n > 0 && (s->last || !s->how.reduce_once)) {
-        D9D_TRY(reduce_finish_but(s, s->reducing));
+        D9D_TRY(reduce_finish_others(s));
         D9D_TRY(reduce_start(u));
-        s->reducing = u;
     }
     return s->last ? d9di_buckets_done(&s->buckets, u->number, s->dev) : D9D_OK;
 }
@@ -596,7 +592,7 @@ d9d_status d9d_sharded_end(d9d_sharded *s)
     if (s == NULL)
         return D9D_OK;
     D9D_TRY(finish_unused(s));
-    D9D_TRY(reduce_finish_but(s, NULL));
+    D9D_TRY(reduce_finish_others(s));
     D9D_TRY(d9di_buckets_end(&s->buckets, s->dev));
     d9d_trace_lap(s->dev, "wait", "for sums");
     for (size_t i = 0; i < s->n_reaches; i++)
