@@ -33,6 +33,14 @@ d9d_status d9di_check_float(const char *op, d9d_dtype t);
 /* And unless that many experts can be chosen, of groups that can be. */
 d9d_status d9di_check_router(const char *op, const d9d_router_dims *n);
 
+/* gated_gemm and gated_gemm_din by the products and the SwiGLU of a table. */
+d9d_status d9di_gated_parts(const d9d_kernels *k, d9d_stream s, const d9d_gated_dims *n, void *y,
+                            void *gate, void *up, const void *x, const void *w_gate,
+                            const void *w_up);
+d9d_status d9di_gated_din_parts(const d9d_kernels *k, d9d_stream s, const d9d_gated_dims *n,
+                                void *dgate, void *dup, const void *dout, const void *w,
+                                const void *gate, const void *up);
+
 /* Element i of an array of type t, float32 or bfloat16. */
 static inline void *d9di_at(d9d_dtype t, void *x, int64_t i)
 {

@@ -148,6 +148,15 @@ DEVICE void shared_store_matrices(uint32_t a, const uint32_t *v)
                  : "memory");
 }
 
+/* The same way back. */
+DEVICE void shared_load_matrices(uint32_t (&v)[4], uint32_t a)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "r"(a)
+                 : "memory");
+}
+
 /* Into a block of the cluster; its barrier counts the bytes. */
 DEVICE void shared_store4_in(uint32_t a, uint32_t b, uint32_t rank, int4 v)
 {

@@ -1,6 +1,5 @@
-/* cuda_swiglu.cu - y = silu(gate) up, silu(g) = g / (1 + exp(-g)).
- * With s = sigmoid(g): dup = dy g s, dgate = dy up s (1 + g (1 - s)). */
-#include "cuda_common.cuh"
+/* cuda_swiglu.cu - y = silu(gate) up, elementwise. */
+#include "cuda_swiglu.cuh"
 
 template <class T> static __global__ void swiglu_kernel(T *y, const T *gate, const T *up, int64_t n)
 {
@@ -12,7 +11,7 @@ template <class T> static __global__ void swiglu_kernel(T *y, const T *gate, con
         load8(g, gate + i, n - i);
         load8(u, up + i, n - i);
         for (int j = 0; j < 8; j++)
-            u[j] *= g[j] / (1.0f + expf(-g[j]));
+            u[j] = swiglu_of<T>(g[j], u[j]);
         store8(y + i, u, n - i);
     }
 }
@@ -27,14 +26,10 @@ static __global__ void swiglu_din_kernel(T *dgate, T *dup, const T *dy, const T 
         load8(d, dy + i, n - i);
         load8(g, gate + i, n - i);
         load8(u, up + i, n - i);
-        for (int j = 0; j < 8; j++) {
-            const float s = sigmoid(g[j]);
-
-            u[j] = d[j] * u[j] * (s * (1.0f + g[j] * (1.0f - s)));
-            d[j] *= g[j] * s;
-        }
-        store8(dgate + i, u, n - i);
-        store8(dup + i, d, n - i);
+        for (int j = 0; j < 8; j++)
+            swiglu_grad_of<T>(g[j], u[j], d[j], g[j], u[j]);
+        store8(dgate + i, g, n - i);
+        store8(dup + i, u, n - i);
     }
 }
 

@@ -1,80 +1,97 @@
 /* cuda_xent_once.cu - loss of a linear head and both gradients, the logits made once.
  *
- * For as many tokens as fit, p = exp(logits - m) is kept for the whole vocabulary:
+ * For as many tokens as fit, p = 2^(log2(e) logits - n) is kept for the whole vocabulary
+ * (cuda_xent_powers.h):
  *
- *     logits, some columns at a time -> p, l = sum of p     a product, and a kernel on float32
- *     p[target] -= l
- *     unit = (p W) / l        dW += p' (h / l)              a product each
+ *     reference = that of the target's logit      a kernel
+ *     p and sums of p, by tiles                   a product, or some columns of it at a time, and a
+ *                                                 kernel on float32
+ *     l = sum of p, p[target] -= l                a kernel
+ *     unit = (p W) / l        dW += p' (h / l)    a product each
  *
- * m is near the largest logit, not equal to it: it moves, and what was kept of the token is
- * rescaled, only when a logit is SLACK above it, which costs no second look at the others.  float32
- * and bfloat16 have room for exp(SLACK) and more, and their precision is the same there.
+ * A model that has learned anything has no logit much larger than its target's: then n is that of
+ * the reference everywhere.  What was kept of a token where it is not is brought to the largest n.
  * For bfloat16 p and h / l are rounded to bfloat16 before they are multiplied.
- *
- * 16384 tokens of 2048 features by 151936, bfloat16: 45 ms of products and 4 of the kernel between.
  */
 #include <math_constants.h>
 
 #include "cuda_xent.cuh"
+#include "cuda_xent_powers.h"
 
 static const char op[] = "cross-entropy";
 
-enum { WIDTH = 8192, EIGHTS = WIDTH / 8 / THREADS, MOST_PIECES = 32, STEP = 128 };
-static const float SLACK = 30.0f;
+enum { WIDTH = 8192, EIGHTS = WIDTH / 8 / THREADS, MOST_PIECES = 2 * MOST_SPLITS, STEP = 128 };
+enum { EVEN_STEP = 1024 }; /* where there is room for it: tiles of products come out even */
 static const int64_t ROOM = (int64_t)768 << 20;
 
 /* p is kept by pieces [tokens, n] of the vocabulary, so that what is read by products begins at
- * multiples of 64 columns: of each split all but its last columns, and those. */
+ * multiples of 64 columns: of each split all but its last columns, and those.  A piece's parts are
+ * `first` and so on of a token, each for `tile` columns. */
 template <class T> struct pieces {
     int n;
     struct {
-        int64_t id, n; /* the first column's */
+        int64_t id, n, first, tile;
         T *p;
     } of[MOST_PIECES];
 };
 
-/* exp of what is at most SLACK and is rounded to T.  The fast one errs by 2^-21 and 2^-24 |x|. */
-template <class T> static __device__ __forceinline__ float power(float x)
+/* 2^(log2(e) x - n).  The fast one, for what is rounded, errs by 2^-22 and 2^-24 |x|. */
+template <class T> static __device__ __forceinline__ float power(float x, float n)
 {
-    return sizeof(T) == 2 ? __expf(x) : expf(x);
+    constexpr double log2e = 1.4426950408889634;
+    constexpr float high = (float)log2e, low = (float)(log2e - (double)high);
+    float y;
+
+    if (sizeof(T) == 4)
+        return exp2f(fmaf(x, low, fmaf(x, high, -n)));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(fmaf(x, high, -n)));
+    return y;
 }
 
-/* A token; l is the sum of what is kept, `by` in the end its inverse. */
+/* A token: the logit of its target, and in the end the inverse of its sum. */
 struct once_state {
-    float m, l, target, by;
+    float target, by;
 };
 
-static __global__ void once_start(once_state *state, int64_t n)
-{
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-
-    if (i < n)
-        state[i] = {-CUDART_INF_F, 0.0f, 0.0f, 0.0f};
-}
-
-/* All that is kept of a token, before column `end` of piece `last`, times `by`. */
+/* A warp has a token. */
 template <class T>
-static __device__ void rescale(const pieces<T> &all, int last, int64_t end, int64_t row, float by)
+static __global__ void once_start(once_state *state, float *reference, const T *hidden, splits w,
+                                  const int32_t *targets, int32_t ignore, int64_t n, int64_t h)
 {
-    for (int k = 0; k <= last; k++) {
-        T *p = all.of[k].p + row * all.of[k].n;
+    const int64_t r = row_mine<WARP>();
+    const T *x, *y;
+    float sum = 0.0f;
 
-        for (int64_t i = threadIdx.x; i < (k == last ? end : all.of[k].n); i += THREADS)
-            put(p + i, to_float(p[i]) * by);
+    if (r >= n)
+        return;
+    x = hidden + r * h;
+    y = targets[r] == ignore ? NULL : row_of<T>(w, targets[r], h);
+    D9DI_ROW8 (i, y == NULL ? 0 : h, WARP) {
+        float a[8], b[8];
+
+        load8(a, x + i, h - i);
+        load8(b, y + i, h - i);
+        for (int j = 0; j < 8; j++)
+            sum = fmaf(a[j], b[j], sum);
     }
+    sum = group_sum<WARP>(sum);
+    if (threadIdx.x % WARP != 0)
+        return;
+    state[r].target = sum;
+    reference[r] = targets[r] == ignore ? CUDART_INF_F
+                   : isfinite(sum)      ? rintf(sum * 1.4426950408889634f)
+                                        : CUDART_NAN_F;
 }
 
-/* Logits of columns [first, first + n) of a piece; a block has a token.  n is at most WIDTH. */
+/* Logits [tokens, n] of some columns of a piece, at most WIDTH, to their p; a block has a token. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
-    once_fold(once_state *state, const float *logits, pieces<T> all, int piece, int64_t first,
-              int64_t n, const int32_t *targets, int32_t ignore)
+    once_fold(d9di_xent_part *part, int64_t stride, const float *reference, const float *logits,
+              T *p, int64_t all_n, int64_t n)
 {
-    const int64_t row = blockIdx.x, target = targets[row] - all.of[piece].id - first;
+    const int64_t row = blockIdx.x;
     const float *z = logits + row * n;
-    T *p = all.of[piece].p + row * all.of[piece].n + first;
-    once_state o = state[row];
-    float v[EIGHTS][8], most = -CUDART_INF_F, sum = 0.0f;
+    float v[EIGHTS][8], to = reference[row], most = -CUDART_INF_F, sum = 0.0f;
 
 #pragma unroll
     for (int c = 0; c < EIGHTS; c++) {
@@ -86,47 +103,66 @@ static __global__ void __launch_bounds__(THREADS)
             most = fmaxf(most, v[c][j]);
         }
     }
-    most = group_fold<THREADS>(most, largest());
-    if (most > o.m + SLACK || o.m == -CUDART_INF_F) {
-        const float by = o.l == 0.0f ? 0.0f : expf(o.m - most);
-
-        if (o.l != 0.0f)
-            rescale(all, piece, first, row, by);
-        o.l *= by;
-        o.m = most;
-    }
+    most = group_fold<THREADS>(most, largest()) * 1.4426950408889634f;
+    if (most > to + D9DI_XENT_SLACK)
+        to = rintf(most);
 #pragma unroll
     for (int c = 0; c < EIGHTS; c++) {
         const int64_t i = ((int64_t)c * THREADS + threadIdx.x) * 8;
 
         for (int j = 0; j < 8; j++) {
-            v[c][j] = power<T>(v[c][j] - o.m);
+            v[c][j] = power<T>(v[c][j], to);
             sum += v[c][j];
-            v[c][j] = targets[row] == ignore ? 0.0f : v[c][j];
+            v[c][j] = to == CUDART_INF_F ? 0.0f : v[c][j];
         }
         if (i < n)
-            store8(p + i, v[c], n - i);
+            store8(p + row * all_n + i, v[c], n - i);
     }
     sum = group_sum<THREADS>(sum);
-    if (threadIdx.x != 0)
-        return;
-    o.l += sum;
-    if (target >= 0 && target < n)
-        o.target = z[target];
-    state[row] = o;
+    if (threadIdx.x == 0)
+        part[row * stride] = {to, sum};
+}
+
+/* The tiles of a token whose n is not the largest, `to`. */
+template <class T>
+static __device__ void rescale(const pieces<T> &all, const d9di_xent_part *part, int64_t row,
+                               float to)
+{
+    for (int k = 0; k < all.n; k++) {
+        T *p = all.of[k].p + row * all.of[k].n;
+
+        for (int64_t i = threadIdx.x; i < all.of[k].n; i += THREADS) {
+            const float n = part[all.of[k].first + i / all.of[k].tile].n;
+
+            if (n != to)
+                put(p + i, to_float(p[i]) * exp2f(n - to));
+        }
+    }
 }
 
 /* Loss, p[target] -= l, and scaled = h / l; a block has a token. */
 template <class T>
-static __global__ void once_finish(float *loss, T *scaled, const T *hidden, once_state *state,
-                                   pieces<T> all, int64_t vocabulary, const int32_t *targets,
-                                   int32_t ignore, int64_t h)
+static __global__ void __launch_bounds__(THREADS)
+    once_finish(float *loss, T *scaled, const T *hidden, once_state *state,
+                const d9di_xent_part *part, int64_t stride, pieces<T> all, int64_t vocabulary,
+                const int32_t *targets, int32_t ignore, int64_t h)
 {
     const int64_t r = blockIdx.x, id = targets[r];
     const bool ignored = id == ignore, bad = !ignored && (id < 0 || id >= vocabulary);
-    const float m = state[r].m, l = state[r].l, target = state[r].target;
-    const float by = ignored ? 0.0f : bad ? CUDART_NAN_F : 1.0f / l;
+    const float target = state[r].target;
+    float n = -CUDART_INF_F, least = CUDART_INF_F, l = 0.0f, by;
 
+    part += r * stride;
+    for (int64_t i = threadIdx.x; i < stride; i += THREADS) {
+        n = fmaxf(n, part[i].n);
+        least = fminf(least, part[i].n);
+    }
+    n = group_fold<THREADS>(n, largest());
+    least = -group_fold<THREADS>(-least, largest());
+    for (int64_t i = threadIdx.x; i < stride; i += THREADS)
+        l += part[i].sum * exp2f(part[i].n - n);
+    l = group_sum<THREADS>(l);
+    by = ignored ? 0.0f : bad ? CUDART_NAN_F : 1.0f / l;
     for (int64_t i = (int64_t)threadIdx.x * 8; i < h; i += THREADS * 8) {
         float v[8];
 
@@ -135,13 +171,17 @@ static __global__ void once_finish(float *loss, T *scaled, const T *hidden, once
             v[j] = ignored ? 0.0f : v[j] * by;
         store8(scaled + r * h + i, v, h - i);
     }
+    if (least != n && !ignored) {
+        rescale(all, part, r, n);
+        __syncthreads();
+    }
     if (threadIdx.x != 0)
         return;
-    loss[r] = ignored ? 0.0f : bad ? CUDART_NAN_F : m + logf(l) - target;
+    loss[r] = ignored ? 0.0f : bad ? CUDART_NAN_F : fmaf(n, CUDART_LN2_F, -target) + logf(l);
     state[r].by = by;
     for (int k = 0; k < all.n && !ignored; k++)
         if (id >= all.of[k].id && id < all.of[k].id + all.of[k].n)
-            put(all.of[k].p + r * all.of[k].n + (id - all.of[k].id), expf(target - m) - l);
+            put(all.of[k].p + r * all.of[k].n + (id - all.of[k].id), power<float>(target, n) - l);
 }
 
 /* unit = sum / l, a block a token. */
@@ -169,8 +209,10 @@ template <class T> struct once {
     const void *const *w;
     void *const *dw;
     const float *beta;
-    int64_t all_v, most, width;
-    float *logits, *sum;
+    int64_t all_v, most, width, parts; /* of logits that a kernel folds; of a token */
+    splits where;
+    float *logits, *sum, *reference;
+    d9di_xent_part *part;
     once_state *state;
     T *scaled, *p;
 };
@@ -189,17 +231,34 @@ static bool piece_next(const d9d_xent_dims *d, columns *c)
     return true;
 }
 
-/* Columns of one piece: a product and a fold for every WIDTH of them. */
+template <class T> static bool in_one(const once<T> &o, int64_t tokens, const columns &c)
+{
+    return d9di_xent_wgmma_takes(o.s, o.n->t, tokens, o.n->h, c.n);
+}
+
+template <class T> static int64_t tile_of(const once<T> &o, const columns &c)
+{
+    return in_one(o, o.n->rows, c) ? (int64_t)D9DI_XENT_TILE : WIDTH;
+}
+
+/* Columns of one piece: one product, or a product and a fold for every WIDTH of them. */
 template <class T>
 static d9d_status fold_piece(const once<T> &o, const pieces<T> &all, int piece, const columns &c,
-                             const T *x, const int32_t *targets, int64_t tokens)
+                             const T *x, int64_t tokens)
 {
-    for (int64_t i = 0; i < c.n; i += o.width) {
-        const columns some = {c.split, c.base, c.first + i, d9di_min(c.n - i, o.width)};
+    const d9di_xent_powers call = {tokens, o.n->h, c.n, o.reference, o.part + all.of[piece].first,
+                                   o.parts};
+    T *p = all.of[piece].p;
+
+    if (in_one(o, tokens, c))
+        return d9di_xent_wgmma(o.s, op, &call, p, x,
+                               d9di_cat(o.n->t, o.w[c.split], c.first * o.n->h));
+    for (int64_t i = 0; i < c.n; i += WIDTH) {
+        const columns some = {c.split, c.base, c.first + i, d9di_min(c.n - i, WIDTH)};
 
         D9D_TRY(logits_make(o.s, op, o.n, some, x, tokens, o.w, o.logits));
         once_fold<T><<<(unsigned)tokens, THREADS, 0, d9di_queue(o.s)>>>(
-            o.state, o.logits, all, piece, i, some.n, targets, o.n->ignore);
+            call.part + i / WIDTH, o.parts, o.reference, o.logits, p + i, c.n, some.n);
         D9D_TRY(d9di_launched(op));
     }
     return D9D_OK;
@@ -244,14 +303,18 @@ static d9d_status some_tokens(const once<T> &o, int64_t first, int64_t tokens, f
     columns c = {};
     T *p = o.p;
 
-    once_start<<<(unsigned)d9di_ceil_div(tokens, THREADS), THREADS, 0, queue>>>(o.state, tokens);
-    for (; piece_next(o.n, &c); all.n++) {
-        all.of[all.n] = {c.base + c.first, c.n, p};
+    once_start<T><<<blocks_of_rows(tokens, WARP), THREADS, 0, queue>>>(
+        o.state, o.reference, x, o.where, targets + first, o.n->ignore, tokens, o.n->h);
+    D9D_TRY(d9di_launched(op));
+    for (int64_t parts = 0; piece_next(o.n, &c); all.n++) {
+        all.of[all.n] = {c.base + c.first, c.n, parts, tile_of(o, c), p};
+        parts += d9di_ceil_div(c.n, all.of[all.n].tile);
         p += d9di_ceil_div(tokens * c.n, 128) * 128;
-        D9D_TRY(fold_piece(o, all, all.n, c, x, targets + first, tokens));
+        D9D_TRY(fold_piece(o, all, all.n, c, x, tokens));
     }
-    once_finish<T><<<(unsigned)tokens, THREADS, 0, queue>>>(
-        loss + first, o.scaled, x, o.state, all, o.all_v, targets + first, o.n->ignore, o.n->h);
+    once_finish<T><<<(unsigned)tokens, THREADS, 0, queue>>>(loss + first, o.scaled, x, o.state,
+                                                            o.part, o.parts, all, o.all_v,
+                                                            targets + first, o.n->ignore, o.n->h);
     D9D_TRY(d9di_launched(op));
     c = {};
     for (int k = 0; piece_next(o.n, &c); k++)
@@ -267,30 +330,45 @@ static d9d_status some_tokens(const once<T> &o, int64_t first, int64_t tokens, f
 template <class T> static int64_t lay_out(once<T> *o, int64_t tokens, char *at)
 {
     const int64_t h = o->n->h, count = tokens * o->all_v + MOST_PIECES * (int64_t)128;
-    const int64_t sizes[] = {padded(tokens * o->width * 4), padded(tokens * h * 4),
-                             padded(tokens * (int64_t)sizeof(once_state)),
-                             padded(tokens * h * (int64_t)sizeof(T)),
-                             padded(count * (int64_t)sizeof(T))};
-    void *parts[5] = {};
+    const struct {
+        void **array;
+        int64_t bytes;
+    } room[] = {
+        {(void **)&o->logits, tokens * o->width * 4},
+        {(void **)&o->sum, tokens * h * 4},
+        {(void **)&o->reference, tokens * 4},
+        {(void **)&o->part, tokens * o->parts * (int64_t)sizeof(d9di_xent_part)},
+        {(void **)&o->state, tokens * (int64_t)sizeof(once_state)},
+        {(void **)&o->scaled, tokens * h * (int64_t)sizeof(T)},
+        {(void **)&o->p, count * (int64_t)sizeof(T)},
+    };
     int64_t bytes = 0;
 
-    for (int i = 0; i < 5; i++) {
-        parts[i] = at == NULL ? NULL : at + bytes;
-        bytes += sizes[i];
+    for (size_t i = 0; i < sizeof(room) / sizeof(*room); i++) {
+        *room[i].array = at == NULL ? NULL : at + bytes;
+        bytes += padded(room[i].bytes);
     }
-    o->logits = (float *)parts[0];
-    o->sum = (float *)parts[1];
-    o->state = (once_state *)parts[2];
-    o->scaled = (T *)parts[3];
-    o->p = (T *)parts[4];
     return bytes;
+}
+
+/* What the pieces take of a token. */
+template <class T> static void measure(once<T> *o)
+{
+    columns c = {};
+
+    while (piece_next(o->n, &c)) {
+        o->parts += d9di_ceil_div(c.n, tile_of(*o, c));
+        if (!in_one(*o, o->n->rows, c))
+            o->width = d9di_max(o->width, d9di_min(c.n, WIDTH));
+    }
 }
 
 /* Tokens at a time: as many as have room, and evenly many. */
 template <class T> static int64_t tokens_at_once(once<T> *o, int64_t room)
 {
     const int64_t empty = lay_out(o, 0, NULL), each = lay_out(o, STEP, NULL) - empty;
-    const int64_t most = d9di_max(1, (room - empty) / d9di_max(each, 1)) * STEP;
+    const int64_t fit = d9di_max(1, (room - empty) / d9di_max(each, 1)) * STEP;
+    const int64_t most = fit > EVEN_STEP ? fit / EVEN_STEP * EVEN_STEP : fit;
     const int64_t rounds = d9di_ceil_div(o->n->rows, most);
 
     return d9di_min(o->n->rows, d9di_ceil_div(d9di_ceil_div(o->n->rows, rounds), STEP) * STEP);
@@ -305,7 +383,8 @@ static d9d_status xent_once(once<T> &o, float *loss, void *unit, const void *hid
     void *scratch;
 
     o.all_v = vocabulary(o.n);
-    o.width = d9di_min(o.all_v, WIDTH);
+    D9D_TRY(splits_of(op, o.n, o.w, &o.where));
+    measure(&o);
     o.most = tokens_at_once(&o, o.n->room > 0 ? o.n->room : ROOM);
     bytes = lay_out(&o, o.most, NULL);
     D9D_TRY(d9di_take(o.s, bytes, &scratch));
@@ -322,9 +401,6 @@ d9d_status d9d_k_xent_once(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, f
 {
     D9D_TRY(d9di_check_float(op, n->t));
     D9D_TRY(d9di_check_float(op, gt));
-    if (2 * n->n_split > MOST_PIECES)
-        return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary in %d parts, at most %d are supported", op,
-                        n->n_split, MOST_PIECES / 2);
     if (n->rows == 0)
         return xent_clear(s, n, gt, dw, beta);
     return D9DI_TYPED(n->t, T, [&] {

@@ -22,6 +22,8 @@ d9d_status d9di_paper_gemm_scratch(d9d_stream s, const d9d_gemm *g);
 /* The gradient of attention where cuDNN does it; the statistics where it does not. */
 d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward);
 
+d9d_status d9di_paper_delta_scratch(d9d_stream s, const d9d_delta_dims *n, bool backward);
+
 typedef enum d9di_paper_xent {
     D9DI_XENT,
     D9DI_XENT_UNIT,

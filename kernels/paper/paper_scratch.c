@@ -104,9 +104,29 @@ d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *
                                     sums * (packed ? 2 : 1) + (grouped ? sums * n->d : 0));
 }
 
+/* --- the delta rule: cuda_delta.cu, cuda_delta_din.cu ------------------------------------------
+ */
+
+/* Of each token: lengths of its keys and queries; what its heads write, and read of the state;
+ * backward also what they would have written, gradients of queries and keys of each head, and of
+ * the states. */
+d9d_status d9di_paper_delta_scratch(d9d_stream s, const d9d_delta_dims *n, bool backward)
+{
+    const int64_t tokens = n->of.b * n->of.s, keys = tokens * n->a * n->d;
+    const int64_t values = tokens * n->a * n->f;
+    const int64_t forward = 2 * tokens * n->k + keys + values;
+    const int64_t more = 2 * keys + values + tokens * n->a * D9D_DELTA_CHUNK +
+                         d9d_delta_slots(&n->of) * n->a * n->d * n->f;
+
+    if (!on_gpu(s))
+        return D9D_OK;
+    return d9di_paper_borrow(s, 4 * (forward + (backward ? more : 0)));
+}
+
 /* --- head and loss: cuda_xent.cu, cuda_xent_grad.cu, cuda_xent_once.cu ----------------------- */
 
 enum { TOKENS = 2048, COLUMNS = 8192, LEAST_COLUMNS = 256, STEP = 128, PIECES = 32 };
+enum { EVEN_STEP = 1024, TILE = 256, SIDE = 64 }; /* of the kernel of compute capability 9.0 */
 #define DW_SCRATCH ((int64_t)128 << 20)
 #define ONCE_ROOM  ((int64_t)768 << 20)
 
@@ -140,11 +160,26 @@ static int64_t dw_bytes(const d9d_xent_dims *n)
     return block_bytes(n, tokens * min(min(vocabulary(n), COLUMNS), elements / max(tokens, 1)));
 }
 
+/* What a piece of the vocabulary takes of a token besides its p: sums, and logits in float32. */
+static void once_piece(const d9d_xent_dims *n, int64_t v, int64_t *parts, int64_t *width)
+{
+    const bool at_once = n->t == D9D_BF16 && n->h % SIDE == 0 && v % SIDE == 0;
+
+    *parts += ceil_div(v, at_once ? TILE : COLUMNS);
+    if (!at_once)
+        *width = max(*width, min(v, COLUMNS));
+}
+
 static int64_t once_lay_out(const d9d_xent_dims *n, int64_t tokens)
 {
     const int64_t v = vocabulary(n), size = (int64_t)d9d_dtype_size(n->t);
+    int64_t parts = 0, width = 0;
 
-    return tokens * (min(v, COLUMNS) * 4 + n->h * (4 + size) + 16 + v * size) +
+    for (int i = 0; i < n->n_split; i++) {
+        once_piece(n, n->v[i] / SIDE * SIDE, &parts, &width);
+        once_piece(n, n->v[i] % SIDE, &parts, &width);
+    }
+    return tokens * (width * 4 + n->h * (4 + size) + 12 + parts * 8 + v * size) +
            PIECES * STEP * size;
 }
 
@@ -152,7 +187,8 @@ static int64_t once_bytes(const d9d_xent_dims *n)
 {
     const int64_t empty = once_lay_out(n, 0), each = once_lay_out(n, STEP) - empty;
     const int64_t room = n->room > 0 ? n->room : ONCE_ROOM;
-    const int64_t most = max(1, (room - empty) / max(each, 1)) * STEP;
+    const int64_t fit = max(1, (room - empty) / max(each, 1)) * STEP;
+    const int64_t most = fit > EVEN_STEP ? fit / EVEN_STEP * EVEN_STEP : fit;
     const int64_t rounds = max(1, ceil_div(n->rows, most));
 
     return once_lay_out(n, min(n->rows, round_up(ceil_div(n->rows, rounds), STEP)));

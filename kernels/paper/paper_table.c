@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "../common/kernel_common.h"
 #include "paper_private.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* arrays, of which none is read */
@@ -106,6 +107,18 @@ ENTRY(grouped_gemm_dw, d9d_dtype t, d9d_dtype gt, void *dw, float beta, const vo
       const void *dy, const int32_t *offset, int64_t rows, int64_t e, int64_t in, int64_t out)
 {
     return grouped(s, t, gt, rows, e, in, out);
+}
+
+/* As their parts. */
+ENTRY(gated_gemm, const d9d_gated_dims *n, void *y, void *gate, void *up, const void *x,
+      const void *w_gate, const void *w_up)
+{
+    return d9di_gated_parts(d9d_kernels_paper(), s, n, y, gate, up, x, w_gate, w_up);
+}
+ENTRY(gated_gemm_din, const d9d_gated_dims *n, void *dgate, void *dup, const void *dout,
+      const void *w, const void *gate, const void *up)
+{
+    return d9di_gated_din_parts(d9d_kernels_paper(), s, n, dgate, dup, dout, w, gate, up);
 }
 
 /* --- norm, position, attention -------------------------------------------------------------- */
@@ -211,6 +224,69 @@ ENTRY(put_rows, d9d_dtype t, void *y, int64_t ld, int64_t first, const int32_t *
       int64_t m, int64_t n)
 {
     return move(s, t, 2.0 * (double)m * (double)n);
+}
+
+/* --- delta rule ------------------------------------------------------------------------------ */
+
+ENTRY(conv, const d9d_conv_dims *n, void *y, const void *x, const void *w)
+{
+    return move(s, n->t, 2.0 * (double)(n->of.b * n->of.s) * (double)n->n);
+}
+ENTRY(conv_grad, const d9d_conv_dims *n, void *dx, d9d_dtype gt, void *dw, float beta,
+      const void *dy, const void *x, const void *w)
+{
+    return move(s, n->t, 3.0 * (double)(n->of.b * n->of.s) * (double)n->n);
+}
+ENTRY(decay, d9d_dtype t, float *g, const void *x, const void *rate, const void *bias, int64_t m,
+      int64_t n)
+{
+    return move(s, D9D_F32, 2.0 * (double)m * (double)n);
+}
+ENTRY(decay_din, d9d_dtype t, void *dx, const float *dg, const void *x, const void *rate,
+      const void *bias, int64_t m, int64_t n)
+{
+    return move(s, D9D_F32, 3.0 * (double)m * (double)n);
+}
+ENTRY(decay_dw, d9d_dtype t, d9d_dtype gt, void *dw, float beta, bool of_bias, const float *dg,
+      const void *x, const void *rate, const void *bias, int64_t m, int64_t n)
+{
+    return move(s, D9D_F32, 2.0 * (double)m * (double)n);
+}
+
+/* For each token and head: `inner` products with the tokens of its chunk, `outer` with the state;
+ * what chunks give to each other is float32. */
+static d9d_status delta_work(d9d_stream s, const d9d_delta_dims *n, double inner, double outer,
+                             double passes)
+{
+    const double cells = (double)(n->of.b * n->of.s) * (double)n->a, d = (double)n->d,
+                 f = (double)n->f;
+
+    D9D_TRY(d9di_paper_delta_scratch(s, n, passes > 2));
+    return d9di_paper_charge(s, D9D_PAPER_ATTENTION_SHARED, n->t,
+                             cells * (inner * D9D_DELTA_CHUNK * (d + f) + outer * 2 * d * f),
+                             cells * passes * ((d + f) * 4 + d * f * 4 / D9D_DELTA_CHUNK));
+}
+ENTRY(delta, const d9d_delta_dims *n, void *o, float *states, const void *q, const void *k,
+      const void *v, const float *g, const void *b)
+{
+    return delta_work(s, n, 3, 3, 2);
+}
+ENTRY(delta_din, const d9d_delta_dims *n, void *dq, void *dk, void *dv, float *dg, void *db,
+      const void *dout, const void *q, const void *k, const void *v, const float *g, const void *b,
+      const float *states)
+{
+    return delta_work(s, n, 9, 7, 5);
+}
+ENTRY(gated_norm, d9d_dtype t, void *y, float *inv, const void *x, const void *z, const void *w,
+      int64_t m, int64_t n, float eps)
+{
+    return move(s, t, 3.0 * (double)m * (double)n);
+}
+ENTRY(gated_norm_grad, d9d_dtype t, void *dx, void *dz, d9d_dtype gt, void *dw, float beta,
+      const void *dy, const void *x, const void *z, const void *w, const float *inv, int64_t m,
+      int64_t n)
+{
+    return move(s, t, 5.0 * (double)m * (double)n);
 }
 
 /* --- embedding and loss ----------------------------------------------------------------------- */

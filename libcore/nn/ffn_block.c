@@ -21,12 +21,13 @@ d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_how *how, int64_
 d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x, d9d_var *plus,
                                  d9d_var **y)
 {
+    const d9d_ffn_weights w = {&b->gate_proj.weight, &b->up_proj.weight, &b->down_proj.weight};
     d9d_comm *tp = d9d_cut_tp(b->cut);
-    d9d_var *all, *gate, *up, *h;
+    d9d_var *all;
 
     D9D_TRY(d9d_op_gather_rows(t, x, tp, b->gate_proj.weight.name, &all));
-    D9D_TRY(d9d_block_linear_forward(&b->gate_proj, t, all, &gate));
-    D9D_TRY(d9d_block_linear_forward(&b->up_proj, t, all, &up));
-    D9D_TRY(d9d_op_swiglu(t, gate, up, &h));
-    return d9di_block_linear_end(&b->down_proj, t, h, tp, plus, y);
+    if (d9d_comm_size(tp) == 1)
+        return d9d_op_ffn(t, all, &w, NULL, plus, y);
+    D9D_TRY(d9d_op_ffn(t, all, &w, NULL, NULL, y));
+    return d9di_block_rows_end(&b->down_proj, t, tp, plus, y);
 }

@@ -73,14 +73,11 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_how *how,
 static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
                                   const d9d_routing *r, d9d_var **y)
 {
-    d9d_param *const in[] = {&b->gate_proj.weight, &b->up_proj.weight};
-    d9d_param *const back = &b->down_proj.weight;
-    d9d_var *rows, *both[2], *h, *out;
+    const d9d_ffn_weights w = {&b->gate_proj.weight, &b->up_proj.weight, &b->down_proj.weight};
+    d9d_var *rows, *out;
 
     D9D_TRY(d9d_op_permute(t, x, r, &rows));
-    D9D_TRY(d9d_op_grouped_linear(t, rows, in, 2, r, both));
-    D9D_TRY(d9d_op_swiglu(t, both[0], both[1], &h));
-    D9D_TRY(d9d_op_grouped_linear(t, h, &back, 1, r, &out));
+    D9D_TRY(d9d_op_ffn(t, rows, &w, r, NULL, &out));
     return d9d_op_unpermute(t, out, prob, r, y);
 }
 

@@ -3,6 +3,7 @@
  *     dx = sum over i of dy_i W_ie^T        dW_ie = x_e^T dy_ie, zero for an expert without rows
  */
 #include "op/op_adapter.h"
+#include "op/op_products.h"
 
 enum { SAVED_OFFSET, SAVED_X, MOST = 2 };
 
@@ -31,27 +32,30 @@ static d9d_status grouped_input(d9d_node *n)
     return d9di_node_finish_sum(n, 0, &dx, st);
 }
 
+d9d_status d9di_grouped_weight(d9d_node *n, const d9d_tensor *offset, const d9d_tensor *x,
+                               const d9d_tensor *dy, d9d_param *w)
+{
+    const int64_t *d = w->data.shape.dim;
+
+    if (dy->storage == NULL || !d9d_param_wants(w))
+        return D9D_OK;
+    return D9DI_KERNEL(n->tape, grouped_gemm_dw, x->dtype, w->grad.dtype, d9d_tensor_data(&w->grad),
+                       d9d_param_grad_beta(w), d9d_tensor_data(x), d9d_tensor_data(dy),
+                       d9d_tensor_data(offset), x->shape.dim[0], d[0], d[1], d[2]);
+}
+
 static d9d_status grouped_weight(d9d_node *n)
 {
-    const d9d_tensor *x = &n->saved[SAVED_X];
-
-    for (int i = 0; i < n->n_param; i++) {
-        d9d_param *w = n->param[i];
-        const int64_t *d = w->data.shape.dim;
-
-        if (n->dout[i].storage != NULL && d9d_param_wants(w))
-            D9D_TRY(D9DI_KERNEL(
-                n->tape, grouped_gemm_dw, x->dtype, w->grad.dtype, d9d_tensor_data(&w->grad),
-                d9d_param_grad_beta(w), d9d_tensor_data(x), d9d_tensor_data(&n->dout[i]),
-                d9d_tensor_data(&n->saved[SAVED_OFFSET]), x->shape.dim[0], d[0], d[1], d[2]));
-    }
+    for (int i = 0; i < n->n_param; i++)
+        D9D_TRY(d9di_grouped_weight(n, &n->saved[SAVED_OFFSET], &n->saved[SAVED_X], &n->dout[i],
+                                    n->param[i]));
     return D9D_OK;
 }
 
 static const d9d_node_ops grouped_ops = {
     .name = "grouped_linear", .input = grouped_input, .weight = grouped_weight};
 
-static d9d_status check(const d9d_tensor *x, const d9d_param *w, const d9d_routing *r)
+d9d_status d9di_grouped_check(const d9d_tensor *x, const d9d_param *w, const d9d_routing *r)
 {
     const d9d_shape *s = &w->data.shape;
 
@@ -79,18 +83,30 @@ static d9d_status multiply(d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
                        x->shape.dim[0], d[0], d[1], d[2]);
 }
 
+d9d_status d9di_grouped_record(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
+                               const d9d_routing *r, d9d_var *const *out)
+{
+    d9d_node *n;
+
+    if (!d9d_tape_wants(t, &x, 1, w, n_w))
+        return D9D_OK;
+    D9D_TRY(d9d_tape_record(t, &grouped_ops, &x, 1, out, n_w, w, n_w, 0, &n));
+    (void)d9d_node_save(n, &r->offset, D9D_NEED_BOTH);
+    (void)d9d_node_save(n, d9d_var_tensor(x), D9D_NEED_WEIGHT);
+    return D9D_OK;
+}
+
 static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
                       const d9d_routing *r, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_var *out[MOST];
-    d9d_node *n;
 
     if (n_w < 1 || n_w > MOST)
         return D9D_FAIL(D9D_EINVAL, "grouped_linear: %zu weights, from 1 to %d are supported", n_w,
                         MOST);
     for (size_t i = 0; i < n_w; i++) {
-        D9D_TRY(check(tx, w[i], r));
+        D9D_TRY(d9di_grouped_check(tx, w[i], r));
         if (!d9d_shape_equal(&w[i]->data.shape, &w[0]->data.shape))
             return d9di_op_misfit("grouped_linear", d9di_param_name(w[i]), &w[i]->data.shape,
                                   d9di_param_name(w[0]), &w[0]->data.shape,
@@ -98,11 +114,7 @@ static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
     }
     for (size_t i = 0; i < n_w; i++)
         D9D_TRY(multiply(t, tx, w[i], r, &out[i]));
-    if (d9d_tape_wants(t, &x, 1, w, n_w)) {
-        D9D_TRY(d9d_tape_record(t, &grouped_ops, &x, 1, out, n_w, w, n_w, 0, &n));
-        (void)d9d_node_save(n, &r->offset, D9D_NEED_BOTH);
-        (void)d9d_node_save(n, tx, D9D_NEED_WEIGHT);
-    }
+    D9D_TRY(d9di_grouped_record(t, x, w, n_w, r, out));
     for (size_t i = 0; i < n_w; i++)
         y[i] = out[i];
     return D9D_OK;

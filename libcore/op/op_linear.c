@@ -5,6 +5,7 @@
  * W may be some rows of a parameter; the gradient of the others is zero.  Adapters add in place.
  */
 #include "op/op_adapter.h"
+#include "op/op_products.h"
 
 /* Rows [first, first + n) of the parameter. */
 typedef struct linear_attr {
@@ -58,11 +59,9 @@ static d9d_status clear(d9d_node *n, const d9d_tensor *grad, int64_t first, int6
                        (end - first) * grad->shape.dim[1], 0.0f);
 }
 
-static d9d_status linear_weight(d9d_node *n)
+static d9d_status weight_rows(d9d_node *n, const d9d_tensor *x, const d9d_tensor *dy, d9d_param *w,
+                              const linear_attr *a)
 {
-    const d9d_tensor *x = &n->saved[0], *dy = &n->dout[0];
-    d9d_param *w = n->param[0];
-    const linear_attr *a = n->attr;
     const d9d_gemm g = {
         .t = dy->dtype,
         .ct = w->grad.dtype,
@@ -82,10 +81,21 @@ static d9d_status linear_weight(d9d_node *n)
                        rows_at(&w->grad, a->first));
 }
 
+d9d_status d9di_linear_weight(d9d_node *n, const d9d_tensor *x, const d9d_tensor *dy, d9d_param *w)
+{
+    return d9d_param_wants(w) ? weight_rows(n, x, dy, w, &(linear_attr){0, w->data.shape.dim[0]})
+                              : D9D_OK;
+}
+
+static d9d_status linear_weight(d9d_node *n)
+{
+    return weight_rows(n, &n->saved[0], &n->dout[0], n->param[0], n->attr);
+}
+
 static const d9d_node_ops linear_ops = {
     .name = "linear", .input = linear_input, .weight = linear_weight};
 
-static d9d_status check(const d9d_tensor *x, const d9d_param *w)
+d9d_status d9di_linear_check(const d9d_tensor *x, const d9d_param *w)
 {
     const d9d_shape *s = &w->data.shape;
 
@@ -95,6 +105,24 @@ static d9d_status check(const d9d_tensor *x, const d9d_param *w)
         return d9di_op_misfit("linear", "x", &x->shape, d9di_param_name(w), s,
                               "x is [..., in], a weight [out, in]");
     return D9D_OK;
+}
+
+static d9d_status record(d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_param *w,
+                         const linear_attr *a, d9d_var *out)
+{
+    d9d_node *n;
+
+    if (!d9d_tape_wants(t, in, n_in, &w, 1))
+        return D9D_OK;
+    D9D_TRY(d9d_tape_record(t, &linear_ops, in, n_in, &out, 1, &w, 1, sizeof(*a), &n));
+    *(linear_attr *)n->attr = *a;
+    (void)d9d_node_save(n, d9d_var_tensor(in[X]), D9D_NEED_WEIGHT);
+    return D9D_OK;
+}
+
+d9d_status d9di_linear_record(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *out)
+{
+    return record(t, &x, 1, w, &(linear_attr){0, w->data.shape.dim[0]}, out);
 }
 
 /* The shape of y. */
@@ -120,22 +148,17 @@ static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *
                         .n = a->n,
                         .k = w->data.shape.dim[1],
                         .beta = plus == NULL ? 0.0f : 1.0f,
-                        .plus = plus == NULL || in_place ? NULL
-                                                         : d9d_tensor_data(d9d_var_tensor(plus)),
+                        .plus =
+                            plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus)),
                         .b_early = w->shard == NULL};
     d9d_tensor room = in_place ? d9d_tensor_ref(d9d_var_tensor(plus)) : (d9d_tensor){0};
     d9d_var *out;
-    d9d_node *n;
 
     D9D_TRY(in_place ? d9d_tape_output_take(t, &room, &out)
                      : d9d_tape_output(t, tx->dtype, shape_of(tx, a), &out));
     D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), rows_at(&w->data, a->first),
                         d9d_tensor_data(d9d_var_tensor(out))));
-    if (d9d_tape_wants(t, in, n_in, &w, 1)) {
-        D9D_TRY(d9d_tape_record(t, &linear_ops, in, n_in, &out, 1, &w, 1, sizeof(*a), &n));
-        *(linear_attr *)n->attr = *a;
-        (void)d9d_node_save(n, tx, D9D_NEED_WEIGHT);
-    }
+    D9D_TRY(record(t, in, n_in, w, a, out));
     *y = out;
     return D9D_OK;
 }
@@ -152,7 +175,7 @@ static d9d_status run_both(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_a
     D9D_TRY(d9di_op_adapter_input(t, x, w->adapter, &in));
     D9D_TRY(d9d_op_linear(t, in, w->adapter->a, &low));
     D9D_TRY(d9di_op_scale(t, low, w->adapter->scale, &low));
-    D9D_TRY(check(d9d_var_tensor(low), w->adapter->b));
+    D9D_TRY(d9di_linear_check(d9d_var_tensor(low), w->adapter->b));
     return run(t, low, w->adapter->b, a, *y, true, y);
 }
 
@@ -161,7 +184,7 @@ d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t fir
 {
     const linear_attr a = {first, n};
 
-    D9D_TRY(check(d9d_var_tensor(x), w));
+    D9D_TRY(d9di_linear_check(d9d_var_tensor(x), w));
     if (first < 0 || n < 0 || first > w->data.shape.dim[0] - n)
         return D9D_FAIL(D9D_EINVAL, "linear: rows [%lld, %lld + %lld) of %s, which has %lld",
                         (long long)first, (long long)first, (long long)n, d9di_param_name(w),
@@ -171,7 +194,7 @@ d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t fir
 
 d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
 {
-    D9D_TRY(check(d9d_var_tensor(x), w));
+    D9D_TRY(d9di_linear_check(d9d_var_tensor(x), w));
     return run_both(t, x, w, &(linear_attr){0, w->data.shape.dim[0]}, NULL, y);
 }
 
@@ -181,7 +204,7 @@ d9d_status d9d_op_linear_onto(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *pl
     const d9d_tensor *tx = d9d_var_tensor(x), *tp = d9d_var_tensor(plus);
     d9d_shape shape;
 
-    D9D_TRY(check(tx, w));
+    D9D_TRY(d9di_linear_check(tx, w));
     D9D_TRY(d9di_op_check("linear", "plus", tp, tx->dtype));
     shape = shape_of(tx, &a);
     if (!d9d_shape_equal(&tp->shape, &shape))

@@ -61,7 +61,7 @@ typedef struct bench {
     void *p[BUFFERS];
     int32_t *ids, *offset, *row, *source, *expert;
     d9d_segment *segment;
-    float *stats, *prob, *dprob, *freq, *one;
+    float *stats, *prob, *dprob, *freq, *one, *decay;
     double *sum;
     int64_t *found;
 } bench;
@@ -85,6 +85,40 @@ static d9d_status gemm_dx(bench *b)
 static d9d_status gemm_dw(bench *b)
 {
     return gemm(b, true, false, I, H, T, D9D_F32);
+}
+/* Gate, up and SwiGLU; the gradients of the first two from that of the layer. */
+static d9d_gated_dims dense_dims(const bench *b)
+{
+    return (d9d_gated_dims){b->t, T, H, I, 1, NULL};
+}
+static d9d_gated_dims experts_dims(const bench *b)
+{
+    return (d9d_gated_dims){b->t, ROWS, H, EI, E, b->offset};
+}
+static d9d_status gated_of(bench *b, d9d_gated_dims n)
+{
+    return b->k->gated_gemm(b->s, &n, b->p[OUT], b->p[OUT2], b->p[OUT3], b->p[X], b->p[Y], b->p[Z]);
+}
+static d9d_status gated_din_of(bench *b, d9d_gated_dims n)
+{
+    return b->k->gated_gemm_din(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[G],
+                                b->p[U]);
+}
+static d9d_status gated(bench *b)
+{
+    return gated_of(b, dense_dims(b));
+}
+static d9d_status gated_din(bench *b)
+{
+    return gated_din_of(b, dense_dims(b));
+}
+static d9d_status grouped_gated(bench *b)
+{
+    return gated_of(b, experts_dims(b));
+}
+static d9d_status grouped_gated_din(bench *b)
+{
+    return gated_din_of(b, experts_dims(b));
 }
 static d9d_status gemm_narrow(bench *b)
 {
@@ -324,6 +358,54 @@ static d9d_status rope(bench *b)
     return b->k->rope(b->s, b->t, b->p[OUT], b->p[X], b->ids, b->freq, T, N / T / D, D, D, false,
                       1.0f, 1.0f);
 }
+/* A layer of Qwen3-Next: twice as many heads of values as of keys. */
+static d9d_delta_dims delta_dims(const bench *b)
+{
+    return (d9d_delta_dims){b->t, {B, S, 0, NULL}, A, 2 * (int64_t)A, D, D, 0.1f};
+}
+static d9d_status delta(bench *b)
+{
+    const d9d_delta_dims n = delta_dims(b);
+
+    return b->k->delta(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[Z], b->decay,
+                       b->p[U]);
+}
+static d9d_status delta_din(bench *b)
+{
+    const d9d_delta_dims n = delta_dims(b);
+    float *dq = b->p[OUT], *dk = dq + (int64_t)T * A * D, *dg = dk + (int64_t)T * A * D;
+
+    return b->k->delta_din(b->s, &n, dq, dk, b->p[OUT3], dg, dg + 2 * (int64_t)T * A, b->p[G],
+                           b->p[X], b->p[Y], b->p[Z], b->decay, b->p[U], b->p[OUT2]);
+}
+static d9d_conv_dims conv_dims(const bench *b)
+{
+    return (d9d_conv_dims){b->t, {B, S, 0, NULL}, I, 4};
+}
+static d9d_status conv(bench *b)
+{
+    const d9d_conv_dims n = conv_dims(b);
+
+    return b->k->conv(b->s, &n, b->p[OUT], b->p[X], b->p[Y]);
+}
+static d9d_status conv_grad(bench *b)
+{
+    const d9d_conv_dims n = conv_dims(b);
+
+    return b->k->conv_grad(b->s, &n, b->p[OUT], D9D_F32, b->p[OUT2], 0.0f, b->p[G], b->p[X],
+                           b->p[Y]);
+}
+static d9d_status gated_norm(bench *b)
+{
+    return b->k->gated_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Z], b->p[Y], N / D, D,
+                            1e-6f);
+}
+static d9d_status gated_norm_grad(bench *b)
+{
+    return b->k->gated_norm_grad(b->s, b->t, b->p[OUT], b->p[OUT3], D9D_F32, b->p[OUT2], 0.0f,
+                                 b->p[G], b->p[X], b->p[Z], b->p[Y], b->stats, N / D, D);
+}
+
 static d9d_status embedding(bench *b)
 {
     return b->k->embedding(b->s, b->t, b->p[OUT], b->ids, b->p[X], T, 0, V, H, true);
@@ -422,6 +504,8 @@ static const struct line {
     {"gemm y = x W'", gemm_y, 2.0 * T *I *H, 0, 0},
     {"gemm dx = dy W", gemm_dx, 2.0 * T *I *H, 0, 0},
     {"gemm dW = dy' x", gemm_dw, 2.0 * T *I *H, 0, 0},
+    {"gated_gemm", gated, 4.0 * T *I *H, 0, 0},
+    {"gated_gemm_din", gated_din, 2.0 * T *I *H, 0, 0},
     {"gemm narrow", gemm_narrow, 2.0 * T *E *H, 0, 0},
     {"gemm of one row", gemm_one, 0, 4.0 * N, 0},
     {"gemm of one row, W", gemm_one_straight, 0, 4.0 * N, 0},
@@ -429,6 +513,8 @@ static const struct line {
     {"grouped_gemm", grouped, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_din", grouped_din, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_din of 2", grouped_din2, 4.0 * ROWS *H *EI, 0, 0},
+    {"grouped gated_gemm", grouped_gated, 4.0 * ROWS *H *EI, 0, 0},
+    {"grouped gated_gemm_din", grouped_gated_din, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_dw", grouped_dw, 2.0 * ROWS *H *EI, 0, 0},
     {"grouped_gemm_dw added", grouped_dw_add, 2.0 * ROWS *H *EI, 0, 0},
     {"attention", attention, 2.0 * B *A *S *S *D, 0, 0},
@@ -458,6 +544,12 @@ static const struct line {
     {"norm_rope of a quarter", norm_rope_partial, 0, 2.0 * N, 0},
     {"norm_rope_grad", norm_rope_grad, 0, 3.0 * N, 0},
     {"rope", rope, 0, 2.0 * N, 0},
+    {"delta", delta, 4.0 * T *A *D *(5.0 * D9D_DELTA_CHUNK + 3 * D), 0, 0},
+    {"delta_din", delta_din, 4.0 * T *A *D *(12.0 * D9D_DELTA_CHUNK + 7 * D), 0, 0},
+    {"conv", conv, 0, 2.0 * N, 0},
+    {"conv_grad", conv_grad, 0, 3.0 * N, 0},
+    {"gated_norm", gated_norm, 0, 3.0 * N, 0},
+    {"gated_norm_grad", gated_norm_grad, 0, 5.0 * N, 0},
     {"embedding", embedding, 0, 2.0 * T *H, 0},
     {"embedding_dw", embedding_dw, 0, 1.0 * T *H, 2.0 * T *H},
     {"router", router, 0, 1.0 * T *E, 1.0 * T *E},
@@ -548,6 +640,7 @@ static void setup(bench *b)
     b->ids = array(b, ids, T, sizeof(*ids));
     b->freq = array(b, freq, D, sizeof(*freq));
     b->one = array(b, &one, 1, sizeof(one));
+    b->decay = array(b, NULL, 2 * T * A, sizeof(*b->decay));
     b->offset = array(b, NULL, E + 1, sizeof(*b->offset));
     b->row = array(b, NULL, ROWS, sizeof(*b->row));
     b->source = array(b, NULL, ROWS, sizeof(*b->source));
@@ -571,6 +664,7 @@ static void release(bench *b)
         {b->ids, T * 4},
         {b->freq, D * 4},
         {b->one, 4},
+        {b->decay, 2 * T * A * 4},
         {b->offset, E * 4 + 4},
         {b->row, ROWS * 4},
         {b->source, ROWS * 4},

@@ -113,6 +113,26 @@ def swiglu(liger):
         both("swiglu", "swiglu_din", "Liger", lambda a, b: liger.LigerSiLUMulFunction.apply(a, b), a, b)
 
 
+def delta():
+    """A layer of Qwen3-Next as transformers does it: flash-linear-attention where that is there."""
+    try:
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule as rule
+
+        name, keys = "fla", A
+    except ImportError:
+        from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule as rule
+
+        name, keys = "transformers", 2 * A  # which repeats them first
+    q, k, v = normal(B, S, keys, D, grad=True), normal(B, S, keys, D, grad=True), normal(B, S, 2 * A, D, grad=True)
+    g = torch.zeros(B, S, 2 * A, device="cuda", requires_grad=True)
+    beta = torch.rand(B, S, 2 * A, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+    def f(q, k, v, g, beta):
+        return rule(q, k, v, g=g, beta=beta, use_qk_l2norm_in_kernel=True)[0]
+
+    both("delta", "delta_din", name, f, q, k, v, g, beta)
+
+
 def head(liger):
     x, w = normal(T, H, grad=True), normal(V, H, grad=True)
     ids = (torch.arange(T, device="cuda") * 7919) % V
@@ -146,6 +166,10 @@ def main():
     norms(liger)
     rotary(liger)
     swiglu(liger)
+    try:
+        delta()
+    except Exception as e:
+        print(f"kernels_peer: without the delta rule: {e}", file=sys.stderr)
     head(liger)
 
 

@@ -203,9 +203,9 @@ static void test_shapes(void **state)
         int n_split;
         int64_t v[MOST_SPLITS];
     } shapes[] = {
-        {0, 3, 1, {5}},          {1, 1, 1, {1}},        {2, 4, 2, {3, 2}},
-        {17, 33, 3, {1, 70, 3}}, {300, 9, 2, {90, 41}}, {35, 6, 2, {4100, 4096}},
-        {3, 2, 2, {70, 8259}},
+        {0, 3, 1, {5}},          {1, 1, 1, {1}},           {2, 4, 2, {3, 2}},
+        {17, 33, 3, {1, 70, 3}}, {300, 9, 2, {90, 41}},    {35, 6, 2, {4100, 4096}},
+        {3, 2, 2, {70, 8259}},   {200, 64, 2, {576, 321}},
     };
 
     (void)state;
@@ -276,26 +276,40 @@ static void test_not_wanted(void **state)
     release(&p);
 }
 
-/* Each block of the vocabulary has larger logits than those before it, up to exp(90) times. */
-static void test_rising(void **state)
+/* Each block of the vocabulary has larger logits than those before it, up to exp(90) times, and
+ * targets are of any block.  What is large is spread over `parts` features, so that a gradient is
+ * not the small difference of large numbers. */
+static void check_rising(d9d_dtype t, int64_t rows, int64_t h, int parts)
 {
-    enum { ROWS = 3, COLUMNS = 20001 };
-    call p = {.n = {.t = D9D_F32, .rows = ROWS, .h = 1, .n_split = 2}, .gt = D9D_F32};
+    enum { COLUMNS = 20001 };
+    call p = {.n = {.t = t, .rows = rows, .h = h, .n_split = 2}, .gt = t};
 
-    (void)state;
     p.v[0] = 700;
     p.v[1] = COLUMNS - 700;
     make(&p);
     for (int64_t i = 0, id = 0; i < 2; i++)
         for (int64_t c = 0; c < p.v[i]; c++, id++)
-            ((float *)p.w[i])[c] = (float)(id % 5) + (id < 700 ? 0.0f : id < 9000 ? 40.0f : 90.0f);
-    for (int64_t i = 0; i < ROWS; i++)
-        ((float *)p.hidden)[i] = i == 2 ? -1.0f : 1.0f;
+            for (int64_t j = 0; j < h; j++) {
+                const double large = id < 700 ? 0.0 : id < 9000 ? 40.0 : 90.0;
+
+                array_set(t, p.w[i], c * h + j,
+                          (j == 0 ? (double)(id % 5) : 0.0) + (j < parts ? large / parts : 0.0));
+            }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < h; j++)
+            array_set(t, p.hidden, i * h + j, j >= parts ? 0.0 : i % 3 == 2 ? -1.0 : 1.0);
     p.targets[0] = 3;
     p.targets[1] = COLUMNS - 1;
     p.targets[2] = 8999;
     check_once(&p);
     release(&p);
+}
+
+static void test_rising(void **state)
+{
+    (void)state;
+    check_rising(D9D_F32, 3, 1, 1);
+    check_rising(D9D_BF16, 5, 64, 32);
 }
 
 static void test_bad_targets(void **state)

@@ -66,9 +66,10 @@ static void refuses(void **state)
     d9d_routing r;
 
     assert_ok(moe_route(op_tensor(f, D9D_I32, D9D_SHAPE(4, 2)), 3, &r));
-    assert_refused(f, d9d_op_unpermute(f->tape, few, p, &r, &y),
-                   "unpermute: x [4, 5] does not fit the rows of the routing [8]: x is [R, ...], the "
-                   "routing has R rows");
+    assert_refused(
+        f, d9d_op_unpermute(f->tape, few, p, &r, &y),
+        "unpermute: x [4, 5] does not fit the rows of the routing [8]: x is [R, ...], the "
+        "routing has R rows");
     assert_refused(
         f, d9d_op_unpermute(f->tape, x, q, &r, &y),
         "unpermute: prob [2, 4] does not fit the choice of experts [4, 2]: shapes must be "

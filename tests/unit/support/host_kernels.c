@@ -256,6 +256,42 @@ static d9d_status on_grouped_gemm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, vo
                                         ints(&c, offset, e + 1), rows, e, n_in, n_out));
 }
 
+static d9d_gated_dims gated_dims(call *c, const d9d_gated_dims *n)
+{
+    d9d_gated_dims there = *n;
+
+    there.offset = ints(c, n->offset, n->e + 1);
+    return there;
+}
+
+static d9d_status on_gated_gemm(d9d_stream s, const d9d_gated_dims *n, void *y, void *gate,
+                                void *up, const void *x, const void *w_gate, const void *w_up)
+{
+    const int64_t wide = n->rows * n->i, weights = n->e * n->h * n->i;
+    call c = begin();
+    const d9d_gated_dims there = gated_dims(&c, n);
+
+    (void)s;
+    return end(&c, c.k->gated_gemm(c.s, &there, out(&c, n->t, y, wide), out(&c, n->t, gate, wide),
+                                   out(&c, n->t, up, wide), in(&c, n->t, x, n->rows * n->h),
+                                   in(&c, n->t, w_gate, weights), in(&c, n->t, w_up, weights)));
+}
+
+static d9d_status on_gated_gemm_din(d9d_stream s, const d9d_gated_dims *n, void *dgate, void *dup,
+                                    const void *dout, const void *w, const void *gate,
+                                    const void *up)
+{
+    const int64_t wide = n->rows * n->i;
+    call c = begin();
+    const d9d_gated_dims there = gated_dims(&c, n);
+
+    (void)s;
+    return end(&c, c.k->gated_gemm_din(c.s, &there, out(&c, n->t, dgate, wide),
+                                       out(&c, n->t, dup, wide), in(&c, n->t, dout, n->rows * n->h),
+                                       in(&c, n->t, w, n->e * n->h * n->i),
+                                       in(&c, n->t, gate, wide), in(&c, n->t, up, wide)));
+}
+
 /* --- norm, position, attention ---------------------------------------------------------- */
 
 static d9d_status on_rms_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
@@ -414,6 +450,143 @@ static d9d_status on_put_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, in
     (void)s;
     return end(&c, c.k->put_rows(c.s, t, out(&c, t, y, rows * ld), ld, first,
                                  at == NULL ? NULL : ints(&c, at, m), in(&c, t, x, m * n), m, n));
+}
+
+static d9d_documents documents_of(call *c, const d9d_documents *x)
+{
+    d9d_documents d = *x;
+
+    d.segment = in(c, D9D_I32, x->segment, 4 * x->segments);
+    return d;
+}
+
+static d9d_status on_conv(d9d_stream s, const d9d_conv_dims *n, void *y, const void *x,
+                          const void *w)
+{
+    const int64_t all = n->of.b * n->of.s * n->n;
+    call c = begin();
+    d9d_conv_dims d = *n;
+
+    (void)s;
+    d.of = documents_of(&c, &n->of);
+    return end(&c, c.k->conv(c.s, &d, out(&c, n->t, y, all), in(&c, n->t, x, all),
+                             in(&c, n->t, w, n->n * n->w)));
+}
+
+static d9d_status on_conv_grad(d9d_stream s, const d9d_conv_dims *n, void *dx, d9d_dtype gt,
+                               void *dw, float beta, const void *dy, const void *x, const void *w)
+{
+    const int64_t all = n->of.b * n->of.s * n->n, weights = n->n * n->w;
+    call c = begin();
+    d9d_conv_dims d = *n;
+
+    (void)s;
+    d.of = documents_of(&c, &n->of);
+    return end(&c, c.k->conv_grad(c.s, &d, out(&c, n->t, dx, all), gt, out(&c, gt, dw, weights),
+                                  beta, in(&c, n->t, dy, all), in(&c, n->t, x, all),
+                                  in(&c, n->t, w, weights)));
+}
+
+static d9d_status on_decay(d9d_stream s, d9d_dtype t, float *g, const void *x, const void *rate,
+                           const void *bias, int64_t m, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->decay(c.s, t, out(&c, D9D_F32, g, m * n), in(&c, t, x, m * n),
+                              in(&c, t, rate, n), in(&c, t, bias, n), m, n));
+}
+
+static d9d_status on_decay_din(d9d_stream s, d9d_dtype t, void *dx, const float *dg, const void *x,
+                               const void *rate, const void *bias, int64_t m, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c,
+               c.k->decay_din(c.s, t, out(&c, t, dx, m * n), floats(&c, dg, m * n),
+                              in(&c, t, x, m * n), in(&c, t, rate, n), in(&c, t, bias, n), m, n));
+}
+
+static d9d_status on_decay_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
+                              bool of_bias, const float *dg, const void *x, const void *rate,
+                              const void *bias, int64_t m, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c,
+               c.k->decay_dw(c.s, t, gt, out(&c, gt, dw, n), beta, of_bias, floats(&c, dg, m * n),
+                             in(&c, t, x, m * n), in(&c, t, rate, n), in(&c, t, bias, n), m, n));
+}
+
+static d9d_delta_dims delta_of(call *c, const d9d_delta_dims *n)
+{
+    d9d_delta_dims d = *n;
+
+    d.of = documents_of(c, &n->of);
+    return d;
+}
+
+static d9d_status on_delta(d9d_stream s, const d9d_delta_dims *n, void *o, float *states,
+                           const void *q, const void *k, const void *v, const float *g,
+                           const void *b)
+{
+    const int64_t tokens = n->of.b * n->of.s, keys = tokens * n->k * n->d;
+    const int64_t values = tokens * n->a * n->f;
+    call c = begin();
+    const d9d_delta_dims d = delta_of(&c, n);
+
+    (void)s;
+    return end(&c,
+               c.k->delta(c.s, &d, out(&c, n->t, o, values),
+                          out(&c, D9D_F32, states, d9d_delta_slots(&n->of) * n->a * n->d * n->f),
+                          in(&c, n->t, q, keys), in(&c, n->t, k, keys), in(&c, n->t, v, values),
+                          floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a)));
+}
+
+static d9d_status on_delta_din(d9d_stream s, const d9d_delta_dims *n, void *dq, void *dk, void *dv,
+                               float *dg, void *db, const void *dout, const void *q, const void *k,
+                               const void *v, const float *g, const void *b, const float *states)
+{
+    const int64_t tokens = n->of.b * n->of.s, keys = tokens * n->k * n->d;
+    const int64_t values = tokens * n->a * n->f, slots = d9d_delta_slots(&n->of);
+    call c = begin();
+    const d9d_delta_dims d = delta_of(&c, n);
+
+    (void)s;
+    return end(&c,
+               c.k->delta_din(c.s, &d, out(&c, n->t, dq, keys), out(&c, n->t, dk, keys),
+                              out(&c, n->t, dv, values), out(&c, D9D_F32, dg, tokens * n->a),
+                              out(&c, n->t, db, tokens * n->a), in(&c, n->t, dout, values),
+                              in(&c, n->t, q, keys), in(&c, n->t, k, keys), in(&c, n->t, v, values),
+                              floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a),
+                              floats(&c, states, slots * n->a * n->d * n->f)));
+}
+
+static d9d_status on_gated_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
+                                const void *z, const void *w, int64_t m, int64_t n, float eps)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->gated_norm(c.s, t, out(&c, t, y, m * n), out(&c, D9D_F32, inv, m),
+                                   in(&c, t, x, m * n), in(&c, t, z, m * n), in(&c, t, w, n), m, n,
+                                   eps));
+}
+
+static d9d_status on_gated_norm_grad(d9d_stream s, d9d_dtype t, void *dx, void *dz, d9d_dtype gt,
+                                     void *dw, float beta, const void *dy, const void *x,
+                                     const void *z, const void *w, const float *inv, int64_t m,
+                                     int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->gated_norm_grad(c.s, t, out(&c, t, dx, m * n), out(&c, t, dz, m * n), gt,
+                                        out(&c, gt, dw, n), beta, in(&c, t, dy, m * n),
+                                        in(&c, t, x, m * n), in(&c, t, z, m * n), in(&c, t, w, n),
+                                        floats(&c, inv, m), m, n));
 }
 
 /* --- embedding and loss ------------------------------------------------------------------ */

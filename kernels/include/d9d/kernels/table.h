@@ -89,6 +89,15 @@ typedef struct d9d_router_balance {
     float aux, z;
 } d9d_router_balance;
 
+/* The gated half of a feed-forward layer: x [R, H] by two matrices to [R, I] each.  A matrix is
+ * [I, H], and that of the way down [H, I]; or, with offset, there is one for each of E experts,
+ * [E, H, I] and [E, I, H], for rows offset[e] <= r < offset[e+1]. */
+typedef struct d9d_gated_dims {
+    d9d_dtype t;
+    int64_t rows, h, i, e; /* e is 1 without offset */
+    const int32_t *offset;
+} d9d_gated_dims;
+
 /* Heads to be normed and turned: x [M, heads, D], of which the first R features turn, by
  * positions [M] times inv_freq [R/2]. */
 typedef struct d9d_norm_rope_dims {
@@ -169,6 +178,45 @@ typedef struct d9d_attention_dims {
     int64_t window; /* most keys that a query sees, its own position counted; 0: all */
 } d9d_attention_dims;
 
+/* B rows of S tokens and the documents in them: those of a list of segments with Z = S, of which
+ * q and nq alone are read; without a list a row is one.  The list lies in device memory. */
+typedef struct d9d_documents {
+    int64_t b, s, segments;
+    const d9d_segment *segment; /* [segments], or NULL */
+} d9d_documents;
+
+/* A sum over the last W tokens of a document, of each of N channels by itself: x y [B, S, N],
+ * w [N, W]. */
+enum { D9D_CONV_WIDTH = 8 }; /* the widest */
+typedef struct d9d_conv_dims {
+    d9d_dtype t;
+    d9d_documents of;
+    int64_t n, w;
+} d9d_conv_dims;
+
+/* The gated delta rule: q k [B, S, K, D], v o [B, S, A, F], decay g [B, S, A] float32 and at most
+ * 0, write strength before its sigmoid b [B, S, A]; head h of A reads head h / (A/K) of K.  With
+ * q and k of length 1 each (|x|^2 + 1e-6 under the root) and q times `scale`, a head's state
+ * X [D, F] starts a document as 0 and goes by
+ *
+ *     X_t = e^g X_(t-1) + k (sigmoid(b) (v - (e^g X_(t-1))' k))'        o_t = X_t' q
+ *
+ * Tokens of a document are worked on in chunks.  What backward keeps is the state that each chunk
+ * but the first of a document starts with: [d9d_delta_slots(), A, D, F] float32, the one that
+ * starts with token t, counted over B and S, in slot t / D9D_DELTA_CHUNK - 1.  Other slots hold
+ * anything. */
+enum { D9D_DELTA_CHUNK = 64 };
+typedef struct d9d_delta_dims {
+    d9d_dtype t;
+    d9d_documents of;
+    int64_t k, a, d, f;
+    float scale;
+} d9d_delta_dims;
+static inline int64_t d9d_delta_slots(const d9d_documents *of)
+{
+    return of->b * of->s / D9D_DELTA_CHUNK;
+}
+
 /* Fused head and loss; hidden [T, H], split heads w[i] [v[i], H], targets [T].  The ids of the
  * splits follow each other from 0, or, of a part of a vocabulary, row j of split i is
  * id first[i] + j of `all`; the logit of a target that is not in this part counts as 0, and the lse
@@ -233,6 +281,7 @@ typedef struct d9d_kernels {
                              const void *x, int64_t n);
     d9d_status (*swiglu)(d9d_stream s, d9d_dtype t, void *y, const void *gate, const void *up,
                          int64_t n);
+    /* dgate may be dy. */
     d9d_status (*swiglu_din)(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
                              const void *gate, const void *up, int64_t n);
     /* y = x * sigmoid(g); x [M, N], g [M].  Backward gives dx and dg. */
@@ -265,6 +314,13 @@ typedef struct d9d_kernels {
     d9d_status (*grouped_gemm_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
                                   const void *x, const void *dy, const int32_t *offset,
                                   int64_t rows, int64_t e, int64_t in, int64_t out);
+
+    /* gate = x Wg, up = x Wu, y = silu(gate) up, a matrix turned where it is [I, H]. */
+    d9d_status (*gated_gemm)(d9d_stream s, const d9d_gated_dims *n, void *y, void *gate, void *up,
+                             const void *x, const void *w_gate, const void *w_up);
+    /* The gradients of gate and up, where that of y is dout [R, H] by the way down, w. */
+    d9d_status (*gated_gemm_din)(d9d_stream s, const d9d_gated_dims *n, void *dgate, void *dup,
+                                 const void *dout, const void *w, const void *gate, const void *up);
 
     /* --- norm, position, attention --------------------------------------------- */
     /* inv [M] float32 is 1/sqrt(mean(x^2) + eps). */
@@ -310,6 +366,34 @@ typedef struct d9d_kernels {
      * i; a row of at -1 goes nowhere, and no two go to one place. */
     d9d_status (*put_rows)(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
                            const int32_t *at, const void *x, int64_t m, int64_t n);
+
+    /* y = silu(z), z the sum of w[j] times the token W - 1 - j before. */
+    d9d_status (*conv)(d9d_stream s, const d9d_conv_dims *n, void *y, const void *x, const void *w);
+    /* dx or dw may be NULL, here and below. */
+    d9d_status (*conv_grad)(d9d_stream s, const d9d_conv_dims *n, void *dx, d9d_dtype gt, void *dw,
+                            float beta, const void *dy, const void *x, const void *w);
+    /* g = -exp(rate) log(1 + exp(x + bias)); x [M, N], rate bias [N], g float32. */
+    d9d_status (*decay)(d9d_stream s, d9d_dtype t, float *g, const void *x, const void *rate,
+                        const void *bias, int64_t m, int64_t n);
+    d9d_status (*decay_din)(d9d_stream s, d9d_dtype t, void *dx, const float *dg, const void *x,
+                            const void *rate, const void *bias, int64_t m, int64_t n);
+    /* The gradient of rate, or of bias. */
+    d9d_status (*decay_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
+                           bool of_bias, const float *dg, const void *x, const void *rate,
+                           const void *bias, int64_t m, int64_t n);
+    d9d_status (*delta)(d9d_stream s, const d9d_delta_dims *n, void *o, float *states,
+                        const void *q, const void *k, const void *v, const float *g, const void *b);
+    d9d_status (*delta_din)(d9d_stream s, const d9d_delta_dims *n, void *dq, void *dk, void *dv,
+                            float *dg, void *db, const void *dout, const void *q, const void *k,
+                            const void *v, const float *g, const void *b, const float *states);
+    /* y = x inv w silu(z), inv [M] as in rms_norm. */
+    d9d_status (*gated_norm)(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
+                             const void *z, const void *w, int64_t m, int64_t n, float eps);
+    /* dx and dz both, or neither. */
+    d9d_status (*gated_norm_grad)(d9d_stream s, d9d_dtype t, void *dx, void *dz, d9d_dtype gt,
+                                  void *dw, float beta, const void *dy, const void *x,
+                                  const void *z, const void *w, const float *inv, int64_t m,
+                                  int64_t n);
 
     /* --- embedding and loss --------------------------------------------------- */
     /* One split: rows ids - first in [0, v); others leave y alone unless `clear` zeroes them. */
@@ -429,8 +513,11 @@ typedef struct d9d_kernels {
 #define D9D_KERNEL_ENTRIES(X)                                                                      \
     X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
     X(sigmoid_gate_din) X(random) X(dropout) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
+    X(gated_gemm) X(gated_gemm_din)                                                               \
     X(rms_norm) X(rms_norm_grad) X(rope) X(norm_rope) X(norm_rope_grad) X(attention)               \
     X(attention_din) X(attention_sink) X(attention_sink_dw) X(pieces) X(put_rows)                  \
+    X(conv) X(conv_grad) X(decay) X(decay_din) X(decay_dw) X(delta) X(delta_din) X(gated_norm)     \
+    X(gated_norm_grad)                                                                             \
     X(embedding) X(embedding_dw) X(xent) X(xent_join) X(xent_din) X(xent_dw) X(xent_once)          \
     X(router) X(router_din) X(router_count) X(router_losses) X(router_bias)                           \
     X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \

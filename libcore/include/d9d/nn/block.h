@@ -172,6 +172,51 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention 
                                                             const d9d_block_cache *cache,
                                                             d9d_var *plus, d9d_var **y);
 
+/* --- gated delta net: q_proj k_proj v_proj g_proj b_proj a_proj o_proj, q_conv k_conv v_conv,
+ * A_log dt_bias, out_norm ------------------------------------------------------------------- *
+ *
+ *     x --q,k,v_proj--> conv --> q, k, v    b_proj --> b    a_proj --decay--> g
+ *     q k v g b --delta--> y    out_norm(y) * silu(g_proj x) --o_proj-->
+ *
+ * Attention with a state in place of keys and values (d9d_op_delta()), as in Qwen3-Next, whose
+ * in_proj_qkvz and in_proj_ba are these projections a head of keys after the other, with the values
+ * of its group.  Heads of keys are dealt over tp ranks, those of values with them. */
+typedef struct d9d_delta_shape {
+    int64_t hidden;
+    int64_t key_heads, value_heads; /* the second a multiple of the first */
+    int64_t key_dim, value_dim;     /* of a head */
+    int64_t conv_width;             /* tokens, up to D9D_CONV_WIDTH */
+    float norm_eps;
+} d9d_delta_shape;
+
+/* A weight of channels by tokens: "weight" [N, W]. */
+typedef struct d9d_block_conv {
+    d9d_module module;
+    d9d_param weight;
+} d9d_block_conv;
+
+typedef struct d9d_block_delta {
+    d9d_module module;
+    d9d_block_linear q_proj, k_proj, v_proj, g_proj, b_proj, a_proj, o_proj;
+    d9d_block_conv q_conv, k_conv, v_conv;
+    d9d_param rate, bias; /* "A_log", "dt_bias" [value_heads] */
+    d9d_block_norm out_norm;
+    d9d_delta_shape shape;
+    const d9d_cut *cut;
+} d9d_block_delta;
+
+/* EINVAL for a shape that is none. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_delta_init(d9d_block_delta *b, const d9d_block_how *how,
+                                                     const d9d_delta_shape *shape);
+/* x y [B, S, H], with tp ranks [T/tp, H]; rows are those of positions [B, S]; segments and plus as
+ * above.  ENOTSUP with cp ranks, whose rows are in pieces, and with a cache: a state is not one of
+ * keys and values. */
+D9D_API D9D_MUST_USE d9d_status d9d_block_delta_forward(d9d_block_delta *b, d9d_tape *t, d9d_var *x,
+                                                        const d9d_tensor *positions,
+                                                        const d9d_tensor *segments,
+                                                        const d9d_block_cache *cache, d9d_var *plus,
+                                                        d9d_var **y);
+
 /* --- SwiGLU feed-forward: gate_proj up_proj down_proj ------------------------------- */
 
 typedef struct d9d_block_ffn {

@@ -106,6 +106,39 @@ typedef struct d9d_attention {
 D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
                                                  const d9d_attention *how, d9d_var **y);
 
+/* --- linear attention: state instead of keys and values ---------------------------
+ *
+ *     q k v  --conv-->  of their last tokens   \
+ *     a  --decay-->  g, how a state fades       >--delta--> y --gated_norm(z)-->
+ *     b, how much of a token is written        /
+ *
+ * Each begins anew with a row, or with a document where segments say which there are: as in
+ * d9d_op_attention(), of rows that this rank has whole. */
+
+/* y = silu(sum over j of w[:, j] x[t - W + 1 + j]), channel by channel, tokens before the document
+ * being 0.  x y [B, S, N], w [N, W], W up to D9D_CONV_WIDTH. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_conv(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                            const d9d_tensor *segments, d9d_var **y);
+/* g = -exp(rate) log(1 + exp(x + bias)): log of the factor of a state.  x [..., N], rate bias [N],
+ * g [..., N] float32. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_decay(d9d_tape *t, d9d_var *x, d9d_param *rate,
+                                             d9d_param *bias, d9d_var **g);
+/* The gated delta rule, as d9d_delta_dims says: each of A heads has a state [D, F], which fades by
+ * e^g, has what it holds for the key k moved towards v, by sigmoid(b) of the way, and is read by q.
+ * q and k are brought to length 1, q then to `scale`.  Memory is that of the inputs and one state
+ * for every D9D_DELTA_CHUNK tokens.
+ * q k [B, S, K, D], v y [B, S, A, F], A a multiple of K; g [B, S, A] float32, at most 0; b as g, of
+ * the type of q. */
+typedef struct d9d_delta {
+    d9d_var *q, *k, *v, *g, *b;
+    float scale;                /* usually D^-1/2 */
+    const d9d_tensor *segments; /* NULL: each row is one */
+} d9d_delta;
+D9D_API D9D_MUST_USE d9d_status d9d_op_delta(d9d_tape *t, const d9d_delta *x, d9d_var **y);
+/* y = x / sqrt(mean(x^2) + eps) * w * silu(z), over the last dimension.  x z [..., N], w [N]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_gated_norm(d9d_tape *t, d9d_var *x, d9d_var *z, d9d_param *w,
+                                                  float eps, d9d_var **y);
+
 /* --- mixture of experts: spec 13 -------------------------------------------- */
 
 /* Which expert each token goes to; made by the router, used by the others.
@@ -158,6 +191,15 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_permute(d9d_tape *t, d9d_var *x, const d9
  * one product of both.  x [R, in], w_i [E, in, out], y_i [R, out]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *const *w,
                                                       size_t n, const d9d_routing *r, d9d_var **y);
+/* A feed-forward layer: y = (silu(x Wg') * (x Wu')) Wd' (+ plus), as d9d_op_linear() three times
+ * with d9d_op_swiglu() between, and without some of its traffic.  x [..., H], gate and up [I, H],
+ * down [H, I]; plus may be NULL.  With a routing, of the rows of each expert: x [R, H], gate and up
+ * [E, H, I], down [E, I, H], and plus NULL. */
+typedef struct d9d_ffn_weights {
+    d9d_param *gate, *up, *down;
+} d9d_ffn_weights;
+D9D_API D9D_MUST_USE d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_ffn_weights *w,
+                                           const d9d_routing *r, d9d_var *plus, d9d_var **y);
 /* y[t] = sum over j of prob[t, j] * x[row(t, j)], j ascending, in float32; choices without a row
  * add nothing.  x [R, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_var *prob,

@@ -1,0 +1,13 @@
+/* op_documents.h - rows of documents, for ops that begin anew at each. */
+#ifndef D9D_OP_OP_DOCUMENTS_H
+#define D9D_OP_OP_DOCUMENTS_H
+
+#include "op/op_common.h"
+
+/* EINVAL unless the segments are NULL or [N, 4] int32. */
+d9d_status d9di_documents_check_list(const char *op, const d9d_tensor *x,
+                                     const d9d_tensor *segments);
+/* Of x [B, S, ...]. */
+d9d_documents d9di_documents_of(const d9d_tensor *x, const d9d_tensor *segments);
+
+#endif /* D9D_OP_OP_DOCUMENTS_H */

@@ -1,0 +1,115 @@
+/* test_op_ffn.c - a feed-forward layer at once. */
+#include "support/fd.h"
+#include "support/moe.h"
+#include "support/op_fixture.h"
+
+static d9d_ffn_weights weights(const fd_env *e)
+{
+    return (d9d_ffn_weights){e->param[0], e->param[1], e->param[2]};
+}
+
+static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                      size_t n_out)
+{
+    const d9d_ffn_weights w = weights(self);
+
+    (void)n_out;
+    return d9d_op_ffn(t, in[0], &w, NULL, n_in > 1 ? in[1] : NULL, out);
+}
+
+static d9d_status run_experts(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    const d9d_ffn_weights w = weights(e);
+    d9d_routing r;
+    d9d_status st;
+
+    (void)n_in, (void)n_out;
+    D9D_TRY(moe_route(&e->constant[0], e->param[0]->box.dim[0], &r));
+    st = d9d_op_ffn(t, in[0], &w, &r, NULL, out);
+    d9d_routing_release(&r);
+    return st;
+}
+
+/* With an adapter of `down`. */
+static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    d9d_adapter adapter = {.a = e->param[3], .b = e->param[4], .scale = 0.75f};
+    d9d_status st;
+
+    e->param[2]->adapter = &adapter;
+    st = run(self, t, in, n_in, out, n_out);
+    e->param[2]->adapter = NULL;
+    return st;
+}
+
+/* Experts 2 and 4 have no rows. */
+static const int32_t expert[] = {5, 0, 3, 0, 5, 3, 1, 3, 0, 5, 0, 1};
+
+static void keeps_its_promises(void **state)
+{
+    static const fd_case cases[] = {
+        {.name = "dense",
+         .run = run,
+         .in = {FD(4, 5)},
+         .param = {FD(7, 5), FD(7, 5), FD(3, 7)},
+         .kept = {20, 28, 28, 28}},
+        {.name = "added",
+         .run = run,
+         .in = {FD(2, 3, 5), FD(2, 3, 5)},
+         .param = {FD(7, 5), FD(7, 5), FD(5, 7)},
+         .kept = {30, 42, 42, 42}},
+        {.name = "experts",
+         .run = run_experts,
+         .in = {FD(12, 5)},
+         .param = {FD(6, 5, 7), FD(6, 5, 7), FD(6, 7, 5)},
+         .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
+         .kept = {7, 60, 84, 84, 84}},
+        {.name = "no rows",
+         .run = run,
+         .in = {FD(0, 3)},
+         .param = {FD(2, 3), FD(2, 3), FD(3, 2)},
+         .kept = {-1, -1, -1, -1}},
+        {.name = "adapted",
+         .run = run_adapted,
+         .in = {FD(4, 5)},
+         .param = {FD(7, 5), FD(7, 5), FD(3, 7), FD(2, 7), FD(3, 2)},
+         .kept = {20, 28, 28, 28, 8}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        fd_check(&cases[i]);
+}
+
+static void refuses(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(8, 5)), *few = op_var(f, D9D_F32, D9D_SHAPE(4, 5)),
+            *y;
+    d9d_param *gate = op_param(f, "g", D9D_F32, D9D_SHAPE(6, 5));
+    d9d_param *up = op_param(f, "u", D9D_F32, D9D_SHAPE(7, 5));
+    d9d_param *down = op_param(f, "d", D9D_F32, D9D_SHAPE(5, 6));
+    const d9d_ffn_weights odd = {gate, up, down}, turned = {gate, gate, gate},
+                          good = {gate, gate, down};
+
+    assert_refused(f, d9d_op_ffn(f->tape, x, &odd, NULL, NULL, &y),
+                   "ffn: u [7, 5] does not fit g [6, 5]: gate and up have one shape");
+    assert_refused(f, d9d_op_ffn(f->tape, x, &turned, NULL, NULL, &y),
+                   "linear: x [8, 6] does not fit g [6, 5]: x is [..., in], a weight [out, in]");
+    assert_refused(f, d9d_op_ffn(f->tape, x, &good, NULL, few, &y),
+                   "ffn: plus [4, 5] does not fit y [8, 5]: what is added has the result's shape");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keeps_its_promises),
+        op_test(refuses),
+    };
+
+    return cmocka_run_group_tests_name("op_ffn", tests, NULL, NULL);
+}
