@@ -50,6 +50,7 @@ const char *d9d_comm_name(const d9d_comm *c)
 
 void d9di_comm_sleep(d9d_comm *c)
 {
+    d9di_rooms_close(c);
     if (c->wire->close != NULL && c->self != NULL)
         c->wire->close(c);
     c->self = NULL;

@@ -52,6 +52,18 @@ typedef struct d9di_call {
     const d9di_piece *pieces;
 } d9di_call;
 
+/* How ranks read each other's memory: see d9d_comm_rooms_want(). */
+typedef struct d9di_rooms_ops {
+    /* Collective; *out is NULL on all ranks where one cannot. */
+    d9d_status (*make)(d9d_comm *c, uint64_t bytes, void **out);
+    void *(*mine)(const void *rooms, int turn);
+    /* What is queued behind it comes when all ranks have come here. */
+    d9d_status (*fence)(void *rooms, d9d_stream s, const char *what);
+    d9d_status (*take)(const void *rooms, d9d_stream s, int turn, int from, uint64_t offset,
+                       void *dst, uint64_t n);
+    void (*close)(void *rooms); /* collective, unless a call of the mesh has failed */
+} d9di_rooms_ops;
+
 typedef struct d9di_wire {
     d9d_status (*run[D9DI_VERB_COUNT])(d9d_comm *c, const d9di_call *k);
     /* NULL: everything is done when a call returns. */
@@ -69,6 +81,7 @@ typedef struct d9di_wire {
     /* NULL: ranks do not read each other's memory. */
     d9d_status (*share)(d9d_comm *c, const char *what, void *const *mine, size_t n,
                         d9d_comm_shared **out);
+    const d9di_rooms_ops *rooms; /* NULL: nor have they rooms */
     /* An exchange of one piece that goes on by itself; NULL: posted ones are run at once. */
     d9d_status (*post)(d9d_comm *c, const d9di_call *k, void **out);
     bool (*passed)(d9d_comm *c, void *posted);
@@ -97,7 +110,17 @@ d9d_status d9di_net_paper(d9d_boot *boot, d9d_stream stream, d9di_net *out);
 d9d_status d9di_cuda_copy(d9d_stream s, void *dst, const void *src, size_t n);
 d9d_status d9di_cuda_share(d9d_comm *c, const char *what, void *const *mine, size_t n,
                            d9d_comm_shared **out);
+extern const d9di_rooms_ops d9di_rooms_cuda;
 #endif
+extern const d9di_rooms_ops d9di_rooms_host;
+
+/* What D9D_COMM_SHARE says, or what is said without it. */
+bool d9di_may_share(bool unless_said);
+/* A name of this start of this host; "" where it is not known. */
+enum { D9DI_HOST_MAX = 40 };
+void d9di_host_name(char out[D9DI_HOST_MAX]);
+/* Collective: *out is whether all ranks say so. */
+d9d_status d9di_comm_all(d9d_comm *c, const char *what, bool mine, bool *out);
 
 /* A call that was run and not handed over. */
 typedef struct d9di_held {
@@ -120,6 +143,12 @@ struct d9d_comm {
     bool holds;             /* ... and the backend hands calls over at the end */
     D9D_VEC(d9di_held) held;
     char what[64]; /* of the first piece */
+    struct {
+        void *of; /* the wire's; NULL: none */
+        uint64_t bytes;
+        int turn;     /* 0 or 1: the room that is written */
+        bool refused; /* some rank could not */
+    } rooms;
     d9d_stream stream;
     D9D_VEC(d9di_piece) pieces;
 };
@@ -143,6 +172,8 @@ void d9di_comm_close(d9d_comm *c);
 /* What the backend has of a group goes, and is made anew: d9d_mesh_sleep(). */
 void d9di_comm_sleep(d9d_comm *c);
 d9d_status d9di_comm_wake(const d9di_net *net, d9d_comm *c);
+
+void d9di_rooms_close(d9d_comm *c);
 
 /* All ranks make this call?  Collective. */
 d9d_status d9di_comm_check(d9d_comm *c, const d9di_call *k);

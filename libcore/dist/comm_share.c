@@ -4,15 +4,11 @@
  * share, open it, and agree on whether all could.
  */
 #include <cuda_runtime_api.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "d9d/kernels/cuda.h"
 #include "dist/comm_private.h"
-
-enum { HOST = 40 };
 
 struct d9d_comm_shared {
     d9d_comm *comm;
@@ -26,23 +22,13 @@ struct d9d_comm_shared {
 
 /* What a rank says of an array; all zeros where it cannot be shared. */
 typedef struct said {
-    char host[HOST]; /* of this start of this host */
+    char host[D9DI_HOST_MAX];
     cudaIpcMemHandle_t handle;
     uint64_t offset;
     int32_t fine;
 } said;
 
 /* --- what is here ------------------------------------------------------------------------ */
-
-static void read_host(char out[HOST])
-{
-    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd < 0 ? 0 : read(fd, out, HOST - 1);
-
-    out[n < 0 ? 0 : n] = '\0';
-    if (fd >= 0)
-        (void)close(fd);
-}
 
 /* The driver knows where an allocation begins. */
 static bool find_base(const void *p, uint64_t *offset)
@@ -67,13 +53,10 @@ static bool find_base(const void *p, uint64_t *offset)
 
 static void say(void *mine, const char *host, said *out)
 {
-    const char *wish = getenv("D9D_COMM_SHARE");
-
     *out = (said){.fine = 0};
-    if ((wish != NULL && strcmp(wish, "0") == 0) || host[0] == '\0' ||
-        !find_base(mine, &out->offset))
+    if (!d9di_may_share(true) || host[0] == '\0' || !find_base(mine, &out->offset))
         return;
-    memcpy(out->host, host, HOST);
+    memcpy(out->host, host, sizeof(out->host));
     out->fine = cudaIpcGetMemHandle(&out->handle, (char *)mine - out->offset) == cudaSuccess;
 }
 
@@ -81,7 +64,7 @@ static void say(void *mine, const char *host, said *out)
 
 static bool open_one(d9d_comm_shared *x, size_t at, const said *theirs, const char *host)
 {
-    if (!theirs->fine || strncmp(theirs->host, host, HOST) != 0)
+    if (!theirs->fine || strncmp(theirs->host, host, D9DI_HOST_MAX) != 0)
         return false;
     if (cudaIpcOpenMemHandle(&x->opened[at], theirs->handle, cudaIpcMemLazyEnablePeerAccess) !=
         cudaSuccess) {
@@ -114,38 +97,23 @@ static bool open_all(d9d_comm_shared *x, const d9d_comm_word *all, const said *m
     return true;
 }
 
-/* Could every rank? */
-static d9d_status agree(d9d_comm *c, const char *what, bool fine, d9d_arena *a, bool *out)
-{
-    d9d_comm_word *all = d9d_arena_alloc(a, (size_t)c->size * sizeof(*all));
-    const char mine = fine ? 1 : 0;
-
-    if (all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
-    D9D_TRY(d9d_comm_gather_words(c, what, &mine, 1, a, all));
-    *out = true;
-    for (int r = 0; r < c->size; r++)
-        *out = *out && all[r].n == 1 && *(const char *)all[r].data == 1;
-    return D9D_OK;
-}
-
 static d9d_status exchange(d9d_comm_shared *x, void *const *mine, d9d_arena *a, bool *fine)
 {
     d9d_comm *c = x->comm;
     d9d_comm_word *all = d9d_arena_alloc(a, (size_t)c->size * sizeof(*all));
     said *here = d9d_arena_alloc(a, (x->n + 1) * sizeof(*here));
-    char host[HOST] = "";
+    char host[D9DI_HOST_MAX];
 
     if (all == NULL || here == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %zu handles", c->name, x->what, x->n);
-    read_host(host);
+    d9di_host_name(host);
     for (size_t i = 0; i < x->n; i++)
         say(mine[i], host, &here[i]);
     D9D_TRY(d9d_comm_gather_words(c, x->what, here, x->n * sizeof(*here), a, all));
     *fine = open_all(x, all, here, mine) && cudaMalloc((void **)&x->word, 4) == cudaSuccess &&
             cudaMemset(x->word, 0, 4) == cudaSuccess;
     (void)cudaGetLastError(); /* what cannot be shared is no failure */
-    return agree(c, x->what, *fine, a, fine);
+    return d9di_comm_all(c, x->what, *fine, fine);
 }
 
 static d9d_status create(d9d_comm *c, const char *what, size_t n, d9d_comm_shared **out)
@@ -202,9 +170,10 @@ void d9d_comm_unshare(d9d_comm_shared *x)
 {
     if (x == NULL)
         return;
-    if (!*x->comm->failed)
+    if (!*x->comm->failed) { /* else freeing could wait for ever, and the process ends soon */
         close_all(x);
-    (void)cudaFree(x->word);
+        (void)cudaFree(x->word);
+    }
     free(x->opened);
     free(x->at);
     free(x->what);
@@ -218,25 +187,91 @@ d9d_status d9d_comm_shared_fence(d9d_comm_shared *x, d9d_stream s)
     return d9d_comm_all_reduce(x->comm, s, x->what, D9D_I32, x->word, 1, D9D_COMM_MAX);
 }
 
+static d9d_status copy(const d9d_comm_shared *x, d9d_stream s, void *dst, const void *src, size_t n)
+{
+    const cudaError_t e = cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, d9d_cuda_stream_queue(s));
+
+    return e == cudaSuccess ? D9D_OK
+                            : D9D_FAIL(D9D_ECUDA, "%s: %s: copy: %s", x->comm->name, x->what,
+                                       cudaGetErrorString(e));
+}
+
 /* Each rank begins with its neighbour, so that no two read from one at a time. */
 d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i, d9d_dtype t,
                                   void *dst, const int64_t *counts)
 {
     const int size = x->comm->size, me = x->comm->rank;
+    const size_t e = d9d_dtype_size(t);
 
     for (int k = 1; k <= size; k++) {
         const int from = (me + k) % size;
         int64_t before = 0;
-        cudaError_t e;
 
         for (int r = 0; r < from; r++)
             before += counts[r];
-        e = cudaMemcpyAsync(
-            (char *)dst + (uint64_t)before * d9d_dtype_size(t), x->at[(size_t)from * x->n + i],
-            (size_t)counts[from] * d9d_dtype_size(t), cudaMemcpyDefault, d9d_cuda_stream_queue(s));
-        if (e != cudaSuccess)
-            return D9D_FAIL(D9D_ECUDA, "%s: %s: copy: %s", x->comm->name, x->what,
-                            cudaGetErrorString(e));
+        D9D_TRY(copy(x, s, (char *)dst + (size_t)before * e, x->at[(size_t)from * x->n + i],
+                     (size_t)counts[from] * e));
     }
     return D9D_OK;
 }
+
+/* --- rooms ----------------------------------------------------------------------------------- */
+
+typedef struct rooms {
+    void *mine[2];
+    d9d_comm_shared *shared;
+} rooms;
+
+static void rooms_close(void *self)
+{
+    rooms *r = self;
+    const bool failed = r->shared != NULL && *r->shared->comm->failed;
+
+    d9d_comm_unshare(r->shared);
+    for (int i = 0; i < 2 && !failed; i++)
+        (void)cudaFree(r->mine[i]);
+    free(r);
+}
+
+static d9d_status rooms_make(d9d_comm *c, uint64_t bytes, void **out)
+{
+    rooms *r = calloc(1, sizeof(*r));
+    d9d_status st;
+
+    if (r == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for rooms", c->name);
+    for (int i = 0; i < 2; i++)
+        if (cudaMalloc(&r->mine[i], bytes) != cudaSuccess)
+            r->mine[i] = NULL; /* then they cannot be shared */
+    (void)cudaGetLastError();
+    st = d9d_comm_share(c, "rooms", r->mine, 2, &r->shared);
+    if (st == D9D_OK && r->shared != NULL)
+        *out = r;
+    else
+        rooms_close(r);
+    return st;
+}
+
+static void *rooms_mine(const void *self, int turn)
+{
+    return ((const rooms *)self)->mine[turn];
+}
+
+static d9d_status rooms_fence(void *self, d9d_stream s, const char *what)
+{
+    d9d_comm_shared *x = ((rooms *)self)->shared;
+
+    return d9d_comm_all_reduce(x->comm, s, what, D9D_I32, x->word, 1, D9D_COMM_MAX);
+}
+
+static d9d_status rooms_take(const void *self, d9d_stream s, int turn, int from, uint64_t offset,
+                             void *dst, uint64_t n)
+{
+    const d9d_comm_shared *x = ((const rooms *)self)->shared;
+    const char *theirs = x->at[(size_t)from * x->n + (size_t)turn];
+
+    return copy(x, s, dst, theirs + offset, n);
+}
+
+const d9di_rooms_ops d9di_rooms_cuda = {rooms_make, rooms_mine, rooms_fence, rooms_take,
+                                        rooms_close};

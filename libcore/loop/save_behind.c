@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
+#include "d9d/device/readback.h"
 #include "loop/save_parts.h"
 
 enum { PAGE = 4096 };
@@ -323,18 +324,32 @@ double d9di_saver_number(d9di_saver *s, int64_t step)
     return mine;
 }
 
-d9d_status d9di_saver_hold(d9di_saver *s)
+/* Training stands still where the device has nothing more to do. */
+static d9d_status hold(d9di_saver *s, d9d_event *queued)
 {
     const int64_t since = d9d_clock_ns();
 
-    if (s == NULL || s->phase != WRITING)
-        return D9D_OK;
+    D9D_TRY(d9d_event_record(queued));
     (void)pthread_mutex_lock(&s->lock);
     while (!s->copied && !s->ended)
         (void)pthread_cond_wait(&s->moved, &s->lock);
     (void)pthread_mutex_unlock(&s->lock);
-    s->blocked += d9d_clock_ns() - since;
+    if (d9d_event_passed(queued))
+        s->blocked += d9d_clock_ns() - since;
     return D9D_OK;
+}
+
+d9d_status d9di_saver_hold(d9di_saver *s)
+{
+    d9d_event *queued;
+    d9d_status st;
+
+    if (s == NULL || s->phase != WRITING)
+        return D9D_OK;
+    D9D_TRY(d9d_event_create(s->how.dev, &queued));
+    st = hold(s, queued);
+    d9d_event_free(queued);
+    return st;
 }
 
 d9d_status d9di_saver_told(d9di_saver *s, int64_t step, double sum)

@@ -16,9 +16,28 @@ static d9d_unit *unit_of(const d9d_node *n)
         return unit_of(n)->ops->call(unit_of(n), pass);                                            \
     }
 HALF(open_for_data, open, D9D_UNIT_INPUT)
-HALF(open_for_grads, open, D9D_UNIT_BACKWARD)
+HALF(open_now, open, D9D_UNIT_BACKWARD)
 HALF(close_data, close, D9D_UNIT_INPUT)
-HALF(close_grads, close, D9D_UNIT_BACKWARD)
+HALF(close_now, close, D9D_UNIT_BACKWARD)
+
+static d9d_status open_for_grads(d9d_node *n)
+{
+    if (unit_of(n)->closes_late)
+        D9D_TRY(d9d_tape_catch_up(n->tape));
+    return open_now(n);
+}
+
+static d9d_status close_late(d9d_node *n)
+{
+    unit_of(n)->closes_late = false;
+    return close_now(n);
+}
+
+static d9d_status close_grads(d9d_node *n)
+{
+    unit_of(n)->closes_late = true;
+    return d9d_node_put_off(n, close_late);
+}
 
 static const d9d_node_ops closed = {
     .name = "gather", .input = open_for_data, .weight = open_for_grads, .full = open_for_grads};

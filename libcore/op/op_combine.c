@@ -27,6 +27,20 @@ static d9d_status check(const d9d_tensor *part, const d9d_dispatch *d)
     return D9D_OK;
 }
 
+static d9d_status collect(d9d_tape *t, d9d_exchange *e, const d9d_tensor *row, const d9d_tensor *x,
+                          const d9d_tensor *y)
+{
+    d9di_load l = {0};
+    d9d_status st = d9di_collect_go(&l, t, e, &x, 1);
+
+    if (st == D9D_OK)
+        st = d9di_load_end(&l, t);
+    if (st == D9D_OK)
+        st = d9di_collect_sum(&l, t, e, row, 0, y);
+    d9di_load_release(&l);
+    return st;
+}
+
 d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part, const d9d_dispatch *d, d9d_var **y)
 {
     const d9d_tensor *x = d9d_var_tensor(part), *row = &d->sent.row;
@@ -40,12 +54,13 @@ d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part, const d9d_dispatch *d, d9d
         return D9D_OK;
     }
     D9D_TRY(d9d_tape_output(t, x->dtype, D9D_SHAPE(row->shape.dim[0], x->shape.dim[1]), &out));
-    D9D_TRY(d9di_exchange_collect(t, e, row, x, d9d_var_tensor(out)));
+    D9D_TRY(collect(t, e, row, x, d9d_var_tensor(out)));
     if (d9d_tape_wants(t, &part, 1, NULL, 0)) {
         const size_t size = d9di_exchange_size(d9d_comm_size(e->ep));
 
         D9D_TRY(d9d_tape_record(t, &combine_ops, &part, 1, &out, 1, NULL, 0, size, &n));
         memcpy(n->attr, e, size);
+        d9d_tape_may_put_off(t);
         (void)d9d_node_save(n, row, D9D_NEED_INPUT);
     }
     *y = out;

@@ -22,21 +22,44 @@ void d9d_dispatch_release(d9d_dispatch *d)
 
 /* --- backward ---------------------------------------------------------------------- */
 
-static d9d_status give_back(d9d_node *n, int i)
+static d9d_status give_sum(d9d_node *n, const d9di_load *l, int of_load, int i)
 {
     d9d_tensor grad;
 
-    if (!d9d_node_wants(n, i) || n->dout[i].storage == NULL)
-        return D9D_OK;
     D9D_TRY(d9di_node_grad(n, i, &grad));
-    return d9di_node_finish(
-        n, i, &grad, d9di_exchange_collect(n->tape, n->attr, &n->saved[0], &n->dout[i], &grad));
+    return d9di_node_finish(n, i, &grad,
+                            d9di_collect_sum(l, n->tape, n->attr, &n->saved[0], of_load, &grad));
+}
+
+/* Weight halves that were put off run while the rows are on their way. */
+static d9d_status give_back(d9d_node *n, d9di_load *l)
+{
+    static const int last_first[] = {PROB, X}; /* rows come last */
+    const d9d_tensor *back[2];
+    int given[2], some = 0;
+
+    for (int i = 0; i < 2; i++)
+        if (d9d_node_wants(n, last_first[i]) && n->dout[last_first[i]].storage != NULL) {
+            back[some] = &n->dout[last_first[i]];
+            given[some++] = last_first[i];
+        }
+    if (some == 0)
+        return D9D_OK;
+    D9D_TRY(d9di_collect_go(l, n->tape, n->attr, back, some));
+    D9D_TRY(d9d_tape_catch_up(n->tape));
+    D9D_TRY(d9di_load_end(l, n->tape));
+    for (int i = 0; i < some; i++)
+        D9D_TRY(give_sum(n, l, i, given[i]));
+    return D9D_OK;
 }
 
 static d9d_status dispatch_input(d9d_node *n)
 {
-    D9D_TRY(give_back(n, X));
-    return give_back(n, PROB);
+    d9di_load l = {0};
+    const d9d_status st = give_back(n, &l);
+
+    d9di_load_release(&l);
+    return st;
 }
 
 static const d9d_node_ops dispatch_ops = {.name = "dispatch", .input = dispatch_input};
@@ -57,6 +80,9 @@ static d9d_status check(const d9d_comm *ep, const d9d_tensor *x, const d9d_tenso
     D9D_TRY(d9di_op_check("dispatch", "prob", prob, D9D_F32));
     D9D_TRY(d9di_op_check_routing("dispatch", x, r, false));
     D9D_TRY(d9di_op_check_same("dispatch", "the choice of experts", &r->expert, "prob", prob));
+    if (r->source.shape.dim[0] != d9d_tensor_numel(&r->expert))
+        return d9di_op_misfit("dispatch", "the rows of choices", &r->source.shape, "the choices",
+                              &r->expert.shape, "every choice has an expert");
     if (experts_of(r) % n != 0)
         return D9D_FAIL(D9D_EINVAL, "dispatch: %lld experts cannot be dealt to %d ranks evenly",
                         (long long)experts_of(r), n);
@@ -76,89 +102,81 @@ static d9d_status route_ranks(d9d_tape *t, int n, const d9d_routing *r, d9d_rout
                        n);
 }
 
-/* Rows for each rank, in the order of ranks; room for all there could be, as nobody here knows yet
- * how many there are. */
-enum { CHOICE = PROB + 1, PACKED };
+/* What goes, rows last: the other two are needed first. */
+enum { CHOICES, PROBS, ROWS };
 
 static d9d_status pack_rows(d9d_tape *t, const d9d_routing *sent, int64_t room, const d9d_var *in,
-                            d9d_tensor *out)
+                            void *out)
 {
     const d9d_tensor *x = d9d_var_tensor(in);
     const d9d_permute_dims dims = {x->dtype, x->shape.dim[0], sent->row.shape.dim[1], room,
                                    x->shape.dim[1]};
 
-    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, D9D_SHAPE(room, dims.h), out));
-    return D9DI_KERNEL(t, permute, &dims, d9d_tensor_data(out), d9d_tensor_data(x),
-                       d9d_tensor_data(&sent->row));
+    return D9DI_KERNEL(t, permute, &dims, out, d9d_tensor_data(x), d9d_tensor_data(&sent->row));
 }
 
 /* The choices, as the experts there are numbered. */
 static d9d_status pack_choices(d9d_tape *t, const d9d_routing *sent, int64_t room,
-                               const d9d_routing *r, d9d_tensor *out)
+                               const d9d_routing *r, void *out)
 {
     const int64_t tokens = r->expert.shape.dim[0], k = r->expert.shape.dim[1];
     const int64_t n = sent->row.shape.dim[1];
 
-    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_I32, D9D_SHAPE(room, k), out));
-    return D9DI_KERNEL(t, route_local, d9d_tensor_data(out), d9d_tensor_data(&sent->source),
+    return D9DI_KERNEL(t, route_local, out, d9d_tensor_data(&sent->source),
                        d9d_tensor_data(&r->expert), room, tokens, k, n, experts_of(r) / n);
 }
 
-static d9d_status pack(d9d_tape *t, const d9d_routing *sent, d9d_var *const *in,
-                       const d9d_routing *r, d9d_tensor *packed)
+/* Rows for each rank, in the order of ranks; room for all there could be, as nobody here knows yet
+ * how many there are. */
+static d9d_status pack(d9d_tape *t, d9d_comm *ep, const d9d_routing *sent, d9d_var *const *in,
+                       const d9d_routing *r, d9di_load *l)
 {
-    const d9d_shape *e = &r->expert.shape;
-    const int64_t n = sent->row.shape.dim[1], room = e->dim[0] * (n < e->dim[1] ? n : e->dim[1]);
+    const int64_t tokens = r->expert.shape.dim[0], k = r->expert.shape.dim[1];
+    const int64_t room = d9di_exchange_room(tokens, d9d_comm_size(ep), k);
+    const d9d_tensor *x = d9d_var_tensor(in[X]);
 
-    D9D_TRY(pack_rows(t, sent, room, in[X], &packed[X]));
-    D9D_TRY(pack_rows(t, sent, room, in[PROB], &packed[PROB]));
-    return pack_choices(t, sent, room, r, &packed[CHOICE]);
+    d9di_load_add(l, ep, D9D_I32, k);
+    d9di_load_add(l, ep, D9D_F32, k);
+    d9di_load_add(l, ep, x->dtype, x->shape.dim[1]);
+    for (int i = CHOICES; i <= ROWS; i++)
+        D9D_TRY(d9di_load_make(l, d9d_tape_device(t), i, room));
+    D9D_TRY(pack_choices(t, sent, room, r, l->cargo[CHOICES].src));
+    D9D_TRY(pack_rows(t, sent, room, in[PROB], l->cargo[PROBS].src));
+    return pack_rows(t, sent, room, in[X], l->cargo[ROWS].src);
 }
 
-/* The three arrays, as they come. */
-static d9d_status send(d9d_tape *t, const d9d_tensor *packed, const d9d_dispatch *d)
+static d9d_status receive_make(d9d_tape *t, int64_t experts, d9di_load *l, d9d_dispatch *d)
 {
-    const d9d_tensor *to[PACKED] = {[X] = d9d_var_tensor(d->x),
-                                    [PROB] = d9d_var_tensor(d->prob),
-                                    [CHOICE] = &d->routing.expert};
+    const int64_t came = d->way->came;
 
-    for (int i = 0; i < PACKED; i++)
-        D9D_TRY(d9di_exchange_send(t, d->way, &packed[i], to[i]));
+    D9D_TRY(d9d_tape_output(t, l->cargo[ROWS].t, D9D_SHAPE(came, l->cargo[ROWS].width), &d->x));
+    D9D_TRY(d9d_tape_output(t, D9D_F32, D9D_SHAPE(came, l->cargo[PROBS].width), &d->prob));
+    D9D_TRY(d9di_routing_alloc(d9d_tape_device(t), came, experts, l->cargo[CHOICES].width,
+                               &d->routing));
+    l->cargo[CHOICES].dst = d9d_tensor_data(&d->routing.expert);
+    l->cargo[PROBS].dst = d9d_tensor_data(d9d_var_tensor(d->prob));
+    l->cargo[ROWS].dst = d9d_tensor_data(d9d_var_tensor(d->x));
     return D9D_OK;
-}
-
-static d9d_status send_together(d9d_tape *t, const d9d_tensor *packed, const d9d_dispatch *d)
-{
-    d9d_status st, ended;
-
-    D9D_TRY(d9d_comm_begin(d->way->ep));
-    st = send(t, packed, d);
-    ended = d9d_comm_end(d->way->ep);
-    return st != D9D_OK ? st : ended;
 }
 
 /* Everything that comes here, and d->routing, with as many rows as there are choices of experts
- * here. */
-static d9d_status receive(d9d_tape *t, const d9d_tensor *packed, int64_t experts, d9d_dispatch *d)
+ * here; choices are sorted while rows are on their way. */
+static d9d_status receive(d9d_tape *t, int64_t experts, d9di_load *l, d9d_dispatch *d)
 {
-    const int64_t k = packed[CHOICE].shape.dim[1], came = d->way->came;
     d9d_routing *here = &d->routing;
-    d9d_var **out[] = {&d->x, &d->prob};
     d9d_tensor all;
 
-    for (int i = X; i <= PROB; i++)
-        D9D_TRY(
-            d9d_tape_output(t, packed[i].dtype, D9D_SHAPE(came, packed[i].shape.dim[1]), out[i]));
-    D9D_TRY(d9di_routing_alloc(d9d_tape_device(t), came, experts, k, here));
-    D9D_TRY(send_together(t, packed, d));
-    d9d_trace_lap(d9d_tape_device(t), "experts", "move");
+    D9D_TRY(receive_make(t, experts, l, d));
+    D9D_TRY(d9di_load_go(l, t, d->way, D9DI_THERE, d->way->room));
+    D9D_TRY(d9di_load_early(l, t));
     D9D_TRY(D9DI_KERNEL(t, route, d9d_tensor_data(&here->offset), d9d_tensor_data(&here->row),
-                        d9d_tensor_data(&here->source), d9d_tensor_data(&here->expert), came,
-                        experts, k));
+                        d9d_tensor_data(&here->source), d9d_tensor_data(&here->expert),
+                        d->way->came, experts, here->expert.shape.dim[1]));
+    d9d_trace_lap(d9d_tape_device(t), "experts", "sort");
     all = here->source;
     here->source = d9d_tensor_rows(&all, 0, d->way->choices);
     d9d_tensor_release(&all);
-    return D9D_OK;
+    return d9di_load_end(l, t);
 }
 
 static d9d_status record(d9d_tape *t, d9d_var *const *in, const d9d_dispatch *d)
@@ -171,6 +189,7 @@ static d9d_status record(d9d_tape *t, d9d_var *const *in, const d9d_dispatch *d)
         return D9D_OK;
     D9D_TRY(d9d_tape_record(t, &dispatch_ops, in, 2, out, 2, NULL, 0, size, &n));
     memcpy(n->attr, d->way, size);
+    d9d_tape_may_put_off(t);
     (void)d9d_node_save(n, &d->sent.row, D9D_NEED_INPUT);
     return D9D_OK;
 }
@@ -180,21 +199,21 @@ static d9d_status dispatch(d9d_tape *t, d9d_comm *ep, const char *what, d9d_var 
                            const d9d_routing *r, d9d_dispatch *d)
 {
     const int n = d9d_comm_size(ep);
-    d9d_tensor packed[PACKED] = {0};
     d9di_counts counts = {0};
+    d9di_load load = {.in_parts = true};
     d9d_status st;
 
     D9D_TRY_OR(st, route_ranks(t, n, r, &d->sent), out);
     D9D_TRY_OR(st, d9di_counts_begin(&counts, t, ep, what, &d->sent, r), out);
-    D9D_TRY_OR(st, pack(t, &d->sent, in, r, packed), out);
+    D9D_TRY_OR(st, pack(t, ep, &d->sent, in, r, &load), out);
     d9d_trace_lap(d9d_tape_device(t), "experts", "pack");
     D9D_TRY_OR(st, d9di_counts_end(&counts, &d->way), out);
     d9d_trace_lap(d9d_tape_device(t), "experts", "counts");
-    D9D_TRY_OR(st, receive(t, packed, experts_of(r) / n, d), out);
+    D9D_TRY_OR(st, receive(t, experts_of(r) / n, &load, d), out);
+    D9D_TRY_OR(st, d9d_comm_rooms_want(ep, d9di_load_bytes(&load, d->way->room)), out);
     st = record(t, in, d);
 out:
-    for (int i = 0; i < PACKED; i++)
-        d9d_tensor_release(&packed[i]);
+    d9di_load_release(&load);
     d9di_counts_release(&counts);
     return st;
 }

@@ -31,6 +31,21 @@ static int64_t rows_to(const offsets *o, int to)
     return sum;
 }
 
+/* Where in what `from` sends the rows for `to` begin; where in what has come to `to` those of
+ * `from` do. */
+static int64_t begins_in_sent(const offsets *o, int from, int to)
+{
+    return offsets_of(o, from)[to];
+}
+static int64_t begins_in_came(const offsets *o, int from, int to)
+{
+    int64_t sum = 0;
+
+    for (int r = 0; r < from; r++)
+        sum += rows_between(o, r, to);
+    return sum;
+}
+
 static int64_t choices_here(const offsets *o)
 {
     const int64_t per = o->experts / o->n;
@@ -107,6 +122,32 @@ static d9d_status check(const offsets *o, int64_t k)
     return D9D_OK;
 }
 
+/* What decides on all ranks whether a room is large enough: see d9d_exchange. */
+static void find_most(const offsets *o, int64_t k, d9d_exchange *e)
+{
+    for (int r = 0; r < o->n; r++) {
+        const int64_t tokens = offsets_of(o, r)[o->n + 1 + o->experts] / k;
+        const int64_t room = d9di_exchange_room(tokens, o->n, k);
+        const int64_t sent = offsets_of(o, r)[o->n], came = rows_to(o, r);
+
+        e->room = room > e->room ? room : e->room;
+        e->most = sent > e->most ? sent : e->most;
+        e->most = came > e->most ? came : e->most;
+    }
+}
+
+static void find_rows(const offsets *o, d9d_exchange *e)
+{
+    const int n = o->n;
+
+    for (int i = 0; i < n; i++) {
+        e->rows[(int)D9DI_SENT * n + i] = rows_between(o, o->me, i);
+        e->rows[(int)D9DI_CAME * n + i] = rows_between(o, i, o->me);
+        e->rows[(int)D9DI_IN_SENT * n + i] = begins_in_sent(o, i, o->me);
+        e->rows[(int)D9DI_IN_CAME * n + i] = begins_in_came(o, o->me, i);
+    }
+}
+
 d9d_status d9di_counts_end(d9di_counts *c, d9d_exchange **out)
 {
     const int n = d9d_comm_size(c->ep);
@@ -125,10 +166,8 @@ d9d_status d9di_counts_end(d9di_counts *c, d9d_exchange **out)
     e->sent = offsets_of(&o, o.me)[n];
     e->came = rows_to(&o, o.me);
     e->choices = choices_here(&o);
-    for (int i = 0; i < n; i++) {
-        e->rows[i] = rows_between(&o, o.me, i);
-        e->rows[n + i] = rows_between(&o, i, o.me);
-    }
+    find_most(&o, c->k, e);
+    find_rows(&o, e);
     *out = e;
     return D9D_OK;
 }

@@ -124,11 +124,45 @@ static d9d_status run_weight(d9d_node *n)
     return D9D_OK;
 }
 
+/* --- what is put off ------------------------------------------------------------------- */
+
+void d9d_tape_may_put_off(d9d_tape *t)
+{
+    t->may_put_off = true;
+}
+
+d9d_status d9d_tape_catch_up(d9d_tape *t)
+{
+    for (size_t i = 0; i < t->put_off.len; i++)
+        D9D_TRY(t->put_off.data[i].run(t->put_off.data[i].node));
+    t->put_off.len = 0;
+    t->point_put_off = false;
+    return D9D_OK;
+}
+
+static d9d_status put_off(d9d_node *n, d9d_status (*run)(d9d_node *n))
+{
+    return D9D_VEC_PUSH(&n->tape->put_off, ((d9di_put_off){n, run}));
+}
+
+d9d_status d9d_node_put_off(d9d_node *n, d9d_status (*run)(d9d_node *n))
+{
+    d9d_tape *t = n->tape;
+
+    if (t->point_put_off)
+        D9D_TRY(d9d_tape_catch_up(t));
+    if (t->put_off.len == 0)
+        return run(n);
+    t->point_put_off = true;
+    return put_off(n, run);
+}
+
 static d9d_status run_full(d9d_node *n)
 {
     if (n->ops->full == NULL) {
         D9D_TRY(run_input(n));
-        return run_weight(n);
+        return n->tape->may_put_off && n->halves & D9D_NEED_WEIGHT ? put_off(n, run_weight)
+                                                                   : run_weight(n);
     }
     D9D_TRY(n->ops->full(n));
     d9d_trace_lap(n->tape->dev, n->ops->name, "dx dw");
@@ -170,7 +204,7 @@ d9d_status d9di_tape_run(d9d_tape *t, d9d_backward_mode mode)
         else
             d9di_node_forget(n);
     }
-    return D9D_OK;
+    return d9d_tape_catch_up(t);
 }
 
 /* --- the call --------------------------------------------------------------------------- */

@@ -23,6 +23,12 @@ typedef enum d9di_recording {
 /* Where a tape is in its life. */
 typedef enum d9di_phase { D9DI_FORWARD, D9DI_HALF_WAY, D9DI_DONE } d9di_phase;
 
+/* What FULL has put off. */
+typedef struct d9di_put_off {
+    d9d_node *node;
+    d9d_status (*run)(d9d_node *n);
+} d9di_put_off;
+
 struct d9d_tape {
     d9d_device *dev;
     d9d_arena arena; /* vars, nodes, attributes */
@@ -31,6 +37,9 @@ struct d9d_tape {
     d9di_recording recording;
     unsigned probed; /* d9d_need bits */
     d9di_phase phase;
+    bool may_put_off;
+    D9D_VEC(d9di_put_off) put_off; /* in their order */
+    bool point_put_off;            /* one of them is a node without arrays */
     d9d_draws draws; /* token.storage NULL: none */
     d9d_shares shares; /* weight.storage NULL: none */
     bool is_replay;

@@ -29,6 +29,8 @@ void d9d_tape_reset(d9d_tape *t)
     }
     t->nodes.len = 0;
     t->vars.len = 0;
+    t->put_off.len = 0;
+    t->may_put_off = t->point_put_off = false;
     d9d_arena_release(&t->arena);
     d9d_tensor_release(&t->draws.token);
     d9d_tensor_release(&t->shares.weight);
@@ -42,6 +44,7 @@ void d9d_tape_free(d9d_tape *t)
     d9d_tape_reset(t);
     D9D_VEC_RELEASE(&t->nodes);
     D9D_VEC_RELEASE(&t->vars);
+    D9D_VEC_RELEASE(&t->put_off);
     free(t);
 }
 

@@ -33,12 +33,17 @@ slurm() {
 # pipeline, replicate, shard, context replicate, context shard, tensor, expert
 @test "every call over every group is right, on 1 to 8 ranks" {
     run -0 "$driver" all 1,1,1,1,1,1,1
-    assert_output "4500 calls of 1 ranks are right"
+    assert_output "4875 calls of 1 ranks are right"
     for mesh in "2 1,1,2,1,1,1,1" "3 1,1,1,1,1,3,3" "8 1,1,2,1,2,2,4"; do
         set -- $mesh
         run -0 mpi -n $1 "$driver" all $2
-        assert_output "4500 calls of $1 ranks are right"
+        assert_output "4875 calls of $1 ranks are right"
     done
+}
+
+@test "rooms that ranks of a host read of each other" {
+    D9D_COMM_SHARE=1 run -0 mpi -n 3 "$driver" all 1,1,1,1,1,3,3
+    assert_output "4875 calls of 3 ranks are right"
 }
 
 @test "every mesh of up to 8 ranks" {
@@ -47,13 +52,13 @@ slurm() {
         "7 1,1,7,1,1,1,7" "8 2,2,2,1,1,1,4" "8 1,2,2,1,1,2,8" "8 2,1,1,2,1,2,2" "8 1,1,1,2,2,2,4"; do
         set -- $mesh
         run -0 mpi -n $1 "$driver" all $2
-        assert_output "4500 calls of $1 ranks are right"
+        assert_output "4875 calls of $1 ranks are right"
     done
 }
 
 @test "srun: the same over two nodes" {
     run -0 slurm "$driver" all 1,1,2,1,1,2,2
-    assert_output "4500 calls of 4 ranks are right"
+    assert_output "4875 calls of 4 ranks are right"
 }
 
 @test "sums are added in the order of ranks, and have the same bits each time" {

@@ -22,3 +22,10 @@ setup() { [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"; }
     all_well 8 "$driver"
     all_well 8 "$driver" 4
 }
+
+@test "the same by rooms that ranks read of each other" {
+    export D9D_COMM_SHARE=1
+    for n in 2 3; do all_well $n "$driver"; done
+    all_well 8 "$driver" 4
+    D9D_COMM_CHECK=1 all_well 2 "$driver"
+}

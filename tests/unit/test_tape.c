@@ -106,8 +106,11 @@ typedef struct grads {
     float x[T * H], p[PARAMS][I * H];
 } grads;
 
-static d9d_status net_backward(net *n, bool halves, grads *g)
+typedef enum back { AT_ONCE, HALVES, PUT_OFF } back;
+
+static d9d_status net_backward(net *n, back how, grads *g)
 {
+    const bool halves = how == HALVES;
     d9d_tape *t = n->f.tape;
     d9d_tensor dx;
     d9d_var *x, *y;
@@ -119,6 +122,8 @@ static d9d_status net_backward(net *n, bool halves, grads *g)
     D9D_TRY(d9d_tape_leaf(t, &n->x, true, &x));
     D9D_TRY(net_forward(n, x, &y));
     d9d_tape_release_since(t, 0, NULL, 0);
+    if (how == PUT_OFF)
+        d9d_tape_may_put_off(t);
     D9D_TRY(d9d_tape_backward(t, &y, &n->seed, 1, halves ? D9D_BACKWARD_INPUT : D9D_BACKWARD_FULL));
     if (halves)
         D9D_TRY(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WEIGHT));
@@ -142,15 +147,85 @@ static void all_ways_give_the_same_bits(void **state)
     (void)state;
     net_open(&n);
     n.block = block;
-    assert_ok(net_backward(&n, false, &want));
+    assert_ok(net_backward(&n, AT_ONCE, &want));
     for (int way = 0; way < WAYS; way++) {
-        for (int halves = 0; halves < 2; halves++) {
+        for (back how = AT_ONCE; how <= PUT_OFF; how++) {
             n.block = ways[way];
-            assert_ok(net_backward(&n, halves, &got));
+            assert_ok(net_backward(&n, how, &got));
             assert_memory_equal(&got, &want, sizeof(got));
         }
     }
     net_close(&n);
+}
+
+/* --- what is put off --------------------------------------------------------------- */
+
+/* A node writes its letter: small in its input half, great in its weight half. */
+typedef struct letter {
+    char name;
+    char *log;
+} letter;
+
+static d9d_status write_letter(const d9d_node *n, int shift)
+{
+    const letter *l = n->attr;
+
+    l->log[strlen(l->log)] = (char)(l->name + shift);
+    return D9D_OK;
+}
+static d9d_status write_small(d9d_node *n)
+{
+    return write_letter(n, 0);
+}
+static d9d_status write_great(d9d_node *n)
+{
+    return write_letter(n, 'A' - 'a');
+}
+static d9d_status write_late(d9d_node *n)
+{
+    return d9d_node_put_off(n, write_small);
+}
+static d9d_status write_and_wait(d9d_node *n)
+{
+    D9D_TRY(write_small(n));
+    return d9d_tape_catch_up(n->tape);
+}
+
+/* Letters are nodes with two halves, digits come behind weight halves, < is a wait for others. */
+static void put_off(const char *nodes, bool may, const char *want)
+{
+    static const d9d_node_ops both = {.name = "both", .input = write_small, .weight = write_great},
+                              late = {.name = "late", .full = write_late},
+                              wait = {.name = "wait", .full = write_and_wait};
+    char log[64] = "";
+    d9d_device *dev;
+    d9d_tape *t;
+    d9d_node *n;
+
+    assert_ok(d9d_device_open("cpu", &dev));
+    assert_ok(d9d_tape_create(dev, &t));
+    if (may)
+        d9d_tape_may_put_off(t);
+    for (size_t i = strlen(nodes); i-- > 0;) {
+        const char c = nodes[i];
+
+        assert_ok(d9d_tape_record_point(t, c == '<' ? &wait : c <= '9' ? &late : &both,
+                                        sizeof(letter), &n));
+        *(letter *)n->attr = (letter){c, log};
+    }
+    assert_ok(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_FULL));
+    assert_string_equal(log, want);
+    d9d_tape_free(t);
+    d9d_device_close(dev);
+}
+
+static void what_is_put_off_comes_in_its_order(void **state)
+{
+    (void)state;
+    put_off("a1b<c2", false, "aA1bB<cC2");
+    put_off("1ab2c<de3", true, "1abc<AB2CdeDE3");
+    put_off("a1b2c", true, "abA1B2cC");
+    put_off("<a<", true, "<a<A");
 }
 
 /* Frozen parameters, in every combination of the first block's. */
@@ -756,6 +831,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_ways_give_the_same_bits),
+        cmocka_unit_test(what_is_put_off_comes_in_its_order),
         cmocka_unit_test(frozen_parameters_do_no_work),
         cmocka_unit_test(steps_repeat_without_new_memory),
         cmocka_unit_test(each_mode_keeps_what_it_must),

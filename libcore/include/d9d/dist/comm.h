@@ -129,6 +129,35 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_s
 /* Collective, unless a call of the mesh has failed: behind it the arrays may go.  NULL is fine. */
 D9D_API void d9d_comm_unshare(d9d_comm_shared *x);
 
+/* --- rooms that others take from ------------------------------------------------------ *
+ *
+ * For rows that change from call to call: memory of each rank in which it puts what others get, and
+ * from which each takes its own by itself, with the copy engines of a GPU.  There are two, in turn:
+ *
+ *     D9D_TRY(d9d_comm_rooms_want(c, bytes));               // all ask for as much
+ *     char *room = d9d_comm_room(c);                        // this rank's, to be written on s
+ *     ...
+ *     D9D_TRY(d9d_comm_fork(c, s));
+ *     D9D_TRY(d9d_comm_room_open(c, "rows"));  // on the group's queue: all have written, and the
+ *                                              // other room is the next
+ *     D9D_TRY(d9d_comm_room_take(c, d9d_comm_queue(c), from, offset, dst, n));
+ *     D9D_TRY(d9d_comm_join(c, s));
+ *
+ * A room is written again two openings later, behind a join with the one between: by then the
+ * others have taken what they wanted, for their queues have come as far. */
+/* Two rooms of at least so many bytes, where ranks can read each other's memory: GPUs of one host,
+ * unless some rank has D9D_COMM_SHARE=0 in its environment, and processors of one host where all
+ * have D9D_COMM_SHARE=1.  Collective where that is more than there is; what is in them is lost. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_rooms_want(d9d_comm *c, uint64_t bytes);
+/* Bytes of a room, the same on all ranks; 0: there is none. */
+D9D_API uint64_t d9d_comm_room_bytes(const d9d_comm *c);
+D9D_API void *d9d_comm_room(const d9d_comm *c);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_room_open(d9d_comm *c, const char *what);
+/* n bytes at an offset of the room that was opened last, of rank `from`; this rank's own too.  On
+ * another queue behind a point of the group's, and before the group's next fork from it. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_room_take(d9d_comm *c, d9d_stream s, int from,
+                                                   uint64_t offset, void *dst, uint64_t n);
+
 /* --- messages under way ------------------------------------------------------------------- *
  *
  *     D9D_TRY(d9d_comm_fork(c, dev->stream));      // src is ready by then

@@ -13,6 +13,8 @@
  *     forward     open . compute . close  |  open . compute . close  |
  *     backward                            |  open(grads) . backward, replay . close(grads) |  ...
  *
+ * Where a tape puts weight halves off, a close comes with them, behind the opening of the next unit.
+ *
  * The unit's keeper (d9d/parallel/sharded.h) does it; in a module without one the calls do nothing.
  * Units may be opened again while they are open (a tied embedding); the outermost counts.
  */
@@ -40,6 +42,7 @@ typedef struct d9d_unit_ops {
 /* What a keeper's own unit begins with. */
 struct d9d_unit {
     const d9d_unit_ops *ops;
+    bool closes_late; /* a backward has put its close off: see d9d_node_put_off() */
 };
 
 D9D_API D9D_MUST_USE d9d_status d9d_unit_open(d9d_module *m, d9d_tape *t);

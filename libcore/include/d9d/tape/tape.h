@@ -176,6 +176,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_tape_record(d9d_tape *t, const d9d_node_ops 
  * are.  NULL where nothing is recorded. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_record_point(d9d_tape *t, const d9d_node_ops *ops,
                                                       size_t attr_size, d9d_node **node);
+/* Ops that wait for other ranks in their backward say so when they are recorded.  FULL then puts
+ * weight halves off, and each such op has them run between the beginning and the end of its wait;
+ * the order per parameter is the same, and so are the bits. */
+D9D_API void d9d_tape_may_put_off(d9d_tape *t);
+D9D_API D9D_MUST_USE d9d_status d9d_tape_catch_up(d9d_tape *t);
+/* For a node without arrays: `run` comes behind all weight halves of before, with them where they
+ * are put off.  Of two such nodes the second runs at once. */
+D9D_API D9D_MUST_USE d9d_status d9d_node_put_off(d9d_node *n, d9d_status (*run)(d9d_node *n));
 /* Keep a counted reference to `x` until the halves named have run.  Returns its index. */
 D9D_API int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_need need);
 /* The node knew in its forward that the sum of its outputs is what is trained on, and worked with

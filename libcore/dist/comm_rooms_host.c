@@ -1,0 +1,158 @@
+/* comm_rooms_host.c - rooms of processors of one host: memory without a name that each rank opens
+ * at the others' and maps, where the environment of all has D9D_COMM_SHARE=1. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "dist/comm_private.h"
+
+typedef struct rooms {
+    d9d_comm *comm;
+    uint64_t bytes; /* of one of the two */
+    int32_t word;   /* of fences */
+    char *at[];     /* [size], each rank's two */
+} rooms;
+
+/* What a rank says of its memory: another host's, or another container's, is another file. */
+typedef struct said {
+    char host[D9DI_HOST_MAX];
+    int64_t pid, fd, device, file;
+} said;
+
+static bool map(rooms *r, int rank, int fd)
+{
+    void *p = mmap(NULL, 2 * r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    r->at[rank] = p == MAP_FAILED ? NULL : p;
+    return r->at[rank] != NULL;
+}
+
+/* -1 where it cannot be. */
+static int create(rooms *r, said *out)
+{
+    const int fd = d9di_may_share(false) ? memfd_create("d9d rooms", MFD_CLOEXEC) : -1;
+    struct stat s;
+
+    memset(out, 0, sizeof(*out));
+    d9di_host_name(out->host);
+    if (fd < 0 || ftruncate(fd, (off_t)(2 * r->bytes)) != 0 || fstat(fd, &s) != 0 ||
+        !map(r, r->comm->rank, fd)) {
+        if (fd >= 0)
+            (void)close(fd);
+        return -1;
+    }
+    out->pid = getpid();
+    out->fd = fd;
+    out->device = (int64_t)s.st_dev;
+    out->file = (int64_t)s.st_ino;
+    return fd;
+}
+
+static bool open_theirs(rooms *r, int rank, const said *theirs)
+{
+    char path[64];
+    struct stat s;
+    bool fine;
+    int fd;
+
+    (void)snprintf(path, sizeof(path), "/proc/%lld/fd/%lld", (long long)theirs->pid,
+                   (long long)theirs->fd);
+    fd = theirs->pid > 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    fine = fd >= 0 && fstat(fd, &s) == 0 && (int64_t)s.st_dev == theirs->device &&
+           (int64_t)s.st_ino == theirs->file && map(r, rank, fd);
+    if (fd >= 0)
+        (void)close(fd);
+    return fine;
+}
+
+static bool open_all(rooms *r, const said *mine, const d9d_comm_word *all)
+{
+    bool fine = r->at[r->comm->rank] != NULL && mine->host[0] != '\0';
+
+    for (int i = 0; i < r->comm->size && fine; i++) {
+        said theirs;
+
+        if (i == r->comm->rank)
+            continue;
+        fine = all[i].n == sizeof(theirs);
+        if (fine)
+            memcpy(&theirs, all[i].data, sizeof(theirs));
+        fine = fine && memcmp(theirs.host, mine->host, sizeof(theirs.host)) == 0 &&
+               open_theirs(r, i, &theirs);
+    }
+    return fine;
+}
+
+static void unmap(rooms *r)
+{
+    for (int i = 0; i < r->comm->size; i++)
+        if (r->at[i] != NULL)
+            (void)munmap(r->at[i], 2 * r->bytes);
+    free(r);
+}
+
+/* Memory stays for as long as somebody has it. */
+static d9d_status make(d9d_comm *c, uint64_t bytes, void **out)
+{
+    rooms *r = calloc(1, sizeof(*r) + (size_t)c->size * sizeof(*r->at));
+    d9d_arena a = {0};
+    d9d_comm_word *all = d9d_arena_alloc(&a, (size_t)c->size * sizeof(*all));
+    bool fine = false;
+    d9d_status st;
+    said mine;
+    int fd = -1;
+
+    if (r == NULL || all == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for rooms", c->name);
+        goto out;
+    }
+    r->comm = c;
+    r->bytes = bytes;
+    fd = create(r, &mine);
+    D9D_TRY_OR(st, d9d_comm_gather_words(c, "rooms", &mine, sizeof(mine), &a, all), out);
+    st = d9di_comm_all(c, "rooms", open_all(r, &mine, all), &fine);
+out:
+    if (fd >= 0)
+        (void)close(fd); /* all have opened it, or never will */
+    d9d_arena_release(&a);
+    if (st == D9D_OK && fine)
+        *out = r;
+    else if (r != NULL)
+        unmap(r);
+    return st;
+}
+
+static void *mine(const void *self, int turn)
+{
+    const rooms *r = self;
+
+    return r->at[r->comm->rank] + (size_t)turn * r->bytes;
+}
+
+static d9d_status fence(void *self, d9d_stream s, const char *what)
+{
+    rooms *r = self;
+
+    return d9d_comm_all_reduce(r->comm, s, what, D9D_I32, &r->word, 1, D9D_COMM_MAX);
+}
+
+static d9d_status take(const void *self, d9d_stream s, int turn, int from, uint64_t offset,
+                       void *dst, uint64_t n)
+{
+    const rooms *r = self;
+
+    (void)s;
+    memcpy(dst, r->at[from] + (size_t)turn * r->bytes + offset, n);
+    return D9D_OK;
+}
+
+static void close_rooms(void *self)
+{
+    unmap(self);
+}
+
+const d9di_rooms_ops d9di_rooms_host = {make, mine, fence, take, close_rooms};
