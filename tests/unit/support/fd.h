@@ -18,7 +18,8 @@
  *   - what the recorded node keeps alive, and that nothing is left after a reset;
  *   - with recording off: the same output, nothing kept;
  *   - memory that ends at any point: EOOM, and a tape that can be freed;
- * and the bfloat16 op against the float32 one on the same numbers.
+ * and the bfloat16 op against the float32 one on the same numbers.  Where D9D_TEST_ONCE is set the
+ * last and the sums of gradients alone, which run every kernel of the op and all of its types.
  */
 #ifndef D9D_FD_H
 #define D9D_FD_H
