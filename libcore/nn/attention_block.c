@@ -101,16 +101,18 @@ static d9d_status turned(const d9d_block_attention *b, d9d_tape *t, d9d_var *x,
                          d9d_block_norm *norm, const d9d_tensor *positions, d9d_var **y)
 {
     const d9d_block_rope *rope = b->shape.rope;
-    const d9d_norm_rope how = {.eps = norm->eps,
-                               .zero_centred = norm->zero_centred,
-                               .positions = positions,
-                               .inv_freq = &rope->inv_freq,
-                               .style = rope->style,
-                               .mscale = d9d_rope_mscale(&rope->scaling)};
+    const float mscale = d9d_rope_mscale(&rope->scaling);
 
     if (b->shape.no_norm)
-        return d9d_op_rope(t, x, positions, how.inv_freq, how.style, how.mscale, y);
-    return d9d_op_norm_rope(t, x, &norm->weight, &how, y);
+        return d9d_op_rope(t, x, positions, &rope->inv_freq, rope->style, mscale, y);
+    return d9d_op_norm_rope(t, x, &norm->weight,
+                            &(d9d_norm_rope){.eps = norm->eps,
+                                             .zero_centred = norm->zero_centred,
+                                             .positions = positions,
+                                             .inv_freq = &rope->inv_freq,
+                                             .style = rope->style,
+                                             .mscale = mscale},
+                            y);
 }
 
 /* x, all tokens, to heads [B, S, n, D]. */
