@@ -1,0 +1,74 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# A model of states and attention, examples/plugins/hybrid.c: trained, gone on with, on ranks.
+
+golden=$BATS_TEST_DIRNAME/../golden/llama
+root=$BATS_TEST_DIRNAME/../..
+
+load launch
+
+setup_file() {
+    no_launcher
+    work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX)
+    export work
+    PATH=$D9D_BUILD/bin:$PATH
+    cd "$work" || return 1
+    # shellcheck disable=SC2046 # words
+    ${CC:-cc} -std=c11 -Wall -Wextra -Werror -O2 ${D9D_SAN:+-fsanitize=$D9D_SAN} -shared -fPIC \
+        -I"$root/libcore/include" -I"$root/kernels/include" $(pkg-config --cflags jansson) \
+        -o libhybrid.so "$root/examples/plugins/hybrid.c" -L"$D9D_BUILD/lib" -ld9d
+    d9d-shard -q --format tokens --pack 96 --out data "$golden/tokens.jsonl"
+    vocab=$(grep -oE '"vocab_size": *[0-9]+' "$golden/config.json")
+    cat >hybrid.json <<JSON
+{"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "full_attention_interval": 2,
+ "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "linear_num_key_heads": 2,
+ "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+ "linear_conv_kernel_dim": 4, $vocab, "max_position_embeddings": 128}
+JSON
+    cat >train.json <<JSON
+{"plugin": "libhybrid.so", "data": {"dataset": "data", "epochs": 100},
+ "model_provider": {"name": "hybrid", "hf_config": "hybrid.json"},
+ "trainer": {"run": {"name": "hybrid", "steps": 20}, "batching": {"global_batch_size": 4},
+  "gradient_clipping": {"max_norm": 1.0}},
+ "optimizer": {"name": "adamw", "lr": 1e-2}}
+JSON
+}
+teardown_file() { rm -rf "$work"; }
+setup() {
+    load ../tools/helper
+    cd "$work" || return 1
+    PATH=$D9D_BUILD/bin:$PATH
+}
+
+train() { d9d-train -q --device cpu --set "trainer.run.dir=$1" "${@:2}" train.json; }
+# numbers FIELD RUN: the values of a field, one a line.
+numbers() { sed -nE "s|.*\"$1\": ([-+0-9.e]+).*|\1|p" "$2/metrics.jsonl"; }
+# alone: the run that the others are held to.
+alone() { [ -d alone ] || train alone; }
+
+@test "it learns" {
+    run -0 alone
+    numbers loss alone | awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(NR == 20 && last < 0.7 * first) }'
+}
+
+@test "stopped and gone on with it is the same to the bit" {
+    alone
+    train part --set trainer.run.steps=9
+    rm -rf part/export
+    train part
+    cmp {alone,part}/export/model.safetensors
+}
+
+@test "layers computed again are the same to the bit" {
+    alone
+    train again --set model_provider.checkpointing=full
+    cmp {alone,again}/export/model.safetensors
+}
+
+@test "on ranks it is what it is on one" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    alone
+    mpi -n 2 d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set trainer.run.dir=ranks train.json
+    paste -d' ' <(numbers loss ranks) <(numbers loss alone) |
+        awk '!(($1 - $2) ^ 2 <= (1e-4 * $2) ^ 2) { print; bad = 1 } END { exit bad || NR != 20 }'
+}
