@@ -3,7 +3,7 @@
  *     {"plugin": "libhybrid.so", "model_provider": {"name": "hybrid", "hf_config": "hybrid.json"}}
  *
  * A small relative of Qwen3-Next: of every full_attention_interval layers the last one has gated
- * attention, the others a gated delta net, whose memory does not grow with what it has seen.
+ * attention (half of a head turns), the others a gated delta net, whose memory does not grow.
  */
 #include <stdlib.h>
 
@@ -181,7 +181,6 @@ static d9d_status create(const void *config, d9d_stage stage, const d9d_model_op
                           .max_positions = c->max_position_embeddings};
     m->c = c;
     m->recompute = o->checkpointing != D9D_RECOMPUTE_OFF;
-    /* Half of each head turns. */
     m->rope = (d9d_block_rope){.base = c->rope_theta, .features = c->head_dim / 4 * 2};
     st = structure(m, o->dtype);
     if (st == D9D_OK)
