@@ -68,7 +68,8 @@ alone() { [ -d alone ] || train alone; }
 @test "on ranks it is what it is on one" {
     [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
     alone
-    mpi -n 2 d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set trainer.run.dir=ranks train.json
-    paste -d' ' <(numbers loss ranks) <(numbers loss alone) |
-        awk '!(($1 - $2) ^ 2 <= (1e-4 * $2) ^ 2) { print; bad = 1 } END { exit bad || NR != 20 }'
+    mpi -n 2 d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set trainer.run.dir=ranks \
+        --set trainer.run.steps=5 train.json
+    paste -d' ' <(numbers loss ranks) <(numbers loss alone | head -n 5) |
+        awk '!(($1 - $2) ^ 2 <= (1e-5 * $2) ^ 2) { print; bad = 1 } END { exit bad || NR != 5 }'
 }
