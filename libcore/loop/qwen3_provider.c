@@ -308,6 +308,21 @@ static d9d_status dimensions_read(const model_section *m, d9d_arena *a, d9d_qwen
     return splits_read(m, a, c);
 }
 
+/* The section's, but of what kind they are where the model's file says it. */
+static void router_read(const d9d_router *section, d9d_router *out)
+{
+    const d9d_router file = *out;
+
+    *out = *section;
+    if (!d9d_router_is_own(&file))
+        return;
+    out->score = file.score;
+    out->groups = file.groups;
+    out->top_groups = file.top_groups;
+    out->scale = file.scale;
+    out->expert_bias = file.expert_bias;
+}
+
 static d9d_status read_section(const void *section, d9d_arena *a, const void **config)
 {
     const provider_section *p = section;
@@ -319,7 +334,7 @@ static d9d_status read_section(const void *section, d9d_arena *a, const void **c
         D9D_TRY(d9d_hf_config_read(p->head.hf_config, a, c));
     else
         D9D_TRY(dimensions_read(p->model, a, c));
-    c->router = p->router;
+    router_read(&p->router, &c->router);
     *config = c;
     return d9d_qwen3_check(c);
 }

@@ -379,6 +379,24 @@ static d9d_status head_of_class(const struct reader *r, d9d_qwen3_config *c)
     return refuse(r, "architectures", list);
 }
 
+/* Routers that HuggingFace's format cannot say; rates and coefficients are no part of a model. */
+static d9d_status router_of_mark(const struct reader *r, d9d_router *out)
+{
+    const json_t *mark = json_object_get(r->doc, "d9d");
+    const struct reader router = {member(mark, "router"), r->where, r->moe};
+    const json_t *score = member(router.doc, "score");
+
+    if (router.doc == NULL)
+        return D9D_OK;
+    if (score != NULL && strcmp(json_is_string(score) ? json_string_value(score) : "", "sigmoid") != 0)
+        return refuse(&router, "d9d.router.score", score);
+    out->score = score != NULL ? D9D_SCORE_SIGMOID : D9D_SCORE_SOFTMAX;
+    D9D_TRY(get_i64(&router, "groups", 1, &out->groups));
+    D9D_TRY(get_i64(&router, "top_groups", 1, &out->top_groups));
+    D9D_TRY(get_f64(&router, router.doc, "scale", 1, &out->scale));
+    return get_bool(&router, D9D_ROUTER_BIAS, &out->expert_bias);
+}
+
 /* What a directory of ours says of itself; it wins over the class. */
 static d9d_status head_of_mark(const struct reader *r, d9d_qwen3_config *c)
 {
@@ -418,6 +436,7 @@ static d9d_status read_head(const struct reader *r, d9d_qwen3_config *c)
 {
     D9D_TRY(head_of_class(r, c));
     D9D_TRY(head_of_mark(r, c));
+    D9D_TRY(router_of_mark(r, &c->router));
     return read_labels(r, c);
 }
 
@@ -559,18 +578,13 @@ d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype)
 
 /* --- a new document -------------------------------------------------------------------------- */
 
-static bool is_own(const d9d_router *r)
-{
-    return r->score != D9D_SCORE_SOFTMAX || r->groups > 1 || (r->scale != 0 && r->scale != 1) ||
-           r->expert_bias;
-}
-
 static d9d_status check_sayable(const d9d_qwen3_config *c)
 {
     const char *what = c->shared_intermediate > 0 ? "a shared expert"
                        : c->n_splits != 1         ? "a vocabulary of several splits"
                        : c->rope_interleaved      ? "interleaved RoPE"
-                       : is_own(&c->router)       ? "routers of another kind than a softmax's best"
+                       : d9d_router_is_own(&c->router)
+                           ? "routers of another kind than a softmax's best"
                        : c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0
                            ? "a projection of embeddings"
                            : NULL;
@@ -721,7 +735,7 @@ d9d_status d9d_hf_config_set_head(json_t *doc, const d9d_qwen3_config *c)
     json_t *more;
     int bad;
 
-    if ((c->embedding_dim > 0 && c->head == D9D_HEAD_EMBEDDING) || is_own(&c->router))
+    if ((c->embedding_dim > 0 && c->head == D9D_HEAD_EMBEDDING) || d9d_router_is_own(&c->router))
         D9D_TRY(d9d_hf_config_mark(doc, c, d9d_hf_config_was_fused(doc)));
     D9D_TRY(check_sayable(c));
     if (!c->new_head || (labelled && labels_said(doc, c) == c->labels))

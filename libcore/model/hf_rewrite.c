@@ -29,12 +29,25 @@ bool d9d_hf_config_was_fused(const json_t *doc)
     return word != NULL && strcmp(word, expert_words[true]) == 0;
 }
 
+static json_t *router_mark(const d9d_router *r)
+{
+    json_t *mark = json_pack("{s:I, s:I, s:f, s:b}", "groups", (json_int_t)r->groups, "top_groups",
+                             (json_int_t)r->top_groups, "scale", r->scale != 0 ? r->scale : 1,
+                             D9D_ROUTER_BIAS, r->expert_bias);
+
+    if (r->score == D9D_SCORE_SIGMOID)
+        (void)json_object_set_new(mark, "score", json_string("sigmoid"));
+    return mark;
+}
+
 d9d_status d9d_hf_config_mark(json_t *doc, const d9d_qwen3_config *c, bool fused)
 {
     json_t *mark = json_pack("{s:s, s:s, s:s}", "layout", "d9d", "head", d9d_head_word(c->head),
                              "experts", expert_words[fused]);
     bool bad = mark == NULL;
 
+    if (d9d_router_is_own(&c->router))
+        bad |= json_object_set_new(mark, "router", router_mark(&c->router)) != 0;
     if (c->prefixed)
         bad |= json_object_set_new(mark, "prefixed", json_true()) != 0;
     if (c->embedding_dim > 0)

@@ -282,6 +282,22 @@ static d9d_status check_hf(const d9d_qwen3_config *c)
     return D9D_OK;
 }
 
+/* Biases of routers, of a source that has them; a stage's are those of its parameters. */
+static d9d_status keep_biases(const d9d_qwen3_config *c, d9d_stage stage, const d9d_source *src,
+                              d9d_mapper *m)
+{
+    static const char end[] = ".mlp.router." D9D_ROUTER_BIAS;
+
+    for (size_t i = 0; c->router.expert_bias && stage.count == 1 && i < src->n; i++) {
+        const char *name = src->at(src->self, i)->name;
+        const size_t n = strlen(name);
+
+        if (n > sizeof(end) && strcmp(name + n - (sizeof(end) - 1), end) == 0)
+            D9D_TRY(d9d_mapper_identity(m, name));
+    }
+    return D9D_OK;
+}
+
 /* transformers ignores the head of a tied model; so does a model of ours, explicitly. */
 static d9d_status drop_tied_head(const d9d_qwen3_config *c, const d9d_source *src, d9d_mapper *m)
 {
@@ -336,9 +352,13 @@ d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *model, d9d_stage stage, cons
     D9D_TRY(d9d_qwen3_check(model));
     if (in || on)
         D9D_TRY(check_hf(c));
+    if (on && d9d_router_is_own(&c->router))
+        return D9D_FAIL(D9D_ENOTSUP, "qwen3: a HuggingFace checkpoint has no routers of another "
+                                     "kind than a softmax's best");
     D9D_TRY(in   ? build_half(c, stage, from, is_bare(src), into, &m)
             : on ? build_half(c, stage, to, bare, out_of, &m)
                  : build_half(c, stage, to, bare, own, &m));
+    D9D_TRY_OR(st, keep_biases(c, stage, src, m), out);
     D9D_TRY_OR(st, drop_tied_head(c, src, m), out);
     D9D_TRY_OR(st, drop_other_heads(model, src, m), out);
     if (in && on) {

@@ -302,6 +302,13 @@ typedef struct d9d_router {
 
 #define D9D_ROUTER_BIAS "expert_bias"
 
+/* Does it choose or weigh otherwise than by the best of a softmax? */
+static inline bool d9d_router_is_own(const d9d_router *r)
+{
+    return r->score != D9D_SCORE_SOFTMAX || r->groups > 1 || (r->scale != 0 && r->scale != 1) ||
+           r->expert_bias;
+}
+
 typedef struct d9d_moe_shape {
     int64_t hidden, intermediate, experts, top_k;
     bool renormalise;
