@@ -65,6 +65,31 @@ int64_t d9d_batch_classes(const d9d_batch *b)
     return n;
 }
 
+int64_t d9d_batch_pairs(const d9d_batch *b)
+{
+    walk w = {b, 0};
+    document d[2];
+    int64_t n = 0;
+
+    while (next_document(&w, &d[0]) && next_document(&w, &d[1]))
+        n += d[0].end > d[0].first && d[1].end > d[1].first;
+    return n;
+}
+
+d9d_status d9d_batch_check_pairs(const d9d_batch *b)
+{
+    for (int64_t i = 0; b->draws != NULL && i + 1 < b->rows; i += 2) {
+        const d9d_draw *d = b->draws + i;
+
+        if (d[0].sample % 2 != 0 || d[1].sample != d[0].sample + 1 || d[1].source != d[0].source)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "samples %lld and %lld stand side by side and are no pair, 2k and "
+                            "2k + 1; data.order must be sequential, and the batches even",
+                            (long long)d[0].sample, (long long)d[1].sample);
+    }
+    return D9D_OK;
+}
+
 d9d_status d9d_batch_check_classes(const d9d_batch *b, int64_t n)
 {
     walk w = {b, 0};
@@ -154,7 +179,7 @@ static d9d_status room_take(d9d_pool_room *room, const d9d_pool_host *h, arrays 
     const size_t cells = (size_t)(h->n * h->k), tokens = (size_t)h->tokens;
 
     room->ints.len = room->floats.len = 0;
-    D9D_TRY(D9D_VEC_RESERVE(&room->ints, cells + tokens + (size_t)h->documents));
+    D9D_TRY(D9D_VEC_RESERVE(&room->ints, cells + tokens + (size_t)h->n_labels));
     D9D_TRY(D9D_VEC_RESERVE(&room->floats, cells + tokens));
     *a = (arrays){.token = room->ints.data,
                   .owner = room->ints.data + cells,
@@ -182,6 +207,11 @@ static void put_document(const place *p, const document *d, int64_t n, int64_t k
     }
 }
 
+static int64_t row_of_pair(int64_t n, int64_t pairs)
+{
+    return n == 2 * pairs ? n : n % 2 * pairs + n / 2;
+}
+
 void d9d_pool_room_release(d9d_pool_room *room)
 {
     D9D_VEC_RELEASE(&room->ints);
@@ -204,11 +234,17 @@ d9d_status d9d_batch_pool(const d9d_batch *b, const d9d_pool_how *how, d9d_pool_
             h.k = n;
     h.n = h.documents * how->cp_ranks * how->tp_ranks;
     h.tokens = p.tokens;
+    h.n_labels = how->paired ? h.documents / 2 : h.documents;
     D9D_TRY(room_take(room, &h, &a));
+    for (int64_t n = 0; n < h.n_labels; n++)
+        a.labels[n] = how->paired && counts ? (int32_t)n : IGNORE;
     w.next = 0;
     for (int64_t n = 0; next_document(&w, &d); n++) {
-        put_document(&p, &d, n, h.k, &a);
-        a.labels[n] = counts ? class_of(b, &d) : IGNORE;
+        put_document(&p, &d, how->paired ? row_of_pair(n, h.n_labels) : n, h.k, &a);
+        if (how->paired && d.end == d.first && n / 2 < h.n_labels)
+            a.labels[n / 2] = IGNORE;
+        else if (!how->paired && counts)
+            a.labels[n] = class_of(b, &d);
     }
     h.token = a.token;
     h.share = a.share;

@@ -54,7 +54,8 @@ static d9d_status pool_upload(d9di_engine *e, const d9d_batch *b, d9d_pool *out)
                               .cp = d9d_comm_rank(cut->cp),
                               .cp_ranks = d9d_comm_size(cut->cp),
                               .tp = d9d_comm_rank(cut->tp),
-                              .tp_ranks = d9d_comm_size(cut->tp)};
+                              .tp_ranks = d9d_comm_size(cut->tp),
+                              .paired = e->task != NULL && e->task->kind->paired};
     d9d_pool_host h;
 
     if (how.pooling == D9D_POOL_NONE)
@@ -64,7 +65,7 @@ static d9d_status pool_upload(d9di_engine *e, const d9d_batch *b, d9d_pool *out)
     D9D_TRY(d9d_tensor_from_host(e->dev, D9D_F32, D9D_SHAPE(h.n, h.k), h.share, &out->share));
     D9D_TRY(d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.tokens, 1), h.owner, &out->owner));
     D9D_TRY(d9d_tensor_from_host(e->dev, D9D_F32, D9D_SHAPE(h.tokens, 1), h.part, &out->part));
-    return d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.documents), h.labels, &out->labels);
+    return d9d_tensor_from_host(e->dev, D9D_I32, D9D_SHAPE(h.n_labels), h.labels, &out->labels);
 }
 
 static bool wants_shares(const d9di_engine *e)

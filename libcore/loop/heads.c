@@ -196,6 +196,11 @@ static void embedding_head(void *self, d9d_head *out)
 
 static d9d_status embedding_extend(void *self, d9d_model *m, const d9d_model_options *options)
 {
+    const int64_t n = options->head.size > 0 ? options->head.size : m->hidden;
+
+    if (!is_inference(self) && n % 8 != 0)
+        return D9D_FAIL(D9D_ECONFIG, "task embedding: %lld features are not a multiple of 8",
+                        (long long)n);
     return add_matrix(self, m, D9D_HEAD_PROJECTION, options);
 }
 
@@ -213,8 +218,22 @@ static d9d_status embedding_forward(void *self, d9d_model *m, d9d_tape *t, const
         D9D_TRY(d9d_op_linear(t, rows, &projection->weight, &rows));
         D9D_TRY(d9d_unit_close(&projection->module, t));
     }
+    if (!is_inference(self))
+        return d9d_op_contrast(t, rows, (float)((const heads *)self)->c->temperature,
+                               &in->pool->labels, D9D_IGNORE_INDEX, &out->loss);
     give(self, rows, out);
     return D9D_OK;
+}
+
+static int64_t embedding_targets(void *self, const d9d_batch *b)
+{
+    (void)self;
+    return d9d_batch_pairs(b);
+}
+
+static d9d_status embedding_check(void *self, const d9d_batch *b)
+{
+    return is_inference(self) ? D9D_OK : d9d_batch_check_pairs(b);
 }
 
 static int embedding_shape(void *self, const d9d_model *whole, int64_t *shape)
@@ -239,6 +258,14 @@ static void embedding_finish(void *self, float *row, int64_t n)
 
 static const d9d_train_task embedding = {HEADS, .table = &d9di_embed_table, .head = embedding_head,
                                          .extend = embedding_extend, .forward = embedding_forward};
+static const d9d_train_task contrast = {HEADS,
+                                        .table = &d9di_embedding_table,
+                                        .head = embedding_head,
+                                        .extend = embedding_extend,
+                                        .forward = embedding_forward,
+                                        .targets = embedding_targets,
+                                        .check = embedding_check,
+                                        .paired = true};
 static const d9d_infer_task_kind embed = {.size = sizeof(d9d_infer_task_kind),
                                           .table = &d9di_embed_table,
                                           .body = &embedding,
@@ -361,6 +388,13 @@ typedef d9d_heads_section section;
 static const d9d_key classification_keys[] = {LABELS_KEY, POOLING_KEY, D9D_KEY_END};
 static const d9d_key classify_keys[] = {OUTPUT_KEY("JSONL file to write"), LABELS_KEY, POOLING_KEY,
                                         D9D_KEY_END};
+static const d9d_key embedding_keys[] = {
+    POOLING_KEY,
+    DIM_KEY,
+    D9D_KEY_REAL(section, temperature, "0.05", 0, 1e6, "what cosines are divided by",
+                 .flags = D9D_ABOVE_MIN),
+    D9D_KEY_END,
+};
 static const d9d_key embed_keys[] = {
     OUTPUT_KEY(".npy file to write, float32 [samples, features]"),
     POOLING_KEY,
@@ -384,6 +418,11 @@ const d9d_table d9di_classification_table = {.name = "classification",
                                              .keys = classification_keys,
                                              .doc = "the class of each text",
                                              .row = &classification};
+const d9d_table d9di_embedding_table = {.name = "embedding",
+                                        .size = sizeof(section),
+                                        .keys = embedding_keys,
+                                        .doc = "vectors of texts, by pairs that belong together",
+                                        .row = &contrast};
 const d9d_table d9di_classify_table = {.name = "classification",
                                        .size = sizeof(section),
                                        .keys = classify_keys,

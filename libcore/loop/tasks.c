@@ -11,7 +11,7 @@ static const d9d_train_task causal_lm = {.size = sizeof(d9d_train_task), .table 
 
 const char *const d9d_train_task_tag[] = {"name", NULL};
 const d9d_table *const d9d_train_task_choices[] = {&causal_lm_table, &d9di_classification_table,
-                                                   NULL};
+                                                   &d9di_embedding_table, NULL};
 
 d9d_status d9di_task_begin(const d9d_train_task *kind, const void *section, d9di_task *out)
 {

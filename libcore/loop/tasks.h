@@ -15,7 +15,7 @@ typedef struct d9di_task {
 /* Of inference, beside "generate", which is no table. */
 extern const d9d_infer_task_kind d9di_logprobs, d9di_perplexity;
 /* heads.c: both of training and of inference. */
-extern const d9d_table d9di_classification_table;
+extern const d9d_table d9di_classification_table, d9di_embedding_table;
 extern const d9d_table d9di_classify_table, d9di_embed_table, d9di_states_table;
 
 d9d_status d9di_task_open(const d9d_union *section, d9di_task *out);

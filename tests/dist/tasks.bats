@@ -120,6 +120,20 @@ trains() { # MODEL POOLING MESH
     done
 }
 
+@test "pairs are told apart on any mesh as on one rank" {
+    pairs=(--set 'task={"name": "embedding"}' --set 'metrics=[]' --set trainer.run.steps=4
+        --set trainer.batching.microbatch_size=4)
+    d9d-train -q --device cpu "${pairs[@]}" --set trainer.run.dir=pairs dense.train.json
+    for mesh in "2 1 1 1 1 1 1" "1 1 2 1 2 1 1" "1 2 1 1 1 1 2"; do
+        mesh_of "$mesh"
+        mpi -n "$ranks" d9d-train -q --device cpu "${how[@]}" "${pairs[@]}" --set trainer.run.dir=r dense.train.json
+        for f in loss grad_norm; do
+            close <(numbers $f r/metrics.jsonl) <(numbers $f pairs/metrics.jsonl) || { echo "$mesh: $f"; return 1; }
+        done
+        rm -r r
+    done
+}
+
 @test "adapters and a head are learned and written on any mesh as on one rank" {
     tuned=(--set 'peft={"kind": "stack", "methods": [
         {"kind": "lora", "module_name_pattern": ".*\\.(q|v)_proj", "params": {"r": 3, "alpha": 6}},

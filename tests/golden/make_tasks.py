@@ -10,6 +10,8 @@ Each directory is a checkpoint as save_pretrained of ...ForSequenceClassificatio
                     "cls": last_hidden_state, pooled; "states": [layers + 1][hidden], means of what
                     comes out of the embedding and of each layer, before the final norm
     steps.jsonl     loss and norm of AdamW steps of 4 texts each, in their order
+    pairs.jsonl     the same of InfoNCE over pairs of neighbours, 8 texts a step in parts of 4, of
+                    the mean hidden state and with temperature 0.1
     adapter/        LoRA factors and another head ("modules_to_save") as peft writes them, and
     adapter.jsonl   the probabilities with these
 
@@ -69,6 +71,26 @@ def train(model, texts):
         yield {"loss": float(loss), "grad_norm": float(norm)}
 
 
+def info_nce(model, batch):
+    rows = [model.model(torch.tensor([ids])).last_hidden_state[0].mean(0) for ids, _ in batch]
+    e = torch.nn.functional.normalize(torch.stack(rows), dim=-1)
+    scores = e[0::2] @ e[1::2].T / 0.1
+    return torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)), reduction="sum")
+
+
+def pair(model, texts):
+    params = list(model.model.parameters())
+    opt = torch.optim.AdamW(params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+    for step in range(6):
+        batch = [texts[(8 * step + i) % len(texts)] for i in range(8)]
+        opt.zero_grad()
+        loss = (info_nce(model, batch[:4]) + info_nce(model, batch[4:])) / 4
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(params, 1.0)
+        opt.step()
+        yield {"loss": float(loss), "grad_norm": float(norm)}
+
+
 def adapt(model, texts, out):
     tuned = get_peft_model(model, LoraConfig(r=3, lora_alpha=6, task_type="SEQ_CLS",
                                              target_modules=["q_proj", "v_proj"]))
@@ -101,6 +123,9 @@ def make(name, seed, model):
     with open(out / "values.jsonl", "w") as f:
         for ids, _ in texts:
             print(json.dumps(values(model, ids)), file=f)
+    with open(out / "pairs.jsonl", "w") as f:
+        for line in pair(copy.deepcopy(model), texts):
+            print(json.dumps(line), file=f)
     if name == "dense":
         adapt(copy.deepcopy(model), texts, out)
     with open(out / "steps.jsonl", "w") as f:

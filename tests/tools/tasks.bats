@@ -186,6 +186,33 @@ tuned='peft={"kind": "stack", "methods": [
         --set trainer.model_stage_factory.source_adapter=a/adapter dense.infer.json
 }
 
+pairs=(--set 'task={"name": "embedding", "pooling": "mean", "temperature": 0.1}' --set 'metrics=[]' --set trainer.run.steps=6
+    --set trainer.batching.global_batch_size=8 --set trainer.batching.microbatch_size=4)
+
+@test "pairs: torch's losses and norms, exported as a base model" {
+    for m in dense moe; do
+        d9d-train -q "${pairs[@]}" --set trainer.run.dir=$m.run $m.train.json
+        for f in loss grad_norm; do close <(numbers $f $m.run/metrics.jsonl) <(numbers $f "$golden/tasks/$m/pairs.jsonl"); done
+    done
+    grep -q '"Qwen3Model"' dense.run/export/config.json
+    run ! grep -aq score dense.run/export/model.safetensors
+    d9d-infer -q --set model_provider.hf_config=dense.run/export/config.json --set "$(task embedding a.npy '"pooling": "mean"')" \
+        --set trainer.model_stage_factory.source_checkpoint=dense.run/export dense.infer.json
+    [ "$(stat -c %s a.npy)" = $((128 + 16 * 64)) ]
+    says 2 'are no pair, 2k and 2k + 1; data.order must be sequential' d9d-train "${pairs[@]}" --set data.order=shuffled dense.train.json
+}
+
+@test "a projection is learned, kept in the suite's own layout and computed with" {
+    run -0 --separate-stderr d9d-train "${pairs[@]}" --set task.embedding_dim=24 dense.train.json
+    [[ "$stderr" == *"cannot have a projection of embeddings; the model will be written in d9d's own layout"* ]]
+    grep -q '"embedding_dim": 24' run/export/config.json
+    d9d-infer -q --set model_provider.hf_config=run/export/config.json --set "$(task embedding a.npy '"normalize": true')" \
+        --set trainer.model_stage_factory.source_checkpoint=run/export dense.infer.json
+    head -c 128 a.npy | grep -aq "'shape': (16, 24), }"
+    says 2 'task embedding: 20 features are not a multiple of 8' d9d-train "${pairs[@]}" --set task.embedding_dim=20 \
+        --set trainer.run.dir=no dense.train.json
+}
+
 @test "classes of lines: d9d-shard --label-key" {
     sed -E 's/"labels": \[(-100, )*([0-9]+)\]/"kind": \2/' "$golden/tasks/dense/texts.jsonl" >lines.jsonl
     d9d-shard -q --format tokens --label-key kind --out data lines.jsonl

@@ -21,7 +21,7 @@ static d9d_batch batch(void)
 /* The sum of what a rank pools of x[cell] = cell + 1, added to y [documents]. */
 static void add(const d9d_batch *b, d9d_pooling pooling, int cp, int cps, int tp, int tps, double *y)
 {
-    const d9d_pool_how how = {pooling, cp, cps, tp, tps};
+    const d9d_pool_how how = {pooling, cp, cps, tp, tps, false};
     const int64_t mine = b->length / cps, size = b->length / (2 * cps);
     d9d_pool_room room = {0};
     d9d_pool_host h;
@@ -79,7 +79,7 @@ static void rows_are_documents_on_any_ranks(void **state)
 static void packed_rows_have_several_and_padding_is_none(void **state)
 {
     static const int32_t bounds[] = {0, 5, 8, 10, 11, 16, 24};
-    const d9d_pool_how how = {D9D_POOL_LAST, 0, 1, 0, 1};
+    const d9d_pool_how how = {D9D_POOL_LAST, 0, 1, 0, 1, false};
     d9d_batch b = batch();
     d9d_pool_room room = {0};
     d9d_pool_host h;
@@ -111,9 +111,41 @@ static void classes_are_counted_and_checked(void **state)
                  "sample 0: its class is 2, and there are 2");
 }
 
+static void pairs_lie_apart_and_a_lone_one_last(void **state)
+{
+    static const int64_t five[] = {1, 1, 1, 0, 1};
+    static const d9d_draw draws[] = {{.sample = 4}, {.sample = 5}, {.sample = 6}, {.sample = 7}};
+    static const d9d_draw mixed[] = {{.sample = 4}, {.sample = 5}, {.sample = 7}, {.sample = 8}};
+    const d9d_pool_how how = {D9D_POOL_LAST, 0, 1, 0, 1, true};
+    static int32_t none[5] = {-100, -100, -100, -100, -100};
+    d9d_batch b = {.rows = 5, .length = 1, .labels = none, .lengths = five};
+    d9d_pool_room room = {0};
+    d9d_pool_host h;
+
+    (void)state;
+    assert_ok(d9d_batch_pool(&b, &how, &room, &h));
+    assert_int_equal(h.n_labels, 2);
+    assert_int_equal(h.labels[0], 0);
+    assert_int_equal(h.labels[1], -100); /* its second text is empty */
+    for (int i = 0; i < 5; i++) {
+        static const int32_t from[] = {0, 2, 1, -1, 4};
+
+        assert_int_equal(h.token[i], from[i]);
+    }
+    assert_int_equal(d9d_batch_pairs(&b), 1);
+    d9d_pool_room_release(&room);
+    b.rows = 4;
+    b.draws = draws;
+    assert_ok(d9d_batch_check_pairs(&b));
+    b.draws = mixed;
+    assert_fails(d9d_batch_check_pairs(&b), D9D_ECONFIG,
+                 "samples 7 and 8 stand side by side and are no pair, 2k and 2k + 1; data.order must "
+                 "be sequential, and the batches even");
+}
+
 static void refuses_what_does_not_divide(void **state)
 {
-    const d9d_pool_how cp = {D9D_POOL_LAST, 0, 3, 0, 1}, tp = {D9D_POOL_LAST, 0, 1, 0, 5};
+    const d9d_pool_how cp = {D9D_POOL_LAST, 0, 3, 0, 1, false}, tp = {D9D_POOL_LAST, 0, 1, 0, 5, false};
     const d9d_batch b = batch();
     d9d_pool_room room = {0};
     d9d_pool_host h;
@@ -132,6 +164,7 @@ int main(void)
         cmocka_unit_test(rows_are_documents_on_any_ranks),
         cmocka_unit_test(packed_rows_have_several_and_padding_is_none),
         cmocka_unit_test(classes_are_counted_and_checked),
+        cmocka_unit_test(pairs_lie_apart_and_a_lone_one_last),
         cmocka_unit_test(refuses_what_does_not_divide),
     };
 

@@ -18,6 +18,9 @@
  * zeros, whose labels do not count.
  *
  * The class of a document is the last of its labels that counts.
+ *
+ * Of pairs the rows are the first ones, then those that belong to them, and a lone last one; the
+ * label of pair i is i, or none where one of the two has no positions.
  */
 #ifndef D9D_DATA_POOLING_H
 #define D9D_DATA_POOLING_H
@@ -42,6 +45,7 @@ typedef struct d9d_pool_how {
     d9d_pooling pooling;
     int cp, cp_ranks; /* this one among those that share rows, of how many */
     int tp, tp_ranks; /* among those that share tensors */
+    bool paired;      /* documents 2i and 2i + 1 belong together */
 } d9d_pool_how;
 
 /* Arrays as d9d_op_pool() takes them, on the host. */
@@ -53,7 +57,8 @@ typedef struct d9d_pool_host {
     const float *share; /* [n, k] */
     const int32_t *owner;
     const float *part;     /* [tokens] */
-    const int32_t *labels; /* [documents] of this rank: classes, or -100 */
+    int64_t n_labels;
+    const int32_t *labels; /* [n_labels] of this rank: classes, or -100; or of pairs */
 } d9d_pool_host;
 
 /* Memory that is used again; begins as zeros. */
@@ -67,6 +72,10 @@ D9D_API void d9d_pool_room_release(d9d_pool_room *room);
 D9D_API D9D_MUST_USE d9d_status d9d_batch_pool(const d9d_batch *b, const d9d_pool_how *how,
                                                d9d_pool_room *room, d9d_pool_host *out);
 
+/* Pairs of which both have positions. */
+D9D_API int64_t d9d_batch_pairs(const d9d_batch *b);
+/* ECONFIG unless rows 2i and 2i + 1 are samples 2k and 2k + 1 of one dataset. */
+D9D_API D9D_MUST_USE d9d_status d9d_batch_check_pairs(const d9d_batch *b);
 /* Documents that have a class. */
 D9D_API int64_t d9d_batch_classes(const d9d_batch *b);
 /* EMISMATCH for a class that is not one of `n`, with its sample. */

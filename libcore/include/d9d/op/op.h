@@ -304,6 +304,14 @@ D9D_API void d9d_pool_release(d9d_pool *p);
 D9D_API D9D_MUST_USE d9d_status d9d_op_pool(d9d_tape *t, d9d_var *x, const d9d_pool *pool,
                                             d9d_var **y);
 
+/* Row i belongs to row P + i and to none of the others of the second half, P = N / 2:
+ * loss[i] = logsumexp_j(s_ij) - s_i targets[i], s_ij = cos(x_i, x_(P+j)) / temperature, 0 where the
+ * target is `ignore` (InfoNCE).  Of an odd N the last row is alone.
+ * x [N, H], H a multiple of 8, targets [P] int32, loss [P] float32. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_contrast(d9d_tape *t, d9d_var *x, float temperature,
+                                                const d9d_tensor *targets, int32_t ignore,
+                                                d9d_var **loss);
+
 /* --- generation: forward alone, EINVAL where something would be recorded ------------- */
 
 /* Keys or values beside those of earlier positions: x [1, T, K, D] goes to rows at [T] (int32, none
