@@ -80,7 +80,8 @@ void d9di_load_release(d9di_load *l)
         d9d_tensor_release(&l->cargo[i].result);
     }
     d9d_comm_point_free(l->ep, l->early);
-    l->early = NULL;
+    d9d_comm_point_free(l->ep, l->late);
+    l->early = l->late = NULL;
 }
 
 /* --- moving it -------------------------------------------------------------------------------- */
@@ -176,7 +177,8 @@ d9d_status d9di_load_go(d9di_load *l, d9d_tape *t, d9d_exchange *e, d9di_way way
     D9D_TRY((most <= l->fits ? go_by_room : go_by_message)(l, dev, e, &legs[way]));
     if (queue != NULL)
         d9d_trace_beside_end(dev, queue);
-    return D9D_OK;
+    l->shares = dev->pause != NULL && l->fits < 0;
+    return l->shares ? d9d_comm_point_set(e->ep, &l->late) : D9D_OK;
 }
 
 d9d_status d9di_load_early(const d9di_load *l, d9d_tape *t)
@@ -188,7 +190,10 @@ d9d_status d9di_load_end(const d9di_load *l, d9d_tape *t)
 {
     d9d_device *dev = d9d_tape_device(t);
 
-    D9D_TRY(d9d_comm_join(l->ep, dev->stream));
+    if (l->shares)
+        D9D_TRY(dev->pause(dev->pause_arg));
+    D9D_TRY(l->shares ? d9d_comm_join_at(l->ep, l->late, dev->stream)
+                      : d9d_comm_join(l->ep, dev->stream));
     d9d_trace_lap(dev, "experts", "move");
     return D9D_OK;
 }

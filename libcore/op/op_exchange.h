@@ -94,6 +94,8 @@ typedef struct d9di_load {
     int64_t fits;          /* so many rows of all arrays have place in a room; -1: there is none */
     bool in_parts;         /* all arrays but the last may be needed first */
     d9d_comm_point *early; /* then: where they are there, or can be taken */
+    bool shares;           /* something else is computed before end: d9d_device's pause */
+    d9d_comm_point *late;  /* then: where all are there */
 } d9di_load;
 
 typedef enum d9di_way { D9DI_THERE, D9DI_BACK } d9di_way;
@@ -106,7 +108,8 @@ d9d_status d9di_load_make(d9di_load *l, d9d_device *dev, int i, int64_t rows);
 d9d_status d9di_load_go(d9di_load *l, d9d_tape *t, d9d_exchange *e, d9di_way way, int64_t most);
 /* In parts: what is queued from here on has all arrays but the last, */
 d9d_status d9di_load_early(const d9di_load *l, d9d_tape *t);
-/* and here it has all. */
+/* and here it has all.  Where the device has something else to do, and the group no rooms that two
+ * loads would share, that comes first. */
 d9d_status d9di_load_end(const d9di_load *l, d9d_tape *t);
 void d9di_load_release(d9di_load *l);
 /* Bytes of a room in which so many rows of all arrays fit. */

@@ -60,7 +60,7 @@ static int64_t choices_here(const offsets *o)
 }
 
 /* c->all becomes what every rank has, one behind the other. */
-static d9d_status gather(const d9di_counts *c, d9d_stream s, const d9d_tensor *mine)
+static d9d_status gather_on(const d9di_counts *c, d9d_stream s, const d9d_tensor *mine)
 {
     const int n = d9d_comm_size(c->ep);
     int64_t *counts = calloc((size_t)n, sizeof(*counts));
@@ -74,6 +74,18 @@ static d9d_status gather(const d9di_counts *c, d9d_stream s, const d9d_tensor *m
                              d9d_tensor_data(mine), counts);
     free(counts);
     return st;
+}
+
+/* Behind rows of something else that are on their way. */
+static d9d_status gather(const d9di_counts *c, d9d_device *dev, const d9d_tensor *mine)
+{
+    d9d_stream queue = dev->pause != NULL ? d9d_comm_queue(c->ep) : NULL;
+
+    if (queue == NULL)
+        return gather_on(c, dev->stream, mine);
+    D9D_TRY(d9d_comm_fork(c->ep, dev->stream));
+    D9D_TRY(gather_on(c, queue, mine));
+    return d9d_comm_join(c->ep, dev->stream);
 }
 
 /* Two arrays of int32 as one. */
@@ -103,7 +115,7 @@ d9d_status d9di_counts_begin(d9di_counts *c, d9d_tape *t, d9d_comm *ep, const ch
                d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(d9d_comm_size(ep), d9d_tensor_numel(&mine)),
                                 &c->all),
                out);
-    D9D_TRY_OR(st, gather(c, dev->stream, &mine), out);
+    D9D_TRY_OR(st, gather(c, dev, &mine), out);
     D9D_TRY_OR(st, d9d_readback_create(dev, d9d_tensor_bytes(&c->all), &c->back), out);
     st = d9d_readback_begin(c->back, d9d_tensor_data(&c->all));
 out:

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/turns.h"
 #include "d9d/device/trace.h"
 #include "pipe/program_private.h"
 
@@ -44,7 +45,9 @@ struct d9d_executor {
     D9D_VEC(buffer) buffers;
     D9D_VEC(parcel) sent;
     int live, most;
-    d9d_meter *meter; /* or NULL */
+    d9d_meter *meter;      /* or NULL */
+    d9d_turns *turns;      /* of two joined actions, while they are under way */
+    const d9d_action *now; /* which of them */
 };
 
 static cell *cell_of(const d9d_executor *x, int stage, int micro)
@@ -334,35 +337,95 @@ static d9d_status act(d9d_executor *x, const d9d_action *a, bool last)
     }
 }
 
-/* In traces: "1F3", and where there is one stage what it is in words. */
-static void trace_begin(const d9d_executor *x, const d9d_action *a)
+/* In traces: "1F3" or "1F3|0B2", and where there is one stage what it is in words. */
+static void trace_begin(const d9d_executor *x, const d9d_action *a, size_t n)
 {
-    char text[64];
+    char text[64], other[64];
 
-    if (x->how.program->stages > 1)
+    if (n == 2)
+        d9d_trace_begin(x->how.dev, "%s|%s", d9di_action_text(a, text, sizeof(text)),
+                        d9di_action_text(a + 1, other, sizeof(other)));
+    else if (x->how.program->stages > 1)
         d9d_trace_begin(x->how.dev, "%s", d9di_action_text(a, text, sizeof(text)));
     else
         d9d_trace_begin(x->how.dev, "%s", a->verb == D9D_FORWARD ? "forward" : "backward");
 }
 
-static d9d_status step(d9d_executor *x, size_t i)
+static d9d_status compute(d9d_executor *x, size_t i)
+{
+    const d9d_action *a = &x->lane->data[i];
+
+    x->now = a;
+    D9D_TRY(act(x, a, x->last[a->stage / x->how.program->ranks] == i));
+    D9D_TRY(mark(x, NULL));
+    if (--x->left[a->micro] == 0 && x->how.ops->done != NULL)
+        x->how.ops->done(x->how.self, a->micro);
+    return buffers_settle(x);
+}
+
+/* --- two at once ----------------------------------------------------------------------------- */
+
+/* One of two joined actions. */
+typedef struct half {
+    d9d_executor *x;
+    size_t i;
+} half;
+
+static d9d_status half_compute(void *arg, d9d_turns *t)
+{
+    const half *h = arg;
+
+    h->x->turns = t;
+    return compute(h->x, h->i);
+}
+
+/* An action has queued a transfer aside: the other one goes on until it does. */
+static d9d_status half_pause(void *arg)
+{
+    d9d_executor *x = arg;
+    const d9d_action *mine = x->now;
+
+    D9D_TRY(d9d_turns_next(x->turns));
+    x->now = mine;
+    return mark(x, mine);
+}
+
+/* Of one stage they are done in turn: its units are open for one at a time. */
+static bool are_two(const d9d_executor *x, size_t i)
+{
+    const d9d_action *a = &x->lane->data[i];
+
+    return d9di_group_end(x->lane, i) == i + 2 && a->stage != a[1].stage &&
+           d9di_verb_computes(a[1].verb);
+}
+
+static d9d_status two(d9d_executor *x, size_t i)
+{
+    half a = {x, i}, b = {x, i + 1};
+    d9d_status st;
+
+    x->how.dev->pause = half_pause;
+    x->how.dev->pause_arg = x;
+    st = d9d_turns_run(half_compute, &a, &b);
+    x->how.dev->pause = NULL;
+    return st;
+}
+
+/* Action i, and what is done together with it: *n. */
+static d9d_status step(d9d_executor *x, size_t i, size_t *n)
 {
     const d9d_action *a = &x->lane->data[i];
     d9d_status st;
 
+    *n = 1;
     D9D_TRY(sent_settle(x, false));
     if (!d9di_verb_computes(a->verb))
         return act(x, a, false);
-    trace_begin(x, a);
-    st = act(x, a, x->last[a->stage / x->how.program->ranks] == i);
+    *n = are_two(x, i) ? 2 : 1;
+    trace_begin(x, a, *n);
+    st = *n == 2 ? two(x, i) : compute(x, i);
     d9d_trace_end(x->how.dev);
-    if (st == D9D_OK)
-        st = mark(x, NULL);
-    if (st != D9D_OK)
-        return st;
-    if (--x->left[a->micro] == 0 && x->how.ops->done != NULL)
-        x->how.ops->done(x->how.self, a->micro);
-    return buffers_settle(x);
+    return st;
 }
 
 d9d_status d9d_executor_play(d9d_executor *x)
@@ -370,8 +433,8 @@ d9d_status d9d_executor_play(d9d_executor *x)
     if (x->meter != NULL)
         D9D_TRY(d9d_meter_begin(x->meter));
     memcpy(x->left, x->todo, (size_t)x->how.program->micros * sizeof(*x->left));
-    for (size_t i = 0; i < x->lane->len; i++)
-        D9D_TRY(step(x, i));
+    for (size_t i = 0, n; i < x->lane->len; i += n)
+        D9D_TRY(step(x, i, &n));
     return sent_settle(x, true);
 }
 

@@ -52,10 +52,14 @@ typedef struct d9d_device {
     double peak_flops; /* of dense bfloat16 products a second, from the data sheet; 0: unknown */
     struct d9d_trace *trace; /* d9d/device/trace.h; NULL: none */
     uint64_t expected;       /* d9d_device_expect() */
-    uint64_t waits;     /* times that the host stood still until the device had come somewhere */
+    uint64_t waits; /* times that the host stood still until the device had come somewhere */
     struct d9d_storage *storages; /* of the tensors on it: d9d/tensor/tensor.h */
-    struct d9d_readback *idle; /* freed ones, for the next that is created */
+    struct d9d_readback *idle;    /* freed ones, for the next that is created */
     const d9d_log *log; /* set by who opened it: hears which kernels are chosen; NULL: nobody */
+    /* There is something else to compute while what an op has queued aside goes on: the op calls it
+     * before it has the stream wait.  NULL: nothing. */
+    d9d_status (*pause)(void *arg);
+    void *pause_arg;
 } d9d_device;
 
 /* "cpu"; "cuda", "cuda:1" where the build has CUDA, else ENOTSUP; "auto" is the GPU if

@@ -18,7 +18,8 @@
  *     RECV  the one action that needs them, or at the end of the step where nobody does
  *
  * Between two stages of one rank arrays change hands and nothing is copied.  Joined actions ("F|B")
- * are done one after the other.
+ * of two stages are done in turns (d9d/base/turns.h): where one has rows of tokens under way to
+ * other experts' ranks, what the other computes is queued before the device waits for them.
  *
  * Memory.  A forward whose backward is not through holds a tape, so that a rank has as many of them
  * at once as d9d_timeline's `live` says; tapes are used again.  What is received lies in arrays
