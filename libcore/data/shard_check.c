@@ -140,8 +140,7 @@ static d9d_status check_classes(const d9d_shard_how *how)
                             how->inputs[i]);
     }
     if (cut || how->pack_mode == D9D_PACK_CONCAT)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "--label-key: a part of a text would have no class; %s",
+        return D9D_FAIL(D9D_ECONFIG, "--label-key: a part of a text would have no class; %s",
                         cut ? "--overflow truncate or drop" : "--pack-mode best-fit");
     return D9D_OK;
 }

@@ -129,8 +129,7 @@ static d9d_status add_class(const d9di_tokenise *t, d9di_chunk *c, d9di_document
     const char *raw = c->text.data ? c->text.data + doc->at : "";
     d9di_jsonl_error error = {0, ""};
     int32_t label;
-    d9d_status st =
-        d9di_jsonl_label(raw, doc->len, t->how->label_key, t->vocab, &label, &error);
+    d9d_status st = d9di_jsonl_label(raw, doc->len, t->how->label_key, t->vocab, &label, &error);
 
     if (st == D9D_OK && doc->has_labels)
         return fail_at(t, c, doc, 0, "labels are given, and a class besides");

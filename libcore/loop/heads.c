@@ -105,8 +105,9 @@ static void classes_head(void *self, d9d_head *out)
 static d9d_status classes_extend(void *self, d9d_model *m, const d9d_model_options *options)
 {
     if (options->head.size < 2)
-        return D9D_FAIL(D9D_ECONFIG, "task classification: the model has %lld label; classes are 2 "
-                                     "or more",
+        return D9D_FAIL(D9D_ECONFIG,
+                        "task classification: the model has %lld label; classes are 2 "
+                        "or more",
                         (long long)options->head.size);
     return add_matrix(self, m, D9D_HEAD_SCORE, options);
 }

@@ -51,9 +51,8 @@ static d9d_status refuse(const reading *r, const char *key)
 static d9d_status config_check(reading *r)
 {
     static const char *const others[] = {
-        "use_dora",  "use_qalora",      "fan_in_fan_out",
-        "lora_bias", "megatron_config", "arrow_config",   "trainable_token_indices",
-        NULL};
+        "use_dora",        "use_qalora",   "fan_in_fan_out",          "lora_bias",
+        "megatron_config", "arrow_config", "trainable_token_indices", NULL};
     const char *type;
     const json_t *bias = json_object_get(r->doc, "bias");
 
@@ -296,7 +295,8 @@ static d9d_status visit_fused(reading *r, const d9d_model_matrix *m)
     return D9D_OK;
 }
 
-/* --- heads ------------------------------------------------------------------------------------- */
+/* --- heads -------------------------------------------------------------------------------------
+ */
 
 /* A head that peft saved whole, under its name alone. */
 static d9d_status read_head(reading *r, const d9d_model_matrix *m)
@@ -313,8 +313,8 @@ static d9d_status read_head(reading *r, const d9d_model_matrix *m)
         return D9D_FAIL(D9D_EMISMATCH, "%s: %s is not the model's [%lld, %lld]",
                         d9d_st_path(r->file), name, (long long)m->out, (long long)m->in);
     D9D_TRY(d9di_adapters_add_whole(
-        r->ad,
-        &(d9di_whole){.name = m->name, .rows = m->out, .columns = m->in, .dtype = t->dtype}, &w));
+        r->ad, &(d9di_whole){.name = m->name, .rows = m->out, .columns = m->in, .dtype = t->dtype},
+        &w));
     return floats(r, t, w->v);
 }
 

@@ -77,8 +77,7 @@ static d9d_status declare_whole(writing *w, const d9di_whole *x)
     if (m == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "%s has no place in HuggingFace's files", x->name);
     (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.weight", m->hf);
-    return d9d_st_writer_declare(w->tensors, name, x->dtype, 2,
-                                 (int64_t[]){x->rows, x->columns});
+    return d9d_st_writer_declare(w->tensors, name, x->dtype, 2, (int64_t[]){x->rows, x->columns});
 }
 
 static d9d_status put_all(writing *w, const d9di_factors *f)

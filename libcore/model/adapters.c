@@ -61,8 +61,8 @@ d9d_status d9di_adapters_add_whole(d9d_adapters *ad, const d9di_whole *like, d9d
     w.name = d9d_arena_strdup(&ad->arena, like->name);
     w.v = numbers(&ad->arena, 1, w.rows, w.columns);
     if (w.name == NULL || w.v == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for [%lld, %lld]", like->name,
-                        (long long)w.rows, (long long)w.columns);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for [%lld, %lld]", like->name, (long long)w.rows,
+                        (long long)w.columns);
     D9D_TRY(D9D_VEC_PUSH(&ad->wholes, w));
     *out = &ad->wholes.data[ad->wholes.len - 1];
     return D9D_OK;
@@ -413,12 +413,10 @@ static d9d_status fill_whole(const d9di_whole *w, d9d_param *p, const d9d_log *l
     const float *all[] = {w->v};
     memory m = {.tensors = tensors, .numbers = all, .n = 1};
 
-    return fill(&(d9d_source){.self = &m,
-                              .n = 1,
-                              .at = memory_at,
-                              .place = memory_place,
-                              .read = memory_read},
-                &one, log);
+    return fill(
+        &(d9d_source){
+            .self = &m, .n = 1, .at = memory_at, .place = memory_place, .read = memory_read},
+        &one, log);
 }
 
 d9d_status d9d_adapters_fill_heads(const d9d_adapters *ad, const d9d_params *params,

@@ -137,8 +137,8 @@ d9d_status d9d_op_contrast(d9d_tape *t, d9d_var *x, float temperature, const d9d
     a = (contrast_attr){tx->shape.dim[0] / 2, tx->shape.dim[1], ignore};
     D9D_TRY_OR(st, run(t, &a, tx, temperature, targets, saved, &out), out);
     if (d9d_tape_wants(t, &x, 1, NULL, 0)) {
-        D9D_TRY_OR(st,
-                   d9d_tape_record(t, &contrast_ops, &x, 1, &out, 1, NULL, 0, sizeof(a), &n), out);
+        D9D_TRY_OR(st, d9d_tape_record(t, &contrast_ops, &x, 1, &out, 1, NULL, 0, sizeof(a), &n),
+                   out);
         *(contrast_attr *)n->attr = a;
         for (int i = 0; i < SAVED; i++)
             (void)d9d_node_save(n, &saved[i], D9D_NEED_INPUT);

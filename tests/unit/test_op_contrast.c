@@ -10,8 +10,8 @@ static d9d_status contrast(d9d_tape *t, d9d_var *x, d9d_var **loss)
 {
     const int64_t pairs = d9d_var_tensor(x)->shape.dim[0] / 2;
     d9d_tensor labels = {0};
-    d9d_status st = d9d_tensor_from_host(d9d_tape_device(t), D9D_I32, D9D_SHAPE(pairs), targets,
-                                         &labels);
+    d9d_status st =
+        d9d_tensor_from_host(d9d_tape_device(t), D9D_I32, D9D_SHAPE(pairs), targets, &labels);
 
     if (st == D9D_OK)
         st = d9d_op_contrast(t, x, 0.5f, &labels, -100, loss);

@@ -19,7 +19,8 @@ static d9d_batch batch(void)
 }
 
 /* The sum of what a rank pools of x[cell] = cell + 1, added to y [documents]. */
-static void add(const d9d_batch *b, d9d_pooling pooling, int cp, int cps, int tp, int tps, double *y)
+static void add(const d9d_batch *b, d9d_pooling pooling, int cp, int cps, int tp, int tps,
+                double *y)
 {
     const d9d_pool_how how = {pooling, cp, cps, tp, tps, false};
     const int64_t mine = b->length / cps, size = b->length / (2 * cps);
@@ -44,8 +45,7 @@ static void add(const d9d_batch *b, d9d_pooling pooling, int cp, int cps, int tp
             assert_true(h.part[t] == h.share[n * h.k + j]);
             if (cps > 1)
                 position = at < size ? cp * size + at : (2 * cps - 1 - cp) * size + at - size;
-            y[n] += (double)h.share[n * h.k + j] *
-                    (double)(cell / mine * b->length + position + 1);
+            y[n] += (double)h.share[n * h.k + j] * (double)(cell / mine * b->length + position + 1);
         }
     for (int64_t n = 0; n < h.documents; n++)
         assert_int_equal(h.labels[n], cp + tp > 0 ? -100 : n == 0 ? 2 : n == 1 ? 1 : -100);
@@ -57,9 +57,8 @@ static void rows_are_documents_on_any_ranks(void **state)
     static const struct {
         d9d_pooling pooling;
         double y[ROWS];
-    } want[] = {{D9D_POOL_LAST, {8, 11, 0}},
-                {D9D_POOL_MEAN, {4.5, 10, 0}},
-                {D9D_POOL_FIRST, {1, 9, 0}}};
+    } want[] = {
+        {D9D_POOL_LAST, {8, 11, 0}}, {D9D_POOL_MEAN, {4.5, 10, 0}}, {D9D_POOL_FIRST, {1, 9, 0}}};
     static const int ranks[][2] = {{1, 1}, {2, 1}, {1, 2}, {4, 1}, {2, 3}, {1, 4}};
     const d9d_batch b = batch();
 
@@ -69,8 +68,8 @@ static void rows_are_documents_on_any_ranks(void **state)
             double y[ROWS] = {0};
 
             for (int k = 0; k < ranks[r][0] * ranks[r][1]; k++)
-                add(&b, want[i].pooling, k % ranks[r][0], ranks[r][0], k / ranks[r][0],
-                    ranks[r][1], y);
+                add(&b, want[i].pooling, k % ranks[r][0], ranks[r][0], k / ranks[r][0], ranks[r][1],
+                    y);
             for (int n = 0; n < ROWS; n++)
                 assert_float_equal(y[n], want[i].y[n], 1e-6);
         }
@@ -138,14 +137,16 @@ static void pairs_lie_apart_and_a_lone_one_last(void **state)
     b.draws = draws;
     assert_ok(d9d_batch_check_pairs(&b));
     b.draws = mixed;
-    assert_fails(d9d_batch_check_pairs(&b), D9D_ECONFIG,
-                 "samples 7 and 8 stand side by side and are no pair, 2k and 2k + 1; data.order must "
-                 "be sequential, and the batches even");
+    assert_fails(
+        d9d_batch_check_pairs(&b), D9D_ECONFIG,
+        "samples 7 and 8 stand side by side and are no pair, 2k and 2k + 1; data.order must "
+        "be sequential, and the batches even");
 }
 
 static void refuses_what_does_not_divide(void **state)
 {
-    const d9d_pool_how cp = {D9D_POOL_LAST, 0, 3, 0, 1, false}, tp = {D9D_POOL_LAST, 0, 1, 0, 5, false};
+    const d9d_pool_how cp = {D9D_POOL_LAST, 0, 3, 0, 1, false},
+                       tp = {D9D_POOL_LAST, 0, 1, 0, 5, false};
     const d9d_batch b = batch();
     d9d_pool_room room = {0};
     d9d_pool_host h;

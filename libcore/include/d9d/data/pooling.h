@@ -56,7 +56,7 @@ typedef struct d9d_pool_host {
     const int32_t *token;
     const float *share; /* [n, k] */
     const int32_t *owner;
-    const float *part;     /* [tokens] */
+    const float *part; /* [tokens] */
     int64_t n_labels;
     const int32_t *labels; /* [n_labels] of this rank: classes, or -100; or of pairs */
 } d9d_pool_host;

@@ -6,16 +6,16 @@
  *     "task": {"name": "embedding", "output": "texts.npy", "pooling": "mean"}        d9d-infer
  *     "task": {"name": "hidden_states", "output": "states.npy", "layers": [0, -1]}   d9d-infer
  *
- * A text's hidden states become one row (d9d/data/pooling.h): that of its last position, which is what
- * HuggingFace's ...ForSequenceClassification takes, their mean, or the first one.  Texts are taken
- * whole, with the last token, which a language model has for a target alone.
+ * A text's hidden states become one row (d9d/data/pooling.h): that of its last position, which is
+ * what HuggingFace's ...ForSequenceClassification takes, their mean, or the first one.  Texts are
+ * taken whole, with the last token, which a language model has for a target alone.
  *
  *     classification   score [labels, H] over the row; trained by cross-entropy against the text's
  *                      label, the mean over the texts of the global batch that have one
  *     embedding        the row, projected where there is a projection [features, H], normalised;
- *                      trained on pairs, samples 2k and 2k + 1: each first one is to find its second
- *                      among the second ones of its micro-batch by cosine (InfoNCE), the mean over
- *                      the pairs of the global batch
+ *                      trained on pairs, samples 2k and 2k + 1: each first text is to find its
+ *                      second among the second ones of its micro-batch by cosine (InfoNCE), the
+ *                      mean over the pairs of the global batch
  *     hidden_states    rows of the embedding's output and of each layer's, before the final norm
  *
  * A micro-batch is the same microbatch_size consecutive samples on any mesh, so the loss of pairs
@@ -46,7 +46,7 @@ typedef struct d9d_heads_section {
     int pooling;               /* d9d_pooling_words */
     bool normalize;
     double temperature; /* of pairs */
-    d9d_list layers; /* int64_t */
+    d9d_list layers;    /* int64_t */
 } d9d_heads_section;
 
 #ifdef __cplusplus

@@ -131,8 +131,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_linear(d9d_model *m, const char *name,
 /* The one of this name; NULL: there is none, as on other stages. */
 D9D_API d9d_block_linear *d9d_model_linear_of(const d9d_model *m, const char *name);
 /* out->hidden, or what a tap hears, as one row for each of the batch's documents: [M, H], M of them
- * on the first of the ranks that share them, as many rows of zeros on the others (d9d/data/pooling.h).
- * Collective: over the tp and cp ranks, as d9d_op_scatter_rows(). */
+ * on the first of the ranks that share them, as many rows of zeros on the others
+ * (d9d/data/pooling.h). Collective: over the tp and cp ranks, as d9d_op_scatter_rows(). */
 D9D_API D9D_MUST_USE d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x,
                                                const d9d_pool *pool, d9d_var **y);
 /* The end of a language model: out->loss of in->labels from out->hidden [B, S, H], under the head
