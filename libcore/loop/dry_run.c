@@ -29,9 +29,8 @@ typedef struct rehearsal {
 /* --- a batch ---------------------------------------------------------------------------- */
 
 /* Every position a target, positions from 0 in each document. */
-static d9d_status batch_make(rehearsal *r)
+static d9d_status batch_make(rehearsal *r, const d9di_dry_batch *b)
 {
-    const d9di_dry_batch *b = &r->how->batch;
     const int64_t cells = b->rows * b->length, part = b->document > 0 ? b->document : b->length;
     int32_t *ids = d9d_arena_alloc(&r->arena, (size_t)(2 * cells) * sizeof(*ids));
     int32_t *bounds = d9d_arena_alloc(&r->arena, (size_t)(cells + 1) * sizeof(*bounds));
@@ -287,6 +286,29 @@ static d9d_status steps(rehearsal *r, d9d_arena *a, d9di_dry_run *out)
     return D9D_OK;
 }
 
+/* An evaluation between two steps, where it takes more than they do: as evaluate.c does it. */
+static d9d_status evaluate(rehearsal *r, d9di_dry_run *out)
+{
+    const uint64_t before = d9d_device_memory(r->engine.dev).peak;
+    const int ranks = r->engine.program.ranks, n = ranks > 1 ? 4 * ranks : 2;
+    d9d_tensor sums;
+    d9d_status st;
+
+    if (r->how->evaluation.rows == 0)
+        return D9D_OK;
+    D9D_TRY(batch_make(r, &r->how->evaluation));
+    D9D_TRY(d9d_tensor_alloc(r->engine.dev, D9D_F64, D9D_SHAPE(ranks > 1 ? n : 8), &sums));
+    st = d9di_engine_forward_begin(&r->engine, ranks > 1 ? n : 1);
+    if (st == D9D_OK) {
+        st = d9di_engine_measure(&r->engine, &(d9di_flow){.next = micro_next, .arg = r}, n, &sums);
+        d9di_engine_forward_end(&r->engine);
+    }
+    d9d_tensor_release(&sums);
+    if (d9d_device_memory(r->engine.dev).peak > before)
+        out->peak = d9d_device_memory(r->engine.dev).peak;
+    return st;
+}
+
 d9d_status d9di_dry_run_make(const d9di_dry_how *how, d9d_arena *a, d9di_dry_run *out)
 {
     const struct d9d_batching_section *b = &how->config->trainer.batching;
@@ -299,10 +321,11 @@ d9d_status d9di_dry_run_make(const d9di_dry_how *how, d9d_arena *a, d9di_dry_run
     d9d_status st;
 
     choose_few(&r);
-    D9D_TRY_OR(st, batch_make(&r), out);
+    D9D_TRY_OR(st, batch_make(&r, &how->batch), out);
     D9D_TRY_OR(st, rank_make(&r), out);
     D9D_TRY_OR(st, count_kept(&r, &dry), out);
     D9D_TRY_OR(st, steps(&r, a, &dry), out);
+    D9D_TRY_OR(st, evaluate(&r, &dry), out);
     *out = dry;
 out:
     rank_release(&r);

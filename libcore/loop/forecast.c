@@ -25,6 +25,7 @@ static d9d_status stage_make(const d9di_dry_how *how, const d9di_rows *r, d9d_ar
     D9D_TRY(d9di_dry_run_make(&at, a, dry));
     mean = *dry;
     at.batch.length = r->mean;
+    at.evaluation.rows = 0;
     if (r->mean < r->longest)
         D9D_TRY(d9di_dry_run_make(&at, a, &mean));
     *stage = (d9d_forecast_rank){
@@ -103,6 +104,7 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
                         .chip = how->chip,
                         .data = &data->data,
                         .batch = {b->microbatch_size, r.longest, data->document}};
+    const int64_t padded = d9di_rows_round(data->evaluated_longest, c);
     d9d_forecast p = {
         .mesh = c->mesh,
         .chip = d9d_paper_chip_find(how->chip),
@@ -124,6 +126,8 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
         return D9D_FAIL(D9D_ECONFIG, "%s: costs are of a pipeline, mesh.pipeline_parallel is 1",
                         p.costs);
     (void)d9d_degrees_text(&c->mesh, p.mesh_text, sizeof(p.mesh_text));
+    if (data->evaluated_rows * padded > b->microbatch_size * r.longest)
+        dry.evaluation = (d9di_dry_batch){data->evaluated_rows, padded, 0};
     p.memory = p.asked ? how->memory : p.chip->memory;
     p.micro_batches = b->global_batch_size / replicas / b->microbatch_size;
     if (p.mesh.pipeline_parallel > 1)

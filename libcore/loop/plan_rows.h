@@ -9,6 +9,7 @@ typedef struct d9di_plan_data {
     int64_t length;   /* that was given; 0: none */
     int64_t document; /* mean positions of packed documents; 0: rows are not packed */
     int64_t steps;    /* of the run; -1: nobody said */
+    int64_t evaluated_rows, evaluated_longest; /* of the largest batch of an evaluation; 0: none */
 } d9di_plan_data;
 
 typedef struct d9di_rows {
@@ -22,7 +23,8 @@ void d9di_plan_data_release(d9di_plan_data *d);
 
 /* Rows in micro-batches of so many, of one rank. */
 d9d_status d9di_rows_measure(const d9di_plan_data *d, int64_t rows, d9di_rows *out);
-/* The same padded for the ranks of a mesh. */
+/* Positions, and rows, padded for the ranks of a mesh. */
+int64_t d9di_rows_round(int64_t positions, const d9d_train_config *c);
 d9di_rows d9di_rows_padded(const d9di_rows *r, const d9d_train_config *c);
 
 #endif /* D9DI_LOOP_PLAN_ROWS_H */

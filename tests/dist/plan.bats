@@ -54,6 +54,14 @@ each() {
     holds dense "2 2 1 1 1 1" 0 trainer.gradient_manager.reduce=step
     holds dense "2 1 1 1 1 1" 0 model_provider.dtype=bfloat16
 }
+@test "a dense model that is evaluated in larger batches" {
+    evaluation='evaluation={"data": {"dataset": "data"}, "microbatch_size": 48}'
+    holds dense "1 1 1 1 1 1" 1 "$evaluation"
+    holds dense "1 2 1 1 1 1" 1 "$evaluation"
+    peaks() { d9d-train --plan --gpu cpu --json "$@" dense.json | sed -n 's/^ *"peak": \([0-9]*\),$/\1/p'; }
+    [ "$(peaks --set "$evaluation")" -gt "$(peaks)" ]
+    [ "$(peaks --set 'evaluation={"data": {"dataset": "data"}}')" -eq "$(peaks)" ]
+}
 @test "a mixture of experts, within 5 percent" {
     each moe "$moe_meshes" 5
     holds moe "2 2 1 1 1 4" 5 model_provider.checkpointing=full
