@@ -64,9 +64,10 @@ static d9d_status node_check(const d9di_saver *s, uint64_t bytes, d9d_arena *a)
         D9D_TRY(d9d_boot_gather(boot, &mine, sizeof(mine), a, all));
     }
     for (int r = 0; r < s->ranks; r++) {
-        const asked *one = all[r].data;
+        asked one;
 
-        sum += strcmp(one->node, mine.node) == 0 ? one->bytes : 0;
+        memcpy(&one, all[r].data, sizeof(one)); /* words lie anywhere */
+        sum += strcmp(one.node, mine.node) == 0 ? one.bytes : 0;
     }
     if (sum > left)
         return D9D_FAIL(D9D_ENOMEM,
