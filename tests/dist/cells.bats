@@ -109,6 +109,12 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
     [ "$(wc -l <hundred.jsonl)" -eq 100000 ]
     [ "$(last f1 one)" = "$(of_all $macro hundred.jsonl)" ]
     mv counted counted.one
+    # The same predictions in an evaluation, which counts for nothing else.
+    measured='evaluation={"data": {"dataset": "five"}, "microbatch_size": 7, "metrics": [{"name": "f1", "problem": "multiclass", "num_classes": 5, "average": "macro"}]}'
+    mesh 1 2 1 2 1 "${all[@]}" --set "$measured" --set trainer.run.dir=measured
+    diff <(sed -nE 's|.*"valid/f1": ([^,}]+).*|\1|p' measured/metrics.jsonl) <(last f1 one)
+    diff <(values measured | grep -v valid/) <(values one)
+    rm -f counted
     froms=("1 1 2 1 1" "1 2 2 1 1") tos=("1 2 2 1 1")
     [ -z "${D9D_LONG:-}" ] || froms+=("2 1 1 2 1" "1 1 1 1 2") tos+=("1 1 1 1 1" "1 2 1 1 1")
     for from in "${froms[@]}"; do

@@ -64,6 +64,20 @@ same_training() {
 
 @test "evaluations change no bit of a training" { same_training one plain; }
 
+@test "nor where training draws numbers" {
+    local n=0 how
+    for how in "model_provider.dtype=bfloat16 optimizer.name=stochastic_adamw" \
+        'peft={"kind":"lora","module_name_pattern":".*self_attn.*_proj","params":{"r":4,"alpha":12,"dropout":0.3}} trainer.batching.microbatch_size=2'; do
+        n=$((n + 1))
+        # shellcheck disable=SC2086 # words
+        for config in train eval; do
+            run -0 d9d-train -q --device cpu $(printf -- '--set %s ' $how) --set trainer.run.dir="$config$n" --set trainer.run.steps=9 $config.json
+        done
+        same_training "train$n" "eval$n"
+        run ! diff <(numbers loss "train$n") <(numbers loss plain | head -n 9)
+    done
+}
+
 @test "they are where they were asked for, under their own names" {
     [ "$(grep -c '"evaluation": "valid"' one/metrics.jsonl)" -eq 4 ]
     [ "$(grep -oE '"evaluation": "valid", "step": [0-9]+' one/metrics.jsonl | grep -oE '[0-9]+$' | tr '\n' ' ')" = "0 4 8 12 " ]

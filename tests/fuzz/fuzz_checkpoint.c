@@ -33,6 +33,9 @@ static void check_saved(const d9di_saved *s)
     if (s->state.step < 0 || s->state.samples < 0 || s->state.parent < -1 ||
         s->state.seed > INT64_MAX || !json_is_object(s->counts))
         abort();
+    for (size_t i = 0; s->cells != NULL && i < json_array_size(s->cells); i++)
+        if (d9d_manifest_find(s->manifest, json_string_value(json_array_get(s->cells, i))) == NULL)
+            abort();
     for (size_t i = 0; i < s->slices.n; i++)
         check_tensor(s, &s->slices.tensors[i]);
 }

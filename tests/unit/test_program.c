@@ -281,6 +281,30 @@ static void every_builder_passes_the_checker(void **state)
     assert_true(built > 2400);
 }
 
+/* Forward alone, however the stages of a training lie. */
+static void forwards_pass_on_every_layout(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 6; ranks++)
+        for (int each = 1; each <= 3; each++)
+            for (int v = 0; v <= (each == 2); v++)
+                for (int micros = 1; micros <= 9; micros++) {
+                    d9d_program p;
+                    size_t n = 0;
+
+                    assert_ok(d9d_program_forward(ranks, each, micros,
+                                                  v ? D9D_PIPE_V : D9D_PIPE_LOOP, &p));
+                    assert_false(p.backward);
+                    assert_int_equal(p.stages, ranks * each);
+                    for (int r = 0; r < ranks; r++)
+                        n += p.lanes[r].len;
+                    assert_int_equal(n, ranks * each * micros);
+                    assert_ok(d9d_program_connect(&p));
+                    assert_ok(d9d_program_check(&p));
+                    d9d_program_release(&p);
+                }
+}
+
 /* Most forwards at once on each of four ranks, 16 micro-batches. */
 static void live_activations_are_as_counted(void **state)
 {
@@ -434,6 +458,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_programs_to_the_letter),
         cmocka_unit_test(every_builder_passes_the_checker),
+        cmocka_unit_test(forwards_pass_on_every_layout),
         cmocka_unit_test(live_activations_are_as_counted),
         cmocka_unit_test(bubbles_are_those_of_theory),
         cmocka_unit_test(joined_actions_hide_one_another),
