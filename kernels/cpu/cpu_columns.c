@@ -27,9 +27,8 @@ static void sum_heads(const d9d_columns_dims *n, int64_t i, void *x, const void 
 
         memset(sum, 0, (size_t)some * sizeof(*sum));
         for (int64_t h = 0; h < n->heads; h++)
-            d9di_row_axpy(
-                sum, 1.0f,
-                d9di_in(n->t, y, (i * n->heads + h) * n->y + n->to + j, some, one), some);
+            d9di_row_axpy(sum, 1.0f,
+                          d9di_in(n->t, y, (i * n->heads + h) * n->y + n->to + j, some, one), some);
         d9di_store(n->t, x, i * n->x + n->from + j, some, sum);
     }
 }

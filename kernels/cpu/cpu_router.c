@@ -1,4 +1,5 @@
-/* cpu_router.c - which expert: scores and top-k, the losses that keep choices even, their counts. */
+/* cpu_router.c - which expert: scores and top-k, the losses that keep choices even, their counts.
+ */
 #include "cpu_common.h"
 #include "cpu_math.h"
 
@@ -172,8 +173,8 @@ static void chosen_din(float *ds, const float *dprob, const float *p, const floa
     }
     memset(ds, 0, (size_t)n->e * sizeof(*ds));
     for (int64_t j = 0; j < n->k; j++)
-        ds[expert[j]] = n->renormalise ? (n->scale * dprob[j] - mean) / (sum + 1e-20f)
-                                       : n->scale * dprob[j];
+        ds[expert[j]] =
+            n->renormalise ? (n->scale * dprob[j] - mean) / (sum + 1e-20f) : n->scale * dprob[j];
 }
 
 /* From the gradient of scores to that of logits, in place: p (ds - sum_j p_j ds_j), or of sigmoids
@@ -246,7 +247,8 @@ d9d_status d9d_ref_router_losses(d9d_stream s, const d9d_router_dims *n, float *
     return D9D_OK;
 }
 
-/* --- counts, and the bias that follows them ---------------------------------------------------- */
+/* --- counts, and the bias that follows them ----------------------------------------------------
+ */
 
 d9d_status d9d_ref_router_count(d9d_stream s, const d9d_router_dims *n, float *load, double *total,
                                 const int32_t *expert, const d9d_router_balance *b)

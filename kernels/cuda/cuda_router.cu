@@ -145,8 +145,8 @@ struct even {
 };
 
 template <class T>
-static __device__ even even_of(const d9d_router_dims &n, const d9d_router_balance &b, const float *p,
-                               int64_t r)
+static __device__ even even_of(const d9d_router_dims &n, const d9d_router_balance &b,
+                               const float *p, int64_t r)
 {
     const int lane = threadIdx.x % WARP;
     const float w = b.weight != NULL ? b.weight[r] : 0.0f;
@@ -203,8 +203,8 @@ static __device__ __forceinline__ float even_din(const even &x, int64_t i)
     return x.load != NULL ? x.slope * fmaf(x.load[i], x.scale, -x.mean) : 0.0f;
 }
 
-/* With S = sum + 1e-20 and q = p / S of the chosen:  ds_j = scale (dprob_j - sum_i dprob_i q_i) / S,
- * others 0, and what keeps the router even;  dlogits = p (ds - sum_j p_j ds_j), or of sigmoids
+/* With S = sum + 1e-20 and q = p / S of the chosen:  ds_j = scale (dprob_j - sum_i dprob_i q_i) /
+ * S, others 0, and what keeps the router even;  dlogits = p (ds - sum_j p_j ds_j), or of sigmoids
  * p (1 - p) ds. */
 template <class T>
 static __global__ void router_din_kernel(d9d_router_dims n, T *dlogits, const float *dprob,
@@ -244,7 +244,8 @@ static __global__ void router_din_kernel(d9d_router_dims n, T *dlogits, const fl
         give(expert[j], even_din(x, expert[j]) + (n.scale * dprob[j] - less) / size);
 }
 
-/* --- counts, and the bias that follows them ---------------------------------------------------- */
+/* --- counts, and the bias that follows them ----------------------------------------------------
+ */
 
 enum { COUNT_SHARED = 8192, COUNT_BLOCKS = 128 }; /* experts whose counts a block keeps */
 
@@ -291,7 +292,8 @@ static __global__ void bias_kernel(float *bias, const double *load, const float 
     }
 }
 
-/* --- the table ---------------------------------------------------------------------------------- */
+/* --- the table ----------------------------------------------------------------------------------
+ */
 
 template <class T>
 static d9d_status router(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,

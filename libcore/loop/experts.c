@@ -12,10 +12,10 @@ static const struct kind {
     const char *name;
     bool worst, least; /* of all: the largest, the smallest, or else the mean */
 } kinds[KINDS] = {
-    [IMBALANCE] = {"expert_imbalance", .worst = true}, /* most loaded expert / mean */
-    [ENTROPY] = {"expert_entropy", .least = true},     /* of the load, / log E: 1 is even */
-    [AUX] = {"router_aux_loss"},
-    [Z] = {"router_z_loss"},
+    [IMBALANCE] = {.name = "expert_imbalance", .worst = true}, /* most loaded expert / mean */
+    [ENTROPY] = {.name = "expert_entropy", .least = true},     /* of the load, / log E: 1 is even */
+    [AUX] = {.name = "router_aux_loss"},
+    [Z] = {.name = "router_z_loss"},
 };
 
 static bool is_said(const d9di_experts *x, int kind)
@@ -84,7 +84,8 @@ static void judge(const double *counts, int64_t experts, double targets, double 
 static void join(const double *one, size_t i, size_t n, double *all)
 {
     for (int k = 0; k < KINDS; k++) {
-        const double first = kinds[k].worst || kinds[k].least ? one[k] : 0, had = i > 0 ? all[k] : first;
+        const double first = kinds[k].worst || kinds[k].least ? one[k] : 0,
+                     had = i > 0 ? all[k] : first;
 
         all[k] = kinds[k].worst   ? fmax(had, one[k])
                  : kinds[k].least ? fmin(had, one[k])
@@ -205,8 +206,7 @@ d9d_status d9di_experts_end(d9di_experts *x, const d9d_tensor *scale, int slot)
     if (x->n == 0)
         return D9D_OK;
     D9D_TRY(d9d_comm_all_reduce(e->world, e->dev->stream, "loads of experts", D9D_F64,
-                                d9d_tensor_data(&x->all), d9d_tensor_numel(&x->all),
-                                D9D_COMM_SUM));
+                                d9d_tensor_data(&x->all), d9d_tensor_numel(&x->all), D9D_COMM_SUM));
     for (size_t k = 0; k < e->n_stages; k++)
         for (size_t i = 0; i < e->models[k]->n_mixtures; i++)
             D9D_TRY(d9d_block_moe_even(e->models[k]->mixtures[i], e->dev, scale));

@@ -9,9 +9,9 @@
  *         D9D_TRY(d9di_experts_take(&x, slot, targets));
  *
  * Counts are of all tokens of a step on all ranks: a token is counted once for each layer, by the
- * rank whose router sees it, and the ranks' counts are summed.  They are whole numbers, so that what
- * follows from them, such as a router's bias, is the same bits on any mesh.  Nothing waits for the
- * host.
+ * rank whose router sees it, and the ranks' counts are summed.  They are whole numbers, so that
+ * what follows from them, such as a router's bias, is the same bits on any mesh.  Nothing waits for
+ * the host.
  */
 #ifndef D9DI_LOOP_EXPERTS_H
 #define D9DI_LOOP_EXPERTS_H

@@ -1,8 +1,8 @@
 /* shares.h - what the tokens of a batch weigh where routers count them and are kept even.
  *
  * The tokens of a row weigh the same, and together as much as the row has labels that count; those
- * of padding, and of rows without such labels, 0.  A mean over the tokens of a row then has the part
- * in a step's mean loss that the row has, in whatever micro-batch and on whatever ranks it is.
+ * of padding, and of rows without such labels, 0.  A mean over the tokens of a row then has the
+ * part in a step's mean loss that the row has, in whatever micro-batch and on whatever ranks it is.
  */
 #ifndef D9DI_LOOP_SHARES_H
 #define D9DI_LOOP_SHARES_H

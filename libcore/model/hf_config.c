@@ -385,10 +385,11 @@ static d9d_status router_of_mark(const struct reader *r, d9d_router *out)
     const json_t *mark = json_object_get(r->doc, "d9d");
     const struct reader router = {member(mark, "router"), r->where, r->moe};
     const json_t *score = member(router.doc, "score");
+    const char *word = json_string_value(score);
 
     if (router.doc == NULL)
         return D9D_OK;
-    if (score != NULL && strcmp(json_is_string(score) ? json_string_value(score) : "", "sigmoid") != 0)
+    if (score != NULL && (word == NULL || strcmp(word, "sigmoid") != 0))
         return refuse(&router, "d9d.router.score", score);
     out->score = score != NULL ? D9D_SCORE_SIGMOID : D9D_SCORE_SOFTMAX;
     D9D_TRY(get_i64(&router, "groups", 1, &out->groups));

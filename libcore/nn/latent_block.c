@@ -49,7 +49,8 @@ d9d_status d9d_block_latent_init(d9d_block_latent *b, const d9d_block_how *how,
     D9D_TRY(queries_init(b, how));
     D9D_BLOCK_ADD(m, "kv_down_proj", linear, &b->kv_down, how, s->hidden, s->kv_rank + s->turned);
     D9D_BLOCK_ADD(m, "kv_down_norm", norm, &b->kv_norm, how, s->kv_rank, s->norm_eps, false);
-    D9D_BLOCK_ADD(m, "kv_up_proj", linear, &b->kv_up, how, s->kv_rank, s->heads * (s->plain + s->v));
+    D9D_BLOCK_ADD(m, "kv_up_proj", linear, &b->kv_up, how, s->kv_rank,
+                  s->heads * (s->plain + s->v));
     D9D_BLOCK_ADD(m, "o_proj", linear, &b->o_proj, how, s->heads * s->v, s->hidden);
     return D9D_OK;
 }

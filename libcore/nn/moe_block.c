@@ -162,8 +162,7 @@ d9d_status d9d_block_moe_even(d9d_block_moe *b, d9d_device *dev, const d9d_tenso
 
     if (!b->shape.router.expert_bias || !p->moves || rate == 0)
         return D9D_OK;
-    return dev->kernels->router_bias(dev->stream, d9d_tensor_data(&p->own),
-                                     (const double *)d9d_tensor_data(&b->counted) + 2,
-                                     d9d_tensor_data(scale), (float)rate, p->start[0],
-                                     p->box.dim[0], b->shape.experts);
+    return dev->kernels->router_bias(
+        dev->stream, d9d_tensor_data(&p->own), (const double *)d9d_tensor_data(&b->counted) + 2,
+        d9d_tensor_data(scale), (float)rate, p->start[0], p->box.dim[0], b->shape.experts);
 }

@@ -55,8 +55,7 @@ static d9d_status check(const d9d_piece *pieces, size_t n, const d9d_shape *y, j
     int64_t to = 0;
 
     if (n == 0 || n > D9D_NODE_MAX || y->ndim == 0)
-        return D9D_FAIL(D9D_EINVAL, "join: %zu pieces, from 1 to %d are possible", n,
-                        D9D_NODE_MAX);
+        return D9D_FAIL(D9D_EINVAL, "join: %zu pieces, from 1 to %d are possible", n, D9D_NODE_MAX);
     for (size_t i = 0; i < n; i++) {
         const d9d_shape *x = &d9d_var_tensor(pieces[i].x)->shape;
 

@@ -52,12 +52,12 @@ static d9d_status router_input(d9d_node *n)
     if (a->balanced)
         b = balance_of(&a->balance, &s[SAVED_WEIGHT], &s[SAVED_LOAD], &s[SAVED_LOGITS]);
     D9D_TRY(d9di_node_grad(n, 0, &dlogits));
-    return d9di_node_finish(
-        n, 0, &dlogits,
-        D9DI_KERNEL(n->tape, router_din, &a->dims, d9d_tensor_data(&dlogits),
-                    d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&s[SAVED_P]),
-                    d9d_tensor_data(&s[SAVED_PROB]), d9d_tensor_data(&s[SAVED_EXPERT]),
-                    a->balanced ? &b : NULL));
+    return d9di_node_finish(n, 0, &dlogits,
+                            D9DI_KERNEL(n->tape, router_din, &a->dims, d9d_tensor_data(&dlogits),
+                                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&s[SAVED_P]),
+                                        d9d_tensor_data(&s[SAVED_PROB]),
+                                        d9d_tensor_data(&s[SAVED_EXPERT]),
+                                        a->balanced ? &b : NULL));
 }
 
 static const d9d_node_ops router_ops = {.name = "router", .input = router_input};
@@ -123,10 +123,9 @@ static d9d_status load_make(d9d_tape *t, const d9d_router_how *how, const d9d_ro
         D9D_TRY(D9DI_KERNEL(t, router_count, n, load, total, d9d_tensor_data(expert), &own));
     if (load == NULL)
         return D9D_OK;
-    D9D_TRY(d9d_comm_all_reduce(how->tp, dev->stream, how->what, D9D_F32, load, cells,
-                                D9D_COMM_SUM));
-    return d9d_comm_all_reduce(how->cp, dev->stream, how->what, D9D_F32, load, cells,
-                               D9D_COMM_SUM);
+    D9D_TRY(
+        d9d_comm_all_reduce(how->tp, dev->stream, how->what, D9D_F32, load, cells, D9D_COMM_SUM));
+    return d9d_comm_all_reduce(how->cp, dev->stream, how->what, D9D_F32, load, cells, D9D_COMM_SUM);
 }
 
 /* Sums of the losses to sums[0] and [1]. */
@@ -141,8 +140,8 @@ static d9d_status losses_add(d9d_tape *t, const d9d_router_dims *n, const d9d_te
 
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(2, room), &each));
     aux = d9d_tensor_data(&each);
-    D9D_TRY_OR(
-        st, D9DI_KERNEL(t, router_losses, n, aux, aux + room, d9d_tensor_data(p), &own), out);
+    D9D_TRY_OR(st, D9DI_KERNEL(t, router_losses, n, aux, aux + room, d9d_tensor_data(p), &own),
+               out);
     for (int i = 0; i < 2; i++)
         D9D_TRY_OR(st, D9DI_KERNEL(t, sum, sums + i, 1.0, D9D_F32, aux + i * room, n->rows), out);
 out:
@@ -172,8 +171,8 @@ static d9d_status even_make(d9d_tape *t, const d9d_router_how *how, const d9d_ro
                             const d9d_tensor *logits, const d9d_tensor *p, const d9d_tensor *expert,
                             even *b)
 {
-    double *sums = how->counted != NULL && !d9d_tape_is_replay(t) ? d9d_tensor_data(how->counted)
-                                                                  : NULL;
+    double *sums =
+        how->counted != NULL && !d9d_tape_is_replay(t) ? d9d_tensor_data(how->counted) : NULL;
 
     b->how = (d9d_router_balance){.aux = how->aux, .z = how->z};
     D9D_TRY(weight_take(d9d_tape_shares(t), n->rows, b));
@@ -183,7 +182,8 @@ static d9d_status even_make(d9d_tape *t, const d9d_router_how *how, const d9d_ro
     return sums != NULL && (how->aux != 0 || how->z != 0) ? losses_add(t, n, p, b, sums) : D9D_OK;
 }
 
-/* --- forward ------------------------------------------------------------------------------------ */
+/* --- forward ------------------------------------------------------------------------------------
+ */
 
 /* Fill p, prob and the routing, all allocated. */
 static d9d_status choose(d9d_tape *t, const d9d_router_dims *n, const d9d_tensor *logits,
@@ -201,8 +201,8 @@ static d9d_status choose(d9d_tape *t, const d9d_router_dims *n, const d9d_tensor
 static d9d_status record(d9d_tape *t, d9d_var *logits, d9d_var *prob, const d9d_tensor *p,
                          const d9d_tensor *expert, const d9d_router_dims *dims, const even *b)
 {
-    const d9d_tensor *const saved[] = {p,          d9d_var_tensor(prob), expert,
-                                       &b->weight, &b->load,             &b->logits};
+    const d9d_tensor *const saved[] = {
+        p, d9d_var_tensor(prob), expert, &b->weight, &b->load, &b->logits};
     const bool balanced = b->weight.storage != NULL && (b->how.aux != 0 || b->how.z != 0);
     d9d_node *n;
 
@@ -229,9 +229,9 @@ d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, const d9d_router_how *how
     d9d_status st;
 
     D9D_TRY_OR(st, check(x, how), out);
-    n = (d9d_router_dims){x->dtype,         x->shape.dim[0],  x->shape.dim[1],
-                          how->k,           how->sigmoid,     how->renormalise,
-                          how->groups,      how->top_groups,  how->scale != 0 ? how->scale : 1.0f};
+    n = (d9d_router_dims){x->dtype,    x->shape.dim[0], x->shape.dim[1],
+                          how->k,      how->sigmoid,    how->renormalise,
+                          how->groups, how->top_groups, how->scale != 0 ? how->scale : 1.0f};
     D9D_TRY_OR(st, d9di_routing_alloc(dev, n.rows, n.e, n.k, &r), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F32, x->shape, &p), out);
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, r.expert.shape, &out), out);

@@ -1,5 +1,5 @@
-/* test_block_latent.c - latent attention: packed documents, and shapes that are refused.  Its values
- * are compared with transformers' in tests/golden/test_golden_blocks.c. */
+/* test_block_latent.c - latent attention: packed documents, and shapes that are refused.  Its
+ * values are compared with transformers' in tests/golden/test_golden_blocks.c. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -25,8 +25,7 @@ static void check(call *c)
         dx[i] = array_get(n->t, c->dx, i);
     for (int64_t r = 0; r < n->m * n->heads; r++)
         for (int64_t j = 0; j < n->n; j++)
-            y[r * n->y + n->to + j] =
-                array_get(n->t, c->x, r / n->heads * n->x + n->from + j);
+            y[r * n->y + n->to + j] = array_get(n->t, c->x, r / n->heads * n->x + n->from + j);
     assert_int_equal(host_kernels()->columns(NULL, n, c->y, c->x), D9D_OK);
     array_close("columns", n->t, c->y, y, size, 0.0);
     for (int64_t i = 0; i < n->m; i++)

@@ -68,7 +68,7 @@ static void make(call *c)
 
 static void release(call *c)
 {
-    void *parts[] = {c->logits, c->bias, c->dprob, c->weight, c->load, c->dlogits,
+    void *parts[] = {c->logits, c->bias, c->dprob, c->weight, c->load,  c->dlogits,
                      c->p,      c->prob, c->aux,   c->z,      c->expert};
 
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
@@ -118,8 +118,8 @@ static double loss_of(const call *c, int64_t r, int64_t at, double step)
     for (int64_t j = 0; j < c->n.k; j++)
         sum += s[c->expert[r * c->n.k + j]];
     for (int64_t j = 0; j < c->n.k; j++)
-        loss += s[c->expert[r * c->n.k + j]] / (c->n.renormalise ? sum : 1.0) *
-                (double)c->n.scale * (double)c->dprob[r * c->n.k + j];
+        loss += s[c->expert[r * c->n.k + j]] / (c->n.renormalise ? sum : 1.0) * (double)c->n.scale *
+                (double)c->dprob[r * c->n.k + j];
     if (c->even.weight == NULL)
         return loss;
     losses_of(c, r, s, lse, &aux, &z);
@@ -180,7 +180,7 @@ static void check_choice(const call *c, int64_t r)
         assert_true(fabs((double)c->p[r * e + i] - s[i]) < 1e-6);
         for (int64_t o = 0; o < e; o++)
             before += open[o] && (key_of(c, r, o) > key_of(c, r, i) ||
-                                           (key_of(c, r, o) == key_of(c, r, i) && o < i));
+                                  (key_of(c, r, o) == key_of(c, r, i) && o < i));
         if (before >= k || !open[i])
             continue;
         assert_int_equal(c->expert[r * k + before], i);
@@ -270,7 +270,7 @@ static void test_router(void **state)
     const struct {
         int64_t rows, e, k;
         int groups, top;
-    } shapes[] = {{0, 4, 2, 0, 0},    {1, 1, 1, 1, 1},    {17, 5, 3, 0, 0},  {33, 8, 8, 4, 4},
+    } shapes[] = {{0, 4, 2, 0, 0},   {1, 1, 1, 1, 1},    {17, 5, 3, 0, 0},  {33, 8, 8, 4, 4},
                   {40, 64, 6, 8, 3}, {9, 130, 1, 10, 2}, {20, 32, 4, 32, 7}};
 
     (void)state;

@@ -58,10 +58,9 @@ static void refuses(void **state)
         f, d9d_op_join(f->tape, (d9d_piece[]){{x, 0, 3}, {x, 0, 2}}, 2, D9D_SHAPE(2, 4), &y),
         "join: x [2, 3] does not fit y [2, 4]: pieces are columns of x, and fit side by side into "
         "y");
-    assert_refused(f,
-                   d9d_op_join(f->tape, (d9d_piece[]){{x, 0, 3}, {half, 0, 1}}, 2,
-                               D9D_SHAPE(2, 4), &y),
-                   "join: x is bfloat16, expected float32");
+    assert_refused(
+        f, d9d_op_join(f->tape, (d9d_piece[]){{x, 0, 3}, {half, 0, 1}}, 2, D9D_SHAPE(2, 4), &y),
+        "join: x is bfloat16, expected float32");
     assert_refused(f, d9d_op_join(f->tape, NULL, 0, D9D_SHAPE(2, 4), &y),
                    "join: 0 pieces, from 1 to 8 are possible");
 }

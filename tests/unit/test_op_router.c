@@ -167,7 +167,8 @@ static double even_run(op_fixture *f, d9d_router_how *how, const float *x, bool 
     assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(T, E), x, &host));
     assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(T, K), dprob, &seed));
     assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(2, 3), weight, &shares.weight));
-    assert_ok(d9d_tensor_from_host(f->dev, D9D_F64, D9D_SHAPE(2 + E), (double[2 + E]){0}, &counted));
+    assert_ok(
+        d9d_tensor_from_host(f->dev, D9D_F64, D9D_SHAPE(2 + E), (double[2 + E]){0}, &counted));
     how->counted = &counted;
     d9d_tape_reset(f->tape);
     d9d_tape_set_shares(f->tape, &shares);
@@ -229,7 +230,8 @@ static void losses_have_their_gradients(void **state)
 static void refuses_shares_that_do_not_fit(void **state)
 {
     op_fixture *f = *state;
-    d9d_tensor *flat = op_tensor(f, D9D_F32, D9D_SHAPE(6)), *few = op_tensor(f, D9D_F64, D9D_SHAPE(6));
+    d9d_tensor *flat = op_tensor(f, D9D_F32, D9D_SHAPE(6)),
+               *few = op_tensor(f, D9D_F64, D9D_SHAPE(6));
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(4, 5)), *p;
     d9d_routing r;
 
