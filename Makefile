@@ -272,7 +272,7 @@ bench: all $(BENCHES)
 # The tests that take their device from D9D_TEST_DEVICE, in one program that links to it name.
 
 GOLDENS   := $(addprefix golden/test_golden_,blocks delta models ops optim train)
-GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device unit/test_tensor \
+GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device unit/test_tensor unit/test_block_* \
              unit/test_kernel_* unit/test_op_* unit/test_cache $(GOLDENS) bench/bench_kernels gpu/bench_*,$(wildcard tests/$t.c)))
 GPU_OBJ   := $(GPU_SRC:%.c=$B/gpu/%.o)
 GPU_NAMES := $(notdir $(GPU_SRC:.c=))
