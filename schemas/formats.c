@@ -225,7 +225,7 @@ const d9d_table d9di_run_format = TABLE("run", run_keys, "manifest.json of a run
 struct metrics {
     int64_t restart, save, pipeline, step, tokens;
     int end;
-    const char *time;
+    const char *evaluation, *time;
 };
 
 static const char *const ends[] = {"done", "saved", "failed", NULL};
@@ -241,11 +241,15 @@ static const d9d_key metrics_keys[] = {
     D9D_KEY_INT(struct metrics, pipeline, "null", 1, 0x1p63,
                 "what the ranks of a pipeline did in this step, two steps later",
                 .flags = D9D_NULLABLE),
+    D9D_KEY_STR(struct metrics, evaluation, "null",
+                "its name, which its values begin with: what the model is worth on another dataset",
+                .flags = D9D_NULLABLE),
     D9D_KEY_INT(struct metrics, step, "null", 0, 0x1p63,
                 "optimizer steps done; of a resumption: those that stand; not of a checkpoint or "
                 "a pipeline",
                 .flags = D9D_NULLABLE),
-    D9D_KEY_STR(struct metrics, time, "null", "of all but a step, UTC", .flags = D9D_NULLABLE),
+    D9D_KEY_STR(struct metrics, time, "null", "of all but a step and an evaluation, UTC",
+                .flags = D9D_NULLABLE),
     REAL("blocked_ms", "of a checkpoint: time for which training stood still"),
     REAL("total_ms", "of a checkpoint: from its step until it was there"),
     MAYBE("schedule", STR, "of a pipeline, in words"),
@@ -272,18 +276,22 @@ static const d9d_key metrics_keys[] = {
     D9D_KEY_END,
 };
 
+/* Metrics, experts and evaluations have numbers of their own names. */
+static const d9d_key metrics_other = REAL(NULL, "of a metric, of experts or of an evaluation");
+
 static d9d_status check_metrics(const void *value, const char *path)
 {
     const struct metrics *m = value;
     const bool restart = m->restart != D9D_INT_NULL, end = m->end >= 0;
     const bool step = m->tokens != D9D_INT_NULL, save = m->save != D9D_INT_NULL;
-    const bool pipeline = m->pipeline != D9D_INT_NULL;
+    const bool pipeline = m->pipeline != D9D_INT_NULL, evaluation = m->evaluation != NULL;
 
-    if (restart + end + step + save + pipeline != 1 || (m->time != NULL) == step ||
+    if (restart + end + step + save + pipeline + evaluation != 1 ||
+        (m->time != NULL) == (step || evaluation) ||
         (m->step != D9D_INT_NULL) == (save || pipeline))
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: none of a step with \"tokens\", a \"restart\", an \"end\", a "
-                        "\"save\" and a \"pipeline\", these four with \"time\"",
+                        "%s: none of a step with \"tokens\", an \"evaluation\", and, with "
+                        "\"time\", a \"restart\", an \"end\", a \"save\" and a \"pipeline\"",
                         path);
     return D9D_OK;
 }
@@ -292,8 +300,10 @@ const d9d_table d9di_metrics_format = {
     .name = "metrics",
     .size = sizeof(struct metrics),
     .keys = metrics_keys,
-    .doc = "a line of metrics.jsonl: a step, a resumption, a checkpoint, a pipeline or an end",
+    .doc = "a line of metrics.jsonl: a step, an evaluation, a resumption, a checkpoint, a pipeline "
+           "or an end",
     .check = check_metrics,
+    .others = &metrics_other,
 };
 
 /* --- d9d.map-plan.v1 ------------------------------------------------------------------- */

@@ -68,9 +68,7 @@ static d9d_status forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model
     return judge(d9d_model_linear_of(m, "score"), t, h, in, out);
 }
 
-static const d9d_train_task task = {.size = sizeof(task),
-                                    .table = &table,
-                                    .extend = extend,
-                                    .forward = forward};
+static const d9d_train_task task = {
+    .size = sizeof(task), .table = &table, .extend = extend, .forward = forward};
 static const d9d_train_task *const tasks[] = {&task, NULL};
 D9D_PLUGIN(.train_tasks = tasks);

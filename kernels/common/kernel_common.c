@@ -16,8 +16,8 @@ d9d_status d9di_check_router(const char *op, const d9d_router_dims *n)
         return D9D_FAIL(D9D_EINVAL, "%s: %lld experts a token, but there are %lld", op,
                         (long long)n->k, (long long)n->e);
     if (n->groups > D9D_ROUTER_GROUPS ||
-        (n->groups > 1 && (n->e % n->groups != 0 || n->top_groups < 1 ||
-                           n->top_groups * (n->e / n->groups) < n->k)))
+        (n->groups > 1 &&
+         (n->e % n->groups != 0 || n->top_groups < 1 || n->top_groups * (n->e / n->groups) < n->k)))
         return D9D_FAIL(D9D_EINVAL, "%s: %lld of %lld experts in %d of %d groups", op,
                         (long long)n->k, (long long)n->e, n->top_groups, n->groups);
     return D9D_OK;

@@ -78,8 +78,8 @@ static bool advance(const d9d_box *part, int outer, int64_t *index)
     return false;
 }
 
-d9d_status d9d_box_runs(const d9d_box *part, const d9d_box *from, const d9d_box *to,
-                         d9d_box_fn fn, void *arg)
+d9d_status d9d_box_runs(const d9d_box *part, const d9d_box *from, const d9d_box *to, d9d_box_fn fn,
+                        void *arg)
 {
     int64_t index[D9D_MAX_DIMS] = {0}, run = 1;
     int outer = part->ndim;

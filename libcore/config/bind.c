@@ -249,6 +249,15 @@ static const char *const *names_of(struct walk *w, const d9d_table *t, const cha
     return names;
 }
 
+static size_t field_size(const d9d_key *k);
+
+static d9d_status check_other(struct walk *w, const d9d_key *k, json_t *v, const d9di_path *at)
+{
+    const struct slot s = {k, v, at, d9d_arena_alloc(w->a, field_size(k)), NULL};
+
+    return s.field != NULL ? bind_value(w, &s) : no_memory(w, at);
+}
+
 static d9d_status check_names(struct walk *w, const d9d_table *t, const char *tag,
                               const json_t *doc, const d9di_path *up)
 {
@@ -262,8 +271,11 @@ static d9d_status check_names(struct walk *w, const d9d_table *t, const char *ta
 
         while (k->name != NULL && strcmp(k->name, name) != 0)
             k++;
-        if (k->name == NULL && (tag == NULL || strcmp(tag, name) != 0))
+        if (k->name != NULL || (tag != NULL && strcmp(tag, name) == 0))
+            continue;
+        if (t->others == NULL)
             return BAD(w, &at, "unknown key; %s", instead(w, name, names_of(w, t, tag)));
+        D9D_TRY(check_other(w, t->others, v, &at));
     }
     return D9D_OK;
 }
@@ -286,8 +298,6 @@ static d9d_status bind_default(struct walk *w, const struct slot *s)
     json_decref(d.value);
     return st;
 }
-
-static size_t field_size(const d9d_key *k);
 
 static d9d_status bind_key(struct walk *w, const d9d_key *k, const json_t *doc, const d9di_path *up,
                            char *base, json_t *resolved)

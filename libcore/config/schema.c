@@ -280,7 +280,8 @@ static void describe(struct build *b, const d9d_table *t, const char *tag, json_
         put(b, s, "required", required);
     else
         json_decref(required);
-    put(b, s, "additionalProperties", json_false());
+    put(b, s, "additionalProperties",
+        t->others != NULL ? property(b, t->others) : checked(b, json_false()));
 }
 
 static json_t *build_root(struct build *b, const d9d_table *t, const char *id)

@@ -215,7 +215,8 @@ static d9d_status open_recorder(d9d_mesh *m)
 }
 
 /* What the boot's ranks tell each other is a call of the world like others, */
-static d9d_status words_carry(void *self, const void *mine, size_t n, d9d_arena *a, d9d_boot_word *all)
+static d9d_status words_carry(void *self, const void *mine, size_t n, d9d_arena *a,
+                              d9d_boot_word *all)
 {
     const d9d_mesh *m = self;
     d9d_comm_word *words = d9d_arena_alloc(a, (size_t)d9d_mesh_size(m) * sizeof(*words));

@@ -24,10 +24,10 @@ d9d_status d9di_draws_make(const d9d_model *m, d9d_device *dev, const d9d_batch 
     if (token == NULL)
         return D9D_FAIL(D9D_ENOMEM, "dropout: numbers of %lld tokens", (long long)n);
     for (int64_t i = 0; i < n; i++)
-        token[i] = (int64_t)((uint64_t)(b->first + i / length) * (uint64_t)m->max_positions +
-                             (uint64_t)d9d_part_position(d9d_comm_rank(m->cut.cp),
-                                                            d9d_comm_size(m->cut.cp), length,
-                                                            i % length));
+        token[i] =
+            (int64_t)((uint64_t)(b->first + i / length) * (uint64_t)m->max_positions +
+                      (uint64_t)d9d_part_position(d9d_comm_rank(m->cut.cp),
+                                                  d9d_comm_size(m->cut.cp), length, i % length));
     *out = (d9d_draws){.seed = seed, .first = n / d9d_comm_size(tp) * d9d_comm_rank(tp)};
     st = d9d_tensor_from_host(dev, D9D_I64, D9D_SHAPE(n), token, &out->token);
     free(token);

@@ -199,8 +199,9 @@ static const d9d_key router_keys[] = {
                  "a bias for each expert, of the choice alone, that evens out their loads"),
     COEFFICIENT("bias_update_rate", bias_rate, "0.001",
                 "how far a bias goes in a step, up where the expert had less than the mean"),
-    COEFFICIENT("aux_loss_coef", aux_loss, "0",
-                "coefficient of the load-balancing loss of each row; 1 is what it is of even loads"),
+    COEFFICIENT(
+        "aux_loss_coef", aux_loss, "0",
+        "coefficient of the load-balancing loss of each row; 1 is what it is of even loads"),
     COEFFICIENT("z_loss_coef", z_loss, "0",
                 "coefficient of the squared log-sum-exp of each token's logits"),
     D9D_KEY_END,

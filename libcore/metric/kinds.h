@@ -7,8 +7,8 @@
 #define D9DI_METRICS(X)                                                                            \
     X(sum)                                                                                         \
     X(mean)                                                                                        \
-    X(min) X(max) X(binary_auroc) X(accuracy) X(precision) X(recall) X(f1) X(fbeta)                \
-        X(confusion_matrix)
+    X(min)                                                                                         \
+    X(max) X(binary_auroc) X(accuracy) X(precision) X(recall) X(f1) X(fbeta) X(confusion_matrix)
 
 #define D9DI_METRIC_DECLARE(name) extern const d9d_table d9di_metric_##name##_table;
 D9DI_METRICS(D9DI_METRIC_DECLARE)

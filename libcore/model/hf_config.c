@@ -581,14 +581,13 @@ d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype)
 
 static d9d_status check_sayable(const d9d_qwen3_config *c)
 {
-    const char *what = c->shared_intermediate > 0 ? "a shared expert"
-                       : c->n_splits != 1         ? "a vocabulary of several splits"
-                       : c->rope_interleaved      ? "interleaved RoPE"
-                       : d9d_router_is_own(&c->router)
-                           ? "routers of another kind than a softmax's best"
-                       : c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0
-                           ? "a projection of embeddings"
-                           : NULL;
+    const char *what =
+        c->shared_intermediate > 0      ? "a shared expert"
+        : c->n_splits != 1              ? "a vocabulary of several splits"
+        : c->rope_interleaved           ? "interleaved RoPE"
+        : d9d_router_is_own(&c->router) ? "routers of another kind than a softmax's best"
+        : c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0 ? "a projection of embeddings"
+                                                                : NULL;
 
     if (what == NULL)
         return D9D_OK;

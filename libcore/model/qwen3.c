@@ -115,8 +115,7 @@ static d9d_status check_router(const d9d_qwen3_config *c)
                         "qwen3: the best %lld of %lld groups have %lld experts, and "
                         "num_experts_per_tok is %lld",
                         (long long)r->top_groups, (long long)r->groups,
-                        (long long)(r->top_groups * (c->experts / r->groups)),
-                        (long long)c->top_k);
+                        (long long)(r->top_groups * (c->experts / r->groups)), (long long)c->top_k);
     return D9D_OK;
 }
 

@@ -11,11 +11,11 @@ struct d9d_optimizer {
     d9d_params params;
     uint64_t seed;
     int n_states;
-    d9d_tensor *state;    /* [params.n * n_states]; storage NULL for frozen parameters */
-    int64_t *steps;       /* [params.n] */
-    d9d_update *updates;  /* [params.n], of the step under way */
-    size_t *index;        /* the states that exist, as indices into `state` */
-    char **names;         /* of those */
+    d9d_tensor *state;   /* [params.n * n_states]; storage NULL for frozen parameters */
+    int64_t *steps;      /* [params.n] */
+    d9d_update *updates; /* [params.n], of the step under way */
+    size_t *index;       /* the states that exist, as indices into `state` */
+    char **names;        /* of those */
     size_t n_index;
     d9d_arena arena;
 };

@@ -387,7 +387,7 @@ static d9d_status unit_at(d9d_sharded *s, d9d_module *m, unit **out)
     *out = (unit *)m->unit;
     if (m->unit != NULL)
         return D9D_OK;
-    *u = (unit){.base = {&unit_ops}, .owner = s, .module = m, .number = s->n_units};
+    *u = (unit){.base = {.ops = &unit_ops}, .owner = s, .module = m, .number = s->n_units};
     D9D_TRY(d9d_module_params(m, &s->arena, &u->all));
     D9D_TRY(parts_list(u, &s->arena));
     s->n_units++;

@@ -40,8 +40,8 @@ struct d9d_tape {
     bool may_put_off;
     D9D_VEC(d9di_put_off) put_off; /* in their order */
     bool point_put_off;            /* one of them is a node without arrays */
-    d9d_draws draws; /* token.storage NULL: none */
-    d9d_shares shares; /* weight.storage NULL: none */
+    d9d_draws draws;               /* token.storage NULL: none */
+    d9d_shares shares;             /* weight.storage NULL: none */
     bool is_replay;
 };
 

@@ -141,8 +141,16 @@ static void setup(bench *b)
     const bool cpu = unit_device_is_cpu();
     const d9d_block_how how = {b->t, 0.02, &b->cut};
 
-    b->shape = cpu ? (d9d_moe_shape){256, 96, 16, 4, true, 0, false}
-                   : (d9d_moe_shape){2048, 768, 128, 8, true, 0, false};
+    b->shape = cpu ? (d9d_moe_shape){.hidden = 256,
+                                     .intermediate = 96,
+                                     .experts = 16,
+                                     .top_k = 4,
+                                     .renormalise = true}
+                   : (d9d_moe_shape){.hidden = 2048,
+                                     .intermediate = 768,
+                                     .experts = 128,
+                                     .top_k = 8,
+                                     .renormalise = true};
     b->cut.ep = b->w.comm;
     must(d9d_block_moe_init(&b->block, &how, &b->shape));
     must(d9d_module_bind(&b->block.module));

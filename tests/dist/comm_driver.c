@@ -426,9 +426,9 @@ static d9d_status try_rooms(struct job *j, d9d_comm *c, d9d_dtype t, const int64
         for (int64_t i = 0; i < counts[rank]; i++)
             put(t, mine.host, i, value(rank + round, i));
         D9D_TRY_OR(st, array_send(j, &mine), out);
-        D9D_TRY_OR(
-            st,
-            d9d_device_copy(j->dev, d9d_comm_room(c), mine.data, (uint64_t)counts[rank] * e), out);
+        D9D_TRY_OR(st,
+                   d9d_device_copy(j->dev, d9d_comm_room(c), mine.data, (uint64_t)counts[rank] * e),
+                   out);
         D9D_TRY_OR(st, d9d_comm_fork(c, s), out);
         D9D_TRY_OR(st, d9d_comm_room_open(c, "rooms"), out);
         for (int r = 0; r < size; r++)
@@ -842,18 +842,10 @@ static d9d_status fail(struct job *j)
 static const struct {
     const char *word;
     d9d_status (*run)(struct job *j);
-} acts[] = {{"all", all},
-            {"order", order},
-            {"first", first},
-            {"groups", groups},
-            {"bandwidth", bandwidth},
-            {"busy", busy},
-            {"late", late},
-            {"mute", mute},
-            {"other", other},
-            {"short", fewer},
-            {"cross", cross},
-            {"fail", fail}};
+} acts[] = {{"all", all},       {"order", order},         {"first", first},
+            {"groups", groups}, {"bandwidth", bandwidth}, {"busy", busy},
+            {"late", late},     {"mute", mute},           {"other", other},
+            {"short", fewer},   {"cross", cross},         {"fail", fail}};
 
 static void say(void *arg, d9d_log_level level, const char *text)
 {

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154 # variables of bats
 # launch.bash - ranks under mpirun, for files that load it after slurm/helper.
 
 # Many ranks share a few processors; root runs them in containers.

@@ -50,8 +50,9 @@ static void scores(const recite *r, int32_t id, int32_t position, int32_t label,
     const d9d_rng g = {.seed = (uint64_t)id, .stream = (uint64_t)position};
 
     for (int64_t k = 0; k < r->c->classes; k++)
-        out[k] = 0.7F * d9d_rng_uniform(g, (uint64_t)k) +
-                 (r->c->classes == 1 ? 0.3F * (float)label : k == label ? 0.3F : 0.0F);
+        out[k] = 0.7F * d9d_rng_uniform(g, (uint64_t)k) + (r->c->classes == 1 ? 0.3F * (float)label
+                                                           : k == label       ? 0.3F
+                                                                              : 0.0F);
 }
 
 static void write_row(FILE *f, const recite *r, int32_t label, const float *p)

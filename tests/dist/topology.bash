@@ -56,7 +56,7 @@ train() {
         how+=(--set "mesh.${axes[i]}=${mesh[i]}")
         [ "$i" -eq 5 ] || ranks=$((ranks * mesh[i]))
     done
-    mpi -n $ranks d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" "${how[@]}" --set trainer.run.dir="$dir" "$@" "$model.json"
+    mpi -n "$ranks" d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" "${how[@]}" --set trainer.run.dir="$dir" "$@" "$model.json"
 }
 
 # same A B: losses, norms and weights to 1e-5, the same samples and numbers of tokens.

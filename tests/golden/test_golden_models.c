@@ -60,7 +60,8 @@ static void upload(fixture *f, const d9d_st_file *batch, const char *name, d9d_t
 static void fixture_open(fixture *f, const json_t *c, d9d_dtype t, d9d_checkpointing mode)
 {
     const d9d_model_options options = {.dtype = t, .checkpointing = mode};
-    const d9d_model_spec spec = {&d9d_qwen3_moe_provider, &f->config, options, NULL};
+    const d9d_model_spec spec = {
+        .provider = &d9d_qwen3_moe_provider, .config = &f->config, .options = options};
     d9d_weights *weights;
     d9d_st_file *batch;
 

@@ -59,7 +59,8 @@ static d9d_status model_make(bench *b, const char *dir, d9d_dtype t)
 static d9d_status load(bench *b, const char *dir, d9d_dtype t)
 {
     const int64_t start = d9d_clock_ns();
-    const d9d_model_spec spec = {&d9d_qwen3_moe_provider, &b->config, {.dtype = t}, NULL};
+    const d9d_model_spec spec = {
+        .provider = &d9d_qwen3_moe_provider, .config = &b->config, .options = {.dtype = t}};
     d9d_weights *w;
     double opened, s;
     uint64_t bytes;
@@ -126,7 +127,8 @@ static d9d_status read_alone(bench *b, const char *dir, d9d_dtype t)
 {
     nowhere s = {0};
     const d9d_sink sink = {.self = &s, .begin = nowhere_begin, .fill = nowhere_fill};
-    const d9d_model_spec spec = {&d9d_qwen3_moe_provider, &b->config, {.dtype = t}, NULL};
+    const d9d_model_spec spec = {
+        .provider = &d9d_qwen3_moe_provider, .config = &b->config, .options = {.dtype = t}};
     d9d_weights *w;
     int64_t start;
     d9d_status st;

@@ -48,8 +48,11 @@ spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.
     d9d-train -q "$@" --set trainer.run.hparams='{"a": [1]}' c.json
     is d9d.run.v1 run/manifest.json
     rm -r run/export run/checkpoints/step-00000004
-    d9d-train -q "$@" c.json
+    set -- "$@" --set 'evaluation={"data": {"dataset": "data"}, "samples": 4}'
+    d9d-train -q "$@" --set trainer.logging.experts=counts c.json
     grep -q '"restart"' run/metrics.jsonl
+    grep -q '"expert_load/' run/metrics.jsonl
+    grep -q '"evaluation"' run/metrics.jsonl
     is d9d.run.v1 run/manifest.json
     is d9d.train.v1 run/config.json
     is d9d.metrics.v1 run/metrics.jsonl
@@ -62,6 +65,8 @@ spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.
     spoil run/metrics.jsonl '1s/"tokens"/"token"/'
     run -2 is d9d.metrics.v1 spoilt.jsonl
     spoil run/metrics.jsonl '1s/"tokens": [0-9]+, //'
+    run -2 is d9d.metrics.v1 spoilt.jsonl
+    spoil run/metrics.jsonl 's/("expert_load[^:]*: )[^,}]*/\1"many"/'
     run -2 is d9d.metrics.v1 spoilt.jsonl
     spoil run/checkpoints/step-00000002/manifest.json '/"chunk_bytes":/d'
     run -2 is d9d.checkpoint.v1 spoilt.json

@@ -287,6 +287,28 @@ static void mistakes_are_named(void **state)
     }
 }
 
+/* A table that allows other names says what their values are. */
+static void other_names_are_checked(void **state)
+{
+    d9d_table open = leaf_table;
+    json_t *good = load("{\"n\": 3, \"a\": 0.5, \"b/c\": 1}");
+    json_t *bad = load("{\"n\": 3, \"a\": 2}");
+    d9d_arena a = {0};
+    struct leaf v;
+
+    (void)state;
+    open.others = &(d9d_key){.kind = D9D_KIND_REAL, .min = 0, .max = 1};
+    assert_int_equal(d9d_config_bind(&open, good, "c", NULL, &a, &v), D9D_OK);
+    assert_int_equal(v.n, 3);
+    assert_int_equal(d9d_config_bind(&open, bad, "c", NULL, &a, &v), D9D_ECONFIG);
+    assert_non_null(strstr(d9d_err_message(), "c: a: 2 is not at most 1"));
+    assert_int_equal(d9d_config_bind(&leaf_table, good, "c", NULL, &a, &v), D9D_ECONFIG);
+    assert_non_null(strstr(d9d_err_message(), "unknown key"));
+    d9d_arena_release(&a);
+    json_decref(good);
+    json_decref(bad);
+}
+
 static void depth_is_bounded(void **state)
 {
     json_t *u = load("{\"type\": \"leaf\"}"), *doc = load("{\"i\": 1}");
@@ -449,6 +471,7 @@ int main(void)
         cmocka_unit_test(given_values_are_taken),
         cmocka_unit_test(unions_lists_and_tables_nest),
         cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(other_names_are_checked),
         cmocka_unit_test(depth_is_bounded),
         cmocka_unit_test(keys_without_effect_are_said),
         cmocka_unit_test(resolving_fills_in_and_is_stable),

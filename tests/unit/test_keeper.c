@@ -87,7 +87,7 @@ static void backward_opens_what_forward_closed(void **state)
     const d9d_block_how how = {.dtype = D9D_F32};
     d9d_block_linear b;
     d9d_device *dev;
-    diary d = {.base = {&ops}};
+    diary d = {.base = {.ops = &ops}};
 
     (void)state;
     assert_ok(d9d_device_open("cpu", &dev));

@@ -209,7 +209,10 @@ static void put_off(const char *nodes, bool may, const char *want)
     for (size_t i = strlen(nodes); i-- > 0;) {
         const char c = nodes[i];
 
-        assert_ok(d9d_tape_record_point(t, c == '<' ? &wait : c <= '9' ? &late : &both,
+        assert_ok(d9d_tape_record_point(t,
+                                        c == '<'   ? &wait
+                                        : c <= '9' ? &late
+                                                   : &both,
                                         sizeof(letter), &n));
         *(letter *)n->attr = (letter){c, log};
     }

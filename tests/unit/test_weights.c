@@ -233,7 +233,8 @@ static const struct cut whole_model = {1, 0, false};
 static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut cut)
 {
     const d9d_model_options options = {.dtype = D9D_F32};
-    const d9d_model_spec spec = {&d9d_qwen3_moe_provider, c, options, NULL};
+    const d9d_model_spec spec = {
+        .provider = &d9d_qwen3_moe_provider, .config = c, .options = options};
     struct cost cost;
     d9d_arena a = {0};
     d9d_device *dev;

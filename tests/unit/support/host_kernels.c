@@ -750,14 +750,13 @@ static d9d_status on_router_din(d9d_stream s, const d9d_router_dims *n, void *dl
     if (b != NULL)
         d = balance(&c, n, b);
     return end(&c, c.k->router_din(c.s, n, out(&c, n->t, dlogits, n->rows * n->e),
-                                   floats(&c, dprob, n->rows * n->k),
-                                   floats(&c, p, n->rows * n->e), floats(&c, prob, n->rows * n->k),
+                                   floats(&c, dprob, n->rows * n->k), floats(&c, p, n->rows * n->e),
+                                   floats(&c, prob, n->rows * n->k),
                                    ints(&c, expert, n->rows * n->k), b != NULL ? &d : NULL));
 }
 
 static d9d_status on_router_count(d9d_stream s, const d9d_router_dims *n, float *load,
-                                  double *total, const int32_t *expert,
-                                  const d9d_router_balance *b)
+                                  double *total, const int32_t *expert, const d9d_router_balance *b)
 {
     const int64_t batch = n->rows > 0 ? (b->first + n->rows - 1) / b->length + 1 : 0;
     call c = begin();
@@ -776,9 +775,9 @@ static d9d_status on_router_losses(d9d_stream s, const d9d_router_dims *n, float
     const d9d_router_balance d = balance(&c, n, b);
 
     (void)s;
-    return end(&c, c.k->router_losses(c.s, n, out(&c, D9D_F32, aux, n->rows),
-                                      out(&c, D9D_F32, z, n->rows),
-                                      floats(&c, p, n->rows * n->e), &d));
+    return end(&c,
+               c.k->router_losses(c.s, n, out(&c, D9D_F32, aux, n->rows),
+                                  out(&c, D9D_F32, z, n->rows), floats(&c, p, n->rows * n->e), &d));
 }
 
 static d9d_status on_router_bias(d9d_stream s, float *bias, const double *load, const float *scale,

@@ -11,7 +11,7 @@
 
 enum { V = 61, H = 32, IGNORE = -100 };
 
-#define HEADS .hidden = H, .heads = 4, .kv_heads = 2, .head_dim = 16
+#define HEADS  .hidden = H, .heads = 4, .kv_heads = 2, .head_dim = 16
 
 #define LATENT .hidden = H, .heads = 4, .kv_rank = 16, .plain = 10, .turned = 8, .norm_eps = 1e-6f
 
@@ -112,14 +112,21 @@ static const struct rule {
     bool few;
     const d9d_placing *how;
 } rules[] = {
-    {".grouped_experts.", false, &whole}, {".shared_expert.", false, &whole},
-    {".q_proj.down_proj.", false, &whole}, {".q_proj.norm.", false, &whole},
+    {".grouped_experts.", false, &whole},
+    {".shared_expert.", false, &whole},
+    {".q_proj.down_proj.", false, &whole},
+    {".q_proj.norm.", false, &whole},
     {".kv_down_", false, &whole},
-    {".k_proj.", true, &whole},           {".v_proj.", true, &whole},
-    {".o_proj.bias", false, &whole},      {".o_proj.", false, &rows},
-    {".down_proj.", false, &rows},        {"_proj.", false, &columns},
-    {".sinks", false, &columns},          {"token_embedding.", false, &columns},
-    {"lm_head.", false, &columns},        {"", false, &whole},
+    {".k_proj.", true, &whole},
+    {".v_proj.", true, &whole},
+    {".o_proj.bias", false, &whole},
+    {".o_proj.", false, &rows},
+    {".down_proj.", false, &rows},
+    {"_proj.", false, &columns},
+    {".sinks", false, &columns},
+    {"token_embedding.", false, &columns},
+    {"lm_head.", false, &columns},
+    {"", false, &whole},
 };
 
 static void place(stack *s, d9d_mesh *mesh)

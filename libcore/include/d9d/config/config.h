@@ -126,6 +126,8 @@ struct d9d_table {
     struct {
         uint32_t table, key;
     } bytes;
+    const d9d_key *others; /* what a key of another name must be, which is checked and not kept;
+                              NULL: there is no other */
 };
 
 enum {

@@ -114,7 +114,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, boo
                                                  d9d_buf *out);
 
 /* Sample k of the split as text, what is trained between "\u27e6" and "\u27e7", with pictures of
- * control characters other than newlines and tabs; a line parts documents.  ECONFIG without a tokenizer. */
+ * control characters other than newlines and tabs; a line parts documents.  ECONFIG without a
+ * tokenizer. */
 D9D_API D9D_MUST_USE d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k, d9d_buf *out);
 /* The share of padding in batches of `batch` samples whose lengths are rounded up to a
  * multiple, in each order of d9d/data/loader.h, and with every sample padded to the edge of its

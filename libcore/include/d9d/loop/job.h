@@ -23,7 +23,7 @@ extern "C" {
 
 typedef struct d9d_data_section {
     const char *dataset; /* directory made by d9d-shard */
-    d9d_union source;    /* d9d/data/dataset_kind.h, in the place of a directory; choice NULL: none */
+    d9d_union source; /* d9d/data/dataset_kind.h, in the place of a directory; choice NULL: none */
     const char *split;
     int order; /* d9d_order, see d9d/data/loader.h */
     int64_t seed;

@@ -28,14 +28,14 @@ extern "C" {
 typedef struct d9d_adapters d9d_adapters;
 D9D_API void d9d_adapters_free(d9d_adapters *ad);
 
-/* Those of a bound model: `params` has their factors, and `src` has these by name, whole.  With them
- * goes a classifier's head among the parameters that is trained. */
+/* Those of a bound model: `params` has their factors, and `src` has these by name, whole.  With
+ * them goes a classifier's head among the parameters that is trained. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_take(const d9d_params *params, const d9d_source *src,
                                                   d9d_adapters **out);
 /* A directory, for a model that has these matrices.  ENOTSUP for what changes weights in another
- * way than B A: DoRA, biases, modules saved whole but a classifier's head, another method; EMISMATCH for a factor of no
- * matrix of this model, or of another shape, a matrix with one factor, and experts of which some
- * have none. */
+ * way than B A: DoRA, biases, modules saved whole but a classifier's head, another method;
+ * EMISMATCH for a factor of no matrix of this model, or of another shape, a matrix with one factor,
+ * and experts of which some have none. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of,
                                                   d9d_adapters **out);
 

@@ -108,7 +108,7 @@ struct d9d_model {
     d9d_cut cut;                   /* what its blocks read; a plan fills it (d9d/parallel/plan.h) */
     d9d_module **units;            /* that forward opens, in its order; one may be opened twice */
     size_t n_units;
-    d9d_block_moe **mixtures;      /* of this stage, where loads of experts are to be known */
+    d9d_block_moe **mixtures; /* of this stage, where loads of experts are to be known */
     size_t n_mixtures;
     d9d_module *tied; /* a module that the first and the last stage both have, under one name: its
                        * gradients are summed over the two; NULL: none, or one stage has it */

@@ -49,8 +49,7 @@ typedef struct d9d_peft_section {
  * names are bound.  ECONFIG for a pattern that is no expression, that fits no module (near ones are
  * named) or no matrix, and for a matrix that would have two adapters.  `part`: of a model that has
  * passed as a whole, some layers, in which a pattern may fit nothing. */
-D9D_API D9D_MUST_USE d9d_status d9d_peft_apply(const d9d_union *peft, d9d_module *root,
-                                               bool part);
+D9D_API D9D_MUST_USE d9d_status d9d_peft_apply(const d9d_union *peft, d9d_module *root, bool part);
 
 /* Some of the parameters, in the arena: those of adapters, or those of the model without them. */
 D9D_API D9D_MUST_USE d9d_status d9d_peft_params_of(const d9d_params *all, bool adapters,

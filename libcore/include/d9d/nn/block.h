@@ -232,8 +232,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_delta_forward(d9d_block_delta *b, d9d_
  * tokens, and these are gathered in place of x. */
 typedef struct d9d_latent_shape {
     int64_t hidden, heads;
-    int64_t q_rank, kv_rank;  /* q_rank 0: queries are made of x at once */
-    int64_t plain, turned, v; /* features of a head: without and with positions; of its values */
+    int64_t q_rank, kv_rank;    /* q_rank 0: queries are made of x at once */
+    int64_t plain, turned, v;   /* features of a head: without and with positions; of its values */
     const d9d_block_rope *rope; /* of `turned` features; shared by the layers */
     float norm_eps;
     float scale; /* of the scores; 0: (plain + turned)^-1/2 */
@@ -323,7 +323,7 @@ typedef struct d9d_block_moe {
     d9d_module router, grouped_experts, shared_expert;
     d9d_block_linear gate;
     d9d_param expert_bias; /* "router.expert_bias" [E]; declared where the router has one */
-    d9d_tensor counted;    /* d9d_router_how.counted; whoever counts sets it, storage NULL: nobody */
+    d9d_tensor counted; /* d9d_router_how.counted; whoever counts sets it, storage NULL: nobody */
     d9d_block_grouped gate_proj, up_proj, down_proj;
     d9d_block_ffn shared;
     d9d_block_linear shared_gate;

@@ -13,7 +13,8 @@
  *     forward     open . compute . close  |  open . compute . close  |
  *     backward                            |  open(grads) . backward, replay . close(grads) |  ...
  *
- * Where a tape puts weight halves off, a close comes with them, behind the opening of the next unit.
+ * Where a tape puts weight halves off, a close comes with them, behind the opening of the next
+ * unit.
  *
  * The unit's keeper (d9d/parallel/sharded.h) does it; in a module without one the calls do nothing.
  * Units may be opened again while they are open (a tied embedding); the outermost counts.

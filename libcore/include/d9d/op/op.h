@@ -40,7 +40,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_reshape(d9d_tape *t, d9d_var *x, d9d_shap
 
 /* Columns of some arrays side by side, and zeros behind them: y [..., M], of which piece i has the
  * next n columns, [first, first + n) of x.  An x with as many rows as y has gives each its own; one
- * with a row for each of y's [..., A, M] gives that to all A heads.  At most D9D_NODE_MAX pieces. */
+ * with a row for each of y's [..., A, M] gives that to all A heads.  At most D9D_NODE_MAX pieces.
+ */
 typedef struct d9d_piece {
     d9d_var *x;
     int64_t first, n;
@@ -172,7 +173,8 @@ typedef struct d9d_router_how {
     const d9d_tensor *bias; /* [E] float32, of the choice alone; NULL: none */
     float aux, z;           /* coefficients of the losses; 0: none */
     /* [2 + E] float64 on the device, to which forward adds (a replay does not): sums over the
-     * tokens of the two losses, without coefficients, and choices of each expert.  NULL: nothing. */
+     * tokens of the two losses, without coefficients, and choices of each expert.  NULL: nothing.
+     */
     const d9d_tensor *counted;
     d9d_comm *tp, *cp; /* ranks with other tokens of the same rows; NULL: none */
     const char *what;  /* of what is summed over them */
