@@ -24,7 +24,7 @@ static d9d_status part(piece *p, d9d_turns *t, int i, int depth)
         D9D_TRY(part(p, t, i, depth - 1));
         return room[depth] == p->name ? D9D_OK : D9D_FAIL(D9D_EINVAL, "the stack has changed");
     }
-    (void)snprintf(p->said + strlen(p->said), 8, "%c%d ", p->name, i);
+    (void)snprintf(p->said + strlen(p->said), 16, "%c%d ", p->name, i);
     if (i == p->fails)
         return D9D_FAIL(D9D_EIO, "%c fails in part %d", p->name, i);
     return i < p->parts ? d9d_turns_next(t) : D9D_OK;
