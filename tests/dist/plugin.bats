@@ -9,7 +9,7 @@ load launch
 
 setup_file() {
     no_launcher
-    work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX)
+    work=$(workplace)
     export work
     make -s --no-print-directory -C "$root" install PREFIX="$work/d9d" DESTDIR= >&2
     PATH=$work/d9d/bin:$PATH

@@ -14,7 +14,7 @@ axes=(data_parallel_replicate data_parallel_shard context_parallel_shard
 
 setup_file() {
     no_launcher
-    work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX)
+    work=$(workplace)
     export work
     cd "$work" || return 1
     d9d-shard -q --format tokens --out data "$golden/moe/train.jsonl"

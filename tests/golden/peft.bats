@@ -2,9 +2,11 @@
 # LoRA against HuggingFace's peft: the adapters that it has written, what they compute and what ten
 # steps of training make of them (make_peft.py).
 
+load ../workplace
+
 setup_file() {
     golden=$BATS_TEST_DIRNAME
-    work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX)
+    work=$(workplace)
     PATH=$D9D_BIN:$PATH
     export golden work PATH OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
     cd "$work" || return 1

@@ -1,11 +1,9 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are for and of those that load it
 # train_helper.bash - small runs for train.bats and infer.bats; load it after helper.
+load ../workplace
 golden=$(cd "$BATS_TEST_DIRNAME/../golden" && pwd)
 export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 # what tiny models need
 unset SLURM_JOB_ID SLURM_JOB_END_TIME SLURM_STEP_NUM_TASKS OMPI_COMM_WORLD_SIZE
-
-# workplace: a new directory, in memory where that is possible: these tests sync a lot.
-workplace() { mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX; }
 
 # workshop, once a file: a directory $shared with a dataset and configurations of both programs.
 workshop() {
