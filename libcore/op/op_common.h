@@ -8,6 +8,22 @@
 #define D9DI_KERNEL(tape, entry, ...)                                                              \
     (d9d_tape_device(tape)->kernels->entry(d9d_tape_device(tape)->stream, __VA_ARGS__))
 
+/* GRAD_input, GRAD_weight and GRAD_full of node ops whose halves are one function of the node and
+ * of those that are wanted, d9d_need bits. */
+#define D9DI_HALVES(grad)                                                                          \
+    static d9d_status grad##_input(d9d_node *n)                                                    \
+    {                                                                                              \
+        return grad(n, D9D_NEED_INPUT);                                                            \
+    }                                                                                              \
+    static d9d_status grad##_weight(d9d_node *n)                                                   \
+    {                                                                                              \
+        return grad(n, D9D_NEED_WEIGHT);                                                           \
+    }                                                                                              \
+    static d9d_status grad##_full(d9d_node *n)                                                     \
+    {                                                                                              \
+        return grad(n, n->halves);                                                                 \
+    }
+
 /* EINVAL unless x has data and is of type t. */
 d9d_status d9di_op_check(const char *op, const char *name, const d9d_tensor *x, d9d_dtype t);
 /* EINVAL unless x has data and is float32 or bfloat16. */

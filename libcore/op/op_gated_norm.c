@@ -31,23 +31,10 @@ out:
     return st;
 }
 
-static d9d_status input(d9d_node *n)
-{
-    return grad(n, D9D_NEED_INPUT);
-}
-
-static d9d_status weight(d9d_node *n)
-{
-    return grad(n, D9D_NEED_WEIGHT);
-}
-
-static d9d_status full(d9d_node *n)
-{
-    return grad(n, n->halves);
-}
+D9DI_HALVES(grad)
 
 static const d9d_node_ops ops = {
-    .name = "gated_norm", .input = input, .weight = weight, .full = full};
+    .name = "gated_norm", .input = grad_input, .weight = grad_weight, .full = grad_full};
 
 static d9d_status check(const d9d_tensor *x, const d9d_tensor *z, const d9d_param *w)
 {

@@ -50,23 +50,10 @@ static d9d_status grad(d9d_node *n, unsigned halves)
     return dx.storage != NULL ? d9di_node_finish(n, 0, &dx, st) : st;
 }
 
-static d9d_status input(d9d_node *n)
-{
-    return grad(n, D9D_NEED_INPUT);
-}
-
-static d9d_status weight(d9d_node *n)
-{
-    return grad(n, D9D_NEED_WEIGHT);
-}
-
-static d9d_status full(d9d_node *n)
-{
-    return grad(n, n->halves);
-}
+D9DI_HALVES(grad)
 
 static const d9d_node_ops ops = {
-    .name = "norm_rope", .input = input, .weight = weight, .full = full};
+    .name = "norm_rope", .input = grad_input, .weight = grad_weight, .full = grad_full};
 
 static d9d_status check(const d9d_tensor *x, const d9d_param *w, const d9d_tensor *positions,
                         const d9d_tensor *inv_freq)

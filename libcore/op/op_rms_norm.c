@@ -33,23 +33,10 @@ static d9d_status rms_grad(d9d_node *n, unsigned halves)
     return dx.storage != NULL ? d9di_node_finish_sum(n, 0, &dx, st) : st;
 }
 
-static d9d_status rms_input(d9d_node *n)
-{
-    return rms_grad(n, D9D_NEED_INPUT);
-}
-
-static d9d_status rms_weight(d9d_node *n)
-{
-    return rms_grad(n, D9D_NEED_WEIGHT);
-}
-
-static d9d_status rms_full(d9d_node *n)
-{
-    return rms_grad(n, n->halves);
-}
+D9DI_HALVES(rms_grad)
 
 static const d9d_node_ops rms_ops = {
-    .name = "rms_norm", .input = rms_input, .weight = rms_weight, .full = rms_full};
+    .name = "rms_norm", .input = rms_grad_input, .weight = rms_grad_weight, .full = rms_grad_full};
 
 static d9d_status check(const d9d_tensor *x, const d9d_param *w)
 {
