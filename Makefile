@@ -269,15 +269,16 @@ bench: all $(BENCHES)
 	for b in $(call pick,$(BENCHES) $(wildcard tests/bench/*.sh)); do echo "# $$b"; $$b; done
 
 # ---- On a GPU -----------------------------------------------------------------------------
-# The tests that take their device from D9D_TEST_DEVICE, in one program that links to it name.
+# The tests that take their device from D9D_TEST_DEVICE, and the programs that ranks run, in one
+# program that links to it name.
 
 GOLDENS   := $(addprefix golden/test_golden_,blocks delta models ops optim train)
 GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device unit/test_tensor unit/test_block_* \
-             unit/test_kernel_* unit/test_op_* unit/test_cache $(GOLDENS) bench/bench_kernels gpu/bench_*,$(wildcard tests/$t.c)))
+             unit/test_kernel_* unit/test_op_* unit/test_cache $(GOLDENS) bench/bench_kernels gpu/bench_* \
+             $(patsubst %,dist/%_driver,blocks comm context experts pipeline tensor),$(wildcard tests/$t.c)))
 GPU_OBJ   := $(GPU_SRC:%.c=$B/gpu/%.o)
 GPU_NAMES := $(notdir $(GPU_SRC:.c=))
 GPU_BIN   := $B/gpu/gpu-tests
-GPU_DRIVERS := $(patsubst %,$B/tests/dist/%_driver,blocks comm context experts pipeline tensor)
 
 $B/gpu/%.o: $B/%.o
 	@mkdir -p $(@D)
@@ -300,10 +301,10 @@ gpu-bench: $(GPU_BIN)
 	@$B/gpu/bench_large $(T)
 
 $(GPU_RUNS): export D9D_TEST_DEVICE ?= cuda
-$(GPU_RUNS): gpu-%: all $(GPU_BIN) $(GPU_DRIVERS)
-	@PATH=$(abspath $B/bin):$(abspath $B/gpu):$(abspath $B/tests/dist):$$PATH tests/gpu/$* $(T)
+$(GPU_RUNS): gpu-%: all $(GPU_BIN)
+	@PATH=$(abspath $B/bin):$(abspath $B/gpu):$$PATH tests/gpu/$* $(T)
 
-gpu-pack: all $(GPU_BIN) $(GPU_DRIVERS)
+gpu-pack: all $(GPU_BIN)
 	@tests/gpu/pack $B $B/gpu-pack
 
 # ---- Care ---------------------------------------------------------------------------------
