@@ -89,6 +89,7 @@ static __device__ void chunk_softmax(few_shared &w, int heads)
         const float p = none ? (s == s ? 0.0f : s) : expf(s - m);
         const float keep = none ? 1.0f : expf(old - m), sum = group_fold<WARP>(p, plus());
 
+        __syncwarp(); /* all have read m */
         w.score[g][lane] = p;
         if (lane == 0) {
             w.l[g] = w.l[g] * keep + sum;

@@ -2,10 +2,17 @@
  *
  * Called by the name of a test, as a link to this program is, it runs that test; by another name
  * it lists them.  The Makefile gives GPU_TESTS(X), which has the names, and renames the main() of
- * each.
+ * each.  D9D_TEST_ONLY names the functions of a test that are to run, of which * stands for any part.
  */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 #ifndef GPU_TESTS
 #define GPU_TESTS(X)
@@ -29,6 +36,7 @@ int main(int argc, char **argv)
 {
     const char *slash = strrchr(argv[0], '/'), *name = slash != NULL ? slash + 1 : argv[0];
 
+    cmocka_set_test_filter(getenv("D9D_TEST_ONLY"));
     for (int i = 0; tests[i].name != NULL; i++)
         if (strcmp(tests[i].name, name) == 0)
             return tests[i].run(argc, argv);
