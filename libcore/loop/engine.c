@@ -159,6 +159,7 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_how *how)
 static d9d_status stage_open(d9di_engine *e, const d9di_engine_how *how, int k, d9di_stage *out)
 {
     const d9d_stage stage = {d9d_program_stage_of(&e->program, e->pipe_rank, k), e->program.stages};
+    d9d_model_spec spec = e->spec;
 
     if (stage.count == 1) {
         out->model = e->whole;
@@ -167,8 +168,9 @@ static d9d_status stage_open(d9di_engine *e, const d9di_engine_how *how, int k, 
         D9D_TRY(model_open(e, how, stage, &out->model, &out->params));
     }
     D9D_TRY(d9d_peft_params_of(&out->params, false, &e->arena, &out->base));
+    spec.params = &out->params;
     if (how->source != NULL && how->initialise)
-        D9D_TRY(d9d_weights_open(&e->spec, stage, how->source, e->adapters.n == 0 ? e->given : NULL,
+        D9D_TRY(d9d_weights_open(&spec, stage, how->source, e->adapters.n == 0 ? e->given : NULL,
                                  &out->weights));
     return D9D_OK;
 }

@@ -309,10 +309,12 @@ static d9d_status layers_number(heads *h, const d9d_model *whole)
 
 static d9d_status states_extend(void *self, d9d_model *m, const d9d_model_options *options)
 {
+    const d9d_model_ops *ops = m->ops;
+
     (void)options;
-    if (!m->ops->taps)
+    if (ops->size <= offsetof(d9d_model_ops, taps) || !ops->taps)
         return D9D_FAIL(D9D_ENOTSUP, "task: %s does not tell what its layers compute",
-                        m->ops->name);
+                        ops->name);
     return m->stage.count == 1 ? layers_number(self, m) : D9D_OK;
 }
 

@@ -116,7 +116,7 @@ double d9d_model_flops(const d9d_model *m, int64_t s)
 
     if (m->ops->flops_per_token != NULL)
         return m->ops->flops_per_token(m, s);
-    for (size_t i = 1; i < m->n_units; i++)
+    for (size_t i = d9d_stage_is_first(m->stage); i < m->n_units; i++)
         (void)!d9d_module_each(m->units[i], count, &elements);
     return 6 * elements;
 }

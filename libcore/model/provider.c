@@ -103,25 +103,32 @@ d9d_layout d9d_model_layout(const d9d_model_spec *m, const d9d_source *src)
     return D9D_LAYOUT_HF;
 }
 
-/* One tensor, renamed by the first pair that fits. */
-static d9d_status rename_one(const d9d_name_pair *pairs, bool to_own, const char *name,
-                             d9d_arena *a, d9d_mapper *m)
+/* A tensor's name there: that of the first pair that fits, or its own. */
+static d9d_status name_there(const d9d_name_pair *pairs, bool to_own, const char *name,
+                             d9d_arena *a, const char **out)
 {
+    *out = name;
     for (; pairs != NULL && pairs->own != NULL; pairs++) {
         const char *from = to_own ? pairs->hf : pairs->own, *to = to_own ? pairs->own : pairs->hf;
-        const char *other;
 
         if (!begins(name, from))
             continue;
-        other = d9d_arena_printf(a, "%s%s", to, name + strlen(from));
-        return other != NULL ? d9d_mapper_rename(m, name, other)
-                             : D9D_FAIL(D9D_ENOMEM, "%s: another name", name);
+        *out = d9d_arena_printf(a, "%s%s", to, name + strlen(from));
+        return *out != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: another name", name);
     }
-    return d9d_mapper_identity(m, name);
+    return D9D_OK;
 }
 
-static d9d_status rename_all(const d9d_model_spec *m, const d9d_source *src, d9d_layout to,
-                             d9d_mapper *mapper)
+static bool has_param(const d9d_params *of, const char *name)
+{
+    for (size_t i = 0; i < of->n; i++)
+        if (strcmp(of->p[i]->name, name) == 0)
+            return true;
+    return false;
+}
+
+static d9d_status rename_all(const d9d_model_spec *m, d9d_stage stage, const d9d_source *src,
+                             d9d_layout to, d9d_mapper *mapper)
 {
     const d9d_layout from = d9d_model_layout(m, src);
     const d9d_name_pair *pairs =
@@ -129,8 +136,14 @@ static d9d_status rename_all(const d9d_model_spec *m, const d9d_source *src, d9d
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
 
-    for (size_t i = 0; i < src->n && st == D9D_OK; i++)
-        st = rename_one(pairs, to == D9D_LAYOUT_D9D, src->at(src->self, i)->name, &a, mapper);
+    for (size_t i = 0; i < src->n; i++) {
+        const char *name = src->at(src->self, i)->name, *there;
+
+        D9D_TRY_OR(st, name_there(pairs, to == D9D_LAYOUT_D9D, name, &a, &there), out);
+        if (stage.count == 1 || has_param(m->params, there))
+            D9D_TRY_OR(st, d9d_mapper_rename(mapper, name, there), out);
+    }
+out:
     d9d_arena_release(&a);
     return st;
 }
@@ -145,7 +158,7 @@ static d9d_status own_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d
     if (m->provider->mapper != NULL)
         return m->provider->mapper(m->config, stage, src, to, out);
     D9D_TRY(d9d_mapper_create(&mapper));
-    st = rename_all(m, src, to, mapper);
+    st = rename_all(m, stage, src, to, mapper);
     if (st == D9D_OK)
         *out = mapper;
     else

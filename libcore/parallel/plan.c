@@ -49,13 +49,13 @@ d9d_status d9d_param_place(d9d_param *p, d9d_mesh *mesh, const d9d_placing *how)
 
 /* --- any model ----------------------------------------------------------------------------- */
 
-d9d_status d9d_units_plan_check(const char *name, const d9d_degrees *d)
+d9d_status d9d_units_plan_check(const char *name, bool stages, const d9d_degrees *d)
 {
     const struct {
         const char *name;
         int64_t degree;
     } refused[] = {
-        {"pipeline_parallel", d->pipeline_parallel},
+        {"pipeline_parallel", stages ? 1 : d->pipeline_parallel},
         {"context_parallel_replicate", d->context_parallel_replicate},
         {"context_parallel_shard", d->context_parallel_shard},
         {"tensor_parallel", d->tensor_parallel},
@@ -88,7 +88,8 @@ d9d_status d9d_model_plan_check(const d9d_model_spec *m, const d9d_degrees *d)
 {
     const d9d_model_provider *p = m->provider;
 
-    return p->check != NULL ? p->check(m->config, d) : d9d_units_plan_check(p->table->name, d);
+    return p->check != NULL ? p->check(m->config, d)
+                            : d9d_units_plan_check(p->table->name, p->stages, d);
 }
 
 d9d_status d9d_model_plan(const d9d_model_spec *m, d9d_mesh *mesh, d9d_model *model)

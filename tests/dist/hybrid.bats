@@ -73,3 +73,12 @@ alone() { [ -d alone ] || train alone; }
     paste -d' ' <(numbers loss ranks) <(numbers loss alone | head -n 5) |
         awk '!(($1 - $2) ^ 2 <= (1e-5 * $2) ^ 2) { print; bad = 1 } END { exit bad || NR != 5 }'
 }
+
+@test "in stages it is what it is in one" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    alone
+    mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=stages \
+        --set 'trainer.pipelining.schedule={"schedule": "zero_bubble_v"}' --set trainer.run.steps=5 train.json
+    paste -d' ' <(numbers loss stages) <(numbers loss alone | head -n 5) |
+        awk '!(($1 - $2) ^ 2 <= (1e-5 * $2) ^ 2) { print; bad = 1 } END { exit bad || NR != 5 }'
+}

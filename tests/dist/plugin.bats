@@ -77,6 +77,12 @@ close_to() {
     close_to 1e-5 <(probs out.jsonl | head -n 87) <(probs "$golden/logprobs.jsonl")
 }
 
+@test "Llama's layers can be heard" {
+    run -0 d9d-infer -q --device cpu --set 'task={"name": "hidden_states", "output": "layers.npy", "layers": [0, 2]}' infer.json
+    head -c 128 layers.npy | grep -aqE "'shape': [(][0-9]+, 2, 32[)]"
+    run -2 d9d-infer -q --device cpu --set 'task={"name": "hidden_states", "output": "none.npy", "layers": [3]}' infer.json
+}
+
 @test "Llama is trained, exported under HuggingFace's names, and gone on with" {
     run -0 d9d-train -q --device cpu --set trainer.run.dir=alone train.json
     [ "$(names alone/export/model.safetensors)" = "$(names "$golden/model.safetensors")" ]
@@ -105,6 +111,19 @@ close_to() {
         close_to 1e-5 <(numbers grad_norm "ranks-$replicate-$shard/metrics.jsonl") <(numbers grad_norm alone/metrics.jsonl)
         cmp "ranks-$replicate-$shard/export/config.json" alone/export/config.json
     done
+}
+
+@test "Llama in stages is Llama in one" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    [ -d alone ] || d9d-train -q --device cpu --set trainer.run.dir=alone train.json
+    mpi -n 4 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set mesh.data_parallel_shard=2 \
+        --set trainer.run.dir=stages train.json
+    close_to 1e-5 <(numbers loss stages/metrics.jsonl) <(numbers loss alone/metrics.jsonl)
+    close_to 1e-5 <(numbers grad_norm stages/metrics.jsonl) <(numbers grad_norm alone/metrics.jsonl)
+    [ "$(names stages/export/model.safetensors)" = "$(names alone/export/model.safetensors)" ]
+    run -2 mpi -n 3 d9d-train -q --device cpu --set mesh.pipeline_parallel=3 --set trainer.run.dir=none train.json
+    assert_output --partial "pipeline: stage 2 of 3 gets no layer"
+    [ ! -e none ]
 }
 
 @test "what a plugin cannot do is refused before anything is spent" {
@@ -421,7 +440,7 @@ JSON
 }
 
 # The structs that plugins fill and this library reads by their size.
-tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event d9d_train_task d9d_metric_kind d9d_schedule_kind d9d_infer_task_kind d9d_optimizer_kind d9d_lr_kind d9d_sink_kind d9d_dataset_kind"
+tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event d9d_train_task d9d_metric_kind d9d_schedule_kind d9d_infer_task_kind d9d_optimizer_kind d9d_lr_kind d9d_sink_kind d9d_dataset_kind d9d_decoder_kind"
 
 # appended DIR TEXT: a member more at the end of every table below DIR.
 appended() {
@@ -443,7 +462,7 @@ appended() {
     plugin longer "$root/examples/plugins/llama.c" -Ilonger
     run -0 d9d-infer -q --device cpu --set plugin=liblonger.so --set task.output=longer.jsonl infer.json
     cmp longer.jsonl out.jsonl
-    sed -E 's/\.hf_names = names/.hf_names = names, .appended = (void *)names/' "$root/examples/plugins/llama.c" >newer.c
+    sed -E 's/\.hf_names =/.appended = (void *)keys, &/' "$root/examples/plugins/llama.c" >newer.c
     plugin newer newer.c -Ilonger
     run -2 d9d-infer -q --device cpu --set plugin=libnewer.so infer.json
     assert_output --partial "it was built for a newer one"

@@ -29,6 +29,7 @@
 #include "d9d/loop/job.h"
 #include "d9d/loop/task.h"
 #include "d9d/metric/metric.h"
+#include "d9d/model/decoder_model.h"
 #include "d9d/model/provider.h"
 #include "d9d/nn/block.h"
 #include "d9d/pipe/program.h"
@@ -55,7 +56,15 @@ enum { D9D_PLUGIN_ABI = 1 }; /* another number: the meaning of a table has chang
     X(d9d_block_grouped)                                                                           \
     X(d9d_block_moe)                                                                               \
     X(d9d_attention)                                                                               \
-    X(d9d_attention_shape)
+    X(d9d_attention_shape)                                                                         \
+    X(d9d_block_delta)                                                                             \
+    X(d9d_delta_shape)                                                                             \
+    X(d9d_block_latent)                                                                            \
+    X(d9d_latent_shape)                                                                            \
+    X(d9d_moe_shape)                                                                               \
+    X(d9d_block_how)                                                                               \
+    X(d9d_decoder_layer)                                                                           \
+    X(d9d_decoder_shape)
 
 typedef struct d9d_plugin {
     size_t size;          /* sizeof(d9d_plugin) */

@@ -89,7 +89,8 @@ typedef struct d9d_model_ops {
     d9d_status (*forward)(d9d_model *m, d9d_tape *t, const d9d_model_in *in, d9d_model_out *out);
     /* Floating-point operations of forward and backward for one token of a sequence of s:
      * 6 N_mm + 6 L A D s (causal attention counted half; experts count top_k of E; the input
-     * embedding not at all).  NULL: 6 for every element of a matrix, the first unit's left out. */
+     * embedding not at all).  NULL: 6 for every element of a matrix, those of the
+     * first unit of the first stage left out. */
     double (*flops_per_token)(const d9d_model *m, int64_t s);
     void (*free)(d9d_model *m);
     /* NULL, or: [K, D] of the keys of a layer of this stage, from 0; values are of the same shape.

@@ -90,7 +90,7 @@ typedef struct d9d_model_provider {
     /* What is taken of a config.json, which may have more; members of its "rope_parameters" count
      * as its own.  NULL with read(). */
     const d9d_table *dims;
-    /* Can ranks share it so?  NULL: d9d_units_plan_check(). */
+    /* Can ranks share it so?  NULL: d9d_units_plan_check(), by `stages`. */
     d9d_status (*check)(const void *config, const d9d_degrees *mesh);
     /* One stage's layers: structure alone, no memory for parameters. */
     d9d_status (*create)(const void *config, d9d_stage stage, const d9d_model_options *options,
@@ -127,6 +127,10 @@ typedef struct d9d_model_provider {
      * HuggingFace's format has none such: it then goes with the suite's own layout.  NULL: it does
      * not say. */
     d9d_status (*hf_head)(const void *config, json_t *doc);
+
+    /* create() makes the layers of any stage alone; false: without `check` pipelines are refused.
+     */
+    bool stages;
 } d9d_model_provider;
 
 /* A model that is described and not built: a bound section and its provider. */
@@ -135,8 +139,8 @@ typedef struct d9d_model_spec {
     const void *config;
     d9d_model_options options;
     const char *hf_config;    /* which it was read from, or NULL */
-    const d9d_params *params; /* of the model that was built: those that were added keep their names
-                                 in every layout; NULL: none were */
+    const d9d_params *params; /* of the model or stage that was built: those that were added keep
+                                 their names in every layout; NULL: none were */
 } d9d_model_spec;
 
 /* `section` is a bound union whose choices are providers' sections. */
@@ -150,7 +154,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_spec_rehead(d9d_model_spec *m, d9d_are
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_matrices(const d9d_model_spec *m, d9d_arena *a,
                                                         d9d_model_matrices *out);
 
-/* Its weights' layout and mapping, by what the provider has. */
+/* Its weights' layout and mapping, by what the provider has.  By names, a stage that is one of
+ * several gets what `params` has. */
 D9D_API d9d_layout d9d_model_layout(const d9d_model_spec *m, const d9d_source *src);
 D9D_API D9D_MUST_USE d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage,
                                                  const d9d_source *src, d9d_layout to,

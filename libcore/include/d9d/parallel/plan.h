@@ -36,8 +36,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_plan(const d9d_model_spec *m, d9d_mesh
 
 /* --- the plan of any model: data parallelism, replicated and sharded ------------------ */
 
-/* ECONFIG for other degrees. */
-D9D_API D9D_MUST_USE d9d_status d9d_units_plan_check(const char *name, const d9d_degrees *d);
+/* ECONFIG for other degrees, that of pipelines excepted where the model is made by `stages`. */
+D9D_API D9D_MUST_USE d9d_status d9d_units_plan_check(const char *name, bool stages,
+                                                     const d9d_degrees *d);
 D9D_API D9D_MUST_USE d9d_status d9d_units_plan(d9d_mesh *mesh, d9d_model *m);
 
 /* --- what plans are made of ----------------------------------------------------------- */
