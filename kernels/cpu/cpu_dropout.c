@@ -5,12 +5,13 @@
 static void drop(float *y, const float *x, float p, float factor, d9d_rng r, uint64_t index,
                  int64_t n)
 {
+    const bool drops = p > 0;
     uint32_t bits[D9DI_BLOCK];
 
-    if (p > 0)
+    if (drops)
         d9di_random_bits(bits, r, index, n);
     for (int64_t i = 0; i < n; i++)
-        y[i] = p > 0 && (float)(bits[i] >> 8) * 0x1p-24f < p ? 0.0f : factor * x[i];
+        y[i] = drops && (float)(bits[i] >> 8) * 0x1p-24f < p ? 0.0f : factor * x[i];
 }
 
 d9d_status d9d_ref_dropout(d9d_stream s, d9d_dtype t, void *y, const void *x, float p, float factor,

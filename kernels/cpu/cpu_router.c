@@ -44,9 +44,10 @@ static void keep_groups(float *key, const d9d_router_dims *n)
 {
     const int64_t each = n->e / n->groups;
     float worth[D9D_ROUTER_GROUPS];
-    int32_t best[D9D_ROUTER_GROUPS], two[2];
+    int32_t best[D9D_ROUTER_GROUPS] = {0}, two[2] = {0};
     bool kept[D9D_ROUTER_GROUPS] = {false};
 
+    assert(each > 0);
     for (int g = 0; g < n->groups; g++) {
         const float *of = key + g * each;
 

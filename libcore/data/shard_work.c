@@ -163,7 +163,7 @@ static d9d_status add_document(const struct work *w, const d9di_chunk *c, const 
         case D9D_OVERFLOW_TRUNCATE:
             documents->truncated++;
             n = (size_t)most + extra;
-            if (how->label_key)
+            if (labels != NULL && how->label_key)
                 labels[n - 1] = labels[doc->n_ids - 1];
             break;
         case D9D_OVERFLOW_SPLIT: documents->split++; break;

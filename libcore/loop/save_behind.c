@@ -1,6 +1,7 @@
 /* save_behind.c - see loop/save_behind.h. */
 #include "loop/save_behind.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -94,6 +95,7 @@ static d9d_status host_take(d9di_saver *s, uint64_t bytes)
         d9d_device_unpin(s->how.dev, host);
         return st;
     }
+    assert(host != NULL || bytes == 0);
     for (uint64_t at = 0; at < bytes; at += PAGE)
         ((volatile char *)host)[at] = 0;
     s->host = host;

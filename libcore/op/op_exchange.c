@@ -5,6 +5,8 @@
  */
 #include "op/op_exchange.h"
 
+#include <assert.h>
+
 #include "d9d/device/trace.h"
 
 enum { ALIGN = 256 }; /* of arrays in a room */
@@ -51,6 +53,7 @@ void d9di_load_add(d9di_load *l, d9d_comm *ep, d9d_dtype t, int64_t width)
     l->cargo[l->n++] = (d9di_cargo){.t = t, .width = width};
     for (int i = 0; i < l->n; i++)
         row += d9di_cargo_row(&l->cargo[i]);
+    assert(row > 0);
     l->fits = bytes == 0 ? -1 : (int64_t)((bytes - ALIGN * (uint64_t)l->n) / row);
     for (int i = 0; i < l->n; i++) {
         l->cargo[i].place = place;

@@ -107,7 +107,7 @@ static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
                         MOST);
     for (size_t i = 0; i < n_w; i++) {
         D9D_TRY(d9di_grouped_check(tx, w[i], r));
-        if (!d9d_shape_equal(&w[i]->data.shape, &w[0]->data.shape))
+        if (i > 0 && !d9d_shape_equal(&w[i]->data.shape, &w[0]->data.shape))
             return d9di_op_misfit("grouped_linear", d9di_param_name(w[i]), &w[i]->data.shape,
                                   d9di_param_name(w[0]), &w[0]->data.shape,
                                   "weights of one input have one shape");

@@ -51,7 +51,7 @@ static d9d_status sum_between(void *arg, d9d_param *p)
 {
     pair *x = arg;
     const int64_t n = d9d_tensor_numel(&p->own_grad);
-    const d9d_stream s = x->dev->stream;
+    d9d_stream s = x->dev->stream;
     d9d_tensor theirs;
     d9d_status st;
 
