@@ -6,6 +6,7 @@ struct opts {
     const char *key;
     double deviations;
     int64_t window;
+    tool_list datasets;
 };
 
 static const struct opts defaults = {.key = "loss", .deviations = 6, .window = 64};
@@ -16,6 +17,8 @@ static const tool_option options[] = {
     TOOL_OPT(struct opts, window, INT, "window", 'w', "N",
              "records before a step that say what is usual (default: 64)", .min = D9D_SPIKES_LEAST,
              .max = 1e6),
+    TOOL_OPT(struct opts, datasets, COMMAS, "dataset", 0, "DIR,...",
+             "where the run's datasets are now"),
     TOOL_END};
 
 static d9d_status text(const d9d_runs *runs, const d9d_spikes_how *how)
@@ -38,7 +41,11 @@ static d9d_status text(const d9d_runs *runs, const d9d_spikes_how *how)
 static d9d_status run(tool_run *r, const void *given)
 {
     const struct opts *o = given;
-    const d9d_spikes_how how = {o->key, o->deviations, (size_t)o->window};
+    const d9d_spikes_how how = {.key = o->key,
+                                .deviations = o->deviations,
+                                .window = (size_t)o->window,
+                                .datasets = o->datasets.item,
+                                .n_datasets = o->datasets.n};
     d9d_runs runs;
     json_t *v;
     d9d_status st;
@@ -64,4 +71,5 @@ const tool_command metrics_spikes = {
     .size = sizeof(struct opts),
     .defaults = &defaults,
     .run = run,
-    .about = "Steps whose loss stands out; d9d-metrics samples says what was in them."};
+    .about = "Steps whose loss stands out, and the documents that made them, where "
+             "trainer.logging.documents recorded these."};

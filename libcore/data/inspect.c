@@ -281,6 +281,16 @@ static d9d_status mark_document(struct marking *m, const int32_t *ids, const int
     return d9d_buf_append(m->out, "\n", 1);
 }
 
+/* Where document `from` of a sample ends. */
+static int64_t document_end(const d9d_sample *s, const struct expanded *x, int64_t from)
+{
+    int64_t to = from + 1;
+
+    while (to < s->length && x->positions[to] > 0)
+        to++;
+    return to;
+}
+
 d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k, d9d_buf *out)
 {
     struct expanded x = {NULL, NULL, NULL};
@@ -298,8 +308,7 @@ d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k, d9d_buf *out)
     D9D_TRY_OR(st, expand(ds, &s, &x), out);
     m.tok = ds->tokenizer;
     for (; from < s.length; from = to) {
-        for (to = from + 1; to < s.length && x.positions[to] > 0; to++)
-            ;
+        to = document_end(&s, &x, from);
         if (from > 0)
             D9D_TRY_OR(st, d9d_buf_append(out, "--------\n", 9), out);
         D9D_TRY_OR(st, mark_document(&m, x.ids + from, x.labels + from, to - from), out);
@@ -307,6 +316,71 @@ d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k, d9d_buf *out)
 out:
     D9D_VEC_RELEASE(&m.run);
     d9d_buf_release(&m.scratch);
+    free(x.ids);
+    return st;
+}
+
+/* --- the beginning of a document ------------------------------------------------------------- */
+
+/* Whole characters of at most so many bytes, blanks for what parts lines. */
+static d9d_status put_words(const d9d_buf *text, size_t bytes, d9d_buf *out)
+{
+    size_t n = text->len;
+
+    for (size_t i = 0; i < n; i++)
+        if (text->data[i] == '\n' || text->data[i] == '\t')
+            text->data[i] = ' ';
+    if (n <= bytes)
+        return d9d_buf_append(out, text->data, n);
+    for (n = bytes; n > 0 && ((unsigned char)text->data[n] & 0xc0) == 0x80;)
+        n--;
+    D9D_TRY(d9d_buf_append(out, text->data, n));
+    return d9d_buf_append(out, "\xe2\x80\xa6", 3);
+}
+
+/* A token has at least one byte, but for some that have none: twice as many are enough. */
+static d9d_status decode_words(const d9d_dataset *ds, const int32_t *ids, int64_t n, size_t bytes,
+                               d9d_buf *out)
+{
+    const size_t some = (uint64_t)n < 2 * bytes ? (size_t)n : 2 * bytes;
+    d9d_buf text = {0}, visible = {0};
+    d9d_ids few = {0};
+    d9d_status st = D9D_VEC_RESERVE(&few, some);
+
+    for (size_t i = 0; i < some && st == D9D_OK; i++)
+        few.data[i] = (uint32_t)ids[i];
+    if (st == D9D_OK)
+        st = d9d_tokenizer_decode(ds->tokenizer, few.data, some, 0, &text);
+    if (st == D9D_OK)
+        st = put_shown(text.data, text.len, &visible);
+    if (st == D9D_OK)
+        st = put_words(&visible, bytes, out);
+    D9D_VEC_RELEASE(&few);
+    d9d_buf_release(&visible);
+    d9d_buf_release(&text);
+    return st;
+}
+
+d9d_status d9d_document_print_words(d9d_dataset *ds, int64_t k, int64_t place, size_t bytes,
+                                    d9d_buf *out)
+{
+    struct expanded x = {NULL, NULL, NULL};
+    int64_t from = 0;
+    d9d_sample s;
+    d9d_status st;
+
+    D9D_TRY(load_tokenizer(ds));
+    if (!ds->tokenizer)
+        return D9D_OK;
+    D9D_TRY(d9d_dataset_sample(ds, k, &s));
+    D9D_TRY(expand(ds, &s, &x));
+    for (int64_t i = 0; i < place && from < s.length; i++)
+        from = document_end(&s, &x, from);
+    if (place < 0 || from >= s.length)
+        st = D9D_FAIL(D9D_EINVAL, "%s: sample %lld has no document %lld", ds->dir, (long long)k,
+                      (long long)place);
+    else
+        st = decode_words(ds, x.ids + from, document_end(&s, &x, from) - from, bytes, out);
     free(x.ids);
     return st;
 }

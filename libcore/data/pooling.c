@@ -9,42 +9,50 @@ const char *const d9d_pooling_words[] = {"last", "mean", "cls", NULL};
 
 /* --- documents ------------------------------------------------------------------------ */
 
-/* Positions [first, end) of a row; none of a row that is skipped. */
-typedef struct document {
-    int64_t row, first, end;
-} document;
-
-typedef struct walk {
-    const d9d_batch *b;
-    int64_t next; /* row, or packed document */
-} walk;
-
 /* Packed documents come with the padding of each row as one more, which is none. */
-static bool next_packed(walk *w, document *d)
+static bool next_packed(const d9d_batch *b, int64_t next, d9d_document *d)
 {
-    const d9d_batch *b = w->b;
+    for (; next < b->documents; next++) {
+        const int64_t at = b->bounds[next], row = at / b->length;
+        int64_t end = b->bounds[next + 1] - row * b->length;
 
-    for (; w->next < b->documents; w->next++) {
-        const int64_t at = b->bounds[w->next], row = at / b->length;
-
-        *d = (document){row, at % b->length, b->bounds[w->next + 1] - row * b->length};
-        if (d->end > b->lengths[row])
-            d->end = b->lengths[row];
-        if (d->first < d->end)
-            return w->next++, true;
+        if (end > b->lengths[row])
+            end = b->lengths[row];
+        if (at % b->length >= end)
+            continue;
+        *d = (d9d_document){.row = row,
+                            .first = at % b->length,
+                            .end = end,
+                            .place = row == d->row ? d->place + 1 : 0,
+                            .next = next + 1};
+        return true;
     }
     return false;
 }
 
-static bool next_document(walk *w, document *d)
+bool d9d_batch_next_document(const d9d_batch *b, d9d_document *d)
 {
-    if (w->b->bounds != NULL)
-        return next_packed(w, d);
-    *d = (document){w->next, 0, w->next < w->b->rows ? w->b->lengths[w->next] : 0};
-    return w->next++ < w->b->rows;
+    const int64_t next = d->next;
+
+    if (b->bounds != NULL)
+        return next_packed(b, next, d);
+    if (next == b->rows)
+        return false;
+    *d = (d9d_document){.row = next, .end = b->lengths[next], .next = next + 1};
+    return true;
 }
 
-static int32_t class_of(const d9d_batch *b, const document *d)
+int64_t d9d_batch_targets_of(const d9d_batch *b, const d9d_document *d)
+{
+    const int32_t *labels = b->labels + d->row * b->length;
+    int64_t n = 0;
+
+    for (int64_t i = d->first; i < d->end; i++)
+        n += labels[i] != IGNORE;
+    return n;
+}
+
+static int32_t class_of(const d9d_batch *b, const d9d_document *d)
 {
     const int32_t *labels = b->labels + d->row * b->length;
 
@@ -56,23 +64,21 @@ static int32_t class_of(const d9d_batch *b, const document *d)
 
 int64_t d9d_batch_classes(const d9d_batch *b)
 {
-    walk w = {b, 0};
-    document d;
+    d9d_document d = D9D_DOCUMENT_NONE;
     int64_t n = 0;
 
-    while (next_document(&w, &d))
+    while (d9d_batch_next_document(b, &d))
         n += class_of(b, &d) != IGNORE;
     return n;
 }
 
 int64_t d9d_batch_pairs(const d9d_batch *b)
 {
-    walk w = {b, 0};
-    document d[2];
+    d9d_document first, d = D9D_DOCUMENT_NONE;
     int64_t n = 0;
 
-    while (next_document(&w, &d[0]) && next_document(&w, &d[1]))
-        n += d[0].end > d[0].first && d[1].end > d[1].first;
+    while (d9d_batch_next_document(b, &d) && (first = d, d9d_batch_next_document(b, &d)))
+        n += first.end > first.first && d.end > d.first;
     return n;
 }
 
@@ -92,10 +98,9 @@ d9d_status d9d_batch_check_pairs(const d9d_batch *b)
 
 d9d_status d9d_batch_check_classes(const d9d_batch *b, int64_t n)
 {
-    walk w = {b, 0};
-    document d;
+    d9d_document d = D9D_DOCUMENT_NONE;
 
-    while (next_document(&w, &d)) {
+    while (d9d_batch_next_document(b, &d)) {
         const int32_t c = class_of(b, &d);
 
         if (c != IGNORE && (c < 0 || c >= n))
@@ -147,9 +152,9 @@ static int64_t token_of(const place *p, int64_t row, int64_t position)
 
 /* --- the arrays ----------------------------------------------------------------------------- */
 
-static document chosen(const document *d, d9d_pooling pooling)
+static d9d_document chosen(const d9d_document *d, d9d_pooling pooling)
 {
-    document c = *d;
+    d9d_document c = *d;
 
     if (pooling == D9D_POOL_LAST && d->end > d->first)
         c.first = d->end - 1;
@@ -159,9 +164,9 @@ static document chosen(const document *d, d9d_pooling pooling)
 }
 
 /* Tokens of a document here. */
-static int64_t count_here(const place *p, const document *d)
+static int64_t count_here(const place *p, const d9d_document *d)
 {
-    const document c = chosen(d, p->how->pooling);
+    const d9d_document c = chosen(d, p->how->pooling);
     int64_t n = 0;
 
     for (int64_t i = c.first; i < c.end; i++)
@@ -191,9 +196,9 @@ static d9d_status room_take(d9d_pool_room *room, const d9d_pool_host *h, arrays 
     return D9D_OK;
 }
 
-static void put_document(const place *p, const document *d, int64_t n, int64_t k, arrays *a)
+static void put_document(const place *p, const d9d_document *d, int64_t n, int64_t k, arrays *a)
 {
-    const document c = chosen(d, p->how->pooling);
+    const d9d_document c = chosen(d, p->how->pooling);
     int64_t at = n * k;
 
     for (int64_t i = c.first; i < c.end; i++) {
@@ -223,13 +228,12 @@ d9d_status d9d_batch_pool(const d9d_batch *b, const d9d_pool_how *how, d9d_pool_
 {
     const bool counts = how->cp == 0 && how->tp == 0;
     d9d_pool_host h = {.k = 1};
-    walk w = {b, 0};
-    document d;
+    d9d_document d = D9D_DOCUMENT_NONE;
     arrays a = {0};
     place p;
 
     D9D_TRY(place_open(b, how, &p));
-    for (int64_t n; next_document(&w, &d); h.documents++)
+    for (int64_t n; d9d_batch_next_document(b, &d); h.documents++)
         if ((n = count_here(&p, &d)) > h.k)
             h.k = n;
     h.n = h.documents * how->cp_ranks * how->tp_ranks;
@@ -238,8 +242,8 @@ d9d_status d9d_batch_pool(const d9d_batch *b, const d9d_pool_how *how, d9d_pool_
     D9D_TRY(room_take(room, &h, &a));
     for (int64_t n = 0; n < h.n_labels; n++)
         a.labels[n] = how->paired && counts ? (int32_t)n : IGNORE;
-    w.next = 0;
-    for (int64_t n = 0; next_document(&w, &d); n++) {
+    d = D9D_DOCUMENT_NONE;
+    for (int64_t n = 0; d9d_batch_next_document(b, &d); n++) {
         put_document(&p, &d, how->paired ? row_of_pair(n, h.n_labels) : n, h.k, &a);
         if (how->paired && d.end == d.first && n / 2 < h.n_labels)
             a.labels[n / 2] = IGNORE;

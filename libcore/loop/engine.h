@@ -18,6 +18,7 @@
 #include "d9d/optim/optim.h"
 #include "d9d/parallel/sharded.h"
 #include "d9d/pipe/executor.h"
+#include "loop/culprits.h"
 #include "loop/run_data.h"
 #include "loop/tasks.h"
 
@@ -32,9 +33,10 @@ typedef struct d9di_stage {
 /* A micro-batch on the device. */
 typedef struct d9di_micro {
     d9d_tensor ids, labels, positions, segments;
-    d9d_pool pool;     /* without tokens where the task does not ask for documents */
-    d9d_draws draws;   /* without tokens where nothing is dropped */
-    d9d_shares shares; /* without weights where nothing is counted */
+    d9d_pool pool;                /* without tokens where the task does not ask for documents */
+    d9d_draws draws;              /* without tokens where nothing is dropped */
+    d9d_shares shares;            /* without weights where nothing is counted */
+    d9di_culprits_list documents; /* empty where nobody asks for their losses */
 } d9di_micro;
 
 /* What a training engine does, while it goes forward alone. */
@@ -53,6 +55,7 @@ typedef struct d9di_engine {
     d9d_meter *meter; /* of its next plays, borrowed; NULL: they are not measured */
     d9d_model_spec spec;
     const d9di_task *task;     /* or NULL */
+    d9di_culprits *culprits;   /* that hear of losses in training, borrowed; NULL: none */
     d9d_model *whole;          /* all layers; structure alone, unless it is the only stage */
     d9d_params all;            /* of it */
     d9d_params base, adapters; /* of all: the model's own, and what adapts them */

@@ -25,6 +25,7 @@ static void micro_release(d9di_micro *b)
     d9d_pool_release(&b->pool);
     d9d_tensor_release(&b->draws.token);
     d9d_tensor_release(&b->shares.weight);
+    d9di_culprits_list_release(&b->documents);
 }
 
 static d9d_status part_upload(d9di_engine *e, const d9d_batch_part *b, d9di_micro *out)
@@ -76,6 +77,13 @@ static bool wants_shares(const d9di_engine *e)
     return false;
 }
 
+/* Do documents hear of the losses of this play? */
+static bool wants_culprits(const d9di_engine *e)
+{
+    return e->culprits != NULL && e->culprits->most > 0 && e->program.backward &&
+           d9di_engine_ends(e);
+}
+
 /* Micro-batches up to this one, as far as they were not there: what this rank computes with. */
 static d9d_status load(d9di_engine *e, int micro)
 {
@@ -95,6 +103,10 @@ static d9d_status load(d9di_engine *e, int micro)
         if (e->program.backward && wants_shares(e))
             D9D_TRY(d9di_shares_make(e->stages[0].model, e->dev, &p->host,
                                      &e->micros.data[p->loaded].shares));
+        if (wants_culprits(e))
+            D9D_TRY(d9di_culprits_of(&p->host, d9di_task_pooling(e->task) != D9D_POOL_NONE,
+                                     e->task != NULL && e->task->kind->paired,
+                                     &e->micros.data[p->loaded].documents));
         d9d_trace_lap(e->dev, "batch", "");
     }
     return D9D_OK;
@@ -137,6 +149,25 @@ static d9d_status give(d9di_engine *e, int micro, d9d_tape *t, const d9d_model_o
     return p->flow->loss(p->flow->arg, &p->host, d9d_var_tensor(loss));
 }
 
+/* A task's losses of whole rows, in the order of positions, or those of documents. */
+static d9d_status tell(d9di_engine *e, int micro, d9d_tape *t, const d9d_tensor *loss)
+{
+    const d9d_cut *cut = &e->stages[0].model->cut;
+    d9di_micro *b = &e->micros.data[micro];
+    const bool whole = d9di_task_pooling(e->task) != D9D_POOL_NONE;
+    d9d_var *x;
+
+    if (d9d_comm_rank(cut->tp) > 0)
+        return D9D_OK;
+    D9D_TRY(d9d_tape_leaf(t, loss, false, &x));
+    if (!whole && d9d_tensor_numel(loss) == d9d_shape_numel(&b->ids.shape)) {
+        D9D_TRY(d9d_op_reshape(t, x, b->ids.shape, &x));
+        D9D_TRY(d9d_op_gather_pieces(t, x, cut->cp, "losses", &x));
+    }
+    return e->culprits->mine ? d9di_culprits_watch(e->culprits, &b->documents, d9d_var_tensor(x))
+                             : D9D_OK;
+}
+
 static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *in, d9d_var **out)
 {
     d9di_engine *e = self;
@@ -165,7 +196,11 @@ static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var
     *out = o.hidden;
     if (e->play->sums == NULL)
         return give(e, micro, t, &o);
-    return d9d_stage_is_last(s->model->stage) ? sum_to(e, micro, d9d_var_tensor(o.loss)) : D9D_OK;
+    if (!d9d_stage_is_last(s->model->stage))
+        return D9D_OK;
+    if (wants_culprits(e))
+        D9D_TRY(tell(e, micro, t, d9d_var_tensor(o.loss)));
+    return sum_to(e, micro, d9d_var_tensor(o.loss));
 }
 
 /* As d9d_model_in says. */

@@ -145,6 +145,9 @@ static const d9d_key logging_keys[] = {
     D9D_KEY_ENUM(logging_section, experts, "\"summary\"", experts_words,
                  "how evenly experts are used: off; summary, of the worst layer; layers, of each; "
                  "counts, choices of every expert besides"),
+    D9D_KEY_INT(logging_section, documents, "0", 0, 1000,
+                "documents of a step to record, those that raise its loss most: what "
+                "d9d-metrics spikes names"),
     D9D_KEY_END,
 };
 static const d9d_table logging_table =

@@ -45,6 +45,23 @@ static d9d_status values_make(d9di_train *r)
     return D9D_OK;
 }
 
+/* The losses of rows are gathered on the first of the ranks that have positions of them. */
+static d9d_status culprits_open(d9di_train *r)
+{
+    const d9di_engine *e = &r->engine;
+
+    r->culprits = (d9di_culprits){
+        .most = r->c->trainer.logging.documents,
+        .mine = d9d_mesh_index(e->mesh, D9D_AXES_CP | D9D_AXIS(TP)) == 0 && d9di_engine_ends(e),
+        .slot = d9di_train_replica(r),
+        .all = d9di_train_replicas(r),
+        .dev = e->dev,
+        .world = e->world,
+    };
+    r->engine.culprits = &r->culprits;
+    return d9di_culprits_open(&r->culprits, &r->arena);
+}
+
 d9d_status d9di_train_fill(d9di_train *r, const char *resume_from)
 {
     const d9di_engine_how how = d9di_train_engine_how(r, resume_from != NULL);
@@ -67,6 +84,7 @@ d9d_status d9di_train_fill(d9di_train *r, const char *resume_from)
             e->dev, (uint64_t)r->bubble.n * sizeof(double) + sizeof(d9d_step_report),
             &r->pending[i].report));
     D9D_TRY(d9di_experts_open(e, r->c->trainer.logging.experts, &r->arena, &r->experts));
+    D9D_TRY(culprits_open(r));
     D9D_TRY(values_make(r));
     d9d_log_debug(r->log, "%s: all of the model has its memory", e->dev->name);
     D9D_TRY(saver_open(r));
@@ -85,6 +103,7 @@ void d9di_train_close(d9di_train *r)
         d9d_readback_free(r->pending[i].report);
     d9d_step_end_release(&r->end);
     d9di_metrics_release(&r->metrics);
+    d9di_culprits_release(&r->culprits);
     d9di_bubble_release(&r->bubble);
     d9di_train_evaluation_close(r);
     d9di_experts_release(&r->experts);

@@ -72,22 +72,35 @@ static d9d_status step_write(d9di_train *r, const d9di_train_result *s)
                                         });
 }
 
+static d9d_status documents_write(d9di_train *r, const d9di_train_result *s)
+{
+    if (r->rank > 0 || r->culprits.n_worst == 0)
+        return D9D_OK;
+    return d9d_tracker_documents(r->tracker, &(d9d_documents_record){.step = s->step,
+                                                                     .targets = s->targets,
+                                                                     .blended = r->data.n > 1,
+                                                                     .worst = r->culprits.worst,
+                                                                     .n = r->culprits.n_worst});
+}
+
 d9d_status d9di_train_record(d9di_train *r, const d9di_train_result *s)
 {
     const d9d_trainer_section *t = &r->c->trainer;
     const int64_t g = t->batching.global_batch_size;
 
     D9D_TRY(d9di_metrics_update(&r->metrics, s->watched));
+    D9D_TRY(d9di_culprits_judge(&r->culprits, s->told, s->loss));
     if (r->rank == 0 && t->logging.samples)
         D9D_TRY(d9di_ledger_add(&r->ledger, s->step, r->data.loader, s->samples - g, g));
     if (!d9di_train_recorded(r, s->step))
         return D9D_OK;
     D9D_TRY(d9di_metrics_begin(&r->metrics, r->engine.dev, r->engine.world));
+    D9D_TRY(d9di_culprits_begin(&r->culprits));
     for (size_t i = 0; i < r->experts.n_values; i++)
         r->values[r->metrics.width + i] = r->experts.values[i];
     r->held = *s;
     r->holds = true;
-    return r->metrics.n == 0 ? d9di_train_record_held(r) : D9D_OK;
+    return r->metrics.n == 0 && r->culprits.most == 0 ? d9di_train_record_held(r) : D9D_OK;
 }
 
 d9d_status d9di_train_record_held(d9di_train *r)
@@ -96,7 +109,9 @@ d9d_status d9di_train_record_held(d9di_train *r)
         return D9D_OK;
     r->holds = false;
     D9D_TRY(d9di_metrics_end(&r->metrics));
-    return step_write(r, &r->held);
+    D9D_TRY(d9di_culprits_end(&r->culprits));
+    D9D_TRY(step_write(r, &r->held));
+    return documents_write(r, &r->held);
 }
 
 d9d_status d9di_train_record_pipeline(d9di_train *r)

@@ -38,6 +38,7 @@ typedef struct d9di_pending {
     double lr, flops;
     int64_t start_ns, data_ns;
     size_t watched; /* micro-batches whose predictions come */
+    size_t told;    /* ... and whose documents' losses do */
 } d9di_pending;
 
 /* What one step found out, and where the run stood after it. */
@@ -46,7 +47,7 @@ typedef struct d9di_train_result {
     double mfu; /* NaN where the device's peak is not known */
     int64_t targets;
     int64_t step, tokens, samples;
-    size_t watched; /* as in d9di_pending */
+    size_t watched, told; /* as in d9di_pending */
 } d9di_train_result;
 
 typedef struct d9di_train {
@@ -63,6 +64,7 @@ typedef struct d9di_train {
     d9di_evaluation *evaluations;
     size_t n_evaluations;
     d9di_experts experts;
+    d9di_culprits culprits;
     const char **names; /* of values in records: those of metrics, then of experts */
     double *values;     /* of the record that is held */
     d9di_data data;

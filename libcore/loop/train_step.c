@@ -117,7 +117,7 @@ static d9d_status step_update(d9di_train *r, d9di_pending *p, int64_t targets)
 d9d_status d9di_train_queue(d9di_train *r)
 {
     d9di_pending *p = &r->pending[r->state.step % 2];
-    const size_t before = r->metrics.watched.len;
+    const size_t watched = r->metrics.watched.len, told = r->culprits.watched.len;
     int64_t targets;
 
     p->before = r->state;
@@ -129,7 +129,8 @@ d9d_status d9di_train_queue(d9di_train *r)
     D9D_TRY(d9di_bubble_begin(&r->bubble, r->state.step));
     D9D_TRY(d9di_train_learn(r, &targets, &p->flops));
     D9D_TRY(d9di_train_tell_step(r, "train.forward_backward.post"));
-    p->watched = r->metrics.watched.len - before;
+    p->watched = r->metrics.watched.len - watched;
+    p->told = r->culprits.watched.len - told;
     p->data_ns += d9d_feed_waited_ns(r->feed);
     D9D_TRY(step_counts(r, targets, &p->counts));
     if (p->counts)
@@ -179,6 +180,7 @@ d9d_status d9di_train_take(d9di_train *r, d9di_pending *p, d9di_train_result *ou
         .tokens = r->state.tokens,
         .samples = p->before.samples + r->c->trainer.batching.global_batch_size,
         .watched = p->watched,
+        .told = p->told,
     };
     out->mfu = peak > 0 ? p->flops / (out->ms * 1e-3) / peak : NAN;
     r->last_ns = now;

@@ -6,25 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/device/readback.h"
-
-/* The way of the cells over a device whose memory the ranks share. */
-typedef struct crossing {
-    d9d_device *dev;
-    void *pinned, *device;
-    d9d_readback *back;
-    bool open;
-} crossing;
+#include "d9d/device/crossing.h"
 
 struct d9d_metric {
     const d9d_metric_kind *kind;
     const void *config;
     d9d_metric_form form;
     uint64_t bytes;
-    void *here;  /* cells of this rank's rows */
-    void *whole; /* of all ranks' */
-    bool synced; /* whole is what counts */
-    crossing way;
+    void *here;   /* cells of this rank's rows */
+    void *whole;  /* of all ranks' */
+    bool synced;  /* whole is what counts */
+    bool crosses; /* they are on their way */
+    d9d_crossing way;
 };
 
 static void cells_clear(const d9d_metric_form *f, void *cells)
@@ -64,22 +57,11 @@ out:
     return st;
 }
 
-static void crossing_close(crossing *c, uint64_t bytes)
-{
-    if (c->dev == NULL)
-        return;
-    d9d_readback_free(c->back);
-    d9d_device_unpin(c->dev, c->pinned);
-    if (c->device != NULL)
-        d9d_device_free(c->dev, c->device, bytes);
-    *c = (crossing){0};
-}
-
 void d9d_metric_free(d9d_metric *m)
 {
     if (m == NULL)
         return;
-    crossing_close(&m->way, m->bytes);
+    d9d_crossing_release(&m->way);
     free(m->here);
     free(m);
 }
@@ -99,43 +81,23 @@ void d9d_metric_reset(d9d_metric *m)
 
 /* --- over the ranks ------------------------------------------------------------------ */
 
-static d9d_status crossing_open(crossing *c, d9d_device *dev, uint64_t bytes)
-{
-    if (c->dev != NULL)
-        return D9D_OK;
-    c->dev = dev;
-    D9D_TRY(d9d_device_pin(dev, bytes, &c->pinned));
-    D9D_TRY(d9d_device_alloc(dev, bytes, &c->device));
-    return d9d_readback_create(dev, bytes, &c->back);
-}
-
 d9d_status d9d_metric_sync_begin(d9d_metric *m, d9d_device *dev, d9d_comm *world)
 {
-    crossing *c = &m->way;
-
     if (world == NULL) {
         memcpy(m->whole, m->here, m->bytes);
         return D9D_OK;
     }
-    D9D_TRY(crossing_open(c, dev, m->bytes));
-    memcpy(c->pinned, m->here, m->bytes);
-    D9D_TRY(d9d_device_send(dev, c->device, c->pinned, m->bytes));
-    D9D_TRY(d9d_comm_all_reduce(world, dev->stream, m->kind->table->name, m->form.dtype, c->device,
-                                m->form.cells, m->form.join));
-    D9D_TRY(d9d_readback_begin(c->back, c->device));
-    c->open = true;
+    D9D_TRY(d9d_crossing_begin(&m->way, dev, world, m->kind->table->name, m->form.dtype, m->here,
+                               m->form.cells, m->form.join));
+    m->crosses = true;
     return D9D_OK;
 }
 
 d9d_status d9d_metric_sync_end(d9d_metric *m)
 {
-    const void *cells;
-
-    if (m->way.open) {
-        D9D_TRY(d9d_readback_end(m->way.back, &cells));
-        memcpy(m->whole, cells, m->bytes);
-        m->way.open = false;
-    }
+    if (m->crosses)
+        D9D_TRY(d9d_crossing_end(&m->way, m->whole));
+    m->crosses = false;
     m->synced = true;
     return D9D_OK;
 }

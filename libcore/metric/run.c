@@ -288,8 +288,8 @@ static d9d_status take_line(d9d_run *r, const char *text, size_t n)
         st = take_end(r, obj);
     else if (json_object_get(obj, "evaluation") != NULL)
         st = take_evaluation(r, obj);
-    else if (json_object_get(obj, "save") != NULL)
-        st = D9D_OK; /* what a checkpoint cost: no record of a step */
+    else if (json_object_get(obj, "save") != NULL || json_object_get(obj, "worst") != NULL)
+        st = D9D_OK; /* what a checkpoint cost, a step's documents: no record of a step */
     else if (json_object_get(obj, "pipeline") != NULL)
         st = take_pipeline(r, obj);
     else

@@ -6,10 +6,12 @@
 #include "metric/grid.h"
 #include "metric/median.h"
 #include "metric/rows.h"
+#include "metric/spike_documents.h"
 
 typedef struct spike {
     int64_t step;
     double value, usual, deviations;
+    json_t *documents; /* NULL: none were recorded */
 } spike;
 
 typedef D9D_VEC(spike) spikes;
@@ -52,12 +54,12 @@ static d9d_status judge(const d9d_run *r, size_t i, double v, const d9d_spikes_h
         keep(w, v);
         return D9D_OK;
     }
-    if (D9D_VEC_PUSH(out, (spike){r->step[i], v, median, (v - median) / deviation}) != D9D_OK)
+    if (D9D_VEC_PUSH(out, (spike){r->step[i], v, median, (v - median) / deviation, NULL}) != D9D_OK)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its spikes", r->path);
     return D9D_OK;
 }
 
-static d9d_status find(const d9d_run *r, const d9d_spikes_how *how, spikes *out)
+static d9d_status find_steps(const d9d_run *r, const d9d_spikes_how *how, spikes *out)
 {
     const double *v = d9d_run_values(r, how->key);
     window w = {.most = how->window};
@@ -78,6 +80,38 @@ static d9d_status find(const d9d_run *r, const d9d_spikes_how *how, spikes *out)
     return st;
 }
 
+static d9d_status find_documents(const d9d_run *r, const d9d_spikes_how *how, spikes *found)
+{
+    d9di_spike_documents d = {.run = r, .how = how};
+    int64_t *step = d9d_arena_alloc(&d.arena, (found->len + 1) * sizeof(*step));
+    json_t **documents = d9d_arena_alloc(&d.arena, (found->len + 1) * sizeof(json_t *));
+    d9d_status st = D9D_OK;
+
+    if (step == NULL || documents == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for its spikes", r->path);
+    for (size_t i = 0; i < found->len && st == D9D_OK; i++)
+        step[i] = found->data[i].step;
+    if (st == D9D_OK)
+        st = d9di_spike_documents_find(&d, step, found->len, documents);
+    for (size_t i = 0; i < found->len && documents != NULL; i++)
+        found->data[i].documents = documents[i];
+    d9di_spike_documents_release(&d);
+    return st;
+}
+
+static d9d_status find(const d9d_run *r, const d9d_spikes_how *how, spikes *out)
+{
+    D9D_TRY(find_steps(r, how, out));
+    return out->len > 0 ? find_documents(r, how, out) : D9D_OK;
+}
+
+static void spikes_release(spikes *found)
+{
+    for (size_t i = 0; i < found->len; i++)
+        json_decref(found->data[i].documents);
+    D9D_VEC_RELEASE(found);
+}
+
 static d9d_status fill(d9di_grid *g, const spikes *found, const char *key)
 {
     const char *const heads[] = {"step", key, "usual", "deviations"};
@@ -93,6 +127,19 @@ static d9d_status fill(d9di_grid *g, const spikes *found, const char *key)
     return D9D_OK;
 }
 
+static d9d_status print_documents(const spikes *found, d9d_buf *out)
+{
+    for (size_t i = 0; i < found->len; i++) {
+        const spike *s = &found->data[i];
+
+        if (s->documents == NULL)
+            continue;
+        D9D_TRY(d9d_buf_printf(out, "\nstep %lld:\n", (long long)s->step));
+        D9D_TRY(d9di_spike_documents_print(s->documents, out));
+    }
+    return D9D_OK;
+}
+
 d9d_status d9d_report_spikes(const d9d_run *r, const d9d_spikes_how *how, d9d_buf *out)
 {
     d9di_grid g = {.columns = 4};
@@ -102,7 +149,9 @@ d9d_status d9d_report_spikes(const d9d_run *r, const d9d_spikes_how *how, d9d_bu
     if (st == D9D_OK)
         st = fill(&g, &found, how->key);
     put = d9di_grid_finish(&g, out);
-    D9D_VEC_RELEASE(&found);
+    if (st == D9D_OK && put == D9D_OK)
+        put = print_documents(&found, out);
+    spikes_release(&found);
     return st != D9D_OK ? st : put;
 }
 
@@ -113,10 +162,11 @@ static json_t *spikes_json(const d9d_run *r, const d9d_spikes_how *how, const sp
 
     for (size_t i = 0; i < found->len; i++)
         bad |= json_array_append_new(
-            list, json_pack("{s:I, s:o, s:o, s:o}", "step", (json_int_t)found->data[i].step,
+            list, json_pack("{s:I, s:o, s:o, s:o, s:O*}", "step", (json_int_t)found->data[i].step,
                             "value", d9di_rows_json(found->data[i].value), "usual",
                             d9di_rows_json(found->data[i].usual), "deviations",
-                            d9di_rows_json(found->data[i].deviations)));
+                            d9di_rows_json(found->data[i].deviations), "documents",
+                            found->data[i].documents));
     if (bad == 0)
         return json_pack("{s:s, s:s, s:o}", "run", r->name, "key", how->key, "spikes", list);
     json_decref(list);
@@ -134,7 +184,7 @@ d9d_status d9d_report_spikes_json(const d9d_runs *r, const d9d_spikes_how *how, 
         st = find(r->run[k], how, &found);
         if (st == D9D_OK && json_array_append_new(list, spikes_json(r->run[k], how, &found)) != 0)
             st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for its spikes", r->run[k]->path);
-        D9D_VEC_RELEASE(&found);
+        spikes_release(&found);
     }
     if (st == D9D_OK)
         *out = list;

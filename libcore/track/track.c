@@ -229,6 +229,33 @@ d9d_status d9d_tracker_pipeline(d9d_tracker *t, const d9d_pipeline_record *r)
     return time_write(t, r->step);
 }
 
+/* Not for the sinks, whose values have names. */
+static d9d_status put_document(d9d_tracker *t, const d9d_document_loss *x, bool blended)
+{
+    D9D_TRY(d9d_buf_printf(&t->line, "{\"sample\": %lld, ", (long long)x->sample));
+    if (blended)
+        D9D_TRY(d9d_buf_printf(&t->line, "\"dataset\": %d, ", x->dataset));
+    D9D_TRY(d9d_buf_printf(&t->line, "\"document\": %lld, \"tokens\": %lld, \"mean_loss\": ",
+                           (long long)x->place, (long long)x->targets));
+    D9D_TRY(d9d_json_put_f64(&t->line, x->sum / (double)x->targets));
+    return d9d_buf_append(&t->line, "}", 1);
+}
+
+d9d_status d9d_tracker_documents(d9d_tracker *t, const d9d_documents_record *r)
+{
+    line_begin(t);
+    D9D_TRY(put_int(&t->line, "documents", r->step));
+    D9D_TRY(put_int(&t->line, "tokens", r->targets));
+    D9D_TRY(put_key(&t->line, "worst"));
+    D9D_TRY(d9d_buf_append(&t->line, "[", 1));
+    for (int64_t i = 0; i < r->n; i++) {
+        D9D_TRY(d9d_buf_printf(&t->line, i > 0 ? ", " : ""));
+        D9D_TRY(put_document(t, &r->worst[i], r->blended));
+    }
+    D9D_TRY(d9d_buf_append(&t->line, "]", 1));
+    return line_write(t, r->step);
+}
+
 d9d_status d9d_tracker_evaluation(d9d_tracker *t, const char *name, int64_t step,
                                   const char *const *names, const double *values, size_t n,
                                   size_t whole)

@@ -39,3 +39,70 @@ setup() {
     [[ "$output" == *'did you mean "grad_norm"'* || "$output" == *grad_norm* ]]
     run -2 d9d-metrics spikes -w 7 a
 }
+
+# A run over texts of one kind but for one of them, which step 23 meets.
+run_of_texts() {
+    local golden=$BATS_TEST_DIRNAME/../golden/tokenizer i
+    for ((i = 0; i < 200; i++)); do
+        [ $i = 131 ] && echo '{"text": "Żółć!!  qwv\n\t@@  {}[]<>  9583  #$%  jkl;  uvw  +=~`|  7246  QZXJ"}' ||
+            echo '{"text": "the cat sat on the mat and the dog sat on the log. the cat sat on the mat and the dog sat on the log."}'
+    done >docs.jsonl
+    d9d-shard -q --tokenizer "$golden/gpt2.tokenizer.json" --pack 128 --pack-mode concat --out text docs.jsonl
+    cat >t.json <<'JSON'
+{"data": {"dataset": "text"},
+ "model_provider": {"name": "qwen3_dense", "model": {"num_hidden_layers": 1,
+   "layer": {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 16},
+   "max_position_ids": 256, "initializer_range": 0.02, "split_vocab_size": {"all": 601}, "split_vocab_order": ["all"]}},
+ "trainer": {"run": {"name": "texts", "dir": "run"}, "batching": {"global_batch_size": 2, "microbatch_size": 2},
+   "logging": {"documents": 2}, "checkpointing": {"period_steps": "disable"}},
+ "optimizer": {"name": "adamw", "lr": 2e-2}}
+JSON
+    d9d-train -q --device cpu t.json
+}
+
+@test "the document that made a spike is named, and the loss without it" {
+    run_of_texts
+    run -0 --separate-stderr d9d-metrics spikes -w 8 run
+    [ "${#lines[@]}" = 6 ]
+    [[ "${lines[1]}" == 23\ * ]]
+    [ "${lines[2]}" = "step 23:" ] || [ "${lines[3]}" = "step 23:" ]
+    worst=$(grep -A2 '^step 23:' <<<"$output" | tail -n 1)
+    [[ "$worst" == *"  text, train: Żółć!!  qwv  @@ "*"…" ]]
+    read -r _ document tokens loss without _ <<<"$worst"
+    [ "$document" = 1 ] && [ "$tokens" -gt 40 ]
+    awk -v l="$loss" -v w="$without" 'BEGIN { exit !(l > 5 && w < 1) }'
+    # (loss of the step) x (its tokens) is that of the document and that of the others
+    run -0 --separate-stderr d9d-metrics spikes -w 8 --json run
+    tr -d ' ,"\n' <<<"$output" | grep -o 'step:23.*' | sed 's/[{}]/\n/g' | sed -E 's/([a-z_]+):/\n\1 /g' | awk '
+        { v[$1] = v[$1] == "" ? $2 : v[$1] }
+        END { all = 256; x = (v["value"] * all - v["mean_loss"] * v["tokens"]) / (all - v["tokens"]) - v["without"]; exit !(x ^ 2 < 1e-18) }'
+}
+
+@test "numbers are there without the dataset; one that is named must be it" {
+    run_of_texts
+    mv text moved
+    run -0 --separate-stderr d9d-metrics spikes -w 8 run
+    [[ "$output" == *"  text, train"* && "$output" != *qwv* ]]
+    run -0 --separate-stderr d9d-metrics spikes -w 8 --dataset moved run
+    [[ "$output" == *"  moved, train: Żółć!!"* ]]
+    run -1 d9d-metrics spikes -w 8 --dataset nowhere run
+    [[ "$output" == *"nowhere/manifest.json"*"--dataset DIR"* ]]
+    run -2 d9d-metrics spikes -w 8 --dataset moved,moved run
+    [[ "$output" == *"has 1 datasets; 2 are given"* ]]
+    cp run/metrics.jsonl alone.jsonl
+    run -0 --separate-stderr d9d-metrics spikes -w 8 alone.jsonl
+    [[ "$output" == *"step 23:"* ]]
+}
+
+@test "documents that cannot be are refused" {
+    run_of_texts
+    for bad in '"sample": 900' '"sample": -1' '"document": 70' '"tokens": 1e3' '"sample": "x"'; do
+        key=${bad%%:*}
+        sed -E "/^\{\"documents\": 23,/s/$key: [0-9]+/$bad/" run/metrics.jsonl >bad.jsonl
+        mkdir -p bad && mv bad.jsonl bad/metrics.jsonl && cp run/config.json bad/
+        cmp -s bad/metrics.jsonl run/metrics.jsonl && return 1
+        run d9d-metrics spikes -w 8 bad
+        [ "$status" = 1 ] || [ "$status" = 2 ] || { echo "$bad: $status $output"; return 1; }
+        [ "${#lines[@]}" = 1 ]
+    done
+}

@@ -105,6 +105,7 @@ static void a_restart_takes_the_place_of_later_steps(void **state)
                "{\"step\": 2, \"loss\": 9, \"step_ms\": 1000}\n"
                "{\"step\": 3, \"loss\": 9, \"step_ms\": 1000}\n"
                "{\"save\": 1, \"blocked_ms\": 2.5, \"total_ms\": 900}\n"
+               "{\"documents\": 1, \"tokens\": 64, \"worst\": []}\n"
                "{\"pipeline\": 1, \"rows\": 2, \"play_ms\": 8, \"bubble\": 0.25}\n"
                "{\"pipeline\": 7, \"bubble\": 0.5}\n" /* of a step that has no record */
                "{\"end\": \"saved\"}\n");

@@ -247,6 +247,28 @@ static void test_pipeline(void **state)
     d9d_buf_release(&text);
 }
 
+static void test_documents(void **state)
+{
+    const d9d_document_loss worst[] = {{.sample = 7, .place = 2, .targets = 4, .sum = 10},
+                                       {.sample = 9, .dataset = 1, .targets = 1, .sum = 1}};
+    d9d_documents_record r = {.step = 5, .targets = 64, .blended = true, .worst = worst, .n = 2};
+    d9d_tracker *t;
+
+    (void)state;
+    assert_ok(d9d_tracker_open("m.jsonl", &t));
+    assert_ok(d9d_tracker_documents(t, &r));
+    r.blended = false;
+    r.n = 1;
+    assert_ok(d9d_tracker_documents(t, &r));
+    d9d_tracker_close(t);
+    check_text(
+        "{\"documents\": 5, \"tokens\": 64, \"worst\": ["
+        "{\"sample\": 7, \"dataset\": 0, \"document\": 2, \"tokens\": 4, \"mean_loss\": 2.5}, "
+        "{\"sample\": 9, \"dataset\": 1, \"document\": 0, \"tokens\": 1, \"mean_loss\": 1.0}]}\n"
+        "{\"documents\": 5, \"tokens\": 64, \"worst\": ["
+        "{\"sample\": 7, \"document\": 2, \"tokens\": 4, \"mean_loss\": 2.5}]}\n");
+}
+
 static void test_unwritable(void **state)
 {
     d9d_tracker *t;
@@ -286,6 +308,7 @@ int main(void)
         unit_test_in_dir(test_long_file),
         unit_test_in_dir(test_end),
         unit_test_in_dir(test_pipeline),
+        unit_test_in_dir(test_documents),
         unit_test_in_dir(test_unwritable),
         unit_test_in_dir(test_one_writer),
     };

@@ -117,6 +117,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, boo
  * control characters other than newlines and tabs; a line parts documents.  ECONFIG without a
  * tokenizer. */
 D9D_API D9D_MUST_USE d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k, d9d_buf *out);
+/* The first words of document `place` of sample k of the split, in at most so many bytes, on one
+ * line, behind which stands "\u2026" where there are more; nothing without a tokenizer.  EINVAL
+ * where the sample has no such document. */
+D9D_API D9D_MUST_USE d9d_status d9d_document_print_words(d9d_dataset *ds, int64_t k, int64_t place,
+                                                         size_t bytes, d9d_buf *out);
 /* The share of padding in batches of `batch` samples whose lengths are rounded up to a
  * multiple, in each order of d9d/data/loader.h, and with every sample padded to the edge of its
  * bucket, for people or as JSON. */

@@ -72,6 +72,21 @@ D9D_API void d9d_pool_room_release(d9d_pool_room *room);
 D9D_API D9D_MUST_USE d9d_status d9d_batch_pool(const d9d_batch *b, const d9d_pool_how *how,
                                                d9d_pool_room *room, d9d_pool_host *out);
 
+/* The documents of a batch in turn, those of skipped rows without positions:
+ *
+ *     d9d_document d = D9D_DOCUMENT_NONE;
+ *     while (d9d_batch_next_document(b, &d))
+ *         ... positions [d.first, d.end) of row d.row ... */
+typedef struct d9d_document {
+    int64_t row, first, end;
+    int64_t place; /* among the documents of its row */
+    int64_t next;  /* where it goes on from */
+} d9d_document;
+#define D9D_DOCUMENT_NONE ((d9d_document){.row = -1})
+D9D_API bool d9d_batch_next_document(const d9d_batch *b, d9d_document *d);
+/* Labels of a document that count. */
+D9D_API int64_t d9d_batch_targets_of(const d9d_batch *b, const d9d_document *d);
+
 /* Pairs of which both have positions. */
 D9D_API int64_t d9d_batch_pairs(const d9d_batch *b);
 /* ECONFIG unless rows 2i and 2i + 1 are samples 2k and 2k + 1 of one dataset. */

@@ -68,6 +68,7 @@ typedef struct d9d_trainer_section {
         bool samples;
         d9d_list tracker; /* d9d_union: d9d/track/sink.h */
         int experts;      /* off, a summary, numbers of each layer, all counts */
+        int64_t documents;
     } logging;
     struct d9d_pipelining_section {
         d9d_union schedule; /* which: d9d_pipe_kind */

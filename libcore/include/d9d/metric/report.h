@@ -65,17 +65,24 @@ D9D_API D9D_MUST_USE d9d_status d9d_report_compare_json(const d9d_runs *r, const
  * from that median, which is the standard deviation of normal numbers, but at least a thousandth of
  * the median.  The first `least` records are never judged. */
 typedef struct d9d_spikes_how {
-    const char *key;   /* "loss", "grad_norm" */
-    double deviations; /* above 0 */
-    size_t window;     /* at least `least` */
+    const char *key;             /* "loss", "grad_norm" */
+    double deviations;           /* above 0 */
+    size_t window;               /* at least `least` */
+    const char *const *datasets; /* directories in place of those of the run's configuration; */
+    size_t n_datasets;           /* 0: those, as far as they are there */
 } d9d_spikes_how;
 enum { D9D_SPIKES_LEAST = 8 };
 
-/* A line a spike: step, value, the median before it, deviations above.  ECONFIG for a key that a
- * run has not, and a window below the least. */
+/* A line a spike: step, value, the median before it, deviations above; then of each whose documents
+ * were recorded (trainer.logging.documents) those that raised the step's loss most: sample and
+ * place in it, targets, mean loss, what the step's loss would have been without it, and its first
+ * words where the dataset is there and has a tokenizer.  ECONFIG for a key that a run has not, a
+ * window below the least, and another number of datasets than the run had. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_spikes(const d9d_run *r, const d9d_spikes_how *how,
                                                   d9d_buf *out);
-/* A list of {"run", "key", "spikes": [{"step", "value", "usual", "deviations"}]}. */
+/* A list of {"run", "key", "spikes": [{"step", "value", "usual", "deviations", "documents":
+ * [{"sample", "document", "tokens", "mean_loss", "without", "dataset", "split", "text"}]}]},
+ * documents and what is known of them where there are such. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_spikes_json(const d9d_runs *r, const d9d_spikes_how *how,
                                                        json_t **out);
 

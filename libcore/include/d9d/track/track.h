@@ -10,6 +10,8 @@
  *      "valid/loss": 5.01, "valid/ms": 31.5, ...}
  *     {"save": 2, "blocked_ms": 1.5, "total_ms": 310.2, "time": "2026-01-31T12:04:00Z"}
  *     {"pipeline": 2, "schedule": "1f1b", "micro_batches": 8, "rows": 1, "play_ms": 103.2, ...}
+ *     {"documents": 2, "tokens": 4096, "worst": [{"sample": 17, "document": 0, "tokens": 512,
+ *      "mean_loss": 9.25}, ...]}
  *     {"end": "done", "step": 2, "time": "2026-01-31T12:05:00Z"}
  *
  * Steps count from 1.  After a restart line from step N the records that follow stand in
@@ -17,13 +19,15 @@
  * killed: "done", "saved" (to be gone on with) or "failed".  A save line says that the checkpoint
  * of a step is complete, how long training stood still for it, and how long it took from its
  * beginning.  A pipeline line says what the ranks of a pipeline did in a step, which is known two
- * steps later. Numbers have full precision; a number that is not finite is null.
+ * steps later.  A documents line names those of a step that raise its mean loss most, the worst
+ * first.  Numbers have full precision; a number that is not finite is null.
  *
  * Copies of it for people to look at go to sinks: d9d/track/sink.h.
  */
 #ifndef D9D_TRACK_TRACK_H
 #define D9D_TRACK_TRACK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "d9d/base/fs.h"
@@ -58,6 +62,22 @@ typedef struct d9d_pipeline_record {
     const double *forward_ms, *input_ms, *weight_ms; /* [stages], of a micro-batch */
 } d9d_pipeline_record;
 
+/* A document of a step. */
+typedef struct d9d_document_loss {
+    int64_t stream, sample; /* number in the stream, and in its split */
+    int32_t dataset;        /* of a blend */
+    int64_t place;          /* among the documents of its sample */
+    int64_t targets;
+    double sum; /* of its losses */
+} d9d_document_loss;
+
+typedef struct d9d_documents_record {
+    int64_t step, targets; /* of the whole step */
+    bool blended;          /* datasets are said */
+    const d9d_document_loss *worst;
+    int64_t n;
+} d9d_documents_record;
+
 typedef struct d9d_tracker d9d_tracker;
 
 /* Open for appending.  A last line cut by a crash is removed first.  EIO while another process
@@ -72,6 +92,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, double blocked_ms,
                                                  double total_ms);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_pipeline(d9d_tracker *t, const d9d_pipeline_record *r);
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_documents(d9d_tracker *t,
+                                                      const d9d_documents_record *r);
 /* What an evaluation says after a step: n values by name, the first `whole` of them whole. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_evaluation(d9d_tracker *t, const char *name,
                                                        int64_t step, const char *const *names,
