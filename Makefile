@@ -92,7 +92,7 @@ endif
 
 CUDA_SRC  := $(if $(NVCC),$(wildcard kernels/cuda/*.cu))
 CUDA_HOST := libcore/device/device_cuda.c libcore/dist/comm_nccl.c libcore/dist/comm_share.c \
-             $(wildcard kernels/cuda/*.c)
+             libcore/dist/comm_mail.c $(wildcard kernels/cuda/*.c)
 MPI_SRC   := libcore/dist/module_mpi.c
 CORE_SRC  := $(filter-out $(CUDA_HOST) $(MPI_SRC),$(wildcard libcore/*/*.c libcore/*/*/*.c)) \
              $(wildcard kernels/common/*.c kernels/cpu/*.c kernels/paper/*.c) $(if $(CUDA_SRC),$(CUDA_HOST))

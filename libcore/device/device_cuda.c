@@ -429,6 +429,9 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     cuda_device *self;
     cudaError_t e;
 
+    /* Queues that share a way to the GPU wait for each other, and one that waits for a message must
+     * not hold up what the message waits for.  Read by the driver when it begins. */
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     D9D_TRY(look_for(index));
     D9D_TRY(d9di_cuda_options(&options));
     self = calloc(1, sizeof(*self));

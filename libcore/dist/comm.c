@@ -51,6 +51,9 @@ const char *d9d_comm_name(const d9d_comm *c)
 void d9di_comm_sleep(d9d_comm *c)
 {
     d9di_rooms_close(c);
+    if (c->mail != NULL)
+        c->wire->mail->close(c, c->mail);
+    c->mail = NULL;
     if (c->wire->close != NULL && c->self != NULL)
         c->wire->close(c);
     c->self = NULL;
@@ -82,9 +85,15 @@ static d9d_status make_group(const d9di_net *net, d9d_comm *c)
     return st;
 }
 
+static d9d_status make_mail(d9d_comm *c)
+{
+    return c->wanted && c->wire->mail != NULL ? c->wire->mail->make(c, &c->mail) : D9D_OK;
+}
+
 d9d_status d9di_comm_wake(const d9di_net *net, d9d_comm *c)
 {
-    return net->group != NULL ? make_group(net, c) : D9D_OK;
+    D9D_TRY(net->group != NULL ? make_group(net, c) : D9D_OK);
+    return make_mail(c);
 }
 
 d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm **out)
@@ -338,6 +347,14 @@ d9d_status d9d_comm_end(d9d_comm *c)
 }
 
 /* --- messages under way ---------------------------------------------------------------- */
+
+d9d_status d9d_comm_mail_want(d9d_comm *c)
+{
+    if (c == NULL || c->wanted)
+        return D9D_OK;
+    c->wanted = true;
+    return make_mail(c);
+}
 
 struct d9d_message {
     d9d_comm *comm;

@@ -269,13 +269,17 @@ static d9d_status exchange(d9d_comm *c, const d9di_call *k)
 
 static d9d_status post(d9d_comm *c, const d9di_call *k, void **out)
 {
+    const struct group *g = c->self;
     cudaEvent_t behind;
     cudaError_t e = cudaEventCreateWithFlags(&behind, cudaEventDisableTiming);
     d9d_status st;
 
     if (e != cudaSuccess)
         return cuda_fail(c, k, e);
-    st = exchange(c, k);
+    if (c->mail != NULL && c->wire->mail->reaches(c, k->pieces->peer))
+        st = c->wire->mail->move(c, c->mail, k, k->stream != NULL ? k->stream : g->queue);
+    else
+        st = exchange(c, k);
     if (st == D9D_OK && (e = cudaEventRecord(behind, queue_of(c, k))) != cudaSuccess)
         st = cuda_fail(c, k, e);
     if (st == D9D_OK)
@@ -652,6 +656,7 @@ static const d9di_wire wire = {.run = {[D9DI_ALL_REDUCE] = all_reduce,
                                .end = end,
                                .share = d9di_cuda_share,
                                .rooms = &d9di_rooms_cuda,
+                               .mail = &d9di_mail_cuda,
                                .post = post,
                                .passed = has_passed,
                                .finish = finish,

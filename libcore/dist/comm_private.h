@@ -64,6 +64,16 @@ typedef struct d9di_rooms_ops {
     void (*close)(void *rooms); /* collective, unless a call of the mesh has failed */
 } d9di_rooms_ops;
 
+/* Posted messages past the library: see d9d_comm_mail_want(). */
+typedef struct d9di_mail_ops {
+    /* Collective; *out is left alone on all ranks where one cannot. */
+    d9d_status (*make)(d9d_comm *c, void **out);
+    /* Do the messages of this pair go so?  The same on both sides. */
+    bool (*reaches)(const d9d_comm *c, int peer);
+    d9d_status (*move)(d9d_comm *c, void *mail, const d9di_call *k, d9d_stream s); /* one piece */
+    void (*close)(d9d_comm *c, void *mail); /* collective, unless a call of the mesh has failed */
+} d9di_mail_ops;
+
 typedef struct d9di_wire {
     d9d_status (*run[D9DI_VERB_COUNT])(d9d_comm *c, const d9di_call *k);
     /* NULL: everything is done when a call returns. */
@@ -82,6 +92,7 @@ typedef struct d9di_wire {
     d9d_status (*share)(d9d_comm *c, const char *what, void *const *mine, size_t n,
                         d9d_comm_shared **out);
     const d9di_rooms_ops *rooms; /* NULL: nor have they rooms */
+    const d9di_mail_ops *mail;   /* NULL: nor mail */
     /* An exchange of one piece that goes on by itself; NULL: posted ones are run at once. */
     d9d_status (*post)(d9d_comm *c, const d9di_call *k, void **out);
     bool (*passed)(d9d_comm *c, void *posted);
@@ -111,6 +122,9 @@ d9d_status d9di_cuda_copy(d9d_stream s, void *dst, const void *src, size_t n);
 d9d_status d9di_cuda_share(d9d_comm *c, const char *what, void *const *mine, size_t n,
                            d9d_comm_shared **out);
 extern const d9di_rooms_ops d9di_rooms_cuda;
+extern const d9di_mail_ops d9di_mail_cuda;
+/* The one array of a rank that was shared. */
+void *d9di_shared_at(const d9d_comm_shared *x, int rank);
 #endif
 extern const d9di_rooms_ops d9di_rooms_host;
 
@@ -149,6 +163,8 @@ struct d9d_comm {
         int turn;     /* 0 or 1: the room that is written */
         bool refused; /* some rank could not */
     } rooms;
+    void *mail;  /* the wire's; NULL: none */
+    bool wanted; /* some was asked for */
     d9d_stream stream;
     D9D_VEC(d9di_piece) pieces;
 };

@@ -215,6 +215,11 @@ d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i, d9
     return D9D_OK;
 }
 
+void *d9di_shared_at(const d9d_comm_shared *x, int rank)
+{
+    return (void *)(uintptr_t)x->at[(size_t)rank * x->n];
+}
+
 /* --- rooms ----------------------------------------------------------------------------------- */
 
 typedef struct rooms {

@@ -483,6 +483,8 @@ d9d_status d9d_executor_create(const d9d_executor_how *how, d9d_executor **out)
     if (d9d_comm_size(how->down) != ranks || d9d_comm_size(how->up) != ranks)
         return D9D_FAIL(D9D_EINVAL, "pipeline: a program of %d ranks over groups of %d and %d",
                         ranks, d9d_comm_size(how->down), d9d_comm_size(how->up));
+    D9D_TRY(d9d_comm_mail_want(how->down));
+    D9D_TRY(d9d_comm_mail_want(how->up));
     x = calloc(1, sizeof(*x));
     if (x == NULL)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: an executor");

@@ -27,7 +27,8 @@
  * next: both sides know them from the batch, and no message says them.
  *
  * On a GPU the two directions have queues of their own, so that a transfer which waits for its peer
- * holds up neither the computation nor the other direction.
+ * holds up neither the computation nor the other direction; between GPUs of one host it takes no
+ * multiprocessor from the computation either (d9d_comm_mail_want()).
  *
  * After a failure an executor is good for free alone.
  */
@@ -71,7 +72,7 @@ typedef struct d9d_executor_how {
     void *self;
 } d9d_executor_how;
 
-/* EINVAL where the groups are not of the program's ranks. */
+/* EINVAL where the groups are not of the program's ranks.  Collective: over the groups. */
 D9D_API D9D_MUST_USE d9d_status d9d_executor_create(const d9d_executor_how *how,
                                                     d9d_executor **out);
 D9D_API void d9d_executor_free(d9d_executor *x);
