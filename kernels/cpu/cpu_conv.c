@@ -4,10 +4,41 @@
  *     dz = dy s (1 + z (1 - s)),  dx[t] = sum_j w[j] dz[t + W - 1 - j],
  *     dw[j] = sum_t dz[t] x[t - W + 1 + j]
  */
-#include "cpu_documents.h"
+#include "cpu_conv.h"
 #include "cpu_math.h"
 
 enum { TOKENS = 64 }; /* fewest of a partial sum of dw */
+
+d9d_status d9di_conv_check(const char *op, const d9d_conv_dims *n)
+{
+    D9D_TRY(d9di_check_float(op, n->t));
+    if (n->w < 1 || n->w > D9D_CONV_WIDTH)
+        return D9D_FAIL(D9D_EINVAL, "%s: %lld tokens wide, from 1 to %d are possible", op,
+                        (long long)n->w, D9D_CONV_WIDTH);
+    return D9D_OK;
+}
+
+void d9di_conv_turn(const d9d_conv_dims *n, float *y, const void *w)
+{
+    for (int64_t i = 0; i < n->n; i++)
+        for (int64_t j = 0; j < n->w; j++)
+            d9di_load(n->t, &y[j * n->n + i], w, i * n->w + j, 1);
+}
+
+D9DI_CLONES void d9di_row_fma(float *restrict y, const float *restrict a, const float *restrict b,
+                              int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] += a[i] * b[i];
+}
+
+D9DI_CLONES void d9di_row_silu(float *restrict y, const float *restrict z, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = z[i] * d9di_sigmoid(z[i]);
+}
 
 /* What all loops over tokens read. */
 typedef struct conv {
@@ -27,10 +58,7 @@ static void conv_close(conv *c)
 static d9d_status conv_open(const char *op, const d9d_conv_dims *n, const void *w, conv *c)
 {
     *c = (conv){.n = n, .tokens = n->of.b * n->of.s};
-    D9D_TRY(d9di_check_float(op, n->t));
-    if (n->w < 1 || n->w > D9D_CONV_WIDTH)
-        return D9D_FAIL(D9D_EINVAL, "%s: %lld tokens wide, from 1 to %d are possible", op,
-                        (long long)n->w, D9D_CONV_WIDTH);
+    D9D_TRY(d9di_conv_check(op, n));
     D9D_TRY(d9di_documents_check(op, &n->of));
     if ((c->start = d9di_documents_starts(op, &n->of)) == NULL ||
         (c->w = d9di_scratch(op, n->w * n->n)) == NULL ||
@@ -38,25 +66,8 @@ static d9d_status conv_open(const char *op, const d9d_conv_dims *n, const void *
         conv_close(c);
         return D9D_ENOMEM;
     }
-    for (int64_t i = 0; i < n->n; i++)
-        for (int64_t j = 0; j < n->w; j++)
-            d9di_load(n->t, &c->w[j * n->n + i], w, i * n->w + j, 1);
+    d9di_conv_turn(n, c->w, w);
     return D9D_OK;
-}
-
-D9DI_CLONES static void row_fma(float *restrict y, const float *restrict a, const float *restrict b,
-                                int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        y[i] += a[i] * b[i];
-}
-
-D9DI_CLONES static void row_silu(float *restrict y, const float *restrict z, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        y[i] = z[i] * d9di_sigmoid(z[i]);
 }
 
 /* z = dy times the slope at z. */
@@ -77,7 +88,7 @@ static void sum_of(const conv *c, float *z, const void *x, int64_t t, float *row
 
     memset(z, 0, (size_t)n * sizeof(*z));
     for (int64_t j = d9di_max(0, c->start[t] - (t - w + 1)); j < w; j++)
-        row_fma(z, c->w + j * n, d9di_in(c->n->t, x, (t - w + 1 + j) * n, n, row), n);
+        d9di_row_fma(z, c->w + j * n, d9di_in(c->n->t, x, (t - w + 1 + j) * n, n, row), n);
 }
 
 d9d_status d9d_ref_conv(d9d_stream s, const d9d_conv_dims *n, void *y, const void *x, const void *w)
@@ -91,7 +102,7 @@ d9d_status d9d_ref_conv(d9d_stream s, const d9d_conv_dims *n, void *y, const voi
         float *z = d9di_mine(c.rows, 2 * n->n), *row = z + n->n;
 
         sum_of(&c, z, x, t, row);
-        row_silu(row, z, n->n);
+        d9di_row_silu(row, z, n->n);
         d9di_store(n->t, y, t * n->n, n->n, row);
     }
     conv_close(&c);
@@ -108,7 +119,7 @@ static void make_dx(const conv *c, void *dx, const float *dz)
 
         memset(sum, 0, (size_t)n * sizeof(*sum));
         for (int64_t u = t; u < d9di_min(t + w, c->tokens) && c->start[u] <= t; u++)
-            row_fma(sum, c->w + (t + w - 1 - u) * n, dz + u * n, n);
+            d9di_row_fma(sum, c->w + (t + w - 1 - u) * n, dz + u * n, n);
         d9di_store(c->n->t, dx, t * n, n, sum);
     }
 }
@@ -122,7 +133,8 @@ static void part_dw(const conv *c, float *dw, const float *dz, const void *x, in
     memset(dw, 0, (size_t)(w * n) * sizeof(*dw));
     for (int64_t t = first; t < end; t++)
         for (int64_t j = d9di_max(0, c->start[t] - (t - w + 1)); j < w; j++)
-            row_fma(dw + j * n, dz + t * n, d9di_in(c->n->t, x, (t - w + 1 + j) * n, n, row), n);
+            d9di_row_fma(dw + j * n, dz + t * n, d9di_in(c->n->t, x, (t - w + 1 + j) * n, n, row),
+                         n);
 }
 
 static d9d_status make_dw(const conv *c, d9d_dtype gt, void *dw, float beta, const float *dz,

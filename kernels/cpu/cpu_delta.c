@@ -2,8 +2,6 @@
 #include "cpu_delta.h"
 #include "cpu_math.h"
 
-#define UNIT_EPS 1e-6f
-
 d9d_status d9di_delta_check(const char *op, const d9d_delta_dims *n)
 {
     D9D_TRY(d9di_check_float(op, n->t));
@@ -71,7 +69,7 @@ static void load_rows(d9d_dtype t, float *y, const void *x, const d9di_chunk *at
 static void make_unit(float *x, float *inv, float scale, int64_t c, int64_t d)
 {
     for (int64_t i = 0; i < c; i++) {
-        inv[i] = 1.0f / sqrtf(d9di_row_dot(x + i * d, x + i * d, d) + UNIT_EPS);
+        inv[i] = 1.0f / sqrtf(d9di_row_dot(x + i * d, x + i * d, d) + D9DI_UNIT_EPS);
         d9di_row_scale(x + i * d, inv[i] * scale, x + i * d, d);
     }
 }

@@ -16,6 +16,7 @@
 #include "cpu_documents.h"
 
 enum { D9DI_CHUNK = D9D_DELTA_CHUNK };
+#define D9DI_UNIT_EPS 1e-6f /* under the root of a length */
 
 /* Arrays of a call; those that are not the forward's are NULL there. */
 typedef struct d9di_delta {

@@ -23,6 +23,13 @@ d9d_status d9di_documents_check(const char *op, const d9d_documents *x)
     return D9D_OK;
 }
 
+d9d_status d9di_past_check(const char *op, const d9d_documents *x)
+{
+    if (x->segment == NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s: which documents go on?", op);
+    return d9di_documents_check(op, x);
+}
+
 int64_t *d9di_documents_starts(const char *op, const d9d_documents *x)
 {
     int64_t *start = calloc((size_t)(x->b * x->s) + 1, sizeof(*start));

@@ -23,6 +23,14 @@ static inline d9di_document d9di_document_of(const d9d_documents *x, int64_t i)
 /* EINVAL unless the documents follow each other, each in one row, and are all tokens. */
 d9d_status d9di_documents_check(const char *op, const d9d_documents *x);
 
+/* EINVAL without a list, which says what was before; and of a list as above. */
+d9d_status d9di_past_check(const char *op, const d9d_documents *x);
+/* Tokens of document i before those of this call. */
+static inline int64_t d9di_before(const d9d_documents *x, int64_t i)
+{
+    return x->segment[i].nk - x->segment[i].nq;
+}
+
 /* The first token of each token's document, [B S]; NULL when memory is out. */
 int64_t *d9di_documents_starts(const char *op, const d9d_documents *x);
 

@@ -2,10 +2,14 @@
  *
  * The formulas are in ../cpu/cpu_delta.h and cpu_delta_din.c.  What they say of one chunk without
  * the state is done by a block a chunk and head, all at once; what the state has to go through, by
- * a block a document, head and COLUMNS of the features of a value, chunk after chunk.  With the
- * inverse of 1 + A the two come apart:
+ * a block a document, head and some features of a value, chunk after chunk.  With the inverse of
+ * 1 + A the two come apart:
  *
- *     S = (1 + A)^-1        W = S (beta e^b K)        U = S (beta V) - W X
+ *     S = (1 + A)^-1        U = S (beta V - beta e^b K X)
+ *
+ * In bfloat16, with keys of up to MOST_KEYS features, the walk is cuda_delta_walk.cu's, which needs
+ * S and P of every chunk; elsewhere it is the plain one below, which needs W = S (beta e^b K) and
+ * S (beta V).
  *
  * Chunks have numbers without anybody having to count them: chunk c of document i, whose first
  * token is q, is number q / CHUNK + i + c.  Some numbers have none.
@@ -16,10 +20,22 @@
 #include "cuda_pack.cuh"
 #include "cuda_product.cuh"
 
-enum { CHUNK = D9D_DELTA_CHUNK, COLUMNS = 32, BLOCK = 16 };
+enum { CHUNK = D9D_DELTA_CHUNK, COLUMNS = 32, BLOCK = 16, MOST_KEYS = 128 };
 static_assert((int)CHUNK == (int)TILE, "a chunk is a tile");
 
 typedef float square[CHUNK][TILE + PAD];
+
+/* What the rows of a chunk are multiplied with; zeros beyond its last token. */
+struct factors {
+    float write[CHUNK], write_up[CHUNK]; /* beta; beta e^b over the length of k */
+    float k_on[CHUNK], q_up[CHUNK];      /* e^(b_C - b) over the length of k; e^b, of q */
+    float last, room[3];                 /* e^(b_C) */
+};
+/* A chunk of a head without the state: S, as what it is rounded to and the rest, and P. */
+struct prepared {
+    bf16 s[2][CHUNK][CHUNK], p[CHUNK][CHUNK];
+    factors f;
+};
 
 /* A call: arrays by token and head, but for `state` and `dstate`, which are by d9d_delta_dims. */
 template <class T> struct delta {
@@ -34,7 +50,17 @@ template <class T> struct delta {
     float *s, *du;        /* backward: [tokens, A, CHUNK], [tokens, A, F] */
     float *hq, *hk;       /* backward: of each head of values [tokens, A, D] */
     float *dstate;        /* backward: of the state after the chunk before slot's */
+    prepared *ready;      /* [chunks, A]; NULL: the plain way */
+    d9d_past past;        /* generation: states; cell NULL: none */
 };
+
+/* --- cuda_delta_walk.cu: [chunks, A] in ready, then U, X and O of all chunks; U alone, from the
+ * states; Y and the gradient of the states. */
+bool d9di_delta_takes(const d9d_delta_dims *n, const void *const *arrays, int count);
+d9d_status d9di_delta_prepare(d9d_stream s, const char *op, const delta<bf16> &v);
+d9d_status d9di_delta_onward(d9d_stream s, const char *op, const delta<bf16> &v);
+d9d_status d9di_delta_regain(d9d_stream s, const char *op, const delta<bf16> &v);
+d9d_status d9di_delta_back(d9d_stream s, const char *op, const delta<bf16> &v);
 
 /* A chunk of n tokens; its head of values and of keys. */
 struct chunk {
@@ -57,15 +83,27 @@ static __device__ __forceinline__ chunk chunk_of(const delta<T> &v, const docume
             left <= CHUNK};
 }
 
-/* The chunk of a block of a launch over all chunks and heads. */
-template <class T> static __device__ __forceinline__ chunk chunk_mine(const delta<T> &v)
+/* A chunk by its number: which one of which document. */
+struct numbered {
+    document d;
+    int64_t c;
+};
+template <class T>
+static __device__ __forceinline__ numbered chunk_numbered(const delta<T> &v, int64_t number)
 {
-    const int64_t number = blockIdx.x / v.n.a, h = blockIdx.x % v.n.a;
     const int64_t i = last_document(
         v.n.of, [&](int64_t j, const document &d) { return d.first / CHUNK + j <= number; });
     const document d = document_of(v.n.of, i);
 
-    return chunk_of(v, d, d9di_max(0, number - d.first / CHUNK - i), h);
+    return {d, d9di_max(0, number - d.first / CHUNK - i)};
+}
+
+/* The chunk of a block of a launch over all chunks and heads. */
+template <class T> static __device__ __forceinline__ chunk chunk_mine(const delta<T> &v)
+{
+    const numbered x = chunk_numbered(v, blockIdx.x / v.n.a);
+
+    return chunk_of(v, x.d, x.c, blockIdx.x % v.n.a);
 }
 
 static inline int64_t chunks_most(const d9d_documents &of)
@@ -93,7 +131,8 @@ template <class T> struct places {
         key_step = v.n.k * v.n.d;
         step = v.n.a * v.n.f;
         d_step = v.n.a * v.n.d;
-        state = x.fresh ? NULL : v.state + ((x.first / CHUNK - 1) * v.n.a + x.h) * size;
+        state = x.fresh || v.state == NULL ? NULL
+                                           : v.state + ((x.first / CHUNK - 1) * v.n.a + x.h) * size;
         dstate =
             x.last || v.dstate == NULL ? NULL : v.dstate + (x.first / CHUNK * v.n.a + x.h) * size;
     }
@@ -199,7 +238,7 @@ struct shared {
     float room[BLOCK][BLOCK + 1];
 };
 
-/* S of a chunk to m.two; W of it to memory where there is a state before it. */
+/* S of a chunk to m.two. */
 template <bool TENSOR, class T>
 static __device__ void solve(shared &m, const delta<T> &v, const chunk &x, const places<T> &at)
 {
@@ -213,6 +252,14 @@ static __device__ void solve(shared &m, const delta<T> &v, const chunk &x, const
     m.one[i][j] = j < i ? m.one[i][j] * m.g.beta[i] * fade(m.g, i, j) : 0.0f;
     __syncthreads();
     invert(m.two, m.one, m.room);
+}
+
+/* W of it to memory where there is a state before it. */
+template <bool TENSOR, class T>
+static __device__ void store_w(shared &m, const delta<T> &v, const chunk &x, const places<T> &at)
+{
+    tile_sum<TENSOR, TILE> sum;
+
     for (int64_t c = 0; c < v.n.d && !x.fresh; c += TILE) {
         sum.clear();
         sum.add(m.sh, plain(&m.two[0][0], TILE + PAD, 1, NULL, m.g.write_up), 0, x.n,
@@ -262,38 +309,106 @@ static __device__ void attend(shared &m, const delta<T> &v, const chunk &x, cons
     __syncthreads();
 }
 
-/* Shared memory of a block that takes a state through a document: rows of the state come behind. */
+/* --- the plain walk: a state, or its gradient, through a document --------------------------------
+ *
+ * A way says in which order, and of each chunk what is added to U, or dU, of what does not know of
+ * the state, and how the state goes on from there. */
+
+/* Shared memory of a block that walks; rows of the state come behind. */
 struct walk {
     staging<COLUMNS> sh;
     float u[CHUNK][COLUMNS + PAD], out[CHUNK][COLUMNS + PAD];
     gates g;
 };
 typedef float state_row[COLUMNS + PAD];
+typedef tile_sum<false, COLUMNS> walk_sum;
 
 static inline int64_t walk_bytes(int64_t d)
 {
     return (int64_t)sizeof(walk) + d9di_ceil_div(d, TILE) * TILE * (int64_t)sizeof(state_row);
 }
 
-/* The document, head and columns of a block. */
-template <class T> struct walker {
-    document d;
-    int64_t h, col, chunks;
-
-    __device__ __forceinline__ walker(const delta<T> &v)
-    {
-        const int64_t across = d9di_ceil_div(v.n.f, COLUMNS);
-
-        col = blockIdx.x % across * COLUMNS;
-        h = blockIdx.x / across % v.n.a;
-        d = document_of(v.n.of, blockIdx.x / across / v.n.a);
-        chunks = d9di_ceil_div(d.n, CHUNK);
-    }
-};
-
 template <class T> static int64_t walks(const delta<T> &v)
 {
     return documents_in(v.n.of) * v.n.a * d9di_ceil_div(v.n.f, COLUMNS);
+}
+
+/* What the state is before the chunk, on its way, to memory where there is a place. */
+template <class T>
+static __device__ __forceinline__ void note_state(float *to, const state_row *state,
+                                                  const delta<T> &v, int64_t col)
+{
+    for (int64_t e = threadIdx.x; e < v.n.d * COLUMNS && to != NULL; e += THREADS)
+        if (col + e % COLUMNS < v.n.f)
+            to[e / COLUMNS * v.n.f + col + e % COLUMNS] = state[e / COLUMNS][e % COLUMNS];
+}
+
+/* The chunk's columns of `array`, with what the state adds, to m.u and back. */
+template <class WAY, class T>
+static __device__ __forceinline__ void finish_chunk(walk &m, const state_row *state,
+                                                    const delta<T> &v, const chunk &x,
+                                                    const places<T> &at, int64_t col)
+{
+    const bool begins = WAY::begins(x);
+    walk_sum sum;
+
+    sum.clear();
+    if (!begins)
+        sum.add(m.sh, WAY::rows(m.g, v, at), 0, x.n, plain(&state[0][0], 1, COLUMNS + PAD), 0,
+                COLUMNS, v.n.d);
+    sum.give(m.out);
+    EACH_CELL(i, j, COLUMNS)
+    {
+        float *u = WAY::array(v) + at.value + i * at.step + col + j;
+        const bool there = i < x.n && col + j < v.n.f;
+
+        m.u[i][j] = there ? *u + m.out[i][j] : 0.0f;
+        if (there && !begins)
+            *u = m.u[i][j];
+    }
+    __syncthreads();
+}
+
+template <class WAY, class T>
+static __global__ void __launch_bounds__(THREADS) plain_walk_kernel(delta<T> v)
+{
+    extern __shared__ __align__(128) unsigned char raw[];
+    walk &m = *(walk *)raw;
+    state_row *state = (state_row *)(raw + sizeof(walk));
+    const int64_t across = d9di_ceil_div(v.n.f, COLUMNS), col = blockIdx.x % across * COLUMNS;
+    const int64_t h = blockIdx.x / across % v.n.a;
+    const document d = document_of(v.n.of, blockIdx.x / across / v.n.a);
+    const int64_t chunks = d9di_ceil_div(d.n, CHUNK);
+    walk_sum sum;
+
+    for (int64_t e = threadIdx.x; e < d9di_ceil_div(v.n.d, TILE) * TILE * COLUMNS; e += THREADS)
+        state[e / COLUMNS][e % COLUMNS] = 0.0f;
+    for (int64_t n = 0; n < chunks; n++) {
+        const chunk x = chunk_of(v, d, WAY::BACK ? chunks - 1 - n : n, h);
+        const places<T> at(v, x);
+
+        open_gates(m.g, v, x);
+        note_state(WAY::BACK ? at.dstate : at.state, state, v, col);
+        finish_chunk<WAY>(m, state, v, x, at, col);
+        for (int64_t r = 0; r < v.n.d && n + 1 < chunks; r += TILE) {
+            sum.clear();
+            WAY::add(sum, m, v, x, at, r, col);
+            sum.give(m.out);
+            EACH_CELL(i, j, COLUMNS)
+            state[r + i][j] = m.g.last * state[r + i][j] + m.out[i][j];
+            __syncthreads();
+        }
+    }
+}
+
+template <class WAY, class T>
+static d9d_status plain_walk(const char *op, cudaStream_t queue, const delta<T> &v)
+{
+    const int64_t bytes = walk_bytes(v.n.d);
+
+    D9D_TRY(d9di_allow_shared(op, (const void *)plain_walk_kernel<WAY, T>, bytes));
+    plain_walk_kernel<WAY><<<(unsigned)walks(v), THREADS, (size_t)bytes, queue>>>(v);
+    return D9D_OK;
 }
 
 /* The 1 over the length of every row of q and k. */
@@ -330,6 +445,12 @@ template <class T> static void find_lengths(cudaStream_t queue, const delta<T> &
 
     lengths_kernel<<<blocks_of_rows(rows, WARP), THREADS, 0, queue>>>(v.inv_q, v.inv_k, v.q, v.k,
                                                                       rows, v.n.d);
+}
+
+/* Floats of `ready`. */
+static inline int64_t prepared_floats(const d9d_delta_dims &n)
+{
+    return chunks_most(n.of) * n.a * (int64_t)(sizeof(prepared) / 4);
 }
 
 /* EINVAL for heads that do not fit; *none where there is nothing to do. */

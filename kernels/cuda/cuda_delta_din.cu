@@ -1,10 +1,11 @@
 /* cuda_delta_din.cu - the gated delta rule, backward; see cuda_delta.cuh, and the formulas in
  * ../cpu/cpu_delta_din.c.
  *
- * regain_kernel() makes S, W and U of every chunk again, and what its own tokens put into dU;
- * back_kernel() takes the gradient of the state through each document from its last chunk on;
- * chunk_kernel() has all there is of a chunk then; heads_kernel() adds what heads of values have
- * for the head of keys that they share.
+ * regain_kernel() makes S, W and U of every chunk again, and what its own tokens put into dU; a
+ * walk takes the gradient of the state through each document from its last chunk on; chunk_kernel()
+ * has all there is of a chunk then; heads_kernel() adds what heads of values have for the head of
+ * keys that they share.  Where cuda_delta_walk.cu takes the call, it does the first two, and has
+ * made Y = S' dU too.
  */
 #include "cuda_delta.cuh"
 
@@ -21,6 +22,7 @@ static __global__ void __launch_bounds__(THREADS) regain_kernel(delta<T> v)
     const places<T> at(v, x);
     open_gates(m.g, v, x);
     solve<TENSOR>(m, v, x, at);
+    store_w<TENSOR>(m, v, x, at);
     EACH_CELL(i, j, TILE)
     if (i < x.n)
         v.s[(at.cell + i * v.n.a) * CHUNK + j] = m.two[i][j];
@@ -43,77 +45,27 @@ static __global__ void __launch_bounds__(THREADS) regain_kernel(delta<T> v)
     }
 }
 
-/* --- through a document ------------------------------------------------------------------------
- */
+/* dU = P' dO + (on K) dX'        dX = e^(b_C) dX' + (e^b Q)' dO - W' dU */
+template <class T> struct backward {
+    enum { BACK = 1 };
 
-/* dU of the chunk: with what the state after it has, which is noted for chunk_kernel(). */
-template <bool TENSOR, class T>
-static __device__ __forceinline__ void finish_du(walk &m, const state_row *dstate,
-                                                 const delta<T> &v, const chunk &x,
-                                                 const places<T> &at, int64_t col)
-{
-    tile_sum<TENSOR, COLUMNS> sum;
-
-    for (int64_t e = threadIdx.x; e < v.n.d * COLUMNS && !x.last; e += THREADS)
-        if (col + e % COLUMNS < v.n.f)
-            at.dstate[e / COLUMNS * v.n.f + col + e % COLUMNS] = dstate[e / COLUMNS][e % COLUMNS];
-    sum.clear();
-    if (!x.last)
-        sum.add(m.sh, plain(v.k + at.key, at.key_step, 1, m.g.k_on), 0, x.n,
-                plain(&dstate[0][0], 1, COLUMNS + PAD), 0, COLUMNS, v.n.d);
-    sum.give(m.out);
-    EACH_CELL(i, j, COLUMNS)
+    static __device__ __forceinline__ bool begins(const chunk &x) { return x.last; }
+    static __device__ __forceinline__ float *array(const delta<T> &v) { return v.du; }
+    static __device__ __forceinline__ scaled<T> rows(const gates &g, const delta<T> &v,
+                                                     const places<T> &at)
     {
-        float *du = v.du + at.value + i * at.step + col + j;
-        const bool there = i < x.n && col + j < v.n.f;
-
-        m.u[i][j] = there ? *du + m.out[i][j] : 0.0f;
-        if (there && !x.last)
-            *du = m.u[i][j];
+        return plain(v.k + at.key, at.key_step, 1, g.k_on);
     }
-    __syncthreads();
-}
-
-/* dX = e^(b_C) dX' + (e^b Q)' dO - W' dU */
-template <bool TENSOR, class T>
-static __device__ __forceinline__ void go_back(walk &m, state_row *dstate, const delta<T> &v,
-                                               const chunk &x, const places<T> &at, int64_t col)
-{
-    tile_sum<TENSOR, COLUMNS> sum;
-
-    for (int64_t r = 0; r < v.n.d; r += TILE) {
-        sum.clear();
+    static __device__ __forceinline__ void add(walk_sum &sum, walk &m, const delta<T> &v,
+                                               const chunk &x, const places<T> &at, int64_t r,
+                                               int64_t col)
+    {
         sum.add(m.sh, plain(v.q + at.key, 1, at.key_step, NULL, m.g.q_up), r, v.n.d,
                 plain(v.dout + at.value + col, 1, at.step), 0, v.n.f - col, x.n);
         sum.add(m.sh, plain((const float *)v.w + at.wide, 1, at.d_step, NULL, NULL, -1.0f), r,
                 v.n.d, plain(&m.u[0][0], 1, COLUMNS + PAD), 0, COLUMNS, x.n);
-        sum.give(m.out);
-        EACH_CELL(i, j, COLUMNS)
-        dstate[r + i][j] = m.g.last * dstate[r + i][j] + m.out[i][j];
-        __syncthreads();
     }
-}
-
-template <bool TENSOR, class T>
-static __global__ void __launch_bounds__(THREADS) back_kernel(delta<T> v)
-{
-    extern __shared__ __align__(128) unsigned char raw[];
-    walk &m = *(walk *)raw;
-    state_row *dstate = (state_row *)(raw + sizeof(walk));
-    const walker<T> w(v);
-
-    for (int64_t e = threadIdx.x; e < d9di_ceil_div(v.n.d, TILE) * TILE * COLUMNS; e += THREADS)
-        dstate[e / COLUMNS][e % COLUMNS] = 0.0f;
-    for (int64_t c = w.chunks - 1; c >= 0; c--) {
-        const chunk x = chunk_of(v, w.d, c, w.h);
-        const places<T> at(v, x);
-
-        open_gates(m.g, v, x);
-        finish_du<TENSOR>(m, dstate, v, x, at, w.col);
-        if (!x.fresh)
-            go_back<TENSOR>(m, dstate, v, x, at, w.col);
-    }
-}
+};
 
 /* --- a chunk ------------------------------------------------------------------------------------
  */
@@ -149,22 +101,37 @@ static __device__ __forceinline__ void add_dots(float *to, const square &t, cons
     __syncthreads();
 }
 
-/* Y in place of dU, and dV. */
-template <bool TENSOR, class T>
-static __device__ void make_y(full &w, const delta<T> &v, const chunk &x, const places<T> &at)
+/* Columns of Y from c on, to m.one: S' dU, in whose place it comes, unless it is there. */
+template <bool MADE, class T>
+static __device__ __forceinline__ void make_y(shared &m, const delta<T> &v, const chunk &x,
+                                              const places<T> &at, int64_t c)
+{
+    tile_sum<false, TILE> sum;
+
+    if (MADE) {
+        EACH_CELL(i, j, TILE)
+        m.one[i][j] = i < x.n && c + j < v.n.f ? v.du[at.value + i * at.step + c + j] : 0.0f;
+        __syncthreads();
+        return;
+    }
+    sum.clear();
+    sum.add(m.sh, plain(&m.two[0][0], 1, TILE + PAD), 0, x.n,
+            plain((const float *)v.du + at.value, 1, at.step), c, v.n.f, x.n);
+    sum.give(m.one);
+    store_values(v.du, m.one, v, x, at, c);
+}
+
+/* Y, and dV. */
+template <bool MADE, class T>
+static __device__ void make_dv(full &w, const delta<T> &v, const chunk &x, const places<T> &at)
 {
     shared &m = w.m;
-    tile_sum<TENSOR, TILE> sum;
 
     EACH_CELL(i, j, TILE)
-    m.two[i][j] = i < x.n ? v.s[(at.cell + i * v.n.a) * CHUNK + j] : 0.0f;
+    m.two[i][j] = !MADE && i < x.n ? v.s[(at.cell + i * v.n.a) * CHUNK + j] : 0.0f;
     __syncthreads();
     for (int64_t c = 0; c < v.n.f; c += TILE) {
-        sum.clear();
-        sum.add(m.sh, plain(&m.two[0][0], 1, TILE + PAD), 0, x.n,
-                plain((const float *)v.du + at.value, 1, at.step), c, v.n.f, x.n);
-        sum.give(m.one);
-        store_values(v.du, m.one, v, x, at, c);
+        make_y<MADE>(m, v, x, at, c);
         add_dots(w.d.yv, m.one, v.v + at.value + c, at.step, NULL, x.n, v.n.f - c);
         EACH_CELL(i, j, TILE)
         m.one[i][j] *= m.g.beta[i];
@@ -341,7 +308,7 @@ static __global__ void __launch_bounds__(THREADS) chunk_kernel(delta<T> v)
     for (int e = threadIdx.x; e < (int)(sizeof(dots) / sizeof(float)); e += THREADS)
         ((float *)&w.d)[e] = 0.0f;
     open_gates(w.m.g, v, x);
-    make_y<TENSOR>(w, v, x, at);
+    make_dv<TENSOR>(w, v, x, at);
     make_squares<TENSOR>(w, v, x, at);
     for (int64_t c = 0; c < v.n.d; c += TILE) {
         make_dq<TENSOR>(w, v, x, at, c);
@@ -398,31 +365,53 @@ template <class T> static __global__ void heads_kernel(delta<T> v, int64_t rows)
 /* --- calls --------------------------------------------------------------------------------------
  */
 
-template <class T> static d9d_status launch(d9d_stream s, const delta<T> &v)
+/* What is done of chunks and heads at the end; MADE: on tensor cores, from Y. */
+template <bool MADE, class T>
+static d9d_status launch_chunks(const char *op, cudaStream_t queue, const delta<T> &v)
 {
-    constexpr bool TENSOR = std::is_same_v<T, bf16>;
-    const int64_t state = walk_bytes(v.n.d), rows = v.n.of.b * v.n.of.s * v.n.k;
+    const int64_t rows = v.n.of.b * v.n.of.s * v.n.k;
     const unsigned all = (unsigned)(chunks_most(v.n.of) * v.n.a);
-    const char *op = "delta_din";
-    cudaStream_t queue = d9di_queue(s);
 
-    D9D_TRY(d9di_allow_shared(op, (const void *)regain_kernel<TENSOR, T>, sizeof(shared)));
-    D9D_TRY(d9di_allow_shared(op, (const void *)back_kernel<TENSOR, T>, state));
-    D9D_TRY(d9di_allow_shared(op, (const void *)chunk_kernel<TENSOR, T>, sizeof(full)));
-    find_lengths(queue, v);
-    regain_kernel<TENSOR><<<all, THREADS, sizeof(shared), queue>>>(v);
-    back_kernel<TENSOR><<<(unsigned)walks(v), THREADS, (size_t)state, queue>>>(v);
-    chunk_kernel<TENSOR><<<all, THREADS, sizeof(full), queue>>>(v);
+    D9D_TRY(d9di_allow_shared(op, (const void *)chunk_kernel<MADE, T>, sizeof(full)));
+    chunk_kernel<MADE><<<all, THREADS, sizeof(full), queue>>>(v);
     heads_kernel<<<blocks_of_rows(rows, WARP), THREADS, 0, queue>>>(v, rows);
     return d9di_launched(op);
 }
 
-template <class T> static d9d_status run(d9d_stream s, delta<T> v)
+template <class T> static d9d_status launch(d9d_stream s, const delta<T> &v)
+{
+    const unsigned all = (unsigned)(chunks_most(v.n.of) * v.n.a);
+    const char *op = "delta_din";
+    cudaStream_t queue = d9di_queue(s);
+
+    D9D_TRY(d9di_allow_shared(op, (const void *)regain_kernel<false, T>, sizeof(shared)));
+    find_lengths(queue, v);
+    regain_kernel<false><<<all, THREADS, sizeof(shared), queue>>>(v);
+    D9D_TRY(plain_walk<backward<T>>(op, queue, v));
+    return launch_chunks<false>(op, queue, v);
+}
+
+static d9d_status launch_prepared(d9d_stream s, const delta<bf16> &v)
+{
+    const char *op = "delta_din";
+    cudaStream_t queue = d9di_queue(s);
+
+    find_lengths(queue, v);
+    D9D_TRY(d9di_delta_prepare(s, op, v));
+    D9D_TRY(d9di_delta_regain(s, op, v));
+    D9D_TRY(d9di_delta_back(s, op, v));
+    return launch_chunks<true>(op, queue, v);
+}
+
+/* Scratch, the last of which is for one way or the other. */
+template <class T> static d9d_status run(d9d_stream s, delta<T> v, bool made)
 {
     const int64_t tokens = v.n.of.b * v.n.of.s, cells = tokens * v.n.a;
     const int64_t states = d9d_delta_slots(&v.n.of) * v.n.a * v.n.d * v.n.f;
-    const int64_t bytes = 4 * (2 * piece(tokens * v.n.k) + 3 * piece(cells * v.n.d) +
-                               2 * piece(cells * v.n.f) + piece(cells * CHUNK) + piece(states));
+    const int64_t plain = piece(cells * v.n.d) + piece(cells * CHUNK);
+    const int64_t bytes =
+        4 * (2 * piece(tokens * v.n.k) + 2 * piece(cells * v.n.d) + 2 * piece(cells * v.n.f) +
+             piece(states) + (made ? prepared_floats(v.n) : plain));
     void *room;
     d9d_status st;
 
@@ -430,14 +419,18 @@ template <class T> static d9d_status run(d9d_stream s, delta<T> v)
     pieces p = {(float *)room};
     v.inv_q = p.take(tokens * v.n.k);
     v.inv_k = p.take(tokens * v.n.k);
-    v.w = p.take(cells * v.n.d);
     v.hq = p.take(cells * v.n.d);
     v.hk = p.take(cells * v.n.d);
     v.u = p.take(cells * v.n.f);
     v.du = p.take(cells * v.n.f);
-    v.s = p.take(cells * CHUNK);
     v.dstate = p.take(states);
-    st = launch(s, v);
+    v.w = p.take(cells * v.n.d);
+    v.s = v.w + piece(cells * v.n.d);
+    v.ready = (prepared *)v.w;
+    if constexpr (std::is_same_v<T, bf16>)
+        st = made ? launch_prepared(s, v) : launch(s, v);
+    else
+        st = launch(s, v);
     d9di_give(s, room, bytes);
     return st;
 }
@@ -446,6 +439,7 @@ d9d_status d9d_k_delta_din(d9d_stream s, const d9d_delta_dims *n, void *dq, void
                            float *dg, void *db, const void *dout, const void *q, const void *k,
                            const void *v, const float *g, const void *b, const float *states)
 {
+    const void *const arrays[] = {dout, q, k, v};
     bool none = false;
 
     D9D_TRY(delta_check("delta_din", n, &none));
@@ -457,6 +451,6 @@ d9d_status d9d_k_delta_din(d9d_stream s, const d9d_delta_dims *n, void *dq, void
         c.n = *n, c.q = (const T *)q, c.k = (const T *)k, c.v = (const T *)v, c.b = (const T *)b;
         c.g = g, c.dout = (const T *)dout, c.state = (float *)states;
         c.dq = (T *)dq, c.dk = (T *)dk, c.dv = (T *)dv, c.db = (T *)db, c.dg = dg;
-        return run(s, c);
+        return run(s, c, d9di_delta_takes(n, arrays, 4));
     }());
 }

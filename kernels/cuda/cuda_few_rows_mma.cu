@@ -6,7 +6,7 @@
  * them.  Those are eight neighbours, where a product of warps would have others; x comes in the
  * same order, and sums do not mind.
  */
-#include "cuda_common.cuh"
+#include "cuda_mma.cuh"
 
 enum { PIECE = 32, SHARING = 8, STEP = SHARING * PIECE, AHEAD = 2, ROWS = 16, COLS = 8 };
 
@@ -19,16 +19,6 @@ static __device__ __forceinline__ uint4 fetch_once(const bf16 *p)
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(p));
     return v;
-}
-
-/* d += x w^T: 16 rows of x, 8 of w, 16 of K. */
-static __device__ __forceinline__ void product(float (&d)[4], const uint32_t (&x)[4], uint32_t w0,
-                                               uint32_t w1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(w0), "r"(w1));
 }
 
 /* Some pieces of a lane's row of W; zeros where there are none. */
@@ -80,8 +70,8 @@ static __global__ void __launch_bounds__(SHARING *WARP)
             uint32_t u[2][4];
 
             fetch_x(u, x + from + a * STEP, m - row, k, from + a * STEP < k - at);
-            product(sum, u[0], now[a].x, now[a].y);
-            product(sum, u[1], now[a].z, now[a].w);
+            mma(sum, u[0], now[a].x, now[a].y);
+            mma(sum, u[1], now[a].z, now[a].w);
         }
     }
 #pragma unroll

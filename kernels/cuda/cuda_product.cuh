@@ -56,8 +56,9 @@ template <int SIDE, class T> struct stage {
         i = -1;
         if (e >= SIDE * STEP / 8)
             return;
-        i = x.along == 1 ? e / (STEP / 8) : e % (SIDE / 8) * 8;
-        k = x.along == 1 ? e % (STEP / 8) * 8 : e / (SIDE / 8);
+        /* Lanes put what they have into banks of their own. */
+        i = x.along == 1 ? e / (STEP / 8) : e / STEP * 8;
+        k = x.along == 1 ? e % (STEP / 8) * 8 : e % STEP;
         const bool inside = x.along == 1 ? i0 + i < n : k0 + k < depth;
         const int64_t left = x.along == 1 ? depth - k0 - k : n - i0 - i;
 

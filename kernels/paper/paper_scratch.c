@@ -104,23 +104,29 @@ d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *
                                     sums * (packed ? 2 : 1) + (grouped ? sums * n->d : 0));
 }
 
-/* --- the delta rule: cuda_delta.cu, cuda_delta_din.cu ------------------------------------------
+/* --- the delta rule: cuda_delta.cu, cuda_delta_walk.cu, cuda_delta_din.cu ----------------------
  */
 
-/* Of each token: lengths of its keys and queries; what its heads write, and read of the state;
- * backward also what they would have written, gradients of queries and keys of each head, and of
- * the states. */
+/* Of each token: lengths of its keys and queries; backward also what its heads write and would have
+ * written, gradients of queries and keys of each head, and of the states.  Besides in bfloat16 what
+ * chunks have without a state: three squares and four rows, some of it twice; else of each token
+ * what it reads of the state, forward what it writes, backward a row of a square. */
 d9d_status d9di_paper_delta_scratch(d9d_stream s, const d9d_delta_dims *n, bool backward)
 {
     const int64_t tokens = n->of.b * n->of.s, keys = tokens * n->a * n->d;
     const int64_t values = tokens * n->a * n->f;
-    const int64_t forward = 2 * tokens * n->k + keys + values;
-    const int64_t more = 2 * keys + values + tokens * n->a * D9D_DELTA_CHUNK +
-                         d9d_delta_slots(&n->of) * n->a * n->d * n->f;
+    const int64_t squares = tokens * n->a * D9D_DELTA_CHUNK;
+    const int64_t chunks =
+        d9d_delta_slots(&n->of) + (n->of.segment != NULL ? n->of.segments : n->of.b);
+    const int64_t ready = chunks * n->a * (D9D_DELTA_CHUNK * (3 * D9D_DELTA_CHUNK / 2 + 4) + 4);
+    const bool walks = n->t == D9D_BF16 && n->d <= 128 && n->d % 8 == 0 && n->f % 8 == 0;
+    const int64_t of_states = d9d_delta_slots(&n->of) * n->a * n->d * n->f;
+    const int64_t more = backward ? 2 * keys + 2 * values + of_states : 0;
+    const int64_t rest = walks ? ready : keys + (backward ? squares : values);
 
     if (!on_gpu(s))
         return D9D_OK;
-    return d9di_paper_borrow(s, 4 * (forward + (backward ? more : 0)));
+    return d9di_paper_borrow(s, 4 * (2 * tokens * n->k + more + rest));
 }
 
 /* --- head and loss: cuda_xent.cu, cuda_xent_grad.cu, cuda_xent_once.cu ----------------------- */

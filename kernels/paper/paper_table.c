@@ -285,6 +285,20 @@ ENTRY(delta_din, const d9d_delta_dims *n, void *dq, void *dk, void *dv, float *d
 {
     return delta_work(s, n, 9, 7, 5);
 }
+ENTRY(conv_on, const d9d_conv_dims *n, const d9d_past *past, void *y, const void *x, const void *w)
+{
+    return conv_(s, n, y, x, w);
+}
+ENTRY(delta_on, const d9d_delta_dims *n, const d9d_past *past, void *o, const void *q,
+      const void *k, const void *v, const float *g, const void *b)
+{
+    return delta_(s, n, o, NULL, q, k, v, g, b);
+}
+ENTRY(heads_gemm, const d9d_heads_dims *n, void *y, const void *x, const void *w)
+{
+    return product(s, D9D_PAPER_PRODUCTS, n->t, n->t, (double)n->m, (double)(n->heads * n->out),
+                   (double)n->in);
+}
 ENTRY(gated_norm, d9d_dtype t, void *y, float *inv, const void *x, const void *z, const void *w,
       int64_t m, int64_t n, float eps)
 {

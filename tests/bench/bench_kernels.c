@@ -48,7 +48,8 @@ enum {
     W = 128, /* of a window */
     N = T * I,
     ROWS = T * K,
-    DOCUMENTS = 4 * B
+    DOCUMENTS = 4 * B,
+    GOING = 64 /* rows that go on by a token */
 };
 
 enum { X, Y, Z, G, U, OUT, OUT2, OUT3, STATE, STATE2, BUFFERS };
@@ -60,7 +61,8 @@ typedef struct bench {
     d9d_dtype t;
     void *p[BUFFERS];
     int32_t *ids, *offset, *row, *source, *expert;
-    d9d_segment *segment;
+    d9d_segment *segment, *going;
+    int32_t *going_at;
     float *stats, *prob, *dprob, *freq, *one, *decay;
     double *sum;
     int64_t *found;
@@ -378,6 +380,13 @@ static d9d_status delta_din(bench *b)
     return b->k->delta_din(b->s, &n, dq, dk, b->p[OUT3], dg, dg + 2 * (int64_t)T * A, b->p[G],
                            b->p[X], b->p[Y], b->p[Z], b->decay, b->p[U], b->p[OUT2]);
 }
+static d9d_status delta_on(bench *b)
+{
+    const d9d_delta_dims n = {b->t, {1, GOING, GOING, b->going}, A, 2 * (int64_t)A, D, D, 0.1f};
+    const d9d_past past = {b->p[OUT2], b->going_at};
+
+    return b->k->delta_on(b->s, &n, &past, b->p[OUT], b->p[X], b->p[Y], b->p[Z], b->decay, b->p[U]);
+}
 static d9d_conv_dims conv_dims(const bench *b)
 {
     return (d9d_conv_dims){b->t, {B, S, 0, NULL}, I, 4};
@@ -546,6 +555,7 @@ static const struct line {
     {"rope", rope, 0, 2.0 * N, 0},
     {"delta", delta, 4.0 * T *A *D *(5.0 * D9D_DELTA_CHUNK + 3 * D), 0, 0},
     {"delta_din", delta_din, 4.0 * T *A *D *(12.0 * D9D_DELTA_CHUNK + 7 * D), 0, 0},
+    {"delta_on", delta_on, 0, 0, 4.0 * GOING *A *D *D},
     {"conv", conv, 0, 2.0 * N, 0},
     {"conv_grad", conv_grad, 0, 3.0 * N, 0},
     {"gated_norm", gated_norm, 0, 3.0 * N, 0},
@@ -620,7 +630,7 @@ static void setup(bench *b)
     const float one = 1.0f;
     float freq[D];
     int32_t ids[T];
-    d9d_segment segment[DOCUMENTS];
+    d9d_segment segment[DOCUMENTS], going[GOING];
 
     for (int i = 0; i < BUFFERS; i++) {
         bool state = i >= STATE;
@@ -630,13 +640,19 @@ static void setup(bench *b)
                           state ? D9D_INIT_ONES : D9D_INIT_UNIFORM, 0.1f, (d9d_rng){1, (uint64_t)i},
                           1, &n, &zero, &n));
     }
-    for (int i = 0; i < T; i++)
-        ids[i] = i * 7919 % V;
     for (int i = 0; i < D; i++)
         freq[i] = 1.0f / (float)(1 + i);
     for (int i = 0; i < DOCUMENTS; i++)
         segment[i] = (d9d_segment){i * (S / 4), S / 4, i * (S / 4), S / 4};
+    for (int i = 0; i < GOING; i++)
+        going[i] = (d9d_segment){i, 1, 0, 2};
     b->segment = array(b, segment, DOCUMENTS, sizeof(*segment));
+    b->going = array(b, going, GOING, sizeof(*going));
+    for (int i = 0; i < GOING; i++)
+        ids[i] = i;
+    b->going_at = array(b, ids, GOING, sizeof(*ids));
+    for (int i = 0; i < T; i++)
+        ids[i] = i * 7919 % V;
     b->ids = array(b, ids, T, sizeof(*ids));
     b->freq = array(b, freq, D, sizeof(*freq));
     b->one = array(b, &one, 1, sizeof(one));
@@ -675,6 +691,8 @@ static void release(bench *b)
         {b->sum, 8},
         {b->found, 8},
         {b->segment, DOCUMENTS * sizeof(*b->segment)},
+        {b->going, GOING * sizeof(*b->going)},
+        {b->going_at, GOING * sizeof(*b->going_at)},
     };
 
     for (int i = 0; i < BUFFERS; i++)

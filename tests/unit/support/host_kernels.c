@@ -582,6 +582,59 @@ static d9d_status on_delta_din(d9d_stream s, const d9d_delta_dims *n, void *dq, 
                               floats(&c, states, slots * n->a * n->d * n->f)));
 }
 
+/* Cells of so many elements. */
+static d9d_past past_of(call *c, const d9d_documents *of, const d9d_past *x, d9d_dtype t,
+                        int64_t each)
+{
+    int64_t cells = 0;
+
+    for (int64_t i = 0; i < of->segments; i++)
+        cells = x->at[i] >= cells ? x->at[i] + 1 : cells;
+    return (d9d_past){out(c, t, x->cell, cells * each), ints(c, x->at, of->segments)};
+}
+
+static d9d_status on_conv_on(d9d_stream s, const d9d_conv_dims *n, const d9d_past *past, void *y,
+                             const void *x, const void *w)
+{
+    const int64_t all = n->of.b * n->of.s * n->n;
+    call c = begin();
+    const d9d_past p = past_of(&c, &n->of, past, n->t, (n->w - 1) * n->n);
+    d9d_conv_dims d = *n;
+
+    (void)s;
+    d.of = documents_of(&c, &n->of);
+    return end(&c, c.k->conv_on(c.s, &d, &p, out(&c, n->t, y, all), in(&c, n->t, x, all),
+                                in(&c, n->t, w, n->n * n->w)));
+}
+
+static d9d_status on_delta_on(d9d_stream s, const d9d_delta_dims *n, const d9d_past *past, void *o,
+                              const void *q, const void *k, const void *v, const float *g,
+                              const void *b)
+{
+    const int64_t tokens = n->of.b * n->of.s, keys = tokens * n->k * n->d;
+    const int64_t values = tokens * n->a * n->f;
+    call c = begin();
+    const d9d_past p = past_of(&c, &n->of, past, D9D_F32, n->a * n->d * n->f);
+    const d9d_delta_dims d = delta_of(&c, n);
+
+    (void)s;
+    return end(&c, c.k->delta_on(c.s, &d, &p, out(&c, n->t, o, values), in(&c, n->t, q, keys),
+                                 in(&c, n->t, k, keys), in(&c, n->t, v, values),
+                                 floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a)));
+}
+
+static d9d_status on_heads_gemm(d9d_stream s, const d9d_heads_dims *n, void *y, const void *x,
+                                const void *w)
+{
+    const int64_t rows = n->heads * n->m, wide = n->turned ? n->in : n->out;
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->heads_gemm(c.s, n, out(&c, n->t, y, rows * n->out),
+                                   in(&c, n->t, x, rows * n->in),
+                                   in(&c, n->t, w, n->heads * n->step * wide)));
+}
+
 static d9d_status on_gated_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
                                 const void *z, const void *w, int64_t m, int64_t n, float eps)
 {

@@ -225,6 +225,22 @@ static inline int64_t d9d_delta_slots(const d9d_documents *of)
     return of->b * of->s / D9D_DELTA_CHUNK;
 }
 
+/* What documents keep from call to call, in generation: document i goes on from cell at[i] and
+ * leaves there what its next tokens need.  Of its tokens nk - nq were before this call; where none
+ * were it begins anew, whatever is there.  No two documents with tokens have one cell. */
+typedef struct d9d_past {
+    void *cell;        /* [R, ...] */
+    const int32_t *at; /* [segments] */
+} d9d_past;
+
+/* A product for each head: y [M, heads, out], x [M, heads, in]; the matrix of head h has the rows
+ * of w from h * step + first on, `in` of them or, `turned`, `out`. */
+typedef struct d9d_heads_dims {
+    d9d_dtype t;
+    int64_t m, heads, in, out, step, first;
+    bool turned;
+} d9d_heads_dims;
+
 /* Fused head and loss; hidden [T, H], split heads w[i] [v[i], H], targets [T].  The ids of the
  * splits follow each other from 0, or, of a part of a vocabulary, row j of split i is
  * id first[i] + j of `all`; the logit of a target that is not in this part counts as 0, and the lse
@@ -518,6 +534,19 @@ typedef struct d9d_kernels {
                                   const int64_t *whole);
     d9d_status (*sgd)(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, d9d_dtype gt,
                       const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n);
+
+    /* --- generation: documents of a list, which go on from a past ------------------------- */
+    /* As conv; cells [W - 1, N] of type t are the last tokens. */
+    d9d_status (*conv_on)(d9d_stream s, const d9d_conv_dims *n, const d9d_past *past, void *y,
+                          const void *x, const void *w);
+    /* As delta; cells [A, D, F] float32 are the states.  On the CPU a document's numbers do not
+     * depend, to the bit, on how it was cut into calls. */
+    d9d_status (*delta_on)(d9d_stream s, const d9d_delta_dims *n, const d9d_past *past, void *o,
+                           const void *q, const void *k, const void *v, const float *g,
+                           const void *b);
+    /* y = x W of each head, or, turned, x W'. */
+    d9d_status (*heads_gemm)(d9d_stream s, const d9d_heads_dims *n, void *y, const void *x,
+                             const void *w);
 } d9d_kernels;
 
 /* Every entry by name, for code that goes through them all. */
@@ -534,7 +563,7 @@ typedef struct d9d_kernels {
     X(router) X(router_din) X(router_count) X(router_losses) X(router_bias)                           \
     X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \
     X(route_ranks) X(route_local) X(sum_squares) X(sum) X(find_nonfinite) X(step_scale) X(adam)    \
-    X(adam_stochastic) X(sgd)
+    X(adam_stochastic) X(sgd) X(conv_on) X(delta_on) X(heads_gemm)
 /* clang-format on */
 
 D9D_API const d9d_kernels *d9d_kernels_cpu(void);
