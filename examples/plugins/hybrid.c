@@ -91,19 +91,31 @@ static d9d_status layer_forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_
 
     D9D_TRY(d9d_block_norm_forward(&l->norm, t, in->x, &h));
     if (l->attends)
-        D9D_TRY(d9d_block_attention_forward(&l->attn, t, h, in->positions, in->segments, NULL,
+        D9D_TRY(d9d_block_attention_forward(&l->attn, t, h, in->positions, in->segments, in->cache,
                                             in->x, &x));
     else
-        D9D_TRY(
-            d9d_block_delta_forward(&l->delta, t, h, in->positions, in->segments, NULL, in->x, &x));
+        D9D_TRY(d9d_block_delta_forward(&l->delta, t, h, in->positions, in->segments, in->cache,
+                                        in->x, &x));
     D9D_TRY(d9d_block_norm_forward(&l->ffn_norm, t, x, &h));
     return d9d_block_ffn_forward(&l->ffn, t, h, x, out);
 }
 
+/* What generation keeps of the tokens that were seen. */
+static void cells(const d9d_decoder_layer *base, d9d_cells *out)
+{
+    const layer *l = (const layer *)base;
+
+    if (l->attends)
+        d9d_block_attention_cells(&l->attn, out);
+    else
+        d9d_block_delta_cells(&l->delta, out);
+}
+
 /* --- the model ------------------------------------------------------------------------------ */
 
-static const d9d_decoder_kind hybrid = {sizeof(hybrid), .name = "hybrid", .layer = sizeof(layer),
-                                        .init = layer_init, .forward = layer_forward};
+static const d9d_decoder_kind hybrid = {sizeof(hybrid),           .name = "hybrid",
+                                        .layer = sizeof(layer),   .init = layer_init,
+                                        .forward = layer_forward, .cells = cells};
 
 static d9d_status create(const void *config, d9d_stage stage, const d9d_model_options *o,
                          d9d_model **out)

@@ -69,8 +69,10 @@ static d9d_status layer_forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_
     const dims *c = base->config;
     const d9d_shape s = d9d_var_tensor(in->x)->shape;
     const int64_t A = c->num_attention_heads, K = c->num_key_value_heads, D = s.dim[2] / A;
-    const d9d_attention how = {
-        .scale = 1 / sqrtf((float)D), .causal = true, .segments = in->segments};
+    const d9d_attention how = {.scale = 1 / sqrtf((float)D),
+                               .causal = true,
+                               .segments = in->segments,
+                               .cached = in->cache != NULL};
     layer *l = (layer *)base;
     d9d_var *h, *x, *y[3];
 
@@ -81,6 +83,8 @@ static d9d_status layer_forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_
         if (i < 2)
             D9D_TRY(d9d_op_rope(t, y[i], in->positions, &base->rope->inv_freq, base->rope->style, 1,
                                 &y[i]));
+        if (i > 0 && in->cache != NULL)
+            D9D_TRY(d9d_op_cache(t, y[i], in->cache->at, in->cache->cell[i - 1], &y[i]));
     }
     D9D_TRY(d9d_op_attention(t, y[0], y[1], y[2], &how, &h));
     D9D_TRY(d9d_op_reshape(t, h, s, &h));
@@ -90,10 +94,22 @@ static d9d_status layer_forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_
     return d9d_block_ffn_forward(&l->ffn, t, h, x, out);
 }
 
+/* Generation keeps keys and values. */
+static void cells(const d9d_decoder_layer *base, d9d_cells *out)
+{
+    const dims *c = base->config;
+    const int64_t D = c->hidden_size / c->num_attention_heads;
+    const d9d_shape heads = D9D_SHAPE(c->num_key_value_heads, D);
+    const d9d_dtype t = ((const layer *)base)->o.weight.dtype;
+
+    *out = (d9d_cells){2, {{"k", false, t, heads}, {"v", false, t, heads}}};
+}
+
 /* --- the model ------------------------------------------------------------------------------ */
 
-static const d9d_decoder_kind llama = {sizeof(llama), .name = "llama", .layer = sizeof(layer),
-                                       .init = layer_init, .forward = layer_forward};
+static const d9d_decoder_kind llama = {
+    sizeof(llama),      .name = "llama",          .layer = sizeof(layer),
+    .init = layer_init, .forward = layer_forward, .cells = cells};
 
 static d9d_status create(const void *config, d9d_stage stage, const d9d_model_options *o,
                          d9d_model **out)

@@ -158,11 +158,10 @@ static d9d_status output_open(run *r, const json_t *resolved)
 static d9d_status rows_open(run *r)
 {
     const int64_t rows = r->c->trainer.batching.microbatch_size;
-    const int64_t cells = d9di_stepper_cells(&r->engine, rows, r->room);
 
     d9d_log_info(r->log, "cache: %lld row%s of up to %lld tokens, %.1f MB", (long long)rows,
                  rows > 1 ? "s" : "", (long long)r->room,
-                 (double)d9d_cache_bytes(r->engine.models[0], cells) * 1e-6);
+                 (double)d9di_stepper_bytes(&r->engine, rows, r->room) * 1e-6);
     return d9di_stepper_open(&r->engine, rows, r->room, &r->stepper);
 }
 

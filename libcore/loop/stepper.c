@@ -1,8 +1,8 @@
 /* stepper.c - see loop/stepper.h.
  *
  * What a call's kernels read is one block of integers, sent at once: T tokens, their positions and
- * cells, N segments, and the last token of each piece.  With tp ranks tokens are filled up to whole
- * rows a rank; those have cells of their own behind those of all rows.
+ * cells, N segments and their rows, and the last token of each piece.  With tp ranks tokens are
+ * filled up to whole rows a rank; those have cells of their own behind those of all rows.
  */
 #include "loop/stepper.h"
 
@@ -25,7 +25,7 @@ enum { ALIGNED = 64 }; /* integers: kernels want 16 bytes, a GPU's memory likes 
 /* Where the arrays of a call are in its block. */
 typedef struct layout {
     int64_t tokens, pieces, filled; /* filled: of the tokens, to make a whole */
-    int64_t ids, positions, at, segments, pick, all;
+    int64_t ids, positions, at, segments, rows, pick, all;
 } layout;
 
 /* Of a pipeline this rank's one stage. */
@@ -39,9 +39,15 @@ static int64_t multiple(const d9di_engine *e)
     return d9d_comm_size(model_of(e)->cut.tp);
 }
 
-int64_t d9di_stepper_cells(const d9di_engine *e, int64_t rows, int64_t room)
+/* Cells of tokens: those that are filled up with have some, and a row, of their own. */
+static int64_t tokens_of(const d9di_engine *e, int64_t rows, int64_t room)
 {
     return rows * room + multiple(e);
+}
+
+uint64_t d9di_stepper_bytes(const d9di_engine *e, int64_t rows, int64_t room)
+{
+    return d9d_cache_bytes(model_of(e), tokens_of(e, rows, room), rows + 1);
 }
 
 d9d_status d9di_stepper_open(d9di_engine *e, int64_t rows, int64_t room, d9di_stepper **out)
@@ -58,7 +64,7 @@ d9d_status d9di_stepper_open(d9di_engine *e, int64_t rows, int64_t room, d9di_st
     D9D_TRY_OR(st, d9d_tape_create(e->dev, &d->tape), out);
     d9d_tape_set_recording(d->tape, false);
     D9D_TRY_OR(st,
-               d9d_cache_create(model_of(e), e->dev, d9di_stepper_cells(e, rows, room), &d->cache),
+               d9d_cache_create(model_of(e), e->dev, tokens_of(e, rows, room), rows + 1, &d->cache),
                out);
     D9D_TRY_OR(
         st, d9d_device_pin(e->dev, (uint64_t)(rows * e->whole->vocab) * sizeof(float), &d->pinned),
@@ -103,27 +109,32 @@ static layout layout_of(const d9di_stepper *d, const d9di_piece *pieces, size_t 
     l.positions = up(l.ids + l.tokens, ALIGNED);
     l.at = up(l.positions + l.tokens, ALIGNED);
     l.segments = up(l.at + l.tokens, ALIGNED);
-    l.pick = up(l.segments + 4 * (l.pieces + 1), ALIGNED);
+    l.rows = up(l.segments + 4 * (l.pieces + 1), ALIGNED);
+    l.pick = up(l.rows + l.pieces + 1, ALIGNED);
     l.all = up(l.pick + l.pieces + 1, ALIGNED);
     return l;
 }
 
-static void put_piece(const layout *l, int32_t *b, int64_t *token, int64_t i, int64_t cell,
-                      int64_t first, int64_t n, const uint32_t *ids)
+static void put_piece(const d9di_stepper *d, const layout *l, int32_t *b, int64_t *token, int64_t i,
+                      const d9di_piece *p)
 {
-    const int32_t segment[] = {(int32_t)*token, (int32_t)n, (int32_t)cell, (int32_t)(first + n)};
+    const int64_t cell = p->row * d->room + p->first;
+    const int32_t segment[] = {(int32_t)*token, (int32_t)p->n, (int32_t)(p->row * d->room),
+                               (int32_t)(p->first + p->n)};
 
-    for (int64_t j = 0; j < n; j++, ++*token) {
-        b[l->ids + *token] = ids != NULL ? (int32_t)ids[j] : 0;
-        b[l->positions + *token] = (int32_t)(first + j);
-        b[l->at + *token] = (int32_t)(cell + first + j);
+    for (int64_t j = 0; j < p->n; j++, ++*token) {
+        b[l->ids + *token] = p->ids != NULL ? (int32_t)p->ids[j] : 0;
+        b[l->positions + *token] = (int32_t)(p->first + j);
+        b[l->at + *token] = (int32_t)(cell + j);
     }
     memcpy(b + l->segments + 4 * i, segment, sizeof(segment));
+    b[l->rows + i] = (int32_t)p->row;
     b[l->pick + i] = (int32_t)(*token - 1);
 }
 
 static d9d_status block_send(d9di_stepper *d, const layout *l, const d9di_piece *pieces)
 {
+    const d9di_piece fill = {.row = d->rows, .n = l->filled};
     int64_t token = 0, i;
     int32_t *b;
 
@@ -132,10 +143,9 @@ static d9d_status block_send(d9di_stepper *d, const layout *l, const d9di_piece 
     b = d->host.data;
     memset(b, 0, (size_t)l->all * sizeof(*b));
     for (i = 0; i < l->pieces; i++)
-        put_piece(l, b, &token, i, pieces[i].row * d->room, pieces[i].first, pieces[i].n,
-                  pieces[i].ids);
+        put_piece(d, l, b, &token, i, &pieces[i]);
     if (l->filled > 0)
-        put_piece(l, b, &token, i, d->rows * d->room, 0, l->filled, NULL);
+        put_piece(d, l, b, &token, i, &fill);
     d9d_tensor_release(&d->block);
     return d9d_tensor_from_host(d->engine->dev, D9D_I32, D9D_SHAPE(l->all), b, &d->block);
 }
@@ -203,16 +213,19 @@ static d9d_status give(d9di_stepper *d, const layout *l, const d9d_model_out *ou
 static d9d_status forward(d9di_stepper *d, const layout *l, d9d_model_out *out)
 {
     const int64_t segments = l->pieces + (l->filled > 0);
-    d9d_tensor t[] = {
-        part(d, l->ids, D9D_SHAPE(1, l->tokens)), part(d, l->positions, D9D_SHAPE(1, l->tokens)),
-        part(d, l->at, D9D_SHAPE(l->tokens)), part(d, l->segments, D9D_SHAPE(segments, 4)),
-        part(d, l->pick, D9D_SHAPE(l->pieces > 0 ? l->pieces : 1))};
+    d9d_tensor t[] = {part(d, l->ids, D9D_SHAPE(1, l->tokens)),
+                      part(d, l->positions, D9D_SHAPE(1, l->tokens)),
+                      part(d, l->at, D9D_SHAPE(l->tokens)),
+                      part(d, l->segments, D9D_SHAPE(segments, 4)),
+                      part(d, l->pick, D9D_SHAPE(l->pieces > 0 ? l->pieces : 1)),
+                      part(d, l->rows, D9D_SHAPE(segments))};
     d9d_model_in in = {.ids = &t[0],
                        .positions = &t[1],
                        .segments = &t[3],
                        .cache = &d->cache,
                        .at = &t[2],
-                       .pick = &t[4]};
+                       .pick = &t[4],
+                       .rows = &t[5]};
     d9d_model *m = model_of(d->engine);
     d9d_status st = take(d, l, &in.hidden);
 

@@ -1,4 +1,4 @@
-/* stepper.h - a model that goes on with rows: each row has a run of the cells of one cache.
+/* stepper.h - a model that goes on with rows: each row has its cells of one cache.
  *
  *     D9D_TRY(d9di_stepper_open(&engine, rows, room, &stepper));
  *     piece = {.row = 0, .first = 0, .n = 5, .ids = prompt};
@@ -22,8 +22,8 @@ typedef struct d9di_piece {
     const uint32_t *ids; /* [n] */
 } d9di_piece;
 
-/* Cells of `rows` rows of at most `room` tokens, and bytes that they take. */
-int64_t d9di_stepper_cells(const d9di_engine *e, int64_t rows, int64_t room);
+/* What `rows` rows of at most `room` tokens keep. */
+uint64_t d9di_stepper_bytes(const d9di_engine *e, int64_t rows, int64_t room);
 
 /* EOOM. */
 d9d_status d9di_stepper_open(d9di_engine *e, int64_t rows, int64_t room, d9di_stepper **out);

@@ -76,19 +76,15 @@ static d9d_status structure_init(decoder *m, const d9d_decoder_kind *kind,
 
 /* --- forward ------------------------------------------------------------------------------- */
 
-enum { IN_X, IN_POSITIONS, IN_SEGMENTS, IN_COUNT };
-
 static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                                 d9d_var **out, size_t n_out)
 {
     d9d_decoder_layer *l = self;
-    const d9d_layer_in what = {
-        .x = in[IN_X],
-        .positions = d9d_var_tensor(in[IN_POSITIONS]),
-        .segments = n_in > IN_SEGMENTS ? d9d_var_tensor(in[IN_SEGMENTS]) : NULL,
-    };
+    d9d_block_cache room;
+    d9d_layer_in what;
 
     (void)n_out;
+    d9d_layer_in_of(in, n_in, &room, &what);
     return l->kind->forward(l, t, &what, &out[0]);
 }
 
@@ -107,16 +103,14 @@ static d9d_status embed_forward(decoder *m, d9d_tape *t, const d9d_model_in *in,
 
 static d9d_status layers_forward(decoder *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
 {
-    const size_t n_in = in->segments != NULL ? IN_COUNT : IN_SEGMENTS;
-    d9d_var *args[IN_COUNT];
+    d9d_var *args[D9D_LAYER_INPUTS];
+    size_t n_in;
 
-    D9D_TRY(d9d_tape_leaf(t, in->positions, false, &args[IN_POSITIONS]));
-    if (in->segments != NULL)
-        D9D_TRY(d9d_tape_leaf(t, in->segments, false, &args[IN_SEGMENTS]));
     for (int64_t i = 0; i < m->base.layers; i++) {
         d9d_decoder_layer *l = layer_at(m, i);
 
-        args[IN_X] = *x;
+        args[0] = *x;
+        D9D_TRY(d9d_layer_inputs(t, in, i, args, &n_in));
         D9D_TRY(d9d_unit_run(&l->module, t, m->recompute, layer_forward, l, args, n_in, x));
         D9D_TRY(tell(in->tap, t, l->number + 1, *x));
     }
@@ -143,6 +137,13 @@ static d9d_status forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in, 
     return D9D_OK;
 }
 
+static void cells(const d9d_model *base, int64_t i, d9d_cells *out)
+{
+    const d9d_decoder_layer *l = layer_at((const decoder *)base, i);
+
+    l->kind->cells(l, out);
+}
+
 /* --- the model ------------------------------------------------------------------------------ */
 
 static void decoder_free(d9d_model *base)
@@ -167,6 +168,8 @@ d9d_status d9d_decoder_create(const d9d_decoder_kind *kind, const d9d_decoder_sh
         return D9D_FAIL(D9D_ENOMEM, "%s: a model of %lld layers", kind->name, (long long)s->layers);
     m->ops = (d9d_model_ops){sizeof(m->ops), kind->name, .forward = forward, .free = decoder_free,
                              .taps = true};
+    if (kind->size > offsetof(d9d_decoder_kind, cells) && kind->cells != NULL)
+        m->ops.cells = cells;
     m->base = (d9d_model){
         .ops = &m->ops,
         .module = &m->root,

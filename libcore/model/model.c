@@ -84,23 +84,69 @@ d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x, const d9d
     return d9d_op_scatter_rows(t, rows, m->cut.cp, what, y);
 }
 
+/* Of hidden rows [T, H]. */
+static d9d_status head_run(d9d_block_vocab *head, d9d_tape *t, const d9d_model_in *in, d9d_var *h,
+                           d9d_model_out *out)
+{
+    d9d_tensor targets;
+    d9d_status st = D9D_OK;
+
+    if (in->labels != NULL) {
+        targets = d9d_tensor_reshape(in->labels, D9D_SHAPE(d9d_tensor_numel(in->labels)));
+        st = d9d_block_vocab_loss(head, t, h, &targets, D9D_IGNORE_INDEX, in->loss_is_root,
+                                  &out->loss);
+        d9d_tensor_release(&targets);
+    }
+    if (st == D9D_OK && in->pick != NULL)
+        st = d9d_block_vocab_logits(head, t, h, in->pick, &out->logits);
+    return st;
+}
+
 d9d_status d9d_model_loss(d9d_block_vocab *head, d9d_tape *t, const d9d_model_in *in,
                           d9d_model_out *out)
 {
     const d9d_shape *s = &d9d_var_tensor(out->hidden)->shape;
     const int64_t features = s->dim[s->ndim - 1];
-    d9d_tensor targets;
     d9d_var *h;
-    d9d_status st;
 
-    if (in->labels == NULL)
+    if (in->labels == NULL && in->pick == NULL)
         return D9D_OK;
     D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(d9d_shape_numel(s) / features, features), &h));
     D9D_TRY(d9d_unit_open(&head->module, t));
-    targets = d9d_tensor_reshape(in->labels, D9D_SHAPE(d9d_tensor_numel(in->labels)));
-    st = d9d_block_vocab_loss(head, t, h, &targets, D9D_IGNORE_INDEX, in->loss_is_root, &out->loss);
-    d9d_tensor_release(&targets);
-    return st == D9D_OK ? d9d_unit_close(&head->module, t) : st;
+    D9D_TRY(head_run(head, t, in, h, out));
+    return d9d_unit_close(&head->module, t);
+}
+
+/* --- layers --------------------------------------------------------------------------------- */
+
+/* Inputs behind x; those of a cache end with its cells. */
+enum { IN_POSITIONS = 1, IN_SEGMENTS, IN_AT, IN_ROWS, IN_CELLS };
+
+d9d_status d9d_layer_inputs(d9d_tape *t, const d9d_model_in *in, int64_t layer,
+                            d9d_var *v[D9D_LAYER_INPUTS], size_t *n)
+{
+    const d9d_tensor *all[D9D_LAYER_INPUTS] = {NULL, in->positions, in->segments, in->at, in->rows};
+
+    for (int i = 0; in->cache != NULL && i < D9D_CELLS_MOST; i++)
+        if (in->cache->cell[layer][i].storage != NULL)
+            all[IN_CELLS + i] = &in->cache->cell[layer][i];
+    for (*n = IN_POSITIONS; *n < (in->cache != NULL ? D9D_LAYER_INPUTS : IN_AT) && all[*n] != NULL;
+         ++*n)
+        D9D_TRY(d9d_tape_leaf(t, all[*n], false, &v[*n]));
+    return D9D_OK;
+}
+
+void d9d_layer_in_of(d9d_var *const *v, size_t n, d9d_block_cache *room, d9d_layer_in *out)
+{
+    *out = (d9d_layer_in){.x = v[0],
+                          .positions = d9d_var_tensor(v[IN_POSITIONS]),
+                          .segments = n > IN_SEGMENTS ? d9d_var_tensor(v[IN_SEGMENTS]) : NULL};
+    if (n <= IN_ROWS)
+        return;
+    *room = (d9d_block_cache){.at = d9d_var_tensor(v[IN_AT]), .rows = d9d_var_tensor(v[IN_ROWS])};
+    for (size_t i = IN_CELLS; i < n; i++)
+        room->cell[i - IN_CELLS] = d9d_var_tensor(v[i]);
+    out->cache = room;
 }
 
 static d9d_status count(void *sum, d9d_param *p)

@@ -322,24 +322,18 @@ static d9d_status ffn_half(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     return d9d_op_add(t, in[0], h, &out[0]);
 }
 
-/* What goes into a layer: x [B, S, H], positions [B, S]; where rows are not whole, segments [N, 4];
- * with a cache `at` [T] and its keys and values. */
-enum { IN_X, IN_POSITIONS, IN_SEGMENTS, IN_AT, IN_K, IN_V, IN_COUNT };
-
 static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                                 d9d_var **out, size_t n_out)
 {
     layer *l = self;
-    const d9d_tensor *segments = n_in > IN_SEGMENTS ? d9d_var_tensor(in[IN_SEGMENTS]) : NULL;
-    d9d_block_cache cache = {0};
+    d9d_block_cache room;
+    d9d_layer_in i;
     d9d_var *h, *x;
 
-    if (n_in > IN_AT)
-        cache = (d9d_block_cache){d9d_var_tensor(in[IN_K]), d9d_var_tensor(in[IN_V]),
-                                  d9d_var_tensor(in[IN_AT])};
-    D9D_TRY(d9d_block_norm_forward(&l->input_layernorm, t, in[0], &h));
-    D9D_TRY(d9d_block_attention_forward(&l->self_attn, t, h, d9d_var_tensor(in[IN_POSITIONS]),
-                                        segments, n_in > IN_AT ? &cache : NULL, in[0], &x));
+    d9d_layer_in_of(in, n_in, &room, &i);
+    D9D_TRY(d9d_block_norm_forward(&l->input_layernorm, t, i.x, &h));
+    D9D_TRY(d9d_block_attention_forward(&l->self_attn, t, h, i.positions, i.segments, i.cache, i.x,
+                                        &x));
     if (l->recompute_ffn)
         return d9d_tape_checkpoint(t, ffn_half, l, &x, 1, out, n_out);
     return ffn_half(l, t, &x, 1, out, n_out);
@@ -352,23 +346,15 @@ static d9d_status tell(const d9d_tap *tap, d9d_tape *t, int64_t number, d9d_var 
 
 static d9d_status layers_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
 {
-    size_t n_in = in->cache != NULL ? IN_COUNT : in->segments != NULL ? IN_AT : IN_SEGMENTS;
-    d9d_var *args[IN_COUNT] = {NULL};
+    d9d_var *args[D9D_LAYER_INPUTS];
+    size_t n_in;
 
-    D9D_TRY(d9d_tape_leaf(t, in->positions, false, &args[IN_POSITIONS]));
-    if (n_in > IN_SEGMENTS)
-        D9D_TRY(d9d_tape_leaf(t, in->segments, false, &args[IN_SEGMENTS]));
-    if (n_in > IN_AT)
-        D9D_TRY(d9d_tape_leaf(t, in->at, false, &args[IN_AT]));
     for (int64_t i = 0; i < m->end - m->first; i++) {
         size_t mark = d9d_tape_mark(t);
         layer *l = &m->layers[i];
 
-        args[IN_X] = *x;
-        if (n_in > IN_K) {
-            D9D_TRY(d9d_tape_leaf(t, &in->cache->k[i], false, &args[IN_K]));
-            D9D_TRY(d9d_tape_leaf(t, &in->cache->v[i], false, &args[IN_V]));
-        }
+        args[0] = *x;
+        D9D_TRY(d9d_layer_inputs(t, in, i, args, &n_in));
         D9D_TRY(d9d_unit_open(&l->module, t));
         if (m->options.checkpointing == D9D_RECOMPUTE_FULL)
             D9D_TRY(d9d_tape_checkpoint(t, layer_forward, l, args, n_in, x, 1));
@@ -472,11 +458,9 @@ static double qwen3_flops(const d9d_model *base, int64_t s)
            6.0 * (double)(m->end - m->first) * (double)(c->heads * c->head_dim) * (double)s;
 }
 
-static d9d_shape qwen3_cache_cell(const d9d_model *base, int64_t i)
+static void qwen3_cells(const d9d_model *base, int64_t i, d9d_cells *out)
 {
-    const d9d_block_attention *a = &((const qwen3 *)base)->layers[i].self_attn;
-
-    return D9D_SHAPE(d9d_block_attention_kv_heads(a), a->shape.head_dim);
+    d9d_block_attention_cells(&((const qwen3 *)base)->layers[i].self_attn, out);
 }
 
 static void qwen3_free(d9d_model *base)
@@ -496,7 +480,7 @@ static const d9d_model_ops qwen3_ops = {
     .name = "qwen3",
     .forward = qwen3_forward,
     .flops_per_token = qwen3_flops,
-    .cache_cell = qwen3_cache_cell,
+    .cells = qwen3_cells,
     .taps = true,
     .free = qwen3_free,
 };

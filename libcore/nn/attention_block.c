@@ -144,9 +144,12 @@ static d9d_status gated(d9d_block_attention *b, d9d_tape *t, d9d_var *o, d9d_var
     return d9d_op_sigmoid_gate(t, *y, gate, y);
 }
 
-int64_t d9d_block_attention_kv_heads(const d9d_block_attention *b)
+void d9d_block_attention_cells(const d9d_block_attention *b, d9d_cells *out)
 {
-    return heads_read(b, NULL, NULL, NULL).n;
+    const d9d_shape s = D9D_SHAPE(heads_read(b, NULL, NULL, NULL).n, b->shape.head_dim);
+    const d9d_dtype t = b->k_proj.weight.dtype;
+
+    *out = (d9d_cells){2, {{"k", false, t, s}, {"v", false, t, s}}};
 }
 
 d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_var *x,
@@ -173,8 +176,8 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
     D9D_TRY(heads_of(b, t, all, &k_heads, positions, &k));
     D9D_TRY(heads_of(b, t, all, &v_heads, positions, &v));
     if (cache != NULL) {
-        D9D_TRY(d9d_op_cache(t, k, cache->at, cache->k, &k));
-        D9D_TRY(d9d_op_cache(t, v, cache->at, cache->v, &v));
+        D9D_TRY(d9d_op_cache(t, k, cache->at, cache->cell[0], &k));
+        D9D_TRY(d9d_op_cache(t, v, cache->at, cache->cell[1], &v));
     }
     D9D_TRY(d9d_op_attention(t, q, k, v, &how, &o));
     D9D_TRY(gated(b, t, o, all, &o));

@@ -81,23 +81,56 @@ static d9d_status cut_heads(d9d_tape *t, d9d_var *x, int64_t d, d9d_var **y)
     return d9d_op_reshape(t, x, D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2] / d, d), y);
 }
 
-/* x [B, S, H] by a projection; of the last tokens, where there is a convolution; to heads of d
- * features, where d is not 0. */
-static d9d_status project(d9d_tape *t, d9d_var *x, d9d_block_linear *proj, d9d_block_conv *conv,
-                          const d9d_tensor *segments, int64_t d, d9d_var **y)
-{
-    d9d_var *h;
+/* Cells, in their order. */
+enum { STATE, Q_LAST, K_LAST, V_LAST, CELLS };
 
-    D9D_TRY(d9d_block_linear_forward(proj, t, x, &h));
-    if (conv != NULL)
-        D9D_TRY(d9d_op_conv(t, h, &conv->weight, segments, &h));
-    if (d != 0)
-        return cut_heads(t, h, d, y);
-    *y = h;
-    return D9D_OK;
+void d9d_block_delta_cells(const d9d_block_delta *b, d9d_cells *out)
+{
+    const d9d_delta_shape *s = &b->shape;
+    const d9d_block_linear *const of[] = {&b->q_proj, &b->k_proj, &b->v_proj};
+    const int64_t heads = b->v_proj.weight.work.dim[0] / s->value_dim;
+
+    out->n = CELLS;
+    out->item[STATE] =
+        (d9d_cell){"state", true, D9D_F32, D9D_SHAPE(heads, s->key_dim, s->value_dim)};
+    for (int i = 0; i < 3; i++)
+        out->item[Q_LAST + i] = (d9d_cell){"last", true, of[i]->weight.dtype,
+                                           D9D_SHAPE(s->conv_width - 1, of[i]->weight.work.dim[0])};
 }
 
-static d9d_status check_ranks(const d9d_block_delta *b, const d9d_block_cache *cache)
+/* Where documents begin, and what is kept of those before; NULL: nothing. */
+typedef struct rows {
+    const d9d_tensor *segments;
+    const d9d_block_cache *cache;
+} rows;
+
+static const d9d_kept *kept_of(const rows *r, int cell, d9d_kept *room)
+{
+    if (r->cache == NULL)
+        return NULL;
+    *room = (d9d_kept){r->cache->cell[cell], r->cache->rows};
+    return room;
+}
+
+/* x [B, S, H] by a projection to heads of d features, or, with d 0, as they are. */
+static d9d_status project(d9d_tape *t, d9d_var *x, d9d_block_linear *proj, int64_t d, d9d_var **y)
+{
+    D9D_TRY(d9d_block_linear_forward(proj, t, x, y));
+    return d != 0 ? cut_heads(t, *y, d, y) : D9D_OK;
+}
+
+/* The same of the last tokens. */
+static d9d_status convolve(d9d_tape *t, d9d_var *x, d9d_block_linear *proj, d9d_block_conv *conv,
+                           const rows *r, int cell, int64_t d, d9d_var **y)
+{
+    d9d_kept room;
+
+    D9D_TRY(d9d_block_linear_forward(proj, t, x, y));
+    D9D_TRY(d9d_op_conv(t, *y, &conv->weight, r->segments, kept_of(r, cell, &room), y));
+    return cut_heads(t, *y, d, y);
+}
+
+static d9d_status check_ranks(const d9d_block_delta *b)
 {
     const int cp = d9d_comm_size(d9d_cut_cp(b->cut)), tp = d9d_comm_size(d9d_cut_tp(b->cut));
 
@@ -110,8 +143,6 @@ static d9d_status check_ranks(const d9d_block_delta *b, const d9d_block_cache *c
         return D9D_FAIL(D9D_ECONFIG,
                         "gated delta net: %d tensor-parallel ranks do not divide %lld key heads",
                         tp, (long long)b->shape.key_heads);
-    if (cache != NULL)
-        return D9D_FAIL(D9D_ENOTSUP, "gated delta net: generation has no place for its state yet");
     return D9D_OK;
 }
 
@@ -120,24 +151,26 @@ d9d_status d9d_block_delta_forward(d9d_block_delta *b, d9d_tape *t, d9d_var *x,
                                    const d9d_block_cache *cache, d9d_var *plus, d9d_var **y)
 {
     const int64_t dk = b->shape.key_dim, dv = b->shape.value_dim;
-    const d9d_shape *rows = &positions->shape;
+    const int64_t B = positions->shape.dim[0], S = positions->shape.dim[1];
+    const rows r = {segments, cache};
     d9d_comm *tp = d9d_cut_tp(b->cut);
-    d9d_delta n = {.scale = 1.0f / sqrtf((float)dk), .segments = segments};
+    d9d_kept room;
+    d9d_delta n = {
+        .scale = 1.0f / sqrtf((float)dk), .segments = segments, .kept = kept_of(&r, STATE, &room)};
     d9d_var *all, *z, *o, *a = NULL;
 
-    D9D_TRY(check_ranks(b, cache));
+    D9D_TRY(check_ranks(b));
     D9D_TRY(d9d_op_gather_rows(t, x, tp, b->q_proj.weight.name, &all));
-    D9D_TRY(d9d_op_reshape(t, all, D9D_SHAPE(rows->dim[0], rows->dim[1], b->shape.hidden), &all));
-    D9D_TRY(project(t, all, &b->q_proj, &b->q_conv, segments, dk, &n.q));
-    D9D_TRY(project(t, all, &b->k_proj, &b->k_conv, segments, dk, &n.k));
-    D9D_TRY(project(t, all, &b->v_proj, &b->v_conv, segments, dv, &n.v));
-    D9D_TRY(project(t, all, &b->g_proj, NULL, NULL, dv, &z));
-    D9D_TRY(project(t, all, &b->b_proj, NULL, NULL, 0, &n.b));
-    D9D_TRY(project(t, all, &b->a_proj, NULL, NULL, 0, &a));
+    D9D_TRY(d9d_op_reshape(t, all, D9D_SHAPE(B, S, b->shape.hidden), &all));
+    D9D_TRY(convolve(t, all, &b->q_proj, &b->q_conv, &r, Q_LAST, dk, &n.q));
+    D9D_TRY(convolve(t, all, &b->k_proj, &b->k_conv, &r, K_LAST, dk, &n.k));
+    D9D_TRY(convolve(t, all, &b->v_proj, &b->v_conv, &r, V_LAST, dv, &n.v));
+    D9D_TRY(project(t, all, &b->g_proj, dv, &z));
+    D9D_TRY(project(t, all, &b->b_proj, 0, &n.b));
+    D9D_TRY(project(t, all, &b->a_proj, 0, &a));
     D9D_TRY(d9d_op_decay(t, a, &b->rate, &b->bias, &n.g));
     D9D_TRY(d9d_op_delta(t, &n, &o));
     D9D_TRY(d9d_op_gated_norm(t, o, z, &b->out_norm.weight, b->out_norm.eps, &o));
-    D9D_TRY(d9d_op_reshape(
-        t, o, D9D_SHAPE(rows->dim[0], rows->dim[1], d9d_var_tensor(o)->shape.dim[2] * dv), &o));
+    D9D_TRY(d9d_op_reshape(t, o, D9D_SHAPE(B, S, d9d_var_tensor(o)->shape.dim[2] * dv), &o));
     return d9di_block_linear_end(&b->o_proj, t, o, tp, plus, y);
 }

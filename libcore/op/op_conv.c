@@ -47,8 +47,19 @@ static d9d_status check(const d9d_tensor *x, const d9d_param *w, const d9d_tenso
     return d9di_documents_check_list("conv", x, segments);
 }
 
+static d9d_status compute(d9d_tape *t, const d9d_conv_dims *n, const d9d_kept *kept, void *y,
+                          const void *x, const void *w)
+{
+    d9d_past past;
+
+    if (kept == NULL)
+        return D9DI_KERNEL(t, conv, n, y, x, w);
+    past = d9di_past(kept);
+    return D9DI_KERNEL(t, conv_on, n, &past, y, x, w);
+}
+
 d9d_status d9d_op_conv(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_tensor *segments,
-                       d9d_var **y)
+                       const d9d_kept *kept, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_conv_dims dims;
@@ -58,9 +69,12 @@ d9d_status d9d_op_conv(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_tensor *
     D9D_TRY(check(tx, w, segments));
     dims = (d9d_conv_dims){tx->dtype, d9di_documents_of(tx, segments), tx->shape.dim[2],
                            w->data.shape.dim[1]};
+    D9D_TRY(d9di_documents_check_kept("conv", segments, kept, tx->dtype,
+                                      D9D_SHAPE(dims.w - 1, dims.n),
+                                      d9d_tape_wants(t, &x, 1, &w, 1)));
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
-    D9D_TRY(D9DI_KERNEL(t, conv, &dims, d9d_tensor_data(d9d_var_tensor(out)), d9d_tensor_data(tx),
-                        d9d_tensor_data(&w->data)));
+    D9D_TRY(compute(t, &dims, kept, d9d_tensor_data(d9d_var_tensor(out)), d9d_tensor_data(tx),
+                    d9d_tensor_data(&w->data)));
     if (d9d_tape_wants(t, &x, 1, &w, 1)) {
         D9D_TRY(d9d_tape_record(t, &ops, &x, 1, &out, 1, &w, 1, sizeof(conv_attr), &n));
         ((conv_attr *)n->attr)->dims = dims;

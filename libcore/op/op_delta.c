@@ -101,6 +101,24 @@ static const void *data(d9d_var *v)
     return d9d_tensor_data(d9d_var_tensor(v));
 }
 
+/* From what is kept: there is no state to be remembered for a backward. */
+static d9d_status go_on(d9d_tape *t, const d9d_delta *x, const d9d_delta_dims *n, d9d_var *out)
+{
+    const d9d_past past = d9di_past(x->kept);
+
+    return D9DI_KERNEL(t, delta_on, n, &past, d9d_tensor_data(d9d_var_tensor(out)), data(x->q),
+                       data(x->k), data(x->v), data(x->g), data(x->b));
+}
+
+static d9d_status compute(d9d_tape *t, const d9d_delta *x, const d9d_delta_dims *n, d9d_var *out,
+                          d9d_tensor *states)
+{
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32,
+                             D9D_SHAPE(d9d_delta_slots(&n->of), n->a, n->d, n->f), states));
+    return D9DI_KERNEL(t, delta, n, d9d_tensor_data(d9d_var_tensor(out)), d9d_tensor_data(states),
+                       data(x->q), data(x->k), data(x->v), data(x->g), data(x->b));
+}
+
 d9d_status d9d_op_delta(d9d_tape *t, const d9d_delta *x, d9d_var **y)
 {
     d9d_var *const in[INPUTS] = {x->q, x->k, x->v, x->g, x->b};
@@ -110,24 +128,20 @@ d9d_status d9d_op_delta(d9d_tape *t, const d9d_delta *x, d9d_var **y)
     d9d_var *out;
     d9d_status st;
 
-    D9D_TRY_OR(st, check(in, x->segments), out);
+    D9D_TRY(check(in, x->segments));
     n = (d9d_delta_dims){q->dtype,        d9di_documents_of(q, x->segments),
                          q->shape.dim[2], v->shape.dim[2],
                          q->shape.dim[3], v->shape.dim[3],
                          x->scale};
-    D9D_TRY_OR(st, d9d_tape_output(t, v->dtype, v->shape, &out), out);
-    D9D_TRY_OR(st,
-               d9d_tensor_alloc(d9d_tape_device(t), D9D_F32,
-                                D9D_SHAPE(d9d_delta_slots(&n.of), n.a, n.d, n.f), &states),
-               out);
-    D9D_TRY_OR(st,
-               D9DI_KERNEL(t, delta, &n, d9d_tensor_data(d9d_var_tensor(out)),
-                           d9d_tensor_data(&states), data(x->q), data(x->k), data(x->v), data(x->g),
-                           data(x->b)),
-               out);
-    D9D_TRY_OR(st, record(t, in, out, &states, x->segments, &n), out);
-    *y = out;
-out:
+    D9D_TRY(d9di_documents_check_kept("delta", x->segments, x->kept, D9D_F32,
+                                      D9D_SHAPE(n.a, n.d, n.f),
+                                      d9d_tape_wants(t, in, INPUTS, NULL, 0)));
+    D9D_TRY(d9d_tape_output(t, v->dtype, v->shape, &out));
+    st = x->kept != NULL ? go_on(t, x, &n, out) : compute(t, x, &n, out, &states);
+    if (st == D9D_OK && x->kept == NULL)
+        st = record(t, in, out, &states, x->segments, &n);
+    if (st == D9D_OK)
+        *y = out;
     d9d_tensor_release(&states);
     return st;
 }

@@ -165,7 +165,7 @@ d9d_status d9d_tape_checkpoint(d9d_tape *t, d9d_forward_fn fn, void *self, d9d_v
     d9d_node *n;
     replay *r;
 
-    if (n_in > D9D_NODE_MAX || n_out > D9D_NODE_MAX)
+    if ((record && n_in > D9D_NODE_MAX) || n_out > D9D_NODE_MAX)
         return D9D_FAIL(D9D_EINVAL, "checkpoint: %zu inputs and %zu outputs, at most %d of each",
                         n_in, n_out, D9D_NODE_MAX);
     D9D_TRY(record ? run_probe(t, fn, self, in, n_in, made, n_out, &halves)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# A model of states and attention, examples/plugins/hybrid.c: trained, gone on with, on ranks.
+# A model of states and attention, examples/plugins/hybrid.c: trained, gone on with, on ranks; and
+# what it generates.
 
 golden=$BATS_TEST_DIRNAME/../golden/llama
 root=$BATS_TEST_DIRNAME/../..
@@ -81,4 +82,47 @@ alone() { [ -d alone ] || train alone; }
         --set 'trainer.pipelining.schedule={"schedule": "zero_bubble_v"}' --set trainer.run.steps=5 train.json
     paste -d' ' <(numbers loss stages) <(numbers loss alone | head -n 5) |
         awk '!(($1 - $2) ^ 2 <= (1e-5 * $2) ^ 2) { print; bad = 1 } END { exit bad || NR != 5 }'
+}
+
+# generate OUT PROMPTS TOKENS RANKS [OPTION...]: greedy, by what alone has learnt.
+generate() {
+    local out=$1 prompts=$2 tokens=$3 ranks=$4 launch=()
+    alone
+    cat >g.json <<JSON
+{"plugin": "libhybrid.so", "model_provider": {"name": "hybrid", "hf_config": "hybrid.json"},
+ "trainer": {"batching": {"microbatch_size": 3},
+   "model_stage_factory": {"source_checkpoint": "alone/export"}},
+ "task": {"name": "generate", "output": "$out", "prompts": "$prompts", "max_new_tokens": $tokens,
+   "stop_at_eos": false}}
+JSON
+    rm -f "$out"
+    [ "$ranks" = 1 ] || launch=(mpi -n "$ranks")
+    "${launch[@]}" d9d-infer -q --device cpu "${@:5}" g.json
+}
+# Of 9, 17, 6, 12 tokens and more.
+prompts() { head -n 5 "$golden/tokens.jsonl"; }
+tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
+
+@test "it generates: the same tokens for any rows beside, and for a row that is computed anew for each" {
+    prompts >p.jsonl
+    generate three.jsonl p.jsonl 24 1
+    [ "$(tokens three.jsonl | sort -u | wc -l)" -gt 1 ]
+    generate one.jsonl p.jsonl 24 1 --set trainer.batching.microbatch_size=1
+    cmp one.jsonl three.jsonl
+    sed -n 2p p.jsonl >grown.jsonl
+    for _ in 1 2 3 4 5 6; do
+        generate next.jsonl grown.jsonl 1 1
+        sed -i "s/\]}\$/, $(tokens next.jsonl)]}/" grown.jsonl
+    done
+    grep -qF "$(tokens three.jsonl | sed -n 2p | cut -d, -f1-6)]" grown.jsonl
+}
+
+@test "on ranks, and over stages, it generates what it does on one" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    prompts >p.jsonl
+    generate one.jsonl p.jsonl 24 1
+    generate ranks.jsonl p.jsonl 24 2 --set mesh.data_parallel_shard=2
+    cmp one.jsonl ranks.jsonl
+    generate stages.jsonl p.jsonl 24 2 --set mesh.pipeline_parallel=2
+    cmp one.jsonl stages.jsonl
 }

@@ -68,7 +68,7 @@ static void run(fixture *f, int64_t first, int64_t n, const int32_t *position, c
         assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(segments, 4), list, &some));
     assert_ok(d9d_tape_leaf(t, &x, true, &in));
     assert_ok(d9d_block_latent_forward(&f->block, t, in, &positions, list != NULL ? &some : NULL,
-                                       in, &out));
+                                       NULL, in, &out));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(out), f->y + first * H));
     assert_ok(d9d_tape_backward(t, &out, &dy, 1, D9D_BACKWARD_FULL));
     d9d_var_grad(in, &g);

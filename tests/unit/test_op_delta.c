@@ -30,7 +30,7 @@ static d9d_status run_conv(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     fd_env *e = self;
 
     (void)n_in, (void)n_out;
-    return d9d_op_conv(t, in[0], e->param[0], segments_of(e), out);
+    return d9d_op_conv(t, in[0], e->param[0], segments_of(e), NULL, out);
 }
 
 static void conv(void **state)
@@ -184,11 +184,11 @@ static void refuses_weights(void **state)
               *fine = op_param(f, "fine", D9D_F32, D9D_SHAPE(4, 4));
     const d9d_tensor *list = op_tensor(f, D9D_I32, D9D_SHAPE(4));
 
-    assert_refused(f, d9d_op_conv(f->tape, x, narrow, NULL, &y),
+    assert_refused(f, d9d_op_conv(f->tape, x, narrow, NULL, NULL, &y),
                    "conv: x [2, 3, 4] does not fit narrow [3, 4]: x is [B, S, N], a weight [N, W]");
-    assert_refused(f, d9d_op_conv(f->tape, x, wide, NULL, &y),
+    assert_refused(f, d9d_op_conv(f->tape, x, wide, NULL, NULL, &y),
                    "conv: wide is 9 tokens wide, from 1 to 8 are possible");
-    assert_refused(f, d9d_op_conv(f->tape, x, fine, list, &y),
+    assert_refused(f, d9d_op_conv(f->tape, x, fine, list, NULL, &y),
                    "conv: segments [4] does not fit x [2, 3, 4]: segments are [N, 4]");
     assert_refused(f, d9d_op_decay(f->tape, x, four, five, &y),
                    "decay: x [2, 3, 4] does not fit five [5]: x is [..., N], rate and bias [N]");

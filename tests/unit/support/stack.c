@@ -211,7 +211,7 @@ static d9d_status attend(stack_layer *l, d9d_tape *t, d9d_var *h, const d9d_tens
                          d9d_var *plus, d9d_var **x)
 {
     if (l->latent.shape.heads > 0)
-        return d9d_block_latent_forward(&l->latent, t, h, positions, NULL, plus, x);
+        return d9d_block_latent_forward(&l->latent, t, h, positions, NULL, NULL, plus, x);
     return d9d_block_attention_forward(&l->attn, t, h, positions, NULL, NULL, plus, x);
 }
 

@@ -38,7 +38,7 @@
 extern "C" {
 #endif
 
-enum { D9D_PLUGIN_ABI = 1 }; /* another number: the meaning of a table has changed */
+enum { D9D_PLUGIN_ABI = 2 }; /* another number: the meaning of a table has changed */
 
 /* The structs of this library that plugins embed in their own, or fill for a call. */
 #define D9D_PLUGIN_EMBEDS(X)                                                                       \
@@ -64,7 +64,11 @@ enum { D9D_PLUGIN_ABI = 1 }; /* another number: the meaning of a table has chang
     X(d9d_moe_shape)                                                                               \
     X(d9d_block_how)                                                                               \
     X(d9d_decoder_layer)                                                                           \
-    X(d9d_decoder_shape)
+    X(d9d_decoder_shape)                                                                           \
+    X(d9d_block_cache)                                                                             \
+    X(d9d_cells)                                                                                   \
+    X(d9d_cache)                                                                                   \
+    X(d9d_delta)
 
 typedef struct d9d_plugin {
     size_t size;          /* sizeof(d9d_plugin) */

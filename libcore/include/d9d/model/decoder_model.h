@@ -60,13 +60,6 @@ typedef struct d9d_decoder_layer {
     int64_t number;                      /* from 0, over all stages */
 } d9d_decoder_layer;
 
-/* What goes into a layer.  A member that came later is at the end. */
-typedef struct d9d_layer_in {
-    d9d_var *x;                  /* [B, S, H] */
-    const d9d_tensor *positions; /* [B, S] int32 */
-    const d9d_tensor *segments;  /* as d9d_op_attention() takes them; NULL: rows are whole */
-} d9d_layer_in;
-
 typedef struct d9d_decoder_kind {
     size_t size;      /* sizeof(d9d_decoder_kind) */
     const char *name; /* of the model, in messages */
@@ -76,6 +69,9 @@ typedef struct d9d_decoder_kind {
     /* in->x to y, [B, S, H] both, the residual included.  Where activations are computed again it
      * is called a second time, in backward. */
     d9d_status (*forward)(d9d_decoder_layer *l, d9d_tape *t, const d9d_layer_in *in, d9d_var **y);
+    /* NULL, or what the layer keeps in generation: usually what its block does
+     * (d9d_block_attention_cells()), which in->cache then gives to it. */
+    void (*cells)(const d9d_decoder_layer *l, d9d_cells *out);
 } d9d_decoder_kind;
 
 /* Its dimensions, and what its ends are made with. */

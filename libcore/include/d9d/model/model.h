@@ -20,10 +20,10 @@
 extern "C" {
 #endif
 
-/* Keys and values of every layer, of the positions that were seen: d9d/model/cache.h. */
+/* What every layer keeps of the tokens that were seen: d9d/model/cache.h. */
 typedef struct d9d_cache {
-    int64_t layers, cells; /* Z positions, of any rows */
-    d9d_tensor *k, *v;     /* [layers] of [Z, K, D] */
+    int64_t layers, tokens, rows;       /* tokens: Z of them, of any rows */
+    d9d_tensor (*cell)[D9D_CELLS_MOST]; /* [layers], as ops->cells() lists them */
 } d9d_cache;
 
 #define D9D_IGNORE_INDEX (-100) /* a label that does not count */
@@ -44,13 +44,15 @@ typedef struct d9d_model_in {
     bool loss_is_root;           /* the sum of all losses is trained on: backward takes no seed, see
                                   * d9d_op_linear_cross_entropy_root() */
     bool want_logits;            /* small tests alone: all logits are held */
-    /* Generation, with recording off: B is 1, the keys of `segments` are cells of the cache, and
-     * those of the T tokens go to cells `at` [T] int32.  cache NULL: there is none. */
+    /* Generation, with recording off: B is 1, the keys of `segments` [N, 4] are cells of the cache,
+     * those of the T tokens go to cells `at` [T] int32, and what is of rows is in `rows` [N] int32.
+     * cache NULL: there is none. */
     const d9d_cache *cache;
     const d9d_tensor *at;
     const d9d_tensor *pick; /* [N] int32: tokens of which logits are wanted; NULL: none */
     const d9d_pool *pool;   /* the batch's documents, for tasks that ask for them; NULL: others */
     const d9d_tap *tap;     /* NULL, and for models without ops->taps: nobody hears */
+    const d9d_tensor *rows; /* see cache */
 } d9d_model_in;
 
 /* Some columns of what a task makes of each document, [N, n]. */
@@ -93,9 +95,9 @@ typedef struct d9d_model_ops {
      * first unit of the first stage left out. */
     double (*flops_per_token)(const d9d_model *m, int64_t s);
     void (*free)(d9d_model *m);
-    /* NULL, or: [K, D] of the keys of a layer of this stage, from 0; values are of the same shape.
-     * Such a model takes a cache and `pick`. */
-    d9d_shape (*cache_cell)(const d9d_model *m, int64_t layer);
+    /* NULL, or: what a layer of this stage, from 0, keeps.  Such a model takes a cache and `pick`.
+     */
+    void (*cells)(const d9d_model *m, int64_t layer, d9d_cells *out);
     bool taps; /* forward tells in->tap */
 } d9d_model_ops;
 
@@ -131,13 +133,33 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_linear(d9d_model *m, const char *name,
                                                  double init_std, int64_t in, int64_t out);
 /* The one of this name; NULL: there is none, as on other stages. */
 D9D_API d9d_block_linear *d9d_model_linear_of(const d9d_model *m, const char *name);
+/* What goes into a layer: the inputs of its unit, of which each layer's begin with its x, and the
+ * same inside it.
+ *
+ *     d9d_var *v[D9D_LAYER_INPUTS];
+ *     D9D_TRY(d9d_layer_inputs(t, in, i, v, &n));       // v[1] and on
+ *     D9D_TRY(d9d_unit_run(..., v, n, &v[0]));
+ *
+ * A member of d9d_layer_in that came later is at the end. */
+enum { D9D_LAYER_INPUTS = 5 + D9D_CELLS_MOST };
+typedef struct d9d_layer_in {
+    d9d_var *x;                   /* [B, S, H] */
+    const d9d_tensor *positions;  /* [B, S] int32 */
+    const d9d_tensor *segments;   /* as d9d_op_attention() takes them; NULL: rows are whole */
+    const d9d_block_cache *cache; /* generation: for the layer's block; NULL: there is none */
+} d9d_layer_in;
+D9D_API D9D_MUST_USE d9d_status d9d_layer_inputs(d9d_tape *t, const d9d_model_in *in, int64_t layer,
+                                                 d9d_var *v[D9D_LAYER_INPUTS], size_t *n);
+/* out->cache is `room`, or NULL. */
+D9D_API void d9d_layer_in_of(d9d_var *const *v, size_t n, d9d_block_cache *room, d9d_layer_in *out);
+
 /* out->hidden, or what a tap hears, as one row for each of the batch's documents: [M, H], M of them
  * on the first of the ranks that share them, as many rows of zeros on the others
  * (d9d/data/pooling.h). Collective: over the tp and cp ranks, as d9d_op_scatter_rows(). */
 D9D_API D9D_MUST_USE d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x,
                                                const d9d_pool *pool, d9d_var **y);
-/* The end of a language model: out->loss of in->labels from out->hidden [B, S, H], under the head
- * as a unit.  Without labels nothing. */
+/* The end of a language model, from out->hidden [B, S, H] under the head as a unit: out->loss of
+ * in->labels, and out->logits of in->pick.  Without either nothing. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_loss(d9d_block_vocab *head, d9d_tape *t,
                                                const d9d_model_in *in, d9d_model_out *out);
 

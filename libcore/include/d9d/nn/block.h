@@ -101,6 +101,30 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tap
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                                        const d9d_tensor *pick, d9d_var **logits);
 
+/* --- what generation keeps of earlier tokens -------------------------------------- *
+ *
+ * A block names the cells that it wants: of each token, as keys and values are, or of each row, as
+ * a state is, which its tokens change in place.  Whoever has memory (d9d/model/cache.h) gives it
+ * them in that order.  Batches are one row of T tokens then, of which segments say which belong
+ * together and how many were before: nk - nq. */
+enum { D9D_CELLS_MOST = 4 };
+typedef struct d9d_cell {
+    const char *name; /* "k" */
+    bool of_row;
+    d9d_dtype dtype;
+    d9d_shape shape; /* of one */
+} d9d_cell;
+typedef struct d9d_cells {
+    size_t n;
+    d9d_cell item[D9D_CELLS_MOST];
+} d9d_cells;
+
+typedef struct d9d_block_cache {
+    const d9d_tensor *cell[D9D_CELLS_MOST]; /* [Z, ...] of tokens, [R, ...] of rows */
+    const d9d_tensor *at;                   /* [T] int32: the cell of each token */
+    const d9d_tensor *rows;                 /* [N] int32: that of each segment's row */
+} d9d_block_cache;
+
 /* --- rotary position embedding: frequencies, no parameters ----------------------- */
 
 typedef struct d9d_block_rope {
@@ -151,15 +175,8 @@ typedef struct d9d_block_attention {
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
                                                          const d9d_block_how *how,
                                                          const d9d_attention_shape *shape);
-/* Key-value heads that this rank computes. */
-D9D_API int64_t d9d_block_attention_kv_heads(const d9d_block_attention *b);
-
-/* Keys and values of positions that were seen in earlier calls, and where those of this call go:
- * d9d_op_cache(). */
-typedef struct d9d_block_cache {
-    const d9d_tensor *k, *v; /* [Z, K, D], K as above */
-    const d9d_tensor *at;    /* [T] int32 */
-} d9d_block_cache;
+/* Keys and values of tokens, of the heads that this rank computes. */
+D9D_API void d9d_block_attention_cells(const d9d_block_attention *b, d9d_cells *out);
 
 /* Causal.  x y [B, S, H], with tp ranks [T/tp, H]; positions [B, S] int32; segments as
  * d9d_op_attention() takes them, or NULL.  With cp ranks S is of this one's pieces and segments say
@@ -208,9 +225,11 @@ typedef struct d9d_block_delta {
 /* EINVAL for a shape that is none. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_delta_init(d9d_block_delta *b, const d9d_block_how *how,
                                                      const d9d_delta_shape *shape);
-/* x y [B, S, H], with tp ranks [T/tp, H]; rows are those of positions [B, S]; segments and plus as
- * above.  ENOTSUP with cp ranks, whose rows are in pieces, and with a cache: a state is not one of
- * keys and values. */
+/* The state of the heads that this rank computes, and the last tokens of the convolutions: of a
+ * row, so that memory does not grow with it. */
+D9D_API void d9d_block_delta_cells(const d9d_block_delta *b, d9d_cells *out);
+/* x y [B, S, H], with tp ranks [T/tp, H]; rows are those of positions [B, S]; segments, cache and
+ * plus as above.  ENOTSUP with cp ranks, whose rows are in pieces. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_delta_forward(d9d_block_delta *b, d9d_tape *t, d9d_var *x,
                                                         const d9d_tensor *positions,
                                                         const d9d_tensor *segments,
@@ -250,11 +269,16 @@ typedef struct d9d_block_latent {
 /* ECONFIG for values that are wider than keys, or a rope of other features. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_latent_init(d9d_block_latent *b, const d9d_block_how *how,
                                                       const d9d_latent_shape *shape);
-/* As d9d_block_attention_forward(), without a cache. */
+/* The features that all heads share, and the turned ones: [1, kv_rank + turned] of a token, on each
+ * of the tp ranks. */
+D9D_API void d9d_block_latent_cells(const d9d_block_latent *b, d9d_cells *out);
+/* As d9d_block_attention_forward().  With a cache neither keys nor values are made: queries go down
+ * to the shared features, and what they see goes up from there. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_latent_forward(d9d_block_latent *b, d9d_tape *t,
                                                          d9d_var *x, const d9d_tensor *positions,
-                                                         const d9d_tensor *segments, d9d_var *plus,
-                                                         d9d_var **y);
+                                                         const d9d_tensor *segments,
+                                                         const d9d_block_cache *cache,
+                                                         d9d_var *plus, d9d_var **y);
 
 /* --- SwiGLU feed-forward: gate_proj up_proj down_proj ------------------------------- */
 

@@ -126,10 +126,20 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_va
  * Each begins anew with a row, or with a document where segments say which there are: as in
  * d9d_op_attention(), of rows that this rank has whole. */
 
+/* Generation: what documents keep from call to call.  That of segment i, of whose tokens nk - nq
+ * were before, goes on from cell at[i] and leaves there what its next tokens need; where none were
+ * before it begins anew, whatever is there.  EINVAL without segments, and where something would be
+ * recorded. */
+typedef struct d9d_kept {
+    const d9d_tensor *cells; /* [R, ...] */
+    const d9d_tensor *at;    /* [N] int32, each another */
+} d9d_kept;
+
 /* y = silu(sum over j of w[:, j] x[t - W + 1 + j]), channel by channel, tokens before the document
- * being 0.  x y [B, S, N], w [N, W], W up to D9D_CONV_WIDTH. */
+ * being 0.  x y [B, S, N], w [N, W], W up to D9D_CONV_WIDTH; kept NULL or with cells [W - 1, N]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_conv(d9d_tape *t, d9d_var *x, d9d_param *w,
-                                            const d9d_tensor *segments, d9d_var **y);
+                                            const d9d_tensor *segments, const d9d_kept *kept,
+                                            d9d_var **y);
 /* g = -exp(rate) log(1 + exp(x + bias)): log of the factor of a state.  x [..., N], rate bias [N],
  * g [..., N] float32. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_decay(d9d_tape *t, d9d_var *x, d9d_param *rate,
@@ -144,6 +154,7 @@ typedef struct d9d_delta {
     d9d_var *q, *k, *v, *g, *b;
     float scale;                /* usually D^-1/2 */
     const d9d_tensor *segments; /* NULL: each row is one */
+    const d9d_kept *kept;       /* NULL, or with cells [A, D, F] float32 */
 } d9d_delta;
 D9D_API D9D_MUST_USE d9d_status d9d_op_delta(d9d_tape *t, const d9d_delta *x, d9d_var **y);
 /* y = x / sqrt(mean(x^2) + eps) * w * silu(z), over the last dimension.  x z [..., N], w [N]. */
@@ -320,6 +331,15 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_contrast(d9d_tape *t, d9d_var *x, float t
  * twice) of a cache [Z, K, D], and y is all of it as [1, Z, K, D], without a copy. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_cache(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
                                              const d9d_tensor *cache, d9d_var **y);
+/* Each head by a matrix of its own: the `in` rows of w from h * step + first on, y = x W, or,
+ * turned, `out` of them, y = x W'.  x [B, S, n, in], y [B, S, n, out], w [n step, out or, turned,
+ * in]. */
+typedef struct d9d_heads_how {
+    int64_t step, first, out;
+    bool turned;
+} d9d_heads_how;
+D9D_API D9D_MUST_USE d9d_status d9d_op_heads(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                             const d9d_heads_how *how, d9d_var **y);
 /* Logits of the tokens `pick` [N] (int32), for a head split as in d9d_op_linear_cross_entropy():
  * y[i] = h[pick[i]] W^T, in float32 and not rounded to the type of h.  Over the ranks of `comm` the
  * heads are parts of the rows of their splits; h is the same on each, and so is y.

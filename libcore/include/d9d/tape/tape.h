@@ -111,7 +111,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_tape_backward(d9d_tape *t, d9d_var *const *r
 typedef d9d_status (*d9d_forward_fn)(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                                      d9d_var **out, size_t n_out);
 /* Run `fn` keeping only its inputs and outputs; replay it in backward.  Nests.  At most
- * D9D_NODE_MAX inputs and outputs. */
+ * D9D_NODE_MAX outputs and, where something is recorded, as many inputs. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_checkpoint(d9d_tape *t, d9d_forward_fn fn, void *self,
                                                     d9d_var *const *in, size_t n_in, d9d_var **out,
                                                     size_t n_out);
