@@ -6,6 +6,7 @@
 #     long    Qwen3-4B, one sequence of 8192 tokens
 #     large   Qwen3-8B, for two GPUs, or one with moments in bfloat16
 #     experts 16 layers of Qwen3-30B-A3B, for two GPUs
+#     context as dense, one row of 32768 tokens
 
 _common='"head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
  "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", "attention_bias": false,
@@ -30,9 +31,10 @@ declare -A config=(
  "num_key_value_heads": 8, "tie_word_embeddings": true, '"$_common"'}')
 # Parameters that a token meets, layers times heads, and what a step takes.
 declare -A met=([dense]=1720451072 [moe]=766246912 [long]=4022272000 [large]=7568097280 [experts]=1221328896)
-declare -A heads=([dense]=448 [moe]=256 [long]=1152 [large]=1152 [experts]=512)
-declare -A rows=([dense]=4 [moe]=4 [long]=1 [large]=2 [experts]=2)
-declare -A length=([dense]=4096 [moe]=4096 [long]=8192 [large]=4096 [experts]=4096)
+config[context]=${config[dense]} met[context]=${met[dense]}
+declare -A heads=([dense]=448 [moe]=256 [long]=1152 [large]=1152 [experts]=512 [context]=448)
+declare -A rows=([dense]=4 [moe]=4 [long]=1 [large]=2 [experts]=2 [context]=1)
+declare -A length=([dense]=4096 [moe]=4096 [long]=8192 [large]=4096 [experts]=4096 [context]=32768)
 
 # dataset DIR ROWS LENGTH: random tokens.
 dataset() {
