@@ -48,6 +48,23 @@ static d9d_status check_keys(const char *op, const d9d_attention_dims *n, int64_
     return D9D_OK;
 }
 
+/* Segment i is of one piece of a row, and shares keys only as the first of it. */
+static d9d_status check_piece(const char *op, const d9d_attention_dims *n, int64_t i)
+{
+    const d9di_segment x = d9di_segment_of(n, i);
+    const d9di_segment last = i > 0 ? d9di_segment_of(n, i - 1) : (d9di_segment){.k = -1};
+    const int64_t size = n->pieces > 0 ? n->s / n->pieces : 0, at = size > 0 ? x.q % size : 0;
+    const bool longer = x.nk > x.nq, again = x.k == last.k && last.nq > 0;
+
+    if (size > 0 && x.nq > 0 && (at + x.nq > size || (longer && at > 0) || (again && !longer)))
+        return D9D_FAIL(D9D_EINVAL,
+                        "%s: segment %lld has %lld queries from %lld on and %lld keys, in pieces "
+                        "of %lld",
+                        op, (long long)i, (long long)x.nq, (long long)x.q, (long long)x.nk,
+                        (long long)size);
+    return D9D_OK;
+}
+
 d9d_status d9di_segments_check(const char *op, const d9d_attention_dims *n, int64_t *most)
 {
     int64_t end = 0;
@@ -58,6 +75,7 @@ d9d_status d9di_segments_check(const char *op, const d9d_attention_dims *n, int6
 
         D9D_TRY(check_place(op, n, i, end));
         D9D_TRY(check_keys(op, n, i));
+        D9D_TRY(check_piece(op, n, i));
         end += x.nq;
         *most = d9di_max(*most, x.nk);
     }

@@ -187,6 +187,7 @@ static d9d_attention_dims dims_of(const d9d_tensor *q, const d9d_tensor *k,
         .segment = how->segments != NULL ? d9d_tensor_data(how->segments) : NULL,
         .cached = how->cached,
         .window = how->window,
+        .pieces = d9d_comm_size(how->cp) > 1 ? 2 : 0,
     };
 }
 

@@ -3,7 +3,7 @@
  * Products are given in GFLOP/s beside one large product of the same type, the others in GB/s of
  * what they must read and write beside a copy of the same size.  Best of a few runs on random data.
  *
- *     OMP_NUM_THREADS=2 build/tests/bench/bench_kernels [name ...]
+ *     OMP_NUM_THREADS=2 build/tests/bench/bench_kernels [part of a name | =name ...]
  *
  * On the device that D9D_TEST_DEVICE names; LARGE is for one that a small model's step would not
  * keep busy (tests/gpu/bench_large.c).
@@ -49,7 +49,9 @@ enum {
     N = T * I,
     ROWS = T * K,
     DOCUMENTS = 4 * B,
-    GOING = 64 /* rows that go on by a token */
+    GOING = 64, /* rows that go on by a token */
+    RANKS = 4,  /* that rows are cut over */
+    SHARE = 2   /* segments of a row on one of them */
 };
 
 enum { X, Y, Z, G, U, OUT, OUT2, OUT3, STATE, STATE2, BUFFERS };
@@ -61,7 +63,7 @@ typedef struct bench {
     d9d_dtype t;
     void *p[BUFFERS];
     int32_t *ids, *offset, *row, *source, *expert;
-    d9d_segment *segment, *going;
+    d9d_segment *segment, *going, *share;
     int32_t *going_at;
     float *stats, *prob, *dprob, *freq, *one, *decay;
     double *sum;
@@ -183,18 +185,39 @@ static d9d_attention_dims dims(const bench *b, bool packed, int64_t window)
                                 .segment = packed ? b->segment : NULL,
                                 .window = window};
 }
+static d9d_status attend_as(bench *b, const d9d_attention_dims *n)
+{
+    return b->k->attention(b->s, n, b->p[OUT], b->stats, b->p[X], b->p[Y], b->p[Z]);
+}
+static d9d_status attend_din_as(bench *b, const d9d_attention_dims *n)
+{
+    return b->k->attention_din(b->s, n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
+                               b->p[Y], b->p[Z], b->p[OUT], b->stats);
+}
+/* What a rank of context parallelism has of a row of T, and the keys of all of it. */
+static d9d_attention_dims share_dims(const bench *b)
+{
+    d9d_attention_dims n = dims(b, true, 0);
+
+    n.b = 1;
+    n.s = T / RANKS;
+    n.z = T;
+    n.segments = SHARE;
+    n.segment = b->share;
+    n.pieces = SHARE;
+    return n;
+}
 static d9d_status attend(bench *b, bool packed, int64_t window)
 {
     const d9d_attention_dims n = dims(b, packed, window);
 
-    return b->k->attention(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y], b->p[Z]);
+    return attend_as(b, &n);
 }
 static d9d_status attend_din(bench *b, bool packed, int64_t window)
 {
     const d9d_attention_dims n = dims(b, packed, window);
 
-    return b->k->attention_din(b->s, &n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
-                               b->p[Y], b->p[Z], b->p[OUT], b->stats);
+    return attend_din_as(b, &n);
 }
 static d9d_status attention(bench *b)
 {
@@ -211,6 +234,18 @@ static d9d_status attention_packed(bench *b)
 static d9d_status attention_packed_din(bench *b)
 {
     return attend_din(b, true, 0);
+}
+static d9d_status attention_share(bench *b)
+{
+    const d9d_attention_dims n = share_dims(b);
+
+    return attend_as(b, &n);
+}
+static d9d_status attention_share_din(bench *b)
+{
+    const d9d_attention_dims n = share_dims(b);
+
+    return attend_din_as(b, &n);
 }
 static d9d_status attention_window(bench *b)
 {
@@ -530,6 +565,8 @@ static const struct line {
     {"attention_din", attention_din, 5.0 * B *A *S *S *D, 0, 0},
     {"attention packed", attention_packed, 0.5 * B *A *S *S *D, 0, 0},
     {"attention_din packed", attention_packed_din, 1.25 * B *A *S *S *D, 0, 0},
+    {"attention share", attention_share, 2.0 * A *T *T *D / RANKS, 0, 0},
+    {"attention_din share", attention_share_din, 5.0 * A *T *T *D / RANKS, 0, 0},
     {"attention window", attention_window, 4.0 * B *A *S *W *D, 0, 0},
     {"attention_din window", attention_window_din, 10.0 * B *A *S *W *D, 0, 0},
     {"attention packed window", attention_packed_window, 4.0 * B *A *S *W *D, 0, 0},
@@ -631,6 +668,8 @@ static void setup(bench *b)
     float freq[D];
     int32_t ids[T];
     d9d_segment segment[DOCUMENTS], going[GOING];
+    const int32_t p = T / (2 * RANKS); /* the second rank's pieces */
+    const d9d_segment share[SHARE] = {{0, p, 0, 2 * p}, {p, p, 0, 7 * p}};
 
     for (int i = 0; i < BUFFERS; i++) {
         bool state = i >= STATE;
@@ -653,6 +692,7 @@ static void setup(bench *b)
     b->going_at = array(b, ids, GOING, sizeof(*ids));
     for (int i = 0; i < T; i++)
         ids[i] = i * 7919 % V;
+    b->share = array(b, share, SHARE, sizeof(*share));
     b->ids = array(b, ids, T, sizeof(*ids));
     b->freq = array(b, freq, D, sizeof(*freq));
     b->one = array(b, &one, 1, sizeof(one));
@@ -693,6 +733,7 @@ static void release(bench *b)
         {b->segment, DOCUMENTS * sizeof(*b->segment)},
         {b->going, GOING * sizeof(*b->going)},
         {b->going_at, GOING * sizeof(*b->going_at)},
+        {b->share, SHARE * sizeof(*b->share)},
     };
 
     for (int i = 0; i < BUFFERS; i++)
@@ -704,7 +745,7 @@ static void release(bench *b)
 static bool wanted(const char *name, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
-        if (strstr(name, argv[i]) != NULL)
+        if (argv[i][0] == '=' ? strcmp(name, argv[i] + 1) == 0 : strstr(name, argv[i]) != NULL)
             return true;
     return argc == 1;
 }

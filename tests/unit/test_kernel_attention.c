@@ -1,4 +1,5 @@
 /* Attention against the definition in double: all scores, then the softmax. */
+#include "d9d/data/part.h"
 #include "support/arrays.h"
 #include "support/host_kernels.h"
 #include "support/unit_device.h"
@@ -119,14 +120,19 @@ static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w,
     sum += exp(sink - most);
     *lse = most + log(sum);
     for (int64_t j = 0; j < n->z; j++) {
+        if (w[j] == 0.0)
+            continue;
         w[j] /= sum;
         delta += w[j] * dot(n, p->dout, iq, p->v, at(n, b * n->z, j, n->kv, kh));
     }
     dsink[h] -= exp(sink - *lse) * delta;
     for (int64_t j = 0; j < n->z; j++) {
         int64_t ik = at(n, b * n->z, j, n->kv, kh);
-        double ds = (double)n->scale * w[j] * (dot(n, p->dout, iq, p->v, ik) - delta);
+        double ds;
 
+        if (w[j] == 0.0)
+            continue;
+        ds = (double)n->scale * w[j] * (dot(n, p->dout, iq, p->v, ik) - delta);
         for (int64_t f = 0; f < n->d; f++) {
             o[iq + f] += w[j] * array_get(n->t, p->v, ik + f);
             dq[iq + f] += ds * array_get(n->t, p->k, ik + f);
@@ -306,6 +312,56 @@ static void test_segments(void **state)
     check_list(2, 0, 5, NULL, 0);
 }
 
+/* What each of n ranks has of two rows, their documents between `bounds`, or whole. */
+static void check_ranks(int n, int64_t length, const int32_t *bounds, const d9d_attention_dims *as)
+{
+    int32_t *cells = calloc((size_t)(2 * length), sizeof(*cells));
+    const d9d_batch batch = {.rows = 2,
+                             .length = length,
+                             .ids = cells,
+                             .labels = cells,
+                             .positions = cells,
+                             .bounds = bounds};
+    d9d_part_room room = {0};
+
+    for (int rank = 0; rank < n; rank++) {
+        d9d_attention_dims x = *as;
+        d9d_batch_part part;
+
+        assert_int_equal(d9d_batch_part_of(&batch, rank, n, &room, &part), D9D_OK);
+        x.b = part.rows;
+        x.s = part.length;
+        x.z = length;
+        x.segments = part.segments;
+        x.segment = part.segment;
+        x.pieces = 2;
+        check(&x);
+    }
+    d9d_part_room_release(&room);
+    free(cells);
+}
+
+/* Documents that begin and end where pieces do, lie in many pieces, or are empty. */
+static void test_ranks(void **state)
+{
+    static const int32_t two[] = {0,   150, 150, 151, 320,  600,  600,
+                                  601, 899, 900, 901, 1050, 1200, 1200};
+    static const int32_t three[] = {0, 10, 30, 61, 145, 150, 180, 181, 300, 360};
+    static const d9d_attention_dims as[] = {
+        {.t = D9D_BF16, .a = 2, .kv = 1, .d = 64, .causal = true, .scale = 0.125f},
+        {.t = D9D_BF16, .a = 2, .kv = 2, .d = 128, .causal = true, .scale = 0.1f},
+        {.t = D9D_F32, .a = 2, .kv = 1, .d = 12, .causal = true, .scale = 0.3f},
+    };
+
+    (void)state;
+    check_ranks(2, 600, two, &as[0]);
+    check_ranks(4, 304, NULL, &as[0]);
+    for (size_t i = 0; i < sizeof(as) / sizeof(*as); i++)
+        check_ranks(3, 180, three, &as[i]);
+    check_ranks(2, 180, three, &as[2]);
+    check_ranks(4, 304, NULL, &as[2]);
+}
+
 /* --- a document alone, and packed --------------------------------------------------------- */
 
 enum { ARRAYS = 9, LSE = 8 }; /* q dout o dq | k v dk dv | lse */
@@ -363,7 +419,8 @@ static void *segment_at(const call *p, int i, const d9d_segment *x, size_t *byte
 }
 
 /* What a segment gives by itself must be what it gave in the pack; the arrays that differ are
- * counted.  Where a library is likely, by itself is a pack of one. */
+ * counted.  Where a library is likely, by itself is a pack of one; of pieces one with a key more,
+ * as rows with as many keys as queries may differ. */
 static void same_alone(const call *pack, const d9d_segment *x, int different[ARRAYS])
 {
     const d9d_segment one = {0, x->nq, 0, x->nk};
@@ -374,9 +431,10 @@ static void same_alone(const call *pack, const d9d_segment *x, int different[ARR
 
     n.b = 1;
     n.s = x->nq;
-    n.z = x->nk;
     n.segments = 1;
     n.segment = n.d == 64 ? &one : NULL;
+    n.pieces = n.pieces > 0 && n.segment != NULL;
+    n.z = x->nk + n.pieces;
     p = call_make(&n);
     for (int i = 0; i < LSE; i++)
         if (i % 4 < 2) {
@@ -399,7 +457,8 @@ static void same_alone(const call *pack, const d9d_segment *x, int different[ARR
 }
 
 /* To the bit, wherever a segment lies, and with NaN in the neighbour number `spoilt`. */
-static void check_alone(int64_t s, int64_t z, const d9d_segment *list, int segments, int spoilt)
+static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment *list, int segments,
+                        int spoilt)
 {
     static const char *const names[ARRAYS] = {"q", "dout", "o", "dq", "k", "v", "dk", "dv", "lse"};
 
@@ -415,7 +474,8 @@ static void check_alone(int64_t s, int64_t z, const d9d_segment *list, int segme
                                 .window = how & 8 ? 60 : 0,
                                 .scale = 0.3f,
                                 .segments = segments,
-                                .segment = list};
+                                .segment = list,
+                                .pieces = pieces};
         int64_t first = list[spoilt].k * n.kv * n.d, len = list[spoilt].nk * n.kv * n.d;
         int different[ARRAYS] = {0};
         call p = call_make(&n);
@@ -444,12 +504,17 @@ static void test_alone(void **state)
     static const d9d_segment pieces[] = {
         {0, 3, 0, 50},      {3, 1, 50, 2},       {4, 100, 60, 200},   {104, 65, 300, 66},
         {169, 30, 400, 97}, {199, 70, 500, 170}, {269, 129, 670, 280}};
+    static const d9d_segment halves[] = {
+        {0, 30, 0, 130},    {30, 3, 130, 3},    {33, 67, 133, 67},
+        {100, 60, 240, 90}, {160, 40, 330, 40}, {200, 100, 500, 200},
+        {300, 5, 720, 155}, {305, 1, 875, 1},   {306, 94, 876, 94}};
     d9d_segment list[N];
 
     (void)state;
     square(bounds, N, list);
-    check_alone(S, S, list, N, 3);
-    check_alone(199, 500, pieces, 7, 3);
+    check_alone(S, S, 0, list, N, 3);
+    check_alone(199, 500, 0, pieces, 7, 3);
+    check_alone(200, 500, 2, halves, 9, 3);
 }
 
 /* What no list may be, of two rows. */
@@ -502,30 +567,54 @@ static const struct {
      "segment 1 has keys [1, 5) behind [0, 3)"},
 };
 
-static void test_bad_segments(void **state)
+/* Nor, of two rows of 5 keys, where their 3 queries are so many pieces. */
+static const struct {
+    int64_t pieces;
+    d9d_segment list[3];
+    const char *says;
+} bad_pieces[] = {
+    {1,
+     {{0, 2, 0, 2}, {2, 1, 2, 2}, {3, 3, 5, 5}},
+     "segment 1 has 1 queries from 2 on and 2 keys, in pieces of 3"},
+    {1,
+     {{0, 1, 0, 2}, {1, 2, 0, 2}, {3, 3, 5, 5}},
+     "segment 1 has 2 queries from 1 on and 2 keys, in pieces of 3"},
+    {3,
+     {{0, 2, 0, 2}, {2, 1, 2, 1}, {3, 3, 5, 5}},
+     "segment 0 has 2 queries from 0 on and 2 keys, in pieces of 1"},
+};
+
+static void check_bad(int64_t z, bool open, int64_t pieces, const d9d_segment *list,
+                      const char *what)
 {
+    const d9d_attention_dims n = {.t = D9D_F32,
+                                  .b = 2,
+                                  .s = 3,
+                                  .z = z,
+                                  .a = 1,
+                                  .kv = 1,
+                                  .d = 1,
+                                  .causal = !open,
+                                  .segments = 3,
+                                  .segment = list,
+                                  .pieces = pieces};
     float x[10] = {0}, lse[6];
     char says[128];
 
+    (void)snprintf(says, sizeof(says), "attention: %s", what);
+    assert_int_equal(host_kernels()->attention(NULL, &n, x, lse, x, x, x), D9D_EINVAL);
+    assert_string_equal(d9d_err_message(), says);
+}
+
+static void test_bad_segments(void **state)
+{
     (void)state;
     if (host_kernels() != d9d_kernels_cpu())
         return; /* a GPU would have to wait */
-    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
-        d9d_attention_dims n = {.t = D9D_F32,
-                                .b = 2,
-                                .s = 3,
-                                .z = bad[i].z,
-                                .a = 1,
-                                .kv = 1,
-                                .d = 1,
-                                .causal = !bad[i].open,
-                                .segments = 3,
-                                .segment = bad[i].list};
-
-        (void)snprintf(says, sizeof(says), "attention: %s", bad[i].says);
-        assert_int_equal(host_kernels()->attention(NULL, &n, x, lse, x, x, x), D9D_EINVAL);
-        assert_string_equal(d9d_err_message(), says);
-    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        check_bad(bad[i].z, bad[i].open, 0, bad[i].list, bad[i].says);
+    for (size_t i = 0; i < sizeof(bad_pieces) / sizeof(*bad_pieces); i++)
+        check_bad(5, false, bad_pieces[i].pieces, bad_pieces[i].list, bad_pieces[i].says);
 }
 
 /* Large scores overflow no exponential; a NaN reaches its own rows and no others. */
@@ -597,10 +686,10 @@ static void test_pieces(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_documents),
-        cmocka_unit_test(test_segments),     cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_bad_segments), cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_segments), cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_alone),    cmocka_unit_test(test_bad_segments),
+        cmocka_unit_test(test_extremes), cmocka_unit_test(test_pieces),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -164,7 +164,12 @@ typedef struct d9d_norm_rope_dims {
  *     keys do not fall: a segment begins with the same key as the last and has as many or more,
  *         or it begins behind the last one's keys.
  *
- * nq may be 0.  Keys that no segment has get gradients of 0.
+ * nq may be 0.  Keys that no segment has get gradients of 0.  Where the caller says that a row of
+ * queries is `pieces` of one size, as on a rank,
+ *
+ *     no segment is in two pieces;
+ *     one with more keys than queries is the first in its piece;
+ *     one that begins with the same key as the last has more keys than queries.
  *
  * What comes out for the segments that begin with one key, such as a document's, does not depend,
  * to the bit, on where they lie nor on what lies beside them, with the same device and D.  Rows
@@ -184,6 +189,7 @@ typedef struct d9d_attention_dims {
     bool cached; /* k and v are a cache, and most segments have a query or a few: it may be done in
                     another way, whose last bits differ; forward alone */
     int64_t window; /* most keys that a query sees, its own position counted; 0: all */
+    int64_t pieces; /* of a row of queries, where a list is of pieces; 0: not known */
 } d9d_attention_dims;
 
 /* B rows of S tokens and the documents in them: those of a list of segments with Z = S, of which
