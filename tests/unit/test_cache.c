@@ -64,6 +64,10 @@ static d9d_status hybrid_create(d9d_dtype t, d9d_model **out)
 {
     return small_hybrid_create(t, V, ROOM, out);
 }
+static d9d_status llama_create(d9d_dtype t, d9d_model **out)
+{
+    return small_llama_create(t, V, ROOM, out);
+}
 static d9d_status latent_create(d9d_dtype t, d9d_model **out)
 {
     return small_latent_create(t, V, ROOM, out);
@@ -79,6 +83,7 @@ static const kind kinds[] = {
     {dense_create, true, 3 * 2 * 2 * 16, 0, 0},
     {moe_create, true, 3 * 2 * 2 * 16, 0, 0},
     {hybrid_create, false, 2 * 2 * 8, 2 * 3 * (24 + 24 + 40), 2 * 4 * 12 * 10},
+    {llama_create, true, 2 * 2 * 2 * 10, 0, 0},
     {latent_create, false, 2 * (9 + 4), 0, 0},
 };
 

@@ -1,5 +1,5 @@
-/* test_op_cache.c - keys and values that stay, and the logits of some tokens: what they refuse.
- * What they compute is in test_cache.c. */
+/* test_op_cache.c - keys and values that stay, heads with matrices of their own, and the logits of
+ * some tokens: what they refuse.  What they compute is in test_cache.c. */
 #include "support/op_fixture.h"
 
 static void cache_refuses(void **state)
@@ -27,6 +27,28 @@ static void cache_refuses(void **state)
     assert_refused(f, d9d_op_cache(f->tape, x, at, cache, &y), "cache: has no backward");
 }
 
+static void heads_refuse(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 3, 4)), *y;
+    d9d_param *w = op_param(f, "up", D9D_F32, D9D_SHAPE(18, 5));
+    const d9d_heads_how behind = {6, 3, 5, false}, turned = {6, 0, 5, true},
+                        fine = {6, 2, 5, false};
+    d9d_adapter adapter = {0};
+
+    assert_refused(f, d9d_op_heads(f->tape, x, w, &behind, &y),
+                   "heads: x [1, 2, 3, 4] does not fit up [18, 5]: x is [B, S, n, in], a weight [n "
+                   "step, out], or [n step, in] turned");
+    assert_refused(f, d9d_op_heads(f->tape, x, w, &turned, &y),
+                   "heads: x [1, 2, 3, 4] does not fit up [18, 5]: x is [B, S, n, in], a weight [n "
+                   "step, out], or [n step, in] turned");
+    assert_refused(f, d9d_op_heads(f->tape, x, w, &fine, &y), "heads: have no backward");
+    w->adapter = &adapter;
+    assert_fails(d9d_op_heads(f->tape, x, w, &fine, &y), D9D_ENOTSUP,
+                 "heads: up has an adapter, which is to be merged before");
+    w->adapter = NULL;
+}
+
 static void logits_refuse(void **state)
 {
     op_fixture *f = *state;
@@ -43,7 +65,8 @@ static void logits_refuse(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {op_test(cache_refuses), op_test(logits_refuse)};
+    const struct CMUnitTest tests[] = {op_test(cache_refuses), op_test(heads_refuse),
+                                       op_test(logits_refuse)};
 
     return cmocka_run_group_tests_name("op_cache", tests, NULL, NULL);
 }

@@ -227,11 +227,39 @@ static void refuses_heads(void **state)
     assert_refused(f, d9d_op_delta(f->tape, &x, &y), "delta: g is bfloat16, expected float32");
 }
 
+static void refuses_what_is_kept(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(1, 3, 4)), *y;
+    d9d_param *w = op_param(f, "conv", D9D_F32, D9D_SHAPE(4, 4));
+    const d9d_tensor *list = op_tensor(f, D9D_I32, D9D_SHAPE(2, 4)),
+                     *one = op_tensor(f, D9D_I32, D9D_SHAPE(1));
+    d9d_kept kept = {op_tensor(f, D9D_F32, D9D_SHAPE(5, 3, 4)),
+                     op_tensor(f, D9D_I32, D9D_SHAPE(2))};
+
+    assert_refused(f, d9d_op_conv(f->tape, x, w, NULL, &kept, &y),
+                   "conv: what is kept is that of segments, of which none are given");
+    assert_refused(f, d9d_op_conv(f->tape, x, w, list, &kept, &y),
+                   "conv: has no backward through what is kept");
+    d9d_tape_set_recording(f->tape, false);
+    kept.cells = op_tensor(f, D9D_F32, D9D_SHAPE(5, 2, 4));
+    assert_refused(
+        f, d9d_op_conv(f->tape, x, w, list, &kept, &y),
+        "conv: what is kept [5, 2, 4] does not fit a cell [3, 4]: it is [R, ...] of cells");
+    kept.cells = op_tensor(f, D9D_BF16, D9D_SHAPE(5, 3, 4));
+    assert_refused(f, d9d_op_conv(f->tape, x, w, list, &kept, &y),
+                   "conv: what is kept is bfloat16, expected float32");
+    kept = (d9d_kept){op_tensor(f, D9D_F32, D9D_SHAPE(5, 3, 4)), one};
+    assert_refused(f, d9d_op_conv(f->tape, x, w, list, &kept, &y),
+                   "conv: at [1] does not fit segments [2, 4]: one cell for each segment");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conv),       cmocka_unit_test(decay),  cmocka_unit_test(delta),
-        cmocka_unit_test(gated_norm), op_test(refuses_weights), op_test(refuses_heads),
+        cmocka_unit_test(conv),        cmocka_unit_test(decay),  cmocka_unit_test(delta),
+        cmocka_unit_test(gated_norm),  op_test(refuses_weights), op_test(refuses_heads),
+        op_test(refuses_what_is_kept),
     };
 
     return cmocka_run_group_tests_name("op_delta", tests, NULL, NULL);

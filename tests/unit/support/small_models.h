@@ -1,4 +1,4 @@
-/* small_models.h - models of a few thousand parameters that look back in other ways than Qwen3. */
+/* small_models.h - models of a few thousand parameters of other kinds than Qwen3. */
 #ifndef D9D_TEST_SMALL_MODELS_H
 #define D9D_TEST_SMALL_MODELS_H
 
@@ -6,6 +6,8 @@
 
 /* examples/plugins/hybrid.c: two layers with a state, one with attention. */
 d9d_status small_hybrid_create(d9d_dtype t, int64_t vocab, int64_t positions, d9d_model **out);
+/* examples/plugins/llama.c, two layers. */
+d9d_status small_llama_create(d9d_dtype t, int64_t vocab, int64_t positions, d9d_model **out);
 /* Two layers of latent attention. */
 d9d_status small_latent_create(d9d_dtype t, int64_t vocab, int64_t positions, d9d_model **out);
 
