@@ -119,30 +119,14 @@ static d9d_status refuse(const struct reader *r, const char *field, const json_t
     return st;
 }
 
-static bool is_full_attention(const json_t *types)
-{
-    size_t i;
-    const json_t *v;
-
-    if (!json_is_array(types))
-        return false;
-    for (i = 0; i < json_array_size(types); i++) {
-        v = json_array_get(types, i);
-        if (!json_is_string(v) || strcmp(json_string_value(v), "full_attention") != 0)
-            return false;
-    }
-    return true;
-}
-
 static d9d_status check_supported(const struct reader *r)
 {
     static const struct {
         const char *name;
-        enum { FALSE_ONLY, ZERO_ONLY, SILU_ONLY, FULL_ONLY, NULL_ONLY, ONE_ONLY } wants;
+        enum { FALSE_ONLY, ZERO_ONLY, SILU_ONLY, NULL_ONLY, ONE_ONLY } wants;
     } rows[] = {
-        {"attention_bias", FALSE_ONLY},      {"use_sliding_window", FALSE_ONLY},
-        {"attention_dropout", ZERO_ONLY},    {"hidden_act", SILU_ONLY},
-        {"layer_types", FULL_ONLY},          {"quantization_config", NULL_ONLY},
+        {"attention_bias", FALSE_ONLY},      {"attention_dropout", ZERO_ONLY},
+        {"hidden_act", SILU_ONLY},           {"quantization_config", NULL_ONLY},
         {"partial_rotary_factor", ONE_ONLY},
     };
 
@@ -155,7 +139,6 @@ static d9d_status check_supported(const struct reader *r)
         case ZERO_ONLY: fine |= json_is_number(v) && json_number_value(v) == 0; break;
         case ONE_ONLY: fine |= json_is_number(v) && json_number_value(v) == 1; break;
         case SILU_ONLY: fine |= json_is_string(v) && !strcmp(json_string_value(v), "silu"); break;
-        case FULL_ONLY: fine |= is_full_attention(v); break;
         case NULL_ONLY: break;
         }
         if (!fine)
@@ -301,6 +284,57 @@ static d9d_status read_rope(const struct reader *r, d9d_qwen3_config *c)
     if (other != c->rope_base)
         return D9D_FAIL(D9D_ECONFIG, "%s: rope_theta is %g and rope_parameters.rope_theta is %g",
                         r->where, other, c->rope_base);
+    return D9D_OK;
+}
+
+/* Layer types by name, or those behind the first max_window_layers. */
+static d9d_status read_windowed(const struct reader *r, int64_t layers, int64_t behind,
+                                bool *windowed)
+{
+    static const char *const words[] = {"full_attention", "sliding_attention"};
+    const json_t *types = member(r->doc, "layer_types");
+
+    if (types != NULL && (int64_t)json_array_size(types) != layers)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: layer_types has %zu layers, num_hidden_layers is %" PRId64, r->where,
+                        json_array_size(types), layers);
+    for (int64_t l = 0; l < layers; l++) {
+        const json_t *v = json_array_get(types, (size_t)l);
+        const char *word = json_is_string(v) ? json_string_value(v) : "";
+
+        windowed[l] = types != NULL ? strcmp(word, words[true]) == 0 : l >= behind;
+        if (types != NULL && !windowed[l] && strcmp(word, words[false]) != 0)
+            return refuse(r, "layer_types", v);
+    }
+    return D9D_OK;
+}
+
+/* As transformers 5 has it: a mixture's window is in every layer, whatever its types. */
+static d9d_status read_window(const struct reader *r, d9d_arena *a, d9d_qwen3_config *c)
+{
+    bool used, *windowed = d9d_arena_alloc(a, (size_t)c->layers), any = false;
+    int64_t behind;
+
+    if (windowed == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", r->where);
+    D9D_TRY(get_bool(r, "use_sliding_window", &used));
+    D9D_TRY(get_i64(r, "sliding_window", json_object_get(r->doc, "sliding_window") ? 0 : 4096,
+                    &c->window));
+    D9D_TRY(get_i64(r, "max_window_layers", 28, &behind));
+    if (used && c->window == 0 && member(r->doc, "sliding_window") != NULL)
+        return refuse(r, "sliding_window", member(r->doc, "sliding_window"));
+    c->window = used ? c->window : 0;
+    if (c->window > 0 && r->moe)
+        return D9D_OK;
+    D9D_TRY(read_windowed(r, c->layers, c->window > 0 ? behind : c->layers, windowed));
+    for (int64_t l = 0; l < c->layers; l++)
+        any |= windowed[l];
+    if (any && c->window == 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: layer_types has sliding_attention, and no sliding_window is in use",
+                        r->where);
+    c->windowed = any ? windowed : NULL;
+    c->window = any ? c->window : 0;
     return D9D_OK;
 }
 
@@ -491,6 +525,7 @@ d9d_status d9d_hf_config_parse(const json_t *doc, const char *where, d9d_arena *
     if (c.layers > 1 << 16)
         return D9D_FAIL(D9D_ECONFIG, "%s: num_hidden_layers is %" PRId64 ", at most 65536", where,
                         c.layers);
+    D9D_TRY(read_window(&r, a, &c));
     if (r.moe)
         D9D_TRY(read_moe_layers(&r, a, &c));
     D9D_TRY(d9d_qwen3_check(&c));
@@ -683,6 +718,19 @@ static double base_made(const d9d_qwen3_config *c)
                : c->rope_base;
 }
 
+/* What says of a dense model which layers have the window; of a mixture all have. */
+static json_t *window_made(const d9d_qwen3_config *c)
+{
+    json_t *types = json_array();
+
+    for (int64_t l = 0; l < c->layers; l++)
+        (void)json_array_append_new(
+            types,
+            json_string(d9d_qwen3_window(c, l) > 0 ? "sliding_attention" : "full_attention"));
+    return json_pack("{s:b, s:I, s:o}", "use_sliding_window", 1, "sliding_window",
+                     (json_int_t)c->window, "layer_types", types);
+}
+
 d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t **out)
 {
     bool moe = c->experts > 0;
@@ -712,6 +760,8 @@ d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t
                                     (json_int_t)c->top_k));
     if (c->head == D9D_HEAD_CLASSIFICATION)
         doc = joined(doc, labels_made(c->labels));
+    if (c->window > 0)
+        doc = joined(doc, window_made(c));
     if (doc == NULL)
         return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
     *out = doc;

@@ -68,6 +68,7 @@ static d9d_status check_ranges(const d9d_qwen3_config *c)
         {"intermediate_size", c->dense_intermediate, dense, MAX_WIDTH},
         {"moe_intermediate_size", c->expert_intermediate, moe, MAX_WIDTH},
         {"shared_expert_intermediate_size", c->shared_intermediate, 0, MAX_WIDTH},
+        {"sliding_window", c->window, 0, INT32_MAX},
         {"num_experts", c->experts, 0, MAX_COUNT},
         {"num_experts_per_tok", c->top_k, moe, moe ? c->experts : MAX_COUNT},
         {"num_labels", c->labels, c->head == D9D_HEAD_CLASSIFICATION, MAX_COUNT},
@@ -207,6 +208,7 @@ static d9d_status layer_init(layer *l, const qwen3 *m, int64_t number)
         .head_dim = c->head_dim,
         .rope = &m->rope,
         .norm_eps = c->norm_eps,
+        .window = d9d_qwen3_window(c, number),
     };
     const d9d_moe_shape moe = {
         .hidden = c->hidden,
@@ -438,6 +440,15 @@ static d9d_status qwen3_forward(d9d_model *base, d9d_tape *t, const d9d_model_in
 
 /* --- the table ---------------------------------------------------------------------- */
 
+/* Keys that the queries of a row of s see, on average, times two; without a window s, as the mean
+ * of 1 ... s is counted everywhere. */
+static double keys_seen(int64_t window, int64_t s)
+{
+    const double w = (double)window;
+
+    return window == 0 || window >= s ? (double)s : w * (2 * (double)s - w) / (double)s;
+}
+
 static double qwen3_flops(const d9d_model *base, int64_t s)
 {
     const qwen3 *m = (const qwen3 *)base;
@@ -448,14 +459,15 @@ static double qwen3_flops(const d9d_model *base, int64_t s)
     double expert = 3.0 * (double)c->hidden * (double)c->expert_intermediate * (double)c->top_k;
     double shared = 3.0 * (double)c->hidden * (double)c->shared_intermediate;
     double moe = (double)c->hidden * (double)c->experts + expert + shared;
-    double weights = 0;
+    double weights = 0, keys = 0;
 
-    for (int64_t l = m->first; l < m->end; l++)
+    for (int64_t l = m->first; l < m->end; l++) {
         weights += attention + (d9d_qwen3_is_moe(c, l) ? moe : dense);
+        keys += keys_seen(d9d_qwen3_window(c, l), s);
+    }
     if (d9d_stage_is_last(base->stage) && has_lm_head(c))
         weights += (double)c->hidden * (double)base->vocab;
-    return 6.0 * weights +
-           6.0 * (double)(m->end - m->first) * (double)(c->heads * c->head_dim) * (double)s;
+    return 6.0 * weights + 6.0 * (double)(c->heads * c->head_dim) * keys;
 }
 
 static void qwen3_cells(const d9d_model *base, int64_t i, d9d_cells *out)

@@ -101,3 +101,17 @@ all() {
         same run alone
     done
 }
+
+@test "a sliding window in some layers, documents packed" {
+    d9d-shard -q --format tokens --pack 64 --out slides "$golden/dense_window/train.jsonl"
+    sed -E "s|\"model\": \{.*|\"hf_config\": \"$golden/dense_window/config.json\"},|; /\"layer\": |\"rms_norm|\"rope_base|\"split_vocab/d" dense.json >window.json
+    slides="--set data.dataset=slides --set data.epochs=null --set optimizer.eps=1e-6"
+    # shellcheck disable=SC2086 # options
+    d9d-train -q --device cpu $slides --set trainer.run.dir=slid window.json
+    for mesh in "1 1 2 1 2 1" "1 2 1 1 1 1 2"; do
+        rm -rf run
+        # shellcheck disable=SC2086
+        train window "$mesh" run $slides
+        same run slid
+    done
+}

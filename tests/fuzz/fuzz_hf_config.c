@@ -31,10 +31,12 @@ static void check_same(const json_t *doc, d9d_arena *a, const d9d_qwen3_config *
 
     must(d9d_hf_config_parse(doc, "config.json", a, &now) == D9D_OK);
     for (int64_t l = 0; l < c->layers && c->layers == now.layers; l++)
-        must(d9d_qwen3_is_moe(c, l) == d9d_qwen3_is_moe(&now, l));
+        must(d9d_qwen3_is_moe(c, l) == d9d_qwen3_is_moe(&now, l) &&
+             d9d_qwen3_window(c, l) == d9d_qwen3_window(&now, l));
     must(now.splits[0].size == c->splits[0].size);
     now.splits = c->splits;
     now.moe_layer = c->moe_layer;
+    now.windowed = c->windowed;
     now.head_open = c->head_open;
     must(memcmp(c, &now, sizeof(now)) == 0);
 }

@@ -17,7 +17,7 @@ from make_models import Margins, draw_sequence
 
 HERE = Path(__file__).resolve().parent
 CASES = ["dense_untied", "dense_tied", "dense_mha", "dense_mqa_s1", "moe", "moe_no_renorm",
-         "moe_mixed_tied"]
+         "moe_mixed_tied", "dense_window", "moe_window"]
 LENGTHS = [1, 9, 3, 26, 5, 14, 2]
 TOKENS = 64
 MARGIN = 1e-4  # least distance between the best two logits

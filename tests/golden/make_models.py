@@ -58,6 +58,12 @@ MODELS = {
                     num_attention_heads=4, num_key_value_heads=2, head_dim=16, rope_theta=1e4,
                     rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=4.0,
                                       original_max_position_embeddings=128))),
+    "dense_window": dict(    # a window in the layers behind the first, over rows and strides
+        seed=9, seq=23, rows=[(0, 1, [0, 22]), (40, 2, []), (0, 1, [7])],
+        lengths=[22, 4, 31, 9, 5],
+        config=dict(vocab_size=89, hidden_size=32, intermediate_size=36, num_hidden_layers=3,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+                    use_sliding_window=True, sliding_window=5, max_window_layers=1)),
     "moe": dict(
         seed=5, seq=15, rows=[(0, 1, [2, 9]), (4, 1, []), (0, 1, [14])],
         lengths=[8, 13, 5, 10, 1, 16],
@@ -72,6 +78,13 @@ MODELS = {
                     num_attention_heads=2, num_key_value_heads=1, head_dim=12,
                     moe_intermediate_size=14, num_experts=5, num_experts_per_tok=2,
                     norm_topk_prob=False)),
+    "moe_window": dict(      # a window in every layer
+        seed=10, seq=17, rows=[(0, 1, [4]), (9, 1, [])],
+        lengths=[16, 7, 21, 3],
+        config=dict(vocab_size=97, hidden_size=24, intermediate_size=44, num_hidden_layers=2,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                    moe_intermediate_size=14, num_experts=6, num_experts_per_tok=2,
+                    norm_topk_prob=True, use_sliding_window=True, sliding_window=4)),
     "moe_mixed_tied": dict(  # layers 0 and 2 dense by the step, 1 by the list, 3 MoE
         seed=7, seq=14, rows=[(0, 1, [6]), (0, 3, [0])],
         lengths=[9, 6, 12, 7],
@@ -91,10 +104,13 @@ CHECKPOINTS = {
     "dense_mha": dict(model="dense_mha", style=4),
     "dense_mqa_s1": dict(model="dense_mqa_s1", style=5),
     "dense_yarn": dict(model="dense_yarn", style=4),
+    "dense_window": dict(model="dense_window", style=4),
+    "dense_window_types": dict(model="dense_window", style=5, dtype=torch.bfloat16),
     "moe": dict(model="moe", style=4, layout="per-expert"),
     "moe_fused": dict(model="moe", style=5, layout="fused"),
     "moe_sharded": dict(model="moe", style=5, layout="per-expert", shards=3),
     "moe_no_renorm": dict(model="moe_no_renorm", style=5, layout="per-expert"),
+    "moe_window": dict(model="moe_window", style=5, layout="fused"),
     "moe_mixed_tied": dict(model="moe_mixed_tied", style=4, layout="fused"),
 }
 

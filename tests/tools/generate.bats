@@ -27,7 +27,7 @@ greedy() { config "$1" "\"prompts\": \"$golden/$1/generate.jsonl\", \"max_new_to
 tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
 
 @test "the tokens of transformers, whatever the rows beside" {
-    for case in dense_untied dense_tied dense_mha dense_mqa_s1 moe moe_no_renorm moe_mixed_tied; do
+    for case in dense_untied dense_tied dense_mha dense_mqa_s1 moe moe_no_renorm moe_mixed_tied dense_window moe_window; do
         greedy $case >g.json
         for rows in 1 3 100; do
             rm -f out.jsonl

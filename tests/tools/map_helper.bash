@@ -3,7 +3,7 @@
 
 golden=$BATS_TEST_DIRNAME/../golden
 cases="dense_untied dense_untied_bf16 dense_tied dense_mha dense_mqa_s1 moe moe_fused moe_sharded
-       moe_no_renorm moe_mixed_tied"
+       moe_no_renorm moe_mixed_tied dense_window moe_window"
 
 # st_file FILE HEADER BYTES: a safetensors file with this header and so many bytes of tensors.
 st_file() {

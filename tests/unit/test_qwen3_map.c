@@ -86,6 +86,62 @@ static void mixtures_are_chosen_by_layer(void **state)
     d9d_arena_release(&a);
 }
 
+/* Windows of layers 0 to 4, as transformers reads them. */
+static void windows_are_those_of_their_layers(void **state)
+{
+    static const struct {
+        const char *says;
+        int64_t window[5];
+    } rows[] = {
+        {"\"model_type\": \"qwen3\", \"sliding_window\": 9", {0}},
+        {"\"model_type\": \"qwen3\", \"use_sliding_window\": true", {0}}, /* behind layer 28 */
+        {"\"model_type\": \"qwen3\", \"use_sliding_window\": true, \"sliding_window\": null", {0}},
+        {"\"model_type\": \"qwen3\", \"use_sliding_window\": true, \"max_window_layers\": 3",
+         {0, 0, 0, 4096, 4096}},
+        {"\"model_type\": \"qwen3\", \"use_sliding_window\": true, \"sliding_window\": 9, "
+         "\"max_window_layers\": 0, \"layer_types\": [\"full_attention\", \"sliding_attention\", "
+         "\"full_attention\", \"full_attention\", \"sliding_attention\"]",
+         {0, 9, 0, 0, 9}},
+        {MOE ", \"num_experts\": 4, \"use_sliding_window\": true, \"sliding_window\": 9, "
+             "\"max_window_layers\": 3",
+         {9, 9, 9, 9, 9}},
+    };
+    static const char *const bad[][2] = {
+        {"\"layer_types\": [\"full_attention\"]",
+         "c: layer_types has 1 layers, num_hidden_layers is 5"},
+        {"\"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\", "
+         "\"full_attention\", \"sliding_attention\"]",
+         "c: layer_types has sliding_attention, and no sliding_window is in use"},
+        {"\"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\", "
+         "\"full_attention\", \"linear_attention\"]",
+         "c: layer_types: \"linear_attention\" is not supported"},
+        {"\"use_sliding_window\": true, \"sliding_window\": 0",
+         "c: sliding_window: 0 is not supported"},
+        {"\"use_sliding_window\": true, \"sliding_window\": 4294967296",
+         "qwen3: sliding_window is 4294967296, outside 0..2147483647"},
+    };
+    d9d_arena a = {0};
+    d9d_qwen3_config c;
+    char text[1024];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        (void)snprintf(text, sizeof(text), "{%s, %s}", rows[i].says, BASE);
+        assert_ok(parse(text, &a, &c));
+        assert_int_equal(c.layers, 5);
+        for (int64_t l = 0; l < c.layers; l++)
+            assert_int_equal(d9d_qwen3_window(&c, l), rows[i].window[l]);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        (void)snprintf(text, sizeof(text),
+                       "{\"model_type\": \"qwen3\", \"max_window_layers\": 0, %s, %s}", bad[i][0],
+                       BASE);
+        assert_int_not_equal(parse(text, &a, &c), D9D_OK);
+        assert_string_equal(d9d_err_message(), bad[i][1]);
+    }
+    d9d_arena_release(&a);
+}
+
 static void made_configurations_are_read_back(void **state)
 {
     static const char *const models[] = {
@@ -101,7 +157,11 @@ static void made_configurations_are_read_back(void **state)
         "1e5, \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
         "\"original_max_position_embeddings\": 64}, " BASE "}",
         "{\"model_type\": \"qwen3\", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, "
-        "\"original_max_position_embeddings\": 1, " BASE "}"};
+        "\"original_max_position_embeddings\": 1, " BASE "}",
+        "{\"model_type\": \"qwen3\", \"use_sliding_window\": true, \"max_window_layers\": 2, " BASE
+        "}",
+        "{" MOE ", \"num_experts\": 4, \"use_sliding_window\": true, \"sliding_window\": 7, " BASE
+        "}"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
@@ -120,6 +180,9 @@ static void made_configurations_are_read_back(void **state)
         assert_int_equal(t, D9D_F32);
         for (int64_t l = 0; l < c.layers; l++)
             assert_int_equal(d9d_qwen3_is_moe(&c, l), d9d_qwen3_is_moe(&back, l));
+        for (int64_t l = 0; l < c.layers; l++)
+            assert_int_equal(d9d_qwen3_window(&c, l), d9d_qwen3_window(&back, l));
+        back.windowed = c.windowed;
         back.moe_layer = c.moe_layer;
         back.splits = c.splits;
         assert_true(c.head_open && !back.head_open && back.head == c.head);
@@ -317,6 +380,7 @@ int main(void)
         cmocka_unit_test(absent_fields_have_the_defaults_of_transformers),
         cmocka_unit_test(both_generations_say_the_same),
         cmocka_unit_test(mixtures_are_chosen_by_layer),
+        cmocka_unit_test(windows_are_those_of_their_layers),
         cmocka_unit_test(made_configurations_are_read_back),
         cmocka_unit_test(stages_map_their_own_tensors),
         cmocka_unit_test(a_large_model_is_planned_without_its_bytes),

@@ -9,8 +9,9 @@
  *
  * Absent fields have the defaults of transformers (head_dim: 128 in a dense model,
  * hidden_size / num_attention_heads in a mixture).  A field that changes what the model
- * computes in a way that is not built (attention_bias, a sliding window in use,
- * ...) is ENOTSUP and named.  Fields that do not bear on the computation are ignored
+ * computes in a way that is not built (attention_bias, attention_dropout, ...) is ENOTSUP and named.
+ * A sliding window in use is that of the layers of their type in `layer_types`, or behind the first
+ * `max_window_layers`; of a mixture it is in every layer, as in transformers 5.  Fields that do not bear on the computation are ignored
  * and survive rewriting.
  *
  * The head is that of the class in `architectures`, which is known by its end: ...ForCausalLM,

@@ -39,6 +39,8 @@ typedef struct d9d_qwen3_config {
     double rope_base;
     d9d_rope_scaling rope_scaling;
     bool rope_interleaved; /* HuggingFace weights are HALF style: false */
+    int64_t window;        /* most keys that a query sees, its own counted; 0: all before it */
+    const bool *windowed;  /* [layers]: in which; NULL: in all, where there is a window */
     int64_t max_positions;
     const d9d_vocab_split *splits; /* in order of ids */
     size_t n_splits;
@@ -58,6 +60,10 @@ typedef struct d9d_qwen3_config {
 static inline bool d9d_qwen3_is_moe(const d9d_qwen3_config *c, int64_t layer)
 {
     return c->experts > 0 && (c->moe_layer == NULL || c->moe_layer[layer]);
+}
+static inline int64_t d9d_qwen3_window(const d9d_qwen3_config *c, int64_t layer)
+{
+    return c->windowed == NULL || c->windowed[layer] ? c->window : 0;
 }
 D9D_API int64_t d9d_qwen3_vocab(const d9d_qwen3_config *c);
 
