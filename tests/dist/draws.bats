@@ -1,0 +1,21 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# Runs drawn at random, saved on one mesh and gone on with on another, are those of one rank: draws
+# says what is drawn.  D9D_DRAWS="FIRST N" are others.
+
+load ../slurm/helper
+load launch
+
+setup() {
+    no_launcher
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    [ -n "${D9D_LONG:-}" ] || skip "make test-long"
+}
+
+@test "runs drawn at random are those of one rank" {
+    # shellcheck disable=SC2086 # two words
+    run "$BATS_TEST_DIRNAME/draws" ${D9D_DRAWS:-1000 100}
+    echo "$output"
+    echo "# ${lines[-1]}" >&3
+    [ "$status" -eq 0 ]
+}
