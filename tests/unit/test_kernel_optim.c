@@ -577,13 +577,8 @@ static void test_nan_scale(void **state)
                   .sgd = &sgd,
                   .scale = NAN};
         const size_t bytes = place(&c, ARRAYS);
-        void *before;
+        void *before = start(&c);
 
-        c.block = start(&c);
-        before = malloc(bytes);
-        assert_non_null(before);
-        memcpy(before, c.block, bytes);
-        c.g = array_random(c.gt, c.n, 5, 1.0);
         rows[i].run(&c);
         assert_memory_equal(before, c.block, bytes);
         c.scale = 1.0f;
