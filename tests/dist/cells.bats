@@ -3,33 +3,18 @@
 # What metrics and a task have counted, over restarts in the middle of a window: 100,000 predictions
 # that are known beforehand, on one rank and several, against d9d-metrics eval of all of them.
 
-root=$BATS_TEST_DIRNAME/../..
-
-load launch
+load workroom
 
 setup_file() {
-    no_launcher
-    work=$(workplace)
-    export work
-    make -s --no-print-directory -C "$root" install PREFIX="$work/d9d" DESTDIR= >&2
-    PATH=$work/d9d/bin:$PATH
-    cd "$work" || return 1
-    # shellcheck disable=SC2046 # words
-    ${CC:-cc} -std=c11 -Wall -Wextra -Werror -O2 -g ${D9D_SAN:+-fsanitize=$D9D_SAN} -shared -fPIC -o librecite.so \
-        "$BATS_TEST_DIRNAME/recite.c" $(PKG_CONFIG_PATH=$work/d9d/lib/pkgconfig pkg-config --cflags --libs d9d)
+    workroom
+    plugin recite "$BATS_TEST_DIRNAME/recite.c"
     samples 5 | d9d-shard -q --format tokens --out five -
     samples 2 | d9d-shard -q --format tokens --out two -
     config >train.json
     d9d-train -q --device cpu --set trainer.run.dir=whole --set task.write=five.jsonl train.json
     mv counted counted.whole
 }
-teardown_file() { rm -rf "$work"; }
-setup() {
-    load ../tools/helper
-    cd "$work" || return 1
-    PATH=$work/d9d/bin:$PATH
-    rm -f counted
-}
+setup() { enter && rm -f counted; }
 
 # samples CLASSES: 1000 of 100 positions, each with the class that follows from its number.
 samples() {
@@ -102,7 +87,7 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
 }
 
 @test "one window of 100,000 predictions, on 1, 2 and 4 ranks, cut on each and gone on with on others" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     all=(--set trainer.batching.global_batch_size=40 --set trainer.batching.microbatch_size=5
         --set trainer.logging.period_steps=last_step --set trainer.checkpointing.period_steps=7)
     run -0 d9d-train -q --device cpu "${all[@]}" --set trainer.run.dir=one --set task.write=hundred.jsonl train.json
@@ -137,7 +122,7 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
 }
 
 @test "the area under the curve of 96,000 probabilities, cut on two ranks" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     auc=(--set data.dataset=two --set task.classes=1 --set 'metrics=[{"name": "binary_auroc"}]'
         --set trainer.logging.period_steps=last_step)
     run -0 d9d-train -q --device cpu "${auc[@]}" --set trainer.run.dir=auc --set task.write=two.jsonl train.json

@@ -17,7 +17,7 @@ setup_file() {
 teardown_file() { cluster_stop; }
 
 setup() {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     cd "$BATS_TEST_TMPDIR" || return 1
 }
 

@@ -3,27 +3,16 @@
 # A second dataset, on which a model is measured between its steps: on every mesh what one rank
 # says, and of the training not a bit changed.
 
-root=$BATS_TEST_DIRNAME/../..
-
-load launch
+load workroom
 
 setup_file() {
-    no_launcher
-    work=$(workplace)
-    export work
-    PATH=$D9D_BUILD/bin:$PATH
-    cd "$work" || return 1
+    workroom
     samples 7 96 | d9d-shard -q --format tokens --out data -
     samples 8 23 | d9d-shard -q --format tokens --out other -
     config >train.json
     evaluating >eval.json
     d9d-train -q --device cpu --set trainer.run.dir=plain train.json
     d9d-train -q --device cpu --set trainer.run.dir=one eval.json
-}
-teardown_file() { rm -rf "$work"; }
-setup() {
-    load ../tools/helper
-    cd "$work" || return 1
 }
 
 # samples SEED N: of 8 to 20 tokens.
@@ -50,12 +39,6 @@ evaluating() {
     sed -e 's/^{/{"evaluation": [{"data": {"dataset": "other"}, "period_steps": 4, "at_start": true, "microbatch_size": 2}, {"name": "few", "data": {"dataset": "data", "order": "bucketed"}, "samples": 5}],\n/' train.json
 }
 
-# numbers FIELD DIR: the values of a field, one a line.
-numbers() { sed -nE "s|.*\"$1\": ([-+0-9.e]+).*|\1|p" "$2/metrics.jsonl"; }
-close_to() {
-    paste -d' ' "$2" "$3" | awk -v e="$1" '
-        NF != 2 || !(($1 - $2) ^ 2 <= (e * $2) ^ 2) { print; bad = 1 } END { exit bad || NR == 0 }'
-}
 same_training() {
     diff <(numbers loss "$1") <(numbers loss "$2")
     diff <(numbers grad_norm "$1") <(numbers grad_norm "$2")
@@ -110,7 +93,7 @@ ranks() {
 }
 
 @test "on every mesh they are what one rank says" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     local n=0 mesh
     for mesh in "data_parallel_replicate=2" "data_parallel_shard=4" "tensor_parallel=2" "context_parallel_shard=2" \
         "expert_parallel=2 data_parallel_shard=2" "pipeline_parallel=2" "pipeline_parallel=4 data_parallel_shard=2"; do
@@ -127,7 +110,7 @@ ranks() {
 }
 
 @test "of any schedule of a pipeline, and change no bit there" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     local n=0 s
     for s in '{"schedule": "gpipe"}' '{"schedule": "1f1b", "num_stages_per_rank": 2, "zero_bubble": true}' \
         '{"schedule": "looped_bfs", "num_stages_per_rank": 2}' '{"schedule": "zero_bubble_v"}' '{"schedule": "dual_pipe_v"}'; do

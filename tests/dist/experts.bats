@@ -7,7 +7,7 @@ load launch
 driver=$D9D_BUILD/tests/dist/experts_driver
 
 setup_file() { no_launcher; }
-setup() { [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"; }
+setup() { with_mpi; }
 
 @test "alone" {
     run -0 "$driver"

@@ -4,20 +4,12 @@
 # what it generates.
 
 golden=$BATS_TEST_DIRNAME/../golden/llama
-root=$BATS_TEST_DIRNAME/../..
 
-load launch
+load workroom
 
 setup_file() {
-    no_launcher
-    work=$(workplace)
-    export work
-    PATH=$D9D_BUILD/bin:$PATH
-    cd "$work" || return 1
-    # shellcheck disable=SC2046 # words
-    ${CC:-cc} -std=c11 -Wall -Wextra -Werror -O2 ${D9D_SAN:+-fsanitize=$D9D_SAN} -shared -fPIC \
-        -I"$root/libcore/include" -I"$root/kernels/include" $(pkg-config --cflags jansson) \
-        -o libhybrid.so "$root/examples/plugins/hybrid.c" -L"$D9D_BUILD/lib" -ld9d
+    workroom
+    plugin hybrid "$root/examples/plugins/hybrid.c"
     d9d-shard -q --format tokens --pack 96 --out data "$golden/tokens.jsonl"
     vocab=$(grep -oE '"vocab_size": *[0-9]+' "$golden/config.json")
     cat >hybrid.json <<JSON
@@ -34,16 +26,8 @@ JSON
  "optimizer": {"name": "adamw", "lr": 1e-2}}
 JSON
 }
-teardown_file() { rm -rf "$work"; }
-setup() {
-    load ../tools/helper
-    cd "$work" || return 1
-    PATH=$D9D_BUILD/bin:$PATH
-}
 
 train() { d9d-train -q --device cpu --set "trainer.run.dir=$1" "${@:2}" train.json; }
-# numbers FIELD RUN: the values of a field, one a line.
-numbers() { sed -nE "s|.*\"$1\": ([-+0-9.e]+).*|\1|p" "$2/metrics.jsonl"; }
 # alone: the run that the others are held to.
 alone() { [ -d alone ] || train alone; }
 
@@ -67,21 +51,19 @@ alone() { [ -d alone ] || train alone; }
 }
 
 @test "on ranks it is what it is on one" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     alone
     mpi -n 2 d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set trainer.run.dir=ranks \
         --set trainer.run.steps=5 train.json
-    paste -d' ' <(numbers loss ranks) <(numbers loss alone | head -n 5) |
-        awk '!(($1 - $2) ^ 2 <= (1e-5 * $2) ^ 2) { print; bad = 1 } END { exit bad || NR != 5 }'
+    close_to 1e-5 <(numbers loss ranks) <(numbers loss alone | head -n 5)
 }
 
 @test "in stages it is what it is in one" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     alone
     mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=stages \
         --set 'trainer.pipelining.schedule={"schedule": "zero_bubble_v"}' --set trainer.run.steps=5 train.json
-    paste -d' ' <(numbers loss stages) <(numbers loss alone | head -n 5) |
-        awk '!(($1 - $2) ^ 2 <= (1e-5 * $2) ^ 2) { print; bad = 1 } END { exit bad || NR != 5 }'
+    close_to 1e-5 <(numbers loss stages) <(numbers loss alone | head -n 5)
 }
 
 # generate OUT PROMPTS TOKENS RANKS [OPTION...]: greedy, by what alone has learnt.

@@ -10,6 +10,10 @@ export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 # no_launcher, once a file: what may have launched the test itself is not what launches its ranks.
 no_launcher() { unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@}" "${!PMI_@}"; }
 
+# Was it built with MPI?  with_mpi: else the test is skipped.
+has_mpi() { [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ]; }
+with_mpi() { has_mpi || skip "built without MPI"; }
+
 # mpi OPTION... COMMAND...: it ends within two minutes, whatever mpirun does.
 mpi() {
     local ASAN_OPTIONS=detect_leaks=0 # MPI leaves some

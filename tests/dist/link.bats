@@ -5,10 +5,9 @@
 
 load ../slurm/helper
 load launch
+load ../tools/train_bench
 
 setup_file() {
-    load ../tools/helper
-    load ../tools/train_helper
     no_launcher
     workshop
     export one=d9d-$$-n1 two=d9d-$$-n2
@@ -31,10 +30,8 @@ setup_file() {
     chmod +x "$shared/rsh"
 }
 setup() {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     [ -z "${alone:-}" ] || skip "$alone"
-    load ../tools/helper
-    load ../tools/train_helper
     bench
 }
 teardown() {

@@ -3,17 +3,11 @@
 # Plugins from an installed tree: found, refused, trained with, alone and on several ranks.
 
 golden=$BATS_TEST_DIRNAME/../golden/llama
-root=$BATS_TEST_DIRNAME/../..
 
-load launch
+load workroom
 
 setup_file() {
-    no_launcher
-    work=$(workplace)
-    export work
-    make -s --no-print-directory -C "$root" install PREFIX="$work/d9d" DESTDIR= >&2
-    PATH=$work/d9d/bin:$PATH
-    cd "$work" || return 1
+    workroom
     plugin llama "$root/examples/plugins/llama.c"
     d9d-shard -q --format tokens --out data "$golden/tokens.jsonl"
     config '"steps": 6' >train.json
@@ -21,24 +15,6 @@ setup_file() {
         -e 's/^  "model_stage.*}}},$/  "model_stage_factory": {"source_checkpoint": "'"${golden//\//\\/}"'"}},/' train.json >infer.json
     echo ' "task": {"name": "logprobs", "output": "out.jsonl"}}' >>infer.json
 }
-teardown_file() { rm -rf "$work"; }
-setup() {
-    load ../tools/helper
-    cd "$work" || return 1
-    PATH=$work/d9d/bin:$PATH
-}
-
-# plugin NAME SOURCE [FLAG...]: libNAME.so, built as its users build it.
-plugin() {
-    local name=$1 source=$2 flags libs
-    shift 2
-    flags=$(PKG_CONFIG_PATH=$work/d9d/lib/pkgconfig pkg-config --cflags d9d)
-    libs=$(PKG_CONFIG_PATH=$work/d9d/lib/pkgconfig pkg-config --libs d9d)
-    # shellcheck disable=SC2086 # words
-    ${CC:-cc} -std=c11 -Wall -Wextra -Werror -O2 -g ${D9D_SAN:+-fsanitize=$D9D_SAN} -shared -fPIC \
-        -o "lib$name.so" "$@" "$source" $flags $libs
-}
-
 # config RUN-MEMBERS: a training of the golden Llama.
 config() {
     cat <<JSON
@@ -50,16 +26,8 @@ config() {
 JSON
 }
 
-# numbers FIELD FILE: the values of a field, one a line.
-numbers() { sed -nE "s|.*\"$1\": ([-+0-9.e]+).*|\1|p" "$2"; }
 # names FILE: of the tensors in a safetensors file.
 names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"' | sort; }
-# close_to TOLERANCE FILE FILE: numbers, one a line, relative.
-close_to() {
-    paste -d' ' "$2" "$3" | awk -v e="$1" '
-        NF != 2 || !(($1 - $2) ^ 2 <= (e * $2) ^ 2) { print; bad = 1 } END { exit bad || NR == 0 }'
-}
-
 @test "an installed tree has what a plugin needs" {
     make -s --no-print-directory -C "$root" install DESTDIR="$work/stage" PREFIX=/opt/d9d
     [ -x stage/opt/d9d/bin/d9d-train ]
@@ -101,25 +69,25 @@ close_to() {
 }
 
 @test "Llama on ranks is Llama on one" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     [ -d alone ] || d9d-train -q --device cpu --set trainer.run.dir=alone train.json
     for mesh in "2 1" "1 2" "2 2" "1 4"; do
         read -r replicate shard <<<"$mesh"
         mpi -n $((replicate * shard)) d9d-train -q --device cpu --set mesh.data_parallel_replicate="$replicate" \
             --set mesh.data_parallel_shard="$shard" --set trainer.run.dir="ranks-$replicate-$shard" train.json
-        close_to 1e-5 <(numbers loss "ranks-$replicate-$shard/metrics.jsonl") <(numbers loss alone/metrics.jsonl)
-        close_to 1e-5 <(numbers grad_norm "ranks-$replicate-$shard/metrics.jsonl") <(numbers grad_norm alone/metrics.jsonl)
+        close_to 1e-5 <(numbers loss "ranks-$replicate-$shard") <(numbers loss alone)
+        close_to 1e-5 <(numbers grad_norm "ranks-$replicate-$shard") <(numbers grad_norm alone)
         cmp "ranks-$replicate-$shard/export/config.json" alone/export/config.json
     done
 }
 
 @test "Llama in stages is Llama in one" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     [ -d alone ] || d9d-train -q --device cpu --set trainer.run.dir=alone train.json
     mpi -n 4 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set mesh.data_parallel_shard=2 \
         --set trainer.run.dir=stages train.json
-    close_to 1e-5 <(numbers loss stages/metrics.jsonl) <(numbers loss alone/metrics.jsonl)
-    close_to 1e-5 <(numbers grad_norm stages/metrics.jsonl) <(numbers grad_norm alone/metrics.jsonl)
+    close_to 1e-5 <(numbers loss stages) <(numbers loss alone)
+    close_to 1e-5 <(numbers grad_norm stages) <(numbers grad_norm alone)
     [ "$(names stages/export/model.safetensors)" = "$(names alone/export/model.safetensors)" ]
     run -2 mpi -n 3 d9d-train -q --device cpu --set mesh.pipeline_parallel=3 --set trainer.run.dir=none train.json
     assert_output --partial "pipeline: stage 2 of 3 gets no layer"
@@ -128,7 +96,7 @@ close_to() {
 
 @test "what a plugin cannot do is refused before anything is spent" {
     run -2 d9d-train --device cpu --set mesh.tensor_parallel=2 train.json
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || return 0
+    has_mpi || return 0
     run -2 mpi -n 2 d9d-train --device cpu --set mesh.tensor_parallel=2 --set trainer.run.dir=none train.json
     assert_output --partial "mesh.tensor_parallel is 2, and llama has no plan for it"
     [ ! -e none ]
@@ -219,16 +187,16 @@ JSON
     classification
     run -0 d9d-train -q --device cpu --set trainer.run.dir=classes classify.json
     awk -F'"loss": ' '/"loss"/ { split($2, v, ","); if (!n++) first = v[1]; last = v[1] } END { exit !(last < first / 2) }' classes/metrics.jsonl
-    [ "$(numbers accuracy classes/metrics.jsonl | wc -l)" -eq 24 ]
-    awk '{ if (!($1 >= 0 && $1 <= 2)) exit 1 } END { exit !(NR == 24 && $1 < 0.3) }' <(numbers brier classes/metrics.jsonl)
-    awk 'END { exit !($1 > 0.8) }' <(numbers accuracy classes/metrics.jsonl)
+    [ "$(numbers accuracy classes | wc -l)" -eq 24 ]
+    awk '{ if (!($1 >= 0 && $1 <= 2)) exit 1 } END { exit !(NR == 24 && $1 < 0.3) }' <(numbers brier classes)
+    awk 'END { exit !($1 > 0.8) }' <(numbers accuracy classes)
     [ "$(names classes/export/model.safetensors)" = "$({ names "$golden/model.safetensors"; echo '"score.weight":{"dtype"'; } | sort)" ]
     run -2 d9d-train -q --device cpu --set trainer.run.dir=none --set 'task={"name": "causal_lm"}' classify.json
     assert_output --partial "metrics: the task causal_lm gives no predictions"
 }
 
 @test "a task and metrics are the same on ranks" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     classification
     [ -d classes ] || d9d-train -q --device cpu --set trainer.run.dir=classes classify.json
     for mesh in "2 1" "2 2"; do
@@ -236,7 +204,7 @@ JSON
         mpi -n $((replicate * shard)) d9d-train -q --device cpu --set mesh.data_parallel_replicate="$replicate" \
             --set mesh.data_parallel_shard="$shard" --set trainer.run.dir="classes-$replicate-$shard" classify.json
         for field in loss grad_norm brier accuracy; do
-            close_to 2e-4 <(numbers $field "classes-$replicate-$shard/metrics.jsonl") <(numbers $field classes/metrics.jsonl)
+            close_to 2e-4 <(numbers $field "classes-$replicate-$shard") <(numbers $field classes)
         done
     done
 }
@@ -250,22 +218,22 @@ JSON
     worst=$(sed -nE 's/.*"logprobs": \[([^]]*)\].*/\1/p' out.jsonl | tr -d , |
         awk '{ least = 0; for (i = 1; i <= NF; i++) if ($i < least) least = $i; printf "%.6f\n", least }')
     [ "$(cut -d' ' -f2 worst.txt)" = "$worst" ]
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || return 0
+    has_mpi || return 0
     mv worst.txt alone.txt
     mpi -n 2 d9d-infer -q --device cpu --set mesh.data_parallel_shard=2 "${how[@]}" infer.json
     cmp worst.txt alone.txt
 }
 
 @test "a task of one's own has a head on the last stage of a pipeline" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     classification
     dense | sed -e 's/\["libevents.so", "liblifo.so"\]/"libclassify.so"/' -e 's/"dataset": "data"/"dataset": "texts"/' \
         -e 's/^  "pipelining.*/  "gradient_clipping": {"max_norm": 1.0}},/' -e 's/"steps": 2/"steps": 6/' \
         -e 's/"lr": 1e-3}}/"lr": 1e-3}, "task": {"name": "classify", "num_labels": 3}}/' >piped.json
     d9d-train -q --device cpu --set trainer.run.dir=piped1 piped.json
     mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=piped2 piped.json
-    close_to 1e-5 <(numbers loss piped2/metrics.jsonl) <(numbers loss piped1/metrics.jsonl)
-    close_to 1e-5 <(numbers grad_norm piped2/metrics.jsonl) <(numbers grad_norm piped1/metrics.jsonl)
+    close_to 1e-5 <(numbers loss piped2) <(numbers loss piped1)
+    close_to 1e-5 <(numbers grad_norm piped2) <(numbers grad_norm piped1)
     [ "$(names piped2/export/model.safetensors)" = "$(names piped1/export/model.safetensors)" ]
 }
 
@@ -315,7 +283,7 @@ inference() {
 }
 
 @test "events come on every rank" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
     mpi -n 4 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
         --set mesh.data_parallel_shard=4 --set trainer.run.dir=told4 --set trainer.run.steps=2 train.json
@@ -338,7 +306,7 @@ JSON
 }
 
 @test "events come on every rank of a pipeline, whose schedule is one's own" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
     plugin lifo "$BATS_TEST_DIRNAME/lifo.c"
     dense >dense.json
@@ -350,7 +318,7 @@ JSON
     diff events.0 <(training 2 ' tracker')
     diff events.1 <(training 2 '')
     rm events.?
-    close_to 1e-5 <(numbers loss two/metrics.jsonl) <(numbers loss one/metrics.jsonl)
+    close_to 1e-5 <(numbers loss two) <(numbers loss one)
     run -2 mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=three \
         --set 'trainer.pipelining.schedule={"schedule": "lifo", "limit": 3}' dense.json
     assert_output --partial "lifo: 4 micro-batches, at most 3"
@@ -390,8 +358,8 @@ JSON
 @test "a dataset of one's own is learned from, and gone on with" {
     sums
     run -0 d9d-train -q --device cpu --set trainer.run.dir=sums sums.json
-    awk '{ if (NR == 1) first = $1; last = $1 } END { exit !(NR == 60 && last < 0.8 * first) }' <(numbers loss sums/metrics.jsonl)
-    [ "$(numbers valid/tokens sums/metrics.jsonl)" -eq 100 ]
+    awk '{ if (NR == 1) first = $1; last = $1 } END { exit !(NR == 60 && last < 0.8 * first) }' <(numbers loss sums)
+    [ "$(numbers valid/tokens sums)" -eq 100 ]
     cp -r sums sums2 && rm -rf sums2/export sums2/checkpoints/step-00000060
     run -0 d9d-train -q --device cpu --set trainer.run.dir=sums2 sums.json
     cmp {sums,sums2}/export/model.safetensors
@@ -401,7 +369,7 @@ JSON
 }
 
 @test "a dataset of one's own is the same on ranks, blended and bucketed" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     sums
     blend='[{"dataset": "sums", "source": {"name": "sums", "samples": 4000, "digits": 3}, "order": "bucketed", "weight": 3},
       {"dataset": "noise", "source": {"name": "random", "samples": 900, "length": 9, "vocab": 12}, "order": "bucketed"}]'
@@ -410,8 +378,8 @@ JSON
         run -0 d9d-train -q --device cpu --set trainer.run.dir=alone --set trainer.run.steps=10 --set data="$data" sums.json
         mpi -n 2 d9d-train -q --device cpu --set trainer.run.dir=two --set trainer.run.steps=10 --set data="$data" \
             --set mesh.data_parallel_shard=2 sums.json
-        close_to 1e-4 <(numbers loss two/metrics.jsonl) <(numbers loss alone/metrics.jsonl)
-        diff <(numbers tokens two/metrics.jsonl) <(numbers tokens alone/metrics.jsonl)
+        close_to 1e-4 <(numbers loss two) <(numbers loss alone)
+        diff <(numbers tokens two) <(numbers tokens alone)
         diff {alone,two}/samples.jsonl
     done
 }

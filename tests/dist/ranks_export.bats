@@ -7,7 +7,7 @@ load launch
 
 setup_file() { no_launcher; }
 setup() {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     golden=$(cd "$BATS_TEST_DIRNAME/../golden" && pwd)
     PATH=$D9D_BUILD/bin:$PATH
     cd "$BATS_TEST_TMPDIR" || return 1

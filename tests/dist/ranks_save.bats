@@ -9,7 +9,7 @@ bin=$D9D_BUILD/bin
 
 setup_file() { no_launcher; }
 setup() {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     cd "$BATS_TEST_TMPDIR" || return 1
 }
 

@@ -4,14 +4,10 @@
 
 golden=$BATS_TEST_DIRNAME/../golden/tasks
 
-load launch
+load workroom
 
 setup_file() {
-    no_launcher
-    work=$(workplace)
-    export work
-    PATH=$D9D_BIN:$PATH
-    cd "$work" || return 1
+    workroom
     for m in dense moe; do
         d9d-shard -q --format tokens --out $m "$golden/$m/texts.jsonl"
         configure $m
@@ -24,13 +20,7 @@ setup_file() {
         mv out.npy $m.npy
     done
 }
-teardown_file() { rm -rf "$work"; }
-setup() {
-    load ../tools/helper
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
-    cd "$work" || return 1
-    PATH=$D9D_BIN:$PATH
-}
+setup() { with_mpi && enter; }
 
 states='task={"name": "hidden_states", "output": "out.npy", "pooling": "mean"}'
 
@@ -67,7 +57,6 @@ mesh_of() {
     done
 }
 
-numbers() { sed -nE "s/.*\"$1\": ([-+0-9.e]+).*/\1/p" "$2"; }
 predictions() { sed -E 's/.*"prediction": \[([^]]*)\].*/\1/' "$1" | tr -s ', ' '\n'; }
 floats() { od -An -v -tf4 -w4 -j128 "$1"; }
 # close A B: numbers, one a line
@@ -92,7 +81,7 @@ trains() { # MODEL POOLING MESH
     mesh_of "$3"
     mpi -n "$ranks" d9d-train -q --device cpu "${how[@]}" --set trainer.run.dir="$name" --set task.pooling="$2" "$1.train.json"
     for f in loss grad_norm accuracy; do
-        close <(numbers $f "$name/metrics.jsonl") <(numbers $f "$1-$2/metrics.jsonl") || { echo "$3: $f"; return 1; }
+        close <(numbers $f "$name") <(numbers $f "$1-$2") || { echo "$3: $f"; return 1; }
     done
     cmp "$name/export/config.json" "$1-$2/export/config.json"
     rm -r "$name"
@@ -128,7 +117,7 @@ trains() { # MODEL POOLING MESH
         mesh_of "$mesh"
         mpi -n "$ranks" d9d-train -q --device cpu "${how[@]}" "${pairs[@]}" --set trainer.run.dir=r dense.train.json
         for f in loss grad_norm; do
-            close <(numbers $f r/metrics.jsonl) <(numbers $f pairs/metrics.jsonl) || { echo "$mesh: $f"; return 1; }
+            close <(numbers $f r) <(numbers $f pairs) || { echo "$mesh: $f"; return 1; }
         done
         rm -r r
     done
@@ -144,7 +133,7 @@ trains() { # MODEL POOLING MESH
     for mesh in "1 1 1 1 2 1 2" "1 1 2 1 1 1 2"; do
         mesh_of "$mesh"
         mpi -n "$ranks" d9d-train -q --device cpu "${how[@]}" "${tuned[@]}" --set trainer.run.dir=r dense.train.json
-        for f in loss grad_norm; do close <(numbers $f r/metrics.jsonl) <(numbers $f tuned/metrics.jsonl); done
+        for f in loss grad_norm; do close <(numbers $f r) <(numbers $f tuned); done
         mpi -n "$ranks" d9d-infer -q --device cpu "${how[@]}" --set trainer.model_stage_factory.source_adapter=r/adapter dense.infer.json
         close <(predictions out.jsonl) <(predictions tuned.jsonl) || { echo "$mesh"; return 1; }
         rm -r r out.jsonl
@@ -157,6 +146,6 @@ trains() { # MODEL POOLING MESH
     rm -r part/export
     mesh_of "1 2 1 1 1 1 1"
     mpi -n 2 d9d-train -q --device cpu "${how[@]}" --set trainer.run.dir=part dense.train.json
-    close <(numbers loss part/metrics.jsonl) <(numbers loss dense-last/metrics.jsonl)
+    close <(numbers loss part) <(numbers loss dense-last)
     rm -r part
 }

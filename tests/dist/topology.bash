@@ -4,7 +4,7 @@
 # A mesh is a line "replicate shard context_shard context_replicate tensor expert", and where there are
 # stages "... pipeline".  A file that loads this may set `layers` of the models, `batch`,
 # `steps` and `eps`.
-load launch
+load workroom
 golden=$BATS_TEST_DIRNAME/../golden
 driver=$D9D_BUILD/tests/dist/topology_driver
 PATH=$D9D_BIN:$PATH
@@ -13,21 +13,14 @@ axes=(data_parallel_replicate data_parallel_shard context_parallel_shard
     context_parallel_replicate tensor_parallel expert_parallel)
 
 setup_file() {
-    no_launcher
-    work=$(workplace)
-    export work
-    cd "$work" || return 1
+    workroom
     d9d-shard -q --format tokens --out data "$golden/moe/train.jsonl"
     configure dense 48 '"intermediate_size": 48' >dense.json
     configure moe 24 '"intermediate_size": 24, "num_experts": 8, "experts_top_k": 3,
         "shared_expert": {"intermediate_size": 24, "enable_gate": true}' >moe.json
     for model in dense moe; do d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" --set trainer.run.dir=$model $model.json; done
 }
-teardown_file() { rm -rf "$work"; }
-setup() {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
-    cd "$work" || return 1
-}
+setup() { with_mpi && enter; }
 
 # configure MODEL SIZE LAYER-JSON
 configure() {

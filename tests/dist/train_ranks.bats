@@ -4,21 +4,10 @@
 
 load ../slurm/helper
 load launch
+load ../tools/train_bench
 
-setup_file() {
-    load ../tools/helper
-    load ../tools/train_helper
-    no_launcher
-    workshop
-}
-setup() {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
-    load ../tools/helper
-    load ../tools/train_helper
-    bench
-}
-teardown() { clear_bench; }
-teardown_file() { rm -rf "$shared"; }
+setup_file() { no_launcher && workshop; }
+setup() { with_mpi && bench; }
 
 train="d9d-train --device cpu --set trainer.batching.microbatch_size=1"
 sharded="--set mesh.data_parallel_shard=2"

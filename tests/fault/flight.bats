@@ -4,22 +4,20 @@
 # rank and the call are named, by the watchdog and by d9d-metrics.
 
 load ../slurm/helper
+load ../dist/launch
 
 driver=$D9D_BUILD/tests/dist/comm_driver
 PATH=$D9D_BIN:$PATH
 mesh=1,1,2,1,1,2,2 # dp_shard 2 x tp 2
 
 setup() {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     cd "$BATS_TEST_TMPDIR" || return 1
     mkdir run
 }
 
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
-export ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
 export D9D_TEST_TIMEOUT=2 D9D_TEST_FLIGHT=run/flight
 
-mpi() { timeout -k 5 60 mpirun --oversubscribe -n 4 "$@" 3>&-; }
 is() { "$D9D_BUILD/schemas/dump" "$@"; }
 
 # fault of FAULT: what d9d-metrics says afterwards, whom it blames.
@@ -32,7 +30,7 @@ blames() { # FAULT CULPRITS
 
 @test "a rank that does not come is named, with its last call" {
     for who in 2 0; do
-        run -1 mpi "$driver" late $mesh $who
+        run -1 mpi -n 4 "$driver" late $mesh $who
         [ "$(grep -c '^dp_shard+tp: all_reduce 2 of loss, float32 \[10\]: ranks' <<<"$output")" -eq 1 ]
         assert_output --regexp "wait since [2-6]\.[0-9] s for rank $who \(.*dps .*\), which is alive; its last call: dp_shard\+tp: all_reduce 1 of warm, float32 \[10\], done"
         blames missing $who
@@ -42,37 +40,37 @@ blames() { # FAULT CULPRITS
 }
 
 @test "... also where the boot speaks for all" {
-    run -1 mpi "$driver" mute $mesh 3
+    run -1 mpi -n 4 "$driver" mute $mesh 3
     assert_output --regexp 'dp_shard\+tp: words [0-9]+ of what each rank says, uint8 \[[0-9]+\]: ranks 0 1 2 wait since [2-6]\.[0-9] s for rank 3 '
     blames missing 3
 }
 
 @test "a rank that makes another call is named, with both calls" {
-    run -1 mpi "$driver" other $mesh 1
+    run -1 mpi -n 4 "$driver" other $mesh 1
     assert_output --regexp 'call 2 differs: rank 1 \(.*\) makes all_gather 2 of all_gather, float32 \[20\]; ranks 0 2 3 make all_reduce 2 of loss, float32 \[5\]'
     blames mismatch 1
     # Held to it, nobody waits.
-    D9D_COMM_CHECK=1 D9D_TEST_TIMEOUT=50 run -1 mpi "$driver" other $mesh 1
+    D9D_COMM_CHECK=1 D9D_TEST_TIMEOUT=50 run -1 mpi -n 4 "$driver" other $mesh 1
     assert_output --partial "rank 1 calls all_gather of all_gather, float32"
     blames mismatch 1
 }
 
 @test "a rank that counts less is named" {
-    D9D_TEST_TIMEOUT=50 run -1 mpi "$driver" short $mesh 3
+    D9D_TEST_TIMEOUT=50 run -1 mpi -n 4 "$driver" short $mesh 3
     assert_output --partial "all_reduce of loss: rank 3 sent 28 bytes, not the 40 that it should"
     blames mismatch 3
-    D9D_COMM_CHECK=1 run -1 mpi "$driver" short $mesh 3
+    D9D_COMM_CHECK=1 run -1 mpi -n 4 "$driver" short $mesh 3
     assert_output --partial "rank 3 calls all_reduce of loss, float32 [7]"
 }
 
 @test "ranks that wait for each other" {
-    run -1 mpi "$driver" cross $mesh 3
+    run -1 mpi -n 4 "$driver" cross $mesh 3
     assert_output --partial "they wait for each other"
     blames cycle 2,3
 }
 
 @test "a rank that fails alone takes the others along" {
-    D9D_TEST_TIMEOUT=50 run -1 mpi "$driver" fail $mesh 1
+    D9D_TEST_TIMEOUT=50 run -1 mpi -n 4 "$driver" fail $mesh 1
     assert_output --partial "1: no more"
     blames missing 1
 }
@@ -80,7 +78,7 @@ blames() { # FAULT CULPRITS
 # start busy, and wait until all ranks have said their pids.
 begin() {
     rm -rf run/flight log
-    mpi "$@" "$driver" busy $mesh >log 2>&1 &
+    mpi -n 4 "$@" "$driver" busy $mesh >log 2>&1 &
     job=$!
     wait_for 20 all_said || { cat log; return 1; }
 }
@@ -130,7 +128,7 @@ strike() { # SIGNAL RANK
 }
 
 @test "damaged files are ranks without a record, or no flight at all" {
-    run -1 mpi "$driver" late $mesh 2
+    run -1 mpi -n 4 "$driver" late $mesh 2
     cp run/flight/rank-2.bin whole
     truncate -s 100 run/flight/rank-2.bin
     run -0 d9d-metrics flight run/flight

@@ -2,9 +2,9 @@
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
 # The data section: blends, packed documents, samples left out, the ledger, threads that read ahead.
 
+load train_bench
+
 setup_file() {
-    load helper
-    load train_helper
     workshop
     cd "$shared" || return 1
     head -n 30 "$golden/moe/train.jsonl" >some.jsonl
@@ -13,15 +13,10 @@ setup_file() {
 }
 
 setup() {
-    load helper
-    load train_helper
     bench
     ln -s "$shared/some" some
     ln -s "$shared/packed" packed
 }
-
-teardown() { clear_bench; }
-teardown_file() { rm -rf "$shared"; }
 
 blend='data=[{"dataset": "data", "weight": 3, "order": "shuffled"}, {"dataset": "some", "weight": 1, "epochs": null}]'
 

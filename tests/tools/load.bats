@@ -3,22 +3,13 @@
 # What d9d-train and d9d-infer read of a checkpoint: every byte of its weights once, and nothing
 # before the rest of the configuration is known to be right.
 
-setup_file() {
-    load helper
-    load train_helper
-    workshop
-}
+load train_bench
 
 setup() {
-    load helper
-    load train_helper
     command -v strace >/dev/null || skip "no strace"
     export ASAN_OPTIONS=detect_leaks=0 # which works by tracing, too
     bench
 }
-
-teardown() { clear_bench; }
-teardown_file() { rm -rf "$shared"; }
 
 # traced COMMAND...: each call that reads a file of weights, in ./calls.
 traced() {

@@ -2,9 +2,9 @@
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
 # Fine-tuning: adapters trained, saved, merged and read again; some modules trained alone.
 
+load train_bench
+
 setup_file() {
-    load helper
-    load train_helper
     workshop
     cd "$shared" || return 1
     lora='{"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 4, "alpha": 12}}'
@@ -14,14 +14,9 @@ setup_file() {
 }
 
 setup() {
-    load helper
-    load train_helper
     bench
     ln -s "$shared/lora" "$shared/base" .
 }
-
-teardown() { clear_bench; }
-teardown_file() { rm -rf "$shared"; }
 
 # first_loss DIR: of its first record.
 first_loss() { sed -nE '1s/.*"loss": ([^,]+),.*/\1/p' "$1/metrics.jsonl"; }

@@ -2,13 +2,7 @@
 # shellcheck disable=SC2154 # variables of bats
 # d9d-train --plan: memory as measured, verdicts, what is refused.
 
-load helper
-load train_helper
-
-setup_file() { workshop; }
-teardown_file() { rm -rf "$shared"; }
-setup() { bench; }
-teardown() { clear_bench; }
+load train_bench
 
 plan() { d9d-train --plan --gpu cpu --json "$@"; }
 # number KEY: of a plan on stdin.

@@ -3,9 +3,9 @@
 # Tasks over whole texts, in both programs: classes, embeddings, hidden states.  golden/tasks has what
 # transformers computes (make_tasks.py).
 
+load train_bench
+
 setup_file() {
-    load helper
-    load train_helper
     shared=$(workplace)
     export shared
     cd "$shared" || return 1
@@ -16,16 +16,11 @@ setup_file() {
 }
 
 setup() {
-    load helper
-    load train_helper
     work=$(workplace)
     cd "$work" || return 1
     ln -s "$shared"/{dense,moe} .
     cp "$shared"/*.json .
 }
-teardown() { clear_bench; }
-teardown_file() { rm -rf "$shared"; }
-
 # configure MODEL: MODEL.train.json and MODEL.infer.json
 configure() {
     local model

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154 # variables of the helpers
 # train_bench.bash - for tests of runs: a bench for each, with what train_helper.bash puts on it.
-load helper
-load train_helper
+load ../tools/helper
+load ../tools/train_helper
 
 setup_file() { workshop; }
 setup() { bench; }

@@ -1,0 +1,46 @@
+# shellcheck shell=bash disable=SC2154 # variables of bats
+# workroom.bash - one directory for all tests of a file, with plugins and ranks, for files that load it.
+load launch
+load ../tools/helper
+root=$BATS_TEST_DIRNAME/../..
+
+# workroom, first in setup_file: a directory $work, and there.  enter, first in setup: there again.
+workroom() {
+    no_launcher
+    work=$(workplace)
+    export work
+    enter
+}
+enter() {
+    cd "$work" || return 1
+    PATH=$work/d9d/bin:$PATH # where there is one
+}
+setup() { enter; }
+teardown_file() { rm -rf "$work"; }
+
+# installed: this build in $work/d9d, as its users have it.
+installed() { make -s --no-print-directory -C "$root" install PREFIX="$work/d9d" DESTDIR= >&2; }
+
+# plugin NAME SOURCE [FLAG...]: libNAME.so, built against that as its users build it.
+plugin() {
+    local name=$1 source=$2 flags libs
+    shift 2
+    [ -d "$work/d9d" ] || installed
+    flags=$(PKG_CONFIG_PATH=$work/d9d/lib/pkgconfig pkg-config --cflags d9d)
+    libs=$(PKG_CONFIG_PATH=$work/d9d/lib/pkgconfig pkg-config --libs d9d)
+    # shellcheck disable=SC2086 # words
+    ${CC:-cc} -std=c11 -Wall -Wextra -Werror -O2 -g ${D9D_SAN:+-fsanitize=$D9D_SAN} -shared -fPIC \
+        -o "lib$name.so" "$@" "$source" $flags $libs
+}
+
+# numbers FIELD FILE|RUN: the values of a field, one a line.
+numbers() {
+    local file=$2
+    [ ! -d "$2" ] || file=$2/metrics.jsonl
+    sed -nE "s|.*\"$1\": ([-+0-9.e]+).*|\1|p" "$file"
+}
+# close_to TOLERANCE FILE FILE: numbers, one a line, relative.
+close_to() {
+    paste -d' ' "$2" "$3" | awk -v e="$1" '
+        NF != 2 || !(($1 - $2) ^ 2 <= (e * $2) ^ 2) { print; bad = 1 } END { exit bad || NR == 0 }'
+}
