@@ -179,7 +179,7 @@ $(ARCHIVE): $(CORE_OBJ) $(CUDA_OBJ)
 
 # What tools/NAME_*.c has belongs to d9d-NAME.
 $(foreach t,$(TOOLS),$(eval $t: $(patsubst %.c,$B/%.o,$(wildcard tools/$(t:$B/bin/d9d-%=%)_*.c))))
-$B/bin/%: $B/tools/%.o $B/tools/tool.o $(LIB)
+$B/bin/%: $B/tools/%.o $(patsubst %.c,$B/%.o,$(wildcard tools/tool*.c)) $(LIB)
 	@mkdir -p $(@D)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$B/lib -ld9d -Wl,-rpath,'$$ORIGIN/../lib' $(LDLIBS)
 

@@ -1,0 +1,403 @@
+/* tool_line.c - options, operands and help of every d9d-* program.  See tool_line.h. */
+#include "tool_line.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/size.h"
+
+enum { HELP_WIDTH = 80, HELP_COLUMN = 26 };
+
+static const tool_option common_options[] = {
+    TOOL_OPT(tool_common, help, FLAG, "help", 'h', NULL, "show this help", .alone = true),
+    TOOL_OPT(tool_common, version, FLAG, "version", 'V', NULL, "show the version", .alone = true),
+    TOOL_OPT(tool_common, quiet, FLAG, "quiet", 'q', NULL, "only warnings and errors on stderr"),
+    TOOL_OPT(tool_common, json, FLAG, "json", 0, NULL, "results as JSON on stdout"),
+    TOOL_END,
+};
+
+static const tool_option no_options[] = {TOOL_END};
+
+static const tool_option *options_of(const tool_command *c)
+{
+    return c->options != NULL ? c->options : no_options;
+}
+
+/* --- help ------------------------------------------------------------------- */
+
+static void print_usage(const tool *t, const tool_command *c, const char *lead)
+{
+    printf("%s %s%s%s [OPTION]...%s%s\n", lead, t->name, c->name != NULL ? " " : "",
+           c->name != NULL ? c->name : "", c->operands != NULL ? " " : "",
+           c->operands != NULL ? c->operands : "");
+}
+
+/* Words of `text` after `at` columns, broken at the width, lines indented by `indent`. */
+static void print_wrapped(const char *text, int at, int indent)
+{
+    int col = at;
+
+    while (*text != '\0') {
+        const int n = (int)strcspn(text, " ");
+
+        if (col > indent && col + 1 + n > HELP_WIDTH) {
+            printf("\n%*s", indent, "");
+            col = indent;
+        } else if (col > indent) {
+            putchar(' ');
+            col++;
+        }
+        printf("%.*s", n, text);
+        col += n;
+        text += n + (int)strspn(text + n, " ");
+    }
+    putchar('\n');
+}
+
+static void print_options(const tool_option *o)
+{
+    for (; o->name != NULL; o++) {
+        char head[80];
+        int n = snprintf(head, sizeof(head), "  %c%c%s --%s%s%s", o->letter ? '-' : ' ',
+                         o->letter ? o->letter : ' ', o->letter ? "," : " ", o->name,
+                         o->arg != NULL ? " " : "", o->arg != NULL ? o->arg : "");
+
+        printf("%-*s", HELP_COLUMN, head);
+        if (n > HELP_COLUMN - 2)
+            printf("\n%*s", HELP_COLUMN, "");
+        print_wrapped(o->help, HELP_COLUMN, HELP_COLUMN);
+    }
+}
+
+static void print_command(const tool_command *c, bool several)
+{
+    if (c->about != NULL) {
+        putchar('\n');
+        if (several && c->name != NULL)
+            printf("%s:", c->name);
+        print_wrapped(c->about, several && c->name != NULL ? (int)strlen(c->name) + 1 : 0, 0);
+    }
+    print_options(options_of(c));
+}
+
+void tool_help(const tool *t, const tool_command *only)
+{
+    const char *lead = "usage:";
+
+    for (const tool_command *c = t->commands; c->run != NULL; c++)
+        if (only == NULL || only == c) {
+            print_usage(t, c, lead);
+            lead = "      ";
+        }
+    if (only == NULL) {
+        putchar('\n');
+        print_wrapped(t->about, 0, 0);
+    }
+    for (const tool_command *c = t->commands; c->run != NULL; c++)
+        if (only == NULL || only == c)
+            print_command(c, only == NULL);
+    printf("\nCommon options:\n");
+    print_options(common_options);
+    printf(
+        "\nExit status: 0 done, 1 failed, 2 usage or configuration, 75 state saved (requeue).\n");
+}
+
+/* --- values ------------------------------------------------------------------ */
+
+static d9d_status read_int(const tool_option *o, const char *text, int64_t *out)
+{
+    char *end;
+    long long v;
+
+    errno = 0;
+    v = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0)
+        return D9D_FAIL(D9D_ECONFIG, "--%s: \"%s\" is not an integer", o->name, text);
+    if ((o->min != 0 || o->max != 0) && (double)v < o->min)
+        return D9D_FAIL(D9D_ECONFIG, "--%s: %lld is below the minimum of %.0f", o->name, v, o->min);
+    if (o->max != 0 && (double)v > o->max)
+        return D9D_FAIL(D9D_ECONFIG, "--%s: %lld is above the maximum of %.0f", o->name, v, o->max);
+    *out = v;
+    return D9D_OK;
+}
+
+static d9d_status read_real(const tool_option *o, const char *text, double *out)
+{
+    char *end;
+    const double v = strtod(text, &end);
+
+    if (end == text || *end != '\0' || !isfinite(v))
+        return D9D_FAIL(D9D_ECONFIG, "--%s: \"%s\" is not a number", o->name, text);
+    if ((o->min != 0 || o->max != 0) && (v < o->min || v > o->max))
+        return D9D_FAIL(D9D_ECONFIG, "--%s: %g is not within %g and %g", o->name, v, o->min,
+                        o->max);
+    *out = v;
+    return D9D_OK;
+}
+
+static d9d_status read_size(const tool_option *o, const char *text, int64_t *out)
+{
+    uint64_t v;
+
+    if (!d9d_size_parse(text, &v))
+        return D9D_FAIL(D9D_ECONFIG, "--%s: \"%s\" is not a size such as 4096, 512MB or 4GiB",
+                        o->name, text);
+    if ((double)v < o->min)
+        return D9D_FAIL(D9D_ECONFIG, "--%s: %s is below the minimum of %.0f bytes", o->name, text,
+                        o->min);
+    *out = (int64_t)v;
+    return D9D_OK;
+}
+
+static d9d_status read_word(tool_run *r, const tool_option *o, const char *text, int *out)
+{
+    const char *near = d9d_config_nearest(text, o->words), *all = "";
+
+    for (int i = 0; o->words[i] != NULL; i++) {
+        if (strcmp(o->words[i], text) == 0) {
+            *out = i;
+            return D9D_OK;
+        }
+        all = d9d_arena_printf(&r->arena, "%s%s%s", all, i > 0 ? ", " : "", o->words[i]);
+        if (all == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "--%s: no memory", o->name);
+    }
+    if (near != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "--%s: unknown word \"%s\"; did you mean \"%s\"?", o->name,
+                        text, near);
+    return D9D_FAIL(D9D_ECONFIG, "--%s: unknown word \"%s\"; expected one of %s", o->name, text,
+                    all);
+}
+
+static d9d_status push(tool_run *r, tool_list *list, const char *text, size_t n)
+{
+    const char **item = d9d_arena_alloc(&r->arena, (list->n + 1) * sizeof(*item));
+    const char *copy = d9d_arena_strndup(&r->arena, text, n);
+
+    if (item == NULL || copy == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the command line");
+    if (list->n > 0)
+        memcpy(item, list->item, list->n * sizeof(*item));
+    item[list->n] = copy;
+    *list = (tool_list){item, list->n + 1};
+    return D9D_OK;
+}
+
+static d9d_status push_words(tool_run *r, const tool_option *o, tool_list *list, const char *text)
+{
+    for (;;) {
+        const size_t n = strcspn(text, ",");
+
+        if (n == 0)
+            return D9D_FAIL(D9D_ECONFIG, "--%s: an empty word in its list", o->name);
+        D9D_TRY(push(r, list, text, n));
+        if (text[n] == '\0')
+            return D9D_OK;
+        text += n + 1;
+    }
+}
+
+static d9d_status store(tool_run *r, const tool_option *o, const char *text, char *base)
+{
+    void *field = base + o->offset;
+
+    switch (o->kind) {
+    case TOOL_FLAG: *(bool *)field = true; break;
+    case TOOL_STRING: *(const char **)field = text; break;
+    case TOOL_INT: return read_int(o, text, field);
+    case TOOL_REAL: return read_real(o, text, field);
+    case TOOL_SIZE: return read_size(o, text, field);
+    case TOOL_WORD: return read_word(r, o, text, field);
+    case TOOL_LIST: return push(r, field, text, strlen(text));
+    case TOOL_COMMAS: return push_words(r, o, field, text);
+    }
+    return D9D_OK;
+}
+
+/* --- the command line ------------------------------------------------------------ */
+
+/* An option of the command or a common one, by name (of n bytes) or by letter. */
+static const tool_option *lookup(const tool_line *p, const char *name, size_t n, char letter,
+                                 bool *common)
+{
+    const tool_option *tables[] = {options_of(p->run->command), common_options};
+
+    for (size_t i = 0; i < 2; i++)
+        for (const tool_option *o = tables[i]; o->name != NULL; o++)
+            if (letter != 0 ? o->letter == letter
+                            : strlen(o->name) == n && memcmp(o->name, name, n) == 0) {
+                *common = i == 1;
+                return o;
+            }
+    return NULL;
+}
+
+static d9d_status unknown_option(tool_line *p, const char *name, size_t n)
+{
+    const tool_option *tables[] = {options_of(p->run->command), common_options};
+    const char *words[128], *given = d9d_arena_strndup(&p->run->arena, name, n), *near;
+    size_t count = 0;
+
+    for (size_t i = 0; i < 2; i++)
+        for (const tool_option *o = tables[i]; o->name != NULL && count < 127; o++)
+            words[count++] = o->name;
+    words[count] = NULL;
+    near = given != NULL ? d9d_config_nearest(given, words) : NULL;
+    if (near != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "unknown option --%.*s; did you mean --%s?", (int)n, name,
+                        near);
+    return D9D_FAIL(D9D_ECONFIG, "unknown option --%.*s", (int)n, name);
+}
+
+/* Take option `o`; `value` is what stood behind "=" or the letter, or NULL. */
+static d9d_status take(tool_line *p, const tool_option *o, bool common, const char *value)
+{
+    if (o->kind != TOOL_FLAG && value == NULL) {
+        if (p->at >= p->argc)
+            return D9D_FAIL(D9D_ECONFIG, "--%s needs a value, %s", o->name, o->arg);
+        value = p->argv[p->at++];
+    }
+    if (o->kind == TOOL_FLAG && value != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "--%s takes no value, got \"%s\"", o->name, value);
+    p->alone |= o->alone;
+    if (!common)
+        p->seen |= UINT64_C(1) << (o - options_of(p->run->command));
+    return store(p->run, o, value, common ? (char *)&p->common : p->options);
+}
+
+static d9d_status parse_long(tool_line *p, const char *arg)
+{
+    const size_t n = strcspn(arg, "=");
+    bool common;
+    const tool_option *o = lookup(p, arg, n, 0, &common);
+
+    if (o == NULL)
+        return unknown_option(p, arg, n);
+    return take(p, o, common, arg[n] == '=' ? arg + n + 1 : NULL);
+}
+
+/* "-qn5": flags may be joined, the rest of the word is the value of another kind. */
+static d9d_status parse_letters(tool_line *p, const char *arg)
+{
+    for (; *arg != '\0'; arg++) {
+        bool common;
+        const tool_option *o = lookup(p, NULL, 0, *arg, &common);
+
+        if (o == NULL)
+            return D9D_FAIL(D9D_ECONFIG, "unknown option -%c", *arg);
+        if (o->kind != TOOL_FLAG)
+            return take(p, o, common, arg[1] != '\0' ? arg + 1 : NULL);
+        D9D_TRY(take(p, o, common, NULL));
+    }
+    return D9D_OK;
+}
+
+/* Where a command was needed and none was given. */
+static const tool_command no_command = {.max = -1};
+
+static d9d_status check_operands(const tool_line *p)
+{
+    const tool_command *c = p->run->command;
+
+    if (p->alone)
+        return D9D_OK;
+    if (c == &no_command)
+        return D9D_FAIL(D9D_ECONFIG, "expected a command");
+    if (p->run->n_args < c->min)
+        return D9D_FAIL(D9D_ECONFIG, "expected %s, got %d operand%s", c->operands, p->run->n_args,
+                        p->run->n_args == 1 ? "" : "s");
+    if (c->max >= 0 && p->run->n_args > c->max)
+        return D9D_FAIL(D9D_ECONFIG, "expected %s, got one operand too many, \"%s\"",
+                        c->operands != NULL ? c->operands : "no operands", p->run->args[c->max]);
+    return D9D_OK;
+}
+
+static d9d_status check_required(const tool_line *p)
+{
+    const tool_option *options = options_of(p->run->command);
+
+    for (const tool_option *o = options; o->name != NULL && !p->alone; o++)
+        if (o->required && !(p->seen >> (o - options) & 1))
+            return D9D_FAIL(D9D_ECONFIG, "--%s %s is needed", o->name, o->arg);
+    return D9D_OK;
+}
+
+static d9d_status parse_args(tool_line *p)
+{
+    bool only_operands = false;
+
+    while (p->at < p->argc) {
+        const char *arg = p->argv[p->at++];
+
+        if (!only_operands && strcmp(arg, "--") == 0)
+            only_operands = true;
+        else if (!only_operands && strncmp(arg, "--", 2) == 0)
+            D9D_TRY(parse_long(p, arg + 2));
+        else if (!only_operands && arg[0] == '-' && arg[1] != '\0')
+            D9D_TRY(parse_letters(p, arg + 1));
+        else
+            p->run->args[p->run->n_args++] = p->argv[p->at - 1];
+    }
+    D9D_TRY(check_operands(p));
+    return check_required(p);
+}
+
+static d9d_status unknown_command(const tool *t, const char *given)
+{
+    const char *words[32], *near;
+    size_t n = 0;
+
+    for (const tool_command *c = t->commands; c->run != NULL && n < 31; c++)
+        words[n++] = c->name;
+    words[n] = NULL;
+    near = d9d_config_nearest(given, words);
+    if (near != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "unknown command \"%s\"; did you mean \"%s\"?", given, near);
+    return D9D_FAIL(D9D_ECONFIG, "unknown command \"%s\"", given);
+}
+
+/* The command is the first word, when it is the name of one.  A tool without a nameless
+ * command takes no other first word.  The word is removed from argv. */
+static d9d_status choose_command(tool_line *p)
+{
+    const tool *t = p->run->tool;
+    int word = 1;
+
+    p->run->command = &no_command;
+    for (const tool_command *c = t->commands; c->run != NULL; c++)
+        if (c->name == NULL)
+            p->run->command = c;
+    while (word < p->argc && p->argv[word][0] == '-' && strcmp(p->argv[word], "--") != 0 &&
+           p->run->command == &no_command)
+        word++;
+    if (word >= p->argc)
+        return D9D_OK;
+    for (const tool_command *c = t->commands; c->run != NULL; c++)
+        if (c->name != NULL && strcmp(c->name, p->argv[word]) == 0) {
+            p->run->command = c;
+            memmove(p->argv + word, p->argv + word + 1,
+                    (size_t)(p->argc - word) * sizeof(*p->argv));
+            p->argc--;
+            return D9D_OK;
+        }
+    return p->run->command != &no_command ? D9D_OK : unknown_command(t, p->argv[word]);
+}
+
+d9d_status tool_line_parse(tool_line *p)
+{
+    const tool_command *c;
+
+    D9D_TRY(choose_command(p));
+    c = p->run->command;
+    p->run->args = d9d_arena_alloc(&p->run->arena, (size_t)(p->argc + 1) * sizeof(char *));
+    p->options = d9d_arena_alloc(&p->run->arena, c->size + 1);
+    if (p->run->args == NULL || p->options == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the command line");
+    if (c->defaults != NULL)
+        memcpy(p->options, c->defaults, c->size);
+    return parse_args(p);
+}
