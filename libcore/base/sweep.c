@@ -7,10 +7,12 @@
 
 #include "base/fs_private.h"
 
+static const char tag[] = ".tmp-";
+
 /* ".tmp-PID-n", as d9di_fs_beside() adds it. */
 static bool is_leftover(const char *tail)
 {
-    static const char tag[] = ".tmp-", digits[] = "0123456789";
+    static const char digits[] = "0123456789";
     size_t pid, n;
 
     if (strncmp(tail, tag, sizeof(tag) - 1) != 0)
@@ -34,9 +36,18 @@ int d9di_fs_hold(const char *path)
     return -1;
 }
 
+/* What is added to this name, or to any (NULL); "" where nothing is. */
+static const char *tail_of(const char *name, const char *base)
+{
+    const char *tail = base == NULL ? strstr(name, tag) : NULL;
+
+    if (base != NULL && strncmp(name, base, strlen(base)) == 0)
+        tail = name + strlen(base);
+    return tail != NULL ? tail : "";
+}
+
 static void sweep_dir(const char *parent, const char *base)
 {
-    const size_t len = strlen(base);
     d9d_arena a = {0};
     d9d_fs_names names = {0};
 
@@ -47,7 +58,7 @@ static void sweep_dir(const char *parent, const char *base)
         const char *path = d9d_fs_join(&a, parent, name);
         int fd;
 
-        if (path == NULL || strncmp(name, base, len) != 0 || !is_leftover(name + len))
+        if (path == NULL || !is_leftover(tail_of(name, base)))
             continue;
         fd = d9di_fs_hold(path);
         if (fd < 0)
@@ -71,4 +82,13 @@ void d9d_fs_sweep(const char *path)
         sweep_dir(parent, slash != NULL ? slash + 1 : path);
     (void)d9d_err_restore(&first);
     free(parent);
+}
+
+void d9d_fs_sweep_in(const char *dir)
+{
+    d9d_err_copy first;
+
+    d9d_err_save(&first, D9D_OK);
+    sweep_dir(dir, NULL);
+    (void)d9d_err_restore(&first);
 }

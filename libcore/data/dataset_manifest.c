@@ -236,32 +236,6 @@ static d9d_status parse_counts(d9di_manifest *m, const json_t *root, const char 
     return D9D_OK;
 }
 
-d9d_status d9di_manifest_parse(const char *where, const char *text, size_t n, d9di_manifest *out)
-{
-    json_t *root = NULL;
-    d9d_status st;
-
-    memset(out, 0, sizeof(*out));
-    D9D_TRY(d9d_json_parse(where, text, n, &root));
-    D9D_TRY_OR(st, d9d_json_check_schema(root, where, "dataset", 1), out);
-    D9D_TRY_OR(st, d9d_json_check_seal(where, text, n), out);
-    D9D_TRY_OR(st, parse_kind(out, root, where), out);
-    D9D_TRY_OR(st, parse_recipe(out, root, where), out);
-    D9D_TRY_OR(st, parse_counts(out, root, where), out);
-    D9D_TRY_OR(st, parse_splits(out, root, where), out);
-    D9D_TRY_OR(st, parse_edges(out, root, where), out);
-    D9D_TRY_OR(st, parse_files(out, root, where), out);
-    D9D_TRY_OR(st, parse_tokenizer(out, root, where), out);
-    D9D_TRY_OR(st, check_shards(out, where), out);
-    if (!d9di_manifest_file(out, "index.lmdb"))
-        st = D9D_FAIL(D9D_EFORMAT, "%s: files: index.lmdb is not among them", where);
-out:
-    json_decref(root);
-    if (st != D9D_OK)
-        d9di_manifest_release(out);
-    return st;
-}
-
 /* Names of splits or sources. */
 static d9d_status plan_names(d9di_manifest *m, const json_t *root, const char *where)
 {
@@ -279,8 +253,25 @@ static d9d_status plan_names(d9di_manifest *m, const json_t *root, const char *w
     return D9D_OK;
 }
 
-d9d_status d9di_manifest_parse_plan(const char *where, const char *text, size_t n,
-                                    d9di_manifest *out)
+static d9d_status check_files(d9di_manifest *m, const json_t *root, const char *where)
+{
+    (void)root;
+    D9D_TRY(check_shards(m, where));
+    return d9di_manifest_file(m, "index.lmdb") != NULL
+               ? D9D_OK
+               : D9D_FAIL(D9D_EFORMAT, "%s: files: index.lmdb is not among them", where);
+}
+
+/* What a document has, in the order in which it is read. */
+typedef d9d_status part(d9di_manifest *m, const json_t *root, const char *where);
+static part *const manifest_parts[] = {parse_kind,      parse_recipe, parse_counts,
+                                       parse_splits,    parse_edges,  parse_files,
+                                       parse_tokenizer, check_files,  NULL};
+static part *const plan_parts[] = {parse_kind,  parse_recipe,    plan_names,
+                                   parse_edges, parse_tokenizer, NULL};
+
+static d9d_status parse(const char *where, const char *text, size_t n, bool sealed,
+                        part *const *parts, d9di_manifest *out)
 {
     json_t *root = NULL;
     d9d_status st;
@@ -288,16 +279,26 @@ d9d_status d9di_manifest_parse_plan(const char *where, const char *text, size_t 
     memset(out, 0, sizeof(*out));
     D9D_TRY(d9d_json_parse(where, text, n, &root));
     D9D_TRY_OR(st, d9d_json_check_schema(root, where, "dataset", 1), out);
-    D9D_TRY_OR(st, parse_kind(out, root, where), out);
-    D9D_TRY_OR(st, parse_recipe(out, root, where), out);
-    D9D_TRY_OR(st, plan_names(out, root, where), out);
-    D9D_TRY_OR(st, parse_edges(out, root, where), out);
-    st = parse_tokenizer(out, root, where);
+    if (sealed)
+        D9D_TRY_OR(st, d9d_json_check_seal(where, text, n), out);
+    for (; *parts != NULL; parts++)
+        D9D_TRY_OR(st, (*parts)(out, root, where), out);
 out:
     json_decref(root);
     if (st != D9D_OK)
         d9di_manifest_release(out);
     return st;
+}
+
+d9d_status d9di_manifest_parse(const char *where, const char *text, size_t n, d9di_manifest *out)
+{
+    return parse(where, text, n, true, manifest_parts, out);
+}
+
+d9d_status d9di_manifest_parse_plan(const char *where, const char *text, size_t n,
+                                    d9di_manifest *out)
+{
+    return parse(where, text, n, false, plan_parts, out);
 }
 
 const d9di_data_file *d9di_manifest_file(const d9di_manifest *m, const char *name)

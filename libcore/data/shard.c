@@ -10,7 +10,7 @@
 
 struct run {
     d9di_plan plan;
-    d9di_workdir work;
+    d9d_outdir work;
     const d9d_log *log;
     const char **piece_dir; /* [n_pieces] */
     d9di_join_how join;
@@ -41,7 +41,7 @@ static d9d_status open_work(struct run *r, const char *out, bool replace)
     size_t i;
 
     D9D_TRY(d9di_workdir_begin(&r->work, out, replace));
-    dir = r->work.dir.tmp;
+    dir = r->work.tmp;
     same = r->plan.repeatable && exists(dir, "plan.json") &&
            d9di_plan_read(dir, &before) == D9D_OK && d9d_hash_equal(before.job, r->plan.job);
     d9di_plan_file_release(&before);
@@ -91,7 +91,7 @@ static d9d_status copy_tokenizer(const struct run *r)
                                         "merges.txt",
                                         "chat_template.jinja"};
     const d9d_shard_how *how = r->plan.how;
-    const char *dir = r->work.dir.tmp, *chat;
+    const char *dir = r->work.tmp, *chat;
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
     size_t i;
@@ -160,7 +160,7 @@ void d9di_shard_say(const d9di_manifest *m, const char *out, const d9d_log *log,
 /* The manifest of a run that was interrupted when nothing but cleaning up was left. */
 static bool read_done(const struct run *r, d9di_manifest *m)
 {
-    const char *dir = r->work.dir.tmp;
+    const char *dir = r->work.tmp;
     d9d_buf text = {0};
     char *path = NULL;
     bool done;
@@ -177,7 +177,7 @@ static bool read_done(const struct run *r, d9di_manifest *m)
 /* Make a dataset of the units; of a task, leave them as they are. */
 static d9d_status finish(struct run *r, d9d_shard_report *out)
 {
-    const char *dir = r->work.dir.tmp;
+    const char *dir = r->work.tmp;
     d9di_manifest m = {0};
     d9d_status st;
 
@@ -194,7 +194,7 @@ static d9d_status finish(struct run *r, d9d_shard_report *out)
     }
     if (r->plan.how->tasks == 0)
         D9D_TRY_OR(st, d9di_join_clean(dir), out);
-    D9D_TRY_OR(st, d9di_workdir_commit(&r->work), out);
+    D9D_TRY_OR(st, d9d_outdir_commit(&r->work), out);
     d9di_shard_say(&m, r->plan.how->out, r->log, out);
 out:
     d9di_manifest_release(&m);
@@ -203,7 +203,7 @@ out:
 
 d9d_status d9d_shard_run(const d9d_shard_how *how, const d9d_log *log, d9d_shard_report *out)
 {
-    struct run r = {.log = log, .work = {.lock = -1}};
+    struct run r = {.log = log};
     d9d_status st;
 
     D9D_TRY(d9di_plan_make(how, &r.plan));

@@ -14,7 +14,7 @@ struct merge {
     d9di_plan_file plan;    /* of the first part */
     const char **piece_dir; /* [n_pieces] the part that has it */
     d9di_join_how join;
-    d9di_workdir work;
+    d9d_outdir work;
     d9d_arena arena;
 };
 
@@ -85,7 +85,7 @@ static d9d_status read_parts(struct merge *m)
 /* The tokenizer's files. */
 static d9d_status copy_others(struct merge *m)
 {
-    const char *dir = m->work.dir.tmp;
+    const char *dir = m->work.tmp;
     d9d_fs_names names;
     size_t i;
 
@@ -110,7 +110,7 @@ static d9d_status merge_all(struct merge *m, const d9d_log *log, d9d_shard_repor
     D9D_TRY(read_parts(m));
     D9D_TRY(d9di_workdir_begin(&m->work, m->out, m->replace));
     D9D_TRY(d9di_workdir_clear(&m->work));
-    m->join = (d9di_join_how){.unit = {.dir = m->work.dir.tmp,
+    m->join = (d9di_join_how){.unit = {.dir = m->work.tmp,
                                        .job = m->plan.job,
                                        .wide = made->wide,
                                        .n_splits = made->n_splits},
@@ -119,9 +119,9 @@ static d9d_status merge_all(struct merge *m, const d9d_log *log, d9d_shard_repor
                               .n_pieces = (size_t)m->plan.pieces};
     D9D_TRY(copy_others(m));
     D9D_TRY(d9di_join(&m->join, log, made));
-    D9D_TRY(d9di_manifest_write(made, m->work.dir.tmp));
-    D9D_TRY(d9di_join_clean(m->work.dir.tmp));
-    D9D_TRY(d9di_workdir_commit(&m->work));
+    D9D_TRY(d9di_manifest_write(made, m->work.tmp));
+    D9D_TRY(d9di_join_clean(m->work.tmp));
+    D9D_TRY(d9d_outdir_commit(&m->work));
     d9di_shard_say(made, m->out, log, report);
     return D9D_OK;
 }
@@ -129,8 +129,7 @@ static d9d_status merge_all(struct merge *m, const d9d_log *log, d9d_shard_repor
 d9d_status d9d_shard_merge(const char *const *parts, size_t n_parts, const char *out, bool replace,
                            const d9d_log *log, d9d_shard_report *report)
 {
-    struct merge m = {
-        .parts = parts, .n_parts = n_parts, .out = out, .replace = replace, .work = {.lock = -1}};
+    struct merge m = {.parts = parts, .n_parts = n_parts, .out = out, .replace = replace};
     d9d_status st;
 
     if (n_parts == 0)

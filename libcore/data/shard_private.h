@@ -86,16 +86,12 @@ d9d_status d9di_shard_work(const d9di_plan *p, const d9d_log *log, bool *progres
 /* --- a working directory that is kept for the next run ------------------------------------------
  */
 
-typedef struct d9di_workdir {
-    d9d_outdir dir;
-    int lock;   /* descriptor of the directory; -1 */
-    bool owned; /* the directory is locked */
-} d9di_workdir;
-d9d_status d9di_workdir_begin(d9di_workdir *w, const char *path, bool replace);
-d9d_status d9di_workdir_clear(const d9di_workdir *w);
-d9d_status d9di_workdir_commit(d9di_workdir *w);
+/* Locked, and free of what killed runs left in it.  EIO when another process has the lock. */
+d9d_status d9di_workdir_begin(d9d_outdir *o, const char *path, bool replace);
+/* Nothing of an earlier run stays in it. */
+d9d_status d9di_workdir_clear(const d9d_outdir *o);
 /* Keep it if it was not committed and `keep`, or if another run has it. */
-void d9di_workdir_release(d9di_workdir *w, bool keep);
+void d9di_workdir_release(d9d_outdir *o, bool keep);
 
 /* Write manifest.json. */
 d9d_status d9di_manifest_write(const d9di_manifest *m, const char *dir);

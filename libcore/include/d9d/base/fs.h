@@ -63,6 +63,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_write_in(const char *dir, const char *nam
  * "<path>.tmp-<pid>-<n>" that no process holds.  Those of living writers stay, also on another
  * host where the file system's flock() reaches it.  Best effort: says nothing. */
 D9D_API void d9d_fs_sweep(const char *path);
+D9D_API void d9d_fs_sweep_in(const char *dir); /* likewise, beside every name in a directory */
 
 /* Copy a regular file, in the kernel where it can; `dst` must not exist. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_copy(const char *src, const char *dst);
