@@ -10,7 +10,8 @@
 #   make fuzz-pack       what another machine needs for that, in build/fuzz-pack
 #   make bench           timings beside their peers
 #   make gpu-test        the tests of arithmetic on this machine's GPU; gpu-bench the kernels' speed;
-#                        gpu-NAME runs tests/gpu/NAME: compare curves load memory ranks sanitize start
+#                        gpu-NAME runs tests/gpu/NAME: compare curves generate kernels load memory
+#                        pipelines plan ranks sanitize sleep start
 #   make gpu-pack        what another machine needs for all of them, in build/gpu-pack
 #   make lint            compiler and static-analysis warnings, formatting
 #   make format          apply .clang-format
@@ -221,7 +222,7 @@ run-test: export D9D_CPPFLAGS  = $(ALL_CPP)
 run-test: export D9D_SAN       = $(SAN)
 run-test: export CC           := $(CC)
 # Sanitizers load libraries in the library's stead, and so not from beside it.
-run-test: export LD_LIBRARY_PATH := $(if $(SAN),$(abspath $B/lib):)$(LD_LIBRARY_PATH)
+run-test: export LD_LIBRARY_PATH := $(if $(SAN),$(abspath $B/lib)$(if $(LD_LIBRARY_PATH),:))$(LD_LIBRARY_PATH)
 run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN)) $(if $(filter tests/fault/% tests/dist/%,$(CHOSEN)),$(DRIVERS))
 	@$(if $(CHOSEN),tests/run.sh -j $(JOBS) -o $B/log $(CHOSEN),echo "no test matches T=$(T)" >&2; exit 1)
 
