@@ -2,23 +2,9 @@
 # Tasks that find each other: under mpirun, and under srun on the nodes of a real Slurm.
 
 load ../slurm/helper
-load launch
-load ../slurm/cluster
+load two_nodes
 
 driver=$D9D_BUILD/tests/dist/boot_driver
-
-setup_file() {
-    no_launcher
-    cluster_can || { export cluster_why && return; }
-    cluster_start 2
-    export cluster_dir
-}
-teardown_file() { cluster_stop; }
-
-slurm() {
-    [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
-    timeout 60 srun --mpi=pmix --kill-on-bad-exit=1 --ntasks-per-node=2 -N 2 "$@" 3>&-
-}
 
 @test "alone, everything is immediate" {
     run -0 "$driver" gather
@@ -33,7 +19,7 @@ slurm() {
 }
 
 @test "srun: every rank sees what every rank gave, over two nodes" {
-    run -0 slurm "$driver" gather
+    run -0 slurm 2 "$driver" gather
     assert_equal "$(sort <<<"$output" | cut -d: -f1 | tr '\n' ,)" "0 of 4 on n1,1 of 4 on n1,2 of 4 on n2,3 of 4 on n2,"
     refute_line --partial "gave other"
 }
@@ -42,13 +28,13 @@ slurm() {
     run -1 mpi -n 4 "$driver" agree 2
     assert_equal "$(grep -c 'rank 2 (.*): no file 2' <<<"$output")" 3
     assert_line --regexp '^2 of 4 on .*: no file 2$'
-    run -1 slurm "$driver" agree 1
+    run -1 slurm 2 "$driver" agree 1
     assert_equal "$(grep -c 'rank 1 (n1): no file 1' <<<"$output")" 3
-    run -0 slurm "$driver" agree 9
+    run -0 slurm 2 "$driver" agree 9
 }
 
 @test "a rank that dies takes the others along" {
-    for launch in "mpi -n 3" slurm; do
+    for launch in "mpi -n 3" "slurm 2"; do
         SECONDS=0
         run $launch "$driver" die 1
         [ "$status" -ne 0 ] && [ "$status" -ne 124 ]
@@ -59,7 +45,7 @@ slurm() {
 @test "one rank ends all, with its status" {
     run -3 mpi -n 3 "$driver" abort 2
     refute_output --partial "still there"
-    run -3 slurm "$driver" abort 0
+    run -3 slurm 2 "$driver" abort 0
     refute_output --partial "still there"
 }
 

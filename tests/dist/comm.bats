@@ -3,18 +3,9 @@
 # Collectives between ranks on processors: under mpirun, and under srun over two nodes.
 
 load ../slurm/helper
-load launch
-load ../slurm/cluster
+load two_nodes
 
 driver=$D9D_BUILD/tests/dist/comm_driver
-
-setup_file() {
-    no_launcher
-    cluster_can || { export cluster_why && return; }
-    cluster_start 2
-    export cluster_dir
-}
-teardown_file() { cluster_stop; }
 
 setup() {
     with_mpi
@@ -22,13 +13,6 @@ setup() {
 }
 
 export ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
-
-slurm() {
-    [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
-    # Nodes that are one host share the names of its memory: messages go by TCP.
-    OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo timeout -k 5 120 \
-        srun --mpi=pmix --kill-on-bad-exit=1 --ntasks-per-node=2 -N 2 "$@" 3>&-
-}
 
 # pipeline, replicate, shard, context replicate, context shard, tensor, expert
 @test "every call over every group is right, on 1 to 8 ranks" {
@@ -57,7 +41,7 @@ slurm() {
 }
 
 @test "srun: the same over two nodes" {
-    run -0 slurm "$driver" all 1,1,2,1,1,2,2
+    run -0 slurm 2 "$driver" all 1,1,2,1,1,2,2
     assert_output "4875 calls of 4 ranks are right"
 }
 

@@ -3,19 +3,10 @@
 # d9d-map as many ranks: under mpirun, and under srun on the nodes of a real Slurm.
 
 load ../slurm/helper
-load launch
-load ../slurm/cluster
+load two_nodes
 
 golden=$BATS_TEST_DIRNAME/../golden
 PATH=$D9D_BIN:$PATH
-
-setup_file() {
-    no_launcher
-    cluster_can || { export cluster_why && return; }
-    cluster_start 2
-    export cluster_dir
-}
-teardown_file() { cluster_stop; }
 
 setup() {
     mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
@@ -23,10 +14,6 @@ setup() {
     d9d-map -q --shard-size 50kB src whole
 }
 
-slurm() {
-    [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
-    ASAN_OPTIONS=detect_leaks=0 timeout 60 srun --mpi=pmix --kill-on-bad-exit=1 "$@" 3>&- # PMIx leaves some
-}
 convert="d9d-map --shard-size 50kB src"
 
 # spoilt FAULT: rank 1 of 3 with that fault.
@@ -55,9 +42,9 @@ whole() {
 }
 
 @test "srun: the bytes of one process, over two nodes" {
-    slurm -N 2 -n 4 $convert dst
+    slurm 2 $convert dst
     whole
-    run -0 --separate-stderr slurm -N 2 -n 2 d9d-map --json --force --shard-size 50kB src dst
+    run -0 --separate-stderr slurm 1 d9d-map --json --force --shard-size 50kB src dst
     [ "$(grep -c '"path": "dst"' <<<"$output")" -eq 1 ]
     whole
 }
