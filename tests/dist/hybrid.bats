@@ -100,7 +100,7 @@ tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
 }
 
 @test "on ranks, and over stages, it generates what it does on one" {
-    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    with_mpi
     prompts >p.jsonl
     generate one.jsonl p.jsonl 24 1
     generate ranks.jsonl p.jsonl 24 2 --set mesh.data_parallel_shard=2

@@ -6,7 +6,7 @@ load launch
 
 setup_file() { no_launcher; }
 
-setup() { [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"; }
+setup() { with_mpi; }
 
 export D9D_COMM_CHECK=1
 
