@@ -132,7 +132,7 @@ static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
     const d9d_sharded_how sharded = {.with_grads = true,
                                      .reduce_once = g->reduce == D9D_REDUCE_STEP};
     const d9d_params *params = &r->engine.params;
-    d9d_save_set set;
+    d9d_save_set set, here;
     uint64_t units;
 
     for (size_t i = 0; i < params->n; i++) {
@@ -156,6 +156,8 @@ static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
         params, r->optimizer,
         r->how->config->trainer.model_stage_factory.checkpoint_only_trainable_parameters, &r->arena,
         &set));
+    D9D_TRY(d9d_save_set_here(&set, &r->arena, &here));
+    out->written = d9d_save_bytes(&here);
     for (size_t i = 0; i < set.n; i++)
         out->saved += bytes_of(&set.items[i].whole, set.items[i].tensor->dtype);
     return D9D_OK;
@@ -246,19 +248,18 @@ static void stretch(sample *few, const sample *more, double by)
 
 /* How many micro-batches show all: alone the last one and one before it.  A pipeline that fills and
  * empties holds no more of them at once than some for each of its ranks; breadth first it holds
- * all, and of a plugin's schedule nothing is known. */
+ * all, so that each more takes as much memory; of a plugin's schedule nothing is known. */
 static void choose_few(rehearsal *r)
 {
-    enum { ALONE = 2, EACH = 3 };
+    enum { ALONE = 2, EACH = 3, BREADTH = 128 };
     const d9d_pipe_how pipe = d9d_job_pipe(&r->how->config->trainer.pipelining);
     const int64_t ranks = r->how->config->mesh.pipeline_parallel;
-    const bool all =
-        pipe.own != NULL || pipe.kind == D9D_PIPE_GPIPE || pipe.kind == D9D_PIPE_LOOPED_BFS;
-    const int64_t most = ranks == 1 ? ALONE : EACH * ranks;
+    const bool breadth = pipe.kind == D9D_PIPE_GPIPE || pipe.kind == D9D_PIPE_LOOPED_BFS;
+    const int64_t most = ranks == 1 ? ALONE : breadth ? BREADTH : EACH * ranks;
 
     r->period = ranks;
     r->few = r->n_micro;
-    if (r->n_micro > most && r->n_micro % ranks == 0 && (ranks == 1 || !all))
+    if (r->n_micro > most && (ranks == 1 || pipe.own == NULL))
         r->few -= (r->n_micro - most) / ranks * ranks;
 }
 
@@ -266,6 +267,7 @@ static void choose_few(rehearsal *r)
 static d9d_status steps(rehearsal *r, d9d_arena *a, d9di_dry_run *out)
 {
     sample s, more;
+    int64_t by;
 
     D9D_TRY(step(r, r->few));
     D9D_TRY(sample_take(r, r->few, a, &s));
@@ -279,7 +281,9 @@ static d9d_status steps(rehearsal *r, d9d_arena *a, d9di_dry_run *out)
         if (r->period > 1)
             D9D_TRY(d9di_engine_pipe(&r->engine, r->few + r->period));
         D9D_TRY(sample_take(r, r->few + r->period, a, &more));
-        stretch(&s, &more, (double)(r->n_micro - r->few) / (double)r->period);
+        by = (r->n_micro - r->few) / r->period;
+        stretch(&s, &more, (double)by);
+        out->peak += (uint64_t)by * (d9d_device_memory(r->engine.dev).peak - out->peak);
     }
     out->step_s = s.step_s;
     out->tally = s.tally;
@@ -304,7 +308,8 @@ static d9d_status evaluate(rehearsal *r, d9di_dry_run *out)
         d9di_engine_forward_end(&r->engine);
     }
     d9d_tensor_release(&sums);
-    if (d9d_device_memory(r->engine.dev).peak > before)
+    if (d9d_device_memory(r->engine.dev).peak > before &&
+        d9d_device_memory(r->engine.dev).peak > out->peak)
         out->peak = d9d_device_memory(r->engine.dev).peak;
     return st;
 }

@@ -37,6 +37,7 @@ typedef struct d9di_dry_run {
     int64_t parameters;       /* of the whole model, as far as this rank's stages have it */
     double model_flops;       /* of a token in a row of this length, of the same */
     uint64_t saved, exported; /* bytes of those in a checkpoint and in an export */
+    uint64_t written;         /* bytes of a checkpoint that this rank writes */
     /* Bytes that are kept from step to step. */
     uint64_t weights, gradients, optimizer;
     /* Beside them: parameters and gradients that are put together for a unit; scratch of a kernel

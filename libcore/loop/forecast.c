@@ -14,6 +14,49 @@ static uint64_t less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
+/* Are checkpoints written behind, as far as is known?  As train_fill.c has it. */
+static bool writes_behind(const d9d_train_config *c, int64_t steps)
+{
+    const struct d9d_checkpointing_section *s = &c->trainer.checkpointing;
+
+    return s->asynchronous && s->period_steps > 0 && (steps < 0 || s->period_steps < steps);
+}
+
+/* Ids, labels and positions of the batches that a feed holds. */
+static uint64_t batches_of(const d9d_train_config *c, int64_t cells)
+{
+    const struct d9d_data_loading_section *l = &c->trainer.data_loading;
+    const int64_t ahead = l->num_workers > 0 ? l->num_workers * l->prefetch_factor : 1;
+
+    return (uint64_t)((ahead + 1) * cells) * 3 * sizeof(int32_t);
+}
+
+/* Ranks lie on hosts one after the other. */
+static void host_find(d9d_forecast *p)
+{
+    const int64_t node = p->chip->node < p->ranks ? p->chip->node : p->ranks;
+    const int64_t each = p->ranks / p->mesh.pipeline_parallel;
+
+    for (int64_t first = 0; first < p->ranks; first += node) {
+        const int64_t n = first + node <= p->ranks ? node : p->ranks - first;
+        uint64_t sum = 0;
+
+        for (int64_t r = first, stop; r < first + n; r = stop) {
+            const d9d_forecast_rank *s = &p->stages[r / each];
+            uint64_t copies;
+
+            stop = (r / each + 1) * each;
+            stop = stop < first + n ? stop : first + n;
+            copies = (uint64_t)(stop - r) * s->copy; /* but of replicas one alone writes */
+            sum += (uint64_t)(stop - r) * s->batches + (copies < s->saved ? copies : s->saved);
+        }
+        if (sum > p->host) {
+            p->host = sum;
+            p->host_ranks = n;
+        }
+    }
+}
+
 /* What is of the longest rows, and what of those of the mean length. */
 static d9d_status stage_make(const d9di_dry_how *how, const d9di_rows *r, d9d_arena *a,
                              d9d_forecast_rank *stage, d9di_dry_run *dry)
@@ -62,9 +105,11 @@ static void stage_add(d9d_forecast *p, const d9di_dry_run *dry, double *flops, d
         p->prices[dry->stages[k].stage] = dry->stages[k].price;
 }
 
-static d9d_status stages_make(d9di_dry_how *how, const d9di_rows *r, d9d_arena *a, d9d_forecast *p)
+static d9d_status stages_make(d9di_dry_how *how, const d9di_rows *r, int64_t evaluated,
+                              d9d_arena *a, d9d_forecast *p)
 {
     const int64_t n = p->mesh.pipeline_parallel;
+    const uint64_t batches = batches_of(how->config, how->batch.rows * r->longest + evaluated);
     double flops = 0, once_s = 0;
 
     p->stages = d9d_arena_alloc(a, (size_t)n * sizeof(*p->stages));
@@ -80,8 +125,12 @@ static d9d_status stages_make(d9di_dry_how *how, const d9di_rows *r, d9d_arena *
         D9D_TRY(stage_make(how, r, a, stage, &dry));
         stage->ranks = p->ranks / n;
         stage->live = 1;
+        stage->copy = writes_behind(how->config, p->steps) ? dry.written : 0;
+        stage->batches = batches;
+        stage->saved = dry.saved;
         stage_add(p, &dry, &flops, &once_s);
     }
+    host_find(p);
     p->step_s = p->stages[0].step_s;
     if (p->costs != NULL)
         D9D_TRY(d9di_costs_apply(p->costs, p));
@@ -132,7 +181,7 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
     p.micro_batches = b->global_batch_size / replicas / b->microbatch_size;
     if (p.mesh.pipeline_parallel > 1)
         (void)d9di_schedule_words(&p.pipe, p.schedule);
-    D9D_TRY(stages_make(&dry, &r, a, &p));
+    D9D_TRY(stages_make(&dry, &r, data->evaluated_rows * padded, a, &p));
     *out = p;
     return D9D_OK;
 }

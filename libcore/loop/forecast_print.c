@@ -84,6 +84,24 @@ static amount duration(double s)
 /* Columns: bytes of a rank. */
 #define PARTS(X) X(weights) X(gradients) X(optimizer) X(units) X(activations) X(scratch) X(outside)
 
+/* Of the ranks of the host that needs most. */
+static d9d_status print_host(const d9d_forecast *p, d9d_buf *out)
+{
+    uint64_t copy = 0, batches = 0;
+
+    for (size_t i = 0; i < p->n_stages; i++) {
+        copy = p->stages[i].copy > copy ? p->stages[i].copy : copy;
+        batches = p->stages[i].batches > batches ? p->stages[i].batches : batches;
+    }
+    D9D_TRY(d9d_buf_printf(out, "host memory of a rank: %s for batches", size(batches).text));
+    if (copy > 0)
+        D9D_TRY(d9d_buf_printf(out, ", %s for checkpoints written behind", size(copy).text));
+    if (p->host_ranks > 1)
+        D9D_TRY(d9d_buf_printf(out, "; of %lld on a host: %s", (long long)p->host_ranks,
+                               size(p->host).text));
+    return d9d_buf_printf(out, "\n");
+}
+
 static d9d_status print_memory(const d9d_forecast *p, d9d_buf *out)
 {
     const unit u = unit_for(d9d_forecast_bytes(d9d_forecast_largest(p)));
@@ -106,6 +124,7 @@ static d9d_status print_memory(const d9d_forecast *p, d9d_buf *out)
 #undef X
         D9D_TRY(d9d_buf_printf(out, " %9s\n", in(u, d9d_forecast_bytes(r)).text));
     }
+    D9D_TRY(print_host(p, out));
     if (p->memory == 0)
         return D9D_OK;
     return d9d_buf_printf(
@@ -218,14 +237,15 @@ static json_t *talk_json(const d9d_paper_tally *tally)
 
 static json_t *rank_json(const d9d_forecast_rank *r)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:i, s:o, s:o}",
-                     "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
-                     (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
-                     (json_int_t)r->optimizer, "units", (json_int_t)r->units, "activations",
-                     (json_int_t)r->activations, "scratch", (json_int_t)r->scratch, "peak",
-                     (json_int_t)r->peak, "outside", (json_int_t)r->outside, "bytes",
-                     (json_int_t)d9d_forecast_bytes(r), "step_s", r->step_s, "live", r->live,
-                     "work", work_json(&r->tally), "messages", talk_json(&r->tally));
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:i, s:o, s:o}",
+        "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
+        (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
+        (json_int_t)r->optimizer, "units", (json_int_t)r->units, "activations",
+        (json_int_t)r->activations, "scratch", (json_int_t)r->scratch, "peak", (json_int_t)r->peak,
+        "outside", (json_int_t)r->outside, "bytes", (json_int_t)d9d_forecast_bytes(r), "host_copy",
+        (json_int_t)r->copy, "host_batches", (json_int_t)r->batches, "step_s", r->step_s, "live",
+        r->live, "work", work_json(&r->tally), "messages", talk_json(&r->tally));
 }
 
 static json_t *ranks_json(const d9d_forecast *p)
@@ -276,7 +296,7 @@ json_t *d9d_forecast_json(const d9d_forecast *p)
 {
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
-        "s:o, s:s?, s:I, s:I, s:o, s:b, s:o}",
+        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:o}",
         "schema", "d9d.plan.v1", "mesh", d9di_mesh_json(&p->mesh), "processor", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
@@ -286,6 +306,7 @@ json_t *d9d_forecast_json(const d9d_forecast *p)
         p->chip->gpu ? json_real(p->mfu) : json_null(), "schedule",
         p->n_stages > 1 ? json_string(p->schedule) : json_null(), "bubble", p->bubble, "prices",
         prices_json(p), "costs", p->costs, "checkpoint_bytes", (json_int_t)p->checkpoint,
-        "export_bytes", (json_int_t)p->exported, "memory", maybe((int64_t)p->memory, p->memory > 0),
-        "fits", d9d_forecast_fits(p), "stages", ranks_json(p));
+        "export_bytes", (json_int_t)p->exported, "host_bytes", (json_int_t)p->host, "host_ranks",
+        (json_int_t)p->host_ranks, "memory", maybe((int64_t)p->memory, p->memory > 0), "fits",
+        d9d_forecast_fits(p), "stages", ranks_json(p));
 }

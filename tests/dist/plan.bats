@@ -62,6 +62,51 @@ each() {
     [ "$(peaks --set "$evaluation")" -gt "$(peaks)" ]
     [ "$(peaks --set 'evaluation={"data": {"dataset": "data"}}')" -eq "$(peaks)" ]
 }
+# written KEY=VALUE...: what the plan says of host memory for saves is what the run takes.
+written() {
+    d9d-train --plan --gpu cpu --json "${@/#/--set=}" dense.json >plan.json
+    rm -rf measured
+    mpi -n 2 d9d-train --device cpu "${@/#/--set=}" --set trainer.run.dir=measured dense.json 2>said
+    planned=$(sed -n 's/^ *"host_copy": \([0-9]*\),$/\1/p' plan.json | head -n 1)
+    echo "# ${planned} bytes; $(grep -o 'from .* of host memory' said)" >&3
+    awk -v p="$planned" -v s="$(sed -n 's/.*written behind, from \([0-9.e+-]*\) MB of host.*/\1/p' said)" \
+        'BEGIN { off = p / (s * 1e6) - 1; exit !(s > 0 && off < 0.006 && -off < 0.006) }'
+}
+@test "host memory of checkpoints written behind" {
+    written mesh.data_parallel_shard=2 trainer.checkpointing.period_steps=4
+    written mesh.pipeline_parallel=2 trainer.checkpointing.period_steps=4
+    [ "$(sed -n 's/^ *"host_bytes": \([0-9]*\),$/\1/p' plan.json)" -gt "$planned" ]
+    none() { d9d-train --plan --gpu cpu "$@" dense.json | grep -c 'written behind' || true; }
+    [ "$(none --set trainer.checkpointing.period_steps=4)" -eq 1 ]
+    [ "$(none --set trainer.checkpointing.period_steps=disable)" -eq 0 ]
+    [ "$(none --set trainer.checkpointing.period_steps=10)" -eq 0 ] # the last one is waited for
+    [ "$(none --set trainer.checkpointing.period_steps=4 --set trainer.checkpointing.asynchronous=false)" -eq 0 ]
+}
+
+# Heads on whole texts, and routers with losses of their own.
+@test "every built-in task that trains, to the byte; over stages within 3 percent" {
+    for m in dense moe; do
+        d9d-shard -q --format tokens --out texts-$m "$golden/tasks/$m/texts.jsonl"
+        cat >task-$m.json <<JSON
+{"data": {"dataset": "texts-$m", "epochs": 3},
+ "model_provider": {"name": "qwen3_$m", "hf_config": "$golden/tasks/$m/config.json"},
+ "trainer": {"run": {"name": "task", "steps": 5}, "batching": {"global_batch_size": 8}, "data_loading": {"multiple": 32},
+   "model_stage_factory": {"source_checkpoint": "$golden/tasks/$m"}},
+ "optimizer": {"name": "adamw", "lr": 1e-3}}
+JSON
+        for task in '{"name": "classification"}' '{"name": "classification", "pooling": "mean"}' '{"name": "embedding"}'; do
+            holds task-$m "1 1 1 1 1 1" 0 "task=$task"
+            holds task-$m "1 2 1 1 1 1" 0 "task=$task"
+            holds task-$m "1 1 1 1 2 1" 0 "task=$task"
+        done
+        holds task-$m "1 1 1 1 1 1" 3 'task={"name": "classification"}' mesh.pipeline_parallel=2
+    done
+}
+@test "routers with losses and biases" {
+    router='model_provider.router={"aux_loss_coef": 0.02, "z_loss_coef": 0.01, "expert_bias": true}'
+    holds moe "1 1 1 1 1 1" 5 "$router"
+    holds moe "1 2 1 1 1 2" 5 "$router"
+}
 @test "a mixture of experts, within 5 percent" {
     each moe "$moe_meshes" 5
     holds moe "2 2 1 1 1 4" 5 model_provider.checkpointing=full

@@ -11,7 +11,8 @@
  * as long as assumed.  Other ranks of a stage have as much or, where a size does not divide, a
  * little less.  Time is a model: docs/plan.md has its constants.
  *
- * Memory is that of the longest rows of the data, time that of rows of the mean length in a batch.
+ * Of the host's memory it says what grows with the model and the batches, not what programs and
+ * libraries take.  Memory is that of the longest rows of the data, time that of rows of the mean length in a batch.
  */
 #ifndef D9D_LOOP_FORECAST_H
 #define D9D_LOOP_FORECAST_H
@@ -44,6 +45,10 @@ typedef struct d9d_forecast_rank {
     double step_s;        /* of its own, waiting for no other */
     int live; /* most forwards at once whose backward is not through; 1 without pipeline */
     d9d_paper_tally tally; /* of a step */
+    /* Of the host: the copy from which checkpoints are written behind, 0 where none is; batches
+     * that are read ahead, those of the largest evaluation too. */
+    uint64_t copy, batches;
+    uint64_t saved; /* of a checkpoint, by all ranks of the stage */
 } d9d_forecast_rank;
 
 typedef struct d9d_forecast {
@@ -70,6 +75,9 @@ typedef struct d9d_forecast {
     d9d_stage_price *prices; /* [program's stages], in the arena */
     double transfer_s;       /* of hidden states between neighbours */
     const char *costs;       /* the run that has measured the prices; NULL: the model has */
+    /* `copy` and `batches` of all ranks of the host that needs most, and how many these are. */
+    uint64_t host;
+    int64_t host_ranks;
 } d9d_forecast;
 
 /* ECONFIG and ENOTSUP for what training would refuse before it takes memory. */
