@@ -39,7 +39,7 @@ static int64_t few_of(const d9d_forecast *p)
     const int64_t most = EACH * ranks > LEAST ? EACH * ranks : LEAST;
 
     if (n > D9D_PIPE_MAX_MICROS) /* is refused with its number */
-        return D9D_PIPE_MAX_MICROS + 1;
+        return n < INT32_MAX ? n : INT32_MAX;
     return n < most || p->pipe.own != NULL ? n : n - (n - most) / ranks * ranks;
 }
 

@@ -35,8 +35,11 @@ d9d_status d9d_program_init(int ranks, int stages_per_rank, int micros, d9d_pipe
 
     if (ranks < 1 || ranks > D9D_PIPE_MAX_RANKS || stages_per_rank < 1 ||
         stages_per_rank > D9D_PIPE_MAX_STAGES / ranks || micros < 1 || micros > D9D_PIPE_MAX_MICROS)
-        return D9D_FAIL(D9D_ECONFIG, "pipeline: %d ranks of %d stages with %d micro-batches", ranks,
-                        stages_per_rank, micros);
+        return D9D_FAIL(D9D_ECONFIG,
+                        "pipeline: %d ranks of %d stages with %d micro-batches; at most %d ranks, "
+                        "%d stages and %d micro-batches",
+                        ranks, stages_per_rank, micros, D9D_PIPE_MAX_RANKS, D9D_PIPE_MAX_STAGES,
+                        D9D_PIPE_MAX_MICROS);
     p.stages = ranks * stages_per_rank;
     p.lanes = calloc((size_t)ranks, sizeof(*p.lanes));
     if (p.lanes == NULL)

@@ -99,6 +99,23 @@ is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
     says 2 "no mesh of 7 ranks divides this model" d9d-train --plan --suggest 7 --length 64 c.json
 }
 
+# Of 128 all are played, of more as many as show the rest: each takes as much as one of the first.
+@test "65536 micro-batches: of each schedule what fewer say, at once" {
+    of() { plan --length 64 --set mesh.pipeline_parallel=2 --set trainer.batching.microbatch_size=1 \
+        --set trainer.pipelining.schedule="{\"schedule\": \"$1\"}" --set trainer.batching.global_batch_size="$2" c.json >"$2.json"; }
+    more() { awk -v a="$(number "$1" <"$2.json")" -v b="$(number "$1" <"$3.json")" -v n=$(($3 - $2)) 'BEGIN { print (b - a) / n }'; }
+    for schedule in 1f1b gpipe; do
+        for n in 64 128 8192 65536; do of $schedule $n; done
+        for key in step_s peak live; do
+            echo "$schedule $key: $(more $key 64 128) $(more $key 8192 65536)"
+            awk -v a="$(more $key 64 128)" -v b="$(more $key 8192 65536)" -v what="$schedule $key" 'BEGIN {
+                if (what ~ /1f1b (peak|live)/) exit !(a < 16 && b < 16) # its loss
+                exit !(a > 0 && b - a <= 0.01 * a && a - b <= 0.01 * a) }'
+        done
+    done
+    says 2 "with 65538 micro-batches" of gpipe 65538
+}
+
 @test "a pipeline: its stages, prices, bubble and picture" {
     pipe=(--set mesh.pipeline_parallel=2 --set trainer.batching.microbatch_size=1)
     plan "${pipe[@]}" --timeline t.svg c.json >p.json
