@@ -7,8 +7,8 @@
 enum { D9DI_RUN_ID = 33 };
 
 typedef struct d9di_run_dir {
-    const char *path, *checkpoints, *metrics, *samples, *flight, *export,
-        *adapter; /* in the arena */
+    /* In the arena. */
+    const char *path, *checkpoints, *metrics, *samples, *flight, *export, *adapter;
 } d9di_run_dir;
 
 /* Names alone; nothing is made. */

@@ -62,10 +62,11 @@ typedef struct d9d_values {
 } d9d_values;
 
 typedef struct d9d_model_out {
-    d9d_var
-        *hidden;   /* as it came in: what the next stage takes; after the final norm on the last */
-    d9d_var *loss; /* [B*S] float32: -log p of each label, 0 where ignored; NULL without labels;
-                      the same on all tp ranks */
+    /* As it came in: what the next stage takes; after the final norm on the last. */
+    d9d_var *hidden;
+    /* [B*S] float32: -log p of each label, 0 where ignored; the same on all tp ranks.  NULL
+     * without labels. */
+    d9d_var *loss;
     d9d_var *logits;          /* [B*S, V], or of `pick` [N, V] float32, or NULL */
     const d9d_tensor *labels; /* of a task's logits, where they are not those of positions */
     const d9d_values *values; /* of a task in inference: its rows, from any stage; or NULL */
@@ -91,8 +92,8 @@ typedef struct d9d_model_ops {
     d9d_status (*forward)(d9d_model *m, d9d_tape *t, const d9d_model_in *in, d9d_model_out *out);
     /* Floating-point operations of forward and backward for one token of a sequence of s:
      * 6 N_mm + 6 L A D s (causal attention counted half; experts count top_k of E; the input
-     * embedding not at all).  NULL: 6 for every element of a matrix, those of the
-     * first unit of the first stage left out. */
+     * embedding not at all).  NULL: 6 for every element of a matrix, the first unit of the first
+     * stage left out. */
     double (*flops_per_token)(const d9d_model *m, int64_t s);
     void (*free)(d9d_model *m);
     /* NULL, or: what a layer of this stage, from 0, keeps.  Such a model takes a cache and `pick`.

@@ -27,8 +27,8 @@ extern "C" {
 
 typedef struct d9d_block_how {
     d9d_dtype dtype;
-    double
-        init_std; /* > 0: matrices N(0, init_std); 0: linear U(+-1/sqrt(in)), embedding N(0, 1) */
+    /* Of matrices, N(0, init_std); 0: linear U(+-1/sqrt(in)), embedding N(0, 1). */
+    double init_std;
     const d9d_cut *cut; /* kept; NULL: no rank but this one */
 } d9d_block_how;
 

@@ -6,11 +6,11 @@
  *
  *     linear    f_i / factor
  *     ntk       base * factor^(d / (d - 2)) in place of base
- *     yarn      f_i where pair i turns more than `fast` times over `original` positions, f_i /
- * factor where it turns less than `slow` times, between them in proportion to i; cosines and sines
- * times 0.1 ln(factor) + 1.  (Peng et al., arXiv:2309.00071) llama3    the same with bounds of the
- * wave's length, original / fast and original / slow, and between them in proportion to original /
- * length; cosines and sines as they are
+ *     yarn      f_i where pair i turns more than `fast` times over `original` positions,
+ *               f_i / factor where it turns less than `slow` times, between them in proportion
+ *               to i; cosines and sines times 0.1 ln(factor) + 1  (Peng et al., arXiv:2309.00071)
+ *     llama3    the same with bounds of the wave's length, original / fast and original / slow,
+ *               and between them in proportion to original / length; cosines and sines as they are
  *
  * The last two are those of HuggingFace's configurations, to the last bit of what they mean: bounds
  * of yarn are rounded outwards to whole pairs where `whole` is set.

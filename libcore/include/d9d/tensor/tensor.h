@@ -76,11 +76,13 @@ D9D_API d9d_tensor d9d_tensor_rows(const d9d_tensor *t, int64_t first, int64_t n
 
 /* The bytes of the storage leave for the host and come back, to wherever there is room then:
  *
- *     D9D_TRY(d9d_tensor_offload(&x));     // every tensor and view of x's storage stays what it
- * is, d9d_device_trim(dev);                // and has no data meanwhile: d9d_tensor_data() is NULL
+ *     D9D_TRY(d9d_tensor_offload(&x));
+ *     d9d_device_trim(dev);
  *     ...
  *     D9D_TRY(d9d_tensor_restore(&x));
  *
+ * Every tensor and view of x's storage stays what it is and has no data meanwhile:
+ * d9d_tensor_data() is NULL.
  * Offloading is queued behind what the device has to do and waits for nothing; restoring waits
  * until the bytes are there.  Offloading twice, and restoring what is not offloaded, is EINVAL.
  * What fails for memory (EOOM) leaves the storage as it was. */
