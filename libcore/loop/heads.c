@@ -313,8 +313,7 @@ static d9d_status states_extend(void *self, d9d_model *m, const d9d_model_option
 
     (void)options;
     if (ops->size <= offsetof(d9d_model_ops, taps) || !ops->taps)
-        return D9D_FAIL(D9D_ENOTSUP, "task: %s does not tell what its layers compute",
-                        ops->name);
+        return D9D_FAIL(D9D_ENOTSUP, "task: %s does not tell what its layers compute", ops->name);
     return m->stage.count == 1 ? layers_number(self, m) : D9D_OK;
 }
 
