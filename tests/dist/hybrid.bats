@@ -66,6 +66,15 @@ alone() { [ -d alone ] || train alone; }
     close_to 1e-5 <(numbers loss stages) <(numbers loss alone | head -n 5)
 }
 
+# Documents of a pack are of their mean length on paper, and the longest ones are measured.
+@test "it is planned: the gated delta rule's states and convolutions too" {
+    alone
+    measured=$(sed -n 's/.*"mem_bytes": \([0-9]*\).*/\1/p' alone/metrics.jsonl | sort -n | tail -n 1)
+    planned=$(d9d-train --plan --gpu cpu --json train.json | sed -n 's/^ *"peak": \([0-9]*\),$/\1/p')
+    echo "# planned $planned, measured $measured" >&3
+    awk -v p="$planned" -v m="$measured" 'BEGIN { exit !(m > 0 && p <= 1.05 * m && p >= 0.95 * m) }'
+}
+
 # generate OUT PROMPTS TOKENS RANKS [OPTION...]: greedy, by what alone has learnt.
 generate() {
     local out=$1 prompts=$2 tokens=$3 ranks=$4 launch=()
