@@ -22,24 +22,61 @@ static __global__ void permute_kernel(d9d_permute_dims n, T *__restrict__ y,
     }
 }
 
-/* Eights at `i` of the rows of choices [c, c + CHOICES) of a token, all on their way at once; zeros
- * for what is not there. */
-enum { CHOICES = 8 };
-template <class T>
-static __device__ __forceinline__ void fetch_choices(raw8<T> (&to)[CHOICES], const T *x,
-                                                     const int32_t *row, int64_t c, int64_t i,
-                                                     const d9d_permute_dims &n)
+/* Which of the next 32 choices of a token have a row: those of experts on other ranks have none,
+ * and cost nothing.  All threads of a token agree. */
+enum { SOME = 32 };
+static __device__ __forceinline__ unsigned present(const int32_t *row, int64_t n)
+{
+    unsigned mask = 0;
+
+#pragma unroll 8
+    for (int j = 0; j < SOME; j++)
+        if (j < n)
+            mask |= (row[j] >= 0 ? 1u : 0u) << j;
+    return mask;
+}
+
+/* The next C of them, in their order; -1 behind the last. */
+template <int C> struct picked {
+    int at[C];
+};
+template <int C> static __device__ __forceinline__ picked<C> pick(unsigned *mask)
+{
+    picked<C> p;
+
+#pragma unroll
+    for (int j = 0; j < C; j++) {
+        p.at[j] = __ffs((int)*mask) - 1;
+        *mask &= *mask - 1;
+    }
+    return p;
+}
+
+/* Eights at `i` of their rows, all on their way at once.  W: rows lie as wide loads want them. */
+template <bool W, class T, int C>
+static __device__ __forceinline__ void fetch_picked(raw8<T> (&to)[C], const T *x,
+                                                    const int32_t *row, const picked<C> &p,
+                                                    int64_t i, int64_t h)
 {
 #pragma unroll
-    for (int j = 0; j < CHOICES; j++) {
-        const int64_t r = c + j < n.k ? row[c + j] : -1;
+    for (int j = 0; j < C; j++) {
+        const T *from = x + (p.at[j] < 0 ? 0 : row[p.at[j]]) * h + i;
 
-        fetch8(to[j], x + r * n.h + i, r < 0 ? 0 : n.h - i);
+        if (p.at[j] < 0)
+            continue;
+        if (W)
+            to[j] = *(const raw8<T> *)from;
+        else
+            fetch8(to[j], from, h - i);
     }
 }
 
+/* As many as are on their way at once, measured: sums have registers for more threads with fewer.
+ */
+enum { GATHERED = 4, SCATTERED = 8 };
+
 /* y[t] = sum over j ascending of w_j x[row(t, j)]; w NULL: all ones. */
-template <class T, int G>
+template <class T, int G, bool W>
 static __global__ void gather_kernel(d9d_permute_dims n, T *__restrict__ y, const T *__restrict__ x,
                                      const float *__restrict__ w, const int32_t *__restrict__ row)
 {
@@ -49,86 +86,95 @@ static __global__ void gather_kernel(d9d_permute_dims n, T *__restrict__ y, cons
         return;
     row += t * n.k;
     w += w == NULL ? 0 : t * n.k;
+    const unsigned first = present(row, n.k);
     D9DI_ROW8 (i, n.h, G) {
         float sum[8] = {}, v[8];
 
-        for (int64_t c = 0; c < n.k; c += CHOICES) {
-            raw8<T> some[CHOICES];
+        for (int64_t c = 0; c < n.k; c += SOME) {
+            unsigned mask = c == 0 ? first : present(row + c, n.k - c);
 
-            fetch_choices(some, x, row, c, i, n);
+            while (mask != 0) {
+                const auto p = pick<GATHERED>(&mask);
+                raw8<T> some[GATHERED];
+
+                fetch_picked<W>(some, x, row + c, p, i, n.h);
 #pragma unroll
-            for (int k = 0; k < CHOICES; k++) {
-                const float by =
-                    c + k < n.k && row[c + k] >= 0 ? w == NULL ? 1.0f : w[c + k] : 0.0f;
+                for (int k = 0; k < GATHERED; k++) {
+                    if (p.at[k] < 0)
+                        break;
+                    const float by = w == NULL ? 1.0f : w[c + p.at[k]];
 
-                unpack8(v, some[k]);
-                for (int j = 0; j < 8; j++)
-                    sum[j] += by * v[j];
+                    unpack8(v, some[k]);
+                    for (int j = 0; j < 8; j++)
+                        sum[j] += by * v[j];
+                }
             }
         }
         store8(y + t * n.h + i, sum, n.h - i);
     }
 }
 
-/* Each of the sums of a token's threads, to to[0 .. n): within warps, then over them. */
-template <int G>
-static __device__ __forceinline__ void sums_store(float *to, const float (&v)[CHOICES], int64_t n)
+/* dx[row(t, j)] = prob dy[t], dprob[t, j] = dy[t] . x[row(t, j)], of the choices picked. */
+template <class T, int G, bool W>
+static __device__ __forceinline__ void scatter_some(const picked<SCATTERED> &p, int64_t h,
+                                                    T *__restrict__ dx, float *dprob,
+                                                    const T *__restrict__ dy,
+                                                    const T *__restrict__ x,
+                                                    const float *__restrict__ prob,
+                                                    const int32_t *__restrict__ row)
 {
-    constexpr int PARTS = G > WARP ? G / WARP : 1;
-    __shared__ float part[THREADS / G][PARTS][CHOICES];
-    const int group = threadIdx.x / G, at = threadIdx.x % G;
+    float dot[SCATTERED] = {}, d[8], v[8];
 
-    __syncthreads(); /* the last ones have been read */
+    D9DI_ROW8 (i, h, G) {
+        raw8<T> some[SCATTERED];
+
+        load8(d, dy + i, h - i);
+        fetch_picked<W>(some, x, row, p, i, h);
 #pragma unroll
-    for (int c = 0; c < CHOICES; c++) {
-        const float sum = group_sum<(G < WARP ? G : WARP)>(v[c]);
-
-        if (at % WARP == 0)
-            part[group][at / WARP][c] = sum;
+        for (int k = 0; k < SCATTERED; k++) {
+            if (p.at[k] < 0)
+                break;
+            unpack8(v, some[k]);
+            for (int j = 0; j < 8; j++) {
+                dot[k] = fmaf(d[j], v[j], dot[k]);
+                v[j] = d[j] * prob[p.at[k]];
+            }
+            store8(dx + (int64_t)row[p.at[k]] * h + i, v, h - i);
+        }
     }
-    __syncthreads();
-    if (at < CHOICES && at < n) {
-        float sum = part[group][0][at];
+#pragma unroll
+    for (int k = 0; k < SCATTERED; k++) {
+        const float sum = group_sum<G>(dot[k]);
 
-        for (int p = 1; p < PARTS; p++)
-            sum += part[group][p][at];
-        to[at] = sum;
+        if (p.at[k] >= 0 && threadIdx.x % G == 0)
+            dprob[p.at[k]] = sum;
     }
 }
 
-/* dx[row(t, j)] = prob dy[t], dprob[t, j] = dy[t] . x[row(t, j)]. */
-template <class T, int G>
+/* G is a warp at most. */
+template <class T, int G, bool W>
 static __global__ void scatter_kernel(d9d_permute_dims n, T *__restrict__ dx, float *dprob,
                                       const T *__restrict__ dy, const T *__restrict__ x,
                                       const float *__restrict__ prob,
                                       const int32_t *__restrict__ row)
 {
-    const int64_t t = row_mine<G>(), h = t < n.rows ? n.h : 0; /* all threads meet in the sums */
-    const int64_t at = h > 0 ? t * n.k : 0;
+    const int64_t t = row_mine<G>();
+    const bool mine = t < n.rows; /* all threads of a warp meet in its sums */
+    const int64_t at = mine ? t * n.k : 0;
 
-    for (int64_t c = 0; c < n.k; c += CHOICES) {
-        float dot[CHOICES] = {}, d[8], v[8];
+    for (int64_t c = at; c < at + n.k; c += SOME) {
+        const int64_t left = at + n.k - c;
+        unsigned mask = mine ? present(row + c, left) : 0;
 
-        D9DI_ROW8 (i, h, G) {
-            raw8<T> some[CHOICES];
+        for (int64_t j = threadIdx.x % G; mine && j < left && j < SOME; j += G)
+            if (!(mask >> j & 1))
+                dprob[c + j] = 0.0f;
+        while (__any_sync(~0u, mask != 0)) {
+            const auto p = pick<SCATTERED>(&mask);
 
-            load8(d, dy + t * n.h + i, n.h - i);
-            fetch_choices(some, x, row + at, c, i, n);
-#pragma unroll
-            for (int k = 0; k < CHOICES; k++) {
-                const int64_t to = c + k < n.k ? row[at + c + k] : -1;
-
-                if (to < 0)
-                    continue;
-                unpack8(v, some[k]);
-                for (int j = 0; j < 8; j++) {
-                    dot[k] = fmaf(d[j], v[j], dot[k]);
-                    v[j] = d[j] * prob[at + c + k];
-                }
-                store8(dx + to * n.h + i, v, n.h - i);
-            }
+            scatter_some<T, G, W>(p, n.h, dx, dprob + c, dy + (mine ? t : 0) * n.h, x, prob + c,
+                                  row + c);
         }
-        sums_store<G>(dprob + at + c, dot, t < n.rows ? n.k - c : 0);
     }
 }
 
@@ -142,23 +188,50 @@ static d9d_status permute(d9d_stream s, const d9d_permute_dims *n, void *y, cons
     return d9di_launched("permute");
 }
 
-template <class T>
+/* Threads that share a row whose sums stay in a warp. */
+#define BY_WARPS(n, G, ...)                                                                        \
+    ((n) <= HEAD_ROW ? [&] { constexpr int G = WARP / 2; return __VA_ARGS__; }()                   \
+                     : [&] { constexpr int G = WARP; return __VA_ARGS__; }())
+#define BY_WIDTH(w, W, ...)                                                                        \
+    ((w) ? [&] { constexpr bool W = true; return __VA_ARGS__; }()                                  \
+         : [&] { constexpr bool W = false; return __VA_ARGS__; }())
+
+template <class T> static bool is_wide(const d9d_permute_dims *n, const void *x)
+{
+    return n->h % 8 == 0 && (uintptr_t)x % alignof(raw8<T>) == 0;
+}
+
+template <class T, int G, bool W>
 static d9d_status gather(d9d_stream s, const char *op, const d9d_permute_dims *n, void *y,
                          const void *x, const float *w, const int32_t *row)
 {
-    D9DI_BY_ROWS(n->h, G,
-                 gather_kernel<T, G><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
-                     *n, (T *)y, (const T *)x, w, row));
+    gather_kernel<T, G, W><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
+        *n, (T *)y, (const T *)x, w, row);
     return d9di_launched(op);
 }
+template <class T>
+static d9d_status gather_any(d9d_stream s, const char *op, const d9d_permute_dims *n, void *y,
+                             const void *x, const float *w, const int32_t *row)
+{
+    return BY_WARPS(n->h, G,
+                    BY_WIDTH(is_wide<T>(n, x), W, gather<T, G, W>(s, op, n, y, x, w, row)));
+}
 
-template <class T, int G>
+template <class T, int G, bool W>
 static d9d_status scatter(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
                           const void *dy, const void *x, const float *prob, const int32_t *row)
 {
-    scatter_kernel<T, G><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
+    scatter_kernel<T, G, W><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
         *n, (T *)dx, dprob, (const T *)dy, (const T *)x, prob, row);
     return d9di_launched("unpermute_din");
+}
+template <class T>
+static d9d_status scatter_any(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
+                              const void *dy, const void *x, const float *prob, const int32_t *row)
+{
+    return BY_WARPS(
+        n->h, G,
+        BY_WIDTH(is_wide<T>(n, x), W, scatter<T, G, W>(s, n, dx, dprob, dy, x, prob, row)));
 }
 
 d9d_status d9d_k_permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
@@ -176,7 +249,7 @@ d9d_status d9d_k_permute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, 
     D9D_TRY(d9di_check_float("permute_din", n->t));
     if (n->rows * n->h == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, gather<T>(s, "permute_din", n, dx, dy, NULL, row));
+    return D9DI_TYPED(n->t, T, gather_any<T>(s, "permute_din", n, dx, dy, NULL, row));
 }
 
 d9d_status d9d_k_unpermute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
@@ -185,7 +258,7 @@ d9d_status d9d_k_unpermute(d9d_stream s, const d9d_permute_dims *n, void *y, con
     D9D_TRY(d9di_check_float("unpermute", n->t));
     if (n->rows * n->h == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, gather<T>(s, "unpermute", n, y, x, prob, row));
+    return D9DI_TYPED(n->t, T, gather_any<T>(s, "unpermute", n, y, x, prob, row));
 }
 
 d9d_status d9d_k_unpermute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
@@ -194,6 +267,5 @@ d9d_status d9d_k_unpermute_din(d9d_stream s, const d9d_permute_dims *n, void *dx
     D9D_TRY(d9di_check_float("unpermute_din", n->t));
     if (n->rows * n->k == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T,
-                      D9DI_BY_ROWS(n->h, G, scatter<T, G>(s, n, dx, dprob, dy, x, prob, row)));
+    return D9DI_TYPED(n->t, T, scatter_any<T>(s, n, dx, dprob, dy, x, prob, row));
 }

@@ -6,7 +6,7 @@
  */
 #include "cuda_common.cuh"
 
-enum { BITS = 8, BINS = 1 << BITS, ROUNDS = 16, TILE = THREADS * ROUNDS, SCAN = 1024 };
+enum { BITS = 8, BINS = 1 << BITS, ROUNDS = 4, TILE = THREADS * ROUNDS, SCAN = 1024 };
 
 /* A key as it is sorted: negative ones become `keys`. */
 static __device__ __forceinline__ int32_t clamped(const int32_t *key, int64_t i, int64_t keys)
@@ -96,14 +96,17 @@ static __global__ void __launch_bounds__(SCAN) scan_kernel(int *x, int64_t n)
     }
 }
 
+/* start NULL, or where the items of each key begin: of a pass that knows whole keys. */
 static __global__ void __launch_bounds__(THREADS)
-    move_kernel(pass p, const int *before, int32_t *out)
+    move_kernel(pass p, const int *before, int32_t *out, int32_t *start)
 {
     __shared__ int place[WARPS][BINS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 
     count_digits(p, place);
-    for (int b = threadIdx.x; b < BINS; b += THREADS) {
+    for (int64_t x = threadIdx.x; start != NULL && blockIdx.x == 0 && x <= p.keys; x += THREADS)
+        start[x] = before[x * gridDim.x];
+    for (int b = threadIdx.x; b < BINS && b <= p.keys; b += THREADS) {
         int at = before[(int64_t)b * gridDim.x + blockIdx.x];
 
         for (int w = 0; w < WARPS; w++) {
@@ -176,13 +179,15 @@ d9d_status d9di_sort(d9d_stream s, const char *op, const int32_t *key, int64_t n
             int32_t *out = (passes - i) % 2 ? order : other; /* the last one goes to `order` */
 
             count_kernel<<<(unsigned)tiles, THREADS, 0, queue>>>(p, total);
-            scan_kernel<<<1, SCAN, 0, queue>>>(total, counts);
-            move_kernel<<<(unsigned)tiles, THREADS, 0, queue>>>(p, total, out);
+            scan_kernel<<<1, SCAN, 0, queue>>>(total, passes == 1 ? (keys + 1) * tiles : counts);
+            move_kernel<<<(unsigned)tiles, THREADS, 0, queue>>>(p, total, out,
+                                                                passes == 1 ? start : NULL);
             p.in = out;
         }
         d9di_give(s, scratch, bytes);
     }
-    start_kernel<<<(unsigned)d9di_ceil_div(keys + 1, THREADS), THREADS, 0, queue>>>(start, key,
-                                                                                    order, n, keys);
+    if (n == 0 || passes > 1)
+        start_kernel<<<(unsigned)d9di_ceil_div(keys + 1, THREADS), THREADS, 0, queue>>>(
+            start, key, order, n, keys);
     return d9di_launched(op);
 }
