@@ -82,6 +82,7 @@ static d9di_engine_how engine_how(const rehearsal *r)
         .train = true,
         .optimizer = r->optimizer,
         .gradients = &c->trainer.gradient_manager,
+        .sharding = &c->trainer.sharding,
     };
 }
 
@@ -128,9 +129,9 @@ static uint64_t bytes_of(const d9d_shape *s, d9d_dtype t)
 
 static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
 {
-    const struct d9d_gradients_section *g = &r->how->config->trainer.gradient_manager;
-    const d9d_sharded_how sharded = {.with_grads = true,
-                                     .reduce_once = g->reduce == D9D_REDUCE_STEP};
+    const d9d_trainer_section *t = &r->how->config->trainer;
+    const d9d_sharded_how sharded = d9di_engine_sharding(&(d9di_engine_how){
+        .train = true, .gradients = &t->gradient_manager, .sharding = &t->sharding});
     const d9d_params *params = &r->engine.params;
     d9d_save_set set, here;
     uint64_t units;
@@ -246,12 +247,13 @@ static void stretch(sample *few, const sample *more, double by)
     }
 }
 
-/* How many micro-batches show all: alone the last one and one before it.  A pipeline that fills and
+/* How many micro-batches show all: alone the last one and two before it, of which the second finds
+ * the first one's gradients added up and the last of them under way.  A pipeline that fills and
  * empties holds no more of them at once than some for each of its ranks; breadth first it holds
  * all, so that each more takes as much memory; of a plugin's schedule nothing is known. */
 static void choose_few(rehearsal *r)
 {
-    enum { ALONE = 2, EACH = 3, BREADTH = 128 };
+    enum { ALONE = 3, EACH = 3, BREADTH = 128 };
     const d9d_pipe_how pipe = d9d_job_pipe(&r->how->config->trainer.pipelining);
     const int64_t ranks = r->how->config->mesh.pipeline_parallel;
     const bool breadth = pipe.kind == D9D_PIPE_GPIPE || pipe.kind == D9D_PIPE_LOOPED_BFS;

@@ -255,19 +255,27 @@ static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_how *how)
     return sum;
 }
 
+d9d_sharded_how d9di_engine_sharding(const d9di_engine_how *how)
+{
+    if (!how->train)
+        return (d9d_sharded_how){.with_grads = false};
+    return (d9d_sharded_how){
+        .with_grads = true,
+        .reduce_once = how->gradients->reduce == D9D_REDUCE_STEP,
+        .keep = !how->sharding->reshard_after_forward,
+        .bucket_bytes = (uint64_t)how->gradients->bucket_size_mb << 20,
+    };
+}
+
 /* The ranks, and what each of them has of the model. */
 static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
 {
     const d9d_mesh_how mesh = {
         .timeout_s = how->timeout_s, .flight_dir = how->flight, .log = how->where->log};
     const char *net = e->dev->kernels->name;
-    d9d_sharded_how sharded = {.with_grads = how->train};
+    const d9d_sharded_how sharded = d9di_engine_sharding(how);
     uint64_t units, most = 0;
 
-    if (how->train) {
-        sharded.reduce_once = how->gradients->reduce == D9D_REDUCE_STEP;
-        sharded.bucket_bytes = (uint64_t)how->gradients->bucket_size_mb << 20;
-    }
     D9D_TRY(d9d_mesh_open(how->where->boot, how->mesh, net, e->dev->stream, &mesh, &e->mesh));
     D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXES_WORLD, &e->world));
     D9D_TRY(d9d_mesh_group(e->mesh, D9D_AXIS(PP), &e->down));

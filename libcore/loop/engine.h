@@ -91,7 +91,8 @@ typedef struct d9di_engine_how {
     bool train;            /* allocate gradients */
     bool initialise; /* false: leave parameters uncleared, a training checkpoint with all follows */
     const d9d_optimizer *optimizer;                /* whose state comes beside; NULL: none */
-    const struct d9d_gradients_section *gradients; /* of training */
+    const struct d9d_gradients_section *gradients; /* of training, */
+    const struct d9d_sharding_section *sharding;   /* as well */
     double timeout_s;                              /* of collective calls */
     const char *flight;                            /* where they are recorded, or NULL */
 } d9di_engine_how;
@@ -102,6 +103,7 @@ d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out);
  * everything from here on. */
 d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how);
 void d9di_engine_release(d9di_engine *e);
+d9d_sharded_how d9di_engine_sharding(const d9di_engine_how *how);
 /* The adapters of the model, if it is whole here, or of a training checkpoint of it. */
 d9d_status d9di_engine_adapters(const d9di_engine *e, const char *saved, d9d_adapters **out);
 /* As peft writes them; a warning where HuggingFace's files have no place for one. */

@@ -182,7 +182,7 @@ static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var
         d9d_tape_set_draws(t, &b->draws);
     if (b->shares.weight.storage != NULL)
         d9d_tape_set_shares(t, &b->shares);
-    d9d_sharded_forward(s->sharded, learn && e->program.stages == 1);
+    d9d_sharded_forward(s->sharded, learn, e->program.stages == 1);
     D9D_TRY(d9di_task_forward(
         e->task, s->model, t,
         &(d9d_model_in){.ids = &b->ids,

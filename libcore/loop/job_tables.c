@@ -261,6 +261,16 @@ static const d9d_key gradients_keys[] = {
 static const d9d_table gradients_table =
     D9D_TABLE(gradients_section, "gradient_manager", gradients_keys, "gradients");
 
+typedef struct d9d_sharding_section sharding_section;
+static const d9d_key sharding_keys[] = {
+    D9D_KEY_BOOL(sharding_section, reshard_after_forward, "true",
+                 "let go of a layer's weights behind its forward and gather them again for "
+                 "backward; false: keep them until then, for half as many gathers"),
+    D9D_KEY_END,
+};
+static const d9d_table sharding_table =
+    D9D_TABLE(sharding_section, "sharding", sharding_keys, "weights that ranks keep in parts");
+
 typedef struct d9d_timeout_section timeout_section;
 static const d9d_key timeout_keys[] = {
     D9D_KEY_INT(timeout_section, init_timeout, "10000", 1, 1 << 30,
@@ -318,6 +328,7 @@ static const d9d_table profiling_table =
                       "training checkpoints"),                                                     \
         D9D_KEY_TABLE(d9d_trainer_section, gradient_clipping, &clipping_table, "clipping"),        \
         D9D_KEY_TABLE(d9d_trainer_section, gradient_manager, &gradients_table, "gradients"),       \
+        D9D_KEY_TABLE(d9d_trainer_section, sharding, &sharding_table, "weights in parts"),         \
         D9D_KEY_TABLE(d9d_trainer_section, timeout, &timeout_table, "limits of time"),             \
         {.name = "gc",                                                                             \
          .kind = D9D_KIND_TABLE,                                                                   \

@@ -135,6 +135,7 @@ d9di_engine_how d9di_train_engine_how(const d9di_train *r, bool resumes)
         .initialise = !resumes || t->model_stage_factory.checkpoint_only_trainable_parameters,
         .optimizer = r->optimizer,
         .gradients = &t->gradient_manager,
+        .sharding = &t->sharding,
         .timeout_s = (double)t->timeout.init_timeout,
         .flight = r->dir.flight,
     };

@@ -53,7 +53,8 @@ struct d9d_sharded {
     reach *reaches;
     size_t n_reaches;
     bool reached;      /* what can be shared is */
-    bool back_at_once; /* a backward follows this forward */
+    bool learns;       /* a backward follows this forward, */
+    bool back_at_once; /* and right behind it */
     bool last;         /* this backward is the step's last one */
     d9di_buckets buckets;
     d9d_arena arena;
@@ -193,6 +194,16 @@ static void drop(unit *u)
     u->state = AWAY;
 }
 
+/* One that was gathered for nobody. */
+static d9d_status forget(unit *u)
+{
+    if (u->state == AWAY)
+        return D9D_OK;
+    D9D_TRY(gather_finish(u));
+    drop(u);
+    return D9D_OK;
+}
+
 /* Where in the order the unit is that is opened now, looked for from the last one on. */
 static void follow(d9d_sharded *s, const unit *u, d9d_unit_pass pass)
 {
@@ -319,13 +330,21 @@ static d9d_status unit_open(d9d_unit *base, d9d_unit_pass pass)
     return gather_ahead(u->owner, pass);
 }
 
+/* Do the whole parameters wait for backward, which comes at once or at the price of their memory? */
+static bool stays(const unit *u, d9d_unit_pass pass)
+{
+    const d9d_sharded *s = u->owner;
+
+    return is_turn(u, pass) || (pass == D9D_UNIT_FORWARD && s->how.keep && s->learns);
+}
+
 static d9d_status unit_close(d9d_unit *base, d9d_unit_pass pass)
 {
     unit *u = (unit *)base;
 
     if (--u->open > 0)
         return D9D_OK;
-    if (!is_turn(u, pass))
+    if (!stays(u, pass))
         drop(u);
     return pass == D9D_UNIT_BACKWARD && ++u->visited == u->visits ? unit_done(u) : D9D_OK;
 }
@@ -406,36 +425,43 @@ static d9d_status buckets_make(d9d_sharded *s)
     return d9di_buckets_fill(&s->buckets, s->dev);
 }
 
-/* Of parameters that are put together for a unit. */
-typedef struct whole_bytes {
-    uint64_t data, grads;
-} whole_bytes;
-
-static d9d_status add_whole(void *arg, d9d_param *p)
+static uint64_t whole_bytes(const d9d_param *p, d9d_dtype t)
 {
-    const uint64_t n = p->shard != NULL ? (uint64_t)d9d_shape_numel(&p->work) : 0;
-    whole_bytes *b = arg;
+    return (uint64_t)d9d_shape_numel(&p->work) * d9d_dtype_size(t);
+}
 
-    b->data += n * d9d_dtype_size(p->dtype);
-    b->grads += p->trainable ? n * d9d_dtype_size(p->grad_dtype) : 0;
+/* Of parameters that are put together for a unit. */
+typedef struct needed {
+    uint64_t data, grads;
+} needed;
+
+static d9d_status add_needed(void *arg, d9d_param *p)
+{
+    needed *b = arg;
+
+    if (p->shard == NULL)
+        return D9D_OK;
+    b->data += whole_bytes(p, p->dtype);
+    b->grads += p->trainable ? whole_bytes(p, p->grad_dtype) : 0;
     return D9D_OK;
 }
 
 d9d_status d9d_sharded_bytes(const d9d_model *m, const d9d_sharded_how *how, uint64_t *out)
 {
+    const bool keep = how->keep && how->with_grads, once = how->reduce_once && how->with_grads;
+    needed all = {0};
     uint64_t most = 0;
-    whole_bytes all = {0};
 
-    D9D_TRY(d9d_module_each(m->module, add_whole, &all));
+    D9D_TRY(d9d_module_each(m->module, add_needed, &all));
     for (size_t i = 0; i < m->n_units; i++) {
-        whole_bytes b = {0};
+        needed b = {0};
         uint64_t n;
 
-        D9D_TRY(d9d_module_each(m->units[i], add_whole, &b));
-        n = b.data + (how->with_grads && !how->reduce_once ? b.grads : 0);
+        D9D_TRY(d9d_module_each(m->units[i], add_needed, &b));
+        n = (keep ? 0 : b.data) + (how->with_grads && !once ? b.grads : 0);
         most = n > most ? n : most;
     }
-    *out = most + (how->with_grads && how->reduce_once ? all.grads : 0);
+    *out = most + (keep ? all.data : 0) + (once ? all.grads : 0);
     return D9D_OK;
 }
 
@@ -518,6 +544,8 @@ d9d_status d9d_sharded_create(d9d_model *m, d9d_device *dev, const d9d_sharded_h
 
 void d9d_sharded_moves(d9d_sharded *s)
 {
+    for (size_t i = 0; s != NULL && i < s->n_units; i++)
+        (void)!forget(&s->units[i]);
     for (size_t i = 0; s != NULL && i < s->n_reaches; i++) {
         reach *r = &s->reaches[i];
 
@@ -532,6 +560,7 @@ void d9d_sharded_free(d9d_sharded *s)
 {
     if (s == NULL)
         return;
+    d9d_sharded_moves(s);
     for (size_t i = 0; i < s->n_units; i++) {
         unit *u = &s->units[i];
 
@@ -543,7 +572,6 @@ void d9d_sharded_free(d9d_sharded *s)
             d9d_comm_point_free(u->bundles[k].comm, u->bundles[k].reduced);
         }
     }
-    d9d_sharded_moves(s);
     d9di_buckets_release(&s->buckets);
     d9d_arena_release(&s->arena);
     free(s);
@@ -551,11 +579,12 @@ void d9d_sharded_free(d9d_sharded *s)
 
 /* --- a step ------------------------------------------------------------------------------- */
 
-void d9d_sharded_forward(d9d_sharded *s, bool back_at_once)
+void d9d_sharded_forward(d9d_sharded *s, bool learns, bool back_at_once)
 {
     if (s == NULL)
         return;
-    s->back_at_once = back_at_once;
+    s->learns = learns;
+    s->back_at_once = learns && back_at_once;
     s->at = 0;
 }
 
@@ -595,6 +624,8 @@ d9d_status d9d_sharded_end(d9d_sharded *s)
     D9D_TRY(reduce_finish_others(s));
     D9D_TRY(d9di_buckets_end(&s->buckets, s->dev));
     d9d_trace_lap(s->dev, "wait", "for sums");
+    for (size_t i = 0; i < s->n_units; i++)
+        D9D_TRY(forget(&s->units[i]));
     for (size_t i = 0; i < s->n_reaches; i++)
         D9D_TRY(fence(&s->reaches[i], s->dev->stream, false));
     d9d_trace_lap(s->dev, "wait", "for readers");

@@ -54,6 +54,17 @@ each() {
     holds dense "2 2 1 1 1 1" 0 trainer.gradient_manager.reduce=step
     holds dense "2 1 1 1 1 1" 0 model_provider.dtype=bfloat16
 }
+@test "weights kept from forward to backward: to the byte, for half as many gathers" {
+    holds dense "1 2 1 1 1 1" 0 trainer.sharding.reshard_after_forward=false
+    holds moe "2 2 1 1 1 1" 0 trainer.sharding.reshard_after_forward=false trainer.gradient_manager.reduce=step
+    gathers() {
+        d9d-train --plan --gpu cpu --json --set mesh.data_parallel_shard=2 --set trainer.sharding.reshard_after_forward="$1" dense.json |
+            tr -d '\n' | sed 's/.*"call": "all_gather"[^}]*"calls": \([0-9]*\).*/\1/'
+    }
+    again=$(gathers true) once=$(gathers false)
+    echo "$again gathers, $once where weights are kept"
+    [ "$once" -gt 0 ] && [ "$again" -gt $((once + once / 2)) ]
+}
 @test "a dense model that is evaluated in larger batches" {
     evaluation='evaluation={"data": {"dataset": "data"}, "microbatch_size": 48}'
     holds dense "1 1 1 1 1 1" 1 "$evaluation"

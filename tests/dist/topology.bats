@@ -45,9 +45,12 @@ all() {
 @test "a dense model on many meshes" { all dense "$dense_meshes"; }
 @test "a mixture of experts on many meshes" { all moe "$moe_meshes"; }
 
-@test "sums after every micro-batch or after all, with layers computed again or not" {
+@test "sums after every micro-batch or after all, with weights kept or not, layers computed again or not" {
     rm -rf run
     train dense "1 2 1 1 1 1" run --set trainer.gradient_manager.reduce=step
+    same run dense
+    rm -rf run
+    train dense "2 2 1 1 1 1" run --set trainer.sharding.reshard_after_forward=false
     same run dense
     rm -rf run
     D9D_COMM_CHECK=1 train moe "2 2 1 1 1 4" run --set model_provider.checkpointing=true --set trainer.gradient_manager.bucket_size_mb=1

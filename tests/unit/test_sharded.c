@@ -31,9 +31,8 @@ static void build(small *m, d9d_comm *others)
     m->av.counts = false;
 }
 
-static uint64_t bytes(const small *m, bool with_grads, bool once)
+static uint64_t bytes(const small *m, d9d_sharded_how how)
 {
-    const d9d_sharded_how how = {.with_grads = with_grads, .reduce_once = once};
     uint64_t n = 1;
 
     assert_ok(d9d_sharded_bytes(&m->model, &how, &n));
@@ -48,20 +47,24 @@ static void the_largest_unit_or_all_gradients(void **state)
     small m;
 
     build(&m, NULL);
-    assert_int_equal(bytes(&m, true, true), 0);
+    assert_int_equal(bytes(&m, (d9d_sharded_how){true, true, true, 0}), 0);
     assert_ok(d9d_device_open("cpu", &dev));
     assert_ok(d9d_sharded_create(&m.model, dev, &(d9d_sharded_how){.with_grads = true}, &s));
     assert_null(s); /* nothing to keep, and every call takes that */
-    d9d_sharded_forward(s, true);
+    d9d_sharded_forward(s, true, true);
     d9d_sharded_backward(s, true);
     assert_ok(d9d_sharded_end(s));
     d9d_sharded_free(s);
     d9d_device_close(dev);
     d9d_module_release(&m.root);
     build(&m, others);
-    assert_int_equal(bytes(&m, false, false), 24 * 2);
-    assert_int_equal(bytes(&m, true, false), 24 * (2 + 4));
-    assert_int_equal(bytes(&m, true, true), 24 * 2 + (24 + 8) * 4);
+    assert_int_equal(bytes(&m, (d9d_sharded_how){.with_grads = false}), 24 * 2);
+    assert_int_equal(bytes(&m, (d9d_sharded_how){.keep = true}), 24 * 2); /* nothing learns */
+    assert_int_equal(bytes(&m, (d9d_sharded_how){.with_grads = true}), 24 * (2 + 4));
+    assert_int_equal(bytes(&m, (d9d_sharded_how){.with_grads = true, .keep = true}),
+                     (24 + 8) * 2 + 24 * 4);
+    assert_int_equal(bytes(&m, (d9d_sharded_how){.with_grads = true, .reduce_once = true}),
+                     24 * 2 + (24 + 8) * 4);
     d9d_module_release(&m.root);
 }
 

@@ -95,6 +95,9 @@ typedef struct d9d_trainer_section {
         int64_t bucket_size_mb;
         int reduce; /* d9d_reduce */
     } gradient_manager;
+    struct d9d_sharding_section {
+        bool reshard_after_forward;
+    } sharding;
     struct d9d_timeout_section {
         int64_t init_timeout, step_timeout; /* seconds of a collective call */
         int64_t save_margin;                /* seconds before the Slurm time limit */

@@ -4,7 +4,7 @@
  *     D9D_TRY(d9d_module_materialise(model->module, dev, true));
  *     each step:
  *         each micro-batch:
- *             d9d_sharded_forward(s, true);
+ *             d9d_sharded_forward(s, true, true);
  *             forward
  *             d9d_sharded_backward(s, it_is_the_last);
  *             backward
@@ -12,7 +12,7 @@
  *
  * The keeper of a model's units (d9d/nn/keeper.h).  A unit's parameters are gathered when it is
  * opened, for forward and again for backward, while the unit before it computes; they are dropped
- * when it is closed.  Gradients of parts are summed and scattered when backward closes the unit:
+ * when it is closed, with `keep` by backward.  Gradients of parts are summed and scattered when backward closes the unit:
  * after every micro-batch, or with `reduce_once` after the last one, until when they are kept
  * whole.  Gradients that several ranks have whole are summed in buckets, as soon as backward has
  * finished the last one of a bucket.
@@ -39,13 +39,15 @@ extern "C" {
 typedef struct d9d_sharded_how {
     bool with_grads;
     bool reduce_once;
+    bool keep; /* whole parameters from forward to backward: half as many are gathered */
     uint64_t bucket_bytes;
 } d9d_sharded_how;
 
 typedef struct d9d_sharded d9d_sharded;
 
 /* Bytes that units have beside what is kept, at least once in every step: the largest unit's
- * parameters and gradients, or with `reduce_once` all gradients; 0 where all is whole. */
+ * parameters and gradients, or with `reduce_once` all gradients and with `keep` all parameters; 0
+ * where all is whole. */
 D9D_API D9D_MUST_USE d9d_status d9d_sharded_bytes(const d9d_model *m, const d9d_sharded_how *how,
                                                   uint64_t *out);
 
@@ -58,8 +60,8 @@ D9D_API void d9d_sharded_moves(d9d_sharded *s);
 /* While the model stands. */
 D9D_API void d9d_sharded_free(d9d_sharded *s);
 
-/* A forward comes next; `back_at_once`: and its backward right behind it. */
-D9D_API void d9d_sharded_forward(d9d_sharded *s, bool back_at_once);
+/* A forward comes next; `learns`: its backward too; `back_at_once`: and right behind it. */
+D9D_API void d9d_sharded_forward(d9d_sharded *s, bool learns, bool back_at_once);
 /* A backward comes next, or one half of one; `last`: of the gradients of parameters in this step.
  */
 D9D_API void d9d_sharded_backward(d9d_sharded *s, bool last);
