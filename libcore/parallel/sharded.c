@@ -330,7 +330,7 @@ static d9d_status unit_open(d9d_unit *base, d9d_unit_pass pass)
     return gather_ahead(u->owner, pass);
 }
 
-/* Do the whole parameters wait for backward, which comes at once or at the price of their memory? */
+/* Do whole parameters wait for backward, which comes at once or at the price of their memory? */
 static bool stays(const unit *u, d9d_unit_pass pass)
 {
     const d9d_sharded *s = u->owner;

@@ -2,7 +2,8 @@
  *
  * Called by the name of a test, as a link to this program is, it runs that test; by another name
  * it lists them.  The Makefile gives GPU_TESTS(X), which has the names, and renames the main() of
- * each.  D9D_TEST_ONLY names the functions of a test that are to run, of which * stands for any part.
+ * each.  D9D_TEST_ONLY names the functions of a test that are to run, of which * stands for any
+ * part.
  */
 #include <setjmp.h>
 #include <stdarg.h>

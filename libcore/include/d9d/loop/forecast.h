@@ -12,7 +12,8 @@
  * little less.  Time is a model: docs/plan.md has its constants.
  *
  * Of the host's memory it says what grows with the model and the batches, not what programs and
- * libraries take.  Memory is that of the longest rows of the data, time that of rows of the mean length in a batch.
+ * libraries take.  Memory is that of the longest rows of the data, time that of rows of the mean
+ * length in a batch.
  */
 #ifndef D9D_LOOP_FORECAST_H
 #define D9D_LOOP_FORECAST_H

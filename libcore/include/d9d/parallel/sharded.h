@@ -12,10 +12,10 @@
  *
  * The keeper of a model's units (d9d/nn/keeper.h).  A unit's parameters are gathered when it is
  * opened, for forward and again for backward, while the unit before it computes; they are dropped
- * when it is closed, with `keep` by backward.  Gradients of parts are summed and scattered when backward closes the unit:
- * after every micro-batch, or with `reduce_once` after the last one, until when they are kept
- * whole.  Gradients that several ranks have whole are summed in buckets, as soon as backward has
- * finished the last one of a bucket.
+ * when it is closed, with `keep` by backward.  Gradients of parts are summed and scattered when
+ * backward closes the unit: after every micro-batch, or with `reduce_once` after the last one,
+ * until when they are kept whole.  Gradients that several ranks have whole are summed in buckets,
+ * as soon as backward has finished the last one of a bucket.
  *
  *     backward of     | unit 4  | unit 3  | unit 2  | unit 1  |
  *     beside it         gather 3  gather 2  gather 1
