@@ -71,7 +71,8 @@ static d9d_status config_check(reading *r)
 }
 
 /* Does peft's pattern, an expression for the end of a name, match? */
-static d9d_status ends_with(const reading *r, const char *pattern, const char *module, bool *out)
+static d9d_status ends_with(const reading *r, const char *field, const char *pattern,
+                            const char *module, bool *out)
 {
     pcre2_match_context *limits = pcre2_match_context_create(NULL);
     pcre2_match_data *data = pcre2_match_data_create(1, NULL);
@@ -90,8 +91,8 @@ static d9d_status ends_with(const reading *r, const char *pattern, const char *m
                       : pcre2_match(code, (PCRE2_SPTR)module, strlen(module), 0, 0, data, limits);
     *out = rc >= 0;
     if (rc < 0 && rc != PCRE2_ERROR_NOMATCH)
-        st = D9D_FAIL(D9D_EFORMAT, "%s: alpha_pattern: \"%.200s\" cannot be matched",
-                      r->config_path, pattern);
+        st = D9D_FAIL(D9D_EFORMAT, "%s: %s: \"%.200s\" cannot be matched", r->config_path, field,
+                      pattern);
     pcre2_code_free(code);
     pcre2_match_data_free(data);
     pcre2_match_context_free(limits);
@@ -99,26 +100,41 @@ static d9d_status ends_with(const reading *r, const char *pattern, const char *m
     return st;
 }
 
-/* alpha such that alpha / r is the scale of the module's adapter of rank `rank`. */
-static d9d_status alpha_of(const reading *r, const char *module, int64_t rank, double *out)
+/* The number of the first pattern of a field that the module matches; else it stays. */
+static d9d_status by_pattern(const reading *r, const char *field, const char *module, double *value)
 {
-    double alpha = r->alpha;
     const char *pattern;
     json_t *v;
 
-    json_object_foreach(json_object_get(r->doc, "alpha_pattern"), pattern, v)
+    json_object_foreach(json_object_get(r->doc, field), pattern, v)
     {
         bool match = false;
 
-        D9D_TRY(ends_with(r, pattern, module, &match));
+        D9D_TRY(ends_with(r, field, pattern, module, &match));
         if (!match)
             continue;
         if (!json_is_number(v))
-            return D9D_FAIL(D9D_EFORMAT, "%s: alpha_pattern: \"%.200s\" is no number",
-                            r->config_path, pattern);
-        alpha = json_number_value(v);
+            return D9D_FAIL(D9D_EFORMAT, "%s: %s: \"%.200s\" is no number", r->config_path, field,
+                            pattern);
+        *value = json_number_value(v);
         break;
     }
+    return D9D_OK;
+}
+
+/* alpha such that alpha / r is the scale of the module's adapter of rank `rank`, which must be what
+ * the configuration says. */
+static d9d_status alpha_of(const reading *r, const char *module, int64_t rank, double *out)
+{
+    double alpha = r->alpha, said = (double)rank;
+
+    if (json_object_get(r->doc, "r") != NULL)
+        D9D_TRY(d9d_json_get_f64(r->doc, r->config_path, "r", &said));
+    D9D_TRY(by_pattern(r, "rank_pattern", module, &said));
+    if (said != (double)rank)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: the adapter of %s has rank %lld, and %s says %g",
+                        d9d_st_path(r->file), module, (long long)rank, r->config_path, said);
+    D9D_TRY(by_pattern(r, "alpha_pattern", module, &alpha));
     *out = r->by_root ? alpha * sqrt((double)rank) : alpha;
     return D9D_OK;
 }

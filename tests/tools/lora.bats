@@ -169,6 +169,11 @@ refused() {
     refused 'peft_type is "IA3"' "$adapter=bad"
     cp -r lora/adapter dora && sed -i 's/"use_dora": false/"use_dora": true/' dora/adapter_config.json
     refused 'use_dora is set' "$adapter=dora"
+    cp -r lora/adapter other
+    sed -i -E 's/"r": [0-9]+/"r": 8/' other/adapter_config.json
+    refused 'other/adapter_config.json says 8' "$adapter=other"
+    cp -r lora/adapter pattern && sed -i -E 's/"rank_pattern": \{\}/"rank_pattern": {"q_proj": 5}/' pattern/adapter_config.json
+    refused 'self_attn.q_proj has rank ' "$adapter=pattern"
     says 2 'q_proj are for a matrix [48, 32], the model' \
         d9d-map --adapter lora/adapter --to d9d "$golden/dense_untied" out
     sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' "$golden/moe/config.json" >smaller.json
