@@ -369,29 +369,22 @@ static d9d_status layers_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, 
     return D9D_OK;
 }
 
-/* The loss of each label, or all logits for a test. */
-static d9d_status head_compute(d9d_block_vocab *head, d9d_tape *t, const d9d_model_in *in,
-                               d9d_var *h, d9d_model_out *out)
+/* All logits, for a test. */
+static d9d_status all_logits(d9d_block_vocab *head, d9d_tape *t, d9d_var *hidden, d9d_var **logits)
 {
-    d9d_tensor targets;
-    d9d_status st = D9D_OK;
+    const d9d_shape *s = &d9d_var_tensor(hidden)->shape;
+    const int64_t features = s->dim[s->ndim - 1];
+    d9d_var *h;
 
-    if (in->labels != NULL) {
-        targets = d9d_tensor_reshape(in->labels, D9D_SHAPE(d9d_tensor_numel(in->labels)));
-        st = d9d_block_vocab_loss(head, t, h, &targets, D9D_IGNORE_INDEX, in->loss_is_root,
-                                  &out->loss);
-        d9d_tensor_release(&targets);
-    }
-    if (st == D9D_OK && in->pick != NULL)
-        return d9d_block_vocab_logits(head, t, h, in->pick, &out->logits);
-    if (st != D9D_OK || !in->want_logits)
-        return st;
     if (d9d_cut_tp(head->cut) != NULL)
         return D9D_FAIL(D9D_ENOTSUP, "qwen3: logits over %d tensor-parallel ranks",
                         d9d_comm_size(head->cut->tp));
     if (head->n_splits != 1)
         return D9D_FAIL(D9D_ENOTSUP, "qwen3: logits of a vocabulary in %zu splits", head->n_splits);
-    return d9d_op_linear(t, h, head->table[0], &out->logits);
+    D9D_TRY(d9d_op_reshape(t, hidden, D9D_SHAPE(d9d_shape_numel(s) / features, features), &h));
+    D9D_TRY(d9d_unit_open(&head->module, t));
+    D9D_TRY(d9d_op_linear(t, h, head->table[0], logits));
+    return d9d_unit_close(&head->module, t);
 }
 
 /* The final norm, then the head. */
@@ -399,18 +392,16 @@ static d9d_status head_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9
                                d9d_model_out *out)
 {
     d9d_block_vocab *head = m->config.tied ? &m->embed_tokens : &m->lm_head;
-    const int64_t rows = d9d_tensor_numel(d9d_var_tensor(x)) / m->config.hidden;
-    d9d_var *h;
 
     D9D_TRY(d9d_unit_open(&m->norm.module, t));
     D9D_TRY(d9d_block_norm_forward(&m->norm, t, x, &out->hidden));
     D9D_TRY(d9d_unit_close(&m->norm.module, t));
     if (!has_lm_head(&m->config))
         return D9D_OK;
-    D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(rows, m->config.hidden), &h));
-    D9D_TRY(d9d_unit_open(&head->module, t));
-    D9D_TRY(head_compute(head, t, in, h, out));
-    return d9d_unit_close(&head->module, t);
+    D9D_TRY(d9d_model_loss(head, t, in, out));
+    if (!in->want_logits || in->pick != NULL)
+        return D9D_OK;
+    return all_logits(head, t, out->hidden, &out->logits);
 }
 
 static d9d_status embed_forward(qwen3 *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)

@@ -1,10 +1,6 @@
 /* small_hybrid.c - see small_models.h. */
-#include <d9d/loop/plugin.h>
-
-#undef D9D_PLUGIN /* whose table a program can have once */
-#define D9D_PLUGIN(...)                                                                            \
-    extern const d9d_plugin small_hybrid_plugin;                                                   \
-    const d9d_plugin small_hybrid_plugin = {__VA_ARGS__}
+#define SMALL_PLUGIN small_hybrid_plugin
+#include "small_plugin.h"
 
 #include "../../../examples/plugins/hybrid.c"
 
