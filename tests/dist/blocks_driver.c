@@ -22,21 +22,11 @@ static void stacks_in_parts_equal_transformers(void **state)
 
 int main(void)
 {
-    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
-    d9d_boot *boot;
     ranks w;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(stacks_in_parts_equal_transformers, &w),
     };
-    int failed;
 
-    assert_ok(d9d_boot_open(&boot));
-    d.tensor_parallel = d9d_boot_size(boot);
-    assert_ok(ranks_open(boot, &d, D9D_AXIS(TP), &w));
-    failed = cmocka_run_group_tests_name("blocks", tests, NULL, NULL);
-    printf("rank %d of %d: %d failed\n", w.rank, w.size, failed);
-    if (failed > 0) /* the others may wait for this one */
-        d9d_boot_abort(w.boot, 1, "a test failed");
-    ranks_close(&w);
-    return failed > 0;
+    ranks_open_tensor(&w);
+    return ranks_run(&w, "blocks", tests, sizeof(tests) / sizeof(*tests));
 }

@@ -213,22 +213,12 @@ static void what_cannot_be_is_refused(void **state)
 
 int main(void)
 {
-    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
-    d9d_boot *boot;
     ranks w;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(heads_in_parts_are_the_net, &w),
         cmocka_unit_test_prestate(what_cannot_be_is_refused, &w),
     };
-    int failed;
 
-    assert_ok(d9d_boot_open(&boot));
-    d.tensor_parallel = d9d_boot_size(boot);
-    assert_ok(ranks_open(boot, &d, D9D_AXIS(TP), &w));
-    failed = cmocka_run_group_tests_name("delta net", tests, NULL, NULL);
-    printf("rank %d of %d: %d failed\n", w.rank, w.size, failed);
-    if (failed > 0) /* the others may wait for this one */
-        d9d_boot_abort(w.boot, 1, "a test failed");
-    ranks_close(&w);
-    return failed > 0;
+    ranks_open_tensor(&w);
+    return ranks_run(&w, "delta net", tests, sizeof(tests) / sizeof(*tests));
 }

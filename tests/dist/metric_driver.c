@@ -148,16 +148,10 @@ int main(void)
         cmocka_unit_test_prestate(counts_are_exact, &w),
         cmocka_unit_test_prestate(sums_are_rounded_in_another_order, &w),
     };
-    int failed;
 
     rows_make();
     assert_ok(d9d_boot_open(&boot));
     d.data_parallel_replicate = d9d_boot_size(boot);
     assert_ok(ranks_open(boot, &d, D9D_AXES_WORLD, &w));
-    failed = cmocka_run_group_tests_name("metrics", tests, NULL, NULL);
-    printf("rank %d of %d: %d failed\n", w.rank, w.size, failed);
-    if (failed > 0) /* the others may wait for this one */
-        d9d_boot_abort(w.boot, 1, "a test failed");
-    ranks_close(&w);
-    return failed > 0;
+    return ranks_run(&w, "metrics", tests, sizeof(tests) / sizeof(*tests));
 }

@@ -515,8 +515,6 @@ static void models_in_parts_are_the_model(void **state)
 
 int main(void)
 {
-    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
-    d9d_boot *boot;
     ranks w;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(rows_go_and_come_back, &w),
@@ -526,15 +524,7 @@ int main(void)
         cmocka_unit_test_prestate(a_target_outside_is_refused_on_every_rank, &w),
         cmocka_unit_test_prestate(models_in_parts_are_the_model, &w),
     };
-    int failed;
 
-    assert_ok(d9d_boot_open(&boot));
-    d.tensor_parallel = d9d_boot_size(boot);
-    assert_ok(ranks_open(boot, &d, D9D_AXIS(TP), &w));
-    failed = cmocka_run_group_tests_name("tensor parallel", tests, NULL, NULL);
-    printf("rank %d of %d: %d failed\n", w.rank, w.size, failed);
-    if (failed > 0) /* the others may wait for this one */
-        d9d_boot_abort(w.boot, 1, "a test failed");
-    ranks_close(&w);
-    return failed > 0;
+    ranks_open_tensor(&w);
+    return ranks_run(&w, "tensor parallel", tests, sizeof(tests) / sizeof(*tests));
 }

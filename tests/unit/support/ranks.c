@@ -24,11 +24,32 @@ d9d_status ranks_open(d9d_boot *boot, const d9d_degrees *degrees, unsigned axes,
     return d9d_mesh_group(out->mesh, axes, &out->comm);
 }
 
+void ranks_open_tensor(ranks *out)
+{
+    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_boot *boot;
+
+    assert_ok(d9d_boot_open(&boot));
+    d.tensor_parallel = d9d_boot_size(boot);
+    assert_ok(ranks_open(boot, &d, D9D_AXIS(TP), out));
+}
+
 void ranks_close(ranks *r)
 {
     d9d_mesh_close(r->mesh);
     d9d_device_close(r->dev);
     d9d_boot_close(r->boot);
+}
+
+int ranks_run(ranks *r, const char *name, const struct CMUnitTest *tests, size_t n)
+{
+    const int failed = _cmocka_run_group_tests(name, tests, n, NULL, NULL);
+
+    printf("rank %d of %d: %d failed\n", r->rank, r->size, failed);
+    if (failed > 0)
+        d9d_boot_abort(r->boot, 1, "a test failed");
+    ranks_close(r);
+    return failed > 0;
 }
 
 d9d_tensor ranks_numbers(const ranks *r, d9d_dtype t, d9d_shape shape, uint64_t stream)

@@ -17,7 +17,13 @@ typedef struct ranks {
 /* All ranks of `boot`, which is taken: `degrees` make their number.  On the tests' device; of GPUs
  * rank r has number r. */
 d9d_status ranks_open(d9d_boot *boot, const d9d_degrees *degrees, unsigned axes, ranks *out);
+/* All that were started, as tensor-parallel ranks; ends the program where that fails. */
+void ranks_open_tensor(ranks *out);
 void ranks_close(ranks *r);
+
+/* The n tests in order, then ranks_close(); what main() returns. A failure ends all ranks, as the
+ * others may wait for this one. */
+int ranks_run(ranks *r, const char *name, const struct CMUnitTest *tests, size_t n);
 
 /* Normal numbers that are the same on every rank. */
 d9d_tensor ranks_numbers(const ranks *r, d9d_dtype t, d9d_shape shape, uint64_t stream);
