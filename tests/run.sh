@@ -3,7 +3,8 @@
 #
 # A test file is a program, a script, or a .bats file; each prints TAP ("ok 1 - name",
 # "not ok 2 - name", "ok 3 # SKIP why").  One that prints no such line counts as one test,
-# judged by its exit status.  The output of failures is shown, every skip is named, and
+# judged by its exit status.  A script with the line "# run.sh: alone" measures time and runs after
+# the others, beside none.  The output of failures is shown, every skip is named, and
 # the last line has the totals:
 #
 #     212 passed, 0 failed, 1 skipped
@@ -23,6 +24,8 @@ shift $((OPTIND - 1))
 export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp:print_suppressions=0}
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} CMOCKA_MESSAGE_OUTPUT=TAP
 mkdir -p "$logs" || exit 1
+exec 8>"$logs/.run"
+flock -n 8 || { echo "run.sh: other tests run and write $logs" >&2; exit 1; }
 
 # The name under which a test file is known: suite/stem.
 name_of() {
@@ -78,17 +81,27 @@ do_test() { # TEST: run it and leave LOG and LOG.sum behind
     echo "$pass $fail $skip" >"$log.sum"
 }
 
+side_by_side() { # MOST TEST...
+    local most=$1 running=0 t
+    shift
+    for t in "$@"; do
+        if [ "$running" -ge "$most" ]; then
+            wait -n
+            running=$((running - 1))
+        fi
+        do_test "$t" 8>&- &
+        running=$((running + 1))
+    done
+    wait
+}
+
 rm -f "$logs"/*.log "$logs"/*.sum
-running=0
+together=() alone=()
 for t in "$@"; do
-    if [ "$running" -ge "$jobs" ]; then
-        wait -n
-        running=$((running - 1))
-    fi
-    do_test "$t" &
-    running=$((running + 1))
+    if grep -qsx '# run.sh: alone' "$t"; then alone+=("$t"); else together+=("$t"); fi
 done
-wait
+side_by_side "$jobs" "${together[@]}"
+side_by_side 1 "${alone[@]}"
 
 # Each skip by its suite, with its name and why.
 awk '/^(not )?ok .*# *[Ss][Kk][Ii][Pp]/ {

@@ -1,6 +1,7 @@
 #!/bin/bash
 # tests/run.sh counts right, and its exit status says whether anything failed: for tests that
-# fail, crash, stop halfway, hang, say nothing, or cannot be started.
+# fail, crash, stop halfway, hang, say nothing, or cannot be started; one that measures time runs
+# alone, and two runs do not share their logs.
 . "$(dirname "$0")/meta.bash"
 
 expect() { # RUNNER LAST_LINE STATUS SCRIPT...: each SCRIPT is the text of one test file
@@ -21,8 +22,15 @@ expect() { # RUNNER LAST_LINE STATUS SCRIPT...: each SCRIPT is the text of one t
     rm -rf "$dir"
 }
 
+# A run whose test starts another with the same logs.
+beside() { # RUNNER
+    expect "$1" "1 passed, 0 failed, 0 skipped" 0 \
+        "! '$1' -o \"\${0%/*/*}/log\" \"\${0%/*}/none\" 2>&1 | grep -q passed"
+}
+
 check() {
     local run=$1/tests/run.sh
+    beside "$run"
     expect "$run" "3 passed, 0 failed, 1 skipped" 0 'echo 1..2; echo ok 1 - a; echo "ok 2 - b # skip why"' 'echo "ok 1"; echo "ok 2"'
     expect "$run" "1 passed, 0 failed, 0 skipped" 0 'echo says nothing that is TAP'
     expect "$run" "1 passed, 1 failed, 0 skipped" 1 'echo 1..2; echo ok 1 - a; echo not ok 2 - b; exit 1'
@@ -33,6 +41,7 @@ check() {
     expect "$run" "0 passed, 1 failed, 0 skipped" 1 'sleep 20'
     expect "$run" "0 passed, 0 failed, 1 skipped" 0 'echo "not ok 1 # SKIP as cmocka says it"'
     expect "$run" "1 passed, 1 failed, 0 skipped" 1 'exit 1' 'exit 0'
+    expect "$run" "2 passed, 0 failed, 0 skipped" 0 $'# run.sh: alone\n[ -e "$0.others" ]' 'sleep 0.3; touch "${0%/*}/t1.sh.others"'
 }
 
 broken() { # DIR SED: a copy of the runner with a fault
@@ -44,4 +53,6 @@ broken() { # DIR SED: a copy of the runner with a fault
 plant_always_green() { broken "$1" 's/exit f > 0/exit 0/'; }
 plant_forgets_the_plan() { broken "$1" 's/fail += plan - seen/fail += 0/'; }
 plant_trusts_the_output() { broken "$1" 's/if (rc != 0 \&\& !fail) fail = 1//'; }
+plant_shares_logs() { broken "$1" 's/flock -n 8/true/'; }
+plant_leaves_none_alone() { broken "$1" 's/alone+=/together+=/'; }
 meta_run
