@@ -51,7 +51,7 @@ driver=$D9D_BUILD/tests/dist/boot_driver
 
 @test "tasks that cannot find each other are an error" {
     [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
-    run -2 timeout 60 srun --mpi=none -n 2 "$driver" gather 3>&-
+    run -2 timeout 600 srun --mpi=none -n 2 "$driver" gather 3>&-
     assert_output --partial "srun launched 2 tasks without PMIx, so that they cannot find each other: add --mpi=pmix"
     PMI_SIZE=4 run -2 "$driver" gather
     assert_output --partial "a PMI launcher launched 4 tasks"

@@ -14,11 +14,11 @@ no_launcher() { unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@
 has_mpi() { [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ]; }
 with_mpi() { has_mpi || skip "built without MPI"; }
 
-# mpi OPTION... COMMAND...: it ends within two minutes, whatever mpirun does.
+# mpi OPTION... COMMAND...: it ends within ten minutes, whatever mpirun does.
 mpi() {
     local ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
     export ASAN_OPTIONS
-    timeout -k 5 120 mpirun --oversubscribe "$@" 3>&- </dev/null
+    timeout -k 5 600 mpirun --oversubscribe "$@" 3>&- </dev/null
 }
 
 # all_well N DRIVER [ARG...]: so many ranks of a driver, each of which says that nothing failed.

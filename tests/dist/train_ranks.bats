@@ -30,7 +30,7 @@ close_to() {
     wait_lines run/metrics.jsonl 3
     kill -s USR2 "$(cat pid.1)" # not to this one
     kill -s USR2 "$(cat pid.0)"
-    for _ in $(seq 600); do
+    for _ in $(seq 6000); do
         grep -q asleep: err && break
         sleep 0.02
     done

@@ -68,7 +68,7 @@ steps_done() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "
     jobs=$output
     train=$(awk '$1 == "train" { print $2 }' <<<"$jobs")
     last=$(awk '$1 == "metrics" { print $2 }' <<<"$jobs")
-    wait_for 120 steps_done 10 || { cat logs/*.log && false; }
+    wait_for 240 steps_done 10 || { cat logs/*.log && false; }
     scancel --signal=TERM "$train"
     wait_for 240 job_over "$last"
     cat logs/*.log
@@ -96,7 +96,7 @@ steps_done() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "
     d9d-shard -q --tokenizer "$D9D_TOKENIZER" --out one "${options[@]}" "${inputs[@]}"
     D9D_SHARD_TASKS=3 D9D_DATASET=all run -0 --separate-stderr "$scripts/pipeline.sh" --to merge
     last=$(awk '$1 == "merge" { print $2 }' <<<"$output")
-    wait_for 120 job_over "$last" || { cat logs/*.log && false; }
+    wait_for 240 job_over "$last" || { cat logs/*.log && false; }
     cat logs/*.log
     assert_equal "$(job_field "$last" JobState)" COMPLETED
     diff -r one all

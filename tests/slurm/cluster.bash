@@ -131,7 +131,7 @@ cluster_start() {
     for n in $(seq "$1"); do
         cluster_spawn "n$n" slurmd -D -N "n$n" -f "$SLURM_CONF"
     done
-    wait_for 30 cluster_idle "$1" || {
+    wait_for 240 cluster_idle "$1" || {
         tail -n 15 "$cluster_dir"/log/*
         cluster_stop
         return 1

@@ -206,7 +206,7 @@ setup() {
     [[ "$output" == "c/manifest.json: cannot open: No such file or directory" ]]
     d9d-map verify -q --no-manifest c | grep -q 'are sound; there was no manifest.json'
     mkfifo c/manifest.json
-    run -1 --separate-stderr timeout 20 d9d-map verify -q c
+    run -1 --separate-stderr timeout 200 d9d-map verify -q c
     [ "$output" = "c/manifest.json: is a pipe, must be a file" ]
 }
 

@@ -19,7 +19,7 @@ begin() {
 }
 # until_says FILE TEXT [TIMES]
 until_says() {
-    for _ in $(seq 600); do
+    for _ in $(seq 6000); do
         [ "$(grep -cs -- "$2" "$1")" = "${3:-1}" ] && return
         sleep 0.02
     done

@@ -249,7 +249,7 @@ rows() { local n; n=$(stat -c %s "$1") && echo $(((n - 128) / 64)); }
         local i
         d9d-infer "${long[@]}" dense.infer.json 2>log &
         pid=$!
-        for ((i = 0; i < 3000; i++)); do
+        for ((i = 0; i < 15000; i++)); do
             part=$(ls out.npy.part-* 2>/dev/null) && [ "$(rows "$part")" -gt "$1" ] && return
             sleep 0.02
         done

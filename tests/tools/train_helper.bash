@@ -66,10 +66,10 @@ same_run() {
         cmp "$1/checkpoints/step-$3"/optimizer-r00000.safetensors "$2/checkpoints/step-$3"/optimizer-r00000.safetensors
 }
 
-# wait_lines FILE N: until it has that many lines; a minute at most.
+# wait_lines FILE N: until it has that many lines; five minutes at most.
 wait_lines() {
     local i
-    for ((i = 0; i < 3000; i++)); do
+    for ((i = 0; i < 15000; i++)); do
         [ -e "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ] && return
         sleep 0.02
     done
@@ -80,7 +80,7 @@ wait_lines() {
 # wait_part LINES: until the unfinished out.jsonl of d9d-infer, then $part, has as many.
 wait_part() { # LINES
     local i
-    for ((i = 0; i < 3000; i++)); do
+    for ((i = 0; i < 15000; i++)); do
         part=$(ls out.jsonl.part-* 2>/dev/null) && [ "$(wc -l <"$part")" -ge "$1" ] && return
         sleep 0.02
     done
