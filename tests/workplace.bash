@@ -1,3 +1,16 @@
 # shellcheck shell=bash
+# workplace.bash - what the scripts of several suites share.
+
 # workplace: a new directory, in memory where that is possible: these tests sync a lot.
 workplace() { mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX; }
+
+# wait_for COMMAND...: until it succeeds.  Patience, in seconds, is for what hangs: a busy machine
+# may take long.
+wait_for() {
+    local end=$((EPOCHSECONDS + ${patience:-300}))
+    until "$@"; do
+        [ "$EPOCHSECONDS" -lt "$end" ] || { echo "waited in vain for: $*" >&2; return 1; }
+        sleep 0.02
+    done
+}
+has_lines() { [ -e "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ]; } # FILE N: so many or more

@@ -38,7 +38,7 @@ driver=$D9D_BUILD/tests/dist/boot_driver
         SECONDS=0
         run $launch "$driver" die 1
         [ "$status" -ne 0 ] && [ "$status" -ne 124 ]
-        [ $SECONDS -lt 20 ]
+        [ $SECONDS -lt 120 ]
     done
 }
 

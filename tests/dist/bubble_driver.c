@@ -283,7 +283,7 @@ static d9d_status open_job(struct job *j)
     j->ranks = d9d_boot_size(j->boot);
     d.pipeline_parallel = j->ranks;
     D9D_TRY(d9d_device_open("cpu", &j->dev));
-    D9D_TRY(d9d_mesh_open(j->boot, &d, "cpu", j->dev->stream, &(d9d_mesh_how){.timeout_s = 60},
+    D9D_TRY(d9d_mesh_open(j->boot, &d, "cpu", j->dev->stream, &(d9d_mesh_how){.timeout_s = 600},
                           &j->mesh));
     D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXIS(PP), &j->down));
     D9D_TRY(d9d_mesh_group_beside(j->mesh, D9D_AXIS(PP), 1, &j->up));

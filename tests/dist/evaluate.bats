@@ -146,7 +146,7 @@ half() {
     d9d-train --device cpu --set trainer.run.dir=cut --set 'evaluation={"data": {"dataset": "long"}, "at_start": true, "samples": 20000}' \
         eval.json 2>cut.log &
     pid=$!
-    for _ in $(seq 2000); do [ -e cut/metrics.jsonl ] && break; sleep 0.05; done
+    wait_for [ -e cut/metrics.jsonl ]
     sleep 0.3
     kill -TERM $pid
     rc=0

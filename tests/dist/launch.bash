@@ -1,8 +1,6 @@
 # shellcheck shell=bash disable=SC2154 # variables of bats
 # launch.bash - ranks under mpirun, for files that load it after slurm/helper.
 
-load ../workplace
-
 # Many ranks share a few processors; root runs them in containers.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive

@@ -305,7 +305,7 @@ static d9d_status open_job(struct job *j)
         (void)snprintf(device, sizeof(device), "cuda:%d", j->rank);
     D9D_TRY(d9d_device_open(device, &j->dev));
     D9D_TRY(d9d_mesh_open(j->boot, &d, gpu ? "cuda" : "cpu", j->dev->stream,
-                          &(d9d_mesh_how){.timeout_s = 60}, &j->mesh));
+                          &(d9d_mesh_how){.timeout_s = 600}, &j->mesh));
     D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXIS(PP), &j->down));
     return d9d_mesh_group_beside(j->mesh, D9D_AXIS(PP), 1, &j->up);
 }

@@ -156,7 +156,7 @@ static d9d_status act(struct job *j, const char *what, const char *dir, int who)
 static d9d_status job_open(struct job *j)
 {
     d9d_degrees degrees = {1, 1, 1, 1, 1, 1, 1};
-    const d9d_mesh_how how = {.timeout_s = 60};
+    const d9d_mesh_how how = {.timeout_s = 600};
 
     D9D_TRY(d9d_boot_open(&j->boot));
     j->rank = d9d_boot_rank(j->boot);

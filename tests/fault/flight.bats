@@ -32,7 +32,7 @@ blames() { # FAULT CULPRITS
     for who in 2 0; do
         run -1 mpi -n 4 "$driver" late $mesh $who
         [ "$(grep -c '^dp_shard+tp: all_reduce 2 of loss, float32 \[10\]: ranks' <<<"$output")" -eq 1 ]
-        assert_output --regexp "wait since [2-6]\.[0-9] s for rank $who \(.*dps .*\), which is alive; its last call: dp_shard\+tp: all_reduce 1 of warm, float32 \[10\], done"
+        assert_output --regexp "wait since [0-9]+\.[0-9] s for rank $who \(.*dps .*\), which is alive; its last call: dp_shard\+tp: all_reduce 1 of warm, float32 \[10\], done"
         blames missing $who
         run -0 d9d-metrics flight run
         assert_output --partial "watchdog: dp_shard+tp: all_reduce 2 of loss"
@@ -41,7 +41,7 @@ blames() { # FAULT CULPRITS
 
 @test "... also where the boot speaks for all" {
     run -1 mpi -n 4 "$driver" mute $mesh 3
-    assert_output --regexp 'dp_shard\+tp: words [0-9]+ of what each rank says, uint8 \[[0-9]+\]: ranks 0 1 2 wait since [2-6]\.[0-9] s for rank 3 '
+    assert_output --regexp 'dp_shard\+tp: words [0-9]+ of what each rank says, uint8 \[[0-9]+\]: ranks 0 1 2 wait since [0-9]+\.[0-9] s for rank 3 '
     blames missing 3
 }
 
@@ -80,7 +80,7 @@ begin() {
     rm -rf run/flight log
     mpi -n 4 "$@" "$driver" busy $mesh >log 2>&1 &
     job=$!
-    wait_for 20 all_said || { cat log; return 1; }
+    wait_for all_said || { cat log; return 1; }
 }
 all_said() { [ "$(grep -c ' is [0-9]*$' log)" -eq 4 ]; }
 pid_of() { sed -n "s/^$1 is //p" log; }
@@ -93,7 +93,7 @@ gone() { # a process that nobody has buried yet counts as gone
 strike() { # SIGNAL RANK
     sleep "0.$((RANDOM % 10))$((RANDOM % 10))"
     kill "-$1" "$(pid_of "$2")"
-    wait_for 12 gone # the limit, and what finding out and ending take
+    patience=60 wait_for gone # the limit, and what finding out and ending take
     ended=0
     wait "$job" || ended=$?
 }

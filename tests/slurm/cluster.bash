@@ -126,12 +126,12 @@ cluster_start() {
     cluster_spawn munged munged --foreground --key-file="$cluster_dir/munge/key" \
         --socket="$cluster_dir/munge/socket" --pid-file="$cluster_dir/munge/pid" \
         --log-file="$cluster_dir/log/munged.log" --seed-file="$cluster_dir/munge/seed"
-    wait_for 10 [ -S "$cluster_dir/munge/socket" ] || return 1
+    wait_for [ -S "$cluster_dir/munge/socket" ] || return 1
     cluster_spawn slurmctld slurmctld -D -c -i -f "$SLURM_CONF"
     for n in $(seq "$1"); do
         cluster_spawn "n$n" slurmd -D -N "n$n" -f "$SLURM_CONF"
     done
-    wait_for 240 cluster_idle "$1" || {
+    wait_for cluster_idle "$1" || {
         tail -n 15 "$cluster_dir"/log/*
         cluster_stop
         return 1
@@ -151,10 +151,10 @@ cluster_stop() {
     local pid
     [ -n "${cluster_dir:-}" ] && [ -e "$cluster_dir/pids" ] || return 0
     timeout 5 scancel --user="$(id -un)" 2>/dev/null
-    wait_for 10 cluster_empty >/dev/null
+    patience=10 wait_for cluster_empty >/dev/null
     for pid in $(tac "$cluster_dir/pids"); do kill "$pid" 2>/dev/null; done
     while read -r pid; do
-        wait_for 5 cluster_gone "$pid" >/dev/null || kill -KILL "$pid" 2>/dev/null
+        patience=5 wait_for cluster_gone "$pid" >/dev/null || kill -KILL "$pid" 2>/dev/null
     done <"$cluster_dir/pids"
     rm -rf "$cluster_dir"
 }

@@ -32,7 +32,7 @@ trains() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "$1" 
     export FAKE_STEPS=3
     run -0 --separate-stderr "$scripts/pipeline.sh"
     last=$(awk '$1 == "metrics" { print $2 }' <<<"$output")
-    wait_for 240 job_over "$last"
+    wait_for job_over "$last"
     cat logs/*.log
     assert_equal "$(job_field "$last" JobState)" COMPLETED
     assert_equal "$(cut -d' ' -f1 log | uniq | sort | uniq -c | awk '{ print $2 $1 }' | tr '\n' ' ')" \
@@ -45,7 +45,7 @@ trains() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "$1" 
     export FAKE_EXIT=1
     run -0 --separate-stderr "$scripts/pipeline.sh"
     train=$(awk '$1 == "train" { print $2 }' <<<"$output")
-    wait_for 240 job_over "$train"
+    wait_for job_over "$train"
     assert_equal "$(job_field "$train" JobState)" CANCELLED
     refute grep -q d9d-train log
 }
@@ -53,16 +53,16 @@ trains() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "$1" 
 @test "a job ends with the exit status of its tool" {
     for status in 1 2; do
         job=$(FAKE_EXIT=$status submit "$scripts/train.sbatch")
-        wait_for 240 job_over "$job"
+        wait_for job_over "$job"
         assert_equal "$(job_field "$job" ExitCode)" "$status:0"
     done
 }
 
 @test "SIGTERM before the time limit: save, requeue, go on to the end" {
     job=$(FAKE_STEPS=30 submit "$scripts/train.sbatch")
-    wait_for 240 trains 3
+    wait_for trains 3
     scancel --signal=TERM "$job" # what --signal=TERM@300 does: to the tasks, not the script
-    wait_for 240 job_over "$job"
+    wait_for job_over "$job"
     cat job.log
     assert_equal "$(job_field "$job" JobState)" COMPLETED
     assert_equal "$(job_field "$job" Restarts)" 1
@@ -74,18 +74,18 @@ trains() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "$1" 
 
 @test "a signal to the script reaches the tasks too" {
     job=$(FAKE_STEPS=30 submit "$scripts/train.sbatch")
-    wait_for 240 trains 3
+    wait_for trains 3
     scancel --batch --signal=USR1 "$job"
-    wait_for 240 grep -q "requeued" job.log
+    wait_for grep -q "requeued" job.log
     assert grep -q "got SIGUSR1; waiting for the tasks" job.log
     scancel "$job"
 }
 
 @test "scancel: the run saves, and the job stays cancelled" {
     job=$(FAKE_STEPS=300 submit "$scripts/train.sbatch")
-    wait_for 240 trains 3
+    wait_for trains 3
     scancel "$job"
-    wait_for 240 job_over "$job"
+    wait_for job_over "$job"
     sleep 1
     cat job.log
     assert_equal "$(job_field "$job" JobState)" CANCELLED
@@ -94,7 +94,7 @@ trains() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "$1" 
 
 @test "lives that add nothing come to an end" {
     job=$(FAKE_EXIT=75 D9D_MAX_IDLE_RESTARTS=2 submit "$scripts/train.sbatch")
-    wait_for 240 job_over "$job"
+    wait_for job_over "$job"
     cat job.log
     assert_equal "$(job_field "$job" JobState)" FAILED
     assert_equal "$(job_field "$job" Restarts)" 1

@@ -3,19 +3,10 @@
 bats_require_minimum_version 1.5.0
 load /usr/lib/bats/bats-support/load
 load /usr/lib/bats/bats-assert/load
+load ../workplace
 
 top=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
 scripts=$top/slurm
-
-# wait_for SECONDS COMMAND...: until it succeeds.
-wait_for() {
-    local end=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        [ $SECONDS -lt $end ] || { echo "timed out waiting for: $*"; return 1; }
-        sleep 0.1
-    done
-}
 
 # fake_slurm DIR: its commands and stand-in tools come first in PATH; calls go to FAKE_LOG.
 fake_slurm() {

@@ -101,7 +101,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     for signal in TERM USR1; do
         : >"$FAKE_LOG"
         FAKE_WAIT=1 FAKE_SAVE=3 "$scripts/train.sbatch" >out 2>&1 3>&- &
-        wait_for 120 grep -q '^train: up' "$FAKE_LOG"
+        wait_for grep -q '^train: up' "$FAKE_LOG"
         kill -$signal $!
         rc=0
         wait $! || rc=$?

@@ -194,7 +194,7 @@ start_long() {
     long=(--device cpu --set task.prompts=long.jsonl --set task.temperature=1)
     d9d-infer "${long[@]}" g.json 2>log &
     pid=$!
-    wait_part 10
+    wait_for has_part 10
 }
 
 @test "stopped by signals, by kill -9, with a torn line: gone on with, the same bytes" {
@@ -207,7 +207,7 @@ start_long() {
     [ ! -e out.jsonl ]
     d9d-infer "${long[@]}" g.json 2>log &
     pid=$!
-    wait_part $((done_before + 10))
+    wait_for has_part $((done_before + 10))
     kill -9 "$pid"
     ends 137
     printf '{"sample": 17, "prom' >>"$part"

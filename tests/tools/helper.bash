@@ -3,6 +3,7 @@
 bats_require_minimum_version 1.5.0
 load /usr/lib/bats/bats-support/load
 load /usr/lib/bats/bats-assert/load
+load ../workplace
 PATH="${D9D_BIN:-$BATS_TEST_DIRNAME/../../build/bin}:$PATH"
 export LC_ALL=C.UTF-8 TERM=xterm COLUMNS=80
 unset NO_COLOR D9D_DEBUG

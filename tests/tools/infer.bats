@@ -86,7 +86,7 @@ start_long() {
     long=(--set data.epochs=300 --set trainer.batching.microbatch_size=1)
     d9d-infer "${long[@]}" i.json 2>log &
     pid=$!
-    wait_part 200
+    wait_for has_part 200
 }
 
 @test "stopped by signals, by kill -9, with a torn line: gone on with, the same bytes" {
@@ -102,7 +102,7 @@ start_long() {
     cmp "$part" kept
     d9d-infer "${long[@]}" i.json 2>log &
     pid=$!
-    wait_part $((done_before + 200))
+    wait_for has_part $((done_before + 200))
     kill -9 "$pid"
     ends 137
     printf '{"sample": 17, "logpr' >>"$part"

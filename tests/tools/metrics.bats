@@ -69,7 +69,7 @@ assert s["mfu"] is None, s' <<<"$output"
 @test "follow prints what comes, to the end of the run" {
     d9d-metrics follow a >out 2>err 3>&- &
     pid=$!
-    while ! grep -q '^ *5 ' out; do sleep 0.05; done
+    wait_for grep -q '^ *5 ' out
     printf '{"step": 6, "lo' >>a/metrics.jsonl
     sleep 0.3
     printf 'ss": 7}\n{"end": "done"}\n' >>a/metrics.jsonl
@@ -81,7 +81,7 @@ assert s["mfu"] is None, s' <<<"$output"
 @test "follow stops on a signal or when nothing comes" {
     d9d-metrics follow --json a >out 3>&- &
     pid=$!
-    while ! grep -q '"step": 5' out; do sleep 0.05; done
+    wait_for grep -q '"step": 5' out
     kill -INT $pid
     wait $pid
     [ "$(wc -l <out)" = 5 ]

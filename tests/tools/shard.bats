@@ -109,19 +109,24 @@ corpus() {
     [ ! -e cut.partial ]
 }
 
+# cut DIR ARG...: a run that is killed when it has done some units, and not all.
+cut() {
+    until [ -e "$1.partial/unit-00003-0000.json" ]; do
+        rm -rf "$1" "$1.partial"
+        d9d-shard -o "$@" &
+        pid=$!
+        wait_for some_or_all "$1"
+        kill -9 $pid 2>/dev/null || true
+        wait $pid || true
+    done
+}
+some_or_all() { [ -e "$1.partial/unit-00003-0000.json" ] || [ -e "$1" ]; }
+
 @test "a run that goes on does only what is left" {
     corpus 10000 >a.jsonl
     set -- -q -t "$tok" --part-size 400kB a.jsonl
     d9d-shard -o whole "$@"
-    d9d-shard -o cut "$@" &
-    pid=$!
-    for _ in $(seq 500); do
-        [ -e cut.partial/unit-00003-0000.json ] && break
-        sleep 0.01
-    done
-    kill -9 $pid
-    wait $pid || true
-    [ -e cut.partial/unit-00000-0000.json ]
+    cut cut "$@"
     before=$(stat -c %i cut.partial/unit-00000-0000.tokens-000)
     touch cut.partial/{manifest.json,unit-00003-0000.json}.tmp-4194303-0 # of a run that was killed
     d9d-shard -o cut "$@"
@@ -129,14 +134,7 @@ corpus() {
     diff -r whole cut
 
     # Other options do not go on from there.
-    d9d-shard -o other "$@" &
-    pid=$!
-    for _ in $(seq 500); do
-        [ -e other.partial/unit-00003-0000.json ] && break
-        sleep 0.01
-    done
-    kill -9 $pid
-    wait $pid || true
+    cut other "$@"
     d9d-shard -o other --append-eos '<|endoftext|>' "$@"
     d9d-shard -o fresh --append-eos '<|endoftext|>' "$@"
     diff -r fresh other

@@ -15,30 +15,22 @@ begin() {
     d9d-train --set "$epochs" --set trainer.run.dir="$1" --set trainer.run.steps=400 "${@:2}" \
         c.json 2>"$1.log" 3>&- &
     pid=$!
-    until_says "$1/metrics.jsonl" '"step": 5,'
+    wait_for has_said "$1/metrics.jsonl" '"step": 5,'
 }
-# until_says FILE TEXT [TIMES]
-until_says() {
-    for _ in $(seq 6000); do
-        [ "$(grep -cs -- "$2" "$1")" = "${3:-1}" ] && return
-        sleep 0.02
-    done
-    echo "$1 does not say ${3:-1} times: $2" >&2
-    return 1
-}
+has_said() { [ "$(grep -cs -- "$2" "$1")" = "${3:-1}" ]; } # FILE TEXT [TIMES]
 
 @test "a run that slept goes on bit for bit" {
     d9d-train -q --set "$epochs" --set trainer.run.dir=awake --set trainer.run.steps=400 c.json
     begin dozed
     for i in 1 2; do
         kill -USR2 "$pid"
-        until_says dozed.log asleep $i
+        wait_for has_said dozed.log asleep $i
         sleep 0.2
         n=$(records dozed)
         sleep 0.5
         [ "$(records dozed)" = "$n" ]
         kill -USR2 "$pid"
-        until_says dozed.log awake: $i
+        wait_for has_said dozed.log awake: $i
     done
     wait "$pid"
     [ "$(records dozed)" = 400 ]
@@ -49,7 +41,7 @@ until_says() {
 @test "nearly everything is given back" {
     begin run
     kill -USR2 "$pid"
-    until_says run.log asleep
+    wait_for has_said run.log asleep
     run -0 awk '/asleep/ {
         free = $0; sub(/.*asleep: /, "", free)
         split(free, w, " "); exit !(w[1] >= 0.95 * w[3] && w[3] > 0) }' run.log
@@ -60,7 +52,7 @@ until_says() {
 @test "a run that is told to leave while it sleeps wakes, saves and leaves" {
     begin run
     kill -USR2 "$pid"
-    until_says run.log asleep
+    wait_for has_said run.log asleep
     kill -TERM "$pid"
     code=0
     wait "$pid" || code=$?

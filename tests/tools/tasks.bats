@@ -242,18 +242,14 @@ pairs=(--set 'task={"name": "embedding", "pooling": "mean", "temperature": 0.1}'
 
 # rows FILE: whole records of an unfinished .npy
 rows() { local n; n=$(stat -c %s "$1") && echo $(((n - 128) / 64)); }
+has_rows() { part=$(ls out.npy.part-* 2>/dev/null) && [ "$(rows "$part")" -gt "$1" ]; }
 
 @test "a .npy that is stopped and killed is gone on with, the same bytes" {
     long=(--set data.epochs=500 --set trainer.batching.microbatch_size=1 --set "$(task embedding out.npy)")
     start() {
-        local i
         d9d-infer "${long[@]}" dense.infer.json 2>log &
         pid=$!
-        for ((i = 0; i < 15000; i++)); do
-            part=$(ls out.npy.part-* 2>/dev/null) && [ "$(rows "$part")" -gt "$1" ] && return
-            sleep 0.02
-        done
-        return 1
+        wait_for has_rows "$1"
     }
     start 100
     kill -s TERM "$pid"

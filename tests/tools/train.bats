@@ -235,7 +235,7 @@ start_long() {
     d9d-train --set data.epochs=1000 --set trainer.run.steps=20000 --set trainer.batching.microbatch_size=1 \
         "$@" c.json 2>log &
     pid=$!
-    wait_lines run/metrics.jsonl "${lines_wanted:-5}"
+    wait_for has_lines run/metrics.jsonl "${lines_wanted:-5}"
 }
 
 # The step that it was saved after; its records end there.
@@ -313,7 +313,7 @@ goes_on_from() { # STEP
     d9d-train -q "${args[@]}" --set trainer.run.dir=whole c.json
     d9d-train -q "${args[@]}" c.json &
     pid=$!
-    wait_lines run/metrics.jsonl 120
+    wait_for has_lines run/metrics.jsonl 120
     kill -9 "$pid"
     ends 137
     run -0 --separate-stderr d9d-train "${args[@]}" c.json

@@ -1,6 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables are for and of those that load it
 # train_helper.bash - small runs for train.bats and infer.bats; load it after helper.
-load ../workplace
 golden=$(cd "$BATS_TEST_DIRNAME/../golden" && pwd)
 export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 # what tiny models need
 unset SLURM_JOB_ID SLURM_JOB_END_TIME SLURM_STEP_NUM_TASKS OMPI_COMM_WORLD_SIZE
@@ -66,26 +65,8 @@ same_run() {
         cmp "$1/checkpoints/step-$3"/optimizer-r00000.safetensors "$2/checkpoints/step-$3"/optimizer-r00000.safetensors
 }
 
-# wait_lines FILE N: until it has that many lines; five minutes at most.
-wait_lines() {
-    local i
-    for ((i = 0; i < 15000; i++)); do
-        [ -e "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ] && return
-        sleep 0.02
-    done
-    echo "$1 does not get $2 lines"
-    return 1
-}
-
-# wait_part LINES: until the unfinished out.jsonl of d9d-infer, then $part, has as many.
-wait_part() { # LINES
-    local i
-    for ((i = 0; i < 15000; i++)); do
-        part=$(ls out.jsonl.part-* 2>/dev/null) && [ "$(wc -l <"$part")" -ge "$1" ] && return
-        sleep 0.02
-    done
-    return 1
-}
+# has_part LINES: so many in the unfinished out.jsonl of d9d-infer, then $part.
+has_part() { part=$(ls out.jsonl.part-* 2>/dev/null) && has_lines "$part" "$1"; }
 
 # ends STATUS [STATUS...]: the child $pid ends with one of these; 128 + N when signal N ended it.
 ends() {

@@ -10,7 +10,7 @@
 
 d9d_status ranks_open(d9d_boot *boot, const d9d_degrees *degrees, unsigned axes, ranks *out)
 {
-    const d9d_mesh_how how = {.timeout_s = 60};
+    const d9d_mesh_how how = {.timeout_s = 600};
     const char *kind = unit_device_name();
     char which[32];
 
