@@ -83,19 +83,25 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
     return D9D_OK;
 }
 
-static d9d_status layer_forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_in *in,
-                                d9d_var **out)
+/* Over tokens. */
+static d9d_status mix(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_in *in, d9d_var **out)
 {
     layer *l = (layer *)base;
-    d9d_var *h, *x;
+    d9d_var *h;
 
     D9D_TRY(d9d_block_norm_forward(&l->norm, t, in->x, &h));
     if (l->attends)
-        D9D_TRY(d9d_block_attention_forward(&l->attn, t, h, in->positions, in->segments, in->cache,
-                                            in->x, &x));
-    else
-        D9D_TRY(d9d_block_delta_forward(&l->delta, t, h, in->positions, in->segments, in->cache,
-                                        in->x, &x));
+        return d9d_block_attention_forward(&l->attn, t, h, in->positions, in->segments, in->cache,
+                                           in->x, out);
+    return d9d_block_delta_forward(&l->delta, t, h, in->positions, in->segments, in->cache, in->x,
+                                   out);
+}
+
+static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var **out)
+{
+    layer *l = (layer *)base;
+    d9d_var *h;
+
     D9D_TRY(d9d_block_norm_forward(&l->ffn_norm, t, x, &h));
     return d9d_block_ffn_forward(&l->ffn, t, h, x, out);
 }
@@ -113,9 +119,9 @@ static void cells(const d9d_decoder_layer *base, d9d_cells *out)
 
 /* --- the model ------------------------------------------------------------------------------ */
 
-static const d9d_decoder_kind hybrid = {sizeof(hybrid),           .name = "hybrid",
-                                        .layer = sizeof(layer),   .init = layer_init,
-                                        .forward = layer_forward, .cells = cells};
+static const d9d_decoder_kind hybrid = {
+    sizeof(hybrid),     .name = "hybrid", .layer = sizeof(layer),
+    .init = layer_init, .forward = mix,   .ffn = ffn,             .cells = cells};
 
 static d9d_status create(const void *config, d9d_stage stage, const d9d_model_options *o,
                          d9d_model **out)

@@ -63,8 +63,8 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
 }
 
 /* Queries and keys are turned, values are not. */
-static d9d_status layer_forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_in *in,
-                                d9d_var **out)
+static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_in *in,
+                         d9d_var **out)
 {
     const dims *c = base->config;
     const d9d_shape s = d9d_var_tensor(in->x)->shape;
@@ -74,7 +74,7 @@ static d9d_status layer_forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_
                                .segments = in->segments,
                                .cached = in->cache != NULL};
     layer *l = (layer *)base;
-    d9d_var *h, *x, *y[3];
+    d9d_var *h, *y[3];
 
     D9D_TRY(d9d_block_norm_forward(&l->norm, t, in->x, &h));
     for (int i = 0; i < 3; i++) {
@@ -89,7 +89,14 @@ static d9d_status layer_forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_
     D9D_TRY(d9d_op_attention(t, y[0], y[1], y[2], &how, &h));
     D9D_TRY(d9d_op_reshape(t, h, s, &h));
     D9D_TRY(d9d_block_linear_forward(&l->o, t, h, &h));
-    D9D_TRY(d9d_op_add(t, in->x, h, &x));
+    return d9d_op_add(t, in->x, h, out);
+}
+
+static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var **out)
+{
+    layer *l = (layer *)base;
+    d9d_var *h;
+
     D9D_TRY(d9d_block_norm_forward(&l->ffn_norm, t, x, &h));
     return d9d_block_ffn_forward(&l->ffn, t, h, x, out);
 }
@@ -108,8 +115,8 @@ static void cells(const d9d_decoder_layer *base, d9d_cells *out)
 /* --- the model ------------------------------------------------------------------------------ */
 
 static const d9d_decoder_kind llama = {
-    sizeof(llama),      .name = "llama",          .layer = sizeof(layer),
-    .init = layer_init, .forward = layer_forward, .cells = cells};
+    sizeof(llama),      .name = "llama",   .layer = sizeof(layer),
+    .init = layer_init, .forward = attend, .ffn = ffn,             .cells = cells};
 
 static d9d_status create(const void *config, d9d_stage stage, const d9d_model_options *o,
                          d9d_model **out)

@@ -2,18 +2,22 @@
 #include "d9d/model/decoder_model.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct decoder {
     d9d_model base;
-    d9d_model_ops ops; /* under its kind's name */
-    bool recompute;
+    d9d_model_ops ops;     /* under its kind's name */
+    d9d_decoder_kind kind; /* zeros where its author's header ended before */
+    bool recompute;        /* whole layers */
     d9d_module root;
-    d9d_block_vocab embed, head;
+    d9d_block_vocab embed, own_head;
+    d9d_block_vocab *head; /* one of the two, or NULL */
     d9d_block_norm norm;
     d9d_block_rope rope;
-    size_t stride; /* of the layers */
-    char *layers;
+    char *layers; /* kind.layer bytes each */
 } decoder;
+
+static const d9d_decoder_names plain_names = {"embed", "layers", "norm", "head"};
 
 const d9d_name_pair d9d_decoder_hf_names[] = {{"embed.token_embedding.all.", "model.embed_tokens."},
                                               {"layers.", "model.layers."},
@@ -24,57 +28,102 @@ const d9d_name_pair d9d_decoder_hf_names[] = {{"embed.token_embedding.all.", "mo
 /* Layer i of this stage. */
 static d9d_decoder_layer *layer_at(const decoder *m, int64_t i)
 {
-    return (d9d_decoder_layer *)(void *)(m->layers + (size_t)i * m->stride);
+    return (d9d_decoder_layer *)(void *)(m->layers + (size_t)i * m->kind.layer);
 }
 
 /* --- structure ----------------------------------------------------------------------------- */
 
-static d9d_status layers_init(decoder *m, const d9d_decoder_kind *kind, const void *config,
-                              int64_t first, const d9d_block_how *how)
+static d9d_status layer_init(decoder *m, d9d_decoder_layer *l, const d9d_block_how *how)
 {
-    m->stride = kind->layer;
-    m->layers = calloc((size_t)m->base.layers, m->stride);
-    if (m->layers == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %lld layers", kind->name, (long long)m->base.layers);
+    const char *name =
+        d9d_arena_printf(&m->root.names, "%s.%lld", m->kind.names->layers, (long long)l->number);
+    d9d_block_moe *mixture;
+
+    D9D_TRY(d9d_model_unit(&m->base, name, &l->module));
+    D9D_TRY(m->kind.init(l, how));
+    mixture = m->kind.mixture != NULL ? m->kind.mixture(l) : NULL;
+    if (mixture != NULL)
+        m->base.mixtures[m->base.n_mixtures++] = mixture;
+    return D9D_OK;
+}
+
+static d9d_status layers_init(decoder *m, const d9d_decoder_shape *s, const void *config,
+                              d9d_checkpointing mode, const d9d_block_how *how)
+{
+    int64_t first, end;
+
+    D9D_TRY(
+        d9d_stage_layers(s->layers, s->virtual_pre, s->virtual_post, m->base.stage, &first, &end));
+    m->base.layers = end - first;
+    m->layers = calloc((size_t)m->base.layers, m->kind.layer);
+    m->base.mixtures = calloc((size_t)m->base.layers, sizeof(d9d_block_moe *));
+    if (m->layers == NULL || m->base.mixtures == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %lld layers", m->kind.name, (long long)m->base.layers);
     for (int64_t i = 0; i < m->base.layers; i++) {
         d9d_decoder_layer *l = layer_at(m, i);
 
-        l->kind = kind;
+        l->kind = &m->kind;
         l->config = config;
         l->rope = &m->rope;
         l->number = first + i;
-        D9D_TRY(d9d_model_unit(
-            &m->base, d9d_arena_printf(&m->root.names, "layers.%lld", (long long)l->number),
-            &l->module));
-        D9D_TRY(kind->init(l, how));
+        l->replay_ffn = mode == D9D_RECOMPUTE_SELECTIVE;
+        D9D_TRY(layer_init(m, l, how));
     }
     return D9D_OK;
 }
 
-static d9d_status structure_init(decoder *m, const d9d_decoder_kind *kind,
-                                 const d9d_decoder_shape *s, const void *config)
+static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_how *how,
+                             d9d_vocab_kind kind, d9d_block_vocab *b)
 {
-    const d9d_block_how how = {m->base.dtype, s->init_std > 0 ? s->init_std : 0.02, &m->base.cut};
-    const d9d_vocab_split vocab = {"all", s->vocab};
-    const d9d_stage stage = m->base.stage;
-    int64_t first, end;
+    const d9d_vocab_split all = {"all", s->vocab};
+    const bool cut = s->splits != NULL;
 
-    D9D_TRY(d9d_stage_layers(s->layers, 0, 0, stage, &first, &end));
-    m->base.layers = end - first;
-    if (d9d_stage_is_first(stage)) {
-        D9D_TRY(d9d_block_vocab_init(&m->embed, &how, D9D_VOCAB_EMBEDDING, &vocab, 1, s->hidden));
-        D9D_TRY(d9d_model_unit(&m->base, "embed", &m->embed.module));
+    D9D_TRY(d9d_block_vocab_init(b, how, kind, cut ? s->splits : &all, cut ? s->n_splits : 1,
+                                 s->hidden));
+    return d9d_model_unit(
+        &m->base, kind == D9D_VOCAB_HEAD ? m->kind.names->head : m->kind.names->embed, &b->module);
+}
+
+/* A tied head is the embedding, where it is made or where a last stage makes it again. */
+static d9d_status head_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_how *how)
+{
+    m->head = s->tied ? &m->embed : &m->own_head;
+    if (s->tied && d9d_stage_is_first(m->base.stage))
+        return d9d_model_unit(&m->base, m->kind.names->embed, &m->embed.module);
+    return vocab_init(m, s, how, s->tied ? D9D_VOCAB_EMBEDDING : D9D_VOCAB_HEAD, m->head);
+}
+
+static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const void *config,
+                                 const d9d_model_options *options)
+{
+    const d9d_block_how how = {m->base.dtype, s->init_std == 0 ? 0.02 : s->init_std, &m->base.cut};
+    const bool first = d9d_stage_is_first(m->base.stage), last = d9d_stage_is_last(m->base.stage);
+
+    if (first)
+        D9D_TRY(vocab_init(m, s, &how, D9D_VOCAB_EMBEDDING, &m->embed));
+    D9D_TRY(layers_init(m, s, config, options->checkpointing, &how));
+    if (last) {
+        D9D_TRY(
+            d9d_block_norm_init(&m->norm, &how, s->hidden, (float)s->norm_eps, s->zero_centred));
+        D9D_TRY(d9d_model_unit(&m->base, m->kind.names->norm, &m->norm.module));
     }
-    D9D_TRY(layers_init(m, kind, config, first, &how));
-    if (!d9d_stage_is_last(stage))
-        return D9D_OK;
-    D9D_TRY(d9d_block_norm_init(&m->norm, &how, s->hidden, (float)s->norm_eps, s->zero_centred));
-    D9D_TRY(d9d_model_unit(&m->base, "norm", &m->norm.module));
-    D9D_TRY(d9d_block_vocab_init(&m->head, &how, D9D_VOCAB_HEAD, &vocab, 1, s->hidden));
-    return d9d_model_unit(&m->base, "head", &m->head.module);
+    if (last && !s->headless)
+        D9D_TRY(head_init(m, s, &how));
+    if (first != last && s->tied && !s->headless)
+        m->base.tied = &m->embed.module;
+    return D9D_OK;
 }
 
 /* --- forward ------------------------------------------------------------------------------- */
+
+static d9d_status ffn_forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                              d9d_var **out, size_t n_out)
+{
+    d9d_decoder_layer *l = self;
+
+    (void)n_in, (void)n_out;
+    return l->kind->ffn(l, t, in[0], &out[0]);
+}
 
 static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                                 d9d_var **out, size_t n_out)
@@ -82,10 +131,14 @@ static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
     d9d_decoder_layer *l = self;
     d9d_block_cache room;
     d9d_layer_in what;
+    d9d_var *x;
 
-    (void)n_out;
     d9d_layer_in_of(in, n_in, &room, &what);
-    return l->kind->forward(l, t, &what, &out[0]);
+    if (l->kind->ffn == NULL)
+        return l->kind->forward(l, t, &what, &out[0]);
+    D9D_TRY(l->kind->forward(l, t, &what, &x));
+    return l->replay_ffn ? d9d_tape_checkpoint(t, ffn_forward, l, &x, 1, out, n_out)
+                         : ffn_forward(l, t, &x, 1, out, n_out);
 }
 
 static d9d_status tell(const d9d_tap *tap, d9d_tape *t, int64_t number, d9d_var *x)
@@ -131,8 +184,9 @@ static d9d_status forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in, 
         D9D_TRY(d9d_unit_open(&m->norm.module, t));
         D9D_TRY(d9d_block_norm_forward(&m->norm, t, o.hidden, &o.hidden));
         D9D_TRY(d9d_unit_close(&m->norm.module, t));
-        D9D_TRY(d9d_model_loss(&m->head, t, in, &o));
     }
+    if (m->head != NULL)
+        D9D_TRY(d9d_model_loss(m->head, t, in, &o));
     *out = o;
     return D9D_OK;
 }
@@ -144,6 +198,16 @@ static void cells(const d9d_model *base, int64_t i, d9d_cells *out)
     l->kind->cells(l, out);
 }
 
+static double flops(const d9d_model *base, int64_t s)
+{
+    const decoder *m = (const decoder *)base;
+    double sum = m->head != NULL ? 6.0 * (double)base->hidden * (double)base->vocab : 0;
+
+    for (int64_t i = 0; i < base->layers; i++)
+        sum += m->kind.flops_per_token(layer_at(m, i), s);
+    return sum;
+}
+
 /* --- the model ------------------------------------------------------------------------------ */
 
 static void decoder_free(d9d_model *base)
@@ -153,8 +217,24 @@ static void decoder_free(d9d_model *base)
     d9d_module_release(&m->root);
     d9d_block_rope_release(&m->rope);
     free(base->units);
+    free(base->mixtures);
     free(m->layers);
     free(m);
+}
+
+/* What the author's header knows of it, and what stands for the rest. */
+static void kind_take(decoder *m, const d9d_decoder_kind *kind)
+{
+    memcpy(&m->kind, kind, kind->size < sizeof(m->kind) ? kind->size : sizeof(m->kind));
+    if (m->kind.names == NULL)
+        m->kind.names = &plain_names;
+    m->ops = (d9d_model_ops){.size = sizeof(m->ops),
+                             .name = kind->name,
+                             .forward = forward,
+                             .flops_per_token = m->kind.flops_per_token != NULL ? flops : NULL,
+                             .free = decoder_free,
+                             .cells = m->kind.cells != NULL ? cells : NULL,
+                             .taps = true};
 }
 
 d9d_status d9d_decoder_create(const d9d_decoder_kind *kind, const d9d_decoder_shape *s,
@@ -166,10 +246,7 @@ d9d_status d9d_decoder_create(const d9d_decoder_kind *kind, const d9d_decoder_sh
 
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: a model of %lld layers", kind->name, (long long)s->layers);
-    m->ops = (d9d_model_ops){sizeof(m->ops), kind->name, .forward = forward, .free = decoder_free,
-                             .taps = true};
-    if (kind->size > offsetof(d9d_decoder_kind, cells) && kind->cells != NULL)
-        m->ops.cells = cells;
+    kind_take(m, kind);
     m->base = (d9d_model){
         .ops = &m->ops,
         .module = &m->root,
@@ -179,9 +256,10 @@ d9d_status d9d_decoder_create(const d9d_decoder_kind *kind, const d9d_decoder_sh
         .max_positions = s->max_positions,
         .dtype = options->dtype,
     };
-    m->recompute = options->checkpointing != D9D_RECOMPUTE_OFF;
+    m->recompute = options->checkpointing == D9D_RECOMPUTE_FULL ||
+                   (options->checkpointing == D9D_RECOMPUTE_SELECTIVE && m->kind.ffn == NULL);
     m->rope = s->rope;
-    st = structure_init(m, kind, s, config);
+    st = structure_init(m, s, config, options);
     if (st == D9D_OK)
         *out = &m->base;
     else

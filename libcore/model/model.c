@@ -11,16 +11,26 @@ const char *d9d_head_word(d9d_head_kind kind)
     return words[kind];
 }
 
+static bool has_unit(const d9d_model *m, const d9d_module *child)
+{
+    for (size_t i = 0; i < m->n_units; i++)
+        if (m->units[i] == child)
+            return true;
+    return false;
+}
+
 d9d_status d9d_model_unit(d9d_model *m, const char *name, d9d_module *child)
 {
+    const bool again = has_unit(m, child);
     d9d_module **units = realloc(m->units, (m->n_units + 1) * sizeof(d9d_module *));
 
     if (units == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: its %zu units", m->ops->name, m->n_units + 1);
     m->units = units;
     m->units[m->n_units++] = child;
-    return name != NULL ? d9d_module_child(m->module, name, child)
-                        : D9D_FAIL(D9D_ENOMEM, "%s: the name of a unit", m->ops->name);
+    if (name == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: the name of a unit", m->ops->name);
+    return again ? D9D_OK : d9d_module_child(m->module, name, child);
 }
 
 /* --- what is added to a model ------------------------------------------------------------ */

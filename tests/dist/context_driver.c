@@ -458,6 +458,7 @@ static const variant variants[] = {
 
 /* A model over `comm`, its losses and its gradients, summed over the ranks. */
 typedef struct learned {
+    d9d_qwen3_config config;
     d9d_model *model;
     d9d_params params;
     d9d_arena arena;
@@ -467,20 +468,19 @@ typedef struct learned {
 static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_batch *b, learned *f)
 {
     const d9d_model_options options = {.dtype = D9D_F32, .checkpointing = v->recompute};
-    d9d_qwen3_config c = dense;
     d9d_model_in in = {0};
     d9d_model_out out;
     d9d_tensor seed;
     uploaded part;
     d9d_tape *t;
 
+    *f = (learned){.config = dense};
     if (v->moe) {
-        c.experts = 4;
-        c.top_k = 2;
-        c.expert_intermediate = 9;
+        f->config.experts = 4;
+        f->config.top_k = 2;
+        f->config.expert_intermediate = 9;
     }
-    *f = (learned){0};
-    assert_ok(d9d_qwen3_create(&c, D9D_WHOLE_MODEL, &options, &f->model));
+    assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
     f->model->cut.cp = comm;
     assert_ok(d9d_module_bind(f->model->module));
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));

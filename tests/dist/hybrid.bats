@@ -46,8 +46,10 @@ alone() { [ -d alone ] || train alone; }
 
 @test "layers computed again are the same to the bit" {
     alone
-    train again --set model_provider.checkpointing=full
-    cmp {alone,again}/export/model.safetensors
+    for mode in full selective; do
+        train again-$mode --set model_provider.checkpointing=$mode
+        cmp {alone,again-$mode}/export/model.safetensors
+    done
 }
 
 @test "on ranks it is what it is on one" {

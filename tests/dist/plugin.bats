@@ -63,9 +63,20 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
 
 @test "checkpointing changes nothing" {
     [ -d alone ] || d9d-train -q --device cpu --set trainer.run.dir=alone train.json
-    run -0 d9d-train -q --device cpu --set trainer.run.dir=again \
-        --set model_provider.checkpointing=full train.json
-    cmp {alone,again}/export/model.safetensors
+    for mode in full selective; do
+        run -0 d9d-train -q --device cpu --set trainer.run.dir=again-$mode \
+            --set model_provider.checkpointing=$mode train.json
+        cmp {alone,again-$mode}/export/model.safetensors
+    done
+}
+
+@test "checkpointing of a half saves some memory, of layers more" {
+    peak() {
+        d9d-train --plan --gpu cpu --json --set model_provider.checkpointing=$1 train.json |
+            sed -n 's/^ *"peak": \([0-9]*\),$/\1/p'
+    }
+    [ "$(peak full)" -lt "$(peak selective)" ]
+    [ "$(peak selective)" -lt "$(peak off)" ]
 }
 
 @test "Llama on ranks is Llama on one" {

@@ -378,6 +378,7 @@ static int32_t segment_of(int64_t i)
 
 /* A model of this rank, alone or as a part; its losses, and its gradients summed over the ranks. */
 typedef struct half {
+    d9d_qwen3_config config;
     d9d_model *model;
     d9d_params params;
     d9d_arena arena;
@@ -386,15 +387,14 @@ typedef struct half {
 
 static void half_open(const ranks *w, const variant *v, d9d_mesh *mesh, half *f)
 {
-    const d9d_qwen3_config c = config_of(v, w->size);
     const d9d_model_options options = {.dtype = D9D_F32, .checkpointing = v->recompute};
 
-    *f = (half){0};
-    assert_ok(d9d_qwen3_create(&c, D9D_WHOLE_MODEL, &options, &f->model));
+    *f = (half){.config = config_of(v, w->size)};
+    assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
     assert_ok(d9d_module_bind(f->model->module));
     if (mesh != NULL) {
-        assert_ok(d9d_qwen3_plan_check(&c, d9d_mesh_degrees(mesh)));
-        assert_ok(d9d_qwen3_plan(&c, mesh, f->model));
+        assert_ok(d9d_qwen3_plan_check(&f->config, d9d_mesh_degrees(mesh)));
+        assert_ok(d9d_qwen3_plan(&f->config, mesh, f->model));
     }
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
     assert_ok(d9d_module_materialise(f->model->module, w->dev, true));

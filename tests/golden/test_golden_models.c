@@ -38,7 +38,7 @@ typedef struct fixture {
     d9d_params params;
     d9d_tape *tape;
     d9d_st_file *want;
-    d9d_tensor ids, labels, positions;
+    d9d_tensor ids, labels, positions, each; /* each: 0, 1, ... of the tokens */
     int64_t tokens, targets;
 } fixture;
 
@@ -54,6 +54,17 @@ static void upload(fixture *f, const d9d_st_file *batch, const char *name, d9d_t
     if (out == &f->labels)
         for (size_t i = 0; i < n; i++)
             f->targets += host[i] != D9D_IGNORE_INDEX;
+    free(host);
+}
+
+static void number(fixture *f)
+{
+    int32_t *host = malloc((size_t)f->tokens * sizeof(*host));
+
+    assert_non_null(host);
+    for (int64_t i = 0; i < f->tokens; i++)
+        host[i] = (int32_t)i;
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(f->tokens), host, &f->each));
     free(host);
 }
 
@@ -87,6 +98,7 @@ static void fixture_open(fixture *f, const json_t *c, d9d_dtype t, d9d_checkpoin
     upload(f, batch, "input_ids", &f->ids);
     upload(f, batch, "labels", &f->labels);
     upload(f, batch, "position_ids", &f->positions);
+    number(f);
     d9d_st_close(batch);
 }
 
@@ -95,6 +107,7 @@ static void fixture_close(fixture *f)
     d9d_tensor_release(&f->ids);
     d9d_tensor_release(&f->labels);
     d9d_tensor_release(&f->positions);
+    d9d_tensor_release(&f->each);
     d9d_tape_free(f->tape);
     d9d_model_free(f->model);
     assert_int_equal(d9d_device_memory(f->dev).in_use, 0);
@@ -103,13 +116,12 @@ static void fixture_close(fixture *f)
     d9d_arena_release(&f->arena);
 }
 
-static void forward(fixture *f, bool want_logits, d9d_model_out *out)
+static void forward(fixture *f, const d9d_tensor *pick, d9d_model_out *out)
 {
-    const d9d_model_in in = {.ids = &f->ids,
-                             .positions = &f->positions,
-                             .labels = &f->labels,
-                             .want_logits = want_logits};
+    const d9d_model_in in = {
+        .ids = &f->ids, .positions = &f->positions, .labels = &f->labels, .pick = pick};
 
+    d9d_tape_set_recording(f->tape, pick == NULL); /* logits have no backward */
     assert_ok(f->model->ops->forward(f->model, f->tape, &in, out));
 }
 
@@ -250,11 +262,11 @@ static void case_values(const json_t *c)
     d9d_model_out out;
 
     fixture_open(&f, c, D9D_F32, D9D_RECOMPUTE_OFF);
-    forward(&f, true, &out);
+    forward(&f, &f.each, &out);
     check_var(&f, "logits", out.logits);
     check_var(&f, "token_losses", out.loss);
     d9d_tape_reset(f.tape);
-    forward(&f, false, &out);
+    forward(&f, NULL, &out);
     backward(&f, out.loss, false);
     check_gradients(&f);
     fixture_close(&f);
@@ -287,13 +299,13 @@ static void case_bfloat16(const json_t *c)
     assert_ok(d9d_json_read(vectors_path(".", "bf16.json"), 1 << 20, &all));
     theirs = json_object_get(json_object_get(all, "models"), golden);
     fixture_open(&f, c, D9D_BF16, D9D_RECOMPUTE_OFF);
-    forward(&f, true, &out);
+    forward(&f, &f.each, &out);
     check_var(&f, "logits", out.logits);
     check_tally(&f, theirs, "logits");
     check_var(&f, "token_losses", out.loss);
     check_tally(&f, theirs, "token_losses");
     d9d_tape_reset(f.tape);
-    forward(&f, false, &out);
+    forward(&f, NULL, &out);
     backward(&f, out.loss, false);
     check_gradients(&f);
     check_tally(&f, theirs, "gradients");
@@ -314,7 +326,7 @@ static void gradients(const json_t *c, d9d_checkpointing mode, bool split, d9d_b
     d9d_model_out model_out;
 
     fixture_open(&f, c, D9D_F32, mode);
-    forward(&f, false, &model_out);
+    forward(&f, NULL, &model_out);
     backward(&f, model_out.loss, split);
     for (size_t i = 0; i < f.params.n; i++) {
         const d9d_tensor *g = &f.params.p[i]->grad;

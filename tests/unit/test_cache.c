@@ -48,9 +48,10 @@ static d9d_qwen3_config config_of(bool moe)
 static d9d_status qwen3_create(bool moe, d9d_dtype t, d9d_model **out)
 {
     const d9d_model_options options = {.dtype = t};
-    const d9d_qwen3_config c = config_of(moe);
+    static d9d_qwen3_config configs[2];
 
-    return d9d_qwen3_create(&c, D9D_WHOLE_MODEL, &options, out);
+    configs[moe] = config_of(moe);
+    return d9d_qwen3_create(&configs[moe], D9D_WHOLE_MODEL, &options, out);
 }
 static d9d_status dense_create(d9d_dtype t, d9d_model **out)
 {

@@ -4,6 +4,7 @@
  *
  * Models differ by their layers.  An author describes one, its structure and its forward; the rest
  * of a d9d_model stands here: both ends, names, units, stages of a pipeline, recomputation, taps.
+ * Qwen3 is made so (libcore/model/qwen3.c).
  *
  *     typedef struct layer {
  *         d9d_decoder_layer base;       // first
@@ -38,7 +39,8 @@
  * d9d_decoder_create().  examples/plugins/llama.c is all of a model.
  *
  * Parameters are called embed.token_embedding.all.weight, layers.N.*, norm.weight and
- * head.lm_head.all.weight.  N counts over all stages, so a checkpoint is the same on any.
+ * head.lm_head.all.weight, or as the kind says.  N counts over all stages, so a checkpoint is the
+ * same on any.
  */
 #ifndef D9D_MODEL_DECODER_MODEL_H
 #define D9D_MODEL_DECODER_MODEL_H
@@ -58,7 +60,13 @@ typedef struct d9d_decoder_layer {
     const void *config;                  /* the model's */
     const d9d_block_rope *rope;          /* one for all layers */
     int64_t number;                      /* from 0, over all stages */
+    bool replay_ffn;                     /* its kind's ffn() alone is computed again in backward */
 } d9d_decoder_layer;
+
+/* What its parts are called in the root; a layer's number follows a point. */
+typedef struct d9d_decoder_names {
+    const char *embed, *layers, *norm, *head;
+} d9d_decoder_names;
 
 typedef struct d9d_decoder_kind {
     size_t size;      /* sizeof(d9d_decoder_kind) */
@@ -72,15 +80,30 @@ typedef struct d9d_decoder_kind {
     /* NULL, or what the layer keeps in generation: usually what its block does
      * (d9d_block_attention_cells()), which in->cache then gives to it. */
     void (*cells)(const d9d_decoder_layer *l, d9d_cells *out);
+    /* NULL, or the layer's second half, to which forward() is the first: x to y, the residual
+     * included.  Selective recomputation is of it alone; NULL: of the whole layer. */
+    d9d_status (*ffn)(d9d_decoder_layer *l, d9d_tape *t, d9d_var *x, d9d_var **y);
+    /* NULL, or the layer's mixture of experts, whose loads are then known; NULL of one without. */
+    d9d_block_moe *(*mixture)(d9d_decoder_layer *l);
+    /* NULL, or what one layer adds to d9d_model_ops.flops_per_token. */
+    double (*flops_per_token)(const d9d_decoder_layer *l, int64_t s);
+    const d9d_decoder_names *names; /* NULL: those above */
 } d9d_decoder_kind;
 
 /* Its dimensions, and what its ends are made with. */
 typedef struct d9d_decoder_shape {
     int64_t layers, hidden, vocab, max_positions;
-    double init_std;     /* of matrices: N(0, init_std); 0: 0.02 */
+    double init_std;     /* of matrices: N(0, init_std); 0: 0.02; below: as a d9d_block_how of 0 */
     double norm_eps;     /* of the final norm */
     bool zero_centred;   /* likewise */
     d9d_block_rope rope; /* base, features, style, scaling; features 0: nothing turns */
+    /* Ranges of ids that are parameters of their own, `vocab` in sum; borrowed.  NULL: one, "all".
+     */
+    const d9d_vocab_split *splits;
+    size_t n_splits;
+    bool headless; /* ends with the norm: another head stands there (d9d/model/head.h) */
+    bool tied;     /* the head is the embedding, which the last stage then has too */
+    int64_t virtual_pre, virtual_post; /* d9d_stage_layers() */
 } d9d_decoder_shape;
 
 /* This stage's part of a model.  `kind` and `config` are kept and must live as long;

@@ -43,7 +43,6 @@ typedef struct d9d_model_in {
     const d9d_tensor *segments;  /* as d9d_op_attention() takes them; NULL: rows are whole */
     bool loss_is_root;           /* the sum of all losses is trained on: backward takes no seed, see
                                   * d9d_op_linear_cross_entropy_root() */
-    bool want_logits;            /* small tests alone: all logits are held */
     /* Generation, with recording off: B is 1, the keys of `segments` [N, 4] are cells of the cache,
      * those of the T tokens go to cells `at` [T] int32, and what is of rows is in `rows` [N] int32.
      * cache NULL: there is none. */
@@ -119,14 +118,15 @@ struct d9d_model {
     struct d9d_model_added *added; /* d9d_model_linear() */
 };
 
-/* Build this stage's layers: structure only, no memory for parameters.  `config` is copied, what
- * it points to is not. */
+/* Build this stage's layers: structure only, no memory for parameters.  `config` must live as
+ * long. */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
                                                  const d9d_model_options *options, d9d_model **out);
 
 /* --- for authors of models ------------------------------------------------------------ */
 
-/* `child` is part of the model's root under this name, and a unit, opened after those before. */
+/* `child` is part of the model's root under this name, and a unit, opened after those before; one
+ * that is a unit already, again. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_unit(d9d_model *m, const char *name, d9d_module *child);
 /* A matrix [out, in] besides the model's own, such as a task's head: a unit of this name, freed
  * with the model.  init_std 0: 0.02. */
