@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "d9d/base/size.h"
 
@@ -346,22 +347,43 @@ static d9d_status parse_args(tool_line *p)
     return check_required(p);
 }
 
-static d9d_status unknown_command(const tool *t, const char *given)
+static const char *nearest_command(const tool *t, const char *given)
 {
-    const char *words[32], *near;
+    const char *words[32];
     size_t n = 0;
 
     for (const tool_command *c = t->commands; c->run != NULL && n < 31; c++)
-        words[n++] = c->name;
+        if (c->name != NULL)
+            words[n++] = c->name;
     words[n] = NULL;
-    near = d9d_config_nearest(given, words);
+    return d9d_config_nearest(given, words);
+}
+
+/* A word that is no command: an operand of the nameless one, unless it is no file either and
+ * looks like a command. */
+static d9d_status unknown_command(const tool_line *p, const char *given)
+{
+    const char *near = nearest_command(p->run->tool, given);
+
+    if (p->run->command != &no_command && (near == NULL || access(given, F_OK) == 0))
+        return D9D_OK;
     if (near != NULL)
         return D9D_FAIL(D9D_ECONFIG, "unknown command \"%s\"; did you mean \"%s\"?", given, near);
     return D9D_FAIL(D9D_ECONFIG, "unknown command \"%s\"", given);
 }
 
-/* The command is the first word, when it is the name of one.  A tool without a nameless
- * command takes no other first word.  The word is removed from argv. */
+static bool is_common(const char *word)
+{
+    for (const tool_option *o = common_options; o->name != NULL; o++)
+        if ((strncmp(word, "--", 2) == 0 && strcmp(word + 2, o->name) == 0) ||
+            (o->letter != 0 && word[0] == '-' && word[1] == o->letter && word[2] == '\0'))
+            return true;
+    return false;
+}
+
+/* The command is the first word behind options that every command has, when it is the name of
+ * one.  A tool without a nameless command takes no other first word.  The word is removed from
+ * argv. */
 static d9d_status choose_command(tool_line *p)
 {
     const tool *t = p->run->tool;
@@ -372,9 +394,9 @@ static d9d_status choose_command(tool_line *p)
         if (c->name == NULL)
             p->run->command = c;
     while (word < p->argc && p->argv[word][0] == '-' && strcmp(p->argv[word], "--") != 0 &&
-           p->run->command == &no_command)
+           (p->run->command == &no_command || is_common(p->argv[word])))
         word++;
-    if (word >= p->argc)
+    if (word >= p->argc || (p->argv[word][0] == '-' && p->run->command != &no_command))
         return D9D_OK;
     for (const tool_command *c = t->commands; c->run != NULL; c++)
         if (c->name != NULL && strcmp(c->name, p->argv[word]) == 0) {
@@ -384,7 +406,7 @@ static d9d_status choose_command(tool_line *p)
             p->argc--;
             return D9D_OK;
         }
-    return p->run->command != &no_command ? D9D_OK : unknown_command(t, p->argv[word]);
+    return unknown_command(p, p->argv[word]);
 }
 
 d9d_status tool_line_parse(tool_line *p)

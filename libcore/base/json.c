@@ -50,7 +50,52 @@ static bool is_blank(const char *text, size_t n)
     return true;
 }
 
-static d9d_status refuse(const char *name, const json_error_t *e)
+/* What other languages have and JSON has not. */
+static const struct {
+    const char *token, *hint;
+} slips[] = {
+    {"//", "; JSON has no comments"},
+    {"/*", "; JSON has no comments"},
+    {"#", "; JSON has no comments"},
+    {"'", "; JSON's strings stand in \""},
+    {"\xef\xbb\xbf", "; the text begins with a byte-order mark, save it without"},
+    {"NaN", "; JSON has no such number"},
+    {"Infinity", "; JSON has no such number"},
+    {"-Infinity", "; JSON has no such number"},
+    {"True", "; JSON writes true"},
+    {"False", "; JSON writes false"},
+    {"None", "; JSON writes null"},
+};
+
+/* Where the parser stopped, at the end of a token: how that came about, if it is one of these. */
+static const char *hint(const char *text, size_t n, const json_error_t *e)
+{
+    const char *near = strstr(e->text, " near '");
+    size_t at, len;
+
+    if (near == NULL || e->position <= 0 || (size_t)e->position > n)
+        return "";
+    near += strlen(" near '");
+    len = strlen(near) - 1;
+    if (len > (size_t)e->position)
+        return "";
+    at = (size_t)e->position - len;
+    if (memcmp(text + at, near, len) != 0) /* cut short */
+        return "";
+    for (size_t i = 0; i < sizeof(slips) / sizeof(slips[0]); i++) {
+        const size_t m = strlen(slips[i].token);
+
+        if (m <= n - at && memcmp(text + at, slips[i].token, m) == 0)
+            return slips[i].hint;
+    }
+    if (*near != '}' && *near != ']')
+        return "";
+    while (at > 0 && memchr(" \t\r\n", text[at - 1], 4) != NULL)
+        at--;
+    return at > 0 && text[at - 1] == ',' ? "; the comma before it is one too many" : "";
+}
+
+static d9d_status refuse(const char *name, const char *text, size_t n, const json_error_t *e)
 {
     enum json_error_code code = json_error_code(e);
     const char *why = e->text;
@@ -59,7 +104,7 @@ static d9d_status refuse(const char *name, const json_error_t *e)
     if (code == json_error_null_character || code == json_error_null_byte_in_key)
         why = "a string has the character U+0000";
     return D9D_FAIL(code == json_error_out_of_memory ? D9D_ENOMEM : D9D_EFORMAT,
-                    "%s: line %d, column %d: %s", name, e->line, e->column, why);
+                    "%s: line %d, column %d: %s%s", name, e->line, e->column, why, hint(text, n, e));
 }
 
 d9d_status d9d_json_parse(const char *name, const char *text, size_t n, json_t **out)
@@ -72,7 +117,7 @@ d9d_status d9d_json_parse(const char *name, const char *text, size_t n, json_t *
     D9D_TRY(check_depth(name, text, n));
     v = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
     if (v == NULL)
-        return refuse(name, &e);
+        return refuse(name, text, n, &e);
     *out = v;
     return D9D_OK;
 }

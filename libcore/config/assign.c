@@ -9,6 +9,7 @@
 struct step {
     const char *at;
     size_t n;
+    bool bracket;
 };
 
 #define BAD(text, fmt, ...) D9D_FAIL(D9D_ECONFIG, "--set %s: " fmt, (text), __VA_ARGS__)
@@ -23,7 +24,7 @@ static bool next(const char **p, const char *end, struct step *out)
         to++;
     if (to == from || (bracket && to == end))
         return false;
-    *out = (struct step){from, (size_t)(to - from)};
+    *out = (struct step){from, (size_t)(to - from), bracket};
     to += bracket;
     if (to < end && *to == '.')
         to += to + 1 < end; /* a dot at the very end stays, and is an error */
@@ -62,6 +63,9 @@ static d9d_status find(const char *text, json_t *in, const struct step *s, json_
 {
     size_t i;
 
+    if (json_is_object(in) && s->bracket)
+        return BAD(text, "[%.*s] would be an element, and what has it is no list", (int)s->n,
+                   s->at);
     if (json_is_object(in)) {
         *out = json_object_getn(in, s->at, s->n);
         return D9D_OK;
@@ -105,7 +109,7 @@ static d9d_status assign(json_t *doc, const char *text, const char *eq, json_t *
         if (p == eq)
             return put(text, in, &s, v);
         if (child == NULL || json_is_null(child)) {
-            D9D_TRY_OR(st, put(text, in, &s, json_object()), drop);
+            D9D_TRY_OR(st, put(text, in, &s, *p == '[' ? json_array() : json_object()), drop);
             D9D_TRY_OR(st, find(text, in, &s, &child), drop);
         }
         in = child;

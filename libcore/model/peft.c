@@ -170,7 +170,27 @@ static d9d_status compile(method *m)
     return D9D_OK;
 }
 
-/* The name that the pattern looks most like, or the first and the last there are. */
+static const char *tail(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+
+    return dot != NULL ? dot + 1 : name;
+}
+
+/* The name, or else the end of a name, that the pattern looks most like. */
+static const char *nearest(const method *m, const char *pattern)
+{
+    const char *near = d9d_config_nearest(pattern, m->names.data);
+
+    for (size_t i = 0; near == NULL && i + 1 < m->names.len; i++) {
+        const char *const one[] = {tail(m->names.data[i]), NULL};
+
+        near = d9d_config_nearest(tail(pattern), one);
+    }
+    return near;
+}
+
+/* With the name that was probably meant, or the first and the last there are. */
 static d9d_status fail_unmatched(method *m)
 {
     const char *pattern = m->section->module_name_pattern, *near;
@@ -182,7 +202,7 @@ static d9d_status fail_unmatched(method *m)
             plain[n++] = *p;
     plain[n] = '\0';
     D9D_TRY(D9D_VEC_PUSH(&m->names, NULL));
-    near = d9d_config_nearest(plain, m->names.data);
+    near = nearest(m, plain);
     if (near != NULL)
         (void)snprintf(say, sizeof(say), "; did you mean %.*s?", LONGEST, near);
     else

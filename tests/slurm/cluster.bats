@@ -58,6 +58,15 @@ trains() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "$1" 
     done
 }
 
+@test "as many tasks as sbatch is asked for" {
+    for name in train infer map; do
+        job=$(submit --nodes=2 --ntasks-per-node=2 "$scripts/$name.sbatch")
+        wait_for job_over "$job"
+        cat job.log
+        assert_equal "$(grep -c "^d9d-$name " log)" 4
+    done
+}
+
 @test "SIGTERM before the time limit: save, requeue, go on to the end" {
     job=$(FAKE_STEPS=30 submit "$scripts/train.sbatch")
     wait_for trains 3

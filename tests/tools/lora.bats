@@ -147,6 +147,8 @@ refused() {
     params=', "params": {"r": 4, "alpha": 8}'
     mapfile -t o < <(p lora 'model\\\\.layers\\\\.0\\\\.self_atn\\\\.q_proj' "$params")
     refused 'of 16 modules it matches none; did you mean model.layers.0.self_attn.q_proj?' "${o[@]}"
+    mapfile -t o < <(p lora '.*\\\\.q_prj' "$params")
+    refused 'of 16 modules it matches none; did you mean q_proj?' "${o[@]}"
     mapfile -t o < <(p lora '.*norm' "$params")
     refused 'of 16 modules with a matrix to adapt it matches none; there are model.layers.0' "${o[@]}"
     mapfile -t o < <(p full_tune 'modle' '')

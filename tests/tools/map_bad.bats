@@ -183,3 +183,13 @@ edit() { sed -i -e "$1" src/config.json; }
     done
     echo "# $tried crash points" >&3
 }
+
+@test "options of every command may stand before it, and a misspelt command is named" {
+    d9d-map -q --json diff src src
+    run -2 --separate-stderr d9d-map verfy src
+    [[ "$stderr" == *'unknown command "verfy"; did you mean "verify"?'* ]]
+    run -2 --separate-stderr d9d-shard inspct data
+    [[ "$stderr" == *'unknown command "inspct"; did you mean "inspect"?'* ]]
+    mv src verfy # what is there is meant
+    d9d-map -q --to d9d verfy d9d
+}

@@ -30,9 +30,17 @@ static void what_is_not_one_value_is_refused_where_it_goes_wrong(void **state)
         {"{} // x", "t: line 1, column ", "end of file expected"},
         {"[1,]", "t: line 1, column ", "unexpected token"},
         {"[01]", "t: line 1, column ", "invalid token"},
-        {"[NaN]", "t: line 1, column ", "invalid token"},
+        {"[NaN]", "t: line 1, column ", "; JSON has no such number"},
         {"[9223372036854775808]", "t: line 1, column ", "too big integer"},
         {"[1e999]", "t: line 1, column ", "real number overflow"},
+        {"[1,\n]", "t: line 2, column ", "; the comma before it is one too many"},
+        {"{\"a\": 1,}", "t: line 1, column ", "; the comma before it is one too many"},
+        {"// x\n{}", "t: line 1, column ", "; JSON has no comments"},
+        {"{\n # x\n}", "t: line 2, column ", "; JSON has no comments"},
+        {"\xef\xbb\xbf{}", "t: line 1, column ", "byte-order mark"},
+        {"{'a': 1}", "t: line 1, column ", "; JSON's strings stand in \""},
+        {"[-Infinity]", "t: line 1, column ", "; JSON has no such number"},
+        {"[True]", "t: line 1, column ", "; JSON writes true"},
         {"[\"\\ud800\"]", "t: line 1, column ", "invalid Unicode"},
     };
     json_t *v = NULL;

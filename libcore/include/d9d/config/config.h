@@ -218,9 +218,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_config_bind_known(const d9d_table *table, co
                                                       const char *where, d9d_arena *a, void *out);
 
 /* Apply "a.b.c=VALUE": VALUE is JSON, or a bare word taken as a string.  Objects on
- * the way are made, also in the place of a null.  A list element is named by its
- * number, phases.0.steps or phases[0].steps; the number after the last appends.
- * ECONFIG. */
+ * the way are made, also in the place of a null, and lists where a bracket follows.
+ * A list element is named by its number, phases.0.steps or phases[0].steps; the
+ * number after the last appends.  ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_config_set(json_t *doc, const char *assignment);
 
 /* The document with every default filled in, keys in the table's order, checked as
