@@ -64,6 +64,9 @@ cluster_configure() { # NODES PORT
     # where it may not change them; the older kind is content with a folder.
     mkdir "$cluster_dir/cgroup"
     printf '%s\n' CgroupPlugin=cgroup/v1 "CgroupMountpoint=$cluster_dir/cgroup" >"$cluster_dir/cgroup.conf"
+    # GPUs that are counted, and are not there.
+    mkdir "$cluster_dir/gpu" && touch "$cluster_dir"/gpu/{0..7}
+    echo "Name=gpu File=$cluster_dir/gpu/[0-7]" >"$cluster_dir/gres.conf"
     cat >"$cluster_dir/slurm.conf" <<CONF
 ClusterName=one-host
 SlurmctldHost=$host(127.0.0.1)
@@ -77,7 +80,8 @@ AuthType=auth/munge
 AuthInfo=socket=$cluster_dir/munge/socket,cred_expire=5
 
 # Several nodes on one host: what belongs to a node has %n in its path.
-NodeName=n[1-$1] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$(($2 + 1))-$(($2 + $1))] CPUs=4 RealMemory=500 State=UNKNOWN
+GresTypes=gpu
+NodeName=n[1-$1] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$(($2 + 1))-$(($2 + $1))] CPUs=${cluster_cpus:-4} RealMemory=500 Gres=gpu:8 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 SlurmdSpoolDir=$cluster_dir/spool/%n
 TmpFS=$cluster_dir/tmp/%n
@@ -112,7 +116,7 @@ cluster_idle() {
     [ "$(timeout 2 sinfo -h -t idle -o %D 2>/dev/null | awk '{ s += $1 } END { print s + 0 }')" = "$1" ]
 }
 
-# cluster_start NODES
+# cluster_start NODES: of 4 processors each, or as many as $cluster_cpus says, on paper
 cluster_start() {
     local port n
     port=$(cluster_ports "$1") || { echo "no free ports"; return 1; }
