@@ -184,6 +184,10 @@ D9D_API d9d_pipe_how d9d_job_pipe(const struct d9d_pipelining_section *s);
 D9D_API D9D_MUST_USE d9d_status d9d_job_check_batching(const d9d_degrees *mesh,
                                                        const struct d9d_batching_section *b);
 
+/* Collective: ECONFIG unless every rank is the same program, `what` with its version, with the same
+ * resolved configuration; the sentence has a rank that is not as rank 0 is, and the key. */
+D9D_API D9D_MUST_USE d9d_status d9d_job_same(d9d_boot *boot, const char *what, json_t *doc);
+
 #ifdef __cplusplus
 }
 #endif
