@@ -166,7 +166,7 @@ typedef struct d9d_plugins d9d_plugins; /* d9d/loop/plugin.h */
 typedef struct d9d_job {
     d9d_boot *boot;     /* its ranks */
     const char *device; /* as d9d_device_open(); "auto" and "cuda" are each rank's own GPU */
-    const d9d_log *log; /* of rank 0; NULL on the others */
+    const d9d_log *log; /* of rank 0; on the others NULL, or one that has errors alone */
     bool trial;         /* nothing but records is written: no checkpoint, no model */
     const d9d_plugins *plugins; /* who hear of events; NULL: none */
 } d9d_job;
