@@ -157,7 +157,10 @@ d9d_status tool_join(tool_run *r, d9d_boot **out)
     D9D_TRY(d9d_boot_open(out));
     if (d9d_boot_rank(*out) > 0) {
         r->mute = true;
-        r->log = NULL;
+        r->errors = *r->log; /* of a watchdog: the first rank may be the one that stands still */
+        r->errors.level = D9D_LOG_ERROR;
+        r->errors.status = NULL;
+        r->log = &r->errors;
     }
     return D9D_OK;
 }

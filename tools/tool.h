@@ -84,6 +84,7 @@ typedef struct tool_run {
     bool quiet, json;
     bool mute;          /* what fails is said already, or by another rank */
     const d9d_log *log; /* to stderr; one redrawn status line on a terminal */
+    d9d_log errors;     /* the log of a rank that is not the first */
     d9d_arena arena;    /* lives as long as the run */
 } tool_run;
 

@@ -16,38 +16,39 @@ struct d9d_boot {
 
 /* --- the launch -------------------------------------------------------------------- */
 
-/* What launchers put into the environment of a task: how many there are.  The innermost comes
- * first: mpirun starts its daemons through srun. */
+/* What launchers put into the environment of a task: how many there are, and which one it is.  The
+ * innermost comes first: mpirun starts its daemons through srun.  The last names are of anybody's
+ * scripts too, who rarely set both. */
 static const struct {
-    const char *count, *launcher, *advice;
+    const char *count, *rank, *launcher, *advice;
+    bool both; /* one of the two says nothing */
 } launchers[] = {
-    {"OMPI_COMM_WORLD_SIZE", "mpirun", "use the mpirun of Open MPI 4 or 5"},
-    {"PMI_SIZE", "a PMI launcher", "use srun --mpi=pmix, or the mpirun of Open MPI"},
-    {"SLURM_STEP_NUM_TASKS", "srun", "add --mpi=pmix"},
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun", "use the mpirun of Open MPI 4 or 5",
+     false},
+    {"PMI_SIZE", "PMI_RANK", "a PMI launcher", "use srun --mpi=pmix, or the mpirun of Open MPI",
+     false},
+    {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MVAPICH",
+     "use srun --mpi=pmix, or the mpirun of Open MPI", false},
+    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun", "add --mpi=pmix", false},
+    {"WORLD_SIZE", "RANK", "torchrun", "use srun --mpi=pmix, or the mpirun of Open MPI", true},
 };
+enum { N_LAUNCHERS = sizeof(launchers) / sizeof(launchers[0]) };
 
-/* The launcher of this process, and how many tasks it has: 1 and NULL without any. */
-static int64_t find_launcher(const char **launcher, const char **advice)
+/* A variable, or NULL: one that is empty was meant to be taken away. */
+static const char *variable(const char *name)
 {
-    *launcher = *advice = NULL;
-    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
-        const char *text = getenv(launchers[i].count);
-        long long n = text != NULL ? strtoll(text, NULL, 10) : 0;
+    const char *text = getenv(name);
 
-        if (n < 1)
-            continue;
-        *launcher = launchers[i].launcher;
-        *advice = launchers[i].advice;
-        return n;
-    }
-    return 1;
+    return text != NULL && text[0] != '\0' ? text : NULL;
 }
 
-int64_t d9d_boot_launched(void)
+/* -1: no number from 0 to 2^31. */
+static int64_t number(const char *text)
 {
-    const char *launcher, *advice;
+    char *end = NULL;
+    const long long n = text != NULL ? strtoll(text, &end, 10) : -1;
 
-    return find_launcher(&launcher, &advice);
+    return text != NULL && *end == '\0' && n >= 0 && n <= INT32_MAX ? n : -1;
 }
 
 static void be_one(d9di_boot_wire *out)
@@ -60,14 +61,26 @@ static void be_one(d9di_boot_wire *out)
 /* Of a task that PMIx is not told of. */
 static d9d_status be_alone(d9di_boot_wire *out)
 {
-    const char *launcher, *advice;
-    int64_t n = find_launcher(&launcher, &advice);
+    for (size_t i = 0; i < N_LAUNCHERS; i++) {
+        const char *count = variable(launchers[i].count), *rank = variable(launchers[i].rank);
+        const int64_t n = number(count), k = number(rank);
 
-    if (n > 1)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s launched %" PRId64 " tasks without PMIx, so that they cannot find each "
-                        "other: %s",
-                        launcher, n, advice);
+        if ((count == NULL && (rank == NULL || k == 0)) ||
+            (launchers[i].both && (count == NULL || rank == NULL)))
+            continue; /* rank 0 of nothing is what Slurm's batch scripts are */
+        if (n > 1)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s launched %" PRId64 " tasks without PMIx, so that they cannot find "
+                            "each other: %s",
+                            launchers[i].launcher, n, launchers[i].advice);
+        if (n != 1 || (rank != NULL && k != 0))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s is \"%.40s\" and %s is \"%.40s\": a launch by %s that is not "
+                            "understood: %s",
+                            launchers[i].count, count != NULL ? count : "", launchers[i].rank,
+                            rank != NULL ? rank : "", launchers[i].launcher, launchers[i].advice);
+        break;
+    }
     be_one(out);
     return D9D_OK;
 }
@@ -133,7 +146,8 @@ d9d_status d9d_boot_open(d9d_boot **out)
 
     if (b == NULL)
         return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
-    st = getenv("PMIX_RANK") != NULL ? join_others(&b->wire) : be_alone(&b->wire);
+    st = getenv("PMIX_RANK") != NULL || getenv("PMIX_NAMESPACE") != NULL ? join_others(&b->wire)
+                                                                         : be_alone(&b->wire);
     if (st == D9D_OK)
         *out = b;
     else

@@ -14,6 +14,7 @@
 #include "loop/beside.h"
 #include "loop/launch.h"
 #include "loop/lines.h"
+#include "loop/same.h"
 
 /* A line that came before those in front of it. */
 typedef struct late {
@@ -132,6 +133,17 @@ static d9d_status run_check(run *r)
     D9D_TRY(d9di_asked_prompts(&r->asked, r->tokenizer, r->engine.whole->vocab));
     D9D_TRY(stops_open(r));
     return check_room(r);
+}
+
+/* All that is read is the same on all ranks. */
+static d9d_status sources_check(run *r)
+{
+    const d9di_engine_how how = engine_how(r);
+    d9di_same same = {0};
+
+    d9di_same_add(&same, "the prompts", r->asked.hash);
+    d9di_same_engine(&same, &r->engine, &how);
+    return d9di_same_agree(&same, r->where->boot);
 }
 
 /* Rank 0 opens the output, which says where to go on, and tells the others. */
@@ -423,6 +435,7 @@ static d9d_status run_through(run *r, const json_t *resolved, d9d_infer_summary 
     int64_t start;
 
     D9D_TRY(d9d_boot_agree(r->where->boot, d9di_launch_checked(run_check(r))));
+    D9D_TRY(sources_check(r));
     D9D_TRY(run_open(r, resolved));
     s->first_sample = r->written;
     s->samples = r->asked.n;

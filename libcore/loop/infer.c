@@ -12,6 +12,7 @@
 #include "loop/launch.h"
 #include "loop/lines.h"
 #include "loop/npy.h"
+#include "loop/same.h"
 #include "loop/tasks.h"
 
 typedef struct run {
@@ -234,6 +235,17 @@ static d9d_status run_check(run *r)
     how = engine_how(r);
     D9D_TRY(d9di_engine_open(&how, &r->engine));
     return width_find(r);
+}
+
+/* All that is read is the same on all ranks. */
+static d9d_status sources_check(run *r)
+{
+    const d9di_engine_how how = engine_how(r);
+    d9di_same same = {0};
+
+    d9di_same_add(&same, r->data.sections[0].dataset, d9d_loader_data_hash(r->data.loader));
+    d9di_same_engine(&same, &r->engine, &how);
+    return d9di_same_agree(&same, r->where->boot);
 }
 
 /* Rank 0 opens the output, which says where to go on, and tells the others. */
@@ -622,6 +634,7 @@ static d9d_status run_through(run *r, const json_t *resolved, d9d_infer_summary 
     int64_t start;
 
     D9D_TRY(d9d_boot_agree(r->where->boot, d9di_launch_checked(run_check(r))));
+    D9D_TRY(sources_check(r));
     D9D_TRY(run_open(r, resolved, &s->first_sample));
     s->samples = d9d_loader_samples(r->data.loader);
     start = d9d_clock_ns();

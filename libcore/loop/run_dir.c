@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
@@ -60,30 +61,57 @@ static json_t *environment(const char *name)
     return v != NULL ? json_string(v) : json_null();
 }
 
-/* That of an earlier life, whose manifest may be gone or another's: then a new one. */
-static d9d_status id_find(const d9di_run_dir *r, d9d_arena *a, char id[D9DI_RUN_ID])
+/* The id that a manifest says, or "". */
+static d9d_status id_read(const d9di_run_dir *r, char id[D9DI_RUN_ID])
 {
-    const char *path = d9d_fs_join(a, r->path, "manifest.json");
-    const char *was = NULL;
-    unsigned char bytes[(D9DI_RUN_ID - 1) / 2];
+    d9d_arena a = {0};
+    const char *path = d9d_fs_join(&a, r->path, "manifest.json"), *was = NULL;
     json_t *v = NULL;
 
+    id[0] = '\0';
     if (path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s/manifest.json: its name", r->path);
     if (d9d_json_read(path, MOST_MANIFEST, &v) == D9D_OK)
         was = json_string_value(json_object_get(v, "id"));
     if (was != NULL && strspn(was, "0123456789abcdef") == D9DI_RUN_ID - 1 &&
-        strlen(was) == D9DI_RUN_ID - 1) {
+        strlen(was) == D9DI_RUN_ID - 1)
         memcpy(id, was, D9DI_RUN_ID);
-    } else if (getrandom(bytes, sizeof(bytes), 0) == (ssize_t)sizeof(bytes)) {
-        for (size_t i = 0; i < sizeof(bytes); i++)
-            (void)snprintf(id + 2 * i, 3, "%02x", bytes[i]);
-    } else {
-        json_decref(v);
-        return D9D_FAIL(D9D_EIO, "run %s: no random numbers for its id", r->path);
-    }
     json_decref(v);
+    d9d_arena_release(&a);
     return D9D_OK;
+}
+
+/* That of an earlier life, whose manifest may be gone or another's: then a new one. */
+static d9d_status id_find(const d9di_run_dir *r, char id[D9DI_RUN_ID])
+{
+    unsigned char bytes[(D9DI_RUN_ID - 1) / 2];
+
+    D9D_TRY(id_read(r, id));
+    if (id[0] != '\0')
+        return D9D_OK;
+    if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
+        return D9D_FAIL(D9D_EIO, "run %s: no random numbers for its id", r->path);
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        (void)snprintf(id + 2 * i, 3, "%02x", bytes[i]);
+    return D9D_OK;
+}
+
+d9d_status d9di_run_dir_is(const d9di_run_dir *r, const char *id)
+{
+    const struct timespec a_while = {.tv_nsec = 250000000};
+    char here[D9DI_RUN_ID];
+
+    for (int i = 0; i < 20; i++) {
+        if (i > 0)
+            (void)nanosleep(&a_while, NULL);
+        D9D_TRY(id_read(r, here));
+        if (strcmp(here, id) == 0)
+            return D9D_OK;
+    }
+    return D9D_FAIL(D9D_ECONFIG,
+                    "%s: is not the run directory that rank 0 has under this name; all ranks write "
+                    "checkpoints there, so it must be on a disk that they share",
+                    r->path);
 }
 
 static json_t *describe(const d9d_run_section *run, int64_t restarts, const char *id)
@@ -107,7 +135,7 @@ d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
     json_t *about = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, id_find(r, &a, id), out);
+    D9D_TRY_OR(st, id_find(r, id), out);
     about = describe(run, restarts, id);
     if (about == NULL) {
         st = D9D_FAIL(D9D_ENOMEM, "%s/manifest.json: cannot be described", r->path);

@@ -2,6 +2,7 @@
  */
 #include "d9d/model/weights.h"
 #include "loop/launch.h"
+#include "loop/same.h"
 #include "loop/train_run.h"
 
 static d9d_status data_open(d9di_train *r)
@@ -180,11 +181,27 @@ static d9d_status model_check(d9di_train *r, const char *resume_from)
     return export_check(r);
 }
 
+/* All that is read is the same on all ranks, on whatever disks it lies. */
+static d9d_status sources_check(d9di_train *r, const char *resume_from)
+{
+    const d9di_engine_how how = d9di_train_engine_how(r, resume_from != NULL);
+    d9di_same same = {0};
+
+    d9di_same_add(&same, r->data.sections[0].dataset, d9d_loader_data_hash(r->data.loader));
+    for (size_t i = 0; i < r->n_evaluations; i++)
+        d9di_same_add(&same, r->evaluations[i].data.sections[0].dataset,
+                      d9d_loader_data_hash(r->evaluations[i].data.loader));
+    d9di_same_engine(&same, &r->engine, &how);
+    d9di_same_dir(&same, resume_from);
+    return d9di_same_agree(&same, r->where->boot);
+}
+
 d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
 {
     d9d_boot *boot = r->where->boot;
 
     D9D_TRY(d9d_boot_agree(boot, d9di_launch_checked(config_check(r))));
     D9D_TRY(checkpoint_find(r, resume_from));
-    return d9d_boot_agree(boot, d9di_launch_checked(model_check(r, *resume_from)));
+    D9D_TRY(d9d_boot_agree(boot, d9di_launch_checked(model_check(r, *resume_from))));
+    return sources_check(r, *resume_from);
 }

@@ -1,6 +1,7 @@
 /* train_record.c - what a run writes about itself.  See loop/train_run.h. */
 #include <math.h>
 
+#include "loop/launch.h"
 #include "loop/train_run.h"
 
 static d9d_status sinks_open(d9di_train *r, const char *id)
@@ -22,13 +23,11 @@ static d9d_status sinks_open(d9di_train *r, const char *id)
     return D9D_OK;
 }
 
-d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved)
+/* Rank 0's part. */
+static d9d_status open_here(d9di_train *r, const json_t *resolved, char id[D9DI_RUN_ID])
 {
     const d9d_run_section *section = &r->c->trainer.run;
-    char id[D9DI_RUN_ID];
 
-    if (r->rank > 0)
-        return D9D_OK;
     D9D_TRY(d9d_fs_mkdirs(r->dir.path));
     D9D_TRY(d9d_tracker_open(r->dir.metrics, &r->tracker));
     if (r->c->trainer.logging.samples)
@@ -37,6 +36,19 @@ d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved)
         D9D_TRY(d9d_tracker_restart(r->tracker, r->state.step));
     D9D_TRY(d9di_run_dir_make(&r->dir, section, resolved, d9d_tracker_restarts(r->tracker), id));
     return r->where->trial ? D9D_OK : sinks_open(r, id);
+}
+
+/* What ranks write there would be no checkpoint on disks of their own. */
+d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved)
+{
+    d9d_boot *boot = r->where->boot;
+    char id[D9DI_RUN_ID] = "";
+    const char *told = id;
+    d9d_status st = r->rank == 0 ? open_here(r, resolved, id) : D9D_OK;
+
+    D9D_TRY(d9d_boot_agree(boot, st));
+    D9D_TRY(d9di_launch_tell(boot, &r->arena, &told));
+    return d9d_boot_agree(boot, r->rank > 0 ? d9di_run_dir_is(&r->dir, told) : D9D_OK);
 }
 
 bool d9di_train_recorded(const d9di_train *r, int64_t k)

@@ -151,6 +151,17 @@ close_to() {
     cmp {whole,run}/export/model.safetensors
 }
 
+@test "a first rank that stands still is named by another, and all are gone" {
+    # shellcheck disable=SC2016,SC2086
+    mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
+        $train -q $sharded --set data.epochs=1000 --set trainer.run.steps=9999 --set trainer.timeout.step_timeout=8 c.json 2>err 3>&- &
+    pid=$!
+    wait_for has_lines run/metrics.jsonl 5
+    kill -s STOP "$(cat pid.0)"
+    ends 1 143 137
+    grep -E '^d9d-train: error: .*rank 0 \(.*, dps 0\), which is stopped' err || { cat err; return 1; }
+}
+
 @test "ranks killed at any moment: gone on with to the same end" {
     # shellcheck disable=SC2086
     mpi -n 2 $train -q $sharded --set trainer.run.dir=whole c.json

@@ -28,10 +28,6 @@ extern "C" {
 
 typedef struct d9d_boot d9d_boot;
 
-/* How many tasks the environment says were launched together, 1 without a launcher.  Touches
- * nothing: for checks of a configuration before anything is spent. */
-D9D_API int64_t d9d_boot_launched(void);
-
 /* ECONFIG for a launch that is not understood, ENOTSUP when this build or machine has no
  * PMIx, ECOMM when the launcher's server does not answer.  Every rank must open. */
 D9D_API D9D_MUST_USE d9d_status d9d_boot_open(d9d_boot **out);

@@ -166,7 +166,7 @@ typedef struct d9d_plugins d9d_plugins; /* d9d/loop/plugin.h */
 typedef struct d9d_job {
     d9d_boot *boot;     /* its ranks */
     const char *device; /* as d9d_device_open(); "auto" and "cuda" are each rank's own GPU */
-    const d9d_log *log; /* of rank 0; NULL on the others */
+    const d9d_log *log; /* of rank 0; on the others NULL, or one that has errors alone */
     bool trial;         /* nothing but records is written: no checkpoint, no model */
     const d9d_plugins *plugins; /* who hear of events; NULL: none */
 } d9d_job;
@@ -183,6 +183,10 @@ D9D_API d9d_pipe_how d9d_job_pipe(const struct d9d_pipelining_section *s);
 /* Batch sizes against each other and the mesh: ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_check_batching(const d9d_degrees *mesh,
                                                        const struct d9d_batching_section *b);
+
+/* Collective: ECONFIG unless every rank is the same program, `what` with its version, with the same
+ * resolved configuration; the sentence has a rank that is not as rank 0 is, and the key. */
+D9D_API D9D_MUST_USE d9d_status d9d_job_same(d9d_boot *boot, const char *what, json_t *doc);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,243 @@
+/* same.c - see loop/same.h, and d9d_job_same() in d9d/loop/job.h. */
+#include "loop/same.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "d9d/base/version.h"
+#include "d9d/loop/job.h"
+#include "loop/launch.h"
+
+/* --- files --------------------------------------------------------------------------------- */
+
+enum { TAIL = 64 << 10 };
+
+/* Weights that were trained on end in other bytes, whatever their headers say. */
+static d9d_status add_tail(d9d_hasher *h, const char *path, char *room)
+{
+    uint64_t size, n;
+    d9d_file f;
+    d9d_status st;
+
+    D9D_TRY(d9d_fs_size(path, &size));
+    D9D_TRY(d9d_file_open(path, &f));
+    n = size < TAIL ? size : TAIL;
+    st = d9d_file_read_at(&f, room, n, size - n);
+    d9d_file_release(&f);
+    d9d_hasher_add(h, &size, sizeof(size));
+    d9d_hasher_add(h, room, n);
+    return st;
+}
+
+static bool is_part(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+
+    return dot != NULL && (strcmp(dot, ".safetensors") == 0 || strcmp(dot, ".json") == 0);
+}
+
+static d9d_status hash_dir(const char *dir, d9d_hash *out)
+{
+    d9d_fs_names names = {0};
+    d9d_hasher *h = NULL;
+    d9d_arena a = {0};
+    char *room;
+    d9d_status st;
+
+    D9D_TRY(d9d_hasher_create(&h));
+    D9D_TRY_OR(st, d9d_fs_list(dir, &a, &names), out);
+    room = d9d_arena_alloc(&a, TAIL);
+    for (size_t i = 0; i < names.n; i++) {
+        char *path = is_part(names.name[i]) ? d9d_fs_join(&a, dir, names.name[i]) : NULL;
+
+        if (path == NULL || room == NULL)
+            continue;
+        d9d_hasher_add(h, names.name[i], strlen(names.name[i]));
+        D9D_TRY_OR(st, add_tail(h, path, room), out);
+    }
+    *out = d9d_hasher_digest(h);
+out:
+    d9d_hasher_free(h);
+    d9d_arena_release(&a);
+    return st;
+}
+
+static d9d_status hash_file(const char *path, d9d_hash *out)
+{
+    uint64_t size;
+
+    return d9d_hash_file(path, out, &size);
+}
+
+static void add(d9di_same *s, const char *name, d9d_status (*find)(const char *, d9d_hash *),
+                d9d_hash hash)
+{
+    if (name == NULL || s->n == D9DI_SAME_MOST)
+        return;
+    s->of[s->n].name = name;
+    s->of[s->n].find = find;
+    s->of[s->n++].hash = hash;
+}
+
+void d9di_same_add(d9di_same *s, const char *name, d9d_hash hash)
+{
+    add(s, name, NULL, hash);
+}
+
+void d9di_same_dir(d9di_same *s, const char *dir)
+{
+    add(s, dir, hash_dir, (d9d_hash){0});
+}
+
+void d9di_same_engine(d9di_same *s, const d9di_engine *e, const d9di_engine_how *how)
+{
+    add(s, e->spec.hf_config, hash_file, (d9d_hash){0});
+    d9di_same_dir(s, how->initialise ? how->source : NULL);
+    d9di_same_dir(s, how->adapter);
+}
+
+static d9d_status find_all(d9di_same *s, d9d_hash *mine)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->of[i].find != NULL)
+            D9D_TRY(s->of[i].find(s->of[i].name, &s->of[i].hash));
+        mine[i] = s->of[i].hash;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot)
+{
+    d9d_hash mine[D9DI_SAME_MOST] = {{0}};
+    d9d_arena a = {0};
+    d9d_boot_word *all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(boot) * sizeof(*all));
+    d9d_status st;
+
+    if (d9d_boot_size(boot) == 1)
+        return D9D_OK;
+    st = d9d_boot_agree(boot, d9di_launch_checked(find_all(s, mine)));
+    if (st == D9D_OK && all == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "launch: words of %d ranks", d9d_boot_size(boot));
+    D9D_TRY_OR(st, st, out);
+    D9D_TRY_OR(st, d9d_boot_gather(boot, mine, sizeof(mine), &a, all), out);
+    for (size_t i = 0; st == D9D_OK && i < s->n; i++)
+        if (all[0].n != sizeof(mine) ||
+            !d9d_hash_equal(mine[i], ((const d9d_hash *)all[0].data)[i]))
+            st = D9D_FAIL(D9D_ECONFIG, "%s: is another one here than on rank 0", s->of[i].name);
+    st = d9d_boot_agree(boot, st);
+out:
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* --- configurations --------------------------------------------------------------------------- */
+
+enum { MOST_TOLD = 16 << 20, MOST_VALUE = 60 }; /* bytes: of a gather, of a value that is shown */
+
+static const char *shown(const json_t *v, d9d_buf *b)
+{
+    b->len = 0;
+    if (v == NULL)
+        return "absent";
+    if (d9d_json_put(b, v, -1) != D9D_OK || b->len == 0)
+        return "another value";
+    b->data[b->len < MOST_VALUE ? b->len : MOST_VALUE] = '\0';
+    return b->data;
+}
+
+/* The first member that is another one: its path, and what it is in both. */
+static bool find_other(json_t *a, json_t *b, d9d_buf *path, json_t **of_a, json_t **of_b)
+{
+    const size_t len = path->len;
+    const char *key;
+    json_t *v;
+
+    *of_a = a;
+    *of_b = b;
+    if (!json_is_object(a) || !json_is_object(b))
+        return !json_equal(a, b);
+    json_object_foreach(a, key, v)
+    {
+        (void)!d9d_buf_printf(path, "%s%s", len > 0 ? "." : "", key);
+        if (find_other(v, json_object_get(b, key), path, of_a, of_b))
+            return true;
+        path->len = len;
+    }
+    *of_a = NULL;
+    json_object_foreach(b, key, v)
+    {
+        *of_b = v;
+        if (json_object_get(a, key) == NULL)
+            return d9d_buf_printf(path, "%s%s", len > 0 ? "." : "", key) == D9D_OK;
+    }
+    return false;
+}
+
+static d9d_status refuse(json_t *mine, const char *first)
+{
+    d9d_buf path = {0}, a = {0}, b = {0};
+    json_t *theirs = NULL, *of_mine, *of_first;
+    d9d_status st;
+
+    if (first == NULL || d9d_json_parse("rank 0", first, strlen(first), &theirs) != D9D_OK ||
+        !find_other(mine, theirs, &path, &of_mine, &of_first) || path.len == 0)
+        st = D9D_FAIL(D9D_ECONFIG, "the configuration is another one here than on rank 0");
+    else
+        st = D9D_FAIL(D9D_ECONFIG, "%.*s is %s here and %s on rank 0; a job has one configuration",
+                      (int)path.len, path.data, shown(of_mine, &a), shown(of_first, &b));
+    json_decref(theirs);
+    d9d_buf_release(&path);
+    d9d_buf_release(&a);
+    d9d_buf_release(&b);
+    return st;
+}
+
+/* Behind a gather of what all have, of which rank 0's is `first`. */
+static d9d_status judge(d9d_boot *boot, const char *what, const d9d_hash *mine,
+                        const d9d_boot_word *first, json_t *doc, d9d_arena *a)
+{
+    const char *program =
+        first->n > sizeof(*mine) ? (const char *)first->data + sizeof(*mine) : "?";
+    d9d_buf text = {0};
+    const char *told;
+    d9d_status st = d9d_json_put(&text, doc, -1);
+
+    told = st == D9D_OK && text.len < MOST_TOLD / (size_t)d9d_boot_size(boot) - 1
+               ? d9d_arena_strndup(a, text.data, text.len)
+               : NULL;
+    d9d_buf_release(&text);
+    D9D_TRY(d9di_launch_tell(boot, a, &told));
+    if (strcmp(program, what) != 0)
+        st = D9D_FAIL(D9D_ECONFIG, "this is %s, and rank 0 is %s", what, program);
+    else if (memcmp(first->data, mine, sizeof(*mine)) != 0)
+        st = refuse(doc, told);
+    return st;
+}
+
+d9d_status d9d_job_same(d9d_boot *boot, const char *what, json_t *doc)
+{
+    const int size = d9d_boot_size(boot);
+    d9d_buf text = {0}, mine = {0};
+    d9d_arena a = {0};
+    d9d_boot_word *all = d9d_arena_alloc(&a, (size_t)size * sizeof(*all));
+    bool same = true;
+    d9d_hash hash;
+    d9d_status st;
+
+    if (all == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "launch: words of %d ranks", size);
+    D9D_TRY_OR(st, d9d_json_put(&text, doc, -1), out);
+    hash = d9d_hash_bytes(text.data, text.len);
+    D9D_TRY_OR(st, d9d_buf_append(&mine, &hash, sizeof(hash)), out);
+    D9D_TRY_OR(st, d9d_buf_append(&mine, what, strlen(what)), out);
+    D9D_TRY_OR(st, d9d_boot_gather(boot, mine.data, mine.len, &a, all), out);
+    for (int r = 1; r < size; r++)
+        same = same && all[r].n == all[0].n && memcmp(all[r].data, all[0].data, all[0].n) == 0;
+    if (!same)
+        st = d9d_boot_agree(boot, judge(boot, what, &hash, &all[0], doc, &a));
+out:
+    d9d_buf_release(&text);
+    d9d_buf_release(&mine);
+    d9d_arena_release(&a);
+    return st;
+}

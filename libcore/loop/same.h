@@ -1,0 +1,38 @@
+/* same.h - what all ranks of a job must have alike: files may be other ones on another node.
+ *
+ *     d9di_same same = {0};
+ *     d9di_same_add(&same, "data/demo", d9d_dataset_hash(ds));
+ *     d9di_same_dir(&same, "ckpt");
+ *     D9D_TRY(d9di_same_agree(&same, boot));
+ *
+ * All are compared at once.  Names are borrowed.
+ */
+#ifndef D9DI_LOOP_SAME_H
+#define D9DI_LOOP_SAME_H
+
+#include "d9d/base/hash.h"
+#include "d9d/dist/boot.h"
+#include "loop/engine.h"
+
+enum { D9DI_SAME_MOST = 16 }; /* what comes after is left out */
+
+typedef struct d9di_same {
+    struct {
+        const char *name;
+        d9d_status (*find)(const char *name, d9d_hash *out); /* NULL: the hash is known */
+        d9d_hash hash;
+    } of[D9DI_SAME_MOST];
+    size_t n;
+} d9di_same;
+
+void d9di_same_add(d9di_same *s, const char *name, d9d_hash hash);
+/* The checkpoint in a directory, by the names and sizes of its files and the last 64 KiB of each;
+ * NULL: nothing. */
+void d9di_same_dir(d9di_same *s, const char *dir);
+/* What an open engine is made from. */
+void d9di_same_engine(d9di_same *s, const d9di_engine *e, const d9di_engine_how *how);
+
+/* Collective: ECONFIG, with the first rank and the first of its things that are not rank 0's. */
+d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot);
+
+#endif /* D9DI_LOOP_SAME_H */

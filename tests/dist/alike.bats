@@ -1,0 +1,83 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats and of the helpers
+# Ranks that were started as different jobs, or have other files under the same names, are refused
+# before anything is made.
+
+load ../slurm/helper
+load launch
+load ../tools/train_bench
+
+setup_file() { no_launcher && workshop; }
+setup() {
+    with_mpi
+    bench
+    mkdir other
+    cp -r "$shared/data" other/data
+    cp c.json i.json other/
+    cp -r "$golden/moe" ckpt && cp -r ckpt other/
+}
+
+how=(-q --device cpu --set trainer.batching.microbatch_size=1 --set mesh.data_parallel_shard=2)
+
+# refused SENTENCE: what rank 1 says, once, and nothing was made.
+refused() {
+    [ "$status" -eq 2 ]
+    [ "$(grep -c '^d9d-[a-z]*: invalid configuration: ' <<<"$output")" -eq 1 ]
+    assert_line --regexp "^d9d-[a-z]*: invalid configuration: rank 1 \(.*\): $1"
+    [ ! -e run/metrics.jsonl ] && [ ! -e out.jsonl ]
+}
+# another OPTION...: rank 1 has these besides.
+another() { run mpi -n 1 d9d-train "${how[@]}" c.json : -n 1 d9d-train "${how[@]}" "$@" c.json; }
+# elsewhere COMMAND...: rank 1 works in another directory.
+elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
+
+@test "another configuration: the key and both values" {
+    another --set optimizer.lr=0.5
+    refused 'optimizer\.lr is 0\.5 here and 0\.001 on rank 0'
+    another --set optimizer.name=sgd
+    refused 'optimizer\.name is "sgd" here and "adamw" on rank 0'
+    another --set 'evaluation={"data": {"dataset": "data"}}'
+    refused 'evaluation is \{"name": ?"valid".* here and \[\] on rank 0'
+    another --set trainer.run.hparams.tried=7
+    refused 'trainer\.run\.hparams\.tried is 7 here and absent on rank 0'
+    another --set "trainer.run.description=$(printf 'x%.0s' {1..20000})"
+    refused 'trainer.run.description is "xxxx.* here and null on rank 0'
+}
+
+@test "another program" {
+    another --selftest
+    refused 'this is d9d-train [0-9.]* --selftest, and rank 0 is d9d-train [0-9.]*$'
+    run mpi -n 1 d9d-infer -q --device cpu i.json : -n 1 d9d-train "${how[@]}" c.json
+    refused 'this is d9d-train [0-9.]*, and rank 0 is d9d-infer [0-9.]*$'
+}
+
+@test "other samples, weights or architecture under the same name" {
+    train=(d9d-train "${how[@]}" --set "trainer.run.dir=$work/run")
+    weights=(--set trainer.model_stage_factory.source_checkpoint=ckpt)
+    elsewhere "${train[@]}" "${weights[@]}" --set model_provider.hf_config=ckpt/config.json c.json
+    [ "$status" -eq 0 ]
+    cp run/export/model.safetensors other/ckpt/
+    rm -rf run
+    elsewhere "${train[@]}" "${weights[@]}" c.json
+    refused 'ckpt: is another one here than on rank 0'
+    elsewhere d9d-infer -q --device cpu --set mesh.data_parallel_shard=2 "${weights[@]}" i.json
+    refused 'ckpt: is another one here than on rank 0'
+    sed 's/\("rope_theta": *\)[0-9.]*/\177/' ckpt/config.json >other/ckpt/config.json
+    elsewhere "${train[@]}" --set model_provider.hf_config=ckpt/config.json c.json
+    refused 'ckpt/config.json: is another one here than on rank 0'
+    rm -r other/data
+    head -n 79 "$golden/moe/train.jsonl" | d9d-shard -q --format tokens --out other/data -
+    elsewhere "${train[@]}" c.json
+    refused 'data: is another one here than on rank 0'
+    cp -r "$shared/data" other/valid && cp -r other/data valid
+    rm -r other/data && cp -r "$shared/data" other/data
+    elsewhere "${train[@]}" --set 'evaluation={"data": {"dataset": "valid"}}' c.json
+    refused 'valid: is another one here than on rank 0'
+}
+
+@test "a run directory that ranks do not share" {
+    elsewhere d9d-train "${how[@]}" c.json
+    [ "$status" -eq 2 ]
+    assert_line --regexp '^d9d-train: invalid configuration: rank 1 \(.*\): run: is not the run directory that rank 0 has under this name'
+    ! grep '"loss"' run/metrics.jsonl
+}
