@@ -52,13 +52,6 @@ static void paper_give(d9d_device *dev, void *p, uint64_t n)
         (void)munmap(p, n);
 }
 
-static void paper_room(d9d_device *dev, uint64_t *has, uint64_t *left)
-{
-    const paper_device *self = dev->self;
-
-    *has = *left = d9d_paper_chip_of(self->paper)->memory;
-}
-
 static d9d_status paper_copy(d9d_device *dev, void *dst, const void *src, uint64_t n)
 {
     const paper_device *self = dev->self;
@@ -166,12 +159,12 @@ static void paper_close(d9d_device *dev)
 
 #define PAPER_OPS(cache)                                                                           \
     {                                                                                              \
-        .take = paper_take, .give = paper_give, .room = paper_room, .slack = (cache),              \
-        .upload = paper_transfer, .download = paper_transfer, .copy = paper_copy,                  \
-        .sync = paper_sync, .pin = paper_pin, .unpin = paper_unpin, .fetch = paper_transfer,       \
-        .send = paper_transfer, .mark_open = paper_mark_open, .mark_close = paper_unpin,           \
-        .mark_set = paper_mark_set, .mark_passed = paper_mark_passed,                              \
-        .mark_wait = paper_mark_wait, .mark_ms = paper_mark_ms, .close = paper_close               \
+        .take = paper_take, .give = paper_give, .slack = (cache), .upload = paper_transfer,        \
+        .download = paper_transfer, .copy = paper_copy, .sync = paper_sync, .pin = paper_pin,      \
+        .unpin = paper_unpin, .fetch = paper_transfer, .send = paper_transfer,                     \
+        .mark_open = paper_mark_open, .mark_close = paper_unpin, .mark_set = paper_mark_set,       \
+        .mark_passed = paper_mark_passed, .mark_wait = paper_mark_wait, .mark_ms = paper_mark_ms,  \
+        .close = paper_close                                                                       \
     }
 
 static d9d_status open_paper(const d9d_paper_chip *chip, d9d_device *dev)

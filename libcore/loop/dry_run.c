@@ -141,14 +141,14 @@ static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
 
         out->weights += bytes_of(&p->box, p->dtype);
         out->gradients += p->trainable ? bytes_of(&p->box, p->grad_dtype) : 0;
-        out->exported += p->adapts == NULL ? bytes_of(&p->whole, p->dtype) : 0;
+        out->exported += p->adapts == NULL && p->counts ? bytes_of(&p->whole, p->dtype) : 0;
     }
     out->optimizer = d9d_optimizer_bytes(r->optimizer);
     for (size_t k = 0; k < r->engine.n_stages; k++) {
         const d9di_stage *s = &r->engine.stages[k];
 
         for (size_t i = 0; i < s->params.n; i++)
-            out->parameters += d9d_shape_numel(&s->params.p[i]->whole);
+            out->parameters += s->params.p[i]->counts ? d9d_shape_numel(&s->params.p[i]->whole) : 0;
         out->model_flops += d9d_model_flops(s->model, r->batch.length);
         D9D_TRY(d9d_sharded_bytes(s->model, &sharded, &units));
         out->units = units > out->units ? units : out->units;
@@ -159,8 +159,8 @@ static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
         &set));
     D9D_TRY(d9d_save_set_here(&set, &r->arena, &here));
     out->written = d9d_save_bytes(&here);
-    for (size_t i = 0; i < set.n; i++)
-        out->saved += bytes_of(&set.items[i].whole, set.items[i].tensor->dtype);
+    for (size_t i = 0; i < here.n; i++)
+        out->saved += bytes_of(&here.items[i].whole, here.items[i].tensor->dtype);
     return D9D_OK;
 }
 
@@ -296,15 +296,16 @@ static d9d_status steps(rehearsal *r, d9d_arena *a, d9di_dry_run *out)
 static d9d_status evaluate(rehearsal *r, d9di_dry_run *out)
 {
     const uint64_t before = d9d_device_memory(r->engine.dev).peak;
-    const int ranks = r->engine.program.ranks, n = ranks > 1 ? 4 * ranks : 2;
+    const int ranks = r->engine.program.ranks, round = ranks > 1 ? 4 * ranks : 2;
+    const int n = r->how->evaluated < round ? (int)r->how->evaluated : round;
     d9d_tensor sums;
     d9d_status st;
 
     if (r->how->evaluation.rows == 0)
         return D9D_OK;
     D9D_TRY(batch_make(r, &r->how->evaluation));
-    D9D_TRY(d9d_tensor_alloc(r->engine.dev, D9D_F64, D9D_SHAPE(ranks > 1 ? n : 8), &sums));
-    st = d9di_engine_forward_begin(&r->engine, ranks > 1 ? n : 1);
+    D9D_TRY(d9d_tensor_alloc(r->engine.dev, D9D_F64, D9D_SHAPE(ranks > 1 ? round : 8), &sums));
+    st = d9di_engine_forward_begin(&r->engine, ranks > 1 ? round : 1);
     if (st == D9D_OK) {
         st = d9di_engine_measure(&r->engine, &(d9di_flow){.next = micro_next, .arg = r}, n, &sums);
         d9di_engine_forward_end(&r->engine);

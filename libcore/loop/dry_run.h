@@ -25,6 +25,7 @@ typedef struct d9di_dry_how {
     const d9di_data *data; /* must fit the model; may have no datasets */
     d9di_dry_batch batch;
     d9di_dry_batch evaluation; /* the largest, if it is larger than that; rows 0: none */
+    int64_t evaluated;         /* so many of these on a rank, at most */
 } d9di_dry_how;
 
 /* What a stage of a pipeline takes for a micro-batch. */

@@ -177,6 +177,7 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
     (void)d9d_degrees_text(&c->mesh, p.mesh_text, sizeof(p.mesh_text));
     if (data->evaluated_rows * padded > b->microbatch_size * r.longest)
         dry.evaluation = (d9di_dry_batch){data->evaluated_rows, padded, 0};
+    dry.evaluated = (data->evaluated_batches + replicas - 1) / replicas;
     p.memory = p.asked ? how->memory : p.chip->memory;
     p.micro_batches = b->global_batch_size / replicas / b->microbatch_size;
     if (p.mesh.pipeline_parallel > 1)

@@ -39,18 +39,23 @@ static d9d_status evaluation_add(const d9d_train_config *c, const d9d_evaluation
     const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
     const int64_t micro = v->microbatch_size != D9D_INT_NULL ? v->microbatch_size
                                                              : c->trainer.batching.microbatch_size;
-    int64_t longest = out->length;
+    int64_t longest = out->length, samples = INT64_MAX, rows;
     d9di_data data = {0};
     d9d_status st = D9D_OK;
 
     if (longest == 0) {
         st = d9di_data_open(&v->data, &c->trainer.data_loading, &one, micro, &data);
         longest = st == D9D_OK ? longest_of(&data) : 0;
+        samples = st == D9D_OK ? d9d_loader_samples(data.loader) : samples;
         d9di_data_release(&data);
     }
-    if (micro * longest > out->evaluated_rows * out->evaluated_longest) {
-        out->evaluated_rows = micro;
+    if (v->samples != D9D_INT_NULL && v->samples < samples)
+        samples = v->samples;
+    rows = micro < samples ? micro : samples;
+    if (rows * longest > out->evaluated_rows * out->evaluated_longest) {
+        out->evaluated_rows = rows;
         out->evaluated_longest = longest;
+        out->evaluated_batches = (samples - 1) / rows + 1;
     }
     return st;
 }

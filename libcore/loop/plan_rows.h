@@ -10,6 +10,7 @@ typedef struct d9di_plan_data {
     int64_t document; /* mean positions of packed documents; 0: rows are not packed */
     int64_t steps;    /* of the run; -1: nobody said */
     int64_t evaluated_rows, evaluated_longest; /* of the largest batch of an evaluation; 0: none */
+    int64_t evaluated_batches;                 /* of that evaluation, on all ranks, at most */
 } d9di_plan_data;
 
 typedef struct d9di_rows {

@@ -99,6 +99,35 @@ is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
     says 2 "no mesh of 7 ranks divides this model" d9d-train --plan --suggest 7 --length 64 c.json
 }
 
+# 6.5 G parameters: with gradients and AdamW's state 104 GB, and an A100 has 86.
+@test "a model that one processor cannot hold is planned, and others for it are found" {
+    cat >large.json <<JSON
+{"data": {"dataset": "nowhere"}, "optimizer": {"name": "adamw", "lr": 1e-3},
+ "trainer": {"batching": {"global_batch_size": 4}},
+ "model_provider": {"name": "qwen3_dense", "model": {"num_hidden_layers": 6, "rope_base": 10000, "max_position_ids": 512,
+   "layer": {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_key_value_heads": 64, "head_dim": 128},
+   "split_vocab_size": {"regular": 32000}, "split_vocab_order": ["regular"]}}}
+JSON
+    large() { d9d-train --plan --gpu a100 --length 64 --json "$@" large.json; }
+    [ "$(large | number weights)" -gt 20000000000 ]
+    says 2 "and may take 80.00 GB: it does not fit" large --memory 80GB
+    large --suggest 4 >s.json
+    is d9d.suggest.v1 s.json
+    grep -q '"data_parallel_shard": 4' s.json
+    run -0 grep -c '"bytes"' s.json
+    [ "$output" -lt "$(number meshes <s.json)" ]
+}
+
+@test "what is on two stages is one parameter, of the model, its checkpoints and its export" {
+    tied=(--length 64 --set trainer.batching.microbatch_size=1 --set model_provider.name=qwen3_dense
+        --set model_provider.hf_config="$golden/dense_tied/config.json")
+    plan "${tied[@]}" c.json >one.json
+    plan "${tied[@]}" --set mesh.pipeline_parallel=2 c.json >two.json
+    for key in parameters checkpoint_bytes export_bytes; do
+        [ "$(number $key <one.json)" = "$(number $key <two.json)" ] || { echo "$key: $(number $key <two.json)"; return 1; }
+    done
+}
+
 # Of 128 all are played, of more as many as show the rest: each takes as much as one of the first.
 @test "65536 micro-batches: of each schedule what fewer say, at once" {
     of() { plan --length 64 --set mesh.pipeline_parallel=2 --set trainer.batching.microbatch_size=1 \
