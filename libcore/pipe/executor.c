@@ -243,16 +243,20 @@ static d9d_status receive(d9d_executor *x, const d9d_action *a, enum way way)
                               d9d_program_rank_of(x->how.program, stage), &c->coming[way]);
 }
 
-/* Let go of what was sent: of all, or of what is done. */
+/* Let go of what was sent: of all, or of what is done.  Where no backward holds a rank back, of all
+ * but the last: it does not run ahead of the next one with all that it makes. */
 static d9d_status sent_settle(d9d_executor *x, bool all)
 {
+    enum { AHEAD = 2 };
     size_t n = 0;
     d9d_status st = D9D_OK;
 
     for (size_t i = 0; i < x->sent.len; i++) {
         parcel *p = &x->sent.data[i];
+        const bool go = all || (x->how.program->backward ? d9d_message_done(p->message)
+                                                         : i + AHEAD < x->sent.len);
 
-        if (st != D9D_OK || (!all && !d9d_message_done(p->message))) {
+        if (st != D9D_OK || !go) {
             x->sent.data[n++] = *p;
             continue;
         }

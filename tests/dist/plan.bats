@@ -73,6 +73,12 @@ each() {
     [ "$(peaks --set "$evaluation")" -gt "$(peaks)" ]
     [ "$(peaks --set 'evaluation={"data": {"dataset": "data"}}')" -eq "$(peaks)" ]
 }
+@test "an evaluation over stages, where the first runs ahead of the last no further than on paper" {
+    for samples in 8 72; do
+        holds dense "1 1 1 1 1 1" 1 mesh.pipeline_parallel=2 trainer.data_loading.multiple=16 \
+            "evaluation={\"data\": {\"dataset\": \"data\"}, \"microbatch_size\": 8, \"samples\": $samples}"
+    done
+}
 # written KEY=VALUE...: what the plan says of host memory for saves is what the run takes.
 written() {
     d9d-train --plan --gpu cpu --json "${@/#/--set=}" dense.json >plan.json
