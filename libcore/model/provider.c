@@ -93,10 +93,15 @@ static bool is_own(const d9d_name_pair *pairs, const char *name)
     return false;
 }
 
+/* Where no name changes both layouts are one: this suite's, which adapters of any matrix have. */
 d9d_layout d9d_model_layout(const d9d_model_spec *m, const d9d_source *src)
 {
+    const d9d_name_pair *pairs = m->provider->hf_names;
+
     if (m->provider->layout != NULL)
         return m->provider->layout(src);
+    if (pairs == NULL || pairs->own == NULL)
+        return D9D_LAYOUT_D9D;
     for (size_t i = 0; i < src->n; i++)
         if (is_own(m->provider->hf_names, src->at(src->self, i)->name))
             return D9D_LAYOUT_D9D;

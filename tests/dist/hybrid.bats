@@ -77,6 +77,15 @@ alone() { [ -d alone ] || train alone; }
     awk -v p="$planned" -v m="$measured" 'BEGIN { exit !(m > 0 && p <= 1.05 * m && p >= 0.95 * m) }'
 }
 
+@test "adapters beside matrices that HuggingFace has no names for are merged in the exported model" {
+    for dropped in false true; do # whole, or only what is trained, in checkpoints
+        train tuned --set trainer.run.steps=2 --set trainer.model_stage_factory.checkpoint_only_trainable_parameters=$dropped \
+            --set 'peft={"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 2, "alpha": 16}}'
+        [ -s tuned/export/model.safetensors ]
+        rm -r tuned
+    done
+}
+
 # generate OUT PROMPTS TOKENS RANKS [OPTION...]: greedy, by what alone has learnt.
 generate() {
     local out=$1 prompts=$2 tokens=$3 ranks=$4 launch=()
