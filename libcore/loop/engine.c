@@ -206,6 +206,7 @@ static d9d_status open_into(d9di_engine *e, const d9di_engine_how *how)
     D9D_TRY(d9di_launch_check(how->where->boot, how->where->device));
     D9D_TRY(d9d_model_spec_read(how->provider, &e->arena, &e->spec));
     D9D_TRY(d9d_model_spec_rehead(&e->spec, &e->arena, &head));
+    D9D_TRY(how->train ? d9d_model_spec_trainable(&e->spec) : D9D_OK);
     D9D_TRY(d9d_model_plan_check(&e->spec, how->mesh));
     D9D_TRY(program_open(e, how));
     D9D_TRY(model_open(e, how, D9D_WHOLE_MODEL, &e->whole, &e->all));

@@ -384,6 +384,11 @@ static d9d_status hf_head(const void *config, json_t *doc)
     return d9d_hf_config_set_head(doc, config);
 }
 
+static d9d_status trainable(const void *config)
+{
+    return d9d_qwen3_trainable(config);
+}
+
 #define PROVIDER(name, section_table)                                                              \
     const d9d_model_provider name = {                                                              \
         .size = sizeof(d9d_model_provider),                                                        \
@@ -398,6 +403,7 @@ static d9d_status hf_head(const void *config, json_t *doc)
         .matrices = matrices,                                                                      \
         .rehead = rehead,                                                                          \
         .hf_head = hf_head,                                                                        \
+        .trainable = trainable,                                                                    \
     }
 PROVIDER(d9d_qwen3_dense_provider, dense_provider_table);
 PROVIDER(d9d_qwen3_moe_provider, moe_provider_table);

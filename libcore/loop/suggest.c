@@ -310,6 +310,7 @@ static d9d_status complain(const search *s, const d9d_suggestions *out)
 static d9d_status search_open(search *s)
 {
     D9D_TRY(d9d_model_spec_read(&s->config->model_provider, &s->arena, &s->spec));
+    D9D_TRY(d9d_model_spec_trainable(&s->spec));
     D9D_TRY(d9di_plan_data_open(s->config, s->how->length, &s->data));
     for (int i = 0; i < MOST_SIZES; i++)
         D9D_TRY(d9di_rows_measure(&s->data, (int64_t)1 << i, &s->rows[i]));

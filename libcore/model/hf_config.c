@@ -60,10 +60,11 @@ static d9d_status check_supported(const d9di_hf *r)
 {
     static const struct {
         const char *name;
-        enum { FALSE_ONLY, ZERO_ONLY, SILU_ONLY, NULL_ONLY, ONE_ONLY } wants;
+        enum { FALSE_ONLY, SILU_ONLY, NULL_ONLY, ONE_ONLY } wants;
     } rows[] = {
-        {"attention_bias", FALSE_ONLY},      {"attention_dropout", ZERO_ONLY},
-        {"hidden_act", SILU_ONLY},           {"quantization_config", NULL_ONLY},
+        {"attention_bias", FALSE_ONLY},
+        {"hidden_act", SILU_ONLY},
+        {"quantization_config", NULL_ONLY},
         {"partial_rotary_factor", ONE_ONLY},
     };
 
@@ -73,7 +74,6 @@ static d9d_status check_supported(const d9di_hf *r)
 
         switch (rows[i].wants) {
         case FALSE_ONLY: fine |= json_is_false(v); break;
-        case ZERO_ONLY: fine |= json_is_number(v) && json_number_value(v) == 0; break;
         case ONE_ONLY: fine |= json_is_number(v) && json_number_value(v) == 1; break;
         case SILU_ONLY: fine |= json_is_string(v) && !strcmp(json_string_value(v), "silu"); break;
         case NULL_ONLY: break;
@@ -141,6 +141,7 @@ d9d_status d9d_hf_config_parse(const json_t *doc, const char *where, d9d_arena *
     D9D_TRY(d9di_hf_rope(&r, &c));
     D9D_TRY(d9di_hf_f64(&r, doc, "rms_norm_eps", 1e-6, &eps));
     D9D_TRY(d9di_hf_f64(&r, doc, "initializer_range", 0.02, &c.init_std));
+    D9D_TRY(d9di_hf_f64(&r, doc, "attention_dropout", 0, &c.attention_dropout));
     D9D_TRY(d9di_hf_bool(&r, "norm_topk_prob", &c.renormalise));
     D9D_TRY(d9di_hf_bool(&r, "tie_word_embeddings", &c.tied));
     D9D_TRY(d9di_hf_head(&r, &c));

@@ -132,9 +132,10 @@ d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t
     doc = json_pack(
         "{s:[s], s:b, s:f, s:I, s:s, s:I, s:f, s:I, s:I, s:s, s:I, s:I, s:I, s:f, s:o, "
         "s:f, s:b, s:s, s:b, s:I}",
-        "architectures", class_of(c), "attention_bias", 0, "attention_dropout", 0.0, "head_dim",
-        (json_int_t)c->head_dim, "hidden_act", "silu", "hidden_size", (json_int_t)c->hidden,
-        "initializer_range", c->init_std > 0 ? c->init_std : 0.02, "intermediate_size",
+        "architectures", class_of(c), "attention_bias", 0, "attention_dropout",
+        c->attention_dropout, "head_dim", (json_int_t)c->head_dim, "hidden_act", "silu",
+        "hidden_size", (json_int_t)c->hidden, "initializer_range",
+        c->init_std > 0 ? c->init_std : 0.02, "intermediate_size",
         (json_int_t)(c->dense_intermediate > 0 ? c->dense_intermediate : c->expert_intermediate),
         "max_position_embeddings", (json_int_t)c->max_positions, "model_type",
         moe ? "qwen3_moe" : "qwen3", "num_attention_heads", (json_int_t)c->heads,

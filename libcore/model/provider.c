@@ -78,6 +78,11 @@ d9d_status d9d_model_spec_rehead(d9d_model_spec *m, d9d_arena *a, const d9d_head
     return D9D_OK;
 }
 
+d9d_status d9d_model_spec_trainable(const d9d_model_spec *m)
+{
+    return m->provider->trainable != NULL ? m->provider->trainable(m->config) : D9D_OK;
+}
+
 /* --- weights under other names -------------------------------------------------------------- */
 
 static bool begins(const char *name, const char *part)

@@ -71,6 +71,9 @@ static d9d_status check_reals(const d9d_qwen3_config *c)
     if (!(c->norm_eps >= 0 && isfinite(c->norm_eps)))
         return D9D_FAIL(D9D_ECONFIG, "qwen3: rms_norm_eps is %g, must not be below 0",
                         (double)c->norm_eps);
+    if (!(c->attention_dropout >= 0 && c->attention_dropout < 1))
+        return D9D_FAIL(D9D_ECONFIG, "qwen3: attention_dropout is %g, outside 0..1",
+                        c->attention_dropout);
     return D9D_OK;
 }
 
@@ -124,6 +127,15 @@ d9d_status d9d_qwen3_check(const d9d_qwen3_config *c)
         return D9D_FAIL(D9D_ECONFIG, "qwen3: head_dim must be even, not %lld",
                         (long long)c->head_dim);
     return D9D_OK;
+}
+
+d9d_status d9d_qwen3_trainable(const d9d_qwen3_config *c)
+{
+    return c->attention_dropout == 0
+               ? D9D_OK
+               : D9D_FAIL(D9D_ENOTSUP,
+                          "qwen3: attention_dropout is %g, and models are trained with 0",
+                          c->attention_dropout);
 }
 
 d9d_status d9d_qwen3_rehead(const d9d_qwen3_config *c, d9d_arena *a, d9d_head *head,

@@ -123,6 +123,13 @@ start_long() {
     [ "$(wc -l <out.jsonl)" = 80 ]
 }
 
+@test "dropout is of training alone" {
+    sed 's/"attention_dropout": 0.0/"attention_dropout": 0.1/' "$golden/moe/config.json" >dropout.json
+    d9d-infer -q i.json
+    d9d-infer -q --set model_provider.hf_config=dropout.json --set task.output=dropout.jsonl i.json
+    cmp out.jsonl dropout.jsonl
+}
+
 @test "an exported model is read like any other; both expert layouts say the same" {
     run_config moe_fused >c.json
     d9d-train -q --set trainer.run.steps=3 c.json

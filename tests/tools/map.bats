@@ -66,6 +66,19 @@ setup() {
     run ! grep -q '"layout"' same/config.json
 }
 
+@test "dropout, which is of training, goes along" {
+    cp -r "$golden/moe" src
+    chmod -R u+w src
+    sed -i 's/"attention_dropout": 0.0/"attention_dropout": 0.1/' src/config.json
+    d9d-map -q src d9d
+    d9d-map -q --to hf --expert-layout per-expert d9d back
+    cmp {src,back}/config.json
+    sed -i 's/"attention_dropout": 0.1/"attention_dropout": 1.5/' src/config.json
+    run -2 --separate-stderr d9d-map -q src none
+    [[ "$stderr" == *"qwen3: attention_dropout is 1.5, outside 0..1" ]]
+    [ ! -e none ]
+}
+
 @test "other files are copied byte for byte" {
     cp -r "$golden/dense_tied" src
     head -c 5000 /dev/urandom >src/tokenizer.json

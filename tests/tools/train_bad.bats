@@ -120,6 +120,13 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     refused 'data: its longest sample has 16 tokens and the model has 15 positions' --set model_provider.hf_config=short.json
 }
 
+@test "a model that says dropout" {
+    sed 's/"attention_dropout": 0.0/"attention_dropout": 0.1/' "$golden/moe/config.json" >dropout.json
+    refused 'qwen3: attention_dropout is 0.1, and models are trained with 0' --set model_provider.hf_config=dropout.json
+    refused 'qwen3: attention_dropout is 0.1, and models are trained with 0' --plan --set model_provider.hf_config=dropout.json
+    refused 'qwen3: attention_dropout is 0.1, and models are trained with 0' --plan --suggest 2 --set model_provider.hf_config=dropout.json
+}
+
 @test "places that hold something else" {
     mkdir full
     echo mine >full/file

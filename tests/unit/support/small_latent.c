@@ -50,8 +50,8 @@ static void cells(const d9d_decoder_layer *base, d9d_cells *out)
 
 d9d_status small_latent_create(d9d_dtype t, int64_t vocab, int64_t positions, d9d_model **out)
 {
-    static const d9d_decoder_kind kind = {sizeof(kind), "latent", sizeof(layer),
-                                          init,         forward,  cells};
+    static const d9d_decoder_kind kind = {sizeof(kind), .name = "latent",   .layer = sizeof(layer),
+                                          .init = init, .forward = forward, .cells = cells};
     const d9d_model_options options = {.dtype = t};
     const d9d_decoder_shape shape = {
         .layers = 2,

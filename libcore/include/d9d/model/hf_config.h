@@ -9,10 +9,11 @@
  *
  * Absent fields have the defaults of transformers (head_dim: 128 in a dense model,
  * hidden_size / num_attention_heads in a mixture).  A field that changes what the model
- * computes in a way that is not built (attention_bias, attention_dropout, ...) is ENOTSUP and
- * named. A sliding window in use is that of the layers of their type in `layer_types`, or behind
- * the first `max_window_layers`; of a mixture it is in every layer, as in transformers 5.  Fields
- * that do not bear on the computation are ignored and survive rewriting.
+ * computes in a way that is not built (attention_bias, hidden_act, ...) is ENOTSUP and named;
+ * attention_dropout is read, and refused where the model is trained.  A sliding window in use is
+ * that of the layers of their type in `layer_types`, or behind the first `max_window_layers`; of a
+ * mixture it is in every layer, as in transformers 5.  Fields that do not bear on the computation
+ * are ignored and survive rewriting.
  *
  * The head is that of the class in `architectures`, which is known by its end: ...ForCausalLM,
  * ...ForSequenceClassification (num_labels, or as many as id2label has, or 2), ...Qwen3Model and

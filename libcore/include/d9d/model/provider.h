@@ -131,6 +131,10 @@ typedef struct d9d_model_provider {
     /* create() makes the layers of any stage alone; false: without `check` pipelines are refused.
      */
     bool stages;
+
+    /* Can it be trained as it says?  ENOTSUP for what is of training alone and not built; maps and
+     * inference do not ask.  NULL: it can. */
+    d9d_status (*trainable)(const void *config);
 } d9d_model_provider;
 
 /* A model that is described and not built: a bound section and its provider. */
@@ -150,6 +154,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_spec_read(const d9d_union *section, d9
  * own and the size is not given. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_rehead(d9d_model_spec *m, d9d_arena *a,
                                                       const d9d_head *head);
+/* Likewise ENOTSUP for a model that is not to be trained. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_spec_trainable(const d9d_model_spec *m);
 /* The provider's, or none. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_matrices(const d9d_model_spec *m, d9d_arena *a,
                                                         d9d_model_matrices *out);

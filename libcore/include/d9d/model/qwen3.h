@@ -48,6 +48,7 @@ typedef struct d9d_qwen3_config {
     int64_t labels;        /* of classification */
     int64_t embedding_dim; /* features that an embedding is projected to; 0: it is not */
     bool tied;
+    double attention_dropout; /* in training, which refuses all but 0; else nothing is dropped */
     double init_std; /* > 0: N(0, std) for every matrix; 0: spec 12.2's own initialisation */
     int64_t virtual_pre, virtual_post; /* spec 16.2 */
     /* Of files of this model; see d9d_qwen3_fit(). */
@@ -74,6 +75,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_qwen3_check(const d9d_qwen3_config *c);
 /* The same model with another head, in the arena: d9d_model_provider's rehead(). */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_rehead(const d9d_qwen3_config *c, d9d_arena *a,
                                                  d9d_head *head, const d9d_qwen3_config **out);
+
+/* Can it be trained as it says?  ENOTSUP: not with dropout. */
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_trainable(const d9d_qwen3_config *c);
 
 #ifdef __cplusplus
 }
