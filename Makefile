@@ -6,6 +6,7 @@
 #   make test T="lr map" only the tests whose file names contain one of these
 #   make test-unit       one suite; also test-meta -fuzz -golden -fault -dist -slurm -tools
 #   make test-long       what takes too long for every change
+#   make memcheck        the unit tests under valgrind; T="lr map" as above
 #   make fuzz            FUZZ_S=60 processor seconds of libFuzzer a parser, on JOBS processors
 #   make fuzz-pack       what another machine needs for that, in build/fuzz-pack
 #   make bench           timings beside their peers
@@ -129,7 +130,7 @@ endif
 
 GPU_RUNS  := $(patsubst tests/gpu/%,gpu-%,$(filter-out %.c %.py %.bash %/pack,$(wildcard tests/gpu/*)))
 
-.PHONY: all demo test test-long fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas config install \
+.PHONY: all demo test test-long memcheck fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas config install \
         uninstall clean help run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -238,9 +239,15 @@ test-long:
 	+$(MAKE) --no-print-directory run-test D9D_LONG=1
 	+$(MAKE) --no-print-directory run-test CC=clang B=build-clang
 	+$(MAKE) --no-print-directory run-test SAN=address,undefined
-	+$(MAKE) --no-print-directory run-test SUITES=unit D9D_WRAP='valgrind -q --error-exitcode=9 --leak-check=full --suppressions=tests/valgrind.supp'
+	+$(MAKE) --no-print-directory memcheck
 	+$(MAKE) --no-print-directory fuzz
 export D9D_LONG D9D_WRAP
+
+# The unit tests under valgrind, which runs one thread at a time and is slow where they wait for
+# each other.
+memcheck:
+	+OMP_NUM_THREADS=1 TEST_TIMEOUT=3600 $(MAKE) --no-print-directory run-test SUITES=unit \
+	    D9D_WRAP='valgrind -q --error-exitcode=9 --leak-check=full --suppressions=tests/valgrind.supp'
 
 # ---- Fuzzing ------------------------------------------------------------------------------
 # All targets as one program of clang's libFuzzer, in a folder that can be carried elsewhere.

@@ -4,6 +4,7 @@
 # Many ranks share a few processors; root runs them in containers.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+export ASAN_OPTIONS=fast_unwind_on_malloc=0 # so that leaks of MPI's are known to be (lsan.supp)
 
 # no_launcher, once a file: what may have launched the test itself is not what launches its ranks.
 no_launcher() { unset "${!SLURM_@}" "${!OMPI_MCA_@}" "${!OMPI_COMM@}" "${!PMIX_@}" "${!PMI_@}"; }
@@ -14,8 +15,6 @@ with_mpi() { has_mpi || skip "built without MPI"; }
 
 # mpi OPTION... COMMAND...: it ends within ten minutes, whatever mpirun does.
 mpi() {
-    local ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
-    export ASAN_OPTIONS
     timeout -k 5 600 mpirun --oversubscribe "$@" 3>&- </dev/null
 }
 
