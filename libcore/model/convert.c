@@ -388,7 +388,7 @@ static d9d_status add_config(const d9d_convert *c, d9d_shard_sink *s)
 {
     json_t *doc = c->doc != NULL ? json_deep_copy(c->doc) : json_object();
     d9d_buf text = {0};
-    d9d_status st;
+    d9d_status st = D9D_OK;
 
     if (doc == NULL)
         return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
