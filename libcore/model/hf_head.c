@@ -51,7 +51,10 @@ static d9d_status router_of_mark(const d9di_hf *r, d9d_router *out)
     D9D_TRY(d9di_hf_i64(&router, "groups", 1, &out->groups));
     D9D_TRY(d9di_hf_i64(&router, "top_groups", 1, &out->top_groups));
     D9D_TRY(d9di_hf_f64(&router, router.doc, "scale", 1, &out->scale));
-    return d9di_hf_bool(&router, D9D_ROUTER_BIAS, &out->expert_bias);
+    D9D_TRY(d9di_hf_bool(&router, D9D_ROUTER_BIAS, &out->expert_bias));
+    if (!d9d_router_is_own(out)) /* nothing that is to be said again */
+        *out = (d9d_router){0};
+    return D9D_OK;
 }
 
 /* What a directory of ours says of itself; it wins over the class. */

@@ -186,35 +186,53 @@ static json_t *scaling_said(const json_t *before)
     return NULL;
 }
 
-/* rope_theta is a member of rope_parameters in generation 5, and rope_scaling is the rest of it. */
-static int put_rope(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
+static json_t *theta_said(const json_t *before)
 {
-    json_t *params = given(before, "rope_parameters"), *theta = given(params, "rope_theta");
+    json_t *theta = given(given(before, "rope_parameters"), "rope_theta");
+
+    return theta != NULL ? theta : given(before, "rope_theta");
+}
+
+/* rope_theta is a member of rope_parameters in generation 5, and rope_scaling is the rest of it. */
+static int put_rope_new(json_t *out, const json_t *before)
+{
+    json_t *there = given(before, "rope_parameters");
+    json_t *params = there != NULL ? json_copy(there) : json_object();
+    json_t *scaling = scaling_said(before), *theta = theta_said(before);
     int bad = 0;
 
-    if (theta == NULL)
-        theta = given(before, "rope_theta");
-    if (theta == NULL && params == NULL)
-        return json_object_set(out, key, value); /* nulls */
-    if (new) {
-        json_t *scaling = scaling_said(before);
-
-        params = params != NULL
-                     ? json_copy(params)
-                     : json_pack("{s:O, s:s}", "rope_theta", theta, "rope_type", "default");
-        if (theta != NULL)
-            bad = json_object_set(params, "rope_theta", theta);
-        if (scaling != NULL)
-            bad |= json_object_update(params, scaling);
-        json_decref(scaling);
-        return bad | json_object_set_new(out, "rope_parameters", params);
-    }
     if (theta != NULL)
-        bad = json_object_set(out, "rope_theta", theta);
+        bad = json_object_set(params, "rope_theta", theta);
+    if (there == NULL)
+        bad |= json_object_set_new(params, "rope_type", json_string("default"));
+    if (scaling != NULL)
+        bad |= json_object_update(params, scaling);
+    json_decref(scaling);
+    return bad | json_object_set_new(out, "rope_parameters", params);
+}
+
+static int put_rope_old(json_t *out, const json_t *before, const char *key)
+{
+    json_t *theta = theta_said(before), *scaling;
+    int bad = theta != NULL ? json_object_set(out, "rope_theta", theta) : 0;
+
     if (strcmp(key, "rope_theta") == 0)
         return bad;
-    params = scaling_said(before);
-    return bad | json_object_set_new(out, "rope_scaling", params != NULL ? params : json_null());
+    scaling = scaling_said(before);
+    return bad | json_object_set_new(out, "rope_scaling", scaling != NULL ? scaling : json_null());
+}
+
+static int put_rope(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
+{
+    const bool scaling = strcmp(key, "rope_scaling") == 0;
+    const bool params = given(before, "rope_parameters") != NULL;
+    const bool others = params || theta_said(before) != NULL;
+
+    if (scaling && ((new &&others) || ((new || params) && json_is_null(value))))
+        return 0;                 /* comes with those */
+    if (scaling ? !new : !others) /* nulls */
+        return json_object_set(out, key, value);
+    return new ? put_rope_new(out, before) : put_rope_old(out, before, key);
 }
 
 /* A field in its place under its name of the other generation.  A file may have both names, of
@@ -232,9 +250,10 @@ static int put(json_t *out, const json_t *before, const char *key, json_t *value
         said = said != NULL ? said : given(before, renamed[i][0]);
         return json_object_set(out, renamed[i][new], said != NULL ? said : value);
     }
-    if (strcmp(key, "rope_theta") == 0 || strcmp(key, "rope_parameters") == 0)
-        return put_rope(out, before, key, value, new);
-    return new &&strcmp(key, "rope_scaling") == 0 ? 0 : json_object_set(out, key, value);
+    return strcmp(key, "rope_theta") == 0 || strcmp(key, "rope_parameters") == 0 ||
+                   strcmp(key, "rope_scaling") == 0
+               ? put_rope(out, before, key, value, new)
+               : json_object_set(out, key, value);
 }
 
 d9d_status d9d_hf_config_set_generation(json_t *doc, int generation)

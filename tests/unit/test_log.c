@@ -84,7 +84,7 @@ static void off_a_terminal_lines_come_seldom(void **state)
     for (int i = 0; i < 1000; i++)
         d9d_progress_add(&p, 1000000);
     assert_int_equal(h.lines, 0);
-    age(&p, 29);
+    age(&p, 20);
     d9d_progress_add(&p, 0);
     assert_int_equal(h.lines, 0);
     age(&p, 100);
@@ -92,6 +92,7 @@ static void off_a_terminal_lines_come_seldom(void **state)
     d9d_progress_add(&p, 0);
     assert_int_equal(h.lines, 1);
     assert_string_equal(h.line, "map: 1.00 GB of 4.00 GB (25%), 10.0 MB/s, 5:00 left");
+    age(&p, 100);
     d9d_progress_end(&p);
     assert_string_equal(h.line, "map: 1.00 GB in 1:40, 10.0 MB/s");
 }
@@ -113,6 +114,7 @@ static void on_a_terminal_one_line_is_redrawn(void **state)
     assert_int_equal(h.redraws, 1);
     assert_string_equal(h.status, "train: 1020 of 10000 steps (10%), 2.00 steps/s, 1:14:50 left, "
                                   "loss 2.31");
+    age(&p, 10);
     d9d_progress_end(&p);
     assert_string_equal(h.status, "");
     assert_int_equal(h.lines, 1);

@@ -70,6 +70,41 @@ static void both_generations_say_the_same(void **state)
     d9d_arena_release(&a);
 }
 
+/* Scaled rotary embedding with and without a base, and where its names stand. */
+static void a_change_of_generation_keeps_the_rope(void **state)
+{
+    static const char *const says[] = {
+        "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}",
+        "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_theta\": null",
+        "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}, \"rope_theta\": 5",
+        "\"rope_theta\": 5, \"rope_scaling\": null",
+        "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2}",
+        "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2}, \"rope_scaling\": null",
+        "\"rope_scaling\": null, \"rope_parameters\": null, \"rope_theta\": null",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(says) / sizeof(says[0]); i++) {
+        d9d_arena a = {0};
+        d9d_qwen3_config c, now;
+        char text[512];
+        json_t *doc;
+
+        (void)snprintf(text, sizeof(text), "{" MOE ", \"num_experts\": 4, %s, " BASE "}", says[i]);
+        assert_ok(d9d_json_parse("c", text, strlen(text), &doc));
+        assert_ok(d9d_hf_config_parse(doc, "c", &a, &c));
+        for (int change = 0; change < 4; change++) {
+            assert_ok(d9d_hf_config_set_generation(doc, 5 - change % 2));
+            assert_ok(d9d_hf_config_parse(doc, "c", &a, &now));
+            assert_true(c.rope_base == now.rope_base);
+            assert_memory_equal(&c.rope_scaling, &now.rope_scaling, sizeof(c.rope_scaling));
+        }
+        assert_false(json_is_object(json_object_get(doc, "rope_parameters")));
+        json_decref(doc);
+        d9d_arena_release(&a);
+    }
+}
+
 static void mixtures_are_chosen_by_layer(void **state)
 {
     d9d_arena a = {0};
@@ -379,6 +414,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(absent_fields_have_the_defaults_of_transformers),
         cmocka_unit_test(both_generations_say_the_same),
+        cmocka_unit_test(a_change_of_generation_keeps_the_rope),
         cmocka_unit_test(mixtures_are_chosen_by_layer),
         cmocka_unit_test(windows_are_those_of_their_layers),
         cmocka_unit_test(made_configurations_are_read_back),
