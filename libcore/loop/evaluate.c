@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
+#include "loop/launch.h"
 
 /* --- opening ------------------------------------------------------------------------ */
 
@@ -173,11 +174,9 @@ static d9d_status words_add(pass *p, const word *mine, bool *cut)
     d9d_comm *world = p->how->engine->world;
     const int ranks = d9d_comm_size(world);
     d9d_arena a = {0};
-    d9d_comm_word *all = d9d_arena_alloc(&a, (size_t)ranks * sizeof(*all));
-    d9d_status st;
+    d9d_comm_word *all;
+    d9d_status st = d9di_launch_gather(world, "evaluation", mine, sizeof(*mine), &a, &all);
 
-    st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "evaluation: words of %d ranks", ranks)
-                     : d9d_comm_gather_words(world, "evaluation", mine, sizeof(*mine), &a, all);
     for (int k = 0; st == D9D_OK && k < ranks; k++) {
         word w;
 

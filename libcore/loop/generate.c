@@ -376,13 +376,10 @@ static d9d_status words_take(run *r, const d9d_comm_word *w, d9d_arena *a, heard
 
 static d9d_status exchange(run *r, d9d_arena *a, heard *out)
 {
-    const int ranks = d9d_comm_size(r->engine.world);
-    d9d_comm_word *all = d9d_arena_alloc(a, (size_t)ranks * sizeof(*all));
+    d9d_comm_word *all;
 
-    if (all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "generate: words of %d ranks", ranks);
-    D9D_TRY(d9d_comm_gather_words(r->engine.world, "answers", r->said.data, r->said.len, a, all));
-    for (int i = 0; i < ranks; i++)
+    D9D_TRY(d9di_launch_gather(r->engine.world, "answers", r->said.data, r->said.len, a, &all));
+    for (int i = 0; i < d9d_comm_size(r->engine.world); i++)
         D9D_TRY(words_take(r, &all[i], a, out));
     return D9D_OK;
 }

@@ -31,6 +31,16 @@ d9d_status d9di_launch_tell(d9d_boot *boot, d9d_arena *a, const char **text)
     return D9D_OK;
 }
 
+d9d_status d9di_launch_gather(d9d_comm *world, const char *what, const void *mine, size_t n,
+                              d9d_arena *a, d9d_comm_word **all)
+{
+    const int ranks = d9d_comm_size(world);
+
+    *all = d9d_arena_alloc(a, (size_t)ranks * sizeof(**all));
+    return *all == NULL ? D9D_FAIL(D9D_ENOMEM, "%s of %d ranks", what, ranks)
+                        : d9d_comm_gather_words(world, what, mine, n, a, *all);
+}
+
 /* How many ranks of lower number run on this rank's node. */
 static d9d_status local_rank(d9d_boot *boot, int *out)
 {

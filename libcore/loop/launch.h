@@ -18,6 +18,11 @@ d9d_status d9di_events_open(const d9d_job *where, const d9d_union *model, const 
 /* Collective: over the job.  *text becomes rank 0's, in the arena; NULL is told too. */
 d9d_status d9di_launch_tell(d9d_boot *boot, d9d_arena *a, const char **text);
 
+/* Collective: over `world` (d9d_comm_gather_words()).  (*all)[k] is what rank k gives, in the
+ * arena. */
+d9d_status d9di_launch_gather(d9d_comm *world, const char *what, const void *mine, size_t n,
+                              d9d_arena *a, d9d_comm_word **all);
+
 /* What opening the device says of the word; in an imagined job it names a chip
  * (d9d/device/imagined.h). */
 d9d_status d9di_launch_check(const d9d_boot *boot, const char *which);
