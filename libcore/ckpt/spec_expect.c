@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/name_glob.h"
+#include "ckpt/spec_match.h"
 #include "ckpt/spec_tables.h"
 
 struct letters {

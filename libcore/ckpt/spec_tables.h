@@ -79,7 +79,5 @@ extern const d9di_spec_op d9di_spec_ops[]; /* in the order of the union's choice
 /* That the tensors of `src` have the shapes that its description expects (spec_expect.c). */
 d9d_status d9di_spec_check_shapes(const d9d_mapper_spec *s, const d9d_source *src,
                                   const d9d_map *names);
-/* ECONFIG: the pattern matches none of the names; with the nearest one. */
-d9d_status d9di_spec_nothing_matches(const char *where, const char *pattern, const d9d_map *names);
 
 #endif /* D9DI_CKPT_SPEC_TABLES_H */
