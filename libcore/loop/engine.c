@@ -97,10 +97,16 @@ void d9di_engine_forward_end(d9di_engine *e)
 
 static d9d_status program_open(d9di_engine *e, const d9di_engine_how *how)
 {
+    d9d_status st;
+
     e->pipe = pipe_of(how);
     e->pipe_ranks = (int)how->mesh->pipeline_parallel;
     e->pipe_rank = d9d_degrees_index(how->mesh, D9D_AXIS(PP), d9d_boot_rank(how->where->boot));
-    D9D_TRY(program_make(e, e->pipe_ranks > 1 && how->train ? how->micros : 1, &e->program));
+    st = program_make(e, e->pipe_ranks > 1 && how->train ? how->micros : 1, &e->program);
+    if (st == D9D_EINVAL && e->pipe.own != NULL) /* a plugin's */
+        return D9D_FAIL(D9D_ECONFIG, "schedule %s: %s", e->pipe.own->table->name,
+                        d9d_err_message());
+    D9D_TRY(st);
     if (how->train && !e->program.backward)
         return D9D_FAIL(D9D_ECONFIG, "trainer.pipelining.schedule: \"%s\" computes no gradients",
                         d9d_pipe_kind_word(e->pipe.kind));

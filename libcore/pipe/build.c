@@ -23,10 +23,13 @@ const char *d9d_pipe_kind_word(d9d_pipe_kind kind)
 
 int d9d_pipe_stages_per_rank(const d9d_pipe_how *how)
 {
-    const int fixed = kinds[how->kind].stages_per_rank;
+    const int fixed = kinds[how->kind].stages_per_rank, most = D9D_PIPE_MAX_STAGES;
+    int own;
 
-    if (how->own != NULL && how->own->stages_per_rank != NULL)
-        return how->own->stages_per_rank(how->config);
+    if (how->own != NULL && how->own->stages_per_rank != NULL) {
+        own = how->own->stages_per_rank(how->config);
+        return own < 0 ? 0 : own > most ? most + 1 : own; /* is refused with its number */
+    }
     if (how->own != NULL)
         return how->own->layout == D9D_PIPE_V ? 2 : 1;
 

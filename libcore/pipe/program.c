@@ -56,8 +56,22 @@ void d9d_program_release(d9d_program *p)
     *p = (d9d_program){0};
 }
 
+static bool is_inside(const d9d_program *p, int rank, const d9d_action *a)
+{
+    return rank >= 0 && rank < p->ranks && (unsigned)a->verb < D9D_VERB_COUNT && a->stage >= 0 &&
+           a->stage < p->stages && a->micro >= 0 && a->micro < p->micros;
+}
+
 d9d_status d9d_program_push(d9d_program *p, int rank, d9d_action a)
 {
+    if (!is_inside(p, rank, &a))
+        return D9D_FAIL(D9D_EINVAL,
+                        "pipeline: verb %d of stage %d and micro-batch %d on rank %d is outside "
+                        "the program of %d stages, %d micro-batches and %d ranks",
+                        (int)a.verb, a.stage, a.micro, rank, p->stages, p->micros, p->ranks);
+    if (p->lanes[rank].len >= d9di_cells(p) / (size_t)p->ranks)
+        return D9D_FAIL(D9D_EINVAL, "pipeline: rank %d has %zu actions, and its stages have fewer",
+                        rank, p->lanes[rank].len + 1);
     if (D9D_VEC_PUSH(&p->lanes[rank], a) != D9D_OK)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: an action of rank %d", rank);
     return D9D_OK;

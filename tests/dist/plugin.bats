@@ -337,6 +337,39 @@ JSON
     rm -f events.?
 }
 
+@test "a schedule whose program is wrong is refused with its first fault, by a plan and by a run" {
+    plugin liar "$BATS_TEST_DIRNAME/liar.c"
+    dense | sed -e 's/\["libevents.so", "liblifo.so"\]/"libliar.so"/' -e 's/"schedule": "lifo"/"schedule": "liar", "lie": "LIE"/' >liar.json
+    while IFS=: read -r lie said; do
+        sed "s/LIE/$lie/" liar.json >lies.json
+        run -2 timeout 60 d9d-train --plan --gpu cpu --set mesh.pipeline_parallel=2 lies.json
+        assert_output --partial "$said"
+    done <<'END'
+empty:schedule liar: pipeline: rank 0: 0F0 is missing
+missing:rank 0: 0B3 is missing
+order:rank 0: 0B0 comes before what it goes back through
+rank:verb 0 of stage 0 and micro-batch 0 on rank 2 is outside the program of 2 stages, 4 micro-batches and 2 ranks
+negative rank:on rank -1 is outside
+stage:of stage 1048576 and
+micro:micro-batch -1 on
+micros:micro-batch 1073741824 on
+verb:verb 42 of
+twice:rank 0: 0F0 is there twice
+other:rank 0: 1F0 is of another rank's stage
+half:rank 0: 0B0 must not be there
+send:rank 0: 0SEND_F0 is there twice
+joined:rank 0: 0B3 is joined with nothing
+endless:rank 0 has 33 actions, and its stages have fewer
+none:pipeline: 2 ranks of 0 stages
+negative:pipeline: 2 ranks of 0 stages
+many:pipeline: 2 ranks of 16385 stages
+END
+    has_mpi || return 0
+    run -2 mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=lies lies.json
+    [ ! -e lies ]
+    run -0 d9d-train --plan --gpu cpu --set mesh.pipeline_parallel=2 --set trainer.pipelining.schedule.lie=nothing lies.json
+}
+
 @test "a handler that fails ends the job, and nobody hears of more" {
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
     D9D_FAIL_AT=train.forward_backward.pre run -1 d9d-train -q --device cpu \

@@ -83,6 +83,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_program_init(int ranks, int stages_per_rank,
                                                  d9d_pipe_layout layout, bool backward,
                                                  d9d_program *out);
 D9D_API void d9d_program_release(d9d_program *p);
+/* EINVAL for what is outside the program, and for more than each action of the rank once. */
 D9D_API D9D_MUST_USE d9d_status d9d_program_push(d9d_program *p, int rank, d9d_action a);
 
 /* The rank that owns a stage, and the k-th of a rank's own stages, ascending. */
