@@ -77,8 +77,11 @@ d9d_status d9di_forecast_pipe(d9d_forecast *p, double once_s)
     return D9D_OK;
 }
 
+/* Of very many micro-batches as many as show all. */
 d9d_status d9d_forecast_draw(const d9d_forecast *p, const char *path)
 {
+    const int64_t few = few_of(p);
+    char title[D9DI_SCHEDULE_WORDS + 64];
     d9d_program program;
     d9d_timeline t;
     d9d_status st;
@@ -86,8 +89,11 @@ d9d_status d9d_forecast_draw(const d9d_forecast *p, const char *path)
     if (p->n_stages < 2)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: there is no pipeline to draw, mesh.pipeline_parallel is 1", path);
-    D9D_TRY(play(p, p->micro_batches, &program, &t));
-    st = d9d_lanes_write(&program, &t, p->schedule, path);
+    D9D_TRY(play(p, few, &program, &t));
+    (void)snprintf(title, sizeof(title),
+                   few < p->micro_batches ? "%s, part of %lld micro-batches" : "%s", p->schedule,
+                   (long long)p->micro_batches);
+    st = d9d_lanes_write(&program, &t, title, path);
     d9d_timeline_release(&t);
     d9d_program_release(&program);
     return st;

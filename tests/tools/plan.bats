@@ -143,6 +143,10 @@ JSON
         done
     done
     says 2 "with 65538 micro-batches" of gpipe 65538
+    plan --length 64 --set mesh.pipeline_parallel=2 --set trainer.batching.microbatch_size=1 \
+        --set trainer.batching.global_batch_size=65536 --timeline t.svg c.json >p.json
+    grep -q '>1f1b, part of 65536 micro-batches: 2 ranks, 2 stages, 256 micro-batches' t.svg
+    [ "$(wc -c <t.svg)" -lt 1000000 ]
 }
 
 @test "a pipeline: its stages, prices, bubble and picture" {
