@@ -187,6 +187,7 @@ d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options
     const d9d_table *table = job->table;
     d9d_plugins *plugins = NULL;
     json_t *doc = NULL;
+    json_int_t wait;
     d9d_boot *boot;
     d9d_status st;
 
@@ -194,6 +195,9 @@ d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options
     st = o.skip_samples != NULL ? set_skipped(r, &o) : D9D_OK;
     if (st == D9D_OK)
         st = tool_config_load(r, job->schema_id, &o.config, &table, &plugins, &doc);
+    if (doc != NULL &&
+        json_unpack(doc, "{s:{s:{s:I}}}", "trainer", "timeout", "init_timeout", &wait) == 0)
+        (void)d9d_boot_patience(boot, (double)wait);
     st = d9d_boot_agree(boot, st);
     if (st == D9D_OK && doc != NULL)
         st = be_one_job(r, job, boot, doc);

@@ -97,11 +97,13 @@ d9d_status d9d_boot_alone(d9d_boot **out)
 }
 
 /* Every rank says what this one does. */
-static d9d_status echo(void *self, const void *mine, size_t n, d9d_arena *a, d9d_boot_word *all)
+static d9d_status echo(void *self, double patience_s, const void *mine, size_t n, d9d_arena *a,
+                       d9d_boot_word *all)
 {
     const d9d_boot *b = self;
     char *copy = d9d_arena_alloc(a, n + 1);
 
+    (void)patience_s;
     if (copy == NULL)
         return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
     if (n > 0)
@@ -177,6 +179,14 @@ const char *d9d_boot_node(const d9d_boot *b)
     return b->wire.node;
 }
 
+double d9d_boot_patience(d9d_boot *b, double seconds)
+{
+    const double was = b->wire.patience_s;
+
+    b->wire.patience_s = seconds;
+    return was;
+}
+
 /* --- exchanging ---------------------------------------------------------------------- */
 
 void d9di_boot_carry(d9d_boot *b, const d9di_boot_carrier *by)
@@ -192,7 +202,7 @@ d9d_status d9d_boot_gather(d9d_boot *b, const void *mine, size_t n, d9d_arena *a
     if (b->carrier.gather != NULL)
         return b->carrier.gather(b->carrier.self, mine, n, a, all);
     if (b->wire.gather != NULL)
-        return b->wire.gather(b->wire.self, mine, n, a, all);
+        return b->wire.gather(b->wire.self, b->wire.patience_s, mine, n, a, all);
     copy = d9d_arena_alloc(a, n + 1);
     if (copy == NULL)
         return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");

@@ -29,6 +29,7 @@ d9d_status d9di_boot_pmix(d9di_boot_wire *out)
 
 #include <dlfcn.h>
 #include <pmix.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,12 +39,17 @@ struct pmix {
     void *library;
     pmix_proc_t me;
     int size;
-    unsigned long step; /* of the gathers: names their keys */
+    unsigned long step;   /* of the gathers: names their keys */
+    pthread_mutex_t lock; /* of a fence under way: */
+    pthread_cond_t met;
+    bool over;
+    pmix_status_t outcome;
     pmix_status_t (*init)(pmix_proc_t *me, pmix_info_t info[], size_t n);
     pmix_status_t (*finalize)(const pmix_info_t info[], size_t n);
     pmix_status_t (*put)(pmix_scope_t scope, const char key[], pmix_value_t *v);
     pmix_status_t (*commit)(void);
-    pmix_status_t (*fence)(const pmix_proc_t who[], size_t n, const pmix_info_t info[], size_t k);
+    pmix_status_t (*fence)(const pmix_proc_t who[], size_t n, const pmix_info_t info[], size_t k,
+                           pmix_op_cbfunc_t done, void *arg);
     pmix_status_t (*get)(const pmix_proc_t *who, const char key[], const pmix_info_t info[],
                          size_t n, pmix_value_t **v);
     pmix_status_t (*abort)(int code, const char why[], pmix_proc_t who[], size_t n);
@@ -60,7 +66,7 @@ static d9d_status load(struct pmix *p)
         void *slot;
     } calls[] = {
         {"PMIx_Init", &p->init},     {"PMIx_Finalize", &p->finalize},  {"PMIx_Put", &p->put},
-        {"PMIx_Commit", &p->commit}, {"PMIx_Fence", &p->fence},        {"PMIx_Get", &p->get},
+        {"PMIx_Commit", &p->commit}, {"PMIx_Fence_nb", &p->fence},     {"PMIx_Get", &p->get},
         {"PMIx_Abort", &p->abort},   {"PMIx_Error_string", &p->error},
     };
 
@@ -145,10 +151,48 @@ static void get_node(const struct pmix *p, char *out, size_t n)
 
 /* --- gathering ------------------------------------------------------------------------------ */
 
-static d9d_status publish(struct pmix *p, const char *key, const void *mine, size_t n)
+/* Called by a thread of the library. */
+static void have_met(pmix_status_t rc, void *arg)
+{
+    struct pmix *p = arg;
+
+    (void)pthread_mutex_lock(&p->lock);
+    p->outcome = rc;
+    p->over = true;
+    (void)pthread_cond_signal(&p->met);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+/* A fence whose wait has an end, which servers do not give theirs. */
+static d9d_status meet(struct pmix *p, double patience_s)
 {
     const pmix_proc_t all = proc(p, PMIX_RANK_WILDCARD);
     const pmix_info_t collect = yes(PMIX_COLLECT_DATA);
+    struct timespec end;
+    pmix_status_t rc;
+    int late = 0;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += patience_s > 0 && patience_s < INT32_MAX ? (time_t)patience_s : INT32_MAX;
+    p->over = false;
+    rc = p->fence(&all, 1, &collect, 1, have_met, p);
+    (void)pthread_mutex_lock(&p->lock);
+    while (rc == PMIX_SUCCESS && !p->over && late == 0)
+        late = pthread_cond_timedwait(&p->met, &p->lock, &end);
+    late = rc == PMIX_SUCCESS && !p->over;
+    rc = p->over ? p->outcome : rc;
+    (void)pthread_mutex_unlock(&p->lock);
+    if (late)
+        return D9D_FAIL(D9D_ECOMM,
+                        "PMIx: rank %u waits since %.0f s for other ranks, of which one at least "
+                        "has not started or stands still",
+                        p->me.rank, patience_s);
+    return rc == PMIX_SUCCESS ? D9D_OK : failed(p, "meet the other ranks", rc);
+}
+
+static d9d_status publish(struct pmix *p, const char *key, const void *mine, size_t n,
+                          double patience_s)
+{
     pmix_value_t v;
     char *bytes = malloc(n + 1); /* an empty message is one byte too: servers drop nothing */
     pmix_status_t rc;
@@ -169,8 +213,7 @@ static d9d_status publish(struct pmix *p, const char *key, const void *mine, siz
     rc = p->commit();
     if (rc != PMIX_SUCCESS)
         return failed(p, "send its message", rc);
-    rc = p->fence(&all, 1, &collect, 1);
-    return rc == PMIX_SUCCESS ? D9D_OK : failed(p, "meet the other ranks", rc);
+    return meet(p, patience_s);
 }
 
 static d9d_status fetch(struct pmix *p, const char *key, int rank, d9d_arena *a, d9d_boot_word *out)
@@ -200,7 +243,8 @@ static d9d_status fetch(struct pmix *p, const char *key, int rank, d9d_arena *a,
     return st;
 }
 
-static d9d_status gather(void *self, const void *mine, size_t n, d9d_arena *a, d9d_boot_word *all)
+static d9d_status gather(void *self, double patience_s, const void *mine, size_t n, d9d_arena *a,
+                         d9d_boot_word *all)
 {
     struct pmix *p = self;
     char key[64];
@@ -209,7 +253,7 @@ static d9d_status gather(void *self, const void *mine, size_t n, d9d_arena *a, d
         return D9D_FAIL(D9D_EINVAL, "PMIx: a message of %zu bytes from each of %d ranks", n,
                         p->size);
     (void)snprintf(key, sizeof(key), "d9d.%lu", p->step++);
-    D9D_TRY(publish(p, key, mine, n));
+    D9D_TRY(publish(p, key, mine, n, patience_s));
     for (int r = 0; r < p->size; r++)
         D9D_TRY(fetch(p, key, r, a, &all[r]));
     return D9D_OK;
@@ -260,10 +304,16 @@ static d9d_status join(struct pmix *p, d9di_boot_wire *out)
 d9d_status d9di_boot_pmix(d9di_boot_wire *out)
 {
     struct pmix *p = calloc(1, sizeof(*p));
+    pthread_condattr_t clock;
     d9d_status st;
 
     if (p == NULL)
         return D9D_FAIL(D9D_ENOMEM, "PMIx: out of memory");
+    (void)pthread_mutex_init(&p->lock, NULL);
+    (void)pthread_condattr_init(&clock);
+    (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&p->met, &clock);
+    (void)pthread_condattr_destroy(&clock);
     *out = (d9di_boot_wire){.self = p, .gather = gather, .abort = abort_all, .close = leave};
     st = load(p);
     if (st == D9D_OK)

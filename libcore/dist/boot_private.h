@@ -10,7 +10,9 @@ typedef struct d9di_boot_wire {
     void *self;
     int rank, size;
     char node[256];
-    d9d_status (*gather)(void *self, const void *mine, size_t n, d9d_arena *a, d9d_boot_word *all);
+    double patience_s; /* of a gather; 0: for ever */
+    d9d_status (*gather)(void *self, double patience_s, const void *mine, size_t n, d9d_arena *a,
+                         d9d_boot_word *all);
     void (*abort)(void *self, int code, const char *why);
     void (*close)(void *self);
 } d9di_boot_wire;

@@ -244,7 +244,9 @@ static d9d_status open_world(d9d_mesh *m, const char *name, d9d_stream stream)
     /* A rank that cannot must not leave the others waiting. */
     if (b->recorded)
         D9D_TRY(d9d_boot_agree(m->boot, open_recorder(m)));
+    d9di_watchdog_opens(m->watchdog, true);
     D9D_TRY(d9d_boot_agree(m->boot, b->open(m->boot, stream, &m->net)));
+    d9di_watchdog_opens(m->watchdog, false);
     d9di_watchdog_ask(m->watchdog, &m->net);
     D9D_TRY(d9d_boot_agree(m->boot, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world)));
     carry(m);

@@ -23,6 +23,7 @@ struct d9di_watchdog {
     d9d_boot *boot;
     d9d_mesh_how how;
     int64_t limit; /* ns, atomic; 0: none */
+    int64_t opens; /* since when the network opens, atomic; 0: it does not */
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t wake;  /* when `stop` is set */
@@ -87,7 +88,9 @@ static void ask_ring(const d9di_ring *r, d9d_buf *text)
     int64_t begin = 0;
     const d9di_flight_call *x = oldest(r, &begin);
 
-    if (x != NULL)
+    if (x == NULL)
+        (void)!d9d_buf_printf(text, "ranks wait for each other while the network between them opens");
+    else
         (void)!d9d_buf_printf(text,
                               "call %lld, of %.59s, waits since %.1f s for ranks that are not "
                               "known without a flight recorder's directory",
@@ -112,9 +115,13 @@ static void end_job(const d9di_watchdog *w, const char *why)
 static bool overdue(const d9di_watchdog *w, int64_t now)
 {
     const int64_t limit = __atomic_load_n(&w->limit, __ATOMIC_RELAXED);
+    const int64_t opens = __atomic_load_n(&w->opens, __ATOMIC_RELAXED);
     int64_t begin = now;
 
-    return limit > 0 && oldest(w->ring, &begin) != NULL && now - begin > limit;
+    if (limit <= 0)
+        return false;
+    return (opens > 0 && now - opens > limit) ||
+           (oldest(w->ring, &begin) != NULL && now - begin > limit);
 }
 
 /* One voice is enough: it ends the others too.  Where the first rank is the one that is waited for,
@@ -206,6 +213,12 @@ void d9di_watchdog_set(d9di_watchdog *w, double seconds)
 {
     if (w != NULL)
         __atomic_store_n(&w->limit, seconds < 9e9 ? (int64_t)(seconds * 1e9) : 0, __ATOMIC_RELAXED);
+}
+
+void d9di_watchdog_opens(d9di_watchdog *w, bool opens)
+{
+    if (w != NULL)
+        __atomic_store_n(&w->opens, opens ? d9d_clock_ns() : 0, __ATOMIC_RELAXED);
 }
 
 d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_how *how,

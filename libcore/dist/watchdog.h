@@ -14,5 +14,7 @@ d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_h
 void d9di_watchdog_ask(d9di_watchdog *w, const d9di_net *net);
 void d9di_watchdog_stop(d9di_watchdog *w);
 void d9di_watchdog_set(d9di_watchdog *w, double seconds);
+/* What is no call of a ring and may wait for others as well: the network opens, or it has. */
+void d9di_watchdog_opens(d9di_watchdog *w, bool opens);
 
 #endif /* D9DI_DIST_WATCHDOG_H */

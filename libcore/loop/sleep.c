@@ -20,9 +20,10 @@ d9d_status d9di_sleep_begin(const d9di_sleep_how *how)
     return D9D_OK;
 }
 
-/* The others wait for a word of rank 0. */
+/* The others wait for a word of rank 0, however long it takes. */
 d9d_status d9di_sleep_through(const d9di_sleep_how *how)
 {
+    const double patience = d9d_boot_patience(how->boot, 0);
     const char *word = "awake";
     d9d_arena a = {0};
     d9d_status st;
@@ -30,6 +31,7 @@ d9d_status d9di_sleep_through(const d9di_sleep_how *how)
     if (d9d_boot_rank(how->boot) == 0)
         d9d_stop_sleep(how->stop);
     st = d9di_launch_tell(how->boot, &a, &word);
+    (void)d9d_boot_patience(how->boot, patience);
     d9d_arena_release(&a);
     return st;
 }

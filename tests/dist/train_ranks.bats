@@ -162,6 +162,25 @@ close_to() {
     grep -E '^d9d-train: error: .*rank 0 \(.*, dps 0\), which is stopped' err || { cat err; return 1; }
 }
 
+@test "ranks do not wait for ever for one that stands still before there is a network" {
+    # Open MPI's launcher, told to end a task that never was one of its own, may not end itself.
+    # shellcheck disable=SC2016,SC2086
+    run --separate-stderr timeout -k 5 100 mpirun --oversubscribe -n 2 \
+        bash -c '[ $OMPI_COMM_WORLD_RANK = 0 ] || { kill -s STOP $$; exit 1; }; exec "$@"' _ \
+        $train $sharded --set trainer.timeout.init_timeout=5 c.json 3>&- </dev/null
+    [ "$status" -ne 0 ]
+    [[ "$stderr" == *"PMIx: rank 0 waits since 5 s for other ranks, of which one at least has not started or stands still"* ]]
+    [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
+    ${CC:-cc} -shared -fPIC -o halt.so "$BATS_TEST_DIRNAME/halt.c"
+    for who in 0 1; do
+        # shellcheck disable=SC2086
+        HALT=$who run --separate-stderr mpi -n 2 -x LD_PRELOAD="$work/halt.so" \
+            $train $sharded --set trainer.timeout.init_timeout=5 c.json
+        [ "$status" -ne 0 ]
+        [[ "$stderr" == *"the first that fell silent is rank $who ("*", dps $who), which is stopped"* ]]
+    done
+}
+
 @test "ranks killed at any moment: gone on with to the same end" {
     # shellcheck disable=SC2086
     mpi -n 2 $train -q $sharded --set trainer.run.dir=whole c.json

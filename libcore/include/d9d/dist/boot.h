@@ -50,6 +50,10 @@ typedef struct d9d_boot_word {
     size_t n;
 } d9d_boot_word;
 
+/* Seconds that this rank waits for others in the launcher's calls, before that is ECOMM; 0, as at
+ * the first: for ever.  Returns what it was. */
+D9D_API double d9d_boot_patience(d9d_boot *b, double seconds);
+
 /* Collective: all[r] becomes what rank r gave, up to 16 MiB in all; from the arena.  No rank
  * returns before every rank has called. */
 D9D_API D9D_MUST_USE d9d_status d9d_boot_gather(d9d_boot *b, const void *mine, size_t n,
