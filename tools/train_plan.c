@@ -78,8 +78,9 @@ d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan
     D9D_TRY_OR(st,
                d9d_config_bind(table, doc, tool_input_name(r->args[0]), r->log, &r->arena, &config),
                out);
-    if (o->suggest > 0 && o->costs != NULL) {
-        st = D9D_FAIL(D9D_ECONFIG, "--costs are of one pipeline, --suggest tries many");
+    if (o->suggest > 0 && (o->costs != NULL || o->timeline != NULL)) {
+        st = D9D_FAIL(D9D_ECONFIG, "%s of one pipeline, --suggest tries many",
+                      o->costs != NULL ? "--costs are" : "--timeline is");
         goto out;
     }
     st = o->suggest > 0 ? suggest(r, &config, &how, o->suggest)

@@ -97,6 +97,9 @@ static d9d_status rank_make(rehearsal *r)
     D9D_TRY(d9di_task_open(&c->task, &r->task));
     how = engine_how(r);
     D9D_TRY(d9di_engine_open(&how, &r->engine));
+    if (r->how->length > r->engine.whole->max_positions)
+        return D9D_FAIL(D9D_ECONFIG, "plan: rows of %lld positions, and the model has %lld",
+                        (long long)r->how->length, (long long)r->engine.whole->max_positions);
     D9D_TRY(d9d_optimizer_create(&c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
     how.optimizer = r->optimizer;
     D9D_TRY(d9di_engine_fill(&r->engine, &how));

@@ -26,6 +26,7 @@ typedef struct d9di_dry_how {
     d9di_dry_batch batch;
     d9di_dry_batch evaluation; /* the largest, if it is larger than that; rows 0: none */
     int64_t evaluated;         /* so many of these on a rank, at most */
+    int64_t length;            /* of rows, where no data say; 0: they do */
 } d9di_dry_how;
 
 /* What a stage of a pipeline takes for a micro-batch. */

@@ -152,6 +152,7 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
     d9di_dry_how dry = {.config = c,
                         .chip = how->chip,
                         .data = &data->data,
+                        .length = data->length,
                         .batch = {b->microbatch_size, r.longest, data->document}};
     const int64_t padded = d9di_rows_round(data->evaluated_longest, c);
     d9d_forecast p = {

@@ -285,6 +285,27 @@ static d9d_status rank_all(const search *s, d9d_arena *a, d9d_suggestions *out)
     return D9D_OK;
 }
 
+/* Where all were refused: what the first one without a pipeline hears, if that is it. */
+static d9d_status first_refusal(const search *s)
+{
+    d9d_arena a = {0};
+    d9d_train_config config;
+    d9d_forecast f;
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < s->candidates.len && st == D9D_OK; i++) {
+        const candidate *c = &s->candidates.data[i];
+
+        if (c->mesh.pipeline_parallel > 1)
+            continue;
+        st = config_of(s, c, &a, &config);
+        if (st == D9D_OK)
+            st = d9di_forecast_of(&config, s->how, &s->data, &s->rows[c->size], &a, &f);
+    }
+    d9d_arena_release(&a);
+    return st;
+}
+
 static d9d_status complain(const search *s, const d9d_suggestions *out)
 {
     uint64_t least = 0;
@@ -294,6 +315,8 @@ static d9d_status complain(const search *s, const d9d_suggestions *out)
     for (size_t i = 0; i < s->candidates.len; i++)
         if (s->results[i].least > 0 && (least == 0 || s->results[i].least < least))
             least = s->results[i].least;
+    if (least == 0)
+        D9D_TRY(first_refusal(s));
     if (least == 0)
         return D9D_FAIL(
             D9D_ECONFIG, "no mesh of %lld ranks divides this model and a batch of %lld samples",
