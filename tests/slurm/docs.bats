@@ -64,4 +64,10 @@ sbatch() { # and wait for its end, which --wait looks for seldom
     assert_equal "$(wc -l <answers.jsonl)" "$(wc -l <examples/generate/prompts.jsonl)"
     for dir in runs/qwen3/export runs/lora/export; do d9d-map -q verify $dir; done
     assert [ -s runs/lora/adapter/adapter_model.safetensors ]
+
+    # What the runs have recorded is in docs/formats.md.
+    cat runs/*/metrics.jsonl | grep -oE '"[a-z_]+":' | tr -d '":' | sort -u >keys
+    [ "$(wc -l <keys)" -ge 15 ]
+    while read -r key; do grep -q "\b$key\b" "$top/docs/formats.md" || echo "$key"; done <keys >missing
+    assert_equal "$(cat missing)" ""
 }
