@@ -37,6 +37,7 @@ typedef struct d9di_pending {
     d9d_save_state before;
     double lr, flops;
     int64_t start_ns, data_ns;
+    int64_t done_ns; /* when it was computed, where that was before it was queued; else 0 */
     size_t watched; /* micro-batches whose predictions come */
     size_t told;    /* ... and whose documents' losses do */
 } d9di_pending;
