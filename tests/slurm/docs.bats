@@ -1,4 +1,5 @@
 #!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2164 # variables of bats and of the helper; bats ends a test that cannot cd
 # The commands of README.md and those of the manual pages' examples, as they stand there, under a
 # real Slurm of nodes with eight GPUs on paper: small models under the names of large ones, computed
 # on the CPU.  Jobs are waited for, nothing else is another.
