@@ -104,7 +104,8 @@ static d9d_status refuse(const char *name, const char *text, size_t n, const jso
     if (code == json_error_null_character || code == json_error_null_byte_in_key)
         why = "a string has the character U+0000";
     return D9D_FAIL(code == json_error_out_of_memory ? D9D_ENOMEM : D9D_EFORMAT,
-                    "%s: line %d, column %d: %s%s", name, e->line, e->column, why, hint(text, n, e));
+                    "%s: line %d, column %d: %s%s", name, e->line, e->column, why,
+                    hint(text, n, e));
 }
 
 d9d_status d9d_json_parse(const char *name, const char *text, size_t n, json_t **out)

@@ -37,8 +37,9 @@ typedef struct d9di_pending {
     d9d_save_state before;
     double lr, flops;
     int64_t start_ns, data_ns;
-    size_t watched; /* micro-batches whose predictions come */
-    size_t told;    /* ... and whose documents' losses do */
+    int64_t done_ns; /* when it was computed, where that was before it was queued; else 0 */
+    size_t watched;  /* micro-batches whose predictions come */
+    size_t told;     /* ... and whose documents' losses do */
 } d9di_pending;
 
 /* What one step found out, and where the run stood after it. */

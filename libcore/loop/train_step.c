@@ -139,6 +139,7 @@ d9d_status d9di_train_queue(d9di_train *r)
         d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
                      (long long)(r->state.step + 1), d9di_train_samples(r).text);
     D9D_TRY(d9di_train_tell_step(r, "train.step.post"));
+    p->done_ns = !p->counts || d9d_readback_ready(p->report) ? d9d_clock_ns() : 0;
     p->open = true;
     r->state.step++;
     r->state.samples += r->c->trainer.batching.global_batch_size;
@@ -164,7 +165,7 @@ d9d_status d9di_train_take(d9di_train *r, d9di_pending *p, d9di_train_result *ou
                               report->targets));
     if (r->last_ns == 0)
         d9di_train_allow(r, false);
-    now = d9d_clock_ns();
+    now = p->done_ns > 0 ? p->done_ns : d9d_clock_ns();
     r->told = r->told || fmod(report->flags, TIRED) > 0;
     r->tired = r->tired || report->flags >= TIRED;
     D9D_TRY(d9di_saver_told(r->saver, p->before.step, report->saved));

@@ -194,7 +194,7 @@ static const char *nearest(const method *m, const char *pattern)
 static d9d_status fail_unmatched(method *m)
 {
     const char *pattern = m->section->module_name_pattern, *near;
-    char plain[LONGEST], say[2 * LONGEST];
+    char plain[LONGEST], say[2 * LONGEST] = "";
     size_t n = 0;
 
     for (const char *p = pattern; *p != '\0' && n + 1 < sizeof(plain); p++)
@@ -205,13 +205,14 @@ static d9d_status fail_unmatched(method *m)
     near = nearest(m, plain);
     if (near != NULL)
         (void)snprintf(say, sizeof(say), "; did you mean %.*s?", LONGEST, near);
-    else
-        (void)snprintf(say, sizeof(say), "; there are %.*s to %.*s", LONGEST / 2, m->names.data[0],
-                       LONGEST / 2, m->names.data[m->names.len - 2]);
+    else if (m->names.len > 2) /* the root has no name */
+        (void)snprintf(say, sizeof(say), "; there are %.*s to %.*s", LONGEST / 2,
+                       m->names.data[m->names.data[0][0] == '\0'], LONGEST / 2,
+                       m->names.data[m->names.len - 2]);
     return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": of %zu modules %s%s", pattern,
                     m->names.len - 1,
                     m->matched > 0 ? "with a matrix to adapt it matches none" : "it matches none",
-                    m->names.len > 1 ? say : "");
+                    say);
 }
 
 static d9d_status run(method *m, d9d_module *root, bool part)

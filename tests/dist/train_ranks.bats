@@ -77,6 +77,14 @@ close_to() {
     done
 }
 
+@test "the last step took its time too, though its report is read with that before it" {
+    # shellcheck disable=SC2086
+    mpi -n 2 $train -q $sharded --set trainer.run.steps=3 c.json
+    [ "$(records run)" -eq 3 ]
+    sed -nE 's/.*"step_ms": ([0-9.]+).*/\1/p' run/metrics.jsonl | tee ms
+    awk '$1 < 0.3 { exit 1 }' ms
+}
+
 @test "what is wrong is said once, before anything is made" {
     for wrong in "mesh.data_parallel_shard=3" "trainer.batching.global_batch_size=3" \
         "data.dataset=nowhere" "trainer.nothing=1"; do

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Every tool has a manual page; --help and the page list the same options; the page names
-# the exit codes and is clean.
+# the exit codes and is clean.  A page names every variable of ours that the code reads.
 . "$(dirname "$0")/meta.bash"
 
 # The options of a list such as "  -n, --steps N   stop after N steps": those before the text.
@@ -31,6 +31,10 @@ check() {
     done
     for page in tools/man/*.1; do
         [ ! -e "$page" ] || [ -e "tools/$(basename "$page" .1).c" ] || echo "$page: there is no such tool"
+    done
+    grep -rhoE '(getenv\(|VARIABLE )"D9D_[A-Z_]+' libcore kernels tools --include='*.[ch]' --include='*.cu' 2>/dev/null |
+        sed 's/.*"//' | sort -u | while read -r word; do
+        grep -qw "$word" tools/man/* || echo "$word: no manual page says what it does"
     done
     rm -f "$a" "$b" "$a.help"
 }
@@ -74,6 +78,8 @@ $exits
 .Bogus"; }
 plant_page_without_tool() { tree "$1" <<<"$steps
 $exits" && put "$1/tools/man/d9d-gone.1" </dev/null; }
+plant_variable() { tree "$1" <<<"$steps
+$exits" && echo 'getenv("D9D_SECRET")' | put "$1/libcore/base/a.c"; }
 allow_agreeing() { tree "$1" <<<"$steps
 $exits"; }
 meta_run

@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
-# The commands of README.md, as they stand there, under a real Slurm with a node of eight GPUs on
-# paper: a small model called Qwen3-8B, computed on the CPU.  Jobs are waited for, nothing else is
-# another.
+# shellcheck disable=SC2154,SC2164 # variables of bats and of the helper; bats ends a test that cannot cd
+# The commands of README.md and those of the manual pages' examples, as they stand there, under a
+# real Slurm of nodes with eight GPUs on paper: small models under the names of large ones, computed
+# on the CPU.  Jobs are waited for, nothing else is another.
 
 load helper
 load cluster
@@ -9,7 +10,7 @@ load cluster
 setup_file() {
     unset "${!D9D_TRAIN@}" "${!SLURM_@}"
     cluster_can || { export cluster_why && return; }
-    cluster_cpus=64 cluster_start 1
+    cluster_cpus=64 cluster_start 4
     export cluster_dir
 }
 teardown_file() { cluster_stop; }
@@ -18,7 +19,8 @@ setup() {
     [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
     srun --mpi=list 2>&1 | grep -q pmix || skip "Slurm has no PMIx here"
     cd "$BATS_TEST_TMPDIR"
-    export PATH=$D9D_BIN:$PATH
+    # Many ranks share this host.
+    export PATH=$D9D_BIN:$PATH OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 }
 
 # blocks FILE: its commands, as they stand there.
@@ -52,8 +54,6 @@ sbatch() { # and wait for its end, which --wait looks for seldom
 
 @test "README.md from text to a tuned model, in its own words" {
     prepare
-    # Eight ranks share this host, and two small steps are enough.
-    export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
     export D9D_TRAIN_ARGS="--set trainer.run.steps=2 --set trainer.batching.global_batch_size=16"
     blocks "$top/README.md" >commands
     [ "$(grep -c sbatch commands)" -ge 2 ]
@@ -64,4 +64,76 @@ sbatch() { # and wait for its end, which --wait looks for seldom
     assert_equal "$(wc -l <answers.jsonl)" "$(wc -l <examples/generate/prompts.jsonl)"
     for dir in runs/qwen3/export runs/lora/export; do d9d-map -q verify $dir; done
     assert [ -s runs/lora/adapter/adapter_model.safetensors ]
+
+    # What the runs have recorded is in docs/formats.md.
+    cat runs/*/metrics.jsonl | grep -oE '"[a-z_]+":' | tr -d '":' | sort -u >keys
+    [ "$(wc -l <keys)" -ge 15 ]
+    while read -r key; do grep -q "\b$key\b" "$top/docs/formats.md" || echo "$key"; done <keys >missing
+    assert_equal "$(cat missing)" ""
+}
+
+# examples PAGE: the commands under EXAMPLES as a script.  A configuration is the file that the
+# command behind it ends with, and what begins with a key goes into demo.json.
+examples() {
+    awk -v q="'" '
+        /^\.Sh/ { on = $2 == "EXAMPLES" }
+        !on { next }
+        { gsub(/\\\(dq/, "\""); gsub(/\\e/, "\\") }
+        /^\.Ed/ {
+            in_block = 0
+            if (block ~ /^{/) config = block
+            else if (sub(/^"[a-z_]+": /, "&=", block)) {
+                sub(/^"/, "", block); sub(/": =/, "=", block)
+                print "d9d-train --print-config --set " q block q " demo.json"
+            } else print block
+        }
+        in_block { block = block $0 "\n" }
+        /^\.Bd -literal/ { in_block = 1; block = "" }
+        sub(/^\.Dl \$ /, "") {
+            if (config != "") print "cat >" $NF " <<" q "JSON" q "\n" config "JSON"
+            config = ""
+            print
+        }' "$1"
+}
+
+# What the examples take for granted.
+prepare_more() {
+    local lora='peft={"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 2, "alpha": 4}}'
+    local tokenizer=$top/examples/tokenizer/tokenizer.json name
+    sed -e 's/Qwen3For/Qwen3MoeFor/; s/"qwen3"/"qwen3_moe"/; s/"hidden_act"/"num_experts": 4, &/' \
+        -e 's/"rope_theta"/"moe_intermediate_size": 32, "num_experts_per_tok": 2, &/' model.json >config.json
+    for name in hf/qwen3 hf/Qwen3-30B-A3B hf/Qwen3-235B-A22B; do
+        d9d-map -q init --model config.json $name
+        cp "$tokenizer" $name
+    done
+    d9d-map -q --to d9d hf/qwen3 ckpt
+    d9d-map -q --mapper examples/mappers/qwen3_to_torchtitan.json hf/qwen3 titan
+    cp "$tokenizer" .
+    mkdir web books
+    head -n 300 corpus/sources.jsonl | tee books/a.jsonl | zstd -q >web/a.jsonl.zst
+    d9d-shard -q -t tokenizer.json -o data/demo --max-length 64 --overflow truncate \
+        --split train=80,valid=8 books/a.jsonl
+    cp examples/generate/prompts.jsonl chats.jsonl
+    cp examples/demo/train.json .
+    printf '{"prediction": 0.%d, "target": %d}\n' 2 0 7 1 5 1 >predictions.jsonl
+    examples "$top/tools/man/d9d-train.1" | sed -n '/^{/,/^JSON/p' | sed '/^JSON/,$d' >demo.json
+    d9d-train -q --set trainer.run.dir=runs/tuned --set trainer.run.steps=1 --set "$lora" demo.json
+    srun -n 2 --mpi=pmix d9d-train -q --set trainer.run.dir=runs/hangs --set trainer.run.steps=1 \
+        --set mesh.data_parallel_shard=2 demo.json
+}
+
+@test "the examples of the manual pages" {
+    prepare
+    prepare_more
+    command -v jq >/dev/null || { jq() { cat; } && export -f jq; }
+    export SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_TASK_COUNT=1 SLURM_ARRAY_TASK_MIN=0 SLURM_ARRAY_TASK_MAX=0 SLURM_ARRAY_TASK_STEP=1
+    for page in train infer map shard metrics lrplot; do
+        examples "$top/tools/man/d9d-$page.1" >commands
+        grep -c "d9d-$page" commands
+        bash -eux -o pipefail commands
+        [ $page != train ] || { cp -r runs/demo runs/a && cp -r runs/demo runs/b; }
+    done
+    d9d-map -q verify hf/theirs
+    assert [ -s p.jsonl ]
+    assert [ -s loss.png ]
 }

@@ -302,8 +302,8 @@ goes_on_from() { # STEP
     goes_on_from "$(saved_step)"
     # The environment says it without asking; what lies far ahead does not matter.
     rm -rf run squeue.args
-    PATH=$PWD/bin:$PATH SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 2)) start_long --set trainer.timeout.save_margin=1
-    ends 75
+    PATH=$PWD/bin:$PATH SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 2)) run -75 d9d-train -q \
+        --set data.epochs=1000 --set trainer.run.steps=20000 --set trainer.timeout.save_margin=1 c.json
     SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 9999)) d9d-train -q --set trainer.run.dir=far --set trainer.run.steps=2 c.json
     [ ! -e squeue.args ]
 }
