@@ -89,7 +89,8 @@ static void ask_ring(const d9di_ring *r, d9d_buf *text)
     const d9di_flight_call *x = oldest(r, &begin);
 
     if (x == NULL)
-        (void)!d9d_buf_printf(text, "ranks wait for each other while the network between them opens");
+        (void)!d9d_buf_printf(text,
+                              "ranks wait for each other while the network between them opens");
     else
         (void)!d9d_buf_printf(text,
                               "call %lld, of %.59s, waits since %.1f s for ranks that are not "

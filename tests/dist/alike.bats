@@ -79,5 +79,5 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
     elsewhere d9d-train "${how[@]}" c.json
     [ "$status" -eq 2 ]
     assert_line --regexp '^d9d-train: invalid configuration: rank 1 \(.*\): run: is not the run directory that rank 0 has under this name'
-    ! grep '"loss"' run/metrics.jsonl
+    run -1 grep '"loss"' run/metrics.jsonl
 }

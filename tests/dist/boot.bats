@@ -56,7 +56,7 @@ driver=$D9D_BUILD/tests/dist/boot_driver
     PMI_SIZE=4 run -2 "$driver" gather
     assert_output --partial "a PMI launcher launched 4 tasks"
     OMPI_COMM_WORLD_SIZE=1 SLURM_STEP_NUM_TASKS=3 run -0 "$driver" gather
-    OMPI_COMM_WORLD_SIZE= SLURM_PROCID=0 WORLD_SIZE=2 run -0 "$driver" gather # of a script
+    OMPI_COMM_WORLD_SIZE="" SLURM_PROCID=0 WORLD_SIZE=2 run -0 "$driver" gather # of a script
     for half in SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=few OMPI_COMM_WORLD_SIZE=0 PMI_RANK=1 \
         SLURM_STEP_NUM_TASKS=99999999999999999999 "RANK=1 WORLD_SIZE=x"; do
         # shellcheck disable=SC2086 # two words
