@@ -110,11 +110,12 @@ d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot)
 {
     d9d_hash mine[D9DI_SAME_MOST] = {{0}};
     d9d_arena a = {0};
-    d9d_boot_word *all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(boot) * sizeof(*all));
+    d9d_boot_word *all;
     d9d_status st;
 
     if (d9d_boot_size(boot) == 1)
         return D9D_OK;
+    all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(boot) * sizeof(*all));
     st = d9d_boot_agree(boot, d9di_launch_checked(find_all(s, mine)));
     if (st == D9D_OK && all == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "launch: words of %d ranks", d9d_boot_size(boot));
