@@ -19,7 +19,7 @@ convert="d9d-map --shard-size 50kB src"
 # spoilt FAULT: rank 1 of 3 with that fault.
 spoilt() {
     command -v strace >/dev/null || skip "no strace"
-    ASAN_OPTIONS=detect_leaks=0 mpi -n 1 $convert dst : \
+    mpi -n 1 $convert dst : \
         -n 1 strace -f -qq -o /dev/null -e "inject=$1" $convert dst : -n 1 $convert dst
 }
 

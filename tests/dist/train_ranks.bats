@@ -7,7 +7,7 @@ load launch
 load ../tools/train_bench
 
 setup_file() { no_launcher && workshop; }
-setup() { with_mpi && bench; }
+setup() { with_mpi && bench && leaks_too; }
 
 train="d9d-train --device cpu --set trainer.batching.microbatch_size=1"
 sharded="--set mesh.data_parallel_shard=2"
@@ -116,7 +116,7 @@ close_to() {
     command -v strace >/dev/null || skip "no strace"
     SECONDS=0
     # shellcheck disable=SC2086
-    ASAN_OPTIONS=detect_leaks=0 run -1 --separate-stderr mpi -n 1 $train $sharded c.json : \
+    mpi_leaks=detect_leaks=0 run -1 --separate-stderr mpi -n 1 $train $sharded c.json : \
         -n 1 strace -f -qq -o /dev/null -e inject=pread64:error=EIO:when=20+ $train $sharded c.json
     [ $SECONDS -lt 90 ] # sooner than by the time that a call may take
     [ "$(grep -c '^d9d-train: input/output error: rank 1 of 2 (.*, dps 1): .*: cannot read ' <<<"$stderr")" -eq 1 ]
@@ -131,7 +131,7 @@ close_to() {
     # shellcheck disable=SC2086
     mpi -n 2 $train -q $sharded --set trainer.run.steps=4 --set export_to=unused c.json
     # shellcheck disable=SC2086
-    ASAN_OPTIONS=detect_leaks=0 run -1 --separate-stderr \
+    mpi_leaks=detect_leaks=0 run -1 --separate-stderr \
         mpi -n 1 $train $sharded --set trainer.checkpointing.period_steps=3 c.json : \
         -n 1 strace -f -qq -o /dev/null -e inject=pwrite64:error=ENOSPC \
         $train $sharded --set trainer.checkpointing.period_steps=3 c.json
