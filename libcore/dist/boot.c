@@ -212,8 +212,8 @@ d9d_status d9d_boot_gather(d9d_boot *b, const void *mine, size_t n, d9d_arena *a
     return D9D_OK;
 }
 
-/* What a rank says of itself: a failure with its sentence, or nothing. */
-struct verdict {
+/* What a rank says of itself: a failure with its sentence, or nothing.  Words lie anywhere. */
+struct __attribute__((packed)) verdict {
     int32_t st;
     char node[sizeof(((d9di_boot_wire *)0)->node)];
     char text[sizeof(((d9d_err_copy *)0)->text)];

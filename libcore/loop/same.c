@@ -123,7 +123,7 @@ d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot)
     D9D_TRY_OR(st, d9d_boot_gather(boot, mine, sizeof(mine), &a, all), out);
     for (size_t i = 0; st == D9D_OK && i < s->n; i++)
         if (all[0].n != sizeof(mine) ||
-            !d9d_hash_equal(mine[i], ((const d9d_hash *)all[0].data)[i]))
+            memcmp(&mine[i], (const char *)all[0].data + i * sizeof(mine[i]), sizeof(mine[i])) != 0)
             st = D9D_FAIL(D9D_ECONFIG, "%s: is another one here than on rank 0", s->of[i].name);
     st = d9d_boot_agree(boot, st);
 out:
