@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/call.h"
 #include "base/text.h"
 
 struct err_record {
@@ -81,6 +82,23 @@ d9d_status d9d_err_pass(d9d_status st, const char *file, int line)
 {
     add_trace(file, line);
     return st;
+}
+
+void d9di_call_begin(void)
+{
+    record.message[0] = '\0';
+}
+
+d9d_status d9di_call_end(d9d_status st, const char *who, const char *fn)
+{
+    if (st == D9D_OK)
+        return D9D_OK;
+    if (strcmp(d9d_status_name(st), "D9D_?") == 0)
+        return D9D_FAIL(D9D_EINVAL, "%s: its %s() returned %d, which is no d9d_status", who, fn,
+                        (int)st);
+    return record.message[0] != '\0'
+               ? st
+               : D9D_FAIL(st, "%s: its %s() failed and does not say why", who, fn);
 }
 
 const char *d9d_err_message(void)

@@ -70,11 +70,65 @@ static const d9d_key *key_of(const d9d_table *t, size_t i)
     return (const d9d_key *)(const void *)((const char *)t->keys + i * step);
 }
 
-static d9d_status copy_key(extend *e, const d9d_table *t, const d9d_key *from, d9d_key *k)
+/* Bytes of the C type that a key fills. */
+static size_t field_size(const d9d_key *k)
+{
+    static const size_t sizes[] = {
+        [D9D_KIND_BOOL] = sizeof(bool),     [D9D_KIND_INT] = sizeof(int64_t),
+        [D9D_KIND_REAL] = sizeof(double),   [D9D_KIND_STR] = sizeof(char *),
+        [D9D_KIND_ENUM] = sizeof(int),      [D9D_KIND_UNION] = sizeof(d9d_union),
+        [D9D_KIND_LIST] = sizeof(d9d_list), [D9D_KIND_STR_INT_MAP] = sizeof(d9d_str_int_map),
+        [D9D_KIND_JSON] = sizeof(json_t *),
+    };
+
+    if (k->kind == D9D_KIND_TABLE)
+        return (k->flags & D9D_NULLABLE) != 0 ? sizeof(void *) : k->table->size;
+    return k->kind == D9D_KIND_CUSTOM ? k->custom->size : sizes[k->kind];
+}
+
+/* What a kind of key cannot be without; NULL: it has all. */
+static const char *lacks(const d9d_key *k)
+{
+    const struct {
+        d9d_key_kind kind;
+        const void *member;
+        const char *name;
+    } needs[] = {
+        {D9D_KIND_ENUM, k->words, "words"},  {D9D_KIND_TABLE, k->table, "table"},
+        {D9D_KIND_UNION, k->words, "words"}, {D9D_KIND_UNION, k->choices, "choices"},
+        {D9D_KIND_LIST, k->elem, "elem"},    {D9D_KIND_CUSTOM, k->custom, "custom"},
+    };
+
+    for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++)
+        if (k->kind == needs[i].kind && needs[i].member == NULL)
+            return needs[i].name;
+    return NULL;
+}
+
+/* `field`: it is one of t's struct, not an element of a list. */
+static d9d_status check_key(const d9d_table *t, const d9d_key *k, bool field)
+{
+    const char *name = field ? k->name : "an element", *lack;
+
+    if ((unsigned)k->kind > D9D_KIND_CUSTOM)
+        return D9D_FAIL(D9D_ECONFIG, "key table %s: %s has the kind %d, which is none", t->name,
+                        name, (int)k->kind);
+    lack = lacks(k);
+    if (lack != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "key table %s: %s has no %s", t->name, name, lack);
+    if (field && k->offset != D9D_NO_FIELD && k->offset + field_size(k) > t->size)
+        return D9D_FAIL(D9D_ECONFIG, "key table %s: %s ends at byte %zu of a struct that has %zu",
+                        t->name, name, k->offset + field_size(k), t->size);
+    return D9D_OK;
+}
+
+static d9d_status copy_key(extend *e, const d9d_table *t, const d9d_key *from, bool field,
+                           d9d_key *k)
 {
     d9d_table *below;
 
     memcpy(k, from, t->bytes.key > 0 ? smaller(t->bytes.key, sizeof(*k)) : sizeof(*k));
+    D9D_TRY(check_key(t, k, field));
     if (k->kind == D9D_KIND_TABLE) {
         D9D_TRY(copy_table(e, k->table, &below));
         k->table = below;
@@ -86,7 +140,7 @@ static d9d_status copy_key(extend *e, const d9d_table *t, const d9d_key *from, d
 
         if (elem == NULL)
             return no_memory(t);
-        D9D_TRY(copy_key(e, t, k->elem, elem));
+        D9D_TRY(copy_key(e, t, k->elem, false, elem));
         k->elem = elem;
     }
     return D9D_OK;
@@ -104,6 +158,8 @@ static d9d_status copy_table(extend *e, const d9d_table *t, d9d_table **out)
         *out = done->to;
         return D9D_OK;
     }
+    if (t->keys == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "key table %s: it has no keys, not even their end", t->name);
     while (key_of(t, n)->name != NULL)
         n++;
     done = d9d_arena_alloc(e->a, sizeof(*done));
@@ -118,7 +174,7 @@ static d9d_status copy_table(extend *e, const d9d_table *t, d9d_table **out)
     *done = (copied){t, *out, e->last};
     e->last = done;
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(copy_key(e, t, key_of(t, i), &keys[i]));
+        D9D_TRY(copy_key(e, t, key_of(t, i), true, &keys[i]));
     return D9D_OK;
 }
 

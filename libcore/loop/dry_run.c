@@ -117,8 +117,8 @@ static void rank_release(rehearsal *r)
     d9d_step_end_release(&r->end);
     d9d_optimizer_free(r->optimizer);
     d9di_experts_release(&r->experts);
-    d9di_engine_release(&r->engine);
     d9di_task_close(&r->task);
+    d9di_engine_release(&r->engine);
     d9d_boot_close(r->boot);
     d9d_arena_release(&r->arena);
 }

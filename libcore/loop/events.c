@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/call.h"
+
 enum { DEPTH_MAX = 16 };
 
 typedef struct subscriber {
@@ -33,10 +35,63 @@ void d9d_events_free(d9d_events *v)
     free(v);
 }
 
+/* All that the loops tell of, as the header lists them; others have other names. */
+static const char *const told[] = {
+    "train.configuration.start",
+    "train.configuration.data_loader",
+    "train.configuration.model_stages",
+    "train.configuration.optimizer",
+    "train.configuration.lr_scheduler",
+    "train.ready",
+    "train.step.pre",
+    "train.forward_backward.pre",
+    "train.forward_backward.post",
+    "train.optimizer_step.pre",
+    "train.optimizer_step.post",
+    "train.step.post",
+    "train.evaluation.pre",
+    "train.evaluation.post",
+    "train.sleep.pre",
+    "train.sleep.post",
+    "train.wake.pre",
+    "train.wake.post",
+    "train.finished",
+    "inference.configuration.start",
+    "inference.configuration.data_loader",
+    "inference.configuration.model_stages",
+    "inference.ready",
+    "inference.step.pre",
+    "inference.forward.pre",
+    "inference.forward.post",
+    "inference.step.post",
+    "inference.finished",
+    NULL,
+};
+
+/* A word that is nearly one of these would be waited for in vain. */
+static d9d_status check_row(const d9d_subscription *row)
+{
+    const char *near = NULL;
+    bool is_told = false;
+
+    if (row->handle == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "event %s: its subscription has no function", row->id);
+    for (size_t i = 0; told[i] != NULL; i++)
+        is_told = is_told || strcmp(told[i], row->id) == 0;
+    if (is_told || (strncmp(row->id, "train.", 6) != 0 && strncmp(row->id, "inference.", 10) != 0))
+        return D9D_OK;
+    near = d9d_config_nearest(row->id, told);
+    return D9D_FAIL(D9D_ECONFIG, "event %s: there is none of this name%s%s%s", row->id,
+                    near != NULL ? "; did you mean \"" : "", near != NULL ? near : "",
+                    near != NULL ? "\"?" : "");
+}
+
 d9d_status d9d_events_subscribe(d9d_events *v, const d9d_subscription *table, void *self)
 {
-    for (; table != NULL && table->id != NULL; table++)
+    for (; table != NULL && table->id != NULL; table++) {
+        D9D_TRY(check_row(table));
         D9D_TRY(D9D_VEC_PUSH(&v->subscribers, (subscriber){table, self}));
+    }
     return D9D_OK;
 }
 
@@ -56,7 +111,7 @@ d9d_status d9d_events_trigger(d9d_events *v, const d9d_event *e)
         const subscriber s = v->subscribers.data[i];
 
         if (strcmp(s.row->id, whole.id) == 0)
-            st = s.row->handle(s.self, &whole);
+            st = D9DI_CALL(s.row->id, s.row, handle, s.self, &whole);
     }
     v->depth--;
     return st;

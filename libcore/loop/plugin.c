@@ -2,8 +2,11 @@
 #include "d9d/loop/plugin.h"
 
 #include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "d9d/base/fs.h"
 
@@ -134,12 +137,44 @@ static d9d_status fit(const char *path, const char *what, const void *from, size
     return D9D_OK;
 }
 
+extern const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden"))); /* the linker's */
+
+/* What dlopen() says badly, or dies of: a library for another kind of machine, and one that was cut
+ * short while it was copied.  Everything else it says itself. */
+static d9d_status check_file(const char *path)
+{
+    ElfW(Ehdr) h;
+    d9d_status st = D9D_OK;
+    FILE *f = strchr(path, '/') != NULL ? fopen(path, "rb") : NULL;
+    struct stat s;
+
+    if (f == NULL)
+        return D9D_OK;
+    if (fread(&h, sizeof(h), 1, f) == 1 && memcmp(h.e_ident, ELFMAG, SELFMAG) == 0 &&
+        fstat(fileno(f), &s) == 0) {
+        const uint64_t end = h.e_shoff + (uint64_t)h.e_shnum * h.e_shentsize;
+
+        if (h.e_machine != __ehdr_start.e_machine)
+            st = D9D_FAIL(D9D_ECONFIG, "plugin: %s: is for another machine (ELF %d, this is %d)",
+                          path, h.e_machine, __ehdr_start.e_machine);
+        else if (end > (uint64_t)s.st_size)
+            st = D9D_FAIL(
+                D9D_ECONFIG,
+                "plugin: %s: ends at byte %lld, its sections at %llu; was it copied whole?", path,
+                (long long)s.st_size, (unsigned long long)end);
+    }
+    (void)fclose(f);
+    return st;
+}
+
 /* dlsym() gives what is no function, too. */
 static d9d_status table_find(const char *path, d9d_plugin *out)
 {
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const d9d_plugin *given;
+    void *library;
 
+    D9D_TRY(check_file(path));
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
         return D9D_FAIL(D9D_ECONFIG, "plugin: %s", dlerror());
     given = dlsym(library, "d9d_plugin_table");
@@ -165,12 +200,27 @@ static bool is_among(const d9d_table *const *choices, const char *name)
     return false;
 }
 
+/* As a configuration names it. */
+static bool is_word(const char *name)
+{
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+
+    return name[0] != '\0' && name[strspn(name, letters)] == '\0';
+}
+
 static d9d_status check_row(const d9d_plugins *p, size_t k, const char *path, const row *r)
 {
     const kind *what = &kinds[k];
 
     if (r->table == NULL || r->table->name == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "%s: a %s has no name", path, what->what);
+        return D9D_FAIL(D9D_ECONFIG, "%s: a table of the kind \"%s\" has no name", path,
+                        what->what);
+    if (!is_word(r->table->name))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the name of a table of the kind \"%s\" is no word of letters, digits "
+                        "and _ . -",
+                        path, what->what);
     for (const need *n = what->needs; n->name != NULL; n++) {
         void *member;
 
@@ -180,22 +230,26 @@ static d9d_status check_row(const d9d_plugins *p, size_t k, const char *path, co
                             r->table->name, n->name);
     }
     if (is_among(what->built_in, r->table->name) || is_among(p->choices[k].data, r->table->name))
-        return D9D_FAIL(D9D_ECONFIG, "%s: there is a %s \"%s\" already", path, what->what,
+        return D9D_FAIL(D9D_ECONFIG, "%s: the %s \"%s\" is there already", path, what->what,
                         r->table->name);
     return D9D_OK;
 }
 
 /* The key table in the member at `offset` of a row, as this library lays it out. */
-static d9d_status table_take(d9d_plugins *p, row *r, size_t offset, d9d_table **out)
+static d9d_status table_take(d9d_plugins *p, const char *path, row *r, size_t offset,
+                             d9d_table **out)
 {
     char *member = (char *)r + offset;
     const d9d_table *given;
+    d9d_status st;
 
     *out = NULL;
     memcpy(&given, member, sizeof(given));
     if (given == NULL)
         return D9D_OK;
-    D9D_TRY(d9d_config_extend(given, NULL, 0, &p->arena, out));
+    st = d9d_config_extend(given, NULL, 0, &p->arena, out);
+    if (st != D9D_OK)
+        return D9D_FAIL(st, "%s: %s", path, d9d_err_message());
     memcpy(member, out, sizeof(*out));
     return D9D_OK;
 }
@@ -208,12 +262,17 @@ static d9d_status row_take(d9d_plugins *p, size_t k, const char *path, const voi
 
     if (r == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: its %s", path, kinds[k].what);
+    if (*(const size_t *)given < sizeof(row))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: a table of the kind \"%s\" says that it has %zu bytes; its size comes "
+                        "first, sizeof the struct",
+                        path, kinds[k].what, *(const size_t *)given);
     D9D_TRY(fit(path, kinds[k].what, given, *(const size_t *)given, kinds[k].size, r));
     D9D_TRY(check_row(p, k, path, r));
-    D9D_TRY(table_take(p, r, offsetof(row, table), &table));
+    D9D_TRY(table_take(p, path, r, offsetof(row, table), &table));
     table->row = r;
     for (const size_t *at = kinds[k].tables; *at != 0; at++)
-        D9D_TRY(table_take(p, r, *at, &other));
+        D9D_TRY(table_take(p, path, r, *at, &other));
     D9D_TRY(D9D_VEC_PUSH(&p->choices[k], table));
     D9D_TRY(D9D_VEC_PUSH(&p->choices[k], NULL));
     p->choices[k].len--; /* the NULL ends it */

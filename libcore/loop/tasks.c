@@ -1,6 +1,7 @@
 /* tasks.c - tasks of training: the one that is built in, and running any.  See d9d/loop/task.h. */
 #include "loop/tasks.h"
 
+#include "base/call.h"
 #include "d9d/op/op.h"
 
 static const d9d_key no_keys[] = {D9D_KEY_END};
@@ -18,7 +19,7 @@ d9d_status d9di_task_begin(const d9d_train_task *kind, const void *section, d9di
     d9di_task t = {.kind = kind, .self = (void *)(uintptr_t)section};
 
     if (kind->open != NULL)
-        D9D_TRY(kind->open(section, &t.self));
+        D9D_TRY(D9DI_CALL(kind->table->name, kind, open, section, &t.self));
     *out = t;
     return D9D_OK;
 }
@@ -65,7 +66,9 @@ d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data)
 
 d9d_status d9di_task_check(const d9di_task *t, const d9d_batch *b)
 {
-    return t != NULL && t->kind->check != NULL ? t->kind->check(t->self, b) : D9D_OK;
+    return t != NULL && t->kind->check != NULL
+               ? D9DI_CALL(t->kind->table->name, t->kind, check, t->self, b)
+               : D9D_OK;
 }
 
 d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_options *options)
@@ -74,7 +77,7 @@ d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_op
 
     if (t == NULL || t->kind->extend == NULL)
         return D9D_OK;
-    D9D_TRY(t->kind->extend(t->self, m, options));
+    D9D_TRY(D9DI_CALL(t->kind->table->name, t->kind, extend, t->self, m, options));
     for (size_t i = own; i < m->n_units; i++)
         D9D_TRY(d9d_module_each(m->units[i], mark, NULL));
     return D9D_OK;
@@ -103,16 +106,36 @@ static d9d_status measure(const d9di_task *t, const d9d_model *m, const d9d_mode
                               out->labels != NULL ? out->labels : in->labels);
 }
 
+/* Is there what the loops go on with? */
+static d9d_status check_out(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
+                            const d9d_model_out *out)
+{
+    const bool last = d9d_stage_is_last(m->stage);
+
+    if (!last && out->hidden == NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s: forward() set no hidden states for the next stage",
+                        t->kind->table->name);
+    if (!last || !in->loss_is_root)
+        return D9D_OK;
+    if (out->loss == NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s: forward() set no loss", t->kind->table->name);
+    if (d9d_var_tensor(out->loss)->dtype != D9D_F32)
+        return D9D_FAIL(D9D_EINVAL, "%s: forward() set a loss of %s, not of float32",
+                        t->kind->table->name, d9d_dtype_word(d9d_var_tensor(out->loss)->dtype));
+    return D9D_OK;
+}
+
 d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
                              const d9d_model_in *in, d9d_model_out *out)
 {
     *out = (d9d_model_out){0};
     if (t == NULL || t->kind->forward == NULL)
-        D9D_TRY(m->ops->forward(m, tape, in, out));
+        D9D_TRY(D9DI_CALL(m->ops->name, m->ops, forward, m, tape, in, out));
     else
-        D9D_TRY(t->kind->forward(t->self, m, tape, in, out));
+        D9D_TRY(D9DI_CALL(t->kind->table->name, t->kind, forward, t->self, m, tape, in, out));
     if (t == NULL)
         return D9D_OK;
+    D9D_TRY(check_out(t, m, in, out));
     D9D_TRY(measure(t, m, in, out));
     return out->loss != NULL && in->loss_is_root ? d9d_op_root(tape, out->loss, &out->loss)
                                                  : D9D_OK;
@@ -123,6 +146,9 @@ d9d_status d9di_task_cells(const d9di_task *t, d9d_arena *a, d9d_save_set *set)
     size_t n = 0;
     const d9d_save_cells *own = t->kind->state != NULL ? t->kind->state(t->self, &n) : NULL;
 
+    if (n > 0 && own == NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s: state() gave no array, and says %zu", t->kind->table->name,
+                        n);
     for (size_t i = 0; i < n; i++) {
         d9d_save_cells c = own[i];
 
@@ -139,5 +165,7 @@ int64_t d9di_task_targets(const d9di_task *t, const d9d_batch *b)
 
 d9d_status d9di_task_finalize(const d9di_task *t)
 {
-    return t != NULL && t->kind->finalize != NULL ? t->kind->finalize(t->self) : D9D_OK;
+    return t != NULL && t->kind->finalize != NULL
+               ? D9DI_CALL(t->kind->table->name, t->kind, finalize, t->self)
+               : D9D_OK;
 }

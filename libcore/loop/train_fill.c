@@ -107,8 +107,8 @@ void d9di_train_close(d9di_train *r)
     d9di_bubble_release(&r->bubble);
     d9di_train_evaluation_close(r);
     d9di_experts_release(&r->experts);
+    d9di_task_close(&r->task); /* which may have memory of the engine's device */
     d9di_engine_release(&r->engine);
-    d9di_task_close(&r->task);
     d9d_feed_close(r->feed);
     d9di_data_release(&r->data);
     d9di_ledger_release(&r->ledger);

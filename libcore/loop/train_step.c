@@ -39,12 +39,23 @@ typedef struct tally {
     double flops;
 } tally;
 
+static d9d_status targets_count(tally *t, const d9d_batch *b)
+{
+    const int64_t n = d9di_task_targets(&t->r->task, b);
+
+    if (n < 0 || n > INT64_C(1) << 53)
+        return D9D_FAIL(D9D_EINVAL, "%s: targets() gave %lld for %lld rows",
+                        t->r->c->task.choice->name, (long long)n, (long long)b->rows);
+    t->targets += n;
+    return D9D_OK;
+}
+
 static d9d_status micro_next(void *arg, d9d_batch *b)
 {
     tally *t = arg;
 
     D9D_TRY(d9d_feed_next(t->r->feed, b));
-    t->targets += d9di_task_targets(&t->r->task, b);
+    D9D_TRY(targets_count(t, b));
     t->flops += batch_flops(t->r, b);
     return D9D_OK;
 }
@@ -123,6 +134,9 @@ d9d_status d9di_train_queue(d9di_train *r)
     p->before = r->state;
     p->start_ns = d9d_clock_ns();
     p->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_lr_at(r->lr, r->state.step);
+    if (!isfinite(p->lr))
+        return D9D_FAIL(D9D_ENUMERIC, "lr_scheduler: the learning rate of step %lld is %g",
+                        (long long)r->state.step + 1, p->lr);
     p->data_ns = -d9d_feed_waited_ns(r->feed);
     D9D_TRY(d9di_train_tell_step(r, "train.step.pre"));
     D9D_TRY(d9di_train_tell_step(r, "train.forward_backward.pre"));

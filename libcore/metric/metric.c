@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/call.h"
 #include "d9d/device/crossing.h"
 
 struct d9d_metric {
@@ -32,6 +33,23 @@ static void cells_clear(const d9d_metric_form *f, void *cells)
             sums[i] = f->join == D9D_COMM_MAX ? -INFINITY : 0;
 }
 
+enum { MOST = INT32_MAX }; /* cells or values */
+
+static d9d_status check_form(const d9d_metric *m, const char *where)
+{
+    const d9d_metric_form *f = &m->form;
+
+    if ((f->dtype != D9D_F64 && f->dtype != D9D_I64) || f->cells < 1 || f->cells > MOST ||
+        f->width < 1 || f->width > MOST || (f->join != D9D_COMM_SUM && f->join != D9D_COMM_MAX))
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "%s: form() of %s gave %lld cells of type %d, joined by %d, for %zu values; "
+            "of both there are 1 to %d, float64 or int64, summed or the largest",
+            where, m->kind->table->name, (long long)f->cells, (int)f->dtype, (int)f->join, f->width,
+            MOST);
+    return D9D_OK;
+}
+
 d9d_status d9d_metric_create(const d9d_union *section, const char *where, d9d_metric **out)
 {
     d9d_metric *m = calloc(1, sizeof(*m));
@@ -41,7 +59,8 @@ d9d_status d9d_metric_create(const d9d_union *section, const char *where, d9d_me
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a metric", where);
     m->kind = section->choice->row;
     m->config = section->value;
-    D9D_TRY_OR(st, m->kind->form(m->config, where, &m->form), out);
+    D9D_TRY_OR(st, D9DI_CALL(m->kind->table->name, m->kind, form, m->config, where, &m->form), out);
+    D9D_TRY_OR(st, check_form(m, where), out);
     m->bytes = (uint64_t)m->form.cells * d9d_dtype_size(m->form.dtype);
     m->here = calloc(2, m->bytes);
     if (m->here == NULL) {
@@ -68,7 +87,7 @@ void d9d_metric_free(d9d_metric *m)
 
 d9d_status d9d_metric_update(d9d_metric *m, const d9d_predictions *b)
 {
-    D9D_TRY(m->kind->update(m->config, b, m->here));
+    D9D_TRY(D9DI_CALL(m->kind->table->name, m->kind, update, m->config, b, m->here));
     m->synced = false;
     return D9D_OK;
 }

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/call.h"
 #include "d9d/model/hf_config.h"
 
 const char *const d9d_model_dtype_words[] = {"float32", "bfloat16", NULL};
@@ -59,8 +60,9 @@ d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a, d9d_model
         .hf_config = head->hf_config,
     };
 
-    D9D_TRY(s.provider->read != NULL ? s.provider->read(section->value, a, &s.config)
-                                     : dims_read(s.provider, s.hf_config, a, &s.config));
+    D9D_TRY(s.provider->read != NULL
+                ? D9DI_CALL(s.provider->table->name, s.provider, read, section->value, a, &s.config)
+                : dims_read(s.provider, s.hf_config, a, &s.config));
     *out = s;
     return D9D_OK;
 }
@@ -70,7 +72,8 @@ d9d_status d9d_model_spec_rehead(d9d_model_spec *m, d9d_arena *a, const d9d_head
     d9d_head h = *head;
 
     if (m->provider->rehead != NULL)
-        D9D_TRY(m->provider->rehead(m->config, a, &h, &m->config));
+        D9D_TRY(
+            D9DI_CALL(m->provider->table->name, m->provider, rehead, m->config, a, &h, &m->config));
     else if (h.kind == D9D_HEAD_CLASSIFICATION && h.size == 0)
         return D9D_FAIL(D9D_ECONFIG, "task.num_labels: %s does not say how many labels there are",
                         m->provider->table->name);
@@ -166,7 +169,8 @@ static d9d_status own_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d
     d9d_status st;
 
     if (m->provider->mapper != NULL)
-        return m->provider->mapper(m->config, stage, src, to, out);
+        return D9DI_CALL(m->provider->table->name, m->provider, mapper, m->config, stage, src, to,
+                         out);
     D9D_TRY(d9d_mapper_create(&mapper));
     st = rename_all(m, stage, src, to, mapper);
     if (st == D9D_OK)
@@ -179,7 +183,9 @@ static d9d_status own_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d
 d9d_status d9d_model_spec_matrices(const d9d_model_spec *m, d9d_arena *a, d9d_model_matrices *out)
 {
     *out = (d9d_model_matrices){0};
-    return m->provider->matrices != NULL ? m->provider->matrices(m->config, a, out) : D9D_OK;
+    return m->provider->matrices != NULL
+               ? D9DI_CALL(m->provider->table->name, m->provider, matrices, m->config, a, out)
+               : D9D_OK;
 }
 
 static bool has(const d9d_source *src, const char *name)

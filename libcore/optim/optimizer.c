@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/call.h"
+
 struct d9d_optimizer {
     const d9d_optimizer_kind *kind;
     const void *config;
@@ -25,15 +27,18 @@ double d9d_optimizer_lr(const d9d_union *section)
     return *(const double *)section->value;
 }
 
-static int states_count(const d9d_optimizer *o)
+static d9d_status states_count(const d9d_optimizer *o, int *out)
 {
-    int n = 0;
+    int names = 0, n;
 
-    if (o->kind->n_states != NULL)
-        return o->kind->n_states(o->config);
-    while (o->kind->states[n] != NULL)
-        n++;
-    return n;
+    while (names < D9D_OPTIMIZER_STATES && o->kind->states[names] != NULL)
+        names++;
+    n = o->kind->n_states != NULL ? o->kind->n_states(o->config) : names;
+    if (n < 0 || n > names)
+        return D9D_FAIL(D9D_EINVAL, "optimizer %s: n_states() gave %d, it has %d names",
+                        o->kind->table->name, n, names);
+    *out = n;
+    return D9D_OK;
 }
 
 static d9d_dtype state_dtype(const d9d_optimizer *o, const d9d_param *p)
@@ -50,6 +55,10 @@ static d9d_status state_name(d9d_optimizer *o, size_t i)
         size_t at = i * (size_t)o->n_states + (size_t)s;
 
         o->state[at] = (d9d_tensor){.dtype = state_dtype(o, p), .shape = p->box};
+        if (o->state[at].dtype != D9D_F32 && o->state[at].dtype != D9D_BF16)
+            return D9D_FAIL(D9D_EINVAL,
+                            "optimizer %s: a state of %s has the type %d, not float32 or bfloat16",
+                            o->kind->table->name, p->name, (int)o->state[at].dtype);
         o->names[o->n_index] = d9d_arena_printf(&o->arena, "%s.%s", p->name, o->kind->states[s]);
         if (o->names[o->n_index] == NULL)
             return D9D_FAIL(D9D_ENOMEM, "optimizer: name of a state of %s", p->name);
@@ -74,7 +83,7 @@ static d9d_status states_create(d9d_optimizer *o)
         if (!o->params.p[i]->trainable)
             continue;
         if (o->kind->accepts != NULL)
-            D9D_TRY(o->kind->accepts(o->params.p[i]));
+            D9D_TRY(D9DI_CALL(o->kind->table->name, o->kind, accepts, o->params.p[i]));
         D9D_TRY(state_name(o, i));
     }
     return D9D_OK;
@@ -106,7 +115,7 @@ d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev, const
     o->config = section->value;
     o->params = *params;
     o->seed = seed;
-    o->n_states = states_count(o);
+    D9D_TRY_OR(st, states_count(o, &o->n_states), out);
     D9D_TRY_OR(st, states_create(o), out);
     if (dev != NULL)
         D9D_TRY_OR(st, d9d_optimizer_fill(o, dev), out);
@@ -148,9 +157,9 @@ d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *sca
         };
     }
     if (o->kind->update_list != NULL)
-        return o->kind->update_list(o->config, o->updates, n);
+        return D9DI_CALL(o->kind->table->name, o->kind, update_list, o->config, o->updates, n);
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(o->kind->update(o->config, &o->updates[i]));
+        D9D_TRY(D9DI_CALL(o->kind->table->name, o->kind, update, o->config, &o->updates[i]));
     return D9D_OK;
 }
 

@@ -152,7 +152,7 @@ bad() { cat >"$1.c" && plugin "$1" "$1.c" && run -2 d9d-train --print-config --s
     run -2 d9d-train --print-config --set plugin=7 train.json
     assert_output --partial "plugin: expected the name of a shared library"
     run -2 d9d-train --print-config --set 'plugin=["libllama.so", "./libllama.so"]' train.json
-    assert_output --partial 'libllama.so: there is a model provider "llama" already'
+    assert_output --partial 'libllama.so: the model provider "llama" is there already'
     bad symbol <<<'int x;'
     assert_output --partial "libsymbol.so: has no d9d_plugin_table; is it a plugin?"
     bad undefined <<<'int missing_here(void); int d9d_plugin_table(void); int d9d_plugin_table(void) { return missing_here(); }'
@@ -171,6 +171,99 @@ static const d9d_model_provider provider = {.size = sizeof(provider), .table = &
 static const d9d_model_provider *const models[] = {&provider, NULL};
 D9D_PLUGIN(.models = models);'
     assert_output --partial 'libempty.so: the model provider "mine" has no create'
+    head -c 4000 libllama.so >libcut.so
+    run -2 d9d-train --print-config --set plugin=libcut.so train.json
+    assert_output --partial "libcut.so: ends at byte 4000, its sections at "
+    { head -c 18 libllama.so && printf '\377\177' && tail -c +21 libllama.so; } >libother.so
+    run -2 d9d-train --print-config --set plugin=libother.so train.json
+    assert_output --partial "libother.so: is for another machine (ELF 32767, this is "
+}
+
+# row SIZE NAME KEYS: an optimizer of this size, name and keys, which is refused.
+row() {
+    bad row <<SOURCE
+#include <d9d/loop/plugin.h>
+typedef struct section { double lr; } section;
+typedef struct larger { double lr, more; } larger;
+static const d9d_key keys[] = {D9D_KEY_REAL(section, lr, "0.1", 0, 1, "rate"), $3 D9D_KEY_END};
+static const d9d_table table = D9D_TABLE(section, "$2", keys, "mine");
+static d9d_status update(const void *c, const d9d_update *u) { (void)c, (void)u; return D9D_OK; }
+static const d9d_optimizer_kind kind = {$1, &table, .states = {NULL}, .update = update};
+static const d9d_optimizer_kind *const kinds[] = {&kind, NULL};
+D9D_PLUGIN(.optimizers = kinds);
+SOURCE
+}
+
+@test "a table that cannot be one is refused with the plugin's name" {
+    row 0 mine ''
+    assert_output --partial 'librow.so: a table of the kind "optimizer" says that it has 0 bytes'
+    row 8 mine ''
+    assert_output --partial 'has 8 bytes; its size comes first'
+    row '(size_t)1 << 40' mine ''
+    assert_output --partial 'it was built for a newer one'
+    row 'sizeof(kind)' adamw ''
+    assert_output --partial 'librow.so: the optimizer "adamw" is there already'
+    row 'sizeof(kind)' '' ''
+    assert_output --partial 'is no word of letters'
+    row 'sizeof(kind)' 'a\nb' ''
+    assert_output --partial 'is no word of letters'
+    row 'sizeof(kind)' mine 'D9D_KEY_REAL(larger, more, "1", 0, 1, "beyond"),'
+    assert_output --partial 'librow.so: key table mine: more ends at byte 16 of a struct that has 8'
+    row 'sizeof(kind)' mine 'D9D_KEY_ENUM(section, lr, "1", NULL, "words"),'
+    assert_output --partial 'librow.so: key table mine: lr has no words'
+    bad keyless <<<'#include <d9d/loop/plugin.h>
+static const d9d_table table = {.name = "mine"};
+static const d9d_train_task task = {.size = sizeof(task), .table = &table};
+static const d9d_train_task *const tasks[] = {&task, NULL};
+D9D_PLUGIN(.train_tasks = tasks);'
+    assert_output --partial 'libkeyless.so: key table mine: it has no keys'
+}
+
+@test "what a part of a plugin does wrong ends the job with a sentence that names it" {
+    [ -e libfaulty.so ] || plugin faulty "$BATS_TEST_DIRNAME/faulty.c"
+    # the fault, the section, the exit code, the sentence
+    while IFS='|' read -r fault section code sentence; do
+        D9D_FAULT=$fault run "-$code" d9d-train -q --device cpu --set trainer.run.dir=faulty --set trainer.run.steps=2 \
+            --set 'plugin=["libllama.so", "libfaulty.so"]' --set "$section" train.json
+        assert_output --partial "$sentence"
+        rm -rf faulty
+    done <<'ROWS'
+update|optimizer={"name": "faulty"}|1|faulty: its update() failed and does not say why
+number|optimizer={"name": "faulty"}|1|faulty: its update() returned 77, which is no d9d_status
+states|optimizer={"name": "faulty"}|1|optimizer faulty: n_states() gave 9, it has 1 names
+dtype|optimizer={"name": "faulty"}|1|the type 99, not float32 or bfloat16
+create|lr_scheduler={"name": "faulty"}|1|faulty: its create() failed and does not say why
+rate|lr_scheduler={"name": "faulty"}|1|lr_scheduler: the learning rate of step 1 is nan
+facts|data={"dataset": "d", "source": {"name": "faulty"}}|1|faulty: its facts() failed and does not say why
+sample|data={"dataset": "d", "source": {"name": "faulty"}}|1|faulty: its sample() failed and does not say why
+open|task={"name": "faulty"}|1|faulty: its open() failed and does not say why
+forward|task={"name": "faulty"}|1|faulty: its forward() failed and does not say why
+no loss|task={"name": "faulty"}|1|faulty: forward() set no loss
+loss|task={"name": "faulty"}|1|faulty: forward() set a loss of int32, not of float32
+targets|task={"name": "faulty"}|1|faulty: targets() gave -7 for 1 rows
+state|task={"name": "faulty"}|1|faulty: state() gave no array, and says 3
+form|metrics=[{"name": "faulty"}]|1|faulty: its form() failed and does not say why
+cells|metrics=[{"name": "faulty"}]|2|form() of faulty gave -1 cells
+handle|data.epochs=3|1|train.step.pre: its handle() failed and does not say why
+ROWS
+    run -0 d9d-train -q --device cpu --set trainer.run.dir=faulty --set 'plugin=["libllama.so", "libfaulty.so"]' \
+        --set 'task={"name": "faulty"}' train.json
+}
+
+@test "an event that nobody tells of, and a subscription without a function, are refused" {
+    for row in '"train.stepp.pre", handle|event train.stepp.pre: there is none of this name; did you mean "train.step.pre"?' \
+        '"train.ready", NULL|event train.ready: its subscription has no function'; do
+        cat >deaf.c <<SOURCE
+#include <d9d/loop/plugin.h>
+static d9d_status handle(void *self, const d9d_event *e) { (void)self, (void)e; return D9D_OK; }
+static const d9d_subscription events[] = {{"mine.own", handle}, {${row%%|*}}, {NULL, NULL}};
+D9D_PLUGIN(.events = events);
+SOURCE
+        plugin deaf deaf.c
+        run -2 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libdeaf.so"]' --set trainer.run.dir=none train.json
+        assert_output --partial "${row#*|}"
+        [ ! -e none ]
+    done
 }
 
 # texts N: samples whose class, of three, is that of their second token.

@@ -236,7 +236,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_config_schema(const d9d_table *table, const 
 
 /* A copy of a table and of all below it, in the arena, as this library lays them out, in which the
  * unions that have `choices` have those of `more` behind them; both lists end in NULL.  What was
- * bound by the one has the same meaning in the other.  `n` may be 0. */
+ * bound by the one has the same meaning in the other.  `n` may be 0.  ECONFIG for a table that
+ * cannot be one: without keys, a key without what its kind needs, or beyond the end of the struct.
+ */
 typedef struct d9d_config_more {
     const d9d_table *const *choices;
     const d9d_table *const *more;

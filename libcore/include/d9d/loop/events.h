@@ -49,7 +49,8 @@
  * on: before that a checkpoint of the last step may still be read from them.  A run with nothing
  * left to do ends behind the data loader.
  *
- * Other ids are whoever's who triggers them, with `user` for what is in them:
+ * Other ids are whoever's who triggers them, not beginning with "train." or "inference.", with
+ * `user` for what is in them:
  *
  *     D9D_TRY(d9d_events_trigger(e->events, &(d9d_event){.size = sizeof(d9d_event),
  *                                                        .id = "mine.thing", .user = &thing}));
@@ -95,7 +96,8 @@ typedef struct d9d_subscription {
 
 D9D_API D9D_MUST_USE d9d_status d9d_events_create(d9d_events **out);
 D9D_API void d9d_events_free(d9d_events *v);
-/* Every row of a table, NULL too; table and `self` must outlive the job. */
+/* Every row of a table, NULL too; table and `self` must outlive the job.  ECONFIG for a row without
+ * a function, and for a "train." or "inference." that is not listed above. */
 D9D_API D9D_MUST_USE d9d_status d9d_events_subscribe(d9d_events *v, const d9d_subscription *table,
                                                      void *self);
 /* Also from within a handler, up to 16 deep: EINVAL.  `e->events` is filled in. */
