@@ -161,7 +161,7 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_how *how)
                         "%d pipeline stages; it can be merged (peft null), or with 1",
                         e->program.stages);
     D9D_TRY(d9d_model_spec_matrices(&e->spec, &e->arena, &of));
-    return d9d_adapters_read(how->adapter, &of, &e->given);
+    return d9d_adapters_read(how->adapter, &of, how->where->log, &e->given);
 }
 
 static d9d_status stage_open(d9di_engine *e, const d9di_engine_how *how, int k, d9di_stage *out)

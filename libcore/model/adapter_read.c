@@ -70,15 +70,15 @@ static d9d_status config_check(reading *r)
     return D9D_OK;
 }
 
-/* Does peft's pattern, an expression for the end of a name, match? */
-static d9d_status ends_with(const reading *r, const char *field, const char *pattern,
-                            const char *module, bool *out)
+/* Does peft's pattern match a name, of which `before` may stand before it? */
+static d9d_status matches(const reading *r, const char *field, const char *before,
+                          const char *pattern, const char *module, bool *out)
 {
     pcre2_match_context *limits = pcre2_match_context_create(NULL);
     pcre2_match_data *data = pcre2_match_data_create(1, NULL);
     d9d_buf text = {0};
     pcre2_code *code = NULL;
-    d9d_status st = d9d_buf_printf(&text, "(.*\\.)?(%s)", pattern);
+    d9d_status st = d9d_buf_printf(&text, "%s(%s)", before, pattern);
     PCRE2_SIZE at;
     int rc;
 
@@ -110,7 +110,7 @@ static d9d_status by_pattern(const reading *r, const char *field, const char *mo
     {
         bool match = false;
 
-        D9D_TRY(ends_with(r, field, pattern, module, &match));
+        D9D_TRY(matches(r, field, "(.*\\.)?", pattern, module, &match));
         if (!match)
             continue;
         if (!json_is_number(v))
@@ -334,6 +334,63 @@ static d9d_status read_head(reading *r, const d9d_model_matrix *m)
     return floats(r, t, w->v);
 }
 
+/* --- what is not there ------------------------------------------------------------------------
+ */
+
+/* Does peft's configuration say that there is an adapter of it?  Where it says more than names, no.
+ */
+static bool is_target(const reading *r, const char *module)
+{
+    const json_t *targets = json_object_get(r->doc, "target_modules"), *v;
+    const size_t n = strlen(module);
+    bool match = false;
+    size_t i;
+
+    if (refuse(r, "layers_to_transform") != D9D_OK || refuse(r, "exclude_modules") != D9D_OK)
+        return false;
+    if (json_is_string(targets) && strcmp(json_string_value(targets), "all-linear") == 0)
+        return strcmp(module, "lm_head") != 0;
+    if (json_is_string(targets))
+        return matches(r, "target_modules", "", json_string_value(targets), module, &match) ==
+                   D9D_OK &&
+               match;
+    json_array_foreach(targets, i, v)
+    {
+        const size_t m = json_string_length(v);
+
+        if (m > 0 && m <= n && strcmp(module + n - m, json_string_value(v)) == 0 &&
+            (m == n || module[n - m - 1] == '.'))
+            return true;
+    }
+    return false;
+}
+
+/* peft goes on as if these were zero, with a warning; so do we. */
+static void tell_missing(const reading *r, const d9d_log *log)
+{
+    const char *first = NULL;
+    size_t n = 0;
+
+    for (size_t i = 0; i < r->of->n; i++) {
+        const d9d_model_matrix *m = &r->of->items[i];
+
+        if (m->experts > 0 || d9di_is_head(m) || d9di_adapters_find(r->ad, m) != NULL ||
+            !is_target(r, m->hf))
+            continue;
+        first = n++ == 0 ? m->hf : first;
+    }
+    if (n == 1)
+        d9d_log_warn(
+            log,
+            "%s: has no adapter of %s, which target_modules of %s names; it adds nothing there",
+            d9d_st_path(r->file), first, r->config_path);
+    else if (n > 1)
+        d9d_log_warn(log,
+                     "%s: has no adapters of %s and %zu more modules that target_modules of %s "
+                     "names; they add nothing there",
+                     d9d_st_path(r->file), first, n - 1, r->config_path);
+}
+
 /* --- all ---------------------------------------------------------------------------------------
  */
 
@@ -381,16 +438,19 @@ static d9d_status read_into(reading *r, const char *dir, d9d_arena *a)
     return check_taken(r);
 }
 
-d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of, d9d_adapters **out)
+d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of, const d9d_log *log,
+                             d9d_adapters **out)
 {
     reading r = {.of = of};
     d9d_arena a = {0};
     const d9d_status st = read_into(&r, dir, &a);
 
-    if (st == D9D_OK)
+    if (st == D9D_OK) {
+        tell_missing(&r, log);
         *out = r.ad;
-    else
+    } else {
         d9d_adapters_free(r.ad);
+    }
     d9d_st_close(r.file);
     json_decref(r.doc);
     d9d_arena_release(&a);

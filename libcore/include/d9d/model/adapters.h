@@ -35,9 +35,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_take(const d9d_params *params, cons
 /* A directory, for a model that has these matrices.  ENOTSUP for what changes weights in another
  * way than B A: DoRA, biases, modules saved whole but a classifier's head, another method;
  * EMISMATCH for a factor of no matrix of this model, or of another shape, a matrix with one factor,
- * and experts of which some have none. */
+ * and experts of which some have none.  Modules that target_modules names and that have no factors
+ * add nothing, with a warning, as in peft. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of,
-                                                  d9d_adapters **out);
+                                                  const d9d_log *log, d9d_adapters **out);
 
 /* Write a directory, which appears whole; what is there is replaced.  `base` is the name of the
  * model that is adapted, or NULL.  ENOTSUP for an adapter of a matrix that is not among these. */
