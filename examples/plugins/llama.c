@@ -16,6 +16,7 @@ typedef struct dims {
     int64_t hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
     int64_t num_key_value_heads, vocab_size, max_position_embeddings;
     double rms_norm_eps, rope_theta;
+    bool tie_word_embeddings;
 } dims;
 #define DIM(name) D9D_KEY_INT(dims, name, D9D_REQUIRED, 1, 1 << 20, #name)
 static const d9d_key dims_keys[] = {
@@ -28,6 +29,7 @@ static const d9d_key dims_keys[] = {
     DIM(max_position_embeddings),
     D9D_KEY_REAL(dims, rms_norm_eps, "1e-6", 0, 1, "epsilon of the norms"),
     D9D_KEY_REAL(dims, rope_theta, "10000", 1, 1e15, "base of the rotary frequencies"),
+    D9D_KEY_BOOL(dims, tie_word_embeddings, "false", "the head is the embedding"),
     D9D_KEY_END,
 };
 static const d9d_table dims_table = D9D_TABLE(dims, "llama_config", dims_keys, "Llama");
@@ -129,6 +131,7 @@ static d9d_status create(const void *config, d9d_stage stage, const d9d_model_op
         .max_positions = c->max_position_embeddings,
         .norm_eps = c->rms_norm_eps,
         .rope = {.base = c->rope_theta, .features = c->hidden_size / c->num_attention_heads},
+        .tied = c->tie_word_embeddings,
     };
 
     if (c->hidden_size % (2 * c->num_attention_heads) != 0 ||

@@ -29,6 +29,20 @@ static d9d_status recompute_parse(const json_t *v, const char *path, d9d_arena *
 const d9d_key_custom d9d_model_recompute_kind = {
     recompute_parse, "{\"enum\": [false, true, \"off\", \"full\", \"selective\"]}", sizeof(int)};
 
+/* Of a model whose author has not thought of it the head would be another than the file says. */
+static d9d_status check_tied(const d9d_model_provider *p, const json_t *doc, const char *path)
+{
+    static const char tied[] = "tie_word_embeddings";
+
+    if (!json_is_true(json_object_get(doc, tied)))
+        return D9D_OK;
+    for (const d9d_key *k = p->dims->keys; k->name != NULL; k++)
+        if (strcmp(k->name, tied) == 0)
+            return D9D_OK;
+    return D9D_FAIL(D9D_ENOTSUP, "%s: %s is true, and %s takes no such key", path, tied,
+                    p->table->name);
+}
+
 /* Of a config.json, what the provider's table asks for. */
 static d9d_status dims_read(const d9d_model_provider *p, const char *path, d9d_arena *a,
                             const void **config)
@@ -44,7 +58,9 @@ static d9d_status dims_read(const d9d_model_provider *p, const char *path, d9d_a
         return D9D_FAIL(D9D_ENOMEM, "%s: its dimensions", path);
     D9D_TRY(d9d_hf_config_load(path, &doc));
     (void)json_object_update_missing(doc, json_object_get(doc, "rope_parameters"));
-    st = d9d_config_bind_known(p->dims, doc, path, a, dims);
+    st = check_tied(p, doc, path);
+    if (st == D9D_OK)
+        st = d9d_config_bind_known(p->dims, doc, path, a, dims);
     json_decref(doc);
     *config = dims;
     return st;

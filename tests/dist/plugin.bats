@@ -105,6 +105,34 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     [ ! -e none ]
 }
 
+@test "a tied Llama has no head of its own: it is the one whose head is the embedding, in stages too" {
+    sed 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' "$golden/config.json" >tied_config.json
+    tied=(--set model_provider.hf_config=tied_config.json --set trainer.model_stage_factory.source_checkpoint=null)
+    run -0 d9d-train -q --device cpu "${tied[@]}" --set trainer.run.dir=tied train.json
+    run -1 grep -a lm_head tied/export/model.safetensors
+    cat >untie.json <<'JSON'
+{"schema": "d9d.mapper.v1", "stages": [[
+  {"op": "duplicate", "from": "model.embed_tokens.weight", "to": ["model.embed_tokens.weight", "lm_head.weight"]}]], "rest": "keep"}
+JSON
+    run -0 d9d-map -q --mapper untie.json tied/export untied
+    run -0 d9d-infer -q --device cpu --set task.output=tied.jsonl --set model_provider.hf_config=tied_config.json \
+        --set trainer.model_stage_factory.source_checkpoint=tied/export infer.json
+    run -0 d9d-infer -q --device cpu --set task.output=untied.jsonl \
+        --set trainer.model_stage_factory.source_checkpoint=untied infer.json
+    cmp {tied,untied}.jsonl
+    has_mpi || return 0
+    mpi -n 4 d9d-train -q --device cpu "${tied[@]}" --set mesh.pipeline_parallel=2 --set mesh.data_parallel_shard=2 \
+        --set trainer.run.dir=tied_stages train.json
+    close_to 1e-5 <(numbers loss tied_stages) <(numbers loss tied)
+    close_to 1e-5 <(numbers grad_norm tied_stages) <(numbers grad_norm tied)
+    [ "$(names tied_stages/export/model.safetensors)" = "$(names tied/export/model.safetensors)" ]
+    # who has not thought of it is told
+    grep -v tie_word_embeddings "$root/examples/plugins/llama.c" | sed '/\.tied/d' >untold.c
+    plugin untold untold.c
+    run -2 d9d-train -q --device cpu "${tied[@]}" --set plugin=libuntold.so --set trainer.run.dir=none train.json
+    assert_output --partial 'tied_config.json: tie_word_embeddings is true, and llama takes no such key'
+}
+
 @test "what a plugin cannot do is refused before anything is spent" {
     run -2 d9d-train --device cpu --set mesh.tensor_parallel=2 train.json
     has_mpi || return 0

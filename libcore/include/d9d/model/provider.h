@@ -88,7 +88,8 @@ typedef struct d9d_model_provider {
      * the struct of `dims`, all from hf_config, which is required then. */
     d9d_status (*read)(const void *section, d9d_arena *a, const void **config);
     /* What is taken of a config.json, which may have more; members of its "rope_parameters" count
-     * as its own.  NULL with read(). */
+     * as its own.  NULL with read().  ENOTSUP for a "tie_word_embeddings" that is true where there
+     * is no key of that name. */
     const d9d_table *dims;
     /* Can ranks share it so?  NULL: d9d_units_plan_check(), by `stages`. */
     d9d_status (*check)(const void *config, const d9d_degrees *mesh);
