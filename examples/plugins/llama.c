@@ -117,8 +117,8 @@ static void cells(const d9d_decoder_layer *base, d9d_cells *out)
 /* --- the model ------------------------------------------------------------------------------ */
 
 static const d9d_decoder_kind llama = {
-    sizeof(llama),      .name = "llama",   .layer = sizeof(layer),
-    .init = layer_init, .forward = attend, .ffn = ffn,             .cells = cells};
+    sizeof(llama),     .name = "llama", .layer = sizeof(layer), .init = layer_init,
+    .forward = attend, .ffn = ffn,      .cells = cells};
 
 static d9d_status create(const void *config, d9d_stage stage, const d9d_model_options *o,
                          d9d_model **out)

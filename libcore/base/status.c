@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/call.h"
 #include "base/text.h"
+#include "d9d/base/call.h"
 
 struct err_record {
     char message[sizeof(((d9d_err_copy *)0)->text)];
@@ -84,12 +84,12 @@ d9d_status d9d_err_pass(d9d_status st, const char *file, int line)
     return st;
 }
 
-void d9di_call_begin(void)
+void d9d_call_begin(void)
 {
     record.message[0] = '\0';
 }
 
-d9d_status d9di_call_end(d9d_status st, const char *who, const char *fn)
+d9d_status d9d_call_end(d9d_status st, const char *who, const char *fn)
 {
     if (st == D9D_OK)
         return D9D_OK;

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/call.h"
 #include "config/path.h"
+#include "d9d/base/call.h"
 #include "d9d/config/config.h"
 
 enum { DEPTH_MAX = 64, SHOWN = 60 };
@@ -330,7 +330,7 @@ static d9d_status bind_keys(struct walk *w, const d9d_table *t, const char *tag,
     for (const d9d_key *k = t->keys; k->name != NULL; k++)
         D9D_TRY(bind_key(w, k, doc, at, out, resolved));
     if (t->check != NULL)
-        D9D_TRY(D9DI_CALL(t->name, t, check, out, d9di_path_text(at, w->a)));
+        D9D_TRY(D9D_CALL(t->name, t, check, out, d9di_path_text(at, w->a)));
     return D9D_OK;
 }
 

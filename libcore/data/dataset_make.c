@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 #include "d9d/base/rng.h"
 #include "data/dataset_private.h"
 
@@ -71,7 +71,7 @@ static d9d_status facts_take(d9d_dataset *ds)
         d9d_hash own, name;
     } all;
 
-    D9D_TRY(D9DI_CALL(ds->kind->table->name, ds->kind, facts, ds->self, &f));
+    D9D_TRY(D9D_CALL(ds->kind->table->name, ds->kind, facts, ds->self, &f));
     if (f.samples < 1 || f.longest < 1 || f.longest > D9DI_MAX_LENGTH || f.vocab < 1 ||
         f.vocab > INT32_MAX)
         return D9D_FAIL(D9D_ECONFIG,
@@ -108,7 +108,7 @@ d9d_status d9d_dataset_make(const d9d_union *section, const char *name, d9d_data
     }
     ds->self = section->value;
     if (kind->open != NULL)
-        D9D_TRY_OR(st, D9DI_CALL(kind->table->name, kind, open, section->value, &ds->self), out);
+        D9D_TRY_OR(st, D9D_CALL(kind->table->name, kind, open, section->value, &ds->self), out);
     ds->kind = kind;
     D9D_TRY_OR(st, facts_take(ds), out);
     *out = ds;
@@ -123,7 +123,7 @@ d9d_status d9di_made_sample(const d9d_dataset *ds, int64_t k, d9d_sample *out)
     int64_t length = ds->made.longest;
 
     if (ds->kind->length != NULL)
-        D9D_TRY(D9DI_CALL(ds->kind->table->name, ds->kind, length, ds->self, k, &length));
+        D9D_TRY(D9D_CALL(ds->kind->table->name, ds->kind, length, ds->self, k, &length));
     if (length < 1 || length > ds->made.longest)
         return D9D_FAIL(D9D_EINVAL, "%s: sample %lld has %lld positions, the longest has %lld",
                         ds->dir, (long long)k, (long long)length, (long long)ds->made.longest);
@@ -136,8 +136,8 @@ d9d_status d9di_made_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t 
 {
     const int64_t vocab = ds->manifest.vocab_size;
 
-    D9D_TRY(D9DI_CALL(ds->kind->table->name, ds->kind, sample, ds->self, s->number, s->length, ids,
-                      labels));
+    D9D_TRY(D9D_CALL(ds->kind->table->name, ds->kind, sample, ds->self, s->number, s->length, ids,
+                     labels));
     for (int64_t i = 0; i < s->length; i++) {
         const bool id = ids[i] >= 0 && ids[i] < vocab;
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 #include "d9d/model/peft.h"
 #include "d9d/parallel/plan.h"
 #include "d9d/parallel/tied.h"
@@ -123,8 +123,8 @@ static d9d_status model_open(d9di_engine *e, const d9di_engine_how *how, d9d_sta
     static const d9d_dtype dtypes[] = {D9D_F32, D9D_BF16};
     const d9d_model_spec *s = &e->spec;
 
-    D9D_TRY(D9DI_CALL(s->provider->table->name, s->provider, create, s->config, stage, &s->options,
-                      model));
+    D9D_TRY(D9D_CALL(s->provider->table->name, s->provider, create, s->config, stage, &s->options,
+                     model));
     D9D_TRY(d9di_task_extend(how->task, *model, &s->options));
     e->seed = how->seed;
     if (how->peft != NULL)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 
 enum { DEPTH_MAX = 16 };
 
@@ -111,7 +111,7 @@ d9d_status d9d_events_trigger(d9d_events *v, const d9d_event *e)
         const subscriber s = v->subscribers.data[i];
 
         if (strcmp(s.row->id, whole.id) == 0)
-            st = D9DI_CALL(s.row->id, s.row, handle, s.self, &whole);
+            st = D9D_CALL(s.row->id, s.row, handle, s.self, &whole);
     }
     v->depth--;
     return st;

@@ -134,8 +134,8 @@ static d9d_status run_open(run *r, const json_t *resolved, int64_t *first)
 
 static void run_close(run *r)
 {
+    d9di_task_close(&r->body); /* which may have memory of the engine's device */
     d9di_engine_release(&r->engine);
-    d9di_task_close(&r->body);
     d9di_rows_release(&r->rows);
     d9d_feed_close(r->feed);
     d9d_batch_room_free(r->idle);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/call.h"
 #include "loop/launch.h"
 #include "loop/npy.h"
 
@@ -96,7 +97,7 @@ d9d_status d9di_rows_end(d9di_rows *r, const d9d_infer_summary *s)
     if (r->task->end == NULL || section->output == NULL)
         return D9D_OK;
     r->line.len = 0;
-    D9D_TRY(r->task->end(section, s, &r->line));
+    D9D_TRY(D9D_CALL(word_of(r), r->task, end, section, s, &r->line));
     return d9d_fs_write_atomic(section->output, r->line.data, r->line.len);
 }
 
@@ -150,7 +151,7 @@ static d9d_status line_make(d9di_rows *r, const d9d_infer_row *x)
 {
     const char *end;
 
-    D9D_TRY(r->task->row(section_of(r), x, &r->line));
+    D9D_TRY(D9D_CALL(word_of(r), r->task, row, section_of(r), x, &r->line));
     end = r->line.len > 0 ? memchr(r->line.data, '\n', r->line.len) : NULL;
     if (end == NULL || end + 1 != r->line.data + r->line.len)
         return D9D_FAIL(D9D_EINVAL, "task %s: its text of sample %lld is not one line", word_of(r),

@@ -77,11 +77,19 @@ static d9d_status fetch(const d9d_tensor *t, d9d_readback **out)
 
 d9d_status d9di_metrics_watch(d9di_metrics *m, const d9d_tensor *logits, const d9d_tensor *labels)
 {
-    d9di_watched w = {.dtype = logits->dtype,
-                      .rows = d9d_tensor_numel(labels),
-                      .classes = logits->shape.dim[logits->shape.ndim - 1]};
+    d9di_watched w;
     d9d_status st;
 
+    if (logits->shape.ndim < 1 || (logits->dtype != D9D_F32 && logits->dtype != D9D_BF16) ||
+        labels->dtype != D9D_I32)
+        return D9D_FAIL(D9D_EINVAL,
+                        "metrics: predictions of %s in %d dimensions and labels of %s, not float32 "
+                        "or bfloat16 [rows, classes] and int32",
+                        d9d_dtype_word(logits->dtype), logits->shape.ndim,
+                        d9d_dtype_word(labels->dtype));
+    w = (d9di_watched){.dtype = logits->dtype,
+                       .rows = d9d_tensor_numel(labels),
+                       .classes = logits->shape.dim[logits->shape.ndim - 1]};
     if (w.rows * w.classes != d9d_tensor_numel(logits))
         return D9D_FAIL(D9D_EINVAL, "metrics: predictions for %lld positions, labels for %lld",
                         (long long)(d9d_tensor_numel(logits) / w.classes), (long long)w.rows);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 
 struct d9di_stepper {
     d9di_engine *engine;
@@ -232,7 +232,7 @@ static d9d_status forward(d9di_stepper *d, const layout *l, d9d_model_out *out)
     d9d_status st = take(d, l, &in.hidden);
 
     if (st == D9D_OK)
-        st = D9DI_CALL(m->ops->name, m->ops, forward, m, d->tape, &in, out);
+        st = D9D_CALL(m->ops->name, m->ops, forward, m, d->tape, &in, out);
     for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++)
         d9d_tensor_release(&t[i]);
     return st;

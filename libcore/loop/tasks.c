@@ -1,7 +1,7 @@
 /* tasks.c - tasks of training: the one that is built in, and running any.  See d9d/loop/task.h. */
 #include "loop/tasks.h"
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 #include "d9d/op/op.h"
 
 static const d9d_key no_keys[] = {D9D_KEY_END};
@@ -14,12 +14,18 @@ const char *const d9d_train_task_tag[] = {"name", NULL};
 const d9d_table *const d9d_train_task_choices[] = {&causal_lm_table, &d9di_classification_table,
                                                    &d9di_embedding_table, NULL};
 
+/* The body of a task of inference has the section, and so the name, of that. */
+static const char *name_of(const d9d_train_task *kind)
+{
+    return kind->table != NULL ? kind->table->name : "task";
+}
+
 d9d_status d9di_task_begin(const d9d_train_task *kind, const void *section, d9di_task *out)
 {
     d9di_task t = {.kind = kind, .self = (void *)(uintptr_t)section};
 
     if (kind->open != NULL)
-        D9D_TRY(D9DI_CALL(kind->table->name, kind, open, section, &t.self));
+        D9D_TRY(D9D_CALL(name_of(kind), kind, open, section, &t.self));
     *out = t;
     return D9D_OK;
 }
@@ -61,13 +67,13 @@ d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data)
 {
     if (d9di_task_pooling(t) == D9D_POOL_NONE)
         return D9D_OK;
-    return d9di_data_take_whole(data, false, t->kind->labels, t->kind->table->name);
+    return d9di_data_take_whole(data, false, t->kind->labels, name_of(t->kind));
 }
 
 d9d_status d9di_task_check(const d9di_task *t, const d9d_batch *b)
 {
     return t != NULL && t->kind->check != NULL
-               ? D9DI_CALL(t->kind->table->name, t->kind, check, t->self, b)
+               ? D9D_CALL(name_of(t->kind), t->kind, check, t->self, b)
                : D9D_OK;
 }
 
@@ -77,7 +83,7 @@ d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_op
 
     if (t == NULL || t->kind->extend == NULL)
         return D9D_OK;
-    D9D_TRY(D9DI_CALL(t->kind->table->name, t->kind, extend, t->self, m, options));
+    D9D_TRY(D9D_CALL(name_of(t->kind), t->kind, extend, t->self, m, options));
     for (size_t i = own; i < m->n_units; i++)
         D9D_TRY(d9d_module_each(m->units[i], mark, NULL));
     return D9D_OK;
@@ -85,7 +91,7 @@ d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_op
 
 static d9d_status blind(const d9di_task *t)
 {
-    return D9D_FAIL(D9D_ECONFIG, "metrics: the task %s gives no predictions", t->kind->table->name);
+    return D9D_FAIL(D9D_ECONFIG, "metrics: the task %s gives no predictions", name_of(t->kind));
 }
 
 d9d_status d9di_task_check_metrics(const d9di_task *t, const d9di_metrics *m)
@@ -114,14 +120,14 @@ static d9d_status check_out(const d9di_task *t, const d9d_model *m, const d9d_mo
 
     if (!last && out->hidden == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: forward() set no hidden states for the next stage",
-                        t->kind->table->name);
+                        name_of(t->kind));
     if (!last || !in->loss_is_root)
         return D9D_OK;
     if (out->loss == NULL)
-        return D9D_FAIL(D9D_EINVAL, "%s: forward() set no loss", t->kind->table->name);
+        return D9D_FAIL(D9D_EINVAL, "%s: forward() set no loss", name_of(t->kind));
     if (d9d_var_tensor(out->loss)->dtype != D9D_F32)
         return D9D_FAIL(D9D_EINVAL, "%s: forward() set a loss of %s, not of float32",
-                        t->kind->table->name, d9d_dtype_word(d9d_var_tensor(out->loss)->dtype));
+                        name_of(t->kind), d9d_dtype_word(d9d_var_tensor(out->loss)->dtype));
     return D9D_OK;
 }
 
@@ -130,9 +136,9 @@ d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
 {
     *out = (d9d_model_out){0};
     if (t == NULL || t->kind->forward == NULL)
-        D9D_TRY(D9DI_CALL(m->ops->name, m->ops, forward, m, tape, in, out));
+        D9D_TRY(D9D_CALL(m->ops->name, m->ops, forward, m, tape, in, out));
     else
-        D9D_TRY(D9DI_CALL(t->kind->table->name, t->kind, forward, t->self, m, tape, in, out));
+        D9D_TRY(D9D_CALL(name_of(t->kind), t->kind, forward, t->self, m, tape, in, out));
     if (t == NULL)
         return D9D_OK;
     D9D_TRY(check_out(t, m, in, out));
@@ -147,12 +153,11 @@ d9d_status d9di_task_cells(const d9di_task *t, d9d_arena *a, d9d_save_set *set)
     const d9d_save_cells *own = t->kind->state != NULL ? t->kind->state(t->self, &n) : NULL;
 
     if (n > 0 && own == NULL)
-        return D9D_FAIL(D9D_EINVAL, "%s: state() gave no array, and says %zu", t->kind->table->name,
-                        n);
+        return D9D_FAIL(D9D_EINVAL, "%s: state() gave no array, and says %zu", name_of(t->kind), n);
     for (size_t i = 0; i < n; i++) {
         d9d_save_cells c = own[i];
 
-        c.name = d9d_arena_printf(a, "task.%s.%s", t->kind->table->name, own[i].name);
+        c.name = d9d_arena_printf(a, "task.%s.%s", name_of(t->kind), own[i].name);
         D9D_TRY(d9d_save_set_cells(set, &c, 1, a));
     }
     return D9D_OK;
@@ -166,6 +171,6 @@ int64_t d9di_task_targets(const d9di_task *t, const d9d_batch *b)
 d9d_status d9di_task_finalize(const d9di_task *t)
 {
     return t != NULL && t->kind->finalize != NULL
-               ? D9DI_CALL(t->kind->table->name, t->kind, finalize, t->self)
+               ? D9D_CALL(name_of(t->kind), t->kind, finalize, t->self)
                : D9D_OK;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 #include "d9d/device/crossing.h"
 
 struct d9d_metric {
@@ -59,7 +59,7 @@ d9d_status d9d_metric_create(const d9d_union *section, const char *where, d9d_me
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a metric", where);
     m->kind = section->choice->row;
     m->config = section->value;
-    D9D_TRY_OR(st, D9DI_CALL(m->kind->table->name, m->kind, form, m->config, where, &m->form), out);
+    D9D_TRY_OR(st, D9D_CALL(m->kind->table->name, m->kind, form, m->config, where, &m->form), out);
     D9D_TRY_OR(st, check_form(m, where), out);
     m->bytes = (uint64_t)m->form.cells * d9d_dtype_size(m->form.dtype);
     m->here = calloc(2, m->bytes);
@@ -87,7 +87,7 @@ void d9d_metric_free(d9d_metric *m)
 
 d9d_status d9d_metric_update(d9d_metric *m, const d9d_predictions *b)
 {
-    D9D_TRY(D9DI_CALL(m->kind->table->name, m->kind, update, m->config, b, m->here));
+    D9D_TRY(D9D_CALL(m->kind->table->name, m->kind, update, m->config, b, m->here));
     m->synced = false;
     return D9D_OK;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 
 typedef struct decoder {
     d9d_model base;
@@ -42,7 +42,7 @@ static d9d_status layer_init(decoder *m, d9d_decoder_layer *l, const d9d_block_h
     d9d_block_moe *mixture;
 
     D9D_TRY(d9d_model_unit(&m->base, name, &l->module));
-    D9D_TRY(D9DI_CALL(m->kind.name, &m->kind, init, l, how));
+    D9D_TRY(D9D_CALL(m->kind.name, &m->kind, init, l, how));
     mixture = m->kind.mixture != NULL ? m->kind.mixture(l) : NULL;
     if (mixture != NULL)
         m->base.mixtures[m->base.n_mixtures++] = mixture;
@@ -124,7 +124,7 @@ static d9d_status ffn_forward(void *self, d9d_tape *t, d9d_var *const *in, size_
     d9d_decoder_layer *l = self;
 
     (void)n_in, (void)n_out;
-    return D9DI_CALL(l->kind->name, l->kind, ffn, l, t, in[0], &out[0]);
+    return D9D_CALL(l->kind->name, l->kind, ffn, l, t, in[0], &out[0]);
 }
 
 static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
@@ -137,8 +137,8 @@ static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
 
     d9d_layer_in_of(in, n_in, &room, &what);
     if (l->kind->ffn == NULL)
-        return D9DI_CALL(l->kind->name, l->kind, forward, l, t, &what, &out[0]);
-    D9D_TRY(D9DI_CALL(l->kind->name, l->kind, forward, l, t, &what, &x));
+        return D9D_CALL(l->kind->name, l->kind, forward, l, t, &what, &out[0]);
+    D9D_TRY(D9D_CALL(l->kind->name, l->kind, forward, l, t, &what, &x));
     return l->replay_ffn ? d9d_tape_checkpoint(t, ffn_forward, l, &x, 1, out, n_out)
                          : ffn_forward(l, t, &x, 1, out, n_out);
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 #include "d9d/model/hf_config.h"
 
 const char *const d9d_model_dtype_words[] = {"float32", "bfloat16", NULL};
@@ -77,7 +77,7 @@ d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a, d9d_model
     };
 
     D9D_TRY(s.provider->read != NULL
-                ? D9DI_CALL(s.provider->table->name, s.provider, read, section->value, a, &s.config)
+                ? D9D_CALL(s.provider->table->name, s.provider, read, section->value, a, &s.config)
                 : dims_read(s.provider, s.hf_config, a, &s.config));
     *out = s;
     return D9D_OK;
@@ -89,7 +89,7 @@ d9d_status d9d_model_spec_rehead(d9d_model_spec *m, d9d_arena *a, const d9d_head
 
     if (m->provider->rehead != NULL)
         D9D_TRY(
-            D9DI_CALL(m->provider->table->name, m->provider, rehead, m->config, a, &h, &m->config));
+            D9D_CALL(m->provider->table->name, m->provider, rehead, m->config, a, &h, &m->config));
     else if (h.kind == D9D_HEAD_CLASSIFICATION && h.size == 0)
         return D9D_FAIL(D9D_ECONFIG, "task.num_labels: %s does not say how many labels there are",
                         m->provider->table->name);
@@ -185,8 +185,8 @@ static d9d_status own_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d
     d9d_status st;
 
     if (m->provider->mapper != NULL)
-        return D9DI_CALL(m->provider->table->name, m->provider, mapper, m->config, stage, src, to,
-                         out);
+        return D9D_CALL(m->provider->table->name, m->provider, mapper, m->config, stage, src, to,
+                        out);
     D9D_TRY(d9d_mapper_create(&mapper));
     st = rename_all(m, stage, src, to, mapper);
     if (st == D9D_OK)
@@ -200,7 +200,7 @@ d9d_status d9d_model_spec_matrices(const d9d_model_spec *m, d9d_arena *a, d9d_mo
 {
     *out = (d9d_model_matrices){0};
     return m->provider->matrices != NULL
-               ? D9DI_CALL(m->provider->table->name, m->provider, matrices, m->config, a, out)
+               ? D9D_CALL(m->provider->table->name, m->provider, matrices, m->config, a, out)
                : D9D_OK;
 }
 

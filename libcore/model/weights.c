@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 #include "d9d/ckpt/checkpoint.h"
 #include "d9d/ckpt/manifest.h"
 #include "d9d/model/convert.h"
@@ -125,8 +125,8 @@ d9d_status d9d_weights_read(const d9d_weights *w, const d9d_params *params, cons
 static d9d_status config_new(const d9d_model_spec *m, json_t **doc)
 {
     if (m->provider->hf_config != NULL)
-        return D9DI_CALL(m->provider->table->name, m->provider, hf_config, m->config,
-                         m->options.dtype, doc);
+        return D9D_CALL(m->provider->table->name, m->provider, hf_config, m->config,
+                        m->options.dtype, doc);
     return D9D_FAIL(D9D_ENOTSUP, "%s: without hf_config it has no config.json",
                     m->provider->table->name);
 }
@@ -136,7 +136,7 @@ static d9d_status config_again(const d9d_model_spec *m, json_t **doc)
 {
     D9D_TRY(d9d_hf_config_load(m->hf_config, doc));
     return m->provider->hf_head != NULL
-               ? D9DI_CALL(m->provider->table->name, m->provider, hf_head, m->config, *doc)
+               ? D9D_CALL(m->provider->table->name, m->provider, hf_head, m->config, *doc)
                : D9D_OK;
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 
 struct d9d_optimizer {
     const d9d_optimizer_kind *kind;
@@ -83,7 +83,7 @@ static d9d_status states_create(d9d_optimizer *o)
         if (!o->params.p[i]->trainable)
             continue;
         if (o->kind->accepts != NULL)
-            D9D_TRY(D9DI_CALL(o->kind->table->name, o->kind, accepts, o->params.p[i]));
+            D9D_TRY(D9D_CALL(o->kind->table->name, o->kind, accepts, o->params.p[i]));
         D9D_TRY(state_name(o, i));
     }
     return D9D_OK;
@@ -157,9 +157,9 @@ d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *sca
         };
     }
     if (o->kind->update_list != NULL)
-        return D9DI_CALL(o->kind->table->name, o->kind, update_list, o->config, o->updates, n);
+        return D9D_CALL(o->kind->table->name, o->kind, update_list, o->config, o->updates, n);
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(D9DI_CALL(o->kind->table->name, o->kind, update, o->config, &o->updates[i]));
+        D9D_TRY(D9D_CALL(o->kind->table->name, o->kind, update, o->config, &o->updates[i]));
     return D9D_OK;
 }
 

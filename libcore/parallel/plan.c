@@ -1,7 +1,7 @@
 /* plan.c - plans of providers, and the one that any model has.  See d9d/parallel/plan.h. */
 #include "d9d/parallel/plan.h"
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 
 /* --- one parameter ---------------------------------------------------------------------- */
 
@@ -90,7 +90,7 @@ d9d_status d9d_model_plan_check(const d9d_model_spec *m, const d9d_degrees *d)
 {
     const d9d_model_provider *p = m->provider;
 
-    return p->check != NULL ? D9DI_CALL(p->table->name, p, check, m->config, d)
+    return p->check != NULL ? D9D_CALL(p->table->name, p, check, m->config, d)
                             : d9d_units_plan_check(p->table->name, p->stages, d);
 }
 
@@ -98,6 +98,6 @@ d9d_status d9d_model_plan(const d9d_model_spec *m, d9d_mesh *mesh, d9d_model *mo
 {
     const d9d_model_provider *p = m->provider;
 
-    return p->place != NULL ? D9DI_CALL(p->table->name, p, place, m->config, mesh, model)
+    return p->place != NULL ? D9D_CALL(p->table->name, p, place, m->config, mesh, model)
                             : d9d_units_plan(mesh, model);
 }

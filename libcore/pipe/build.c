@@ -1,7 +1,7 @@
 /* build.c - the schedules by name, and those that need few words.  See d9d/pipe/program.h. */
 #include "pipe/program_private.h"
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 
 static const struct {
     const char *word;
@@ -46,7 +46,7 @@ d9d_status d9d_program_build(const d9d_pipe_how *how, int ranks, int micros, d9d
     D9D_TRY(d9d_program_init(ranks, d9d_pipe_stages_per_rank(how), micros,
                              how->own != NULL ? how->own->layout : kinds[how->kind].layout,
                              how->own != NULL || kinds[how->kind].backward, &p));
-    st = how->own != NULL ? D9DI_CALL(how->own->table->name, how->own, build, how->config, &p)
+    st = how->own != NULL ? D9D_CALL(how->own->table->name, how->own, build, how->config, &p)
                           : kinds[how->kind].build(how, &p);
     if (st == D9D_OK)
         *out = p;

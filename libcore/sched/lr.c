@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 
 struct d9d_lr {
     const d9d_lr_kind *kind;
@@ -18,8 +18,7 @@ d9d_status d9d_lr_create(const d9d_union *section, const char *where, int64_t to
     if (lr == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu bytes", where, sizeof(*lr));
     lr->kind = section->choice->row;
-    st =
-        D9DI_CALL(lr->kind->table->name, lr->kind, create, section->value, where, total, &lr->self);
+    st = D9D_CALL(lr->kind->table->name, lr->kind, create, section->value, where, total, &lr->self);
     if (st == D9D_OK)
         *out = lr;
     else

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "base/call.h"
+#include "d9d/base/call.h"
 #include "track/sink_kinds.h"
 
 typedef struct sink {
@@ -54,7 +54,7 @@ d9d_status d9d_sinks_open(const d9d_list *configs, const d9d_sink_run *run, d9d_
         if (s->kind == NULL)
             continue;
         all->n++;
-        if (D9DI_CALL(s->kind->table->name, s->kind, open, config[i].value, run, &s->self) !=
+        if (D9D_CALL(s->kind->table->name, s->kind, open, config[i].value, run, &s->self) !=
             D9D_OK) {
             warn(all, s);
             s->kind = NULL;
@@ -69,7 +69,7 @@ void d9d_sinks_put(d9d_sinks *all, const d9d_sink_record *r)
     for (size_t i = 0; all != NULL && i < all->n; i++) {
         sink *s = &all->sink[i];
 
-        if (s->kind == NULL || D9DI_CALL(s->kind->table->name, s->kind, put, s->self, r) == D9D_OK)
+        if (s->kind == NULL || D9D_CALL(s->kind->table->name, s->kind, put, s->self, r) == D9D_OK)
             continue;
         warn(all, s);
         sink_close(s);

@@ -99,8 +99,8 @@ static d9d_status forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model
         out->loss = NULL;
     if (at("loss"))
         out->loss = other;
-    if (at("hidden"))
-        out->hidden = NULL;
+    if (at("logits"))
+        out->logits = other;
     return D9D_OK;
 }
 static int64_t targets(void *self, const d9d_batch *b)

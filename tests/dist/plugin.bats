@@ -251,8 +251,10 @@ D9D_PLUGIN(.train_tasks = tasks);'
     [ -e libfaulty.so ] || plugin faulty "$BATS_TEST_DIRNAME/faulty.c"
     # the fault, the section, the exit code, the sentence
     while IFS='|' read -r fault section code sentence; do
+        more=()
+        [ "$fault" != logits ] || more=(--set 'metrics=[{"name": "faulty"}]')
         D9D_FAULT=$fault run "-$code" d9d-train -q --device cpu --set trainer.run.dir=faulty --set trainer.run.steps=2 \
-            --set 'plugin=["libllama.so", "libfaulty.so"]' --set "$section" train.json
+            --set 'plugin=["libllama.so", "libfaulty.so"]' --set "$section" "${more[@]}" train.json
         assert_output --partial "$sentence"
         rm -rf faulty
     done <<'ROWS'
@@ -270,6 +272,7 @@ no loss|task={"name": "faulty"}|1|faulty: forward() set no loss
 loss|task={"name": "faulty"}|1|faulty: forward() set a loss of int32, not of float32
 targets|task={"name": "faulty"}|1|faulty: targets() gave -7 for 1 rows
 state|task={"name": "faulty"}|1|faulty: state() gave no array, and says 3
+logits|task={"name": "faulty"}|1|metrics: predictions of int32 in 1 dimensions
 form|metrics=[{"name": "faulty"}]|1|faulty: its form() failed and does not say why
 cells|metrics=[{"name": "faulty"}]|2|form() of faulty gave -1 cells
 handle|data.epochs=3|1|train.step.pre: its handle() failed and does not say why

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/call.h"
 #include "support/unit.h"
 
 static void every_status_has_name_text_and_exit_code(void **state)
@@ -119,6 +120,33 @@ static void a_record_belongs_to_a_thread_and_can_be_carried(void **state)
     assert_fails(d9d_err_restore(&t.copy), D9D_ECOMM, "rank 3 is gone");
 }
 
+typedef struct mute {
+    d9d_status (*answer)(d9d_status st);
+} mute;
+
+static d9d_status answer(d9d_status st)
+{
+    return st;
+}
+static d9d_status explain(d9d_status st)
+{
+    return D9D_FAIL(st, "no room");
+}
+
+static void who_fails_without_a_sentence_gets_one(void **state)
+{
+    const mute quiet = {answer}, told = {explain};
+
+    (void)state;
+    (void)D9D_FAIL(D9D_EIO, "of something else");
+    assert_fails(D9D_CALL("mine", &quiet, answer, D9D_EFORMAT), D9D_EFORMAT,
+                 "mine: its answer() failed and does not say why");
+    assert_fails(D9D_CALL("mine", &quiet, answer, (d9d_status)77), D9D_EINVAL,
+                 "mine: its answer() returned 77, which is no d9d_status");
+    assert_fails(D9D_CALL("mine", &told, answer, D9D_ENOMEM), D9D_ENOMEM, "no room");
+    assert_int_equal(D9D_CALL("mine", &quiet, answer, D9D_OK), D9D_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -128,6 +156,7 @@ int main(void)
         cmocka_unit_test(a_long_sentence_is_cut_between_characters),
         cmocka_unit_test(the_trace_has_every_try_only_when_debugging),
         cmocka_unit_test(a_record_belongs_to_a_thread_and_can_be_carried),
+        cmocka_unit_test(who_fails_without_a_sentence_gets_one),
     };
 
     return cmocka_run_group_tests_name("status", tests, NULL, NULL);

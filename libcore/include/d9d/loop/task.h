@@ -31,7 +31,7 @@ typedef struct d9d_train_task {
     const d9d_table *table; /* of its section */
     /* `config` is the section, bound.  NULL: `self` is the section. */
     d9d_status (*open)(const void *config, void **self);
-    void (*close)(void *self); /* NULL: nothing to free */
+    void (*close)(void *self); /* before the device is closed; NULL: nothing to free */
     /* Units besides the model's, of the last stage for instance; d9d_model_linear() makes one,
      * which the model owns.  For the model as a whole first, whose structure alone is looked at
      * where it is a pipeline, then for each stage of this rank.  NULL: none. */

@@ -66,8 +66,10 @@ typedef struct d9d_model_out {
     /* [B*S] float32: -log p of each label, 0 where ignored; the same on all tp ranks.  NULL
      * without labels. */
     d9d_var *loss;
-    d9d_var *logits;          /* [B*S, V], or of `pick` [N, V] float32, or NULL */
-    const d9d_tensor *labels; /* of a task's logits, where they are not those of positions */
+    d9d_var *logits; /* [B*S, V], or of `pick` [N, V] float32, or NULL */
+    /* int32 on the device, of the rows of a task's logits, where they are not those of positions;
+     * read before forward() is called again. */
+    const d9d_tensor *labels;
     const d9d_values *values; /* of a task in inference: its rows, from any stage; or NULL */
     size_t n_values;
 } d9d_model_out;

@@ -50,7 +50,7 @@ typedef struct d9d_update {
     const d9d_param *param;
     d9d_tensor *state; /* the kind's arrays, in the order of `states` */
     d9d_dtype state_dtype;
-    const float *scale; /* on the device */
+    const float *scale; /* on the device; NaN: the step does not count, nothing is to change */
     double lr;
     int64_t step; /* from 1 */
     uint64_t seed;
