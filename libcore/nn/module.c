@@ -39,9 +39,32 @@ d9d_status d9d_module_param(d9d_module *m, const char *name, d9d_param *p, d9d_d
     return D9D_OK;
 }
 
+/* The child of this name: what the first part of a dotted name means. */
+static d9d_module *group(d9d_module *m, const char *name, size_t n)
+{
+    const char *own = d9d_arena_printf(&m->names, "%.*s", (int)n, name);
+    d9d_module *g = d9d_arena_alloc(&m->names, sizeof(*g));
+
+    if (own == NULL || g == NULL)
+        return NULL;
+    for (size_t i = 0; i < m->entries.len; i++)
+        if (m->entries.data[i].child != NULL && strcmp(m->entries.data[i].name, own) == 0)
+            return m->entries.data[i].child;
+    d9d_module_init(g);
+    return add_entry(m, own, NULL, g) == D9D_OK ? g : NULL;
+}
+
 d9d_status d9d_module_child(d9d_module *m, const char *name, d9d_module *c)
 {
-    return add_entry(m, name, NULL, c);
+    const char *dot = strchr(name, '.');
+    d9d_module *g;
+
+    if (dot == NULL)
+        return add_entry(m, name, NULL, c);
+    g = group(m, name, (size_t)(dot - name));
+    if (g == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the modules of %s", name);
+    return d9d_module_child(g, dot + 1, c);
 }
 
 void d9d_module_release(d9d_module *m)

@@ -151,8 +151,8 @@ refused() {
     refused 'of 16 modules it matches none; did you mean q_proj?' "${o[@]}"
     mapfile -t o < <(p lora '.*norm' "$params")
     refused 'of 16 modules with a matrix to adapt it matches none; there are model.layers.0' "${o[@]}"
-    mapfile -t o < <(p full_tune 'lm_haed' '')
-    refused 'did you mean lm_head?' "${o[@]}"
+    mapfile -t o < <(p full_tune 'modle' '')
+    refused 'did you mean model?' "${o[@]}"
     mapfile -t o < <(p lora '(q_proj' "$params")
     refused 'missing closing parenthesis' "${o[@]}"
     mapfile -t o < <(p lora '(.*)*(.*)*(.*)*x' "$params")

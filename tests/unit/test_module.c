@@ -72,6 +72,37 @@ static void names_are_dotted_and_in_order(void **state)
     d9d_module_release(&m.root);
 }
 
+static d9d_status join_module(void *arg, const char *name, d9d_module *m)
+{
+    char *text = arg;
+
+    (void)m;
+    (void)strcat(strcat(text, name), " ");
+    return D9D_OK;
+}
+
+static void what_a_dotted_name_begins_with_is_a_module(void **state)
+{
+    d9d_module root, part[4];
+    char text[64] = "";
+    d9d_param w;
+
+    (void)state;
+    d9d_module_init(&root);
+    for (int i = 0; i < 4; i++)
+        d9d_module_init(&part[i]);
+    assert_ok(d9d_module_param(&part[3], "w", &w, D9D_F32, D9D_SHAPE(2), D9D_INIT_ZEROS, 0));
+    assert_ok(d9d_module_child(&root, "m.in", &part[0]));
+    assert_ok(d9d_module_child(&root, "m.l.0", &part[1]));
+    assert_ok(d9d_module_child(&root, "out", &part[2]));
+    assert_ok(d9d_module_child(&root, "m.l.1", &part[3]));
+    assert_ok(d9d_module_walk(&root, join_module, text));
+    assert_string_equal(text, " m m.in m.l m.l.0 m.l.1 out ");
+    assert_ok(d9d_module_bind(&root));
+    assert_ptr_equal(d9d_module_find(&root, "m.l.1.w"), &w);
+    d9d_module_release(&root);
+}
+
 static void duplicates_are_refused(void **state)
 {
     d9d_param p, q;
@@ -262,6 +293,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_are_dotted_and_in_order),
+        cmocka_unit_test(what_a_dotted_name_begins_with_is_a_module),
         cmocka_unit_test(duplicates_are_refused),
         cmocka_unit_test(memory_comes_late_and_goes),
         cmocka_unit_test(memory_that_ends_leaves_nothing),

@@ -37,7 +37,7 @@ typedef struct d9d_module {
 } d9d_module;
 
 struct d9d_module_entry {
-    const char *name; /* "q_proj.weight", "layers.3" */
+    const char *name; /* "q_proj.weight", "self_attn" */
     d9d_param *param; /* one of the two is set */
     d9d_module *child;
 };
@@ -47,6 +47,8 @@ D9D_API void d9d_module_init(d9d_module *m);
 D9D_API D9D_MUST_USE d9d_status d9d_module_param(d9d_module *m, const char *name, d9d_param *p,
                                                  d9d_dtype t, d9d_shape shape, d9d_init_kind init,
                                                  float init_scale);
+/* Of a dotted name ("model.layers.3") those before the last point are modules too, which patterns
+ * can name; they are made with the first of their children, and stand where that was declared. */
 D9D_API D9D_MUST_USE d9d_status d9d_module_child(d9d_module *m, const char *name, d9d_module *c);
 /* Release the tensors of every parameter below, and the records. */
 D9D_API void d9d_module_release(d9d_module *m);
