@@ -158,12 +158,21 @@ static void note_peers(const d9d_comm *c, const d9di_call *k, d9di_flight_call *
     }
 }
 
+/* The watchdog ends this process: what it waited for may come now, and be too late. */
+static void stay_if_ended(const d9di_ring *r)
+{
+    while (__atomic_load_n(&r->head.state, __ATOMIC_ACQUIRE) == D9DI_FLIGHT_ENDED)
+        (void)pause();
+}
+
 d9di_flight_call *d9di_ring_begin(d9d_comm *c, const d9di_call *k)
 {
     d9di_ring *r = c->ring;
     d9di_flight_call *x;
     int64_t number;
 
+    if (r != NULL)
+        stay_if_ended(r);
     if (r == NULL || c->group < 0 || r->head.state != D9DI_FLIGHT_RUNS)
         return NULL;
     number = __atomic_add_fetch(&r->head.calls, 1, __ATOMIC_RELAXED);

@@ -103,7 +103,7 @@ static void end_job(const d9di_watchdog *w, const char *why)
 {
     (void)alarm(END_S); /* its signal ends a process */
     (void)snprintf(w->ring->head.said, sizeof(w->ring->head.said), "%s", why);
-    w->ring->head.state = D9DI_FLIGHT_ENDED;
+    __atomic_store_n(&w->ring->head.state, D9DI_FLIGHT_ENDED, __ATOMIC_RELEASE);
     d9di_ring_sync(w->ring);
     if (why[0] != '\0')
         d9d_log_write(w->how.log, D9D_LOG_ERROR, "%s", why);

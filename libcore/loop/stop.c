@@ -17,6 +17,7 @@ struct d9d_stop {
     sigset_t signals, before;
     bool limited;
     int64_t leave_ns; /* when limited: leave at this time of d9d_clock_ns() */
+    bool came;        /* a signal to leave */
     bool doze;        /* SIGUSR2 came */
     char reason[64];
 };
@@ -127,15 +128,6 @@ d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out)
     return D9D_OK;
 }
 
-void d9d_stop_close(d9d_stop *s)
-{
-    if (s == NULL)
-        return;
-    (void)d9d_stop_reason(s);
-    (void)pthread_sigmask(SIG_SETMASK, &s->before, NULL);
-    free(s);
-}
-
 /* The signals that have come, or come within a time. */
 static void take(d9d_stop *s, struct timespec within)
 {
@@ -144,10 +136,21 @@ static void take(d9d_stop *s, struct timespec within)
     while ((got = sigtimedwait(&s->signals, NULL, &within)) > 0) {
         within = (struct timespec){0};
         s->doze = s->doze || got == SIGUSR2;
+        s->came = s->came || got != SIGUSR2;
         for (int i = 0; i < N_WATCHED; i++)
             if (got == watched[i].number && s->reason[0] == '\0')
                 (void)snprintf(s->reason, sizeof(s->reason), "%s", watched[i].name);
     }
+}
+
+void d9d_stop_close(d9d_stop *s)
+{
+    if (s == NULL)
+        return;
+    take(s, (struct timespec){0});
+    if (!s->came)
+        (void)pthread_sigmask(SIG_SETMASK, &s->before, NULL);
+    free(s);
 }
 
 bool d9d_stop_doze(d9d_stop *s)

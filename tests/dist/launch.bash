@@ -17,9 +17,10 @@ with_mpi() { has_mpi || skip "built without MPI"; }
 mpi_leaks=detect_leaks=0
 leaks_too() { mpi_leaks=fast_unwind_on_malloc=0; }
 
-# mpi OPTION... COMMAND...: it ends within ten minutes, whatever mpirun does.
+# mpi OPTION... COMMAND...: it ends within $patience seconds, ten minutes, whatever mpirun does: Open
+# MPI's launcher, which sees its ranks abort at once, may lock itself up when they are gone.
 mpi() {
-    ASAN_OPTIONS=$mpi_leaks timeout -k 5 600 mpirun --oversubscribe "$@" 3>&- </dev/null
+    ASAN_OPTIONS=$mpi_leaks timeout -k 5 "${patience:-600}" mpirun --oversubscribe "$@" 3>&- </dev/null
 }
 
 # all_well N DRIVER [ARG...]: so many ranks of a driver, each of which says that nothing failed.

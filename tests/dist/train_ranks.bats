@@ -159,13 +159,18 @@ close_to() {
     cmp {whole,run}/export/model.safetensors
 }
 
+# is_gone PID: what a launcher has not buried yet is.
+is_gone() { [ ! -e "/proc/$1" ] || grep -q '^State:[[:space:]]*Z' "/proc/$1/status"; }
+
 @test "a first rank that stands still is named by another, and all are gone" {
     # shellcheck disable=SC2016,SC2086
-    mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
+    patience=60 mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
         $train -q $sharded --set data.epochs=1000 --set trainer.run.steps=9999 --set trainer.timeout.step_timeout=8 c.json 2>err 3>&- &
     pid=$!
     wait_for has_lines run/metrics.jsonl 5
     kill -s STOP "$(cat pid.0)"
+    wait_for is_gone "$(cat pid.0)"
+    wait_for is_gone "$(cat pid.1)"
     ends 1 143 137
     grep -E '^d9d-train: error: .*rank 0 \(.*, dps 0\), which is stopped' err || { cat err; return 1; }
 }
@@ -182,7 +187,7 @@ close_to() {
     ${CC:-cc} -shared -fPIC -o halt.so "$BATS_TEST_DIRNAME/halt.c"
     for who in 0 1; do
         # shellcheck disable=SC2086
-        HALT=$who run --separate-stderr mpi -n 2 -x LD_PRELOAD="$work/halt.so" \
+        HALT=$who patience=60 run --separate-stderr mpi -n 2 -x LD_PRELOAD="$work/halt.so" \
             $train $sharded --set trainer.timeout.init_timeout=5 c.json
         [ "$status" -ne 0 ]
         [[ "$stderr" == *"the first that fell silent is rank $who ("*", dps $who), which is stopped"* ]]

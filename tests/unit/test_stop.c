@@ -69,6 +69,21 @@ static bool is_blocked(int number)
     return sigismember(&now, number) == 1;
 }
 
+/* Those that wait, and that they were blocked. */
+static void forget_signals(void)
+{
+    sigset_t all;
+
+    sigemptyset(&all);
+    sigaddset(&all, SIGTERM);
+    sigaddset(&all, SIGUSR1);
+    sigaddset(&all, SIGUSR2);
+    sigaddset(&all, SIGINT);
+    while (sigtimedwait(&all, NULL, &(struct timespec){0}) > 0) {
+    }
+    assert_int_equal(sigprocmask(SIG_UNBLOCK, &all, NULL), 0);
+}
+
 static void test_signals(void **state)
 {
     static const struct {
@@ -90,8 +105,10 @@ static void test_signals(void **state)
         assert_int_equal(kill(getpid(), SIGTERM), 0);
         assert_string_equal(d9d_stop_reason(s), rows[i].name);
         assert_int_equal(kill(getpid(), SIGUSR1), 0);
-        d9d_stop_close(s); /* or this test would end here */
-        assert_false(is_blocked(rows[i].number));
+        d9d_stop_close(s);                                   /* or this test would end here */
+        assert_int_equal(kill(getpid(), rows[i].number), 0); /* and here */
+        assert_true(is_blocked(rows[i].number));
+        forget_signals();
     }
     d9d_stop_close(NULL);
 }

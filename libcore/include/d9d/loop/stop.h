@@ -23,7 +23,9 @@ enum { D9D_STOP_NO_LIMIT = -1 };
 /* margin_s: leave this many seconds before the allocation ends; D9D_STOP_NO_LIMIT: signals alone,
  * of a rank whose rank 0 watches the time. */
 D9D_API D9D_MUST_USE d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out);
-/* Restores the signal mask; a signal that came is consumed. */
+/* A signal that came is consumed.  Where none did, the signal mask is restored; otherwise it stays,
+ * since a process that was told to stop is on its way out, with a status that more of them must not
+ * change. */
 D9D_API void d9d_stop_close(d9d_stop *s);
 /* Has SIGUSR2 come since the last call, or since it was opened?  It asks to sleep, or to wake. */
 D9D_API bool d9d_stop_doze(d9d_stop *s);
