@@ -82,8 +82,8 @@ void d9di_ring_sync(d9di_ring *r);
 
 /* The number of a group in the ring; -1: there are too many. */
 int d9di_ring_group(d9di_ring *r, unsigned axes);
-/* NULL when the ring or the group is not recorded.  Does not return where the watchdog ends the job:
- * a rank that has been said to be lost does no more. */
+/* NULL when the ring or the group is not recorded.  Does not return where the watchdog ends the
+ * job: a rank that has been said to be lost does no more. */
 d9di_flight_call *d9di_ring_begin(d9d_comm *c, const d9di_call *k);
 void d9di_ring_end(d9di_flight_call *x, d9di_step step);
 
