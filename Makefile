@@ -352,7 +352,7 @@ config:
 	@CC='$(CC)' MPICC='$(MPICC)' NVCC='$(NVCC)' PKGS='$(PKGS)' tools/setup.sh config
 
 install: all
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include share/man/man1 share/man/man7 share/d9d/schemas share/d9d/slurm)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include share/man/man1 share/man/man7 share/d9d/schemas share/d9d/slurm share/doc/d9d/docs)
 	install -m755 $(TOOLS) $(DESTDIR)$(PREFIX)/bin
 	install -m755 $(LIB).$(SOVERSION) $(DESTDIR)$(PREFIX)/lib
 	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(DESTDIR)$(PREFIX)/lib)
@@ -363,11 +363,14 @@ install: all
 	install -m644 $(wildcard tools/man/*.7) $(DESTDIR)$(PREFIX)/share/man/man7
 	install -m644 $(wildcard schemas/*.json) $(DESTDIR)$(PREFIX)/share/d9d/schemas
 	install -m755 $(wildcard slurm/*) $(DESTDIR)$(PREFIX)/share/d9d/slurm
+	install -m644 README.md NEWS.md LICENSE $(DESTDIR)$(PREFIX)/share/doc/d9d
+	install -m644 $(wildcard docs/*.md) $(DESTDIR)$(PREFIX)/share/doc/d9d/docs
+	cp -R examples $(DESTDIR)$(PREFIX)/share/doc/d9d
 
 uninstall:
 	cd $(DESTDIR)$(PREFIX) && rm -rf $(TOOLS:$B/%=%) $(patsubst tools/%,share/%,$(subst /man/,/man/man1/,$(wildcard tools/man/*.1)) \
 	    $(subst /man/,/man/man7/,$(wildcard tools/man/*.7))) \
-	    lib/libd9d.so lib/libd9d.so.$(SOVERSION) lib/libd9d_mpi.so.$(SOVERSION) lib/pkgconfig/d9d.pc include/d9d share/d9d
+	    lib/libd9d.so lib/libd9d.so.$(SOVERSION) lib/libd9d_mpi.so.$(SOVERSION) lib/pkgconfig/d9d.pc include/d9d share/d9d share/doc/d9d
 
 clean:
 	rm -rf build build-*
