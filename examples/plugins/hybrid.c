@@ -120,8 +120,14 @@ static void cells(const d9d_decoder_layer *base, d9d_cells *out)
 /* --- the model ------------------------------------------------------------------------------ */
 
 static const d9d_decoder_kind hybrid = {
-    sizeof(hybrid),     .name = "hybrid", .layer = sizeof(layer),
-    .init = layer_init, .forward = mix,   .ffn = ffn,             .cells = cells};
+    .size = sizeof(hybrid),
+    .name = "hybrid",
+    .layer = sizeof(layer),
+    .init = layer_init,
+    .forward = mix,
+    .ffn = ffn,
+    .cells = cells,
+};
 
 static d9d_status create(const void *config, d9d_stage stage, const d9d_model_options *o,
                          d9d_model **out)

@@ -137,7 +137,8 @@ static d9d_status fit(const char *path, const char *what, const void *from, size
     return D9D_OK;
 }
 
-extern const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden"))); /* the linker's */
+extern const ElfW(Ehdr) __ehdr_start /* the linker's; NOLINT(bugprone-reserved-identifier) */
+    __attribute__((visibility("hidden")));
 
 /* What dlopen() says badly, or dies of: a library for another kind of machine, and one that was cut
  * short while it was copied.  Everything else it says itself. */
