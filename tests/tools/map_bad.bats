@@ -151,7 +151,7 @@ edit() { sed -i -e "$1" src/config.json; }
     export ASAN_OPTIONS=detect_leaks=0 # which a traced process cannot
     d9d-map -q src whole
     for call in mkdir:when=2 ftruncate:when=1 pwrite64:when=1+ write:when=1 write:when=3; do
-        run -1 --separate-stderr strace -f -qq -o /dev/null -e "inject=${call%%:*}:error=ENOSPC:${call#*:}" d9d-map -q src dst
+        run -1 --separate-stderr strace -f -qq -o /dev/null -e "inject=${call%%:*}:error=ENOSPC:${call#*:}" d9d-map -q -j1 src dst # calls are counted by thread
         [[ "$stderr" == "d9d-map: input/output error: dst.partial"*": No space left on device" ]]
         case $call in write* | pwrite*) [[ "$stderr" =~ "cannot write "[0-9]+" bytes" ]] ;; esac
         [ ! -e dst ]
