@@ -13,4 +13,6 @@ wait_for() {
         sleep 0.02
     done
 }
+# is_gone PID: it has ended, or only its parent's look is missing.
+is_gone() { [[ "$(sed -n 's/^State:\t\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null)" =~ ^[ZX]?$ ]]; }
 has_lines() { [ -e "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ]; } # FILE N: so many or more

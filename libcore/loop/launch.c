@@ -11,14 +11,13 @@ d9d_status d9di_launch_checked(d9d_status st)
     return st == D9D_ENOTFOUND ? D9D_FAIL(D9D_ECONFIG, "%s", d9d_err_message()) : st;
 }
 
-/* What every rank says, in the arena. */
-static d9d_status words_of(d9d_boot *boot, const char *mine, size_t n, d9d_arena *a,
-                           d9d_boot_word **out)
+d9d_status d9di_launch_words(d9d_boot *boot, const void *mine, size_t n, d9d_arena *a,
+                             d9d_boot_word **all)
 {
-    *out = d9d_arena_alloc(a, (size_t)d9d_boot_size(boot) * sizeof(**out));
-    if (*out == NULL)
+    *all = d9d_arena_alloc(a, (size_t)d9d_boot_size(boot) * sizeof(**all));
+    if (*all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "launch: words of %d ranks", d9d_boot_size(boot));
-    return d9d_boot_gather(boot, mine, n, a, *out);
+    return d9d_boot_gather(boot, mine, n, a, *all);
 }
 
 d9d_status d9di_launch_tell(d9d_boot *boot, d9d_arena *a, const char **text)
@@ -26,7 +25,7 @@ d9d_status d9di_launch_tell(d9d_boot *boot, d9d_arena *a, const char **text)
     const bool tells = d9d_boot_rank(boot) == 0 && *text != NULL;
     d9d_boot_word *all;
 
-    D9D_TRY(words_of(boot, tells ? *text : "", tells ? strlen(*text) + 1 : 0, a, &all));
+    D9D_TRY(d9di_launch_words(boot, tells ? *text : "", tells ? strlen(*text) + 1 : 0, a, &all));
     *text = all[0].n > 0 ? all[0].data : NULL;
     return D9D_OK;
 }
@@ -47,7 +46,7 @@ static d9d_status local_rank(d9d_boot *boot, int *out)
     const char *node = d9d_boot_node(boot);
     d9d_boot_word *all;
     d9d_arena a = {0};
-    d9d_status st = words_of(boot, node, strlen(node), &a, &all);
+    d9d_status st = d9di_launch_words(boot, node, strlen(node), &a, &all);
 
     *out = 0;
     for (int r = 0; st == D9D_OK && r < d9d_boot_rank(boot); r++)

@@ -15,6 +15,10 @@ d9d_status d9di_launch_checked(d9d_status st);
 d9d_status d9di_events_open(const d9d_job *where, const d9d_union *model, const d9di_task *task,
                             d9d_events **out);
 
+/* Collective: over the job (d9d_boot_gather()).  (*all)[k] is what rank k gives, in the arena. */
+d9d_status d9di_launch_words(d9d_boot *boot, const void *mine, size_t n, d9d_arena *a,
+                             d9d_boot_word **all);
+
 /* Collective: over the job.  *text becomes rank 0's, in the arena; NULL is told too. */
 d9d_status d9di_launch_tell(d9d_boot *boot, d9d_arena *a, const char **text);
 

@@ -115,12 +115,8 @@ d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot)
 
     if (d9d_boot_size(boot) == 1)
         return D9D_OK;
-    all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(boot) * sizeof(*all));
-    st = d9d_boot_agree(boot, d9di_launch_checked(find_all(s, mine)));
-    if (st == D9D_OK && all == NULL)
-        st = D9D_FAIL(D9D_ENOMEM, "launch: words of %d ranks", d9d_boot_size(boot));
-    D9D_TRY_OR(st, st, out);
-    D9D_TRY_OR(st, d9d_boot_gather(boot, mine, sizeof(mine), &a, all), out);
+    D9D_TRY(d9d_boot_agree(boot, d9di_launch_checked(find_all(s, mine))));
+    D9D_TRY_OR(st, d9di_launch_words(boot, mine, sizeof(mine), &a, &all), out);
     for (size_t i = 0; st == D9D_OK && i < s->n; i++)
         if (all[0].n != sizeof(mine) ||
             memcmp(&mine[i], (const char *)all[0].data + i * sizeof(mine[i]), sizeof(mine[i])) != 0)
@@ -217,22 +213,19 @@ static d9d_status judge(d9d_boot *boot, const char *what, const d9d_hash *mine,
 
 d9d_status d9d_job_same(d9d_boot *boot, const char *what, json_t *doc)
 {
-    const int size = d9d_boot_size(boot);
     d9d_buf text = {0}, mine = {0};
     d9d_arena a = {0};
-    d9d_boot_word *all = d9d_arena_alloc(&a, (size_t)size * sizeof(*all));
+    d9d_boot_word *all;
     bool same = true;
     d9d_hash hash;
     d9d_status st;
 
-    if (all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "launch: words of %d ranks", size);
     D9D_TRY_OR(st, d9d_json_put(&text, doc, -1), out);
     hash = d9d_hash_bytes(text.data, text.len);
     D9D_TRY_OR(st, d9d_buf_append(&mine, &hash, sizeof(hash)), out);
     D9D_TRY_OR(st, d9d_buf_append(&mine, what, strlen(what)), out);
-    D9D_TRY_OR(st, d9d_boot_gather(boot, mine.data, mine.len, &a, all), out);
-    for (int r = 1; r < size; r++)
+    D9D_TRY_OR(st, d9di_launch_words(boot, mine.data, mine.len, &a, &all), out);
+    for (int r = 1; r < d9d_boot_size(boot); r++)
         same = same && all[r].n == all[0].n && memcmp(all[r].data, all[0].data, all[0].n) == 0;
     if (!same)
         st = d9d_boot_agree(boot, judge(boot, what, &hash, &all[0], doc, &a));

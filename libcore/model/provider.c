@@ -99,7 +99,9 @@ d9d_status d9d_model_spec_rehead(d9d_model_spec *m, d9d_arena *a, const d9d_head
 
 d9d_status d9d_model_spec_trainable(const d9d_model_spec *m)
 {
-    return m->provider->trainable != NULL ? m->provider->trainable(m->config) : D9D_OK;
+    return m->provider->trainable != NULL
+               ? D9D_CALL(m->provider->table->name, m->provider, trainable, m->config)
+               : D9D_OK;
 }
 
 /* --- weights under other names -------------------------------------------------------------- */

@@ -42,14 +42,19 @@ d9d_status d9d_module_param(d9d_module *m, const char *name, d9d_param *p, d9d_d
 /* The child of this name: what the first part of a dotted name means. */
 static d9d_module *group(d9d_module *m, const char *name, size_t n)
 {
-    const char *own = d9d_arena_printf(&m->names, "%.*s", (int)n, name);
-    d9d_module *g = d9d_arena_alloc(&m->names, sizeof(*g));
+    const char *own;
+    d9d_module *g;
 
+    for (size_t i = 0; i < m->entries.len; i++) {
+        const struct d9d_module_entry *e = &m->entries.data[i];
+
+        if (e->child != NULL && strncmp(e->name, name, n) == 0 && e->name[n] == '\0')
+            return e->child;
+    }
+    own = d9d_arena_strndup(&m->names, name, n);
+    g = d9d_arena_alloc(&m->names, sizeof(*g));
     if (own == NULL || g == NULL)
         return NULL;
-    for (size_t i = 0; i < m->entries.len; i++)
-        if (m->entries.data[i].child != NULL && strcmp(m->entries.data[i].name, own) == 0)
-            return m->entries.data[i].child;
     d9d_module_init(g);
     return add_entry(m, own, NULL, g) == D9D_OK ? g : NULL;
 }

@@ -84,11 +84,9 @@ begin() {
 }
 all_said() { [ "$(grep -c ' is [0-9]*$' log)" -eq 4 ]; }
 pid_of() { sed -n "s/^$1 is //p" log; }
-gone() { # a process that nobody has buried yet counts as gone
+gone() {
     local r
-    for r in 0 1 2 3; do
-        [[ "$(sed -n 's/^State:\t\(.\).*/\1/p' "/proc/$(pid_of $r)/status" 2>/dev/null)" =~ ^[ZX]?$ ]] || return 1
-    done
+    for r in 0 1 2 3; do is_gone "$(pid_of $r)" || return 1; done
 }
 strike() { # SIGNAL RANK
     sleep "0.$((RANDOM % 10))$((RANDOM % 10))"

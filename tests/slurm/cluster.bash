@@ -142,12 +142,6 @@ cluster_start() {
     }
 }
 
-cluster_gone() { # PID: it has ended, or only its parent's look is missing
-    local state
-    state=$(sed -n 's/^State:\t\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null)
-    [ -z "$state" ] || [ "$state" = Z ]
-}
-
 cluster_empty() { [ -z "$(timeout 2 squeue -h -o %i)" ]; }
 
 # cluster_stop: end all jobs, then what was started, by pid.
@@ -158,7 +152,7 @@ cluster_stop() {
     patience=10 wait_for cluster_empty >/dev/null
     for pid in $(tac "$cluster_dir/pids"); do kill "$pid" 2>/dev/null; done
     while read -r pid; do
-        patience=5 wait_for cluster_gone "$pid" >/dev/null || kill -KILL "$pid" 2>/dev/null
+        patience=5 wait_for is_gone "$pid" >/dev/null || kill -KILL "$pid" 2>/dev/null
     done <"$cluster_dir/pids"
     rm -rf "$cluster_dir"
 }
