@@ -34,15 +34,25 @@ name_of() {
     printf '%s/%s' "${suite##*/}" "${stem#test_}"
 }
 
+# The timeout of a test makes a group of its own: it hears of an end by us alone.
+end_jobs() {
+    # shellcheck disable=SC2046
+    kill $(jobs -p) 2>/dev/null
+    exit 143
+}
+trap end_jobs INT TERM
+
 run_one() { # TEST LOG
-    local -a wrap
-    read -ra wrap <<<"$D9D_WRAP"
+    local -a command
     case $1 in
-    *.bats) timeout -k 10 "$TEST_TIMEOUT" bats --tap "$1" ;;
-    */fuzz/fuzz_*) timeout -k 10 "$TEST_TIMEOUT" "$1" "tests/fuzz/${1##*/fuzz_}" ;;
-    *.sh) timeout -k 10 "$TEST_TIMEOUT" "$1" ;;
-    *) timeout -k 10 "$TEST_TIMEOUT" "${wrap[@]}" "$1" ;;
-    esac </dev/null >"$2" 2>&1
+    *.bats) command=(bats --tap) ;;
+    */fuzz/fuzz_*) set -- "$1" "$2" "tests/fuzz/${1##*/fuzz_}" ;;
+    *.sh) ;;
+    *) read -ra command <<<"$D9D_WRAP" ;;
+    esac
+    timeout -k 10 "$TEST_TIMEOUT" ${command[@]+"${command[@]}"} "$1" "${@:3}" </dev/null >"$2" 2>&1 &
+    trap end_jobs INT TERM
+    wait $!
 }
 
 # Read one log; say "passed failed skipped".  cmocka calls a skipped test "not ok ... # SKIP".

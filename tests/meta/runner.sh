@@ -1,8 +1,9 @@
 #!/bin/bash
 # tests/run.sh counts right, and its exit status says whether anything failed: for tests that
 # fail, crash, stop halfway, hang, say nothing, or cannot be started; one that measures time runs
-# alone, and two runs do not share their logs.
+# alone, two runs do not share their logs, and one that is ended leaves no test behind.
 . "$(dirname "$0")/meta.bash"
+. "$meta_root/tests/workplace.bash"
 
 expect() { # RUNNER LAST_LINE STATUS SCRIPT...: each SCRIPT is the text of one test file
     local runner=$1 last=$2 status=$3 dir out rc n=0 text
@@ -28,9 +29,25 @@ beside() { # RUNNER
         "! '$1' -o \"\${0%/*/*}/log\" \"\${0%/*}/none\" 2>&1 | grep -q passed"
 }
 
+# A run that is told to end takes its tests along.
+ended() { # RUNNER
+    local dir pid
+    dir=$(mktemp -d)
+    put "$dir/t.sh" <<<$'#!/bin/bash\nsleep 60 & echo $! >"${0%/*}/pid.new"; mv "${0%/*}/pid.new" "${0%/*}/pid"; wait'
+    chmod +x "$dir/t.sh"
+    "$1" -o "$dir/log" "$dir/t.sh" >/dev/null 2>&1 &
+    wait_for test -e "$dir/pid"
+    kill -TERM $!
+    wait $!
+    pid=$(cat "$dir/pid")
+    patience=5 wait_for is_gone "$pid" || { echo "a test outlives its run"; kill "$pid"; }
+    rm -rf "$dir"
+}
+
 check() {
     local run=$1/tests/run.sh
     beside "$run"
+    ended "$run"
     expect "$run" "3 passed, 0 failed, 1 skipped" 0 'echo 1..2; echo ok 1 - a; echo "ok 2 - b # skip why"' 'echo "ok 1"; echo "ok 2"'
     expect "$run" "1 passed, 0 failed, 0 skipped" 0 'echo says nothing that is TAP'
     expect "$run" "1 passed, 1 failed, 0 skipped" 1 'echo 1..2; echo ok 1 - a; echo not ok 2 - b; exit 1'
@@ -55,4 +72,5 @@ plant_forgets_the_plan() { broken "$1" 's/fail += plan - seen/fail += 0/'; }
 plant_trusts_the_output() { broken "$1" 's/if (rc != 0 \&\& !fail) fail = 1//'; }
 plant_shares_logs() { broken "$1" 's/flock -n 8/true/'; }
 plant_leaves_none_alone() { broken "$1" 's/alone+=/together+=/'; }
+plant_forgets_its_tests() { broken "$1" 's/kill $(jobs -p).*/:/'; }
 meta_run
