@@ -6,6 +6,8 @@
 #     long    Qwen3-4B, one sequence of 8192 tokens
 #     large   Qwen3-8B, for two GPUs, or one with moments in bfloat16
 #     experts 16 layers of Qwen3-30B-A3B, for two GPUs
+#     whole   Qwen3-30B-A3B, all 48 layers, for four GPUs: sharded over four with experts on all, 114 GiB
+#             a rank of 131 by d9d-train --plan, 54 of them activations, none of which is computed again
 #     context as dense, one row of 32768 tokens
 
 _common='"head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
@@ -23,18 +25,27 @@ declare -A config=(
  "num_key_value_heads": 8, "tie_word_embeddings": false, '"$_common"'}'
     [moe]='{"num_hidden_layers": 8, '"$_moe, $_common"'}'
     [experts]='{"num_hidden_layers": 16, '"$_moe, $_common"'}'
+    [whole]='{"num_hidden_layers": 48, '"$_moe, $_common"'}'
     [large]='{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096,
  "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
  "num_key_value_heads": 8, "tie_word_embeddings": false, '"$_common"'}'
     [long]='{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2560,
  "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32,
  "num_key_value_heads": 8, "tie_word_embeddings": true, '"$_common"'}')
-# Parameters that a token meets, layers times heads, and what a step takes.
-declare -A met=([dense]=1720451072 [moe]=766246912 [long]=4022272000 [large]=7568097280 [experts]=1221328896)
+# Parameters in products that a token meets, of experts those of top_k, of embeddings the head's; layers
+# times heads; and what a step takes.
+declare -A met=([dense]=1720451072 [moe]=766246912 [long]=4022272000 [large]=7568097280 [experts]=1221328896 [whole]=3041656832)
 config[context]=${config[dense]} met[context]=${met[dense]}
-declare -A heads=([dense]=448 [moe]=256 [long]=1152 [large]=1152 [experts]=512 [context]=448)
-declare -A rows=([dense]=4 [moe]=4 [long]=1 [large]=2 [experts]=2 [context]=1)
-declare -A length=([dense]=4096 [moe]=4096 [long]=8192 [large]=4096 [experts]=4096 [context]=32768)
+declare -A heads=([dense]=448 [moe]=256 [long]=1152 [large]=1152 [experts]=512 [whole]=1536 [context]=448)
+declare -A rows=([dense]=4 [moe]=4 [long]=1 [large]=2 [experts]=2 [whole]=2 [context]=1)
+declare -A length=([dense]=4096 [moe]=4096 [long]=8192 [large]=4096 [experts]=4096 [whole]=4096 [context]=32768)
+
+# shaped CONFIG KEY=VALUE...: the same with other numbers.
+shaped() {
+    local text=$1 pair
+    for pair in "${@:2}"; do text=$(sed -E 's/("'"${pair%%=*}"'": )[0-9.e+-]+/\1'"${pair#*=}"'/' <<<"$text"); done
+    printf '%s\n' "$text"
+}
 
 # dataset DIR ROWS LENGTH: random tokens.
 dataset() {
