@@ -33,6 +33,10 @@ d9d_status d9di_check_float(const char *op, d9d_dtype t);
 /* And unless that many experts can be chosen, of groups that can be. */
 d9d_status d9di_check_router(const char *op, const d9d_router_dims *n);
 
+/* gemms by a table's gemm. */
+d9d_status d9di_gemm_each(const d9d_kernels *k, d9d_stream s, int n, const d9d_gemm *g,
+                          const void *a, const void *const *b, void *const *c);
+
 /* gated_gemm and gated_gemm_din by the products and the SwiGLU of a table. */
 d9d_status d9di_gated_parts(const d9d_kernels *k, d9d_stream s, const d9d_gated_dims *n, void *y,
                             void *gate, void *up, const void *x, const void *w_gate,

@@ -246,3 +246,9 @@ d9d_status d9d_ref_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const vo
         memcpy(c, g->plus, (size_t)(g->m * g->n) * d9d_dtype_size(g->ct));
     return d9di_gemm_run("gemm", &how, &job, 1);
 }
+
+d9d_status d9d_ref_gemms(d9d_stream s, int n, const d9d_gemm *g, const void *a,
+                         const void *const *b, void *const *c)
+{
+    return d9di_gemm_each(d9d_kernels_cpu(), s, n, g, a, b, c);
+}

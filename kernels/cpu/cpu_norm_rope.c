@@ -48,8 +48,11 @@ d9d_status d9d_ref_norm_rope(d9d_stream s, const d9d_norm_rope_dims *n, void *y,
             const float *row = d9di_in(n->t, x, r * n->d, n->d, m.a);
             float *o = d9di_out(n->t, y, r * n->d, m.c);
 
-            inv[r] = 1.0f / sqrtf(d9di_row_dot(row, row, n->d) / (float)n->d + n->eps);
-            d9di_norm_scale_row(m.b, row, wf, inv[r], n->d);
+            const float scale = 1.0f / sqrtf(d9di_row_dot(row, row, n->d) / (float)n->d + n->eps);
+
+            d9di_norm_scale_row(m.b, row, wf, scale, n->d);
+            if (inv != NULL)
+                inv[r] = scale;
             turn(n, &m, o, m.b);
             d9di_put(n->t, y, r * n->d, n->d, o);
         }

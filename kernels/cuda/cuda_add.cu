@@ -3,8 +3,8 @@
 
 template <class T> static __global__ void add_kernel(T *y, const T *a, const T *b, int64_t n)
 {
-    wait_for_last();
     let_next_begin();
+    wait_for_last();
     D9DI_EACH8 (i, n) {
         float u[8], v[8];
 

@@ -5,8 +5,13 @@
  * a time), and one split, whose chunks it walks over in order with a running maximum m, sum l of
  * exp(score - m) and unscaled output.  A second launch adds up splits in order.  So the numbers of
  * a query depend on its own keys alone.
+ *
+ * Each waits for memory about once: keys, values and queries are asked for together, and which they
+ * are is known before what comes before has ended, as segments lie still.
  */
 #include "cuda_attention.cuh"
+
+#include <cuda_pipeline_primitives.h>
 
 enum {
     CHUNK = 32,
@@ -41,38 +46,66 @@ struct few_shared {
     float m[GROUP], l[GROUP], keep[GROUP];
 };
 
-/* score[g][j] = q_g . k_j, for the keys of a chunk. */
+/* Rows of values, as they are. */
+template <class T>
+static __device__ __forceinline__ void bring(T *to, const d9d_attention_dims &n, const T *v,
+                                             int64_t kh, int64_t first, int64_t count)
+{
+    enum { WIDE = 16 / sizeof(T) };
+    const T *from = v + (first * n.kv + kh) * n.d;
+    const int d = (int)n.d;
+
+    if (d % WIDE == 0 && (uintptr_t)v % 16 == 0) {
+        for (int i = threadIdx.x * WIDE; i < count * d; i += FEW_THREADS * WIDE)
+            __pipeline_memcpy_async(to + i, from + i / d * n.kv * d + i % d, 16);
+        return;
+    }
+    for (int i = threadIdx.x; i < count * d; i += FEW_THREADS)
+        to[i] = from[i / d * n.kv * d + i % d];
+}
+
+/* score[g][j] = q_g . k_j, for the keys of a chunk, of which a lane has some on their way at
+ * once. */
 template <int N, class T>
 static __device__ void chunk_scores(const d9d_attention_dims &n, few_shared &w,
                                     const float (&q)[GROUP][N][8], int heads, int64_t kh,
                                     const T *k, int64_t first, int64_t count)
 {
+    enum { APART = FEW_THREADS / HALF, ONCE = N == 1 ? CHUNK / APART : 1 };
     const int half = threadIdx.x / HALF, lane = threadIdx.x % HALF;
+    raw8<T> key[ONCE][N];
 
-#pragma unroll 2
-    for (int j = half; j < CHUNK; j += FEW_THREADS / HALF) {
-        const T *row = k + ((first + j) * n.kv + kh) * n.d;
-        float dot[GROUP] = {};
+    for (int j0 = half; j0 < CHUNK; j0 += ONCE * APART) {
+#pragma unroll
+        for (int c = 0; c < ONCE; c++)
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                const int64_t j = j0 + c * APART, f = i * SLICE + lane * 8;
+
+                fetch8(key[c][i], k + ((first + j) * n.kv + kh) * n.d + f, j < count ? n.d - f : 0);
+            }
+#pragma unroll
+        for (int c = 0; c < ONCE; c++) {
+            const int j = j0 + c * APART;
+            float dot[GROUP] = {};
 
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            const int64_t f = i * SLICE + lane * 8;
-            float v[8];
+            for (int i = 0; i < N; i++) {
+                float v[8];
 
-            if (j >= count || f >= n.d)
-                break;
-            load8(v, row + f, n.d - f);
+                unpack8(v, key[c][i]);
 #pragma unroll
-            for (int g = 0; g < GROUP; g++)
+                for (int g = 0; g < GROUP; g++)
 #pragma unroll
-                for (int e = 0; e < 8; e++)
-                    dot[g] = fmaf(q[g][i][e], v[e], dot[g]);
-        }
+                    for (int e = 0; e < 8; e++)
+                        dot[g] = fmaf(q[g][i][e], v[e], dot[g]);
+            }
 #pragma unroll
-        for (int g = 0; g < GROUP; g++) {
-            dot[g] = group_fold<HALF>(dot[g], plus());
-            if (lane == 0 && g < heads)
-                w.score[g][j] = j < count ? dot[g] * n.scale : -CUDART_INF_F;
+            for (int g = 0; g < GROUP; g++) {
+                dot[g] = group_fold<HALF>(dot[g], plus());
+                if (lane == 0 && g < heads)
+                    w.score[g][j] = j < count ? dot[g] * n.scale : -CUDART_INF_F;
+            }
         }
     }
 }
@@ -102,13 +135,11 @@ static __device__ void chunk_softmax(few_shared &w, int heads)
 /* o[g] = keep o[g] + sum over j of p_j v_j: a thread has features threadIdx.x + i FEW_THREADS. */
 template <int N, class T>
 static __device__ void chunk_output(const d9d_attention_dims &n, const few_shared &w,
-                                    float (&o)[GROUP][N], int64_t kh, const T *v, int64_t first,
-                                    int64_t count)
+                                    float (&o)[GROUP][N], const T *v, int count)
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        const int64_t f = threadIdx.x + (int64_t)i * FEW_THREADS;
-        const T *at = v + (first * n.kv + kh) * n.d + f;
+        const int f = threadIdx.x + i * FEW_THREADS;
 
         if (f >= n.d)
             break;
@@ -116,8 +147,8 @@ static __device__ void chunk_output(const d9d_attention_dims &n, const few_share
         for (int g = 0; g < GROUP; g++)
             o[g][i] *= w.keep[g];
 #pragma unroll 8
-        for (int j = 0; j < count; j++, at += n.kv * n.d) {
-            const float x = to_float(*at);
+        for (int j = 0; j < count; j++) {
+            const float x = to_float(v[j * (int)n.d + f]);
 
 #pragma unroll
             for (int g = 0; g < GROUP; g++)
@@ -131,19 +162,23 @@ template <int N, class T>
 static __global__ void __launch_bounds__(FEW_THREADS)
     split_kernel(d9d_attention_dims n, float *part, const T *q, const T *k, const T *v)
 {
+    extern __shared__ uint4 values[];
     __shared__ few_shared w;
+    T *const tile = (T *)values;
     const int64_t t = blockIdx.z, per = n.a / n.kv, groups = d9di_ceil_div(per, GROUP);
     const int64_t kh = blockIdx.y / groups, h0 = kh * per + blockIdx.y % groups * GROUP;
     const int heads = (int)d9di_min(GROUP, (kh + 1) * per - h0);
     float mine[GROUP][N][8] = {}, o[GROUP][N] = {};
 
-    wait_for_last();
     let_next_begin();
 
     const cells keys = keys_of(n, t);
+    int64_t at = keys.first + (int64_t)blockIdx.x * CHUNK;
 
-    if (keys.first + (int64_t)blockIdx.x * CHUNK >= keys.end)
+    if (at >= keys.end)
         return;
+    wait_for_last();
+    bring(tile, n, v, kh, at, d9di_min(CHUNK, keys.end - at));
 #pragma unroll
     for (int g = 0; g < GROUP; g++)
 #pragma unroll
@@ -160,16 +195,22 @@ static __global__ void __launch_bounds__(FEW_THREADS)
     }
     for (int g = threadIdx.x / WARP; g < GROUP; g += FEW_WARPS)
         w.score[g][threadIdx.x % WARP] = 0.0f;
-    for (int64_t at = keys.first + (int64_t)blockIdx.x * CHUNK; at < keys.end;
-         at += SPLITS * CHUNK) {
+    for (;;) {
         const int64_t count = d9di_min(CHUNK, keys.end - at);
 
         __syncthreads();
         chunk_scores<N>(n, w, mine, heads, kh, k, at, count);
         __syncthreads();
         chunk_softmax(w, heads);
+        __pipeline_commit();
+        __pipeline_wait_prior(0);
         __syncthreads();
-        chunk_output<N>(n, w, o, kh, v, at, count);
+        chunk_output<N>(n, w, o, tile, (int)count);
+        at += SPLITS * CHUNK;
+        if (at >= keys.end)
+            break;
+        __syncthreads();
+        bring(tile, n, v, kh, at, d9di_min(CHUNK, keys.end - at));
     }
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
@@ -188,32 +229,40 @@ static __global__ void __launch_bounds__(FEW_THREADS)
     }
 }
 
-/* Grid: query heads, queries. */
+/* Grid: query heads, queries.  A lane has a split. */
 template <class T>
 static __global__ void __launch_bounds__(FEW_THREADS)
     join_kernel(d9d_attention_dims n, T *o, float *lse, const float *part)
 {
+    static_assert(SPLITS == WARP, "a lane has a split");
+    __shared__ float weight[SPLITS];
     const int64_t h = blockIdx.x, t = blockIdx.y, size = part_size(n);
+    const int i = threadIdx.x % WARP;
 
-    wait_for_last();
     let_next_begin();
 
     const cells keys = keys_of(n, t);
     const int splits = (int)d9di_min(SPLITS, d9di_ceil_div(keys.end - keys.first, CHUNK));
-    float m = -CUDART_INF_F, l = 0.0f;
 
+    wait_for_last();
     part += (t * n.a + h) * SPLITS * size;
-    for (int i = 0; i < splits; i++)
-        m = fmaxf(m, part[i * size]);
-    for (int i = 0; i < splits; i++)
-        l += part[i * size + 1] * (m == -CUDART_INF_F ? 1.0f : expf(part[i * size] - m));
-    for (int64_t f = threadIdx.x; f < n.d; f += FEW_THREADS) {
-        float sum = 0.0f;
 
-        for (int i = 0; i < splits; i++)
-            sum = fmaf(part[i * size + 2 + f], m == -CUDART_INF_F ? 1.0f : expf(part[i * size] - m),
-                       sum);
-        put(o + (t * n.a + h) * n.d + f, sum / l);
+    const float mine = i < splits ? part[i * size] : -CUDART_INF_F;
+    const float sum = i < splits ? part[i * size + 1] : 0.0f;
+    const float m = group_fold<WARP>(mine, largest());
+    const float scale = m == -CUDART_INF_F ? 1.0f : expf(mine - m);
+    const float l = group_fold<WARP>(i < splits ? sum * scale : 0.0f, plus());
+
+    if (threadIdx.x < WARP)
+        weight[i] = scale;
+    __syncthreads();
+    for (int64_t f = threadIdx.x; f < n.d; f += FEW_THREADS) {
+        float all = 0.0f;
+
+#pragma unroll 8
+        for (int j = 0; j < splits; j++)
+            all = fmaf(part[j * size + 2 + f], weight[j], all);
+        put(o + (t * n.a + h) * n.d + f, all / l);
     }
     if (threadIdx.x == 0)
         lse[row_number(n, t / n.s, h, t)] = m + logf(l);
@@ -225,9 +274,11 @@ template <int N, class T> static d9d_status run(d9d_stream s, const d9di_attenti
     const int64_t groups = d9di_ceil_div(n->a / n->kv, GROUP), queries = n->b * n->s;
     const dim3 split(SPLITS, (unsigned)(n->kv * groups), (unsigned)queries);
     const dim3 join((unsigned)n->a, (unsigned)queries);
+    const size_t tile = CHUNK * (size_t)n->d * sizeof(T);
 
-    D9D_TRY(launch_early(s, c->op, split_kernel<N, T>, split, FEW_THREADS, *n, part,
-                         (const T *)c->q, (const T *)c->k, (const T *)c->v));
+    D9D_TRY(d9di_allow_shared(c->op, (const void *)split_kernel<N, T>, (int64_t)tile));
+    D9D_TRY(launch_early_with(s, c->op, tile, split_kernel<N, T>, split, FEW_THREADS, *n, part,
+                              (const T *)c->q, (const T *)c->k, (const T *)c->v));
     return launch_early(s, c->op, join_kernel<T>, join, FEW_THREADS, *n, (T *)c->o, c->lse,
                         (const float *)part);
 }

@@ -182,12 +182,14 @@ static inline unsigned blocks_for(const d9d_stream s, int64_t work)
  * From compute capability 9.0 on.  Where small kernels follow each other, what each waits for is
  * mostly its own start:
  *
- *     ... reads what no kernel before it in the queue has written ...
- *     wait_for_last();         // in every thread; from here on the last kernel's results are there
  *     let_next_begin();        // the next one's blocks may come as soon as all of these have
+ *     ... reads what lies still: no kernel writes it ...
+ *     wait_for_last();         // in every thread; from here on the last kernel's results are there
  *
+ * and those of all before it, because that one has waited too: some thread of each kernel must.
  * launch_early() launches such a kernel; the one before it needs to know nothing of that, but the
- * earlier it lets the next begin, the better. */
+ * earlier it lets the next begin, the better.  All ask for the same share of a multiprocessor's
+ * memory to be shared memory, which cannot change while another kernel is there. */
 static __device__ __forceinline__ void wait_for_last(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -202,22 +204,33 @@ static __device__ __forceinline__ void let_next_begin(void)
 }
 
 template <class... P, class... A>
-static inline d9d_status launch_early(d9d_stream s, const char *op, void (*kernel)(P...), dim3 grid,
-                                      unsigned threads, A... args)
+static inline d9d_status launch_early_with(d9d_stream s, const char *op, size_t shared,
+                                           void (*kernel)(P...), dim3 grid, unsigned threads,
+                                           A... args)
 {
-    cudaLaunchAttribute early = {};
+    cudaLaunchAttribute early[2] = {};
     cudaLaunchConfig_t how = {};
     cudaError_t e;
 
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early[0].val.programmaticStreamSerializationAllowed = 1;
+    early[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    early[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
     how.gridDim = grid;
     how.blockDim = dim3(threads);
+    how.dynamicSmemBytes = shared;
     how.stream = d9di_queue(s);
-    how.attrs = &early;
-    how.numAttrs = s->major >= 9 ? 1 : 0;
+    how.attrs = early;
+    how.numAttrs = s->major >= 9 ? 2 : 0;
     e = cudaLaunchKernelEx(&how, kernel, (P)args...);
     return e == cudaSuccess ? d9di_launched(op) : d9di_cuda_fail(op, e);
+}
+
+template <class... P, class... A>
+static inline d9d_status launch_early(d9d_stream s, const char *op, void (*kernel)(P...), dim3 grid,
+                                      unsigned threads, A... args)
+{
+    return launch_early_with(s, op, 0, kernel, grid, threads, args...);
 }
 
 /* --- sums over the G threads that share a row: part of a warp, a warp, or the block ----------- */

@@ -72,12 +72,6 @@ d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void
 d9d_status d9di_tile_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
                           const void *b, void *c);
 
-/* Our own for a few rows of A and B transposed, at the speed of memory; a row's bits do not depend
- * on how many there are.  Whether it takes a product. */
-bool d9di_few_rows_takes(const d9d_gemm *g, const void *a, const void *b);
-d9d_status d9di_few_rows(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c);
-d9d_status d9di_few_rows_mma(d9d_stream s, const d9d_gemm *g, const void *a, const void *b,
-                             void *c);
 /* What is added to the product; NULL: nothing. */
 static inline const void *d9di_gemm_plus(const d9d_gemm *g, const void *c)
 {

@@ -7,6 +7,7 @@
  * a matter of K alone: a row of the result does not depend on how many others there are.
  */
 #include "cuda_common.cuh"
+#include "cuda_few_rows.h"
 
 enum {
     EIGHT = 8,
@@ -35,18 +36,18 @@ template <int COLS> struct pieces {
 template <class C, int M, int COLS>
 static __global__ void __launch_bounds__(WARPS_HERE *WARP)
     few_rows_kernel(C *y, const float *x, const float *w, const C *plus, int64_t m, int64_t n,
-                    int64_t k, bool early)
+                    int64_t k, bool still)
 {
     const int64_t col = ((int64_t)blockIdx.x * WARPS_HERE + threadIdx.x / WARP) * COLS;
     const int lane = threadIdx.x % WARP;
     pieces<COLS> piece;
     float sum[M][COLS] = {};
 
-    if (!early)
+    let_next_begin();
+    if (!still)
         wait_for_last();
     piece.fetch(w + col * k, lane * EIGHT, col < n ? k : 0, n - col);
     wait_for_last();
-    let_next_begin();
     if (col >= n)
         return;
     for (int64_t from = lane * EIGHT; from < k; from += AHEAD * STEP) {
@@ -95,7 +96,7 @@ static d9d_status launch(d9d_stream s, const d9d_gemm *g, const void *x, const v
 
     return launch_early(s, "gemm", few_rows_kernel<C, M, COLS>, (unsigned)blocks, WARPS_HERE * WARP,
                         (C *)y, (const float *)x, (const float *)w, (const C *)d9di_gemm_plus(g, y),
-                        g->m, g->n, g->k, g->b_early);
+                        g->m, g->n, g->k, g->b_still);
 }
 
 /* Narrow matrices are shared among more warps. */
@@ -115,16 +116,29 @@ static d9d_status by_rows(d9d_stream s, const d9d_gemm *g, const void *x, const 
     return g->m <= 4 ? by_columns<C, 4>(s, g, x, w, y) : by_columns<C, 8>(s, g, x, w, y);
 }
 
+/* Rows and K that are taken, at these addresses. */
+static bool fits(d9d_dtype t, int64_t m, int64_t k, uintptr_t addresses)
+{
+    return m <= (t == D9D_BF16 ? MOST_ROWS_BF16 : MOST_ROWS) && k % EIGHT == 0 &&
+           addresses % 16 == 0;
+}
+
 bool d9di_few_rows_takes(const d9d_gemm *g, const void *x, const void *w)
 {
-    return g->m <= (g->t == D9D_BF16 ? MOST_ROWS_BF16 : MOST_ROWS) && g->trans_b && !g->trans_a &&
-           (g->beta == 0.0f || g->beta == 1.0f) && g->k % EIGHT == 0 &&
-           (((uintptr_t)x | (uintptr_t)w) & 15) == 0;
+    return fits(g->t, g->m, g->k, (uintptr_t)x | (uintptr_t)w) && g->trans_b && !g->trans_a &&
+           (g->beta == 0.0f || g->beta == 1.0f);
+}
+
+bool d9di_few_gated_takes(const d9d_gated_dims *n, const void *x, const void *w_gate,
+                          const void *w_up)
+{
+    return n->t == D9D_BF16 && n->offset == NULL && n->rows > 0 && n->h > 0 && n->i > 0 &&
+           fits(n->t, n->rows, n->h, (uintptr_t)x | (uintptr_t)w_gate | (uintptr_t)w_up);
 }
 
 d9d_status d9di_few_rows(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
 {
     if (g->t == D9D_BF16)
-        return d9di_few_rows_mma(s, g, x, w, y);
+        return d9di_few_rows_mma(s, 1, g, x, &w, &y);
     return g->ct == D9D_F32 ? by_rows<float>(s, g, x, w, y) : by_rows<bf16>(s, g, x, w, y);
 }

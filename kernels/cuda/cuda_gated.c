@@ -1,5 +1,6 @@
 /* cuda_gated.c - the gated half of a feed-forward layer: at once where that is possible. */
 #include "cuda_gated.h"
+#include "cuda_few_rows.h"
 
 extern __typeof__(*((d9d_kernels *)0)->gated_gemm) d9d_k_gated_gemm;
 extern __typeof__(*((d9d_kernels *)0)->gated_gemm_din) d9d_k_gated_gemm_din;
@@ -7,6 +8,8 @@ extern __typeof__(*((d9d_kernels *)0)->gated_gemm_din) d9d_k_gated_gemm_din;
 d9d_status d9d_k_gated_gemm(d9d_stream s, const d9d_gated_dims *n, void *y, void *gate, void *up,
                             const void *x, const void *w_gate, const void *w_up)
 {
+    if (d9di_few_gated_takes(n, x, w_gate, w_up))
+        return d9di_few_gated(s, n, y, gate, up, x, w_gate, w_up);
     return d9di_gated_wgmma_takes(s, n)
                ? d9di_gated_wgmma(s, n, y, gate, up, x, w_gate, w_up)
                : d9di_gated_parts(d9d_kernels_cuda(), s, n, y, gate, up, x, w_gate, w_up);

@@ -1,8 +1,9 @@
 /* cuda_gemm.c - C = op(A) op(B) + beta C: cuBLASLt, and our own kernels where it has nothing, and
  * for a few rows. */
-#include "cuda_common.h"
+#include "cuda_few_rows.h"
 
 d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c);
+extern __typeof__(*((d9d_kernels *)0)->gemms) d9d_k_gemms;
 extern __typeof__(*((d9d_kernels *)0)->accumulate) d9d_k_accumulate;
 extern __typeof__(*((d9d_kernels *)0)->fill) d9d_k_fill;
 
@@ -52,4 +53,15 @@ d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void
 d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c)
 {
     return d9di_gemm(s, "gemm", g, a, b, c);
+}
+
+d9d_status d9d_k_gemms(d9d_stream s, int n, const d9d_gemm *g, const void *a, const void *const *b,
+                       void *const *c)
+{
+    bool few = d9di_few_rows_mma_takes(n, g) && g->m > 0 && g->k > 0;
+
+    for (int i = 0; i < n && few; i++)
+        few = d9di_few_rows_takes(&g[i], a, b[i]);
+    return few ? d9di_few_rows_mma(s, n, g, a, b, c)
+               : d9di_gemm_each(d9d_kernels_cuda(), s, n, g, a, b, c);
 }

@@ -1,4 +1,5 @@
-/* cuda_norm_rope.cu - a norm of each head, then the turn: one pass over the array, both ways.
+/* cuda_norm_rope.cu - a norm of each head, then the turn: one pass over the array, both ways;
+ * forward also of several arrays at once, to rows of caches.
  *
  * G threads have a token, eight features each of one head after the other, so that the angles are
  * made once a token; where there are few tokens, the forward's have one head each.  A feature's
@@ -10,14 +11,21 @@
  */
 #include "cuda_norm.cuh"
 
-enum { MOST_PARTS = 384, MOST_HEAD = 256, FEW_TOKENS = 256 };
+enum { MOST_PARTS = 384, MOST_HEAD = 256, FEW_TOKENS = 256, ARRAYS = 3 };
 
 template <class T> struct heads {
     T *y; /* or dx, which may be NULL */
     const T *dy, *x, *w;
     float *inv, *part;
     d9d_norm_rope_dims n;
-    int64_t rounds; /* tokens of a group of threads, or heads in the forward */
+    int64_t rounds;    /* tokens of a group of threads, or heads in the forward */
+    const int32_t *to; /* the forward's rows of y; NULL: in order */
+};
+
+/* Arrays of one forward.  Those of integers and frequencies lie still: see d9d_turned_heads. */
+template <class T> struct several {
+    heads<T> of[ARRAYS];
+    bool still;
 };
 
 /* The features of a thread: where they begin, which lane has their partners, their angles. */
@@ -69,21 +77,28 @@ static __device__ __forceinline__ void weights(float (&w)[8], const heads<T> &p,
         w[j] += p.n.zero_centred ? 1.0f : 0.0f;
 }
 
-template <class T, int G> static __global__ void __launch_bounds__(THREADS) forward(heads<T> p)
+/* Grid: blocks of rows, arrays. */
+template <class T, int G> static __global__ void __launch_bounds__(THREADS) forward(several<T> all)
 {
-    const int64_t per = d9di_ceil_div(p.n.heads, p.rounds), d = p.n.d;
+    const heads<T> &p = all.of[blockIdx.y];
+    const int64_t per = d9di_max(1, d9di_ceil_div(p.n.heads, p.rounds)), d = p.n.d;
     const int64_t i = row_mine<G>() / per, first = row_mine<G>() % per * p.rounds;
     const int64_t end = d9di_min(p.n.heads, first + p.rounds);
     float v[8], w[8];
     raw8<T> next;
 
-    wait_for_last();
     let_next_begin();
+    if (!all.still || i >= p.n.m)
+        wait_for_last();
     if (i >= p.n.m)
         return;
     const turn t = turn_of<G>(p.n, i, 1.0f);
     const int64_t here = d - t.at; /* features of this thread and behind */
-    weights(w, p, t.at);
+    const int64_t to = p.to != NULL ? p.to[i] : i;
+
+    wait_for_last();
+    if (p.w != NULL)
+        weights(w, p, t.at);
     fetch8(next, p.x + (i * p.n.heads + first) * d + t.at, here);
     for (int64_t h = first; h < end; h++) {
         const int64_t row = i * p.n.heads + h;
@@ -91,16 +106,18 @@ template <class T, int G> static __global__ void __launch_bounds__(THREADS) forw
 
         unpack8(v, next);
         fetch8(next, p.x + (row + 1) * d + t.at, h + 1 < end ? here : 0);
-        for (int j = 0; j < 8; j++)
-            sum = fmaf(v[j], v[j], sum);
-        scale = 1.0f / sqrtf(group_sum<G>(sum) / (float)d + p.n.eps);
-        if (t.at == 0)
-            p.inv[row] = scale;
-        for (int j = 0; j < 8; j++)
-            v[j] = v[j] * scale * w[j];
-        turned<G>(v, t);
-        if (here > 0)
-            store8(p.y + row * d + t.at, v, here);
+        if (p.w != NULL) {
+            for (int j = 0; j < 8; j++)
+                sum = fmaf(v[j], v[j], sum);
+            scale = 1.0f / sqrtf(group_sum<G>(sum) / (float)d + p.n.eps);
+            if (t.at == 0 && p.inv != NULL)
+                p.inv[row] = scale;
+            for (int j = 0; j < 8; j++)
+                v[j] = v[j] * scale * w[j];
+            turned<G>(v, t);
+        }
+        if (here > 0 && to >= 0)
+            store8(p.y + (to * p.n.heads + h) * d + t.at, v, here);
     }
 }
 
@@ -187,15 +204,23 @@ static d9d_status apart_grad(d9d_stream s, const d9d_norm_rope_dims *n, void *dx
     return st;
 }
 
-template <class T> static d9d_status together(d9d_stream s, heads<T> p)
+template <class T>
+static d9d_status together(d9d_stream s, const char *op, several<T> all, int arrays)
 {
-    if (p.n.m * p.n.heads == 0)
+    const d9d_norm_rope_dims *n = &all.of[0].n;
+    int64_t most = 0;
+
+    for (int j = 0; j < arrays; j++) {
+        heads<T> *p = &all.of[j];
+
+        p->rounds = p->n.m <= FEW_TOKENS ? 1 : d9di_max(1, p->n.heads);
+        most = d9di_max(most, p->n.m * d9di_ceil_div(p->n.heads, p->rounds));
+    }
+    if (most == 0)
         return D9D_OK;
-    p.rounds = p.n.m <= FEW_TOKENS ? 1 : p.n.heads;
-    return BY_HEAD(p.n.d, G,
-                   launch_early(s, "norm_rope", forward<T, G>,
-                                blocks_of_rows(p.n.m * d9di_ceil_div(p.n.heads, p.rounds), G),
-                                THREADS, p));
+    return BY_HEAD(n->d, G,
+                   launch_early(s, op, forward<T, G>,
+                                dim3(blocks_of_rows(most, G), (unsigned)arrays), THREADS, all));
 }
 
 template <class T, class W>
@@ -227,7 +252,10 @@ d9d_status d9d_k_norm_rope(d9d_stream s, const d9d_norm_rope_dims *n, void *y, f
     if (!fits(n))
         return apart(s, n, y, inv, x, w);
     return D9DI_TYPED(n->t, T, [&] {
-        return together<T>(s, {(T *)y, NULL, (const T *)x, (const T *)w, inv, NULL, *n, 1});
+        const several<T> one = {
+            {{(T *)y, NULL, (const T *)x, (const T *)w, inv, NULL, *n, 1, NULL}}, false};
+
+        return together<T>(s, "norm_rope", one, 1);
     }());
 }
 
@@ -247,8 +275,62 @@ d9d_status d9d_k_norm_rope_grad(d9d_stream s, const d9d_norm_rope_dims *n, void 
                                               const_cast<float *>(inv),
                                               NULL,
                                               *n,
-                                              1};
+                                              1,
+                                              NULL};
 
                           return together_grad<T, W>(s, p, (W *)dw, beta);
                       }()));
+}
+
+/* --- several arrays ----------------------------------------------------------------------- */
+
+/* One array, in steps. */
+static d9d_status one_by_parts(d9d_stream s, const d9d_norm_rope_dims *d, const d9d_turned_heads *h)
+{
+    const int64_t row = h->heads * d->d, inv_bytes = d9di_max(d->m * h->heads, 1) * 4;
+    const int64_t bytes = d9di_max(d->m * row, 1) * (int64_t)d9d_dtype_size(d->t);
+    d9d_norm_rope_dims n = *d;
+    void *inv = NULL, *y = NULL;
+    d9d_status st;
+
+    n.heads = h->heads;
+    if (h->w == NULL)
+        return d9d_k_put_rows(s, n.t, h->y, row, 0, h->at, h->x, n.m, row);
+    D9D_TRY(d9di_take(s, inv_bytes, &inv));
+    st = d9di_take(s, bytes, &y);
+    if (st == D9D_OK)
+        st = d9d_k_norm_rope(s, &n, y, (float *)inv, h->x, h->w);
+    if (st == D9D_OK)
+        st = d9d_k_put_rows(s, n.t, h->y, row, 0, h->at, y, n.m, row);
+    if (y != NULL)
+        d9di_give(s, y, bytes);
+    d9di_give(s, inv, inv_bytes);
+    return st;
+}
+
+template <class T>
+static d9d_status at_once(d9d_stream s, const d9d_norm_rope_dims *d, int n,
+                          const d9d_turned_heads *list)
+{
+    several<T> all = {};
+
+    all.still = true;
+    for (int j = 0; j < n; j++) {
+        const d9d_turned_heads *h = &list[j];
+
+        all.of[j] = {(T *)h->y, NULL, (const T *)h->x, (const T *)h->w, NULL, NULL, *d, 1, h->at};
+        all.of[j].n.heads = h->heads;
+    }
+    return together(s, "new_heads", all, n);
+}
+
+d9d_status d9d_k_new_heads(d9d_stream s, const d9d_norm_rope_dims *d, int n,
+                           const d9d_turned_heads *list)
+{
+    D9D_TRY(d9di_check_float("new_heads", d->t));
+    if (fits(d) && n <= ARRAYS)
+        return n == 0 ? D9D_OK : D9DI_TYPED(d->t, T, at_once<T>(s, d, n, list));
+    for (int j = 0; j < n; j++)
+        D9D_TRY(one_by_parts(s, d, &list[j]));
+    return D9D_OK;
 }

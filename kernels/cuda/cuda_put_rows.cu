@@ -5,8 +5,8 @@ template <class T>
 static __global__ void put_rows_kernel(T *y, int64_t ld, int64_t first, const int32_t *at,
                                        const T *x, int64_t m, int64_t n)
 {
-    wait_for_last();
     let_next_begin();
+    wait_for_last();
     EACH_ROW8 (i, j, m, n) {
         const int64_t row = at != NULL ? at[i] : i;
         float v[8];

@@ -30,6 +30,8 @@ static __global__ void norm_kernel(T *y, float *inv, const T *x, const T *w, int
             fetch8(next[c], x + row * n + EIGHT(c, G), row < m ? n - EIGHT(c, G) : 0);
     };
 
+    let_next_begin();
+    wait_for_last();
     fetch(row_mine<G>());
     for (int c = 0; c < CH; c++)
         load8(u[c], w + EIGHT(c, G), n - EIGHT(c, G));
@@ -61,6 +63,8 @@ static __global__ void wide_norm_kernel(T *y, float *inv, const T *x, const T *w
     const int64_t r = row_mine<THREADS>();
     float sum = 0.0f, scale, v[8], u[8];
 
+    let_next_begin();
+    wait_for_last();
     D9DI_ROW8 (i, n, THREADS) {
         load8(v, x + r * n + i, n - i);
         for (int j = 0; j < 8; j++)
@@ -82,16 +86,13 @@ template <class T>
 static d9d_status norm(d9d_stream s, void *y, float *inv, const void *x, const void *w, int64_t m,
                        int64_t n, float eps, float centre)
 {
-    cudaStream_t queue = d9di_queue(s);
-
     if (n > WIDEST)
-        wide_norm_kernel<T><<<(unsigned)m, THREADS, 0, queue>>>((T *)y, inv, (const T *)x,
-                                                                (const T *)w, m, n, eps, centre);
-    else
-        BY_EIGHTS(n, G, CH,
-                  norm_kernel<T, G, CH><<<blocks_for(s, m * G), THREADS, 0, queue>>>(
-                      (T *)y, inv, (const T *)x, (const T *)w, m, n, eps, centre));
-    return d9di_launched("rms_norm");
+        return launch_early(s, "rms_norm", wide_norm_kernel<T>, dim3((unsigned)m), THREADS, (T *)y,
+                            inv, (const T *)x, (const T *)w, m, n, eps, centre);
+    return BY_EIGHTS(n, G, CH,
+                     launch_early(s, "rms_norm", norm_kernel<T, G, CH>, blocks_for(s, m * G),
+                                  THREADS, (T *)y, inv, (const T *)x, (const T *)w, m, n, eps,
+                                  centre));
 }
 
 d9d_status d9d_k_rms_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,

@@ -3,8 +3,8 @@
 
 template <class T> static __global__ void swiglu_kernel(T *y, const T *gate, const T *up, int64_t n)
 {
-    wait_for_last();
     let_next_begin();
+    wait_for_last();
     D9DI_EACH8 (i, n) {
         float g[8], u[8];
 

@@ -508,6 +508,19 @@ ENTRY(sgd, const d9d_sgd_step *c, d9d_dtype t, void *p, d9d_dtype gt, const void
                              (double)n * (2 * size(t) + size(gt) + 2 * size(st)));
 }
 
+ENTRY(gemms, int n, const d9d_gemm *g, const void *a, const void *const *b, void *const *c)
+{
+    return d9di_gemm_each(d9d_kernels_paper(), s, n, g, a, b, c);
+}
+ENTRY(new_heads, const d9d_norm_rope_dims *d, int n, const d9d_turned_heads *list)
+{
+    double features = 0;
+
+    for (int i = 0; i < n; i++)
+        features += (double)list[i].heads * (double)d->d;
+    return move(s, d->t, 2.0 * (double)d->m * features);
+}
+
 const d9d_kernels *d9d_kernels_paper(void)
 {
     static const d9d_kernels table = {.name = "paper",

@@ -65,6 +65,7 @@ d9d_status d9di_stepper_open(d9di_engine *e, int64_t rows, int64_t room, d9di_st
     d->fill = multiple(e);
     D9D_TRY_OR(st, d9d_tape_create(e->dev, &d->tape), out);
     d9d_tape_set_recording(d->tape, false);
+    d9d_tape_set_still(d->tape, true);
     D9D_TRY_OR(st,
                d9d_cache_create(model_of(e), e->dev, tokens_of(e, rows, room), rows + 1, &d->cache),
                out);

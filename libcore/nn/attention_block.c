@@ -78,14 +78,12 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_how 
 typedef struct heads {
     d9d_block_linear *proj;
     d9d_param *bias;
-    d9d_block_norm *norm; /* of what turns; NULL: it does not */
-    int64_t first, n;     /* of those whose rows of the weight are here */
+    int64_t first, n; /* of those whose rows of the weight are here */
 } heads;
 
 /* The key-value heads that the query heads here read.  There may be more of them here: with more
  * ranks than key-value heads all ranks have all, and each needs one. */
-static heads heads_read(const d9d_block_attention *b, d9d_block_linear *proj, d9d_param *bias,
-                        d9d_block_norm *norm)
+static heads heads_read(const d9d_block_attention *b, d9d_block_linear *proj, d9d_param *bias)
 {
     const d9d_param *q = &b->q_proj.weight, *kv = &b->k_proj.weight;
     const int64_t d = b->shape.head_dim;
@@ -93,40 +91,72 @@ static heads heads_read(const d9d_block_attention *b, d9d_block_linear *proj, d9
     const int64_t first = q->work_start[0] / group;
     const int64_t end = (q->work_start[0] + q->work.dim[0] - 1) / group + 1;
 
-    return (heads){proj, bias, norm, first - kv->work_start[0] / d, end - first};
+    return (heads){proj, bias, first - kv->work_start[0] / d, end - first};
 }
 
-/* Heads [B, S, n, D] normed, unless they are not, and turned. */
-static d9d_status turned(const d9d_block_attention *b, d9d_tape *t, d9d_var *x,
-                         d9d_block_norm *norm, const d9d_tensor *positions, d9d_var **y)
+enum { Q, K, V, QKV };
+
+/* x, all tokens, to heads [B, S, n, D]: queries, keys and values. */
+static d9d_status project(d9d_block_attention *b, d9d_tape *t, d9d_var *x, const heads *of,
+                          const d9d_shape *s, d9d_var **y)
+{
+    const int64_t d = b->shape.head_dim;
+    d9d_linear_rows rows[QKV];
+
+    for (int i = 0; i < QKV; i++)
+        rows[i] = (d9d_linear_rows){&of[i].proj->weight, of[i].first * d, of[i].n * d};
+    D9D_TRY(d9d_op_linears(t, x, rows, QKV, y));
+    for (int i = 0; i < QKV; i++) {
+        if (b->shape.qkv_bias)
+            D9D_TRY(d9d_op_add_bias(t, y[i], of[i].bias, rows[i].first, &y[i]));
+        D9D_TRY(d9d_op_reshape(t, y[i], D9D_SHAPE(s->dim[0], s->dim[1], of[i].n, d), &y[i]));
+    }
+    return D9D_OK;
+}
+
+static d9d_norm_rope way_of(const d9d_block_attention *b, const d9d_tensor *positions)
 {
     const d9d_block_rope *rope = b->shape.rope;
-    const float mscale = d9d_rope_mscale(&rope->scaling);
 
-    if (b->shape.no_norm)
-        return d9d_op_rope(t, x, positions, &rope->inv_freq, rope->style, mscale, y);
-    return d9d_op_norm_rope(t, x, &norm->weight,
-                            &(d9d_norm_rope){.eps = norm->eps,
-                                             .zero_centred = norm->zero_centred,
-                                             .positions = positions,
-                                             .inv_freq = &rope->inv_freq,
-                                             .style = rope->style,
-                                             .mscale = mscale},
-                            y);
+    return (d9d_norm_rope){.eps = b->shape.norm_eps,
+                           .zero_centred = b->shape.zero_centred,
+                           .positions = positions,
+                           .inv_freq = &rope->inv_freq,
+                           .style = rope->style,
+                           .mscale = d9d_rope_mscale(&rope->scaling)};
 }
 
-/* x, all tokens, to heads [B, S, n, D]. */
-static d9d_status heads_of(d9d_block_attention *b, d9d_tape *t, d9d_var *x, const heads *of,
-                           const d9d_tensor *positions, d9d_var **y)
+/* Heads normed, unless they are not, and turned. */
+static d9d_status turned(d9d_block_attention *b, d9d_tape *t, const d9d_norm_rope *how,
+                         d9d_block_norm *norm, d9d_var **y)
 {
-    const d9d_shape *s = &positions->shape;
-    const int64_t d = b->shape.head_dim;
+    return b->shape.no_norm
+               ? d9d_op_rope(t, *y, how->positions, how->inv_freq, how->style, how->mscale, y)
+               : d9d_op_norm_rope(t, *y, &norm->weight, how, y);
+}
 
-    D9D_TRY(d9d_op_linear_rows(t, x, &of->proj->weight, of->first * d, of->n * d, y));
-    if (b->shape.qkv_bias)
-        D9D_TRY(d9d_op_add_bias(t, *y, of->bias, of->first * d, y));
-    D9D_TRY(d9d_op_reshape(t, *y, D9D_SHAPE(s->dim[0], s->dim[1], of->n, d), y));
-    return of->norm != NULL ? turned(b, t, *y, of->norm, positions, y) : D9D_OK;
+/* Heads as attention takes them: queries and keys turned, keys and values beside those of a
+ * cache. */
+static d9d_status arrange(d9d_block_attention *b, d9d_tape *t, const d9d_tensor *positions,
+                          const d9d_block_cache *cache, d9d_var **y)
+{
+    const d9d_norm_rope how = way_of(b, positions);
+
+    if (cache != NULL && !b->shape.no_norm) {
+        d9d_new_heads new = {
+            y[Q],      y[K],           y[V],          &b->q_norm.weight, &b->k_norm.weight,
+            cache->at, cache->cell[0], cache->cell[1]};
+
+        D9D_TRY(d9d_op_new_heads(t, &how, &new));
+        y[Q] = new.q, y[K] = new.k, y[V] = new.v;
+        return D9D_OK;
+    }
+    D9D_TRY(turned(b, t, &how, &b->q_norm, &y[Q]));
+    D9D_TRY(turned(b, t, &how, &b->k_norm, &y[K]));
+    if (cache == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_op_cache(t, y[K], cache->at, cache->cell[0], &y[K]));
+    return d9d_op_cache(t, y[V], cache->at, cache->cell[1], &y[V]);
 }
 
 /* o [B, S, n, D] as [B, S, n D], times its gate of x, all tokens. */
@@ -146,7 +176,7 @@ static d9d_status gated(d9d_block_attention *b, d9d_tape *t, d9d_var *o, d9d_var
 
 void d9d_block_attention_cells(const d9d_block_attention *b, d9d_cells *out)
 {
-    const d9d_shape s = D9D_SHAPE(heads_read(b, NULL, NULL, NULL).n, b->shape.head_dim);
+    const d9d_shape s = D9D_SHAPE(heads_read(b, NULL, NULL).n, b->shape.head_dim);
     const d9d_dtype t = b->k_proj.weight.dtype;
 
     *out = (d9d_cells){2, {{"k", false, t, s}, {"v", false, t, s}}};
@@ -157,9 +187,9 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
                                        const d9d_block_cache *cache, d9d_var *plus, d9d_var **y)
 {
     const int64_t d = b->shape.head_dim;
-    const heads q_heads = {&b->q_proj, &b->q_bias, &b->q_norm, 0, b->q_proj.weight.work.dim[0] / d};
-    const heads k_heads = heads_read(b, &b->k_proj, &b->k_bias, &b->k_norm);
-    const heads v_heads = heads_read(b, &b->v_proj, &b->v_bias, NULL);
+    const heads of[QKV] = {{&b->q_proj, &b->q_bias, 0, b->q_proj.weight.work.dim[0] / d},
+                           heads_read(b, &b->k_proj, &b->k_bias),
+                           heads_read(b, &b->v_proj, &b->v_bias)};
     const d9d_attention how = {.scale = 1.0f / sqrtf((float)d),
                                .causal = true,
                                .segments = segments,
@@ -169,17 +199,12 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
                                .window = b->shape.window,
                                .sinks = b->shape.sinks ? &b->sinks : NULL};
     d9d_comm *tp = d9d_cut_tp(b->cut);
-    d9d_var *all, *q, *k, *v, *o;
+    d9d_var *all, *qkv[QKV], *o;
 
     D9D_TRY(d9d_op_gather_rows(t, x, tp, b->q_proj.weight.name, &all));
-    D9D_TRY(heads_of(b, t, all, &q_heads, positions, &q));
-    D9D_TRY(heads_of(b, t, all, &k_heads, positions, &k));
-    D9D_TRY(heads_of(b, t, all, &v_heads, positions, &v));
-    if (cache != NULL) {
-        D9D_TRY(d9d_op_cache(t, k, cache->at, cache->cell[0], &k));
-        D9D_TRY(d9d_op_cache(t, v, cache->at, cache->cell[1], &v));
-    }
-    D9D_TRY(d9d_op_attention(t, q, k, v, &how, &o));
+    D9D_TRY(project(b, t, all, of, &positions->shape, qkv));
+    D9D_TRY(arrange(b, t, positions, cache, qkv));
+    D9D_TRY(d9d_op_attention(t, qkv[Q], qkv[K], qkv[V], &how, &o));
     D9D_TRY(gated(b, t, o, all, &o));
     D9D_TRY(d9di_block_linear_end(&b->o_proj, t, o, tp, plus, y));
     return b->shape.o_bias ? d9d_op_add_bias(t, *y, &b->o_bias, 0, y) : D9D_OK;

@@ -1,8 +1,8 @@
 /* op_cache.c - keys or values beside those of earlier positions.  x [1, T, K, D], at [T], cache
  * [Z, K, D], y [1, Z, K, D]. */
-#include "op/op_common.h"
+#include "op/op_turned.h"
 
-static d9d_status check(d9d_tape *t, d9d_var *x, const d9d_tensor *at, const d9d_tensor *cache)
+d9d_status d9di_cache_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at, const d9d_tensor *cache)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     const d9d_shape *s = &tx->shape, *c = &cache->shape;
@@ -21,18 +21,24 @@ static d9d_status check(d9d_tape *t, d9d_var *x, const d9d_tensor *at, const d9d
     return D9D_OK;
 }
 
+d9d_status d9di_cache_whole(d9d_tape *t, const d9d_tensor *cache, d9d_var **y)
+{
+    const d9d_shape *c = &cache->shape;
+    d9d_tensor all = d9d_tensor_reshape(cache, D9D_SHAPE(1, c->dim[0], c->dim[1], c->dim[2]));
+
+    return d9d_tape_output_take(t, &all, y);
+}
+
 d9d_status d9d_op_cache(d9d_tape *t, d9d_var *x, const d9d_tensor *at, const d9d_tensor *cache,
                         d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     const d9d_shape *c = &cache->shape;
-    d9d_tensor all;
     int64_t cell;
 
-    D9D_TRY(check(t, x, at, cache));
+    D9D_TRY(d9di_cache_check(t, x, at, cache));
     cell = c->dim[1] * c->dim[2];
     D9D_TRY(D9DI_KERNEL(t, put_rows, tx->dtype, d9d_tensor_data(cache), cell, 0,
                         d9d_tensor_data(at), d9d_tensor_data(tx), tx->shape.dim[1], cell));
-    all = d9d_tensor_reshape(cache, D9D_SHAPE(1, c->dim[0], c->dim[1], c->dim[2]));
-    return d9d_tape_output_take(t, &all, y);
+    return d9di_cache_whole(t, cache, y);
 }

@@ -143,7 +143,9 @@ static d9d_status gate_forward(call *c)
                         .rows = d9di_rows(&x->shape),
                         .h = d9di_last(&x->shape),
                         .i = out_of(c, w[0]),
-                        .e = 1};
+                        .e = 1,
+                        .still =
+                            d9d_tape_lies_still(c->t, w[0]) && d9d_tape_lies_still(c->t, w[1])};
 
     if (c->r != NULL) {
         n.e = w[0]->data.shape.dim[0];
@@ -174,7 +176,8 @@ static d9d_status multiply(const call *c, const d9d_gated_dims *n, d9d_var *y)
                         .n = n->h,
                         .k = n->i,
                         .beta = c->plus != NULL ? 1.0f : 0.0f,
-                        .plus = c->plus != NULL ? d9d_tensor_data(d9d_var_tensor(c->plus)) : NULL};
+                        .plus = c->plus != NULL ? d9d_tensor_data(d9d_var_tensor(c->plus)) : NULL,
+                        .b_still = d9d_tape_lies_still(c->t, c->w->down)};
     void *out = d9d_tensor_data(d9d_var_tensor(y));
 
     return c->r == NULL ? D9DI_KERNEL(c->t, gemm, &g, h, w, out)

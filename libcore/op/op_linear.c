@@ -134,6 +134,18 @@ static d9d_shape shape_of(const d9d_tensor *x, const linear_attr *a)
     return s;
 }
 
+static d9d_gemm product_of(const d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
+                           const linear_attr *a)
+{
+    return (d9d_gemm){.t = x->dtype,
+                      .ct = x->dtype,
+                      .trans_b = true,
+                      .m = d9di_rows(&x->shape),
+                      .n = a->n,
+                      .k = w->data.shape.dim[1],
+                      .b_still = d9d_tape_lies_still(t, w)};
+}
+
 /* plus may be NULL.  In place: nobody else reads it, and y is made there. */
 static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a, d9d_var *plus,
                       bool in_place, d9d_var **y)
@@ -141,19 +153,12 @@ static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_var *in[] = {x, plus};
     const size_t n_in = plus == NULL ? 1 : 2;
-    const d9d_gemm g = {.t = tx->dtype,
-                        .ct = tx->dtype,
-                        .trans_b = true,
-                        .m = d9di_rows(&tx->shape),
-                        .n = a->n,
-                        .k = w->data.shape.dim[1],
-                        .beta = plus == NULL ? 0.0f : 1.0f,
-                        .plus =
-                            plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus)),
-                        .b_early = w->shard == NULL};
+    d9d_gemm g = product_of(t, tx, w, a);
     d9d_tensor room = in_place ? d9d_tensor_ref(d9d_var_tensor(plus)) : (d9d_tensor){0};
     d9d_var *out;
 
+    g.beta = plus == NULL ? 0.0f : 1.0f;
+    g.plus = plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus));
     D9D_TRY(in_place ? d9d_tape_output_take(t, &room, &out)
                      : d9d_tape_output(t, tx->dtype, shape_of(tx, a), &out));
     D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), rows_at(&w->data, a->first),
@@ -179,17 +184,61 @@ static d9d_status run_both(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_a
     return run(t, low, w->adapter->b, a, *y, true, y);
 }
 
-d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t first, int64_t n,
-                              d9d_var **y)
+static d9d_status check_rows(const d9d_tensor *x, const d9d_param *w, int64_t first, int64_t n)
 {
-    const linear_attr a = {first, n};
-
-    D9D_TRY(d9di_linear_check(d9d_var_tensor(x), w));
+    D9D_TRY(d9di_linear_check(x, w));
     if (first < 0 || n < 0 || first > w->data.shape.dim[0] - n)
         return D9D_FAIL(D9D_EINVAL, "linear: rows [%lld, %lld + %lld) of %s, which has %lld",
                         (long long)first, (long long)first, (long long)n, d9di_param_name(w),
                         (long long)w->data.shape.dim[0]);
-    return run_both(t, x, w, &a, NULL, y);
+    return D9D_OK;
+}
+
+d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t first, int64_t n,
+                              d9d_var **y)
+{
+    D9D_TRY(check_rows(d9d_var_tensor(x), w, first, n));
+    return run_both(t, x, w, &(linear_attr){first, n}, NULL, y);
+}
+
+/* Of parameters without adapters. */
+static d9d_status run_at_once(d9d_tape *t, d9d_var *x, const d9d_linear_rows *of, size_t n,
+                              d9d_var **y)
+{
+    const d9d_tensor *tx = d9d_var_tensor(x);
+    const void *w[D9D_LINEARS];
+    void *out[D9D_LINEARS];
+    d9d_gemm g[D9D_LINEARS];
+
+    for (size_t i = 0; i < n; i++) {
+        const linear_attr a = {of[i].first, of[i].n};
+
+        g[i] = product_of(t, tx, of[i].w, &a);
+        D9D_TRY(d9d_tape_output(t, tx->dtype, shape_of(tx, &a), &y[i]));
+        w[i] = rows_at(&of[i].w->data, a.first);
+        out[i] = d9d_tensor_data(d9d_var_tensor(y[i]));
+    }
+    D9D_TRY(D9DI_KERNEL(t, gemms, (int)n, g, d9d_tensor_data(tx), w, out));
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(record(t, &x, 1, of[i].w, &(linear_attr){of[i].first, of[i].n}, y[i]));
+    return D9D_OK;
+}
+
+d9d_status d9d_op_linears(d9d_tape *t, d9d_var *x, const d9d_linear_rows *of, size_t n, d9d_var **y)
+{
+    bool adapted = false;
+
+    if (n > D9D_LINEARS)
+        return D9D_FAIL(D9D_EINVAL, "linear: %zu products at once, at most %d", n, D9D_LINEARS);
+    for (size_t i = 0; i < n; i++) {
+        D9D_TRY(check_rows(d9d_var_tensor(x), of[i].w, of[i].first, of[i].n));
+        adapted = adapted || of[i].w->adapter != NULL;
+    }
+    if (!adapted)
+        return run_at_once(t, x, of, n, y);
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(d9d_op_linear_rows(t, x, of[i].w, of[i].first, of[i].n, &y[i]));
+    return D9D_OK;
 }
 
 d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)

@@ -43,7 +43,7 @@ static d9d_status put_part(d9d_tape *t, const d9d_tensor *rows, const d9d_param 
                         .m = n,
                         .n = w->shape.dim[0],
                         .k = rows->shape.dim[1],
-                        .b_early = head->shard == NULL};
+                        .b_still = d9d_tape_lies_still(t, head)};
     d9d_tensor part;
     d9d_status st;
 

@@ -2,7 +2,7 @@
  *
  *     y = turn(norm(x))        dx, dw = those of the norm at dy turned back
  */
-#include "op/op_common.h"
+#include "op/op_turned.h"
 
 typedef struct norm_rope_attr {
     d9d_norm_rope how;
@@ -10,8 +10,8 @@ typedef struct norm_rope_attr {
 
 enum { SAVED_X, SAVED_INV, SAVED_POSITIONS, SAVED_INV_FREQ };
 
-static d9d_norm_rope_dims dims_of(const d9d_tensor *x, const d9d_norm_rope *how,
-                                  const d9d_tensor *positions, const d9d_tensor *inv_freq)
+d9d_norm_rope_dims d9di_norm_rope_dims(const d9d_tensor *x, const d9d_norm_rope *how,
+                                       const d9d_tensor *positions, const d9d_tensor *inv_freq)
 {
     return (d9d_norm_rope_dims){
         .t = x->dtype,
@@ -34,7 +34,7 @@ static d9d_status grad(d9d_node *n, unsigned halves)
     const norm_rope_attr *a = n->attr;
     const d9d_tensor *x = &n->saved[SAVED_X];
     const d9d_norm_rope_dims dims =
-        dims_of(x, &a->how, &n->saved[SAVED_POSITIONS], &n->saved[SAVED_INV_FREQ]);
+        d9di_norm_rope_dims(x, &a->how, &n->saved[SAVED_POSITIONS], &n->saved[SAVED_INV_FREQ]);
     const bool want_dw = (halves & D9D_NEED_WEIGHT) != 0;
     d9d_param *w = n->param[0];
     d9d_tensor dx = {0};
@@ -55,9 +55,9 @@ D9DI_HALVES(grad)
 static const d9d_node_ops ops = {
     .name = "norm_rope", .input = grad_input, .weight = grad_weight, .full = grad_full};
 
-static d9d_status check(const d9d_tensor *x, const d9d_param *w, const d9d_tensor *positions,
-                        const d9d_tensor *inv_freq)
+d9d_status d9di_norm_rope_check(const d9d_tensor *x, const d9d_param *w, const d9d_norm_rope *how)
 {
+    const d9d_tensor *positions = how->positions, *inv_freq = how->inv_freq;
     const d9d_shape *s = &x->shape, *p = &positions->shape, *f = &inv_freq->shape;
 
     D9D_TRY(d9di_op_check_real("norm_rope", "x", x));
@@ -101,8 +101,8 @@ d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_nor
     d9d_var *out;
     d9d_status st;
 
-    D9D_TRY(check(tx, w, how->positions, how->inv_freq));
-    dims = dims_of(tx, how, how->positions, how->inv_freq);
+    D9D_TRY(d9di_norm_rope_check(tx, w, how));
+    dims = d9di_norm_rope_dims(tx, how, how->positions, how->inv_freq);
     D9D_TRY_OR(st, d9d_tape_output(t, tx->dtype, tx->shape, &out), out);
     D9D_TRY_OR(st,
                d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(dims.m * dims.heads), &inv),

@@ -36,6 +36,7 @@ struct d9d_tape {
     D9D_VEC(d9d_node *) nodes;
     d9di_recording recording;
     unsigned probed; /* d9d_need bits */
+    bool still;
     d9di_phase phase;
     bool may_put_off;
     D9D_VEC(d9di_put_off) put_off; /* in their order */

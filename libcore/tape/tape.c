@@ -53,6 +53,16 @@ void d9d_tape_set_recording(d9d_tape *t, bool on)
     t->recording = on ? D9DI_RECORD_ON : D9DI_RECORD_OFF;
 }
 
+void d9d_tape_set_still(d9d_tape *t, bool on)
+{
+    t->still = on;
+}
+
+bool d9d_tape_lies_still(const d9d_tape *t, const d9d_param *p)
+{
+    return t->still && p->shard == NULL;
+}
+
 void d9d_tape_set_draws(d9d_tape *t, const d9d_draws *draws)
 {
     const d9d_tensor mine = d9d_tensor_ref(&draws->token);

@@ -99,8 +99,9 @@ static void check(call *p)
 
 static void test_dense(void **state)
 {
-    static const int64_t shapes[][3] = {{0, 3, 2},     {1, 1, 1},       {17, 33, 5},
-                                        {256, 64, 64}, {300, 128, 192}, {700, 64, 448}};
+    static const int64_t shapes[][3] = {
+        {0, 3, 2},      {1, 1, 1},     {17, 33, 5},    {256, 64, 64}, {300, 128, 192},
+        {700, 64, 448}, {1, 4096, 40}, {8, 520, 1030}, {9, 72, 17},   {16, 1032, 24}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)

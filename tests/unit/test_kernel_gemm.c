@@ -164,6 +164,47 @@ static void test_few_rows(void **state)
         }
 }
 
+/* Several products of one A have the bits of each by itself. */
+static void check_gemms(d9d_dtype t, d9d_dtype ct, int64_t m, int64_t k, const int64_t *n,
+                        int count)
+{
+    enum { MOST = 4 };
+    d9d_gemm g[MOST];
+    void *b[MOST], *c[MOST], *alone, *a = array_random(t, m * k, 1, 1.0);
+
+    for (int i = 0; i < count; i++) {
+        g[i] = (d9d_gemm){.t = t, .ct = ct, .trans_b = true, .m = m, .n = n[i], .k = k};
+        b[i] = array_random(t, n[i] * k, 2 + (uint64_t)i, 1.0);
+        c[i] = array_poison(ct, m * n[i]);
+    }
+    assert_int_equal(host_kernels()->gemms(NULL, count, g, a, (const void *const *)b, c), D9D_OK);
+    for (int i = 0; i < count; i++) {
+        alone = array_poison(ct, m * n[i]);
+        assert_int_equal(host_kernels()->gemm(NULL, &g[i], a, b[i], alone), D9D_OK);
+        assert_memory_equal(alone, c[i], (size_t)(m * n[i]) * d9d_dtype_size(ct));
+        free(alone);
+        free(b[i]);
+        free(c[i]);
+    }
+    free(a);
+}
+
+static void test_several(void **state)
+{
+    static const int64_t n[] = {40, 8, 17, 3}, none[] = {5, 0, 33, 1};
+
+    (void)state;
+    for (int how = 0; how < 4; how++)
+        for (int count = 0; count <= 4; count++) {
+            const d9d_dtype t = array_types[how & 1], ct = array_types[how >> 1 & how & 1];
+
+            for (int64_t m = 1; m <= 17; m += 4) {
+                check_gemms(t, ct, m, 136, n, count);
+                check_gemms(t, ct, m, 1032, none, count);
+            }
+        }
+}
+
 static void test_wrong_type(void **state)
 {
     const d9d_gemm g = {.t = D9D_I32, .ct = D9D_F32, .m = 1, .n = 1, .k = 1};
@@ -322,9 +363,10 @@ static void test_lying_offsets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_rows_alone),
-        cmocka_unit_test(test_few_rows), cmocka_unit_test(test_wrong_type),
-        cmocka_unit_test(test_grouped),  cmocka_unit_test(test_lying_offsets),
+        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_rows_alone),
+        cmocka_unit_test(test_few_rows),      cmocka_unit_test(test_wrong_type),
+        cmocka_unit_test(test_several),       cmocka_unit_test(test_grouped),
+        cmocka_unit_test(test_lying_offsets),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -375,12 +375,84 @@ static void test_norm_rope(void **state)
         }
 }
 
+/* --- heads on their way to attention ------------------------------------------------- */
+
+enum { ARRAYS = 3, CELLS = 11 };
+
+/* As norm_rope by itself, which gives other rows than put_rows sends them to; or as they are. */
+static void expect(const d9d_norm_rope_dims *d, const d9d_turned_heads *h, void *y)
+{
+    const int64_t row = h->heads * d->d;
+    d9d_norm_rope_dims n = *d;
+    void *turned = array_poison(d->t, d->m * row), *inv = array_poison(D9D_F32, d->m * h->heads);
+
+    n.heads = h->heads;
+    if (h->w != NULL)
+        assert_int_equal(host_kernels()->norm_rope(NULL, &n, turned, inv, h->x, h->w), D9D_OK);
+    assert_int_equal(host_kernels()->put_rows(NULL, d->t, y, row, 0, h->at,
+                                              h->w != NULL ? turned : h->x, d->m, row),
+                     D9D_OK);
+    free(turned);
+    free(inv);
+}
+
+static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved, int64_t m)
+{
+    static const int32_t positions[] = {0, 7, 3, 4000, 5}, at[] = {7, 0, -1, 3, 10};
+    float freq[64];
+    const d9d_norm_rope_dims n = {.t = t,
+                                  .m = m,
+                                  .d = d,
+                                  .r = r,
+                                  .eps = 1e-3f,
+                                  .mscale = 1.0f,
+                                  .interleaved = interleaved,
+                                  .positions = positions,
+                                  .inv_freq = freq};
+    d9d_turned_heads list[ARRAYS] = {{.heads = 4}, {.heads = 2, .at = at}, {.heads = 2, .at = at}};
+    void *w = array_random(t, d, 9, 1.0), *want[ARRAYS], *x[ARRAYS];
+
+    for (int i = 0; i < 64; i++)
+        freq[i] = powf(1e4f, -(float)i / 64.0f);
+    for (int j = 0; j < ARRAYS; j++) {
+        const int64_t all = CELLS * list[j].heads * d;
+
+        x[j] = array_random(t, m * list[j].heads * d, 1 + (uint64_t)j, 1.0);
+        list[j].x = x[j];
+        list[j].w = j < ARRAYS - 1 ? w : NULL;
+        list[j].y = array_random(t, all, 5, 1.0);
+        want[j] = array_random(t, all, 5, 1.0);
+        expect(&n, &list[j], want[j]);
+    }
+    assert_int_equal(host_kernels()->new_heads(NULL, &n, ARRAYS, list), D9D_OK);
+    for (int j = 0; j < ARRAYS; j++) {
+        assert_memory_equal(want[j], list[j].y,
+                            (size_t)(CELLS * list[j].heads * d) * d9d_dtype_size(t));
+        free(x[j]);
+        free(list[j].y);
+        free(want[j]);
+    }
+    free(w);
+}
+
+static void test_new_heads(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (int64_t m = 1; m <= 5; m += 2) {
+            check_new_heads(array_types[t], 128, 128, false, m);
+            check_new_heads(array_types[t], 64, 32, false, m);
+            check_new_heads(array_types[t], 10, 6, true, m);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rms_norm),
         cmocka_unit_test(test_rope),
         cmocka_unit_test(test_norm_rope),
+        cmocka_unit_test(test_new_heads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

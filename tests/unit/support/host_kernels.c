@@ -215,6 +215,26 @@ static d9d_status on_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const 
                              out(&c, g->ct, y, g->m * g->n)));
 }
 
+static d9d_status on_gemms(d9d_stream s, int n, const d9d_gemm *g, const void *a,
+                           const void *const *b, void *const *y)
+{
+    const void *bs[MOST_SPLITS];
+    void *ys[MOST_SPLITS];
+    d9d_gemm d[MOST_SPLITS];
+    call c = begin();
+
+    (void)s;
+    if (n > MOST_SPLITS)
+        abort();
+    for (int i = 0; i < n; i++) {
+        d[i] = g[i];
+        d[i].plus = in(&c, g->ct, g[i].plus, g[i].m * g[i].n);
+        bs[i] = in(&c, g->t, b[i], g[i].k * g[i].n);
+        ys[i] = out(&c, g->ct, y[i], g[i].m * g[i].n);
+    }
+    return end(&c, c.k->gemms(c.s, n, d, in(&c, g->t, a, g->m * g->k), bs, ys));
+}
+
 static d9d_status on_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *w,
                                   const int32_t *offset, int64_t rows, int64_t e, int64_t n_in,
                                   int64_t n_out)
@@ -468,6 +488,30 @@ static d9d_status on_put_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, in
     (void)s;
     return end(&c, c.k->put_rows(c.s, t, out(&c, t, y, rows * ld), ld, first,
                                  at == NULL ? NULL : ints(&c, at, m), in(&c, t, x, m * n), m, n));
+}
+
+static d9d_status on_new_heads(d9d_stream s, const d9d_norm_rope_dims *n, int count,
+                               const d9d_turned_heads *list)
+{
+    d9d_turned_heads there[MOST_SPLITS];
+    call c = begin();
+    const d9d_norm_rope_dims d = norm_rope_of(&c, n);
+
+    (void)s;
+    if (count > MOST_SPLITS)
+        abort();
+    for (int j = 0; j < count; j++) {
+        const d9d_turned_heads *h = &list[j];
+        const int64_t row = h->heads * n->d;
+        int64_t rows = h->at == NULL ? n->m : 0;
+
+        for (int64_t i = 0; h->at != NULL && i < n->m; i++)
+            rows = h->at[i] >= rows ? h->at[i] + 1 : rows;
+        there[j] = (d9d_turned_heads){in(&c, n->t, h->x, n->m * row), in(&c, n->t, h->w, n->d),
+                                      out(&c, n->t, h->y, rows * row), h->heads,
+                                      h->at == NULL ? NULL : ints(&c, h->at, n->m)};
+    }
+    return end(&c, c.k->new_heads(c.s, &d, count, there));
 }
 
 static d9d_documents documents_of(call *c, const d9d_documents *x)

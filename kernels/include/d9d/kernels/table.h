@@ -47,8 +47,8 @@ typedef enum d9d_init_kind {
 
 /* C = op(A) op(B) + beta C: C [M, N] of type ct, op(A) [M, K], op(B) [K, N] of type t.
  * trans_a: A is stored [K, M]; trans_b: B is stored [N, K].  plus, where not NULL, is another array
- * like C that is added, times beta, in its place; the bits are the same.  b_early: the last call
- * before this one on the queue writes nothing of B, so that it may be read before that has ended.
+ * like C that is added, times beta, in its place; the bits are the same.  b_still: B was there
+ * before any call that may still be under way, so that it may be read ahead of this one's turn.
  */
 typedef struct d9d_gemm {
     d9d_dtype t, ct;
@@ -56,7 +56,7 @@ typedef struct d9d_gemm {
     int64_t m, n, k;
     float beta;
     const void *plus;
-    bool b_early;
+    bool b_still;
 } d9d_gemm;
 
 /* n columns of M rows: x [M, X] from column `from` on, y [M heads, Y] from column `to` on, where a
@@ -104,6 +104,7 @@ typedef struct d9d_gated_dims {
     d9d_dtype t;
     int64_t rows, h, i, e; /* e is 1 without offset */
     const int32_t *offset;
+    bool still; /* of both matrices, as d9d_gemm's b_still */
 } d9d_gated_dims;
 
 /* Heads to be normed and turned: x [M, heads, D], of which the first R features turn, by
@@ -116,6 +117,17 @@ typedef struct d9d_norm_rope_dims {
     const int32_t *positions;
     const float *inv_freq;
 } d9d_norm_rope_dims;
+
+/* Heads on their way to attention, x [M, heads, D]: normed by w [D] and turned, or as they are
+ * where w is NULL.  Those of token i go to row at[i] of y, to none where that is -1, or to row i
+ * where at is NULL.  at, positions and frequencies were there before any call that may still be
+ * under way. */
+typedef struct d9d_turned_heads {
+    const void *x, *w;
+    void *y;
+    int64_t heads;
+    const int32_t *at;
+} d9d_turned_heads;
 
 /* Attention: S queries and Z keys a row; q o [B, S, A, D], k v [B, Z, K, D], lse [B, A, S] float32.
  *
@@ -187,7 +199,8 @@ typedef struct d9d_attention_dims {
     int64_t segments;
     const d9d_segment *segment; /* [segments], or NULL */
     bool cached; /* k and v are a cache, and most segments have a query or a few: it may be done in
-                    another way, whose last bits differ; forward alone */
+                    another way, whose last bits differ; forward alone.  The list was there before
+                    any call that may still be under way, and so it may be read ahead */
     int64_t window; /* most keys that a query sees, its own position counted; 0: all */
     int64_t pieces; /* of a row of queries, where a list is of pieces; 0: not known */
 } d9d_attention_dims;
@@ -553,6 +566,14 @@ typedef struct d9d_kernels {
     /* y = x W of each head, or, turned, x W'. */
     d9d_status (*heads_gemm)(d9d_stream s, const d9d_heads_dims *n, void *y, const void *x,
                              const void *w);
+
+    /* --- several at once, with the bits of each by itself ------------------------------ */
+    /* gemm of one A by each of n matrices. */
+    d9d_status (*gemms)(d9d_stream s, int n, const d9d_gemm *g, const void *a, const void *const *b,
+                        void *const *c);
+    /* n arrays of heads of the same tokens; all of d but its heads is said of each. */
+    d9d_status (*new_heads)(d9d_stream s, const d9d_norm_rope_dims *d, int n,
+                            const d9d_turned_heads *list);
 } d9d_kernels;
 
 /* Every entry by name, for code that goes through them all. */
@@ -569,7 +590,8 @@ typedef struct d9d_kernels {
     X(router) X(router_din) X(router_count) X(router_losses) X(router_bias)                           \
     X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \
     X(route_ranks) X(route_local) X(sum_squares) X(sum) X(find_nonfinite) X(step_scale) X(adam)    \
-    X(adam_stochastic) X(sgd) X(conv_on) X(delta_on) X(heads_gemm)
+    X(adam_stochastic) X(sgd) X(conv_on) X(delta_on) X(heads_gemm) \
+    X(gemms) X(new_heads)
 /* clang-format on */
 
 D9D_API const d9d_kernels *d9d_kernels_cpu(void);

@@ -26,6 +26,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_onto(d9d_tape *t, d9d_var *x, d9d_
 /* y = x W^T with rows [first, first + n) of W alone: y [..., n]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                    int64_t first, int64_t n, d9d_var **y);
+/* That for each of n weights at once: what the first read of x can be used for all. */
+enum { D9D_LINEARS = 4 };
+typedef struct d9d_linear_rows {
+    d9d_param *w;
+    int64_t first, n;
+} d9d_linear_rows;
+D9D_API D9D_MUST_USE d9d_status d9d_op_linears(d9d_tape *t, d9d_var *x, const d9d_linear_rows *of,
+                                               size_t n, d9d_var **y);
 
 /* y = a + b, of one shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y);
@@ -340,6 +348,16 @@ typedef struct d9d_heads_how {
 } d9d_heads_how;
 D9D_API D9D_MUST_USE d9d_status d9d_op_heads(d9d_tape *t, d9d_var *x, d9d_param *w,
                                              const d9d_heads_how *how, d9d_var **y);
+/* All that new tokens' heads need before attention to a cache, at once: q becomes what
+ * d9d_op_norm_rope() makes of it, k what that and then d9d_op_cache() do, v what the latter does.
+ */
+typedef struct d9d_new_heads {
+    d9d_var *q, *k, *v;         /* [1, T, A, D], [1, T, K, D] */
+    d9d_param *q_norm, *k_norm; /* [D] */
+    const d9d_tensor *at, *k_cache, *v_cache;
+} d9d_new_heads;
+D9D_API D9D_MUST_USE d9d_status d9d_op_new_heads(d9d_tape *t, const d9d_norm_rope *how,
+                                                 d9d_new_heads *h);
 /* Logits of the tokens `pick` [N] (int32), for a head split as in d9d_op_linear_cross_entropy():
  * y[i] = h[pick[i]] W^T, in float32 and not rounded to the type of h.  Over the ranks of `comm` the
  * heads are parts of the rows of their splits; h is the same on each, and so is y.

@@ -53,6 +53,11 @@ D9D_API void d9d_tape_free(d9d_tape *t);
 D9D_API void d9d_tape_reset(d9d_tape *t);
 /* Off: ops compute and record nothing (inference).  On at creation; reset does not change it. */
 D9D_API void d9d_tape_set_recording(d9d_tape *t, bool on);
+/* On: a promise that parameters stay as they are while what the tape's ops queue is under way, so
+ * that kernels may read them ahead of their turn.  Off at creation; reset does not change it. */
+D9D_API void d9d_tape_set_still(d9d_tape *t, bool on);
+/* Is that promised of this one?  Not of one that is gathered when it is needed. */
+D9D_API bool d9d_tape_lies_still(const d9d_tape *t, const d9d_param *p);
 D9D_API d9d_device *d9d_tape_device(const d9d_tape *t);
 
 /* Where random numbers of a forward come from.  Each belongs to an element of an array of the whole
