@@ -296,7 +296,7 @@ static __device__ void make_gates(full &w, const delta<T> &v, const chunk &x, co
 }
 
 template <bool TENSOR, class T>
-static __global__ void __launch_bounds__(THREADS) chunk_kernel(delta<T> v)
+static __global__ void __launch_bounds__(THREADS, 2) chunk_kernel(delta<T> v)
 {
     extern __shared__ __align__(128) unsigned char raw[];
     full &w = *(full *)raw;
