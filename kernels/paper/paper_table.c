@@ -520,6 +520,10 @@ ENTRY(new_heads, const d9d_norm_rope_dims *d, int n, const d9d_turned_heads *lis
         features += (double)list[i].heads * (double)d->d;
     return move(s, d->t, 2.0 * (double)d->m * features);
 }
+ENTRY(largest, int32_t *at, float *value, const float *x, int64_t m, int64_t n)
+{
+    return move(s, D9D_F32, (double)m * (double)n);
+}
 
 const d9d_kernels *d9d_kernels_paper(void)
 {

@@ -29,7 +29,7 @@ void d9di_answers_release(d9di_answers *a)
 
 bool d9di_answers_busy(const d9di_answers *a)
 {
-    bool busy = a->next < a->asked->n;
+    bool busy = a->next < a->asked->n || a->under_way > 0;
 
     for (int64_t i = 0; i < a->n; i++)
         busy = busy || a->rows[i].k >= 0;
@@ -115,19 +115,29 @@ static bool is_stop(const d9di_answers *a, uint32_t token)
     return found;
 }
 
-static d9d_status row_grow(d9di_answers *a, d9di_answer *row, const float *logits)
+/* The next token of a row: what the stepper has chosen, or one of its logits. */
+static d9d_status token_of(d9di_answers *a, const d9di_answer *row, const d9di_next *next, size_t i,
+                           uint32_t *out)
 {
     const d9d_rng r = {a->seed, (uint64_t)row->k};
-    const int64_t position = length_of(row);
+
+    if (next->logits != NULL)
+        return d9di_choose_token(&a->choose, r, length_of(row),
+                                 next->logits + (int64_t)i * a->vocab, a->vocab, out);
+    *out = (uint32_t)next->token[i];
+    return d9di_choose_check(*out, next->largest[i]);
+}
+
+static d9d_status row_grow(d9di_answers *a, d9di_answer *row, const d9di_next *next, size_t i)
+{
     d9d_err_copy why;
     uint32_t token;
-    d9d_status st;
+    d9d_status st = token_of(a, row, next, i, &token);
 
-    st = d9di_choose_token(&a->choose, r, position, logits, a->vocab, &token);
     if (st != D9D_OK) {
         d9d_err_save(&why, st);
         return D9D_FAIL(st, "sample %lld: position %lld: %s", (long long)row->of.sample,
-                        (long long)position, why.text);
+                        (long long)length_of(row), why.text);
     }
     D9D_TRY(D9D_VEC_PUSH(&row->ids, token));
     if (is_stop(a, token))
@@ -137,21 +147,60 @@ static d9d_status row_grow(d9di_answers *a, d9di_answer *row, const float *logit
     return D9D_OK;
 }
 
+/* Does each row go on behind the call that is under way, unless it stops, and no other begins? */
+static bool all_go_on(const d9di_answers *a)
+{
+    size_t going = 0, alive = 0;
+
+    for (int64_t i = 0; i < a->n; i++)
+        alive += a->rows[i].k >= 0;
+    for (size_t i = 0; i < a->under_way; i++) {
+        const d9di_answer *row = &a->rows[a->pieces[i].row];
+
+        going += row->k >= 0 && a->pieces[i].first + a->pieces[i].n == length_of(row) &&
+                 length_of(row) + 1 < row->most;
+    }
+    return going == a->under_way && going == alive &&
+           (alive == (size_t)a->n || a->next >= a->asked->n);
+}
+
+/* The call behind that under way: of each row the token that it chooses. */
+static d9d_status send_ahead(d9di_answers *a)
+{
+    for (size_t i = 0; i < a->under_way; i++) {
+        d9di_piece *p = &a->pieces[i];
+
+        *p = (d9di_piece){p->row, p->first + p->n, 1, NULL};
+    }
+    return d9di_stepper_send(a->stepper, a->pieces, a->under_way);
+}
+
 d9d_status d9di_answers_step(d9di_answers *a, d9di_answer_fn *done, void *arg)
 {
-    const float *logits;
+    d9di_next next;
     size_t n;
+    bool ahead;
 
-    D9D_TRY(places_fill(a, done, arg));
-    n = pieces_choose(a);
-    D9D_TRY(d9di_stepper_run(a->stepper, a->pieces, n, &logits));
+    if (a->under_way == 0) {
+        D9D_TRY(places_fill(a, done, arg));
+        a->under_way = pieces_choose(a);
+        D9D_TRY(d9di_stepper_send(a->stepper, a->pieces, a->under_way));
+    }
+    n = a->under_way;
+    ahead = a->ahead && n > 0 && all_go_on(a);
+    if (ahead)
+        D9D_TRY(send_ahead(a));
+    else
+        a->under_way = 0;
+    D9D_TRY(d9di_stepper_take(a->stepper, &next));
     for (size_t i = 0; i < n; i++) {
         d9di_answer *row = &a->rows[a->pieces[i].row];
+        const int64_t seen = ahead ? a->pieces[i].first : a->pieces[i].first + a->pieces[i].n;
 
-        row->seen += a->pieces[i].n;
-        if (row->seen < length_of(row))
+        row->seen = seen;
+        if (row->k < 0 || row->seen < length_of(row))
             continue;
-        D9D_TRY(row_grow(a, row, logits + (int64_t)i * a->vocab));
+        D9D_TRY(row_grow(a, row, &next, i));
         if (row->finish != NULL)
             D9D_TRY(row_end(row, done, arg));
     }

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "d9d/kernels/table.h"
+
 typedef struct draw {
     const d9di_choose *how;
     const float *logits;
@@ -97,60 +99,29 @@ static d9d_status draw_one(d9di_choose *c, const draw *d, const uint32_t *last, 
     return D9D_OK;
 }
 
-/* Of a few logits; one that is no number is larger than any. */
-static uint32_t largest_of(const float *logits, int64_t first, int64_t n)
+d9d_status d9di_choose_check(uint32_t best, float logit)
 {
-    int64_t best = first;
-
-    for (int64_t i = first + 1; i < n; i++)
-        if (logits[i] > logits[best] || isnan(logits[i]))
-            best = i;
-    return (uint32_t)best;
-}
-
-/* The first of the largest: that of the blocks whose largest is largest. */
-static uint32_t largest(const float *logits, int64_t n)
-{
-    enum { LANES = 16, BLOCK = 1024 };
-    uint32_t best = largest_of(logits, 0, n < BLOCK ? n : BLOCK);
-
-    for (int64_t at = BLOCK; at < n; at += BLOCK) {
-        const int64_t end = n - at < BLOCK ? n : at + BLOCK;
-        int more[LANES] = {0}, any = 0;
-        int64_t i = at;
-
-        for (; i + LANES <= end; i += LANES)
-            for (int j = 0; j < LANES; j++)
-                more[j] |= !(logits[i + j] <= logits[best]);
-        for (; i < end; i++)
-            any |= !(logits[i] <= logits[best]);
-        for (int j = 0; j < LANES; j++)
-            any |= more[j];
-        if (any && !isnan(logits[best])) {
-            const uint32_t here = largest_of(logits, at, end);
-
-            best = logits[here] > logits[best] || isnan(logits[here]) ? here : best;
-        }
-    }
-    return best;
+    if (isfinite(logit))
+        return D9D_OK;
+    return D9D_FAIL(D9D_ENUMERIC, "the logit of token %u is %s", best,
+                    isnan(logit) ? "nan"
+                    : logit > 0  ? "inf"
+                                 : "-inf");
 }
 
 d9d_status d9di_choose_token(d9di_choose *c, d9d_rng r, int64_t position, const float *logits,
                              int64_t n, uint32_t *out)
 {
-    const uint32_t best = largest(logits, n);
-    const draw d = {c, logits, n, logits[best]};
     const double share = (double)(d9d_rng_u64(r, (uint64_t)position) >> 11) * 0x1p-53;
     const bool some = c->top_p < 1 || (c->top_k > 0 && c->top_k < n);
+    draw d = {c, logits, n, 0};
+    int32_t best;
     uint32_t last = 0;
 
-    if (!isfinite(d.largest))
-        return D9D_FAIL(D9D_ENUMERIC, "the logit of token %u is %s", best,
-                        isnan(d.largest) ? "nan"
-                        : d.largest > 0  ? "inf"
-                                         : "-inf");
+    D9D_TRY(d9d_kernels_cpu()->largest(NULL, &best, &d.largest, logits, 1, n));
+    D9D_TRY(d9di_choose_check((uint32_t)best, d.largest));
     if (c->temperature == 0) {
-        *out = best;
+        *out = (uint32_t)best;
         return D9D_OK;
     }
     if (some)

@@ -22,8 +22,11 @@ typedef struct d9di_choose {
     D9D_VEC(double) until;
 } d9di_choose;
 
-/* logits [n] of position `position`, counted over prompt and all; n is at least 1.  ENUMERIC when
- * the largest of them is no finite number. */
+/* ENUMERIC unless the largest logit, that of token `best`, is a finite number. */
+d9d_status d9di_choose_check(uint32_t best, float logit);
+
+/* logits [n] of position `position`, counted over prompt and all; n is at least 1.  ENUMERIC as
+ * above. */
 d9d_status d9di_choose_token(d9di_choose *c, d9d_rng r, int64_t position, const float *logits,
                              int64_t n, uint32_t *out);
 void d9di_choose_release(d9di_choose *c);

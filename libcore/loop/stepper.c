@@ -6,10 +6,17 @@
  */
 #include "loop/stepper.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "d9d/base/call.h"
+#include "d9d/device/readback.h"
+
+enum {
+    ALIGNED = 64, /* integers: kernels want 16 bytes, a GPU's memory likes 256 */
+    UNDER_WAY = 2 /* calls */
+};
 
 struct d9di_stepper {
     d9di_engine *engine;
@@ -19,10 +26,12 @@ struct d9di_stepper {
     int64_t fill;       /* tokens are a multiple of this */
     D9D_VEC(int32_t) host;
     d9d_tensor block;
-    void *pinned; /* [rows, V] floats: logits */
+    void *pinned;                  /* [rows, V] floats: logits, unless it chooses */
+    int64_t most;                  /* tokens of a call that takes those chosen */
+    d9d_tensor chosen;             /* [2 most]: tokens, and logits, which are floats */
+    d9d_readback *read[UNDER_WAY]; /* of all of chosen */
+    unsigned sent, taken;          /* calls */
 };
-
-enum { ALIGNED = 64 }; /* integers: kernels want 16 bytes, a GPU's memory likes 256 */
 
 /* Where the arrays of a call are in its block. */
 typedef struct layout {
@@ -52,7 +61,31 @@ uint64_t d9di_stepper_bytes(const d9di_engine *e, int64_t rows, int64_t room)
     return d9d_cache_bytes(model_of(e), tokens_of(e, rows, room), rows + 1);
 }
 
-d9d_status d9di_stepper_open(d9di_engine *e, int64_t rows, int64_t room, d9di_stepper **out)
+static int64_t up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* Room for what is chosen: of the rows, and of tokens that are filled up with any. */
+static d9d_status chosen_open(d9di_stepper *d)
+{
+    d9d_device *dev = d->engine->dev;
+    int32_t *zeros;
+    d9d_status st;
+
+    d->most = up(d->rows + d->fill, ALIGNED);
+    zeros = calloc(2 * (size_t)d->most, sizeof(*zeros));
+    if (zeros == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory to generate with");
+    st = d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(2 * d->most), zeros, &d->chosen);
+    free(zeros);
+    for (int i = 0; st == D9D_OK && i < UNDER_WAY; i++)
+        st = d9d_readback_create(dev, d9d_tensor_bytes(&d->chosen), &d->read[i]);
+    return st;
+}
+
+d9d_status d9di_stepper_open(d9di_engine *e, int64_t rows, int64_t room, bool chooses,
+                             d9di_stepper **out)
 {
     d9di_stepper *d = calloc(1, sizeof(*d));
     d9d_status st;
@@ -69,9 +102,11 @@ d9d_status d9di_stepper_open(d9di_engine *e, int64_t rows, int64_t room, d9di_st
     D9D_TRY_OR(st,
                d9d_cache_create(model_of(e), e->dev, tokens_of(e, rows, room), rows + 1, &d->cache),
                out);
-    D9D_TRY_OR(
-        st, d9d_device_pin(e->dev, (uint64_t)(rows * e->whole->vocab) * sizeof(float), &d->pinned),
-        out);
+    st = chooses ? chosen_open(d)
+                 : d9d_device_pin(e->dev, (uint64_t)(rows * e->whole->vocab) * sizeof(float),
+                                  &d->pinned);
+    if (st != D9D_OK)
+        goto out;
     *out = d;
     d = NULL;
 out:
@@ -84,6 +119,9 @@ void d9di_stepper_close(d9di_stepper *d)
     if (d == NULL)
         return;
     d9d_tensor_release(&d->block);
+    d9d_tensor_release(&d->chosen);
+    for (int i = 0; i < UNDER_WAY; i++)
+        d9d_readback_free(d->read[i]);
     d9d_tape_free(d->tape);
     d9d_device_unpin(d->engine->dev, d->pinned);
     d9d_cache_release(&d->cache);
@@ -93,11 +131,6 @@ void d9di_stepper_close(d9di_stepper *d)
 
 /* --- what is sent ------------------------------------------------------------------------------
  */
-
-static int64_t up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
-}
 
 static layout layout_of(const d9di_stepper *d, const d9di_piece *pieces, size_t n)
 {
@@ -156,9 +189,9 @@ static d9d_status block_send(d9di_stepper *d, const layout *l, const d9di_piece 
 /* --- a call -------------------------------------------------------------------------------------
  */
 
-static d9d_tensor part(const d9di_stepper *d, int64_t first, d9d_shape shape)
+static d9d_tensor part(const d9d_tensor *of, int64_t first, d9d_shape shape)
 {
-    d9d_tensor flat = d9d_tensor_rows(&d->block, first, d9d_shape_numel(&shape));
+    d9d_tensor flat = d9d_tensor_rows(of, first, d9d_shape_numel(&shape));
     d9d_tensor t = d9d_tensor_reshape(&flat, shape);
 
     d9d_tensor_release(&flat);
@@ -187,6 +220,21 @@ static d9d_status take(d9di_stepper *d, const layout *l, d9d_var **out)
     return st;
 }
 
+/* Of logits [n, V] what is wanted, on its way to the host. */
+static d9d_status fetch(d9di_stepper *d, const float *logits, int64_t n)
+{
+    const d9di_engine *e = d->engine;
+    const int64_t vocab = e->whole->vocab;
+    int32_t *token = d9d_tensor_data(&d->chosen);
+
+    if (d->pinned != NULL)
+        return d9d_device_download(e->dev, d->pinned, logits,
+                                   (uint64_t)(n * vocab) * sizeof(float));
+    D9D_TRY(e->dev->kernels->largest(e->dev->stream, token, (float *)(token + d->most), logits, n,
+                                     vocab));
+    return d9d_readback_begin(d->read[d->sent % UNDER_WAY], token);
+}
+
 /* To the next stage; or of the last one's logits a copy to every stage, which all choose by. */
 static d9d_status give(d9di_stepper *d, const layout *l, const d9d_model_out *out)
 {
@@ -207,21 +255,22 @@ static d9d_status give(d9di_stepper *d, const layout *l, const d9d_model_out *ou
     st = d9d_comm_broadcast(e->down, e->dev->stream, "logits", D9D_F32, d9d_tensor_data(&x),
                             d9d_shape_numel(&shape), e->pipe_ranks - 1);
     if (st == D9D_OK)
-        st = d9d_device_download(e->dev, d->pinned, d9d_tensor_data(&x),
-                                 (uint64_t)d9d_shape_numel(&shape) * sizeof(float));
+        st = fetch(d, d9d_tensor_data(&x), l->pieces);
     d9d_tensor_release(&x);
     return st;
 }
 
-static d9d_status forward(d9di_stepper *d, const layout *l, d9d_model_out *out)
+/* Tokens are in the block, or what the call before has chosen. */
+static d9d_status forward(d9di_stepper *d, const layout *l, bool chosen, d9d_model_out *out)
 {
     const int64_t segments = l->pieces + (l->filled > 0);
-    d9d_tensor t[] = {part(d, l->ids, D9D_SHAPE(1, l->tokens)),
-                      part(d, l->positions, D9D_SHAPE(1, l->tokens)),
-                      part(d, l->at, D9D_SHAPE(l->tokens)),
-                      part(d, l->segments, D9D_SHAPE(segments, 4)),
-                      part(d, l->pick, D9D_SHAPE(l->pieces > 0 ? l->pieces : 1)),
-                      part(d, l->rows, D9D_SHAPE(segments))};
+    d9d_tensor t[] = {
+        part(chosen ? &d->chosen : &d->block, chosen ? 0 : l->ids, D9D_SHAPE(1, l->tokens)),
+        part(&d->block, l->positions, D9D_SHAPE(1, l->tokens)),
+        part(&d->block, l->at, D9D_SHAPE(l->tokens)),
+        part(&d->block, l->segments, D9D_SHAPE(segments, 4)),
+        part(&d->block, l->pick, D9D_SHAPE(l->pieces > 0 ? l->pieces : 1)),
+        part(&d->block, l->rows, D9D_SHAPE(segments))};
     d9d_model_in in = {.ids = &t[0],
                        .positions = &t[1],
                        .segments = &t[3],
@@ -239,19 +288,33 @@ static d9d_status forward(d9di_stepper *d, const layout *l, d9d_model_out *out)
     return st;
 }
 
-d9d_status d9di_stepper_run(d9di_stepper *d, const d9di_piece *pieces, size_t n,
-                            const float **logits)
+d9d_status d9di_stepper_send(d9di_stepper *d, const d9di_piece *pieces, size_t n)
 {
     const layout l = layout_of(d, pieces, n);
+    const bool chosen = n > 0 && pieces[0].ids == NULL;
     d9d_model_out out;
     d9d_status st;
 
+    assert(d->sent - d->taken < (d->pinned != NULL ? 1 : UNDER_WAY));
     D9D_TRY(block_send(d, &l, pieces));
-    st = forward(d, &l, &out);
+    st = forward(d, &l, chosen, &out);
     if (st == D9D_OK)
         st = give(d, &l, &out);
     d9d_tape_reset(d->tape);
-    if (st == D9D_OK)
-        *logits = d->pinned;
+    d->sent += st == D9D_OK;
     return st;
+}
+
+d9d_status d9di_stepper_take(d9di_stepper *d, d9di_next *out)
+{
+    const void *chosen;
+
+    *out = (d9di_next){.logits = d->pinned};
+    if (d->pinned == NULL) {
+        D9D_TRY(d9d_readback_end(d->read[d->taken % UNDER_WAY], &chosen));
+        out->token = chosen;
+        out->largest = (const float *)(out->token + d->most);
+    }
+    d->taken++;
+    return D9D_OK;
 }

@@ -93,6 +93,21 @@ tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
     cmp named.jsonl config.jsonl
 }
 
+@test "rows that stop one after the other, their places taken at once: as each alone" {
+    greedy moe >g.json
+    stops=(--set task.stop_tokens=[59,40,149])
+    d9d-infer -q "${stops[@]}" --set trainer.batching.microbatch_size=1 g.json
+    [ "$(grep -c '"finish": "stop"' out.jsonl)" -ge 4 ]
+    for rows in 2 3 7 100; do
+        d9d-infer -q "${stops[@]}" --set trainer.batching.microbatch_size=$rows --set task.output=$rows.jsonl g.json
+        cmp out.jsonl $rows.jsonl
+        # One token left to draw is chosen on the host, a call at a time.
+        d9d-infer -q "${stops[@]}" --set trainer.batching.microbatch_size=$rows --set task.output=drawn$rows.jsonl \
+            --set task.temperature=1 --set task.top_k=1 g.json
+        cmp out.jsonl drawn$rows.jsonl
+    done
+}
+
 @test "rows end where the model has no more positions" {
     greedy dense_untied >g.json
     sed 's/"max_position_embeddings": 512/"max_position_embeddings": 26/' "$golden/dense_untied/config.json" >c.json
@@ -184,7 +199,7 @@ speaker() {
     chmod -R u+w bad
     printf '\0\0\300\177' | dd of=bad/model.safetensors bs=1 conv=notrunc status=none \
         seek=$(($(stat -c %s bad/model.safetensors) - 4))
-    says 1 'sample 1: position 9: the logit of token 156 is nan' d9d-infer --device cpu --set trainer.model_stage_factory.source_checkpoint=bad g.json
+    says 1 'sample 1: position 9: the logit of token 0 is nan' d9d-infer --device cpu --set trainer.model_stage_factory.source_checkpoint=bad g.json
     [ ! -e out.jsonl ]
 }
 

@@ -1050,6 +1050,16 @@ static d9d_status on_sgd(d9d_stream s, const d9d_sgd_step *step, d9d_dtype t, vo
                             floats(&c, scale, 1), st, out(&c, st, momentum, n), n));
 }
 
+static d9d_status on_largest(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
+                             int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->largest(c.s, out(&c, D9D_I32, at, m), out(&c, D9D_F32, value, m),
+                                floats(&c, x, m * n), m, n));
+}
+
 const d9d_kernels *host_kernels(void)
 {
     static const d9d_kernels table = {.name = "host",

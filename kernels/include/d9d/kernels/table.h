@@ -574,6 +574,11 @@ typedef struct d9d_kernels {
     /* n arrays of heads of the same tokens; all of d but its heads is said of each. */
     d9d_status (*new_heads)(d9d_stream s, const d9d_norm_rope_dims *d, int n,
                             const d9d_turned_heads *list);
+
+    /* Of each row of x [M, N], N at least 1, the first of its largest numbers: where it is, at [M],
+     * and what it is, value [M].  What is not a number is larger than any. */
+    d9d_status (*largest)(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
+                          int64_t n);
 } d9d_kernels;
 
 /* Every entry by name, for code that goes through them all. */
@@ -591,7 +596,7 @@ typedef struct d9d_kernels {
     X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \
     X(route_ranks) X(route_local) X(sum_squares) X(sum) X(find_nonfinite) X(step_scale) X(adam)    \
     X(adam_stochastic) X(sgd) X(conv_on) X(delta_on) X(heads_gemm) \
-    X(gemms) X(new_heads)
+    X(gemms) X(new_heads) X(largest)
 /* clang-format on */
 
 D9D_API const d9d_kernels *d9d_kernels_cpu(void);
