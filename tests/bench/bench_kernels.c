@@ -93,11 +93,11 @@ static d9d_status gemm_dw(bench *b)
 /* Gate, up and SwiGLU; the gradients of the first two from that of the layer. */
 static d9d_gated_dims dense_dims(const bench *b)
 {
-    return (d9d_gated_dims){b->t, T, H, I, 1, NULL};
+    return (d9d_gated_dims){b->t, T, H, I, 1, NULL, false};
 }
 static d9d_gated_dims experts_dims(const bench *b)
 {
-    return (d9d_gated_dims){b->t, ROWS, H, EI, E, b->offset};
+    return (d9d_gated_dims){b->t, ROWS, H, EI, E, b->offset, false};
 }
 static d9d_status gated_of(bench *b, d9d_gated_dims n)
 {
