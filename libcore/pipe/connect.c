@@ -1,39 +1,114 @@
-/* connect.c - sends and receives between ranks, by playing the program: spec 16.6.
+/* connect.c - sends and receives between ranks, by playing the program.
  *
- * Ranks take turns, one action each, if what it needs has been made.  When an action makes
- * something that another rank wants, the send goes behind it and the receive to the other's lane,
- * both at that moment: so all transfers of the job have one order that every lane agrees with.
+ * When an action makes something that another rank wants, the send goes behind it and the receive
+ * to the other's lane, both at that moment: so all transfers of the job have one order that every
+ * lane agrees with.  The moments are those of a game in which ranks take turns, one action each if
+ * what it needs has been made (spec 16.6), or those of a clock, where actions that end at one time
+ * are over before what they made is sent.
  */
 #include <string.h>
 
 #include "pipe/program_private.h"
 
+/* What actions take, to each other, of layers of Qwen3 on an H200. */
+static const int64_t takes[D9D_VERB_COUNT] = {
+    [D9D_FORWARD] = 8, [D9D_BACKWARD] = 19, [D9D_INPUT] = 12, [D9D_WEIGHT] = 7};
+
+enum { UNKNOWN = -1 };
+
 typedef struct player {
     const d9d_program *in;
     d9d_program *out;
-    size_t *at; /* [ranks]: next action of each lane of `in` */
-    bool *done; /* by cell: what every rank has done, receives included */
+    size_t *from, *at; /* [ranks]: of each lane of `in`, the last actions and those behind them */
+    int64_t *made; /* [2, stages, micros]: when a forward, or a gradient, was; UNKNOWN: not yet */
+    int64_t *now;  /* [ranks]: when the last action has ended */
+    /* By the clock: ranks whose next action can be done, as a heap by when it ends. */
+    int *heap, *over; /* over: those whose last has just ended */
+    size_t n;
+    int64_t *end; /* [ranks]: of that action; UNKNOWN: it cannot be done yet */
 } player;
 
-static bool is_ready(const player *g, const d9d_action *a)
+static int64_t *made_of(const player *g, bool forward, int stage, int micro)
 {
     const d9d_program *p = g->in;
-    const int from = d9di_feeder(p, a);
-    d9d_verb got, made;
+    const size_t row = (forward ? 0 : (size_t)p->stages) + (size_t)stage;
 
-    if (from < 0)
-        return true;
-    if (a->verb == D9D_FORWARD) {
-        got = D9D_RECV_FORWARD;
-        made = D9D_FORWARD;
-    } else {
-        got = D9D_RECV_BACKWARD;
-        made = D9D_BACKWARD; /* or its input half: d9di_cell() of both is set */
-    }
-    if (d9d_program_rank_of(p, from) != d9d_program_rank_of(p, a->stage))
-        return g->done[d9di_cell(p, got, a->stage, a->micro)];
-    return g->done[d9di_cell(p, made, from, a->micro)];
+    return &g->made[row * (size_t)p->micros + (size_t)micro];
 }
+
+/* When what an action needs has been made; UNKNOWN: not yet. */
+static int64_t ready_at(const player *g, const d9d_action *a)
+{
+    const int from = d9di_feeder(g->in, a);
+
+    return from < 0 ? 0 : *made_of(g, a->verb == D9D_FORWARD, from, a->micro);
+}
+
+/* When the next actions of a rank, which are joined, end. */
+static int64_t end_of(const player *g, int rank)
+{
+    const d9d_lane *lane = &g->in->lanes[rank];
+    int64_t begin = g->now[rank], sum = 0;
+
+    if (g->at[rank] == lane->len)
+        return UNKNOWN;
+    for (size_t i = g->at[rank]; i < d9di_group_end(lane, g->at[rank]); i++) {
+        const int64_t ready = ready_at(g, &lane->data[i]);
+
+        if (ready == UNKNOWN)
+            return UNKNOWN;
+        begin = ready > begin ? ready : begin;
+        sum += takes[lane->data[i].verb];
+    }
+    return begin + sum;
+}
+
+/* --- the clock's heap: the first to end in front, of equal ones the lowest rank --------------- */
+
+static bool comes_first(const player *g, int a, int b)
+{
+    return g->end[a] < g->end[b] || (g->end[a] == g->end[b] && a < b);
+}
+
+static void swap(int *a, int *b)
+{
+    const int c = *a;
+
+    *a = *b;
+    *b = c;
+}
+
+/* A rank that waits, if it need not. */
+static void wake(player *g, int rank)
+{
+    if (g->heap == NULL || g->end[rank] != UNKNOWN)
+        return;
+    g->end[rank] = end_of(g, rank);
+    if (g->end[rank] == UNKNOWN)
+        return;
+    g->heap[g->n] = rank;
+    for (size_t i = g->n++; i > 0 && comes_first(g, g->heap[i], g->heap[(i - 1) / 2]);
+         i = (i - 1) / 2)
+        swap(&g->heap[i], &g->heap[(i - 1) / 2]);
+}
+
+static int take_first(player *g)
+{
+    const int first = g->heap[0];
+
+    g->heap[0] = g->heap[--g->n];
+    for (size_t i = 0, child; (child = 2 * i + 1) < g->n; i = child) {
+        if (child + 1 < g->n && comes_first(g, g->heap[child + 1], g->heap[child]))
+            child++;
+        if (!comes_first(g, g->heap[child], g->heap[i]))
+            break;
+        swap(&g->heap[i], &g->heap[child]);
+    }
+    return first;
+}
+
+/* --- an action ---------------------------------------------------------------------------------
+ */
 
 /* Of something made for another rank: a send here, a receive there. */
 static d9d_status transfer(player *g, int rank, const d9d_action *a)
@@ -45,41 +120,86 @@ static d9d_status transfer(player *g, int rank, const d9d_action *a)
     const d9d_verb recv = forward ? D9D_RECV_FORWARD : D9D_RECV_BACKWARD;
     int other;
 
-    if ((!forward && !d9di_is_input_half(a->verb)) || to < 0 || to >= p->stages)
+    if (to < 0 || to >= p->stages)
         return D9D_OK;
     other = d9d_program_rank_of(p, to);
     if (other == rank)
         return D9D_OK;
     D9D_TRY(d9d_program_push(g->out, rank, (d9d_action){send, a->stage, a->micro, false}));
     D9D_TRY(d9d_program_push(g->out, other, (d9d_action){recv, to, a->micro, false}));
-    g->done[d9di_cell(p, recv, to, a->micro)] = true;
+    wake(g, other);
     return D9D_OK;
 }
 
-/* The next action of a rank, with those joined to it; *moved says whether it could. */
-static d9d_status play_one(player *g, int rank, bool *moved)
+/* What a rank's last actions have made is there for others. */
+static d9d_status deliver(player *g, int rank)
 {
     const d9d_lane *lane = &g->in->lanes[rank];
-    const size_t first = g->at[rank];
-    size_t end;
 
-    if (first == lane->len)
-        return D9D_OK;
-    end = d9di_group_end(lane, first);
-    for (size_t i = first; i < end; i++)
-        if (!is_ready(g, &lane->data[i]))
-            return D9D_OK;
-    for (size_t i = first; i < end; i++)
-        D9D_TRY(d9d_program_push(g->out, rank, lane->data[i]));
-    for (size_t i = first; i < end; i++) {
+    for (size_t i = g->from[rank]; i < g->at[rank]; i++)
+        if (lane->data[i].verb == D9D_FORWARD || d9di_is_input_half(lane->data[i].verb))
+            D9D_TRY(transfer(g, rank, &lane->data[i]));
+    return D9D_OK;
+}
+
+/* The next action of a rank, with those joined to it, which can be done. */
+static d9d_status compute(player *g, int rank, int64_t end)
+{
+    const d9d_lane *lane = &g->in->lanes[rank];
+
+    g->from[rank] = g->at[rank];
+    g->at[rank] = d9di_group_end(lane, g->at[rank]);
+    g->now[rank] = end;
+    for (size_t i = g->from[rank]; i < g->at[rank]; i++) {
         const d9d_action *a = &lane->data[i];
 
-        g->done[d9di_cell(g->in, d9di_is_input_half(a->verb) ? D9D_BACKWARD : a->verb, a->stage,
-                          a->micro)] = true;
-        D9D_TRY(transfer(g, rank, a));
+        D9D_TRY(d9d_program_push(g->out, rank, *a));
+        if (a->verb == D9D_FORWARD || d9di_is_input_half(a->verb))
+            *made_of(g, a->verb == D9D_FORWARD, a->stage, a->micro) = end;
     }
-    g->at[rank] = end;
-    *moved = true;
+    return D9D_OK;
+}
+
+/* --- the game ----------------------------------------------------------------------------------
+ */
+
+static d9d_status by_turns(player *g)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < g->in->ranks; r++) {
+            const int64_t end = end_of(g, r);
+
+            if (end == UNKNOWN)
+                continue;
+            D9D_TRY(compute(g, r, end));
+            D9D_TRY(deliver(g, r));
+            moved = true;
+        }
+    }
+    return D9D_OK;
+}
+
+static d9d_status by_clock(player *g)
+{
+    for (int r = 0; r < g->in->ranks; r++)
+        wake(g, r);
+    while (g->n > 0) {
+        const int64_t now = g->end[g->heap[0]];
+        size_t over = 0;
+
+        while (g->n > 0 && g->end[g->heap[0]] == now) {
+            const int r = take_first(g);
+
+            g->over[over++] = r;
+            g->end[r] = UNKNOWN;
+            D9D_TRY(compute(g, r, now));
+        }
+        for (size_t i = 0; i < over; i++)
+            D9D_TRY(deliver(g, g->over[i]));
+        for (size_t i = 0; i < over; i++)
+            wake(g, g->over[i]);
+    }
     return D9D_OK;
 }
 
@@ -94,17 +214,28 @@ static d9d_status stuck(const player *g)
     return D9D_OK;
 }
 
-static d9d_status play(player *g)
+static d9d_status take_room(player *g, bool clock)
 {
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (int r = 0; r < g->in->ranks; r++)
-            D9D_TRY(play_one(g, r, &moved));
-    }
-    return stuck(g);
+    const d9d_program *p = g->in;
+    const size_t ranks = (size_t)p->ranks, cells = 2 * (size_t)p->stages * (size_t)p->micros;
+
+    g->from = calloc(ranks, sizeof(*g->from));
+    g->at = calloc(ranks, sizeof(*g->at));
+    g->now = calloc(ranks, sizeof(*g->now));
+    g->end = malloc(ranks * sizeof(*g->end));
+    g->made = malloc(cells * sizeof(*g->made));
+    g->heap = clock ? malloc(ranks * sizeof(*g->heap)) : NULL;
+    g->over = clock ? malloc(ranks * sizeof(*g->over)) : NULL;
+    if (g->from == NULL || g->at == NULL || g->now == NULL || g->end == NULL || g->made == NULL ||
+        (clock && (g->heap == NULL || g->over == NULL)))
+        return D9D_FAIL(D9D_ENOMEM, "pipeline: %d stages of %d micro-batches", p->stages,
+                        p->micros);
+    memset(g->end, UNKNOWN, ranks * sizeof(*g->end));
+    memset(g->made, UNKNOWN, cells * sizeof(*g->made));
+    return D9D_OK;
 }
 
-d9d_status d9d_program_connect(d9d_program *p)
+static d9d_status connect_by(d9d_program *p, bool clock)
 {
     d9d_program connected;
     player g = {.in = p, .out = &connected};
@@ -112,20 +243,34 @@ d9d_status d9d_program_connect(d9d_program *p)
 
     D9D_TRY(d9d_program_init(p->ranks, p->stages / p->ranks, p->micros, p->layout, p->backward,
                              &connected));
-    g.at = calloc((size_t)p->ranks, sizeof(*g.at));
-    g.done = calloc(d9di_cells(p), sizeof(*g.done));
-    st =
-        g.at != NULL && g.done != NULL
-            ? play(&g)
-            : D9D_FAIL(D9D_ENOMEM, "pipeline: %d stages of %d micro-batches", p->stages, p->micros);
-    free(g.at);
-    free(g.done);
+    st = take_room(&g, clock);
+    if (st == D9D_OK)
+        st = clock ? by_clock(&g) : by_turns(&g);
+    if (st == D9D_OK)
+        st = stuck(&g);
     if (st == D9D_OK) { /* the new lanes for the old */
         const d9d_program old = *p;
 
         *p = connected;
         connected = old;
     }
+    free(g.from);
+    free(g.at);
+    free(g.now);
+    free(g.end);
+    free(g.made);
+    free(g.heap);
+    free(g.over);
     d9d_program_release(&connected);
     return st;
+}
+
+d9d_status d9d_program_connect(d9d_program *p)
+{
+    return connect_by(p, true);
+}
+
+d9d_status d9d_program_connect_in_turns(d9d_program *p)
+{
+    return connect_by(p, false);
 }

@@ -118,7 +118,7 @@ static void golden_programs_to_the_letter(void **state)
 
         assert_ok(d9d_program_build(&g->how, g->ranks, g->micros, &p));
         if (g->connected)
-            assert_ok(d9d_program_connect(&p));
+            assert_ok(d9d_program_connect_in_turns(&p));
         assert_ok(d9d_program_print(&p, g->rank, &text));
         assert_string_equal(text.data, g->text);
         assert_ok(d9d_program_init(p.ranks, p.stages / p.ranks, p.micros, p.layout, true, &again));

@@ -1,0 +1,230 @@
+/* test_program_order.c - the order of transfers where all of a rank that go one way, hidden states
+ * or gradients, share a queue: one that has not come holds up those behind it. */
+#include "d9d/pipe/program.h"
+
+#include <string.h>
+
+#include "d9d/pipe/timeline.h"
+#include "support/unit.h"
+
+enum { DOWN, UP, WAYS, NOT_YET = -1 };
+
+/* What is known of a play: when each result was made and has come, by way, stage and micro-batch.
+ */
+typedef struct play {
+    const d9d_program *p;
+    const double *takes; /* by verb */
+    double *made, *sent, *came;
+    double now[16], queue[16][WAYS];
+    size_t at[16],
+        posted[16][WAYS]; /* of lanes: what has been computed, and what queues have done */
+} play;
+
+static size_t cell(const play *x, int way, int stage, int micro)
+{
+    return (size_t)((way * x->p->stages + stage) * x->p->micros + micro);
+}
+
+static bool computes(const d9d_action *a)
+{
+    return a->verb == D9D_FORWARD || a->verb == D9D_BACKWARD || a->verb == D9D_INPUT ||
+           a->verb == D9D_WEIGHT;
+}
+
+static int way_of(const d9d_action *a)
+{
+    return a->verb == D9D_FORWARD || a->verb == D9D_SEND_FORWARD || a->verb == D9D_RECV_FORWARD
+               ? DOWN
+               : UP;
+}
+
+/* When what an action takes is here. */
+static double input_of(const play *x, int rank, const d9d_action *a)
+{
+    const int from = way_of(a) == DOWN ? a->stage - 1 : a->stage + 1;
+    size_t i;
+
+    if (a->verb == D9D_WEIGHT || from < 0 || from == x->p->stages)
+        return 0;
+    i = cell(x, way_of(a), from, a->micro);
+    return d9d_program_rank_of(x->p, from) == rank ? x->made[i] : x->came[i];
+}
+
+static bool compute(play *x, int rank)
+{
+    const d9d_lane *lane = &x->p->lanes[rank];
+    size_t first = x->at[rank], end;
+    double begin = x->now[rank], sum = 0;
+
+    while (first < lane->len && !computes(&lane->data[first]))
+        first++;
+    if (first == lane->len)
+        return false;
+    for (end = first; end == first || lane->data[end - 1].joined; end++) {
+        const double here = input_of(x, rank, &lane->data[end]);
+
+        if (here == NOT_YET)
+            return false;
+        begin = here > begin ? here : begin;
+        sum += x->takes[lane->data[end].verb];
+    }
+    x->now[rank] = begin + sum;
+    x->at[rank] = end;
+    for (size_t i = first; i < end; i++)
+        if (lane->data[i].verb != D9D_WEIGHT)
+            x->made[cell(x, way_of(&lane->data[i]), lane->data[i].stage, lane->data[i].micro)] =
+                x->now[rank];
+    return true;
+}
+
+/* The next transfer of a queue, in the order of the lane. */
+static bool transfer(play *x, int rank, int way)
+{
+    const d9d_lane *lane = &x->p->lanes[rank];
+    size_t *at = &x->posted[rank][way];
+    const d9d_action *a;
+    bool sends;
+    double when;
+    size_t i;
+
+    while (*at < lane->len && (computes(&lane->data[*at]) || way_of(&lane->data[*at]) != way))
+        ++*at;
+    if (*at == lane->len)
+        return false;
+    a = &lane->data[*at];
+    sends = a->verb == D9D_SEND_FORWARD || a->verb == D9D_SEND_BACKWARD;
+    i = cell(x, way, sends ? a->stage : way == DOWN ? a->stage - 1 : a->stage + 1, a->micro);
+    when = sends ? x->made[i] : x->sent[i];
+    if (when == NOT_YET)
+        return false;
+    x->queue[rank][way] = when > x->queue[rank][way] ? when : x->queue[rank][way];
+    *(sends ? &x->sent[i] : &x->came[i]) = x->queue[rank][way];
+    ++*at;
+    return true;
+}
+
+static double *unknown(size_t n)
+{
+    double *t = malloc(n * sizeof(*t));
+
+    assert_non_null(t);
+    for (size_t i = 0; i < n; i++)
+        t[i] = NOT_YET;
+    return t;
+}
+
+/* When the last rank ends. */
+static double total_of(const d9d_program *p, const double *takes)
+{
+    const size_t n = (size_t)(WAYS * p->stages * p->micros);
+    play x = {.p = p, .takes = takes, .made = unknown(n), .sent = unknown(n), .came = unknown(n)};
+    double total = 0;
+
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < p->ranks; r++)
+            for (int way = 0; way < WAYS; way++)
+                moved = compute(&x, r) || transfer(&x, r, way) || moved;
+    }
+    for (int r = 0; r < p->ranks; r++) {
+        for (size_t i = x.at[r]; i < p->lanes[r].len; i++)
+            assert_false(computes(&p->lanes[r].data[i]));
+        total = x.now[r] > total ? x.now[r] : total;
+    }
+    free(x.made);
+    free(x.sent);
+    free(x.came);
+    return total;
+}
+
+/* With transfers that wait for nothing. */
+static double free_total(const d9d_program *p, const double *takes)
+{
+    d9d_stage_price *prices = calloc((size_t)p->stages, sizeof(*prices));
+    d9d_timeline t;
+    double total;
+
+    assert_non_null(prices);
+    for (int s = 0; s < p->stages; s++)
+        prices[s] = (d9d_stage_price){takes[D9D_FORWARD], takes[D9D_INPUT], takes[D9D_WEIGHT]};
+    assert_ok(d9d_timeline_make(p, &(d9d_pipe_prices){prices, 0, 0}, &t));
+    total = t.total;
+    d9d_timeline_release(&t);
+    free(prices);
+    return total;
+}
+
+static const d9d_pipe_how hows[] = {
+    {.kind = D9D_PIPE_GPIPE},
+    {.kind = D9D_PIPE_LOOPED_BFS, .stages_per_rank = 2},
+    {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1},
+    {.kind = D9D_PIPE_1F1B, .stages_per_rank = 2},
+    {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1, .zero_bubble = true},
+    {.kind = D9D_PIPE_1F1B, .stages_per_rank = 2, .zero_bubble = true},
+    {.kind = D9D_PIPE_ZERO_BUBBLE_V},
+    {.kind = D9D_PIPE_DUAL_PIPE_V},
+};
+enum { HOWS = sizeof(hows) / sizeof(hows[0]) };
+
+/* What a step takes longer than with free transfers; *in_turns: in the order of turns. */
+static double longer(const d9d_pipe_how *how, int ranks, int micros, const double *takes,
+                     double *in_turns)
+{
+    d9d_program p, q;
+    double least, total;
+
+    assert_ok(d9d_program_build(how, ranks, micros, &p));
+    assert_ok(d9d_program_build(how, ranks, micros, &q));
+    assert_ok(d9d_program_connect(&p));
+    assert_ok(d9d_program_check(&p));
+    assert_ok(d9d_program_connect_in_turns(&q));
+    least = free_total(&p, takes);
+    total = total_of(&p, takes) / least - 1;
+    *in_turns = total_of(&q, takes) / least - 1;
+    d9d_program_release(&p);
+    d9d_program_release(&q);
+    return total;
+}
+
+/* Stages that take what they were ordered by: nobody waits for a queue. */
+static void nobody_waits_for_a_queue(void **state)
+{
+    static const double takes[D9D_VERB_COUNT] = {8, 19, 12, 7};
+    double turns;
+
+    (void)state;
+    for (size_t h = 0; h < HOWS; h++)
+        for (int ranks = 2; ranks <= 8; ranks *= 2)
+            for (int micros = 2 * ranks; micros <= 4 * ranks; micros *= 2)
+                assert_true(longer(&hows[h], ranks, micros, takes, &turns) < 1e-9);
+}
+
+/* Other layers: a step on 4 ranks takes at most 8 % longer, and never more than in turns. */
+static void little_where_stages_take_otherwise(void **state)
+{
+    static const double others[][D9D_VERB_COUNT] = {
+        {6.2, 14.3, 9.6, 5.3}, {1, 2, 1, 1}, {1, 3, 2, 1}, {1, 2.2, 1.4, 0.8}, {2, 3, 2, 1}};
+    double turns, most = 0, most_in_turns = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        for (size_t h = 0; h < HOWS; h++)
+            for (int micros = 8; micros <= 16; micros *= 2) {
+                const double more = longer(&hows[h], 4, micros, others[i], &turns);
+
+                assert_true(more <= turns + 1e-9);
+                most = more > most ? more : most;
+                most_in_turns = turns > most_in_turns ? turns : most_in_turns;
+            }
+    print_message("at most %.1f %% longer by time, %.1f %% in turns\n", 100 * most,
+                  100 * most_in_turns);
+    assert_true(most < 0.08 && most_in_turns > 0.2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nobody_waits_for_a_queue),
+                                       cmocka_unit_test(little_where_stages_take_otherwise)};
+
+    return cmocka_run_group_tests_name("program_order", tests, NULL, NULL);
+}
