@@ -12,7 +12,7 @@
  *     W       the weight half that I left    RECV_B  take the gradients of the outputs
  *
  * and actions joined by "|" are one: computed side by side, where a device can.  Verbs and their
- * order are spec 16.5; programs equal those of the reference framework to the letter.
+ * order are spec 16.5; computation is that of the reference framework to the letter.
  *
  *     D9D_TRY(d9d_program_build(&how, ranks, micros, &p));   // computation
  *     D9D_TRY(d9d_program_connect(&p));                      // transfers between ranks
