@@ -12,24 +12,27 @@
 
 _common='"head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
  "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", "attention_bias": false,
- "attention_dropout": 0.0, "initializer_range": 0.02, "use_sliding_window": false,
- "torch_dtype": "bfloat16", "use_cache": false'
-_moe='"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
+ "attention_dropout": 0.0, "use_sliding_window": false, "torch_dtype": "bfloat16", "use_cache": false'
+_dense='"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "initializer_range": 0.02'
+# Random weights of a usual size make all tokens alike within a few layers, as attention gives each the
+# mean of all, and then all choose the same experts: the busiest of four ranks has 1.6 times the mean of
+# choices.  Of small ones every token stays itself, and experts have as much to do as trained ones.
+_moe='"initializer_range": 0.0003, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
  "intermediate_size": 6144, "num_attention_heads": 32,
  "num_key_value_heads": 4, "moe_intermediate_size": 768, "num_experts": 128,
  "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
  "router_aux_loss_coef": 0.0, "output_router_logits": false, "tie_word_embeddings": false'
 declare -A config=(
-    [dense]='{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2048,
+    [dense]='{'"$_dense"', "hidden_size": 2048,
  "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16,
  "num_key_value_heads": 8, "tie_word_embeddings": false, '"$_common"'}'
     [moe]='{"num_hidden_layers": 8, '"$_moe, $_common"'}'
     [experts]='{"num_hidden_layers": 16, '"$_moe, $_common"'}'
     [whole]='{"num_hidden_layers": 48, '"$_moe, $_common"'}'
-    [large]='{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096,
+    [large]='{'"$_dense"', "hidden_size": 4096,
  "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
  "num_key_value_heads": 8, "tie_word_embeddings": false, '"$_common"'}'
-    [long]='{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2560,
+    [long]='{'"$_dense"', "hidden_size": 2560,
  "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32,
  "num_key_value_heads": 8, "tie_word_embeddings": true, '"$_common"'}')
 # Parameters in products that a token meets, of experts those of top_k, of embeddings the head's; layers

@@ -42,7 +42,9 @@ model.to_empty(device=device)
 torch.manual_seed(0)
 with torch.no_grad():
     for p in model.parameters():
-        p.fill_(1.0) if p.ndim == 1 else p.normal_(0.0, 0.02)
+        p.fill_(1.0) if p.ndim == 1 else p.normal_(
+            0.0, config.initializer_range
+        )
 # Its buffers are in no checkpoint, and empty now.
 model.model.rotary_emb = type(model.model.rotary_emb)(config).to(device)
 model.train()
