@@ -147,7 +147,8 @@ static d9d_status row_grow(d9di_answers *a, d9di_answer *row, const d9di_next *n
     return D9D_OK;
 }
 
-/* Does each row go on behind the call that is under way, unless it stops, and no other begins? */
+/* Does each row that the call under way is of go on behind it, unless it stops, and no other
+ * begins? */
 static bool all_go_on(const d9di_answers *a)
 {
     size_t going = 0, alive = 0;
@@ -157,8 +158,7 @@ static bool all_go_on(const d9di_answers *a)
     for (size_t i = 0; i < a->under_way; i++) {
         const d9di_answer *row = &a->rows[a->pieces[i].row];
 
-        going += row->k >= 0 && a->pieces[i].first + a->pieces[i].n == length_of(row) &&
-                 length_of(row) + 1 < row->most;
+        going += row->k >= 0 && row->seen == length_of(row) && length_of(row) + 1 < row->most;
     }
     return going == a->under_way && going == alive &&
            (alive == (size_t)a->n || a->next >= a->asked->n);
@@ -170,7 +170,7 @@ static d9d_status send_ahead(d9di_answers *a)
     for (size_t i = 0; i < a->under_way; i++) {
         d9di_piece *p = &a->pieces[i];
 
-        *p = (d9di_piece){p->row, p->first + p->n, 1, NULL};
+        *p = (d9di_piece){p->row, a->rows[p->row].seen, 1, NULL};
     }
     return d9di_stepper_send(a->stepper, a->pieces, a->under_way);
 }
@@ -179,7 +179,6 @@ d9d_status d9di_answers_step(d9di_answers *a, d9di_answer_fn *done, void *arg)
 {
     d9di_next next;
     size_t n;
-    bool ahead;
 
     if (a->under_way == 0) {
         D9D_TRY(places_fill(a, done, arg));
@@ -187,17 +186,16 @@ d9d_status d9di_answers_step(d9di_answers *a, d9di_answer_fn *done, void *arg)
         D9D_TRY(d9di_stepper_send(a->stepper, a->pieces, a->under_way));
     }
     n = a->under_way;
-    ahead = a->ahead && n > 0 && all_go_on(a);
-    if (ahead)
+    for (size_t i = 0; i < n; i++)
+        a->rows[a->pieces[i].row].seen += a->pieces[i].n;
+    if (a->ahead && n > 0 && all_go_on(a))
         D9D_TRY(send_ahead(a));
     else
         a->under_way = 0;
     D9D_TRY(d9di_stepper_take(a->stepper, &next));
     for (size_t i = 0; i < n; i++) {
         d9di_answer *row = &a->rows[a->pieces[i].row];
-        const int64_t seen = ahead ? a->pieces[i].first : a->pieces[i].first + a->pieces[i].n;
 
-        row->seen = seen;
         if (row->k < 0 || row->seen < length_of(row))
             continue;
         D9D_TRY(row_grow(a, row, &next, i));

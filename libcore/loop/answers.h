@@ -15,10 +15,11 @@
 typedef struct d9di_answer {
     int64_t k; /* of the stream; -1: the place is free */
     d9di_question of;
-    d9d_ids ids;          /* the prompt, and what was generated */
-    int64_t prompt, seen; /* tokens of the prompt; tokens that the cache has */
-    int64_t most;         /* tokens that ids may have */
-    const char *finish;   /* NULL: not done */
+    d9d_ids ids; /* the prompt, and what was generated */
+    int64_t prompt,
+        seen;           /* tokens of the prompt; tokens that the cache has when calls are through */
+    int64_t most;       /* tokens that ids may have */
+    const char *finish; /* NULL: not done */
 } d9di_answer;
 
 typedef struct d9di_answers {

@@ -166,6 +166,12 @@ static d9d_status output_open(run *r, const json_t *resolved)
     return D9D_OK;
 }
 
+/* The likeliest token is taken: nothing is drawn. */
+static bool is_cold(const run *r)
+{
+    return r->how->temperature == 0;
+}
+
 /* Memory that the rows take is spoken of before the weights are read. */
 static d9d_status rows_open(run *r)
 {
@@ -174,7 +180,7 @@ static d9d_status rows_open(run *r)
     d9d_log_info(r->log, "cache: %lld row%s of up to %lld tokens, %.1f MB", (long long)rows,
                  rows > 1 ? "s" : "", (long long)r->room,
                  (double)d9di_stepper_bytes(&r->engine, rows, r->room) * 1e-6);
-    return d9di_stepper_open(&r->engine, rows, r->room, r->how->temperature == 0, &r->stepper);
+    return d9di_stepper_open(&r->engine, rows, r->room, is_cold(r), &r->stepper);
 }
 
 static d9d_status answers_open(run *r)
@@ -189,7 +195,7 @@ static d9d_status answers_open(run *r)
     a->seed = (uint64_t)r->how->seed;
     a->vocab = r->engine.whole->vocab;
     a->max_new = r->how->max_new_tokens;
-    a->ahead = r->how->temperature == 0 && d9d_comm_size(r->engine.world) == 1;
+    a->ahead = is_cold(r) && d9d_comm_size(r->engine.world) == 1;
     a->positions = r->engine.whole->max_positions;
     a->step = d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
     a->next = r->written + d9d_mesh_index(r->engine.mesh, D9D_AXES_DP);

@@ -22,10 +22,6 @@ typedef struct player {
     size_t *from, *at; /* [ranks]: of each lane of `in`, the last actions and those behind them */
     int64_t *made; /* [2, stages, micros]: when a forward, or a gradient, was; UNKNOWN: not yet */
     int64_t *now;  /* [ranks]: when the last action has ended */
-    /* By the clock: ranks whose next action can be done, as a heap by when it ends. */
-    int *heap, *over; /* over: those whose last has just ended */
-    size_t n;
-    int64_t *end; /* [ranks]: of that action; UNKNOWN: it cannot be done yet */
 } player;
 
 static int64_t *made_of(const player *g, bool forward, int stage, int micro)
@@ -63,50 +59,6 @@ static int64_t end_of(const player *g, int rank)
     return begin + sum;
 }
 
-/* --- the clock's heap: the first to end in front, of equal ones the lowest rank --------------- */
-
-static bool comes_first(const player *g, int a, int b)
-{
-    return g->end[a] < g->end[b] || (g->end[a] == g->end[b] && a < b);
-}
-
-static void swap(int *a, int *b)
-{
-    const int c = *a;
-
-    *a = *b;
-    *b = c;
-}
-
-/* A rank that waits, if it need not. */
-static void wake(player *g, int rank)
-{
-    if (g->heap == NULL || g->end[rank] != UNKNOWN)
-        return;
-    g->end[rank] = end_of(g, rank);
-    if (g->end[rank] == UNKNOWN)
-        return;
-    g->heap[g->n] = rank;
-    for (size_t i = g->n++; i > 0 && comes_first(g, g->heap[i], g->heap[(i - 1) / 2]);
-         i = (i - 1) / 2)
-        swap(&g->heap[i], &g->heap[(i - 1) / 2]);
-}
-
-static int take_first(player *g)
-{
-    const int first = g->heap[0];
-
-    g->heap[0] = g->heap[--g->n];
-    for (size_t i = 0, child; (child = 2 * i + 1) < g->n; i = child) {
-        if (child + 1 < g->n && comes_first(g, g->heap[child + 1], g->heap[child]))
-            child++;
-        if (!comes_first(g, g->heap[child], g->heap[i]))
-            break;
-        swap(&g->heap[i], &g->heap[child]);
-    }
-    return first;
-}
-
 /* --- an action ---------------------------------------------------------------------------------
  */
 
@@ -126,9 +78,7 @@ static d9d_status transfer(player *g, int rank, const d9d_action *a)
     if (other == rank)
         return D9D_OK;
     D9D_TRY(d9d_program_push(g->out, rank, (d9d_action){send, a->stage, a->micro, false}));
-    D9D_TRY(d9d_program_push(g->out, other, (d9d_action){recv, to, a->micro, false}));
-    wake(g, other);
-    return D9D_OK;
+    return d9d_program_push(g->out, other, (d9d_action){recv, to, a->micro, false});
 }
 
 /* What a rank's last actions have made is there for others. */
@@ -180,25 +130,30 @@ static d9d_status by_turns(player *g)
     return D9D_OK;
 }
 
+/* When the first of all next actions ends; UNKNOWN: there is none that can be done. */
+static int64_t first_end(const player *g)
+{
+    int64_t first = UNKNOWN;
+
+    for (int r = 0; r < g->in->ranks; r++) {
+        const int64_t end = end_of(g, r);
+
+        if (end != UNKNOWN && (first == UNKNOWN || end < first))
+            first = end;
+    }
+    return first;
+}
+
+/* Every action takes some time: of a rank at most one ends at a time. */
 static d9d_status by_clock(player *g)
 {
-    for (int r = 0; r < g->in->ranks; r++)
-        wake(g, r);
-    while (g->n > 0) {
-        const int64_t now = g->end[g->heap[0]];
-        size_t over = 0;
-
-        while (g->n > 0 && g->end[g->heap[0]] == now) {
-            const int r = take_first(g);
-
-            g->over[over++] = r;
-            g->end[r] = UNKNOWN;
-            D9D_TRY(compute(g, r, now));
-        }
-        for (size_t i = 0; i < over; i++)
-            D9D_TRY(deliver(g, g->over[i]));
-        for (size_t i = 0; i < over; i++)
-            wake(g, g->over[i]);
+    for (int64_t now; (now = first_end(g)) != UNKNOWN;) {
+        for (int r = 0; r < g->in->ranks; r++)
+            if (end_of(g, r) == now)
+                D9D_TRY(compute(g, r, now));
+        for (int r = 0; r < g->in->ranks; r++)
+            if (g->now[r] == now)
+                D9D_TRY(deliver(g, r));
     }
     return D9D_OK;
 }
@@ -214,7 +169,7 @@ static d9d_status stuck(const player *g)
     return D9D_OK;
 }
 
-static d9d_status take_room(player *g, bool clock)
+static d9d_status take_room(player *g)
 {
     const d9d_program *p = g->in;
     const size_t ranks = (size_t)p->ranks, cells = 2 * (size_t)p->stages * (size_t)p->micros;
@@ -222,20 +177,15 @@ static d9d_status take_room(player *g, bool clock)
     g->from = calloc(ranks, sizeof(*g->from));
     g->at = calloc(ranks, sizeof(*g->at));
     g->now = calloc(ranks, sizeof(*g->now));
-    g->end = malloc(ranks * sizeof(*g->end));
     g->made = malloc(cells * sizeof(*g->made));
-    g->heap = clock ? malloc(ranks * sizeof(*g->heap)) : NULL;
-    g->over = clock ? malloc(ranks * sizeof(*g->over)) : NULL;
-    if (g->from == NULL || g->at == NULL || g->now == NULL || g->end == NULL || g->made == NULL ||
-        (clock && (g->heap == NULL || g->over == NULL)))
+    if (g->from == NULL || g->at == NULL || g->now == NULL || g->made == NULL)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: %d stages of %d micro-batches", p->stages,
                         p->micros);
-    memset(g->end, UNKNOWN, ranks * sizeof(*g->end));
     memset(g->made, UNKNOWN, cells * sizeof(*g->made));
     return D9D_OK;
 }
 
-static d9d_status connect_by(d9d_program *p, bool clock)
+static d9d_status connect_by(d9d_program *p, d9d_status (*play)(player *g))
 {
     d9d_program connected;
     player g = {.in = p, .out = &connected};
@@ -243,9 +193,9 @@ static d9d_status connect_by(d9d_program *p, bool clock)
 
     D9D_TRY(d9d_program_init(p->ranks, p->stages / p->ranks, p->micros, p->layout, p->backward,
                              &connected));
-    st = take_room(&g, clock);
+    st = take_room(&g);
     if (st == D9D_OK)
-        st = clock ? by_clock(&g) : by_turns(&g);
+        st = play(&g);
     if (st == D9D_OK)
         st = stuck(&g);
     if (st == D9D_OK) { /* the new lanes for the old */
@@ -257,20 +207,17 @@ static d9d_status connect_by(d9d_program *p, bool clock)
     free(g.from);
     free(g.at);
     free(g.now);
-    free(g.end);
     free(g.made);
-    free(g.heap);
-    free(g.over);
     d9d_program_release(&connected);
     return st;
 }
 
 d9d_status d9d_program_connect(d9d_program *p)
 {
-    return connect_by(p, true);
+    return connect_by(p, by_clock);
 }
 
 d9d_status d9d_program_connect_in_turns(d9d_program *p)
 {
-    return connect_by(p, false);
+    return connect_by(p, by_turns);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "d9d/pipe/timeline.h"
+#include "pipe/program_private.h"
 #include "support/unit.h"
 
 enum { DOWN, UP, WAYS, NOT_YET = -1 };
@@ -25,12 +26,6 @@ static size_t cell(const play *x, int way, int stage, int micro)
     return (size_t)((way * x->p->stages + stage) * x->p->micros + micro);
 }
 
-static bool computes(const d9d_action *a)
-{
-    return a->verb == D9D_FORWARD || a->verb == D9D_BACKWARD || a->verb == D9D_INPUT ||
-           a->verb == D9D_WEIGHT;
-}
-
 static int way_of(const d9d_action *a)
 {
     return a->verb == D9D_FORWARD || a->verb == D9D_SEND_FORWARD || a->verb == D9D_RECV_FORWARD
@@ -41,10 +36,10 @@ static int way_of(const d9d_action *a)
 /* When what an action takes is here. */
 static double input_of(const play *x, int rank, const d9d_action *a)
 {
-    const int from = way_of(a) == DOWN ? a->stage - 1 : a->stage + 1;
+    const int from = d9di_feeder(x->p, a);
     size_t i;
 
-    if (a->verb == D9D_WEIGHT || from < 0 || from == x->p->stages)
+    if (from < 0)
         return 0;
     i = cell(x, way_of(a), from, a->micro);
     return d9d_program_rank_of(x->p, from) == rank ? x->made[i] : x->came[i];
@@ -56,17 +51,18 @@ static bool compute(play *x, int rank)
     size_t first = x->at[rank], end;
     double begin = x->now[rank], sum = 0;
 
-    while (first < lane->len && !computes(&lane->data[first]))
+    while (first < lane->len && !d9di_verb_computes(lane->data[first].verb))
         first++;
     if (first == lane->len)
         return false;
-    for (end = first; end == first || lane->data[end - 1].joined; end++) {
-        const double here = input_of(x, rank, &lane->data[end]);
+    end = d9di_group_end(lane, first);
+    for (size_t i = first; i < end; i++) {
+        const double here = input_of(x, rank, &lane->data[i]);
 
         if (here == NOT_YET)
             return false;
         begin = here > begin ? here : begin;
-        sum += x->takes[lane->data[end].verb];
+        sum += x->takes[lane->data[i].verb];
     }
     x->now[rank] = begin + sum;
     x->at[rank] = end;
@@ -87,7 +83,8 @@ static bool transfer(play *x, int rank, int way)
     double when;
     size_t i;
 
-    while (*at < lane->len && (computes(&lane->data[*at]) || way_of(&lane->data[*at]) != way))
+    while (*at < lane->len &&
+           (d9di_verb_computes(lane->data[*at].verb) || way_of(&lane->data[*at]) != way))
         ++*at;
     if (*at == lane->len)
         return false;
@@ -128,7 +125,7 @@ static double total_of(const d9d_program *p, const double *takes)
     }
     for (int r = 0; r < p->ranks; r++) {
         for (size_t i = x.at[r]; i < p->lanes[r].len; i++)
-            assert_false(computes(&p->lanes[r].data[i]));
+            assert_false(d9di_verb_computes(p->lanes[r].data[i].verb));
         total = x.now[r] > total ? x.now[r] : total;
     }
     free(x.made);

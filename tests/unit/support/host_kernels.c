@@ -477,16 +477,23 @@ static d9d_status on_columns_din(d9d_stream s, const d9d_columns_dims *n, void *
                                     in(&c, n->t, y, n->m * n->heads * n->y)));
 }
 
-static d9d_status on_put_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
-                              const int32_t *at, const void *x, int64_t m, int64_t n)
+/* Rows up to the last of those that `at` [m] names. */
+static int64_t rows_reached(const int32_t *at, int64_t m)
 {
     int64_t rows = at == NULL ? m : 0;
-    call c = begin();
 
     for (int64_t i = 0; at != NULL && i < m; i++)
         rows = at[i] >= rows ? at[i] + 1 : rows;
+    return rows;
+}
+
+static d9d_status on_put_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
+                              const int32_t *at, const void *x, int64_t m, int64_t n)
+{
+    call c = begin();
+
     (void)s;
-    return end(&c, c.k->put_rows(c.s, t, out(&c, t, y, rows * ld), ld, first,
+    return end(&c, c.k->put_rows(c.s, t, out(&c, t, y, rows_reached(at, m) * ld), ld, first,
                                  at == NULL ? NULL : ints(&c, at, m), in(&c, t, x, m * n), m, n));
 }
 
@@ -503,10 +510,8 @@ static d9d_status on_new_heads(d9d_stream s, const d9d_norm_rope_dims *n, int co
     for (int j = 0; j < count; j++) {
         const d9d_turned_heads *h = &list[j];
         const int64_t row = h->heads * n->d;
-        int64_t rows = h->at == NULL ? n->m : 0;
+        const int64_t rows = rows_reached(h->at, n->m);
 
-        for (int64_t i = 0; h->at != NULL && i < n->m; i++)
-            rows = h->at[i] >= rows ? h->at[i] + 1 : rows;
         there[j] = (d9d_turned_heads){in(&c, n->t, h->x, n->m * row), in(&c, n->t, h->w, n->d),
                                       out(&c, n->t, h->y, rows * row), h->heads,
                                       h->at == NULL ? NULL : ints(&c, h->at, n->m)};
