@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "d9d/base/mem.h"
 #include "device/ops.h"
@@ -14,17 +15,35 @@ enum {
     STEP_SHIFT = 3, /* classes between two powers of two */
     STEPS = 1 << STEP_SHIFT,
     MAX_SHIFT = 48, /* units of the largest class: 2^56 bytes */
-    CLASSES = STEPS * (MAX_SHIFT - STEP_SHIFT + 1)
+    CLASSES = STEPS * (MAX_SHIFT - STEP_SHIFT + 1),
+    NEAR = STEPS / 4,  /* classes above one whose blocks may serve it, */
+    EXCESS_SHARE = 64, /* of what is reserved one part in so many may be lost to that */
+    CRUMBS = 16
 };
 
+typedef struct cached {
+    void *p;
+    uint64_t since; /* frees before this one */
+} cached;
+
 typedef struct size_class {
-    D9D_VEC(void *) cached;
+    D9D_VEC(cached) cached; /* the oldest first */
     size_t blocks;  /* cached or handed out; `cached` has room for all, so a free cannot fail */
     uint64_t block; /* bytes of one */
 } size_class;
 
+/* A block that serves a request of a smaller class. */
+typedef struct lent {
+    void *p;
+    int class;
+} lent;
+
 struct d9d_device_pool {
     size_class class[CLASSES];
+    D9D_VEC(lent) lent;
+    uint64_t excess; /* bytes of those beyond what was asked */
+    uint64_t frees;
+    bool full; /* the system had nothing left, and nothing was given back since */
     d9d_device_stats stats;
     uint64_t most; /* in use at once, ever */
 };
@@ -62,22 +81,52 @@ static void mark(d9d_device *dev, void *p, uint64_t n, uint64_t block)
         dev->ops->mark(p, n, block);
 }
 
-/* Give cached blocks back, the largest first, until at most `goal` bytes are reserved. */
-static void trim(d9d_device *dev, uint64_t goal)
+/* The oldest block of class c back to the system. */
+static void give_oldest(d9d_device *dev, int c)
 {
     struct d9d_device_pool *pool = dev->pool;
+    size_class *k = &pool->class[c];
+    void *p = k->cached.data[0].p;
 
-    for (int c = CLASSES - 1; c >= 0 && pool->stats.reserved > goal; c--) {
-        size_class *k = &pool->class[c];
+    memmove(k->cached.data, k->cached.data + 1, --k->cached.len * sizeof(*k->cached.data));
+    mark(dev, p, k->block, k->block);
+    dev->ops->give(dev, p, k->block);
+    k->blocks--;
+    pool->stats.reserved -= k->block;
+    pool->full = false;
+}
 
-        while (k->cached.len > 0 && pool->stats.reserved > goal) {
-            void *p = k->cached.data[--k->cached.len];
+/* The class whose oldest cached block was not asked for the longest, of blocks of at least `least`
+ * bytes; -1: there are none. */
+static int oldest_of(const struct d9d_device_pool *pool, uint64_t least)
+{
+    int oldest = -1;
 
-            mark(dev, p, k->block, k->block);
-            dev->ops->give(dev, p, k->block);
-            k->blocks--;
-            pool->stats.reserved -= k->block;
-        }
+    for (int c = 0; c < CLASSES; c++) {
+        const size_class *k = &pool->class[c];
+
+        if (k->cached.len > 0 && k->block >= least &&
+            (oldest < 0 || k->cached.data[0].since < pool->class[oldest].cached.data[0].since))
+            oldest = c;
+    }
+    return oldest;
+}
+
+/* Give cached blocks back until at most `goal` bytes are reserved: those that were not asked for
+ * the longest, of sizes that are more than crumbs of what is to go; the others where those are too
+ * little. */
+static void trim(d9d_device *dev, uint64_t goal)
+{
+    const d9d_device_stats *s = &dev->pool->stats;
+
+    while (s->reserved > goal) {
+        int c = oldest_of(dev->pool, (s->reserved - goal) / CRUMBS);
+
+        if (c < 0)
+            c = oldest_of(dev->pool, 0);
+        if (c < 0)
+            return;
+        give_oldest(dev, c);
     }
 }
 
@@ -89,6 +138,7 @@ void d9di_pool_free(d9d_device *dev)
     trim(dev, 0);
     for (int c = 0; c < CLASSES; c++)
         D9D_VEC_RELEASE(&dev->pool->class[c].cached);
+    D9D_VEC_RELEASE(&dev->pool->lent);
     free(dev->pool);
     dev->pool = NULL;
 }
@@ -106,29 +156,72 @@ static uint64_t ceiling(const struct d9d_device_pool *pool, uint64_t slack, uint
                                                                          : most + cache;
 }
 
-/* A new block from the system, cached ones given back where that makes room; NULL when there is
- * none. */
-static void *take(d9d_device *dev, uint64_t block)
+/* A new block from the system; NULL when there is none, or it would be more than `most`. */
+static void *take(d9d_device *dev, uint64_t block, uint64_t most)
 {
-    d9d_device_stats *s = &dev->pool->stats;
-    const uint64_t most = ceiling(dev->pool, dev->ops->slack, block);
+    struct d9d_device_pool *pool = dev->pool;
     void *p;
 
-    if (block > most)
-        return NULL;
-    trim(dev, most - block);
-    if (s->reserved > most - block)
+    if (pool->full || block > most || pool->stats.reserved > most - block)
         return NULL;
     p = dev->ops->take(dev, block);
-    if (p == NULL && s->reserved > s->in_use) {
-        trim(dev, 0);
-        p = dev->ops->take(dev, block);
-    }
+    pool->full = p == NULL;
     if (p != NULL) {
-        s->reserved += block;
-        s->requests++;
+        pool->stats.reserved += block;
+        pool->stats.requests++;
     }
     return p;
+}
+
+/* The same once old blocks were given back: what is beyond `most`, then as much as is asked for,
+ * then all. */
+static void *take_for_old(d9d_device *dev, uint64_t block, uint64_t most)
+{
+    const d9d_device_stats *s = &dev->pool->stats;
+    const uint64_t less = s->reserved > block ? s->reserved - block : 0;
+    const uint64_t goals[] = {block < most ? most - block : 0, less, 0};
+    void *p = NULL;
+
+    for (size_t i = 0; i < sizeof(goals) / sizeof(*goals) && p == NULL; i++) {
+        dev->pool->full = false;
+        trim(dev, goals[i]);
+        p = take(dev, block, most);
+    }
+    return p;
+}
+
+/* A cached block of a class that is little larger. */
+static void *borrow(d9d_device *dev, int c, uint64_t block, int *of)
+{
+    struct d9d_device_pool *pool = dev->pool;
+
+    for (int i = c + 1; i <= c + NEAR && i < CLASSES; i++) {
+        size_class *k = &pool->class[i];
+        const uint64_t excess = k->block - block;
+
+        if (k->cached.len == 0 || pool->excess + excess > pool->stats.reserved / EXCESS_SHARE)
+            continue;
+        if (D9D_VEC_PUSH(&pool->lent, ((lent){k->cached.data[k->cached.len - 1].p, i})) != D9D_OK)
+            return NULL;
+        pool->excess += excess;
+        *of = i;
+        return k->cached.data[--k->cached.len].p;
+    }
+    return NULL;
+}
+
+/* The class that p, which serves class c, goes back to. */
+static int class_of(struct d9d_device_pool *pool, const void *p, int c)
+{
+    for (size_t i = pool->lent.len; i-- > 0;)
+        if (pool->lent.data[i].p == p) {
+            const int own = pool->lent.data[i].class;
+
+            pool->excess -= pool->class[own].block - pool->class[c].block;
+            pool->lent.data[i] = pool->lent.data[--pool->lent.len];
+            return own;
+        }
+    return c;
 }
 
 /* "a limit of 5 bytes", "10 bytes, 3 of them free"; 0 and "" where nobody can tell. */
@@ -175,48 +268,64 @@ d9d_status d9d_device_expect(d9d_device *dev, uint64_t n)
     return D9D_OK;
 }
 
+/* A block for class c, and the class that it is of. */
+static d9d_status find_block(d9d_device *dev, int c, uint64_t n, void **out, int *of)
+{
+    struct d9d_device_pool *pool = dev->pool;
+    size_class *k = &pool->class[c];
+    const uint64_t most = ceiling(pool, dev->ops->slack, k->block);
+
+    *of = c;
+    if (k->cached.len > 0) {
+        *out = k->cached.data[--k->cached.len].p;
+        return D9D_OK;
+    }
+    D9D_TRY(D9D_VEC_RESERVE(&k->cached, k->blocks + 1));
+    *out = take(dev, k->block, most);
+    if (*out == NULL)
+        *out = borrow(dev, c, k->block, of);
+    if (*out == NULL)
+        *out = take_for_old(dev, k->block, most);
+    if (*out == NULL)
+        return fail_out(dev, n);
+    k->blocks += *of == c;
+    return D9D_OK;
+}
+
 d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)
 {
-    d9d_device_stats *s = &dev->pool->stats;
+    struct d9d_device_pool *pool = dev->pool;
+    d9d_device_stats *s = &pool->stats;
     uint64_t block;
     const int c = d9di_pool_class(n, &block);
-    size_class *k;
-    void *p;
+    int of;
 
     if (c < 0)
         return fail_out(dev, n);
-    k = &dev->pool->class[c];
-    k->block = block;
-    if (k->cached.len > 0) {
-        p = k->cached.data[--k->cached.len];
-    } else {
-        D9D_TRY(D9D_VEC_RESERVE(&k->cached, k->blocks + 1));
-        p = take(dev, block);
-        if (p == NULL)
-            return fail_out(dev, n);
-        k->blocks++;
-    }
-    mark(dev, p, n, block);
+    pool->class[c].block = block;
+    D9D_TRY(find_block(dev, c, n, out, &of));
+    mark(dev, *out, n, pool->class[of].block);
     s->in_use += block;
     s->peak = s->in_use > s->peak ? s->in_use : s->peak;
-    dev->pool->most = s->peak > dev->pool->most ? s->peak : dev->pool->most;
-    *out = p;
+    pool->most = s->peak > pool->most ? s->peak : pool->most;
     return D9D_OK;
 }
 
 void d9d_device_free(d9d_device *dev, void *p, uint64_t n)
 {
+    struct d9d_device_pool *pool = dev->pool;
     uint64_t block;
     const int c = d9di_pool_class(n, &block);
     size_class *k;
 
     if (p == NULL)
         return;
-    assert(c >= 0 && dev->pool->class[c].blocks > 0);
-    k = &dev->pool->class[c];
-    mark(dev, p, 0, block);
-    k->cached.data[k->cached.len++] = p;
-    dev->pool->stats.in_use -= block;
+    assert(c >= 0);
+    k = &pool->class[class_of(pool, p, c)];
+    assert(k->blocks > 0);
+    mark(dev, p, 0, k->block);
+    k->cached.data[k->cached.len++] = (cached){p, pool->frees++};
+    pool->stats.in_use -= block;
 }
 
 d9d_device_stats d9d_device_memory(const d9d_device *dev)

@@ -182,6 +182,60 @@ static void a_limit_gives_cached_blocks_back_before_it_fails(void **state)
     d9d_device_free(dev, c, 100);
 }
 
+/* What fills the device and changes from step to step. */
+static void a_full_device_lends_blocks_that_are_little_larger(void **state)
+{
+    enum { BLOCKS = 16, LARGE = 9 << 13, SMALL = 8 << 13 };
+    d9d_device *dev = *state;
+    void *p[BLOCKS], *q, *far;
+    uint64_t requests;
+
+    d9d_device_set_limit(dev, BLOCKS * LARGE);
+    for (int i = 0; i < BLOCKS; i++)
+        assert_ok(d9d_device_alloc(dev, LARGE, &p[i]));
+    requests = d9d_device_memory(dev).requests;
+    for (int again = 0; again < 2; again++) {
+        d9d_device_free(dev, p[0], LARGE);
+        assert_ok(d9d_device_alloc(dev, SMALL, &q));
+        assert_ptr_equal(q, p[0]);
+        assert_int_equal(d9d_device_memory(dev).in_use, (BLOCKS - 1) * LARGE + SMALL);
+        d9d_device_free(dev, q, SMALL);
+        assert_ok(d9d_device_alloc(dev, LARGE, &q));
+        assert_ptr_equal(q, p[0]);
+    }
+    assert_int_equal(d9d_device_memory(dev).requests, requests);
+    assert_int_equal(d9d_device_memory(dev).reserved, BLOCKS * LARGE);
+
+    d9d_device_free(dev, p[0], LARGE);
+    assert_ok(d9d_device_alloc(dev, SMALL / 2, &far)); /* too small for that block */
+    assert_int_equal(d9d_device_memory(dev).requests, requests + 1);
+    assert_int_equal(d9d_device_memory(dev).reserved, (BLOCKS - 1) * LARGE + SMALL / 2);
+    d9d_device_free(dev, far, SMALL / 2);
+    for (int i = 1; i < BLOCKS; i++)
+        d9d_device_free(dev, p[i], LARGE);
+    d9d_device_set_limit(dev, UINT64_MAX);
+}
+
+static void what_was_not_asked_for_the_longest_goes_first(void **state)
+{
+    enum { A = 1 << 16, B = 5 << 16, C = 3 << 17 };
+    d9d_device *dev = *state;
+    void *a, *b, *c, *again;
+
+    d9d_device_set_limit(dev, A + B + C - 1);
+    assert_ok(d9d_device_alloc(dev, A, &a));
+    assert_ok(d9d_device_alloc(dev, B, &b));
+    d9d_device_free(dev, a, A);
+    d9d_device_free(dev, b, B);
+    assert_ok(d9d_device_alloc(dev, C, &c)); /* a byte too much */
+    assert_int_equal(d9d_device_memory(dev).reserved, B + C);
+    assert_ok(d9d_device_alloc(dev, B, &again));
+    assert_ptr_equal(again, b);
+    d9d_device_free(dev, again, B);
+    d9d_device_free(dev, c, C);
+    d9d_device_set_limit(dev, UINT64_MAX);
+}
+
 /* Sizes that never come again: each step's blocks would stay for ever. */
 static void the_cache_is_bounded_by_what_was_in_use(void **state)
 {
@@ -539,6 +593,8 @@ int main(void)
         with_cpu(freed_blocks_are_used_again),
         with_cpu(statistics_follow),
         with_cpu(a_limit_gives_cached_blocks_back_before_it_fails),
+        with_cpu(a_full_device_lends_blocks_that_are_little_larger),
+        with_cpu(what_was_not_asked_for_the_longest_goes_first),
         with_cpu(the_cache_is_bounded_by_what_was_in_use),
         cmocka_unit_test(a_limit_comes_with_the_name),
         with_cpu(a_failure_says_what_is_expected),

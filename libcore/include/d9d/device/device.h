@@ -14,9 +14,9 @@
  * Memory comes from a caching pool: a freed block is kept for the next request of
  * its size class, so a step that repeats allocates nothing from the system.  Classes
  * are at most an eighth larger than what was asked.  The cache never holds more than
- * was once in use, or 256 MiB of a GPU; when the system or the limit gives no more, cached blocks
- * are given back before a request fails.  Fresh memory is not cleared.  Pointers are aligned to 256
- * bytes.
+ * was once in use, or 256 MiB of a GPU; when the system or the limit gives no more, a cached block
+ * that is up to a quarter larger serves, and before a request fails those that were not asked for
+ * the longest are given back.  Fresh memory is not cleared.  Pointers are aligned to 256 bytes.
  *
  * A device, and what is allocated on it, belongs to one thread at a time.
  */
