@@ -17,8 +17,8 @@ typedef struct d9di_attention {
     float *lse;             /* likewise */
 } d9di_attention;
 
-/* By cuDNN in bfloat16, heads of 64 or 128, as many keys as queries; *done is false when it does
- * not take the call. */
+/* By cuDNN in bfloat16, heads of 64 or 128, rows with as many keys as queries or pieces of rows;
+ * *done is false when it does not take the call. */
 d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *done);
 /* By tiles of our own in float32, for any shape and type. */
 d9d_status d9di_attention_tiles(d9d_stream s, const d9di_attention *c);
@@ -31,14 +31,23 @@ d9d_status d9di_attention_few(d9d_stream s, const d9di_attention *c);
 /* What cuDNN's way keeps: the library, and plans by shape. */
 void d9di_sdpa_free(d9di_sdpa *x);
 
-/* Packed documents of some lengths as cuDNN wants them, on the GPU: `room` of them, those that are
- * not there of length 0.  Offsets are of elements. */
+/* Documents as cuDNN wants them, on the GPU: `room` of them, those that are not there of length 0.
+ * They have as many keys as queries, or are `longer`; of shortest to longest queries; and begin in
+ * rows [row, row + rows), in positions [from, from + positions) of a row of queries.  Offsets are
+ * of elements. */
 typedef struct d9di_documents {
+    bool longer;
     int64_t shortest, longest, room;
-    int32_t *length;               /* [room] */
+    int64_t row, rows, from, positions;
+    int32_t *length, *length_k;    /* queries and keys, [room] */
     int64_t *at_q, *at_k, *at_lse; /* [room + 1] */
 } d9di_documents;
 d9d_status d9di_documents_find(d9d_stream s, const d9di_attention *c, const d9di_documents *d);
+
+/* To the gradients of these documents' keys and values those in dk and dv, arrays like c's, in
+ * bfloat16. */
+d9d_status d9di_documents_add(d9d_stream s, const d9di_attention *c, const d9di_documents *d,
+                              const void *dk, const void *dv);
 
 /* c->lse [B, A, S] to `packed` [B S, A], or back. */
 d9d_status d9di_lse_turn(d9d_stream s, const d9di_attention *c, float *packed, bool to_packed);

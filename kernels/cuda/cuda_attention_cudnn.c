@@ -9,7 +9,7 @@
  *
  * with dK and dV of the query heads of a group added, in float32 from bfloat16.
  *
- * Deterministic: dS goes through scratch, 2 A S^2 bytes a row, and dQ is one product.  Otherwise
+ * Deterministic: dS goes through scratch, 2 A S Z bytes a row, and dQ is one product.  Otherwise
  * dQ is added to by many blocks in no order, 6 to 14 % faster.  Scratch is bounded: what would
  * need more is done in pieces, of rows and then of key heads; an array of heads is entered in its
  * middle.
@@ -18,7 +18,13 @@
  * where each begins and how long it is.  Deterministic, room for scores is room for all
  * documents at the longest, so that they are done by classes of length, halving.
  *
- * Rows with more keys than queries go to slower kernels yet.
+ * Pieces of rows, which ranks share: most documents in them are packed ones, whose keys lie
+ * elsewhere.  The first of a piece may have more keys than queries; the mask's diagonal ends where
+ * both do.  Such ones of two pieces of a row may see the same keys, and their gradients are
+ * written: each piece of rows has its turn, in order, and what all but the first give is added to
+ * what is there.
+ *
+ * Other rows with more keys than queries go to slower kernels.
  *
  * cuDNN takes what is written here and nothing like it: P and the full dV, dK must be bfloat16,
  * the sum of dQ a real float32 tensor, and the mask as d9di_graph_causal() and _window() have it.
@@ -53,6 +59,7 @@ enum {
     DK_FULL,
     DV_FULL,
     LENGTH,
+    LENGTH_K,
     AT_Q,
     AT_K,
     AT_V,
@@ -66,9 +73,10 @@ enum {
 
 /* What decides about a plan; no padding, since it is a key of bytes. */
 typedef struct plan_key {
-    int64_t b, s, d, a, kv; /* of the piece; packed: room for b documents of s tokens */
-    int64_t all_a, all_kv;  /* heads of the arrays */
+    int64_t b, s, z, d, a, kv; /* of the piece; packed: room for b documents of s queries, z keys */
+    int64_t all_a, all_kv;     /* heads of the arrays */
     int64_t packed, backward, exact;
+    int64_t longer; /* packed: documents have more keys than queries */
     int64_t window;
 } plan_key;
 
@@ -90,7 +98,7 @@ struct d9di_sdpa {
 typedef struct drawing {
     d9di_graph *g;
     const plan_key *n;
-    d9di_node4 length, at_q, at_k, at_v, at_o, at_lse;
+    d9di_node4 length, length_k, at_q, at_k, at_v, at_o, at_lse;
 } drawing;
 
 static const d9di_node4 *if_packed(const drawing *w, const d9di_node4 *x)
@@ -113,15 +121,25 @@ static void draw_documents(drawing *w)
 
     if (!w->n->packed)
         return;
-    w->length = d9di_graph_tensor(w->g, LENGTH, CUDNN_DATA_INT32, one, NULL);
+    w->length = w->length_k = d9di_graph_tensor(w->g, LENGTH, CUDNN_DATA_INT32, one, NULL);
+    if (w->n->longer)
+        w->length_k = d9di_graph_tensor(w->g, LENGTH_K, CUDNN_DATA_INT32, one, NULL);
     for (size_t i = 0; i < sizeof(at) / sizeof(*at); i++)
         *at[i].x = d9di_graph_tensor(w->g, at[i].id, CUDNN_DATA_INT64, bounds, NULL);
 }
 
-/* Heads of [B, S, heads, D] as [B, heads, S, D], or as [B, heads, D, S]. */
-static d9di_shape4 heads_of(const plan_key *n, int64_t heads, int64_t all)
+/* Heads of [B, cells, heads, D] as [B, heads, cells, D], or as [B, heads, D, cells]. */
+static d9di_shape4 heads_of(const plan_key *n, int64_t cells, int64_t heads, int64_t all)
 {
-    return (d9di_shape4){{n->b, heads, n->s, n->d}, {n->s * all * n->d, n->d, all * n->d, 1}};
+    return (d9di_shape4){{n->b, heads, cells, n->d}, {cells * all * n->d, n->d, all * n->d, 1}};
+}
+static d9di_shape4 queries_of(const plan_key *n)
+{
+    return heads_of(n, n->s, n->a, n->all_a);
+}
+static d9di_shape4 keys_of(const plan_key *n)
+{
+    return heads_of(n, n->z, n->kv, n->all_kv);
 }
 static d9di_shape4 turned(d9di_shape4 x)
 {
@@ -145,15 +163,18 @@ static d9di_node4 row_numbers(drawing *w, int64_t id, int64_t all)
                              if_packed(w, &w->at_lse));
 }
 
-/* C = A B, whose rows are tokens, and columns or what is summed over too. */
-static void multiply(drawing *w, const d9di_node4 *a, const d9di_node4 *b, const d9di_node4 *c,
-                     bool across)
-{
-    const d9di_node4 *length = if_packed(w, &w->length);
+/* C = A B: of queries by keys, of queries summed over keys, of keys summed over queries. */
+typedef enum product { SCORES, OVER_KEYS, OVER_QUERIES, PRODUCTS } product;
 
-    d9di_graph_multiply(w->g, a, b, c,
-                        across ? (d9di_extent){.m = length, .n = length}
-                               : (d9di_extent){.m = length, .k = length});
+static void multiply(drawing *w, const d9di_node4 *a, const d9di_node4 *b, const d9di_node4 *c,
+                     product what)
+{
+    const d9di_node4 *q = if_packed(w, &w->length), *k = if_packed(w, &w->length_k);
+    const d9di_extent extent[PRODUCTS] = {[SCORES] = {.m = q, .n = k},
+                                          [OVER_KEYS] = {.m = q, .k = k},
+                                          [OVER_QUERIES] = {.m = k, .k = q}};
+
+    d9di_graph_multiply(w->g, a, b, c, extent[what]);
 }
 
 /* scale Q K' */
@@ -162,30 +183,32 @@ static d9di_node4 scores(drawing *w, const d9di_node4 *q, const d9di_node4 *k,
 {
     const plan_key *n = w->n;
     d9di_node4 x =
-        d9di_graph_virtual(w->g, CUDNN_DATA_FLOAT, d9di_shape4_dense(n->b, n->a, n->s, n->s));
+        d9di_graph_virtual(w->g, CUDNN_DATA_FLOAT, d9di_shape4_dense(n->b, n->a, n->s, n->z));
 
-    multiply(w, q, k, &x, true);
+    multiply(w, q, k, &x, SCORES);
     return d9di_graph_apply(w->g, CUDNN_POINTWISE_MUL, &x, scale);
 }
 
 /* What the mask and the window hide is -infinity. */
 static d9di_node4 masked(drawing *w, const d9di_node4 *x)
 {
-    d9di_node4 hidden = d9di_graph_value(w->g, HIDDEN), y = d9di_graph_causal(w->g, x, &hidden);
-    d9di_node4 window, before;
+    const d9di_extent of =
+        w->n->longer ? (d9di_extent){.m = &w->length, .n = &w->length_k} : (d9di_extent){0};
+    d9di_node4 hidden = d9di_graph_value(w->g, HIDDEN);
+    d9di_node4 y = d9di_graph_causal(w->g, x, &hidden, of), window, before;
 
     if (w->n->window == 0)
         return y;
     window = d9di_graph_value(w->g, WINDOW);
     before = d9di_graph_value(w->g, BEFORE);
-    return d9di_graph_window(w->g, &y, &window, &before);
+    return d9di_graph_window(w->g, &y, &window, &before, of);
 }
 
 static void forward_graph(drawing *w)
 {
     const plan_key *n = w->n;
     d9di_graph *g = w->g;
-    const d9di_shape4 queries = heads_of(n, n->a, n->all_a), keys = heads_of(n, n->kv, n->all_kv);
+    const d9di_shape4 queries = queries_of(n), keys = keys_of(n);
     d9di_node4 q = array(w, Q, queries, &w->at_q), k = array(w, K, turned(keys), &w->at_k);
     d9di_node4 v = array(w, V, keys, &w->at_v), o = array(w, O, queries, &w->at_o);
     d9di_node4 lse = row_numbers(w, LSE, n->all_a), scale = d9di_graph_value(g, SCALE);
@@ -200,7 +223,7 @@ static void forward_graph(drawing *w)
     d9di_graph_apply_to(g, CUDNN_POINTWISE_ADD, &most, &log, &lse);
     p = d9di_graph_virtual(g, CUDNN_DATA_BFLOAT16, x.shape);
     d9di_graph_apply_to(g, CUDNN_POINTWISE_DIV, &x, &sum, &p);
-    multiply(w, &p, &v, &o, false);
+    multiply(w, &p, &v, &o, OVER_KEYS);
 }
 
 /* dX = W' Y, added over the query heads of a group.  Packed, the full one must be in memory. */
@@ -210,19 +233,19 @@ static void group_product(drawing *w, const d9di_node4 *x, const d9di_node4 *y,
     const plan_key *n = w->n;
     const int64_t group = n->a / n->kv;
     d9di_node4 t = d9di_graph_transpose(w->g, x, NULL), full;
-    d9di_shape4 shape = d9di_shape4_dense(n->b, n->a, n->s, n->d);
+    d9di_shape4 shape = d9di_shape4_dense(n->b, n->a, n->z, n->d);
 
     if (group == 1) {
-        multiply(w, &t, y, dx, false);
+        multiply(w, &t, y, dx, OVER_QUERIES);
         return;
     }
     if (n->packed) {
-        shape = heads_of(n, n->a, n->all_kv * group);
+        shape = heads_of(n, n->z, n->a, n->all_kv * group);
         full = array(w, id, shape, at);
     } else {
         full = d9di_graph_virtual(w->g, CUDNN_DATA_BFLOAT16, shape);
     }
-    multiply(w, &t, y, &full, false);
+    multiply(w, &t, y, &full, OVER_QUERIES);
     d9di_graph_reduce_to(w->g, CUDNN_REDUCE_TENSOR_ADD, &full, dx);
 }
 
@@ -234,13 +257,13 @@ static void query_product(drawing *w, const d9di_node4 *ds, const d9di_node4 *k,
     d9di_node4 t = d9di_graph_transpose(w->g, k, if_packed(w, &w->at_k)), sum;
 
     if (n->exact) {
-        multiply(w, ds, &t, dq, false);
+        multiply(w, ds, &t, dq, OVER_KEYS);
         return;
     }
     sum = d9di_graph_tensor(w->g, DQ_SUM, CUDNN_DATA_FLOAT,
                             n->packed ? dq->shape : d9di_shape4_dense(n->b, n->a, n->s, n->d),
                             if_packed(w, &w->at_q));
-    multiply(w, ds, &t, &sum, false);
+    multiply(w, ds, &t, &sum, OVER_KEYS);
     d9di_graph_apply_to(w->g, CUDNN_POINTWISE_IDENTITY, &sum, NULL, dq);
 }
 
@@ -262,7 +285,7 @@ static void backward_graph(drawing *w)
 {
     const plan_key *n = w->n;
     d9di_graph *g = w->g;
-    const d9di_shape4 queries = heads_of(n, n->a, n->all_a), keys = heads_of(n, n->kv, n->all_kv);
+    const d9di_shape4 queries = queries_of(n), keys = keys_of(n);
     d9di_node4 q = array(w, Q, queries, &w->at_q), k = array(w, K, turned(keys), &w->at_k);
     d9di_node4 v = array(w, V, turned(keys), &w->at_v), o = array(w, O, queries, &w->at_o);
     d9di_node4 dout = array(w, DOUT, queries, &w->at_o), dq = array(w, DQ, queries, &w->at_q);
@@ -275,7 +298,7 @@ static void backward_graph(drawing *w)
     p = d9di_graph_apply(g, CUDNN_POINTWISE_EXP, &p, NULL);
     group_product(w, &p, &dout, &dv, DV_FULL, &w->at_v);
     ds = d9di_graph_virtual(g, CUDNN_DATA_FLOAT, p.shape);
-    multiply(w, &dout, &v, &ds, true);
+    multiply(w, &dout, &v, &ds, SCORES);
     ds = d9di_graph_apply(g, CUDNN_POINTWISE_SUB, &ds, &sum);
     ds = d9di_graph_apply(g, CUDNN_POINTWISE_MUL, &ds, &p);
     ds = d9di_graph_apply(g, CUDNN_POINTWISE_MUL, &ds, &scale);
@@ -365,6 +388,7 @@ static plan_key key_of(d9d_stream s, const d9di_attention *c)
 
     return (plan_key){.b = n->b,
                       .s = n->s,
+                      .z = n->z,
                       .d = n->d,
                       .a = n->a,
                       .kv = n->kv,
@@ -386,15 +410,16 @@ static int64_t divisor(int64_t n, int64_t most)
     return d;
 }
 
-/* Cut to a piece whose scores fit: rows, which documents cannot be cut to, then key heads. */
+/* Cut to a piece whose scores fit: rows, which documents that may lie in one are not cut to, then
+ * key heads. */
 static void cut(d9d_stream s, plan_key *key)
 {
     const int64_t most = s->options.scratch > 0 ? s->options.scratch : MOST_SCORES;
-    const int64_t group = key->a / key->kv, head = 2 * group * key->s * key->s;
+    const int64_t group = key->a / key->kv, head = 2 * group * key->s * key->z;
 
     if (!key->exact)
         return;
-    if (!key->packed)
+    if (!key->packed || key->longer)
         key->b = divisor(key->b, most / head / key->kv);
     key->kv = divisor(key->kv, most / head / key->b);
     key->a = key->kv * group;
@@ -419,11 +444,14 @@ typedef struct extras {
     float *lse; /* packed: [T, heads] */
     float *sum, *dq_sum;
     void *dk_full, *dv_full;
+    void *dk, *dv; /* where keys have gradients already: what is added to those */
 } extras;
 
 static extras extras_take(const d9di_attention *c, const plan_key *key, room *r)
 {
-    const int64_t tokens = d9di_ceil_div(c->n.b * c->n.s, 64) * 64, rows = tokens * c->n.a;
+    const d9d_attention_dims *n = &c->n;
+    const int64_t rows = d9di_ceil_div(n->b * n->s, 64) * 64 * n->a;
+    const int64_t cells = d9di_ceil_div(n->b * n->z, 64) * 64 * n->d;
     extras x = {0};
 
     if (key->packed)
@@ -431,10 +459,14 @@ static extras extras_take(const d9di_attention *c, const plan_key *key, room *r)
     if (key->backward)
         x.sum = room_take(r, rows * 4);
     if (key->backward && !key->exact)
-        x.dq_sum = room_take(r, rows * c->n.d * 4);
-    if (key->backward && key->packed && c->n.a != c->n.kv) {
-        x.dk_full = room_take(r, rows * c->n.d * 2);
-        x.dv_full = room_take(r, rows * c->n.d * 2);
+        x.dq_sum = room_take(r, rows * n->d * 4);
+    if (key->backward && key->packed && n->a != n->kv) {
+        x.dk_full = room_take(r, cells * n->a * 2);
+        x.dv_full = room_take(r, cells * n->a * 2);
+    }
+    if (key->backward && n->s != n->z && n->pieces > 1) {
+        x.dk = room_take(r, cells * n->kv * 2);
+        x.dv = room_take(r, cells * n->kv * 2);
     }
     return x;
 }
@@ -456,6 +488,7 @@ static d9d_status run_piece(d9d_stream s, const d9di_attention *c, const plan_ke
     const int64_t lse = (b * key->all_a + h) * key->s * 4;
     const bool back = key->backward, packed = key->packed, full = packed && key->a != key->kv;
     const d9di_documents *at = packed ? docs : &none;
+    const bool more = at->from > 0; /* and keys may have gradients of pieces before */
     float scale = c->n.scale, hidden = -INFINITY, one = 1.0f, window = (float)key->window;
     const struct {
         int64_t id;
@@ -474,13 +507,14 @@ static d9d_status run_piece(d9d_stream s, const d9di_attention *c, const plan_ke
         {ONE, &one, back},
         {DOUT, shifted(c->dout, q), back},
         {DQ, shifted(c->dq, q), back},
-        {DK, shifted(c->dk, k), back},
-        {DV, shifted(c->dv, k), back},
+        {DK, shifted(more ? x->dk : c->dk, k), back},
+        {DV, shifted(more ? x->dv : c->dv, k), back},
         {SUM, x->sum, back},
         {DQ_SUM, x->dq_sum, back && !key->exact},
         {DK_FULL, x->dk_full, back && full},
         {DV_FULL, x->dv_full, back && full},
         {LENGTH, at->length, packed},
+        {LENGTH_K, at->length_k, key->longer != 0},
         {AT_Q, at->at_q, packed},
         {AT_K, at->at_k, packed},
         {AT_V, at->at_k, packed},
@@ -523,7 +557,7 @@ static d9d_status run_rows(d9d_stream s, d9di_sdpa *x, const d9di_attention *c, 
     return st;
 }
 
-/* --- packed documents ---------------------------------------------------------------------------
+/* --- packed documents, and pieces of rows ------------------------------------------------------
  */
 
 enum { SHORTEST = 128, MOST_CLASSES = 32 };
@@ -535,64 +569,133 @@ static int64_t power_of_two(int64_t least, int64_t n)
     return least;
 }
 
-/* Documents of lengths that one plan is for; all of them unless the plan needs room for scores. */
+/* Documents that one plan is for. */
 typedef struct class
 {
     plan_key key;
     plan *plan;
-    d9di_documents docs;
+    d9di_documents docs; /* its rows and positions at a time */
 } class;
 
-static int classes_of(d9d_stream s, const d9di_attention *c, class *out)
+/* Queries that follow each other in a row. */
+static int64_t piece_of(const d9d_attention_dims *n)
 {
-    const int64_t tokens = c->n.b * c->n.s;
+    return n->s == n->z ? n->s : n->s / n->pieces;
+}
+
+/* As many keys as queries: all lengths at once unless the plan needs room for scores. */
+static int classes_square(d9d_stream s, const d9di_attention *c, class *out)
+{
+    const d9d_attention_dims *x = &c->n;
+    const int64_t piece = piece_of(x);
+    const bool whole = x->segments == x->b * x->s / piece; /* each is a piece */
     const plan_key key = key_of(s, c);
-    int64_t longest = power_of_two(SHORTEST, c->n.s);
+    int64_t longest = power_of_two(SHORTEST, piece);
     int n = 0;
 
     for (;; longest /= 2, n++) {
         const bool last = !key.exact || longest == SHORTEST;
+        const int64_t shortest = last ? 1 : longest / 2 + 1;
 
-        out[n] = (class){.key = key,
-                         .docs = {.longest = longest, .shortest = last ? 1 : longest / 2 + 1}};
-        out[n].key.s = longest;
-        out[n].key.b = last ? power_of_two(16, c->n.segments)
-                            : d9di_ceil_div(tokens / out[n].docs.shortest, 8) * 8;
-        out[n].docs.room = out[n].key.b;
+        out[n] = (class){.key = key};
+        out[n].key.s = out[n].key.z = longest;
+        out[n].key.b = whole  ? x->segments
+                       : last ? power_of_two(16, x->segments)
+                              : d9di_ceil_div(x->b * x->s / shortest, 8) * 8;
+        out[n].docs = (d9di_documents){.shortest = shortest,
+                                       .longest = longest,
+                                       .rows = x->b,
+                                       .positions = x->s,
+                                       .room = out[n].key.b};
         cut(s, &out[n].key);
-        if (last)
+        if (last || whole)
             return n + 1;
     }
 }
 
-static void documents_take(const plan_key *key, d9di_documents *d, room *r)
+/* More keys than queries: one at most in a piece of a row, and each piece has its turn. */
+static class class_longer(d9d_stream s, const d9di_attention *c)
 {
-    d->length = room_take(r, key->b * 4);
-    d->at_q = room_take(r, (key->b + 1) * 8);
-    d->at_k = room_take(r, (key->b + 1) * 8);
-    d->at_lse = room_take(r, (key->b + 1) * 8);
+    const d9d_attention_dims *x = &c->n;
+    const int64_t piece = piece_of(x);
+    class k = {.key = key_of(s, c)};
+
+    k.key.longer = 1;
+    k.key.s = d9di_ceil_div(d9di_max(SHORTEST, piece), 64) * 64;
+    k.key.z = d9di_ceil_div(d9di_max(SHORTEST, x->z), 64) * 64;
+    cut(s, &k.key);
+    k.docs = (d9di_documents){.longer = true,
+                              .shortest = 1,
+                              .longest = piece,
+                              .room = k.key.b,
+                              .rows = k.key.b,
+                              .positions = piece};
+    return k;
 }
 
-static d9d_status run_classes(d9d_stream s, const d9di_attention *c, class *k, int n, room *r)
+static int classes_of(d9d_stream s, const d9di_attention *c, class *out)
 {
-    extras extra = extras_take(c, &k->key, r);
+    const int n = classes_square(s, c, out);
 
-    for (int i = 0; i < n; i++) {
-        documents_take(&k[i].key, &k[i].docs, r);
-        D9D_TRY(d9di_documents_find(s, c, &k[i].docs));
-    }
+    if (c->n.s == c->n.z)
+        return n;
+    out[n] = class_longer(s, c);
+    return n + 1;
+}
+
+static void documents_take(d9di_documents *d, int64_t most, room *r)
+{
+    d->length = room_take(r, most * 4);
+    d->length_k = room_take(r, most * 4);
+    d->at_q = room_take(r, (most + 1) * 8);
+    d->at_k = room_take(r, (most + 1) * 8);
+    d->at_lse = room_take(r, (most + 1) * 8);
+}
+
+/* Those that `docs` says. */
+static d9d_status run_documents(d9d_stream s, const d9di_attention *c, const class *k,
+                                const extras *x, const d9di_documents *docs)
+{
+    D9D_TRY(d9di_documents_find(s, c, docs));
+    for (int64_t kv = 0; kv < c->n.kv; kv += k->key.kv)
+        D9D_TRY(run_piece(s, c, &k->key, k->plan, 0, kv, x, docs));
+    return k->key.backward && docs->from > 0 ? d9di_documents_add(s, c, docs, x->dk, x->dv)
+                                             : D9D_OK;
+}
+
+static d9d_status run_class(d9d_stream s, const d9di_attention *c, const class *k, const extras *x,
+                            const d9di_documents *at)
+{
+    d9di_documents docs = k->docs;
+
+    docs.length = at->length;
+    docs.length_k = at->length_k;
+    docs.at_q = at->at_q;
+    docs.at_k = at->at_k;
+    docs.at_lse = at->at_lse;
+    for (docs.from = 0; docs.from < c->n.s; docs.from += docs.positions)
+        for (docs.row = 0; docs.row < c->n.b; docs.row += docs.rows)
+            D9D_TRY(run_documents(s, c, k, x, &docs));
+    return D9D_OK;
+}
+
+static d9d_status run_classes(d9d_stream s, const d9di_attention *c, const class *k, int n,
+                              const extras *x, const d9di_documents *at)
+{
     if (k->key.backward)
-        D9D_TRY(d9di_lse_turn(s, c, extra.lse, true));
+        D9D_TRY(d9di_lse_turn(s, c, x->lse, true));
     for (int i = 0; i < n; i++)
-        for (int64_t kv = 0; kv < c->n.kv; kv += k[i].key.kv)
-            D9D_TRY(run_piece(s, c, &k[i].key, k[i].plan, 0, kv, &extra, &k[i].docs));
-    return k->key.backward ? D9D_OK : d9di_lse_turn(s, c, extra.lse, false);
+        D9D_TRY(run_class(s, c, &k[i], x, at));
+    return k->key.backward ? D9D_OK : d9di_lse_turn(s, c, x->lse, false);
 }
 
 static d9d_status run_packed(d9d_stream s, d9di_sdpa *x, const d9di_attention *c, bool *done)
 {
     class k[MOST_CLASSES];
     const int n = classes_of(s, c, k);
+    int64_t most = 0;
+    d9di_documents at;
+    extras extra;
     room r = {0};
     void *scratch;
     d9d_status st;
@@ -601,14 +704,24 @@ static d9d_status run_packed(d9d_stream s, d9di_sdpa *x, const d9di_attention *c
         D9D_TRY(plan_find(s, x, c->op, &k[i].key, &k[i].plan));
         if (k[i].plan->graph.plan == NULL)
             return D9D_OK;
-        documents_take(&k[i].key, &k[i].docs, &r);
+        most = d9di_max(most, k[i].key.b);
     }
     *done = true;
+    documents_take(&at, most, &r);
     (void)extras_take(c, &k->key, &r);
     D9D_TRY(d9di_take(s, r.used, &scratch));
-    st = run_classes(s, c, k, n, &(room){.at = scratch});
+    r = (room){.at = scratch};
+    documents_take(&at, most, &r);
+    extra = extras_take(c, &k->key, &r);
+    st = run_classes(s, c, k, n, &extra, &at);
     d9di_give(s, scratch, r.used);
     return st;
+}
+
+/* What it takes besides sizes: rows with their keys, or known pieces of them. */
+static bool has_keys(const d9d_attention_dims *n)
+{
+    return n->s == n->z || (n->segment != NULL && n->pieces > 0 && n->s % n->pieces == 0);
 }
 
 d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *done)
@@ -617,7 +730,7 @@ d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *don
     d9di_sdpa *x;
 
     *done = false;
-    if (n->t != D9D_BF16 || (n->d != 64 && n->d != 128) || !n->causal || n->s != n->z)
+    if (n->t != D9D_BF16 || (n->d != 64 && n->d != 128) || !n->causal || !has_keys(n))
         return D9D_OK;
     D9D_TRY(sdpa_of(s, &x));
     if (!x->loaded)

@@ -253,21 +253,40 @@ static d9di_node4 select_where(d9di_graph *g, cudnnPointwiseMode_t mode, const d
     return y;
 }
 
-/* In just these forms cuDNN knows the mask as causal, with a window or not, and skips what it
- * hides; column <= row is right too, and takes twice as long. */
-d9di_node4 d9di_graph_causal(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *other)
+/* Each element's number, more or less that of its entry, where there is one. */
+static d9di_node4 number_moved(d9di_graph *g, d9di_node4 x, cudnnPointwiseMode_t mode,
+                               const d9di_node4 *by)
+{
+    d9di_node4 y;
+
+    if (by == NULL)
+        return x;
+    y = like(g, &x, CUDNN_DATA_INT32);
+    pointwise(g, mode, CUDNN_DATA_INT32, 0, &x, by, NULL, &y);
+    return y;
+}
+
+/* In just these forms, columns added before rows are taken away, cuDNN knows the mask as causal,
+ * with a window or not, and skips what it hides; column <= row is right too, and takes twice as
+ * long. */
+d9di_node4 d9di_graph_causal(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *other,
+                             d9di_extent of)
 {
     d9di_node4 row = number_of(g, x, 2), column = number_of(g, x, 3);
 
+    row = number_moved(g, row, CUDNN_POINTWISE_ADD, of.n);
+    row = number_moved(g, row, CUDNN_POINTWISE_SUB, of.m);
     return select_where(g, CUDNN_POINTWISE_CMP_GE, &row, &column, x, other);
 }
 
 d9di_node4 d9di_graph_window(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *window,
-                             const d9di_node4 *other)
+                             const d9di_node4 *other, d9di_extent of)
 {
     d9di_node4 row = number_of(g, x, 2), column = number_of(g, x, 3);
     d9di_node4 end = d9di_graph_apply(g, CUDNN_POINTWISE_ADD, &column, window);
 
+    end = number_moved(g, end, CUDNN_POINTWISE_SUB, of.n);
+    end = number_moved(g, end, CUDNN_POINTWISE_ADD, of.m);
     return select_where(g, CUDNN_POINTWISE_CMP_GT, &end, &row, x, other);
 }
 

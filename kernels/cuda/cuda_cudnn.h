@@ -86,11 +86,13 @@ d9di_node4 d9di_graph_apply(d9di_graph *g, cudnnPointwiseMode_t mode, const d9di
                             const d9di_node4 *b);
 void d9di_graph_apply_to(d9di_graph *g, cudnnPointwiseMode_t mode, const d9di_node4 *x,
                          const d9di_node4 *b, const d9di_node4 *y);
-/* x where row >= column, else `other`. */
-d9di_node4 d9di_graph_causal(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *other);
-/* x where column + window > row, else `other`; both are values. */
+/* x where row >= column, else `other`.  With the true sizes `of` each entry, m rows and n columns,
+ * the diagonal is the one that ends where both do, not the one that begins with both. */
+d9di_node4 d9di_graph_causal(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *other,
+                             d9di_extent of);
+/* x where column + window > row, else `other`; both are values. `of` is as above. */
 d9di_node4 d9di_graph_window(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *window,
-                             const d9di_node4 *other);
+                             const d9di_node4 *other, d9di_extent of);
 /* Over the dimensions that y has 1 of, or fewer heads of. */
 void d9di_graph_reduce_to(d9di_graph *g, cudnnReduceTensorOp_t op, const d9di_node4 *x,
                           const d9di_node4 *y);

@@ -30,13 +30,27 @@ static void check(d9d_status st)
     abort();
 }
 
+/* What the device has said, line after line. */
+static char said[1 << 16];
+
+static void hear(void *arg, d9d_log_level level, const char *text)
+{
+    const size_t at = strlen(said);
+
+    (void)arg, (void)level;
+    (void)snprintf(said + at, sizeof(said) - at, "%s\n", text);
+}
+
 /* The device stays open for all calls of a program. */
 static call begin(void)
 {
+    static const d9d_log log = {.line = hear, .level = D9D_LOG_INFO};
     static d9d_device *dev;
 
-    if (dev == NULL)
+    if (dev == NULL) {
         check(d9d_device_open(unit_device_name(), &dev));
+        dev->log = &log;
+    }
     return (call){.dev = dev, .k = dev->kernels, .s = dev->stream};
 }
 
@@ -1074,4 +1088,13 @@ const d9d_kernels *host_kernels(void)
     };
 
     return unit_device_is_cpu() ? d9d_kernels_cpu() : &table;
+}
+
+int host_kernels_said(const char *text)
+{
+    int n = 0;
+
+    for (const char *at = strstr(said, text); at != NULL; at = strstr(at + 1, text))
+        n++;
+    return n;
 }

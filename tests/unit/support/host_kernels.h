@@ -11,4 +11,7 @@
 
 const d9d_kernels *host_kernels(void);
 
+/* How often `text` is in what the device has said yet: of its libraries, and what they refuse. */
+int host_kernels_said(const char *text);
+
 #endif /* D9D_HOST_KERNELS_H */
