@@ -10,7 +10,7 @@
 #define MEASURED                                                                                   \
     {                                                                                              \
         [D9D_PAPER_PRODUCTS] = 0.73, [D9D_PAPER_EXPERTS] = 0.66, [D9D_PAPER_ATTENTION] = 0.55,     \
-        [D9D_PAPER_ATTENTION_GRAD] = 0.37, [D9D_PAPER_ATTENTION_SHARED] = 0.025,                   \
+        [D9D_PAPER_ATTENTION_GRAD] = 0.37, [D9D_PAPER_ATTENTION_OWN] = 0.025,                      \
         [D9D_PAPER_HEAD] = 0.63, [D9D_PAPER_MEMORY] = 0.05                                         \
     }
 
@@ -40,7 +40,7 @@ static const d9d_paper_chip chips[] = {
               [D9D_PAPER_EXPERTS] = 0.7,
               [D9D_PAPER_ATTENTION] = 0.3,
               [D9D_PAPER_ATTENTION_GRAD] = 0.3,
-              [D9D_PAPER_ATTENTION_SHARED] = 0.3,
+              [D9D_PAPER_ATTENTION_OWN] = 0.3,
               [D9D_PAPER_HEAD] = 0.7,
               [D9D_PAPER_MEMORY] = 0.1},
      .memory_rate = 10e9,

@@ -61,47 +61,60 @@ static int64_t divisor(int64_t n, int64_t most)
     return d;
 }
 
-/* Scores of `b` rows of `s`, in pieces that fit. */
-static int64_t scores(const d9d_attention_dims *n, int64_t b, int64_t s, bool packed)
+/* Scores of `b` rows of `s` queries and `z` keys, in pieces that fit: of rows where they may be
+ * apart, and of heads. */
+static int64_t scores(const d9d_attention_dims *n, int64_t b, int64_t s, int64_t z, bool together)
 {
-    const int64_t head = 2 * (n->a / n->kv) * s * s;
-    const int64_t rows = packed ? b : divisor(b, MOST_SCORES / head / n->kv);
+    const int64_t head = 2 * (n->a / n->kv) * s * z;
+    const int64_t rows = together ? b : divisor(b, MOST_SCORES / head / n->kv);
 
     return rows * head * divisor(n->kv, MOST_SCORES / head / rows);
 }
 
-/* Documents by classes of length, halving; each class has room for as many as there can be. */
+/* Documents by classes of length, halving; each class has room for as many as there can be.  Of
+ * pieces of rows, besides, those with more keys than queries. */
 static int64_t scores_packed(const d9d_attention_dims *n)
 {
+    const int64_t piece = n->s == n->z ? n->s : n->s / n->pieces;
+    const bool whole = n->segments == n->b * n->s / piece;
     int64_t most = 0, longest = SHORTEST;
 
-    while (longest < n->s)
+    while (longest < piece)
         longest *= 2;
-    for (; longest >= SHORTEST; longest /= 2)
-        most = max(most,
-                   scores(n, round_up(ceil_div(n->b * n->s, longest / 2 + 1), 8), longest, true));
-    return most;
+    for (; longest >= SHORTEST; longest = whole ? 0 : longest / 2)
+        most =
+            max(most,
+                scores(n, whole ? n->segments : round_up(ceil_div(n->b * n->s, longest / 2 + 1), 8),
+                       longest, longest, true));
+    if (n->s == n->z)
+        return most;
+    return max(most, scores(n, n->b, round_up(max(SHORTEST, piece), 64),
+                            round_up(max(SHORTEST, n->z), 64), false));
 }
 
-/* Heads of 64 or 128 in bfloat16, of rows that are whole here. */
-static bool by_cudnn(const d9d_attention_dims *n)
+/* Heads of 64 or 128 in bfloat16, of rows or of their pieces on ranks. */
+bool d9di_paper_by_cudnn(const d9d_attention_dims *n)
 {
-    return n->t == D9D_BF16 && n->causal && n->z == n->s && (n->d == 64 || n->d == 128);
+    const bool keys = n->z == n->s || (n->segments > 0 && n->pieces > 0 && n->s % n->pieces == 0);
+
+    return n->t == D9D_BF16 && n->causal && keys && (n->d == 64 || n->d == 128);
 }
 
 d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
 {
-    const int64_t sums = n->b * n->s * n->a * 4;
+    const int64_t sums = n->b * n->s * n->a * 4, keys = n->b * n->z * n->d * 4;
     const bool packed = n->segments > 0, grouped = packed && n->a != n->kv;
+    const bool added = n->z != n->s && n->pieces > 1;
 
     if (!on_gpu(s) || n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
-    if (!by_cudnn(n))
+    if (!d9di_paper_by_cudnn(n))
         return d9di_paper_borrow(s, backward ? sums : 0);
     if (!backward)
         return d9di_paper_borrow(s, packed ? sums : 0);
-    return d9di_paper_borrow(s, (packed ? scores_packed(n) : scores(n, n->b, n->s, false)) +
-                                    sums * (packed ? 2 : 1) + (grouped ? sums * n->d : 0));
+    return d9di_paper_borrow(s, (packed ? scores_packed(n) : scores(n, n->b, n->s, n->s, false)) +
+                                    sums * (packed ? 2 : 1) + (grouped ? keys * n->a : 0) +
+                                    (added ? keys * n->kv : 0));
 }
 
 /* --- the delta rule: cuda_delta.cu, cuda_delta_walk.cu, cuda_delta_din.cu ----------------------

@@ -185,8 +185,9 @@ static d9d_status attend(d9d_stream s, const d9d_attention_dims *n, d9d_paper_ki
     const double elements =
         products * ((double)n->s * heads + (double)n->z * (double)(n->kv * n->d)) * (double)n->b;
 
-    return d9di_paper_charge(s, n->s == n->z ? kind : D9D_PAPER_ATTENTION_SHARED, n->t,
-                             2 * products * heads * pairs(n), elements * size(n->t));
+    return d9di_paper_charge(
+        s, n->s == n->z || d9di_paper_by_cudnn(n) ? kind : D9D_PAPER_ATTENTION_OWN, n->t,
+        2 * products * heads * pairs(n), elements * size(n->t));
 }
 
 ENTRY(attention, const d9d_attention_dims *n, void *o, float *lse, const void *q, const void *k,
@@ -270,7 +271,7 @@ static d9d_status delta_work(d9d_stream s, const d9d_delta_dims *n, double inner
                  f = (double)n->f;
 
     D9D_TRY(d9di_paper_delta_scratch(s, n, passes > 2));
-    return d9di_paper_charge(s, D9D_PAPER_ATTENTION_SHARED, n->t,
+    return d9di_paper_charge(s, D9D_PAPER_ATTENTION_OWN, n->t,
                              cells * (inner * D9D_DELTA_CHUNK * (d + f) + outer * 2 * d * f),
                              cells * passes * ((d + f) * 4 + d * f * 4 / D9D_DELTA_CHUNK));
 }

@@ -170,7 +170,43 @@ static void attention_counts_what_is_seen(void **state)
     n.z = 9;
     for (n.window = 2; n.window < 14; n.window += 5) /* 8, 27 and all 30 */
         assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
-    assert_true(t->work[D9D_PAPER_ATTENTION_SHARED].flops == 4.0 * 8 * (8 + 27 + 30));
+    assert_true(t->work[D9D_PAPER_ATTENTION_OWN].flops == 4.0 * 8 * (8 + 27 + 30));
+    d9d_device_free(dev, list, sizeof(two));
+}
+
+/* A library's, as of whole rows, where the list is known to be of pieces. */
+static void attention_of_pieces(void **state)
+{
+    d9d_device *dev = *state;
+    const d9d_paper_tally *t = d9d_paper_done(d9d_paper_of(dev->stream));
+    const d9d_segment two[] = {{0, 2, 0, 2}, {2, 2, 0, 8}};
+    d9d_attention_dims n = {.t = D9D_BF16,
+                            .b = 1,
+                            .s = 4,
+                            .z = 8,
+                            .a = 2,
+                            .kv = 1,
+                            .d = 64,
+                            .causal = true,
+                            .segments = 2,
+                            .pieces = 2};
+    void *list;
+
+    assert_ok(d9d_device_alloc(dev, sizeof(two), &list));
+    assert_ok(d9d_device_upload(dev, list, two, sizeof(two)));
+    n.segment = list;
+    assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 2 * 64 * (3 + 15));
+    assert_int_equal(t->work[D9D_PAPER_ATTENTION_OWN].calls, 0);
+    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                                          NULL, NULL));
+    assert_int_equal(t->work[D9D_PAPER_ATTENTION_GRAD].calls, 1);
+    /* Scores of two documents of 128, two sums of a query; gradients of keys of each head, and of
+     * the second piece. */
+    assert_int_equal(t->scratch, 2 * 2 * 2 * 128 * 128 + 2 * 32 + 2 * 2048 + 2048);
+    n.pieces = 0;
+    assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_int_equal(t->work[D9D_PAPER_ATTENTION_OWN].calls, 1);
     d9d_device_free(dev, list, sizeof(two));
 }
 
@@ -269,8 +305,9 @@ int main(void)
         ON(memory_counts_as_on_a_device, cpu),  ON(large_blocks_are_nowhere, gpu),
         ON(small_blocks_are_memory, gpu),       cmocka_unit_test(names_of_chips),
         ON(a_product_takes_its_time, gpu),      ON(a_kernel_takes_at_least_a_launch, gpu),
-        ON(attention_counts_what_is_seen, cpu), ON(experts_get_the_same, cpu),
-        ON(groups_count_what_they_move, gpu),   ON(others_say_the_same, gpu),
+        ON(attention_counts_what_is_seen, cpu), ON(attention_of_pieces, gpu),
+        ON(experts_get_the_same, cpu),          ON(groups_count_what_they_move, gpu),
+        ON(others_say_the_same, gpu),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,7 +36,7 @@ extern "C" {
     X(EXPERTS, "experts")     /* of experts, with their weights' gradients */                      \
     X(ATTENTION, "attention") /* forward */                                                        \
     X(ATTENTION_GRAD, "attention gradient")                                                        \
-    X(ATTENTION_SHARED, "attention of shared rows") /* rows that ranks share: other kernels */     \
+    X(ATTENTION_OWN, "attention by own kernels") /* what no library takes; the gated delta rule */ \
     X(HEAD, "head and loss")                                                                       \
     X(MEMORY, "memory") /* the rest: bytes decide */
 
