@@ -184,7 +184,7 @@ void d9d_device_unpin(d9d_device *dev, void *pinned)
 
 d9d_status d9d_device_fetch(d9d_device *dev, void *pinned, const void *src, uint64_t n)
 {
-    return n == 0 ? D9D_OK : dev->ops->fetch(dev, pinned, src, n);
+    return n == 0 ? D9D_OK : dev->ops->fetch(dev, pinned, src, n, NULL);
 }
 
 d9d_status d9d_device_peek(d9d_device *dev, void *pinned, const void *src, uint64_t n)

@@ -54,6 +54,13 @@ static d9d_status cpu_copy(d9d_device *dev, void *dst, const void *src, uint64_t
     return D9D_OK;
 }
 
+static d9d_status cpu_fetch(d9d_device *dev, void *dst, const void *src, uint64_t n,
+                            d9d_stream queue)
+{
+    (void)queue;
+    return cpu_copy(dev, dst, src, n);
+}
+
 static d9d_status cpu_sync(d9d_device *dev)
 {
     (void)dev;
@@ -129,7 +136,7 @@ d9d_status d9di_device_open_cpu(int index, d9d_device *dev)
         .sync = cpu_sync,
         .pin = cpu_pin,
         .unpin = cpu_unpin,
-        .fetch = cpu_copy,
+        .fetch = cpu_fetch,
         .peek = cpu_copy,
         .send = cpu_copy,
         .mark_open = cpu_mark_open,

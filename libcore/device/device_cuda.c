@@ -228,13 +228,15 @@ static void cuda_unpin(d9d_device *dev, void *host)
     (void)cudaFreeHost(host);
 }
 
-static d9d_status cuda_fetch(d9d_device *dev, void *pinned, const void *src, uint64_t n)
+static d9d_status cuda_fetch(d9d_device *dev, void *pinned, const void *src, uint64_t n,
+                             d9d_stream queue)
 {
     const cuda_device *self = dev->self;
     cudaError_t e = make_current(dev);
 
     if (e == cudaSuccess)
-        e = cudaMemcpyAsync(pinned, src, n, cudaMemcpyDeviceToHost, self->queue);
+        e = cudaMemcpyAsync(pinned, src, n, cudaMemcpyDeviceToHost,
+                            queue != NULL ? d9d_cuda_stream_queue(queue) : self->queue);
     return e == cudaSuccess ? D9D_OK : fail(dev, "copy to the host", e);
 }
 

@@ -73,6 +73,13 @@ static d9d_status paper_transfer(d9d_device *dev, void *dst, const void *src, ui
     return D9D_OK;
 }
 
+static d9d_status paper_fetch(d9d_device *dev, void *dst, const void *src, uint64_t n,
+                              d9d_stream queue)
+{
+    (void)queue;
+    return paper_transfer(dev, dst, src, n);
+}
+
 static d9d_status paper_sync(d9d_device *dev)
 {
     (void)dev;
@@ -161,7 +168,7 @@ static void paper_close(d9d_device *dev)
     {                                                                                              \
         .take = paper_take, .give = paper_give, .slack = (cache), .upload = paper_transfer,        \
         .download = paper_transfer, .copy = paper_copy, .sync = paper_sync, .pin = paper_pin,      \
-        .unpin = paper_unpin, .fetch = paper_transfer, .send = paper_transfer,                     \
+        .unpin = paper_unpin, .fetch = paper_fetch, .send = paper_transfer,                        \
         .mark_open = paper_mark_open, .mark_close = paper_unpin, .mark_set = paper_mark_set,       \
         .mark_passed = paper_mark_passed, .mark_wait = paper_mark_wait, .mark_ms = paper_mark_ms,  \
         .close = paper_close                                                                       \

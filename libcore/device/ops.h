@@ -27,7 +27,8 @@ typedef struct d9d_device_ops {
     /* Memory of the host that `fetch` copies to in the order of the queue, without waiting. */
     d9d_status (*pin)(d9d_device *dev, uint64_t n, void **out);
     void (*unpin)(d9d_device *dev, void *host);
-    d9d_status (*fetch)(d9d_device *dev, void *pinned, const void *src, uint64_t n);
+    d9d_status (*fetch)(d9d_device *dev, void *pinned, const void *src, uint64_t n,
+                        d9d_stream queue); /* NULL: its own */
     /* To pinned memory at once, beside the queue, from any thread. */
     d9d_status (*peek)(d9d_device *dev, void *pinned, const void *src, uint64_t n);
     /* The other way, from any thread: the memory may be used again when a mark that was set

@@ -149,8 +149,13 @@ void d9d_readback_free(d9d_readback *r)
 
 d9d_status d9d_readback_begin(d9d_readback *r, const void *src)
 {
-    D9D_TRY(r->dev->ops->fetch(r->dev, r->host, src, r->bytes));
-    return d9d_event_record(r->copied);
+    return d9d_readback_begin_on(r, src, NULL);
+}
+
+d9d_status d9d_readback_begin_on(d9d_readback *r, const void *src, d9d_stream queue)
+{
+    D9D_TRY(r->dev->ops->fetch(r->dev, r->host, src, r->bytes, queue));
+    return d9d_event_record_on(r->copied, queue);
 }
 
 bool d9d_readback_ready(const d9d_readback *r)

@@ -43,12 +43,13 @@ static inline size_t d9di_exchange_size(int n)
 /* --- how many rows go where ------------------------------------------------------------ *
  *
  * The offsets of every rank's two routings, of its tokens over ranks and of their choices over
- * experts, gathered on the device and read back: begin queues it, end waits for it. */
+ * experts, gathered and read back on the group's own queue: begin queues it, what the device is
+ * given until end runs beside it, end waits for it.  Released also where begin failed. */
 typedef struct d9di_counts {
     d9d_comm *ep;
     const char *what;
     int64_t experts, k;
-    d9d_tensor all; /* [n, n + 1 + E + 1] */
+    d9d_tensor mine, all; /* [n + 1 + E + 1]; [n, n + 1 + E + 1] */
     d9d_readback *back;
 } d9di_counts;
 

@@ -1,6 +1,7 @@
 /* op_exchange_counts.c - how many rows go from rank to rank.  See op/op_exchange.h. */
 #include <stdlib.h>
 
+#include "d9d/device/trace.h"
 #include "op/op_exchange.h"
 
 /* What was gathered, on the host: of each rank its offsets over ranks, then over experts. */
@@ -59,33 +60,27 @@ static int64_t choices_here(const offsets *o)
     return sum;
 }
 
-/* c->all becomes what every rank has, one behind the other. */
-static d9d_status gather_on(const d9di_counts *c, d9d_stream s, const d9d_tensor *mine)
+/* c->all becomes what every rank has, one behind the other: on the group's own queue, so that the
+ * device goes on beside it, and behind rows of something else that are on their way. */
+static d9d_status gather(const d9di_counts *c, d9d_device *dev)
 {
     const int n = d9d_comm_size(c->ep);
+    d9d_stream queue = d9d_comm_queue(c->ep);
     int64_t *counts = calloc((size_t)n, sizeof(*counts));
     d9d_status st;
 
     if (counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a dispatch to %d ranks", n);
     for (int i = 0; i < n; i++)
-        counts[i] = d9d_tensor_numel(mine);
-    st = d9d_comm_all_gather(c->ep, s, c->what, D9D_I32, d9d_tensor_data(&c->all),
-                             d9d_tensor_data(mine), counts);
+        counts[i] = d9d_tensor_numel(&c->mine);
+    st = d9d_comm_fork(c->ep, dev->stream);
+    d9d_trace_beside(dev, queue, "counts", c->what);
+    if (st == D9D_OK)
+        st = d9d_comm_all_gather(c->ep, queue != NULL ? queue : dev->stream, c->what, D9D_I32,
+                                 d9d_tensor_data(&c->all), d9d_tensor_data(&c->mine), counts);
+    d9d_trace_beside_end(dev, queue);
     free(counts);
     return st;
-}
-
-/* Behind rows of something else that are on their way. */
-static d9d_status gather(const d9di_counts *c, d9d_device *dev, const d9d_tensor *mine)
-{
-    d9d_stream queue = dev->pause != NULL ? d9d_comm_queue(c->ep) : NULL;
-
-    if (queue == NULL)
-        return gather_on(c, dev->stream, mine);
-    D9D_TRY(d9d_comm_fork(c->ep, dev->stream));
-    D9D_TRY(gather_on(c, queue, mine));
-    return d9d_comm_join(c->ep, dev->stream);
 }
 
 /* Two arrays of int32 as one. */
@@ -103,24 +98,17 @@ d9d_status d9di_counts_begin(d9di_counts *c, d9d_tape *t, d9d_comm *ep, const ch
                              const d9d_routing *over_ranks, const d9d_routing *over_experts)
 {
     d9d_device *dev = d9d_tape_device(t);
-    d9d_tensor mine = {0};
-    d9d_status st;
 
     *c = (d9di_counts){.ep = ep,
                        .what = what,
                        .experts = d9d_tensor_numel(&over_experts->offset) - 1,
                        .k = over_experts->expert.shape.dim[1]};
-    D9D_TRY_OR(st, join(dev, &over_ranks->offset, &over_experts->offset, &mine), out);
-    D9D_TRY_OR(st,
-               d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(d9d_comm_size(ep), d9d_tensor_numel(&mine)),
-                                &c->all),
-               out);
-    D9D_TRY_OR(st, gather(c, dev, &mine), out);
-    D9D_TRY_OR(st, d9d_readback_create(dev, d9d_tensor_bytes(&c->all), &c->back), out);
-    st = d9d_readback_begin(c->back, d9d_tensor_data(&c->all));
-out:
-    d9d_tensor_release(&mine);
-    return st;
+    D9D_TRY(join(dev, &over_ranks->offset, &over_experts->offset, &c->mine));
+    D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(d9d_comm_size(ep), d9d_tensor_numel(&c->mine)),
+                             &c->all));
+    D9D_TRY(gather(c, dev));
+    D9D_TRY(d9d_readback_create(dev, d9d_tensor_bytes(&c->all), &c->back));
+    return d9d_readback_begin_on(c->back, d9d_tensor_data(&c->all), d9d_comm_queue(ep));
 }
 
 static d9d_status check(const offsets *o, int64_t k)
@@ -186,7 +174,8 @@ d9d_status d9di_counts_end(d9di_counts *c, d9d_exchange **out)
 
 void d9di_counts_release(d9di_counts *c)
 {
+    d9d_readback_free(c->back); /* waits: the queue may be at it */
+    d9d_tensor_release(&c->mine);
     d9d_tensor_release(&c->all);
-    d9d_readback_free(c->back);
     c->back = NULL;
 }

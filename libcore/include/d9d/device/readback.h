@@ -46,6 +46,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_readback_create(d9d_device *dev, uint64_t by
 D9D_API void d9d_readback_free(d9d_readback *r);
 /* Queue the copy of all its bytes from `src` on the device. */
 D9D_API D9D_MUST_USE d9d_status d9d_readback_begin(d9d_readback *r, const void *src);
+/* The same behind what is on another queue of the device; NULL: its own. */
+D9D_API D9D_MUST_USE d9d_status d9d_readback_begin_on(d9d_readback *r, const void *src,
+                                                      d9d_stream queue);
 /* Would d9d_readback_end() return at once? */
 D9D_API bool d9d_readback_ready(const d9d_readback *r);
 /* The bytes, valid until the next begin. */
