@@ -70,13 +70,23 @@ static d9d_status reduce(const char *op, double *out, double beta, d9d_dtype t, 
     return D9D_OK;
 }
 
-d9d_status d9d_ref_sum_squares(d9d_stream s, double *out, double beta, d9d_dtype t,
-                               const d9d_array *list, int64_t count)
+d9d_status d9d_ref_sum_squares(d9d_stream s, double *out, d9d_dtype t, const d9d_array *list,
+                               int64_t count)
 {
     (void)s;
-    D9D_TRY(reduce("sum_squares", out, beta, t, NULL, 0, add_squares));
     for (int64_t i = 0; i < count; i++)
-        D9D_TRY(reduce("sum_squares", out, 1.0, t, list[i].x, list[i].n, add_squares));
+        D9D_TRY(reduce("sum_squares", &out[i], 0.0, t, list[i].x, list[i].n, add_squares));
+    return D9D_OK;
+}
+
+d9d_status d9d_ref_add_up(d9d_stream s, double *out, const double *x, int64_t n)
+{
+    double sum = 0.0;
+
+    (void)s;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i];
+    *out = sum;
     return D9D_OK;
 }
 

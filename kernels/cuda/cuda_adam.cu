@@ -62,7 +62,7 @@ static __global__ void adam_kernel(adam_step k, const float *scale,
     T *const p = (T *)a.p;
     const G *const g = (const G *)a.g;
     S *const m = (S *)a.m, *const v = (S *)a.v, *const vmax = (S *)a.vmax;
-    const int64_t first = list.cut.begin(mine), n = d9di_min(a.n, first + PART);
+    const int64_t first = list.cut.begin(mine, PART), n = d9di_min(a.n, first + PART);
     const float by = k.maximize ? -*scale : *scale;
 
     if (isnan(by))
@@ -94,10 +94,9 @@ static d9d_status adam(d9d_stream s, const adam_step &k, const float *scale,
 {
     adam_list list = {};
 
-    list.cut.size = PART;
     for (int64_t i = 0; i < count; i++) {
         list.of[i] = arrays[i];
-        list.cut.add(arrays[i].n);
+        list.cut.add(arrays[i].n, PART);
     }
     if (list.cut.parts > 0)
         adam_kernel<AMSGRAD, T, G, S>

@@ -1,7 +1,7 @@
 /* cuda_list.cuh - one launch over a list of arrays.
  *
- * The list goes along as an argument of the kernel.  Each array is cut into parts of `size`
- * elements, and a block has a part:
+ * The list goes along as an argument of the kernel.  Each array is cut into parts of a size
+ * of its own, and a block has a part:
  *
  *     blocks    0 1 2 3 | 4 | 5 6 | ...        first[] = 0, 4, 5, 7, ...
  *     arrays    a       | b | c   | ...
@@ -13,7 +13,6 @@
 
 /* Where parts of up to MOST arrays begin. */
 template <int MOST> struct cuts {
-    int64_t size;
     int count, parts;
     int first[MOST];
 
@@ -32,13 +31,15 @@ template <int MOST> struct cuts {
         }
         return low;
     }
-    /* Where this block begins in it. */
-    __device__ __forceinline__ int64_t begin(int i) const
+    /* Where this block begins in it, of parts of that size. */
+    __device__ __forceinline__ int64_t begin(int i, int64_t size) const
     {
         return (int64_t)((int)blockIdx.x - first[i]) * size;
     }
-    /* One more array, of n elements. */
-    void add(int64_t n)
+    /* The parts of array i end here. */
+    __device__ __forceinline__ int end(int i) const { return i + 1 < count ? first[i + 1] : parts; }
+    /* One more array, of n elements in parts of `size`. */
+    void add(int64_t n, int64_t size)
     {
         first[count++] = parts;
         parts += (int)d9di_ceil_div(n, size);

@@ -1,10 +1,16 @@
 /* cuda_reduce.cu - sums in float64, and the search for what is not finite.
  *
- * Arrays are cut into parts of one size, PARTS or little more in all; a block folds a part in a
- * fixed tree, and one block folds the parts. */
+ * An array is cut into at most PARTS parts, by its length alone; a block folds a part in a fixed
+ * tree, and one block of each array folds the parts. */
 #include "cuda_list.cuh"
 
-enum { PARTS = 4096, STEP = THREADS * 8, LEAST = 8 * STEP, MOST_ARRAYS = 128 };
+enum { PARTS = 2048, STEP = THREADS * 8, LEAST = 8 * STEP, MOST_ARRAYS = 128 };
+
+/* Elements of a part of n. */
+static __host__ __device__ int64_t part_of(int64_t n)
+{
+    return d9di_max(LEAST, d9di_ceil_div(d9di_ceil_div(n, PARTS), STEP) * STEP);
+}
 
 /* Eight of these go through a part side by side. */
 struct add_values {
@@ -39,7 +45,8 @@ static __global__ void part_kernel(typename F::value *part, const __grid_constan
 {
     const int mine = all.cut.mine();
     const T *x = (const T *)all.of[mine].x;
-    const int64_t first = all.cut.begin(mine), end = d9di_min(all.of[mine].n, first + all.cut.size);
+    const int64_t n = all.of[mine].n, size = part_of(n);
+    const int64_t first = all.cut.begin(mine, size), end = d9di_min(n, first + size);
     typename F::value v[8];
     F f;
 
@@ -70,43 +77,43 @@ static __device__ void finish(int64_t *out, double, long long v)
     *out = v == INT64_MAX ? -1 : v;
 }
 
+/* A block has an array. */
 template <class F, class Y>
-static __global__ void last_kernel(Y *out, double beta, const typename F::value *part, int64_t n)
+static __global__ void last_kernel(Y *out, double beta, const typename F::value *part,
+                                   const __grid_constant__ cuts<MOST_ARRAYS> cut)
 {
+    const int mine = (int)blockIdx.x, end = cut.end(mine);
     typename F::value v = F::none();
     F f;
 
-    for (int64_t i = threadIdx.x; i < n; i += THREADS)
+    for (int i = cut.first[mine] + (int)threadIdx.x; i < end; i += THREADS)
         v = f(v, part[i]);
     v = group_fold<THREADS>(v, f);
     if (threadIdx.x == 0)
-        finish(out, beta, v);
+        finish(out + mine, beta, v);
 }
 
-/* Up to MOST_ARRAYS of them. */
+/* Of each of up to MOST_ARRAYS arrays. */
 template <class F, class T, class Y>
 static d9d_status reduce_some(d9d_stream s, const char *op, Y *out, double beta,
                               const d9d_array *arrays, int64_t count)
 {
     cudaStream_t queue = d9di_queue(s);
     list all = {};
-    int64_t total = 0, bytes;
+    int64_t bytes;
     void *part;
 
-    for (int64_t i = 0; i < count; i++)
-        total += arrays[i].n;
-    all.cut.size = d9di_max(LEAST, d9di_ceil_div(d9di_ceil_div(total, PARTS), STEP) * STEP);
     for (int64_t i = 0; i < count; i++) {
         all.of[i] = arrays[i];
-        all.cut.add(arrays[i].n);
+        all.cut.add(arrays[i].n, part_of(arrays[i].n));
     }
-    bytes = (PARTS + MOST_ARRAYS) * sizeof(typename F::value);
+    bytes = (all.cut.parts + 1) * (int64_t)sizeof(typename F::value);
     D9D_TRY(d9di_take(s, bytes, &part));
     if (all.cut.parts > 0)
         part_kernel<F, T>
             <<<(unsigned)all.cut.parts, THREADS, 0, queue>>>((typename F::value *)part, all);
-    last_kernel<F><<<1, THREADS, 0, queue>>>(out, beta, (const typename F::value *)part,
-                                             (int64_t)all.cut.parts);
+    last_kernel<F><<<(unsigned)count, THREADS, 0, queue>>>(
+        out, beta, (const typename F::value *)part, all.cut);
     d9di_give(s, part, bytes);
     return d9di_launched(op);
 }
@@ -115,23 +122,45 @@ template <class F, class Y>
 static d9d_status reduce(d9d_stream s, const char *op, Y *out, double beta, d9d_dtype t,
                          const d9d_array *list, int64_t count)
 {
-    int64_t n;
-
     D9D_TRY(d9di_check_float(op, t));
-    do {
-        n = d9di_min(count, MOST_ARRAYS);
-        D9D_TRY(D9DI_TYPED(t, T, reduce_some<F, T>(s, op, out, beta, list, n)));
-        beta = 1.0;
-        list += n;
-        count -= n;
-    } while (count > 0);
+    for (int64_t i = 0; i < count; i += MOST_ARRAYS) {
+        const int64_t n = d9di_min(count - i, MOST_ARRAYS);
+
+        D9D_TRY(D9DI_TYPED(t, T, reduce_some<F, T>(s, op, out + i, beta, list + i, n)));
+    }
     return D9D_OK;
 }
 
-d9d_status d9d_k_sum_squares(d9d_stream s, double *out, double beta, d9d_dtype t,
-                             const d9d_array *list, int64_t count)
+d9d_status d9d_k_sum_squares(d9d_stream s, double *out, d9d_dtype t, const d9d_array *list,
+                             int64_t count)
 {
-    return reduce<add_squares>(s, "sum_squares", out, beta, t, list, count);
+    return reduce<add_squares>(s, "sum_squares", out, 0.0, t, list, count);
+}
+
+/* One thread adds, in order, what the block has fetched. */
+static __global__ void add_up_kernel(double *out, const double *x, int64_t n)
+{
+    __shared__ double here[THREADS];
+    double sum = 0.0;
+
+    for (int64_t first = 0; first < n; first += THREADS) {
+        const int some = (int)d9di_min(n - first, THREADS);
+
+        if ((int)threadIdx.x < some)
+            here[threadIdx.x] = x[first + threadIdx.x];
+        __syncthreads();
+        for (int i = 0; threadIdx.x == 0 && i < some; i++)
+            sum += here[i];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0)
+        *out = sum;
+}
+
+d9d_status d9d_k_add_up(d9d_stream s, double *out, const double *x, int64_t n)
+{
+    add_up_kernel<<<1, THREADS, 0, d9di_queue(s)>>>(out, x, n);
+    return d9di_launched("add_up");
 }
 
 d9d_status d9d_k_sum(d9d_stream s, double *out, double beta, d9d_dtype t, const void *x, int64_t n)

@@ -460,13 +460,17 @@ ENTRY(route_local, int32_t *local, const int32_t *source, const int32_t *expert,
 /* --- reductions and optimizers ------------------------------------------------------------------
  */
 
-ENTRY(sum_squares, double *out, double beta, d9d_dtype t, const d9d_array *list, int64_t count)
+ENTRY(sum_squares, double *out, d9d_dtype t, const d9d_array *list, int64_t count)
 {
     double n = 0;
 
     for (int64_t i = 0; i < count; i++)
         n += (double)list[i].n;
     return move(s, t, n);
+}
+ENTRY(add_up, double *out, const double *x, int64_t n)
+{
+    return move(s, D9D_F64, (double)n);
 }
 ENTRY(sum, double *out, double beta, d9d_dtype t, const void *x, int64_t n)
 {

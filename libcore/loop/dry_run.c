@@ -104,6 +104,8 @@ static d9d_status rank_make(rehearsal *r)
     how.optimizer = r->optimizer;
     D9D_TRY(d9di_engine_fill(&r->engine, &how));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, r->engine.dev));
+    D9D_TRY(d9di_engine_look_ahead(&r->engine, r->optimizer));
+    r->engine.ahead = true;
     D9D_TRY(d9di_experts_open(&r->engine, c->trainer.logging.experts, &r->arena, &r->experts));
     D9D_TRY(d9d_meter_create(r->engine.dev, &r->meter));
     r->engine.meter = r->meter;
@@ -189,8 +191,9 @@ static d9d_status step(rehearsal *r, int64_t n_micro)
         d9di_engine_learn(e, &(d9di_flow){.next = micro_next, .arg = r}, n_micro, &r->end.loss));
     D9D_TRY(d9d_step_end_queue(&r->end, &e->params, &own,
                                r->how->config->trainer.gradient_clipping.max_norm));
-    D9D_TRY(d9d_optimizer_step(r->optimizer, 1e-3, &r->end.scale));
-    return d9di_experts_end(&r->experts, &r->end.scale, 0);
+    D9D_TRY(d9di_engine_settle(e));
+    D9D_TRY(d9di_experts_end(&r->experts, &r->end.scale, 0));
+    return d9d_optimizer_step(r->optimizer, 1e-3, &r->end.scale);
 }
 
 /* Steps of many micro-batches differ by the number of those that are not the last. */

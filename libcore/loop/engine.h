@@ -69,6 +69,7 @@ typedef struct d9di_engine {
     d9di_engine_aside aside;
     int pipe_ranks, pipe_rank;
     struct d9di_play *play; /* what goes through now */
+    bool ahead;             /* weights may be gathered before the next step begins */
     D9D_VEC(d9di_micro) micros;
     uint64_t seed;
     d9d_part_room room;
@@ -128,11 +129,19 @@ typedef struct d9di_flow {
 } d9di_flow;
 
 /* The gradients of a step of n micro-batches: own_grad of every parameter becomes the sum of the
- * gradients of all losses over all ranks.  sums [n] float64 become the sums of each micro-batch's
- * losses, where the last stage is.  Alone, a micro-batch without targets does nothing and sums to
- * 0.  */
+ * gradients of all losses over all ranks, which may be late (d9d/tape/param.h): settle behind what
+ * awaits each, and before anything else of the engine.  sums [n] float64 become the sums of each
+ * micro-batch's losses, where the last stage is.  Alone, a micro-batch without targets does nothing
+ * and sums to 0.  */
 d9d_status d9di_engine_learn(d9di_engine *e, const d9di_flow *flow, int64_t n,
                              const d9d_tensor *sums);
+d9d_status d9di_engine_settle(d9di_engine *e);
+/* From here on, while e->ahead, steps of the optimizer gather the weights that the next forward
+ * needs first as soon as their update is queued (d9d/parallel/sharded.h).  Drop lets go of them: no
+ * forward comes, or parameters change otherwise.  Of a rank with several stages those of the first,
+ * with which every program begins. */
+d9d_status d9di_engine_look_ahead(d9di_engine *e, d9d_optimizer *o);
+d9d_status d9di_engine_drop(d9di_engine *e);
 /* An engine that trains goes forward alone for a while, between two steps: nothing is recorded, no
  * gradient touched, nothing dropped.  sums as of learn. */
 d9d_status d9di_engine_forward_begin(d9di_engine *e, int64_t micros);

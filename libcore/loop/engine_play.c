@@ -307,8 +307,41 @@ d9d_status d9di_engine_learn(d9di_engine *e, const d9di_flow *flow, int64_t n,
         D9D_TRY(d9di_engine_pipe(e, n));
     D9D_TRY(play_all(e, &p));
     for (size_t k = 0; k < e->n_stages; k++)
-        D9D_TRY(d9d_sharded_end(e->stages[k].sharded));
+        D9D_TRY(d9d_sharded_done(e->stages[k].sharded));
     return tied_sum(e);
+}
+
+d9d_status d9di_engine_settle(d9di_engine *e)
+{
+    for (size_t k = 0; k < e->n_stages; k++)
+        D9D_TRY(d9d_sharded_end(e->stages[k].sharded));
+    return D9D_OK;
+}
+
+/* --- weights ahead of their turn ---------------------------------------------------------- */
+
+static d9d_status updated(void *arg, size_t i)
+{
+    const d9di_engine *e = arg;
+
+    return e->ahead ? d9d_sharded_ahead(e->stages[0].sharded, i) : D9D_OK;
+}
+
+d9d_status d9di_engine_look_ahead(d9di_engine *e, d9d_optimizer *o)
+{
+    const d9d_params *first[4];
+    size_t n = 0;
+
+    while (n < 4 && (first[n] = d9d_sharded_first(e->stages[0].sharded, n)) != NULL)
+        n++;
+    return n == 0 ? D9D_OK : d9d_optimizer_first(o, first, n, updated, e);
+}
+
+d9d_status d9di_engine_drop(d9di_engine *e)
+{
+    for (size_t k = 0; k < e->n_stages; k++)
+        D9D_TRY(d9d_sharded_drop(e->stages[k].sharded));
+    return D9D_OK;
 }
 
 d9d_status d9di_engine_measure(d9di_engine *e, const d9di_flow *flow, int64_t n,

@@ -95,6 +95,14 @@ d9d_status d9d_events_subscribe(d9d_events *v, const d9d_subscription *table, vo
     return D9D_OK;
 }
 
+bool d9d_events_heard(const d9d_events *v, const char *id)
+{
+    for (size_t i = 0; i < v->subscribers.len; i++)
+        if (strcmp(v->subscribers.data[i].row->id, id) == 0)
+            return true;
+    return false;
+}
+
 d9d_status d9d_events_trigger(d9d_events *v, const d9d_event *e)
 {
     d9d_event whole = {0};

@@ -86,6 +86,7 @@ static d9d_status leave(d9di_train *r)
     const char *reason = d9d_stop_reason(r->stop);
     d9d_status st;
 
+    D9D_TRY(d9di_engine_drop(&r->engine));
     D9D_TRY(save(r, true));
     st = D9D_FAIL(D9D_EINTR, "%s: saved after step %lld of %lld in %s",
                   reason != NULL ? reason : "a signal to another rank", (long long)r->state.step,

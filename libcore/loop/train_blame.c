@@ -64,6 +64,7 @@ d9d_status d9di_train_blame(d9di_train *r, const d9di_pending *p, const d9d_step
     r->state = p->before;
     D9D_TRY(d9di_train_feed(r));
     D9D_TRY(d9di_train_learn(r, &targets, &flops));
+    D9D_TRY(d9di_engine_settle(&r->engine));
     D9D_TRY(d9d_boot_agree(r->where->boot, blame_here(r, report)));
     if (isfinite(report->loss))
         st = D9D_FAIL(D9D_ENUMERIC,

@@ -72,6 +72,7 @@ d9d_status d9di_train_fill(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_train_tell(r, "train.configuration.model_stages",
                             (d9d_event){.models = e->models, .n_models = e->n_stages}));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
+    D9D_TRY(d9di_engine_look_ahead(e, r->optimizer));
     D9D_TRY(d9di_train_tell(r, "train.configuration.optimizer",
                             (d9d_event){.optimizer = r->optimizer}));
     D9D_TRY(d9di_train_tell(r, "train.configuration.lr_scheduler", (d9d_event){.lr = r->lr}));

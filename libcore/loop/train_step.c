@@ -99,7 +99,23 @@ static d9d_status step_counts(d9di_train *r, int64_t targets, bool *out)
     return st;
 }
 
-/* Divided by the targets, clipped and updated with one factor. */
+/* May weights of the next step be gathered while those of this one are updated?  Where there is
+ * one, and nobody hears of what comes between, who could change them. */
+static bool may_look_ahead(const d9di_train *r)
+{
+    static const char *const between[] = {
+        "train.optimizer_step.post", "train.step.post", "train.evaluation.pre",
+        "train.evaluation.post",     "train.step.pre",  "train.forward_backward.pre",
+    };
+    bool heard = false;
+
+    for (size_t i = 0; i < sizeof(between) / sizeof(between[0]); i++)
+        heard = heard || d9d_events_heard(r->events, between[i]);
+    return !heard && r->state.step + 1 < r->total_steps;
+}
+
+/* Divided by the targets, clipped and updated with one factor.  Gradients that are late come beside
+ * the norm, and weights of the next step beside the update. */
 static d9d_status step_update(d9di_train *r, d9di_pending *p, int64_t targets)
 {
     const d9d_mesh *m = r->engine.mesh;
@@ -116,10 +132,12 @@ static d9d_status step_update(d9di_train *r, d9di_pending *p, int64_t targets)
     D9D_TRY(d9d_step_end_queue(&r->end, &r->engine.params, &own,
                                r->c->trainer.gradient_clipping.max_norm));
     d9d_trace_lap(r->engine.dev, "norm", "");
+    D9D_TRY(d9di_engine_settle(&r->engine));
     D9D_TRY(d9di_saver_hold(r->saver));
     D9D_TRY(d9di_train_tell_step(r, "train.optimizer_step.pre"));
-    D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->end.scale));
     D9D_TRY(d9di_experts_end(&r->experts, &r->end.scale, (int)(p->before.step % 2)));
+    r->engine.ahead = may_look_ahead(r);
+    D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->end.scale));
     D9D_TRY(d9di_train_tell_step(r, "train.optimizer_step.post"));
     d9d_trace_lap(r->engine.dev, "optimizer", "");
     return d9d_readback_begin(p->report, d9d_tensor_data(&r->end.more));
@@ -150,6 +168,8 @@ d9d_status d9di_train_queue(d9di_train *r)
     if (p->counts)
         D9D_TRY(step_update(r, p, targets));
     else
+        D9D_TRY(d9di_engine_settle(&r->engine));
+    if (!p->counts)
         d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
                      (long long)(r->state.step + 1), d9di_train_samples(r).text);
     D9D_TRY(d9di_train_tell_step(r, "train.step.post"));

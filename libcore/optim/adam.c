@@ -163,7 +163,7 @@ static d9d_status stochastic_accepts(const d9d_param *p)
                                      .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL},  \
                                      .n_states = adam_states,                                      \
                                      __VA_ARGS__}
-ADAM(d9di_adamw, d9di_adamw_table, .update_list = adamw_update);
-ADAM(d9di_adam, d9di_adam_table, .update_list = adam_update);
+ADAM(d9di_adamw, d9di_adamw_table, .update_list = adamw_update, .in_turns = true);
+ADAM(d9di_adam, d9di_adam_table, .update_list = adam_update, .in_turns = true);
 ADAM(d9di_stochastic_adamw, d9di_stochastic_table, .update = stochastic_update,
      .state_dtype = stochastic_dtype, .accepts = stochastic_accepts);

@@ -1,5 +1,6 @@
 /* gradient.c - the gradient as a whole: norm, clipping, finiteness.  See d9d/optim/optim.h. */
 #include <stddef.h>
+#include <stdlib.h>
 
 #include "d9d/optim/optim.h"
 
@@ -35,26 +36,89 @@ void d9d_step_end_release(d9d_step_end *e)
     *e = (d9d_step_end){0};
 }
 
-static d9d_status squares_add(const d9d_device *dev, const d9d_params *params, double *squares)
+/* --- the norm ----------------------------------------------------------------------------- *
+ *
+ * Every gradient has a number of its own, its sum of squares, and these are added in the order of
+ * parameters, so that no bit depends on which were there first.  They are made from the last
+ * parameter to the first, as backward goes and gradients arrive: some at a time, so that those of
+ * one launch, which awaits all of its own, are a small share of all. */
+enum { AT_ONCE = 128, SHARES = 32 };
+
+typedef struct norm {
+    d9d_device *dev;
+    const d9d_param **p; /* [n] those that count */
+    size_t n;
+    int64_t all; /* elements of them */
+    double *of;  /* [n] on the device */
+} norm;
+
+static int64_t elements(const d9d_param *p)
 {
-    enum { AT_ONCE = 128 };
-    d9d_array list[AT_ONCE];
-    d9d_dtype t = D9D_F32;
-    int64_t n = 0;
+    return d9d_tensor_numel(&p->own_grad);
+}
 
-    for (size_t i = 0; i < params->n; i++) {
-        const d9d_param *p = params->p[i];
-
-        if (!p->counts || !d9d_param_has_own_grad(p))
-            continue;
-        if (n == AT_ONCE || p->own_grad.dtype != t) {
-            D9D_TRY(dev->kernels->sum_squares(dev->stream, squares, 1.0, t, list, n));
-            n = 0;
+static void norm_find(norm *q, const d9d_params *params)
+{
+    for (size_t i = 0; i < params->n; i++)
+        if (params->p[i]->counts && d9d_param_has_own_grad(params->p[i])) {
+            q->all += elements(params->p[i]);
+            q->p[q->n++] = params->p[i];
         }
-        t = p->own_grad.dtype;
-        list[n++] = (d9d_array){d9d_tensor_data(&p->own_grad), d9d_tensor_numel(&p->own_grad)};
+}
+
+/* Where the launch begins that ends before `end`. */
+static size_t launch_begin(const norm *q, size_t end)
+{
+    const d9d_param *last = q->p[end - 1];
+    int64_t n = elements(last);
+    size_t i = end - 1;
+
+    for (; i > 0 && end - i < AT_ONCE; i--) {
+        const d9d_param *p = q->p[i - 1];
+
+        if (p->own_grad.dtype != last->own_grad.dtype)
+            break;
+        if (p->late != q->p[i]->late && n >= q->all / SHARES)
+            break;
+        n += elements(p);
     }
-    return dev->kernels->sum_squares(dev->stream, squares, 1.0, t, list, n);
+    return i;
+}
+
+static d9d_status launch(const norm *q, size_t begin, size_t end)
+{
+    const d9d_device *dev = q->dev;
+    d9d_array list[AT_ONCE];
+
+    for (size_t i = begin; i < end; i++) {
+        if (i == begin || q->p[i]->late != q->p[i - 1]->late)
+            D9D_TRY(d9d_param_await(q->p[i], dev->stream));
+        list[i - begin] = (d9d_array){d9d_tensor_data(&q->p[i]->own_grad), elements(q->p[i])};
+    }
+    return dev->kernels->sum_squares(dev->stream, q->of + begin, q->p[begin]->own_grad.dtype, list,
+                                     (int64_t)(end - begin));
+}
+
+static d9d_status norm_add(d9d_device *dev, const d9d_params *params, double *out)
+{
+    norm q = {.dev = dev, .p = calloc(params->n + 1, sizeof(d9d_param *))};
+    d9d_tensor of = {0};
+    d9d_status st;
+
+    if (q.p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the norm of %zu gradients", params->n);
+    norm_find(&q, params);
+    D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SHAPE((int64_t)q.n), &of), out);
+    q.of = d9d_tensor_data(&of);
+    for (size_t end = q.n, begin; end > 0; end = begin) {
+        begin = launch_begin(&q, end);
+        D9D_TRY_OR(st, launch(&q, begin, end), out);
+    }
+    st = dev->kernels->add_up(dev->stream, out, q.of, (int64_t)q.n);
+out:
+    d9d_tensor_release(&of);
+    free(q.p);
+    return st;
 }
 
 d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params, const d9d_step_own *own,
@@ -74,7 +138,7 @@ d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params, const d
                                   (uint64_t)more * sizeof(double)));
     if (own->shadow)
         D9D_TRY(k->fill(dev->stream, D9D_F64, loss, n, 0.0f));
-    D9D_TRY(squares_add(dev, params, squares));
+    D9D_TRY(norm_add(dev, params, squares));
     D9D_TRY(d9d_comm_all_reduce(e->world, dev->stream, "loss and norm", D9D_F64, loss,
                                 n + more + SUMMED, D9D_COMM_SUM));
     return k->step_scale(dev->stream, d9d_tensor_data(&e->scale),

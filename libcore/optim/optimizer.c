@@ -15,9 +15,14 @@ struct d9d_optimizer {
     int n_states;
     d9d_tensor *state;   /* [params.n * n_states]; storage NULL for frozen parameters */
     int64_t *steps;      /* [params.n] */
-    d9d_update *updates; /* [params.n], of the step under way */
-    size_t *index;       /* the states that exist, as indices into `state` */
-    char **names;        /* of those */
+    d9d_update *updates; /* [params.n], of the turn under way */
+    size_t *order;       /* [params.n], of updates: as indices into params */
+    size_t *end;         /* [n_first], of the parameters that are updated first: in `order` */
+    size_t n_first;
+    d9d_optimizer_queued *queued;
+    void *queued_arg;
+    size_t *index; /* the states that exist, as indices into `state` */
+    char **names;  /* of those */
     size_t n_index;
     d9d_arena arena;
 };
@@ -76,10 +81,12 @@ static d9d_status states_create(d9d_optimizer *o)
     o->names = d9d_arena_alloc(&o->arena, n * sizeof(*o->names));
     o->steps = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->steps));
     o->updates = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->updates));
+    o->order = d9d_arena_alloc(&o->arena, (o->params.n + 1) * sizeof(*o->order));
     if (o->state == NULL || o->index == NULL || o->names == NULL || o->steps == NULL ||
-        o->updates == NULL)
+        o->updates == NULL || o->order == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: records of %zu states", n - 1);
     for (size_t i = 0; i < o->params.n; i++) {
+        o->order[i] = i;
         if (!o->params.p[i]->trainable)
             continue;
         if (o->kind->accepts != NULL)
@@ -136,11 +143,50 @@ void d9d_optimizer_free(d9d_optimizer *o)
     free(o);
 }
 
-d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *scale)
+/* --- a step ------------------------------------------------------------------------------- */
+
+/* The parameter goes to place *to, if it stands behind that. */
+static void move_up(d9d_optimizer *o, const d9d_param *p, size_t *to)
+{
+    for (size_t i = *to; i < o->params.n; i++) {
+        const size_t at = o->order[i];
+
+        if (o->params.p[at] != p)
+            continue;
+        memmove(&o->order[*to + 1], &o->order[*to], (i - *to) * sizeof(*o->order));
+        o->order[(*to)++] = at;
+        return;
+    }
+}
+
+d9d_status d9d_optimizer_first(d9d_optimizer *o, const d9d_params *const *first, size_t n,
+                               d9d_optimizer_queued *queued, void *arg)
+{
+    const bool at_once = o->kind->update_list != NULL && !o->kind->in_turns;
+    size_t to = 0;
+
+    o->end = d9d_arena_alloc(&o->arena, (n + 1) * sizeof(*o->end));
+    if (o->end == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "optimizer: the order of %zu parameters", o->params.n);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < first[i]->n && !at_once; k++)
+            move_up(o, first[i]->p[k], &to);
+        o->end[i] = at_once ? o->params.n : to;
+    }
+    o->n_first = n;
+    o->queued = queued;
+    o->queued_arg = arg;
+    return D9D_OK;
+}
+
+/* Those from `begin` to `end` in the order. */
+static d9d_status update_some(d9d_optimizer *o, double lr, const d9d_tensor *scale, size_t begin,
+                              size_t end)
 {
     size_t n = 0;
 
-    for (size_t i = 0; i < o->params.n; i++) {
+    for (size_t k = begin; k < end; k++) {
+        const size_t i = o->order[k];
         d9d_param *p = o->params.p[i];
 
         if (!d9d_param_has_own_grad(p))
@@ -157,10 +203,23 @@ d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *sca
         };
     }
     if (o->kind->update_list != NULL)
-        return D9D_CALL(o->kind->table->name, o->kind, update_list, o->config, o->updates, n);
+        return n == 0
+                   ? D9D_OK
+                   : D9D_CALL(o->kind->table->name, o->kind, update_list, o->config, o->updates, n);
     for (size_t i = 0; i < n; i++)
         D9D_TRY(D9D_CALL(o->kind->table->name, o->kind, update, o->config, &o->updates[i]));
     return D9D_OK;
+}
+
+d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *scale)
+{
+    size_t done = 0;
+
+    for (size_t i = 0; i < o->n_first; done = o->end[i++]) {
+        D9D_TRY(update_some(o, lr, scale, done, o->end[i]));
+        D9D_TRY(o->queued(o->queued_arg, i));
+    }
+    return update_some(o, lr, scale, done, o->params.n);
 }
 
 uint64_t d9d_optimizer_bytes(const d9d_optimizer *o)

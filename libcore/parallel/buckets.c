@@ -74,12 +74,22 @@ d9d_status d9di_buckets_fill(d9di_buckets *b, d9d_device *dev)
     return D9D_OK;
 }
 
+static void arrived(const d9di_bucket *k)
+{
+    for (size_t i = 0; i < k->params.len; i++)
+        k->params.data[i]->late = NULL;
+}
+
 void d9di_buckets_release(d9di_buckets *b)
 {
     for (size_t i = 0; i < b->list.len; i++) {
-        d9d_tensor_release(&b->list.data[i].all);
-        D9D_VEC_RELEASE(&b->list.data[i].params);
-        D9D_VEC_RELEASE(&b->list.data[i].units);
+        d9di_bucket *k = &b->list.data[i];
+
+        arrived(k);
+        d9d_comm_point_free(k->sum, k->summed.at);
+        d9d_tensor_release(&k->all);
+        D9D_VEC_RELEASE(&k->params);
+        D9D_VEC_RELEASE(&k->units);
     }
     D9D_VEC_RELEASE(&b->list);
 }
@@ -108,6 +118,10 @@ static d9d_status sum(d9di_bucket *k, d9d_device *dev)
     D9D_TRY(d9d_comm_all_reduce(k->sum, queue, k->params.data[0]->name, k->dtype,
                                 d9d_tensor_data(&k->all), d9d_tensor_numel(&k->all), D9D_COMM_SUM));
     d9d_trace_beside_end(dev, queue);
+    k->summed.comm = k->sum;
+    D9D_TRY(d9d_comm_point_set(k->sum, &k->summed.at));
+    for (size_t i = 0; i < k->params.len; i++)
+        k->params.data[i]->late = &k->summed;
     return D9D_OK;
 }
 
@@ -132,7 +146,11 @@ d9d_status d9di_buckets_done(d9di_buckets *b, size_t unit, d9d_device *dev)
 
 d9d_status d9di_buckets_end(d9di_buckets *b, d9d_device *dev)
 {
-    for (size_t i = 0; i < b->list.len; i++)
-        D9D_TRY(d9d_comm_join(b->list.data[i].sum, dev->stream));
+    for (size_t i = 0; i < b->list.len; i++) {
+        const d9di_bucket *k = &b->list.data[i];
+
+        D9D_TRY(d9d_comm_join_at(k->sum, k->summed.at, dev->stream));
+        arrived(k);
+    }
     return D9D_OK;
 }

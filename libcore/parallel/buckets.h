@@ -18,6 +18,7 @@ typedef struct d9di_bucket {
     D9D_VEC(d9d_param *) params;
     D9D_VEC(size_t) units; /* that have parameters in it */
     size_t done;           /* of those */
+    d9d_late summed;       /* where the newest sum ends */
 } d9di_bucket;
 
 typedef struct d9di_buckets {
@@ -34,7 +35,7 @@ void d9di_buckets_release(d9di_buckets *b);
 
 /* No unit is done. */
 void d9di_buckets_begin(d9di_buckets *b);
-/* Queue the sums of what is whole now that `unit` is done. */
+/* Queue the sums of what is whole now that `unit` is done: own_grad of the parameters is late. */
 d9d_status d9di_buckets_done(d9di_buckets *b, size_t unit, d9d_device *dev);
 /* The device's stream waits for all sums. */
 d9d_status d9di_buckets_end(d9di_buckets *b, d9d_device *dev);

@@ -16,6 +16,8 @@ typedef struct reach {
     d9d_comm *comm;
     d9d_comm_shared *shared; /* NULL: parts are sent */
     bool current;            /* all ranks' parts are what they will be in this step */
+    bool read;               /* and some may have been read by others since they changed */
+    d9d_comm_point *passed;  /* behind it nobody reads them any more */
 } reach;
 
 /* Parameters of a unit that lie over the same ranks: one behind the other, moved together. */
@@ -23,7 +25,8 @@ typedef struct bundle {
     d9d_comm *comm;
     reach *reach;
     size_t first, n; /* of the unit's parts */
-    d9d_comm_point *gathered, *reduced;
+    d9d_comm_point *gathered;
+    d9d_late reduced;
 } bundle;
 
 typedef struct unit {
@@ -134,12 +137,26 @@ static d9d_status share_all(d9d_sharded *s)
     return D9D_OK;
 }
 
-static d9d_status fence(reach *r, d9d_stream queue, bool current)
+/* Before others' parts are read: all ranks have theirs. */
+static d9d_status fence_in(reach *r, d9d_stream queue)
 {
-    if (r->shared == NULL || r->current == current)
+    if (r->shared == NULL)
         return D9D_OK;
-    r->current = current;
+    r->read = true;
+    if (r->current)
+        return D9D_OK;
+    r->current = true;
     return d9d_comm_shared_fence(r->shared, queue);
+}
+
+/* Before this rank's parts change: all ranks have read them.  Their reads are in the same queue. */
+static d9d_status fence_out(reach *r)
+{
+    if (!r->read)
+        return D9D_OK;
+    r->read = r->current = false;
+    D9D_TRY(d9d_comm_shared_fence(r->shared, d9d_comm_queue(r->comm)));
+    return d9d_comm_point_set(r->comm, &r->passed);
 }
 
 /* --- gathering -------------------------------------------------------------------------- */
@@ -151,7 +168,7 @@ static d9d_status gather_bundle(unit *u, bundle *b)
 
     D9D_TRY(d9d_comm_fork(b->comm, dev->stream));
     d9d_trace_beside(dev, queue, "gather", u->parts.p[b->first]->name);
-    D9D_TRY(fence(b->reach, queue, true));
+    D9D_TRY(fence_in(b->reach, queue));
     D9D_TRY(together(u, b, false, d9di_gather_start));
     d9d_trace_beside_end(dev, queue);
     return d9d_comm_point_set(b->comm, &b->gathered);
@@ -244,6 +261,16 @@ static d9d_status grads_take(unit *u)
     return D9D_OK;
 }
 
+/* The device's stream is behind the bundle's sums; those of buckets may follow. */
+static void arrived(unit *u, const bundle *b)
+{
+    for (size_t i = b->first; i < b->first + b->n; i++) {
+        d9di_reduce_finish(&u->moving[i]);
+        if (u->parts.p[i]->late == &b->reduced)
+            u->parts.p[i]->late = NULL;
+    }
+}
+
 static d9d_status reduce_finish(unit *u)
 {
     d9d_device *dev = u->owner->dev;
@@ -251,10 +278,10 @@ static d9d_status reduce_finish(unit *u)
     if (!u->reducing)
         return D9D_OK;
     for (size_t i = 0; i < u->n_bundles; i++)
-        D9D_TRY(d9d_comm_join_at(u->bundles[i].comm, u->bundles[i].reduced, dev->stream));
+        D9D_TRY(d9d_comm_join_at(u->bundles[i].comm, u->bundles[i].reduced.at, dev->stream));
     d9d_trace_lap(dev, "wait", "for gradients");
-    for (size_t i = 0; i < u->parts.n; i++)
-        d9di_reduce_finish(&u->moving[i]);
+    for (size_t i = 0; i < u->n_bundles; i++)
+        arrived(u, &u->bundles[i]);
     u->reducing = false;
     return D9D_OK;
 }
@@ -278,7 +305,10 @@ static d9d_status reduce_bundle(unit *u, bundle *b)
     D9D_TRY(together(u, b, true, d9di_reduce_start));
     D9D_TRY(each_part(u, b, true, d9di_reduce_add));
     d9d_trace_beside_end(dev, queue);
-    return d9d_comm_point_set(b->comm, &b->reduced);
+    b->reduced.comm = b->comm;
+    for (size_t i = b->first; i < b->first + b->n; i++)
+        u->parts.p[i]->late = &b->reduced;
+    return d9d_comm_point_set(b->comm, &b->reduced.at);
 }
 
 static d9d_status reduce_start(unit *u)
@@ -289,7 +319,8 @@ static d9d_status reduce_start(unit *u)
     return D9D_OK;
 }
 
-/* Backward has closed the unit for the last time in this micro-batch. */
+/* Backward has closed the unit for the last time in this micro-batch.  Behind the first unit it
+ * computes nothing: there the sums of the unit before go on, and the norm begins beside them. */
 static d9d_status unit_done(unit *u)
 {
     d9d_sharded *s = u->owner;
@@ -297,7 +328,8 @@ static d9d_status unit_done(unit *u)
     u->visited = 0;
     u->done = s->last;
     if (u->parts.n > 0 && (s->last || !s->how.reduce_once)) {
-        D9D_TRY(reduce_finish_others(s));
+        if (!s->last || u != s->order[0])
+            D9D_TRY(reduce_finish_others(s));
         D9D_TRY(reduce_start(u));
     }
     return s->last ? d9di_buckets_done(&s->buckets, u->number, s->dev) : D9D_OK;
@@ -550,7 +582,7 @@ void d9d_sharded_moves(d9d_sharded *s)
         reach *r = &s->reaches[i];
 
         d9d_comm_unshare(r->shared);
-        *r = (reach){.comm = r->comm};
+        *r = (reach){.comm = r->comm, .passed = r->passed};
     }
     if (s != NULL)
         s->reached = false;
@@ -565,13 +597,14 @@ void d9d_sharded_free(d9d_sharded *s)
         unit *u = &s->units[i];
 
         u->module->unit = NULL;
-        for (size_t k = 0; k < u->parts.n; k++)
-            d9di_reduce_finish(&u->moving[k]);
         for (size_t k = 0; k < u->n_bundles; k++) {
+            arrived(u, &u->bundles[k]);
             d9d_comm_point_free(u->bundles[k].comm, u->bundles[k].gathered);
-            d9d_comm_point_free(u->bundles[k].comm, u->bundles[k].reduced);
+            d9d_comm_point_free(u->bundles[k].comm, u->bundles[k].reduced.at);
         }
     }
+    for (size_t i = 0; i < s->n_reaches; i++)
+        d9d_comm_point_free(s->reaches[i].comm, s->reaches[i].passed);
     d9di_buckets_release(&s->buckets);
     d9d_arena_release(&s->arena);
     free(s);
@@ -616,18 +649,73 @@ static d9d_status finish_unused(d9d_sharded *s)
     return D9D_OK;
 }
 
-d9d_status d9d_sharded_end(d9d_sharded *s)
+d9d_status d9d_sharded_done(d9d_sharded *s)
 {
     if (s == NULL)
         return D9D_OK;
     D9D_TRY(finish_unused(s));
+    s->last = false;
+    for (size_t i = 0; i < s->n_reaches; i++)
+        D9D_TRY(fence_out(&s->reaches[i]));
+    return D9D_OK;
+}
+
+d9d_status d9d_sharded_end(d9d_sharded *s)
+{
+    D9D_TRY(d9d_sharded_done(s));
+    if (s == NULL)
+        return D9D_OK;
     D9D_TRY(reduce_finish_others(s));
     D9D_TRY(d9di_buckets_end(&s->buckets, s->dev));
     d9d_trace_lap(s->dev, "wait", "for sums");
-    for (size_t i = 0; i < s->n_units; i++)
-        D9D_TRY(forget(&s->units[i]));
+    D9D_TRY(d9d_sharded_drop(s));
     for (size_t i = 0; i < s->n_reaches; i++)
-        D9D_TRY(fence(&s->reaches[i], s->dev->stream, false));
+        D9D_TRY(d9d_comm_join_at(s->reaches[i].comm, s->reaches[i].passed, s->dev->stream));
     d9d_trace_lap(s->dev, "wait", "for readers");
+    return D9D_OK;
+}
+
+/* --- the next one ------------------------------------------------------------------------- */
+
+/* As many as forward has whole at once: the one that computes, and the next. */
+enum { AHEAD = 2 };
+
+/* The i-th of different units with parts in the order of forward, or NULL. */
+static unit *first_unit(const d9d_sharded *s, size_t i)
+{
+    const unit *before = NULL;
+
+    for (size_t k = 0; s != NULL && i < AHEAD && k < s->n_order; k++) {
+        unit *u = s->order[k];
+
+        if (u == before || u->parts.n == 0)
+            continue;
+        if (i-- == 0)
+            return u;
+        before = u;
+    }
+    return NULL;
+}
+
+const d9d_params *d9d_sharded_first(const d9d_sharded *s, size_t i)
+{
+    const unit *u = first_unit(s, i);
+
+    return u != NULL ? &u->all : NULL;
+}
+
+/* Parts of the others are not what they will be, so that a gather of those asks again. */
+d9d_status d9d_sharded_ahead(d9d_sharded *s, size_t i)
+{
+    D9D_TRY(gather_start(first_unit(s, i)));
+    for (size_t k = 0; k < s->n_reaches; k++)
+        s->reaches[k].current = false;
+    return D9D_OK;
+}
+
+d9d_status d9d_sharded_drop(d9d_sharded *s)
+{
+    for (size_t i = 0; s != NULL && i < s->n_units; i++)
+        D9D_TRY(forget(&s->units[i]));
     return D9D_OK;
 }

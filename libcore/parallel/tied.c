@@ -41,6 +41,8 @@ static d9d_status sum_here(void *arg, d9d_param *p)
 
     if (!d9d_param_has_own_grad(p) || !d9d_param_has_own_grad(other))
         return D9D_OK;
+    D9D_TRY(d9d_param_await(p, x->dev->stream));
+    D9D_TRY(d9d_param_await(other, x->dev->stream));
     D9D_TRY(add(x, p, &other->own_grad));
     return d9d_device_copy(x->dev, d9d_tensor_data(&other->own_grad), d9d_tensor_data(&p->own_grad),
                            d9d_tensor_bytes(&p->own_grad));
@@ -57,6 +59,7 @@ static d9d_status sum_between(void *arg, d9d_param *p)
 
     if (!d9d_param_has_own_grad(p))
         return D9D_OK;
+    D9D_TRY(d9d_param_await(p, s));
     D9D_TRY(d9d_tensor_alloc(x->dev, p->own_grad.dtype, p->own_grad.shape, &theirs));
     D9D_TRY_OR(st, d9d_comm_begin(x->comm), out);
     D9D_TRY_OR(st,

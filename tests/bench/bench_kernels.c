@@ -493,7 +493,7 @@ static d9d_status unpermute_din(bench *b)
 }
 static d9d_status sum_squares(bench *b)
 {
-    return b->k->sum_squares(b->s, b->sum, 0.0, b->t, &(d9d_array){b->p[X], N}, 1);
+    return b->k->sum_squares(b->s, b->sum, b->t, &(d9d_array){b->p[X], N}, 1);
 }
 static d9d_status find_nonfinite(bench *b)
 {

@@ -351,7 +351,7 @@ static void run_sums(void *arg)
 
     const d9d_array x = {p->x, p->n};
 
-    assert_int_equal(host_kernels()->sum_squares(NULL, &p->out[0], p->beta, p->t, &x, 1), D9D_OK);
+    assert_int_equal(host_kernels()->sum_squares(NULL, &p->out[0], p->t, &x, 1), D9D_OK);
     assert_int_equal(host_kernels()->sum(NULL, &p->out[1], p->beta, p->t, p->x, p->n), D9D_OK);
 }
 static void run_search(void *arg)
@@ -368,7 +368,7 @@ static void test_reductions(void **state)
     (void)state;
     for (size_t i = 0; i < 32; i++) {
         reduction p = {.t = array_types[i & 1], .n = array_sizes[i / 4], .beta = i & 2 ? 1.0 : 0.0};
-        double squares = i & 2 ? 3.0 : 0.0, sum = i & 2 ? 4.0 : 0.0;
+        double squares = 0.0, sum = i & 2 ? 4.0 : 0.0;
 
         p.x = array_random(p.t, p.n, 1, 1.0);
         for (int64_t j = 0; j < p.n; j++) {
@@ -397,28 +397,52 @@ static int64_t list_lengths(int64_t n[LIST], int64_t at[LIST])
     return end;
 }
 
+/* Each has the bits that it has alone. */
 static void test_list_of_squares(void **state)
 {
     int64_t n[LIST], at[LIST];
     const int64_t all = list_lengths(n, at);
 
     (void)state;
-    for (int how = 0; how < 4; how++) {
-        const d9d_dtype t = array_types[how & 1];
+    for (int how = 0; how < 2; how++) {
+        const d9d_dtype t = array_types[how];
         char *x = array_random(t, all, 1, 1.0);
-        double sum = how & 2 ? 3.0 : 0.0, out = 3.0;
+        double out[LIST + 1] = {[LIST] = 3.0}, alone;
         d9d_array list[LIST];
 
-        for (int i = 0; i < LIST; i++) {
+        for (int i = 0; i < LIST; i++)
             list[i] = (d9d_array){x + (size_t)at[i] * d9d_dtype_size(t), n[i]};
+        assert_int_equal(host_kernels()->sum_squares(NULL, out, t, list, LIST), D9D_OK);
+        for (int i = 0; i < LIST; i++) {
+            double sum = 0;
+
             for (int64_t j = 0; j < n[i]; j++)
                 sum += pow(array_get(t, x, at[i] + j), 2.0);
+            assert_true(fabs(out[i] - sum) <= 1e-12 * sum);
+            assert_int_equal(host_kernels()->sum_squares(NULL, &alone, t, &list[i], 1), D9D_OK);
+            assert_memory_equal(&out[i], &alone, sizeof(alone));
         }
-        assert_int_equal(
-            host_kernels()->sum_squares(NULL, &out, how & 2 ? 1.0 : 0.0, t, list, LIST), D9D_OK);
-        assert_true(fabs(out - sum) <= 1e-12 * sum);
-        assert_int_equal(host_kernels()->sum_squares(NULL, &out, 1.0, t, list, 0), D9D_OK);
-        assert_true(fabs(out - sum) <= 1e-12 * sum);
+        assert_int_equal(host_kernels()->sum_squares(NULL, out, t, list, 0), D9D_OK);
+        assert_true(out[LIST] == 3.0);
+        free(x);
+    }
+}
+
+/* In their order, to the bit. */
+static void test_add_up(void **state)
+{
+    static const int64_t counts[] = {0, 1, 2, 255, 256, 257, 1000};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {
+        double *x = malloc(((size_t)counts[k] + 1) * sizeof(*x)), sum = 0, out = 5;
+
+        for (int64_t i = 0; i < counts[k]; i++) {
+            x[i] = pow(-1.1, (double)(i * 7 % 61)) / 3;
+            sum += x[i];
+        }
+        assert_int_equal(host_kernels()->add_up(NULL, &out, x, counts[k]), D9D_OK);
+        assert_memory_equal(&out, &sum, sizeof(sum));
         free(x);
     }
 }
@@ -600,6 +624,7 @@ int main(void)
         cmocka_unit_test(test_stochastic_mean),
         cmocka_unit_test(test_reductions),
         cmocka_unit_test(test_list_of_squares),
+        cmocka_unit_test(test_add_up),
         cmocka_unit_test(test_list_of_parameters),
         cmocka_unit_test(test_find_nonfinite),
         cmocka_unit_test(test_step_scale),

@@ -985,8 +985,8 @@ static d9d_status on_route_local(d9d_stream s, int32_t *local, const int32_t *so
 
 /* --- reductions ---------------------------------------------------------------------------- */
 
-static d9d_status on_sum_squares(d9d_stream s, double *y, double beta, d9d_dtype t,
-                                 const d9d_array *list, int64_t count)
+static d9d_status on_sum_squares(d9d_stream s, double *y, d9d_dtype t, const d9d_array *list,
+                                 int64_t count)
 {
     d9d_array there[MOST_ARRAYS];
     call c = begin();
@@ -994,7 +994,15 @@ static d9d_status on_sum_squares(d9d_stream s, double *y, double beta, d9d_dtype
     (void)s;
     for (int64_t i = 0; i < count; i++)
         there[i] = (d9d_array){in(&c, t, list[i].x, list[i].n), list[i].n};
-    return end(&c, c.k->sum_squares(c.s, out(&c, D9D_F64, y, 1), beta, t, there, count));
+    return end(&c, c.k->sum_squares(c.s, out(&c, D9D_F64, y, count), t, there, count));
+}
+
+static d9d_status on_add_up(d9d_stream s, double *y, const double *x, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->add_up(c.s, out(&c, D9D_F64, y, 1), in(&c, D9D_F64, x, n), n));
 }
 
 static d9d_status on_sum(d9d_stream s, double *y, double beta, d9d_dtype t, const void *x,

@@ -524,9 +524,12 @@ typedef struct d9d_kernels {
                               int64_t ranks, int64_t per);
 
     /* --- reductions: results in device memory -------------------------------------- */
-    /* out[0] = (beta ? out[0] : 0) + sum of squares of all arrays, in float64 over fixed blocks. */
-    d9d_status (*sum_squares)(d9d_stream s, double *out, double beta, d9d_dtype t,
-                              const d9d_array *list, int64_t count);
+    /* out[i] = the sum of squares of array i, in float64 over blocks that its length alone decides.
+     */
+    d9d_status (*sum_squares)(d9d_stream s, double *out, d9d_dtype t, const d9d_array *list,
+                              int64_t count);
+    /* out[0] = x[0] + x[1] + ..., in this order. */
+    d9d_status (*add_up)(d9d_stream s, double *out, const double *x, int64_t n);
     d9d_status (*sum)(d9d_stream s, double *out, double beta, d9d_dtype t, const void *x,
                       int64_t n);
     /* out[0] = index of the first element that is not finite, or -1. */
@@ -594,8 +597,8 @@ typedef struct d9d_kernels {
     X(embedding) X(embedding_dw) X(xent) X(xent_join) X(xent_din) X(xent_dw) X(xent_once)          \
     X(router) X(router_din) X(router_count) X(router_losses) X(router_bias)                           \
     X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \
-    X(route_ranks) X(route_local) X(sum_squares) X(sum) X(find_nonfinite) X(step_scale) X(adam)    \
-    X(adam_stochastic) X(sgd) X(conv_on) X(delta_on) X(heads_gemm) \
+    X(route_ranks) X(route_local) X(sum_squares) X(add_up) X(sum) X(find_nonfinite) X(step_scale)  \
+    X(adam) X(adam_stochastic) X(sgd) X(conv_on) X(delta_on) X(heads_gemm) \
     X(gemms) X(new_heads) X(largest)
 /* clang-format on */
 

@@ -46,8 +46,10 @@
  * checkpoint come between the schedule and "ready".  Steps count from 0: the number of those that
  * are done before this one.  On a device a step is queued: what it computes is there when somebody
  * waits for it.  Who changes parameters or the optimizer's state does so from optimizer_step.pre
- * on: before that a checkpoint of the last step may still be read from them.  A run with nothing
- * left to do ends behind the data loader.
+ * on: before that a checkpoint of the last step may still be read from them.  Where somebody hears
+ * of an event between optimizer_step.pre and the next forward, ranks that keep weights in parts
+ * gather none of them before it (docs/ranks.md, A step).  A run with nothing left to do ends behind
+ * the data loader.
  *
  * Other ids are whoever's who triggers them, not beginning with "train." or "inference.", with
  * `user` for what is in them:
@@ -100,6 +102,8 @@ D9D_API void d9d_events_free(d9d_events *v);
  * a function, and for a "train." or "inference." that is not listed above. */
 D9D_API D9D_MUST_USE d9d_status d9d_events_subscribe(d9d_events *v, const d9d_subscription *table,
                                                      void *self);
+/* Has somebody subscribed to it? */
+D9D_API bool d9d_events_heard(const d9d_events *v, const char *id);
 /* Also from within a handler, up to 16 deep: EINVAL.  `e->events` is filled in. */
 D9D_API D9D_MUST_USE d9d_status d9d_events_trigger(d9d_events *v, const d9d_event *e);
 

@@ -71,6 +71,7 @@ typedef struct d9d_optimizer_kind {
     d9d_status (*update)(const void *config, const d9d_update *u);
     /* The same of all parameters of a step.  NULL: one after the other. */
     d9d_status (*update_list)(const void *config, const d9d_update *u, size_t n);
+    bool in_turns; /* update_list may be called several times a step, for some of them each time */
 } d9d_optimizer_kind;
 
 /* --- optimizers -------------------------------------------------------------------------- */
@@ -89,6 +90,14 @@ D9D_API void d9d_optimizer_free(d9d_optimizer *o);
 /* Of its state on this rank, also before it is filled. */
 D9D_API uint64_t d9d_optimizer_bytes(const d9d_optimizer *o);
 
+/* In each step from here on these parameters are updated first, list by list, and the others behind
+ * them; when the updates of list i are queued, queued(arg, i) is called.  No bit depends on it.  A
+ * kind whose update_list is for a whole step updates all at once, and the calls come behind that.
+ * Parameters that are not the optimizer's are passed over.  Once, before the first step. */
+typedef d9d_status d9d_optimizer_queued(void *arg, size_t i);
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_first(d9d_optimizer *o,
+                                                    const d9d_params *const *first, size_t n,
+                                                    d9d_optimizer_queued *queued, void *arg);
 /* One update at learning rate `lr`; `scale` is one float32 on the device. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr,
                                                    const d9d_tensor *scale);
@@ -116,7 +125,8 @@ D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
  *
  * Losses, targets and squares are summed over the ranks of the world, on the device, in one call.
  * The norm is the 2-norm over all gradients divided by the number of targets, summed in float64
- * in the order of `params` and then of the ranks; parameters without a gradient count as zero.  A
+ * in the order of `params` and then of the ranks; parameters without a gradient count as zero.
+ * Gradients may be late (d9d/tape/param.h): the squares of the others are summed meanwhile.  A
  * step whose loss or norm is not finite updates nothing, on no rank, and neither does any after
  * it: see step_scale in d9d/kernels/table.h. */
 typedef struct d9d_step_report {

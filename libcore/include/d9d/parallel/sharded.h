@@ -8,7 +8,11 @@
  *             forward
  *             d9d_sharded_backward(s, it_is_the_last);
  *             backward
+ *         D9D_TRY(d9d_sharded_done(s));        // the last sums are queued,
+ *         ... what reads own_grad behind d9d_param_await() ...
  *         D9D_TRY(d9d_sharded_end(s));         // own_grad of every parameter is the sum over ranks
+ *         update d9d_sharded_first(s, 0)       // then the parts of the others
+ *         D9D_TRY(d9d_sharded_ahead(s, 0));    // of the next step, unless nobody would use it
  *
  * The keeper of a model's units (d9d/nn/keeper.h).  A unit's parameters are gathered when it is
  * opened, for forward and again for backward, while the unit before it computes; they are dropped
@@ -21,8 +25,18 @@
  *     beside it         gather 3  gather 2  gather 1
  *                                 sum 4     sum 3     sum 2     sum 1
  *
+ * At the edges of a step nothing of the model computes that could be beside.  The norm begins with
+ * the gradients that are there, the last units', and awaits each sum before it reads it; the first
+ * units' weights are gathered as soon as their update is queued, beside that of the others:
+ *
+ *     norm of          4 | 3 | 2 | 1 |   update of  1 | 2 | 3, 4 |     forward of  1 | 2 ...
+ *     beside it        sum 2  sum 1                     gather 1   gather 2
+ *
+ * Weights that are gathered ahead are used by whatever forward comes next; where parts change
+ * otherwise, or nothing comes, they are dropped.
+ *
  * GPUs of one host gather by reading each other's parts (d9d/dist/comm.h); between
- * d9d_sharded_end() and the next forward these may change.
+ * d9d_sharded_end() and the next forward these may change, but for those gathered ahead.
  *
  * On the CPU everything is done in turn.  Without parts and sums there is nothing to keep: create
  * gives NULL, which every call takes.
@@ -55,7 +69,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_sharded_bytes(const d9d_model *m, const d9d_
  * which are summed.  EINVAL for a placed parameter that is in no unit. */
 D9D_API D9D_MUST_USE d9d_status d9d_sharded_create(d9d_model *m, d9d_device *dev,
                                                    const d9d_sharded_how *how, d9d_sharded **out);
-/* Between steps: parameters that are kept go to other places.  Collective: over their groups. */
+/* Between steps: parameters that are kept go to other places; drops what was gathered ahead.
+ * Collective: over their groups. */
 D9D_API void d9d_sharded_moves(d9d_sharded *s);
 /* While the model stands. */
 D9D_API void d9d_sharded_free(d9d_sharded *s);
@@ -65,9 +80,21 @@ D9D_API void d9d_sharded_forward(d9d_sharded *s, bool learns, bool back_at_once)
 /* A backward comes next, or one half of one; `last`: of the gradients of parameters in this step.
  */
 D9D_API void d9d_sharded_backward(d9d_sharded *s, bool last);
-/* Collective: over the groups of the parameters.  The device's stream goes on when all sums are
- * there. */
+/* Behind the last backward: all sums are queued, and own_grad is there behind d9d_param_await().
+ * Collective: over the groups of the parameters. */
+D9D_API D9D_MUST_USE d9d_status d9d_sharded_done(d9d_sharded *s);
+/* The same, if it was not called, and the device's stream goes on when all sums are there and
+ * nobody reads this rank's parts any more: they may change. */
 D9D_API D9D_MUST_USE d9d_status d9d_sharded_end(d9d_sharded *s);
+
+/* The parameters of the units that a forward needs first, i from 0; NULL: there are no more that
+ * could be gathered ahead. */
+D9D_API const d9d_params *d9d_sharded_first(const d9d_sharded *s, size_t i);
+/* The update of those is queued: gather their unit beside what follows.  Collective: over the
+ * groups of the parameters. */
+D9D_API D9D_MUST_USE d9d_status d9d_sharded_ahead(d9d_sharded *s, size_t i);
+/* Let go of what was gathered ahead; a forward gathers it again. */
+D9D_API D9D_MUST_USE d9d_status d9d_sharded_drop(d9d_sharded *s);
 
 #ifdef __cplusplus
 }

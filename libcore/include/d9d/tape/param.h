@@ -17,7 +17,8 @@
  * is open (d9d/nn/keeper.h).
  *
  * A gradient is never cleared: while has_grad is false its memory holds anything and it counts
- * as zero.  The same goes for own_grad.
+ * as zero.  The same goes for own_grad, which may be `late`: a sum over ranks that is under way on
+ * a group's queue.  Who reads it before all sums are there awaits it first.
  */
 #ifndef D9D_TAPE_PARAM_H
 #define D9D_TAPE_PARAM_H
@@ -30,6 +31,12 @@ extern "C" {
 #endif
 
 typedef struct d9d_adapter d9d_adapter;
+
+/* A place in a group's queue behind which gradients are. */
+typedef struct d9d_late {
+    d9d_comm *comm;
+    d9d_comm_point *at; /* NULL: everything is done in turn */
+} d9d_late;
 
 typedef struct d9d_param {
     const char *name; /* dotted, from the root module once bound; before that local or NULL */
@@ -56,10 +63,11 @@ typedef struct d9d_param {
     bool moves;                     /* a buffer that is not frozen */
     bool has_grad;                  /* something was accumulated since the gradient was forgotten */
     bool has_own_grad;              /* of own_grad, where `shard` makes it another array */
-    d9d_tensor data;     /* [work]; storage NULL until materialised, or while no unit is open */
-    d9d_tensor grad;     /* [work]; also NULL unless trainable and materialised for training */
-    d9d_tensor own;      /* [box]; data, but with `shard` */
-    d9d_tensor own_grad; /* [box]; grad, but with `shard` */
+    d9d_tensor data;      /* [work]; storage NULL until materialised, or while no unit is open */
+    d9d_tensor grad;      /* [work]; also NULL unless trainable and materialised for training */
+    d9d_tensor own;       /* [box]; data, but with `shard` */
+    d9d_tensor own_grad;  /* [box]; grad, but with `shard` */
+    const d9d_late *late; /* own_grad is there behind it; NULL: behind what the stream has */
 } d9d_param;
 
 /* A matrix's low-rank companion (LoRA): what a linear operation adds to x W^T,
@@ -94,6 +102,12 @@ static inline float d9d_param_grad_beta(d9d_param *p)
 static inline bool d9d_param_has_own_grad(const d9d_param *p)
 {
     return p->trainable && (p->shard != NULL ? p->has_own_grad : p->has_grad);
+}
+
+/* What is queued on `s` from here on comes behind own_grad. */
+static inline d9d_status d9d_param_await(const d9d_param *p, d9d_stream s)
+{
+    return p->late == NULL ? D9D_OK : d9d_comm_join_at(p->late->comm, p->late->at, s);
 }
 
 /* --- placement, before there is memory ------------------------------------------------ */
