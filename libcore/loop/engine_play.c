@@ -329,11 +329,9 @@ static d9d_status updated(void *arg, size_t i)
 
 d9d_status d9di_engine_look_ahead(d9di_engine *e, d9d_optimizer *o)
 {
-    const d9d_params *first[4];
-    size_t n = 0;
+    const d9d_params *first[D9D_SHARDED_AHEAD];
+    const size_t n = d9d_sharded_first(e->stages[0].sharded, first);
 
-    while (n < 4 && (first[n] = d9d_sharded_first(e->stages[0].sharded, n)) != NULL)
-        n++;
     return n == 0 ? D9D_OK : d9d_optimizer_first(o, first, n, updated, e);
 }
 

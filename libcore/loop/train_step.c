@@ -143,6 +143,13 @@ static d9d_status step_update(d9di_train *r, d9di_pending *p, int64_t targets)
     return d9d_readback_begin(p->report, d9d_tensor_data(&r->end.more));
 }
 
+static d9d_status step_skip(d9di_train *r)
+{
+    d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
+                 (long long)(r->state.step + 1), d9di_train_samples(r).text);
+    return d9di_engine_settle(&r->engine);
+}
+
 d9d_status d9di_train_queue(d9di_train *r)
 {
     d9di_pending *p = &r->pending[r->state.step % 2];
@@ -165,13 +172,7 @@ d9d_status d9di_train_queue(d9di_train *r)
     p->told = r->culprits.watched.len - told;
     p->data_ns += d9d_feed_waited_ns(r->feed);
     D9D_TRY(step_counts(r, targets, &p->counts));
-    if (p->counts)
-        D9D_TRY(step_update(r, p, targets));
-    else
-        D9D_TRY(d9di_engine_settle(&r->engine));
-    if (!p->counts)
-        d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
-                     (long long)(r->state.step + 1), d9di_train_samples(r).text);
+    D9D_TRY(p->counts ? step_update(r, p, targets) : step_skip(r));
     D9D_TRY(d9di_train_tell_step(r, "train.step.post"));
     p->done_ns = !p->counts || d9d_readback_ready(p->report) ? d9d_clock_ns() : 0;
     p->open = true;

@@ -2,6 +2,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "d9d/device/trace.h"
 #include "d9d/optim/optim.h"
 
 enum { REPORT = sizeof(d9d_step_report) / sizeof(double), SUMMED = 4 /* of them, over ranks */ };
@@ -85,14 +86,24 @@ static size_t launch_begin(const norm *q, size_t end)
     return i;
 }
 
+static d9d_status await(d9d_device *dev, const d9d_param *p)
+{
+    if (p->late == NULL)
+        return D9D_OK;
+    d9d_trace_lap(dev, "norm", "");
+    D9D_TRY(d9d_param_await(p, dev->stream));
+    d9d_trace_lap(dev, "wait", "for sums");
+    return D9D_OK;
+}
+
 static d9d_status launch(const norm *q, size_t begin, size_t end)
 {
-    const d9d_device *dev = q->dev;
+    d9d_device *dev = q->dev;
     d9d_array list[AT_ONCE];
 
     for (size_t i = begin; i < end; i++) {
         if (i == begin || q->p[i]->late != q->p[i - 1]->late)
-            D9D_TRY(d9d_param_await(q->p[i], dev->stream));
+            D9D_TRY(await(dev, q->p[i]));
         list[i - begin] = (d9d_array){d9d_tensor_data(&q->p[i]->own_grad), elements(q->p[i])};
     }
     return dev->kernels->sum_squares(dev->stream, q->of + begin, q->p[begin]->own_grad.dtype, list,

@@ -677,15 +677,12 @@ d9d_status d9d_sharded_end(d9d_sharded *s)
 
 /* --- the next one ------------------------------------------------------------------------- */
 
-/* As many as forward has whole at once: the one that computes, and the next. */
-enum { AHEAD = 2 };
-
 /* The i-th of different units with parts in the order of forward, or NULL. */
 static unit *first_unit(const d9d_sharded *s, size_t i)
 {
     const unit *before = NULL;
 
-    for (size_t k = 0; s != NULL && i < AHEAD && k < s->n_order; k++) {
+    for (size_t k = 0; s != NULL && k < s->n_order; k++) {
         unit *u = s->order[k];
 
         if (u == before || u->parts.n == 0)
@@ -697,17 +694,24 @@ static unit *first_unit(const d9d_sharded *s, size_t i)
     return NULL;
 }
 
-const d9d_params *d9d_sharded_first(const d9d_sharded *s, size_t i)
+size_t d9d_sharded_first(const d9d_sharded *s, const d9d_params *first[D9D_SHARDED_AHEAD])
 {
-    const unit *u = first_unit(s, i);
+    const unit *u;
+    size_t n = 0;
 
-    return u != NULL ? &u->all : NULL;
+    for (; n < D9D_SHARDED_AHEAD && (u = first_unit(s, n)) != NULL; n++)
+        first[n] = &u->all;
+    return n;
 }
 
 /* Parts of the others are not what they will be, so that a gather of those asks again. */
 d9d_status d9d_sharded_ahead(d9d_sharded *s, size_t i)
 {
-    D9D_TRY(gather_start(first_unit(s, i)));
+    unit *u = first_unit(s, i);
+
+    if (u == NULL)
+        return D9D_OK;
+    D9D_TRY(gather_start(u));
     for (size_t k = 0; k < s->n_reaches; k++)
         s->reaches[k].current = false;
     return D9D_OK;

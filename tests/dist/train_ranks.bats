@@ -77,6 +77,31 @@ close_to() {
     done
 }
 
+# gathers_beside_updates TRACE: how many gathers lie in each update of the optimizer, in their order.
+gathers_beside_updates() {
+    sed -nE 's/.*"name": "(gather|optimizer)[^"]*", .*"tid": ([0-9]+), "ts": ([0-9.]+), "dur": ([0-9.]+).*/\1 \2 \3 \4/p' "$1" | awk '
+        BEGIN { n = m = 0 }
+        $1 == "optimizer" && $2 == 0 { from[n] = $3; to[n++] = $3 + $4 }
+        $1 == "gather" && $2 > 1 { at[m++] = $3 }
+        END { for (i = 0; i < n; i++) {
+                  beside = 0
+                  for (k = 0; k < m; k++)
+                      beside += at[k] >= from[i] && at[k] < to[i]
+                  printf "%d ", beside } }'
+}
+
+@test "weights of the next step are gathered beside the update, and none in the last step" {
+    traced='trainer.profiling={"period_steps": 20, "active_steps": 2}'
+    # shellcheck disable=SC2086 # options
+    mpi -n 2 $train -q $sharded --set "$traced" c.json
+    for r in 0 1; do # the embedding; attention and experts of a layer
+        assert_equal "$(gathers_beside_updates run/traces/step-00000020/rank-$r.json)" "3 0 "
+    done
+    # shellcheck disable=SC2086
+    mpi -n 2 $train -q --set mesh.data_parallel_replicate=2 --set "$traced" --set trainer.run.dir=copies c.json
+    assert_equal "$(gathers_beside_updates copies/traces/step-00000020/rank-0.json)" "0 0 "
+}
+
 @test "the last step took its time too, though its report is read with that before it" {
     # shellcheck disable=SC2086
     mpi -n 2 $train -q $sharded --set trainer.run.steps=3 c.json

@@ -503,6 +503,111 @@ static void test_noise_knows_no_boxes(void **state)
     rig_close(&whole);
 }
 
+/* --- some before the others ---------------------------------------------------------------- */
+
+typedef struct turns {
+    rig *r;
+    float before[PARAMS]; /* the first element of each */
+    size_t heard;
+} turns;
+
+static float first_of(const d9d_param *p)
+{
+    return *(const float *)d9d_tensor_data(&p->own);
+}
+
+/* SHORT is updated when it is heard of, and WIDE is not. */
+static d9d_status hear(void *arg, size_t i)
+{
+    turns *t = arg;
+
+    assert_true(first_of(&t->r->param[SHORT]) != t->before[SHORT]);
+    assert_true(first_of(&t->r->param[WIDE]) == t->before[WIDE]);
+    assert_int_equal(t->heard++ % 2, i);
+    return D9D_OK;
+}
+
+static void test_some_first(void **state)
+{
+    d9d_param *listed[] = {NULL, NULL};
+    const d9d_params lists[] = {{listed, 1}, {listed + 1, 1}}, *first[] = {&lists[0], &lists[1]};
+    rig plain, r;
+    turns t = {.r = &r};
+
+    (void)state;
+    rig_open(&plain, "{\"name\": \"adamw\", \"lr\": 0.1}", D9D_F32);
+    rig_open(&r, "{\"name\": \"adamw\", \"lr\": 0.1}", D9D_F32);
+    create(&plain, 1);
+    create(&r, 1);
+    listed[0] = &r.param[SHORT];
+    listed[1] = &r.param[FROZEN];
+    assert_ok(d9d_optimizer_first(r.opt, first, 2, hear, &t));
+    for (int k = 0; k < 3; k++) {
+        rig *both[] = {&plain, &r};
+
+        for (int i = WIDE; i < PARAMS; i += SHORT)
+            t.before[i] = first_of(&r.param[i]);
+        for (int b = 0; b < 2; b++) {
+            set_grad(&both[b]->param[WIDE], k);
+            set_grad(&both[b]->param[SHORT], k);
+            step(both[b], 0.1, 0.5f);
+        }
+    }
+    assert_int_equal(t.heard, 6);
+    for (int i = WIDE; i < PARAMS; i += SHORT)
+        assert_memory_equal(d9d_tensor_data(&plain.param[i].own), d9d_tensor_data(&r.param[i].own),
+                            d9d_tensor_bytes(&r.param[i].own));
+    rig_close(&plain);
+    rig_close(&r);
+}
+
+/* What update_list was called with, and how often. */
+static size_t listed_n, listed_calls;
+
+static d9d_status list_all(const void *config, const d9d_update *u, size_t n)
+{
+    (void)config;
+    assert_string_equal(u[0].param->name, "wide");
+    listed_n = n;
+    listed_calls++;
+    return D9D_OK;
+}
+
+static d9d_status hear_behind(void *arg, size_t i)
+{
+    (void)i;
+    assert_int_equal(listed_calls, 1);
+    ++*(size_t *)arg;
+    return D9D_OK;
+}
+
+/* A kind of somebody's who wants all parameters of a step gets them, in their order. */
+static void test_all_at_once(void **state)
+{
+    d9d_param *listed[] = {NULL};
+    const d9d_params list = {listed, 1}, *first[] = {&list};
+    d9d_optimizer_kind kind = {.size = sizeof(kind), .update_list = list_all};
+    size_t heard = 0;
+    d9d_table table;
+    rig r;
+
+    (void)state;
+    rig_open(&r, "{\"name\": \"adamw\", \"lr\": 0.1}", D9D_F32);
+    table = *r.section.choice;
+    table.row = &kind;
+    kind.table = &table;
+    r.section.choice = &table;
+    create(&r, 1);
+    listed[0] = &r.param[SHORT];
+    assert_ok(d9d_optimizer_first(r.opt, first, 1, hear_behind, &heard));
+    set_grad(&r.param[WIDE], 1);
+    set_grad(&r.param[SHORT], 1);
+    listed_calls = 0;
+    step(&r, 0.1, 1.0f);
+    assert_true(listed_n == 2 && listed_calls == 1 && heard == 1);
+    rig_close(&r);
+}
+
 /* --- gradients as a whole
  * ---------------------------------------------------------------------------- */
 
@@ -625,6 +730,8 @@ int main(void)
         cmocka_unit_test(test_state_is_all_there_is),
         cmocka_unit_test(test_noise_is_keyed),
         cmocka_unit_test(test_noise_knows_no_boxes),
+        cmocka_unit_test(test_some_first),
+        cmocka_unit_test(test_all_at_once),
         cmocka_unit_test(test_norm),
         cmocka_unit_test(test_nonfinite),
         cmocka_unit_test(test_nan_scale_updates_nothing),

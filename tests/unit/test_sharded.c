@@ -43,6 +43,7 @@ static void the_largest_unit_or_all_gradients(void **state)
 {
     d9d_comm *others = (d9d_comm *)state; /* no call looks into it */
     d9d_sharded *s = (d9d_sharded *)state;
+    const d9d_params *first[D9D_SHARDED_AHEAD];
     d9d_device *dev;
     small m;
 
@@ -53,7 +54,11 @@ static void the_largest_unit_or_all_gradients(void **state)
     assert_null(s); /* nothing to keep, and every call takes that */
     d9d_sharded_forward(s, true, true);
     d9d_sharded_backward(s, true);
+    assert_ok(d9d_sharded_done(s));
     assert_ok(d9d_sharded_end(s));
+    assert_int_equal(d9d_sharded_first(s, first), 0);
+    assert_ok(d9d_sharded_ahead(s, 0));
+    assert_ok(d9d_sharded_drop(s));
     d9d_sharded_free(s);
     d9d_device_close(dev);
     d9d_module_release(&m.root);

@@ -11,8 +11,9 @@
  *         D9D_TRY(d9d_sharded_done(s));        // the last sums are queued,
  *         ... what reads own_grad behind d9d_param_await() ...
  *         D9D_TRY(d9d_sharded_end(s));         // own_grad of every parameter is the sum over ranks
- *         update d9d_sharded_first(s, 0)       // then the parts of the others
- *         D9D_TRY(d9d_sharded_ahead(s, 0));    // of the next step, unless nobody would use it
+ *         ... update the unit that forward needs first ...
+ *         D9D_TRY(d9d_sharded_ahead(s, 0));    // its weights, for the next step
+ *         ... update the others ...
  *
  * The keeper of a model's units (d9d/nn/keeper.h).  A unit's parameters are gathered when it is
  * opened, for forward and again for backward, while the unit before it computes; they are dropped
@@ -87,11 +88,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_sharded_done(d9d_sharded *s);
  * nobody reads this rank's parts any more: they may change. */
 D9D_API D9D_MUST_USE d9d_status d9d_sharded_end(d9d_sharded *s);
 
-/* The parameters of the units that a forward needs first, i from 0; NULL: there are no more that
- * could be gathered ahead. */
-D9D_API const d9d_params *d9d_sharded_first(const d9d_sharded *s, size_t i);
-/* The update of those is queued: gather their unit beside what follows.  Collective: over the
- * groups of the parameters. */
+/* So many units are gathered ahead at most: as many as forward has whole at once, the one that
+ * computes and the next. */
+enum { D9D_SHARDED_AHEAD = 2 };
+/* How many there are, and their parameters, in the order of forward. */
+D9D_API size_t d9d_sharded_first(const d9d_sharded *s, const d9d_params *first[D9D_SHARDED_AHEAD]);
+/* The update of first[i] is queued: gather the unit beside what follows.  Collective: over the
+ * groups of its parameters. */
 D9D_API D9D_MUST_USE d9d_status d9d_sharded_ahead(d9d_sharded *s, size_t i);
 /* Let go of what was gathered ahead; a forward gathers it again. */
 D9D_API D9D_MUST_USE d9d_status d9d_sharded_drop(d9d_sharded *s);
