@@ -429,6 +429,16 @@ inference() {
     rm events.?
 }
 
+@test "weights that a handler changes behind the update are those of the next step on every rank" {
+    with_mpi
+    plugin shrink "$BATS_TEST_DIRNAME/shrink.c"
+    shrunk=(d9d-train -q --device cpu --set 'plugin=["libllama.so", "libshrink.so"]')
+    "${shrunk[@]}" --set trainer.run.dir=shrunk1 train.json
+    mpi -n 2 "${shrunk[@]}" --set mesh.data_parallel_shard=2 --set trainer.run.dir=shrunk2 train.json
+    losses() { sed -nE 's/.*"loss": ([0-9.e-]+).*/\1/p' "$1/metrics.jsonl"; }
+    close_to 1e-5 <(losses shrunk1) <(losses shrunk2)
+}
+
 # dense: a training that can be a pipeline, with the events of libhear.so.
 dense() {
     cat <<JSON
