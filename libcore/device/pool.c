@@ -179,9 +179,11 @@ static void *take_for_old(d9d_device *dev, uint64_t block, uint64_t most)
 {
     const d9d_device_stats *s = &dev->pool->stats;
     const uint64_t less = s->reserved > block ? s->reserved - block : 0;
-    const uint64_t goals[] = {block < most ? most - block : 0, less, 0};
+    const uint64_t goals[] = {most - block, less, 0};
     void *p = NULL;
 
+    if (block > most)
+        return NULL;
     for (size_t i = 0; i < sizeof(goals) / sizeof(*goals) && p == NULL; i++) {
         dev->pool->full = false;
         trim(dev, goals[i]);

@@ -236,6 +236,48 @@ static void what_was_not_asked_for_the_longest_goes_first(void **state)
     d9d_device_set_limit(dev, UINT64_MAX);
 }
 
+/* What layers of experts keep until backward, whose rows are a little more or less in each step. */
+static void step_of_experts(d9d_device *dev, uint64_t step)
+{
+    enum { LAYERS = 48, ARRAYS = 3 };
+    static const uint64_t widths[ARRAYS] = {4096, 3072, 1536};
+    uint64_t n[LAYERS][ARRAYS], x = step * 2654435761u + 1;
+    void *p[LAYERS][ARRAYS], *more;
+
+    for (uint64_t i = 0; i < LAYERS; i++)
+        for (int a = 0; a < ARRAYS; a++) {
+            if (a == 0)
+                x = (x * 16807) % 2147483647;
+            n[i][a] = (244 + i * 7919 % 24 + x % 3) * widths[a];
+            assert_ok(d9d_device_alloc(dev, n[i][a], &p[i][a]));
+        }
+    for (int i = LAYERS; i-- > 0;)
+        for (int a = 0; a < ARRAYS; a++) {
+            assert_ok(d9d_device_alloc(dev, n[i][a], &more));
+            d9d_device_free(dev, p[i][a], n[i][a]);
+            d9d_device_free(dev, more, n[i][a]);
+        }
+}
+
+static void a_full_device_settles(void **state)
+{
+    enum { STEPS = 40, LAST = 20 };
+    d9d_device *dev = *state;
+    uint64_t requests = 0;
+
+    for (uint64_t step = 0; step < STEPS; step++)
+        step_of_experts(dev, step);
+    d9d_device_trim(dev);
+    d9d_device_set_limit(dev, d9d_device_memory(dev).peak / 100 * 103);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        if (step == STEPS - LAST)
+            requests = d9d_device_memory(dev).requests;
+        step_of_experts(dev, step);
+    }
+    assert_in_range(d9d_device_memory(dev).requests - requests, 0, LAST / 4);
+    d9d_device_set_limit(dev, UINT64_MAX);
+}
+
 /* Sizes that never come again: each step's blocks would stay for ever. */
 static void the_cache_is_bounded_by_what_was_in_use(void **state)
 {
@@ -595,6 +637,7 @@ int main(void)
         with_cpu(a_limit_gives_cached_blocks_back_before_it_fails),
         with_cpu(a_full_device_lends_blocks_that_are_little_larger),
         with_cpu(what_was_not_asked_for_the_longest_goes_first),
+        with_cpu(a_full_device_settles),
         with_cpu(the_cache_is_bounded_by_what_was_in_use),
         cmocka_unit_test(a_limit_comes_with_the_name),
         with_cpu(a_failure_says_what_is_expected),
