@@ -45,7 +45,7 @@ struct d9d_device_pool {
     uint64_t frees;
     bool full; /* the system had nothing left, and nothing was given back since */
     d9d_device_stats stats;
-    uint64_t most; /* in use at once, ever */
+    uint64_t most; /* in use at once, ever, but for the excess */
 };
 
 int d9di_pool_class(uint64_t n, uint64_t *block)
@@ -192,6 +192,16 @@ static void *take_for_old(d9d_device *dev, uint64_t block, uint64_t most)
     return p;
 }
 
+/* May so much more be lost to blocks that are too large?  Little of all, and only of what was never
+ * in use. */
+static bool may_lose(const struct d9d_device_pool *pool, uint64_t excess)
+{
+    const uint64_t all = pool->excess + excess;
+
+    return all <= pool->stats.reserved / EXCESS_SHARE && pool->stats.reserved >= pool->most &&
+           all <= pool->stats.reserved - pool->most;
+}
+
 /* A cached block of a class that is little larger. */
 static void *borrow(d9d_device *dev, int c, uint64_t block, int *of)
 {
@@ -201,7 +211,7 @@ static void *borrow(d9d_device *dev, int c, uint64_t block, int *of)
         size_class *k = &pool->class[i];
         const uint64_t excess = k->block - block;
 
-        if (k->cached.len == 0 || pool->excess + excess > pool->stats.reserved / EXCESS_SHARE)
+        if (k->cached.len == 0 || !may_lose(pool, excess))
             continue;
         if (D9D_VEC_PUSH(&pool->lent, ((lent){k->cached.data[k->cached.len - 1].p, i})) != D9D_OK)
             return NULL;
@@ -298,7 +308,7 @@ d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)
 {
     struct d9d_device_pool *pool = dev->pool;
     d9d_device_stats *s = &pool->stats;
-    uint64_t block;
+    uint64_t block, most;
     const int c = d9di_pool_class(n, &block);
     int of;
 
@@ -307,9 +317,10 @@ d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)
     pool->class[c].block = block;
     D9D_TRY(find_block(dev, c, n, out, &of));
     mark(dev, *out, n, pool->class[of].block);
-    s->in_use += block;
+    s->in_use += pool->class[of].block;
     s->peak = s->in_use > s->peak ? s->in_use : s->peak;
-    pool->most = s->peak > pool->most ? s->peak : pool->most;
+    most = s->in_use - pool->excess;
+    pool->most = most > pool->most ? most : pool->most;
     return D9D_OK;
 }
 
@@ -327,7 +338,7 @@ void d9d_device_free(d9d_device *dev, void *p, uint64_t n)
     assert(k->blocks > 0);
     mark(dev, p, 0, k->block);
     k->cached.data[k->cached.len++] = (cached){p, pool->frees++};
-    pool->stats.in_use -= block;
+    pool->stats.in_use -= k->block;
 }
 
 d9d_device_stats d9d_device_memory(const d9d_device *dev)

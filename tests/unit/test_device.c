@@ -182,15 +182,18 @@ static void a_limit_gives_cached_blocks_back_before_it_fails(void **state)
     d9d_device_free(dev, c, 100);
 }
 
-/* What fills the device and changes from step to step. */
+/* What fills the device and changes from step to step.  So much was never in use that a little may
+ * be lost. */
 static void a_full_device_lends_blocks_that_are_little_larger(void **state)
 {
-    enum { BLOCKS = 16, LARGE = 9 << 13, SMALL = 8 << 13 };
+    enum { BLOCKS = 16, LARGE = 9 << 13, SMALL = 8 << 13, OTHER = 4 * LARGE };
     d9d_device *dev = *state;
-    void *p[BLOCKS], *q, *far;
+    void *p[BLOCKS], *q, *far, *other;
     uint64_t requests;
 
-    d9d_device_set_limit(dev, BLOCKS * LARGE);
+    d9d_device_set_limit(dev, BLOCKS * LARGE + OTHER);
+    assert_ok(d9d_device_alloc(dev, OTHER, &other));
+    d9d_device_free(dev, other, OTHER);
     for (int i = 0; i < BLOCKS; i++)
         assert_ok(d9d_device_alloc(dev, LARGE, &p[i]));
     requests = d9d_device_memory(dev).requests;
@@ -198,20 +201,40 @@ static void a_full_device_lends_blocks_that_are_little_larger(void **state)
         d9d_device_free(dev, p[0], LARGE);
         assert_ok(d9d_device_alloc(dev, SMALL, &q));
         assert_ptr_equal(q, p[0]);
-        assert_int_equal(d9d_device_memory(dev).in_use, (BLOCKS - 1) * LARGE + SMALL);
+        assert_int_equal(d9d_device_memory(dev).in_use, BLOCKS * LARGE);
         d9d_device_free(dev, q, SMALL);
         assert_ok(d9d_device_alloc(dev, LARGE, &q));
         assert_ptr_equal(q, p[0]);
     }
     assert_int_equal(d9d_device_memory(dev).requests, requests);
-    assert_int_equal(d9d_device_memory(dev).reserved, BLOCKS * LARGE);
+    assert_int_equal(d9d_device_memory(dev).reserved, BLOCKS * LARGE + OTHER);
 
     d9d_device_free(dev, p[0], LARGE);
     assert_ok(d9d_device_alloc(dev, SMALL / 2, &far)); /* too small for that block */
     assert_int_equal(d9d_device_memory(dev).requests, requests + 1);
-    assert_int_equal(d9d_device_memory(dev).reserved, (BLOCKS - 1) * LARGE + SMALL / 2);
+    assert_int_equal(d9d_device_memory(dev).reserved, BLOCKS * LARGE + SMALL / 2);
     d9d_device_free(dev, far, SMALL / 2);
     for (int i = 1; i < BLOCKS; i++)
+        d9d_device_free(dev, p[i], LARGE);
+    d9d_device_set_limit(dev, UINT64_MAX);
+}
+
+/* A block too large would take what is needed at the peak. */
+static void what_was_in_use_at_once_is_never_lost(void **state)
+{
+    enum { LARGE = 9 << 13, SMALL = 8 << 13, MANY = 64 };
+    d9d_device *dev = *state;
+    void *p[MANY], *q;
+
+    d9d_device_set_limit(dev, MANY * LARGE);
+    for (int i = 0; i < MANY; i++)
+        assert_ok(d9d_device_alloc(dev, LARGE, &p[i]));
+    d9d_device_free(dev, p[0], LARGE);
+    assert_ok(d9d_device_alloc(dev, SMALL, &q));
+    assert_int_equal(d9d_device_memory(dev).in_use, (MANY - 1) * LARGE + SMALL);
+    assert_int_equal(d9d_device_memory(dev).reserved, (MANY - 1) * LARGE + SMALL);
+    d9d_device_free(dev, q, SMALL);
+    for (int i = 1; i < MANY; i++)
         d9d_device_free(dev, p[i], LARGE);
     d9d_device_set_limit(dev, UINT64_MAX);
 }
@@ -636,6 +659,7 @@ int main(void)
         with_cpu(statistics_follow),
         with_cpu(a_limit_gives_cached_blocks_back_before_it_fails),
         with_cpu(a_full_device_lends_blocks_that_are_little_larger),
+        with_cpu(what_was_in_use_at_once_is_never_lost),
         with_cpu(what_was_not_asked_for_the_longest_goes_first),
         with_cpu(a_full_device_settles),
         with_cpu(the_cache_is_bounded_by_what_was_in_use),
