@@ -11,7 +11,8 @@
  * between them make x:
  *
  *   - What a lane will need of W it copies itself to a ring of its own, DEPTH pieces ahead, over
- * the ends of tiles and, where W lies still, before x is there.
+ *     the ends of tiles and, where W lies still, before x is there: then one piece after the other
+ *     has come, which keeps memory busy too, as what makes x would wait behind all of them.
  *   - x comes from the caches, which takes as long as a few pieces: AHEAD pieces of it are on their
  *     way to registers.
  *   - BLOCKS blocks share a multiprocessor: while one adds up a tile or ends the other reads on.
@@ -235,8 +236,11 @@ static __global__ void __launch_bounds__(SHARING *WARP, BLOCKS) few_rows_kernel(
     let_next_begin();
     if (!p.still)
         wait_for_last();
-    for (int i = 0; i < DEPTH; i++)
+    for (int i = 0; i < DEPTH; i++) {
         ahead.copy(ring[i], first);
+        if (p.still && i < DEPTH - 1)
+            copies_wait<0>();
+    }
     wait_for_last();
 #pragma unroll
     for (int j = 0; j < AHEAD; j++, at_x = after(at_x))
