@@ -31,16 +31,20 @@ d9d_status d9di_attention_few(d9d_stream s, const d9di_attention *c);
 /* What cuDNN's way keeps: the library, and plans by shape. */
 void d9di_sdpa_free(d9di_sdpa *x);
 
-/* Documents as cuDNN wants them, on the GPU: `room` of them, those that are not there of length 0.
+/* Where documents lie and how long they are, on the GPU.  Offsets are of elements. */
+typedef struct d9di_places {
+    int32_t *length, *length_k;    /* queries and keys, [room] */
+    int64_t *at_q, *at_k, *at_lse; /* [room + 1] */
+} d9di_places;
+
+/* Documents as cuDNN wants them: `room` of them, those that are not there of length 0.
  * They have as many keys as queries, or are `longer`; of shortest to longest queries; and begin in
- * rows [row, row + rows), in positions [from, from + positions) of a row of queries.  Offsets are
- * of elements. */
+ * rows [row, row + rows), in positions [from, from + positions) of a row of queries. */
 typedef struct d9di_documents {
     bool longer;
     int64_t shortest, longest, room;
     int64_t row, rows, from, positions;
-    int32_t *length, *length_k;    /* queries and keys, [room] */
-    int64_t *at_q, *at_k, *at_lse; /* [room + 1] */
+    d9di_places at;
 } d9di_documents;
 d9d_status d9di_documents_find(d9d_stream s, const d9di_attention *c, const d9di_documents *d);
 

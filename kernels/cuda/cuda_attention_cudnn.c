@@ -482,13 +482,14 @@ static d9d_status run_piece(d9d_stream s, const d9di_attention *c, const plan_ke
                             const d9di_documents *docs)
 {
     static const d9di_documents none;
+    const d9di_documents *of = key->packed ? docs : &none;
+    const d9di_places *at = &of->at;
     const int64_t h = kv * (key->all_a / key->all_kv), s_d = key->s * key->d;
     const int64_t q = (b * s_d * key->all_a + h * key->d) * 2;
     const int64_t k = (b * s_d * key->all_kv + kv * key->d) * 2;
     const int64_t lse = (b * key->all_a + h) * key->s * 4;
     const bool back = key->backward, packed = key->packed, full = packed && key->a != key->kv;
-    const d9di_documents *at = packed ? docs : &none;
-    const bool more = at->from > 0; /* and keys may have gradients of pieces before */
+    const bool more = of->from > 0; /* and keys may have gradients of pieces before */
     float scale = c->n.scale, hidden = -INFINITY, one = 1.0f, window = (float)key->window;
     const struct {
         int64_t id;
@@ -643,13 +644,16 @@ static int classes_of(d9d_stream s, const d9di_attention *c, class *out)
     return n + 1;
 }
 
-static void documents_take(d9di_documents *d, int64_t most, room *r)
+static d9di_places places_take(int64_t most, room *r)
 {
-    d->length = room_take(r, most * 4);
-    d->length_k = room_take(r, most * 4);
-    d->at_q = room_take(r, (most + 1) * 8);
-    d->at_k = room_take(r, (most + 1) * 8);
-    d->at_lse = room_take(r, (most + 1) * 8);
+    d9di_places x = {0};
+
+    x.length = room_take(r, most * 4);
+    x.length_k = room_take(r, most * 4);
+    x.at_q = room_take(r, (most + 1) * 8);
+    x.at_k = room_take(r, (most + 1) * 8);
+    x.at_lse = room_take(r, (most + 1) * 8);
+    return x;
 }
 
 /* Those that `docs` says. */
@@ -664,15 +668,11 @@ static d9d_status run_documents(d9d_stream s, const d9di_attention *c, const cla
 }
 
 static d9d_status run_class(d9d_stream s, const d9di_attention *c, const class *k, const extras *x,
-                            const d9di_documents *at)
+                            const d9di_places *at)
 {
     d9di_documents docs = k->docs;
 
-    docs.length = at->length;
-    docs.length_k = at->length_k;
-    docs.at_q = at->at_q;
-    docs.at_k = at->at_k;
-    docs.at_lse = at->at_lse;
+    docs.at = *at;
     for (docs.from = 0; docs.from < c->n.s; docs.from += docs.positions)
         for (docs.row = 0; docs.row < c->n.b; docs.row += docs.rows)
             D9D_TRY(run_documents(s, c, k, x, &docs));
@@ -680,7 +680,7 @@ static d9d_status run_class(d9d_stream s, const d9di_attention *c, const class *
 }
 
 static d9d_status run_classes(d9d_stream s, const d9di_attention *c, const class *k, int n,
-                              const extras *x, const d9di_documents *at)
+                              const extras *x, const d9di_places *at)
 {
     if (k->key.backward)
         D9D_TRY(d9di_lse_turn(s, c, x->lse, true));
@@ -694,7 +694,7 @@ static d9d_status run_packed(d9d_stream s, d9di_sdpa *x, const d9di_attention *c
     class k[MOST_CLASSES];
     const int n = classes_of(s, c, k);
     int64_t most = 0;
-    d9di_documents at;
+    d9di_places at;
     extras extra;
     room r = {0};
     void *scratch;
@@ -707,11 +707,11 @@ static d9d_status run_packed(d9d_stream s, d9di_sdpa *x, const d9di_attention *c
         most = d9di_max(most, k[i].key.b);
     }
     *done = true;
-    documents_take(&at, most, &r);
+    (void)places_take(most, &r);
     (void)extras_take(c, &k->key, &r);
     D9D_TRY(d9di_take(s, r.used, &scratch));
     r = (room){.at = scratch};
-    documents_take(&at, most, &r);
+    at = places_take(most, &r);
     extra = extras_take(c, &k->key, &r);
     st = run_classes(s, c, k, n, &extra, &at);
     d9di_give(s, scratch, r.used);

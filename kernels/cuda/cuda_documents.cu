@@ -53,12 +53,12 @@ static __device__ void put_document(const d9di_documents &d, const d9d_attention
                                     const place &x)
 {
     if (i < d.room) {
-        d.length[i] = (int32_t)x.nq;
-        d.length_k[i] = (int32_t)x.nk;
+        d.at.length[i] = (int32_t)x.nq;
+        d.at.length_k[i] = (int32_t)x.nk;
     }
-    d.at_q[i] = x.q * n.a * n.d;
-    d.at_k[i] = x.k * n.kv * n.d;
-    d.at_lse[i] = x.q * n.a;
+    d.at.at_q[i] = x.q * n.a * n.d;
+    d.at.at_k[i] = x.k * n.kv * n.d;
+    d.at.at_lse[i] = x.q * n.a;
 }
 
 /* One block; documents stay in order. */
@@ -95,7 +95,8 @@ static __global__ void add_kernel(d9d_attention_dims n, d9di_documents d, bf16 *
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < d.room * row;
          i += (int64_t)gridDim.x * THREADS) {
         const int64_t document = i / row, in = i % row * 8;
-        const int64_t left = d.length_k[document] * n.kv * n.d - in, at = d.at_k[document] + in;
+        const int64_t left = d.at.length_k[document] * n.kv * n.d - in;
+        const int64_t at = d.at.at_k[document] + in;
         float a[8], b[8];
 
         if (left <= 0)
