@@ -145,6 +145,11 @@ $B/flags: FORCE
 	@mkdir -p $B
 	@echo "$$D9D_FLAGS" | cmp -s - $@ || { CC='$(CC)' MPICC='$(MPICC)' NO_INSTALL=1 tools/setup.sh build && echo "$$D9D_FLAGS" >$@; }
 
+# Names that a file is compiled with; it is compiled again when one comes or goes.
+$B/%.names: FORCE
+	@mkdir -p $(@D)
+	@echo '$(NAMES)' | cmp -s - $@ || echo '$(NAMES)' >$@
+
 $B/kernels/%.o: kernels/%.c $B/flags
 	@mkdir -p $(@D)
 	$(call Q,CC)$(CC) $(ALL_C) $(KERNEL_C) $(ALL_CPP) -MMD -MP -c -o $@ $<
@@ -267,7 +272,8 @@ fuzz-pack:
 $B/fuzz/%.o: $B/tests/fuzz/fuzz_%.o
 	@mkdir -p $(@D)
 	$(call Q,NAME)objcopy --redefine-sym LLVMFuzzerTestOneInput=fuzz_$* $< $@
-$B/tests/fuzz/all.o: Makefile $(FUZZ_SRC)
+$B/fuzz.names: NAMES = $(FUZZ_NAMES)
+$B/tests/fuzz/all.o: $B/fuzz.names
 $B/tests/fuzz/all.o: ALL_CPP += -D'FUZZ_TARGETS(X)=$(foreach t,$(FUZZ_NAMES),X($t))'
 $B/fuzz/all: $B/tests/fuzz/all.o $(FUZZ_NAMES:%=$B/fuzz/%.o) $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -fsanitize=fuzzer,address,undefined -Wl,--gc-sections -Wl,--as-needed -o $@ $^ $(LDLIBS)
@@ -292,7 +298,8 @@ $B/gpu/%.o: $B/%.o
 	@mkdir -p $(@D)
 	$(call Q,NAME)objcopy --redefine-sym main=main_$(*F) $< $@
 
-$B/tests/gpu/gpu_tests.o: Makefile $(GPU_SRC)
+$B/gpu.names: NAMES = $(GPU_NAMES)
+$B/tests/gpu/gpu_tests.o: $B/gpu.names
 $B/tests/gpu/gpu_tests.o: ALL_CPP += -D'GPU_TESTS(X)=$(foreach t,$(GPU_NAMES),X($t))'
 
 $(GPU_BIN): $B/tests/gpu/gpu_tests.o $(GPU_OBJ) $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
