@@ -1,19 +1,41 @@
 /* run_metrics.c - see loop/run_metrics.h. */
 #include "loop/run_metrics.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "d9d/model/model.h"
 
-/* Names of the values of metric i, which begin at `at`. */
-static d9d_status names_make(d9di_metrics *m, size_t i, const char *name, size_t at, d9d_arena *a)
+/* Does metric i have a value that would be called as one of an earlier metric's? */
+static bool is_taken(const d9di_metrics *m, const d9d_union *section, size_t i)
 {
-    char label[64];
+    char mine[64], other[64];
 
+    for (size_t j = 0; j < i; j++) {
+        if (strcmp(section[j].choice->name, section[i].choice->name) != 0)
+            continue;
+        for (size_t k = 0; k < d9d_metric_width(m->metric[i]); k++)
+            for (size_t l = 0; l < d9d_metric_width(m->metric[j]); l++)
+                if (strcmp(d9d_metric_label(m->metric[i], k, mine, sizeof(mine)),
+                           d9d_metric_label(m->metric[j], l, other, sizeof(other))) == 0)
+                    return true;
+    }
+    return false;
+}
+
+/* Names of the values of metric i, which begin at `at`. */
+static d9d_status names_make(d9di_metrics *m, const d9d_union *section, size_t i, size_t at,
+                             d9d_arena *a)
+{
+    char label[64], place[24] = "";
+
+    if (is_taken(m, section, i))
+        (void)snprintf(place, sizeof(place), "[%zu]", i);
     for (size_t k = 0; k < d9d_metric_width(m->metric[i]); k++) {
-        m->names[at + k] = d9d_arena_printf(
-            a, "%s%s", name, d9d_metric_label(m->metric[i], k, label, sizeof(label)));
+        m->names[at + k] =
+            d9d_arena_printf(a, "%s%s%s", section[i].choice->name, place,
+                             d9d_metric_label(m->metric[i], k, label, sizeof(label)));
         if (m->names[at + k] == NULL)
             return D9D_FAIL(D9D_ENOMEM, "metrics[%zu]: its names", i);
     }
@@ -41,7 +63,7 @@ d9d_status d9di_metrics_open(const d9d_list *list, const char *where, d9d_arena 
     if (out->names == NULL || out->values == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu names", where, out->width);
     for (size_t i = 0; i < out->n; i++) {
-        D9D_TRY(names_make(out, i, section[i].choice->name, at, a));
+        D9D_TRY(names_make(out, section, i, at, a));
         at += d9d_metric_width(out->metric[i]);
     }
     return D9D_OK;

@@ -26,7 +26,8 @@ typedef struct d9di_watched {
 typedef struct d9di_metrics {
     size_t n, width; /* metrics; values of all of them */
     d9d_metric **metric;
-    const char **names; /* [width] "accuracy", "f1/3"; in the arena */
+    const char **names; /* [width] "accuracy", "f1/3"; "accuracy[1]" of metrics[1] where an earlier
+                           metric has that name; in the arena */
     double *values;     /* [width] */
     D9D_VEC(d9di_watched) watched;
     D9D_VEC(float) logits;      /* of a micro-batch */

@@ -74,6 +74,22 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
     [ "$(wc -l <five.jsonl)" -eq 96000 ]
 }
 
+@test "metrics of one name are told apart in records, and d9d-metrics reads them" {
+    local two='{"name": "accuracy", "problem": "multiclass", "num_classes": 5, "top_k": 2}'
+    local each='{"name": "f1", "problem": "multiclass", "num_classes": 5, "average": "none"}'
+    run -0 d9d-train -q --device cpu --set "metrics=[${two/, \"top_k\": 2/}, $two, ${each/none/macro}, $each, $each]" \
+        --set trainer.run.dir=alike --set trainer.run.steps=16 --set "evaluation={\"data\": {\"dataset\": \"five\"}, \"samples\": 8, \"metrics\": [$two, $two]}" train.json
+    run -0 grep -oE '"(accuracy|f1)[^"]*"' alike/metrics.jsonl
+    assert_equal "$(sort -u <<<"$output" | tr '\n' ' ')" \
+        "$(printf '"%s"\n' accuracy 'accuracy[1]' f1 f1/{0..4} 'f1[4]/'{0..4} | sort | tr '\n' ' ')"
+    run -0 grep -oE '"valid/accuracy[^"]*"' alike/metrics.jsonl
+    [ "${lines[*]}" = '"valid/accuracy" "valid/accuracy[1]"' ]
+    run -0 --separate-stderr d9d-metrics export --to csv alike
+    [[ "${lines[0]}" == *'accuracy[1]'* ]]
+    values whole | grep -m 1 '"accuracy"' >all
+    values alike | grep -m 1 '"accuracy"' | cmp - all
+}
+
 @test "a window that a restart cuts is counted once, to the bit" {
     for at in 3 9 18; do
         rm -rf again && cp -r whole again && half again $at
