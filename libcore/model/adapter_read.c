@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
@@ -48,11 +49,38 @@ static d9d_status refuse(const reading *r, const char *key)
                     r->config_path, key);
 }
 
+/* Some ways to begin take what the factors are from the matrix, so that they belong to what is left
+ * of it.  peft says so until it has converted them; the other words leave the matrix as it was. */
+static d9d_status start_check(const reading *r)
+{
+    static const char *const taking[] = {"pissa", "olora", "corda", "loftq", "lora_ga", NULL};
+    const char *start = json_string_value(json_object_get(r->doc, "init_lora_weights"));
+
+    for (size_t i = 0; start != NULL && taking[i] != NULL; i++)
+        if (strncasecmp(start, taking[i], strlen(taking[i])) == 0)
+            return D9D_FAIL(D9D_ENOTSUP,
+                            "%s: init_lora_weights is \"%s\", which changes the base's weights; "
+                            "peft converts such adapters with "
+                            "path_initial_model_for_weight_conversion",
+                            r->config_path, start);
+    return D9D_OK;
+}
+
 static d9d_status config_check(reading *r)
 {
-    static const char *const others[] = {
-        "use_dora",        "use_qalora",   "fan_in_fan_out",          "lora_bias",
-        "megatron_config", "arrow_config", "trainable_token_indices", NULL};
+    static const char *const others[] = {"use_dora",
+                                         "use_qalora",
+                                         "use_bdlora",
+                                         "fan_in_fan_out",
+                                         "lora_bias",
+                                         "layer_replication",
+                                         "megatron_config",
+                                         "arrow_config",
+                                         "kasa_config",
+                                         "monteclora_config",
+                                         "alora_invocation_tokens",
+                                         "trainable_token_indices",
+                                         NULL};
     const char *type;
     const json_t *bias = json_object_get(r->doc, "bias");
 
@@ -65,6 +93,7 @@ static d9d_status config_check(reading *r)
     if (json_is_string(bias) && strcmp(json_string_value(bias), "none") != 0)
         return D9D_FAIL(D9D_ENOTSUP, "%s: bias is \"%s\"; only \"none\" is read", r->config_path,
                         json_string_value(bias));
+    D9D_TRY(start_check(r));
     D9D_TRY(d9d_json_get_f64(r->doc, r->config_path, "lora_alpha", &r->alpha));
     r->by_root = json_is_true(json_object_get(r->doc, "use_rslora"));
     return D9D_OK;

@@ -171,6 +171,19 @@ refused() {
     refused 'peft_type is "IA3"' "$adapter=bad"
     cp -r lora/adapter dora && sed -i 's/"use_dora": false/"use_dora": true/' dora/adapter_config.json
     refused 'use_dora is set' "$adapter=dora"
+    for set in 'init_lora_weights": "pissa_niter_4"' 'init_lora_weights": "olora"' 'init_lora_weights": "corda"' \
+        'layer_replication": [[0, 1], [0, 1]]' 'alora_invocation_tokens": [5]' 'kasa_config": {"k": 1}' \
+        'use_bdlora": {"nblocks": 2}' 'monteclora_config": {"n": 2}'; do
+        rm -rf dora && cp -r lora/adapter dora
+        sed -i -E "s/\"init_lora_weights\": true,/\"$set,/" dora/adapter_config.json
+        refused "${set%%\"*} is " "$adapter=dora"
+        for word in null false '[]' true '"gaussian"' '"eva"' '"orthogonal"'; do
+            [[ $set == init* || $word == [nf[]* ]] || continue
+            sed -i -E "s/\"${set%%\"*}\": [^\n]*,/\"${set%%\"*}\": $word,/" dora/adapter_config.json
+            run -0 d9d-map -q --adapter dora --to d9d "$golden/moe" mapped
+            rm -r mapped
+        done
+    done
     cp -r lora/adapter other
     sed -i -E 's/"r": [0-9]+/"r": 8/' other/adapter_config.json
     refused 'other/adapter_config.json says 8' "$adapter=other"

@@ -33,7 +33,8 @@ D9D_API void d9d_adapters_free(d9d_adapters *ad);
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_take(const d9d_params *params, const d9d_source *src,
                                                   d9d_adapters **out);
 /* A directory, for a model that has these matrices.  ENOTSUP for what changes weights in another
- * way than B A: DoRA, biases, modules saved whole but a classifier's head, another method;
+ * way than B A: DoRA, biases, modules saved whole but a classifier's head, another method, factors
+ * that were begun from the matrix (PiSSA and its like) and not converted, layers used twice;
  * EMISMATCH for a factor of no matrix of this model, or of another shape, a matrix with one factor,
  * and experts of which some have none.  Modules that target_modules names and that have no factors
  * add nothing, with a warning, as in peft. */
