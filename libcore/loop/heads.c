@@ -144,7 +144,8 @@ static d9d_status classes_forward(void *self, d9d_model *m, d9d_tape *t, const d
     return D9D_OK;
 }
 
-/* {"sample": 0, "label": 2, "prediction": [0.1, 0.2, 0.7], "target": 2} */
+/* {"sample": 0, "label": 2, "prediction": [0.1, 0.2, 0.7], "target": 2}, null for what there is
+ * none of: d9d-metrics leaves such rows out. */
 static d9d_status classes_row(const void *config, const d9d_infer_row *x, d9d_buf *b)
 {
     int64_t best = 0;
@@ -159,14 +160,14 @@ static d9d_status classes_row(const void *config, const d9d_infer_row *x, d9d_bu
     if (x->blended)
         D9D_TRY(d9d_buf_printf(b, "\"dataset\": %d, ", x->dataset));
     if (x->length == 0)
-        return d9d_buf_printf(b, "\"label\": null}\n");
+        return d9d_buf_printf(b, "\"label\": null, \"prediction\": null, \"target\": null}\n");
     D9D_TRY(d9d_buf_printf(b, "\"label\": %lld, \"prediction\": [", (long long)best));
     for (int64_t i = 0; i < x->width; i++) {
         D9D_TRY(d9d_buf_printf(b, "%s", i > 0 ? ", " : ""));
         D9D_TRY(d9d_json_put_f64(b, exp((double)x->values[i] - (double)x->values[best]) / sum));
     }
     if (x->label == D9D_IGNORE_INDEX)
-        return d9d_buf_printf(b, "]}\n");
+        return d9d_buf_printf(b, "], \"target\": null}\n");
     return d9d_buf_printf(b, "], \"target\": %d}\n", x->label);
 }
 

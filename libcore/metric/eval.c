@@ -32,6 +32,7 @@ typedef struct eval {
     column prediction, target, weight;
     int64_t rows; /* of the batch */
     int64_t all;  /* of batches before */
+    int64_t none; /* lines that have null for one of the columns, and are no rows */
     d9d_progress progress;
 } eval;
 
@@ -168,23 +169,37 @@ static d9d_status batch_end(eval *e, const char *path)
     return D9D_OK;
 }
 
-static d9d_status line_read(eval *e, const char *path, int64_t line, const char *text, size_t n)
+/* All columns of a row, or of none where one of them is null. */
+static d9d_status row_read(eval *e, const char *where, const json_t *row)
 {
     column *const columns[] = {&e->prediction, &e->target, &e->weight};
+
+    if (!json_is_object(row))
+        return D9D_FAIL(D9D_EFORMAT, "%s: must be a JSON object", where);
+    for (size_t i = 0; i < 3; i++)
+        if (columns[i]->key != NULL && json_is_null(json_object_get(row, columns[i]->key))) {
+            e->none++;
+            return D9D_OK;
+        }
+    for (size_t i = 0; i < 3; i++)
+        if (columns[i]->key != NULL)
+            D9D_TRY(column_read(where, row, columns[i]));
+    e->rows++;
+    return D9D_OK;
+}
+
+static d9d_status line_read(eval *e, const char *path, int64_t line, const char *text, size_t n)
+{
     char where[4200];
     json_t *row;
-    d9d_status st = D9D_OK;
+    d9d_status st;
 
     (void)snprintf(where, sizeof(where), "%s:%lld", path, (long long)line);
     D9D_TRY(d9d_json_parse(where, text, n, &row));
-    if (!json_is_object(row))
-        st = D9D_FAIL(D9D_EFORMAT, "%s: must be a JSON object", where);
-    for (size_t i = 0; i < 3 && st == D9D_OK; i++)
-        if (columns[i]->key != NULL)
-            st = column_read(where, row, columns[i]);
+    st = row_read(e, where, row);
     json_decref(row);
     D9D_TRY(st);
-    return ++e->rows == BATCH_ROWS ? batch_end(e, path) : D9D_OK;
+    return e->rows == BATCH_ROWS ? batch_end(e, path) : D9D_OK;
 }
 
 static bool is_blank(const char *p, size_t n)
@@ -315,7 +330,8 @@ static d9d_status result_make(const eval *e, json_t **out)
     for (size_t i = 0; i < e->how->n_metrics && st == D9D_OK; i++)
         st = metric_json(e, i, list);
     if (st == D9D_OK)
-        *out = json_pack("{s:I, s:o}", "rows", (json_int_t)e->all, "metrics", list);
+        *out = json_pack("{s:I, s:I, s:o}", "rows", (json_int_t)e->all, "left_out",
+                         (json_int_t)e->none, "metrics", list);
     else
         json_decref(list);
     return st;
@@ -333,6 +349,17 @@ static void eval_close(eval *e)
     d9d_arena_release(&e->arena);
 }
 
+static void tell_none(const eval *e)
+{
+    const char *what = "have null for their prediction, target or weight, and are left out";
+
+    if (e->none > 0 && e->all == 0)
+        d9d_log_warn(e->how->log, "all %lld lines %s", (long long)e->none, what);
+    else if (e->none > 0)
+        d9d_log_info(e->how->log, "%lld of %lld lines %s", (long long)e->none,
+                     (long long)(e->none + e->all), what);
+}
+
 d9d_status d9d_eval(const d9d_eval_how *how, json_t **out)
 {
     eval e = {.how = how,
@@ -347,8 +374,10 @@ d9d_status d9d_eval(const d9d_eval_how *how, json_t **out)
             st = path_read(&e, how->paths[i]);
         d9d_progress_end(&e.progress);
     }
-    if (st == D9D_OK)
+    if (st == D9D_OK) {
+        tell_none(&e);
         st = result_make(&e, out);
+    }
     eval_close(&e);
     return st;
 }

@@ -73,6 +73,20 @@ assert recall["value"] == 1 and recall["config"]["threshold"] == 0.1, recall' <<
     [[ "$output" == *"absent: cannot open"* ]]
 }
 
+@test "lines with null are left out, and said to be" {
+    run -0 --separate-stderr d9d-metrics eval -q -m f1 p
+    whole=$output
+    printf '%s\n' '{"prediction": null, "target": 1}' '{"prediction": 0.7, "target": null}' >>p
+    run -0 --separate-stderr d9d-metrics eval -m f1 p
+    assert_equal "$output" "$whole"
+    [[ "$stderr" == *"2 of 6 lines have null for their prediction, target or weight, and are left out"* ]]
+    run -0 d9d-metrics eval -q --json -m f1 p
+    [[ "$output" == *'"rows": 4'*'"left_out": 2'* ]]
+    printf '{"prediction": null}\n' >q
+    run -0 --separate-stderr d9d-metrics eval -q -m f1 q
+    [[ "$stderr" == *"all 1 lines have null for their prediction, target or weight, and are left out"* ]]
+}
+
 @test "no rows are no value" {
     : >p
     run -0 --separate-stderr d9d-metrics eval -q -m binary_auroc -m mean p

@@ -62,7 +62,11 @@ task() { printf 'task={"name": "%s", "output": "%s"%s}' "$1" "$2" "${3:+, $3}"; 
         [ "$(numbers target out.jsonl | tr '\n' ' ')" = '0 1 2 0 1 2 0 1 2 0 1 2 0 1 2 0 ' ]
         close <(predictions out.jsonl) <(golden_values $m prediction)
         d9d-metrics eval --metric accuracy,problem=multiclass,num_classes=3 out.jsonl | grep -q accuracy
-        rm out.jsonl
+        d9d-infer -q --set data.skip_samples='"1,4-6"' --set task.output=skip.jsonl $m.infer.json
+        assert_equal "$(sed -n 2p skip.jsonl)" '{"sample": 1, "label": null, "prediction": null, "target": null}'
+        cmp <(d9d-metrics eval -q -m accuracy,problem=multiclass,num_classes=3 skip.jsonl) \
+            <(sed '2d;5,7d' out.jsonl | d9d-metrics eval -q -m accuracy,problem=multiclass,num_classes=3 -)
+        rm out.jsonl skip.jsonl
     done
 }
 
@@ -98,7 +102,7 @@ task() { printf 'task={"name": "%s", "output": "%s"%s}' "$1" "$2" "${3:+, $3}"; 
     d9d-infer -q --set data.dataset=bare --set "$(task embedding b.npy)" dense.infer.json
     cmp <(floats a.npy | sed '65,80d') <(floats b.npy)
     d9d-infer -q --set data.dataset=bare dense.infer.json
-    run ! grep target out.jsonl
+    run ! grep -v '"target": null}$' out.jsonl
     says 2 'bare: has no labels, which task classification learns from' d9d-train --set data.dataset=bare dense.train.json
     [ ! -e run ]
 }

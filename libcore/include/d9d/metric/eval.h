@@ -6,7 +6,9 @@
  *     const char *metrics[] = {"binary_auroc", "f1,threshold=0.4"};
  *     D9D_TRY(d9d_eval(&how, &result));
  *
- * Files are read once, in pieces; memory is that of the metrics.
+ * A line with null for one of these is left out, as those are that d9d-infer writes of samples that
+ * it skips and of texts that have no class.  Files are read once, in pieces; memory is that of the
+ * metrics.
  */
 #ifndef D9D_METRIC_EVAL_H
 #define D9D_METRIC_EVAL_H
@@ -27,7 +29,7 @@ typedef struct d9d_eval_how {
     const d9d_log *log;
 } d9d_eval_how;
 
-/* {"rows": 1000, "metrics": [{"name": "f1", "config": {...}, "value": 0.5}, ...]}, where a metric
+/* {"rows": 1000, "left_out": 0, "metrics": [{"name": "f1", "config": {...}, "value": 0.5}, ...]}, where a metric
  * of several values has "values" and "labels".  A new reference.  ECONFIG for what is wrong with a
  * metric, EFORMAT with file and line for what is wrong with a prediction. */
 D9D_API D9D_MUST_USE d9d_status d9d_eval(const d9d_eval_how *how, json_t **out);
