@@ -172,6 +172,7 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
 
     D9D_TRY(d9d_degrees_check(&c->mesh, p.ranks));
     D9D_TRY(d9d_job_check_batching(&c->mesh, b));
+    D9D_TRY(d9d_job_check_profiling(c->trainer.profiling));
     if (p.costs != NULL && p.mesh.pipeline_parallel == 1)
         return D9D_FAIL(D9D_ECONFIG, "%s: costs are of a pipeline, mesh.pipeline_parallel is 1",
                         p.costs);

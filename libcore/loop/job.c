@@ -19,6 +19,16 @@ d9d_status d9d_job_check_batching(const d9d_degrees *m, const struct d9d_batchin
     return D9D_OK;
 }
 
+d9d_status d9d_job_check_profiling(const d9d_profiling_section *p)
+{
+    if (p == NULL || p->active_steps <= p->period_steps)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "trainer.profiling: active_steps is %lld, of period_steps %lld at most as many "
+                    "can be traced",
+                    (long long)p->active_steps, (long long)p->period_steps);
+}
+
 /* --- the pipeline ------------------------------------------------------------------ */
 
 d9d_pipe_how d9d_job_pipe(const struct d9d_pipelining_section *s)

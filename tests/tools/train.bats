@@ -415,4 +415,20 @@ goes_on_from() { # STEP
     d9d-train -q --set trainer.run.dir=plain c.json
     same_run run plain 00000020
     [ ! -e plain/traces ]
+    says 2 'trainer.profiling: active_steps is 3, of period_steps 2' d9d-train --set trainer.run.dir=no \
+        --set trainer.profiling.period_steps=2 --set trainer.profiling.active_steps=3 c.json
+}
+
+@test "a trace ends with its period, and one that cannot be written ends no run" {
+    d9d-train -q --set trainer.run.steps=5 --set trainer.profiling.period_steps=2 \
+        --set trainer.profiling.active_steps=2 c.json
+    assert_equal "$(find run/traces -type f | sort | tr '\n' ' ')" \
+        "$(printf 'run/traces/step-0000000%d/rank-0.json ' 2 4 5)"
+    refute grep -q '"step 2"' run/traces/step-00000004/rank-0.json
+    for step in 3 4; do grep -q "\"step $step\"" run/traces/step-00000004/rank-0.json; done
+    : >file
+    run -0 --separate-stderr d9d-train --set trainer.run.dir=two --set trainer.run.steps=2 \
+        --set trainer.profiling.period_steps=1 --set trainer.profiling.traces_dir="$PWD/file" c.json
+    [[ $stderr == *"file"*"the run goes on without this trace"* ]]
+    [ -e two/export/model.safetensors ]
 }

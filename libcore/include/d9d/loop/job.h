@@ -183,6 +183,8 @@ D9D_API d9d_pipe_how d9d_job_pipe(const struct d9d_pipelining_section *s);
 /* Batch sizes against each other and the mesh: ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_check_batching(const d9d_degrees *mesh,
                                                        const struct d9d_batching_section *b);
+/* No more steps to trace than a period has: ECONFIG.  NULL is fine. */
+D9D_API D9D_MUST_USE d9d_status d9d_job_check_profiling(const d9d_profiling_section *p);
 
 /* Collective: ECONFIG unless every rank is the same program, `what` with its version, with the same
  * resolved configuration; the sentence has a rank that is not as rank 0 is, and the key. */
