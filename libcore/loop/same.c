@@ -6,6 +6,7 @@
 
 #include "d9d/base/version.h"
 #include "d9d/loop/job.h"
+#include "loop/differ.h"
 #include "loop/launch.h"
 
 /* --- files --------------------------------------------------------------------------------- */
@@ -129,63 +130,29 @@ out:
 
 /* --- configurations --------------------------------------------------------------------------- */
 
-enum { MOST_TOLD = 16 << 20, MOST_VALUE = 60 }; /* bytes: of a gather, of a value that is shown */
+enum { MOST_TOLD = 16 << 20 }; /* bytes of a gather */
 
-static const char *shown(const json_t *v, d9d_buf *b)
+static bool tell_first(void *self, const char *path, const json_t *mine, const json_t *first)
 {
-    b->len = 0;
-    if (v == NULL)
-        return "absent";
-    if (d9d_json_put(b, v, -1) != D9D_OK || b->len == 0)
-        return "another value";
-    b->data[b->len < MOST_VALUE ? b->len : MOST_VALUE] = '\0';
-    return b->data;
-}
+    d9d_status *st = self;
+    d9d_buf a = {0}, b = {0};
 
-/* The first member that is another one: its path, and what it is in both. */
-static bool find_other(json_t *a, json_t *b, d9d_buf *path, json_t **of_a, json_t **of_b)
-{
-    const size_t len = path->len;
-    const char *key;
-    json_t *v;
-
-    *of_a = a;
-    *of_b = b;
-    if (!json_is_object(a) || !json_is_object(b))
-        return !json_equal(a, b);
-    json_object_foreach(a, key, v)
-    {
-        (void)!d9d_buf_printf(path, "%s%s", len > 0 ? "." : "", key);
-        if (find_other(v, json_object_get(b, key), path, of_a, of_b))
-            return true;
-        path->len = len;
-    }
-    *of_a = NULL;
-    json_object_foreach(b, key, v)
-    {
-        *of_b = v;
-        if (json_object_get(a, key) == NULL)
-            return d9d_buf_printf(path, "%s%s", len > 0 ? "." : "", key) == D9D_OK;
-    }
-    return false;
+    *st = D9D_FAIL(D9D_ECONFIG, "%s is %s here and %s on rank 0; a job has one configuration", path,
+                   d9di_differ_shown(mine, &a), d9di_differ_shown(first, &b));
+    d9d_buf_release(&a);
+    d9d_buf_release(&b);
+    return true;
 }
 
 static d9d_status refuse(json_t *mine, const char *first)
 {
-    d9d_buf path = {0}, a = {0}, b = {0};
-    json_t *theirs = NULL, *of_mine, *of_first;
-    d9d_status st;
+    json_t *theirs = NULL;
+    d9d_status st = D9D_OK;
 
     if (first == NULL || d9d_json_parse("rank 0", first, strlen(first), &theirs) != D9D_OK ||
-        !find_other(mine, theirs, &path, &of_mine, &of_first) || path.len == 0)
+        !d9di_differ(mine, theirs, tell_first, &st))
         st = D9D_FAIL(D9D_ECONFIG, "the configuration is another one here than on rank 0");
-    else
-        st = D9D_FAIL(D9D_ECONFIG, "%.*s is %s here and %s on rank 0; a job has one configuration",
-                      (int)path.len, path.data, shown(of_mine, &a), shown(of_first, &b));
     json_decref(theirs);
-    d9d_buf_release(&path);
-    d9d_buf_release(&a);
-    d9d_buf_release(&b);
     return st;
 }
 

@@ -1,8 +1,12 @@
 /* train_record.c - what a run writes about itself.  See loop/train_run.h. */
 #include <math.h>
+#include <string.h>
 
+#include "loop/differ.h"
 #include "loop/launch.h"
 #include "loop/train_run.h"
+
+enum { MOST_CONFIG = 16 << 20 }; /* bytes */
 
 static d9d_status sinks_open(d9di_train *r, const char *id)
 {
@@ -23,6 +27,57 @@ static d9d_status sinks_open(d9di_train *r, const char *id)
     return D9D_OK;
 }
 
+/* --- what was another configuration before ------------------------------------------- */
+
+typedef struct change {
+    const d9di_train *r;
+    const char *path; /* of the configuration until now */
+} change;
+
+/* What is learned is another thing with another value of these. */
+static bool is_meaning(const d9di_train *r, const char *key)
+{
+    const struct d9d_factory_section *factory = &r->c->trainer.model_stage_factory;
+
+    return strncmp(key, "peft", 4) == 0 || strncmp(key, "task", 4) == 0 ||
+           (factory->checkpoint_only_trainable_parameters &&
+            strcmp(key, "trainer.model_stage_factory.source_checkpoint") == 0);
+}
+
+static bool tell_change(void *self, const char *key, const json_t *was, const json_t *is)
+{
+    const change *c = self;
+    d9d_buf a = {0}, b = {0};
+
+    if (was != NULL && is != NULL && is_meaning(c->r, key))
+        d9d_log_warn(c->r->log,
+                     "%s: %s was %s and is %s; what was learned until now was learned with that",
+                     c->path, key, d9di_differ_shown(was, &a), d9di_differ_shown(is, &b));
+    else if (was != NULL && is != NULL)
+        d9d_log_info(c->r->log, "%s: %s was %s and is %s", c->path, key, d9di_differ_shown(was, &a),
+                     d9di_differ_shown(is, &b));
+    d9d_buf_release(&a);
+    d9d_buf_release(&b);
+    return false;
+}
+
+/* Where a run goes on from a checkpoint. */
+static void tell_changes(const d9di_train *r, const json_t *resolved)
+{
+    d9d_arena a = {0};
+    change c = {r, d9d_fs_join(&a, r->dir.path, "config.json")};
+    json_t *was = NULL, *is = json_deep_copy(resolved);
+
+    if (r->state.step > 0 && is != NULL && c.path != NULL && d9d_fs_exists(c.path) &&
+        d9d_json_read(c.path, MOST_CONFIG, &was) == D9D_OK)
+        (void)d9di_differ(was, is, tell_change, &c);
+    json_decref(was);
+    json_decref(is);
+    d9d_arena_release(&a);
+}
+
+/* --- opening ------------------------------------------------------------------------- */
+
 /* Rank 0's part. */
 static d9d_status open_here(d9di_train *r, const json_t *resolved, char id[D9DI_RUN_ID])
 {
@@ -34,6 +89,7 @@ static d9d_status open_here(d9di_train *r, const json_t *resolved, char id[D9DI_
         D9D_TRY(d9di_ledger_open(r->dir.samples, r->state.step, &r->ledger));
     if (r->goes_on && !d9di_train_done(r))
         D9D_TRY(d9d_tracker_restart(r->tracker, r->state.step));
+    tell_changes(r, resolved);
     D9D_TRY(d9di_run_dir_make(&r->dir, section, resolved, d9d_tracker_restarts(r->tracker), id));
     return r->where->trial ? D9D_OK : sinks_open(r, id);
 }

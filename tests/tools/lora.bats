@@ -91,6 +91,26 @@ refused() {
     cmp run/adapter/adapter_model.safetensors lora/adapter/adapter_model.safetensors
 }
 
+@test "a run that goes on says what of its configuration is another one, and warns of what it learned with" {
+    only=(--set trainer.run.steps=4 --set trainer.checkpointing.period_steps=2
+        --set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true)
+    d9d-train -q --set "peft=$lora" "${only[@]}" c.json
+    again() {
+        rm -rf run/export run/adapter run/checkpoints/step-00000004
+        run -0 --separate-stderr d9d-train "${only[@]}" "$@" c.json
+    }
+    again --set "peft=${lora/12/12.0}"
+    [[ $stderr != *" was "* ]]
+    again --set "peft=$lora" --set trainer.run.steps=5 --set optimizer.lr=3e-3
+    [[ $stderr == *"run/config.json: trainer.run.steps was 4 and is 5"* ]]
+    [[ $stderr == *"run/config.json: optimizer.lr was 0.001 and is 0.003"* && $stderr != *warning* ]]
+    again -q --set "peft=${lora/12/24}"
+    assert_equal "$stderr" "d9d-train: warning: run/config.json: peft.params.alpha was 12 and is 24; what was learned until now was learned with that"
+    d9d-map init -q --model "$golden/moe/config.json" --seed 9 base2
+    again -q --set "peft=${lora/12/24}" --set trainer.model_stage_factory.source_checkpoint=base2
+    [[ $stderr == *"warning: run/config.json: trainer.model_stage_factory.source_checkpoint was "*"and is \"base2\""* ]]
+}
+
 @test "dropout: other losses but the first, none in inference, the same bits when computed again" {
     drop="${lora/12/12, \"dropout\": 0.3}" && drop=${drop/_proj/self_attn.*_proj}
     for i in off full selective; do
