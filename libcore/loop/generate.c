@@ -86,13 +86,18 @@ static d9d_status tokenizer_open(run *r)
 
 static d9d_status stops_open(run *r)
 {
-    const int64_t *more = r->how->stop_tokens.items;
+    const int64_t *more = r->how->stop_tokens.items, vocab = r->engine.whole->vocab;
     d9d_ids *stops = &r->answers.stops;
 
     if (r->how->stop_at_eos)
         D9D_TRY(d9di_beside_eos(r->c, stops));
-    for (size_t i = 0; i < r->how->stop_tokens.n; i++)
+    for (size_t i = 0; i < r->how->stop_tokens.n; i++) {
+        if (more[i] >= vocab)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "task.stop_tokens[%zu]: %lld, and the model's vocabulary has %lld", i,
+                            (long long)more[i], (long long)vocab);
         D9D_TRY(D9D_VEC_PUSH(stops, (uint32_t)more[i]));
+    }
     if (stops->len == 0 && r->how->stop_at_eos)
         d9d_log_warn(r->log, "no eos_token_id beside the weights: rows end at their length alone");
     return D9D_OK;
@@ -149,6 +154,7 @@ static d9d_status sources_check(run *r)
 /* Rank 0 opens the output, which says where to go on, and tells the others. */
 static d9d_status output_open(run *r, const json_t *resolved)
 {
+    const d9di_engine_how how = engine_how(r);
     const char *text;
     d9d_status st = D9D_OK;
 
@@ -156,6 +162,8 @@ static d9d_status output_open(run *r, const json_t *resolved)
     D9D_TRY(d9d_json_put(&r->line, resolved, -1));
     D9D_TRY(d9d_buf_append(&r->line, &r->asked.hash, sizeof(r->asked.hash)));
     if (r->rank == 0)
+        st = d9di_same_key(&r->engine, &how, &r->line);
+    if (r->rank == 0 && st == D9D_OK)
         st = d9di_lines_open(r->how->output, d9d_hash_bytes(r->line.data, r->line.len), &r->lines);
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
     r->line.len = 0;

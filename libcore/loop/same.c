@@ -107,6 +107,16 @@ static d9d_status find_all(d9di_same *s, d9d_hash *mine)
     return D9D_OK;
 }
 
+d9d_status d9di_same_key(const d9di_engine *e, const d9di_engine_how *how, d9d_buf *out)
+{
+    d9d_hash mine[D9DI_SAME_MOST];
+    d9di_same s = {0};
+
+    d9di_same_engine(&s, e, how);
+    D9D_TRY(find_all(&s, mine));
+    return d9d_buf_append(out, mine, s.n * sizeof(*mine));
+}
+
 d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot)
 {
     d9d_hash mine[D9DI_SAME_MOST] = {{0}};

@@ -31,6 +31,8 @@ void d9di_same_add(d9di_same *s, const char *name, d9d_hash hash);
 void d9di_same_dir(d9di_same *s, const char *dir);
 /* What an open engine is made from. */
 void d9di_same_engine(d9di_same *s, const d9di_engine *e, const d9di_engine_how *how);
+/* Hashes of that alone, appended: of results that belong to these weights. */
+d9d_status d9di_same_key(const d9di_engine *e, const d9di_engine_how *how, d9d_buf *out);
 
 /* Collective: ECONFIG, with the first rank and the first of its things that are not rank 0's. */
 d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot);
