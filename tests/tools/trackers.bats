@@ -112,6 +112,24 @@ PY
     [ "$(records run)" = 2 ]
 }
 
+@test "the example for Weights & Biases logs steps and evaluations" {
+    python=$(command -v python3) || skip "no python3"
+    cat >wandb.py <<'PY'
+import json
+class Run:
+    def log(self, record, step): print(step, json.dumps(record), file=out)
+    def finish(self): out.close()
+def init(project, id, **about):
+    global out
+    out = open(project, "w")
+    return Run()
+PY
+    PYTHONPATH=$PWD d9d-train -q --set $steps=4 --set 'evaluation={"data": {"dataset": "data"}, "period_steps": 2}' \
+        --set "$tracker={\"provider\": \"command\", \"command\": [\"$python\", \"$BATS_TEST_DIRNAME/../../examples/trackers/to_wandb.py\", \"told\"]}" c.json
+    assert_equal "$(sed -E 's/ .*"(valid\/)?loss".*/ \1loss/' told | tr '\n' ' ')" "1 loss 2 loss 2 valid/loss 3 loss 4 loss 4 valid/loss "
+    run ! grep -E '"(step|evaluation)"' told
+}
+
 @test "an unknown tracker is a mistake" {
     run -2 d9d-train --set "$tracker={\"provider\": \"tensorbord\"}" c.json
     [[ "$output" == *'did you mean "tensorboard"'* ]]
