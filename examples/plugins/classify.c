@@ -26,8 +26,10 @@ static d9d_status extend(void *self, d9d_model *m, const d9d_model_options *opti
 {
     if (!d9d_stage_is_last(m->stage))
         return D9D_OK;
-    return d9d_model_linear(m, "score", options->dtype, 0.02, m->hidden,
-                            ((const section *)self)->num_labels);
+    D9D_TRY(d9d_model_linear(m, "score", options->dtype, 0.02, m->hidden,
+                             ((const section *)self)->num_labels));
+    d9d_model_linear_of(m, "score")->weight.adaptable = false; /* the loss takes it alone */
+    return D9D_OK;
 }
 
 /* The losses of positions that have a class, and what metrics see. */

@@ -104,12 +104,18 @@ static void classes_head(void *self, d9d_head *out)
 
 static d9d_status classes_extend(void *self, d9d_model *m, const d9d_model_options *options)
 {
+    d9d_block_linear *score;
+
     if (options->head.size < 2)
         return D9D_FAIL(D9D_ECONFIG,
                         "task classification: the model has %lld label; classes are 2 "
                         "or more",
                         (long long)options->head.size);
-    return add_matrix(self, m, D9D_HEAD_SCORE, options);
+    D9D_TRY(add_matrix(self, m, D9D_HEAD_SCORE, options));
+    score = d9d_model_linear_of(m, D9D_HEAD_SCORE);
+    if (score != NULL)
+        score->weight.adaptable = false; /* the loss takes the matrix alone */
+    return D9D_OK;
 }
 
 static d9d_status classes_check(void *self, const d9d_batch *b)

@@ -70,6 +70,17 @@ d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data)
     return d9di_data_take_whole(data, false, t->kind->labels, name_of(t->kind));
 }
 
+d9d_status d9di_task_check_micro(const d9di_task *t, const char *where, int64_t micro)
+{
+    if (!t->kind->paired || (micro >= 4 && micro % 2 == 0))
+        return D9D_OK;
+    return D9D_FAIL(
+        D9D_ECONFIG,
+        "%s.microbatch_size is %lld: the task %s tells pairs of a micro-batch apart, so "
+        "that it is an even number, 4 or more",
+        where, (long long)micro, name_of(t->kind));
+}
+
 d9d_status d9di_task_check(const d9di_task *t, const d9d_batch *b)
 {
     return t != NULL && t->kind->check != NULL

@@ -26,6 +26,8 @@ void d9di_task_close(d9di_task *t);
 /* Of the rest `t` may be NULL: the model's own losses.  The head that it wants. */
 d9d_head d9di_task_head(const d9di_task *t);
 d9d_pooling d9di_task_pooling(const d9di_task *t);
+/* So many samples of a micro-batch: ECONFIG, after `where`, if the task learns nothing of them. */
+d9d_status d9di_task_check_micro(const d9di_task *t, const char *where, int64_t micro);
 /* Training's data, as the task takes them. */
 d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data);
 d9d_status d9di_task_check(const d9di_task *t, const d9d_batch *b);

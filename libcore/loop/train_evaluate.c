@@ -15,6 +15,7 @@ d9d_status d9di_train_evaluation_open(d9di_train *r)
         d9di_evaluation *v = &r->evaluations[r->n_evaluations++];
 
         D9D_TRY(d9di_evaluation_open(&sections[i], r->c, &r->arena, v));
+        D9D_TRY(d9di_task_check_micro(&r->task, "evaluation", v->micro));
         D9D_TRY(d9di_task_data(&r->task, &v->data));
         D9D_TRY(d9di_task_check_metrics(&r->task, &v->metrics));
         for (size_t k = 0; k < i; k++)

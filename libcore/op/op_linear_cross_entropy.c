@@ -121,6 +121,12 @@ static d9d_status check(const d9d_tensor *h, d9d_param *const *heads, size_t n,
         return d9di_op_misfit(op, "targets", &targets->shape, "h", &h->shape,
                               "h is [T, H], targets are [T]");
     D9D_TRY(d9di_op_check_splits(op, heads, n, h->dtype, h->shape.dim[1]));
+    for (size_t i = 0; i < n; i++)
+        if (heads[i]->adapter != NULL)
+            return D9D_FAIL(D9D_ENOTSUP,
+                            "%s: the head %s has an adapter, which is not computed here; train it "
+                            "whole (full_tune)",
+                            op, heads[i]->name != NULL ? heads[i]->name : "without a name");
     return check_grads(heads, n);
 }
 

@@ -175,6 +175,9 @@ tuned='peft={"kind": "stack", "methods": [
     d9d-train -q --set "$tuned" --set trainer.run.dir=b --set optimizer.lr=1e-30 --set optimizer.weight_decay=0 \
         --set trainer.run.steps=1 --set trainer.model_stage_factory.source_adapter=a/adapter dense.train.json
     cmp {a,b}/adapter/adapter_model.safetensors
+    # An adapter of the head would be left out of the loss.
+    says 2 'module_name_pattern "cls_head.score": of ' d9d-train -q --set trainer.run.dir=no \
+        --set 'peft={"kind": "lora", "module_name_pattern": "cls_head.score", "params": {"r": 2, "alpha": 2}}' dense.train.json
     # Frozen, the head goes its way without the adapters.
     d9d-train -q --set 'peft={"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 2, "alpha": 2}}' \
         --set trainer.run.dir=c --set trainer.run.steps=1 dense.train.json
@@ -198,6 +201,12 @@ pairs=(--set 'task={"name": "embedding", "pooling": "mean", "temperature": 0.1}'
     d9d-infer -q --set model_provider.hf_config=dense.run/export/config.json --set "$(task embedding a.npy '"pooling": "mean"')" \
         --set trainer.model_stage_factory.source_checkpoint=dense.run/export dense.infer.json
     [ "$(stat -c %s a.npy)" = $((128 + 16 * 64)) ]
+    for micro in 1 2; do
+        says 2 "trainer.batching.microbatch_size is $micro: the task embedding tells pairs of a micro-batch apart" \
+            d9d-train "${pairs[@]}" --set trainer.batching.microbatch_size=$micro dense.train.json
+    done
+    says 2 'evaluation.microbatch_size is 5: the task embedding' d9d-train "${pairs[@]}" \
+        --set 'evaluation={"data": {"dataset": "dense"}, "microbatch_size": 5}' dense.train.json
     says 2 'are no pair, 2k and 2k + 1; data.order must be sequential' d9d-train "${pairs[@]}" --set data.order=shuffled dense.train.json
 }
 

@@ -53,6 +53,23 @@ static void keeps_its_promises(void **state)
         fd_check(&cases[i]);
 }
 
+/* What an adapter adds would be in no loss. */
+static void a_head_with_an_adapter_is_refused(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *h = op_var(f, D9D_F32, D9D_SHAPE(3, 2)), *loss;
+    d9d_param *w = op_param(f, "head", D9D_F32, D9D_SHAPE(4, 2));
+    d9d_tensor *y = op_tensor(f, D9D_I32, D9D_SHAPE(3));
+    d9d_adapter adapter = {0};
+
+    w->adapter = &adapter;
+    assert_fails_like(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, y, IGNORE, NULL, &loss),
+                      D9D_ENOTSUP, "has an adapter, which is not computed here");
+    assert_fails_like(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, y, IGNORE, NULL, &loss),
+                      D9D_ENOTSUP, "has an adapter, which is not computed here");
+    w->adapter = NULL;
+}
+
 /* h is zero: every logit is 0, every loss log V; ignored ones are 0 and have no gradient. */
 static void ignored_targets_do_not_count(void **state)
 {
@@ -243,6 +260,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_its_promises),
+        op_test(a_head_with_an_adapter_is_refused),
         op_test(ignored_targets_do_not_count),
         op_test(targets_outside_the_vocabulary_are_refused),
         op_test(refuses),
