@@ -18,8 +18,6 @@ static d9d_train_config short_one(const d9d_train_config *c, const char *dir)
     d9d_trainer_section *t = &copy.trainer;
 
     t->run.dir = dir;
-    if (t->run.steps == D9D_INT_NULL || t->run.steps > D9D_SELFTEST_STEPS)
-        t->run.steps = D9D_SELFTEST_STEPS;
     t->logging.period_steps = 1;
     t->gradient_clipping.log_total_steps = 1;
     t->checkpointing.save_dir = NULL;
@@ -35,7 +33,7 @@ static d9d_status train_together(const d9d_train_config *c, const json_t *resolv
     d9d_job trial = *where;
     d9d_train_summary summary;
 
-    trial.trial = true;
+    trial.trial = D9D_SELFTEST_STEPS;
     return d9d_train(&together, resolved, &trial, &summary);
 }
 
@@ -48,7 +46,7 @@ static d9d_status train_alone(const d9d_train_config *c, const json_t *resolved,
     d9d_status st;
 
     alone.mesh = (d9d_degrees){1, 1, 1, 1, 1, 1, 1};
-    trial.trial = true;
+    trial.trial = D9D_SELFTEST_STEPS;
     D9D_TRY(d9d_boot_alone(&trial.boot));
     st = d9d_train(&alone, resolved, &trial, &summary);
     d9d_boot_close(trial.boot);

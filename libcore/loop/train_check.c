@@ -165,6 +165,8 @@ static d9d_status config_check(d9di_train *r)
     D9D_TRY(d9di_task_check_metrics(&r->task, &r->metrics));
     D9D_TRY(d9di_train_evaluation_open(r));
     D9D_TRY(d9d_lr_create(&r->c->lr_scheduler, "lr_scheduler", r->total_steps, &r->lr));
+    if (r->where->trial > 0 && r->total_steps > r->where->trial)
+        r->total_steps = r->where->trial;
     return dir_check(r);
 }
 

@@ -150,6 +150,13 @@ static d9d_status step_skip(d9di_train *r)
     return d9di_engine_settle(&r->engine);
 }
 
+/* A trial is to move weights: where the rate rises from nothing, first steps would show no update
+ * that went wrong. */
+static double rate_factor(const d9di_train *r)
+{
+    return r->where->trial > 0 ? 1 : d9d_lr_at(r->lr, r->state.step);
+}
+
 d9d_status d9di_train_queue(d9di_train *r)
 {
     d9di_pending *p = &r->pending[r->state.step % 2];
@@ -158,7 +165,7 @@ d9d_status d9di_train_queue(d9di_train *r)
 
     p->before = r->state;
     p->start_ns = d9d_clock_ns();
-    p->lr = d9d_optimizer_lr(&r->c->optimizer) * d9d_lr_at(r->lr, r->state.step);
+    p->lr = d9d_optimizer_lr(&r->c->optimizer) * rate_factor(r);
     if (!isfinite(p->lr))
         return D9D_FAIL(D9D_ENUMERIC, "lr_scheduler: the learning rate of step %lld is %g",
                         (long long)r->state.step + 1, p->lr);

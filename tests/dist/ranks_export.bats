@@ -85,3 +85,18 @@ JSON
     assert_output --partial "new.selftest: is there already"
     [ -e new.selftest/x ] && [ ! -e new ]
 }
+
+@test "a self-test takes the first steps of a run of any length, at the full rate" {
+    train 1 run trainer.run.steps=1 # for c.json
+    warm='{"mode": "steps", "steps": 9, "target_multiplier": 1}, {"mode": "rest", "target_multiplier": 0}'
+    warm="lr_scheduler={\"name\": \"piecewise\", \"scheduler\": {\"initial_multiplier\": 0, \"phases\": [$warm]}}"
+    selftest=(mpi -n 2 d9d-train --selftest --set trainer.run.dir=new --set mesh.data_parallel_shard=2)
+    run -0 --separate-stderr "${selftest[@]}" c.json
+    four=$output
+    run -0 --separate-stderr "${selftest[@]}" --set trainer.run.steps=20 --set "$warm" c.json 3>&-
+    assert_equal "$(sed '$d' <<<"$output" | cut -c 1-15)" "$(sed '$d' <<<"$four" | cut -c 1-15)"
+    run -0 --separate-stderr "${selftest[@]}" --set trainer.batching.global_batch_size=40 --set trainer.run.steps=null c.json 3>&-
+    [ "${#lines[@]}" -eq 4 ] # two steps are all
+    run -2 "${selftest[@]}" --set trainer.run.steps=5 --set "$warm" c.json 3>&- # as the job
+    assert_output --partial "phases[1]: ends at step 5 of 5, before it begins at 9"
+}

@@ -1,8 +1,9 @@
 /* selftest.h - a certificate before a long job: the job's own mesh against one rank.
  *
  * A few steps of the configuration are trained as they would be, on all ranks, and then once more
- * by rank 0 alone, from the same beginning and on the same samples.  Losses and norms must be the
- * same but for rounding:
+ * by rank 0 alone, from the same beginning and on the same samples.  They are the first of the
+ * run, whatever its length, but at the learning rate before the schedule, which may begin with
+ * nothing.  Losses and norms must be the same but for rounding:
  *
  *     step  loss       alone      difference   norm       alone      difference
  *        1  5.0562115  5.0562115           0   0.7110403  0.7110404     1.3e-07
