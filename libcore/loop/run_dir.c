@@ -96,23 +96,73 @@ static d9d_status id_find(const d9di_run_dir *r, char id[D9DI_RUN_ID])
     return D9D_OK;
 }
 
+/* --- ranks of one directory ------------------------------------------------------------- */
+
+static char *mark_name(const d9di_run_dir *r, int rank, d9d_arena *a)
+{
+    return d9d_arena_printf(a, "%s/.rank-%d", r->checkpoints, rank);
+}
+
+d9d_status d9di_run_dir_mark(const d9di_run_dir *r, int rank, const char *id)
+{
+    d9d_arena a = {0};
+    const char *path = mark_name(r, rank, &a);
+    d9d_status st = path != NULL ? d9d_fs_write_atomic(path, id, strlen(id))
+                                 : D9D_FAIL(D9D_ENOMEM, "%s: a name in it", r->checkpoints);
+
+    d9d_arena_release(&a);
+    if (st == D9D_OK)
+        return D9D_OK;
+    return D9D_FAIL(st, "%s; every rank writes its part of checkpoints there", d9d_err_message());
+}
+
+void d9di_run_dir_unmark(const d9di_run_dir *r, int rank)
+{
+    d9d_arena a = {0};
+    const char *path = mark_name(r, rank, &a);
+
+    if (path != NULL)
+        (void)unlink(path); /* one that stays is written anew by the next life */
+    d9d_arena_release(&a);
+}
+
+static d9d_status mark_read(const d9di_run_dir *r, char id[D9DI_RUN_ID])
+{
+    d9d_arena a = {0};
+    const char *path = mark_name(r, 0, &a);
+    d9d_buf text = {0};
+
+    id[0] = '\0';
+    if (path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: a name in it", r->checkpoints);
+    if (d9d_fs_read(path, D9DI_RUN_ID, &text) == D9D_OK && text.len == D9DI_RUN_ID - 1)
+        (void)snprintf(id, D9DI_RUN_ID, "%.*s", (int)text.len, text.data);
+    d9d_buf_release(&text);
+    d9d_arena_release(&a);
+    return D9D_OK;
+}
+
 d9d_status d9di_run_dir_is(const d9di_run_dir *r, const char *id)
 {
     const struct timespec a_while = {.tv_nsec = 250000000};
-    char here[D9DI_RUN_ID];
+    char run[D9DI_RUN_ID], checkpoints[D9DI_RUN_ID];
 
     for (int i = 0; i < 20; i++) {
         if (i > 0)
             (void)nanosleep(&a_while, NULL);
-        D9D_TRY(id_read(r, here));
-        if (strcmp(here, id) == 0)
+        D9D_TRY(id_read(r, run));
+        D9D_TRY(mark_read(r, checkpoints));
+        if (strcmp(run, id) == 0 && strcmp(checkpoints, id) == 0)
             return D9D_OK;
     }
     return D9D_FAIL(D9D_ECONFIG,
-                    "%s: is not the run directory that rank 0 has under this name; all ranks write "
+                    "%s: is not the %s directory that rank 0 has under this name; all ranks write "
                     "checkpoints there, so it must be on a disk that they share",
-                    r->path);
+                    strcmp(run, id) != 0 ? r->path : r->checkpoints,
+                    strcmp(run, id) != 0 ? "run" : "checkpoint");
 }
+
+/* --- making one --------------------------------------------------------------------------- */
 
 static json_t *describe(const d9d_run_section *run, int64_t restarts, const char *id)
 {

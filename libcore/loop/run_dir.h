@@ -18,8 +18,14 @@ d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_ru
 d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
                              const json_t *resolved, int64_t restarts, char id[D9DI_RUN_ID]);
 
-/* On another rank, when rank 0 has made it: ECONFIG unless it is the one with this id.  Waits a few
- * seconds for a network file system that does not show it yet. */
+/* A small file of this rank in the checkpoint directory, "CHECKPOINTS/.rank-N", which says the id:
+ * what cannot be written now cannot be when a checkpoint is due. */
+d9d_status d9di_run_dir_mark(const d9di_run_dir *r, int rank, const char *id);
+void d9di_run_dir_unmark(const d9di_run_dir *r, int rank);
+
+/* On another rank, when rank 0 has made it: ECONFIG unless it and its checkpoint directory, which
+ * may lie elsewhere, are those with this id: rank 0 has marked it.  Waits a few seconds for a
+ * network file system that does not show them yet. */
 d9d_status d9di_run_dir_is(const d9di_run_dir *r, const char *id);
 
 #endif /* D9DI_LOOP_RUN_DIR_H */

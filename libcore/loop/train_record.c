@@ -91,10 +91,17 @@ static d9d_status open_here(d9di_train *r, const json_t *resolved, char id[D9DI_
         D9D_TRY(d9d_tracker_restart(r->tracker, r->state.step));
     tell_changes(r, resolved);
     D9D_TRY(d9di_run_dir_make(&r->dir, section, resolved, d9d_tracker_restarts(r->tracker), id));
-    return r->where->trial ? D9D_OK : sinks_open(r, id);
+    D9D_TRY(r->where->trial ? D9D_OK : sinks_open(r, id));
+    return d9di_run_dir_mark(&r->dir, r->rank, id);
 }
 
-/* What ranks write there would be no checkpoint on disks of their own. */
+/* Another rank's: what it writes would be in no checkpoint on a disk of its own. */
+static d9d_status join_here(const d9di_train *r, const char *id)
+{
+    D9D_TRY(d9di_run_dir_is(&r->dir, id));
+    return d9di_run_dir_mark(&r->dir, r->rank, id);
+}
+
 d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved)
 {
     d9d_boot *boot = r->where->boot;
@@ -104,7 +111,9 @@ d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved)
 
     D9D_TRY(d9d_boot_agree(boot, st));
     D9D_TRY(d9di_launch_tell(boot, &r->arena, &told));
-    return d9d_boot_agree(boot, r->rank > 0 ? d9di_run_dir_is(&r->dir, told) : D9D_OK);
+    st = d9d_boot_agree(boot, r->rank > 0 ? join_here(r, told) : D9D_OK);
+    d9di_run_dir_unmark(&r->dir, r->rank);
+    return st;
 }
 
 bool d9di_train_recorded(const d9di_train *r, int64_t k)

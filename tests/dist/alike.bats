@@ -81,3 +81,21 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
     assert_line --regexp '^d9d-train: invalid configuration: rank 1 \(.*\): run: is not the run directory that rank 0 has under this name'
     run -1 grep '"loss"' run/metrics.jsonl
 }
+
+@test "checkpoints in a place that ranks do not share, or in which one cannot write" {
+    elsewhere d9d-train "${how[@]}" --set "trainer.run.dir=$work/run" --set trainer.checkpointing.save_dir=saved c.json
+    [ "$status" -eq 2 ]
+    assert_line --regexp '^d9d-train: invalid configuration: rank 1 \(.*\): saved: is not the checkpoint directory that rank 0 has'
+    run -1 grep '"loss"' run/metrics.jsonl
+    unshare -m true 2>/dev/null || skip "no name spaces"
+    for kind in "-o remount,ro,bind" "-o size=4k -t tmpfs none"; do
+        rm -rf run && mkdir -p run/checkpoints
+        # shellcheck disable=SC2016 # of the other shell
+        run mpi -n 1 d9d-train "${how[@]}" c.json : -n 1 unshare -m \
+            bash -c 'mount --bind run/checkpoints run/checkpoints && mount $0 run/checkpoints && exec "$@"' "$kind" d9d-train "${how[@]}" c.json
+        [ "$status" -ne 0 ]
+        assert_line --regexp '^d9d-train: .*: rank 1 \(.*\): run/checkpoints(: is not the checkpoint directory|/.rank-1.*: cannot create: Read-only file system; every rank writes)'
+        run -1 grep '"loss"' run/metrics.jsonl
+        [ -z "$(ls -A run/checkpoints)" ]
+    done
+}
