@@ -100,7 +100,7 @@ static d9d_status sources_check(run *r)
     const d9di_engine_how how = engine_how(r);
     d9di_same same = {0};
 
-    d9di_same_add(&same, r->data.sections[0].dataset, d9d_loader_data_hash(r->data.loader));
+    d9di_same_data(&same, &r->data);
     d9di_same_engine(&same, &r->engine, &how);
     return d9di_same_agree(&same, r->where->boot);
 }

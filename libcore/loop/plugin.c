@@ -99,6 +99,7 @@ struct d9d_plugins {
     d9d_arena arena;
     D9D_VEC(const d9d_table *) choices[KINDS]; /* NULL-ended where there are some */
     D9D_VEC(const d9d_subscription *) events;
+    D9D_VEC(const char *) files;
 };
 
 /* --- what a library says -------------------------------------------------------------------- */
@@ -169,7 +170,7 @@ static d9d_status check_file(const char *path)
 }
 
 /* dlsym() gives what is no function, too. */
-static d9d_status table_find(const char *path, d9d_plugin *out)
+static d9d_status table_find(const char *path, d9d_plugin *out, const void **inside)
 {
     const d9d_plugin *given;
     void *library;
@@ -188,6 +189,7 @@ static d9d_status table_find(const char *path, d9d_plugin *out)
         return D9D_FAIL(D9D_ECONFIG, "%s: was built for plugins of version %d, this d9d loads %d",
                         path, given->abi, D9D_PLUGIN_ABI);
     D9D_TRY(check_embeds(path, given->embeds));
+    *inside = given;
     return fit(path, "d9d_plugin", given, given->size, sizeof(*given), out);
 }
 
@@ -280,11 +282,24 @@ static d9d_status row_take(d9d_plugins *p, size_t k, const char *path, const voi
     return D9D_OK;
 }
 
+/* Where the loader has found it. */
+static d9d_status file_keep(d9d_plugins *p, const char *path, const void *inside)
+{
+    Dl_info of;
+    const char *file = dladdr(inside, &of) != 0 ? of.dli_fname : path;
+
+    file = d9d_arena_strndup(&p->arena, file, strlen(file));
+    return file != NULL ? D9D_VEC_PUSH(&p->files, file)
+                        : D9D_FAIL(D9D_ENOMEM, "%s: its file's name", path);
+}
+
 static d9d_status load(d9d_plugins *p, const char *path)
 {
+    const void *inside = NULL;
     d9d_plugin table;
 
-    D9D_TRY(table_find(path, &table));
+    D9D_TRY(table_find(path, &table, &inside));
+    D9D_TRY(file_keep(p, path, inside));
     for (size_t k = 0; k < KINDS; k++) {
         const void *const *list;
 
@@ -357,6 +372,7 @@ void d9d_plugins_close(d9d_plugins *p)
     for (size_t k = 0; k < KINDS; k++)
         D9D_VEC_RELEASE(&p->choices[k]);
     D9D_VEC_RELEASE(&p->events);
+    D9D_VEC_RELEASE(&p->files);
     d9d_arena_release(&p->arena);
     free(p);
 }
@@ -373,6 +389,16 @@ d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_table *table, const d9d_t
     D9D_TRY(d9d_config_extend(table, more, n, &p->arena, &extended));
     *out = extended;
     return D9D_OK;
+}
+
+size_t d9d_plugins_count(const d9d_plugins *p)
+{
+    return p != NULL ? p->files.len : 0;
+}
+
+const char *d9d_plugins_file(const d9d_plugins *p, size_t i)
+{
+    return p->files.data[i];
 }
 
 d9d_status d9d_plugins_subscribe(const d9d_plugins *p, d9d_events *v)

@@ -70,19 +70,31 @@ static d9d_status hash_file(const char *path, d9d_hash *out)
     return d9d_hash_file(path, out, &size);
 }
 
+/* A list of samples, or a file of one: absent is what no rank has, or what one alone lacks. */
+static d9d_status hash_if_there(const char *path, d9d_hash *out)
+{
+    *out = (d9d_hash){0};
+    return d9d_fs_exists(path) && !d9d_fs_is_dir(path) ? hash_file(path, out) : D9D_OK;
+}
+
 static void add(d9di_same *s, const char *name, d9d_status (*find)(const char *, d9d_hash *),
                 d9d_hash hash)
 {
-    if (name == NULL || s->n == D9DI_SAME_MOST)
-        return;
-    s->of[s->n].name = name;
-    s->of[s->n].find = find;
-    s->of[s->n++].hash = hash;
+    if (name != NULL && s->st == D9D_OK)
+        s->st = D9D_VEC_PUSH(&s->of, (d9di_same_thing){name, find, hash});
 }
 
 void d9di_same_add(d9di_same *s, const char *name, d9d_hash hash)
 {
     add(s, name, NULL, hash);
+}
+
+void d9di_same_data(d9di_same *s, const d9di_data *d)
+{
+    for (size_t i = 0; i < d->n; i++) {
+        d9di_same_add(s, d->sections[i].dataset, d9d_dataset_hash(d->datasets[i]));
+        add(s, d->sections[i].skip_samples, hash_if_there, (d9d_hash){0});
+    }
 }
 
 void d9di_same_dir(d9di_same *s, const char *dir)
@@ -92,18 +104,46 @@ void d9di_same_dir(d9di_same *s, const char *dir)
 
 void d9di_same_engine(d9di_same *s, const d9di_engine *e, const d9di_engine_how *how)
 {
+    const d9d_plugins *p = how->where->plugins;
+
+    for (size_t i = 0; i < d9d_plugins_count(p); i++)
+        add(s, d9d_plugins_file(p, i), hash_file, (d9d_hash){0});
     add(s, e->spec.hf_config, hash_file, (d9d_hash){0});
     d9di_same_dir(s, how->initialise ? how->source : NULL);
     d9di_same_dir(s, how->adapter);
 }
 
-static d9d_status find_all(d9di_same *s, d9d_hash *mine)
+static d9d_status find_all(d9di_same *s)
 {
-    for (size_t i = 0; i < s->n; i++) {
-        if (s->of[i].find != NULL)
-            D9D_TRY(s->of[i].find(s->of[i].name, &s->of[i].hash));
-        mine[i] = s->of[i].hash;
+    D9D_TRY(s->st);
+    for (size_t i = 0; i < s->of.len; i++)
+        if (s->of.data[i].find != NULL)
+            D9D_TRY(s->of.data[i].find(s->of.data[i].name, &s->of.data[i].hash));
+    return D9D_OK;
+}
+
+/* All hashes in a row of digits. */
+static d9d_status tell_all(const d9di_same *s, d9d_buf *out)
+{
+    char hex[D9D_HASH_HEX];
+
+    for (size_t i = 0; i < s->of.len; i++) {
+        d9d_hash_hex(s->of.data[i].hash, hex);
+        D9D_TRY(d9d_buf_append(out, hex, strlen(hex)));
     }
+    return d9d_buf_append(out, "", 1);
+}
+
+static d9d_status compare(const d9di_same *s, const char *mine, const char *first)
+{
+    const size_t one = D9D_HASH_HEX - 1;
+
+    for (size_t i = 0; i < s->of.len; i++)
+        if (first == NULL || strncmp(mine + i * one, first, one) != 0)
+            return D9D_FAIL(D9D_ECONFIG, "%s: is another one here than on rank 0",
+                            s->of.data[i].name);
+        else
+            first += one;
     return D9D_OK;
 }
 
@@ -119,21 +159,23 @@ d9d_status d9di_same_key(const d9di_engine *e, const d9di_engine_how *how, d9d_b
 
 d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot)
 {
-    d9d_hash mine[D9DI_SAME_MOST] = {{0}};
+    const char *first;
+    d9d_buf mine = {0};
     d9d_arena a = {0};
-    d9d_boot_word *all;
-    d9d_status st;
+    d9d_status st = D9D_OK;
 
     if (d9d_boot_size(boot) == 1)
-        return D9D_OK;
-    D9D_TRY(d9d_boot_agree(boot, d9di_launch_checked(find_all(s, mine))));
-    D9D_TRY_OR(st, d9di_launch_words(boot, mine, sizeof(mine), &a, &all), out);
-    for (size_t i = 0; st == D9D_OK && i < s->n; i++)
-        if (all[0].n != sizeof(mine) ||
-            memcmp(&mine[i], (const char *)all[0].data + i * sizeof(mine[i]), sizeof(mine[i])) != 0)
-            st = D9D_FAIL(D9D_ECONFIG, "%s: is another one here than on rank 0", s->of[i].name);
-    st = d9d_boot_agree(boot, st);
+        goto out;
+    st = find_all(s);
+    if (st == D9D_OK)
+        st = tell_all(s, &mine);
+    D9D_TRY_OR(st, d9d_boot_agree(boot, d9di_launch_checked(st)), out);
+    first = mine.data;
+    D9D_TRY_OR(st, d9di_launch_tell(boot, &a, &first), out);
+    st = d9d_boot_agree(boot, compare(s, mine.data, first));
 out:
+    D9D_VEC_RELEASE(&s->of);
+    d9d_buf_release(&mine);
     d9d_arena_release(&a);
     return st;
 }

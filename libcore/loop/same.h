@@ -1,7 +1,7 @@
 /* same.h - what all ranks of a job must have alike: files may be other ones on another node.
  *
  *     d9di_same same = {0};
- *     d9di_same_add(&same, "data/demo", d9d_dataset_hash(ds));
+ *     d9di_same_data(&same, &data);
  *     d9di_same_dir(&same, "ckpt");
  *     D9D_TRY(d9di_same_agree(&same, boot));
  *
@@ -14,27 +14,30 @@
 #include "d9d/dist/boot.h"
 #include "loop/engine.h"
 
-enum { D9DI_SAME_MOST = 16 }; /* what comes after is left out */
+typedef struct d9di_same_thing {
+    const char *name;
+    d9d_status (*find)(const char *name, d9d_hash *out); /* NULL: the hash is known */
+    d9d_hash hash;
+} d9di_same_thing;
 
 typedef struct d9di_same {
-    struct {
-        const char *name;
-        d9d_status (*find)(const char *name, d9d_hash *out); /* NULL: the hash is known */
-        d9d_hash hash;
-    } of[D9DI_SAME_MOST];
-    size_t n;
+    D9D_VEC(d9di_same_thing) of;
+    d9d_status st; /* of what was added */
 } d9di_same;
 
 void d9di_same_add(d9di_same *s, const char *name, d9d_hash hash);
+/* Each dataset, and the file that says which of its samples are left out. */
+void d9di_same_data(d9di_same *s, const d9di_data *d);
 /* The checkpoint in a directory, by the names and sizes of its files and the last 64 KiB of each;
  * NULL: nothing. */
 void d9di_same_dir(d9di_same *s, const char *dir);
-/* What an open engine is made from. */
+/* What an open engine is made from, plugins too. */
 void d9di_same_engine(d9di_same *s, const d9di_engine *e, const d9di_engine_how *how);
 /* Hashes of that alone, appended: of results that belong to these weights. */
 d9d_status d9di_same_key(const d9di_engine *e, const d9di_engine_how *how, d9d_buf *out);
 
-/* Collective: ECONFIG, with the first rank and the first of its things that are not rank 0's. */
+/* Collective: ECONFIG, with the first rank and the first of its things that are not rank 0's.
+ * Releases them. */
 d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot);
 
 #endif /* D9DI_LOOP_SAME_H */

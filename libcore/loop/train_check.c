@@ -191,10 +191,9 @@ static d9d_status sources_check(d9di_train *r, const char *resume_from)
     const d9di_engine_how how = d9di_train_engine_how(r, resume_from != NULL);
     d9di_same same = {0};
 
-    d9di_same_add(&same, r->data.sections[0].dataset, d9d_loader_data_hash(r->data.loader));
+    d9di_same_data(&same, &r->data);
     for (size_t i = 0; i < r->n_evaluations; i++)
-        d9di_same_add(&same, r->evaluations[i].data.sections[0].dataset,
-                      d9d_loader_data_hash(r->evaluations[i].data.loader));
+        d9di_same_data(&same, &r->evaluations[i].data);
     d9di_same_engine(&same, &r->engine, &how);
     d9di_same_dir(&same, resume_from);
     return d9di_same_agree(&same, r->where->boot);

@@ -75,6 +75,20 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
     refused 'valid: is another one here than on rank 0'
 }
 
+@test "another dataset of a blend, list of skipped samples, or last of many evaluations" {
+    train=(d9d-train "${how[@]}" --set "trainer.run.dir=$work/run")
+    head -n 79 "$golden/moe/train.jsonl" | d9d-shard -q --format tokens --out other/valid -
+    cp -r data valid
+    elsewhere "${train[@]}" --set 'data=[{"dataset": "data", "weight": 3}, {"dataset": "valid"}]' c.json
+    refused 'valid: is another one here than on rank 0'
+    echo 3 >skip.txt && echo 4 >other/skip.txt
+    elsewhere "${train[@]}" --set data.skip_samples=skip.txt c.json
+    refused 'skip.txt: is another one here than on rank 0'
+    for i in {1..19}; do evaluations+="{\"name\": \"e$i\", \"data\": {\"dataset\": \"data\"}}, "; done
+    elsewhere "${train[@]}" --set "evaluation=[$evaluations{\"data\": {\"dataset\": \"valid\"}}]" c.json
+    refused 'valid: is another one here than on rank 0'
+}
+
 @test "a run directory that ranks do not share" {
     elsewhere d9d-train "${how[@]}" c.json
     [ "$status" -eq 2 ]

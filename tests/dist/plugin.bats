@@ -94,6 +94,17 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     done
 }
 
+@test "a plugin that is another build on one rank is refused" {
+    with_mpi
+    mkdir -p rebuilt && cp -r data train.json rebuilt/
+    plugin llama "$root/examples/plugins/llama.c"
+    (cd rebuilt && plugin llama "$root/examples/plugins/llama.c" -O1)
+    job=(d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set "trainer.run.dir=$work/never" train.json)
+    run -2 mpi -n 1 "${job[@]}" : -n 1 -wdir "$work/rebuilt" "${job[@]}"
+    assert_line --regexp '^d9d-train: invalid configuration: rank 1 \(.*\): \./libllama\.so: is another one here than on rank 0'
+    [ ! -e never ]
+}
+
 @test "Llama in stages is Llama in one" {
     with_mpi
     [ -d alone ] || d9d-train -q --device cpu --set trainer.run.dir=alone train.json

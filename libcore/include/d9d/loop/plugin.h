@@ -113,6 +113,10 @@ D9D_API void d9d_plugins_close(d9d_plugins *p);
 D9D_API D9D_MUST_USE d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_table *table,
                                                   const d9d_table **out);
 
+/* How many there are (NULL: none), and the file of one, which is to be the same on all ranks. */
+D9D_API size_t d9d_plugins_count(const d9d_plugins *p);
+D9D_API const char *d9d_plugins_file(const d9d_plugins *p, size_t i);
+
 /* Subscribe what the plugins want to hear of, in their order; NULL: nobody. */
 D9D_API D9D_MUST_USE d9d_status d9d_plugins_subscribe(const d9d_plugins *p, d9d_events *v);
 
