@@ -291,8 +291,10 @@ static d9d_status join(struct pmix *p, d9di_boot_wire *out)
     if (!get_number(p, PMIX_JOB_SIZE, &size) || size < 1 || size > INT32_MAX ||
         p->me.rank >= size) {
         (void)p->finalize(NULL, 0);
-        return D9D_FAIL(D9D_ECOMM, "PMIx: rank %u of %llu tasks", p->me.rank,
-                        (unsigned long long)size);
+        return D9D_FAIL(D9D_ECOMM,
+                        "PMIx: rank %u of %llu tasks: the launcher has forgotten how many there "
+                        "are; a second program of one launch needs a launch of its own",
+                        p->me.rank, (unsigned long long)size);
     }
     p->size = (int)size;
     out->rank = (int)p->me.rank;

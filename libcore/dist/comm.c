@@ -99,7 +99,6 @@ d9d_status d9di_comm_wake(const d9di_net *net, d9d_comm *c)
 d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm **out)
 {
     d9d_comm *c = calloc(1, sizeof(*c));
-    const char *check = getenv("D9D_COMM_CHECK");
     d9d_status st = D9D_OK;
 
     if (c == NULL)
@@ -111,7 +110,7 @@ d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm *
                     .size = m->size,
                     .tag = m->tag,
                     .world = calloc((size_t)m->size, sizeof(*c->world)),
-                    .check = check != NULL && strcmp(check, "0") != 0,
+                    .check = m->check,
                     .failed = m->failed,
                     .ring = m->ring,
                     .group = m->group};

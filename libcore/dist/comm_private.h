@@ -179,6 +179,7 @@ typedef struct d9di_members {
     const int *world;
     int rank, size, tag;
     bool *failed;
+    bool check; /* each call before it is made: comm_check.c */
     struct d9di_ring *ring;
     int group;
 } d9di_members;

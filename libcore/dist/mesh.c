@@ -21,7 +21,7 @@ struct d9d_mesh {
     d9d_mesh_how how;
     d9di_net net; /* without a wire in a world of one */
     d9d_comm *world;
-    bool failed;
+    bool failed, check;
     d9di_ring *ring; /* NULL in a world of one */
     d9di_watchdog *watchdog;
     D9D_VEC(struct group) groups;
@@ -114,6 +114,7 @@ static d9d_status make_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
                         .size = (int)place.count,
                         .tag = (int)m->groups.len,
                         .failed = &m->failed,
+                        .check = m->check,
                         .ring = m->ring,
                         .group = m->ring != NULL ? d9di_ring_group(m->ring, axes) : -1},
         out);
@@ -181,21 +182,31 @@ void d9d_mesh_close(d9d_mesh *m)
     free(m);
 }
 
-/* Rank 0's time of day, on every rank: jobs of one directory are told apart by it. */
-static d9d_status agree_on_job(d9d_boot *boot, int64_t *out)
+/* Rank 0's time of day, on every rank: jobs of one directory are told apart by it.  And whether
+ * calls are checked, which all do where one was asked to. */
+static d9d_status agree_on_job(d9d_boot *boot, int64_t *job, bool *check)
 {
+    const char *wish = getenv("D9D_COMM_CHECK");
+    int64_t said[2] = {0, wish != NULL && strcmp(wish, "0") != 0}, one[2];
+    struct timespec t = {0};
     d9d_boot_word *all;
     d9d_arena a = {0};
-    struct timespec t = {0};
     d9d_status st;
 
     (void)clock_gettime(CLOCK_REALTIME, &t);
-    *out = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    said[0] = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(boot) * sizeof(*all));
     st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "mesh: out of memory")
-                     : d9d_boot_gather(boot, out, sizeof(*out), &a, all);
-    if (st == D9D_OK && all[0].n == sizeof(*out))
-        memcpy(out, all[0].data, sizeof(*out));
+                     : d9d_boot_gather(boot, said, sizeof(said), &a, all);
+    *job = said[0];
+    *check = said[1] != 0;
+    for (int r = d9d_boot_size(boot) - 1; st == D9D_OK && r >= 0; r--) {
+        if (all[r].n != sizeof(one))
+            continue;
+        memcpy(one, all[r].data, sizeof(one));
+        *job = r == 0 ? one[0] : *job;
+        *check = *check || one[1] != 0;
+    }
     d9d_arena_release(&a);
     return st;
 }
@@ -205,7 +216,7 @@ static d9d_status open_recorder(d9d_mesh *m)
 {
     int64_t job;
 
-    D9D_TRY(agree_on_job(m->boot, &job));
+    D9D_TRY(agree_on_job(m->boot, &job, &m->check));
     if (d9di_ring_open(m->how.flight_dir, m->boot, &m->degrees, job, &m->ring) != D9D_OK) {
         d9d_log_warn(m->how.log, "no flight recorder: %s", d9d_err_message());
         m->how.flight_dir = NULL;

@@ -67,6 +67,8 @@ export ASAN_OPTIONS=detect_leaks=0 # MPI leaves some
 
 @test "what D9D_COMM_CHECK=1 holds ranks to is right here" {
     D9D_COMM_CHECK=1 run -0 mpi -n 2 "$driver" all 1,1,1,1,1,2,2
+    # where one rank alone was asked, too
+    run -0 mpi -n 1 "$driver" all 1,1,1,1,1,2,2 : -n 1 env D9D_COMM_CHECK=1 "$driver" all 1,1,1,1,1,2,2
 }
 
 @test "degrees that do not make the job, and a build without MPI" {
