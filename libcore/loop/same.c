@@ -149,12 +149,15 @@ static d9d_status compare(const d9di_same *s, const char *mine, const char *firs
 
 d9d_status d9di_same_key(const d9di_engine *e, const d9di_engine_how *how, d9d_buf *out)
 {
-    d9d_hash mine[D9DI_SAME_MOST];
     d9di_same s = {0};
+    d9d_status st;
 
     d9di_same_engine(&s, e, how);
-    D9D_TRY(find_all(&s, mine));
-    return d9d_buf_append(out, mine, s.n * sizeof(*mine));
+    st = find_all(&s);
+    if (st == D9D_OK)
+        st = tell_all(&s, out);
+    D9D_VEC_RELEASE(&s.of);
+    return st;
 }
 
 d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot)
