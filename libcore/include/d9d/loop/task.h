@@ -62,8 +62,7 @@ typedef struct d9d_train_task {
      * of it.  NULL: any is. */
     d9d_status (*check)(void *self, const d9d_batch *b);
     bool labels; /* it needs a dataset that was given labels, and is refused one without */
-    bool paired; /* of in->pool: samples 2k and 2k + 1 belong together, two pairs or more at a time
-                  */
+    bool paired; /* of in->pool: samples 2k and 2k + 1 belong together, two pairs or more */
 } d9d_train_task;
 
 /* --- inference -------------------------------------------------------------------------- *
