@@ -90,6 +90,7 @@ static d9d_status train(tool_run *r, const void *given)
 
     const struct opts *o = given;
 
+    D9D_TRY(train_plan_options_check(&o->plan, o->selftest));
     if (o->plan.plan)
         return train_plan(r, &o->job, &o->plan);
     return tool_job_run(r, o->selftest ? &selftest : &job, &o->job);

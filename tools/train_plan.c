@@ -56,6 +56,23 @@ static d9d_status suggest(tool_run *r, const d9d_train_config *config, const d9d
     return st;
 }
 
+d9d_status train_plan_options_check(const train_plan_options *o, bool selftest)
+{
+    const char *const given[] = {
+        o->gpu != NULL ? "gpu" : NULL,     o->memory > 0 ? "memory" : NULL,
+        o->length > 0 ? "length" : NULL,   o->timeline != NULL ? "timeline" : NULL,
+        o->costs != NULL ? "costs" : NULL, o->suggest > 0 ? "suggest" : NULL,
+    };
+
+    if (o->plan && selftest)
+        return D9D_FAIL(D9D_ECONFIG, "--plan and --selftest: one of them");
+    for (size_t i = 0; !o->plan && i < sizeof(given) / sizeof(given[0]); i++)
+        if (given[i] != NULL)
+            return D9D_FAIL(D9D_ECONFIG, "--%s is for --plan, which is not there; this would train",
+                            given[i]);
+    return D9D_OK;
+}
+
 d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan_options *o)
 {
     const d9d_forecast_how how = {

@@ -29,6 +29,8 @@ typedef struct train_plan_options {
                  "plan: the best meshes, micro-batches and schedules for N ranks", .min = 1,       \
                  .max = 1 << 16)
 
+/* ECONFIG for options that say something about a plan where there is none to be made. */
+d9d_status train_plan_options_check(const train_plan_options *o, bool selftest);
 d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan_options *o);
 
 #endif /* D9D_TRAIN_PLAN_H */

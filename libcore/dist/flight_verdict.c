@@ -340,6 +340,9 @@ static int next_of(const d9d_flight *f, const char *mark)
     return next;
 }
 
+/* A job at work is seen in the middle of a call, too. */
+#define MOMENT_S 1.0
+
 static d9d_status say_stuck(const struct question *q, const char *mark, d9d_flight_verdict *v,
                             d9d_buf *out)
 {
@@ -347,9 +350,11 @@ static d9d_status say_stuck(const struct question *q, const char *mark, d9d_flig
 
     if (lost >= 0)
         return say_lost(q->f, lost, v, out);
-    v->fault = D9D_FLIGHT_STUCK;
+    v->fault = v->waited_s < MOMENT_S ? D9D_FLIGHT_WELL : D9D_FLIGHT_STUCK;
     D9D_TRY(say_waiting(q, mark, out));
-    return d9d_buf_printf(out, "; all have come: the network or a device stands still");
+    return d9d_buf_printf(out, "; all have come%s",
+                          v->fault == D9D_FLIGHT_WELL ? " a moment ago"
+                                                      : ": the network or a device stands still");
 }
 
 static d9d_status follow(const d9d_flight *f, int rank, char *asked, char *mark,

@@ -53,6 +53,15 @@ is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
     [ -z "$output" ]
 }
 
+@test "what is said about a plan trains nothing where --plan was forgotten" {
+    for option in "--gpu h100" "--memory 80GB" "--length 9" "--timeline x.svg" "--costs run" "--suggest 8"; do
+        # shellcheck disable=SC2086 # an option and its value
+        says 2 "${option%% *} is for --plan, which is not there" d9d-train $option c.json
+    done
+    says 2 "--plan and --selftest: one of them" d9d-train --plan --selftest c.json
+    [ ! -e run ]
+}
+
 @test "meshes that training refuses are refused with its sentences" {
     says 2 "does not divide num_attention_heads" plan --set mesh.tensor_parallel=3 c.json
     says 2 "does not divide num_experts" plan --set mesh.data_parallel_shard=7 --set mesh.expert_parallel=7 \

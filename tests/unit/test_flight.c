@@ -172,6 +172,13 @@ static void all_have_come(void **state)
     for (int i = 0; i < RANKS; i++)
         add(j.ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_QUEUED, "x");
     check(&j, D9D_FLIGHT_STUCK, -1, "all have come: the network or a device stands still");
+    /* ... as in a job at work, */
+    job_open(&j);
+    for (int i = 0; i < RANKS; i++) {
+        add(j.ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "x");
+        j.ring[i]->call[2].begin = 200 * SECOND - SECOND / 4;
+    }
+    check(&j, D9D_FLIGHT_WELL, -1, "wait since 0.2 s; all have come a moment ago");
     /* ... but one of them fell silent two seconds before the others. */
     job_open(&j);
     for (int i = 0; i < RANKS; i++)
