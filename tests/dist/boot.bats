@@ -49,6 +49,12 @@ driver=$D9D_BUILD/tests/dist/boot_driver
     refute_output --partial "still there"
 }
 
+@test "a second program of one launch of Open MPI 4 is an error that says so" {
+    run mpi -n 2 bash -c '"$0" gather && exec "$0" gather' "$driver"
+    [ "$(grep -c 'of 2 on .*: well' <<<"$output")" -ge 2 ]
+    [ "$status" -eq 0 ] || assert_output --partial "a second program of one launch needs a launch of its own"
+}
+
 @test "tasks that cannot find each other are an error" {
     [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
     run -2 timeout 600 srun --mpi=none -n 2 "$driver" gather 3>&-
