@@ -112,9 +112,11 @@ written() {
  "optimizer": {"name": "adamw", "lr": 1e-3}}
 JSON
         for task in '{"name": "classification"}' '{"name": "classification", "pooling": "mean"}' '{"name": "embedding"}'; do
-            holds task-$m "1 1 1 1 1 1" 0 "task=$task"
-            holds task-$m "1 2 1 1 1 1" 0 "task=$task"
-            holds task-$m "1 1 1 1 2 1" 0 "task=$task"
+            rows=1
+            [[ $task != *embedding* ]] || rows=4 # pairs of a micro-batch are told apart
+            for mesh in "1 1 1 1 1 1" "1 2 1 1 1 1" "1 1 1 1 2 1"; do
+                holds task-$m "$mesh" 0 "task=$task" trainer.batching.microbatch_size=$rows
+            done
         done
         holds task-$m "1 1 1 1 1 1" 3 'task={"name": "classification"}' mesh.pipeline_parallel=2
     done
