@@ -154,7 +154,6 @@ static d9d_status sources_check(run *r)
 /* Rank 0 opens the output, which says where to go on, and tells the others. */
 static d9d_status output_open(run *r, const json_t *resolved)
 {
-    const d9di_engine_how how = engine_how(r);
     const char *text;
     d9d_status st = D9D_OK;
 
@@ -162,8 +161,6 @@ static d9d_status output_open(run *r, const json_t *resolved)
     D9D_TRY(d9d_json_put(&r->line, resolved, -1));
     D9D_TRY(d9d_buf_append(&r->line, &r->asked.hash, sizeof(r->asked.hash)));
     if (r->rank == 0)
-        st = d9di_same_key(&r->engine, &how, &r->line);
-    if (r->rank == 0 && st == D9D_OK)
         st = d9di_lines_open(r->how->output, d9d_hash_bytes(r->line.data, r->line.len), &r->lines);
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
     r->line.len = 0;

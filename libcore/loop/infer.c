@@ -110,11 +110,10 @@ static d9d_status output_open(run *r, const json_t *resolved, int64_t *first)
 {
     char number[32];
     const char *text = number;
-    const d9di_engine_how how = engine_how(r);
     d9d_status st = D9D_OK;
 
     if (r->rank == 0 && d9di_rows_are_written(&r->rows))
-        st = d9di_rows_open(&r->rows, &how, resolved, first);
+        st = d9di_rows_open(&r->rows, resolved, first);
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
     (void)snprintf(number, sizeof(number), "%lld", (long long)*first);
     D9D_TRY(d9di_launch_tell(r->where->boot, &r->engine.arena, &text));

@@ -147,19 +147,6 @@ static d9d_status compare(const d9di_same *s, const char *mine, const char *firs
     return D9D_OK;
 }
 
-d9d_status d9di_same_key(const d9di_engine *e, const d9di_engine_how *how, d9d_buf *out)
-{
-    d9di_same s = {0};
-    d9d_status st;
-
-    d9di_same_engine(&s, e, how);
-    st = find_all(&s);
-    if (st == D9D_OK)
-        st = tell_all(&s, out);
-    D9D_VEC_RELEASE(&s.of);
-    return st;
-}
-
 d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot)
 {
     const char *first;

@@ -33,8 +33,6 @@ void d9di_same_data(d9di_same *s, const d9di_data *d);
 void d9di_same_dir(d9di_same *s, const char *dir);
 /* What an open engine is made from, plugins too. */
 void d9di_same_engine(d9di_same *s, const d9di_engine *e, const d9di_engine_how *how);
-/* Hashes of that alone, appended: of results that belong to these weights. */
-d9d_status d9di_same_key(const d9di_engine *e, const d9di_engine_how *how, d9d_buf *out);
 
 /* Collective: ECONFIG, with the first rank and the first of its things that are not rank 0's.
  * Releases them. */

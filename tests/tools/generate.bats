@@ -208,7 +208,7 @@ speaker() {
 # A call that takes some seconds; its process is $pid.
 start_long() {
     for ((i = 0; i < 80; i++)); do cat "$golden/moe/generate.jsonl"; done >long.jsonl
-    long=(--device cpu --set task.prompts=long.jsonl --set task.temperature=1 "$@")
+    long=(--device cpu --set task.prompts=long.jsonl --set task.temperature=1)
     d9d-infer "${long[@]}" g.json 2>log &
     pid=$!
     wait_for has_part 10
@@ -235,21 +235,4 @@ start_long() {
     d9d-infer -q "${long[@]}" g.json
     cmp out.jsonl resumed.jsonl
     [ -z "$(ls ./*.part-* 2>/dev/null)" ]
-}
-
-@test "what other weights in the same directory have begun is not gone on with" {
-    greedy moe >g.json
-    d9d-map init -q --model "$golden/moe/config.json" --seed 3 m
-    here=(--set trainer.model_stage_factory.source_checkpoint=m)
-    start_long "${here[@]}"
-    kill -s TERM "$pid"
-    ends 75
-    rm -r m
-    d9d-map init -q --model "$golden/moe/config.json" --seed 4 m
-    first=$part
-    mv "$part" kept
-    start_long "${here[@]}"
-    kill -s TERM "$pid"
-    ends 75
-    [ "$part" != "$first" ]
 }
