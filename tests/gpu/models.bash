@@ -43,6 +43,35 @@ declare -A heads=([dense]=448 [moe]=256 [long]=1152 [large]=1152 [experts]=512 [
 declare -A rows=([dense]=4 [moe]=4 [long]=1 [large]=2 [experts]=2 [whole]=2 [context]=1)
 declare -A length=([dense]=4096 [moe]=4096 [long]=8192 [large]=4096 [experts]=4096 [whole]=4096 [context]=32768)
 
+# Small ones, to be trained in seconds: 3 layers, for meshes and faults.
+_small='"num_hidden_layers": 3, "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "head_dim": 64, "vocab_size": 1000, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6,
+    "rope_theta": 1e4, "initializer_range": 0.02, "attention_bias": false, "hidden_act": "silu",
+    "torch_dtype": "bfloat16"'
+declare -A small=(
+    [dense]='{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "intermediate_size": 768,
+    "tie_word_embeddings": true, '"$_small"'}'
+    [moe]='{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 16,
+    "intermediate_size": 768, "num_experts_per_tok": 4, "moe_intermediate_size": 128,
+    "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    "tie_word_embeddings": false, '"$_small"'}')
+
+# Rows of different lengths.
+small_data() {
+    awk 'BEGIN { srand(7)
+        for (i = 0; i < 96; i++) {
+            n = 60 + int(rand() * 200)
+            printf "{\"input_ids\": ["
+            for (j = 0; j < n; j++) printf "%s%d", j ? ", " : "", int(1000 * rand() ^ 3)
+            print "]}"
+        } }' | d9d-shard --quiet --format tokens "$@" -
+}
+
+# What words set, of which a mesh is made: dps=2 ep=2.
+declare -A key_of=([pp]=mesh.pipeline_parallel [dpr]=mesh.data_parallel_replicate [dps]=mesh.data_parallel_shard
+    [cpr]=mesh.context_parallel_replicate [cps]=mesh.context_parallel_shard [tp]=mesh.tensor_parallel [ep]=mesh.expert_parallel
+    [schedule]=trainer.pipelining.schedule.schedule [split]=trainer.pipelining.schedule.zero_bubble)
+
 # shaped CONFIG KEY=VALUE...: the same with other numbers.
 shaped() {
     local text=$1 pair
