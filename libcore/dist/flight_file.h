@@ -68,13 +68,22 @@ typedef struct d9di_ring {
     d9di_flight_call call[D9DI_FLIGHT_CALLS];
 } d9di_ring;
 
-/* When the kernel says that this process started, or 0; its state is a letter, 0: no such process.
- */
-int64_t d9di_process_started(int64_t pid, char *state);
+/* How a process is told from others. */
+typedef struct d9di_presence {
+    int64_t pid, started; /* by the kernel's clock; 0: that is not known */
+    char host[64];
+} d9di_presence;
+
+void d9di_presence_of_self(d9di_presence *out);
+/* Is there no such process of this host, or what is left of one?  Its state is the kernel's letter,
+ * 0 where there is none; NULL where that is not asked. */
+bool d9di_process_gone(int64_t pid, int64_t started, char *state);
 
 /* A ring in memory, and in DIR/rank-N.bin where dir is not NULL. */
 d9d_status d9di_ring_open(const char *dir, d9d_boot *boot, const d9d_degrees *d, int64_t job,
                           d9di_ring **out);
+/* By the file of a rank in this job, its mesh is open. */
+bool d9di_ring_runs(const char *dir, int rank, int64_t job);
 /* Says how it went; the file stays. */
 void d9di_ring_close(d9di_ring *r, bool failed);
 /* To the file's own storage, for readers on other hosts. */

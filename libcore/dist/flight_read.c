@@ -245,8 +245,7 @@ static d9di_life life_of(const d9d_flight *f, const d9di_record *r, const char *
     if (r->head.state != D9DI_FLIGHT_RUNS)
         return ends[r->head.state];
     if (strcmp(r->head.host, host) == 0 && r->head.started != 0) {
-        if (d9di_process_started(r->head.pid, &state) != r->head.started || state == 'Z' ||
-            state == 'X')
+        if (d9di_process_gone(r->head.pid, r->head.started, &state))
             return D9DI_LIFE_GONE;
         return state == 'T' || state == 't' ? D9DI_LIFE_STOPPED : D9DI_LIFE_RUNS;
     }

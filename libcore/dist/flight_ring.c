@@ -15,7 +15,8 @@
 _Static_assert(sizeof(d9di_flight_call) == 128, "the ring's format");
 _Static_assert(sizeof(d9di_flight_head) <= D9DI_FLIGHT_HEAD, "the ring's format");
 
-int64_t d9di_process_started(int64_t pid, char *state)
+/* When the kernel says that this process started, or 0. */
+static int64_t process_started(int64_t pid, char *state)
 {
     char path[64], text[1024], *at;
     unsigned long long started = 0;
@@ -38,6 +39,25 @@ int64_t d9di_process_started(int64_t pid, char *state)
                state, &started) != 2)
         return 0;
     return (int64_t)started;
+}
+
+bool d9di_process_gone(int64_t pid, int64_t started, char *state)
+{
+    char now;
+    const bool other = process_started(pid, &now) != started;
+
+    if (state != NULL)
+        *state = now;
+    return other || now == 'Z' || now == 'X';
+}
+
+void d9di_presence_of_self(d9di_presence *out)
+{
+    char state;
+
+    *out = (d9di_presence){.pid = getpid()};
+    out->started = process_started(out->pid, &state);
+    (void)gethostname(out->host, sizeof(out->host) - 1);
 }
 
 /* --- opening --------------------------------------------------------------------------- */
@@ -81,8 +101,8 @@ d9d_status d9di_ring_open(const char *dir, d9d_boot *boot, const d9d_degrees *d,
                           d9di_ring **out)
 {
     d9di_flight_head *h;
+    d9di_presence self;
     d9di_ring *r = NULL;
-    char state;
 
     if (dir != NULL)
         D9D_TRY(map_file(dir, d9d_boot_rank(boot), &r));
@@ -94,16 +114,31 @@ d9d_status d9di_ring_open(const char *dir, d9d_boot *boot, const d9d_degrees *d,
     h->rank = d9d_boot_rank(boot);
     h->size = d9d_boot_size(boot);
     h->degrees = *d;
-    h->pid = getpid();
-    h->started = d9di_process_started(h->pid, &state);
+    d9di_presence_of_self(&self);
+    h->pid = self.pid;
+    h->started = self.started;
+    memcpy(h->host, self.host, sizeof(h->host));
     h->beat = d9d_clock_ns();
     h->offset = time_of_day() - h->beat;
     (void)snprintf(h->node, sizeof(h->node), "%s", d9d_boot_node(boot));
-    (void)gethostname(h->host, sizeof(h->host) - 1);
     __atomic_thread_fence(__ATOMIC_RELEASE);
     memcpy(h->magic, D9DI_FLIGHT_MAGIC, sizeof(h->magic));
     *out = r;
     return D9D_OK;
+}
+
+bool d9di_ring_runs(const char *dir, int rank, int64_t job)
+{
+    char path[PATH_MAX];
+    d9di_flight_head h;
+    d9d_file f = {.fd = -1};
+    bool runs;
+
+    (void)snprintf(path, sizeof(path), "%s/rank-%d.bin", dir, rank);
+    runs = d9d_file_open(path, &f) == D9D_OK && d9d_file_read_at(&f, &h, sizeof(h), 0) == D9D_OK &&
+           h.job == job && h.state == D9DI_FLIGHT_RUNS;
+    d9d_file_release(&f);
+    return runs;
 }
 
 void d9di_ring_sync(d9di_ring *r)

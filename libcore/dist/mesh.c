@@ -23,6 +23,7 @@ struct d9d_mesh {
     d9d_comm *world;
     bool failed, check;
     d9di_ring *ring; /* NULL in a world of one */
+    d9di_neighbours *neighbours;
     d9di_watchdog *watchdog;
     D9D_VEC(struct group) groups;
 };
@@ -178,51 +179,82 @@ void d9d_mesh_close(d9d_mesh *m)
     if (m->net.close != NULL)
         m->net.close(m->net.self, m->failed);
     d9di_watchdog_stop(m->watchdog);
+    d9di_neighbours_close(m->neighbours);
     d9di_ring_close(m->ring, m->failed);
     free(m);
 }
 
-/* Rank 0's time of day, on every rank: jobs of one directory are told apart by it.  And whether
- * calls are checked, which all do where one was asked to. */
-static d9d_status agree_on_job(d9d_boot *boot, int64_t *job, bool *check)
+/* What ranks say first: rank 0's time of day tells jobs of one directory apart; where one asks for
+ * checks of calls, all check; and where each lives. */
+struct greeting {
+    int64_t time, check;
+    d9di_presence self;
+};
+
+static d9d_status greet(d9d_boot *boot, d9d_arena *a, struct greeting *all)
 {
     const char *wish = getenv("D9D_COMM_CHECK");
-    int64_t said[2] = {0, wish != NULL && strcmp(wish, "0") != 0}, one[2];
+    const int size = d9d_boot_size(boot);
+    d9d_boot_word *word = d9d_arena_alloc(a, (size_t)size * sizeof(*word));
+    struct greeting mine = {.check = wish != NULL && strcmp(wish, "0") != 0};
     struct timespec t = {0};
-    d9d_boot_word *all;
-    d9d_arena a = {0};
-    d9d_status st;
 
+    if (word == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
     (void)clock_gettime(CLOCK_REALTIME, &t);
-    said[0] = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-    all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(boot) * sizeof(*all));
-    st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "mesh: out of memory")
-                     : d9d_boot_gather(boot, said, sizeof(said), &a, all);
-    *job = said[0];
-    *check = said[1] != 0;
-    for (int r = d9d_boot_size(boot) - 1; st == D9D_OK && r >= 0; r--) {
-        if (all[r].n != sizeof(one))
-            continue;
-        memcpy(one, all[r].data, sizeof(one));
-        *job = r == 0 ? one[0] : *job;
-        *check = *check || one[1] != 0;
+    mine.time = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    d9di_presence_of_self(&mine.self);
+    D9D_TRY(d9d_boot_gather(boot, &mine, sizeof(mine), a, word));
+    for (int r = 0; r < size; r++) {
+        if (word[r].n != sizeof(*all))
+            return D9D_FAIL(D9D_ECOMM, "mesh: rank %d greets in %zu bytes, not %zu", r, word[r].n,
+                            sizeof(*all));
+        memcpy(&all[r], word[r].data, sizeof(*all));
     }
-    d9d_arena_release(&a);
-    return st;
+    return D9D_OK;
+}
+
+static d9d_status see_neighbours(d9d_mesh *m, d9d_arena *a, const struct greeting *all)
+{
+    const int size = d9d_boot_size(m->boot);
+    d9di_presence *where = d9d_arena_alloc(a, (size_t)size * sizeof(*where));
+
+    if (where == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
+    for (int r = 0; r < size; r++)
+        where[r] = all[r].self;
+    return d9di_neighbours_open(where, size, d9d_boot_rank(m->boot), m->how.flight_dir, all[0].time,
+                                &m->neighbours);
 }
 
 /* A job goes on without the files of its flight recorder. */
+static d9d_status open_ring(d9d_mesh *m, int64_t job)
+{
+    if (d9di_ring_open(m->how.flight_dir, m->boot, &m->degrees, job, &m->ring) == D9D_OK)
+        return D9D_OK;
+    d9d_log_warn(m->how.log, "no flight recorder: %s", d9d_err_message());
+    m->how.flight_dir = NULL;
+    return d9di_ring_open(NULL, m->boot, &m->degrees, job, &m->ring);
+}
+
 static d9d_status open_recorder(d9d_mesh *m)
 {
-    int64_t job;
+    d9d_arena a = {0};
+    struct greeting *all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(m->boot) * sizeof(*all));
+    d9d_status st;
 
-    D9D_TRY(agree_on_job(m->boot, &job, &m->check));
-    if (d9di_ring_open(m->how.flight_dir, m->boot, &m->degrees, job, &m->ring) != D9D_OK) {
-        d9d_log_warn(m->how.log, "no flight recorder: %s", d9d_err_message());
-        m->how.flight_dir = NULL;
-        D9D_TRY(d9di_ring_open(NULL, m->boot, &m->degrees, job, &m->ring));
-    }
-    return d9di_watchdog_start(m->ring, m->boot, &m->how, &m->watchdog);
+    if (all == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
+    D9D_TRY_OR(st, greet(m->boot, &a, all), out);
+    for (int r = 0; r < d9d_boot_size(m->boot); r++)
+        m->check = m->check || all[r].check != 0;
+    D9D_TRY_OR(st, open_ring(m, all[0].time), out);
+    if (m->how.flight_dir != NULL)
+        D9D_TRY_OR(st, see_neighbours(m, &a, all), out);
+    st = d9di_watchdog_start(m->ring, m->boot, &m->how, m->neighbours, &m->watchdog);
+out:
+    d9d_arena_release(&a);
+    return st;
 }
 
 /* What the boot's ranks tell each other is a call of the world like others, */

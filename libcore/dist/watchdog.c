@@ -14,6 +14,8 @@
 enum {
     SYNC_MS = 5000,  /* between writings to the file's own storage */
     LOOK_MS = 300,   /* until others have shown themselves once more */
+    GRACE_MS = 2000, /* that a launcher has to end the job of a dead rank, */
+    VISIT_MS = 500,  /* who is looked for this often */
     YIELD_MS = 1500, /* that a rank leaves to the one that should speak */
     END_S = 3        /* until the process ends by itself whatever the launcher does */
 };
@@ -23,7 +25,9 @@ struct d9di_watchdog {
     d9d_boot *boot;
     d9d_mesh_how how;
     int64_t limit; /* ns, atomic; 0: none */
-    int64_t opens; /* since when the network opens, atomic; 0: it does not */
+    const d9di_neighbours *neighbours;
+    int64_t dead, visited; /* since when one is, 0: none; when that was looked at */
+    int64_t opens;         /* since when the network opens, atomic; 0: it does not */
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t wake;  /* when `stop` is set */
@@ -125,6 +129,19 @@ static bool overdue(const d9di_watchdog *w, int64_t now)
            (oldest(w->ring, &begin) != NULL && now - begin > limit);
 }
 
+/* A rank of this host is dead, and has been for long enough. */
+static bool forlorn(d9di_watchdog *w, int64_t now)
+{
+    if (w->neighbours == NULL || now - w->visited < (int64_t)VISIT_MS * 1000000)
+        return false;
+    w->visited = now;
+    if (!d9di_neighbours_died(w->neighbours))
+        w->dead = 0;
+    else if (w->dead == 0)
+        w->dead = now;
+    return w->dead != 0 && now - w->dead > (int64_t)GRACE_MS * 1000000;
+}
+
 /* One voice is enough: it ends the others too.  Where the first rank is the one that is waited for,
  * the next one speaks. */
 static int patience_ms(int rank)
@@ -143,7 +160,7 @@ static void bark(d9di_watchdog *w)
         ask_rings(w->how.flight_dir, &text, &was_said);
     if (!was_said && text.len == 0)
         ask_ring(w->ring, &text);
-    if (overdue(w, d9d_clock_ns())) /* not if it went on meanwhile */
+    if (w->dead != 0 || overdue(w, d9d_clock_ns())) /* not if it went on meanwhile */
         end_job(w, was_said || text.len == 0 ? "" : text.data);
     d9d_buf_release(&text);
 }
@@ -199,7 +216,7 @@ static void *watch(void *arg)
 
         __atomic_store_n(&w->ring->head.beat, now, __ATOMIC_RELAXED);
         poll_device(w);
-        if (overdue(w, now))
+        if (overdue(w, now) || forlorn(w, now))
             bark(w);
         if (now - synced > (int64_t)SYNC_MS * 1000000 && calls != w->ring->head.calls) {
             d9di_ring_sync(w->ring);
@@ -223,7 +240,7 @@ void d9di_watchdog_opens(d9di_watchdog *w, bool opens)
 }
 
 d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_how *how,
-                               d9di_watchdog **out)
+                               const d9di_neighbours *neighbours, d9di_watchdog **out)
 {
     d9di_watchdog *w = calloc(1, sizeof(*w));
     pthread_condattr_t clock;
@@ -235,6 +252,7 @@ d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_h
     w->ring = ring;
     w->boot = boot;
     w->how = *how;
+    w->neighbours = neighbours;
     d9di_watchdog_set(w, how->timeout_s);
     (void)pthread_mutex_init(&w->lock, NULL);
     (void)pthread_condattr_init(&clock);

@@ -109,7 +109,8 @@ strike() { # SIGNAL RANK
     done
 }
 
-@test "... also where the launcher lets the others be" {
+@test "... also where the launcher lets the others be, long before the limit" {
+    export D9D_TEST_TIMEOUT=300
     begin --mca orte_abort_on_non_zero_status 0 --enable-recovery
     strike KILL 2
     run -0 cat log

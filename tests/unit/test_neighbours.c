@@ -1,0 +1,147 @@
+/* test_neighbours.c - who of this host has died without a word. */
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "dist/neighbours.h"
+#include "support/unit.h"
+
+enum { JOB = 7 };
+
+/* Rank 1 of two: a process that sleeps, and whose ring this one keeps. */
+struct other {
+    pid_t pid;
+    d9d_boot *boot;
+    d9di_ring *ring;
+    d9di_presence all[2];
+};
+
+static pid_t start(d9di_presence *out)
+{
+    int end[2];
+    pid_t pid;
+
+    assert_int_equal(pipe(end), 0);
+    pid = fork();
+    if (pid == 0) {
+        d9di_presence self;
+
+        d9di_presence_of_self(&self);
+        (void)!write(end[1], &self, sizeof(self));
+        for (;;)
+            (void)pause();
+    }
+    assert_true(pid > 0);
+    assert_int_equal(read(end[0], out, sizeof(*out)), sizeof(*out));
+    (void)close(end[0]);
+    (void)close(end[1]);
+    return pid;
+}
+
+static void end(pid_t pid)
+{
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void other_open(struct other *o)
+{
+    const d9d_degrees two = {1, 1, 2, 1, 1, 1, 1};
+
+    assert_ok(d9d_boot_imagine(1, 2, &o->boot));
+    assert_ok(d9di_ring_open(".", o->boot, &two, JOB, &o->ring));
+    d9di_presence_of_self(&o->all[0]);
+    o->pid = start(&o->all[1]);
+}
+
+static void other_close(struct other *o)
+{
+    d9di_ring_close(o->ring, false);
+    d9d_boot_close(o->boot);
+}
+
+static d9di_neighbours *neighbours_of(const struct other *o, int64_t job)
+{
+    d9di_neighbours *n;
+
+    assert_ok(d9di_neighbours_open(o->all, 2, 0, ".", job, &n));
+    return n;
+}
+
+static void one_is_dead(void **state)
+{
+    struct other o;
+    d9di_neighbours *n, *later;
+
+    (void)state;
+    other_open(&o);
+    n = neighbours_of(&o, JOB);
+    later = neighbours_of(&o, JOB + 1);
+    assert_non_null(n);
+    assert_false(d9di_neighbours_died(n));
+    end(o.pid);
+    assert_true(d9di_neighbours_died(n));
+    assert_false(d9di_neighbours_died(later)); /* the file is another job's */
+    assert_null(neighbours_of(&o, JOB));       /* who was never seen is not missed */
+    d9di_neighbours_close(n);
+    d9di_neighbours_close(later);
+    other_close(&o);
+}
+
+static void what_is_left_of_one(void **state)
+{
+    struct other o;
+    d9di_neighbours *n;
+
+    (void)state;
+    other_open(&o);
+    n = neighbours_of(&o, JOB);
+    assert_int_equal(kill(o.pid, SIGKILL), 0);
+    while (!d9di_process_gone(o.all[1].pid, o.all[1].started, NULL))
+        (void)usleep(1000); /* not waited for: a zombie */
+    assert_true(d9di_neighbours_died(n));
+    assert_int_equal(waitpid(o.pid, NULL, 0), o.pid);
+    d9di_neighbours_close(n);
+    other_close(&o);
+}
+
+static void one_has_left(void **state)
+{
+    struct other o;
+    d9di_neighbours *n;
+
+    (void)state;
+    other_open(&o);
+    n = neighbours_of(&o, JOB);
+    d9di_ring_close(o.ring, false);
+    o.ring = NULL;
+    end(o.pid);
+    assert_false(d9di_neighbours_died(n));
+    d9di_neighbours_close(n);
+    other_close(&o);
+}
+
+static void others_live_elsewhere(void **state)
+{
+    struct other o;
+
+    (void)state;
+    other_open(&o);
+    o.all[1].host[0] ^= 1;
+    assert_null(neighbours_of(&o, JOB));
+    end(o.pid);
+    other_close(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        unit_test_in_dir(one_is_dead),
+        unit_test_in_dir(what_is_left_of_one),
+        unit_test_in_dir(one_has_left),
+        unit_test_in_dir(others_live_elsewhere),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
