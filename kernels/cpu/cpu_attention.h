@@ -31,21 +31,23 @@ static inline d9di_rows d9di_rows_of(d9d_dtype t, const void *x, int64_t first, 
     return (d9di_rows){buf, d};
 }
 
-/* A segment, of a list or a whole row. */
+/* A segment, of a list, a whole row or a piece of one. */
 typedef struct d9di_segment {
     int64_t q, nq, k, nk;
 } d9di_segment;
 
 static inline int64_t d9di_segments(const d9d_attention_dims *n)
 {
-    return n->segment != NULL ? n->segments : n->b;
+    return n->segment != NULL ? n->segments : n->b * d9di_max(1, n->pieces);
 }
 static inline d9di_segment d9di_segment_of(const d9d_attention_dims *n, int64_t i)
 {
     const d9d_segment *x = n->segment;
+    const int64_t pieces = d9di_max(1, n->pieces), size = n->s / pieces;
 
     if (x == NULL)
-        return (d9di_segment){i * n->s, n->s, i * n->z, n->z};
+        return (d9di_segment){i * size, size, i / pieces * n->z,
+                              n->pieces > 0 ? n->end[i % pieces] : n->z};
     return (d9di_segment){x[i].q, x[i].nq, x[i].k, x[i].nk};
 }
 /* EINVAL for segments that are none; the most keys of one. */

@@ -137,7 +137,7 @@ static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t f
         }
 }
 
-/* Segment number `i` of the list, or a whole row. */
+/* Segment number `i` of the list, or piece i of a whole row. */
 struct segment {
     int64_t i;
     cells q, k;
@@ -149,12 +149,21 @@ static __device__ __forceinline__ cells cells_of(int64_t first, int64_t n, int64
     return {d9di_max(first, row * size), d9di_min(first + n, (row + 1) * size)};
 }
 
+/* How many segments there are at most: without a list, of a row. */
+static __device__ __forceinline__ int64_t segments_of(const d9d_attention_dims &n)
+{
+    return n.segment != NULL ? n.segments : d9di_max(1, n.pieces);
+}
+
 /* Segments that are none lead to no other row of the batch. */
 static __device__ __forceinline__ segment segment_of(const d9d_attention_dims &n, int64_t i,
                                                      int64_t b)
 {
-    if (n.segment == NULL)
-        return {i, {b * n.s, (b + 1) * n.s}, {b * n.z, (b + 1) * n.z}};
+    if (n.segment == NULL) {
+        const int64_t size = n.s / segments_of(n), q = b * n.s + i * size, k = b * n.z;
+
+        return {i, {q, q + size}, {k, k + (n.pieces > 0 ? n.end[i] : n.z)}};
+    }
 
     const d9d_segment x = n.segment[i];
 
@@ -165,8 +174,10 @@ static __device__ __forceinline__ segment segment_of(const d9d_attention_dims &n
 static __device__ __forceinline__ int64_t segment_at(const d9d_attention_dims &n, bool keys,
                                                      int64_t cell)
 {
-    int64_t low = 0, high = n.segment != NULL ? n.segments - 1 : 0;
+    int64_t low = 0, high = segments_of(n) - 1;
 
+    if (n.segment == NULL)
+        return keys ? high : cell % n.s / (n.s / segments_of(n));
     while (low < high) {
         const int64_t mid = (low + high + 1) / 2;
 
@@ -182,7 +193,7 @@ static __device__ __forceinline__ int64_t segment_at(const d9d_attention_dims &n
 static __device__ __forceinline__ bool segment_next(const d9d_attention_dims &n, int64_t b,
                                                     int64_t end, segment *x)
 {
-    if (n.segment == NULL || x->q.end >= end || x->i + 1 >= n.segments)
+    if (x->q.end >= end || x->i + 1 >= segments_of(n))
         return false;
     *x = segment_of(n, x->i + 1, b);
     return true;

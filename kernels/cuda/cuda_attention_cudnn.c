@@ -18,11 +18,13 @@
  * where each begins and how long it is.  Deterministic, room for scores is room for all
  * documents at the longest, so that they are done by classes of length, halving.
  *
- * Pieces of rows, which ranks share: most documents in them are packed ones, whose keys lie
- * elsewhere.  The first of a piece may have more keys than queries; the mask's diagonal ends where
- * both do.  Such ones of two pieces of a row may see the same keys, and their gradients are
- * written: each piece of rows has its turn, in order, and what all but the first give is added to
- * what is there.
+ * Pieces of rows, which ranks share.  A piece of a whole row sees the row's keys up to its own, a
+ * number that the host knows: the mask's diagonal ends where both do.  Backward that is done in two
+ * slices where there is no window: with the piece's own keys, and with all before them, which need
+ * no mask; together they are a fifth faster.  Of packed documents, most in pieces are ones whose
+ * keys lie elsewhere; the first of a piece may have more keys than queries.  Two pieces of a row
+ * may see the same keys, and two slices have the same queries, and gradients are written: each has
+ * its turn, and what all but the first give is added to what is there.
  *
  * Other rows with more keys than queries go to slower kernels.
  *
@@ -37,6 +39,8 @@
 
 #include "cuda_cudnn.h"
 #include "d9d/base/mem.h"
+
+extern __typeof__(*((d9d_kernels *)0)->accumulate) d9d_k_accumulate;
 
 /* Of the tensors of a graph. */
 enum {
@@ -53,6 +57,8 @@ enum {
     HIDDEN,
     WINDOW,
     BEFORE,
+    QUERIES,
+    KEYS,
     ONE,
     SUM,
     DQ_SUM,
@@ -68,15 +74,20 @@ enum {
     IDS
 };
 
+/* Queries of a piece of a whole row: fewer are quick in any way. */
+enum { LEAST_SLICE = 64 };
+
 /* The most scratch for dS, where the options do not say. */
 #define MOST_SCORES ((int64_t)4 << 30)
 
 /* What decides about a plan; no padding, since it is a key of bytes. */
 typedef struct plan_key {
     int64_t b, s, z, d, a, kv; /* of the piece; packed: room for b documents of s queries, z keys */
-    int64_t all_a, all_kv;     /* heads of the arrays */
+    int64_t all_a, all_kv;     /* heads of the arrays, */
+    int64_t row_s, row_z;      /* and their rows of queries and keys, where they are not packed */
     int64_t packed, backward, exact;
     int64_t longer; /* packed: documents have more keys than queries */
+    int64_t open;   /* no mask */
     int64_t window;
 } plan_key;
 
@@ -129,17 +140,18 @@ static void draw_documents(drawing *w)
 }
 
 /* Heads of [B, cells, heads, D] as [B, heads, cells, D], or as [B, heads, D, cells]. */
-static d9di_shape4 heads_of(const plan_key *n, int64_t cells, int64_t heads, int64_t all)
+static d9di_shape4 heads_of(const plan_key *n, int64_t cells, int64_t row, int64_t heads,
+                            int64_t all)
 {
-    return (d9di_shape4){{n->b, heads, cells, n->d}, {cells * all * n->d, n->d, all * n->d, 1}};
+    return (d9di_shape4){{n->b, heads, cells, n->d}, {row * all * n->d, n->d, all * n->d, 1}};
 }
 static d9di_shape4 queries_of(const plan_key *n)
 {
-    return heads_of(n, n->s, n->a, n->all_a);
+    return heads_of(n, n->s, n->row_s, n->a, n->all_a);
 }
 static d9di_shape4 keys_of(const plan_key *n)
 {
-    return heads_of(n, n->z, n->kv, n->all_kv);
+    return heads_of(n, n->z, n->row_z, n->kv, n->all_kv);
 }
 static d9di_shape4 turned(d9di_shape4 x)
 {
@@ -153,10 +165,10 @@ static d9di_node4 array(drawing *w, int64_t id, d9di_shape4 shape, const d9di_no
 }
 
 /* A float32 a row: [B, heads, S], packed [T, heads]. */
-static d9di_node4 row_numbers(drawing *w, int64_t id, int64_t all)
+static d9di_node4 row_numbers(drawing *w, int64_t id, int64_t all, int64_t row)
 {
     const plan_key *n = w->n;
-    const d9di_shape4 rows = {{n->b, n->a, n->s, 1}, {all * n->s, n->s, 1, 1}};
+    const d9di_shape4 rows = {{n->b, n->a, n->s, 1}, {all * row, row, 1, 1}};
     const d9di_shape4 packed = {{n->b, n->a, n->s, 1}, {n->all_a * n->s, 1, n->all_a, 1}};
 
     return d9di_graph_tensor(w->g, id, CUDNN_DATA_FLOAT, n->packed ? packed : rows,
@@ -189,19 +201,34 @@ static d9di_node4 scores(drawing *w, const d9di_node4 *q, const d9di_node4 *k,
     return d9di_graph_apply(w->g, CUDNN_POINTWISE_MUL, &x, scale);
 }
 
+/* A row with other than its own keys, whose number the host knows? */
+static bool is_shifted(const plan_key *n)
+{
+    return !n->packed && !n->open && n->s != n->z;
+}
+
 /* What the mask and the window hide is -infinity. */
 static d9di_node4 masked(drawing *w, const d9di_node4 *x)
 {
-    const d9di_extent of =
+    const d9di_extent lengths =
         w->n->longer ? (d9di_extent){.m = &w->length, .n = &w->length_k} : (d9di_extent){0};
-    d9di_node4 hidden = d9di_graph_value(w->g, HIDDEN);
-    d9di_node4 y = d9di_graph_causal(w->g, x, &hidden, of), window, before;
+    d9di_node4 hidden, queries, keys, y, window, before;
 
+    if (w->n->open)
+        return *x;
+    hidden = d9di_graph_value(w->g, HIDDEN);
+    if (is_shifted(w->n)) {
+        queries = d9di_graph_count(w->g, QUERIES);
+        keys = d9di_graph_count(w->g, KEYS);
+        y = d9di_graph_causal(w->g, x, &hidden, (d9di_extent){.m = &queries, .n = &keys});
+    } else {
+        y = d9di_graph_causal(w->g, x, &hidden, lengths);
+    }
     if (w->n->window == 0)
         return y;
     window = d9di_graph_value(w->g, WINDOW);
     before = d9di_graph_value(w->g, BEFORE);
-    return d9di_graph_window(w->g, &y, &window, &before, of);
+    return d9di_graph_window(w->g, &y, &window, &before, lengths);
 }
 
 static void forward_graph(drawing *w)
@@ -211,7 +238,7 @@ static void forward_graph(drawing *w)
     const d9di_shape4 queries = queries_of(n), keys = keys_of(n);
     d9di_node4 q = array(w, Q, queries, &w->at_q), k = array(w, K, turned(keys), &w->at_k);
     d9di_node4 v = array(w, V, keys, &w->at_v), o = array(w, O, queries, &w->at_o);
-    d9di_node4 lse = row_numbers(w, LSE, n->all_a), scale = d9di_graph_value(g, SCALE);
+    d9di_node4 lse = row_numbers(w, LSE, n->all_a, n->row_s), scale = d9di_graph_value(g, SCALE);
     d9di_node4 x = scores(w, &q, &k, &scale), most, sum, log, p;
 
     x = masked(w, &x);
@@ -240,7 +267,7 @@ static void group_product(drawing *w, const d9di_node4 *x, const d9di_node4 *y,
         return;
     }
     if (n->packed) {
-        shape = heads_of(n, n->z, n->a, n->all_kv * group);
+        shape = heads_of(n, n->z, n->z, n->a, n->all_kv * group);
         full = array(w, id, shape, at);
     } else {
         full = d9di_graph_virtual(w->g, CUDNN_DATA_BFLOAT16, shape);
@@ -271,7 +298,7 @@ static void query_product(drawing *w, const d9di_node4 *ds, const d9di_node4 *k,
 static d9di_node4 output_product(drawing *w, const d9di_node4 *dout, const d9di_node4 *o)
 {
     const plan_key *n = w->n;
-    d9di_node4 sum = row_numbers(w, SUM, n->a), one = d9di_graph_value(w->g, ONE);
+    d9di_node4 sum = row_numbers(w, SUM, n->a, n->s), one = d9di_graph_value(w->g, ONE);
     d9di_node4 x =
         d9di_graph_virtual(w->g, CUDNN_DATA_FLOAT, d9di_shape4_dense(n->b, n->a, n->s, n->d));
 
@@ -290,7 +317,7 @@ static void backward_graph(drawing *w)
     d9di_node4 v = array(w, V, turned(keys), &w->at_v), o = array(w, O, queries, &w->at_o);
     d9di_node4 dout = array(w, DOUT, queries, &w->at_o), dq = array(w, DQ, queries, &w->at_q);
     d9di_node4 dk = array(w, DK, keys, &w->at_k), dv = array(w, DV, keys, &w->at_v);
-    d9di_node4 lse = row_numbers(w, LSE, n->all_a), scale = d9di_graph_value(g, SCALE);
+    d9di_node4 lse = row_numbers(w, LSE, n->all_a, n->row_s), scale = d9di_graph_value(g, SCALE);
     d9di_node4 sum = output_product(w, &dout, &o), p = scores(w, &q, &k, &scale), ds;
 
     p = d9di_graph_apply(g, CUDNN_POINTWISE_SUB, &p, &lse);
@@ -394,6 +421,8 @@ static plan_key key_of(d9d_stream s, const d9di_attention *c)
                       .kv = n->kv,
                       .all_a = n->a,
                       .all_kv = n->kv,
+                      .row_s = n->s,
+                      .row_z = n->z,
                       .packed = n->segment != NULL,
                       .backward = backward,
                       .exact = backward && !s->options.inexact,
@@ -445,7 +474,14 @@ typedef struct extras {
     float *sum, *dq_sum;
     void *dk_full, *dv_full;
     void *dk, *dv; /* where keys have gradients already: what is added to those */
+    void *dq;      /* of a second slice, with other keys */
 } extras;
+
+/* Are pieces of rows done in two slices? */
+static bool has_slices(const d9di_attention *c)
+{
+    return c->dout != NULL && c->n.segment == NULL && c->n.pieces > 0 && c->n.window == 0;
+}
 
 static extras extras_take(const d9di_attention *c, const plan_key *key, room *r)
 {
@@ -468,6 +504,8 @@ static extras extras_take(const d9di_attention *c, const plan_key *key, room *r)
         x.dk = room_take(r, cells * n->kv * 2);
         x.dv = room_take(r, cells * n->kv * 2);
     }
+    if (has_slices(c))
+        x.dq = room_take(r, rows * n->d * 2);
     return x;
 }
 
@@ -476,21 +514,29 @@ static void *shifted(const void *p, int64_t bytes)
     return (void *)((uintptr_t)p + (uintptr_t)bytes);
 }
 
-/* The piece of batch entries from b and key heads from kv; `docs` where it is packed. */
+/* Where a piece lies: rows from b on, key heads from kv on, of a row queries from q and keys from k
+ * on; and where its documents do, if it is packed.  `more`: keys may have gradients of pieces
+ * before it; `second`: queries have been with other keys. */
+typedef struct spot {
+    int64_t b, kv, q, k;
+    bool more, second;
+    d9di_places at;
+} spot;
+
 static d9d_status run_piece(d9d_stream s, const d9di_attention *c, const plan_key *key,
-                            const plan *p, int64_t b, int64_t kv, const extras *x,
-                            const d9di_documents *docs)
+                            const plan *p, const spot *i, const extras *x)
 {
-    static const d9di_documents none;
-    const d9di_documents *of = key->packed ? docs : &none;
-    const d9di_places *at = &of->at;
-    const int64_t h = kv * (key->all_a / key->all_kv), s_d = key->s * key->d;
-    const int64_t q = (b * s_d * key->all_a + h * key->d) * 2;
-    const int64_t k = (b * s_d * key->all_kv + kv * key->d) * 2;
-    const int64_t lse = (b * key->all_a + h) * key->s * 4;
+    const d9di_places *at = &i->at;
+    const int64_t h = i->kv * (key->all_a / key->all_kv);
+    const int64_t first_q = i->b * key->row_s + i->q, first_k = i->b * key->row_z + i->k;
+    const int64_t q = (first_q * key->all_a + h) * key->d * 2;
+    const int64_t k = (first_k * key->all_kv + i->kv) * key->d * 2;
+    const int64_t lse = ((i->b * key->all_a + h) * key->row_s + i->q) * 4;
     const bool back = key->backward, packed = key->packed, full = packed && key->a != key->kv;
-    const bool more = of->from > 0; /* and keys may have gradients of pieces before */
-    float scale = c->n.scale, hidden = -INFINITY, one = 1.0f, window = (float)key->window;
+    const bool shift = is_shifted(key), more = i->more;
+    int32_t queries = (int32_t)key->s, keys = (int32_t)key->z;
+    float scale = c->n.scale, hidden = -INFINITY, one = 1.0f;
+    float window = (float)(key->window - (shift ? key->z - key->s : 0));
     const struct {
         int64_t id;
         void *at;
@@ -502,12 +548,14 @@ static d9d_status run_piece(d9d_stream s, const d9di_attention *c, const plan_ke
         {O, shifted(c->o, q), true},
         {LSE, packed ? shifted(x->lse, h * 4) : shifted(c->lse, lse), true},
         {SCALE, &scale, true},
-        {HIDDEN, &hidden, true},
+        {HIDDEN, &hidden, !key->open},
         {WINDOW, &window, key->window > 0},
         {BEFORE, &hidden, key->window > 0},
+        {QUERIES, &queries, shift},
+        {KEYS, &keys, shift},
         {ONE, &one, back},
         {DOUT, shifted(c->dout, q), back},
-        {DQ, shifted(c->dq, q), back},
+        {DQ, shifted(i->second ? x->dq : c->dq, q), back},
         {DK, shifted(more ? x->dk : c->dk, k), back},
         {DV, shifted(more ? x->dv : c->dv, k), back},
         {SUM, x->sum, back},
@@ -534,31 +582,113 @@ static d9d_status run_piece(d9d_stream s, const d9di_attention *c, const plan_ke
     return d9di_graph_run(&p->graph, c->op, s, id, where, n);
 }
 
+/* Queries of every row, and keys: from q and k on. */
+typedef struct slice {
+    plan_key key;
+    plan *plan;
+    int64_t q, k;
+    bool more, second;
+} slice;
+
+enum { MOST_SLICES = 2 * D9D_PIECES };
+
+static slice *slice_add(d9d_stream s, const d9di_attention *c, slice *x, int64_t q, int64_t k,
+                        int64_t n, int64_t keys)
+{
+    *x = (slice){.key = key_of(s, c), .q = q, .k = k};
+    x->key.s = n;
+    x->key.z = keys;
+    cut(s, &x->key);
+    return x + 1;
+}
+
+/* The last piece sees the most keys, and goes first. */
+static int slices_of(d9d_stream s, const d9di_attention *c, slice *out)
+{
+    const d9d_attention_dims *n = &c->n;
+    const int64_t pieces = d9di_max(1, n->pieces), size = n->s / pieces;
+    slice *x = out;
+
+    for (int64_t i = pieces - 1; i >= 0; i--) {
+        const int64_t end = n->pieces > 0 ? n->end[i] : n->z;
+        const int64_t own = has_slices(c) ? end - size : 0;
+        slice *const first = x;
+
+        x = slice_add(s, c, x, i * size, own, size, end - own);
+        if (own > 0) {
+            x = slice_add(s, c, x, i * size, 0, size, own);
+            x[-1].second = true;
+            x[-1].key.open = 1;
+        }
+        for (slice *y = first; y < x; y++)
+            y->more = i + 1 < pieces;
+    }
+    return (int)(x - out);
+}
+
+/* y += x, cells [from, from + n) of each row of `row`, of `heads` heads. */
+static d9d_status add_cells(d9d_stream s, const d9di_attention *c, void *y, const void *x,
+                            int64_t row, int64_t from, int64_t n, int64_t heads)
+{
+    const int64_t cell = heads * c->n.d;
+
+    for (int64_t b = 0; b < c->n.b; b++) {
+        const int64_t at = (b * row + from) * cell * 2;
+
+        D9D_TRY(d9d_k_accumulate(s, D9D_BF16, shifted(y, at), 1.0f, D9D_BF16, shifted(x, at),
+                                 n * cell));
+    }
+    return D9D_OK;
+}
+
+/* What a slice gives beside others. */
+static d9d_status add_slice(d9d_stream s, const d9di_attention *c, const slice *of, const extras *x)
+{
+    const d9d_attention_dims *n = &c->n;
+
+    if (of->second)
+        D9D_TRY(add_cells(s, c, c->dq, x->dq, n->s, of->q, of->key.s, n->a));
+    if (!of->more)
+        return D9D_OK;
+    D9D_TRY(add_cells(s, c, c->dk, x->dk, n->z, of->k, of->key.z, n->kv));
+    return add_cells(s, c, c->dv, x->dv, n->z, of->k, of->key.z, n->kv);
+}
+
+static d9d_status run_slice(d9d_stream s, const d9di_attention *c, const slice *of, const extras *x)
+{
+    spot i = {.q = of->q, .k = of->k, .more = of->more, .second = of->second};
+
+    for (i.b = 0; i.b < c->n.b; i.b += of->key.b)
+        for (i.kv = 0; i.kv < c->n.kv; i.kv += of->key.kv)
+            D9D_TRY(run_piece(s, c, &of->key, of->plan, &i, x));
+    return of->key.backward ? add_slice(s, c, of, x) : D9D_OK;
+}
+
 static d9d_status run_rows(d9d_stream s, d9di_sdpa *x, const d9di_attention *c, bool *done)
 {
-    plan_key key = key_of(s, c);
+    slice of[MOST_SLICES];
+    const int n = slices_of(s, c, of);
     room r = {0};
     extras extra;
     void *scratch;
     d9d_status st = D9D_OK;
-    plan *p;
 
-    cut(s, &key);
-    D9D_TRY(plan_find(s, x, c->op, &key, &p));
-    *done = p->graph.plan != NULL;
-    if (!*done)
-        return D9D_OK;
-    (void)extras_take(c, &key, &r);
+    for (int i = 0; i < n; i++) {
+        D9D_TRY(plan_find(s, x, c->op, &of[i].key, &of[i].plan));
+        if (of[i].plan->graph.plan == NULL)
+            return D9D_OK;
+    }
+    *done = true;
+    (void)extras_take(c, &of[0].key, &r);
     D9D_TRY(d9di_take(s, r.used, &scratch));
-    extra = extras_take(c, &key, &(room){.at = scratch});
-    for (int64_t b = 0; b < c->n.b && st == D9D_OK; b += key.b)
-        for (int64_t kv = 0; kv < c->n.kv && st == D9D_OK; kv += key.kv)
-            st = run_piece(s, c, &key, p, b, kv, &extra, NULL);
+    extra = extras_take(c, &of[0].key, &(room){.at = scratch});
+    for (int i = 0; i < n && st == D9D_OK; i++)
+        st = run_slice(s, c, &of[i], &extra);
     d9di_give(s, scratch, r.used);
     return st;
 }
 
-/* --- packed documents, and pieces of rows ------------------------------------------------------
+/* --- packed documents, and pieces of them ------------------------------------------------------
  */
 
 enum { SHORTEST = 128, MOST_CLASSES = 32 };
@@ -599,7 +729,7 @@ static int classes_square(d9d_stream s, const d9di_attention *c, class *out)
         const int64_t shortest = last ? 1 : longest / 2 + 1;
 
         out[n] = (class){.key = key};
-        out[n].key.s = out[n].key.z = longest;
+        out[n].key.s = out[n].key.z = out[n].key.row_s = out[n].key.row_z = longest;
         out[n].key.b = whole  ? x->segments
                        : last ? power_of_two(16, x->segments)
                               : d9di_ceil_div(x->b * x->s / shortest, 8) * 8;
@@ -622,8 +752,8 @@ static class class_longer(d9d_stream s, const d9di_attention *c)
     class k = {.key = key_of(s, c)};
 
     k.key.longer = 1;
-    k.key.s = d9di_ceil_div(d9di_max(SHORTEST, piece), 64) * 64;
-    k.key.z = d9di_ceil_div(d9di_max(SHORTEST, x->z), 64) * 64;
+    k.key.s = k.key.row_s = d9di_ceil_div(d9di_max(SHORTEST, piece), 64) * 64;
+    k.key.z = k.key.row_z = d9di_ceil_div(d9di_max(SHORTEST, x->z), 64) * 64;
     cut(s, &k.key);
     k.docs = (d9di_documents){.longer = true,
                               .shortest = 1,
@@ -660,9 +790,11 @@ static d9di_places places_take(int64_t most, room *r)
 static d9d_status run_documents(d9d_stream s, const d9di_attention *c, const class *k,
                                 const extras *x, const d9di_documents *docs)
 {
+    spot i = {.more = docs->from > 0, .at = docs->at};
+
     D9D_TRY(d9di_documents_find(s, c, docs));
-    for (int64_t kv = 0; kv < c->n.kv; kv += k->key.kv)
-        D9D_TRY(run_piece(s, c, &k->key, k->plan, 0, kv, x, docs));
+    for (; i.kv < c->n.kv; i.kv += k->key.kv)
+        D9D_TRY(run_piece(s, c, &k->key, k->plan, &i, x));
     return k->key.backward && docs->from > 0 ? d9di_documents_add(s, c, docs, x->dk, x->dv)
                                              : D9D_OK;
 }
@@ -721,7 +853,9 @@ static d9d_status run_packed(d9d_stream s, d9di_sdpa *x, const d9di_attention *c
 /* What it takes besides sizes: rows with their keys, or known pieces of them. */
 static bool has_keys(const d9d_attention_dims *n)
 {
-    return n->s == n->z || (n->segment != NULL && n->pieces > 0 && n->s % n->pieces == 0);
+    if (n->pieces == 0)
+        return n->s == n->z;
+    return n->s % n->pieces == 0 && (n->segment != NULL || n->s / n->pieces >= LEAST_SLICE);
 }
 
 d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *done)

@@ -122,7 +122,7 @@ struct span {
 /* The one of segment i. */
 static __device__ __forceinline__ span span_of(const d9d_attention_dims &n, int64_t i, int64_t b)
 {
-    span x = {i, i + 1, {0, 0}};
+    span x = {n.segment != NULL ? i : 0, i + 1, {0, 0}};
 
     while (n.segment != NULL && x.first > 0 && n.segment[x.first - 1].k == n.segment[i].k)
         x.first--;

@@ -169,6 +169,11 @@ d9di_node4 d9di_graph_value(d9di_graph *g, int64_t id)
     return tensor(g, VALUE, id, CUDNN_DATA_FLOAT, d9di_shape4_dense(1, 1, 1, 1), NULL);
 }
 
+d9di_node4 d9di_graph_count(d9di_graph *g, int64_t id)
+{
+    return tensor(g, VALUE, id, CUDNN_DATA_INT32, d9di_shape4_dense(1, 1, 1, 1), NULL);
+}
+
 /* --- operations ---------------------------------------------------------------------------------
  */
 

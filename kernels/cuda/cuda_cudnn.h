@@ -70,7 +70,9 @@ d9di_shape4 d9di_shape4_dense(int64_t a, int64_t b, int64_t c, int64_t d);
 d9di_node4 d9di_graph_tensor(d9di_graph *g, int64_t id, cudnnDataType_t t, d9di_shape4 shape,
                              const d9di_node4 *offset);
 d9di_node4 d9di_graph_virtual(d9di_graph *g, cudnnDataType_t t, d9di_shape4 shape);
+/* One float32, or int32, in host memory. */
 d9di_node4 d9di_graph_value(d9di_graph *g, int64_t id);
+d9di_node4 d9di_graph_count(d9di_graph *g, int64_t id);
 
 /* --- operations ---------------------------------------------------------------------- */
 
@@ -86,8 +88,8 @@ d9di_node4 d9di_graph_apply(d9di_graph *g, cudnnPointwiseMode_t mode, const d9di
                             const d9di_node4 *b);
 void d9di_graph_apply_to(d9di_graph *g, cudnnPointwiseMode_t mode, const d9di_node4 *x,
                          const d9di_node4 *b, const d9di_node4 *y);
-/* x where row >= column, else `other`.  With the true sizes `of` each entry, m rows and n columns,
- * the diagonal is the one that ends where both do, not the one that begins with both. */
+/* x where row >= column, else `other`.  With the true sizes `of` each entry, or of all, m rows and
+ * n columns, the diagonal is the one that ends where both do, not the one that begins with both. */
 d9di_node4 d9di_graph_causal(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *other,
                              d9di_extent of);
 /* x where column + window > row, else `other`; both are values. `of` is as above. */

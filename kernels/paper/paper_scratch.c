@@ -50,7 +50,7 @@ d9d_status d9di_paper_gemm_scratch(d9d_stream s, const d9d_gemm *g)
 /* --- attention: cuda_attention_cudnn.c, cuda_attention_din.cu ------------------------------- */
 
 #define MOST_SCORES ((int64_t)4 << 30)
-enum { SHORTEST = 128 };
+enum { SHORTEST = 128, LEAST_SLICE = 64 };
 
 static int64_t divisor(int64_t n, int64_t most)
 {
@@ -92,12 +92,39 @@ static int64_t scores_packed(const d9d_attention_dims *n)
                             round_up(max(SHORTEST, n->z), 64), false));
 }
 
+/* Are pieces of whole rows done in two slices backward, with their own keys and with those before?
+ */
+static bool has_slices(const d9d_attention_dims *n)
+{
+    return n->segments == 0 && n->pieces > 0 && n->window == 0;
+}
+
+/* Of whole rows, or of their slices, one after the other. */
+static int64_t scores_of_rows(const d9d_attention_dims *n)
+{
+    int64_t most = n->pieces > 0 ? 0 : scores(n, n->b, n->s, n->s, false);
+
+    for (int64_t i = 0; i < n->pieces; i++) {
+        const int64_t size = n->s / n->pieces, own = has_slices(n) ? size : n->end[i];
+
+        most = max(most, scores(n, n->b, size, own, false));
+        if (n->end[i] > own)
+            most = max(most, scores(n, n->b, size, n->end[i] - own, false));
+    }
+    return most;
+}
+
+static bool has_keys(const d9d_attention_dims *n)
+{
+    if (n->pieces == 0)
+        return n->z == n->s;
+    return n->s % n->pieces == 0 && (n->segments > 0 || n->s / n->pieces >= LEAST_SLICE);
+}
+
 /* Heads of 64 or 128 in bfloat16, of rows or of their pieces on ranks. */
 bool d9di_paper_by_cudnn(const d9d_attention_dims *n)
 {
-    const bool keys = n->z == n->s || (n->segments > 0 && n->pieces > 0 && n->s % n->pieces == 0);
-
-    return n->t == D9D_BF16 && n->causal && keys && (n->d == 64 || n->d == 128);
+    return n->t == D9D_BF16 && n->causal && has_keys(n) && (n->d == 64 || n->d == 128);
 }
 
 d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
@@ -105,6 +132,7 @@ d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *
     const int64_t sums = n->b * n->s * n->a * 4, keys = n->b * n->z * n->d * 4;
     const bool packed = n->segments > 0, grouped = packed && n->a != n->kv;
     const bool added = n->z != n->s && n->pieces > 1;
+    const int64_t slices = has_slices(n) ? n->b * n->s * n->a * n->d * 2 : 0;
 
     if (!on_gpu(s) || n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
@@ -112,9 +140,9 @@ d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *
         return d9di_paper_borrow(s, backward ? sums : 0);
     if (!backward)
         return d9di_paper_borrow(s, packed ? sums : 0);
-    return d9di_paper_borrow(s, (packed ? scores_packed(n) : scores(n, n->b, n->s, n->s, false)) +
+    return d9di_paper_borrow(s, (packed ? scores_packed(n) : scores_of_rows(n)) +
                                     sums * (packed ? 2 : 1) + (grouped ? keys * n->a : 0) +
-                                    (added ? keys * n->kv : 0));
+                                    (added ? keys * n->kv : 0) + slices);
 }
 
 /* --- the delta rule: cuda_delta.cu, cuda_delta_walk.cu, cuda_delta_din.cu ----------------------

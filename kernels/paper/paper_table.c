@@ -170,6 +170,11 @@ static double pairs(const d9d_attention_dims *n)
 {
     double sum = 0;
 
+    if (n->segments == 0 && n->pieces > 0) {
+        for (int64_t i = 0; i < n->pieces; i++)
+            sum += pairs_of(n, (double)(n->s / n->pieces), (double)n->end[i]);
+        return (double)n->b * sum;
+    }
     if (n->segments == 0 || !d9d_paper_is_real(n->segment))
         return (double)n->b * pairs_of(n, (double)n->s, (double)n->z);
     for (int64_t i = 0; i < n->segments; i++)

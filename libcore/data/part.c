@@ -37,12 +37,6 @@ static d9d_status copy_cells(const d9d_batch *b, const deal *d, d9d_part_room *r
     return D9D_OK;
 }
 
-/* Where document i begins, counted over the batch; without packed ones each row is one. */
-static int64_t bound(const d9d_batch *b, int64_t i)
-{
-    return b->bounds != NULL ? b->bounds[i] : i * b->length;
-}
-
 /* The parts of documents in positions [first, first + n) of the batch, which are queries from *q
  * on. *doc is one that does not begin behind, and goes on. */
 static d9d_status add_segments(const d9d_batch *b, int64_t first, int64_t n, int64_t *doc,
@@ -50,12 +44,12 @@ static d9d_status add_segments(const d9d_batch *b, int64_t first, int64_t n, int
 {
     const int64_t end = first + n;
 
-    while (bound(b, *doc + 1) <= first)
+    while (b->bounds[*doc + 1] <= first)
         ++*doc;
     for (int64_t at = first, next; at < end; at = next) {
-        const int64_t k = bound(b, *doc);
+        const int64_t k = b->bounds[*doc];
 
-        next = bound(b, *doc + 1) < end ? bound(b, *doc + 1) : end;
+        next = b->bounds[*doc + 1] < end ? b->bounds[*doc + 1] : end;
         if (next > at)
             D9D_TRY(
                 D9D_VEC_PUSH(&room->segments, ((d9d_segment){(int32_t)*q, (int32_t)(next - at),
@@ -98,7 +92,7 @@ d9d_status d9d_batch_part_of(const d9d_batch *b, int rank, int n, d9d_part_room 
             (long long)b->length, 2 * n, n);
     if (n > 1)
         D9D_TRY(copy_cells(b, &d, room, &part));
-    if (n > 1 || b->bounds != NULL)
+    if (b->bounds != NULL)
         D9D_TRY(find_segments(b, &d, room, &part));
     *out = part;
     return D9D_OK;

@@ -105,9 +105,6 @@ static d9d_status check_segments(const d9d_tensor *q, const d9d_attention *how)
 {
     const d9d_tensor *segments = how->segments;
 
-    if (segments == NULL && d9d_comm_size(how->cp) > 1)
-        return D9D_FAIL(D9D_EINVAL, "attention: rows lie on %d ranks and have no segments",
-                        d9d_comm_size(how->cp));
     if (segments == NULL)
         return D9D_OK;
     D9D_TRY(d9di_op_check("attention", "segments", segments, D9D_I32));
@@ -171,12 +168,14 @@ static d9d_status record(d9d_tape *t, d9d_var *const in[3], d9d_var *out, const 
 }
 
 static d9d_attention_dims dims_of(const d9d_tensor *q, const d9d_tensor *k,
-                                  const d9d_attention *how)
+                                  const d9d_attention *how, const d9di_pieces *p)
 {
+    const int64_t s = q->shape.dim[1];
+
     return (d9d_attention_dims){
         .t = q->dtype,
         .b = q->shape.dim[0],
-        .s = q->shape.dim[1],
+        .s = s,
         .z = k->shape.dim[1] * d9d_comm_size(how->cp),
         .a = q->shape.dim[2],
         .kv = k->shape.dim[2],
@@ -188,6 +187,7 @@ static d9d_attention_dims dims_of(const d9d_tensor *q, const d9d_tensor *k,
         .cached = how->cached,
         .window = how->window,
         .pieces = d9d_comm_size(how->cp) > 1 ? 2 : 0,
+        .end = {d9di_pieces_end(p, s, 0), d9di_pieces_end(p, s, 1)},
     };
 }
 
@@ -214,7 +214,7 @@ d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
     d9d_status st;
 
     D9D_TRY_OR(st, check(tq, tk, tv, how, &attr.pieces), out);
-    attr.dims = dims_of(tq, tk, how);
+    attr.dims = dims_of(tq, tk, how, &attr.pieces);
     D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, tq->shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n->b, n->a, n->s), &lse),
                out);

@@ -5,6 +5,13 @@
  */
 #include "op/op_pieces.h"
 
+int64_t d9di_pieces_end(const d9di_pieces *p, int64_t s, int i)
+{
+    const int64_t n = d9d_comm_size(p->comm), r = d9d_comm_rank(p->comm);
+
+    return (i == 0 ? r + 1 : 2 * n - r) * (s / 2);
+}
+
 d9d_status d9di_pieces_check(const char *op, const char *name, const d9di_pieces *p,
                              const d9d_tensor *x)
 {

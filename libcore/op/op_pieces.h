@@ -13,6 +13,9 @@ typedef struct d9di_pieces {
     const char *what;
 } d9di_pieces;
 
+/* Of s positions that this rank has of a row: where its piece i ends, counted over the row. */
+int64_t d9di_pieces_end(const d9di_pieces *p, int64_t s, int i);
+
 /* EINVAL unless S is two pieces, where there are several ranks. */
 d9d_status d9di_pieces_check(const char *op, const char *name, const d9di_pieces *p,
                              const d9d_tensor *x);

@@ -544,28 +544,6 @@ static void models_in_pieces_are_the_model(void **state)
         model_check(*state, &variants[i]);
 }
 
-/* Nothing would show that a rank takes its pieces for whole rows. */
-static void rows_without_segments_are_refused(void **state)
-{
-    const ranks *w = *state;
-    const d9d_attention how = {.scale = 0.4f, .causal = true, .cp = w->comm, .what = "k and v"};
-    d9d_tensor x = ranks_numbers(w, D9D_F32, D9D_SHAPE(1, 2, 2, 8), 1);
-    d9d_var *v, *y;
-    char want[100];
-    d9d_tape *t;
-
-    assert_ok(d9d_tape_create(w->dev, &t));
-    assert_ok(d9d_tape_leaf(t, &x, true, &v));
-    (void)snprintf(want, sizeof(want), "attention: rows lie on %d ranks and have no segments",
-                   w->size);
-    if (w->size > 1)
-        assert_fails(d9d_op_attention(t, v, v, v, &how, &y), D9D_EINVAL, want);
-    else
-        assert_ok(d9d_op_attention(t, v, v, v, &how, &y));
-    d9d_tape_free(t);
-    d9d_tensor_release(&x);
-}
-
 static d9d_status world_open(int64_t replicate, ranks *w)
 {
     d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
@@ -586,7 +564,6 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(attention_in_pieces_is_attention, &w),
         cmocka_unit_test_prestate(gradients_are_those_of_all_ranks, &w),
         cmocka_unit_test_prestate(models_in_pieces_are_the_model, &w),
-        cmocka_unit_test_prestate(rows_without_segments_are_refused, &w),
     };
     int failed;
 

@@ -63,9 +63,13 @@ static void run_backward(void *arg)
 /* The segment of query i, counted over B and S. */
 static d9d_segment segment_of(const d9d_attention_dims *n, int64_t i)
 {
-    const int64_t row = i / n->s;
+    const int64_t row = i / n->s, size = n->pieces > 0 ? n->s / n->pieces : n->s;
+    const int64_t piece = i % n->s / size;
     const d9d_segment *x = n->segment;
 
+    if (x == NULL && n->pieces > 0)
+        return (d9d_segment){(int32_t)(row * n->s + piece * size), (int32_t)size,
+                             (int32_t)(row * n->z), (int32_t)n->end[piece]};
     if (x == NULL)
         return (d9d_segment){(int32_t)(row * n->s), (int32_t)n->s, (int32_t)(row * n->z),
                              (int32_t)n->z};
@@ -335,6 +339,8 @@ static void check_ranks(int n, int64_t length, const int32_t *bounds, const d9d_
         x.segments = part.segments;
         x.segment = part.segment;
         x.pieces = 2;
+        x.end[0] = (rank + 1) * part.length / 2;
+        x.end[1] = (2 * n - rank) * part.length / 2;
         check(&x);
     }
     d9d_part_room_release(&room);
@@ -353,6 +359,8 @@ static const d9d_attention_dims as_128 = {
     .t = D9D_BF16, .a = 2, .kv = 2, .d = 128, .causal = true, .scale = 0.1f};
 static const d9d_attention_dims as_groups = {
     .t = D9D_BF16, .a = 4, .kv = 1, .d = 128, .causal = true, .scale = 0.1f};
+static const d9d_attention_dims as_window = {
+    .t = D9D_BF16, .a = 4, .kv = 2, .d = 128, .causal = true, .scale = 0.1f, .window = 70};
 /* No library's. */
 static const d9d_attention_dims as_80 = {
     .t = D9D_BF16, .a = 2, .kv = 1, .d = 80, .causal = true, .scale = 0.1f};
@@ -374,6 +382,9 @@ static const struct {
     {2, 260, NULL, &as_groups},
     {4, 304, documents_304, &as_groups},
     {4, 8, NULL, &as_groups},
+    {2, 512, NULL, &as_groups},
+    {3, 1200, NULL, &as_64},
+    {2, 400, NULL, &as_window},
     {2, 180, documents_180, &as_80},
     {4, 80, NULL, &as_80},
     {3, 180, documents_180, &as_float},

@@ -56,6 +56,20 @@ static int64_t first_of(const d9d_batch *b, int64_t cell)
     return b->bounds[i];
 }
 
+/* Segment i of the part: of its list, or, without packed documents, a piece of a row. */
+static d9d_segment segment_at(const d9d_batch *b, const d9d_batch_part *part, int rank, int n,
+                              int64_t i)
+{
+    const int64_t size = part->length / 2, row = i / 2,
+                  piece = i % 2 == 0 ? rank : 2 * n - 1 - rank;
+
+    if (b->bounds != NULL)
+        return part->segment[i];
+    assert_null(part->segment);
+    return (d9d_segment){(int32_t)(i * size), (int32_t)size, (int32_t)(row * b->length),
+                         (int32_t)((piece + 1) * size)};
+}
+
 /* Query `cell` must see the keys from its document's first to its own, and does by segment `x`, of
  * which it is query j. */
 static void check_sight(const d9d_batch *b, int64_t cell, const d9d_segment *x, int64_t j)
@@ -65,8 +79,9 @@ static void check_sight(const d9d_batch *b, int64_t cell, const d9d_segment *x, 
 }
 
 /* The kernel takes the list for one. */
-static void check_formed(const d9d_batch *b, const d9d_batch_part *part)
+static void check_formed(const d9d_batch *b, const d9d_batch_part *part, int rank, int n_ranks)
 {
+    const int64_t size = part->length / 2;
     static float x[CELLS], lse[CELLS];
     const d9d_attention_dims n = {.t = D9D_F32,
                                   .b = part->rows,
@@ -78,7 +93,8 @@ static void check_formed(const d9d_batch *b, const d9d_batch_part *part)
                                   .causal = true,
                                   .segments = part->segments,
                                   .segment = part->segment,
-                                  .pieces = part->length < b->length ? 2 : 0};
+                                  .pieces = part->length < b->length ? 2 : 0,
+                                  .end = {(rank + 1) * size, (2 * n_ranks - rank) * size}};
 
     assert_ok(d9d_kernels_cpu()->attention(NULL, &n, x, lse, x, x, x));
 }
@@ -97,17 +113,20 @@ static void check_parts(const d9d_batch *b, int n)
         assert_ok(d9d_batch_part_of(b, rank, n, &room, &part));
         assert_int_equal(part.rows, b->rows);
         assert_int_equal(part.length, 2 * size);
-        check_formed(b, &part);
-        for (int64_t s = 0; s < part.segments; s++)
-            for (int64_t j = 0; j < part.segment[s].nq; j++, i++) {
+        check_formed(b, &part, rank, n);
+        for (int64_t s = 0; s < (b->bounds != NULL ? part.segments : 2 * b->rows); s++) {
+            const d9d_segment x = segment_at(b, &part, rank, n, s);
+
+            for (int64_t j = 0; j < x.nq; j++, i++) {
                 const int64_t at = i % part.length, piece = at < size ? rank : 2 * n - 1 - rank;
                 const int64_t cell = i / part.length * b->length + piece * size + at % size;
 
                 assert_int_equal(part.ids[i], cell);
                 assert_int_equal(part.labels[i], b->labels[cell]);
                 assert_int_equal(part.positions[i], b->positions[cell]);
-                check_sight(b, cell, &part.segment[s], j);
+                check_sight(b, cell, &x, j);
             }
+        }
         assert_int_equal(i, part.rows * part.length);
         seen += i;
     }
@@ -153,7 +172,7 @@ static void alone_is_the_batch(void **state)
         make(&m, 3, 7, 5, seed);
         assert_ok(d9d_batch_part_of(&m.b, 0, 1, &room, &part));
         assert_ptr_equal(part.ids, m.b.ids);
-        check_formed(&m.b, &part);
+        check_formed(&m.b, &part, 0, 1);
         for (int64_t s = 0; s < part.segments; s++)
             for (int64_t j = 0; j < part.segment[s].nq; j++)
                 check_sight(&m.b, cell++, &part.segment[s], j);

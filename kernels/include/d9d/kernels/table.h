@@ -148,21 +148,22 @@ typedef struct d9d_turned_heads {
  *                           - - x x x -
  *                           - - - x x x
  *
- * Without a list a row is one segment: all its queries, all its keys.  A list of N lies in device
- * memory, so that the host needs to wait for nothing; it serves three ends:
+ * Without a list a row is one segment: all its queries, all its keys; or, of `pieces` of one size,
+ * each is one, which sees the row's keys before end[i].  These rise: a rank of context parallelism
+ * has few of a row's queries and all its keys, rank 0 of 2 pieces 0 and 3 of 4 (d9d/nn/cut.h):
+ *
+ *     S = 4, Z = 8, end = {2, 8}    queries a a - - - - a a
+ *
+ * A list of N lies in device memory, so that the host needs to wait for nothing; it serves two
+ * ends:
  *
  *   - Packed documents.  Z = S; each document, and the padding of a row, is one segment.
  *
  *         S = 6    | a a a b b - | c d d d d d |
  *                  {0,3,0,3} {3,2,3,2} {5,1,5,1} {6,1,6,1} {7,5,7,5}
  *
- *   - Pieces of rows.  A rank of context parallelism has few of a row's queries and all its keys.
- *     Rank 0 of 2 has pieces 0 and 3 of 4 (d9d/nn/cut.h):
- *
- *         S = 4, Z = 8    queries a a - - - - a a    {0,2,0,2} {2,2,0,8}
- *
- *   - Pieces of documents: the part of each document in each piece, with the document's keys up to
- *     the part's last.
+ *   - Pieces of packed documents: the part of each document in each piece, with the document's keys
+ *     up to the part's last.
  *
  *         S = 4, Z = 8    queries a a - - - - b b    {0,2,0,2} {2,2,3,5}
  *                         keys    a a a b b b b b
@@ -191,6 +192,7 @@ typedef struct d9d_segment {
     int32_t q, nq, k, nk;
 } d9d_segment;
 
+enum { D9D_PIECES = 2 }; /* of a row, the most */
 typedef struct d9d_attention_dims {
     d9d_dtype t;
     int64_t b, s, z, a, kv, d;
@@ -201,8 +203,9 @@ typedef struct d9d_attention_dims {
     bool cached; /* k and v are a cache, and most segments have a query or a few: it may be done in
                     another way, whose last bits differ; forward alone.  The list was there before
                     any call that may still be under way, and so it may be read ahead */
-    int64_t window; /* most keys that a query sees, its own position counted; 0: all */
-    int64_t pieces; /* of a row of queries, where a list is of pieces; 0: not known */
+    int64_t window;          /* most keys that a query sees, its own position counted; 0: all */
+    int64_t pieces;          /* of a row of queries; 0: one, or with a list not known */
+    int64_t end[D9D_PIECES]; /* without a list: how many of the row's keys each piece sees */
 } d9d_attention_dims;
 
 /* B rows of S tokens and the documents in them: those of a list of segments with Z = S, of which

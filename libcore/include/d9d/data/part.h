@@ -7,8 +7,9 @@
  *     rank 0                  a b               g h       rows of 4
  *     rank 1                        c d   e f
  *
- * Attention sees whole rows of keys (d9d_op_gather_pieces()); which of them each query sees is said
- * by segments (d9d/kernels/table.h), whose keys are counted over the rows of the batch.
+ * Attention sees whole rows of keys (d9d_op_gather_pieces()); which of them each query of a packed
+ * document sees is said by segments (d9d/kernels/table.h), whose keys are counted over the rows of
+ * the batch.
  *
  *     D9D_TRY(d9d_batch_part_of(&batch, rank, n, &room, &part));
  *
@@ -28,7 +29,7 @@ typedef struct d9d_batch_part {
     int64_t rows, length;
     const int32_t *ids, *labels, *positions; /* [rows, length] */
     int64_t segments;
-    const d9d_segment *segment; /* NULL: each row is one */
+    const d9d_segment *segment; /* NULL: each row is one document */
 } d9d_batch_part;
 
 /* The position in its row of number i of the `length` that rank `rank` of n has of it. */

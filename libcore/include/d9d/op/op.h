@@ -106,7 +106,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  *
  * Over several ranks of `cp` k and v are [B, S, K, D], this rank's pieces of rows, and Z is S times
  * the ranks: gathered here, and again in backward, so that no rank keeps the keys of all.  Segments
- * must be given (d9d/data/part.h).  Collective over cp, as d9d_op_gather_pieces().
+ * are of pieces then (d9d/data/part.h).  Collective over cp, as d9d_op_gather_pieces().
  *
  * window, where not 0, leaves each query the last `window` of the keys that the causal mask shows
  * it, its own among them: in packed documents, pieces and caches alike.  EINVAL without the mask.
@@ -285,8 +285,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part, const
 /* loss[t] = logsumexp(h_t W^T) - (h_t W^T)[target], 0 where target is `ignore`, for a head
  * split as in d9d_op_embedding (concatenated in order).  All logits are never held: memory is
  * a block of tokens by a block of vocabulary.  A target outside [0, V) other than `ignore` is
- * EINVAL where the device can say so at once (the CPU), else a NaN loss.  ENOTSUP for a head with an
- * adapter: one that is used here is not `adaptable`.
+ * EINVAL where the device can say so at once (the CPU), else a NaN loss.  ENOTSUP for a head with
+ * an adapter: one that is used here is not `adaptable`.
  *
  * Over the ranks of `comm` (NULL: this one) the heads are parts of the rows of their splits,
  * together all of them; h and targets are the same on each, and so is the loss, to the bit.  The
