@@ -7,6 +7,7 @@
 #include <locale.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
@@ -199,11 +200,13 @@ static d9d_status hold_streams(void)
     return D9D_OK;
 }
 
-/* A checkpoint has as many files as its writer liked; 1024 at once is a limit for select(). */
+/* A checkpoint has as many files as its writer liked; 1024 at once is a limit for select().  A
+ * write beyond the limit of a file's size fails, with a sentence, as one on a full disk does. */
 static void allow_files(void)
 {
     struct rlimit files;
 
+    (void)signal(SIGXFSZ, SIG_IGN);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &files);

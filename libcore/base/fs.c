@@ -169,6 +169,9 @@ static d9d_status make_dir(const char *path)
     err = errno;
     if (d9d_fs_is_dir(path))
         return D9D_OK;
+    if (err == EEXIST && !d9d_fs_exists(path))
+        return D9D_FAIL(D9D_EIO, "%s: cannot create the directory: a link to nothing has its name",
+                        path);
     errno = err;
     return D9DI_FAIL_ERRNO(path, "cannot create the directory");
 }

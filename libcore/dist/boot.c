@@ -148,8 +148,8 @@ d9d_status d9d_boot_open(d9d_boot **out)
 
     if (b == NULL)
         return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
-    st = getenv("PMIX_RANK") != NULL || getenv("PMIX_NAMESPACE") != NULL ? join_others(&b->wire)
-                                                                         : be_alone(&b->wire);
+    st = variable("PMIX_RANK") != NULL || variable("PMIX_NAMESPACE") != NULL ? join_others(&b->wire)
+                                                                             : be_alone(&b->wire);
     if (st == D9D_OK)
         *out = b;
     else

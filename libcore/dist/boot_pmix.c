@@ -187,7 +187,8 @@ static d9d_status meet(struct pmix *p, double patience_s)
                         "PMIx: rank %u waits since %.0f s for other ranks, of which one at least "
                         "has not started or stands still",
                         p->me.rank, patience_s);
-    return rc == PMIX_SUCCESS ? D9D_OK : failed(p, "meet the other ranks", rc);
+    return rc == PMIX_SUCCESS ? D9D_OK
+                              : failed(p, "meet the other ranks, of which one may have ended", rc);
 }
 
 static d9d_status publish(struct pmix *p, const char *key, const void *mine, size_t n,
@@ -286,7 +287,10 @@ static d9d_status join(struct pmix *p, d9di_boot_wire *out)
     pmix_status_t rc = p->init(&p->me, NULL, 0);
 
     if (rc != PMIX_SUCCESS)
-        return D9D_FAIL(D9D_ECOMM, "PMIx: the launcher's server does not answer: %s (%d)",
+        return D9D_FAIL(D9D_ECOMM,
+                        "PMIx: the launcher's server does not answer: %s (%d); where this is not "
+                        "one of its tasks, take PMIX_RANK and PMIX_NAMESPACE out of the "
+                        "environment",
                         p->error(rc), (int)rc);
     if (!get_number(p, PMIX_JOB_SIZE, &size) || size < 1 || size > INT32_MAX ||
         p->me.rank >= size) {

@@ -197,7 +197,7 @@ static d9d_status read_record(const char *dir, int rank, d9di_record *out)
     D9D_TRY_OR(st, d9d_file_read_at(&f, ring, sizeof(*ring), 0), out);
     if (!d9di_record_parse(ring, sizeof(*ring), out) || out->head.rank != rank) {
         d9di_record_release(out);
-        st = D9D_FAIL(D9D_EFORMAT, "%s: not a flight recorder's file", path);
+        st = D9D_FAIL(D9D_EFORMAT, "%s: not a flight recorder's file of this version", path);
     }
 out:
     d9d_file_release(&f);
@@ -210,6 +210,7 @@ static d9d_status find_job(const char *dir, d9d_flight *f)
 {
     d9d_fs_names names;
     d9d_arena a = {0};
+    d9d_err_copy first = {.st = D9D_OK};
     d9d_status st = d9d_fs_list(dir, &a, &names);
     int found = 0;
 
@@ -218,8 +219,13 @@ static d9d_status find_job(const char *dir, d9d_flight *f)
         int rank, end = 0;
 
         if (sscanf(names.name[i], "rank-%7d.bin%n", &rank, &end) != 1 || rank < 0 ||
-            names.name[i][end] != '\0' || end == 0 || read_record(dir, rank, &r) != D9D_OK)
+            names.name[i][end] != '\0' || end == 0)
             continue;
+        if (read_record(dir, rank, &r) != D9D_OK) {
+            if (first.st == D9D_OK)
+                d9d_err_save(&first, D9D_EFORMAT);
+            continue;
+        }
         if (found++ == 0 || r.head.job > f->job) {
             f->job = r.head.job;
             f->size = r.head.size;
@@ -228,7 +234,9 @@ static d9d_status find_job(const char *dir, d9d_flight *f)
         d9di_record_release(&r);
     }
     d9d_arena_release(&a);
-    if (st == D9D_OK && found == 0)
+    if (st == D9D_OK && found == 0 && first.st != D9D_OK)
+        st = d9d_err_restore(&first);
+    else if (st == D9D_OK && found == 0)
         st = D9D_FAIL(D9D_ENOTFOUND, "%s: has no flight recorder's files (rank-N.bin)", dir);
     return st;
 }

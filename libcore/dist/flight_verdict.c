@@ -243,6 +243,27 @@ static d9d_status say_waiting(const struct question *q, const char *mark, d9d_bu
                           d9di_since(q->f, r, q->call->begin));
 }
 
+/* A job at work is seen in the middle of a call, too: then some have come a moment ago, and others
+ * are about to. */
+#define MOMENT_S 1.0
+
+static bool is_moment(const d9d_flight *f, const d9d_flight_verdict *v)
+{
+    for (int i = 0; i < v->culprits; i++)
+        if (f->record[f->culprit[i]].life != D9DI_LIFE_RUNS)
+            return false;
+    return v->waited_s < MOMENT_S;
+}
+
+/* Then nobody is to blame. */
+static void excuse(const d9d_flight *f, d9d_flight_verdict *v)
+{
+    if (!is_moment(f, v))
+        return;
+    v->fault = D9D_FLIGHT_WELL;
+    v->culprits = 0;
+}
+
 static d9d_status say_missing(const struct question *q, const char *mark, d9d_flight_verdict *v,
                               d9d_buf *out)
 {
@@ -255,8 +276,10 @@ static d9d_status say_missing(const struct question *q, const char *mark, d9d_fl
     D9D_TRY(say_waiting(q, mark, out));
     D9D_TRY(d9d_buf_printf(out, " for rank %d", f->culprit[0]));
     D9D_TRY(put_culprit(f, f->culprit[0], out));
-    return v->culprits > 1 ? d9d_buf_printf(out, "; %d more have not come", v->culprits - 1)
-                           : D9D_OK;
+    if (v->culprits > 1)
+        D9D_TRY(d9d_buf_printf(out, "; %d more have not come", v->culprits - 1));
+    excuse(f, v);
+    return D9D_OK;
 }
 
 static d9d_status say_cycle(const struct question *q, const struct question *next, const char *mark,
@@ -270,7 +293,8 @@ static d9d_status say_cycle(const struct question *q, const struct question *nex
     D9D_TRY(put_place(q->f, next->rank, out));
     D9D_TRY(d9d_buf_printf(out, ", which waits in "));
     D9D_TRY(put_call(&q->f->record[next->rank], next->call, out));
-    return d9d_buf_printf(out, ": they wait for each other");
+    excuse(q->f, v);
+    return v->culprits > 0 ? d9d_buf_printf(out, ": they wait for each other") : D9D_OK;
 }
 
 /* --- a rank that fell silent though it had come ------------------------------------------------
@@ -339,9 +363,6 @@ static int next_of(const d9d_flight *f, const char *mark)
     }
     return next;
 }
-
-/* A job at work is seen in the middle of a call, too. */
-#define MOMENT_S 1.0
 
 static d9d_status say_stuck(const struct question *q, const char *mark, d9d_flight_verdict *v,
                             d9d_buf *out)

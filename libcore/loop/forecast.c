@@ -6,6 +6,7 @@
 #include "loop/dry_run.h"
 #include "loop/launch.h"
 #include "loop/plan_make.h"
+#include "loop/run_dir.h"
 
 /* --- ranks --------------------------------------------------------------------------------- */
 
@@ -155,6 +156,7 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
                         .length = data->length,
                         .batch = {b->microbatch_size, r.longest, data->document}};
     const int64_t padded = d9di_rows_round(data->evaluated_longest, c);
+    d9di_run_dir dir;
     d9d_forecast p = {
         .mesh = c->mesh,
         .chip = d9d_paper_chip_find(how->chip),
@@ -173,6 +175,8 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
     D9D_TRY(d9d_degrees_check(&c->mesh, p.ranks));
     D9D_TRY(d9d_job_check_batching(&c->mesh, b));
     D9D_TRY(d9d_job_check_profiling(c->trainer.profiling));
+    D9D_TRY(d9di_run_dir_name(&c->trainer, a, &dir));
+    D9D_TRY(d9di_run_dir_check(c, &dir));
     if (p.costs != NULL && p.mesh.pipeline_parallel == 1)
         return D9D_FAIL(D9D_ECONFIG, "%s: costs are of a pipeline, mesh.pipeline_parallel is 1",
                         p.costs);

@@ -1,6 +1,7 @@
 /* run_dir.c - see loop/run_dir.h. */
 #include "loop/run_dir.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,86 @@ d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_ru
         return D9D_FAIL(D9D_ENOMEM, "run %s: names of its files", run->name);
     return D9D_OK;
 }
+
+/* --- places apart --------------------------------------------------------------------------- */
+
+/* The next name in a path, of *n bytes; NULL: there is none. */
+static const char *next_name(const char *p, size_t *n)
+{
+    for (;; p += *n) {
+        p += strspn(p, "/");
+        *n = strcspn(p, "/");
+        if (*n != 1 || *p != '.')
+            return *n > 0 ? p : NULL;
+    }
+}
+
+/* Are these names of one directory, or of one in it?  Links are not looked at. */
+static bool lies_in(const char *path, const char *dir)
+{
+    size_t n = 0, k = 0;
+
+    for (;;) {
+        dir = next_name(dir + k, &k);
+        path = next_name(path + n, &n);
+        if (dir == NULL)
+            return true;
+        if (path == NULL || n != k || memcmp(path, dir, n) != 0)
+            return false;
+    }
+}
+
+static const char *absolute(const char *path, d9d_arena *a)
+{
+    char here[PATH_MAX];
+
+    return path[0] == '/' || getcwd(here, sizeof(here)) == NULL ? path : d9d_fs_join(a, here, path);
+}
+
+/* Does what is written to `path` come into `dir`? */
+static bool leads_into(const char *path, const char *dir)
+{
+    d9d_arena a = {0};
+    const char *from = absolute(path, &a), *to = absolute(dir, &a);
+    const bool is = from != NULL && to != NULL && lies_in(from, to);
+
+    d9d_arena_release(&a);
+    return is;
+}
+
+d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r)
+{
+    const d9d_profiling_section *p = c->trainer.profiling;
+    const char *export = c->export_to != NULL ? c->export_to : r->export;
+    d9d_arena a = {0};
+    const char *traces = p != NULL && p->traces_dir[0] != '/'
+                             ? d9d_fs_join(&a, r->path, p->traces_dir)
+                         : p != NULL ? p->traces_dir
+                                     : NULL;
+    const struct {
+        const char *key, *inner, *outer, *why;
+    } pairs[] = {
+        {"trainer.profiling.traces_dir", traces, r->checkpoints,
+         "where names that begin with \"step-\" are checkpoints"},
+        {"trainer.profiling.traces_dir", traces, export, "where the finished model alone is to be"},
+        {"trainer.profiling.traces_dir", traces, r->adapter, "where adapters alone are to be"},
+        {"trainer.checkpointing.save_dir", r->checkpoints, export,
+         "where the finished model alone is to be"},
+        {"trainer.checkpointing.save_dir", r->checkpoints, r->adapter,
+         "where adapters alone are to be"},
+        {"export_to", export, r->adapter, "where adapters alone are to be"},
+    };
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]) && st == D9D_OK; i++)
+        if (pairs[i].inner != NULL && leads_into(pairs[i].inner, pairs[i].outer))
+            st = D9D_FAIL(D9D_ECONFIG, "%s: %s leads into %s, %s", pairs[i].key, pairs[i].inner,
+                          pairs[i].outer, pairs[i].why);
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* --- what describes it ------------------------------------------------------------------------ */
 
 static d9d_status text_write(d9d_arena *a, const char *dir, const char *name, const json_t *v)
 {

@@ -3,10 +3,14 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "d9d/base/fs.h"
 #include "d9d/loop/train.h"
 #include "d9d/metric/run.h"
+#include "loop/launch.h"
 #include "loop/run_dir.h"
 
 /* --- two trainings ---------------------------------------------------------------------- */
@@ -123,6 +127,16 @@ static d9d_status judge(const d9d_train_config *c, const json_t *resolved, const
     return d9d_selftest_compare(together, alone, s);
 }
 
+/* The others wait for rank 0 as long as it takes to do all of the work alone. */
+static d9d_status verdict(const d9d_job *where, d9d_status mine)
+{
+    const double was = d9d_boot_patience(where->boot, 0);
+    const d9d_status st = d9d_boot_agree(where->boot, mine);
+
+    (void)d9d_boot_patience(where->boot, was);
+    return st;
+}
+
 static d9d_status test_in(const d9d_train_config *c, const json_t *resolved, const d9d_job *where,
                           const char *dir, d9d_arena *a, d9d_selftest_summary *s)
 {
@@ -132,34 +146,81 @@ static d9d_status test_in(const d9d_train_config *c, const json_t *resolved, con
         return D9D_FAIL(D9D_ENOMEM, "%s: names in it", dir);
     describe(c, where, s);
     D9D_TRY(train_together(c, resolved, where, together));
-    return d9d_boot_agree(where->boot, judge(c, resolved, where, together, alone, s));
+    return verdict(where, judge(c, resolved, where, together, alone, s));
+}
+
+/* --- where ------------------------------------------------------------------------------------ */
+
+/* A directory beside the run's that the next self-test sweeps where this one is killed. */
+typedef struct bench {
+    d9d_outdir out;   /* rank 0's, which is never given its name */
+    const char *path; /* that name */
+    size_t made;      /* length of the first directory above it that was not there; 0: all were */
+} bench;
+
+static size_t find_missing(const char *path)
+{
+    for (const char *p = strchr(path + 1, '/'); p != NULL; p = strchr(p + 1, '/')) {
+        char *above = strndup(path, (size_t)(p - path));
+        const bool there = above == NULL || d9d_fs_exists(above);
+
+        free(above);
+        if (!there)
+            return (size_t)(p - path);
+    }
+    return 0;
+}
+
+static d9d_status bench_open(const d9d_train_config *c, d9d_arena *a, bench *b)
+{
+    d9di_run_dir run;
+
+    D9D_TRY(d9di_run_dir_name(&c->trainer, a, &run));
+    b->path = d9d_arena_printf(a, "%s.selftest", run.path);
+    if (b->path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: the name of a directory", run.path);
+    b->made = find_missing(b->path);
+    return d9d_outdir_begin(&b->out, b->path, D9D_OUTDIR_REPLACE);
+}
+
+/* With the directories above it that were made for it, where nothing else has come into them. */
+static void bench_clear(bench *b, const d9d_log *log)
+{
+    char *above = b->made > 0 ? strdup(b->path) : NULL, *end;
+
+    if (b->out.tmp != NULL && d9d_fs_remove_tree(b->out.tmp) != D9D_OK)
+        d9d_log_warn(log, "%s: could not be removed", b->out.tmp);
+    d9d_outdir_release(&b->out);
+    while (above != NULL && (end = strrchr(above, '/')) != NULL &&
+           (size_t)(end - above) >= b->made) {
+        *end = '\0';
+        if (rmdir(above) != 0)
+            break;
+    }
+    free(above);
 }
 
 d9d_status d9d_selftest(const d9d_train_config *config, const json_t *resolved,
                         const d9d_job *where, d9d_selftest_summary *out)
 {
-    const bool first = d9d_boot_rank(where->boot) == 0;
+    bench b = {.made = 0};
     d9d_arena a = {0};
-    d9di_run_dir run;
-    const char *dir = NULL;
-    d9d_status st;
+    const char *dir;
+    d9d_status st = D9D_OK;
 
     if (d9d_boot_size(where->boot) == 1)
         return D9D_FAIL(D9D_ECONFIG,
                         "a self-test compares ranks with one: launch it as the job, by "
                         "srun --mpi=pmix or mpirun");
-    D9D_TRY_OR(st, d9di_run_dir_name(&config->trainer, &a, &run), out);
-    dir = d9d_arena_printf(&a, "%s.selftest", run.path);
-    if (dir == NULL)
-        st = D9D_FAIL(D9D_ENOMEM, "%s: the name of a directory", run.path);
-    else if (first && !d9d_fs_is_vacant(dir))
-        st = D9D_FAIL(D9D_ECONFIG, "%s: is there already; does another self-test run?", dir);
+    if (d9d_boot_rank(where->boot) == 0)
+        st = bench_open(config, &a, &b);
     D9D_TRY_OR(st, d9d_boot_agree(where->boot, st), out);
+    dir = b.out.tmp;
+    D9D_TRY_OR(st, d9di_launch_tell(where->boot, &a, &dir), out);
     *out = (d9d_selftest_summary){0};
     st = test_in(config, resolved, where, dir, &a, out);
-    if (first && d9d_fs_remove_tree(dir) != D9D_OK)
-        d9d_log_warn(where->log, "%s: could not be removed", dir);
 out:
+    bench_clear(&b, where->log);
     d9d_arena_release(&a);
     return st;
 }

@@ -193,7 +193,7 @@ static void summarise(const d9di_train *r, d9d_train_summary *out)
 /* Nothing is left to do: every step is done and the model was exported. */
 static bool run_complete(const d9di_train *r)
 {
-    return d9di_train_done(r) && !d9d_fs_is_vacant(d9di_train_export_dir(r));
+    return d9di_train_done(r) && d9di_train_exported(r);
 }
 
 /* From the memory of the model to the end. */

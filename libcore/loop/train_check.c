@@ -110,7 +110,8 @@ static d9d_status export_check(const d9di_train *r)
                      d9d_err_message());
     else
         D9D_TRY(st);
-    if (d9di_train_done(r) || d9d_fs_is_vacant(d9di_train_export_dir(r)))
+    if (d9d_fs_is_vacant(d9di_train_export_dir(r)) ||
+        (d9di_train_done(r) && d9di_train_exported(r)))
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG, "%s: the finished model is to go there, and it is not empty",
                     d9di_train_export_dir(r));
@@ -156,6 +157,7 @@ static d9d_status config_check(d9di_train *r)
     D9D_TRY(d9d_job_check_batching(&r->c->mesh, &t->batching));
     D9D_TRY(d9d_job_check_profiling(t->profiling));
     D9D_TRY(d9di_run_dir_name(t, &r->arena, &r->dir));
+    D9D_TRY(d9di_run_dir_check(r->c, &r->dir));
     r->n_micro =
         t->batching.global_batch_size / d9di_train_replicas(r) / t->batching.microbatch_size;
     D9D_TRY(data_open(r));

@@ -68,16 +68,25 @@ static d9d_status export_saved(d9di_train *r, const char *dir)
     return saved || r->rank > 0 ? D9D_OK : d9d_fs_remove_tree(parts);
 }
 
+/* It was when the run began. */
+static d9d_status check_vacant(const char *dir)
+{
+    if (d9d_fs_is_vacant(dir))
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "%s: something else was put there while the run went on, and the finished "
+                    "model is to go there: move it away, and the same command again writes it",
+                    dir);
+}
+
 d9d_status d9di_train_export(d9di_train *r, d9d_train_summary *out)
 {
     const char *dir = d9di_train_export_dir(r);
-    const char *wanted = !r->where->trial && d9d_fs_is_vacant(dir) ? "" : NULL;
 
-    D9D_TRY(d9di_launch_tell(r->where->boot, &r->arena, &wanted));
-    if (wanted != NULL && r->engine.world != NULL)
-        D9D_TRY(export_saved(r, dir));
-    else if (wanted != NULL)
-        D9D_TRY(export_here(r, dir));
+    if (r->where->trial)
+        return D9D_OK;
+    D9D_TRY(d9d_boot_agree(r->where->boot, r->rank == 0 ? check_vacant(dir) : D9D_OK));
+    D9D_TRY((r->engine.world != NULL ? export_saved : export_here)(r, dir));
     (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
     return D9D_OK;
 }

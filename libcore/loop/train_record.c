@@ -89,6 +89,9 @@ static d9d_status open_here(d9di_train *r, const json_t *resolved, char id[D9DI_
         D9D_TRY(d9di_ledger_open(r->dir.samples, r->state.step, &r->ledger));
     if (r->goes_on && !d9di_train_done(r))
         D9D_TRY(d9d_tracker_restart(r->tracker, r->state.step));
+    if (r->goes_on && r->state.step == 0)
+        d9d_log_info(r->log, "%s: has no checkpoint of this run, which begins again",
+                     r->dir.checkpoints);
     tell_changes(r, resolved);
     D9D_TRY(d9di_run_dir_make(&r->dir, section, resolved, d9d_tracker_restarts(r->tracker), id));
     D9D_TRY(r->where->trial ? D9D_OK : sinks_open(r, id));

@@ -1,6 +1,9 @@
 /* train_run.c - what a training run says of itself.  See loop/train_run.h. */
 #include "loop/train_run.h"
 
+#include "d9d/base/fs.h"
+#include "d9d/ckpt/manifest.h"
+
 d9d_status d9di_train_tell(const d9di_train *r, const char *id, d9d_event e)
 {
     e.size = sizeof(e);
@@ -22,6 +25,22 @@ bool d9di_train_done(const d9di_train *r)
 const char *d9di_train_export_dir(const d9di_train *r)
 {
     return r->c->export_to != NULL ? r->c->export_to : r->dir.export;
+}
+
+bool d9di_train_exported(const d9di_train *r)
+{
+    static const char *const names[] = {D9D_MANIFEST_NAME, "config.json"};
+    const char *dir = d9di_train_export_dir(r);
+    d9d_arena a = {0};
+    bool found = false;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !found; i++) {
+        const char *path = d9d_fs_join(&a, dir, names[i]);
+
+        found = path != NULL && d9d_fs_exists(path);
+    }
+    d9d_arena_release(&a);
+    return found;
 }
 
 int64_t d9di_train_replicas(const d9di_train *r)

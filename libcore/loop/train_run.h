@@ -102,6 +102,8 @@ d9d_status d9di_train_tell_step(const d9di_train *r, const char *id);
 /* Every step is. */
 bool d9di_train_done(const d9di_train *r);
 const char *d9di_train_export_dir(const d9di_train *r);
+/* Is a model there? */
+bool d9di_train_exported(const d9di_train *r);
 /* Ranks that have other samples than this one, and its number among them. */
 int64_t d9di_train_replicas(const d9di_train *r);
 int d9di_train_replica(const d9di_train *r);

@@ -1,6 +1,8 @@
 /* sink_tensorboard.c - event files while a run goes on.  See d9d/track/sink.h. */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <time.h>
 
 #include "d9d/base/fs.h"
@@ -42,6 +44,15 @@ static d9d_status bytes_write(tensorboard *t)
     return st;
 }
 
+/* Emptied, where no other tracker writes it. */
+static d9d_status file_take(const char *path, d9d_file *out)
+{
+    D9D_TRY(d9d_file_edit(path, out));
+    if (flock(out->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return D9D_FAIL(D9D_EIO, "%s: another tracker is writing it", path);
+    return d9d_file_resize(out, 0);
+}
+
 static d9d_status file_begin(tensorboard *t, const char *dir, const d9d_sink_run *run, d9d_arena *a)
 {
     char *path =
@@ -50,7 +61,7 @@ static d9d_status file_begin(tensorboard *t, const char *dir, const d9d_sink_run
     if (path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: the name of an event file", dir);
     D9D_TRY(d9d_fs_mkdirs(dir));
-    D9D_TRY(d9d_file_append(path, 0, &t->file));
+    D9D_TRY(file_take(path, &t->file));
     D9D_TRY(d9d_event_version(&t->bytes, wall_time()));
     D9D_TRY(d9d_event_start(&t->bytes, wall_time(), run->step + 1));
     return bytes_write(t);

@@ -74,4 +74,6 @@ driver=$D9D_BUILD/tests/dist/boot_driver
     PMIX_NAMESPACE=gone run -2 "$driver" gather
     PMIX_RANK=0 PMIX_NAMESPACE=gone run -2 "$driver" gather
     assert_output --partial "PMIx: the launcher's server does not answer"
+    assert_output --partial "take PMIX_RANK and PMIX_NAMESPACE out of the environment"
+    PMIX_RANK="" PMIX_NAMESPACE="" run -0 "$driver" gather # as others that are empty
 }

@@ -80,10 +80,25 @@ JSON
     done
     run -2 d9d-train --selftest c.json
     assert_output --partial "compares ranks with one"
-    mkdir -p new.selftest && touch new.selftest/x
-    run -2 mpi -n 2 d9d-train --selftest --set trainer.run.dir=new --set mesh.data_parallel_shard=2 c.json
-    assert_output --partial "new.selftest: is there already"
-    [ -e new.selftest/x ] && [ ! -e new ]
+    selftest=(mpi -n 2 d9d-train -q --selftest --set mesh.data_parallel_shard=2)
+    # What is there is another's, but for what a killed one left; of what was made for it nothing stays.
+    mkdir -p new.selftest new.selftest.tmp-1-0/mesh && touch new.selftest/x
+    run -0 "${selftest[@]}" --set trainer.run.dir=new c.json
+    [ -e new.selftest/x ] && [ ! -e new ] && [ ! -e new.selftest.tmp-1-0 ]
+    run -0 "${selftest[@]}" --set trainer.run.dir=deep/er/new c.json
+    [ ! -e deep ]
+    mkdir deep
+    run -0 "${selftest[@]}" --set trainer.run.dir=deep/er/new c.json
+    [ -z "$(ls -A deep)" ]
+}
+
+@test "a self-test waits for the rank that computes alone as long as it takes" {
+    [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
+    train 1 run trainer.run.steps=1 # for c.json
+    ${CC:-cc} -shared -fPIC -o late.so "$BATS_TEST_DIRNAME/alone_late.c"
+    run -0 mpi -n 2 -x LD_PRELOAD="$PWD/late.so" d9d-train --selftest --set trainer.run.dir=new \
+        --set mesh.data_parallel_shard=2 --set trainer.timeout.init_timeout=1 c.json
+    assert_output --partial "2 ranks (dps 2) compute what one computes"
 }
 
 @test "a self-test takes the first steps of a run of any length, at the full rate" {

@@ -169,6 +169,14 @@ gathers_beside_updates() {
     cmp {whole,run}/export/model.safetensors
 }
 
+@test "a rank that may not write large files goes on without a flight recorder, and fails as on a full disk" {
+    limited="ulimit -f 24; exec \"\$@\"" # thousands of bytes
+    # shellcheck disable=SC2086
+    run -1 --separate-stderr mpi -n 1 $train $sharded c.json : -n 1 bash -c "$limited" _ $train $sharded c.json
+    [ "$(grep -cE '^d9d-train: input/output error: rank 1 \(.*\): run/checkpoints/step-.*: cannot (write|make it) .*: File too large' <<<"$stderr")" -eq 1 ]
+    [ -z "$(find run/checkpoints -name 'step-*')" ]
+}
+
 @test "a rank that is killed takes the others along; the last checkpoint is good" {
     # shellcheck disable=SC2016,SC2086
     mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \

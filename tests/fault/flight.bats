@@ -139,6 +139,9 @@ strike() { # SIGNAL RANK
         done
         run -0 d9d-metrics flight --json run
     done
+    for r in 0 1 2 3; do printf '9' | dd of=run/flight/rank-$r.bin bs=1 seek=7 conv=notrunc status=none; done
+    run -1 d9d-metrics flight run
+    assert_output --regexp "run/flight/rank-[0-3].bin: not a flight recorder's file of this version"
     rm run/flight/*
     run -1 d9d-metrics flight run
     assert_output --partial "run/flight: has no flight recorder's files (rank-N.bin)"

@@ -112,6 +112,25 @@ PY
     [ "$(records run)" = 2 ]
 }
 
+@test "of two trackers of one event file the second is left out, and the first is whole" {
+    two="[{\"provider\": \"tensorboard\"}, {\"provider\": \"tensorboard\", \"dir\": \"run/tensorboard\"}]"
+    run -0 d9d-train --set $steps=4 --set "$tracker=$two" c.json
+    [[ "$output" == *"tracker tensorboard: run/tensorboard/events.out.tfevents.0.d9d: another tracker is writing it; the run goes on without it"* ]]
+    d9d-train -q --set $steps=4 --set trainer.run.dir=one --set "$tracker={\"provider\": \"tensorboard\"}" c.json
+    [ "$(stat -c %s run/tensorboard/*)" = "$(stat -c %s one/tensorboard/*)" ]
+}
+
+@test "a place for the model that was taken meanwhile is said, and the model written once it is free" {
+    taker='{"provider": "command", "command": ["sh", "-c", "mkdir run/export; touch run/export/x; cat >told"]}'
+    run -2 d9d-train -q --set $steps=3 --set "$tracker=$taker" c.json
+    assert_output --partial "run/export: something else was put there while the run went on, and the finished model is to go there"
+    run -2 d9d-train -q --set $steps=3 c.json
+    assert_output --partial "run/export: the finished model is to go there, and it is not empty"
+    rm run/export/x
+    run -0 d9d-train --set $steps=3 c.json
+    [ -e run/export/model.safetensors ]
+}
+
 @test "the example for Weights & Biases logs steps and evaluations" {
     python=$(command -v python3) || skip "no python3"
     cat >wandb.py <<'PY'

@@ -127,6 +127,22 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     refused 'qwen3: attention_dropout is 0.1, and models are trained with 0' --plan --suggest 2 --set model_provider.hf_config=dropout.json
 }
 
+@test "places that are in each other" {
+    traced='trainer.profiling={"traces_dir": "%s"}'
+    for at in checkpoints checkpoints/x .//checkpoints/./x "$PWD/run/checkpoints"; do
+        # shellcheck disable=SC2059 # of ours
+        refused 'where names that begin with "step-" are checkpoints' --set "$(printf "$traced" "$at")"
+    done
+    for at in export export/x; do
+        # shellcheck disable=SC2059
+        refused "trainer.profiling.traces_dir: run/$at leads into run/export, where the finished model alone is to be" --set "$(printf "$traced" "$at")"
+        refused "trainer.checkpointing.save_dir: run/$at leads into run/export" --set trainer.checkpointing.save_dir=run/$at
+    done
+    refused 'trainer.checkpointing.save_dir: run/checkpoints leads into run' --set export_to=run
+    refused 'export_to: run/adapter leads into run/adapter, where adapters alone are to be' --set export_to=run/adapter
+    refused 'trainer.checkpointing.save_dir: run/checkpoints leads into run' --plan --set export_to=run
+}
+
 @test "places that hold something else" {
     mkdir full
     echo mine >full/file

@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "d9d/base/fs.h"
 #include "dist/flight_rings.h"
@@ -109,6 +111,49 @@ static void a_rank_has_not_come(void **state)
     check(&j, D9D_FLIGHT_MISSING, 2,
           "dp_shard+tp: all_reduce 3 of loss, float32 [10]: ranks 0 1 3 wait since 97.0 s for "
           "rank 2 (n1, dps 1 tp 0), which is ");
+}
+
+/* Of processes that live, here and now: rank 2 has not come for so many seconds. */
+static void job_of_now(struct job *j, double waited_s)
+{
+    struct timespec t;
+    char state;
+
+    job_open(j);
+    assert_int_equal(clock_gettime(CLOCK_REALTIME, &t), 0);
+    for (int i = 0; i < RANKS; i++) {
+        d9di_flight_head *h = &j->ring[i]->head;
+
+        if (i != 2)
+            add(j->ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "loss");
+        assert_int_equal(gethostname(h->host, sizeof(h->host)), 0);
+        h->pid = getpid();
+        h->started = d9di_process_started(h->pid, &state);
+        h->beat = 103 * SECOND;
+        h->offset = (int64_t)t.tv_sec * SECOND + t.tv_nsec - h->beat - (int64_t)(waited_s * 1e9);
+    }
+}
+
+static void a_job_at_work_is_well(void **state)
+{
+    struct job j;
+
+    (void)state;
+    job_of_now(&j, 0.1);
+    check(&j, D9D_FLIGHT_WELL, -1, "for rank 2 (n1, dps 1 tp 0), which is alive");
+    job_of_now(&j, 2);
+    check(&j, D9D_FLIGHT_MISSING, 2, "for rank 2 (n1, dps 1 tp 0), which is alive");
+    /* Two that were seen one after the other do not wait for each other, */
+    for (int late = 0; late < 2; late++) {
+        job_of_now(&j, late ? 2 : 0.1);
+        add(j.ring[2], TP, D9DI_ALL_GATHER, D9DI_STEP_INSIDE, "x");
+        check(&j, late ? D9D_FLIGHT_CYCLE : D9D_FLIGHT_WELL, late ? 2 : -1,
+              late ? "they wait for each other" : "which waits in tp: all_gather 1 of x");
+    }
+    /* and one that is gone is gone at once. */
+    job_of_now(&j, 0.1);
+    j.ring[2]->head.started++;
+    check(&j, D9D_FLIGHT_MISSING, 2, "for rank 2 (n1, dps 1 tp 0), which is gone");
 }
 
 static void a_chain_is_followed(void **state)
@@ -239,13 +284,10 @@ static void damage_is_no_record(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(nobody_waits),
-        unit_test_in_dir(a_rank_has_not_come),
-        unit_test_in_dir(a_chain_is_followed),
-        unit_test_in_dir(calls_differ),
-        unit_test_in_dir(messages_wait_for_their_peer),
-        unit_test_in_dir(all_have_come),
-        unit_test_in_dir(rings_wrap),
+        unit_test_in_dir(nobody_waits),          unit_test_in_dir(a_rank_has_not_come),
+        unit_test_in_dir(a_job_at_work_is_well), unit_test_in_dir(a_chain_is_followed),
+        unit_test_in_dir(calls_differ),          unit_test_in_dir(messages_wait_for_their_peer),
+        unit_test_in_dir(all_have_come),         unit_test_in_dir(rings_wrap),
         unit_test_in_dir(damage_is_no_record),
     };
 

@@ -103,6 +103,9 @@ static void directories_are_made_listed_and_removed(void **state)
     assert_fails(d9d_fs_mkdirs(""), D9D_EINVAL, "cannot create a directory without a name");
     assert_fails(d9d_fs_mkdirs("a/b/z/q"), D9D_EIO,
                  "a/b/z: cannot create the directory: File exists");
+    assert_int_equal(symlink("nowhere", "a/gone"), 0);
+    assert_fails(d9d_fs_mkdirs("a/gone/q"), D9D_EIO,
+                 "a/gone: cannot create the directory: a link to nothing has its name");
     assert_fails(d9d_fs_list("none", &a, &names), D9D_ENOTFOUND,
                  "none: cannot open the directory: No such file or directory");
     assert_ok(d9d_fs_sync_dir("a"));

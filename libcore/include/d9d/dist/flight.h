@@ -39,7 +39,7 @@ D9D_API void d9d_flight_close(d9d_flight *f);
 D9D_API int d9d_flight_size(const d9d_flight *f);
 
 typedef enum d9d_flight_fault {
-    D9D_FLIGHT_WELL,     /* nobody waits, or all have come a moment ago */
+    D9D_FLIGHT_WELL,     /* nobody waits, or since a moment for ranks that run */
     D9D_FLIGHT_MISMATCH, /* ranks make different calls */
     D9D_FLIGHT_MISSING,  /* ranks have not come, and do not wait themselves */
     D9D_FLIGHT_CYCLE,    /* ranks wait for each other, in different calls */

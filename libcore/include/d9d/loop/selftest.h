@@ -10,8 +10,8 @@
  *        2  5.0454292  5.0454296     8.8e-08   0.6996402  0.6996402     3.1e-08
  *     4 ranks (dps 2 tp 2) compute what one computes: 1.3e-07 apart at most, 1e-05 allowed
  *
- * Records go to RUN_DIR.selftest, which must not be there and is removed in the end; nothing else
- * is written.
+ * Records go to a directory beside the run's, RUN_DIR.selftest.tmp-*, which is removed in the end,
+ * or by the next self-test where this one is killed; nothing else is written.
  */
 #ifndef D9D_LOOP_SELFTEST_H
 #define D9D_LOOP_SELFTEST_H
