@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tool_line.h"
@@ -155,7 +156,11 @@ static int report(const tool *t, d9d_status st, bool usage)
 
 d9d_status tool_join(tool_run *r, d9d_boot **out)
 {
-    D9D_TRY(d9d_boot_open(out));
+    const d9d_status st = d9d_boot_open(out);
+
+    if (st == D9D_ECONFIG)
+        r->mute = d9d_boot_follows();
+    D9D_TRY(st);
     if (d9d_boot_rank(*out) > 0) {
         r->mute = true;
         r->errors = *r->log; /* of a watchdog: the first rank may be the one that stands still */
@@ -172,13 +177,15 @@ d9d_status tool_join(tool_run *r, d9d_boot **out)
 d9d_status tool_leave(tool_run *r, d9d_boot *boot, d9d_status st)
 {
     if (st != D9D_OK && d9d_boot_size(boot) > 1) {
-        const bool agreed = d9d_boot_agreed(boot);
+        const bool agreed = d9d_boot_agreed(boot), hushed = d9d_boot_hushed(boot);
+        const struct timespec a_while = {.tv_sec = hushed ? 3 : 0}; /* until the other ends it */
 
         if (r->log != NULL && r->log->status != NULL)
             r->log->status(r->log->arg, "");
-        if (!r->mute || !agreed)
+        if (!hushed && (!r->mute || !agreed))
             (void)report(r->tool, st, false);
         r->mute = true;
+        (void)nanosleep(&a_while, NULL);
         if (agreed)
             (void)!d9d_boot_agree(boot, D9D_OK);
         else

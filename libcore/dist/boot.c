@@ -11,6 +11,7 @@
 struct d9d_boot {
     d9di_boot_wire wire; /* without functions in a world of one */
     bool agreed;         /* on a failure */
+    bool hushed;
     d9di_boot_carrier carrier;
 };
 
@@ -58,31 +59,49 @@ static void be_one(d9di_boot_wire *out)
         (void)snprintf(out->node, sizeof(out->node), "localhost");
 }
 
+/* The launcher of this task by its environment; N_LAUNCHERS: none. */
+static size_t find_launcher(const char **count, const char **rank)
+{
+    size_t i;
+
+    for (i = 0; i < N_LAUNCHERS; i++) {
+        *count = variable(launchers[i].count);
+        *rank = variable(launchers[i].rank);
+        if ((*count == NULL && (*rank == NULL || number(*rank) == 0)) ||
+            (launchers[i].both && (*count == NULL || *rank == NULL)))
+            continue; /* rank 0 of nothing is what Slurm's batch scripts are */
+        break;
+    }
+    return i;
+}
+
 /* Of a task that PMIx is not told of. */
 static d9d_status be_alone(d9di_boot_wire *out)
 {
-    for (size_t i = 0; i < N_LAUNCHERS; i++) {
-        const char *count = variable(launchers[i].count), *rank = variable(launchers[i].rank);
-        const int64_t n = number(count), k = number(rank);
+    const char *count, *rank;
+    const size_t i = find_launcher(&count, &rank);
 
-        if ((count == NULL && (rank == NULL || k == 0)) ||
-            (launchers[i].both && (count == NULL || rank == NULL)))
-            continue; /* rank 0 of nothing is what Slurm's batch scripts are */
-        if (n > 1)
-            return D9D_FAIL(D9D_ECONFIG,
-                            "%s launched %" PRId64 " tasks without PMIx, so that they cannot find "
-                            "each other: %s",
-                            launchers[i].launcher, n, launchers[i].advice);
-        if (n != 1 || (rank != NULL && k != 0))
-            return D9D_FAIL(D9D_ECONFIG,
-                            "%s is \"%.40s\" and %s is \"%.40s\": a launch by %s that is not "
-                            "understood: %s",
-                            launchers[i].count, count != NULL ? count : "", launchers[i].rank,
-                            rank != NULL ? rank : "", launchers[i].launcher, launchers[i].advice);
-        break;
-    }
+    if (i < N_LAUNCHERS && number(count) > 1)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s launched %" PRId64 " tasks without PMIx, so that they cannot find "
+                        "each other: %s",
+                        launchers[i].launcher, number(count), launchers[i].advice);
+    if (i < N_LAUNCHERS && (number(count) != 1 || (rank != NULL && number(rank) != 0)))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s is \"%.40s\" and %s is \"%.40s\": a launch by %s that is not "
+                        "understood: %s",
+                        launchers[i].count, count != NULL ? count : "", launchers[i].rank,
+                        rank != NULL ? rank : "", launchers[i].launcher, launchers[i].advice);
     be_one(out);
     return D9D_OK;
+}
+
+bool d9d_boot_follows(void)
+{
+    const char *count, *rank;
+
+    return find_launcher(&count, &rank) < N_LAUNCHERS && number(rank) > 0 &&
+           number(rank) < number(count);
 }
 
 d9d_status d9d_boot_alone(d9d_boot **out)
@@ -265,6 +284,16 @@ d9d_status d9d_boot_agree(d9d_boot *b, d9d_status mine)
 bool d9d_boot_agreed(const d9d_boot *b)
 {
     return b->agreed;
+}
+
+void d9di_boot_hush(d9d_boot *b)
+{
+    b->hushed = true;
+}
+
+bool d9d_boot_hushed(const d9d_boot *b)
+{
+    return b->hushed;
 }
 
 void d9d_boot_abort(d9d_boot *b, int code, const char *why)

@@ -82,10 +82,12 @@ bool d9di_process_gone(int64_t pid, int64_t started, char *state);
 /* A ring in memory, and in DIR/rank-N.bin where dir is not NULL. */
 d9d_status d9di_ring_open(const char *dir, d9d_boot *boot, const d9d_degrees *d, int64_t job,
                           d9di_ring **out);
-/* By the file of a rank in this job, its mesh is open. */
-bool d9di_ring_runs(const char *dir, int rank, int64_t job);
+/* Is this what the file of a rank in this job says? */
+bool d9di_ring_is(const char *dir, int rank, int64_t job, d9di_flight_state state);
 /* Says how it went; the file stays. */
 void d9di_ring_close(d9di_ring *r, bool failed);
+/* This process fails, which others may see before it is gone. */
+void d9di_ring_fail(d9di_ring *r);
 /* To the file's own storage, for readers on other hosts. */
 void d9di_ring_sync(d9di_ring *r);
 

@@ -127,23 +127,29 @@ d9d_status d9di_ring_open(const char *dir, d9d_boot *boot, const d9d_degrees *d,
     return D9D_OK;
 }
 
-bool d9di_ring_runs(const char *dir, int rank, int64_t job)
+bool d9di_ring_is(const char *dir, int rank, int64_t job, d9di_flight_state state)
 {
     char path[PATH_MAX];
     d9di_flight_head h;
     d9d_file f = {.fd = -1};
-    bool runs;
+    bool is;
 
     (void)snprintf(path, sizeof(path), "%s/rank-%d.bin", dir, rank);
-    runs = d9d_file_open(path, &f) == D9D_OK && d9d_file_read_at(&f, &h, sizeof(h), 0) == D9D_OK &&
-           h.job == job && h.state == D9DI_FLIGHT_RUNS;
+    is = d9d_file_open(path, &f) == D9D_OK && d9d_file_read_at(&f, &h, sizeof(h), 0) == D9D_OK &&
+         h.job == job && h.state == (int32_t)state;
     d9d_file_release(&f);
-    return runs;
+    return is;
 }
 
 void d9di_ring_sync(d9di_ring *r)
 {
     (void)msync(r, sizeof(*r), MS_SYNC);
+}
+
+void d9di_ring_fail(d9di_ring *r)
+{
+    __atomic_store_n(&r->head.state, D9DI_FLIGHT_FAILED, __ATOMIC_RELEASE);
+    d9di_ring_sync(r);
 }
 
 void d9di_ring_close(d9di_ring *r, bool failed)

@@ -161,10 +161,33 @@ static d9d_status find_backend(const char *name, const backend **out)
     return D9D_FAIL(D9D_EINVAL, "mesh: no backend \"%s\" between ranks", name);
 }
 
+/* What all ranks meet at once - no memory, no disk - one of them says. */
+static bool another_speaks(const d9d_mesh *m)
+{
+    const struct timespec a_while = {.tv_sec = 1};
+
+    if (d9d_mesh_rank(m) > 0)
+        (void)nanosleep(&a_while, NULL); /* those before this one may be about to fail */
+    for (int r = 0; r < d9d_mesh_rank(m); r++)
+        if (d9di_ring_is(m->how.flight_dir, r, m->ring->head.job, D9DI_FLIGHT_FAILED))
+            return true;
+    return false;
+}
+
 void d9d_mesh_forsake(d9d_mesh *m)
 {
-    if (m != NULL)
-        m->failed = true;
+    d9d_err_copy why;
+
+    if (m == NULL)
+        return;
+    m->failed = true;
+    if (m->ring == NULL || m->how.flight_dir == NULL)
+        return;
+    d9d_err_save(&why, D9D_ECOMM); /* what is looked for may not be there */
+    d9di_ring_fail(m->ring);
+    if (another_speaks(m))
+        d9di_boot_hush(m->boot);
+    (void)d9d_err_restore(&why);
 }
 
 void d9d_mesh_close(d9d_mesh *m)

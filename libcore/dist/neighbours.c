@@ -52,7 +52,7 @@ bool d9di_neighbours_died(const d9di_neighbours *n)
 {
     for (int i = 0; i < n->n; i++)
         if (d9di_process_gone(n->list[i].pid, n->list[i].started, NULL) &&
-            d9di_ring_runs(n->dir, n->list[i].rank, n->job))
+            d9di_ring_is(n->dir, n->list[i].rank, n->job, D9DI_FLIGHT_RUNS))
             return true;
     return false;
 }

@@ -63,6 +63,11 @@ driver=$D9D_BUILD/tests/dist/boot_driver
     assert_output --partial "a PMI launcher launched 4 tasks"
     OMPI_COMM_WORLD_SIZE=1 SLURM_STEP_NUM_TASKS=3 run -0 "$driver" gather
     OMPI_COMM_WORLD_SIZE="" SLURM_PROCID=0 WORLD_SIZE=2 run -0 "$driver" gather # of a script
+    # As many say it as one would.
+    SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=0 run -2 "$D9D_BIN/d9d-train" absent.json
+    assert_output --partial "srun launched 3 tasks without PMIx"
+    SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=2 run -2 "$D9D_BIN/d9d-train" absent.json
+    assert_output ""
     for half in SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=few OMPI_COMM_WORLD_SIZE=0 PMI_RANK=1 \
         SLURM_STEP_NUM_TASKS=99999999999999999999 "RANK=1 WORLD_SIZE=x"; do
         # shellcheck disable=SC2086 # two words

@@ -149,6 +149,16 @@ gathers_beside_updates() {
     [ ! -e run/export ]
 }
 
+@test "what all ranks meet is said once, though they do not meet for it" {
+    for n in 2 5; do
+        # shellcheck disable=SC2086
+        run -1 --separate-stderr mpi -n $n d9d-train --device cpu@50KB --set trainer.batching.microbatch_size=1 \
+            --set trainer.batching.global_batch_size=$n --set mesh.data_parallel_shard=$n c.json
+        [ "$(grep -c '^d9d-train: out of device memory: rank 0 of ' <<<"$stderr")" -eq 1 ]
+        [ "$(grep -c '^d9d-train: out of device memory' <<<"$stderr")" -eq 1 ]
+    done
+}
+
 @test "a rank whose disk is full while it saves behind ends all after a step; what was saved is good" {
     command -v strace >/dev/null || skip "no strace"
     # shellcheck disable=SC2086

@@ -31,6 +31,9 @@ typedef struct d9d_boot d9d_boot;
 /* ECONFIG for a launch that is not understood, ENOTSUP when this build or machine has no
  * PMIx, ECOMM when the launcher's server does not answer.  Every rank must open. */
 D9D_API D9D_MUST_USE d9d_status d9d_boot_open(d9d_boot **out);
+/* Is this another task than the first of several, by what their launcher has put into its
+ * environment?  The ECONFIG that all have met is said by the first. */
+D9D_API bool d9d_boot_follows(void);
 /* A world of one, whoever launched this process. */
 D9D_API D9D_MUST_USE d9d_status d9d_boot_alone(d9d_boot **out);
 /* Rank `rank` of `size`, of which the others are imagined: they say what this one says. */
@@ -64,6 +67,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_boot_agree(d9d_boot *b, d9d_status mine);
 /* Have all ranks agreed on a failure?  One that they have not may leave the others waiting: it ends
  * with d9d_boot_abort(). */
 D9D_API bool d9d_boot_agreed(const d9d_boot *b);
+/* Does another rank say what both have met, and end the job? */
+D9D_API bool d9d_boot_hushed(const d9d_boot *b);
 /* End all ranks with this exit code, at once, this one among them.  Returns after two seconds if
  * the launcher has not done it, and at once in a world of one, which is left to its caller. */
 D9D_API void d9d_boot_abort(d9d_boot *b, int code, const char *why);

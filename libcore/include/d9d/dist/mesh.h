@@ -94,7 +94,8 @@ typedef struct d9d_mesh_how {
 D9D_API D9D_MUST_USE d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees,
                                               const char *net, d9d_stream stream,
                                               const d9d_mesh_how *how, d9d_mesh **out);
-/* This rank fails alone: closing waits for nobody. */
+/* This rank fails alone: closing waits for nobody.  Where there is a flight recorder and a rank
+ * before this one fails too, a second later at most, that one speaks: d9d_boot_hushed(). */
 D9D_API void d9d_mesh_forsake(d9d_mesh *m);
 /* Collective: over the world, unless a call has failed. */
 D9D_API void d9d_mesh_close(d9d_mesh *m);
