@@ -197,6 +197,16 @@ resume_everywhere() {
         --set trainer.run.steps=5
 }
 
+@test "a run whose checkpoints are gone says that it begins again" {
+    d9d-train -q --set trainer.run.steps=2 c.json
+    rm -r run/checkpoints run/export
+    run -0 d9d-train --set trainer.run.steps=2 c.json
+    assert_output --partial "run/checkpoints: has no checkpoint of this run, which begins again"
+    rm -r run
+    run -0 d9d-train --set trainer.run.steps=2 c.json
+    refute_output --partial "begins again"
+}
+
 @test "a run that ended early goes on with more steps" {
     d9d-train -q --set trainer.run.dir=whole c.json
     d9d-train -q --set trainer.run.steps=7 --set export_to=first c.json
