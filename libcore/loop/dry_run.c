@@ -90,6 +90,7 @@ static d9di_engine_how engine_how(const rehearsal *r)
 static d9d_status rank_make(rehearsal *r)
 {
     const d9d_train_config *c = r->how->config;
+    const struct d9d_factory_section *from = &c->trainer.model_stage_factory;
     d9di_engine_how how;
 
     D9D_TRY(d9d_boot_imagine(r->how->rank, (int)d9d_degrees_ranks(&c->mesh), &r->boot));
@@ -97,6 +98,8 @@ static d9d_status rank_make(rehearsal *r)
     D9D_TRY(d9di_task_open(&c->task, &r->task));
     how = engine_how(r);
     D9D_TRY(d9di_engine_open(&how, &r->engine));
+    D9D_TRY(d9di_engine_check_adapter(&r->engine, from->source_adapter, from->source_checkpoint));
+    D9D_TRY(d9di_evaluations_check(r->how->evaluations, r->engine.whole));
     if (r->how->length > r->engine.whole->max_positions)
         return D9D_FAIL(D9D_ECONFIG, "plan: rows of %lld positions, and the model has %lld",
                         (long long)r->how->length, (long long)r->engine.whole->max_positions);

@@ -10,7 +10,7 @@
 #include "d9d/kernels/paper.h"
 #include "d9d/loop/job.h"
 #include "d9d/pipe/meter.h"
-#include "loop/run_data.h"
+#include "loop/evaluate.h"
 
 /* A micro-batch: rows of one length, a document each or cut into documents of one length. */
 typedef struct d9di_dry_batch {
@@ -22,7 +22,8 @@ typedef struct d9di_dry_how {
     const d9d_train_config *config; /* with the mesh and the sizes of batches */
     int rank;                       /* of the mesh's product */
     const char *chip;
-    const d9di_data *data; /* must fit the model; may have no datasets */
+    const d9di_data *data;               /* must fit the model; may have no datasets */
+    const d9di_evaluations *evaluations; /* as these */
     d9di_dry_batch batch;
     d9di_dry_batch evaluation; /* the largest, if it is larger than that; rows 0: none */
     int64_t evaluated;         /* so many of these on a rank, at most */

@@ -142,6 +142,22 @@ static d9d_status model_open(d9di_engine *e, const d9di_engine_how *how, d9d_sta
     return D9D_OK;
 }
 
+d9d_status d9di_engine_check_adapter(const d9di_engine *e, const char *adapter, const char *source)
+{
+    if (adapter == NULL)
+        return D9D_OK;
+    if (e->adapters.n == 0 && source == NULL)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.model_stage_factory: source_adapter is given and nothing that it "
+                        "could be merged into, no source_checkpoint");
+    if (e->adapters.n > 0 && e->program.stages > 1)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "trainer.model_stage_factory: source_adapter goes on being trained over "
+                        "%d pipeline stages; it can be merged (peft null), or with 1",
+                        e->program.stages);
+    return D9D_OK;
+}
+
 /* The adapters to begin with, if any. */
 static d9d_status adapter_open(d9di_engine *e, const d9di_engine_how *how)
 {
@@ -151,15 +167,7 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_how *how)
     D9D_TRY(d9d_peft_params_of(&e->all, true, &e->arena, &e->adapters));
     if (how->adapter == NULL || !how->initialise)
         return D9D_OK;
-    if (e->adapters.n == 0 && how->source == NULL)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "trainer.model_stage_factory: source_adapter is given and nothing that it "
-                        "could be merged into, no source_checkpoint");
-    if (e->adapters.n > 0 && e->program.stages > 1)
-        return D9D_FAIL(D9D_ENOTSUP,
-                        "trainer.model_stage_factory: source_adapter goes on being trained over "
-                        "%d pipeline stages; it can be merged (peft null), or with 1",
-                        e->program.stages);
+    D9D_TRY(d9di_engine_check_adapter(e, how->adapter, how->source));
     D9D_TRY(d9d_model_spec_matrices(&e->spec, &e->arena, &of));
     return d9d_adapters_read(how->adapter, &of, how->where->log, &e->given);
 }

@@ -55,31 +55,72 @@ static d9d_status names_make(d9di_evaluation *v, d9d_arena *a)
     return D9D_OK;
 }
 
-d9d_status d9di_evaluation_open(const d9d_evaluation_section *section, const d9d_train_config *c,
-                                d9d_arena *a, d9di_evaluation *out)
+/* What the section says by itself, against those before it and the task. */
+static d9d_status open_alone(const d9di_evaluations *list, const d9di_task *task, d9d_arena *a,
+                             d9di_evaluation *v)
 {
-    const char *where = d9d_arena_printf(a, "evaluation.%s.metrics", section->name);
+    const char *where = d9d_arena_printf(a, "evaluation.%s", v->c->name);
+    const char *metrics = d9d_arena_printf(a, "evaluation.%s.metrics", v->c->name);
 
-    *out = (d9di_evaluation){.c = section, .loading = &c->trainer.data_loading, .done = -1};
-    out->micro = section->microbatch_size != D9D_INT_NULL ? section->microbatch_size
-                                                          : c->trainer.batching.microbatch_size;
-    D9D_TRY(name_check(section->name));
-    D9D_TRY(d9di_data_open(&section->data, out->loading, &c->mesh, out->micro, &out->data));
-    D9D_TRY(samples_count(out));
-    D9D_TRY(
-        d9di_metrics_open(&section->metrics, where != NULL ? where : "metrics", a, &out->metrics));
-    return names_make(out, a);
+    if (where == NULL || metrics == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "evaluation %s: its names", v->c->name);
+    D9D_TRY(name_check(v->c->name));
+    for (const d9di_evaluation *u = list->v; u < v; u++)
+        if (strcmp(u->c->name, v->c->name) == 0)
+            return D9D_FAIL(D9D_ECONFIG, "evaluation: [%td] and [%td] are both called \"%s\"",
+                            u - list->v, v - list->v, v->c->name);
+    D9D_TRY(d9di_task_check_micro(task, where, v->micro));
+    D9D_TRY(d9di_metrics_open(&v->c->metrics, metrics, a, &v->metrics));
+    D9D_TRY(d9di_task_check_metrics(task, metrics, &v->metrics));
+    return names_make(v, a);
 }
 
-void d9di_evaluation_release(d9di_evaluation *v)
+static d9d_status data_open(d9di_evaluation *v, const d9di_task *task, const d9d_degrees *mesh)
 {
-    d9di_metrics_release(&v->metrics);
-    d9di_data_release(&v->data);
+    D9D_TRY(d9di_data_open(&v->c->data, v->loading, mesh, v->micro, &v->data));
+    D9D_TRY(samples_count(v));
+    return d9di_task_data(task, &v->data);
 }
 
-d9d_status d9di_evaluation_check(const d9di_evaluation *v, const d9d_model *m)
+d9d_status d9di_evaluations_open(const d9d_train_config *c, const d9di_task *task,
+                                 const d9d_degrees *mesh, d9d_arena *a, d9di_evaluations *out)
 {
-    return d9di_data_check(&v->data, m->vocab, m->max_positions);
+    const d9d_evaluation_section *sections = c->evaluation.items;
+
+    *out = (d9di_evaluations){.v = d9d_arena_alloc(a, (c->evaluation.n + 1) * sizeof(*out->v))};
+    if (out->v == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "evaluation: %zu of them", c->evaluation.n);
+    for (size_t i = 0; i < c->evaluation.n; i++) {
+        const int64_t own = sections[i].microbatch_size;
+        d9di_evaluation *v = &out->v[out->n++];
+
+        *v = (d9di_evaluation){
+            .c = &sections[i],
+            .loading = &c->trainer.data_loading,
+            .micro = own != D9D_INT_NULL ? own : c->trainer.batching.microbatch_size,
+            .done = -1,
+        };
+        D9D_TRY(open_alone(out, task, a, v));
+        if (mesh != NULL)
+            D9D_TRY(data_open(v, task, mesh));
+    }
+    return D9D_OK;
+}
+
+void d9di_evaluations_release(d9di_evaluations *list)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        d9di_metrics_release(&list->v[i].metrics);
+        d9di_data_release(&list->v[i].data);
+    }
+    *list = (d9di_evaluations){0};
+}
+
+d9d_status d9di_evaluations_check(const d9di_evaluations *list, const d9d_model *m)
+{
+    for (size_t i = 0; i < list->n; i++)
+        D9D_TRY(d9di_data_check(&list->v[i].data, m->vocab, m->max_positions));
+    return D9D_OK;
 }
 
 bool d9di_evaluation_due(const d9di_evaluation *v, int64_t step, int64_t total)

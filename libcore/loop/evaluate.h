@@ -1,9 +1,9 @@
 /* evaluate.h - another dataset, on which a model is measured between two steps of its training.
  *
- *     D9D_TRY(d9di_evaluation_open(&section, trainer, mesh, &arena, &v));
- *     D9D_TRY(d9di_evaluation_check(&v, engine.whole));
- *     when d9di_evaluation_due(&v, step, total):
- *         D9D_TRY(d9di_evaluation_run(&v, &how, &cut));      // v.values, unless it was cut
+ *     D9D_TRY(d9di_evaluations_open(config, &task, &config->mesh, &arena, &list));
+ *     D9D_TRY(d9di_evaluations_check(&list, engine.whole));
+ *     of each v, when d9di_evaluation_due(v, step, total):
+ *         D9D_TRY(d9di_evaluation_run(v, &how, &cut));      // v->values, unless it was cut
  *
  * Samples are dealt over the ranks as a step's are, batch by batch; ranks that are left without one
  * compute along.  The forward is the training's without its backward, on the same stages, and
@@ -48,12 +48,19 @@ typedef struct d9di_evaluation_how {
     const d9d_log *log;
 } d9di_evaluation_how;
 
-/* Data are read, no memory for a model is taken.  A failure leaves what is to be released. */
-d9d_status d9di_evaluation_open(const d9d_evaluation_section *section, const d9d_train_config *c,
-                                d9d_arena *a, d9di_evaluation *out);
-void d9di_evaluation_release(d9di_evaluation *v);
+typedef struct d9di_evaluations {
+    d9di_evaluation *v; /* [n], in the arena */
+    size_t n;
+} d9di_evaluations;
+
+/* All of a configuration, which is borrowed.  Data are opened, padded for the ranks of `mesh`, and
+ * no memory for a model is taken; NULL: what the sections say is checked, without data.  A failure
+ * leaves what is to be released. */
+d9d_status d9di_evaluations_open(const d9d_train_config *c, const d9di_task *task,
+                                 const d9d_degrees *mesh, d9d_arena *a, d9di_evaluations *out);
+void d9di_evaluations_release(d9di_evaluations *list);
 /* EMISMATCH for data that do not fit the model. */
-d9d_status d9di_evaluation_check(const d9di_evaluation *v, const d9d_model *m);
+d9d_status d9di_evaluations_check(const d9di_evaluations *list, const d9d_model *m);
 
 /* After `step` of `total` steps, and not done there yet. */
 bool d9di_evaluation_due(const d9di_evaluation *v, int64_t step, int64_t total);

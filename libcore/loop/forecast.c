@@ -153,6 +153,7 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
     d9di_dry_how dry = {.config = c,
                         .chip = how->chip,
                         .data = &data->data,
+                        .evaluations = &data->evaluations,
                         .length = data->length,
                         .batch = {b->microbatch_size, r.longest, data->document}};
     const int64_t padded = d9di_rows_round(data->evaluated_longest, c);
@@ -173,8 +174,7 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
     };
 
     D9D_TRY(d9d_degrees_check(&c->mesh, p.ranks));
-    D9D_TRY(d9d_job_check_batching(&c->mesh, b));
-    D9D_TRY(d9d_job_check_profiling(c->trainer.profiling));
+    D9D_TRY(d9di_task_check_config(&data->task, c));
     D9D_TRY(d9di_run_dir_name(&c->trainer, a, &dir));
     D9D_TRY(d9di_run_dir_check(c, &dir));
     if (p.costs != NULL && p.mesh.pipeline_parallel == 1)

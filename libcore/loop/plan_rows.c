@@ -33,66 +33,84 @@ static int64_t longest_of(const d9di_data *d)
 }
 
 /* The batch of an evaluation, if it is larger than that of those before. */
-static d9d_status evaluation_add(const d9d_train_config *c, const d9d_evaluation_section *v,
-                                 d9di_plan_data *out)
+static void evaluation_add(const d9di_evaluation *v, d9di_plan_data *out)
 {
-    const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
-    const int64_t micro = v->microbatch_size != D9D_INT_NULL ? v->microbatch_size
-                                                             : c->trainer.batching.microbatch_size;
-    int64_t longest = out->length, samples = INT64_MAX, rows;
-    d9di_data data = {0};
-    d9d_status st = D9D_OK;
+    const int64_t wanted = v->c->samples != D9D_INT_NULL ? v->c->samples : INT64_MAX;
+    const int64_t samples = out->length == 0 ? v->samples : wanted;
+    const int64_t longest = out->length == 0 ? longest_of(&v->data) : out->length;
+    const int64_t rows = v->micro < samples ? v->micro : samples;
 
-    if (longest == 0) {
-        st = d9di_data_open(&v->data, &c->trainer.data_loading, &one, micro, &data);
-        longest = st == D9D_OK ? longest_of(&data) : 0;
-        samples = st == D9D_OK ? d9d_loader_samples(data.loader) : samples;
-        d9di_data_release(&data);
-    }
-    if (v->samples != D9D_INT_NULL && v->samples < samples)
-        samples = v->samples;
-    rows = micro < samples ? micro : samples;
     if (rows * longest > out->evaluated_rows * out->evaluated_longest) {
         out->evaluated_rows = rows;
         out->evaluated_longest = longest;
         out->evaluated_batches = (samples - 1) / rows + 1;
     }
+}
+
+static d9d_status metrics_check(const d9d_train_config *c, d9di_plan_data *d)
+{
+    d9di_metrics m = {0};
+    d9d_status st = d9di_metrics_open(&c->metrics, "metrics", &d->arena, &m);
+
+    if (st == D9D_OK)
+        st = d9di_task_check_metrics(&d->task, "metrics", &m);
+    d9di_metrics_release(&m);
     return st;
 }
 
-static d9d_status evaluations_add(const d9d_train_config *c, d9di_plan_data *out)
+static d9d_status schedule_check(const d9d_train_config *c, const d9di_plan_data *d)
 {
-    const d9d_evaluation_section *sections = c->evaluation.items;
+    d9d_lr *lr;
 
-    for (size_t i = 0; i < c->evaluation.n; i++)
-        D9D_TRY(evaluation_add(c, &sections[i], out));
+    if (d->steps < 0)
+        return D9D_OK;
+    D9D_TRY(d9d_lr_create(&c->lr_scheduler, "lr_scheduler", d->steps, &lr));
+    d9d_lr_free(lr);
     return D9D_OK;
+}
+
+/* In the order of training: train_check.c. */
+static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
+{
+    const int64_t g = c->trainer.batching.global_batch_size, steps = c->trainer.run.steps;
+    const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
+
+    D9D_TRY(d9di_task_open(&c->task, &d->task));
+    if (d->length == 0) {
+        D9D_TRY(d9di_data_open(&c->data, &c->trainer.data_loading, &one, g, &d->data));
+        D9D_TRY(d9di_task_data(&d->task, &d->data));
+        D9D_TRY(d9di_data_steps(&d->data, g, steps, &d->steps));
+        D9D_TRY(document_of(&d->data, &d->document));
+    }
+    D9D_TRY(metrics_check(c, d));
+    D9D_TRY(d9di_evaluations_open(c, &d->task, d->length == 0 ? &one : NULL, &d->arena,
+                                  &d->evaluations));
+    return schedule_check(c, d);
 }
 
 d9d_status d9di_plan_data_open(const d9d_train_config *c, int64_t length, d9di_plan_data *out)
 {
-    const int64_t g = c->trainer.batching.global_batch_size, steps = c->trainer.run.steps;
-    const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    const int64_t steps = c->trainer.run.steps;
     d9d_status st;
 
     *out = (d9di_plan_data){.length = length, .steps = steps != D9D_INT_NULL ? steps : -1};
-    D9D_TRY(evaluations_add(c, out));
-    if (length > 0)
-        return D9D_OK;
-    st = d9di_data_open(&c->data, &c->trainer.data_loading, &one, g, &out->data);
-    if (st == D9D_OK)
-        st = d9di_data_steps(&out->data, g, steps, &out->steps);
-    if (st == D9D_OK)
-        st = document_of(&out->data, &out->document);
-    if (st != D9D_OK)
+    st = data_open(c, out);
+    if (st != D9D_OK) {
         d9di_plan_data_release(out);
-    return st;
+        return st;
+    }
+    for (size_t i = 0; i < out->evaluations.n; i++)
+        evaluation_add(&out->evaluations.v[i], out);
+    return D9D_OK;
 }
 
 void d9di_plan_data_release(d9di_plan_data *d)
 {
+    d9di_evaluations_release(&d->evaluations);
     d9di_data_release(&d->data);
-    d->data = (d9di_data){0};
+    d9di_task_close(&d->task);
+    d9d_arena_release(&d->arena);
+    *d = (d9di_plan_data){0};
 }
 
 d9d_status d9di_rows_measure(const d9di_plan_data *d, int64_t rows, d9di_rows *out)

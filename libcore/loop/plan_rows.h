@@ -2,15 +2,18 @@
 #ifndef D9DI_LOOP_PLAN_ROWS_H
 #define D9DI_LOOP_PLAN_ROWS_H
 
-#include "loop/run_data.h"
+#include "loop/evaluate.h"
 
 typedef struct d9di_plan_data {
+    d9di_task task;
+    d9di_evaluations evaluations;
     d9di_data data;   /* without datasets where a length was given */
     int64_t length;   /* that was given; 0: none */
     int64_t document; /* mean positions of packed documents; 0: rows are not packed */
     int64_t steps;    /* of the run; -1: nobody said */
     int64_t evaluated_rows, evaluated_longest; /* of the largest batch of an evaluation; 0: none */
     int64_t evaluated_batches;                 /* of that evaluation, on all ranks, at most */
+    d9d_arena arena;
 } d9di_plan_data;
 
 typedef struct d9di_rows {
@@ -18,7 +21,8 @@ typedef struct d9di_rows {
     double tokens;         /* of a row, without padding */
 } d9di_rows;
 
-/* `length` above 0 does without the data. */
+/* `length` above 0 does without the data.  What training refuses of the configuration, whatever the
+ * mesh and the sizes of batches, is refused. */
 d9d_status d9di_plan_data_open(const d9d_train_config *c, int64_t length, d9di_plan_data *out);
 void d9di_plan_data_release(d9di_plan_data *d);
 

@@ -14,7 +14,7 @@
 enum {
     LEAST = 256,    /* positions of a row's part on a rank of context parallelism */
     MOST = 1 << 16, /* positions of a micro-batch */
-    MOST_SIZES = 8  /* of micro-batches: 1, 2, 4, ... rows */
+    MOST_SIZES = 8  /* of micro-batches */
 };
 
 /* Schedules of pipelines, the first for all and the others for the best meshes. */
@@ -30,7 +30,7 @@ enum { PIPES = sizeof(pipes) / sizeof(pipes[0]), CLOSER = 8 /* meshes with a pip
 /* A mesh with a size of micro-batches and a schedule. */
 typedef struct candidate {
     d9d_degrees mesh;
-    int size, pipe; /* micro-batches of 2^size rows */
+    int size, pipe; /* indices */
 } candidate;
 
 /* What came of one. */
@@ -46,6 +46,10 @@ typedef struct search {
     const d9d_forecast_how *how;
     d9d_model_spec spec;
     d9di_plan_data data;
+    /* Of micro-batches, in rows: 1, 2, 4, ...; of pairs that are told apart the one that the
+     * configuration says, for with another one something else is learned. */
+    int64_t sizes[MOST_SIZES];
+    int n_sizes;
     d9di_rows rows[MOST_SIZES];
     D9D_VEC(candidate) candidates;
     result *results;
@@ -71,7 +75,7 @@ static bool allowed(const search *s, const d9d_degrees *d, int64_t rows)
 static d9d_status add_sizes(search *s, const d9d_degrees *d, int first, int end, int pipe)
 {
     for (int size = first; size < end; size++) {
-        const int64_t rows = (int64_t)1 << size;
+        const int64_t rows = s->sizes[size];
 
         if ((size > 0 && rows * s->rows[0].mean > MOST) || !allowed(s, d, rows))
             break;
@@ -85,7 +89,7 @@ static d9d_status add_mesh(search *s, const d9d_degrees *d)
 {
     const size_t before = s->candidates.len;
 
-    D9D_TRY(add_sizes(s, d, 0, d->pipeline_parallel > 1 ? 1 : MOST_SIZES, 0));
+    D9D_TRY(add_sizes(s, d, 0, d->pipeline_parallel > 1 ? 1 : s->n_sizes, 0));
     s->meshes += s->candidates.len > before;
     return D9D_OK;
 }
@@ -175,7 +179,7 @@ static d9d_status config_of(const search *s, const candidate *c, d9d_arena *a,
     *out = *s->config;
     out->model_provider.value = head;
     out->mesh = c->mesh;
-    out->trainer.batching.microbatch_size = (int64_t)1 << c->size;
+    out->trainer.batching.microbatch_size = s->sizes[c->size];
     *own = (d9d_stages_section){.num_stages_per_rank = pipe->stages_per_rank,
                                 .zero_bubble = pipe->zero_bubble};
     out->trainer.pipelining.schedule =
@@ -332,11 +336,17 @@ static d9d_status complain(const search *s, const d9d_suggestions *out)
 
 static d9d_status search_open(search *s)
 {
+    bool paired;
+
     D9D_TRY(d9d_model_spec_read(&s->config->model_provider, &s->arena, &s->spec));
     D9D_TRY(d9d_model_spec_trainable(&s->spec));
     D9D_TRY(d9di_plan_data_open(s->config, s->how->length, &s->data));
-    for (int i = 0; i < MOST_SIZES; i++)
-        D9D_TRY(d9di_rows_measure(&s->data, (int64_t)1 << i, &s->rows[i]));
+    paired = s->data.task.kind->paired;
+    s->n_sizes = paired ? 1 : MOST_SIZES;
+    for (int i = 0; i < s->n_sizes; i++) {
+        s->sizes[i] = paired ? s->config->trainer.batching.microbatch_size : (int64_t)1 << i;
+        D9D_TRY(d9di_rows_measure(&s->data, s->sizes[i], &s->rows[i]));
+    }
     return D9D_OK;
 }
 
@@ -365,7 +375,7 @@ static d9d_status add_closer(search *s, const d9d_suggestions *so_far)
         if (d->pipeline_parallel == 1)
             continue;
         for (int pipe = 0; pipe < PIPES; pipe++)
-            D9D_TRY(add_sizes(s, d, pipe == 0, MOST_SIZES, pipe));
+            D9D_TRY(add_sizes(s, d, pipe == 0, s->n_sizes, pipe));
         left--;
     }
     return D9D_OK;

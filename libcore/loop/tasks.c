@@ -63,8 +63,25 @@ d9d_pooling d9di_task_pooling(const d9di_task *t)
     return t != NULL && t->kind->pooling != NULL ? t->kind->pooling(t->self) : D9D_POOL_NONE;
 }
 
+/* Pairs are neighbours in the dataset; other orders would tear them. */
+static d9d_status check_pairs(const d9di_task *t, const d9di_data *d)
+{
+    static const char rule[] = "learns from samples 2k and 2k + 1, which stand side by side where";
+
+    if (!t->kind->paired)
+        return D9D_OK;
+    if (d->n > 1)
+        return D9D_FAIL(D9D_ECONFIG, "task %s %s there is one dataset; %zu are blended here",
+                        name_of(t->kind), rule, d->n);
+    if (d->sections[0].order != D9D_ORDER_SEQUENTIAL)
+        return D9D_FAIL(D9D_ECONFIG, "task %s %s data.order is sequential; that of %s is not",
+                        name_of(t->kind), rule, d->sections[0].dataset);
+    return D9D_OK;
+}
+
 d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data)
 {
+    D9D_TRY(check_pairs(t, data));
     if (d9di_task_pooling(t) == D9D_POOL_NONE)
         return D9D_OK;
     return d9di_data_take_whole(data, false, t->kind->labels, name_of(t->kind));
@@ -100,14 +117,23 @@ d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_op
     return D9D_OK;
 }
 
-static d9d_status blind(const d9di_task *t)
+d9d_status d9di_task_check_config(const d9di_task *t, const d9d_train_config *c)
 {
-    return D9D_FAIL(D9D_ECONFIG, "metrics: the task %s gives no predictions", name_of(t->kind));
+    const d9d_trainer_section *s = &c->trainer;
+
+    D9D_TRY(d9di_task_check_micro(t, "trainer.batching", s->batching.microbatch_size));
+    D9D_TRY(d9d_job_check_batching(&c->mesh, &s->batching));
+    return d9d_job_check_profiling(s->profiling);
 }
 
-d9d_status d9di_task_check_metrics(const d9di_task *t, const d9di_metrics *m)
+static d9d_status blind(const d9di_task *t, const char *where)
 {
-    return m->n > 0 && t->kind->forward == NULL ? blind(t) : D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG, "%s: the task %s gives no predictions", where, name_of(t->kind));
+}
+
+d9d_status d9di_task_check_metrics(const d9di_task *t, const char *where, const d9di_metrics *m)
+{
+    return m->n > 0 && t->kind->forward == NULL ? blind(t, where) : D9D_OK;
 }
 
 /* What the last stage predicts, on one of the ranks that have the same of it. */
@@ -118,7 +144,7 @@ static d9d_status measure(const d9di_task *t, const d9d_model *m, const d9d_mode
         d9d_comm_rank(m->cut.tp) > 0)
         return D9D_OK;
     if (out->logits == NULL)
-        return blind(t);
+        return blind(t, "metrics");
     return d9di_metrics_watch(t->metrics, d9d_var_tensor(out->logits),
                               out->labels != NULL ? out->labels : in->labels);
 }

@@ -28,11 +28,15 @@ d9d_head d9di_task_head(const d9di_task *t);
 d9d_pooling d9di_task_pooling(const d9di_task *t);
 /* So many samples of a micro-batch: ECONFIG, after `where`, if the task learns nothing of them. */
 d9d_status d9di_task_check_micro(const d9di_task *t, const char *where, int64_t micro);
+/* ECONFIG for what sections of a configuration say about batches, against each other, the mesh and
+ * the task, and about traces.  Training and plans check the same. */
+d9d_status d9di_task_check_config(const d9di_task *t, const d9d_train_config *c);
 /* Training's data, as the task takes them. */
 d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data);
 d9d_status d9di_task_check(const d9di_task *t, const d9d_batch *b);
-/* ECONFIG where there are metrics and nothing that they could see; some tasks show it later. */
-d9d_status d9di_task_check_metrics(const d9di_task *t, const d9di_metrics *m);
+/* ECONFIG, after `where`, if there are metrics and nothing that they could see; some tasks show it
+ * later. */
+d9d_status d9di_task_check_metrics(const d9di_task *t, const char *where, const d9di_metrics *m);
 /* Units of the task's own, whose parameters are marked as added. */
 d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_options *options);
 d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,

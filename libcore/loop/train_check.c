@@ -153,9 +153,7 @@ static d9d_status config_check(d9di_train *r)
     D9D_TRY(d9di_events_open(r->where, &r->c->model_provider, &r->task, &r->events));
     D9D_TRY(d9di_train_tell(r, "train.configuration.start", (d9d_event){.boot = r->where->boot}));
     D9D_TRY(d9d_degrees_check(&r->c->mesh, d9d_boot_size(r->where->boot)));
-    D9D_TRY(d9di_task_check_micro(&r->task, "trainer.batching", t->batching.microbatch_size));
-    D9D_TRY(d9d_job_check_batching(&r->c->mesh, &t->batching));
-    D9D_TRY(d9d_job_check_profiling(t->profiling));
+    D9D_TRY(d9di_task_check_config(&r->task, r->c));
     D9D_TRY(d9di_run_dir_name(t, &r->arena, &r->dir));
     D9D_TRY(d9di_run_dir_check(r->c, &r->dir));
     r->n_micro =
@@ -164,8 +162,8 @@ static d9d_status config_check(d9di_train *r)
     D9D_TRY(d9di_train_tell(r, "train.configuration.data_loader",
                             (d9d_event){.loader = r->data.loader}));
     D9D_TRY(d9di_metrics_open(&r->c->metrics, "metrics", &r->arena, &r->metrics));
-    D9D_TRY(d9di_task_check_metrics(&r->task, &r->metrics));
-    D9D_TRY(d9di_train_evaluation_open(r));
+    D9D_TRY(d9di_task_check_metrics(&r->task, "metrics", &r->metrics));
+    D9D_TRY(d9di_evaluations_open(r->c, &r->task, &r->c->mesh, &r->arena, &r->evaluations));
     D9D_TRY(d9d_lr_create(&r->c->lr_scheduler, "lr_scheduler", r->total_steps, &r->lr));
     if (r->where->trial > 0 && r->total_steps > r->where->trial)
         r->total_steps = r->where->trial;
@@ -178,7 +176,7 @@ static d9d_status model_check(d9di_train *r, const char *resume_from)
     const d9di_engine_how how = d9di_train_engine_how(r, resume_from != NULL);
 
     D9D_TRY(d9di_engine_open(&how, &r->engine));
-    D9D_TRY(d9di_train_evaluation_check(r));
+    D9D_TRY(d9di_evaluations_check(&r->evaluations, r->engine.whole));
     D9D_TRY(
         d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
     D9D_TRY(state_fresh(r));
@@ -194,8 +192,8 @@ static d9d_status sources_check(d9di_train *r, const char *resume_from)
     d9di_same same = {0};
 
     d9di_same_data(&same, &r->data);
-    for (size_t i = 0; i < r->n_evaluations; i++)
-        d9di_same_data(&same, &r->evaluations[i].data);
+    for (size_t i = 0; i < r->evaluations.n; i++)
+        d9di_same_data(&same, &r->evaluations.v[i].data);
     d9di_same_engine(&same, &r->engine, &how);
     d9di_same_dir(&same, resume_from);
     return d9di_same_agree(&same, r->where->boot);

@@ -4,45 +4,10 @@
 #include "d9d/base/thread.h"
 #include "loop/train_run.h"
 
-d9d_status d9di_train_evaluation_open(d9di_train *r)
-{
-    const d9d_evaluation_section *sections = r->c->evaluation.items;
-
-    r->evaluations = d9d_arena_alloc(&r->arena, (r->c->evaluation.n + 1) * sizeof(*r->evaluations));
-    if (r->evaluations == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "evaluation: %zu of them", r->c->evaluation.n);
-    for (size_t i = 0; i < r->c->evaluation.n; i++) {
-        d9di_evaluation *v = &r->evaluations[r->n_evaluations++];
-
-        D9D_TRY(d9di_evaluation_open(&sections[i], r->c, &r->arena, v));
-        D9D_TRY(d9di_task_check_micro(&r->task, "evaluation", v->micro));
-        D9D_TRY(d9di_task_data(&r->task, &v->data));
-        D9D_TRY(d9di_task_check_metrics(&r->task, &v->metrics));
-        for (size_t k = 0; k < i; k++)
-            if (strcmp(sections[k].name, sections[i].name) == 0)
-                return D9D_FAIL(D9D_ECONFIG, "evaluation: [%zu] and [%zu] are both called \"%s\"",
-                                k, i, sections[i].name);
-    }
-    return D9D_OK;
-}
-
-d9d_status d9di_train_evaluation_check(const d9di_train *r)
-{
-    for (size_t i = 0; i < r->n_evaluations; i++)
-        D9D_TRY(d9di_evaluation_check(&r->evaluations[i], r->engine.whole));
-    return D9D_OK;
-}
-
-void d9di_train_evaluation_close(d9di_train *r)
-{
-    for (size_t i = 0; i < r->n_evaluations; i++)
-        d9di_evaluation_release(&r->evaluations[i]);
-}
-
 d9d_status d9di_train_evaluation_cells(d9di_train *r, d9d_save_set *set)
 {
-    for (size_t i = 0; i < r->n_evaluations; i++) {
-        d9di_evaluation *v = &r->evaluations[i];
+    for (size_t i = 0; i < r->evaluations.n; i++) {
+        d9di_evaluation *v = &r->evaluations.v[i];
         const d9d_save_cells c = {
             .name = d9d_arena_printf(&r->arena, "evaluation.%s", v->c->name),
             .dtype = D9D_I64,
@@ -66,8 +31,8 @@ d9d_status d9di_train_evaluation_agree(d9di_train *r)
 
     if (all == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "evaluation: words of %d ranks", ranks);
-    for (size_t i = 0; i < r->n_evaluations && ranks > 1 && st == D9D_OK; i++) {
-        int64_t *done = &r->evaluations[i].done;
+    for (size_t i = 0; i < r->evaluations.n && ranks > 1 && st == D9D_OK; i++) {
+        int64_t *done = &r->evaluations.v[i].done;
 
         st = d9d_boot_gather(r->where->boot, done, sizeof(*done), &a, all);
         if (st == D9D_OK)
@@ -79,8 +44,8 @@ d9d_status d9di_train_evaluation_agree(d9di_train *r)
 
 bool d9di_train_evaluates(const d9di_train *r)
 {
-    for (size_t i = 0; i < r->n_evaluations; i++)
-        if (d9di_evaluation_due(&r->evaluations[i], r->state.step, r->total_steps))
+    for (size_t i = 0; i < r->evaluations.n; i++)
+        if (d9di_evaluation_due(&r->evaluations.v[i], r->state.step, r->total_steps))
             return true;
     return false;
 }
@@ -116,9 +81,9 @@ d9d_status d9di_train_evaluate(d9di_train *r)
     if (!d9di_train_evaluates(r))
         return D9D_OK;
     d9di_train_allow(r, true);
-    for (size_t i = 0; i < r->n_evaluations && !cut; i++)
-        if (d9di_evaluation_due(&r->evaluations[i], r->state.step, r->total_steps))
-            D9D_TRY(evaluate(r, &r->evaluations[i], &cut));
+    for (size_t i = 0; i < r->evaluations.n && !cut; i++)
+        if (d9di_evaluation_due(&r->evaluations.v[i], r->state.step, r->total_steps))
+            D9D_TRY(evaluate(r, &r->evaluations.v[i], &cut));
     d9di_train_allow(r, false);
     r->last_ns = d9d_clock_ns();
     return D9D_OK;

@@ -106,7 +106,7 @@ void d9di_train_close(d9di_train *r)
     d9di_metrics_release(&r->metrics);
     d9di_culprits_release(&r->culprits);
     d9di_bubble_release(&r->bubble);
-    d9di_train_evaluation_close(r);
+    d9di_evaluations_release(&r->evaluations);
     d9di_experts_release(&r->experts);
     d9di_task_close(&r->task); /* which may have memory of the engine's device */
     d9di_engine_release(&r->engine);

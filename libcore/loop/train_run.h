@@ -62,8 +62,7 @@ typedef struct d9di_train {
     d9d_events *events;
     d9di_task task;
     d9di_metrics metrics;
-    d9di_evaluation *evaluations;
-    size_t n_evaluations;
+    d9di_evaluations evaluations;
     d9di_experts experts;
     d9di_culprits culprits;
     const char **names; /* of values in records: those of metrics, then of experts */
@@ -159,9 +158,6 @@ d9d_status d9di_train_record_end(d9di_train *r, d9d_status st);
 
 /* --- evaluations --------------------------------------------------------------------- */
 
-d9d_status d9di_train_evaluation_open(d9di_train *r);
-d9d_status d9di_train_evaluation_check(const d9di_train *r);
-void d9di_train_evaluation_close(d9di_train *r);
 d9d_status d9di_train_evaluation_cells(d9di_train *r, d9d_save_set *set);
 /* Behind cells that were read.  Collective. */
 d9d_status d9di_train_evaluation_agree(d9di_train *r);

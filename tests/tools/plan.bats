@@ -72,6 +72,52 @@ is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
     says 2 "mesh.tensor_parallel" plan --set mesh.tensor_parallel=0 c.json
 }
 
+# refused SENTENCE OPTION...: by the plan as by training, which spends nothing before.
+refused() {
+    local sentence=$1 trained
+    shift
+    says 2 "$sentence" d9d-train -q -d cpu "$@" c.json
+    trained=${stderr_lines[-1]}
+    says 2 "$sentence" plan "$@" c.json
+    [ "${stderr_lines[-1]}" = "$trained" ] && [ ! -e run ]
+}
+schedule() { printf 'lr_scheduler={"name": "piecewise", "scheduler": {"initial_multiplier": 0, "phases": [%s]}}' "$1"; }
+evaluated() { printf 'evaluation={"data": {"dataset": "data"}, %s}' "$1"; }
+
+@test "whatever else training refuses of a configuration is refused with its sentences" {
+    pairs=(--set 'task={"name": "embedding"}')
+    refused "trainer.batching.microbatch_size is 1: the task embedding tells pairs" "${pairs[@]}" --set trainer.batching.microbatch_size=1
+    pairs+=(--set trainer.batching.microbatch_size=4 --set trainer.batching.global_batch_size=4)
+    refused "evaluation.valid.microbatch_size is 5: the task" "${pairs[@]}" --set "$(evaluated '"microbatch_size": 5')"
+    refused "where data.order is sequential; that of data is not" "${pairs[@]}" --set data.order=shuffled
+    refused "where there is one dataset; 2 are blended" "${pairs[@]}" --set 'data=[{"dataset": "data"}, {"dataset": "data"}]'
+    refused "metrics: the task causal_lm gives no predictions" --set 'metrics=[{"name": "accuracy"}]'
+    refused "evaluation.valid.metrics: the task causal_lm" --set "$(evaluated '"metrics": [{"name": "accuracy"}]')"
+    refused "samples is 100000, and data has" --set "$(evaluated '"samples": 100000')"
+    refused 'evaluation.name: "a/b"' --set "$(evaluated '"name": "a/b"')"
+    refused 'both called "valid"' --set 'evaluation=[{"data": {"dataset": "data"}}, {"data": {"dataset": "data"}}]'
+    refused "so samples must say how many" --set 'evaluation={"data": {"dataset": "data", "epochs": null}}'
+    refused "its phases last 5000 steps" --set "$(schedule '{"mode": "steps", "steps": 5000, "target_multiplier": 1}')"
+    refused "nothing that it could be merged into" \
+        --set trainer.model_stage_factory.source_checkpoint=null --set trainer.model_stage_factory.source_adapter=nowhere
+    ids=$(yes 7 | head -n 600 | paste -sd ,)
+    printf '{"input_ids": [%s], "labels": [%s]}\n' "$ids" "$ids" >long.jsonl
+    d9d-shard -q --format tokens --out long long.jsonl
+    refused "its longest sample has 600 tokens" --set 'evaluation={"data": {"dataset": "long"}}'
+    # All that needs no data is, without them.
+    for what in 'metrics=[{"name": "accuracy"}]' "$(evaluated '"name": "a/b"')" \
+        "$(schedule '{"mode": "steps", "steps": 5000, "target_multiplier": 1}')"; do
+        run -2 plan --length 32 --set trainer.run.steps=9 --set data.dataset=nowhere --set "$what" c.json
+    done
+}
+
+@test "pairs that are told apart: suggestions have the micro-batch that is learned from" {
+    pairs=(--length 64 --set 'task={"name": "embedding"}' --set trainer.batching.global_batch_size=24)
+    d9d-train --plan --suggest 2 --json "${pairs[@]}" --set trainer.batching.microbatch_size=6 c.json >s.json
+    [ "$(sed -n 's/^ *"rows": \([0-9]*\),$/\1/p' s.json | sort -u)" = 6 ]
+    says 2 "microbatch_size is 3: the task embedding" d9d-train --plan --suggest 2 "${pairs[@]}" --set trainer.batching.microbatch_size=3 c.json
+}
+
 @test "more ranks need less memory each, and say what they send" {
     plan --set mesh.data_parallel_shard=2 c.json >two.json
     is d9d.plan.v1 two.json

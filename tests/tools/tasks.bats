@@ -205,9 +205,9 @@ pairs=(--set 'task={"name": "embedding", "pooling": "mean", "temperature": 0.1}'
         says 2 "trainer.batching.microbatch_size is $micro: the task embedding tells pairs of a micro-batch apart" \
             d9d-train "${pairs[@]}" --set trainer.batching.microbatch_size=$micro dense.train.json
     done
-    says 2 'evaluation.microbatch_size is 5: the task embedding' d9d-train "${pairs[@]}" \
+    says 2 'evaluation.valid.microbatch_size is 5: the task embedding' d9d-train "${pairs[@]}" \
         --set 'evaluation={"data": {"dataset": "dense"}, "microbatch_size": 5}' dense.train.json
-    says 2 'are no pair, 2k and 2k + 1; data.order must be sequential' d9d-train "${pairs[@]}" --set data.order=shuffled dense.train.json
+    says 2 'where data.order is sequential; that of dense is not' d9d-train "${pairs[@]}" --set data.order=shuffled dense.train.json
 }
 
 @test "a projection is learned, kept in the suite's own layout and computed with" {
