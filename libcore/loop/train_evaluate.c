@@ -42,9 +42,10 @@ d9d_status d9di_train_evaluation_agree(d9di_train *r)
     return st;
 }
 
+/* Of a trial the steps are what counts; what it would not open is refused all the same. */
 bool d9di_train_evaluates(const d9di_train *r)
 {
-    for (size_t i = 0; i < r->evaluations.n; i++)
+    for (size_t i = 0; r->where->trial == 0 && i < r->evaluations.n; i++)
         if (d9di_evaluation_due(&r->evaluations.v[i], r->state.step, r->total_steps))
             return true;
     return false;

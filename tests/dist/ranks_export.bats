@@ -112,6 +112,11 @@ JSON
     assert_equal "$(sed '$d' <<<"$output" | cut -c 1-15)" "$(sed '$d' <<<"$four" | cut -c 1-15)"
     run -0 --separate-stderr "${selftest[@]}" --set trainer.batching.global_batch_size=40 --set trainer.run.steps=null c.json 3>&-
     [ "${#lines[@]}" -eq 4 ] # two steps are all
-    run -2 "${selftest[@]}" --set trainer.run.steps=5 --set "$warm" c.json 3>&- # as the job
+    evaluated='"at_start": true, "period_steps": 1}'
+    run -0 --separate-stderr "${selftest[@]}" --set "evaluation={\"data\": {\"dataset\": \"data\"}, $evaluated" c.json 3>&-
+    assert_equal "$output" "$four" # the steps alone are compared
+    run -2 "${selftest[@]}" --set "evaluation={\"data\": {\"dataset\": \"nowhere\"}, $evaluated" c.json 3>&- # as the job
+    assert_output --partial "nowhere"
+    run -2 "${selftest[@]}" --set trainer.run.steps=5 --set "$warm" c.json 3>&-
     assert_output --partial "phases[1]: ends at step 5 of 5, before it begins at 9"
 }

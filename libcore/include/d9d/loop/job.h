@@ -168,7 +168,8 @@ typedef struct d9d_job {
     const char *device; /* as d9d_device_open(); "auto" and "cuda" are each rank's own GPU */
     const d9d_log *log; /* of rank 0; on the others NULL, or one that has errors alone */
     int64_t trial; /* not 0: the run's first steps, so many at most, at the learning rate before
-                    * the schedule; nothing but records is written: no checkpoint, no model */
+                    * the schedule, without evaluations; nothing but records is written: no
+                    * checkpoint, no model */
     const d9d_plugins *plugins; /* who hear of events; NULL: none */
 } d9d_job;
 
