@@ -156,8 +156,7 @@ static d9d_status merge(d9d_convert *c)
         if (d9d_adapters_has_heads(ad))
             return D9D_FAIL(
                 D9D_ENOTSUP,
-                "%s: has a classifier's head besides, which the checkpoint has no place "
-                "for; d9d-infer takes both",
+                "%s: has a classifier's head besides, which is not merged; d9d-infer takes both",
                 c->opt.adapter);
     }
     layout =

@@ -177,7 +177,8 @@ static const char *tail(const char *name)
     return dot != NULL ? dot + 1 : name;
 }
 
-/* The name, or else the end of a name, that the pattern looks most like. */
+/* The name, or else the end of a name, that the pattern looks most like; of one whose end is right
+ * all of it. */
 static const char *nearest(const method *m, const char *pattern)
 {
     const char *near = d9d_config_nearest(pattern, m->names.data);
@@ -186,6 +187,8 @@ static const char *nearest(const method *m, const char *pattern)
         const char *const one[] = {tail(m->names.data[i]), NULL};
 
         near = d9d_config_nearest(tail(pattern), one);
+        if (near != NULL && strcmp(near, tail(pattern)) == 0)
+            near = m->names.data[i];
     }
     return near;
 }

@@ -169,6 +169,10 @@ refused() {
     refused 'of 16 modules it matches none; did you mean model.layers.0.self_attn.q_proj?' "${o[@]}"
     mapfile -t o < <(p lora '.*\\\\.q_prj' "$params")
     refused 'of 16 modules it matches none; did you mean q_proj?' "${o[@]}"
+    mapfile -t o < <(p lora 'layers\\\\.0\\\\.self_attn\\\\.q_proj' "$params") # its end is right
+    refused 'of 16 modules it matches none; did you mean model.layers.0.self_attn.q_proj?' "${o[@]}"
+    mapfile -t o < <(p full_tune 'layer\\\\.1' '')
+    refused 'did you mean model.layers.1?' "${o[@]}"
     mapfile -t o < <(p lora '.*norm' "$params")
     refused 'of 16 modules with a matrix to adapt it matches none; there are model.layers.0' "${o[@]}"
     mapfile -t o < <(p full_tune 'modle' '')
