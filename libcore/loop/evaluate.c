@@ -79,7 +79,7 @@ static d9d_status data_open(d9di_evaluation *v, const d9di_task *task, const d9d
 {
     D9D_TRY(d9di_data_open(&v->c->data, v->loading, mesh, v->micro, &v->data));
     D9D_TRY(samples_count(v));
-    return d9di_task_data(task, &v->data);
+    return d9di_task_data(task, &v->data, v->samples);
 }
 
 d9d_status d9di_evaluations_open(const d9d_train_config *c, const d9di_task *task,

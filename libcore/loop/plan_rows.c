@@ -78,8 +78,8 @@ static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
     D9D_TRY(d9di_task_open(&c->task, &d->task));
     if (d->length == 0) {
         D9D_TRY(d9di_data_open(&c->data, &c->trainer.data_loading, &one, g, &d->data));
-        D9D_TRY(d9di_task_data(&d->task, &d->data));
         D9D_TRY(d9di_data_steps(&d->data, g, steps, &d->steps));
+        D9D_TRY(d9di_task_data(&d->task, &d->data, d->steps * g));
         D9D_TRY(document_of(&d->data, &d->document));
     }
     D9D_TRY(metrics_check(c, d));

@@ -63,10 +63,12 @@ d9d_pooling d9di_task_pooling(const d9di_task *t)
     return t != NULL && t->kind->pooling != NULL ? t->kind->pooling(t->self) : D9D_POOL_NONE;
 }
 
-/* Pairs are neighbours in the dataset; other orders would tear them. */
-static d9d_status check_pairs(const d9di_task *t, const d9di_data *d)
+/* Pairs are neighbours in the dataset; other orders would tear them, and so would a pass that
+ * begins at an odd place of the stream. */
+static d9d_status check_pairs(const d9di_task *t, const d9di_data *d, int64_t taken)
 {
     static const char rule[] = "learns from samples 2k and 2k + 1, which stand side by side where";
+    int64_t pass;
 
     if (!t->kind->paired)
         return D9D_OK;
@@ -76,12 +78,19 @@ static d9d_status check_pairs(const d9di_task *t, const d9di_data *d)
     if (d->sections[0].order != D9D_ORDER_SEQUENTIAL)
         return D9D_FAIL(D9D_ECONFIG, "task %s %s data.order is sequential; that of %s is not",
                         name_of(t->kind), rule, d->sections[0].dataset);
+    pass = d9d_dataset_count(d->datasets[0]);
+    if (pass % 2 != 0 && taken > pass)
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "task %s %s a pass has an even number of samples; %s has %lld, and %lld are "
+            "taken",
+            name_of(t->kind), rule, d->sections[0].dataset, (long long)pass, (long long)taken);
     return D9D_OK;
 }
 
-d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data)
+d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data, int64_t taken)
 {
-    D9D_TRY(check_pairs(t, data));
+    D9D_TRY(check_pairs(t, data, taken));
     if (d9di_task_pooling(t) == D9D_POOL_NONE)
         return D9D_OK;
     return d9di_data_take_whole(data, false, t->kind->labels, name_of(t->kind));

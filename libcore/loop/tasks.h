@@ -31,8 +31,9 @@ d9d_status d9di_task_check_micro(const d9di_task *t, const char *where, int64_t 
 /* ECONFIG for what sections of a configuration say about batches, against each other, the mesh and
  * the task, and about traces.  Training and plans check the same. */
 d9d_status d9di_task_check_config(const d9di_task *t, const d9d_train_config *c);
-/* Training's data, as the task takes them. */
-d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data);
+/* Training's data, as the task takes them; so many samples of the stream will be.  ECONFIG if they
+ * are not what it learns from. */
+d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data, int64_t taken);
 d9d_status d9di_task_check(const d9di_task *t, const d9d_batch *b);
 /* ECONFIG, after `where`, if there are metrics and nothing that they could see; some tasks show it
  * later. */

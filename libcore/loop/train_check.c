@@ -10,8 +10,8 @@ static d9d_status data_open(d9di_train *r)
     const int64_t g = r->c->trainer.batching.global_batch_size;
 
     D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh, g, &r->data));
-    D9D_TRY(d9di_task_data(&r->task, &r->data));
-    return d9di_data_steps(&r->data, g, r->c->trainer.run.steps, &r->total_steps);
+    D9D_TRY(d9di_data_steps(&r->data, g, r->c->trainer.run.steps, &r->total_steps));
+    return d9di_task_data(&r->task, &r->data, r->total_steps * g);
 }
 
 static d9d_status state_fresh(d9di_train *r)

@@ -91,6 +91,13 @@ evaluated() { printf 'evaluation={"data": {"dataset": "data"}, %s}' "$1"; }
     refused "evaluation.valid.microbatch_size is 5: the task" "${pairs[@]}" --set "$(evaluated '"microbatch_size": 5')"
     refused "where data.order is sequential; that of data is not" "${pairs[@]}" --set data.order=shuffled
     refused "where there is one dataset; 2 are blended" "${pairs[@]}" --set 'data=[{"dataset": "data"}, {"dataset": "data"}]'
+    head -n 41 "$golden/moe/train.jsonl" >odd.jsonl
+    d9d-shard -q --format tokens --out odd odd.jsonl
+    refused "a pass has an even number of samples; odd has 41, and 120 are taken" "${pairs[@]}" --set data.dataset=odd --set data.epochs=3
+    refused "a pass has an even number of samples; odd has 41, and 60 are taken" "${pairs[@]}" \
+        --set 'evaluation={"data": {"dataset": "odd", "epochs": null}, "samples": 60}'
+    d9d-train -q -d cpu "${pairs[@]}" --set data.dataset=odd --set trainer.run.dir=one c.json # one pass leaves the last out
+    [ "$(records one)" = 10 ]
     refused "metrics: the task causal_lm gives no predictions" --set 'metrics=[{"name": "accuracy"}]'
     refused "evaluation.valid.metrics: the task causal_lm" --set "$(evaluated '"metrics": [{"name": "accuracy"}]')"
     refused "samples is 100000, and data has" --set "$(evaluated '"samples": 100000')"
