@@ -1,0 +1,49 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2034 # variables of bats and of topology.bash
+# Features in company: what each is tested for alone, several at once, on meshes of several degrees;
+# losses, norms, evaluations and weights are those of one rank.
+
+load ../slurm/helper
+layers=4 batch=12 steps=4 eps=1e-3
+load topology
+
+tied='model_provider.model.tie_word_embeddings=true'
+packed=(data.dataset=odd data.epochs=null trainer.batching.microbatch_size=2)
+even='model_provider.router={"score": "sigmoid", "expert_bias": true, "bias_update_rate": 0.1, "aux_loss_coef": 0.1, "z_loss_coef": 0.01}'
+evaluated='evaluation={"data": {"dataset": "data"}, "samples": 7, "microbatch_size": 2, "period_steps": 2, "at_start": true}'
+
+schedule() { printf 'trainer.pipelining.schedule={"schedule": "%s"%s}' "$1" "${2:-}"; }
+lora() { printf '{"kind": "lora", "module_name_pattern": "%s", "params": {"r": 3, "alpha": 12, "dropout": %s}}' "$1" "$2"; }
+whole() { printf '{"kind": "full_tune", "module_name_pattern": "%s"}' "$1"; }
+stack() { local IFS=,; printf 'peft={"kind": "stack", "methods": [%s]}' "$*"; }
+
+# together MODEL MESH KEY=VALUE...: there as alone, with an evaluation; stages are those of the mesh.
+together() {
+    local model=$1 mesh=$2 set how=(--set "$evaluated")
+    shift 2
+    for set; do how+=(--set "$set"); done
+    rm -rf run alone
+    d9d-train -q --device cpu --set trainer.run.dir=alone "${how[@]}" \
+        --set 'trainer.pipelining.schedule={"schedule": "1f1b"}' "$model.json"
+    train "$model" "$mesh" run "${how[@]}"
+    same run alone && close_to 1e-5 <(numbers valid/loss run) <(numbers valid/loss alone)
+}
+
+@test "a tied embedding, part of it frozen, over tensors and stages" {
+    together dense "1 1 1 1 2 1 2" "$tied" "$(schedule zero_bubble_v)" trainer.gradient_clipping.max_norm=1e-3
+    together dense "1 2 1 1 1 1 2" "$tied" "$(stack "$(whole 'model\\.embed_tokens.*')" "$(lora '.*\\.q_proj' 0.3)")" \
+        trainer.gradient_manager.reduce=step trainer.sharding.reshard_after_forward=false
+}
+
+@test "adapters beside experts and attention, packed documents of odd lengths, stages" {
+    d9d-shard -q --format tokens --pack 37 --out odd "$golden/moe/train.jsonl"
+    together moe "1 1 1 2 1 2 2" "${packed[@]}" "$even" model_provider.checkpointing=selective \
+        "$(stack "$(lora '.*grouped_experts.*' 0)" "$(lora '.*self_attn.*_proj' 0.3)" "$(whole '.*norm')")"
+    together dense "1 1 3 1 2 1" "${packed[@]}" "$tied" model_provider.checkpointing=full
+}
+
+@test "every token to every expert, biases that even out loads, two stages a rank" {
+    together moe "1 2 1 1 1 2 2" "$even" model_provider.model.layer.experts_top_k=8 \
+        "$(schedule 1f1b ', "num_stages_per_rank": 2, "zero_bubble": true')" trainer.gradient_manager.reduce=step
+    together moe "3 1 1 1 2 2" "$even" data.order=bucketed 'optimizer={"name": "sgd", "lr": 0.01, "momentum": 0.9, "nesterov": true}'
+}
