@@ -60,9 +60,9 @@ static d9d_status open_alone(const d9di_evaluations *list, const d9di_task *task
                              d9di_evaluation *v)
 {
     const char *where = d9d_arena_printf(a, "evaluation.%s", v->c->name);
-    const char *metrics = d9d_arena_printf(a, "evaluation.%s.metrics", v->c->name);
 
-    if (where == NULL || metrics == NULL)
+    v->where = d9d_arena_printf(a, "%s.metrics", where != NULL ? where : "");
+    if (where == NULL || v->where == NULL)
         return D9D_FAIL(D9D_ENOMEM, "evaluation %s: its names", v->c->name);
     D9D_TRY(name_check(v->c->name));
     for (const d9di_evaluation *u = list->v; u < v; u++)
@@ -70,8 +70,8 @@ static d9d_status open_alone(const d9di_evaluations *list, const d9di_task *task
             return D9D_FAIL(D9D_ECONFIG, "evaluation: [%td] and [%td] are both called \"%s\"",
                             u - list->v, v - list->v, v->c->name);
     D9D_TRY(d9di_task_check_micro(task, where, v->micro));
-    D9D_TRY(d9di_metrics_open(&v->c->metrics, metrics, a, &v->metrics));
-    D9D_TRY(d9di_task_check_metrics(task, metrics, &v->metrics));
+    D9D_TRY(d9di_metrics_open(&v->c->metrics, v->where, a, &v->metrics));
+    D9D_TRY(d9di_task_check_metrics(task, v->where, &v->metrics));
     return names_make(v, a);
 }
 
@@ -120,6 +120,13 @@ d9d_status d9di_evaluations_check(const d9di_evaluations *list, const d9d_model 
 {
     for (size_t i = 0; i < list->n; i++)
         D9D_TRY(d9di_data_check(&list->v[i].data, m->vocab, m->max_positions));
+    return D9D_OK;
+}
+
+d9d_status d9di_evaluations_check_head(d9di_evaluations *list, const d9d_head *head)
+{
+    for (size_t i = 0; i < list->n; i++)
+        D9D_TRY(d9di_metrics_check_head(&list->v[i].metrics, list->v[i].where, head));
     return D9D_OK;
 }
 

@@ -34,6 +34,7 @@ typedef struct d9di_evaluation {
     const struct d9d_data_loading_section *loading;
     d9di_data data;
     d9di_metrics metrics;
+    const char *where;      /* of these: "evaluation.valid.metrics"; in the arena */
     int64_t samples, micro; /* of all; of a micro-batch */
     const char **names;     /* [n], in the arena */
     double *values;         /* [n] */
@@ -61,6 +62,8 @@ d9d_status d9di_evaluations_open(const d9d_train_config *c, const d9di_task *tas
 void d9di_evaluations_release(d9di_evaluations *list);
 /* EMISMATCH for data that do not fit the model. */
 d9d_status d9di_evaluations_check(const d9di_evaluations *list, const d9d_model *m);
+/* ECONFIG for metrics that do not take the scores of this head: before any is evaluated. */
+d9d_status d9di_evaluations_check_head(d9di_evaluations *list, const d9d_head *head);
 
 /* After `step` of `total` steps, and not done there yet. */
 bool d9di_evaluation_due(const d9di_evaluation *v, int64_t step, int64_t total);

@@ -47,15 +47,29 @@ static void evaluation_add(const d9di_evaluation *v, d9di_plan_data *out)
     }
 }
 
-static d9d_status metrics_check(const d9d_train_config *c, d9di_plan_data *d)
+static d9d_status metrics_check(const d9d_train_config *c, const d9d_head *head, d9di_plan_data *d)
 {
     d9di_metrics m = {0};
     d9d_status st = d9di_metrics_open(&c->metrics, "metrics", &d->arena, &m);
 
     if (st == D9D_OK)
         st = d9di_task_check_metrics(&d->task, "metrics", &m);
+    if (st == D9D_OK)
+        st = d9di_metrics_check_head(&m, "metrics", head);
     d9di_metrics_release(&m);
     return st;
+}
+
+/* The task's head, with the size that the model's configuration says where the task's does not. */
+static d9d_status head_find(const d9d_train_config *c, d9di_plan_data *d, d9d_head *out)
+{
+    const d9d_head wanted = d9di_task_head(&d->task);
+    d9d_model_spec spec;
+
+    D9D_TRY(d9d_model_spec_read(&c->model_provider, &d->arena, &spec));
+    D9D_TRY(d9d_model_spec_rehead(&spec, &d->arena, &wanted));
+    *out = spec.options.head;
+    return D9D_OK;
 }
 
 static d9d_status schedule_check(const d9d_train_config *c, const d9di_plan_data *d)
@@ -74,6 +88,7 @@ static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
 {
     const int64_t g = c->trainer.batching.global_batch_size, steps = c->trainer.run.steps;
     const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    d9d_head head;
 
     D9D_TRY(d9di_task_open(&c->task, &d->task));
     if (d->length == 0) {
@@ -82,9 +97,11 @@ static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
         D9D_TRY(d9di_task_data(&d->task, &d->data, d->steps * g));
         D9D_TRY(document_of(&d->data, &d->document));
     }
-    D9D_TRY(metrics_check(c, d));
+    D9D_TRY(head_find(c, d, &head));
+    D9D_TRY(metrics_check(c, &head, d));
     D9D_TRY(d9di_evaluations_open(c, &d->task, d->length == 0 ? &one : NULL, &d->arena,
                                   &d->evaluations));
+    D9D_TRY(d9di_evaluations_check_head(&d->evaluations, &head));
     return schedule_check(c, d);
 }
 

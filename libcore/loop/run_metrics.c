@@ -69,6 +69,27 @@ d9d_status d9di_metrics_open(const d9d_list *list, const char *where, d9d_arena 
     return D9D_OK;
 }
 
+/* No rows of that form: a metric says that it is another one than its own, or nothing. */
+d9d_status d9di_metrics_check_head(d9di_metrics *m, const char *where, const d9d_head *head)
+{
+    static const double none[1];
+    const d9d_predictions b = {
+        .prediction = none, .target = none, .prediction_columns = head->size, .target_columns = 1};
+
+    if (head->kind != D9D_HEAD_CLASSIFICATION)
+        return D9D_OK;
+    for (size_t i = 0; i < m->n; i++) {
+        const d9d_status st = d9d_metric_update(m->metric[i], &b);
+
+        if (st == D9D_EINVAL)
+            return D9D_FAIL(D9D_ECONFIG, "%s[%zu]: the model has %lld classes: %s", where, i,
+                            (long long)head->size, d9d_err_message());
+        D9D_TRY(st);
+        d9d_metric_reset(m->metric[i]);
+    }
+    return D9D_OK;
+}
+
 static void watched_release(d9di_watched *w)
 {
     d9d_readback_free(w->logits);

@@ -14,6 +14,7 @@
 #include "d9d/device/readback.h"
 #include "d9d/loop/save.h"
 #include "d9d/metric/metric.h"
+#include "d9d/model/head.h"
 #include "d9d/tensor/tensor.h"
 
 /* Predictions of a micro-batch, on their way. */
@@ -39,6 +40,9 @@ typedef struct d9di_metrics {
 d9d_status d9di_metrics_open(const d9d_list *list, const char *where, d9d_arena *a,
                              d9di_metrics *out);
 void d9di_metrics_release(d9di_metrics *m);
+/* ECONFIG, after `where`, for one that does not take the scores of this head.  Before anything is
+ * counted. */
+d9d_status d9di_metrics_check_head(d9di_metrics *m, const char *where, const d9d_head *head);
 
 /* logits [T, C], labels of T int32: what is in them now is read back. */
 d9d_status d9di_metrics_watch(d9di_metrics *m, const d9d_tensor *logits, const d9d_tensor *labels);

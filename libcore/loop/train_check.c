@@ -177,6 +177,8 @@ static d9d_status model_check(d9di_train *r, const char *resume_from)
 
     D9D_TRY(d9di_engine_open(&how, &r->engine));
     D9D_TRY(d9di_evaluations_check(&r->evaluations, r->engine.whole));
+    D9D_TRY(d9di_metrics_check_head(&r->metrics, "metrics", &r->engine.spec.options.head));
+    D9D_TRY(d9di_evaluations_check_head(&r->evaluations, &r->engine.spec.options.head));
     D9D_TRY(
         d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
     D9D_TRY(state_fresh(r));

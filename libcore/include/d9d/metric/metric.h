@@ -73,7 +73,8 @@ typedef struct d9d_metric_kind {
     const d9d_table *table; /* of its section; its name is the metric's */
     /* `config` is that section, bound; ECONFIG begins with `where`. */
     d9d_status (*form)(const void *config, const char *where, d9d_metric_form *out);
-    /* Add a batch.  EINVAL for one of another form, and then no cell has changed. */
+    /* Add a batch, which may have no rows: so a form is asked about before there are any.  EINVAL
+     * for one of another form, and then no cell has changed. */
     d9d_status (*update)(const void *config, const d9d_predictions *b, void *cells);
     void (*compute)(const void *config, const void *cells, double *values);
     /* The name of value i behind the metric's own, "tp/3"; NULL: "" of one value, else its
