@@ -2,7 +2,6 @@
 #include "model/hf_fields.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,11 +102,7 @@ static json_t *scaling_made(const d9d_rope_scaling *s)
 /* Of ntk the one that it stands for. */
 static double base_made(const d9d_qwen3_config *c)
 {
-    const double d = (double)c->head_dim;
-
-    return c->rope_scaling.kind == D9D_ROPE_NTK
-               ? c->rope_base * pow(c->rope_scaling.factor, d / (d - 2))
-               : c->rope_base;
+    return d9d_rope_base(&c->rope_scaling, c->rope_base, c->head_dim);
 }
 
 /* What says of a dense model which layers have the window; of a mixture all have. */

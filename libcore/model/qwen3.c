@@ -65,6 +65,11 @@ static d9d_status check_reals(const d9d_qwen3_config *c)
     if (!(c->rope_base > 0 && isfinite(c->rope_base)))
         return D9D_FAIL(D9D_ECONFIG, "qwen3: rope_theta is %g, must be above 0", c->rope_base);
     D9D_TRY(d9d_rope_check(&c->rope_scaling));
+    if (!isfinite(d9d_rope_base(&c->rope_scaling, c->rope_base, c->head_dim)))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "qwen3: scaled rotary embedding (ntk): factor %g gives no finite base of "
+                        "head_dim %lld",
+                        c->rope_scaling.factor, (long long)c->head_dim);
     if (c->rope_scaling.kind == D9D_ROPE_YARN && !(c->rope_base > 1))
         return D9D_FAIL(D9D_ECONFIG, "qwen3: rope_theta is %g, of yarn it must be above 1",
                         c->rope_base);

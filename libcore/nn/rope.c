@@ -74,12 +74,18 @@ static double llama3_keeps(const d9d_rope_scaling *s, double f)
     return clamped((s->original * f / TWO_PI - s->slow) / (s->fast - s->slow));
 }
 
+double d9d_rope_base(const d9d_rope_scaling *s, double base, int64_t features)
+{
+    const double d = (double)features;
+
+    return s->kind == D9D_ROPE_NTK ? base * pow(s->factor, d / (d - 2)) : base;
+}
+
 void d9d_rope_frequencies(const d9d_rope_scaling *s, double base, int64_t features, float *f)
 {
     const double d = (double)features;
 
-    if (s->kind == D9D_ROPE_NTK)
-        base *= pow(s->factor, d / (d - 2));
+    base = d9d_rope_base(s, base, features);
     for (int64_t i = 0; i < features / 2; i++) {
         const double own = pow(base, -2.0 * (double)i / d);
         const double keeps = s->kind == D9D_ROPE_YARN     ? yarn_keeps(s, base, features, i)

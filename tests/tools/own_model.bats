@@ -52,3 +52,10 @@ infer_json() {
     run -2 d9d-train train.json --set 'model_provider.model.layer.shared_expert={}'
     assert_output --partial "model_provider.model.layer.shared_expert.intermediate_size"
 }
+
+@test "a rotary embedding that has no frequencies is refused before anything is made" {
+    run -2 d9d-train train.json --set model_provider.model.layer.head_dim=2 \
+        --set 'model_provider.model.rope_scaling={"type": "ntk", "factor": 3}'
+    assert_output --partial "ntk): factor 3 gives no finite base of head_dim 2"
+    [ ! -e run ]
+}

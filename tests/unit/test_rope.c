@@ -84,6 +84,8 @@ static void plain_is_the_definition(void **state)
     for (int k = 0; k < PAIRS; k++)
         assert_true(f[k] == (float)pow(1e4, -2.0 * k / FEATURES));
     assert_true(d9d_rope_mscale(&plain) == 1);
+    assert_true(d9d_rope_base(&plain, 1e4, 2) == 1e4);
+    assert_false(isfinite(d9d_rope_base(&ntk, 1e4, 2))); /* one pair is both */
     d9d_rope_frequencies(&ntk, 1e4, FEATURES, f);
     for (int k = 0; k < PAIRS;
          k++) /* the slowest turns by the factor slower, the fastest as before */

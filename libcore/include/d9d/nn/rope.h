@@ -51,6 +51,9 @@ D9D_API const char *d9d_rope_kind_word(d9d_rope_kind kind);
 /* ECONFIG names the number that is out of its range. */
 D9D_API D9D_MUST_USE d9d_status d9d_rope_check(const d9d_rope_scaling *s);
 
+/* The base of the frequencies, another one with ntk; not finite where that has none, such as of two
+ * features. */
+D9D_API double d9d_rope_base(const d9d_rope_scaling *s, double base, int64_t features);
 /* f [features / 2]. */
 D9D_API void d9d_rope_frequencies(const d9d_rope_scaling *s, double base, int64_t features,
                                   float *f);
