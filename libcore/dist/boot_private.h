@@ -24,11 +24,10 @@ typedef struct d9di_boot_carrier {
     d9d_status (*gather)(void *self, const void *mine, size_t n, d9d_arena *a, d9d_boot_word *all);
     void *self;
 } d9di_boot_carrier;
-void d9di_boot_carry(d9d_boot *b,
-                     const d9di_boot_carrier
-                         *by); /* Another rank says what this one has met: see d9d_boot_hushed(). */
+/* NULL: the launcher again. */
+void d9di_boot_carry(d9d_boot *b, const d9di_boot_carrier *by);
+/* Another rank says what this one has met: see d9d_boot_hushed(). */
 void d9di_boot_hush(d9d_boot *b);
-/* NULL: the launcher again */
 
 /* Join the tasks that PMIx knows of. */
 d9d_status d9di_boot_pmix(d9di_boot_wire *out);
