@@ -524,16 +524,17 @@ typedef struct spot {
 } spot;
 
 static d9d_status run_piece(d9d_stream s, const d9di_attention *c, const plan_key *key,
-                            const plan *p, const spot *i, const extras *x)
+                            const plan *p, const spot *here, const extras *x)
 {
-    const d9di_places *at = &i->at;
-    const int64_t h = i->kv * (key->all_a / key->all_kv);
-    const int64_t first_q = i->b * key->row_s + i->q, first_k = i->b * key->row_z + i->k;
+    const d9di_places *at = &here->at;
+    const int64_t h = here->kv * (key->all_a / key->all_kv);
+    const int64_t first_q = here->b * key->row_s + here->q,
+                  first_k = here->b * key->row_z + here->k;
     const int64_t q = (first_q * key->all_a + h) * key->d * 2;
-    const int64_t k = (first_k * key->all_kv + i->kv) * key->d * 2;
-    const int64_t lse = ((i->b * key->all_a + h) * key->row_s + i->q) * 4;
+    const int64_t k = (first_k * key->all_kv + here->kv) * key->d * 2;
+    const int64_t lse = ((here->b * key->all_a + h) * key->row_s + here->q) * 4;
     const bool back = key->backward, packed = key->packed, full = packed && key->a != key->kv;
-    const bool shift = is_shifted(key), more = i->more;
+    const bool shift = is_shifted(key), more = here->more;
     int32_t queries = (int32_t)key->s, keys = (int32_t)key->z;
     float scale = c->n.scale, hidden = -INFINITY, one = 1.0f;
     float window = (float)(key->window - (shift ? key->z - key->s : 0));
@@ -555,7 +556,7 @@ static d9d_status run_piece(d9d_stream s, const d9di_attention *c, const plan_ke
         {KEYS, &keys, shift},
         {ONE, &one, back},
         {DOUT, shifted(c->dout, q), back},
-        {DQ, shifted(i->second ? x->dq : c->dq, q), back},
+        {DQ, shifted(here->second ? x->dq : c->dq, q), back},
         {DK, shifted(more ? x->dk : c->dk, k), back},
         {DV, shifted(more ? x->dv : c->dv, k), back},
         {SUM, x->sum, back},
