@@ -119,18 +119,15 @@ static d9d_status keep_mine(const d9di_cargo *c, d9d_device *dev, const d9d_exch
                            (uint64_t)to[me] * row);
 }
 
-/* In parts, the last array comes over the group's queue, and the others beside it. */
+/* One array behind the other: in parts, what is needed first does not share an engine with the
+ * rest. */
 static d9d_status go_by_room(d9di_load *l, d9d_device *dev, d9d_exchange *e, const struct leg *leg)
 {
-    d9d_stream queue = d9d_comm_queue(e->ep);
-
     D9D_TRY(d9d_comm_room_open(e->ep, e->what));
-    if (l->in_parts)
-        D9D_TRY(d9d_comm_point_set(e->ep, &l->early));
-    for (int i = l->n - 1; i >= 0; i--) {
+    for (int i = 0; i < l->n; i++) {
+        D9D_TRY(take(&l->cargo[i], d9d_comm_queue(e->ep), e, leg));
         if (l->in_parts && i == l->n - 2)
-            D9D_TRY(d9d_comm_join_at(e->ep, l->early, dev->stream));
-        D9D_TRY(take(&l->cargo[i], l->in_parts && i < l->n - 1 ? dev->stream : queue, e, leg));
+            D9D_TRY(d9d_comm_point_set(e->ep, &l->early));
     }
     for (int i = 0; i < l->n; i++)
         D9D_TRY(keep_mine(&l->cargo[i], dev, e, leg));

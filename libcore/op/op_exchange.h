@@ -94,7 +94,7 @@ typedef struct d9di_load {
     int n;
     int64_t fits;          /* so many rows of all arrays have place in a room; -1: there is none */
     bool in_parts;         /* all arrays but the last may be needed first */
-    d9d_comm_point *early; /* then: where they are there, or can be taken */
+    d9d_comm_point *early; /* then: where they are there */
     bool shares;           /* something else is computed before end: d9d_device's pause */
     d9d_comm_point *late;  /* then: where all are there */
 } d9di_load;
