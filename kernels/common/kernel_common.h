@@ -28,6 +28,31 @@ D9DI_EVERYWHERE static inline int64_t d9di_ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+/* Queries of a row that follow each other, of rows that cuDNN's attention takes. */
+static inline int64_t d9di_piece_of(const d9d_attention_dims *n)
+{
+    return n->s == n->z ? n->s : n->s / n->pieces;
+}
+
+/* The lengths for which it is planned, of which there are eight from a power of two to the next:
+ * the least that n fits in. */
+enum { D9DI_PLAN_SHORTEST = 128 };
+static inline int64_t d9di_plan_length(int64_t n)
+{
+    int64_t step = D9DI_PLAN_SHORTEST / 8;
+
+    while (n > 16 * step)
+        step *= 2;
+    return d9di_max(D9DI_PLAN_SHORTEST, d9di_ceil_div(n, step) * step);
+}
+/* Rows without a list: is a piece of such a length?  Others are done as documents. */
+static inline bool d9di_plan_is_for(const d9d_attention_dims *n)
+{
+    const int64_t piece = d9di_piece_of(n);
+
+    return d9di_plan_length(piece) == piece;
+}
+
 /* EINVAL unless t is D9D_F32 or D9D_BF16. */
 d9d_status d9di_check_float(const char *op, d9d_dtype t);
 /* And unless that many experts can be chosen, of groups that can be. */

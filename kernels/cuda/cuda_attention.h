@@ -31,6 +31,9 @@ d9d_status d9di_attention_few(d9d_stream s, const d9di_attention *c);
 /* What cuDNN's way keeps: the library, and plans by shape. */
 void d9di_sdpa_free(d9di_sdpa *x);
 
+/* The segments of rows that have no list, [B, max(1, pieces)]. */
+d9d_status d9di_documents_list(d9d_stream s, const d9di_attention *c, d9d_segment *list);
+
 /* Where documents lie and how long they are, on the GPU.  Offsets are of elements. */
 typedef struct d9di_places {
     int32_t *length, *length_k;    /* queries and keys, [room] */

@@ -692,7 +692,7 @@ static d9d_status run_rows(d9d_stream s, d9di_sdpa *x, const d9di_attention *c, 
 /* --- packed documents, and pieces of them ------------------------------------------------------
  */
 
-enum { SHORTEST = 128, MOST_CLASSES = 32 };
+enum { MOST_CLASSES = 32 };
 
 static int64_t power_of_two(int64_t least, int64_t n)
 {
@@ -709,24 +709,18 @@ typedef struct class
     d9di_documents docs; /* its rows and positions at a time */
 } class;
 
-/* Queries that follow each other in a row. */
-static int64_t piece_of(const d9d_attention_dims *n)
-{
-    return n->s == n->z ? n->s : n->s / n->pieces;
-}
-
 /* As many keys as queries: all lengths at once unless the plan needs room for scores. */
 static int classes_square(d9d_stream s, const d9di_attention *c, class *out)
 {
     const d9d_attention_dims *x = &c->n;
-    const int64_t piece = piece_of(x);
+    const int64_t piece = d9di_piece_of(x);
     const bool whole = x->segments == x->b * x->s / piece; /* each is a piece */
     const plan_key key = key_of(s, c);
-    int64_t longest = power_of_two(SHORTEST, piece);
+    int64_t longest = whole ? d9di_plan_length(piece) : power_of_two(D9DI_PLAN_SHORTEST, piece);
     int n = 0;
 
     for (;; longest /= 2, n++) {
-        const bool last = !key.exact || longest == SHORTEST;
+        const bool last = !key.exact || whole || longest == D9DI_PLAN_SHORTEST;
         const int64_t shortest = last ? 1 : longest / 2 + 1;
 
         out[n] = (class){.key = key};
@@ -740,7 +734,7 @@ static int classes_square(d9d_stream s, const d9di_attention *c, class *out)
                                        .positions = x->s,
                                        .room = out[n].key.b};
         cut(s, &out[n].key);
-        if (last || whole)
+        if (last)
             return n + 1;
     }
 }
@@ -749,12 +743,12 @@ static int classes_square(d9d_stream s, const d9di_attention *c, class *out)
 static class class_longer(d9d_stream s, const d9di_attention *c)
 {
     const d9d_attention_dims *x = &c->n;
-    const int64_t piece = piece_of(x);
+    const int64_t piece = d9di_piece_of(x);
     class k = {.key = key_of(s, c)};
 
     k.key.longer = 1;
-    k.key.s = k.key.row_s = d9di_ceil_div(d9di_max(SHORTEST, piece), 64) * 64;
-    k.key.z = k.key.row_z = d9di_ceil_div(d9di_max(SHORTEST, x->z), 64) * 64;
+    k.key.s = k.key.row_s = d9di_plan_length(piece);
+    k.key.z = k.key.row_z = d9di_plan_length(x->z);
     cut(s, &k.key);
     k.docs = (d9di_documents){.longer = true,
                               .shortest = 1,
@@ -851,6 +845,25 @@ static d9d_status run_packed(d9d_stream s, d9di_sdpa *x, const d9di_attention *c
     return st;
 }
 
+/* Whole rows, or known pieces of them, as a list of segments. */
+static d9d_status run_listed(d9d_stream s, d9di_sdpa *x, const d9di_attention *c, bool *done)
+{
+    const int64_t pieces = d9di_max(1, c->n.pieces);
+    const int64_t bytes = c->n.b * pieces * (int64_t)sizeof(d9d_segment);
+    d9di_attention listed = *c;
+    void *list;
+    d9d_status st;
+
+    D9D_TRY(d9di_take(s, bytes, &list));
+    listed.n.segments = c->n.b * pieces;
+    listed.n.segment = list;
+    st = d9di_documents_list(s, c, list);
+    if (st == D9D_OK)
+        st = run_packed(s, x, &listed, done);
+    d9di_give(s, list, bytes);
+    return st;
+}
+
 /* What it takes besides sizes: rows with their keys, or known pieces of them. */
 static bool has_keys(const d9d_attention_dims *n)
 {
@@ -870,7 +883,9 @@ d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *don
     D9D_TRY(sdpa_of(s, &x));
     if (!x->loaded)
         return D9D_OK;
-    return n->segment != NULL ? run_packed(s, x, c, done) : run_rows(s, x, c, done);
+    if (n->segment != NULL)
+        return run_packed(s, x, c, done);
+    return d9di_plan_is_for(n) ? run_rows(s, x, c, done) : run_listed(s, x, c, done);
 }
 #else
 struct d9di_sdpa {

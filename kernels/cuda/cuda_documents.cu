@@ -2,6 +2,26 @@
 #include "cuda_attention.h"
 #include "cuda_common.cuh"
 
+static __global__ void list_kernel(d9d_attention_dims n, int64_t pieces, d9d_segment *list)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = i / pieces;
+    const int64_t nq = n.s / pieces, q = i * nq;
+
+    if (i >= n.b * pieces)
+        return;
+    list[i] = {(int32_t)q, (int32_t)nq, (int32_t)(row * n.z),
+               (int32_t)(n.pieces > 0 ? n.end[i % pieces] : n.z)};
+}
+
+d9d_status d9di_documents_list(d9d_stream s, const d9di_attention *c, d9d_segment *list)
+{
+    const int64_t pieces = d9di_max(1, c->n.pieces), n = c->n.b * pieces;
+
+    list_kernel<<<(unsigned)d9di_ceil_div(n, THREADS), THREADS, 0, d9di_queue(s)>>>(c->n, pieces,
+                                                                                    list);
+    return d9di_launched(c->op);
+}
+
 /* How many threads of the block before this one say yes; *all of them. */
 static __device__ int count_before(bool yes, int *all)
 {

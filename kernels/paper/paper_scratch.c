@@ -2,6 +2,7 @@
  *
  * Each rule stands beside the file that it repeats; what is some MiB at most is left out.
  */
+#include "../common/kernel_common.h"
 #include "paper_private.h"
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -50,7 +51,7 @@ d9d_status d9di_paper_gemm_scratch(d9d_stream s, const d9d_gemm *g)
 /* --- attention: cuda_attention_cudnn.c, cuda_attention_din.cu ------------------------------- */
 
 #define MOST_SCORES ((int64_t)4 << 30)
-enum { SHORTEST = 128, LEAST_SLICE = 64 };
+enum { LEAST_SLICE = 64 };
 
 static int64_t divisor(int64_t n, int64_t most)
 {
@@ -75,21 +76,20 @@ static int64_t scores(const d9d_attention_dims *n, int64_t b, int64_t s, int64_t
  * pieces of rows, besides, those with more keys than queries. */
 static int64_t scores_packed(const d9d_attention_dims *n)
 {
-    const int64_t piece = n->s == n->z ? n->s : n->s / n->pieces;
+    const int64_t piece = d9di_piece_of(n);
     const bool whole = n->segments == n->b * n->s / piece;
-    int64_t most = 0, longest = SHORTEST;
+    int64_t most = 0, longest = D9DI_PLAN_SHORTEST;
 
+    if (whole)
+        most = scores(n, n->segments, d9di_plan_length(piece), d9di_plan_length(piece), true);
     while (longest < piece)
         longest *= 2;
-    for (; longest >= SHORTEST; longest = whole ? 0 : longest / 2)
-        most =
-            max(most,
-                scores(n, whole ? n->segments : round_up(ceil_div(n->b * n->s, longest / 2 + 1), 8),
-                       longest, longest, true));
+    for (; !whole && longest >= D9DI_PLAN_SHORTEST; longest /= 2)
+        most = max(most, scores(n, round_up(ceil_div(n->b * n->s, longest / 2 + 1), 8), longest,
+                                longest, true));
     if (n->s == n->z)
         return most;
-    return max(most, scores(n, n->b, round_up(max(SHORTEST, piece), 64),
-                            round_up(max(SHORTEST, n->z), 64), false));
+    return max(most, scores(n, n->b, d9di_plan_length(piece), d9di_plan_length(n->z), false));
 }
 
 /* Are pieces of whole rows done in two slices backward, with their own keys and with those before?
@@ -127,22 +127,39 @@ bool d9di_paper_by_cudnn(const d9d_attention_dims *n)
     return n->t == D9D_BF16 && n->causal && has_keys(n) && (n->d == 64 || n->d == 128);
 }
 
-d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
+/* Rows without a list, as they are done. */
+static d9d_attention_dims listed(const d9d_attention_dims *n)
+{
+    d9d_attention_dims x = *n;
+
+    if (n->segments == 0 && !d9di_plan_is_for(n))
+        x.segments = n->b * max(1, n->pieces);
+    return x;
+}
+
+static int64_t attention_scratch(const d9d_attention_dims *n, bool backward)
 {
     const int64_t sums = n->b * n->s * n->a * 4, keys = n->b * n->z * n->d * 4;
     const bool packed = n->segments > 0, grouped = packed && n->a != n->kv;
     const bool added = n->z != n->s && n->pieces > 1;
     const int64_t slices = has_slices(n) ? n->b * n->s * n->a * n->d * 2 : 0;
 
+    if (!backward)
+        return packed ? sums : 0;
+    return (packed ? scores_packed(n) : scores_of_rows(n)) + sums * (packed ? 2 : 1) +
+           (grouped ? keys * n->a : 0) + (added ? keys * n->kv : 0) + slices;
+}
+
+d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
+{
+    d9d_attention_dims x;
+
     if (!on_gpu(s) || n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
     if (!d9di_paper_by_cudnn(n))
-        return d9di_paper_borrow(s, backward ? sums : 0);
-    if (!backward)
-        return d9di_paper_borrow(s, packed ? sums : 0);
-    return d9di_paper_borrow(s, (packed ? scores_packed(n) : scores_of_rows(n)) +
-                                    sums * (packed ? 2 : 1) + (grouped ? keys * n->a : 0) +
-                                    (added ? keys * n->kv : 0) + slices);
+        return d9di_paper_borrow(s, backward ? n->b * n->s * n->a * 4 : 0);
+    x = listed(n);
+    return d9di_paper_borrow(s, attention_scratch(&x, backward));
 }
 
 /* --- the delta rule: cuda_delta.cu, cuda_delta_walk.cu, cuda_delta_din.cu ----------------------

@@ -236,6 +236,9 @@ static const struct shape {
     {2, 260, 4, 2, 64},
     {1, 129, 2, 2, 64},
     {1, 193, 2, 1, 128},
+    /* and lengths that they are planned for */
+    {2, 256, 4, 2, 64},
+    {1, 176, 2, 1, 128},
 };
 
 static void test_shapes(void **state)
@@ -385,6 +388,7 @@ static const struct {
     {2, 512, NULL, &as_groups},
     {3, 1200, NULL, &as_64},
     {2, 400, NULL, &as_window},
+    {2, 640, NULL, &as_window},
     {2, 180, documents_180, &as_80},
     {4, 80, NULL, &as_80},
     {3, 180, documents_180, &as_float},

@@ -217,15 +217,15 @@ static void attention_of_pieces_of_rows(void **state)
     const d9d_paper_tally *t = d9d_paper_done(d9d_paper_of(dev->stream));
     d9d_attention_dims n = {.t = D9D_BF16,
                             .b = 3,
-                            .s = 128,
-                            .z = 256,
+                            .s = 256,
+                            .z = 512,
                             .a = 2,
                             .kv = 1,
                             .d = 64,
                             .causal = true,
                             .pieces = 2,
-                            .end = {64, 256}};
-    const double pairs = 64 * 65 / 2.0 + 64 * 192 + 64 * 65 / 2.0;
+                            .end = {128, 512}};
+    const double pairs = 128 * 129 / 2.0 + 128 * 384 + 128 * 129 / 2.0;
 
     assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 2 * 64 * 3 * pairs);
@@ -234,12 +234,30 @@ static void attention_of_pieces_of_rows(void **state)
                                           NULL, NULL));
     /* Scores of the second piece with the keys before it, a sum of a query, gradients of keys of
      * the first piece, and of queries. */
-    assert_int_equal(t->scratch, 3 * 2 * 2 * 64 * 192 + 3 * 128 * 2 * 4 + 2 * 3 * 256 * 64 * 2 +
-                                     3 * 128 * 2 * 64 * 2);
+    assert_int_equal(t->scratch, 3 * 2 * 2 * 128 * 384 + 3 * 256 * 2 * 4 + 2 * 3 * 512 * 64 * 2 +
+                                     3 * 256 * 2 * 64 * 2);
     n.end[0] = 32;
     n.s = 64;
     assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_int_equal(t->work[D9D_PAPER_ATTENTION_OWN].calls, 1);
+}
+
+/* Of lengths that have no plan, as documents. */
+static void attention_of_any_length(void **state)
+{
+    d9d_device *dev = *state;
+    const d9d_paper_tally *t = d9d_paper_done(d9d_paper_of(dev->stream));
+    d9d_attention_dims n = {
+        .t = D9D_BF16, .b = 3, .s = 300, .z = 300, .a = 2, .kv = 1, .d = 64, .causal = true};
+
+    assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_int_equal(t->scratch, 4 * 3 * 300 * 2);
+    assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 2 * 64 * 3 * 300 * 301 / 2.0);
+    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                                          NULL, NULL));
+    /* Scores of 320 x 320, two sums of a query, gradients of keys of each head. */
+    assert_int_equal(t->scratch,
+                     3 * 2 * 2 * 320 * 320 + 2 * 4 * 3 * 300 * 2 + 2 * 4 * 3 * 300 * 64);
 }
 
 static void experts_get_the_same(void **state)
@@ -338,8 +356,9 @@ int main(void)
         ON(small_blocks_are_memory, gpu),       cmocka_unit_test(names_of_chips),
         ON(a_product_takes_its_time, gpu),      ON(a_kernel_takes_at_least_a_launch, gpu),
         ON(attention_counts_what_is_seen, cpu), ON(attention_of_pieces, gpu),
-        ON(attention_of_pieces_of_rows, gpu),   ON(experts_get_the_same, cpu),
-        ON(groups_count_what_they_move, gpu),   ON(others_say_the_same, gpu),
+        ON(attention_of_pieces_of_rows, gpu),   ON(attention_of_any_length, gpu),
+        ON(experts_get_the_same, cpu),          ON(groups_count_what_they_move, gpu),
+        ON(others_say_the_same, gpu),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
