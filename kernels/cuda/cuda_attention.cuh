@@ -178,6 +178,8 @@ static __device__ __forceinline__ int64_t segment_at(const d9d_attention_dims &n
 
     if (n.segment == NULL)
         return keys ? high : cell % n.s / (n.s / segments_of(n));
+    if (!keys && cell < high && n.segment[cell].q == cell && n.segment[cell + 1].q > cell)
+        return cell; /* of one query each, as in generation */
     while (low < high) {
         const int64_t mid = (low + high + 1) / 2;
 

@@ -1,10 +1,11 @@
 /* cuda_attention_few.cu - attention of a few queries to many keys: generation.
  *
- * Keys of a query are cut into chunks of CHUNK from the first one that it sees on; chunk c goes to
- * split c mod SPLITS.  A block has one query, the query heads that read one key-value head (some at
- * a time), and one split, whose chunks it walks over in order with a running maximum m, sum l of
- * exp(score - m) and unscaled output.  A second launch adds up splits in order.  So the numbers of
- * a query depend on its own keys alone.
+ * Keys of a query are cut into chunks of CHUNK from the first one that it sees on; of n splits
+ * chunk c goes to split c mod n.  A block has one query, the query heads that read one key-value
+ * head (some at a time), and one split, whose chunks it walks over in order with a running maximum
+ * m, sum l of exp(score - m) and unscaled output.  A second launch adds up splits in order.  So the
+ * numbers of a query depend on its own keys alone, and on how many queries there are only by n:
+ * many keep the GPU busy in fewer splits, of which most would have no chunk.
  *
  * Each waits for memory about once: keys, values and queries are asked for together, and which they
  * are is known before what comes before has ended, as segments lie still.
@@ -15,7 +16,7 @@
 
 enum {
     CHUNK = 32,
-    SPLITS = 32,
+    MOST_SPLITS = 32,
     MOST_QUERIES = 4096,
     FEW_THREADS = 128,
     FEW_WARPS = FEW_THREADS / WARP,
@@ -24,6 +25,21 @@ enum {
     SLICE = HALF * 8 /* features of a key that its lanes have at once, and all threads of the
                         output; a kernel is made for some numbers N of them */
 };
+
+/* Splits, by the queries that there are at most; those of products that are read once have all. */
+static const struct {
+    int64_t queries;
+    int splits;
+} splits_by[] = {{16, MOST_SPLITS}, {64, 8}, {MOST_QUERIES, 4}};
+
+static int splits_for(int64_t queries)
+{
+    int i = 0;
+
+    while (queries > splits_by[i].queries)
+        i++;
+    return splits_by[i].splits;
+}
 
 /* What a split says of a query head: m, l, and D features. */
 static __host__ __device__ int64_t part_size(const d9d_attention_dims &n)
@@ -206,7 +222,7 @@ static __global__ void __launch_bounds__(FEW_THREADS)
         __pipeline_wait_prior(0);
         __syncthreads();
         chunk_output<N>(n, w, o, tile, (int)count);
-        at += SPLITS * CHUNK;
+        at += (int64_t)gridDim.x * CHUNK;
         if (at >= keys.end)
             break;
         __syncthreads();
@@ -214,7 +230,7 @@ static __global__ void __launch_bounds__(FEW_THREADS)
     }
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
-        float *to = part + ((t * n.a + h0 + g) * SPLITS + blockIdx.x) * part_size(n);
+        float *to = part + ((t * n.a + h0 + g) * gridDim.x + blockIdx.x) * part_size(n);
 
         if (g >= heads)
             break;
@@ -232,20 +248,20 @@ static __global__ void __launch_bounds__(FEW_THREADS)
 /* Grid: query heads, queries.  A lane has a split. */
 template <class T>
 static __global__ void __launch_bounds__(FEW_THREADS)
-    join_kernel(d9d_attention_dims n, T *o, float *lse, const float *part)
+    join_kernel(d9d_attention_dims n, int most, T *o, float *lse, const float *part)
 {
-    static_assert(SPLITS == WARP, "a lane has a split");
-    __shared__ float weight[SPLITS];
+    static_assert(MOST_SPLITS == WARP, "a lane has a split");
+    __shared__ float weight[MOST_SPLITS];
     const int64_t h = blockIdx.x, t = blockIdx.y, size = part_size(n);
     const int i = threadIdx.x % WARP;
 
     let_next_begin();
 
     const cells keys = keys_of(n, t);
-    const int splits = (int)d9di_min(SPLITS, d9di_ceil_div(keys.end - keys.first, CHUNK));
+    const int splits = (int)d9di_min(most, d9di_ceil_div(keys.end - keys.first, CHUNK));
 
     wait_for_last();
-    part += (t * n.a + h) * SPLITS * size;
+    part += (t * n.a + h) * most * size;
 
     const float mine = i < splits ? part[i * size] : -CUDART_INF_F;
     const float sum = i < splits ? part[i * size + 1] : 0.0f;
@@ -272,14 +288,15 @@ template <int N, class T> static d9d_status run(d9d_stream s, const d9di_attenti
 {
     const d9d_attention_dims *n = &c->n;
     const int64_t groups = d9di_ceil_div(n->a / n->kv, GROUP), queries = n->b * n->s;
-    const dim3 split(SPLITS, (unsigned)(n->kv * groups), (unsigned)queries);
+    const int splits = splits_for(queries);
+    const dim3 split((unsigned)splits, (unsigned)(n->kv * groups), (unsigned)queries);
     const dim3 join((unsigned)n->a, (unsigned)queries);
     const size_t tile = CHUNK * (size_t)n->d * sizeof(T);
 
     D9D_TRY(d9di_allow_shared(c->op, (const void *)split_kernel<N, T>, (int64_t)tile));
     D9D_TRY(launch_early_with(s, c->op, tile, split_kernel<N, T>, split, FEW_THREADS, *n, part,
                               (const T *)c->q, (const T *)c->k, (const T *)c->v));
-    return launch_early(s, c->op, join_kernel<T>, join, FEW_THREADS, *n, (T *)c->o, c->lse,
+    return launch_early(s, c->op, join_kernel<T>, join, FEW_THREADS, *n, splits, (T *)c->o, c->lse,
                         (const float *)part);
 }
 
@@ -301,7 +318,8 @@ bool d9di_attention_few_takes(const d9di_attention *c)
 
 d9d_status d9di_attention_few(d9d_stream s, const d9di_attention *c)
 {
-    const int64_t bytes = c->n.b * c->n.s * c->n.a * SPLITS * part_size(c->n) * 4;
+    const int64_t queries = c->n.b * c->n.s;
+    const int64_t bytes = queries * c->n.a * splits_for(queries) * part_size(c->n) * 4;
     void *part;
     d9d_status st;
 
