@@ -74,8 +74,9 @@ enum {
     IDS
 };
 
-/* Queries of a piece of a whole row: fewer are quick in any way. */
-enum { LEAST_SLICE = 64 };
+/* Queries of a piece of a whole row: fewer are quick in any way; and of a prompt, which may be the
+ * only one: fewer are there before a plan is. */
+enum { LEAST_SLICE = 64, LEAST_PROMPT = 256 };
 
 /* The most scratch for dS, where the options do not say. */
 #define MOST_SCORES ((int64_t)4 << 30)
@@ -869,6 +870,8 @@ static bool has_keys(const d9d_attention_dims *n)
 {
     if (n->pieces == 0)
         return n->s == n->z;
+    if (n->cached)
+        return n->s >= LEAST_PROMPT;
     return n->s % n->pieces == 0 && (n->segment != NULL || n->s / n->pieces >= LEAST_SLICE);
 }
 

@@ -51,7 +51,7 @@ d9d_status d9di_paper_gemm_scratch(d9d_stream s, const d9d_gemm *g)
 /* --- attention: cuda_attention_cudnn.c, cuda_attention_din.cu ------------------------------- */
 
 #define MOST_SCORES ((int64_t)4 << 30)
-enum { LEAST_SLICE = 64 };
+enum { LEAST_SLICE = 64, LEAST_PROMPT = 256 };
 
 static int64_t divisor(int64_t n, int64_t most)
 {
@@ -118,6 +118,8 @@ static bool has_keys(const d9d_attention_dims *n)
 {
     if (n->pieces == 0)
         return n->z == n->s;
+    if (n->cached)
+        return n->s >= LEAST_PROMPT;
     return n->s % n->pieces == 0 && (n->segments > 0 || n->s / n->pieces >= LEAST_SLICE);
 }
 

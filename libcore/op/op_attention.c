@@ -167,6 +167,14 @@ static d9d_status record(d9d_tape *t, d9d_var *const in[3], d9d_var *out, const 
     return D9D_OK;
 }
 
+/* On ranks a row of queries is two; the tokens of one row of a cache are one. */
+static int64_t pieces_of(const d9d_attention *how)
+{
+    if (d9d_comm_size(how->cp) > 1)
+        return 2;
+    return how->cached && how->segments != NULL && how->segments->shape.dim[0] == 1 ? 1 : 0;
+}
+
 static d9d_attention_dims dims_of(const d9d_tensor *q, const d9d_tensor *k,
                                   const d9d_attention *how, const d9di_pieces *p)
 {
@@ -186,7 +194,7 @@ static d9d_attention_dims dims_of(const d9d_tensor *q, const d9d_tensor *k,
         .segment = how->segments != NULL ? d9d_tensor_data(how->segments) : NULL,
         .cached = how->cached,
         .window = how->window,
-        .pieces = d9d_comm_size(how->cp) > 1 ? 2 : 0,
+        .pieces = pieces_of(how),
         .end = {d9di_pieces_end(p, s, 0), d9di_pieces_end(p, s, 1)},
     };
 }

@@ -408,6 +408,29 @@ static void test_ranks(void **state)
         assert_int_equal(host_kernels_said("slower kernels"), 0);
 }
 
+/* A prompt beside others in a cache, of its first tokens and of more behind those. */
+static void test_prompts(void **state)
+{
+    static const d9d_segment prompts[] = {
+        {0, 150, 0, 150}, {0, 150, 250, 150}, {0, 200, 20, 350}, {0, 129, 200, 200}};
+    const int refused = host_kernels_said("slower kernels");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(prompts) / sizeof(*prompts); i++) {
+        d9d_attention_dims x = i % 2 == 0 ? as_64 : as_groups;
+
+        x.b = 1;
+        x.s = prompts[i].nq;
+        x.z = 400;
+        x.segments = 1;
+        x.segment = &prompts[i];
+        x.pieces = 1;
+        check(&x);
+    }
+    if (refused == 0)
+        assert_int_equal(host_kernels_said("slower kernels"), 0);
+}
+
 /* --- a document alone, and packed --------------------------------------------------------- */
 
 enum { ARRAYS = 9, LSE = 8 }; /* q dout o dq | k v dk dv | lse */
@@ -732,10 +755,11 @@ static void test_pieces(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_documents),
-        cmocka_unit_test(test_segments), cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_alone),    cmocka_unit_test(test_bad_segments),
-        cmocka_unit_test(test_extremes), cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_segments),     cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_prompts),      cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_bad_segments), cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_pieces),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
