@@ -15,6 +15,7 @@ struct d9d_manifest {
     json_t *root;
     d9d_manifest_file *files;
     size_t n;
+    d9d_map by_name; /* of files */
 };
 
 static d9d_status no_memory(const char *dir)
@@ -181,7 +182,7 @@ static d9d_status read_chunks(d9d_manifest *m, const json_t *list, const char *w
     return D9D_OK;
 }
 
-static d9d_status read_file(d9d_manifest *m, const json_t *entry, size_t i, d9d_map *seen)
+static d9d_status read_file(d9d_manifest *m, const json_t *entry, size_t i)
 {
     d9d_manifest_file *f = &m->files[i];
     const char *where = d9d_arena_printf(&m->arena, "%s: files[%zu]", m->path, i), *name;
@@ -192,9 +193,9 @@ static d9d_status read_file(d9d_manifest *m, const json_t *entry, size_t i, d9d_
         return no_memory(m->dir);
     D9D_TRY(d9d_json_get_str(entry, where, "name", &name));
     D9D_TRY(d9di_check_within(name, where));
-    if (d9d_map_has(seen, name, strlen(name)) || strcmp(name, D9D_MANIFEST_NAME) == 0)
+    if (d9d_map_has(&m->by_name, name, strlen(name)) || strcmp(name, D9D_MANIFEST_NAME) == 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: %s is listed twice or lists itself", where, name);
-    D9D_TRY(d9d_map_put(seen, name, strlen(name), NULL));
+    D9D_TRY(d9d_map_put(&m->by_name, name, strlen(name), f));
     D9D_TRY(d9d_json_get_i64(entry, where, "bytes", 0, INT64_MAX, &bytes));
     D9D_TRY(d9d_json_get_arr(entry, where, "chunks", &chunks));
     f->name = name;
@@ -204,10 +205,8 @@ static d9d_status read_file(d9d_manifest *m, const json_t *entry, size_t i, d9d_
 
 static d9d_status read_root(d9d_manifest *m)
 {
-    d9d_map seen = {0};
     json_t *files;
     int64_t chunk;
-    d9d_status st = D9D_OK;
 
     D9D_TRY(d9d_json_check_schema(m->root, m->path, "checkpoint", 1));
     D9D_TRY(d9d_json_get_i64(m->root, m->path, "chunk_bytes", D9D_MANIFEST_CHUNK,
@@ -217,10 +216,9 @@ static d9d_status read_root(d9d_manifest *m)
     m->files = d9d_arena_alloc(&m->arena, (m->n + 1) * sizeof(*m->files));
     if (m->files == NULL)
         return no_memory(m->dir);
-    for (size_t i = 0; i < m->n && st == D9D_OK; i++)
-        st = read_file(m, json_array_get(files, i), i, &seen);
-    d9d_map_release(&seen);
-    return st;
+    for (size_t i = 0; i < m->n; i++)
+        D9D_TRY(read_file(m, json_array_get(files, i), i));
+    return D9D_OK;
 }
 
 d9d_status d9d_manifest_parse(const char *dir, const char *text, size_t n, d9d_manifest **out)
@@ -271,6 +269,7 @@ void d9d_manifest_close(d9d_manifest *m)
     if (m == NULL)
         return;
     json_decref(m->root);
+    d9d_map_release(&m->by_name);
     d9d_arena_release(&m->arena);
     free(m);
 }
@@ -290,10 +289,7 @@ const d9d_manifest_file *d9d_manifest_at(const d9d_manifest *m, size_t i)
 
 const d9d_manifest_file *d9d_manifest_find(const d9d_manifest *m, const char *name)
 {
-    for (size_t i = 0; i < m->n; i++)
-        if (strcmp(m->files[i].name, name) == 0)
-            return &m->files[i];
-    return NULL;
+    return d9d_map_get(&m->by_name, name, strlen(name));
 }
 
 /* --- checking ------------------------------------------------------------------------------ */

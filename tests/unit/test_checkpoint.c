@@ -341,6 +341,27 @@ static void manifests_hold_what_was_given(void **state)
     json_decref(bad);
 }
 
+/* What thousands of arrays over hundreds of ranks make of it. */
+static void a_manifest_of_many_ranks_is_read(void **state)
+{
+    enum { BYTES = 60 << 20 };
+    char *text = malloc(BYTES);
+    d9d_manifest *m;
+    json_t *extra;
+
+    (void)state;
+    assert_non_null(text);
+    memset(text, 'x', BYTES);
+    extra = json_pack("{s:s%}", "tensors", text, (size_t)BYTES);
+    free(text);
+    make("d", 3, 4, 1 << 20);
+    assert_ok(d9d_manifest_write("d", extra, 1, NULL));
+    json_decref(extra);
+    assert_ok(d9d_manifest_open("d", &m));
+    assert_int_equal(json_string_length(json_object_get(d9d_manifest_root(m), "tensors")), BYTES);
+    d9d_manifest_close(m);
+}
+
 static void manifests_find_what_changed(void **state)
 {
     enum { SIZE = (int)D9D_MANIFEST_CHUNK + 100 };
@@ -597,6 +618,7 @@ int main(void)
         unit_test_in_dir(damaged_chunks_are_made_again),
         unit_test_in_dir(another_key_starts_afresh),
         unit_test_in_dir(manifests_hold_what_was_given),
+        unit_test_in_dir(a_manifest_of_many_ranks_is_read),
         unit_test_in_dir(manifests_find_what_changed),
         unit_test_in_dir(a_changed_manifest_is_refused),
         unit_test_in_dir(verify_lists_its_findings_in_order),
