@@ -313,19 +313,21 @@ static d9d_status open_output(d9d_shard_sink *s, size_t file)
     return st;
 }
 
-/* A chunk of it is done: closed by the last. */
+/* A chunk of it is done: synced and closed by the last, whom nobody opens it after.  The rank that
+ * commits cannot do it for another host. */
 static d9d_status leave_output(d9d_shard_sink *s, size_t file)
 {
     struct output *o = &s->outputs[file];
-    d9d_status st = D9D_OK;
+    bool last;
 
     pthread_mutex_lock(&s->lock);
-    if (--o->left == 0) {
-        st = d9di_direct_close(&o->file);
-        o->open = false;
-    }
+    last = --o->left == 0;
     pthread_mutex_unlock(&s->lock);
-    return st;
+    if (!last)
+        return D9D_OK;
+    D9D_TRY(d9d_file_sync(&o->file.file));
+    o->open = false;
+    return d9di_direct_close(&o->file);
 }
 
 static d9d_status copy_part(const d9di_part *p, uint64_t at, void *dst, uint64_t n)

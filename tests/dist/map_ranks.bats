@@ -70,6 +70,22 @@ whole() {
     whole
 }
 
+@test "each rank syncs what it has written: the one that commits cannot for another host" {
+    command -v strace >/dev/null || skip "no strace"
+    run -0 mpi -n 1 $convert dst : \
+        -n 1 strace -f -qq -y -o calls -e trace=pwrite64,fsync $convert dst
+    # Each file that rank 1 writes to, and none of them later than its sync.
+    run -0 awk '
+        { file = $0; sub(/^[^<]*</, "", file); sub(/>.*/, "", file) }
+        file !~ /model-[^/]*safetensors$/ { next }
+        / pwrite64\(/ { written[file] = NR }
+        / fsync\(/ { synced[file] = NR }
+        END { for (file in written) { n++; if (synced[file] < written[file]) print file } print n + 0 " files" }
+    ' calls
+    [[ "$output" == [1-9]" files" ]]
+    whole
+}
+
 @test "what cannot work is said once, and nothing is made" {
     rm src/model.safetensors
     run -1 --separate-stderr mpi -n 3 $convert dst
