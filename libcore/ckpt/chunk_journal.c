@@ -62,8 +62,8 @@ d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, boo
     D9D_TRY(st);
     (void)put_key(head, key);
     *mine = text.len >= strlen(head) && memcmp(text.data, head, strlen(head)) == 0;
-    for (char *line = text.data, *end; *mine && (end = strchr(line, '\n')) != NULL;
-         line = end + 1) {
+    for (char *line = text.data, *stop = line + text.len, *end;
+         *mine && (end = memchr(line, '\n', (size_t)(stop - line))) != NULL; line = end + 1) {
         size_t chunk;
         d9d_hash hash;
 

@@ -264,6 +264,31 @@ static void an_interrupted_run_goes_on(void **state)
     ramps_close(&r);
 }
 
+/* Zeros are what a host that lost its power leaves of the last lines. */
+static void a_hole_in_a_journal_hides_nothing(void **state)
+{
+    struct ramps r;
+    d9d_source src = ramps_open(&r, 3, WIDE);
+    d9d_shard_sink *s;
+    uint64_t size;
+
+    (void)state;
+    assert_ok(d9d_fs_mkdirs("d"));
+    r.broken = 2;
+    assert_fails(run_on(&r, &src, &s), D9D_EIO, "t1: cannot be read");
+    d9d_shard_sink_free(s);
+    assert_ok(d9d_fs_size("d/.d9d-chunks.0", &size));
+    assert_int_equal(truncate("d/.d9d-chunks.0", (off_t)size + 100), 0);
+    r.broken = 3;
+    assert_fails(run_on(&r, &src, &s), D9D_EIO, "t2: cannot be read");
+    d9d_shard_sink_free(s);
+    r.broken = 0;
+    assert_ok(run_on(&r, &src, &s));
+    assert_int_equal(r.reads, 2); /* the last tensor */
+    finish(s);
+    ramps_close(&r);
+}
+
 static void damaged_chunks_are_made_again(void **state)
 {
     struct ramps r;
@@ -615,6 +640,7 @@ int main(void)
         unit_test_in_dir(an_unfinished_sink_does_not_end),
         unit_test_in_dir(shards_are_numbered_with_five_digits),
         unit_test_in_dir(an_interrupted_run_goes_on),
+        unit_test_in_dir(a_hole_in_a_journal_hides_nothing),
         unit_test_in_dir(damaged_chunks_are_made_again),
         unit_test_in_dir(another_key_starts_afresh),
         unit_test_in_dir(manifests_hold_what_was_given),
