@@ -96,17 +96,26 @@ static void list_groups(d9di_record *r)
     }
 }
 
-static int group_of(const d9di_record *r, unsigned axes)
+d9di_which d9di_record_which(const d9di_record *r, const d9di_flight_call *x)
+{
+    d9di_which w = {.axes = r->head.group[x->group].axes};
+
+    for (int g = 0; g < x->group; g++)
+        w.number += r->head.group[g].axes == w.axes;
+    return w;
+}
+
+static int group_of(const d9di_record *r, d9di_which w)
 {
     for (int g = 0; g < r->head.groups; g++)
-        if (r->head.group[g].axes == axes)
+        if (r->head.group[g].axes == w.axes && w.number-- == 0)
             return g;
     return -1;
 }
 
-const d9di_flight_call *d9di_record_find(const d9di_record *r, unsigned axes, int64_t seq)
+const d9di_flight_call *d9di_record_find(const d9di_record *r, d9di_which group, int64_t seq)
 {
-    const int g = r->known ? group_of(r, axes) : -1;
+    const int g = r->known ? group_of(r, group) : -1;
     int low = g < 0 ? 0 : r->start[g], high = g < 0 ? 0 : r->start[g + 1];
 
     while (low < high) { /* numbers of a group rise with those of all calls */
@@ -123,9 +132,9 @@ const d9di_flight_call *d9di_record_find(const d9di_record *r, unsigned axes, in
     return NULL;
 }
 
-int64_t d9di_record_seq(const d9di_record *r, unsigned axes)
+int64_t d9di_record_seq(const d9di_record *r, d9di_which group)
 {
-    const int g = r->known ? group_of(r, axes) : -1;
+    const int g = r->known ? group_of(r, group) : -1;
 
     return g < 0 ? 0 : r->head.group[g].seq;
 }
@@ -336,14 +345,9 @@ d9d_status d9di_call_text(const d9di_flight_call *x, d9d_buf *out)
                           (long long)x->n, x->op == D9D_COMM_MAX ? ", maximum" : "");
 }
 
-unsigned d9di_call_axes(const d9di_record *r, const d9di_flight_call *x)
-{
-    return r->head.group[x->group].axes;
-}
-
 char *d9di_call_group(const d9di_record *r, const d9di_flight_call *x, char *buf, size_t n)
 {
-    return d9di_axes_name(d9di_call_axes(r, x), buf, n);
+    return d9di_axes_name(r->head.group[x->group].axes, buf, n);
 }
 
 const char *d9di_life_text(d9di_life l)

@@ -43,16 +43,23 @@ struct d9d_flight {
 bool d9di_record_parse(const void *data, size_t n, d9di_record *out);
 void d9di_record_release(d9di_record *r);
 
+/* A group as all of its ranks know it: one of several over the same axes. */
+typedef struct d9di_which {
+    unsigned axes;
+    int number; /* among those, in the order in which they were made */
+} d9di_which;
+
+/* The group of a call. */
+d9di_which d9di_record_which(const d9di_record *r, const d9di_flight_call *x);
 /* A group's call, or NULL. */
-const d9di_flight_call *d9di_record_find(const d9di_record *r, unsigned axes, int64_t seq);
+const d9di_flight_call *d9di_record_find(const d9di_record *r, d9di_which group, int64_t seq);
 /* How many calls of the group were begun. */
-int64_t d9di_record_seq(const d9di_record *r, unsigned axes);
+int64_t d9di_record_seq(const d9di_record *r, d9di_which group);
 
 /* "all_reduce 17 of loss, float64 [1]" */
 d9d_status d9di_call_text(const d9di_flight_call *x, d9d_buf *out);
 /* "dp_shard" of a call; into buf, returned. */
 char *d9di_call_group(const d9di_record *r, const d9di_flight_call *x, char *buf, size_t n);
-unsigned d9di_call_axes(const d9di_record *r, const d9di_flight_call *x);
 const char *d9di_life_text(d9di_life l); /* "is stopped" */
 /* Seconds since a time of a rank's clock. */
 double d9di_since(const d9d_flight *f, const d9di_record *r, int64_t clock);

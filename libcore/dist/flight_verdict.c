@@ -18,20 +18,21 @@ struct question {
     const d9d_flight *f;
     int rank;
     const d9di_flight_call *call;
-    unsigned axes;
-    int64_t group;
+    d9di_which group;
+    int64_t place; /* which of the groups over these axes has the rank */
 };
 
 static struct question ask(const d9d_flight *f, int rank, const d9di_flight_call *x)
 {
-    const unsigned axes = d9di_call_axes(&f->record[rank], x);
+    const d9di_which group = d9di_record_which(&f->record[rank], x);
 
-    return (struct question){f, rank, x, axes, d9di_axes_place(&f->degrees, axes, rank).group};
+    return (struct question){f, rank, x, group,
+                             d9di_axes_place(&f->degrees, group.axes, rank).group};
 }
 
 static bool is_member(const struct question *q, int rank)
 {
-    return d9di_axes_place(&q->f->degrees, q->axes, rank).group == q->group;
+    return d9di_axes_place(&q->f->degrees, q->group.axes, rank).group == q->place;
 }
 
 /* Names of the ranks whose mark is `want`, and how many. */
@@ -104,7 +105,7 @@ static int collect(const struct question *q, int64_t seq, const d9di_flight_call
 
     *known = 0;
     for (int r = 0; r < q->f->size; r++) {
-        x[r] = is_member(q, r) ? d9di_record_find(&q->f->record[r], q->axes, seq) : NULL;
+        x[r] = is_member(q, r) ? d9di_record_find(&q->f->record[r], q->group, seq) : NULL;
         if (x[r] == NULL)
             continue;
         first = first == NULL ? x[r] : first;
@@ -138,8 +139,9 @@ static d9d_status say_mismatch(const struct question *q, const d9di_flight_call 
             f->culprit[v->culprits++] = r;
     }
     v->fault = D9D_FLIGHT_MISMATCH;
-    D9D_TRY(d9d_buf_printf(out, "%s: call %lld differs: ",
-                           d9di_axes_name(q->axes, group, sizeof(group)), (long long)right->seq));
+    D9D_TRY(d9d_buf_printf(
+        out, "%s: call %lld differs: ", d9di_axes_name(q->group.axes, group, sizeof(group)),
+        (long long)right->seq));
     D9D_TRY(d9d_buf_printf(out, "rank %d", f->culprit[0]));
     D9D_TRY(put_place(f, f->culprit[0], out));
     D9D_TRY(d9d_buf_printf(out, " makes "));
@@ -165,7 +167,7 @@ static d9d_status find_mismatch(const struct question *q, char *mark, d9d_flight
         return D9D_FAIL(D9D_ENOMEM, "flight: out of memory");
     for (int64_t seq = from < 1 ? 1 : from; seq <= q->call->seq; seq++) {
         /* What this rank has no more is not looked for. */
-        if (d9di_record_find(&q->f->record[q->rank], q->axes, seq) == NULL ||
+        if (d9di_record_find(&q->f->record[q->rank], q->group, seq) == NULL ||
             collect(q, seq, x, &known) == known)
             continue;
         st = say_mismatch(q, x, mark, v, out);
@@ -195,7 +197,7 @@ static bool has_come(const struct question *q, int rank)
     if (q->call->verb == D9DI_EXCHANGE)
         return r->waits != NULL && r->waits->verb == D9DI_EXCHANGE &&
                exchanges_with(r->waits, q->rank);
-    return d9di_record_seq(r, q->axes) >= q->call->seq;
+    return d9di_record_seq(r, q->group) >= q->call->seq;
 }
 
 /* Marks the ranks of the call: 'm' is missing, 'w' has come and waits; returns how many miss. */

@@ -8,7 +8,7 @@
 #include "dist/flight_rings.h"
 #include "support/unit.h"
 
-enum { RANKS = 4, WORLD = 0, TP = 1 };
+enum { RANKS = 4, WORLD = 0, TP = 1, BESIDE = 2 };
 
 #define SECOND INT64_C(1000000000)
 
@@ -174,6 +174,24 @@ static void a_chain_is_followed(void **state)
     check(&j, D9D_FLIGHT_CYCLE, 2, "they wait for each other");
 }
 
+/* Of two groups over the same axes each has calls of its own. */
+static void groups_beside_each_other(void **state)
+{
+    struct job j;
+
+    (void)state;
+    job_open(&j);
+    for (int i = 0; i < RANKS; i++) {
+        j.ring[i]->head.group[BESIDE].axes = D9D_AXIS(TP);
+        j.ring[i]->head.groups = 3;
+        add(j.ring[i], TP, D9DI_ALL_REDUCE, D9DI_STEP_DONE, "x");
+        if (i != 3)
+            add(j.ring[i], BESIDE, D9DI_ALL_GATHER, D9DI_STEP_INSIDE, "y");
+    }
+    j.ring[2]->call[3].begin -= SECOND;
+    check(&j, D9D_FLIGHT_MISSING, 3, "tp: all_gather 1 of y, float32 [10]: rank 2 waits since");
+}
+
 static void calls_differ(void **state)
 {
     struct job j;
@@ -284,10 +302,15 @@ static void damage_is_no_record(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(nobody_waits),          unit_test_in_dir(a_rank_has_not_come),
-        unit_test_in_dir(a_job_at_work_is_well), unit_test_in_dir(a_chain_is_followed),
-        unit_test_in_dir(calls_differ),          unit_test_in_dir(messages_wait_for_their_peer),
-        unit_test_in_dir(all_have_come),         unit_test_in_dir(rings_wrap),
+        unit_test_in_dir(nobody_waits),
+        unit_test_in_dir(a_rank_has_not_come),
+        unit_test_in_dir(a_job_at_work_is_well),
+        unit_test_in_dir(a_chain_is_followed),
+        unit_test_in_dir(groups_beside_each_other),
+        unit_test_in_dir(calls_differ),
+        unit_test_in_dir(messages_wait_for_their_peer),
+        unit_test_in_dir(all_have_come),
+        unit_test_in_dir(rings_wrap),
         unit_test_in_dir(damage_is_no_record),
     };
 
