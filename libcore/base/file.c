@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -45,6 +46,18 @@ d9d_status d9d_file_open(const char *path, d9d_file *out)
 d9d_status d9d_file_edit(const char *path, d9d_file *out)
 {
     return open_file(path, O_RDWR | O_CREAT, "cannot open", out);
+}
+
+d9d_status d9d_file_lock(const d9d_file *f)
+{
+    int rc;
+
+    do
+        rc = flock(f->fd, LOCK_EX | LOCK_NB);
+    while (rc != 0 && errno == EINTR);
+    if (rc != 0 && errno == EWOULDBLOCK)
+        return D9D_FAIL(D9D_EIO, "%s: another process is writing it", f->path);
+    return D9D_OK;
 }
 
 d9d_status d9d_file_resize(d9d_file *f, uint64_t n)

@@ -55,7 +55,7 @@ static d9d_status records_count(const char *path, uint64_t head, uint64_t bytes,
 static d9d_status open_part(const char *path, d9d_hash key, const d9d_buf *head, uint64_t bytes,
                             d9di_lines *out)
 {
-    d9di_lines l = {.file = {.fd = -1}, .path = strdup(path)};
+    d9di_lines l = {.path = strdup(path)};
     char hex[D9D_HASH_HEX];
     d9d_buf part = {0};
     uint64_t end;
@@ -65,6 +65,8 @@ static d9d_status open_part(const char *path, d9d_hash key, const d9d_buf *head,
         return D9D_FAIL(D9D_ENOMEM, "%s: its name", path);
     d9d_hash_hex(key, hex);
     D9D_TRY_OR(st, d9d_buf_printf(&part, "%s.part-%.16s", path, hex), out);
+    D9D_TRY_OR(st, d9d_file_edit(part.data, &l.lock), out);
+    D9D_TRY_OR(st, d9d_file_lock(&l.lock), out);
     D9D_TRY_OR(st,
                head != NULL ? records_count(part.data, head->len, bytes, &l.done, &end)
                             : lines_count(part.data, &l.done, &end),
@@ -73,9 +75,9 @@ static d9d_status open_part(const char *path, d9d_hash key, const d9d_buf *head,
     if (head != NULL && end == 0)
         st = d9d_file_write(&l.file, head->data, head->len);
     *out = l;
-    l.path = NULL;
+    l = (d9di_lines){.path = NULL};
 out:
-    free(l.path);
+    d9di_lines_release(&l);
     d9d_buf_release(&part);
     return st;
 }
@@ -118,6 +120,7 @@ d9d_status d9di_lines_commit(d9di_lines *l)
 void d9di_lines_release(d9di_lines *l)
 {
     d9d_file_release(&l->file);
+    d9d_file_release(&l->lock);
     free(l->path);
     l->path = NULL;
 }

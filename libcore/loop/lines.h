@@ -10,12 +10,12 @@
 #include "d9d/base/hash.h"
 
 typedef struct d9di_lines {
-    d9d_file file;
+    d9d_file file, lock; /* the same: one process at a time writes it */
     char *path;
     int64_t done; /* whole ones in it */
 } d9di_lines;
 
-/* There must be no finished file of that name. */
+/* There must be no finished file of that name.  EIO when another process is writing it. */
 d9d_status d9di_lines_open(const char *path, d9d_hash key, d9di_lines *out);
 /* Records of this many bytes behind a head, which is written where it is not there. */
 d9d_status d9di_records_open(const char *path, d9d_hash key, const d9d_buf *head, uint64_t bytes,

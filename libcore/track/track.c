@@ -1,22 +1,17 @@
 /* track.c - metrics.jsonl.  See d9d/track/track.h. */
 #include "d9d/track/track.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include "d9d/base/json.h"
 #include "d9d/base/thread.h"
 #include "d9d/track/sink.h"
 
 struct d9d_tracker {
-    d9d_file file;
-    int lock; /* a descriptor of the same file; -1: none */
+    d9d_file file, lock; /* the same: one process at a time writes it */
     d9d_buf line;
     int64_t restarts;
     d9d_sinks *sinks;
@@ -81,16 +76,12 @@ out:
     return st;
 }
 
-/* The file, made if it is absent and locked until it is closed; where there are no locks it is
- * only opened. */
-static d9d_status lock_take(const char *path, int *fd)
+/* A directory that is not there is no mistake in the configuration: it was made. */
+static d9d_status lock_take(const char *path, d9d_file *out)
 {
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*fd < 0)
-        return D9D_FAIL(D9D_EIO, "%s: cannot open: %s", path, strerror(errno));
-    if (flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return D9D_FAIL(D9D_EIO, "%s: another process is writing it", path);
-    return D9D_OK;
+    if (d9d_file_edit(path, out) != D9D_OK)
+        return D9D_FAIL(D9D_EIO, "%s", d9d_err_message());
+    return d9d_file_lock(out);
 }
 
 d9d_status d9d_tracker_open(const char *path, d9d_tracker **out)
@@ -101,7 +92,7 @@ d9d_status d9d_tracker_open(const char *path, d9d_tracker **out)
 
     if (t == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: tracker", path);
-    t->file.fd = t->lock = -1;
+    t->file.fd = t->lock.fd = -1;
     D9D_TRY_OR(st, lock_take(path, &t->lock), out);
     D9D_TRY_OR(st, existing_read(path, &t->restarts, &end), out);
     D9D_TRY_OR(st, d9d_file_append(path, end, &t->file), out);
@@ -314,8 +305,7 @@ void d9d_tracker_close(d9d_tracker *t)
     if (t == NULL)
         return;
     d9d_file_release(&t->file);
-    if (t->lock >= 0)
-        (void)close(t->lock);
+    d9d_file_release(&t->lock);
     d9d_buf_release(&t->line);
     D9D_VEC_RELEASE(&t->keys);
     D9D_VEC_RELEASE(&t->values);

@@ -89,6 +89,14 @@ start_long() {
     wait_for has_part 200
 }
 
+@test "one process at a time writes an output" {
+    start_long
+    run -1 --separate-stderr d9d-infer -q "${long[@]}" i.json
+    [ "$stderr" = "d9d-infer: input/output error: $part: another process is writing it" ]
+    kill -TERM "$pid"
+    ends 75
+}
+
 @test "stopped by signals, by kill -9, with a torn line: gone on with, the same bytes" {
     start_long
     kill -s TERM "$pid"

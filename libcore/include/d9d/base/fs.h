@@ -82,6 +82,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_file_create(const char *path, d9d_file *out)
 D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
 /* Open for reading and writing as it is; make it, empty, where it is absent. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_edit(const char *path, d9d_file *out);
+/* Take the file's lock, which is kept until it is closed: EIO when another process has it.  File
+ * systems without locks are fine. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_lock(const d9d_file *f);
 /* Open for writing behind the first `at` bytes, making the file if it is absent; what is
  * beyond `at` is cut off.  EFORMAT when the file is shorter. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_append(const char *path, uint64_t at, d9d_file *out);
