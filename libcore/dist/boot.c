@@ -261,8 +261,10 @@ static d9d_status say_verdict(d9d_boot *b, d9d_status mine, d9d_arena *a, d9d_bo
     (void)snprintf(v.text, sizeof(v.text), "%s", first.text);
     D9D_TRY(d9d_boot_gather(b, &v, mine == D9D_OK ? 0 : sizeof(v), a, all));
     for (int r = 0; r < b->wire.size; r++)
-        if (all[r].n > 0)
+        if (all[r].n > 0) {
+            b->agreed = true;
             return give_verdict(b, r, &all[r], mine == D9D_OK ? D9D_OK : d9d_err_restore(&first));
+        }
     return D9D_OK;
 }
 
@@ -274,16 +276,22 @@ d9d_status d9d_boot_agree(d9d_boot *b, d9d_status mine)
 
     if (b->wire.size == 1 || d9d_boot_is_imagined(b))
         return mine;
+    b->agreed = false;
     all = d9d_arena_alloc(&a, (size_t)b->wire.size * sizeof(*all));
     st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "boot: out of memory") : say_verdict(b, mine, &a, all);
     d9d_arena_release(&a);
-    b->agreed = st != D9D_OK && st != D9D_ECOMM;
+    b->agreed = b->agreed && st != D9D_ECOMM;
     return st;
 }
 
 bool d9d_boot_agreed(const d9d_boot *b)
 {
     return b->agreed;
+}
+
+void d9d_boot_forgive(d9d_boot *b)
+{
+    b->agreed = false;
 }
 
 void d9di_boot_hush(d9d_boot *b)

@@ -133,6 +133,8 @@ static d9d_status stage_open(d9di_saver *s)
         return st;
     if (st != D9D_OK) {
         d9d_log_warn(s->how.log, "%s: training will wait for every checkpoint", d9d_err_message());
+        if (s->how.mesh != NULL)
+            d9d_boot_forgive(d9d_mesh_boot(s->how.mesh));
         return D9D_OK;
     }
     d9d_log_info(s->how.log, "checkpoints are written behind, from %.3g MB of host memory%s",

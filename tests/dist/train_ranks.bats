@@ -149,6 +149,20 @@ gathers_beside_updates() {
     [ ! -e run/export ]
 }
 
+@test "a rank that fails alone is heard also behind a failure of all that ended nothing" {
+    command -v strace >/dev/null || skip "no strace"
+    [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
+    ${CC:-cc} -shared -fPIC -o poor.so "$BATS_TEST_DIRNAME/poor.c"
+    behind="$sharded --set trainer.checkpointing.period_steps=15 --set trainer.timeout.step_timeout=20"
+    poor="-x LD_PRELOAD=$PWD/poor.so"
+    # shellcheck disable=SC2086
+    run -1 --separate-stderr mpi $poor -n 1 strace -f -qq -o /dev/null -P run/metrics.jsonl -P "$PWD/run/metrics.jsonl" \
+        -e inject=write:error=ENOSPC:when=3+ $train $behind c.json : $poor -n 1 $train $behind c.json
+    [[ "$stderr" == *": training will wait for every checkpoint"* ]]
+    [ "$(grep -c '^d9d-train: input/output error: rank 0 of 2 (.*, dps 0): run/metrics.jsonl: cannot write ' <<<"$stderr")" -eq 1 ]
+    [ "$(grep -c '^d9d-train: .*error: ' <<<"$stderr")" -eq 1 ]
+}
+
 @test "what all ranks meet is said once, though they do not meet for it" {
     for n in 2 5; do
         # shellcheck disable=SC2086

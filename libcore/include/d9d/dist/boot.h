@@ -67,6 +67,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_boot_agree(d9d_boot *b, d9d_status mine);
 /* Have all ranks agreed on a failure?  One that they have not may leave the others waiting: it ends
  * with d9d_boot_abort(). */
 D9D_API bool d9d_boot_agreed(const d9d_boot *b);
+/* That failure ends nothing, all go on: the next one is another, which all may not agree on. */
+D9D_API void d9d_boot_forgive(d9d_boot *b);
 /* Does another rank say what both have met, and end the job? */
 D9D_API bool d9d_boot_hushed(const d9d_boot *b);
 /* End all ranks with this exit code, at once, this one among them.  Returns after two seconds if
