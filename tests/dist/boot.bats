@@ -37,7 +37,8 @@ driver=$D9D_BUILD/tests/dist/boot_driver
     for launch in "mpi -n 3" "slurm 2"; do
         SECONDS=0
         run $launch "$driver" die 1
-        [ "$status" -ne 0 ] && [ "$status" -ne 124 ]
+        [ "$status" -ne 0 ]
+        [ "$status" -ne 124 ]
         [ $SECONDS -lt 120 ]
     done
 }

@@ -157,7 +157,7 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
     d9d-train -q --device cpu --set trainer.run.dir=old --set task=null --set 'task={"name": "causal_lm"}' --set 'metrics=[]' \
         --set trainer.run.steps=6 train.json
     [ ! -e old/checkpoints/step-00000003/cells-r00000.safetensors ]
-    ! grep -q cells old/checkpoints/step-00000003/manifest.json
+    run ! grep -q cells old/checkpoints/step-00000003/manifest.json
     half old 3
     run -0 d9d-train --device cpu --set trainer.run.dir=old --set trainer.run.steps=6 train.json
     [ "$(grep -c "which begin anew" <<<"$output")" -eq 1 ]

@@ -134,8 +134,10 @@ half() {
         rm -rf again && cp -r one again && half again $at
         run -0 d9d-train -q --device cpu --set trainer.run.dir=again eval.json
         tail -n +"$(awk '/"restart"/ { print NR }' again/metrics.jsonl)" again/metrics.jsonl >rest
-        [ "$(grep -oE '"evaluation": "valid", "step": [0-9]+' rest | grep -oE '[0-9]+$' | tr '\n' ' ')" = "$([ $at -lt 4 ] && echo '4 ')8 12 " ]
-        diff <(sed -nE 's|.*"valid/loss": ([^,]+).*|\1|p' rest) <(numbers valid/loss one | tail -n $([ $at -lt 4 ] && echo 3 || echo 2))
+        steps='8 12 '
+        [ $at -ge 4 ] || steps="4 $steps"
+        [ "$(grep -oE '"evaluation": "valid", "step": [0-9]+' rest | grep -oE '[0-9]+$' | tr '\n' ' ')" = "$steps" ]
+        diff <(sed -nE 's|.*"valid/loss": ([^,]+).*|\1|p' rest) <(numbers valid/loss one | tail -n "$(wc -w <<<"$steps")")
         cmp {again,one}/export/model.safetensors
     done
 }

@@ -90,7 +90,8 @@ whole() {
     rm src/model.safetensors
     run -1 --separate-stderr mpi -n 3 $convert dst
     [ "$(grep -c '^d9d-map: ' <<<"$stderr")" -eq 1 ]
-    [ ! -e dst ] && [ ! -e dst.partial ]
+    [ ! -e dst ]
+    [ ! -e dst.partial ]
     cp "$golden/moe/model.safetensors" src
     run -2 --separate-stderr mpi -n 3 $convert whole
     [ "$(grep -c 'whole: is there already and is not empty' <<<"$stderr")" -eq 1 ]

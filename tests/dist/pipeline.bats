@@ -183,7 +183,8 @@ goes_on() {
 @test "what cannot be is said once, before anything is made" {
     refused() {
         run -2 --separate-stderr mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=no "${@:2}" dense.json
-        [ "$(grep -c "$1" <<<"$stderr")" -eq 1 ] && [ ! -e no ]
+        [ "$(grep -c "$1" <<<"$stderr")" -eq 1 ]
+        [ ! -e no ]
     }
     refused 'stage [0-9]* of 34 gets no layer: 16 layers' --set trainer.pipelining.schedule.schedule=1f1b \
         --set trainer.pipelining.schedule.num_stages_per_rank=17

@@ -84,7 +84,9 @@ JSON
     # What is there is another's, but for what a killed one left; of what was made for it nothing stays.
     mkdir -p new.selftest new.selftest.tmp-1-0/mesh && touch new.selftest/x
     run -0 "${selftest[@]}" --set trainer.run.dir=new c.json
-    [ -e new.selftest/x ] && [ ! -e new ] && [ ! -e new.selftest.tmp-1-0 ]
+    [ -e new.selftest/x ]
+    [ ! -e new ]
+    [ ! -e new.selftest.tmp-1-0 ]
     run -0 "${selftest[@]}" --set trainer.run.dir=deep/er/new c.json
     [ ! -e deep ]
     mkdir deep

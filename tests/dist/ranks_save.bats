@@ -39,7 +39,8 @@ setup() {
 
 @test "a rank that is killed leaves no checkpoint, and the next save sweeps" {
     run mpi -n 3 "$driver" die c 1
-    [ "$status" -ne 0 ] && [ "$status" -ne 124 ]
+    [ "$status" -ne 0 ]
+    [ "$status" -ne 124 ]
     [ ! -e c/step-00000001 ]
     run -0 mpi -n 2 "$driver" write c
     [ "$(ls c)" = step-00000001 ]

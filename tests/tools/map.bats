@@ -106,11 +106,14 @@ setup() {
     cmp src/1_Pooling/config.json dst/1_Pooling/config.json
     cmp src/config.json dst/1_Pooling/linked.json
     [ "$(cd dst && echo */)" = "1_Pooling/" ]
-    [ ! -e dst/.cache ] && [ -e dst/training_args.bin ] && [ ! -L dst/1_Pooling/linked.json ]
+    [ ! -e dst/.cache ]
+    [ -e dst/training_args.bin ]
+    [ ! -L dst/1_Pooling/linked.json ]
     d9d-map verify -q dst
     ln -s nowhere src/1_Pooling/dangling
     run -1 --separate-stderr d9d-map -q src lost
-    [[ "$stderr" == *"src/1_Pooling/dangling"* ]] && [ ! -e lost ]
+    [[ "$stderr" == *"src/1_Pooling/dangling"* ]]
+    [ ! -e lost ]
     rm src/1_Pooling/dangling
     # A destination inside the source does not copy itself.
     d9d-map -q --to hf src src/inside 2>/dev/null
@@ -123,7 +126,8 @@ setup() {
     [[ "$stderr" == *"--force"* ]]
     [ "$(cat dst/file)" = precious ]
     d9d-map -q --force "$golden/dense_tied" dst
-    [ ! -e dst/file ] && [ -e dst/model.safetensors ]
+    [ ! -e dst/file ]
+    [ -e dst/model.safetensors ]
     [ "$(ls)" = dst ]
 }
 
@@ -259,7 +263,8 @@ setup() {
     command -v strace >/dev/null || skip "no strace"
     d9d-map -q --shard-size 50kB "$golden/moe" whole
     run ! strace -f -qq -o /dev/null -e inject=pwrite64:signal=KILL:when=5 d9d-map -q -j1 --shard-size 50kB "$golden/moe" dst
-    [ -d dst.partial ] && [ ! -e dst ]
+    [ -d dst.partial ]
+    [ ! -e dst ]
     run -0 --separate-stderr d9d-map --shard-size 50kB "$golden/moe" dst
     [[ "$stderr" == *"dst.partial: going on with "[1-9]*" chunks"* ]]
     diff -r whole dst

@@ -179,7 +179,8 @@ some_or_all() { [ -e "$1.partial/unit-00003-0000.json" ] || [ -e "$1" ]; }
     d9d-shard -o other --task 0/3 --append-eos '<|endoftext|>' "$@"
     run -2 --separate-stderr d9d-shard merge all p0 p1 p2 other
     [[ "$stderr" == *"other: is of other inputs or options than p0"* ]]
-    [ ! -e all ] && [ ! -e all.partial ]
+    [ ! -e all ]
+    [ ! -e all.partial ]
     run -2 --separate-stderr d9d-shard merge --force p1 p0 p1 p2
     [[ "$stderr" == *"p1: is to be replaced, but the input p1 is the same"* ]]
     run -2 --separate-stderr d9d-shard inspect p1
@@ -204,7 +205,8 @@ some_or_all() { [ -e "$1.partial/unit-00003-0000.json" ] || [ -e "$1" ]; }
         d9d-shard -q --format megatron -o $name.idx --pack 64 "$golden/$name.idx"
         cmp want/index.lmdb $name.idx/index.lmdb
         cmp want/tokens-00000.bin $name.idx/tokens-00000.bin
-        [ -e $name/tokens-00001.bin ] && d9d-shard verify -q $name
+        [ -e $name/tokens-00001.bin ]
+        d9d-shard verify -q $name
     done
     d9d-shard -q --format tokens -o whole "$golden/documents.jsonl"
     d9d-shard export -q --to megatron whole out
@@ -268,7 +270,8 @@ Aé?<|im_end|>
     d9d-shard -q -t "$tok" -o data --bucket-edges 64,256,1024 a.jsonl
     run -0 d9d-shard inspect data --batch 8
     [[ "$output" =~ shuffled\ +([0-9]+)\.[0-9]+\ %.*bucketed\ +([0-9]+)\.[0-9]+\ %.*edges ]]
-    [ "${BASH_REMATCH[1]}" -gt 20 ] && [ "${BASH_REMATCH[2]}" -lt 3 ]
+    [ "${BASH_REMATCH[1]}" -gt 20 ]
+    [ "${BASH_REMATCH[2]}" -lt 3 ]
     run -2 d9d-shard inspect data --batch 1073741824
     run -0 d9d-shard inspect data --batch 8 --multiple 64 --json
     [[ "$output" =~ ^\{\"batch\":\ 8,.*\"bucketed\":\ 0\.[0-9]+.*\}\}$ ]]

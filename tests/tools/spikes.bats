@@ -69,7 +69,8 @@ JSON
     worst=$(grep -A2 '^step 23:' <<<"$output" | tail -n 1)
     [[ "$worst" == *"  text, train: Żółć!!  qwv  @@ "*"…" ]]
     read -r _ document tokens loss without _ <<<"$worst"
-    [ "$document" = 1 ] && [ "$tokens" -gt 40 ]
+    [ "$document" = 1 ]
+    [ "$tokens" -gt 40 ]
     awk -v l="$loss" -v w="$without" 'BEGIN { exit !(l > 5 && w < 1) }'
     # (loss of the step) x (its tokens) is that of the document and that of the others
     run -0 --separate-stderr d9d-metrics spikes -w 8 --json run
