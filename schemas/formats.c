@@ -211,7 +211,7 @@ static const d9d_key run_keys[] = {
     MAYBE("description", STR, "what the configuration says it is for"),
     TEXT("version", "of the suite that runs it"),
     TEXT("started", "when this life of the run began, UTC"),
-    LIST("hosts", &a_text, "where it runs"),
+    LIST("hosts", &a_text, "the nodes of its ranks, each once"),
     MAYBE("slurm_job", STR, "number of its Slurm job"),
     MAYBE("slurm_restarts", STR, "how often Slurm has requeued that job"),
     COUNT("restarts", "how often the run was resumed"),

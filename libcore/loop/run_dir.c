@@ -245,29 +245,30 @@ d9d_status d9di_run_dir_is(const d9di_run_dir *r, const char *id)
 
 /* --- making one --------------------------------------------------------------------------- */
 
-static json_t *describe(const d9d_run_section *run, int64_t restarts, const char *id)
+static json_t *describe(const d9d_run_section *run, const json_t *hosts, int64_t restarts,
+                        const char *id)
 {
-    char host[256] = "", now[24];
+    char now[24];
 
-    (void)gethostname(host, sizeof(host) - 1);
     d9d_clock_iso(now);
-    return json_pack("{s:s, s:s, s:s, s:s?, s:s, s:s, s:[s], s:o, s:o, s:I, s:O?}", "schema",
+    return json_pack("{s:s, s:s, s:s, s:s?, s:s, s:s, s:O, s:o, s:o, s:I, s:O?}", "schema",
                      "d9d.run.v1", "id", id, "name", run->name, "description", run->description,
-                     "version", d9d_version(), "started", now, "hosts", host, "slurm_job",
+                     "version", d9d_version(), "started", now, "hosts", hosts, "slurm_job",
                      environment("SLURM_JOB_ID"), "slurm_restarts",
                      environment("SLURM_RESTART_COUNT"), "restarts", (json_int_t)restarts,
                      "hparams", run->hparams);
 }
 
 d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
-                             const json_t *resolved, int64_t restarts, char id[D9DI_RUN_ID])
+                             const json_t *resolved, const json_t *hosts, int64_t restarts,
+                             char id[D9DI_RUN_ID])
 {
     d9d_arena a = {0};
     json_t *about = NULL;
     d9d_status st;
 
     D9D_TRY_OR(st, id_find(r, id), out);
-    about = describe(run, restarts, id);
+    about = describe(run, hosts, restarts, id);
     if (about == NULL) {
         st = D9D_FAIL(D9D_ENOMEM, "%s/manifest.json: cannot be described", r->path);
         goto out;

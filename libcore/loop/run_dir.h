@@ -15,10 +15,11 @@ typedef struct d9di_run_dir {
 d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_run_dir *out);
 /* ECONFIG where checkpoints, traces or the model of a run would come into each other's way. */
 d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r);
-/* Make it, write config.json and manifest.json (d9d.run.v1).  `id` is what the manifest of an
- * earlier life says, or else 32 random hex digits. */
+/* Make it, write config.json and manifest.json (d9d.run.v1), which lists `hosts`.  `id` is what the
+ * manifest of an earlier life says, or else 32 random hex digits. */
 d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
-                             const json_t *resolved, int64_t restarts, char id[D9DI_RUN_ID]);
+                             const json_t *resolved, const json_t *hosts, int64_t restarts,
+                             char id[D9DI_RUN_ID]);
 
 /* A small file of this rank in the checkpoint directory, "CHECKPOINTS/.rank-N", which says the id:
  * what cannot be written now cannot be when a checkpoint is due. */

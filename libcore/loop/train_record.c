@@ -78,8 +78,38 @@ static void tell_changes(const d9di_train *r, const json_t *resolved)
 
 /* --- opening ------------------------------------------------------------------------- */
 
+/* The nodes of the job, each once, in the order of its ranks. */
+static d9d_status hosts_list(d9d_boot *boot, json_t **out)
+{
+    const char *node = d9d_boot_node(boot);
+    json_t *list = json_array();
+    d9d_boot_word *all;
+    d9d_arena a = {0};
+    d9d_map seen = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9di_launch_words(boot, node, strlen(node), &a, &all), out);
+    for (int i = 0; i < d9d_boot_size(boot); i++) {
+        if (d9d_map_has(&seen, all[i].data, all[i].n))
+            continue;
+        D9D_TRY_OR(st, d9d_map_put(&seen, all[i].data, all[i].n, NULL), out);
+        if (json_array_append_new(list, json_string(all[i].data)) != 0) {
+            st = D9D_FAIL(D9D_ENOMEM, "records: names of %d ranks' nodes", d9d_boot_size(boot));
+            goto out;
+        }
+    }
+    *out = list;
+    list = NULL;
+out:
+    json_decref(list);
+    d9d_map_release(&seen);
+    d9d_arena_release(&a);
+    return st;
+}
+
 /* Rank 0's part. */
-static d9d_status open_here(d9di_train *r, const json_t *resolved, char id[D9DI_RUN_ID])
+static d9d_status open_here(d9di_train *r, const json_t *resolved, const json_t *hosts,
+                            char id[D9DI_RUN_ID])
 {
     const d9d_run_section *section = &r->c->trainer.run;
 
@@ -93,7 +123,8 @@ static d9d_status open_here(d9di_train *r, const json_t *resolved, char id[D9DI_
         d9d_log_info(r->log, "%s: has no checkpoint of this run, which begins again",
                      r->dir.checkpoints);
     tell_changes(r, resolved);
-    D9D_TRY(d9di_run_dir_make(&r->dir, section, resolved, d9d_tracker_restarts(r->tracker), id));
+    D9D_TRY(
+        d9di_run_dir_make(&r->dir, section, resolved, hosts, d9d_tracker_restarts(r->tracker), id));
     D9D_TRY(r->where->trial ? D9D_OK : sinks_open(r, id));
     return d9di_run_dir_mark(&r->dir, r->rank, id);
 }
@@ -110,8 +141,12 @@ d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved)
     d9d_boot *boot = r->where->boot;
     char id[D9DI_RUN_ID] = "";
     const char *told = id;
-    d9d_status st = r->rank == 0 ? open_here(r, resolved, id) : D9D_OK;
+    json_t *hosts = NULL;
+    d9d_status st;
 
+    D9D_TRY(hosts_list(boot, &hosts));
+    st = r->rank == 0 ? open_here(r, resolved, hosts, id) : D9D_OK;
+    json_decref(hosts);
     D9D_TRY(d9d_boot_agree(boot, st));
     D9D_TRY(d9di_launch_tell(boot, &r->arena, &told));
     st = d9d_boot_agree(boot, r->rank > 0 ? join_here(r, told) : D9D_OK);
