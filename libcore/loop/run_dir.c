@@ -1,6 +1,7 @@
 /* run_dir.c - see loop/run_dir.h. */
 #include "loop/run_dir.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -223,6 +224,25 @@ static d9d_status mark_read(const d9di_run_dir *r, char id[D9DI_RUN_ID])
     return D9D_OK;
 }
 
+/* A network file system may remember for a minute that a name was not there; of a directory that is
+ * opened it asks again what is in it. */
+static void look_again(const char *path)
+{
+    char part[PATH_MAX];
+
+    for (size_t n = 0; n == 0 || path[n - 1] != '\0'; n++) {
+        int fd;
+
+        if (path[n] != '\0' && path[n] != '/' && n > 0)
+            continue;
+        (void)snprintf(part, sizeof(part), "%.*s", (int)n, path);
+        fd = open(n > 0 ? part : path[0] == '/' ? "/" : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0)
+            return;
+        (void)close(fd);
+    }
+}
+
 d9d_status d9di_run_dir_is(const d9di_run_dir *r, const char *id)
 {
     const struct timespec a_while = {.tv_nsec = 250000000};
@@ -231,6 +251,8 @@ d9d_status d9di_run_dir_is(const d9di_run_dir *r, const char *id)
     for (int i = 0; i < 20; i++) {
         if (i > 0)
             (void)nanosleep(&a_while, NULL);
+        look_again(r->path);
+        look_again(r->checkpoints);
         D9D_TRY(id_read(r, run));
         D9D_TRY(mark_read(r, checkpoints));
         if (strcmp(run, id) == 0 && strcmp(checkpoints, id) == 0)
