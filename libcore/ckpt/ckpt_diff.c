@@ -4,17 +4,22 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "ckpt/pieces.h"
 #include "ckpt/recast.h"
 #include "d9d/base/thread.h"
 #include "d9d/ckpt/checkpoint.h"
 
-enum { NOWHERE = -1, PART = 1 << 16, BLOCK = 1024 }; /* elements read and compared at once */
+enum { NOWHERE = -1 };
+enum { PIECE = 1 << 20, PART = 1 << 16, BLOCK = 1024 }; /* elements dealt out, read, compared */
 
 struct pair {
     const char *name;
     int64_t at[2]; /* number in either checkpoint, or NOWHERE */
     bool same_shape, same_dtype;
+};
+
+struct piece { /* of a pair: what a worker takes */
+    size_t pair;
+    uint64_t at, n; /* elements */
 };
 
 struct result { /* of a piece */
@@ -29,7 +34,7 @@ struct scratch { /* of a worker */
 struct diff {
     d9d_checkpoint *side[2];
     D9D_VEC(struct pair) pairs;
-    d9di_pieces pieces;
+    D9D_VEC(struct piece) pieces;
     struct result *results;
     struct scratch *scratch;
     d9d_arena arena;
@@ -62,6 +67,16 @@ static void compare_heads(const struct diff *d, struct pair *p)
         p->same_shape = a->shape[k] == b->shape[k];
 }
 
+static d9d_status cut_pair(struct diff *d, size_t pair, uint64_t elements)
+{
+    for (uint64_t at = 0; at < elements; at += PIECE) {
+        const uint64_t left = elements - at;
+
+        D9D_TRY(D9D_VEC_PUSH(&d->pieces, ((struct piece){pair, at, left < PIECE ? left : PIECE})));
+    }
+    return D9D_OK;
+}
+
 static d9d_status list_pairs(struct diff *d)
 {
     d9d_map names = {0};
@@ -91,7 +106,7 @@ static d9d_status list_pairs(struct diff *d)
             continue;
         a = tensor(d, p, 0);
         d->bytes += a->bytes + tensor(d, p, 1)->bytes;
-        D9D_TRY_OR(st, d9di_pieces_add(&d->pieces, i, a->bytes / d9d_dtype_size(a->dtype)), out);
+        D9D_TRY_OR(st, cut_pair(d, i, a->bytes / d9d_dtype_size(a->dtype)), out);
     }
 out:
     d9d_map_release(&names);
@@ -200,12 +215,12 @@ static d9d_status take_scratch(struct scratch *s)
 static d9d_status compare_piece(void *arg, int worker, size_t i)
 {
     struct diff *d = arg;
-    const d9di_piece *piece = &d->pieces.data[i];
+    const struct piece *piece = &d->pieces.data[i];
     struct scratch *s = &d->scratch[worker];
 
     D9D_TRY(take_scratch(s));
     for (uint64_t done = 0; done < piece->n; done += PART)
-        D9D_TRY(compare_part(d, &d->pairs.data[piece->tensor], s, piece->at + done,
+        D9D_TRY(compare_part(d, &d->pairs.data[piece->pair], s, piece->at + done,
                              piece->n - done < PART ? (size_t)(piece->n - done) : PART,
                              &d->results[i]));
     return D9D_OK;
@@ -255,7 +270,7 @@ static uint64_t report(const struct diff *d, d9d_diff_fn fn, void *arg)
         const struct pair *p = &d->pairs.data[i];
         d9d_tensor_diff t = {.name = p->name, .a = tensor(d, p, 0), .b = tensor(d, p, 1)};
 
-        for (; piece < d->pieces.len && d->pieces.data[piece].tensor == i; piece++) {
+        for (; piece < d->pieces.len && d->pieces.data[piece].pair == i; piece++) {
             const struct result *r = &d->results[piece];
 
             t.n_different += r->n_different;

@@ -5,22 +5,15 @@
 #include "ckpt/others.h"
 #include "d9d/ckpt/checkpoint.h"
 
-static bool ends_with(const char *name, const char *tail)
-{
-    size_t n = strlen(name), k = strlen(tail);
-
-    return n >= k && strcmp(name + n - k, tail) == 0;
-}
-
 bool d9di_is_foreign_weights(const char *name)
 {
     static const char *const tails[] = {".pt",   ".pth",       ".ckpt", ".gguf",    ".ggml",
                                         ".onnx", ".onnx_data", ".h5",   ".msgpack", ".tflite"};
 
     for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
-        if (ends_with(name, tails[i]))
+        if (d9di_ends_with(name, tails[i]))
             return true;
-    return ends_with(name, ".bin") && strstr(name, "model") != NULL;
+    return d9di_ends_with(name, ".bin") && strstr(name, "model") != NULL;
 }
 
 struct copier {
@@ -38,7 +31,8 @@ static bool is_dir(const char *path, struct stat *s)
 static bool has_weights(const d9d_fs_names *names)
 {
     for (size_t i = 0; i < names->n; i++)
-        if (ends_with(names->name[i], ".safetensors") || d9di_is_foreign_weights(names->name[i]))
+        if (d9di_ends_with(names->name[i], ".safetensors") ||
+            d9di_is_foreign_weights(names->name[i]))
             return true;
     return false;
 }

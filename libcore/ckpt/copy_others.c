@@ -3,13 +3,6 @@
 #include "d9d/ckpt/checkpoint.h"
 #include "d9d/ckpt/manifest.h"
 
-static bool ends_with(const char *name, const char *tail)
-{
-    size_t n = strlen(name), k = strlen(tail);
-
-    return n >= k && strcmp(name + n - k, tail) == 0;
-}
-
 static bool is_listed(const char *name, const char *const *list)
 {
     for (; list != NULL && *list != NULL; list++)
@@ -30,7 +23,8 @@ d9d_status d9d_checkpoint_others(const char *src, const char *const *except, d9d
 
         if (from == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
-        if (ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json") ||
+        if (d9di_ends_with(name, ".safetensors") ||
+            d9di_ends_with(name, ".safetensors.index.json") ||
             strcmp(name, D9D_MANIFEST_NAME) == 0 || is_listed(name, except) ||
             d9di_is_foreign_weights(name) || d9d_fs_is_dir(from))
             continue;
