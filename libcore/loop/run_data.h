@@ -41,7 +41,7 @@ d9d_status d9di_data_tell_padding(const d9di_data *d, int64_t rows, const d9d_lo
 
 /* "samples 3, 17, 4 of the split train": numbers as d9d-shard inspect takes them. */
 typedef struct d9di_samples_text {
-    char text[256];
+    char text[512]; /* eight numbers with their datasets, whatever these are */
 } d9di_samples_text;
 d9di_samples_text d9di_data_say(const d9di_data *d, int64_t first, int64_t n);
 

@@ -61,8 +61,9 @@ static d9d_status export_saved(d9di_train *r, const char *dir)
         return D9D_FAIL(D9D_ENOMEM, "%s: the name of a checkpoint", r->dir.path);
     if (!saved)
         D9D_TRY(parts_save(r, parts));
-    D9D_TRY(d9d_boot_agree(r->where->boot, adapters_export(r, path, &ad)));
-    st = d9d_weights_export_saved(&r->engine.spec, path, ad, dir, r->where->boot, r->log);
+    st = d9d_boot_agree(r->where->boot, adapters_export(r, path, &ad));
+    if (st == D9D_OK)
+        st = d9d_weights_export_saved(&r->engine.spec, path, ad, dir, r->where->boot, r->log);
     d9d_adapters_free(ad);
     D9D_TRY(st);
     return saved || r->rank > 0 ? D9D_OK : d9d_fs_remove_tree(parts);
