@@ -143,11 +143,13 @@ static d9d_status step_update(d9di_train *r, d9di_pending *p, int64_t targets)
     return d9d_readback_begin(p->report, d9d_tensor_data(&r->end.more));
 }
 
+/* Nothing is updated, but who hears of the step's end may change what is being saved. */
 static d9d_status step_skip(d9di_train *r)
 {
     d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
                  (long long)(r->state.step + 1), d9di_train_samples(r).text);
-    return d9di_engine_settle(&r->engine);
+    D9D_TRY(d9di_engine_settle(&r->engine));
+    return d9di_saver_hold(r->saver);
 }
 
 /* A trial is to move weights: where the rate rises from nothing, first steps would show no update

@@ -450,6 +450,22 @@ inference() {
     close_to 1e-5 <(losses shrunk1) <(losses shrunk2)
 }
 
+@test "a checkpoint behind which a handler changes weights has those that it began with" {
+    command -v strace >/dev/null || skip "no strace"
+    [ -e libshrink.so ] || plugin shrink "$BATS_TEST_DIRNAME/shrink.c"
+    # The second step has nothing to learn; the thread that copies for the first begins late.
+    printf '{"input_ids": [1, 2, 3], "labels": [%s]}\n' '2, 3, 4' '-100, -100, -100' '4, 3, 2' |
+        d9d-shard -q --format tokens --out holes -
+    for behind in true false; do
+        strace -f -qq -o /dev/null -e inject=rseq:delay_enter=500000 d9d-train -q --device cpu \
+            --set 'plugin=["libllama.so", "libshrink.so"]' --set 'data={"dataset": "holes"}' \
+            --set trainer.batching.global_batch_size=1 --set trainer.batching.microbatch_size=1 \
+            --set trainer.run.steps=3 --set trainer.run.dir=held-$behind --set trainer.checkpointing.num_to_keep=null \
+            --set trainer.checkpointing.period_steps=1 --set trainer.checkpointing.asynchronous=$behind train.json
+    done
+    cmp held-{true,false}/checkpoints/step-00000001/model-r00000.safetensors
+}
+
 # dense: a training that can be a pipeline, with the events of libhear.so.
 dense() {
     cat <<JSON
