@@ -273,16 +273,16 @@ static d9di_life life_of(const d9d_flight *f, const d9di_record *r, const char *
 static void set_lives(d9d_flight *f)
 {
     struct timespec t = {0};
-    char host[64] = "";
+    d9di_presence self;
     bool alive = false;
 
-    (void)gethostname(host, sizeof(host) - 1);
+    d9di_presence_of_self(&self);
     (void)clock_gettime(CLOCK_REALTIME, &t);
     f->now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     for (int r = 0; r < f->size; r++) {
         d9di_record *x = &f->record[r];
 
-        x->life = life_of(f, x, host);
+        x->life = life_of(f, x, self.host);
         alive |= x->life == D9DI_LIFE_RUNS || x->life == D9DI_LIFE_STOPPED;
         f->last = x->sign > f->last ? x->sign : f->last;
     }

@@ -51,13 +51,16 @@ bool d9di_process_gone(int64_t pid, int64_t started, char *state)
     return other || now == 'Z' || now == 'X';
 }
 
+/* In containers of one host a number is another process in each. */
 void d9di_presence_of_self(d9di_presence *out)
 {
-    char state;
+    char state, name[65] = "", space[32] = "";
 
     *out = (d9di_presence){.pid = getpid()};
     out->started = process_started(out->pid, &state);
-    (void)gethostname(out->host, sizeof(out->host) - 1);
+    (void)gethostname(name, sizeof(name) - 1);
+    (void)!readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
+    (void)snprintf(out->host, sizeof(out->host), "%.36s %.24s", name, space);
 }
 
 /* --- opening --------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
 /* test_neighbours.c - who of this host has died without a word. */
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -134,6 +135,47 @@ static void others_live_elsewhere(void **state)
     other_close(&o);
 }
 
+/* What a process of a container of this host says of itself; false where there can be none. */
+static bool contained(d9di_presence *out)
+{
+    int end[2];
+    pid_t pid;
+    bool said;
+
+    assert_int_equal(pipe(end), 0);
+    pid = fork();
+    if (pid == 0) {
+        if (unshare(CLONE_NEWPID) == 0 && (pid = fork()) == 0) {
+            d9di_presence_of_self(out);
+            (void)!write(end[1], out, sizeof(*out));
+        } else if (pid > 0) {
+            (void)waitpid(pid, NULL, 0);
+        }
+        _exit(0);
+    }
+    (void)close(end[1]);
+    said = read(end[0], out, sizeof(*out)) == sizeof(*out);
+    (void)close(end[0]);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    return said;
+}
+
+/* There a number is another process than here. */
+static void others_live_in_a_container(void **state)
+{
+    d9di_presence there;
+    struct other o;
+
+    (void)state;
+    if (!contained(&there))
+        skip();
+    other_open(&o);
+    memcpy(o.all[1].host, there.host, sizeof(there.host));
+    assert_null(neighbours_of(&o, JOB));
+    end(o.pid);
+    other_close(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,6 +183,7 @@ int main(void)
         unit_test_in_dir(what_is_left_of_one),
         unit_test_in_dir(one_has_left),
         unit_test_in_dir(others_live_elsewhere),
+        unit_test_in_dir(others_live_in_a_container),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
