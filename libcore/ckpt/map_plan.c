@@ -6,6 +6,8 @@
 
 #include "d9d/base/thread.h"
 
+static const uint32_t NOWHERE = UINT32_MAX; /* of an input that the source has not */
+
 static d9d_status no_memory(void)
 {
     return D9D_FAIL(D9D_ENOMEM, "plan: out of memory");
@@ -94,11 +96,15 @@ static d9d_status check_floating(const d9d_map_plan *p, size_t value, struct pro
                 d9d_dtype_safetensors(t), p->mapper);
 }
 
-static d9d_status bind_inputs(d9d_map_plan *p, const d9d_plan_options *opt, struct problems *ps)
+/* Where each input is in the source. */
+static d9d_status find_sources(d9d_map_plan *p)
 {
     d9d_map names = {0};
     d9d_status st = D9D_OK;
 
+    p->sources = d9d_arena_alloc(&p->arena, (p->m->inputs.len + 1) * sizeof(*p->sources));
+    if (p->sources == NULL)
+        return no_memory();
     for (size_t i = 0; i < p->src.n; i++) {
         const d9d_st_tensor *t = p->src.at(p->src.self, i);
 
@@ -107,34 +113,48 @@ static d9d_status bind_inputs(d9d_map_plan *p, const d9d_plan_options *opt, stru
     }
     for (size_t i = 0; i < p->m->inputs.len; i++) {
         const char *name = p->m->inputs.entries[i].key;
-        size_t value = d9di_map_number(&p->m->inputs, i);
-        size_t at = (size_t)(uintptr_t)d9d_map_get(&names, name, strlen(name));
 
-        if (at == 0) {
-            D9D_TRY_OR(st, note(ps, MISSING, "tensor %s is missing", name), out);
-            continue;
-        }
-        p->sources[i] = (uint32_t)(at - 1);
-        D9D_TRY_OR(st,
-                   d9di_map_view_of(p->src.at(p->src.self, at - 1), p->sources[i], &p->arena,
-                                    &p->views[value]),
-                   out);
-        if (opt->floating)
-            D9D_TRY_OR(st, check_floating(p, value, ps), out);
-        D9D_TRY_OR(st, check_expect(p, value, ps), out);
-    }
-    for (size_t i = 0; i < p->src.n && !opt->allow_unused; i++) {
-        const char *name = p->src.at(p->src.self, i)->name;
-
-        if (!d9d_map_has(&p->m->inputs, name, strlen(name)))
-            D9D_TRY_OR(
-                st,
-                note(ps, UNUSED, "tensor %s is not used (%s)", name, p->src.place(p->src.self, i)),
-                out);
+        p->sources[i] = (uint32_t)(uintptr_t)d9d_map_get(&names, name, strlen(name)) - 1;
     }
 out:
     d9d_map_release(&names);
     return st;
+}
+
+static d9d_status note_missing(const d9d_map_plan *p, size_t i, struct problems *ps)
+{
+    return note(ps, MISSING, "tensor %s is missing", p->m->inputs.entries[i].key);
+}
+
+static d9d_status note_unused(const d9d_map_plan *p, struct problems *ps)
+{
+    for (size_t i = 0; i < p->src.n; i++) {
+        const char *name = p->src.at(p->src.self, i)->name;
+
+        if (!d9d_map_has(&p->m->inputs, name, strlen(name)))
+            D9D_TRY(
+                note(ps, UNUSED, "tensor %s is not used (%s)", name, p->src.place(p->src.self, i)));
+    }
+    return D9D_OK;
+}
+
+static d9d_status bind_inputs(d9d_map_plan *p, const d9d_plan_options *opt, struct problems *ps)
+{
+    D9D_TRY(find_sources(p));
+    for (size_t i = 0; i < p->m->inputs.len; i++) {
+        const uint32_t at = p->sources[i];
+        const size_t value = d9di_map_number(&p->m->inputs, i);
+
+        if (at == NOWHERE) {
+            D9D_TRY(note_missing(p, i, ps));
+            continue;
+        }
+        D9D_TRY(d9di_map_view_of(p->src.at(p->src.self, at), at, &p->arena, &p->views[value]));
+        if (opt->floating)
+            D9D_TRY(check_floating(p, value, ps));
+        D9D_TRY(check_expect(p, value, ps));
+    }
+    return opt->allow_unused ? D9D_OK : note_unused(p, ps);
 }
 
 /* Views of the outputs of one step; left unknown where an input is. */
@@ -215,8 +235,7 @@ static d9d_status build(d9d_map_plan *p, const d9d_plan_options *opt)
     d9d_status st = D9D_OK;
 
     p->views = d9d_arena_alloc(&p->arena, (p->m->values.len + 1) * sizeof(*p->views));
-    p->sources = d9d_arena_alloc(&p->arena, (p->m->inputs.len + 1) * sizeof(*p->sources));
-    if (p->views == NULL || p->sources == NULL)
+    if (p->views == NULL)
         return no_memory();
     D9D_TRY_OR(st, bind_inputs(p, opt, &ps), out);
     for (size_t i = 0; i < p->m->steps.len; i++)
@@ -230,6 +249,16 @@ out:
     return st;
 }
 
+static d9d_status begin(d9d_map_plan *p, const d9d_mapper *m, const d9d_source *src,
+                        const d9d_plan_options *opt)
+{
+    p->m = m;
+    p->src = *src;
+    p->source = d9d_arena_strdup(&p->arena, opt->source != NULL ? opt->source : "source");
+    p->mapper = d9d_arena_strdup(&p->arena, opt->mapper != NULL ? opt->mapper : "mapper");
+    return p->source == NULL || p->mapper == NULL || src->n > NOWHERE - 1 ? no_memory() : D9D_OK;
+}
+
 d9d_status d9d_plan_create(const d9d_mapper *m, const d9d_source *src, const d9d_plan_options *opt,
                            d9d_map_plan **out)
 {
@@ -240,14 +269,7 @@ d9d_status d9d_plan_create(const d9d_mapper *m, const d9d_source *src, const d9d
     if (p == NULL)
         return no_memory();
     opt = opt != NULL ? opt : &none;
-    p->m = m;
-    p->src = *src;
-    p->source = d9d_arena_strdup(&p->arena, opt->source != NULL ? opt->source : "source");
-    p->mapper = d9d_arena_strdup(&p->arena, opt->mapper != NULL ? opt->mapper : "mapper");
-    if (p->source == NULL || p->mapper == NULL || src->n > UINT32_MAX - 1) {
-        st = no_memory();
-        goto out;
-    }
+    D9D_TRY_OR(st, begin(p, m, src, opt), out);
     if (opt->cast && !d9di_can_cast(D9D_F32, opt->cast_to)) {
         st =
             D9D_FAIL(D9D_ECONFIG, "%s: cannot cast to %s", p->mapper, d9d_dtype_word(opt->cast_to));
@@ -258,6 +280,26 @@ d9d_status d9d_plan_create(const d9d_mapper *m, const d9d_source *src, const d9d
     p = NULL;
 out:
     d9d_plan_free(p);
+    return st;
+}
+
+d9d_status d9d_plan_check_names(const d9d_mapper *m, const d9d_source *src,
+                                const d9d_plan_options *opt)
+{
+    struct problems ps = {.opt = opt};
+    d9d_map_plan p = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, begin(&p, m, src, opt), out);
+    D9D_TRY_OR(st, find_sources(&p), out);
+    for (size_t i = 0; i < m->inputs.len; i++)
+        if (p.sources[i] == NOWHERE)
+            D9D_TRY_OR(st, note_missing(&p, i, &ps), out);
+    D9D_TRY_OR(st, note_unused(&p, &ps), out);
+    st = conclude(&ps, &p);
+out:
+    d9d_buf_release(&ps.first);
+    d9d_arena_release(&p.arena);
     return st;
 }
 

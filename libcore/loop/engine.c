@@ -172,6 +172,16 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_how *how)
     return d9d_adapters_read(how->adapter, &of, how->where->log, &e->given);
 }
 
+/* Weights are read from the source; adapters that are not trained are merged into them. */
+static bool reads_source(const d9di_engine_how *how)
+{
+    return how->source != NULL && how->initialise;
+}
+static const d9d_adapters *merged_ones(const d9di_engine *e)
+{
+    return e->adapters.n == 0 ? e->given : NULL;
+}
+
 static d9d_status stage_open(d9di_engine *e, const d9di_engine_how *how, int k, d9di_stage *out)
 {
     const d9d_stage stage = {d9d_program_stage_of(&e->program, e->pipe_rank, k), e->program.stages};
@@ -185,9 +195,8 @@ static d9d_status stage_open(d9di_engine *e, const d9di_engine_how *how, int k, 
     }
     D9D_TRY(d9d_peft_params_of(&out->params, false, &e->arena, &out->base));
     spec.params = &out->params;
-    if (how->source != NULL && how->initialise)
-        D9D_TRY(d9d_weights_open(&spec, stage, how->source, e->adapters.n == 0 ? e->given : NULL,
-                                 &out->weights));
+    if (reads_source(how))
+        D9D_TRY(d9d_weights_open(&spec, stage, how->source, merged_ones(e), &out->weights));
     return D9D_OK;
 }
 
@@ -200,6 +209,8 @@ static d9d_status stages_open(d9di_engine *e, const d9di_engine_how *how)
     e->models = d9d_arena_alloc(&e->arena, (size_t)n * sizeof(*e->models));
     if (e->stages == NULL || e->models == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %d stages", n);
+    if (reads_source(how) && e->program.stages > 1)
+        D9D_TRY(d9d_weights_check(&e->spec, how->source, merged_ones(e)));
     for (int k = 0; k < n; k++) {
         e->n_stages++;
         D9D_TRY(stage_open(e, how, k, &e->stages[k]));

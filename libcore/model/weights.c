@@ -54,6 +54,15 @@ static d9d_status merge(const d9d_model_spec *m, const d9d_adapters *ad, d9d_sou
     return st;
 }
 
+/* What there is, by name, and what the model makes of it. */
+static d9d_status source_open(d9d_weights *w, const d9d_model_spec *m, d9d_stage stage,
+                              const char *dir)
+{
+    D9D_TRY(d9d_checkpoint_list(dir, &w->ckpt));
+    w->src = d9d_checkpoint_source(w->ckpt);
+    return d9d_model_mapper(m, stage, &w->src, D9D_LAYOUT_D9D, &w->mapper);
+}
+
 static d9d_status open_into(d9d_weights *w, const d9d_model_spec *m, d9d_stage stage,
                             const char *dir, const d9d_adapters *ad)
 {
@@ -65,9 +74,7 @@ static d9d_status open_into(d9d_weights *w, const d9d_model_spec *m, d9d_stage s
                                   .mapper = m->provider->table->name,
                                   .allow_unused = stage.count > 1};
 
-    D9D_TRY(d9d_checkpoint_list(dir, &w->ckpt));
-    w->src = d9d_checkpoint_source(w->ckpt);
-    D9D_TRY(d9d_model_mapper(m, stage, &w->src, D9D_LAYOUT_D9D, &w->mapper));
+    D9D_TRY(source_open(w, m, stage, dir));
     D9D_TRY(stage.count > 1 ? headers_read(w) : d9d_checkpoint_load(w->ckpt, NULL, 0));
     w->src = d9d_checkpoint_source(w->ckpt);
     D9D_TRY(merge(m, ad, &w->src, &w->merged));
@@ -87,6 +94,23 @@ d9d_status d9d_weights_open(const d9d_model_spec *m, d9d_stage stage, const char
         *out = w;
     else
         d9d_weights_close(w);
+    return st;
+}
+
+d9d_status d9d_weights_check(const d9d_model_spec *m, const char *dir, const d9d_adapters *ad)
+{
+    const d9d_plan_options opt = {.source = dir, .mapper = m->provider->table->name};
+    d9d_weights *w = calloc(1, sizeof(*w));
+    d9d_status st;
+
+    if (w == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
+    st = source_open(w, m, D9D_WHOLE_MODEL, dir);
+    if (st == D9D_OK)
+        st = merge(m, ad, &w->src, &w->merged);
+    if (st == D9D_OK)
+        st = d9d_plan_check_names(w->mapper, &w->src, &opt);
+    d9d_weights_close(w);
     return st;
 }
 

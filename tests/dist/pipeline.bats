@@ -193,3 +193,13 @@ goes_on() {
     refused '1f1b on 2 ranks takes 7 micro-batches in 3 rounds' --set trainer.batching.global_batch_size=7
     refused '"inference" computes no gradients' --set trainer.pipelining.schedule.schedule=inference
 }
+
+@test "a checkpoint of more layers than the model's is refused with the sentence of one rank" {
+    deeper=(--set model_provider.model.num_hidden_layers=4 --set trainer.model_stage_factory.source_checkpoint=dense/export)
+    run -2 --separate-stderr d9d-train -q --device cpu --set trainer.run.dir=no "${deeper[@]}" dense.json
+    alone=$stderr
+    [[ "$alone" == *"dense/export and qwen3_dense: 0 missing, 132 unused, 0 mis-shaped tensors: "* ]]
+    run -2 --separate-stderr mpi -n 2 d9d-train -q --device cpu --set mesh.pipeline_parallel=2 --set trainer.run.dir=no "${deeper[@]}" dense.json
+    [ "$(grep '^d9d-train' <<<"$stderr")" = "$alone" ]
+    [ ! -e no ]
+}

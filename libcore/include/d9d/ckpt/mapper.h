@@ -215,6 +215,10 @@ typedef struct d9d_plan_options {
 D9D_API D9D_MUST_USE d9d_status d9d_plan_create(const d9d_mapper *m, const d9d_source *src,
                                                 const d9d_plan_options *opt, d9d_map_plan **out);
 D9D_API void d9d_plan_free(d9d_map_plan *p);
+/* What of that needs names alone: has the source all that the mapper takes, and nothing else?
+ * EMISMATCH. */
+D9D_API D9D_MUST_USE d9d_status d9d_plan_check_names(const d9d_mapper *m, const d9d_source *src,
+                                                     const d9d_plan_options *opt);
 /* Outputs in order of declaration; offsets are 0. */
 D9D_API size_t d9d_plan_output_count(const d9d_map_plan *p);
 D9D_API const d9d_st_tensor *d9d_plan_output(const d9d_map_plan *p, size_t i);

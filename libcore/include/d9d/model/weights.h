@@ -32,6 +32,10 @@ typedef struct d9d_weights d9d_weights;
 D9D_API D9D_MUST_USE d9d_status d9d_weights_open(const d9d_model_spec *m, d9d_stage stage,
                                                  const char *dir, const d9d_adapters *ad,
                                                  d9d_weights **out);
+/* Has `dir` what the whole model takes, and nothing else, by its names?  What a stage leaves
+ * behind may be another's, so that this is asked first where there are several.  EMISMATCH. */
+D9D_API D9D_MUST_USE d9d_status d9d_weights_check(const d9d_model_spec *m, const char *dir,
+                                                  const d9d_adapters *ad);
 D9D_API void d9d_weights_close(d9d_weights *w);
 D9D_API const d9d_map_plan *d9d_weights_plan(const d9d_weights *w); /* borrowed */
 
