@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "tool_line.h"
+#include "tool_torn.h"
 
 /* --- talk ------------------------------------------------------------------------- */
 
@@ -230,6 +231,7 @@ int tool_main(const tool *t, int argc, char **argv)
     bool usage = false;
 
     (void)setlocale(LC_CTYPE, "");
+    tool_torn_watch();
     allow_files();
     st = hold_streams();
     if (st == D9D_OK) {

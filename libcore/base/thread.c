@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MAX_CPUS = 1 << 20 };
 
@@ -83,21 +84,41 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Start workers 1 .. jobs-1 with every signal blocked: signals are for the thread
- * that waits.  Fewer than asked for is slower, not wrong.  Returns how many run. */
+_Static_assert(sizeof(sigset_t) <= sizeof(d9d_heard), "a set of signals fits");
+
+void d9d_thread_deaf_begin(d9d_heard *before)
+{
+    static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL};
+    sigset_t others, heard;
+
+    (void)sigfillset(&others);
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+        (void)sigdelset(&others, faults[i]);
+    (void)pthread_sigmask(SIG_SETMASK, &others, &heard);
+    memcpy(before, &heard, sizeof(heard));
+}
+
+void d9d_thread_deaf_end(const d9d_heard *before)
+{
+    sigset_t heard;
+
+    memcpy(&heard, before, sizeof(heard));
+    (void)pthread_sigmask(SIG_SETMASK, &heard, NULL);
+}
+
+/* Start workers 1 .. jobs-1.  Fewer than asked for is slower, not wrong.  Returns how many run. */
 static int start_workers(struct worker *workers, pthread_t *threads, int jobs)
 {
-    sigset_t all, old;
+    d9d_heard before;
     int started = 0;
 
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    d9d_thread_deaf_begin(&before);
     for (int i = 1; i < jobs; i++) {
         if (pthread_create(&threads[started], NULL, work, &workers[i]) != 0)
             break;
         started++;
     }
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    d9d_thread_deaf_end(&before);
     return started;
 }
 

@@ -6,7 +6,6 @@
 #include "d9d/data/feed.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 
 #include "d9d/base/thread.h"
@@ -96,17 +95,16 @@ static d9d_status check(const d9d_feed_how *h)
                     (long long)h->rank, (long long)h->ranks, h->threads, h->ahead);
 }
 
-/* Signals are for the thread that waits; a thread fewer is slower, not wrong. */
+/* A thread fewer is slower, not wrong. */
 static void start(d9d_feed *f)
 {
-    sigset_t all, old;
+    d9d_heard before;
 
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    d9d_thread_deaf_begin(&before);
     while (f->n_threads < f->how.threads &&
            pthread_create(&f->threads[f->n_threads], NULL, work, f) == 0)
         f->n_threads++;
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    d9d_thread_deaf_end(&before);
 }
 
 d9d_status d9d_feed_open(d9d_loader *l, const d9d_feed_how *how, d9d_feed **out)

@@ -1,11 +1,11 @@
 /* boot.c - see d9d/dist/boot.h. */
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "d9d/base/thread.h"
 #include "dist/boot_private.h"
 
 struct d9d_boot {
@@ -150,13 +150,12 @@ bool d9d_boot_is_imagined(const d9d_boot *b)
 /* Threads of the launcher's library get no signal that is for the thread which opens. */
 static d9d_status join_others(d9di_boot_wire *out)
 {
-    sigset_t all, old;
+    d9d_heard before;
     d9d_status st;
 
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    d9d_thread_deaf_begin(&before);
     st = d9di_boot_pmix(out);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    d9d_thread_deaf_end(&before);
     return st;
 }
 

@@ -244,7 +244,7 @@ d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_h
 {
     d9di_watchdog *w = calloc(1, sizeof(*w));
     pthread_condattr_t clock;
-    sigset_t all, old;
+    d9d_heard before;
     int rc;
 
     if (w == NULL)
@@ -259,10 +259,9 @@ d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_h
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&w->wake, &clock);
     (void)pthread_condattr_destroy(&clock);
-    (void)sigfillset(&all); /* signals are for the threads that know of them */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    d9d_thread_deaf_begin(&before);
     rc = pthread_create(&w->thread, NULL, watch, w);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    d9d_thread_deaf_end(&before);
     if (rc != 0) {
         free(w);
         return D9D_FAIL(D9D_ENOMEM, "mesh: no thread for a watchdog: %s", strerror(rc));

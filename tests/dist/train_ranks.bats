@@ -193,6 +193,17 @@ gathers_beside_updates() {
     cmp {whole,run}/export/model.safetensors
 }
 
+@test "a dataset that is cut under the run, whose index is in memory, is named" {
+    cp -rL data cut
+    # shellcheck disable=SC2086
+    mpi -n 2 $train -q $sharded --set data.dataset=cut --set data.epochs=1000 --set trainer.run.steps=9999 c.json 2>err 3>&- &
+    pid=$!
+    wait_for has_lines run/metrics.jsonl 3
+    truncate -s 0 cut/index.lmdb
+    ends 1
+    grep -E '^d9d-train: input/output error: rank [01] \(.*\): .*/cut/index.lmdb: what is mapped of it cannot be read any more: ' err
+}
+
 @test "a rank that may not write large files goes on without a flight recorder, and fails as on a full disk" {
     limited="ulimit -f 24; exec \"\$@\"" # thousands of bytes
     # shellcheck disable=SC2086

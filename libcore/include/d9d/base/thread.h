@@ -1,4 +1,4 @@
-/* thread.h - workers over a list of items, and clocks. */
+/* thread.h - workers over a list of items, what threads hear, and clocks. */
 #ifndef D9D_BASE_THREAD_H
 #define D9D_BASE_THREAD_H
 
@@ -20,6 +20,14 @@ D9D_API int d9d_thread_cpus(void);
  * caller's error record.  Results must not depend on which worker ran an item. */
 typedef d9d_status (*d9d_thread_fn)(void *arg, int worker, size_t item);
 D9D_API D9D_MUST_USE d9d_status d9d_thread_run(int jobs, size_t n, d9d_thread_fn fn, void *arg);
+
+/* Threads that are begun between these two hear no signal: signals are for the thread that waits.
+ * Their own faults they hear, for whoever says what happened. */
+typedef struct d9d_heard {
+    uint64_t signals[16]; /* a sigset_t */
+} d9d_heard;
+D9D_API void d9d_thread_deaf_begin(d9d_heard *before);
+D9D_API void d9d_thread_deaf_end(const d9d_heard *before);
 
 /* Nanoseconds of a clock that never goes back. */
 D9D_API int64_t d9d_clock_ns(void);

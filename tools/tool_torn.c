@@ -1,0 +1,90 @@
+/* tool_torn.c - see tool_torn.h.  The handler takes no memory and keeps nothing: what is mapped
+ * where, the kernel says. */
+#include "tool_torn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LINE = PATH_MAX + 128 };
+
+/* The next line of a file, without its end; what does not fit is left out. */
+static bool next_line(int fd, char *line)
+{
+    size_t n = 0;
+    char c = 0;
+
+    while (read(fd, &c, 1) == 1 && c != '\n')
+        if (n + 1 < LINE)
+            line[n++] = c;
+    line[n] = '\0';
+    return n > 0 || c == '\n';
+}
+
+/* "55d0a000-55d0b000 r--s 00000000 08:01 1234   /data/index.lmdb": its file, or NULL. */
+static const char *file_at(const char *line, uintptr_t at)
+{
+    char *end;
+    const uintptr_t from = strtoull(line, &end, 16);
+    const uintptr_t to = *end == '-' ? strtoull(end + 1, NULL, 16) : 0;
+
+    return at >= from && at < to ? strchr(line, '/') : NULL;
+}
+
+static const char *file_mapped(uintptr_t at, char *line)
+{
+    const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    const char *file = NULL;
+
+    while (file == NULL && fd >= 0 && next_line(fd, line))
+        file = file_at(line, at);
+    return file;
+}
+
+/* "rank 1 (node7): ", "" where there is no launcher. */
+static void rank_text(char *out, size_t n)
+{
+    const char *rank = getenv("PMIX_RANK");
+    char node[HOST_NAME_MAX + 1] = "";
+
+    out[0] = '\0';
+    if (rank == NULL || rank[0] == '\0')
+        return;
+    (void)gethostname(node, sizeof(node) - 1);
+    (void)snprintf(out, n, "rank %s (%s): ", rank, node);
+}
+
+/* What is no file's is a fault like any other: it comes again, and nobody catches it. */
+static void torn(int number, siginfo_t *info, void *context)
+{
+    char line[LINE], rank[HOST_NAME_MAX + 32], text[LINE + sizeof(rank) + 128];
+    const char *file = file_mapped((uintptr_t)info->si_addr, line);
+    int n;
+
+    (void)context;
+    if (file == NULL) {
+        (void)signal(number, SIG_DFL);
+        return;
+    }
+    rank_text(rank, sizeof(rank));
+    n = snprintf(text, sizeof(text),
+                 "%s: input/output error: %s%s: what is mapped of it cannot be read any more: it "
+                 "was changed or cut under the program, or its disk failed\n",
+                 program_invocation_short_name, rank, file);
+    (void)!write(STDERR_FILENO, text, (size_t)n);
+    _exit(1);
+}
+
+void tool_torn_watch(void)
+{
+    const struct sigaction how = {.sa_sigaction = torn, .sa_flags = SA_SIGINFO};
+
+    (void)sigaction(SIGBUS, &how, NULL);
+}
