@@ -1,47 +1,37 @@
 /* d9d-map - checkpoint to checkpoint: convert, plan, verify, compare, make. */
-#include <inttypes.h>
-
-#include "d9d/model/convert.h"
-#include "tool.h"
+#include "map_convert.h"
 
 static const char *const sides[] = {"other", "d9d", "hf", NULL};
 static const char *const experts[] = {"as-before", "per-expert", "fused", NULL};
 static const char *const dtypes[] = {"as-before", "float32", "bfloat16", "float16", NULL};
-static const d9d_dtype dtype_of[] = {D9D_F32, D9D_F32, D9D_BF16, D9D_F16};
 
-struct opts {
-    int to, experts, dtype;
-    int64_t shard_size, jobs, seed;
-    bool force, dot, all, boxes, no_manifest;
-    const char *model, *mapper, *adapter;
-};
-
-static const struct opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
+static const struct map_opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
 
 #define MAP_OPTIONS                                                                                \
-    TOOL_OPT(struct opts, to, WORD, "to", 't', "LAYOUT",                                           \
+    TOOL_OPT(struct map_opts, to, WORD, "to", 't', "LAYOUT",                                       \
              "layout of the result: d9d, hf, or other: the one that SRC is not in (default: "      \
              "other; of init: hf)",                                                                \
              .words = sides),                                                                      \
-        TOOL_OPT(struct opts, dtype, WORD, "dtype", 0, "TYPE",                                     \
+        TOOL_OPT(struct map_opts, dtype, WORD, "dtype", 0, "TYPE",                                 \
                  "type of floating tensors: float32, bfloat16, float16 or as-before (default)",    \
                  .words = dtypes),                                                                 \
-        TOOL_OPT(struct opts, experts, WORD, "expert-layout", 0, "LAYOUT",                         \
+        TOOL_OPT(struct map_opts, experts, WORD, "expert-layout", 0, "LAYOUT",                     \
                  "experts in the hf layout: per-expert, fused, or as-before: as SRC, or what SRC " \
                  "was made from, has them (default)",                                              \
                  .words = experts)
 #define MAPPER_OPTION                                                                              \
-    TOOL_OPT(struct opts, mapper, STRING, "mapper", 0, "SPEC.json",                                \
+    TOOL_OPT(struct map_opts, mapper, STRING, "mapper", 0, "SPEC.json",                            \
              "map as this d9d.mapper.v1 description says, whatever the model"),                    \
-        TOOL_OPT(struct opts, adapter, STRING, "adapter", 0, "DIR", "merge LoRA adapters")
-#define MODEL_OPTION(text) TOOL_OPT(struct opts, model, STRING, "model", 'm', "CONFIG.json", text)
+        TOOL_OPT(struct map_opts, adapter, STRING, "adapter", 0, "DIR", "merge LoRA adapters")
+#define MODEL_OPTION(text)                                                                         \
+    TOOL_OPT(struct map_opts, model, STRING, "model", 'm', "CONFIG.json", text)
 #define JOBS_OPTION                                                                                \
-    TOOL_OPT(struct opts, jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)",       \
+    TOOL_OPT(struct map_opts, jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)",   \
              .min = 1, .max = 1024)
 #define WRITE_OPTIONS                                                                              \
-    TOOL_OPT(struct opts, shard_size, SIZE, "shard-size", 0, "SIZE",                               \
+    TOOL_OPT(struct map_opts, shard_size, SIZE, "shard-size", 0, "SIZE",                           \
              "bytes of tensors in a file at most (default: 4GB)", .min = 1),                       \
-        TOOL_OPT(struct opts, force, FLAG, "force", 'f', NULL,                                     \
+        TOOL_OPT(struct map_opts, force, FLAG, "force", 'f', NULL,                                 \
                  "replace DST if it has files; it changes at once"),                               \
         JOBS_OPTION
 
@@ -53,72 +43,21 @@ static const tool_option plan_options[] = {
     MAP_OPTIONS,
     MAPPER_OPTION,
     MODEL_OPTION("the model of SRC; without SRC, of a checkpoint of which only shapes are known"),
-    TOOL_OPT(struct opts, dot, FLAG, "dot", 0, NULL, "print a graph for graphviz"),
-    TOOL_OPT(struct opts, all, FLAG, "all", 'a', NULL, "every group, not one line for those alike"),
-    TOOL_OPT(struct opts, boxes, FLAG, "boxes", 0, NULL, "of which pieces each output is made"),
+    TOOL_OPT(struct map_opts, dot, FLAG, "dot", 0, NULL, "print a graph for graphviz"),
+    TOOL_OPT(struct map_opts, all, FLAG, "all", 'a', NULL,
+             "every group, not one line for those alike"),
+    TOOL_OPT(struct map_opts, boxes, FLAG, "boxes", 0, NULL, "of which pieces each output is made"),
     TOOL_END,
 };
 static const tool_option read_options[] = {JOBS_OPTION, TOOL_END};
 static const tool_option verify_options[] = {
-    TOOL_OPT(struct opts, no_manifest, FLAG, "no-manifest", 0, NULL,
+    TOOL_OPT(struct map_opts, no_manifest, FLAG, "no-manifest", 0, NULL,
              "DIR, made elsewhere, need not have a manifest.json"),
     JOBS_OPTION, TOOL_END};
 static const tool_option init_options[] = {
     MODEL_OPTION("the model: a config.json of HuggingFace's"),
-    TOOL_OPT(struct opts, seed, INT, "seed", 's', "S", "seed of the weights (default: 0)"),
+    TOOL_OPT(struct map_opts, seed, INT, "seed", 's', "S", "seed of the weights (default: 0)"),
     MAP_OPTIONS, WRITE_OPTIONS, TOOL_END};
-
-static d9d_convert_options choices(const tool_run *r, const struct opts *o)
-{
-    return (d9d_convert_options){.to = (d9d_convert_to)o->to,
-                                 .experts = (d9d_convert_experts)o->experts,
-                                 .cast = o->dtype > 0,
-                                 .dtype = dtype_of[o->dtype],
-                                 .shard_bytes = (uint64_t)o->shard_size,
-                                 .mapper = o->mapper,
-                                 .adapter = o->adapter,
-                                 .config = r->n_args > 0 ? o->model : NULL,
-                                 .log = r->log};
-}
-
-static d9d_status report(const tool_run *r, const d9d_convert *c, const char *dst)
-{
-    const d9d_map_plan *p = d9d_convert_plan(c);
-
-    if (r->json && !r->mute)
-        return tool_put_json(json_pack("{s:s, s:I, s:I}", "path", dst, "tensors",
-                                       (json_int_t)d9d_plan_output_count(p), "bytes",
-                                       (json_int_t)d9d_plan_bytes(p)));
-    d9d_log_info(r->log, "wrote %s: %zu tensors, %" PRIu64 " bytes", dst, d9d_plan_output_count(p),
-                 d9d_plan_bytes(p));
-    return D9D_OK;
-}
-
-/* "SRC DST", or of random weights "DST".  Under a launcher every task is a rank with its share. */
-static d9d_status convert(tool_run *r, const void *options)
-{
-    const struct opts *o = options;
-    const char *src = r->n_args > 1 ? r->args[0] : NULL, *dst = r->args[r->n_args - 1];
-    d9d_convert_run_options how = {.replace = o->force, .jobs = (int)o->jobs};
-    d9d_convert_options opt;
-    d9d_convert *c = NULL;
-    d9d_status st;
-
-    if (src == NULL && o->model == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "init needs --model CONFIG.json");
-    D9D_TRY(tool_join(r, &how.boot));
-    how.log = r->log;
-    opt = choices(r, o);
-    st = src != NULL ? d9d_convert_open(src, &opt, &c)
-                     : d9d_convert_random(o->model, (uint64_t)o->seed, &opt, &c);
-    st = d9d_boot_agree(how.boot, st);
-    if (st == D9D_OK)
-        st = d9d_convert_run(c, dst, &how);
-    if (st == D9D_OK)
-        st = report(r, c, dst);
-    d9d_convert_close(c);
-    return tool_leave(r, how.boot, st);
-}
 
 /* What was found goes to stdout also where it makes the status a failure. */
 static d9d_status put_report(d9d_buf *text, d9d_status st)
@@ -130,11 +69,11 @@ static d9d_status put_report(d9d_buf *text, d9d_status st)
 
 static d9d_status plan(tool_run *r, const void *options)
 {
-    const struct opts *o = options;
+    const struct map_opts *o = options;
     const char *src = r->n_args > 0 ? r->args[0] : NULL;
     const char *format = o->dot ? "dot" : r->json ? "json" : "text";
     const unsigned flags = (o->all ? D9D_PLAN_ALL : 0) | (o->boxes ? D9D_PLAN_BOXES : 0);
-    const d9d_convert_options opt = choices(r, o);
+    const d9d_convert_options opt = map_choices(r, o);
     d9d_buf text = {0};
     d9d_convert *c;
     d9d_status st;
@@ -149,7 +88,7 @@ static d9d_status plan(tool_run *r, const void *options)
 
 static d9d_status verify(tool_run *r, const void *options)
 {
-    const struct opts *o = options;
+    const struct map_opts *o = options;
     const d9d_verify_options opt = {
         .jobs = (int)o->jobs, .log = r->log, .no_manifest = o->no_manifest};
     d9d_buf text = {0};
@@ -159,7 +98,7 @@ static d9d_status verify(tool_run *r, const void *options)
 
 static d9d_status diff(tool_run *r, const void *options)
 {
-    const struct opts *o = options;
+    const struct map_opts *o = options;
     d9d_buf text = {0};
 
     return put_report(&text, d9d_checkpoint_diff_print(r->args[0], r->args[1], (int)o->jobs, r->log,
@@ -169,13 +108,13 @@ static d9d_status diff(tool_run *r, const void *options)
 #define COMMAND(word, args, lo, hi, opts_, fn, text)                                               \
     {                                                                                              \
         .name = (word), .operands = (args), .min = (lo), .max = (hi), .about = text,               \
-        .options = (opts_), .size = sizeof(struct opts), .defaults = &defaults, .run = fn          \
+        .options = (opts_), .size = sizeof(struct map_opts), .defaults = &defaults, .run = fn      \
     }
 
 int main(int argc, char **argv)
 {
     static const tool_command commands[] = {
-        COMMAND(NULL, "SRC DST", 2, 2, convert_options, convert,
+        COMMAND(NULL, "SRC DST", 2, 2, convert_options, map_convert,
                 "Convert the checkpoint directory SRC into DST.  The model family is found from "
                 "config.json, unless --mapper says what to do.  DST appears whole or not at all, "
                 "with config.json rewritten, a manifest, and every other file of SRC copied."),
@@ -188,7 +127,7 @@ int main(int argc, char **argv)
                 "there is any."),
         COMMAND("diff", "A B", 2, 2, read_options, diff,
                 "Compare two checkpoint directories by tensors.  One line each; exit 1 if any."),
-        COMMAND("init", "DST", 1, 1, init_options, convert,
+        COMMAND("init", "DST", 1, 1, init_options, map_convert,
                 "Make a checkpoint with random weights: ones in norms, normal with the deviation "
                 "initializer_range elsewhere.  Seed, tensor and element alone decide a weight."),
         {.run = NULL},

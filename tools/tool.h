@@ -116,6 +116,11 @@ int tool_main(const tool *t, int argc, char **argv);
 d9d_status tool_join(tool_run *r, d9d_boot **out);
 d9d_status tool_leave(tool_run *r, d9d_boot *boot, d9d_status st);
 
+/* Collective: ECONFIG unless all ranks are this program, started as `as` ("--selftest", ""), with
+ * this document; with these operands and options. */
+d9d_status tool_same(const tool_run *r, d9d_boot *boot, const char *as, json_t *doc);
+d9d_status tool_same_line(const tool_run *r, d9d_boot *boot, const void *options);
+
 /* --- output --------------------------------------------------------------- */
 
 /* All of `b` to stdout.  tool_main() reports what could not be written. */

@@ -147,16 +147,6 @@ static d9d_status put_text(const tool_job *job, const void *summary)
     return st;
 }
 
-/* Ranks that were started as several things would compute nothing that anybody asked for. */
-static d9d_status be_one_job(const tool_run *r, const tool_job *job, d9d_boot *boot, json_t *doc)
-{
-    char what[80];
-
-    (void)snprintf(what, sizeof(what), "%s %s%s", r->tool->name, d9d_version(),
-                   job->judges ? " --selftest" : "");
-    return d9d_job_same(boot, what, doc);
-}
-
 /* From the configuration to what is printed. */
 static d9d_status job_do(tool_run *r, const tool_job *job, const tool_job_options *o,
                          d9d_boot *boot, const d9d_table *table, const d9d_plugins *plugins,
@@ -200,7 +190,7 @@ d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options
         (void)d9d_boot_patience(boot, (double)wait);
     st = d9d_boot_agree(boot, st);
     if (st == D9D_OK && doc != NULL)
-        st = be_one_job(r, job, boot, doc);
+        st = tool_same(r, boot, job->judges ? "--selftest" : "", doc);
     if (st == D9D_OK && doc != NULL)
         st = job_do(r, job, &o, boot, table, plugins, doc);
     json_decref(doc);

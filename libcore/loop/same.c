@@ -1,4 +1,4 @@
-/* same.c - see loop/same.h, and d9d_job_same() in d9d/loop/job.h. */
+/* same.c - see loop/same.h, and d9d_job_same() and d9d_job_same_files() in d9d/loop/job.h. */
 #include "loop/same.h"
 
 #include <stdio.h>
@@ -168,6 +168,18 @@ out:
     d9d_buf_release(&mine);
     d9d_arena_release(&a);
     return st;
+}
+
+d9d_status d9d_job_same_files(d9d_boot *boot, const char *const *paths, size_t n)
+{
+    d9di_same same = {0};
+
+    for (size_t i = 0; i < n; i++)
+        if (paths[i] != NULL && d9d_fs_is_dir(paths[i]))
+            d9di_same_dir(&same, paths[i]);
+        else
+            add(&same, paths[i], hash_file, (d9d_hash){0});
+    return d9di_same_agree(&same, boot);
 }
 
 /* --- configurations --------------------------------------------------------------------------- */

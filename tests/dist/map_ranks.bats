@@ -96,3 +96,27 @@ whole() {
     run -2 --separate-stderr mpi -n 3 $convert whole
     [ "$(grep -c 'whole: is there already and is not empty' <<<"$stderr")" -eq 1 ]
 }
+
+# another COMMAND: what rank 1 has in place of $convert dst.
+another() { run -2 --separate-stderr mpi -n 1 $convert dst : -n 1 "$@"; }
+# refused SENTENCE: what it says, once, and nothing was made.
+refused() {
+    [ "$(grep -cE "^d9d-map: invalid configuration: rank 1 \(.*\): $1" <<<"$stderr")" -eq 1 ]
+    [ ! -e dst ] && [ ! -e dst.partial ]
+}
+
+@test "ranks that would make several things are refused" {
+    another d9d-map --shard-size 60kB src dst
+    refused 'shard-size is 60000 here and 50000 on rank 0'
+    another $convert --dtype bfloat16 dst
+    refused 'dtype is "bfloat16" here and "as-before" on rank 0'
+    another $convert elsewhere
+    refused 'operand\.2 is "elsewhere" here and "dst" on rank 0'
+    another d9d-map init --model src dst
+    refused 'this is d9d-map [0-9.]* init, and rank 0 is d9d-map'
+    # The same name, on a disk of its own, with weights that were trained on.
+    mkdir other && cp -r src other
+    printf x | dd of=other/src/model.safetensors bs=1 seek=$(($(stat -c %s src/model.safetensors) - 1)) conv=notrunc status=none
+    run -2 --separate-stderr mpi -n 1 $convert "$PWD/dst" : -n 1 -wdir "$PWD/other" $convert "$PWD/dst"
+    refused 'src: is another one here than on rank 0'
+}

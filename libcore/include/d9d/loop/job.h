@@ -191,6 +191,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_job_check_profiling(const d9d_profiling_sect
 /* Collective: ECONFIG unless every rank is the same program, `what` with its version, with the same
  * resolved configuration; the sentence has a rank that is not as rank 0 is, and the key. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_same(d9d_boot *boot, const char *what, json_t *doc);
+/* Collective: ECONFIG unless each of these files and checkpoint directories (NULL: none) is the
+ * same on every rank, on whatever disks they lie; the sentence has the first that is not. */
+D9D_API D9D_MUST_USE d9d_status d9d_job_same_files(d9d_boot *boot, const char *const *paths,
+                                                   size_t n);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,78 @@
+/* tool_same.c - ranks that were started as several things would make nothing that anybody asked
+ * for.  See tool.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "d9d/base/version.h"
+#include "tool.h"
+
+d9d_status tool_same(const tool_run *r, d9d_boot *boot, const char *as, json_t *doc)
+{
+    char what[80];
+
+    (void)snprintf(what, sizeof(what), "%s %s%s%s", r->tool->name, d9d_version(),
+                   as[0] != '\0' ? " " : "", as);
+    return d9d_job_same(boot, what, doc);
+}
+
+static json_t *list_json(const tool_list *list)
+{
+    json_t *words = json_array();
+
+    for (size_t i = 0; i < list->n; i++)
+        (void)json_array_append_new(words, json_string(list->item[i]));
+    return words;
+}
+
+static json_t *value_json(const tool_option *o, const void *field)
+{
+    switch (o->kind) {
+    case TOOL_FLAG: return json_boolean(*(const bool *)field);
+    case TOOL_STRING: return json_string(*(const char *const *)field);
+    case TOOL_INT:
+    case TOOL_SIZE: return json_integer(*(const int64_t *)field);
+    case TOOL_REAL: return json_real(*(const double *)field);
+    case TOOL_WORD: return json_string(o->words[*(const int *)field]);
+    case TOOL_LIST:
+    case TOOL_COMMAS: return list_json(field);
+    }
+    return NULL;
+}
+
+/* By their places, from 1. */
+static json_t *operands_json(const tool_run *r)
+{
+    json_t *operands = json_object();
+
+    for (int i = 0; i < r->n_args; i++) {
+        char place[16];
+
+        (void)snprintf(place, sizeof(place), "%d", i + 1);
+        (void)json_object_set_new(operands, place, json_string(r->args[i]));
+    }
+    return operands;
+}
+
+/* All options, and what they are of. */
+static json_t *line_json(const tool_run *r, const void *options)
+{
+    json_t *line = json_object();
+
+    for (const tool_option *o = r->command->options; o->name != NULL; o++) {
+        json_t *v = value_json(o, (const char *)options + o->offset);
+
+        (void)json_object_set_new(line, o->name, v != NULL ? v : json_null());
+    }
+    (void)json_object_set_new(line, "operand", operands_json(r));
+    return line;
+}
+
+d9d_status tool_same_line(const tool_run *r, d9d_boot *boot, const void *options)
+{
+    const char *command = r->command->name;
+    json_t *line = line_json(r, options);
+    const d9d_status st = tool_same(r, boot, command != NULL ? command : "", line);
+
+    json_decref(line);
+    return st;
+}
