@@ -14,6 +14,7 @@
 #include "d9d/base/thread.h"
 #include "d9d/base/version.h"
 
+#define RUN_SCHEMA "d9d.run.v1"
 enum { MOST_MANIFEST = 1 << 20 };
 
 d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_run_dir *out)
@@ -105,6 +106,9 @@ d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r)
         {"trainer.checkpointing.save_dir", r->checkpoints, r->adapter,
          "where adapters alone are to be"},
         {"export_to", export, r->adapter, "where adapters alone are to be"},
+        {"export_to", export, r->flight, "where the flight recorder is"},
+        {"export_to", export, r->metrics, "where records are"},
+        {"export_to", export, r->samples, "where records are"},
     };
     d9d_status st = D9D_OK;
 
@@ -112,6 +116,55 @@ d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r)
         if (pairs[i].inner != NULL && leads_into(pairs[i].inner, pairs[i].outer))
             st = D9D_FAIL(D9D_ECONFIG, "%s: %s leads into %s, %s", pairs[i].key, pairs[i].inner,
                           pairs[i].outer, pairs[i].why);
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* --- whose it is ------------------------------------------------------------------------------ */
+
+static bool is_run_manifest(const json_t *v)
+{
+    const char *schema = json_string_value(json_object_get(v, "schema"));
+
+    return schema != NULL && strcmp(schema, RUN_SCHEMA) == 0;
+}
+
+static bool is_run_config(const json_t *v)
+{
+    return json_object_get(v, "model_provider") != NULL;
+}
+
+/* A file that is not there is nobody's. */
+static bool is_other(const char *path, bool (*is_run)(const json_t *v))
+{
+    json_t *v = NULL;
+    const bool is =
+        d9d_fs_exists(path) && (d9d_json_read(path, MOST_MANIFEST, &v) != D9D_OK || !is_run(v));
+
+    json_decref(v);
+    return is;
+}
+
+d9d_status d9di_run_dir_spares(const d9di_run_dir *r)
+{
+    static const struct {
+        const char *name;
+        bool (*is_run)(const json_t *v);
+    } files[] = {{"manifest.json", is_run_manifest}, {"config.json", is_run_config}};
+    d9d_arena a = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]) && st == D9D_OK; i++) {
+        const char *path = d9d_fs_join(&a, r->path, files[i].name);
+
+        if (path == NULL)
+            st = D9D_FAIL(D9D_ENOMEM, "%s/%s: its name", r->path, files[i].name);
+        else if (is_other(path, files[i].is_run))
+            st = D9D_FAIL(D9D_ECONFIG,
+                          "%s: is not a run's, and a run would write its own over it; name another "
+                          "trainer.run.dir",
+                          path);
+    }
     d9d_arena_release(&a);
     return st;
 }
@@ -274,7 +327,7 @@ static json_t *describe(const d9d_run_section *run, const json_t *hosts, int64_t
 
     d9d_clock_iso(now);
     return json_pack("{s:s, s:s, s:s, s:s?, s:s, s:s, s:O, s:o, s:o, s:I, s:O?}", "schema",
-                     "d9d.run.v1", "id", id, "name", run->name, "description", run->description,
+                     RUN_SCHEMA, "id", id, "name", run->name, "description", run->description,
                      "version", d9d_version(), "started", now, "hosts", hosts, "slurm_job",
                      environment("SLURM_JOB_ID"), "slurm_restarts",
                      environment("SLURM_RESTART_COUNT"), "restarts", (json_int_t)restarts,

@@ -15,6 +15,9 @@ typedef struct d9di_run_dir {
 d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_run_dir *out);
 /* ECONFIG where checkpoints, traces or the model of a run would come into each other's way. */
 d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r);
+/* Of a directory without a run's records: ECONFIG where it has a dataset's or a checkpoint's files
+ * of the names that a run writes. */
+d9d_status d9di_run_dir_spares(const d9di_run_dir *r);
 /* Make it, write config.json and manifest.json (d9d.run.v1), which lists `hosts`.  `id` is what the
  * manifest of an earlier life says, or else 32 random hex digits. */
 d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,

@@ -85,7 +85,7 @@ static d9d_status dir_check(d9di_train *r)
                         "%s: holds a run already; set trainer.checkpointing.resume "
                         "or another trainer.run.dir",
                         r->dir.path);
-    return D9D_OK;
+    return r->goes_on ? D9D_OK : d9di_run_dir_spares(&r->dir);
 }
 
 /* Rank 0 looks, for all of them. */

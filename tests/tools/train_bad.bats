@@ -141,6 +141,22 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     refused 'trainer.checkpointing.save_dir: run/checkpoints leads into run' --set export_to=run
     refused 'export_to: run/adapter leads into run/adapter, where adapters alone are to be' --set export_to=run/adapter
     refused 'trainer.checkpointing.save_dir: run/checkpoints leads into run' --plan --set export_to=run
+    refused 'export_to: run/flight leads into run/flight, where the flight recorder is' --set export_to=run/flight
+    for at in metrics.jsonl samples.jsonl; do
+        refused "export_to: run/$at leads into run/$at, where records are" --set export_to=run/$at
+    done
+}
+
+@test "a run does not write over a dataset or a model" {
+    cp -rL data bytes && cp -r bytes before
+    refused "bytes/manifest.json: is not a run's, and a run would write its own over it" --set trainer.run.dir=bytes
+    diff -r before bytes
+    cp -r "$golden/moe" model
+    refused "model/config.json: is not a run's, and a run would write its own over it" --set trainer.run.dir=model
+    diff -r "$golden/moe" model
+    mkdir run && cp c.json run/config.json # one's own configuration becomes the resolved one
+    run -0 d9d-train -q --device cpu --set trainer.run.steps=1 run/config.json
+    rm -r run
 }
 
 @test "places that hold something else" {
