@@ -71,7 +71,7 @@ typedef struct d9di_ring {
 /* How a process is told from others. */
 typedef struct d9di_presence {
     int64_t pid, started; /* by the kernel's clock; 0: that is not known */
-    char host[64];        /* its name, and which of its processes count each other */
+    char host[64];        /* a hash: of its name, and of which of its processes count each other */
 } d9di_presence;
 
 void d9di_presence_of_self(d9di_presence *out);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/hash.h"
 #include "d9d/base/thread.h"
 #include "dist/flight_file.h"
 
@@ -54,13 +55,14 @@ bool d9di_process_gone(int64_t pid, int64_t started, char *state)
 /* In containers of one host a number is another process in each. */
 void d9di_presence_of_self(d9di_presence *out)
 {
-    char state, name[65] = "", space[32] = "";
+    char state, name[65] = "", space[32] = "", both[sizeof(name) + sizeof(space)];
 
     *out = (d9di_presence){.pid = getpid()};
     out->started = process_started(out->pid, &state);
     (void)gethostname(name, sizeof(name) - 1);
     (void)!readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
-    (void)snprintf(out->host, sizeof(out->host), "%.36s %.24s", name, space);
+    (void)snprintf(both, sizeof(both), "%s %s", name, space);
+    d9d_hash_hex(d9d_hash_bytes(both, strlen(both)), out->host);
 }
 
 /* --- opening --------------------------------------------------------------------------- */
