@@ -302,20 +302,28 @@ static d9d_status say_cycle(const struct question *q, const struct question *nex
 /* --- a rank that fell silent though it had come ------------------------------------------------
  */
 
-/* The one that fell first, or failed. */
+/* In a call, as of one whose others are no more. */
+static bool has_failed_in_call(const d9di_record *r)
+{
+    return r->life == D9DI_LIFE_FAILED && r->n > 0 && r->call[r->n - 1].step == D9DI_STEP_FAILED;
+}
+
+/* The one that failed by itself, else that fell first, else that failed in a call. */
 static int find_lost(const d9d_flight *f)
 {
-    int lost = -1;
+    int fallen = -1, failed = -1;
 
     for (int r = 0; r < f->size; r++) {
         const d9di_record *x = &f->record[r];
 
-        if (!x->known || x->life == D9DI_LIFE_FAILED)
+        if (has_failed_in_call(x))
+            failed = failed < 0 ? r : failed;
+        else if (!x->known || x->life == D9DI_LIFE_FAILED)
             return r;
-        if (has_fallen(f, x) && (lost < 0 || x->sign < f->record[lost].sign))
-            lost = r;
+        if (has_fallen(f, x) && (fallen < 0 || x->sign < f->record[fallen].sign))
+            fallen = r;
     }
-    return lost;
+    return fallen >= 0 ? fallen : failed;
 }
 
 static d9d_status say_lost(const d9d_flight *f, int rank, d9d_flight_verdict *v, d9d_buf *out)

@@ -250,6 +250,34 @@ static void all_have_come(void **state)
     check(&j, D9D_FLIGHT_LOST, 1, "the first that fell silent is rank 1");
 }
 
+/* Where its call fails, a rank is gone: the other has no part in it. */
+static void a_call_fails(void **state)
+{
+    struct job j;
+
+    (void)state;
+    job_open(&j);
+    for (int i = 0; i < RANKS; i++) {
+        add(j.ring[i], WORLD, D9DI_ALL_TO_ALL, D9DI_STEP_FAILED, "rows");
+        j.ring[i]->head.state = D9DI_FLIGHT_FAILED;
+    }
+    j.ring[2]->head.state = D9DI_FLIGHT_RUNS;
+    j.ring[2]->call[2].step = D9DI_STEP_QUEUED;
+    j.ring[2]->head.beat -= SECOND;
+    check(&j, D9D_FLIGHT_LOST, 2, "the first that fell silent is rank 2");
+    /* ... or nobody is, */
+    job_open(&j);
+    add(j.ring[1], WORLD, D9DI_ALL_TO_ALL, D9DI_STEP_FAILED, "rows");
+    j.ring[1]->head.state = D9DI_FLIGHT_FAILED;
+    check(&j, D9D_FLIGHT_LOST, 1, "rank 1 (n0, dps 0 tp 1), which has failed");
+    /* ... or one had failed by itself, and took it along. */
+    job_open(&j);
+    add(j.ring[1], WORLD, D9DI_ALL_TO_ALL, D9DI_STEP_FAILED, "rows");
+    j.ring[1]->head.state = j.ring[3]->head.state = D9DI_FLIGHT_FAILED;
+    j.ring[0]->head.beat -= SECOND;
+    check(&j, D9D_FLIGHT_LOST, 3, "rank 3 (n1, dps 1 tp 1), which has failed");
+}
+
 static void rings_wrap(void **state)
 {
     struct job j;
@@ -310,6 +338,7 @@ int main(void)
         unit_test_in_dir(calls_differ),
         unit_test_in_dir(messages_wait_for_their_peer),
         unit_test_in_dir(all_have_come),
+        unit_test_in_dir(a_call_fails),
         unit_test_in_dir(rings_wrap),
         unit_test_in_dir(damage_is_no_record),
     };
