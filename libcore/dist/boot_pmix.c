@@ -34,6 +34,7 @@ d9d_status d9di_boot_pmix(d9di_boot_wire *out)
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 struct pmix {
     void *library;
@@ -134,12 +135,15 @@ static bool get_number(const struct pmix *p, const char *key, uint64_t *out)
     return known;
 }
 
+/* The launcher's name of the node, else its own. */
 static void get_node(const struct pmix *p, char *out, size_t n)
 {
     const pmix_info_t now = yes(PMIX_OPTIONAL);
     pmix_value_t *v = NULL;
 
-    (void)snprintf(out, n, "unknown node");
+    if (gethostname(out, n) != 0)
+        (void)snprintf(out, n, "unknown node");
+    out[n - 1] = '\0';
     if (p->get(&p->me, PMIX_HOSTNAME, &now, 1, &v) != PMIX_SUCCESS || v == NULL)
         return;
     if (v->type == PMIX_STRING && v->data.string != NULL) {
