@@ -131,6 +131,24 @@ static void prefixes_scope_inputs_and_outputs(void **state)
 
 /* --- problems --------------------------------------------------------------------------------- */
 
+static void a_parent_gives_its_children(void **state)
+{
+    static const char *const names[] = {"norm.weight", "head.weight"};
+    d9d_mapper *m;
+
+    (void)state;
+    assert_ok(d9d_mapper_create(&m));
+    assert_ok(d9d_mapper_select(m, "model", names, 2));
+    assert_int_equal(d9d_mapper_input_count(m), 2);
+    assert_string_equal(d9d_mapper_input(m, 0), "model.norm.weight");
+    assert_string_equal(d9d_mapper_output(m, 0), "norm.weight");
+    assert_string_equal(d9d_mapper_input(m, 1), "model.head.weight");
+    assert_string_equal(d9d_mapper_output(m, 1), "head.weight");
+    assert_fails(d9d_mapper_select(m, "other", names, 1), D9D_ECONFIG,
+                 "mapper: tensor norm.weight is given twice");
+    d9d_mapper_free(m);
+}
+
 static void count_problem(void *arg, const char *sentence)
 {
     d9d_buf *b = arg;
@@ -356,6 +374,7 @@ int main(void)
         cmocka_unit_test(large_tensors_are_made_in_pieces),
         cmocka_unit_test(names_that_collide_are_refused),
         cmocka_unit_test(prefixes_scope_inputs_and_outputs),
+        cmocka_unit_test(a_parent_gives_its_children),
         cmocka_unit_test(what_does_not_fit_is_listed),
         cmocka_unit_test(shapes_that_do_not_suit_an_operation_are_mismatches),
         cmocka_unit_test(every_half_survives_float_and_back),
