@@ -1,6 +1,14 @@
 /* kernel_common.c - see kernel_common.h. */
 #include "kernel_common.h"
 
+d9d_status d9di_check_addends(int of)
+{
+    if (of < 1 || of > D9D_ADDENDS)
+        return D9D_FAIL(D9D_EINVAL, "add: a sum of %d arrays, possible are 1 to %d", of,
+                        D9D_ADDENDS);
+    return D9D_OK;
+}
+
 d9d_status d9di_check_float(const char *op, d9d_dtype t)
 {
     if (t == D9D_F32 || t == D9D_BF16)

@@ -1,24 +1,27 @@
-/* cpu_add.c - y = a + b, and y = beta y + x. */
+/* cpu_add.c - sums of arrays, and y = beta y + x. */
 #include "cpu_common.h"
 
-D9DI_CLONES static void add_block(float *y, const float *a, const float *b, int64_t n)
+D9DI_CLONES static void add_block(float *y, const float *x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] + b[i];
+        y[i] += x[i];
 }
 
-d9d_status d9d_ref_add(d9d_stream s, d9d_dtype t, void *y, const void *a, const void *b, int64_t n)
+d9d_status d9d_ref_add(d9d_stream s, d9d_dtype t, void *y, const void *const *x, int of, int64_t n)
 {
     (void)s;
     D9D_TRY(d9di_check_float("add", t));
+    D9D_TRY(d9di_check_addends(of));
 #pragma omp parallel for if (n > D9DI_SERIAL)
     for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
         int64_t c = d9di_min(n - i, D9DI_BLOCK);
-        float ba[D9DI_BLOCK], bb[D9DI_BLOCK], *out = d9di_out(t, y, i, ba);
+        float sum[D9DI_BLOCK], in[D9DI_BLOCK];
 
-        add_block(out, d9di_in(t, a, i, c, ba), d9di_in(t, b, i, c, bb), c);
-        d9di_put(t, y, i, c, out);
+        d9di_load(t, sum, x[0], i, c);
+        for (int k = 1; k < of; k++)
+            add_block(sum, d9di_in(t, x[k], i, c, in), c);
+        d9di_store(t, y, i, c, sum);
     }
     return D9D_OK;
 }

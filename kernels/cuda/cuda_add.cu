@@ -1,32 +1,50 @@
-/* cuda_add.cu - y = a + b, and y = beta y + x. */
+/* cuda_add.cu - sums of arrays, and y = beta y + x. */
 #include "cuda_common.cuh"
 
-template <class T> static __global__ void add_kernel(T *y, const T *a, const T *b, int64_t n)
+template <class T> struct addends {
+    const T *x[D9D_ADDENDS];
+};
+
+/* N is how many there are, 0 where the compiler does not know. */
+template <class T, int N>
+static __global__ void add_kernel(T *y, const addends<T> a, int of, int64_t n)
 {
     let_next_begin();
     wait_for_last();
     D9DI_EACH8 (i, n) {
-        float u[8], v[8];
+        float sum[8], v[8];
 
-        load8(u, a + i, n - i);
-        load8(v, b + i, n - i);
-        for (int j = 0; j < 8; j++)
-            u[j] += v[j];
-        store8(y + i, u, n - i);
+        load8(sum, a.x[0] + i, n - i);
+#pragma unroll
+        for (int k = 1; k < (N > 0 ? N : of); k++) {
+            load8(v, a.x[k] + i, n - i);
+            for (int j = 0; j < 8; j++)
+                sum[j] += v[j];
+        }
+        store8(y + i, sum, n - i);
     }
 }
 
 template <class T>
-static d9d_status add(d9d_stream s, void *y, const void *a, const void *b, int64_t n)
+static d9d_status add(d9d_stream s, void *y, const void *const *x, int of, int64_t n)
 {
-    return launch_early(s, "add", add_kernel<T>, blocks_for(s, n / 8), THREADS, (T *)y,
-                        (const T *)a, (const T *)b, n);
+    static const decltype(&add_kernel<T, 0>) kernels[] = {add_kernel<T, 0>, add_kernel<T, 1>,
+                                                          add_kernel<T, 2>, add_kernel<T, 3>,
+                                                          add_kernel<T, 4>, add_kernel<T, 5>};
+    const int known = sizeof(kernels) / sizeof(*kernels);
+    addends<T> a = {};
+
+    for (int k = 0; k < of; k++)
+        a.x[k] = (const T *)x[k];
+    return launch_early(s, "add", kernels[of < known ? of : 0], blocks_for(s, n / 8), THREADS,
+                        (T *)y, a, of, n);
 }
 
-d9d_status d9d_k_add(d9d_stream s, d9d_dtype t, void *y, const void *a, const void *b, int64_t n)
+d9d_status d9d_k_add(d9d_stream s, d9d_dtype t, void *y, const void *const *x, int of, int64_t n)
 {
     D9D_TRY(d9di_check_float("add", t));
-    return n == 0 ? D9D_OK : D9DI_TYPED(t, T, add<T>(s, y, a, b, n));
+    D9D_TRY(d9di_check_addends(of));
+    return n == 0 ? D9D_OK : D9DI_TYPED(t, T, add<T>(s, y, x, of, n));
 }
 
 /* What y held is not read when beta is 0. */

@@ -33,9 +33,9 @@ ENTRY(cast, d9d_dtype yt, void *y, d9d_dtype xt, const void *x, int64_t n)
 {
     return d9di_paper_charge(s, D9D_PAPER_MEMORY, yt, 0, (double)n * (size(yt) + size(xt)));
 }
-ENTRY(add, d9d_dtype t, void *y, const void *a, const void *b, int64_t n)
+ENTRY(add, d9d_dtype t, void *y, const void *const *x, int of, int64_t n)
 {
-    return move(s, t, 3.0 * (double)n);
+    return move(s, t, (of + 1.0) * (double)n);
 }
 ENTRY(accumulate, d9d_dtype yt, void *y, float beta, d9d_dtype xt, const void *x, int64_t n)
 {

@@ -137,7 +137,7 @@ static void handed_over(d9d_comm *c, const d9di_call *k, d9di_flight_call *x, d9
     *c->failed |= st != D9D_OK;
 }
 
-static d9d_status go(d9d_comm *c, const d9di_call *k)
+d9d_status d9di_comm_go(d9d_comm *c, const d9di_call *k)
 {
     d9di_flight_call *x;
     d9d_status st = D9D_OK;
@@ -186,14 +186,14 @@ d9d_status d9d_comm_all_reduce(d9d_comm *c, d9d_stream s, const char *what, d9d_
     D9D_TRY(check_sums(c, what, t));
     if (c == NULL)
         return D9D_OK;
-    return go(c, &(d9di_call){.verb = D9DI_ALL_REDUCE,
-                              .t = t,
-                              .op = op,
-                              .what = what,
-                              .stream = s,
-                              .dst = buf,
-                              .src = buf,
-                              .n = n});
+    return d9di_comm_go(c, &(d9di_call){.verb = D9DI_ALL_REDUCE,
+                                        .t = t,
+                                        .op = op,
+                                        .what = what,
+                                        .stream = s,
+                                        .dst = buf,
+                                        .src = buf,
+                                        .n = n});
 }
 
 d9d_status d9d_comm_all_gather(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *dst,
@@ -201,13 +201,13 @@ d9d_status d9d_comm_all_gather(d9d_comm *c, d9d_stream s, const char *what, d9d_
 {
     if (c == NULL)
         return copy(s, t, dst, src, counts[0]);
-    return go(c, &(d9di_call){.verb = D9DI_ALL_GATHER,
-                              .t = t,
-                              .what = what,
-                              .stream = s,
-                              .dst = dst,
-                              .src = src,
-                              .recv = counts});
+    return d9di_comm_go(c, &(d9di_call){.verb = D9DI_ALL_GATHER,
+                                        .t = t,
+                                        .what = what,
+                                        .stream = s,
+                                        .dst = dst,
+                                        .src = src,
+                                        .recv = counts});
 }
 
 d9d_status d9d_comm_reduce_scatter(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t,
@@ -216,13 +216,13 @@ d9d_status d9d_comm_reduce_scatter(d9d_comm *c, d9d_stream s, const char *what, 
     D9D_TRY(check_sums(c, what, t));
     if (c == NULL)
         return copy(s, t, dst, src, counts[0]);
-    return go(c, &(d9di_call){.verb = D9DI_REDUCE_SCATTER,
-                              .t = t,
-                              .what = what,
-                              .stream = s,
-                              .dst = dst,
-                              .src = src,
-                              .send = counts});
+    return d9di_comm_go(c, &(d9di_call){.verb = D9DI_REDUCE_SCATTER,
+                                        .t = t,
+                                        .what = what,
+                                        .stream = s,
+                                        .dst = dst,
+                                        .src = src,
+                                        .send = counts});
 }
 
 d9d_status d9d_comm_all_to_all(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *dst,
@@ -230,14 +230,14 @@ d9d_status d9d_comm_all_to_all(d9d_comm *c, d9d_stream s, const char *what, d9d_
 {
     if (c == NULL)
         return copy(s, t, dst, src, send[0]);
-    return go(c, &(d9di_call){.verb = D9DI_ALL_TO_ALL,
-                              .t = t,
-                              .what = what,
-                              .stream = s,
-                              .dst = dst,
-                              .src = src,
-                              .send = send,
-                              .recv = recv});
+    return d9di_comm_go(c, &(d9di_call){.verb = D9DI_ALL_TO_ALL,
+                                        .t = t,
+                                        .what = what,
+                                        .stream = s,
+                                        .dst = dst,
+                                        .src = src,
+                                        .send = send,
+                                        .recv = recv});
 }
 
 d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *buf,
@@ -245,14 +245,14 @@ d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *what, d9d_d
 {
     if (c == NULL)
         return D9D_OK;
-    return go(c, &(d9di_call){.verb = D9DI_BROADCAST,
-                              .t = t,
-                              .what = what,
-                              .stream = s,
-                              .dst = buf,
-                              .src = buf,
-                              .n = n,
-                              .root = root});
+    return d9di_comm_go(c, &(d9di_call){.verb = D9DI_BROADCAST,
+                                        .t = t,
+                                        .what = what,
+                                        .stream = s,
+                                        .dst = buf,
+                                        .src = buf,
+                                        .n = n,
+                                        .root = root});
 }
 
 /* --- one to another -------------------------------------------------------------------- */
@@ -264,7 +264,7 @@ static d9d_status exchange(d9d_comm *c)
                          .stream = c->stream,
                          .n = (int64_t)c->pieces.len,
                          .pieces = c->pieces.data};
-    const d9d_status st = k.n == 0 ? D9D_OK : go(c, &k);
+    const d9d_status st = k.n == 0 ? D9D_OK : d9di_comm_go(c, &k);
 
     c->pieces.len = 0;
     return st;
@@ -377,7 +377,7 @@ static d9d_status post_now(d9d_message *m)
     d9d_status st;
 
     if (c->wire->post == NULL)
-        return go(c, &k);
+        return d9di_comm_go(c, &k);
     c->exchanges++;
     if (c->wire->mark != NULL)
         x = d9di_ring_begin(c, &k);
@@ -512,7 +512,7 @@ void d9d_comm_unshare(d9d_comm_shared *x)
 static d9d_status words(d9d_comm *c, const char *what, void *dst, const void *src,
                         const int64_t *counts)
 {
-    return go(
+    return d9di_comm_go(
         c,
         &(d9di_call){
             .verb = D9DI_WORDS, .t = D9D_U8, .what = what, .dst = dst, .src = src, .recv = counts});

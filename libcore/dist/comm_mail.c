@@ -34,21 +34,17 @@ enum {
     NOBODY = -1,
 };
 /* Words of each ring. */
-enum { ARRIVED, TAKEN, HELLO };
-
-/* Of the driver; streams and addresses are as the runtime's. */
-typedef int stream_word_fn(cudaStream_t s, unsigned long long at, uint32_t value, unsigned flags);
+enum { ARRIVED, TAKEN };
 
 typedef struct mail {
     char *mine;
     d9d_comm_shared *shared;
-    stream_word_fn *wait, *write; /* until the word has come to the value, in the cyclic order */
     uint32_t sent[RINGS], got[RINGS]; /* pieces: through the neighbour's ring, from one's own */
 } mail;
 
-static unsigned long long word_at(const void *base, int word, int ring)
+static const char *word_at(const void *base, int word, int ring)
 {
-    return (unsigned long long)(uintptr_t)base + (unsigned)((word * RINGS + ring) * WORD);
+    return (const char *)base + (size_t)(word * RINGS + ring) * WORD;
 }
 
 static char *slot_at(const void *base, int ring, uint32_t piece)
@@ -66,72 +62,22 @@ static int ring_between(const d9d_comm *c, int from, int to)
 
 /* --- making it ------------------------------------------------------------------------------ */
 
-static stream_word_fn *find(const char *name)
-{
-    enum cudaDriverEntryPointQueryResult found;
-    void *at = NULL;
-    stream_word_fn *f;
-
-    if (cudaGetDriverEntryPointByVersion(name, &at, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess ||
-        found != cudaDriverEntryPointSuccess)
-        return NULL;
-    memcpy(&f, &at, sizeof(f));
-    return f;
-}
-
-/* Each writes into a word of its neighbours, as messages will. */
-static bool say_hello(const d9d_comm *c, const mail *m, cudaStream_t s)
-{
-    const int neighbour[RINGS] = {(c->rank + 1) % c->size, (c->rank + c->size - 1) % c->size};
-    bool well = m->wait(s, word_at(m->mine, HELLO, FIRST), 0, 0) == 0;
-
-    for (int i = 0; i < RINGS && well; i++) {
-        const int ring = ring_between(c, c->rank, neighbour[i]);
-
-        well =
-            m->write(s, word_at(d9di_shared_at(m->shared, neighbour[i]), HELLO, ring), 1, 0) == 0;
-    }
-    return cudaStreamSynchronize(s) == cudaSuccess && well;
-}
-
-static bool heard(const d9d_comm *c, const mail *m)
-{
-    const int rings = c->size > 2 ? RINGS : 1;
-    bool well = true;
-
-    for (int i = 0; i < rings && well; i++) {
-        uint32_t word = 0;
-
-        well = cudaMemcpy(&word, (void *)(uintptr_t)word_at(m->mine, HELLO, i), sizeof(word),
-                          cudaMemcpyDeviceToHost) == cudaSuccess &&
-               word == 1;
-    }
-    return well;
-}
-
 static d9d_status fill(d9d_comm *c, mail *m, bool *fine)
 {
     const size_t bytes = HEAD + (size_t)RINGS * SLOTS * PIECE;
     const cudaStream_t s = d9d_cuda_stream_queue(d9d_comm_queue(c));
     void *mine = NULL;
-    bool well = m->wait != NULL && m->write != NULL;
+    const bool well = cudaMalloc(&mine, bytes) == cudaSuccess &&
+                      cudaMemsetAsync(mine, 0, HEAD, s) == cudaSuccess &&
+                      cudaStreamSynchronize(s) == cudaSuccess;
 
-    well = well && cudaMalloc(&mine, bytes) == cudaSuccess &&
-           cudaMemsetAsync(mine, 0, HEAD, s) == cudaSuccess &&
-           cudaStreamSynchronize(s) == cudaSuccess;
     m->mine = mine;
     (void)cudaGetLastError(); /* what cannot be is no failure */
     D9D_TRY(d9di_comm_all(c, "mail", well, fine));
     if (!*fine)
         return D9D_OK;
     D9D_TRY(d9d_comm_share(c, "mail", &mine, 1, &m->shared));
-    if (!(*fine = m->shared != NULL))
-        return D9D_OK;
-    D9D_TRY(d9di_comm_all(c, "mail", say_hello(c, m, s), fine));
-    if (*fine)
-        D9D_TRY(d9di_comm_all(c, "mail", heard(c, m), fine));
-    (void)cudaGetLastError();
+    *fine = m->shared != NULL && d9di_shared_speaks(m->shared);
     return D9D_OK;
 }
 
@@ -153,8 +99,6 @@ static d9d_status mail_make(d9d_comm *c, void **out)
 
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for mail", c->name);
-    m->wait = find("cuStreamWaitValue32");
-    m->write = find("cuStreamWriteValue32");
     st = fill(c, m, &fine);
     if (st == D9D_OK && fine)
         *out = m;
@@ -167,7 +111,7 @@ static d9d_status mail_make(d9d_comm *c, void **out)
 
 /* One piece: when `gate` has come to `when`, n bytes, then `told` is `now`. */
 typedef struct passage {
-    unsigned long long gate, told;
+    const void *gate, *told;
     uint32_t when, now;
     void *dst;
     const void *src;
@@ -214,12 +158,12 @@ static d9d_status mail_move(d9d_comm *c, void *self, const d9di_call *k, d9d_str
         char *here = (char *)p->data + at;
         const passage g =
             p->receive ? receiving(m, ring, theirs, here) : sending(m, ring, theirs, here);
-        int rc = m->wait(s, g.gate, g.when, 0);
+        int rc = d9di_word_wait(m->shared, stream, g.gate, g.when);
 
         if (rc == 0)
             rc = (int)cudaMemcpyAsync(g.dst, g.src, n, cudaMemcpyDefault, s);
         if (rc == 0)
-            rc = m->write(s, g.told, g.now, 0);
+            rc = d9di_word_write(m->shared, stream, g.told, g.now);
         if (rc != 0)
             return d9di_call_fail(c, k, "CUDA: %s", cudaGetErrorString((cudaError_t)rc));
     }

@@ -374,7 +374,8 @@ static const d9di_wire wire = {.rooms = &d9di_rooms_host,
                                        [D9DI_ALL_TO_ALL] = all_to_all,
                                        [D9DI_BROADCAST] = broadcast,
                                        [D9DI_EXCHANGE] = exchange,
-                                       [D9DI_WORDS] = all_gather}};
+                                       [D9DI_WORDS] = all_gather,
+                                       [D9DI_FENCE] = d9di_host_fence}};
 
 /* --- the module ------------------------------------------------------------------------- */
 

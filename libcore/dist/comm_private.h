@@ -18,7 +18,8 @@ struct d9di_flight_call;
     X(ALL_TO_ALL, "all_to_all")                                                                    \
     X(BROADCAST, "broadcast")                                                                      \
     X(EXCHANGE, "exchange")                                                                        \
-    X(WORDS, "words") /* an all_gather of bytes in the host's memory */
+    X(WORDS, "words") /* an all_gather of bytes in the host's memory */                            \
+    X(FENCE, "fence") /* all have come; then this rank takes from the others' memory */
 
 typedef enum d9di_verb {
 #define X(name, text) D9DI_##name,
@@ -38,6 +39,15 @@ typedef struct d9di_piece {
     bool receive;
 } d9di_piece;
 
+/* Of a fence: n bytes of another's memory, as soon as that one has come. */
+typedef struct d9di_take {
+    int from; /* in the group */
+    void *dst;
+    const void *src;
+    size_t n;
+    d9d_comm_point **there; /* put behind it */
+} d9di_take;
+
 typedef struct d9di_call {
     d9di_verb verb;
     d9d_dtype t;
@@ -50,17 +60,21 @@ typedef struct d9di_call {
     int64_t n;                  /* elements of all_reduce and broadcast, pieces of an exchange */
     int root;
     const d9di_piece *pieces;
+    void *fenced;           /* of a fence: what is taken from, as the wire has it */
+    bool told;              /* ... each of the others was told already that this rank has come */
+    const d9di_take *takes; /* ... n_takes of them, in this order */
+    int n_takes;
 } d9di_call;
 
-/* How ranks read each other's memory: see d9d_comm_rooms_want(). */
+/* How ranks read each other's memory: see d9d_comm_rooms_want().  Rooms are what a fence has as
+ * `fenced`. */
 typedef struct d9di_rooms_ops {
     /* Collective; *out is NULL on all ranks where one cannot. */
     d9d_status (*make)(d9d_comm *c, uint64_t bytes, void **out);
-    void *(*mine)(const void *rooms, int turn);
-    /* What is queued behind it comes when all ranks have come here. */
-    d9d_status (*fence)(void *rooms, d9d_stream s, const char *what);
-    d9d_status (*take)(const void *rooms, d9d_stream s, int turn, int from, uint64_t offset,
-                       void *dst, uint64_t n);
+    void *(*at)(const void *rooms, int turn, int rank);
+    /* What is queued on s is there for rank `to`: the next fence is told. */
+    d9d_status (*tell)(void *rooms, d9d_stream s, int to);
+    d9d_status (*take)(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n);
     void (*close)(void *rooms); /* collective, unless a call of the mesh has failed */
 } d9di_rooms_ops;
 
@@ -121,12 +135,20 @@ d9d_status d9di_net_paper(d9d_boot *boot, d9d_stream stream, d9di_net *out);
 d9d_status d9di_cuda_copy(d9d_stream s, void *dst, const void *src, size_t n);
 d9d_status d9di_cuda_share(d9d_comm *c, const char *what, void *const *mine, size_t n,
                            d9d_comm_shared **out);
+d9d_status d9di_cuda_fence(d9d_comm *c, const d9di_call *k);
 extern const d9di_rooms_ops d9di_rooms_cuda;
 extern const d9di_mail_ops d9di_mail_cuda;
-/* The one array of a rank that was shared. */
+/* The first array that a rank shared. */
 void *d9di_shared_at(const d9d_comm_shared *x, int rank);
+/* Words that another rank writes, and that a queue waits for without a multiprocessor; the status
+ * of CUDA, 0 where all is well.  Do queues of all ranks do so? */
+bool d9di_shared_speaks(const d9d_comm_shared *x);
+int d9di_word_write(const d9d_comm_shared *x, d9d_stream s, const void *word, uint32_t value);
+/* Until the word has come to the value, in the cyclic order. */
+int d9di_word_wait(const d9d_comm_shared *x, d9d_stream s, const void *word, uint32_t value);
 #endif
 extern const d9di_rooms_ops d9di_rooms_host;
+d9d_status d9di_host_fence(d9d_comm *c, const d9di_call *k);
 
 /* What D9D_COMM_SHARE says, or what is said without it. */
 bool d9di_may_share(bool unless_said);
@@ -160,8 +182,9 @@ struct d9d_comm {
     struct {
         void *of; /* the wire's; NULL: none */
         uint64_t bytes;
-        int turn;     /* 0 or 1: the room that is written */
-        bool refused; /* some rank could not */
+        int turn;               /* 0 or 1: the room that is written */
+        bool refused;           /* some rank could not */
+        d9d_comm_point **there; /* [size]: where the part of each is, of those told */
     } rooms;
     void *mail;  /* the wire's; NULL: none */
     bool wanted; /* some was asked for */
@@ -189,6 +212,9 @@ void d9di_comm_close(d9d_comm *c);
 /* What the backend has of a group goes, and is made anew: d9d_mesh_sleep(). */
 void d9di_comm_sleep(d9d_comm *c);
 d9d_status d9di_comm_wake(const d9di_net *net, d9d_comm *c);
+
+/* Check, record and run a call. */
+d9d_status d9di_comm_go(d9d_comm *c, const d9di_call *k);
 
 void d9di_rooms_close(d9d_comm *c);
 

@@ -47,6 +47,10 @@ d9d_status d9di_comm_all(d9d_comm *c, const char *what, bool mine, bool *out)
 
 void d9di_rooms_close(d9d_comm *c)
 {
+    for (int r = 0; c->rooms.there != NULL && r < c->size; r++)
+        d9d_comm_point_free(c, c->rooms.there[r]);
+    free(c->rooms.there);
+    c->rooms.there = NULL;
     if (c->rooms.of != NULL)
         c->wire->rooms->close(c->rooms.of);
     c->rooms.of = NULL;
@@ -60,6 +64,9 @@ d9d_status d9d_comm_rooms_want(d9d_comm *c, uint64_t bytes)
     if (c == NULL || c->wire->rooms == NULL || c->rooms.refused || bytes <= c->rooms.bytes)
         return D9D_OK;
     d9di_rooms_close(c);
+    c->rooms.there = calloc((size_t)c->size, sizeof(*c->rooms.there));
+    if (c->rooms.there == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for rooms", c->name);
     D9D_TRY(c->wire->rooms->make(c, whole, &c->rooms.of));
     c->rooms.refused = c->rooms.of == NULL;
     c->rooms.bytes = c->rooms.of != NULL ? whole : 0;
@@ -73,19 +80,64 @@ uint64_t d9d_comm_room_bytes(const d9d_comm *c)
 
 void *d9d_comm_room(const d9d_comm *c)
 {
-    return d9d_comm_room_bytes(c) == 0 ? NULL : c->wire->rooms->mine(c->rooms.of, c->rooms.turn);
+    return d9d_comm_room_bytes(c) == 0 ? NULL
+                                       : c->wire->rooms->at(c->rooms.of, c->rooms.turn, c->rank);
+}
+
+/* The room that is written now is taken from, and the other is the next. */
+static d9d_status turn(d9d_comm *c, const char *what, bool told, const d9di_take *takes, int n)
+{
+    c->rooms.turn = 1 - c->rooms.turn;
+    return d9di_comm_go(c, &(d9di_call){.verb = D9DI_FENCE,
+                                        .t = D9D_U8,
+                                        .what = what,
+                                        .stream = d9d_comm_queue(c),
+                                        .fenced = c->rooms.of,
+                                        .told = told,
+                                        .takes = takes,
+                                        .n_takes = n});
 }
 
 d9d_status d9d_comm_room_open(d9d_comm *c, const char *what)
 {
-    c->rooms.turn = 1 - c->rooms.turn;
-    return c->wire->rooms->fence(c->rooms.of, d9d_comm_queue(c), what);
+    return turn(c, what, false, NULL, 0);
 }
 
 d9d_status d9d_comm_room_take(d9d_comm *c, d9d_stream s, int from, uint64_t offset, void *dst,
                               uint64_t n)
 {
-    if (n == 0)
-        return D9D_OK;
-    return c->wire->rooms->take(c->rooms.of, s, 1 - c->rooms.turn, from, offset, dst, n);
+    const char *theirs = c->wire->rooms->at(c->rooms.of, 1 - c->rooms.turn, from);
+
+    return n == 0 ? D9D_OK : c->wire->rooms->take(c, s, dst, theirs + offset, n);
+}
+
+d9d_status d9d_comm_room_tell(d9d_comm *c, d9d_stream s, int to)
+{
+    return c->wire->rooms->tell(c->rooms.of, s, to);
+}
+
+d9d_status d9d_comm_room_take_each(d9d_comm *c, const char *what, const d9d_room_part *parts, int n)
+{
+    d9di_take *takes = calloc((size_t)n + 1, sizeof(*takes));
+    d9d_status st;
+
+    if (takes == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %d parts", c->name, what, n);
+    for (int i = 0; i < n; i++) {
+        const char *theirs = c->wire->rooms->at(c->rooms.of, c->rooms.turn, parts[i].from);
+
+        takes[i] = (d9di_take){.from = parts[i].from,
+                               .dst = parts[i].dst,
+                               .src = theirs + parts[i].offset,
+                               .n = parts[i].n,
+                               .there = &c->rooms.there[parts[i].from]};
+    }
+    st = turn(c, what, true, takes, n);
+    free(takes);
+    return st;
+}
+
+d9d_status d9d_comm_room_join(d9d_comm *c, int from, d9d_stream s)
+{
+    return d9d_comm_join_at(c, c->rooms.there[from], s);
 }

@@ -1,21 +1,41 @@
 /* comm_rooms_host.c - rooms of processors of one host: memory without a name that each rank opens
  * at the others' and maps, where the environment of all has D9D_COMM_SHARE=1. */
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "dist/comm_private.h"
 
 typedef struct rooms {
     d9d_comm *comm;
-    uint64_t bytes; /* of one of the two */
-    int32_t word;   /* of fences */
-    char *at[];     /* [size], each rank's two */
+    uint64_t bytes;  /* of one of the two */
+    uint32_t fences; /* come to so far */
+    char *at[];      /* [size], each rank's words, then its two */
 } rooms;
+
+enum { WORD = 64, PAGE = 4096 }; /* bytes from one word to the next; rooms begin at a page */
+
+/* How many fences `from` has told `to` of. */
+static uint32_t *word_of(const rooms *r, int to, int from)
+{
+    return (uint32_t *)(void *)(r->at[to] + (size_t)from * WORD);
+}
+
+static uint64_t words_bytes(const rooms *r)
+{
+    return ((uint64_t)r->comm->size * WORD + PAGE - 1) / PAGE * PAGE;
+}
+
+static uint64_t whole(const rooms *r)
+{
+    return words_bytes(r) + 2 * r->bytes;
+}
 
 /* What a rank says of its memory: another host's, or another container's, is another file. */
 typedef struct said {
@@ -25,7 +45,7 @@ typedef struct said {
 
 static bool map(rooms *r, int rank, int fd)
 {
-    void *p = mmap(NULL, 2 * r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *p = mmap(NULL, whole(r), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
     r->at[rank] = p == MAP_FAILED ? NULL : p;
     return r->at[rank] != NULL;
@@ -39,7 +59,7 @@ static int create(rooms *r, said *out)
 
     memset(out, 0, sizeof(*out));
     d9di_host_name(out->host);
-    if (fd < 0 || ftruncate(fd, (off_t)(2 * r->bytes)) != 0 || fstat(fd, &s) != 0 ||
+    if (fd < 0 || ftruncate(fd, (off_t)whole(r)) != 0 || fstat(fd, &s) != 0 ||
         !map(r, r->comm->rank, fd)) {
         if (fd >= 0)
             (void)close(fd);
@@ -91,7 +111,7 @@ static void unmap(rooms *r)
 {
     for (int i = 0; i < r->comm->size; i++)
         if (r->at[i] != NULL)
-            (void)munmap(r->at[i], 2 * r->bytes);
+            (void)munmap(r->at[i], whole(r));
     free(r);
 }
 
@@ -126,27 +146,55 @@ out:
     return st;
 }
 
-static void *mine(const void *self, int turn)
+static void *at(const void *self, int turn, int rank)
 {
     const rooms *r = self;
 
-    return r->at[r->comm->rank] + (size_t)turn * r->bytes;
+    return r->at[rank] + words_bytes(r) + (size_t)turn * r->bytes;
 }
 
-static d9d_status fence(void *self, d9d_stream s, const char *what)
-{
-    rooms *r = self;
-
-    return d9d_comm_all_reduce(r->comm, s, what, D9D_I32, &r->word, 1, D9D_COMM_MAX);
-}
-
-static d9d_status take(const void *self, d9d_stream s, int turn, int from, uint64_t offset,
-                       void *dst, uint64_t n)
+static d9d_status tell(void *self, d9d_stream s, int to)
 {
     const rooms *r = self;
 
     (void)s;
-    memcpy(dst, r->at[from] + (size_t)turn * r->bytes + offset, n);
+    __atomic_store_n(word_of(r, to, r->comm->rank), r->fences + 1, __ATOMIC_RELEASE);
+    return D9D_OK;
+}
+
+/* The watchdog ends a process that waits too long. */
+static void await(const rooms *r, int from)
+{
+    const struct timespec nap = {0, 50000};
+    uint32_t *word = word_of(r, r->comm->rank, from);
+
+    for (int i = 0; (int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - r->fences) < 0; i++)
+        if (i < 100)
+            (void)sched_yield();
+        else
+            (void)nanosleep(&nap, NULL);
+}
+
+static d9d_status take(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n)
+{
+    (void)c, (void)s;
+    memcpy(dst, src, n);
+    return D9D_OK;
+}
+
+d9d_status d9di_host_fence(d9d_comm *c, const d9di_call *k)
+{
+    rooms *r = k->fenced;
+
+    for (int i = 1; i < c->size && !k->told; i++)
+        D9D_TRY(tell(r, k->stream, (c->rank + i) % c->size));
+    r->fences++;
+    for (int i = 0; i < k->n_takes; i++) {
+        await(r, k->takes[i].from);
+        D9D_TRY(take(c, k->stream, k->takes[i].dst, k->takes[i].src, k->takes[i].n));
+    }
+    for (int i = 1; i < c->size; i++)
+        await(r, (c->rank + i) % c->size);
     return D9D_OK;
 }
 
@@ -155,4 +203,4 @@ static void close_rooms(void *self)
     unmap(self);
 }
 
-const d9di_rooms_ops d9di_rooms_host = {make, mine, fence, take, close_rooms};
+const d9di_rooms_ops d9di_rooms_host = {make, at, tell, take, close_rooms};

@@ -10,15 +10,107 @@
 #include "d9d/kernels/cuda.h"
 #include "dist/comm_private.h"
 
+/* Of the driver; streams and addresses are as the runtime's. */
+typedef int stream_word_fn(cudaStream_t s, unsigned long long at, uint32_t value, unsigned flags);
+
+/* The last array is of words: how many fences each of the others has told this rank of. */
 struct d9d_comm_shared {
     d9d_comm *comm;
     char *what;
     size_t n;
+    void **mine;     /* [n] */
     const void **at; /* [ranks, n] */
     void **opened;   /* [ranks, n], what is to be closed; NULL where nothing is */
-    int32_t *word;   /* on the GPU */
+    int32_t *word;   /* on the GPU, for fences of ranks that have no words */
+    stream_word_fn *wait, *write;
+    uint32_t fences; /* come to so far */
     bool used;       /* others may be reading */
+    bool speaks;     /* by words */
+    bool owned;      /* all of mine goes with it; else the words alone */
 };
+
+enum { WORD = 256 }; /* bytes from one word to the next */
+
+/* --- words ------------------------------------------------------------------------------------ */
+
+/* NULL: this driver has none. */
+static stream_word_fn *find(const char *name)
+{
+    enum cudaDriverEntryPointQueryResult found;
+    void *at = NULL;
+    stream_word_fn *f;
+
+    if (cudaGetDriverEntryPointByVersion(name, &at, 12000, cudaEnableDefault, &found) !=
+            cudaSuccess ||
+        found != cudaDriverEntryPointSuccess)
+        return NULL;
+    memcpy(&f, &at, sizeof(f));
+    return f;
+}
+
+static int on_word(stream_word_fn *f, d9d_stream s, const void *word, uint32_t value)
+{
+    return f == NULL ? (int)cudaErrorNotSupported
+                     : f(d9d_cuda_stream_queue(s), (unsigned long long)(uintptr_t)word, value, 0);
+}
+
+int d9di_word_write(const d9d_comm_shared *x, d9d_stream s, const void *word, uint32_t value)
+{
+    return on_word(x->write, s, word, value);
+}
+
+int d9di_word_wait(const d9d_comm_shared *x, d9d_stream s, const void *word, uint32_t value)
+{
+    return on_word(x->wait, s, word, value);
+}
+
+bool d9di_shared_speaks(const d9d_comm_shared *x)
+{
+    return x->speaks;
+}
+
+/* What rank `from` writes at rank `to`. */
+static const char *word_of(const d9d_comm_shared *x, int to, int from)
+{
+    return (const char *)x->at[(size_t)to * x->n + x->n - 1] + (size_t)from * WORD;
+}
+
+/* Each writes into its words, as fences will. */
+static bool greet(const d9d_comm_shared *x, d9d_stream s)
+{
+    const int me = x->comm->rank;
+    bool well = d9di_word_wait(x, s, word_of(x, me, me), 0) == 0;
+
+    for (int r = 0; r < x->comm->size && well; r++)
+        well = d9di_word_write(x, s, word_of(x, r, me), 1) == 0;
+    return cudaStreamSynchronize(d9d_cuda_stream_queue(s)) == cudaSuccess && well;
+}
+
+static bool was_greeted(const d9d_comm_shared *x)
+{
+    bool well = true;
+
+    for (int r = 0; r < x->comm->size && well; r++) {
+        uint32_t word = 0;
+
+        well = cudaMemcpy(&word, word_of(x, x->comm->rank, r), sizeof(word),
+                          cudaMemcpyDeviceToHost) == cudaSuccess &&
+               word == 1;
+    }
+    return well;
+}
+
+static d9d_status try_words(d9d_comm_shared *x)
+{
+    d9d_comm *c = x->comm;
+
+    D9D_TRY(d9di_comm_all(c, x->what, greet(x, d9d_comm_queue(c)), &x->speaks));
+    if (x->speaks)
+        D9D_TRY(d9di_comm_all(c, x->what, was_greeted(x), &x->speaks));
+    x->fences = 1;
+    (void)cudaGetLastError(); /* what cannot be is no failure */
+    return D9D_OK;
+}
 
 /* What a rank says of an array; all zeros where it cannot be shared. */
 typedef struct said {
@@ -75,8 +167,7 @@ static bool open_one(d9d_comm_shared *x, size_t at, const said *theirs, const ch
     return true;
 }
 
-static bool open_all(d9d_comm_shared *x, const d9d_comm_word *all, const said *mine,
-                     void *const *arrays)
+static bool open_all(d9d_comm_shared *x, const d9d_comm_word *all, const said *mine)
 {
     const int me = x->comm->rank;
 
@@ -85,7 +176,7 @@ static bool open_all(d9d_comm_shared *x, const d9d_comm_word *all, const said *m
             const size_t at = (size_t)r * x->n + i;
             said theirs;
 
-            x->at[at] = arrays[i];
+            x->at[at] = x->mine[i];
             if (r == me && mine[i].fine)
                 continue;
             if (r == me || all[r].n != x->n * sizeof(theirs))
@@ -97,28 +188,45 @@ static bool open_all(d9d_comm_shared *x, const d9d_comm_word *all, const said *m
     return true;
 }
 
-static d9d_status exchange(d9d_comm_shared *x, void *const *mine, d9d_arena *a, bool *fine)
+static d9d_status exchange(d9d_comm_shared *x, d9d_arena *a, bool *fine)
 {
     d9d_comm *c = x->comm;
     d9d_comm_word *all = d9d_arena_alloc(a, (size_t)c->size * sizeof(*all));
-    said *here = d9d_arena_alloc(a, (x->n + 1) * sizeof(*here));
+    said *here = d9d_arena_alloc(a, x->n * sizeof(*here));
     char host[D9DI_HOST_MAX];
 
     if (all == NULL || here == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %zu handles", c->name, x->what, x->n);
     d9di_host_name(host);
     for (size_t i = 0; i < x->n; i++)
-        say(mine[i], host, &here[i]);
+        say(x->mine[i], host, &here[i]);
     D9D_TRY(d9d_comm_gather_words(c, x->what, here, x->n * sizeof(*here), a, all));
-    *fine = open_all(x, all, here, mine) && cudaMalloc((void **)&x->word, 4) == cudaSuccess &&
+    *fine = open_all(x, all, here) && cudaMalloc((void **)&x->word, 4) == cudaSuccess &&
             cudaMemset(x->word, 0, 4) == cudaSuccess;
     (void)cudaGetLastError(); /* what cannot be shared is no failure */
-    return d9di_comm_all(c, x->what, *fine, fine);
+    D9D_TRY(d9di_comm_all(c, x->what, *fine, fine));
+    return *fine ? try_words(x) : D9D_OK;
 }
 
-static d9d_status create(d9d_comm *c, const char *what, size_t n, d9d_comm_shared **out)
+/* NULL where there is no memory: then it cannot be shared. */
+static void *make_words(const d9d_comm *c)
 {
-    const size_t all = (size_t)c->size * n + 1;
+    const size_t bytes = (size_t)c->size * WORD;
+    void *p = NULL;
+
+    if (cudaMalloc(&p, bytes) != cudaSuccess || cudaMemset(p, 0, bytes) != cudaSuccess ||
+        cudaDeviceSynchronize() != cudaSuccess) {
+        (void)cudaFree(p);
+        p = NULL;
+    }
+    (void)cudaGetLastError();
+    return p;
+}
+
+static d9d_status create(d9d_comm *c, const char *what, void *const *mine, size_t n,
+                         d9d_comm_shared **out)
+{
+    const size_t all = (size_t)c->size * (n + 1);
     d9d_comm_shared *x = calloc(1, sizeof(*x));
 
     *out = x;
@@ -126,11 +234,17 @@ static d9d_status create(d9d_comm *c, const char *what, size_t n, d9d_comm_share
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
     *x = (d9d_comm_shared){.comm = c,
                            .what = strdup(what),
-                           .n = n,
+                           .n = n + 1,
+                           .wait = find("cuStreamWaitValue32"),
+                           .write = find("cuStreamWriteValue32"),
+                           .mine = calloc(n + 1, sizeof(*x->mine)),
                            .at = calloc(all, sizeof(*x->at)),
                            .opened = calloc(all, sizeof(*x->opened))};
-    if (x->what == NULL || x->at == NULL || x->opened == NULL)
+    if (x->what == NULL || x->mine == NULL || x->at == NULL || x->opened == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
+    for (size_t i = 0; i < n; i++)
+        x->mine[i] = mine[i];
+    x->mine[n] = make_words(c);
     return D9D_OK;
 }
 
@@ -140,10 +254,10 @@ d9d_status d9di_cuda_share(d9d_comm *c, const char *what, void *const *mine, siz
     d9d_comm_shared *x;
     d9d_arena a = {0};
     bool fine = false;
-    d9d_status st = create(c, what, n, &x);
+    d9d_status st = create(c, what, mine, n, &x);
 
     if (st == D9D_OK)
-        st = exchange(x, mine, &a, &fine);
+        st = exchange(x, &a, &fine);
     d9d_arena_release(&a);
     if (st == D9D_OK && fine) {
         x->used = true;
@@ -172,28 +286,87 @@ void d9d_comm_unshare(d9d_comm_shared *x)
         return;
     if (!*x->comm->failed) { /* else freeing could wait for ever, and the process ends soon */
         close_all(x);
+        for (size_t i = x->owned ? 0 : x->n - 1; x->mine != NULL && i < x->n; i++)
+            (void)cudaFree(x->mine[i]);
         (void)cudaFree(x->word);
     }
     free(x->opened);
     free(x->at);
+    free(x->mine);
     free(x->what);
     free(x);
 }
 
 /* --- using it ------------------------------------------------------------------------------ */
 
-d9d_status d9d_comm_shared_fence(d9d_comm_shared *x, d9d_stream s)
+static d9d_status settle(const d9d_comm *c, const char *what, int rc)
 {
-    return d9d_comm_all_reduce(x->comm, s, x->what, D9D_I32, x->word, 1, D9D_COMM_MAX);
+    return rc == 0 ? D9D_OK
+                   : D9D_FAIL(D9D_ECUDA, "%s: %s: CUDA: %s", c->name, what,
+                              cudaGetErrorString((cudaError_t)rc));
 }
 
-static d9d_status copy(const d9d_comm_shared *x, d9d_stream s, void *dst, const void *src, size_t n)
+static d9d_status tell(const d9d_comm_shared *x, d9d_stream s, int to)
 {
-    const cudaError_t e = cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, d9d_cuda_stream_queue(s));
+    return settle(x->comm, x->what,
+                  d9di_word_write(x, s, word_of(x, to, x->comm->rank), x->fences + 1));
+}
 
-    return e == cudaSuccess ? D9D_OK
-                            : D9D_FAIL(D9D_ECUDA, "%s: %s: copy: %s", x->comm->name, x->what,
-                                       cudaGetErrorString(e));
+static d9d_status await(const d9d_comm_shared *x, d9d_stream s, int from)
+{
+    return settle(x->comm, x->what,
+                  d9di_word_wait(x, s, word_of(x, x->comm->rank, from), x->fences));
+}
+
+static d9d_status copy(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n)
+{
+    return settle(c, "copy",
+                  (int)cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, d9d_cuda_stream_queue(s)));
+}
+
+/* Ranks without words come together all at once. */
+static d9d_status come(d9d_comm_shared *x, const d9di_call *k)
+{
+    d9d_comm *c = x->comm;
+
+    if (!x->speaks)
+        return c->wire->run[D9DI_ALL_REDUCE](c, &(d9di_call){.verb = D9DI_ALL_REDUCE,
+                                                             .t = D9D_I32,
+                                                             .op = D9D_COMM_MAX,
+                                                             .what = k->what,
+                                                             .stream = k->stream,
+                                                             .dst = x->word,
+                                                             .src = x->word,
+                                                             .n = 1});
+    for (int i = 1; i < c->size && !k->told; i++)
+        D9D_TRY(tell(x, k->stream, (c->rank + i) % c->size));
+    x->fences++;
+    return D9D_OK;
+}
+
+d9d_status d9di_cuda_fence(d9d_comm *c, const d9di_call *k)
+{
+    d9d_comm_shared *x = k->fenced;
+
+    D9D_TRY(come(x, k));
+    for (int i = 0; i < k->n_takes; i++) {
+        const d9di_take *p = &k->takes[i];
+
+        if (x->speaks)
+            D9D_TRY(await(x, k->stream, p->from));
+        D9D_TRY(copy(c, k->stream, p->dst, p->src, p->n));
+        D9D_TRY(d9d_comm_point_set(c, p->there));
+    }
+    for (int i = 1; i < c->size && x->speaks; i++)
+        D9D_TRY(await(x, k->stream, (c->rank + i) % c->size));
+    return D9D_OK;
+}
+
+d9d_status d9d_comm_shared_fence(d9d_comm_shared *x, d9d_stream s)
+{
+    return d9di_comm_go(
+        x->comm,
+        &(d9di_call){.verb = D9DI_FENCE, .t = D9D_U8, .what = x->what, .stream = s, .fenced = x});
 }
 
 /* Each rank begins with its neighbour, so that no two read from one at a time. */
@@ -209,7 +382,7 @@ d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i, d9
 
         for (int r = 0; r < from; r++)
             before += counts[r];
-        D9D_TRY(copy(x, s, (char *)dst + (size_t)before * e, x->at[(size_t)from * x->n + i],
+        D9D_TRY(copy(x->comm, s, (char *)dst + (size_t)before * e, x->at[(size_t)from * x->n + i],
                      (size_t)counts[from] * e));
     }
     return D9D_OK;
@@ -220,63 +393,45 @@ void *d9di_shared_at(const d9d_comm_shared *x, int rank)
     return (void *)(uintptr_t)x->at[(size_t)rank * x->n];
 }
 
-/* --- rooms ----------------------------------------------------------------------------------- */
-
-typedef struct rooms {
-    void *mine[2];
-    d9d_comm_shared *shared;
-} rooms;
-
-static void rooms_close(void *self)
-{
-    rooms *r = self;
-    const bool failed = r->shared != NULL && *r->shared->comm->failed;
-
-    d9d_comm_unshare(r->shared);
-    for (int i = 0; i < 2 && !failed; i++)
-        (void)cudaFree(r->mine[i]);
-    free(r);
-}
+/* --- rooms: two arrays that are shared, and go with it
+ * -------------------------------------------- */
 
 static d9d_status rooms_make(d9d_comm *c, uint64_t bytes, void **out)
 {
-    rooms *r = calloc(1, sizeof(*r));
+    d9d_comm_shared *x = NULL;
+    void *mine[2] = {NULL, NULL};
     d9d_status st;
 
-    if (r == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for rooms", c->name);
     for (int i = 0; i < 2; i++)
-        if (cudaMalloc(&r->mine[i], bytes) != cudaSuccess)
-            r->mine[i] = NULL; /* then they cannot be shared */
+        if (cudaMalloc(&mine[i], bytes) != cudaSuccess)
+            mine[i] = NULL; /* then they cannot be shared */
     (void)cudaGetLastError();
-    st = d9d_comm_share(c, "rooms", r->mine, 2, &r->shared);
-    if (st == D9D_OK && r->shared != NULL)
-        *out = r;
-    else
-        rooms_close(r);
+    st = d9d_comm_share(c, "rooms", mine, 2, &x);
+    if (x != NULL)
+        x->owned = true;
+    for (int i = 0; i < 2 && x == NULL && !*c->failed; i++)
+        (void)cudaFree(mine[i]);
+    *out = x;
     return st;
 }
 
-static void *rooms_mine(const void *self, int turn)
+static void *rooms_at(const void *self, int turn, int rank)
 {
-    return ((const rooms *)self)->mine[turn];
+    const d9d_comm_shared *x = self;
+
+    return (void *)(uintptr_t)x->at[(size_t)rank * x->n + (size_t)turn];
 }
 
-static d9d_status rooms_fence(void *self, d9d_stream s, const char *what)
+static d9d_status rooms_tell(void *self, d9d_stream s, int to)
 {
-    d9d_comm_shared *x = ((rooms *)self)->shared;
+    const d9d_comm_shared *x = self;
 
-    return d9d_comm_all_reduce(x->comm, s, what, D9D_I32, x->word, 1, D9D_COMM_MAX);
+    return x->speaks ? tell(x, s, to) : d9d_comm_fork(x->comm, s);
 }
 
-static d9d_status rooms_take(const void *self, d9d_stream s, int turn, int from, uint64_t offset,
-                             void *dst, uint64_t n)
+static void rooms_close(void *self)
 {
-    const d9d_comm_shared *x = ((const rooms *)self)->shared;
-    const char *theirs = x->at[(size_t)from * x->n + (size_t)turn];
-
-    return copy(x, s, dst, theirs + offset, n);
+    d9d_comm_unshare(self);
 }
 
-const d9di_rooms_ops d9di_rooms_cuda = {rooms_make, rooms_mine, rooms_fence, rooms_take,
-                                        rooms_close};
+const d9di_rooms_ops d9di_rooms_cuda = {rooms_make, rooms_at, rooms_tell, copy, rooms_close};

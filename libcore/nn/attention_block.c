@@ -97,15 +97,15 @@ static heads heads_read(const d9d_block_attention *b, d9d_block_linear *proj, d9
 enum { Q, K, V, QKV };
 
 /* x, all tokens, to heads [B, S, n, D]: queries, keys and values. */
-static d9d_status project(d9d_block_attention *b, d9d_tape *t, d9d_var *x, const heads *of,
-                          const d9d_shape *s, d9d_var **y)
+static d9d_status project(d9d_block_attention *b, d9d_tape *t, d9d_var *x, d9d_coming *coming,
+                          const heads *of, const d9d_shape *s, d9d_var **y)
 {
     const int64_t d = b->shape.head_dim;
     d9d_linear_rows rows[QKV];
 
     for (int i = 0; i < QKV; i++)
         rows[i] = (d9d_linear_rows){&of[i].proj->weight, of[i].first * d, of[i].n * d};
-    D9D_TRY(d9d_op_linears(t, x, rows, QKV, y));
+    D9D_TRY(d9d_op_linears(t, x, coming, rows, QKV, y));
     for (int i = 0; i < QKV; i++) {
         if (b->shape.qkv_bias)
             D9D_TRY(d9d_op_add_bias(t, y[i], of[i].bias, rows[i].first, &y[i]));
@@ -200,9 +200,10 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
                                .sinks = b->shape.sinks ? &b->sinks : NULL};
     d9d_comm *tp = d9d_cut_tp(b->cut);
     d9d_var *all, *qkv[QKV], *o;
+    d9d_coming coming;
 
-    D9D_TRY(d9d_op_gather_rows(t, x, tp, b->q_proj.weight.name, &all));
-    D9D_TRY(project(b, t, all, of, &positions->shape, qkv));
+    D9D_TRY(d9d_op_gather_rows_go(t, x, tp, b->q_proj.weight.name, &coming, &all));
+    D9D_TRY(project(b, t, all, &coming, of, &positions->shape, qkv));
     D9D_TRY(arrange(b, t, positions, cache, qkv));
     D9D_TRY(d9d_op_attention(t, qkv[Q], qkv[K], qkv[V], &how, &o));
     D9D_TRY(gated(b, t, o, all, &o));

@@ -18,8 +18,5 @@ d9d_status d9di_block_children(d9d_module *m, const struct d9di_child *children,
  * added to `plus` where that is not NULL. */
 d9d_status d9di_block_linear_end(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_comm *tp,
                                  d9d_var *plus, d9d_var **y);
-/* The same of *y, which is that product. */
-d9d_status d9di_block_rows_end(d9d_block_linear *b, d9d_tape *t, d9d_comm *tp, d9d_var *plus,
-                               d9d_var **y);
 
 #endif /* D9DI_NN_BLOCK_INIT_H */

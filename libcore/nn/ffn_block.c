@@ -23,11 +23,10 @@ d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x, d9d_
 {
     const d9d_ffn_weights w = {&b->gate_proj.weight, &b->up_proj.weight, &b->down_proj.weight};
     d9d_comm *tp = d9d_cut_tp(b->cut);
+    d9d_coming coming;
+    const d9d_ffn_ranks ranks = {tp, b->down_proj.weight.name, &coming};
     d9d_var *all;
 
-    D9D_TRY(d9d_op_gather_rows(t, x, tp, b->gate_proj.weight.name, &all));
-    if (d9d_comm_size(tp) == 1)
-        return d9d_op_ffn(t, all, &w, NULL, plus, y);
-    D9D_TRY(d9d_op_ffn(t, all, &w, NULL, NULL, y));
-    return d9di_block_rows_end(&b->down_proj, t, tp, plus, y);
+    D9D_TRY(d9d_op_gather_rows_go(t, x, tp, b->gate_proj.weight.name, &coming, &all));
+    return d9d_op_ffn(t, all, &w, NULL, d9d_comm_size(tp) > 1 ? &ranks : NULL, plus, y);
 }

@@ -41,17 +41,10 @@ d9d_status d9d_block_linear_forward(d9d_block_linear *b, d9d_tape *t, d9d_var *x
 d9d_status d9di_block_linear_end(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_comm *tp,
                                  d9d_var *plus, d9d_var **y)
 {
-    if (plus != NULL && d9d_comm_size(tp) == 1)
-        return d9d_op_linear_onto(t, x, &b->weight, plus, y);
-    D9D_TRY(d9d_op_linear(t, x, &b->weight, y));
-    return d9di_block_rows_end(b, t, tp, plus, y);
-}
-
-d9d_status d9di_block_rows_end(d9d_block_linear *b, d9d_tape *t, d9d_comm *tp, d9d_var *plus,
-                               d9d_var **y)
-{
-    D9D_TRY(d9d_op_scatter_rows(t, *y, tp, b->weight.name, y));
-    return plus == NULL ? D9D_OK : d9d_op_add(t, plus, *y, y);
+    if (d9d_comm_size(tp) > 1)
+        return d9d_op_linear_scatter(t, x, &b->weight, tp, b->weight.name, plus, y);
+    return plus != NULL ? d9d_op_linear_onto(t, x, &b->weight, plus, y)
+                        : d9d_op_linear(t, x, &b->weight, y);
 }
 
 d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_how *how, int64_t n, float eps,

@@ -77,7 +77,7 @@ static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d
     d9d_var *rows, *out;
 
     D9D_TRY(d9d_op_permute(t, x, r, &rows));
-    D9D_TRY(d9d_op_ffn(t, rows, &w, r, NULL, &out));
+    D9D_TRY(d9d_op_ffn(t, rows, &w, r, NULL, NULL, &out));
     return d9d_op_unpermute(t, out, prob, r, y);
 }
 

@@ -91,6 +91,13 @@ static inline int64_t d9di_rows(const d9d_shape *s)
     return d9d_shape_numel(&lead);
 }
 
+/* Where rows of x [..., N] begin. */
+static inline void *d9di_rows_at(const d9d_tensor *x, int64_t first)
+{
+    return (char *)d9d_tensor_data(x) +
+           (uint64_t)(first * d9di_last(&x->shape)) * d9d_dtype_size(x->dtype);
+}
+
 /* d9d_comm_all_gather() or d9d_comm_reduce_scatter() with `each` elements on every rank. */
 typedef __typeof__(d9d_comm_all_gather) d9di_transfer;
 d9d_status d9di_transfer_even(d9d_tape *t, d9di_transfer *by, d9d_comm *comm, const char *what,

@@ -8,6 +8,7 @@
  * operations of their own.
  */
 #include "op/op_products.h"
+#include "op/op_rows.h"
 
 enum { GATE, UP, PLUS }; /* inputs; the first two are saved */
 enum { SAVED_H = 2, SAVED_OFFSET };
@@ -62,9 +63,12 @@ typedef struct call {
     d9d_tape *t;
     d9d_var *x;
     const d9d_ffn_weights *w;
-    const d9d_routing *r; /* NULL: no experts */
+    const d9d_routing *r;       /* NULL: no experts */
+    const d9d_ffn_ranks *ranks; /* NULL: y is not summed over ranks */
     d9d_var *plus;
     d9d_var *both[2], *h; /* gate and up */
+    d9d_gated_dims gate;  /* of both */
+    d9d_gemm down;        /* of h */
 } call;
 
 /* Features of the result of w. */
@@ -86,14 +90,26 @@ static d9d_status check_one(const call *c, const d9d_tensor *x, const d9d_param 
     return c->r != NULL ? d9di_grouped_check(x, w, c->r) : d9di_linear_check(x, w);
 }
 
+/* What is added has y's shape; of a sum over ranks that is checked with it. */
+static d9d_status check_plus(const call *c)
+{
+    const d9d_tensor *x = d9d_var_tensor(c->x), *plus = d9d_var_tensor(c->plus);
+    const d9d_shape y = result(c, c->w->down);
+
+    D9D_TRY(d9di_op_check("ffn", "plus", plus, x->dtype));
+    if (c->ranks == NULL && !d9d_shape_equal(&plus->shape, &y))
+        return d9di_op_misfit("ffn", "plus", &plus->shape, "y", &y,
+                              "what is added has the result's shape");
+    return D9D_OK;
+}
+
 static d9d_status check(const call *c)
 {
     const d9d_param *gate = c->w->gate, *up = c->w->up;
-    const d9d_tensor *x = d9d_var_tensor(c->x), *plus;
+    const d9d_tensor *x = d9d_var_tensor(c->x);
     d9d_tensor h = *x;
-    d9d_shape y;
 
-    if (c->r != NULL && c->plus != NULL)
+    if (c->r != NULL && (c->plus != NULL || c->ranks != NULL))
         return D9D_FAIL(D9D_EINVAL, "ffn: rows of experts are not added to others");
     D9D_TRY(check_one(c, x, gate));
     D9D_TRY(check_one(c, x, up));
@@ -102,15 +118,7 @@ static d9d_status check(const call *c)
                               &gate->data.shape, "gate and up have one shape");
     h.shape = result(c, gate);
     D9D_TRY(check_one(c, &h, c->w->down));
-    if (c->plus == NULL)
-        return D9D_OK;
-    plus = d9d_var_tensor(c->plus);
-    y = result(c, c->w->down);
-    D9D_TRY(d9di_op_check("ffn", "plus", plus, x->dtype));
-    if (!d9d_shape_equal(&plus->shape, &y))
-        return d9di_op_misfit("ffn", "plus", &plus->shape, "y", &y,
-                              "what is added has the result's shape");
-    return D9D_OK;
+    return c->plus != NULL ? check_plus(c) : D9D_OK;
 }
 
 /* The same by operations of their own. */
@@ -129,8 +137,21 @@ static d9d_status by_parts(call *c, d9d_var **y)
     D9D_TRY(d9d_op_swiglu(c->t, c->both[0], c->both[1], &c->h));
     if (c->r != NULL)
         return d9d_op_grouped_linear(c->t, c->h, &down, 1, c->r, y);
+    if (c->ranks != NULL)
+        return d9d_op_linear_scatter(c->t, c->h, down, c->ranks->comm, c->ranks->what, c->plus, y);
     return c->plus != NULL ? d9d_op_linear_onto(c->t, c->h, down, c->plus, y)
                            : d9d_op_linear(c->t, c->h, down, y);
+}
+
+static d9d_status gate_part(void *arg, const d9di_rows_part *part)
+{
+    call *c = arg;
+
+    c->gate.rows = part->n;
+    return D9DI_KERNEL(c->t, gated_gemm, &c->gate, d9di_rows_at(d9d_var_tensor(c->h), part->first),
+                       d9di_rows_at(d9d_var_tensor(c->both[0]), part->first),
+                       d9di_rows_at(d9d_var_tensor(c->both[1]), part->first), part->x,
+                       d9d_tensor_data(&c->w->gate->data), d9d_tensor_data(&c->w->up->data));
 }
 
 /* Gate, up and h of x. */
@@ -139,29 +160,36 @@ static d9d_status gate_forward(call *c)
     const d9d_tensor *x = d9d_var_tensor(c->x);
     d9d_param *const w[] = {c->w->gate, c->w->up};
     const d9d_shape wide = result(c, w[0]);
-    d9d_gated_dims n = {.t = x->dtype,
-                        .rows = d9di_rows(&x->shape),
-                        .h = d9di_last(&x->shape),
-                        .i = out_of(c, w[0]),
-                        .e = 1,
-                        .still =
-                            d9d_tape_lies_still(c->t, w[0]) && d9d_tape_lies_still(c->t, w[1])};
+    d9d_coming *coming = c->ranks != NULL ? c->ranks->coming : NULL;
 
+    c->gate = (d9d_gated_dims){.t = x->dtype,
+                               .h = d9di_last(&x->shape),
+                               .i = out_of(c, w[0]),
+                               .e = 1,
+                               .still = d9d_tape_lies_still(c->t, w[0]) &&
+                                        d9d_tape_lies_still(c->t, w[1])};
     if (c->r != NULL) {
-        n.e = w[0]->data.shape.dim[0];
-        n.offset = d9d_tensor_data(&c->r->offset);
+        c->gate.e = w[0]->data.shape.dim[0];
+        c->gate.offset = d9d_tensor_data(&c->r->offset);
     }
     for (int i = 0; i < 2; i++)
         D9D_TRY(d9d_tape_output(c->t, x->dtype, wide, &c->both[i]));
     D9D_TRY(d9d_tape_output(c->t, x->dtype, wide, &c->h));
-    D9D_TRY(D9DI_KERNEL(c->t, gated_gemm, &n, d9d_tensor_data(d9d_var_tensor(c->h)),
-                        d9d_tensor_data(d9d_var_tensor(c->both[0])),
-                        d9d_tensor_data(d9d_var_tensor(c->both[1])), d9d_tensor_data(x),
-                        d9d_tensor_data(&w[0]->data), d9d_tensor_data(&w[1]->data)));
+    D9D_TRY(d9di_rows_each(c->t, coming, c->x, gate_part, c));
     if (c->r != NULL)
         return d9di_grouped_record(c->t, c->x, w, 2, c->r, c->both);
     D9D_TRY(d9di_linear_record(c->t, c->x, w[0], c->both[0]));
     return d9di_linear_record(c->t, c->x, w[1], c->both[1]);
+}
+
+/* Rows of h Wd' (+ plus) */
+static d9d_status down_part(void *arg, int64_t first, int64_t n, void *y)
+{
+    call *c = arg;
+
+    c->down.m = n;
+    return D9DI_KERNEL(c->t, gemm, &c->down, d9di_rows_at(d9d_var_tensor(c->h), first),
+                       d9d_tensor_data(&c->w->down->data), y);
 }
 
 /* y = h Wd' (+ plus) */
@@ -169,26 +197,21 @@ static d9d_status multiply(const call *c, const d9d_gated_dims *n, d9d_var *y)
 {
     const void *h = d9d_tensor_data(d9d_var_tensor(c->h));
     const void *w = d9d_tensor_data(&c->w->down->data);
-    const d9d_gemm g = {.t = n->t,
-                        .ct = n->t,
-                        .trans_b = true,
-                        .m = n->rows,
-                        .n = n->h,
-                        .k = n->i,
-                        .beta = c->plus != NULL ? 1.0f : 0.0f,
-                        .plus = c->plus != NULL ? d9d_tensor_data(d9d_var_tensor(c->plus)) : NULL,
-                        .b_still = d9d_tape_lies_still(c->t, c->w->down)};
     void *out = d9d_tensor_data(d9d_var_tensor(y));
+    d9d_gemm g = c->down;
 
+    g.beta = c->plus != NULL ? 1.0f : 0.0f;
+    g.plus = c->plus != NULL ? d9d_tensor_data(d9d_var_tensor(c->plus)) : NULL;
     return c->r == NULL ? D9DI_KERNEL(c->t, gemm, &g, h, w, out)
                         : D9DI_KERNEL(c->t, grouped_gemm, n->t, out, h, w,
                                       d9d_tensor_data(&c->r->offset), n->rows, n->e, n->i, n->h);
 }
 
+/* What is added to a sum over ranks is not an input of this. */
 static d9d_status record_down(const call *c, const d9d_gated_dims *n, d9d_var *y)
 {
     d9d_var *const in[] = {c->both[0], c->both[1], c->plus};
-    const size_t n_in = c->plus != NULL ? 3 : 2;
+    const size_t n_in = c->plus != NULL && c->ranks == NULL ? 3 : 2;
     d9d_param *const w = c->w->down;
     d9d_node *node;
 
@@ -204,26 +227,53 @@ static d9d_status record_down(const call *c, const d9d_gated_dims *n, d9d_var *y
     return D9D_OK;
 }
 
-d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_ffn_weights *w, const d9d_routing *r,
-                      d9d_var *plus, d9d_var **y)
+static d9d_status down_alone(const call *c, const d9d_gated_dims *n, d9d_var **y)
 {
-    const d9d_tensor *tx = d9d_var_tensor(x);
-    call c = {.t = t, .x = x, .w = w, .r = r, .plus = plus};
-    d9d_gated_dims n = {.t = tx->dtype, .e = 1};
     d9d_var *out;
 
+    D9D_TRY(d9d_tape_output(c->t, n->t, result(c, c->w->down), &out));
+    D9D_TRY(multiply(c, n, out));
+    D9D_TRY(record_down(c, n, out));
+    *y = out;
+    return D9D_OK;
+}
+
+static d9d_status down_summed(call *c, const d9d_gated_dims *n, d9d_var **y)
+{
+    const d9di_sum_rows sum = {c->ranks->comm, c->ranks->what, c->plus, down_part, c};
+    d9d_var *part, *out;
+
+    D9D_TRY(d9di_rows_sum(c->t, &sum, n->t, result(c, c->w->down), &part, &out));
+    D9D_TRY(record_down(c, n, part));
+    D9D_TRY(d9di_rows_sum_record(c->t, &sum, part, out));
+    *y = out;
+    return D9D_OK;
+}
+
+d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_ffn_weights *w, const d9d_routing *r,
+                      const d9d_ffn_ranks *ranks, d9d_var *plus, d9d_var **y)
+{
+    const d9d_tensor *tx = d9d_var_tensor(x);
+    call c = {.t = t, .x = x, .w = w, .r = r, .ranks = ranks, .plus = plus};
+    d9d_gated_dims n = {.t = tx->dtype, .e = 1};
+
     D9D_TRY(check(&c));
-    if (w->gate->adapter != NULL || w->up->adapter != NULL || w->down->adapter != NULL)
+    if (w->gate->adapter != NULL || w->up->adapter != NULL || w->down->adapter != NULL) {
+        D9D_TRY(ranks != NULL ? d9d_op_rows_end(t, ranks->coming, x) : D9D_OK);
         return by_parts(&c, y);
+    }
     D9D_TRY(gate_forward(&c));
     n.rows = d9di_rows(&tx->shape);
     n.i = out_of(&c, w->gate);
     n.h = out_of(&c, w->down);
     if (r != NULL)
         n.e = w->down->data.shape.dim[0];
-    D9D_TRY(d9d_tape_output(t, n.t, result(&c, w->down), &out));
-    D9D_TRY(multiply(&c, &n, out));
-    D9D_TRY(record_down(&c, &n, out));
-    *y = out;
-    return D9D_OK;
+    c.down = (d9d_gemm){.t = n.t,
+                        .ct = n.t,
+                        .trans_b = true,
+                        .m = n.rows,
+                        .n = n.h,
+                        .k = n.i,
+                        .b_still = d9d_tape_lies_still(t, w->down)};
+    return ranks != NULL ? down_summed(&c, &n, y) : down_alone(&c, &n, y);
 }

@@ -6,17 +6,12 @@
  */
 #include "op/op_adapter.h"
 #include "op/op_products.h"
+#include "op/op_rows.h"
 
 /* Rows [first, first + n) of the parameter. */
 typedef struct linear_attr {
     int64_t first, n;
 } linear_attr;
-
-static void *rows_at(const d9d_tensor *w, int64_t row)
-{
-    return (char *)d9d_tensor_data(w) +
-           (uint64_t)(row * w->shape.dim[1]) * d9d_dtype_size(w->dtype);
-}
 
 enum { X, PLUS }; /* inputs */
 
@@ -37,7 +32,7 @@ static d9d_status product_input(d9d_node *n)
     g.beta = g.plus != NULL ? 1.0f : 0.0f;
     return d9di_node_finish_sum(n, X, &dx,
                                 D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy),
-                                            rows_at(w, a->first), d9d_tensor_data(&dx)));
+                                            d9di_rows_at(w, a->first), d9d_tensor_data(&dx)));
 }
 
 static d9d_status linear_input(d9d_node *n)
@@ -55,7 +50,7 @@ static d9d_status linear_input(d9d_node *n)
 /* Rows of a gradient that nothing reaches. */
 static d9d_status clear(d9d_node *n, const d9d_tensor *grad, int64_t first, int64_t end)
 {
-    return D9DI_KERNEL(n->tape, fill, grad->dtype, rows_at(grad, first),
+    return D9DI_KERNEL(n->tape, fill, grad->dtype, d9di_rows_at(grad, first),
                        (end - first) * grad->shape.dim[1], 0.0f);
 }
 
@@ -78,7 +73,7 @@ static d9d_status weight_rows(d9d_node *n, const d9d_tensor *x, const d9d_tensor
         D9D_TRY(clear(n, &w->grad, a->first + a->n, out));
     }
     return D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy), d9d_tensor_data(x),
-                       rows_at(&w->grad, a->first));
+                       d9di_rows_at(&w->grad, a->first));
 }
 
 d9d_status d9di_linear_weight(d9d_node *n, const d9d_tensor *x, const d9d_tensor *dy, d9d_param *w)
@@ -161,7 +156,7 @@ static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *
     g.plus = plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus));
     D9D_TRY(in_place ? d9d_tape_output_take(t, &room, &out)
                      : d9d_tape_output(t, tx->dtype, shape_of(tx, a), &out));
-    D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), rows_at(&w->data, a->first),
+    D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), d9di_rows_at(&w->data, a->first),
                         d9d_tensor_data(d9d_var_tensor(out))));
     D9D_TRY(record(t, in, n_in, w, a, out));
     *y = out;
@@ -201,30 +196,49 @@ d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t fir
     return run_both(t, x, w, &(linear_attr){first, n}, NULL, y);
 }
 
+/* Products of one x, of the same rows of each. */
+typedef struct products {
+    d9d_tape *t;
+    int n;
+    d9d_gemm g[D9D_LINEARS];
+    const void *w[D9D_LINEARS];
+    d9d_var *const *y;
+} products;
+
+static d9d_status run_part(void *arg, const d9di_rows_part *part)
+{
+    products *p = arg;
+    void *out[D9D_LINEARS];
+
+    for (int i = 0; i < p->n; i++) {
+        p->g[i].m = part->n;
+        out[i] = d9di_rows_at(d9d_var_tensor(p->y[i]), part->first);
+    }
+    return D9DI_KERNEL(p->t, gemms, p->n, p->g, part->x, p->w, out);
+}
+
 /* Of parameters without adapters. */
-static d9d_status run_at_once(d9d_tape *t, d9d_var *x, const d9d_linear_rows *of, size_t n,
-                              d9d_var **y)
+static d9d_status run_at_once(d9d_tape *t, d9d_var *x, d9d_coming *coming,
+                              const d9d_linear_rows *of, size_t n, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
-    const void *w[D9D_LINEARS];
-    void *out[D9D_LINEARS];
-    d9d_gemm g[D9D_LINEARS];
+    products p = {.t = t, .n = (int)n, .y = y};
 
     for (size_t i = 0; i < n; i++) {
         const linear_attr a = {of[i].first, of[i].n};
 
-        g[i] = product_of(t, tx, of[i].w, &a);
+        p.g[i] = product_of(t, tx, of[i].w, &a);
         D9D_TRY(d9d_tape_output(t, tx->dtype, shape_of(tx, &a), &y[i]));
-        w[i] = rows_at(&of[i].w->data, a.first);
-        out[i] = d9d_tensor_data(d9d_var_tensor(y[i]));
+        p.w[i] = d9di_rows_at(&of[i].w->data, a.first);
     }
-    D9D_TRY(D9DI_KERNEL(t, gemms, (int)n, g, d9d_tensor_data(tx), w, out));
+    D9D_TRY(d9di_rows_each(t, coming, x, run_part, &p));
     for (size_t i = 0; i < n; i++)
         D9D_TRY(record(t, &x, 1, of[i].w, &(linear_attr){of[i].first, of[i].n}, y[i]));
     return D9D_OK;
 }
 
-d9d_status d9d_op_linears(d9d_tape *t, d9d_var *x, const d9d_linear_rows *of, size_t n, d9d_var **y)
+d9d_status d9d_op_linears(d9d_tape *t, d9d_var *x, d9d_coming *coming, const d9d_linear_rows *of,
+                          size_t n, d9d_var **y)
 {
     bool adapted = false;
 
@@ -235,7 +249,8 @@ d9d_status d9d_op_linears(d9d_tape *t, d9d_var *x, const d9d_linear_rows *of, si
         adapted = adapted || of[i].w->adapter != NULL;
     }
     if (!adapted)
-        return run_at_once(t, x, of, n, y);
+        return run_at_once(t, x, coming, of, n, y);
+    D9D_TRY(d9d_op_rows_end(t, coming, x));
     for (size_t i = 0; i < n; i++)
         D9D_TRY(d9d_op_linear_rows(t, x, of[i].w, of[i].first, of[i].n, &y[i]));
     return D9D_OK;
@@ -260,4 +275,45 @@ d9d_status d9d_op_linear_onto(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *pl
         return d9di_op_misfit("linear", "plus", &tp->shape, "y", &shape,
                               "what is added has the result's shape");
     return run_both(t, x, w, &a, plus, y);
+}
+
+/* --- summed over ranks ------------------------------------------------------------------------ */
+
+typedef struct part_of {
+    d9d_tape *t;
+    d9d_gemm g;
+    const d9d_tensor *x;
+    const d9d_param *w;
+} part_of;
+
+static d9d_status make_part(void *arg, int64_t first, int64_t n, void *y)
+{
+    part_of *p = arg;
+
+    p->g.m = n;
+    return D9DI_KERNEL(p->t, gemm, &p->g, d9di_rows_at(p->x, first), d9d_tensor_data(&p->w->data),
+                       y);
+}
+
+d9d_status d9d_op_linear_scatter(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_comm *comm,
+                                 const char *what, d9d_var *plus, d9d_var **y)
+{
+    const linear_attr a = {0, w->data.shape.dim[0]};
+    const d9d_tensor *tx = d9d_var_tensor(x);
+    part_of arg = {.t = t, .x = tx, .w = w};
+    const d9di_sum_rows sum = {comm, what, plus, make_part, &arg};
+    d9d_var *part, *out;
+
+    D9D_TRY(d9di_linear_check(tx, w));
+    if (w->adapter != NULL) {
+        D9D_TRY(d9d_op_linear(t, x, w, y));
+        D9D_TRY(d9d_op_scatter_rows(t, *y, comm, what, y));
+        return plus == NULL ? D9D_OK : d9d_op_add(t, plus, *y, y);
+    }
+    arg.g = product_of(t, tx, w, &a);
+    D9D_TRY(d9di_rows_sum(t, &sum, tx->dtype, shape_of(tx, &a), &part, &out));
+    D9D_TRY(record(t, &x, 1, w, &a, part));
+    D9D_TRY(d9di_rows_sum_record(t, &sum, part, out));
+    *y = out;
+    return D9D_OK;
 }

@@ -16,9 +16,11 @@ static d9d_status add_into(d9d_device *dev, d9d_tensor *a, const d9d_tensor *b)
 static d9d_status add_apart(d9d_device *dev, d9d_tensor *sum, const d9d_tensor *a,
                             const d9d_tensor *b)
 {
+    const void *const both[] = {d9d_tensor_data(a), d9d_tensor_data(b)};
+
     D9D_TRY(d9d_tensor_alloc(dev, a->dtype, a->shape, sum));
-    return dev->kernels->add(dev->stream, a->dtype, d9d_tensor_data(sum), d9d_tensor_data(a),
-                             d9d_tensor_data(b), d9d_tensor_numel(a));
+    return dev->kernels->add(dev->stream, a->dtype, d9d_tensor_data(sum), both, 2,
+                             d9d_tensor_numel(a));
 }
 
 /* A gradient that someone else holds is never written to.  The three ways give the same bits. */
@@ -131,13 +133,33 @@ void d9d_tape_may_put_off(d9d_tape *t)
     t->may_put_off = true;
 }
 
+/* The first n of those that were put off. */
+static d9d_status catch_up(d9d_tape *t, size_t n)
+{
+    d9di_put_off *const all = t->put_off.data;
+
+    for (size_t i = 0; i < n; i++) {
+        D9D_TRY(all[i].run(all[i].node));
+        t->point_put_off = t->point_put_off && all[i].run == run_weight;
+    }
+    t->put_off.len -= n;
+    for (size_t i = 0; i < t->put_off.len; i++)
+        all[i] = all[n + i];
+    return D9D_OK;
+}
+
 d9d_status d9d_tape_catch_up(d9d_tape *t)
 {
-    for (size_t i = 0; i < t->put_off.len; i++)
-        D9D_TRY(t->put_off.data[i].run(t->put_off.data[i].node));
-    t->put_off.len = 0;
-    t->point_put_off = false;
-    return D9D_OK;
+    return catch_up(t, t->put_off.len);
+}
+
+d9d_status d9d_tape_catch_up_but_one(d9d_tape *t)
+{
+    size_t n = t->put_off.len;
+
+    while (n > 0 && t->put_off.data[n - 1].run != run_weight)
+        n--;
+    return catch_up(t, n > 0 ? n - 1 : 0);
 }
 
 static d9d_status put_off(d9d_node *n, d9d_status (*run)(d9d_node *n))

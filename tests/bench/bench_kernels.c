@@ -331,7 +331,11 @@ static d9d_status xent_dw(bench *b)
 
 static d9d_status add(bench *b)
 {
-    return b->k->add(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], N);
+    return b->k->add(b->s, b->t, b->p[OUT], (const void *[]){b->p[X], b->p[Y]}, 2, N);
+}
+static d9d_status add_three(bench *b)
+{
+    return b->k->add(b->s, b->t, b->p[OUT], (const void *[]){b->p[X], b->p[Y], b->p[Z]}, 3, N);
 }
 static d9d_status accumulate(bench *b)
 {
@@ -580,6 +584,7 @@ static const struct line {
     {"xent_din", xent_din, 0, 2.0 * T *H, 0},
     {"xent_dw", xent_dw, 4.0 * T *V *H, 0, 0},
     {"add", add, 0, 3.0 * N, 0},
+    {"add of three", add_three, 0, 4.0 * N, 0},
     {"accumulate", accumulate, 0, N, 2.0 * N},
     {"swiglu", swiglu, 0, 3.0 * N, 0},
     {"swiglu_din", swiglu_din, 0, 5.0 * N, 0},

@@ -328,7 +328,8 @@ static d9d_status try_fork(struct job *j, d9d_comm *c, d9d_dtype t)
         D9D_TRY_OR(
             st, d9d_comm_all_reduce(c, d9d_comm_queue(c), "fork", t, a.data, n, D9D_COMM_SUM), out);
         D9D_TRY_OR(st, d9d_comm_join(c, s), out);
-        D9D_TRY_OR(st, j->dev->kernels->add(s, t, a.data, a.data, a.data, n), out);
+        D9D_TRY_OR(st, j->dev->kernels->add(s, t, a.data, (const void *[]){a.data, a.data}, 2, n),
+                   out);
         D9D_TRY_OR(st, array_fetch(j, &a), out);
         for (int64_t i = 0; i < n; i++)
             WANT("fork", a, i, 6.0 * d9d_comm_size(c));

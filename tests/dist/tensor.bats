@@ -16,3 +16,9 @@ driver=$D9D_BUILD/tests/dist/tensor_driver
 @test "two ranks compute what one does" { all_well 2 "$driver"; }
 @test "three ranks compute what one does" { all_well 3 "$driver"; }
 @test "four ranks compute what one does" { all_well 4 "$driver"; }
+
+@test "the same by rooms that ranks read of each other" {
+    export D9D_COMM_SHARE=1
+    for n in 2 3 4; do all_well $n "$driver"; done
+    D9D_COMM_CHECK=0 all_well 4 "$driver"
+}

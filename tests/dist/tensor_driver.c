@@ -96,19 +96,74 @@ static d9d_status run_rows(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     return d9d_op_scatter_rows(t, h, w->comm, "y", out);
 }
 
+/* Products of rows on their way, and their sums; alone, what those are made of. */
+static d9d_status run_beside(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                             d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    const ranks *w = e->of->arg;
+    const d9d_linear_rows of[] = {{e->param[0], 2, 5}, {e->param[0], 0, 7}};
+    d9d_var *all, *h[2], *y[2];
+    d9d_coming coming;
+
+    (void)n_in, (void)n_out;
+    D9D_TRY(d9d_op_gather_rows_go(t, in[0], w->comm, "x", &coming, &all));
+    D9D_TRY(d9d_op_linears(t, all, &coming, of, 2, h));
+    D9D_TRY(d9d_op_add(t, h[0], h[0], &h[0]));
+    if (w->size == 1) {
+        D9D_TRY(d9d_op_linear_onto(t, h[1], e->param[1], in[1], &y[0]));
+        D9D_TRY(d9d_op_linear(t, h[0], e->param[2], &y[1]));
+    } else {
+        D9D_TRY(d9d_op_linear_scatter(t, h[1], e->param[1], w->comm, "y", in[1], &y[0]));
+        D9D_TRY(d9d_op_linear_scatter(t, h[0], e->param[2], w->comm, "y", NULL, &y[1]));
+    }
+    return d9d_op_add(t, y[0], y[1], out);
+}
+
+/* A feed-forward layer between the two. */
+static d9d_status run_ffn(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                          size_t n_out)
+{
+    fd_env *e = self;
+    const ranks *w = e->of->arg;
+    const d9d_ffn_weights weights = {e->param[0], e->param[1], e->param[2]};
+    d9d_coming coming;
+    const d9d_ffn_ranks between = {w->comm, "y", &coming};
+    d9d_var *all;
+
+    (void)n_in, (void)n_out;
+    D9D_TRY(d9d_op_gather_rows_go(t, in[0], w->comm, "x", &coming, &all));
+    return d9d_op_ffn(t, all, &weights, NULL, w->size > 1 ? &between : NULL, in[1], out);
+}
+
 static void rows_keep_the_promises_of_ops(void **state)
 {
     ranks *w = *state;
-    const fd_case c = {.name = "rows",
-                       .run = run_rows,
-                       .arg = w,
-                       .in = {FD(2, 3, 5)},
-                       .param = {FD(7, 5)},
-                       .kept = {30 * (int64_t)w->size}};
+    const int64_t n = w->size;
+    const fd_case cases[] = {{.name = "rows",
+                              .run = run_rows,
+                              .in = {FD(2, 3, 5)},
+                              .param = {FD(7, 5)},
+                              .kept = {30 * n}},
+                             {.name = "products beside rows",
+                              .run = run_beside,
+                              .in = {FD(6, 5), FD(6, 4)},
+                              .param = {FD(7, 5), FD(4, 7), FD(4, 5)},
+                              .kept = {30 * n, 42 * n, 30 * n}},
+                             {.name = "a layer beside rows",
+                              .run = run_ffn,
+                              .in = {FD(6, 5), FD(6, 5)},
+                              .param = {FD(4, 5), FD(4, 5), FD(5, 4)},
+                              .kept = {30 * n, 24 * n, 24 * n, 24 * n}}};
 
     if (!unit_device_is_cpu()) /* it opens one device, the same on every rank */
         skip();
-    fd_check(&c);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        fd_case c = cases[i];
+
+        c.arg = w;
+        fd_check(&c);
+    }
 }
 
 static void rows_that_do_not_divide_are_refused(void **state)

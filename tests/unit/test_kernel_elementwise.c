@@ -49,11 +49,24 @@ static double sigmoid(double x)
 
 static d9d_status do_add(const d9d_kernels *k, call *p)
 {
-    return k->add(NULL, p->t, p->out[0], p->in[0], p->in[1], p->n);
+    return k->add(NULL, p->t, p->out[0], (const void *[]){p->in[0], p->in[1]}, 2, p->n);
 }
 static void want_add(call *p, int64_t i)
 {
     p->want[0][i] = in(p, 0, i) + in(p, 1, i);
+}
+
+/* Seven of three arrays, onto one that is there. */
+static d9d_status do_add_many(const d9d_kernels *k, call *p)
+{
+    const void *x[] = {p->out[0], p->in[0], p->in[1], p->in[2], p->in[0], p->in[1], p->in[2]};
+
+    D9D_TRY(k->fill(NULL, p->t, p->out[0], p->n, 0.5f));
+    return k->add(NULL, p->t, p->out[0], x, 7, p->n);
+}
+static void want_add_many(call *p, int64_t i)
+{
+    p->want[0][i] = 0.5 + 2 * (in(p, 0, i) + in(p, 1, i) + in(p, 2, i));
 }
 
 static d9d_status do_swiglu(const d9d_kernels *k, call *p)
@@ -92,9 +105,8 @@ static const struct row {
     void (*want)(call *p, int64_t i);
     int outs;
 } rows[] = {
-    {"add", do_add, want_add, 1},
-    {"swiglu", do_swiglu, want_swiglu, 1},
-    {"swiglu_din", do_swiglu_din, want_swiglu_din, 2},
+    {"add", do_add, want_add, 1},          {"add many", do_add_many, want_add_many, 1},
+    {"swiglu", do_swiglu, want_swiglu, 1}, {"swiglu_din", do_swiglu_din, want_swiglu_din, 2},
     {"cast", do_cast, want_cast, 1},
 };
 

@@ -14,7 +14,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     const d9d_ffn_weights w = weights(self);
 
     (void)n_out;
-    return d9d_op_ffn(t, in[0], &w, NULL, n_in > 1 ? in[1] : NULL, out);
+    return d9d_op_ffn(t, in[0], &w, NULL, NULL, n_in > 1 ? in[1] : NULL, out);
 }
 
 static d9d_status run_experts(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
@@ -27,7 +27,7 @@ static d9d_status run_experts(void *self, d9d_tape *t, d9d_var *const *in, size_
 
     (void)n_in, (void)n_out;
     D9D_TRY(moe_route(&e->constant[0], e->param[0]->box.dim[0], &r));
-    st = d9d_op_ffn(t, in[0], &w, &r, NULL, out);
+    st = d9d_op_ffn(t, in[0], &w, &r, NULL, NULL, out);
     d9d_routing_release(&r);
     return st;
 }
@@ -96,11 +96,11 @@ static void refuses(void **state)
     const d9d_ffn_weights odd = {gate, up, down}, turned = {gate, gate, gate},
                           good = {gate, gate, down};
 
-    assert_refused(f, d9d_op_ffn(f->tape, x, &odd, NULL, NULL, &y),
+    assert_refused(f, d9d_op_ffn(f->tape, x, &odd, NULL, NULL, NULL, &y),
                    "ffn: u [7, 5] does not fit g [6, 5]: gate and up have one shape");
-    assert_refused(f, d9d_op_ffn(f->tape, x, &turned, NULL, NULL, &y),
+    assert_refused(f, d9d_op_ffn(f->tape, x, &turned, NULL, NULL, NULL, &y),
                    "linear: x [8, 6] does not fit g [6, 5]: x is [..., in], a weight [out, in]");
-    assert_refused(f, d9d_op_ffn(f->tape, x, &good, NULL, few, &y),
+    assert_refused(f, d9d_op_ffn(f->tape, x, &good, NULL, NULL, few, &y),
                    "ffn: plus [4, 5] does not fit y [8, 5]: what is added has the result's shape");
 }
 

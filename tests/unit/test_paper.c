@@ -136,7 +136,7 @@ static void a_kernel_takes_at_least_a_launch(void **state)
     assert_ok(dev->kernels->fill(dev->stream, D9D_F32, NULL, 1, 0));
     assert_true(fabs(d9d_paper_now(dev->stream) - c->launch_s) < 1e-12);
     before = d9d_paper_now(dev->stream);
-    assert_ok(dev->kernels->add(dev->stream, D9D_BF16, NULL, NULL, NULL, 1 << 30));
+    assert_ok(dev->kernels->add(dev->stream, D9D_BF16, NULL, NULL, 2, 1 << 30));
     assert_true(fabs(d9d_paper_now(dev->stream) - before -
                      6.0 * (1 << 30) / (c->memory_rate * c->memory_part)) < 1e-9);
 }

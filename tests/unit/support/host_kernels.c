@@ -135,13 +135,16 @@ static d9d_status on_cast(d9d_stream s, d9d_dtype yt, void *y, d9d_dtype xt, con
     return end(&c, c.k->cast(c.s, yt, out(&c, yt, y, n), xt, in(&c, xt, x, n), n));
 }
 
-static d9d_status on_add(d9d_stream s, d9d_dtype t, void *y, const void *a, const void *b,
+static d9d_status on_add(d9d_stream s, d9d_dtype t, void *y, const void *const *x, int of,
                          int64_t n)
 {
     call c = begin();
+    const void *there[D9D_ADDENDS] = {0};
 
     (void)s;
-    return end(&c, c.k->add(c.s, t, out(&c, t, y, n), in(&c, t, a, n), in(&c, t, b, n), n));
+    for (int i = 0; i < of && i < D9D_ADDENDS; i++)
+        there[i] = in(&c, t, x[i], n);
+    return end(&c, c.k->add(c.s, t, out(&c, t, y, n), there, of, n));
 }
 
 static d9d_status on_accumulate(d9d_stream s, d9d_dtype yt, void *y, float beta, d9d_dtype xt,

@@ -315,13 +315,16 @@ typedef struct d9d_sgd_step {
     bool nesterov, maximize, first; /* first: momentum buffer = gradient */
 } d9d_sgd_step;
 
+enum { D9D_ADDENDS = 16 };
+
 typedef struct d9d_kernels {
     const char *name; /* "cpu", "cuda" */
 
     /* --- elementwise ------------------------------------------------------- */
     d9d_status (*fill)(d9d_stream s, d9d_dtype t, void *y, int64_t n, float v);
     d9d_status (*cast)(d9d_stream s, d9d_dtype yt, void *y, d9d_dtype xt, const void *x, int64_t n);
-    d9d_status (*add)(d9d_stream s, d9d_dtype t, void *y, const void *a, const void *b, int64_t n);
+    /* y = the sum of `of` arrays x, from 1 to D9D_ADDENDS, in their order; y may be one of them. */
+    d9d_status (*add)(d9d_stream s, d9d_dtype t, void *y, const void *const *x, int of, int64_t n);
     /* y = beta y + x, types may differ. */
     d9d_status (*accumulate)(d9d_stream s, d9d_dtype yt, void *y, float beta, d9d_dtype xt,
                              const void *x, int64_t n);

@@ -158,6 +158,31 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_room_open(d9d_comm *c, const char *what
 D9D_API D9D_MUST_USE d9d_status d9d_comm_room_take(d9d_comm *c, d9d_stream s, int from,
                                                    uint64_t offset, void *dst, uint64_t n);
 
+/* Rank by rank: what one of the others takes is told of as soon as it is written, and comes while
+ * the rest is computed.
+ *
+ *     D9D_TRY(d9d_comm_fork(c, s));                         // dst is free
+ *     for each other rank, in any order:
+ *         ... write its part of the room on s ...
+ *         D9D_TRY(d9d_comm_room_tell(c, s, to));
+ *     D9D_TRY(d9d_comm_room_take_each(c, "rows", parts, n)); // in place of an opening
+ *     for each of the parts:
+ *         D9D_TRY(d9d_comm_room_join(c, from, s));          // from here on it is there
+ *
+ * All others are told before the call, and each part is joined before the room after next is
+ * written. */
+typedef struct d9d_room_part {
+    int from; /* not this rank; one part of each at most */
+    uint64_t offset;
+    void *dst;
+    uint64_t n; /* bytes */
+} d9d_room_part;
+D9D_API D9D_MUST_USE d9d_status d9d_comm_room_tell(d9d_comm *c, d9d_stream s, int to);
+/* On the group's queue, each when it is there, in the order of the list. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_room_take_each(d9d_comm *c, const char *what,
+                                                        const d9d_room_part *parts, int n);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_room_join(d9d_comm *c, int from, d9d_stream s);
+
 /* --- messages under way ------------------------------------------------------------------- *
  *
  *     D9D_TRY(d9d_comm_fork(c, dev->stream));      // src is ready by then

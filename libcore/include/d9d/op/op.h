@@ -26,14 +26,22 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_onto(d9d_tape *t, d9d_var *x, d9d_
 /* y = x W^T with rows [first, first + n) of W alone: y [..., n]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                    int64_t first, int64_t n, d9d_var **y);
-/* That for each of n weights at once: what the first read of x can be used for all. */
+/* That for each of n weights at once: what the first read of x can be used for all.  Rows of x may
+ * be on their way (d9d_op_gather_rows_go); coming may be NULL. */
 enum { D9D_LINEARS = 4 };
 typedef struct d9d_linear_rows {
     d9d_param *w;
     int64_t first, n;
 } d9d_linear_rows;
-D9D_API D9D_MUST_USE d9d_status d9d_op_linears(d9d_tape *t, d9d_var *x, const d9d_linear_rows *of,
-                                               size_t n, d9d_var **y);
+typedef struct d9d_coming d9d_coming;
+D9D_API D9D_MUST_USE d9d_status d9d_op_linears(d9d_tape *t, d9d_var *x, d9d_coming *coming,
+                                               const d9d_linear_rows *of, size_t n, d9d_var **y);
+/* d9d_op_linear(), then d9d_op_scatter_rows() over comm, of several ranks, then + plus unless that
+ * is NULL: rows of other ranks go to them while the rest is computed.  x [T, in], plus and y
+ * [T / ranks, out]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear_scatter(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                      d9d_comm *comm, const char *what,
+                                                      d9d_var *plus, d9d_var **y);
 
 /* y = a + b, of one shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y);
@@ -225,12 +233,19 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d
 /* A feed-forward layer: y = (silu(x Wg') * (x Wu')) Wd' (+ plus), as d9d_op_linear() three times
  * with d9d_op_swiglu() between, and without some of its traffic.  x [..., H], gate and up [I, H],
  * down [H, I]; plus may be NULL.  With a routing, of the rows of each expert: x [R, H], gate and up
- * [E, H, I], down [E, I, H], and plus NULL. */
+ * [E, H, I], down [E, I, H], and plus NULL.  With ranks, of several, it ends as
+ * d9d_op_linear_scatter() does, and rows of x may be on their way; ranks may be NULL. */
 typedef struct d9d_ffn_weights {
     d9d_param *gate, *up, *down;
 } d9d_ffn_weights;
+typedef struct d9d_ffn_ranks {
+    d9d_comm *comm;
+    const char *what;
+    d9d_coming *coming; /* NULL: x is there */
+} d9d_ffn_ranks;
 D9D_API D9D_MUST_USE d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_ffn_weights *w,
-                                           const d9d_routing *r, d9d_var *plus, d9d_var **y);
+                                           const d9d_routing *r, const d9d_ffn_ranks *ranks,
+                                           d9d_var *plus, d9d_var **y);
 /* y[t] = sum over j of prob[t, j] * x[row(t, j)], j ascending, in float32; choices without a row
  * add nothing.  x [R, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_var *prob,
@@ -384,6 +399,20 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_root(d9d_tape *t, d9d_var *x, d9d_var **y
  * for them.  x [..., N] with as many rows on every rank, y [rows * ranks, N]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_gather_rows(d9d_tape *t, d9d_var *x, d9d_comm *comm,
                                                    const char *what, d9d_var **y);
+/* The same, where what follows can begin with some rows: y's rows of other ranks come while it is
+ * computed, from those ranks' memory (d9d_comm_rooms_want()); where they cannot, y is there at
+ * once.  Whoever uses y next takes `coming` with it or calls d9d_op_rows_end() first, before
+ * anything else is moved over `comm`. */
+struct d9d_coming {
+    d9d_comm *comm; /* NULL: all rows are there */
+    const char *what;
+    const d9d_var *mine;
+};
+D9D_API D9D_MUST_USE d9d_status d9d_op_gather_rows_go(d9d_tape *t, d9d_var *x, d9d_comm *comm,
+                                                      const char *what, d9d_coming *coming,
+                                                      d9d_var **y);
+/* What is queued from here on has all rows of y.  NULL is fine. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_rows_end(d9d_tape *t, d9d_coming *coming, const d9d_var *y);
 /* This rank's part of the rows of the sum of x over all ranks.  The gradient of x is that of all
  * rows.  x [..., N], its rows a multiple of the ranks, y [rows / ranks, N]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_scatter_rows(d9d_tape *t, d9d_var *x, d9d_comm *comm,

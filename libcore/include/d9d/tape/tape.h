@@ -186,6 +186,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tape_record_point(d9d_tape *t, const d9d_nod
  * the order per parameter is the same, and so are the bits. */
 D9D_API void d9d_tape_may_put_off(d9d_tape *t);
 D9D_API D9D_MUST_USE d9d_status d9d_tape_catch_up(d9d_tape *t);
+/* Leaves the last weight half, and what is behind it, to the next wait. */
+D9D_API D9D_MUST_USE d9d_status d9d_tape_catch_up_but_one(d9d_tape *t);
 /* For a node without arrays: `run` comes behind all weight halves of before, with them where they
  * are put off.  Of two such nodes the second runs at once. */
 D9D_API D9D_MUST_USE d9d_status d9d_node_put_off(d9d_node *n, d9d_status (*run)(d9d_node *n));
