@@ -72,6 +72,12 @@ static d9d_status take_each(const d9di_move *m, const char *name, const d9d_room
     return D9D_OK;
 }
 
+/* Products of parts come before what waits for the next. */
+static void lap(const d9di_move *m, bool waited)
+{
+    d9d_trace_lap(d9d_tape_device(m->tape), waited ? "wait" : "rows", waited ? "for rows" : "");
+}
+
 /* --- gather --------------------------------------------------------------------------------- */
 
 static char *row_at(const d9di_move *m, const void *all, int rank)
@@ -113,17 +119,23 @@ d9d_status d9di_gather_join(const d9di_move *m, int from, const void **rows)
     const bool own = from == d9d_comm_rank(m->rows.comm);
 
     *rows = own ? m->mine : row_at(m, m->all, from);
-    return own ? D9D_OK : d9d_comm_room_join(m->rows.comm, from, stream_of(m));
+    if (own)
+        return D9D_OK;
+    lap(m, false);
+    D9D_TRY(d9d_comm_room_join(m->rows.comm, from, stream_of(m)));
+    lap(m, true);
+    return D9D_OK;
 }
 
 d9d_status d9di_gather_end(const d9di_move *m)
 {
     const d9di_move_rows *r = &m->rows;
 
+    lap(m, false);
     D9D_TRY(m->by_room ? d9d_comm_join(r->comm, stream_of(m))
                        : d9di_transfer_even(m->tape, d9d_comm_all_gather, r->comm, r->what, r->t,
                                             m->all, m->mine, r->n));
-    d9d_trace_lap(d9d_tape_device(m->tape), "gather_rows", "wait");
+    lap(m, true);
     return D9D_OK;
 }
 
@@ -187,23 +199,23 @@ static d9d_status add_up(const d9di_move *m, const void *mine, const void *plus,
     return D9DI_KERNEL(m->tape, add, m->rows.t, y, x, ranks + (plus != NULL ? 1 : 0), m->rows.n);
 }
 
-static d9d_status scatter(const d9di_move *m, const void *all, const void *plus, void *y)
+static d9d_status scatter(const d9di_move *m, const void *all, void *y)
 {
     const d9di_move_rows *r = &m->rows;
-    const void *both[] = {y, plus};
 
-    D9D_TRY(
-        d9di_transfer_even(m->tape, d9d_comm_reduce_scatter, r->comm, r->what, r->t, y, all, r->n));
-    return plus == NULL ? D9D_OK : D9DI_KERNEL(m->tape, add, r->t, y, both, 2, r->n);
+    return d9di_transfer_even(m->tape, d9d_comm_reduce_scatter, r->comm, r->what, r->t, y, all,
+                              r->n);
 }
 
 d9d_status d9di_sum_end(const d9di_move *m, const void *all, const void *plus, void *y)
 {
+    const void *const both[] = {y, plus};
     d9d_comm *c = m->rows.comm;
 
-    if (!m->by_room)
-        return scatter(m, all, plus, y);
-    D9D_TRY(d9d_comm_join(c, stream_of(m)));
-    d9d_trace_lap(d9d_tape_device(m->tape), "scatter_rows", "wait");
-    return add_up(m, all == NULL ? y : row_at(m, all, d9d_comm_rank(c)), plus, y);
+    lap(m, false);
+    D9D_TRY(m->by_room ? d9d_comm_join(c, stream_of(m)) : scatter(m, all, y));
+    lap(m, true);
+    if (m->by_room)
+        return add_up(m, all == NULL ? y : row_at(m, all, d9d_comm_rank(c)), plus, y);
+    return plus == NULL ? D9D_OK : D9DI_KERNEL(m->tape, add, m->rows.t, y, both, 2, m->rows.n);
 }

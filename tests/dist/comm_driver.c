@@ -413,13 +413,50 @@ out:
     return st;
 }
 
+/* All ranks' parts of the room, which is opened for all. */
+static d9d_status take_at_once(struct job *j, d9d_comm *c, const struct array *all,
+                               const int64_t *counts)
+{
+    const size_t e = d9d_dtype_size(all->t);
+
+    D9D_TRY(d9d_comm_fork(c, j->dev->stream));
+    D9D_TRY(d9d_comm_room_open(c, "rooms"));
+    for (int r = 0; r < d9d_comm_size(c); r++)
+        D9D_TRY(d9d_comm_room_take(c, d9d_comm_queue(c), r, 0, at(all, sum_of(counts, r)),
+                                   (uint64_t)counts[r] * e));
+    return d9d_comm_join(c, j->dev->stream);
+}
+
+/* Each of the others told alone, the last first; and taken from in that order. */
+static d9d_status take_in_turn(struct job *j, d9d_comm *c, const struct array *all,
+                               const int64_t *counts)
+{
+    const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
+    const size_t e = d9d_dtype_size(all->t);
+    d9d_room_part parts[MOST];
+    int n = 0;
+
+    D9D_TRY(d9d_comm_fork(c, j->dev->stream));
+    for (int r = size - 1; r >= 0; r--) {
+        if (r == rank)
+            continue;
+        D9D_TRY(d9d_comm_room_tell(c, j->dev->stream, r));
+        parts[n++] = (d9d_room_part){r, 0, at(all, sum_of(counts, r)), (uint64_t)counts[r] * e};
+    }
+    D9D_TRY(d9d_comm_room_take_each(c, "rooms", parts, n));
+    D9D_TRY(d9d_comm_room_take(c, d9d_comm_queue(c), rank, 0, at(all, sum_of(counts, rank)),
+                               (uint64_t)counts[rank] * e));
+    for (int i = 0; i < n; i++)
+        D9D_TRY(d9d_comm_room_join(c, parts[i].from, j->dev->stream));
+    return d9d_comm_join(c, j->dev->stream);
+}
+
 /* A gather by rooms, each written while others may still take from the one before. */
 static d9d_status try_rooms(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
     const size_t e = d9d_dtype_size(t);
     struct array all = array_new(j, t, sum_of(counts, size)), mine = array_new(j, t, counts[rank]);
-    d9d_stream s = j->dev->stream;
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_comm_rooms_want(c, (uint64_t)all.n * e + 1), out);
@@ -430,14 +467,7 @@ static d9d_status try_rooms(struct job *j, d9d_comm *c, d9d_dtype t, const int64
         D9D_TRY_OR(st,
                    d9d_device_copy(j->dev, d9d_comm_room(c), mine.data, (uint64_t)counts[rank] * e),
                    out);
-        D9D_TRY_OR(st, d9d_comm_fork(c, s), out);
-        D9D_TRY_OR(st, d9d_comm_room_open(c, "rooms"), out);
-        for (int r = 0; r < size; r++)
-            D9D_TRY_OR(st,
-                       d9d_comm_room_take(c, d9d_comm_queue(c), r, 0, at(&all, sum_of(counts, r)),
-                                          (uint64_t)counts[r] * e),
-                       out);
-        D9D_TRY_OR(st, d9d_comm_join(c, s), out);
+        D9D_TRY_OR(st, (round % 3 == 2 ? take_at_once : take_in_turn)(j, c, &all, counts), out);
         D9D_TRY_OR(st, array_fetch(j, &all), out);
         for (int64_t r = 0, i = 0; r < size; r++)
             for (int64_t p = 0; p < counts[r]; p++, i++)

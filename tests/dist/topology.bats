@@ -57,6 +57,19 @@ all() {
     same run moe
 }
 
+@test "rows of tensor parallelism by rooms that ranks read of each other" {
+    export D9D_COMM_SHARE=1
+    rm -rf run
+    train dense "1 2 1 1 2 1" run --set model_provider.checkpointing=true
+    same run dense
+    rm -rf run
+    train dense "1 1 1 1 8 1" run
+    same run dense
+    rm -rf run
+    train moe "1 1 2 1 2 4" run
+    same run moe
+}
+
 @test "a stack of fewer experts than ranks is shared out by its rows" {
     few="--set model_provider.model.layer.num_experts=2 --set model_provider.model.layer.experts_top_k=1"
     # shellcheck disable=SC2086 # options

@@ -9,6 +9,7 @@
 #     whole   Qwen3-30B-A3B, all 48 layers, for four GPUs: sharded over four with experts on all, 114 GiB
 #             a rank of 131 by d9d-train --plan, 54 of them activations, none of which is computed again
 #     context as dense, one row of 32768 tokens
+#     tensor  as large, one micro-batch a step for each GPU
 
 _common='"head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
  "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", "attention_bias": false,
@@ -39,9 +40,10 @@ declare -A config=(
 # times heads; and what a step takes.
 declare -A met=([dense]=1720451072 [moe]=766246912 [long]=4022272000 [large]=7568097280 [experts]=1221328896 [whole]=3041656832)
 config[context]=${config[dense]} met[context]=${met[dense]}
-declare -A heads=([dense]=448 [moe]=256 [long]=1152 [large]=1152 [experts]=512 [whole]=1536 [context]=448)
-declare -A rows=([dense]=4 [moe]=4 [long]=1 [large]=2 [experts]=2 [whole]=2 [context]=1)
-declare -A length=([dense]=4096 [moe]=4096 [long]=8192 [large]=4096 [experts]=4096 [whole]=4096 [context]=32768)
+config[tensor]=${config[large]} met[tensor]=${met[large]}
+declare -A heads=([dense]=448 [moe]=256 [long]=1152 [large]=1152 [experts]=512 [whole]=1536 [context]=448 [tensor]=1152)
+declare -A rows=([dense]=4 [moe]=4 [long]=1 [large]=2 [experts]=2 [whole]=2 [context]=1 [tensor]=2)
+declare -A length=([dense]=4096 [moe]=4096 [long]=8192 [large]=4096 [experts]=4096 [whole]=4096 [context]=32768 [tensor]=4096)
 
 # Small ones, to be trained in seconds: 3 layers, for meshes and faults.
 _small='"num_hidden_layers": 3, "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,

@@ -1,9 +1,10 @@
 """Training steps of a random model with transformers under FSDP2, for ranks; by torchrun.
 
-    ranks_peer.py CONFIG.json ROWS LENGTH STEPS eager|compiled|checkpointed
+    ranks_peer.py CONFIG.json ROWS LENGTH STEPS eager|compiled|checkpointed|tensor
 
 ROWS a rank; each layer is a unit, and compiled, or its activations are computed again, or not.
-Rank 0 prints the median milliseconds of a step and the peak of GPU memory in GiB.
+tensor: no FSDP2, but products in parts over all ranks (DTensor), compiled, and a micro-batch of
+ROWS a step for each rank, which all share.  Rank 0 prints the median milliseconds of a step and the peak of GPU memory in GiB.
 """
 
 import os
@@ -13,7 +14,14 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from transformers import AutoConfig, AutoModelForCausalLM
 
 rows, length, steps = (int(v) for v in sys.argv[2:5])
@@ -31,13 +39,31 @@ with torch.device("meta"):
 if how == "checkpointed":
     model.gradient_checkpointing_enable({"use_reentrant": False})
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+cut = {
+    f"{block}.{name}_proj": style
+    for block, names, style in (
+        ("self_attn", "qkv", ColwiseParallel()),
+        ("self_attn", "o", RowwiseParallel()),
+        ("mlp", ("gate", "up"), ColwiseParallel()),
+        ("mlp", ("down",), RowwiseParallel()),
+    )
+    for name in names
+}
+if how == "tensor":
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    head = ColwiseParallel(output_layouts=Replicate())
+    parallelize_module(model, mesh, {"lm_head": head})
 for layer in model.model.layers:
-    if how == "compiled":
+    if how == "tensor":
+        parallelize_module(layer, mesh, cut)
+    if how in ("compiled", "tensor"):
         layer.compile()
-    fully_shard(layer, mp_policy=policy)
-if how == "compiled":
+    if how != "tensor":
+        fully_shard(layer, mp_policy=policy)
+if how in ("compiled", "tensor"):
     model.loss_function = torch.compile(model.loss_function)
-fully_shard(model, mp_policy=policy)
+if how != "tensor":
+    fully_shard(model, mp_policy=policy)
 model.to_empty(device=device)
 torch.manual_seed(0)
 with torch.no_grad():
@@ -48,17 +74,27 @@ with torch.no_grad():
 # Its buffers are in no checkpoint, and empty now.
 model.model.rotary_emb = type(model.model.rotary_emb)(config).to(device)
 model.train()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+# One optimizer takes no two kinds of parameters.
+kinds = [
+    [p for p in model.parameters() if isinstance(p, DTensor) == kind]
+    for kind in (True, False)
+]
+optimizers = [torch.optim.AdamW(k, lr=1e-4, fused=True) for k in kinds if k]
 times = []
 for step in range(steps):
-    ids = torch.randint(config.vocab_size, (rows, length), device=device)
+    micros = [
+        torch.randint(config.vocab_size, (rows, length), device=device)
+        for _ in range(dist.get_world_size() if how == "tensor" else 1)
+    ]
     torch.cuda.synchronize()
     dist.barrier()
     begin = time.perf_counter()
-    loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    for ids in micros:
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
     torch.cuda.synchronize()
     times.append(time.perf_counter() - begin)
 if dist.get_rank() == 0:
