@@ -124,7 +124,6 @@ static d9d_status rest(d9di_train *r)
     D9D_TRY(d9di_sleep_end(&how));
     D9D_TRY(d9di_train_tell_step(r, "train.wake.post"));
     d9di_train_allow(r, false);
-    r->last_ns = d9d_clock_ns();
     return D9D_OK;
 }
 

@@ -86,6 +86,5 @@ d9d_status d9di_train_evaluate(d9di_train *r)
         if (d9di_evaluation_due(&r->evaluations.v[i], r->state.step, r->total_steps))
             D9D_TRY(evaluate(r, &r->evaluations.v[i], &cut));
     d9di_train_allow(r, false);
-    r->last_ns = d9d_clock_ns();
     return D9D_OK;
 }

@@ -36,10 +36,12 @@ typedef struct d9di_pending {
     bool counts;          /* there are targets in it, on some rank */
     d9d_save_state before;
     double lr, flops;
-    int64_t start_ns, data_ns;
-    int64_t done_ns; /* when it was computed, where that was before it was queued; else 0 */
-    size_t watched;  /* micro-batches whose predictions come */
-    size_t told;     /* ... and whose documents' losses do */
+    d9d_event *begun;      /* the device's, when it was begun */
+    const d9d_event *from; /* that, or where the one before it was done with, if it was not yet */
+    d9d_event *done;
+    int64_t data_ns;
+    size_t watched; /* micro-batches whose predictions come */
+    size_t told;    /* ... and whose documents' losses do */
 } d9di_pending;
 
 /* What one step found out, and where the run stood after it. */
@@ -80,9 +82,10 @@ typedef struct d9di_train {
     d9d_step_end end;
     d9di_bubble bubble;      /* what the ranks of the pipeline wait for */
     d9di_pending pending[2]; /* of the step k: [k % 2] */
+    d9d_event *ends[4];      /* [k % 4]: the device is done with it */
     d9di_train_result held;  /* a record that waits for what all ranks' metrics say */
     bool holds;
-    int64_t last_ns;  /* when the last report came */
+    bool stepped;     /* a report has come */
     d9d_trace *trace; /* of the steps that are being traced; NULL: none */
     uint64_t waits;   /* for the device while steps were queued, but the first two */
     int64_t n_micro, total_steps;

@@ -114,6 +114,12 @@ static bool may_look_ahead(const d9di_train *r)
     return !heard && r->state.step + 1 < r->total_steps;
 }
 
+static d9d_status step_done(d9di_train *r, d9di_pending *p)
+{
+    p->done = r->ends[p->before.step % 4];
+    return d9d_event_record(p->done);
+}
+
 /* Divided by the targets, clipped and updated with one factor.  Gradients that are late come beside
  * the norm, and weights of the next step beside the update. */
 static d9d_status step_update(d9di_train *r, d9di_pending *p, int64_t targets)
@@ -140,16 +146,18 @@ static d9d_status step_update(d9di_train *r, d9di_pending *p, int64_t targets)
     D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->end.scale));
     D9D_TRY(d9di_train_tell_step(r, "train.optimizer_step.post"));
     d9d_trace_lap(r->engine.dev, "optimizer", "");
+    D9D_TRY(step_done(r, p));
     return d9d_readback_begin(p->report, d9d_tensor_data(&r->end.more));
 }
 
 /* Nothing is updated, but who hears of the step's end may change what is being saved. */
-static d9d_status step_skip(d9di_train *r)
+static d9d_status step_skip(d9di_train *r, d9di_pending *p)
 {
     d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
                  (long long)(r->state.step + 1), d9di_train_samples(r).text);
     D9D_TRY(d9di_engine_settle(&r->engine));
-    return d9di_saver_hold(r->saver);
+    D9D_TRY(d9di_saver_hold(r->saver));
+    return step_done(r, p);
 }
 
 /* A trial is to move weights: where the rate rises from nothing, first steps would show no update
@@ -159,6 +167,22 @@ static double rate_factor(const d9di_train *r)
     return r->where->trial > 0 ? 1 : d9d_lr_at(r->lr, r->state.step);
 }
 
+/* A step lasts from the end of the one before it, or where the host knew of that already, and may
+ * have done something else, from its own beginning. */
+static d9d_status step_begin(d9di_train *r, d9di_pending *p)
+{
+    p->from =
+        r->pending[(r->state.step + 1) % 2].open ? r->ends[(r->state.step + 3) % 4] : p->begun;
+    return d9d_event_record(p->begun);
+}
+
+/* Both have passed, or will without the host. */
+static d9d_status step_ms(const d9di_pending *p, double *out)
+{
+    D9D_TRY(d9d_event_wait(p->done));
+    return d9d_event_ms(p->from, p->done, out);
+}
+
 d9d_status d9di_train_queue(d9di_train *r)
 {
     d9di_pending *p = &r->pending[r->state.step % 2];
@@ -166,7 +190,7 @@ d9d_status d9di_train_queue(d9di_train *r)
     int64_t targets;
 
     p->before = r->state;
-    p->start_ns = d9d_clock_ns();
+    D9D_TRY(step_begin(r, p));
     p->lr = d9d_optimizer_lr(&r->c->optimizer) * rate_factor(r);
     if (!isfinite(p->lr))
         return D9D_FAIL(D9D_ENUMERIC, "lr_scheduler: the learning rate of step %lld is %g",
@@ -181,9 +205,8 @@ d9d_status d9di_train_queue(d9di_train *r)
     p->told = r->culprits.watched.len - told;
     p->data_ns += d9d_feed_waited_ns(r->feed);
     D9D_TRY(step_counts(r, targets, &p->counts));
-    D9D_TRY(p->counts ? step_update(r, p, targets) : step_skip(r));
+    D9D_TRY(p->counts ? step_update(r, p, targets) : step_skip(r, p));
     D9D_TRY(d9di_train_tell_step(r, "train.step.post"));
-    p->done_ns = !p->counts || d9d_readback_ready(p->report) ? d9d_clock_ns() : 0;
     p->open = true;
     r->state.step++;
     r->state.samples += r->c->trainer.batching.global_batch_size;
@@ -195,7 +218,7 @@ d9d_status d9di_train_take(d9di_train *r, d9di_pending *p, d9di_train_result *ou
     const double peak = r->engine.spec.options.dtype == D9D_BF16 ? r->engine.dev->peak_flops : 0;
     const d9d_step_report none = {0}, *report = &none;
     const void *back;
-    int64_t now;
+    double ms;
 
     p->open = false;
     if (p->counts) {
@@ -207,9 +230,10 @@ d9d_status d9di_train_take(d9di_train *r, d9di_pending *p, d9di_train_result *ou
     }
     D9D_TRY(d9di_experts_take(&r->experts, p->counts ? (int)(p->before.step % 2) : -1,
                               report->targets));
-    if (r->last_ns == 0)
+    if (!r->stepped)
         d9di_train_allow(r, false);
-    now = p->done_ns > 0 ? p->done_ns : d9d_clock_ns();
+    r->stepped = true;
+    D9D_TRY(step_ms(p, &ms));
     r->told = r->told || fmod(report->flags, TIRED) > 0;
     r->tired = r->tired || report->flags >= TIRED;
     D9D_TRY(d9di_saver_told(r->saver, p->before.step, report->saved));
@@ -218,7 +242,7 @@ d9d_status d9di_train_take(d9di_train *r, d9di_pending *p, d9di_train_result *ou
         .loss = p->counts ? report->loss / report->targets : 0,
         .norm = report->norm,
         .lr = p->lr,
-        .ms = (double)(now - (p->start_ns > r->last_ns ? p->start_ns : r->last_ns)) * 1e-6,
+        .ms = ms,
         .data_ms = (double)p->data_ns * 1e-6,
         .targets = (int64_t)report->targets,
         .step = p->before.step + 1,
@@ -228,6 +252,5 @@ d9d_status d9di_train_take(d9di_train *r, d9di_pending *p, d9di_train_result *ou
         .told = p->told,
     };
     out->mfu = peak > 0 ? p->flops / (out->ms * 1e-3) / peak : NAN;
-    r->last_ns = now;
     return D9D_OK;
 }
