@@ -55,3 +55,37 @@ d9di_box d9di_box_make(int ndim, const int64_t *box, const int64_t *start, const
     }
     return b;
 }
+
+/* --- xent_once ------------------------------------------------------------------------------- */
+
+enum { XENT_STEP = 128, XENT_WIDTH = 8192 };
+enum { XENT_EVEN = 1024 }; /* where there is room for it: tiles of products come out even */
+#define XENT_ROOM ((int64_t)768 << 20)
+
+static int64_t round_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b * b;
+}
+
+/* What a token takes of the rank with the largest part, about. */
+static double each_of_ranks(const d9d_xent_dims *n)
+{
+    const double most = (double)n->ranks->most, size = (double)d9d_dtype_size(n->t);
+    const double logits = n->t != D9D_F32 ? 0 : most < XENT_WIDTH ? most : XENT_WIDTH;
+
+    return most * size + (double)n->h * (4 + size) + 4 * logits;
+}
+
+int64_t d9di_xent_tokens(const d9d_xent_dims *n, int64_t empty, double each)
+{
+    const int64_t room = n->room > 0 ? n->room : XENT_ROOM;
+    const double left = n->ranks != NULL ? (double)room : (double)(room - empty);
+    const double one = (n->ranks != NULL ? each_of_ranks(n) : each) * XENT_STEP;
+    const int64_t steps = one > 0 && left > one ? (int64_t)(left / one) : 1;
+    const int64_t fit = steps * XENT_STEP;
+    const int64_t most = fit > XENT_EVEN ? fit / XENT_EVEN * XENT_EVEN : fit;
+    const int64_t rounds = (n->rows + most - 1) / most;
+    const int64_t even = rounds > 0 ? round_up((n->rows + rounds - 1) / rounds, XENT_STEP) : most;
+
+    return n->rows < even ? n->rows : even;
+}

@@ -56,6 +56,10 @@ static inline bool d9di_plan_is_for(const d9d_attention_dims *n)
 /* EINVAL unless t is D9D_F32 or D9D_BF16. */
 d9d_status d9di_check_float(const char *op, d9d_dtype t);
 d9d_status d9di_check_addends(int of);
+
+/* Tokens that xent_once takes at a time, for scratch of `empty` bytes and `each` for a token; where
+ * ranks have parts, the same on all of them. */
+int64_t d9di_xent_tokens(const d9d_xent_dims *n, int64_t empty, double each);
 /* And unless that many experts can be chosen, of groups that can be. */
 d9d_status d9di_check_router(const char *op, const d9d_router_dims *n);
 

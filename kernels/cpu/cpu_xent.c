@@ -406,6 +406,26 @@ out:
 
 /* --- both ------------------------------------------------------------------- */
 
+/* This part's lse and loss in their place of parts [ranks, 2, T], then those of all. */
+static d9d_status once_of_parts(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse,
+                                void *unit, const void *hidden, const void *const *w,
+                                const int32_t *targets)
+{
+    const d9d_xent_ranks *r = n->ranks;
+    float *parts = d9di_scratch("cross-entropy", 2 * r->n * n->rows);
+    float *mine = parts + 2 * r->mine * n->rows;
+    d9d_status st;
+
+    if (parts == NULL)
+        return D9D_ENOMEM;
+    D9D_TRY_OR(st, d9d_ref_xent(s, n, mine + n->rows, mine, unit, hidden, w, targets), out);
+    D9D_TRY_OR(st, r->gather(r->arg, parts, 2 * n->rows), out);
+    st = d9d_ref_xent_join(s, n, loss, lse, unit, parts, r->n, r->mine, w, targets);
+out:
+    free(parts);
+    return st;
+}
+
 d9d_status d9d_ref_xent_once(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, float *loss,
                              void *unit, void *const *dw, const float *beta, const void *hidden,
                              const void *const *w, const int32_t *targets)
@@ -417,7 +437,10 @@ d9d_status d9d_ref_xent_once(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt,
         return D9D_ENOMEM;
     for (int64_t i = 0; i < n->rows; i++)
         ones[i] = 1.0f;
-    D9D_TRY_OR(st, d9d_ref_xent(s, n, loss, lse, unit, hidden, w, targets), out);
+    D9D_TRY_OR(st,
+               n->ranks != NULL ? once_of_parts(s, n, loss, lse, unit, hidden, w, targets)
+                                : d9d_ref_xent(s, n, loss, lse, unit, hidden, w, targets),
+               out);
     st = d9d_ref_xent_dw(s, n, gt, dw, beta, ones, lse, hidden, w, targets);
 out:
     free(lse);

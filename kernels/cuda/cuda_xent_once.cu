@@ -6,12 +6,15 @@
  *     reference = that of the target's logit      a kernel
  *     p and sums of p, by tiles                   a product, or some columns of it at a time, and a
  *                                                 kernel on float32
- *     l = sum of p, p[target] -= l                a kernel
+ *     l = sum of p, p[target] -= l                two kernels
  *     unit = (p W) / l        dW += p' (h / l)    a product each
  *
  * A model that has learned anything has no logit much larger than its target's: then n is that of
  * the reference everywhere.  What was kept of a token where it is not is brought to the largest n.
  * For bfloat16 p and h / l are rounded to bfloat16 before they are multiplied.
+ *
+ * Ranks with parts of the vocabulary tell each other the logits of targets, once for all tokens,
+ * and each time n and the sum of p.
  */
 #include <math_constants.h>
 
@@ -21,8 +24,6 @@
 static const char op[] = "cross-entropy";
 
 enum { WIDTH = 8192, EIGHTS = WIDTH / 8 / THREADS, MOST_PIECES = 2 * MOST_SPLITS, STEP = 128 };
-enum { EVEN_STEP = 1024 }; /* where there is room for it: tiles of products come out even */
-static const int64_t ROOM = (int64_t)768 << 20;
 
 /* p is kept by pieces [tokens, n] of the vocabulary, so that what is read by products begins at
  * multiples of 64 columns: of each split all but its last columns, and those.  A piece's parts are
@@ -53,10 +54,10 @@ struct once_state {
     float target, by;
 };
 
-/* A warp has a token. */
+/* The logit of its target, 0 where that is not here; a warp has a token. */
 template <class T>
-static __global__ void once_start(once_state *state, float *reference, const T *hidden, splits w,
-                                  const int32_t *targets, int32_t ignore, int64_t n, int64_t h)
+static __global__ void once_target(float *logit, const T *hidden, splits w, const int32_t *targets,
+                                   int32_t ignore, int64_t n, int64_t h)
 {
     const int64_t r = row_mine<WARP>();
     const T *x, *y;
@@ -75,8 +76,22 @@ static __global__ void once_start(once_state *state, float *reference, const T *
             sum = fmaf(a[j], b[j], sum);
     }
     sum = group_sum<WARP>(sum);
-    if (threadIdx.x % WARP != 0)
+    if (threadIdx.x % WARP == 0)
+        logit[r] = sum;
+}
+
+/* logit [ranks, stride], of which one is not 0 */
+static __global__ void once_begin(once_state *state, float *reference, const float *logit,
+                                  int64_t ranks, int64_t stride, const int32_t *targets,
+                                  int32_t ignore, int64_t n)
+{
+    const int64_t r = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    float sum = 0.0f;
+
+    if (r >= n)
         return;
+    for (int64_t i = 0; i < ranks; i++)
+        sum += logit[i * stride + r];
     state[r].target = sum;
     reference[r] = targets[r] == ignore ? CUDART_INF_F
                    : isfinite(sum)      ? rintf(sum * 1.4426950408889634f)
@@ -140,28 +155,58 @@ static __device__ void rescale(const pieces<T> &all, const d9di_xent_part *part,
     }
 }
 
+/* sums [2, tokens]: the largest n of what is here of a token, and l of that; a block has a token.
+ */
+static __global__ void __launch_bounds__(THREADS)
+    once_sum(float *sums, const d9di_xent_part *part, int64_t stride)
+{
+    const int64_t r = blockIdx.x;
+    float n = -CUDART_INF_F, l = 0.0f;
+
+    part += r * stride;
+    for (int64_t i = threadIdx.x; i < stride; i += THREADS)
+        n = fmaxf(n, part[i].n);
+    n = group_fold<THREADS>(n, largest());
+    for (int64_t i = threadIdx.x; i < stride; i += THREADS)
+        l += part[i].sum * exp2f(part[i].n - n);
+    l = group_sum<THREADS>(l);
+    if (threadIdx.x != 0)
+        return;
+    sums[r] = n;
+    sums[gridDim.x + r] = l;
+}
+
+/* Sums [ranks, 2, tokens] of a token: n and l of all. */
+static __device__ void once_join(const float *sums, int64_t ranks, int64_t tokens, float *n,
+                                 float *l)
+{
+    *n = -CUDART_INF_F;
+    *l = 0.0f;
+    for (int64_t i = 0; i < ranks; i++)
+        *n = fmaxf(*n, sums[2 * i * tokens]);
+    for (int64_t i = 0; i < ranks; i++)
+        if (sums[2 * i * tokens] != -CUDART_INF_F)
+            *l += sums[(2 * i + 1) * tokens] * exp2f(sums[2 * i * tokens] - *n);
+}
+
 /* Loss, p[target] -= l, and scaled = h / l; a block has a token. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
     once_finish(float *loss, T *scaled, const T *hidden, once_state *state,
-                const d9di_xent_part *part, int64_t stride, pieces<T> all, int64_t vocabulary,
-                const int32_t *targets, int32_t ignore, int64_t h)
+                const d9di_xent_part *part, int64_t stride, const float *sums, int64_t ranks,
+                pieces<T> all, int64_t vocabulary, const int32_t *targets, int32_t ignore,
+                int64_t h)
 {
     const int64_t r = blockIdx.x, id = targets[r];
     const bool ignored = id == ignore, bad = !ignored && (id < 0 || id >= vocabulary);
     const float target = state[r].target;
-    float n = -CUDART_INF_F, least = CUDART_INF_F, l = 0.0f, by;
+    float n, least = CUDART_INF_F, l, by;
 
     part += r * stride;
-    for (int64_t i = threadIdx.x; i < stride; i += THREADS) {
-        n = fmaxf(n, part[i].n);
-        least = fminf(least, part[i].n);
-    }
-    n = group_fold<THREADS>(n, largest());
-    least = -group_fold<THREADS>(-least, largest());
     for (int64_t i = threadIdx.x; i < stride; i += THREADS)
-        l += part[i].sum * exp2f(part[i].n - n);
-    l = group_sum<THREADS>(l);
+        least = fminf(least, part[i].n);
+    least = -group_fold<THREADS>(-least, largest());
+    once_join(sums + r, ranks, gridDim.x, &n, &l);
     by = ignored ? 0.0f : bad ? CUDART_NAN_F : 1.0f / l;
     for (int64_t i = (int64_t)threadIdx.x * 8; i < h; i += THREADS * 8) {
         float v[8];
@@ -171,7 +216,7 @@ static __global__ void __launch_bounds__(THREADS)
             v[j] = ignored ? 0.0f : v[j] * by;
         store8(scaled + r * h + i, v, h - i);
     }
-    if (least != n && !ignored) {
+    if (least < n && !ignored) {
         rescale(all, part, r, n);
         __syncthreads();
     }
@@ -209,8 +254,10 @@ template <class T> struct once {
     const void *const *w;
     void *const *dw;
     const float *beta;
-    int64_t all_v, most, width, parts; /* of logits that a kernel folds; of a token */
+    int64_t ranks, mine, here;  /* here: rows of this part */
+    int64_t most, width, parts; /* of logits that a kernel folds; of a token */
     splits where;
+    float *target, *sums; /* [ranks, T], [ranks, 2, tokens] */
     float *logits, *sum, *reference;
     d9di_xent_part *part;
     once_state *state;
@@ -292,6 +339,46 @@ static d9d_status products(const once<T> &o, const T *p, const columns &c, bool 
     return d9di_gemm(o.s, op, &g, p, o.scaled, d9di_at(o.gt, o.dw[c.split], c.first * h));
 }
 
+template <class T> static d9d_status gather(const once<T> &o, float *all, int64_t count)
+{
+    return o.n->ranks == NULL ? D9D_OK : o.n->ranks->gather(o.n->ranks->arg, all, count);
+}
+
+/* What is known of all tokens before any logit. */
+template <class T>
+static d9d_status find_targets(const once<T> &o, const void *hidden, const int32_t *targets)
+{
+    once_target<T><<<blocks_of_rows(o.n->rows, WARP), THREADS, 0, d9di_queue(o.s)>>>(
+        o.target + o.mine * o.n->rows, (const T *)hidden, o.where, targets, o.n->ignore, o.n->rows,
+        o.n->h);
+    D9D_TRY(d9di_launched(op));
+    return gather(o, o.target, o.n->rows);
+}
+
+/* p of the whole part, and their sums of all ranks. */
+template <class T>
+static d9d_status make_powers(const once<T> &o, int64_t first, int64_t tokens, const T *x,
+                              const int32_t *targets, pieces<T> *all)
+{
+    cudaStream_t queue = d9di_queue(o.s);
+    columns c = {};
+    T *p = o.p;
+
+    once_begin<<<(unsigned)d9di_ceil_div(tokens, THREADS), THREADS, 0, queue>>>(
+        o.state, o.reference, o.target + first, o.ranks, o.n->rows, targets, o.n->ignore, tokens);
+    D9D_TRY(d9di_launched(op));
+    for (int64_t parts = 0; piece_next(o.n, &c); all->n++) {
+        all->of[all->n] = {c.base + c.first, c.n, parts, tile_of(o, c), p};
+        parts += d9di_ceil_div(c.n, all->of[all->n].tile);
+        p += d9di_ceil_div(tokens * c.n, 128) * 128;
+        D9D_TRY(fold_piece(o, *all, all->n, c, x, tokens));
+    }
+    once_sum<<<(unsigned)tokens, THREADS, 0, queue>>>(o.sums + 2 * o.mine * tokens, o.part,
+                                                      o.parts);
+    D9D_TRY(d9di_launched(op));
+    return gather(o, o.sums, 2 * tokens);
+}
+
 /* Tokens [first, first + tokens). */
 template <class T>
 static d9d_status some_tokens(const once<T> &o, int64_t first, int64_t tokens, float *loss,
@@ -301,25 +388,17 @@ static d9d_status some_tokens(const once<T> &o, int64_t first, int64_t tokens, f
     const T *x = (const T *)hidden + first * o.n->h;
     pieces<T> all = {};
     columns c = {};
-    T *p = o.p;
 
-    once_start<T><<<blocks_of_rows(tokens, WARP), THREADS, 0, queue>>>(
-        o.state, o.reference, x, o.where, targets + first, o.n->ignore, tokens, o.n->h);
+    D9D_TRY(make_powers(o, first, tokens, x, targets + first, &all));
+    once_finish<T><<<(unsigned)tokens, THREADS, 0, queue>>>(
+        loss + first, o.scaled, x, o.state, o.part, o.parts, o.sums, o.ranks, all, vocabulary(o.n),
+        targets + first, o.n->ignore, o.n->h);
     D9D_TRY(d9di_launched(op));
-    for (int64_t parts = 0; piece_next(o.n, &c); all.n++) {
-        all.of[all.n] = {c.base + c.first, c.n, parts, tile_of(o, c), p};
-        parts += d9di_ceil_div(c.n, all.of[all.n].tile);
-        p += d9di_ceil_div(tokens * c.n, 128) * 128;
-        D9D_TRY(fold_piece(o, all, all.n, c, x, tokens));
-    }
-    once_finish<T><<<(unsigned)tokens, THREADS, 0, queue>>>(loss + first, o.scaled, x, o.state,
-                                                            o.part, o.parts, all, o.all_v,
-                                                            targets + first, o.n->ignore, o.n->h);
-    D9D_TRY(d9di_launched(op));
-    c = {};
     for (int k = 0; piece_next(o.n, &c); k++)
         D9D_TRY(products(o, all.of[k].p, c, unit != NULL, k == 0 ? 0.0f : 1.0f,
                          first == 0 ? o.beta[c.split] : 1.0f, tokens));
+    if (unit != NULL && all.n == 0)
+        return d9d_k_fill(o.s, o.n->t, (T *)unit + first * o.n->h, tokens * o.n->h, 0.0f);
     if (unit != NULL)
         once_unit<T><<<(unsigned)tokens, THREADS, 0, queue>>>((T *)unit + first * o.n->h, o.sum,
                                                               o.state, o.n->h);
@@ -329,7 +408,7 @@ static d9d_status some_tokens(const once<T> &o, int64_t first, int64_t tokens, f
 /* Bytes of scratch for so many tokens; with `at` they are dealt out. */
 template <class T> static int64_t lay_out(once<T> *o, int64_t tokens, char *at)
 {
-    const int64_t h = o->n->h, count = tokens * o->all_v + MOST_PIECES * (int64_t)128;
+    const int64_t h = o->n->h, count = tokens * o->here + MOST_PIECES * (int64_t)128;
     const struct {
         void **array;
         int64_t bytes;
@@ -339,6 +418,8 @@ template <class T> static int64_t lay_out(once<T> *o, int64_t tokens, char *at)
         {(void **)&o->reference, tokens * 4},
         {(void **)&o->part, tokens * o->parts * (int64_t)sizeof(d9di_xent_part)},
         {(void **)&o->state, tokens * (int64_t)sizeof(once_state)},
+        {(void **)&o->sums, tokens * o->ranks * 8},
+        {(void **)&o->target, o->n->rows * o->ranks * 4},
         {(void **)&o->scaled, tokens * h * (int64_t)sizeof(T)},
         {(void **)&o->p, count * (int64_t)sizeof(T)},
     };
@@ -357,38 +438,31 @@ template <class T> static void measure(once<T> *o)
     columns c = {};
 
     while (piece_next(o->n, &c)) {
+        o->here += c.n;
         o->parts += d9di_ceil_div(c.n, tile_of(*o, c));
         if (!in_one(*o, o->n->rows, c))
             o->width = d9di_max(o->width, d9di_min(c.n, WIDTH));
     }
 }
 
-/* Tokens at a time: as many as have room, and evenly many. */
-template <class T> static int64_t tokens_at_once(once<T> *o, int64_t room)
-{
-    const int64_t empty = lay_out(o, 0, NULL), each = lay_out(o, STEP, NULL) - empty;
-    const int64_t fit = d9di_max(1, (room - empty) / d9di_max(each, 1)) * STEP;
-    const int64_t most = fit > EVEN_STEP ? fit / EVEN_STEP * EVEN_STEP : fit;
-    const int64_t rounds = d9di_ceil_div(o->n->rows, most);
-
-    return d9di_min(o->n->rows, d9di_ceil_div(d9di_ceil_div(o->n->rows, rounds), STEP) * STEP);
-}
-
 template <class T>
 static d9d_status xent_once(once<T> &o, float *loss, void *unit, const void *hidden,
                             const int32_t *targets)
 {
-    d9d_status st = D9D_OK;
-    int64_t bytes;
+    d9d_status st;
+    int64_t empty, bytes;
     void *scratch;
 
-    o.all_v = vocabulary(o.n);
+    o.ranks = o.n->ranks != NULL ? o.n->ranks->n : 1;
+    o.mine = o.n->ranks != NULL ? o.n->ranks->mine : 0;
     D9D_TRY(splits_of(op, o.n, o.w, &o.where));
     measure(&o);
-    o.most = tokens_at_once(&o, o.n->room > 0 ? o.n->room : ROOM);
+    empty = lay_out(&o, 0, NULL);
+    o.most = d9di_xent_tokens(o.n, empty, (double)(lay_out(&o, STEP, NULL) - empty) / STEP);
     bytes = lay_out(&o, o.most, NULL);
     D9D_TRY(d9di_take(o.s, bytes, &scratch));
     (void)lay_out(&o, o.most, (char *)scratch);
+    st = find_targets(o, hidden, targets);
     for (int64_t i = 0; i < o.n->rows && st == D9D_OK; i += o.most)
         st = some_tokens(o, i, d9di_min(o.n->rows - i, o.most), loss, unit, hidden, targets);
     d9di_give(o.s, scratch, bytes);

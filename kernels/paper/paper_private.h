@@ -32,6 +32,8 @@ typedef enum d9di_paper_xent {
     D9DI_XENT_ONCE
 } d9di_paper_xent;
 d9d_status d9di_paper_xent_scratch(d9d_stream s, const d9d_xent_dims *n, d9di_paper_xent what);
+/* Tokens that xent_once takes at a time. */
+int64_t d9di_paper_xent_tokens(const d9d_xent_dims *n);
 
 /* Shapes that were seen: true for the first time. */
 d9d_status d9di_paper_first(d9d_stream s, const d9d_gemm *g, bool *out);

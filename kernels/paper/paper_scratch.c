@@ -192,9 +192,8 @@ d9d_status d9di_paper_delta_scratch(d9d_stream s, const d9d_delta_dims *n, bool 
 /* --- head and loss: cuda_xent.cu, cuda_xent_grad.cu, cuda_xent_once.cu ----------------------- */
 
 enum { TOKENS = 2048, COLUMNS = 8192, LEAST_COLUMNS = 256, STEP = 128, PIECES = 32 };
-enum { EVEN_STEP = 1024, TILE = 256, SIDE = 64 }; /* of the kernel of compute capability 9.0 */
+enum { TILE = 256, SIDE = 64 }; /* of the kernel of compute capability 9.0 */
 #define DW_SCRATCH ((int64_t)128 << 20)
-#define ONCE_ROOM  ((int64_t)768 << 20)
 
 static int64_t vocabulary(const d9d_xent_dims *n)
 {
@@ -239,25 +238,27 @@ static void once_piece(const d9d_xent_dims *n, int64_t v, int64_t *parts, int64_
 static int64_t once_lay_out(const d9d_xent_dims *n, int64_t tokens)
 {
     const int64_t v = vocabulary(n), size = (int64_t)d9d_dtype_size(n->t);
+    const int64_t ranks = n->ranks != NULL ? n->ranks->n : 1;
     int64_t parts = 0, width = 0;
 
     for (int i = 0; i < n->n_split; i++) {
         once_piece(n, n->v[i] / SIDE * SIDE, &parts, &width);
         once_piece(n, n->v[i] % SIDE, &parts, &width);
     }
-    return tokens * (width * 4 + n->h * (4 + size) + 12 + parts * 8 + v * size) +
-           PIECES * STEP * size;
+    return tokens * (width * 4 + n->h * (4 + size) + 12 + parts * 8 + ranks * 8 + v * size) +
+           n->rows * ranks * 4 + PIECES * STEP * size;
+}
+
+int64_t d9di_paper_xent_tokens(const d9d_xent_dims *n)
+{
+    const int64_t empty = once_lay_out(n, 0);
+
+    return d9di_xent_tokens(n, empty, (double)(once_lay_out(n, STEP) - empty) / STEP);
 }
 
 static int64_t once_bytes(const d9d_xent_dims *n)
 {
-    const int64_t empty = once_lay_out(n, 0), each = once_lay_out(n, STEP) - empty;
-    const int64_t room = n->room > 0 ? n->room : ONCE_ROOM;
-    const int64_t fit = max(1, (room - empty) / max(each, 1)) * STEP;
-    const int64_t most = fit > EVEN_STEP ? fit / EVEN_STEP * EVEN_STEP : fit;
-    const int64_t rounds = max(1, ceil_div(n->rows, most));
-
-    return once_lay_out(n, min(n->rows, round_up(ceil_div(n->rows, rounds), STEP)));
+    return once_lay_out(n, d9di_paper_xent_tokens(n));
 }
 
 d9d_status d9di_paper_xent_scratch(d9d_stream s, const d9d_xent_dims *n, d9di_paper_xent what)

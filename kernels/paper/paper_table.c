@@ -366,6 +366,19 @@ ENTRY(xent_dw, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw, const floa
     D9D_TRY(d9di_paper_xent_scratch(s, n, D9DI_XENT_DW));
     return head(s, n, 2);
 }
+/* What ranks with parts tell each other. */
+static d9d_status gather_once(const d9d_xent_dims *n, float *any)
+{
+    const int64_t tokens = n->ranks != NULL ? d9di_paper_xent_tokens(n) : 0;
+
+    if (tokens == 0)
+        return D9D_OK;
+    D9D_TRY(n->ranks->gather(n->ranks->arg, any, n->rows));
+    for (int64_t i = 0; i < n->rows; i += tokens)
+        D9D_TRY(n->ranks->gather(n->ranks->arg, any,
+                                 2 * (n->rows - i < tokens ? n->rows - i : tokens)));
+    return D9D_OK;
+}
 ENTRY(xent_once, const d9d_xent_dims *n, d9d_dtype gt, float *loss, void *unit, void *const *dw,
       const float *beta, const void *hidden, const void *const *w, const int32_t *targets)
 {
@@ -374,6 +387,7 @@ ENTRY(xent_once, const d9d_xent_dims *n, d9d_dtype gt, float *loss, void *unit, 
     for (int i = 0; i < n->n_split; i++)
         grads = grads || dw[i] != NULL;
     D9D_TRY(d9di_paper_xent_scratch(s, n, D9DI_XENT_ONCE));
+    D9D_TRY(gather_once(n, loss));
     return head(s, n, 1.0 + (unit != NULL) + grads);
 }
 

@@ -9,7 +9,7 @@
  * and dh is `unit` itself.
  *
  * Over n ranks each makes lse and loss of its part of the vocabulary, in its place of
- * parts [n, 2, T]; all have all of them then, and the same sums.
+ * parts [n, 2, T]; all have all of them then, and the same sums.  A root's kernel does so itself.
  */
 #include "op/op_common.h"
 
@@ -259,21 +259,53 @@ static d9d_status root_input(d9d_node *n)
 
 static const d9d_node_ops root_ops = {.name = "linear_cross_entropy", .input = root_input};
 
+/* Ranks with the other parts of the vocabulary. */
+typedef struct others {
+    d9d_tape *t;
+    d9d_comm *comm;
+    const char *what;
+} others;
+
+static d9d_status gather(void *arg, float *all, int64_t count)
+{
+    const others *o = arg;
+
+    return d9di_transfer_even(o->t, d9d_comm_all_gather, o->comm, o->what, D9D_F32, all,
+                              all + d9d_comm_rank(o->comm) * count, count);
+}
+
+/* Rows of the largest part. */
+static int64_t most_rows(d9d_param *const *heads, size_t n, int64_t ranks)
+{
+    int64_t sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += (heads[i]->whole.dim[0] + ranks - 1) / ranks;
+    return sum;
+}
+
 /* Loss, unit (storage NULL: not wanted) and the gradients of the heads. */
 static d9d_status root_compute(d9d_tape *t, const d9d_tensor *x, d9d_param *const *heads, size_t n,
-                               const d9d_tensor *targets, const xent_attr *attr,
+                               const d9d_tensor *targets, const xent_attr *attr, d9d_comm *comm,
                                const d9d_tensor *loss, const d9d_tensor *unit)
 {
-    const xent_call c = call_of(x, heads, n, attr);
+    others o = {t, comm, d9di_param_name(heads[0])};
+    const d9d_xent_ranks ranks = {.n = d9d_comm_size(comm),
+                                  .mine = d9d_comm_rank(comm),
+                                  .most = most_rows(heads, n, d9d_comm_size(comm)),
+                                  .gather = gather,
+                                  .arg = &o};
+    xent_call c = call_of(x, heads, n, attr);
     const xent_grads g = grads_of(heads, n);
 
+    c.dims.ranks = attr->part ? &ranks : NULL;
     return D9DI_KERNEL(t, xent_once, &c.dims, g.t, d9d_tensor_data(loss), d9d_tensor_data(unit),
                        g.dw, g.beta, d9d_tensor_data(x), c.w, d9d_tensor_data(targets));
 }
 
 static d9d_status root_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
-                               const d9d_tensor *targets, int32_t ignore, d9d_var **loss,
-                               d9d_node **node)
+                               const d9d_tensor *targets, int32_t ignore, d9d_comm *comm,
+                               d9d_var **loss, d9d_node **node)
 {
     const d9d_tensor *x = d9d_var_tensor(h);
     d9d_tensor unit = {0};
@@ -282,11 +314,12 @@ static d9d_status root_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads,
     d9d_status st;
 
     D9D_TRY(check(x, heads, n, targets));
-    attr = attr_of(heads, n, ignore, false);
+    attr = attr_of(heads, n, ignore, d9d_comm_size(comm) > 1);
     if (d9d_var_needs_grad(h))
         D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, x->shape, &unit));
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
-    D9D_TRY_OR(st, root_compute(t, x, heads, n, targets, &attr, d9d_var_tensor(out), &unit), out);
+    D9D_TRY_OR(st, root_compute(t, x, heads, n, targets, &attr, comm, d9d_var_tensor(out), &unit),
+               out);
     D9D_TRY_OR(st, d9d_tape_record(t, &root_ops, &h, 1, &out, 1, heads, n, 0, node), out);
     (void)d9d_node_save(*node, &unit, D9D_NEED_INPUT);
     *loss = out;
@@ -303,19 +336,18 @@ static d9d_status seed(d9d_node *n, const d9d_shape *shape)
                        1.0f);
 }
 
-/* Where the gradients of the heads have no memory yet, or other ranks have a say in them, their
- * turn comes in the backward. */
+/* Where the gradients of the heads have no memory yet their turn comes in the backward. */
 d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h, d9d_param *const *heads,
                                             size_t n, const d9d_tensor *targets, int32_t ignore,
                                             d9d_comm *comm, d9d_var **loss)
 {
-    bool at_once = d9d_comm_size(comm) == 1 && d9d_tape_wants(t, &h, 1, heads, n);
+    bool at_once = d9d_tape_wants(t, &h, 1, heads, n);
     d9d_node *node;
 
     D9D_TRY(d9d_tape_check_root(t, "linear_cross_entropy"));
     for (size_t i = 0; i < n; i++)
         at_once = at_once && (!d9d_param_wants(heads[i]) || heads[i]->grad.storage != NULL);
-    D9D_TRY(at_once ? root_forward(t, h, heads, n, targets, ignore, loss, &node)
+    D9D_TRY(at_once ? root_forward(t, h, heads, n, targets, ignore, comm, loss, &node)
                     : forward(t, h, heads, n, targets, ignore, comm, loss, &node));
     if (node == NULL)
         return D9D_OK;

@@ -234,14 +234,14 @@ static void outcome_free(outcome *o)
 }
 
 /* Over the ranks of `comm`, or all of it here. */
-static void loss_run(const ranks *w, const vocabulary *c, d9d_comm *comm, const d9d_tensor *targets,
-                     outcome *o)
+static void loss_run(const ranks *w, const vocabulary *c, bool root, d9d_comm *comm,
+                     const d9d_tensor *targets, outcome *o)
 {
     const int parts = d9d_comm_size(comm), mine = d9d_comm_rank(comm);
     const int64_t tokens = c->rows * w->size;
     d9d_tensor all = ranks_numbers(w, D9D_F32, D9D_SHAPE(tokens, c->h), 50), dx;
     d9d_tensor x = d9d_tensor_rows(&all, tokens / parts * mine, tokens / parts);
-    d9d_tensor seed = ranks_numbers(w, D9D_F32, D9D_SHAPE(tokens), 51);
+    d9d_tensor seed = root ? (d9d_tensor){0} : ranks_numbers(w, D9D_F32, D9D_SHAPE(tokens), 51);
     d9d_param param[MOST_SPLITS], *heads[MOST_SPLITS] = {&param[0], &param[1], &param[2]};
     d9d_var *v, *h, *loss;
     d9d_tape *t;
@@ -253,9 +253,10 @@ static void loss_run(const ranks *w, const vocabulary *c, d9d_comm *comm, const 
     assert_ok(d9d_tape_create(w->dev, &t));
     assert_ok(d9d_tape_leaf(t, &x, true, &v));
     assert_ok(d9d_op_gather_rows(t, v, comm, "h", &h));
-    assert_ok(d9d_op_linear_cross_entropy(t, h, heads, c->n, targets, IGNORE, comm, &loss));
+    assert_ok((root ? d9d_op_linear_cross_entropy_root : d9d_op_linear_cross_entropy)(
+        t, h, heads, c->n, targets, IGNORE, comm, &loss));
     o->loss = ranks_host(d9d_var_tensor(loss));
-    assert_ok(d9d_tape_backward(t, &loss, &seed, 1, D9D_BACKWARD_FULL));
+    assert_ok(d9d_tape_backward(t, &loss, &seed, root ? 0 : 1, D9D_BACKWARD_FULL));
     d9d_var_grad(v, &dx);
     o->dx = ranks_host(&dx);
     for (size_t i = 0; i < c->n; i++) {
@@ -270,7 +271,7 @@ static void loss_run(const ranks *w, const vocabulary *c, d9d_comm *comm, const 
     d9d_tape_free(t);
 }
 
-static void loss_check(const ranks *w, const vocabulary *c)
+static void loss_check(const ranks *w, const vocabulary *c, bool root)
 {
     const int64_t tokens = c->rows * w->size, mine = c->rows * w->rank * c->h;
     int32_t *host = calloc((size_t)tokens + 1, sizeof(*host));
@@ -283,8 +284,8 @@ static void loss_check(const ranks *w, const vocabulary *c)
     for (int64_t i = 0; i < tokens; i++)
         host[i] = i % 5 == 3 ? IGNORE : (int32_t)(i * 7919 % all);
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(tokens), host, &targets));
-    loss_run(w, c, NULL, &targets, &alone);
-    loss_run(w, c, w->comm, &targets, &parts);
+    loss_run(w, c, root, NULL, &targets, &alone);
+    loss_run(w, c, root, w->comm, &targets, &parts);
     check_same(w, parts.loss, (size_t)tokens * sizeof(float));
     ranks_close_to("loss", parts.loss, alone.loss, tokens, exact());
     ranks_close_to("dx", parts.dx, alone.dx + mine, c->rows * c->h, exact());
@@ -309,7 +310,8 @@ static void a_loss_over_parts_is_the_loss(void **state)
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-        loss_check(*state, &cases[i]);
+        for (int root = 0; root < 2; root++)
+            loss_check(*state, &cases[i], root);
 }
 
 static void a_target_outside_is_refused_on_every_rank(void **state)

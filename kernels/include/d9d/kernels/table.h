@@ -263,6 +263,15 @@ typedef struct d9d_heads_dims {
     bool turned;
 } d9d_heads_dims;
 
+/* Ranks that each have a part of a vocabulary. */
+typedef struct d9d_xent_ranks {
+    int64_t n, mine;
+    int64_t most; /* rows of the largest part */
+    /* all [n, count] of what is at its place `mine`, queued; the same calls on every rank. */
+    d9d_status (*gather)(void *arg, float *all, int64_t count);
+    void *arg;
+} d9d_xent_ranks;
+
 /* Fused head and loss; hidden [T, H], split heads w[i] [v[i], H], targets [T].  The ids of the
  * splits follow each other from 0, or, of a part of a vocabulary, row j of split i is
  * id first[i] + j of `all`; the logit of a target that is not in this part counts as 0, and the lse
@@ -275,8 +284,9 @@ typedef struct d9d_xent_dims {
     int32_t ignore;
     int64_t room; /* bytes of scratch that xent_once may take, as long as a few tokens fit; 0: 768
                      MiB */
-    const int64_t *first; /* host; NULL: this is the whole vocabulary */
-    int64_t all;          /* ids of the whole, where this is a part */
+    const int64_t *first;        /* host; NULL: this is the whole vocabulary */
+    int64_t all;                 /* ids of the whole, where this is a part */
+    const d9d_xent_ranks *ranks; /* of xent_once: who has the other parts */
 } d9d_xent_dims;
 
 /* Rows to the order of experts and back: T tokens of k choices each, N rows in that order (T k, or
@@ -475,9 +485,10 @@ typedef struct d9d_kernels {
     d9d_status (*xent_dw)(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
                           const float *beta, const float *dloss, const float *lse,
                           const void *hidden, const void *const *w, const int32_t *targets);
-    /* Loss and both gradients of a whole vocabulary where the gradient of every loss is 1: logits
-     * are made once, and the softmax of as many tokens as n->room allows is kept for both products.
-     * Any of unit and dw[i] may be NULL. */
+    /* Loss and both gradients where the gradient of every loss is 1: logits are made once, and the
+     * softmax of as many tokens as n->room allows is kept for both products.  Of a part, n->ranks
+     * have the others: loss is the whole's, unit this part's share in it.  Any of unit and dw[i]
+     * may be NULL. */
     d9d_status (*xent_once)(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, float *loss,
                             void *unit, void *const *dw, const float *beta, const void *hidden,
                             const void *const *w, const int32_t *targets);
