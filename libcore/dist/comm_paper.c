@@ -99,6 +99,59 @@ static d9d_status exchange(d9d_comm *c, const d9di_call *k)
     return say(c, k, larger(bytes[0], bytes[1]), D9D_U8);
 }
 
+/* --- rooms: where a GPU's node has all ranks; their memory is outside the pool
+ * -------------------- */
+
+static d9d_status rooms_make(d9d_comm *c, uint64_t bytes, void **out)
+{
+    static const char none;
+    const d9di_call k = {.verb = D9DI_FENCE};
+    const bool gpu = d9d_paper_chip_of(d9d_paper_of(stream_of(c, &k)))->gpu;
+
+    (void)bytes;
+    *out = gpu && link_of(c, &k) == D9D_PAPER_NODE && d9di_may_share(true)
+               ? (void *)(uintptr_t)&none
+               : NULL;
+    return D9D_OK;
+}
+
+/* All in one place, which nobody reads. */
+static void *rooms_at(const void *rooms, int turn, int rank)
+{
+    (void)rooms, (void)turn, (void)rank;
+    return (void *)(uintptr_t)D9D_PAPER_UNREAL;
+}
+
+static d9d_status rooms_tell(void *rooms, d9d_stream s, int to)
+{
+    (void)rooms, (void)s, (void)to;
+    return D9D_OK;
+}
+
+static d9d_status rooms_take(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n)
+{
+    const d9di_call k = {.verb = D9DI_FENCE, .stream = s};
+
+    (void)dst, (void)src;
+    return say(c, &k, (double)n, D9D_U8);
+}
+
+static void rooms_close(void *rooms)
+{
+    (void)rooms;
+}
+
+static d9d_status fence(d9d_comm *c, const d9di_call *k)
+{
+    if (k->n_takes == 0)
+        return say(c, k, 0, D9D_U8);
+    for (int i = 0; i < k->n_takes; i++) {
+        D9D_TRY(say(c, k, (double)k->takes[i].n, D9D_U8));
+        D9D_TRY(d9d_comm_point_set(c, k->takes[i].there));
+    }
+    return D9D_OK;
+}
+
 /* In the host's memory, before and behind the steps. */
 static d9d_status words(d9d_comm *c, const d9di_call *k)
 {
@@ -165,6 +218,7 @@ static d9d_status open_group(void *self, d9d_comm *c)
 
 d9d_status d9di_net_paper(d9d_boot *boot, d9d_stream stream, d9di_net *out)
 {
+    static const d9di_rooms_ops rooms = {rooms_make, rooms_at, rooms_tell, rooms_take, rooms_close};
     static const d9di_wire wire = {
         .run = {[D9DI_ALL_REDUCE] = all_reduce,
                 [D9DI_ALL_GATHER] = all_gather,
@@ -172,7 +226,9 @@ d9d_status d9di_net_paper(d9d_boot *boot, d9d_stream stream, d9di_net *out)
                 [D9DI_ALL_TO_ALL] = all_to_all,
                 [D9DI_BROADCAST] = broadcast,
                 [D9DI_EXCHANGE] = exchange,
-                [D9DI_WORDS] = words},
+                [D9DI_WORDS] = words,
+                [D9DI_FENCE] = fence},
+        .rooms = &rooms,
         .queue = queue,
         .fork = fork_queue,
         .join = join_queue,

@@ -25,11 +25,52 @@ static void rows_release(rows *r)
     d9d_tensor_release(&r->v);
 }
 
-static d9d_status rows_gather(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *k,
-                              const d9d_tensor *v, rows *out)
+/* Keys and values on their way, or their gradients: both at once, one behind the other. */
+typedef struct rows_move {
+    d9di_pieces_move k, v;
+} rows_move;
+
+static void rows_move_release(rows_move *m)
 {
-    D9D_TRY(d9di_pieces_gather(t, p, k, &out->k));
-    return d9di_pieces_gather(t, p, v, &out->v);
+    d9di_pieces_move_release(&m->k);
+    d9di_pieces_move_release(&m->v);
+}
+
+/* What a backward put off runs beside them, or what it leaves for another time. */
+typedef d9d_status beside(d9d_tape *t);
+
+static d9d_status rows_gather(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *k,
+                              const d9d_tensor *v, beside *run, rows *out)
+{
+    rows_move m = {{.dealt = {0}}, {.dealt = {0}}};
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9di_pieces_gather_go(t, p, k, &m.k), out);
+    D9D_TRY_OR(st, d9di_pieces_gather_go(t, p, v, &m.v), out);
+    if (run != NULL && m.v.move.by_room)
+        D9D_TRY_OR(st, run(t), out);
+    D9D_TRY_OR(st, d9di_pieces_gather_end(t, p, k, &m.k, &out->k), out);
+    st = d9di_pieces_gather_end(t, p, v, &m.v, &out->v);
+out:
+    rows_move_release(&m);
+    return st;
+}
+
+static d9d_status rows_scatter(d9d_tape *t, const d9di_pieces *p, const rows *d, d9d_tensor *dk,
+                               d9d_tensor *dv)
+{
+    rows_move m = {{.dealt = {0}}, {.dealt = {0}}};
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9di_pieces_scatter_go(t, p, &d->k, &m.k), out);
+    D9D_TRY_OR(st, d9di_pieces_scatter_go(t, p, &d->v, &m.v), out);
+    if (m.v.move.by_room)
+        D9D_TRY_OR(st, d9d_tape_catch_up(t), out);
+    D9D_TRY_OR(st, d9di_pieces_scatter_end(t, p, &d->k, &m.k, dk), out);
+    st = d9di_pieces_scatter_end(t, p, &d->v, &m.v, dv);
+out:
+    rows_move_release(&m);
+    return st;
 }
 
 /* dq, and dk, dv of whole rows. */
@@ -54,11 +95,13 @@ static d9d_status attention_input(d9d_node *n)
     rows all = {{0}, {0}}, grads = {{0}, {0}};
     d9d_status st;
 
-    D9D_TRY_OR(st, rows_gather(n->tape, &a->pieces, &n->saved[K], &n->saved[V], &all), out);
+    D9D_TRY_OR(st,
+               rows_gather(n->tape, &a->pieces, &n->saved[K], &n->saved[V],
+                           d9d_tape_catch_up_but_one, &all),
+               out);
     D9D_TRY_OR(st, rows_grad(n, &all, &d[Q], &grads), out);
     rows_release(&all);
-    D9D_TRY_OR(st, d9di_pieces_scatter(n->tape, &a->pieces, &grads.k, &d[K]), out);
-    D9D_TRY_OR(st, d9di_pieces_scatter(n->tape, &a->pieces, &grads.v, &d[V]), out);
+    D9D_TRY_OR(st, rows_scatter(n->tape, &a->pieces, &grads, &d[K], &d[V]), out);
     rows_release(&grads);
     for (int i = Q; i <= V; i++)
         D9D_TRY_OR(st, d9d_node_give(n, i, &d[i]), out);
@@ -164,6 +207,8 @@ static d9d_status record(d9d_tape *t, d9d_var *const in[3], d9d_var *out, const 
     (void)d9d_node_save(n, lse, D9D_NEED_BOTH);
     if (how->segments != NULL)
         (void)d9d_node_save(n, how->segments, D9D_NEED_INPUT);
+    if (d9d_comm_room_bytes(how->cp) > 0)
+        d9d_tape_may_put_off(t);
     return D9D_OK;
 }
 
@@ -226,7 +271,7 @@ d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
     D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, tq->shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n->b, n->a, n->s), &lse),
                out);
-    D9D_TRY_OR(st, rows_gather(t, &attr.pieces, tk, tv, &all), out);
+    D9D_TRY_OR(st, rows_gather(t, &attr.pieces, tk, tv, NULL, &all), out);
     D9D_TRY_OR(st, run(t, n, how->sinks, d9d_var_tensor(out), &lse, tq, &all), out);
     D9D_TRY_OR(st, record(t, in, out, &lse, how, &attr), out);
     *y = out;

@@ -40,56 +40,108 @@ static d9d_shape stretched(d9d_shape s, int64_t times, int64_t by)
     return s;
 }
 
-d9d_status d9di_pieces_gather(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x, d9d_tensor *y)
+static d9di_move_rows rows_of(const d9di_pieces *p, d9d_dtype t, int64_t n)
+{
+    return (d9di_move_rows){p->comm, p->what, t, n};
+}
+
+void d9di_pieces_move_release(d9di_pieces_move *m)
+{
+    d9di_move_release(&m->move);
+    d9d_tensor_release(&m->dealt);
+}
+
+d9d_status d9di_pieces_gather_go(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x,
+                                 d9di_pieces_move *m)
 {
     const int64_t n = d9d_comm_size(p->comm), size = d9d_tensor_numel(x);
-    d9d_device *dev = d9d_tape_device(t);
-    d9d_tensor dealt = {0}, rows = {0};
-    d9d_status st;
+    const d9di_move_rows rows = rows_of(p, x->dtype, size);
+
+    *m = (d9di_pieces_move){.move = {.rows = rows}};
+    if (n == 1)
+        return D9D_OK;
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, D9D_SHAPE(n, size), &m->dealt));
+    D9D_TRY(d9di_move_begin(&m->move, t, D9DI_GATHER, &rows));
+    return d9di_gather_go(&m->move, d9d_tensor_data(&m->dealt), d9d_tensor_data(x));
+}
+
+d9d_status d9di_pieces_gather_end(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x,
+                                  d9di_pieces_move *m, d9d_tensor *y)
+{
+    const int64_t n = d9d_comm_size(p->comm);
+    d9d_tensor rows;
 
     if (n == 1) {
         *y = d9d_tensor_ref(x);
         return D9D_OK;
     }
-    D9D_TRY_OR(st, d9d_tensor_alloc(dev, x->dtype, stretched(x->shape, n, 1), &rows), out);
-    D9D_TRY_OR(st, d9d_tensor_alloc(dev, x->dtype, D9D_SHAPE(n, size), &dealt), out);
-    D9D_TRY_OR(st,
-               d9di_transfer_even(t, d9d_comm_all_gather, p->comm, p->what, x->dtype,
-                                  d9d_tensor_data(&dealt), d9d_tensor_data(x), size),
-               out);
-    D9D_TRY_OR(st, deal(t, p, x, d9d_tensor_data(&rows), d9d_tensor_data(&dealt), true), out);
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, stretched(x->shape, n, 1), &rows));
+    *y = rows;
+    D9D_TRY(d9di_gather_end(&m->move));
+    return deal(t, p, x, d9d_tensor_data(y), d9d_tensor_data(&m->dealt), true);
+}
+
+d9d_status d9di_pieces_scatter_go(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *y,
+                                  d9di_pieces_move *m)
+{
+    const int64_t n = d9d_comm_size(p->comm), size = d9d_tensor_numel(y) / n;
+    const d9di_move_rows rows = rows_of(p, y->dtype, size);
+    const d9d_tensor part = {.dtype = y->dtype, .shape = stretched(y->shape, 1, n)};
+
+    *m = (d9di_pieces_move){.move = {.rows = rows}};
+    if (n == 1)
+        return D9D_OK;
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), y->dtype, D9D_SHAPE(n, size), &m->dealt));
+    D9D_TRY(d9di_move_begin(&m->move, t, D9DI_SUM, &rows));
+    D9D_TRY(deal(t, p, &part, d9d_tensor_data(&m->dealt), d9d_tensor_data(y), false));
+    return d9di_sum_go(&m->move, d9d_tensor_data(&m->dealt));
+}
+
+d9d_status d9di_pieces_scatter_end(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *y,
+                                   d9di_pieces_move *m, d9d_tensor *x)
+{
+    const int64_t n = d9d_comm_size(p->comm);
+    d9d_tensor part;
+
+    if (n == 1) {
+        *x = d9d_tensor_ref(y);
+        return D9D_OK;
+    }
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), y->dtype, stretched(y->shape, 1, n), &part));
+    *x = part;
+    return d9di_sum_end(&m->move, d9d_tensor_data(&m->dealt), NULL, d9d_tensor_data(x));
+}
+
+d9d_status d9di_pieces_gather(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x, d9d_tensor *y)
+{
+    d9di_pieces_move m;
+    d9d_tensor rows = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9di_pieces_gather_go(t, p, x, &m), out);
+    D9D_TRY_OR(st, d9di_pieces_gather_end(t, p, x, &m, &rows), out);
     *y = rows;
     rows = (d9d_tensor){0};
 out:
-    d9d_tensor_release(&dealt);
     d9d_tensor_release(&rows);
+    d9di_pieces_move_release(&m);
     return st;
 }
 
 d9d_status d9di_pieces_scatter(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *y,
                                d9d_tensor *x)
 {
-    const int64_t n = d9d_comm_size(p->comm), size = d9d_tensor_numel(y) / n;
-    d9d_device *dev = d9d_tape_device(t);
-    d9d_tensor dealt = {0}, part = {0};
+    d9di_pieces_move m;
+    d9d_tensor part = {0};
     d9d_status st;
 
-    if (n == 1) {
-        *x = d9d_tensor_ref(y);
-        return D9D_OK;
-    }
-    D9D_TRY_OR(st, d9d_tensor_alloc(dev, y->dtype, stretched(y->shape, 1, n), &part), out);
-    D9D_TRY_OR(st, d9d_tensor_alloc(dev, y->dtype, D9D_SHAPE(n, size), &dealt), out);
-    D9D_TRY_OR(st, deal(t, p, &part, d9d_tensor_data(&dealt), d9d_tensor_data(y), false), out);
-    D9D_TRY_OR(st,
-               d9di_transfer_even(t, d9d_comm_reduce_scatter, p->comm, p->what, y->dtype,
-                                  d9d_tensor_data(&part), d9d_tensor_data(&dealt), size),
-               out);
+    D9D_TRY_OR(st, d9di_pieces_scatter_go(t, p, y, &m), out);
+    D9D_TRY_OR(st, d9di_pieces_scatter_end(t, p, y, &m, &part), out);
     *x = part;
     part = (d9d_tensor){0};
 out:
-    d9d_tensor_release(&dealt);
     d9d_tensor_release(&part);
+    d9di_pieces_move_release(&m);
     return st;
 }
 

@@ -6,7 +6,7 @@
 #ifndef D9D_OP_OP_PIECES_H
 #define D9D_OP_OP_PIECES_H
 
-#include "op/op_common.h"
+#include "op/op_moves.h"
 
 typedef struct d9di_pieces {
     d9d_comm *comm;
@@ -15,6 +15,22 @@ typedef struct d9di_pieces {
 
 /* Of s positions that this rank has of a row: where its piece i ends, counted over the row. */
 int64_t d9di_pieces_end(const d9di_pieces *p, int64_t s, int i);
+
+/* Rows on their way: d9di_pieces_gather(), or d9di_pieces_scatter(), in two, with computation
+ * between them. */
+typedef struct d9di_pieces_move {
+    d9di_move move;
+    d9d_tensor dealt; /* [n, one rank's], in the order of ranks */
+} d9di_pieces_move;
+d9d_status d9di_pieces_gather_go(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x,
+                                 d9di_pieces_move *m);
+d9d_status d9di_pieces_gather_end(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x,
+                                  d9di_pieces_move *m, d9d_tensor *y);
+d9d_status d9di_pieces_scatter_go(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *y,
+                                  d9di_pieces_move *m);
+d9d_status d9di_pieces_scatter_end(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *y,
+                                   d9di_pieces_move *m, d9d_tensor *x);
+void d9di_pieces_move_release(d9di_pieces_move *m);
 
 /* EINVAL unless S is two pieces, where there are several ranks. */
 d9d_status d9di_pieces_check(const char *op, const char *name, const d9di_pieces *p,

@@ -17,6 +17,12 @@ driver=$D9D_BUILD/tests/dist/context_driver
 @test "three ranks compute what one does" { all_well 3 "$driver" 1; }
 @test "four ranks, on two axes, compute what one does" { all_well 4 "$driver" 2; }
 
+@test "the same by rooms that ranks read of each other" {
+    export D9D_COMM_SHARE=1
+    for n in 2 3; do all_well $n "$driver" 1; done
+    D9D_COMM_CHECK=0 all_well 4 "$driver" 2
+}
+
 @test "probabilities of rows that ranks share are the bits of one rank" {
     cd "$BATS_TEST_TMPDIR" || return 1
     golden=$BATS_TEST_DIRNAME/../golden/moe
