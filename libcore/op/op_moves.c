@@ -57,6 +57,17 @@ void d9di_move_release(d9di_move *m)
     d9d_tensor_release(&m->came);
 }
 
+/* On the group's queue: what an earlier move takes comes first. */
+static d9d_status tell_all(const d9di_move *m)
+{
+    d9d_comm *c = m->rows.comm;
+
+    D9D_TRY(d9d_comm_fork(c, stream_of(m)));
+    for (int i = 1; i < d9d_comm_size(c); i++)
+        D9D_TRY(d9d_comm_room_tell(c, d9d_comm_queue(c), behind(m, i)));
+    return D9D_OK;
+}
+
 /* Shown in a trace while parts are taken. */
 static d9d_status take_each(const d9di_move *m, const char *name, const d9d_room_part *parts)
 {
@@ -108,9 +119,7 @@ d9d_status d9di_gather_go(d9di_move *m, void *all, const void *mine)
     if (!m->by_room)
         return D9D_OK;
     D9D_TRY(d9d_device_copy(d9d_tape_device(m->tape), d9d_comm_room(c), mine, bytes_of(m)));
-    for (int i = 1; i < d9d_comm_size(c); i++)
-        D9D_TRY(d9d_comm_room_tell(c, stream_of(m), behind(m, i)));
-    D9D_TRY(d9d_comm_fork(c, stream_of(m)));
+    D9D_TRY(tell_all(m));
     return take_rows(m);
 }
 
@@ -178,14 +187,15 @@ d9d_status d9di_sum_take(const d9di_move *m)
 
 d9d_status d9di_sum_go(const d9di_move *m, const void *all)
 {
-    for (int i = 1; i < d9d_comm_size(m->rows.comm) && m->by_room; i++) {
-        const int to = behind(m, i);
+    d9d_device *dev = d9d_tape_device(m->tape);
 
-        D9D_TRY(d9d_device_copy(d9d_tape_device(m->tape), d9di_sum_place(m, to), row_at(m, all, to),
+    if (!m->by_room)
+        return D9D_OK;
+    for (int i = 1; i < d9d_comm_size(m->rows.comm); i++)
+        D9D_TRY(d9d_device_copy(dev, d9di_sum_place(m, behind(m, i)), row_at(m, all, behind(m, i)),
                                 bytes_of(m)));
-        D9D_TRY(d9di_sum_tell(m, to));
-    }
-    return m->by_room ? d9di_sum_take(m) : D9D_OK;
+    D9D_TRY(tell_all(m));
+    return d9di_sum_take(m);
 }
 
 static d9d_status add_up(const d9di_move *m, const void *mine, const void *plus, void *y)

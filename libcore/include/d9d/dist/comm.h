@@ -169,8 +169,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_room_take(d9d_comm *c, d9d_stream s, in
  *     for each of the parts:
  *         D9D_TRY(d9d_comm_room_join(c, from, s));          // from here on it is there
  *
- * All others are told before the call, and each part is joined before the room after next is
- * written. */
+ * All others are told before the call.  That they are told on s says too that this rank has taken
+ * what it wanted before: s has joined the opening before this one, or is the group's queue. */
 typedef struct d9d_room_part {
     int from; /* not this rank; one part of each at most */
     uint64_t offset;
