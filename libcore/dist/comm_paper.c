@@ -128,11 +128,13 @@ static d9d_status rooms_tell(void *rooms, d9d_stream s, int to)
     return D9D_OK;
 }
 
-static d9d_status rooms_take(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n)
+static d9d_status rooms_copy(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n)
 {
     const d9di_call k = {.verb = D9DI_FENCE, .stream = s};
 
-    (void)dst, (void)src;
+    if (dst == rooms_at(NULL, 0, 0))
+        return D9D_OK; /* to its own room, beside the rest */
+    (void)src;
     return say(c, &k, (double)n, D9D_U8);
 }
 
@@ -218,7 +220,7 @@ static d9d_status open_group(void *self, d9d_comm *c)
 
 d9d_status d9di_net_paper(d9d_boot *boot, d9d_stream stream, d9di_net *out)
 {
-    static const d9di_rooms_ops rooms = {rooms_make, rooms_at, rooms_tell, rooms_take, rooms_close};
+    static const d9di_rooms_ops rooms = {rooms_make, rooms_at, rooms_tell, rooms_copy, rooms_close};
     static const d9di_wire wire = {
         .run = {[D9DI_ALL_REDUCE] = all_reduce,
                 [D9DI_ALL_GATHER] = all_gather,

@@ -74,7 +74,7 @@ typedef struct d9di_rooms_ops {
     void *(*at)(const void *rooms, int turn, int rank);
     /* What is queued on s is there for rank `to`: the next fence is told. */
     d9d_status (*tell)(void *rooms, d9d_stream s, int to);
-    d9d_status (*take)(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n);
+    d9d_status (*copy)(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n);
     void (*close)(void *rooms); /* collective, unless a call of the mesh has failed */
 } d9di_rooms_ops;
 

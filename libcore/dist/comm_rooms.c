@@ -108,7 +108,15 @@ d9d_status d9d_comm_room_take(d9d_comm *c, d9d_stream s, int from, uint64_t offs
 {
     const char *theirs = c->wire->rooms->at(c->rooms.of, 1 - c->rooms.turn, from);
 
-    return n == 0 ? D9D_OK : c->wire->rooms->take(c, s, dst, theirs + offset, n);
+    return n == 0 ? D9D_OK : c->wire->rooms->copy(c, s, dst, theirs + offset, n);
+}
+
+d9d_status d9d_comm_room_put(d9d_comm *c, d9d_stream s, uint64_t offset, const void *src,
+                             uint64_t n)
+{
+    char *mine = d9d_comm_room(c);
+
+    return n == 0 ? D9D_OK : c->wire->rooms->copy(c, s, mine + offset, src, n);
 }
 
 d9d_status d9d_comm_room_tell(d9d_comm *c, d9d_stream s, int to)

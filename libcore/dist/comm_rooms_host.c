@@ -175,7 +175,7 @@ static void await(const rooms *r, int from)
             (void)nanosleep(&nap, NULL);
 }
 
-static d9d_status take(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n)
+static d9d_status copy(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n)
 {
     (void)c, (void)s;
     memcpy(dst, src, n);
@@ -191,7 +191,7 @@ d9d_status d9di_host_fence(d9d_comm *c, const d9di_call *k)
     r->fences++;
     for (int i = 0; i < k->n_takes; i++) {
         await(r, k->takes[i].from);
-        D9D_TRY(take(c, k->stream, k->takes[i].dst, k->takes[i].src, k->takes[i].n));
+        D9D_TRY(copy(c, k->stream, k->takes[i].dst, k->takes[i].src, k->takes[i].n));
     }
     for (int i = 1; i < c->size; i++)
         await(r, (c->rank + i) % c->size);
@@ -203,4 +203,4 @@ static void close_rooms(void *self)
     unmap(self);
 }
 
-const d9di_rooms_ops d9di_rooms_host = {make, at, tell, take, close_rooms};
+const d9di_rooms_ops d9di_rooms_host = {make, at, tell, copy, close_rooms};

@@ -57,12 +57,11 @@ void d9di_move_release(d9di_move *m)
     d9d_tensor_release(&m->came);
 }
 
-/* On the group's queue: what an earlier move takes comes first. */
+/* On the group's queue, behind what an earlier move takes. */
 static d9d_status tell_all(const d9di_move *m)
 {
     d9d_comm *c = m->rows.comm;
 
-    D9D_TRY(d9d_comm_fork(c, stream_of(m)));
     for (int i = 1; i < d9d_comm_size(c); i++)
         D9D_TRY(d9d_comm_room_tell(c, d9d_comm_queue(c), behind(m, i)));
     return D9D_OK;
@@ -118,7 +117,8 @@ d9d_status d9di_gather_go(d9di_move *m, void *all, const void *mine)
     m->mine = mine;
     if (!m->by_room)
         return D9D_OK;
-    D9D_TRY(d9d_device_copy(d9d_tape_device(m->tape), d9d_comm_room(c), mine, bytes_of(m)));
+    D9D_TRY(d9d_comm_fork(c, stream_of(m)));
+    D9D_TRY(d9d_comm_room_put(c, d9d_comm_queue(c), 0, mine, bytes_of(m)));
     D9D_TRY(tell_all(m));
     return take_rows(m);
 }
@@ -150,10 +150,15 @@ d9d_status d9di_gather_end(const d9di_move *m)
 
 /* --- sum ------------------------------------------------------------------------------------ */
 
+/* In this rank's room. */
+static uint64_t place_of(const d9di_move *m, int to)
+{
+    return part_of(to, d9d_comm_rank(m->rows.comm)) * bytes_of(m);
+}
+
 void *d9di_sum_place(const d9di_move *m, int to)
 {
-    return (char *)d9d_comm_room(m->rows.comm) +
-           part_of(to, d9d_comm_rank(m->rows.comm)) * bytes_of(m);
+    return (char *)d9d_comm_room(m->rows.comm) + place_of(m, to);
 }
 
 d9d_status d9di_sum_tell(const d9di_move *m, int to)
@@ -187,13 +192,14 @@ d9d_status d9di_sum_take(const d9di_move *m)
 
 d9d_status d9di_sum_go(const d9di_move *m, const void *all)
 {
-    d9d_device *dev = d9d_tape_device(m->tape);
+    d9d_comm *c = m->rows.comm;
 
     if (!m->by_room)
         return D9D_OK;
-    for (int i = 1; i < d9d_comm_size(m->rows.comm); i++)
-        D9D_TRY(d9d_device_copy(dev, d9di_sum_place(m, behind(m, i)), row_at(m, all, behind(m, i)),
-                                bytes_of(m)));
+    D9D_TRY(d9d_comm_fork(c, stream_of(m)));
+    for (int i = 1; i < d9d_comm_size(c); i++)
+        D9D_TRY(d9d_comm_room_put(c, d9d_comm_queue(c), place_of(m, behind(m, i)),
+                                  row_at(m, all, behind(m, i)), bytes_of(m)));
     D9D_TRY(tell_all(m));
     return d9di_sum_take(m);
 }

@@ -53,7 +53,7 @@ d9d_status d9di_gather_end(const d9di_move *m);
 
 /* By rooms, in place of go where parts are made one by one: where the part of another rank is to be
  * written, that it has been queued, and that all others have.  No other move is under way then; of
- * those that go whole two may be, of one size. */
+ * those that go whole several may be, of one size. */
 void *d9di_sum_place(const d9di_move *m, int to);
 d9d_status d9di_sum_tell(const d9di_move *m, int to);
 d9d_status d9di_sum_take(const d9di_move *m);

@@ -479,6 +479,62 @@ out:
     return st;
 }
 
+enum { ROUNDS = 12 };
+
+/* One opening behind the other on the group's queue, none joined before the last. */
+static d9d_status open_all(struct job *j, d9d_comm *c, const struct array *mine,
+                           const struct array *all, const int64_t *counts)
+{
+    const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
+    const size_t e = d9d_dtype_size(mine->t);
+    d9d_stream queue = d9d_comm_queue(c);
+
+    D9D_TRY(d9d_comm_fork(c, j->dev->stream));
+    for (int64_t round = 0; round < ROUNDS; round++) {
+        d9d_room_part parts[MOST];
+        int n = 0;
+
+        D9D_TRY(d9d_comm_room_put(c, queue, 0, at(mine, round * counts[rank]),
+                                  (uint64_t)counts[rank] * e));
+        for (int k = 1; k < size; k++) {
+            const int r = (rank + k) % size;
+
+            D9D_TRY(d9d_comm_room_tell(c, queue, r));
+            parts[n++] =
+                (d9d_room_part){.from = r,
+                                .dst = at(all, round * sum_of(counts, size) + sum_of(counts, r)),
+                                .n = (uint64_t)counts[r] * e};
+        }
+        D9D_TRY(d9d_comm_room_take_each(c, "rooms", parts, n));
+    }
+    return d9d_comm_join(c, j->dev->stream);
+}
+
+static d9d_status try_openings(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
+{
+    const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
+    const int64_t sum = sum_of(counts, size);
+    struct array mine = array_new(j, t, ROUNDS * counts[rank]), all = array_new(j, t, ROUNDS * sum);
+    d9d_status st = D9D_OK;
+
+    if (d9d_comm_room_bytes(c) == 0)
+        goto out;
+    for (int64_t i = 0; i < mine.n; i++)
+        put(t, mine.host, i, value(rank + (int)(i / counts[rank]), i % counts[rank]));
+    D9D_TRY_OR(st, array_send(j, &mine), out);
+    D9D_TRY_OR(st, open_all(j, c, &mine, &all, counts), out);
+    D9D_TRY_OR(st, array_fetch(j, &all), out);
+    for (int64_t round = 0; round < ROUNDS; round++)
+        for (int r = 0; r < size; r++)
+            for (int64_t p = 0; p < counts[r] && r != rank; p++)
+                WANT("openings", all, round * sum + sum_of(counts, r) + p,
+                     value(r + (int)round, p));
+out:
+    array_free(j, &mine);
+    array_free(j, &all);
+    return st;
+}
+
 static d9d_status try_words(struct job *j, d9d_comm *c)
 {
     d9d_comm_word all[MOST];
@@ -523,6 +579,7 @@ static d9d_status try_calls(struct job *j, d9d_comm *c, d9d_dtype t, const int64
     D9D_TRY(try_together(j, c, t, counts));
     D9D_TRY(try_share(j, c, t, counts));
     D9D_TRY(try_rooms(j, c, t, counts));
+    D9D_TRY(try_openings(j, c, t, counts));
     j->calls += 13;
     return D9D_OK;
 }

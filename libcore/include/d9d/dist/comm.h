@@ -169,14 +169,18 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_room_take(d9d_comm *c, d9d_stream s, in
  *     for each of the parts:
  *         D9D_TRY(d9d_comm_room_join(c, from, s));          // from here on it is there
  *
- * All others are told before the call.  That they are told on s says too that this rank has taken
- * what it wanted before: s has joined the opening before this one, or is the group's queue. */
+ * All others are told before the call.  Behind a join with the opening before, s may write the room
+ * and tell of it; the group's own queue always may, with d9d_comm_room_put(), so that several
+ * openings are under way, one behind the other. */
 typedef struct d9d_room_part {
     int from; /* not this rank; one part of each at most */
     uint64_t offset;
     void *dst;
     uint64_t n; /* bytes */
 } d9d_room_part;
+/* n bytes to an offset of the room that is opened next. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_room_put(d9d_comm *c, d9d_stream s, uint64_t offset,
+                                                  const void *src, uint64_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_room_tell(d9d_comm *c, d9d_stream s, int to);
 /* On the group's queue, each when it is there, in the order of the list. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_room_take_each(d9d_comm *c, const char *what,
