@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
@@ -91,23 +92,22 @@ static d9d_status choose_split(d9d_dataset *ds, const char *name)
 
 static d9d_status map_file(const d9d_dataset *ds, const char *name, struct d9di_map *out)
 {
-    const d9di_data_file *f = d9di_manifest_file(&ds->manifest, name);
+    const size_t bytes = (size_t)d9di_manifest_file(&ds->manifest, name)->bytes;
     d9d_file file = {.fd = -1};
-    char *path = NULL;
-    void *p;
+    struct stat s;
     d9d_status st;
+    void *p;
 
-    D9D_TRY(path_in(ds, name, &path));
-    D9D_TRY_OR(st, d9d_file_open(path, &file), out);
-    p = mmap(NULL, (size_t)f->bytes, PROT_READ, MAP_SHARED, file.fd, 0);
-    if (p == MAP_FAILED)
-        st = D9D_FAIL(D9D_EIO, "%s: cannot map %lld bytes: %s", path, (long long)f->bytes,
-                      strerror(errno));
-    else
-        *out = (struct d9di_map){p, (size_t)f->bytes};
-out:
+    D9D_TRY(path_in(ds, name, &out->path));
+    D9D_TRY(d9d_file_open(out->path, &file));
+    p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file.fd, 0);
+    if (p == MAP_FAILED || fstat(file.fd, &s) != 0) {
+        st = D9D_FAIL(D9D_EIO, "%s: cannot map %zu bytes: %s", out->path, bytes, strerror(errno));
+    } else {
+        *out = (struct d9di_map){p, bytes, out->path, s.st_dev, s.st_ino};
+        st = D9D_OK;
+    }
     d9d_file_release(&file);
-    free(path);
     return st;
 }
 
@@ -195,9 +195,11 @@ static void unmap(struct d9di_map *maps, uint32_t n)
 {
     uint32_t i;
 
-    for (i = 0; maps && i < n; i++)
+    for (i = 0; maps && i < n; i++) {
         if (maps[i].data)
             munmap(maps[i].data, maps[i].bytes);
+        free(maps[i].path);
+    }
     free(maps);
 }
 
@@ -366,6 +368,23 @@ d9d_status d9d_dataset_sample(d9d_dataset *ds, int64_t k, d9d_sample *out)
                             : d9di_dataset_sample(ds, ds->split->first + k, out);
 }
 
+static d9d_status check_uncut(const struct d9di_map *m)
+{
+    struct stat s;
+
+    if (stat(m->path, &s) != 0 || s.st_dev != m->device || s.st_ino != m->inode ||
+        (uint64_t)s.st_size >= m->bytes)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EIO, "%s: has %lld bytes, had %zu: it was cut under the program", m->path,
+                    (long long)s.st_size, m->bytes);
+}
+
+d9d_status d9di_sample_check_uncut(const d9d_dataset *ds, const d9d_sample *s)
+{
+    D9D_TRY(check_uncut(&ds->tokens[s->shard]));
+    return s->labels ? check_uncut(&ds->labels[s->shard]) : D9D_OK;
+}
+
 /* Token i of the sample; -1 when it is outside the vocabulary. */
 static int32_t token_at(const d9d_dataset *ds, const d9d_sample *s, size_t i)
 {
@@ -413,5 +432,5 @@ d9d_status d9d_sample_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t
         }
         at += s->segments[seg];
     }
-    return D9D_OK;
+    return d9di_sample_check_uncut(ds, s);
 }

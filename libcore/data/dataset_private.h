@@ -2,6 +2,8 @@
 #ifndef D9DI_DATA_DATASET_PRIVATE_H
 #define D9DI_DATA_DATASET_PRIVATE_H
 
+#include <sys/types.h>
+
 #include "d9d/data/dataset.h"
 #include "d9d/data/tokenizer.h"
 #include "data/dataset_index.h"
@@ -10,6 +12,9 @@
 struct d9di_map {
     void *data;
     size_t bytes;
+    char *path;
+    dev_t device; /* and inode of the file that is mapped, whatever has its name later */
+    ino_t inode;
 };
 
 struct d9d_dataset {
@@ -35,6 +40,10 @@ d9d_status d9di_made_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t 
 
 /* Sample by its number in the dataset. */
 d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out);
+
+/* EIO where a file of the sample is shorter by now than what is mapped of it: up to the end of a
+ * page that then reads as zeros, and the kernel says nothing.  To be asked after reading. */
+d9d_status d9di_sample_check_uncut(const d9d_dataset *ds, const d9d_sample *s);
 
 /* Bytes, and hash unless that is NULL, of one file against the manifest; EFORMAT with both
  * numbers. */

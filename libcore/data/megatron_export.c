@@ -21,14 +21,13 @@ struct export
 /* What is written for a segment of n tokens. */
 typedef d9d_status (*segment_fn)(struct export *e, const d9d_sample *s, size_t from, uint32_t n);
 
-static d9d_status put_tokens(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
+static d9d_status put_ids(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
 {
     const bool wide = e->ds->manifest.wide;
     const uint16_t *narrow = (const uint16_t *)s->tokens + from;
     const uint32_t *tokens = (const uint32_t *)s->tokens + from;
     uint32_t i;
 
-    d9d_progress_add(&e->progress, n);
     if (!wide && e->narrow)
         return d9di_out_put(&e->bin, narrow, n * sizeof(*narrow));
     for (i = 0; i < n; i++) {
@@ -37,6 +36,13 @@ static d9d_status put_tokens(struct export *e, const d9d_sample *s, size_t from,
         D9D_TRY(d9di_out_put(&e->bin, &v, e->narrow ? 2 : 4));
     }
     return D9D_OK;
+}
+
+static d9d_status put_tokens(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
+{
+    d9d_progress_add(&e->progress, n);
+    D9D_TRY(put_ids(e, s, from, n));
+    return d9di_sample_check_uncut(e->ds, s);
 }
 
 static d9d_status put_length(struct export *e, const d9d_sample *s, size_t from, uint32_t n)

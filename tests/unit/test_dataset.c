@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "d9d/base/fs.h"
 #include "d9d/base/rng.h"
@@ -307,6 +308,33 @@ static void put_file(const char *path, const d9d_buf *text)
     assert_ok(d9d_fs_write_atomic(path, text->data, text->len));
 }
 
+/* Files smaller than a page, of which no signal says that they were cut; one of the same name that
+ * has come since is none of ours. */
+static void test_cut(void **state)
+{
+    static const char *const files[] = {"data/tokens-00000.bin", "data/labels-00000.bin"};
+    int32_t ids[8], labels[8], positions[8];
+    d9d_dataset *ds;
+    d9d_sample s;
+
+    (void)state;
+    write_documents("docs.jsonl", 20, true);
+    for (size_t i = 0; i < 2; i++) {
+        ds = made((d9d_shard_how){.seed = -1}, NULL);
+        assert_int_equal(rename(files[i], "kept"), 0);
+        assert_ok(d9d_fs_copy("kept", files[i]));
+        assert_int_equal(truncate(files[i], 20), 0);
+        assert_ok(d9d_dataset_sample(ds, 15, &s));
+        assert_ok(d9d_sample_expand(ds, &s, ids, labels, positions, NULL));
+        assert_int_equal(rename("kept", files[i]), 0);
+        assert_ok(d9d_sample_expand(ds, &s, ids, labels, positions, NULL));
+        assert_int_equal(truncate(files[i], 20), 0);
+        assert_fails_like(d9d_sample_expand(ds, &s, ids, labels, positions, NULL), D9D_EIO,
+                          "-00000.bin: has 20 bytes, had ");
+        d9d_dataset_close(ds);
+    }
+}
+
 /* Whether opening, reading everything and verifying ends in a sentence. */
 static bool is_found(void)
 {
@@ -391,7 +419,8 @@ int main(void)
         unit_test_in_dir(test_overflow), unit_test_in_dir(test_packs),
         unit_test_in_dir(test_concat),   unit_test_in_dir(test_windows),
         unit_test_in_dir(test_splits),   unit_test_in_dir(test_split_sizes),
-        unit_test_in_dir(test_damage),   unit_test_in_dir(test_refusals),
+        unit_test_in_dir(test_cut),      unit_test_in_dir(test_damage),
+        unit_test_in_dir(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

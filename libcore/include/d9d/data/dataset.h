@@ -98,7 +98,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_dataset_sample(d9d_dataset *ds, int64_t k, d
 
 /* Write the sample's `length` positions: ids, targets (-100: does not count), positions that
  * restart with each segment, and segment numbers from 1 (may be NULL).  EFORMAT for an id or
- * a label outside the vocabulary. */
+ * a label outside the vocabulary, EIO where a file has been cut since it was opened. */
 D9D_API D9D_MUST_USE d9d_status d9d_sample_expand(const d9d_dataset *ds, const d9d_sample *s,
                                                   int32_t *ids, int32_t *labels, int32_t *positions,
                                                   int32_t *segments);
