@@ -12,12 +12,12 @@ enum { CONFIG_MAX = 64 << 20 };
 
 /* --- configurations ------------------------------------------------------------------ */
 
-/* A configuration that is absent or no JSON is a wrong request, not a failed one. */
+/* A configuration that is no JSON is a wrong request, not a failed one. */
 static d9d_status as_config(d9d_status st)
 {
     d9d_err_copy copy;
 
-    if (st != D9D_ENOTFOUND && st != D9D_EFORMAT)
+    if (st != D9D_EFORMAT)
         return st;
     d9d_err_save(&copy, D9D_ECONFIG);
     return d9d_err_restore(&copy);

@@ -21,8 +21,9 @@ d9d_status d9di_errno_status(int err)
         int err;
         d9d_status st;
     } rows[] = {
-        {ENOENT, D9D_ENOTFOUND},
-        {ENOTDIR, D9D_ENOTFOUND},
+        {ENOENT, D9D_ENOTFOUND}, {ENOTDIR, D9D_ENOTFOUND}, {EACCES, D9D_EPATH},
+        {EPERM, D9D_EPATH},      {EROFS, D9D_EPATH},       {EEXIST, D9D_EPATH},
+        {EISDIR, D9D_EPATH},     {ELOOP, D9D_EPATH},       {ENAMETOOLONG, D9D_EPATH},
         {ENOMEM, D9D_ENOMEM},
     };
 
@@ -144,7 +145,25 @@ d9d_status d9d_fs_check_regular(const char *path)
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         if ((s.st_mode & S_IFMT) == others[i].type)
             is = others[i].name;
-    return D9D_FAIL(D9D_EFORMAT, "%s: is %s, must be a file", path, is);
+    return D9D_FAIL(D9D_EPATH, "%s: is %s, must be a file", path, is);
+}
+
+d9d_status d9d_fs_check_place(const char *path)
+{
+    char *above = NULL;
+    d9d_status st = D9D_OK;
+
+    if (d9d_fs_exists(path) || strcmp(path, ".") == 0) {
+        if (!d9d_fs_is_dir(path))
+            return D9D_FAIL(D9D_EPATH, "%s: is no directory", path);
+        if (faccessat(AT_FDCWD, path, W_OK | X_OK, AT_EACCESS) != 0)
+            return D9DI_FAIL_ERRNO(path, "cannot be written to");
+        return D9D_OK;
+    }
+    D9D_TRY(d9di_fs_parent(path, &above));
+    st = d9d_fs_check_place(above);
+    free(above);
+    return st;
 }
 
 d9d_status d9d_fs_size(const char *path, uint64_t *out)
@@ -314,7 +333,7 @@ d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out)
         goto out;
     }
     if (S_ISDIR(s.st_mode)) {
-        st = D9D_FAIL(D9D_EFORMAT, "%s: is a directory, must be a file", path);
+        st = D9D_FAIL(D9D_EPATH, "%s: is a directory, must be a file", path);
         goto out;
     }
     if (S_ISREG(s.st_mode) && (uint64_t)s.st_size > max) {

@@ -191,7 +191,10 @@ d9d_status d9d_dataset_verify(const char *dir, const d9d_log *log)
     d9d_dataset *ds;
     d9d_status st;
 
-    D9D_TRY(d9d_dataset_open(dir, NULL, &ds));
+    st = d9d_dataset_open(dir, NULL, &ds);
+    if (st == D9D_ENOTFOUND && d9d_fs_is_dir(dir)) /* a file that is gone is damage */
+        return D9D_FAIL(D9D_EVERIFY, "%s", d9d_err_message());
+    D9D_TRY(st);
     st = check_files(ds, log);
     if (st == D9D_OK)
         st = check_samples(ds);

@@ -2,14 +2,14 @@
 #include "data/source.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+
+#include "d9d/base/fs.h"
 
 enum { RAW_BYTES = 256 << 10 };
 
@@ -174,22 +174,20 @@ static d9d_status detect(d9di_source_reader *r)
 
 static d9d_status open_fd(d9di_source_reader *r)
 {
-    struct stat s;
+    d9d_file f;
 
     if (strcmp(r->path, "-") == 0) {
-        r->fd = dup(STDIN_FILENO);
         free(r->path);
         r->path = strdup("standard input");
-    } else {
-        r->fd = open(r->path, O_RDONLY | O_CLOEXEC);
+        r->fd = dup(STDIN_FILENO);
+        return r->path != NULL && r->fd >= 0 ? D9D_OK
+                                             : D9D_FAIL(D9D_EIO, "standard input: cannot open: %m");
     }
-    if (!r->path)
-        return D9D_FAIL(D9D_ENOMEM, "no memory");
-    if (r->fd < 0)
-        return D9D_FAIL(errno == ENOENT ? D9D_ENOTFOUND : D9D_EIO, "%s: cannot open: %s", r->path,
-                        strerror(errno));
-    if (fstat(r->fd, &s) == 0 && S_ISDIR(s.st_mode))
-        return D9D_FAIL(D9D_EFORMAT, "%s: is a directory; name its files", r->path);
+    if (d9d_fs_is_dir(r->path))
+        return D9D_FAIL(D9D_EPATH, "%s: is a directory; name its files", r->path);
+    D9D_TRY(d9d_file_open(r->path, &f));
+    r->fd = f.fd;
+    free(f.path);
     return D9D_OK;
 }
 

@@ -201,10 +201,10 @@ d9d_status d9d_forecast_make(const d9d_train_config *c, const d9d_forecast_how *
     d9d_status st;
 
     D9D_TRY(d9d_device_check_imagined(how->chip));
-    D9D_TRY(d9di_launch_checked(d9di_plan_data_open(c, how->length, &data)));
+    D9D_TRY(d9di_plan_data_open(c, how->length, &data));
     st = d9di_rows_measure(&data, c->trainer.batching.microbatch_size, &rows);
     if (st == D9D_OK)
-        st = d9di_launch_checked(d9di_forecast_of(c, how, &data, &rows, a, out));
+        st = d9di_forecast_of(c, how, &data, &rows, a, out);
     d9di_plan_data_release(&data);
     return st;
 }

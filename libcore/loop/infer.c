@@ -260,7 +260,7 @@ static d9d_status run_through(run *r, const json_t *resolved, d9d_infer_summary 
 {
     int64_t start;
 
-    D9D_TRY(d9d_boot_agree(r->where->boot, d9di_launch_checked(run_check(r))));
+    D9D_TRY(d9d_boot_agree(r->where->boot, run_check(r)));
     D9D_TRY(sources_check(r));
     D9D_TRY(run_open(r, resolved, &s->first_sample));
     s->samples = d9d_loader_samples(r->data.loader);

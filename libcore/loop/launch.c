@@ -6,9 +6,9 @@
 
 #include "d9d/device/imagined.h"
 
-d9d_status d9di_launch_checked(d9d_status st)
+d9d_status d9di_launch_under_way(d9d_status st)
 {
-    return st == D9D_ENOTFOUND ? D9D_FAIL(D9D_ECONFIG, "%s", d9d_err_message()) : st;
+    return st == D9D_ENOTFOUND || st == D9D_EPATH ? D9D_FAIL(D9D_EIO, "%s", d9d_err_message()) : st;
 }
 
 d9d_status d9di_launch_words(d9d_boot *boot, const void *mine, size_t n, d9d_arena *a,

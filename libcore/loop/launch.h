@@ -7,9 +7,9 @@
 #include "d9d/loop/plugin.h"
 #include "loop/tasks.h"
 
-/* What the checks of a configuration return: a file that it names and that is not there is a
- * mistake in the configuration, ECONFIG with the same sentence. */
-d9d_status d9di_launch_checked(d9d_status st);
+/* What returns when the work has begun: a path that was good and is so no longer is no mistake of
+ * whoever named it, and trying again may help: EIO with the same sentence. */
+d9d_status d9di_launch_under_way(d9d_status st);
 
 /* What those hear who are subscribed: the model's provider, the task (or NULL), the plugins. */
 d9d_status d9di_events_open(const d9d_job *where, const d9d_union *model, const d9di_task *task,

@@ -159,7 +159,7 @@ d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot)
     st = find_all(s);
     if (st == D9D_OK)
         st = tell_all(s, &mine);
-    D9D_TRY_OR(st, d9d_boot_agree(boot, d9di_launch_checked(st)), out);
+    D9D_TRY_OR(st, d9d_boot_agree(boot, st), out);
     first = mine.data;
     D9D_TRY_OR(st, d9di_launch_tell(boot, &a, &first), out);
     st = d9d_boot_agree(boot, compare(s, mine.data, first));

@@ -385,7 +385,7 @@ static d9d_status search_all(search *s, d9d_arena *a, d9d_suggestions *out)
 {
     size_t done;
 
-    D9D_TRY(d9di_launch_checked(search_open(s)));
+    D9D_TRY(search_open(s));
     D9D_TRY(add_all(s, out->ranks));
     D9D_TRY(plan_from(s, 0));
     D9D_TRY(rank_all(s, a, out));

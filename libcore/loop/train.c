@@ -195,13 +195,19 @@ static bool run_complete(const d9di_train *r)
     return d9di_train_done(r) && d9di_train_exported(r);
 }
 
+/* From the first step to the end. */
+static d9d_status work(d9di_train *r, d9d_train_summary *out)
+{
+    D9D_TRY(save_rest(r, steps_watch(r, out)));
+    d9di_train_allow(r, true);
+    return d9di_train_export(r, out);
+}
+
 /* From the memory of the model to the end. */
 static d9d_status run_through(d9di_train *r, const char *resume_from, d9d_train_summary *out)
 {
     D9D_TRY(d9di_train_fill(r, resume_from));
-    D9D_TRY(save_rest(r, steps_watch(r, out)));
-    d9di_train_allow(r, true);
-    return d9di_train_export(r, out);
+    return d9di_launch_under_way(work(r, out));
 }
 
 /* A life of the run that has something to do. */

@@ -117,6 +117,16 @@ static d9d_status export_check(const d9di_train *r)
                     d9di_train_export_dir(r));
 }
 
+/* The run directory is made later, checkpoints later still, and the finished model last. */
+static d9d_status places_check(const d9di_train *r)
+{
+    const char *const places[] = {r->dir.path, r->dir.checkpoints, d9di_train_export_dir(r)};
+
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+        D9D_TRY(d9d_fs_check_place(places[i]));
+    return D9D_OK;
+}
+
 d9di_engine_how d9di_train_engine_how(const d9di_train *r, bool resumes)
 {
     const d9d_trainer_section *t = &r->c->trainer;
@@ -184,7 +194,8 @@ static d9d_status model_check(d9di_train *r, const char *resume_from)
     D9D_TRY(state_fresh(r));
     if (resume_from != NULL)
         D9D_TRY(state_check_whole(r, resume_from));
-    return export_check(r);
+    D9D_TRY(export_check(r));
+    return places_check(r);
 }
 
 /* All that is read is the same on all ranks, on whatever disks it lies. */
@@ -205,8 +216,8 @@ d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
 {
     d9d_boot *boot = r->where->boot;
 
-    D9D_TRY(d9d_boot_agree(boot, d9di_launch_checked(config_check(r))));
+    D9D_TRY(d9d_boot_agree(boot, config_check(r)));
     D9D_TRY(checkpoint_find(r, resume_from));
-    D9D_TRY(d9d_boot_agree(boot, d9di_launch_checked(model_check(r, *resume_from))));
+    D9D_TRY(d9d_boot_agree(boot, model_check(r, *resume_from)));
     return sources_check(r, *resume_from);
 }

@@ -2,13 +2,13 @@
 #include "d9d/metric/eval.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "d9d/base/fs.h"
 #include "d9d/metric/metric.h"
 #include "metric/grid.h"
 
@@ -260,17 +260,16 @@ out:
 
 static d9d_status path_read(eval *e, const char *path)
 {
-    int fd;
+    d9d_file f;
     d9d_status st;
 
     if (strcmp(path, "-") == 0)
         return file_read(e, STDIN_FILENO, "standard input");
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return D9D_FAIL(errno == ENOENT ? D9D_ENOTFOUND : D9D_EIO, "%s: cannot open: %s", path,
-                        strerror(errno));
-    st = file_read(e, fd, path);
-    (void)close(fd);
+    if (d9d_fs_is_dir(path))
+        return D9D_FAIL(D9D_EPATH, "%s: is a directory, must be a file", path);
+    D9D_TRY(d9d_file_open(path, &f));
+    st = file_read(e, f.fd, path);
+    d9d_file_release(&f);
     return st;
 }
 

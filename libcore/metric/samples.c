@@ -41,8 +41,8 @@ static d9d_status read_line(struct report *r)
     if (r->line != NULL)
         return D9D_OK;
     if (s.first == 0)
-        return D9D_FAIL(D9D_ENOTFOUND, "%s: has no step yet", s.path);
-    return D9D_FAIL(D9D_ENOTFOUND, "%s: has no step %lld; it has %lld to %lld", s.path,
+        return D9D_FAIL(D9D_EINVAL, "%s: has no step yet", s.path);
+    return D9D_FAIL(D9D_EINVAL, "%s: has no step %lld; it has %lld to %lld", s.path,
                     (long long)s.step, (long long)s.first, (long long)s.last);
 }
 

@@ -69,7 +69,7 @@ assert recall["value"] == 1 and recall["config"]["threshold"] == 0.1, recall' <<
     echo '[1' >p
     run -1 d9d-metrics eval -m f1 p
     [[ "$output" == *"p:1"* ]]
-    run -1 d9d-metrics eval -m f1 absent
+    run -2 d9d-metrics eval -m f1 absent
     [[ "$output" == *"absent: cannot open"* ]]
 }
 

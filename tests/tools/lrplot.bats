@@ -109,7 +109,7 @@ bad() { # STATUS SENTENCE ARGUMENT...
     [ -w /dev/full ] || skip "no /dev/full"
     run -1 bash -c 'd9d-lrplot -n 100 -t "$1" >/dev/full' - "$config"
     [[ "$output" == *"standard output"* ]]
-    run -1 d9d-lrplot -q -n 100 -o "$BATS_TEST_TMPDIR/none/lr.svg" "$config"
+    run -2 d9d-lrplot -q -n 100 -o "$BATS_TEST_TMPDIR/none/lr.svg" "$config"
     [[ "$output" == *"none/lr.svg"* ]]
 }
 

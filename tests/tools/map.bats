@@ -111,7 +111,7 @@ setup() {
     [ ! -L dst/1_Pooling/linked.json ]
     d9d-map verify -q dst
     ln -s nowhere src/1_Pooling/dangling
-    run -1 --separate-stderr d9d-map -q src lost
+    run -2 --separate-stderr d9d-map -q src lost
     [[ "$stderr" == *"src/1_Pooling/dangling"* ]]
     [ ! -e lost ]
     rm src/1_Pooling/dangling

@@ -38,7 +38,7 @@ edit() { sed -i -e "$1" src/config.json; }
     st_file src/model.safetensors '{"x":{"dtype":"F32","shape":[2305843009213693952,8],"data_offsets":[0,0]}}' 0
     refused 1 "malformed data: src/model.safetensors: tensor x: the size of F32 [2305843009213693952, 8] overflows"
     rm src/model.safetensors
-    refused 1 "not found: src: neither model.safetensors nor model.safetensors.index.json is there"
+    refused 2 "not found: src: neither model.safetensors nor model.safetensors.index.json is there"
 }
 
 @test "an index that lies" {
@@ -116,7 +116,7 @@ edit() { sed -i -e "$1" src/config.json; }
     run -1 --separate-stderr d9d-map -q src dst
     [[ "$stderr" == "d9d-map: malformed data: src/config.json"* ]]
     rm src/config.json
-    run -1 --separate-stderr d9d-map -q src dst
+    run -2 --separate-stderr d9d-map -q src dst
     [[ "$stderr" == "d9d-map: not found: src/config.json"* ]]
 }
 
@@ -124,7 +124,7 @@ edit() { sed -i -e "$1" src/config.json; }
     run -2 d9d-map -q --dtype int8 src dst
     run -2 d9d-map -q --to nowhere src dst
     run -2 d9d-map -q src
-    run -1 d9d-map -q nowhere dst
+    run -2 d9d-map -q nowhere dst
 }
 
 @test "a replaced directory does not take the source along" {

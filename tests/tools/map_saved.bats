@@ -35,7 +35,7 @@ train() {
 
 @test "without a configuration it says what to do" {
     train moe
-    run -1 d9d-map run/checkpoints/step-00000004 out
+    run -2 d9d-map run/checkpoints/step-00000004 out
     assert_output --partial "config.json: is not there; --model names the model's"
     [ ! -e out ]
 }

@@ -180,9 +180,9 @@ bad() { # STATUS SENTENCE ARGUMENT...
 }
 
 @test "bad files are named" {
-    bad 1 'none: there is no such file, nor a run directory' show none
+    bad 2 'none: there is no such file, nor a run directory' show none
     mkdir empty
-    bad 1 'empty/metrics.jsonl: there is no such file' show empty
+    bad 2 'empty/metrics.jsonl: there is no such file' show empty
     echo '{"step": 1} x' >bad.jsonl
     bad 1 'malformed data: bad.jsonl: line 1: it is not a JSON object' show bad.jsonl
     printf '{"step": 1}\n{"loss": 1}\n' >bad.jsonl
@@ -243,8 +243,8 @@ int⟦ main(b)⟧' ]
     }
     refused 2 '--step N is needed' run
     refused 1 'run/samples.jsonl: has no step 3; it has 1 to 2' run -s 3 # its line is not whole
-    refused 1 'a/samples.jsonl: cannot open' a -s 1
-    refused 1 '--dataset DIR says where' run -s 2 --text
+    refused 2 'a/samples.jsonl: cannot open' a -s 1
+    refused 2 '--dataset DIR says where' run -s 2 --text
     refused 2 'run/config.json: has 2 datasets; 1 are given in their place' run -s 2 -d data
     echo '{"step": 1, "first": 0, "samples": [5, -1]}' >run/samples.jsonl
     refused 1 '"samples" has no number' run -s 1

@@ -238,7 +238,7 @@ some_or_all() { [ -e "$1.partial/unit-00003-0000.json" ] || [ -e "$1" ]; }
     cp "$golden/plain.idx" . && printf '\xff\xff' | dd of=plain.idx bs=1 seek=$((34 + 40 * 12 + 8)) conv=notrunc status=none
     bad 1 'document 0: sequences 0 to 65535 of 40' --format megatron -o data plain.bin
     rm plain.idx
-    bad 1 'plain.idx' --format megatron -o data plain.bin
+    bad 2 'plain.idx' --format megatron -o data plain.bin
     printf '{"input_ids": [1, 2], "labels": [1, 2]}\n' >l.jsonl
     d9d-shard -q --format tokens -o labels l.jsonl
     run -2 --separate-stderr d9d-shard export labels out
@@ -332,8 +332,8 @@ bad() {
     bad 1 'mixed.jsonl: line 2: has labels, the documents before it have none' --format tokens -o data mixed.jsonl
     bad 1 'gzip data is cut off' -t "$tok" -o data cut.txt.gz
     bad 1 'no samples: of 0 documents in 1 inputs' -t "$tok" -o data empty.jsonl
-    bad 1 'none.jsonl: cannot open' -t "$tok" -o data none.jsonl
-    bad 1 'is a directory' -t "$tok" -o data .
+    bad 2 'none.jsonl: cannot open' -t "$tok" -o data none.jsonl
+    bad 2 'is a directory' -t "$tok" -o data .
 }
 
 @test "what contradicts itself is exit status 2" {

@@ -86,7 +86,7 @@ JSON
     [[ "$output" == *"  text, train"* && "$output" != *qwv* ]]
     run -0 --separate-stderr d9d-metrics spikes -w 8 --dataset moved run
     [[ "$output" == *"  moved, train: Żółć!!"* ]]
-    run -1 d9d-metrics spikes -w 8 --dataset nowhere run
+    run -2 d9d-metrics spikes -w 8 --dataset nowhere run
     [[ "$output" == *"nowhere/manifest.json"*"--dataset DIR"* ]]
     run -2 d9d-metrics spikes -w 8 --dataset moved,moved run
     [[ "$output" == *"has 1 datasets; 2 are given"* ]]

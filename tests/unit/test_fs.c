@@ -101,7 +101,7 @@ static void directories_are_made_listed_and_removed(void **state)
     d9d_arena_release(&a);
 
     assert_fails(d9d_fs_mkdirs(""), D9D_EINVAL, "cannot create a directory without a name");
-    assert_fails(d9d_fs_mkdirs("a/b/z/q"), D9D_EIO,
+    assert_fails(d9d_fs_mkdirs("a/b/z/q"), D9D_EPATH,
                  "a/b/z: cannot create the directory: File exists");
     assert_int_equal(symlink("nowhere", "a/gone"), 0);
     assert_fails(d9d_fs_mkdirs("a/gone/q"), D9D_EIO,
@@ -148,7 +148,7 @@ static void whole_files_are_read_within_a_limit(void **state)
     assert_fails(d9d_fs_read("f", 4, &b), D9D_EFORMAT, "f: has 5 bytes, at most 4 are read");
     assert_fails(d9d_fs_read("g", 4, &b), D9D_ENOTFOUND,
                  "g: cannot open: No such file or directory");
-    assert_fails(d9d_fs_read(".", 4, &b), D9D_EFORMAT, ".: is a directory, must be a file");
+    assert_fails(d9d_fs_read(".", 4, &b), D9D_EPATH, ".: is a directory, must be a file");
     /* A file that says nothing of its size. */
     assert_fails(d9d_fs_read("/dev/zero", 100, &b), D9D_EFORMAT,
                  "/dev/zero: has more than 100 bytes, the most that is read");
@@ -227,7 +227,7 @@ static void copies_are_equal_and_never_overwrite(void **state)
     assert_ok(d9d_fs_copy("a", "b"));
     check_text("b", "some text");
     put("a", "");
-    assert_fails(d9d_fs_copy("a", "b"), D9D_EIO, "b: cannot create: File exists");
+    assert_fails(d9d_fs_copy("a", "b"), D9D_EPATH, "b: cannot create: File exists");
     check_text("b", "some text");
     assert_ok(d9d_fs_copy("a", "c"));
     check_text("c", "");
@@ -318,7 +318,7 @@ static void outdir_needs_a_name_of_its_own(void **state)
         assert_fails_like(d9d_outdir_begin(&o, bad[i], D9D_OUTDIR_REPLACE), D9D_ECONFIG,
                           "cannot be written whole: name a new directory");
     put("file", "1");
-    assert_fails(d9d_outdir_begin(&o, "file/out", 0), D9D_EIO,
+    assert_fails(d9d_outdir_begin(&o, "file/out", 0), D9D_EPATH,
                  "file: cannot create the directory: File exists");
     assert_fails(d9d_outdir_begin(&o, "file", D9D_OUTDIR_REPLACE), D9D_ECONFIG,
                  "file: is there already and is not a directory");
@@ -372,13 +372,27 @@ static void leftovers_of_the_dead_are_swept(void **state)
     assert_int_equal(count_names("."), 1);
 }
 
+static void where_nothing_can_be_made_is_found(void **state)
+{
+    (void)state;
+    assert_ok(d9d_fs_mkdirs("there"));
+    assert_ok(d9d_fs_write_atomic("file", "x", 1));
+    assert_ok(d9d_fs_check_place("there"));
+    assert_ok(d9d_fs_check_place("there/a/b"));
+    assert_ok(d9d_fs_check_place("a"));
+    assert_fails(d9d_fs_check_place("file"), D9D_EPATH, "file: is no directory");
+    assert_fails(d9d_fs_check_place("file/a/b"), D9D_EPATH, "file: is no directory");
+    assert_fails_like(d9d_fs_check_place("/proc/self/a"), D9D_EPATH,
+                      "/proc/self: cannot be written to: ");
+}
+
 static void what_is_no_file_is_not_opened(void **state)
 {
     (void)state;
     assert_int_equal(mkfifo("p", 0666), 0);
-    assert_fails(d9d_fs_check_regular("p"), D9D_EFORMAT, "p: is a pipe, must be a file");
-    assert_fails(d9d_fs_check_regular("."), D9D_EFORMAT, ".: is a directory, must be a file");
-    assert_fails(d9d_fs_check_regular("/dev/null"), D9D_EFORMAT,
+    assert_fails(d9d_fs_check_regular("p"), D9D_EPATH, "p: is a pipe, must be a file");
+    assert_fails(d9d_fs_check_regular("."), D9D_EPATH, ".: is a directory, must be a file");
+    assert_fails(d9d_fs_check_regular("/dev/null"), D9D_EPATH,
                  "/dev/null: is a device, must be a file");
     assert_fails_like(d9d_fs_check_regular("none"), D9D_ENOTFOUND, "none: cannot open");
 }
@@ -401,6 +415,7 @@ int main(void)
         unit_test_in_dir(outdir_needs_a_name_of_its_own),
         unit_test_in_dir(outdir_does_not_overwrite_who_came_first),
         unit_test_in_dir(leftovers_of_the_dead_are_swept),
+        unit_test_in_dir(where_nothing_can_be_made_is_found),
         unit_test_in_dir(what_is_no_file_is_not_opened),
     };
 

@@ -2,7 +2,8 @@
  *
  * Errors name the path, what was being done and, for a write, the offset and the
  * bytes that did not fit ("runs/a/metrics.jsonl: cannot write 4096 bytes at
- * 81920: No space left on device").  New files follow the umask.
+ * 81920: No space left on device").  ENOTFOUND where nothing is, EPATH where what is
+ * there is of another kind or not allowed, else EIO.  New files follow the umask.
  */
 #ifndef D9D_BASE_FS_H
 #define D9D_BASE_FS_H
@@ -30,8 +31,11 @@ D9D_API bool d9d_fs_is_dir(const char *path);
 /* True for a directory without entries, and for a path that does not exist. */
 D9D_API bool d9d_fs_is_vacant(const char *path);
 D9D_API D9D_MUST_USE d9d_status d9d_fs_size(const char *path, uint64_t *out);
-/* EFORMAT for a directory, a pipe or a device, which opening or reading might wait for. */
+/* EPATH for a directory, a pipe or a device, which opening or reading might wait for. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_regular(const char *path);
+/* EPATH where a directory `path` could not be made, or nothing in the one that is there: what of it
+ * exists is no directory, or may not be written to. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_check_place(const char *path);
 
 /* Create a directory and its parents; existing ones are fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_mkdirs(const char *path);

@@ -42,7 +42,7 @@ extern "C" {
     X(EOOM, -3, 1, "out of device memory")                                                         \
     X(EIO, -4, 1, "input/output error")                                                            \
     X(EFORMAT, -5, 1, "malformed data")                                                            \
-    X(ENOTFOUND, -6, 1, "not found")                                                               \
+    X(ENOTFOUND, -6, 2, "not found")                                                               \
     X(ECONFIG, -7, 2, "invalid configuration")                                                     \
     X(ECUDA, -8, 1, "CUDA error")                                                                  \
     X(ECOMM, -9, 1, "communication error")                                                         \
@@ -51,7 +51,8 @@ extern "C" {
     X(ENOTSUP, -12, 2, "not supported")                                                            \
     X(EMISMATCH, -13, 2, "does not match")                                                         \
     X(ENUMERIC, -14, 1, "non-finite number")                                                       \
-    X(EVERIFY, -15, 1, "verification failed")
+    X(EVERIFY, -15, 1, "verification failed")                                                      \
+    X(EPATH, -16, 2, "unusable path")
 
 typedef enum d9d_status {
 #define X(name, value, exit_code, text) D9D_##name = (value),
