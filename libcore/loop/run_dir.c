@@ -1,12 +1,14 @@
 /* run_dir.c - see loop/run_dir.h. */
 #include "loop/run_dir.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -167,6 +169,31 @@ d9d_status d9di_run_dir_spares(const d9di_run_dir *r)
     }
     d9d_arena_release(&a);
     return st;
+}
+
+/* --- is it there still ----------------------------------------------------------------------- */
+
+d9d_status d9di_run_dir_hold(d9di_run_dir *r)
+{
+    struct stat s;
+
+    if (stat(r->path, &s) != 0)
+        return D9D_FAIL(D9D_EIO, "%s: cannot look at it: %s", r->path, strerror(errno));
+    r->held.device = s.st_dev;
+    r->held.inode = s.st_ino;
+    return D9D_OK;
+}
+
+/* A file system that gives no answer now may give one when a checkpoint is due. */
+d9d_status d9di_run_dir_check_held(const d9di_run_dir *r)
+{
+    struct stat s;
+    const bool found = stat(r->path, &s) == 0;
+
+    if (found ? s.st_dev == r->held.device && s.st_ino == r->held.inode
+              : errno != ENOENT && errno != ENOTDIR)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EIO, "%s: the run directory was removed or renamed under the run", r->path);
 }
 
 /* --- what describes it ------------------------------------------------------------------------ */

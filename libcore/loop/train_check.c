@@ -117,7 +117,7 @@ static d9d_status export_check(const d9di_train *r)
                     d9di_train_export_dir(r));
 }
 
-/* The run directory is made later, checkpoints later still, and the finished model last. */
+/* Rank 0 makes the run directory later, checkpoints later still, and the finished model last. */
 static d9d_status places_check(const d9di_train *r)
 {
     const char *const places[] = {r->dir.path, r->dir.checkpoints, d9di_train_export_dir(r)};
@@ -195,7 +195,7 @@ static d9d_status model_check(d9di_train *r, const char *resume_from)
     if (resume_from != NULL)
         D9D_TRY(state_check_whole(r, resume_from));
     D9D_TRY(export_check(r));
-    return places_check(r);
+    return r->rank == 0 ? places_check(r) : D9D_OK;
 }
 
 /* All that is read is the same on all ranks, on whatever disks it lies. */

@@ -125,6 +125,7 @@ static d9d_status open_here(d9di_train *r, const json_t *resolved, const json_t 
     tell_changes(r, resolved);
     D9D_TRY(
         d9di_run_dir_make(&r->dir, section, resolved, hosts, d9d_tracker_restarts(r->tracker), id));
+    D9D_TRY(d9di_run_dir_hold(&r->dir));
     D9D_TRY(r->where->trial ? D9D_OK : sinks_open(r, id));
     return d9di_run_dir_mark(&r->dir, r->rank, id);
 }
@@ -167,6 +168,7 @@ static d9d_status step_write(d9di_train *r, const d9di_train_result *s)
 
     if (r->rank > 0)
         return D9D_OK;
+    D9D_TRY(d9di_run_dir_check_held(&r->dir));
     for (size_t i = 0; i < r->metrics.width; i++)
         r->values[i] = r->metrics.values[i];
     return d9d_tracker_step(r->tracker, &(d9d_step_record){

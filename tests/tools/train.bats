@@ -345,6 +345,30 @@ goes_on_from() { # STEP
 
 # --- what is not finite -----------------------------------------------------------------------
 
+@test "a run directory that is removed or renamed under the run ends it, exit 1" {
+    for go_away in "rm -rf run" "mv run moved"; do
+        start_long
+        $go_away
+        ends 1
+        [ "$(grep -c 'error' log)" -eq 1 ]
+        grep -q '^d9d-train: input/output error: run: the run directory was removed or renamed under the run$' log
+        [ ! -e run ]
+    done
+}
+
+@test "a place that was good when the run began fails it, exit 1" {
+    d9d_may=()
+    [ "$(id -u)" -ne 0 ] || d9d_may=(setpriv --bounding-set=-dac_override,-dac_read_search)
+    mkdir place
+    "${d9d_may[@]}" d9d-train --set data.epochs=1000 --set trainer.run.steps=500 --set export_to=place/out c.json 2>log &
+    pid=$!
+    wait_for has_lines run/metrics.jsonl 5
+    chmod 555 place
+    ends 1
+    chmod 755 place
+    grep -q '^d9d-train: input/output error: place/out.*: cannot create the directory: Permission denied$' log
+}
+
 @test "a NaN among the weights: exit 1, step, tensor and samples named, nothing written" {
     cp -r "$golden/moe" bad
     chmod -R u+w bad
