@@ -150,11 +150,6 @@ d9d_status d9di_engine_check_adapter(const d9di_engine *e, const char *adapter, 
         return D9D_FAIL(D9D_ECONFIG,
                         "trainer.model_stage_factory: source_adapter is given and nothing that it "
                         "could be merged into, no source_checkpoint");
-    if (e->adapters.n > 0 && e->program.stages > 1)
-        return D9D_FAIL(D9D_ENOTSUP,
-                        "trainer.model_stage_factory: source_adapter goes on being trained over "
-                        "%d pipeline stages; it can be merged (peft null), or with 1",
-                        e->program.stages);
     return D9D_OK;
 }
 
@@ -169,7 +164,8 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_how *how)
         return D9D_OK;
     D9D_TRY(d9di_engine_check_adapter(e, how->adapter, how->source));
     D9D_TRY(d9d_model_spec_matrices(&e->spec, &e->arena, &of));
-    return d9d_adapters_read(how->adapter, &of, how->where->log, &e->given);
+    D9D_TRY(d9d_adapters_read(how->adapter, &of, how->where->log, &e->given));
+    return e->adapters.n > 0 ? d9d_adapters_check(e->given, &e->adapters) : D9D_OK;
 }
 
 /* Weights are read from the source; adapters that are not trained are merged into them. */
@@ -378,18 +374,26 @@ static d9d_status stage_fill(d9di_engine *e, const d9di_engine_how *how, d9di_st
     return s->weights != NULL ? weights_read(s, how->where->log) : D9D_OK;
 }
 
+/* Adapters that are not trained have been merged, but for heads beside them. */
+static d9d_status stage_adapt(d9di_engine *e, const d9di_stage *s, const d9d_log *log)
+{
+    d9d_params mine;
+
+    D9D_TRY(d9d_peft_params_of(&s->params, true, &e->arena, &mine));
+    D9D_TRY(d9d_adapters_fill(e->given, &mine, log));
+    return d9d_adapters_fill_heads(e->given, &s->params, log);
+}
+
 d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how)
 {
     D9D_TRY(d9di_launch_device(how->where->boot, how->where->device, &e->dev));
     e->dev->log = how->where->log;
     D9D_TRY(ranks_join(e, how));
     tell(e, how->where->log);
-    for (size_t k = 0; k < e->n_stages; k++)
+    for (size_t k = 0; k < e->n_stages; k++) {
         D9D_TRY(stage_fill(e, how, &e->stages[k]));
-    if (e->given != NULL && e->adapters.n > 0) /* of the one stage */
-        D9D_TRY(d9d_adapters_fill(e->given, &e->adapters, how->where->log));
-    for (size_t k = 0; e->given != NULL && k < e->n_stages; k++)
-        D9D_TRY(d9d_adapters_fill_heads(e->given, &e->stages[k].params, how->where->log));
+        D9D_TRY(e->given != NULL ? stage_adapt(e, &e->stages[k], how->where->log) : D9D_OK);
+    }
     d9d_adapters_free(e->given);
     e->given = NULL;
     return D9D_OK;

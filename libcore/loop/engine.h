@@ -105,8 +105,8 @@ d9d_status d9di_engine_open(const d9di_engine_how *how, d9di_engine *out);
 d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how);
 void d9di_engine_release(d9di_engine *e);
 d9d_sharded_how d9di_engine_sharding(const d9di_engine_how *how);
-/* ECONFIG and ENOTSUP where what is trained, the number of stages and the directories to begin
- * from, either NULL for none, do not go together.  Reads nothing. */
+/* ECONFIG where what is trained and the directories to begin from, either NULL for none, do not go
+ * together.  Reads nothing. */
 d9d_status d9di_engine_check_adapter(const d9di_engine *e, const char *adapter, const char *source);
 /* The adapters of the model, if it is whole here, or of a training checkpoint of it. */
 d9d_status d9di_engine_adapters(const d9di_engine *e, const char *saved, d9d_adapters **out);

@@ -317,7 +317,30 @@ static d9d_status memory_add(memory *m, const d9di_factors *f, char which, const
     return D9D_OK;
 }
 
-static d9d_status memory_make(memory *m, const d9d_adapters *ad)
+/* The parameter of a model that an adapter is of, and the adapter of a parameter; NULL: none. */
+static bool is_of(const d9di_factors *f, const d9d_param *w)
+{
+    const size_t n = strlen(f->name);
+
+    return w != NULL && strncmp(w->name, f->name, n) == 0 && strcmp(w->name + n, weight) == 0;
+}
+static const d9d_param *param_of(const d9d_params *params, const d9di_factors *f)
+{
+    for (size_t i = 0; i < params->n; i++)
+        if (is_of(f, params->p[i]->adapts))
+            return params->p[i]->adapts;
+    return NULL;
+}
+static const d9di_factors *factors_of(const d9d_adapters *ad, const d9d_param *w)
+{
+    for (size_t k = 0; k < ad->list.len; k++)
+        if (is_of(&ad->list.data[k], w))
+            return &ad->list.data[k];
+    return NULL;
+}
+
+/* Those of these parameters, which may be one stage's. */
+static d9d_status memory_make(memory *m, const d9d_adapters *ad, const d9d_params *params)
 {
     m->tensors = d9d_arena_alloc(&m->arena, (2 * ad->list.len + 1) * sizeof(*m->tensors));
     m->numbers = d9d_arena_alloc(&m->arena, (2 * ad->list.len + 1) * sizeof(*m->numbers));
@@ -326,31 +349,50 @@ static d9d_status memory_make(memory *m, const d9d_adapters *ad)
     for (size_t i = 0; i < ad->list.len; i++) {
         const d9di_factors *f = &ad->list.data[i];
 
+        if (param_of(params, f) == NULL)
+            continue;
         D9D_TRY(memory_add(m, f, 'A', f->a, f->r, f->in));
         D9D_TRY(memory_add(m, f, 'B', f->b, f->out, f->r));
     }
     return D9D_OK;
 }
 
-/* Shapes are the sink's to check, and that all are there. */
-static d9d_status check_scales(const d9d_adapters *ad, const d9d_params *params)
+static d9d_status check_one(const d9di_factors *f, const d9d_param *w)
+{
+    const d9d_shape *a = &w->adapter->a->whole;
+    const int64_t r = a->dim[a->ndim == 3 ? 2 : 0];
+    const double here = (double)w->adapter->scale, there = f->alpha / (double)f->r;
+
+    if (f->r != r)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: the adapter of the files has rank %lld, that of the configuration "
+                        "%lld",
+                        w->name, (long long)f->r, (long long)r);
+    if (here != (double)(float)there)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: the adapter of the files has alpha / r = %g, that of the "
+                        "configuration %g",
+                        w->name, there, here);
+    return D9D_OK;
+}
+
+d9d_status d9d_adapters_check(const d9d_adapters *ad, const d9d_params *params)
 {
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *w = params->p[i]->adapts;
+        const d9di_factors *f = factors_of(ad, w);
 
-        for (size_t k = 0; k < ad->list.len; k++) {
-            const d9di_factors *f = &ad->list.data[k];
-            const size_t n = strlen(f->name);
-            const double here = (double)w->adapter->scale, there = f->alpha / (double)f->r;
-
-            if (strncmp(w->name, f->name, n) == 0 && strcmp(w->name + n, weight) == 0 &&
-                here != (double)(float)there)
-                return D9D_FAIL(D9D_EMISMATCH,
-                                "%s: the adapter of the files has alpha / r = %g, that of the "
-                                "configuration %g",
-                                w->name, there, here);
-        }
+        if (f == NULL)
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "%s: has an adapter in the configuration and none in the files",
+                            w->name);
+        D9D_TRY(check_one(f, w));
     }
+    for (size_t k = 0; k < ad->list.len; k++)
+        if (param_of(params, &ad->list.data[k]) == NULL)
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "%s%s: has an adapter in the files and none in the configuration",
+                            ad->list.data[k].name, weight);
     return D9D_OK;
 }
 
@@ -383,8 +425,9 @@ d9d_status d9d_adapters_fill(const d9d_adapters *ad, const d9d_params *params, c
     memory m = {0};
     d9d_status st;
 
-    D9D_TRY(check_scales(ad, params));
-    D9D_TRY_OR(st, memory_make(&m, ad), out);
+    if (params->n == 0)
+        return D9D_OK;
+    D9D_TRY_OR(st, memory_make(&m, ad, params), out);
     st = fill(
         &(d9d_source){
             .self = &m, .n = m.n, .at = memory_at, .place = memory_place, .read = memory_read},

@@ -60,6 +60,19 @@ on_meshes() {
     [ "$bad" -eq 0 ]
 }
 
+@test "adapters to begin with are trained on over stages as on one rank" {
+    sed 's/"shared_expert": {[^}]*}/"shared_expert": null/' moe.json >plain.json
+    rm -rf first alone run
+    tune plain "1 1 1 1 1 1" first
+    on=(--set trainer.model_stage_factory.source_adapter=first/adapter)
+    tune plain "1 1 1 1 1 1" alone "${on[@]}"
+    for mesh in "1 1 1 1 1 1 2" "1 2 1 1 1 2 2"; do
+        rm -rf run
+        tune plain "$mesh" run "${on[@]}"
+        same run alone
+    done
+}
+
 @test "adapters written by many ranks are those of one" {
     sed 's/"shared_expert": {[^}]*}/"shared_expert": null/' moe.json >plain.json
     rm -rf alone run

@@ -115,7 +115,7 @@ gathers_beside_updates() {
         "data.dataset=nowhere" "trainer.nothing=1"; do
         # shellcheck disable=SC2086
         run -2 --separate-stderr mpi -n 2 $train $sharded --set $wrong c.json
-        [ "$(grep -c '^d9d-train: invalid configuration: ' <<<"$stderr")" -eq 1 ]
+        [ "$(grep -cE '^d9d-train: (invalid configuration|not found): ' <<<"$stderr")" -eq 1 ]
         [ ! -e run ]
     done
     # shellcheck disable=SC2086

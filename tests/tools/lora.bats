@@ -220,6 +220,12 @@ refused() {
         d9d-map --adapter lora/adapter --to d9d --model smaller.json "$golden/moe" out
     says 2 'the adapter of the files has alpha / r = 3, that of the configuration 2' \
         d9d-train -q --set "peft=${lora/12/8}" --set trainer.model_stage_factory.source_adapter=lora/adapter c.json
+    begin=(--set trainer.run.dir=none --set trainer.model_stage_factory.source_adapter=lora/adapter c.json)
+    says 2 'the adapter of the files has rank 4, that of the configuration 8' \
+        d9d-train -q --set "peft=$(sed 's/"r": 4/"r": 8/' <<<"$lora")" "${begin[@]}"
+    says 2 'model.layers.0.self_attn.k_proj.weight: has an adapter in the files and none in the configuration' \
+        d9d-train -q --set 'peft={"kind": "lora", "module_name_pattern": ".*(q|v|o|gate|up|down)_proj", "params": {"r": 4, "alpha": 12}}' "${begin[@]}"
+    [ ! -e none ]
     says 2 'nothing that it could be merged into' \
         d9d-train -q --set trainer.run.dir=none --set trainer.model_stage_factory.source_checkpoint=null \
         --set trainer.model_stage_factory.source_adapter=lora/adapter c.json

@@ -47,8 +47,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_write(const d9d_adapters *ad,
                                                    const d9d_model_matrices *of, const char *base,
                                                    const char *dir, const d9d_log *log);
 
-/* Into the adapters of a model, which have memory: EMISMATCH unless there are as many, of the same
+/* `params` are the adapters of a whole model: EMISMATCH unless there are as many, of the same
  * matrices, ranks and scales. */
+D9D_API D9D_MUST_USE d9d_status d9d_adapters_check(const d9d_adapters *ad,
+                                                   const d9d_params *params);
+/* Into the adapters of a model that has been checked, or of a stage of it, which have memory. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_fill(const d9d_adapters *ad, const d9d_params *params,
                                                   const d9d_log *log);
 
