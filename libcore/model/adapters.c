@@ -439,11 +439,6 @@ out:
 
 /* --- heads ------------------------------------------------------------------------------------ */
 
-bool d9d_adapters_has_heads(const d9d_adapters *ad)
-{
-    return ad->wholes.len > 0;
-}
-
 static d9d_status fill_whole(const d9di_whole *w, d9d_param *p, const d9d_log *log)
 {
     const d9d_st_tensor t = {.name = p->name,

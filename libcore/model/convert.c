@@ -153,11 +153,6 @@ static d9d_status merge(d9d_convert *c)
     if (ad == NULL) {
         D9D_TRY(d9d_adapters_read(c->opt.adapter, &of, c->opt.log, &c->adapters));
         ad = c->adapters;
-        if (d9d_adapters_has_heads(ad))
-            return D9D_FAIL(
-                D9D_ENOTSUP,
-                "%s: has a classifier's head besides, which is not merged; d9d-infer takes both",
-                c->opt.adapter);
     }
     layout =
         c->model != NULL ? d9d_model_layout(c->model, &c->source) : d9d_qwen3_layout(&c->source);

@@ -2,7 +2,8 @@
  *
  * Whatever its layout, a matrix of the source is rows of one or several products: a linear layer of
  * one, a stack of experts of one an expert, gate and up in one tensor of two an expert.  Each is
- * left [rows, r] times right [r, columns], so that any span of any tensor is made by itself.
+ * left [rows, r] times right [r, columns], so that any span of any tensor is made by itself.  A
+ * head that was trained whole takes the place of its tensor.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,8 +26,9 @@ typedef struct product {
 typedef struct merged_tensor {
     size_t index; /* in the source */
     int64_t columns;
-    product *products; /* NULL: as it is */
+    product *products; /* NULL: as it is, */
     size_t n;
+    const d9di_whole *whole; /* or where this is not NULL: this in its place */
 } merged_tensor;
 
 struct d9d_merged {
@@ -164,6 +166,22 @@ static d9d_status add(d9d_merged *m, const d9di_factors *f, const d9d_model_matr
     return f->stack && layout == D9D_LAYOUT_HF_FUSED ? add_fused(m, f, at) : add_modules(m, f, at);
 }
 
+/* The head that takes the place of a tensor; NULL: none. */
+static const d9di_whole *head_called(const d9d_merged *m, const d9d_model_matrices *of,
+                                     d9d_layout layout, const char *tensor)
+{
+    for (size_t i = 0; i < m->ad->wholes.len; i++) {
+        const d9di_whole *w = &m->ad->wholes.data[i];
+        const d9d_model_matrix *at = d9di_matrix_called(of, w->name);
+        const char *module = layout == D9D_LAYOUT_D9D || at == NULL ? w->name : at->hf;
+        const size_t n = strlen(module);
+
+        if (strncmp(tensor, module, n) == 0 && strcmp(tensor + n, ".weight") == 0)
+            return w;
+    }
+    return NULL;
+}
+
 /* --- the source --------------------------------------------------------------------------------
  */
 
@@ -179,7 +197,7 @@ static merged_tensor *lookup(const d9d_merged *m, const char *name)
     return d9d_map_get(&m->by_name, whole, strlen(whole));
 }
 
-static d9d_status list(d9d_merged *m)
+static d9d_status list(d9d_merged *m, const d9d_model_matrices *of, d9d_layout layout)
 {
     m->tensors = d9d_arena_alloc(&m->arena, (m->src.n + 1) * sizeof(*m->tensors));
     if (m->tensors == NULL)
@@ -193,6 +211,7 @@ static d9d_status list(d9d_merged *m)
         if (t != NULL)
             m->tensors[m->n] = *t;
         m->used += t != NULL;
+        m->tensors[m->n].whole = head_called(m, of, layout, name);
         m->tensors[m->n++].index = i;
     }
     if (m->used < m->by_name.len)
@@ -274,6 +293,10 @@ static d9d_status merged_read(void *self, size_t i, uint64_t at, void *dst, uint
     const d9d_dtype type = merged_at(self, i)->dtype;
     const int64_t width = (int64_t)d9d_dtype_size(type), end = (int64_t)(at + n) / width;
 
+    for (int64_t k = (int64_t)at / width; t->whole != NULL && k < end; k++)
+        put(type, dst, k - (int64_t)at / width, t->whole->v[k]);
+    if (t->whole != NULL)
+        return D9D_OK;
     D9D_TRY(m->src.read(m->src.self, t->index, at, dst, n));
     for (int64_t k = (int64_t)at / width; t->products != NULL && k < end;) {
         const int64_t row = k / t->columns, from = k % t->columns;
@@ -305,6 +328,12 @@ static void merged_identify(void *self, d9d_hasher *h)
         d9d_hasher_add(h, f->a, (size_t)(f->experts * f->r * f->in) * sizeof(float));
         d9d_hasher_add(h, f->b, (size_t)(f->experts * f->out * f->r) * sizeof(float));
     }
+    for (size_t i = 0; i < m->ad->wholes.len; i++) {
+        const d9di_whole *w = &m->ad->wholes.data[i];
+
+        d9d_hasher_add(h, w->name, strlen(w->name) + 1);
+        d9d_hasher_add(h, w->v, (size_t)(w->rows * w->columns) * sizeof(float));
+    }
 }
 
 /* --- making it -----------------------------------------------------------------------------------
@@ -316,14 +345,20 @@ static d9d_status check(const d9d_merged *m)
 {
     for (size_t i = 0; i < m->n; i++) {
         const d9d_st_tensor *t = m->src.at(m->src.self, m->tensors[i].index);
+        const d9di_whole *w = m->tensors[i].whole;
         int64_t rows = 1, want = 0;
 
-        if (m->tensors[i].products == NULL || t->ndim == 0)
+        if ((m->tensors[i].products == NULL && w == NULL) || t->ndim == 0)
             continue;
         if (t->dtype != D9D_F32 && t->dtype != D9D_BF16)
             return D9D_FAIL(D9D_ENOTSUP,
                             "tensor %s is %s; adapters are merged into float32 and bfloat16",
                             t->name, d9d_dtype_word(t->dtype));
+        if (w != NULL && (t->ndim != 2 || t->shape[0] != w->rows || t->shape[1] != w->columns))
+            return D9D_FAIL(D9D_EMISMATCH, "tensor %s is not [%lld, %lld], as the adapter has it",
+                            t->name, (long long)w->rows, (long long)w->columns);
+        if (w != NULL)
+            continue;
         for (int d = 0; d + 1 < t->ndim; d++)
             rows *= t->shape[d];
         for (size_t k = 0; k < m->tensors[i].n; k++)
@@ -349,7 +384,7 @@ d9d_status d9d_adapters_merge(const d9d_adapters *ad, const d9d_model_matrices *
     m->src = *src;
     for (size_t i = 0; i < ad->list.len; i++)
         D9D_TRY_OR(st, add(m, &ad->list.data[i], of, layout), out);
-    D9D_TRY_OR(st, list(m), out);
+    D9D_TRY_OR(st, list(m, of, layout), out);
     D9D_TRY_OR(st, check(m), out);
     *out = m;
     m = NULL;

@@ -143,6 +143,6 @@ strike() { # SIGNAL RANK
     run -1 d9d-metrics flight run
     assert_output --regexp "run/flight/rank-[0-3].bin: not a flight recorder's file of this version"
     rm run/flight/*
-    run -1 d9d-metrics flight run
+    run -2 d9d-metrics flight run
     assert_output --partial "run/flight: has no flight recorder's files (rank-N.bin)"
 }

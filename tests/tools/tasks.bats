@@ -182,7 +182,12 @@ tuned='peft={"kind": "stack", "methods": [
     d9d-train -q --set 'peft={"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 2, "alpha": 2}}' \
         --set trainer.run.dir=c --set trainer.run.steps=1 dense.train.json
     run ! grep -aq score c/adapter/adapter_model.safetensors
-    says 2 "has a classifier's head besides" d9d-map --adapter a/adapter "$golden/tasks/dense" merged
+    # The head takes its place, in every layout, to the bits of the export.
+    d9d-map -q --adapter a/adapter --to hf "$golden/tasks/dense" merged 2>/dev/null
+    d9d-map diff -q merged a/export
+    d9d-map -q --to d9d "$golden/tasks/dense" own 2>/dev/null
+    d9d-map -q --adapter a/adapter --to hf own from_own 2>/dev/null
+    d9d-map diff -q from_own a/export
     rm out.jsonl
     says 2 'base_model.model.score.weight is not' d9d-infer --set task.num_labels=4 \
         --set trainer.model_stage_factory.source_adapter=a/adapter dense.infer.json

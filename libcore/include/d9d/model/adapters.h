@@ -55,17 +55,17 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_check(const d9d_adapters *ad,
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_fill(const d9d_adapters *ad, const d9d_params *params,
                                                   const d9d_log *log);
 
-/* Heads that were trained whole beside adapters: what peft calls modules_to_save, "score".  Merging
- * has no part in them; they go into the parameters of their names, of which a stage may have none.
- * EMISMATCH for another shape. */
-D9D_API bool d9d_adapters_has_heads(const d9d_adapters *ad);
+/* Heads that were trained whole beside adapters: what peft calls modules_to_save, "score".  They go
+ * into the parameters of their names, of which a stage may have none.  EMISMATCH for another
+ * shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_fill_heads(const d9d_adapters *ad,
                                                         const d9d_params *params,
                                                         const d9d_log *log);
 
 /* The tensors of `src`, which is in this layout, without factors of adapters and with matrices
- * merged: W + alpha / r B A, in float32 and rounded once, the same bits in every layout.  `ad` and
- * `src` are borrowed.  EMISMATCH for an adapter whose matrix is not there. */
+ * merged: W + alpha / r B A, in float32 and rounded once, the same bits in every layout.  Heads
+ * that were trained whole take the place of those that `src` has.  `ad` and `src` are borrowed.
+ * EMISMATCH for an adapter whose matrix is not there. */
 typedef struct d9d_merged d9d_merged;
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_merge(const d9d_adapters *ad,
                                                    const d9d_model_matrices *of, d9d_layout layout,
