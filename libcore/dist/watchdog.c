@@ -8,11 +8,10 @@
 #include <unistd.h>
 
 #include "d9d/base/thread.h"
-#include "dist/flight_rings.h"
+#include "dist/scribe.h"
 #include "dist/watchdog.h"
 
 enum {
-    SYNC_MS = 5000,  /* between writings to the file's own storage */
     LOOK_MS = 300,   /* until others have shown themselves once more */
     GRACE_MS = 2000, /* that a launcher has to end the job of a dead rank, */
     VISIT_MS = 500,  /* who is looked for this often */
@@ -21,7 +20,8 @@ enum {
 };
 
 struct d9di_watchdog {
-    d9di_ring *ring;
+    const d9di_ring *ring; /* which the scribe writes */
+    d9di_scribe *scribe;
     d9d_boot *boot;
     d9d_mesh_how how;
     int64_t limit; /* ns, atomic; 0: none */
@@ -71,26 +71,13 @@ static void nap(int ms)
     (void)nanosleep(&t, NULL);
 }
 
-/* What the rings of all say; nothing when one rank's watchdog has said it. */
-static void ask_rings(const char *dir, d9d_buf *text, bool *was_said)
-{
-    d9d_flight_verdict v;
-    d9d_flight *f;
-
-    if (d9d_flight_open(dir, &f) != D9D_OK)
-        return;
-    for (int r = 0; r < f->size; r++)
-        *was_said |= f->record[r].known && f->record[r].head.said[0] != '\0';
-    if (!*was_said && d9d_flight_judge(f, &v, text) != D9D_OK)
-        text->len = 0;
-    d9d_flight_close(f);
-}
-
 /* Without the rings: this rank's own call. */
-static void ask_ring(const d9di_ring *r, d9d_buf *text)
+static void ask_ring(const d9di_watchdog *w, bool answers, d9d_buf *text)
 {
     int64_t begin = 0;
-    const d9di_flight_call *x = oldest(r, &begin);
+    const d9di_flight_call *x = oldest(w->ring, &begin);
+    const char *why = answers ? "without a flight recorder's directory"
+                              : "as the flight recorder's file system gives no answer";
 
     if (x == NULL)
         (void)!d9d_buf_printf(text,
@@ -98,17 +85,16 @@ static void ask_ring(const d9di_ring *r, d9d_buf *text)
     else
         (void)!d9d_buf_printf(text,
                               "call %lld, of %.59s, waits since %.1f s for ranks that are not "
-                              "known without a flight recorder's directory",
-                              (long long)x->seq, x->what, (double)(d9d_clock_ns() - begin) / 1e9);
+                              "known %s",
+                              (long long)x->seq, x->what, (double)(d9d_clock_ns() - begin) / 1e9,
+                              why);
 }
 
 /* All ranks are told to end; this one ends. */
 static void end_job(const d9di_watchdog *w, const char *why)
 {
     (void)alarm(END_S); /* its signal ends a process */
-    (void)snprintf(w->ring->head.said, sizeof(w->ring->head.said), "%s", why);
-    __atomic_store_n(&w->ring->head.state, D9DI_FLIGHT_ENDED, __ATOMIC_RELEASE);
-    d9di_ring_sync(w->ring);
+    (void)!d9di_scribe_end(w->scribe, why);
     if (why[0] != '\0')
         d9d_log_write(w->how.log, D9D_LOG_ERROR, "%s", why);
     d9d_boot_abort(w->boot, 1, why);
@@ -151,15 +137,15 @@ static int patience_ms(int rank)
 
 static void bark(d9di_watchdog *w)
 {
-    bool was_said = false;
+    bool was_said = false, answers;
     d9d_buf text = {0};
 
-    d9di_ring_sync(w->ring);
+    answers = d9di_scribe_sync(w->scribe);
     nap(LOOK_MS + patience_ms(w->ring->head.rank));
-    if (w->how.flight_dir != NULL)
-        ask_rings(w->how.flight_dir, &text, &was_said);
+    if (answers)
+        answers = d9di_scribe_look(w->scribe, &text, &was_said);
     if (!was_said && text.len == 0)
-        ask_ring(w->ring, &text);
+        ask_ring(w, answers, &text);
     if (w->dead != 0 || overdue(w, d9d_clock_ns())) /* not if it went on meanwhile */
         end_job(w, was_said || text.len == 0 ? "" : text.data);
     d9d_buf_release(&text);
@@ -209,20 +195,13 @@ void d9di_watchdog_ask(d9di_watchdog *w, const d9di_net *net)
 static void *watch(void *arg)
 {
     d9di_watchdog *w = arg;
-    int64_t synced = d9d_clock_ns(), calls = 0;
 
     while (wait_a_beat(w)) {
         const int64_t now = d9d_clock_ns();
 
-        __atomic_store_n(&w->ring->head.beat, now, __ATOMIC_RELAXED);
         poll_device(w);
         if (overdue(w, now) || forlorn(w, now))
             bark(w);
-        if (now - synced > (int64_t)SYNC_MS * 1000000 && calls != w->ring->head.calls) {
-            d9di_ring_sync(w->ring);
-            synced = now;
-            calls = w->ring->head.calls;
-        }
     }
     return NULL;
 }
@@ -245,6 +224,7 @@ d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_h
     d9di_watchdog *w = calloc(1, sizeof(*w));
     pthread_condattr_t clock;
     d9d_heard before;
+    d9d_status st;
     int rc;
 
     if (w == NULL)
@@ -253,6 +233,11 @@ d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_h
     w->boot = boot;
     w->how = *how;
     w->neighbours = neighbours;
+    st = d9di_scribe_start(ring, how->flight_dir, &w->scribe);
+    if (st != D9D_OK) {
+        free(w);
+        return st;
+    }
     d9di_watchdog_set(w, how->timeout_s);
     (void)pthread_mutex_init(&w->lock, NULL);
     (void)pthread_condattr_init(&clock);
@@ -263,6 +248,7 @@ d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_h
     rc = pthread_create(&w->thread, NULL, watch, w);
     d9d_thread_deaf_end(&before);
     if (rc != 0) {
+        d9di_scribe_stop(w->scribe);
         free(w);
         return D9D_FAIL(D9D_ENOMEM, "mesh: no thread for a watchdog: %s", strerror(rc));
     }
@@ -279,6 +265,7 @@ void d9di_watchdog_stop(d9di_watchdog *w)
     (void)pthread_cond_signal(&w->wake);
     (void)pthread_mutex_unlock(&w->lock);
     (void)pthread_join(w->thread, NULL);
+    d9di_scribe_stop(w->scribe);
     (void)pthread_cond_destroy(&w->wake);
     (void)pthread_mutex_destroy(&w->lock);
     free(w);

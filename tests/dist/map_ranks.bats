@@ -88,7 +88,7 @@ whole() {
 
 @test "what cannot work is said once, and nothing is made" {
     rm src/model.safetensors
-    run -1 --separate-stderr mpi -n 3 $convert dst
+    run -2 --separate-stderr mpi -n 3 $convert dst
     [ "$(grep -c '^d9d-map: ' <<<"$stderr")" -eq 1 ]
     [ ! -e dst ]
     [ ! -e dst.partial ]

@@ -126,6 +126,13 @@ strike() { # SIGNAL RANK
     assert_output --regexp "rank $who \(.*\), which is stopped"
 }
 
+@test "a file system that stands still does not keep the watchdog" {
+    [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
+    ${CC:-cc} -shared -fPIC -o still.so "$BATS_TEST_DIRNAME/../dist/still.c"
+    patience=100 run -1 mpi -n 4 -x LD_PRELOAD="$PWD/still.so" "$driver" late $mesh 2
+    assert_output --regexp 'call 2, of loss, waits since [0-9.]+ s for ranks that are not known as the flight recorder.s file system gives no answer'
+}
+
 @test "damaged files are ranks without a record, or no flight at all" {
     run -1 mpi -n 4 "$driver" late $mesh 2
     cp run/flight/rank-2.bin whole
