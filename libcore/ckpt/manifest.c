@@ -299,16 +299,26 @@ static d9di_chunks chunks_of(const d9d_manifest *m)
     return (d9di_chunks){.dir = m->dir, .files = m->files, .n = m->n, .n_hashed = m->n};
 }
 
-d9d_status d9d_manifest_check_sizes(const d9d_manifest *m)
+static d9d_status check_sizes(const d9d_manifest *m, const d9d_manifest_file *files, size_t n)
 {
-    d9di_chunks c = chunks_of(m);
+    d9di_chunks c = {.dir = m->dir, .files = files, .n = n};
     d9d_status st = d9di_chunks_check(&c);
 
-    for (size_t f = 0; f < m->n && st == D9D_OK; f++)
+    for (size_t f = 0; f < n && st == D9D_OK; f++)
         if (c.said[f] != NULL)
             st = D9D_FAIL(D9D_EVERIFY, "%s", c.said[f]);
     d9di_chunks_release(&c);
     return st;
+}
+
+d9d_status d9d_manifest_check_sizes(const d9d_manifest *m)
+{
+    return check_sizes(m, m->files, m->n);
+}
+
+d9d_status d9d_manifest_check_size(const d9d_manifest *m, const d9d_manifest_file *file)
+{
+    return check_sizes(m, file, 1);
 }
 
 /* The chunks of one file that is there and has its size. */

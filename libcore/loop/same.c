@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "d9d/base/version.h"
+#include "d9d/ckpt/manifest.h"
 #include "d9d/loop/job.h"
 #include "loop/differ.h"
 #include "loop/launch.h"
@@ -70,6 +71,17 @@ static d9d_status hash_file(const char *path, d9d_hash *out)
     return d9d_hash_file(path, out, &size);
 }
 
+static d9d_status hash_manifest(const char *dir, d9d_hash *out)
+{
+    d9d_arena a = {0};
+    const char *path = d9d_fs_join(&a, dir, D9D_MANIFEST_NAME);
+    const d9d_status st =
+        path != NULL ? hash_file(path, out) : D9D_FAIL(D9D_ENOMEM, "%s: a name in it", dir);
+
+    d9d_arena_release(&a);
+    return st;
+}
+
 /* A list of samples, or a file of one: absent is what no rank has, or what one alone lacks. */
 static d9d_status hash_if_there(const char *path, d9d_hash *out)
 {
@@ -100,6 +112,11 @@ void d9di_same_data(d9di_same *s, const d9di_data *d)
 void d9di_same_dir(d9di_same *s, const char *dir)
 {
     add(s, dir, hash_dir, (d9d_hash){0});
+}
+
+void d9di_same_saved(d9di_same *s, const char *dir)
+{
+    add(s, dir, hash_manifest, (d9d_hash){0});
 }
 
 void d9di_same_engine(d9di_same *s, const d9di_engine *e, const d9di_engine_how *how)

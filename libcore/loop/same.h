@@ -31,6 +31,9 @@ void d9di_same_data(d9di_same *s, const d9di_data *d);
 /* The checkpoint in a directory, by the names and sizes of its files and the last 64 KiB of each;
  * NULL: nothing. */
 void d9di_same_dir(d9di_same *s, const char *dir);
+/* The checkpoint of a run, by its manifest, which has the hashes of all others: files are as many
+ * as ranks, and ranks that looked at all of them would be long about it.  NULL: nothing. */
+void d9di_same_saved(d9di_same *s, const char *dir);
 /* What an open engine is made from, plugins too. */
 void d9di_same_engine(d9di_same *s, const d9di_engine *e, const d9di_engine_how *how);
 

@@ -100,6 +100,10 @@ static d9d_status reader_file(reader *r, const char *name, d9d_st_file **out)
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", r->saved->dir);
         goto out;
     }
+    D9D_TRY_OR(
+        st,
+        d9d_manifest_check_size(r->saved->manifest, d9d_manifest_find(r->saved->manifest, name)),
+        out);
     D9D_TRY_OR(st, d9d_st_open(path, &f), out);
     st = d9d_map_put(&r->files, name, strlen(name), f);
     if (st == D9D_OK)
@@ -234,7 +238,6 @@ d9d_status d9d_save_read(const char *path, const d9d_save_set *set, d9d_save_sta
     d9d_status st;
 
     D9D_TRY(d9di_saved_open(path, &s));
-    D9D_TRY_OR(st, d9d_manifest_check_sizes(s.manifest), out);
     D9D_TRY_OR(st, check_set(&s, set), out);
     D9D_TRY_OR(st, read_tensors(&s, set), out);
     for (size_t i = 0; i < set->n_counts; i++)

@@ -208,7 +208,7 @@ static d9d_status sources_check(d9di_train *r, const char *resume_from)
     for (size_t i = 0; i < r->evaluations.n; i++)
         d9di_same_data(&same, &r->evaluations.v[i].data);
     d9di_same_engine(&same, &r->engine, &how);
-    d9di_same_dir(&same, resume_from);
+    d9di_same_saved(&same, resume_from);
     return d9di_same_agree(&same, r->where->boot);
 }
 

@@ -47,6 +47,18 @@ goes_on() {
     [ "$n" -gt 0 ] && [ "$bad" -eq 0 ]
 }
 
+@test "of a checkpoint of many ranks each opens the files alone that have its part" {
+    command -v strace >/dev/null || skip "no strace"
+    mesh="1 2 1 1 1 1"
+    train dense "$mesh" run --set trainer.checkpointing.period_steps=5
+    half run
+    traced=(strace -f -qq -e trace=openat -o "$PWD/calls")
+    how=(d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set trainer.run.dir=run dense.json)
+    mpi -n 1 "${how[@]}" : -n 1 "${traced[@]}" "${how[@]}"
+    grep -q 'step-00000005/model-r00001' calls
+    run ! grep -E 'step-00000005/(model|optimizer)-r00000' calls
+}
+
 @test "a mixture of experts, saved on any of ten meshes, goes on on any" { goes_on moe; }
 @test "a dense model too" {
     [ -n "${D9D_LONG:-}" ] || skip "make test-long"

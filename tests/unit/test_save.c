@@ -390,6 +390,29 @@ static void read_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, co
     }
 }
 
+/* Of a checkpoint of many ranks a rank looks at the files alone that have its part. */
+static void test_files_of_others_are_not_looked_at(void **state)
+{
+    world *w = *state;
+    const int64_t parts[] = {4, 1};
+    const d9d_shape whole = D9D_SHAPE(8, 3);
+    d9d_save_state got;
+
+    save_cut(w, "c", D9D_F32, whole, parts);
+    assert_int_equal(truncate("c/step-00000001/model-r00003.safetensors", 9), 0);
+    for (int64_t k = 0; k < 4; k++) {
+        run r = {0};
+
+        run_add(w, &r, cell("x", D9D_F32, whole, parts, k));
+        if (k < 3)
+            assert_ok(d9d_save_read("c/step-00000001", &r.set, &got));
+        else
+            assert_fails_like(d9d_save_read("c/step-00000001", &r.set, &got), D9D_EVERIFY,
+                              "model-r00003.safetensors has 9 bytes, manifest.json says ");
+        run_release(&r);
+    }
+}
+
 static void test_every_cut_reads_every_other(void **state)
 {
     world *w = *state;
@@ -1043,6 +1066,7 @@ int main(void)
         in_world(test_same_state_same_bytes),
         in_world(test_large_tensor),
         in_world(test_optimizer_less_set),
+        in_world(test_files_of_others_are_not_looked_at),
         in_world(test_every_cut_reads_every_other),
         cmocka_unit_test(test_runs_are_long),
         cmocka_unit_test(test_scalar_and_empty_boxes),

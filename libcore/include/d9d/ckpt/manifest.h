@@ -71,6 +71,9 @@ D9D_API const d9d_manifest_file *d9d_manifest_find(const d9d_manifest *m, const 
 
 /* Every file is there and has its size: EVERIFY with the first that does not.  Quick. */
 D9D_API D9D_MUST_USE d9d_status d9d_manifest_check_sizes(const d9d_manifest *m);
+/* Likewise one of its files. */
+D9D_API D9D_MUST_USE d9d_status d9d_manifest_check_size(const d9d_manifest *m,
+                                                        const d9d_manifest_file *file);
 /* Sizes and hashes.  One sentence to `found` (may be NULL) for each file or chunk that is
  * not as written, in order; EVERIFY when there was any. */
 D9D_API D9D_MUST_USE d9d_status d9d_manifest_check(const d9d_manifest *m, int jobs,

@@ -164,7 +164,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_save_newest(const char *dir, const d9d_log *
 D9D_API D9D_MUST_USE d9d_status d9d_save_check(const char *path, const d9d_save_set *set,
                                                d9d_save_state *state);
 
-/* Fill the set and the state; sizes are checked, hashes are not read again.  EMISMATCH, before
+/* Fill the set and the state.  Only files that have some of the set are looked at, as many ranks
+ * read at once; their sizes are checked, hashes are not read again.  EMISMATCH, before
  * any tensor is changed, for a tensor or count of the set that the checkpoint lacks, has in
  * another dtype or whole shape, or has in part only; and for one that the set lacks, unless it
  * is partial. */
