@@ -230,35 +230,46 @@ d9d_status d9d_boot_gather(d9d_boot *b, const void *mine, size_t n, d9d_arena *a
     return D9D_OK;
 }
 
-/* What a rank says of itself: a failure with its sentence, or nothing.  Words lie anywhere. */
-struct __attribute__((packed)) verdict {
-    int32_t st;
-    char node[sizeof(((d9di_boot_wire *)0)->node)];
-    char text[sizeof(((d9d_err_copy *)0)->text)];
-};
+/* No longer than what is left of one gather when all ranks say as much. */
+size_t d9di_verdict_make(d9d_status st, const char *node, int size, d9di_verdict *out)
+{
+    const size_t head = sizeof(out->st), most = D9DI_BOOT_MOST / (size_t)size;
+    d9d_err_copy said;
+    size_t n;
+
+    d9d_err_save(&said, st);
+    out->st = (int32_t)st;
+    (void)snprintf(out->text, sizeof(out->text), "(%.255s): %s", node, said.text);
+    n = strlen(out->text);
+    if (head + n > most)
+        n = most - head;
+    while (n > 0 && ((unsigned char)out->text[n] & 0xc0) == 0x80) /* within a character */
+        n--;
+    return head + n;
+}
 
 static d9d_status give_verdict(const d9d_boot *b, int rank, const d9d_boot_word *word,
                                d9d_status mine)
 {
-    const struct verdict *v = word->data;
+    const d9di_verdict *v = word->data;
+    const size_t head = sizeof(v->st);
 
     if (rank == b->wire.rank)
         return mine; /* whose sentence is this thread's record already */
-    if (word->n != sizeof(*v))
-        return D9D_FAIL(D9D_ECOMM, "rank %d sent %zu bytes as its status, not %zu", rank, word->n,
-                        sizeof(*v));
-    return D9D_FAIL((d9d_status)v->st, "rank %d (%.255s): %.2047s", rank, v->node, v->text);
+    if (word->n < head || word->n > sizeof(*v))
+        return D9D_FAIL(D9D_ECOMM, "rank %d sent %zu bytes as its status, not %zu to %zu", rank,
+                        word->n, head, sizeof(*v));
+    return D9D_FAIL((d9d_status)v->st, "rank %d %.*s", rank, (int)(word->n - head), v->text);
 }
 
 static d9d_status say_verdict(d9d_boot *b, d9d_status mine, d9d_arena *a, d9d_boot_word *all)
 {
-    struct verdict v = {.st = (int32_t)mine};
+    d9di_verdict v;
     d9d_err_copy first;
+    const size_t n = d9di_verdict_make(mine, b->wire.node, b->wire.size, &v);
 
     d9d_err_save(&first, mine);
-    (void)snprintf(v.node, sizeof(v.node), "%s", b->wire.node);
-    (void)snprintf(v.text, sizeof(v.text), "%s", first.text);
-    D9D_TRY(d9d_boot_gather(b, &v, mine == D9D_OK ? 0 : sizeof(v), a, all));
+    D9D_TRY(d9d_boot_gather(b, &v, mine == D9D_OK ? 0 : n, a, all));
     for (int r = 0; r < b->wire.size; r++)
         if (all[r].n > 0) {
             b->agreed = true;

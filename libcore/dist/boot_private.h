@@ -17,6 +17,14 @@ typedef struct d9di_boot_wire {
     void (*close)(void *self);
 } d9di_boot_wire;
 
+/* What a rank says of its failure: words lie anywhere, and are as long as what is said. */
+typedef struct __attribute__((packed)) d9di_verdict {
+    int32_t st;
+    char text[sizeof(((d9di_boot_wire *)0)->node) + sizeof(((d9d_err_copy *)0)->text) + 4];
+} d9di_verdict;
+/* One of `size` ranks on a node fails with this thread's record.  Returns the bytes to be sent. */
+size_t d9di_verdict_make(d9d_status st, const char *node, int size, d9di_verdict *out);
+
 /* Who carries exchanges in the launcher's place: a mesh, while it is open.  What goes through the
  * launcher waits for ever for a rank that stands still or a cable that is out, unseen by a
  * watchdog, and Open MPI's launcher may break when ranks end meanwhile. */

@@ -9,7 +9,7 @@ driver=$D9D_BUILD/tests/dist/boot_driver
 @test "alone, everything is immediate" {
     run -0 "$driver" gather
     assert_output --regexp '^0 of 1 on .*: well$'
-    run -1 "$driver" agree 0
+    run -2 "$driver" agree 0
     assert_output --partial ": no file 0"
 }
 
@@ -25,10 +25,10 @@ driver=$D9D_BUILD/tests/dist/boot_driver
 }
 
 @test "the first failure is every rank's" {
-    run -1 mpi -n 4 "$driver" agree 2
+    run -2 mpi -n 4 "$driver" agree 2
     assert_equal "$(grep -c 'rank 2 (.*): no file 2' <<<"$output")" 3
     assert_line --regexp '^2 of 4 on .*: no file 2$'
-    run -1 slurm 2 "$driver" agree 1
+    run -2 slurm 2 "$driver" agree 1
     assert_equal "$(grep -c 'rank 1 (n1): no file 1' <<<"$output")" 3
     run -0 slurm 2 "$driver" agree 9
 }
