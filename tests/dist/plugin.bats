@@ -457,7 +457,7 @@ inference() {
     printf '{"input_ids": [1, 2, 3], "labels": [%s]}\n' '2, 3, 4' '-100, -100, -100' '4, 3, 2' |
         d9d-shard -q --format tokens --out holes -
     for behind in true false; do
-        strace -f -qq -o /dev/null -e inject=rseq:delay_enter=500000 d9d-train -q --device cpu \
+        ASAN_OPTIONS=detect_leaks=0 strace -f -qq -o /dev/null -e inject=rseq:delay_enter=500000 d9d-train -q --device cpu \
             --set 'plugin=["libllama.so", "libshrink.so"]' --set 'data={"dataset": "holes"}' \
             --set trainer.batching.global_batch_size=1 --set trainer.batching.microbatch_size=1 \
             --set trainer.run.steps=3 --set trainer.run.dir=held-$behind --set trainer.checkpointing.num_to_keep=null \
