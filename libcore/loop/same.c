@@ -156,7 +156,7 @@ static d9d_status compare(const d9di_same *s, const char *mine, const char *firs
     const size_t one = D9D_HASH_HEX - 1;
 
     for (size_t i = 0; i < s->of.len; i++)
-        if (first == NULL || strncmp(mine + i * one, first, one) != 0)
+        if (mine == NULL || first == NULL || strncmp(mine + i * one, first, one) != 0)
             return D9D_FAIL(D9D_ECONFIG, "%s: is another one here than on rank 0",
                             s->of.data[i].name);
         else

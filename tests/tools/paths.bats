@@ -88,7 +88,7 @@ setup() {
     chmod 555 ro
     # The superuser may do all that, but without these capabilities.
     may=()
-    [ "$(id -u)" -ne 0 ] || may=(setpriv --bounding-set=-dac_override,-dac_read_search)
+    [ "$(id -u)" -ne 0 ] || may=(setpriv "--bounding-set=-dac_override,-dac_read_search")
 }
 teardown() { chmod 700 closed ro && clear_bench; }
 

@@ -357,10 +357,10 @@ goes_on_from() { # STEP
 }
 
 @test "a place that was good when the run began fails it, exit 1" {
-    d9d_may=()
-    [ "$(id -u)" -ne 0 ] || d9d_may=(setpriv --bounding-set=-dac_override,-dac_read_search)
+    may=()
+    [ "$(id -u)" -ne 0 ] || may=(setpriv "--bounding-set=-dac_override,-dac_read_search")
     mkdir place
-    "${d9d_may[@]}" d9d-train --set data.epochs=1000 --set trainer.run.steps=500 --set export_to=place/out c.json 2>log &
+    "${may[@]}" d9d-train --set data.epochs=1000 --set trainer.run.steps=500 --set export_to=place/out c.json 2>log &
     pid=$!
     wait_for has_lines run/metrics.jsonl 5
     chmod 555 place

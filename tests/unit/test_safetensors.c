@@ -187,8 +187,7 @@ static void what_is_no_file_is_refused(void **state)
     assert_int_equal(mkfifo("pipe", 0666), 0);
     assert_fails(d9d_st_open("pipe", &f), D9D_EPATH, "pipe: is a pipe, must be a file");
     assert_fails(d9d_st_open(".", &f), D9D_EPATH, ".: is a directory, must be a file");
-    assert_fails(d9d_st_open("/dev/zero", &f), D9D_EPATH,
-                 "/dev/zero: is a device, must be a file");
+    assert_fails(d9d_st_open("/dev/zero", &f), D9D_EPATH, "/dev/zero: is a device, must be a file");
     make("t", "", 0);
     assert_int_equal(truncate("t", 0), 0);
     assert_fails(d9d_st_open("t", &f), D9D_EFORMAT,

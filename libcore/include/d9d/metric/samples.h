@@ -28,9 +28,9 @@ typedef struct d9d_samples_how {
     size_t n_datasets;           /* 0: those */
 } d9d_samples_how;
 
-/* For people, appended.  ENOTFOUND for a run without the file, and for a dataset that is not
- * there; EINVAL for a step that it has not done; EFORMAT; ECONFIG for another number of datasets than the run had, and for text of
- * one without a tokenizer. */
+/* For people, appended.  ENOTFOUND for a run without the file, and for a dataset that is not there;
+ * EINVAL for a step that it has not done; EFORMAT; ECONFIG for another number of datasets than the
+ * run had, and for text of one without a tokenizer. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_samples(const d9d_samples_how *how, d9d_buf *out);
 /* {"step", "first", "samples": [{"dataset", "split", "sample", "text"}], "skipped": [...]}, "text"
  * and "skipped" where there is such. */
