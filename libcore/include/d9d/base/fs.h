@@ -28,7 +28,7 @@ D9D_API char *d9d_fs_join(d9d_arena *a, const char *dir, const char *name);
 
 D9D_API bool d9d_fs_exists(const char *path);
 D9D_API bool d9d_fs_is_dir(const char *path);
-/* True for a directory without entries, and for a path that does not exist. */
+/* True for a directory without entries, and where nothing is or what is cannot be looked at. */
 D9D_API bool d9d_fs_is_vacant(const char *path);
 D9D_API D9D_MUST_USE d9d_status d9d_fs_size(const char *path, uint64_t *out);
 /* EPATH for a directory, a pipe or a device, which opening or reading might wait for. */
