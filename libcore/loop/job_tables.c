@@ -482,11 +482,8 @@ static const d9d_key train_keys[] = {
     COMMON_KEYS(d9d_train_config, train_loop_table, "{}", 1),
     D9D_KEY_UNION(d9d_train_config, optimizer, D9D_REQUIRED, d9d_optimizer_tag,
                   d9d_optimizer_choices, "the optimizer"),
-    D9D_KEY_UNION(d9d_train_config, lr_scheduler,
-                  "{\"name\": \"piecewise\", \"scheduler\": {\"initial_multiplier\": 1.0, "
-                  "\"phases\": [{\"mode\": \"rest\", \"target_multiplier\": 1.0, \"curve\": "
-                  "{\"type\": \"linear\"}}]}}",
-                  d9d_lr_scheduler_tag, d9d_lr_scheduler_choices, "the learning-rate schedule"),
+    D9D_KEY_UNION(d9d_train_config, lr_scheduler, D9D_LR_CONSTANT, d9d_lr_scheduler_tag,
+                  d9d_lr_scheduler_choices, "the learning-rate schedule"),
     D9D_KEY_UNION(d9d_train_config, task, "{\"name\": \"causal_lm\"}", d9d_train_task_tag,
                   d9d_train_task_choices, "what is learned"),
     D9D_KEY_LIST(d9d_train_config, metrics, "[]", &metric_elem,

@@ -23,6 +23,8 @@ static json_t *only_section(const json_t *doc)
 {
     json_t *whole = (json_t *)(uintptr_t)doc, *section = json_object_get(doc, "lr_scheduler");
 
+    if (section == NULL && json_object_get(doc, "optimizer") != NULL)
+        return json_pack("{s:o}", "lr_scheduler", json_loads(D9D_LR_CONSTANT, 0, NULL));
     if (section == NULL && json_object_get(doc, "phases") != NULL)
         return json_pack("{s:{s:s, s:O}}", "lr_scheduler", "name", "piecewise", "scheduler", whole);
     if (section == NULL && json_object_get(doc, "scheduler") != NULL)

@@ -34,6 +34,14 @@ JSON
     [ "$output" = $'0\t1.0\n1\t0.5' ]
 }
 
+@test "a run without lr_scheduler has a constant rate, and every example has a rate" {
+    run -0 --separate-stderr d9d-lrplot -t -n 2 - <<<'{"optimizer": {"name": "adamw", "lr": 0.1}}'
+    [ "$output" = $'0\t0.1\n1\t0.1' ]
+    for config in "$BATS_TEST_DIRNAME"/../../examples/{demo,lora,qwen3}/{train,lora}.json; do
+        [ ! -e "$config" ] || d9d-lrplot -q -t -n 100 "$config" >"$BATS_TEST_TMPDIR/rates" || { echo "$config"; false; }
+    done
+}
+
 @test "--json is a list, --set overrides" {
     run -0 d9d-lrplot --json -n 4 --set optimizer.lr=1 \
         --set 'lr_scheduler.scheduler.phases[1].percentage=1' "$config"

@@ -30,6 +30,12 @@ typedef struct d9d_lr_kind {
     int64_t (*steps)(const void *config, bool *needs_total);
 } d9d_lr_kind;
 
+/* What a configuration without the section has: the rate stays as it is. */
+#define D9D_LR_CONSTANT                                                                            \
+    "{\"name\": \"piecewise\", \"scheduler\": {\"initial_multiplier\": 1.0, \"phases\": "          \
+    "[{\"mode\": "                                                                                 \
+    "\"rest\", \"target_multiplier\": 1.0, \"curve\": {\"type\": \"linear\"}}]}}"
+
 /* A section is a union of kinds' tables. */
 D9D_API extern const char *const d9d_lr_scheduler_tag[];
 D9D_API extern const d9d_table *const d9d_lr_scheduler_choices[]; /* NULL-ended */

@@ -29,9 +29,9 @@ D9D_API extern const d9d_table d9d_rates_table;
 
 /* `table` is d9d_rates_table or one made from it; `doc` is the configuration of a training run, of
  * which lr_scheduler and optimizer.lr are read, or the lr_scheduler section alone, or the scheduler
- * within it alone. steps 0 takes trainer.run.steps; without it the steps of the phases; and where a
- * phase is a share of the run, 1000 or twice those of the others, and says so in the log.  ECONFIG.
- */
+ * within it alone; one with an optimizer and no lr_scheduler has a constant rate.  steps 0 takes
+ * trainer.run.steps; without it the steps of the phases; and where a phase is a share of the run,
+ * 1000 or twice those of the others, and says so in the log.  ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_rates_load(const d9d_table *table, const json_t *doc,
                                                const char *where, int64_t steps, const d9d_log *log,
                                                d9d_rates *out);
