@@ -358,24 +358,29 @@ schemas: $(SCHEMAGEN)
 config:
 	@CC='$(CC)' MPICC='$(MPICC)' NVCC='$(NVCC)' PKGS='$(PKGS)' tools/setup.sh config
 
+# Where things go.  A path with blanks would be several here, and one that is not absolute is none in d9d.pc.
+ROOT = $(if $(filter-out 1,$(words $(DESTDIR)$(PREFIX)))$(filter-out /%,$(firstword $(PREFIX) none)),$(error \
+    PREFIX is "$(PREFIX)" and DESTDIR "$(DESTDIR)": an absolute path without blanks is needed),$(DESTDIR)$(PREFIX))
+
 install: all
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include share/man/man1 share/man/man7 share/d9d/schemas share/d9d/slurm share/doc/d9d/docs)
-	install -m755 $(TOOLS) $(DESTDIR)$(PREFIX)/bin
-	install -m755 $(LIB).$(SOVERSION) $(DESTDIR)$(PREFIX)/lib
-	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(DESTDIR)$(PREFIX)/lib)
-	ln -sf libd9d.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libd9d.so
-	cp -R libcore/include/d9d kernels/include/d9d $(DESTDIR)$(PREFIX)/include
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' libcore/d9d.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/d9d.pc
-	install -m644 $(wildcard tools/man/*.1) $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m644 $(wildcard tools/man/*.7) $(DESTDIR)$(PREFIX)/share/man/man7
-	install -m644 $(wildcard schemas/*.json) $(DESTDIR)$(PREFIX)/share/d9d/schemas
-	install -m755 $(wildcard slurm/*) $(DESTDIR)$(PREFIX)/share/d9d/slurm
-	install -m644 README.md NEWS.md LICENSE $(DESTDIR)$(PREFIX)/share/doc/d9d
-	install -m644 $(wildcard docs/*.md) $(DESTDIR)$(PREFIX)/share/doc/d9d/docs
-	cp -R examples $(DESTDIR)$(PREFIX)/share/doc/d9d
+	install -d $(addprefix $(ROOT)/,bin lib/pkgconfig include share/man/man1 share/man/man7 share/d9d/schemas share/d9d/slurm share/doc/d9d/docs)
+	install -m755 $(TOOLS) $(ROOT)/bin
+	install -m755 $(LIB).$(SOVERSION) $(ROOT)/lib
+	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(ROOT)/lib)
+	ln -sf libd9d.so.$(SOVERSION) $(ROOT)/lib/libd9d.so
+	cp -R libcore/include/d9d kernels/include/d9d $(ROOT)/include
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' libcore/d9d.pc.in >$(ROOT)/lib/pkgconfig/d9d.pc
+	install -m644 $(wildcard tools/man/*.1) $(ROOT)/share/man/man1
+	install -m644 $(wildcard tools/man/*.7) $(ROOT)/share/man/man7
+	install -m644 $(wildcard schemas/*.json) $(ROOT)/share/d9d/schemas
+	install -m755 $(wildcard slurm/*) $(ROOT)/share/d9d/slurm
+	install -m644 README.md NEWS.md LICENSE $(ROOT)/share/doc/d9d
+	install -m644 $(wildcard docs/*.md) $(ROOT)/share/doc/d9d/docs
+	cp -R examples $(ROOT)/share/doc/d9d
+	chmod -R u+rwX,go+rX $(addprefix $(ROOT)/,include/d9d lib/pkgconfig/d9d.pc share/doc/d9d)
 
 uninstall:
-	cd $(DESTDIR)$(PREFIX) && rm -rf $(TOOLS:$B/%=%) $(patsubst tools/%,share/%,$(subst /man/,/man/man1/,$(wildcard tools/man/*.1)) \
+	cd $(ROOT) && rm -rf $(TOOLS:$B/%=%) $(patsubst tools/%,share/%,$(subst /man/,/man/man1/,$(wildcard tools/man/*.1)) \
 	    $(subst /man/,/man/man7/,$(wildcard tools/man/*.7))) \
 	    lib/libd9d.so lib/libd9d.so.$(SOVERSION) lib/libd9d_mpi.so.$(SOVERSION) lib/pkgconfig/d9d.pc include/d9d share/d9d share/doc/d9d
 

@@ -28,8 +28,9 @@ JSON
 
 # names FILE: of the tensors in a safetensors file.
 names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"' | sort; }
-@test "an installed tree has what a plugin needs" {
-    make -s --no-print-directory -C "$root" install DESTDIR="$work/stage" PREFIX=/opt/d9d
+@test "an installed tree has what a plugin needs, for everybody" {
+    (umask 077 && make -s --no-print-directory -C "$root" install DESTDIR="$work/stage" PREFIX=/opt/d9d)
+    assert_equal "$(find stage/opt/d9d ! -type l \( ! -perm -o=r -o -type d ! -perm -o=x \))" ""
     [ -x stage/opt/d9d/bin/d9d-train ]
     [ -f stage/opt/d9d/lib/libd9d.so ]
     [ -f stage/opt/d9d/include/d9d/loop/plugin.h ]
@@ -39,6 +40,15 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     grep -qx 'prefix=/opt/d9d' stage/opt/d9d/lib/pkgconfig/d9d.pc
     make -s --no-print-directory -C "$root" uninstall DESTDIR="$work/stage" PREFIX=/opt/d9d
     [ "$(find stage -type f | wc -l)" -eq 0 ]
+}
+
+@test "an installation is for one absolute path" {
+    for to in PREFIX=here PREFIX= "PREFIX=$work/a b" "DESTDIR=$work/a b"; do
+        for what in install uninstall; do
+            run -2 make -s --no-print-directory -C "$root" $what "$to"
+            assert_output --partial "an absolute path without blanks is needed"
+        done
+    done
 }
 
 @test "Llama computes what transformers computes" {
