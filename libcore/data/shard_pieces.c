@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "data/documents.h"
 #include "data/source.h"
@@ -53,11 +52,11 @@ d9d_status d9di_pieces_cut(const d9d_shard_how *how, int64_t part, d9di_pieces *
     if (!out->source_bytes)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %zu inputs", how->n_inputs);
     for (i = 0; i < how->n_inputs; i++) {
-        struct stat s;
-        const bool file = stat(how->inputs[i], &s) == 0 && S_ISREG(s.st_mode);
-        const int64_t bytes = file ? (int64_t)s.st_size : 0;
-        const bool cut = is_cut(how, i, bytes, part);
+        int64_t bytes;
+        bool file, cut;
 
+        D9D_TRY(d9di_source_look(how->inputs[i], &file, &bytes));
+        cut = is_cut(how, i, bytes, part);
         out->source_bytes[i] = bytes;
         if (open.n_sources > 0 && (cut || !file || open.bytes + bytes > part)) {
             D9D_TRY(push(out, open));

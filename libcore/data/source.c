@@ -11,7 +11,7 @@
 
 #include "d9d/base/fs.h"
 
-enum { RAW_BYTES = 256 << 10 };
+enum { RAW_BYTES = 256 << 10, MAGIC_BYTES = 10 };
 
 struct codec {
     const char *name;
@@ -137,6 +137,20 @@ static const struct codec codecs[] = {
     {"plain", {0}, 0, start_plain, decode_plain, stop_plain},
 };
 
+/* What people have their texts in besides, by its first bytes: none that a text has. */
+static const struct stranger {
+    const char *what;
+    const char *magic;
+    size_t len;
+} strangers[] = {
+    {"a Parquet file; make JSON lines of it", "PAR1\x15", 5},
+    {"an Arrow file; make JSON lines of it", "ARROW1\0\0", 8},
+    {"compressed with bzip2, and gzip and zstd are read", "BZh91AY&SY", 10},
+    {"compressed with xz, and gzip and zstd are read", "\xfd\x37zXZ\0", 6},
+    {"compressed with lz4, and gzip and zstd are read", "\x04\x22\x4d\x18", 4},
+    {"a zip archive; unpack it", "PK\x03\x04", 4},
+};
+
 /* --- reading -------------------------------------------------------------------------------- */
 
 /* More raw bytes behind those that are left. */
@@ -159,12 +173,21 @@ static d9d_status refill(d9di_source_reader *r)
     return D9D_OK;
 }
 
+static d9d_status refuse_strangers(const d9di_source_reader *r)
+{
+    for (size_t i = 0; i < sizeof(strangers) / sizeof(strangers[0]); i++)
+        if (r->len >= strangers[i].len && memcmp(r->raw, strangers[i].magic, strangers[i].len) == 0)
+            return D9D_FAIL(D9D_EFORMAT, "%s: is %s", r->path, strangers[i].what);
+    return D9D_OK;
+}
+
 static d9d_status detect(d9di_source_reader *r)
 {
     const struct codec *c = codecs;
 
-    while (!r->raw_end && r->len < 4)
+    while (!r->raw_end && r->len < MAGIC_BYTES)
         D9D_TRY(refill(r));
+    D9D_TRY(refuse_strangers(r));
     while (r->len < c->magic_len || memcmp(r->raw, c->magic, c->magic_len) != 0)
         c++;
     D9D_TRY(c->start(r));
@@ -172,19 +195,44 @@ static d9d_status detect(d9di_source_reader *r)
     return D9D_OK;
 }
 
+static bool is_stdin(const char *path)
+{
+    return strcmp(path, "-") == 0;
+}
+
+static d9d_status check_kind(const char *path)
+{
+    return d9d_fs_is_dir(path) ? D9D_FAIL(D9D_EPATH, "%s: is a directory; name its files", path)
+                               : D9D_OK;
+}
+
+d9d_status d9di_source_look(const char *path, bool *file, int64_t *bytes)
+{
+    struct stat s = {.st_size = 0};
+
+    if (!is_stdin(path)) {
+        if (stat(path, &s) != 0 || access(path, R_OK) != 0)
+            return D9D_FAIL(errno == ENOENT ? D9D_ENOTFOUND : D9D_EPATH, "%s: cannot open: %s",
+                            path, strerror(errno));
+        D9D_TRY(check_kind(path));
+    }
+    *file = S_ISREG(s.st_mode);
+    *bytes = *file ? (int64_t)s.st_size : 0;
+    return D9D_OK;
+}
+
 static d9d_status open_fd(d9di_source_reader *r)
 {
     d9d_file f;
 
-    if (strcmp(r->path, "-") == 0) {
+    if (is_stdin(r->path)) {
         free(r->path);
         r->path = strdup("standard input");
         r->fd = dup(STDIN_FILENO);
         return r->path != NULL && r->fd >= 0 ? D9D_OK
                                              : D9D_FAIL(D9D_EIO, "standard input: cannot open: %m");
     }
-    if (d9d_fs_is_dir(r->path))
-        return D9D_FAIL(D9D_EPATH, "%s: is a directory; name its files", r->path);
+    D9D_TRY(check_kind(r->path));
     D9D_TRY(d9d_file_open(r->path, &f));
     r->fd = f.fd;
     free(f.path);

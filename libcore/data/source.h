@@ -10,7 +10,11 @@
 
 typedef struct d9di_source_reader d9di_source_reader;
 
-/* "-" is stdin.  ENOTFOUND, EIO, and EFORMAT for a directory. */
+/* What opening says of an input, but for its content; whether it is a plain file, and the bytes of
+ * one.  ENOTFOUND, EIO, and EFORMAT for a directory. */
+d9d_status d9di_source_look(const char *path, bool *file, int64_t *bytes);
+/* "-" is stdin.  ENOTFOUND, EIO, and EFORMAT for a directory or a kind of file that is known and
+ * not read. */
 d9d_status d9di_source_open(const char *path, d9di_source_reader **out);
 /* Up to n bytes; 0 only at the end.  EFORMAT when compressed data is damaged or cut off. */
 d9d_status d9di_source_read(d9di_source_reader *r, void *p, size_t n, size_t *got);

@@ -332,8 +332,31 @@ bad() {
     bad 1 'mixed.jsonl: line 2: has labels, the documents before it have none' --format tokens -o data mixed.jsonl
     bad 1 'gzip data is cut off' -t "$tok" -o data cut.txt.gz
     bad 1 'no samples: of 0 documents in 1 inputs' -t "$tok" -o data empty.jsonl
-    bad 2 'none.jsonl: cannot open' -t "$tok" -o data none.jsonl
-    bad 2 'is a directory' -t "$tok" -o data .
+}
+
+@test "inputs that are not there or cannot be read are said before any is" {
+    printf '{"text": "a b"}\n' >a.jsonl
+    bad 2 'none.jsonl: cannot open: No such file' -t "$tok" -o data a.jsonl none.jsonl
+    bad 2 '.: is a directory; name its files' -t "$tok" -o data a.jsonl .
+    [ ! -e data.partial ]
+}
+
+@test "what texts are in besides is called by its name" {
+    printf 'PAR1\x15\x04\x15\x00' >a.parquet
+    printf 'ARROW1\0\0' >a.arrow
+    printf 'BZh91AY&SY\x00' >a.jsonl.bz2
+    printf '\xfd7zXZ\0\0' >a.jsonl.xz
+    printf '\x04\x22\x4d\x18\x60' >a.jsonl.lz4
+    printf 'PK\x03\x04\x14' >a.zip
+    bad 1 'a.parquet: is a Parquet file; make JSON lines of it' -t "$tok" -o data a.parquet
+    bad 1 'a.arrow: is an Arrow file' -t "$tok" -o data a.arrow
+    bad 1 'a.jsonl.bz2: is compressed with bzip2, and gzip and zstd are read' -t "$tok" -o data a.jsonl.bz2
+    bad 1 'a.jsonl.xz: is compressed with xz' -t "$tok" -o data a.jsonl.xz
+    bad 1 'a.jsonl.lz4: is compressed with lz4' -t "$tok" -o data a.jsonl.lz4
+    bad 1 'a.zip: is a zip archive; unpack it' --format text -t "$tok" -o data a.zip
+    # Text that begins with such a word is text.
+    printf 'PAR1 and BZh9 are words.' >words.txt
+    d9d-shard -q -t "$tok" -o data words.txt
 }
 
 @test "what contradicts itself is exit status 2" {
