@@ -50,7 +50,7 @@ static bool is_blank(const char *text, size_t n)
     return true;
 }
 
-/* What other languages have and JSON has not. */
+/* What other languages and files have, and JSON has not. */
 static const struct {
     const char *token, *hint;
 } slips[] = {
@@ -65,6 +65,7 @@ static const struct {
     {"True", "; JSON writes true"},
     {"False", "; JSON writes false"},
     {"None", "; JSON writes null"},
+    {"version https://git-lfs", "; it is a pointer of Git LFS, and git lfs pull brings the file"},
 };
 
 /* Where the parser stopped, at the end of a token: how that came about, if it is one of these. */

@@ -273,8 +273,13 @@ static d9d_status check_layout(d9d_st_file *f)
 /* The bytes of the header, by the length before it. */
 static d9d_status check_length(d9d_st_file *f, uint64_t prefix, uint64_t *out)
 {
+    static const char pointer[] = "version ";
     const uint64_t n = le64toh(prefix);
 
+    if (memcmp(&prefix, pointer, sizeof(prefix)) == 0)
+        return D9D_FAIL(D9D_EFORMAT,
+                        "%s: is a pointer of Git LFS, and git lfs pull brings the file",
+                        f->file.path);
     if (n > D9D_ST_MAX_HEADER)
         return D9D_FAIL(D9D_EFORMAT, "%s: header of %" PRIu64 " bytes, at most %u are allowed",
                         f->file.path, n, D9D_ST_MAX_HEADER);

@@ -35,6 +35,8 @@ edit() { sed -i -e "$1" src/config.json; }
     refused 1 "malformed data: src/model.safetensors: 5 bytes are too few for a safetensors file"
     printf '\377\377\377\377\377\377\377\177' >src/model.safetensors
     refused 1 "malformed data: src/model.safetensors: header of 9223372036854775807 bytes, at most 100000000 are allowed"
+    printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n' >src/model.safetensors
+    refused 1 "malformed data: src/model.safetensors: is a pointer of Git LFS, and git lfs pull brings the file"
     st_file src/model.safetensors '{"x":{"dtype":"F32","shape":[2305843009213693952,8],"data_offsets":[0,0]}}' 0
     refused 1 "malformed data: src/model.safetensors: tensor x: the size of F32 [2305843009213693952, 8] overflows"
     rm src/model.safetensors

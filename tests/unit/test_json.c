@@ -41,6 +41,8 @@ static void what_is_not_one_value_is_refused_where_it_goes_wrong(void **state)
         {"{'a': 1}", "t: line 1, column ", "; JSON's strings stand in \""},
         {"[-Infinity]", "t: line 1, column ", "; JSON has no such number"},
         {"[True]", "t: line 1, column ", "; JSON writes true"},
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "t: line 1, column ",
+         "pointer of Git LFS"},
         {"[\"\\ud800\"]", "t: line 1, column ", "invalid Unicode"},
     };
     json_t *v = NULL;
