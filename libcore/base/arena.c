@@ -1,9 +1,10 @@
 /* arena.c - many small blocks in a few chunks.  See d9d/base/mem.h. */
 #include "d9d/base/mem.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "d9d/base/point.h"
 
 enum { ALIGN = 16, FIRST_CHUNK = 4096, LAST_CHUNK = 1 << 20 };
 
@@ -109,13 +110,13 @@ char *d9d_arena_printf(d9d_arena *a, const char *fmt, ...)
     int n;
 
     va_start(ap, fmt);
-    n = vsnprintf(NULL, 0, fmt, ap);
+    n = d9d_point_vformat(NULL, 0, fmt, ap);
     va_end(ap);
     if (n >= 0)
         text = d9d_arena_alloc(a, (size_t)n + 1);
     if (text != NULL) {
         va_start(ap, fmt);
-        (void)vsnprintf(text, (size_t)n + 1, fmt, ap);
+        (void)d9d_point_vformat(text, (size_t)n + 1, fmt, ap);
         va_end(ap);
     }
     return text;

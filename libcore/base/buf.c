@@ -1,9 +1,10 @@
 /* buf.c - bytes that grow.  See d9d/base/mem.h. */
 #include "d9d/base/mem.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "d9d/base/point.h"
 
 d9d_status d9d_buf_reserve(d9d_buf *b, size_t extra)
 {
@@ -30,12 +31,12 @@ d9d_status d9d_buf_vprintf(d9d_buf *b, const char *fmt, va_list ap)
     int n;
 
     va_copy(again, ap);
-    n = vsnprintf(NULL, 0, fmt, again);
+    n = d9d_point_vformat(NULL, 0, fmt, again);
     va_end(again);
     if (n < 0)
         return D9D_FAIL(D9D_EINVAL, "buffer: cannot format \"%s\"", fmt);
     D9D_TRY(d9d_buf_reserve(b, (size_t)n));
-    (void)vsnprintf(b->data + b->len, (size_t)n + 1, fmt, ap);
+    (void)d9d_point_vformat(b->data + b->len, (size_t)n + 1, fmt, ap);
     b->len += (size_t)n;
     return D9D_OK;
 }

@@ -8,6 +8,7 @@
 #include <utf8proc.h>
 
 #include "d9d/base/json.h"
+#include "d9d/base/point.h"
 
 /* Bytes at the front of `s` that need no escape: ASCII, and whole UTF-8 sequences. */
 static size_t plain_run(const char *s, size_t n)
@@ -56,14 +57,6 @@ d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size_t n)
     return d9d_buf_append(b, "\"", 1);
 }
 
-/* Whatever the process's locale calls its decimal point, JSON calls it ".". */
-static void fix_point(char *s)
-{
-    for (; *s != '\0'; s++)
-        if (strchr("0123456789+-e", *s) == NULL)
-            *s = '.';
-}
-
 d9d_status d9d_json_put_f64(d9d_buf *b, double v)
 {
     /* 15 digits are always right to begin with, but for subnormals. */
@@ -73,9 +66,8 @@ d9d_status d9d_json_put_f64(d9d_buf *b, double v)
     if (!isfinite(v))
         return d9d_buf_append(b, "null", 4);
     do
-        (void)snprintf(text, sizeof(text), "%.*g", digits, v);
-    while (strtod(text, NULL) != v && digits++ < 17);
-    fix_point(text);
+        (void)d9d_point_format(text, sizeof(text), "%.*g", digits, v);
+    while (d9d_point_number(text, NULL) != v && digits++ < 17);
     return d9d_buf_printf(b, "%s%s", text, strpbrk(text, ".e") == NULL ? ".0" : "");
 }
 

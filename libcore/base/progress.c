@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "d9d/base/log.h"
+#include "d9d/base/point.h"
 #include "d9d/base/thread.h"
 
 enum { LINE = 256, WORD = 48, REDRAW_NS = 100000000, EVERY_S = 30, MAX_LEFT_H = 9999 };
@@ -22,15 +23,19 @@ static void put_amount(char out[WORD], double v, const char *unit, int digits)
     size_t i = 0;
 
     if (strcmp(unit, "B") != 0) {
-        (void)snprintf(out, WORD, "%.*f%s%.24s", digits, v, *unit != '\0' ? " " : "", unit);
+        (void)d9d_point_format(out, WORD, "%.*f%s%.24s", digits, v, *unit != '\0' ? " " : "", unit);
         return;
     }
     for (; v >= 999.5 && i + 2 < sizeof(prefix); i++)
         v /= 1000;
     if (i == 0)
-        (void)snprintf(out, WORD, "%.0f B", v);
+        (void)d9d_point_format(out, WORD, "%.0f B", v);
     else
-        (void)snprintf(out, WORD, "%.*f %cB", v < 9.995 ? 2 : v < 99.95 ? 1 : 0, v, prefix[i]);
+        (void)d9d_point_format(out, WORD, "%.*f %cB",
+                               v < 9.995   ? 2
+                               : v < 99.95 ? 1
+                                           : 0,
+                               v, prefix[i]);
 }
 
 /* "4:05" or "1:04:05". */
@@ -76,8 +81,8 @@ static void put_line(char out[LINE], const d9d_progress *p, int64_t now)
     put_rate(speed, p, rate);
     if (p->total > 0) {
         put_amount(word, (double)p->total, p->unit, 0);
-        (void)snprintf(total, sizeof(total), " of %s (%.0f%%)", word,
-                       100.0 * (double)p->done / (double)p->total);
+        (void)d9d_point_format(total, sizeof(total), " of %s (%.0f%%)", word,
+                               100.0 * (double)p->done / (double)p->total);
     }
     if (p->total > p->done && rate > 0) {
         put_time(word, (double)(p->total - p->done) / rate);

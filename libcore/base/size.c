@@ -2,8 +2,9 @@
 #include "d9d/base/size.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "d9d/base/point.h"
 
 static bool suffix_factor(const char *s, double *factor)
 {
@@ -23,7 +24,7 @@ static bool suffix_factor(const char *s, double *factor)
 bool d9d_size_parse(const char *text, uint64_t *out)
 {
     char *end;
-    const double v = strtod(text, &end);
+    const double v = d9d_point_number(text, &end);
     double factor;
 
     if (end == text || !suffix_factor(end, &factor) || !(v >= 0) || v * factor >= 0x1p62)

@@ -1,8 +1,9 @@
 /* text.c - see base/text.h. */
 #include "base/text.h"
 
-#include <stdio.h>
 #include <string.h>
+
+#include "d9d/base/point.h"
 
 static void blank_controls(char *s)
 {
@@ -22,7 +23,7 @@ static void mark_cut(char *s, size_t size)
 
 bool d9di_text_vformat(char *out, size_t size, const char *fmt, va_list ap)
 {
-    const int n = vsnprintf(out, size, fmt, ap);
+    const int n = d9d_point_vformat(out, size, fmt, ap);
 
     if (n < 0)
         out[0] = '\0';

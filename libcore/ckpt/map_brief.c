@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "ckpt/map_print.h"
+#include "d9d/base/point.h"
 
 enum { MAX_NUMBERS = 8, MAX_RUNS = 4, WIDEST = 88 };
 
@@ -270,11 +271,11 @@ static const char *amount(uint64_t bytes, char out[24])
 
     for (; v >= 1000 && i < 6; i++)
         v /= 1000;
-    (void)snprintf(out, 24,
-                   i == 0 || v >= 100 ? "%.0f %s"
-                   : v >= 10          ? "%.1f %s"
-                                      : "%.2f %s",
-                   v, units[i]);
+    (void)d9d_point_format(out, 24,
+                           i == 0 || v >= 100 ? "%.0f %s"
+                           : v >= 10          ? "%.1f %s"
+                                              : "%.2f %s",
+                           v, units[i]);
     return out;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/point.h"
 #include "d9d/base/rng.h"
 #include "data/join.h"
 #include "data/shard_private.h"
@@ -51,7 +52,7 @@ static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shar
 
     if (eq && n - name - 1 < sizeof(number)) {
         memcpy(number, eq + 1, n - name - 1);
-        share = strtod(number, &end);
+        share = d9d_point_number(number, &end);
     }
     counts = share > 1 && share == floor(share) && share <= (double)MAX_COUNT;
     if (name == 0 || name >= sizeof(out->split[0].name) || end == number || *end || !(share > 0) ||

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "d9d/base/point.h"
 #include "loop/plan_make.h"
 
 /* --- amounts --------------------------------------------------------------------------------- */
@@ -30,7 +31,7 @@ static amount in(unit u, uint64_t bytes)
 {
     amount a;
 
-    (void)snprintf(a.text, sizeof(a.text), "%.2f", (double)bytes / u.bytes);
+    (void)d9d_point_format(a.text, sizeof(a.text), "%.2f", (double)bytes / u.bytes);
     return a;
 }
 
@@ -40,7 +41,7 @@ static amount size(uint64_t bytes)
     const unit u = unit_for(bytes);
     amount a;
 
-    (void)snprintf(a.text, sizeof(a.text), "%.2f %s", (double)bytes / u.bytes, u.name);
+    (void)d9d_point_format(a.text, sizeof(a.text), "%.2f %s", (double)bytes / u.bytes, u.name);
     return a;
 }
 
@@ -53,11 +54,11 @@ static amount big(double v)
 
     for (; fabs(v) >= 1000 && u < 5; u++)
         v /= 1000;
-    (void)snprintf(a.text, sizeof(a.text), "%.*f%s",
-                   u == 0 || v >= 100 ? 0
-                   : v >= 10          ? 1
-                                      : 2,
-                   v, units[u]);
+    (void)d9d_point_format(a.text, sizeof(a.text), "%.*f%s",
+                           u == 0 || v >= 100 ? 0
+                           : v >= 10          ? 1
+                                              : 2,
+                           v, units[u]);
     return a;
 }
 
@@ -66,15 +67,15 @@ static amount duration(double s)
     amount a;
 
     if (s < 1)
-        (void)snprintf(a.text, sizeof(a.text), "%.*f ms", s < 0.1 ? 1 : 0, s * 1e3);
+        (void)d9d_point_format(a.text, sizeof(a.text), "%.*f ms", s < 0.1 ? 1 : 0, s * 1e3);
     else if (s < 120)
-        (void)snprintf(a.text, sizeof(a.text), "%.1f s", s);
+        (void)d9d_point_format(a.text, sizeof(a.text), "%.1f s", s);
     else if (s < 7200)
-        (void)snprintf(a.text, sizeof(a.text), "%.1f minutes", s / 60);
+        (void)d9d_point_format(a.text, sizeof(a.text), "%.1f minutes", s / 60);
     else if (s < 48 * 3600.0)
-        (void)snprintf(a.text, sizeof(a.text), "%.1f hours", s / 3600);
+        (void)d9d_point_format(a.text, sizeof(a.text), "%.1f hours", s / 3600);
     else
-        (void)snprintf(a.text, sizeof(a.text), "%.1f days", s / 86400);
+        (void)d9d_point_format(a.text, sizeof(a.text), "%.1f days", s / 86400);
     return a;
 }
 

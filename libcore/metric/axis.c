@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/point.h"
+
 /* The difference of two values that are drawn is a number. */
 #define DRAWN_MAX 1e300
 
@@ -57,8 +59,8 @@ static void put_exponent(char out[D9DI_LABEL_MAX], double v, double step)
 {
     const int e = (int)floor(log10(fabs(v)) + 1e-9);
     char mantissa[D9DI_LABEL_MAX];
-    size_t n = (size_t)snprintf(mantissa, sizeof(mantissa), "%.*f", decimals_for(step / pow(10, e)),
-                                v / pow(10, e));
+    size_t n = (size_t)d9d_point_format(mantissa, sizeof(mantissa), "%.*f",
+                                        decimals_for(step / pow(10, e)), v / pow(10, e));
 
     if (strchr(mantissa, '.') != NULL) {
         while (mantissa[n - 1] == '0')
@@ -89,8 +91,8 @@ static void put_label(char out[D9DI_LABEL_MAX], double v, double most, double st
     }
     while (most < scales[i].from)
         i++;
-    (void)snprintf(out, D9DI_LABEL_MAX, "%.*f%s", decimals_for(step / scales[i].unit),
-                   v / scales[i].unit, scales[i].suffix);
+    (void)d9d_point_format(out, D9DI_LABEL_MAX, "%.*f%s", decimals_for(step / scales[i].unit),
+                           v / scales[i].unit, scales[i].suffix);
 }
 
 static void add_tick(d9di_axis *a, double v, double most, double step)

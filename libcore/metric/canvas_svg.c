@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/point.h"
 #include "metric/canvas.h"
 
 static void put(d9di_canvas *c, const char *fmt, ...) D9D_PRINTF(2, 3);
@@ -25,7 +26,7 @@ struct number {
 static struct number num(double v)
 {
     struct number n;
-    size_t len = (size_t)snprintf(n.text, sizeof(n.text), "%.2f", v);
+    size_t len = (size_t)d9d_point_format(n.text, sizeof(n.text), "%.2f", v);
 
     while (len > 1 && n.text[len - 1] == '0')
         n.text[--len] = '\0';

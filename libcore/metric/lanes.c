@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/point.h"
 #include "metric/axis.h"
 #include "metric/canvas.h"
 
@@ -138,9 +139,9 @@ static void draw_head(const picture *d, const char *title)
     char text[256];
     double x = LEFT;
 
-    (void)snprintf(text, sizeof(text),
-                   "%.120s: %d ranks, %d stages, %d micro-batches, bubble %.1f %%", title,
-                   d->p->ranks, d->p->stages, d->p->micros, 100 * d->t->bubble);
+    (void)d9d_point_format(text, sizeof(text),
+                           "%.120s: %d ranks, %d stages, %d micro-batches, bubble %.1f %%", title,
+                           d->p->ranks, d->p->stages, d->p->micros, 100 * d->t->bubble);
     d9di_canvas_text(d->c, LEFT, 26, text, (d9di_font){.colour = ink, .size = TITLE, .bold = true});
     for (int i = 0; i < KINDS; i++) {
         if (!has(d->p, kinds[i].verb))
