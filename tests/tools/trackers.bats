@@ -121,14 +121,15 @@ PY
 }
 
 @test "a place for the model that was taken meanwhile is said, and the model written once it is free" {
-    long=(--set data.epochs=100 --set "$steps=400") # than it takes to begin the other
-    taker='{"provider": "command", "command": ["sh", "-c", "mkdir run/export; touch run/export/x; cat >told"]}'
-    run -2 d9d-train -q "${long[@]}" --set "$tracker=$taker" c.json
+    # The run stands still until the place is taken.
+    take='kill -STOP $PPID; mkdir run/export; touch run/export/x; kill -CONT $PPID; cat >told'
+    taker="{\"provider\": \"command\", \"command\": [\"sh\", \"-c\", \"$take\"]}"
+    run -2 d9d-train -q --set $steps=20 --set "$tracker=$taker" c.json
     assert_output --partial "run/export: something else was put there while the run went on, and the finished model is to go there"
-    run -2 d9d-train -q "${long[@]}" c.json
+    run -2 d9d-train -q --set $steps=20 c.json
     assert_output --partial "run/export: the finished model is to go there, and it is not empty"
     rm run/export/x
-    run -0 d9d-train "${long[@]}" c.json
+    run -0 d9d-train --set $steps=20 c.json
     [ -e run/export/model.safetensors ]
 }
 
