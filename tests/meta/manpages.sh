@@ -29,6 +29,7 @@ check() {
         done
         if command -v mandoc >/dev/null; then mandoc -T lint -W warning "$page"; fi
     done
+    [ ! -d tools/man ] || grep -Lx '.Os d9d' tools/man/* | sed 's/$/: does not say at its foot that it is of d9d/'
     for page in tools/man/*.1; do
         [ ! -e "$page" ] || [ -e "tools/$(basename "$page" .1).c" ] || echo "$page: there is no such tool"
     done
@@ -53,7 +54,7 @@ tree() { # DIR: a tool with -n/--steps, and a page from standard input after the
     printf '#!/bin/sh\necho "usage: d9d-x"\necho "  -n, --steps N   steps"\n' >"$1/build/bin/d9d-x"
     chmod +x "$1/build/bin/d9d-x"
     {
-        printf '.Dd January 1, 2026\n.Dt D9D-X 1\n.Os\n.Sh NAME\n.Nm d9d-x\n.Nd a tool\n'
+        printf '.Dd January 1, 2026\n.Dt D9D-X 1\n.Os d9d\n.Sh NAME\n.Nm d9d-x\n.Nd a tool\n'
         printf '.Sh SYNOPSIS\n.Nm\n.Sh DESCRIPTION\nIt works.\n.Bl -tag -width Ds\n'
         cat
     } | put "$1/tools/man/d9d-x.1"
@@ -76,6 +77,8 @@ plant_no_exit_status() { tree "$1" <<<"$steps
 plant_markup() { tree "$1" <<<"$steps
 $exits
 .Bogus"; }
+plant_foot_of_another() { tree "$1" <<<"$steps
+$exits" && sed -i 's/^.Os d9d/.Os/' "$1/tools/man/d9d-x.1"; }
 plant_page_without_tool() { tree "$1" <<<"$steps
 $exits" && put "$1/tools/man/d9d-gone.1" </dev/null; }
 plant_variable() { tree "$1" <<<"$steps
