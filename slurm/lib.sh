@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # lib.sh - what the batch scripts share; they source it.  In the order in which a script
-# uses it: say, need, ready, tool, step; then what train.sbatch needs to live on.
+# uses it: say, need, need_file, ready, tool, step; then what train.sbatch needs to live on.
 
 set -u
 
@@ -17,6 +17,12 @@ die() { # STATUS SENTENCE
 # need NAME WHAT: a setting without a default.  Status 2: retrying cannot help.
 need() {
     [ -n "${!1:-}" ] || die 2 "$1 is not set: $2"
+}
+
+# need_file NAME WHAT: the same, of a file that is there when the job is submitted.
+need_file() {
+    need "$@"
+    [ -r "${!1}" ] || die 2 "$1 is \"${!1}\", which is no file that can be read: $2"
 }
 
 # ready: the settings are complete.  With D9D_CHECK=1 that is all (pipeline.sh asks so,

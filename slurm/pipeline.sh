@@ -26,7 +26,7 @@ Settings come from the environment and are listed at the top of each STAGE.sbatc
   D9D_LOGS           folder of the jobs' logs                              logs
 
 Exit status: 0 submitted, 1 Slurm refused a job (those before it are cancelled), 2 usage or
-a missing setting (nothing was submitted).
+a missing setting or configuration (nothing was submitted).
 TEXT
 }
 

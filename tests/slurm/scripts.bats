@@ -9,6 +9,7 @@ setup() {
     fake_slurm "$BATS_TEST_TMPDIR/bin"
     export SLURM_JOB_ID=7 D9D_SLURM_DIR=$scripts
     export D9D_CONFIG=c.json D9D_RUN_DIR=run
+    touch c.json i i.json
 }
 
 requeues() { grep -c '^scontrol requeue 7$' "$FAKE_LOG" || true; }
@@ -246,6 +247,15 @@ infer 102"
     unset D9D_CONFIG
     run -2 "$scripts/pipeline.sh"
     for name in D9D_INPUT D9D_SOURCE D9D_CONFIG D9D_INFER_CONFIG; do assert_output --partial "$name is not set"; done
+    assert_equal "$(cat "$FAKE_LOG")" ""
+}
+
+@test "pipeline names every configuration that is not there and submits nothing" {
+    pipeline_settings
+    rm c.json i
+    run -2 "$scripts/pipeline.sh"
+    assert_line 'train: D9D_CONFIG is "c.json", which is no file that can be read: the configuration of d9d-train'
+    assert_line 'infer: D9D_INFER_CONFIG is "i", which is no file that can be read: the configuration of d9d-infer'
     assert_equal "$(cat "$FAKE_LOG")" ""
 }
 
