@@ -208,7 +208,6 @@ static d9d_status read_root(d9d_manifest *m)
     json_t *files;
     int64_t chunk;
 
-    D9D_TRY(d9d_json_check_schema(m->root, m->path, "checkpoint", 1));
     D9D_TRY(d9d_json_get_i64(m->root, m->path, "chunk_bytes", D9D_MANIFEST_CHUNK,
                              D9D_MANIFEST_CHUNK, &chunk));
     D9D_TRY(d9d_json_get_arr(m->root, m->path, "files", &files));
@@ -235,6 +234,7 @@ d9d_status d9d_manifest_parse(const char *dir, const char *text, size_t n, d9d_m
         goto out;
     }
     D9D_TRY_OR(st, d9d_json_parse(m->path, text, n, &m->root), out);
+    D9D_TRY_OR(st, d9d_json_check_schema(m->root, m->path, "checkpoint", 1), out);
     D9D_TRY_OR(st, d9d_json_check_seal(m->path, text, n), out);
     D9D_TRY_OR(st, read_root(m), out);
     *out = m;

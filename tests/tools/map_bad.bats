@@ -43,6 +43,13 @@ edit() { sed -i -e "$1" src/config.json; }
     refused 2 "not found: src: neither model.safetensors nor model.safetensors.index.json is there"
 }
 
+@test "the directory of a run is no checkpoint" {
+    mkdir run
+    printf '{"schema": "d9d.run.v1"}\n' >run/manifest.json
+    run -1 --separate-stderr d9d-map diff src run
+    [ "$stderr" = 'd9d-map: malformed data: run/manifest.json: "schema" is "d9d.run.v1", this build reads "d9d.checkpoint.v1"' ]
+}
+
 @test "an index that lies" {
     index() { printf '{"metadata": {}, "weight_map": {%s}}' "$1" >src/model.safetensors.index.json; }
     index '"a": "../model.safetensors"'
