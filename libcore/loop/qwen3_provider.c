@@ -29,7 +29,7 @@ typedef struct model_section {
     d9d_list split_vocab_order; /* const char * */
     int64_t pipeline_num_virtual_layers_pre, pipeline_num_virtual_layers_post;
     bool tie_word_embeddings;
-    double initializer_range; /* 0: the reference's own initialisation, spec 12.2 */
+    double initializer_range; /* 0: uniform by fan-in, d9d/model/qwen3.h */
 } model_section;
 
 typedef struct provider_section {
@@ -293,7 +293,7 @@ static d9d_status dimensions_read(const model_section *m, d9d_arena *a, d9d_qwen
         .shared_gate = shared != NULL && shared->enable_gate,
         .experts = l->num_experts,
         .top_k = l->experts_top_k,
-        .renormalise = true, /* spec 12.1: always, in this family's parameters */
+        .renormalise = true, /* always, in this family's parameters */
         .norm_eps = (float)l->rms_norm_eps,
         .rope_base = m->rope_base,
         .max_positions = m->max_position_ids,

@@ -1,5 +1,5 @@
 /* build_interleaved.c - one forward, one backward, interleaved over a rank's stages; with the
- * weight halves put off, ZB1P.  spec 16.7.
+ * weight halves put off, ZB1P.
  *
  *     warm-up   F F F F                      so many that the first gradient has come back
  *     steady            F B F B F B

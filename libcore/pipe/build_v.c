@@ -1,5 +1,4 @@
-/* build_v.c - the two schedules over a V of stages: rank r has stages r and 2P - 1 - r.  spec 16.7
- */
+/* build_v.c - the two schedules over a V of stages: rank r has stages r and 2P - 1 - r. */
 #include "pipe/program_private.h"
 
 /* One rank's lane while it is built; side 0 goes down the V, side 1 comes back. */

@@ -3,7 +3,7 @@
  * When an action makes something that another rank wants, the send goes behind it and the receive
  * to the other's lane, both at that moment: so all transfers of the job have one order that every
  * lane agrees with.  The moments are those of a game in which ranks take turns, one action each if
- * what it needs has been made (spec 16.6), or those of a clock, where actions that end at one time
+ * what it needs has been made, or those of a clock, where actions that end at one time
  * are over before what they made is sent.
  */
 #include <string.h>

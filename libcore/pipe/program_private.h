@@ -42,7 +42,7 @@ static inline size_t d9di_cells(const d9d_program *p)
     return (size_t)D9D_VERB_COUNT * (size_t)p->stages * (size_t)p->micros;
 }
 
-/* Builders fill the lanes of an empty program; each is one schedule of spec 16.7. */
+/* Builders fill the lanes of an empty program; each is one schedule. */
 d9d_status d9di_build_breadth_first(const d9d_pipe_how *how, d9d_program *p);
 d9d_status d9di_build_interleaved(const d9d_pipe_how *how, d9d_program *p);
 d9d_status d9di_build_zero_bubble_v(const d9d_pipe_how *how, d9d_program *p);

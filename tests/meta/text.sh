@@ -1,6 +1,6 @@
 #!/bin/bash
 # The text of the project speaks of the project: no paths of somebody's machine, no marks of
-# unfinished work, no file that is large without need.
+# unfinished work, no sections of documents that are not in it, no file that is large without need.
 . "$(dirname "$0")/meta.bash"
 
 limit=1048576 # bytes of one file
@@ -26,6 +26,7 @@ check() {
     [ -n "$text" ] || return 0
     search '(^|[^A-Za-z0-9_.$}/~-])/(home|root|Users|work|tmp/w)/' <<<"$text" | sed 's/$/  <- a path of one machine/'
     search '(^|[^A-Za-z])(TO[D]O|FIX[M]E|XX[X])([^A-Za-z]|$)' <<<"$text" | sed 's/$/  <- unfinished work/'
+    search '(^|[^A-Za-z])sp[e]c [0-9]' <<<"$text" | sed 's/$/  <- a section of what is not in the tree/'
     search '[[:blank:]]$' <<<"$text" | sed 's/$/<- blanks at the end/'
     # grep counts an unfinished last line, wc does not
     comm -13 <(xargs -d '\n' wc -l <<<"$text" | awk '$2 != "total" { print $2 ": " $1 }' | sort) \
@@ -35,6 +36,7 @@ check() {
 
 plant_home() { echo "see /""home/me/x" | put "$1/README.md"; }
 plant_unfinished() { echo "/* TO""DO: later */" | put "$1/libcore/base/a.c"; }
+plant_section() { echo "/* sp""ec 16.2 */" | put "$1/libcore/base/a.h"; }
 plant_large() { head -c $((limit + 1)) /dev/zero | put "$1/docs/a.bin"; }
 plant_blank() { printf 'x \n' | put "$1/a.c"; }
 plant_no_newline() { printf 'x' | put "$1/a.c"; }

@@ -1,6 +1,6 @@
 /* test_program.c - schedules as text, their transfers, their checker and their prices.
  *
- * The golden programs are those that the reference framework's builders give (spec 16.7). */
+ * The golden programs are those that the reference framework's builders give. */
 #include "d9d/pipe/program.h"
 
 #include <string.h>

@@ -554,8 +554,8 @@ typedef struct d9d_kernels {
 
     /* The end of a step of mean = 1 / *weight: report[0] = sum of loss[n], report[1] = |mean|
      * sqrt(*squares), and *scale = mean min(1, max_norm / (report[1] + 1e-6)), not clipped unless
-     * max_norm > 0: spec 20.3.  Where one of the two is not finite *scale becomes NaN, and stays
-     * so. */
+     * max_norm > 0, as torch's clip_grad_norm_ has it.  Where one of the two is not finite *scale
+     * becomes NaN, and stays so. */
     d9d_status (*step_scale)(d9d_stream s, float *scale, double *report, const double *loss,
                              int64_t n, const double *weight, const double *squares,
                              double max_norm);
@@ -565,8 +565,8 @@ typedef struct d9d_kernels {
     /* Parameters of type t, gradients of gt, m, v (and vmax with amsgrad) of st. */
     d9d_status (*adam)(d9d_stream s, const d9d_adam_step *c, const float *scale, d9d_dtype t,
                        d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *list, int64_t count);
-    /* AdamW on bfloat16 parameters with stochastic rounding, spec 14.4: element i of the box draws
-     * its 16 bits from streams r, r+42, r+67 (parameter, m, v) at its index in the whole. */
+    /* AdamW on bfloat16 parameters with stochastic rounding: element i of the box draws its 16 bits
+     * from streams r, r+42, r+67 (parameter, m, v) at its index in the whole. */
     d9d_status (*adam_stochastic)(d9d_stream s, const d9d_adam_step *c, void *p, d9d_dtype gt,
                                   const void *g, const float *scale, d9d_dtype st, void *m, void *v,
                                   d9d_rng r, int ndim, const int64_t *box, const int64_t *start,

@@ -36,7 +36,7 @@
 extern "C" {
 #endif
 
-/* --- declaring: spec 10.2 ------------------------------------------------ *
+/* --- declaring ------------------------------------------------ *
  *
  *     D9D_TRY(d9d_mapper_create(&m));
  *     D9D_TRY(d9d_mapper_rename(m, "wte.weight", "model.embed_tokens.weight"));
@@ -116,7 +116,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_mapper_gather(d9d_mapper *m, const char *con
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_expect(d9d_mapper *m, const char *input, int ndim,
                                                   const int64_t *shape);
 
-/* --- composing: spec 10.3; `part` is taken over, also on failure ----------- */
+/* --- composing; `part` is taken over, also on failure ----------- */
 
 /* Side by side: every step of `part`, with the prefixes before its inputs and outputs. */
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_beside(d9d_mapper *m, d9d_mapper *part,

@@ -16,7 +16,7 @@
  *
  * Experts divide the ranks of one pipeline stage in another way: all of its dp, cp and tp ranks
  * are cut into rows of `expert` neighbours, each of which holds a part of the experts, and the
- * columns hold the same part.  (The reference framework leaves tp out: spec 24.2, D14.)
+ * columns hold the same part.
  *
  *     8 ranks, expert 4:   0 1 2 3     EXPERT {0 1 2 3}   EXPERT_REPLICATE {0 4}
  *                          4 5 6 7

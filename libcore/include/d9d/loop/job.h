@@ -1,7 +1,7 @@
 /* job.h - the configuration of d9d-train and d9d-infer, as structs.
  *
- * The sections and field names are the reference framework's (spec 5.6, 18, 23); fields that
- * it requires without need have defaults here.  One table (d9d_train_table,
+ * The sections and field names are those of d9d of PyTorch (0.16), the reference framework;
+ * fields that it requires without need have defaults here.  One table (d9d_train_table,
  * d9d_infer_table) gives the parser, --print-config, the schema and the documentation.
  *
  * A bound configuration is plain data in an arena: no file has been opened, no memory for

@@ -5,10 +5,11 @@
  *
  *     ids --embed--> x --[ x + attn(norm(x));  x + ffn(norm(x)) ] * L--> norm --head--> loss
  *
- * Parameter names and shapes are spec 12.2.  With tied embeddings a language model's head uses
- * the embedding's tables and has no parameters of its own; over pipeline stages the last has the
- * embedding too.  Checkpoints of every head are mapped (qwen3_map.h); the model computes that of a
- * language model, and ends with the final norm where its head is another (d9d/model/head.h).
+ * Parameter names and shapes are the table in libcore/model/qwen3_names.c.  With tied embeddings a
+ * language model's head uses the embedding's tables and has no parameters of its own; over pipeline
+ * stages the last has the embedding too.  Checkpoints of every head are mapped (qwen3_map.h); the
+ * model computes that of a language model, and ends with the final norm where its head is another
+ * (d9d/model/head.h).
  */
 #ifndef D9D_MODEL_QWEN3_H
 #define D9D_MODEL_QWEN3_H
@@ -49,8 +50,10 @@ typedef struct d9d_qwen3_config {
     int64_t embedding_dim; /* features that an embedding is projected to; 0: it is not */
     bool tied;
     double attention_dropout; /* in training, which refuses all but 0; else nothing is dropped */
-    double init_std; /* > 0: N(0, std) for every matrix; 0: spec 12.2's own initialisation */
-    int64_t virtual_pre, virtual_post; /* spec 16.2 */
+    /* > 0: N(0, std) for every matrix; 0: uniform within 1 / sqrt(fan-in), and N(0, 1) in the
+     * embedding */
+    double init_std;
+    int64_t virtual_pre, virtual_post; /* d9d/pipe/stage.h */
     /* Of files of this model; see d9d_qwen3_fit(). */
     bool head_open; /* config.json does not say which head it is */
     bool prefixed;  /* a base model's names begin with "model." there, like those of the others */

@@ -1,6 +1,7 @@
 /* qwen3_map.h - how Qwen3's tensors are called and shaped, here and in HuggingFace files.
  *
- * Three layouts of the same weights (spec 12.2 and 12.5; N is the size of an expert):
+ * Three layouts of the same weights (H hidden features, E experts, N the size of an expert; all
+ * names and shapes are one table, libcore/model/qwen3_names.c):
  *
  *     D9D        mlp.grouped_experts.{gate,up}_proj.weight [E,H,N], ...down_proj.weight [E,N,H]
  *     HF         mlp.experts.{e}.{gate,up}_proj.weight [N,H], ...down_proj.weight [H,N]

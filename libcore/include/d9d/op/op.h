@@ -85,7 +85,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_sigmoid_gate(d9d_tape *t, d9d_var *x, d9d
 D9D_API D9D_MUST_USE d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids,
                                                  d9d_param *const *tables, size_t n, d9d_var **y);
 
-/* Rotary position embedding, spec 12.4.  inv_freq [R/2] float32 on the device; the first R
+/* Rotary position embedding.  inv_freq [R/2] float32 on the device; the first R
  * features of each head turn by position * inv_freq, the others pass.  HALF pairs feature i
  * with i + R/2, INTERLEAVED with its neighbour; mscale multiplies sine and cosine.
  * x [B, S, heads, D], positions [B, S] int32. */
@@ -177,7 +177,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_delta(d9d_tape *t, const d9d_delta *x, d9
 D9D_API D9D_MUST_USE d9d_status d9d_op_gated_norm(d9d_tape *t, d9d_var *x, d9d_var *z, d9d_param *w,
                                                   float eps, d9d_var **y);
 
-/* --- mixture of experts: spec 13 -------------------------------------------- */
+/* --- mixture of experts -------------------------------------------- */
 
 /* Which expert each token goes to; made by the router, used by the others.
  * Rows of the permuted order are expert-major, ascending by token inside an expert.  The router

@@ -7,8 +7,8 @@
  *
  * A step multiplies every gradient by *scale, a float32 on the device (the loss weight and
  * the clipping factor in one), and updates each trainable parameter that has a gradient;
- * others keep their state and their own step count, as in torch.optim.  Formulas: spec 14.3,
- * 14.4 and 18.1; per parameter with gradient g and step count n from 1,
+ * others keep their state and their own step count, as in torch.optim.  Per parameter with
+ * gradient g and step count n from 1,
  *
  *   adamw  p -= lr wd p;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
  *          p -= lr (m / (1-b1^n)) / (sqrt(v / (1-b2^n)) + eps)

@@ -11,8 +11,8 @@
  *     I       its input half alone           SEND_B  give the gradients of the inputs back
  *     W       the weight half that I left    RECV_B  take the gradients of the outputs
  *
- * and actions joined by "|" are one: computed side by side, where a device can.  Verbs and their
- * order are spec 16.5; computation is that of the reference framework to the letter.
+ * and actions joined by "|" are one: computed side by side, where a device can.
+ * Computation is that of the reference framework (d9d of PyTorch, 0.16) to the letter.
  *
  *     D9D_TRY(d9d_program_build(&how, ranks, micros, &p));   // computation
  *     D9D_TRY(d9d_program_connect(&p));                      // transfers between ranks
@@ -129,7 +129,7 @@ typedef struct d9d_pipe_how {
 /* Stages that a rank has with this schedule. */
 D9D_API int d9d_pipe_stages_per_rank(const d9d_pipe_how *how);
 
-/* The computation of every rank: spec 16.7.  ECONFIG with both numbers where the schedule cannot
+/* The computation of every rank.  ECONFIG with both numbers where the schedule cannot
  * take so many micro-batches: 1f1b over several rounds, dual_pipe_v below two a rank. */
 D9D_API D9D_MUST_USE d9d_status d9d_program_build(const d9d_pipe_how *how, int ranks, int micros,
                                                   d9d_program *out);
@@ -143,7 +143,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_program_forward(int ranks, int stages_per_ra
  * the other hold each other up where their order is not that of time.  EINVAL for a program whose
  * computation deadlocks. */
 D9D_API D9D_MUST_USE d9d_status d9d_program_connect(d9d_program *p);
-/* The same in the order of the reference framework: ranks take turns, one action each (spec 16.6).
+/* The same in the order of the reference framework: ranks take turns, one action each.
  * On four ranks of two stages bubbles of 8 to 20 % become 13 to 34. */
 D9D_API D9D_MUST_USE d9d_status d9d_program_connect_in_turns(d9d_program *p);
 

@@ -1,8 +1,10 @@
-/* stage.h - which layers a pipeline stage owns: spec 16.2.
+/* stage.h - which layers a pipeline stage owns.
  *
  * A model builds only the layers of its stage; names keep the layer's number in the
  * whole.  Virtual layers before and after stand for the cost of the embedding and the
- * head when layers are dealt out.
+ * head when layers are dealt out: of V layers, virtual ones among them, each of S stages
+ * gets V / S, the first V % S stages one more, and the virtual ones are then left out of
+ * the first and the last.
  */
 #ifndef D9D_PIPE_STAGE_H
 #define D9D_PIPE_STAGE_H
