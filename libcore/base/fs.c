@@ -176,6 +176,20 @@ d9d_status d9d_fs_size(const char *path, uint64_t *out)
     return D9D_OK;
 }
 
+d9d_status d9d_fs_check_new(const char *path)
+{
+    char *parent = NULL;
+    d9d_status st = D9D_OK;
+
+    if (d9d_fs_exists(path))
+        return D9D_FAIL(D9D_ECONFIG, "%s: exists already; remove it or name another output", path);
+    D9D_TRY(d9di_fs_parent(path, &parent));
+    if (access(parent, W_OK | X_OK) != 0)
+        st = D9DI_FAIL_ERRNO(path, "cannot be made");
+    free(parent);
+    return st;
+}
+
 /* --- directories -------------------------------------------------------- */
 
 static d9d_status make_dir(const char *path)

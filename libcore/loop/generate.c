@@ -69,10 +69,7 @@ static d9d_status check_config(const run *r)
     if (cp > 1)
         return D9D_FAIL(D9D_ENOTSUP, "task.name \"generate\": rows are not shared out over "
                                      "context-parallel ranks");
-    if (d9d_fs_exists(r->how->output))
-        return D9D_FAIL(D9D_ECONFIG, "%s: exists already; remove it or name another output",
-                        r->how->output);
-    return D9D_OK;
+    return r->rank == 0 ? d9d_fs_check_new(r->how->output) : D9D_OK;
 }
 
 static d9d_status tokenizer_open(run *r)

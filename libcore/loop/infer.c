@@ -77,9 +77,8 @@ static d9d_status run_check(run *r)
     if (r->c->trainer.model_stage_factory.source_checkpoint == NULL)
         return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
                                      "model's weights");
-    if (r->output->output != NULL && d9d_fs_exists(r->output->output))
-        return D9D_FAIL(D9D_ECONFIG, "%s: exists already; remove it or name another output",
-                        r->output->output);
+    if (r->rank == 0 && r->output->output != NULL)
+        D9D_TRY(d9d_fs_check_new(r->output->output));
     if (r->c->data.n == 0)
         return D9D_FAIL(D9D_ECONFIG, "data.dataset: name the samples");
     D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh,

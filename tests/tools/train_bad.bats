@@ -184,6 +184,7 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     [ "$(records old)" = 2 ]
     touch file
     refused 'file: is no directory' --set trainer.run.dir=file/x
+    refused 'file: is no directory' --set export_to=file/x
 }
 
 @test "nothing wrong costs a model's memory" {
@@ -217,6 +218,11 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     says 2 'is 2 ranks, and this job has 1' d9d-infer --set mesh.tensor_parallel=2 i.json
     touch there
     says 2 'there: exists already; remove it or name another output' d9d-infer --set task.output=there i.json
+    for task in perplexity logprobs generate embedding; do
+        says 2 'none/out: cannot be made: No such file or directory' \
+            d9d-infer --set "task={\"name\": \"$task\", \"output\": \"none/out\"}" i.json
+        [[ "$stderr" != *"map:"* ]] # no weights were read
+    done
     says 2 'there: exists already; remove it or name another output' d9d-infer --set 'task={"name": "perplexity", "output": "there"}' i.json
     says 2 'nowhere/out' d9d-infer --set task.output=nowhere/out i.json
     [ -z "$(ls -d ./*.part-* 2>/dev/null)" ]

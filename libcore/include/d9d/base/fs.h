@@ -36,6 +36,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_check_regular(const char *path);
 /* EPATH where a directory `path` could not be made, or nothing in the one that is there: what of it
  * exists is no directory, or may not be written to. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_place(const char *path);
+/* Can a file be made there?  ECONFIG where something is already; else what its directory says. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_check_new(const char *path);
 
 /* Create a directory and its parents; existing ones are fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_mkdirs(const char *path);
