@@ -163,6 +163,7 @@ static d9d_status config_check(d9di_train *r)
     D9D_TRY(d9di_events_open(r->where, &r->c->model_provider, &r->task, &r->events));
     D9D_TRY(d9di_train_tell(r, "train.configuration.start", (d9d_event){.boot = r->where->boot}));
     D9D_TRY(d9d_degrees_check(&r->c->mesh, d9d_boot_size(r->where->boot)));
+    D9D_TRY(d9di_launch_check(r->where->boot, r->where->device));
     D9D_TRY(d9di_task_check_config(&r->task, r->c));
     D9D_TRY(d9di_run_dir_name(t, &r->arena, &r->dir));
     D9D_TRY(d9di_run_dir_check(r->c, &r->dir));

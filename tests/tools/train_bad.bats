@@ -172,6 +172,9 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
         --set trainer.run.dir=old --set data.order=shuffled --set export_to=new
     refused 'old/checkpoints/step-00000002: has trainer.determinism.base_seed 0, and the configuration 5' \
         --set trainer.run.dir=old --set trainer.determinism.base_seed=5 --set export_to=new
+    # What the checkpoint has no part in is said before it is read.
+    run -2 --separate-stderr d9d-train --device gpu --set trainer.run.dir=old c.json
+    [[ "$stderr" == 'd9d-train: invalid configuration: device "gpu": expected auto, cpu, cuda or cuda:N' ]]
     head -n 40 "$golden/moe/train.jsonl" | d9d-shard -q --format tokens --out half -
     refused 'old/checkpoints/step-00000002: was trained on another dataset than half' \
         --set trainer.run.dir=old --set data.dataset=half --set export_to=new
