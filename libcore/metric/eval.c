@@ -63,7 +63,9 @@ static d9d_status spec_words(const char *spec, d9d_arena *a, json_t **out)
     if (*out == NULL)
         return D9D_FAIL(D9D_ECONFIG, "\"%s\" is no name of a metric", spec);
     while (st == D9D_OK && (word = strsep(&rest, ",")) != NULL)
-        st = d9d_config_set(*out, word);
+        st = strchr(word, '=') != NULL && *word != '='
+                 ? d9d_config_set(*out, word)
+                 : D9D_FAIL(D9D_ECONFIG, "metric \"%s\": \"%s\" is not KEY=VALUE", spec, word);
     if (st != D9D_OK)
         json_decref(*out);
     return st;

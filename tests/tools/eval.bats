@@ -48,6 +48,8 @@ assert recall["value"] == 1 and recall["config"]["threshold"] == 0.1, recall' <<
     [[ "$output" == *'did you mean "threshold"'* ]]
     run -2 d9d-metrics eval -m f1,problem=multiclass p
     [[ "$output" == *"num_classes: needed where the problem is multiclass"* ]]
+    run -2 d9d-metrics eval -m mean,sum p
+    [[ "$output" == *'metric "mean,sum": "sum" is not KEY=VALUE'* ]]
     run -2 d9d-metrics eval -m '{"name": ' p
     run -2 d9d-metrics eval p
     [[ "$output" == *"--metric"* ]]
