@@ -59,6 +59,13 @@ spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.
     is d9d.samples.v1 run/samples.jsonl
     is d9d.checkpoint.v1 run/checkpoints/step-*/manifest.json
 
+    # The page about files names all that a run may leave.
+    d9d-train -q --set trainer.run.dir=all --set trainer.run.steps=1 --set trainer.profiling.period_steps=1 \
+        --set 'trainer.logging.tracker={"provider": "tensorboard"}' \
+        --set 'peft={"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 2, "alpha": 2}}' c.json
+    assert_equal "$(ls all | wc -l)" 9
+    for name in all/*; do grep -q "^| \`${name#all/}[\`/]" "$golden/../../docs/formats.md" || { echo "$name" && false; }; done
+
     # And a key more or less is seen.
     spoil run/manifest.json 's/"hosts"/"host"/'
     run -2 is d9d.run.v1 spoilt.json
