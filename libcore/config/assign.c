@@ -32,13 +32,16 @@ static bool next(const char **p, const char *end, struct step *out)
     return true;
 }
 
+static bool begins_like_json(const char *text)
+{
+    return memchr("{[\"", *text, 3) != NULL;
+}
+
 static json_t *parse_value(const char *text)
 {
     json_t *v = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
 
-    if (v == NULL && memchr("{[\"", *text, 3) == NULL)
-        return json_string(text);
-    return v;
+    return v != NULL || begins_like_json(text) ? v : json_string(text);
 }
 
 /* The element of `list` that a step names; its length stands for the one to append. */
@@ -130,6 +133,7 @@ d9d_status d9d_config_set(json_t *doc, const char *assignment)
         return BAD(assignment, "%s", "expected KEY=VALUE");
     v = parse_value(eq + 1);
     if (v == NULL)
-        return BAD(assignment, "%s", "the value begins like JSON, but is not");
+        return BAD(assignment, "the value %s",
+                   begins_like_json(eq + 1) ? "begins like JSON, but is not" : "is not UTF-8");
     return assign(doc, assignment, eq, v);
 }

@@ -393,6 +393,7 @@ static void assignments_change_the_document(void **state)
         {"a", NULL, "--set a: expected KEY=VALUE"},
         {"=1", NULL, "--set =1: expected KEY=VALUE"},
         {"n={", NULL, "--set n={: the value begins like JSON, but is not"},
+        {"n=\xff", NULL, "--set n=\xff: the value is not UTF-8"},
         {"l.3=1", NULL, "--set l.3=1: there is no element 3 in a list of 2"},
         {"l.x=1", NULL, "--set l.x=1: \"x\" is not the number of a list element"},
         {"l[1].y=1", NULL, "--set l[1].y=1: \"y\" would be inside of a plain value"},
