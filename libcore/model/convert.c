@@ -281,12 +281,27 @@ static d9d_status keep(d9d_convert *c, d9d_status st, d9d_convert **out)
     return st;
 }
 
+/* What was asked for and would be passed over. */
+static d9d_status check_experts(const d9d_convert *c, const char *src)
+{
+    if (c->opt.experts == D9D_EXPERTS_AS_BEFORE || c->to != D9D_LAYOUT_D9D)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "%s: goes to the layout d9d, which has experts in one way alone; "
+                    "--expert-layout is of --to hf",
+                    src);
+}
+
 d9d_status d9d_convert_open(const char *src, const d9d_convert_options *opt, d9d_convert **out)
 {
     d9d_convert *c = NULL;
-    d9d_status st = create(opt, &c);
+    d9d_status st;
 
-    return keep(c, st == D9D_OK ? open_files(c, src) : st, out);
+    D9D_TRY_OR(st, create(opt, &c), out);
+    D9D_TRY_OR(st, open_files(c, src), out);
+    st = check_experts(c, src);
+out:
+    return keep(c, st, out);
 }
 
 d9d_status d9d_convert_known(const char *src, const d9d_model_spec *m, const json_t *doc,

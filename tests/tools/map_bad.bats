@@ -43,6 +43,11 @@ edit() { sed -i -e "$1" src/config.json; }
     refused 2 "not found: src: neither model.safetensors nor model.safetensors.index.json is there"
 }
 
+@test "a layout of experts that the result has not is no option" {
+    refused 2 "invalid configuration: src: goes to the layout d9d, which has experts in one way alone; --expert-layout is of --to hf" \
+        --expert-layout fused
+}
+
 @test "the directory of a run is no checkpoint" {
     mkdir run
     printf '{"schema": "d9d.run.v1"}\n' >run/manifest.json
