@@ -6,13 +6,21 @@
 
 #include "dist/comm_private.h"
 
-enum { ALIGN = 2 << 20 }; /* of a room's size: sizes that grow little by little are few */
+enum { LEAST = 256 << 10 }; /* bytes to a rank: with fewer a collective call is as fast */
+enum { ALIGN = 2 << 20 };   /* of a room's size: sizes that grow little by little are few */
 
 bool d9di_may_share(bool unless_said)
 {
     const char *wish = getenv("D9D_COMM_SHARE");
 
     return wish == NULL ? unless_said : strcmp(wish, "0") != 0;
+}
+
+static bool shares_always(void)
+{
+    const char *wish = getenv("D9D_COMM_SHARE");
+
+    return wish != NULL && strcmp(wish, "1") == 0;
 }
 
 void d9di_host_name(char out[D9DI_HOST_MAX])
@@ -70,7 +78,18 @@ d9d_status d9d_comm_rooms_want(d9d_comm *c, uint64_t bytes)
     D9D_TRY(c->wire->rooms->make(c, whole, &c->rooms.of));
     c->rooms.refused = c->rooms.of == NULL;
     c->rooms.bytes = c->rooms.of != NULL ? whole : 0;
-    return D9D_OK;
+    return c->rooms.of != NULL ? d9di_comm_all(c, "rooms", shares_always(), &c->rooms.always)
+                               : D9D_OK;
+}
+
+bool d9d_comm_rooms_suit(const d9d_comm *c, uint64_t bytes)
+{
+    return d9d_comm_room_bytes(c) > 0 && (c->rooms.always || bytes >= LEAST);
+}
+
+bool d9d_comm_rooms_always(const d9d_comm *c)
+{
+    return d9d_comm_room_bytes(c) > 0 && c->rooms.always;
 }
 
 uint64_t d9d_comm_room_bytes(const d9d_comm *c)

@@ -45,7 +45,7 @@ d9d_status d9di_move_begin(d9di_move *m, d9d_tape *t, d9di_move_kind kind, const
     if (ranks >= D9D_ADDENDS || room == 0)
         return D9D_OK;
     D9D_TRY(d9d_comm_rooms_want(r->comm, stepped(room)));
-    m->by_room = d9d_comm_room_bytes(r->comm) >= room;
+    m->by_room = d9d_comm_room_bytes(r->comm) >= room && d9d_comm_rooms_suit(r->comm, bytes_of(m));
     if (!m->by_room || kind == D9DI_GATHER)
         return D9D_OK;
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), r->t, D9D_SHAPE(ranks - 1, r->n), &m->came));

@@ -5,18 +5,25 @@
  *
  * Where rows come from rooms, weight halves that were put off run while gradients are on their way:
  * all of them while dy comes to what a product begins with, and all but one while dx goes, which
- * is left for the next dy.
+ * is left for the next dy.  In forward products are made rank by rank, unless a rank has so few
+ * rows that a GPU would spend its time on reading weights once for each.
  */
 #include "op/op_rows.h"
 
 #include "op/op_moves.h"
 
 enum { X, PLUS }; /* inputs */
+enum { LEAST_ROWS = 256 };
 
 typedef struct rows_attr {
     d9d_comm *comm;
     const char *what;
 } rows_attr;
+
+static bool by_parts(const d9d_comm *c, int64_t rows)
+{
+    return rows >= LEAST_ROWS || d9d_comm_rooms_always(c);
+}
 
 static d9di_move_rows rows_of(const rows_attr *a, const d9d_tensor *one)
 {
@@ -179,6 +186,10 @@ d9d_status d9di_rows_each(d9d_tape *t, d9d_coming *coming, const d9d_var *all, d
 
     if (coming == NULL || coming->comm == NULL)
         return f(arg, &part);
+    if (!by_parts(coming->comm, whole / d9d_comm_size(coming->comm))) {
+        D9D_TRY(d9d_op_rows_end(t, coming, all));
+        return f(arg, &part);
+    }
     m = move_of(t, coming, all);
     part.n = whole / d9d_comm_size(coming->comm);
     for (int i = 0; i < d9d_comm_size(coming->comm); i++) {
@@ -261,6 +272,7 @@ static d9d_status make_whole(const d9di_sum_rows *s, d9d_tape *t, const d9di_mov
 
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), part->dtype, part->shape, &all), out);
     D9D_TRY_OR(st, s->make(s->arg, 0, d9di_rows(&part->shape), d9d_tensor_data(&all)), out);
+    D9D_TRY_OR(st, d9di_sum_go(m, d9d_tensor_data(&all)), out);
     st = d9di_sum_end(m, d9d_tensor_data(&all), plus, y);
 out:
     d9d_tensor_release(&all);
@@ -277,7 +289,7 @@ static d9d_status sum(const d9di_sum_rows *s, d9d_tape *t, const d9d_tensor *par
     d9d_status st;
 
     D9D_TRY_OR(st, d9di_move_begin(&m, t, D9DI_SUM, &rows), out);
-    if (!m.by_room) {
+    if (!m.by_room || !by_parts(s->comm, d9di_rows(&y->shape))) {
         st = make_whole(s, t, &m, part, plus, d9d_tensor_data(y));
     } else {
         D9D_TRY_OR(st, make_parts(s, &m, d9di_rows(&y->shape), d9d_tensor_data(y)), out);

@@ -166,6 +166,111 @@ static void rows_keep_the_promises_of_ops(void **state)
     }
 }
 
+/* --- products beside rows: so many that a GPU makes them rank by rank
+ * ----------------------------- */
+
+enum { R = 256, IN = 64, MID = 96 };
+
+/* What rank r has of two products. */
+typedef struct columns {
+    d9d_param up, down;
+} columns;
+
+static void columns_make(const ranks *w, int rank, d9d_dtype t, columns *c)
+{
+    const uint64_t stream = 90 + 2 * (uint64_t)rank;
+    d9d_param *const p[] = {&c->up, &c->down};
+    const d9d_shape shape[] = {D9D_SHAPE(MID, IN), D9D_SHAPE(IN, MID)};
+
+    for (size_t i = 0; i < 2; i++)
+        *p[i] = (d9d_param){.name = "w",
+                            .whole = shape[i],
+                            .work = shape[i],
+                            .dtype = t,
+                            .data = ranks_numbers(w, t, shape[i], stream + i)};
+}
+
+/* y = x + the sum over ranks of their two products of x. */
+static d9d_status products_together(const ranks *w, d9d_tape *t, d9d_var *x, columns *c,
+                                    d9d_var **y)
+{
+    const d9d_linear_rows of = {&c[w->rank].up, 0, MID};
+    d9d_coming coming;
+    d9d_var *h;
+
+    D9D_TRY(d9d_op_gather_rows_go(t, x, w->comm, "x", &coming, &h));
+    D9D_TRY(d9d_op_linears(t, h, &coming, &of, 1, &h));
+    return d9d_op_linear_scatter(t, h, &c[w->rank].down, w->comm, "y", x, y);
+}
+
+static d9d_status products_alone(const ranks *w, d9d_tape *t, d9d_var *x, columns *c, d9d_var **y)
+{
+    d9d_var *h;
+
+    *y = x;
+    for (int r = 0; r < w->size; r++) {
+        D9D_TRY(d9d_op_linear(t, x, &c[r].up, &h));
+        D9D_TRY(d9d_op_linear_onto(t, h, &c[r].down, *y, y));
+    }
+    return D9D_OK;
+}
+
+/* y and dx, of this rank's rows or, alone, of all. */
+static void products_run(const ranks *w, d9d_dtype t, bool together, float **y, float **dx)
+{
+    const int64_t all = (int64_t)R * w->size, first = together ? R * w->rank : 0;
+    d9d_tensor xs = ranks_numbers(w, t, D9D_SHAPE(all, IN), 80),
+               seeds = ranks_numbers(w, t, D9D_SHAPE(all, IN), 81),
+               x = d9d_tensor_rows(&xs, first, together ? R : all),
+               seed = d9d_tensor_rows(&seeds, first, together ? R : all), grad;
+    d9d_var *v, *out;
+    columns c[8];
+    d9d_tape *tape;
+
+    assert_in_range(w->size, 1, 8);
+    for (int r = 0; r < w->size; r++)
+        columns_make(w, r, t, &c[r]);
+    assert_ok(d9d_tape_create(w->dev, &tape));
+    assert_ok(d9d_tape_leaf(tape, &x, true, &v));
+    assert_ok((together && w->size > 1 ? products_together : products_alone)(w, tape, v, c, &out));
+    *y = ranks_host(d9d_var_tensor(out));
+    assert_ok(d9d_tape_backward(tape, &out, &seed, 1, D9D_BACKWARD_FULL));
+    d9d_var_grad(v, &grad);
+    *dx = ranks_host(&grad);
+    d9d_tensor_release(&grad);
+    d9d_tape_free(tape);
+    for (int r = 0; r < w->size; r++) {
+        d9d_tensor_release(&c[r].up.data);
+        d9d_tensor_release(&c[r].down.data);
+    }
+    d9d_tensor_release(&seed);
+    d9d_tensor_release(&seeds);
+    d9d_tensor_release(&x);
+    d9d_tensor_release(&xs);
+}
+
+static void products_beside_rows_are_products(void **state)
+{
+    const ranks *w = *state;
+    const struct {
+        d9d_dtype t;
+        double tolerance;
+    } cases[] = {{D9D_F32, 5 * exact()}, {D9D_BF16, 2e-2}};
+
+    for (size_t i = 0; i < 2; i++) {
+        float *y[2], *dx[2];
+
+        for (int together = 0; together < 2; together++)
+            products_run(w, cases[i].t, together, &y[together], &dx[together]);
+        ranks_close_to("y", y[1], y[0] + R * w->rank * IN, R * IN, cases[i].tolerance);
+        ranks_close_to("dx", dx[1], dx[0] + R * w->rank * IN, R * IN, cases[i].tolerance);
+        for (int k = 0; k < 2; k++) {
+            free(y[k]);
+            free(dx[k]);
+        }
+    }
+}
+
 static void rows_that_do_not_divide_are_refused(void **state)
 {
     const ranks *w = *state;
@@ -576,6 +681,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(rows_go_and_come_back, &w),
         cmocka_unit_test_prestate(rows_keep_the_promises_of_ops, &w),
+        cmocka_unit_test_prestate(products_beside_rows_are_products, &w),
         cmocka_unit_test_prestate(rows_that_do_not_divide_are_refused, &w),
         cmocka_unit_test_prestate(a_loss_over_parts_is_the_loss, &w),
         cmocka_unit_test_prestate(a_target_outside_is_refused_on_every_rank, &w),

@@ -149,6 +149,10 @@ D9D_API void d9d_comm_unshare(d9d_comm_shared *x);
  * unless some rank has D9D_COMM_SHARE=0 in its environment, and processors of one host where all
  * have D9D_COMM_SHARE=1.  Collective where that is more than there is; what is in them is lost. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_rooms_want(d9d_comm *c, uint64_t bytes);
+/* Are there rooms that are worth it where so many bytes go to a rank?  Not few, unless all ranks
+ * have D9D_COMM_SHARE=1, which is for tests: then always.  The same on all ranks. */
+D9D_API bool d9d_comm_rooms_suit(const d9d_comm *c, uint64_t bytes);
+D9D_API bool d9d_comm_rooms_always(const d9d_comm *c);
 /* Bytes of a room, the same on all ranks; 0: there is none. */
 D9D_API uint64_t d9d_comm_room_bytes(const d9d_comm *c);
 D9D_API void *d9d_comm_room(const d9d_comm *c);
