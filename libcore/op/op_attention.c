@@ -47,7 +47,7 @@ static d9d_status rows_gather(d9d_tape *t, const d9di_pieces *p, const d9d_tenso
 
     D9D_TRY_OR(st, d9di_pieces_gather_go(t, p, k, &m.k), out);
     D9D_TRY_OR(st, d9di_pieces_gather_go(t, p, v, &m.v), out);
-    if (run != NULL && m.v.move.by_room)
+    if (run != NULL && d9d_comm_size(p->comm) > 1)
         D9D_TRY_OR(st, run(t), out);
     D9D_TRY_OR(st, d9di_pieces_gather_end(t, p, k, &m.k, &out->k), out);
     st = d9di_pieces_gather_end(t, p, v, &m.v, &out->v);
@@ -64,7 +64,7 @@ static d9d_status rows_scatter(d9d_tape *t, const d9di_pieces *p, const rows *d,
 
     D9D_TRY_OR(st, d9di_pieces_scatter_go(t, p, &d->k, &m.k), out);
     D9D_TRY_OR(st, d9di_pieces_scatter_go(t, p, &d->v, &m.v), out);
-    if (m.v.move.by_room)
+    if (d9d_comm_size(p->comm) > 1)
         D9D_TRY_OR(st, d9d_tape_catch_up(t), out);
     D9D_TRY_OR(st, d9di_pieces_scatter_end(t, p, &d->k, &m.k, dk), out);
     st = d9di_pieces_scatter_end(t, p, &d->v, &m.v, dv);

@@ -41,8 +41,7 @@ static d9d_status gather_back(d9d_node *n, const d9d_tensor *dx)
 
     D9D_TRY_OR(st, d9di_move_begin(&m, n->tape, D9DI_SUM, &rows), out);
     D9D_TRY_OR(st, d9di_sum_go(&m, dy), out);
-    if (m.by_room)
-        D9D_TRY_OR(st, d9d_tape_catch_up_but_one(n->tape), out);
+    D9D_TRY_OR(st, d9d_tape_catch_up_but_one(n->tape), out);
     st = d9di_sum_end(&m, dy, NULL, d9d_tensor_data(dx));
 out:
     d9di_move_release(&m);
@@ -65,8 +64,7 @@ static d9d_status scatter_back(d9d_node *n, const d9d_tensor *dx)
 
     D9D_TRY_OR(st, d9di_move_begin(&m, n->tape, D9DI_GATHER, &rows), out);
     D9D_TRY_OR(st, d9di_gather_go(&m, d9d_tensor_data(dx), d9d_tensor_data(&n->dout[0])), out);
-    if (m.by_room)
-        D9D_TRY_OR(st, d9d_tape_catch_up(n->tape), out);
+    D9D_TRY_OR(st, d9d_tape_catch_up(n->tape), out);
     st = d9di_gather_end(&m);
 out:
     d9di_move_release(&m);
