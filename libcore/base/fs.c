@@ -148,6 +148,11 @@ d9d_status d9d_fs_check_regular(const char *path)
     return D9D_FAIL(D9D_EPATH, "%s: is %s, must be a file", path, is);
 }
 
+d9d_status d9d_fs_check_readable(const char *path)
+{
+    return access(path, R_OK) == 0 ? D9D_OK : D9DI_FAIL_ERRNO(path, "cannot open");
+}
+
 d9d_status d9d_fs_check_place(const char *path)
 {
     char *above = NULL;

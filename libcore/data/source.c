@@ -212,10 +212,10 @@ d9d_status d9di_source_look(const char *path, bool *file, int64_t *bytes)
     struct stat s = {.st_size = 0};
 
     if (!is_stdin(path)) {
-        if (stat(path, &s) != 0 || access(path, R_OK) != 0)
-            return D9D_FAIL(errno == ENOENT ? D9D_ENOTFOUND : D9D_EPATH, "%s: cannot open: %s",
-                            path, strerror(errno));
+        D9D_TRY(d9d_fs_check_readable(path));
         D9D_TRY(check_kind(path));
+        if (stat(path, &s) != 0)
+            return D9D_FAIL(D9D_EIO, "%s: cannot open: %s", path, strerror(errno));
     }
     *file = S_ISREG(s.st_mode);
     *bytes = *file ? (int64_t)s.st_size : 0;

@@ -37,7 +37,7 @@ typedef struct d9di_pending {
     d9d_save_state before;
     double lr, flops;
     d9d_event *begun;      /* the device's, when it was begun */
-    const d9d_event *from; /* that, or where the one before it was done with, if it was not yet */
+    const d9d_event *from; /* that, or the end of the step before where the host waited for it */
     d9d_event *done;
     int64_t data_ns;
     size_t watched; /* micro-batches whose predictions come */

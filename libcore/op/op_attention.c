@@ -36,19 +36,17 @@ static void rows_move_release(rows_move *m)
     d9di_pieces_move_release(&m->v);
 }
 
-/* What a backward put off runs beside them, or what it leaves for another time. */
-typedef d9d_status beside(d9d_tape *t);
-
+/* A backward leaves one weight half for the gradients; a forward has put none off. */
 static d9d_status rows_gather(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *k,
-                              const d9d_tensor *v, beside *run, rows *out)
+                              const d9d_tensor *v, rows *out)
 {
     rows_move m = {{.dealt = {0}}, {.dealt = {0}}};
     d9d_status st;
 
     D9D_TRY_OR(st, d9di_pieces_gather_go(t, p, k, &m.k), out);
     D9D_TRY_OR(st, d9di_pieces_gather_go(t, p, v, &m.v), out);
-    if (run != NULL && d9d_comm_size(p->comm) > 1)
-        D9D_TRY_OR(st, run(t), out);
+    if (d9d_comm_size(p->comm) > 1)
+        D9D_TRY_OR(st, d9d_tape_catch_up_but_one(t), out);
     D9D_TRY_OR(st, d9di_pieces_gather_end(t, p, k, &m.k, &out->k), out);
     st = d9di_pieces_gather_end(t, p, v, &m.v, &out->v);
 out:
@@ -95,10 +93,7 @@ static d9d_status attention_input(d9d_node *n)
     rows all = {{0}, {0}}, grads = {{0}, {0}};
     d9d_status st;
 
-    D9D_TRY_OR(st,
-               rows_gather(n->tape, &a->pieces, &n->saved[K], &n->saved[V],
-                           d9d_tape_catch_up_but_one, &all),
-               out);
+    D9D_TRY_OR(st, rows_gather(n->tape, &a->pieces, &n->saved[K], &n->saved[V], &all), out);
     D9D_TRY_OR(st, rows_grad(n, &all, &d[Q], &grads), out);
     rows_release(&all);
     D9D_TRY_OR(st, rows_scatter(n->tape, &a->pieces, &grads, &d[K], &d[V]), out);
@@ -271,7 +266,7 @@ d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
     D9D_TRY_OR(st, d9d_tape_output(t, tq->dtype, tq->shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n->b, n->a, n->s), &lse),
                out);
-    D9D_TRY_OR(st, rows_gather(t, &attr.pieces, tk, tv, NULL, &all), out);
+    D9D_TRY_OR(st, rows_gather(t, &attr.pieces, tk, tv, &all), out);
     D9D_TRY_OR(st, run(t, n, how->sinks, d9d_var_tensor(out), &lse, tq, &all), out);
     D9D_TRY_OR(st, record(t, in, out, &lse, how, &attr), out);
     *y = out;

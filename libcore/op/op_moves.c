@@ -23,12 +23,6 @@ static d9d_stream stream_of(const d9di_move *m)
     return d9d_tape_device(m->tape)->stream;
 }
 
-/* The i-th of the ranks behind this one; after the others come this one's own. */
-static int behind(const d9di_move *m, int i)
-{
-    return (d9d_comm_rank(m->rows.comm) + i) % d9d_comm_size(m->rows.comm);
-}
-
 /* Which part of `whose` array without its own rank's is that of `rank`. */
 static uint64_t part_of(int rank, int whose)
 {
@@ -63,7 +57,7 @@ static d9d_status tell_all(const d9di_move *m)
     d9d_comm *c = m->rows.comm;
 
     for (int i = 1; i < d9d_comm_size(c); i++)
-        D9D_TRY(d9d_comm_room_tell(c, d9d_comm_queue(c), behind(m, i)));
+        D9D_TRY(d9d_comm_room_tell(c, d9d_comm_queue(c), d9di_move_behind(m, i)));
     return D9D_OK;
 }
 
@@ -103,8 +97,9 @@ static d9d_status take_rows(const d9di_move *m)
     d9d_room_part parts[D9D_ADDENDS];
 
     for (int i = 1; i < ranks; i++)
-        parts[i - 1] = (d9d_room_part){
-            .from = behind(m, i), .dst = row_at(m, m->all, behind(m, i)), .n = bytes_of(m)};
+        parts[i - 1] = (d9d_room_part){.from = d9di_move_behind(m, i),
+                                       .dst = row_at(m, m->all, d9di_move_behind(m, i)),
+                                       .n = bytes_of(m)};
     D9D_TRY(take_each(m, "rows", parts));
     return d9d_comm_room_take(c, d9d_comm_queue(c), me, 0, row_at(m, m->all, me), bytes_of(m));
 }
@@ -180,7 +175,7 @@ d9d_status d9di_sum_take(const d9di_move *m)
     d9d_room_part parts[D9D_ADDENDS];
 
     for (int i = 1; i < ranks; i++) {
-        const int from = behind(m, ranks - i);
+        const int from = d9di_move_behind(m, ranks - i);
 
         parts[i - 1] = (d9d_room_part){.from = from,
                                        .offset = part_of(me, from) * bytes_of(m),
@@ -198,8 +193,8 @@ d9d_status d9di_sum_go(const d9di_move *m, const void *all)
         return D9D_OK;
     D9D_TRY(d9d_comm_fork(c, stream_of(m)));
     for (int i = 1; i < d9d_comm_size(c); i++)
-        D9D_TRY(d9d_comm_room_put(c, d9d_comm_queue(c), place_of(m, behind(m, i)),
-                                  row_at(m, all, behind(m, i)), bytes_of(m)));
+        D9D_TRY(d9d_comm_room_put(c, d9d_comm_queue(c), place_of(m, d9di_move_behind(m, i)),
+                                  row_at(m, all, d9di_move_behind(m, i)), bytes_of(m)));
     D9D_TRY(tell_all(m));
     return d9di_sum_take(m);
 }

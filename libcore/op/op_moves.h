@@ -44,6 +44,12 @@ typedef struct d9di_move {
 d9d_status d9di_move_begin(d9di_move *m, d9d_tape *t, d9di_move_kind kind, const d9di_move_rows *r);
 void d9di_move_release(d9di_move *m);
 
+/* The i-th of the group's ranks behind this one, which is number 0 and the last. */
+static inline int d9di_move_behind(const d9di_move *m, int i)
+{
+    return (d9d_comm_rank(m->rows.comm) + i) % d9d_comm_size(m->rows.comm);
+}
+
 /* mine [n] stays until the end; all [ranks, n]. */
 d9d_status d9di_gather_go(d9di_move *m, void *all, const void *mine);
 /* By rooms: what is queued from here on has the rows of rank `from` of the group, at *rows; those

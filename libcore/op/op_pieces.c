@@ -40,28 +40,30 @@ static d9d_shape stretched(d9d_shape s, int64_t times, int64_t by)
     return s;
 }
 
-static d9di_move_rows rows_of(const d9di_pieces *p, d9d_dtype t, int64_t n)
-{
-    return (d9di_move_rows){p->comm, p->what, t, n};
-}
-
 void d9di_pieces_move_release(d9di_pieces_move *m)
 {
     d9di_move_release(&m->move);
     d9d_tensor_release(&m->dealt);
 }
 
+/* Of several ranks, each with so many elements. */
+static d9d_status begin(d9d_tape *t, const d9di_pieces *p, d9di_move_kind kind, d9d_dtype type,
+                        int64_t each, d9di_pieces_move *m)
+{
+    const d9di_move_rows rows = {p->comm, p->what, type, each};
+
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), type, D9D_SHAPE(d9d_comm_size(p->comm), each),
+                             &m->dealt));
+    return d9di_move_begin(&m->move, t, kind, &rows);
+}
+
 d9d_status d9di_pieces_gather_go(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x,
                                  d9di_pieces_move *m)
 {
-    const int64_t n = d9d_comm_size(p->comm), size = d9d_tensor_numel(x);
-    const d9di_move_rows rows = rows_of(p, x->dtype, size);
-
-    *m = (d9di_pieces_move){.move = {.rows = rows}};
-    if (n == 1)
+    *m = (d9di_pieces_move){.dealt = {0}};
+    if (d9d_comm_size(p->comm) == 1)
         return D9D_OK;
-    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, D9D_SHAPE(n, size), &m->dealt));
-    D9D_TRY(d9di_move_begin(&m->move, t, D9DI_GATHER, &rows));
+    D9D_TRY(begin(t, p, D9DI_GATHER, x->dtype, d9d_tensor_numel(x), m));
     return d9di_gather_go(&m->move, d9d_tensor_data(&m->dealt), d9d_tensor_data(x));
 }
 
@@ -84,15 +86,13 @@ d9d_status d9di_pieces_gather_end(d9d_tape *t, const d9di_pieces *p, const d9d_t
 d9d_status d9di_pieces_scatter_go(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *y,
                                   d9di_pieces_move *m)
 {
-    const int64_t n = d9d_comm_size(p->comm), size = d9d_tensor_numel(y) / n;
-    const d9di_move_rows rows = rows_of(p, y->dtype, size);
+    const int64_t n = d9d_comm_size(p->comm);
     const d9d_tensor part = {.dtype = y->dtype, .shape = stretched(y->shape, 1, n)};
 
-    *m = (d9di_pieces_move){.move = {.rows = rows}};
+    *m = (d9di_pieces_move){.dealt = {0}};
     if (n == 1)
         return D9D_OK;
-    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), y->dtype, D9D_SHAPE(n, size), &m->dealt));
-    D9D_TRY(d9di_move_begin(&m->move, t, D9DI_SUM, &rows));
+    D9D_TRY(begin(t, p, D9DI_SUM, y->dtype, d9d_tensor_numel(y) / n, m));
     D9D_TRY(deal(t, p, &part, d9d_tensor_data(&m->dealt), d9d_tensor_data(y), false));
     return d9di_sum_go(&m->move, d9d_tensor_data(&m->dealt));
 }

@@ -191,7 +191,7 @@ d9d_status d9di_rows_each(d9d_tape *t, d9d_coming *coming, const d9d_var *all, d
     m = move_of(t, coming, all);
     part.n = whole / d9d_comm_size(coming->comm);
     for (int i = 0; i < d9d_comm_size(coming->comm); i++) {
-        const int from = (d9d_comm_rank(coming->comm) + i) % d9d_comm_size(coming->comm);
+        const int from = d9di_move_behind(&m, i);
 
         part.first = from * part.n;
         D9D_TRY(d9di_gather_join(&m, from, &part.x));
@@ -250,16 +250,14 @@ out:
 /* Rank by rank: the others' parts go while the rest is made. */
 static d9d_status make_parts(const d9di_sum_rows *s, const d9di_move *m, int64_t rows, void *y)
 {
-    const int ranks = d9d_comm_size(s->comm), me = d9d_comm_rank(s->comm);
-
-    for (int i = 1; i < ranks; i++) {
-        const int to = (me + i) % ranks;
+    for (int i = 1; i < d9d_comm_size(s->comm); i++) {
+        const int to = d9di_move_behind(m, i);
 
         D9D_TRY(s->make(s->arg, to * rows, rows, d9di_sum_place(m, to)));
         D9D_TRY(d9di_sum_tell(m, to));
     }
     D9D_TRY(d9di_sum_take(m));
-    return s->make(s->arg, me * rows, rows, y);
+    return s->make(s->arg, d9d_comm_rank(s->comm) * rows, rows, y);
 }
 
 static d9d_status make_whole(const d9di_sum_rows *s, d9d_tape *t, const d9di_move *m,

@@ -33,6 +33,8 @@ D9D_API bool d9d_fs_is_vacant(const char *path);
 D9D_API D9D_MUST_USE d9d_status d9d_fs_size(const char *path, uint64_t *out);
 /* EPATH for a directory, a pipe or a device, which opening or reading might wait for. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_regular(const char *path);
+/* Is something there that may be read? */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_check_readable(const char *path);
 /* EPATH where a directory `path` could not be made, or nothing in the one that is there: what of it
  * exists is no directory, or may not be written to. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_place(const char *path);
