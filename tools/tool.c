@@ -172,9 +172,10 @@ d9d_status tool_join(tool_run *r, d9d_boot **out)
     return D9D_OK;
 }
 
-/* None leaves before a failure that all know is said: launchers kill the rest of a job when a task
- * fails.  Of another one the others know nothing, and may wait for this rank: it speaks and ends
- * them. */
+/* None leaves before a failure that all know is said, and that all are about to: launchers end the
+ * rest of a job by SIGTERM when a task fails, and the status of a rank that is long in giving its
+ * device back would be that signal's in place of, say, 75.  Of another failure the others know
+ * nothing, and may wait for this rank: it speaks and ends them. */
 d9d_status tool_leave(tool_run *r, d9d_boot *boot, d9d_status st)
 {
     if (st != D9D_OK && d9d_boot_size(boot) > 1) {
@@ -187,10 +188,12 @@ d9d_status tool_leave(tool_run *r, d9d_boot *boot, d9d_status st)
             (void)report(r->tool, st, false);
         r->mute = true;
         (void)nanosleep(&a_while, NULL);
-        if (agreed)
+        if (agreed) {
+            (void)signal(SIGTERM, SIG_IGN);
             (void)!d9d_boot_agree(boot, D9D_OK);
-        else
+        } else {
             d9d_boot_abort(boot, d9d_status_exit_code(st), d9d_err_message());
+        }
     }
     d9d_boot_close(boot);
     return st;

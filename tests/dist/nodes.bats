@@ -23,3 +23,17 @@ setup() {
     [ ${#nodes[@]} -eq 2 ]
     [[ "$output" == *"\"hosts\":[\"${nodes[0]}\",\"${nodes[1]}\"],"* ]]
 }
+
+@test "srun: the exit status is the ranks', though one of them is long in leaving" {
+    [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
+    ${CC:-cc} -shared -fPIC -o last_out.so "$BATS_TEST_DIRNAME/last_out.c"
+    train=(d9d-train -q --device cpu --set trainer.batching.microbatch_size=1 --set mesh.data_parallel_shard=2)
+    for last in 0 1; do
+        export LAST_OUT=$last
+        run -2 slurm 1 env LD_PRELOAD="$PWD/last_out.so" "${train[@]}" --set trainer.run.steps=0 c.json
+        SLURM_JOB_END_TIME=$((EPOCHSECONDS + 1)) run -75 slurm 1 env LD_PRELOAD="$PWD/last_out.so" "${train[@]}" \
+            --set data.epochs=null --set trainer.run.steps=1000000 --set trainer.timeout.save_margin=0 \
+            --set trainer.run.dir="run.$last" c.json
+        assert_output --partial "the end of the Slurm allocation: saved after step"
+    done
+}
