@@ -214,7 +214,7 @@ static d9d_status run_through(d9di_train *r, const char *resume_from, d9d_train_
 static d9d_status run_live(d9di_train *r, const json_t *resolved, const char *resume_from,
                            d9d_train_summary *out)
 {
-    D9D_TRY(d9di_train_record_open(r, resolved));
+    D9D_TRY(d9di_train_record_open(r, resolved, resume_from));
     return d9di_train_record_end(r, run_through(r, resume_from, out));
 }
 

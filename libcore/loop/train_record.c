@@ -108,8 +108,8 @@ out:
 }
 
 /* Rank 0's part. */
-static d9d_status open_here(d9di_train *r, const json_t *resolved, const json_t *hosts,
-                            char id[D9DI_RUN_ID])
+static d9d_status open_here(d9di_train *r, const json_t *resolved, const char *resume_from,
+                            const json_t *hosts, char id[D9DI_RUN_ID])
 {
     const d9d_run_section *section = &r->c->trainer.run;
 
@@ -119,7 +119,7 @@ static d9d_status open_here(d9di_train *r, const json_t *resolved, const json_t 
         D9D_TRY(d9di_ledger_open(r->dir.samples, r->state.step, &r->ledger));
     if (r->goes_on && !d9di_train_done(r))
         D9D_TRY(d9d_tracker_restart(r->tracker, r->state.step));
-    if (r->goes_on && r->state.step == 0)
+    if (r->goes_on && resume_from == NULL)
         d9d_log_info(r->log, "%s: has no checkpoint of this run, which begins again",
                      r->dir.checkpoints);
     tell_changes(r, resolved);
@@ -137,7 +137,7 @@ static d9d_status join_here(const d9di_train *r, const char *id)
     return d9di_run_dir_mark(&r->dir, r->rank, id);
 }
 
-d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved)
+d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved, const char *resume_from)
 {
     d9d_boot *boot = r->where->boot;
     char id[D9DI_RUN_ID] = "";
@@ -146,7 +146,7 @@ d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved)
     d9d_status st;
 
     D9D_TRY(hosts_list(boot, &hosts));
-    st = r->rank == 0 ? open_here(r, resolved, hosts, id) : D9D_OK;
+    st = r->rank == 0 ? open_here(r, resolved, resume_from, hosts, id) : D9D_OK;
     json_decref(hosts);
     D9D_TRY(d9d_boot_agree(boot, st));
     D9D_TRY(d9di_launch_tell(boot, &r->arena, &told));

@@ -145,7 +145,7 @@ d9d_status d9di_train_traced(d9di_train *r);
 /* --- records: on every rank, written by rank 0 -------------------------------------- */
 
 /* One process at a time may write them. */
-d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved);
+d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved, const char *resume_from);
 /* Does step k, counted from 1, have a record? */
 bool d9di_train_recorded(const d9di_train *r, int64_t k);
 /* What came of a step, in their order.  With metrics its record is held until the next step's

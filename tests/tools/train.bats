@@ -205,6 +205,11 @@ resume_everywhere() {
     rm -r run
     run -0 d9d-train --set trainer.run.steps=2 c.json
     refute_output --partial "begins again"
+    rm -r run # saved before its first step, it has a checkpoint
+    SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$EPOCHSECONDS run -75 d9d-train -q c.json
+    run -0 d9d-train c.json
+    assert_output --partial "resuming after step 0 from run/checkpoints/step-00000000"
+    refute_output --partial "begins again"
 }
 
 @test "a run that ended early goes on with more steps" {
