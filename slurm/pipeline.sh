@@ -24,6 +24,9 @@ Settings come from the environment and are listed at the top of each STAGE.sbatc
   D9D_SHARD_TASKS    make the dataset as an array of so many tasks, and a    1
                      stage "merge" of their parts, behind "shard"
   D9D_LOGS           folder of the jobs' logs                              logs
+  D9D_DATASET        what shard, map and train make, and the stages        data/dataset
+  D9D_CKPT           behind them take, whatever their configurations say;  ckpt
+  D9D_EXPORT         of one that is empty these say what is taken          D9D_RUN_DIR/export
 
 Exit status: 0 submitted, 1 Slurm refused a job (those before it are cancelled), 2 usage or
 a missing setting or configuration (nothing was submitted).
@@ -78,6 +81,17 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ "$first" -le "$last" ] || refuse "--from ${stages[first]} comes after --to ${stages[last]}"
+
+# What a stage makes the next ones take, unless a setting is empty.
+for stage in "${stages[@]:first:last-first+1}"; do
+    case $stage in
+    shard | merge) export D9D_DATASET=${D9D_DATASET-data/dataset} ;;
+    map) export D9D_CKPT=${D9D_CKPT-ckpt} ;;
+    infer) # of a train that is in the chain too
+        [ "$first" -gt "$(place train)" ] || export D9D_EXPORT=${D9D_EXPORT-${D9D_RUN_DIR:-runs/d9d}/export}
+        ;;
+    esac
+done
 
 # All settings are looked at before the first job is submitted.
 bad=

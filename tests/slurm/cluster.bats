@@ -42,6 +42,25 @@ trains() { [ -e run/metrics.jsonl ] && [ "$(wc -l <run/metrics.jsonl)" -ge "$1" 
     assert_equal "$(cat run/report/summary.txt)" "summary of run"
 }
 
+@test "what a stage makes is what the next ones take, unless that is for their configurations to say" {
+    run -0 --separate-stderr "$scripts/pipeline.sh"
+    D9D_DATASET='' D9D_CKPT='' D9D_EXPORT='' run -0 --separate-stderr "$scripts/pipeline.sh" --from train
+    run -0 --separate-stderr "$scripts/pipeline.sh" --from infer
+    wait_for cluster_empty
+    cat logs/*.log
+    data="--set data.dataset=data/dataset"
+    source="--set trainer.model_stage_factory.source_checkpoint"
+    diff <(grep -E '^d9d-(shard|map|train|infer)' log | sort) - <<LOG
+d9d-infer i
+d9d-infer i
+d9d-infer i $data $source=run/export
+d9d-map --to d9d s ckpt
+d9d-shard --tokenizer t --out data/dataset --jobs 1 x
+d9d-train c --set trainer.run.dir=run
+d9d-train c --set trainer.run.dir=run $data $source=ckpt --set export_to=run/export
+LOG
+}
+
 @test "a failing job takes those that need it along" {
     export FAKE_EXIT=1
     run -0 --separate-stderr "$scripts/pipeline.sh"

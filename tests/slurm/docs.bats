@@ -57,6 +57,8 @@ sbatch() { # and wait for its end, which --wait looks for seldom
     export D9D_TRAIN_ARGS="--set trainer.run.steps=2 --set trainer.batching.global_batch_size=16"
     blocks "$top/README.md" >commands
     [ "$(grep -c sbatch commands)" -ge 2 ]
+    grep -c '^slurm/pipeline.sh --dry-run$' commands | grep -x 1
+    echo 'unset -f sbatch; slurm/pipeline.sh >chain' >>commands # and not dry
     export -f sbatch wait_for job_over job_field
     bash -eux commands || { tail -n 20 d9d-train-*.log; false; }
     grep -h "^d9d-train: job" d9d-train-*.log | grep -c "8 task(s)" | grep -x 2
@@ -64,6 +66,13 @@ sbatch() { # and wait for its end, which --wait looks for seldom
     assert_equal "$(wc -l <answers.jsonl)" "$(wc -l <examples/generate/prompts.jsonl)"
     for dir in runs/qwen3/export runs/lora/export; do d9d-map -q verify $dir; done
     assert [ -s runs/lora/adapter/adapter_model.safetensors ]
+    grep -x "metrics [0-9]*" chain
+    wait_for job_over "$(awk '$1 == "metrics" { print $2 }' chain)"
+    while read -r stage job; do
+        assert_equal "$stage $(job_field "$job" JobState)" "$stage COMPLETED"
+    done <chain
+    assert_equal "$(wc -l <runs/chain/answers.jsonl)" "$(wc -l <examples/generate/prompts.jsonl)"
+    assert [ -s runs/chain/report/curves.png ]
 
     # What the runs have recorded is in docs/formats.md.
     cat runs/*/metrics.jsonl | grep -oE '"[a-z_]+":' | tr -d '":' | sort -u >keys

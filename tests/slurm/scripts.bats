@@ -155,6 +155,12 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert grep -qx "d9d-shard --tokenizer t.json --out data/dataset --jobs 3 --max-length 8 --overflow split a.txt b c.txt" "$FAKE_LOG"
 }
 
+@test "shard takes inputs as patterns too" {
+    mkdir corpus && touch corpus/{a,b}.jsonl
+    D9D_INPUT="x.txt corpus/*.jsonl" D9D_TOKENIZER=t run -0 "$scripts/shard.sbatch"
+    assert grep -qx "d9d-shard --tokenizer t --out data/dataset --jobs 1 x.txt corpus/a.jsonl corpus/b.jsonl" "$FAKE_LOG"
+}
+
 @test "shard as an array makes parts, merge joins and removes them" {
     export D9D_INPUT=x D9D_TOKENIZER=t D9D_DATASET=data
     SLURM_ARRAY_TASK_ID=3 run -0 "$scripts/shard.sbatch"
@@ -190,6 +196,14 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert_equal "$(requeues)" 1
     D9D_INFER_CONFIG=i.json D9D_EXPORT=out D9D_PREDICTIONS=p.jsonl run -0 "$scripts/infer.sbatch"
     assert grep -qx "d9d-infer i.json --set trainer.model_stage_factory.source_checkpoint=out --set task.output=p.jsonl" "$FAKE_LOG"
+}
+
+@test "infer takes no dataset where it has prompts" {
+    printf '{"task": {"name": "generate", "prompts":\n "p.jsonl"}}' >g.json
+    D9D_INFER_CONFIG=g.json D9D_DATASET=data run -0 "$scripts/infer.sbatch"
+    assert grep -qx "d9d-infer g.json" "$FAKE_LOG"
+    D9D_INFER_CONFIG=i.json D9D_DATASET=data run -0 "$scripts/infer.sbatch"
+    assert grep -qx "d9d-infer i.json --set data.dataset=data" "$FAKE_LOG"
 }
 
 @test "metrics makes a report, and fails when a part fails" {
