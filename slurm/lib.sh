@@ -83,11 +83,18 @@ step() {
 
 # ---- A training run and its lives ----------------------------------------------------------
 
+# saves RUN_DIR: where its checkpoints are, as the configuration of its latest life says.
+saves() {
+    local dir
+    dir=$(sed -n '/^    "checkpointing": {/,/^    }/s/^      "save_dir": "\(.*\)",*$/\1/p' "$1/config.json" 2>/dev/null)
+    printf '%s\n' "${dir:-$1/checkpoints}"
+}
+
 # newest_step RUN_DIR: of its newest complete checkpoint, or 0.  Checkpoints get their
 # name and their manifest in one rename, when they are whole.
 newest_step() {
     local dir n newest=0
-    for dir in "$1"/checkpoints/step-*; do
+    for dir in "$(saves "$1")"/step-*; do
         n=${dir##*/step-}
         case $n in *[!0-9]* | '') continue ;; esac
         [ -s "$dir/manifest.json" ] || continue

@@ -40,7 +40,7 @@ JSON
  "model_provider": {"name": "qwen3_moe", "hf_config": "hf/config.json"},
  "trainer": {"run": {"name": "chain", "steps": 120},
              "batching": {"global_batch_size": 4, "microbatch_size": 2},
-             "checkpointing": {"period_steps": 20, "num_to_keep": 2},
+             "checkpointing": {"period_steps": 20, "num_to_keep": 2, "save_dir": "saved"},
              "gradient_clipping": {"max_norm": 1.0},
              "timeout": {"save_margin": 0}},
  "optimizer": {"name": "adamw", "lr": 3e-3}}
@@ -74,6 +74,7 @@ JSON
         assert_equal "$stage $(job_field "$job" JobState)" "$stage COMPLETED"
     done <<<"$jobs"
     assert_equal "$(job_field "$train" Restarts)" 1
+    grep -q "saved at step [1-9][0-9]*; the job is to be requeued" "logs/d9d-train-$train.log"
 
     # Every step is there once, in order, over both lives.
     assert_equal "$(grep -c '"restart"' run/metrics.jsonl)" 1

@@ -98,6 +98,15 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert_output --partial "going on from step 89"
 }
 
+@test "checkpoints count where the configuration has them" {
+    have_step step-00000007
+    mv run/checkpoints saved
+    printf '%s\n' '  "trainer": {' '    "checkpointing": {' '      "save_dir": "saved",' '      "resume": true' '    }' >run/config.json
+    run -0 "$scripts/train.sbatch"
+    assert_output --partial "going on from step 7"
+    assert_output --partial "the newest checkpoint is step 7"
+}
+
 @test "train hands SIGTERM and SIGUSR1 to the tool and waits for its save" {
     for signal in TERM USR1; do
         : >"$FAKE_LOG"
