@@ -128,7 +128,15 @@ life_begins() {
     [ "$life_step" -eq 0 ] || say "going on from step $life_step"
 }
 
-# life_ends RUN_DIR: the tool saved and asks for another life.
+# all_answer: does each node of the job?  The ranks beside one that has died give up sooner
+# than Slurm does.
+all_answer() {
+    local n=${SLURM_JOB_NUM_NODES:-1}
+    [ "$n" -eq 1 ] ||
+        timeout -k 5 60 srun --overlap --mpi=none --nodes="$n" --ntasks="$n" --ntasks-per-node=1 --cpus-per-task=1 true
+}
+
+# life_ends RUN_DIR WHY: the job asks for another life.
 life_ends() {
     local now state
     now=$(newest_step "$1")
@@ -138,8 +146,8 @@ life_ends() {
     fi
     state=$(job_state)
     [ "$state" = RUNNING ] ||
-        die 75 "saved at step $now; the job is being ended from outside (${state:-unknown}), so it is not requeued"
-    say "saved at step $now; the job is to be requeued" # before: this script is ended by it
+        die 75 "$2 at step $now; the job is being ended from outside (${state:-unknown}), so it is not requeued"
+    say "$2 at step $now; the job is to be requeued" # before: this script is ended by it
     scontrol requeue "$SLURM_JOB_ID" ||
         die 75 "the job could not be requeued; submit it again to go on"
     exit 75

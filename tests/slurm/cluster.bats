@@ -6,7 +6,9 @@ load helper
 load cluster
 
 setup_file() {
+    local long=${D9D_LONG:-}
     unset "${!D9D_@}" "${!SLURM_@}"
+    export D9D_LONG=$long
     cluster_can || { export cluster_why && return; }
     cluster_start 2
     export cluster_dir
@@ -72,10 +74,34 @@ LOG
 
 @test "a job ends with the exit status of its tool" {
     for status in 1 2; do
-        job=$(FAKE_EXIT=$status submit "$scripts/train.sbatch")
-        wait_for job_over "$job"
-        assert_equal "$(job_field "$job" ExitCode)" "$status:0"
+        for nodes in 1 2; do
+            job=$(FAKE_EXIT=$status submit -N $nodes "$scripts/train.sbatch")
+            wait_for job_over "$job"
+            assert_equal "$(job_field "$job" ExitCode)" "$status:0"
+        done
     done
+    refute grep "does not answer" job.log
+}
+
+@test "a node that stands still: the job is requeued, and goes on when there are nodes" {
+    [ -n "${D9D_LONG:-}" ] || skip "make test-long"
+    node=$(tail -n 1 "$cluster_dir/pids")
+    rm bin/d9d-train
+    { # fails in its first life
+        echo '#!/bin/bash'
+        echo 'mkdir -p run/checkpoints/step-00000005 && echo "{}" >run/checkpoints/step-00000005/manifest.json'
+        echo 'until [ -e go ]; do sleep 0.1; done'
+        echo '[ -n "${SLURM_RESTART_COUNT:-}" ]'
+    } >bin/d9d-train
+    chmod +x bin/d9d-train
+    job=$(submit -N 2 "$scripts/train.sbatch")
+    wait_for [ -e run/checkpoints/step-00000005/manifest.json ]
+    kill -s STOP "$node"
+    touch go
+    wait_for grep -q "and a node does not answer: saved at step 5" job.log || { kill -s CONT "$node"; false; }
+    kill -s CONT "$node"
+    wait_for job_over "$job"
+    assert_equal "$(job_field "$job" JobState)" COMPLETED
 }
 
 @test "as many tasks as sbatch is asked for" {

@@ -75,6 +75,22 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     refute grep -q '^srun' "$FAKE_LOG"
 }
 
+@test "train requeues when a node does not answer, as long as there is progress" {
+    have_step step-00000005
+    export SLURM_JOB_NUM_NODES=2
+    FAKE_EXIT=1 run -1 "$scripts/train.sbatch"
+    assert_equal "$(requeues)" 0
+    assert grep -q "^srun .*--nodes=2 .*true$" "$FAKE_LOG"
+    FAKE_EXIT=1 FAKE_NODES=1 run -75 "$scripts/train.sbatch"
+    assert_output --partial "failed with status 1, and a node does not answer: saved at step 5; the job is to be requeued"
+    assert_equal "$(requeues)" 1
+    FAKE_EXIT=1 FAKE_NODES=1 FAKE_STATE=CANCELLED run -1 "$scripts/train.sbatch"
+    FAKE_EXIT=2 FAKE_NODES=1 run -2 "$scripts/train.sbatch"
+    D9D_MAX_IDLE_RESTARTS=1 FAKE_EXIT=1 FAKE_NODES=1 run -1 "$scripts/train.sbatch"
+    assert_output --partial "no progress in 1 lives"
+    assert_equal "$(requeues)" 1
+}
+
 @test "train forgets idle lives after progress" {
     export FAKE_EXIT=75 D9D_MAX_IDLE_RESTARTS=2
     for step in 10 10 20 20 30; do
