@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # lib.sh - what the batch scripts share; they source it.  In the order in which a script
-# uses it: say, need, need_file, ready, tool, step; then what train.sbatch needs to live on.
+# uses it: say, need, need_file, need_lives, ready, tool, step; then what jobs need to live on.
 
 set -u
 
@@ -23,6 +23,12 @@ need() {
 need_file() {
     need "$@"
     [ -r "${!1}" ] || die 2 "$1 is \"${!1}\", which is no file that can be read: $2"
+}
+
+# need_lives: D9D_MAX_IDLE_RESTARTS is a number of them.
+need_lives() {
+    [[ $D9D_MAX_IDLE_RESTARTS =~ ^[1-9][0-9]*$ ]] ||
+        die 2 "D9D_MAX_IDLE_RESTARTS is \"$D9D_MAX_IDLE_RESTARTS\": must be a whole number, at least 1"
 }
 
 # ready: the settings are complete.  With D9D_CHECK=1 that is all (pipeline.sh asks so,
@@ -109,23 +115,26 @@ job_state() {
     scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p' | head -n 1
 }
 
-# life_begins RUN_DIR: count the lives of this job that got no further, and stop after
-# D9D_MAX_IDLE_RESTARTS of them.  The count lies in the run directory while the job lives:
-# "STEP IDLE", the step this life begins at and the lives just before that added nothing.
+# life_begins FILE WHAT COMMAND...: count the lives of this job that got no further, and stop
+# after D9D_MAX_IDLE_RESTARTS of them.  COMMAND prints how far the work has come, and WHAT stands
+# before that number in a sentence.  The count lies in FILE while the job lives: "FAR IDLE", how far it was
+# when this life began and the lives just before that added nothing.
 life_begins() {
-    life_file=$1/slurm-$SLURM_JOB_ID.lives life_idle=0
-    life_step=$(newest_step "$1")
+    life_file=$1 life_what=$2 life_idle=0
+    life_command=("${@:3}")
+    life_far=$("${life_command[@]}")
     local before
     if [ -s "$life_file" ] && read -r before life_idle <"$life_file"; then
-        [ "$life_step" -gt "$before" ] && life_idle=0 || life_idle=$((life_idle + 1))
-        if [ "$life_idle" -ge "$D9D_MAX_IDLE_RESTARTS" ]; then
-            rm -f "$life_file" # so that whoever releases the job by hand starts to count anew
-            die 1 "no progress in $life_idle lives: the newest checkpoint of $1 is still step $life_step; stopping"
-        fi
+        [ "$life_far" -gt "$before" ] && life_idle=0 || life_idle=$((life_idle + 1))
+        [ "$life_idle" -lt "$D9D_MAX_IDLE_RESTARTS" ] || life_idles "$life_far" "$life_idle"
     fi
-    mkdir -p "$1" || die 1 "cannot make $1"
-    echo "$life_step $life_idle" >"$life_file" || die 1 "cannot write $life_file"
-    [ "$life_step" -eq 0 ] || say "going on from step $life_step"
+    echo "$life_far $life_idle" >"$life_file" || die 1 "cannot write $life_file"
+}
+
+# life_idles FAR LIVES: so many added nothing.
+life_idles() {
+    rm -f "$life_file" # so that whoever releases the job by hand starts to count anew
+    die 1 "no progress in $2 lives: $life_what $1; stopping"
 }
 
 # all_answer: does each node of the job?  The ranks beside one that has died give up sooner
@@ -136,18 +145,17 @@ all_answer() {
         timeout -k 5 60 srun --overlap --mpi=none --nodes="$n" --ntasks="$n" --ntasks-per-node=1 --cpus-per-task=1 true
 }
 
-# life_ends RUN_DIR WHY: the job asks for another life.
+# life_ends WHY: the job asks for another life.
 life_ends() {
     local now state
-    now=$(newest_step "$1")
-    if [ "$now" -le "$life_step" ] && [ $((life_idle + 1)) -ge "$D9D_MAX_IDLE_RESTARTS" ]; then
-        rm -f "$life_file"
-        die 1 "no progress in $((life_idle + 1)) lives: the newest checkpoint of $1 is still step $now; stopping"
+    now=$("${life_command[@]}")
+    if [ "$now" -le "$life_far" ] && [ $((life_idle + 1)) -ge "$D9D_MAX_IDLE_RESTARTS" ]; then
+        life_idles "$now" $((life_idle + 1))
     fi
     state=$(job_state)
     [ "$state" = RUNNING ] ||
-        die 75 "$2 at step $now; the job is being ended from outside (${state:-unknown}), so it is not requeued"
-    say "$2 at step $now; the job is to be requeued" # before: this script is ended by it
+        die 75 "$1; the job is being ended from outside (${state:-unknown}), so it is not requeued"
+    say "$1; the job is to be requeued" # before: this script is ended by it
     scontrol requeue "$SLURM_JOB_ID" ||
         die 75 "the job could not be requeued; submit it again to go on"
     exit 75

@@ -223,6 +223,23 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     assert grep -qx "d9d-infer i.json --set trainer.model_stage_factory.source_checkpoint=out --set task.output=p.jsonl" "$FAKE_LOG"
 }
 
+@test "infer stops after lives that add nothing, where what it adds can be seen" {
+    export D9D_MAX_IDLE_RESTARTS=2 FAKE_EXIT=75 D9D_INFER_CONFIG=i.json
+    printf '{"task": {"name": "logprobs",\n "output": "out dir/p.jsonl"}}\n' >i.json
+    mkdir "out dir" && echo a >"out dir/p.jsonl.part-12"
+    run -75 "$scripts/infer.sbatch"
+    echo b >>"out dir/p.jsonl.part-12"
+    run -75 "$scripts/infer.sbatch"
+    run -1 "$scripts/infer.sbatch"
+    assert_output --partial "no progress in 2 lives: the bytes that are done of out dir/p.jsonl are still 4; stopping"
+    rm "out dir"/*
+    for _ in 1 2 3; do run -75 "$scripts/infer.sbatch"; done
+    assert_equal "$(requeues)" 5
+    FAKE_EXIT=0 run -0 "$scripts/infer.sbatch"
+    assert_equal "$(echo *.lives)" "*.lives"
+    D9D_MAX_IDLE_RESTARTS=0 run -2 "$scripts/infer.sbatch"
+}
+
 @test "infer takes no dataset where it has prompts" {
     printf '{"task": {"name": "generate", "prompts":\n "p.jsonl"}}' >g.json
     D9D_INFER_CONFIG=g.json D9D_DATASET=data run -0 "$scripts/infer.sbatch"
