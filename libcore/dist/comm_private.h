@@ -184,6 +184,7 @@ struct d9d_comm {
         uint64_t bytes;
         int turn;               /* 0 or 1: the room that is written */
         bool refused;           /* some rank could not */
+        bool agreed;            /* all groups over these axes had some */
         bool always;            /* all ranks want them for whatever is moved */
         d9d_comm_point **there; /* [size]: where the part of each is, of those told */
     } rooms;

@@ -82,6 +82,24 @@ d9d_status d9d_comm_rooms_want(d9d_comm *c, uint64_t bytes)
                                : D9D_OK;
 }
 
+d9d_status d9d_comm_rooms_agree(d9d_comm *c, d9d_comm *world)
+{
+    if (c == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_comm_rooms_want(c, 1));
+    D9D_TRY(d9di_comm_all(world, "rooms", c->rooms.bytes > 0, &c->rooms.agreed));
+    if (c->rooms.agreed)
+        return D9D_OK;
+    d9di_rooms_close(c);
+    c->rooms.refused = true;
+    return D9D_OK;
+}
+
+bool d9d_comm_rooms_agreed(const d9d_comm *c)
+{
+    return c != NULL && c->rooms.agreed;
+}
+
 bool d9d_comm_rooms_suit(const d9d_comm *c, uint64_t bytes)
 {
     return d9d_comm_room_bytes(c) > 0 && (c->rooms.always || bytes >= LEAST);

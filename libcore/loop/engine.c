@@ -311,6 +311,8 @@ static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
         most = units > most ? units : most;
     }
     D9D_TRY(d9d_device_expect(e->dev, bytes_needed(e, how) + most));
+    if (e->pipe_ranks > 1) /* then two of its actions may be done in turns */
+        D9D_TRY(d9d_comm_rooms_agree(e->models[0]->cut.ep, e->world));
     for (size_t k = 0; k < e->n_stages; k++)
         D9D_TRY(d9d_sharded_create(e->stages[k].model, e->dev, &sharded, &e->stages[k].sharded));
     return executor_make(e);

@@ -202,7 +202,7 @@ static d9d_status record(d9d_tape *t, d9d_var *const in[3], d9d_var *out, const 
     (void)d9d_node_save(n, lse, D9D_NEED_BOTH);
     if (how->segments != NULL)
         (void)d9d_node_save(n, how->segments, D9D_NEED_INPUT);
-    if (d9d_comm_room_bytes(how->cp) > 0)
+    if (d9d_comm_size(how->cp) > 1) /* with rooms or without: op_rows.c */
         d9d_tape_may_put_off(t);
     return D9D_OK;
 }

@@ -171,13 +171,14 @@ d9d_status d9di_load_go(d9di_load *l, d9d_tape *t, d9d_exchange *e, d9di_way way
     d9d_device *dev = d9d_tape_device(t);
     d9d_stream queue = d9d_comm_queue(e->ep);
 
+    l->shares = dev->pause != NULL && !d9d_comm_rooms_agreed(e->ep);
+    assert(!l->shares || l->fits < 0);
     D9D_TRY(d9d_comm_fork(e->ep, dev->stream));
     if (queue != NULL)
         d9d_trace_beside(dev, queue, "experts", e->what);
     D9D_TRY((most <= l->fits ? go_by_room : go_by_message)(l, dev, e, &legs[way]));
     if (queue != NULL)
         d9d_trace_beside_end(dev, queue);
-    l->shares = dev->pause != NULL && l->fits < 0;
     return l->shares ? d9d_comm_point_set(e->ep, &l->late) : D9D_OK;
 }
 

@@ -109,8 +109,9 @@ d9d_status d9di_load_make(d9di_load *l, d9d_device *dev, int i, int64_t rows);
 d9d_status d9di_load_go(d9di_load *l, d9d_tape *t, d9d_exchange *e, d9di_way way, int64_t most);
 /* In parts: what is queued from here on has all arrays but the last, */
 d9d_status d9di_load_early(const d9di_load *l, d9d_tape *t);
-/* and here it has all.  Where the device has something else to do, and the group no rooms that two
- * loads would share, that comes first. */
+/* and here it has all.  Where the device has something else to do, that comes first, unless all
+ * groups have agreed on rooms (d9d_comm_rooms_agree()), which two loads would share: what is done
+ * in which order must not depend on this group alone. */
 d9d_status d9di_load_end(const d9di_load *l, d9d_tape *t);
 void d9di_load_release(d9di_load *l);
 /* Bytes of a room in which so many rows of all arrays fit. */

@@ -3,10 +3,13 @@
  *     gather_rows:   y = all-gather(x)                dx = reduce-scatter(dy)
  *     scatter_rows:  y = reduce-scatter(x) (+ plus)   dx = all-gather(dy)        dplus = dy
  *
- * Where rows come from rooms, weight halves that were put off run while gradients are on their way:
- * all of them while dy comes to what a product begins with, and all but one while dx goes, which
- * is left for the next dy.  In forward products are made rank by rank, unless a rank has so few
- * rows that a GPU would spend its time on reading weights once for each.
+ * Weight halves that were put off run while gradients are on their way: all of them while dy comes
+ * to what a product begins with, and all but one while dx goes, which is left for the next dy.
+ * Beside them they run where rows come from rooms alone, but they are put off without rooms as
+ * well: of groups some may have rooms and others not, as where one lies over two hosts, and the
+ * calls of other groups, which have ranks of both, come between these halves.  In forward products
+ * are made rank by rank, unless a rank has so few rows that a GPU would spend its time on reading
+ * weights once for each.
  */
 #include "op/op_rows.h"
 
@@ -97,8 +100,7 @@ static d9d_status record(d9d_tape *t, const d9d_node_ops *ops, d9d_var *const *i
         return D9D_OK;
     D9D_TRY(d9d_tape_record(t, ops, in, n_in, &y, 1, NULL, 0, sizeof(*a), &n));
     *(rows_attr *)n->attr = *a;
-    if (d9d_comm_room_bytes(a->comm) > 0)
-        d9d_tape_may_put_off(t);
+    d9d_tape_may_put_off(t);
     return D9D_OK;
 }
 

@@ -3,7 +3,7 @@
 #
 # A mesh is a line "replicate shard context_shard context_replicate tensor expert", and where there are
 # stages "... pipeline".  A file that loads this may set `layers` of the models, `batch`,
-# `steps` and `eps`.
+# `steps` and `eps`, and `through`, a command that every rank is started by.
 load workroom
 golden=$BATS_TEST_DIRNAME/../golden
 driver=$D9D_BUILD/tests/dist/topology_driver
@@ -49,7 +49,7 @@ train() {
         how+=(--set "mesh.${axes[i]}=${mesh[i]}")
         [ "$i" -eq 5 ] || ranks=$((ranks * mesh[i]))
     done
-    mpi -n "$ranks" d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" "${how[@]}" --set trainer.run.dir="$dir" "$@" "$model.json"
+    mpi -n "$ranks" "${through[@]}" d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" "${how[@]}" --set trainer.run.dir="$dir" "$@" "$model.json"
 }
 
 # same A B: losses, norms and weights to 1e-5, the same samples and numbers of tokens.

@@ -149,6 +149,12 @@ D9D_API void d9d_comm_unshare(d9d_comm_shared *x);
  * unless some rank has D9D_COMM_SHARE=0 in its environment, and processors of one host where all
  * have D9D_COMM_SHARE=1.  Collective where that is more than there is; what is in them is lost. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_rooms_want(d9d_comm *c, uint64_t bytes);
+/* Where what ranks do in turns depends on rooms, as calls of other groups come between it: from
+ * here on this group has rooms only where all the groups over its axes have, small ones at least,
+ * and agreed() is whether they do, the same on all ranks; before, it is false.  Later ones may
+ * still be refused, for want of memory.  Collective: over the world, with the same axes. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_rooms_agree(d9d_comm *c, d9d_comm *world);
+D9D_API bool d9d_comm_rooms_agreed(const d9d_comm *c);
 /* Are there rooms that are worth it where so many bytes go to a rank?  Not few, unless all ranks
  * have D9D_COMM_SHARE=1, which is for tests: then always.  The same on all ranks. */
 D9D_API bool d9d_comm_rooms_suit(const d9d_comm *c, uint64_t bytes);
