@@ -23,24 +23,45 @@ void d9di_parts_init(d9di_parts *t, const d9d_param *p, int64_t *counts)
     }
 }
 
-/* Between the room, where parts lie rank by rank, and the whole. */
+/* How many ranks from this one on have as much of the cut dimension, and where theirs begins. */
+static int64_t alike(int64_t extent, int64_t ranks, int64_t rank, int64_t *first, int64_t *count)
+{
+    int64_t n = 1, begin, same;
+
+    d9d_part_of(extent, ranks, rank, first, count);
+    for (; rank + n < ranks; n++) {
+        d9d_part_of(extent, ranks, rank + n, &begin, &same);
+        if (same != *count)
+            break;
+    }
+    return n;
+}
+
+/* Between the room, where parts lie rank by rank, and the whole: for each index before the cut the
+ * parts of ranks that have as much are rows of one copy, however many ranks there are. */
 static d9d_status rearrange(const d9d_param *p, d9d_device *dev, char *room, char *whole,
                             d9d_dtype t, bool to_whole)
 {
     const int64_t extent = p->work.dim[p->shard_dim], ranks = d9d_comm_size(p->shard);
     const uint64_t size = d9d_dtype_size(t);
-    int64_t outer, inner, first, count;
+    int64_t outer, inner, first, count, n;
 
     extents(p, &outer, &inner);
-    for (int64_t r = 0; r < ranks; r++) {
-        d9d_part_of(extent, ranks, r, &first, &count);
+    for (int64_t r = 0; r < ranks; r += n) {
+        n = alike(extent, ranks, r, &first, &count);
         for (int64_t o = 0; o < outer; o++) {
             char *in_room = room + (uint64_t)((first * outer + o * count) * inner) * size;
             char *in_whole = whole + (uint64_t)((o * extent + first) * inner) * size;
+            const int64_t row = count * inner, of_rank = outer * row;
+            const d9d_columns_dims dims = {.t = t,
+                                           .m = n,
+                                           .heads = 1,
+                                           .n = row,
+                                           .x = to_whole ? of_rank : row,
+                                           .y = to_whole ? row : of_rank};
 
-            D9D_TRY(d9d_device_copy(dev, to_whole ? in_whole : in_room,
-                                    to_whole ? in_room : in_whole,
-                                    (uint64_t)(count * inner) * size));
+            D9D_TRY(dev->kernels->columns(dev->stream, &dims, to_whole ? in_whole : in_room,
+                                          to_whole ? in_room : in_whole));
         }
     }
     return D9D_OK;

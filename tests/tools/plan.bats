@@ -187,6 +187,23 @@ JSON
     [ "$output" -lt "$(number meshes <s.json)" ]
 }
 
+# With a copy for each rank's rows of each expert they were many times more of twice as many ranks.
+@test "weights of fewer experts than ranks are put together by as many copies on any number of ranks" {
+    cat >few.json <<JSON
+{"data": {"dataset": "nowhere"}, "optimizer": {"name": "adamw", "lr": 1e-3}, "trainer": {"run": {"steps": 4}},
+ "model_provider": {"name": "qwen3_moe", "model": {"num_hidden_layers": 2, "rope_base": 10000, "max_position_ids": 512,
+   "layer": {"hidden_size": 1024, "intermediate_size": 1024, "num_experts": 128, "experts_top_k": 8, "rms_norm_eps": 1e-6,
+     "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128},
+   "split_vocab_size": {"regular": 1024}, "split_vocab_order": ["regular"]}}}
+JSON
+    copies() {
+        d9d-train --plan --length 64 --json --set mesh.data_parallel_shard="$1" --set trainer.batching.global_batch_size="$1" few.json |
+            grep -A 1 '"kind": "memory"' | number calls
+    }
+    [ "$(copies 256)" -lt 4096 ]
+    assert_equal "$(copies 512)" "$(copies 256)"
+}
+
 @test "what is on two stages is one parameter, of the model, its checkpoints and its export" {
     tied=(--length 64 --set trainer.batching.microbatch_size=1 --set model_provider.name=qwen3_dense
         --set model_provider.hf_config="$golden/dense_tied/config.json")
