@@ -96,21 +96,51 @@ static bool same_call(const d9di_flight_call *a, const d9di_flight_call *b)
            (a->n == b->n || a->verb == D9DI_ALL_TO_ALL) && strcmp(a->what, b->what) == 0;
 }
 
-/* Call `seq` of the group on each of its ranks, into x [size], NULL where it is not known; the
- * number of ranks whose call is like the first one's, and how many are known at all. */
-static int collect(const struct question *q, int64_t seq, const d9di_flight_call **x, int *known)
+/* What the ranks of a group have to one of its calls. */
+typedef struct answers {
+    int *rank;                  /* [n], of the group */
+    const d9di_flight_call **x; /* [size], by rank: NULL where it is not known */
+    int n;
+} answers;
+
+static void answers_release(answers *a)
+{
+    free(a->rank);
+    free(a->x);
+}
+
+static d9d_status answers_make(const struct question *q, answers *a)
+{
+    const size_t size = (size_t)q->f->size;
+
+    *a = (answers){.rank = calloc(size, sizeof(*a->rank)), .x = calloc(size, sizeof(*a->x))};
+    if (a->rank == NULL || a->x == NULL) {
+        answers_release(a);
+        return D9D_FAIL(D9D_ENOMEM, "flight: out of memory");
+    }
+    for (int r = 0; r < q->f->size; r++)
+        if (is_member(q, r))
+            a->rank[a->n++] = r;
+    return D9D_OK;
+}
+
+/* To call `seq`: the number of ranks whose call is like the first one's, and how many are known at
+ * all. */
+static int collect(const struct question *q, int64_t seq, const answers *a, int *known)
 {
     const d9di_flight_call *first = NULL;
     int like = 0;
 
     *known = 0;
-    for (int r = 0; r < q->f->size; r++) {
-        x[r] = is_member(q, r) ? d9di_record_find(&q->f->record[r], q->group, seq) : NULL;
-        if (x[r] == NULL)
+    for (int i = 0; i < a->n; i++) {
+        const int r = a->rank[i];
+
+        a->x[r] = d9di_record_find(&q->f->record[r], q->group, seq);
+        if (a->x[r] == NULL)
             continue;
-        first = first == NULL ? x[r] : first;
+        first = first == NULL ? a->x[r] : first;
         *known += 1;
-        like += same_call(first, x[r]);
+        like += same_call(first, a->x[r]);
     }
     return like;
 }
@@ -158,22 +188,21 @@ static d9d_status say_mismatch(const struct question *q, const d9di_flight_call 
 static d9d_status find_mismatch(const struct question *q, char *mark, d9d_flight_verdict *v,
                                 d9d_buf *out)
 {
-    const d9di_flight_call **x = calloc((size_t)q->f->size, sizeof(*x));
     int64_t from = q->call->seq - D9DI_FLIGHT_CALLS;
     d9d_status st = D9D_OK;
     int known = 0;
+    answers a;
 
-    if (x == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "flight: out of memory");
+    D9D_TRY(answers_make(q, &a));
     for (int64_t seq = from < 1 ? 1 : from; seq <= q->call->seq; seq++) {
         /* What this rank has no more is not looked for. */
         if (d9di_record_find(&q->f->record[q->rank], q->group, seq) == NULL ||
-            collect(q, seq, x, &known) == known)
+            collect(q, seq, &a, &known) == known)
             continue;
-        st = say_mismatch(q, x, mark, v, out);
+        st = say_mismatch(q, a.x, mark, v, out);
         break;
     }
-    free(x);
+    answers_release(&a);
     return st;
 }
 
