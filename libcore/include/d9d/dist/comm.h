@@ -208,10 +208,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_room_join(d9d_comm *c, int from, d9d_st
  * arrive in the order in which they are posted, so both post them in one order.  Where that order
  * is one that blocking messages could have, nobody waits for ever. */
 typedef struct d9d_message d9d_message;
-/* Neighbours in the group's order, the last and the first too, that are GPUs of one host reach into
- * 32 MiB of each other's memory from here on, and messages that wait for their peer take nothing
- * from what computes: 64 MiB a rank.  Does nothing where they cannot, or where D9D_COMM_SHARE=0 is
- * in some rank's environment, and when called again.  Collective. */
+/* Neighbours in the group's order, the last and the first too, reach into 32 MiB of each other's
+ * memory from here on, and messages that wait for their peer take nothing from what computes: 64
+ * MiB a rank.  Does nothing where not all of the group are GPUs of one host that can reach each
+ * other, or where D9D_COMM_SHARE=0 is in some rank's environment, and when called again.
+ * Collective. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_mail_want(d9d_comm *c);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_post_send(d9d_comm *c, const char *what, d9d_dtype t,
                                                    const void *src, int64_t n, int to,
