@@ -337,6 +337,16 @@ static double find_peak(int index)
     return 0;
 }
 
+static void find_id(int index, char out[33])
+{
+    struct cudaDeviceProp p;
+
+    if (cudaGetDeviceProperties(&p, index) != cudaSuccess)
+        return;
+    for (size_t i = 0; i < sizeof(p.uuid.bytes); i++)
+        (void)snprintf(out + 2 * i, 3, "%02x", (unsigned char)p.uuid.bytes[i]);
+}
+
 static void cuda_range_push(d9d_device *dev, const char *name)
 {
     (void)dev;
@@ -447,6 +457,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     dev->ops = &ops; /* from here on close undoes what was made */
     dev->kernels = d9d_kernels_cuda();
     dev->peak_flops = find_peak(index);
+    find_id(index, dev->id);
     D9D_TRY(d9d_cuda_stream_create(index, &owner, &options, &dev->stream));
     self->queue = d9d_cuda_stream_queue(dev->stream);
     e = ring_open(&self->up);

@@ -60,23 +60,87 @@ d9d_status d9di_launch_check(const d9d_boot *boot, const char *which)
     return d9d_boot_is_imagined(boot) ? d9d_device_check_imagined(which) : d9d_device_check(which);
 }
 
+d9d_status d9di_launch_apart(const d9di_processor *all, int rank)
+{
+    const d9di_processor *mine = &all[rank];
+
+    if (strcmp(mine->kind, all[0].kind) != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "computes on %s, and rank 0 on %s: all ranks of a job do alike", mine->kind,
+                        all[0].kind);
+    for (int r = 0; r < rank && mine->id[0] != '\0'; r++)
+        if (strcmp(mine->id, all[r].id) == 0)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "has the GPU that rank %d has: a node needs one for each of its ranks",
+                            r);
+    return D9D_OK;
+}
+
+/* All of them, one behind the other. */
+static d9d_status gather_processors(d9d_boot *boot, const d9d_device *dev, d9d_arena *a,
+                                    d9di_processor **out)
+{
+    const int ranks = d9d_boot_size(boot);
+    d9di_processor mine = {.kind = ""};
+    d9d_boot_word *all;
+
+    (void)snprintf(mine.kind, sizeof(mine.kind), "%s", dev->kernels->name);
+    memcpy(mine.id, dev->id, sizeof(mine.id));
+    *out = d9d_arena_alloc(a, (size_t)ranks * sizeof(**out));
+    if (*out == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "launch: devices of %d ranks", ranks);
+    D9D_TRY(d9di_launch_words(boot, &mine, sizeof(mine), a, &all));
+    for (int r = 0; r < ranks; r++) {
+        if (all[r].n != sizeof(mine))
+            return D9D_FAIL(D9D_ECOMM, "launch: rank %d says its device in %zu bytes", r, all[r].n);
+        memcpy(&(*out)[r], all[r].data, sizeof(mine));
+    }
+    return D9D_OK;
+}
+
+static d9d_status check_apart(d9d_boot *boot, const d9d_device *dev)
+{
+    d9di_processor *all;
+    d9d_arena a = {0};
+    d9d_status st = gather_processors(boot, dev, &a, &all);
+
+    if (st == D9D_OK)
+        st = d9d_boot_agree(boot, d9di_launch_apart(all, d9d_boot_rank(boot)));
+    d9d_arena_release(&a);
+    return st;
+}
+
 /* A task that sees one GPU alone is given it as number 0. */
-d9d_status d9di_launch_device(d9d_boot *boot, const char *which, d9d_device **out)
+static d9d_status open_local(d9d_boot *boot, const char *which, d9d_device **out)
 {
     const size_t n = strcspn(which, "@"); /* a limit of memory follows */
     char word[64];
     int local;
     d9d_status st;
 
-    if (d9d_boot_is_imagined(boot))
-        return d9d_device_imagine(which, out);
-    if (d9d_boot_size(boot) == 1 ||
-        (strncmp(which, "auto", n) != 0 && strncmp(which, "cuda", n) != 0) || n != strlen("auto"))
+    if ((strncmp(which, "auto", n) != 0 && strncmp(which, "cuda", n) != 0) || n != strlen("auto"))
         return d9d_device_open(which, out);
     D9D_TRY(local_rank(boot, &local));
     (void)snprintf(word, sizeof(word), "cuda:%d%.40s", local, which + n);
     st = local > 0 ? d9d_device_open(word, out) : D9D_ENOTFOUND;
     return st == D9D_ENOTFOUND || st == D9D_ENOTSUP ? d9d_device_open(which, out) : st;
+}
+
+d9d_status d9di_launch_device(d9d_boot *boot, const char *which, d9d_device **out)
+{
+    d9d_status st;
+
+    if (d9d_boot_is_imagined(boot))
+        return d9d_device_imagine(which, out);
+    if (d9d_boot_size(boot) == 1)
+        return d9d_device_open(which, out);
+    D9D_TRY(open_local(boot, which, out));
+    st = check_apart(boot, *out);
+    if (st == D9D_OK)
+        return D9D_OK;
+    d9d_device_close(*out);
+    *out = NULL;
+    return st;
 }
 
 d9d_status d9di_launch_failed(d9d_boot *boot, d9d_mesh *mesh, d9d_status st)

@@ -32,8 +32,15 @@ d9d_status d9di_launch_gather(d9d_comm *world, const char *what, const void *min
 d9d_status d9di_launch_check(const d9d_boot *boot, const char *which);
 
 /* Collective: over the job.  This rank's device: where several ranks share a node, "auto" and
- * "cuda" are one GPU each. */
+ * "cuda" are one GPU each.  ECONFIG, on all ranks, where two have one GPU, or one has none and
+ * others have. */
 d9d_status d9di_launch_device(d9d_boot *boot, const char *which, d9d_device **out);
+
+/* Of it, what each rank says of its device. */
+typedef struct d9di_processor {
+    char kind[16], id[33];
+} d9di_processor;
+d9d_status d9di_launch_apart(const d9di_processor *all, int rank);
 
 /* A failure of this rank alone says which rank it is, "rank 3 of 8 (n1, dps 1 tp 1): ...", and
  * waits for no other when the mesh (or NULL) is closed. */

@@ -60,6 +60,7 @@ typedef struct d9d_device {
      * before it has the stream wait.  NULL: nothing. */
     d9d_status (*pause)(void *arg);
     void *pause_arg;
+    char id[33]; /* of a GPU, the same in every process that sees it; "" of others */
 } d9d_device;
 
 /* "cpu"; "cuda", "cuda:1" where the build has CUDA, else ENOTSUP; "auto" is the GPU if
