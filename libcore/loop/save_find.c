@@ -55,7 +55,8 @@ out:
     return st;
 }
 
-d9d_status d9d_save_newest(const char *dir, const d9d_log *log, d9d_arena *a, const char **path)
+static d9d_status newest(const char *dir, bool hashes, const d9d_log *log, d9d_arena *a,
+                         const char **path)
 {
     d9d_err_copy first = {.st = D9D_OK};
     d9di_save_steps steps;
@@ -67,7 +68,7 @@ d9d_status d9d_save_newest(const char *dir, const d9d_log *log, d9d_arena *a, co
 
         if (one == NULL)
             return D9D_FAIL(st, "%s: no memory for the name of a checkpoint", dir);
-        st = check_usable(one, steps.step[i], true, log);
+        st = check_usable(one, steps.step[i], hashes, log);
         if (st == D9D_OK) {
             *path = one;
             return D9D_OK;
@@ -83,6 +84,16 @@ d9d_status d9d_save_newest(const char *dir, const d9d_log *log, d9d_arena *a, co
                         steps.n, first.text);
     *path = NULL;
     return D9D_OK;
+}
+
+d9d_status d9d_save_likely(const char *dir, d9d_arena *a, const char **path)
+{
+    return newest(dir, false, NULL, a, path);
+}
+
+d9d_status d9d_save_newest(const char *dir, const d9d_log *log, d9d_arena *a, const char **path)
+{
+    return newest(dir, true, log, a, path);
 }
 
 /* --- removing ------------------------------------------------------------------------- */

@@ -1,5 +1,7 @@
 /* train_check.c - what training says before it takes memory, cheapest first.  See loop/train_run.h.
  */
+#include <string.h>
+
 #include "d9d/model/weights.h"
 #include "loop/launch.h"
 #include "loop/same.h"
@@ -88,14 +90,16 @@ static d9d_status dir_check(d9di_train *r)
     return r->goes_on ? D9D_OK : d9di_run_dir_spares(&r->dir);
 }
 
-/* Rank 0 looks, for all of them. */
-static d9d_status checkpoint_find(d9di_train *r, const char **path)
+/* Rank 0 looks, for all of them: for the one that will be gone on with, or for whether it can be,
+ * which takes as long as to read it. */
+static d9d_status checkpoint_find(d9di_train *r, bool whole, const char **path)
 {
     d9d_status st = D9D_OK;
 
     *path = NULL;
     if (r->rank == 0 && r->c->trainer.checkpointing.resume)
-        st = d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path);
+        st = whole ? d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path)
+                   : d9d_save_likely(r->dir.checkpoints, &r->arena, path);
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
     return d9di_launch_tell(r->where->boot, &r->arena, path);
 }
@@ -115,6 +119,15 @@ static d9d_status export_check(const d9di_train *r)
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG, "%s: the finished model is to go there, and it is not empty",
                     d9di_train_export_dir(r));
+}
+
+/* Where the run stands, and what that leaves of it. */
+static d9d_status start_check(d9di_train *r, const char *resume_from)
+{
+    D9D_TRY(state_fresh(r));
+    if (resume_from != NULL)
+        D9D_TRY(state_check_whole(r, resume_from));
+    return export_check(r);
 }
 
 /* Rank 0 makes the run directory later, checkpoints later still, and the finished model last. */
@@ -192,10 +205,7 @@ static d9d_status model_check(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_evaluations_check_head(&r->evaluations, &r->engine.spec.options.head));
     D9D_TRY(
         d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
-    D9D_TRY(state_fresh(r));
-    if (resume_from != NULL)
-        D9D_TRY(state_check_whole(r, resume_from));
-    D9D_TRY(export_check(r));
+    D9D_TRY(start_check(r, resume_from));
     return r->rank == 0 ? places_check(r) : D9D_OK;
 }
 
@@ -213,12 +223,21 @@ static d9d_status sources_check(d9di_train *r, const char *resume_from)
     return d9di_same_agree(&same, r->where->boot);
 }
 
+static bool is_same(const char *a, const char *b)
+{
+    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
 d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
 {
     d9d_boot *boot = r->where->boot;
+    const char *likely;
 
     D9D_TRY(d9d_boot_agree(boot, config_check(r)));
-    D9D_TRY(checkpoint_find(r, resume_from));
-    D9D_TRY(d9d_boot_agree(boot, model_check(r, *resume_from)));
+    D9D_TRY(checkpoint_find(r, false, &likely));
+    D9D_TRY(d9d_boot_agree(boot, model_check(r, likely)));
+    D9D_TRY(checkpoint_find(r, true, resume_from));
+    if (!is_same(likely, *resume_from))
+        D9D_TRY(d9d_boot_agree(boot, start_check(r, *resume_from)));
     return sources_check(r, *resume_from);
 }

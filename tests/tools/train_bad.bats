@@ -159,6 +159,12 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     rm -r run
 }
 
+# damaged OPTION...: a run "old" of two steps, whose second checkpoint has a changed byte.
+damaged() {
+    d9d-train -q --set trainer.run.dir=old --set trainer.run.steps=2 --set trainer.checkpointing.period_steps=1 "$@" c.json
+    printf x | dd of=old/checkpoints/step-00000002/model-r00000.safetensors bs=1 seek=20000 conv=notrunc status=none
+}
+
 @test "places that hold something else" {
     mkdir full
     echo mine >full/file
@@ -188,6 +194,24 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     touch file
     refused 'file: is no directory' --set trainer.run.dir=file/x
     refused 'file: is no directory' --set export_to=file/x
+}
+
+@test "... before the checkpoint is read, of which all bytes are hashed" {
+    damaged --set export_to=unused
+    refused 'old/checkpoints/step-00000002/manifest.json: tensor model.embed_tokens.token_embedding.regular.weight is float32, this run needs bfloat16' \
+        --set trainer.run.dir=old --set model_provider.dtype=bfloat16
+    rm -r old/checkpoints/step-00000001
+    run -1 d9d-train -q --set trainer.run.dir=old c.json
+    assert_output --partial 'none of 1 checkpoints can be used'
+}
+
+@test "... and of an older one, where the newest is damaged" {
+    damaged
+    rm -r old/export
+    run -0 d9d-train --set trainer.run.dir=old --set trainer.run.steps=2 c.json
+    [ "$(grep -c 'checkpoint passed over' <<<"$output")" -eq 1 ]
+    grep -q '"restart": 1, "step": 1,' old/metrics.jsonl
+    [ -e old/export/config.json ]
 }
 
 @test "nothing wrong costs a model's memory" {

@@ -158,6 +158,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_save_prune(const char *dir, int64_t keep, co
  * does not start from scratch over them unasked. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_newest(const char *dir, const d9d_log *log, d9d_arena *a,
                                                 const char **path);
+/* The one that it will be if no file is damaged: manifests and sizes alone are looked at. */
+D9D_API D9D_MUST_USE d9d_status d9d_save_likely(const char *dir, d9d_arena *a, const char **path);
 
 /* The state alone; and that the set could be filled, EMISMATCH as below.  The set's tensors may
  * have no memory yet. */
