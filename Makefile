@@ -238,12 +238,17 @@ test-%:
 list-tests:
 	@printf '%s\n' $(patsubst $B/%,%.c,$(filter $B/%,$(CHOSEN))) $(filter-out $B/%,$(CHOSEN))
 
+# Tests of what has threads of its own.  OpenMP's, of which the thread sanitizer knows nothing, are
+# not among them.
+THREADED  := loader neighbours save_behind stop test_log test_thread trace track watchdog
+
 # Both compilers, the sanitizers, valgrind, and a minute of fuzzing a parser.
 test-long:
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh long
 	+$(MAKE) --no-print-directory run-test D9D_LONG=1
 	+$(MAKE) --no-print-directory run-test CC=clang B=build-clang
 	+$(MAKE) --no-print-directory run-test SAN=address,undefined
+	+$(MAKE) --no-print-directory run-test SAN=thread SUITES=unit T="$(THREADED)"
 	+$(MAKE) --no-print-directory memcheck
 	+$(MAKE) --no-print-directory fuzz
 export D9D_LONG D9D_WRAP

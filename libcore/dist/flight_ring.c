@@ -211,6 +211,12 @@ static void stay_if_ended(const d9di_ring *r)
         (void)pause();
 }
 
+static bool is_recorded(const d9d_comm *c)
+{
+    return c->ring != NULL && c->group >= 0 &&
+           __atomic_load_n(&c->ring->head.state, __ATOMIC_RELAXED) == D9DI_FLIGHT_RUNS;
+}
+
 d9di_flight_call *d9di_ring_begin(d9d_comm *c, const d9di_call *k)
 {
     d9di_ring *r = c->ring;
@@ -219,14 +225,14 @@ d9di_flight_call *d9di_ring_begin(d9d_comm *c, const d9di_call *k)
 
     if (r != NULL)
         stay_if_ended(r);
-    if (r == NULL || c->group < 0 || r->head.state != D9DI_FLIGHT_RUNS)
+    if (!is_recorded(c))
         return NULL;
     number = __atomic_add_fetch(&r->head.calls, 1, __ATOMIC_RELAXED);
     x = &r->call[(number - 1) % D9DI_FLIGHT_CALLS];
     __atomic_store_n(&x->number, 0, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    x->begin = d9d_clock_ns();
-    x->end = 0;
+    __atomic_store_n(&x->begin, d9d_clock_ns(), __ATOMIC_RELAXED);
+    __atomic_store_n(&x->end, 0, __ATOMIC_RELAXED);
     x->seq = k->verb == D9DI_EXCHANGE ? c->exchanges : c->calls;
     r->head.group[c->group].seq = c->calls;
     x->n = elements(c, k);
@@ -235,7 +241,7 @@ d9di_flight_call *d9di_ring_begin(d9d_comm *c, const d9di_call *k)
     x->type = (uint8_t)(k->verb == D9DI_EXCHANGE ? k->pieces[0].t : k->t);
     x->op = (uint8_t)k->op;
     x->root = k->root;
-    x->step = D9DI_STEP_INSIDE;
+    __atomic_store_n(&x->step, D9DI_STEP_INSIDE, __ATOMIC_RELAXED);
     note_peers(c, k, x);
     (void)strncpy(x->what, k->what, sizeof(x->what) - 1);
     __atomic_store_n(&x->number, number, __ATOMIC_RELEASE);
@@ -246,6 +252,6 @@ void d9di_ring_end(d9di_flight_call *x, d9di_step step)
 {
     if (x == NULL)
         return;
-    x->end = d9d_clock_ns();
+    __atomic_store_n(&x->end, d9d_clock_ns(), __ATOMIC_RELAXED);
     __atomic_store_n(&x->step, (int32_t)step, __ATOMIC_RELEASE);
 }

@@ -101,7 +101,7 @@ static void *scribble(void *arg)
     task t;
 
     while (next(s, &t, &number)) {
-        const int64_t now = d9d_clock_ns();
+        const int64_t now = d9d_clock_ns(), made = __atomic_load_n(&h->calls, __ATOMIC_RELAXED);
         d9d_buf text = {0};
         bool was_said = false;
 
@@ -110,11 +110,10 @@ static void *scribble(void *arg)
             (void)snprintf(h->said, sizeof(h->said), "%s", s->said);
             __atomic_store_n(&h->state, D9DI_FLIGHT_ENDED, __ATOMIC_RELEASE);
         }
-        if (t == SYNC || t == END ||
-            (now - synced > (int64_t)SYNC_MS * 1000000 && calls != h->calls)) {
+        if (t == SYNC || t == END || (now - synced > (int64_t)SYNC_MS * 1000000 && calls != made)) {
             d9di_ring_sync(s->ring);
             synced = now;
-            calls = h->calls;
+            calls = made;
         }
         if (t == LOOK)
             look(s->dir, &text, &was_said);

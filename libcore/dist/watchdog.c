@@ -48,15 +48,17 @@ static const d9di_flight_call *oldest(const d9di_ring *r, int64_t *since)
     for (int i = 0; i < D9DI_FLIGHT_CALLS; i++) {
         const d9di_flight_call *x = &r->call[i];
         const int32_t step = __atomic_load_n(&x->step, __ATOMIC_ACQUIRE);
+        const int64_t begin = __atomic_load_n(&x->begin, __ATOMIC_RELAXED);
+        const int64_t end = __atomic_load_n(&x->end, __ATOMIC_RELAXED);
 
         if (__atomic_load_n(&x->number, __ATOMIC_ACQUIRE) == 0)
             continue;
         if (step == D9DI_STEP_DONE || step == D9DI_STEP_FAILED) {
-            done = x->end > done ? x->end : done;
-        } else if (found == NULL || x->begin < *since) {
+            done = end > done ? end : done;
+        } else if (found == NULL || begin < *since) {
             found = x;
             how = step;
-            *since = x->begin;
+            *since = begin;
         }
     }
     if (how == D9DI_STEP_QUEUED && done > *since)
