@@ -273,8 +273,10 @@ static const d9d_table sharding_table =
 
 typedef struct d9d_timeout_section timeout_section;
 static const d9d_key timeout_keys[] = {
-    D9D_KEY_INT(timeout_section, init_timeout, "10000", 1, 1 << 30,
-                "seconds that a collective may take until the first step is done"),
+    D9D_KEY_INT(
+        timeout_section, init_timeout, "10000", 1, 1 << 30,
+        "seconds that a collective may take until the first step is done, and while ranks save "
+        "or evaluate"),
     D9D_KEY_INT(timeout_section, step_timeout, "100", 1, 1 << 30,
                 "seconds that a collective may take afterwards"),
     D9D_KEY_INT(timeout_section, save_margin, "300", 0, 1 << 30,

@@ -21,6 +21,31 @@ teardown_file() { rm -rf "$work"; }
 # installed: this build in $work/d9d, as its users have it.
 installed() { make -s --no-print-directory -C "$root" install PREFIX="$work/d9d" DESTDIR= >&2; }
 
+# struck TOOL: that tool says in pid.RANK who it is, which all_gone looks for; strike SIGNAL kills a
+# random one of them, `who`, and waits until all are gone: the limit, and what finding out and ending
+# take.
+struck() {
+    mkdir -p "$work/bin"
+    # shellcheck disable=SC2016
+    printf '#!/bin/bash\necho $$ >pid.$OMPI_COMM_WORLD_RANK\nexec %q "$@"\n' "$D9D_BIN/$1" >"$work/bin/$1"
+    chmod +x "$work/bin/$1"
+    PATH=$work/bin:$PATH
+}
+all_gone() {
+    local f
+    for f in pid.*; do is_gone "$(cat "$f")" || return 1; done
+}
+strike() {
+    local ranks=(pid.*)
+    who=$((RANDOM % ${#ranks[@]}))
+    kill "-$1" "$(cat pid.$who)"
+    patience=60 wait_for all_gone
+}
+# named FILE HOW: it says that the one who was struck is HOW, and its call.
+named() {
+    grep -E "(rank|is) $who \([^)]*\),? which is $2( since [0-9.]+ s)?; its last call: [a-z_+]+: [a-z_]+ [0-9]+ of " "$1" || { echo "rank $who:"; cat err "$1"; return 1; }
+}
+
 # plugin NAME SOURCE [FLAG...]: libNAME.so, built against that as its users build it.
 plugin() {
     local name=$1 source=$2 flags libs
