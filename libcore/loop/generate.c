@@ -206,9 +206,10 @@ static d9d_status answers_open(run *r)
 
 static d9d_status run_open(run *r, const json_t *resolved)
 {
-    const d9di_engine_how how = engine_how(r);
+    d9di_engine_how how = engine_how(r);
 
     D9D_TRY(output_open(r, resolved));
+    D9D_TRY(d9di_launch_flight(r->where->boot, r->how->output, &r->engine.arena, &how.flight));
     D9D_TRY(d9di_engine_fill(&r->engine, &how));
     D9D_TRY(rows_open(r));
     return answers_open(r);
@@ -471,5 +472,7 @@ d9d_status d9di_generate(const d9d_infer_config *config, const json_t *resolved,
 out:
     st = d9di_launch_failed(where->boot, r.engine.mesh, st);
     run_close(&r);
+    if (st == D9D_OK)
+        d9di_launch_landed(where->boot, r.how->output);
     return st;
 }

@@ -122,9 +122,10 @@ static d9d_status output_open(run *r, const json_t *resolved, int64_t *first)
 
 static d9d_status run_open(run *r, const json_t *resolved, int64_t *first)
 {
-    const d9di_engine_how how = engine_how(r);
+    d9di_engine_how how = engine_how(r);
 
     D9D_TRY(output_open(r, resolved, first));
+    D9D_TRY(d9di_launch_flight(r->where->boot, r->output->output, &r->engine.arena, &how.flight));
     D9D_TRY(d9d_batch_room_create(&r->idle));
     D9D_TRY(d9di_engine_fill(&r->engine, &how));
     return tell(r, "inference.configuration.model_stages",
@@ -301,6 +302,8 @@ static d9d_status score(const d9d_infer_config *config, const json_t *resolved,
 out:
     st = d9di_launch_failed(where->boot, r.engine.mesh, st);
     run_close(&r);
+    if (st == D9D_OK)
+        d9di_launch_landed(where->boot, r.output->output);
     return st;
 }
 

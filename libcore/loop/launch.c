@@ -1,8 +1,10 @@
 /* launch.c - see loop/launch.h. */
 #include "loop/launch.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "d9d/device/imagined.h"
 
@@ -166,4 +168,28 @@ d9d_status d9di_events_open(const d9d_job *where, const d9d_union *model, const 
     if (task != NULL)
         D9D_TRY(d9d_events_subscribe(*out, task->kind->events, task->self));
     return d9d_plugins_subscribe(where->plugins, *out);
+}
+
+#define FLIGHT "%s.flight"
+
+d9d_status d9di_launch_flight(const d9d_boot *boot, const char *output, d9d_arena *a,
+                              const char **out)
+{
+    *out = NULL;
+    if (output == NULL || d9d_boot_size(boot) == 1)
+        return D9D_OK;
+    *out = d9d_arena_printf(a, FLIGHT, output);
+    return *out != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its name", output);
+}
+
+void d9di_launch_landed(const d9d_boot *boot, const char *output)
+{
+    char path[PATH_MAX];
+
+    if (output == NULL || d9d_boot_size(boot) == 1)
+        return;
+    (void)snprintf(path, sizeof(path), FLIGHT "/rank-%d.bin", output, d9d_boot_rank(boot));
+    (void)unlink(path);
+    (void)snprintf(path, sizeof(path), FLIGHT, output);
+    (void)rmdir(path);
 }

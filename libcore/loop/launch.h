@@ -46,4 +46,11 @@ d9d_status d9di_launch_apart(const d9di_processor *all, int rank);
  * waits for no other when the mesh (or NULL) is closed. */
 d9d_status d9di_launch_failed(d9d_boot *boot, d9d_mesh *mesh, d9d_status st);
 
+/* Where several ranks that write this file are recorded, "OUTPUT.flight", in the arena; NULL for
+ * one rank, and without a file. */
+d9d_status d9di_launch_flight(const d9d_boot *boot, const char *output, d9d_arena *a,
+                              const char **out);
+/* This rank's record goes, and the last one takes the directory along: all went well. */
+void d9di_launch_landed(const d9d_boot *boot, const char *output);
+
 #endif /* D9DI_LOOP_LAUNCH_H */

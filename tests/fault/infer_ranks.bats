@@ -1,0 +1,61 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats and of topology.bash
+# A rank of d9d-infer is killed or stands still: the others are gone soon, it is named with its call,
+# and what was written is gone on with.
+
+load ../slurm/helper
+
+load ../dist/topology
+
+setup() { with_mpi && enter && struck d9d-infer; }
+
+# infer OPTION...: on two ranks, out.jsonl.
+infer() { mpi -n 2 d9d-infer -q --device cpu "$@" i.json; }
+
+# each_way OPTION...: killed, which takes no limit, and stopped; what is made then is what one run makes.
+each_way() {
+    local way end
+    rm -f out.jsonl
+    infer "$@"
+    [ ! -e out.jsonl.flight ]
+    mv out.jsonl whole.jsonl
+    for way in "KILL gone 300" "STOP stopped 4"; do
+        read -r signal how limit <<<"$way"
+        rm -f pid.* out.jsonl*
+        infer "$@" --set "trainer.timeout.init_timeout=$limit" 2>err &
+        wait_for eval 'has_lines "$(echo out.jsonl.part-*)" 3'
+        strike "$signal"
+        end=0
+        wait $! || end=$?
+        [ $end -ne 0 ]
+        [ ! -e out.jsonl ]
+        d9d-metrics flight out.jsonl.flight >said
+        [ "$signal" = STOP ] || named said "$how"
+        [ "$signal" = KILL ] || named err "$how"
+        infer "$@" --set "trainer.timeout.init_timeout=$limit"
+        cmp out.jsonl whole.jsonl
+        [ "$(echo out.jsonl*)" = out.jsonl ]
+    done
+}
+
+@test "in generation" {
+    for _ in $(seq 40); do cat "$golden/moe/generate.jsonl"; done >prompts.jsonl
+    cat >i.json <<JSON
+{"model_provider": {"name": "qwen3_moe", "hf_config": "$golden/moe/config.json"},
+ "trainer": {"batching": {"microbatch_size": 2}, "model_stage_factory": {"source_checkpoint": "$golden/moe"}},
+ "task": {"name": "generate", "output": "out.jsonl", "prompts": "prompts.jsonl", "max_new_tokens": 64,
+   "stop_at_eos": false}}
+JSON
+    each_way --set mesh.tensor_parallel=2
+}
+
+@test "in the log-probabilities of a dataset" {
+    cat >i.json <<JSON
+{"data": {"dataset": "many"},
+ "model_provider": {"name": "qwen3_moe", "hf_config": "$golden/moe/config.json"},
+ "trainer": {"batching": {"microbatch_size": 2}, "model_stage_factory": {"source_checkpoint": "$golden/moe"}},
+ "task": {"name": "logprobs", "output": "out.jsonl"}}
+JSON
+    for _ in $(seq 60); do cat "$golden/moe/train.jsonl"; done | d9d-shard -q --format tokens --out many -
+    each_way --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=2
+}
