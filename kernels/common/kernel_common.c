@@ -62,11 +62,6 @@ enum { XENT_STEP = 128, XENT_WIDTH = 8192 };
 enum { XENT_EVEN = 1024 }; /* where there is room for it: tiles of products come out even */
 #define XENT_ROOM ((int64_t)768 << 20)
 
-static int64_t round_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b * b;
-}
-
 /* What a token takes of the rank with the largest part, about. */
 static double each_of_ranks(const d9d_xent_dims *n)
 {
@@ -85,7 +80,8 @@ int64_t d9di_xent_tokens(const d9d_xent_dims *n, int64_t empty, double each)
     const int64_t fit = steps * XENT_STEP;
     const int64_t most = fit > XENT_EVEN ? fit / XENT_EVEN * XENT_EVEN : fit;
     const int64_t rounds = (n->rows + most - 1) / most;
-    const int64_t even = rounds > 0 ? round_up((n->rows + rounds - 1) / rounds, XENT_STEP) : most;
+    const int64_t even =
+        rounds > 0 ? d9di_round_up((n->rows + rounds - 1) / rounds, XENT_STEP) : most;
 
     return n->rows < even ? n->rows : even;
 }

@@ -27,6 +27,10 @@ D9DI_EVERYWHERE static inline int64_t d9di_ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
 }
+D9DI_EVERYWHERE static inline int64_t d9di_round_up(int64_t a, int64_t to)
+{
+    return d9di_ceil_div(a, to) * to;
+}
 
 /* Queries of a row that follow each other, of rows that cuDNN's attention takes. */
 static inline int64_t d9di_piece_of(const d9d_attention_dims *n)
@@ -43,7 +47,7 @@ static inline int64_t d9di_plan_length(int64_t n)
 
     while (n > 16 * step)
         step *= 2;
-    return d9di_max(D9DI_PLAN_SHORTEST, d9di_ceil_div(n, step) * step);
+    return d9di_max(D9DI_PLAN_SHORTEST, d9di_round_up(n, step));
 }
 /* Rows without a list: is a piece of such a length?  Others are done as documents. */
 static inline bool d9di_plan_is_for(const d9d_attention_dims *n)

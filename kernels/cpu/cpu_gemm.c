@@ -33,11 +33,6 @@ typedef struct cut {
     int64_t n_cols, first; /* tiles in a row of tiles; number of the first tile */
 } cut;
 
-static int64_t round_up(int64_t x, int64_t to)
-{
-    return d9di_ceil_div(x, to) * to;
-}
-
 static bool too_large(const d9di_gemm_job *j, int64_t rows, int64_t cols)
 {
     int64_t tiles = d9di_ceil_div(j->m, rows) * d9di_ceil_div(j->n, cols);
@@ -60,8 +55,8 @@ static cut cut_make(const d9di_gemm_job *j)
     while (too_large(j, rows, cols))
         *(rows >= cols ? &rows : &cols) /= 2;
     /* Even tiles, in multiples of the widest kernel. */
-    t.rows = round_up(d9di_ceil_div(j->m, d9di_ceil_div(j->m, rows)), 16);
-    t.cols = round_up(d9di_ceil_div(j->n, d9di_ceil_div(j->n, cols)), 16);
+    t.rows = d9di_round_up(d9di_ceil_div(j->m, d9di_ceil_div(j->m, rows)), 16);
+    t.cols = d9di_round_up(d9di_ceil_div(j->n, d9di_ceil_div(j->n, cols)), 16);
     t.n_cols = d9di_ceil_div(j->n, t.cols);
     return t;
 }

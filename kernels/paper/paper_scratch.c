@@ -5,23 +5,6 @@
 #include "../common/kernel_common.h"
 #include "paper_private.h"
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-static int64_t round_up(int64_t a, int64_t to)
-{
-    return ceil_div(a, to) * to;
-}
-static int64_t min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-static int64_t max(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static bool on_gpu(d9d_stream s)
 {
     return s != NULL && d9d_paper_chip_of(d9d_paper_of(s))->gpu;
@@ -44,8 +27,8 @@ d9d_status d9di_paper_gemm_scratch(d9d_stream s, const d9d_gemm *g)
     D9D_TRY(d9di_paper_first(s, g, &first));
     if (first && result <= TRIAL_BYTES &&
         2.0 * (double)g->m * (double)g->n * (double)g->k >= TRIAL_FLOP)
-        D9D_TRY(d9di_paper_borrow(s, 2 * round_up(result, 256)));
-    return d9di_paper_borrow(s, min(MOST_SCRATCH, 16 * g->m * g->n));
+        D9D_TRY(d9di_paper_borrow(s, 2 * d9di_round_up(result, 256)));
+    return d9di_paper_borrow(s, d9di_min(MOST_SCRATCH, 16 * g->m * g->n));
 }
 
 /* --- attention: cuda_attention_cudnn.c, cuda_attention_din.cu ------------------------------- */
@@ -55,7 +38,7 @@ enum { LEAST_SLICE = 64, LEAST_PROMPT = 256 };
 
 static int64_t divisor(int64_t n, int64_t most)
 {
-    int64_t d = max(1, min(n, most));
+    int64_t d = d9di_max(1, d9di_min(n, most));
 
     while (n % d != 0)
         d--;
@@ -85,11 +68,12 @@ static int64_t scores_packed(const d9d_attention_dims *n)
     while (longest < piece)
         longest *= 2;
     for (; !whole && longest >= D9DI_PLAN_SHORTEST; longest /= 2)
-        most = max(most, scores(n, round_up(ceil_div(n->b * n->s, longest / 2 + 1), 8), longest,
-                                longest, true));
+        most =
+            d9di_max(most, scores(n, d9di_round_up(d9di_ceil_div(n->b * n->s, longest / 2 + 1), 8),
+                                  longest, longest, true));
     if (n->s == n->z)
         return most;
-    return max(most, scores(n, n->b, d9di_plan_length(piece), d9di_plan_length(n->z), false));
+    return d9di_max(most, scores(n, n->b, d9di_plan_length(piece), d9di_plan_length(n->z), false));
 }
 
 /* Are pieces of whole rows done in two slices backward, with their own keys and with those before?
@@ -107,9 +91,9 @@ static int64_t scores_of_rows(const d9d_attention_dims *n)
     for (int64_t i = 0; i < n->pieces; i++) {
         const int64_t size = n->s / n->pieces, own = has_slices(n) ? size : n->end[i];
 
-        most = max(most, scores(n, n->b, size, own, false));
+        most = d9di_max(most, scores(n, n->b, size, own, false));
         if (n->end[i] > own)
-            most = max(most, scores(n, n->b, size, n->end[i] - own, false));
+            most = d9di_max(most, scores(n, n->b, size, n->end[i] - own, false));
     }
     return most;
 }
@@ -135,7 +119,7 @@ static d9d_attention_dims listed(const d9d_attention_dims *n)
     d9d_attention_dims x = *n;
 
     if (n->segments == 0 && !d9di_plan_is_for(n))
-        x.segments = n->b * max(1, n->pieces);
+        x.segments = n->b * d9di_max(1, n->pieces);
     return x;
 }
 
@@ -206,23 +190,24 @@ static int64_t vocabulary(const d9d_xent_dims *n)
 
 static int64_t block_bytes(const d9d_xent_dims *n, int64_t elements)
 {
-    return round_up(elements, 64) * (n->t == D9D_F32 ? 4 : 6);
+    return d9di_round_up(elements, 64) * (n->t == D9D_F32 ? 4 : 6);
 }
 
 static int64_t forward_bytes(const d9d_xent_dims *n, bool unit)
 {
-    const int64_t tokens = min(n->rows, TOKENS);
+    const int64_t tokens = d9di_min(n->rows, TOKENS);
 
-    return round_up(tokens * 16, 256) + (unit ? round_up(tokens * n->h * 4, 256) : 0) +
-           block_bytes(n, tokens * min(vocabulary(n), COLUMNS));
+    return d9di_round_up(tokens * 16, 256) + (unit ? d9di_round_up(tokens * n->h * 4, 256) : 0) +
+           block_bytes(n, tokens * d9di_min(vocabulary(n), COLUMNS));
 }
 
 static int64_t dw_bytes(const d9d_xent_dims *n)
 {
     const int64_t elements = DW_SCRATCH / (block_bytes(n, 64) / 64);
-    const int64_t tokens = min(n->rows, elements / LEAST_COLUMNS);
+    const int64_t tokens = d9di_min(n->rows, elements / LEAST_COLUMNS);
 
-    return block_bytes(n, tokens * min(min(vocabulary(n), COLUMNS), elements / max(tokens, 1)));
+    return block_bytes(
+        n, tokens * d9di_min(d9di_min(vocabulary(n), COLUMNS), elements / d9di_max(tokens, 1)));
 }
 
 /* What a piece of the vocabulary takes of a token besides its p: sums, and logits in float32. */
@@ -230,9 +215,9 @@ static void once_piece(const d9d_xent_dims *n, int64_t v, int64_t *parts, int64_
 {
     const bool at_once = n->t == D9D_BF16 && n->h % SIDE == 0 && v % SIDE == 0;
 
-    *parts += ceil_div(v, at_once ? TILE : COLUMNS);
+    *parts += d9di_ceil_div(v, at_once ? TILE : COLUMNS);
     if (!at_once)
-        *width = max(*width, min(v, COLUMNS));
+        *width = d9di_max(*width, d9di_min(v, COLUMNS));
 }
 
 static int64_t once_lay_out(const d9d_xent_dims *n, int64_t tokens)
