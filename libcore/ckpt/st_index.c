@@ -72,6 +72,8 @@ static d9d_status read_members(d9di_scan *s, d9di_index *x, d9d_map *files)
     D9D_TRY(d9di_scan_end(s));
     if (!found)
         return D9D_FAIL(D9D_EFORMAT, "%s: no weight_map", x->path);
+    if (x->map.len == 0)
+        return D9D_FAIL(D9D_EFORMAT, "%s: weight_map names no tensor", x->path);
     return list_files(x, files);
 }
 

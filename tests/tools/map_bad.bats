@@ -73,6 +73,10 @@ edit() { sed -i -e "$1" src/config.json; }
     refused 1 "malformed data: src/model.safetensors.index.json: tensor a is listed twice"
     echo '{"metadata": {}}' >src/model.safetensors.index.json
     refused 1 "malformed data: src/model.safetensors.index.json: no weight_map"
+    index ''
+    refused 1 "malformed data: src/model.safetensors.index.json: weight_map names no tensor"
+    run -1 d9d-map verify -q --no-manifest src
+    assert_output --partial "src/model.safetensors.index.json: weight_map names no tensor"
 }
 
 @test "a weight of integers is no weight" {
