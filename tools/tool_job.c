@@ -27,7 +27,7 @@ static d9d_status read_stdin(json_t **out)
 {
     d9d_buf b = {0};
     d9d_status st = D9D_OK;
-    char piece[65536];
+    char piece[1 << 14];
     size_t n;
 
     while (st == D9D_OK && (n = fread(piece, 1, sizeof(piece), stdin)) > 0)

@@ -12,7 +12,7 @@
 #include "data/dataset_index.h"
 #include "data/out_file.h"
 
-enum { RECORDS_A_READ = 4096 };
+enum { RECORDS_A_READ = 512 };
 
 /* A sample in the spool of its split, by the shards of the dataset. */
 struct joined {

@@ -9,7 +9,7 @@ static const char begin[] = "{\"step\": ";
 /* Bytes of the lines up to and with step `done`; a line that is cut or not of ours ends them. */
 static d9d_status end_of(const char *path, int64_t done, uint64_t *end)
 {
-    enum { PIECE = 1 << 16, HEAD = 40 };
+    enum { PIECE = 1 << 14, HEAD = 40 };
     char piece[PIECE], head[HEAD + 1];
     size_t have = 0; /* of the head of the line that is being read */
     uint64_t size, at, n;

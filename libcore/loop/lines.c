@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 1 << 16 };
+enum { PIECE = 1 << 14 };
 
 /* Whole lines of a file, and where the last of them ends. */
 static d9d_status lines_count(const char *path, int64_t *lines, uint64_t *end)

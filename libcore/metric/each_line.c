@@ -40,7 +40,7 @@ static d9d_status piece_take(walk *w, const char *piece, size_t n)
 d9d_status d9di_each_line(const char *path, d9di_line_fn fn, void *arg)
 {
     walk w = {.path = path, .fn = fn, .arg = arg};
-    char piece[1 << 16];
+    char piece[1 << 14];
     d9d_file f = {.fd = -1};
     uint64_t size, at, n;
     d9d_status st = D9D_OK;

@@ -425,3 +425,9 @@ bad() {
     [[ "$output" == *"cannot write"* ]]
     [ ! -e data ]
 }
+
+@test "64 KiB of stack are enough" {
+    [ -z "${D9D_SAN:-}" ] || skip "sanitizers take stack of their own"
+    corpus 20 >a.jsonl
+    (ulimit -s 64 && d9d-shard -q -t "$tok" --pack 16 -j 3 -o data a.jsonl && d9d-shard verify -q data)
+}
