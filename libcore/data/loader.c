@@ -251,6 +251,14 @@ void d9d_batch_room_free(d9d_batch_room *r)
     free(r);
 }
 
+double d9d_loader_least_bytes(const d9d_loader *l, int64_t rows)
+{
+    const double cells = (double)padded(l, 1) * (l->packed ? PARTS : SEGMENTS);
+
+    return (double)rows * (cells * sizeof(int32_t) + sizeof(struct drawn) + sizeof(d9d_draw) +
+                           sizeof(int64_t) + sizeof(uint32_t));
+}
+
 /* Look up the rows, which is all that needs the lock. */
 static d9d_status draw_rows(d9d_loader *l, int64_t first, int64_t rows, d9d_batch_room *room)
 {

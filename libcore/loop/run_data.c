@@ -135,6 +135,19 @@ d9d_status d9di_data_check(const d9di_data *d, int64_t vocab, int64_t positions)
     return D9D_OK;
 }
 
+d9d_status d9di_data_check_rows(const d9di_data *d, int64_t rows)
+{
+    const double least = d9d_loader_least_bytes(d->loader, rows), left = (double)d9d_mem_left();
+
+    if (least <= left)
+        return D9D_OK;
+    return D9D_FAIL(
+        D9D_ECONFIG,
+        "trainer.batching.microbatch_size %lld: so many rows take %.0f MB of host memory "
+        "at least, and %.0f MB are left",
+        (long long)rows, least * 1e-6, left * 1e-6);
+}
+
 d9d_feed_how d9di_data_feed(const struct d9d_data_loading_section *c, int64_t first, int64_t global,
                             int64_t rank, int64_t ranks, int64_t rows, int64_t end)
 {

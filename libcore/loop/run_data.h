@@ -30,6 +30,9 @@ int64_t d9di_data_multiple(const d9d_degrees *mesh, int64_t wanted);
 
 /* EMISMATCH unless ids are below the vocabulary and samples within the positions of a model. */
 d9d_status d9di_data_check(const d9di_data *d, int64_t vocab, int64_t positions);
+/* ECONFIG where this host has no memory for a micro-batch of so many rows, however short they are.
+ */
+d9d_status d9di_data_check_rows(const d9di_data *d, int64_t rows);
 /* How rank `rank` of `ranks` takes the stream from sample `first` on, until `end`. */
 d9d_feed_how d9di_data_feed(const struct d9d_data_loading_section *c, int64_t first, int64_t global,
                             int64_t rank, int64_t ranks, int64_t rows, int64_t end);

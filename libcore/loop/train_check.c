@@ -183,6 +183,7 @@ static d9d_status config_check(d9di_train *r)
     r->n_micro =
         t->batching.global_batch_size / d9di_train_replicas(r) / t->batching.microbatch_size;
     D9D_TRY(data_open(r));
+    D9D_TRY(d9di_data_check_rows(&r->data, t->batching.microbatch_size));
     D9D_TRY(d9di_train_tell(r, "train.configuration.data_loader",
                             (d9d_event){.loader = r->data.loader}));
     D9D_TRY(d9di_metrics_open(&r->c->metrics, "metrics", &r->arena, &r->metrics));

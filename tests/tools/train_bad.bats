@@ -214,6 +214,13 @@ damaged() {
     [ -e old/export/config.json ]
 }
 
+@test "rows that the host has no memory for, however short they are" {
+    local n=$((1 << 30))
+    [ "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)" -lt $((120 * n / 1024)) ] || skip "it has"
+    refused "trainer.batching.microbatch_size $n: so many rows take " --set data.epochs=null --set trainer.run.steps=1 \
+        --set trainer.batching.microbatch_size=$n --set trainer.batching.global_batch_size=$n
+}
+
 @test "nothing wrong costs a model's memory" {
     [ -z "${D9D_SAN:-}" ] || skip "sanitizers take address space of their own"
     model='{"layer": {"hidden_size": 131072, "intermediate_size": 262144, "num_attention_heads": 1024,

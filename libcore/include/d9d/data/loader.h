@@ -84,6 +84,9 @@ typedef struct d9d_draw {
 /* Sample k of the stream; EINVAL when it is not in it, EFORMAT for a damaged index. */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_draw(d9d_loader *l, int64_t k, d9d_draw *out);
 
+/* Bytes of host memory that a batch of so many rows takes at least, however short they are. */
+D9D_API double d9d_loader_least_bytes(const d9d_loader *l, int64_t rows);
+
 /* Cells that rows of `rows` samples each would take for samples [first, first + n), cut to
  * whole groups, and the positions among them: the difference is padding. */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_measure(d9d_loader *l, int64_t first, int64_t n,
