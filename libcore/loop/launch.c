@@ -182,14 +182,18 @@ d9d_status d9di_launch_flight(const d9d_boot *boot, const char *output, d9d_aren
     return *out != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its name", output);
 }
 
+/* An interrupted life may have had more ranks. */
 void d9di_launch_landed(const d9d_boot *boot, const char *output)
 {
+    const int size = d9d_boot_size(boot);
     char path[PATH_MAX];
 
-    if (output == NULL || d9d_boot_size(boot) == 1)
+    if (output == NULL || size == 1)
         return;
-    (void)snprintf(path, sizeof(path), FLIGHT "/rank-%d.bin", output, d9d_boot_rank(boot));
-    (void)unlink(path);
+    for (int r = d9d_boot_rank(boot), rc = 0; rc == 0; r += size) {
+        (void)snprintf(path, sizeof(path), FLIGHT "/rank-%d.bin", output, r);
+        rc = unlink(path);
+    }
     (void)snprintf(path, sizeof(path), FLIGHT, output);
     (void)rmdir(path);
 }

@@ -50,7 +50,7 @@ d9d_status d9di_launch_failed(d9d_boot *boot, d9d_mesh *mesh, d9d_status st);
  * one rank, and without a file. */
 d9d_status d9di_launch_flight(const d9d_boot *boot, const char *output, d9d_arena *a,
                               const char **out);
-/* This rank's record goes, and the last one takes the directory along: all went well. */
+/* All went well: records go, and the last rank takes the directory along. */
 void d9di_launch_landed(const d9d_boot *boot, const char *output);
 
 #endif /* D9DI_LOOP_LAUNCH_H */

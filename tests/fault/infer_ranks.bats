@@ -32,6 +32,7 @@ each_way() {
         d9d-metrics flight out.jsonl.flight >said
         [ "$signal" = STOP ] || named said "$how"
         [ "$signal" = KILL ] || named err "$how"
+        cp out.jsonl.flight/rank-{0,2}.bin # as of more ranks
         infer "$@" --set "trainer.timeout.init_timeout=$limit"
         cmp out.jsonl whole.jsonl
         [ "$(echo out.jsonl*)" = out.jsonl ]
