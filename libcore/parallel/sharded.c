@@ -387,7 +387,7 @@ static const d9d_unit_ops unit_ops = {unit_open, unit_close};
 
 static d9d_status add_part(unit *u, d9d_param *p, d9d_arena *a)
 {
-    int64_t *counts = d9d_arena_alloc(a, (size_t)d9d_comm_size(p->shard) * sizeof(*counts));
+    int64_t *counts = d9d_arena_alloc(a, 2 * (size_t)d9d_comm_size(p->shard) * sizeof(*counts));
 
     if (counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the sizes of its parts", p->name);
