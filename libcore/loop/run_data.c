@@ -135,11 +135,14 @@ d9d_status d9di_data_check(const d9di_data *d, int64_t vocab, int64_t positions)
     return D9D_OK;
 }
 
+/* What is available is an estimate: a few MB are there, whatever it says. */
+#define FEW_BYTES 64e6
+
 d9d_status d9di_data_check_rows(const d9di_data *d, int64_t rows)
 {
     const double least = d9d_loader_least_bytes(d->loader, rows), left = (double)d9d_mem_left();
 
-    if (least <= left)
+    if (least <= left || least <= FEW_BYTES)
         return D9D_OK;
     return D9D_FAIL(
         D9D_ECONFIG,
