@@ -188,7 +188,7 @@ JSON
 }
 
 # With a copy for each rank's rows of each expert they were many times more of twice as many ranks.
-@test "weights of fewer experts than ranks are put together by as many copies on any number of ranks" {
+@test "weights of fewer experts than ranks are put together by few copies on any number of ranks" {
     cat >few.json <<JSON
 {"data": {"dataset": "nowhere"}, "optimizer": {"name": "adamw", "lr": 1e-3}, "trainer": {"run": {"steps": 4}},
  "model_provider": {"name": "qwen3_moe", "model": {"num_hidden_layers": 2, "rope_base": 10000, "max_position_ids": 512,
@@ -200,8 +200,9 @@ JSON
         d9d-train --plan --length 64 --json --set mesh.data_parallel_shard="$1" --set trainer.batching.global_batch_size="$1" few.json |
             grep -A 1 '"kind": "memory"' | number calls
     }
-    [ "$(copies 256)" -lt 4096 ]
-    assert_equal "$(copies 512)" "$(copies 256)"
+    for ranks in 256 512; do # one of each part were hundreds of thousands
+        [ "$(copies $ranks)" -lt 4096 ]
+    done
 }
 
 @test "what is on two stages is one parameter, of the model, its checkpoints and its export" {
