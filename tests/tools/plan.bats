@@ -42,6 +42,44 @@ is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
     [ ! -e run ]
 }
 
+# page_mesh WORD DEGREE ...: as the tables of meshes call it, in options.
+page_mesh() {
+    local -A axis=([pp]=pipeline_parallel [dpr]=data_parallel_replicate [dps]=data_parallel_shard
+        [cpr]=context_parallel_replicate [cps]=context_parallel_shard [tp]=tensor_parallel [ep]=expert_parallel)
+    while [ $# -ge 2 ]; do
+        echo "--set mesh.${axis[$1]}=$2"
+        shift 2
+    done
+}
+
+@test "the plans of docs/plan.md are what is printed" {
+    # shellcheck source=tests/gpu/models.bash
+    . "$BATS_TEST_DIRNAME/../gpu/models.bash"
+    page=$BATS_TEST_DIRNAME/../../docs/plan.md
+    echo "${config[moe]}" >run.config.json
+    run_config moe run data 8 >moe.json
+    d9d-train --print-config --set trainer.batching.global_batch_size=64 --set data.epochs=null moe.json >c.json
+    sed -n 's/^\$ \(d9d-train .*c\.json\)$/\1/p' "$page" >commands
+    [ "$(wc -l <commands)" = 2 ]
+    sed -n '/^\$ d9d-train --plan --length/,/^\.\.\.$/{/^\$/d; /^\.\.\./d; p}' "$page" >shown
+    [ "$(wc -l <shown)" = 7 ]
+    diff shown <(bash -e <(head -n 1 commands) | head -n 7)
+
+    # Of all meshes those that the page has.
+    sed -n '/^mesh .*hour$/,/^\.\.\.$/p' "$page" | sed '1d; $d' >meshes
+    [ "$(wc -l <meshes)" -ge 3 ]
+    sed -n 2p commands | grep -qw 'global_batch_size=256'
+    while read -r line; do
+        mesh=${line% [0-9]* off *}
+        read -r rows _ _ gib seconds _ <<<"${line#"$mesh"}"
+        # shellcheck disable=SC2046,SC2086 # words
+        d9d-train --plan --json --length 4096 --set trainer.batching.global_batch_size=256 \
+            --set trainer.batching.microbatch_size="$rows" $(page_mesh $mesh) c.json >p.json
+        assert_equal "$mesh $(number bytes <p.json | awk '{ printf "%.2f", $1 / 2^30 }') $(number step_s <p.json | awk '{ printf "%.3g", $1 }')" \
+            "$mesh $gib $seconds"
+    done <meshes
+}
+
 @test "a verdict: what is needed against what there is" {
     need=$(plan c.json | number bytes)
     run -0 --separate-stderr plan --memory "$need" c.json
