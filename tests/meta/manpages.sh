@@ -1,6 +1,7 @@
 #!/bin/bash
 # Every tool has a manual page; --help and the page list the same options; the page names
-# the exit codes and is clean.  A page names every variable of ours that the code reads.
+# the exit codes and is clean.  A page names every variable of ours that the code reads, and every
+# part that a configuration may choose.
 . "$(dirname "$0")/meta.bash"
 
 # The options of a list such as "  -n, --steps N   stop after N steps": those before the text.
@@ -37,6 +38,10 @@ check() {
         sed 's/.*"//' | sort -u | while read -r word; do
         grep -qw "$word" tools/man/* || echo "$word: no manual page says what it does"
     done
+    sed -nE 's/^ *"const": "([^"]+)",?$/\1/p' schemas/d9d.{train,infer}.v1.json 2>/dev/null | sort -u |
+        while read -r word; do
+            grep -qwF -e "$word" tools/man/* || echo "$word: a configuration may choose it, and no manual page says so"
+        done
     rm -f "$a" "$b" "$a.help"
 }
 
@@ -83,6 +88,8 @@ plant_page_without_tool() { tree "$1" <<<"$steps
 $exits" && put "$1/tools/man/d9d-gone.1" </dev/null; }
 plant_variable() { tree "$1" <<<"$steps
 $exits" && echo 'getenv("D9D_SECRET")' | put "$1/libcore/base/a.c"; }
+plant_choice() { tree "$1" <<<"$steps
+$exits" && printf '  "const": "lion"\n' | put "$1/schemas/d9d.train.v1.json"; }
 allow_agreeing() { tree "$1" <<<"$steps
 $exits"; }
 meta_run
