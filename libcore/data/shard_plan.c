@@ -199,7 +199,7 @@ static d9d_status print_plan(const d9di_plan *p, const d9di_manifest *m, d9d_buf
     d9d_hash_hex(p->job, hex);
     for (size_t i = 0; i < p->shares.n; i++)
         json_array_append_new(counts, json_integer(p->shares.counts[i]));
-    root = json_pack("{s:s, s:s, s:I, s:I, s:I, s:O, s:O}", "schema", "d9d.plan.v1", "job", hex,
+    root = json_pack("{s:s, s:s, s:I, s:I, s:I, s:O, s:O}", "schema", "d9d.part.v1", "job", hex,
                      "pieces", (json_int_t)p->pieces.list.len, "task", (json_int_t)p->how->task,
                      "tasks", (json_int_t)(p->how->tasks > 0 ? p->how->tasks : 1), "counts", counts,
                      "dataset", dataset);
@@ -254,7 +254,7 @@ static d9d_status parse_plan(const json_t *root, const char *where, d9di_plan_fi
     d9d_buf text = {0};
     d9d_status st;
 
-    D9D_TRY(d9d_json_check_schema(root, where, "plan", 1));
+    D9D_TRY(d9d_json_check_schema(root, where, "part", 1));
     D9D_TRY(d9d_json_get_str(root, where, "job", &hex));
     D9D_TRY(d9d_hash_parse(hex, &out->job));
     D9D_TRY(d9d_json_get_i64(root, where, "pieces", 1, D9DI_MAX_PIECES, &out->pieces));
