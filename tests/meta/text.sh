@@ -5,11 +5,11 @@
 
 limit=1048576 # bytes of one file
 
-files() { # those that git has or would take; all of them outside a repository
+files() { # those that git has or would take; outside a repository all but what .gitignore names
     if [ -e .git ]; then
         git -c safe.directory='*' ls-files -co --exclude-standard
     else
-        find . -type f -printf '%P\n'
+        find . -type f -printf '%P\n' | grep -vE '^(build(-[^/]*)?|\.whl|runs|demo)/|^config\.mk$'
     fi
 }
 
@@ -40,5 +40,10 @@ plant_section() { echo "/* sp""ec 16.2 */" | put "$1/libcore/base/a.h"; }
 plant_large() { head -c $((limit + 1)) /dev/zero | put "$1/docs/a.bin"; }
 plant_blank() { printf 'x \n' | put "$1/a.c"; }
 plant_no_newline() { printf 'x' | put "$1/a.c"; }
+allow_built() {
+    echo "built" | put "$1/README.md"
+    head -c $((limit + 1)) /dev/zero | put "$1/build/lib/a.bin"
+    echo "CC := /usr/bin/gcc -I/""home/me/include" | put "$1/config.mk"
+}
 allow_text() { echo "a run goes to runs/NAME; \$HOME is yours; see docs/home/x" | put "$1/README.md"; }
 meta_run
