@@ -112,8 +112,8 @@ In $PWD:
   curves.svg curves.png  loss, gradient norm, learning rate       d9d-metrics
   schedule.svg           the planned learning rate                d9d-lrplot
 
-Next: change train.json and run the commands above by hand in that folder;
-d9d-train goes on where it stopped.  On a cluster: slurm/pipeline.sh --help.
+Next: remove export/, write more steps into train.json, and run d9d-train train.json
+in that folder: it goes on where it stopped.  On a cluster: slurm/pipeline.sh --help.
 TEXT
 awk -v a="$before" -v b="$after" 'BEGIN { exit !(b > 0 && a >= 4 * b) }' ||
     fail "perplexity fell from $before to $after; at least a factor of 4 was expected"
