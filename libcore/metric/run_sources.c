@@ -45,6 +45,8 @@ d9d_status d9di_run_sources_read(d9d_arena *a, const char *run, const char *cons
         D9D_TRY(d9d_json_get_str(v, path, "split", &out->of[i].split));
         if (n_dirs > 0)
             out->of[i].dir = dirs[i];
+        else if (json_is_object(json_object_get(v, "source")))
+            D9D_TRY(d9d_json_get_str(json_object_get(v, "source"), path, "name", &out->of[i].made));
     }
     return D9D_OK;
 }
@@ -64,6 +66,9 @@ d9d_status d9di_run_source_open(d9di_run_source *s)
 
     if (s->ds != NULL)
         return D9D_OK;
+    if (s->made != NULL)
+        return D9D_FAIL(D9D_ENOTFOUND, "%s: its samples are made by %s and have no text", s->dir,
+                        s->made);
     st = d9d_dataset_open(s->dir, s->split, &s->ds);
     return st != D9D_ENOTFOUND
                ? st

@@ -8,7 +8,8 @@
 /* The names are borrowed from the run's configuration or from what stands in their place. */
 typedef struct d9di_run_source {
     const char *dir, *split;
-    d9d_dataset *ds; /* from d9di_run_source_open() on */
+    const char *made; /* by what, in the place of a directory; NULL: `dir` is one */
+    d9d_dataset *ds;  /* from d9di_run_source_open() on */
 } d9di_run_source;
 
 typedef struct d9di_run_sources {
@@ -24,7 +25,7 @@ d9d_status d9di_run_file(d9d_arena *a, const char *run, const char *name, const 
 d9d_status d9di_run_sources_read(d9d_arena *a, const char *run, const char *const *dirs,
                                  size_t n_dirs, d9di_run_sources *out);
 void d9di_run_sources_release(d9di_run_sources *s);
-/* Once. */
+/* Once.  ENOTFOUND also where samples are made. */
 d9d_status d9di_run_source_open(d9di_run_source *s);
 
 #endif /* D9D_METRIC_RUN_SOURCES_H */

@@ -214,6 +214,17 @@ make_samples() {
     } >run/samples.jsonl
 }
 
+@test "samples that are made have no text, whatever lies under their name" {
+    make_samples
+    echo '{"data": {"dataset": "data", "source": {"name": "random"}, "split": "train"}}' >run/config.json
+    run -0 --separate-stderr d9d-metrics samples run --step 1
+    [ "${lines[2]}" = '     0            3  data, train' ]
+    run -2 d9d-metrics samples run --step 1 --text
+    assert_output "d9d-metrics: not found: data: its samples are made by random and have no text"
+    run -0 --separate-stderr d9d-metrics samples run --step 1 --text --dataset data
+    assert_line 'int⟦ main(d)⟧'
+}
+
 @test "samples tells what made a step" {
     make_samples
     run -0 --separate-stderr d9d-metrics samples run --step 2

@@ -90,6 +90,13 @@ JSON
     [[ "$output" == *"nowhere/manifest.json"*"--dataset DIR"* ]]
     run -2 d9d-metrics spikes -w 8 --dataset moved,moved run
     [[ "$output" == *"has 1 datasets; 2 are given"* ]]
+    # of samples that were made under that name there are no words, whatever lies there
+    mv moved text
+    sed -i.kept 's/"source": null/"source": {"name": "random"}/' run/config.json
+    run -0 --separate-stderr d9d-metrics spikes -w 8 run
+    [[ "$output" == *"  text, train"* && "$output" != *qwv* ]]
+    mv run/config.json.kept run/config.json
+    mv text moved
     cp run/metrics.jsonl alone.jsonl
     run -0 --separate-stderr d9d-metrics spikes -w 8 alone.jsonl
     [[ "$output" == *"step 23:"* ]]
