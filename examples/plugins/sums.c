@@ -1,8 +1,7 @@
 /* sums.c - a dataset of one's own: additions, made when they are asked for.
  *
  *     {"plugin": "libsums.so",
- *      "data": {"dataset": "sums", "source": {"name": "sums", "digits": 2, "samples": 100000}},
- * ...}
+ *      "data": {"dataset": "sums", "source": {"name": "sums", "digits": 2, "samples": 9999}}, ...}
  *
  * A sample is "3+9=12" or "17+25=042", a token a character: ten digits, plus, equals.  The answer
  * has a digit more than its terms, and it alone is learned.  Sample k follows from the seed and k,
