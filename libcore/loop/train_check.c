@@ -117,8 +117,11 @@ static d9d_status export_check(const d9di_train *r)
     if (d9d_fs_is_vacant(d9di_train_export_dir(r)) ||
         (d9di_train_done(r) && d9di_train_exported(r)))
         return D9D_OK;
-    return D9D_FAIL(D9D_ECONFIG, "%s: the finished model is to go there, and it is not empty",
-                    d9di_train_export_dir(r));
+    return D9D_FAIL(
+        D9D_ECONFIG,
+        "%s: the finished model is to go there, and it is not empty: move what is there "
+        "away, or set export_to",
+        d9di_train_export_dir(r));
 }
 
 /* Where the run stands, and what that leaves of it. */

@@ -168,7 +168,7 @@ damaged() {
 @test "places that hold something else" {
     mkdir full
     echo mine >full/file
-    refused 'full: the finished model is to go there, and it is not empty' --set export_to=full
+    refused 'full: the finished model is to go there, and it is not empty: move what is there away, or set export_to' --set export_to=full
     [ "$(cat full/file)" = mine ]
     d9d-train -q --set trainer.run.dir=old --set trainer.run.steps=2 c.json
     refused 'old: holds a run already; set trainer.checkpointing.resume or another trainer.run.dir' \
