@@ -337,11 +337,14 @@ static double find_peak(int index)
     return 0;
 }
 
+/* One of zeros says nothing. */
 static void find_id(int index, char out[33])
 {
+    static const char none[16];
     struct cudaDeviceProp p;
 
-    if (cudaGetDeviceProperties(&p, index) != cudaSuccess)
+    if (cudaGetDeviceProperties(&p, index) != cudaSuccess ||
+        memcmp(p.uuid.bytes, none, sizeof(none)) == 0)
         return;
     for (size_t i = 0; i < sizeof(p.uuid.bytes); i++)
         (void)snprintf(out + 2 * i, 3, "%02x", (unsigned char)p.uuid.bytes[i]);
