@@ -46,7 +46,7 @@ static d9d_status suggest(tool_run *r, const d9d_train_config *config, const d9d
     d9d_buf text = {0};
     d9d_status st;
 
-    D9D_TRY(d9d_suggest(config, how, ranks, &r->arena, &s));
+    D9D_TRY(d9d_suggest(config, how, ranks, r->log, &r->arena, &s));
     if (r->json)
         return tool_put_json(d9d_suggest_json(&s));
     st = d9d_suggest_print(&s, SHOWN, &text);

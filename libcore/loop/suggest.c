@@ -1,6 +1,7 @@
 /* suggest.c - see d9d/loop/suggest.h. */
 #include "d9d/loop/suggest.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,9 @@ typedef struct search {
     result *results;
     size_t done; /* candidates that have one */
     int64_t meshes;
+    const d9d_log *log;
+    d9d_progress progress; /* under the lock */
+    pthread_mutex_t lock;
     d9d_arena arena;
 } search;
 
@@ -242,6 +246,9 @@ static d9d_status plan_item(void *arg, int worker, size_t i)
 
     (void)worker;
     d9d_arena_release(&a);
+    (void)pthread_mutex_lock(&s->lock);
+    d9d_progress_add(&s->progress, 1);
+    (void)pthread_mutex_unlock(&s->lock);
     return st;
 }
 
@@ -354,6 +361,7 @@ static d9d_status search_open(search *s)
 static d9d_status plan_from(search *s, size_t done)
 {
     result *all = d9d_arena_alloc(&s->arena, (s->candidates.len + 1) * sizeof(*all));
+    d9d_status st;
 
     if (all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "suggest: %zu candidates", s->candidates.len);
@@ -361,7 +369,12 @@ static d9d_status plan_from(search *s, size_t done)
         memcpy(all, s->results, done * sizeof(*all));
     s->results = all;
     s->done = done;
-    return d9d_thread_run(0, s->candidates.len - done, plan_item, s);
+    d9d_progress_start(&s->progress, s->log,
+                       done > 0 ? "suggest: the best more closely" : "suggest", "candidates",
+                       s->candidates.len - done);
+    st = d9d_thread_run(0, s->candidates.len - done, plan_item, s);
+    d9d_progress_end(&s->progress);
+    return st;
 }
 
 /* The best meshes with a pipeline: other micro-batches, other schedules. */
@@ -397,9 +410,9 @@ static d9d_status search_all(search *s, d9d_arena *a, d9d_suggestions *out)
 }
 
 d9d_status d9d_suggest(const d9d_train_config *config, const d9d_forecast_how *how, int64_t ranks,
-                       d9d_arena *a, d9d_suggestions *out)
+                       const d9d_log *log, d9d_arena *a, d9d_suggestions *out)
 {
-    search s = {.config = config, .how = how};
+    search s = {.config = config, .how = how, .log = log, .lock = PTHREAD_MUTEX_INITIALIZER};
     d9d_suggestions all = {.ranks = ranks};
     d9d_status st;
 

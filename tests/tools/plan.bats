@@ -178,7 +178,8 @@ evaluated() { printf 'evaluation={"data": {"dataset": "data"}, %s}' "$1"; }
 }
 
 @test "suggestions: each is what its plan says, the best first" {
-    d9d-train --plan --suggest 4 --length 64 --json --set data.dataset=nowhere --set trainer.batching.global_batch_size=8 c.json >s.json
+    d9d-train --plan --suggest 4 --length 64 --json --set data.dataset=nowhere --set trainer.batching.global_batch_size=8 c.json >s.json 2>said
+    grep -q 'suggest: [1-9][0-9]* candidates in ' said # as of any long work
     is d9d.suggest.v1 s.json
     rates=$(sed -n 's/^ *"tokens_per_hour": \([0-9.e+]*\),$/\1/p' s.json)
     [ "$(wc -l <<<"$rates")" -gt 3 ]

@@ -186,9 +186,9 @@ static void suggestions_fit(void **state)
 
     (void)state;
     bench_open(&b);
-    assert_ok(d9d_suggest(&b.config, &how, 4, &b.arena, &free_choice));
+    assert_ok(d9d_suggest(&b.config, &how, 4, NULL, &b.arena, &free_choice));
     how.memory = free_choice.item[0].bytes - 1;
-    assert_ok(d9d_suggest(&b.config, &how, 4, &b.arena, &narrow));
+    assert_ok(d9d_suggest(&b.config, &how, 4, NULL, &b.arena, &narrow));
     assert_true(narrow.n > 0 && narrow.n <= free_choice.n);
     for (size_t i = 0; i < narrow.n; i++) {
         assert_true(narrow.item[i].bytes <= how.memory);

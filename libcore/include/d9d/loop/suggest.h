@@ -1,6 +1,6 @@
 /* suggest.h - which mesh to train on: all that divide the model and the batch, planned and ranked.
  *
- *     D9D_TRY(d9d_suggest(&config, &how, 64, &arena, &s));
+ *     D9D_TRY(d9d_suggest(&config, &how, 64, log, &arena, &s));
  *     D9D_TRY(d9d_suggest_print(&s, 10, &text));
  *
  * Every way to cut N ranks into the axes of a mesh is planned (d9d/loop/forecast.h) with
@@ -16,6 +16,7 @@
 #ifndef D9D_LOOP_SUGGEST_H
 #define D9D_LOOP_SUGGEST_H
 
+#include "d9d/base/log.h"
 #include "d9d/loop/forecast.h"
 
 #ifdef __cplusplus
@@ -41,10 +42,11 @@ typedef struct d9d_suggestions {
     int64_t meshes, planned; /* that the model and the batch allow; plans made */
 } d9d_suggestions;
 
-/* ECONFIG where no mesh of so many ranks can be, or none fits: with the least that one needs. */
+/* ECONFIG where no mesh of so many ranks can be, or none fits: with the least that one needs.  It
+ * can take minutes, of which the log hears. */
 D9D_API D9D_MUST_USE d9d_status d9d_suggest(const d9d_train_config *config,
                                             const d9d_forecast_how *how, int64_t ranks,
-                                            d9d_arena *a, d9d_suggestions *out);
+                                            const d9d_log *log, d9d_arena *a, d9d_suggestions *out);
 
 /* The first `most`, for people, appended; all of them as d9d.suggest.v1. */
 D9D_API D9D_MUST_USE d9d_status d9d_suggest_print(const d9d_suggestions *s, size_t most,
