@@ -4,7 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_CAP = 8 };
+/* What is large grows by a quarter, not twofold: half of it would be for nothing. */
+enum { FIRST_CAP = 8, LARGE = 1 << 20 };
+
+static size_t next_cap(size_t cap, size_t elem)
+{
+    if (cap > SIZE_MAX / 2)
+        return SIZE_MAX;
+    return cap < LARGE / elem ? 2 * cap : cap + cap / 4;
+}
 
 d9d_status d9d_vec_grow(void **data, size_t *cap, size_t len, size_t extra, size_t elem)
 {
@@ -15,7 +23,7 @@ d9d_status d9d_vec_grow(void **data, size_t *cap, size_t len, size_t extra, size
         return D9D_OK;
     if (__builtin_add_overflow(len, extra, &need))
         return D9D_FAIL(D9D_ENOMEM, "array: %zu and %zu more elements overflow", len, extra);
-    room = *cap > SIZE_MAX / 2 ? SIZE_MAX : 2 * *cap;
+    room = next_cap(*cap, elem);
     if (room < FIRST_CAP)
         room = FIRST_CAP;
     if (room < need)

@@ -16,6 +16,13 @@ struct run {
     uint32_t key; /* of a sample */
 };
 
+/* Documents of a window, of ids of two bytes where these are enough: most of what packing keeps. */
+struct window {
+    D9D_VEC(uint16_t) narrow;
+    struct run wide; /* or of four; labels in any case */
+    d9d_ids one;     /* a narrow document as it goes on */
+};
+
 struct document {
     size_t at;
     uint32_t key, n, length, bin;
@@ -33,7 +40,7 @@ struct d9di_packer {
     d9di_unit *unit;
     size_t split;
     d9di_packer_how how;
-    struct run window;
+    struct window window;
     D9D_VEC(struct document) docs;
     D9D_VEC(struct bin) bins;
     uint32_t *with_room; /* [size + 1] a bin with so much room, or NONE */
@@ -76,7 +83,9 @@ void d9di_packer_free(d9di_packer *p)
 {
     if (!p)
         return;
-    run_release(&p->window);
+    D9D_VEC_RELEASE(&p->window.narrow);
+    D9D_VEC_RELEASE(&p->window.one);
+    run_release(&p->window.wide);
     run_release(&p->sample);
     D9D_VEC_RELEASE(&p->docs);
     D9D_VEC_RELEASE(&p->bins);
@@ -88,17 +97,22 @@ void d9di_packer_free(d9di_packer *p)
 /* --- samples -----------------------------------------------------------------------------------
  */
 
-static d9d_status append(struct run *r, const uint32_t *tokens, const int32_t *labels, size_t n)
+static d9d_status append_labels(struct run *r, const int32_t *labels, size_t n)
 {
-    D9D_TRY(D9D_VEC_RESERVE(&r->tokens, n));
-    memcpy(r->tokens.data + r->tokens.len, tokens, n * sizeof(*tokens));
-    r->tokens.len += n;
     if (!labels)
         return D9D_OK;
     D9D_TRY(D9D_VEC_RESERVE(&r->labels, n));
     memcpy(r->labels.data + r->labels.len, labels, n * sizeof(*labels));
     r->labels.len += n;
     return D9D_OK;
+}
+
+static d9d_status append(struct run *r, const uint32_t *tokens, const int32_t *labels, size_t n)
+{
+    D9D_TRY(D9D_VEC_RESERVE(&r->tokens, n));
+    memcpy(r->tokens.data + r->tokens.len, tokens, n * sizeof(*tokens));
+    r->tokens.len += n;
+    return append_labels(r, labels, n);
 }
 
 static d9d_status write_sample(d9di_packer *p)
@@ -225,14 +239,58 @@ static d9d_status place_all(d9di_packer *p)
     return st;
 }
 
+/* Of all documents in the window. */
+static size_t window_tokens(const d9di_packer *p)
+{
+    return p->how.wide ? p->window.wide.tokens.len : p->window.narrow.len;
+}
+
+static d9d_status window_add(d9di_packer *p, const uint32_t *tokens, const int32_t *labels,
+                             size_t n)
+{
+    struct window *w = &p->window;
+
+    if (p->how.wide)
+        return append(&w->wide, tokens, labels, n);
+    D9D_TRY(D9D_VEC_RESERVE(&w->narrow, n));
+    for (size_t i = 0; i < n; i++)
+        w->narrow.data[w->narrow.len++] = (uint16_t)tokens[i];
+    return append_labels(&w->wide, labels, n);
+}
+
+static d9d_status window_take(d9di_packer *p, const struct document *d, const uint32_t **tokens)
+{
+    struct window *w = &p->window;
+
+    if (p->how.wide) {
+        *tokens = w->wide.tokens.data + d->at;
+        return D9D_OK;
+    }
+    w->one.len = 0;
+    D9D_TRY(D9D_VEC_RESERVE(&w->one, d->n));
+    for (size_t i = 0; i < d->n; i++)
+        w->one.data[i] = w->narrow.data[d->at + i];
+    *tokens = w->one.data;
+    return D9D_OK;
+}
+
+static void window_clear(d9di_packer *p)
+{
+    p->docs.len = p->window.narrow.len = 0;
+    p->window.wide.tokens.len = p->window.wide.labels.len = 0;
+}
+
 /* Write the sample that begins with the document. */
 static d9d_status write_bin(d9di_packer *p, uint32_t doc)
 {
+    const d9di_labels *labels = &p->window.wide.labels;
+
     for (; doc != NONE; doc = p->docs.data[doc].next) {
         const struct document *d = &p->docs.data[doc];
+        const uint32_t *tokens = NULL;
 
-        D9D_TRY(add_segment(p, d->key, p->window.tokens.data + d->at,
-                            p->window.labels.len ? p->window.labels.data + d->at : NULL, d->n));
+        D9D_TRY(window_take(p, d, &tokens));
+        D9D_TRY(add_segment(p, d->key, tokens, labels->len ? labels->data + d->at : NULL, d->n));
     }
     return write_sample(p);
 }
@@ -251,7 +309,7 @@ static d9d_status pack_window(d9di_packer *p)
     for (i = 0; i < p->docs.len; i++)
         if (p->bins.data[p->docs.data[i].bin].first == i)
             D9D_TRY(write_bin(p, (uint32_t)i));
-    p->docs.len = p->window.tokens.len = p->window.labels.len = 0;
+    window_clear(p);
     return D9D_OK;
 }
 
@@ -267,14 +325,13 @@ d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const uint32_t *tokens,
         return d9di_unit_add(p->unit, p->split, key, tokens, labels, n, &stored, 1);
     if (p->how.mode == D9D_PACK_CONCAT)
         return concatenate(p, key, tokens, labels, length);
-    D9D_TRY(D9D_VEC_PUSH(&p->docs, (struct document){.at = p->window.tokens.len,
+    D9D_TRY(D9D_VEC_PUSH(&p->docs, (struct document){.at = window_tokens(p),
                                                      .key = key,
                                                      .n = stored,
                                                      .length = (uint32_t)length}));
-    D9D_TRY(append(&p->window, tokens, labels, n));
-    return p->docs.len >= p->how.window || p->window.tokens.len >= p->how.window_tokens
-               ? pack_window(p)
-               : D9D_OK;
+    D9D_TRY(window_add(p, tokens, labels, n));
+    return p->docs.len >= p->how.window || window_tokens(p) >= p->how.window_tokens ? pack_window(p)
+                                                                                    : D9D_OK;
 }
 
 d9d_status d9di_packer_flush(d9di_packer *p)

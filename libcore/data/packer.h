@@ -21,6 +21,7 @@ typedef struct d9di_packer_how {
     d9d_pack_mode mode;
     size_t window;        /* documents, */
     size_t window_tokens; /* and tokens, after which it is full */
+    bool wide;            /* ids may be above 65535 */
 } d9di_packer_how;
 
 typedef struct d9di_packer d9di_packer;

@@ -109,7 +109,8 @@ static d9d_status make(d9di_plan *p)
                                   .mode = how->pack_mode,
                                   .window = how->pack_window > 0 ? (size_t)how->pack_window
                                                                  : (size_t)DEFAULT_WINDOW,
-                                  .window_tokens = tokens > least ? tokens : least};
+                                  .window_tokens = tokens > least ? tokens : least,
+                                  .wide = p->tokenise.vocab > 65536};
     p->unit = (d9di_unit_how){
         .wide = p->tokenise.vocab > 65536,
         .find_bound = p->tokenise.tok == NULL,
