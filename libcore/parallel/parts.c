@@ -14,16 +14,13 @@ static void extents(const d9d_param *p, int64_t *outer, int64_t *inner)
  */
 enum { SMALL = 1 << 16 };
 
+/* The first ranks have the larger parts. */
 static void make_alike(d9di_parts *t, const d9d_param *p, int64_t *alike)
 {
     const int ranks = d9d_comm_size(p->shard);
-    int64_t most = 0, least = INT64_MAX;
+    const int64_t most = t->counts[0];
 
-    for (int r = 0; r < ranks; r++) {
-        most = t->counts[r] > most ? t->counts[r] : most;
-        least = t->counts[r] < least ? t->counts[r] : least;
-    }
-    if (most == least || ranks * most > 2 * d9d_shape_numel(&p->work) + SMALL)
+    if (most == t->counts[ranks - 1] || ranks * most > 2 * d9d_shape_numel(&p->work) + SMALL)
         return;
     t->alike = alike;
     for (int r = 0; r < ranks; r++)
@@ -45,7 +42,8 @@ void d9di_parts_init(d9di_parts *t, const d9d_param *p, int64_t *counts)
 }
 
 /* How many ranks from this one on have as much of the cut dimension, and where theirs begins. */
-static int64_t alike(int64_t extent, int64_t ranks, int64_t rank, int64_t *first, int64_t *count)
+static int64_t ranks_alike(int64_t extent, int64_t ranks, int64_t rank, int64_t *first,
+                           int64_t *count)
 {
     int64_t n = 1, begin, same;
 
@@ -70,7 +68,7 @@ static d9d_status rearrange(const d9d_param *p, d9d_device *dev, char *room, int
 
     extents(p, &outer, &inner);
     for (int64_t r = 0; r < ranks; r += n) {
-        n = alike(extent, ranks, r, &first, &count);
+        n = ranks_alike(extent, ranks, r, &first, &count);
         const int64_t row = count * inner, of_rank = each > 0 ? each : outer * row;
         const int64_t begin = each > 0 ? r * each : first * outer * inner;
 
@@ -140,11 +138,10 @@ static d9d_status gather_alike(const d9di_parts *t, const d9d_param *p, d9d_devi
 
 d9d_status d9di_gather_start(d9di_parts *t, d9d_param *p, d9d_device *dev)
 {
-    const bool alike = t->alike != NULL && t->shared == NULL;
     const d9d_tensor *to = &p->data;
 
     D9D_TRY(d9d_tensor_alloc(dev, p->dtype, p->work, &p->data));
-    if (alike) {
+    if (t->alike != NULL && t->shared == NULL) {
         D9D_TRY(take_way(t, p, dev, p->dtype, &t->room));
         return gather_alike(t, p, dev);
     }

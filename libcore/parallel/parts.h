@@ -1,11 +1,10 @@
 /* parts.h - one parameter between the parts that ranks keep and the whole that they compute with.
  *
  * Where the parts do not lie one behind the other in the whole (a cut along an inner dimension)
- * they pass through `room` or `packed`, rank by rank; likewise where ranks have more and less, as a
- * library has no call for such parts but one a rank: there all are as far apart as the largest is
- * long.  `start` queues on the queue of the
- * parameter's group, which must have been forked; `finish` works on the device's stream, which must
- * have been joined.
+ * they pass through `room` or `packed`, rank by rank; likewise where ranks have more and less, for
+ * which a library has no call but one a rank: there all are as far apart as the largest is long,
+ * and what lies between is anything.  `start` queues on the queue of the parameter's group, which
+ * must have been forked; `finish` works on the device's stream, which must have been joined.
  */
 #ifndef D9DI_PARALLEL_PARTS_H
 #define D9DI_PARALLEL_PARTS_H
@@ -18,7 +17,7 @@ typedef struct d9di_parts {
      * can follow a backward closely.  Storage NULL where they are so in the whole. */
     d9d_tensor room, packed;
     d9d_tensor grad; /* of reduce: what was the parameter's, which has none from its start on */
-    d9d_tensor sum;  /* of reduce: this rank's part, where it is to be added to own_grad */
+    d9d_tensor sum;  /* of reduce: this rank's part, where it is not made in own_grad */
     int64_t *counts; /* elements of each part */
     int64_t *alike;  /* those that are sent: all as the largest; NULL where they are so */
     d9d_comm_shared *shared; /* where ranks read each other's own; NULL: they are sent */
