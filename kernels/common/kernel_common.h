@@ -57,6 +57,31 @@ static inline bool d9di_plan_is_for(const d9d_attention_dims *n)
     return d9di_plan_length(piece) == piece;
 }
 
+/* The most scratch for gradients of scores, where the options do not say. */
+#define D9DI_MOST_SCORES ((int64_t)4 << 30)
+
+/* Units of the gradients of scores that the gradient on Hopper has, if each row, or each piece of
+ * one, is one document: of so many queries and keys, of which some see each other. */
+enum { D9DI_UNIT_QUERIES = 64, D9DI_UNIT_KEYS = 128, D9DI_UNIT_BYTES = 64 * 128 * 2 };
+static inline int64_t d9di_slope_units(const d9d_attention_dims *n)
+{
+    const int64_t pieces = d9di_max(1, n->pieces), size = n->s / pieces;
+    const int64_t wide =
+        n->window > 0 ? (n->window + D9DI_UNIT_KEYS - 1) / D9DI_UNIT_QUERIES + 2 : size;
+    int64_t units = 0;
+
+    for (int64_t p = 0; p < pieces; p++) {
+        const int64_t end = n->pieces > 0 ? n->end[p] : n->z;
+
+        for (int64_t key = 0; key < end; key += D9DI_UNIT_KEYS) {
+            const int64_t first = d9di_max(0, key - (end - size)) / D9DI_UNIT_QUERIES;
+
+            units += d9di_max(0, d9di_min(wide, d9di_ceil_div(size, D9DI_UNIT_QUERIES) - first));
+        }
+    }
+    return n->b * n->a * units;
+}
+
 /* EINVAL unless t is D9D_F32 or D9D_BF16. */
 d9d_status d9di_check_float(const char *op, d9d_dtype t);
 d9d_status d9di_check_addends(int of);

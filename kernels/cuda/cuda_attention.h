@@ -24,6 +24,11 @@ d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *don
 d9d_status d9di_attention_tiles(d9d_stream s, const d9di_attention *c);
 d9d_status d9di_attention_tiles_din(d9d_stream s, const d9di_attention *c);
 
+/* The gradient on Hopper by tensor cores, causal, in bfloat16, heads of 64 or 128, where plain
+ * kernels are not asked for. */
+bool d9di_attention_din_wgmma_takes(d9d_stream s, const d9di_attention *c);
+d9d_status d9di_attention_din_wgmma(d9d_stream s, const d9di_attention *c);
+
 /* By splits over the keys, where there are few queries and more keys: for any type and shape. */
 bool d9di_attention_few_takes(const d9di_attention *c);
 d9d_status d9di_attention_few(d9d_stream s, const d9di_attention *c);

@@ -78,9 +78,6 @@ enum {
  * only one: fewer are there before a plan is. */
 enum { LEAST_SLICE = 64, LEAST_PROMPT = 256 };
 
-/* The most scratch for dS, where the options do not say. */
-#define MOST_SCORES ((int64_t)4 << 30)
-
 /* What decides about a plan; no padding, since it is a key of bytes. */
 typedef struct plan_key {
     int64_t b, s, z, d, a, kv; /* of the piece; packed: room for b documents of s queries, z keys */
@@ -444,7 +441,7 @@ static int64_t divisor(int64_t n, int64_t most)
  * key heads. */
 static void cut(d9d_stream s, plan_key *key)
 {
-    const int64_t most = s->options.scratch > 0 ? s->options.scratch : MOST_SCORES;
+    const int64_t most = s->options.scratch > 0 ? s->options.scratch : D9DI_MOST_SCORES;
     const int64_t group = key->a / key->kv, head = 2 * group * key->s * key->z;
 
     if (!key->exact)

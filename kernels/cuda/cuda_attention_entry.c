@@ -28,6 +28,8 @@ static d9d_status run(d9d_stream s, const d9di_attention *c)
         return D9D_OK;
     if (d9di_attention_few_takes(c))
         return d9di_attention_few(s, c);
+    if (d9di_attention_din_wgmma_takes(s, c))
+        return d9di_attention_din_wgmma(s, c);
     if (s->options.attention != D9D_CUDA_OWN)
         D9D_TRY(d9di_attention_cudnn(s, c, &done));
     if (done)

@@ -13,6 +13,13 @@
 
 #define DEVICE [[maybe_unused]] static __device__ __forceinline__
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+enum { HAVE_WGMMA = 1 };
+#else
+enum { HAVE_WGMMA = 0 }; /* other targets get an empty kernel, which is never launched, */
+#pragma nv_diag_suppress 177 /* and use nothing of what is here */
+#endif
+
 /* --- the cluster ------------------------------------------------------------------------ */
 
 DEVICE uint32_t shared_address(const void *p)
@@ -117,6 +124,19 @@ DEVICE void barrier_wait_or_trap(uint32_t b, uint32_t parity)
             __trap();
 }
 
+/* Where one stands in a ring of n. */
+template <int N> struct turn {
+    uint32_t i, parity;
+
+    __device__ __forceinline__ void next()
+    {
+        if (++i == N) {
+            i = 0;
+            parity ^= 1;
+        }
+    }
+};
+
 /* --- shared memory --------------------------------------------------------------------------- */
 
 DEVICE int4 shared_load4(uint32_t a)
@@ -157,6 +177,15 @@ DEVICE void shared_load_matrices(uint32_t (&v)[4], uint32_t a)
                  : "memory");
 }
 
+/* Each of them turned. */
+DEVICE void shared_load_turned(uint32_t (&v)[4], uint32_t a)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "r"(a)
+                 : "memory");
+}
+
 /* Into a block of the cluster; its barrier counts the bytes. */
 DEVICE void shared_store4_in(uint32_t a, uint32_t b, uint32_t rank, int4 v)
 {
@@ -173,6 +202,18 @@ DEVICE void shared_stores_done(void)
 }
 
 /* --- tensor copies ---------------------------------------------------------------------------- */
+
+/* Bytes that follow each other, a multiple of 16, to shared memory; nobody will read them again. */
+DEVICE void bytes_load_once(uint32_t to, const void *from, uint32_t bytes, uint32_t b)
+{
+    uint64_t first;
+
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(b), "l"(first)
+                 : "memory");
+}
 
 DEVICE void map_prefetch(const CUtensorMap *m)
 {
@@ -243,8 +284,7 @@ DEVICE void stores_wait(void)
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* --- products ------------------------------------------------------------------------------------
- */
+/* --- products -------------------------------------------------------------------------------- */
 
 DEVICE void product_begin(void)
 {
@@ -290,14 +330,51 @@ DEVICE void product_64x256x16(float (&d)[128], uint64_t a, uint64_t b, int keep)
                    D9DI_R16(80), D9DI_R16(96), D9DI_R16(112)
                  : "l"(a), "l"(b), "r"(keep), "n"(A_SIDEWAYS), "n"(B_SIDEWAYS));
 }
+/* The same with D [64, 64] and both operands upright. */
+DEVICE void product_64x64x16(float (&d)[32], uint64_t a, uint64_t b, int keep)
+{
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %34, 0;\n"
+                 " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
+                 " %32, %33, p, 1, 1, 0, 0;\n}"
+                 : D9DI_R16(0), D9DI_R16(16)
+                 : "l"(a), "l"(b), "r"(keep));
+}
+/* And with A in registers, 4 of a thread: of rows r and r + 8, elements 2 c and 2 c + 1, and of
+ * both those 8 on; r = lane / 4, c = lane % 4. */
+template <bool B_SIDEWAYS>
+DEVICE void product_of_registers(float (&d)[32], const uint32_t *a, uint64_t b, int keep)
+{
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %37, 0;\n"
+                 " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
+                 " {%32,%33,%34,%35}, %36, p, 1, 1, %38;\n}"
+                 : D9DI_R16(0), D9DI_R16(16)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(B_SIDEWAYS));
+}
+template <bool B_SIDEWAYS>
+DEVICE void product_of_registers(float (&d)[64], const uint32_t *a, uint64_t b, int keep)
+{
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %69, 0;\n"
+                 " wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
+                 " {%64,%65,%66,%67}, %68, p, 1, 1, %70;\n}"
+                 : D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R16(48)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(B_SIDEWAYS));
+}
 #undef D9DI_R16
 #undef D9DI_R4
 
 /* The products that were waited for are in d: no use of it may move before this. */
-DEVICE void product_taken(float (&d)[128])
+template <int N> DEVICE void product_taken(float (&d)[N])
 {
 #pragma unroll
-    for (int i = 0; i < 128; i++)
+    for (int i = 0; i < N; i++)
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
@@ -308,5 +385,36 @@ DEVICE uint32_t pack_bf16(float low, float high)
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
+
+/* --- tensor maps, on the host ---------------------------------------------------------------- */
+
+typedef __typeof__(cuTensorMapEncodeTiled) encode;
+
+/* Makes them; the first failure stays. */
+struct encoder {
+    const char *op;
+    encode *f;
+    d9d_status st;
+
+    /* Of an array with dim[0] contiguous and steps of stride[i] bytes in dimension i + 1; what does
+     * not lie in it is loaded as 0. */
+    void make(CUtensorMap *m, d9d_dtype t, const void *p, unsigned ndim, const cuuint64_t *dim,
+              const cuuint64_t *stride, const cuuint32_t *box)
+    {
+        const cuuint32_t one[] = {1, 1, 1};
+        const CUtensorMapDataType type =
+            t == D9D_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+        CUresult e;
+
+        if (st != D9D_OK)
+            return;
+        e = f(m, type, ndim, (void *)p, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
+              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        if (e != CUDA_SUCCESS)
+            st = D9D_FAIL(D9D_ECUDA, "%s: no tensor map of %llu x %llu: error %d", op,
+                          (unsigned long long)dim[1], (unsigned long long)dim[0], (int)e);
+    }
+};
 
 #endif /* D9D_CUDA_HOPPER_CUH */

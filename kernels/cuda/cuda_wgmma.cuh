@@ -318,13 +318,6 @@ template <int FORM, class END> struct consumer : END {
 /* --- the kernel ----------------------------------------------------------------------------------
  */
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-enum { HAVE_WGMMA = 1 };
-#else
-enum { HAVE_WGMMA = 0 }; /* other targets get an empty kernel, which is never launched, */
-#pragma nv_diag_suppress 177 /* and use nothing of what is here */
-#endif
-
 DEVICE void make_barriers(const place &at)
 {
     for (int i = 0; i < STAGES; i++) {
@@ -382,32 +375,7 @@ __global__ void __launch_bounds__(BLOCK, 1)
 /* --- launching ---------------------------------------------------------------------------------
  */
 
-typedef __typeof__(cuTensorMapEncodeTiled) encode;
-
-/* Makes tensor maps; the first failure stays. */
-struct mapper {
-    const char *op;
-    encode *f;
-    d9d_status st;
-
-    void make(CUtensorMap *m, d9d_dtype t, const void *p, unsigned ndim, const cuuint64_t *dim,
-              const cuuint64_t *stride, const cuuint32_t *box)
-    {
-        const cuuint32_t one[] = {1, 1, 1};
-        const CUtensorMapDataType type =
-            t == D9D_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-        CUresult e;
-
-        if (st != D9D_OK)
-            return;
-        e = f(m, type, ndim, (void *)p, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-        if (e != CUDA_SUCCESS)
-            st = D9D_FAIL(D9D_ECUDA, "%s: no tensor map of %llu x %llu: error %d", op,
-                          (unsigned long long)dim[1], (unsigned long long)dim[0], (int)e);
-    }
-
+struct mapper : encoder {
     /* A matrix [rows, columns] of bfloat16 as an operand, `side` of whose rows or columns are
      * loaded at a time: boxes of 64 in the dimension that is contiguous, 128 bytes wide. */
     void operand(CUtensorMap *m, const void *p, int64_t rows, int64_t columns, bool sideways,

@@ -74,19 +74,6 @@ DEVICE place place_of(uint32_t base)
             b + 16 * STAGES + 16 * SLOTS};
 }
 
-/* Where one stands in a ring of n. */
-template <int N> struct turn {
-    uint32_t i, parity;
-
-    __device__ __forceinline__ void next()
-    {
-        if (++i == N) {
-            i = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 DEVICE int up(int n, int by)
 {
     return (n + by - 1) / by;

@@ -16,22 +16,22 @@
 
 /* A row of NVIDIA GPUs, 8 a node: rates in tera, memory in GB/s and MiB, links in GB/s.  A link
  * between nodes is one adapter a GPU. */
-#define NVIDIA(word, says, tflops, tflops_f32, gb_s, mib, nvlink, adapter)                         \
+#define NVIDIA(word, says, of_hopper, tflops, tflops_f32, gb_s, mib, nvlink, adapter)              \
     {                                                                                              \
-        .name = (word), .text = (says), .gpu = true, .flops = (tflops)*1e12,                       \
-        .flops_f32 = (tflops_f32)*1e12, .rate = MEASURED, .memory_rate = (gb_s)*1e9,               \
-        .memory_part = 0.78, .memory = MIB(mib), .outside = MIB(1024), .launch_s = 3e-6,           \
-        .node = 8, .link = {                                                                       \
+        .name = (word), .text = (says), .gpu = true, .hopper = (of_hopper),                        \
+        .flops = (tflops)*1e12, .flops_f32 = (tflops_f32)*1e12, .rate = MEASURED,                  \
+        .memory_rate = (gb_s)*1e9, .memory_part = 0.78, .memory = MIB(mib), .outside = MIB(1024),  \
+        .launch_s = 3e-6, .node = 8, .link = {                                                     \
             [D9D_PAPER_NODE] = {(nvlink)*0.72e9, 15e-6},                                           \
             [D9D_PAPER_NET] = {(adapter)*0.85e9, 30e-6},                                           \
         }                                                                                          \
     }
 
 static const d9d_paper_chip chips[] = {
-    NVIDIA("h200", "NVIDIA H200", 989, 60, 4800, 143771, 450, 50),
-    NVIDIA("h100", "NVIDIA H100 SXM 80 GB", 989, 60, 3350, 81559, 450, 50),
-    NVIDIA("a100", "NVIDIA A100 SXM 80 GB", 312, 19.5, 2039, 81920, 300, 25),
-    NVIDIA("b200", "NVIDIA B200", 2250, 75, 8000, 183359, 900, 50),
+    NVIDIA("h200", "NVIDIA H200", true, 989, 60, 4800, 143771, 450, 50),
+    NVIDIA("h100", "NVIDIA H100 SXM 80 GB", true, 989, 60, 3350, 81559, 450, 50),
+    NVIDIA("a100", "NVIDIA A100 SXM 80 GB", false, 312, 19.5, 2039, 81920, 300, 25),
+    NVIDIA("b200", "NVIDIA B200", false, 2250, 75, 8000, 183359, 900, 50),
     {.name = "cpu",
      .text = "a processor core",
      .flops = 30e9,

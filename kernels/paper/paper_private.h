@@ -19,8 +19,9 @@ double d9di_paper_choices(d9d_stream s, const int32_t *expert, double otherwise)
 
 /* The first of a shape borrows room for trials too, and remembers it: kernels/cuda/cuda_blas.c. */
 d9d_status d9di_paper_gemm_scratch(d9d_stream s, const d9d_gemm *g);
-/* The gradient of attention where cuDNN does it; the statistics where it does not. */
-bool d9di_paper_by_cudnn(const d9d_attention_dims *n);
+/* cuDNN's, or the gradient of our own on Hopper. */
+bool d9di_paper_by_tensor_cores(d9d_stream s, const d9d_attention_dims *n, bool backward);
+/* Numbers of rows; of cuDNN's gradient scores too. */
 d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward);
 
 d9d_status d9di_paper_delta_scratch(d9d_stream s, const d9d_delta_dims *n, bool backward);

@@ -31,9 +31,8 @@ d9d_status d9di_paper_gemm_scratch(d9d_stream s, const d9d_gemm *g)
     return d9di_paper_borrow(s, d9di_min(MOST_SCRATCH, 16 * g->m * g->n));
 }
 
-/* --- attention: cuda_attention_cudnn.c, cuda_attention_din.cu ------------------------------- */
+/* --- attention: cuda_attention_cudnn.c, cuda_attention_din.cu, cuda_attention_din_wgmma.cu ---- */
 
-#define MOST_SCORES ((int64_t)4 << 30)
 enum { LEAST_SLICE = 64, LEAST_PROMPT = 256 };
 
 static int64_t divisor(int64_t n, int64_t most)
@@ -50,9 +49,9 @@ static int64_t divisor(int64_t n, int64_t most)
 static int64_t scores(const d9d_attention_dims *n, int64_t b, int64_t s, int64_t z, bool together)
 {
     const int64_t head = 2 * (n->a / n->kv) * s * z;
-    const int64_t rows = together ? b : divisor(b, MOST_SCORES / head / n->kv);
+    const int64_t rows = together ? b : divisor(b, D9DI_MOST_SCORES / head / n->kv);
 
-    return rows * head * divisor(n->kv, MOST_SCORES / head / rows);
+    return rows * head * divisor(n->kv, D9DI_MOST_SCORES / head / rows);
 }
 
 /* Documents by classes of length, halving; each class has room for as many as there can be.  Of
@@ -107,10 +106,26 @@ static bool has_keys(const d9d_attention_dims *n)
     return n->s % n->pieces == 0 && (n->segments > 0 || n->s / n->pieces >= LEAST_SLICE);
 }
 
-/* Heads of 64 or 128 in bfloat16, of rows or of their pieces on ranks. */
-bool d9di_paper_by_cudnn(const d9d_attention_dims *n)
+static bool is_causal_bf16(const d9d_attention_dims *n)
 {
-    return n->t == D9D_BF16 && n->causal && has_keys(n) && (n->d == 64 || n->d == 128);
+    return n->t == D9D_BF16 && n->causal && (n->d == 64 || n->d == 128);
+}
+
+/* Of rows or of their pieces on ranks. */
+static bool by_cudnn(const d9d_attention_dims *n)
+{
+    return is_causal_bf16(n) && has_keys(n);
+}
+
+/* The gradient on Hopper, of any rows. */
+static bool by_tiles(d9d_stream s, const d9d_attention_dims *n)
+{
+    return d9d_paper_chip_of(d9d_paper_of(s))->hopper && is_causal_bf16(n);
+}
+
+bool d9di_paper_by_tensor_cores(d9d_stream s, const d9d_attention_dims *n, bool backward)
+{
+    return by_cudnn(n) || (backward && by_tiles(s, n));
 }
 
 /* Rows without a list, as they are done. */
@@ -138,12 +153,16 @@ static int64_t attention_scratch(const d9d_attention_dims *n, bool backward)
 
 d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
 {
+    const int64_t sums = n->b * n->s * n->a * 4;
     d9d_attention_dims x;
 
     if (!on_gpu(s) || n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
-    if (!d9di_paper_by_cudnn(n))
-        return d9di_paper_borrow(s, backward ? n->b * n->s * n->a * 4 : 0);
+    if (backward && by_tiles(s, n))
+        return d9di_paper_borrow(
+            s, 2 * sums + d9di_min(D9DI_MOST_SCORES, d9di_slope_units(n) * D9DI_UNIT_BYTES));
+    if (!by_cudnn(n))
+        return d9di_paper_borrow(s, backward ? sums : 0);
     x = listed(n);
     return d9di_paper_borrow(s, attention_scratch(&x, backward));
 }

@@ -189,10 +189,10 @@ static d9d_status attend(d9d_stream s, const d9d_attention_dims *n, d9d_paper_ki
     const double heads = (double)(n->a * n->d);
     const double elements =
         products * ((double)n->s * heads + (double)n->z * (double)(n->kv * n->d)) * (double)n->b;
+    const bool fast = d9di_paper_by_tensor_cores(s, n, kind == D9D_PAPER_ATTENTION_GRAD);
 
-    return d9di_paper_charge(
-        s, n->s == n->z || d9di_paper_by_cudnn(n) ? kind : D9D_PAPER_ATTENTION_OWN, n->t,
-        2 * products * heads * pairs(n), elements * size(n->t));
+    return d9di_paper_charge(s, n->s == n->z || fast ? kind : D9D_PAPER_ATTENTION_OWN, n->t,
+                             2 * products * heads * pairs(n), elements * size(n->t));
 }
 
 ENTRY(attention, const d9d_attention_dims *n, void *o, float *lse, const void *q, const void *k,

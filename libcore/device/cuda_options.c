@@ -53,7 +53,7 @@ KIND(cudnn_table, "cudnn", fused, cudnn_keys, "cuDNN");
 KIND(flash_2_table, "flash_attention_2", fused, no_keys, "as cudnn");
 KIND(flash_4_table, "flash_attention_4", fused, no_keys, "as cudnn");
 KIND(torch_table, "torch", torch, torch_keys, "as cudnn, where it may be used");
-KIND(eager_table, "eager", fused, no_keys, "our own kernels");
+KIND(eager_table, "eager", fused, no_keys, "plain kernels of our own");
 static const d9d_table *const kinds[] = {
     [CUDNN] = &cudnn_table, [FLASH_2] = &flash_2_table, [FLASH_4] = &flash_4_table,
     [TORCH] = &torch_table, [EAGER] = &eager_table,     NULL,

@@ -6,7 +6,7 @@
  *
  *     cudnn, flash_attention_2, flash_attention_4    the fused kernels that there are: cuDNN
  *     torch    the same, unless "backends" is a list without CUDNN_ATTENTION
- *     eager    kernels of our own, without cuDNN
+ *     eager    plain kernels of our own
  *
  * Gradients are deterministic unless the kind cudnn says otherwise; "scratch_mb" (4096) bounds the
  * memory that it takes.

@@ -198,8 +198,9 @@ static void check_with(const d9d_attention_dims *n, bool sinks)
                 n->t == D9D_F32 ? 5e-6 : unit_device_tolerance(sinks ? 1e-2 : 5e-6, 1e-2));
     array_close("lse", D9D_F32, p.lse, lse, rows, 5e-6);
     array_same_for_threads(run_backward, &p, p.grads, (size_t)(nq + 2 * nk) * size, NULL);
-    /* In bfloat16 the kernel has o rounded. */
-    array_close("dq, dk, dv", n->t, p.grads, g, nq + 2 * nk, n->t == D9D_F32 ? 2e-5 : 2e-2);
+    /* In bfloat16 the kernel has o rounded, on a GPU with a sink twice. */
+    array_close("dq, dk, dv", n->t, p.grads, g, nq + 2 * nk,
+                n->t == D9D_F32 ? 2e-5 : unit_device_tolerance(2e-2, sinks ? 3e-2 : 2e-2));
     if (sinks)
         check_sink(&p, g + nq + 2 * nk);
     void *parts[] = {p.q, p.k, p.v, p.dout, p.o, p.lse, p.grads, p.sink, o, lse, g};

@@ -57,6 +57,7 @@ D9D_API const char *d9d_paper_link_text(d9d_paper_link link);
 typedef struct d9d_paper_chip {
     const char *name, *text; /* "h200", "NVIDIA H200" */
     bool gpu;                /* scratch, streams and libraries of the CUDA backend */
+    bool hopper;             /* kernels of compute capability 9.0 */
     double flops, flops_f32; /* dense products a second on the data sheet: bfloat16, float32 */
     double rate[D9D_PAPER_KIND_COUNT]; /* the part of it that kernels of a kind reach */
     double memory_rate, memory_part;   /* bytes a second on the data sheet; the part reached */

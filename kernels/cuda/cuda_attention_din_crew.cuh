@@ -1,0 +1,418 @@
+/* cuda_attention_din_crew.cuh - attention's gradient on Hopper: the consumers, each a warp group
+ * with half of a block's cells.  See cuda_attention_din_wgmma.cu.
+ */
+#ifndef D9D_CUDA_ATTENTION_DIN_CREW_CUH
+#define D9D_CUDA_ATTENTION_DIN_CREW_CUH
+
+#include "cuda_attention_din_tiles.cuh"
+
+namespace
+{
+
+DEVICE float power_of_two(float x)
+{
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE float2 shared_load2(uint32_t a)
+{
+    float2 v;
+
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(a) : "memory");
+    return v;
+}
+
+/* A warp group: 64 cells of the still side. */
+template <int D, bool KEYS> struct crew {
+    typedef layout<D> L;
+    const job &p;
+    const place &at;
+    int group, thread, warp, lane;
+    turn<STAGES> stage = {0, 0};
+
+    /* This warp has done with a stage. */
+    __device__ __forceinline__ void release(uint32_t i) const
+    {
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(at.free + 8 * i);
+    }
+
+    /* The stage whose products may be under way, or NONE. */
+    __device__ __forceinline__ void release_held(int *held) const
+    {
+        if (*held != NONE)
+            release(*held);
+        *held = NONE;
+    }
+
+    /* Read each time: there are no registers to keep them in. */
+    __device__ __forceinline__ order mine(void) const { return told<order>(at.base + L::AT_TOLD); }
+    __device__ __forceinline__ step step_of(uint32_t s) const
+    {
+        return told<step>(at.base + L::AT_STEPS + s * 16);
+    }
+    __device__ __forceinline__ scores seen_of(uint32_t s) const
+    {
+        return scores_of<KEYS>(step_of(s), group, p.n.window);
+    }
+
+    /* Rows from `live` on of so many arrays.  They would still be multiplied, by 0, and may be no
+     * numbers. */
+    __device__ __forceinline__ void clear_rows(uint32_t from, int arrays, int live) const
+    {
+        if (live >= SIDE)
+            return;
+        for (int i = live * 8 + thread; i < SIDE * 8; i += GROUP)
+            for (int j = 0; j < arrays * (L::TILE / (SIDE * 128)); j++)
+                shared_clear4(from + j * SIDE * 128 + i * 16);
+        shared_stores_done();
+        sync_threads(1 + group, GROUP);
+    }
+
+    /* Behind the segment's last.  Both groups clear them, for one may not look at this tile. */
+    __device__ __forceinline__ void clear_moving(uint32_t s, int arrays) const
+    {
+        const step x = step_of(s);
+
+        clear_rows(moving_at(s, 0), arrays, x.nq - (KEYS ? x.query : x.key));
+    }
+
+    /* To the next tile of which something is seen, in stage *here, which is full, of that many
+     * arrays.  What is hidden may be more than there are stages: then what is held is done first.
+     */
+    __device__ __forceinline__ bool next(bool any, int arrays, int *steps, int *here, int *held)
+    {
+        while (--*steps >= 0) {
+            *here = (int)stage.i;
+            barrier_wait(at.full + 8 * stage.i, stage.parity);
+            stage.next();
+            if (any && !seen_of((uint32_t)*here).none_seen()) {
+                clear_moving((uint32_t)*here, arrays);
+                return true;
+            }
+            if (*held != NONE)
+                product_wait<0>();
+            release_held(held);
+            release((uint32_t)*here);
+        }
+        return false;
+    }
+
+    __device__ __forceinline__ uint32_t still_at(int i) const
+    {
+        return at.base + L::AT_STILL + (i * CREWS + group) * L::TILE;
+    }
+    __device__ __forceinline__ uint32_t moving_at(uint32_t s, int i) const
+    {
+        return at.base + L::AT_STAGES + s * L::STAGE + i * L::TILE;
+    }
+
+    /* A still array in registers, of queries: as a product has it, 4 of 16 features. */
+    enum { HELD = KEYS ? 1 : D / 4 };
+    __device__ __forceinline__ void load_still(uint32_t (&x)[HELD], int i) const
+    {
+        const int r = warp * 16 + lane % 16;
+
+#pragma unroll
+        for (int k = 0; !KEYS && k < D / 16; k++) {
+            uint32_t v[4];
+
+            shared_load_matrices(v, still_at(i) + k / 4 * SIDE * 128 + r * 128 +
+                                        (((k % 4 * 2 + lane / 16) ^ (r & 7)) << 4));
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                x[4 * k + j] = v[j];
+        }
+    }
+
+    /* x = still[i] moving[i]', of queries with still[i] in registers. */
+    __device__ __forceinline__ void multiply(float (&x)[32], const uint32_t (&held)[HELD],
+                                             uint32_t s, int i) const
+    {
+        const uint64_t a = operand_at<false>(still_at(i)), b = operand_at<false>(moving_at(s, i));
+
+        product_begin();
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            const int at = k / 4 * 512 + k % 4 * 2;
+
+            if constexpr (KEYS)
+                product_64x64x16(x, a + at, b + at, k);
+            else
+                product_of_registers<false>(x, held + 4 * k, b + at, k);
+        }
+        product_commit();
+    }
+
+    /* sum += x moving[i] */
+    __device__ __forceinline__ void add(float (&sum)[D / 2], const uint32_t (&x)[16], uint32_t s,
+                                        int i) const
+    {
+        const uint64_t b = operand_at<true>(moving_at(s, i));
+
+        product_begin();
+#pragma unroll
+        for (int k = 0; k < SIDE / 16; k++)
+            product_of_registers<true>(sum, x + 4 * k, b + k * 128, 1);
+        product_commit();
+    }
+
+    /* Of scores 4 j + i of a thread: its row of 64, and its column. */
+    __device__ __forceinline__ int row_of(int i) const
+    {
+        return warp * 16 + lane / 4 + i / 2 * 8;
+    }
+    __device__ __forceinline__ int column_of(int j, int i) const
+    {
+        return j * 8 + lane % 4 * 2 + i % 2;
+    }
+
+    /* The numbers of rows, of columns of a stage: lse, or delta. */
+    __device__ __forceinline__ void numbers_of(float (&v)[4], const float (&mine)[2], uint32_t s,
+                                               int which, int j) const
+    {
+        if constexpr (KEYS) {
+            const float2 x = shared_load2(at.base + L::AT_ROWS + (s * 2 + which) * SIDE * 4 +
+                                          column_of(j, 0) * 4);
+
+            v[0] = v[2] = x.x;
+            v[1] = v[3] = x.y;
+        } else {
+            v[0] = v[1] = mine[0];
+            v[2] = v[3] = mine[1];
+        }
+    }
+
+    /* x becomes P. */
+    __device__ __forceinline__ void weigh(float (&x)[32], const float (&lse)[2], uint32_t s) const
+    {
+        const float scale = p.scale * CUDART_L2E_F;
+
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float v[4];
+
+            numbers_of(v, lse, s, 0, j);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[4 * j + i] = power_of_two(fmaf(x[4 * j + i], scale, -v[i]));
+        }
+        const scores of = seen_of(s);
+
+        if (of.all_seen())
+            return;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int a = row_of(i), b = column_of(j, i);
+
+                if (!of.seen(KEYS ? b : a, KEYS ? a : b))
+                    x[4 * j + i] = 0.0f;
+            }
+    }
+
+    /* Pairs of x, and of x (y - delta). */
+    __device__ __forceinline__ void pair(uint32_t (&weights)[16], uint32_t (&slopes)[16],
+                                         const float (&x)[32], const float (&y)[32],
+                                         const float (&delta)[2], uint32_t s) const
+    {
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float v[4];
+
+            numbers_of(v, delta, s, 1, j);
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                const float *const p = x + 4 * j + i, *const dp = y + 4 * j + i;
+
+                weights[2 * j + i / 2] = pack_bf16(p[0], p[1]);
+                slopes[2 * j + i / 2] = pack_bf16(p[0] * (dp[0] - v[i]), p[1] * (dp[1] - v[i + 1]));
+            }
+        }
+    }
+
+    /* To memory, where they are kept: register r of a thread is of matrix r % 2 of the warp's keys,
+     * r / 2 of the queries. */
+    __device__ __forceinline__ void keep(const uint32_t (&x)[16], uint32_t s) const
+    {
+        const int unit = step_of(s).unit;
+
+        if (unit == NONE)
+            return;
+        char *const to = p.kept.at + (int64_t)unit * UNIT_BYTES + group * TILE_BYTES +
+                         warp * 2 * SIDE * 16 + lane * 4;
+
+#pragma unroll
+        for (int r = 0; r < 16; r++)
+            __stcs((uint32_t *)(to + (r % 2 * (SIDE / 8) + r / 2) * 128), x[r]);
+    }
+
+    /* What keep() kept, turned: 16 queries of the warp, and all keys. */
+    __device__ __forceinline__ void take(uint32_t (&x)[16], uint32_t s) const
+    {
+        const uint32_t from = moving_at(s, 1) + group * TILE_BYTES +
+                              (lane / 16 * (SIDE / 8) + warp * 2 + lane / 8 % 2) * 128 +
+                              lane % 8 * 16;
+
+#pragma unroll
+        for (int k = 0; k < SIDE / 16; k++) {
+            uint32_t v[4];
+
+            shared_load_turned(v, from + k * 2 * SIDE * 16);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[4 * k + i] = v[i];
+        }
+    }
+
+    /* The group's rows of `to`, `live` of them, scale times x. */
+    __device__ __forceinline__ void store(bf16 *to, const float (&x)[D / 2], float scale, int cell,
+                                          int live, int head) const
+    {
+        const uint32_t out = at.base + L::AT_OUT + group * L::TILE;
+        const int64_t row = (int64_t)heads_of<KEYS>(p.n) * D;
+
+        sync_threads(1 + group, GROUP); /* what was there has been read */
+#pragma unroll
+        for (int j = 0; j < D / 16; j++) {
+            const int r = warp * 16 + lane % 16;
+            uint32_t v[4];
+
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                v[i] = pack_bf16(x[8 * j + 2 * i] * scale, x[8 * j + 2 * i + 1] * scale);
+            shared_store_matrices(
+                out + j / 4 * SIDE * 128 + r * 128 + (((j % 4 * 2 + lane / 16) ^ (r & 7)) << 4), v);
+        }
+        sync_threads(1 + group, GROUP);
+        to += cell * row + (int64_t)head * D;
+        for (int i = thread; i < live * (D / 8); i += GROUP) {
+            const int r = i / (D / 8), f = i % (D / 8);
+
+            *(int4 *)(to + r * row + f * 8) =
+                shared_load4(out + f / 8 * SIDE * 128 + r * 128 + ((f % 8 ^ (r & 7)) << 4));
+        }
+    }
+
+    /* Of still cell `still` on: the numbers of this thread's two rows. */
+    __device__ __forceinline__ void load_numbers(float (&v)[2], const float *from, int still,
+                                                 int head) const
+    {
+        const int64_t tokens = p.n.b * p.n.s;
+
+        for (int i = 0; !KEYS && i < 2; i++)
+            v[i] = from[head * tokens + d9di_min(tokens - 1, still + row_of(2 * i))];
+    }
+
+    __device__ __forceinline__ void work(const order &o)
+    {
+        const bool any = o.cells > group * SIDE;
+        const int still = o.first + group * SIDE;
+        float a[D / 2], b[KEYS ? D / 2 : 1], x[32], y[32], lse[2], delta[2];
+        uint32_t weights[16], slopes[16], first[HELD], second[HELD];
+        int steps = o.steps, here, held = NONE;
+
+        load_numbers(lse, p.lse, still, o.head);
+        load_numbers(delta, p.delta, still, o.head);
+#pragma unroll
+        for (int i = 0; i < D / 2; i++)
+            a[i] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < (KEYS ? D / 2 : 1); i++)
+            b[i] = 0.0f;
+        /* Slopes are kept of what is not there, too. */
+        for (int i = 0; KEYS && any && i < 2; i++)
+            clear_rows(still_at(i), 1, o.cells - group * SIDE);
+        load_still(first, 0);
+        load_still(second, 1);
+        if (next(any, 2, &steps, &here, &held)) {
+            multiply(x, first, here, 0);
+            for (;;) {
+                multiply(y, second, here, 1);
+                product_wait<1>();
+                product_taken(x);
+                weigh(x, lse, here);
+                product_wait<0>();
+                product_taken(y);
+                pair(weights, slopes, x, y, delta, here);
+                if constexpr (KEYS)
+                    add(b, weights, here, 1);
+                add(a, slopes, here, 0);
+                if constexpr (KEYS)
+                    keep(slopes, here);
+                held = here;
+                if (!next(any, 2, &steps, &here, &held))
+                    break;
+                multiply(x, first, here, 0);
+                product_wait<1>();
+                release_held(&held);
+            }
+            product_wait<0>();
+            release_held(&held);
+        }
+        product_taken(a);
+        product_taken(b);
+        finish(a, b);
+    }
+
+    /* Of queries, with slopes that are kept. */
+    __device__ __forceinline__ void work_kept(const order &o)
+    {
+        const bool any = o.cells > group * SIDE;
+        float a[D / 2], none[1] = {0.0f};
+        uint32_t x[16];
+        int steps = o.steps, here, held = NONE;
+
+#pragma unroll
+        for (int i = 0; i < D / 2; i++)
+            a[i] = 0.0f;
+        while (next(any, 1, &steps, &here, &held)) {
+            take(x, here);
+            add(a, x, here, 0);
+            product_wait<0>();
+            release(here);
+        }
+        product_taken(a);
+        finish(a, none);
+    }
+
+    __device__ __forceinline__ void finish(const float (&a)[D / 2],
+                                           const float (&b)[KEYS ? D / 2 : 1]) const
+    {
+        const order o = mine();
+        const int still = o.first + group * SIDE, live = min(+SIDE, o.cells - group * SIDE);
+
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(at.used);
+        store(p.to[0], a, p.scale, still, live, o.head);
+        if constexpr (KEYS)
+            store(p.to[1], b, 1.0f, still, live, o.head);
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        for (uint32_t parity = 0;; parity ^= 1) {
+            barrier_wait(at.there, parity);
+            const order o = mine();
+
+            if (o.head < 0)
+                return;
+            if constexpr (!KEYS)
+                if (is_kept<KEYS>(p, o)) {
+                    work_kept(o);
+                    continue;
+                }
+            work(o);
+        }
+    }
+};
+
+} // namespace
+
+#endif /* D9D_CUDA_ATTENTION_DIN_CREW_CUH */
