@@ -1,5 +1,4 @@
 /* poor.c - before a program: a host that has no memory left to give. */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdarg.h>
 #include <string.h>

@@ -2,7 +2,6 @@
  *
  * As NFS does for half a minute and more, a name that was missing once goes on missing, whatever
  * other hosts have made, until the directory that it is in is opened. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>

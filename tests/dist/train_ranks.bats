@@ -152,7 +152,7 @@ gathers_beside_updates() {
 @test "a rank that fails alone is heard also behind a failure of all that ended nothing" {
     command -v strace >/dev/null || skip "no strace"
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
-    ${CC:-cc} -shared -fPIC -o poor.so "$BATS_TEST_DIRNAME/poor.c"
+    ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o poor.so "$BATS_TEST_DIRNAME/poor.c"
     behind="$sharded --set trainer.checkpointing.period_steps=15 --set trainer.timeout.step_timeout=20"
     poor="-x LD_PRELOAD=$PWD/poor.so"
     # shellcheck disable=SC2086

@@ -106,7 +106,8 @@ static void test_dense(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
         for (int t = 0; t < 2; t++) {
-            call p = {.n = {array_types[t], shapes[i][0], shapes[i][1], shapes[i][2], 1, NULL}};
+            call p = {
+                .n = {array_types[t], shapes[i][0], shapes[i][1], shapes[i][2], 1, NULL, false}};
 
             check(&p);
         }
@@ -128,7 +129,7 @@ static void test_experts(void **state)
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         for (int t = 0; t < 2; t++) {
             const struct experts *x = &all[i];
-            call p = {.n = {array_types[t], x->offset[x->e], x->h, x->i, x->e, x->offset}};
+            call p = {.n = {array_types[t], x->offset[x->e], x->h, x->i, x->e, x->offset, false}};
 
             check(&p);
         }

@@ -29,9 +29,9 @@ typedef struct d9d_eval_how {
     const d9d_log *log;
 } d9d_eval_how;
 
-/* {"rows": 1000, "left_out": 0, "metrics": [{"name": "f1", "config": {...}, "value": 0.5}, ...]}, where a metric
- * of several values has "values" and "labels".  A new reference.  ECONFIG for what is wrong with a
- * metric, EFORMAT with file and line for what is wrong with a prediction. */
+/* {"rows": 1000, "left_out": 0, "metrics": [{"name": "f1", "config": {...}, "value": 0.5}, ...]},
+ * where a metric of several values has "values" and "labels".  A new reference.  ECONFIG for what
+ * is wrong with a metric, EFORMAT with file and line for what is wrong with a prediction. */
 D9D_API D9D_MUST_USE d9d_status d9d_eval(const d9d_eval_how *how, json_t **out);
 /* The same as lines of text, appended. */
 D9D_API D9D_MUST_USE d9d_status d9d_eval_text(const json_t *result, d9d_buf *out);
