@@ -462,7 +462,7 @@ static void *room_take(room *r, int64_t bytes)
 {
     void *p = r->at != NULL ? r->at + r->used : NULL;
 
-    r->used += d9di_ceil_div(bytes, 256) * 256;
+    r->used += d9di_round_up(bytes, 256);
     return p;
 }
 
@@ -484,8 +484,8 @@ static bool has_slices(const d9di_attention *c)
 static extras extras_take(const d9di_attention *c, const plan_key *key, room *r)
 {
     const d9d_attention_dims *n = &c->n;
-    const int64_t rows = d9di_ceil_div(n->b * n->s, 64) * 64 * n->a;
-    const int64_t cells = d9di_ceil_div(n->b * n->z, 64) * 64 * n->d;
+    const int64_t rows = d9di_round_up(n->b * n->s, 64) * n->a;
+    const int64_t cells = d9di_round_up(n->b * n->z, 64) * n->d;
     extras x = {0};
 
     if (key->packed)
@@ -725,7 +725,7 @@ static int classes_square(d9d_stream s, const d9di_attention *c, class *out)
         out[n].key.s = out[n].key.z = out[n].key.row_s = out[n].key.row_z = longest;
         out[n].key.b = whole  ? x->segments
                        : last ? power_of_two(16, x->segments)
-                              : d9di_ceil_div(x->b * x->s / shortest, 8) * 8;
+                              : d9di_round_up(x->b * x->s / shortest, 8);
         out[n].docs = (d9di_documents){.shortest = shortest,
                                        .longest = longest,
                                        .rows = x->b,

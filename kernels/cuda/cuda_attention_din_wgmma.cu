@@ -164,7 +164,7 @@ struct room {
     {
         T *const p = at == nullptr ? nullptr : (T *)(at + used);
 
-        used += d9di_ceil_div(n * (int64_t)sizeof(T), 256) * 256;
+        used += d9di_round_up(n * (int64_t)sizeof(T), 256);
         return p;
     }
 };

@@ -358,7 +358,7 @@ static d9d_status try_choice(const product *x, int i, void *to, const void *firs
 /* A trial that finds no memory is none. */
 static void trial_begin(d9di_blas *b, const product *x)
 {
-    const int64_t half = (bytes_of(x->g) + 255) / 256 * 256;
+    const int64_t half = d9di_round_up(bytes_of(x->g), 256);
     plan *p = x->p;
     d9d_status st = D9D_OK;
     void *room;

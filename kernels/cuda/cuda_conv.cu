@@ -253,7 +253,7 @@ d9d_status d9d_k_conv(d9d_stream s, const d9d_conv_dims *n, void *y, const void 
 template <class T, class G> static d9d_status backward(d9d_stream s, conv<T> v, G *dw, float beta)
 {
     const int64_t strips = d9di_ceil_div(v.tokens, v.strip), weights = v.n.n * v.n.w;
-    const int64_t starts = d9di_ceil_div(v.tokens, 64) * 64;
+    const int64_t starts = d9di_round_up(v.tokens, 64);
     const int64_t bytes = (starts + (dw != NULL ? strips * weights : 0)) * 4;
     void *room;
 

@@ -325,7 +325,7 @@ typedef tile_sum<false, COLUMNS> walk_sum;
 
 static inline int64_t walk_bytes(int64_t d)
 {
-    return (int64_t)sizeof(walk) + d9di_ceil_div(d, TILE) * TILE * (int64_t)sizeof(state_row);
+    return (int64_t)sizeof(walk) + d9di_round_up(d, TILE) * (int64_t)sizeof(state_row);
 }
 
 template <class T> static int64_t walks(const delta<T> &v)
@@ -381,7 +381,7 @@ static __global__ void __launch_bounds__(THREADS) plain_walk_kernel(delta<T> v)
     const int64_t chunks = d9di_ceil_div(d.n, CHUNK);
     walk_sum sum;
 
-    for (int64_t e = threadIdx.x; e < d9di_ceil_div(v.n.d, TILE) * TILE * COLUMNS; e += THREADS)
+    for (int64_t e = threadIdx.x; e < d9di_round_up(v.n.d, TILE) * COLUMNS; e += THREADS)
         state[e / COLUMNS][e % COLUMNS] = 0.0f;
     for (int64_t n = 0; n < chunks; n++) {
         const chunk x = chunk_of(v, d, WAY::BACK ? chunks - 1 - n : n, h);
@@ -472,13 +472,13 @@ struct pieces {
     {
         float *mine = p;
 
-        p = p == NULL ? NULL : p + d9di_ceil_div(n, 64) * 64;
+        p = p == NULL ? NULL : p + d9di_round_up(n, 64);
         return mine;
     }
 };
 static inline int64_t piece(int64_t n)
 {
-    return d9di_ceil_div(n, 64) * 64;
+    return d9di_round_up(n, 64);
 }
 
 #endif /* D9D_CUDA_DELTA_CUH */

@@ -9,7 +9,7 @@ enum { PARTS = 2048, STEP = THREADS * 8, LEAST = 8 * STEP, MOST_ARRAYS = 128 };
 /* Elements of a part of n. */
 static __host__ __device__ int64_t part_of(int64_t n)
 {
-    return d9di_max(LEAST, d9di_ceil_div(d9di_ceil_div(n, PARTS), STEP) * STEP);
+    return d9di_max(LEAST, d9di_round_up(d9di_ceil_div(n, PARTS), STEP));
 }
 
 /* Eight of these go through a part side by side. */

@@ -162,15 +162,15 @@ static d9d_status xent(d9d_stream s, const d9d_xent_dims *n, float *loss, float 
     const int64_t tokens = d9di_min(n->rows, TOKENS);
     forward f = {s, n, w, {}, NULL, NULL, NULL, d9di_min(vocabulary(n), COLUMNS)};
     const int64_t state = tokens * (int64_t)sizeof(online);
-    const int64_t sums = unit == NULL ? 0 : d9di_ceil_div(tokens * n->h * 4, 256) * 256;
-    const int64_t bytes = d9di_ceil_div(state, 256) * 256 + sums + block_bytes<T>(tokens * f.width);
+    const int64_t sums = unit == NULL ? 0 : d9di_round_up(tokens * n->h * 4, 256);
+    const int64_t bytes = d9di_round_up(state, 256) + sums + block_bytes<T>(tokens * f.width);
     d9d_status st = D9D_OK;
     void *scratch;
 
     D9D_TRY(splits_of(op, n, w, &f.all));
     D9D_TRY(d9di_take(s, bytes, &scratch));
     f.state = (online *)scratch;
-    f.sum = (float *)((char *)scratch + d9di_ceil_div(state, 256) * 256);
+    f.sum = (float *)((char *)scratch + d9di_round_up(state, 256));
     f.logits = f.sum + sums / 4;
     for (int64_t i = 0; i < n->rows && st == D9D_OK; i += TOKENS)
         st = tokens_forward<T>(f, i, loss, lse, unit, hidden, targets);

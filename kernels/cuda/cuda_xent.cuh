@@ -96,11 +96,11 @@ static inline d9d_status logits_make(d9d_stream s, const char *op, const d9d_xen
  * logits where they are float32 too, else behind them. */
 template <class T> static inline T *beside(float *logits, int64_t n)
 {
-    return sizeof(T) == 4 ? (T *)logits : (T *)(logits + d9di_ceil_div(n, 64) * 64);
+    return sizeof(T) == 4 ? (T *)logits : (T *)(logits + d9di_round_up(n, 64));
 }
 template <class T> static inline int64_t block_bytes(int64_t n)
 {
-    return d9di_ceil_div(n, 64) * 64 * (sizeof(T) == 4 ? 4 : 6);
+    return d9di_round_up(n, 64) * (sizeof(T) == 4 ? 4 : 6);
 }
 
 /* Without tokens a gradient that is not added to is zero. */

@@ -266,7 +266,7 @@ template <class T> struct once {
 
 static int64_t padded(int64_t bytes)
 {
-    return d9di_ceil_div(bytes, 256) * 256;
+    return d9di_round_up(bytes, 256);
 }
 
 /* Step to the next piece; start from all zeros. */
@@ -370,7 +370,7 @@ static d9d_status make_powers(const once<T> &o, int64_t first, int64_t tokens, c
     for (int64_t parts = 0; piece_next(o.n, &c); all->n++) {
         all->of[all->n] = {c.base + c.first, c.n, parts, tile_of(o, c), p};
         parts += d9di_ceil_div(c.n, all->of[all->n].tile);
-        p += d9di_ceil_div(tokens * c.n, 128) * 128;
+        p += d9di_round_up(tokens * c.n, 128);
         D9D_TRY(fold_piece(o, *all, all->n, c, x, tokens));
     }
     once_sum<<<(unsigned)tokens, THREADS, 0, queue>>>(o.sums + 2 * o.mine * tokens, o.part,
