@@ -56,3 +56,13 @@ bool d9di_neighbours_died(const d9di_neighbours *n)
             return true;
     return false;
 }
+
+bool d9di_neighbours_stopped(const d9di_neighbours *n)
+{
+    char state;
+
+    for (int i = 0; i < n->n; i++)
+        if (!d9di_process_gone(n->list[i].pid, n->list[i].started, &state) && state == 'T')
+            return true;
+    return false;
+}

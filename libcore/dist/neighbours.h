@@ -20,5 +20,7 @@ void d9di_neighbours_close(d9di_neighbours *n);
 
 /* Is there one that died without a word, its mesh open? */
 bool d9di_neighbours_died(const d9di_neighbours *n);
+/* Is there one that a signal has stopped?  One that a debugger holds is not. */
+bool d9di_neighbours_stopped(const d9di_neighbours *n);
 
 #endif /* D9DI_DIST_NEIGHBOURS_H */

@@ -12,11 +12,12 @@
 #include "dist/watchdog.h"
 
 enum {
-    LOOK_MS = 300,   /* until others have shown themselves once more */
-    GRACE_MS = 2000, /* that a launcher has to end the job of a dead rank, */
-    VISIT_MS = 500,  /* who is looked for this often */
-    YIELD_MS = 1500, /* that a rank leaves to the one that should speak */
-    END_S = 3        /* until the process ends by itself whatever the launcher does */
+    LOOK_MS = 300,    /* until others have shown themselves once more */
+    GRACE_MS = 2000,  /* that a launcher has to end the job of a dead rank, */
+    VISIT_MS = 500,   /* who is looked for this often, */
+    ABSENT_MS = 5000, /* and what was seen before a pause of so long is of no interest */
+    YIELD_MS = 1500,  /* that a rank leaves to the one that should speak */
+    END_S = 3         /* until the process ends by itself whatever the launcher does */
 };
 
 struct d9di_watchdog {
@@ -26,7 +27,8 @@ struct d9di_watchdog {
     d9d_mesh_how how;
     int64_t limit; /* ns, atomic; 0: none */
     const d9di_neighbours *neighbours;
-    int64_t dead, visited; /* since when one is, 0: none; when that was looked at */
+    int64_t dead, stopped; /* since when one is, 0: none, */
+    int64_t visited;       /* when that was looked at last */
     int64_t opens;         /* since when the network opens, atomic; 0: it does not */
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows */
@@ -105,9 +107,20 @@ static void end_job(const d9di_watchdog *w, const char *why)
     (void)kill(getpid(), SIGKILL);
 }
 
-static bool overdue(const d9di_watchdog *w, int64_t now)
+/* What a call may take now, ns; 0: as long as it does. */
+static int64_t limit_of(const d9di_watchdog *w, int64_t now)
 {
     const int64_t limit = __atomic_load_n(&w->limit, __ATOMIC_RELAXED);
+    const int64_t stopped = (int64_t)(w->how.stopped_s * 1e9);
+
+    if (stopped > 0 && w->stopped != 0 && now - w->stopped > stopped)
+        return limit > 0 && limit < stopped ? limit : stopped;
+    return limit;
+}
+
+static bool overdue(const d9di_watchdog *w, int64_t now)
+{
+    const int64_t limit = limit_of(w, now);
     const int64_t opens = __atomic_load_n(&w->opens, __ATOMIC_RELAXED);
     int64_t begin = now;
 
@@ -117,16 +130,32 @@ static bool overdue(const d9di_watchdog *w, int64_t now)
            (oldest(w->ring, &begin) != NULL && now - begin > limit);
 }
 
-/* A rank of this host is dead, and has been for long enough. */
-static bool forlorn(d9di_watchdog *w, int64_t now)
+/* Since when something is so that was since `before`; 0: it is not, or was not. */
+static int64_t since(bool is, int64_t before, int64_t now)
 {
-    if (w->neighbours == NULL || now - w->visited < (int64_t)VISIT_MS * 1000000)
-        return false;
+    if (!is)
+        return 0;
+    return before != 0 ? before : now;
+}
+
+/* The ranks of this host, now and then.  Where all of them were stopped, this one too, and go on
+ * one after the other, none was for long. */
+static void visit(d9di_watchdog *w, int64_t now)
+{
+    const int64_t pause = now - w->visited;
+
+    if (w->neighbours == NULL || pause < (int64_t)VISIT_MS * 1000000)
+        return;
+    if (pause > (int64_t)ABSENT_MS * 1000000)
+        w->stopped = 0;
     w->visited = now;
-    if (!d9di_neighbours_died(w->neighbours))
-        w->dead = 0;
-    else if (w->dead == 0)
-        w->dead = now;
+    w->dead = since(d9di_neighbours_died(w->neighbours), w->dead, now);
+    w->stopped = since(d9di_neighbours_stopped(w->neighbours), w->stopped, now);
+}
+
+/* A rank of this host is dead, and has been for long enough. */
+static bool forlorn(const d9di_watchdog *w, int64_t now)
+{
     return w->dead != 0 && now - w->dead > (int64_t)GRACE_MS * 1000000;
 }
 
@@ -202,6 +231,7 @@ static void *watch(void *arg)
         const int64_t now = d9d_clock_ns();
 
         poll_device(w);
+        visit(w, now);
         if (overdue(w, now) || forlorn(w, now))
             bark(w);
     }

@@ -294,8 +294,10 @@ d9d_sharded_how d9di_engine_sharding(const d9di_engine_how *how)
 /* The ranks, and what each of them has of the model. */
 static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
 {
-    const d9d_mesh_how mesh = {
-        .timeout_s = how->timeout_s, .flight_dir = how->flight, .log = how->where->log};
+    const d9d_mesh_how mesh = {.timeout_s = how->timeout_s,
+                               .stopped_s = how->stopped_s,
+                               .flight_dir = how->flight,
+                               .log = how->where->log};
     const char *net = e->dev->kernels->name;
     const d9d_sharded_how sharded = d9di_engine_sharding(how);
     uint64_t units, most = 0;

@@ -94,7 +94,7 @@ typedef struct d9di_engine_how {
     const d9d_optimizer *optimizer;                /* whose state comes beside; NULL: none */
     const struct d9d_gradients_section *gradients; /* of training, */
     const struct d9d_sharding_section *sharding;   /* as well */
-    double timeout_s;                              /* of collective calls */
+    double timeout_s, stopped_s;                   /* of collective calls (d9d_mesh_how) */
     const char *flight;                            /* where they are recorded, or NULL */
 } d9di_engine_how;
 

@@ -54,6 +54,7 @@ static d9di_engine_how engine_how(const run *r)
         .data = r->asked.data.n > 0 ? &r->asked.data : NULL,
         .initialise = true,
         .timeout_s = (double)r->c->trainer.timeout.init_timeout,
+        .stopped_s = (double)r->c->trainer.timeout.step_timeout,
     };
 }
 

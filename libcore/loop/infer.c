@@ -61,6 +61,7 @@ static d9di_engine_how engine_how(const run *r)
         .task = r->body.kind != NULL ? &r->body : NULL,
         .initialise = true,
         .timeout_s = (double)r->c->trainer.timeout.init_timeout,
+        .stopped_s = (double)r->c->trainer.timeout.step_timeout,
     };
 }
 

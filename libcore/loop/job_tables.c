@@ -278,7 +278,8 @@ static const d9d_key timeout_keys[] = {
         "seconds that a collective may take until the first step is done, and while ranks save "
         "or evaluate"),
     D9D_KEY_INT(timeout_section, step_timeout, "100", 1, 1 << 30,
-                "seconds that a collective may take afterwards"),
+                "seconds that a collective may take afterwards, and at any time while a rank of "
+                "the host is stopped"),
     D9D_KEY_INT(timeout_section, save_margin, "300", 0, 1 << 30,
                 "seconds before the Slurm time limit at which the run saves and leaves"),
     D9D_KEY_END,

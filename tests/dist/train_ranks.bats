@@ -240,6 +240,24 @@ gathers_beside_updates() {
     grep -E '^d9d-train: error: .*rank 0 \(.*, dps 0\), which is stopped' err || { cat err; return 1; }
 }
 
+# Until the first step is done, and while ranks save or evaluate, a call may take init_timeout.
+@test "one that is stopped where calls may take long is waited for no longer than in a step" {
+    for _ in $(seq 2000); do cat "$golden/moe/train.jsonl"; done | d9d-shard -q --format tokens --out many -
+    # shellcheck disable=SC2016,SC2086
+    patience=60 mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec "$@"' _ \
+        $train -q $sharded --set 'evaluation=[{"data": {"dataset": "many"}, "at_start": true}]' \
+        --set trainer.timeout.step_timeout=4 c.json 2>err 3>&- &
+    pid=$!
+    wait_for test -s run/flight/rank-1.bin
+    sleep 1
+    kill -s STOP "$(cat pid.1)"
+    wait_for is_gone "$(cat pid.0)"
+    wait_for is_gone "$(cat pid.1)"
+    ends 1 143 137
+    [ "$(records run)" = 0 ] # it was before the first step
+    grep -E '^d9d-train: error: .*rank 1 \(.*, dps 1\), which is stopped' err || { cat err; return 1; }
+}
+
 @test "ranks do not wait for ever for one that stands still before there is a network" {
     # Open MPI's launcher, told to end a task that never was one of its own, may not end itself.
     # shellcheck disable=SC2016,SC2086

@@ -107,6 +107,38 @@ static void what_is_left_of_one(void **state)
     other_close(&o);
 }
 
+static void await_stop(const d9di_presence *x, bool stopped)
+{
+    char state;
+
+    do {
+        (void)usleep(1000);
+        assert_false(d9di_process_gone(x->pid, x->started, &state));
+    } while ((state == 'T') != stopped);
+}
+
+static void one_is_stopped(void **state)
+{
+    struct other o;
+    d9di_neighbours *n;
+
+    (void)state;
+    other_open(&o);
+    n = neighbours_of(&o, JOB);
+    assert_false(d9di_neighbours_stopped(n));
+    assert_int_equal(kill(o.pid, SIGSTOP), 0);
+    await_stop(&o.all[1], true);
+    assert_true(d9di_neighbours_stopped(n));
+    assert_false(d9di_neighbours_died(n));
+    assert_int_equal(kill(o.pid, SIGCONT), 0);
+    await_stop(&o.all[1], false);
+    assert_false(d9di_neighbours_stopped(n));
+    end(o.pid);
+    assert_false(d9di_neighbours_stopped(n));
+    d9di_neighbours_close(n);
+    other_close(&o);
+}
+
 static void one_has_left(void **state)
 {
     struct other o;
@@ -179,11 +211,9 @@ static void others_live_in_a_container(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(one_is_dead),
-        unit_test_in_dir(what_is_left_of_one),
-        unit_test_in_dir(one_has_left),
-        unit_test_in_dir(others_live_elsewhere),
-        unit_test_in_dir(others_live_in_a_container),
+        unit_test_in_dir(one_is_dead),           unit_test_in_dir(what_is_left_of_one),
+        unit_test_in_dir(one_is_stopped),        unit_test_in_dir(one_has_left),
+        unit_test_in_dir(others_live_elsewhere), unit_test_in_dir(others_live_in_a_container),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

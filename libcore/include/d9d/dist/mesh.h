@@ -82,6 +82,8 @@ typedef struct d9d_mesh d9d_mesh;
  * or returns. */
 typedef struct d9d_mesh_how {
     double timeout_s;       /* of one collective call; 0: none */
+    double stopped_s;       /* the same while a rank of this host is stopped (SIGSTOP) for as long,
+                             * where it is less; 0: no less */
     const char *flight_dir; /* where the flight recorder writes, or NULL (d9d/dist/flight.h) */
     const d9d_log *log;
     void (*end)(int code); /* _exit */
