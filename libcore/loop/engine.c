@@ -178,6 +178,34 @@ static const d9d_adapters *merged_ones(const d9di_engine *e)
     return e->adapters.n == 0 ? e->given : NULL;
 }
 
+static bool is_read(const d9d_weights *w, const char *name)
+{
+    const d9d_map_plan *plan = d9d_weights_plan(w);
+
+    for (size_t i = 0; i < d9d_plan_output_count(plan); i++)
+        if (strcmp(d9d_plan_output(plan, i)->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* What a task has added is in the checkpoint, or in the adapters, or is trained. */
+static d9d_status heads_check(const d9di_engine *e, const d9di_engine_how *how, const d9di_stage *s)
+{
+    for (size_t i = 0; i < s->params.n; i++) {
+        const d9d_param *p = s->params.p[i];
+
+        if (!p->added || p->buffer || p->trainable || p->adapts != NULL ||
+            is_read(s->weights, p->name) ||
+            (e->given != NULL && d9d_adapters_have_head(e->given, p->name)))
+            continue;
+        return D9D_FAIL(D9D_ECONFIG,
+                        "peft: %s would stay random: %s does not have it, and no method trains it; "
+                        "\"full_tune\" does",
+                        p->name, how->source);
+    }
+    return D9D_OK;
+}
+
 static d9d_status stage_open(d9di_engine *e, const d9di_engine_how *how, int k, d9di_stage *out)
 {
     const d9d_stage stage = {d9d_program_stage_of(&e->program, e->pipe_rank, k), e->program.stages};
@@ -191,9 +219,10 @@ static d9d_status stage_open(d9di_engine *e, const d9di_engine_how *how, int k, 
     }
     D9D_TRY(d9d_peft_params_of(&out->params, false, &e->arena, &out->base));
     spec.params = &out->params;
-    if (reads_source(how))
-        D9D_TRY(d9d_weights_open(&spec, stage, how->source, merged_ones(e), &out->weights));
-    return D9D_OK;
+    if (!reads_source(how))
+        return D9D_OK;
+    D9D_TRY(d9d_weights_open(&spec, stage, how->source, merged_ones(e), &out->weights));
+    return how->train ? heads_check(e, how, out) : D9D_OK;
 }
 
 static d9d_status stages_open(d9di_engine *e, const d9di_engine_how *how)

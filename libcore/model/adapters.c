@@ -457,17 +457,27 @@ static d9d_status fill_whole(const d9di_whole *w, d9d_param *p, const d9d_log *l
         &one, log);
 }
 
+static bool is_head(const char *param, const d9di_whole *w)
+{
+    const size_t n = strlen(w->name);
+
+    return strncmp(param, w->name, n) == 0 && strcmp(param + n, weight) == 0;
+}
+
+bool d9d_adapters_have_head(const d9d_adapters *ad, const char *param)
+{
+    for (size_t k = 0; k < ad->wholes.len; k++)
+        if (is_head(param, &ad->wholes.data[k]))
+            return true;
+    return false;
+}
+
 d9d_status d9d_adapters_fill_heads(const d9d_adapters *ad, const d9d_params *params,
                                    const d9d_log *log)
 {
     for (size_t i = 0; i < params->n; i++)
-        for (size_t k = 0; k < ad->wholes.len; k++) {
-            const d9di_whole *w = &ad->wholes.data[k];
-            const size_t n = strlen(w->name);
-
-            if (strncmp(params->p[i]->name, w->name, n) == 0 &&
-                strcmp(params->p[i]->name + n, weight) == 0)
-                D9D_TRY(fill_whole(w, params->p[i], log));
-        }
+        for (size_t k = 0; k < ad->wholes.len; k++)
+            if (is_head(params->p[i]->name, &ad->wholes.data[k]))
+                D9D_TRY(fill_whole(&ad->wholes.data[k], params->p[i], log));
     return D9D_OK;
 }

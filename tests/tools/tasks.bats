@@ -138,6 +138,8 @@ task() { printf 'task={"name": "%s", "output": "%s"%s}' "$1" "$2" "${3:+, $3}"; 
     other=(--set "model_provider.hf_config=$golden/dense_tied/config.json" --set task.num_labels=4
         --set "trainer.model_stage_factory.source_checkpoint=$golden/dense_tied" --set 'metrics=[]')
     says 2 'task.num_labels: must be given' d9d-train "${other[@]}" --set task.num_labels=null dense.train.json
+    says 2 "peft: cls_head.score.weight would stay random: $golden/dense_tied does not have it" \
+        d9d-train "${other[@]}" --set 'peft={"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 2, "alpha": 2}}' dense.train.json
     d9d-train -q "${other[@]}" --set trainer.run.dir=a dense.train.json
     d9d-train -q "${other[@]}" --set trainer.run.dir=b --set trainer.run.steps=4 dense.train.json
     rm -r b/export

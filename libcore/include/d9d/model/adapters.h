@@ -55,6 +55,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_check(const d9d_adapters *ad,
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_fill(const d9d_adapters *ad, const d9d_params *params,
                                                   const d9d_log *log);
 
+/* Is a parameter of this name among the heads? */
+D9D_API bool d9d_adapters_have_head(const d9d_adapters *ad, const char *param);
+
 /* Heads that were trained whole beside adapters: what peft calls modules_to_save, "score".  They go
  * into the parameters of their names, of which a stage may have none.  EMISMATCH for another
  * shape. */
