@@ -93,6 +93,14 @@ trains() { # MODEL POOLING MESH
     for mesh in "${meshes_moe[@]}"; do trains moe last "$mesh"; done
 }
 
+@test "a head that would stay random is said once, by the ranks that have it" {
+    mesh_of "1 2 1 1 1 1 2"
+    run -2 --separate-stderr mpi -n 4 d9d-train -q --device cpu "${how[@]}" --set task.num_labels=3 \
+        --set "trainer.model_stage_factory.source_checkpoint=$golden/../dense_tied" --set "model_provider.hf_config=$golden/../dense_tied/config.json" \
+        --set 'peft={"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 2, "alpha": 2}}' dense.train.json
+    [ "$(grep -c 'cls_head.score.weight would stay random' <<<"$stderr")" = 1 ]
+}
+
 @test "classes and hidden states are written on any mesh as on one rank" {
     for m in dense moe; do
         local -n meshes=meshes_$m
