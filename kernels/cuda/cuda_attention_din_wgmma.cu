@@ -58,7 +58,9 @@ DEVICE void make_row(const sizes &n, const rows &x, int64_t row)
     x.delta[to] = sum;
 }
 
-__global__ void __launch_bounds__(LIST_BLOCK)
+} // namespace
+
+static __global__ void __launch_bounds__(LIST_BLOCK)
     prepare_kernel(sizes n, rows x, tasks queries, tasks keys, slopes kept)
 {
     const int64_t all = (int64_t)n.b * n.s * n.a, step = (gridDim.x - LISTS) * (LIST_BLOCK / WARP);
@@ -74,6 +76,9 @@ __global__ void __launch_bounds__(LIST_BLOCK)
              row < all; row += step)
             make_row(n, x, row);
 }
+
+namespace
+{
 
 /* --- the kernel ------------------------------------------------------------------------------ */
 
