@@ -17,6 +17,26 @@ typedef struct d9di_attention {
     float *lse;             /* likewise */
 } d9di_attention;
 
+/* Bytes that gradients of scores may take. */
+static inline int64_t d9di_attention_scratch(d9d_stream s)
+{
+    return s->options.scratch > 0 ? s->options.scratch : D9DI_MOST_SCORES;
+}
+
+/* Arrays of a call in scratch, of a size that the call decides; without `at` it measures. */
+typedef struct d9di_room {
+    char *at;
+    int64_t used;
+} d9di_room;
+
+static inline void *d9di_room_take(d9di_room *r, int64_t bytes)
+{
+    void *p = r->at != NULL ? r->at + r->used : NULL;
+
+    r->used += d9di_round_up(bytes, 256);
+    return p;
+}
+
 /* By cuDNN in bfloat16, heads of 64 or 128, rows with as many keys as queries or pieces of rows;
  * *done is false when it does not take the call. */
 d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *done);

@@ -441,7 +441,7 @@ static int64_t divisor(int64_t n, int64_t most)
  * key heads. */
 static void cut(d9d_stream s, plan_key *key)
 {
-    const int64_t most = s->options.scratch > 0 ? s->options.scratch : D9DI_MOST_SCORES;
+    const int64_t most = d9di_attention_scratch(s);
     const int64_t group = key->a / key->kv, head = 2 * group * key->s * key->z;
 
     if (!key->exact)
@@ -450,20 +450,6 @@ static void cut(d9d_stream s, plan_key *key)
         key->b = divisor(key->b, most / head / key->kv);
     key->kv = divisor(key->kv, most / head / key->b);
     key->a = key->kv * group;
-}
-
-/* Arrays of a call in scratch, of a size that the call decides; the first NULL measures. */
-typedef struct room {
-    char *at;
-    int64_t used;
-} room;
-
-static void *room_take(room *r, int64_t bytes)
-{
-    void *p = r->at != NULL ? r->at + r->used : NULL;
-
-    r->used += d9di_round_up(bytes, 256);
-    return p;
 }
 
 /* What the graphs want in memory besides the call's arrays. */
@@ -481,7 +467,7 @@ static bool has_slices(const d9di_attention *c)
     return c->dout != NULL && c->n.segment == NULL && c->n.pieces > 0 && c->n.window == 0;
 }
 
-static extras extras_take(const d9di_attention *c, const plan_key *key, room *r)
+static extras extras_take(const d9di_attention *c, const plan_key *key, d9di_room *r)
 {
     const d9d_attention_dims *n = &c->n;
     const int64_t rows = d9di_round_up(n->b * n->s, 64) * n->a;
@@ -489,21 +475,21 @@ static extras extras_take(const d9di_attention *c, const plan_key *key, room *r)
     extras x = {0};
 
     if (key->packed)
-        x.lse = room_take(r, rows * 4);
+        x.lse = d9di_room_take(r, rows * 4);
     if (key->backward)
-        x.sum = room_take(r, rows * 4);
+        x.sum = d9di_room_take(r, rows * 4);
     if (key->backward && !key->exact)
-        x.dq_sum = room_take(r, rows * n->d * 4);
+        x.dq_sum = d9di_room_take(r, rows * n->d * 4);
     if (key->backward && key->packed && n->a != n->kv) {
-        x.dk_full = room_take(r, cells * n->a * 2);
-        x.dv_full = room_take(r, cells * n->a * 2);
+        x.dk_full = d9di_room_take(r, cells * n->a * 2);
+        x.dv_full = d9di_room_take(r, cells * n->a * 2);
     }
     if (key->backward && n->s != n->z && n->pieces > 1) {
-        x.dk = room_take(r, cells * n->kv * 2);
-        x.dv = room_take(r, cells * n->kv * 2);
+        x.dk = d9di_room_take(r, cells * n->kv * 2);
+        x.dv = d9di_room_take(r, cells * n->kv * 2);
     }
     if (has_slices(c))
-        x.dq = room_take(r, rows * n->d * 2);
+        x.dq = d9di_room_take(r, rows * n->d * 2);
     return x;
 }
 
@@ -667,7 +653,7 @@ static d9d_status run_rows(d9d_stream s, d9di_sdpa *x, const d9di_attention *c, 
 {
     slice of[MOST_SLICES];
     const int n = slices_of(s, c, of);
-    room r = {0};
+    d9di_room r = {0};
     extras extra;
     void *scratch;
     d9d_status st = D9D_OK;
@@ -680,7 +666,7 @@ static d9d_status run_rows(d9d_stream s, d9di_sdpa *x, const d9di_attention *c, 
     *done = true;
     (void)extras_take(c, &of[0].key, &r);
     D9D_TRY(d9di_take(s, r.used, &scratch));
-    extra = extras_take(c, &of[0].key, &(room){.at = scratch});
+    extra = extras_take(c, &of[0].key, &(d9di_room){.at = scratch});
     for (int i = 0; i < n && st == D9D_OK; i++)
         st = run_slice(s, c, &of[i], &extra);
     d9di_give(s, scratch, r.used);
@@ -767,15 +753,15 @@ static int classes_of(d9d_stream s, const d9di_attention *c, class *out)
     return n + 1;
 }
 
-static d9di_places places_take(int64_t most, room *r)
+static d9di_places places_take(int64_t most, d9di_room *r)
 {
     d9di_places x = {0};
 
-    x.length = room_take(r, most * 4);
-    x.length_k = room_take(r, most * 4);
-    x.at_q = room_take(r, (most + 1) * 8);
-    x.at_k = room_take(r, (most + 1) * 8);
-    x.at_lse = room_take(r, (most + 1) * 8);
+    x.length = d9di_room_take(r, most * 4);
+    x.length_k = d9di_room_take(r, most * 4);
+    x.at_q = d9di_room_take(r, (most + 1) * 8);
+    x.at_k = d9di_room_take(r, (most + 1) * 8);
+    x.at_lse = d9di_room_take(r, (most + 1) * 8);
     return x;
 }
 
@@ -821,7 +807,7 @@ static d9d_status run_packed(d9d_stream s, d9di_sdpa *x, const d9di_attention *c
     int64_t most = 0;
     d9di_places at;
     extras extra;
-    room r = {0};
+    d9di_room r = {0};
     void *scratch;
     d9d_status st;
 
@@ -835,7 +821,7 @@ static d9d_status run_packed(d9d_stream s, d9di_sdpa *x, const d9di_attention *c
     (void)places_take(most, &r);
     (void)extras_take(c, &k->key, &r);
     D9D_TRY(d9di_take(s, r.used, &scratch));
-    r = (room){.at = scratch};
+    r = (d9di_room){.at = scratch};
     at = places_take(most, &r);
     extra = extras_take(c, &k->key, &r);
     st = run_classes(s, c, k, n, &extra, &at);

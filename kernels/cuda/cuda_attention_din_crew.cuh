@@ -53,7 +53,7 @@ template <int D, bool KEYS> struct crew {
     __device__ __forceinline__ order mine(void) const { return told<order>(at.base + L::AT_TOLD); }
     __device__ __forceinline__ step step_of(uint32_t s) const
     {
-        return told<step>(at.base + L::AT_STEPS + s * 16);
+        return told<step>(step_at<D>(at, s));
     }
     __device__ __forceinline__ scores seen_of(uint32_t s) const
     {
@@ -78,7 +78,7 @@ template <int D, bool KEYS> struct crew {
     {
         const step x = step_of(s);
 
-        clear_rows(moving_at(s, 0), arrays, x.nq - (KEYS ? x.query : x.key));
+        clear_rows(moving_at<D>(at, s, 0), arrays, x.nq - (KEYS ? x.query : x.key));
     }
 
     /* To the next tile of which something is seen, in stage *here, which is full, of that many
@@ -106,23 +106,23 @@ template <int D, bool KEYS> struct crew {
     {
         return at.base + L::AT_STILL + (i * CREWS + group) * L::TILE;
     }
-    __device__ __forceinline__ uint32_t moving_at(uint32_t s, int i) const
+    /* Where this thread's four matrices of 8 x 8 lie in a tile of cells, of features 16 j on. */
+    __device__ __forceinline__ uint32_t matrices_at(uint32_t tile, int j) const
     {
-        return at.base + L::AT_STAGES + s * L::STAGE + i * L::TILE;
+        const int r = warp * 16 + lane % 16;
+
+        return swizzled(tile + j / 4 * SIDE * 128, r, j % 4 * 2 + lane / 16);
     }
 
     /* A still array in registers, of queries: as a product has it, 4 of 16 features. */
     enum { HELD = KEYS ? 1 : D / 4 };
     __device__ __forceinline__ void load_still(uint32_t (&x)[HELD], int i) const
     {
-        const int r = warp * 16 + lane % 16;
-
 #pragma unroll
         for (int k = 0; !KEYS && k < D / 16; k++) {
             uint32_t v[4];
 
-            shared_load_matrices(v, still_at(i) + k / 4 * SIDE * 128 + r * 128 +
-                                        (((k % 4 * 2 + lane / 16) ^ (r & 7)) << 4));
+            shared_load_matrices(v, matrices_at(still_at(i), k));
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 x[4 * k + j] = v[j];
@@ -133,7 +133,8 @@ template <int D, bool KEYS> struct crew {
     __device__ __forceinline__ void multiply(float (&x)[32], const uint32_t (&held)[HELD],
                                              uint32_t s, int i) const
     {
-        const uint64_t a = operand_at<false>(still_at(i)), b = operand_at<false>(moving_at(s, i));
+        const uint64_t a = operand_at<false>(still_at(i)),
+                       b = operand_at<false>(moving_at<D>(at, s, i));
 
         product_begin();
 #pragma unroll
@@ -152,7 +153,7 @@ template <int D, bool KEYS> struct crew {
     __device__ __forceinline__ void add(float (&sum)[D / 2], const uint32_t (&x)[16], uint32_t s,
                                         int i) const
     {
-        const uint64_t b = operand_at<true>(moving_at(s, i));
+        const uint64_t b = operand_at<true>(moving_at<D>(at, s, i));
 
         product_begin();
 #pragma unroll
@@ -255,7 +256,7 @@ template <int D, bool KEYS> struct crew {
     /* What keep() kept, turned: 16 queries of the warp, and all keys. */
     __device__ __forceinline__ void take(uint32_t (&x)[16], uint32_t s) const
     {
-        const uint32_t from = moving_at(s, 1) + group * TILE_BYTES +
+        const uint32_t from = moving_at<D>(at, s, 1) + group * TILE_BYTES +
                               (lane / 16 * (SIDE / 8) + warp * 2 + lane / 8 % 2) * 128 +
                               lane % 8 * 16;
 
@@ -280,14 +281,12 @@ template <int D, bool KEYS> struct crew {
         sync_threads(1 + group, GROUP); /* what was there has been read */
 #pragma unroll
         for (int j = 0; j < D / 16; j++) {
-            const int r = warp * 16 + lane % 16;
             uint32_t v[4];
 
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 v[i] = pack_bf16(x[8 * j + 2 * i] * scale, x[8 * j + 2 * i + 1] * scale);
-            shared_store_matrices(
-                out + j / 4 * SIDE * 128 + r * 128 + (((j % 4 * 2 + lane / 16) ^ (r & 7)) << 4), v);
+            shared_store_matrices(matrices_at(out, j), v);
         }
         sync_threads(1 + group, GROUP);
         to += cell * row + (int64_t)head * D;

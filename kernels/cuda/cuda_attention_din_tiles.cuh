@@ -54,6 +54,16 @@ template <int D> DEVICE place place_of(uint32_t base)
     return {base, b, b + 8 * STAGES, b + 16 * STAGES, b + 16 * STAGES + 8};
 }
 
+/* Array i of a stage's tiles; what is told of it. */
+template <int D> DEVICE uint32_t moving_at(const place &at, uint32_t stage, int i)
+{
+    return at.base + layout<D>::AT_STAGES + stage * layout<D>::STAGE + i * layout<D>::TILE;
+}
+template <int D> DEVICE uint32_t step_at(const place &at, uint32_t stage)
+{
+    return at.base + layout<D>::AT_STEPS + stage * 16;
+}
+
 /* --- what the producer tells
  * ------------------------------------------------------------------------ */
 
@@ -165,18 +175,13 @@ template <int D, bool KEYS> struct producer {
                  o.first + i % CREWS * SIDE);
     }
 
-    __device__ __forceinline__ uint32_t tile_at(uint32_t stage) const
-    {
-        return at.base + L::AT_STAGES + stage * L::STAGE;
-    }
-
     __device__ __forceinline__ void bring_tile(uint32_t stage, const walk<KEYS> &w, int head) const
     {
         const uint32_t full = at.full + 8 * stage;
 
         barrier_arrive_expecting(full, 2 * L::TILE);
         for (int i = 0; i < 2; i++)
-            load(tile_at(stage) + i * L::TILE, &m.moving[i], full, head, w.moving());
+            load(moving_at<D>(at, stage, i), &m.moving[i], full, head, w.moving());
     }
 
     /* Of queries whose slopes are kept: keys, and what each crew has of slopes. */
@@ -189,10 +194,10 @@ template <int D, bool KEYS> struct producer {
         for (int i = 0; i < CREWS; i++)
             any[i] = !scores_of<KEYS>(x, i, p.n.window).none_seen();
         barrier_arrive_expecting(full, L::TILE + (any[0] + any[1]) * TILE_BYTES);
-        load(tile_at(stage), &m.moving[0], full, head, w.moving());
+        load(moving_at<D>(at, stage, 0), &m.moving[0], full, head, w.moving());
         for (int i = 0; i < CREWS; i++)
             if (any[i])
-                bytes_load_once(tile_at(stage) + L::TILE + i * TILE_BYTES,
+                bytes_load_once(moving_at<D>(at, stage, 1) + i * TILE_BYTES,
                                 p.kept.at + (int64_t)(x.unit + i) * UNIT_BYTES +
                                     w.tile / SIDE % CREWS * TILE_BYTES,
                                 TILE_BYTES, full);
@@ -243,7 +248,7 @@ template <int D, bool KEYS> struct producer {
                 load_rows(rows, w, head);
             barrier_wait_or_trap(at.free + 8 * stage->i, stage->parity);
             if (lane == 0) {
-                tell(at.base + L::AT_STEPS + stage->i * 16, x);
+                tell(step_at<D>(at, stage->i), x);
                 if (!KEYS && kept)
                     bring_slopes(stage->i, w, head, x);
                 else

@@ -160,19 +160,22 @@ d9d_status launch_both(d9d_stream s, const d9di_attention *c, job p, tasks of_qu
     return launch<D, false>(s, c->op, {{m.moving[0], m.moving[1]}, {m.still[0], m.still[1]}}, p);
 }
 
-/* In scratch; the first NULL measures. */
-struct room {
-    char *at;
-    int64_t used;
+/* An array of n. */
+template <class T> T *take(d9di_room *r, int64_t n)
+{
+    return (T *)d9di_room_take(r, n * (int64_t)sizeof(T));
+}
 
-    template <class T> T *take(int64_t n)
-    {
-        T *const p = at == nullptr ? nullptr : (T *)(at + used);
-
-        used += d9di_round_up(n * (int64_t)sizeof(T), 256);
-        return p;
-    }
+/* Segments, and units of slopes that there is room for. */
+struct counts {
+    int64_t segments, units;
 };
+
+counts counts_of(d9d_stream s, const d9d_attention_dims &n)
+{
+    return {n.segment != NULL ? n.segments : n.b * d9di_max(1, n.pieces),
+            d9di_min(d9di_attention_scratch(s) / UNIT_BYTES, d9di_slope_units(&n))};
+}
 
 struct extras {
     d9d_segment *list;
@@ -181,25 +184,24 @@ struct extras {
     slopes kept;
 };
 
-tasks take_tasks(room *r, int64_t cells, int64_t segments)
+tasks take_tasks(d9di_room *r, int64_t cells, int64_t segments)
 {
     const int64_t most = cells / BLOCK_ROWS + segments;
 
-    return {r->take<int32_t>(2), r->take<task>(most), (int32_t)most};
+    return {take<int32_t>(r, 2), take<task>(r, most), (int32_t)most};
 }
 
-extras take_extras(d9d_stream s, const d9d_attention_dims &n, int64_t segments, room *r)
+extras take_extras(const d9d_attention_dims &n, const counts &of, d9di_room *r)
 {
-    const int64_t most = s->options.scratch > 0 ? s->options.scratch : D9DI_MOST_SCORES;
-    const int64_t rows = n.b * n.s * n.a, units = d9di_min(most / UNIT_BYTES, d9di_slope_units(&n));
+    const int64_t rows = n.b * n.s * n.a;
 
-    return {r->take<d9d_segment>(n.segment == NULL ? segments : 0),
-            r->take<float>(rows),
-            r->take<float>(rows),
-            take_tasks(r, n.b * n.s, segments),
-            take_tasks(r, n.b * n.z, segments),
-            {r->take<char>(units * UNIT_BYTES), units, r->take<int32_t>(segments),
-             r->take<int32_t>(1), r->take<int32_t>(1)}};
+    return {take<d9d_segment>(r, n.segment == NULL ? of.segments : 0),
+            take<float>(r, rows),
+            take<float>(r, rows),
+            take_tasks(r, n.b * n.s, of.segments),
+            take_tasks(r, n.b * n.z, of.segments),
+            {take<char>(r, of.units * UNIT_BYTES), of.units, take<int32_t>(r, of.segments),
+             take<int32_t>(r, 1), take<int32_t>(r, 1)}};
 }
 
 sizes sizes_of(const d9d_attention_dims &n, const d9d_segment *segment, int64_t segments)
@@ -242,18 +244,17 @@ bool d9di_attention_din_wgmma_takes(d9d_stream s, const d9di_attention *c)
 
 d9d_status d9di_attention_din_wgmma(d9d_stream s, const d9di_attention *c)
 {
-    const int64_t segments =
-        c->n.segment != NULL ? c->n.segments : c->n.b * d9di_max(1, c->n.pieces);
-    room r = {nullptr, 0};
+    const counts of = counts_of(s, c->n);
+    d9di_room r = {nullptr, 0};
     void *scratch;
     d9d_status st;
 
-    (void)take_extras(s, c->n, segments, &r);
+    (void)take_extras(c->n, of, &r);
     const int64_t bytes = r.used;
 
     D9D_TRY(d9di_take(s, bytes, &scratch));
     r = {(char *)scratch, 0};
-    st = run(s, c, take_extras(s, c->n, segments, &r), segments);
+    st = run(s, c, take_extras(c->n, of, &r), of.segments);
     d9di_give(s, scratch, bytes);
     return st;
 }

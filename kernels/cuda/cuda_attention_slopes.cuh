@@ -15,7 +15,9 @@ namespace
 {
 
 enum { TILE_BYTES = SIDE * SIDE * 2, UNIT_BYTES = CREWS * TILE_BYTES };
-static_assert(SIDE == +D9DI_UNIT_QUERIES && BLOCK_ROWS == +D9DI_UNIT_KEYS, "what plans count");
+static_assert(SIDE == +D9DI_UNIT_QUERIES && BLOCK_ROWS == +D9DI_UNIT_KEYS &&
+                  UNIT_BYTES == +D9DI_UNIT_BYTES,
+              "what plans count");
 
 struct slopes {
     char *at;
@@ -40,9 +42,7 @@ DEVICE int2 queries_of(const sizes &n, const span &x, int key)
 }
 DEVICE int count_units(const sizes &n, const span &x, int key)
 {
-    const int2 r = queries_of(n, x, key);
-
-    return up(r.y - r.x, SIDE);
+    return tiles_in(queries_of(n, x, key));
 }
 
 /* All threads of a warp.  In a list that is not well-formed a block may be none of the segment's.

@@ -72,9 +72,9 @@ template <bool KEYS> DEVICE int2 range_of(const sizes &n, const span &x, int fir
     return make_int2(from, max(from, end));
 }
 
-DEVICE int up(int n, int by)
+DEVICE int tiles_in(int2 range)
 {
-    return (n + by - 1) / by;
+    return up(range.y - range.x, SIDE);
 }
 
 /* Of the still side: a segment's cells. */
@@ -87,11 +87,8 @@ template <bool KEYS> DEVICE int steps_of(const sizes &n, const task &t)
 {
     int steps = 0;
 
-    for (int i = t.from; i < t.end; i++) {
-        const int2 r = range_of<KEYS>(n, span_of(n, i), t.first);
-
-        steps += up(r.y - r.x, SIDE);
-    }
+    for (int i = t.from; i < t.end; i++)
+        steps += tiles_in(range_of<KEYS>(n, span_of(n, i), t.first));
     return steps;
 }
 

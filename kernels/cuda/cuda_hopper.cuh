@@ -20,6 +20,11 @@ enum { HAVE_WGMMA = 0 }; /* other targets get an empty kernel, which is never la
 #pragma nv_diag_suppress 177 /* and use nothing of what is here */
 #endif
 
+DEVICE int up(int n, int by)
+{
+    return (n + by - 1) / by;
+}
+
 /* --- the cluster ------------------------------------------------------------------------ */
 
 DEVICE uint32_t shared_address(const void *p)
@@ -138,6 +143,12 @@ template <int N> struct turn {
 };
 
 /* --- shared memory --------------------------------------------------------------------------- */
+
+/* Sixteen bytes, number i, of a row of 128 whose like are swizzled, as copies bring them. */
+DEVICE uint32_t swizzled(uint32_t rows, int row, int i)
+{
+    return rows + row * 128 + ((i ^ (row & 7)) << 4);
+}
 
 DEVICE int4 shared_load4(uint32_t a)
 {

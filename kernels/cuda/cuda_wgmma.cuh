@@ -122,9 +122,7 @@ struct crew {
     /* Where this thread's four matrices of 8 x 8 in 16-bit elements lie, of columns 16 j on. */
     __device__ __forceinline__ uint32_t matrices_at(uint32_t to, int j) const
     {
-        const int row = warp * 16 + lane % 16;
-
-        return to + row * 128 + (((j * 2 + lane / 16) ^ (row & 7)) << 4);
+        return swizzled(to, warp * 16 + lane % 16, j * 2 + lane / 16);
     }
 
     __device__ __forceinline__ void put_narrow(uint32_t to, const uint32_t *v) const
@@ -157,7 +155,7 @@ struct crew {
 
         for (int j = thread; x < p.n && j < live * 8; j += GROUP)
             *(int4 *)(to + (int64_t)(j / 8) * p.n + j % 8 * 8) =
-                shared_load4(from + j / 8 * 128 + ((j % 8 ^ (j / 8 & 7)) << 4));
+                shared_load4(swizzled(from, j / 8, j % 8));
     }
 
     /* 64 columns of 64 rows of bfloat16, in a buffer, to array i, `live` of the rows real. */

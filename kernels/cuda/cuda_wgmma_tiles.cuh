@@ -74,11 +74,6 @@ DEVICE place place_of(uint32_t base)
             b + 16 * STAGES + 16 * SLOTS};
 }
 
-DEVICE int up(int n, int by)
-{
-    return (n + by - 1) / by;
-}
-
 /* The rows of an expert, whatever the offsets say. */
 DEVICE int first_row(const job &p, int x)
 {

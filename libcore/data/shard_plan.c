@@ -98,6 +98,7 @@ static d9d_status make(d9di_plan *p)
     const d9d_shard_how *how = p->how;
     const size_t least = (size_t)how->pack * 4;
     size_t tokens;
+    bool wide;
 
     D9D_TRY(d9di_shard_check(how, &p->shares));
     D9D_TRY(load_tokenizer(how, &p->tokenise));
@@ -105,14 +106,15 @@ static d9d_status make(d9di_plan *p)
     D9D_TRY(d9di_pieces_cut(how, p->part, &p->pieces));
     p->tokenise.pieces = &p->pieces;
     tokens = WINDOW_TOKENS / p->shares.n;
+    wide = p->tokenise.vocab > 65536;
     p->packer = (d9di_packer_how){.size = how->pack,
                                   .mode = how->pack_mode,
                                   .window = how->pack_window > 0 ? (size_t)how->pack_window
                                                                  : (size_t)DEFAULT_WINDOW,
                                   .window_tokens = tokens > least ? tokens : least,
-                                  .wide = p->tokenise.vocab > 65536};
+                                  .wide = wide};
     p->unit = (d9di_unit_how){
-        .wide = p->tokenise.vocab > 65536,
+        .wide = wide,
         .find_bound = p->tokenise.tok == NULL,
         .shard_bytes = (uint64_t)(how->shard_bytes > 0 ? how->shard_bytes : DEFAULT_SHARD_BYTES),
         .edges = how->edges,

@@ -48,21 +48,15 @@ void d9di_neighbours_close(d9di_neighbours *n)
     free(n);
 }
 
-bool d9di_neighbours_died(const d9di_neighbours *n)
+d9di_trouble d9di_neighbours_look(const d9di_neighbours *n)
 {
-    for (int i = 0; i < n->n; i++)
-        if (d9di_process_gone(n->list[i].pid, n->list[i].started, NULL) &&
-            d9di_ring_is(n->dir, n->list[i].rank, n->job, D9DI_FLIGHT_RUNS))
-            return true;
-    return false;
-}
-
-bool d9di_neighbours_stopped(const d9di_neighbours *n)
-{
+    d9di_trouble t = {0};
     char state;
 
     for (int i = 0; i < n->n; i++)
-        if (!d9di_process_gone(n->list[i].pid, n->list[i].started, &state) && state == 'T')
-            return true;
-    return false;
+        if (!d9di_process_gone(n->list[i].pid, n->list[i].started, &state))
+            t.stopped |= state == 'T';
+        else if (d9di_ring_is(n->dir, n->list[i].rank, n->job, D9DI_FLIGHT_RUNS))
+            t.died = true;
+    return t;
 }

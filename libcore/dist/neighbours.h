@@ -18,9 +18,11 @@ d9d_status d9di_neighbours_open(const d9di_presence *all, int size, int self, co
                                 int64_t job, d9di_neighbours **out);
 void d9di_neighbours_close(d9di_neighbours *n);
 
-/* Is there one that died without a word, its mesh open? */
-bool d9di_neighbours_died(const d9di_neighbours *n);
-/* Is there one that a signal has stopped?  One that a debugger holds is not. */
-bool d9di_neighbours_stopped(const d9di_neighbours *n);
+/* Is there one that died without a word, its mesh open; one that a signal has stopped?  One that a
+ * debugger holds is not. */
+typedef struct d9di_trouble {
+    bool died, stopped;
+} d9di_trouble;
+d9di_trouble d9di_neighbours_look(const d9di_neighbours *n);
 
 #endif /* D9DI_DIST_NEIGHBOURS_H */

@@ -143,14 +143,16 @@ static int64_t since(bool is, int64_t before, int64_t now)
 static void visit(d9di_watchdog *w, int64_t now)
 {
     const int64_t pause = now - w->visited;
+    d9di_trouble t;
 
     if (w->neighbours == NULL || pause < (int64_t)VISIT_MS * 1000000)
         return;
     if (pause > (int64_t)ABSENT_MS * 1000000)
         w->stopped = 0;
     w->visited = now;
-    w->dead = since(d9di_neighbours_died(w->neighbours), w->dead, now);
-    w->stopped = since(d9di_neighbours_stopped(w->neighbours), w->stopped, now);
+    t = d9di_neighbours_look(w->neighbours);
+    w->dead = since(t.died, w->dead, now);
+    w->stopped = since(t.stopped, w->stopped, now);
 }
 
 /* A rank of this host is dead, and has been for long enough. */

@@ -194,8 +194,7 @@ static d9d_status heads_check(const d9di_engine *e, const d9di_engine_how *how, 
     for (size_t i = 0; i < s->params.n; i++) {
         const d9d_param *p = s->params.p[i];
 
-        if (!p->added || p->buffer || p->trainable || p->adapts != NULL ||
-            is_read(s->weights, p->name) ||
+        if (!p->added || p->buffer || p->trainable || is_read(s->weights, p->name) ||
             (e->given != NULL && d9d_adapters_have_head(e->given, p->name)))
             continue;
         return D9D_FAIL(D9D_ECONFIG,

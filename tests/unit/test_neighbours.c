@@ -80,11 +80,11 @@ static void one_is_dead(void **state)
     n = neighbours_of(&o, JOB);
     later = neighbours_of(&o, JOB + 1);
     assert_non_null(n);
-    assert_false(d9di_neighbours_died(n));
+    assert_false(d9di_neighbours_look(n).died);
     end(o.pid);
-    assert_true(d9di_neighbours_died(n));
-    assert_false(d9di_neighbours_died(later)); /* the file is another job's */
-    assert_null(neighbours_of(&o, JOB));       /* who was never seen is not missed */
+    assert_true(d9di_neighbours_look(n).died);
+    assert_false(d9di_neighbours_look(later).died); /* the file is another job's */
+    assert_null(neighbours_of(&o, JOB));            /* who was never seen is not missed */
     d9di_neighbours_close(n);
     d9di_neighbours_close(later);
     other_close(&o);
@@ -101,7 +101,7 @@ static void what_is_left_of_one(void **state)
     assert_int_equal(kill(o.pid, SIGKILL), 0);
     while (!d9di_process_gone(o.all[1].pid, o.all[1].started, NULL))
         (void)usleep(1000); /* not waited for: a zombie */
-    assert_true(d9di_neighbours_died(n));
+    assert_true(d9di_neighbours_look(n).died);
     assert_int_equal(waitpid(o.pid, NULL, 0), o.pid);
     d9di_neighbours_close(n);
     other_close(&o);
@@ -125,16 +125,16 @@ static void one_is_stopped(void **state)
     (void)state;
     other_open(&o);
     n = neighbours_of(&o, JOB);
-    assert_false(d9di_neighbours_stopped(n));
+    assert_false(d9di_neighbours_look(n).stopped);
     assert_int_equal(kill(o.pid, SIGSTOP), 0);
     await_stop(&o.all[1], true);
-    assert_true(d9di_neighbours_stopped(n));
-    assert_false(d9di_neighbours_died(n));
+    assert_true(d9di_neighbours_look(n).stopped);
+    assert_false(d9di_neighbours_look(n).died);
     assert_int_equal(kill(o.pid, SIGCONT), 0);
     await_stop(&o.all[1], false);
-    assert_false(d9di_neighbours_stopped(n));
+    assert_false(d9di_neighbours_look(n).stopped);
     end(o.pid);
-    assert_false(d9di_neighbours_stopped(n));
+    assert_false(d9di_neighbours_look(n).stopped);
     d9di_neighbours_close(n);
     other_close(&o);
 }
@@ -150,7 +150,7 @@ static void one_has_left(void **state)
     d9di_ring_close(o.ring, false);
     o.ring = NULL;
     end(o.pid);
-    assert_false(d9di_neighbours_died(n));
+    assert_false(d9di_neighbours_look(n).died);
     d9di_neighbours_close(n);
     other_close(&o);
 }
