@@ -1,8 +1,26 @@
 # shellcheck shell=bash
 # lib.sh - what the batch scripts share; they source it.  In the order in which a script
-# uses it: say, need, need_file, need_lives, ready, tool, step; then what jobs need to live on.
+# uses it: say, need, need_file, need_lives, own, ready, tool, step; then what jobs need to live on.
+#
+# In an array %a in a setting is the number of the task, as in Slurm's names of files.
 
 set -u
+
+# The job for scontrol and squeue: of an array the task, since the last task's own number is the
+# array's, and means all of them.
+d9d_job=${SLURM_JOB_ID:-}
+d9d_task=${SLURM_ARRAY_TASK_ID:-}
+declare -A d9d_names_task=() # settings that had %a
+if [ -n "$d9d_task" ]; then
+    d9d_job=${SLURM_ARRAY_JOB_ID:-$d9d_job}_$d9d_task
+    for d9d_name in "${!D9D_@}"; do
+        case ${!d9d_name} in *%a*)
+            d9d_names_task[$d9d_name]=1
+            printf -v "$d9d_name" %s "${!d9d_name//%a/$d9d_task}"
+            ;;
+        esac
+    done
+fi
 
 # Talk goes to stderr, which is the job's log; a name in front tells whose it is.
 d9d_me=${SLURM_JOB_NAME:-$(basename "$0" .sbatch)}
@@ -31,6 +49,16 @@ need_lives() {
         die 2 "D9D_MAX_IDLE_RESTARTS is \"$D9D_MAX_IDLE_RESTARTS\": must be a whole number, at least 1"
 }
 
+# own NAME [FILE]: what a task of an array makes is its own, where NAME does not say %a: a folder of
+# NAME with its number; or of a file NAME-3.jsonl in place of NAME.jsonl.
+own() {
+    local at=${!1:-} end=
+    [ -n "$d9d_task" ] && [ -n "$at" ] && [ -z "${d9d_names_task[$1]:-}" ] || return 0
+    [ "${2:-}" = FILE ] || { printf -v "$1" %s "$at/$d9d_task" && return; }
+    case ${at##*/} in ?*.*) end=.${at##*.} ;; esac
+    printf -v "$1" %s "${at%"$end"}-$d9d_task$end"
+}
+
 # ready: the settings are complete.  With D9D_CHECK=1 that is all (pipeline.sh asks so,
 # before it submits anything).
 ready() {
@@ -43,10 +71,10 @@ ready() {
     # Where Slurm does not say when the job ends, ask: the tools save in time.
     if [ -z "${SLURM_JOB_END_TIME:-}" ]; then
         local end
-        end=$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null | head -n 1) &&
+        end=$(squeue -h -j "$d9d_job" -o %e 2>/dev/null | head -n 1) &&
             end=$(date -d "$end" +%s 2>/dev/null) && export SLURM_JOB_END_TIME=$end
     fi
-    say "job $SLURM_JOB_ID${SLURM_RESTART_COUNT:+, restart $SLURM_RESTART_COUNT}," \
+    say "job $d9d_job${SLURM_RESTART_COUNT:+, restart $SLURM_RESTART_COUNT}," \
         "${SLURM_JOB_NUM_NODES:-1} node(s), ${SLURM_NTASKS:-1} task(s): ${SLURM_JOB_NODELIST:-$(uname -n)}"
 }
 
@@ -65,13 +93,20 @@ tool() {
 # srun runs in the background, because bash defers traps while a command runs in the
 # foreground.  A signal to this script (a time limit, preemption, scancel --full) goes on
 # to the tasks, and the script waits on until they have saved and left.
+#
+# Of tasks that fail srun ends those that have not, and then says the highest status, which is that
+# of a task that was killed: 143.  What the first task ended with stands in what srun says of it.
 step() {
     local -a options
-    local pid status again
+    local pid status again first talk
     read -ra options <<<"--kill-on-bad-exit=1 ${D9D_SRUN_ARGS:-}"
     step_signal=
-    srun "${options[@]}" "$@" &
+    first=$(mktemp) || die 1 "cannot make a file in ${TMPDIR:-/tmp}"
+    exec {talk}> >(first_status "$first" >&2)
+    local talker=$!
+    srun "${options[@]}" "$@" 2>&"$talk" {talk}>&- &
     pid=$!
+    exec {talk}>&-
     trap 'step_signal=TERM; kill -TERM "$pid" 2>/dev/null' TERM
     trap 'step_signal=USR1; kill -USR1 "$pid" 2>/dev/null' USR1
     wait "$pid"
@@ -84,7 +119,21 @@ step() {
         [ $again -eq 127 ] || status=$again # 127: srun had ended before the signal came
     done
     trap - TERM USR1
-    return $status
+    wait "$talker" 2>/dev/null
+    if [ $status -gt 128 ]; then
+        read -r again <"$first" && status=$again
+    fi
+    rm -f "$first"
+    return "$status"
+}
+
+# first_status FILE: a filter of what srun says; the first exit status that it tells goes into FILE.
+# A signal to all of the job is for the tasks.
+first_status() {
+    trap '' TERM USR1 USR2 INT
+    exec awk -v file="$1" '
+        { print; fflush() }
+        !told && /^srun: error: [^ ]+: tasks? [-0-9,]+: Exited with exit code [0-9]+$/ { print $NF >file; close(file); told = 1 }'
 }
 
 # ---- A training run and its lives ----------------------------------------------------------
@@ -112,7 +161,7 @@ newest_step() {
 
 # job_state: RUNNING, or what is being done to the job (CANCELLED, PREEMPTED, ...).
 job_state() {
-    scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p' | head -n 1
+    scontrol show job "$d9d_job" 2>/dev/null | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p' | head -n 1
 }
 
 # life_begins FILE WHAT COMMAND...: count the lives of this job that got no further, and stop
@@ -156,7 +205,7 @@ life_ends() {
     [ "$state" = RUNNING ] ||
         die 75 "$1; the job is being ended from outside (${state:-unknown}), so it is not requeued"
     say "$1; the job is to be requeued" # before: this script is ended by it
-    scontrol requeue "$SLURM_JOB_ID" ||
+    scontrol requeue "$d9d_job" ||
         die 75 "the job could not be requeued; submit it again to go on"
     exit 75
 }

@@ -79,21 +79,29 @@ static const char *digits(const char *name)
     return n > 0 && n <= 18 && strspn(v, "0123456789") == n ? v : NULL;
 }
 
-/* What the job's environment says, or else the controller; -1 when there is no answer.  The
- * command is killed in the end, as it inherits a mask of blocked signals. */
-static int64_t slurm_seconds_left(void)
+/* The job's name for the controller: of an array the task's, since the last task's own number is the
+ * array's, and means all of them.  False outside a job. */
+static bool job_name(char *out, size_t size)
 {
-    const char *job = digits("SLURM_JOB_ID"), *end = digits("SLURM_JOB_END_TIME");
-    char command[128], line[64] = "";
-    FILE *p;
+    const char *job = digits("SLURM_JOB_ID"), *array = digits("SLURM_ARRAY_JOB_ID");
+    const char *task = digits("SLURM_ARRAY_TASK_ID");
 
     if (job == NULL)
-        return -1;
-    if (end != NULL) {
-        const int64_t left = strtoll(end, NULL, 10) - (int64_t)time(NULL);
+        return false;
+    if (array != NULL && task != NULL)
+        (void)snprintf(out, size, "%s_%s", array, task);
+    else
+        (void)snprintf(out, size, "%s", job);
+    return true;
+}
 
-        return left > 0 ? left : 0;
-    }
+/* The controller's answer; -1 when there is none.  The command is killed in the end, as it inherits
+ * a mask of blocked signals. */
+static int64_t ask_controller(const char *job)
+{
+    char command[160], line[64] = "";
+    FILE *p;
+
     (void)snprintf(command, sizeof(command),
                    "timeout -s KILL 20 squeue -h -j %s -o %%L 2>/dev/null </dev/null", job);
     p = popen(command, "r");
@@ -105,9 +113,44 @@ static int64_t slurm_seconds_left(void)
     return d9d_stop_slurm_seconds(line);
 }
 
+/* What the job's environment says, or else the controller; -1 when there is no answer. */
+static int64_t slurm_seconds_left(const d9d_log *log)
+{
+    const char *says = getenv("SLURM_JOB_END_TIME"), *end = digits("SLURM_JOB_END_TIME");
+    char job[64];
+
+    if (!job_name(job, sizeof(job)))
+        return -1;
+    if (end != NULL) {
+        const int64_t left = strtoll(end, NULL, 10) - (int64_t)time(NULL);
+
+        return left > 0 ? left : 0;
+    }
+    if (says != NULL)
+        d9d_log_warn(log, "SLURM_JOB_END_TIME is \"%s\", no number of seconds; asking Slurm", says);
+    return ask_controller(job);
+}
+
+/* Leave `margin_s` before the end, which must be later than now. */
+static d9d_status limit(d9d_stop *s, int64_t left, int64_t margin_s, const d9d_log *log)
+{
+    if (left <= margin_s)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "the allocation ends in %lld s, and %lld s before its end there is no time but "
+                        "to save: ask for more time (sbatch --time), or for a smaller "
+                        "trainer.timeout.save_margin",
+                        (long long)left, (long long)margin_s);
+    d9d_log_info(log, "the allocation ends in %lld s; saving %lld s before", (long long)left,
+                 (long long)margin_s);
+    s->leave_ns = d9d_clock_ns() + (left - margin_s) * 1000000000;
+    s->limited = true;
+    return D9D_OK;
+}
+
 d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out)
 {
     d9d_stop *s = calloc(1, sizeof(*s));
+    d9d_status st = D9D_OK;
     int64_t left;
 
     if (s == NULL)
@@ -117,15 +160,14 @@ d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out)
         sigaddset(&s->signals, watched[i].number);
     sigaddset(&s->signals, SIGUSR2);
     (void)pthread_sigmask(SIG_BLOCK, &s->signals, &s->before);
-    left = margin_s == D9D_STOP_NO_LIMIT ? -1 : slurm_seconds_left();
-    if (left >= 0 && left < FAR_S) {
-        d9d_log_info(log, "the allocation ends in %lld s; saving %lld s before", (long long)left,
-                     (long long)margin_s);
-        s->leave_ns = d9d_clock_ns() + (left - margin_s) * 1000000000;
-        s->limited = true;
-    }
-    *out = s;
-    return D9D_OK;
+    left = margin_s == D9D_STOP_NO_LIMIT ? -1 : slurm_seconds_left(log);
+    if (left >= 0 && left < FAR_S)
+        st = limit(s, left, margin_s, log);
+    if (st == D9D_OK)
+        *out = s;
+    else
+        d9d_stop_close(s);
+    return st;
 }
 
 /* The signals that have come, or come within a time. */

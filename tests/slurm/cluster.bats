@@ -155,3 +155,42 @@ LOG
     assert_equal "$(job_field "$job" Restarts)" 1
     assert grep -q "no progress in 2 lives" job.log
 }
+
+# Every task of an array by itself, the last too, whose number is the array's.
+array_over() { # ID
+    [ -z "$(timeout 5 squeue -h -r -j "$1" -o %i 2>/dev/null)" ]
+}
+
+@test "every script as an array, without the pipeline" {
+    echo '{"task": {"output": "out.jsonl"}}' >i
+    touch t
+    for name in shard map train infer metrics merge; do
+        mkdir "$name" && cp i c t "$name" && cd "$name"
+        job=$(FAKE_STEPS=2 sbatch --parsable -c 1 --array=0-2 --output=%a.log "$scripts/$name.sbatch")
+        wait_for array_over "$job"
+        cat ./*.log
+        for task in 0 1 2; do assert_equal "$name $(job_field "${job}_$task" JobState)" "$name COMPLETED"; done
+        cd ..
+    done
+    assert_equal "$(ls train/run)" "$(printf '0\n1\n2')"
+    assert_equal "$(grep -c '^d9d-infer .*out-[012].jsonl' log)" 3
+}
+
+@test "a requeued task of an array takes no other with it" {
+    job=$(FAKE_STEPS=15 sbatch --parsable -c 1 --array=0-2 --output=%a.log --open-mode=append "$scripts/train.sbatch")
+    last_trains() { [ -e run/2/metrics.jsonl ] && [ "$(wc -l <run/2/metrics.jsonl)" -ge 2 ]; }
+    wait_for last_trains
+    scancel --signal=TERM "${job}_2"
+    wait_for array_over "$job"
+    cat ./*.log
+    for task in 0 1 2; do assert_equal "$(job_field "${job}_$task" JobState)" COMPLETED; done
+    assert_equal "$(job_field "${job}_0" Restarts) $(job_field "${job}_1" Restarts) $(job_field "${job}_2" Restarts)" "0 0 1"
+    for task in 0 1 2; do assert_equal "$(wc -l <run/$task/metrics.jsonl)" 15; done
+}
+
+@test "a job of several components" {
+    job=$(sbatch --parsable -c 1 --output=job.log -n 1 : -c 1 -n 1 "$scripts/train.sbatch")
+    wait_for job_over "$job"
+    cat job.log
+    assert_equal "$(job_field "$job" JobState)" COMPLETED
+}

@@ -167,6 +167,60 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     run -0 ./spooled
 }
 
+@test "a script finds its library where Slurm tells of the job several times, and with blanks in its path" {
+    unset D9D_SLURM_DIR
+    mkdir "a folder" && cp "$scripts"/* "a folder"
+    cp "a folder/train.sbatch" "a folder/renamed"
+    for path in "$scripts/train.sbatch" "$PWD/a folder/train.sbatch"; do
+        FAKE_COMMAND=$path FAKE_RECORDS=4 run -0 "$scripts/train.sbatch"
+    done
+    # All scripts find it in the same words.
+    for name in "$scripts"/*.sbatch; do sed -n '/^: "${D9D_SLURM_DIR/,/^# shell/p' "$name" | md5sum; done | sort -u >words
+    assert_equal "$(wc -l <words)" 1
+}
+
+@test "a task of an array asks and requeues itself, not the whole array" {
+    export SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=3 FAKE_RECORDS=4
+    FAKE_EXIT=75 FAKE_SAVE=10 run -75 "$scripts/train.sbatch"
+    assert_output --partial "job 7_3,"
+    assert_output --partial "saved at step 10; the job is to be requeued"
+    assert grep -q '^scontrol requeue 7_3$' "$FAKE_LOG"
+    refute grep -E '^scontrol (requeue|show job) 7$' "$FAKE_LOG"
+    assert grep -q '^squeue -h -j 7_3 ' "$FAKE_LOG"
+}
+
+@test "what tasks of an array make is their own" {
+    export SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=3
+    run -0 "$scripts/train.sbatch"
+    D9D_RUN_DIR=sweep-%a D9D_CONFIG=c.json D9D_EXPORT=models/%a run -0 "$scripts/train.sbatch"
+    D9D_RUN_DIR=sweep D9D_EXPORT=models run -0 "$scripts/train.sbatch"
+    echo '{"task": {"output": "out.jsonl"}}' >i.json
+    D9D_INFER_CONFIG=i.json run -0 "$scripts/infer.sbatch"
+    D9D_INFER_CONFIG=i.json D9D_PREDICTIONS=a.b/answers run -0 "$scripts/infer.sbatch"
+    D9D_INFER_CONFIG=i.json D9D_PREDICTIONS=%a/x.npy run -0 "$scripts/infer.sbatch"
+    sed -n 's/^d9d-train c.json --set //p;s/^d9d-infer i.json --set //p' "$FAKE_LOG" | diff - <(
+        echo trainer.run.dir=run/3
+        echo trainer.run.dir=sweep-3 --set export_to=models/3
+        echo trainer.run.dir=sweep/3 --set export_to=models/3
+        echo task.output=out-3.jsonl
+        echo task.output=a.b/answers-3
+        echo task.output=3/x.npy
+    )
+    touch c-3.json
+    D9D_CONFIG=c-%a.json run -0 "$scripts/train.sbatch"
+    assert grep -q '^d9d-train c-3.json' "$FAKE_LOG"
+}
+
+@test "the status of the task that failed first, not of those that were killed for it" {
+    said='srun: error: n1: task 0: Exited with exit code 2\nsrun: launch/slurm: _step_signal: Terminating StepId=7.0'
+    said+='\nsrun: error: n2: task 1: Exited with exit code 143'
+    FAKE_SAYS=$said FAKE_SRUN=143 run -2 "$scripts/train.sbatch"
+    assert_output --partial "task 1: Exited with exit code 143"
+    FAKE_SAYS='srun: error: n1: task 0: Killed' FAKE_SRUN=137 run -137 "$scripts/train.sbatch"
+    FAKE_SAYS='loss: srun: error: n1: task 0: Exited with exit code 2' FAKE_SRUN=137 run -137 "$scripts/train.sbatch"
+    FAKE_SAYS='srun: error: n[1-2]: tasks 0-3: Exited with exit code 1' FAKE_SRUN=1 run -1 "$scripts/train.sbatch"
+}
+
 @test "a tool that is nowhere is status 2" {
     rm "$D9D_BIN/d9d-train"
     mkdir scripts && cp "$scripts"/* scripts

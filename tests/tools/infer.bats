@@ -124,9 +124,13 @@ start_long() {
 }
 
 @test "near the end of a Slurm allocation it leaves with 75" {
-    SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 5)) run -75 --separate-stderr \
+    SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 5)) run -2 --separate-stderr \
         d9d-infer --set trainer.timeout.save_margin=100 i.json
-    [[ "$stderr" == *'the end of the Slurm allocation: 0 of 80 samples are done'* ]]
+    [[ "$stderr" == *'s, and 100 s before its end there is no time but to save'* ]]
+    SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 2)) run -75 --separate-stderr \
+        d9d-infer "${long[@]}" --set data.epochs=30000 --set trainer.timeout.save_margin=1 i.json
+    [[ "$stderr" == *'the end of the Slurm allocation: '*' samples are done'* ]]
+    rm -f ./*.part-*
     d9d-infer -q --set trainer.timeout.save_margin=100 i.json
     [ "$(wc -l <out.jsonl)" = 80 ]
 }

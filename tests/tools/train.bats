@@ -206,7 +206,8 @@ resume_everywhere() {
     run -0 d9d-train --set trainer.run.steps=2 c.json
     refute_output --partial "begins again"
     rm -r run # saved before its first step, it has a checkpoint
-    SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$EPOCHSECONDS run -75 d9d-train -q c.json
+    # shellcheck disable=SC2016 # a shell of its own, whose signal is pending when the tool begins
+    run -75 env --block-signal=TERM sh -c 'kill -TERM $$; exec d9d-train -q c.json'
     run -0 d9d-train c.json
     assert_output --partial "resuming after step 0 from run/checkpoints/step-00000000"
     refute_output --partial "begins again"
@@ -322,6 +323,13 @@ goes_on_from() { # STEP
         --set data.epochs=1000 --set trainer.run.steps=20000 --set trainer.timeout.save_margin=1 c.json
     SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 9999)) d9d-train -q --set trainer.run.dir=far --set trainer.run.steps=2 c.json
     [ ! -e squeue.args ]
+}
+
+@test "an allocation that is shorter than the margin is refused at once" {
+    SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$((EPOCHSECONDS + 240)) run -2 d9d-train c.json
+    assert_output --regexp "ends in (240|239) s, and 300 s before its end"
+    [ ! -e run ]
+    SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$((EPOCHSECONDS + 240)) run -0 d9d-train --set trainer.timeout.save_margin=30 c.json
 }
 
 @test "kill -9 between checkpoints: gone on from the newest" {

@@ -175,6 +175,33 @@ static void check_reason(int64_t margin, const char *want)
     d9d_stop_close(s);
 }
 
+static void check_too_late(int64_t margin)
+{
+    d9d_stop *s = NULL;
+
+    assert_int_equal(d9d_stop_open(margin, NULL, &s), D9D_ECONFIG);
+    assert_null(s);
+}
+
+/* The task of an array is asked for, and a time that is none is asked for too. */
+static void test_array_task(void **state)
+{
+    d9d_buf asked = {0};
+
+    (void)state;
+    fake_squeue("echo 5:00");
+    assert_int_equal(setenv("SLURM_ARRAY_JOB_ID", "4711", 1), 0);
+    assert_int_equal(setenv("SLURM_ARRAY_TASK_ID", "3", 1), 0);
+    assert_int_equal(setenv("SLURM_JOB_END_TIME", "tomorrow", 1), 0);
+    check_reason(60, NULL);
+    assert_ok(d9d_fs_read("asked", 1000, &asked));
+    assert_string_equal(asked.data, "-h -j 4711_3 -o %L\n");
+    d9d_buf_release(&asked);
+    assert_int_equal(unsetenv("SLURM_ARRAY_JOB_ID"), 0);
+    assert_int_equal(unsetenv("SLURM_ARRAY_TASK_ID"), 0);
+    assert_int_equal(unsetenv("SLURM_JOB_END_TIME"), 0);
+}
+
 static void test_time_limit(void **state)
 {
     d9d_buf asked = {0};
@@ -183,8 +210,10 @@ static void test_time_limit(void **state)
     fake_squeue("echo 5:00");
     check_reason(60, NULL);
     check_reason(299, NULL);
-    check_reason(300, slurm_end);
-    check_reason(100000, slurm_end);
+    check_too_late(300);
+    check_too_late(100000);
+    assert_non_null(strstr(d9d_err_message(), "ends in 300 s, and 100000 s before"));
+    assert_false(is_blocked(SIGTERM));
     assert_ok(d9d_fs_read("asked", 1000, &asked));
     assert_string_equal(asked.data, "-h -j 4711 -o %L\n");
     d9d_buf_release(&asked);
@@ -253,6 +282,7 @@ int main(void)
         cmocka_unit_test(test_signals),
         cmocka_unit_test(test_mask_is_restored),
         in_slurm(test_time_limit),
+        in_slurm(test_array_task),
         in_slurm(test_time_runs_out),
         in_slurm(test_no_time_limit),
         in_slurm(test_odd_job_ids),

@@ -21,7 +21,8 @@ typedef struct d9d_stop d9d_stop;
 
 enum { D9D_STOP_NO_LIMIT = -1 };
 /* margin_s: leave this many seconds before the allocation ends; D9D_STOP_NO_LIMIT: signals alone,
- * of a rank whose rank 0 watches the time. */
+ * of a rank whose rank 0 watches the time.  D9D_ECONFIG where no more than the margin is left: a
+ * requeued job would come here again and again. */
 D9D_API D9D_MUST_USE d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out);
 /* A signal that came is consumed.  Where none did, the signal mask is restored; otherwise it stays,
  * since a process that was told to stop is on its way out, with a status that more of them must not
