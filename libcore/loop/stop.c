@@ -79,8 +79,8 @@ static const char *digits(const char *name)
     return n > 0 && n <= 18 && strspn(v, "0123456789") == n ? v : NULL;
 }
 
-/* The job's name for the controller: of an array the task's, since the last task's own number is the
- * array's, and means all of them.  False outside a job. */
+/* The job's name for the controller: of an array the task's, since the last task's own number is
+ * the array's, and means all of them.  False outside a job. */
 static bool job_name(char *out, size_t size)
 {
     const char *job = digits("SLURM_JOB_ID"), *array = digits("SLURM_ARRAY_JOB_ID");
@@ -135,11 +135,12 @@ static int64_t slurm_seconds_left(const d9d_log *log)
 static d9d_status limit(d9d_stop *s, int64_t left, int64_t margin_s, const d9d_log *log)
 {
     if (left <= margin_s)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "the allocation ends in %lld s, and %lld s before its end there is no time but "
-                        "to save: ask for more time (sbatch --time), or for a smaller "
-                        "trainer.timeout.save_margin",
-                        (long long)left, (long long)margin_s);
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "the allocation ends in %lld s, and %lld s before its end there is no time but "
+            "to save: ask for more time (sbatch --time), or for a smaller "
+            "trainer.timeout.save_margin",
+            (long long)left, (long long)margin_s);
     d9d_log_info(log, "the allocation ends in %lld s; saving %lld s before", (long long)left,
                  (long long)margin_s);
     s->leave_ns = d9d_clock_ns() + (left - margin_s) * 1000000000;

@@ -1,7 +1,10 @@
 /* metric_auroc.c - area under the ROC curve, of histograms of both classes.
  *
- * The share of pairs of a positive and a negative row in which the positive has the higher
- * probability; a pair in the same bin counts one half. */
+ * The share of pairs of a positive and a negative row in which the positive has the higher score; a
+ * pair in the same bin counts one half.  The area asks for the order of scores alone, so bins are
+ * as fine as scores lie: STEPS an octave of x below 1/2 and from 1 on, of 1 - x between, and of -x.
+ * Logits, probabilities near 0 and near 1 are all told apart to about a thousandth of themselves.
+ * Magnitudes beyond 2^-64 and 2^64 count as equal. */
 #include <math.h>
 
 #include "metric/kinds.h"
@@ -11,55 +14,113 @@ typedef struct auroc_config {
 } auroc_config;
 
 static const d9d_key auroc_keys[] = {
-    D9D_KEY_INT(auroc_config, num_bins, "10000", 1, 1 << 24,
-                "equal steps to which probabilities are rounded down"),
+    D9D_KEY_INT(
+        auroc_config, num_bins, "0", 0, 1 << 24,
+        "equal steps to which probabilities, of 0 to 1, are rounded down; 0: bins for any scores"),
     D9D_KEY_END,
 };
+
+/* Octaves of a segment begin at 2^LEAST; segments lie behind each other. */
+enum { STEPS = 1024, LEAST = -64, MOST = 64, FINEST = -53 };
+enum {
+    NEGATIVE = (MOST - LEAST) * STEPS, /* below 0 */
+    LOW = (-1 - LEAST) * STEPS,        /* 0 to 1/2 */
+    HIGH = (0 - FINEST) * STEPS,       /* 1/2 to 1: distances from 1 */
+    ABOVE = MOST * STEPS,              /* from 1 on */
+    BINS = NEGATIVE + LOW + HIGH + ABOVE
+};
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The step of x >= 0 within octaves that begin at 2^least, `steps` in all. */
+static int64_t step_of(double x, int least, int64_t steps)
+{
+    int exponent;
+    double fraction;
+
+    if (x < ldexp(1.0, least))
+        return 0;
+    if (isinf(x))
+        return steps - 1;
+    fraction = frexp(x, &exponent); /* 1/2 to 1 */
+    return smaller((exponent - 1 - least) * (int64_t)STEPS +
+                       (int64_t)((2.0 * fraction - 1.0) * STEPS),
+                   steps - 1);
+}
+
+/* The bin of any score. */
+static int64_t bin_of(double x)
+{
+    if (x < 0.0)
+        return NEGATIVE - 1 - step_of(-x, LEAST, NEGATIVE);
+    if (x < 0.5)
+        return NEGATIVE + step_of(x, LEAST, LOW);
+    if (x < 1.0)
+        return NEGATIVE + LOW + HIGH - 1 - step_of(1.0 - x, FINEST, HIGH);
+    return NEGATIVE + LOW + HIGH + step_of(x, 0, ABOVE);
+}
+
+static int64_t bins_of(const auroc_config *c)
+{
+    return c->num_bins > 0 ? c->num_bins : BINS;
+}
 
 /* cells: rows of class 0 in each bin, then of class 1 */
 static d9d_status auroc_form(const void *config, const char *where, d9d_metric_form *out)
 {
-    const auroc_config *c = config;
-
     (void)where;
-    *out = (d9d_metric_form){D9D_I64, 2 * c->num_bins, D9D_COMM_SUM, 1};
+    *out = (d9d_metric_form){D9D_I64, 2 * bins_of(config), D9D_COMM_SUM, 1};
     return D9D_OK;
 }
 
-static d9d_status probabilities_check(const d9d_predictions *b)
+/* Numbers, and of equal steps probabilities. */
+static d9d_status scores_check(const auroc_config *c, const d9d_predictions *b)
 {
-    for (int64_t i = 0; i < b->rows; i++)
-        if (isnan(b->prediction[i]))
+    for (int64_t i = 0; i < b->rows; i++) {
+        const double x = b->prediction[i];
+
+        if (isnan(x))
             return D9D_FAIL(D9D_EINVAL, "binary_auroc: row %lld: the prediction is not a number",
                             (long long)i);
+        if (c->num_bins > 0 && (x < 0.0 || x > 1.0))
+            return D9D_FAIL(
+                D9D_EINVAL,
+                "binary_auroc: row %lld: %.9g is no probability; num_bins has steps of 0 to 1, "
+                "without it any scores are taken",
+                (long long)i, x);
+    }
     return D9D_OK;
 }
 
 static d9d_status auroc_update(const void *config, const d9d_predictions *b, void *cells)
 {
     const auroc_config *c = config;
+    const int64_t bins = bins_of(c);
     int64_t *rows = cells;
 
     D9D_TRY(d9di_metric_columns("binary_auroc", b, 1, 1));
     D9D_TRY(d9di_metric_classes("binary_auroc", b, 2));
-    D9D_TRY(probabilities_check(b));
+    D9D_TRY(scores_check(c, b));
     for (int64_t i = 0; i < b->rows; i++) {
-        const double step = b->prediction[i] * (double)c->num_bins;
-        const int64_t last = c->num_bins - 1;
-        const int64_t bin = step <= 0 ? 0 : step >= (double)last ? last : (int64_t)step;
+        const double x = b->prediction[i];
+        const int64_t bin =
+            c->num_bins == 0 ? bin_of(x) : smaller((int64_t)(x * (double)bins), bins - 1);
 
-        rows[(b->target[i] != 0 ? c->num_bins : 0) + bin]++;
+        rows[(b->target[i] != 0 ? bins : 0) + bin]++;
     }
     return D9D_OK;
 }
 
 static void auroc_compute(const void *config, const void *cells, double *values)
 {
-    const auroc_config *c = config;
-    const int64_t *negative = cells, *positive = negative + c->num_bins;
+    const int64_t bins = bins_of(config);
+    const int64_t *negative = cells, *positive = negative + bins;
     double below = 0, above = 0, pairs = 0;
 
-    for (int64_t i = 0; i < c->num_bins; i++) {
+    for (int64_t i = 0; i < bins; i++) {
         pairs += (double)positive[i] * (below + 0.5 * (double)negative[i]);
         below += (double)negative[i];
         above += (double)positive[i];

@@ -29,7 +29,7 @@ r = json.load(sys.stdin)
 assert r["rows"] == 8, r
 auroc, recall = r["metrics"]
 assert auroc["name"] == "binary_auroc" and auroc["value"] == 0.5, auroc
-assert auroc["config"]["num_bins"] == 10000, auroc
+assert auroc["config"]["num_bins"] == 0, auroc
 assert recall["value"] == 1 and recall["config"]["threshold"] == 0.1, recall' <<<"$output"
 }
 

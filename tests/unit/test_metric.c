@@ -99,6 +99,52 @@ static void area_under_the_curve(void **state)
              batch(2, (const double[]){-INFINITY, INFINITY}, 1, (const double[]){0, 1}, 1), 1);
 }
 
+/* The area is of the order of scores: what keeps that keeps it, whatever their range. */
+static void area_of_any_scores(void **state)
+{
+    static const double p[] = {0.02, 0.31, 0.309, 0.5, 0.77, 0.501, 0.9993, 0.9991, 0.04, 0.62},
+                        y[] = {0, 1, 0, 0, 1, 1, 1, 0, 1, 0};
+    enum { N = sizeof(p) / sizeof(*p) };
+    double logits[N], tiny[N], huge[N], below[N];
+
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        logits[i] = log(p[i] / (1.0 - p[i]));
+        tiny[i] = p[i] * 1e-9;
+        huge[i] = 1e6 * p[i] - 3e5;
+        below[i] = -1.0 / p[i];
+    }
+    const double want = 15.0 / 25.0;
+
+    VALUE_IS("{\"name\": \"binary_auroc\"}", batch(N, p, 1, y, 1), want);
+    VALUE_IS("{\"name\": \"binary_auroc\"}", batch(N, logits, 1, y, 1), want);
+    VALUE_IS("{\"name\": \"binary_auroc\"}", batch(N, tiny, 1, y, 1), want);
+    VALUE_IS("{\"name\": \"binary_auroc\"}", batch(N, huge, 1, y, 1), want);
+    VALUE_IS("{\"name\": \"binary_auroc\"}", batch(N, below, 1, y, 1), want);
+    VALUE_IS("{\"name\": \"binary_auroc\"}",
+             batch(4, (const double[]){-0.0, 0.0, 1.0, 1.0}, 1, (const double[]){0, 1, 0, 1}, 1),
+             0.75);
+}
+
+/* Equal steps are of probabilities: others are refused by name, and no cell has changed. */
+static void area_by_steps_is_of_probabilities(void **state)
+{
+    static const double p[] = {0.5, 1.25}, y[] = {0, 1};
+    const d9d_predictions b = batch(2, p, 1, y, 1);
+    d9d_arena a = {0};
+    d9d_metric *m;
+    double value;
+
+    (void)state;
+    assert_ok(make("{\"name\": \"binary_auroc\", \"num_bins\": 100}", &a, &m));
+    assert_int_equal(d9d_metric_update(m, &b), D9D_EINVAL);
+    assert_non_null(strstr(d9d_err_message(), "row 1: 1.25 is no probability"));
+    d9d_metric_compute(m, &value);
+    assert_true(isnan(value));
+    d9d_metric_free(m);
+    d9d_arena_release(&a);
+}
+
 #define MULTI(name, rest)                                                                          \
     "{\"name\": \"" name "\", \"problem\": \"multiclass\", \"num_classes\": 3" rest "}"
 
@@ -184,14 +230,14 @@ static void state_is_all_there_is(void **state)
     static const double p[] = {0.2, 0.9, 0.6}, y[] = {0, 1, 0};
     const d9d_predictions all = batch(3, p, 1, y, 1), first = batch(1, p, 1, y, 1),
                           rest = batch(2, p + 1, 1, y + 1, 1);
-    int64_t cells[20000];
+    int64_t cells[20000]; /* of both classes */
     d9d_arena a = {0};
     d9d_metric *m, *n;
     double want, got;
 
     (void)state;
-    assert_ok(make("{\"name\": \"binary_auroc\"}", &a, &m));
-    assert_ok(make("{\"name\": \"binary_auroc\"}", &a, &n));
+    assert_ok(make("{\"name\": \"binary_auroc\", \"num_bins\": 10000}", &a, &m));
+    assert_ok(make("{\"name\": \"binary_auroc\", \"num_bins\": 10000}", &a, &n));
     assert_int_equal(d9d_metric_form_of(m)->cells, 20000);
     assert_ok(d9d_metric_update(m, &all));
     d9d_metric_compute(m, &want);
@@ -241,6 +287,8 @@ int main(void)
         cmocka_unit_test(numbers_are_summed),
         cmocka_unit_test(a_number_that_is_none_shows),
         cmocka_unit_test(area_under_the_curve),
+        cmocka_unit_test(area_of_any_scores),
+        cmocka_unit_test(area_by_steps_is_of_probabilities),
         cmocka_unit_test(classes),
         cmocka_unit_test(scores_and_ties),
         cmocka_unit_test(a_configuration_is_checked),
