@@ -15,7 +15,7 @@ struct opts {
     int format;
 };
 
-static const struct opts defaults = {.rows = 20, .key = "loss"};
+static const struct opts defaults = {.rows = 20, .idle = D9D_FOLLOW_FOREVER, .key = "loss"};
 static const char *const formats[] = {"csv", "tfevents", NULL};
 
 #define KEYS_OPTION                                                                                \
@@ -33,7 +33,8 @@ static const tool_option compare_options[] = {
 static const tool_option follow_options[] = {
     KEYS_OPTION,
     TOOL_OPT(struct opts, idle, INT, "idle", 0, "SECONDS",
-             "stop when nothing was logged for so long (default: never)", .max = 1e9),
+             "stop when nothing was logged for so long (default: never; 0: print and stop)",
+             .max = 1e9),
     TOOL_END};
 static const tool_option plot_options[] = {
     KEYS_OPTION, LOG_OPTION,

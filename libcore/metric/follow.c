@@ -86,8 +86,8 @@ static d9d_status follow(const d9d_follow *f, d9d_run *r, const sigset_t *stop, 
             d9d_log_info(log, "%s: the run ended: %s", r->name, r->end);
             return D9D_OK;
         }
-        if (sigtimedwait(stop, NULL, &pause) > 0 ||
-            (f->idle_s > 0 && (d9d_clock_ns() - last) / 1000000000 >= f->idle_s))
+        if (f->idle_s == 0 || sigtimedwait(stop, NULL, &pause) > 0 ||
+            (f->idle_s >= 0 && (d9d_clock_ns() - last) / 1000000000 >= f->idle_s))
             return D9D_OK;
         D9D_TRY(d9d_run_poll(r));
     }

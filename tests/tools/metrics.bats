@@ -86,6 +86,8 @@ assert s["mfu"] is None, s' <<<"$output"
     wait $pid
     [ "$(wc -l <out)" = 5 ]
     run -0 d9d-metrics follow --idle 1 a
+    run -0 timeout 5 d9d-metrics follow --json --idle 0 a
+    [ "${#lines[@]}" = 5 ]
 }
 
 @test "plot draws into a file" {

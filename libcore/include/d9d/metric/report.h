@@ -98,10 +98,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_report_plot(const d9d_runs *r, d9d_keys keys
 
 /* --- a run that goes on ---------------------------------------------------------------- */
 
+enum { D9D_FOLLOW_FOREVER = -1 };
 typedef struct d9d_follow {
     d9d_keys keys;
-    bool json;      /* an object a line, else a table */
-    int64_t idle_s; /* give up when nothing was logged for so long; 0: never */
+    bool json; /* an object a line, else a table */
+    int64_t
+        idle_s; /* stop when nothing was logged for so long, 0: at once; or D9D_FOLLOW_FOREVER */
     /* Show lines of text, at once. */
     d9d_status (*put)(void *arg, const d9d_buf *lines);
     void *arg;
