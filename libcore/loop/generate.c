@@ -12,6 +12,7 @@
 #include "d9d/loop/stop.h"
 #include "loop/answers.h"
 #include "loop/beside.h"
+#include "loop/infer_job.h"
 #include "loop/launch.h"
 #include "loop/lines.h"
 #include "loop/same.h"
@@ -44,18 +45,10 @@ typedef struct run {
 
 /* --- opening -------------------------------------------------------------------------------- */
 
-static d9di_engine_how engine_how(const run *r)
+static d9di_engine_how engine_opts(const run *r)
 {
-    return (d9di_engine_how){
-        .where = r->where,
-        .mesh = &r->c->mesh,
-        .provider = &r->c->model_provider,
-        .source = r->c->trainer.model_stage_factory.source_checkpoint,
-        .data = r->asked.data.n > 0 ? &r->asked.data : NULL,
-        .initialise = true,
-        .timeout_s = (double)r->c->trainer.timeout.init_timeout,
-        .stopped_s = (double)r->c->trainer.timeout.step_timeout,
-    };
+    return d9di_infer_engine_opts(r->c, r->where, r->asked.data.n > 0 ? &r->asked.data : NULL,
+                                  NULL);
 }
 
 static d9d_status check_config(const run *r)
@@ -63,14 +56,11 @@ static d9d_status check_config(const run *r)
     const d9d_degrees *m = &r->c->mesh;
     const int64_t cp = m->context_parallel_shard * m->context_parallel_replicate;
 
-    D9D_TRY(d9d_degrees_check(m, d9d_boot_size(r->where->boot)));
-    if (r->c->trainer.model_stage_factory.source_checkpoint == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
-                                     "model's weights");
+    D9D_TRY(d9di_infer_check(r->c, r->where, r->how->output));
     if (cp > 1)
         return D9D_FAIL(D9D_ENOTSUP, "task.name \"generate\": rows are not shared out over "
                                      "context-parallel ranks");
-    return r->rank == 0 ? d9d_fs_check_new(r->how->output) : D9D_OK;
+    return D9D_OK;
 }
 
 static d9d_status tokenizer_open(run *r)
@@ -129,7 +119,7 @@ static d9d_status run_check(run *r)
 
     D9D_TRY(check_config(r));
     D9D_TRY(d9di_asked_data(r->c, &r->asked));
-    how = engine_how(r);
+    how = engine_opts(r);
     D9D_TRY(d9di_engine_open(&how, &r->engine));
     D9D_TRY(d9d_cache_check(r->engine.models[0]));
     D9D_TRY(tokenizer_open(r));
@@ -141,7 +131,7 @@ static d9d_status run_check(run *r)
 /* All that is read is the same on all ranks. */
 static d9d_status sources_check(run *r)
 {
-    const d9di_engine_how how = engine_how(r);
+    const d9di_engine_how how = engine_opts(r);
     d9di_same same = {0};
 
     d9di_same_add(&same, "the prompts", r->asked.hash);
@@ -207,7 +197,7 @@ static d9d_status answers_open(run *r)
 
 static d9d_status run_open(run *r, const json_t *resolved)
 {
-    d9di_engine_how how = engine_how(r);
+    d9di_engine_how how = engine_opts(r);
 
     D9D_TRY(output_open(r, resolved));
     D9D_TRY(d9di_launch_flight(r->where->boot, r->how->output, &r->engine.arena, &how.flight));

@@ -8,6 +8,7 @@
 #include "d9d/base/thread.h"
 #include "d9d/loop/stop.h"
 #include "loop/generate.h"
+#include "loop/infer_job.h"
 #include "loop/infer_rows.h"
 #include "loop/launch.h"
 #include "loop/same.h"
@@ -49,20 +50,9 @@ static d9d_status tell_step(const run *r, const char *id)
 
 /* --- the loop -------------------------------------------------------------------------------- */
 
-static d9di_engine_how engine_how(const run *r)
+static d9di_engine_how engine_opts(const run *r)
 {
-    return (d9di_engine_how){
-        .where = r->where,
-        .mesh = &r->c->mesh,
-        .provider = &r->c->model_provider,
-        .source = r->c->trainer.model_stage_factory.source_checkpoint,
-        .adapter = r->c->trainer.model_stage_factory.source_adapter,
-        .data = &r->data,
-        .task = r->body.kind != NULL ? &r->body : NULL,
-        .initialise = true,
-        .timeout_s = (double)r->c->trainer.timeout.init_timeout,
-        .stopped_s = (double)r->c->trainer.timeout.step_timeout,
-    };
+    return d9di_infer_engine_opts(r->c, r->where, &r->data, r->body.kind != NULL ? &r->body : NULL);
 }
 
 /* All that can be wrong without memory for a model. */
@@ -74,12 +64,7 @@ static d9d_status run_check(run *r)
         D9D_TRY(d9di_task_begin(r->task->body, r->output, &r->body));
     D9D_TRY(d9di_events_open(r->where, &r->c->model_provider, NULL, &r->events));
     D9D_TRY(tell(r, "inference.configuration.start", (d9d_event){.boot = r->where->boot}));
-    D9D_TRY(d9d_degrees_check(&r->c->mesh, d9d_boot_size(r->where->boot)));
-    if (r->c->trainer.model_stage_factory.source_checkpoint == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
-                                     "model's weights");
-    if (r->rank == 0 && r->output->output != NULL)
-        D9D_TRY(d9d_fs_check_new(r->output->output));
+    D9D_TRY(d9di_infer_check(r->c, r->where, r->output->output));
     if (r->c->data.n == 0)
         return D9D_FAIL(D9D_ECONFIG, "data.dataset: name the samples");
     D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh,
@@ -89,7 +74,7 @@ static d9d_status run_check(run *r)
     if (r->body.kind != NULL && d9di_task_pooling(&r->body) != D9D_POOL_NONE)
         D9D_TRY(d9di_data_take_whole(&r->data, true, false, r->c->task.choice->name));
     D9D_TRY(tell(r, "inference.configuration.data_loader", (d9d_event){.loader = r->data.loader}));
-    how = engine_how(r);
+    how = engine_opts(r);
     D9D_TRY(d9di_engine_open(&how, &r->engine));
     return d9di_rows_check(&r->rows);
 }
@@ -97,7 +82,7 @@ static d9d_status run_check(run *r)
 /* All that is read is the same on all ranks. */
 static d9d_status sources_check(run *r)
 {
-    const d9di_engine_how how = engine_how(r);
+    const d9di_engine_how how = engine_opts(r);
     d9di_same same = {0};
 
     d9di_same_data(&same, &r->data);
@@ -123,7 +108,7 @@ static d9d_status output_open(run *r, const json_t *resolved, int64_t *first)
 
 static d9d_status run_open(run *r, const json_t *resolved, int64_t *first)
 {
-    d9di_engine_how how = engine_how(r);
+    d9di_engine_how how = engine_opts(r);
 
     D9D_TRY(output_open(r, resolved, first));
     D9D_TRY(d9di_launch_flight(r->where->boot, r->output->output, &r->engine.arena, &how.flight));

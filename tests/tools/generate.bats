@@ -41,6 +41,22 @@ tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
     [ "$(sed -E 's/.*"prompt_tokens": ([0-9]+),.*/\1/' out.jsonl | tr '\n' ' ')" = '1 9 3 26 5 14 2 ' ]
 }
 
+@test "with an adapter: the tokens of the merged model; one that is not there is refused" {
+    dataset data
+    run_config moe >c.json
+    d9d-train -q --set optimizer.lr=3e-2 \
+        --set 'peft={"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 4, "alpha": 12}}' c.json
+    greedy moe >g.json
+    source=trainer.model_stage_factory.source
+    d9d-infer -q g.json
+    d9d-infer -q --set ${source}_checkpoint=run/export --set task.output=merged.jsonl g.json
+    d9d-infer -q --set ${source}_adapter=run/adapter --set task.output=both.jsonl g.json
+    run ! cmp -s out.jsonl merged.jsonl
+    cmp both.jsonl merged.jsonl
+    says 2 'nowhere/adapter_config.json' d9d-infer --set ${source}_adapter=nowhere --set task.output=x.jsonl g.json
+    [ -z "$(ls x.jsonl* 2>/dev/null)" ]
+}
+
 @test "what is printed, and the memory that is said beforehand" {
     greedy moe >g.json
     run -0 --separate-stderr d9d-infer --device cpu g.json
