@@ -15,7 +15,6 @@
 #include "loop/infer_job.h"
 #include "loop/launch.h"
 #include "loop/lines.h"
-#include "loop/same.h"
 
 /* A line that came before those in front of it. */
 typedef struct late {
@@ -33,7 +32,9 @@ typedef struct run {
     d9d_stop *stop;
     d9di_engine engine;
     d9d_tokenizer *tokenizer;
+    const char *tokenizer_path; /* NULL: none */
     d9di_asked asked;
+    d9d_hash key; /* of rank 0: what all is made from */
     d9di_stepper *stepper;
     d9di_answers answers;
     int64_t room;     /* tokens of a row */
@@ -65,11 +66,12 @@ static d9d_status check_config(const run *r)
 
 static d9d_status tokenizer_open(run *r)
 {
-    const char *path = r->how->tokenizer;
+    const char **path = &r->tokenizer_path;
 
-    if (path == NULL)
-        D9D_TRY(d9di_beside(r->c, "tokenizer.json", &r->engine.arena, &path));
-    return path != NULL ? d9d_tokenizer_load(path, &r->tokenizer) : D9D_OK;
+    *path = r->how->tokenizer;
+    if (*path == NULL)
+        D9D_TRY(d9di_beside(r->c, "tokenizer.json", &r->engine.arena, path));
+    return *path != NULL ? d9d_tokenizer_load(*path, &r->tokenizer) : D9D_OK;
 }
 
 static d9d_status stops_open(run *r)
@@ -128,28 +130,29 @@ static d9d_status run_check(run *r)
     return check_room(r);
 }
 
-/* All that is read is the same on all ranks. */
-static d9d_status sources_check(run *r)
+/* All that is read is the same on all ranks; what ends a text, wherever that is said. */
+static d9d_status sources_check(run *r, const json_t *resolved)
 {
-    const d9di_engine_how how = engine_opts(r);
+    const d9di_engine_how opts = engine_opts(r);
+    const d9d_ids *stops = &r->answers.stops;
     d9di_same same = {0};
 
     d9di_same_add(&same, "the prompts", r->asked.hash);
-    d9di_same_engine(&same, &r->engine, &how);
-    return d9di_same_agree(&same, r->where->boot);
+    d9di_same_add(&same, "eos_token_id",
+                  d9d_hash_bytes(stops->data, stops->len * sizeof(*stops->data)));
+    d9di_same_data(&same, &r->asked.data);
+    d9di_same_file(&same, r->tokenizer_path);
+    return d9di_infer_sources(r->where, &r->engine, &opts, resolved, &same, &r->key);
 }
 
 /* Rank 0 opens the output, which says where to go on, and tells the others. */
-static d9d_status output_open(run *r, const json_t *resolved)
+static d9d_status output_open(run *r)
 {
     const char *text;
     d9d_status st = D9D_OK;
 
-    r->line.len = 0;
-    D9D_TRY(d9d_json_put(&r->line, resolved, -1));
-    D9D_TRY(d9d_buf_append(&r->line, &r->asked.hash, sizeof(r->asked.hash)));
     if (r->rank == 0)
-        st = d9di_lines_open(r->how->output, d9d_hash_bytes(r->line.data, r->line.len), &r->lines);
+        st = d9di_lines_open(r->how->output, r->key, &r->lines);
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
     r->line.len = 0;
     D9D_TRY(d9d_buf_printf(&r->line, "%lld", (long long)r->lines.done));
@@ -195,11 +198,11 @@ static d9d_status answers_open(run *r)
     return d9di_answers_create(r->c->trainer.batching.microbatch_size, a);
 }
 
-static d9d_status run_open(run *r, const json_t *resolved)
+static d9d_status run_open(run *r)
 {
     d9di_engine_how how = engine_opts(r);
 
-    D9D_TRY(output_open(r, resolved));
+    D9D_TRY(output_open(r));
     D9D_TRY(d9di_launch_flight(r->where->boot, r->how->output, &r->engine.arena, &how.flight));
     D9D_TRY(d9di_engine_fill(&r->engine, &how));
     D9D_TRY(rows_open(r));
@@ -433,8 +436,8 @@ static d9d_status run_through(run *r, const json_t *resolved, d9d_infer_summary 
     int64_t start;
 
     D9D_TRY(d9d_boot_agree(r->where->boot, run_check(r)));
-    D9D_TRY(sources_check(r));
-    D9D_TRY(run_open(r, resolved));
+    D9D_TRY(sources_check(r, resolved));
+    D9D_TRY(run_open(r));
     s->first_sample = r->written;
     s->samples = r->asked.n;
     start = d9d_clock_ns();

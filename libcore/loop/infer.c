@@ -11,7 +11,6 @@
 #include "loop/infer_job.h"
 #include "loop/infer_rows.h"
 #include "loop/launch.h"
-#include "loop/same.h"
 
 typedef struct run {
     const d9d_infer_config *c;
@@ -28,6 +27,7 @@ typedef struct run {
     const d9d_output_section *output;
     d9di_task body; /* kind NULL: the model's losses */
     d9di_rows rows;
+    d9d_hash key; /* of rank 0: what all is made from */
     int64_t at, end;      /* the batch that is asked for next begins at this sample; of how many */
     int64_t asked;        /* batches that were asked for, of those that go through together */
     bool has_rows;        /* the batch that was asked for last has samples of this rank */
@@ -80,25 +80,26 @@ static d9d_status run_check(run *r)
 }
 
 /* All that is read is the same on all ranks. */
-static d9d_status sources_check(run *r)
+static d9d_status sources_check(run *r, const json_t *resolved)
 {
-    const d9di_engine_how how = engine_opts(r);
+    const d9di_engine_how opts = engine_opts(r);
     d9di_same same = {0};
 
     d9di_same_data(&same, &r->data);
-    d9di_same_engine(&same, &r->engine, &how);
-    return d9di_same_agree(&same, r->where->boot);
+    d9di_same_add(&same, "the samples", d9d_loader_data_hash(r->data.loader));
+    return d9di_infer_sources(r->where, &r->engine, &opts, resolved, &same,
+                              d9di_rows_are_written(&r->rows) ? &r->key : NULL);
 }
 
 /* Rank 0 opens the output, which says where to go on, and tells the others. */
-static d9d_status output_open(run *r, const json_t *resolved, int64_t *first)
+static d9d_status output_open(run *r, int64_t *first)
 {
     char number[32];
     const char *text = number;
     d9d_status st = D9D_OK;
 
     if (r->rank == 0 && d9di_rows_are_written(&r->rows))
-        st = d9di_rows_open(&r->rows, resolved, first);
+        st = d9di_rows_open(&r->rows, r->key, first);
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
     (void)snprintf(number, sizeof(number), "%lld", (long long)*first);
     D9D_TRY(d9di_launch_tell(r->where->boot, &r->engine.arena, &text));
@@ -106,11 +107,11 @@ static d9d_status output_open(run *r, const json_t *resolved, int64_t *first)
     return D9D_OK;
 }
 
-static d9d_status run_open(run *r, const json_t *resolved, int64_t *first)
+static d9d_status run_open(run *r, int64_t *first)
 {
     d9di_engine_how how = engine_opts(r);
 
-    D9D_TRY(output_open(r, resolved, first));
+    D9D_TRY(output_open(r, first));
     D9D_TRY(d9di_launch_flight(r->where->boot, r->output->output, &r->engine.arena, &how.flight));
     D9D_TRY(d9d_batch_room_create(&r->idle));
     D9D_TRY(d9di_engine_fill(&r->engine, &how));
@@ -247,8 +248,8 @@ static d9d_status run_through(run *r, const json_t *resolved, d9d_infer_summary 
     int64_t start;
 
     D9D_TRY(d9d_boot_agree(r->where->boot, run_check(r)));
-    D9D_TRY(sources_check(r));
-    D9D_TRY(run_open(r, resolved, &s->first_sample));
+    D9D_TRY(sources_check(r, resolved));
+    D9D_TRY(run_open(r, &s->first_sample));
     s->samples = d9d_loader_samples(r->data.loader);
     start = d9d_clock_ns();
     D9D_TRY(batches_run(r, s->first_sample, s->samples));

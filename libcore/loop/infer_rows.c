@@ -70,19 +70,13 @@ static d9d_status records_open(d9di_rows *r, d9d_hash key)
     return d9di_records_open(section_of(r)->output, key, &r->line, record_bytes(r), &r->lines);
 }
 
-d9d_status d9di_rows_open(d9di_rows *r, const json_t *resolved, int64_t *first)
+d9d_status d9di_rows_open(d9di_rows *r, d9d_hash key, int64_t *first)
 {
-    const d9d_hash data = d9d_loader_data_hash(r->data->loader);
     const char *path = section_of(r)->output;
-    d9d_hash key;
 
     if (path == NULL)
         return D9D_FAIL(D9D_ECONFIG, "task.output: %s writes a line a sample; name its file",
                         word_of(r));
-    r->line.len = 0;
-    D9D_TRY(d9d_json_put(&r->line, resolved, -1));
-    D9D_TRY(d9d_buf_append(&r->line, &data, sizeof(data)));
-    key = d9d_hash_bytes(r->line.data, r->line.len);
     D9D_TRY(has_records(r) ? records_open(r, key) : d9di_lines_open(path, key, &r->lines));
     *first = r->lines.done;
     return D9D_OK;

@@ -41,8 +41,9 @@ typedef struct d9di_rows {
 bool d9di_rows_are_written(const d9di_rows *r);
 /* The engine and the data are open: how wide a record is.  ECONFIG where it is too wide. */
 d9d_status d9di_rows_check(d9di_rows *r);
-/* Rank 0: the file, to go on with behind what it has, which `first` says. */
-d9d_status d9di_rows_open(d9di_rows *r, const json_t *resolved, int64_t *first);
+/* Rank 0: the file of what this key stands for, to go on with behind what it has, which `first`
+ * says. */
+d9d_status d9di_rows_open(d9di_rows *r, d9d_hash key, int64_t *first);
 
 /* Up to `most` batches go through the model together, of `batch` samples each. */
 d9d_status d9di_rows_ready(d9di_rows *r, int64_t batch, int64_t most);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "d9d/base/version.h"
+#include "d9d/ckpt/identity.h"
 #include "d9d/ckpt/manifest.h"
 #include "d9d/loop/job.h"
 #include "loop/differ.h"
@@ -12,71 +13,12 @@
 
 /* --- files --------------------------------------------------------------------------------- */
 
-enum { TAIL = 64 << 10 };
-
-/* Weights that were trained on end in other bytes, whatever their headers say. */
-static d9d_status add_tail(d9d_hasher *h, const char *path, char *room)
-{
-    uint64_t size, n;
-    d9d_file f;
-    d9d_status st;
-
-    D9D_TRY(d9d_fs_size(path, &size));
-    D9D_TRY(d9d_file_open(path, &f));
-    n = size < TAIL ? size : TAIL;
-    st = d9d_file_read_at(&f, room, n, size - n);
-    d9d_file_release(&f);
-    d9d_hasher_add(h, &size, sizeof(size));
-    d9d_hasher_add(h, room, n);
-    return st;
-}
-
-static bool is_part(const char *name)
-{
-    const char *dot = strrchr(name, '.');
-
-    return dot != NULL && (strcmp(dot, ".safetensors") == 0 || strcmp(dot, ".json") == 0);
-}
-
-static d9d_status hash_dir(const char *dir, d9d_hash *out)
-{
-    d9d_fs_names names = {0};
-    d9d_hasher *h = NULL;
-    d9d_arena a = {0};
-    char *room;
-    d9d_status st;
-
-    D9D_TRY(d9d_hasher_create(&h));
-    D9D_TRY_OR(st, d9d_fs_list(dir, &a, &names), out);
-    room = d9d_arena_alloc(&a, TAIL);
-    for (size_t i = 0; i < names.n; i++) {
-        char *path = is_part(names.name[i]) ? d9d_fs_join(&a, dir, names.name[i]) : NULL;
-
-        if (path == NULL || room == NULL)
-            continue;
-        d9d_hasher_add(h, names.name[i], strlen(names.name[i]));
-        D9D_TRY_OR(st, add_tail(h, path, room), out);
-    }
-    *out = d9d_hasher_digest(h);
-out:
-    d9d_hasher_free(h);
-    d9d_arena_release(&a);
-    return st;
-}
-
-static d9d_status hash_file(const char *path, d9d_hash *out)
-{
-    uint64_t size;
-
-    return d9d_hash_file(path, out, &size);
-}
-
 static d9d_status hash_manifest(const char *dir, d9d_hash *out)
 {
     d9d_arena a = {0};
     const char *path = d9d_fs_join(&a, dir, D9D_MANIFEST_NAME);
     const d9d_status st =
-        path != NULL ? hash_file(path, out) : D9D_FAIL(D9D_ENOMEM, "%s: a name in it", dir);
+        path != NULL ? d9d_identity_file(path, out) : D9D_FAIL(D9D_ENOMEM, "%s: a name in it", dir);
 
     d9d_arena_release(&a);
     return st;
@@ -86,37 +28,41 @@ static d9d_status hash_manifest(const char *dir, d9d_hash *out)
 static d9d_status hash_if_there(const char *path, d9d_hash *out)
 {
     *out = (d9d_hash){0};
-    return d9d_fs_exists(path) && !d9d_fs_is_dir(path) ? hash_file(path, out) : D9D_OK;
+    return d9d_fs_exists(path) && !d9d_fs_is_dir(path) ? d9d_identity_file(path, out) : D9D_OK;
 }
 
-static void add(d9di_same *s, const char *name, d9d_status (*find)(const char *, d9d_hash *),
-                d9d_hash hash)
+static void add(d9di_same *s, d9di_same_thing thing)
 {
-    if (name != NULL && s->st == D9D_OK)
-        s->st = D9D_VEC_PUSH(&s->of, (d9di_same_thing){name, find, hash});
+    if (thing.name != NULL && s->st == D9D_OK)
+        s->st = D9D_VEC_PUSH(&s->of, thing);
 }
 
 void d9di_same_add(d9di_same *s, const char *name, d9d_hash hash)
 {
-    add(s, name, NULL, hash);
+    add(s, (d9di_same_thing){.name = name, .hash = hash});
+}
+
+void d9di_same_file(d9di_same *s, const char *path)
+{
+    add(s, (d9di_same_thing){.name = path, .find = d9d_identity_file});
 }
 
 void d9di_same_data(d9di_same *s, const d9di_data *d)
 {
     for (size_t i = 0; i < d->n; i++) {
         d9di_same_add(s, d->sections[i].dataset, d9d_dataset_hash(d->datasets[i]));
-        add(s, d->sections[i].skip_samples, hash_if_there, (d9d_hash){0});
+        add(s, (d9di_same_thing){.name = d->sections[i].skip_samples, .find = hash_if_there});
     }
 }
 
-void d9di_same_dir(d9di_same *s, const char *dir)
+static void add_dir(d9di_same *s, const char *dir, d9d_status (*whole)(const char *, d9d_hash *))
 {
-    add(s, dir, hash_dir, (d9d_hash){0});
+    add(s, (d9di_same_thing){.name = dir, .find = d9d_identity_glance, .whole = whole});
 }
 
 void d9di_same_saved(d9di_same *s, const char *dir)
 {
-    add(s, dir, hash_manifest, (d9d_hash){0});
+    add(s, (d9di_same_thing){.name = dir, .find = hash_manifest});
 }
 
 void d9di_same_engine(d9di_same *s, const d9di_engine *e, const d9di_engine_how *how)
@@ -124,10 +70,30 @@ void d9di_same_engine(d9di_same *s, const d9di_engine *e, const d9di_engine_how 
     const d9d_plugins *p = how->where->plugins;
 
     for (size_t i = 0; i < d9d_plugins_count(p); i++)
-        add(s, d9d_plugins_file(p, i), hash_file, (d9d_hash){0});
-    add(s, e->spec.hf_config, hash_file, (d9d_hash){0});
-    d9di_same_dir(s, how->initialise ? how->source : NULL);
-    d9di_same_dir(s, how->adapter);
+        d9di_same_file(s, d9d_plugins_file(p, i));
+    d9di_same_file(s, e->spec.hf_config);
+    add_dir(s, how->initialise ? how->source : NULL, d9d_identity_checkpoint);
+    add_dir(s, how->adapter, d9d_identity_adapter);
+}
+
+d9d_status d9di_same_identity(const d9di_same *s, d9d_hash *out)
+{
+    d9d_buf all = {0};
+    d9d_status st = s->st;
+
+    for (size_t i = 0; i < s->of.len && st == D9D_OK; i++) {
+        const d9di_same_thing *t = &s->of.data[i];
+        d9d_hash hash = t->hash;
+
+        if (t->whole != NULL || t->find != NULL)
+            st = (t->whole != NULL ? t->whole : t->find)(t->name, &hash);
+        if (st == D9D_OK)
+            st = d9d_buf_append(&all, &hash, sizeof(hash));
+    }
+    if (st == D9D_OK)
+        *out = d9d_hash_bytes(all.data, all.len);
+    d9d_buf_release(&all);
+    return st;
 }
 
 static d9d_status find_all(d9di_same *s)
@@ -193,9 +159,9 @@ d9d_status d9d_job_same_files(d9d_boot *boot, const char *const *paths, size_t n
 
     for (size_t i = 0; i < n; i++)
         if (paths[i] != NULL && d9d_fs_is_dir(paths[i]))
-            d9di_same_dir(&same, paths[i]);
+            add_dir(&same, paths[i], NULL);
         else
-            add(&same, paths[i], hash_file, (d9d_hash){0});
+            d9di_same_file(&same, paths[i]);
     return d9di_same_agree(&same, boot);
 }
 

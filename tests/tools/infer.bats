@@ -89,6 +89,53 @@ start_long() {
     wait_for has_part 200
 }
 
+# interrupt: start_long, stopped after some lines, of which there are $done_before.
+interrupt() {
+    start_long
+    kill -s TERM "$pid"
+    ends 75
+    done_before=$(wc -l <"$part")
+}
+# begins WHERE: the first sample of a call of $@[1..] that ends well.
+first_of() { d9d-infer -q --json "$@" | sed -nE 's/.*"first_sample": ([0-9]+).*/\1/p'; }
+
+@test "other weights, adapters, model or dataset at the same paths: begun anew" {
+    source=trainer.model_stage_factory.source
+    run_config moe >c.json
+    d9d-train -q --set trainer.run.steps=2 --set optimizer.lr=1e-2 \
+        --set 'peft={"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 4, "alpha": 12}}' c.json
+    cp -r run/adapter adapter && cp -r "$golden/moe" m && cp -rL data d && cp "$golden/moe/config.json" h.json
+    chmod -R u+w m d h.json
+    sed -i "s|$golden/moe/config.json|h.json|; s|$golden/moe|m|; s|\"dataset\": \"data\"|\"dataset\": \"d\"|" i.json
+    sed -i 's|"source_checkpoint": "m"|"source_checkpoint": "m", "source_adapter": "adapter"|' i.json
+    interrupt
+    # Equal content at other paths goes on.
+    cp -r m m2 && cp -r adapter adapter2 && cp -r d d2 && cp h.json h2.json && cp "$part" kept
+    cp out.jsonl.* keep/ 2>/dev/null || { mkdir keep && cp out.jsonl.* keep; }
+    first=$(first_of "${long[@]}" --set data.dataset=d2 --set model_provider.hf_config=h2.json \
+        --set ${source}_checkpoint=m2 --set ${source}_adapter=adapter2 i.json)
+    [ "$first" -gt 0 ]
+    mv out.jsonl ref.jsonl
+    # One element in the middle of a matrix: sizes and headers are as they were.
+    change() { # FILE: its middle byte
+        local at=$(($(stat -c %s "$1") / 2))
+        printf '\x3c\x3c' | dd of="$1" bs=1 conv=notrunc status=none seek=$at
+    }
+    for what in m/model.safetensors adapter/adapter_model.safetensors h.json d; do
+        cp -r m adapter d h.json keep
+        cp keep/out.jsonl.* .
+        case $what in
+        h.json) sed -i 's/"rope_theta": *[0-9.e]*/"rope_theta": 77.0/; s/"rms_norm_eps": *[0-9.e-]*/"rms_norm_eps": 1e-5/' h.json ;;
+        d) rm -rf d && d9d-shard -q --format tokens --out d <(tac "$golden/moe/train.jsonl") ;;
+        *) change $what ;;
+        esac
+        [ "$(first_of "${long[@]}" i.json)" = 0 ]
+        run ! cmp -s out.jsonl ref.jsonl
+        rm -rf out.jsonl* m adapter d h.json
+        cp -r keep/m keep/adapter keep/d keep/h.json .
+    done
+}
+
 @test "one process at a time writes an output" {
     start_long
     run -1 --separate-stderr d9d-infer -q "${long[@]}" i.json
