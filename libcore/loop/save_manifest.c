@@ -21,9 +21,12 @@ enum { N_NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
 static const struct digest {
     const char *key;
     size_t offset; /* of a d9d_hash */
+    bool optional; /* zero: left out */
 } digests[] = {
-    {"config", offsetof(d9d_save_state, config)},
-    {"dataset", offsetof(d9d_save_state, dataset)},
+    {"config", offsetof(d9d_save_state, config), false},
+    {"dataset", offsetof(d9d_save_state, dataset), false},
+    {"source", offsetof(d9d_save_state, source), true},
+    {"source_path", offsetof(d9d_save_state, source_path), true},
 };
 enum { N_DIGESTS = sizeof(digests) / sizeof(digests[0]) };
 
@@ -85,9 +88,12 @@ static d9d_status put_state(json_t *root, const d9d_save_state *state)
     ok &= put(root, "seed", json_integer((json_int_t)state->seed));
     ok &= put(root, "finite", json_boolean(state->finite));
     for (size_t i = 0; i < N_DIGESTS; i++) {
+        const d9d_hash hash = *(const d9d_hash *)((const char *)state + digests[i].offset);
         char hex[D9D_HASH_HEX];
 
-        d9d_hash_hex(*(const d9d_hash *)((const char *)state + digests[i].offset), hex);
+        if (digests[i].optional && d9d_hash_equal(hash, (d9d_hash){0}))
+            continue;
+        d9d_hash_hex(hash, hex);
         ok &= put(root, digests[i].key, json_string(hex));
     }
     return ok ? D9D_OK : no_memory("checkpoint");
@@ -245,9 +251,22 @@ out:
 
 /* --- reading ------------------------------------------------------------------------- */
 
-static d9d_status get_state(const json_t *root, const char *path, d9d_save_state *state)
+static d9d_status get_digest(const json_t *root, const char *path, const struct digest *d,
+                             d9d_hash *out)
 {
     const char *hex;
+
+    *out = (d9d_hash){0};
+    if (d->optional && json_object_get(root, d->key) == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_json_get_str(root, path, d->key, &hex));
+    if (d9d_hash_parse(hex, out) != D9D_OK)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\": %s", path, d->key, d9d_err_message());
+    return D9D_OK;
+}
+
+static d9d_status get_state(const json_t *root, const char *path, d9d_save_state *state)
+{
     int64_t seed;
     int finite;
 
@@ -258,11 +277,9 @@ static d9d_status get_state(const json_t *root, const char *path, d9d_save_state
     D9D_TRY(d9d_json_get_bool(root, path, "finite", &finite));
     state->seed = (uint64_t)seed;
     state->finite = finite != 0;
-    for (size_t i = 0; i < N_DIGESTS; i++) {
-        D9D_TRY(d9d_json_get_str(root, path, digests[i].key, &hex));
-        if (d9d_hash_parse(hex, (d9d_hash *)((char *)state + digests[i].offset)) != D9D_OK)
-            return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\": %s", path, digests[i].key, d9d_err_message());
-    }
+    for (size_t i = 0; i < N_DIGESTS; i++)
+        D9D_TRY(get_digest(root, path, &digests[i],
+                           (d9d_hash *)((char *)state + digests[i].offset)));
     return D9D_OK;
 }
 

@@ -2,6 +2,7 @@
  */
 #include <string.h>
 
+#include "d9d/ckpt/identity.h"
 #include "d9d/model/weights.h"
 #include "loop/launch.h"
 #include "loop/same.h"
@@ -23,8 +24,34 @@ static d9d_status state_fresh(d9di_train *r)
         .dataset = d9d_loader_data_hash(r->data.loader),
         .finite = true,
         .parent = -1,
+        .source = r->source,
+        .source_path = r->source_path,
     };
     return d9d_loader_order_hash(r->data.loader, &r->state.config);
+}
+
+/* What is frozen lies outside of checkpoints: it must be what the run has learned over.  Another
+ * path in the configuration is a choice, which the run's records warn of (train_record.c). */
+static d9d_status source_check(const d9di_train *r, const char *path, const d9d_save_state *saved)
+{
+    const char *source = r->c->trainer.model_stage_factory.source_checkpoint;
+    char was[D9D_HASH_HEX], is[D9D_HASH_HEX];
+
+    if (d9d_hash_equal(r->source, (d9d_hash){0}) || d9d_hash_equal(r->source, saved->source))
+        return D9D_OK;
+    if (d9d_hash_equal(saved->source, (d9d_hash){0})) {
+        d9d_log_warn(r->log, "%s: does not say which weights it was trained over; %s is taken",
+                     path, source);
+        return D9D_OK;
+    }
+    if (!d9d_hash_equal(saved->source_path, r->source_path))
+        return D9D_OK;
+    d9d_hash_hex(saved->source, was);
+    d9d_hash_hex(r->source, is);
+    return D9D_FAIL(D9D_EMISMATCH,
+                    "%s: was trained over other weights than %s has now: their identity was %s and "
+                    "is %s; put them back, or begin another trainer.run.dir with source_adapter",
+                    path, source, was, is);
 }
 
 /* Where a checkpoint stands, and whether it is of this model and this stream of samples. */
@@ -47,7 +74,7 @@ static d9d_status state_check(d9di_train *r, const char *path, const d9d_save_se
                         "%s: has trainer.determinism.base_seed %llu, and the "
                         "configuration %llu",
                         path, (unsigned long long)s->seed, (unsigned long long)fresh.seed);
-    return D9D_OK;
+    return r->rank == 0 ? source_check(r, path, s) : D9D_OK;
 }
 
 d9d_status d9di_train_set(d9di_train *r, const d9d_params *params, d9d_optimizer *opt,
@@ -208,8 +235,45 @@ static d9d_status model_check(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_evaluations_check(&r->evaluations, r->engine.whole));
     D9D_TRY(d9di_metrics_check_head(&r->metrics, "metrics", &r->engine.spec.options.head));
     D9D_TRY(d9di_evaluations_check_head(&r->evaluations, &r->engine.spec.options.head));
-    D9D_TRY(
-        d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer));
+    return d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer);
+}
+
+/* Weights that checkpoints leave out, and adapters that are merged into them. */
+static d9d_status source_identity(const d9di_train *r, d9d_hash *out)
+{
+    const struct d9d_factory_section *f = &r->c->trainer.model_stage_factory;
+    d9d_hash of[2] = {{0}};
+
+    D9D_TRY(d9d_identity_checkpoint(f->source_checkpoint, &of[0]));
+    if (f->source_adapter != NULL && r->engine.adapters.n == 0)
+        D9D_TRY(d9d_identity_adapter(f->source_adapter, &of[1]));
+    *out = d9d_hash_bytes(of, sizeof(of));
+    return D9D_OK;
+}
+
+/* Collective: over the job.  Rank 0 looks, and tells the others. */
+static d9d_status source_find(d9di_train *r)
+{
+    const struct d9d_factory_section *f = &r->c->trainer.model_stage_factory;
+    char hex[D9D_HASH_HEX];
+    const char *text = hex;
+    d9d_status st = D9D_OK;
+
+    if (!f->checkpoint_only_trainable_parameters || f->source_checkpoint == NULL)
+        return D9D_OK;
+    if (r->rank == 0)
+        st = source_identity(r, &r->source);
+    D9D_TRY(d9d_boot_agree(r->where->boot, st));
+    d9d_hash_hex(r->source, hex);
+    D9D_TRY(d9di_launch_tell(r->where->boot, &r->arena, &text));
+    D9D_TRY(d9d_hash_parse(text, &r->source));
+    r->source_path = d9d_hash_bytes(f->source_checkpoint, strlen(f->source_checkpoint));
+    return D9D_OK;
+}
+
+/* Where the run stands, and where it is to go. */
+static d9d_status run_check(d9di_train *r, const char *resume_from)
+{
     D9D_TRY(start_check(r, resume_from));
     return r->rank == 0 ? places_check(r) : D9D_OK;
 }
@@ -241,6 +305,8 @@ d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
     D9D_TRY(d9d_boot_agree(boot, config_check(r)));
     D9D_TRY(checkpoint_find(r, false, &likely));
     D9D_TRY(d9d_boot_agree(boot, model_check(r, likely)));
+    D9D_TRY(source_find(r));
+    D9D_TRY(d9d_boot_agree(boot, run_check(r, likely)));
     D9D_TRY(checkpoint_find(r, true, resume_from));
     if (!is_same(likely, *resume_from))
         D9D_TRY(d9d_boot_agree(boot, start_check(r, *resume_from)));

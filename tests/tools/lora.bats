@@ -111,6 +111,37 @@ refused() {
     [[ $stderr == *"warning: run/config.json: trainer.model_stage_factory.source_checkpoint was "*"and is \"base2\""* ]]
 }
 
+@test "a base that was replaced at its path is refused; a checkpoint that names none goes on with a warning" {
+    cp -r "$golden/moe" m && chmod -R u+w m && cp -r m was
+    only=(--set trainer.run.steps=4 --set trainer.checkpointing.period_steps=2 --set "peft=$lora"
+        --set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true
+        --set trainer.model_stage_factory.source_checkpoint=m)
+    d9d-train -q "${only[@]}" c.json
+    manifest=run/checkpoints/step-00000002/manifest.json
+    grep -qE '^ *"source": "[0-9a-f]{32}"' $manifest
+    rm -rf run/export run/adapter run/checkpoints/step-00000004
+    cp -r run first
+    d9d-map init -q --model "$golden/moe/config.json" --seed 9 -t hf other
+    cp -f other/*.safetensors m/
+    d9d-map diff -q "$golden/moe" m && false
+    says 2 'was trained over other weights than m has now: their identity was ' d9d-train -q "${only[@]}" c.json
+    [[ "$stderr" =~ 'was '([0-9a-f]{32})' and is '([0-9a-f]{32})';' && "${BASH_REMATCH[1]}" != "${BASH_REMATCH[2]}" ]]
+    diff -r run first
+    # Copied back, in other files: the same weights.
+    rm -rf m && d9d-map -q --to hf --shard-size 10kB was m
+    [ "$(find m -name '*.safetensors' | wc -l)" -gt 1 ]
+    rm m/manifest.json
+    d9d-train -q "${only[@]}" c.json
+    [ -e run/export/model.safetensors ]
+    # One that has all weights does not name them, nor do those of earlier versions.
+    rm -rf run
+    d9d-train -q "${only[@]}" --set trainer.model_stage_factory.checkpoint_only_trainable_parameters=false c.json
+    run ! grep '"source' $manifest
+    rm -rf run/export run/adapter run/checkpoints/step-00000004
+    run -0 --separate-stderr d9d-train -q "${only[@]}" c.json
+    assert_equal "$stderr" "d9d-train: warning: run/checkpoints/step-00000002: does not say which weights it was trained over; m is taken"
+}
+
 @test "dropout: other losses but the first, none in inference, the same bits when computed again" {
     drop="${lora/12/12, \"dropout\": 0.3}" && drop=${drop/_proj/self_attn.*_proj}
     for i in off full selective; do
