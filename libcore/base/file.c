@@ -48,6 +48,37 @@ d9d_status d9d_file_edit(const char *path, d9d_file *out)
     return open_file(path, O_RDWR | O_CREAT, "cannot open", out);
 }
 
+static d9d_status check_own(const d9d_file *f)
+{
+    struct stat s;
+
+    if (fstat(f->fd, &s) != 0)
+        return D9DI_FAIL_ERRNO(f->path, "cannot find whose it is");
+    if (!S_ISREG(s.st_mode))
+        return D9D_FAIL(D9D_EPATH, "%s: is not a regular file", f->path);
+    if (s.st_uid != geteuid())
+        return D9D_FAIL(D9D_EPATH, "%s: belongs to user %lu, this is user %lu", f->path,
+                        (unsigned long)s.st_uid, (unsigned long)geteuid());
+    return D9D_OK;
+}
+
+d9d_status d9d_file_edit_own(const char *path, d9d_file *out)
+{
+    struct stat s;
+    d9d_file f;
+    d9d_status st;
+
+    if (lstat(path, &s) == 0 && S_ISLNK(s.st_mode))
+        return D9D_FAIL(D9D_EPATH, "%s: is a symbolic link, which is not followed", path);
+    D9D_TRY(open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, "cannot open", &f));
+    st = check_own(&f);
+    if (st != D9D_OK)
+        d9d_file_release(&f);
+    else
+        *out = f;
+    return st;
+}
+
 d9d_status d9d_file_lock(const d9d_file *f)
 {
     int rc;
@@ -72,7 +103,7 @@ d9d_status d9d_file_resize(d9d_file *f, uint64_t n)
     return D9D_OK;
 }
 
-static d9d_status cut_behind(d9d_file *f, uint64_t at)
+d9d_status d9d_file_cut(d9d_file *f, uint64_t at)
 {
     struct stat s;
 
@@ -93,7 +124,7 @@ d9d_status d9d_file_append(const char *path, uint64_t at, d9d_file *out)
     d9d_status st;
 
     D9D_TRY(open_file(path, O_RDWR | O_CREAT, "cannot open", &f));
-    st = cut_behind(&f, at);
+    st = d9d_file_cut(&f, at);
     if (st != D9D_OK)
         d9d_file_release(&f);
     else

@@ -184,10 +184,12 @@ d9d_status d9d_fs_size(const char *path, uint64_t *out)
 d9d_status d9d_fs_check_new(const char *path)
 {
     char *parent = NULL;
+    struct stat s;
     d9d_status st = D9D_OK;
 
-    if (d9d_fs_exists(path))
-        return D9D_FAIL(D9D_ECONFIG, "%s: exists already; remove it or name another output", path);
+    if (lstat(path, &s) == 0)
+        return D9D_FAIL(D9D_ECONFIG, "%s: exists already%s; remove it or name another output", path,
+                        d9d_fs_exists(path) ? "" : ", as a link to nothing");
     D9D_TRY(d9di_fs_parent(path, &parent));
     if (access(parent, W_OK | X_OK) != 0)
         st = D9DI_FAIL_ERRNO(path, "cannot be made");
@@ -403,14 +405,48 @@ static d9d_status replaceable(const char *path, char **out)
     return *out != NULL ? D9D_OK : D9DI_FAIL_ERRNO(path, "cannot resolve its name");
 }
 
-d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n)
+/* 0 or an errno.  A file system that cannot rename without replacing may have links; the last way
+ * looks first. */
+static int take_name(const char *from, const char *to)
+{
+    struct stat s;
+
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+        return errno;
+    if (link(from, to) == 0)
+        return unlink(from) == 0 ? 0 : errno;
+    if (errno == EEXIST || lstat(to, &s) == 0)
+        return EEXIST;
+    return rename(from, to) == 0 ? 0 : errno;
+}
+
+d9d_status d9d_fs_rename_new(const char *from, const char *to)
+{
+    const int err = take_name(from, to);
+
+    errno = err;
+    if (err == EEXIST)
+        return D9D_FAIL(D9D_ECONFIG, "%s: was written by someone else meanwhile", to);
+    return err == 0 ? D9D_OK : D9DI_FAIL_ERRNO(to, "cannot be given its name");
+}
+
+static d9d_status give_name(const char *from, const char *to, bool fresh)
+{
+    if (fresh)
+        return d9d_fs_rename_new(from, to);
+    return rename(from, to) == 0 ? D9D_OK : D9DI_FAIL_ERRNO(to, "cannot replace");
+}
+
+/* Beside `target`, then in its place. */
+static d9d_status write_whole(const char *target, const void *data, size_t n, bool fresh)
 {
     d9d_file f = {.fd = -1};
-    char *parent = NULL, *target = NULL;
+    char *parent = NULL;
     bool there = false;
     d9d_status st;
 
-    D9D_TRY_OR(st, replaceable(path, &target), out);
     D9D_TRY_OR(st, d9di_fs_parent(target, &parent), out);
     D9D_TRY_OR(st, create_beside(target, &f), out);
     there = true;
@@ -422,10 +458,7 @@ d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n)
         goto out;
     }
     f.fd = -1;
-    if (rename(f.path, target) != 0) {
-        st = D9DI_FAIL_ERRNO(path, "cannot replace");
-        goto out;
-    }
+    D9D_TRY_OR(st, give_name(f.path, target, fresh), out);
     there = false;
     D9D_TRY_OR(st, d9d_fs_sync_dir(parent), out);
 out:
@@ -433,8 +466,24 @@ out:
         (void)unlink(f.path);
     d9d_file_release(&f);
     free(parent);
+    return st;
+}
+
+d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n)
+{
+    char *target = NULL;
+    d9d_status st;
+
+    D9D_TRY(replaceable(path, &target));
+    st = write_whole(target, data, n, false);
     free(target);
     return st;
+}
+
+d9d_status d9d_fs_write_new(const char *path, const void *data, size_t n)
+{
+    D9D_TRY(d9d_fs_check_new(path));
+    return write_whole(path, data, n, true);
 }
 
 d9d_status d9d_fs_write_in(const char *dir, const char *name, const void *data, size_t n)

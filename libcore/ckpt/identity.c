@@ -169,8 +169,8 @@ static d9d_status add_adapter(d9d_hasher *h, const char *config, const char *wei
     D9D_TRY(d9d_identity_file(config, &hash));
     d9d_hasher_add(h, &hash, sizeof(hash));
     D9D_TRY(d9d_st_open(weights, &f));
-    st = add_tensors(
-        h, (tensors){.n = d9d_st_count(f), .from = f, .at = file_at, .read = file_read});
+    st = add_tensors(h,
+                     (tensors){.n = d9d_st_count(f), .from = f, .at = file_at, .read = file_read});
     d9d_st_close(f);
     return st;
 }

@@ -152,7 +152,7 @@ static d9d_status output_open(run *r)
     d9d_status st = D9D_OK;
 
     if (r->rank == 0)
-        st = d9di_lines_open(r->how->output, r->key, &r->lines);
+        st = d9di_lines_open(r->how->output, r->key, NULL, r->log, &r->lines);
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
     r->line.len = 0;
     D9D_TRY(d9d_buf_printf(&r->line, "%lld", (long long)r->lines.done));
@@ -455,7 +455,7 @@ d9d_status d9di_generate(const d9d_infer_config *config, const json_t *resolved,
              .where = where,
              .log = where->log,
              .rank = d9d_boot_rank(where->boot),
-             .lines = {.file = {.fd = -1}}};
+             .lines = {.file = {.fd = -1}, .journal = {.file = {.fd = -1}}}};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_infer_summary s = {.what = D9D_INFER_GENERATED, .loss = NAN, .perplexity = NAN};
     d9d_status st;

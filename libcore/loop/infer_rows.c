@@ -59,15 +59,14 @@ d9d_status d9di_rows_check(d9di_rows *r)
     return D9D_OK;
 }
 
-/* A .npy, of so many rows of the task's shape. */
-static d9d_status records_open(d9di_rows *r, d9d_hash key)
+/* Of a .npy, of so many rows of the task's shape. */
+static d9d_status head_make(d9di_rows *r)
 {
     int64_t shape[8 + 1] = {r->samples};
     const int n = r->task->shape(r->body->self, r->engine->whole, shape + 1);
 
     r->line.len = 0;
-    D9D_TRY(d9di_npy_head(n + 1, shape, &r->line));
-    return d9di_records_open(section_of(r)->output, key, &r->line, record_bytes(r), &r->lines);
+    return d9di_npy_head(n + 1, shape, &r->line);
 }
 
 d9d_status d9di_rows_open(d9di_rows *r, d9d_hash key, int64_t *first)
@@ -77,7 +76,9 @@ d9d_status d9di_rows_open(d9di_rows *r, d9d_hash key, int64_t *first)
     if (path == NULL)
         return D9D_FAIL(D9D_ECONFIG, "task.output: %s writes a line a sample; name its file",
                         word_of(r));
-    D9D_TRY(has_records(r) ? records_open(r, key) : d9di_lines_open(path, key, &r->lines));
+    if (has_records(r))
+        D9D_TRY(head_make(r));
+    D9D_TRY(d9di_lines_open(path, key, has_records(r) ? &r->line : NULL, r->where->log, &r->lines));
     *first = r->lines.done;
     return D9D_OK;
 }
@@ -92,7 +93,7 @@ d9d_status d9di_rows_end(d9di_rows *r, const d9d_infer_summary *s)
         return D9D_OK;
     r->line.len = 0;
     D9D_TRY(D9D_CALL(word_of(r), r->task, end, section, s, &r->line));
-    return d9d_fs_write_atomic(section->output, r->line.data, r->line.len);
+    return d9d_fs_write_new(section->output, r->line.data, r->line.len);
 }
 
 void d9di_rows_release(d9di_rows *r)

@@ -1,103 +1,171 @@
 /* lines.c - see loop/lines.h. */
 #include "loop/lines.h"
 
-#include <errno.h>
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-enum { PIECE = 1 << 14 };
+#include "d9d/base/thread.h"
 
-/* Whole lines of a file, and where the last of them ends. */
-static d9d_status lines_count(const char *path, int64_t *lines, uint64_t *end)
+static const int64_t note_every = INT64_C(1000000000), sync_every = INT64_C(5000000000);
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+/* "<path>.<what>-<16 digits>", to be freed. */
+static d9d_status name_of(const char *path, const char *what, d9d_hash key, char **out)
 {
-    d9d_file f = {.fd = -1};
-    char piece[PIECE];
-    uint64_t size, n;
-    d9d_status st;
+    char hex[D9D_HASH_HEX];
+    d9d_buf b = {0};
 
-    *lines = 0;
-    *end = 0;
-    if (!d9d_fs_exists(path))
-        return D9D_OK;
-    D9D_TRY(d9d_fs_size(path, &size));
-    D9D_TRY(d9d_file_open(path, &f));
-    st = D9D_OK;
-    for (uint64_t at = 0; at < size; at += n) {
-        n = size - at < PIECE ? size - at : PIECE;
-        D9D_TRY_OR(st, d9d_file_read_at(&f, piece, n, at), out);
-        for (uint64_t i = 0; i < n; i++)
-            if (piece[i] == '\n') {
-                ++*lines;
-                *end = at + i + 1;
-            }
-    }
-out:
-    d9d_file_release(&f);
-    return st;
-}
-
-/* Whole records, likewise; a file that is shorter than its head has none. */
-static d9d_status records_count(const char *path, uint64_t head, uint64_t bytes, int64_t *records,
-                                uint64_t *end)
-{
-    uint64_t size = 0;
-
-    if (d9d_fs_exists(path))
-        D9D_TRY(d9d_fs_size(path, &size));
-    *records = size > head ? (int64_t)((size - head) / bytes) : 0;
-    *end = size < head ? 0 : head + (uint64_t)*records * bytes;
+    d9d_hash_hex(key, hex);
+    D9D_TRY(d9d_buf_printf(&b, "%s.%s-%.16s", path, what, hex));
+    *out = b.data;
     return D9D_OK;
 }
 
-/* head NULL: lines. */
-static d9d_status open_part(const char *path, d9d_hash key, const d9d_buf *head, uint64_t bytes,
-                            d9di_lines *out)
+/* The part may have got its final name between our opening it and the lock. */
+static d9d_status lock(const d9d_file *f)
 {
-    d9di_lines l = {.path = strdup(path)};
-    char hex[D9D_HASH_HEX];
-    d9d_buf part = {0};
-    uint64_t end;
+    struct stat a, b;
+
+    D9D_TRY(d9d_file_lock(f));
+    if (fstat(f->fd, &a) != 0 || lstat(f->path, &b) != 0 || a.st_ino != b.st_ino ||
+        a.st_dev != b.st_dev)
+        return D9D_FAIL(D9D_EIO, "%s: another process is writing it", f->path);
+    return D9D_OK;
+}
+
+static bool is_digits(const char *s)
+{
+    return strspn(s, "0123456789abcdef") == 16 && s[16] == '\0';
+}
+
+/* Where this part is new, what is made from other things is told of. */
+static void tell_others(const char *path, const char *mine, const d9d_log *log)
+{
+    d9d_arena a = {0};
+    char *copy = d9d_arena_strdup(&a, path);
+    const char *slash = strrchr(path, '/'), *base = slash != NULL ? slash + 1 : path;
+    const char *own = mine + (base - path);
+    const size_t n = strlen(base);
+    d9d_fs_names names = {0};
+
+    if (copy == NULL || d9d_fs_list(dirname(copy), &a, &names) != D9D_OK)
+        names.n = 0;
+    for (size_t i = 0; i < names.n; i++)
+        if (strncmp(names.name[i], base, n) == 0 && strncmp(names.name[i] + n, ".part-", 6) == 0 &&
+            is_digits(names.name[i] + n + 6) && strcmp(names.name[i], own) != 0)
+            d9d_log_warn(log,
+                         "%.*s%s: is of another configuration, or of weights, samples or other "
+                         "inputs that were replaced; beginning anew",
+                         (int)(base - path), path, names.name[i]);
+    d9d_arena_release(&a);
+}
+
+static d9d_status whose(const d9d_file *part, const char *journal)
+{
+    uint64_t size;
+
+    D9D_TRY(d9d_fs_size(part->path, &size));
+    return D9D_FAIL(D9D_ECONFIG,
+                    "%s: has %llu bytes, and no %s that says that they are of this job; remove it "
+                    "or name another output",
+                    part->path, (unsigned long long)size, journal);
+}
+
+/* What the part has, as far as its journal proves it; nothing is changed before that is known. */
+static d9d_status part_take(d9di_lines *l, const char *journal, d9d_hash key, const d9d_log *log)
+{
+    d9di_part_proof proof;
+    uint64_t size;
+
+    D9D_TRY(d9d_fs_size(l->file.path, &size));
+    if (size > 0 && !d9d_fs_exists(journal))
+        return whose(&l->file, journal);
+    D9D_TRY(d9di_part_journal_open(journal, key, &l->file, &l->journal, &proof));
+    if (size > 0 && !proof.mine)
+        return whose(&l->file, journal);
+    if (size == 0)
+        tell_others(l->path, l->file.path, log);
+    if (proof.claimed > proof.records)
+        d9d_log_warn(log,
+                     "%s: %lld of the %lld samples that were written check out; going on behind "
+                     "these",
+                     l->file.path, (long long)proof.records, (long long)proof.claimed);
+    l->done = l->noted = proof.records;
+    D9D_TRY(d9d_file_cut(&l->file, proof.bytes));
+    return proof.records > 0 ? D9D_OK : d9di_part_journal_begin(&l->journal);
+}
+
+static d9d_status put(d9di_lines *l, const char *p, size_t n)
+{
+    D9D_TRY(d9d_file_write(&l->file, p, n));
+    d9di_part_journal_add(&l->journal, p, n);
+    return D9D_OK;
+}
+
+/* Without a record there is no head either. */
+static d9d_status open_all(d9di_lines *l, d9d_hash key, const d9d_buf *head, const d9d_log *log)
+{
+    char *part = NULL, *journal = NULL;
     d9d_status st;
 
-    if (l.path == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: its name", path);
-    d9d_hash_hex(key, hex);
-    D9D_TRY_OR(st, d9d_buf_printf(&part, "%s.part-%.16s", path, hex), out);
-    D9D_TRY_OR(st, d9d_file_edit(part.data, &l.lock), out);
-    D9D_TRY_OR(st, d9d_file_lock(&l.lock), out);
-    D9D_TRY_OR(st,
-               head != NULL ? records_count(part.data, head->len, bytes, &l.done, &end)
-                            : lines_count(part.data, &l.done, &end),
-               out);
-    D9D_TRY_OR(st, d9d_file_append(part.data, end, &l.file), out);
-    if (head != NULL && end == 0)
-        st = d9d_file_write(&l.file, head->data, head->len);
-    *out = l;
-    l = (d9di_lines){.path = NULL};
+    D9D_TRY_OR(st, name_of(l->path, "part", key, &part), out);
+    D9D_TRY_OR(st, name_of(l->path, "journal", key, &journal), out);
+    D9D_TRY_OR(st, d9d_file_edit_own(part, &l->file), out);
+    D9D_TRY_OR(st, lock(&l->file), out);
+    D9D_TRY_OR(st, part_take(l, journal, key, log), out);
+    l->synced_ns = d9d_clock_ns();
+    if (l->done == 0)
+        D9D_TRY_OR(st, d9d_file_cut(&l->file, 0), out);
+    if (l->done == 0 && head != NULL)
+        st = put(l, head->data, head->len);
 out:
-    d9di_lines_release(&l);
-    d9d_buf_release(&part);
+    free(part);
+    free(journal);
     return st;
 }
 
-d9d_status d9di_lines_open(const char *path, d9d_hash key, d9di_lines *out)
+d9d_status d9di_lines_open(const char *path, d9d_hash key, const d9d_buf *head, const d9d_log *log,
+                           d9di_lines *out)
 {
-    return open_part(path, key, NULL, 0, out);
+    d9di_lines l = {.file = {.fd = -1}, .journal = {.file = {.fd = -1}}, .path = strdup(path)};
+    const d9d_status st =
+        l.path == NULL ? D9D_FAIL(D9D_ENOMEM, "%s: its name", path) : open_all(&l, key, head, log);
+
+    if (st == D9D_OK)
+        *out = l;
+    else
+        d9di_lines_release(&l);
+    return st;
 }
 
-d9d_status d9di_records_open(const char *path, d9d_hash key, const d9d_buf *head, uint64_t bytes,
-                             d9di_lines *out)
+/* --- writing ---------------------------------------------------------------------------------- */
+
+/* Say in the journal what there is; sync both where that was long ago, or is wanted. */
+static d9d_status note(d9di_lines *l, bool sync)
 {
-    return open_part(path, key, head, bytes, out);
+    sync = sync || d9d_clock_ns() - l->synced_ns >= sync_every;
+    if (sync)
+        D9D_TRY(d9d_file_sync(&l->file));
+    if (l->noted < l->done)
+        D9D_TRY(d9di_part_journal_put(&l->journal, l->done));
+    l->noted = l->done;
+    if (sync)
+        D9D_TRY(d9d_file_sync(&l->journal.file));
+    l->noted_ns = d9d_clock_ns();
+    l->synced_ns = sync ? l->noted_ns : l->synced_ns;
+    return D9D_OK;
 }
 
 d9d_status d9di_lines_add(d9di_lines *l, const char *line, size_t n)
 {
-    D9D_TRY(d9d_file_write(&l->file, line, n));
+    D9D_TRY(put(l, line, n));
     l->done++;
-    return D9D_OK;
+    return d9d_clock_ns() - l->noted_ns >= note_every ? note(l, false) : D9D_OK;
 }
 
 d9d_status d9di_lines_commit(d9di_lines *l)
@@ -105,22 +173,30 @@ d9d_status d9di_lines_commit(d9di_lines *l)
     char *dir;
     d9d_status st;
 
-    D9D_TRY(d9d_file_sync(&l->file));
-    if (rename(l->file.path, l->path) != 0)
-        return D9D_FAIL(D9D_EIO, "%s: cannot be renamed to %s: %s", l->file.path, l->path,
-                        strerror(errno));
+    D9D_TRY(note(l, true));
+    st = d9d_fs_rename_new(l->file.path, l->path);
+    if (st == D9D_ECONFIG)
+        return D9D_FAIL(st, "%s; what was to go there is %s", d9d_err_message(), l->file.path);
+    D9D_TRY(st);
     dir = strdup(l->path);
     if (dir == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: its directory's name", l->path);
     st = d9d_fs_sync_dir(dirname(dir));
     free(dir);
+    (void)unlink(l->journal.file.path); /* of a part that is no more */
     return st;
 }
 
 void d9di_lines_release(d9di_lines *l)
 {
+    d9d_err_copy first;
+
+    /* The sentence of what went wrong before is worth more than ours. */
+    d9d_err_save(&first, D9D_OK);
+    if (l->noted < l->done && note(l, true) != D9D_OK)
+        (void)d9d_err_restore(&first);
+    d9di_part_journal_close(&l->journal);
     d9d_file_release(&l->file);
-    d9d_file_release(&l->lock);
     free(l->path);
-    l->path = NULL;
+    *l = (d9di_lines){.file = {.fd = -1}, .journal = {.file = {.fd = -1}}};
 }

@@ -136,6 +136,57 @@ first_of() { d9d-infer -q --json "$@" | sed -nE 's/.*"first_sample": ([0-9]+).*/
     done
 }
 
+@test "a part that lost its end, has zeros or was edited is believed up to there" {
+    d9d-infer -q --set data.epochs=300 --set trainer.batching.microbatch_size=1 --set task.output=ref.jsonl i.json
+    interrupt
+    size=$(stat -c %s "$part")
+    head -c 4000 /dev/zero >>"$part"
+    d9d-infer "${long[@]}" i.json 2>log &
+    pid=$!
+    wait_for has_part $((done_before + 100))
+    kill -s TERM "$pid"
+    ends 75
+    run ! grep 'check out' log
+    cmp -n "$size" "$part" ref.jsonl
+    done_before=$(wc -l <"$part")
+    dd if=/dev/zero of="$part" bs=1 seek=$((size + 10)) count=1000 conv=notrunc status=none
+    run -0 --separate-stderr d9d-infer "${long[@]}" i.json
+    [[ "$stderr" =~ "warning: $part: "([0-9]+)" of the $done_before samples that were written check out; going on behind these" ]]
+    [ "${BASH_REMATCH[1]}" -gt 0 ]
+    [ "${BASH_REMATCH[1]}" -lt "$done_before" ]
+    cmp out.jsonl ref.jsonl
+    [ "$(echo out*)" = out.jsonl ]
+}
+
+@test "a part of somebody else, or behind a link, is left alone" {
+    interrupt
+    rm out.jsonl.journal-*
+    cp "$part" kept
+    says 2 "$part: has $(stat -c %s "$part") bytes, and no out.jsonl.journal-" d9d-infer "${long[@]}" i.json
+    cmp "$part" kept
+    echo thesis >thesis
+    ln -sf thesis "$part"
+    says 2 "$part: is a symbolic link, which is not followed" d9d-infer "${long[@]}" i.json
+    [ "$(cat thesis)" = thesis ]
+    rm out.jsonl*
+    ln -s nowhere out.jsonl
+    says 2 'out.jsonl: exists already, as a link to nothing' d9d-infer i.json
+    [ ! -e nowhere ]
+}
+
+@test "two calls with one output: who is first gets the name, the other keeps what it has" {
+    start_long
+    d9d-infer -q i.json
+    ends 2
+    [[ "$(tail -n 1 log)" == *"out.jsonl: was written by someone else meanwhile; what was to go there is $part" ]]
+    [ "$(wc -l <out.jsonl)" = 80 ]
+    [ "$(wc -l <"$part")" = 24000 ]
+    mv out.jsonl first.jsonl
+    run -0 --separate-stderr d9d-infer --json "${long[@]}" i.json
+    [[ "$output" == *'"first_sample": 24000'* ]]
+    [ "$(wc -l <out.jsonl)" = 24000 ]
+}
+
 @test "one process at a time writes an output" {
     start_long
     run -1 --separate-stderr d9d-infer -q "${long[@]}" i.json

@@ -154,7 +154,7 @@ static void test_glance(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(test_content), unit_test_in_dir(test_shards),
+        unit_test_in_dir(test_content),  unit_test_in_dir(test_shards),
         unit_test_in_dir(test_manifest), unit_test_in_dir(test_adapter),
         unit_test_in_dir(test_glance),
     };

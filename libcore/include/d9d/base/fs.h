@@ -38,7 +38,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_check_readable(const char *path);
 /* EPATH where a directory `path` could not be made, or nothing in the one that is there: what of it
  * exists is no directory, or may not be written to. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_place(const char *path);
-/* Can a file be made there?  ECONFIG where something is already; else what its directory says. */
+/* Can a file be made there?  ECONFIG where something is already, also a link to nothing; else what
+ * its directory says. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_new(const char *path);
 
 /* Create a directory and its parents; existing ones are fine. */
@@ -67,6 +68,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_write_atomic(const char *path, const void
 D9D_API D9D_MUST_USE d9d_status d9d_fs_write_in(const char *dir, const char *name, const void *data,
                                                 size_t n);
 
+/* The same where nothing may be there: ECONFIG, and nothing is changed, for whatever appeared. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_write_new(const char *path, const void *data, size_t n);
+
+/* Give the file `from` the name `to`, which nothing may have: ECONFIG, and `from` stays, where
+ * something has it, whoever was first.  Where the file system knows neither this nor links, one
+ * that comes between looking and renaming is replaced.  Does not sync the directory. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_rename_new(const char *from, const char *to);
+
 /* Remove what was left beside `path` by writers of it that were killed: files and directories
  * "<path>.tmp-<pid>-<n>" that no process holds.  Those of living writers stay, also on another
  * host where the file system's flock() reaches it.  Best effort: says nothing. */
@@ -90,12 +99,17 @@ D9D_API D9D_MUST_USE d9d_status d9d_file_create(const char *path, d9d_file *out)
 D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
 /* Open for reading and writing as it is; make it, empty, where it is absent. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_edit(const char *path, d9d_file *out);
+/* The same of a file that must be this user's own: EPATH for a symbolic link, which is not followed,
+ * for what is no regular file, and for the file of another user.  Writing begins at its start. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_edit_own(const char *path, d9d_file *out);
 /* Take the file's lock, which is kept until it is closed: EIO when another process has it.  File
  * systems without locks are fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_lock(const d9d_file *f);
 /* Open for writing behind the first `at` bytes, making the file if it is absent; what is
  * beyond `at` is cut off.  EFORMAT when the file is shorter. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_append(const char *path, uint64_t at, d9d_file *out);
+/* The same of one that is open. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_cut(d9d_file *f, uint64_t at);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write(d9d_file *f, const void *p, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write_at(d9d_file *f, const void *p, size_t n,
                                                   uint64_t at);
