@@ -24,7 +24,8 @@ static struct fault {
     size_t copy_room; /* bytes that it copies before it fails so */
     int mkdir_errno;
     int exchange_errno; /* of renameat2 */
-    int renames;        /* calls so far; those of [bad_from, bad_to) fail */
+    int link_errno;
+    int renames; /* calls so far; those of [bad_from, bad_to) fail */
     int bad_from, bad_to;
     int syncs_left; /* calls of fsync that work; -1: all */
     int syncs;      /* calls so far */
@@ -131,6 +132,15 @@ int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsign
         return -1;
     }
     return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+}
+
+int link(const char *from, const char *to)
+{
+    if (fault.link_errno != 0) {
+        errno = fault.link_errno;
+        return -1;
+    }
+    return (int)syscall(SYS_linkat, -100, from, -100, to, 0);
 }
 
 int fsync(int fd)
@@ -393,6 +403,39 @@ static void a_work_directory_that_vanished_is_an_error(void **state)
     assert_int_equal(count_names("."), 0);
 }
 
+/* Whatever the file system can, a name that something has is not given. */
+static void a_new_name_replaces_nothing(void **state)
+{
+    static const struct {
+        int exchange, link;
+    } rows[] = {{0, 0}, {EINVAL, 0}, {ENOSYS, 0}, {EINVAL, EPERM}, {ENOTSUP, ENOTSUP}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        fault.exchange_errno = rows[i].exchange;
+        fault.link_errno = rows[i].link;
+        assert_ok(d9d_fs_write_atomic("from", "new", 3));
+        assert_ok(d9d_fs_write_atomic("to", "old", 3));
+        assert_fails(d9d_fs_rename_new("from", "to"), D9D_ECONFIG,
+                     "to: was written by someone else meanwhile");
+        assert_int_equal(count_names("."), 2);
+        assert_int_equal(unlink("to"), 0);
+        assert_int_equal(symlink("nothing", "to"), 0);
+        assert_fails_like(d9d_fs_rename_new("from", "to"), D9D_ECONFIG, "meanwhile");
+        assert_fails(d9d_fs_write_new("to", "x", 1), D9D_ECONFIG,
+                     "to: exists already, as a link to nothing; remove it or name another output");
+        assert_int_equal(unlink("to"), 0);
+        assert_ok(d9d_fs_rename_new("from", "to"));
+        assert_int_equal(unlink("to"), 0);
+        assert_ok(d9d_fs_write_new("to", "x", 1));
+        assert_int_equal(unlink("to"), 0);
+        assert_int_equal(count_names("."), 0);
+    }
+    fault.exchange_errno = EIO;
+    assert_fails(d9d_fs_rename_new("from", "to"), D9D_EIO,
+                 "to: cannot be given its name: Input/output error");
+}
+
 #define fault_test(f) cmocka_unit_test_setup_teardown(f, no_fault, clear_fault)
 
 int main(void)
@@ -408,6 +451,7 @@ int main(void)
         fault_test(without_an_exchange_the_old_one_steps_aside),
         fault_test(a_failed_rename_keeps_the_old_directory),
         fault_test(a_work_directory_that_vanished_is_an_error),
+        fault_test(a_new_name_replaces_nothing),
     };
 
     return cmocka_run_group_tests_name("fs_faults", tests, NULL, NULL);
