@@ -263,9 +263,12 @@ static d9d_status rounds_run(pass *p, bool *cut)
         const int64_t from = p->at, left = (v->samples - from + global - 1) / global;
 
         st = round_run(p, left < p->round ? left : p->round, cut);
-        d9d_progress_note(&progress, "loss %.4f", p->sum / p->all);
+        d9d_progress_note(&progress, "step %lld, loss %.4f", (long long)p->how->step,
+                          p->all > 0 ? p->sum / p->all : (double)NAN);
         d9d_progress_add(&progress, (uint64_t)((p->at < v->samples ? p->at : v->samples) - from));
     }
+    if (*cut) /* some samples have no loss that could be compared */
+        d9d_progress_note(&progress, "step %lld, cut short: no loss", (long long)p->how->step);
     d9d_progress_end(&progress);
     return st;
 }

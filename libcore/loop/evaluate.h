@@ -46,6 +46,7 @@ typedef struct d9di_evaluation_how {
     d9di_engine *engine;
     d9di_task *task; /* of the engine; its metrics see these predictions meanwhile */
     d9d_stop *stop;
+    int64_t step; /* that the weights are of, for the log */
     const d9d_log *log;
 } d9di_evaluation_how;
 

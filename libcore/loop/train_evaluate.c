@@ -60,8 +60,11 @@ static d9d_status tell(const d9di_train *r, const char *id, const d9di_evaluatio
 
 static d9d_status evaluate(d9di_train *r, d9di_evaluation *v, bool *cut)
 {
-    const d9di_evaluation_how how = {
-        .engine = &r->engine, .task = &r->task, .stop = r->stop, .log = r->log};
+    const d9di_evaluation_how how = {.engine = &r->engine,
+                                     .task = &r->task,
+                                     .stop = r->stop,
+                                     .step = r->state.step,
+                                     .log = r->log};
 
     D9D_TRY(tell(r, "train.evaluation.pre", v));
     D9D_TRY(d9di_evaluation_run(v, &how, cut));

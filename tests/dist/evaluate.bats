@@ -72,6 +72,8 @@ same_training() {
     assert_output --partial "valid/loss"
     run -0 d9d-metrics summary one
     run -0 d9d-metrics spikes one
+    d9d-train --device cpu --set trainer.run.dir=said eval.json 2>said.log
+    for step in 0 4 8 12; do grep -qE "evaluate valid: 23 samples in .*, step $step, loss [0-9.]+\$" said.log; done
 }
 
 @test "a value is what d9d-infer says of the same weights" {
@@ -155,6 +157,8 @@ half() {
     wait $pid || rc=$?
     [ $rc -eq 75 ]
     run ! grep -q '"evaluation"' cut/metrics.jsonl
+    run ! grep -E 'evaluate valid: [0-9]+ samples in .*loss [0-9]' cut.log
+    grep -qE 'evaluate valid: [0-9]+ samples in .*, step 0, cut short: no loss$' cut.log
     run -0 d9d-train -q --device cpu --set trainer.run.dir=cut --set 'evaluation={"data": {"dataset": "long"}, "at_start": true, "samples": 50}' eval.json
     [ "$(grep -oE '"evaluation": "valid", "step": [0-9]+' cut/metrics.jsonl | grep -oE '[0-9]+$' | tr '\n' ' ')" = "0 12 " ]
     same_training cut plain
