@@ -25,8 +25,9 @@ static const struct digest {
 } digests[] = {
     {"config", offsetof(d9d_save_state, config), false},
     {"dataset", offsetof(d9d_save_state, dataset), false},
-    {"source", offsetof(d9d_save_state, source), true},
-    {"source_path", offsetof(d9d_save_state, source_path), true},
+    {"hf_config", offsetof(d9d_save_state, origin.hf_config), true},
+    {"source", offsetof(d9d_save_state, origin.source), true},
+    {"source_path", offsetof(d9d_save_state, origin.source_path), true},
 };
 enum { N_DIGESTS = sizeof(digests) / sizeof(digests[0]) };
 

@@ -24,34 +24,52 @@ static d9d_status state_fresh(d9di_train *r)
         .dataset = d9d_loader_data_hash(r->data.loader),
         .finite = true,
         .parent = -1,
-        .source = r->source,
-        .source_path = r->source_path,
+        .origin = r->origin,
     };
     return d9d_loader_order_hash(r->data.loader, &r->state.config);
 }
 
+static bool is_none(d9d_hash h)
+{
+    return d9d_hash_equal(h, (d9d_hash){0});
+}
+
+/* Its numbers may be others, as a base of rope is, and every shape fit. */
+static void hf_config_check(const d9di_train *r, const char *path,
+                            const struct d9d_save_origin *was)
+{
+    if (!is_none(was->hf_config) && !d9d_hash_equal(was->hf_config, r->origin.hf_config))
+        d9d_log_warn(r->log,
+                     "%s: %s is another one than it was trained with; what was learned until now "
+                     "was learned with that",
+                     path,
+                     r->engine.spec.hf_config != NULL ? r->engine.spec.hf_config
+                                                      : "model_provider.hf_config");
+}
+
 /* What is frozen lies outside of checkpoints: it must be what the run has learned over.  Another
  * path in the configuration is a choice, which the run's records warn of (train_record.c). */
-static d9d_status source_check(const d9di_train *r, const char *path, const d9d_save_state *saved)
+static d9d_status source_check(const d9di_train *r, const char *path,
+                               const struct d9d_save_origin *was)
 {
     const char *source = r->c->trainer.model_stage_factory.source_checkpoint;
-    char was[D9D_HASH_HEX], is[D9D_HASH_HEX];
+    char then[D9D_HASH_HEX], now[D9D_HASH_HEX];
 
-    if (d9d_hash_equal(r->source, (d9d_hash){0}) || d9d_hash_equal(r->source, saved->source))
+    if (is_none(r->origin.source) || d9d_hash_equal(r->origin.source, was->source))
         return D9D_OK;
-    if (d9d_hash_equal(saved->source, (d9d_hash){0})) {
+    if (is_none(was->source)) {
         d9d_log_warn(r->log, "%s: does not say which weights it was trained over; %s is taken",
                      path, source);
         return D9D_OK;
     }
-    if (!d9d_hash_equal(saved->source_path, r->source_path))
+    if (!d9d_hash_equal(was->source_path, r->origin.source_path))
         return D9D_OK;
-    d9d_hash_hex(saved->source, was);
-    d9d_hash_hex(r->source, is);
+    d9d_hash_hex(was->source, then);
+    d9d_hash_hex(r->origin.source, now);
     return D9D_FAIL(D9D_EMISMATCH,
                     "%s: was trained over other weights than %s has now: their identity was %s and "
                     "is %s; put them back, or begin another trainer.run.dir with source_adapter",
-                    path, source, was, is);
+                    path, source, then, now);
 }
 
 /* Where a checkpoint stands, and whether it is of this model and this stream of samples. */
@@ -74,7 +92,10 @@ static d9d_status state_check(d9di_train *r, const char *path, const d9d_save_se
                         "%s: has trainer.determinism.base_seed %llu, and the "
                         "configuration %llu",
                         path, (unsigned long long)s->seed, (unsigned long long)fresh.seed);
-    return r->rank == 0 ? source_check(r, path, s) : D9D_OK;
+    if (r->rank > 0)
+        return D9D_OK;
+    hf_config_check(r, path, &s->origin);
+    return source_check(r, path, &s->origin);
 }
 
 d9d_status d9di_train_set(d9di_train *r, const d9d_params *params, d9d_optimizer *opt,
@@ -251,24 +272,32 @@ static d9d_status source_identity(const d9di_train *r, d9d_hash *out)
     return D9D_OK;
 }
 
-/* Collective: over the job.  Rank 0 looks, and tells the others. */
-static d9d_status source_find(d9di_train *r)
+static d9d_status origin_make(const d9di_train *r, struct d9d_save_origin *out)
 {
     const struct d9d_factory_section *f = &r->c->trainer.model_stage_factory;
-    char hex[D9D_HASH_HEX];
-    const char *text = hex;
-    d9d_status st = D9D_OK;
+    const char *hf = r->engine.spec.hf_config, *source = f->source_checkpoint;
 
-    if (!f->checkpoint_only_trainable_parameters || f->source_checkpoint == NULL)
+    if (hf != NULL)
+        D9D_TRY(d9d_identity_file(hf, &out->hf_config));
+    if (!f->checkpoint_only_trainable_parameters || source == NULL)
         return D9D_OK;
-    if (r->rank == 0)
-        st = source_identity(r, &r->source);
+    out->source_path = d9d_hash_bytes(source, strlen(source));
+    return source_identity(r, &out->source);
+}
+
+/* Collective: over the job.  Rank 0 looks, and tells the others. */
+static d9d_status origin_find(d9di_train *r)
+{
+    d9d_arena a = {0};
+    d9d_boot_word *all;
+    d9d_status st = r->rank == 0 ? origin_make(r, &r->origin) : D9D_OK;
+
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
-    d9d_hash_hex(r->source, hex);
-    D9D_TRY(d9di_launch_tell(r->where->boot, &r->arena, &text));
-    D9D_TRY(d9d_hash_parse(text, &r->source));
-    r->source_path = d9d_hash_bytes(f->source_checkpoint, strlen(f->source_checkpoint));
-    return D9D_OK;
+    st = d9di_launch_words(r->where->boot, &r->origin, sizeof(r->origin), &a, &all);
+    if (st == D9D_OK)
+        memcpy(&r->origin, all[0].data, sizeof(r->origin));
+    d9d_arena_release(&a);
+    return st;
 }
 
 /* Where the run stands, and where it is to go. */
@@ -305,7 +334,7 @@ d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
     D9D_TRY(d9d_boot_agree(boot, config_check(r)));
     D9D_TRY(checkpoint_find(r, false, &likely));
     D9D_TRY(d9d_boot_agree(boot, model_check(r, likely)));
-    D9D_TRY(source_find(r));
+    D9D_TRY(origin_find(r));
     D9D_TRY(d9d_boot_agree(boot, run_check(r, likely)));
     D9D_TRY(checkpoint_find(r, true, resume_from));
     if (!is_same(likely, *resume_from))

@@ -26,8 +26,7 @@ static d9d_status state_resume(d9di_train *r, const char *path)
     D9D_TRY(d9d_save_read(path, &r->set, &r->state));
     D9D_TRY(d9d_save_read_cells(path, &r->set, r->rank, d9d_boot_size(r->where->boot), r->log));
     D9D_TRY(d9di_train_evaluation_agree(r));
-    r->state.source = r->source;
-    r->state.source_path = r->source_path;
+    r->state.origin = r->origin;
     r->state.parent = r->saved_step = r->state.step;
     d9d_log_info(r->log, "resuming after step %lld from %s", (long long)r->state.step, path);
     return D9D_OK;

@@ -88,7 +88,7 @@ typedef struct d9di_train {
     bool stepped;     /* a report has come */
     d9d_trace *trace; /* of the steps that are being traced; NULL: none */
     uint64_t waits;   /* for the device while steps were queued, but the first two */
-    d9d_hash source, source_path; /* of every state that is saved: d9d/loop/save.h */
+    struct d9d_save_origin origin; /* of every state that is saved */
     int64_t n_micro, total_steps;
     d9di_saver *saver;  /* NULL: of a trial */
     int64_t saved_step; /* of the newest checkpoint that this life read or began; -1: none */

@@ -142,6 +142,19 @@ refused() {
     assert_equal "$stderr" "d9d-train: warning: run/checkpoints/step-00000002: does not say which weights it was trained over; m is taken"
 }
 
+@test "an hf_config that was replaced at its path is warned of where a run goes on" {
+    cp "$golden/moe/config.json" h.json && chmod u+w h.json
+    on=(--set trainer.run.steps=4 --set trainer.checkpointing.period_steps=2 --set model_provider.hf_config=h.json)
+    d9d-train -q "${on[@]}" c.json
+    rm -rf run/export run/checkpoints/step-00000004
+    cp -r run again
+    run -0 --separate-stderr d9d-train -q "${on[@]}" c.json
+    [ -z "$stderr" ]
+    sed -i 's/"rms_norm_eps": *[0-9.e-]*/"rms_norm_eps": 1e-3/' h.json
+    run -0 --separate-stderr d9d-train -q --set trainer.run.dir=again "${on[@]}" c.json
+    assert_equal "$stderr" "d9d-train: warning: again/checkpoints/step-00000002: h.json is another one than it was trained with; what was learned until now was learned with that"
+}
+
 @test "dropout: other losses but the first, none in inference, the same bits when computed again" {
     drop="${lora/12/12, \"dropout\": 0.3}" && drop=${drop/_proj/self_attn.*_proj}
     for i in off full selective; do

@@ -48,7 +48,7 @@
  *     "step": 1000, "samples": 4000, "tokens": 512000,     optimizer steps done, data consumed
  *     "seed": 0, "parent": 500, "finite": true,            d9d_save_state, below
  *     "config": "<32 hex digits>", "dataset": "<32 hex digits>",
- *     "source": "<32 hex digits>", "source_path": "...",   left out where nothing is frozen outside
+ *     "hf_config": "<32 hex digits>", "source": "...", "source_path": "...",   left out where zero
  *     "optimizer_steps": {"model.norm.weight": 1000, ...},
  *     "tensors": [{"name": "model.norm.weight", "dtype": "F32", "shape": [64], "slices":
  *                  [{"file": "model-r00000.safetensors", "start": [0], "shape": [64]}]}, ...],
@@ -76,9 +76,13 @@ typedef struct d9d_save_state {
     d9d_hash dataset; /* of the dataset's manifest */
     bool finite;      /* loss and norm of the last step were */
     int64_t parent;   /* step that this life of the run started from; -1: from scratch */
-    /* Of a checkpoint that leaves frozen weights out: the identity of those (d9d/ckpt/identity.h),
-     * and a hash of the path by which the configuration names them; else zero. */
-    d9d_hash source, source_path;
+    /* What a run takes from elsewhere in each of its lives, zero where there is none. */
+    struct d9d_save_origin {
+        d9d_hash hf_config; /* its bytes */
+        /* Of a checkpoint that leaves frozen weights out: the identity of those
+         * (d9d/ckpt/identity.h), and a hash of the path by which the configuration names them. */
+        d9d_hash source, source_path;
+    } origin;
 } d9d_save_state;
 
 /* One array to save or to fill: a box of the tensor `name`, which has shape `whole`. */
