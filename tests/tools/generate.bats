@@ -252,3 +252,30 @@ start_long() {
     cmp out.jsonl resumed.jsonl
     [ -z "$(ls ./*.part-* 2>/dev/null)" ]
 }
+
+@test "other prompts, tokenizer or end of a text: begun anew; copies go on" {
+    speaker
+    for ((i = 0; i < 600; i++)); do echo '{"prompt": "static int"}'; done >p.jsonl
+    cp m/tokenizer.json t.json && sed 's/"max_new_tokens": 12/"max_new_tokens": 40, "temperature": 1, "tokenizer": "t.json"/' g.json >long.json
+    d9d-infer --device cpu long.json 2>log &
+    pid=$!
+    wait_for has_part 10
+    kill -s TERM "$pid"
+    ends 75
+    mkdir keep && cp out.jsonl.* keep
+    first_of() { # OPTION...
+        rm -f out.jsonl* && cp keep/* .
+        d9d-infer -q --json --device cpu "$@" long.json | sed -nE 's/.*"first_sample": ([0-9]+).*/\1/p'
+    }
+    cp -r m m2 && cp p.jsonl p2.jsonl && cp t.json t2.json && cp config.json c2.json
+    [ "$(first_of --set task.prompts=p2.jsonl --set task.tokenizer=t2.json --set model_provider.hf_config=c2.json \
+        --set trainer.model_stage_factory.source_checkpoint=m2)" = "$(wc -l <"keep/$part")" ]
+    echo '{"eos_token_id": [156]}' >m/generation_config.json
+    [ "$(first_of)" = 0 ]
+    rm m/generation_config.json
+    echo >>t.json
+    [ "$(first_of)" = 0 ]
+    cp t2.json t.json
+    sed -i '600s/int/float/' p.jsonl
+    [ "$(first_of)" = 0 ]
+}
