@@ -33,8 +33,7 @@ static const tool_option compare_options[] = {
 static const tool_option follow_options[] = {
     KEYS_OPTION,
     TOOL_OPT(struct opts, idle, INT, "idle", 0, "SECONDS",
-             "stop when nothing was logged for so long (default: never; 0: print and stop)",
-             .max = 1e9),
+             "stop when nothing was logged for so long (default: never)", .max = 1e9),
     TOOL_END};
 static const tool_option plot_options[] = {
     KEYS_OPTION, LOG_OPTION,
