@@ -1,5 +1,5 @@
 /* join.c - see join.h. */
-#include "data/join.h"
+#include "data/join_private.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -22,31 +22,14 @@ struct joined {
     uint64_t segments_at; /* in the spool of segments, unless there is one */
 };
 
-/* The samples with keys below `key`, and the first of those that have it, go to a split. */
-struct cut {
-    size_t split;
-    uint32_t key;
-    uint64_t ties;
-};
-
-enum { DIGIT_BITS = 16, DIGITS = 1 << DIGIT_BITS };
-
-/* How often each digit follows a prefix of keys. */
-struct histogram {
-    uint32_t prefix;
-    int shift; /* of the digit, in the key */
-    uint64_t count[DIGITS];
-};
-
 struct join {
     const d9di_join_how *how;
+    d9di_join_how packed; /* of packs that were made here */
     d9di_manifest *m;
     d9di_out_file records[D9DI_MAX_SPLITS], segments;
     uint64_t n_segments;
     d9di_split_state split[D9DI_MAX_SPLITS];
-    struct cut cuts[D9DI_MAX_SPLITS]; /* each takes from what those before it leave */
-    size_t n_cuts;
-    struct histogram *histogram;
+    d9di_cuts cuts; /* of units whose samples are not dealt yet */
     D9D_VEC(d9di_data_file) files;
 };
 
@@ -58,9 +41,7 @@ static bool has_prefix(const char *name, const char *prefix)
 /* --- counting ----------------------------------------------------------------------------------
  */
 
-typedef d9d_status (*unit_fn)(void *arg, const char *dir, const d9di_unit_state *unit);
-
-static d9d_status each_unit(const d9di_join_how *how, unit_fn fn, void *arg)
+d9d_status d9di_join_each_unit(const d9di_join_how *how, d9di_unit_fn fn, void *arg)
 {
     d9di_unit_how unit = how->unit;
     size_t p;
@@ -156,7 +137,7 @@ static d9d_status count_all(const d9di_join_how *how, d9di_split_state *split, d
     memset(split, 0, D9DI_MAX_SPLITS * sizeof(*split));
     m->documents = (d9di_documents){.read = 0};
     m->tokens = 0;
-    D9D_TRY(each_unit(how, count_unit, &c));
+    D9D_TRY(d9di_join_each_unit(how, count_unit, &c));
     if (!m->has_tokenizer)
         m->vocab_size = c.bound;
     m->wide = how->unit.wide;
@@ -176,9 +157,9 @@ d9d_status d9di_join_count(const d9di_join_how *how, d9di_manifest *m)
 /* --- token files -------------------------------------------------------------------------------
  */
 
-static d9d_status move_file(const char *from, const char *to, bool same_dir)
+static d9d_status move_file(const char *from, const char *to, bool own)
 {
-    if (same_dir) {
+    if (own) {
         if (rename(from, to) == 0 || (errno == ENOENT && d9d_fs_exists(to)))
             return D9D_OK; /* or done by a join that was interrupted */
         return D9D_FAIL(D9D_EIO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
@@ -203,7 +184,7 @@ static d9d_status take_file(struct join *j, const char *dir, const d9di_unit_sta
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
         goto out;
     }
-    D9D_TRY_OR(st, move_file(from, to, strcmp(dir, j->how->unit.dir) == 0), out);
+    D9D_TRY_OR(st, move_file(from, to, j->how->own || strcmp(dir, j->how->unit.dir) == 0), out);
     D9D_TRY_OR(st, d9d_fs_size(to, &has), out);
     if (has != (uint64_t)bytes)
         st = D9D_FAIL(D9D_EFORMAT, "%s: has %llu bytes, must have %lld", from,
@@ -234,48 +215,30 @@ static d9d_status take_shards(struct join *j, const char *dir, const d9di_unit_s
 /* --- records -----------------------------------------------------------------------------------
  */
 
-/* The split of a sample; to be asked once for each, in order. */
-static size_t deal(struct join *j, const struct d9di_spooled *r)
-{
-    size_t split = r->split;
-
-    for (size_t i = j->n_cuts; i-- > 0;) {
-        struct cut *c = &j->cuts[i];
-
-        if (r->key < c->key || (r->key == c->key && c->ties > 0)) {
-            c->ties -= r->key == c->key;
-            split = c->split;
-        }
-    }
-    return split;
-}
-
-static d9d_status join_record(struct join *j, const char *path, const d9di_unit_state *s,
+static d9d_status join_record(void *arg, const char *path, const d9di_unit_state *s,
                               const struct d9di_spooled *r)
 {
+    struct join *j = arg;
     const struct joined out = {.shard = j->m->n_shards + r->shard,
                                .bucket = r->bucket,
                                .offset = r->offset,
                                .stored = r->stored,
                                .n_segments = r->n_segments,
                                .segments_at = j->n_segments};
-    const int64_t length = (int64_t)r->stored - (s->labels ? 0 : (int64_t)r->n_segments);
-    size_t split;
+    const d9di_cut *cut = d9di_cuts_find(&j->cuts, r->key);
+    const size_t split = cut ? cut->split : r->split;
+    const int64_t length = d9di_join_length(s, r);
 
     if (r->split >= j->m->n_splits || r->shard >= s->shards.len || r->n_segments == 0 || length < 1)
         return D9D_FAIL(D9D_EFORMAT, "%s: a record of split %u, shard %u, %u segments", path,
                         r->split, r->shard, r->n_segments);
-    split = deal(j, r);
     d9di_split_add(&j->split[split], length, r->n_segments);
     j->n_segments += r->n_segments > 1 ? r->n_segments : 0;
     return d9di_out_put(&j->records[split], &out, sizeof(out));
 }
 
-/* Pass the file of `bytes` bytes on in pieces; they must be all of it. */
-static d9d_status join_file(struct join *j, const char *dir, const d9di_unit_state *s,
-                            const char *end, uint64_t bytes,
-                            d9d_status (*fn)(struct join *, const char *path,
-                                             const d9di_unit_state *, const void *p, size_t n))
+d9d_status d9di_join_each_bytes(const char *dir, const d9di_unit_state *s, const char *end,
+                                uint64_t bytes, d9di_bytes_fn fn, void *arg)
 {
     char piece[RECORDS_A_READ * sizeof(struct d9di_spooled)], *path = NULL;
     d9d_file file = {.fd = -1};
@@ -294,7 +257,7 @@ static d9d_status join_file(struct join *j, const char *dir, const d9di_unit_sta
         const size_t n = bytes - at < sizeof(piece) ? (size_t)(bytes - at) : sizeof(piece);
 
         D9D_TRY_OR(st, d9d_file_read_at(&file, piece, n, at), out);
-        D9D_TRY_OR(st, fn(j, path, s, piece, n), out);
+        D9D_TRY_OR(st, fn(arg, path, s, piece, n), out);
     }
 out:
     d9d_file_release(&file);
@@ -302,9 +265,15 @@ out:
     return st;
 }
 
-static d9d_status on_records(struct join *j, const char *path, const d9di_unit_state *s,
-                             const void *p, size_t n)
+struct records {
+    d9di_record_fn fn;
+    void *arg;
+};
+
+static d9d_status on_records(void *arg, const char *path, const d9di_unit_state *s, const void *p,
+                             size_t n)
 {
+    const struct records *to = arg;
     const char *at = p;
     size_t i;
 
@@ -312,14 +281,31 @@ static d9d_status on_records(struct join *j, const char *path, const d9di_unit_s
         struct d9di_spooled r;
 
         memcpy(&r, at + i, sizeof(r));
-        D9D_TRY(join_record(j, path, s, &r));
+        D9D_TRY(to->fn(to->arg, path, s, &r));
     }
     return D9D_OK;
 }
 
-static d9d_status on_segments(struct join *j, const char *path, const d9di_unit_state *s,
-                              const void *p, size_t n)
+d9d_status d9di_join_each_record(const char *dir, const d9di_unit_state *s, d9di_record_fn fn,
+                                 void *arg)
 {
+    struct records to = {fn, arg};
+
+    return d9di_join_each_bytes(dir, s, ".records",
+                                (uint64_t)s->samples * sizeof(struct d9di_spooled), on_records,
+                                &to);
+}
+
+int64_t d9di_join_length(const d9di_unit_state *s, const struct d9di_spooled *r)
+{
+    return (int64_t)r->stored - (s->labels ? 0 : (int64_t)r->n_segments);
+}
+
+static d9d_status on_segments(void *arg, const char *path, const d9di_unit_state *s, const void *p,
+                              size_t n)
+{
+    struct join *j = arg;
+
     (void)path;
     (void)s;
     return d9di_out_put(&j->segments, p, n);
@@ -328,82 +314,38 @@ static d9d_status on_segments(struct join *j, const char *path, const d9di_unit_
 /* --- splits of given size ----------------------------------------------------------------------
  */
 
-static d9d_status on_keys(struct join *j, const char *path, const d9di_unit_state *s, const void *p,
-                          size_t n)
+bool d9di_join_packs(int64_t pack, const int64_t *counts, size_t n_splits)
 {
-    struct histogram *h = j->histogram;
-    const char *at = p;
+    bool given = false;
 
-    (void)path;
-    (void)s;
-    for (size_t i = 0; i < n; i += sizeof(struct d9di_spooled)) {
-        struct d9di_spooled r;
-
-        memcpy(&r, at + i, sizeof(r));
-        if ((uint64_t)r.key >> (h->shift + DIGIT_BITS) == h->prefix)
-            h->count[r.key >> h->shift & (DIGITS - 1)]++;
-    }
-    return D9D_OK;
+    for (size_t i = 0; i < n_splits; i++)
+        given = given || counts[i] > 0;
+    return given && pack > 0;
 }
 
-static d9d_status read_keys(void *arg, const char *dir, const d9di_unit_state *s)
+/* Settle which documents splits of given size have, and pack them where that was waited for. */
+static d9d_status deal(struct join *j, const d9d_log *log)
 {
-    return join_file(arg, dir, s, ".records", (uint64_t)s->samples * sizeof(struct d9di_spooled),
-                     on_keys);
-}
-
-/* The cut behind the `n` least keys, digit by digit. */
-static d9d_status find_cut(struct join *j, uint64_t n, struct cut *out)
-{
-    struct histogram *h = j->histogram;
-
-    h->prefix = 0;
-    for (h->shift = DIGIT_BITS; h->shift >= 0; h->shift -= DIGIT_BITS) {
-        uint32_t digit = 0;
-
-        memset(h->count, 0, sizeof(h->count));
-        D9D_TRY(each_unit(j->how, read_keys, j));
-        for (; n > h->count[digit]; digit++)
-            n -= h->count[digit];
-        h->prefix = h->prefix << DIGIT_BITS | digit;
-    }
-    out->key = h->prefix;
-    out->ties = n;
-    return D9D_OK;
-}
-
-int64_t d9di_join_least(const d9di_join_how *how)
-{
-    int64_t n = 0;
-
-    for (size_t i = 0; i < how->unit.n_splits; i++)
-        n += how->counts[i] > 0 ? how->counts[i] : 0;
-    return n > 0 ? n : 1;
-}
-
-static d9d_status find_cuts(struct join *j)
-{
-    const int64_t least = d9di_join_least(j->how);
-    uint64_t upto = 0;
-    d9d_status st = D9D_OK;
-
-    if (j->m->samples < least)
-        return D9D_FAIL(D9D_EFORMAT, "the splits are to have %lld samples, there are %lld",
-                        (long long)least, (long long)j->m->samples);
-    for (size_t i = 0; i < j->m->n_splits; i++)
-        if (j->how->counts[i] > 0) {
-            upto += (uint64_t)j->how->counts[i];
-            j->cuts[j->n_cuts++] = (struct cut){.split = i, .ties = upto};
-        }
-    if (j->n_cuts == 0)
+    D9D_TRY(d9di_join_cut(j->how, j->m, &j->cuts));
+    if (j->how->packer.size == 0)
         return D9D_OK;
-    j->histogram = malloc(sizeof(*j->histogram));
-    if (j->histogram == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "no memory to deal %lld samples", (long long)j->m->samples);
-    for (size_t i = 0; i < j->n_cuts && st == D9D_OK; i++)
-        st = find_cut(j, j->cuts[i].ties, &j->cuts[i]);
-    free(j->histogram);
-    return st;
+    d9d_log_info(log, "packing %lld documents", (long long)j->m->samples);
+    D9D_TRY(d9di_join_pack(j->how, &j->cuts, &j->m->arena, &j->packed));
+    j->how = &j->packed;
+    j->cuts.n = 0; /* units of packs have them */
+    return count_all(j->how, j->split, j->m);
+}
+
+/* Documents are whole and copies together, so a number may be missed. */
+static void say_missed(const struct join *j, const d9d_log *log)
+{
+    for (size_t i = 0; i < j->m->n_splits; i++)
+        if (j->how->counts[i] > 0 && j->how->counts[i] != j->m->splits[i].samples)
+            d9d_log_info(log,
+                         "the split \"%s\" has %lld samples for the %lld asked for: documents are "
+                         "whole, and copies together",
+                         j->m->splits[i].name, (long long)j->m->splits[i].samples,
+                         (long long)j->how->counts[i]);
 }
 
 static void leave_out_empty_rest(struct join *j)
@@ -422,14 +364,13 @@ static d9d_status take_unit(void *arg, const char *dir, const d9di_unit_state *s
     struct join *j = arg;
     const uint64_t before = j->n_segments;
 
-    D9D_TRY(join_file(j, dir, s, ".records", (uint64_t)s->samples * sizeof(struct d9di_spooled),
-                      on_records));
+    D9D_TRY(d9di_join_each_record(dir, s, join_record, j));
     if (j->n_segments - before != (uint64_t)s->segments)
         return D9D_FAIL(D9D_EFORMAT,
                         "%s: records of unit %lld-%lld have %llu segments, it has %lld", dir,
                         (long long)s->piece, (long long)s->unit,
                         (unsigned long long)(j->n_segments - before), (long long)s->segments);
-    D9D_TRY(join_file(j, dir, s, ".segments", (uint64_t)s->segments * 4, on_segments));
+    D9D_TRY(d9di_join_each_bytes(dir, s, ".segments", (uint64_t)s->segments * 4, on_segments, j));
     return take_shards(j, dir, s);
 }
 
@@ -457,7 +398,7 @@ static d9d_status take_units(struct join *j)
     }
     j->m->n_shards = 0;
     memset(j->split, 0, sizeof(j->split)); /* units do not know of splits of given size */
-    D9D_TRY(each_unit(j->how, take_unit, j));
+    D9D_TRY(d9di_join_each_unit(j->how, take_unit, j));
     for (i = 0; i < j->m->n_splits; i++)
         D9D_TRY(d9di_out_flush(&j->records[i]));
     leave_out_empty_rest(j);
@@ -580,6 +521,7 @@ static d9d_status write_index(const struct join *j)
 bool d9di_join_is_work(const char *name)
 {
     return has_prefix(name, "unit-") || has_prefix(name, "join.") ||
+           strcmp(name, D9DI_JOIN_PACKS) == 0 ||
            has_prefix(name, "plan.json") || has_prefix(name, "index.work");
 }
 
@@ -663,8 +605,9 @@ static d9d_status join_all(struct join *j, const d9d_log *log)
                         "short to have a target and %lld were dropped",
                         (long long)j->m->documents.read, j->m->n_sources,
                         (long long)j->m->documents.empty, (long long)j->m->documents.dropped);
-    D9D_TRY(find_cuts(j));
+    D9D_TRY(deal(j, log));
     D9D_TRY(take_units(j));
+    say_missed(j, log);
     d9d_log_info(log, "indexing %lld samples", (long long)j->m->samples);
     D9D_TRY(write_index(j));
     D9D_TRY(d9d_fs_list(j->how->unit.dir, &j->m->arena, &names));

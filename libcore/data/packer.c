@@ -37,17 +37,19 @@ struct bin {
 };
 
 struct d9di_packer {
-    d9di_unit *unit;
+    d9di_unit *unit; /* NULL: samples are counted only */
     size_t split;
     d9di_packer_how how;
     struct window window;
+    size_t window_tokens; /* of all documents in it */
     D9D_VEC(struct document) docs;
     D9D_VEC(struct bin) bins;
     uint32_t *with_room; /* [size + 1] a bin with so much room, or NONE */
     uint64_t *has_room;  /* [words] a bit for each room that a bin has */
     size_t words;
     struct run sample;
-    int64_t filled; /* positions of the sample; concatenated */
+    int64_t filled;  /* positions of the sample; concatenated */
+    int64_t samples; /* so far */
 };
 
 d9d_status d9di_packer_create(d9di_unit *unit, size_t split, const d9di_packer_how *how,
@@ -107,8 +109,11 @@ static d9d_status append_labels(struct run *r, const int32_t *labels, size_t n)
     return D9D_OK;
 }
 
+/* Without tokens nothing is kept. */
 static d9d_status append(struct run *r, const uint32_t *tokens, const int32_t *labels, size_t n)
 {
+    if (!tokens)
+        return D9D_OK;
     D9D_TRY(D9D_VEC_RESERVE(&r->tokens, n));
     memcpy(r->tokens.data + r->tokens.len, tokens, n * sizeof(*tokens));
     r->tokens.len += n;
@@ -118,10 +123,13 @@ static d9d_status append(struct run *r, const uint32_t *tokens, const int32_t *l
 static d9d_status write_sample(d9di_packer *p)
 {
     struct run *s = &p->sample;
-    const d9d_status st = d9di_unit_add(p->unit, p->split, s->key, s->tokens.data,
-                                        s->labels.len ? s->labels.data : NULL, s->tokens.len,
-                                        s->segments.data, s->segments.len);
+    d9d_status st = D9D_OK;
 
+    if (p->unit)
+        st = d9di_unit_add(p->unit, p->split, s->key, s->tokens.data,
+                           s->labels.len ? s->labels.data : NULL, s->tokens.len, s->segments.data,
+                           s->segments.len);
+    p->samples++;
     s->tokens.len = s->labels.len = s->segments.len = 0;
     p->filled = 0;
     return st;
@@ -149,7 +157,8 @@ static d9d_status concatenate(d9di_packer *p, uint32_t key, const uint32_t *toke
         const int64_t room = p->how.size - p->filled;
         const int64_t n = length - at < room ? length - at : room;
 
-        D9D_TRY(add_segment(p, key, tokens + at, labels ? labels + at : NULL, (size_t)n + extra));
+        D9D_TRY(add_segment(p, key, tokens ? tokens + at : NULL, labels ? labels + at : NULL,
+                            (size_t)n + extra));
         p->filled += n;
         at += n;
         if (p->filled == p->how.size)
@@ -239,18 +248,13 @@ static d9d_status place_all(d9di_packer *p)
     return st;
 }
 
-/* Of all documents in the window. */
-static size_t window_tokens(const d9di_packer *p)
-{
-    return p->how.wide ? p->window.wide.tokens.len : p->window.narrow.len;
-}
-
 static d9d_status window_add(d9di_packer *p, const uint32_t *tokens, const int32_t *labels,
                              size_t n)
 {
     struct window *w = &p->window;
 
-    if (p->how.wide)
+    p->window_tokens += n;
+    if (p->how.wide || !tokens)
         return append(&w->wide, tokens, labels, n);
     D9D_TRY(D9D_VEC_RESERVE(&w->narrow, n));
     for (size_t i = 0; i < n; i++)
@@ -262,6 +266,8 @@ static d9d_status window_take(d9di_packer *p, const struct document *d, const ui
 {
     struct window *w = &p->window;
 
+    if (!p->unit)
+        return D9D_OK;
     if (p->how.wide) {
         *tokens = w->wide.tokens.data + d->at;
         return D9D_OK;
@@ -276,7 +282,7 @@ static d9d_status window_take(d9di_packer *p, const struct document *d, const ui
 
 static void window_clear(d9di_packer *p)
 {
-    p->docs.len = p->window.narrow.len = 0;
+    p->docs.len = p->window_tokens = p->window.narrow.len = 0;
     p->window.wide.tokens.len = p->window.wide.labels.len = 0;
 }
 
@@ -321,16 +327,18 @@ d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const uint32_t *tokens,
 {
     const uint32_t stored = (uint32_t)n;
 
-    if (p->how.size == 0)
+    if (p->how.size == 0) {
+        p->samples++;
         return d9di_unit_add(p->unit, p->split, key, tokens, labels, n, &stored, 1);
+    }
     if (p->how.mode == D9D_PACK_CONCAT)
         return concatenate(p, key, tokens, labels, length);
-    D9D_TRY(D9D_VEC_PUSH(&p->docs, (struct document){.at = window_tokens(p),
+    D9D_TRY(D9D_VEC_PUSH(&p->docs, (struct document){.at = p->window_tokens,
                                                      .key = key,
                                                      .n = stored,
                                                      .length = (uint32_t)length}));
     D9D_TRY(window_add(p, tokens, labels, n));
-    return p->docs.len >= p->how.window || window_tokens(p) >= p->how.window_tokens ? pack_window(p)
+    return p->docs.len >= p->how.window || p->window_tokens >= p->how.window_tokens ? pack_window(p)
                                                                                     : D9D_OK;
 }
 
@@ -338,5 +346,10 @@ d9d_status d9di_packer_flush(d9di_packer *p)
 {
     if (p->docs.len > 0)
         D9D_TRY(pack_window(p));
-    return p->sample.tokens.len > 0 ? write_sample(p) : D9D_OK;
+    return p->sample.segments.len > 0 ? write_sample(p) : D9D_OK;
+}
+
+int64_t d9di_packer_samples(const d9di_packer *p)
+{
+    return p->samples;
 }

@@ -26,15 +26,19 @@ typedef struct d9di_packer_how {
 
 typedef struct d9di_packer d9di_packer;
 
-/* Samples of split `split` go to the unit. */
+/* Samples of split `split` go to the unit; without one (NULL) they are counted only, and documents
+ * are given without tokens. */
 d9d_status d9di_packer_create(d9di_unit *unit, size_t split, const d9di_packer_how *how,
                               d9di_packer **out);
-/* A document of `length` positions, at most `size`, in n tokens; labels NULL or as many.  A
- * sample has the key of its first document. */
+/* A document of `length` positions, at most `size` for best fit, in n tokens; labels NULL or as
+ * many.  A sample has the key of its first document, which says nothing of the others: keys are of
+ * use where a document is a sample. */
 d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const uint32_t *tokens,
                            const int32_t *labels, size_t n, int64_t length);
 /* Write what is left. */
 d9d_status d9di_packer_flush(d9di_packer *p);
+/* Samples since it was created; all of them behind d9di_packer_flush(). */
+int64_t d9di_packer_samples(const d9di_packer *p);
 void d9di_packer_free(d9di_packer *p);
 
 #endif

@@ -50,7 +50,10 @@ static d9d_status open_work(struct run *r, const char *out, bool replace)
     D9D_TRY(d9di_plan_write(&r->plan, dir));
     r->plan.unit.dir = dir;
     r->join = (d9di_join_how){
-        .unit = r->plan.unit, .n_pieces = r->plan.pieces.list.len, .counts = r->plan.shares.counts};
+        .unit = r->plan.unit,
+        .n_pieces = r->plan.pieces.list.len,
+        .counts = r->plan.shares.counts,
+        .packer = r->plan.packs};
     r->piece_dir = calloc(r->join.n_pieces + 1, sizeof(*r->piece_dir));
     if (!r->piece_dir)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu pieces", dir, r->join.n_pieces);
@@ -138,11 +141,11 @@ void d9di_shard_say(const d9di_manifest *m, const char *out, const d9d_log *log,
 
     d9d_log_info(log, "%s: %lld samples, %lld tokens in %u shards from %lld documents", out,
                  (long long)m->samples, (long long)m->tokens, m->n_shards, (long long)d->read);
-    if (m->recipe.pack > 0 && m->samples > 0)
+    if (m->recipe.pack > 0 && m->samples > 0 && m->n_files > 0) /* not of a part */
         d9d_log_info(log, "samples of %lld positions are %.2f %% full", (long long)m->recipe.pack,
                      100.0 * (double)m->positions / (double)m->samples / (double)m->recipe.pack);
     say_losses(d, log);
-    for (i = 0; i < m->n_splits && m->n_files > 0; i++) /* not of a part */
+    for (i = 0; i < m->n_splits && m->n_files > 0; i++)
         if (m->splits[i].samples == 0)
             d9d_log_warn(log, "the split \"%s\" has no samples: none of %lld documents fell in it",
                          m->splits[i].name, (long long)d->read);
@@ -174,6 +177,15 @@ static bool read_done(const struct run *r, d9di_manifest *m)
     return done;
 }
 
+static d9d_status join(struct run *r, d9di_manifest *m)
+{
+    const d9d_status st = d9di_join(&r->join, r->log, m);
+
+    if (st == D9D_EFORMAT)
+        r->progressed = false; /* going on is of no use */
+    return st;
+}
+
 /* Make a dataset of the units; of a task, leave them as they are. */
 static d9d_status finish(struct run *r, d9d_shard_report *out)
 {
@@ -187,8 +199,7 @@ static d9d_status finish(struct run *r, d9d_shard_report *out)
         D9D_TRY_OR(st, copy_tokenizer(r), out);
         D9D_TRY_OR(st, d9di_join_count(&r->join, &m), out);
         if (r->plan.how->tasks == 0) {
-            r->progressed = m.samples >= d9di_join_least(&r->join); /* or going on is of no use */
-            D9D_TRY_OR(st, d9di_join(&r->join, r->log, &m), out);
+            D9D_TRY_OR(st, join(r, &m), out);
             D9D_TRY_OR(st, d9di_manifest_write(&m, dir), out);
         }
     }

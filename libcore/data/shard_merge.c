@@ -103,20 +103,38 @@ static d9d_status copy_others(struct merge *m)
     return D9D_OK;
 }
 
+/* How packs are made of the parts' documents, if they are not packed yet. */
+static d9d_status plan_packs(struct merge *m)
+{
+    const d9di_manifest *made = &m->plan.manifest;
+
+    if (!d9di_join_packs(made->recipe.pack, m->plan.counts, made->n_splits))
+        return D9D_OK;
+    if (m->plan.shard_bytes == 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: is of an earlier version, which packed documents before it knew their "
+                        "splits; make the parts again",
+                        m->parts[0]);
+    m->join.packer = d9di_plan_packer(&made->recipe, made->n_splits, made->wide);
+    return D9D_OK;
+}
+
 static d9d_status merge_all(struct merge *m, const d9d_log *log, d9d_shard_report *report)
 {
     d9di_manifest *made = &m->plan.manifest;
 
     D9D_TRY(read_parts(m));
+    D9D_TRY(plan_packs(m));
     D9D_TRY(d9di_workdir_begin(&m->work, m->out, m->replace));
     D9D_TRY(d9di_workdir_clear(&m->work));
-    m->join = (d9di_join_how){.unit = {.dir = m->work.tmp,
-                                       .job = m->plan.job,
-                                       .wide = made->wide,
-                                       .n_splits = made->n_splits},
-                              .dir = m->piece_dir,
-                              .counts = m->plan.counts,
-                              .n_pieces = (size_t)m->plan.pieces};
+    m->join.unit = (d9di_unit_how){.dir = m->work.tmp,
+                                   .job = m->plan.job,
+                                   .wide = made->wide,
+                                   .shard_bytes = (uint64_t)m->plan.shard_bytes,
+                                   .n_splits = made->n_splits};
+    m->join.dir = m->piece_dir;
+    m->join.counts = m->plan.counts;
+    m->join.n_pieces = (size_t)m->plan.pieces;
     D9D_TRY(copy_others(m));
     D9D_TRY(d9di_join(&m->join, log, made));
     D9D_TRY(d9di_manifest_write(made, m->work.tmp));

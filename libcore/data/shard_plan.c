@@ -16,6 +16,52 @@ enum { DEFAULT_WINDOW = 10000, WINDOW_TOKENS = 8 << 20 };
 static const char *const overflows[] = {"split", "truncate", "drop"};
 static const char *const pack_modes[] = {"best-fit", "concat"};
 
+/* --- the recipe ------------------------------------------------------------------------------- */
+
+d9di_packer_how d9di_plan_packer(const d9di_recipe *recipe, size_t n_splits, bool wide)
+{
+    const size_t least = (size_t)recipe->pack * 4, tokens = WINDOW_TOKENS / n_splits;
+
+    return (d9di_packer_how){
+        .size = recipe->pack,
+        .mode = recipe->pack_mode && strcmp(recipe->pack_mode, pack_modes[D9D_PACK_CONCAT]) == 0
+                    ? D9D_PACK_CONCAT
+                    : D9D_PACK_BEST_FIT,
+        .window = (size_t)recipe->pack_window,
+        .window_tokens = tokens > least ? tokens : least,
+        .wide = wide};
+}
+
+/* How it is made, but for the splits. */
+static d9di_recipe recipe_of(const d9di_plan *p)
+{
+    const d9d_shard_how *how = p->how;
+    const bool best_fit = how->pack > 0 && how->pack_mode == D9D_PACK_BEST_FIT;
+
+    return (d9di_recipe){.overflow = overflows[how->overflow],
+                         .max_length = how->max_length,
+                         .pack = how->pack,
+                         .pack_mode = how->pack > 0 ? pack_modes[how->pack_mode] : NULL,
+                         .pack_window = !best_fit              ? 0
+                                        : how->pack_window > 0 ? how->pack_window
+                                                               : DEFAULT_WINDOW,
+                         .seed = how->seed,
+                         .part_bytes = p->part,
+                         .append_eos = how->append_eos};
+}
+
+/* Packs are made by units, unless which documents a split takes is known only when all are there. */
+static void plan_packs(d9di_plan *p)
+{
+    const d9di_recipe recipe = recipe_of(p);
+    const d9di_packer_how packer = d9di_plan_packer(&recipe, p->shares.n, p->unit.wide);
+
+    if (d9di_join_packs(p->how->pack, p->shares.counts, p->shares.n))
+        p->packs = packer;
+    else
+        p->packer = packer;
+}
+
 /* --- the job ---------------------------------------------------------------------------------- */
 
 static d9d_status put_input(d9d_buf *b, const char *path, bool *repeatable)
@@ -55,9 +101,9 @@ static d9d_status hash_job(d9di_plan *p)
                               how->append_eos ? how->append_eos : "", how->split ? how->split : ""),
                out);
     D9D_TRY_OR(st,
-               d9d_buf_printf(&b, "%lld %d %lld %d %zu %lld %lld %llu\n",
+               d9d_buf_printf(&b, "%lld %d %lld %d %lld %lld %lld %llu\n",
                               (long long)how->max_length, (int)how->overflow, (long long)how->pack,
-                              (int)how->pack_mode, p->packer.window, (long long)how->seed,
+                              (int)how->pack_mode, (long long)recipe_of(p).pack_window, (long long)how->seed,
                               (long long)p->part, (unsigned long long)p->unit.shard_bytes),
                out);
     if (p->tokenise.tok)
@@ -96,30 +142,20 @@ static d9d_status load_tokenizer(const d9d_shard_how *how, d9di_tokenise *t)
 static d9d_status make(d9di_plan *p)
 {
     const d9d_shard_how *how = p->how;
-    const size_t least = (size_t)how->pack * 4;
-    size_t tokens;
-    bool wide;
 
     D9D_TRY(d9di_shard_check(how, &p->shares));
     D9D_TRY(load_tokenizer(how, &p->tokenise));
     p->part = how->part_bytes > 0 ? how->part_bytes : DEFAULT_PART_BYTES;
     D9D_TRY(d9di_pieces_cut(how, p->part, &p->pieces));
     p->tokenise.pieces = &p->pieces;
-    tokens = WINDOW_TOKENS / p->shares.n;
-    wide = p->tokenise.vocab > 65536;
-    p->packer = (d9di_packer_how){.size = how->pack,
-                                  .mode = how->pack_mode,
-                                  .window = how->pack_window > 0 ? (size_t)how->pack_window
-                                                                 : (size_t)DEFAULT_WINDOW,
-                                  .window_tokens = tokens > least ? tokens : least,
-                                  .wide = wide};
     p->unit = (d9di_unit_how){
-        .wide = wide,
+        .wide = p->tokenise.vocab > 65536,
         .find_bound = p->tokenise.tok == NULL,
         .shard_bytes = (uint64_t)(how->shard_bytes > 0 ? how->shard_bytes : DEFAULT_SHARD_BYTES),
         .edges = how->edges,
         .n_edges = how->n_edges,
         .n_splits = p->shares.n};
+    plan_packs(p);
     D9D_TRY(hash_job(p));
     p->unit.job = p->job;
     return D9D_OK;
@@ -161,16 +197,7 @@ d9d_status d9di_plan_manifest(const d9di_plan *p, d9di_manifest *m)
     m->has_tokenizer = p->tokenise.tok != NULL;
     if (m->has_tokenizer)
         m->tokenizer_hash = d9d_tokenizer_hash(p->tokenise.tok);
-    m->recipe = (d9di_recipe){.overflow = overflows[how->overflow],
-                              .max_length = how->max_length,
-                              .pack = how->pack,
-                              .pack_mode = how->pack > 0 ? pack_modes[how->pack_mode] : NULL,
-                              .pack_window = how->pack > 0 && how->pack_mode == D9D_PACK_BEST_FIT
-                                                 ? (int64_t)p->packer.window
-                                                 : 0,
-                              .seed = how->seed,
-                              .part_bytes = p->part,
-                              .append_eos = how->append_eos};
+    m->recipe = recipe_of(p);
     m->n_edges = how->n_edges;
     m->n_sources = how->n_inputs;
     m->n_splits = p->shares.n;
@@ -202,10 +229,10 @@ static d9d_status print_plan(const d9di_plan *p, const d9di_manifest *m, d9d_buf
     d9d_hash_hex(p->job, hex);
     for (size_t i = 0; i < p->shares.n; i++)
         json_array_append_new(counts, json_integer(p->shares.counts[i]));
-    root = json_pack("{s:s, s:s, s:I, s:I, s:I, s:O, s:O}", "schema", "d9d.part.v1", "job", hex,
+    root = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:O, s:O}", "schema", "d9d.part.v1", "job", hex,
                      "pieces", (json_int_t)p->pieces.list.len, "task", (json_int_t)p->how->task,
-                     "tasks", (json_int_t)(p->how->tasks > 0 ? p->how->tasks : 1), "counts", counts,
-                     "dataset", dataset);
+                     "tasks", (json_int_t)(p->how->tasks > 0 ? p->how->tasks : 1), "shard_bytes",
+                     (json_int_t)p->unit.shard_bytes, "counts", counts, "dataset", dataset);
     st = root ? d9d_json_put(out, root, 1) : D9D_FAIL(D9D_ENOMEM, "plan.json: no memory");
 out:
     json_decref(root);
@@ -263,6 +290,8 @@ static d9d_status parse_plan(const json_t *root, const char *where, d9di_plan_fi
     D9D_TRY(d9d_json_get_i64(root, where, "pieces", 1, D9DI_MAX_PIECES, &out->pieces));
     D9D_TRY(d9d_json_get_i64(root, where, "tasks", 1, INT32_MAX, &out->tasks));
     D9D_TRY(d9d_json_get_i64(root, where, "task", 0, out->tasks - 1, &out->task));
+    if (json_object_get(root, "shard_bytes"))
+        D9D_TRY(d9d_json_get_i64(root, where, "shard_bytes", 1, INT64_MAX, &out->shard_bytes));
     D9D_TRY(d9d_json_get_obj(root, where, "dataset", &dataset));
     D9D_TRY_OR(st, d9d_json_put(&text, dataset, 0), out);
     D9D_TRY_OR(st, d9di_manifest_parse_plan(where, text.data, text.len, &out->manifest), out);

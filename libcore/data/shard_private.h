@@ -54,7 +54,8 @@ typedef struct d9di_plan {
     d9d_hash job;
     bool repeatable; /* every input is a file */
     d9di_unit_how unit;
-    d9di_packer_how packer;
+    d9di_packer_how packer; /* of units */
+    d9di_packer_how packs;  /* of what is made of all units; of size 0: units have packs */
 } d9di_plan; /* zero-initialised may be released */
 
 d9d_status d9di_plan_make(const d9d_shard_how *how, d9di_plan *out);
@@ -68,13 +69,16 @@ d9d_status d9di_plan_manifest(const d9di_plan *p, d9di_manifest *out);
 typedef struct d9di_plan_file {
     d9d_hash job;
     int64_t pieces, task, tasks;
-    int64_t shard_bytes;
+    int64_t shard_bytes; /* 0: not said */
     int64_t counts[D9DI_MAX_SPLITS];
     d9di_manifest manifest;
 } d9di_plan_file; /* zero-initialised may be released */
 d9d_status d9di_plan_write(const d9di_plan *p, const char *dir);
 d9d_status d9di_plan_read(const char *dir, d9di_plan_file *out);
 void d9di_plan_file_release(d9di_plan_file *f);
+
+/* How documents of this recipe are packed. */
+d9di_packer_how d9di_plan_packer(const d9di_recipe *recipe, size_t n_splits, bool wide);
 
 /* --- doing it ----------------------------------------------------------------------------------
  */

@@ -156,7 +156,6 @@ static d9d_status add_document(const struct work *w, const d9di_chunk *c, const 
         return D9D_OK;
     }
     D9D_TRY(check_labels(w, c, doc));
-    d9di_shares_pick(&w->plan->shares, how->seed, ids, n, &split, &key);
     if ((int64_t)(n - extra) > most) {
         switch (how->overflow) {
         case D9D_OVERFLOW_DROP: documents->dropped++; return D9D_OK;
@@ -170,6 +169,7 @@ static d9d_status add_document(const struct work *w, const d9di_chunk *c, const 
         }
     }
     documents->kept++;
+    d9di_shares_pick(&w->plan->shares, how->seed, ids, n, &split, &key); /* of what is kept of it */
     return cut_document(w->current->packers[split], key, ids, labels, n, most);
 }
 

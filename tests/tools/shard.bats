@@ -85,10 +85,10 @@ corpus() {
     [[ "$output" == *'"documents": 2'* && "$output" == *'"too_short": 1'* ]]
 }
 
-@test "a run that is killed goes on to the same bytes" {
-    corpus 5000 >a.jsonl
-    gzip -c a.jsonl >b.jsonl.gz
-    set -- -q -t "$tok" --pack 256 --shuffle-seed 1 --split a=0.9,b=0.1 --part-size 500kB a.jsonl b.jsonl.gz
+# killed SPLIT: a run that is killed time and again, and one that is not.
+killed() {
+    rm -rf whole cut
+    set -- -q -t "$tok" --pack 256 --shuffle-seed 1 --split "$1" --part-size 500kB a.jsonl b.jsonl.gz
     d9d-shard -o whole "$@"
     kills=0
     RANDOM=${D9D_SEED:-7}
@@ -107,6 +107,13 @@ corpus() {
     [ $kills -gt 0 ]
     diff -r whole cut
     [ ! -e cut.partial ]
+}
+
+@test "a run that is killed goes on to the same bytes" {
+    corpus 5000 >a.jsonl
+    gzip -c a.jsonl >b.jsonl.gz
+    killed a=0.9,b=0.1
+    killed b=50
 }
 
 # cut DIR ARG...: a run that is killed when it has done some units, and not all.

@@ -21,11 +21,15 @@
  *
  * Splits.  A document goes to the split in whose share a random number of the seed and its ids
  * falls, so a document is in one split whole, equal ones are in the same, and what stands
- * around it is of no matter.  Shares are met about, not exactly.  A split of a given number of
- * samples gets exactly so many, those of least random numbers, before the others have their
- * shares of what is left; so documents are whole and equal ones together there too, but where
- * the number is reached.  (A pack goes by its first document.)  Samples are then numbered split
- * by split, and with a shuffle seed permuted within each.
+ * around it is of no matter.  Shares are met about, not exactly.  The ids are those that are kept:
+ * documents that are equal when truncated are equal ones.
+ *
+ * A split of a given number of samples takes documents before the others share what is left: those
+ * of the least random numbers, so many that their samples come as close to the number as whole
+ * documents allow, and at least one.  Which these are is known when all inputs are read.  With
+ * `pack` documents therefore stay as they are until then; those of such a split are packed together,
+ * the others piece by piece.  (It takes the space of all tokens once more while it lasts.)  Samples
+ * are then numbered split by split, and with a shuffle seed permuted within each.
  *
  * A run works in "<out>.partial" and renames it at the end.  The same command, run again after
  * an interruption, goes on behind the pieces that are whole, if every input still has its size
@@ -87,8 +91,8 @@ typedef struct d9d_shard_how {
     d9d_pack_mode pack_mode;
     int64_t pack_window; /* documents that best fit chooses among; 0: 10000 */
     int64_t seed;        /* of shuffling; -1: samples in the order of their documents */
-    /* "train=0.99,valid=0.01", shares that add up to 1; or numbers of samples, 2 or more, such as
-     * "valid=500" beside them.  Without a share what is left goes to "train", or to "rest" when
+    /* "train=0.99,valid=0.01", shares that add up to 1; or about how many samples, 2 or more, such
+     * as "valid=500" beside them.  Without a share what is left goes to "train", or to "rest" when
      * that has a number.  NULL: all train */
     const char *split;
     int64_t shard_bytes; /* of a tokens file; 0: 1 GB */
