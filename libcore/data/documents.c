@@ -128,7 +128,7 @@ int64_t d9di_line_of(const d9d_shard_how *how, const d9di_piece *piece, const d9
 
     if (piece->from == 0)
         return place->line;
-    if (d9di_source_open(how->inputs[place->source], &source) != D9D_OK)
+    if (d9di_source_open(how->inputs[place->source], NULL, &source) != D9D_OK)
         return place->line;
     while (left > 0) {
         size_t got = 0, i;
@@ -162,11 +162,13 @@ static bool is_megatron(const d9di_documents_reader *r)
 /* A piece that begins in the middle of a file begins with the first line that does. */
 static d9d_status open_source(d9di_documents_reader *r)
 {
+    const char *path = r->how->inputs[r->place.source];
+    const d9di_seen *seen = r->pieces->seen[r->place.source];
     const bool inside = r->place.byte > 0 && r->place.byte == piece_of(r)->from;
 
     if (is_megatron(r))
-        return d9di_megatron_open(r->how->inputs[r->place.source], &r->megatron);
-    D9D_TRY(d9di_source_open(r->how->inputs[r->place.source], &r->source));
+        return d9di_megatron_open(path, seen, &r->megatron);
+    D9D_TRY(d9di_source_open(path, seen, &r->source));
     r->pending.len = r->used = 0;
     r->end = false;
     if (inside)

@@ -22,25 +22,59 @@ const size_t d9di_megatron_sizes[D9DI_MEGATRON_TYPES] = {
 /* --- opening -----------------------------------------------------------------------------------
  */
 
-static d9d_status open_pair(d9di_megatron *m, const char *path, uint64_t *idx_bytes)
+/* NAME.bin and NAME.idx of either. */
+static d9d_status name_pair(const char *path, char *names[2])
 {
     const size_t n = strlen(path);
-    char *name = NULL;
-    d9d_status st;
 
+    names[0] = names[1] = NULL;
     if (n < 5 || (strcmp(path + n - 4, ".bin") != 0 && strcmp(path + n - 4, ".idx") != 0))
         return D9D_FAIL(D9D_ECONFIG, "%s: a Megatron input is NAME.bin, with NAME.idx beside it",
                         path);
-    if (!(name = strdup(path)))
+    names[0] = strdup(path);
+    names[1] = strdup(path);
+    if (!names[0] || !names[1])
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", path);
-    memcpy(name + n - 4, ".bin", 4);
-    D9D_TRY_OR(st, d9d_fs_size(name, &m->bin_bytes), out);
-    D9D_TRY_OR(st, d9d_file_open(name, &m->bin), out);
-    memcpy(name + n - 4, ".idx", 4);
-    D9D_TRY_OR(st, d9d_fs_size(name, idx_bytes), out);
-    st = d9d_file_open(name, &m->idx);
-out:
-    free(name);
+    memcpy(names[0] + n - 4, ".bin", 4);
+    memcpy(names[1] + n - 4, ".idx", 4);
+    return D9D_OK;
+}
+
+static d9d_status open_pair(d9di_megatron *m, char *const names[2], uint64_t *idx_bytes)
+{
+    D9D_TRY(d9d_fs_size(names[0], &m->bin_bytes));
+    D9D_TRY(d9d_file_open(names[0], &m->bin));
+    D9D_TRY(d9d_fs_size(names[1], idx_bytes));
+    return d9d_file_open(names[1], &m->idx);
+}
+
+static d9d_status check_pair(char *const names[2], const d9di_seen *seen)
+{
+    D9D_TRY(d9di_source_check(names[0], &seen[0]));
+    return d9di_source_check(names[1], &seen[1]);
+}
+
+d9d_status d9di_megatron_look(const char *path, d9di_seen seen[2])
+{
+    char *names[2];
+    d9d_status st = name_pair(path, names);
+
+    for (int i = 0; i < 2 && st == D9D_OK; i++)
+        st = d9di_source_look(names[i], &seen[i]);
+    free(names[0]);
+    free(names[1]);
+    return st;
+}
+
+d9d_status d9di_megatron_check(const char *path, const d9di_seen seen[2])
+{
+    char *names[2];
+    d9d_status st = name_pair(path, names);
+
+    if (st == D9D_OK)
+        st = check_pair(names, seen);
+    free(names[0]);
+    free(names[1]);
     return st;
 }
 
@@ -72,20 +106,26 @@ static d9d_status read_header(d9di_megatron *m, uint64_t bytes)
     return D9D_OK;
 }
 
-d9d_status d9di_megatron_open(const char *path, d9di_megatron **out)
+d9d_status d9di_megatron_open(const char *path, const d9di_seen *seen, d9di_megatron **out)
 {
     d9di_megatron *m = calloc(1, sizeof(*m));
+    char *names[2] = {NULL, NULL};
     uint64_t bytes = 0;
     d9d_status st;
 
     if (!m)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", path);
     m->bin.fd = m->idx.fd = -1;
-    D9D_TRY_OR(st, open_pair(m, path, &bytes), out);
+    D9D_TRY_OR(st, name_pair(path, names), out);
+    D9D_TRY_OR(st, open_pair(m, names, &bytes), out);
+    if (seen)
+        D9D_TRY_OR(st, check_pair(names, seen), out);
     D9D_TRY_OR(st, read_header(m, bytes), out);
     *out = m;
     m = NULL;
 out:
+    free(names[0]);
+    free(names[1]);
     d9di_megatron_close(m);
     return st;
 }

@@ -11,11 +11,16 @@
 
 #include "d9d/base/mem.h"
 #include "d9d/data/tokenizer.h"
+#include "data/source.h"
 
 typedef struct d9di_megatron d9di_megatron;
 
-/* `path` is NAME.bin or NAME.idx.  EFORMAT when the two do not fit each other. */
-d9d_status d9di_megatron_open(const char *path, d9di_megatron **out);
+/* `path` is NAME.bin or NAME.idx, here and below.  ECONFIG for another name. */
+d9d_status d9di_megatron_look(const char *path, d9di_seen seen[2]);
+d9d_status d9di_megatron_check(const char *path, const d9di_seen seen[2]);
+/* EFORMAT when the two do not fit each other; EIO unless they are what they were, where `seen` is
+ * not NULL. */
+d9d_status d9di_megatron_open(const char *path, const d9di_seen *seen, d9di_megatron **out);
 void d9di_megatron_close(d9di_megatron *m);
 int64_t d9di_megatron_documents(const d9di_megatron *m);
 /* Append a byte with the type of the tokens and the bytes of document d, at most `most`. */

@@ -186,7 +186,7 @@ d9d_status d9d_prompts_read(const d9d_prompts_how *how, d9d_prompts *out)
         D9D_TRY_OR(st, d9d_tokenizer_scratch_create(how->tokenizer, &r.scratch), out);
     if (how->tokenizer != NULL && how->chat_template != NULL)
         D9D_TRY_OR(st, d9di_chat_load(how->chat_template, how->tokenizer, &r.chat), out);
-    D9D_TRY_OR(st, d9di_source_open(how->path, &from), out);
+    D9D_TRY_OR(st, d9di_source_open(how->path, NULL, &from), out);
     D9D_TRY_OR(st, file_read(&r, from, &lines), out);
     D9D_TRY_OR(st, finish(&r), out);
     *out = p;

@@ -177,6 +177,19 @@ static bool read_done(const struct run *r, d9di_manifest *m)
     return done;
 }
 
+/* Units of inputs that were changed are of no use. */
+static d9d_status read_inputs(struct run *r)
+{
+    const d9d_status st = d9di_shard_work(&r->plan, r->log, &r->progressed);
+    d9d_err_copy why;
+    d9d_status same;
+
+    d9d_err_save(&why, st);
+    same = d9di_plan_check_inputs(&r->plan);
+    r->progressed = r->progressed && same == D9D_OK;
+    return st == D9D_OK ? same : d9d_err_restore(&why);
+}
+
 static d9d_status join(struct run *r, d9di_manifest *m)
 {
     const d9d_status st = d9di_join(&r->join, r->log, m);
@@ -195,7 +208,7 @@ static d9d_status finish(struct run *r, d9d_shard_report *out)
 
     if (!read_done(r, &m)) {
         D9D_TRY_OR(st, d9di_plan_manifest(&r->plan, &m), out);
-        D9D_TRY_OR(st, d9di_shard_work(&r->plan, r->log, &r->progressed), out);
+        D9D_TRY_OR(st, read_inputs(r), out);
         D9D_TRY_OR(st, copy_tokenizer(r), out);
         D9D_TRY_OR(st, d9di_join_count(&r->join, &m), out);
         if (r->plan.how->tasks == 0) {

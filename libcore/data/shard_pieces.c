@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "data/documents.h"
-#include "data/source.h"
+#include "data/megatron.h"
 
 static d9d_status push(d9di_pieces *p, d9di_piece piece)
 {
@@ -42,22 +42,55 @@ static bool is_cut(const d9d_shard_how *how, size_t source, int64_t bytes, int64
            d9di_source_is_plain(how->inputs[source]);
 }
 
+static bool is_megatron(const d9d_shard_how *how, size_t source)
+{
+    return d9di_format_of(how, source) == D9D_SHARD_MEGATRON;
+}
+
+static d9d_status look(const d9d_shard_how *how, size_t source, d9di_seen seen[2])
+{
+    const char *path = how->inputs[source];
+
+    if (is_megatron(how, source))
+        return d9di_megatron_look(path, seen);
+    return d9di_source_look(path, &seen[0]);
+}
+
+static d9d_status check(const d9d_shard_how *how, size_t source, const d9di_seen seen[2])
+{
+    const char *path = how->inputs[source];
+
+    if (is_megatron(how, source))
+        return d9di_megatron_check(path, seen);
+    return d9di_source_check(path, &seen[0]);
+}
+
+d9d_status d9di_piece_check(const d9d_shard_how *how, const d9di_pieces *p, size_t piece)
+{
+    const d9di_piece *at = &p->list.data[piece];
+
+    for (int64_t i = at->source; i < at->source + at->n_sources; i++)
+        D9D_TRY(check(how, (size_t)i, p->seen[i]));
+    return D9D_OK;
+}
+
 d9d_status d9di_pieces_cut(const d9d_shard_how *how, int64_t part, d9di_pieces *out)
 {
     d9di_piece open = {.upto = INT64_MAX}; /* whole sources that are together so far */
     size_t i;
 
     memset(out, 0, sizeof(*out));
-    out->source_bytes = calloc(how->n_inputs, sizeof(int64_t));
-    if (!out->source_bytes)
+    out->seen = calloc(how->n_inputs, sizeof(*out->seen));
+    if (!out->seen)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %zu inputs", how->n_inputs);
     for (i = 0; i < how->n_inputs; i++) {
         int64_t bytes;
         bool file, cut;
 
-        D9D_TRY(d9di_source_look(how->inputs[i], &file, &bytes));
+        D9D_TRY(look(how, i, out->seen[i]));
+        file = out->seen[i][0].file;
+        bytes = file ? out->seen[i][0].bytes : 0;
         cut = is_cut(how, i, bytes, part);
-        out->source_bytes[i] = bytes;
         if (open.n_sources > 0 && (cut || !file || open.bytes + bytes > part)) {
             D9D_TRY(push(out, open));
             open.n_sources = 0;
@@ -77,8 +110,8 @@ d9d_status d9di_pieces_cut(const d9d_shard_how *how, int64_t part, d9di_pieces *
 void d9di_pieces_release(d9di_pieces *p)
 {
     D9D_VEC_RELEASE(&p->list);
-    free(p->source_bytes);
-    p->source_bytes = NULL;
+    free(p->seen);
+    p->seen = NULL;
 }
 
 int64_t d9di_piece_task(const d9di_pieces *p, size_t piece, int64_t tasks)

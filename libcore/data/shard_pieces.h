@@ -14,6 +14,7 @@
 
 #include "d9d/base/mem.h"
 #include "d9d/data/shard.h"
+#include "data/source.h"
 
 /* Bytes [from, upto) of one source, or whole sources: from is 0 and upto INT64_MAX then. */
 typedef struct d9di_piece {
@@ -24,15 +25,18 @@ typedef struct d9di_piece {
 
 typedef struct d9di_pieces {
     D9D_VEC(d9di_piece) list;
-    int64_t *source_bytes; /* [n_inputs], on disk; 0 for what is no file */
-    int64_t bytes;         /* of all */
-} d9di_pieces;             /* zero-initialised may be released */
+    d9di_seen (*seen)[2]; /* [n_inputs] of each its file, and that beside it which is read as well */
+    int64_t bytes;        /* of all */
+} d9di_pieces;            /* zero-initialised may be released */
 
 enum { D9DI_MAX_PIECES = 1 << 20 }; /* each has files of its own */
 
 /* ECONFIG when there would be more. */
 d9d_status d9di_pieces_cut(const d9d_shard_how *how, int64_t part, d9di_pieces *out);
 void d9di_pieces_release(d9di_pieces *p);
+
+/* EIO unless the inputs of the piece are what they were when they were cut. */
+d9d_status d9di_piece_check(const d9d_shard_how *how, const d9di_pieces *p, size_t piece);
 
 /* The task of `tasks` that works off the piece: about as many bytes each, in order. */
 int64_t d9di_piece_task(const d9di_pieces *p, size_t piece, int64_t tasks);

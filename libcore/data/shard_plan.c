@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "d9d/base/json.h"
 #include "data/bpe.h"
@@ -64,17 +63,21 @@ static void plan_packs(d9di_plan *p)
 
 /* --- the job ---------------------------------------------------------------------------------- */
 
-static d9d_status put_input(d9d_buf *b, const char *path, bool *repeatable)
+static d9d_status put_seen(d9d_buf *b, const d9di_seen *s)
 {
-    struct stat s;
+    return s->file ? d9d_buf_printf(b, " %lld %lld.%09ld\n", (long long)s->bytes,
+                                    (long long)s->changed.tv_sec, s->changed.tv_nsec)
+                   : D9D_OK;
+}
 
-    D9D_TRY(d9d_buf_append(b, path, strlen(path) + 1));
-    if (stat(path, &s) != 0 || !S_ISREG(s.st_mode)) {
-        *repeatable = false; /* what is wrong with it is said when it is opened */
-        return D9D_OK;
-    }
-    return d9d_buf_printf(b, " %lld %lld.%09ld\n", (long long)s.st_size,
-                          (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+/* Only what is a file is there for another run. */
+static d9d_status put_input(d9d_buf *b, const d9di_plan *p, size_t i)
+{
+    const d9di_seen *seen = p->pieces.seen[i];
+
+    D9D_TRY(d9d_buf_append(b, p->how->inputs[i], strlen(p->how->inputs[i]) + 1));
+    D9D_TRY(put_seen(b, &seen[0]));
+    return put_seen(b, &seen[1]);
 }
 
 static d9d_status put_hash(d9d_buf *b, d9d_hash h)
@@ -112,8 +115,10 @@ static d9d_status hash_job(d9di_plan *p)
         D9D_TRY_OR(st, put_hash(&b, d9di_chat_hash(p->tokenise.chat)), out);
     for (i = 0; i < how->n_edges; i++)
         D9D_TRY_OR(st, d9d_buf_printf(&b, "%lld,", (long long)how->edges[i]), out);
-    for (i = 0; i < how->n_inputs; i++)
-        D9D_TRY_OR(st, put_input(&b, how->inputs[i], &p->repeatable), out);
+    for (i = 0; i < how->n_inputs; i++) {
+        p->repeatable = p->repeatable && p->pieces.seen[i][0].file;
+        D9D_TRY_OR(st, put_input(&b, p, i), out);
+    }
     p->job = d9d_hash_bytes(b.data, b.len);
 out:
     d9d_buf_release(&b);
@@ -184,6 +189,14 @@ void d9di_plan_release(d9di_plan *p)
 bool d9di_plan_has(const d9di_plan *p, size_t piece)
 {
     return p->how->tasks == 0 || d9di_piece_task(&p->pieces, piece, p->how->tasks) == p->how->task;
+}
+
+d9d_status d9di_plan_check_inputs(const d9di_plan *p)
+{
+    for (size_t i = 0; i < p->pieces.list.len; i++)
+        if (d9di_plan_has(p, i))
+            D9D_TRY(d9di_piece_check(p->how, &p->pieces, i));
+    return D9D_OK;
 }
 
 d9d_status d9di_plan_manifest(const d9di_plan *p, d9di_manifest *m)

@@ -62,6 +62,8 @@ d9d_status d9di_plan_make(const d9d_shard_how *how, d9di_plan *out);
 void d9di_plan_release(d9di_plan *p);
 /* Whether the piece is for this task. */
 bool d9di_plan_has(const d9di_plan *p, size_t piece);
+/* EIO unless all inputs of this task are what they were when it was planned. */
+d9d_status d9di_plan_check_inputs(const d9di_plan *p);
 /* The manifest of what is planned. */
 d9d_status d9di_plan_manifest(const d9di_plan *p, d9di_manifest *out);
 

@@ -32,6 +32,7 @@ struct d9di_source_reader {
     size_t at, len;
     uint64_t consumed;
     bool raw_end;
+    d9di_seen seen; /* when it was opened */
     bool between; /* compressed: a member or frame has ended and no other has begun */
     z_stream gz;
     ZSTD_DStream *zstd;
@@ -152,6 +153,85 @@ static const struct stranger {
     {"a zip archive; unpack it", "PK\x03\x04", 4},
 };
 
+static bool is_stdin(const char *path)
+{
+    return strcmp(path, "-") == 0;
+}
+
+static d9d_status check_kind(const char *path)
+{
+    return d9d_fs_is_dir(path) ? D9D_FAIL(D9D_EPATH, "%s: is a directory; name its files", path)
+                               : D9D_OK;
+}
+
+/* --- what has changed -------------------------------------------------------------------------- */
+
+static d9di_seen seen_of(const struct stat *s)
+{
+    if (!S_ISREG(s->st_mode))
+        return (d9di_seen){.file = false};
+    return (d9di_seen){true, true, (int64_t)s->st_size, s->st_dev, s->st_ino, s->st_mtim};
+}
+
+static d9d_status compare(const char *path, const d9di_seen *before, const d9di_seen *now)
+{
+    if (!before->known)
+        return D9D_OK;
+    if (now->bytes != before->bytes)
+        return D9D_FAIL(D9D_EIO, "%s: has %lld bytes, had %lld: it was changed while it was read",
+                        path, (long long)now->bytes, (long long)before->bytes);
+    if (now->known && now->device == before->device && now->inode == before->inode &&
+        now->changed.tv_sec == before->changed.tv_sec &&
+        now->changed.tv_nsec == before->changed.tv_nsec)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EIO, "%s: was changed while it was read", path);
+}
+
+/* Of standard input the descriptor is looked at, and it may be read from anywhere on. */
+d9d_status d9di_source_look(const char *path, d9di_seen *out)
+{
+    const bool in = is_stdin(path);
+    struct stat s = {.st_size = 0};
+
+    if (!in) {
+        D9D_TRY(d9d_fs_check_readable(path));
+        D9D_TRY(check_kind(path));
+    }
+    if ((in ? fstat(STDIN_FILENO, &s) : stat(path, &s)) != 0 && !in)
+        return D9D_FAIL(D9D_EIO, "%s: cannot open: %s", path, strerror(errno));
+    *out = seen_of(&s);
+    if (in)
+        out->file = false;
+    return D9D_OK;
+}
+
+d9d_status d9di_source_check(const char *path, const d9di_seen *seen)
+{
+    d9di_seen now;
+
+    D9D_TRY(d9di_source_look(path, &now));
+    return compare(is_stdin(path) ? "standard input" : path, seen, &now);
+}
+
+/* Of the file that is open. */
+static d9d_status look_at_fd(const d9di_source_reader *r, d9di_seen *out)
+{
+    struct stat s;
+
+    if (fstat(r->fd, &s) != 0)
+        return D9D_FAIL(D9D_EIO, "%s: cannot be looked at: %s", r->path, strerror(errno));
+    *out = seen_of(&s);
+    return D9D_OK;
+}
+
+static d9d_status check_end(const d9di_source_reader *r)
+{
+    d9di_seen now;
+
+    D9D_TRY(look_at_fd(r, &now));
+    return compare(r->path, &r->seen, &now);
+}
+
 /* --- reading -------------------------------------------------------------------------------- */
 
 /* More raw bytes behind those that are left. */
@@ -171,7 +251,7 @@ static d9d_status refill(d9di_source_reader *r)
     r->raw_end = got == 0;
     r->len += (size_t)got;
     r->consumed += (uint64_t)got;
-    return D9D_OK;
+    return r->raw_end ? check_end(r) : D9D_OK;
 }
 
 static d9d_status refuse_strangers(const d9di_source_reader *r)
@@ -196,32 +276,6 @@ static d9d_status detect(d9di_source_reader *r)
     return D9D_OK;
 }
 
-static bool is_stdin(const char *path)
-{
-    return strcmp(path, "-") == 0;
-}
-
-static d9d_status check_kind(const char *path)
-{
-    return d9d_fs_is_dir(path) ? D9D_FAIL(D9D_EPATH, "%s: is a directory; name its files", path)
-                               : D9D_OK;
-}
-
-d9d_status d9di_source_look(const char *path, bool *file, int64_t *bytes)
-{
-    struct stat s = {.st_size = 0};
-
-    if (!is_stdin(path)) {
-        D9D_TRY(d9d_fs_check_readable(path));
-        D9D_TRY(check_kind(path));
-        if (stat(path, &s) != 0)
-            return D9D_FAIL(D9D_EIO, "%s: cannot open: %s", path, strerror(errno));
-    }
-    *file = S_ISREG(s.st_mode);
-    *bytes = *file ? (int64_t)s.st_size : 0;
-    return D9D_OK;
-}
-
 static d9d_status open_fd(d9di_source_reader *r)
 {
     d9d_file f;
@@ -240,7 +294,7 @@ static d9d_status open_fd(d9di_source_reader *r)
     return D9D_OK;
 }
 
-d9d_status d9di_source_open(const char *path, d9di_source_reader **out)
+d9d_status d9di_source_open(const char *path, const d9di_seen *seen, d9di_source_reader **out)
 {
     d9di_source_reader *r = calloc(1, sizeof(*r));
     d9d_status st;
@@ -255,6 +309,9 @@ d9d_status d9di_source_open(const char *path, d9di_source_reader **out)
         goto out;
     }
     D9D_TRY_OR(st, open_fd(r), out);
+    D9D_TRY_OR(st, look_at_fd(r, &r->seen), out);
+    if (seen)
+        D9D_TRY_OR(st, compare(r->path, seen, &r->seen), out);
     D9D_TRY_OR(st, detect(r), out);
     *out = r;
     r = NULL;
@@ -321,7 +378,7 @@ bool d9di_source_is_plain(const char *path)
     d9di_source_reader *r = NULL;
     bool plain;
 
-    if (d9di_source_open(path, &r) != D9D_OK)
+    if (d9di_source_open(path, NULL, &r) != D9D_OK)
         return false;
     plain = strcmp(r->codec->name, "plain") == 0;
     d9di_source_close(r);

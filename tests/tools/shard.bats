@@ -341,6 +341,47 @@ bad() {
     bad 1 'no samples: of 0 documents in 1 inputs' -t "$tok" -o data empty.jsonl
 }
 
+# changed CHANGE WORDS ARG...: the command CHANGE comes between looking at the inputs and reading
+# them, which waits for the pipe.
+changed() {
+    local change=$1 words=$2 rc=0
+    shift 2
+    rm -rf ds ds.partial gate
+    mkfifo gate
+    d9d-shard -q -o ds "$@" 2>said &
+    local pid=$!
+    until [ -e ds.partial/plan.json ]; do sleep 0.02; done
+    eval "$change"
+    timeout 20 sh -c "echo '{\"text\": \"int gate;\"}' >gate" || true # it may have failed already
+    wait $pid || rc=$?
+    [ "$rc" -eq 1 ]
+    [[ "$(cat said)" == *"$words"* ]]
+    [ ! -e ds ] && [ ! -e ds.partial ]
+}
+
+@test "an input that is changed while it is read is an error, and nothing is made of it" {
+    corpus 3000 >docs.jsonl
+    corpus 3000 | head -n 36 >few.jsonl
+    size=$(stat -c %s docs.jsonl)
+    few=$(stat -c %s few.jsonl)
+    gzip -k docs.jsonl
+    for how in "" "--part-size 100kB" "--format text --lines" "--format text --lines --part-size 100kB"; do
+        cp docs.jsonl a.jsonl
+        # shellcheck disable=SC2086
+        changed "truncate -s $few a.jsonl" "a.jsonl: has $few bytes, had $size: it was changed while it was read" \
+            -t "$tok" $how gate a.jsonl
+        cp docs.jsonl a.jsonl
+        changed "cat few.jsonl >>a.jsonl" "bytes, had $size: it was changed while it was read" -t "$tok" $how gate a.jsonl
+        cp docs.jsonl a.jsonl
+        cp docs.jsonl b.jsonl
+        changed "mv b.jsonl a.jsonl" "a.jsonl: was changed while it was read" -t "$tok" $how gate a.jsonl
+    done
+    cp docs.jsonl.gz a.jsonl.gz
+    changed "gzip -c few.jsonl >a.jsonl.gz" "it was changed while it was read" -t "$tok" gate a.jsonl.gz
+    cp docs.jsonl a.jsonl # which is behind already
+    changed "touch -d 2001-01-01 a.jsonl" "a.jsonl: was changed while it was read" -t "$tok" --part-size 100kB a.jsonl gate
+}
+
 @test "inputs that are not there or cannot be read are said before any is" {
     printf '{"text": "a b"}\n' >a.jsonl
     bad 2 'none.jsonl: cannot open: No such file' -t "$tok" -o data a.jsonl none.jsonl

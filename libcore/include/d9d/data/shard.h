@@ -33,7 +33,8 @@
  *
  * A run works in "<out>.partial" and renames it at the end.  The same command, run again after
  * an interruption, goes on behind the pieces that are whole, if every input still has its size
- * and time; any other command starts over.  What comes from stdin is read from the start.
+ * and time; any other command starts over.  What comes from stdin is read from the start.  An input
+ * that is changed between the beginning of a run and its last byte is EIO, and nothing is kept.
  * Memory is bounded, whatever the size of the inputs and of the index.
  */
 #ifndef D9D_DATA_SHARD_H
