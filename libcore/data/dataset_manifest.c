@@ -98,7 +98,8 @@ static d9d_status parse_edges(d9di_manifest *m, const json_t *root, const char *
     return D9D_OK;
 }
 
-static d9d_status parse_files(d9di_manifest *m, const json_t *root, const char *where)
+/* Names, sizes and hashes. */
+static d9d_status parse_list(d9di_manifest *m, const json_t *root, const char *where)
 {
     json_t *list;
     size_t i;
@@ -114,11 +115,18 @@ static d9d_status parse_files(d9di_manifest *m, const json_t *root, const char *
         D9D_TRY(d9d_fs_check_name(f->name, strlen(f->name), at));
         D9D_TRY(d9d_json_get_i64(v, at, "bytes", 0, INT64_MAX, &f->bytes));
         D9D_TRY(get_hash(v, at, &f->hash));
-        /* Files are listed by name, which also tells that none is listed twice. */
-        if (i > 0 && strcmp(m->files[i - 1].name, f->name) >= 0)
-            return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" comes after \"%s\"", at, f->name,
-                            m->files[i - 1].name);
     }
+    return D9D_OK;
+}
+
+/* Files are listed by name, which also tells that none is listed twice. */
+static d9d_status parse_files(d9di_manifest *m, const json_t *root, const char *where)
+{
+    D9D_TRY(parse_list(m, root, where));
+    for (size_t i = 1; i < m->n_files; i++)
+        if (strcmp(m->files[i - 1].name, m->files[i].name) >= 0)
+            return D9D_FAIL(D9D_EFORMAT, "%.440s: files[%zu]: \"%s\" comes after \"%s\"", where, i,
+                            m->files[i].name, m->files[i - 1].name);
     return D9D_OK;
 }
 
@@ -255,8 +263,14 @@ static d9d_status plan_names(d9di_manifest *m, const json_t *root, const char *w
 
 static d9d_status check_files(d9di_manifest *m, const json_t *root, const char *where)
 {
+    const d9di_data_file *tokenizer = d9di_manifest_file(m, "tokenizer.json");
+
     (void)root;
     D9D_TRY(check_shards(m, where));
+    if (m->has_tokenizer && tokenizer && !d9d_hash_equal(tokenizer->hash, m->tokenizer_hash))
+        return D9D_FAIL(D9D_EFORMAT,
+                        "%s: tokenizer: its hash is not that of tokenizer.json among the files",
+                        where);
     return d9di_manifest_file(m, "index.lmdb") != NULL
                ? D9D_OK
                : D9D_FAIL(D9D_EFORMAT, "%s: files: index.lmdb is not among them", where);
@@ -268,7 +282,7 @@ static part *const manifest_parts[] = {parse_kind,      parse_recipe, parse_coun
                                        parse_splits,    parse_edges,  parse_files,
                                        parse_tokenizer, check_files,  NULL};
 static part *const plan_parts[] = {parse_kind,  parse_recipe,    plan_names,
-                                   parse_edges, parse_tokenizer, NULL};
+                                   parse_edges, parse_list, parse_tokenizer, NULL};
 
 static d9d_status parse(const char *where, const char *text, size_t n, bool sealed,
                         part *const *parts, d9di_manifest *out)

@@ -31,6 +31,7 @@ struct join {
     d9di_split_state split[D9DI_MAX_SPLITS];
     d9di_cuts cuts; /* of units whose samples are not dealt yet */
     D9D_VEC(d9di_data_file) files;
+    D9D_VEC(const char *) from; /* [files.len] where shards were, for sentences */
 };
 
 static bool has_prefix(const char *name, const char *prefix)
@@ -168,6 +169,16 @@ static d9d_status move_file(const char *from, const char *to, bool own)
     return link(from, to) == 0 ? D9D_OK : d9d_fs_copy(from, to);
 }
 
+static d9d_status note_file(struct join *j, d9di_data_file f, const char *from)
+{
+    const char *copy = d9d_arena_strdup(&j->m->arena, from);
+
+    if (!copy)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", from);
+    D9D_TRY(D9D_VEC_PUSH(&j->from, copy));
+    return D9D_VEC_PUSH(&j->files, f);
+}
+
 static d9d_status take_file(struct join *j, const char *dir, const d9di_unit_state *s, size_t shard,
                             const char *kind, int64_t bytes, d9d_hash hash)
 {
@@ -190,7 +201,7 @@ static d9d_status take_file(struct join *j, const char *dir, const d9di_unit_sta
         st = D9D_FAIL(D9D_EFORMAT, "%s: has %llu bytes, must have %lld", from,
                       (unsigned long long)has, (long long)bytes);
     else
-        st = D9D_VEC_PUSH(&j->files, (d9di_data_file){name, bytes, hash});
+        st = note_file(j, (d9di_data_file){name, bytes, hash}, from);
 out:
     free(from);
     free(to);
@@ -359,6 +370,27 @@ static void leave_out_empty_rest(struct join *j)
 /* --- units --------------------------------------------------------------------------------------
  */
 
+static d9d_status check_spool(const char *dir, const d9di_unit_state *s, const char *end,
+                              d9d_hash want)
+{
+    char *path = NULL;
+    d9d_status st;
+
+    D9D_TRY(d9di_unit_path(dir, s->piece, s->unit, end, &path));
+    st = d9di_unit_check_file(path, want);
+    free(path);
+    return st;
+}
+
+static d9d_status check_spools(void *arg, const char *dir, const d9di_unit_state *s)
+{
+    (void)arg;
+    if (!s->hashed)
+        return D9D_OK;
+    D9D_TRY(check_spool(dir, s, ".records", s->records_hash));
+    return check_spool(dir, s, ".segments", s->segments_hash);
+}
+
 static d9d_status take_unit(void *arg, const char *dir, const d9di_unit_state *s)
 {
     struct join *j = arg;
@@ -404,6 +436,35 @@ static d9d_status take_units(struct join *j)
     leave_out_empty_rest(j);
     number_splits(j->split, j->m);
     return d9di_out_flush(&j->segments);
+}
+
+static d9d_status check_shard(void *arg, int worker, size_t item)
+{
+    const struct join *j = arg;
+    const d9di_data_file *f = &j->files.data[item];
+    char have[D9D_HASH_HEX], want[D9D_HASH_HEX], *path = NULL;
+    uint64_t bytes;
+    d9d_hash hash;
+    d9d_status st;
+
+    (void)worker;
+    if (asprintf(&path, "%s/%s", j->how->unit.dir, f->name) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
+    st = d9d_hash_file(path, &hash, &bytes);
+    free(path);
+    D9D_TRY(st);
+    if (d9d_hash_equal(hash, f->hash))
+        return D9D_OK;
+    d9d_hash_hex(hash, have);
+    d9d_hash_hex(f->hash, want);
+    return D9D_FAIL(D9D_EFORMAT, "%s: its hash is %s, it was written with %s", j->from.data[item],
+                    have, want);
+}
+
+/* Token files of other runs, which are here by now. */
+static d9d_status check_shards(struct join *j)
+{
+    return j->how->check ? d9d_thread_run(0, j->files.len, check_shard, j) : D9D_OK;
 }
 
 /* --- the index ---------------------------------------------------------------------------------
@@ -598,6 +659,8 @@ static d9d_status join_all(struct join *j, const d9d_log *log)
 {
     d9d_fs_names names;
 
+    if (j->how->check)
+        D9D_TRY(d9di_join_each_unit(j->how, check_spools, j));
     D9D_TRY(count_all(j->how, j->split, j->m));
     if (j->m->samples == 0)
         return D9D_FAIL(D9D_EFORMAT,
@@ -607,6 +670,7 @@ static d9d_status join_all(struct join *j, const d9d_log *log)
                         (long long)j->m->documents.empty, (long long)j->m->documents.dropped);
     D9D_TRY(deal(j, log));
     D9D_TRY(take_units(j));
+    D9D_TRY(check_shards(j));
     say_missed(j, log);
     d9d_log_info(log, "indexing %lld samples", (long long)j->m->samples);
     D9D_TRY(write_index(j));
@@ -624,5 +688,6 @@ d9d_status d9di_join(const d9di_join_how *how, const d9d_log *log, d9di_manifest
         d9di_out_release(&j.records[i]);
     d9di_out_release(&j.segments);
     D9D_VEC_RELEASE(&j.files);
+    D9D_VEC_RELEASE(&j.from);
     return st;
 }

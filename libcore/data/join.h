@@ -21,7 +21,8 @@ typedef struct d9di_join_how {
     /* Of size 0 unless units have documents as they are, of which packs are yet to be made: when
      * the documents of a split of given size are known. */
     d9di_packer_how packer;
-    bool own; /* token files may be moved from wherever they are */
+    bool check; /* the hashes of units: others than this run made them, or an earlier life of it */
+    bool own;   /* token files may be moved from wherever they are */
 } d9di_join_how;
 
 /* Whether packs are made when everything is joined. */

@@ -36,6 +36,7 @@ struct maker {
 struct reader {
     const char *dir;
     bool wide;
+    bool check;   /* the hashes of shards */
     size_t shard; /* that is open, plus one */
     d9d_file tokens, labels;
     d9d_ids ids;
@@ -61,28 +62,34 @@ static void reader_release(struct reader *r)
 }
 
 static d9d_status open_file(const struct reader *r, const d9di_unit_state *unit, const char *kind,
-                            uint32_t shard, d9d_file *out)
+                            uint32_t shard, d9d_hash hash, d9d_file *out)
 {
     char end[32], *path = NULL;
     d9d_status st;
 
     snprintf(end, sizeof(end), ".%s-%03u", kind, shard);
     D9D_TRY(d9di_unit_path(r->dir, unit->piece, unit->unit, end, &path));
-    st = d9d_file_open(path, out);
+    st = r->check ? d9di_unit_check_file(path, hash) : D9D_OK;
+    if (st == D9D_OK)
+        st = d9d_file_open(path, out);
     free(path);
     return st;
 }
 
 static d9d_status open_shard(struct reader *r, const d9di_unit_state *unit, uint32_t shard)
 {
+    const struct d9di_unit_shard *x = &unit->shards.data[shard];
+
     if (r->shard == (size_t)shard + 1)
         return D9D_OK;
     close_shard(r);
     r->tokens.fd = r->labels.fd = -1;
     r->tokens.path = r->labels.path = NULL;
     r->shard = (size_t)shard + 1;
-    D9D_TRY(open_file(r, unit, "tokens", shard, &r->tokens));
-    return unit->labels == 1 ? open_file(r, unit, "labels", shard, &r->labels) : D9D_OK;
+    D9D_TRY(open_file(r, unit, "tokens", shard, x->hash, &r->tokens));
+    return unit->labels == 1
+               ? open_file(r, unit, "labels", shard, x->labels_hash, &r->labels)
+               : D9D_OK;
 }
 
 static d9d_status read_ids(struct reader *r, const struct d9di_spooled *x)
@@ -207,6 +214,7 @@ static d9d_status pack_unit(void *arg, int worker, size_t item)
     (void)worker;
     l.reader.dir = from.dir = p->how->dir[at->piece];
     l.reader.wide = from.wide;
+    l.reader.check = p->how->check;
     D9D_TRY(d9di_unit_read(&from, at->piece, at->unit, &unit));
     D9D_TRY_OR(st, begin(p, at->piece, at->unit, &l.maker), out);
     D9D_TRY_OR(st, d9di_join_each_record(from.dir, &unit, take_left, &l), out);
@@ -263,6 +271,7 @@ static d9d_status pack_taken(const struct packing *p)
         return D9D_FAIL(D9D_ENOMEM, "no memory to pack documents");
     t->p = p;
     t->reader.wide = p->out.wide;
+    t->reader.check = p->how->check;
     for (size_t i = 0; i < n && st == D9D_OK; i++)
         st = begin(p, (int64_t)p->how->n_pieces, (int64_t)i, &t->makers[i]);
     if (st == D9D_OK)
@@ -325,6 +334,7 @@ d9d_status d9di_join_pack(const d9di_join_how *how, const d9di_cuts *cuts, d9d_a
     out->dir = dir;
     out->n_pieces++;
     out->own = true;
+    out->check = false; /* they are this run's own */
     out->packer.size = 0;
     return st;
 }

@@ -53,7 +53,8 @@ static d9d_status open_work(struct run *r, const char *out, bool replace)
         .unit = r->plan.unit,
         .n_pieces = r->plan.pieces.list.len,
         .counts = r->plan.shares.counts,
-        .packer = r->plan.packs};
+        .packer = r->plan.packs,
+        .check = same};
     r->piece_dir = calloc(r->join.n_pieces + 1, sizeof(*r->piece_dir));
     if (!r->piece_dir)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu pieces", dir, r->join.n_pieces);
@@ -65,51 +66,6 @@ static d9d_status open_work(struct run *r, const char *out, bool replace)
 
 /* --- the end -----------------------------------------------------------------------------------
  */
-
-/* Copy the file from beside the tokenizer, or the tokenizer itself. */
-static d9d_status copy_beside(d9d_arena *a, const char *from, const char *name, const char *dir)
-{
-    const char *slash = strrchr(from, '/');
-    const char *src =
-        d9d_arena_printf(a, "%.*s%s", slash ? (int)(slash - from) + 1 : 0, from, name);
-    const char *dst = d9d_fs_join(a, dir, name);
-    const bool itself = strcmp(name, "tokenizer.json") == 0;
-
-    if (!src || !dst)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", from);
-    if (!itself && !d9d_fs_exists(src))
-        return D9D_OK;
-    D9D_TRY(d9d_fs_remove_tree(dst)); /* of a run that was interrupted here */
-    return d9d_fs_copy(itself ? from : src, dst);
-}
-
-/* The tokenizer's file, those that HF keeps beside it, and the chat template. */
-static d9d_status copy_tokenizer(const struct run *r)
-{
-    static const char *const names[] = {"tokenizer.json",
-                                        "tokenizer_config.json",
-                                        "special_tokens_map.json",
-                                        "added_tokens.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "chat_template.jinja"};
-    const d9d_shard_how *how = r->plan.how;
-    const char *dir = r->work.tmp, *chat;
-    d9d_arena a = {0};
-    d9d_status st = D9D_OK;
-    size_t i;
-
-    for (i = 0; how->tokenizer && i < sizeof(names) / sizeof(names[0]) && st == D9D_OK; i++)
-        st = copy_beside(&a, how->tokenizer, names[i], dir);
-    if (st == D9D_OK && how->chat) {
-        chat = d9d_fs_join(&a, dir, "chat.json");
-        st = chat ? d9d_fs_remove_tree(chat) : D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
-        if (st == D9D_OK)
-            st = d9d_fs_copy(how->chat, chat);
-    }
-    d9d_arena_release(&a);
-    return st;
-}
 
 d9d_status d9di_manifest_write(const d9di_manifest *m, const char *dir)
 {
@@ -209,7 +165,7 @@ static d9d_status finish(struct run *r, d9d_shard_report *out)
     if (!read_done(r, &m)) {
         D9D_TRY_OR(st, d9di_plan_manifest(&r->plan, &m), out);
         D9D_TRY_OR(st, read_inputs(r), out);
-        D9D_TRY_OR(st, copy_tokenizer(r), out);
+        D9D_TRY_OR(st, d9di_beside_copy(&r->plan, dir), out);
         D9D_TRY_OR(st, d9di_join_count(&r->join, &m), out);
         if (r->plan.how->tasks == 0) {
             D9D_TRY_OR(st, join(r, &m), out);

@@ -82,24 +82,42 @@ static d9d_status read_parts(struct merge *m)
     return D9D_OK;
 }
 
-/* The tokenizer's files. */
-static d9d_status copy_others(struct merge *m)
+static d9d_status copy_file(struct merge *m, const char *name, const d9d_hash *want)
 {
-    const char *dir = m->work.tmp;
+    const char *from = d9d_fs_join(&m->arena, m->parts[0], name);
+    const char *to = d9d_fs_join(&m->arena, m->work.tmp, name);
+
+    if (!from || !to)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", m->out);
+    return want ? d9di_beside_take(from, to, *want) : d9d_fs_copy(from, to);
+}
+
+/* Parts of 0.1 do not list them, but say which tokenizer they are of. */
+static d9d_status copy_unlisted(struct merge *m)
+{
+    const d9di_manifest *plan = &m->plan.manifest;
     d9d_fs_names names;
-    size_t i;
 
     D9D_TRY(d9d_fs_list(m->parts[0], &m->arena, &names));
-    for (i = 0; i < names.n; i++) {
-        const char *from = d9d_fs_join(&m->arena, m->parts[0], names.name[i]);
-        const char *to = d9d_fs_join(&m->arena, dir, names.name[i]);
+    for (size_t i = 0; i < names.n; i++) {
+        const bool is_tokenizer = strcmp(names.name[i], "tokenizer.json") == 0;
 
-        if (d9di_join_is_work(names.name[i]))
-            continue;
-        if (!from || !to)
-            return D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
-        D9D_TRY(d9d_fs_copy(from, to));
+        if (!d9di_join_is_work(names.name[i]))
+            D9D_TRY(copy_file(m, names.name[i],
+                              is_tokenizer && plan->has_tokenizer ? &plan->tokenizer_hash : NULL));
     }
+    return D9D_OK;
+}
+
+/* The tokenizer's files, as the plan of the first part lists them. */
+static d9d_status copy_others(struct merge *m)
+{
+    const d9di_manifest *plan = &m->plan.manifest;
+
+    if (m->plan.shard_bytes == 0)
+        return copy_unlisted(m);
+    for (size_t i = 0; i < plan->n_files; i++)
+        D9D_TRY(copy_file(m, plan->files[i].name, &plan->files[i].hash));
     return D9D_OK;
 }
 
@@ -135,6 +153,7 @@ static d9d_status merge_all(struct merge *m, const d9d_log *log, d9d_shard_repor
     m->join.dir = m->piece_dir;
     m->join.counts = m->plan.counts;
     m->join.n_pieces = (size_t)m->plan.pieces;
+    m->join.check = true;
     D9D_TRY(copy_others(m));
     D9D_TRY(d9di_join(&m->join, log, made));
     D9D_TRY(d9di_manifest_write(made, m->work.tmp));

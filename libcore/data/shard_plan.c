@@ -7,6 +7,7 @@
 #include "data/bpe.h"
 #include "data/join.h"
 #include "data/shard_private.h"
+#include "data/shard_unit_private.h"
 
 #define DEFAULT_SHARD_BYTES INT64_C(1000000000)
 #define DEFAULT_PART_BYTES  INT64_C(268435456)
@@ -98,8 +99,8 @@ static d9d_status hash_job(d9di_plan *p)
 
     p->repeatable = true;
     D9D_TRY_OR(st,
-               d9d_buf_printf(&b, "%s %d %d %s|%s|%s|%s\n", D9D_VERSION, (int)how->format,
-                              how->lines, how->text_key ? how->text_key : "",
+               d9d_buf_printf(&b, "%s units v2 %d %d %s|%s|%s|%s\n", D9D_VERSION,
+                              (int)how->format, how->lines, how->text_key ? how->text_key : "",
                               how->label_key ? how->label_key : "",
                               how->append_eos ? how->append_eos : "", how->split ? how->split : ""),
                out);
@@ -161,6 +162,7 @@ static d9d_status make(d9di_plan *p)
         .n_edges = how->n_edges,
         .n_splits = p->shares.n};
     plan_packs(p);
+    D9D_TRY(d9di_beside_look(p));
     D9D_TRY(hash_job(p));
     p->unit.job = p->job;
     return D9D_OK;
@@ -242,11 +244,14 @@ static d9d_status print_plan(const d9di_plan *p, const d9di_manifest *m, d9d_buf
     d9d_hash_hex(p->job, hex);
     for (size_t i = 0; i < p->shares.n; i++)
         json_array_append_new(counts, json_integer(p->shares.counts[i]));
-    root = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:O, s:O}", "schema", "d9d.part.v1", "job", hex,
+    root = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:O, s:O}", "schema", "d9d.part.v2", "job", hex,
                      "pieces", (json_int_t)p->pieces.list.len, "task", (json_int_t)p->how->task,
                      "tasks", (json_int_t)(p->how->tasks > 0 ? p->how->tasks : 1), "shard_bytes",
                      (json_int_t)p->unit.shard_bytes, "counts", counts, "dataset", dataset);
-    st = root ? d9d_json_put(out, root, 1) : D9D_FAIL(D9D_ENOMEM, "plan.json: no memory");
+    D9D_TRY_OR(st, root ? d9d_json_put(out, root, 1) : D9D_FAIL(D9D_ENOMEM, "plan.json: no memory"),
+               out);
+    D9D_TRY_OR(st, d9d_buf_append(out, "\n", 1), out);
+    st = d9d_json_seal(out);
 out:
     json_decref(root);
     json_decref(counts);
@@ -262,6 +267,8 @@ d9d_status d9di_plan_write(const d9di_plan *p, const char *dir)
     d9d_status st;
 
     D9D_TRY_OR(st, d9di_plan_manifest(p, &m), out);
+    m.n_files = p->n_beside;
+    m.files = (d9di_data_file *)(uintptr_t)p->beside;
     D9D_TRY_OR(st, print_plan(p, &m, &text), out);
     st = d9d_fs_write_in(dir, "plan.json", text.data, text.len);
 out:
@@ -290,14 +297,15 @@ static d9d_status parse_counts(const json_t *root, const char *where, d9di_plan_
     return D9D_OK;
 }
 
-static d9d_status parse_plan(const json_t *root, const char *where, d9di_plan_file *out)
+static d9d_status parse_plan(const json_t *root, const char *where, const d9d_buf *whole,
+                             d9di_plan_file *out)
 {
     json_t *dataset;
     const char *hex;
     d9d_buf text = {0};
     d9d_status st;
 
-    D9D_TRY(d9d_json_check_schema(root, where, "part", 1));
+    D9D_TRY(d9di_check_sealed(root, where, "part", whole));
     D9D_TRY(d9d_json_get_str(root, where, "job", &hex));
     D9D_TRY(d9d_hash_parse(hex, &out->job));
     D9D_TRY(d9d_json_get_i64(root, where, "pieces", 1, D9DI_MAX_PIECES, &out->pieces));
@@ -316,6 +324,7 @@ out:
 
 d9d_status d9di_plan_read(const char *dir, d9di_plan_file *out)
 {
+    d9d_buf text = {0};
     json_t *root = NULL;
     char *path = NULL;
     d9d_status st;
@@ -323,10 +332,12 @@ d9d_status d9di_plan_read(const char *dir, d9di_plan_file *out)
     memset(out, 0, sizeof(*out));
     if (asprintf(&path, "%s/plan.json", dir) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
-    st = d9d_json_read(path, UINT64_C(256) << 20, &root);
-    if (st == D9D_OK)
-        st = parse_plan(root, path, out);
+    D9D_TRY_OR(st, d9d_fs_read(path, UINT64_C(256) << 20, &text), out);
+    D9D_TRY_OR(st, d9d_json_parse(path, text.data ? text.data : "", text.len, &root), out);
+    st = parse_plan(root, path, &text, out);
+out:
     json_decref(root);
+    d9d_buf_release(&text);
     free(path);
     return st;
 }

@@ -45,6 +45,8 @@ d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9di_worker *w, d9di_chun
 
 /* --- what is to be done, and where ------------------------------------------------------------ */
 
+enum { D9DI_MAX_BESIDE = 8 };
+
 typedef struct d9di_plan {
     const d9d_shard_how *how;
     d9di_shares shares;
@@ -55,6 +57,8 @@ typedef struct d9di_plan {
     bool repeatable; /* every input is a file */
     d9di_unit_how unit;
     d9di_packer_how packer; /* of units */
+    d9di_data_file beside[D9DI_MAX_BESIDE]; /* what a dataset has beside its tokens */
+    size_t n_beside;
     d9di_packer_how packs;  /* of what is made of all units; of size 0: units have packs */
 } d9di_plan; /* zero-initialised may be released */
 
@@ -78,6 +82,12 @@ typedef struct d9di_plan_file {
 d9d_status d9di_plan_write(const d9di_plan *p, const char *dir);
 d9d_status d9di_plan_read(const char *dir, d9di_plan_file *out);
 void d9di_plan_file_release(d9di_plan_file *f);
+
+/* What lies beside the tokenizer, and the template, with their hashes. */
+d9d_status d9di_beside_look(d9di_plan *p);
+/* Copy all of it; EFORMAT, with both hashes, for what is not as it was. */
+d9d_status d9di_beside_copy(const d9di_plan *p, const char *dir);
+d9d_status d9di_beside_take(const char *from, const char *to, d9d_hash want);
 
 /* How documents of this recipe are packed. */
 d9di_packer_how d9di_plan_packer(const d9di_recipe *recipe, size_t n_splits, bool wide);

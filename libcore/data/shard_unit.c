@@ -196,5 +196,21 @@ d9d_status d9di_unit_seal(d9di_unit *u)
     D9D_TRY(close_shard(u));
     D9D_TRY(d9di_out_close(&u->records));
     D9D_TRY(d9di_out_close(&u->segments));
+    u->state.records_hash = d9di_out_hash(&u->records);
+    u->state.segments_hash = d9di_out_hash(&u->segments);
     return d9di_unit_write(&u->how, &u->state);
+}
+
+d9d_status d9di_unit_check_file(const char *path, d9d_hash want)
+{
+    char have[D9D_HASH_HEX], sealed[D9D_HASH_HEX];
+    uint64_t bytes;
+    d9d_hash hash;
+
+    D9D_TRY(d9d_hash_file(path, &hash, &bytes));
+    if (d9d_hash_equal(hash, want))
+        return D9D_OK;
+    d9d_hash_hex(hash, have);
+    d9d_hash_hex(want, sealed);
+    return D9D_FAIL(D9D_EFORMAT, "%s: its hash is %s, it was written with %s", path, have, sealed);
 }

@@ -48,6 +48,8 @@ typedef struct d9di_unit_state {
     int64_t tokens;
     int64_t bound;  /* the largest id or label, plus one, where that is to be found */
     int64_t labels; /* -1: no samples, 0: next token, 1: given */
+    bool hashed;    /* the next two are said: of all but units of 0.1 */
+    d9d_hash records_hash, segments_hash; /* of the spools */
     d9di_split_state split[D9DI_MAX_SPLITS];
     D9D_VEC(struct d9di_unit_shard) shards;
     D9D_VEC(struct d9di_ended) ended;
@@ -83,5 +85,7 @@ d9d_status d9di_unit_path(const char *dir, int64_t piece, int64_t unit, const ch
 /* The state of a unit of the job that is whole; ENOTFOUND, EFORMAT, EMISMATCH. */
 d9d_status d9di_unit_read(const d9di_unit_how *how, int64_t piece, int64_t unit,
                           d9di_unit_state *out);
+/* EFORMAT, with both hashes, unless the file is what it was when its unit was sealed. */
+d9d_status d9di_unit_check_file(const char *path, d9d_hash want);
 
 #endif

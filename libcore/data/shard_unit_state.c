@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/json.h"
 #include "data/shard_unit_private.h"
 
 #define FIELD(member)                                                                              \
@@ -73,8 +72,9 @@ static json_t *lists_json(const d9di_unit_how *how, const d9di_unit_state *s)
         json_array_append_new(ended,
                               json_pack("{s:I, s:I}", "source", (json_int_t)s->ended.data[i].source,
                                         "bytes", (json_int_t)s->ended.data[i].bytes));
-    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "schema", "d9d.unit.v1", "job",
-                     hash_json(how->job), "splits", splits, "shards", shards, "ended", ended);
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", "d9d.unit.v2", "job",
+                     hash_json(how->job), "records_hash", hash_json(s->records_hash),
+                     "segments_hash", hash_json(s->segments_hash), "splits", splits, "shards", shards, "ended", ended);
 }
 
 d9d_status d9di_unit_write(const d9di_unit_how *how, const d9di_unit_state *s)
@@ -89,6 +89,8 @@ d9d_status d9di_unit_write(const d9di_unit_how *how, const d9di_unit_state *s)
         json_object_set_new(root, fields[i].name,
                             json_integer(*(const int64_t *)((const char *)s + fields[i].offset)));
     D9D_TRY_OR(st, d9d_json_put(&text, root, 1), out);
+    D9D_TRY_OR(st, d9d_buf_append(&text, "\n", 1), out);
+    D9D_TRY_OR(st, d9d_json_seal(&text), out);
     D9D_TRY_OR(st, d9di_unit_path(how->dir, s->piece, s->unit, ".json", &path), out);
     st = d9d_fs_write_atomic(path, text.data, text.len);
 out:
@@ -160,13 +162,36 @@ static d9d_status read_lists(const json_t *root, const char *where, d9di_unit_st
     return D9D_OK;
 }
 
-static d9d_status read_all(const json_t *root, const char *where, const d9di_unit_how *how,
-                           d9di_unit_state *s)
+d9d_status d9di_check_sealed(const json_t *root, const char *where, const char *name,
+                             const d9d_buf *text)
+{
+    const char *schema;
+
+    D9D_TRY(d9d_json_get_str(root, where, "schema", &schema));
+    if (strlen(schema) > 3 && strcmp(schema + strlen(schema) - 3, ".v1") == 0)
+        return d9d_json_check_schema(root, where, name, 1);
+    D9D_TRY(d9d_json_check_schema(root, where, name, 2));
+    return d9d_json_check_seal(where, text->data, text->len);
+}
+
+/* Of the spools; v1 had none. */
+static d9d_status read_hashes(const json_t *root, const char *where, d9di_unit_state *s)
+{
+    s->hashed = json_object_get(root, "records_hash") != NULL;
+    if (!s->hashed)
+        return D9D_OK;
+    D9D_TRY(get_hash(root, where, "records_hash", &s->records_hash));
+    return get_hash(root, where, "segments_hash", &s->segments_hash);
+}
+
+static d9d_status read_all(const json_t *root, const char *where, const d9d_buf *text,
+                           const d9di_unit_how *how, d9di_unit_state *s)
 {
     d9d_hash job;
     size_t i;
 
-    D9D_TRY(d9d_json_check_schema(root, where, "unit", 1));
+    D9D_TRY(d9di_check_sealed(root, where, "unit", text));
+    D9D_TRY(read_hashes(root, where, s));
     D9D_TRY(get_hash(root, where, "job", &job));
     if (!d9d_hash_equal(job, how->job))
         return D9D_FAIL(D9D_EMISMATCH, "%s: is of other inputs or options", where);
@@ -180,19 +205,22 @@ static d9d_status read_all(const json_t *root, const char *where, const d9di_uni
 d9d_status d9di_unit_read(const d9di_unit_how *how, int64_t piece, int64_t unit,
                           d9di_unit_state *out)
 {
+    d9d_buf text = {0};
     json_t *root = NULL;
     char *path = NULL;
     d9d_status st;
 
     memset(out, 0, sizeof(*out));
     D9D_TRY(d9di_unit_path(how->dir, piece, unit, ".json", &path));
-    D9D_TRY_OR(st, d9d_json_read(path, UINT64_C(64) << 20, &root), out);
-    D9D_TRY_OR(st, read_all(root, path, how, out), out);
+    D9D_TRY_OR(st, d9d_fs_read(path, UINT64_C(64) << 20, &text), out);
+    D9D_TRY_OR(st, d9d_json_parse(path, text.data ? text.data : "", text.len, &root), out);
+    D9D_TRY_OR(st, read_all(root, path, &text, how, out), out);
     if (out->piece != piece || out->unit != unit || out->samples < 0 || out->segments < 0)
         st = D9D_FAIL(D9D_EFORMAT, "%s: says that it is unit %lld of piece %lld", path,
                       (long long)out->unit, (long long)out->piece);
 out:
     free(path);
+    d9d_buf_release(&text);
     json_decref(root);
     if (st != D9D_OK)
         d9di_unit_state_release(out);

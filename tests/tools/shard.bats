@@ -204,6 +204,56 @@ some_or_all() { [ -e "$1.partial/unit-00003-0000.json" ] || [ -e "$1" ]; }
     [ ! -e broken ] && [ ! -e broken.partial ]
 }
 
+# flip FILE AT: another byte there.
+flip() {
+    local byte
+    byte=$(od -An -tu1 -j"$2" -N1 "$1")
+    # shellcheck disable=SC2059 # an octal number
+    printf "\\$(printf %o $((byte ^ 1)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+}
+
+@test "merge refuses parts that were damaged since they were made" {
+    corpus 1000 >a.jsonl
+    mkdir tok && cp "$tok" tok && echo '{"a": 1}' >tok/tokenizer_config.json
+    for how in "" "--pack 64 --split valid=20"; do
+        for k in 0 1; do
+            # shellcheck disable=SC2086
+            d9d-shard -q -t tok/tokenizer.json $how --task $k/2 --part-size 60kB -o "p$k" a.jsonl
+        done
+        d9d-shard -q merge whole p0 p1
+        cmp tok/tokenizer_config.json whole/tokenizer_config.json
+        for f in p0/tokenizer.json p0/tokenizer_config.json p0/plan.json p1/unit-*-0000.json \
+            p1/unit-*-0000.tokens-000 p1/unit-*-0000.records; do
+            cp "$f" kept
+            flip "$f" $(($(stat -c %s "$f") / 2))
+            run -1 d9d-shard -q merge out p0 p1
+            [[ "$output" == *"${f##*/}"* ]]
+            [ ! -e out ]
+            cp kept "$f"
+        done
+        touch p0/stranger
+        d9d-shard -q merge out p0 p1
+        diff -r whole out
+        rm -r out whole p0 p1
+    done
+}
+
+@test "a tokenizer that changes under a run is an error" {
+    corpus 1000 >a.jsonl
+    cp "$tok" tokenizer.json
+    rm -rf ds gate
+    mkfifo gate
+    d9d-shard -q -t tokenizer.json -o ds gate a.jsonl 2>said &
+    pid=$! rc=0
+    until [ -e ds.partial/plan.json ]; do sleep 0.02; done
+    echo >>tokenizer.json
+    echo '{"text": "int gate;"}' >gate
+    wait $pid || rc=$?
+    [ "$rc" -eq 1 ]
+    [[ "$(cat said)" == *"tokenizer.json: its hash is "*", it was "*" when tokens were made with it"* ]]
+    [ ! -e ds ]
+}
+
 @test "token files of Megatron-LM come in and go out" {
     golden=$BATS_TEST_DIRNAME/../golden/megatron
     d9d-shard -q --format tokens -o want --pack 64 "$golden/documents.jsonl"

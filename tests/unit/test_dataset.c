@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/json.h"
 #include "d9d/base/rng.h"
 #include "d9d/data/loader.h"
 #include "d9d/data/shard.h"
@@ -380,6 +381,60 @@ static void test_damage(void **state)
     assert_false(is_found());
 }
 
+/* Put `to` in place of `from`, which is there. */
+static void put_in_place(d9d_buf *text, const char *from, const char *to)
+{
+    d9d_buf out = {0};
+    const char *at = strstr(text->data, from);
+
+    assert_non_null(at);
+    assert_ok(d9d_buf_printf(&out, "%.*s%s%s", (int)(at - text->data), text->data, to,
+                             at + strlen(from)));
+    d9d_buf_release(text);
+    *text = out;
+}
+
+/* The recipe's tokenizer is the one that lies there: a manifest whose own hash agrees. */
+static void test_other_tokenizer(void **state)
+{
+    static const char *const of_recipe[] = {"c3", "c4"};
+    char hex[D9D_HASH_HEX], recipe[128], file[160];
+    d9d_hash hash;
+    uint64_t bytes;
+
+    (void)state;
+    write_documents("docs.jsonl", 9, false);
+    for (int i = 0; i < 2; i++) {
+        d9d_buf text = {0};
+
+        assert_ok(make((d9d_shard_how){.seed = -1}));
+        assert_ok(d9d_fs_write_atomic("data/tokenizer.json", "{}", 2));
+        assert_ok(d9d_hash_file("data/tokenizer.json", &hash, &bytes));
+        d9d_hash_hex(hash, hex);
+        snprintf(file, sizeof(file),
+                 "{\"name\": \"tokenizer.json\", \"bytes\": 2, \"xxh3_128\": \"%s\"}, "
+                 "{\"name\": \"tokens-00000.bin\"", hex);
+        if (i > 0)
+            memcpy(hex, of_recipe[i], 2);
+        snprintf(recipe, sizeof(recipe),
+                 "\"tokenizer\": {\"file\": \"tokenizer.json\", \"xxh3_128\": \"%s\"}", hex);
+        assert_ok(d9d_fs_read("data/manifest.json", 1 << 20, &text));
+        assert_ok(d9d_buf_append(&text, "", 1));
+        put_in_place(&text, "\"tokenizer\": null", recipe);
+        put_in_place(&text, "{\n      \"name\": \"tokens-00000.bin\"", file);
+        text.len = (size_t)(strstr(text.data, ",\n  \"xxh3\": ") - text.data);
+        assert_ok(d9d_buf_append(&text, "\n}\n", 3));
+        assert_ok(d9d_json_seal(&text));
+        put_file("data/manifest.json", &text);
+        if (i == 0)
+            assert_ok(d9d_dataset_verify("data", NULL));
+        else
+            assert_fails_like(d9d_dataset_verify("data", NULL), D9D_EFORMAT,
+                              "its hash is not that of tokenizer.json among the files");
+        d9d_buf_release(&text);
+    }
+}
+
 static void test_refusals(void **state)
 {
     static const struct {
@@ -420,7 +475,7 @@ int main(void)
         unit_test_in_dir(test_concat),   unit_test_in_dir(test_windows),
         unit_test_in_dir(test_splits),   unit_test_in_dir(test_split_sizes),
         unit_test_in_dir(test_cut),      unit_test_in_dir(test_damage),
-        unit_test_in_dir(test_refusals),
+        unit_test_in_dir(test_other_tokenizer), unit_test_in_dir(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -118,7 +118,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_shard_run(const d9d_shard_how *how, const d9
 /* One dataset of the directories that runs with `task` 0, 1, ... made, given in any order: the
  * same bytes as those of a run without tasks.  Token files are linked where that can be, and
  * copied else; the parts are left as they are.  ECONFIG when parts are missing or given twice,
- * EMISMATCH when they are of different inputs or options. */
+ * EMISMATCH when they are of different inputs or options, EFORMAT when one is not what it was when
+ * it was made. */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_merge(const char *const *parts, size_t n_parts,
                                                 const char *out, bool replace, const d9d_log *log,
                                                 d9d_shard_report *report);
