@@ -90,23 +90,26 @@ static d9d_status choose_split(d9d_dataset *ds, const char *name)
                     known);
 }
 
-static d9d_status map_file(const d9d_dataset *ds, const char *name, struct d9di_map *out)
+/* Map the file, or note which it is. */
+static d9d_status map_file(d9d_dataset *ds, const char *name, struct d9di_map *out)
 {
     const size_t bytes = (size_t)d9di_manifest_file(&ds->manifest, name)->bytes;
+    const bool mapped = ds->n_maps < ds->most_maps;
     d9d_file file = {.fd = -1};
     struct stat s;
-    d9d_status st;
-    void *p;
+    d9d_status st = D9D_OK;
+    void *p = NULL;
 
     D9D_TRY(path_in(ds, name, &out->path));
-    D9D_TRY(d9d_file_open(out->path, &file));
-    p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file.fd, 0);
-    if (p == MAP_FAILED || fstat(file.fd, &s) != 0) {
+    if (mapped)
+        D9D_TRY(d9d_file_open(out->path, &file));
+    if ((mapped ? fstat(file.fd, &s) : stat(out->path, &s)) != 0)
+        st = D9D_FAIL(D9D_EIO, "%s: cannot be looked at: %s", out->path, strerror(errno));
+    else if (mapped && (p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file.fd, 0)) == MAP_FAILED)
         st = D9D_FAIL(D9D_EIO, "%s: cannot map %zu bytes: %s", out->path, bytes, strerror(errno));
-    } else {
+    else
         *out = (struct d9di_map){p, bytes, out->path, s.st_dev, s.st_ino};
-        st = D9D_OK;
-    }
+    ds->n_maps += mapped && st == D9D_OK;
     d9d_file_release(&file);
     return st;
 }
@@ -176,9 +179,17 @@ static d9d_status open_all(d9d_dataset *ds, const char *split)
 
 d9d_status d9d_dataset_open(const char *dir, const char *split, d9d_dataset **out)
 {
+    return d9di_dataset_open(dir, split, D9DI_MAX_MAPS, out);
+}
+
+d9d_status d9di_dataset_open(const char *dir, const char *split, uint32_t most_maps,
+                             d9d_dataset **out)
+{
     d9d_dataset *ds = calloc(1, sizeof(*ds));
     d9d_status st;
 
+    if (ds)
+        ds->most_maps = most_maps;
     if (!ds || !(ds->dir = strdup(dir)))
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
     else
@@ -353,8 +364,6 @@ d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out)
         .stored = r.stored,
         .n_segments = r.n_segments,
         .segments = r.segments,
-        .tokens = (const char *)ds->tokens[r.shard].data + r.offset * (m->wide ? 4 : 2),
-        .labels = m->labels ? (const int32_t *)ds->labels[r.shard].data + r.offset : NULL,
     };
     return D9D_OK;
 }
@@ -382,14 +391,80 @@ static d9d_status check_uncut(const struct d9di_map *m)
 d9d_status d9di_sample_check_uncut(const d9d_dataset *ds, const d9d_sample *s)
 {
     D9D_TRY(check_uncut(&ds->tokens[s->shard]));
-    return s->labels ? check_uncut(&ds->labels[s->shard]) : D9D_OK;
+    return ds->manifest.labels ? check_uncut(&ds->labels[s->shard]) : D9D_OK;
+}
+
+/* --- their tokens ---------------------------------------------------------------------- */
+
+/* Of a file that is not mapped. */
+static d9d_status read_part(const struct d9di_map *m, uint64_t at, size_t bytes, void **out)
+{
+    d9d_file file = {.fd = -1};
+    void *p = malloc(bytes + 1);
+    struct stat s;
+    d9d_status st;
+
+    if (!p)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu bytes", m->path, bytes);
+    D9D_TRY_OR(st, d9d_file_open(m->path, &file), out);
+    if (fstat(file.fd, &s) != 0 || s.st_dev != m->device || s.st_ino != m->inode)
+        st = D9D_FAIL(D9D_EIO, "%s: was replaced under the program", m->path);
+    else if ((uint64_t)s.st_size != m->bytes)
+        st = D9D_FAIL(D9D_EIO, "%s: has %lld bytes, had %zu: it was cut under the program", m->path,
+                      (long long)s.st_size, m->bytes);
+    else
+        st = d9d_file_read_at(&file, p, bytes, at);
+out:
+    d9d_file_release(&file);
+    if (st == D9D_OK)
+        *out = p;
+    else
+        free(p);
+    return st;
+}
+
+static d9d_status part_of(const struct d9di_map *m, uint64_t at, size_t bytes, void **owned,
+                          const void **out)
+{
+    if (m->data) {
+        *out = (const char *)m->data + at;
+        return D9D_OK;
+    }
+    D9D_TRY(read_part(m, at, bytes, owned));
+    *out = *owned;
+    return D9D_OK;
+}
+
+d9d_status d9di_tokens_read(const d9d_dataset *ds, const d9d_sample *s, size_t from, size_t n,
+                            d9di_tokens *out)
+{
+    const size_t elem = ds->manifest.wide ? 4 : 2;
+    const uint64_t at = s->offset + from;
+    const void *labels = NULL;
+    d9d_status st;
+
+    *out = (d9di_tokens){.tokens = NULL};
+    st = part_of(&ds->tokens[s->shard], at * elem, n * elem, &out->read[0], &out->tokens);
+    if (st == D9D_OK && ds->manifest.labels)
+        st = part_of(&ds->labels[s->shard], at * 4, n * 4, &out->read[1], &labels);
+    out->labels = labels;
+    if (st != D9D_OK)
+        d9di_tokens_release(out);
+    return st;
+}
+
+void d9di_tokens_release(d9di_tokens *t)
+{
+    free(t->read[0]);
+    free(t->read[1]);
+    t->read[0] = t->read[1] = NULL;
 }
 
 /* Token i of the sample; -1 when it is outside the vocabulary. */
-static int32_t token_at(const d9d_dataset *ds, const d9d_sample *s, size_t i)
+static int32_t token_at(const d9d_dataset *ds, const d9di_tokens *t, size_t i)
 {
     const uint32_t id =
-        ds->manifest.wide ? ((const uint32_t *)s->tokens)[i] : ((const uint16_t *)s->tokens)[i];
+        ds->manifest.wide ? ((const uint32_t *)t->tokens)[i] : ((const uint16_t *)t->tokens)[i];
 
     return id < ds->manifest.vocab_size ? (int32_t)id : -1;
 }
@@ -409,22 +484,20 @@ static d9d_status check_position(const d9d_dataset *ds, const d9d_sample *s, siz
         (unsigned long long)(s->offset + at), s->shard, (long long)ds->manifest.vocab_size);
 }
 
-d9d_status d9d_sample_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t *ids,
-                             int32_t *labels, int32_t *positions, int32_t *segments)
+static d9d_status expand(const d9d_dataset *ds, const d9d_sample *s, const d9di_tokens *t,
+                         int32_t *ids, int32_t *labels, int32_t *positions, int32_t *segments)
 {
     size_t at = 0, to = 0;
     uint32_t seg, i;
 
-    if (ds->kind != NULL)
-        return d9di_made_expand(ds, s, ids, labels, positions, segments);
     for (seg = 0; seg < s->n_segments; seg++) {
-        const uint32_t n = s->segments[seg] - (s->labels || ds->whole ? 0 : 1);
+        const uint32_t n = s->segments[seg] - (t->labels || ds->whole ? 0 : 1);
 
         for (i = 0; i < n; i++, to++) {
-            ids[to] = token_at(ds, s, at + i);
-            labels[to] = s->labels   ? s->labels[at + i]
+            ids[to] = token_at(ds, t, at + i);
+            labels[to] = t->labels   ? t->labels[at + i]
                          : ds->whole ? -100
-                                     : token_at(ds, s, at + i + 1);
+                                     : token_at(ds, t, at + i + 1);
             positions[to] = (int32_t)i;
             if (segments)
                 segments[to] = (int32_t)seg + 1;
@@ -433,4 +506,18 @@ d9d_status d9d_sample_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t
         at += s->segments[seg];
     }
     return d9di_sample_check_uncut(ds, s);
+}
+
+d9d_status d9d_sample_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t *ids,
+                             int32_t *labels, int32_t *positions, int32_t *segments)
+{
+    d9di_tokens t;
+    d9d_status st;
+
+    if (ds->kind != NULL)
+        return d9di_made_expand(ds, s, ids, labels, positions, segments);
+    D9D_TRY(d9di_tokens_read(ds, s, 0, s->stored, &t));
+    st = expand(ds, s, &t, ids, labels, positions, segments);
+    d9di_tokens_release(&t);
+    return st;
 }

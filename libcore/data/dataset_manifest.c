@@ -9,8 +9,6 @@
 #include "d9d/base/json.h"
 #include "data/bpe.h"
 
-enum { MAX_SHARDS = 100000 };
-
 /* --- reading ------------------------------------------------------------------------ */
 
 /* The array at `key`, and zeroed space for its elements. */
@@ -239,7 +237,7 @@ static d9d_status parse_counts(d9di_manifest *m, const json_t *root, const char 
     D9D_TRY(d9d_json_get_i64(root, where, "samples", 1, INT64_MAX, &m->samples));
     D9D_TRY(d9d_json_get_i64(root, where, "tokens", 1, INT64_MAX, &m->tokens));
     D9D_TRY(d9d_json_get_i64(root, where, "positions", 1, INT64_MAX, &m->positions));
-    D9D_TRY(d9d_json_get_i64(root, where, "shards", 1, MAX_SHARDS, &shards));
+    D9D_TRY(d9d_json_get_i64(root, where, "shards", 1, D9DI_MAX_SHARDS, &shards));
     m->n_shards = (uint32_t)shards;
     return D9D_OK;
 }

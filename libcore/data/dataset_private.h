@@ -9,11 +9,15 @@
 #include "data/dataset_index.h"
 #include "data/dataset_manifest.h"
 
+/* A process may have some 65,000 maps in all. */
+enum { D9DI_MAX_MAPS = 8192 };
+
+/* A shard's file: mapped, or read where there are more of them than a dataset maps. */
 struct d9di_map {
-    void *data;
+    void *data; /* NULL: not mapped */
     size_t bytes;
     char *path;
-    dev_t device; /* and inode of the file that is mapped, whatever has its name later */
+    dev_t device; /* and inode of the file that was opened, whatever has its name later */
     ino_t inode;
 };
 
@@ -25,6 +29,7 @@ struct d9d_dataset {
     const d9di_split *split;
     d9di_index *index;
     struct d9di_map *tokens, *labels; /* [n_shards] */
+    uint32_t n_maps, most_maps;
     d9d_tokenizer *tokenizer;         /* NULL until text is asked for */
     bool whole;                       /* the last token is a position too */
     /* Of one that is made: what is above is empty but for the name, the hash and the split. */
@@ -40,6 +45,21 @@ d9d_status d9di_made_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t 
 
 /* Sample by its number in the dataset. */
 d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out);
+
+/* As d9d_dataset_open(), with at most so many files mapped. */
+d9d_status d9di_dataset_open(const char *dir, const char *split, uint32_t most_maps,
+                             d9d_dataset **out);
+
+/* Stored tokens of a sample, and labels where the dataset has them: in the mapped file, or read. */
+typedef struct d9di_tokens {
+    const void *tokens; /* u16 or u32 */
+    const int32_t *labels;
+    void *read[2]; /* owned */
+} d9di_tokens;
+/* n of them from `from` on.  EIO where the file is not the one that was opened. */
+d9d_status d9di_tokens_read(const d9d_dataset *ds, const d9d_sample *s, size_t from, size_t n,
+                            d9di_tokens *out);
+void d9di_tokens_release(d9di_tokens *t);
 
 /* EIO where a file of the sample is shorter by now than what is mapped of it: up to the end of a
  * page that then reads as zeros, and the kernel says nothing.  To be asked after reading. */

@@ -143,6 +143,11 @@ static d9d_status count_all(const d9di_join_how *how, d9di_split_state *split, d
         m->vocab_size = c.bound;
     m->wide = how->unit.wide;
     m->labels = c.labels == 1;
+    if (c.shards > D9DI_MAX_SHARDS)
+        return D9D_FAIL(D9D_EFORMAT,
+                        "%llu files of tokens, and a dataset has at most %d; a larger --shard-size or "
+                        "--part-size makes fewer",
+                        (unsigned long long)c.shards, D9DI_MAX_SHARDS);
     m->n_shards = (uint32_t)c.shards;
     number_splits(split, m);
     return D9D_OK;

@@ -21,11 +21,11 @@ struct export
 /* What is written for a segment of n tokens. */
 typedef d9d_status (*segment_fn)(struct export *e, const d9d_sample *s, size_t from, uint32_t n);
 
-static d9d_status put_ids(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
+static d9d_status put_ids(struct export *e, const d9di_tokens *t, uint32_t n)
 {
     const bool wide = e->ds->manifest.wide;
-    const uint16_t *narrow = (const uint16_t *)s->tokens + from;
-    const uint32_t *tokens = (const uint32_t *)s->tokens + from;
+    const uint16_t *narrow = t->tokens;
+    const uint32_t *tokens = t->tokens;
     uint32_t i;
 
     if (!wide && e->narrow)
@@ -40,8 +40,14 @@ static d9d_status put_ids(struct export *e, const d9d_sample *s, size_t from, ui
 
 static d9d_status put_tokens(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
 {
+    d9di_tokens t;
+    d9d_status st;
+
+    D9D_TRY(d9di_tokens_read(e->ds, s, from, n, &t));
+    st = put_ids(e, &t, n);
+    d9di_tokens_release(&t);
     d9d_progress_add(&e->progress, n);
-    D9D_TRY(put_ids(e, s, from, n));
+    D9D_TRY(st);
     return d9di_sample_check_uncut(e->ds, s);
 }
 

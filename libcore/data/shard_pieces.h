@@ -14,6 +14,7 @@
 
 #include "d9d/base/mem.h"
 #include "d9d/data/shard.h"
+#include "data/dataset_manifest.h"
 #include "data/source.h"
 
 /* Bytes [from, upto) of one source, or whole sources: from is 0 and upto INT64_MAX then. */
@@ -29,7 +30,9 @@ typedef struct d9di_pieces {
     int64_t bytes;        /* of all */
 } d9di_pieces;            /* zero-initialised may be released */
 
-enum { D9DI_MAX_PIECES = 1 << 20 }; /* each has files of its own */
+enum { D9DI_MAX_PIECES = D9DI_MAX_SHARDS }; /* each has shards of its own */
+
+enum { D9DI_LEAST_PART = 512 }; /* bytes */
 
 /* ECONFIG when there would be more. */
 d9d_status d9di_pieces_cut(const d9d_shard_how *how, int64_t part, d9di_pieces *out);

@@ -47,6 +47,7 @@ struct work {
     size_t in_flight;
     bool failed, progressed;
     d9d_err_copy why;
+    uint64_t shards; /* made so far */
 
     struct current *current; /* of whose turn it is; NULL between units */
     d9d_progress progress;
@@ -334,12 +335,27 @@ static bool hand_in(struct work *w, const d9di_chunk *c, uint64_t ticket, d9d_st
     return st == D9D_OK;
 }
 
+/* Whether a dataset may have so many shards. */
+static d9d_status check_shards(uint64_t n)
+{
+    return n <= D9DI_MAX_SHARDS
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG,
+                          "more than %d files of tokens, which is the most that a dataset has; a "
+                          "larger --shard-size or --part-size makes fewer",
+                          D9DI_MAX_SHARDS);
+}
+
 static void seal(struct work *w, struct current *c)
 {
-    const d9d_status st = current_seal(c);
+    d9d_status st = current_seal(c);
+    const uint64_t n = d9di_unit_at(c->unit)->shards.len;
 
     current_free(c);
     pthread_mutex_lock(&w->lock);
+    w->shards += n;
+    if (st == D9D_OK)
+        st = check_shards(w->shards);
     if (st == D9D_OK)
         w->progressed = true;
     else

@@ -114,18 +114,19 @@ static int64_t look_at(const char *dir, const char *split, int number, int *in, 
         return -1;
     n = d9d_dataset_count(ds);
     for (int64_t k = 0; k < n; k++) {
-        const uint32_t *tokens;
+        int32_t ids[1024], labels[1024], places[1024];
         size_t at = 0;
         d9d_sample s;
 
         assert_ok(d9d_dataset_sample(ds, k, &s));
-        tokens = s.tokens;
+        assert_in_range(s.length, 1, 1024);
+        assert_ok(d9d_sample_expand(ds, &s, ids, labels, places, NULL));
         *positions += s.length;
-        for (uint32_t i = 0; i < s.n_segments; at += s.segments[i++]) {
-            int *where = &in[tokens[at]];
+        for (uint32_t i = 0; i < s.n_segments; at += s.segments[i++] - 1) {
+            int *where = &in[ids[at]];
 
             if (*where != 0 && *where != number)
-                fail_msg("document %u is in splits %d and %d", tokens[at], *where, number);
+                fail_msg("document %d is in splits %d and %d", ids[at], *where, number);
             *where = number;
         }
     }

@@ -48,7 +48,8 @@ extern "C" {
 
 typedef struct d9d_dataset d9d_dataset;
 
-/* Open one split; NULL is the first.  Everything in the manifest, the sizes of all files and
+/* Open one split; NULL is the first.  Thousands of shard files are mapped, what there is beyond is
+ * opened when a sample is read.  Everything in the manifest, the sizes of all files and
  * the hash of the index are checked; the hashes of the shards are d9d_dataset_verify()'s.
  * ENOTFOUND, EFORMAT, ECONFIG (no such split).  A handle is for one thread at a time. */
 D9D_API D9D_MUST_USE d9d_status d9d_dataset_open(const char *dir, const char *split,
@@ -88,8 +89,6 @@ typedef struct d9d_sample {
     uint32_t stored; /* tokens */
     uint32_t n_segments;
     const uint32_t *segments; /* stored tokens of each; in the handle until the next call */
-    const void *tokens;       /* u16 or u32, in the mapped shard */
-    const int32_t *labels;    /* NULL: the target is the next token */
 } d9d_sample;
 
 /* Sample k of the split, 0 <= k < d9d_dataset_count().  EFORMAT when its record does not
