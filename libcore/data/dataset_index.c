@@ -7,9 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
+#include "data/lmdb_file.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are stored as they are");
 
@@ -175,41 +177,56 @@ void d9di_index_abandon(d9di_index_writer *w)
 /* --- reading -------------------------------------------------------------------------- */
 
 struct d9di_index {
-    MDB_env *env;
-    MDB_txn *txn;
-    MDB_dbi samples, summary;
+    d9di_lmdb db;
+    d9di_lmdb_tree samples, summary;
     char *path;
+    void *map; /* NULL: of borrowed bytes */
+    size_t bytes;
     D9D_VEC(uint32_t) segments;
 };
 
-static d9d_status open_env(d9di_index *ix, uint64_t records)
+static d9d_status open_trees(d9di_index *ix, const void *p, size_t n, uint64_t records)
 {
-    MDB_stat stat;
-    int rc;
-
-    if ((rc = mdb_env_create(&ix->env)) || (rc = mdb_env_set_maxdbs(ix->env, 2)) ||
-        (rc = mdb_env_open(ix->env, ix->path, MDB_NOSUBDIR | MDB_NOLOCK | MDB_RDONLY | MDB_NOTLS,
-                           0)) ||
-        (rc = mdb_txn_begin(ix->env, NULL, MDB_RDONLY, &ix->txn)) ||
-        (rc = mdb_dbi_open(ix->txn, "samples", 0, &ix->samples)) ||
-        (rc = mdb_dbi_open(ix->txn, "summary", 0, &ix->summary)) ||
-        (rc = mdb_stat(ix->txn, ix->samples, &stat)))
-        return fail(rc, ix->path, "open the index");
-    if (stat.ms_entries != records)
-        return D9D_FAIL(D9D_EFORMAT, "%s: has %zu records, the manifest says %llu", ix->path,
-                        stat.ms_entries, (unsigned long long)records);
+    D9D_TRY(d9di_lmdb_open(ix->path, p, n, &ix->db));
+    D9D_TRY(d9di_lmdb_find_tree(&ix->db, "samples", &ix->samples));
+    D9D_TRY(d9di_lmdb_find_tree(&ix->db, "summary", &ix->summary));
+    if (ix->samples.entries != records)
+        return D9D_FAIL(D9D_EFORMAT, "%s: has %llu records, the manifest says %llu", ix->path,
+                        (unsigned long long)ix->samples.entries, (unsigned long long)records);
     return D9D_OK;
 }
 
-d9d_status d9di_index_open(const char *path, uint64_t records, d9di_index **out)
+static d9d_status map_file(d9di_index *ix)
+{
+    d9d_file file = {.fd = -1};
+    uint64_t bytes = 0;
+    d9d_status st;
+
+    D9D_TRY(d9d_fs_size(ix->path, &bytes));
+    D9D_TRY(d9d_file_open(ix->path, &file));
+    ix->map = bytes > 0 ? mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED, file.fd, 0) : MAP_FAILED;
+    st = ix->map != MAP_FAILED ? D9D_OK
+                               : D9D_FAIL(D9D_EIO, "%s: cannot map %llu bytes: %s", ix->path,
+                                          (unsigned long long)bytes, strerror(errno));
+    ix->map = st == D9D_OK ? ix->map : NULL;
+    ix->bytes = (size_t)bytes;
+    d9d_file_release(&file);
+    return st;
+}
+
+/* With `p` NULL, the bytes of the file. */
+static d9d_status open_index(const char *path, const void *p, size_t n, uint64_t records,
+                             d9di_index **out)
 {
     d9di_index *ix = calloc(1, sizeof(*ix));
-    d9d_status st;
+    d9d_status st = D9D_OK;
 
     if (!ix || !(ix->path = strdup(path)))
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", path);
-    else
-        st = open_env(ix, records);
+    else if (!p)
+        st = map_file(ix);
+    if (st == D9D_OK)
+        st = open_trees(ix, p ? p : ix->map, p ? n : ix->bytes, records);
     if (st != D9D_OK) {
         d9di_index_close(ix);
         return d9d_err_pass(st, __FILE__, __LINE__);
@@ -218,45 +235,53 @@ d9d_status d9di_index_open(const char *path, uint64_t records, d9di_index **out)
     return D9D_OK;
 }
 
+d9d_status d9di_index_open(const char *path, uint64_t records, d9di_index **out)
+{
+    return open_index(path, NULL, 0, records, out);
+}
+
+d9d_status d9di_index_open_bytes(const char *name, const void *p, size_t n, uint64_t records,
+                                 d9di_index **out)
+{
+    return open_index(name, p, n, records, out);
+}
+
 d9d_status d9di_index_get(d9di_index *ix, uint64_t number, d9di_record *out)
 {
-    uint64_t be = htobe64(number);
-    MDB_val key = {sizeof(be), &be}, value;
+    const uint64_t key = htobe64(number);
     struct stored_record s;
-    size_t want;
-    const int rc = mdb_get(ix->txn, ix->samples, &key, &value);
+    const void *value;
+    size_t bytes, want;
 
-    if (rc == MDB_NOTFOUND)
+    D9D_TRY(d9di_lmdb_get(&ix->db, &ix->samples, &key, sizeof(key), &value, &bytes));
+    if (value == NULL)
         return D9D_FAIL(D9D_EFORMAT, "%s: has no record of sample %llu", ix->path,
                         (unsigned long long)number);
-    if (rc)
-        return fail(rc, ix->path, "read a record");
     memset(&s, 0, sizeof(s));
-    if (value.mv_size >= sizeof(s))
-        memcpy(&s, value.mv_data, sizeof(s));
+    if (bytes >= sizeof(s))
+        memcpy(&s, value, sizeof(s));
     want = sizeof(s) + (s.n_segments > 1 ? s.n_segments * sizeof(uint32_t) : 0);
-    if (s.n_segments < 1 || s.n_segments > MAX_SEGMENTS || value.mv_size != want)
+    if (s.n_segments < 1 || s.n_segments > MAX_SEGMENTS || bytes != want)
         return D9D_FAIL(D9D_EFORMAT, "%s: sample %llu: its record has %zu bytes for %u segments",
-                        ix->path, (unsigned long long)number, value.mv_size, s.n_segments);
+                        ix->path, (unsigned long long)number, bytes, s.n_segments);
     ix->segments.len = 0;
     D9D_TRY(D9D_VEC_RESERVE(&ix->segments, s.n_segments));
     if (s.n_segments == 1)
         ix->segments.data[0] = s.stored;
     else
-        memcpy(ix->segments.data, (const char *)value.mv_data + sizeof(s), want - sizeof(s));
+        memcpy(ix->segments.data, (const char *)value + sizeof(s), want - sizeof(s));
     *out = (d9di_record){s.shard, s.bucket, s.offset, s.stored, s.n_segments, ix->segments.data};
     return D9D_OK;
 }
 
 d9d_status d9di_index_get_summary(d9di_index *ix, const char *split, const char **json, size_t *n)
 {
-    MDB_val key = {strlen(split), (void *)(uintptr_t)split}, value;
-    const int rc = mdb_get(ix->txn, ix->summary, &key, &value);
+    const void *value;
 
-    if (rc)
-        return fail(rc, ix->path, "read a summary");
-    *json = value.mv_data;
-    *n = value.mv_size;
+    D9D_TRY(d9di_lmdb_get(&ix->db, &ix->summary, split, strlen(split), &value, n));
+    if (value == NULL)
+        return D9D_FAIL(D9D_EFORMAT, "%s: has no summary of the split \"%s\"", ix->path, split);
+    *json = value;
     return D9D_OK;
 }
 
@@ -264,10 +289,8 @@ void d9di_index_close(d9di_index *ix)
 {
     if (!ix)
         return;
-    if (ix->txn)
-        mdb_txn_abort(ix->txn);
-    if (ix->env)
-        mdb_env_close(ix->env);
+    if (ix->map)
+        munmap(ix->map, ix->bytes);
     D9D_VEC_RELEASE(&ix->segments);
     free(ix->path);
     free(ix);

@@ -32,8 +32,11 @@ void d9di_index_abandon(d9di_index_writer *w);
 
 typedef struct d9di_index d9di_index;
 
-/* The file's hash must have been checked: LMDB trusts what it maps. */
+/* Whatever the file has: EFORMAT for what is no such index. */
 d9d_status d9di_index_open(const char *path, uint64_t records, d9di_index **out);
+/* The same of bytes, which are borrowed. */
+d9d_status d9di_index_open_bytes(const char *name, const void *p, size_t n, uint64_t records,
+                                 d9di_index **out);
 /* Segments are in the handle until the next call. */
 d9d_status d9di_index_get(d9di_index *ix, uint64_t number, d9di_record *out);
 /* The JSON of a split; borrowed from the map. */

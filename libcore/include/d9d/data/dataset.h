@@ -17,9 +17,9 @@
  * and targets t[1 .. n-1].  With labels a segment of n tokens has n positions.  The length of
  * a sample is its number of positions.
  *
- * index.lmdb is written once and never opened for writing again.  It is
- * opened without locks, so that a read-only or network file system will do, and only after
- * its size and hash are those of the manifest, as LMDB trusts its file.  Two databases:
+ * index.lmdb is written once and never opened for writing again.  It is read without locks, so
+ * that a read-only or network file system will do, and without trust: its size and hash are those
+ * of the manifest, and what it says is compared with the file as it is followed.  Two databases:
  *
  *     "samples"   number, u64 big endian -> u32 shard, u32 bucket, u64 offset in tokens,
  *                 u32 stored tokens, u32 segments, and when these are not one, the stored
