@@ -64,6 +64,7 @@ static d9d_status run_verify(tool_run *r, const void *given)
 struct export_opts {
     int to;
     const char *split;
+    bool force;
 };
 static const char *const export_formats[] = {"megatron", NULL};
 static const tool_option export_options[] = {
@@ -71,6 +72,7 @@ static const tool_option export_options[] = {
              "megatron (default): OUT.bin and OUT.idx", .words = export_formats),
     TOOL_OPT(struct export_opts, split, STRING, "split", 0, "NAME",
              "write this split (default: the first)"),
+    TOOL_OPT(struct export_opts, force, FLAG, "force", 0, NULL, "replace files that are there"),
     TOOL_END,
 };
 
@@ -78,7 +80,7 @@ static d9d_status run_export(tool_run *r, const void *given)
 {
     const struct export_opts *o = given;
 
-    return d9d_dataset_export_megatron(r->args[0], o->split, r->args[1], r->log);
+    return d9d_dataset_export_megatron(r->args[0], o->split, r->args[1], o->force, r->log);
 }
 
 static const tool_command commands[] = {

@@ -38,6 +38,11 @@ d9d_status d9d_file_create(const char *path, d9d_file *out)
     return open_file(path, O_RDWR | O_CREAT | O_TRUNC, "cannot create", out);
 }
 
+d9d_status d9d_file_create_new(const char *path, d9d_file *out)
+{
+    return open_file(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, "cannot create", out);
+}
+
 d9d_status d9d_file_open(const char *path, d9d_file *out)
 {
     return open_file(path, O_RDONLY, "cannot open", out);

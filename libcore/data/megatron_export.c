@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "data/dataset_private.h"
 #include "data/megatron_format.h"
@@ -105,47 +107,92 @@ static d9d_status write_all(struct export *e)
     return d9di_out_close(&e->idx);
 }
 
-static d9d_status make_files(struct export *e, const char *out, const d9d_log *log)
+/* --- the two files ------------------------------------------------------------------------------
+ */
+
+struct pair {
+    char *path[2], *partial[2]; /* of the .bin and the .idx */
+    bool made[2];
+};
+
+static d9d_status name_pair(const char *out, struct pair *p)
 {
     static const char *const ends[] = {".bin", ".idx"};
-    d9di_out_file *const files[] = {&e->bin, &e->idx};
-    char *tmp[2] = {NULL, NULL}, *path = NULL;
-    d9d_status st = D9D_OK;
-    int i;
 
-    for (i = 0; i < 2 && st == D9D_OK; i++) {
-        if (asprintf(&tmp[i], "%s%s.partial", out, ends[i]) < 0) {
-            tmp[i] = NULL;
-            st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", out);
-        } else {
-            st = d9di_out_create(files[i], tmp[i]);
-        }
+    for (int i = 0; i < 2; i++) {
+        if (asprintf(&p->path[i], "%s%s", out, ends[i]) < 0)
+            p->path[i] = NULL;
+        if (asprintf(&p->partial[i], "%s%s.partial", out, ends[i]) < 0)
+            p->partial[i] = NULL;
+        if (!p->path[i] || !p->partial[i])
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory", out);
+    }
+    return D9D_OK;
+}
+
+static void pair_release(struct pair *p)
+{
+    for (int i = 0; i < 2; i++) {
+        if (p->made[i])
+            remove(p->partial[i]);
+        free(p->path[i]);
+        free(p->partial[i]);
+    }
+}
+
+/* Links are there too, whatever they lead to. */
+static d9d_status check_free(const struct pair *p)
+{
+    struct stat s;
+
+    for (int i = 0; i < 2; i++)
+        if (lstat(p->path[i], &s) == 0)
+            return D9D_FAIL(D9D_ECONFIG, "%s: is there already; --force replaces it", p->path[i]);
+    return D9D_OK;
+}
+
+/* What a killed export left is removed; what is no file is none of ours. */
+static d9d_status make_partial(const char *path, d9di_out_file *out)
+{
+    struct stat s;
+
+    if (lstat(path, &s) == 0) {
+        if (!S_ISREG(s.st_mode))
+            return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a regular file", path);
+        if (unlink(path) != 0)
+            return D9D_FAIL(D9D_EIO, "%s: cannot be removed: %m", path);
+    }
+    return d9di_out_create_new(out, path);
+}
+
+static d9d_status make_files(struct export *e, struct pair *p, bool replace, const d9d_log *log)
+{
+    d9di_out_file *const files[] = {&e->bin, &e->idx};
+
+    if (!replace)
+        D9D_TRY(check_free(p));
+    for (int i = 0; i < 2; i++) {
+        D9D_TRY(make_partial(p->partial[i], files[i]));
+        p->made[i] = true;
     }
     d9d_progress_start(&e->progress, log, "export", "tokens", 0);
-    if (st == D9D_OK)
-        st = write_all(e);
-    if (st == D9D_OK)
-        d9d_progress_end(&e->progress);
-    for (i = 0; i < 2; i++) {
-        if (st == D9D_OK && asprintf(&path, "%s%s", out, ends[i]) < 0) {
-            path = NULL;
-            st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", out);
-        }
-        if (st == D9D_OK && rename(tmp[i], path) != 0)
-            st = D9D_FAIL(D9D_EIO, "%s: cannot be renamed: %m", tmp[i]);
-        if (st != D9D_OK && tmp[i])
-            remove(tmp[i]);
-        free(tmp[i]);
-        free(path);
-        path = NULL;
+    D9D_TRY(write_all(e));
+    d9d_progress_end(&e->progress);
+    if (!replace)
+        D9D_TRY(check_free(p)); /* nobody else was faster */
+    for (int i = 0; i < 2; i++) {
+        if (rename(p->partial[i], p->path[i]) != 0)
+            return D9D_FAIL(D9D_EIO, "%s: cannot be renamed: %m", p->partial[i]);
+        p->made[i] = false;
     }
-    return st;
+    return D9D_OK;
 }
 
 d9d_status d9d_dataset_export_megatron(const char *dir, const char *split, const char *out,
-                                       const d9d_log *log)
+                                       bool replace, const d9d_log *log)
 {
     struct export e = {.at = 0};
+    struct pair p = {.made = {false, false}};
     d9d_status st;
 
     D9D_TRY(d9d_dataset_open(dir, split, &e.ds));
@@ -153,8 +200,9 @@ d9d_status d9d_dataset_export_megatron(const char *dir, const char *split, const
     if (e.ds->manifest.labels)
         st = D9D_FAIL(D9D_ECONFIG, "%s: has labels, and Megatron's files have no room for them",
                       dir);
-    else
-        st = make_files(&e, out, log);
+    else if ((st = name_pair(out, &p)) == D9D_OK)
+        st = make_files(&e, &p, replace, log);
+    pair_release(&p);
     d9di_out_release(&e.bin);
     d9di_out_release(&e.idx);
     d9d_dataset_close(e.ds);

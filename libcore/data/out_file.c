@@ -3,14 +3,25 @@
 
 enum { WRITE_BYTES = 1 << 20 };
 
-d9d_status d9di_out_create(d9di_out_file *o, const char *path)
+static d9d_status create(d9di_out_file *o, const char *path,
+                         d9d_status (*how)(const char *path, d9d_file *out))
 {
     if (!o->hasher)
         D9D_TRY(d9d_hasher_create(&o->hasher));
     d9d_hasher_reset(o->hasher);
-    D9D_TRY(d9d_file_create(path, &o->file));
+    D9D_TRY(how(path, &o->file));
     o->open = true;
     return D9D_OK;
+}
+
+d9d_status d9di_out_create(d9di_out_file *o, const char *path)
+{
+    return create(o, path, d9d_file_create);
+}
+
+d9d_status d9di_out_create_new(d9di_out_file *o, const char *path)
+{
+    return create(o, path, d9d_file_create_new);
 }
 
 d9d_status d9di_out_flush(d9di_out_file *o)

@@ -391,6 +391,37 @@ bad() {
     bad 1 'no samples: of 0 documents in 1 inputs' -t "$tok" -o data empty.jsonl
 }
 
+@test "export replaces nothing that is there, and follows no link" {
+    corpus 50 >a.jsonl
+    d9d-shard -q -t "$tok" -o ds a.jsonl
+    d9d-shard -q export ds out
+    cp out.bin bin && cp out.idx idx
+    d9d-shard -q -f megatron -t "$tok" --pack 16 -o packed out.bin
+    for gone in none bin idx; do # either is enough
+        cp bin out.bin && cp idx out.idx && rm -f "out.$gone"
+        run -2 d9d-shard -q export packed out
+        [[ "$output" == *"is there already; --force replaces it"* ]]
+        [ "$gone" = bin ] || cmp bin out.bin
+        [ "$gone" = idx ] || cmp idx out.idx
+    done
+    ln -sf nowhere out.bin && rm -f out.idx
+    run -2 d9d-shard -q export ds out
+    [ -L out.bin ]
+
+    echo precious >mine
+    rm -f out.*
+    ln -s mine out.bin.partial
+    run -2 d9d-shard -q export ds out
+    [[ "$output" == *"out.bin.partial: is there already and is not a regular file"* ]]
+    [ "$(cat mine)" = precious ] && [ ! -e out.bin ]
+    rm out.bin.partial && echo left >out.bin.partial # of one that was killed
+    d9d-shard -q export ds out
+    cmp bin out.bin && cmp idx out.idx
+    d9d-shard -q export --force packed out
+    ! cmp -s idx out.idx
+    [ ! -e out.bin.partial ]
+}
+
 # changed CHANGE WORDS ARG...: the command CHANGE comes between looking at the inputs and reading
 # them, which waits for the pipe.
 changed() {

@@ -97,6 +97,8 @@ typedef struct d9d_file {
 /* Create for writing (an existing file is truncated) or open for reading. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_create(const char *path, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
+/* Create for writing where nothing has the name, no link either. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_create_new(const char *path, d9d_file *out);
 /* Open for reading and writing as it is; make it, empty, where it is absent. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_edit(const char *path, d9d_file *out);
 /* The same of a file that must be this user's own: EPATH for a symbolic link, which is not followed,
