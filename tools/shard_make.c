@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "d9d/base/fs.h"
+
 /* --- making a dataset -------------------------------------------------------- */
 
 #define OPT(field, ...) TOOL_OPT(shard_make, field, __VA_ARGS__)
@@ -16,7 +18,7 @@ const shard_make shard_make_default = {.how = {.seed = -1}};
 
 const tool_option shard_make_options[] = {
     OPT(how.tokenizer, STRING, "tokenizer", 't', "FILE",
-        "HuggingFace tokenizer.json (byte-level BPE)"),
+        "HuggingFace tokenizer.json (BPE), or the directory that has it"),
     OPT(how.out, STRING, "out", 'o', "DIR", "the dataset directory to make, or with --task a part"),
     OPT(how.format, WORD, "format", 'f', "FORMAT",
         "jsonl, text (a document a file), tokens (JSON lines with input_ids and perhaps labels), "
@@ -118,6 +120,14 @@ static d9d_status put_report(const tool_run *r, const char *dir, const d9d_shard
         "positions", (json_int_t)s->positions, "shards", (json_int_t)s->shards));
 }
 
+/* The tokenizer.json of a directory. */
+static d9d_status find_tokenizer(tool_run *r, const char **path)
+{
+    if (*path && d9d_fs_is_dir(*path) && !(*path = d9d_fs_join(&r->arena, *path, "tokenizer.json")))
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the name of the tokenizer");
+    return D9D_OK;
+}
+
 d9d_status shard_make_run(tool_run *r, const void *given)
 {
     const shard_make *o = given;
@@ -129,6 +139,7 @@ d9d_status shard_make_run(tool_run *r, const void *given)
         return D9D_FAIL(D9D_ECONFIG, "--out DIR is missing");
     D9D_TRY(read_edges(r, &o->edges, &edges));
     D9D_TRY(read_task(o, &how));
+    D9D_TRY(find_tokenizer(r, &how.tokenizer));
     how.inputs = (const char *const *)r->args;
     how.n_inputs = (size_t)r->n_args;
     how.edges = edges;

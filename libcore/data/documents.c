@@ -218,6 +218,13 @@ static d9d_status check_size(const d9di_documents_reader *r, size_t n)
                     by_lines(r) ? "" : "; --lines takes each line as one");
 }
 
+/* A byte order mark, which is no part of the text that a file begins with. */
+enum { MARK_BYTES = 3 };
+static bool has_mark(const char *text, size_t n)
+{
+    return n >= MARK_BYTES && memcmp(text, "\xef\xbb\xbf", MARK_BYTES) == 0;
+}
+
 static d9d_status whole_file(d9di_documents_reader *r, d9di_chunk *c)
 {
     d9di_document doc = {.at = c->text.len, .place = r->place};
@@ -228,6 +235,11 @@ static d9d_status whole_file(d9di_documents_reader *r, d9di_chunk *c)
     }
     doc.len = c->text.len - doc.at;
     r->place.byte = (int64_t)doc.len;
+    if (has_mark(c->text.data ? c->text.data + doc.at : "", doc.len)) {
+        doc.at += MARK_BYTES;
+        doc.len -= MARK_BYTES;
+        doc.place.byte = MARK_BYTES;
+    }
     D9D_TRY(end_source(r, c));
     return D9D_VEC_PUSH(&c->docs, doc);
 }
@@ -300,10 +312,10 @@ static d9d_status next_line(d9di_documents_reader *r, d9di_chunk *c)
     r->used += all;
     r->place.byte += (int64_t)all;
     r->place.line++;
-    if (json && doc.place.byte == 0 && len >= 3 && memcmp(line, "\xef\xbb\xbf", 3) == 0) {
-        line += 3; /* a byte order mark */
-        len -= 3;
-        doc.place.byte = 3;
+    if (doc.place.byte == 0 && has_mark(line, len)) {
+        line += MARK_BYTES;
+        len -= MARK_BYTES;
+        doc.place.byte = MARK_BYTES;
     }
     if (json && is_blank(line, len))
         return D9D_OK;

@@ -291,7 +291,9 @@ static d9d_status object(struct scan *p, member_fn fn, void *arg)
     d9d_status st = D9D_OK;
 
     if (!take(p, '{'))
-        return bad(p, "is not a JSON object");
+        return bad(p, here(p) == '[' ? "is not a JSON object but an array; jq -c '.[]' makes JSON "
+                                       "lines of one"
+                                     : "is not a JSON object");
     skip_space(p);
     if (take(p, '}'))
         return D9D_OK;
@@ -347,10 +349,15 @@ static bool is_key(const char *key, size_t len, const char *name)
     return len == strlen(name) && memcmp(key, name, len) == 0;
 }
 
+/* A member that is asked for is there once; nobody could say which of two counts. */
+static d9d_status once(struct scan *p, bool before, const char *key)
+{
+    return before ? bad(p, "\"%.60s\" is given twice", key) : D9D_OK;
+}
+
 struct want_text {
     const char *key;
     d9d_buf *out;
-    size_t before;
     bool found;
 };
 
@@ -360,9 +367,9 @@ static d9d_status text_member(struct scan *p, void *arg, const char *key, size_t
 
     if (!is_key(key, len, w->key))
         return skip_value(p);
+    D9D_TRY(once(p, w->found, w->key));
     if (here(p) != '"')
         return bad(p, "\"%.60s\" is not a string", w->key);
-    w->out->len = w->before;
     w->found = true;
     return string(p, w->out);
 }
@@ -371,7 +378,7 @@ d9d_status d9di_jsonl_text(const char *line, size_t n, const char *key, d9d_buf 
                            d9di_jsonl_error *error)
 {
     struct scan p = {line, n, 0, error};
-    struct want_text w = {key, out, out->len, false};
+    struct want_text w = {key, out, false};
 
     D9D_TRY(members(&p, text_member, &w));
     return w.found ? D9D_OK : bad(&p, "has no \"%.60s\"", key);
@@ -414,8 +421,10 @@ static d9d_status label_member(struct scan *p, void *arg, const char *key, size_
 {
     struct want_label *w = arg;
 
-    return is_key(key, len, w->key) ? small_int(p, 0, w->most, "a class", &w->value)
-                                    : skip_value(p);
+    if (!is_key(key, len, w->key))
+        return skip_value(p);
+    D9D_TRY(once(p, w->value >= 0, w->key));
+    return small_int(p, 0, w->most, "a class", &w->value);
 }
 
 d9d_status d9di_jsonl_label(const char *line, size_t n, const char *key, uint32_t vocab,
@@ -456,13 +465,13 @@ static d9d_status tokens_member(struct scan *p, void *arg, const char *key, size
     struct want_tokens *w = arg;
 
     if (is_key(key, len, "input_ids")) {
+        D9D_TRY(once(p, w->has_ids, "input_ids"));
         w->has_ids = true;
-        w->ids->len = w->ids_before;
         return array(p, "input_ids", id_element, w);
     }
     if (is_key(key, len, "labels")) {
+        D9D_TRY(once(p, w->has_labels, "labels"));
         w->has_labels = true;
-        w->labels->len = w->labels_before;
         return array(p, "labels", label_element, w);
     }
     return skip_value(p);

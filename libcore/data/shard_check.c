@@ -31,14 +31,20 @@ static d9d_status add_split(d9di_shares *out, const char *name, size_t n, double
     return D9D_OK;
 }
 
+static bool has_train(const d9di_shares *shares)
+{
+    for (size_t i = 0; i < shares->n; i++)
+        if (strcmp(shares->split[i].name, "train") == 0)
+            return true;
+    return false;
+}
+
 /* What splits of given size leave. */
 static d9d_status add_rest(d9di_shares *out)
 {
-    bool has_train = false;
+    const char *name = has_train(out) ? "rest" : "train";
 
-    for (size_t i = 0; i < out->n; i++)
-        has_train = has_train || strcmp(out->split[i].name, "train") == 0;
-    return add_split(out, has_train ? "rest" : "train", has_train ? 4 : 5, 2, D9DI_JOIN_REST);
+    return add_split(out, name, strlen(name), 2, D9DI_JOIN_REST);
 }
 
 /* NAME=SHARE, which is added to *sum, or NAME=COUNT. */
@@ -80,6 +86,8 @@ static d9d_status parse_shares(const char *text, d9di_shares *out)
     }
     if (sum == 0)
         return add_rest(out);
+    if (sum < 1 - 1e-6 && !has_train(out))
+        return add_split(out, "train", 5, 2, D9DI_JOIN_SHARE);
     if (fabs(sum - 1) > 1e-6)
         return D9D_FAIL(D9D_ECONFIG, "the shares of the splits add up to %g, must be 1", sum);
     for (size_t i = 0; i < out->n; i++)
@@ -170,6 +178,24 @@ static d9d_status check_inputs(const d9d_shard_how *how)
     return D9D_OK;
 }
 
+/* Files of tables that are told by their names, of which no first bytes tell. */
+static d9d_status check_names(const d9d_shard_how *how)
+{
+    static const char *const ends[] = {".csv", ".tsv"};
+
+    for (size_t i = 0; i < how->n_inputs && how->format == D9D_SHARD_BY_NAME; i++)
+        for (size_t k = 0; k < sizeof(ends) / sizeof(ends[0]); k++) {
+            const size_t n = strlen(how->inputs[i]), m = strlen(ends[k]);
+
+            if (n > m && strcmp(how->inputs[i] + n - m, ends[k]) == 0)
+                return D9D_FAIL(D9D_ECONFIG,
+                                "%s: is a table by its name (%s); make JSON lines of it, or say its "
+                                "--format",
+                                how->inputs[i], ends[k]);
+        }
+    return D9D_OK;
+}
+
 static d9d_status check_sizes(const d9d_shard_how *how)
 {
     if (how->shard_bytes < 0 || how->part_bytes < 0)
@@ -201,6 +227,7 @@ static d9d_status check_replaced(const d9d_shard_how *how)
 d9d_status d9di_shard_check(const d9d_shard_how *how, d9di_shares *shares)
 {
     D9D_TRY(check_inputs(how));
+    D9D_TRY(check_names(how));
     D9D_TRY(check_lengths(how));
     D9D_TRY(check_sizes(how));
     if (how->replace)

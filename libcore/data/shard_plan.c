@@ -128,6 +128,32 @@ out:
 
 /* --- making ----------------------------------------------------------------------------------- */
 
+/* The other files that tokenizers come in are no JSON. */
+static d9d_status check_tokenizer(const char *path)
+{
+    const size_t spaces = sizeof(" \t\r\n") - 1;
+    char head[64];
+    d9d_file f = {.fd = -1};
+    uint64_t bytes = 0;
+    size_t n, i = 0;
+
+    D9D_TRY(d9d_fs_check_readable(path));
+    if (d9d_fs_is_dir(path) || d9d_fs_size(path, &bytes) != D9D_OK || bytes == 0)
+        return D9D_OK; /* is said by who loads it */
+    n = bytes < sizeof(head) ? (size_t)bytes : sizeof(head);
+    D9D_TRY(d9d_file_open(path, &f));
+    if (d9d_file_read_at(&f, head, n, 0) == D9D_OK)
+        while (i < n && memchr(" \t\r\n", head[i], spaces))
+            i++;
+    d9d_file_release(&f);
+    return i == n || head[i] == '{'
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG,
+                          "%s: is no tokenizer.json of HuggingFace; tokenizer.model of SentencePiece "
+                          "or tiktoken is not read, save_pretrained() of transformers writes one",
+                          path);
+}
+
 static d9d_status load_tokenizer(const d9d_shard_how *how, d9di_tokenise *t)
 {
     d9d_tokenizer *tok;
@@ -135,6 +161,7 @@ static d9d_status load_tokenizer(const d9d_shard_how *how, d9di_tokenise *t)
     *t = (d9di_tokenise){.how = how, .vocab = D9DI_MAX_VOCAB};
     if (!how->tokenizer)
         return D9D_OK;
+    D9D_TRY(check_tokenizer(how->tokenizer));
     D9D_TRY(d9d_tokenizer_load(how->tokenizer, &tok));
     t->tok = tok;
     t->vocab = d9d_tokenizer_vocab_size(tok);

@@ -147,6 +147,7 @@ static const struct stranger {
 } strangers[] = {
     {"a Parquet file; make JSON lines of it", "PAR1\x15", 5},
     {"an Arrow file; make JSON lines of it", "ARROW1\0\0", 8},
+    {"a stream of Arrow; make JSON lines of it", "\xff\xff\xff\xff", 4},
     {"compressed with bzip2, and gzip and zstd are read", "BZh91AY&SY", 10},
     {"compressed with xz, and gzip and zstd are read", "\xfd\x37zXZ\0", 6},
     {"compressed with lz4, and gzip and zstd are read", "\x04\x22\x4d\x18", 4},

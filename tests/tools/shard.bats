@@ -383,7 +383,13 @@ bad() {
     bad 1 'key.jsonl: line 2, byte 29: has no "text"' -t "$tok" -o data key.jsonl
     bad 1 'type.jsonl: line 1, byte 9: "text" is not a string' -t "$tok" -o data type.jsonl
     bad 1 "cut.jsonl: line 1, byte 14: ',' or '}' is expected" -t "$tok" -o data cut.jsonl
-    bad 1 'array.jsonl: line 1, byte 0: is not a JSON object' -t "$tok" -o data array.jsonl
+    printf 'tekken' >tokenizer.model && printf 'text\na\n' >table.csv && printf '\377\377\377\377abcdefgh' >stream.jsonl
+    printf '{"text": "a", "text": "b"}\n' >twice.jsonl
+    bad 2 'tokenizer.model: is no tokenizer.json of HuggingFace' -t tokenizer.model -o data array.jsonl
+    bad 2 'table.csv: is a table by its name (.csv); make JSON lines of it' -t "$tok" -o data table.csv
+    bad 1 'stream.jsonl: is a stream of Arrow; make JSON lines of it' -t "$tok" -o data stream.jsonl
+    bad 1 'twice.jsonl: line 1, byte 22: "text" is given twice' -t "$tok" -o data twice.jsonl
+    bad 1 'array.jsonl: line 1, byte 0: is not a JSON object but an array' -t "$tok" -o data array.jsonl
     bad 1 'an id must be an integer from 0 to' -t "$tok" --format tokens -o data big.jsonl
     bad 1 'has 1 labels for 2 ids' --format tokens -o data count.jsonl
     bad 1 'mixed.jsonl: line 2: has labels, the documents before it have none' --format tokens -o data mixed.jsonl
@@ -420,6 +426,29 @@ bad() {
     d9d-shard -q export --force packed out
     ! cmp -s idx out.idx
     [ ! -e out.bin.partial ]
+}
+
+@test "a byte order mark is no part of a text" {
+    printf 'int a;\nint b;\n' >plain.txt
+    { printf '\357\273\277'; cat plain.txt; } >marked.txt
+    printf '{"text": "int a;"}\n' >plain.jsonl
+    { printf '\357\273\277'; cat plain.jsonl; } >marked.jsonl
+    for how in "-f text plain.txt" "-f text --lines plain.txt" "plain.jsonl"; do
+        rm -rf plain marked
+        # shellcheck disable=SC2086
+        d9d-shard -q -t "$tok" -o plain $how
+        # shellcheck disable=SC2086
+        d9d-shard -q -t "$tok" -o marked ${how/plain/marked}
+        cmp plain/tokens-00000.bin marked/tokens-00000.bin
+    done
+}
+
+@test "what a share leaves is the split train, and a directory has its tokenizer" {
+    corpus 500 >a.jsonl
+    mkdir tok && cp "$tok" tok
+    d9d-shard -q -t "$tok" -o said --split valid=0.1,train=0.9 a.jsonl
+    d9d-shard -q -t tok -o rest --split valid=0.1 a.jsonl
+    cmp said/index.lmdb rest/index.lmdb
 }
 
 # changed CHANGE WORDS ARG...: the command CHANGE comes between looking at the inputs and reading
