@@ -279,8 +279,8 @@ typedef d9d_status part(d9di_manifest *m, const json_t *root, const char *where)
 static part *const manifest_parts[] = {parse_kind,      parse_recipe, parse_counts,
                                        parse_splits,    parse_edges,  parse_files,
                                        parse_tokenizer, check_files,  NULL};
-static part *const plan_parts[] = {parse_kind,  parse_recipe,    plan_names,
-                                   parse_edges, parse_list, parse_tokenizer, NULL};
+static part *const plan_parts[] = {parse_kind, parse_recipe,    plan_names, parse_edges,
+                                   parse_list, parse_tokenizer, NULL};
 
 static d9d_status parse(const char *where, const char *text, size_t n, bool sealed,
                         part *const *parts, d9di_manifest *out)

@@ -8,7 +8,7 @@
 #include "d9d/base/hash.h"
 #include "d9d/base/mem.h"
 
-enum { D9DI_MAX_SHARDS = 100000 };           /* of a dataset that is written or read */
+enum { D9DI_MAX_SHARDS = 100000 };          /* of a dataset that is written or read */
 #define D9DI_MAX_LENGTH INT64_C(0x7fffffff) /* of a sample, in stored tokens */
 
 typedef struct d9di_split {

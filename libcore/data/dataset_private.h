@@ -30,8 +30,8 @@ struct d9d_dataset {
     d9di_index *index;
     struct d9di_map *tokens, *labels; /* [n_shards] */
     uint32_t n_maps, most_maps;
-    d9d_tokenizer *tokenizer;         /* NULL until text is asked for */
-    bool whole;                       /* the last token is a position too */
+    d9d_tokenizer *tokenizer; /* NULL until text is asked for */
+    bool whole;               /* the last token is a position too */
     /* Of one that is made: what is above is empty but for the name, the hash and the split. */
     const struct d9d_dataset_kind *kind; /* NULL: of one that is read */
     void *self;

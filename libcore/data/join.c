@@ -144,10 +144,11 @@ static d9d_status count_all(const d9di_join_how *how, d9di_split_state *split, d
     m->wide = how->unit.wide;
     m->labels = c.labels == 1;
     if (c.shards > D9DI_MAX_SHARDS)
-        return D9D_FAIL(D9D_EFORMAT,
-                        "%llu files of tokens, and a dataset has at most %d; a larger --shard-size or "
-                        "--part-size makes fewer",
-                        (unsigned long long)c.shards, D9DI_MAX_SHARDS);
+        return D9D_FAIL(
+            D9D_EFORMAT,
+            "%llu files of tokens, and a dataset has at most %d; a larger --shard-size or "
+            "--part-size makes fewer",
+            (unsigned long long)c.shards, D9DI_MAX_SHARDS);
     m->n_shards = (uint32_t)c.shards;
     number_splits(split, m);
     return D9D_OK;
@@ -307,9 +308,8 @@ d9d_status d9di_join_each_record(const char *dir, const d9di_unit_state *s, d9di
 {
     struct records to = {fn, arg};
 
-    return d9di_join_each_bytes(dir, s, ".records",
-                                (uint64_t)s->samples * sizeof(struct d9di_spooled), on_records,
-                                &to);
+    return d9di_join_each_bytes(
+        dir, s, ".records", (uint64_t)s->samples * sizeof(struct d9di_spooled), on_records, &to);
 }
 
 int64_t d9di_join_length(const d9di_unit_state *s, const struct d9di_spooled *r)
@@ -587,8 +587,8 @@ static d9d_status write_index(const struct join *j)
 bool d9di_join_is_work(const char *name)
 {
     return has_prefix(name, "unit-") || has_prefix(name, "join.") ||
-           strcmp(name, D9DI_JOIN_PACKS) == 0 ||
-           has_prefix(name, "plan.json") || has_prefix(name, "index.work");
+           strcmp(name, D9DI_JOIN_PACKS) == 0 || has_prefix(name, "plan.json") ||
+           has_prefix(name, "index.work");
 }
 
 static bool is_shard(const char *name)

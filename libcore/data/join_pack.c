@@ -87,9 +87,8 @@ static d9d_status open_shard(struct reader *r, const d9di_unit_state *unit, uint
     r->tokens.path = r->labels.path = NULL;
     r->shard = (size_t)shard + 1;
     D9D_TRY(open_file(r, unit, "tokens", shard, x->hash, &r->tokens));
-    return unit->labels == 1
-               ? open_file(r, unit, "labels", shard, x->labels_hash, &r->labels)
-               : D9D_OK;
+    return unit->labels == 1 ? open_file(r, unit, "labels", shard, x->labels_hash, &r->labels)
+                             : D9D_OK;
 }
 
 static d9d_status read_ids(struct reader *r, const struct d9di_spooled *x)
@@ -128,8 +127,7 @@ static d9d_status pass_on(struct reader *r, const d9di_unit_state *unit,
     D9D_TRY(read_ids(r, x));
     if (unit->labels == 1) {
         D9D_TRY(D9D_VEC_RESERVE(&r->targets, x->stored));
-        D9D_TRY(d9d_file_read_at(&r->labels, r->targets.data,
-                                 x->stored * sizeof(*r->targets.data),
+        D9D_TRY(d9d_file_read_at(&r->labels, r->targets.data, x->stored * sizeof(*r->targets.data),
                                  x->offset * sizeof(*r->targets.data)));
     }
     return d9di_packer_add(to, x->key, r->ids.data, unit->labels == 1 ? r->targets.data : NULL,

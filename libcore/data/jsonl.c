@@ -628,12 +628,14 @@ static d9d_status message_member(struct scan *p, void *arg, const char *key, siz
     const size_t before = text->len;
 
     if (is_key(key, len, "role")) {
+        D9D_TRY(once(p, w->has_role, "role"));
         w->has_role = true;
         D9D_TRY(string(p, text));
         w->message.role = since(text, before);
         return D9D_OK;
     }
     if (is_key(key, len, "content")) {
+        D9D_TRY(once(p, w->has_content, "content"));
         w->has_content = true;
         D9D_TRY(content(p, text));
         w->message.content = since(text, before);
@@ -676,11 +678,13 @@ static d9d_status chat_member(struct scan *p, void *arg, const char *key, size_t
     struct want_chat *w = arg;
 
     if (is_key(key, len, "messages")) {
+        D9D_TRY(once(p, w->has_messages, "messages"));
         w->has_messages = true;
         w->to->list.len = w->to->calls.len = 0;
         return array(p, "messages", message, w->to);
     }
     if (is_key(key, len, "system")) {
+        D9D_TRY(once(p, w->has_system, "system"));
         w->system.len = 0;
         w->has_system = here(p) == '"';
         w->system_at = p->at;

@@ -1,8 +1,8 @@
 /* jsonl.h - members of one JSON object, in one pass and without a tree.
  *
  * Text is checked to be JSON throughout, but only what was asked for is kept, and
- * that must be there once.  Other keys may be there twice, and numbers may be of any size where they are skipped:
- * records of corpora carry all sorts of metadata. */
+ * that must be there once.  Other keys may be there twice, and numbers may be of any size where
+ * they are skipped: records of corpora carry all sorts of metadata. */
 #ifndef D9DI_DATA_JSONL_H
 #define D9DI_DATA_JSONL_H
 

@@ -49,12 +49,11 @@ static d9d_status open_work(struct run *r, const char *out, bool replace)
         D9D_TRY(d9di_workdir_clear(&r->work));
     D9D_TRY(d9di_plan_write(&r->plan, dir));
     r->plan.unit.dir = dir;
-    r->join = (d9di_join_how){
-        .unit = r->plan.unit,
-        .n_pieces = r->plan.pieces.list.len,
-        .counts = r->plan.shares.counts,
-        .packer = r->plan.packs,
-        .check = same};
+    r->join = (d9di_join_how){.unit = r->plan.unit,
+                              .n_pieces = r->plan.pieces.list.len,
+                              .counts = r->plan.shares.counts,
+                              .packer = r->plan.packs,
+                              .check = same};
     r->piece_dir = calloc(r->join.n_pieces + 1, sizeof(*r->piece_dir));
     if (!r->piece_dir)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu pieces", dir, r->join.n_pieces);

@@ -96,7 +96,8 @@ d9d_status d9di_beside_copy(const d9di_plan *p, const char *dir)
         if (!to)
             st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
         else if (!from)
-            st = D9D_FAIL(D9D_EIO, "%s: was taken away from beside %s", names[i], p->how->tokenizer);
+            st =
+                D9D_FAIL(D9D_EIO, "%s: was taken away from beside %s", names[i], p->how->tokenizer);
         else
             st = d9di_beside_take(from, to, p->beside[k].hash);
         k++;

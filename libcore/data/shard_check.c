@@ -188,10 +188,11 @@ static d9d_status check_names(const d9d_shard_how *how)
             const size_t n = strlen(how->inputs[i]), m = strlen(ends[k]);
 
             if (n > m && strcmp(how->inputs[i] + n - m, ends[k]) == 0)
-                return D9D_FAIL(D9D_ECONFIG,
-                                "%s: is a table by its name (%s); make JSON lines of it, or say its "
-                                "--format",
-                                how->inputs[i], ends[k]);
+                return D9D_FAIL(
+                    D9D_ECONFIG,
+                    "%s: is a table by its name (%s); make JSON lines of it, or say its "
+                    "--format",
+                    how->inputs[i], ends[k]);
         }
     return D9D_OK;
 }
@@ -202,10 +203,11 @@ static d9d_status check_sizes(const d9d_shard_how *how)
         return D9D_FAIL(D9D_ECONFIG, "shards of %lld bytes, parts of %lld",
                         (long long)how->shard_bytes, (long long)how->part_bytes);
     if (how->part_bytes > 0 && how->part_bytes < D9DI_LEAST_PART)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "--part-size: parts of %lld bytes; each has files of its own, so they are of "
-                        "%d bytes at least",
-                        (long long)how->part_bytes, D9DI_LEAST_PART);
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "--part-size: parts of %lld bytes; each has files of its own, so they are of "
+            "%d bytes at least",
+            (long long)how->part_bytes, D9DI_LEAST_PART);
     if (how->pack_window < 0 || how->pack_window > MAX_WINDOW)
         return D9D_FAIL(D9D_ECONFIG, "a window of %lld documents; it must be of 1 to %d",
                         (long long)how->pack_window, MAX_WINDOW);

@@ -26,9 +26,10 @@ typedef struct d9di_piece {
 
 typedef struct d9di_pieces {
     D9D_VEC(d9di_piece) list;
-    d9di_seen (*seen)[2]; /* [n_inputs] of each its file, and that beside it which is read as well */
-    int64_t bytes;        /* of all */
-} d9di_pieces;            /* zero-initialised may be released */
+    d9di_seen (
+        *seen)[2]; /* [n_inputs] of each its file, and that beside it which is read as well */
+    int64_t bytes; /* of all */
+} d9di_pieces;     /* zero-initialised may be released */
 
 enum { D9DI_MAX_PIECES = D9DI_MAX_SHARDS }; /* each has shards of its own */
 

@@ -50,7 +50,8 @@ static d9di_recipe recipe_of(const d9di_plan *p)
                          .append_eos = how->append_eos};
 }
 
-/* Packs are made by units, unless which documents a split takes is known only when all are there. */
+/* Packs are made by units, unless which documents a split takes is known only when all are there.
+ */
 static void plan_packs(d9di_plan *p)
 {
     const d9di_recipe recipe = recipe_of(p);
@@ -99,16 +100,17 @@ static d9d_status hash_job(d9di_plan *p)
 
     p->repeatable = true;
     D9D_TRY_OR(st,
-               d9d_buf_printf(&b, "%s units v2 %d %d %s|%s|%s|%s\n", D9D_VERSION,
-                              (int)how->format, how->lines, how->text_key ? how->text_key : "",
+               d9d_buf_printf(&b, "%s units v2 %d %d %s|%s|%s|%s\n", D9D_VERSION, (int)how->format,
+                              how->lines, how->text_key ? how->text_key : "",
                               how->label_key ? how->label_key : "",
                               how->append_eos ? how->append_eos : "", how->split ? how->split : ""),
                out);
     D9D_TRY_OR(st,
                d9d_buf_printf(&b, "%lld %d %lld %d %lld %lld %lld %llu\n",
                               (long long)how->max_length, (int)how->overflow, (long long)how->pack,
-                              (int)how->pack_mode, (long long)recipe_of(p).pack_window, (long long)how->seed,
-                              (long long)p->part, (unsigned long long)p->unit.shard_bytes),
+                              (int)how->pack_mode, (long long)recipe_of(p).pack_window,
+                              (long long)how->seed, (long long)p->part,
+                              (unsigned long long)p->unit.shard_bytes),
                out);
     if (p->tokenise.tok)
         D9D_TRY_OR(st, put_hash(&b, d9d_tokenizer_hash(p->tokenise.tok)), out);
@@ -148,10 +150,11 @@ static d9d_status check_tokenizer(const char *path)
     d9d_file_release(&f);
     return i == n || head[i] == '{'
                ? D9D_OK
-               : D9D_FAIL(D9D_ECONFIG,
-                          "%s: is no tokenizer.json of HuggingFace; tokenizer.model of SentencePiece "
-                          "or tiktoken is not read, save_pretrained() of transformers writes one",
-                          path);
+               : D9D_FAIL(
+                     D9D_ECONFIG,
+                     "%s: is no tokenizer.json of HuggingFace; tokenizer.model of SentencePiece "
+                     "or tiktoken is not read, save_pretrained() of transformers writes one",
+                     path);
 }
 
 static d9d_status load_tokenizer(const d9d_shard_how *how, d9di_tokenise *t)
@@ -271,10 +274,11 @@ static d9d_status print_plan(const d9di_plan *p, const d9di_manifest *m, d9d_buf
     d9d_hash_hex(p->job, hex);
     for (size_t i = 0; i < p->shares.n; i++)
         json_array_append_new(counts, json_integer(p->shares.counts[i]));
-    root = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:O, s:O}", "schema", "d9d.part.v2", "job", hex,
-                     "pieces", (json_int_t)p->pieces.list.len, "task", (json_int_t)p->how->task,
-                     "tasks", (json_int_t)(p->how->tasks > 0 ? p->how->tasks : 1), "shard_bytes",
-                     (json_int_t)p->unit.shard_bytes, "counts", counts, "dataset", dataset);
+    root =
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:O, s:O}", "schema", "d9d.part.v2", "job", hex,
+                  "pieces", (json_int_t)p->pieces.list.len, "task", (json_int_t)p->how->task,
+                  "tasks", (json_int_t)(p->how->tasks > 0 ? p->how->tasks : 1), "shard_bytes",
+                  (json_int_t)p->unit.shard_bytes, "counts", counts, "dataset", dataset);
     D9D_TRY_OR(st, root ? d9d_json_put(out, root, 1) : D9D_FAIL(D9D_ENOMEM, "plan.json: no memory"),
                out);
     D9D_TRY_OR(st, d9d_buf_append(out, "\n", 1), out);

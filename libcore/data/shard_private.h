@@ -56,11 +56,11 @@ typedef struct d9di_plan {
     d9d_hash job;
     bool repeatable; /* every input is a file */
     d9di_unit_how unit;
-    d9di_packer_how packer; /* of units */
+    d9di_packer_how packer;                 /* of units */
     d9di_data_file beside[D9DI_MAX_BESIDE]; /* what a dataset has beside its tokens */
     size_t n_beside;
-    d9di_packer_how packs;  /* of what is made of all units; of size 0: units have packs */
-} d9di_plan; /* zero-initialised may be released */
+    d9di_packer_how packs; /* of what is made of all units; of size 0: units have packs */
+} d9di_plan;               /* zero-initialised may be released */
 
 d9d_status d9di_plan_make(const d9d_shard_how *how, d9di_plan *out);
 void d9di_plan_release(d9di_plan *p);

@@ -74,7 +74,8 @@ static json_t *lists_json(const d9di_unit_how *how, const d9di_unit_state *s)
                                         "bytes", (json_int_t)s->ended.data[i].bytes));
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", "d9d.unit.v2", "job",
                      hash_json(how->job), "records_hash", hash_json(s->records_hash),
-                     "segments_hash", hash_json(s->segments_hash), "splits", splits, "shards", shards, "ended", ended);
+                     "segments_hash", hash_json(s->segments_hash), "splits", splits, "shards",
+                     shards, "ended", ended);
 }
 
 d9d_status d9di_unit_write(const d9di_unit_how *how, const d9di_unit_state *s)

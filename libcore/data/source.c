@@ -33,7 +33,7 @@ struct d9di_source_reader {
     uint64_t consumed;
     bool raw_end;
     d9di_seen seen; /* when it was opened */
-    bool between; /* compressed: a member or frame has ended and no other has begun */
+    bool between;   /* compressed: a member or frame has ended and no other has begun */
     z_stream gz;
     ZSTD_DStream *zstd;
 };
@@ -165,7 +165,8 @@ static d9d_status check_kind(const char *path)
                                : D9D_OK;
 }
 
-/* --- what has changed -------------------------------------------------------------------------- */
+/* --- what has changed --------------------------------------------------------------------------
+ */
 
 static d9di_seen seen_of(const struct stat *s)
 {

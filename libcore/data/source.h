@@ -21,7 +21,8 @@ typedef struct d9di_seen {
     ino_t inode;
     struct timespec changed;
 } d9di_seen;
-/* What opening says of an input, but for its content.  ENOTFOUND, EIO, and EPATH for a directory. */
+/* What opening says of an input, but for its content.  ENOTFOUND, EIO, and EPATH for a directory.
+ */
 d9d_status d9di_source_look(const char *path, d9di_seen *out);
 /* Look again: EIO, with both sizes, unless it is the same file, unchanged.  Fine where nothing is
  * known. */

@@ -413,7 +413,8 @@ static void test_other_tokenizer(void **state)
         d9d_hash_hex(hash, hex);
         snprintf(file, sizeof(file),
                  "{\"name\": \"tokenizer.json\", \"bytes\": 2, \"xxh3_128\": \"%s\"}, "
-                 "{\"name\": \"tokens-00000.bin\"", hex);
+                 "{\"name\": \"tokens-00000.bin\"",
+                 hex);
         if (i > 0)
             memcpy(hex, of_recipe[i], 2);
         snprintf(recipe, sizeof(recipe),
@@ -471,12 +472,18 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(test_samples),  unit_test_in_dir(test_labels),
-        unit_test_in_dir(test_overflow), unit_test_in_dir(test_packs),
-        unit_test_in_dir(test_concat),   unit_test_in_dir(test_windows),
-        unit_test_in_dir(test_splits),   unit_test_in_dir(test_split_sizes),
-        unit_test_in_dir(test_cut),      unit_test_in_dir(test_damage),
-        unit_test_in_dir(test_other_tokenizer), unit_test_in_dir(test_refusals),
+        unit_test_in_dir(test_samples),
+        unit_test_in_dir(test_labels),
+        unit_test_in_dir(test_overflow),
+        unit_test_in_dir(test_packs),
+        unit_test_in_dir(test_concat),
+        unit_test_in_dir(test_windows),
+        unit_test_in_dir(test_splits),
+        unit_test_in_dir(test_split_sizes),
+        unit_test_in_dir(test_cut),
+        unit_test_in_dir(test_damage),
+        unit_test_in_dir(test_other_tokenizer),
+        unit_test_in_dir(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* test_dataset_maps.c - datasets of more shard files than are mapped, and of more than there may be. */
+/* test_dataset_maps.c - datasets of more shard files than are mapped, and of more than there may
+ * be. */
 #include "support/unit.h"
 
 #include <stdio.h>

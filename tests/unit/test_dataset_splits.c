@@ -49,7 +49,7 @@ static struct corpus write_corpus(struct draw *d, int64_t size, bool heads)
     for (int g = 0; g < c.groups; g++)
         length[g] = below(d, 9) == 0 ? size + below(d, size * 3) : 1 + below(d, size / 2 + 1);
     for (int i = 0; i < documents; i++) {
-        const int g = i < c.groups         ? i
+        const int g = i < c.groups       ? i
                       : below(d, 3) == 0 ? (int)below(d, 3)
                                          : (int)below(d, c.groups);
         const int64_t more = heads && length[g] > size ? below(d, size) : 0;

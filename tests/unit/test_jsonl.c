@@ -87,6 +87,38 @@ static void test_random(void **state)
     }
 }
 
+/* A key that is asked for twice is an error, others are of no matter. */
+static void test_twice(void **state)
+{
+    static const char *const lines[] = {
+        "{\"messages\": [{\"role\": \"a\", \"role\": \"b\", \"content\": \"\"}]}",
+        "{\"messages\": [{\"role\": \"a\", \"content\": \"\", \"content\": \"\"}]}",
+        "{\"messages\": [], \"messages\": []}",
+        "{\"system\": \"a\", \"messages\": [], \"system\": \"b\"}"};
+    static const char ids[] = "{\"input_ids\": [1], \"x\": 1, \"x\": 2, \"input_ids\": [2]}";
+    static const char text[] = "{\"x\": 1, \"text\": \"a\", \"x\": 2}";
+    d9di_jsonl_error error;
+    d9di_messages m = {.text = {0}};
+    d9di_labels labels = {0};
+    d9d_ids got = {0};
+    d9d_buf out = {0};
+    bool has;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        assert_int_equal(d9di_jsonl_messages(lines[i], strlen(lines[i]), &m, &error), D9D_EFORMAT);
+        assert_non_null(strstr(error.what, "is given twice"));
+    }
+    assert_int_equal(d9di_jsonl_tokens(ids, strlen(ids), 9, &got, &labels, &has, &error),
+                     D9D_EFORMAT);
+    assert_non_null(strstr(error.what, "\"input_ids\" is given twice"));
+    assert_ok(d9di_jsonl_text(text, strlen(text), "text", &out, &error));
+    d9di_messages_release(&m);
+    d9d_buf_release(&out);
+    D9D_VEC_RELEASE(&got);
+    D9D_VEC_RELEASE(&labels);
+}
+
 static void test_messages(void **state)
 {
     static const char line[] =
@@ -156,9 +188,9 @@ static void test_tools(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places), cmocka_unit_test(test_control),
-        cmocka_unit_test(test_random), cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_tools)};
+        cmocka_unit_test(test_places),   cmocka_unit_test(test_control),
+        cmocka_unit_test(test_random),   cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_messages), cmocka_unit_test(test_tools)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,8 +131,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_dataset_print_padding(d9d_dataset *ds, int64
 /* --- for d9d-shard export ------------------------------------------------------------------ */
 
 /* Write a split as OUT.bin and OUT.idx, the token files of Megatron-LM, each document a
- * sequence.  ECONFIG where there are labels, and where one of the two is there already, unless it is
- * to be replaced. */
+ * sequence.  ECONFIG where there are labels, and where one of the two is there already, unless it
+ * is to be replaced. */
 D9D_API D9D_MUST_USE d9d_status d9d_dataset_export_megatron(const char *dir, const char *split,
                                                             const char *out, bool replace,
                                                             const d9d_log *log);

@@ -27,9 +27,9 @@
  * A split of a given number of samples takes documents before the others share what is left: those
  * of the least random numbers, so many that their samples come as close to the number as whole
  * documents allow, and at least one.  Which these are is known when all inputs are read.  With
- * `pack` documents therefore stay as they are until then; those of such a split are packed together,
- * the others piece by piece.  (It takes the space of all tokens once more while it lasts.)  Samples
- * are then numbered split by split, and with a shuffle seed permuted within each.
+ * `pack` documents therefore stay as they are until then; those of such a split are packed
+ * together, the others piece by piece.  (It takes the space of all tokens once more while it
+ * lasts.)  Samples are then numbered split by split, and with a shuffle seed permuted within each.
  *
  * A run works in "<out>.partial" and renames it at the end.  The same command, run again after
  * an interruption, goes on behind the pieces that are whole, if every input still has its size
