@@ -419,12 +419,14 @@ bad() {
     ln -s mine out.bin.partial
     run -2 d9d-shard -q export ds out
     [[ "$output" == *"out.bin.partial: is there already and is not a regular file"* ]]
-    [ "$(cat mine)" = precious ] && [ ! -e out.bin ]
+    [ "$(cat mine)" = precious ]
+    [ ! -e out.bin ]
     rm out.bin.partial && echo left >out.bin.partial # of one that was killed
     d9d-shard -q export ds out
     cmp bin out.bin && cmp idx out.idx
     d9d-shard -q export --force packed out
-    ! cmp -s idx out.idx
+    run cmp -s idx out.idx
+    [ "$status" -eq 1 ]
     [ ! -e out.bin.partial ]
 }
 
