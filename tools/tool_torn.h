@@ -1,7 +1,7 @@
 /* tool_torn.h - the last words of a program whose mapped file is not there any more.
  *
- * Datasets and their index, and what the flight recorder keeps, are files in memory.  Where one is
- * cut under the program, or its disk fails, there is no error to return, but a signal (SIGBUS).
+ * Datasets and their index are files in memory.  Where one is cut under the program, or its disk
+ * fails, there is no error to return, but a signal (SIGBUS).
  */
 #ifndef D9D_TOOL_TORN_H
 #define D9D_TOOL_TORN_H

@@ -1,7 +1,13 @@
-/* flight_file.h - a ring of calls as it lies in memory and in its file, and its writer. */
+/* flight_file.h - a ring of calls as it lies in memory and in its file, and who writes it.
+ *
+ *     flight_memory.c   memory that others of this host can read, and that outlives the process
+ *     flight_ring.c     calls, by the thread that makes them: stores into that memory
+ *     flight_store.c    DIR/rank-N.bin, by the scribe's thread alone (dist/scribe.h)
+ */
 #ifndef D9DI_DIST_FLIGHT_FILE_H
 #define D9DI_DIST_FLIGHT_FILE_H
 
+#include "d9d/base/fs.h"
 #include "d9d/dist/mesh.h"
 #include "dist/comm_private.h"
 
@@ -12,7 +18,9 @@ enum {
     D9DI_FLIGHT_GROUPS = 80, /* sets of axes that are made at once at most */
     D9DI_FLIGHT_HEAD = 4096, /* bytes before the first call */
     D9DI_FLIGHT_PEERS = 4,
-    D9DI_FLIGHT_BEAT_MS = 100
+    D9DI_FLIGHT_MEMORY = 64,
+    D9DI_FLIGHT_BEAT_MS = 100,
+    D9DI_FLIGHT_SYNC_MS = 5000 /* between writings of the file */
 };
 
 typedef enum d9di_flight_state { /* of a process */
@@ -60,6 +68,9 @@ typedef struct d9di_flight_head {
     char node[64], host[64];
     char said[1024]; /* by the watchdog that ended the job */
     d9di_flight_group group[D9DI_FLIGHT_GROUPS];
+    char memory[D9DI_FLIGHT_MEMORY]; /* where processes of this host find the ring itself, or "" */
+    char dir[40];                    /* a hash of the directory's name */
+    int64_t lag;                     /* ns by which the file may be older than the ring; 0: none */
 } d9di_flight_head;
 
 typedef struct d9di_ring {
@@ -79,17 +90,51 @@ void d9di_presence_of_self(d9di_presence *out);
  * 0 where there is none; NULL where that is not asked. */
 bool d9di_process_gone(int64_t pid, int64_t started, char *state);
 
-/* A ring in memory, and in DIR/rank-N.bin where dir is not NULL. */
-d9d_status d9di_ring_open(const char *dir, d9d_boot *boot, const d9d_degrees *d, int64_t job,
-                          d9di_ring **out);
-/* Is this what the file of a rank in this job says? */
-bool d9di_ring_is(const char *dir, int rank, int64_t job, d9di_flight_state state);
-/* Says how it went; the file stays. */
-void d9di_ring_close(d9di_ring *r, bool failed);
-/* This process fails, which others may see before it is gone. */
-void d9di_ring_fail(d9di_ring *r);
-/* To the file's own storage, for readers on other hosts. */
-void d9di_ring_sync(d9di_ring *r);
+/* --- memory ------------------------------------------------------------------------------- */
+
+/* A ring of zeros: a file of /dev/shm, which is there when this process has been killed; where that
+ * has no room, memory that lives as long as somebody maps it; else this process's own.  `path`,
+ * where others of this host and user find it, "" for the last.  Rings of processes that are gone
+ * are removed there, if of the same directory (NULL: none) or an hour old. */
+d9d_status d9di_ring_memory(const char *dir, d9di_ring **out);
+/* Gone from /dev/shm; those who have it keep it. */
+void d9di_ring_unlink(const d9di_ring *r);
+/* Unmapped, and gone from /dev/shm unless it is to be found there. */
+void d9di_ring_release(d9di_ring *r, bool keep);
+/* That of another process, to be read; NULL: it cannot be. */
+const d9di_ring *d9di_ring_attach(const char *path);
+void d9di_ring_detach(const d9di_ring *r);
+/* What it says now, copied; false: it is there no more, or is none. */
+bool d9di_ring_peek(const char *path, d9di_ring *out);
+/* Held until it is closed, so that one of several writes it to its file; -1: another does, or it is
+ * there no more. */
+int d9di_ring_claim(const char *path);
+/* Of a ring that is being written: calls that are, have the number 0. */
+void d9di_ring_copy(const d9di_ring *r, d9di_ring *out);
+
+/* --- the file ------------------------------------------------------------------------------- */
+
+typedef struct d9di_flight_store {
+    d9d_file file;
+    d9di_ring *last; /* what it has */
+} d9di_flight_store;
+
+/* DIR/rank-N.bin, made anew and empty: an older job's is taken away. */
+d9d_status d9di_store_open(const char *dir, int rank, d9di_flight_store *out);
+/* Write and sync what differs from what it has. */
+d9d_status d9di_store_write(d9di_flight_store *s, const d9di_ring *r);
+void d9di_store_close(d9di_flight_store *s);
+/* What a process that is gone has left in memory, to its file, unless that is another job's. */
+d9d_status d9di_store_salvage(const char *dir, const d9di_ring *r);
+/* The state that the file of a rank has; false: there is none of this job. */
+bool d9di_store_state(const char *dir, int rank, int64_t job, d9di_flight_state *out);
+
+/* --- recording ------------------------------------------------------------------------------ */
+
+/* What a ring says of its rank. */
+void d9di_ring_init(d9di_ring *r, d9d_boot *boot, const d9d_degrees *d, int64_t job);
+void d9di_ring_set_state(d9di_ring *r, d9di_flight_state state);
+d9di_flight_state d9di_ring_state(const d9di_ring *r);
 
 /* The number of a group in the ring; -1: there are too many. */
 int d9di_ring_group(d9di_ring *r, unsigned axes);

@@ -56,7 +56,8 @@ static bool head_is(const d9di_flight_head *h)
         if (!axes_are(h->group[i].axes) || !number_is(h->group[i].seq))
             return false;
     return text_ends(h->node, sizeof(h->node)) && text_ends(h->host, sizeof(h->host)) &&
-           text_ends(h->said, sizeof(h->said));
+           text_ends(h->said, sizeof(h->said)) && text_ends(h->memory, sizeof(h->memory)) &&
+           number_is(h->lag);
 }
 
 static bool call_is(const d9di_flight_head *h, const d9di_flight_call *x)
@@ -191,6 +192,26 @@ void d9di_record_release(d9di_record *r)
 
 /* --- all files -------------------------------------------------------------------------- */
 
+/* What a process of this host keeps in memory is newer than its file. */
+static void renew(d9di_record *r, d9di_ring *ring)
+{
+    const d9di_flight_head was = r->head;
+    d9di_presence self;
+    d9di_record now;
+
+    d9di_presence_of_self(&self);
+    if (strcmp(was.host, self.host) != 0 || !d9di_ring_peek(was.memory, ring) ||
+        !d9di_record_parse(ring, sizeof(*ring), &now))
+        return;
+    if (now.head.job == was.job && now.head.rank == was.rank && now.head.pid == was.pid &&
+        now.head.started == was.started && strcmp(now.head.host, was.host) == 0) {
+        d9di_record_release(r);
+        *r = now;
+    } else {
+        d9di_record_release(&now);
+    }
+}
+
 static d9d_status read_record(const char *dir, int rank, d9di_record *out)
 {
     d9di_ring *ring = malloc(sizeof(*ring));
@@ -207,6 +228,8 @@ static d9d_status read_record(const char *dir, int rank, d9di_record *out)
     if (!d9di_record_parse(ring, sizeof(*ring), out) || out->head.rank != rank) {
         d9di_record_release(out);
         st = D9D_FAIL(D9D_EFORMAT, "%s: not a flight recorder's file of this version", path);
+    } else {
+        renew(out, ring);
     }
 out:
     d9d_file_release(&f);
@@ -266,7 +289,7 @@ static d9di_life life_of(const d9d_flight *f, const d9di_record *r, const char *
             return D9DI_LIFE_GONE;
         return state == 'T' || state == 't' ? D9DI_LIFE_STOPPED : D9DI_LIFE_RUNS;
     }
-    return f->now - r->sign > SILENCE_NS ? D9DI_LIFE_SILENT : D9DI_LIFE_RUNS;
+    return f->now - r->sign > SILENCE_NS + r->head.lag ? D9DI_LIFE_SILENT : D9DI_LIFE_RUNS;
 }
 
 /* Where nobody lives, time stands at the last sign of life. */
@@ -285,9 +308,31 @@ static void set_lives(d9d_flight *f)
         x->life = life_of(f, x, self.host);
         alive |= x->life == D9DI_LIFE_RUNS || x->life == D9DI_LIFE_STOPPED;
         f->last = x->sign > f->last ? x->sign : f->last;
+        if (x->life == D9DI_LIFE_RUNS)
+            f->last = f->now;
     }
     if (!alive)
         f->now = f->last;
+}
+
+static d9d_status take_memory(d9d_flight *f, const char *what)
+{
+    f->record = calloc((size_t)f->size, sizeof(*f->record));
+    f->culprit = calloc((size_t)f->size, sizeof(*f->culprit));
+    if (f->record == NULL || f->culprit == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d ranks", what, f->size);
+    return D9D_OK;
+}
+
+/* Of this job, or none. */
+static void read_file(d9d_flight *f, const char *dir, int rank)
+{
+    d9di_record *x = &f->record[rank];
+
+    if (read_record(dir, rank, x) == D9D_OK && x->head.job == f->job && x->head.size == f->size &&
+        memcmp(&x->head.degrees, &f->degrees, sizeof(f->degrees)) == 0)
+        return;
+    d9di_record_release(x);
 }
 
 d9d_status d9d_flight_open(const char *dir, d9d_flight **out)
@@ -298,25 +343,63 @@ d9d_status d9d_flight_open(const char *dir, d9d_flight **out)
     if (f == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a flight", dir);
     D9D_TRY_OR(st, find_job(dir, f), out);
-    f->record = calloc((size_t)f->size, sizeof(*f->record));
-    f->culprit = calloc((size_t)f->size, sizeof(*f->culprit));
-    if (f->record == NULL || f->culprit == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d ranks", dir, f->size);
+    D9D_TRY_OR(st, take_memory(f, dir), out);
+    for (int r = 0; r < f->size; r++)
+        read_file(f, dir, r);
+    set_lives(f);
+    *out = f;
+    f = NULL;
+out:
+    d9d_flight_close(f);
+    return st;
+}
+
+static const d9di_ring *ring_near(const d9di_ring *self, const d9di_neighbours *near, int rank)
+{
+    return rank == self->head.rank ? self : d9di_neighbours_ring(near, rank);
+}
+
+bool d9di_flight_is_near(const d9di_ring *self, const d9di_neighbours *near)
+{
+    for (int r = 0; r < self->head.size; r++)
+        if (ring_near(self, near, r) == NULL)
+            return false;
+    return true;
+}
+
+d9d_status d9di_flight_gather(const d9di_ring *self, const d9di_neighbours *near, const char *dir,
+                              d9d_flight **out)
+{
+    d9d_flight *f = calloc(1, sizeof(*f));
+    d9di_ring *copy = malloc(sizeof(*copy));
+    d9d_status st;
+
+    if (f == NULL || copy == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "flight: out of memory");
         goto out;
     }
+    f->job = self->head.job;
+    f->size = self->head.size;
+    f->degrees = self->head.degrees;
+    D9D_TRY_OR(st, take_memory(f, "flight"), out);
     for (int r = 0; r < f->size; r++) {
-        d9di_record *x = &f->record[r];
+        const d9di_ring *ring = ring_near(self, near, r);
 
-        if (read_record(dir, r, x) == D9D_OK && x->head.job == f->job && x->head.size == f->size &&
-            memcmp(&x->head.degrees, &f->degrees, sizeof(f->degrees)) == 0)
-            continue;
-        d9di_record_release(x);
+        f->record[r].life = D9DI_LIFE_UNKNOWN;
+        if (ring != NULL) {
+            d9di_ring_copy(ring, copy);
+            copy->head.lag = 0;
+            (void)d9di_record_parse(copy, sizeof(*copy), &f->record[r]);
+        } else if (dir != NULL) {
+            read_file(f, dir, r);
+        }
     }
     set_lives(f);
     *out = f;
     f = NULL;
 out:
     d9d_flight_close(f);
+    free(copy);
     return st;
 }
 

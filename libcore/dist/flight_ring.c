@@ -1,14 +1,9 @@
 /* flight_ring.c - writing a ring of calls.  See dist/flight_file.h. */
-#include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "d9d/base/fs.h"
 #include "d9d/base/hash.h"
 #include "d9d/base/thread.h"
 #include "dist/flight_file.h"
@@ -65,34 +60,7 @@ void d9di_presence_of_self(d9di_presence *out)
     d9d_hash_hex(d9d_hash_bytes(both, strlen(both)), out->host);
 }
 
-/* --- opening --------------------------------------------------------------------------- */
-
-static d9d_status map_file(const char *dir, int rank, d9di_ring **out)
-{
-    char path[PATH_MAX];
-    d9d_file f = {.fd = -1};
-    d9d_status st;
-    void *p;
-
-    if ((size_t)snprintf(path, sizeof(path), "%s/rank-%d.bin", dir, rank) >= sizeof(path))
-        return D9D_FAIL(D9D_EINVAL, "%s: too long a path", dir);
-    D9D_TRY(d9d_fs_mkdirs(dir));
-    (void)unlink(path); /* an older job's, whose processes may still have it in memory */
-    D9D_TRY_OR(st, d9d_file_edit(path, &f), out);
-    /* Taken, not only made long: memory that the disk has no place for would kill the process. */
-    if (posix_fallocate(f.fd, 0, sizeof(d9di_ring)) != 0) {
-        st = D9D_FAIL(D9D_EIO, "%s: no place for %zu bytes", path, sizeof(d9di_ring));
-        goto out;
-    }
-    p = mmap(NULL, sizeof(d9di_ring), PROT_READ | PROT_WRITE, MAP_SHARED, f.fd, 0);
-    if (p == MAP_FAILED)
-        st = D9D_FAIL(D9D_EIO, "%s: cannot be mapped", path);
-    else
-        *out = p;
-out:
-    d9d_file_release(&f);
-    return st;
-}
+/* --- what a ring says ------------------------------------------------------------------- */
 
 static int64_t time_of_day(void)
 {
@@ -102,19 +70,11 @@ static int64_t time_of_day(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-d9d_status d9di_ring_open(const char *dir, d9d_boot *boot, const d9d_degrees *d, int64_t job,
-                          d9di_ring **out)
+void d9di_ring_init(d9di_ring *r, d9d_boot *boot, const d9d_degrees *d, int64_t job)
 {
-    d9di_flight_head *h;
+    d9di_flight_head *h = &r->head;
     d9di_presence self;
-    d9di_ring *r = NULL;
 
-    if (dir != NULL)
-        D9D_TRY(map_file(dir, d9d_boot_rank(boot), &r));
-    else if ((r = mmap(NULL, sizeof(*r), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-                       0)) == MAP_FAILED)
-        return D9D_FAIL(D9D_ENOMEM, "mesh: no memory for the flight recorder");
-    h = &r->head;
     h->job = job;
     h->rank = d9d_boot_rank(boot);
     h->size = d9d_boot_size(boot);
@@ -125,45 +85,21 @@ d9d_status d9di_ring_open(const char *dir, d9d_boot *boot, const d9d_degrees *d,
     memcpy(h->host, self.host, sizeof(h->host));
     h->beat = d9d_clock_ns();
     h->offset = time_of_day() - h->beat;
+    h->lag = (int64_t)(D9DI_FLIGHT_SYNC_MS + D9DI_FLIGHT_BEAT_MS) * 1000000;
     (void)snprintf(h->node, sizeof(h->node), "%s", d9d_boot_node(boot));
     __atomic_thread_fence(__ATOMIC_RELEASE);
     memcpy(h->magic, D9DI_FLIGHT_MAGIC, sizeof(h->magic));
-    *out = r;
-    return D9D_OK;
 }
 
-bool d9di_ring_is(const char *dir, int rank, int64_t job, d9di_flight_state state)
+void d9di_ring_set_state(d9di_ring *r, d9di_flight_state state)
 {
-    char path[PATH_MAX];
-    d9di_flight_head h;
-    d9d_file f = {.fd = -1};
-    bool is;
-
-    (void)snprintf(path, sizeof(path), "%s/rank-%d.bin", dir, rank);
-    is = d9d_file_open(path, &f) == D9D_OK && d9d_file_read_at(&f, &h, sizeof(h), 0) == D9D_OK &&
-         h.job == job && h.state == (int32_t)state;
-    d9d_file_release(&f);
-    return is;
+    __atomic_store_n(&r->head.beat, d9d_clock_ns(), __ATOMIC_RELAXED);
+    __atomic_store_n(&r->head.state, (int32_t)state, __ATOMIC_RELEASE);
 }
 
-void d9di_ring_sync(d9di_ring *r)
+d9di_flight_state d9di_ring_state(const d9di_ring *r)
 {
-    (void)msync(r, sizeof(*r), MS_SYNC);
-}
-
-void d9di_ring_fail(d9di_ring *r)
-{
-    __atomic_store_n(&r->head.state, D9DI_FLIGHT_FAILED, __ATOMIC_RELEASE);
-    d9di_ring_sync(r);
-}
-
-void d9di_ring_close(d9di_ring *r, bool failed)
-{
-    if (r == NULL)
-        return;
-    r->head.state = failed ? D9DI_FLIGHT_FAILED : D9DI_FLIGHT_LEFT;
-    r->head.beat = d9d_clock_ns();
-    (void)munmap(r, sizeof(*r));
+    return (d9di_flight_state)__atomic_load_n(&r->head.state, __ATOMIC_ACQUIRE);
 }
 
 int d9di_ring_group(d9di_ring *r, unsigned axes)
@@ -207,7 +143,7 @@ static void note_peers(const d9d_comm *c, const d9di_call *k, d9di_flight_call *
 /* The watchdog ends this process: what it waited for may come now, and be too late. */
 static void stay_if_ended(const d9di_ring *r)
 {
-    while (__atomic_load_n(&r->head.state, __ATOMIC_ACQUIRE) == D9DI_FLIGHT_ENDED)
+    while (d9di_ring_state(r) == D9DI_FLIGHT_ENDED)
         (void)pause();
 }
 

@@ -3,7 +3,7 @@
 #define D9DI_DIST_FLIGHT_RINGS_H
 
 #include "d9d/dist/flight.h"
-#include "dist/flight_file.h"
+#include "dist/neighbours.h"
 
 /* What can be said of a rank's process. */
 typedef enum d9di_life {
@@ -42,6 +42,13 @@ struct d9d_flight {
 /* The bytes of one file; false when they are no ring. */
 bool d9di_record_parse(const void *data, size_t n, d9di_record *out);
 void d9di_record_release(d9di_record *r);
+
+/* The rings of the job that is running: of this host from memory, `self` and its neighbours (or
+ * NULL); others' from DIR's files, or not at all (NULL). */
+d9d_status d9di_flight_gather(const d9di_ring *self, const d9di_neighbours *near, const char *dir,
+                              d9d_flight **out);
+/* Does no rank's ring but those of this host count? */
+bool d9di_flight_is_near(const d9di_ring *self, const d9di_neighbours *near);
 
 /* A group as all of its ranks know it: one of several over the same axes. */
 typedef struct d9di_which {

@@ -244,13 +244,13 @@ static int mark_missing(const struct question *q, char *mark)
     return missing;
 }
 
-/* Died or was stopped, while others went on. */
+/* Died or was stopped, while others went on; what a file says may be older than that. */
 #define EARLIER_NS INT64_C(350000000)
 static bool has_fallen(const d9d_flight *f, const d9di_record *r)
 {
     return r->known && (r->life == D9DI_LIFE_STOPPED ||
                         ((r->life == D9DI_LIFE_GONE || r->life == D9DI_LIFE_SILENT) &&
-                         f->last - r->sign > EARLIER_NS));
+                         f->last - r->sign > EARLIER_NS + r->head.lag));
 }
 
 static bool waits_itself(const d9d_flight *f, const d9di_record *r)

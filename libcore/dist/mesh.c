@@ -162,18 +162,6 @@ static d9d_status find_backend(const char *name, const backend **out)
 }
 
 /* What all ranks meet at once - no memory, no disk - one of them says. */
-static bool another_speaks(const d9d_mesh *m)
-{
-    const struct timespec a_while = {.tv_sec = 1};
-
-    if (d9d_mesh_rank(m) > 0)
-        (void)nanosleep(&a_while, NULL); /* those before this one may be about to fail */
-    for (int r = 0; r < d9d_mesh_rank(m); r++)
-        if (d9di_ring_is(m->how.flight_dir, r, m->ring->head.job, D9DI_FLIGHT_FAILED))
-            return true;
-    return false;
-}
-
 void d9d_mesh_forsake(d9d_mesh *m)
 {
     d9d_err_copy why;
@@ -181,11 +169,8 @@ void d9d_mesh_forsake(d9d_mesh *m)
     if (m == NULL)
         return;
     m->failed = true;
-    if (m->ring == NULL || m->how.flight_dir == NULL)
-        return;
     d9d_err_save(&why, D9D_ECOMM); /* what is looked for may not be there */
-    d9di_ring_fail(m->ring);
-    if (another_speaks(m))
+    if (d9di_watchdog_fail(m->watchdog))
         d9di_boot_hush(m->boot);
     (void)d9d_err_restore(&why);
 }
@@ -201,20 +186,23 @@ void d9d_mesh_close(d9d_mesh *m)
     d9di_watchdog_ask(m->watchdog, NULL);
     if (m->net.close != NULL)
         m->net.close(m->net.self, m->failed);
-    d9di_watchdog_stop(m->watchdog);
-    d9di_neighbours_close(m->neighbours);
-    d9di_ring_close(m->ring, m->failed);
+    if (m->watchdog != NULL) {
+        d9di_watchdog_stop(m->watchdog, m->failed ? D9DI_FLIGHT_FAILED : D9DI_FLIGHT_LEFT);
+    } else {
+        d9di_neighbours_close(m->neighbours);
+        d9di_ring_release(m->ring, false);
+    }
     free(m);
 }
 
 /* What ranks say first: rank 0's time of day tells jobs of one directory apart; where one asks for
- * checks of calls, all check; and where each lives. */
+ * checks of calls, all check; and where each and its ring are. */
 struct greeting {
     int64_t time, check;
-    d9di_presence self;
+    d9di_whereabouts where;
 };
 
-static d9d_status greet(d9d_boot *boot, d9d_arena *a, struct greeting *all)
+static d9d_status greet(d9d_boot *boot, const d9di_ring *ring, d9d_arena *a, struct greeting *all)
 {
     const char *wish = getenv("D9D_COMM_CHECK");
     const int size = d9d_boot_size(boot);
@@ -226,7 +214,8 @@ static d9d_status greet(d9d_boot *boot, d9d_arena *a, struct greeting *all)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
     (void)clock_gettime(CLOCK_REALTIME, &t);
     mine.time = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-    d9di_presence_of_self(&mine.self);
+    d9di_presence_of_self(&mine.where.self);
+    memcpy(mine.where.memory, ring->head.memory, sizeof(mine.where.memory));
     D9D_TRY(d9d_boot_gather(boot, &mine, sizeof(mine), a, word));
     for (int r = 0; r < size; r++) {
         if (word[r].n != sizeof(*all))
@@ -240,24 +229,13 @@ static d9d_status greet(d9d_boot *boot, d9d_arena *a, struct greeting *all)
 static d9d_status see_neighbours(d9d_mesh *m, d9d_arena *a, const struct greeting *all)
 {
     const int size = d9d_boot_size(m->boot);
-    d9di_presence *where = d9d_arena_alloc(a, (size_t)size * sizeof(*where));
+    d9di_whereabouts *where = d9d_arena_alloc(a, (size_t)size * sizeof(*where));
 
     if (where == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
     for (int r = 0; r < size; r++)
-        where[r] = all[r].self;
-    return d9di_neighbours_open(where, size, d9d_boot_rank(m->boot), m->how.flight_dir, all[0].time,
-                                &m->neighbours);
-}
-
-/* A job goes on without the files of its flight recorder. */
-static d9d_status open_ring(d9d_mesh *m, int64_t job)
-{
-    if (d9di_ring_open(m->how.flight_dir, m->boot, &m->degrees, job, &m->ring) == D9D_OK)
-        return D9D_OK;
-    d9d_log_warn(m->how.log, "no flight recorder: %s", d9d_err_message());
-    m->how.flight_dir = NULL;
-    return d9di_ring_open(NULL, m->boot, &m->degrees, job, &m->ring);
+        where[r] = all[r].where;
+    return d9di_neighbours_open(where, size, d9d_boot_rank(m->boot), &m->neighbours);
 }
 
 static d9d_status open_recorder(d9d_mesh *m)
@@ -268,12 +246,12 @@ static d9d_status open_recorder(d9d_mesh *m)
 
     if (all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
-    D9D_TRY_OR(st, greet(m->boot, &a, all), out);
+    D9D_TRY_OR(st, d9di_ring_memory(m->how.flight_dir, &m->ring), out);
+    D9D_TRY_OR(st, greet(m->boot, m->ring, &a, all), out);
     for (int r = 0; r < d9d_boot_size(m->boot); r++)
         m->check = m->check || all[r].check != 0;
-    D9D_TRY_OR(st, open_ring(m, all[0].time), out);
-    if (m->how.flight_dir != NULL)
-        D9D_TRY_OR(st, see_neighbours(m, &a, all), out);
+    d9di_ring_init(m->ring, m->boot, &m->degrees, all[0].time);
+    D9D_TRY_OR(st, see_neighbours(m, &a, all), out);
     st = d9di_watchdog_start(m->ring, m->boot, &m->how, m->neighbours, &m->watchdog);
 out:
     d9d_arena_release(&a);

@@ -8,25 +8,27 @@
 #include <unistd.h>
 
 #include "d9d/base/thread.h"
+#include "dist/flight_rings.h"
 #include "dist/scribe.h"
 #include "dist/watchdog.h"
 
 enum {
-    LOOK_MS = 300,    /* until others have shown themselves once more */
-    GRACE_MS = 2000,  /* that a launcher has to end the job of a dead rank, */
-    VISIT_MS = 500,   /* who is looked for this often, */
-    ABSENT_MS = 5000, /* and what was seen before a pause of so long is of no interest */
-    YIELD_MS = 1500,  /* that a rank leaves to the one that should speak */
-    END_S = 3         /* until the process ends by itself whatever the launcher does */
+    LOOK_MS = 300,     /* until others have shown themselves once more */
+    GRACE_MS = 2000,   /* that a launcher has to end the job of a dead rank, */
+    VISIT_MS = 500,    /* who is looked for this often, */
+    ABSENT_MS = 5000,  /* and what was seen before a pause of so long is of no interest */
+    YIELD_MS = 1500,   /* that a rank leaves to the one that should speak */
+    FAILING_MS = 1000, /* between ranks that fail of one cause */
+    END_S = 3          /* until the process ends by itself whatever the launcher does */
 };
 
 struct d9di_watchdog {
-    const d9di_ring *ring; /* which the scribe writes */
+    d9di_ring *ring;
     d9di_scribe *scribe;
     d9d_boot *boot;
     d9d_mesh_how how;
     int64_t limit; /* ns, atomic; 0: none */
-    const d9di_neighbours *neighbours;
+    d9di_neighbours *neighbours;
     int64_t dead, stopped; /* since when one is, 0: none, */
     int64_t visited;       /* when that was looked at last */
     int64_t opens;         /* since when the network opens, atomic; 0: it does not */
@@ -97,8 +99,14 @@ static void ask_ring(const d9di_watchdog *w, bool answers, d9d_buf *text)
 /* All ranks are told to end; this one ends. */
 static void end_job(const d9di_watchdog *w, const char *why)
 {
+    d9di_flight_head *h = &w->ring->head;
+    bool written;
+
     (void)alarm(END_S); /* its signal ends a process */
-    (void)!d9di_scribe_end(w->scribe, why);
+    (void)snprintf(h->said, sizeof(h->said), "%s", why);
+    d9di_ring_set_state(w->ring, D9DI_FLIGHT_ENDED);
+    if (d9di_scribe_sync(w->scribe, D9DI_SCRIBE_LAST_MS, &written) && written)
+        d9di_ring_unlink(w->ring);
     if (why[0] != '\0')
         d9d_log_write(w->how.log, D9D_LOG_ERROR, "%s", why);
     d9d_boot_abort(w->boot, 1, why);
@@ -168,15 +176,24 @@ static int patience_ms(int rank)
     return rank == 0 ? 0 : YIELD_MS + 100 * (rank < 16 ? rank : 16);
 }
 
+/* Where all ranks are of this host no file is needed. */
+static bool look(d9di_watchdog *w, bool near, bool answers, d9d_buf *text, bool *was_said)
+{
+    if (near)
+        return d9di_scribe_judge(w->ring, w->neighbours, NULL, text, was_said) == D9D_OK;
+    return answers && d9di_scribe_look(w->scribe, text, was_said);
+}
+
 static void bark(d9di_watchdog *w)
 {
-    bool was_said = false, answers;
+    const bool near = d9di_flight_is_near(w->ring, w->neighbours);
+    bool was_said = false, answers = true, written;
     d9d_buf text = {0};
 
-    answers = d9di_scribe_sync(w->scribe);
+    if (!near)
+        answers = d9di_scribe_sync(w->scribe, D9DI_SCRIBE_FILES_MS, &written);
     nap(LOOK_MS + patience_ms(w->ring->head.rank));
-    if (answers)
-        answers = d9di_scribe_look(w->scribe, &text, &was_said);
+    answers = look(w, near, answers, &text, &was_said);
     if (!was_said && text.len == 0)
         ask_ring(w, answers, &text);
     if (w->dead != 0 || overdue(w, d9d_clock_ns())) /* not if it went on meanwhile */
@@ -232,6 +249,7 @@ static void *watch(void *arg)
     while (wait_a_beat(w)) {
         const int64_t now = d9d_clock_ns();
 
+        __atomic_store_n(&w->ring->head.beat, now, __ATOMIC_RELAXED);
         poll_device(w);
         visit(w, now);
         if (overdue(w, now) || forlorn(w, now))
@@ -253,11 +271,12 @@ void d9di_watchdog_opens(d9di_watchdog *w, bool opens)
 }
 
 d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_how *how,
-                               const d9di_neighbours *neighbours, d9di_watchdog **out)
+                               d9di_neighbours *neighbours, d9di_watchdog **out)
 {
     d9di_watchdog *w = calloc(1, sizeof(*w));
     pthread_condattr_t clock;
     d9d_heard before;
+    bool written;
     d9d_status st;
     int rc;
 
@@ -267,7 +286,7 @@ d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_h
     w->boot = boot;
     w->how = *how;
     w->neighbours = neighbours;
-    st = d9di_scribe_start(ring, how->flight_dir, &w->scribe);
+    st = d9di_scribe_start(ring, neighbours, how->flight_dir, how->log, &w->scribe);
     if (st != D9D_OK) {
         free(w);
         return st;
@@ -282,16 +301,35 @@ d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_h
     rc = pthread_create(&w->thread, NULL, watch, w);
     d9d_thread_deaf_end(&before);
     if (rc != 0) {
-        d9di_scribe_stop(w->scribe);
+        (void)d9di_scribe_stop(w->scribe, D9DI_SCRIBE_LAST_MS, &written);
         free(w);
         return D9D_FAIL(D9D_ENOMEM, "mesh: no thread for a watchdog: %s", strerror(rc));
     }
+    (void)d9di_scribe_sync(w->scribe, D9DI_SCRIBE_FILES_MS,
+                           &written); /* the first ring is there at once */
     *out = w;
     return D9D_OK;
 }
 
-void d9di_watchdog_stop(d9di_watchdog *w)
+bool d9di_watchdog_fail(d9di_watchdog *w)
 {
+    bool one = false;
+
+    if (w == NULL)
+        return false;
+    d9di_ring_set_state(w->ring, D9DI_FLIGHT_FAILED);
+    (void)d9di_scribe_sync(w->scribe, D9DI_SCRIBE_LAST_MS, &one);
+    if (w->ring->head.rank > 0)
+        nap(FAILING_MS); /* those before this one may be about to fail */
+    return d9di_scribe_failed_before(w->scribe, &one) && one;
+}
+
+void d9di_watchdog_stop(d9di_watchdog *w, d9di_flight_state state)
+{
+    const d9di_scribe_limit limit =
+        state == D9DI_FLIGHT_LEFT ? D9DI_SCRIBE_FILES_MS : D9DI_SCRIBE_LAST_MS;
+    bool written;
+
     if (w == NULL)
         return;
     (void)pthread_mutex_lock(&w->lock);
@@ -299,7 +337,11 @@ void d9di_watchdog_stop(d9di_watchdog *w)
     (void)pthread_cond_signal(&w->wake);
     (void)pthread_mutex_unlock(&w->lock);
     (void)pthread_join(w->thread, NULL);
-    d9di_scribe_stop(w->scribe);
+    d9di_ring_set_state(w->ring, state);
+    if (d9di_scribe_stop(w->scribe, limit, &written)) {
+        d9di_neighbours_close(w->neighbours);
+        d9di_ring_release(w->ring, state != D9DI_FLIGHT_LEFT && !written);
+    }
     (void)pthread_cond_destroy(&w->wake);
     (void)pthread_mutex_destroy(&w->lock);
     free(w);

@@ -8,14 +8,12 @@
 #include "dist/neighbours.h"
 #include "support/unit.h"
 
-enum { JOB = 7 };
-
 /* Rank 1 of two: a process that sleeps, and whose ring this one keeps. */
 struct other {
     pid_t pid;
     d9d_boot *boot;
     d9di_ring *ring;
-    d9di_presence all[2];
+    d9di_whereabouts all[2];
 };
 
 static pid_t start(d9di_presence *out)
@@ -51,42 +49,42 @@ static void other_open(struct other *o)
     const d9d_degrees two = {1, 1, 2, 1, 1, 1, 1};
 
     assert_ok(d9d_boot_imagine(1, 2, &o->boot));
-    assert_ok(d9di_ring_open(".", o->boot, &two, JOB, &o->ring));
-    d9di_presence_of_self(&o->all[0]);
-    o->pid = start(&o->all[1]);
+    assert_ok(d9di_ring_memory(".", &o->ring));
+    d9di_ring_init(o->ring, o->boot, &two, 7);
+    memset(o->all, 0, sizeof(o->all));
+    d9di_presence_of_self(&o->all[0].self);
+    o->pid = start(&o->all[1].self);
+    memcpy(o->all[1].memory, o->ring->head.memory, sizeof(o->all[1].memory));
 }
 
 static void other_close(struct other *o)
 {
-    d9di_ring_close(o->ring, false);
+    d9di_ring_release(o->ring, false);
     d9d_boot_close(o->boot);
 }
 
-static d9di_neighbours *neighbours_of(const struct other *o, int64_t job)
+static d9di_neighbours *neighbours_of(const struct other *o)
 {
     d9di_neighbours *n;
 
-    assert_ok(d9di_neighbours_open(o->all, 2, 0, ".", job, &n));
+    assert_ok(d9di_neighbours_open(o->all, 2, 0, &n));
     return n;
 }
 
 static void one_is_dead(void **state)
 {
     struct other o;
-    d9di_neighbours *n, *later;
+    d9di_neighbours *n;
 
     (void)state;
     other_open(&o);
-    n = neighbours_of(&o, JOB);
-    later = neighbours_of(&o, JOB + 1);
+    n = neighbours_of(&o);
     assert_non_null(n);
     assert_false(d9di_neighbours_look(n).died);
     end(o.pid);
     assert_true(d9di_neighbours_look(n).died);
-    assert_false(d9di_neighbours_look(later).died); /* the file is another job's */
-    assert_null(neighbours_of(&o, JOB));            /* who was never seen is not missed */
+    assert_null(neighbours_of(&o)); /* who was never seen is not missed */
     d9di_neighbours_close(n);
-    d9di_neighbours_close(later);
     other_close(&o);
 }
 
@@ -97,9 +95,9 @@ static void what_is_left_of_one(void **state)
 
     (void)state;
     other_open(&o);
-    n = neighbours_of(&o, JOB);
+    n = neighbours_of(&o);
     assert_int_equal(kill(o.pid, SIGKILL), 0);
-    while (!d9di_process_gone(o.all[1].pid, o.all[1].started, NULL))
+    while (!d9di_process_gone(o.all[1].self.pid, o.all[1].self.started, NULL))
         (void)usleep(1000); /* not waited for: a zombie */
     assert_true(d9di_neighbours_look(n).died);
     assert_int_equal(waitpid(o.pid, NULL, 0), o.pid);
@@ -124,14 +122,14 @@ static void one_is_stopped(void **state)
 
     (void)state;
     other_open(&o);
-    n = neighbours_of(&o, JOB);
+    n = neighbours_of(&o);
     assert_false(d9di_neighbours_look(n).stopped);
     assert_int_equal(kill(o.pid, SIGSTOP), 0);
-    await_stop(&o.all[1], true);
+    await_stop(&o.all[1].self, true);
     assert_true(d9di_neighbours_look(n).stopped);
     assert_false(d9di_neighbours_look(n).died);
     assert_int_equal(kill(o.pid, SIGCONT), 0);
-    await_stop(&o.all[1], false);
+    await_stop(&o.all[1].self, false);
     assert_false(d9di_neighbours_look(n).stopped);
     end(o.pid);
     assert_false(d9di_neighbours_look(n).stopped);
@@ -146,8 +144,9 @@ static void one_has_left(void **state)
 
     (void)state;
     other_open(&o);
-    n = neighbours_of(&o, JOB);
-    d9di_ring_close(o.ring, false);
+    n = neighbours_of(&o);
+    d9di_ring_set_state(o.ring, D9DI_FLIGHT_LEFT);
+    d9di_ring_release(o.ring, false);
     o.ring = NULL;
     end(o.pid);
     assert_false(d9di_neighbours_look(n).died);
@@ -161,8 +160,8 @@ static void others_live_elsewhere(void **state)
 
     (void)state;
     other_open(&o);
-    o.all[1].host[0] ^= 1;
-    assert_null(neighbours_of(&o, JOB));
+    o.all[1].self.host[0] ^= 1;
+    assert_null(neighbours_of(&o));
     end(o.pid);
     other_close(&o);
 }
@@ -202,8 +201,8 @@ static void others_live_in_a_container(void **state)
     if (!contained(&there))
         skip();
     other_open(&o);
-    memcpy(o.all[1].host, there.host, sizeof(there.host));
-    assert_null(neighbours_of(&o, JOB));
+    memcpy(o.all[1].self.host, there.host, sizeof(there.host));
+    assert_null(neighbours_of(&o));
     end(o.pid);
     other_close(&o);
 }

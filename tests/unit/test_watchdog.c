@@ -25,15 +25,15 @@ static void one_that_goes_on_is_let_be(void **state)
 
     (void)state;
     assert_ok(d9d_boot_imagine(0, 1, &boot));
-    assert_ok(d9di_ring_open(NULL, boot, &one, 7, &c.ring));
+    assert_ok(d9di_ring_memory(NULL, &c.ring));
+    d9di_ring_init(c.ring, boot, &one, 7);
     c.group = d9di_ring_group(c.ring, D9D_AXES_WORLD);
     assert_ok(d9di_watchdog_start(c.ring, boot, &how, NULL, &dog));
     while (d9d_clock_ns() < until) {
         c.calls++;
         d9di_ring_end(d9di_ring_begin(&c, &call), D9DI_STEP_DONE);
     }
-    d9di_watchdog_stop(dog);
-    d9di_ring_close(c.ring, false);
+    d9di_watchdog_stop(dog, D9DI_FLIGHT_LEFT);
     d9d_boot_close(boot);
 }
 

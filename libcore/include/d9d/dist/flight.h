@@ -2,9 +2,12 @@
  *
  * A mesh that is opened with a flight_dir keeps a ring there for each rank, DIR/rank-3.bin: the
  * last 1024 calls with group, number, verb, type, count, what, and when each was made and done.
- * The ring is memory that the file system keeps: nothing is written out, so nothing is lost when
- * the process is killed, and it costs a call a few stores.  Ten times a second a thread beside the
- * computation shows that the process lives.
+ * The ring is shared memory (/dev/shm), which a call takes a few stores into, and which is there
+ * when the process has been killed.  A thread beside the computation writes it to the file every
+ * five seconds, and another shows ten times a second that the process lives.  A reader on the same
+ * host reads the memory; on another one, or when the host has been started anew, up to five seconds
+ * are missing, but for what a rank wrote when it failed, ended the job, or saw that a neighbour
+ * died.
  *
  * Every rank of a group makes the same calls in the same order, so that call n of a group can be
  * compared between ranks:
@@ -33,7 +36,8 @@ extern "C" {
 
 typedef struct d9d_flight d9d_flight;
 
-/* The rings of the job that ran last in DIR; ENOTFOUND when there are none. */
+/* The rings of the job that ran last in DIR, from this host's memory where they are there still;
+ * ENOTFOUND when there are none. */
 D9D_API D9D_MUST_USE d9d_status d9d_flight_open(const char *dir, d9d_flight **out);
 D9D_API void d9d_flight_close(d9d_flight *f);
 D9D_API int d9d_flight_size(const d9d_flight *f);
