@@ -240,7 +240,7 @@ list-tests:
 
 # Tests of what has threads of its own.  OpenMP's, of which the thread sanitizer knows nothing, are
 # not among them.
-THREADED  := loader neighbours save_behind stop test_log test_thread trace track watchdog
+THREADED  := loader neighbours save_behind stop test_log test_thread trace track watchdog writer
 
 # Both compilers, the sanitizers, valgrind, and a minute of fuzzing a parser.
 test-long:

@@ -42,12 +42,18 @@ out:
     return st;
 }
 
-d9d_status d9di_ledger_open(const char *path, int64_t done, d9di_ledger *out)
+d9d_status d9di_ledger_open(const char *path, int64_t done, const d9d_log *log, d9di_ledger *out)
 {
+    d9d_file f = {.fd = -1};
     uint64_t end;
+    d9d_status st;
 
     D9D_TRY(end_of(path, done, &end));
-    return d9d_file_append(path, end, &out->file);
+    D9D_TRY(d9d_file_append(path, end, &f));
+    st = d9d_writer_open(&f, &(d9d_writer_how){.log = log}, &out->writer);
+    d9d_file_release(&f);
+    out->path = path;
+    return st;
 }
 
 /* One list of a line; `what` of a draw, of those that are skipped or of all. */
@@ -95,23 +101,29 @@ d9d_status d9di_ledger_add(d9di_ledger *g, int64_t step, d9d_loader *l, int64_t 
     d9d_status st;
 
     if (draws == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %lld samples of a step", g->file.path, (long long)n);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %lld samples of a step", g->path, (long long)n);
     for (int64_t i = 0; i < n; i++)
         D9D_TRY_OR(st, d9d_loader_draw(l, first + i, &draws[i]), out);
     D9D_TRY_OR(st, put_line(&g->line, step, first, draws, n), out);
-    st = d9d_file_write(&g->file, g->line.data, g->line.len);
+    st = d9d_writer_put(g->writer, g->line.data, g->line.len);
 out:
     free(draws);
     return st;
 }
 
+d9d_status d9di_ledger_flush(d9di_ledger *g)
+{
+    return d9d_writer_flush(g->writer);
+}
+
 d9d_status d9di_ledger_sync(d9di_ledger *g)
 {
-    return d9d_file_sync(&g->file);
+    return d9d_writer_sync(g->writer);
 }
 
 void d9di_ledger_release(d9di_ledger *g)
 {
-    d9d_file_release(&g->file);
+    d9d_writer_close(g->writer);
+    g->writer = NULL;
     d9d_buf_release(&g->line);
 }

@@ -12,18 +12,21 @@
 #ifndef D9DI_LOOP_LEDGER_H
 #define D9DI_LOOP_LEDGER_H
 
-#include "d9d/base/fs.h"
+#include "d9d/base/writer.h"
 #include "d9d/data/loader.h"
 
 typedef struct d9di_ledger {
-    d9d_file file;
+    d9d_writer *writer; /* NULL: closed */
+    const char *path;   /* borrowed */
     d9d_buf line;
 } d9di_ledger;
 
-/* Open behind the line of step `done`, making the file if it is absent. */
-d9d_status d9di_ledger_open(const char *path, int64_t done, d9di_ledger *out);
+/* Open behind the line of step `done`, making the file if it is absent.  A thread writes it. */
+d9d_status d9di_ledger_open(const char *path, int64_t done, const d9d_log *log, d9di_ledger *out);
 /* Samples [first, first + n) of the stream were step `step`. */
 d9d_status d9di_ledger_add(d9di_ledger *g, int64_t step, d9d_loader *l, int64_t first, int64_t n);
+/* What was added is in the file; ... and durable. */
+d9d_status d9di_ledger_flush(d9di_ledger *g);
 d9d_status d9di_ledger_sync(d9di_ledger *g);
 void d9di_ledger_release(d9di_ledger *g);
 

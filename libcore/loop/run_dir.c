@@ -173,27 +173,46 @@ d9d_status d9di_run_dir_spares(const d9di_run_dir *r)
 
 /* --- is it there still ----------------------------------------------------------------------- */
 
-d9d_status d9di_run_dir_hold(d9di_run_dir *r)
+struct d9di_held {
+    dev_t device; /* the directory itself, whatever has its name later */
+    ino_t inode;
+    char path[];
+};
+
+d9d_status d9di_held_open(const char *path, d9di_held **out)
 {
+    const size_t n = strlen(path) + 1;
+    d9di_held *h = calloc(1, sizeof(*h) + n);
     struct stat s;
 
-    if (stat(r->path, &s) != 0)
-        return D9D_FAIL(D9D_EIO, "%s: cannot look at it: %s", r->path, strerror(errno));
-    r->held.device = s.st_dev;
-    r->held.inode = s.st_ino;
+    if (h == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: its name", path);
+    if (stat(path, &s) != 0) {
+        free(h);
+        return D9D_FAIL(D9D_EIO, "%s: cannot look at it: %s", path, strerror(errno));
+    }
+    h->device = s.st_dev;
+    h->inode = s.st_ino;
+    memcpy(h->path, path, n);
+    *out = h;
     return D9D_OK;
 }
 
 /* A file system that gives no answer now may give one when a checkpoint is due. */
-d9d_status d9di_run_dir_check_held(const d9di_run_dir *r)
+d9d_status d9di_held_check(void *held)
 {
+    const d9di_held *h = held;
     struct stat s;
-    const bool found = stat(r->path, &s) == 0;
+    const bool found = stat(h->path, &s) == 0;
 
-    if (found ? s.st_dev == r->held.device && s.st_ino == r->held.inode
-              : errno != ENOENT && errno != ENOTDIR)
+    if (found ? s.st_dev == h->device && s.st_ino == h->inode : errno != ENOENT && errno != ENOTDIR)
         return D9D_OK;
-    return D9D_FAIL(D9D_EIO, "%s: the run directory was removed or renamed under the run", r->path);
+    return D9D_FAIL(D9D_EIO, "%s: the run directory was removed or renamed under the run", h->path);
+}
+
+void d9di_held_free(void *held)
+{
+    free(held);
 }
 
 /* --- what describes it ------------------------------------------------------------------------ */

@@ -2,8 +2,6 @@
 #ifndef D9DI_LOOP_RUN_DIR_H
 #define D9DI_LOOP_RUN_DIR_H
 
-#include <sys/types.h>
-
 #include "d9d/loop/job.h"
 
 enum { D9DI_RUN_ID = 33 };
@@ -11,10 +9,6 @@ enum { D9DI_RUN_ID = 33 };
 typedef struct d9di_run_dir {
     /* In the arena. */
     const char *path, *checkpoints, *metrics, *samples, *flight, *export, *adapter;
-    struct {
-        dev_t device;
-        ino_t inode;
-    } held; /* the directory itself, whatever has its name later */
 } d9di_run_dir;
 
 /* Names alone; nothing is made. */
@@ -30,10 +24,12 @@ d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
                              const json_t *resolved, const json_t *hosts, int64_t restarts,
                              char id[D9DI_RUN_ID]);
 
-/* Remember which directory it is; from then on EIO where that has been removed, or has another
- * name: its open files could be written for ever, and nobody would find them. */
-d9d_status d9di_run_dir_hold(d9di_run_dir *r);
-d9d_status d9di_run_dir_check_held(const d9di_run_dir *r);
+/* Remember which directory it is; from then on check() is EIO where that has been removed, or has
+ * another name: its open files could be written for ever, and nobody would find them. */
+typedef struct d9di_held d9di_held;
+d9d_status d9di_held_open(const char *path, d9di_held **out);
+d9d_status d9di_held_check(void *held);
+void d9di_held_free(void *held);
 
 /* A small file of this rank in the checkpoint directory, "CHECKPOINTS/.rank-N", which says the id:
  * what cannot be written now cannot be when a checkpoint is due. */

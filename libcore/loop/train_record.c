@@ -107,6 +107,22 @@ out:
     return st;
 }
 
+/* From here on no step waits for the directory's file system. */
+static d9d_status write_behind(d9di_train *r)
+{
+    d9di_held *held;
+    d9d_status st;
+
+    D9D_TRY(d9di_held_open(r->dir.path, &held));
+    st = d9d_tracker_write_behind(r->tracker, &(d9d_writer_how){.check = d9di_held_check,
+                                                                .release = d9di_held_free,
+                                                                .self = held,
+                                                                .log = r->log});
+    if (st != D9D_OK)
+        d9di_held_free(held);
+    return st;
+}
+
 /* Rank 0's part. */
 static d9d_status open_here(d9di_train *r, const json_t *resolved, const char *resume_from,
                             const json_t *hosts, char id[D9DI_RUN_ID])
@@ -116,7 +132,7 @@ static d9d_status open_here(d9di_train *r, const json_t *resolved, const char *r
     D9D_TRY(d9d_fs_mkdirs(r->dir.path));
     D9D_TRY(d9d_tracker_open(r->dir.metrics, &r->tracker));
     if (r->c->trainer.logging.samples)
-        D9D_TRY(d9di_ledger_open(r->dir.samples, r->state.step, &r->ledger));
+        D9D_TRY(d9di_ledger_open(r->dir.samples, r->state.step, r->log, &r->ledger));
     if (r->goes_on && !d9di_train_done(r))
         D9D_TRY(d9d_tracker_restart(r->tracker, r->state.step));
     if (r->goes_on && resume_from == NULL)
@@ -125,7 +141,7 @@ static d9d_status open_here(d9di_train *r, const json_t *resolved, const char *r
     tell_changes(r, resolved);
     D9D_TRY(
         d9di_run_dir_make(&r->dir, section, resolved, hosts, d9d_tracker_restarts(r->tracker), id));
-    D9D_TRY(d9di_run_dir_hold(&r->dir));
+    D9D_TRY(write_behind(r));
     D9D_TRY(r->where->trial ? D9D_OK : sinks_open(r, id));
     return d9di_run_dir_mark(&r->dir, r->rank, id);
 }
@@ -168,7 +184,6 @@ static d9d_status step_write(d9di_train *r, const d9di_train_result *s)
 
     if (r->rank > 0)
         return D9D_OK;
-    D9D_TRY(d9di_run_dir_check_held(&r->dir));
     for (size_t i = 0; i < r->metrics.width; i++)
         r->values[i] = r->metrics.values[i];
     return d9d_tracker_step(r->tracker, &(d9d_step_record){
@@ -256,8 +271,11 @@ d9d_status d9di_train_record_end(d9di_train *r, d9d_status st)
 
     if (r->rank > 0)
         return st;
-    if (st == D9D_OK)
-        return d9d_tracker_end(r->tracker, how, r->state.step);
+    if (st == D9D_OK) {
+        D9D_TRY(d9d_tracker_end(r->tracker, how, r->state.step));
+        D9D_TRY(d9d_tracker_flush(r->tracker));
+        return r->c->trainer.logging.samples ? d9di_ledger_flush(&r->ledger) : D9D_OK;
+    }
     d9d_err_save(&why, st);
     (void)!d9d_tracker_end(r->tracker, how, r->state.step);
     return d9d_err_restore(&why);

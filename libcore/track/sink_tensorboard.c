@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/writer.h"
 #include "d9d/metric/event.h"
 #include "track/sink_kinds.h"
 
@@ -21,7 +22,8 @@ static const d9d_key tensorboard_keys[] = {
 };
 
 typedef struct tensorboard {
-    d9d_file file;
+    d9d_file file; /* until the writer has it */
+    d9d_writer *writer;
     d9d_buf bytes;
     const char **tags;
     double *values;
@@ -38,7 +40,7 @@ static double wall_time(void)
 
 static d9d_status bytes_write(tensorboard *t)
 {
-    const d9d_status st = d9d_file_write(&t->file, t->bytes.data, t->bytes.len);
+    const d9d_status st = d9d_writer_put(t->writer, t->bytes.data, t->bytes.len);
 
     t->bytes.len = 0;
     return st;
@@ -64,13 +66,16 @@ static d9d_status file_begin(tensorboard *t, const char *dir, const d9d_sink_run
     D9D_TRY(file_take(path, &t->file));
     D9D_TRY(d9d_event_version(&t->bytes, wall_time()));
     D9D_TRY(d9d_event_start(&t->bytes, wall_time(), run->step + 1));
-    return bytes_write(t);
+    D9D_TRY(d9d_writer_open(&t->file, &(d9d_writer_how){.log = run->log}, &t->writer));
+    D9D_TRY(bytes_write(t));
+    return d9d_writer_flush(t->writer);
 }
 
 static void tensorboard_close(void *self)
 {
     tensorboard *t = self;
 
+    d9d_writer_close(t->writer);
     d9d_file_release(&t->file);
     d9d_buf_release(&t->bytes);
     free(t->tags);

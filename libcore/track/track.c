@@ -12,6 +12,7 @@
 
 struct d9d_tracker {
     d9d_file file, lock; /* the same: one process at a time writes it */
+    d9d_writer *writer;  /* which has the file; NULL: it is written at once */
     d9d_buf line;
     int64_t restarts;
     d9d_sinks *sinks;
@@ -103,6 +104,11 @@ out:
     return st;
 }
 
+d9d_status d9d_tracker_write_behind(d9d_tracker *t, const d9d_writer_how *how)
+{
+    return d9d_writer_open(&t->file, how, &t->writer);
+}
+
 int64_t d9d_tracker_restarts(const d9d_tracker *t)
 {
     return t->restarts;
@@ -151,7 +157,8 @@ static void line_begin(d9d_tracker *t)
 static d9d_status line_write(d9d_tracker *t, int64_t step)
 {
     D9D_TRY(d9d_buf_append(&t->line, "}\n", 2));
-    D9D_TRY(d9d_file_write(&t->file, t->line.data, t->line.len));
+    D9D_TRY(t->writer != NULL ? d9d_writer_put(t->writer, t->line.data, t->line.len)
+                              : d9d_file_write(&t->file, t->line.data, t->line.len));
     d9d_sinks_put(t->sinks, &(d9d_sink_record){.line = t->line.data,
                                                .bytes = t->line.len - 1,
                                                .step = step,
@@ -297,13 +304,19 @@ d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r)
 
 d9d_status d9d_tracker_sync(d9d_tracker *t)
 {
-    return d9d_file_sync(&t->file);
+    return t->writer != NULL ? d9d_writer_sync(t->writer) : d9d_file_sync(&t->file);
+}
+
+d9d_status d9d_tracker_flush(d9d_tracker *t)
+{
+    return t->writer != NULL ? d9d_writer_flush(t->writer) : D9D_OK;
 }
 
 void d9d_tracker_close(d9d_tracker *t)
 {
     if (t == NULL)
         return;
+    d9d_writer_close(t->writer);
     d9d_file_release(&t->file);
     d9d_file_release(&t->lock);
     d9d_buf_release(&t->line);

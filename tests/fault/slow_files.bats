@@ -40,12 +40,20 @@ leave() {
 # steps_over MS: how many recorded steps took longer.
 steps_over() { sed -n 's/.*"step_ms": \([0-9.]*\),.*/\1/p' run/metrics.jsonl | awk -v ms="$1" '$1 > ms { n++ } END { print n + 0 }'; }
 
-@test "no step waits for the flight recorder's file" {
-    slowly write:rank-1.bin:2500
-    sleep 6 # it is written every five seconds
+# quiet RULES SECONDS LIMIT-MS [OPTION...]: no step of a run took longer, and what it wrote is whole.
+quiet() {
+    local rules=$1 seconds=$2 limit=$3
+    shift 3
+    slowly "$rules" "$@"
+    sleep "$seconds"
     leave
-    [ "$(steps_over 1200)" = 0 ]
+    [ "$(steps_over "$limit")" = 0 ] || { grep -o '"step_ms": [0-9]*' run/metrics.jsonl | sort -k2n | tail; return 1; }
+    grep -q '"end": "saved"' run/metrics.jsonl
+    [ -z "$(numbers | awk '$1 != ++n')" ] # every step once
 }
+numbers() { sed -n 's/^{"step": \([0-9]*\),.*/\1/p' run/metrics.jsonl; }
+
+@test "no step waits for the flight recorder's file" { quiet write:rank-1.bin:2500 6 1200; }
 
 @test "... nor does the end of a job whose rank was killed, which is named" {
     slowly open:rank-1.bin:60000
@@ -53,4 +61,37 @@ steps_over() { sed -n 's/.*"step_ms": \([0-9.]*\),.*/\1/p' run/metrics.jsonl | a
     patience=9 wait_for is_gone "$(cat pid.0)"
     wait "$job" || true
     grep -E 'rank 1 \(.*\), which is gone' err || { cat err; return 1; }
+}
+
+@test "no step waits for the records, nor for a look at the run directory" {
+    quiet write:jsonl:2500,write:tfevents:2500,stat:run:2500 4 1200 --set 'trainer.logging.tracker=[{"provider": "tensorboard"}]'
+}
+
+@test "for longer than a call may take: the job lives" {
+    [ -n "${D9D_LONG:-}" ] || skip "takes minutes: make test-long"
+    for rules in write:rank-1.bin:60000 write:jsonl:60000 stat:run:60000; do
+        rm -rf run now
+        slowly $rules --set trainer.timeout.step_timeout=20
+        sleep 40
+        before=$(cat /proc/"$(cat pid.0)"/stat | awk '{ print $14 }')
+        sleep 5
+        [ "$(awk '{ print $14 }' /proc/"$(cat pid.0)"/stat)" -gt "$before" ] # it goes on
+        sleep 20
+        leave 200
+        grep -q '"end": "saved"' run/metrics.jsonl
+        [ "$rules" = write:rank-1.bin:60000 ] || grep -q 'run/metrics.jsonl: its file system has not answered for 10 s' err
+    done
+}
+
+@test "no step is a tenth of a second longer" {
+    [ -n "${D9D_LONG:-}" ] || skip "wants a machine of its own: make test-long"
+    for rules in none:none:0 write:rank-1.bin:3000 write:jsonl:3000 stat:run:3000; do
+        rm -rf run now
+        slowly $rules
+        sleep 25
+        leave
+        worst=$(sed -n 's/.*"step_ms": \([0-9]*\).*/\1/p' run/metrics.jsonl | sort -n | tail -n 1)
+        [ -n "${without:-}" ] || without=$worst
+        [ "$worst" -le $((without + 100)) ]
+    done
 }

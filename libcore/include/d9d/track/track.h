@@ -30,7 +30,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "d9d/base/fs.h"
+#include "d9d/base/writer.h"
 #include "d9d/track/sink.h"
 
 #ifdef __cplusplus
@@ -85,6 +85,9 @@ typedef struct d9d_tracker d9d_tracker;
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_open(const char *path, d9d_tracker **out);
 /* From here on every line goes to these too; NULL: to none.  Borrowed. */
 D9D_API void d9d_tracker_attach(d9d_tracker *t, d9d_sinks *sinks);
+/* From here on a thread writes the lines, and nobody waits for the file system but flush and sync;
+ * a failure is the next record's.  Once. */
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_write_behind(d9d_tracker *t, const d9d_writer_how *how);
 /* Number of restart lines in the file. */
 D9D_API int64_t d9d_tracker_restarts(const d9d_tracker *t);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step);
@@ -101,6 +104,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tracker_evaluation(d9d_tracker *t, const cha
                                                        size_t whole);
 /* `how` is one of the words above. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step);
+/* What was recorded is in the file. */
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_flush(d9d_tracker *t);
 /* Make what was recorded durable. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_sync(d9d_tracker *t);
 D9D_API void d9d_tracker_close(d9d_tracker *t);
