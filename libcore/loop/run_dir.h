@@ -15,9 +15,18 @@ typedef struct d9di_run_dir {
 d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_run_dir *out);
 /* ECONFIG where checkpoints, traces or the model of a run would come into each other's way. */
 d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r);
-/* Of a directory without a run's records: ECONFIG where it has a dataset's or a checkpoint's files
- * of the names that a run writes. */
-d9d_status d9di_run_dir_spares(const d9di_run_dir *r);
+/* ECONFIG where it has files of others under names that a run writes:
+ *
+ *     manifest.json, config.json   rank 0, anew in each life   JSON with the schema, with a model
+ *     metrics.jsonl                rank 0, appended            a line that begins as a record does
+ *     samples.jsonl                rank 0, appended            a line of a step
+ *     flight/rank-N.bin            each rank, anew             a ring's first word
+ *     checkpoints/step-N           each rank                   d9d/loop/save.h
+ *     export/, adapter/            rank 0 at the end           refused where they are not empty
+ *     tensorboard/N.d9d            rank 0, one a life          by name
+ *
+ * The first two only where the directory has no records of a run (`goes_on`). */
+d9d_status d9di_run_dir_spares(const d9di_run_dir *r, bool goes_on);
 /* Make it, write config.json and manifest.json (d9d.run.v1), which lists `hosts`.  `id` is what the
  * manifest of an earlier life says, or else 32 random hex digits. */
 d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,

@@ -130,12 +130,13 @@ static d9d_status dir_check(d9di_train *r)
     const d9d_trainer_section *t = &r->c->trainer;
 
     r->goes_on = d9d_fs_exists(r->dir.metrics);
+    D9D_TRY(d9di_run_dir_spares(&r->dir, r->goes_on));
     if (!t->checkpointing.resume && (r->goes_on || !d9d_fs_is_vacant(r->dir.checkpoints)))
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: holds a run already; set trainer.checkpointing.resume "
                         "or another trainer.run.dir",
                         r->dir.path);
-    return r->goes_on ? D9D_OK : d9di_run_dir_spares(&r->dir);
+    return D9D_OK;
 }
 
 /* Rank 0 looks, for all of them: for the one that will be gone on with, or for whether it can be,

@@ -123,6 +123,18 @@ static d9d_status write_behind(d9di_train *r)
     return st;
 }
 
+static void tell_damage(const d9di_train *r)
+{
+    int64_t first;
+    const int64_t n = d9d_tracker_damaged(r->tracker, &first);
+
+    if (n > 0)
+        d9d_log_warn(r->log,
+                     "%s: line %lld is damaged, %lld in all; they stay, and readers leave them "
+                     "out",
+                     r->dir.metrics, (long long)first, (long long)n);
+}
+
 /* Rank 0's part. */
 static d9d_status open_here(d9di_train *r, const json_t *resolved, const char *resume_from,
                             const json_t *hosts, char id[D9DI_RUN_ID])
@@ -131,6 +143,7 @@ static d9d_status open_here(d9di_train *r, const json_t *resolved, const char *r
 
     D9D_TRY(d9d_fs_mkdirs(r->dir.path));
     D9D_TRY(d9d_tracker_open(r->dir.metrics, &r->tracker));
+    tell_damage(r);
     if (r->c->trainer.logging.samples)
         D9D_TRY(d9di_ledger_open(r->dir.samples, r->state.step, r->log, &r->ledger));
     if (r->goes_on && !d9di_train_done(r))
@@ -264,19 +277,24 @@ d9d_status d9di_train_record_sync(d9di_train *r)
     return r->c->trainer.logging.samples ? d9di_ledger_sync(&r->ledger) : D9D_OK;
 }
 
+/* All of it is in the files. */
+static d9d_status flush(d9di_train *r)
+{
+    D9D_TRY(d9d_tracker_flush(r->tracker));
+    return r->c->trainer.logging.samples ? d9di_ledger_flush(&r->ledger) : D9D_OK;
+}
+
 d9d_status d9di_train_record_end(d9di_train *r, d9d_status st)
 {
     const char *how = st == D9D_OK ? "done" : st == D9D_EINTR ? "saved" : "failed";
     d9d_err_copy why;
+    d9d_status written;
 
     if (r->rank > 0)
         return st;
-    if (st == D9D_OK) {
-        D9D_TRY(d9d_tracker_end(r->tracker, how, r->state.step));
-        D9D_TRY(d9d_tracker_flush(r->tracker));
-        return r->c->trainer.logging.samples ? d9di_ledger_flush(&r->ledger) : D9D_OK;
-    }
     d9d_err_save(&why, st);
-    (void)!d9d_tracker_end(r->tracker, how, r->state.step);
-    return d9d_err_restore(&why);
+    written = d9d_tracker_end(r->tracker, how, r->state.step);
+    if (written == D9D_OK && (st == D9D_OK || st == D9D_EINTR))
+        written = flush(r);
+    return st == D9D_OK ? written : d9d_err_restore(&why);
 }

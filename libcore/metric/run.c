@@ -16,12 +16,15 @@ enum { LINE_MAX_BYTES = 1 << 20, PIECE = 4 << 20 };
 
 struct d9di_run_reader {
     const d9d_log *log;
-    uint64_t at;    /* where the first line begins that was not read */
-    uint64_t line;  /* its number, from 1 */
-    size_t cap;     /* records that there is room for */
-    int64_t from;   /* the step before the next record, for its share of the time */
-    double time;    /* of the last record or restart */
-    bool full_said; /* too many columns: said once */
+    uint64_t at;        /* where the first line begins that was not read */
+    uint64_t line;      /* its number, from 1 */
+    size_t cap;         /* records that there is room for */
+    int64_t from;       /* the step before the next record, for its share of the time */
+    double time;        /* of the last record or restart */
+    bool full_said;     /* too many columns: said once */
+    uint64_t taken;     /* lines that were records or events */
+    uint64_t said;      /* damaged lines that the log has heard of, */
+    d9d_err_copy first; /* and what is wrong with the first of all */
 };
 
 static d9d_status no_memory(const d9d_run *r)
@@ -298,6 +301,37 @@ static d9d_status take_line(d9d_run *r, const char *text, size_t n)
     return st;
 }
 
+/* One that is damaged is left out, and counted. */
+static d9d_status try_line(d9d_run *r, const char *text, size_t n)
+{
+    const d9d_status st =
+        n > LINE_MAX_BYTES ? bad_line(r, "it is longer than 1048576 bytes") : take_line(r, text, n);
+
+    if (st == D9D_EFORMAT && r->damaged++ == 0)
+        d9d_err_save(&r->reader->first, st);
+    r->reader->taken += st == D9D_OK;
+    return st == D9D_EFORMAT ? D9D_OK : st;
+}
+
+/* A file of damaged lines alone is none of a run. */
+static d9d_status tell_damage(d9d_run *r)
+{
+    struct d9di_run_reader *rd = r->reader;
+    const uint64_t more = r->damaged - rd->said;
+    d9d_err_copy why = rd->first;
+    d9d_status st;
+
+    if (more == 0)
+        return D9D_OK;
+    st = d9d_err_restore(&why);
+    if (rd->taken == 0)
+        return st;
+    d9d_log_warn(rd->log, "%s; %" PRIu64 " damaged line%s left out", d9d_err_message(), r->damaged,
+                 r->damaged == 1 ? " is" : "s are");
+    rd->said = r->damaged;
+    return D9D_OK;
+}
+
 /* The whole lines at the front of `data`; *used is their bytes. */
 static d9d_status take_lines(d9d_run *r, const char *data, size_t n, size_t *used)
 {
@@ -307,9 +341,7 @@ static d9d_status take_lines(d9d_run *r, const char *data, size_t n, size_t *use
     while ((end = memchr(data + *used, '\n', n - *used)) != NULL) {
         const size_t len = (size_t)(end - data) - *used;
 
-        if (len > LINE_MAX_BYTES)
-            return bad_line(r, "it is longer than 1048576 bytes");
-        D9D_TRY(take_line(r, data + *used, len));
+        D9D_TRY(try_line(r, data + *used, len));
         *used += len + 1;
         r->reader->line++;
     }
@@ -340,7 +372,7 @@ static d9d_status read_pieces(d9d_run *r, const d9d_file *f, uint64_t size, char
         rd->at += used;
     }
     r->torn = rd->at < size;
-    return D9D_OK;
+    return tell_damage(r);
 }
 
 d9d_status d9d_run_poll(d9d_run *r)

@@ -15,6 +15,7 @@ struct d9d_tracker {
     d9d_writer *writer;  /* which has the file; NULL: it is written at once */
     d9d_buf line;
     int64_t restarts;
+    int64_t damaged, first_damaged; /* lines that were there; the number of the first */
     d9d_sinks *sinks;
     D9D_VEC(const char *) keys; /* of the numbers in the line, for the sinks */
     D9D_VEC(double) values;
@@ -30,7 +31,19 @@ typedef struct scan {
     uint64_t at, end; /* bytes seen; behind the last whole line */
     uint64_t line;    /* where this line begins */
     bool is_restart;  /* so far */
+    bool is_whole;    /* so far: an object, of text */
+    char last;        /* byte of it */
+    int64_t lines, damaged, first;
 } scan;
+
+static void line_end(scan *s, uint64_t length)
+{
+    s->lines++;
+    s->restarts += length >= RESTART_KEY && s->is_restart;
+    if (length > 0 && (!s->is_whole || s->last != '}') && s->damaged++ == 0)
+        s->first = s->lines;
+    s->end = s->line = s->at;
+}
 
 static void scan_bytes(scan *s, const char *p, size_t n)
 {
@@ -39,15 +52,17 @@ static void scan_bytes(scan *s, const char *p, size_t n)
 
         if (k < RESTART_KEY)
             s->is_restart = (k == 0 || s->is_restart) && p[i] == restart_key[k];
-        if (p[i] != '\n')
+        if (p[i] == '\n') {
+            line_end(s, k);
             continue;
-        s->restarts += k >= RESTART_KEY && s->is_restart;
-        s->end = s->line = s->at;
+        }
+        s->is_whole = (k == 0 ? p[i] == '{' : s->is_whole) && (unsigned char)p[i] >= ' ';
+        s->last = p[i];
     }
 }
 
 /* What is there already: count the restart lines; say where the last whole line ends. */
-static d9d_status existing_read(const char *path, int64_t *restarts, uint64_t *end)
+static d9d_status existing_read(const char *path, scan *out)
 {
     d9d_file f = {.fd = -1};
     char *piece = malloc(PIECE);
@@ -70,10 +85,8 @@ static d9d_status existing_read(const char *path, int64_t *restarts, uint64_t *e
 out:
     d9d_file_release(&f);
     free(piece);
-    if (st == D9D_OK) {
-        *restarts = s.restarts;
-        *end = s.end;
-    }
+    if (st == D9D_OK)
+        *out = s;
     return st;
 }
 
@@ -88,15 +101,18 @@ static d9d_status lock_take(const char *path, d9d_file *out)
 d9d_status d9d_tracker_open(const char *path, d9d_tracker **out)
 {
     d9d_tracker *t = calloc(1, sizeof(*t));
-    uint64_t end = 0;
+    scan s = {0};
     d9d_status st;
 
     if (t == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: tracker", path);
     t->file.fd = t->lock.fd = -1;
     D9D_TRY_OR(st, lock_take(path, &t->lock), out);
-    D9D_TRY_OR(st, existing_read(path, &t->restarts, &end), out);
-    D9D_TRY_OR(st, d9d_file_append(path, end, &t->file), out);
+    D9D_TRY_OR(st, existing_read(path, &s), out);
+    D9D_TRY_OR(st, d9d_file_append(path, s.end, &t->file), out);
+    t->restarts = s.restarts;
+    t->damaged = s.damaged;
+    t->first_damaged = s.first;
     *out = t;
     t = NULL;
 out:
@@ -107,6 +123,12 @@ out:
 d9d_status d9d_tracker_write_behind(d9d_tracker *t, const d9d_writer_how *how)
 {
     return d9d_writer_open(&t->file, how, &t->writer);
+}
+
+int64_t d9d_tracker_damaged(const d9d_tracker *t, int64_t *first)
+{
+    *first = t->first_damaged;
+    return t->damaged;
 }
 
 int64_t d9d_tracker_restarts(const d9d_tracker *t)

@@ -159,6 +159,40 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     rm -r run
 }
 
+@test "files of a user's that have names of a run's are refused, and left" {
+    mkdir -p mine/flight
+    for f in metrics.jsonl samples.jsonl flight/rank-0.bin; do
+        printf '{"text": "precious"}\n{"text": "two"}\n' >mine/$f
+        cp mine/$f before
+        refused "mine/$f: is not a run's, and a run would write its own over it" --set trainer.run.dir=mine
+        refused "mine/$f: is not a run's, and a run would write its own over it" --set trainer.run.dir=mine --set trainer.checkpointing.resume=true
+        cmp mine/$f before
+        rm mine/$f
+        [ -z "$(find mine -type f)" ]
+    done
+    # What a crash left of one's own is no other's.
+    for text in '' '{"st' '\0\0\0\n{"step": 1, "first": 0, "samples": [0]}\n{"step'; do
+        printf '%b' "$text" >mine/samples.jsonl
+        d9d-train -q --set trainer.run.dir=mine --set trainer.run.steps=1 c.json
+        rm -r mine
+        mkdir mine
+    done
+}
+
+@test "a damaged line of metrics.jsonl is left out, and said once" {
+    d9d-train -q --set trainer.run.steps=4 c.json
+    sed -i '2s/.*/\x00\x00\x00{"step": 2,/' run/metrics.jsonl
+    for how in show summary "compare run" spikes "plot -o p.svg" "export --to csv -o e.csv"; do
+        # shellcheck disable=SC2086
+        run -0 --separate-stderr d9d-metrics $how run
+        [ "$(grep -c 'run/metrics.jsonl: line 2: it is not a JSON object; 1 damaged line is left out' <<<"$stderr")" -ge 1 ] || { echo "$how: $stderr"; false; }
+    done
+    [ "$(wc -l <e.csv)" = 4 ] # with a heading
+    rm -r run/export
+    run -0 --separate-stderr d9d-train --set trainer.run.steps=6 --set trainer.checkpointing.resume=true c.json
+    [[ "$stderr" == *'run/metrics.jsonl: line 2 is damaged, 1 in all; they stay, and readers leave them out'* ]]
+}
+
 # damaged OPTION...: a run "old" of two steps, whose second checkpoint has a changed byte.
 damaged() {
     d9d-train -q --set trainer.run.dir=old --set trainer.run.steps=2 --set trainer.checkpointing.period_steps=1 "$@" c.json

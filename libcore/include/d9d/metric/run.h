@@ -11,7 +11,8 @@
  * {"restart": n, "step": s} the records beyond step s are forgotten, and so are those
  * that a later record repeats, which the log hears of.  A last line without its newline
  * is being written: it is left for the next poll.  Any other line that is no object is
- * EFORMAT with its number.
+ * left out, and the log hears of the first of them and how many there are; a file that has
+ * no others is EFORMAT.
  */
 #ifndef D9D_METRIC_RUN_H
 #define D9D_METRIC_RUN_H
@@ -47,8 +48,9 @@ typedef struct d9d_run {
     d9d_run_column *columns; /* in the order in which they appeared */
     size_t n_columns;
     int64_t restarts;
-    char *end; /* "done", "saved" or another word once {"end": word} was read; else NULL */
-    bool torn; /* the last line is not complete */
+    char *end;        /* "done", "saved" or another word once {"end": word} was read; else NULL */
+    bool torn;        /* the last line is not complete */
+    uint64_t damaged; /* lines that were left out */
     /* The newest lines about a pipeline; `bubble` and `play_ms` are columns too. */
     json_t *pipeline[D9D_RUN_PIPELINES];
     size_t n_pipelines;

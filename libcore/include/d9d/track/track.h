@@ -88,6 +88,9 @@ D9D_API void d9d_tracker_attach(d9d_tracker *t, d9d_sinks *sinks);
 /* From here on a thread writes the lines, and nobody waits for the file system but flush and sync;
  * a failure is the next record's.  Once. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_write_behind(d9d_tracker *t, const d9d_writer_how *how);
+/* Number of lines that were there and are no objects of text, which readers leave out; `first`,
+ * from 1, is the first of them. */
+D9D_API int64_t d9d_tracker_damaged(const d9d_tracker *t, int64_t *first);
 /* Number of restart lines in the file. */
 D9D_API int64_t d9d_tracker_restarts(const d9d_tracker *t);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step);
