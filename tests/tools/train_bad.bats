@@ -191,6 +191,7 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     rm -r run/export
     run -0 --separate-stderr d9d-train --set trainer.run.steps=6 --set trainer.checkpointing.resume=true c.json
     [[ "$stderr" == *'run/metrics.jsonl: line 2 is damaged, 1 in all; they stay, and readers leave them out'* ]]
+    rm -r run p.svg e.csv
 }
 
 # damaged OPTION...: a run "old" of two steps, whose second checkpoint has a changed byte.
