@@ -373,10 +373,31 @@ const d9d_table d9di_map_plan_format = TABLE("map_plan", map_plan_keys, "d9d-map
 
 /* --- d9d.samples.v1 --------------------------------------------------------------------------- */
 
+static const char *const sampler_orders[] = {"sequential", "shuffled", NULL};
+static const d9d_key sampler_keys[] = {
+    COUNT("samples", "of the split"),
+    FIELD("order", ENUM, D9D_REQUIRED, "of the samples of an epoch", .words = sampler_orders),
+    COUNT("seed", "of the shuffled order"),
+    REAL("weight", "share of the stream"),
+    D9D_KEY_END,
+};
+static const d9d_table sampler_table = TABLE("dataset", sampler_keys, "a dataset of the stream");
+static const d9d_key sampler_entry = {.kind = D9D_KIND_TABLE, .table = &sampler_table};
+
 static const d9d_key samples_keys[] = {
     COUNT("step", "the optimizer step, from 1"),
     COUNT("first", "number in the stream of its first sample"),
-    LIST("samples", &an_index, "their numbers in the split, in the order of the rows"),
+    FIELD("count", INT, "0", "how many they are, where they follow from the sampler", .min = 0,
+          .max = 0x1p63),
+    FIELD(
+        "sampler", LIST, "[]",
+        "what makes the stream from here on: each dataset of it; at step 1, every 1024 steps, and "
+        "where it changes",
+        .elem = &sampler_entry),
+    FIELD("samples", LIST, "[]",
+          "their numbers in the split, in the order of the rows, where they do not follow from the "
+          "sampler",
+          .elem = &an_index),
     FIELD("datasets", LIST, "[]",
           "in a blend, the place of each one's dataset in the configuration", .elem = &an_index),
     FIELD("skipped", LIST, "[]", "those of the samples that were left out", .elem = &an_index),

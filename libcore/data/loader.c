@@ -128,6 +128,23 @@ int32_t d9d_loader_last_source(const d9d_loader *l)
     return l->order.last_source;
 }
 
+size_t d9d_loader_sampler(const d9d_loader *l, d9d_sampler_source *out)
+{
+    const d9di_order *o = &l->order;
+
+    for (size_t i = 0; i < o->n && !o->bucketed; i++)
+        out[i] = d9di_order_source(&o->sources[i]);
+    return o->bucketed ? 0 : o->n;
+}
+
+bool d9d_loader_skips(const d9d_loader *l)
+{
+    for (size_t i = 0; i < l->order.n; i++)
+        if (l->order.sources[i].skip != NULL)
+            return true;
+    return false;
+}
+
 d9d_hash d9d_loader_data_hash(const d9d_loader *l)
 {
     d9d_hash all[D9D_BLEND_SOURCES];

@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-#include "d9d/base/rng.h"
-
 enum { BUFFER_SAMPLES = 4096 }; /* bucketed: at least so many, in whole packs */
 #define ENDLESS (INT64_C(1) << 62)
 
@@ -21,10 +19,7 @@ struct d9di_buffer {
     int64_t capacity;
 };
 
-enum purpose { PERMUTATION, TIES, PACKS, WITHIN };
-
-/* A stream of random numbers for one purpose in one place. */
-static d9d_rng rng_of(uint64_t seed, enum purpose purpose, int64_t epoch, int64_t number)
+d9d_rng d9di_order_rng(uint64_t seed, d9di_rng_purpose purpose, int64_t epoch, int64_t number)
 {
     const uint64_t name[3] = {(uint64_t)purpose, (uint64_t)epoch, (uint64_t)number};
 
@@ -36,12 +31,17 @@ static d9d_rng rng_of(uint64_t seed, enum purpose purpose, int64_t epoch, int64_
 /* Draw `number` of a source. */
 static int64_t sample_of(const d9d_data_source *s, int64_t number)
 {
-    const int64_t n = d9d_dataset_count(s->dataset), epoch = number / n, i = number % n;
+    const d9d_sampler_source as = d9di_order_source(s);
 
-    if (s->order == D9D_ORDER_SEQUENTIAL)
-        return i;
-    return (int64_t)d9d_rng_permute(rng_of(s->seed, PERMUTATION, epoch, 0), (uint64_t)i,
-                                    (uint64_t)n);
+    return d9di_sampler_sample(&as, number);
+}
+
+d9d_sampler_source d9di_order_source(const d9d_data_source *s)
+{
+    return (d9d_sampler_source){.order = s->order,
+                                .seed = s->seed,
+                                .samples = d9d_dataset_count(s->dataset),
+                                .weight = s->weight};
 }
 
 static d9d_draw plain_at(const d9di_order *o, int64_t k)
@@ -80,11 +80,13 @@ static void deal_packs(const d9di_order *o, d9di_buffer *b, int64_t number, int6
     int64_t p, i;
 
     for (p = 0; p * pack < count; p++) {
-        const d9d_rng within = rng_of(seed, WITHIN, 0, number * (b->capacity / pack) + p);
+        const d9d_rng within =
+            d9di_order_rng(seed, D9DI_RNG_WITHIN, 0, number * (b->capacity / pack) + p);
         const int64_t size = p < whole ? pack : count - whole * pack;
-        const int64_t from = p < whole ? (int64_t)d9d_rng_permute(rng_of(seed, PACKS, 0, number),
-                                                                  (uint64_t)p, (uint64_t)whole)
-                                       : whole;
+        const int64_t from =
+            p < whole ? (int64_t)d9d_rng_permute(d9di_order_rng(seed, D9DI_RNG_PACKS, 0, number),
+                                                 (uint64_t)p, (uint64_t)whole)
+                      : whole;
 
         for (i = 0; i < size; i++)
             b->order[p * pack + i] =
@@ -96,7 +98,7 @@ static void deal_packs(const d9di_order *o, d9di_buffer *b, int64_t number, int6
 
 static d9d_status fill_buffer(d9di_order *o, d9di_buffer *b, int64_t number)
 {
-    const d9d_rng ties = rng_of(o->sources[0].seed, TIES, 0, number);
+    const d9d_rng ties = d9di_order_rng(o->sources[0].seed, D9DI_RNG_TIES, 0, number);
     const int64_t from = number * b->capacity;
     const int64_t count = o->total - from < b->capacity ? o->total - from : b->capacity;
     int64_t i;

@@ -2,8 +2,22 @@
 #ifndef D9DI_DATA_ORDER_H
 #define D9DI_DATA_ORDER_H
 
+#include "d9d/base/rng.h"
 #include "d9d/data/blend.h"
-#include "d9d/data/loader.h"
+#include "d9d/data/sampler.h"
+
+/* A stream of random numbers for one purpose in one place. */
+typedef enum d9di_rng_purpose {
+    D9DI_RNG_PERMUTATION,
+    D9DI_RNG_TIES,
+    D9DI_RNG_PACKS,
+    D9DI_RNG_WITHIN
+} d9di_rng_purpose;
+d9d_rng d9di_order_rng(uint64_t seed, d9di_rng_purpose purpose, int64_t epoch, int64_t number);
+
+/* Draw `number` of a source, before bucketing. */
+int64_t d9di_sampler_sample(const d9d_sampler_source *s, int64_t number);
+d9d_sampler_source d9di_order_source(const d9d_data_source *s);
 
 typedef struct d9di_buffer d9di_buffer;
 

@@ -1,9 +1,15 @@
 /* samples.c - see d9d/metric/samples.h. */
 #include "d9d/metric/samples.h"
 
+#include <string.h>
+
+#include "d9d/data/blend.h"
+#include "d9d/data/sampler.h"
 #include "metric/each_line.h"
 #include "metric/plain.h"
 #include "metric/run_sources.h"
+
+enum { MOST_RULE = 1 << 16 /* bytes of a line with one */, MOST_COUNT = 1 << 30 };
 
 struct report {
     const d9d_samples_how *how;
@@ -18,6 +24,7 @@ struct search {
     const char *path;
     int64_t step, first, last; /* steps that are there; 0: none */
     json_t **out;
+    d9d_buf rule; /* the last line that has one */
 };
 
 static d9d_status search_line(void *arg, const d9d_buf *line, int64_t number, bool *enough)
@@ -28,22 +35,109 @@ static d9d_status search_line(void *arg, const d9d_buf *line, int64_t number, bo
     if (s->last < 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: line %lld is of no step", s->path, (long long)number);
     s->first = s->first > 0 ? s->first : s->last;
+    if (line->len < MOST_RULE && strstr(line->data, "\"sampler\": [") != NULL) {
+        s->rule.len = 0;
+        D9D_TRY(d9d_buf_append(&s->rule, line->data, line->len));
+    }
     *enough = s->last == s->step;
     return *enough ? d9d_json_parse(s->path, line->data, line->len, s->out) : D9D_OK;
+}
+
+static d9d_status order_of(const char *path, const json_t *v, d9d_order *out)
+{
+    static const char *const words[] = {"sequential", "shuffled"};
+    const char *word;
+
+    D9D_TRY(d9d_json_get_str(v, path, "order", &word));
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (strcmp(word, words[i]) == 0) {
+            *out = (d9d_order)i;
+            return D9D_OK;
+        }
+    return D9D_FAIL(D9D_EFORMAT, "%s: \"order\" is \"%.20s\"", path, word);
+}
+
+static d9d_status sampler_make(const char *path, const json_t *list, d9d_sampler **out)
+{
+    d9d_sampler_source from[D9D_BLEND_SOURCES];
+    const size_t n = json_array_size(list);
+
+    if (n < 1 || n > D9D_BLEND_SOURCES)
+        return D9D_FAIL(D9D_EFORMAT, "%s: a sampler of %zu datasets; 1 to %d can be", path, n,
+                        D9D_BLEND_SOURCES);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+        int64_t seed;
+
+        D9D_TRY(d9d_json_get_i64(v, path, "samples", 1, INT64_C(1) << 62, &from[i].samples));
+        D9D_TRY(d9d_json_get_i64(v, path, "seed", 0, INT64_MAX, &seed));
+        D9D_TRY(order_of(path, v, &from[i].order));
+        from[i].seed = (uint64_t)seed;
+        from[i].weight = json_number_value(json_object_get(v, "weight"));
+    }
+    return d9d_sampler_create(from, n, out);
+}
+
+/* The lists that the rule stands for. */
+static d9d_status lists_make(json_t *line, const d9d_sampler *s, int64_t first, int64_t count)
+{
+    json_t *samples = json_array(), *datasets = json_array();
+    bool blend = false, good = true;
+
+    for (int64_t i = 0; i < count && good; i++) {
+        const d9d_draw draw = d9d_sampler_at(s, first + i);
+
+        blend |= draw.source != 0;
+        good = json_array_append_new(samples, json_integer(draw.sample)) == 0 &&
+               json_array_append_new(datasets, json_integer(draw.source)) == 0;
+    }
+    good = good && json_object_set(line, "samples", samples) == 0 &&
+           (!blend || json_object_set(line, "datasets", datasets) == 0);
+    json_decref(samples);
+    json_decref(datasets);
+    return good ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "no memory for %lld samples", (long long)count);
+}
+
+static d9d_status expand(const struct search *s, json_t *line)
+{
+    json_t *has = NULL;
+    d9d_sampler *sampler = NULL;
+    int64_t first, count;
+    d9d_status st;
+
+    if (json_object_get(line, "samples") != NULL)
+        return D9D_OK;
+    if (s->rule.len == 0)
+        return D9D_FAIL(D9D_EFORMAT, "%s: step %lld has neither samples nor a sampler", s->path,
+                        (long long)s->step);
+    D9D_TRY_OR(st, d9d_json_get_i64(line, s->path, "first", 0, INT64_C(1) << 62, &first), out);
+    D9D_TRY_OR(st, d9d_json_get_i64(line, s->path, "count", 1, MOST_COUNT, &count), out);
+    D9D_TRY_OR(st, d9d_json_parse(s->path, s->rule.data, s->rule.len, &has), out);
+    D9D_TRY_OR(st, sampler_make(s->path, json_object_get(has, "sampler"), &sampler), out);
+    st = lists_make(line, sampler, first, count);
+out:
+    d9d_sampler_free(sampler);
+    json_decref(has);
+    return st;
 }
 
 static d9d_status read_line(struct report *r)
 {
     struct search s = {.step = r->how->step, .out = &r->line};
+    d9d_status st;
 
-    D9D_TRY(d9di_run_file(&r->arena, r->how->run, "samples.jsonl", &s.path));
-    D9D_TRY(d9di_each_line(s.path, search_line, &s));
+    D9D_TRY_OR(st, d9di_run_file(&r->arena, r->how->run, "samples.jsonl", &s.path), out);
+    D9D_TRY_OR(st, d9di_each_line(s.path, search_line, &s), out);
     if (r->line != NULL)
-        return D9D_OK;
-    if (s.first == 0)
-        return D9D_FAIL(D9D_EINVAL, "%s: has no step yet", s.path);
-    return D9D_FAIL(D9D_EINVAL, "%s: has no step %lld; it has %lld to %lld", s.path,
-                    (long long)s.step, (long long)s.first, (long long)s.last);
+        st = expand(&s, r->line);
+    else if (s.first == 0)
+        st = D9D_FAIL(D9D_EINVAL, "%s: has no step yet", s.path);
+    else
+        st = D9D_FAIL(D9D_EINVAL, "%s: has no step %lld; it has %lld to %lld", s.path,
+                      (long long)s.step, (long long)s.first, (long long)s.last);
+out:
+    d9d_buf_release(&s.rule);
+    return st;
 }
 
 /* --- one sample --------------------------------------------------------------------------- */

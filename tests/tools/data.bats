@@ -23,11 +23,16 @@ blend='data=[{"dataset": "data", "weight": 3, "order": "shuffled"}, {"dataset": 
 # steps_of RUN: the ledger without the braces.
 steps_of() { sed -E 's/^\{(.*)\}$/\1/' "$1/samples.jsonl"; }
 
+# samples_of RUN STEP: their numbers, as d9d-metrics has them.
+samples_of() { d9d-metrics samples "$1" -s "$2" | awk '$1 ~ /^[0-9]+$/ { printf "%s%s", n++ ? " " : "", $2 }'; }
+
 @test "the ledger says which samples made each step, in the order of the rows" {
     d9d-train -q c.json
     [ "$(wc -l <run/samples.jsonl)" = 20 ]
-    [ "$(sed -n 1p run/samples.jsonl)" = '{"step": 1, "first": 0, "samples": [0, 1, 2, 3]}' ]
-    [ "$(sed -n 20p run/samples.jsonl)" = '{"step": 20, "first": 76, "samples": [76, 77, 78, 79]}' ]
+    [ "$(sed -n 1p run/samples.jsonl)" = '{"step": 1, "first": 0, "count": 4, "sampler": [{"samples": 80, "order": "sequential", "seed": 0, "weight": 1.0}]}' ]
+    [ "$(sed -n 20p run/samples.jsonl)" = '{"step": 20, "first": 76, "count": 4}' ]
+    [ "$(samples_of run 1)" = '0 1 2 3' ]
+    [ "$(samples_of run 20)" = '76 77 78 79' ]
     d9d-train -q --set trainer.run.dir=none --set trainer.logging.samples=false c.json
     [ ! -e none/samples.jsonl ]
 }
@@ -37,9 +42,10 @@ steps_of() { sed -E 's/^\{(.*)\}$/\1/' "$1/samples.jsonl"; }
     # 80 samples of the first are 106 of the blend.
     [ "$(records run)" = 26 ]
     # Of every step of four one sample is of the second dataset.
-    run grep -cE '"datasets": \[(0, )*1(, 0)*\]' run/samples.jsonl
-    assert_output 26
-    [ "$(sed -E 's/.*"samples": \[([^]]*)\].*/\1/' run/samples.jsonl | tr -d ' ' | tr ',\n' '  ' | wc -w)" = 104 ]
+    for s in $(seq 26); do d9d-metrics samples run -s "$s" | awk '$1 ~ /^[0-9]+$/ { print $3 }'; done >whose
+    [ "$(grep -c data whose) $(grep -c some whose)" = "78 26" ]
+    for s in $(seq 26); do d9d-metrics samples run -s "$s" | grep -c some; done | sort -u >shares
+    [ "$(cat shares)" = 1 ]
     d9d-train -q --set "$blend" --set trainer.run.dir=other --set trainer.run.steps=7 \
         --set trainer.data_loading.num_workers=0 c.json
     rm -r other/export
@@ -70,7 +76,7 @@ steps_of() { sed -E 's/^\{(.*)\}$/\1/' "$1/samples.jsonl"; }
     d9d-train -q c.json
     printf '# a spike\n5\n12-15\n' >bad
     d9d-train -q --set trainer.run.dir=skip --skip-samples bad c.json
-    [ "$(sed -n 2p skip/samples.jsonl)" = '{"step": 2, "first": 4, "samples": [4, 5, 6, 7], "skipped": [5]}' ]
+    [ "$(sed -n 2p skip/samples.jsonl)" = '{"step": 2, "first": 4, "count": 4, "skipped": [5]}' ]
     [ "$(history_of run | sed -n 1p)" = "$(history_of skip | sed -n 1p)" ]
     [ "$(history_of run | sed -n 2p)" != "$(history_of skip | sed -n 2p)" ]
     # Step 4 had nothing else: it learns nothing.
@@ -91,6 +97,49 @@ steps_of() { sed -E 's/^\{(.*)\}$/\1/' "$1/samples.jsonl"; }
     printf '{"step": 9, "first": 32, "sam' >>cut/samples.jsonl
     d9d-train -q --set trainer.run.dir=cut c.json
     diff run/samples.jsonl cut/samples.jsonl
+}
+
+# lists RUN: the same ledger as it was written before there were samplers.
+lists() {
+    local s=0 line
+    while read -r line; do
+        s=$((s + 1))
+        line=${line%%, \"count\"*}
+        echo "$line, \"samples\": [$(samples_of "$1" $s | sed 's/ /, /g')]}"
+    done <"$1/samples.jsonl"
+}
+
+@test "a ledger of an earlier version is gone on with, and says the same" {
+    shuffled=(--set data.order=shuffled --set data.epochs=null --set trainer.run.steps=10)
+    d9d-train -q "${shuffled[@]}" c.json
+    d9d-train -q "${shuffled[@]}" --set trainer.run.steps=6 --set trainer.run.dir=old c.json
+    lists old >was
+    cp was old/samples.jsonl
+    rm -r old/export
+    d9d-train -q "${shuffled[@]}" --set trainer.run.dir=old c.json
+    head -n 6 old/samples.jsonl | cmp - was
+    [ "$(wc -l <old/samples.jsonl)" = 10 ]
+    [ "$(sed -n 7p old/samples.jsonl | grep -c sampler)" = 1 ]
+    for s in $(seq 10); do [ "$(samples_of run "$s")" = "$(samples_of old "$s")" ]; done
+    [ "$(samples_of run 1)" != "0 1 2 3" ]
+}
+
+@test "the bucketed order has lists" {
+    d9d-train -q --set data.order=bucketed c.json
+    [ "$(grep -cE '^\{"step": [0-9]+, "first": [0-9]+, "samples": \[([0-9]+, ){3}[0-9]+\]\}$' run/samples.jsonl)" = 20 ]
+}
+
+@test "a long ledger is gone on with from its end" {
+    long=(--set data.epochs=null --set trainer.run.steps=1030 --set trainer.checkpointing.period_steps=1026 --set trainer.logging.period_steps=1000)
+    d9d-train -q "${long[@]}" c.json
+    [ "$(grep -n sampler run/samples.jsonl | cut -d: -f1 | tr '\n' ' ')" = '1 1025 ' ]
+    [ "$(wc -c <run/samples.jsonl)" -lt $((1030 * 50)) ]
+    cp run/samples.jsonl whole
+    rm -r run/export run/checkpoints/step-00001030
+    printf '{"step": 1031, "fi' >>run/samples.jsonl
+    sed -i '3s/.*/damaged/' run/samples.jsonl # what is not looked at is left
+    d9d-train -q "${long[@]}" c.json
+    diff <(sed 3d whole) <(sed 3d run/samples.jsonl)
 }
 
 @test "epochs null repeats as long as the run takes" {

@@ -187,8 +187,8 @@ bad() { # STATUS SENTENCE ARGUMENT...
     bad 2 'empty/metrics.jsonl: there is no such file' show empty
     echo '{"step": 1} x' >bad.jsonl
     bad 1 'malformed data: bad.jsonl: line 1: it is not a JSON object' show bad.jsonl
-    printf '{"step": 1}\n{"loss": 1}\n' >bad.jsonl
-    bad 1 'bad.jsonl: line 2: a record needs its step' summary bad.jsonl
+    printf '{"loss": 2}\n{"loss": 1}\n' >bad.jsonl
+    bad 1 'bad.jsonl: line 1: a record needs its step' summary bad.jsonl
     head -c 3000000 /dev/zero >bad.jsonl
     bad 1 'bad.jsonl: line 1: it is longer than 1048576 bytes' summary bad.jsonl
     bad 1 'bad.jsonl' show a bad.jsonl
@@ -267,4 +267,12 @@ int⟦ main(b)⟧' ]
     refused 1 '"datasets" has no number below 2' run -s 1
     echo 'x' >run/samples.jsonl
     refused 1 'line 1 is of no step' run -s 1
+    echo '{"step": 1, "first": 0, "count": 2}' >run/samples.jsonl
+    refused 1 'step 1 has neither samples nor a sampler' run -s 1
+    for stream in '' '{}' '{"samples": 0, "order": "shuffled", "seed": 1, "weight": 1}' '{"samples": 5, "order": "bucketed", "seed": 1, "weight": 1}'; do
+        echo '{"step": 1, "first": 0, "count": 2, "sampler": ['"$stream"']}' >run/samples.jsonl
+        refused 1 'run/samples.jsonl: ' run -s 1
+    done
+    echo '{"step": 1, "first": 0, "count": -2, "sampler": [{"samples": 5, "order": "shuffled", "seed": 1, "weight": 1}]}' >run/samples.jsonl
+    refused 1 '"count"' run -s 1
 }

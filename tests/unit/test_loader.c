@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/data/blend.h"
 #include "d9d/data/feed.h"
+#include "d9d/data/sampler.h"
 #include "d9d/data/shard.h"
 
 /* A dataset of n documents; number i has 2 + i % 7 tokens, the first being base + i. */
@@ -297,6 +299,43 @@ static void test_blend(void **state)
     d9d_dataset_close(b);
 }
 
+/* What a loader draws follows from numbers, when the datasets are gone. */
+static void test_sampler(void **state)
+{
+    d9d_dataset *a = made("a", 100, 0, 0), *b = made("b", 10, 1000, 0);
+    const d9d_data_source s[] = {
+        {.dataset = a, .order = D9D_ORDER_SHUFFLED, .seed = 7, .weight = 2.5},
+        {.dataset = b, .order = D9D_ORDER_SEQUENTIAL, .seed = 8, .weight = 1}};
+    d9d_sampler_source from[D9D_BLEND_SOURCES];
+    d9d_draw want[300], got;
+    d9d_sampler *sampler;
+    d9d_loader *l;
+
+    (void)state;
+    for (size_t n = 1; n <= 2; n++) {
+        assert_ok(d9d_loader_open(s, n, &(d9d_loader_how){.multiple = 1}, &l));
+        assert_false(d9d_loader_skips(l));
+        for (int64_t k = 0; k < 300; k++)
+            assert_ok(d9d_loader_draw(l, k, &want[k]));
+        assert_int_equal(d9d_loader_sampler(l, from), n);
+        d9d_loader_close(l);
+        assert_ok(d9d_sampler_create(from, n, &sampler));
+        for (int64_t k = 0; k < 300; k++) {
+            got = d9d_sampler_at(sampler, k);
+            assert_int_equal(got.source, want[k].source);
+            assert_int_equal(got.sample, want[k].sample);
+        }
+        d9d_sampler_free(sampler);
+    }
+    l = opened(a, D9D_ORDER_BUCKETED, 1, 1);
+    assert_int_equal(d9d_loader_sampler(l, from), 0);
+    d9d_loader_close(l);
+    from[0].samples = 0;
+    assert_fails_like(d9d_sampler_create(from, 1, &sampler), D9D_EINVAL, "has 0 samples");
+    d9d_dataset_close(a);
+    d9d_dataset_close(b);
+}
+
 /* A skipped sample leaves an empty row, and everything else where it was. */
 static void test_skipping(void **state)
 {
@@ -386,6 +425,7 @@ int main(void)
         unit_test_in_dir(test_orders),     unit_test_in_dir(test_batches),
         unit_test_in_dir(test_topologies), unit_test_in_dir(test_blend),
         unit_test_in_dir(test_skipping),   unit_test_in_dir(test_refusals),
+        unit_test_in_dir(test_sampler),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
