@@ -143,7 +143,7 @@ memory_of() { grep -aoE '/dev/shm/d9d-flight-.{6}' "run/flight/rank-$1.bin"; }
     [ -w /dev/shm ] || skip "no memory with names"
     begin
     sleep 1
-    kill -9 $(pid_of 0) $(pid_of 1) $(pid_of 2) $(pid_of 3)
+    kill -9 "$(pid_of 0)" "$(pid_of 1)" "$(pid_of 2)" "$(pid_of 3)"
     wait "$job" || true
     run -0 d9d-metrics flight --json run
     newest=$(grep -o '"number": [0-9]*' <<<"$output" | sort -k2n | tail -n 1)

@@ -73,9 +73,9 @@ numbers() { sed -n 's/^{"step": \([0-9]*\),.*/\1/p' run/metrics.jsonl; }
         rm -rf run now
         slowly $rules --set trainer.timeout.step_timeout=20
         sleep 40
-        before=$(cat /proc/"$(cat pid.0)"/stat | awk '{ print $14 }')
+        before=$(awk '{ print $14 }' "/proc/$(cat pid.0)/stat")
         sleep 5
-        [ "$(awk '{ print $14 }' /proc/"$(cat pid.0)"/stat)" -gt "$before" ] # it goes on
+        [ "$(awk '{ print $14 }' "/proc/$(cat pid.0)/stat")" -gt "$before" ] # it goes on
         sleep 20
         rm now # from here on it is quick again
         leave 200

@@ -1,6 +1,8 @@
 /* test_neighbours.c - who of this host has died without a word. */
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -154,6 +156,75 @@ static void one_has_left(void **state)
     other_close(&o);
 }
 
+/* What is in the file of rank 1. */
+static bool file_has(int64_t job, int64_t calls)
+{
+    d9d_file f;
+    d9di_flight_head h;
+
+    if (d9d_file_open("rank-1.bin", &f) != D9D_OK)
+        return false;
+    assert_ok(d9d_file_read_at(&f, &h, sizeof(h), 0));
+    d9d_file_release(&f);
+    return h.job == job && h.calls == calls && h.lag == 0;
+}
+
+/* One that died has its last calls written by another, once; a newer job's file is left. */
+static void what_one_left_is_written_out(void **state)
+{
+    struct other o;
+    d9di_neighbours *n;
+    char memory[D9DI_FLIGHT_MEMORY];
+
+    (void)state;
+    other_open(&o);
+    memcpy(memory, o.ring->head.memory, sizeof(memory));
+    o.ring->head.calls = 17;
+    n = neighbours_of(&o);
+    d9di_neighbours_salvage(n, ".");
+    assert_false(file_has(7, 17)); /* it lives */
+    end(o.pid);
+    d9di_neighbours_salvage(n, ".");
+    assert_true(file_has(7, 17));
+    assert_int_equal(access(memory, F_OK), -1);
+    o.ring->head.calls = 18;
+    d9di_neighbours_salvage(n, ".");
+    assert_true(file_has(7, 17));
+    d9di_neighbours_close(n);
+    o.ring->head.job = 6;
+    (void)snprintf(o.ring->head.memory, sizeof(o.ring->head.memory), "/proc/none");
+    assert_ok(d9di_store_salvage(".", o.ring));
+    assert_true(file_has(7, 17));
+    other_close(&o);
+}
+
+/* Where there is no place with names, others come to it by the process that has it. */
+static void memory_without_a_name(void **state)
+{
+    const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    d9di_ring *r, *copy = malloc(sizeof(*copy));
+    const d9di_ring *seen;
+    d9d_boot *boot;
+
+    (void)state;
+    assert_non_null(copy);
+    assert_ok(d9d_boot_imagine(0, 1, &boot));
+    assert_ok(d9di_ring_memory(NULL, &r));
+    d9di_ring_init(r, boot, &one, 7);
+    seen = d9di_ring_attach(r->head.memory);
+    assert_non_null(seen);
+    assert_true(d9di_ring_peek(r->head.memory, copy));
+    assert_int_equal(copy->head.job, 7);
+    d9di_ring_set_state(r, D9DI_FLIGHT_FAILED);
+    d9di_ring_release(r, true);
+    assert_int_equal(d9di_ring_state(seen), D9DI_FLIGHT_FAILED);
+    d9di_ring_detach(seen);
+    assert_null(d9di_ring_attach("/etc/passwd"));
+    assert_null(d9di_ring_attach("/dev/shm/d9d-flight-../../x"));
+    free(copy);
+    d9d_boot_close(boot);
+}
+
 static void others_live_elsewhere(void **state)
 {
     struct other o;
@@ -210,9 +281,14 @@ static void others_live_in_a_container(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(one_is_dead),           unit_test_in_dir(what_is_left_of_one),
-        unit_test_in_dir(one_is_stopped),        unit_test_in_dir(one_has_left),
-        unit_test_in_dir(others_live_elsewhere), unit_test_in_dir(others_live_in_a_container),
+        unit_test_in_dir(one_is_dead),
+        unit_test_in_dir(what_is_left_of_one),
+        unit_test_in_dir(one_is_stopped),
+        unit_test_in_dir(one_has_left),
+        unit_test_in_dir(what_one_left_is_written_out),
+        unit_test_in_dir(memory_without_a_name),
+        unit_test_in_dir(others_live_elsewhere),
+        unit_test_in_dir(others_live_in_a_container),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
