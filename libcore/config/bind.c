@@ -129,6 +129,18 @@ static d9d_status bind_int(struct walk *w, const struct slot *s)
     return D9D_OK;
 }
 
+/* A number of a range, or one that is not 0, is that after rounding too. */
+static d9d_status check_float32(struct walk *w, const struct slot *s, double v)
+{
+    const d9d_key *k = s->key;
+    const double f = (double)(float)v;
+
+    if ((f == 0 && v != 0) || isinf(f) || ((k->flags & D9D_ABOVE_MIN) && f == k->min) ||
+        ((k->flags & D9D_BELOW_MAX) && f == k->max))
+        return BAD(w, s->at, "%.9g is %.9g in float32, in which it is used", v, f);
+    return D9D_OK;
+}
+
 static d9d_status bind_real(struct walk *w, const struct slot *s)
 {
     const d9d_key *k = s->key;
@@ -143,6 +155,8 @@ static d9d_status bind_real(struct walk *w, const struct slot *s)
     if (v > k->max || ((k->flags & D9D_BELOW_MAX) && v == k->max))
         return BAD(w, s->at, "%.9g is not %s %.9g", v,
                    k->flags & D9D_BELOW_MAX ? "below" : "at most", k->max);
+    if (k->flags & D9D_FLOAT32)
+        D9D_TRY(check_float32(w, s, v));
     *(double *)s->field = v;
     return D9D_OK;
 }

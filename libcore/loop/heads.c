@@ -401,7 +401,7 @@ static const d9d_key embedding_keys[] = {
     POOLING_KEY,
     DIM_KEY,
     D9D_KEY_REAL(section, temperature, "0.05", 0, 1e6, "what cosines are divided by",
-                 .flags = D9D_ABOVE_MIN),
+                 .flags = D9D_ABOVE_MIN | D9D_FLOAT32),
     D9D_KEY_END,
 };
 static const d9d_key embed_keys[] = {

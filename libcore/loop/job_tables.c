@@ -238,12 +238,28 @@ static const d9d_table checkpointing_table =
 typedef struct d9d_clipping_section clipping_section;
 static const d9d_key clipping_keys[] = {
     D9D_KEY_REAL(clipping_section, max_norm, "null", 0, 1e30,
-                 "largest global gradient norm; null or 0: no clipping", .flags = D9D_NULLABLE),
+                 "largest global gradient norm, from 1e-12 on; null or 0: no clipping",
+                 .flags = D9D_NULLABLE),
     D9D_KEY_PERIOD(clipping_section, log_total_steps, "1", "steps between records of the norm"),
     D9D_KEY_END,
 };
+/* Squares of less vanish in float32: clipped to it, no gradient would move a weight. */
+static d9d_status clipping_check(const void *value, const char *path)
+{
+    const double most = ((const clipping_section *)value)->max_norm, least = 1e-12;
+
+    if (most > 0 && most < least)
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "%s.max_norm: gradients clipped to a norm of %.9g, below %.9g, move nothing; "
+            "null clips none",
+            path, most, least);
+    return D9D_OK;
+}
+
 static const d9d_table clipping_table =
-    D9D_TABLE(clipping_section, "gradient_clipping", clipping_keys, "norm of the gradient");
+    D9D_TABLE(clipping_section, "gradient_clipping", clipping_keys, "norm of the gradient",
+              .check = clipping_check);
 
 static const char *const reduce_words[] = {"micro_batch", "step", NULL};
 typedef struct d9d_gradients_section gradients_section;

@@ -50,7 +50,8 @@ static const d9d_key string_elem = {.kind = D9D_KIND_STR, .doc = "a name"};
         D9D_KEY_INT(layer_section, num_key_value_heads, D9D_REQUIRED, 1, 1 << 16,                  \
                     "key and value heads"),                                                        \
         D9D_KEY_INT(layer_section, head_dim, D9D_REQUIRED, 2, 1 << 16, "features of a head"),      \
-        D9D_KEY_REAL(layer_section, rms_norm_eps, "1e-6", 0, 1, "epsilon of every RMSNorm")
+        D9D_KEY_REAL(layer_section, rms_norm_eps, "1e-6", 0, 1, "epsilon of every RMSNorm",        \
+                     .flags = D9D_FLOAT32)
 
 static const d9d_key dense_layer_keys[] = {LAYER_KEYS, D9D_KEY_END};
 static const d9d_key shared_keys[] = {
@@ -105,6 +106,7 @@ static const d9d_key yarn_keys[] = {
     {.name = "attention_factor",
      .kind = D9D_KIND_REAL,
      .offset = offsetof(d9d_rope_scaling, mscale),
+     .flags = D9D_FLOAT32,
      .def = "0",
      .max = 1e6,
      .doc = "of cosines and sines; 0: 0.1 ln(factor) + 1"},
@@ -154,7 +156,8 @@ static const d9d_table *const scalings[] = {&linear_table, &ntk_table, &yarn_tab
         D9D_KEY_BOOL(model_section, tie_word_embeddings, "false",                                  \
                      "the head uses the embedding's weights"),                                     \
         D9D_KEY_REAL(model_section, initializer_range, "0", 0, 1e3,                                \
-                     "standard deviation of initial matrices; 0: uniform by fan-in")
+                     "standard deviation of initial matrices; 0: uniform by fan-in",               \
+                     .flags = D9D_FLOAT32)
 
 static const d9d_key dense_model_keys[] = {MODEL_KEYS(&dense_layer_table), D9D_KEY_END};
 static const d9d_key moe_model_keys[] = {MODEL_KEYS(&moe_layer_table), D9D_KEY_END};
@@ -185,7 +188,7 @@ static const char *const score_words[] = {"softmax", "sigmoid", NULL};
 #define COEFFICIENT(word, field, d, text)                                                          \
     {                                                                                              \
         .name = (word), .kind = D9D_KIND_REAL, .offset = offsetof(d9d_router, field), .def = (d),  \
-        .min = 0, .max = 1e3, .doc = (text)                                                        \
+        .flags = D9D_FLOAT32, .min = 0, .max = 1e3, .doc = (text)                                  \
     }
 static const d9d_key router_keys[] = {
     D9D_KEY_ENUM(d9d_router, score, "\"softmax\"", score_words,

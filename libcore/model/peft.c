@@ -17,10 +17,11 @@ enum { MATCH_LIMIT = 1000000, LONGEST = 256 /* bytes of names in a sentence */ }
 static const d9d_key params_keys[] = {
     D9D_KEY_INT(d9d_peft_params, r, D9D_REQUIRED, 1, 1 << 16, "rank: columns of each factor"),
     D9D_KEY_REAL(d9d_peft_params, alpha, D9D_REQUIRED, 0, 1e6,
-                 "the product of the factors is scaled by alpha / r", .flags = D9D_ABOVE_MIN),
+                 "the product of the factors is scaled by alpha / r",
+                 .flags = D9D_ABOVE_MIN | D9D_FLOAT32),
     D9D_KEY_REAL(d9d_peft_params, dropout, "0", 0, 1,
                  "probability that a feature that goes into an adapter is left out; not of experts",
-                 .flags = D9D_BELOW_MAX),
+                 .flags = D9D_BELOW_MAX | D9D_FLOAT32),
     D9D_KEY_END,
 };
 static const d9d_table params_table =

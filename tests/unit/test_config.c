@@ -74,7 +74,8 @@ static const d9d_table range_table = {
     .name = "range", .size = sizeof(struct range), .keys = range_keys, .check = range_check};
 
 static const char *const colours[] = {"red", "green", "blue", NULL};
-static const d9d_key beta = {.kind = D9D_KIND_REAL, .flags = D9D_BELOW_MAX, .min = 0, .max = 1};
+static const d9d_key beta = {
+    .kind = D9D_KIND_REAL, .flags = D9D_BELOW_MAX | D9D_FLOAT32, .min = 0, .max = 1};
 static const d9d_key all_keys[] = {
     D9D_KEY_BOOL(struct all, b, "true", "a switch"),
     D9D_KEY_INT(struct all, i, D9D_REQUIRED, 1, INT64_MAX, "how many"),
@@ -260,6 +261,9 @@ static void mistakes_are_named(void **state)
          "c.json: u.tpye: unknown key; did you mean \"type\"?"},
         {"{\"i\": 1, \"betas\": [0.9]}", "c.json: betas: has 1 elements, at least 2 are needed"},
         {"{\"i\": 1, \"betas\": [0.9, 1.0]}", "c.json: betas[1]: 1 is not below 1"},
+        {"{\"i\": 1, \"betas\": [0.9, 0.99999999]}",
+         "c.json: betas[1]: 0.99999999 is 1 in float32, in which it is used"},
+        {"{\"i\": 1, \"betas\": [1e-46, 0.9]}", "c.json: betas[0]: 1e-46 is 0 in float32"},
         {"{\"i\": 1, \"betas\": {}}", "c.json: betas: expected a list, got an object"},
         {"{\"i\": 1, \"m\": {\"a b\": 11}}", "c.json: m[\"a b\"]: 11 is above the maximum of 10"},
         {"{\"i\": 1, \"m\": []}", "c.json: m: expected an object of integers, got a list"},

@@ -137,6 +137,8 @@ enum {
     D9D_ABOVE_MIN = 4, /* REAL: min itself is out of range */
     D9D_BELOW_MAX = 8, /* REAL: max itself is out of range */
     D9D_OR_ONE = 16,   /* LIST: what is not a list is its one element */
+    D9D_FLOAT32 = 32,  /* REAL: used in float32, and must not be rounded there to 0, to infinity,
+                          nor to a bound that is out of range */
 };
 
 #define D9D_REQUIRED ((const char *)0)
