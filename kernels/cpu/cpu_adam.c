@@ -65,7 +65,8 @@ static void adam(step k, bool amsgrad, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
     for (int64_t i = 0; i < a->n; i += D9DI_BLOCK) {
         float buf[5][D9DI_BLOCK];
         int64_t len = d9di_min(a->n - i, D9DI_BLOCK);
-        float *pf = d9di_inout(t, a->p, i, len, buf[0]), *mf = d9di_inout(st, a->m, i, len, buf[1]);
+        float *pf = d9di_weights(t, a->p, a->residual, i, len, buf[0]);
+        float *mf = d9di_inout(st, a->m, i, len, buf[1]);
         float *vf = d9di_inout(st, a->v, i, len, buf[2]), *xf;
         const float *gf = d9di_in(gt, a->g, i, len, buf[3]);
 
@@ -76,7 +77,7 @@ static void adam(step k, bool amsgrad, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
         } else {
             update(k, pf, gf, mf, vf, len);
         }
-        d9di_put(t, a->p, i, len, pf);
+        d9di_put_weights(t, a->p, a->residual, i, len, pf);
         d9di_put(st, a->m, i, len, mf);
         d9di_put(st, a->v, i, len, vf);
     }
@@ -121,16 +122,17 @@ static void put_random(d9d_dtype t, void *y, int64_t i, int64_t n, const float *
     round_random((uint16_t *)y + i, x, bits, n);
 }
 
-d9d_status d9d_ref_adam_stochastic(d9d_stream s, const d9d_adam_step *c, void *p, d9d_dtype gt,
-                                   const void *g, const float *scale, d9d_dtype st, void *m,
-                                   void *v, d9d_rng r, int ndim, const int64_t *box,
-                                   const int64_t *start, const int64_t *whole)
+d9d_status d9d_ref_adam_stochastic(d9d_stream s, const d9d_adam_step *c, const float *scale,
+                                   d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+                                   const d9d_adam_arrays *a, d9d_rng r, int ndim,
+                                   const int64_t *box, const int64_t *start, const int64_t *whole)
 {
     const step k = step_make(c, scale);
     d9di_box b = d9di_box_make(ndim, box, start, whole);
     int64_t per_run = d9di_ceil_div(b.run, D9DI_BLOCK);
 
     (void)s;
+    D9D_TRY(d9di_check_float("adam_stochastic", t));
     D9D_TRY(d9di_check_float("adam_stochastic", gt));
     D9D_TRY(d9di_check_float("adam_stochastic", st));
     if (isnan(*scale))
@@ -141,14 +143,17 @@ d9d_status d9d_ref_adam_stochastic(d9d_stream s, const d9d_adam_step *c, void *p
         int64_t i = j / per_run * b.run + at;
         uint64_t index = (uint64_t)(d9di_box_index(&b, j / per_run) + at);
         float buf[4][D9DI_BLOCK];
-        float *pf = d9di_inout(D9D_BF16, p, i, len, buf[0]),
-              *mf = d9di_inout(st, m, i, len, buf[1]);
-        float *vf = d9di_inout(st, v, i, len, buf[2]);
+        float *pf = d9di_weights(t, a->p, a->residual, i, len, buf[0]);
+        float *mf = d9di_inout(st, a->m, i, len, buf[1]);
+        float *vf = d9di_inout(st, a->v, i, len, buf[2]);
 
-        update(k, pf, d9di_in(gt, g, i, len, buf[3]), mf, vf, len);
-        put_random(D9D_BF16, p, i, len, pf, r, 0, index);
-        put_random(st, m, i, len, mf, r, 42, index);
-        put_random(st, v, i, len, vf, r, 67, index);
+        update(k, pf, d9di_in(gt, a->g, i, len, buf[3]), mf, vf, len);
+        if (a->residual != NULL)
+            d9di_put_weights(t, a->p, a->residual, i, len, pf);
+        else
+            put_random(t, a->p, i, len, pf, r, 0, index);
+        put_random(st, a->m, i, len, mf, r, 42, index);
+        put_random(st, a->v, i, len, vf, r, 67, index);
     }
     return D9D_OK;
 }

@@ -25,6 +25,45 @@ D9DI_CLONES void d9di_to_bf16(uint16_t *restrict y, const float *restrict x, int
     }
 }
 
+D9DI_CLONES static void master_join(float *restrict y, const uint16_t *restrict p,
+                                    const int16_t *restrict residual, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = d9di_bits_float(((uint32_t)p[i] << 16) + (uint32_t)(int32_t)residual[i]);
+}
+
+D9DI_CLONES static void master_split(uint16_t *restrict p, int16_t *restrict residual,
+                                     const float *restrict x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t u = d9di_float_bits(x[i]);
+        const bool is_nan = (u & 0x7fffffffu) > 0x7f800000u;
+        const uint32_t high = (is_nan ? u | 0x00400000u : u + 0x8000u) & 0xffff0000u;
+
+        p[i] = (uint16_t)(high >> 16);
+        residual[i] = (int16_t)(is_nan ? 0u : u - high);
+    }
+}
+
+float *d9di_weights(d9d_dtype t, void *p, const int16_t *residual, int64_t i, int64_t n, float *buf)
+{
+    if (residual == NULL)
+        return d9di_inout(t, p, i, n, buf);
+    master_join(buf, (const uint16_t *)p + i, residual + i, n);
+    return buf;
+}
+
+void d9di_put_weights(d9d_dtype t, void *p, int16_t *residual, int64_t i, int64_t n,
+                      const float *buf)
+{
+    if (residual == NULL)
+        d9di_put(t, p, i, n, buf);
+    else
+        master_split((uint16_t *)p + i, residual + i, buf, n);
+}
+
 void d9di_load(d9d_dtype t, float *y, const void *x, int64_t i, int64_t n)
 {
     if (t == D9D_F32)

@@ -74,6 +74,11 @@ static inline void d9di_put(d9d_dtype t, void *y, int64_t i, int64_t n, const fl
     if (t != D9D_F32)
         d9di_to_bf16((uint16_t *)y + i, buf, n);
 }
+/* Weights to be changed and put back: with residuals (d9d_adam_arrays) their masters. */
+float *d9di_weights(d9d_dtype t, void *p, const int16_t *residual, int64_t i, int64_t n,
+                    float *buf);
+void d9di_put_weights(d9d_dtype t, void *p, int16_t *residual, int64_t i, int64_t n,
+                      const float *buf);
 /* Copy into or out of float32 memory whatever the type. */
 void d9di_load(d9d_dtype t, float *y, const void *x, int64_t i, int64_t n);
 void d9di_store(d9d_dtype t, void *y, int64_t i, int64_t n, const float *x);

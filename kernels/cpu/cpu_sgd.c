@@ -40,8 +40,9 @@ D9DI_CLONES static void update_momentum(step k, float *restrict p, const float *
     }
 }
 
-d9d_status d9d_ref_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, d9d_dtype gt,
-                       const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n)
+d9d_status d9d_ref_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, int16_t *residual,
+                       d9d_dtype gt, const void *g, const float *scale, d9d_dtype st,
+                       void *momentum, int64_t n)
 {
     const step k = step_make(c, scale);
 
@@ -56,7 +57,7 @@ d9d_status d9d_ref_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p
         float bp[D9DI_BLOCK], bg[D9DI_BLOCK], bb[D9DI_BLOCK];
         int64_t len = d9di_min(n - i, D9DI_BLOCK);
         const float *gf = d9di_in(gt, g, i, len, bg);
-        float *pf = d9di_inout(t, p, i, len, bp);
+        float *pf = d9di_weights(t, p, residual, i, len, bp);
 
         if (c->momentum != 0.0) {
             float *bf = d9di_inout(st, momentum, i, len, bb);
@@ -66,7 +67,7 @@ d9d_status d9d_ref_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p
         } else {
             update(k, pf, gf, len);
         }
-        d9di_put(t, p, i, len, pf);
+        d9di_put_weights(t, p, residual, i, len, pf);
     }
     return D9D_OK;
 }

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "cuda_list.cuh"
+#include "cuda_master.cuh"
 #include "cuda_philox.cuh"
 
 /* The constants of a step, each rounded to float32 once. */
@@ -53,13 +54,13 @@ struct adam_list {
     d9d_adam_arrays of[MOST_ARRAYS];
 };
 
-template <bool AMSGRAD, class T, class G, class S>
+template <bool AMSGRAD, class W, class G, class S>
 static __global__ void adam_kernel(adam_step k, const float *scale,
                                    const __grid_constant__ adam_list list)
 {
     const int mine = list.cut.mine();
     const d9d_adam_arrays &a = list.of[mine];
-    T *const p = (T *)a.p;
+    const W w = {a.p, a.residual};
     const G *const g = (const G *)a.g;
     S *const m = (S *)a.m, *const v = (S *)a.v, *const vmax = (S *)a.vmax;
     const int64_t first = list.cut.begin(mine, PART), n = d9di_min(a.n, first + PART);
@@ -71,7 +72,7 @@ static __global__ void adam_kernel(adam_step k, const float *scale,
     for (int64_t i = first + threadIdx.x * 8; i < n; i += THREADS * 8) {
         float pf[8], gf[8], mf[8], vf[8], xf[8];
 
-        load8(pf, p + i, n - i);
+        w.load(pf, i, n - i);
         load8(gf, g + i, n - i);
         load8(mf, m + i, n - i);
         load8(vf, v + i, n - i);
@@ -79,7 +80,7 @@ static __global__ void adam_kernel(adam_step k, const float *scale,
             load8(xf, vmax + i, n - i);
         for (int j = 0; j < 8; j++)
             update<AMSGRAD>(k, by, pf[j], gf[j], mf[j], vf[j], xf[j]);
-        store8(p + i, pf, n - i);
+        w.store(i, pf, n - i);
         store8(m + i, mf, n - i);
         store8(v + i, vf, n - i);
         if (AMSGRAD)
@@ -88,7 +89,7 @@ static __global__ void adam_kernel(adam_step k, const float *scale,
 }
 
 /* Up to MOST_ARRAYS of them. */
-template <bool AMSGRAD, class T, class G, class S>
+template <bool AMSGRAD, class W, class G, class S>
 static d9d_status adam(d9d_stream s, const adam_step &k, const float *scale,
                        const d9d_adam_arrays *arrays, int64_t count)
 {
@@ -99,7 +100,7 @@ static d9d_status adam(d9d_stream s, const adam_step &k, const float *scale,
         list.cut.add(arrays[i].n, PART);
     }
     if (list.cut.parts > 0)
-        adam_kernel<AMSGRAD, T, G, S>
+        adam_kernel<AMSGRAD, W, G, S>
             <<<(unsigned)list.cut.parts, THREADS, 0, d9di_queue(s)>>>(k, scale, list);
     return d9di_launched("adam");
 }
@@ -114,11 +115,12 @@ d9d_status d9d_k_adam(d9d_stream s, const d9d_adam_step *c, const float *scale, 
     D9D_TRY(d9di_check_float("adam", st));
     for (int64_t n; count > 0; list += n, count -= n) {
         n = d9di_min(count, MOST_ARRAYS);
-        D9D_TRY(D9DI_TYPED(
-            t, T, D9DI_TYPED(gt, G, D9DI_TYPED(st, S, [&] {
-                                 return c->amsgrad ? adam<true, T, G, S>(s, k, scale, list, n)
-                                                   : adam<false, T, G, S>(s, k, scale, list, n);
-                             }()))));
+        D9D_TRY(D9DI_WEIGHTS(t, list->residual, W,
+                             D9DI_TYPED(gt, G, D9DI_TYPED(st, S, [&] {
+                                            return c->amsgrad
+                                                       ? adam<true, W, G, S>(s, k, scale, list, n)
+                                                       : adam<false, W, G, S>(s, k, scale, list, n);
+                                        }()))));
     }
     return D9D_OK;
 }
@@ -155,13 +157,31 @@ static __device__ __forceinline__ void store_random(float *y, const float (&x)[8
     store8(y, x, c);
 }
 
+/* Weights without residuals draw, as moments do. */
+template <class T>
+static __device__ __forceinline__ void store_random(const plain_weights<T> &w, int64_t i,
+                                                    const float (&x)[8], int64_t c, d9d_rng r,
+                                                    uint64_t index)
+{
+    store_random((T *)w.p + i, x, c, r, 0, index);
+}
+static __device__ __forceinline__ void store_random(const master_weights &w, int64_t i,
+                                                    const float (&x)[8], int64_t c, d9d_rng,
+                                                    uint64_t)
+{
+    w.store(i, x, c);
+}
+
 /* A thread has eight elements of one run. */
-template <class G, class S>
-static __global__ void stochastic_kernel(adam_step k, bf16 *p, const G *g, const float *scale, S *m,
-                                         S *v, d9d_rng r, d9di_box b)
+template <class W, class G, class S>
+static __global__ void stochastic_kernel(adam_step k, d9d_adam_arrays a, const float *scale,
+                                         d9d_rng r, d9di_box b)
 {
     const float by = k.maximize ? -*scale : *scale;
     const int64_t per_run = d9di_ceil_div(b.run, 8);
+    const W w = {a.p, a.residual};
+    const G *const g = (const G *)a.g;
+    S *const m = (S *)a.m, *const v = (S *)a.v;
 
     if (isnan(by))
         return;
@@ -172,47 +192,41 @@ static __global__ void stochastic_kernel(adam_step k, bf16 *p, const G *g, const
         const uint64_t index = (uint64_t)(d9di_box_index(&b, run) + at);
         float pf[8], gf[8], mf[8], vf[8], most;
 
-        load8(pf, p + i, c);
+        w.load(pf, i, c);
         load8(gf, g + i, c);
         load8(mf, m + i, c);
         load8(vf, v + i, c);
         for (int j = 0; j < 8; j++)
             update<false>(k, by, pf[j], gf[j], mf[j], vf[j], most);
-        store_random(p + i, pf, c, r, 0, index);
+        store_random(w, i, pf, c, r, index);
         store_random(m + i, mf, c, r, 42, index);
         store_random(v + i, vf, c, r, 67, index);
     }
 }
 
-/* A step of some types on untyped arrays. */
-struct stochastic_call {
-    d9d_stream s;
-    adam_step k;
-    void *p, *m, *v;
-    const void *g;
-    const float *scale;
-    int64_t n;
-};
-
-template <class G, class S>
-static d9d_status stochastic(const stochastic_call &c, d9d_rng r, const d9di_box &b)
+template <class W, class G, class S>
+static d9d_status stochastic(d9d_stream s, const adam_step &k, const float *scale,
+                             const d9d_adam_arrays *a, d9d_rng r, const d9di_box &b)
 {
-    stochastic_kernel<<<blocks_for(c.s, c.n / 8), THREADS, 0, d9di_queue(c.s)>>>(
-        c.k, (bf16 *)c.p, (const G *)c.g, c.scale, (S *)c.m, (S *)c.v, r, b);
+    stochastic_kernel<W, G, S>
+        <<<blocks_for(s, b.run * b.n_runs / 8), THREADS, 0, d9di_queue(s)>>>(k, *a, scale, r, b);
     return d9di_launched("adam_stochastic");
 }
 
-d9d_status d9d_k_adam_stochastic(d9d_stream s, const d9d_adam_step *c, void *p, d9d_dtype gt,
-                                 const void *g, const float *scale, d9d_dtype st, void *m, void *v,
+d9d_status d9d_k_adam_stochastic(d9d_stream s, const d9d_adam_step *c, const float *scale,
+                                 d9d_dtype t, d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *a,
                                  d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
                                  const int64_t *whole)
 {
     const d9di_box b = d9di_box_make(ndim, box, start, whole);
-    const stochastic_call call = {s, step_make(c), p, m, v, g, scale, b.run * b.n_runs};
+    const adam_step k = step_make(c);
 
+    D9D_TRY(d9di_check_float("adam_stochastic", t));
     D9D_TRY(d9di_check_float("adam_stochastic", gt));
     D9D_TRY(d9di_check_float("adam_stochastic", st));
-    if (call.n == 0)
+    if (b.run * b.n_runs == 0)
         return D9D_OK;
-    return D9DI_TYPED(gt, G, D9DI_TYPED(st, S, stochastic<G, S>(call, r, b)));
+    return D9DI_WEIGHTS(
+        t, a->residual, W,
+        D9DI_TYPED(gt, G, D9DI_TYPED(st, S, stochastic<W, G, S>(s, k, scale, a, r, b))));
 }

@@ -21,6 +21,7 @@ d9d_status d9d_k_fill(d9d_stream s, d9d_dtype t, void *y, int64_t n, float v)
     switch (t) {
     case D9D_F32: return fill<float>(s, y, n, v);
     case D9D_BF16: return fill<uint16_t>(s, y, n, d9d_f32_to_bf16(v));
+    case D9D_I16: return fill<int16_t>(s, y, n, (int16_t)v);
     case D9D_F64: return fill<double>(s, y, n, v);
     case D9D_I32: return fill<int32_t>(s, y, n, (int32_t)v);
     case D9D_I64: return fill<int64_t>(s, y, n, (int64_t)v);

@@ -5,7 +5,7 @@
  *               g = nesterov ? g + momentum b : b
  *     p -= lr g
  */
-#include "cuda_common.cuh"
+#include "cuda_master.cuh"
 
 struct sgd_step {
     bool maximize;
@@ -25,8 +25,8 @@ static sgd_step step_make(const d9d_sgd_step *c)
     return k;
 }
 
-template <bool MOMENTUM, class T, class G, class S>
-static __global__ void sgd_kernel(sgd_step k, T *p, const G *g, const float *scale, S *momentum,
+template <bool MOMENTUM, class W, class G, class S>
+static __global__ void sgd_kernel(sgd_step k, W w, const G *g, const float *scale, S *momentum,
                                   int64_t n)
 {
     const float by = k.maximize ? -*scale : *scale;
@@ -36,7 +36,7 @@ static __global__ void sgd_kernel(sgd_step k, T *p, const G *g, const float *sca
     D9DI_EACH8 (i, n) {
         float pf[8], gf[8], bf[8];
 
-        load8(pf, p + i, n - i);
+        w.load(pf, i, n - i);
         load8(gf, g + i, n - i);
         if (MOMENTUM)
             load8(bf, momentum + i, n - i);
@@ -49,23 +49,24 @@ static __global__ void sgd_kernel(sgd_step k, T *p, const G *g, const float *sca
             }
             pf[j] -= k.lr * d;
         }
-        store8(p + i, pf, n - i);
+        w.store(i, pf, n - i);
         if (MOMENTUM)
             store8(momentum + i, bf, n - i);
     }
 }
 
-template <bool MOMENTUM, class T, class G, class S>
-static d9d_status sgd(d9d_stream s, sgd_step k, void *p, const void *g, const float *scale,
+template <bool MOMENTUM, class W, class G, class S>
+static d9d_status sgd(d9d_stream s, sgd_step k, W w, const void *g, const float *scale,
                       void *momentum, int64_t n)
 {
     sgd_kernel<MOMENTUM><<<blocks_for(s, n / 8), THREADS, 0, d9di_queue(s)>>>(
-        k, (T *)p, (const G *)g, scale, (S *)momentum, n);
+        k, w, (const G *)g, scale, (S *)momentum, n);
     return d9di_launched("sgd");
 }
 
-d9d_status d9d_k_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, d9d_dtype gt,
-                     const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n)
+d9d_status d9d_k_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, int16_t *residual,
+                     d9d_dtype gt, const void *g, const float *scale, d9d_dtype st, void *momentum,
+                     int64_t n)
 {
     const sgd_step k = step_make(c);
 
@@ -75,9 +76,12 @@ d9d_status d9d_k_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, 
     if (n == 0)
         return D9D_OK;
     if (c->momentum == 0.0)
-        return D9DI_TYPED(t, T,
-                          D9DI_TYPED(gt, G, sgd<false, T, G, float>(s, k, p, g, scale, NULL, n)));
-    return D9DI_TYPED(
-        t, T,
-        D9DI_TYPED(gt, G, D9DI_TYPED(st, S, sgd<true, T, G, S>(s, k, p, g, scale, momentum, n))));
+        return D9DI_WEIGHTS(
+            t, residual, W,
+            D9DI_TYPED(gt, G, sgd<false, W, G, float>(s, k, W{p, residual}, g, scale, NULL, n)));
+    return D9DI_WEIGHTS(
+        t, residual, W,
+        D9DI_TYPED(
+            gt, G,
+            D9DI_TYPED(st, S, sgd<true, W, G, S>(s, k, W{p, residual}, g, scale, momentum, n))));
 }

@@ -504,32 +504,44 @@ ENTRY(step_scale, float *scale, double *report, const double *loss, int64_t n, c
 {
     return move(s, D9D_F64, (double)n);
 }
+/* A weight, and its residual where there is one, read and written. */
+static double weight_moved(d9d_dtype t, const int16_t *residual)
+{
+    return 2 * (size(t) + (residual != NULL ? size(D9D_I16) : 0));
+}
+
+static double moments_moved(const d9d_adam_step *c, d9d_dtype st)
+{
+    return (c->amsgrad ? 6 : 4) * size(st);
+}
+
 ENTRY(adam, const d9d_adam_step *c, const float *scale, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
       const d9d_adam_arrays *list, int64_t count)
 {
-    double n = 0;
+    double bytes = 0;
 
     for (int64_t i = 0; i < count; i++)
-        n += (double)list[i].n;
-    return d9di_paper_charge(s, D9D_PAPER_MEMORY, t, 0,
-                             n * (2 * size(t) + size(gt) + 4 * size(st)));
+        bytes += (double)list[i].n *
+                 (weight_moved(t, list[i].residual) + size(gt) + moments_moved(c, st));
+    return d9di_paper_charge(s, D9D_PAPER_MEMORY, t, 0, bytes);
 }
-ENTRY(adam_stochastic, const d9d_adam_step *c, void *p, d9d_dtype gt, const void *g,
-      const float *scale, d9d_dtype st, void *m, void *v, d9d_rng r, int ndim, const int64_t *box,
+ENTRY(adam_stochastic, const d9d_adam_step *c, const float *scale, d9d_dtype t, d9d_dtype gt,
+      d9d_dtype st, const d9d_adam_arrays *a, d9d_rng r, int ndim, const int64_t *box,
       const int64_t *start, const int64_t *whole)
 {
     double n = 1;
 
     for (int d = 0; d < ndim; d++)
         n *= (double)box[d];
-    return d9di_paper_charge(s, D9D_PAPER_MEMORY, D9D_BF16, 0,
-                             n * (2 * size(D9D_BF16) + size(gt) + 4 * size(st)));
-}
-ENTRY(sgd, const d9d_sgd_step *c, d9d_dtype t, void *p, d9d_dtype gt, const void *g,
-      const float *scale, d9d_dtype st, void *momentum, int64_t n)
-{
     return d9di_paper_charge(s, D9D_PAPER_MEMORY, t, 0,
-                             (double)n * (2 * size(t) + size(gt) + 2 * size(st)));
+                             n * (weight_moved(t, a->residual) + size(gt) + moments_moved(c, st)));
+}
+ENTRY(sgd, const d9d_sgd_step *c, d9d_dtype t, void *p, int16_t *residual, d9d_dtype gt,
+      const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n)
+{
+    return d9di_paper_charge(
+        s, D9D_PAPER_MEMORY, t, 0,
+        (double)n * (weight_moved(t, residual) + size(gt) + (momentum != NULL ? 2 * size(st) : 0)));
 }
 
 ENTRY(gemms, int n, const d9d_gemm *g, const void *a, const void *const *b, void *const *c)

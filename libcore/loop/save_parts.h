@@ -50,6 +50,14 @@ enum { D9DI_SAVE_FILE = 256 };
 #define D9DI_SAVE_CELLS "cells" /* the group of cells' files */
 d9d_status d9di_save_file_name(const char *group, size_t rank, char out[D9DI_SAVE_FILE]);
 
+/* --- optimizer state of another kind: save_optimizer.c -------------------------------- */
+
+/* EMISMATCH: the state is another optimizer's, or that of master weights, which the set lacks. */
+d9d_status d9di_save_check_optimizer(const d9di_saved *s, const d9d_save_set *set);
+d9d_status d9di_save_check_masters(const d9di_saved *s, const d9d_save_set *set);
+/* Residuals of any parameter of the set. */
+bool d9di_save_has_masters(const d9di_saved *s, const d9d_save_set *set);
+
 /* --- the directory: save_dir.c ------------------------------------------------------ */
 
 /* Steps that have a directory of a checkpoint's name, newest first; in the arena.  An absent

@@ -25,16 +25,25 @@ static d9d_status check_covered(const d9di_saved *s, const d9d_sliced *t, const 
     return D9D_OK;
 }
 
-static d9d_status check_item(const d9di_saved *s, const d9d_save_tensor *item)
+/* Of an older checkpoint, which kept optimizer state in the weights' type. */
+static bool is_widened(const d9d_sliced *t, const d9d_save_tensor *item)
+{
+    return item->widens && t->dtype == D9D_BF16 && item->tensor->dtype == D9D_F32;
+}
+
+/* `older`: the checkpoint knows no master weights. */
+static d9d_status check_item(const d9di_saved *s, const d9d_save_tensor *item, bool older)
 {
     const d9d_sliced *t = d9d_slices_find(&s->slices, item->name);
     const d9d_box box = d9di_box_of(item);
     char have[128], want[128];
 
+    if (t == NULL && item->residual && older)
+        return D9D_OK;
     if (t == NULL)
         return D9D_FAIL(D9D_EMISMATCH, "%s: has no tensor %s, which this run needs", s->path,
                         item->name);
-    if (t->dtype != item->tensor->dtype)
+    if (t->dtype != item->tensor->dtype && !is_widened(t, item))
         return D9D_FAIL(D9D_EMISMATCH, "%s: tensor %s is %s, this run needs %s", s->path,
                         item->name, d9d_dtype_word(t->dtype), d9d_dtype_word(item->tensor->dtype));
     if (!d9d_shape_equal(&t->whole, &item->whole))
@@ -67,8 +76,12 @@ out:
 
 static d9d_status check_set(const d9di_saved *s, const d9d_save_set *set)
 {
+    const bool older = !d9di_save_has_masters(s, set);
+
+    D9D_TRY(d9di_save_check_optimizer(s, set));
     for (size_t i = 0; i < set->n; i++)
-        D9D_TRY(check_item(s, &set->items[i]));
+        D9D_TRY(check_item(s, &set->items[i], older));
+    D9D_TRY(d9di_save_check_masters(s, set));
     for (size_t i = 0; i < set->n_counts; i++)
         if (json_object_get(s->counts, set->counts[i].name) == NULL)
             return D9D_FAIL(D9D_EMISMATCH, "%s: optimizer_steps: has no %s, which this run needs",
@@ -153,7 +166,7 @@ static d9d_status each_meeting(reader *r, const d9d_save_tensor *item,
     const d9d_sliced *t = d9d_slices_find(&r->saved->slices, item->name);
     meeting m = {.item = item, .box = d9di_box_of(item)};
 
-    for (size_t i = 0; i < t->n_slices; i++) {
+    for (size_t i = 0; t != NULL && i < t->n_slices; i++) {
         m.slice = t->slices[i].box;
         if (!d9d_box_meet(&m.box, &m.slice, &m.both))
             continue;
@@ -171,21 +184,38 @@ typedef struct run_target {
     const meeting *meeting;
 } run_target;
 
+/* bfloat16 to float32 in place, from the last to the first. */
+static void widen(void *piece, uint64_t n)
+{
+    char *at = piece;
+    uint16_t half;
+
+    for (uint64_t i = n; i-- > 0;) {
+        float whole;
+
+        memcpy(&half, at + i * sizeof(half), sizeof(half));
+        whole = d9d_bf16_to_f32(half);
+        memcpy(at + i * sizeof(whole), &whole, sizeof(whole));
+    }
+}
+
 static d9d_status read_run(void *arg, int64_t src, int64_t dst, int64_t n)
 {
     const run_target *to = arg;
+    const d9d_st_tensor *from = to->meeting->from;
     const d9d_tensor *t = to->meeting->item->tensor;
-    const uint64_t width = d9d_dtype_size(t->dtype), bytes = (uint64_t)n * width;
+    const uint64_t width = d9d_dtype_size(t->dtype), stored = d9d_dtype_size(from->dtype);
+    const uint64_t most = D9DI_SAVE_PIECE / width, count = (uint64_t)n;
 
-    for (uint64_t at = 0; at < bytes;) {
-        const uint64_t now = bytes - at < D9DI_SAVE_PIECE ? bytes - at : D9DI_SAVE_PIECE;
-
-        D9D_TRY(d9d_st_read(to->meeting->file, to->meeting->from, (uint64_t)src * width + at,
-                            to->reader->piece, now));
+    for (uint64_t at = 0, now; at < count; at += now) {
+        now = count - at < most ? count - at : most;
+        D9D_TRY(d9d_st_read(to->meeting->file, from, ((uint64_t)src + at) * stored,
+                            to->reader->piece, now * stored));
+        if (stored < width)
+            widen(to->reader->piece, now);
         D9D_TRY(d9d_device_upload(d9d_tensor_device(t),
-                                  (char *)d9d_tensor_data(t) + (uint64_t)dst * width + at,
-                                  to->reader->piece, now));
-        at += now;
+                                  (char *)d9d_tensor_data(t) + ((uint64_t)dst + at) * width,
+                                  to->reader->piece, now * width));
     }
     return D9D_OK;
 }
@@ -201,6 +231,26 @@ static void reader_release(reader *r)
         d9d_st_close(r->files.entries[i].value);
     d9d_map_release(&r->files);
     free(r->piece);
+}
+
+/* What an older checkpoint lets begin differently from how it was. */
+static void tell_older(const d9di_saved *s, const d9d_save_set *set, const d9d_log *log)
+{
+    bool lacks = false, widened = false;
+
+    for (size_t i = 0; i < set->n; i++) {
+        const d9d_sliced *t = d9d_slices_find(&s->slices, set->items[i].name);
+
+        lacks = lacks || (t == NULL && set->items[i].residual);
+        widened = widened || (t != NULL && is_widened(t, &set->items[i]));
+    }
+    if (lacks)
+        d9d_log_info(log,
+                     "%s: has no master_residual: float32 master weights begin as its bfloat16 "
+                     "weights",
+                     s->path);
+    if (widened)
+        d9d_log_info(log, "%s: its optimizer state is bfloat16, and float32 from here on", s->path);
 }
 
 static d9d_status read_tensors(const d9di_saved *s, const d9d_save_set *set)
@@ -232,13 +282,15 @@ d9d_status d9d_save_check(const char *path, const d9d_save_set *set, d9d_save_st
     return st;
 }
 
-d9d_status d9d_save_read(const char *path, const d9d_save_set *set, d9d_save_state *state)
+d9d_status d9d_save_read(const char *path, const d9d_save_set *set, const d9d_log *log,
+                         d9d_save_state *state)
 {
     d9di_saved s;
     d9d_status st;
 
     D9D_TRY(d9di_saved_open(path, &s));
     D9D_TRY_OR(st, check_set(&s, set), out);
+    tell_older(&s, set, log);
     D9D_TRY_OR(st, read_tensors(&s, set), out);
     for (size_t i = 0; i < set->n_counts; i++)
         *set->counts[i].value = json_integer_value(json_object_get(s.counts, set->counts[i].name));

@@ -23,7 +23,8 @@ d9d_status d9d_save_set_make(const d9d_params *params, d9d_optimizer *opt, bool 
     const size_t n_states = opt != NULL ? d9d_optimizer_state_count(opt) : 0;
     size_t n_steps = 0;
     int64_t *steps = opt != NULL ? d9d_optimizer_steps(opt, &n_steps) : NULL;
-    d9d_save_set set = {.partial = trainable_only};
+    d9d_save_set set = {.partial = trainable_only,
+                        .optimizer = opt != NULL ? d9d_optimizer_name(opt) : NULL};
 
     set.items = d9d_arena_alloc(a, (params->n + n_states + 1) * sizeof(*set.items));
     set.counts = d9d_arena_alloc(a, (n_steps + 1) * sizeof(*set.counts));
@@ -36,7 +37,9 @@ d9d_status d9d_save_set_make(const d9d_params *params, d9d_optimizer *opt, bool 
     for (size_t i = 0; i < n_states; i++) {
         const d9d_optimizer_state s = d9d_optimizer_state_at(opt, i);
 
-        set.items[set.n++] = entry(s.name, "optimizer", s.tensor, s.param);
+        set.items[set.n] = entry(s.name, "optimizer", s.tensor, s.param);
+        set.items[set.n].residual = s.residual;
+        set.items[set.n++].widens = s.tensor->dtype == D9D_F32;
     }
     for (size_t i = 0; i < n_steps; i++)
         if (params->p[i]->trainable)

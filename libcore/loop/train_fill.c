@@ -23,7 +23,7 @@ static d9d_status saver_open(d9di_train *r)
 
 static d9d_status state_resume(d9di_train *r, const char *path)
 {
-    D9D_TRY(d9d_save_read(path, &r->set, &r->state));
+    D9D_TRY(d9d_save_read(path, &r->set, r->log, &r->state));
     D9D_TRY(d9d_save_read_cells(path, &r->set, r->rank, d9d_boot_size(r->where->boot), r->log));
     D9D_TRY(d9di_train_evaluation_agree(r));
     r->state.origin = r->origin;
@@ -63,6 +63,17 @@ static d9d_status culprits_open(d9di_train *r)
     return d9di_culprits_open(&r->culprits, &r->arena);
 }
 
+static d9d_status optimizer_tell(const d9di_train *r)
+{
+    d9d_buf text = {0};
+    const d9d_status st = d9d_optimizer_describe(r->optimizer, &text);
+
+    if (st == D9D_OK && text.len > 0)
+        d9d_log_info(r->log, "%s", text.data);
+    d9d_buf_release(&text);
+    return st;
+}
+
 d9d_status d9di_train_fill(d9di_train *r, const char *resume_from)
 {
     const d9di_engine_how how = d9di_train_engine_how(r, resume_from != NULL);
@@ -73,6 +84,7 @@ d9d_status d9di_train_fill(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_train_tell(r, "train.configuration.model_stages",
                             (d9d_event){.models = e->models, .n_models = e->n_stages}));
     D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
+    D9D_TRY(optimizer_tell(r));
     D9D_TRY(d9di_engine_look_ahead(e, r->optimizer));
     D9D_TRY(d9di_train_tell(r, "train.configuration.optimizer",
                             (d9d_event){.optimizer = r->optimizer}));

@@ -1,4 +1,4 @@
-/* adam.c - AdamW, Adam, and AdamW with stochastic rounding.  Formulas: d9d/optim/optim.h. */
+/* adam.c - AdamW and Adam, on weights of float32 and of bfloat16.  Formulas: d9d/optim/optim.h. */
 #include <math.h>
 
 #include "d9d/base/hash.h"
@@ -9,24 +9,37 @@ typedef struct adam_config {
     d9d_list betas;
     double eps, weight_decay;
     bool amsgrad, maximize, decoupled;
+    int weight_update; /* a d9d_weight_update */
     int state_dtype;
 } adam_config;
 
-static const char *const dtype_words[] = {"float32", "bfloat16", NULL};
-static const d9d_key beta_elem = {
-    .kind = D9D_KIND_REAL, .flags = D9D_BELOW_MAX, .min = 0, .max = 1, .doc = "decay of a moment"};
+static const char *const update_words[] = {[D9D_UPDATE_MASTER] = "master",
+                                           [D9D_UPDATE_STOCHASTIC] = "stochastic",
+                                           [D9D_UPDATE_NEAREST] = "nearest",
+                                           [D9D_UPDATE_NEAREST + 1] = NULL};
+static const d9d_key beta_elem = {.kind = D9D_KIND_REAL,
+                                  .flags = D9D_BELOW_MAX | D9D_FLOAT32,
+                                  .min = 0,
+                                  .max = 1,
+                                  .doc = "decay of a moment"};
 
 #define ADAM_KEYS                                                                                  \
     D9D_KEY_REAL(adam_config, lr, D9D_REQUIRED, 0, 1e6, "learning rate before the schedule",       \
-                 .flags = D9D_ABOVE_MIN),                                                          \
+                 .flags = D9D_ABOVE_MIN | D9D_FLOAT32),                                            \
         D9D_KEY_LIST(adam_config, betas, "[0.9, 0.999]", &beta_elem,                               \
                      "decay of the first and the second moment", .min = 2, .max = 2),              \
         D9D_KEY_REAL(adam_config, eps, "1e-8", 0, 1, "added to the root of the second moment",     \
-                     .flags = D9D_ABOVE_MIN),                                                      \
-        D9D_KEY_REAL(adam_config, weight_decay, "0.01", 0, 1e6, "weight decay")
+                     .flags = D9D_ABOVE_MIN | D9D_FLOAT32),                                        \
+        D9D_KEY_REAL(adam_config, weight_decay, "0.01", 0, 1e6, "weight decay",                    \
+                     .flags = D9D_FLOAT32),                                                        \
+        D9D_KEY_ENUM(adam_config, state_dtype, "\"float32\"", d9di_state_dtype_words,              \
+                     "type of the moments; bfloat16 is rounded stochastically, and to nearest "    \
+                     "with weight_update nearest")
 #define ADAM_FLAGS                                                                                 \
     D9D_KEY_BOOL(adam_config, amsgrad, "false", "use the largest second moment so far"),           \
-        D9D_KEY_BOOL(adam_config, maximize, "false", "climb instead of descend")
+        D9D_KEY_BOOL(adam_config, maximize, "false", "climb instead of descend"),                  \
+        D9D_KEY_ENUM(adam_config, weight_update, "\"master\"", update_words,                       \
+                     D9DI_WEIGHT_UPDATE_DOC)
 
 static const d9d_key adamw_keys[] = {ADAM_KEYS, ADAM_FLAGS, D9D_KEY_END};
 static const d9d_key adam_keys[] = {
@@ -39,20 +52,36 @@ static const d9d_key adam_keys[] = {
      .doc = "decay the weights, not the gradient"},
     D9D_KEY_END,
 };
-static const d9d_key stochastic_keys[] = {
-    ADAM_KEYS,
-    D9D_KEY_ENUM(adam_config, state_dtype, "\"float32\"", dtype_words, "type of both moments"),
-    D9D_KEY_END,
-};
+static const d9d_key stochastic_keys[] = {ADAM_KEYS, D9D_KEY_END};
+
+static bool rounds_randomly(const adam_config *c, d9d_weight_update how)
+{
+    return how == D9D_UPDATE_STOCHASTIC || (how == D9D_UPDATE_MASTER && c->state_dtype != 0);
+}
+
+/* The largest of numbers with noise is biased by it. */
+static d9d_status adam_check(const void *value, const char *path)
+{
+    const adam_config *c = value;
+
+    if (c->amsgrad && rounds_randomly(c, (d9d_weight_update)c->weight_update))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: amsgrad knows no stochastic rounding: it needs state_dtype float32 "
+                        "with weight_update master, or weight_update nearest",
+                        path);
+    return D9D_OK;
+}
 
 extern const d9d_table d9di_adamw_table, d9di_adam_table, d9di_stochastic_table;
 const d9d_table d9di_adamw_table =
-    D9D_TABLE(adam_config, "adamw", adamw_keys, "AdamW", .row = &d9di_adamw);
+    D9D_TABLE(adam_config, "adamw", adamw_keys, "AdamW", .check = adam_check, .row = &d9di_adamw);
 const d9d_table d9di_adam_table =
-    D9D_TABLE(adam_config, "adam", adam_keys, "Adam", .row = &d9di_adam);
-const d9d_table d9di_stochastic_table = D9D_TABLE(
-    adam_config, "stochastic_adamw", stochastic_keys,
-    "AdamW on bfloat16 parameters with stochastic rounding", .row = &d9di_stochastic_adamw);
+    D9D_TABLE(adam_config, "adam", adam_keys, "Adam", .check = adam_check, .row = &d9di_adam);
+const d9d_table d9di_stochastic_table =
+    D9D_TABLE(adam_config, "stochastic_adamw", stochastic_keys,
+              "AdamW on bfloat16 parameters with stochastic rounding: adamw with weight_update "
+              "stochastic",
+              .row = &d9di_stochastic_adamw);
 
 static d9d_adam_step constants(const adam_config *c, const d9d_update *u, bool decoupled)
 {
@@ -79,7 +108,12 @@ static bool alike(const d9d_update *a, const d9d_update *b)
            a->param->grad_dtype == b->param->grad_dtype && a->state_dtype == b->state_dtype;
 }
 
-static d9d_adam_arrays arrays_of(const adam_config *c, const d9d_update *u)
+static int adam_states(const void *config)
+{
+    return ((const adam_config *)config)->amsgrad ? 3 : 2;
+}
+
+static d9d_adam_arrays arrays_of(const adam_config *c, d9d_weight_update how, const d9d_update *u)
 {
     const d9d_param *p = u->param;
 
@@ -90,60 +124,87 @@ static d9d_adam_arrays arrays_of(const adam_config *c, const d9d_update *u)
         .v = d9d_tensor_data(&u->state[1]),
         .vmax = c->amsgrad ? d9d_tensor_data(&u->state[2]) : NULL,
         .n = d9d_tensor_numel(&p->own),
+        .residual = d9di_residual(u, how, adam_states(c)),
     };
 }
 
-static d9d_status adam_update_with(const adam_config *c, const d9d_update *u, size_t n,
-                                   bool decoupled)
+/* As many of the first updates as one call of the kernel can make. */
+static d9d_status update_alike(const adam_config *c, bool decoupled, d9d_weight_update how,
+                               const d9d_update *u, size_t n, size_t *done)
 {
-    for (size_t i = 0; i < n;) {
-        const d9d_update *first = &u[i];
-        const d9d_adam_step step = constants(c, first, decoupled);
-        d9d_adam_arrays list[64];
-        int64_t count = 0;
+    const d9d_adam_step step = constants(c, u, decoupled);
+    d9d_adam_arrays list[64];
+    size_t count = 0;
 
-        while (i < n && count < 64 && alike(first, &u[i]))
-            list[count++] = arrays_of(c, &u[i++]);
-        D9D_TRY(first->dev->kernels->adam(first->dev->stream, &step, first->scale,
-                                          first->param->dtype, first->param->grad_dtype,
-                                          first->state_dtype, list, count));
+    while (count < n && count < 64 && alike(u, &u[count])) {
+        list[count] = arrays_of(c, how, &u[count]);
+        count++;
     }
-    return D9D_OK;
-}
-
-static d9d_status adamw_update(const void *config, const d9d_update *u, size_t n)
-{
-    return adam_update_with(config, u, n, true);
-}
-
-static d9d_status adam_update(const void *config, const d9d_update *u, size_t n)
-{
-    return adam_update_with(config, u, n, ((const adam_config *)config)->decoupled);
+    *done += count;
+    return u->dev->kernels->adam(u->dev->stream, &step, u->scale, u->param->dtype,
+                                 u->param->grad_dtype, u->state_dtype, list, (int64_t)count);
 }
 
 /* The noise of a step: one stream a parameter and step. */
-static d9d_status stochastic_update(const void *config, const d9d_update *u)
+static d9d_status update_randomly(const adam_config *c, bool decoupled, d9d_weight_update how,
+                                  const d9d_update *u)
 {
-    const d9d_adam_step step = constants(config, u, true);
+    const d9d_adam_step step = constants(c, u, decoupled);
+    const d9d_adam_arrays arrays = arrays_of(c, how, u);
     const d9d_param *p = u->param;
     const uint64_t key[2] = {p->id, (uint64_t)u->step};
     const d9d_rng rng = {u->seed, d9d_hash64(key, sizeof(key))};
 
-    return u->dev->kernels->adam_stochastic(
-        u->dev->stream, &step, d9d_tensor_data(&p->own), p->grad_dtype,
-        d9d_tensor_data(&p->own_grad), u->scale, u->state_dtype, d9d_tensor_data(&u->state[0]),
-        d9d_tensor_data(&u->state[1]), rng, p->box.ndim, p->box.dim, p->start, p->whole.dim);
+    return u->dev->kernels->adam_stochastic(u->dev->stream, &step, u->scale, p->dtype,
+                                            p->grad_dtype, u->state_dtype, &arrays, rng,
+                                            p->box.ndim, p->box.dim, p->start, p->whole.dim);
 }
 
-static int adam_states(const void *config)
+static d9d_status update_all(const adam_config *c, bool decoupled, d9d_weight_update how,
+                             const d9d_update *u, size_t n)
 {
-    return ((const adam_config *)config)->amsgrad ? 3 : 2;
+    const bool randomly = rounds_randomly(c, how);
+
+    for (size_t i = 0; i < n;) {
+        if (randomly)
+            D9D_TRY(update_randomly(c, decoupled, how, &u[i++]));
+        else
+            D9D_TRY(update_alike(c, decoupled, how, &u[i], n - i, &i));
+    }
+    return D9D_OK;
 }
 
-static d9d_dtype stochastic_dtype(const void *config, const d9d_param *p)
+static d9d_weight_update weight_update(const void *config)
+{
+    return (d9d_weight_update)((const adam_config *)config)->weight_update;
+}
+
+static d9d_status adamw_update(const void *config, const d9d_update *u, size_t n)
+{
+    return update_all(config, true, weight_update(config), u, n);
+}
+
+static d9d_status adam_update(const void *config, const d9d_update *u, size_t n)
+{
+    return update_all(config, ((const adam_config *)config)->decoupled, weight_update(config), u,
+                      n);
+}
+
+static d9d_weight_update stochastic(const void *config)
+{
+    (void)config;
+    return D9D_UPDATE_STOCHASTIC;
+}
+
+static d9d_status stochastic_update(const void *config, const d9d_update *u, size_t n)
+{
+    return update_all(config, true, D9D_UPDATE_STOCHASTIC, u, n);
+}
+
+static d9d_dtype adam_dtype(const void *config, const d9d_param *p)
 {
     (void)p;
-    return ((const adam_config *)config)->state_dtype == 0 ? D9D_F32 : D9D_BF16;
+    return d9di_state_dtype(((const adam_config *)config)->state_dtype);
 }
 
 static d9d_status stochastic_accepts(const d9d_param *p)
@@ -156,14 +217,15 @@ static d9d_status stochastic_accepts(const d9d_param *p)
     return D9D_OK;
 }
 
-/* As in torch.optim, moments have the parameter's type, but where noise is rounded. */
 #define ADAM(name, section, ...)                                                                   \
     const d9d_optimizer_kind name = {.size = sizeof(d9d_optimizer_kind),                           \
                                      .table = &(section),                                          \
                                      .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL},  \
                                      .n_states = adam_states,                                      \
+                                     .state_dtype = adam_dtype,                                    \
+                                     .in_turns = true,                                             \
                                      __VA_ARGS__}
-ADAM(d9di_adamw, d9di_adamw_table, .update_list = adamw_update, .in_turns = true);
-ADAM(d9di_adam, d9di_adam_table, .update_list = adam_update, .in_turns = true);
-ADAM(d9di_stochastic_adamw, d9di_stochastic_table, .update = stochastic_update,
-     .state_dtype = stochastic_dtype, .accepts = stochastic_accepts);
+ADAM(d9di_adamw, d9di_adamw_table, .update_list = adamw_update, .weight_update = weight_update);
+ADAM(d9di_adam, d9di_adam_table, .update_list = adam_update, .weight_update = weight_update);
+ADAM(d9di_stochastic_adamw, d9di_stochastic_table, .update_list = stochastic_update,
+     .weight_update = stochastic, .accepts = stochastic_accepts);

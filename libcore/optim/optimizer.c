@@ -12,8 +12,9 @@ struct d9d_optimizer {
     d9d_device *dev;
     d9d_params params;
     uint64_t seed;
-    int n_states;
-    d9d_tensor *state;   /* [params.n * n_states]; storage NULL for frozen parameters */
+    int n_states;        /* the kind's */
+    int n_kept;          /* with the residual of a master weight, which is the last */
+    d9d_tensor *state;   /* [params.n * n_kept]; storage NULL for frozen parameters */
     int64_t *steps;      /* [params.n] */
     d9d_update *updates; /* [params.n], of the turn under way */
     size_t *order;       /* [params.n], of updates: as indices into params */
@@ -46,35 +47,59 @@ static d9d_status states_count(const d9d_optimizer *o, int *out)
     return D9D_OK;
 }
 
+static bool updates_masters(const d9d_optimizer *o)
+{
+    return o->kind->weight_update != NULL && o->kind->weight_update(o->config) == D9D_UPDATE_MASTER;
+}
+
 static d9d_dtype state_dtype(const d9d_optimizer *o, const d9d_param *p)
 {
     return o->kind->state_dtype != NULL ? o->kind->state_dtype(o->config, p) : p->dtype;
 }
 
-/* The states of parameter i: names, types and shapes. */
-static d9d_status state_name(d9d_optimizer *o, size_t i)
+static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, const char *name)
 {
     const d9d_param *p = o->params.p[i];
+    const size_t at = i * (size_t)o->n_kept + (size_t)s;
 
-    for (int s = 0; s < o->n_states; s++) {
-        size_t at = i * (size_t)o->n_states + (size_t)s;
-
-        o->state[at] = (d9d_tensor){.dtype = state_dtype(o, p), .shape = p->box};
-        if (o->state[at].dtype != D9D_F32 && o->state[at].dtype != D9D_BF16)
-            return D9D_FAIL(D9D_EINVAL,
-                            "optimizer %s: a state of %s has the type %d, not float32 or bfloat16",
-                            o->kind->table->name, p->name, (int)o->state[at].dtype);
-        o->names[o->n_index] = d9d_arena_printf(&o->arena, "%s.%s", p->name, o->kind->states[s]);
-        if (o->names[o->n_index] == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "optimizer: name of a state of %s", p->name);
-        o->index[o->n_index++] = at;
-    }
+    o->state[at] = (d9d_tensor){.dtype = t, .shape = p->box};
+    o->names[o->n_index] = d9d_arena_printf(&o->arena, "%s.%s", p->name, name);
+    if (o->names[o->n_index] == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "optimizer: name of a state of %s", p->name);
+    o->index[o->n_index++] = at;
     return D9D_OK;
+}
+
+/* The states of parameter i: names, types and shapes. */
+static d9d_status states_add(d9d_optimizer *o, size_t i)
+{
+    const d9d_param *p = o->params.p[i];
+    const d9d_dtype t = o->n_states > 0 ? state_dtype(o, p) : D9D_F32;
+
+    if (t != D9D_F32 && t != D9D_BF16)
+        return D9D_FAIL(D9D_EINVAL,
+                        "optimizer %s: a state of %s has the type %d, not float32 or bfloat16",
+                        o->kind->table->name, p->name, (int)t);
+    for (int s = 0; s < o->n_states; s++)
+        D9D_TRY(state_add(o, i, s, t, o->kind->states[s]));
+    if (o->n_kept > o->n_states && p->dtype == D9D_BF16)
+        D9D_TRY(state_add(o, i, o->n_states, D9D_I16, "master_residual"));
+    return D9D_OK;
+}
+
+static const d9d_param *param_of(const d9d_optimizer *o, size_t at)
+{
+    return o->params.p[at / (size_t)o->n_kept];
+}
+
+static bool is_residual(const d9d_optimizer *o, size_t at)
+{
+    return at % (size_t)o->n_kept >= (size_t)o->n_states;
 }
 
 static d9d_status states_create(d9d_optimizer *o)
 {
-    size_t n = o->params.n * (size_t)o->n_states + 1;
+    size_t n = o->params.n * (size_t)o->n_kept + 1;
 
     o->state = d9d_arena_alloc(&o->arena, n * sizeof(*o->state));
     o->index = d9d_arena_alloc(&o->arena, n * sizeof(*o->index));
@@ -91,7 +116,7 @@ static d9d_status states_create(d9d_optimizer *o)
             continue;
         if (o->kind->accepts != NULL)
             D9D_TRY(D9D_CALL(o->kind->table->name, o->kind, accepts, o->params.p[i]));
-        D9D_TRY(state_name(o, i));
+        D9D_TRY(states_add(o, i));
     }
     return D9D_OK;
 }
@@ -101,7 +126,7 @@ d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev)
     o->dev = dev;
     for (size_t i = 0; i < o->n_index; i++) {
         d9d_tensor *t = &o->state[o->index[i]];
-        const d9d_param *p = o->params.p[o->index[i] / (size_t)o->n_states];
+        const d9d_param *p = param_of(o, o->index[i]);
 
         D9D_TRY(d9d_tensor_alloc(dev, t->dtype, p->box, t));
         D9D_TRY(
@@ -123,6 +148,7 @@ d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev, const
     o->params = *params;
     o->seed = seed;
     D9D_TRY_OR(st, states_count(o, &o->n_states), out);
+    o->n_kept = o->n_states + (updates_masters(o) ? 1 : 0);
     D9D_TRY_OR(st, states_create(o), out);
     if (dev != NULL)
         D9D_TRY_OR(st, d9d_optimizer_fill(o, dev), out);
@@ -137,7 +163,7 @@ void d9d_optimizer_free(d9d_optimizer *o)
 {
     if (o == NULL)
         return;
-    for (size_t i = 0; o->state != NULL && i < o->params.n * (size_t)o->n_states; i++)
+    for (size_t i = 0; o->state != NULL && i < o->params.n * (size_t)o->n_kept; i++)
         d9d_tensor_release(&o->state[i]);
     d9d_arena_release(&o->arena);
     free(o);
@@ -194,7 +220,7 @@ static d9d_status update_some(d9d_optimizer *o, double lr, const d9d_tensor *sca
         o->updates[n++] = (d9d_update){
             .dev = o->dev,
             .param = p,
-            .state = &o->state[i * (size_t)o->n_states],
+            .state = &o->state[i * (size_t)o->n_kept],
             .state_dtype = state_dtype(o, p),
             .scale = d9d_tensor_data(scale),
             .lr = lr,
@@ -222,16 +248,33 @@ d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *sca
     return update_some(o, lr, scale, done, o->params.n);
 }
 
-uint64_t d9d_optimizer_bytes(const d9d_optimizer *o)
+const char *d9d_optimizer_name(const d9d_optimizer *o)
+{
+    return o->kind->table->name;
+}
+
+static uint64_t bytes_where(const d9d_optimizer *o, bool residuals_alone)
 {
     uint64_t sum = 0;
 
     for (size_t i = 0; i < o->n_index; i++) {
-        const d9d_param *p = o->params.p[o->index[i] / (size_t)o->n_states];
+        const size_t at = o->index[i];
 
-        sum += (uint64_t)d9d_shape_numel(&p->box) * d9d_dtype_size(o->state[o->index[i]].dtype);
+        if (!residuals_alone || is_residual(o, at))
+            sum += (uint64_t)d9d_shape_numel(&param_of(o, at)->box) *
+                   d9d_dtype_size(o->state[at].dtype);
     }
     return sum;
+}
+
+uint64_t d9d_optimizer_bytes(const d9d_optimizer *o)
+{
+    return bytes_where(o, false);
+}
+
+uint64_t d9d_optimizer_residual_bytes(const d9d_optimizer *o)
+{
+    return bytes_where(o, true);
 }
 
 size_t d9d_optimizer_state_count(const d9d_optimizer *o)
@@ -241,13 +284,65 @@ size_t d9d_optimizer_state_count(const d9d_optimizer *o)
 
 d9d_optimizer_state d9d_optimizer_state_at(d9d_optimizer *o, size_t i)
 {
-    size_t at = o->index[i];
+    const size_t at = o->index[i];
 
-    return (d9d_optimizer_state){o->names[i], o->params.p[at / (size_t)o->n_states], &o->state[at]};
+    return (d9d_optimizer_state){o->names[i], param_of(o, at), &o->state[at], is_residual(o, at)};
 }
 
 int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n)
 {
     *n = o->params.n;
     return o->steps;
+}
+
+/* --- what it is --------------------------------------------------------------------------------
+ */
+
+static const char *update_words(const d9d_optimizer *o, const d9d_param *p)
+{
+    static const char *const words[] = {
+        [D9D_UPDATE_MASTER] = " updated as float32 master weights",
+        [D9D_UPDATE_STOCHASTIC] = " rounded stochastically",
+        [D9D_UPDATE_NEAREST] = " rounded to nearest, so that small updates are lost",
+    };
+
+    return p->dtype != D9D_BF16 || o->kind->weight_update == NULL
+               ? ""
+               : words[o->kind->weight_update(o->config)];
+}
+
+static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
+{
+    const d9d_param *p = o->params.p[i];
+    size_t sum = d9d_dtype_size(p->dtype) + d9d_dtype_size(p->grad_dtype);
+
+    D9D_TRY(d9d_buf_printf(out, "%s%s: %s weights%s; bytes a parameter: weights %zu, gradients %zu",
+                           out->len > 0 ? "; " : "", o->kind->table->name, d9d_dtype_word(p->dtype),
+                           update_words(o, p), d9d_dtype_size(p->dtype),
+                           d9d_dtype_size(p->grad_dtype)));
+    for (size_t k = 0; k < o->n_index; k++) {
+        const size_t at = o->index[k], bytes = d9d_dtype_size(o->state[at].dtype);
+
+        if (at / (size_t)o->n_kept != i)
+            continue;
+        D9D_TRY(d9d_buf_printf(out, ", %s %zu", o->names[k] + strlen(p->name) + 1, bytes));
+        sum += bytes;
+    }
+    return d9d_buf_printf(out, ", in all %zu", sum);
+}
+
+/* The first of each type stands for all of it. */
+d9d_status d9d_optimizer_describe(const d9d_optimizer *o, d9d_buf *out)
+{
+    bool said[D9D_DTYPE_COUNT] = {false};
+
+    for (size_t i = 0; i < o->params.n; i++) {
+        const d9d_param *p = o->params.p[i];
+
+        if (!p->trainable || said[p->dtype])
+            continue;
+        said[p->dtype] = true;
+        D9D_TRY(describe_param(o, i, out));
+    }
+    return D9D_OK;
 }

@@ -4,6 +4,20 @@
 
 #include "d9d/optim/optim.h"
 
+#define D9DI_WEIGHT_UPDATE_DOC                                                                     \
+    "how bfloat16 weights are updated: as float32 master weights, of which the bits that the "     \
+    "weights lack are kept beside them, or by rounding; to nearest small updates are lost"
+
+/* The residual of a master weight, behind the kind's own `states`; NULL where there is none. */
+static inline int16_t *d9di_residual(const d9d_update *u, d9d_weight_update how, int states)
+{
+    return how == D9D_UPDATE_MASTER ? d9d_tensor_data(&u->state[states]) : NULL;
+}
+
+/* The words of the key state_dtype, and what they mean. */
+extern const char *const d9di_state_dtype_words[];
+d9d_dtype d9di_state_dtype(int word);
+
 extern const d9d_optimizer_kind d9di_adamw, d9di_adam, d9di_stochastic_adamw, d9di_sgd;
 
 #endif /* D9DI_OPTIM_OPTIMIZER_H */

@@ -5,6 +5,13 @@ extern const d9d_table d9di_adamw_table, d9di_adam_table, d9di_stochastic_table,
 
 const char *const d9d_optimizer_tag[] = {"name", NULL};
 
+const char *const d9di_state_dtype_words[] = {"float32", "bfloat16", NULL};
+
+d9d_dtype d9di_state_dtype(int word)
+{
+    return word == 0 ? D9D_F32 : D9D_BF16;
+}
+
 const d9d_table *const d9d_optimizer_choices[] = {
     &d9di_adamw_table, &d9di_adam_table, &d9di_stochastic_table, &d9di_sgd_table, NULL,
 };

@@ -4,16 +4,25 @@
 typedef struct sgd_config {
     double lr, momentum, dampening, weight_decay;
     bool nesterov, maximize;
+    int weight_update, state_dtype;
 } sgd_config;
+
+static const char *const update_words[] = {"master", "nearest", NULL};
 
 static const d9d_key sgd_keys[] = {
     D9D_KEY_REAL(sgd_config, lr, D9D_REQUIRED, 0, 1e6, "learning rate before the schedule",
-                 .flags = D9D_ABOVE_MIN),
-    D9D_KEY_REAL(sgd_config, momentum, "0", 0, 1e6, "share of the last update that is kept"),
-    D9D_KEY_REAL(sgd_config, dampening, "0", -1e6, 1e6, "share of the gradient that is left out"),
-    D9D_KEY_REAL(sgd_config, weight_decay, "0", 0, 1e6, "weight decay, through the gradient"),
+                 .flags = D9D_ABOVE_MIN | D9D_FLOAT32),
+    D9D_KEY_REAL(sgd_config, momentum, "0", 0, 1e6, "share of the last update that is kept",
+                 .flags = D9D_FLOAT32),
+    D9D_KEY_REAL(sgd_config, dampening, "0", -1e6, 1e6, "share of the gradient that is left out",
+                 .flags = D9D_FLOAT32),
+    D9D_KEY_REAL(sgd_config, weight_decay, "0", 0, 1e6, "weight decay, through the gradient",
+                 .flags = D9D_FLOAT32),
     D9D_KEY_BOOL(sgd_config, nesterov, "false", "look ahead along the momentum"),
     D9D_KEY_BOOL(sgd_config, maximize, "false", "climb instead of descend"),
+    D9D_KEY_ENUM(sgd_config, weight_update, "\"master\"", update_words, D9DI_WEIGHT_UPDATE_DOC),
+    D9D_KEY_ENUM(sgd_config, state_dtype, "\"float32\"", d9di_state_dtype_words,
+                 "type of the momentum buffer; bfloat16 is rounded to nearest"),
     D9D_KEY_END,
 };
 
@@ -39,10 +48,17 @@ static int sgd_states(const void *config)
     return ((const sgd_config *)config)->momentum > 0 ? 1 : 0;
 }
 
+static d9d_weight_update sgd_weight_update(const void *config)
+{
+    return ((const sgd_config *)config)->weight_update == 0 ? D9D_UPDATE_MASTER
+                                                            : D9D_UPDATE_NEAREST;
+}
+
 static d9d_status sgd_update(const void *config, const d9d_update *u)
 {
     const sgd_config *c = config;
     const d9d_param *p = u->param;
+    const int states = sgd_states(config);
     const d9d_sgd_step step = {
         .lr = u->lr,
         .momentum = c->momentum,
@@ -53,14 +69,23 @@ static d9d_status sgd_update(const void *config, const d9d_update *u)
         .first = u->step == 1,
     };
 
-    return u->dev->kernels->sgd(
-        u->dev->stream, &step, p->dtype, d9d_tensor_data(&p->own), p->grad_dtype,
-        d9d_tensor_data(&p->own_grad), u->scale, u->state_dtype,
-        c->momentum > 0 ? d9d_tensor_data(&u->state[0]) : NULL, d9d_tensor_numel(&p->own));
+    return u->dev->kernels->sgd(u->dev->stream, &step, p->dtype, d9d_tensor_data(&p->own),
+                                d9di_residual(u, sgd_weight_update(config), states), p->grad_dtype,
+                                d9d_tensor_data(&p->own_grad), u->scale, u->state_dtype,
+                                states > 0 ? d9d_tensor_data(&u->state[0]) : NULL,
+                                d9d_tensor_numel(&p->own));
+}
+
+static d9d_dtype sgd_dtype(const void *config, const d9d_param *p)
+{
+    (void)p;
+    return d9di_state_dtype(((const sgd_config *)config)->state_dtype);
 }
 
 const d9d_optimizer_kind d9di_sgd = {.size = sizeof(d9d_optimizer_kind),
                                      .table = &d9di_sgd_table,
                                      .states = {"momentum_buffer", NULL},
                                      .n_states = sgd_states,
-                                     .update = sgd_update};
+                                     .state_dtype = sgd_dtype,
+                                     .update = sgd_update,
+                                     .weight_update = sgd_weight_update};

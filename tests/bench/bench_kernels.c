@@ -511,18 +511,31 @@ static const d9d_adam_step step = {.lr = 1e-3,
                                    .bias1 = 0.5,
                                    .bias2 = 0.5,
                                    .decoupled = true};
+static d9d_adam_arrays updated(const bench *b)
+{
+    return (d9d_adam_arrays){
+        .p = b->p[U], .g = b->p[OUT], .m = b->p[STATE], .v = b->p[STATE2], .n = N};
+}
 static d9d_status adam(bench *b)
 {
-    const d9d_adam_arrays a = {b->p[U], b->p[OUT], b->p[STATE], b->p[STATE2], NULL, N};
+    const d9d_adam_arrays a = updated(b);
 
     return b->k->adam(b->s, &step, b->one, b->t, D9D_F32, D9D_F32, &a, 1);
 }
+static d9d_status adam_master(bench *b)
+{
+    d9d_adam_arrays a = updated(b);
+
+    a.residual = b->p[Y];
+    return b->k->adam(b->s, &step, b->one, D9D_BF16, D9D_F32, D9D_F32, &a, 1);
+}
 static d9d_status adam_stochastic(bench *b)
 {
+    const d9d_adam_arrays a = updated(b);
     const int64_t n = N, zero = 0;
 
-    return b->k->adam_stochastic(b->s, &step, b->p[U], D9D_F32, b->p[OUT], b->one, D9D_F32,
-                                 b->p[STATE], b->p[STATE2], (d9d_rng){1, 2}, 1, &n, &zero, &n);
+    return b->k->adam_stochastic(b->s, &step, b->one, D9D_BF16, D9D_F32, D9D_F32, &a,
+                                 (d9d_rng){1, 2}, 1, &n, &zero, &n);
 }
 static d9d_status normal(bench *b)
 {
@@ -612,6 +625,7 @@ static const struct line {
     {"sum_squares", sum_squares, 0, N, 0},
     {"find_nonfinite", find_nonfinite, 0, N, 0},
     {"adam", adam, 0, 2.0 * N, 5.0 * N},
+    {"adam_master", adam_master, 0, 2.0 * N, 5.0 * N},
     {"adam_stochastic", adam_stochastic, 0, 1.0 * N, 5.0 * N},
     {"random normal", normal, 0, N, 0},
 };

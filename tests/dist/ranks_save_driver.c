@@ -124,7 +124,7 @@ static d9d_status act_read(struct job *j, const char *dir)
     if (st == D9D_OK && path == NULL)
         st = D9D_FAIL(D9D_ENOTFOUND, "%s: no checkpoint", dir);
     if (st == D9D_OK)
-        st = d9d_save_read(path, &set, &state);
+        st = d9d_save_read(path, &set, NULL, &state);
     d9d_arena_release(&a);
     return st == D9D_OK ? boxes_check(j) : st;
 }

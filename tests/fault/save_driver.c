@@ -118,7 +118,7 @@ static d9d_status run_to(small_run *r, const char *dir, int64_t steps, bool behi
 
     D9D_TRY_OR(st, d9d_save_newest(dir, &talk, &a, &path), out);
     if (path != NULL) {
-        D9D_TRY_OR(st, d9d_save_read(path, &r->set, &r->state), out);
+        D9D_TRY_OR(st, d9d_save_read(path, &r->set, NULL, &r->state), out);
         r->state.parent = r->state.step;
     }
     D9D_TRY_OR(st, d9di_saver_open(&how, &saver), out);

@@ -50,6 +50,15 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     refused 'c.json: '
 }
 
+@test "numbers that float32, in which they are used, does not have" {
+    refused 'c.json: optimizer.eps: 1e-300 is 0 in float32, in which it is used' --set optimizer.eps=1e-300
+    refused 'c.json: optimizer.lr: 1e-300 is 0 in float32' --set optimizer.lr=1e-300
+    refused 'c.json: optimizer.betas[1]: 0.999999999 is 1 in float32' --set 'optimizer.betas=[0.9, 0.999999999]'
+    refused 'c.json: optimizer.weight_decay: 1e-300 is 0 in float32' --set optimizer.weight_decay=1e-300
+    refused 'c.json: trainer.gradient_clipping.max_norm: gradients clipped to a norm of 1e-300, below 1e-12, move nothing' \
+        --set trainer.gradient_clipping.max_norm=1e-300
+}
+
 @test "documents that are none" {
     says 2 'absent.json: ' d9d-train absent.json
     says 2 '/: is a directory, must be a file' d9d-train /
@@ -221,7 +230,7 @@ damaged() {
         --set trainer.run.dir=old --set data.dataset=half --set export_to=new
     refused 'old/checkpoints/step-00000002/manifest.json: tensor model.embed_tokens.token_embedding.regular.weight is float32, this run needs bfloat16' \
         --set trainer.run.dir=old --set export_to=new --set model_provider.dtype=bfloat16
-    refused 'old/checkpoints/step-00000002/manifest.json: has tensor model.embed_tokens.token_embedding.regular.weight.exp_avg, which this run does not have' \
+    refused 'old/checkpoints/step-00000002/manifest.json: its optimizer state is exp_avg, exp_avg_sq, as of adamw, adam, stochastic_adamw, and the optimizer sgd of this run keeps none; a run goes on with the optimizer that it began with' \
         --set trainer.run.dir=old --set export_to=new --set 'optimizer={"name": "sgd", "lr": 1}'
     refused 'old/checkpoints/step-00000002/manifest.json: tensor model.embed_tokens.token_embedding.regular.weight has shape [157, 32], this run needs [211, 40]' \
         --set trainer.run.dir=old --set export_to=new --set model_provider.hf_config="$golden/dense_untied/config.json"

@@ -15,9 +15,15 @@ typedef struct call {
     d9d_rng r;
     void *block, *g;
     float scale;
+    bool masters;
 } call;
 
-enum { P, M, V, X, ARRAYS };
+enum { P, M, V, X, LOW, ARRAYS };
+
+static d9d_dtype type(const call *c, int array)
+{
+    return array == P ? c->t : array == LOW ? D9D_I16 : c->st;
+}
 
 /* Bytes before an array; each starts on a cache line. */
 static size_t place(const call *c, int array)
@@ -25,23 +31,47 @@ static size_t place(const call *c, int array)
     size_t at = 0;
 
     for (int a = 0; a < array; a++)
-        at += ((size_t)c->n * d9d_dtype_size(a == P ? c->t : c->st) + 63) / 64 * 64;
+        at += ((size_t)c->n * d9d_dtype_size(type(c, a)) + 63) / 64 * 64;
     return at;
 }
 static void *get(const call *c, int array)
 {
     return (char *)c->block + place(c, array);
 }
-static d9d_dtype type(const call *c, int array)
+static int16_t *residual(const call *c)
 {
-    return array == P ? c->t : c->st;
+    return c->masters ? get(c, LOW) : NULL;
+}
+static d9d_adam_arrays arrays(const call *c)
+{
+    return (d9d_adam_arrays){.p = get(c, P),
+                             .g = c->g,
+                             .m = get(c, M),
+                             .v = get(c, V),
+                             .vmax = get(c, X),
+                             .n = c->n,
+                             .residual = residual(c)};
+}
+
+/* The number that is updated: a parameter, or its master. */
+static double weight(const call *c, int64_t i)
+{
+    uint32_t u;
+    float f;
+
+    if (!c->masters)
+        return array_get(c->t, get(c, P), i);
+    u = ((uint32_t)((const uint16_t *)get(c, P))[i] << 16) +
+        (uint32_t)(int32_t)((const int16_t *)get(c, LOW))[i];
+    memcpy(&f, &u, sizeof(f));
+    return (double)f;
 }
 
 static void run_adam(void *arg)
 {
     call *c = arg;
 
-    const d9d_adam_arrays a = {get(c, P), c->g, get(c, M), get(c, V), get(c, X), c->n};
+    const d9d_adam_arrays a = arrays(c);
 
     assert_int_equal(host_kernels()->adam(NULL, c->adam, &c->scale, c->t, c->gt, c->st, &a, 1),
                      D9D_OK);
@@ -50,18 +80,18 @@ static void run_stochastic(void *arg)
 {
     const int64_t zero = 0;
     call *c = arg;
+    const d9d_adam_arrays a = arrays(c);
 
-    assert_int_equal(host_kernels()->adam_stochastic(NULL, c->adam, get(c, P), c->gt, c->g,
-                                                     &c->scale, c->st, get(c, M), get(c, V), c->r,
-                                                     1, &c->n, &zero, &c->n),
+    assert_int_equal(host_kernels()->adam_stochastic(NULL, c->adam, &c->scale, c->t, c->gt, c->st,
+                                                     &a, c->r, 1, &c->n, &zero, &c->n),
                      D9D_OK);
 }
 static void run_sgd(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(host_kernels()->sgd(NULL, c->sgd, c->t, get(c, P), c->gt, c->g, &c->scale,
-                                         c->st, get(c, M), c->n),
+    assert_int_equal(host_kernels()->sgd(NULL, c->sgd, c->t, get(c, P), residual(c), c->gt, c->g,
+                                         &c->scale, c->st, get(c, M), c->n),
                      D9D_OK);
 }
 
@@ -72,7 +102,9 @@ static void *start(call *c)
 
     c->block = array_poison(D9D_BF16, (int64_t)place(c, ARRAYS) / 2);
     c->g = array_random(c->gt, c->n, 1, 1.0);
-    for (int a = 0; a < ARRAYS; a++) {
+    for (int64_t i = 0; i < c->n; i++) /* of any residual */
+        ((int16_t *)get(c, LOW))[i] = (int16_t)(i * 40503 % 65536 - 32768);
+    for (int a = 0; a < LOW; a++) {
         void *x = array_random(type(c, a), c->n, 2 + (uint64_t)a, 0.5);
 
         for (int64_t i = 0; i < c->n && a >= V; i++)
@@ -87,7 +119,7 @@ static void *start(call *c)
 }
 
 /* One element by the book: value[P..X] are changed. */
-static void adam_by_the_book(const d9d_adam_step *s, double g, double value[ARRAYS])
+static void adam_by_the_book(const d9d_adam_step *s, double g, double value[LOW])
 {
     double second;
 
@@ -103,7 +135,7 @@ static void adam_by_the_book(const d9d_adam_step *s, double g, double value[ARRA
     value[P] -= s->lr / s->bias1 * value[M] / (sqrt(second / s->bias2) + s->eps);
 }
 
-static void sgd_by_the_book(const d9d_sgd_step *s, double g, double value[ARRAYS])
+static void sgd_by_the_book(const d9d_sgd_step *s, double g, double value[LOW])
 {
     g = s->maximize ? -g : g;
     g += s->weight_decay * value[P];
@@ -114,28 +146,44 @@ static void sgd_by_the_book(const d9d_sgd_step *s, double g, double value[ARRAYS
     value[P] -= s->lr * g;
 }
 
+/* A parameter is its master rounded to nearest, and the master has the bits of float32. */
+static void check_masters(const call *c, const double *want)
+{
+    for (int64_t i = 0; i < c->n; i++) {
+        const double got = weight(c, i), near = array_get(D9D_BF16, get(c, P), i);
+
+        if (!(fabs(got - want[i]) <= 1e-6 * (1 + fabs(want[i]))))
+            fail_msg("master %lld: %.9g, the formula gives %.9g", (long long)i, got, want[i]);
+        assert_true(fabs(near - got) <= fabs(got) / 256);
+    }
+}
+
 static void check(call *c, array_run run)
 {
     void *before = start(c);
-    double *want[ARRAYS];
+    double *want[LOW];
 
-    for (int a = 0; a < ARRAYS; a++)
+    for (int a = 0; a < LOW; a++)
         assert_non_null(want[a] = calloc((size_t)c->n + 1, sizeof(double)));
     for (int64_t i = 0; i < c->n; i++) {
-        double value[ARRAYS];
+        double value[LOW];
 
-        for (int a = 0; a < ARRAYS; a++)
+        for (int a = M; a < LOW; a++)
             value[a] = array_get(type(c, a), get(c, a), i);
+        value[P] = weight(c, i);
         if (c->adam != NULL)
             adam_by_the_book(c->adam, (double)c->scale * array_get(c->gt, c->g, i), value);
         else
             sgd_by_the_book(c->sgd, (double)c->scale * array_get(c->gt, c->g, i), value);
-        for (int a = 0; a < ARRAYS; a++)
+        for (int a = 0; a < LOW; a++)
             want[a][i] = value[a];
     }
     array_same_for_threads(run, c, c->block, place(c, ARRAYS), before);
-    for (int a = 0; a < ARRAYS; a++) {
-        array_close("state", type(c, a), get(c, a), want[a], c->n, 1e-6);
+    for (int a = 0; a < LOW; a++) {
+        if (a == P && c->masters)
+            check_masters(c, want[P]);
+        else
+            array_close("state", type(c, a), get(c, a), want[a], c->n, 1e-6);
         free(want[a]);
     }
     free(c->block);
@@ -146,7 +194,7 @@ static void check(call *c, array_run run)
 static void test_adam(void **state)
 {
     (void)state;
-    for (int how = 0; how < 64; how++) {
+    for (int how = 0; how < 128; how++) {
         d9d_adam_step s = {.lr = 0.01,
                            .beta1 = 0.9,
                            .beta2 = 0.999,
@@ -162,7 +210,8 @@ static void test_adam(void **state)
                   .st = array_types[how >> 2 & 1],
                   .n = array_sizes[how % 8],
                   .adam = &s,
-                  .scale = 0.25f};
+                  .scale = 0.25f,
+                  .masters = (how & 65) == 65};
 
         check(&c, run_adam);
     }
@@ -171,7 +220,7 @@ static void test_adam(void **state)
 static void test_sgd(void **state)
 {
     (void)state;
-    for (int how = 0; how < 64; how++) {
+    for (int how = 0; how < 128; how++) {
         d9d_sgd_step s = {.lr = 0.01,
                           .momentum = how & 8 ? 0.9 : 0.0,
                           .dampening = 0.1,
@@ -184,9 +233,102 @@ static void test_sgd(void **state)
                   .st = array_types[how >> 2 & 1],
                   .n = array_sizes[(how + 3) % 8],
                   .sgd = &s,
-                  .scale = 0.25f};
+                  .scale = 0.25f,
+                  .masters = (how & 65) == 65};
 
         check(&c, run_sgd);
+    }
+}
+
+/* --- masters -------------------------------------------------------------------------- */
+
+/* Weights of 2 + 2 bytes go where float32 weights go, to the bit, over many steps. */
+static void check_same_as_float32(int64_t n, d9d_dtype gt, bool momentum)
+{
+    float *p = array_random(D9D_F32, n, 1, 0.02), *x = array_poison(D9D_F32, n), scale = 1.0f;
+    uint16_t *w = array_poison(D9D_BF16, n);
+    int16_t *low = array_poison(D9D_I16, n);
+    float *state[4];
+    d9d_adam_step adam = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .decoupled = true};
+
+    for (int i = 0; i < 4; i++)
+        assert_non_null(state[i] = calloc((size_t)n + 1, sizeof(float)));
+    for (int64_t i = 0; i < n; i++) {
+        w[i] = d9d_f32_to_bf16(p[i]);
+        low[i] = 0;
+        p[i] = d9d_bf16_to_f32(w[i]);
+    }
+    for (int step = 1; step <= 20; step++) {
+        void *g = array_random(gt, n, 10 + (uint64_t)step, 1.0);
+        d9d_sgd_step sgd = {.lr = 1e-5, .momentum = momentum ? 0.9 : 0, .first = step == 1};
+        const d9d_adam_arrays plain = {.p = p, .g = g, .m = state[0], .v = state[1], .n = n};
+        const d9d_adam_arrays split = {
+            .p = w, .g = g, .m = state[2], .v = state[3], .n = n, .residual = low};
+
+        adam.lr = 1e-5;
+        adam.bias1 = 1 - pow(0.9, step);
+        adam.bias2 = 1 - pow(0.99, step);
+        assert_int_equal(host_kernels()->adam(NULL, &adam, &scale, D9D_F32, gt, D9D_F32, &plain, 1),
+                         D9D_OK);
+        assert_int_equal(
+            host_kernels()->adam(NULL, &adam, &scale, D9D_BF16, gt, D9D_F32, &split, 1), D9D_OK);
+        assert_int_equal(
+            host_kernels()->sgd(NULL, &sgd, D9D_F32, p, NULL, gt, g, &scale, D9D_F32, state[0], n),
+            D9D_OK);
+        assert_int_equal(
+            host_kernels()->sgd(NULL, &sgd, D9D_BF16, w, low, gt, g, &scale, D9D_F32, state[2], n),
+            D9D_OK);
+        free(g);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t u = ((uint32_t)w[i] << 16) + (uint32_t)(int32_t)low[i];
+
+        memcpy(&x[i], &u, sizeof(u));
+    }
+    assert_memory_equal(x, p, (size_t)n * sizeof(float));
+    assert_memory_equal(state[0], state[2], (size_t)n * sizeof(float));
+    assert_memory_equal(state[1], state[3], (size_t)n * sizeof(float));
+    for (int i = 0; i < 4; i++)
+        free(state[i]);
+    free(p);
+    free(x);
+    free(w);
+    free(low);
+}
+
+static void test_masters_are_float32(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 8; i++)
+        check_same_as_float32(array_sizes[i] + 1, array_types[i & 1], (i & 2) != 0);
+}
+
+/* Every kind of number splits and joins again: ties, signs, subnormals, infinity; NaN stays NaN. */
+static void test_masters_split(void **state)
+{
+    static const uint32_t bits[] = {0,          0x80000000, 0x00000001, 0x80000001, 0x00007fff,
+                                    0x00008000, 0x80008000, 0x3f808000, 0x3f818000, 0xbf808000,
+                                    0x3f807fff, 0x3fffffff, 0x7f7fffff, 0xff7fffff, 0x7f7f8000,
+                                    0x7f800000, 0xff800000, 0x7f800001, 0x7fffffff, 0xffffffff,
+                                    0xffc00000, 0x7fc08000, 0x00800000, 0x007fffff};
+    enum { N = sizeof(bits) / sizeof(bits[0]) };
+    const d9d_sgd_step step = {.lr = 1};
+    uint16_t w[N] = {0};
+    int16_t low[N] = {0};
+    float g[N], scale = -1.0f;
+
+    (void)state;
+    memcpy(g, bits, sizeof(g)); /* 0 - 1 (-1 g) */
+    assert_int_equal(
+        host_kernels()->sgd(NULL, &step, D9D_BF16, w, low, D9D_F32, g, &scale, D9D_F32, NULL, N),
+        D9D_OK);
+    for (int i = 0; i < N; i++) {
+        const uint32_t u = ((uint32_t)w[i] << 16) + (uint32_t)(int32_t)low[i];
+
+        if (isnan(g[i]))
+            assert_true(isnan(d9d_bf16_to_f32(w[i])) && low[i] == 0);
+        else
+            assert_int_equal(u, bits[i] == 0x80000000 ? 0 : bits[i]);
     }
 }
 
@@ -207,10 +349,11 @@ static void test_stochastic(void **state)
                        .decoupled = true};
 
     (void)state;
-    for (int how = 0; how < 4; how++) {
-        call c = {.t = D9D_BF16,
+    for (int how = 0; how < 16; how++) {
+        call c = {.t = how & 8 ? D9D_F32 : D9D_BF16,
+                  .masters = (how & 12) == 4,
                   .gt = array_types[how & 1],
-                  .st = array_types[how >> 1],
+                  .st = array_types[how >> 1 & 1],
                   .n = N,
                   .adam = &s,
                   .scale = 0.5f,
@@ -223,12 +366,12 @@ static void test_stochastic(void **state)
         for (int a = P; a <= V; a++) {
             exact[a] = array_poison(D9D_F32, N);
             for (int i = 0; i < N; i++)
-                exact[a][i] = (float)array_get(type(&c, a), get(&c, a), i);
+                exact[a][i] = (float)(a == P ? weight(&c, i) : array_get(c.st, get(&c, a), i));
         }
-        const d9d_adam_arrays plain = {exact[P], g, exact[M], exact[V], NULL, N};
+        const d9d_adam_arrays plain = {.p = exact[P], .g = g, .m = exact[M], .v = exact[V], .n = N};
         assert_int_equal(host_kernels()->adam(NULL, &s, &one, D9D_F32, D9D_F32, D9D_F32, &plain, 1),
                          D9D_OK);
-        array_same_for_threads(run_stochastic, &c, c.block, place(&c, X), before);
+        array_same_for_threads(run_stochastic, &c, c.block, place(&c, ARRAYS), before);
         for (int a = P; a <= V; a++)
             for (int i = 0; i < N; i++) {
                 d9d_rng r = {.seed = c.r.seed, .stream = c.r.stream + streams[a]};
@@ -236,7 +379,9 @@ static void test_stochastic(void **state)
 
                 memcpy(&u, &exact[a][i], sizeof(u));
                 u += d9d_rng_u32(r, (uint64_t)i) & 0xffffu;
-                if (type(&c, a) == D9D_BF16)
+                if (a == P && c.masters)
+                    assert_true((float)weight(&c, i) == exact[P][i]);
+                else if (type(&c, a) == D9D_BF16)
                     assert_int_equal(((uint16_t *)get(&c, a))[i], u >> 16);
                 else
                     assert_true(((float *)get(&c, a))[i] == exact[a][i]);
@@ -277,11 +422,13 @@ static void test_stochastic_box(void **state)
         p[1][i] = p[0][whole_i];
         part_g[i] = g[whole_i];
     }
-    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, p[0], D9D_BF16, g, &scale, D9D_BF16,
-                                                     m[0], v[0], r, 2, whole, zero, whole),
+    const d9d_adam_arrays all = {.p = p[0], .g = g, .m = m[0], .v = v[0]};
+    const d9d_adam_arrays part = {.p = p[1], .g = part_g, .m = m[1], .v = v[1]};
+    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, &scale, D9D_BF16, D9D_BF16, D9D_BF16,
+                                                     &all, r, 2, whole, zero, whole),
                      D9D_OK);
-    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, p[1], D9D_BF16, part_g, &scale,
-                                                     D9D_BF16, m[1], v[1], r, 2, box, at, whole),
+    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, &scale, D9D_BF16, D9D_BF16, D9D_BF16,
+                                                     &part, r, 2, box, at, whole),
                      D9D_OK);
     for (int i = 0; i < 63; i++) {
         int whole_i = (20 + i / 9) * 40 + 31 + i % 9;
@@ -321,8 +468,9 @@ static void test_stochastic_mean(void **state)
     p[7] = 0x7f80;
     p[8] = 0xff80;
     p[9] = 0x7fff;
-    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, p, D9D_F32, g, &scale, D9D_F32, m, v,
-                                                     (d9d_rng){1, 2}, 1, &n, &zero, &n),
+    const d9d_adam_arrays a = {.p = p, .g = g, .m = m, .v = v};
+    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, &scale, D9D_BF16, D9D_F32, D9D_F32,
+                                                     &a, (d9d_rng){1, 2}, 1, &n, &zero, &n),
                      D9D_OK);
     assert_int_equal(p[7], 0x7f80);
     assert_int_equal(p[8], 0xff80);
@@ -448,7 +596,7 @@ static void test_add_up(void **state)
 }
 
 /* A list gives the bits of its arrays alone, and leaves what lies between them. */
-static void test_list_of_parameters(void **state)
+static void check_list(bool masters)
 {
     const d9d_adam_step s = {.lr = 0.01,
                              .beta1 = 0.9,
@@ -462,17 +610,22 @@ static void test_list_of_parameters(void **state)
     const int64_t all = list_lengths(n, at);
     const float scale = 0.5f;
     char *x[2][V + 1], *g = array_random(D9D_BF16, all, 9, 1.0);
+    int16_t *low[2];
     d9d_adam_arrays list[LIST];
 
-    (void)state;
     for (int k = 0; k < 2; k++) {
         for (int a = P; a <= V; a++)
             x[k][a] = array_random(D9D_BF16, all, (uint64_t)a, 0.5);
         for (int64_t i = 0; i < all; i++)
             array_set(D9D_BF16, x[k][V], i, fabs(array_get(D9D_BF16, x[k][V], i)));
+        assert_non_null(low[k] = calloc((size_t)all, sizeof(**low)));
         for (int i = 0; i < LIST; i++)
-            list[i] = (d9d_adam_arrays){x[k][P] + 2 * at[i], g + 2 * at[i], x[k][M] + 2 * at[i],
-                                        x[k][V] + 2 * at[i], NULL,          n[i]};
+            list[i] = (d9d_adam_arrays){.p = x[k][P] + 2 * at[i],
+                                        .g = g + 2 * at[i],
+                                        .m = x[k][M] + 2 * at[i],
+                                        .v = x[k][V] + 2 * at[i],
+                                        .n = n[i],
+                                        .residual = masters ? low[k] + at[i] : NULL};
         for (int i = 0; i < LIST; i += k == 0 ? LIST : 1)
             assert_int_equal(host_kernels()->adam(NULL, &s, &scale, D9D_BF16, D9D_BF16, D9D_BF16,
                                                   &list[i], k == 0 ? LIST : 1),
@@ -483,7 +636,17 @@ static void test_list_of_parameters(void **state)
         free(x[0][a]);
         free(x[1][a]);
     }
+    assert_memory_equal(low[0], low[1], (size_t)all * sizeof(**low));
+    free(low[0]);
+    free(low[1]);
     free(g);
+}
+
+static void test_list_of_parameters(void **state)
+{
+    (void)state;
+    check_list(false);
+    check_list(true);
 }
 
 static void test_find_nonfinite(void **state)
@@ -586,10 +749,11 @@ static void test_nan_scale(void **state)
         array_run run;
         d9d_dtype t;
         const d9d_adam_step *adam;
-    } rows[] = {{run_adam, D9D_F32, &plain},
-                {run_adam, D9D_BF16, &other},
-                {run_stochastic, D9D_BF16, &plain},
-                {run_sgd, D9D_F32, NULL}};
+        bool masters;
+    } rows[] = {{run_adam, D9D_F32, &plain, false},       {run_adam, D9D_BF16, &other, false},
+                {run_adam, D9D_BF16, &other, true},       {run_stochastic, D9D_BF16, &plain, false},
+                {run_stochastic, D9D_BF16, &plain, true}, {run_sgd, D9D_F32, NULL, false},
+                {run_sgd, D9D_BF16, NULL, true}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -599,7 +763,8 @@ static void test_nan_scale(void **state)
                   .n = 1000,
                   .adam = rows[i].adam,
                   .sgd = &sgd,
-                  .scale = NAN};
+                  .scale = NAN,
+                  .masters = rows[i].masters};
         const size_t bytes = place(&c, ARRAYS);
         void *before = start(&c);
 
@@ -619,6 +784,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_adam),
         cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_masters_are_float32),
+        cmocka_unit_test(test_masters_split),
         cmocka_unit_test(test_stochastic),
         cmocka_unit_test(test_stochastic_box),
         cmocka_unit_test(test_stochastic_mean),

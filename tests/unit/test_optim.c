@@ -239,6 +239,18 @@ static void test_bad_configurations(void **state)
          "nesterov needs a momentum and no dampening"},
         {"{\"name\": \"stochastic_adamw\", \"lr\": 1, \"state_dtype\": \"float16\"}",
          "state_dtype"},
+        {"{\"name\": \"adam\", \"lr\": 1, \"amsgrad\": true, \"weight_update\": \"stochastic\"}",
+         "amsgrad knows no stochastic rounding"},
+        {"{\"name\": \"adamw\", \"lr\": 1, \"amsgrad\": true, \"state_dtype\": \"bfloat16\"}",
+         "amsgrad knows no stochastic rounding"},
+        {"{\"name\": \"sgd\", \"lr\": 1, \"weight_update\": \"stochastic\"}", "weight_update"},
+        {"{\"name\": \"adamw\", \"lr\": 1, \"eps\": 1e-300}", "eps: 1e-300 is 0 in float32"},
+        {"{\"name\": \"adamw\", \"lr\": 1, \"betas\": [0.9, 0.99999999]}",
+         "betas[1]: 0.99999999 is 1 in float32"},
+        {"{\"name\": \"adamw\", \"lr\": 1e-46}", "lr: 1e-46 is 0 in float32"},
+        {"{\"name\": \"adam\", \"lr\": 1, \"weight_decay\": 1e-60}",
+         "weight_decay: 1e-60 is 0 in float32"},
+        {"{\"name\": \"sgd\", \"lr\": 1, \"momentum\": 1e-50}", "momentum: 1e-50 is 0 in float32"},
         {"{\"name\": \"adamv\", \"lr\": 1}", "adamw"},
     };
     d9d_arena a = {0};
@@ -286,7 +298,7 @@ static void test_states_and_counts(void **state)
     static const struct {
         const char *config;
         d9d_dtype param, want;
-        const char *names[7];
+        const char *names[9];
     } rows[] = {
         {"{\"name\": \"adamw\", \"lr\": 1}",
          D9D_F32,
@@ -294,9 +306,22 @@ static void test_states_and_counts(void **state)
          {"wide.exp_avg", "wide.exp_avg_sq", "short.exp_avg", "short.exp_avg_sq"}},
         {"{\"name\": \"adam\", \"lr\": 1, \"amsgrad\": true}",
          D9D_BF16,
+         D9D_F32,
+         {"wide.exp_avg", "wide.exp_avg_sq", "wide.max_exp_avg_sq", "wide.master_residual",
+          "short.exp_avg", "short.exp_avg_sq", "short.max_exp_avg_sq", "short.master_residual"}},
+        {"{\"name\": \"adamw\", \"lr\": 1, \"state_dtype\": \"bfloat16\"}",
          D9D_BF16,
-         {"wide.exp_avg", "wide.exp_avg_sq", "wide.max_exp_avg_sq", "short.exp_avg",
-          "short.exp_avg_sq", "short.max_exp_avg_sq"}},
+         D9D_BF16,
+         {"wide.exp_avg", "wide.exp_avg_sq", "wide.master_residual", "short.exp_avg",
+          "short.exp_avg_sq", "short.master_residual"}},
+        {"{\"name\": \"adamw\", \"lr\": 1, \"weight_update\": \"nearest\"}",
+         D9D_BF16,
+         D9D_F32,
+         {"wide.exp_avg", "wide.exp_avg_sq", "short.exp_avg", "short.exp_avg_sq"}},
+        {"{\"name\": \"sgd\", \"lr\": 1}",
+         D9D_BF16,
+         D9D_F32,
+         {"wide.master_residual", "short.master_residual"}},
         {"{\"name\": \"sgd\", \"lr\": 1}", D9D_F32, D9D_F32, {NULL}},
         {"{\"name\": \"sgd\", \"lr\": 1, \"momentum\": 0.5}",
          D9D_F32,
@@ -325,7 +350,8 @@ static void test_states_and_counts(void **state)
             const unsigned char *bytes = d9d_tensor_data(s.tensor);
 
             assert_string_equal(s.name, rows[i].names[n]);
-            assert_int_equal(s.tensor->dtype, rows[i].want);
+            assert_int_equal(s.residual, strstr(s.name, ".master_residual") != NULL);
+            assert_int_equal(s.tensor->dtype, s.residual ? D9D_I16 : rows[i].want);
             assert_ptr_equal(s.param, &r.param[s.name[0] == 'w' ? WIDE : SHORT]);
             assert_true(d9d_shape_equal(&s.tensor->shape, &s.param->box));
             for (uint64_t b = 0; b < d9d_tensor_bytes(s.tensor); b++)
@@ -378,11 +404,14 @@ static void test_state_is_all_there_is(void **state)
         "{\"name\": \"adamw\", \"lr\": 1, \"amsgrad\": true}",
         "{\"name\": \"sgd\", \"lr\": 1, \"momentum\": 0.9, \"dampening\": 0.5}",
         "{\"name\": \"stochastic_adamw\", \"lr\": 1, \"state_dtype\": \"bfloat16\"}",
+        "{\"name\": \"adamw\", \"lr\": 1}",
+        "{\"name\": \"adam\", \"lr\": 1, \"state_dtype\": \"bfloat16\"}",
+        "{\"name\": \"sgd\", \"lr\": 1, \"momentum\": 0.9}",
     };
 
     (void)state;
-    for (size_t c = 0; c < 3; c++) {
-        const d9d_dtype t = c == 2 ? D9D_BF16 : D9D_F32;
+    for (size_t c = 0; c < sizeof(configs) / sizeof(configs[0]); c++) {
+        const d9d_dtype t = c >= 2 ? D9D_BF16 : D9D_F32;
         size_t n;
         rig a, b;
 
@@ -416,6 +445,145 @@ static void test_state_is_all_there_is(void **state)
                             d9d_tensor_bytes(&a.param[WIDE].data));
         rig_close(&a);
         rig_close(&b);
+    }
+}
+
+/* --- weights of bfloat16
+ * ---------------------------------------------------------------------- */
+
+enum { FOLLOWED = 400 };
+
+/* The weight, or its master. */
+static double weight_of(rig *r, int64_t i)
+{
+    const d9d_param *p = &r->param[WIDE];
+    uint32_t bits;
+    float f;
+
+    if (p->dtype == D9D_F32)
+        return (double)((const float *)d9d_tensor_data(&p->own))[i];
+    bits = (uint32_t)((const uint16_t *)d9d_tensor_data(&p->own))[i] << 16;
+    for (size_t k = 0; k < d9d_optimizer_state_count(r->opt); k++) {
+        const d9d_optimizer_state s = d9d_optimizer_state_at(r->opt, k);
+
+        if (s.residual && s.param == p)
+            bits += (uint32_t)(int32_t)((const int16_t *)d9d_tensor_data(s.tensor))[i];
+    }
+    memcpy(&f, &bits, sizeof(f));
+    return (double)f;
+}
+
+/* Of 0.5 (p - target)^2, by the weight as a forward sees it. */
+static void set_slope(d9d_param *p)
+{
+    float *g = d9d_tensor_data(&p->grad);
+
+    for (int64_t i = 0; i < d9d_tensor_numel(&p->grad); i++) {
+        const float at = p->dtype == D9D_F32
+                             ? ((const float *)d9d_tensor_data(&p->own))[i]
+                             : d9d_bf16_to_f32(((const uint16_t *)d9d_tensor_data(&p->own))[i]);
+
+        g[i] = at - 0.5f * (float)(i % 5);
+    }
+    p->has_grad = true;
+}
+
+/* Root mean square over weights of how far they went. */
+static double went(const char *config, d9d_dtype t, const double *from, double *to)
+{
+    const int64_t n = 9 * 31;
+    double sum = 0;
+    rig r;
+
+    rig_open(&r, config, t);
+    create(&r, 3);
+    for (int64_t i = 0; i < n; i++) { /* representable in both */
+        const float start = 1 + (float)(i % 16) / 16;
+
+        if (t == D9D_F32)
+            ((float *)d9d_tensor_data(&r.param[WIDE].own))[i] = start;
+        else
+            ((uint16_t *)d9d_tensor_data(&r.param[WIDE].own))[i] = d9d_f32_to_bf16(start);
+    }
+    for (int k = 0; k < FOLLOWED; k++) {
+        set_slope(&r.param[WIDE]);
+        step(&r, 1e-4, 1.0f);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = weight_of(&r, i);
+        sum += pow(to[i] - (from != NULL ? from[i] : 1 + (double)(i % 16) / 16), 2);
+    }
+    rig_close(&r);
+    return sqrt(sum / (double)n);
+}
+
+/* In 400 small steps bfloat16 goes where float32 goes by default; rounded to nearest it stays. */
+static void test_bfloat16_follows_float32(void **state)
+{
+    static const char *const kinds[] = {
+        "\"name\": \"adamw\", \"lr\": 1, \"weight_decay\": 0",
+        "\"name\": \"adam\", \"lr\": 1, \"weight_decay\": 0",
+        "\"name\": \"sgd\", \"lr\": 1, \"momentum\": 0.5",
+    };
+    static const struct {
+        const char *how;
+        double least, most; /* of the distance to float32, in its way */
+    } rows[] = {{"", 0, 0.01},
+                {", \"weight_update\": \"nearest\"", 0.9, 2},
+                {", \"state_dtype\": \"bfloat16\"", 0, 0.05},
+                {", \"weight_update\": \"stochastic\"", 1e-3, 0.7}}; /* noise */
+    double exact[9 * 31], other[9 * 31];
+    char config[256];
+
+    (void)state;
+    for (size_t k = 0; k < 3; k++)
+        for (size_t i = 0; i < 4; i++) {
+            const bool no_such = k == 2 && i == 3;
+            double way, off;
+
+            if (no_such)
+                continue;
+            (void)snprintf(config, sizeof(config), "{%s}", kinds[k]);
+            way = went(config, D9D_F32, NULL, exact);
+            (void)snprintf(config, sizeof(config), "{%s%s}", kinds[k], rows[i].how);
+            off = went(config, D9D_BF16, exact, other) / way;
+            if (!(off >= rows[i].least && off <= rows[i].most))
+                fail_msg("%s: %.4f of float32's way of %g apart", config, off, way);
+        }
+}
+
+static void test_describe(void **state)
+{
+    static const struct {
+        const char *config;
+        d9d_dtype t;
+        const char *text;
+    } rows[] = {
+        {"{\"name\": \"adamw\", \"lr\": 1}", D9D_BF16,
+         "adamw: bfloat16 weights updated as float32 master weights; bytes a parameter: weights 2, "
+         "gradients 4, exp_avg 4, exp_avg_sq 4, master_residual 2, in all 16"},
+        {"{\"name\": \"adamw\", \"lr\": 1}", D9D_F32,
+         "adamw: float32 weights; bytes a parameter: weights 4, gradients 4, exp_avg 4, "
+         "exp_avg_sq 4, in all 16"},
+        {"{\"name\": \"stochastic_adamw\", \"lr\": 1}", D9D_BF16,
+         "stochastic_adamw: bfloat16 weights rounded stochastically; bytes a parameter: weights 2, "
+         "gradients 4, exp_avg 4, exp_avg_sq 4, in all 14"},
+        {"{\"name\": \"sgd\", \"lr\": 1, \"weight_update\": \"nearest\"}", D9D_BF16,
+         "sgd: bfloat16 weights rounded to nearest, so that small updates are lost; bytes a "
+         "parameter: weights 2, gradients 4, in all 6"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        d9d_buf text = {0};
+        rig r;
+
+        rig_open(&r, rows[i].config, rows[i].t);
+        create(&r, 1);
+        assert_ok(d9d_optimizer_describe(r.opt, &text));
+        assert_string_equal(text.data, rows[i].text);
+        d9d_buf_release(&text);
+        rig_close(&r);
     }
 }
 
@@ -728,6 +896,8 @@ int main(void)
         cmocka_unit_test(test_states_and_counts),
         cmocka_unit_test(test_untouched),
         cmocka_unit_test(test_state_is_all_there_is),
+        cmocka_unit_test(test_bfloat16_follows_float32),
+        cmocka_unit_test(test_describe),
         cmocka_unit_test(test_noise_is_keyed),
         cmocka_unit_test(test_noise_knows_no_boxes),
         cmocka_unit_test(test_some_first),

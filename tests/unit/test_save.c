@@ -240,7 +240,7 @@ static void test_what_is_written_is_read(void **state)
     assert_string_equal(names_in(w, "c/step-00000012"),
                         "manifest.json model-r00000.safetensors optimizer-r00000.safetensors");
     run_fill(&r, 0);
-    assert_ok(d9d_save_read("c/step-00000012", &r.set, &got));
+    assert_ok(d9d_save_read("c/step-00000012", &r.set, NULL, &got));
     run_check(&r, 12);
     assert_int_equal(got.step, 12);
     assert_int_equal(got.samples, 48);
@@ -298,7 +298,7 @@ static void test_large_tensor(void **state)
     assert_ok(d9d_save_write("c", &at, &r.set, NULL, NULL));
     memset(data, 0, (size_t)n);
     assert_string_equal(newest(w), "c/step-00000001"); /* hashes agree */
-    assert_ok(d9d_save_read("c/step-00000001", &r.set, &got));
+    assert_ok(d9d_save_read("c/step-00000001", &r.set, NULL, &got));
     for (int64_t i = 0; i < n; i++)
         if (data[i] != (unsigned char)(i * 7 + i / 251))
             fail_msg("byte %lld", (long long)i);
@@ -384,7 +384,7 @@ static void read_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, co
 
         run_add(w, &r, cell("x", t, whole, parts, k));
         fill(&r.items[0], &r.tensors[0], 0);
-        assert_ok(d9d_save_read(path, &r.set, &got));
+        assert_ok(d9d_save_read(path, &r.set, NULL, &got));
         check_filled(&r.items[0], &r.tensors[0], 1);
         run_release(&r);
     }
@@ -405,9 +405,9 @@ static void test_files_of_others_are_not_looked_at(void **state)
 
         run_add(w, &r, cell("x", D9D_F32, whole, parts, k));
         if (k < 3)
-            assert_ok(d9d_save_read("c/step-00000001", &r.set, &got));
+            assert_ok(d9d_save_read("c/step-00000001", &r.set, NULL, &got));
         else
-            assert_fails_like(d9d_save_read("c/step-00000001", &r.set, &got), D9D_EVERIFY,
+            assert_fails_like(d9d_save_read("c/step-00000001", &r.set, NULL, &got), D9D_EVERIFY,
                               "model-r00003.safetensors has 9 bytes, manifest.json says ");
         run_release(&r);
     }
@@ -543,7 +543,7 @@ static void test_mismatch_before_any_change(void **state)
         n = r.set.n;
         rows[i].change(&r);
         got = before;
-        assert_fails_like(d9d_save_read("c/step-00000001", &r.set, &got), D9D_EMISMATCH,
+        assert_fails_like(d9d_save_read("c/step-00000001", &r.set, NULL, &got), D9D_EMISMATCH,
                           rows[i].sentence);
         assert_int_equal(got.step, 77);
         r.set.n = n;
@@ -564,7 +564,7 @@ static void test_partial_set(void **state)
     run_release(&r);
     run_add(w, &part, whole_item("layer.w", "model", D9D_F32, D9D_SHAPE(5, 6)));
     part.set.partial = true;
-    assert_ok(d9d_save_read("c/step-00000001", &part.set, &got));
+    assert_ok(d9d_save_read("c/step-00000001", &part.set, NULL, &got));
     check_filled(&part.items[0], &part.tensors[0], 1);
     run_release(&part);
 }
@@ -583,7 +583,7 @@ static void test_part_that_nobody_saved(void **state)
     assert_ok(d9d_save_write("c", &at, &r.set, NULL, NULL));
     run_release(&r);
     run_add(w, &r, cell("x", D9D_F32, whole, one, 0));
-    assert_fails(d9d_save_read("c/step-00000001", &r.set, &got), D9D_EMISMATCH,
+    assert_fails(d9d_save_read("c/step-00000001", &r.set, NULL, &got), D9D_EMISMATCH,
                  "c/step-00000001/manifest.json: tensor x: of the 12 elements of [0:4, 0:3] it "
                  "has 6");
     run_release(&r);
@@ -1017,7 +1017,7 @@ static void test_wrong_manifests(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         save(w, &r, 1);
         edit("c/step-00000001", rows[i].change);
-        assert_fails_like(d9d_save_read("c/step-00000001", &r.set, &got), D9D_EFORMAT,
+        assert_fails_like(d9d_save_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
                           rows[i].sentence);
         unit_check_has(d9d_err_message(), "c/step-00000001/manifest.json: ", __FILE__, __LINE__);
     }
@@ -1046,14 +1046,14 @@ static void test_manifest_against_headers(void **state)
     run_make(w, &r);
     save(w, &r, 1);
     edit("c/step-00000001", m_other_file);
-    assert_fails(d9d_save_read("c/step-00000001", &r.set, &got), D9D_EFORMAT,
+    assert_fails(d9d_save_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
                  "c/step-00000001/optimizer-r00000.safetensors: has no tensor layer.b, which "
                  "manifest.json places there");
     save(w, &r, 1);
     edit("c/step-00000001", m_other_shape);
     r.entries[0].whole.dim[0] = 8; /* the run would take it */
     r.tensors[0].shape.dim[0] = 8;
-    assert_fails(d9d_save_read("c/step-00000001", &r.set, &got), D9D_EFORMAT,
+    assert_fails(d9d_save_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
                  "c/step-00000001/model-r00000.safetensors: tensor layer.b is BF16 [7], "
                  "manifest.json says BF16 [0:8]");
     run_release(&r);

@@ -148,7 +148,7 @@ static void check_saved(int64_t step)
     assert_ok(d9d_save_newest("c", NULL, &a, &path));
     assert_non_null(path);
     run_open(&other, false, true);
-    assert_ok(d9d_save_read(path, &other.set, &got));
+    assert_ok(d9d_save_read(path, &other.set, NULL, &got));
     assert_int_equal(got.step, step);
     assert_int_equal(other.steps, step);
     assert_ok(d9d_save_read_cells(path, &other.set, 0, 1, &other.log));

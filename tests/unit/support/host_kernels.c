@@ -1039,45 +1039,55 @@ static d9d_status on_step_scale(d9d_stream s, float *scale, double *report, cons
 
 /* --- optimizers ------------------------------------------------------------------------------ */
 
+static d9d_adam_arrays there(call *c, d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+                             const d9d_adam_arrays *a, int64_t n)
+{
+    return (d9d_adam_arrays){
+        .p = out(c, t, a->p, n),
+        .g = in(c, gt, a->g, n),
+        .m = out(c, st, a->m, n),
+        .v = out(c, st, a->v, n),
+        .vmax = out(c, st, a->vmax, n),
+        .n = n,
+        .residual = out(c, D9D_I16, a->residual, n),
+    };
+}
+
 static d9d_status on_adam(d9d_stream s, const d9d_adam_step *step, const float *scale, d9d_dtype t,
                           d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *list, int64_t count)
 {
-    d9d_adam_arrays there[MOST_ARRAYS];
+    d9d_adam_arrays lists[MOST_ARRAYS];
     call c = begin();
 
     (void)s;
-    for (int64_t i = 0; i < count; i++) {
-        const d9d_adam_arrays *a = &list[i];
-
-        there[i] = (d9d_adam_arrays){out(&c, t, a->p, a->n),     in(&c, gt, a->g, a->n),
-                                     out(&c, st, a->m, a->n),    out(&c, st, a->v, a->n),
-                                     out(&c, st, a->vmax, a->n), a->n};
-    }
-    return end(&c, c.k->adam(c.s, step, floats(&c, scale, 1), t, gt, st, there, count));
+    for (int64_t i = 0; i < count; i++)
+        lists[i] = there(&c, t, gt, st, &list[i], list[i].n);
+    return end(&c, c.k->adam(c.s, step, floats(&c, scale, 1), t, gt, st, lists, count));
 }
 
-static d9d_status on_adam_stochastic(d9d_stream s, const d9d_adam_step *step, void *p, d9d_dtype gt,
-                                     const void *g, const float *scale, d9d_dtype st, void *m,
-                                     void *v, d9d_rng r, int ndim, const int64_t *box,
-                                     const int64_t *start, const int64_t *whole)
+static d9d_status on_adam_stochastic(d9d_stream s, const d9d_adam_step *step, const float *scale,
+                                     d9d_dtype t, d9d_dtype gt, d9d_dtype st,
+                                     const d9d_adam_arrays *a, d9d_rng r, int ndim,
+                                     const int64_t *box, const int64_t *start, const int64_t *whole)
 {
-    const int64_t n = numel(ndim, box);
     call c = begin();
+    const d9d_adam_arrays on = there(&c, t, gt, st, a, numel(ndim, box));
 
     (void)s;
-    return end(&c, c.k->adam_stochastic(c.s, step, out(&c, D9D_BF16, p, n), gt, in(&c, gt, g, n),
-                                        floats(&c, scale, 1), st, out(&c, st, m, n),
-                                        out(&c, st, v, n), r, ndim, box, start, whole));
+    return end(&c, c.k->adam_stochastic(c.s, step, floats(&c, scale, 1), t, gt, st, &on, r, ndim,
+                                        box, start, whole));
 }
 
-static d9d_status on_sgd(d9d_stream s, const d9d_sgd_step *step, d9d_dtype t, void *p, d9d_dtype gt,
-                         const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n)
+static d9d_status on_sgd(d9d_stream s, const d9d_sgd_step *step, d9d_dtype t, void *p,
+                         int16_t *residual, d9d_dtype gt, const void *g, const float *scale,
+                         d9d_dtype st, void *momentum, int64_t n)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->sgd(c.s, step, t, out(&c, t, p, n), gt, in(&c, gt, g, n),
-                            floats(&c, scale, 1), st, out(&c, st, momentum, n), n));
+    return end(&c,
+               c.k->sgd(c.s, step, t, out(&c, t, p, n), out(&c, D9D_I16, residual, n), gt,
+                        in(&c, gt, g, n), floats(&c, scale, 1), st, out(&c, st, momentum, n), n));
 }
 
 static d9d_status on_largest(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,

@@ -312,12 +312,22 @@ typedef struct d9d_array {
     int64_t n;
 } d9d_array;
 
-/* A parameter, its gradient and its state; vmax with amsgrad. */
+/* A bfloat16 weight and its residual are a float32 master weight, to the bit: the weight is the
+ * master rounded to nearest, ties away from zero, and
+ *
+ *     master bits = (weight bits << 16) + residual,    residual int16
+ *
+ * A weight that is NaN has the residual 0.  Residuals that are zero make masters of the weights as
+ * they are. */
+
+/* A parameter, its gradient and its state; vmax with amsgrad.  residual [n]: of bfloat16
+ * parameters, whose masters are updated then; NULL: the parameter itself is. */
 typedef struct d9d_adam_arrays {
     void *p;
     const void *g;
     void *m, *v, *vmax;
     int64_t n;
+    int16_t *residual;
 } d9d_adam_arrays;
 
 typedef struct d9d_sgd_step {
@@ -562,17 +572,21 @@ typedef struct d9d_kernels {
 
     /* --- optimizers: the gradient is multiplied by *scale (device, float32) first.  Where that
      * is NaN nothing changes: a step that must not count needs no word from the host. --- */
-    /* Parameters of type t, gradients of gt, m, v (and vmax with amsgrad) of st. */
+    /* Parameters of type t, gradients of gt, m, v (and vmax with amsgrad) of st, each rounded to
+     * nearest.  All arrays of a list have residuals, or none has. */
     d9d_status (*adam)(d9d_stream s, const d9d_adam_step *c, const float *scale, d9d_dtype t,
                        d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *list, int64_t count);
-    /* AdamW on bfloat16 parameters with stochastic rounding: element i of the box draws its 16 bits
-     * from streams r, r+42, r+67 (parameter, m, v) at its index in the whole. */
-    d9d_status (*adam_stochastic)(d9d_stream s, const d9d_adam_step *c, void *p, d9d_dtype gt,
-                                  const void *g, const float *scale, d9d_dtype st, void *m, void *v,
+    /* The same of one parameter, without amsgrad, where bfloat16 is rounded stochastically: element
+     * i of the box draws its 16 bits from streams r, r+42, r+67 (parameter, m, v) at its index in
+     * the whole.  Numbers of float32 draw none, nor do parameters with residuals. */
+    d9d_status (*adam_stochastic)(d9d_stream s, const d9d_adam_step *c, const float *scale,
+                                  d9d_dtype t, d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *a,
                                   d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
                                   const int64_t *whole);
-    d9d_status (*sgd)(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, d9d_dtype gt,
-                      const void *g, const float *scale, d9d_dtype st, void *momentum, int64_t n);
+    /* momentum NULL without momentum; residual as in d9d_adam_arrays. */
+    d9d_status (*sgd)(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, int16_t *residual,
+                      d9d_dtype gt, const void *g, const float *scale, d9d_dtype st, void *momentum,
+                      int64_t n);
 
     /* --- generation: documents of a list, which go on from a past ------------------------- */
     /* As conv; cells [W - 1, N] of type t are the last tokens. */

@@ -38,7 +38,7 @@
 extern "C" {
 #endif
 
-enum { D9D_PLUGIN_ABI = 2 }; /* another number: the meaning of a table has changed */
+enum { D9D_PLUGIN_ABI = 3 }; /* another number: the meaning of a table has changed */
 
 /* The structs of this library that plugins embed in their own, or fill for a call. */
 #define D9D_PLUGIN_EMBEDS(X)                                                                       \

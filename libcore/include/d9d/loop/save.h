@@ -93,6 +93,8 @@ typedef struct d9d_save_tensor {
     d9d_shape whole;
     int64_t start[D9D_MAX_DIMS]; /* first index of the box */
     bool elsewhere;              /* empty, or another rank writes it */
+    bool residual;               /* of a master weight: zero where a checkpoint has none */
+    bool widens;                 /* float32 is made of a checkpoint's bfloat16 */
     const void *host;            /* its bytes, where they were copied to; NULL: where it is */
 } d9d_save_tensor;
 
@@ -122,7 +124,8 @@ typedef struct d9d_save_set {
     size_t n_counts;
     d9d_save_cells *cells; /* the same of all ranks */
     size_t n_cells;
-    bool partial; /* the checkpoint may hold tensors that are not in the set */
+    bool partial;          /* the checkpoint may hold tensors that are not in the set */
+    const char *optimizer; /* name of the kind whose state is in it; NULL: of none */
 } d9d_save_set;
 
 /* All of a run's arrays: parameters, or those that are trained alone (the set is partial then),
@@ -178,9 +181,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_save_check(const char *path, const d9d_save_
  * read at once; their sizes are checked, hashes are not read again.  EMISMATCH, before
  * any tensor is changed, for a tensor or count of the set that the checkpoint lacks, has in
  * another dtype or whole shape, or has in part only; and for one that the set lacks, unless it
- * is partial. */
+ * is partial.  Residuals that are not there and optimizer state that is widened, as of older
+ * checkpoints, are a line each in the log. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_read(const char *path, const d9d_save_set *set,
-                                              d9d_save_state *state);
+                                              const d9d_log *log, d9d_save_state *state);
 /* The set's cells, of rank `rank` of `ranks`.  What a checkpoint does not hold, as older ones do
  * not, or has in another form, stays as it is, which one warning says. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_read_cells(const char *path, const d9d_save_set *set,

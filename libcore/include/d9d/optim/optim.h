@@ -1,4 +1,4 @@
-/* optim.h - optimizers: AdamW, Adam, SGD, and AdamW with stochastic rounding.
+/* optim.h - optimizers: AdamW, Adam and SGD, on weights of float32 and of bfloat16.
  *
  *     d9d_optimizer *opt;
  *     D9D_TRY(d9d_optimizer_create(&config, dev, &params, seed, &opt));
@@ -14,8 +14,18 @@
  *          p -= lr (m / (1-b1^n)) / (sqrt(v / (1-b2^n)) + eps)
  *   adam   g += wd p first, instead of the decay (or the same with decoupled_weight_decay)
  *   sgd    g += wd p;  u = mom u + (1-damp) g (u = g at first);  p -= lr u  (or g + mom u)
- *   stochastic_adamw  adamw on bfloat16 parameters, rounded by Philox noise keyed by
- *          (seed, tensor, element, step), so that a replica rounds as its twin does
+ *
+ * in float32.  What becomes of p in a bfloat16 parameter says the key weight_update:
+ *
+ *   master      p is a float32 master weight: the 16 bits that the parameter lacks are kept beside
+ *               it, in an int16 state "master_residual" (d9d_adam_arrays in d9d/kernels/table.h)
+ *   stochastic  rounded by Philox noise keyed by (seed, tensor, element, step), so that a replica
+ *               rounds as its twin does
+ *   nearest     rounded to nearest: an update under half of a weight's last bit is lost
+ *
+ * Other states are float32, or bfloat16 where state_dtype says so: adam's are then rounded by noise
+ * too, but for nearest, and sgd's to nearest.  stochastic_adamw is adamw with "stochastic", for
+ * bfloat16 parameters alone.
  *
  * State lives beside the parameter, in the same box, and is saved like a parameter under
  * "<parameter>.<state>".  A kind of optimizer is a table, d9d_optimizer_kind; those that are built
@@ -44,11 +54,20 @@ D9D_API double d9d_optimizer_lr(const d9d_union *section);
 
 enum { D9D_OPTIMIZER_STATES = 3 };
 
+/* What becomes of an updated bfloat16 parameter: see above. */
+typedef enum d9d_weight_update {
+    D9D_UPDATE_MASTER,
+    D9D_UPDATE_STOCHASTIC,
+    D9D_UPDATE_NEAREST
+} d9d_weight_update;
+
 /* One update of one parameter. */
 typedef struct d9d_update {
     const d9d_device *dev;
     const d9d_param *param;
-    d9d_tensor *state; /* the kind's arrays, in the order of `states` */
+    /* The kind's arrays, in the order of `states`; then, with D9D_UPDATE_MASTER, the residual of a
+     * bfloat16 parameter, which has no data for another. */
+    d9d_tensor *state;
     d9d_dtype state_dtype;
     const float *scale; /* on the device; NaN: the step does not count, nothing is to change */
     double lr;
@@ -72,6 +91,9 @@ typedef struct d9d_optimizer_kind {
     /* The same of all parameters of a step.  NULL: one after the other. */
     d9d_status (*update_list)(const void *config, const d9d_update *u, size_t n);
     bool in_turns; /* update_list may be called several times a step, for some of them each time */
+    /* Of bfloat16 parameters.  With D9D_UPDATE_MASTER each has a state "master_residual" besides,
+     * int16, zero at first.  NULL: not said. */
+    d9d_weight_update (*weight_update)(const void *config);
 } d9d_optimizer_kind;
 
 /* --- optimizers -------------------------------------------------------------------------- */
@@ -87,8 +109,15 @@ D9D_API D9D_MUST_USE d9d_status d9d_optimizer_create(const d9d_union *section, d
 /* Zeroed state on a device; once. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev);
 D9D_API void d9d_optimizer_free(d9d_optimizer *o);
+D9D_API const char *d9d_optimizer_name(const d9d_optimizer *o); /* "adamw" */
 /* Of its state on this rank, also before it is filled. */
 D9D_API uint64_t d9d_optimizer_bytes(const d9d_optimizer *o);
+/* Of these, the residuals of master weights. */
+D9D_API uint64_t d9d_optimizer_residual_bytes(const d9d_optimizer *o);
+/* How parameters are updated and what is kept for each, a line: "adamw: bfloat16 weights updated as
+ * float32 master weights; bytes a parameter: weights 2, gradients 4, exp_avg 4, exp_avg_sq 4,
+ * master_residual 2, in all 16"; as many of these as trainable parameters have types.  ENOMEM. */
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_describe(const d9d_optimizer *o, d9d_buf *out);
 
 /* In each step from here on these parameters are updated first, list by list, and the others behind
  * them; when the updates of list i are queued, queued(arg, i) is called.  No bit depends on it.  A
@@ -108,6 +137,7 @@ typedef struct d9d_optimizer_state {
     const char *name; /* "model.norm.weight.exp_avg"; borrowed */
     const d9d_param *param;
     d9d_tensor *tensor;
+    bool residual; /* of a master weight: where it is not known it is zero */
 } d9d_optimizer_state;
 D9D_API size_t d9d_optimizer_state_count(const d9d_optimizer *o);
 D9D_API d9d_optimizer_state d9d_optimizer_state_at(d9d_optimizer *o, size_t i);
