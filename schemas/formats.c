@@ -492,6 +492,7 @@ static const d9d_key plan_stage_keys[] = {
     COUNT("weights", "bytes of its parameters"),
     COUNT("gradients", "bytes of their gradients"),
     COUNT("optimizer", "bytes of the optimizer's state"),
+    COUNT("master_residual", "bytes of it that float32 master weights take beside bfloat16 ones"),
     COUNT("units", "bytes of parameters and gradients that are put together, at least"),
     COUNT("activations", "bytes of what is left of the peak"),
     COUNT("scratch", "bytes that kernels borrow at the peak"),
@@ -544,6 +545,7 @@ static const d9d_key plan_keys[] = {
     COUNT("host_ranks", "how many these are"),
     MAYBE("memory", INT, "bytes that a rank may take; null: unknown", .min = 0, .max = 0x1p63),
     FIELD("fits", BOOL, D9D_REQUIRED, "is that enough for every rank?"),
+    TEXT("updates", "how weights are updated, and the bytes a parameter of what is kept for it"),
     LIST("stages", &a_plan_stage, "of the pipeline, one without"),
     D9D_KEY_END,
 };

@@ -135,6 +135,20 @@ static uint64_t bytes_of(const d9d_shape *s, d9d_dtype t)
     return (uint64_t)d9d_shape_numel(s) * d9d_dtype_size(t);
 }
 
+static d9d_status describe(const d9d_optimizer *o, d9d_arena *a, const char **out)
+{
+    d9d_buf text = {0};
+    d9d_status st = d9d_optimizer_describe(o, &text);
+
+    if (st == D9D_OK) {
+        *out = d9d_arena_strdup(a, text.len > 0 ? text.data : "");
+        if (*out == NULL)
+            st = D9D_FAIL(D9D_ENOMEM, "plan: no memory for %zu bytes of text", text.len);
+    }
+    d9d_buf_release(&text);
+    return st;
+}
+
 static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
 {
     const d9d_trainer_section *t = &r->how->config->trainer;
@@ -152,6 +166,7 @@ static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
         out->exported += p->adapts == NULL && p->counts ? bytes_of(&p->whole, p->dtype) : 0;
     }
     out->optimizer = d9d_optimizer_bytes(r->optimizer);
+    out->residuals = d9d_optimizer_residual_bytes(r->optimizer);
     for (size_t k = 0; k < r->engine.n_stages; k++) {
         const d9di_stage *s = &r->engine.stages[k];
 
@@ -341,6 +356,7 @@ d9d_status d9di_dry_run_make(const d9di_dry_how *how, d9d_arena *a, d9di_dry_run
     D9D_TRY_OR(st, batch_make(&r, &how->batch), out);
     D9D_TRY_OR(st, rank_make(&r), out);
     D9D_TRY_OR(st, count_kept(&r, &dry), out);
+    D9D_TRY_OR(st, describe(r.optimizer, a, &dry.updates), out);
     D9D_TRY_OR(st, steps(&r, a, &dry), out);
     D9D_TRY_OR(st, evaluate(&r, &dry), out);
     *out = dry;

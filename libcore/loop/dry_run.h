@@ -43,6 +43,8 @@ typedef struct d9di_dry_run {
     uint64_t written;         /* bytes of a checkpoint that this rank writes */
     /* Bytes that are kept from step to step. */
     uint64_t weights, gradients, optimizer;
+    uint64_t residuals;  /* of master weights, in `optimizer` */
+    const char *updates; /* d9d_optimizer_describe() */
     /* Beside them: parameters and gradients that are put together for a unit; scratch of a kernel
      * at the moment of the peak. */
     uint64_t units, scratch;

@@ -77,6 +77,7 @@ static d9d_status stage_make(const d9di_dry_how *how, const d9di_rows *r, d9d_ar
         .weights = dry->weights,
         .gradients = dry->gradients,
         .optimizer = dry->optimizer,
+        .residuals = dry->residuals,
         .units = dry->units,
         .scratch = dry->scratch,
         .peak = dry->peak,
@@ -99,6 +100,7 @@ static void stage_add(d9d_forecast *p, const d9di_dry_run *dry, double *flops, d
     p->parameters += dry->parameters;
     p->checkpoint += dry->saved;
     p->exported += dry->exported;
+    p->updates = p->updates != NULL ? p->updates : dry->updates;
     *flops += dry->model_flops;
     *once_s = dry->once_s > *once_s ? dry->once_s : *once_s;
     p->transfer_s = dry->transfer_s > p->transfer_s ? dry->transfer_s : p->transfer_s;

@@ -125,6 +125,7 @@ static d9d_status print_memory(const d9d_forecast *p, d9d_buf *out)
 #undef X
         D9D_TRY(d9d_buf_printf(out, " %9s\n", in(u, d9d_forecast_bytes(r)).text));
     }
+    D9D_TRY(d9d_buf_printf(out, "%s\n", p->updates));
     D9D_TRY(print_host(p, out));
     if (p->memory == 0)
         return D9D_OK;
@@ -238,15 +239,17 @@ static json_t *talk_json(const d9d_paper_tally *tally)
 
 static json_t *rank_json(const d9d_forecast_rank *r)
 {
-    return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:i, s:o, s:o}",
-        "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
-        (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
-        (json_int_t)r->optimizer, "units", (json_int_t)r->units, "activations",
-        (json_int_t)r->activations, "scratch", (json_int_t)r->scratch, "peak", (json_int_t)r->peak,
-        "outside", (json_int_t)r->outside, "bytes", (json_int_t)d9d_forecast_bytes(r), "host_copy",
-        (json_int_t)r->copy, "host_batches", (json_int_t)r->batches, "step_s", r->step_s, "live",
-        r->live, "work", work_json(&r->tally), "messages", talk_json(&r->tally));
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
+                     "s:i, s:o, s:o}",
+                     "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
+                     (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
+                     (json_int_t)r->optimizer, "master_residual", (json_int_t)r->residuals, "units",
+                     (json_int_t)r->units, "activations", (json_int_t)r->activations, "scratch",
+                     (json_int_t)r->scratch, "peak", (json_int_t)r->peak, "outside",
+                     (json_int_t)r->outside, "bytes", (json_int_t)d9d_forecast_bytes(r),
+                     "host_copy", (json_int_t)r->copy, "host_batches", (json_int_t)r->batches,
+                     "step_s", r->step_s, "live", r->live, "work", work_json(&r->tally), "messages",
+                     talk_json(&r->tally));
 }
 
 static json_t *ranks_json(const d9d_forecast *p)
@@ -297,7 +300,7 @@ json_t *d9d_forecast_json(const d9d_forecast *p)
 {
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
-        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:o}",
+        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o}",
         "schema", "d9d.plan.v1", "mesh", d9di_mesh_json(&p->mesh), "processor", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
@@ -309,5 +312,5 @@ json_t *d9d_forecast_json(const d9d_forecast *p)
         prices_json(p), "costs", p->costs, "checkpoint_bytes", (json_int_t)p->checkpoint,
         "export_bytes", (json_int_t)p->exported, "host_bytes", (json_int_t)p->host, "host_ranks",
         (json_int_t)p->host_ranks, "memory", maybe((int64_t)p->memory, p->memory > 0), "fits",
-        d9d_forecast_fits(p), "stages", ranks_json(p));
+        d9d_forecast_fits(p), "updates", p->updates, "stages", ranks_json(p));
 }

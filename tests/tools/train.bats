@@ -191,6 +191,18 @@ resume_everywhere() {
         --set 'lr_scheduler={"name": "piecewise", "scheduler": {"initial_multiplier": 0, "phases": [{"mode": "rest", "target_multiplier": 1}]}}'
 }
 
+@test "resumed at any step: AdamW with float32 masters of bfloat16 weights" {
+    resume_everywhere --set model_provider.dtype=bfloat16 --set optimizer.lr=1e-4 --set trainer.run.steps=6
+}
+
+@test "resumed at any step: SGD with masters, Adam with bfloat16 moments" {
+    resume_everywhere --set 'optimizer={"name": "sgd", "lr": 0.01, "momentum": 0.9}' \
+        --set model_provider.dtype=bfloat16 --set trainer.run.steps=4
+    rm -r run
+    resume_everywhere --set 'optimizer={"name": "adam", "lr": 1e-4, "state_dtype": "bfloat16"}' \
+        --set model_provider.dtype=bfloat16 --set trainer.run.steps=4
+}
+
 @test "resumed at any step: Adam with amsgrad, bfloat16 gradients, random weights" {
     resume_everywhere --set 'optimizer={"name": "adam", "lr": 0.01, "amsgrad": true}' \
         --set trainer.model_stage_factory.source_checkpoint=null --set trainer.gradient_manager.grad_dtype=bfloat16 \

@@ -38,6 +38,7 @@ typedef struct d9d_forecast_rank {
     int64_t rank;  /* its number in the world: the stage's first */
     int64_t ranks; /* that are like it */
     uint64_t weights, gradients, optimizer;
+    uint64_t residuals;   /* of master weights, which `optimizer` has too */
     uint64_t units;       /* parameters and gradients put together for a unit, at least */
     uint64_t activations; /* what is left of the peak */
     uint64_t scratch;     /* of kernels, at the peak */
@@ -68,6 +69,7 @@ typedef struct d9d_forecast {
     double mfu;                    /* model's operations over what the chips could do */
     double bubble;                 /* of the pipeline; 0 without */
     uint64_t checkpoint, exported; /* bytes of one */
+    const char *updates;           /* d9d_optimizer_describe() of the first stage, in the arena */
     d9d_forecast_rank *stages; /* [n_stages], in the arena: a rank of each pipeline coordinate */
     size_t n_stages;
     /* Of a pipeline. */
