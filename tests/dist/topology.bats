@@ -104,6 +104,24 @@ all() {
     done
 }
 
+# At a rate that moves nothing, state that is residuals alone is the same after any meshes.
+@test "float32 masters of bfloat16 weights go from mesh to mesh, to the bit" {
+    on() { # MESH STEPS RATE
+        rm -rf masters/export
+        train dense "$1" masters --set model_provider.dtype=bfloat16 --set trainer.run.steps="$2" \
+            --set "optimizer={\"name\": \"sgd\", \"lr\": $3}"
+    }
+    on "1 1 1 1 1 1" 4 0.1
+    on "1 2 1 1 1 1" 5 1e-30
+    on "2 1 1 1 2 1" 6 1e-30
+    on "1 1 1 1 1 1" 7 1e-30
+    for file in model optimizer; do
+        cmp masters/checkpoints/step-0000000{4,7}/$file-r00000.safetensors
+    done
+    LC_ALL=C grep -q master_residual masters/checkpoints/step-00000004/optimizer-r00000.safetensors
+    [ "$(tail -c 65536 masters/checkpoints/step-00000004/optimizer-r00000.safetensors | tr -d '\0' | wc -c)" -gt 1000 ]
+}
+
 # Adam makes steps of full size of gradients that cancel to their rounding; eps keeps those small.
 @test "packed documents in rows that ranks share" {
     pack="--set data.dataset=packed --set data.epochs=null --set trainer.batching.microbatch_size=2

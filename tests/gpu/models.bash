@@ -96,7 +96,8 @@ dataset() {
     }' | d9d-shard --quiet --format tokens --out "$1" -
 }
 
-# run_config MODEL RUN_DIR DATASET STEPS [SOURCE]: a configuration of d9d-train, for one rank.  The
+# run_config MODEL RUN_DIR DATASET STEPS [SOURCE]: a configuration of d9d-train, for one rank, which
+# updates weights as torch.optim.AdamW does those of bfloat16.  The
 # checkpoint SOURCE has the weights, or they are random and RUN_DIR.config.json says of what model.
 run_config() {
     cat <<JSON
@@ -108,7 +109,7 @@ run_config() {
              "gradient_manager": {"grad_dtype": "bfloat16"},
              ${5:+"\"model_stage_factory\": {\"source_checkpoint\": \"$5\"},"}
              "checkpointing": {"period_steps": "disable"}},
- "optimizer": {"name": "adamw", "lr": 1e-4}}
+ "optimizer": {"name": "adamw", "lr": 1e-4, "weight_update": "nearest", "state_dtype": "bfloat16"}}
 JSON
 }
 

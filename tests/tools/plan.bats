@@ -62,8 +62,8 @@ page_mesh() {
     sed -n 's/^\$ \(d9d-train .*c\.json\)$/\1/p' "$page" >commands
     [ "$(wc -l <commands)" = 2 ]
     sed -n '/^\$ d9d-train --plan --length/,/^\.\.\.$/{/^\$/d; /^\.\.\./d; p}' "$page" >shown
-    [ "$(wc -l <shown)" = 7 ]
-    diff shown <(bash -e <(head -n 1 commands) | head -n 7)
+    [ "$(wc -l <shown)" = 8 ]
+    diff shown <(bash -e <(head -n 1 commands) | head -n 8)
 
     # Of all meshes those that the page has.
     sed -n '/^mesh .*hour$/,/^\.\.\.$/p' "$page" | sed '1d; $d' >meshes
