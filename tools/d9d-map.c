@@ -117,7 +117,7 @@ int main(int argc, char **argv)
         COMMAND(NULL, "SRC DST", 2, 2, convert_options, map_convert,
                 "Convert the checkpoint directory SRC into DST.  The model family is found from "
                 "config.json, unless --mapper says what to do.  DST appears whole or not at all, "
-                "with config.json rewritten, a manifest, and every other file of SRC copied."),
+                "with config.json rewritten, a manifest, and the other files of the model copied."),
         COMMAND("plan", "[SRC]", 0, 1, plan_options, plan,
                 "Print what a conversion of SRC would do: every group of tensors with its inputs, "
                 "operations, outputs and bytes.  Only headers are read."),

@@ -237,6 +237,17 @@ out:
     return st;
 }
 
+d9d_status d9d_fs_make_parents(const char *path)
+{
+    char *parent = NULL;
+    d9d_status st;
+
+    D9D_TRY(d9di_fs_parent(path, &parent));
+    st = d9d_fs_mkdirs(parent);
+    free(parent);
+    return st;
+}
+
 d9d_status d9di_fs_fsync(int fd, const char *path)
 {
     int rc;

@@ -53,17 +53,6 @@ static d9d_status check_free(const char *path, bool replace)
     return D9D_OK;
 }
 
-static d9d_status make_parent(const char *path)
-{
-    char *parent = NULL;
-    d9d_status st;
-
-    D9D_TRY(d9di_fs_parent(path, &parent));
-    st = d9d_fs_mkdirs(parent);
-    free(parent);
-    return st;
-}
-
 static d9d_status make_tmp(const char *path, char **out)
 {
     for (unsigned n = 0; n < D9DI_BESIDE_MAX; n++) {
@@ -131,7 +120,7 @@ d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags)
 
     D9D_TRY_OR(st, final_name(path, &name), out);
     D9D_TRY_OR(st, check_free(name, replace), out);
-    D9D_TRY_OR(st, make_parent(name), out);
+    D9D_TRY_OR(st, d9d_fs_make_parents(name), out);
     if (!keep)
         d9d_fs_sweep(name);
     D9D_TRY_OR(st, (keep ? make_partial : make_tmp)(name, &tmp), out);

@@ -47,10 +47,6 @@ d9d_status d9di_chunks_check(d9di_chunks *c);
 d9d_status d9di_chunks_read(d9di_chunks *c, const char *what, int jobs, const d9d_log *log);
 void d9di_chunks_release(d9di_chunks *c);
 
-/* The files of c->dir, or only those in directories of it, as they go into a manifest; in the
- * arena of `c`, which has nothing but `dir` before. */
-d9d_status d9di_manifest_hash(d9di_chunks *c, bool deeper, int jobs, const d9d_log *log,
-                              d9d_manifest_file **out);
 /* Say what differs from the manifest, whose files are the first of `c`; returns how much. */
 size_t d9di_manifest_report(const d9d_manifest *m, const d9di_chunks *c,
                             void (*found)(void *arg, const char *sentence), void *arg);

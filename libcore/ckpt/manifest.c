@@ -102,8 +102,8 @@ out:
     return st;
 }
 
-/* Every file of the directory but the manifest, or only those that lie deeper. */
-static d9d_status list_files(d9di_chunks *c, bool deeper, d9d_manifest_file **out)
+/* Every file of the directory but the manifest. */
+static d9d_status list_files(d9di_chunks *c, d9d_manifest_file **out)
 {
     d9d_fs_names names = {0};
     d9d_manifest_file *files;
@@ -117,8 +117,7 @@ static d9d_status list_files(d9di_chunks *c, bool deeper, d9d_manifest_file **ou
 
         if (path == NULL)
             return no_memory(c->dir);
-        if (strcmp(names.name[i], D9D_MANIFEST_NAME) == 0 ||
-            (deeper && strchr(names.name[i], '/') == NULL))
+        if (strcmp(names.name[i], D9D_MANIFEST_NAME) == 0)
             continue;
         files[c->n].name = names.name[i];
         D9D_TRY(d9d_fs_size(path, &files[c->n].bytes));
@@ -130,12 +129,11 @@ static d9d_status list_files(d9di_chunks *c, bool deeper, d9d_manifest_file **ou
     return D9D_OK;
 }
 
-d9d_status d9di_manifest_hash(d9di_chunks *c, bool deeper, int jobs, const d9d_log *log,
-                              d9d_manifest_file **out)
+static d9d_status hash_files(d9di_chunks *c, int jobs, const d9d_log *log, d9d_manifest_file **out)
 {
     d9d_manifest_file *files = NULL;
 
-    D9D_TRY(list_files(c, deeper, &files));
+    D9D_TRY(list_files(c, &files));
     D9D_TRY(d9di_chunks_read(c, "hash", jobs, log));
     for (size_t f = 0; f < c->n; f++) {
         if (c->said[f] != NULL) /* it changed under us */
@@ -150,10 +148,10 @@ d9d_status d9di_manifest_hash(d9di_chunks *c, bool deeper, int jobs, const d9d_l
 d9d_status d9d_manifest_write(const char *dir, const json_t *extra, int jobs, const d9d_log *log)
 {
     d9di_chunks c = {.dir = dir};
-    d9d_manifest_file *files;
+    d9d_manifest_file *files = NULL;
     d9d_status st;
 
-    st = d9di_manifest_hash(&c, false, jobs, log, &files);
+    st = hash_files(&c, jobs, log, &files);
     if (st == D9D_OK)
         st = d9d_manifest_put(dir, extra, files, c.n);
     d9di_chunks_release(&c);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "ckpt/chunk_journal.h"
-#include "ckpt/chunks.h"
 #include "ckpt/direct_file.h"
 #include "ckpt/shard_layout.h"
 #include "d9d/ckpt/checkpoint.h"
@@ -151,7 +150,8 @@ static d9d_status sweep(d9d_shard_sink *s, const d9d_fs_names *names, bool all)
     for (size_t i = 0; i < s->layout.files.len; i++) {
         const char *name = s->layout.files.data[i].name;
 
-        D9D_TRY_OR(st, d9d_map_put(&ours, name, strlen(name), NULL), out);
+        /* With "a/b" goes the directory a. */
+        D9D_TRY_OR(st, d9d_map_put(&ours, name, strcspn(name, "/"), NULL), out);
     }
     for (size_t i = 0; i < names->n; i++) {
         const char *name = names->name[i], *path = d9d_fs_join(&s->arena, s->dir, name);
@@ -229,6 +229,7 @@ static d9d_status make_files(d9d_shard_sink *s)
 
         if (path == NULL)
             return no_memory();
+        D9D_TRY(d9d_fs_make_parents(path));
         D9D_TRY(d9d_file_edit(path, &f));
         st = d9d_file_resize(&f, l->bytes);
         d9d_file_release(&f);
@@ -465,47 +466,35 @@ static d9d_status remove_journals(d9d_shard_sink *s, const d9d_fs_names *names)
     return D9D_OK;
 }
 
-/* The files that the sink wrote, then those that others put into directories of `dir`. */
-static d9d_status list_written(d9d_shard_sink *s, d9di_chunks *deeper, d9d_manifest_file **out,
-                               size_t *n)
+static d9d_status list_written(d9d_shard_sink *s, d9d_manifest_file **out)
 {
     d9d_hash *hashes = d9d_arena_alloc(&s->arena, (s->layout.n_chunks + 1) * sizeof(*hashes));
-    d9d_manifest_file *files, *more;
+    d9d_manifest_file *files =
+        d9d_arena_alloc(&s->arena, (s->layout.files.len + 1) * sizeof(*files));
 
-    D9D_TRY(d9di_manifest_hash(deeper, true, 0, NULL, &more));
-    *n = s->layout.files.len;
-    files = d9d_arena_alloc(&s->arena, (*n + deeper->n + 1) * sizeof(*files));
     if (files == NULL || hashes == NULL)
         return no_memory();
     for (size_t c = 0; c < s->layout.n_chunks; c++)
         hashes[c] = s->chunks[c].hash;
-    for (size_t i = 0; i < *n; i++) {
+    for (size_t i = 0; i < s->layout.files.len; i++) {
         const d9di_layout_file *f = &s->layout.files.data[i];
 
         files[i] = (d9d_manifest_file){f->name, f->bytes, f->n_chunks, hashes + f->first_chunk};
     }
-    for (size_t i = 0; i < deeper->n; i++)
-        files[(*n)++] = more[i];
+    qsort(files, s->layout.files.len, sizeof(*files), by_name);
     *out = files;
     return D9D_OK;
 }
 
 d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra)
 {
-    d9di_chunks deeper = {.dir = s->dir};
     d9d_manifest_file *files = NULL;
     d9d_fs_names names = {0};
-    size_t n = 0;
-    d9d_status st;
 
     if (s->size > 1)
-        D9D_TRY_OR(st, hear_others(s), out);
-    D9D_TRY_OR(st, list_written(s, &deeper, &files, &n), out);
-    qsort(files, n, sizeof(*files), by_name);
-    D9D_TRY_OR(st, d9d_manifest_put(s->dir, extra, files, n), out);
-    D9D_TRY_OR(st, d9d_fs_list(s->dir, &s->arena, &names), out);
-    st = remove_journals(s, &names);
-out:
-    d9di_chunks_release(&deeper);
-    return st;
+        D9D_TRY(hear_others(s));
+    D9D_TRY(list_written(s, &files));
+    D9D_TRY(d9d_manifest_put(s->dir, extra, files, s->layout.files.len));
+    D9D_TRY(d9d_fs_list(s->dir, &s->arena, &names));
+    return remove_journals(s, &names);
 }

@@ -413,14 +413,13 @@ out:
     return st;
 }
 
-static d9d_status add_others(const d9d_convert *c, d9d_shard_sink *s)
+static d9d_status add_others(const d9d_convert *c, d9d_shard_sink *s, const d9d_log *log)
 {
-    static const char *const rewritten[] = {D9D_HF_CONFIG_NAME, NULL};
     d9d_arena a = {0};
     d9d_fs_names names = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_checkpoint_others(c->beside, rewritten, &a, &names), out);
+    D9D_TRY_OR(st, d9d_checkpoint_others(c->beside, &a, log, &names), out);
     for (size_t i = 0; i < names.n; i++) {
         const char *path = d9d_fs_join(&a, c->beside, names.name[i]);
 
@@ -435,6 +434,11 @@ out:
     return st;
 }
 
+static bool is_first(const d9d_convert_run_options *opt)
+{
+    return opt->boot == NULL || d9d_boot_rank(opt->boot) == 0;
+}
+
 /* What the outputs are made of, alike on every rank. */
 static d9d_status open_sink(const d9d_convert *c, const char *dir,
                             const d9d_convert_run_options *opt, d9d_shard_sink **out)
@@ -447,7 +451,7 @@ static d9d_status open_sink(const d9d_convert *c, const char *dir,
     D9D_TRY(d9d_shard_sink_create(dir, c->opt.shard_bytes, &s));
     D9D_TRY_OR(st, add_config(c, s), out);
     if (c->beside != NULL)
-        D9D_TRY_OR(st, add_others(c, s), out);
+        D9D_TRY_OR(st, add_others(c, s, is_first(opt) ? opt->log : NULL), out);
     d9d_shard_sink_resume(s, key, opt->log);
     if (opt->boot != NULL)
         d9d_shard_sink_ranks(s, opt->boot);
@@ -481,11 +485,6 @@ static d9d_status agree(const d9d_convert_run_options *opt, d9d_status st)
     return opt->boot != NULL ? d9d_boot_agree(opt->boot, st) : st;
 }
 
-static bool is_first(const d9d_convert_run_options *opt)
-{
-    return opt->boot == NULL || d9d_boot_rank(opt->boot) == 0;
-}
-
 /* The first rank makes and commits the directory; the others know its name. */
 static d9d_status open_dir(const d9d_convert *c, const char *dst,
                            const d9d_convert_run_options *opt, d9d_outdir *o)
@@ -498,13 +497,10 @@ static d9d_status open_dir(const d9d_convert *c, const char *dst,
     return d9d_outdir_lock(o);
 }
 
-static d9d_status finish(const d9d_convert *c, d9d_shard_sink *s,
-                         const d9d_convert_run_options *opt, d9d_outdir *o)
+static d9d_status finish(d9d_shard_sink *s, const d9d_convert_run_options *opt, d9d_outdir *o)
 {
     if (!is_first(opt))
         return D9D_OK;
-    if (c->beside != NULL)
-        D9D_TRY(d9d_checkpoint_copy_dirs(c->beside, o->tmp, opt->log));
     D9D_TRY(d9d_shard_sink_manifest(s, NULL));
     return d9d_outdir_commit(o);
 }
@@ -518,7 +514,7 @@ d9d_status d9d_convert_run(d9d_convert *c, const char *dst, const d9d_convert_ru
     D9D_TRY_OR(st, agree(opt, open_dir(c, dst, opt, &o)), out);
     D9D_TRY_OR(st, agree(opt, open_sink(c, o.tmp, opt, &s)), out);
     D9D_TRY_OR(st, agree(opt, fill_sink(c, s, opt)), out);
-    st = agree(opt, finish(c, s, opt, &o));
+    st = agree(opt, finish(s, opt, &o));
 out:
     d9d_shard_sink_free(s);
     d9d_outdir_release(&o);

@@ -190,10 +190,10 @@ static d9d_status config_make(const d9d_model_spec *m, json_t **doc, d9d_layout 
     return d9d_hf_config_set_dtype(*doc, m->options.dtype);
 }
 
-/* config.json, and what stands beside it there. */
-static d9d_status config_write(const json_t *doc, const char *hf_config, const char *dir)
+/* config.json, and what goes with it there. */
+static d9d_status config_write(const json_t *doc, const char *hf_config, const char *dir,
+                               const d9d_log *log)
 {
-    static const char *const except[] = {D9D_HF_CONFIG_NAME, NULL};
     d9d_arena a = {0};
     const char *from = NULL, *beside = NULL;
     d9d_status st = D9D_OK;
@@ -203,7 +203,7 @@ static d9d_status config_write(const json_t *doc, const char *hf_config, const c
     if (doc != NULL)
         D9D_TRY_OR(st, d9d_hf_config_write(dir, doc, from), out);
     if (beside != NULL)
-        st = d9d_checkpoint_copy_others(beside, dir, except);
+        st = d9d_checkpoint_copy_others(beside, dir, log);
 out:
     d9d_arena_release(&a);
     return st;
@@ -250,17 +250,35 @@ static d9d_status files_write(const d9d_model_spec *m, const d9d_source *src, co
 
     D9D_TRY_OR(st, config_make(m, &doc, &to), out);
     D9D_TRY_OR(st, tensors_write(m, src, to, dir, log), out);
-    st = config_write(doc, m->hf_config, dir);
+    st = config_write(doc, m->hf_config, dir, log);
 out:
     json_decref(doc);
+    return st;
+}
+
+/* What goes with config.json can be copied. */
+static d9d_status others_check(const char *hf_config)
+{
+    d9d_arena a = {0};
+    const char *from, *beside;
+    d9d_fs_names names;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_hf_config_place(hf_config, &a, &from, &beside), out);
+    if (beside != NULL)
+        st = d9d_checkpoint_others(beside, &a, NULL, &names);
+out:
+    d9d_arena_release(&a);
     return st;
 }
 
 d9d_status d9d_weights_check_export(const d9d_model_spec *m)
 {
     json_t *doc = NULL;
-    d9d_status st = m->hf_config == NULL ? config_new(m, &doc) : config_again(m, &doc);
+    d9d_status st = m->hf_config != NULL ? others_check(m->hf_config) : D9D_OK;
 
+    if (st == D9D_OK)
+        st = m->hf_config == NULL ? config_new(m, &doc) : config_again(m, &doc);
     json_decref(doc);
     return st;
 }

@@ -42,6 +42,22 @@ JSON
     diff -r first run/export
 }
 
+@test "one rank and several copy the same files of the model, and none that lie beside them" {
+    cp -r "$golden/moe" model && chmod -R u+w model
+    mkdir -p model/1_Pooling model/runs/old model/data
+    touch model/.env model/corpus.jsonl model/plugin.so model/runs/old/metrics.jsonl model/data/index.lmdb
+    echo '{}' | tee model/tokenizer.json model/LICENSE >model/1_Pooling/config.json
+    for n in 1 2; do
+        run -0 train $n "run$n" "model_provider.hf_config=\"model/config.json\"" \
+            mesh.data_parallel_shard=$n
+        [ "$(grep -c 'not copied, no files of a model: corpus.jsonl, data, .*, plugin.so, runs' <<<"$output")" -eq 1 ]
+        (cd "run$n/export" && find . | sort) >"files$n"
+        d9d-map verify -q "run$n/export"
+    done
+    diff files1 files2
+    [ "$(tr '\n' ' ' <files1)" = ". ./1_Pooling ./1_Pooling/config.json ./LICENSE ./config.json ./generation_config.json ./manifest.json ./model.safetensors ./tokenizer.json " ]
+}
+
 @test "a run that keeps no checkpoints exports the same, and leaves nothing besides" {
     train 2 kept mesh.data_parallel_shard=2
     train 2 none mesh.data_parallel_shard=2 trainer.checkpointing.period_steps=disable

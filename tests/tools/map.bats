@@ -79,45 +79,63 @@ setup() {
     [ ! -e none ]
 }
 
-@test "other files are copied byte for byte" {
-    cp -r "$golden/dense_tied" src
+@test "the other files of a model are copied byte for byte, and nothing that lies beside them" {
+    cp -r "$golden/dense_tied" src && chmod -R u+w src
+    mkdir -p src/1_Pooling/deep src/onnx src/.cache src/additional_chat_templates src/run outside src/LICENSES
     head -c 5000 /dev/urandom >src/tokenizer.json
-    ln -s tokenizer.json src/link.json
-    d9d-map -q src dst
-    cmp src/tokenizer.json dst/tokenizer.json
-    cmp src/tokenizer.json dst/link.json
-    [ ! -e dst/golden.safetensors ]
+    ln -s tokenizer.json src/vocab.json
+    kept=(README.md license.txt merges.txt modeling_mine.py chat_template.jinja qwen.tiktoken
+        preprocessor_config.json 1_Pooling/config.json additional_chat_templates/tools.jinja)
+    left=(.env notes corpus.jsonl train.py pytorch_model.bin training_args.bin .cache/x run/tokens-00000.bin
+        onnx/model.onnx onnx/config.json 1_Pooling/deep/notes 1_Pooling/weights.pt adapter_config.json LICENSES/x)
+    for f in "${kept[@]}" "${left[@]}"; do echo "$f" >"src/$f"; done
+    ln -s ../outside src/2_Dense && touch outside/config.json
+    run -0 --separate-stderr d9d-map src dst
+    for f in "${kept[@]}" tokenizer.json vocab.json generation_config.json; do cmp "src/$f" "dst/$f"; done
+    [ ! -L dst/vocab.json ]
+    for f in "${left[@]}" train.json train.jsonl 2_Dense golden.safetensors; do [ ! -e "dst/$f" ]; done
+    [ "$(cd dst && echo */)" = "1_Pooling/ additional_chat_templates/" ]
+    # One line says what was left.
+    [ "$(grep -c 'not copied' <<<"$stderr")" -eq 1 ]
+    [[ "$stderr" == *"d9d-map: warning: src: not copied, no files of a model: 1_Pooling/deep, 1_Pooling/weights.pt, 2_Dense, LICENSES, "*" and "*" more"* ]]
+    [[ "$stderr" != *.env* ]]
+    d9d-map verify -q dst
+    # A directory that has a model alone says nothing, also where the destination is in it.
+    d9d-map -q --to d9d dst back 2>said
+    [ ! -s said ]
+    diff -r dst/1_Pooling back/1_Pooling
 }
 
-@test "what lies in subdirectories goes along, but for other weights, which are named" {
-    cp -r "$golden/dense_tied" src && chmod u+w src
-    mkdir -p src/1_Pooling/deep src/onnx src/.cache src/empty outside
-    echo '{"pooling_mode_lasttoken": true}' >src/1_Pooling/config.json
-    echo text >src/1_Pooling/deep/notes
-    ln -s ../config.json src/1_Pooling/linked.json
-    touch src/onnx/model.onnx src/onnx/config.json src/.cache/x src/pytorch_model.bin outside/x
-    touch src/training_args.bin
-    ln -s ../outside src/away
+@test "a file of the model that cannot be copied is refused before the work" {
+    cp -r "$golden/dense_tied" src && chmod -R u+w src
+    for make in "ln -s nowhere" mkfifo; do
+        $make src/README.md
+        run -2 --separate-stderr timeout 20 d9d-map -q src dst
+        [[ "${stderr_lines[-1]}" == *"src/README.md: "* ]]
+        [ ! -e dst ]
+        rm src/README.md
+    done
+    # One that is nothing of the model's is in nobody's way.
+    mkfifo src/pipe
+    ln -s nowhere src/dangling
+    timeout 20 d9d-map -q src dst
+    [ ! -e dst/pipe ]
+    # A file larger than any model's is left, and said.
+    truncate -s 1073741825 src/tokenizer.json
+    run -0 --separate-stderr d9d-map -q --force src dst
+    [[ "$stderr" == *"tokenizer.json (larger than 1 GiB)"* ]]
+    [ ! -e dst/tokenizer.json ]
+}
+
+@test "what is written is what verify accepts, whatever names lie in the source" {
+    cp -r "$golden/dense_tied" src && chmod -R u+w src
+    echo hi >$'src/caf\xe9.txt'
+    echo hi >$'src/README\xe9.md'
+    echo hi >$'src/README\n.md'
+    mkdir $'src/1_\xe9' && touch $'src/1_\xe9/config.json'
     run -0 --separate-stderr d9d-map -q src dst
-    [ "${#stderr_lines[@]}" = 2 ]
-    [[ "$stderr" == *"src/onnx: not copied, it has weights of its own"* ]]
-    [[ "$stderr" == *"src/pytorch_model.bin: not copied, it has weights in another format"* ]]
-    diff -r src/1_Pooling/deep dst/1_Pooling/deep
-    cmp src/1_Pooling/config.json dst/1_Pooling/config.json
-    cmp src/config.json dst/1_Pooling/linked.json
-    [ "$(cd dst && echo */)" = "1_Pooling/" ]
-    [ ! -e dst/.cache ]
-    [ -e dst/training_args.bin ]
-    [ ! -L dst/1_Pooling/linked.json ]
+    [ "$(cd dst && echo *)" = "config.json generation_config.json manifest.json model.safetensors" ]
     d9d-map verify -q dst
-    ln -s nowhere src/1_Pooling/dangling
-    run -2 --separate-stderr d9d-map -q src lost
-    [[ "$stderr" == *"src/1_Pooling/dangling"* ]]
-    [ ! -e lost ]
-    rm src/1_Pooling/dangling
-    # A destination inside the source does not copy itself.
-    d9d-map -q --to hf src src/inside 2>/dev/null
-    [ "$(cd src/inside && echo */)" = "1_Pooling/" ]
 }
 
 @test "a directory with files is replaced with --force alone" {

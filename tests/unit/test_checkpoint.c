@@ -613,21 +613,25 @@ static void diff_counts_elements(void **state)
 
 static void others_are_copied(void **state)
 {
-    static const char *const except[] = {"config.json", NULL};
-
     (void)state;
     assert_ok(d9d_fs_mkdirs("s/sub"));
+    assert_ok(d9d_fs_mkdirs("s/1_Pooling"));
+    assert_ok(d9d_fs_write_atomic("s/1_Pooling/config.json", "{}", 2));
+    assert_ok(d9d_fs_write_atomic("s/.env", "SECRET=1", 8));
+    assert_ok(d9d_fs_write_atomic("s/corpus.jsonl", "{}", 2));
     assert_ok(d9d_fs_mkdirs("t"));
     assert_ok(d9d_fs_write_atomic("s/config.json", "{}", 2));
     assert_ok(d9d_fs_write_atomic("s/merges.txt", "a b", 3));
     assert_ok(d9d_fs_write_atomic("s/x.safetensors", "", 0));
     assert_ok(d9d_fs_write_atomic("s/" D9D_INDEX_NAME, "", 0));
     assert_ok(d9d_fs_write_atomic("s/" D9D_MANIFEST_NAME, "", 0));
-    assert_ok(d9d_checkpoint_copy_others("s", "t", except));
+    assert_ok(d9d_checkpoint_copy_others("s", "t", NULL));
     assert_true(d9d_fs_exists("t/merges.txt"));
-    for (size_t i = 0; i < 5; i++) {
-        static const char *const absent[] = {"t/config.json", "t/x.safetensors", "t/sub",
-                                             "t/" D9D_INDEX_NAME, "t/" D9D_MANIFEST_NAME};
+    assert_true(d9d_fs_exists("t/1_Pooling/config.json"));
+    for (size_t i = 0; i < 7; i++) {
+        static const char *const absent[] = {
+            "t/config.json", "t/x.safetensors",       "t/sub", "t/" D9D_INDEX_NAME,
+            "t/.env",        "t/" D9D_MANIFEST_NAME, "t/corpus.jsonl"};
 
         assert_false(d9d_fs_exists(absent[i]));
     }

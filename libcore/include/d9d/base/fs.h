@@ -44,6 +44,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_check_new(const char *path);
 
 /* Create a directory and its parents; existing ones are fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_mkdirs(const char *path);
+/* The same for the directory that `path` is in. */
+D9D_API D9D_MUST_USE d9d_status d9d_fs_make_parents(const char *path);
 /* Remove a tree without following links; an absent path is fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_remove_tree(const char *path);
 /* Make the directory's entries durable. */

@@ -64,7 +64,8 @@ typedef struct d9d_shard_sink d9d_shard_sink;
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_create(const char *dir, uint64_t shard_bytes,
                                                       d9d_shard_sink **out);
 D9D_API void d9d_shard_sink_free(d9d_shard_sink *s);
-/* Before the run: more files, of this text, or the bytes of the regular file `path`. */
+/* Before the run: more files, of this text, or the bytes of the regular file `path`; in `dir`, or
+ * in a directory of it: "1_Pooling/config.json". */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_text(d9d_shard_sink *s, const char *name,
                                                     const char *text, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_copy(d9d_shard_sink *s, const char *name,
@@ -81,25 +82,23 @@ D9D_API void d9d_shard_sink_ranks(d9d_shard_sink *s, d9d_boot *boot);
 D9D_API d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s); /* borrows s */
 /* Every chunk (of this rank) must have been written: close the files. */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_end(d9d_shard_sink *s);
-/* Then: the manifest of all files, and of those that lie in directories of `dir`.  The journal
- * goes. */
+/* Then: the manifest of all files.  The journal goes. */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra);
 
-/* What goes with the tensors: every file of `src` that is not a safetensors file, their index or
- * a manifest, nor weights in another format (pytorch_model.bin, *.pth, *.gguf, ...);
- * subdirectories and the names in `except` (NULL-ended, may be NULL) are left out too.  Sorted,
- * in the arena. */
-D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_others(const char *src, const char *const *except,
-                                                      d9d_arena *a, d9d_fs_names *out);
+/* What goes with the tensors: of the directory `src` the files that a HuggingFace model has by
+ * their names (the table in ckpt/model_files.c, whose names d9d-map(1) lists), besides weights and
+ * config.json.  No directory goes along but for its files that are in the table, such as
+ * 1_Pooling/config.json.  Links to files are followed, links to directories are not.  EPATH or
+ * ENOTFOUND where a name of the table is of a pipe, a device, or a link to nothing.  Larger files
+ * than D9D_MODEL_FILE_MAX are left behind.  One warning names what is left behind, but for hidden
+ * files, weights in safetensors and what is written anew.  Paths within `src`, sorted, in the
+ * arena. */
+#define D9D_MODEL_FILE_MAX (1ull << 30)
+D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_others(const char *src, d9d_arena *a,
+                                                      const d9d_log *log, d9d_fs_names *out);
 /* Copy them, byte for byte. */
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_copy_others(const char *src, const char *dst,
-                                                           const char *const *except);
-/* Copy the files of its subdirectories, such as 1_Pooling/config.json: not of links to
- * directories, nor of hidden ones (.git, .cache), nor of those with weights of any format, which
- * are checkpoints of their own.  A warning says what is left behind for its weights, in `src`
- * itself too.  `dst` may lie in `src`. */
-D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_copy_dirs(const char *src, const char *dst,
-                                                         const d9d_log *log);
+                                                           const d9d_log *log);
 
 /* --- verify and diff ---------------------------------------------------------- */
 

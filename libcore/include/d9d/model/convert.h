@@ -7,8 +7,8 @@
  *     d9d_convert_close(c);
  *
  * The model family is found from config.json, unless a description says what to do.  The
- * destination gets the weights, the rewritten config.json, a manifest (manifest.h), and every other
- * file of the source byte for byte.
+ * destination gets the weights, the rewritten config.json, a manifest (manifest.h), and the other
+ * files of the model (d9d_checkpoint_others()) byte for byte.
  */
 #ifndef D9D_MODEL_CONVERT_H
 #define D9D_MODEL_CONVERT_H
@@ -39,7 +39,7 @@ typedef struct d9d_convert_options {
      * ECONFIG.  NULL: none. */
     const char *mapper;
     /* Of a source without a config.json, such as a training checkpoint: the model's, or the
-     * directory that has it; what stands beside it goes along.  NULL: the source's own. */
+     * directory that has it; its other files go along.  NULL: the source's own. */
     const char *config;
     /* Adapters to merge (adapters.h): of a directory, or these, borrowed; NULL: none. */
     const char *adapter;

@@ -44,12 +44,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_weights_read(const d9d_weights *w, const d9d
                                                  const d9d_log *log);
 
 /* Has this model a HuggingFace form?  ENOTSUP says what is in the way: a shared expert, several
- * vocabulary splits, interleaved RoPE.  One that came from a config.json has. */
+ * vocabulary splits, interleaved RoPE.  One that came from a config.json has.  And what goes with
+ * that config.json can be copied: EPATH or ENOTFOUND. */
 D9D_API D9D_MUST_USE d9d_status d9d_weights_check_export(const d9d_model_spec *m);
 
 /* Write a HuggingFace checkpoint to `dir`, which must be vacant and appears whole: weights,
- * config.json, and what stands beside m->hf_config (a config.json, or a directory that has one;
- * NULL: nothing): tokenizer files and the like, byte for byte.  A configuration file of another
+ * config.json, and the other files of the model beside m->hf_config (a config.json, or a directory
+ * that has one; NULL: none), which d9d_checkpoint_others() finds, byte for byte.  A configuration file of another
  * name brings nothing with it.  The expert layout is that of hf_config.  A model without a
  * HuggingFace form is written in the suite's own layout, without a config.json.  Adapters (NULL:
  * none) are merged. */
