@@ -24,7 +24,9 @@ static d9d_status open_file(const char *path, int flags, const char *what, d9d_f
         f.fd = open(path, flags | O_CLOEXEC, 0666);
     while (f.fd < 0 && errno == EINTR);
     if (f.fd < 0) {
-        const d9d_status st = D9DI_FAIL_ERRNO(path, what);
+        const bool link = errno == ELOOP && (flags & O_NOFOLLOW) != 0;
+        const d9d_status st = link ? D9D_FAIL(D9D_EPATH, "%s: is a link, must be a file", path)
+                                   : D9DI_FAIL_ERRNO(path, what);
 
         d9d_file_release(&f);
         return st;
@@ -35,7 +37,7 @@ static d9d_status open_file(const char *path, int flags, const char *what, d9d_f
 
 d9d_status d9d_file_create(const char *path, d9d_file *out)
 {
-    return open_file(path, O_RDWR | O_CREAT | O_TRUNC, "cannot create", out);
+    return open_file(path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, "cannot create", out);
 }
 
 d9d_status d9d_file_create_new(const char *path, d9d_file *out)
@@ -50,7 +52,7 @@ d9d_status d9d_file_open(const char *path, d9d_file *out)
 
 d9d_status d9d_file_edit(const char *path, d9d_file *out)
 {
-    return open_file(path, O_RDWR | O_CREAT, "cannot open", out);
+    return open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, "cannot open", out);
 }
 
 static d9d_status check_own(const d9d_file *f)
@@ -128,7 +130,7 @@ d9d_status d9d_file_append(const char *path, uint64_t at, d9d_file *out)
     d9d_file f;
     d9d_status st;
 
-    D9D_TRY(open_file(path, O_RDWR | O_CREAT, "cannot open", &f));
+    D9D_TRY(open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, "cannot open", &f));
     st = d9d_file_cut(&f, at);
     if (st != D9D_OK)
         d9d_file_release(&f);

@@ -129,23 +129,47 @@ bool d9d_fs_is_vacant(const char *path)
     return vacant;
 }
 
-d9d_status d9d_fs_check_regular(const char *path)
+static d9d_status check_type(const char *path, mode_t mode)
 {
     static const struct {
         mode_t type;
         const char *name;
     } others[] = {{S_IFDIR, "a directory"}, {S_IFIFO, "a pipe"}, {S_IFSOCK, "a socket"}};
     const char *is = "a device";
+
+    if (S_ISREG(mode))
+        return D9D_OK;
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if ((mode & S_IFMT) == others[i].type)
+            is = others[i].name;
+    return D9D_FAIL(D9D_EPATH, "%s: is %s, must be a file", path, is);
+}
+
+d9d_status d9d_fs_check_regular(const char *path)
+{
     struct stat s;
 
     if (stat(path, &s) != 0)
         return D9DI_FAIL_ERRNO(path, "cannot open");
-    if (S_ISREG(s.st_mode))
-        return D9D_OK;
-    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if ((s.st_mode & S_IFMT) == others[i].type)
-            is = others[i].name;
-    return D9D_FAIL(D9D_EPATH, "%s: is %s, must be a file", path, is);
+    return check_type(path, s.st_mode);
+}
+
+bool d9d_fs_head_has(const char *dir, const char *name, const char *text)
+{
+    char head[4096 + 1];
+    d9d_buf path = {0};
+    struct stat s;
+    ssize_t got = -1;
+    int fd = -1;
+
+    if (d9d_buf_printf(&path, "%s/%s", dir, name) == D9D_OK)
+        fd = open(path.data, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0 && fstat(fd, &s) == 0 && S_ISREG(s.st_mode))
+        got = pread(fd, head, sizeof(head) - 1, 0);
+    if (fd >= 0)
+        (void)close(fd);
+    d9d_buf_release(&path);
+    return got >= 0 && memmem(head, (size_t)got, text, strlen(text)) != NULL;
 }
 
 d9d_status d9d_fs_check_readable(const char *path)
@@ -324,6 +348,12 @@ d9d_status d9d_fs_list(const char *dir, d9d_arena *a, d9d_fs_names *out)
         return D9DI_FAIL_ERRNO(dir, "cannot open the directory");
     st = d9di_fs_names(d, dir, a, out);
     (void)closedir(d);
+    for (size_t i = 0; st == D9D_OK && i < out->n; i++)
+        if (strcmp(out->name[i], D9D_PARTIAL_MARK) == 0) {
+            out->n--;
+            memmove(&out->name[i], &out->name[i + 1], (out->n - i) * sizeof(*out->name));
+            break;
+        }
     return st;
 }
 
@@ -352,22 +382,44 @@ static d9d_status read_all(int fd, const char *path, uint64_t max, d9d_buf *b)
     return D9D_OK;
 }
 
-d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out)
+/* What a name of this process's own streams is of may be anything. */
+static bool is_stream(const char *path)
 {
-    d9d_file f = {.fd = -1};
-    d9d_buf b = {0};
-    struct stat s;
+    return strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
+}
+
+/* Opened without waiting for who writes to a pipe; then read as it is. */
+static d9d_status open_to_read(const char *path, int *fd, struct stat *s)
+{
+    int opened;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_file_open(path, &f), out);
-    if (fstat(f.fd, &s) != 0) {
+    do
+        opened = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    while (opened < 0 && errno == EINTR);
+    if (opened < 0)
+        return D9DI_FAIL_ERRNO(path, "cannot open");
+    if (fstat(opened, s) != 0)
         st = D9DI_FAIL_ERRNO(path, "cannot find its size");
-        goto out;
-    }
-    if (S_ISDIR(s.st_mode)) {
-        st = D9D_FAIL(D9D_EPATH, "%s: is a directory, must be a file", path);
-        goto out;
-    }
+    else
+        st = is_stream(path) && !S_ISDIR(s->st_mode) ? D9D_OK : check_type(path, s->st_mode);
+    if (st == D9D_OK && fcntl(opened, F_SETFL, 0) != 0)
+        st = D9DI_FAIL_ERRNO(path, "cannot read");
+    if (st != D9D_OK)
+        (void)close(opened);
+    else
+        *fd = opened;
+    return st;
+}
+
+d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out)
+{
+    d9d_buf b = {0};
+    struct stat s;
+    int fd = -1;
+    d9d_status st;
+
+    D9D_TRY(open_to_read(path, &fd, &s));
     if (S_ISREG(s.st_mode) && (uint64_t)s.st_size > max) {
         st = D9D_FAIL(D9D_EFORMAT, "%s: has %" PRIu64 " bytes, at most %" PRIu64 " are read", path,
                       (uint64_t)s.st_size, max);
@@ -376,12 +428,12 @@ d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out)
     /* Room past the size, so that the end is seen without growing. */
     if (S_ISREG(s.st_mode))
         D9D_TRY_OR(st, d9d_buf_reserve(&b, (size_t)s.st_size + READ_PIECE), out);
-    D9D_TRY_OR(st, read_all(f.fd, path, max, &b), out);
+    D9D_TRY_OR(st, read_all(fd, path, max, &b), out);
     *out = b;
     b = (d9d_buf){0};
 out:
     d9d_buf_release(&b);
-    d9d_file_release(&f);
+    (void)close(fd);
     return st;
 }
 

@@ -19,6 +19,18 @@ enum { D9DI_BESIDE_MAX = 1000 };
  * when another process holds it or the file system knows no locks. */
 int d9di_fs_hold(const char *path);
 
+/* Whose an unfinished directory is (partial.c).  ECONFIG where something that is not ours lies at
+ * `path`: a link, or a directory with files and without a mark. */
+d9d_status d9di_partial_check(const char *path, const d9d_outdir_kind *kind);
+bool d9di_partial_is_marked(const char *dir);
+/* Lock and mark it: descriptors of both, closed by the caller.  EIO when another process has it. */
+d9d_status d9di_partial_lock(const char *path, int *dir, int *mark);
+/* The mark alone, in a directory that is to be removed. */
+d9d_status d9di_partial_mark(const char *path);
+char *d9di_partial_mark_path(const char *dir); /* malloc'ed; NULL when memory is out */
+/* Not through a link; -1 and errno. */
+int d9di_partial_open_dir(const char *dir);
+
 /* The directory that holds the path's last component: "." for "a", "/" for "/a". */
 d9d_status d9di_fs_parent(const char *path, char **out);
 

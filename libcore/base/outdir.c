@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,8 +40,29 @@ static d9d_status final_name(const char *path, char **out)
     return D9D_OK;
 }
 
-static d9d_status check_free(const char *path, bool replace)
+/* In a directory with the sticky bit only the owner of an entry, or of the directory, replaces it:
+ * known before the work, not after it. */
+static d9d_status check_owner(const char *path)
 {
+    char *parent = NULL;
+    struct stat above, s;
+    d9d_status st = D9D_OK;
+    const uid_t me = geteuid();
+
+    D9D_TRY(d9di_fs_parent(path, &parent));
+    if (me != 0 && lstat(path, &s) == 0 && stat(parent, &above) == 0 &&
+        (above.st_mode & S_ISVTX) != 0 && s.st_uid != me && above.st_uid != me)
+        st = D9D_FAIL(D9D_EPATH,
+                      "%s: cannot be replaced: it is another user's, in a directory where only "
+                      "owners may (sticky bit)",
+                      path);
+    free(parent);
+    return st;
+}
+
+static d9d_status check_free(const char *path, bool replace, const d9d_outdir_kind *kind)
+{
+    D9D_TRY(check_owner(path));
     if (d9d_fs_is_vacant(path))
         return D9D_OK;
     if (!d9d_fs_is_dir(path))
@@ -50,11 +70,19 @@ static d9d_status check_free(const char *path, bool replace)
     if (!replace)
         return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not empty; --force replaces it",
                         path);
+    if (kind != NULL && !kind->is_whole(path))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: is no %s, which alone --force replaces; move it away or name another "
+                        "directory",
+                        path, kind->what);
+    if (faccessat(AT_FDCWD, path, W_OK | X_OK, AT_EACCESS) != 0)
+        return D9DI_FAIL_ERRNO(path, "cannot be emptied");
     return D9D_OK;
 }
 
-static d9d_status make_tmp(const char *path, char **out)
+static d9d_status make_tmp(const char *path, const d9d_outdir_kind *kind, char **out)
 {
+    (void)kind;
     for (unsigned n = 0; n < D9DI_BESIDE_MAX; n++) {
         char *tmp;
 
@@ -82,19 +110,22 @@ static d9d_status name_partial(const char *path, char **out)
     return D9D_OK;
 }
 
-static d9d_status make_partial(const char *path, char **out)
+static d9d_status make_partial(const char *path, const d9d_outdir_kind *kind, char **out)
 {
     char *tmp = NULL;
+    d9d_status st;
 
     D9D_TRY(name_partial(path, &tmp));
-    if (mkdir(tmp, 0777) != 0 && !(errno == EEXIST && d9d_fs_is_dir(tmp))) {
-        const d9d_status st = D9DI_FAIL_ERRNO(tmp, "cannot create the directory");
-
-        free(tmp);
-        return st;
+    D9D_TRY_OR(st, d9di_partial_check(tmp, kind), out);
+    if (mkdir(tmp, 0777) != 0 && errno != EEXIST) {
+        st = D9DI_FAIL_ERRNO(tmp, "cannot create the directory");
+        goto out;
     }
     *out = tmp;
-    return D9D_OK;
+    tmp = NULL;
+out:
+    free(tmp);
+    return st;
 }
 
 d9d_status d9d_outdir_spares(const char *path, const char *input)
@@ -112,19 +143,21 @@ d9d_status d9d_outdir_spares(const char *path, const char *input)
     return D9D_OK;
 }
 
-d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags)
+d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags,
+                            const d9d_outdir_kind *kind)
 {
     const bool replace = (flags & D9D_OUTDIR_REPLACE) != 0, keep = (flags & D9D_OUTDIR_KEEP) != 0;
     char *name = NULL, *tmp = NULL;
     d9d_status st;
 
     D9D_TRY_OR(st, final_name(path, &name), out);
-    D9D_TRY_OR(st, check_free(name, replace), out);
+    D9D_TRY_OR(st, check_free(name, replace, kind), out);
     D9D_TRY_OR(st, d9d_fs_make_parents(name), out);
     if (!keep)
         d9d_fs_sweep(name);
-    D9D_TRY_OR(st, (keep ? make_partial : make_tmp)(name, &tmp), out);
-    *o = (d9d_outdir){.path = name, .tmp = tmp, .replace = replace, .keep = keep};
+    D9D_TRY_OR(st, (keep ? make_partial : make_tmp)(name, kind, &tmp), out);
+    *o = (d9d_outdir){
+        .path = name, .tmp = tmp, .replace = replace, .keep = keep, .kind = kind};
     if (!keep)
         o->lock = d9di_fs_hold(tmp) + 1;
     name = tmp = NULL;
@@ -148,27 +181,28 @@ out:
     return st;
 }
 
-/* The directory may have got its final name between our finding it and the lock. */
-static bool is_still(int fd, const char *path)
-{
-    struct stat a, b;
-
-    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev &&
-           a.st_ino == b.st_ino;
-}
-
 d9d_status d9d_outdir_lock(d9d_outdir *o)
 {
-    const int fd = open(o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int dir, mark;
 
-    if (fd < 0)
-        return D9DI_FAIL_ERRNO(o->tmp, "cannot open the directory");
-    if ((flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) || !is_still(fd, o->tmp)) {
-        (void)close(fd);
-        return D9D_FAIL(D9D_EIO, "%s: another process is writing it", o->tmp);
-    }
-    o->lock = fd + 1;
+    D9D_TRY(d9di_partial_lock(o->tmp, &dir, &mark));
+    o->lock = dir + 1;
+    o->mark = mark + 1;
     return D9D_OK;
+}
+
+/* A kept directory is whole when it has its name, whether or not its mark is gone. */
+static d9d_status remove_mark(const d9d_outdir *o)
+{
+    char *mark = o->keep ? d9di_partial_mark_path(o->path) : NULL;
+    d9d_status st = D9D_OK;
+
+    if (o->keep && mark == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the name of its mark", o->path);
+    if (mark != NULL && unlink(mark) != 0 && errno != ENOENT)
+        st = D9DI_FAIL_ERRNO(mark, "cannot remove");
+    free(mark);
+    return st;
 }
 
 /* The new name takes the place of nothing or of an empty directory. */
@@ -227,10 +261,16 @@ d9d_status d9d_outdir_commit(d9d_outdir *o)
     D9D_TRY_OR(st, d9di_fs_parent(o->path, &parent), out);
     D9D_TRY_OR(st, d9di_fs_sync_tree(o->tmp), out);
     D9D_TRY_OR(st, move_in(o, &moved), out);
-    if (!moved)
+    if (!moved) {
+        D9D_TRY_OR(st, check_free(o->path, true, o->kind), out);
+        /* The old one has the name of the unfinished one while it is removed. */
+        if (o->keep)
+            D9D_TRY_OR(st, d9di_partial_mark(o->path), out);
         D9D_TRY_OR(st, swap_in(o, &old), out);
+    }
     free(o->tmp);
     o->tmp = NULL;
+    D9D_TRY_OR(st, remove_mark(o), out);
     D9D_TRY_OR(st, d9d_fs_sync_dir(parent), out);
     if (old != NULL)
         D9D_TRY_OR(st, d9d_fs_remove_tree(old), out);
@@ -250,6 +290,8 @@ void d9d_outdir_release(d9d_outdir *o)
         (void)d9d_err_restore(&first);
     if (o->lock > 0)
         (void)close(o->lock - 1);
+    if (o->mark > 0)
+        (void)close(o->mark - 1);
     free(o->tmp);
     free(o->path);
     *o = (d9d_outdir){0};

@@ -19,6 +19,18 @@ typedef d9d_status (*visit_fn)(int dir, const char *name, mode_t mode, const cha
 
 static d9d_status walk(int dir, const char *name, d9d_buf *path, visit_fn visit, int depth);
 
+/* What says whose a directory is goes last, so that one half removed still says it. */
+static void mark_last(d9d_fs_names *names)
+{
+    for (size_t i = 0; i + 1 < names->n; i++)
+        if (strcmp(names->name[i], D9D_PARTIAL_MARK) == 0) {
+            char *mark = names->name[i];
+
+            names->name[i] = names->name[names->n - 1];
+            names->name[names->n - 1] = mark;
+        }
+}
+
 /* Visit every entry of the directory `fd`, which is closed. */
 static d9d_status walk_entries(int fd, d9d_buf *path, visit_fn visit, int depth)
 {
@@ -34,6 +46,7 @@ static d9d_status walk_entries(int fd, d9d_buf *path, visit_fn visit, int depth)
         return st;
     }
     D9D_TRY_OR(st, d9di_fs_names(d, path->data, &arena, &names), out);
+    mark_last(&names);
     for (size_t i = 0; i < names.n; i++) {
         D9D_TRY_OR(st, d9d_buf_printf(path, "/%s", names.name[i]), out);
         D9D_TRY_OR(st, walk(dirfd(d), names.name[i], path, visit, depth + 1), out);

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define PREFIX ".d9d-chunks."
-#define MAGIC  "d9d.chunks.v1"
+#define MAGIC  D9DI_CHUNK_JOURNAL_MAGIC
 
 enum { LINE = 64 }; /* more than any line has */
 

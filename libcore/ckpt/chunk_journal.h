@@ -13,6 +13,8 @@
 #include "d9d/base/fs.h"
 #include "d9d/base/hash.h"
 
+#define D9DI_CHUNK_JOURNAL_MAGIC "d9d.chunks.v1"
+
 /* ".d9d-chunks.3" of rank 3 in `dir`; in the arena, NULL when memory is out. */
 const char *d9di_chunk_journal_path(d9d_arena *a, const char *dir, int rank);
 bool d9di_chunk_journal_is(const char *name);

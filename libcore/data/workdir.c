@@ -1,9 +1,23 @@
 /* workdir.c - the directory in which a dataset is made, locked and kept for the next run. */
 #include "data/shard_private.h"
 
+static bool is_whole(const char *dir)
+{
+    return d9d_fs_head_has(dir, "manifest.json", "\"d9d.dataset.v") ||
+           d9d_fs_head_has(dir, "plan.json", "\"d9d.part.v");
+}
+
+static bool is_begun(const char *dir)
+{
+    return d9d_fs_head_has(dir, "plan.json", "\"d9d.part.v");
+}
+
+static const d9d_outdir_kind dataset_kind = {"dataset", is_whole, is_begun};
+
 d9d_status d9di_workdir_begin(d9d_outdir *o, const char *path, bool replace)
 {
-    D9D_TRY(d9d_outdir_begin(o, path, D9D_OUTDIR_KEEP | (replace ? D9D_OUTDIR_REPLACE : 0)));
+    D9D_TRY(d9d_outdir_begin(o, path, D9D_OUTDIR_KEEP | (replace ? D9D_OUTDIR_REPLACE : 0),
+                             &dataset_kind));
     D9D_TRY(d9d_outdir_lock(o));
     d9d_fs_sweep_in(o->tmp);
     return D9D_OK;

@@ -107,7 +107,7 @@ d9d_status d9di_save_lock_take(const char *dir, d9di_save_lock *out)
         goto out;
     }
     do
-        lock.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        lock.fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     while (lock.fd < 0 && errno == EINTR);
     if (lock.fd < 0) {
         st = D9D_FAIL(D9D_EIO, "%s: cannot create: %s", path, strerror(errno));

@@ -180,7 +180,7 @@ static d9d_status bench_open(const d9d_train_config *c, d9d_arena *a, bench *b)
     if (b->path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: the name of a directory", run.path);
     b->made = find_missing(b->path);
-    return d9d_outdir_begin(&b->out, b->path, D9D_OUTDIR_REPLACE);
+    return d9d_outdir_begin(&b->out, b->path, D9D_OUTDIR_REPLACE, NULL);
 }
 
 /* With the directories above it that were made for it, where nothing else has come into them. */

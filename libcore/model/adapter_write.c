@@ -252,6 +252,19 @@ static d9d_status config_write(writing *w, const char *dir)
     return st;
 }
 
+static bool is_adapter(const char *dir)
+{
+    return d9d_fs_head_has(dir, "adapter_config.json", "\"peft_type\"");
+}
+
+static bool is_begun(const char *dir)
+{
+    (void)dir;
+    return false;
+}
+
+static const d9d_outdir_kind adapter_kind = {"adapter", is_adapter, is_begun};
+
 d9d_status d9d_adapters_write(const d9d_adapters *ad, const d9d_model_matrices *of,
                               const char *base, const char *dir, const d9d_log *log)
 {
@@ -261,7 +274,7 @@ d9d_status d9d_adapters_write(const d9d_adapters *ad, const d9d_model_matrices *
 
     if (ad->list.len == 0)
         return D9D_FAIL(D9D_EINVAL, "%s: there are no adapters to write", dir);
-    D9D_TRY(d9d_outdir_begin(&out, dir, D9D_OUTDIR_REPLACE));
+    D9D_TRY(d9d_outdir_begin(&out, dir, D9D_OUTDIR_REPLACE, &adapter_kind));
     D9D_TRY_OR(st, config_make(&w, base), done);
     D9D_TRY_OR(st, config_write(&w, out.tmp), done);
     D9D_TRY_OR(st, numbers_write(&w, out.tmp), done);

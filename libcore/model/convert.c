@@ -493,7 +493,8 @@ static d9d_status open_dir(const d9d_convert *c, const char *dst,
         return d9d_outdir_join(o, dst);
     if (c->src != NULL && opt->replace)
         D9D_TRY(d9d_outdir_spares(dst, c->src));
-    D9D_TRY(d9d_outdir_begin(o, dst, D9D_OUTDIR_KEEP | (opt->replace ? D9D_OUTDIR_REPLACE : 0)));
+    D9D_TRY(d9d_outdir_begin(o, dst, D9D_OUTDIR_KEEP | (opt->replace ? D9D_OUTDIR_REPLACE : 0),
+                             d9d_checkpoint_kind()));
     return d9d_outdir_lock(o);
 }
 

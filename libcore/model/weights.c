@@ -295,7 +295,7 @@ d9d_status d9d_weights_export(const d9d_model_spec *m, const d9d_params *params,
     D9D_TRY(d9d_params_io_open(params, D9D_PARAMS_DATA, &io));
     D9D_TRY_OR(st, d9d_params_io_source(io, &src), done);
     D9D_TRY_OR(st, merge(m, ad, &src, &merged), done);
-    D9D_TRY_OR(st, d9d_outdir_begin(&out, dir, 0), done);
+    D9D_TRY_OR(st, d9d_outdir_begin(&out, dir, 0, NULL), done);
     D9D_TRY_OR(st, files_write(m, &src, out.tmp, log), done);
     D9D_TRY_OR(st, d9d_manifest_write(out.tmp, NULL, 0, log), done);
     st = d9d_outdir_commit(&out);

@@ -139,7 +139,7 @@ setup() {
 }
 
 @test "a directory with files is replaced with --force alone" {
-    mkdir dst && echo precious >dst/file
+    d9d-map -q "$golden/dense_untied" dst && echo precious >dst/file
     run -2 --separate-stderr d9d-map -q "$golden/dense_tied" dst
     [[ "$stderr" == *"--force"* ]]
     [ "$(cat dst/file)" = precious ]

@@ -7,7 +7,7 @@ setup() {
     load map_helper
     mkdir "$BATS_TEST_TMPDIR/work" && cd "$BATS_TEST_TMPDIR/work" || return 1
     cp -r "$golden/dense_tied" src && chmod -R u+w src
-    rm src/*golden* src/batch* src/final* src/train*
+    rm src/*golden* src/batch* src/final* src/train* src/generate.jsonl
 }
 
 # refused CODE SENTENCE [OPTION...]: converting src ends so and leaves nothing behind.

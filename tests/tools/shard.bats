@@ -532,7 +532,7 @@ changed() {
     bad 2 't.json: pre_tokenizer: the type "BertPreTokenizer" is not supported' -t t.json -o data a.jsonl
     head -c 1100000 /dev/zero | tr '\0' '\n' >lines.jsonl
     bad 2 'parts of 1 bytes; each has files of its own, so they are of 512 bytes at least' -t "$tok" -o data --part-size 1 lines.jsonl
-    mkdir full && touch full/x
+    d9d-shard -q -t "$tok" -o full a.jsonl && touch full/x
     run -2 --separate-stderr d9d-shard -t "$tok" -o full a.jsonl
     [[ "$stderr" == *"--force"* ]]
     d9d-shard -q -t "$tok" -o full --force a.jsonl

@@ -240,7 +240,7 @@ static void write_out(const char *path, unsigned flags, const char *text)
     d9d_outdir o;
     d9d_arena a = {0};
 
-    assert_ok(d9d_outdir_begin(&o, path, flags));
+    assert_ok(d9d_outdir_begin(&o, path, flags, NULL));
     assert_ok(d9d_fs_mkdirs(d9d_fs_join(&a, o.tmp, "sub")));
     put(d9d_fs_join(&a, o.tmp, "sub/f"), text);
     assert_ok(d9d_outdir_commit(&o));
@@ -256,7 +256,7 @@ static void outdir_appears_whole(void **state)
     write_out("x/y/out/", 0, "one");
     check_text("x/y/out/sub/f", "one");
     assert_int_equal(count_names("x/y"), 1);
-    assert_fails(d9d_outdir_begin(&o, "x/y/out", 0), D9D_ECONFIG,
+    assert_fails(d9d_outdir_begin(&o, "x/y/out", 0, NULL), D9D_ECONFIG,
                  "x/y/out: is there already and is not empty; --force replaces it");
     assert_int_equal(count_names("x/y"), 1);
     assert_ok(d9d_fs_mkdirs("empty"));
@@ -281,7 +281,7 @@ static void outdir_that_is_not_committed_leaves_nothing(void **state)
 
     (void)state;
     write_out("out", 0, "one");
-    assert_ok(d9d_outdir_begin(&o, "out", D9D_OUTDIR_REPLACE));
+    assert_ok(d9d_outdir_begin(&o, "out", D9D_OUTDIR_REPLACE, NULL));
     assert_ok(d9d_fs_copy("out/sub/f", "f"));
     (void)D9D_FAIL(D9D_EIO, "the cause");
     d9d_outdir_release(&o);
@@ -304,7 +304,7 @@ static void outdir_goes_where_a_link_points(void **state)
     assert_int_equal(lstat("link", &s), 0);
     assert_true(S_ISLNK(s.st_mode));
     assert_int_equal(symlink("nowhere", "dangling"), 0);
-    assert_fails(d9d_outdir_begin(&o, "dangling", 0), D9D_ENOTFOUND,
+    assert_fails(d9d_outdir_begin(&o, "dangling", 0, NULL), D9D_ENOTFOUND,
                  "dangling: cannot follow the link: No such file or directory");
 }
 
@@ -315,12 +315,12 @@ static void outdir_needs_a_name_of_its_own(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_fails_like(d9d_outdir_begin(&o, bad[i], D9D_OUTDIR_REPLACE), D9D_ECONFIG,
+        assert_fails_like(d9d_outdir_begin(&o, bad[i], D9D_OUTDIR_REPLACE, NULL), D9D_ECONFIG,
                           "cannot be written whole: name a new directory");
     put("file", "1");
-    assert_fails(d9d_outdir_begin(&o, "file/out", 0), D9D_EPATH,
+    assert_fails(d9d_outdir_begin(&o, "file/out", 0, NULL), D9D_EPATH,
                  "file: cannot create the directory: File exists");
-    assert_fails(d9d_outdir_begin(&o, "file", D9D_OUTDIR_REPLACE), D9D_ECONFIG,
+    assert_fails(d9d_outdir_begin(&o, "file", D9D_OUTDIR_REPLACE, NULL), D9D_ECONFIG,
                  "file: is there already and is not a directory");
     assert_int_equal(count_names("."), 1);
 }
@@ -330,7 +330,7 @@ static void outdir_does_not_overwrite_who_came_first(void **state)
     d9d_outdir o;
 
     (void)state;
-    assert_ok(d9d_outdir_begin(&o, "out", 0));
+    assert_ok(d9d_outdir_begin(&o, "out", 0, NULL));
     write_out("out", 0, "first");
     assert_fails(d9d_outdir_commit(&o), D9D_ECONFIG, "out: was written by someone else meanwhile");
     d9d_outdir_release(&o);
@@ -350,7 +350,7 @@ static void leftovers_of_the_dead_are_swept(void **state)
     child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        if (d9d_outdir_begin(&o, "out", 0) != D9D_OK || d9d_file_create("f.tmp-1-0", &f) != D9D_OK)
+        if (d9d_outdir_begin(&o, "out", 0, NULL) != D9D_OK || d9d_file_create("f.tmp-1-0", &f) != D9D_OK)
             _exit(1);
         (void)kill(getpid(), SIGKILL);
     }
@@ -359,7 +359,7 @@ static void leftovers_of_the_dead_are_swept(void **state)
     assert_ok(d9d_fs_mkdirs("out.tmp-12-x"));
     assert_ok(d9d_fs_mkdirs("other.tmp-12-0"));
     assert_int_equal(count_names("."), 4);
-    assert_ok(d9d_outdir_begin(&o, "out", 0)); /* one goes, one comes */
+    assert_ok(d9d_outdir_begin(&o, "out", 0, NULL)); /* one goes, one comes */
     assert_int_equal(count_names("."), 4);
     d9d_fs_sweep("out"); /* ours is held */
     d9d_fs_sweep("./f");

@@ -299,7 +299,7 @@ static void a_directory_that_cannot_be_made_says_why(void **state)
     fault.mkdir_errno = ENOSPC;
     assert_fails(d9d_fs_mkdirs("there/a/b"), D9D_EIO,
                  "there/a: cannot create the directory: No space left on device");
-    assert_fails_like(d9d_outdir_begin(&o, "out", 0), D9D_EIO,
+    assert_fails_like(d9d_outdir_begin(&o, "out", 0, NULL), D9D_EIO,
                       "cannot create the directory: No space left on device");
 }
 
@@ -319,7 +319,7 @@ static d9d_status write_out(const char *name)
     d9d_outdir o;
     d9d_status st;
 
-    assert_ok(d9d_outdir_begin(&o, "out", D9D_OUTDIR_REPLACE));
+    assert_ok(d9d_outdir_begin(&o, "out", D9D_OUTDIR_REPLACE, NULL));
     put_in(&o, name);
     st = d9d_outdir_commit(&o);
     d9d_outdir_release(&o);
@@ -332,7 +332,7 @@ static void every_file_and_directory_is_synced(void **state)
     d9d_arena a = {0};
 
     (void)state;
-    assert_ok(d9d_outdir_begin(&o, "out", 0));
+    assert_ok(d9d_outdir_begin(&o, "out", 0, NULL));
     put_in(&o, "a");
     assert_ok(d9d_fs_mkdirs(d9d_fs_join(&a, o.tmp, "sub/deep")));
     put_in(&o, "sub/b");
@@ -396,7 +396,7 @@ static void a_work_directory_that_vanished_is_an_error(void **state)
     d9d_outdir o;
 
     (void)state;
-    assert_ok(d9d_outdir_begin(&o, "out", 0));
+    assert_ok(d9d_outdir_begin(&o, "out", 0, NULL));
     assert_ok(d9d_fs_remove_tree(o.tmp));
     assert_fails_like(d9d_outdir_commit(&o), D9D_ENOTFOUND, "No such file or directory");
     d9d_outdir_release(&o);

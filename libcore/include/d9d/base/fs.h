@@ -33,6 +33,8 @@ D9D_API bool d9d_fs_is_vacant(const char *path);
 D9D_API D9D_MUST_USE d9d_status d9d_fs_size(const char *path, uint64_t *out);
 /* EPATH for a directory, a pipe or a device, which opening or reading might wait for. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_regular(const char *path);
+/* Is `name` in `dir` a regular file, with this text in its first 4096 bytes? */
+D9D_API bool d9d_fs_head_has(const char *dir, const char *name, const char *text);
 /* Is something there that may be read? */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_readable(const char *path);
 /* EPATH where a directory `path` could not be made, or nothing in the one that is there: what of it
@@ -51,7 +53,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_remove_tree(const char *path);
 /* Make the directory's entries durable. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_sync_dir(const char *path);
 
-/* Names in a directory without "." and "..", sorted by strcmp; in the arena. */
+/* Names in a directory without ".", ".." and the mark of an unfinished directory
+ * (D9D_PARTIAL_MARK), which is nobody's but its own; sorted by strcmp, in the arena. */
 typedef struct d9d_fs_names {
     char **name;
     size_t n;
@@ -60,7 +63,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_list(const char *dir, d9d_arena *a, d9d_f
 
 /* The whole file into `out` (released by the caller).  A file of more than `max`
  * bytes is EFORMAT before it is read, naming both numbers.  An absent one is
- * ENOTFOUND. */
+ * ENOTFOUND; what is no regular file EPATH, but for streams of this process
+ * ("/dev/stdin", "/dev/fd/63"): nothing waits for a pipe that nobody writes to. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out);
 
 /* Write beside, sync, rename over.  Readers see the old file or the new one.  A link is followed;
@@ -96,7 +100,8 @@ typedef struct d9d_file {
     uint64_t at; /* bytes written so far by d9d_file_write */
 } d9d_file;
 
-/* Create for writing (an existing file is truncated) or open for reading. */
+/* Create for writing (an existing file is truncated) or open for reading.  What is written to is
+ * never a link: EPATH. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_create(const char *path, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
 /* Create for writing where nothing has the name, no link either. */
@@ -136,24 +141,43 @@ D9D_API void d9d_file_release(d9d_file *f);
  *
  * The work is done in "<path>.tmp-<pid>-<n>" beside the final name; beginning sweeps those of
  * killed processes. */
+
+/* What a directory is of, so that nothing else is emptied or replaced. */
+typedef struct d9d_outdir_kind {
+    const char *what; /* "checkpoint": in sentences */
+    /* Is the directory one of these, which may be replaced? */
+    bool (*is_whole)(const char *dir);
+    /* Is it an unfinished one, of a version that left no mark? */
+    bool (*is_begun)(const char *dir);
+} d9d_outdir_kind;
+
 typedef struct d9d_outdir {
     char *path, *tmp;
     bool replace, keep;
     int lock; /* descriptor of tmp, plus 1 */
+    int mark; /* and of its mark, plus 1; with D9D_OUTDIR_KEEP */
+    const d9d_outdir_kind *kind;
 } d9d_outdir;
+
+/* In an unfinished "<path>.partial": the file that says so, and is its lock. */
+#define D9D_PARTIAL_MARK ".d9d-partial"
 
 enum {
     D9D_OUTDIR_REPLACE = 1, /* allow a non-empty directory there; it is swapped out whole */
-    D9D_OUTDIR_KEEP = 2     /* work in "<path>.partial", which may be there from an earlier run
-                             * and which release leaves for the next one */
+    D9D_OUTDIR_KEEP = 2     /* work in "<path>.partial", which may be there from an earlier run, with
+                             * its mark, and which release leaves for the next one */
 };
 
-/* A non-empty `path` without D9D_OUTDIR_REPLACE is ECONFIG, naming --force. */
-D9D_API D9D_MUST_USE d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags);
+/* ECONFIG where `path` has files: without D9D_OUTDIR_REPLACE, naming --force; and with it, unless
+ * it is of the kind (borrowed; NULL: any directory).  EPATH where the commit could not replace it.
+ * ECONFIG where "<path>.partial" has files and neither a mark nor what the kind begins with, or is a
+ * link. */
+D9D_API D9D_MUST_USE d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags,
+                                                 const d9d_outdir_kind *kind);
 /* Only the names, for those who work in a directory that another process begins and commits;
  * with D9D_OUTDIR_KEEP. */
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_join(d9d_outdir *o, const char *path);
-/* Take the lock of o->tmp until release: EIO when another process has it.  File systems
+/* Take the lock of o->tmp until release, and mark it: EIO when another process has it.  File systems
  * without locks are fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_lock(d9d_outdir *o);
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_commit(d9d_outdir *o);

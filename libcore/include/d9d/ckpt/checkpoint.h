@@ -47,6 +47,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_read(const d9d_checkpoint *c, siz
                                                     void *dst, uint64_t n);
 D9D_API d9d_source d9d_checkpoint_source(d9d_checkpoint *c); /* borrows c */
 
+/* What d9d_outdir_begin() may empty or replace: checkpoints, of HuggingFace's layout too. */
+D9D_API const d9d_outdir_kind *d9d_checkpoint_kind(void);
+
 /* A sink that writes shards of at most `shard_bytes` of tensors into `dir`, which must
  * exist; a tensor that is larger gets a shard of its own.
  *
