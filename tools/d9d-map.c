@@ -5,6 +5,8 @@ static const char *const sides[] = {"other", "d9d", "hf", NULL};
 static const char *const experts[] = {"as-before", "per-expert", "fused", NULL};
 static const char *const dtypes[] = {"as-before", "float32", "bfloat16", "float16", NULL};
 
+static const char *const overflows[] = {"error", "saturate", "inf", NULL};
+
 static const struct map_opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
 
 #define MAP_OPTIONS                                                                                \
@@ -29,8 +31,12 @@ static const struct map_opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES}
     TOOL_OPT(struct map_opts, jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)",   \
              .min = 1, .max = 1024)
 #define WRITE_OPTIONS                                                                              \
-    TOOL_OPT(struct map_opts, shard_size, SIZE, "shard-size", 0, "SIZE",                           \
-             "bytes of tensors in a file at most (default: 4GB)", .min = 1),                       \
+    TOOL_OPT(struct map_opts, overflow, WORD, "overflow", 0, "WHAT",                               \
+             "what becomes of numbers that the new type has no room for: error (default), "        \
+             "saturate: its largest, inf",                                                         \
+             .words = overflows),                                                                  \
+        TOOL_OPT(struct map_opts, shard_size, SIZE, "shard-size", 0, "SIZE",                       \
+                 "bytes of tensors in a file at most (default: 4GB)", .min = 1),                   \
         TOOL_OPT(struct map_opts, force, FLAG, "force", 'f', NULL,                                 \
                  "replace DST if it has files; it changes at once"),                               \
         JOBS_OPTION

@@ -11,6 +11,7 @@ d9d_convert_options map_choices(const tool_run *r, const struct map_opts *o)
                                  .experts = (d9d_convert_experts)o->experts,
                                  .cast = o->dtype > 0,
                                  .dtype = dtype_of[o->dtype],
+                                 .overflow = (d9d_cast_overflow)o->overflow,
                                  .shard_bytes = (uint64_t)o->shard_size,
                                  .mapper = o->mapper,
                                  .adapter = o->adapter,

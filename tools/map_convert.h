@@ -7,7 +7,7 @@
 
 /* Of every command of d9d-map. */
 struct map_opts {
-    int to, experts, dtype;
+    int to, experts, dtype, overflow;
     int64_t shard_size, jobs, seed;
     bool force, dot, all, boxes, no_manifest;
     const char *model, *mapper, *adapter;

@@ -156,8 +156,7 @@ d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags,
     if (!keep)
         d9d_fs_sweep(name);
     D9D_TRY_OR(st, (keep ? make_partial : make_tmp)(name, kind, &tmp), out);
-    *o = (d9d_outdir){
-        .path = name, .tmp = tmp, .replace = replace, .keep = keep, .kind = kind};
+    *o = (d9d_outdir){.path = name, .tmp = tmp, .replace = replace, .keep = keep, .kind = kind};
     if (!keep)
         o->lock = d9di_fs_hold(tmp) + 1;
     name = tmp = NULL;

@@ -130,9 +130,8 @@ d9d_status d9di_partial_lock(const char *path, int *dir, int *mark)
     if (d < 0) {
         st = D9DI_FAIL_ERRNO(path, "cannot open the directory");
     } else if (m < 0 || !is_mark(m)) {
-        st = D9D_FAIL(m < 0 ? d9di_errno_status(errno) : D9D_EPATH,
-                      "%s/" D9D_PARTIAL_MARK ": %s", path,
-                      m < 0 ? strerror(errno) : "is no mark of an unfinished directory");
+        st = D9D_FAIL(m < 0 ? d9di_errno_status(errno) : D9D_EPATH, "%s/" D9D_PARTIAL_MARK ": %s",
+                      path, m < 0 ? strerror(errno) : "is no mark of an unfinished directory");
     } else {
         st = lock_both(d, m, path);
     }

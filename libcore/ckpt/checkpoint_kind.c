@@ -9,12 +9,9 @@ static bool is_whole(const char *dir)
     static const struct {
         const char *name, *text;
     } signs[] = {
-        {D9D_MANIFEST_NAME, "\"d9d.checkpoint.v"},
-        {D9D_INDEX_NAME, "\"weight_map\""},
-        {D9D_INDEX_NAME, "\"total_size\""},
-        {"model.safetensors", ""},
-        {"config.json", "\"model_type\""},
-        {"config.json", "\"architectures\""},
+        {D9D_MANIFEST_NAME, "\"d9d.checkpoint.v"}, {D9D_INDEX_NAME, "\"weight_map\""},
+        {D9D_INDEX_NAME, "\"total_size\""},        {"model.safetensors", ""},
+        {"config.json", "\"model_type\""},         {"config.json", "\"architectures\""},
     };
 
     for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++)

@@ -9,8 +9,10 @@ static void add_dims(d9d_hasher *h, const int64_t *dims, int ndim)
     d9d_hasher_add(h, dims, (size_t)ndim * sizeof(*dims));
 }
 
-static void add_box(d9d_hasher *h, const d9di_map_box *b, int ndim)
+static void add_box(d9d_hasher *h, const d9di_map_box *b, int ndim, d9d_cast_overflow overflow)
 {
+    if (b->n_casts > 0)
+        d9d_hasher_add(h, &overflow, sizeof(overflow));
     d9d_hasher_add(h, &b->source, sizeof(b->source));
     d9d_hasher_add(h, &b->n_casts, sizeof(b->n_casts));
     d9d_hasher_add(h, b->casts, (size_t)b->n_casts * sizeof(b->casts[0]));
@@ -20,14 +22,15 @@ static void add_box(d9d_hasher *h, const d9di_map_box *b, int ndim)
     d9d_hasher_add(h, &b->base, sizeof(b->base));
 }
 
-static void add_output(d9d_hasher *h, const d9d_st_tensor *t, const d9di_map_view *v)
+static void add_output(d9d_hasher *h, const d9d_st_tensor *t, const d9di_map_view *v,
+                       d9d_cast_overflow overflow)
 {
     d9d_hasher_add(h, t->name, strlen(t->name) + 1);
     d9d_hasher_add(h, &t->dtype, sizeof(t->dtype));
     d9d_hasher_add(h, &t->ndim, sizeof(t->ndim));
     add_dims(h, t->shape, t->ndim);
     for (size_t k = 0; k < v->n; k++)
-        add_box(h, &v->boxes[k], v->ndim);
+        add_box(h, &v->boxes[k], v->ndim, overflow);
 }
 
 d9d_status d9d_plan_key(const d9d_map_plan *p, d9d_hash *out)
@@ -40,7 +43,7 @@ d9d_status d9d_plan_key(const d9d_map_plan *p, d9d_hash *out)
     d9d_hasher_add(h, version, sizeof(version));
     p->src.identify(p->src.self, h);
     for (size_t i = 0; i < p->n_outputs; i++)
-        add_output(h, &p->outputs[i], p->out_views[i]);
+        add_output(h, &p->outputs[i], p->out_views[i], p->overflow);
     *out = d9d_hasher_digest(h);
     d9d_hasher_free(h);
     return D9D_OK;

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "ckpt/map_plan.h"
-#include "ckpt/recast.h"
 #include "ckpt/strided.h"
 
 enum {
@@ -119,6 +118,7 @@ struct target {
     d9d_maker *m;
     int ndim;
     uint64_t width;               /* of an element, here */
+    bool exact;                   /* float64, in place of the casts */
     int64_t stride[D9D_MAX_DIMS]; /* elements, of the destination */
 };
 
@@ -134,7 +134,7 @@ static d9d_status read_cast(const struct target *t, const d9di_map_box *b, uint6
     const d9d_dtype from = src->at(src->self, b->source)->dtype;
     const uint64_t width = d9d_dtype_size(from), band = BAND / width;
 
-    if (b->n_casts == 0)
+    if (b->n_casts == 0 && !t->exact)
         return src->read(src->self, b->source, (uint64_t)b->base * width, dst, n * width);
     D9D_TRY(d9di_map_room_grow(&t->m->raw, BAND));
     for (uint64_t at = 0; at < n; at += band) {
@@ -142,8 +142,11 @@ static d9d_status read_cast(const struct target *t, const d9di_map_box *b, uint6
 
         D9D_TRY(src->read(src->self, b->source, ((uint64_t)b->base + at) * width, t->m->raw.data,
                           k * width));
-        d9di_cast(t->m->raw.data, from, b->casts, b->n_casts, (unsigned char *)dst + at * t->width,
-                  k);
+        if (t->exact)
+            d9di_to_double(t->m->raw.data, from, (double *)dst + at, (size_t)k);
+        else if (d9di_cast(t->m->raw.data, from, b->casts, b->n_casts,
+                           (unsigned char *)dst + at * t->width, k))
+            t->m->suspect = true;
     }
     return D9D_OK;
 }
@@ -250,40 +253,73 @@ static d9d_status meet_boxes(struct target *t, const d9di_map_view *v, const int
     return D9D_OK;
 }
 
-static d9d_status each_box(d9d_maker *m, size_t i, uint64_t at, unsigned char *dst, uint64_t n,
-                           meet_fn meet)
+/* `left` elements of output i from `first` on, `t->width` bytes each. */
+static d9d_status each_box(struct target *t, size_t i, uint64_t first, uint64_t left,
+                           unsigned char *dst, meet_fn meet)
 {
-    const d9di_map_view *v = m->p->out_views[i];
-    struct target t = {.m = m, .ndim = v->ndim, .width = d9d_dtype_size(v->dtype)};
-    const d9d_st_tensor *out = &m->p->outputs[i];
-    uint64_t first = at / t.width, left = n / t.width;
+    const d9di_map_view *v = t->m->p->out_views[i];
 
-    if (at % t.width != 0 || n % t.width != 0 || at > out->bytes || n > out->bytes - at)
-        return D9D_FAIL(D9D_EINVAL, "tensor %s: %llu bytes at %llu, it has %llu of %llu each",
-                        out->name, (unsigned long long)n, (unsigned long long)at,
-                        (unsigned long long)out->bytes, (unsigned long long)t.width);
     while (left > 0) {
         int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
         const uint64_t k = next_box(v, first, left, start, size);
 
-        D9D_TRY(meet_boxes(&t, v, start, size, dst, meet));
+        D9D_TRY(meet_boxes(t, v, start, size, dst, meet));
         first += k;
         left -= k;
-        dst = dst != NULL ? dst + k * t.width : NULL;
+        dst = dst != NULL ? dst + k * t->width : NULL;
     }
     return D9D_OK;
 }
 
+static struct target target_of(d9d_maker *m, size_t i)
+{
+    const d9di_map_view *v = m->p->out_views[i];
+
+    return (struct target){.m = m, .ndim = v->ndim, .width = d9d_dtype_size(v->dtype)};
+}
+
+static d9d_status check_span(const d9d_maker *m, size_t i, uint64_t at, uint64_t n)
+{
+    const d9d_st_tensor *out = &m->p->outputs[i];
+    const uint64_t width = d9d_dtype_size(m->p->out_views[i]->dtype);
+
+    if (at % width != 0 || n % width != 0 || at > out->bytes || n > out->bytes - at)
+        return D9D_FAIL(D9D_EINVAL, "tensor %s: %llu bytes at %llu, it has %llu of %llu each",
+                        out->name, (unsigned long long)n, (unsigned long long)at,
+                        (unsigned long long)out->bytes, (unsigned long long)width);
+    return D9D_OK;
+}
+
+d9d_status d9di_make_span(d9d_maker *m, size_t i, uint64_t first, uint64_t n, void *dst)
+{
+    struct target t = target_of(m, i);
+
+    return each_box(&t, i, first, n, dst, fetch);
+}
+
+d9d_status d9di_make_exact(d9d_maker *m, size_t i, uint64_t first, uint64_t n, double *dst)
+{
+    struct target t = target_of(m, i);
+
+    t.exact = true;
+    t.width = sizeof(*dst);
+    return each_box(&t, i, first, n, (unsigned char *)dst, fetch);
+}
+
 d9d_status d9d_make(d9d_maker *m, size_t i, uint64_t at, void *dst, uint64_t n)
 {
-    return each_box(m, i, at, dst, n, fetch);
+    const uint64_t width = d9d_dtype_size(m->p->out_views[i]->dtype);
+
+    D9D_TRY(check_span(m, i, at, n));
+    D9D_TRY(d9di_make_span(m, i, at / width, n / width, dst));
+    return d9di_overflow_span(m, i, at / width, n / width, dst);
 }
 
 d9d_status d9d_make_box(d9d_maker *m, size_t i, const int64_t *start, const int64_t *size,
                         void *dst)
 {
     const d9di_map_view *v = m->p->out_views[i];
-    struct target t = {.m = m, .ndim = v->ndim, .width = d9d_dtype_size(v->dtype)};
+    struct target t = target_of(m, i);
 
     for (int d = 0; d < v->ndim; d++)
         if (start[d] < 0 || size[d] < 0 || size[d] > v->shape[d] ||
@@ -291,7 +327,8 @@ d9d_status d9d_make_box(d9d_maker *m, size_t i, const int64_t *start, const int6
             return D9D_FAIL(D9D_EINVAL, "tensor %s: %lld of dimension %d from %lld on, it has %lld",
                             m->p->outputs[i].name, (long long)size[d], d, (long long)start[d],
                             (long long)v->shape[d]);
-    return meet_boxes(&t, v, start, size, dst, fetch);
+    D9D_TRY(meet_boxes(&t, v, start, size, dst, fetch));
+    return d9di_overflow_box(m, i);
 }
 
 static d9d_status advise(const struct target *t, const d9di_map_box *b, unsigned char *dst)
@@ -307,8 +344,10 @@ static d9d_status advise(const struct target *t, const d9di_map_box *b, unsigned
 
 void d9d_make_soon(d9d_maker *m, size_t i, uint64_t at, uint64_t n)
 {
-    if (m->p->src.soon != NULL)
-        (void)each_box(m, i, at, NULL, n, advise);
+    struct target t = target_of(m, i);
+
+    if (m->p->src.soon != NULL && check_span(m, i, at, n) == D9D_OK)
+        (void)each_box(&t, i, at / t.width, n / t.width, NULL, advise);
 }
 
 uint64_t d9di_map_peak(const d9d_map_plan *p)

@@ -254,6 +254,7 @@ static d9d_status begin(d9d_map_plan *p, const d9d_mapper *m, const d9d_source *
 {
     p->m = m;
     p->src = *src;
+    p->overflow = opt->overflow;
     p->source = d9d_arena_strdup(&p->arena, opt->source != NULL ? opt->source : "source");
     p->mapper = d9d_arena_strdup(&p->arena, opt->mapper != NULL ? opt->mapper : "mapper");
     return p->source == NULL || p->mapper == NULL || src->n > NOWHERE - 1 ? no_memory() : D9D_OK;

@@ -4,6 +4,7 @@
 #define D9DI_CKPT_MAP_PLAN_H
 
 #include "ckpt/map_graph.h"
+#include "ckpt/recast.h"
 
 struct d9d_map_plan {
     const d9d_mapper *m;
@@ -20,6 +21,7 @@ struct d9d_map_plan {
     uint32_t *group;                 /* of every step, in order of first steps */
     uint32_t n_groups;
     uint64_t peak; /* bytes that one worker allocates at most */
+    d9d_cast_overflow overflow;
 };
 
 /* Page-aligned memory that grows. */
@@ -32,10 +34,20 @@ struct d9d_maker {
     const d9d_map_plan *p;
     struct d9di_map_run *run;       /* NULL: nobody counts */
     d9di_map_room piece, raw, band; /* for the sink; what is to be cast; what is to be spread */
+    bool suspect;                   /* a cast since it was false made something not finite */
 };
 
 d9d_status d9di_map_room_grow(d9di_map_room *r, uint64_t size);
 void d9di_maker_release(d9d_maker *m);
+/* n elements of an output from `first` on; the same before any cast. */
+d9d_status d9di_make_span(d9d_maker *m, size_t i, uint64_t first, uint64_t n, void *dst);
+d9d_status d9di_make_exact(d9d_maker *m, size_t i, uint64_t first, uint64_t n, double *dst);
+/* Where a cast is suspect: do as the plan says with the elements of a span that overflowed
+ * (map_overflow.c); of a box it is only found out whether there are any in its tensor. */
+d9d_status d9di_overflow_span(d9d_maker *m, size_t i, uint64_t first, uint64_t n, void *made);
+d9d_status d9di_overflow_box(d9d_maker *m, size_t i);
+/* Overflows of an output that the plan accepts, from any thread. */
+void d9di_map_run_note(struct d9di_map_run *r, size_t i, const d9di_overflow *o);
 /* The most that a worker needs for any span (map_make.c). */
 uint64_t d9di_map_peak(const d9d_map_plan *p);
 

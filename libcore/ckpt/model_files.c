@@ -114,8 +114,8 @@ static bool is_plain(const char *name)
 
     for (size_t i = 0; i < n;) {
         utf8proc_int32_t c;
-        const utf8proc_ssize_t k = utf8proc_iterate((const utf8proc_uint8_t *)name + i,
-                                                    (utf8proc_ssize_t)(n - i), &c);
+        const utf8proc_ssize_t k =
+            utf8proc_iterate((const utf8proc_uint8_t *)name + i, (utf8proc_ssize_t)(n - i), &c);
 
         if (k <= 0 || c < 0x20 || c == 0x7f)
             return false;

@@ -124,22 +124,23 @@ static const struct {
     void (*to_double)(const void *src, double *dst, size_t n); /* the others, and float64 */
     void (*from_float)(const float *src, void *dst, size_t n); /* types to cast to */
     uint64_t nonfinite; /* all of these bits set: NaN or infinite; 0: never */
+    double largest;     /* that comes of a cast, which goes by floats */
 } rows[D9D_DTYPE_COUNT] = {
-    [D9D_F32] = {f32_float, NULL, float_f32, 0x7f800000u},
-    [D9D_BF16] = {bf16_float, NULL, float_bf16, 0x7f80u},
-    [D9D_F16] = {f16_float, NULL, float_f16, 0x7c00u},
-    [D9D_F64] = {f64_float, f64_double, float_f64, 0x7ff0000000000000u},
-    [D9D_F8_E4M3] = {e4m3_float, NULL, NULL, 0x7fu},
-    [D9D_F8_E5M2] = {e5m2_float, NULL, NULL, 0x7cu},
-    [D9D_I64] = {NULL, i64_double, NULL, 0},
-    [D9D_I32] = {NULL, i32_double, NULL, 0},
-    [D9D_I16] = {NULL, i16_double, NULL, 0},
-    [D9D_I8] = {NULL, i8_double, NULL, 0},
-    [D9D_U64] = {NULL, u64_double, NULL, 0},
-    [D9D_U32] = {NULL, u32_double, NULL, 0},
-    [D9D_U16] = {NULL, u16_double, NULL, 0},
-    [D9D_U8] = {NULL, u8_double, NULL, 0},
-    [D9D_BOOL] = {NULL, u8_double, NULL, 0},
+    [D9D_F32] = {f32_float, NULL, float_f32, 0x7f800000u, 0x1.fffffep127},
+    [D9D_BF16] = {bf16_float, NULL, float_bf16, 0x7f80u, 0x1.fep127},
+    [D9D_F16] = {f16_float, NULL, float_f16, 0x7c00u, 65504},
+    [D9D_F64] = {f64_float, f64_double, float_f64, 0x7ff0000000000000u, 0x1.fffffep127},
+    [D9D_F8_E4M3] = {e4m3_float, NULL, NULL, 0x7fu, 0},
+    [D9D_F8_E5M2] = {e5m2_float, NULL, NULL, 0x7cu, 0},
+    [D9D_I64] = {NULL, i64_double, NULL, 0, 0},
+    [D9D_I32] = {NULL, i32_double, NULL, 0, 0},
+    [D9D_I16] = {NULL, i16_double, NULL, 0, 0},
+    [D9D_I8] = {NULL, i8_double, NULL, 0, 0},
+    [D9D_U64] = {NULL, u64_double, NULL, 0, 0},
+    [D9D_U32] = {NULL, u32_double, NULL, 0, 0},
+    [D9D_U16] = {NULL, u16_double, NULL, 0, 0},
+    [D9D_U8] = {NULL, u8_double, NULL, 0, 0},
+    [D9D_BOOL] = {NULL, u8_double, NULL, 0, 0},
 };
 
 bool d9di_is_float(d9d_dtype t)
@@ -152,12 +153,15 @@ bool d9di_can_cast(d9d_dtype from, d9d_dtype to)
     return rows[from].to_float != NULL && rows[to].from_float != NULL;
 }
 
-void d9di_cast(const void *src, d9d_dtype from, const d9d_dtype *casts, int n_casts, void *dst,
+static bool has_nonfinite(const void *src, d9d_dtype t, size_t n);
+
+bool d9di_cast(const void *src, d9d_dtype from, const d9d_dtype *casts, int n_casts, void *dst,
                size_t n)
 {
     d9d_dtype to = casts[n_casts - 1];
     float x[BLOCK];
     unsigned char rounded[BLOCK * sizeof(double)];
+    bool nonfinite = false;
 
     for (size_t at = 0; at < n; at += BLOCK) {
         size_t k = n - at < BLOCK ? n - at : BLOCK;
@@ -168,7 +172,9 @@ void d9di_cast(const void *src, d9d_dtype from, const d9d_dtype *casts, int n_ca
             rows[casts[c]].to_float(rounded, x, k);
         }
         rows[to].from_float(x, (unsigned char *)dst + at * d9d_dtype_size(to), k);
+        nonfinite |= has_nonfinite((unsigned char *)dst + at * d9d_dtype_size(to), to, k);
     }
+    return nonfinite;
 }
 
 void d9di_to_double(const void *src, d9d_dtype t, double *dst, size_t n)
@@ -205,6 +211,41 @@ static bool any_nonfinite(const unsigned char *p, size_t n, size_t width, uint64
         hit |= (~w & masks) - ones;
     }
     return (hit & highs) != 0;
+}
+
+static bool has_nonfinite(const void *src, d9d_dtype t, size_t n)
+{
+    const size_t width = d9d_dtype_size(t), whole = n - n % sizeof(uint64_t);
+
+    return rows[t].nonfinite != 0 &&
+           (any_nonfinite(src, whole * width, width, rows[t].nonfinite) ||
+            d9di_first_nonfinite((const unsigned char *)src + whole * width, t, n - whole) <
+                n - whole);
+}
+
+double d9di_largest(d9d_dtype t)
+{
+    return rows[t].largest;
+}
+
+d9di_overflow d9di_overflow_find(const double *exact, d9d_dtype t, size_t n, void *cast,
+                                 double most)
+{
+    const size_t width = d9d_dtype_size(t);
+    unsigned char *p = cast;
+    d9di_overflow found = {0};
+
+    for (size_t i = 0; i < n; i++) {
+        const float end = (float)copysign(most, exact[i]);
+
+        if (!isfinite(exact[i]) || d9di_first_nonfinite(p + i * width, t, 1) == 1)
+            continue;
+        found.n++;
+        found.largest = fabs(exact[i]) > found.largest ? fabs(exact[i]) : found.largest;
+        if (most > 0)
+            rows[t].from_float(&end, p + i * width, 1);
+    }
+    return found;
 }
 
 size_t d9di_first_nonfinite(const void *src, d9d_dtype t, size_t n)

@@ -38,6 +38,7 @@ static d9d_status declare(writing *w, const char *module, char which, const d9di
 static d9d_status put(writing *w, d9d_dtype dtype, const float *from, int64_t n)
 {
     uint16_t *narrow;
+    int64_t lost = 0;
     d9d_status st;
 
     if (dtype == D9D_F32)
@@ -45,9 +46,15 @@ static d9d_status put(writing *w, d9d_dtype dtype, const float *from, int64_t n)
     narrow = malloc((size_t)n * sizeof(*narrow) + 1);
     if (narrow == NULL)
         return no_memory();
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
         narrow[i] = d9d_f32_to_bf16(from[i]);
-    st = d9d_st_writer_put(w->tensors, w->at++, 0, narrow, (uint64_t)n * sizeof(*narrow));
+        lost += isfinite(from[i]) && !isfinite(d9d_bf16_to_f32(narrow[i]));
+    }
+    if (lost > 0)
+        st = D9D_FAIL(D9D_ECONFIG, "adapters: %lld of %lld values of a tensor are beyond bfloat16",
+                      (long long)lost, (long long)n);
+    else
+        st = d9d_st_writer_put(w->tensors, w->at++, 0, narrow, (uint64_t)n * sizeof(*narrow));
     free(narrow);
     return st;
 }

@@ -92,6 +92,7 @@ static d9d_status make_plan(d9d_convert *c, const char *name, const char *mapper
 {
     d9d_plan_options opt = {.cast = c->opt.cast,
                             .cast_to = c->opt.dtype,
+                            .overflow = c->opt.overflow,
                             .keep = c->spec == NULL ? "." D9D_ROUTER_BIAS : NULL,
                             .floating = c->spec == NULL,
                             .source = name,

@@ -5,6 +5,7 @@
  * left [rows, r] times right [r, columns], so that any span of any tensor is made by itself.  A
  * head that was trained whole takes the place of its tensor.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -256,20 +257,34 @@ static void put(d9d_dtype t, void *p, int64_t i, float v)
         ((uint16_t *)p)[i] = d9d_f32_to_bf16(v);
 }
 
-/* Elements [from, from + n) of one row of a tensor, which are at dst. */
-static void add_row(const merged_tensor *t, d9d_dtype type, int64_t row, int64_t from, int64_t n,
-                    void *dst)
+/* From here on a magnitude is infinite in this type. */
+static float infinite_from(d9d_dtype t)
+{
+    return t == D9D_BF16 ? 0x1.ffp127f : INFINITY;
+}
+
+/* Elements [from, from + n) of one row of a tensor, which are at dst.  Returns how many of them
+ * were finite and are not. */
+static int64_t add_row(const merged_tensor *t, d9d_dtype type, int64_t row, int64_t from, int64_t n,
+                       void *dst)
 {
     const product *p = product_at(t, row);
+    const float end = infinite_from(type);
+    int64_t lost = 0;
     float sum[COLUMNS];
 
     for (int64_t at = 0; p != NULL && at < n; at += COLUMNS) {
         const int64_t some = n - at < COLUMNS ? n - at : COLUMNS;
 
         multiply(p, t->columns, row - p->first, from + at, some, sum);
-        for (int64_t j = 0; j < some; j++)
-            put(type, dst, at + j, get(type, dst, at + j) + p->scale * sum[j]);
+        for (int64_t j = 0; j < some; j++) {
+            const float old = get(type, dst, at + j), v = old + p->scale * sum[j];
+
+            lost += !(fabsf(v) < end) && isfinite(old);
+            put(type, dst, at + j, v);
+        }
     }
+    return lost;
 }
 
 static const d9d_st_tensor *merged_at(void *self, size_t i)
@@ -286,26 +301,38 @@ static const char *merged_place(void *self, size_t i)
     return m->src.place(m->src.self, m->tensors[i].index);
 }
 
+static d9d_status check_lost(const d9d_st_tensor *t, int64_t lost)
+{
+    if (lost == 0)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "tensor %s: %lld values, with their adapter or head merged, are beyond %s",
+                    t->name, (long long)lost, d9d_dtype_word(t->dtype));
+}
+
 static d9d_status merged_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
 {
     const d9d_merged *m = self;
     const merged_tensor *t = &m->tensors[i];
     const d9d_dtype type = merged_at(self, i)->dtype;
     const int64_t width = (int64_t)d9d_dtype_size(type), end = (int64_t)(at + n) / width;
+    int64_t lost = 0;
 
-    for (int64_t k = (int64_t)at / width; t->whole != NULL && k < end; k++)
+    for (int64_t k = (int64_t)at / width; t->whole != NULL && k < end; k++) {
+        lost += !(fabsf(t->whole->v[k]) < infinite_from(type)) && isfinite(t->whole->v[k]);
         put(type, dst, k - (int64_t)at / width, t->whole->v[k]);
+    }
     if (t->whole != NULL)
-        return D9D_OK;
+        return check_lost(merged_at(self, i), lost);
     D9D_TRY(m->src.read(m->src.self, t->index, at, dst, n));
     for (int64_t k = (int64_t)at / width; t->products != NULL && k < end;) {
         const int64_t row = k / t->columns, from = k % t->columns;
         const int64_t some = end - k < t->columns - from ? end - k : t->columns - from;
 
-        add_row(t, type, row, from, some, (char *)dst + (uint64_t)k * (uint64_t)width - at);
+        lost += add_row(t, type, row, from, some, (char *)dst + (uint64_t)k * (uint64_t)width - at);
         k += some;
     }
-    return D9D_OK;
+    return check_lost(merged_at(self, i), lost);
 }
 
 static void merged_soon(void *self, size_t i, uint64_t at, uint64_t n)

@@ -49,6 +49,12 @@ d9d_status d9d_qwen3_random_open(const d9d_qwen3_config *c, d9d_dtype dtype, uin
     if (dtype != D9D_F32 && dtype != D9D_BF16)
         return D9D_FAIL(D9D_ENOTSUP, "random weights: %s; float32 and bfloat16 are made",
                         d9d_dtype_word(dtype));
+    /* No draw is seven deviations from zero. */
+    if (c->init_std > 1e37)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "random weights: initializer_range is %g, at most 1e+37: numbers of %s end "
+                        "at 3.4e+38",
+                        c->init_std, d9d_dtype_word(dtype));
     r = calloc(1, sizeof(*r));
     if (r == NULL)
         return D9D_FAIL(D9D_ENOMEM, "random weights: out of memory");

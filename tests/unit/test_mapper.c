@@ -322,6 +322,67 @@ static void casts_of_a_chain_are_all_done(void **state)
     mem_tensors_free(&to);
 }
 
+/* Of each element of a transposed matrix and of its halves, where the bands that are read have
+ * others' elements too. */
+static void what_a_cast_has_no_room_for_saturates(void **state)
+{
+    enum { ROWS = 1100, COLUMNS = 700 };
+    const int64_t shape[] = {ROWS, COLUMNS};
+    const d9d_dtype f16 = D9D_F16;
+    d9d_plan_options opt = {.cast = true, .cast_to = D9D_F16};
+    mem_tensors from = {.n = 0};
+    d9d_map_plan *p;
+    d9d_source src;
+    d9d_mapper *m, *next;
+    float *in;
+
+    (void)state;
+    in = (float *)(void *)mem_tensors_add(&from, "x", D9D_F32, 2, shape)->data;
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        in[i] = i % 7919 == 0 ? (i % 2 != 0 ? -1e6f : 1e5f + (float)i) : (float)(i % 1000);
+    in[COLUMNS + 1] = INFINITY;
+    src = mem_tensors_source(&from);
+    assert_ok(d9d_mapper_create(&m));
+    assert_ok(d9d_mapper_transpose(m, "x", 0, 1));
+    assert_ok(d9d_mapper_create(&next));
+    assert_ok(d9d_mapper_chunk(next, "x", (const char *const[]){"u", "v"}, 2, 1));
+    assert_ok(d9d_mapper_then(m, next));
+    assert_ok(d9d_plan_create(m, &src, &opt, &p));
+    {
+        mem_tensors to = {.n = 0};
+        d9d_sink sink = mem_tensors_sink(&to);
+
+        assert_fails_like(d9d_plan_run(p, &sink, 1, NULL), D9D_ECONFIG,
+                          "values are beyond float16");
+        mem_tensors_free(&to);
+    }
+    d9d_plan_free(p);
+    for (int jobs = 1; jobs <= 3; jobs += 2) {
+        mem_tensors to = {.n = 0};
+        d9d_sink sink = mem_tensors_sink(&to);
+
+        opt.overflow = D9D_CAST_OVERFLOW_SATURATE;
+        assert_ok(d9d_plan_create(m, &src, &opt, &p));
+        assert_ok(d9d_plan_run(p, &sink, jobs, NULL));
+        for (int r = 0; r < ROWS; r++)
+            for (int c = 0; c < COLUMNS; c++) {
+                const int half = ROWS / 2, side = r / half;
+                const uint16_t *out =
+                    (const void *)mem_tensors_find(&to, side == 0 ? "u" : "v")->data;
+                const float old = in[r * COLUMNS + c];
+                const float want = isfinite(old) ? fminf(fmaxf(old, -65504.0f), 65504.0f) : old;
+                uint16_t bits;
+
+                (void)d9di_cast(&want, D9D_F32, &f16, 1, &bits, 1);
+                assert_int_equal(out[c * half + r % half], bits);
+            }
+        d9d_plan_free(p);
+        mem_tensors_free(&to);
+    }
+    d9d_mapper_free(m);
+    mem_tensors_free(&from);
+}
+
 /* --- printing
  * ------------------------------------------------------------------------------------- */
 
@@ -380,6 +441,7 @@ int main(void)
         cmocka_unit_test(every_half_survives_float_and_back),
         cmocka_unit_test(floats_round_to_the_nearest_half),
         cmocka_unit_test(casts_of_a_chain_are_all_done),
+        cmocka_unit_test(what_a_cast_has_no_room_for_saturates),
         cmocka_unit_test(plans_are_printed),
     };
 

@@ -197,9 +197,17 @@ D9D_API int d9d_maker_jobs(const d9d_maker *m);
 
 typedef struct d9d_map_plan d9d_map_plan;
 
+/* What becomes of finite numbers that a cast has no room for. */
+typedef enum d9d_cast_overflow {
+    D9D_CAST_OVERFLOW_ERROR,    /* ECONFIG names the tensor, how many and the largest */
+    D9D_CAST_OVERFLOW_SATURATE, /* the largest number of the type; not where boxes are made: ENOTSUP */
+    D9D_CAST_OVERFLOW_INF       /* infinite.  A warning counts them here and above. */
+} d9d_cast_overflow;
+
 typedef struct d9d_plan_options {
     bool cast; /* every floating output becomes `cast_to` */
     d9d_dtype cast_to;
+    d9d_cast_overflow overflow;
     const char *keep;   /* outputs whose names end so keep their type; NULL: none */
     bool floating;      /* every tensor that is used must be of a floating type */
     bool allow_unused;  /* source tensors that no step takes are left behind silently */

@@ -33,6 +33,7 @@ typedef struct d9d_convert_options {
     d9d_convert_experts experts;
     bool cast; /* floating tensors become `dtype` */
     d9d_dtype dtype;
+    d9d_cast_overflow overflow; /* of casts, these and a description's */
     uint64_t shard_bytes;
     /* A description of the mapping (ckpt/mapper_spec.h) in place of the model family: config.json
      * need not be there, and is patched where the description says so; with `to` or `experts` it is
