@@ -56,7 +56,8 @@ static d9d_status run_verify(tool_run *r, const void *given)
     (void)given;
     D9D_TRY(d9d_dataset_verify(r->args[0], r->log));
     if (r->json)
-        return tool_put_json(json_pack("{s:s, s:b}", "dataset", r->args[0], "verified", 1));
+        return tool_put_json(
+            json_pack("{s:o, s:b}", "dataset", d9d_json_str(r->args[0]), "verified", 1));
     d9d_log_info(r->log, "%s: every byte is as it was written", r->args[0]);
     return D9D_OK;
 }

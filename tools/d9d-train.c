@@ -15,11 +15,12 @@ static json_t *json(const void *summary)
 {
     const d9d_train_summary *s = summary;
 
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:s}", "run_dir", s->run_dir,
-                     "first_step", (json_int_t)s->first_step, "steps", (json_int_t)s->steps,
-                     "total_steps", (json_int_t)s->total_steps, "tokens", (json_int_t)s->tokens,
-                     "samples", (json_int_t)s->samples, "first_loss", tool_real(s->first_loss),
-                     "last_loss", tool_real(s->last_loss), "export", s->export_dir);
+    return json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "run_dir",
+                     d9d_json_str(s->run_dir), "first_step", (json_int_t)s->first_step, "steps",
+                     (json_int_t)s->steps, "total_steps", (json_int_t)s->total_steps, "tokens",
+                     (json_int_t)s->tokens, "samples", (json_int_t)s->samples, "first_loss",
+                     tool_real(s->first_loss), "last_loss", tool_real(s->last_loss), "export",
+                     d9d_json_str(s->export_dir));
 }
 
 static d9d_status text(const void *summary, d9d_buf *b)

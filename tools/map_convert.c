@@ -24,7 +24,7 @@ static d9d_status report(const tool_run *r, const d9d_convert *c, const char *ds
     const d9d_map_plan *p = d9d_convert_plan(c);
 
     if (r->json && !r->mute)
-        return tool_put_json(json_pack("{s:s, s:I, s:I}", "path", dst, "tensors",
+        return tool_put_json(json_pack("{s:o, s:I, s:I}", "path", d9d_json_str(dst), "tensors",
                                        (json_int_t)d9d_plan_output_count(p), "bytes",
                                        (json_int_t)d9d_plan_bytes(p)));
     d9d_log_info(r->log, "wrote %s: %zu tensors, %" PRIu64 " bytes", dst, d9d_plan_output_count(p),

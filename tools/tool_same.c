@@ -20,7 +20,7 @@ static json_t *list_json(const tool_list *list)
     json_t *words = json_array();
 
     for (size_t i = 0; i < list->n; i++)
-        (void)json_array_append_new(words, json_string(list->item[i]));
+        (void)json_array_append_new(words, d9d_json_str(list->item[i]));
     return words;
 }
 
@@ -28,7 +28,7 @@ static json_t *value_json(const tool_option *o, const void *field)
 {
     switch (o->kind) {
     case TOOL_FLAG: return json_boolean(*(const bool *)field);
-    case TOOL_STRING: return json_string(*(const char *const *)field);
+    case TOOL_STRING: return d9d_json_str(*(const char *const *)field);
     case TOOL_INT:
     case TOOL_SIZE: return json_integer(*(const int64_t *)field);
     case TOOL_REAL: return json_real(*(const double *)field);
@@ -48,7 +48,7 @@ static json_t *operands_json(const tool_run *r)
         char place[16];
 
         (void)snprintf(place, sizeof(place), "%d", i + 1);
-        (void)json_object_set_new(operands, place, json_string(r->args[i]));
+        (void)json_object_set_new(operands, place, d9d_json_str(r->args[i]));
     }
     return operands;
 }

@@ -10,6 +10,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utf8proc.h>
 
 #include "base/fs_private.h"
 
@@ -43,6 +44,20 @@ static bool has_control(const char *name, size_t len)
     return false;
 }
 
+static bool is_utf8(const char *name, size_t len)
+{
+    utf8proc_int32_t code;
+    utf8proc_ssize_t step;
+
+    for (size_t i = 0; i < len; i += (size_t)step) {
+        step = utf8proc_iterate((const utf8proc_uint8_t *)name + i, (utf8proc_ssize_t)(len - i),
+                                &code);
+        if (step <= 0)
+            return false;
+    }
+    return true;
+}
+
 d9d_status d9d_fs_check_name(const char *name, size_t len, const char *where)
 {
     const bool dot = len > 0 && name[0] == '.' && (len == 1 || (len == 2 && name[1] == '.'));
@@ -55,6 +70,7 @@ d9d_status d9d_fs_check_name(const char *name, size_t len, const char *where)
         {dot, "it names a directory"},
         {len > 0 && memchr(name, '/', len) != NULL, "it has a \"/\""},
         {has_control(name, len), "it has a control character"},
+        {!is_utf8(name, len), "it is not UTF-8"},
     };
 
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)

@@ -32,6 +32,29 @@ static size_t plain_run(const char *s, size_t n)
     return i;
 }
 
+json_t *d9d_json_str(const char *s)
+{
+    d9d_buf b = {0};
+    json_t *v = s == NULL ? json_null() : json_string(s);
+    const size_t n = s != NULL ? strlen(s) : 0;
+    bool fits = true;
+
+    if (v != NULL)
+        return v;
+    for (size_t i = 0; i < n && fits;) {
+        utf8proc_int32_t code;
+        const utf8proc_ssize_t step =
+            utf8proc_iterate((const utf8proc_uint8_t *)s + i, (utf8proc_ssize_t)(n - i), &code);
+
+        fits = (step > 0 ? d9d_buf_append(&b, s + i, (size_t)step)
+                         : d9d_buf_append(&b, "\xef\xbf\xbd", 3)) == D9D_OK;
+        i += step > 0 ? (size_t)step : 1;
+    }
+    v = fits ? json_stringn(b.data, b.len) : NULL;
+    d9d_buf_release(&b);
+    return v;
+}
+
 /* One byte that needs an escape; a byte that is not UTF-8 is U+FFFD. */
 static d9d_status put_escape(d9d_buf *b, unsigned char c)
 {
@@ -121,6 +144,8 @@ static d9d_status put_array(d9d_buf *b, const json_t *v, int indent, int depth)
 
 static d9d_status put_value(d9d_buf *b, const json_t *v, int indent, int depth)
 {
+    if (v == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "JSON to write: out of memory");
     if (depth >= D9D_JSON_MAX_DEPTH && (json_is_object(v) || json_is_array(v)))
         return D9D_FAIL(D9D_EINVAL, "JSON to write is nested deeper than %d levels",
                         D9D_JSON_MAX_DEPTH);

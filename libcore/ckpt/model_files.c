@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <utf8proc.h>
 
 #include "d9d/ckpt/checkpoint.h"
 #include "d9d/ckpt/manifest.h"
@@ -110,18 +109,7 @@ static bool is_expected(const char *name)
 /* A manifest holds no others. */
 static bool is_plain(const char *name)
 {
-    const size_t n = strlen(name);
-
-    for (size_t i = 0; i < n;) {
-        utf8proc_int32_t c;
-        const utf8proc_ssize_t k =
-            utf8proc_iterate((const utf8proc_uint8_t *)name + i, (utf8proc_ssize_t)(n - i), &c);
-
-        if (k <= 0 || c < 0x20 || c == 0x7f)
-            return false;
-        i += (size_t)k;
-    }
-    return n <= 255;
+    return d9d_fs_check_name(name, strlen(name), "") == D9D_OK;
 }
 
 static d9d_status leave(struct finder *f, const char *within, const char *name, const char *why)

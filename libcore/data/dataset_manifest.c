@@ -339,23 +339,6 @@ void d9di_manifest_release(d9di_manifest *m)
 
 /* --- writing ------------------------------------------------------------------------- */
 
-/* A name as JSON: bytes that are not UTF-8 become '?'. */
-static json_t *name_json(const char *name)
-{
-    json_t *v = json_string(name);
-    char *plain, *p;
-
-    if (v)
-        return v;
-    plain = strdup(name);
-    for (p = plain; p && *p; p++)
-        if ((unsigned char)*p >= 0x80)
-            *p = '?';
-    v = plain ? json_string(plain) : NULL;
-    free(plain);
-    return v;
-}
-
 static json_t *hash_json(d9d_hash hash)
 {
     char hex[D9D_HASH_HEX];
@@ -384,12 +367,13 @@ static json_t *recipe_json(const d9di_manifest *m)
 static json_t *lists_json(const d9di_manifest *m)
 {
     json_t *sources = json_array(), *splits = json_array(), *edges = json_array();
-    json_t *files = json_array();
+    json_t *files = json_array(), *lists;
+    bool whole;
     size_t i;
 
     for (i = 0; i < m->n_sources; i++)
         json_array_append_new(sources,
-                              json_pack("{s:o, s:I}", "name", name_json(m->sources[i].name),
+                              json_pack("{s:o, s:I}", "name", d9d_json_str(m->sources[i].name),
                                         "bytes", (json_int_t)m->sources[i].bytes));
     for (i = 0; i < m->n_splits; i++) {
         const d9di_split *s = &m->splits[i];
@@ -405,8 +389,15 @@ static json_t *lists_json(const d9di_manifest *m)
         json_array_append_new(files, json_pack("{s:s, s:I, s:o}", "name", m->files[i].name, "bytes",
                                                (json_int_t)m->files[i].bytes, "xxh3_128",
                                                hash_json(m->files[i].hash)));
-    return json_pack("{s:o, s:o, s:o, s:o}", "splits", splits, "bucket_edges", edges, "sources",
-                     sources, "files", files);
+    /* What memory had no room for is not in its list. */
+    whole = json_array_size(sources) == m->n_sources && json_array_size(splits) == m->n_splits &&
+            json_array_size(edges) == m->n_edges && json_array_size(files) == m->n_files;
+    lists = json_pack("{s:o, s:o, s:o, s:o}", "splits", splits, "bucket_edges", edges, "sources",
+                      sources, "files", files);
+    if (whole)
+        return lists;
+    json_decref(lists);
+    return NULL;
 }
 
 d9d_status d9di_manifest_print(const d9di_manifest *m, d9d_buf *out)

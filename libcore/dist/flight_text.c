@@ -5,6 +5,7 @@
 
 #include "dist/axes.h"
 #include "dist/flight_rings.h"
+#include "d9d/base/json.h"
 
 static const char *const steps[D9DI_STEPS] = {"waits", "queued", "done", "failed"};
 static const char *const faults[] = {
@@ -57,12 +58,12 @@ d9d_status d9d_flight_text(d9d_flight *f, d9d_buf *out)
 static json_t *call_json(const d9d_flight *f, const d9di_record *r, const d9di_flight_call *x)
 {
     char group[128];
-    json_t *v =
-        json_pack("{s:I, s:s, s:I, s:s, s:s, s:I, s:s, s:s, s:f}", "number", (json_int_t)x->number,
-                  "group", d9di_call_group(r, x, group, sizeof(group)), "seq", (json_int_t)x->seq,
-                  "call", d9di_verb_text((d9di_verb)x->verb), "dtype",
-                  d9d_dtype_word((d9d_dtype)x->type), "count", (json_int_t)x->n, "what", x->what,
-                  "state", steps[x->step], "began_s_ago", d9di_since(f, r, x->begin));
+    json_t *v = json_pack(
+        "{s:I, s:o, s:I, s:s, s:s, s:I, s:o, s:s, s:f}", "number", (json_int_t)x->number, "group",
+        d9d_json_str(d9di_call_group(r, x, group, sizeof(group))), "seq", (json_int_t)x->seq,
+        "call", d9di_verb_text((d9di_verb)x->verb), "dtype", d9d_dtype_word((d9d_dtype)x->type),
+        "count", (json_int_t)x->n, "what", d9d_json_str(x->what), "state", steps[x->step],
+        "began_s_ago", d9di_since(f, r, x->begin));
 
     if (v != NULL)
         (void)json_object_set_new(
@@ -78,14 +79,15 @@ static json_t *rank_json(const d9d_flight *f, int rank, int calls)
 
     for (int i = r->n > calls ? r->n - calls : 0; i < r->n; i++)
         (void)json_array_append_new(list, call_json(f, r, &r->call[i]));
-    v = json_pack("{s:i, s:s, s:s, s:s, s:o}", "rank", rank, "where",
+    v = json_pack("{s:i, s:s, s:s, s:o, s:o}", "rank", rank, "where",
                   d9di_axes_text(&f->degrees, rank, where, sizeof(where)), "process",
-                  d9di_life_text(r->life), "node", r->known ? r->head.node : "", "calls", list);
+                  d9di_life_text(r->life), "node", d9d_json_str(r->known ? r->head.node : ""),
+                  "calls", list);
     if (v != NULL) {
         (void)json_object_set_new(
             v, "seen_s_ago", r->known ? json_real((double)(f->now - r->sign) / 1e9) : json_null());
-        (void)json_object_set_new(
-            v, "said", r->head.said[0] != '\0' ? json_string(r->head.said) : json_null());
+        (void)json_object_set_new(v, "said",
+                                  d9d_json_str(r->head.said[0] != '\0' ? r->head.said : NULL));
     }
     return v;
 }
@@ -104,9 +106,9 @@ d9d_status d9d_flight_json(d9d_flight *f, int calls, json_t **out)
         (void)json_array_append_new(culprits, json_integer(verdict.culprit[i]));
     for (int r = 0; r < f->size; r++)
         (void)json_array_append_new(ranks, rank_json(f, r, calls));
-    v = json_pack("{s:s, s:s, s:s, s:f, s:o, s:o}", "schema", "d9d.flight.v1", "fault",
-                  faults[verdict.fault], "sentence", sentence.data, "waited_s", verdict.waited_s,
-                  "culprits", culprits, "ranks", ranks);
+    v = json_pack("{s:s, s:s, s:o, s:f, s:o, s:o}", "schema", "d9d.flight.v1", "fault",
+                  faults[verdict.fault], "sentence", d9d_json_str(sentence.data), "waited_s",
+                  verdict.waited_s, "culprits", culprits, "ranks", ranks);
     if (v == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "flight: no memory for JSON");
     else

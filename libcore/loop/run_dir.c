@@ -318,9 +318,7 @@ out:
 /* An environment variable as a string, or null. */
 static json_t *environment(const char *name)
 {
-    const char *v = getenv(name);
-
-    return v != NULL ? json_string(v) : json_null();
+    return d9d_json_str(getenv(name));
 }
 
 /* The id that a manifest says, or "". */
@@ -453,10 +451,10 @@ static json_t *describe(const d9d_run_section *run, const json_t *hosts, int64_t
     char now[24];
 
     d9d_clock_iso(now);
-    return json_pack("{s:s, s:s, s:s, s:s?, s:s, s:s, s:O, s:o, s:o, s:I, s:O?}", "schema",
-                     RUN_SCHEMA, "id", id, "name", run->name, "description", run->description,
-                     "version", d9d_version(), "started", now, "hosts", hosts, "slurm_job",
-                     environment("SLURM_JOB_ID"), "slurm_restarts",
+    return json_pack("{s:s, s:s, s:o, s:o, s:s, s:s, s:O, s:o, s:o, s:I, s:O?}", "schema",
+                     RUN_SCHEMA, "id", id, "name", d9d_json_str(run->name), "description",
+                     d9d_json_str(run->description), "version", d9d_version(), "started", now,
+                     "hosts", hosts, "slurm_job", environment("SLURM_JOB_ID"), "slurm_restarts",
                      environment("SLURM_RESTART_COUNT"), "restarts", (json_int_t)restarts,
                      "hparams", run->hparams);
 }

@@ -93,7 +93,7 @@ static d9d_status hosts_list(d9d_boot *boot, json_t **out)
         if (d9d_map_has(&seen, all[i].data, all[i].n))
             continue;
         D9D_TRY_OR(st, d9d_map_put(&seen, all[i].data, all[i].n, NULL), out);
-        if (json_array_append_new(list, json_string(all[i].data)) != 0) {
+        if (json_array_append_new(list, d9d_json_str(all[i].data)) != 0) {
             st = D9D_FAIL(D9D_ENOMEM, "records: names of %d ranks' nodes", d9d_boot_size(boot));
             goto out;
         }

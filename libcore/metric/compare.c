@@ -164,9 +164,10 @@ static json_t *compare_json(const d9d_runs *r, const struct common *c, const cha
         int64_t step;
         const double most = farthest(r, c, key, k, &step);
 
-        bad |= json_array_append_new(runs, json_pack("{s:s, s:o, s:I}", "run", r->run[k]->name,
-                                                     "largest_difference", d9di_rows_json(most),
-                                                     "at_step", (json_int_t)step));
+        bad |= json_array_append_new(runs,
+                                     json_pack("{s:o, s:o, s:I}", "run",
+                                               d9d_json_str(r->run[k]->name), "largest_difference",
+                                               d9di_rows_json(most), "at_step", (json_int_t)step));
     }
     for (size_t i = 0; i < c->n; i++) {
         json_t *values = json_array();
@@ -178,7 +179,7 @@ static json_t *compare_json(const d9d_runs *r, const struct common *c, const cha
             json_pack("{s:I, s:o}", "step", (json_int_t)common_step(r, c, i), "values", values));
     }
     if (bad == 0)
-        return json_pack("{s:s, s:o, s:o}", "key", key, "runs", runs, "steps", steps);
+        return json_pack("{s:o, s:o, s:o}", "key", d9d_json_str(key), "runs", runs, "steps", steps);
     json_decref(runs);
     json_decref(steps);
     return NULL;

@@ -44,8 +44,8 @@ static json_t *run_json(const d9d_run *r)
         bad |= json_array_append_new(records, o);
     }
     if (bad == 0)
-        return json_pack("{s:s, s:I, s:s?, s:o}", "run", r->name, "restarts",
-                         (json_int_t)r->restarts, "end", r->end, "records", records);
+        return json_pack("{s:o, s:I, s:o, s:o}", "run", d9d_json_str(r->name), "restarts",
+                         (json_int_t)r->restarts, "end", d9d_json_str(r->end), "records", records);
     json_decref(records);
     return NULL;
 }

@@ -178,8 +178,8 @@ static d9d_status put_row(struct report *r, size_t row, json_t *rows)
     if (datasets != NULL)
         D9D_TRY(number_at(datasets, row, (int64_t)r->sources.n, &source));
     s = &r->sources.of[source];
-    v = json_pack("{s:s, s:s, s:I}", "dataset", s->dir, "split", s->split, "sample",
-                  (json_int_t)sample);
+    v = json_pack("{s:o, s:o, s:I}", "dataset", d9d_json_str(s->dir), "split",
+                  d9d_json_str(s->split), "sample", (json_int_t)sample);
     if (v == NULL || json_array_append_new(rows, v) != 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the samples of a step", r->how->run);
     return r->how->text ? put_text(s, sample, v) : D9D_OK;

@@ -109,8 +109,8 @@ static d9d_status document_tell(d9di_spike_documents *d, int64_t step, int64_t a
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the documents of a step", path);
     if ((uint64_t)dataset >= d->sources.n)
         return D9D_OK;
-    if (json_object_set_new(v, "dataset", json_string(d->sources.of[dataset].dir)) != 0 ||
-        json_object_set_new(v, "split", json_string(d->sources.of[dataset].split)) != 0)
+    if (json_object_set_new(v, "dataset", d9d_json_str(d->sources.of[dataset].dir)) != 0 ||
+        json_object_set_new(v, "split", d9d_json_str(d->sources.of[dataset].split)) != 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the documents of a step", path);
     return words_put(d, &d->sources.of[dataset], sample, place, v);
 }

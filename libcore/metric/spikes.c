@@ -168,7 +168,8 @@ static json_t *spikes_json(const d9d_run *r, const d9d_spikes_how *how, const sp
                             d9di_rows_json(found->data[i].deviations), "documents",
                             found->data[i].documents));
     if (bad == 0)
-        return json_pack("{s:s, s:s, s:o}", "run", r->name, "key", how->key, "spikes", list);
+        return json_pack("{s:o, s:o, s:o}", "run", d9d_json_str(r->name), "key",
+                         d9d_json_str(how->key), "spikes", list);
     json_decref(list);
     return NULL;
 }

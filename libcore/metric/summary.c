@@ -162,14 +162,15 @@ d9d_status d9d_report_summary(const d9d_runs *r, d9d_buf *out)
 
 static json_t *summary_json(const d9d_run *r, const d9d_run_summary *s)
 {
-    json_t *obj = json_pack("{s:s, s:s}", "run", r->name, "path", r->path);
+    json_t *obj =
+        json_pack("{s:o, s:o}", "run", d9d_json_str(r->name), "path", d9d_json_str(r->path));
     int bad = 0;
 
     for (const struct field *f = fields; f < fields + N_FIELDS; f++)
         bad |= json_object_set_new(obj, f->name,
                                    f->is_int ? json_integer(*(const int64_t *)field_of(s, f))
                                              : d9di_rows_json(*(const double *)field_of(s, f)));
-    bad |= json_object_set_new(obj, "end", r->end != NULL ? json_string(r->end) : json_null());
+    bad |= json_object_set_new(obj, "end", d9d_json_str(r->end));
     if (bad == 0)
         return obj;
     json_decref(obj);

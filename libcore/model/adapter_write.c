@@ -227,13 +227,14 @@ static d9d_status config_make(writing *w, const char *base)
 {
     const d9di_factors *first = &w->ad->list.data[0];
 
-    w->doc = json_pack("{s:s, s:s, s:s?, s:I, s:o, s:f, s:s, s:b, s:b, s:b, s:b, s:b, s:n, s:[], "
-                       "s:{}, s:{}}",
-                       "peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
-                       base, "r", (json_int_t)first->r, "lora_alpha", number(first->alpha),
-                       "lora_dropout", first->dropout, "bias", "none", "fan_in_fan_out", 0,
-                       "inference_mode", 1, "init_lora_weights", 1, "use_dora", 0, "use_rslora", 0,
-                       "modules_to_save", "target_modules", "rank_pattern", "alpha_pattern");
+    w->doc =
+        json_pack("{s:s, s:s, s:o, s:I, s:o, s:f, s:s, s:b, s:b, s:b, s:b, s:b, s:n, s:[], "
+                  "s:{}, s:{}}",
+                  "peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
+                  d9d_json_str(base), "r", (json_int_t)first->r, "lora_alpha", number(first->alpha),
+                  "lora_dropout", first->dropout, "bias", "none", "fan_in_fan_out", 0,
+                  "inference_mode", 1, "init_lora_weights", 1, "use_dora", 0, "use_rslora", 0,
+                  "modules_to_save", "target_modules", "rank_pattern", "alpha_pattern");
     w->targets = json_object_get(w->doc, "target_modules");
     w->ranks = json_object_get(w->doc, "rank_pattern");
     w->alphas = json_object_get(w->doc, "alpha_pattern");

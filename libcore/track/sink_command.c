@@ -128,10 +128,11 @@ static d9d_status line_put(command *p, const char *line, size_t n)
 
 static d9d_status head_put(command *p, const d9d_sink_run *run)
 {
-    json_t *v = json_pack("{s:s, s:s, s:s?, s:s, s:I, s:I, s:O?}", "run", run->id, "name",
-                          run->name, "description", run->description, "dir", run->dir, "restarts",
-                          (json_int_t)run->restarts, "step", (json_int_t)run->step, "hparams",
-                          run->hparams);
+    json_t *v =
+        json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:O?}", "run", d9d_json_str(run->id), "name",
+                  d9d_json_str(run->name), "description", d9d_json_str(run->description), "dir",
+                  d9d_json_str(run->dir), "restarts", (json_int_t)run->restarts, "step",
+                  (json_int_t)run->step, "hparams", run->hparams);
     d9d_buf text = {0};
     d9d_status st = v == NULL ? D9D_FAIL(D9D_ENOMEM, "%s: cannot be described", run->name)
                               : d9d_json_put(&text, v, -1);

@@ -348,6 +348,32 @@ static void sealed_documents_know_every_byte(void **state)
     d9d_buf_release(&b);
 }
 
+static void strings_that_are_no_utf8(void **state)
+{
+    static const struct {
+        const char *in, *out;
+    } rows[] = {
+        {"plain", "plain"},
+        {"caf\xc3\xa9", "caf\xc3\xa9"},
+        {"caf\xe9", "caf\xef\xbf\xbd"},
+        {"\xff\xfe", "\xef\xbf\xbd\xef\xbf\xbd"},
+        {"", ""},
+    };
+    d9d_buf b = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        json_t *v = d9d_json_str(rows[i].in);
+
+        assert_non_null(v);
+        assert_string_equal(json_string_value(v), rows[i].out);
+        json_decref(v);
+    }
+    assert_true(json_is_null(d9d_json_str(NULL)));
+    assert_fails(d9d_json_put(&b, NULL, 2), D9D_ENOMEM, "JSON to write: out of memory");
+    d9d_buf_release(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +388,7 @@ int main(void)
         cmocka_unit_test(strings_are_escaped_and_always_utf8),
         cmocka_unit_test(values_print_in_their_order_and_read_back),
         cmocka_unit_test(sealed_documents_know_every_byte),
+        cmocka_unit_test(strings_that_are_no_utf8),
     };
 
     return cmocka_run_group_tests_name("json", tests, NULL, NULL);

@@ -20,7 +20,7 @@ extern "C" {
 
 /* Names found inside files (an index, a manifest) must be one plain path
  * component: not empty, not "." or "..", no '/', no control characters, at most
- * 255 bytes, no NUL.  `where` begins the sentence.  EFORMAT. */
+ * 255 bytes of UTF-8, no NUL.  `where` begins the sentence.  EFORMAT. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_name(const char *name, size_t len, const char *where);
 
 /* "dir/name" from the arena; NULL when memory is out. */

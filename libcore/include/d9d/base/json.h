@@ -53,10 +53,16 @@ D9D_API D9D_MUST_USE d9d_status d9d_json_get_arr(const json_t *obj, const char *
 D9D_API D9D_MUST_USE d9d_status d9d_json_check_schema(const json_t *obj, const char *where,
                                                       const char *name, int major);
 
+/* A string for a value that is put together: bytes that are not UTF-8, of a file's name for
+ * instance, become U+FFFD, where Jansson's json_string() and the "s" of json_pack() give nothing at
+ * all.  NULL for NULL is null; NULL when memory is out. */
+D9D_API json_t *d9d_json_str(const char *s);
+
 /* Append a string with its quotes, a number in its shortest form that reads back
  * to the same double (NaN and infinities as null), a whole value with an indent
  * (-1: on one line) and keys in their order.  Bytes that are not UTF-8 become
- * U+FFFD; a real number stays one ("3.0").  EINVAL when nested too deep. */
+ * U+FFFD; a real number stays one ("3.0").  EINVAL when nested too deep.  A value of NULL, which is
+ * what Jansson gives when memory is out, is ENOMEM. */
 D9D_API D9D_MUST_USE d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_json_put_f64(d9d_buf *b, double v);
 D9D_API D9D_MUST_USE d9d_status d9d_json_put(d9d_buf *b, const json_t *v, int indent);
