@@ -137,7 +137,7 @@ static d9d_status unicode(d9di_scan *s, char *out, size_t *len)
     }
     if (c >= 0xd800 && c < 0xe000)
         return fail(s, "half of a surrogate pair");
-    if (c < 0x20 || c == 0x7f)
+    if ((c < 0x20 || c == 0x7f) && !s->prose)
         return fail(s, "control character in a string");
     *len = utf8_put(c, out);
     return D9D_OK;
@@ -146,7 +146,9 @@ static d9d_status unicode(d9di_scan *s, char *out, size_t *len)
 /* After the backslash. */
 static d9d_status escape(d9di_scan *s, char *out, size_t *len)
 {
+    static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
     char c = s->p < s->end ? *s->p++ : '\0';
+    const char *control = c != '\0' ? strchr(from, c) : NULL;
 
     if (c == 'u')
         return unicode(s, out, len);
@@ -155,9 +157,13 @@ static d9d_status escape(d9di_scan *s, char *out, size_t *len)
         *len = 1;
         return D9D_OK;
     }
-    if (c != '\0' && strchr("bfnrt", c) != NULL)
+    if (control == NULL)
+        return fail(s, "unknown escape in a string");
+    if (!s->prose)
         return fail(s, "control character in a string");
-    return fail(s, "unknown escape in a string");
+    *out = to[control - from];
+    *len = 1;
+    return D9D_OK;
 }
 
 d9d_status d9di_scan_string(d9di_scan *s, d9d_arena *a, char **out, size_t *len)
@@ -181,7 +187,7 @@ d9d_status d9di_scan_string(d9di_scan *s, d9d_arena *a, char **out, size_t *len)
             s->p++;
             D9D_TRY(escape(s, text + n, &k));
         } else {
-            if ((unsigned char)*s->p < 0x20 || *s->p == 0x7f)
+            if ((unsigned char)*s->p < 0x20 || (*s->p == 0x7f && !s->prose))
                 return fail(s, "control character in a string");
             k = utf8_length((const unsigned char *)s->p, (size_t)(close - s->p));
             if (k == 0)
@@ -196,6 +202,24 @@ d9d_status d9di_scan_string(d9di_scan *s, d9d_arena *a, char **out, size_t *len)
     *out = text;
     *len = n;
     return D9D_OK;
+}
+
+d9d_status d9di_scan_prose(d9di_scan *s, d9d_arena *a, char **out, size_t *len)
+{
+    d9d_status st;
+
+    s->prose = true;
+    st = d9di_scan_string(s, a, out, len);
+    s->prose = false;
+    return st;
+}
+
+bool d9di_scan_null(d9di_scan *s)
+{
+    if (peek(s) != 'n' || s->end - s->p < 4 || memcmp(s->p, "null", 4) != 0)
+        return false;
+    s->p += 4;
+    return true;
 }
 
 d9d_status d9di_scan_key(d9di_scan *s, d9d_arena *a, char **out, size_t *len)

@@ -181,6 +181,8 @@ static d9d_status read_metadata(d9di_scan *s, d9d_st_file *f)
     if (f->has_metadata)
         return D9D_FAIL(D9D_EFORMAT, "%s: __metadata__ is there twice", f->file.path);
     f->has_metadata = true;
+    if (d9di_scan_null(s)) /* as good as absent for HuggingFace's reader */
+        return D9D_OK;
     D9D_TRY(d9di_scan_open(s, '{'));
     for (bool first = true;; first = false) {
         D9D_TRY(d9di_scan_more(s, '}', first, &more));
@@ -189,7 +191,7 @@ static d9d_status read_metadata(d9di_scan *s, d9d_st_file *f)
         D9D_TRY(d9di_scan_key(s, &f->arena, &key, &k));
         if (d9d_map_has(&f->metadata, key, k))
             return D9D_FAIL(D9D_EFORMAT, "%s: __metadata__ has \"%s\" twice", f->file.path, key);
-        D9D_TRY(d9di_scan_string(s, &f->arena, &value, &n));
+        D9D_TRY(d9di_scan_prose(s, &f->arena, &value, &n));
         D9D_TRY(d9d_map_put(&f->metadata, key, k, value));
     }
 }

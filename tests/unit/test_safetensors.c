@@ -145,6 +145,12 @@ static void lies_are_refused(void **state)
         {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "t: __metadata__ is there twice"},
         {"{\"__metadata__\":{\"a\":\"b\",\"a\":\"c\"}}", 0, "t: __metadata__ has \"a\" twice"},
         {"{\"__metadata__\":{\"a\":1}}", 0, "t: header: byte 21: expected '\"'"},
+        {"{\"__metadata__\":{\"a\\n\":\"b\"}}", 0,
+         "t: header: byte 20: control character in a string"},
+        {"{\"__metadata__\":{\"a\":\"b\nc\"}}", 0,
+         "t: header: byte 23: control character in a string"},
+        {"{\"__metadata__\":{\"a\":null}}", 0, "t: header: byte 21: expected '\"'"},
+        {"{\"__metadata__\":nul}", 0, "t: header: byte 16: expected '{'"},
     };
 #undef T
 
@@ -156,6 +162,23 @@ static void lies_are_refused(void **state)
         assert_fails(d9d_st_open("t", &f), D9D_EFORMAT, rows[i].sentence);
         assert_null(f);
     }
+}
+
+/* As HuggingFace's reader has it; the rule for names stays. */
+static void metadata_is_prose_or_null(void **state)
+{
+    d9d_st_file *f = NULL;
+
+    (void)state;
+    make("t", "{\"__metadata__\":{\"license\":\"one\\ntwo\\t\\u007f\\u0001\x7f!\"}}", 0);
+    assert_ok(d9d_st_open("t", &f));
+    assert_string_equal(d9d_st_metadata(f, "license"), "one\ntwo\t\x7f\x01\x7f!");
+    d9d_st_close(f);
+    make("t", "{\"__metadata__\": null}", 0);
+    assert_ok(d9d_st_open("t", &f));
+    assert_null(d9d_st_metadata(f, "license"));
+    assert_int_equal(d9d_st_count(f), 0);
+    d9d_st_close(f);
 }
 
 static void lengths_that_lie_are_refused(void **state)
@@ -291,6 +314,7 @@ int main(void)
         unit_test_in_dir(what_is_written_is_read_back),
         unit_test_in_dir(lies_are_refused),
         unit_test_in_dir(lengths_that_lie_are_refused),
+        unit_test_in_dir(metadata_is_prose_or_null),
         unit_test_in_dir(what_is_no_file_is_refused),
         unit_test_in_dir(a_file_that_shrinks_ends_in_a_sentence),
         unit_test_in_dir(a_sparse_file_costs_its_header),
