@@ -68,7 +68,7 @@ static const tool_option init_options[] = {
 /* What was found goes to stdout also where it makes the status a failure. */
 static d9d_status put_report(d9d_buf *text, d9d_status st)
 {
-    tool_put(text);
+    tool_put_plain(text);
     d9d_buf_release(text);
     return st;
 }

@@ -45,7 +45,7 @@ static d9d_status run_inspect(tool_run *r, const void *given)
     else
         st = (r->json ? d9d_dataset_describe : d9d_dataset_print)(ds, &text);
     if (st == D9D_OK)
-        tool_put(&text);
+        tool_put_plain(&text);
     d9d_buf_release(&text);
     d9d_dataset_close(ds);
     return st;

@@ -95,6 +95,16 @@ void tool_put(const d9d_buf *b)
         (void)!fwrite(b->data, 1, b->len, stdout);
 }
 
+/* In place; line ends and tabs stay. */
+void tool_put_plain(d9d_buf *b)
+{
+    for (size_t i = 0; i < b->len; i++)
+        if (((unsigned char)b->data[i] < 0x20 && b->data[i] != '\n' && b->data[i] != '\t') ||
+            b->data[i] == 0x7f)
+            b->data[i] = '?';
+    tool_put(b);
+}
+
 d9d_status tool_put_json(json_t *v)
 {
     d9d_buf b = {0};

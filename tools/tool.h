@@ -125,6 +125,8 @@ d9d_status tool_same_line(const tool_run *r, d9d_boot *boot, const void *options
 
 /* All of `b` to stdout.  tool_main() reports what could not be written. */
 void tool_put(const d9d_buf *b);
+/* The same of a report for people, in which control characters of names become "?". */
+void tool_put_plain(d9d_buf *b);
 /* A value and a newline to stdout; takes over the reference. */
 d9d_status tool_put_json(json_t *v);
 /* A number as JSON can say it: null where it is not finite. */

@@ -1,6 +1,7 @@
 /* text.c - see base/text.h. */
 #include "base/text.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "d9d/base/point.h"
@@ -21,14 +22,40 @@ static void mark_cut(char *s, size_t size)
     memcpy(s + end, "...", sizeof("..."));
 }
 
+/* Of a sentence that does not fit the middle goes, which is of some long path: what it is about and
+ * why stay. */
+static bool cut_middle(char *out, size_t size, size_t n, const char *fmt, va_list ap)
+{
+    const size_t room = size - sizeof("...");
+    size_t head = room / 2, tail = n - (room - head);
+    char *whole = malloc(n + 1);
+
+    if (whole == NULL)
+        return false;
+    (void)d9d_point_vformat(whole, n + 1, fmt, ap);
+    while (head > 0 && ((unsigned char)whole[head] & 0xc0) == 0x80)
+        head--;
+    while (((unsigned char)whole[tail] & 0xc0) == 0x80)
+        tail++;
+    memcpy(out, whole, head);
+    memcpy(out + head, "...", 3);
+    memcpy(out + head + 3, whole + tail, n - tail + 1);
+    free(whole);
+    return true;
+}
+
 bool d9di_text_vformat(char *out, size_t size, const char *fmt, va_list ap)
 {
-    const int n = d9d_point_vformat(out, size, fmt, ap);
+    va_list again;
+    int n;
 
+    va_copy(again, ap);
+    n = d9d_point_vformat(out, size, fmt, ap);
     if (n < 0)
         out[0] = '\0';
-    else if ((size_t)n >= size)
+    else if ((size_t)n >= size && !cut_middle(out, size, (size_t)n, fmt, again))
         mark_cut(out, size);
+    va_end(again);
     blank_controls(out);
     return n >= 0;
 }

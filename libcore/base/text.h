@@ -8,8 +8,8 @@
 
 #include "d9d/base/export.h"
 
-/* As vsnprintf of the locale "C", and: text that does not fit ends with "..." and not inside
- * a UTF-8 sequence; control characters other than a newline become "?", for names come from
+/* As vsnprintf of the locale "C", and: of text that does not fit the middle is "...", and
+ * no UTF-8 sequence is cut; control characters other than a newline become "?", for names come from
  * files, and escape sequences stay off the terminal.  False when `fmt` cannot be
  * formatted; `out` is then empty.  size is at least 8. */
 bool d9di_text_vformat(char *out, size_t size, const char *fmt, va_list ap) D9D_PRINTF(3, 0);

@@ -371,7 +371,7 @@ d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out)
 d9d_status d9d_dataset_sample(d9d_dataset *ds, int64_t k, d9d_sample *out)
 {
     if (k < 0 || k >= ds->split->samples)
-        return D9D_FAIL(D9D_EINVAL, "%s: sample %lld of the split \"%s\", which has %lld", ds->dir,
+        return D9D_FAIL(D9D_ECONFIG, "%s: sample %lld of the split \"%s\", which has %lld", ds->dir,
                         (long long)k, ds->split->name, (long long)ds->split->samples);
     return ds->kind != NULL ? d9di_made_sample(ds, k, out)
                             : d9di_dataset_sample(ds, ds->split->first + k, out);

@@ -377,7 +377,7 @@ d9d_status d9d_document_print_words(d9d_dataset *ds, int64_t k, int64_t place, s
     for (int64_t i = 0; i < place && from < s.length; i++)
         from = document_end(&s, &x, from);
     if (place < 0 || from >= s.length)
-        st = D9D_FAIL(D9D_EINVAL, "%s: sample %lld has no document %lld", ds->dir, (long long)k,
+        st = D9D_FAIL(D9D_ECONFIG, "%s: sample %lld has no document %lld", ds->dir, (long long)k,
                       (long long)place);
     else
         st = decode_words(ds, x.ids + from, document_end(&s, &x, from) - from, bytes, out);

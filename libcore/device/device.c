@@ -104,6 +104,8 @@ static d9d_status split(const char *which, choice *out)
         return D9D_FAIL(D9D_ECONFIG,
                         "device \"%s\": \"%s\" is not a size such as 4096, 512MB or 4GiB", which,
                         at + 1);
+    if (out->limit == 0)
+        return D9D_FAIL(D9D_ECONFIG, "device \"%s\": a limit of 0 bytes leaves nothing", which);
     return D9D_OK;
 }
 

@@ -52,3 +52,36 @@ JSON
     d9d-shard verify -q data
     grep -q $'caf\xef\xbf\xbd.jsonl' data/manifest.json
 }
+
+@test "control characters of a name do not reach the terminal" {
+    esc=$'e\033[31mvil'
+    d9d-shard -q -t "$tok" -o "$esc" docs.jsonl
+    for command in "d9d-shard inspect" "d9d-shard inspect -n 0" "d9d-map verify -q --no-manifest" "d9d-map plan"; do
+        cp -r "$golden/dense_tied" src && chmod -R u+w src && mv src "$esc.m"
+        name=$esc
+        [[ "$command" != d9d-map* ]] || name=$esc.m
+        run -0 --separate-stderr $command "$name"
+        [[ "$output" != *$'\033'* ]]
+        rm -r "$esc.m"
+    done
+}
+
+@test "the reason of an error stays, however long the path" {
+    deep=$(printf '%0200d/' {1..15})
+    run -2 --separate-stderr d9d-map -q "$deep" out
+    [[ "$stderr" == "d9d-map: not found: 00000"*"..."*"15/: cannot open: No such file or directory" ]]
+}
+
+@test "what a retry cannot help is exit 2" {
+    d9d-shard -q -t "$tok" -o data docs.jsonl
+    run -2 --separate-stderr d9d-shard inspect -n 99999999999 data
+    [[ "$stderr" == *'data: sample 99999999999 of the split "train", which has 1' ]]
+    run -2 --separate-stderr d9d-map -q "$golden/none" out
+    cat >c.json <<JSON
+{"data": {"dataset": "data"}, "model_provider": {"name": "qwen3_dense", "hf_config": "$golden/dense_tied/config.json"},
+ "trainer": {"run": {"name": "x", "dir": "run", "steps": 1}, "batching": {"global_batch_size": 1, "microbatch_size": 1}},
+ "optimizer": {"name": "adamw", "lr": 1e-3}}
+JSON
+    run -2 --separate-stderr d9d-train -d cpu@0 c.json
+    [[ "$stderr" == *'device "cpu@0": a limit of 0 bytes leaves nothing' ]]
+}

@@ -350,7 +350,8 @@ static void leftovers_of_the_dead_are_swept(void **state)
     child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        if (d9d_outdir_begin(&o, "out", 0, NULL) != D9D_OK || d9d_file_create("f.tmp-1-0", &f) != D9D_OK)
+        if (d9d_outdir_begin(&o, "out", 0, NULL) != D9D_OK ||
+            d9d_file_create("f.tmp-1-0", &f) != D9D_OK)
             _exit(1);
         (void)kill(getpid(), SIGKILL);
     }

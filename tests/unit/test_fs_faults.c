@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
@@ -29,6 +30,7 @@ static struct fault {
     int bad_from, bad_to;
     int syncs_left; /* calls of fsync that work; -1: all */
     int syncs;      /* calls so far */
+    long fs_type;   /* of every file system; 0: what it is */
 } fault;
 
 static int no_fault(void **state)
@@ -103,6 +105,15 @@ ssize_t copy_file_range(int in, off_t *in_at, int out, off_t *out_at, size_t n, 
     if (fault.copy_errno != 0)
         fault.copy_room -= n;
     return syscall(SYS_copy_file_range, in, in_at, out, out_at, n, flags);
+}
+
+int fstatfs(int fd, struct statfs *s)
+{
+    const int rc = (int)syscall(SYS_fstatfs, fd, s);
+
+    if (fault.fs_type != 0)
+        s->f_type = fault.fs_type;
+    return rc;
 }
 
 int mkdir(const char *path, mode_t mode)
@@ -438,6 +449,29 @@ static void a_new_name_replaces_nothing(void **state)
 
 #define fault_test(f) cmocka_unit_test_setup_teardown(f, no_fault, clear_fault)
 
+/* What no process of this host holds may be held by one of another. */
+static void leftovers_stay_where_locks_may_not_reach(void **state)
+{
+    static const struct {
+        long type;
+        bool file_goes, dir_goes;
+    } rows[] = {{0x0bd00bd0 /* lustre */, false, false}, {0x6969 /* nfs */, true, false}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        fault.fs_type = 0;
+        assert_ok(d9d_fs_mkdirs("out.tmp-12-0"));
+        assert_ok(d9d_fs_write_atomic("f.tmp-12-0", "x", 1));
+        fault.fs_type = rows[i].type;
+        d9d_fs_sweep_in(".");
+        assert_int_equal(d9d_fs_exists("f.tmp-12-0"), !rows[i].file_goes);
+        assert_int_equal(d9d_fs_exists("out.tmp-12-0"), !rows[i].dir_goes);
+    }
+    fault.fs_type = 0;
+    d9d_fs_sweep_in(".");
+    assert_false(d9d_fs_exists("out.tmp-12-0"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -452,6 +486,7 @@ int main(void)
         fault_test(a_failed_rename_keeps_the_old_directory),
         fault_test(a_work_directory_that_vanished_is_an_error),
         fault_test(a_new_name_replaces_nothing),
+        fault_test(leftovers_stay_where_locks_may_not_reach),
     };
 
     return cmocka_run_group_tests_name("fs_faults", tests, NULL, NULL);

@@ -146,7 +146,7 @@ static void lies_are_refused(void **state)
         {"{\"__metadata__\":{\"a\":\"b\",\"a\":\"c\"}}", 0, "t: __metadata__ has \"a\" twice"},
         {"{\"__metadata__\":{\"a\":1}}", 0, "t: header: byte 21: expected '\"'"},
         {"{\"__metadata__\":{\"a\\n\":\"b\"}}", 0,
-         "t: header: byte 20: control character in a string"},
+         "t: header: byte 21: control character in a string"},
         {"{\"__metadata__\":{\"a\":\"b\nc\"}}", 0,
          "t: header: byte 23: control character in a string"},
         {"{\"__metadata__\":{\"a\":null}}", 0, "t: header: byte 21: expected '\"'"},

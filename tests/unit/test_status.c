@@ -49,8 +49,13 @@ static void a_long_sentence_is_cut_between_characters(void **state)
         (void)D9D_FAIL(D9D_EIO, "%s%s", skip ? "x" : "", text);
         n = strlen(d9d_err_message());
         assert_in_range(n, 2040, 2047);
-        assert_string_equal(d9d_err_message() + n - 5, "\xc3\xa9...");
+        assert_non_null(strstr(d9d_err_message(), "\xc3\xa9...\xc3\xa9"));
+        assert_string_equal(d9d_err_message() + n - 4, "\xc3\xa9\xc3\xa9");
     }
+    /* What it is about and why stay. */
+    (void)D9D_FAIL(D9D_EIO, "begin/%s%s: cannot open: %s", text, text, "gone");
+    assert_int_equal(strncmp(d9d_err_message(), "begin/\xc3\xa9", 8), 0);
+    assert_non_null(strstr(d9d_err_message(), "\xc3\xa9: cannot open: gone"));
 }
 
 static d9d_status fail_inside(void)

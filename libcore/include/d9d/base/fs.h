@@ -83,8 +83,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_write_new(const char *path, const void *d
 D9D_API D9D_MUST_USE d9d_status d9d_fs_rename_new(const char *from, const char *to);
 
 /* Remove what was left beside `path` by writers of it that were killed: files and directories
- * "<path>.tmp-<pid>-<n>" that no process holds.  Those of living writers stay, also on another
- * host where the file system's flock() reaches it.  Best effort: says nothing. */
+ * "<path>.tmp-<pid>-<n>" that no process holds.  Only where a lock tells of every writer: on file
+ * systems of this host, and files of NFS.  Elsewhere another host may be writing, and they stay.
+ * Best effort: says nothing. */
 D9D_API void d9d_fs_sweep(const char *path);
 D9D_API void d9d_fs_sweep_in(const char *dir); /* likewise, beside every name in a directory */
 
@@ -177,8 +178,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path
 /* Only the names, for those who work in a directory that another process begins and commits;
  * with D9D_OUTDIR_KEEP. */
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_join(d9d_outdir *o, const char *path);
-/* Take the lock of o->tmp until release, and mark it: EIO when another process has it.  File systems
- * without locks are fine. */
+/* Take the lock of o->tmp until release, and mark it: EIO when another process has it.  The lock is
+ * that of a file in it, which reaches other hosts where those of the file system do (NFS; Lustre
+ * mounted with flock).  File systems without locks are fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_lock(d9d_outdir *o);
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_commit(d9d_outdir *o);
 D9D_API void d9d_outdir_release(d9d_outdir *o);
