@@ -193,15 +193,10 @@ d9d_status d9d_outdir_lock(d9d_outdir *o)
 /* A kept directory is whole when it has its name, whether or not its mark is gone. */
 static d9d_status remove_mark(const d9d_outdir *o)
 {
-    char *mark = o->keep ? d9di_partial_mark_path(o->path) : NULL;
-    d9d_status st = D9D_OK;
-
-    if (o->keep && mark == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the name of its mark", o->path);
-    if (mark != NULL && unlink(mark) != 0 && errno != ENOENT)
-        st = D9DI_FAIL_ERRNO(mark, "cannot remove");
-    free(mark);
-    return st;
+    if (o->lock > 0 && o->mark > 0 && unlinkat(o->lock - 1, D9D_PARTIAL_MARK, 0) != 0 &&
+        errno != ENOENT)
+        return D9DI_FAIL_ERRNO(o->path, "cannot remove the mark of an unfinished directory");
+    return D9D_OK;
 }
 
 /* The new name takes the place of nothing or of an empty directory. */

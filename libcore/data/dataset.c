@@ -287,6 +287,7 @@ d9d_status d9d_dataset_check_tokenizer(const d9d_dataset *ds, const char *path)
 d9d_status d9d_dataset_describe(const d9d_dataset *ds, d9d_buf *out)
 {
     json_t *root = NULL, *summaries = json_object();
+    int bad = 0;
     size_t i;
     d9d_status st;
 
@@ -299,9 +300,12 @@ d9d_status d9d_dataset_describe(const d9d_dataset *ds, d9d_buf *out)
         D9D_TRY_OR(st, d9di_index_get_summary(ds->index, ds->manifest.splits[i].name, &text, &n),
                    out);
         D9D_TRY_OR(st, d9d_json_parse(ds->dir, text, n, &summary), out);
-        json_object_set_new(summaries, ds->manifest.splits[i].name, summary);
+        bad |= json_object_set_new(summaries, ds->manifest.splits[i].name, summary);
     }
-    json_object_set(root, "summary", summaries);
+    if (bad != 0 || json_object_set(root, "summary", summaries) != 0) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for its description", ds->dir);
+        goto out;
+    }
     D9D_TRY_OR(st, d9d_json_put(out, root, 1), out);
     st = d9d_buf_append(out, "\n", 1);
 out:

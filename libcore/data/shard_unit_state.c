@@ -56,7 +56,8 @@ static json_t *hash_json(d9d_hash h)
 static json_t *lists_json(const d9di_unit_how *how, const d9di_unit_state *s)
 {
     const int64_t *numbers = (const int64_t *)s->split;
-    json_t *splits = json_array(), *shards = json_array(), *ended = json_array();
+    json_t *splits = json_array(), *shards = json_array(), *ended = json_array(), *lists;
+    bool whole;
     size_t i;
 
     for (i = 0; i < how->n_splits * SPLIT_NUMBERS; i++)
@@ -72,10 +73,17 @@ static json_t *lists_json(const d9di_unit_how *how, const d9di_unit_state *s)
         json_array_append_new(ended,
                               json_pack("{s:I, s:I}", "source", (json_int_t)s->ended.data[i].source,
                                         "bytes", (json_int_t)s->ended.data[i].bytes));
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", "d9d.unit.v2", "job",
-                     hash_json(how->job), "records_hash", hash_json(s->records_hash),
-                     "segments_hash", hash_json(s->segments_hash), "splits", splits, "shards",
-                     shards, "ended", ended);
+    /* What memory had no room for is not in its list. */
+    whole = json_array_size(splits) == how->n_splits * SPLIT_NUMBERS &&
+            json_array_size(shards) == s->shards.len && json_array_size(ended) == s->ended.len;
+    lists = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", "d9d.unit.v2", "job",
+                      hash_json(how->job), "records_hash", hash_json(s->records_hash),
+                      "segments_hash", hash_json(s->segments_hash), "splits", splits, "shards",
+                      shards, "ended", ended);
+    if (whole)
+        return lists;
+    json_decref(lists);
+    return NULL;
 }
 
 d9d_status d9di_unit_write(const d9di_unit_how *how, const d9di_unit_state *s)
@@ -83,12 +91,18 @@ d9d_status d9di_unit_write(const d9di_unit_how *how, const d9di_unit_state *s)
     json_t *root = lists_json(how, s);
     d9d_buf text = {0};
     char *path = NULL;
+    int bad = 0;
     d9d_status st;
     size_t i;
 
     for (i = 0; i < N_FIELDS; i++)
-        json_object_set_new(root, fields[i].name,
-                            json_integer(*(const int64_t *)((const char *)s + fields[i].offset)));
+        bad |= json_object_set_new(
+            root, fields[i].name,
+            json_integer(*(const int64_t *)((const char *)s + fields[i].offset)));
+    if (bad != 0) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for what a unit has", how->dir);
+        goto out;
+    }
     D9D_TRY_OR(st, d9d_json_put(&text, root, 1), out);
     D9D_TRY_OR(st, d9d_buf_append(&text, "\n", 1), out);
     D9D_TRY_OR(st, d9d_json_seal(&text), out);
