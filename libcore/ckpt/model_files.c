@@ -192,10 +192,10 @@ static d9d_status list(struct finder *f, const char *src, d9d_fs_names *out)
 static void say_left(const struct finder *f, const char *src, const d9d_log *log)
 {
     if (f->n_left > NAMED)
-        d9d_log_warn(log, "%s: not copied, no files of a model: %s and %zu more", src, f->left.data,
+        d9d_log_info(log, "%s: not copied, no files of a model: %s and %zu more", src, f->left.data,
                      f->n_left - NAMED);
     else if (f->n_left > 0)
-        d9d_log_warn(log, "%s: not copied, no files of a model: %s", src, f->left.data);
+        d9d_log_info(log, "%s: not copied, no files of a model: %s", src, f->left.data);
 }
 
 d9d_status d9d_checkpoint_others(const char *src, d9d_arena *a, const d9d_log *log,

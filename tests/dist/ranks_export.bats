@@ -27,7 +27,7 @@ train() {
    "model_stage_factory": {"source_checkpoint": "$golden/moe"}},
  "optimizer": {"name": "adamw", "lr": 1e-3}}
 JSON
-    mpi -n "$n" d9d-train -q "${sets[@]}" c.json
+    mpi -n "$n" d9d-train ${quiet--q} "${sets[@]}" c.json
 }
 
 @test "every rank writes a share of one model, the same as d9d-map makes of the checkpoint" {
@@ -48,7 +48,7 @@ JSON
     touch model/.env model/corpus.jsonl model/plugin.so model/runs/old/metrics.jsonl model/data/index.lmdb
     echo '{}' | tee model/tokenizer.json model/LICENSE >model/1_Pooling/config.json
     for n in 1 2; do
-        run -0 train $n "run$n" "model_provider.hf_config=\"model/config.json\"" \
+        quiet="" run -0 train $n "run$n" "model_provider.hf_config=\"model/config.json\"" \
             mesh.data_parallel_shard=$n
         [ "$(grep -c 'not copied, no files of a model: corpus.jsonl, data, .*, plugin.so, runs' <<<"$output")" -eq 1 ]
         (cd "run$n/export" && find . | sort) >"files$n"
