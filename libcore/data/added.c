@@ -66,9 +66,9 @@ void d9di_added_release(d9di_added_set *set)
     D9D_VEC_RELEASE(&set->tokens);
 }
 
-/* Length of the longest token that begins text[0, n); 0 when none does. */
-static size_t longest_at(const d9di_added_set *set, const char *text, size_t n,
-                         const d9di_added_token **token)
+/* Length of the longest token that begins text[0, n) and may; 0 when none does. */
+static size_t longest_at(const d9di_added_set *set, const char *text, size_t n, d9di_added_may may,
+                         const void *arg, const d9di_added_token **token)
 {
     uint32_t at = 0;
     size_t i, best = 0;
@@ -77,7 +77,7 @@ static size_t longest_at(const d9di_added_set *set, const char *text, size_t n,
         at = find_child(set, at, (unsigned char)text[i]);
         if (at == 0)
             break;
-        if (set->nodes.data[at - 1].token) {
+        if (set->nodes.data[at - 1].token && (!may || may(arg, text, i + 1))) {
             *token = &set->tokens.data[set->nodes.data[at - 1].token - 1];
             best = i + 1;
         }
@@ -111,14 +111,14 @@ static size_t find_first(const d9di_added_set *set, const char *text, size_t n, 
     return at;
 }
 
-d9d_status d9di_added_split(const d9di_added_set *set, const char *text, size_t n, d9di_added_fn fn,
-                            void *arg)
+d9d_status d9di_added_split(const d9di_added_set *set, const char *text, size_t n,
+                            d9di_added_may may, d9di_added_fn fn, void *arg)
 {
     size_t at = 0, done = 0; /* `done` may be ahead of `at`, past stripped space */
 
     while (set->tokens.len > 0 && (at = find_first(set, text, n, at)) < n) {
         const d9di_added_token *token = NULL;
-        const size_t len = longest_at(set, text + at, n - at, &token);
+        const size_t len = longest_at(set, text + at, n - at, may, arg, &token);
         size_t start = at, end = at + len;
 
         if (len == 0) {

@@ -38,10 +38,12 @@ d9d_status d9di_added_put(d9di_added_set *set, const char *text, size_t n, d9di_
 void d9di_added_release(d9di_added_set *set);
 
 /* Cut text[0, n) at the tokens: `fn` gets, in order, each stretch between them (token
- * NULL, never empty) and each token (with an empty stretch). */
+ * NULL, never empty) and each token (with an empty stretch, behind it).  Tokens are text like any
+ * other where `may`, unless it is NULL, says so of their bytes. */
 typedef d9d_status (*d9di_added_fn)(void *arg, const d9di_added_token *token, const char *text,
                                     size_t n);
-d9d_status d9di_added_split(const d9di_added_set *set, const char *text, size_t n, d9di_added_fn fn,
-                            void *arg);
+typedef bool (*d9di_added_may)(const void *arg, const char *text, size_t n);
+d9d_status d9di_added_split(const d9di_added_set *set, const char *text, size_t n,
+                            d9di_added_may may, d9di_added_fn fn, void *arg);
 
 #endif

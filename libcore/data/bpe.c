@@ -312,6 +312,50 @@ d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_st
     return D9D_OK;
 }
 
+/* --- what ids are of ---------------------------------------------------------------- */
+
+/* Of the first character, or byte, which may begin no token. */
+static size_t first_width(const d9di_bpe *b, const char *text)
+{
+    return b->chars ? d9di_utf8_width((unsigned char)text[0]) : 1;
+}
+
+static bool is_unknown(const d9di_bpe *b, const char *text, size_t n)
+{
+    const size_t w = first_width(b, text);
+
+    return w <= n && (b->chars ? d9di_bpe_find(b, text, w) : b->byte_id[(unsigned char)*text]) ==
+                         D9DI_NO_ID;
+}
+
+static size_t unknown_width(const d9di_bpe *b, const char *text, size_t n)
+{
+    size_t w = first_width(b, text);
+
+    while (b->fuse_unk && w < n && is_unknown(b, text + w, n - w))
+        w += first_width(b, text + w);
+    return w;
+}
+
+size_t d9di_bpe_width(const d9di_bpe *b, const char *text, size_t n, uint32_t id, size_t *skip)
+{
+    const char *of = b->chars ? b->tokens[id].text : b->bytes + b->byte_at[id];
+    const size_t len = b->chars ? b->tokens[id].len : b->byte_at[id + 1] - b->byte_at[id];
+    size_t at = 0;
+
+    for (*skip = 0; at < n; at += first_width(b, text + at)) {
+        *skip = at;
+        if (len <= n - at && memcmp(text + at, of, len) == 0)
+            return len;
+        if (b->chars && b->byte_fallback && id == b->byte_id[(unsigned char)text[at]])
+            return 1;
+        if (id == b->unk)
+            return unknown_width(b, text + at, n - at);
+    }
+    *skip = 0; /* of something between: a merge of bytes */
+    return n;
+}
+
 d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_words)
 {
     memset(s, 0, sizeof(*s));

@@ -78,6 +78,10 @@ typedef struct d9di_bpe_scratch {
 d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_words);
 void d9di_bpe_scratch_release(d9di_bpe_scratch *s);
 
+/* How many bytes of text[0, n), which is encoded to `id` and what follows, that id is of; *skip
+ * bytes before it are of none. */
+size_t d9di_bpe_width(const d9di_bpe *b, const char *text, size_t n, uint32_t id, size_t *skip);
+
 /* Append the ids of some pieces; bytes before `end` may be read. */
 d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_stretch *pieces,
                            size_t n, const char *end, d9d_ids *out);

@@ -2,8 +2,7 @@
 #ifndef D9DI_DATA_CHAT_PRIVATE_H
 #define D9DI_DATA_CHAT_PRIVATE_H
 
-#include "d9d/data/chat.h"
-#include "data/jsonl.h"
+#include "data/chat_render.h"
 
 typedef struct d9di_chat d9di_chat;
 
@@ -13,16 +12,16 @@ void d9di_chat_free(d9di_chat *c);
 /* Of the file. */
 d9d_hash d9di_chat_hash(const d9di_chat *c);
 
-/* Append the ids and labels of a chat, neither when nothing of it is trained.  `text` is room
- * to work in.  EFORMAT fills *error where the messages are at fault. */
+/* Append the ids and labels of a chat, neither when nothing of it is trained.  `room` is to work
+ * in.  EFORMAT fills *error where the messages are at fault. */
 d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
-                            d9d_buf *text, d9d_ids *ids, d9di_labels *labels,
+                            d9di_rendering *room, d9d_ids *ids, d9di_labels *labels,
                             d9di_jsonl_error *error);
 
 /* Append the ids that `speaker` is to go on from: the chat without its `end`, and that role's
- * prefix.  `labels` is room too, and empty.  ECONFIG when there is no such role. */
+ * prefix.  ECONFIG when there is no such role. */
 d9d_status d9di_chat_prompt(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
-                            const char *speaker, d9d_buf *text, d9d_ids *ids, d9di_labels *labels,
+                            const char *speaker, d9di_rendering *room, d9d_ids *ids,
                             d9di_jsonl_error *error);
 
 #endif

@@ -30,6 +30,53 @@ enum {
     DECOMPOSED = 32      /* characters; the longest decomposition has 18 */
 };
 
+/* --- origins --------------------------------------------------------------- *
+ *
+ * What a step writes comes from what it reads, each byte from some bytes; the functions below
+ * write, and note it down where it is wanted.
+ */
+
+/* The last n bytes written come from bytes [from, to) that the step reads; of a text without a
+ * byte from none. */
+static d9d_status trace(d9di_normalizer_scratch *s, size_t n, size_t from, size_t to)
+{
+    const d9di_origin *in = from < to ? s->input : NULL;
+    const d9di_origin o = {in ? in[from].from : (uint32_t)from, in ? in[to - 1].to : (uint32_t)to};
+
+    if (!s->traced)
+        return D9D_OK;
+    D9D_TRY(D9D_VEC_RESERVE(s->output, n));
+    while (n-- > 0)
+        s->output->data[s->output->len++] = o;
+    return D9D_OK;
+}
+
+/* Copy bytes [from, to) of the text. */
+static d9d_status copy(d9di_normalizer_scratch *s, const char *text, size_t from, size_t to,
+                       d9d_buf *out)
+{
+    for (size_t i = from; s->traced && i < to; i++)
+        D9D_TRY(trace(s, 1, i, i + 1));
+    return d9d_buf_append(out, text + from, to - from);
+}
+
+/* Write `with` in place of bytes [from, to). */
+static d9d_status replace(d9di_normalizer_scratch *s, const d9d_buf *with, size_t from, size_t to,
+                          d9d_buf *out)
+{
+    D9D_TRY(trace(s, with->len, from, to));
+    return d9d_buf_append(out, with->data, with->len);
+}
+
+/* Write `what` between two bytes of n: it comes from the one behind it, or else before it. */
+static d9d_status insert(d9di_normalizer_scratch *s, const d9d_buf *what, size_t at, size_t n,
+                         d9d_buf *out)
+{
+    const size_t from = at < n || at == 0 ? at : at - 1;
+
+    return replace(s, what, from, from + (n > 0), out);
+}
+
 /* --- Unicode forms -------------------------------------------------------- *
  *
  * A plain character stays as it is and is no second half of a composition; nothing is reordered
@@ -159,6 +206,22 @@ static size_t skip_other(const struct step *step, const char *text, size_t n, si
     return at;
 }
 
+/* What was written behind out[0, before) comes from a run: each byte from its own where the run was
+ * normal already, else all from all of it. */
+static d9d_status trace_run(d9di_normalizer_scratch *s, const char *text, size_t from, size_t to,
+                            const d9d_buf *out, size_t before)
+{
+    const size_t n = out->len - before;
+
+    if (!s->traced)
+        return D9D_OK;
+    if (n != to - from || memcmp(out->data + before, text + from, n) != 0)
+        return trace(s, n, from, to);
+    for (size_t i = from; i < to; i++)
+        D9D_TRY(trace(s, 1, i, i + 1));
+    return D9D_OK;
+}
+
 static d9d_status apply_form(const struct step *step, d9di_normalizer_scratch *s, const char *text,
                              size_t n, d9d_buf *out, bool *changed)
 {
@@ -167,7 +230,7 @@ static d9d_status apply_form(const struct step *step, d9di_normalizer_scratch *s
     *changed = at < n;
     while (at < n) {
         const size_t end = skip_other(step, text, n, at);
-        size_t from = at;
+        size_t from = at, before;
         unsigned w;
 
         if (at > done) {
@@ -175,12 +238,14 @@ static d9d_status apply_form(const struct step *step, d9di_normalizer_scratch *s
             if (is_inert(d9di_utf8_get(text + from, &w))) /* composes with nothing */
                 from = at;
         }
-        D9D_TRY(d9d_buf_append(out, text + done, from - done));
+        D9D_TRY(copy(s, text, done, from, out));
+        before = out->len;
         D9D_TRY(normalize_run(step, s, text + from, end - from, out));
+        D9D_TRY(trace_run(s, text, from, end, out, before));
         done = end;
         at = skip_plain(step, text, n, end);
     }
-    return *changed ? d9d_buf_append(out, text + done, n - done) : D9D_OK;
+    return *changed ? copy(s, text, done, n, out) : D9D_OK;
 }
 
 /* --- Prepend, Replace ------------------------------------------------------ */
@@ -188,12 +253,11 @@ static d9d_status apply_form(const struct step *step, d9di_normalizer_scratch *s
 static d9d_status apply_prepend(const struct step *step, d9di_normalizer_scratch *s,
                                 const char *text, size_t n, d9d_buf *out, bool *changed)
 {
-    (void)s;
     *changed = n > 0;
     if (n == 0)
         return D9D_OK;
-    D9D_TRY(d9d_buf_append(out, step->content.data, step->content.len));
-    return d9d_buf_append(out, text, n);
+    D9D_TRY(replace(s, &step->content, 0, d9di_utf8_width((unsigned char)text[0]), out));
+    return copy(s, text, 0, n, out);
 }
 
 static d9d_status apply_replace(const struct step *step, d9di_normalizer_scratch *s,
@@ -212,12 +276,15 @@ static d9d_status apply_replace(const struct step *step, d9di_normalizer_scratch
         D9D_TRY(d9di_search_next(&search, &start, &end, &found));
         if (!found)
             break;
-        D9D_TRY(d9d_buf_append(out, text + done, start - done));
-        D9D_TRY(d9d_buf_append(out, step->content.data, step->content.len));
+        D9D_TRY(copy(s, text, done, start, out));
+        if (end > start)
+            D9D_TRY(replace(s, &step->content, start, end, out));
+        else
+            D9D_TRY(insert(s, &step->content, start, n, out));
         done = end;
         *changed = true;
     }
-    return *changed ? d9d_buf_append(out, text + done, n - done) : D9D_OK;
+    return *changed ? copy(s, text, done, n, out) : D9D_OK;
 }
 
 /* --- Lowercase, Strip ------------------------------------------------------ */
@@ -248,17 +315,19 @@ static d9d_status apply_lowercase(const struct step *step, d9di_normalizer_scrat
     size_t i = 0;
 
     (void)step;
-    (void)s;
     *changed = true;
     D9D_TRY(d9d_buf_reserve(out, n * 2)); /* two bytes become three at most */
     while (i < n) {
         unsigned w;
         const uint32_t c = d9di_utf8_get(text + i, &w);
+        const size_t before = out->len;
 
         if (c == 0x130)
             D9D_TRY(d9d_buf_append(out, dotted_i, sizeof(dotted_i) - 1));
         else
             out->len += d9di_utf8_put(lower_of(c), out->data + out->len);
+        if (s->traced)
+            D9D_TRY(trace(s, out->len - before, i, i + w));
         i += w;
     }
     return D9D_OK;
@@ -270,9 +339,8 @@ static d9d_status apply_strip(const struct step *step, d9di_normalizer_scratch *
     const size_t start = step->strips_left ? d9di_space_behind(text, n, 0) : 0;
     const size_t end = step->strips_right ? d9di_space_before(text, start, n) : n;
 
-    (void)s;
     *changed = end - start < n;
-    return *changed ? d9d_buf_append(out, text + start, end - start) : D9D_OK;
+    return *changed ? copy(s, text, start, end, out) : D9D_OK;
 }
 
 /* --- parsing ---------------------------------------------------------------- */
@@ -449,6 +517,8 @@ void d9di_normalizer_scratch_release(d9di_normalizer_scratch *s)
     d9d_buf_release(&s->text[0]);
     d9d_buf_release(&s->text[1]);
     d9d_buf_release(&s->shadow);
+    D9D_VEC_RELEASE(&s->origins[0]);
+    D9D_VEC_RELEASE(&s->origins[1]);
     D9D_VEC_RELEASE(&s->chars);
     D9D_VEC_RELEASE(&s->marks);
 }
@@ -458,16 +528,19 @@ d9d_status d9di_normalizer_apply(const d9di_normalizer *nz, d9di_normalizer_scra
 {
     size_t i, turn = 0;
 
+    s->input = NULL;
     for (i = 0; i < nz->steps.len; i++) {
         const struct step *step = &nz->steps.data[i];
         bool changed;
 
-        s->text[turn].len = 0;
+        s->text[turn].len = s->origins[turn].len = 0;
+        s->output = &s->origins[turn];
         D9D_TRY(step->apply(step, s, text, n, &s->text[turn], &changed));
         if (!changed)
             continue;
         text = s->text[turn].data;
         n = s->text[turn].len;
+        s->input = s->traced ? s->origins[turn].data : NULL;
         turn ^= 1;
     }
     *out = text;

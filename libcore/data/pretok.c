@@ -217,6 +217,29 @@ static bool is_word(uint32_t c)
     return d9di_uni_in(d9di_uni_word, d9di_uni_word_n, c);
 }
 
+/* n bytes that come from bytes [from, to). */
+static d9d_status trace(d9di_origins *origins, size_t n, size_t from, size_t to)
+{
+    D9D_TRY(D9D_VEC_RESERVE(origins, n));
+    while (n-- > 0)
+        origins->data[origins->len++] = (d9di_origin){(uint32_t)from, (uint32_t)to};
+    return D9D_OK;
+}
+
+/* Where the bytes of rewrite() come from. */
+static d9d_status trace_rewrite(const struct stage *stage, bool prepends, const char *text,
+                                size_t n, d9di_origins *origins)
+{
+    const size_t len = strlen(stage->lead);
+
+    origins->len = 0;
+    if (prepends)
+        D9D_TRY(trace(origins, len, 0, d9di_utf8_width((unsigned char)text[0])));
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(trace(origins, stage->spaces && text[i] == ' ' ? len : 1, i, i + 1));
+    return D9D_OK;
+}
+
 /* text[0, n) with what the stage prepends and its spaces, into `out`. */
 static d9d_status rewrite(const struct stage *stage, bool prepends, const char *text, size_t n,
                           d9d_buf *out)
@@ -255,6 +278,9 @@ static d9d_status lead(const struct stage *stage, struct run *run, struct span *
     if (!prepends && !(stage->spaces && memchr(span->text, ' ', span->n)))
         return D9D_OK;
     D9D_TRY(flush(run));
+    s->rewritten = span->text;
+    if (s->traced)
+        D9D_TRY(trace_rewrite(stage, prepends, span->text, span->n, &s->origins));
     D9D_TRY(rewrite(stage, prepends, span->text, span->n, &s->prefixed));
     D9D_TRY(rewrite(stage, prepends, span->shadow, span->n, &s->prefixed_shadow));
     *span = (struct span){s->prefixed.data, s->prefixed_shadow.data, s->prefixed.len};
@@ -318,6 +344,7 @@ void d9di_pretok_scratch_release(d9di_pretok_scratch *s)
     d9d_buf_release(&s->shadow);
     d9d_buf_release(&s->prefixed);
     d9d_buf_release(&s->prefixed_shadow);
+    D9D_VEC_RELEASE(&s->origins);
 }
 
 /* --- parsing ------------------------------------------------------------------ */

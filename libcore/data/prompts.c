@@ -18,6 +18,7 @@ typedef struct reader {
     d9di_chat *chat;
     d9d_buf text; /* room */
     d9di_messages messages;
+    d9di_rendering rendering;
     d9d_ids ids; /* of this line */
     d9di_labels labels;
     d9di_jsonl_error error;
@@ -45,8 +46,8 @@ static d9d_status chat_ids(reader *r, const char *line, size_t n)
     if (r->chat == NULL)
         return D9D_FAIL(D9D_ECONFIG, "a chat needs a chat template");
     D9D_TRY(d9di_jsonl_messages(line, n, &r->messages, &r->error));
-    return d9di_chat_prompt(r->chat, r->scratch, &r->messages, r->how->speaker, &r->text, &r->ids,
-                            &r->labels, &r->error);
+    return d9di_chat_prompt(r->chat, r->scratch, &r->messages, r->how->speaker, &r->rendering,
+                            &r->ids, &r->error);
 }
 
 static d9d_status given_ids(reader *r, const char *line, size_t n)
@@ -196,6 +197,7 @@ out:
     d9di_chat_free(r.chat);
     d9d_tokenizer_scratch_free(r.scratch);
     d9di_messages_release(&r.messages);
+    d9di_rendering_release(&r.rendering);
     d9d_buf_release(&r.text);
     d9d_buf_release(&lines);
     D9D_VEC_RELEASE(&r.ids);

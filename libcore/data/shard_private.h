@@ -40,6 +40,7 @@ typedef struct d9di_worker {
     d9d_tokenizer_scratch *scratch; /* NULL without a tokenizer */
     d9d_buf text;
     d9di_messages messages;
+    d9di_rendering rendering;
 } d9di_worker;
 d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c);
 

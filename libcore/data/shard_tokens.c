@@ -84,7 +84,7 @@ static d9d_status chat_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c
 {
     D9D_TRY(d9di_jsonl_messages(raw, doc->len, &w->messages, error));
     doc->has_labels = true;
-    return d9di_chat_encode(t->chat, w->scratch, &w->messages, &w->text, &c->ids, &c->labels,
+    return d9di_chat_encode(t->chat, w->scratch, &w->messages, &w->rendering, &c->ids, &c->labels,
                             error);
 }
 

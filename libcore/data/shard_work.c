@@ -411,6 +411,7 @@ static void release(struct work *w)
         d9d_tokenizer_scratch_free(w->workers[i].scratch);
         d9d_buf_release(&w->workers[i].text);
         d9di_messages_release(&w->workers[i].messages);
+        d9di_rendering_release(&w->workers[i].rendering);
     }
     free(w->chunks);
     free(w->workers);

@@ -378,7 +378,40 @@ struct encoding {
     d9d_ids *out;
     const char *raw;        /* where the whole text begins, */
     const char *normalized; /* and its first stretch after normalisation; else NULL */
+    struct tracing *trace;  /* NULL: where tokens come from is of no matter */
 };
+
+/* Of a text with zones. */
+struct tracing {
+    const d9di_zone *zones;
+    size_t n_zones;
+    d9di_origins *spans;
+    const char *raw_done;                /* the end of the last raw stretch or token, */
+    const char *stretch, *text, *done;   /* a raw stretch, it normalised, and what of that is done */
+};
+
+/* Bytes of the raw text that text[0, n) comes from, n > 0, of the normalised stretch or of what the
+ * pre-tokenizer made of it. */
+static d9di_origin origin_of(const struct encoding *e, const char *text, size_t n)
+{
+    const d9di_pretok_scratch *p = &e->s->pretok;
+    const d9di_origin *normal = e->s->normalizer.input;
+    const size_t base = (size_t)(e->trace->stretch - e->raw);
+    const uintptr_t at = (uintptr_t)text - (uintptr_t)p->prefixed.data;
+    size_t from, to;
+
+    if (at < p->origins.len) {
+        const d9di_origin *o = p->origins.data + at;
+
+        from = (size_t)(p->rewritten - e->trace->text) + o[0].from;
+        to = (size_t)(p->rewritten - e->trace->text) + o[n - 1].to;
+    } else {
+        from = (size_t)(text - e->trace->text);
+        to = from + n;
+    }
+    return (d9di_origin){(uint32_t)(base + (normal ? normal[from].from : from)),
+                         (uint32_t)(base + (normal ? normal[to - 1].to : to))};
+}
 
 static d9d_status encode_pieces(void *arg, const d9di_stretch *pieces, size_t n, const char *end)
 {
@@ -387,74 +420,154 @@ static d9d_status encode_pieces(void *arg, const d9di_stretch *pieces, size_t n,
     return d9di_bpe_encode(&e->tok->model, &e->s->model, pieces, n, end, e->out);
 }
 
+static d9d_status trace_piece(const struct encoding *e, const d9di_stretch *piece, size_t first_id)
+{
+    size_t at = 0, skip;
+
+    for (size_t i = first_id; i < e->out->len; i++) {
+        const size_t w = d9di_bpe_width(&e->tok->model, piece->text + at, piece->n - at,
+                                        e->out->data[i], &skip);
+
+        D9D_TRY(D9D_VEC_PUSH(e->trace->spans,
+                             w > 0 ? origin_of(e, piece->text + at + skip, w)
+                                   : origin_of(e, piece->text + piece->n - 1, 1)));
+        at += skip + w;
+    }
+    return D9D_OK;
+}
+
+static d9d_status encode_traced(void *arg, const d9di_stretch *pieces, size_t n, const char *end)
+{
+    const struct encoding *e = arg;
+
+    for (size_t i = 0; i < n; i++) {
+        const size_t first_id = e->out->len;
+
+        D9D_TRY(d9di_bpe_encode(&e->tok->model, &e->s->model, &pieces[i], 1, end, e->out));
+        D9D_TRY(trace_piece(e, &pieces[i], first_id));
+    }
+    return D9D_OK;
+}
+
+/* An added token between `done` and `end`. */
+static d9d_status push_added(const struct encoding *e, uint32_t id, d9di_origin span)
+{
+    D9D_TRY(D9D_VEC_PUSH(e->out, id));
+    return e->trace ? D9D_VEC_PUSH(e->trace->spans, span) : D9D_OK;
+}
+
 static d9d_status encode_normalized(void *arg, const d9di_added_token *token, const char *text,
                                     size_t n)
 {
     const struct encoding *e = arg;
+    const char *done = e->trace ? e->trace->done : NULL;
 
+    if (e->trace)
+        e->trace->done = text + n;
     if (token)
-        return D9D_VEC_PUSH(e->out, token->id);
+        return push_added(e, token->id,
+                          done ? origin_of(e, done, (size_t)(text - done)) : (d9di_origin){0, 0});
     return d9di_pretok_run(e->tok->pretok, &e->s->pretok, text, n, text == e->normalized,
-                           encode_pieces, arg);
+                           e->trace ? encode_traced : encode_pieces, arg);
+}
+
+/* Whether the bytes lie in one zone of added tokens. */
+static bool in_zone(const struct tracing *t, d9di_origin bytes)
+{
+    size_t lo = 0, hi = t->n_zones;
+
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+
+        if (t->zones[mid].end <= bytes.from)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < t->n_zones && t->zones[lo].added && bytes.to <= t->zones[lo].end;
+}
+
+static bool may_be_raw(const void *arg, const char *text, size_t n)
+{
+    const struct encoding *e = arg;
+    const size_t at = (size_t)(text - e->raw);
+
+    return in_zone(e->trace, (d9di_origin){(uint32_t)at, (uint32_t)(at + n)});
+}
+
+static bool may_be_normalized(const void *arg, const char *text, size_t n)
+{
+    const struct encoding *e = arg;
+
+    return in_zone(e->trace, origin_of(e, text, n));
 }
 
 static d9d_status encode_raw(void *arg, const d9di_added_token *token, const char *text, size_t n)
 {
     struct encoding *e = arg;
+    struct tracing *t = e->trace;
     const bool first = text == e->raw;
+    const char *done = t ? t->raw_done : NULL;
 
+    if (t)
+        t->raw_done = text + n;
     if (token)
-        return D9D_VEC_PUSH(e->out, token->id);
+        return push_added(e, token->id,
+                          done ? (d9di_origin){(uint32_t)(done - e->raw), (uint32_t)(text - e->raw)}
+                               : (d9di_origin){0, 0});
+    if (t)
+        t->stretch = text;
     D9D_TRY(d9di_normalizer_apply(e->tok->normalizer, &e->s->normalizer, text, n, &text, &n));
     e->normalized = first ? text : NULL;
-    return d9di_added_split(&e->tok->normalized, text, n, encode_normalized, arg);
+    if (t)
+        t->text = t->done = text;
+    return d9di_added_split(&e->tok->normalized, text, n, t ? may_be_normalized : NULL,
+                            encode_normalized, arg);
+}
+
+static d9d_status encode_all(struct encoding *e, size_t n)
+{
+    const size_t before = e->out->len, valid = d9d_utf8_valid_up_to(e->raw, n);
+    d9d_status st;
+
+    if (valid != n)
+        return D9D_FAIL(D9D_EFORMAT, "byte %zu (0x%02x) is not valid UTF-8", valid,
+                        (unsigned char)e->raw[valid]);
+    st = d9di_added_split(&e->tok->raw, e->raw, n, e->trace ? may_be_raw : NULL, encode_raw, e);
+    if (st != D9D_OK)
+        e->out->len = before;
+    return st;
 }
 
 d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok, d9d_tokenizer_scratch *s,
                                 const char *text, size_t n, d9d_ids *out)
 {
     struct encoding e = {.tok = tok, .s = s, .out = out, .raw = text};
-    const size_t before = out->len, valid = d9d_utf8_valid_up_to(text, n);
+
+    return encode_all(&e, n);
+}
+
+d9d_status d9di_tokenizer_encode_zones(const d9d_tokenizer *tok, d9d_tokenizer_scratch *s,
+                                       const char *text, size_t n, const d9di_zone *zones,
+                                       size_t n_zones, d9d_ids *out, d9di_origins *spans)
+{
+    struct tracing t = {.zones = zones, .n_zones = n_zones, .spans = spans, .raw_done = text};
+    struct encoding e = {.tok = tok, .s = s, .out = out, .raw = text, .trace = &t};
     d9d_status st;
 
-    if (valid != n)
-        return D9D_FAIL(D9D_EFORMAT, "byte %zu (0x%02x) is not valid UTF-8", valid,
-                        (unsigned char)text[valid]);
-    st = d9di_added_split(&tok->raw, text, n, encode_raw, &e);
-    if (st != D9D_OK)
-        out->len = before;
+    if (n >= UINT32_MAX)
+        return D9D_FAIL(D9D_EFORMAT, "a text of %zu bytes; it must be below 4 GiB", n);
+    s->normalizer.traced = s->pretok.traced = true;
+    s->pretok.origins.len = 0;
+    st = encode_all(&e, n);
+    s->normalizer.traced = s->pretok.traced = false;
+    s->pretok.origins.len = 0;
     return st;
 }
 
-d9d_status d9di_tokenizer_encode_text(const d9d_tokenizer *tok, d9d_tokenizer_scratch *s,
-                                      const char *text, size_t n, d9d_ids *out)
+bool d9di_tokenizer_has_added(const d9d_tokenizer *tok, const char *text, size_t n)
 {
-    struct encoding e = {.tok = tok, .s = s, .out = out, .raw = text};
-
-    D9D_TRY(d9di_normalizer_apply(tok->normalizer, &s->normalizer, text, n, &text, &n));
-    return encode_normalized(&e, NULL, text, n);
-}
-
-struct splitting {
-    const d9d_tokenizer *tok;
-    d9di_added_fn fn;
-    void *arg;
-};
-
-static d9d_status split_rest(void *arg, const d9di_added_token *token, const char *text, size_t n)
-{
-    const struct splitting *s = arg;
-
-    return token ? s->fn(s->arg, token, text, n)
-                 : d9di_added_split(&s->tok->normalized, text, n, s->fn, s->arg);
-}
-
-d9d_status d9di_tokenizer_split(const d9d_tokenizer *tok, const char *text, size_t n,
-                                d9di_added_fn fn, void *arg)
-{
-    struct splitting s = {tok, fn, arg};
-
-    return d9di_added_split(&tok->raw, text, n, split_rest, &s);
+    return d9d_map_has(&tok->by_content, text, n);
 }
 
 /* --- decoding ----------------------------------------------------------------------- */

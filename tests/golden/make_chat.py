@@ -2,10 +2,11 @@
 """Golden vectors of chats: messages, and the ids and the mask of trained tokens that HuggingFace
 transformers gives them with a ChatML template; chats with tools, as Qwen3's own template has them.
 
-    python make_chat.py                     # writes chat.jsonl beside this file
+    python make_chat.py                     # writes chat.jsonl beside this file, and chats/
     python make_chat.py QWEN3_TEMPLATE.jinja [TOKENIZER.json [OUT.jsonl]]    # chat_tools.jsonl
 
 The tokenizer is that of examples/, the templates' twin is examples/chat/qwen3.json.
+chats/ has other families: tokenizers that write spaces anew, and templates that end in a blank.
 QWEN3_TEMPLATE is the "chat_template" of a Qwen3 tokenizer_config.json.
 """
 import json
@@ -115,6 +116,97 @@ def write_tools(template, tokenizer, path):
                                   "mask": made["assistant_masks"]}) + "\n")
 
 
+# ---- families -------------------------------------------------------------------------------
+
+SPACED = TEXTS + [" leading", "\n\nlines first", "   ", "\n", "a</s>b", "<|user|>", "\u4f60\U0001f600",
+                  "\u2581 marked", "\u0301 mark first", "A:", "[INST]"]
+
+
+def added(source, tokens, edit=lambda value: None):
+    """A tokenizer of the goldens with more added tokens."""
+    value = json.loads((HERE / "tokenizer" / source).read_text("utf-8"))
+    behind = max([*value["model"]["vocab"].values(), *(t["id"] for t in value["added_tokens"])]) + 1
+    for i, (text, flags) in enumerate(tokens):
+        value["added_tokens"].append({"id": behind + i, "content": text, "single_word": False,
+                                      "lstrip": False, "rstrip": False, "normalized": False,
+                                      "special": True, **flags})
+    edit(value)
+    return value
+
+
+def normalized(value):
+    for token in value["added_tokens"]:
+        token["normalized"] = True
+
+
+def keep_blanks(value):
+    """A blank of several is, to tokenizers, of the first alone; to us of all of them."""
+    value["normalizer"]["normalizers"] = [n for n in value["normalizer"]["normalizers"]
+                                          if n.get("pattern") != {"Regex": "\\s+"}]
+
+
+
+def family(user, assistant, tokenizer, bos="", system=None):
+    """The texts around the two roles, (prefix, suffix, after), as jinja and as d9d.chat.v1."""
+    def side(name, texts, train):
+        return {"name": name, **dict(zip(("prefix", "suffix", "after"), texts)), "train": train}
+
+    def words(role):
+        prefix, suffix, after = role
+        return tuple(json.dumps(t, ensure_ascii=False) for t in (prefix, suffix, after))
+
+    u, a = words(user), words(assistant)
+    jinja = ("{{- %s }}{%%- for m in messages %%}{%%- if m['role'] == 'user' %%}{{- %s + m['content'] + %s + %s }}"
+             "{%%- else %%}{{- %s }}{%%- generation %%}{{- m['content'] + %s }}{%%- endgeneration %%}{{- %s }}"
+             "{%%- endif %%}{%%- endfor %%}" % (json.dumps(bos), *u, *a))
+    return jinja, {"schema": "d9d.chat.v1", "bos": bos,
+                   "roles": [side("user", user, []), side("assistant", assistant, ["content", "suffix"])]}, tokenizer
+
+
+def families():
+    plain = lambda name: added(name, [])
+    turns = [("<|user|>", {"rstrip": True}), ("<|assistant|>", {"rstrip": True}), ("<|end|>", {"rstrip": True})]
+    inst = [("[INST]", {}), ("[/INST]", {})]
+    return {
+        "llama2": family(("<s>[INST] ", " [/INST]", ""), (" ", " </s>", ""), plain("llama2.tokenizer.json")),
+        "llama2-normalized": family(("<s>[INST] ", " [/INST]", ""), (" ", " </s>", ""),
+                                    added("llama2.tokenizer.json", [], normalized)),
+        "zephyr": family(("<|user|>\n", "</s>", "\n"), ("<|assistant|>\n", "</s>", "\n"),
+                         plain("llama2.tokenizer.json")),
+        "phi3": family(("<|user|>\n", "<|end|>", "\n"), ("<|assistant|>\n", "<|end|>", "\n"),
+                       added("llama2.tokenizer.json", turns), bos="<s>"),
+        "vicuna": family(("USER: ", "", " "), ("ASSISTANT: ", "</s>", ""), plain("metaspace.tokenizer.json"),
+                         bos="A chat. "),
+        "mistral": family(("[INST] ", "[/INST]", ""), (" ", "</s>", ""),
+                          added("metaspace.tokenizer.json", inst), bos="<s>"),
+        "always": family(("<s>U: ", "</s>", ""), ("A: ", "</s>", "\n"), plain("metaspace-always.tokenizer.json")),
+        "prefixed": family(("User: ", "\n", "\n"), ("Assistant: ", "<|endoftext|>", ""),
+                           plain("gpt2-prefix.tokenizer.json")),
+        "nfkc": family(("q: ", "\n", ""), ("a: ", "\n\n", ""), added("nfkc.tokenizer.json", [], keep_blanks)),
+    }
+
+
+def write_families():
+    folder = HERE / "chats"
+    folder.mkdir(exist_ok=True)
+    for name, (jinja, template, tokenizer) in families().items():
+        path = folder / f"{name}.tokenizer.json"
+        path.write_text(json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")) + "\n", "utf-8")
+        (folder / f"{name}.template.json").write_text(json.dumps(template, indent=2) + "\n", "utf-8")
+        tok = PreTrainedTokenizerFast(tokenizer_file=str(path))
+        special = [t.content for t in tok._tokenizer.get_added_tokens_decoder().values()]
+        rng = random.Random(3)
+        texts = [t for t in SPACED if not any(s in t for s in special)]
+        with open(folder / f"{name}.jsonl", "w", encoding="utf-8") as out:
+            for _ in range(40):
+                messages = [{"role": role, "content": rng.choice(texts)}
+                            for _ in range(rng.randint(1, 3)) for role in ("user", "assistant")]
+                made = tok.apply_chat_template(messages, chat_template=jinja, tokenize=True,
+                                               return_dict=True, return_assistant_tokens_mask=True)
+                out.write(json.dumps({"messages": messages, "ids": made["input_ids"],
+                                      "mask": made["assistant_masks"]}) + "\n")
+
+
 def main():
     if len(sys.argv) > 1:
         write_tools(Path(sys.argv[1]).read_text("utf-8"), sys.argv[2]
@@ -129,6 +221,7 @@ def main():
                                            return_dict=True, return_assistant_tokens_mask=True)
             out.write(json.dumps({"messages": messages, "ids": made["input_ids"],
                                   "mask": made["assistant_masks"]}) + "\n")
+    write_families()
 
 
 if __name__ == "__main__":

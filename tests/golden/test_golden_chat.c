@@ -14,22 +14,28 @@
 
 enum { MOST = 4096 };
 
-static char *golden, *with_tools, *tokenizer,
-    *qwen3; /* whole paths: the tests change the directory */
+/* Whole paths: the tests change the directory. */
+static char *golden, *with_tools, *families, *tokenizer, *qwen3;
 
-static d9d_status make(const char *input, const char *chat, d9d_shard_report *report)
+static d9d_status make_with(const char *tok, const char *input, const char *chat,
+                            d9d_shard_report *report)
 {
     const char *inputs[] = {input};
     const d9d_shard_how how = {.inputs = inputs,
                                .n_inputs = 1,
                                .out = "data",
-                               .tokenizer = tokenizer,
+                               .tokenizer = tok,
                                .format = D9D_SHARD_CHAT,
                                .chat = chat,
                                .seed = -1,
                                .replace = true};
 
     return d9d_shard_run(&how, NULL, report);
+}
+
+static d9d_status make(const char *input, const char *chat, d9d_shard_report *report)
+{
+    return make_with(tokenizer, input, chat, report);
 }
 
 /* Sample k against one line: its labels are the next tokens where the mask says so. */
@@ -59,7 +65,7 @@ static void check_sample(d9d_dataset *ds, int64_t k, const char *line, size_t n)
     json_decref(v);
 }
 
-static void check_golden(const char *path, int64_t least)
+static void check_golden(const char *tok, const char *path, const char *chat, int64_t least)
 {
     char *line = NULL;
     d9d_shard_report report;
@@ -69,7 +75,7 @@ static void check_golden(const char *path, int64_t least)
     size_t cap = 0;
     FILE *f;
 
-    assert_ok(make(path, qwen3, &report));
+    assert_ok(make_with(tok, path, chat, &report));
     assert_int_equal(report.too_short, 0);
     assert_ok(d9d_dataset_verify("data", NULL));
     assert_ok(d9d_dataset_open("data", NULL, &ds));
@@ -87,8 +93,27 @@ static void check_golden(const char *path, int64_t least)
 static void test_golden(void **state)
 {
     (void)state;
-    check_golden(golden, 60);
-    check_golden(with_tools, 40);
+    check_golden(tokenizer, golden, qwen3, 60);
+    check_golden(tokenizer, with_tools, qwen3, 40);
+}
+
+/* Tokenizers that write spaces anew or prepend some, and templates that end in a blank. */
+static void test_families(void **state)
+{
+    static const char *const names[] = {"llama2", "llama2-normalized", "zephyr",
+                                        "phi3",   "vicuna",            "mistral",
+                                        "always", "prefixed",          "nfkc"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char path[3][4096];
+
+        print_message("# %s\n", names[i]);
+        snprintf(path[0], sizeof(path[0]), "%s/%s.tokenizer.json", families, names[i]);
+        snprintf(path[1], sizeof(path[1]), "%s/%s.jsonl", families, names[i]);
+        snprintf(path[2], sizeof(path[2]), "%s/%s.template.json", families, names[i]);
+        check_golden(path[0], path[1], path[2], 40);
+    }
 }
 
 static void put(const char *path, const char *text)
@@ -216,7 +241,7 @@ static void test_refusals(void **state)
         {"{\"schema\": \"d9d.chat.v1\", \"tools\": {}, \"roles\": [{\"name\": \"a\"}]}",
          "tools: there is no role \"system\""},
         {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\", \"tokens\": [\"<nope>\"]}]}",
-         "the tokenizer has no \"<nope>\""},
+         "the tokenizer has no added token \"<nope>\""},
         {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\", \"train\": [\"sufix\"]}]}",
          "suffix"},
     };
@@ -242,12 +267,14 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {unit_test_in_dir(test_golden), unit_test_in_dir(test_forged),
+    const struct CMUnitTest tests[] = {unit_test_in_dir(test_golden), unit_test_in_dir(test_families),
+                                       unit_test_in_dir(test_forged),
                                        unit_test_in_dir(test_forms),
                                        unit_test_in_dir(test_refusals)};
 
     golden = realpath(vectors_path(".", "chat.jsonl"), NULL);
     with_tools = realpath(vectors_path(".", "chat_tools.jsonl"), NULL);
+    families = realpath(vectors_path(".", "chats"), NULL);
     tokenizer = realpath(vectors_path("../../examples/tokenizer", "tokenizer.json"), NULL);
     qwen3 = realpath(vectors_path("../../examples/chat", "qwen3.json"), NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,11 +37,12 @@
  *
  * Added tokens ("<|im_start|>") are tokens in what the template says.  In contents they are
  * text like any other, whoever wrote it, but for those in the role's `tokens`: nobody forges
- * the turn of another by writing "<|im_end|>".  Text between two tokens is tokenised in one,
- * but cut where what is trained begins or ends, as it is when a model generates.
+ * the turn of another by writing "<|im_end|>".  The whole text is tokenised in one, as HF
+ * tokenises what its templates render.
  *
- * Targets are the next tokens of what is trained, all others -100; a chat of n tokens has
- * n - 1 positions.  One without a target is left out.
+ * A token is trained where a byte of it is of a part that is trained, so one that crosses the
+ * border of such a part is.  Targets are the next tokens of what is trained, all others -100; a
+ * chat of n tokens has n - 1 positions.  One without a target is left out.
  */
 #ifndef D9D_DATA_CHAT_H
 #define D9D_DATA_CHAT_H
@@ -72,7 +73,8 @@ typedef enum d9d_chat_part {
     D9D_CHAT_CONTENT,
     D9D_CHAT_SUFFIX,
     D9D_CHAT_AFTER,
-    D9D_CHAT_CALLS
+    D9D_CHAT_CALLS,
+    D9D_CHAT_PARTS /* how many there are */
 } d9d_chat_part;
 
 typedef struct d9d_chat_template {
