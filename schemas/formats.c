@@ -62,6 +62,10 @@ static const d9d_key documents_keys[] = {
     COUNT("dropped", "documents left out because they were too long"),
     COUNT("truncated", "documents cut at the maximum length"),
     COUNT("split", "documents that gave more than one sample"),
+    MAYBE("turns_lost", INT, "turns of chats left out of those dropped or truncated; null: not said",
+          .min = 0, .max = 0x1p63),
+    MAYBE("targets_lost", INT, "targets left out of those dropped or truncated; null: not said",
+          .min = 0, .max = 0x1p63),
     D9D_KEY_END,
 };
 static const d9d_key split_keys[] = {

@@ -12,7 +12,7 @@
 #define OPT(field, ...) TOOL_OPT(shard_make, field, __VA_ARGS__)
 
 static const char *const formats[] = {"auto", "jsonl", "text", "tokens", "chat", "megatron", NULL};
-static const char *const overflows[] = {"split", "truncate", "drop", NULL};
+static const char *const overflows[] = {"auto", "split", "truncate", "drop", NULL};
 static const char *const pack_modes[] = {"best-fit", "concat", NULL};
 const shard_make shard_make_default = {.how = {.seed = -1}};
 
@@ -36,7 +36,9 @@ const tool_option shard_make_options[] = {
         "most positions of a sample (default: any, or those of a pack)", .min = 1,
         .max = 0x7ffffffe),
     OPT(how.overflow, WORD, "overflow", 0, "HOW",
-        "what becomes of longer documents: split (default), truncate or drop", .words = overflows),
+        "what becomes of longer documents: split, truncate (a chat by whole turns) or drop; default "
+        "auto: truncate for chats, else split",
+        .words = overflows),
     OPT(edges, COMMAS, "bucket-edges", 0, "N,N,...",
         "ascending lengths that bound the buckets of samples"),
     OPT(how.pack, INT, "pack", 0, "N", "put documents together to samples of at most N positions",
@@ -113,10 +115,11 @@ static d9d_status put_report(const tool_run *r, const char *dir, const d9d_shard
     if (!r->json)
         return D9D_OK;
     return tool_put_json(json_pack(
-        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dataset", d9d_json_str(dir),
+        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dataset", d9d_json_str(dir),
         "documents", (json_int_t)s->documents, "too_short", (json_int_t)s->too_short, "dropped",
         (json_int_t)s->dropped, "truncated", (json_int_t)s->truncated, "split",
-        (json_int_t)s->split, "samples", (json_int_t)s->samples, "tokens", (json_int_t)s->tokens,
+        (json_int_t)s->split, "turns_lost", (json_int_t)s->turns_lost, "targets_lost",
+        (json_int_t)s->targets_lost, "samples", (json_int_t)s->samples, "tokens", (json_int_t)s->tokens,
         "positions", (json_int_t)s->positions, "shards", (json_int_t)s->shards));
 }
 

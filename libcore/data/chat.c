@@ -149,17 +149,95 @@ static void shift(d9d_ids *ids, d9di_labels *labels, size_t from)
     ids->len -= any ? 1 : n;
 }
 
-d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
-                            d9di_rendering *room, d9d_ids *ids, d9di_labels *labels,
-                            d9di_jsonl_error *error)
-{
-    const size_t before = ids->len;
+/* Where the ids and labels of a chat go. */
+struct output {
+    d9d_ids *ids;
+    d9di_labels *labels;
+    size_t ids_before, labels_before;
+};
 
-    D9D_TRY(d9di_chat_render(&c->roles, m, m->list.len, NULL, room, error));
-    D9D_TRY(encode_text(c, s, room, ids));
-    D9D_TRY(put_labels(room, ids, before, labels));
-    shift(ids, labels, before);
+/* The first n messages, in place of what was put out. */
+static d9d_status encode_turns(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
+                               size_t n, d9di_rendering *room, struct output *o,
+                               d9di_jsonl_error *error)
+{
+    o->ids->len = o->ids_before;
+    o->labels->len = o->labels_before;
+    D9D_TRY(d9di_chat_render(&c->roles, m, n, NULL, room, error));
+    D9D_TRY(encode_text(c, s, room, o->ids));
+    D9D_TRY(put_labels(room, o->ids, o->ids_before, o->labels));
+    shift(o->ids, o->labels, o->ids_before);
     return D9D_OK;
+}
+
+static int64_t positions(const struct output *o)
+{
+    return (int64_t)(o->ids->len - o->ids_before);
+}
+
+static int64_t targets(const struct output *o)
+{
+    int64_t n = 0;
+
+    for (size_t i = o->labels_before; i < o->labels->len; i++)
+        n += o->labels->data[i] != -100;
+    return n;
+}
+
+/* The most first messages of the rendered chat whose tokens may fit. */
+static size_t most_turns(const d9di_rendering *r, int64_t most)
+{
+    size_t turns = 0;
+
+    for (size_t i = 0; i < r->spans.len && i <= (size_t)most; i++)
+        while (turns < r->ends.len && r->spans.data[i].to >= r->ends.data[turns])
+            turns++;
+    return turns;
+}
+
+static bool is_trained(const d9di_chat *c, const d9di_messages *m, size_t i)
+{
+    const d9di_span name = m->list.data[i].role;
+    const d9di_chat_speaker *role = d9di_chat_role_named(&c->roles, m->text.data + name.at, name.n);
+
+    return role->from->train.n > 0;
+}
+
+/* The last tokens of a chat that is too long go, by whole turns.  What is left is rendered anew, as
+ * a template may treat a last turn as no other. */
+static d9d_status shorten(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
+                          int64_t most, d9di_rendering *room, struct output *o,
+                          d9di_chat_lost *lost, d9di_jsonl_error *error)
+{
+    const int64_t all = targets(o);
+    const size_t fit = most_turns(room, most);
+    size_t n = fit < m->list.len ? fit : m->list.len - 1;
+
+    for (; n > 0; n--) {
+        if (!is_trained(c, m, n - 1))
+            continue;
+        D9D_TRY(encode_turns(c, s, m, n, room, o, error));
+        if (positions(o) > 0 && positions(o) <= most)
+            break;
+    }
+    if (n == 0) {
+        o->ids->len = o->ids_before;
+        o->labels->len = o->labels_before;
+    }
+    *lost = (d9di_chat_lost){n == 0, (int64_t)(m->list.len - n), all - targets(o)};
+    return D9D_OK;
+}
+
+d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
+                            int64_t most, d9di_rendering *room, d9d_ids *ids, d9di_labels *labels,
+                            d9di_chat_lost *lost, d9di_jsonl_error *error)
+{
+    struct output o = {ids, labels, ids->len, labels->len};
+
+    *lost = (d9di_chat_lost){false, 0, 0};
+    D9D_TRY(encode_turns(c, s, m, m->list.len, room, &o, error));
+    return most > 0 && positions(&o) > most ? shorten(c, s, m, most, room, &o, lost, error)
+                                            : D9D_OK;
 }
 
 d9d_status d9di_chat_prompt(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,

@@ -406,7 +406,7 @@ d9d_status d9di_manifest_print(const d9di_manifest *m, d9d_buf *out)
     json_t *lists = lists_json(m);
     json_t *root = json_pack(
         "{s:s, s:s, s:o, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I, s:I, s:I, "
-        "s:I}}",
+        "s:I, s:I, s:I}}",
         "schema", "d9d.dataset.v1", "version", D9D_VERSION, "tokenizer",
         m->has_tokenizer ? json_pack("{s:s, s:o}", "file", "tokenizer.json", "xxh3_128",
                                      hash_json(m->tokenizer_hash))
@@ -417,7 +417,8 @@ d9d_status d9di_manifest_print(const d9di_manifest *m, d9d_buf *out)
         (json_int_t)m->n_shards, "pack", (json_int_t)m->recipe.pack, "recipe", recipe_json(m),
         "documents", "read", (json_int_t)d->read, "kept", (json_int_t)d->kept, "too_short",
         (json_int_t)d->empty, "dropped", (json_int_t)d->dropped, "truncated",
-        (json_int_t)d->truncated, "split", (json_int_t)d->split);
+        (json_int_t)d->truncated, "split", (json_int_t)d->split, "turns_lost",
+        (json_int_t)d->turns_lost, "targets_lost", (json_int_t)d->targets_lost);
     d9d_status st = D9D_ENOMEM;
 
     if (!root || !lists || json_object_update(root, lists) != 0)

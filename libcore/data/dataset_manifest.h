@@ -30,6 +30,7 @@ typedef struct d9di_source {
 /* Documents by what became of them. */
 typedef struct d9di_documents {
     int64_t read, kept, empty, dropped, truncated, split;
+    int64_t turns_lost, targets_lost; /* of those that were dropped or truncated */
 } d9di_documents;
 
 /* How it was made. */

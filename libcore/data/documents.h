@@ -3,7 +3,7 @@
 #define D9DI_DATA_DOCUMENTS_H
 
 #include "d9d/data/shard.h"
-#include "data/jsonl.h"
+#include "data/chat_private.h"
 #include "data/shard_pieces.h"
 
 enum { D9DI_CHUNK_BYTES = 1 << 20 };
@@ -19,6 +19,7 @@ typedef struct d9di_document {
     d9di_place place;
     size_t n_ids; /* filled by the tokeniser, or by the reader where ids are given */
     bool has_labels;
+    d9di_chat_lost lost; /* of a chat that was too long */
 } d9di_document;
 
 struct d9di_ended {

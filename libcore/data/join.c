@@ -72,6 +72,8 @@ static void add_documents(d9di_documents *to, const d9di_documents *d)
     to->dropped += d->dropped;
     to->truncated += d->truncated;
     to->split += d->split;
+    to->turns_lost += d->turns_lost;
+    to->targets_lost += d->targets_lost;
 }
 
 static void add_split(d9di_split_state *to, const d9di_split_state *s)

@@ -83,9 +83,9 @@ static void say_losses(const d9di_documents *d, const d9d_log *log)
     if (d->empty || d->dropped || d->truncated || d->split)
         d9d_log_info(log,
                      "%lld documents too short to have a target, %lld dropped, %lld truncated, "
-                     "%lld split",
+                     "%lld split, %lld turns and %lld targets lost",
                      (long long)d->empty, (long long)d->dropped, (long long)d->truncated,
-                     (long long)d->split);
+                     (long long)d->split, (long long)d->turns_lost, (long long)d->targets_lost);
 }
 
 void d9di_shard_say(const d9di_manifest *m, const char *out, const d9d_log *log,
@@ -109,6 +109,8 @@ void d9di_shard_say(const d9di_manifest *m, const char *out, const d9d_log *log,
                                  .dropped = d->dropped,
                                  .truncated = d->truncated,
                                  .split = d->split,
+                                 .turns_lost = d->turns_lost,
+                                 .targets_lost = d->targets_lost,
                                  .samples = m->samples,
                                  .tokens = m->tokens,
                                  .positions = m->positions,
@@ -186,6 +188,9 @@ d9d_status d9d_shard_run(const d9d_shard_how *how, const d9d_log *log, d9d_shard
     d9d_status st;
 
     D9D_TRY(d9di_plan_make(how, &r.plan));
+    if (how->format == D9D_SHARD_CHAT && how->pack > 0 && how->pack_mode == D9D_PACK_CONCAT)
+        d9d_log_warn(log, "concat cuts chats where a sample is full, in the middle of answers; "
+                          "best-fit keeps them whole");
     st = open_work(&r, how->out, how->replace);
     if (st == D9D_OK)
         st = finish(&r, out);

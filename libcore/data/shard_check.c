@@ -11,6 +11,20 @@
 #define MAX_COUNT (INT64_C(1) << 40)
 enum { MAX_PACK = 1 << 20, MAX_WINDOW = 10000000 };
 
+d9d_overflow d9di_overflow_of(const d9d_shard_how *how)
+{
+    if (how->overflow != D9D_OVERFLOW_BY_FORMAT)
+        return how->overflow;
+    return how->format == D9D_SHARD_CHAT ? D9D_OVERFLOW_TRUNCATE : D9D_OVERFLOW_SPLIT;
+}
+
+int64_t d9di_longest_document(const d9d_shard_how *how)
+{
+    if (how->max_length > 0)
+        return how->max_length;
+    return how->pack > 0 && how->pack_mode == D9D_PACK_BEST_FIT ? how->pack : D9DI_MAX_LENGTH - 1;
+}
+
 static d9d_status add_split(d9di_shares *out, const char *name, size_t n, double upto,
                             int64_t count)
 {
@@ -137,7 +151,7 @@ static d9d_status check_lengths(const d9d_shard_how *how)
 /* A class belongs to a whole text. */
 static d9d_status check_classes(const d9d_shard_how *how)
 {
-    const bool cut = how->overflow == D9D_OVERFLOW_SPLIT && (how->max_length > 0 || how->pack > 0);
+    const bool cut = d9di_overflow_of(how) == D9D_OVERFLOW_SPLIT && (how->max_length > 0 || how->pack > 0);
 
     if (how->label_key == NULL)
         return D9D_OK;

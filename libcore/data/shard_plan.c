@@ -13,7 +13,9 @@
 #define DEFAULT_PART_BYTES  INT64_C(268435456)
 enum { DEFAULT_WINDOW = 10000, WINDOW_TOKENS = 8 << 20 };
 
-static const char *const overflows[] = {"split", "truncate", "drop"};
+static const char *const overflows[] = {[D9D_OVERFLOW_SPLIT] = "split",
+                                        [D9D_OVERFLOW_TRUNCATE] = "truncate",
+                                        [D9D_OVERFLOW_DROP] = "drop"};
 static const char *const pack_modes[] = {"best-fit", "concat"};
 
 /* --- the recipe ------------------------------------------------------------------------------- */
@@ -38,7 +40,7 @@ static d9di_recipe recipe_of(const d9di_plan *p)
     const d9d_shard_how *how = p->how;
     const bool best_fit = how->pack > 0 && how->pack_mode == D9D_PACK_BEST_FIT;
 
-    return (d9di_recipe){.overflow = overflows[how->overflow],
+    return (d9di_recipe){.overflow = overflows[d9di_overflow_of(how)],
                          .max_length = how->max_length,
                          .pack = how->pack,
                          .pack_mode = how->pack > 0 ? pack_modes[how->pack_mode] : NULL,
@@ -107,10 +109,10 @@ static d9d_status hash_job(d9di_plan *p)
                out);
     D9D_TRY_OR(st,
                d9d_buf_printf(&b, "%lld %d %lld %d %lld %lld %lld %llu\n",
-                              (long long)how->max_length, (int)how->overflow, (long long)how->pack,
-                              (int)how->pack_mode, (long long)recipe_of(p).pack_window,
-                              (long long)how->seed, (long long)p->part,
-                              (unsigned long long)p->unit.shard_bytes),
+                              (long long)how->max_length, (int)d9di_overflow_of(how),
+                              (long long)how->pack, (int)how->pack_mode,
+                              (long long)recipe_of(p).pack_window, (long long)how->seed,
+                              (long long)p->part, (unsigned long long)p->unit.shard_bytes),
                out);
     if (p->tokenise.tok)
         D9D_TRY_OR(st, put_hash(&b, d9d_tokenizer_hash(p->tokenise.tok)), out);

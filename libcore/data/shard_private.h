@@ -19,6 +19,10 @@ typedef struct d9di_shares {
     size_t n;
 } d9di_shares;
 
+/* What becomes of documents that are too long, and the most positions of one that is not. */
+d9d_overflow d9di_overflow_of(const d9d_shard_how *how);
+int64_t d9di_longest_document(const d9d_shard_how *how);
+
 /* Options that contradict each other are ECONFIG. */
 d9d_status d9di_shard_check(const d9d_shard_how *how, d9di_shares *shares);
 /* The share of a document, and the key of its samples. */

@@ -82,10 +82,13 @@ static d9d_status given_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *
 static d9d_status chat_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
                            d9di_document *doc, const char *raw, d9di_jsonl_error *error)
 {
+    const bool by_turns = d9di_overflow_of(t->how) == D9D_OVERFLOW_TRUNCATE;
+
     D9D_TRY(d9di_jsonl_messages(raw, doc->len, &w->messages, error));
     doc->has_labels = true;
-    return d9di_chat_encode(t->chat, w->scratch, &w->messages, &w->rendering, &c->ids, &c->labels,
-                            error);
+    return d9di_chat_encode(t->chat, w->scratch, &w->messages,
+                            by_turns ? d9di_longest_document(t->how) : 0, &w->rendering, &c->ids,
+                            &c->labels, &doc->lost, error);
 }
 
 static d9d_status megatron_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,

@@ -28,6 +28,8 @@ static const struct field {
     FIELD(documents.dropped),
     FIELD(documents.split),
     FIELD(documents.truncated),
+    FIELD(documents.turns_lost),
+    FIELD(documents.targets_lost),
     FIELD(samples),
     FIELD(segments),
     FIELD(tokens),

@@ -102,13 +102,6 @@ static d9d_status current_seal(struct current *c)
 /* --- from documents to samples -----------------------------------------------------------------
  */
 
-static int64_t longest_document(const d9d_shard_how *how)
-{
-    if (how->max_length > 0)
-        return how->max_length;
-    return how->pack > 0 && how->pack_mode == D9D_PACK_BEST_FIT ? how->pack : D9DI_MAX_LENGTH - 1;
-}
-
 /* Samples of at most `most` positions that cover the document. */
 static d9d_status cut_document(d9di_packer *p, uint32_t key, const uint32_t *ids,
                                const int32_t *labels, size_t n, int64_t most)
@@ -141,31 +134,51 @@ static d9d_status check_labels(const struct work *w, const d9di_chunk *c, const 
     return D9D_OK;
 }
 
+/* Positions [from, n) of a document are left out. */
+static void lose(d9di_documents *d, const int32_t *labels, size_t from, size_t n)
+{
+    for (size_t i = from; i < n; i++)
+        d->targets_lost += !labels || labels[i] != -100;
+}
+
 static d9d_status add_document(const struct work *w, const d9di_chunk *c, const d9di_document *doc,
                                const uint32_t *ids, int32_t *labels)
 {
     const d9d_shard_how *how = w->plan->how;
-    const int64_t most = longest_document(how);
+    const int64_t most = d9di_longest_document(how);
     const size_t extra = doc->has_labels ? 0 : 1;
     d9di_documents *documents = &d9di_unit_at(w->current->unit)->documents;
     size_t n = doc->n_ids, split;
     uint32_t key;
 
     documents->read++;
+    documents->turns_lost += doc->lost.turns;
+    documents->targets_lost += doc->lost.targets;
+    if (doc->lost.dropped) {
+        documents->dropped++;
+        return D9D_OK;
+    }
     if (n <= extra) {
         documents->empty++;
         return D9D_OK;
     }
     D9D_TRY(check_labels(w, c, doc));
+    documents->truncated += doc->lost.turns > 0;
     if ((int64_t)(n - extra) > most) {
-        switch (how->overflow) {
-        case D9D_OVERFLOW_DROP: documents->dropped++; return D9D_OK;
+        switch (d9di_overflow_of(how)) {
+        case D9D_OVERFLOW_DROP:
+            documents->dropped++;
+            lose(documents, labels, 0, n - extra);
+            return D9D_OK;
         case D9D_OVERFLOW_TRUNCATE:
             documents->truncated++;
+            if (!how->label_key)
+                lose(documents, labels, (size_t)most, n - extra);
             n = (size_t)most + extra;
             if (labels != NULL && how->label_key)
                 labels[n - 1] = labels[doc->n_ids - 1];
             break;
+        case D9D_OVERFLOW_BY_FORMAT:
         case D9D_OVERFLOW_SPLIT: documents->split++; break;
         }
     }

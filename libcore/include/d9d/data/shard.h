@@ -16,7 +16,9 @@
  * From document to samples.  A document of n tokens has n - 1 positions (n where its labels
  * are given); one without a position is counted and left out.  One with more than
  * max_length positions is split into samples that follow each other without losing a target,
- * truncated, or dropped.  With `pack` several documents are put together to samples of at most
+ * truncated, or dropped.  A chat is truncated by whole turns, behind the last trained one that fits,
+ * and dropped when none does; that is the default for chats, as a part that begins in the middle of
+ * an answer teaches the wrong thing.  With `pack` several documents are put together to samples of at most
  * `pack` positions (libcore/data/packer.h); a segment is one document.
  *
  * Splits.  A document goes to the split in whose share a random number of the seed and its ids
@@ -66,8 +68,9 @@ typedef enum d9d_pack_mode {
 } d9d_pack_mode;
 
 typedef enum d9d_overflow {
+    D9D_OVERFLOW_BY_FORMAT, /* chats are truncated, other documents split */
     D9D_OVERFLOW_SPLIT,
-    D9D_OVERFLOW_TRUNCATE,
+    D9D_OVERFLOW_TRUNCATE, /* a chat behind the last trained turn that fits */
     D9D_OVERFLOW_DROP
 } d9d_overflow;
 
@@ -105,6 +108,7 @@ typedef struct d9d_shard_how {
 
 typedef struct d9d_shard_report {
     int64_t documents, too_short, dropped, truncated, split;
+    int64_t turns_lost, targets_lost; /* of documents that were dropped or truncated */
     int64_t samples, tokens, positions;
     uint32_t shards;
 } d9d_shard_report;

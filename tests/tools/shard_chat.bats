@@ -1,0 +1,89 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats and of the helper
+# d9d-shard with chats: what is cut, what is said of lines that are none, what is trained.
+
+setup() {
+    load helper
+    work=$(workplace)
+    cd "$work" || return 1
+    tok=$BATS_TEST_DIRNAME/../../examples/tokenizer/tokenizer.json
+    template=$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json
+    chats=(-t "$tok" --format chat --template "$template")
+}
+teardown() { cd / && rm -rf "$work"; }
+
+# chat TURNS: a chat of so many questions and answers, each about as long as the next.
+chat() {
+    local i sep=''
+    printf '{"messages": ['
+    for ((i = 1; i <= $1; i++)); do
+        printf '%s{"role": "user", "content": "question %d"}, ' "$sep" "$i"
+        printf '{"role": "assistant", "content": "int answer_%d; int more_%d; int last_%d;"}' "$i" "$i" "$i"
+        sep=', '
+    done
+    printf ']}\n'
+}
+# Members of a report on a line, one blank between them.
+flat() { "$@" | tr -s ' \n' ' '; }
+# How many positions the only chat of a file has.
+positions() {
+    d9d-shard -q "${chats[@]}" --force -o whole "$1"
+    d9d-shard inspect whole --sample 0 --json | sed 's/.*"length": \([0-9]*\).*/\1/'
+}
+
+@test "a chat that is too long is cut behind the last trained turn that fits" {
+    chat 6 >six.jsonl
+    chat 3 >three.jsonl
+    fits=$(positions three.jsonl)
+    for option in --pack --max-length; do
+        for n in "$fits" $((fits + 9)); do
+            run -0 --separate-stderr flat d9d-shard --json "${chats[@]}" --force -o cut $option "$n" six.jsonl
+            [[ "$output" == *'"truncated": 1, "split": 0, "turns_lost": 6, '* ]]
+            [[ "$stderr" == *'1 truncated, 0 split, 6 turns and '*' targets lost'* ]]
+            d9d-shard inspect cut --sample 0 --text >got
+            diff <(d9d-shard inspect whole --sample 0 --text) got
+        done
+        # One token less: the third answer does not fit.
+        run -0 --separate-stderr flat d9d-shard --json "${chats[@]}" --force -o cut $option $((fits - 1)) six.jsonl
+        [[ "$output" == *'"turns_lost": 8, '* ]]
+        run -0 d9d-shard inspect cut --sample 0 --text
+        [[ "$output" == *'last_2;<|im_end|>⟧' ]]
+    done
+    [[ "$(flat cat cut/manifest.json)" == *'"turns_lost": 8, "targets_lost": '* ]]
+}
+
+@test "no piece of a packed chat begins or ends in an answer" {
+    for n in 9 2 7 1 12 3 30; do chat $n; done >c.jsonl
+    d9d-shard -q "${chats[@]}" -o packed --pack 300 c.jsonl
+    for ((k = 0; ; k++)); do
+        d9d-shard inspect packed --sample $k --text >text 2>/dev/null || break
+        [ "$(grep -c '<|im_start|>user' text)" = "$(grep -c '<|im_end|>⟧' text)" ]
+        ! grep -B1 -e '^--------$' text | grep -v -e '^--' -e '<|im_end|>⟧$' || false
+        ! grep -A1 -e '^--------$' text | grep -v -e '^--' -e '^<|im_start|>user$' || false
+    done
+    [ $k -ge 2 ]
+}
+
+@test "a chat of which nothing trained fits is dropped and counted; drop and split are for the asking" {
+    chat 2 >c.jsonl
+    chat 1 >one.jsonl
+    n=$(positions one.jsonl)
+    run -1 --separate-stderr d9d-shard "${chats[@]}" -o none --max-length $((n - 1)) c.jsonl
+    [[ "$stderr" == *'no samples: of 1 documents in 1 inputs, '*' 1 were dropped'* ]]
+    cat one.jsonl c.jsonl >both.jsonl
+    run -0 --separate-stderr flat d9d-shard --json "${chats[@]}" -o drop --overflow drop --max-length "$n" both.jsonl
+    [[ "$output" == *'"dropped": 1, "truncated": 0, "split": 0, "turns_lost": 0, "targets_lost": '[1-9]* ]]
+    run -0 --separate-stderr flat d9d-shard --json "${chats[@]}" -o split --overflow split --max-length "$n" both.jsonl
+    [[ "$output" == *'"dropped": 0, "truncated": 0, "split": 1, "turns_lost": 0, "targets_lost": 0, '* ]]
+    run -0 --separate-stderr d9d-shard "${chats[@]}" -o concat --pack 40 --pack-mode concat both.jsonl
+    [[ "$stderr" == *'concat cuts chats where a sample is full'* ]]
+}
+
+@test "text is cut as before, and what truncating loses is counted" {
+    printf '{"text": "int a; int b; int c; int d;"}\n' >t.jsonl
+    run -0 --separate-stderr flat d9d-shard --json -t "$tok" -o split --max-length 4 t.jsonl
+    [[ "$output" == *'"truncated": 0, "split": 1, "turns_lost": 0, "targets_lost": 0, '* ]]
+    all=$(sed 's/.*"positions": \([0-9]*\).*/\1/' <<<"$output")
+    run -0 --separate-stderr flat d9d-shard --json -t "$tok" -o cut --overflow truncate --max-length 4 t.jsonl
+    [[ "$output" == *'"truncated": 1, "split": 0, "turns_lost": 0, "targets_lost": '$((all - 4))', '* ]]
+}
