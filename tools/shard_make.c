@@ -36,7 +36,8 @@ const tool_option shard_make_options[] = {
         "most positions of a sample (default: any, or those of a pack)", .min = 1,
         .max = 0x7ffffffe),
     OPT(how.overflow, WORD, "overflow", 0, "HOW",
-        "what becomes of longer documents: split, truncate (a chat by whole turns) or drop; default "
+        "what becomes of longer documents: split, truncate (a chat by whole turns) or drop; "
+        "default "
         "auto: truncate for chats, else split",
         .words = overflows),
     OPT(edges, COMMAS, "bucket-edges", 0, "N,N,...",

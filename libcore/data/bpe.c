@@ -324,8 +324,8 @@ static bool is_unknown(const d9di_bpe *b, const char *text, size_t n)
 {
     const size_t w = first_width(b, text);
 
-    return w <= n && (b->chars ? d9di_bpe_find(b, text, w) : b->byte_id[(unsigned char)*text]) ==
-                         D9DI_NO_ID;
+    return w <= n &&
+           (b->chars ? d9di_bpe_find(b, text, w) : b->byte_id[(unsigned char)*text]) == D9DI_NO_ID;
 }
 
 static size_t unknown_width(const d9di_bpe *b, const char *text, size_t n)

@@ -241,13 +241,19 @@ d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s, const 
 }
 
 d9d_status d9di_chat_prompt(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
-                            const char *speaker, d9di_rendering *room, d9d_ids *ids,
-                            d9di_jsonl_error *error)
+                            const char *speaker, bool no_thoughts, d9di_rendering *room,
+                            d9d_ids *ids, d9di_jsonl_error *error)
 {
-    const d9di_chat_speaker *role = d9di_chat_role_named(&c->roles, speaker, strlen(speaker));
+    const d9di_chat_next next = {d9di_chat_role_named(&c->roles, speaker, strlen(speaker)),
+                                 no_thoughts};
 
-    if (role == NULL)
+    if (next.role == NULL)
         return D9D_FAIL(D9D_ECONFIG, "the role \"%s\" is not in the template", speaker);
-    D9D_TRY(d9di_chat_render(&c->roles, m, m->list.len, role, room, error));
+    if (no_thoughts && next.role->from->thoughts == NULL)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "the template says of no thoughts of the role \"%s\", so "
+                        "they cannot be left out",
+                        speaker);
+    D9D_TRY(d9di_chat_render(&c->roles, m, m->list.len, &next, room, error));
     return encode_text(c, s, room, ids);
 }

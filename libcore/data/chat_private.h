@@ -27,9 +27,10 @@ d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s, const 
                             d9di_chat_lost *lost, d9di_jsonl_error *error);
 
 /* Append the ids that `speaker` is to go on from: the chat without its `end`, and that role's
- * prefix.  ECONFIG when there is no such role. */
+ * prefix, with empty thoughts where there are to be none.  ECONFIG when there is no such role, or
+ * when it has no thoughts to leave out. */
 d9d_status d9di_chat_prompt(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
-                            const char *speaker, d9di_rendering *room, d9d_ids *ids,
-                            d9di_jsonl_error *error);
+                            const char *speaker, bool no_thoughts, d9di_rendering *room,
+                            d9d_ids *ids, d9di_jsonl_error *error);
 
 #endif

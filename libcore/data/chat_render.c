@@ -33,6 +33,55 @@ const d9di_chat_speaker *d9di_chat_role_named(const d9di_chat_roles *roles, cons
     return NULL;
 }
 
+/* --- words ----------------------------------------------------------------------------------- */
+
+/* A part of a message. */
+struct words {
+    const char *text;
+    size_t n;
+};
+
+static struct words without_leading(struct words w)
+{
+    while (w.n > 0 && w.text[0] == '\n')
+        w = (struct words){w.text + 1, w.n - 1};
+    return w;
+}
+
+static struct words without_trailing(struct words w)
+{
+    while (w.n > 0 && w.text[w.n - 1] == '\n')
+        w.n--;
+    return w;
+}
+
+/* What is in front of the first `mark`; all of it where there is none. */
+static struct words before_first(struct words w, const char *mark)
+{
+    const char *at = *mark ? memmem(w.text, w.n, mark, strlen(mark)) : NULL;
+
+    return at ? (struct words){w.text, (size_t)(at - w.text)} : w;
+}
+
+/* What is behind the last `mark`; all of it where there is none. */
+static struct words behind_last(struct words w, const char *mark)
+{
+    const size_t len = strlen(mark);
+    const char *at;
+
+    while (len > 0 && (at = memmem(w.text, w.n, mark, len)) != NULL)
+        w = (struct words){at + len, w.n - (size_t)(at + len - w.text)};
+    return w;
+}
+
+static bool begins_and_ends(struct words w, const char *prefix, const char *suffix)
+{
+    const size_t a = strlen(prefix), b = strlen(suffix);
+
+    return w.n >= a && w.n >= b && memcmp(w.text, prefix, a) == 0 &&
+           memcmp(w.text + w.n - b, suffix, b) == 0;
+}
+
 /* --- text ------------------------------------------------------------------------------------ */
 
 static d9d_status put(struct render *r, const char *text, size_t n, bool trained)
@@ -102,25 +151,92 @@ static size_t find_token(const d9d_chat_role *role, const char *text, size_t n, 
     return best;
 }
 
-/* *said: more than newlines is behind the last token. */
-static d9d_status put_content(struct render *r, const d9di_chat_speaker *role, const char *text,
-                              size_t n, bool *said)
+static d9d_status put_content(struct render *r, const d9d_chat_role *role, struct words w,
+                              bool trained)
 {
-    const bool trained = role->trains[D9D_CHAT_CONTENT];
-
-    *said = false;
-    while (n > 0) {
+    while (w.n > 0) {
         size_t token;
-        const size_t before = find_token(role->from, text, n, &token);
+        const size_t before = find_token(role, w.text, w.n, &token);
 
-        D9D_TRY(put_given(r, text, before, false, trained));
-        D9D_TRY(put_given(r, text + before, token, true, trained));
-        for (size_t i = 0; token == 0 && i < before; i++)
-            *said = *said || text[i] != '\n';
-        text += before + token;
-        n -= before + token;
+        D9D_TRY(put_given(r, w.text, before, false, trained));
+        D9D_TRY(put_given(r, w.text + before, token, true, trained));
+        w = (struct words){w.text + before + token, w.n - before - token};
     }
     return D9D_OK;
+}
+
+/* Whether more than newlines is behind the last of the role's tokens. */
+static bool says_something(const d9d_chat_role *role, struct words w)
+{
+    size_t token = w.n, before = 0;
+
+    while (token > 0 && (before = find_token(role, w.text, w.n, &token)) < w.n)
+        w = (struct words){w.text + before + token, w.n - before - token};
+    while (w.n > 0 && w.text[w.n - 1] == '\n')
+        w.n--;
+    return w.n > 0;
+}
+
+/* --- thoughts -------------------------------------------------------------------------------- */
+
+/* What a message of a role says. */
+struct speech {
+    struct words thoughts, content;
+    bool thinks; /* they are rendered */
+};
+
+/* Whether message i is behind the last message that thoughts are left out in front of. */
+static bool is_behind(const struct render *r, const d9d_chat_thoughts *t, size_t i)
+{
+    const bool some = *t->unless_prefix || *t->unless_suffix;
+
+    if (!t->behind)
+        return true;
+    for (size_t k = r->n; k-- > 0;) {
+        const d9di_message *m = &r->from->list.data[k];
+        const struct words content = {text_of(r, m->content), m->content.n};
+
+        if (m->role.n == strlen(t->behind) &&
+            memcmp(text_of(r, m->role), t->behind, m->role.n) == 0 &&
+            !(some && begins_and_ends(content, t->unless_prefix, t->unless_suffix)))
+            return i > k;
+    }
+    return false;
+}
+
+static struct speech speech_of(const struct render *r, const d9d_chat_thoughts *t, size_t i)
+{
+    const d9di_message *m = &r->from->list.data[i];
+    struct speech s = {.content = {text_of(r, m->content), m->content.n}};
+    bool empty;
+
+    if (!t)
+        return s;
+    if (m->has_thoughts) {
+        s.thoughts = (struct words){text_of(r, m->thoughts), m->thoughts.n};
+    } else if (*t->end && before_first(s.content, t->end).n < s.content.n) {
+        s.thoughts = without_leading(
+            behind_last(without_trailing(before_first(s.content, t->end)), t->begin));
+        s.content = without_leading(behind_last(s.content, t->end));
+    }
+    empty = t->empty == D9D_CHAT_EMPTY_ALWAYS || (t->empty == D9D_CHAT_EMPTY_LAST && i + 1 == r->n);
+    s.thinks = (s.thoughts.n > 0 || empty) && is_behind(r, t, i);
+    return s;
+}
+
+static d9d_status put_speech(struct render *r, const d9di_chat_speaker *role,
+                             const struct speech *s)
+{
+    const d9d_chat_thoughts *t = role->from->thoughts;
+    const bool thoughts = role->trains[D9D_CHAT_THOUGHTS];
+    const bool content = role->trains[D9D_CHAT_CONTENT];
+
+    if (!s->thinks)
+        return put_content(r, role->from, s->content, content);
+    D9D_TRY(put_template(r, t->prefix, thoughts));
+    D9D_TRY(put_content(r, role->from, without_leading(without_trailing(s->thoughts)), thoughts));
+    D9D_TRY(put_template(r, t->suffix, thoughts));
+    return put_content(r, role->from, without_leading(s->content), content);
 }
 
 /* --- messages -------------------------------------------------------------------------------- */
@@ -176,16 +292,17 @@ static d9d_status change_speaker(struct render *r, const d9di_chat_speaker *next
 /* With the chat's tools if it is the first; `m` NULL is a system message that is not there, its
  * content NULL or the default. */
 static d9d_status put_message(struct render *r, const d9di_chat_speaker *role,
-                              const d9di_message *m, const char *content, size_t n)
+                              const d9di_message *m, const struct speech *s)
 {
     const bool tools = r->speaker == NULL && r->from->tools.len > 0;
-    bool said;
+    const bool said =
+        role->from->thoughts ? s->content.n > 0 : says_something(role->from, s->content);
 
     D9D_TRY(change_speaker(r, role));
     D9D_TRY(put_template(r, role->from->prefix, role->trains[D9D_CHAT_PREFIX]));
-    D9D_TRY(put_content(r, role, content, n, &said));
+    D9D_TRY(put_speech(r, role, s));
     if (tools)
-        D9D_TRY(put_tools(r, content != NULL));
+        D9D_TRY(put_tools(r, s->content.text != NULL));
     if (m)
         D9D_TRY(put_calls(r, role, m, said));
     D9D_TRY(put_template(r, role->from->suffix, role->trains[D9D_CHAT_SUFFIX]));
@@ -203,10 +320,9 @@ static d9d_status not_rendered(d9di_jsonl_error *error, size_t at, const char *w
 static d9d_status put_default(struct render *r)
 {
     const char *text = r->roles->from->default_system;
+    const struct speech s = {.content = {text, text ? strlen(text) : 0}};
 
-    return text || r->from->tools.len > 0
-               ? put_message(r, r->roles->system, NULL, text, text ? strlen(text) : 0)
-               : D9D_OK;
+    return text || r->from->tools.len > 0 ? put_message(r, r->roles->system, NULL, &s) : D9D_OK;
 }
 
 /* What the template has no place for. */
@@ -221,6 +337,8 @@ static d9d_status check_message(const struct render *r, const d9di_message *m,
     }
     if (m->n_calls > 0 && !role->from->calls)
         return not_rendered(error, m->at, "\"tool_calls\" of this role");
+    if (m->thoughts.n > 0 && !role->from->thoughts)
+        return not_rendered(error, m->at, "\"reasoning_content\" of this role");
     return D9D_OK;
 }
 
@@ -236,24 +354,38 @@ static d9d_status put_messages(struct render *r, d9di_jsonl_error *error)
         const d9di_chat_speaker *role =
             d9di_chat_role_named(r->roles, text_of(r, x->role), x->role.n);
 
+        struct speech s;
+
         D9D_TRY(check_message(r, x, role, error));
         if (i == 0 && role != r->roles->system)
             D9D_TRY(put_default(r));
-        D9D_TRY(put_message(r, role, x, text_of(r, x->content), x->content.n));
+        s = speech_of(r, role->from->thoughts, i);
+        D9D_TRY(put_message(r, role, x, &s));
         D9D_TRY(D9D_VEC_PUSH(&r->out->ends, r->out->text.len));
     }
     return D9D_OK;
 }
 
+/* What the role goes on from, behind its empty thoughts where it is not to have any. */
+static d9d_status put_next(struct render *r, const d9di_chat_next *next)
+{
+    const d9d_chat_role *role = next->role->from;
+
+    D9D_TRY(put_template(r, role->prefix, false));
+    if (!next->no_thoughts)
+        return D9D_OK;
+    D9D_TRY(put_template(r, role->thoughts->prefix, false));
+    return put_template(r, role->thoughts->suffix, false);
+}
+
 d9d_status d9di_chat_render(const d9di_chat_roles *roles, const d9di_messages *m, size_t n,
-                            const d9di_chat_speaker *next, d9di_rendering *out,
+                            const d9di_chat_next *next, d9di_rendering *out,
                             d9di_jsonl_error *error)
 {
     struct render r = {.roles = roles, .from = m, .n = n, .out = out};
 
     out->text.len = out->zones.len = out->runs.len = out->ends.len = out->spans.len = 0;
     D9D_TRY(put_messages(&r, error));
-    D9D_TRY(change_speaker(&r, next));
-    return next ? put_template(&r, next->from->prefix, false)
-                : put_template(&r, roles->from->end, false);
+    D9D_TRY(change_speaker(&r, next ? next->role : NULL));
+    return next ? put_next(&r, next) : put_template(&r, roles->from->end, false);
 }

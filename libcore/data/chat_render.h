@@ -31,17 +31,23 @@ struct d9di_chat_run {
 
 typedef struct d9di_rendering {
     d9d_buf text;
-    D9D_VEC(d9di_zone) zones;            /* tile it, */
-    D9D_VEC(struct d9di_chat_run) runs;  /* and so do these */
-    D9D_VEC(size_t) ends;                /* where each message ends */
-    d9di_origins spans;                  /* of the text's tokens; for who encodes it */
-} d9di_rendering; /* zero-initialised is empty */
+    D9D_VEC(d9di_zone) zones;           /* tile it, */
+    D9D_VEC(struct d9di_chat_run) runs; /* and so do these */
+    D9D_VEC(size_t) ends;               /* where each message ends */
+    d9di_origins spans;                 /* of the text's tokens; for who encodes it */
+} d9di_rendering;                       /* zero-initialised is empty */
 void d9di_rendering_release(d9di_rendering *r);
 
-/* The first n of the messages as a whole chat, or, where `next` is a role, as what that is to go
- * on from.  EFORMAT fills *error where the messages are at fault. */
+/* The role that speaks next. */
+typedef struct d9di_chat_next {
+    const d9di_chat_speaker *role;
+    bool no_thoughts; /* behind empty ones, which the role must have */
+} d9di_chat_next;
+
+/* The first n of the messages as a whole chat, or, unless `next` is NULL, as what that role is to
+ * go on from.  EFORMAT fills *error where the messages are at fault. */
 d9d_status d9di_chat_render(const d9di_chat_roles *roles, const d9di_messages *m, size_t n,
-                            const d9di_chat_speaker *next, d9di_rendering *out,
+                            const d9di_chat_next *next, d9di_rendering *out,
                             d9di_jsonl_error *error);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "data/python_number.h"
 #include "data/utf8.h"
 
 enum { MAX_DEPTH = 512 };
@@ -271,6 +272,8 @@ static d9d_status value(struct scan *p, int depth, d9d_buf *out)
     if (take(p, '['))
         return values(p, '[', ']', depth + 1, out);
     D9D_TRY(skip_word(p));
+    if (out && !(p->s[from] >= 'a' && p->s[from] <= 'z'))
+        return d9di_python_number(p->s + from, p->at - from, out);
     return put(out, p->s + from, p->at - from);
 }
 
@@ -647,8 +650,14 @@ static d9d_status message_member(struct scan *p, void *arg, const char *key, siz
         w->message.n_calls = w->to->calls.len - w->message.calls;
         return D9D_OK;
     }
+    if (is_key(key, len, "reasoning_content")) {
+        w->message.has_thoughts = here(p) == '"';
+        D9D_TRY(text_or_null(p, text, "\"reasoning_content\""));
+        w->message.thoughts = since(text, before);
+        return D9D_OK;
+    }
     if (is_key(key, len, "tool_calls") || is_key(key, len, "function_call") ||
-        is_key(key, len, "reasoning_content"))
+        is_key(key, len, "reasoning") || is_key(key, len, "thinking"))
         return skip_nothing(p, key);
     return skip_value(p);
 }

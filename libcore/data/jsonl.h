@@ -34,10 +34,10 @@ d9d_status d9di_jsonl_tokens(const char *line, size_t n, uint32_t vocab, d9d_ids
 
 /* The messages of a chat: {"messages": [{"role": "...", "content": "..."}, ...]}, perhaps with
  * "system" beside them, which is then the first, and "tools".  Content is a string, a list of
- * {"type": "text", "text": "..."}, or null for none.  Messages may have "tool_calls", a list of
+ * {"type": "text", "text": "..."}, or null for none; "reasoning_content" is a string, or null.
+ * Messages may have "tool_calls", a list of
  * {"name": "...", "arguments": ...}, perhaps in {"function": ...}: a string of arguments is taken
- * as it is.  Other arguments and tools become JSON as Python's json.dumps() writes it, numbers
- * as they were. */
+ * as it is.  Other arguments and tools become JSON as Python's json.dumps() writes it. */
 typedef struct d9di_span {
     size_t at, n; /* in the text */
 } d9di_span;
@@ -45,7 +45,8 @@ typedef struct d9di_call {
     d9di_span name, arguments;
 } d9di_call;
 typedef struct d9di_message {
-    d9di_span role, content;
+    d9di_span role, content, thoughts;
+    bool has_thoughts;     /* they are given, if only as "" */
     size_t calls, n_calls; /* in the list */
     size_t at;             /* byte of the line */
 } d9di_message;

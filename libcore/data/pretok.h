@@ -26,9 +26,9 @@ enum { D9DI_PIECES = 256 };
 /* Buffers of one thread; zero-initialised is ready to use. */
 typedef struct d9di_pretok_scratch {
     d9d_buf shadow, prefixed, prefixed_shadow;
-    bool traced;              /* origins are wanted: */
-    d9di_origins origins;     /* of the bytes of `prefixed`, */
-    const char *rewritten;    /* which was made of this */
+    bool traced;           /* origins are wanted: */
+    d9di_origins origins;  /* of the bytes of `prefixed`, */
+    const char *rewritten; /* which was made of this */
     d9di_matcher *matcher; /* borrowed */
     d9di_stretch pieces[D9DI_PIECES];
 } d9di_pretok_scratch;

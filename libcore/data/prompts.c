@@ -46,8 +46,8 @@ static d9d_status chat_ids(reader *r, const char *line, size_t n)
     if (r->chat == NULL)
         return D9D_FAIL(D9D_ECONFIG, "a chat needs a chat template");
     D9D_TRY(d9di_jsonl_messages(line, n, &r->messages, &r->error));
-    return d9di_chat_prompt(r->chat, r->scratch, &r->messages, r->how->speaker, &r->rendering,
-                            &r->ids, &r->error);
+    return d9di_chat_prompt(r->chat, r->scratch, &r->messages, r->how->speaker, r->how->no_thoughts,
+                            &r->rendering, &r->ids, &r->error);
 }
 
 static d9d_status given_ids(reader *r, const char *line, size_t n)

@@ -151,7 +151,8 @@ static d9d_status check_lengths(const d9d_shard_how *how)
 /* A class belongs to a whole text. */
 static d9d_status check_classes(const d9d_shard_how *how)
 {
-    const bool cut = d9di_overflow_of(how) == D9D_OVERFLOW_SPLIT && (how->max_length > 0 || how->pack > 0);
+    const bool cut =
+        d9di_overflow_of(how) == D9D_OVERFLOW_SPLIT && (how->max_length > 0 || how->pack > 0);
 
     if (how->label_key == NULL)
         return D9D_OK;

@@ -386,8 +386,8 @@ struct tracing {
     const d9di_zone *zones;
     size_t n_zones;
     d9di_origins *spans;
-    const char *raw_done;                /* the end of the last raw stretch or token, */
-    const char *stretch, *text, *done;   /* a raw stretch, it normalised, and what of that is done */
+    const char *raw_done;              /* the end of the last raw stretch or token, */
+    const char *stretch, *text, *done; /* a raw stretch, it normalised, and what of that is done */
 };
 
 /* Bytes of the raw text that text[0, n) comes from, n > 0, of the normalised stretch or of what the
@@ -425,12 +425,11 @@ static d9d_status trace_piece(const struct encoding *e, const d9di_stretch *piec
     size_t at = 0, skip;
 
     for (size_t i = first_id; i < e->out->len; i++) {
-        const size_t w = d9di_bpe_width(&e->tok->model, piece->text + at, piece->n - at,
-                                        e->out->data[i], &skip);
+        const size_t w =
+            d9di_bpe_width(&e->tok->model, piece->text + at, piece->n - at, e->out->data[i], &skip);
 
-        D9D_TRY(D9D_VEC_PUSH(e->trace->spans,
-                             w > 0 ? origin_of(e, piece->text + at + skip, w)
-                                   : origin_of(e, piece->text + piece->n - 1, 1)));
+        D9D_TRY(D9D_VEC_PUSH(e->trace->spans, w > 0 ? origin_of(e, piece->text + at + skip, w)
+                                                    : origin_of(e, piece->text + piece->n - 1, 1)));
         at += skip + w;
     }
     return D9D_OK;

@@ -49,6 +49,7 @@ d9d_status d9di_asked_prompts(d9di_asked *a, const d9d_tokenizer *tokenizer, int
                                  .tokenizer = tokenizer,
                                  .chat_template = a->how->chat_template,
                                  .speaker = a->how->role,
+                                 .no_thoughts = !a->how->enable_thinking,
                                  .vocab = vocab};
 
     if (a->how->prompts == NULL)

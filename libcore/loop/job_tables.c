@@ -410,6 +410,8 @@ static const d9d_key generate_keys[] = {
                 .min = 1),
     D9D_KEY_STR(d9d_generate_section, role, "\"assistant\"", "the role that speaks next in chats",
                 .min = 1, .max = 256),
+    D9D_KEY_BOOL(d9d_generate_section, enable_thinking, "true",
+                 "false: prompts of chats end in empty thoughts, as the template has them"),
     D9D_KEY_INT(d9d_generate_section, prompt_tokens, "null", 1, INT32_MAX,
                 "of a sample of the data section so many tokens are the prompt; null: those before "
                 "its first target",

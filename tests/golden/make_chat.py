@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Golden vectors of chats: messages, and the ids and the mask of trained tokens that HuggingFace
-transformers gives them with a ChatML template; chats with tools, as Qwen3's own template has them.
+transformers gives them with a ChatML template; chats of all kinds, and prompts, as Qwen3's own
+template has them.
 
     python make_chat.py                     # writes chat.jsonl beside this file, and chats/
-    python make_chat.py QWEN3_TEMPLATE.jinja [TOKENIZER.json [OUT.jsonl]]    # chat_tools.jsonl
+    python make_chat.py QWEN3_TEMPLATE.jinja [TOKENIZER.json [FOLDER]]   # chat_qwen3.jsonl, chat_prompts.jsonl
 
-The tokenizer is that of examples/, the templates' twin is examples/chat/qwen3.json.
+The tokenizer is that of examples/, the template's twin is examples/chat/qwen3.json.
 chats/ has other families: tokenizers that write spaces anew, and templates that end in a blank.
 QWEN3_TEMPLATE is the "chat_template" of a Qwen3 tokenizer_config.json.
 """
 import json
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -24,6 +26,10 @@ TEMPLATE = (
     "{% endgeneration %}{{ '\\n' }}"
     "{% else %}{{ m['content'] + '<|im_end|>\\n' }}{% endif %}{% endfor %}"
 )
+CHATML = {"schema": "d9d.chat.v1", "roles": [
+    {"name": name, "prefix": f"<|im_start|>{name}\n", "suffix": "<|im_end|>", "after": "\n", **more}
+    for name, more in (("system", {}), ("user", {}),
+                       ("assistant", {"train": ["content", "suffix"], "tokens": ["<think>", "</think>"]}))]}
 TEXTS = [
     "Hello.", "What does `for (int i = 0; i < n; i++)` do?", "It counts from 0 to n - 1.",
     "e\u0301t\u00e9 \U0001f600 \u4f60\u597d", "a\n\n  b\n", "1234567", "x", "trailing space ",
@@ -48,7 +54,9 @@ def chats():
 # ---- tools ----------------------------------------------------------------------------------
 
 VALUES = [1, -7, 0, 2.5, True, None, "x", "a \"quoted\" \\ path/1", "tab\tline\nend", "\u00e9\u4f60\U0001f600",
-          "\x01\x7f\u2028", [], {}, [1, [2, {"k": []}]], {"a": {"b": [None, False]}}, ""]
+          "\x01\x7f\u2028", "@1.50", "@1e5", "@-0", "@-0.0", "@1E-7", "@123456789012345678901234567890",
+          "@0.1", "@1e16", "@1.0", "@12345.678900", "@1e400", "@0.00001", "@0.0001", "@9007199254740993.0",
+          "@5e-324", "@1.7976931348623157e308", "@100e-2", [], {}, [1, [2, {"k": []}]], {"a": {"b": [None, False]}}, ""]
 
 
 def call(rng):
@@ -67,25 +75,48 @@ def tool(rng):
                        "required": ["k0"]}}}
 
 
-def tool_chats():
-    """Turns behind the last question, but for the very last, have no thoughts, and those before
-    none either: Qwen3's template takes them out."""
+def spelled(value):
+    """JSON in which "@1.50" is that number, spelled so."""
+    return re.sub(r'(?<!\\)"@([^"\\]+)"', r"\1", json.dumps(value))
+
+
+THOUGHTS = ["", "\n", "so\nit is", "\n\nhm\n\n", "a <think> b", " "]
+
+
+def answer(rng):
+    """Thoughts in the content, beside it, in both, or none."""
+    content, thoughts = rng.choice(TEXTS + ["", "\n", "\n\nlines"]), rng.choice(THOUGHTS)
+    message = {"role": "assistant", "content": content}
+    kind = rng.random()
+    if kind < .3:
+        message["content"] = rng.choice(["", "x"]) + "<think>\n" + thoughts + "\n</think>\n\n" + content
+    elif kind < .4:
+        message["content"] = thoughts + "</think>" + content + "</think>\n" + content
+    if rng.random() < .25:
+        message["reasoning_content"] = thoughts
+    return message
+
+
+def qwen3_chats():
     rng = random.Random(2)
-    for _ in range(40):
+    yield [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi!"}], []
+    yield [{"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "Hi!"}], []
+    for k in range(160):
         messages = [{"role": "system", "content": rng.choice(TEXTS + [""])}] if rng.random() < .5 else []
         for _ in range(rng.randint(1, 3)):
             messages.append({"role": "user", "content": rng.choice(TEXTS)})
-            for _ in range(rng.randint(0, 2)):
-                messages.append({"role": "assistant", "content": rng.choice(TEXTS + ["", None]),
-                                 "tool_calls": [call(rng) for _ in range(rng.randint(1, 3))]})
+            for _ in range(rng.randint(0, 2) if k % 2 else 0):
+                messages.append({**answer(rng), "tool_calls": [call(rng) for _ in range(rng.randint(1, 3))]})
                 messages += [{"role": "tool", "content": rng.choice(TEXTS)}
                              for _ in range(rng.randint(1, 3))]
-            messages.append({"role": "assistant", "content": rng.choice(TEXTS)})
-        thoughts = "<think>\n" + rng.choice(["", "so\nit is"]) + "\n</think>\n\n"
-        messages[-1]["content"] = thoughts + rng.choice(TEXTS + [""])
-        if rng.random() < .3:
+                if rng.random() < .2:
+                    messages.append({"role": "user", "content": "<tool_response>x</tool_response>"})
+            messages.append(answer(rng))
+        if k % 2 and rng.random() < .3:
             messages[-1]["tool_calls"] = [call(rng)]
-        tools = [tool(rng) for _ in range(rng.randint(1, 2))] if rng.random() < .6 else []
+        if rng.random() < .2:
+            messages[-1] = {**messages[-1], "content": None, "tool_calls": [call(rng)]}
+        tools = [tool(rng) for _ in range(rng.randint(1, 2))] if k % 2 and rng.random() < .6 else []
         yield messages, tools
 
 
@@ -101,19 +132,32 @@ def with_generation(template):
             "{%- endgeneration %}{{- '\\n' }}" + end + after)
 
 
-def write_tools(template, tokenizer, path):
+def write_qwen3(template, tokenizer, folder):
     tok = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer))
     marked = with_generation(template)
-    with open(path, "w", encoding="utf-8") as out:
-        for messages, tools in tool_chats():
-            texts = [tok.apply_chat_template(messages, tools=tools or None, chat_template=t,
-                                             tokenize=False) for t in (template, marked)]
+
+    def rendered(messages, tools, jinja, **more):
+        return tok.apply_chat_template(messages, tools=tools or None, chat_template=jinja, **more)
+
+    with open(folder / "chat_qwen3.jsonl", "w", encoding="utf-8") as out, \
+            open(folder / "chat_prompts.jsonl", "w", encoding="utf-8") as prompts:
+        for k, made in enumerate(qwen3_chats()):
+            given = spelled({"messages": made[0], "tools": made[1]})
+            messages, tools = (json.loads(given)[key] for key in ("messages", "tools"))
+            texts = [rendered(messages, tools, t, tokenize=False) for t in (template, marked)]
             assert texts[0] == texts[1], texts
-            made = tok.apply_chat_template(messages, tools=tools or None, chat_template=marked,
-                                           tokenize=True, return_dict=True,
-                                           return_assistant_tokens_mask=True)
-            out.write(json.dumps({"messages": messages, "tools": tools, "ids": made["input_ids"],
-                                  "mask": made["assistant_masks"]}) + "\n")
+            made = rendered(messages, tools, marked, tokenize=True, return_dict=True,
+                            return_assistant_tokens_mask=True)
+            out.write(given[:-1] + ", " + json.dumps({"ids": made["input_ids"],
+                                                      "mask": made["assistant_masks"]})[1:] + "\n")
+            if k % 4 == 0:
+                last = max(i for i, m in enumerate(messages) if m["role"] in ("user", "system"))
+                asked = messages[:last + 1]
+                ids = [rendered(asked, tools, template, tokenize=True, return_dict=True,
+                                add_generation_prompt=True, enable_thinking=on)["input_ids"]
+                       for on in (True, False)]
+                prompts.write(json.dumps({"messages": asked, "tools": tools, "thinking": ids[0],
+                                          "no_thinking": ids[1]}) + "\n")
 
 
 # ---- families -------------------------------------------------------------------------------
@@ -209,9 +253,9 @@ def write_families():
 
 def main():
     if len(sys.argv) > 1:
-        write_tools(Path(sys.argv[1]).read_text("utf-8"), sys.argv[2]
+        write_qwen3(Path(sys.argv[1]).read_text("utf-8"), sys.argv[2]
                     if len(sys.argv) > 2 else TOKENIZER,
-                    sys.argv[3] if len(sys.argv) > 3 else HERE / "chat_tools.jsonl")
+                    Path(sys.argv[3]) if len(sys.argv) > 3 else HERE)
         return
     tok = PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER))
     with open(HERE / "chat.jsonl", "w", encoding="utf-8") as out:
@@ -222,6 +266,7 @@ def main():
             out.write(json.dumps({"messages": messages, "ids": made["input_ids"],
                                   "mask": made["assistant_masks"]}) + "\n")
     write_families()
+    (HERE / "chats" / "chatml.template.json").write_text(json.dumps(CHATML, indent=2) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -9,13 +9,14 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/data/dataset.h"
+#include "d9d/data/prompts.h"
 #include "d9d/data/shard.h"
 #include "support/vectors.h"
 
 enum { MOST = 4096 };
 
 /* Whole paths: the tests change the directory. */
-static char *golden, *with_tools, *families, *tokenizer, *qwen3;
+static char *golden, *qwen3_golden, *prompts, *families, *chatml, *tokenizer, *qwen3;
 
 static d9d_status make_with(const char *tok, const char *input, const char *chat,
                             d9d_shard_report *report)
@@ -39,10 +40,13 @@ static d9d_status make(const char *input, const char *chat, d9d_shard_report *re
 }
 
 /* Sample k against one line: its labels are the next tokens where the mask says so. */
-static void check_sample(d9d_dataset *ds, int64_t k, const char *line, size_t n)
+static void check_sample(d9d_dataset *ds, int64_t k, const char *line)
 {
     int32_t ids[MOST], labels[MOST], positions[MOST];
-    json_t *v = json_loadb(line, n, 0, NULL);
+    const char *result = strstr(line, "\"ids\": ["); /* numbers before it may fit no type */
+    json_t *v = json_pack(
+        "{s:o, s:o}", "ids", json_loads(strchr(result, '['), JSON_DISABLE_EOF_CHECK, NULL), "mask",
+        json_loads(strchr(strstr(result, "\"mask\": ["), '['), JSON_DISABLE_EOF_CHECK, NULL));
     const json_t *want = json_object_get(v, "ids"), *mask = json_object_get(v, "mask");
     d9d_sample s;
 
@@ -71,7 +75,6 @@ static void check_golden(const char *tok, const char *path, const char *chat, in
     d9d_shard_report report;
     d9d_dataset *ds;
     int64_t k = 0;
-    ssize_t n;
     size_t cap = 0;
     FILE *f;
 
@@ -81,8 +84,8 @@ static void check_golden(const char *tok, const char *path, const char *chat, in
     assert_ok(d9d_dataset_open("data", NULL, &ds));
     f = fopen(path, "r");
     assert_non_null(f);
-    for (; (n = getline(&line, &cap, f)) > 0; k++)
-        check_sample(ds, k, line, (size_t)n);
+    for (; getline(&line, &cap, f) > 0; k++)
+        check_sample(ds, k, line);
     assert_int_equal(k, d9d_dataset_count(ds));
     assert_true(k >= least);
     fclose(f);
@@ -93,16 +96,16 @@ static void check_golden(const char *tok, const char *path, const char *chat, in
 static void test_golden(void **state)
 {
     (void)state;
-    check_golden(tokenizer, golden, qwen3, 60);
-    check_golden(tokenizer, with_tools, qwen3, 40);
+    check_golden(tokenizer, golden, chatml, 60);
+    check_golden(tokenizer, qwen3_golden, qwen3, 160);
 }
 
 /* Tokenizers that write spaces anew or prepend some, and templates that end in a blank. */
 static void test_families(void **state)
 {
-    static const char *const names[] = {"llama2", "llama2-normalized", "zephyr",
-                                        "phi3",   "vicuna",            "mistral",
-                                        "always", "prefixed",          "nfkc"};
+    static const char *const names[] = {"llama2", "llama2-normalized", "zephyr", "phi3",
+                                        "vicuna", "mistral",           "always", "prefixed",
+                                        "nfkc"};
 
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -114,6 +117,49 @@ static void test_families(void **state)
         snprintf(path[2], sizeof(path[2]), "%s/%s.template.json", families, names[i]);
         check_golden(path[0], path[1], path[2], 40);
     }
+}
+
+/* The prompts of a file against its lines' ids of that name. */
+static void check_prompts(const char *name, bool no_thoughts)
+{
+    d9d_prompts_how how = {.path = prompts,
+                           .chat_template = qwen3,
+                           .speaker = "assistant",
+                           .no_thoughts = no_thoughts,
+                           .vocab = 4096};
+    d9d_tokenizer *tok;
+    d9d_prompts p;
+    char *line = NULL;
+    size_t cap = 0, k;
+    FILE *f = fopen(prompts, "r");
+
+    assert_non_null(f);
+    assert_ok(d9d_tokenizer_load(tokenizer, &tok));
+    how.tokenizer = tok;
+    assert_ok(d9d_prompts_read(&how, &p));
+    assert_true(p.n >= 40);
+    for (k = 0; getline(&line, &cap, f) > 0; k++) {
+        json_t *v = json_loads(line, 0, NULL);
+        const json_t *want = json_object_get(v, name);
+        const uint32_t *ids = p.ids.data + p.start[k];
+
+        assert_int_equal(p.start[k + 1] - p.start[k], json_array_size(want));
+        for (size_t i = 0; i < json_array_size(want); i++)
+            assert_int_equal(ids[i], json_integer_value(json_array_get(want, i)));
+        json_decref(v);
+    }
+    assert_int_equal(k, p.n);
+    free(line);
+    fclose(f);
+    d9d_prompts_release(&p);
+    d9d_tokenizer_free(tok);
+}
+
+static void test_prompts(void **state)
+{
+    (void)state;
+    check_prompts("thinking", false);
+    check_prompts("no_thinking", true);
 }
 
 static void put(const char *path, const char *text)
@@ -225,9 +271,12 @@ static void test_refusals(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"tool_calls\": []}]}", "without \"content\""},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"function_call\": {\"a\": 1}}]}",
          "\"function_call\" is not rendered"},
-        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"reasoning_content\": "
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"reasoning_content\": "
          "\"a\"}]}",
-         "\"reasoning_content\" is not rendered"},
+         "the template does not say how to render \"reasoning_content\""},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"thinking\": "
+         "\"a\"}]}",
+         "\"thinking\" is not rendered"},
         {"{\"tools\": \"[{}]\", \"messages\": []}", "\"tools\" is not rendered"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": 3}]}", "is not a string"},
     };
@@ -244,6 +293,12 @@ static void test_refusals(void **state)
          "the tokenizer has no added token \"<nope>\""},
         {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\", \"train\": [\"sufix\"]}]}",
          "suffix"},
+        {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\", \"thoughts\": {\"behind\": "
+         "\"b\"}}]}",
+         "thoughts.behind: there is no role \"b\""},
+        {"{\"schema\": \"d9d.chat.v1\", \"roles\": [{\"name\": \"a\", \"thoughts\": {\"begin\": "
+         "\"b\"}}]}",
+         "a \"begin\" without an \"end\""},
     };
     d9d_shard_report report;
 
@@ -267,13 +322,15 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {unit_test_in_dir(test_golden), unit_test_in_dir(test_families),
-                                       unit_test_in_dir(test_forged),
-                                       unit_test_in_dir(test_forms),
-                                       unit_test_in_dir(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        unit_test_in_dir(test_golden),  unit_test_in_dir(test_families),
+        unit_test_in_dir(test_prompts), unit_test_in_dir(test_forged),
+        unit_test_in_dir(test_forms),   unit_test_in_dir(test_refusals)};
 
     golden = realpath(vectors_path(".", "chat.jsonl"), NULL);
-    with_tools = realpath(vectors_path(".", "chat_tools.jsonl"), NULL);
+    qwen3_golden = realpath(vectors_path(".", "chat_qwen3.jsonl"), NULL);
+    prompts = realpath(vectors_path(".", "chat_prompts.jsonl"), NULL);
+    chatml = realpath(vectors_path("chats", "chatml.template.json"), NULL);
     families = realpath(vectors_path(".", "chats"), NULL);
     tokenizer = realpath(vectors_path("../../examples/tokenizer", "tokenizer.json"), NULL);
     qwen3 = realpath(vectors_path("../../examples/chat", "qwen3.json"), NULL);

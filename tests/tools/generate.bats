@@ -180,6 +180,14 @@ speaker() {
     d9d-shard -q --format chat --template "$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" --tokenizer m/tokenizer.json --out chats c.jsonl
     d9d-infer -q --set task.prompts=null --set data.dataset=chats --set task.output=shard.jsonl g.json
     [ "$(sed 's/"sample": 0/"sample": 1/' shard.jsonl)" = "$(sed -n 2p out.jsonl)" ]
+    # Without thinking the prompt ends in empty thoughts, four tokens.
+    d9d-infer -q --set task.chat_template="$BATS_TEST_DIRNAME/../../examples/chat/qwen3.json" --set task.enable_thinking=false \
+        --set task.output=brief.jsonl g.json
+    of() { sed -n "2s/.*\"prompt_tokens\": \([0-9]*\).*/\1/p" "$1"; }
+    [ "$(of brief.jsonl)" = $(($(of out.jsonl) + 4)) ]
+    printf '{"schema": "d9d.chat.v1", "roles": [{"name": "user"}, {"name": "assistant"}]}' >plain.json
+    says 2 'the template says of no thoughts of the role "assistant"' \
+        d9d-infer --set task.chat_template=plain.json --set task.enable_thinking=false --set task.output=x.jsonl g.json
     says 2 'p.jsonl: line 3: a chat needs a chat template' d9d-infer --set task.output=x.jsonl g.json
     rm m/tokenizer.json
     says 2 'p.jsonl: line 1: a prompt of text needs a tokenizer' d9d-infer --set task.output=x.jsonl g.json

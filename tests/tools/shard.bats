@@ -311,7 +311,11 @@ flip() {
     [ "$output" = '<|im_start|>user
 Aé?<|im_end|>
 <|im_start|>assistant
-⟦yes<|im_end|>⟧' ]
+⟦<think>
+
+</think>
+
+yes<|im_end|>⟧' ]
     printf '%s\n' '{"text": "int a;"}' '{"text": "int b;"}' >p.jsonl
     d9d-shard -q -t "$tok" -o pack --pack 32 p.jsonl
     # A terminal obeys no text.

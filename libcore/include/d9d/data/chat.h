@@ -22,6 +22,9 @@
  *               "suffix": "\n</tools>"}                                of the template
  *     "calls": {"between": "\n", "prefix": "<call>{\"name\": \"", "infix": "\", \"arguments\": ",
  *               "suffix": "}</call>"}                                  of a role
+ *     "thoughts": {"begin": "<think>", "end": "</think>",
+ *                  "prefix": "<think>\n", "suffix": "\n</think>\n\n",
+ *                  "behind": "user", "empty": "last"}                  of a role
  *     "open", "close"                                                  of a role
  *
  * The chat's "tools" follow the first system message's content behind `between`, or are all of
@@ -32,8 +35,13 @@
  * `open` and `close` stand around messages of one role that follow each other, such as the
  * results of several calls.  What is not rendered by the template is an error, not left out.
  *
- * Contents are rendered as they are: what a model's own template takes out of earlier turns,
- * such as thoughts, is to be taken out of the messages.
+ * Thoughts are a message's "reasoning_content", or else what its content has from the last `begin`
+ * in front of the first `end`; the content is then what is behind the last `end`.  They are
+ * rendered as `prefix`, thoughts, `suffix`, content, without newlines at the ends of the thoughts
+ * and at the beginning of the content, in messages behind the last one of the role `behind`, and
+ * left out of those before it.  A message of that role does not count that begins with
+ * `unless_prefix` and ends with `unless_suffix`.  So is a message without thoughts, if it is the
+ * chat's `last`, or `always`. Without `thoughts` contents are rendered as they are.
  *
  * Added tokens ("<|im_start|>") are tokens in what the template says.  In contents they are
  * text like any other, whoever wrote it, but for those in the role's `tokens`: nobody forges
@@ -61,11 +69,27 @@ typedef struct d9d_chat_tools {
     const char *between, *prefix, *each, *suffix;
 } d9d_chat_tools;
 
+/* Messages without thoughts that are rendered as those with some are. */
+typedef enum d9d_chat_empty {
+    D9D_CHAT_EMPTY_NEVER,
+    D9D_CHAT_EMPTY_LAST, /* the last of the chat */
+    D9D_CHAT_EMPTY_ALWAYS
+} d9d_chat_empty;
+
+typedef struct d9d_chat_thoughts {
+    const char *begin, *end; /* in contents; "": they have none */
+    const char *prefix, *suffix;
+    const char *behind; /* a role; NULL: they are rendered in every message */
+    const char *unless_prefix, *unless_suffix; /* "": messages of that role all count */
+    int empty;                                 /* d9d_chat_empty */
+} d9d_chat_thoughts;
+
 typedef struct d9d_chat_role {
     const char *name, *prefix, *suffix, *after, *open, *close;
-    d9d_chat_calls *calls; /* NULL: not rendered */
-    d9d_list train;        /* int: d9d_chat_part */
-    d9d_list tokens;       /* const char *: added tokens that contents of this role may have */
+    d9d_chat_thoughts *thoughts; /* NULL: a part of the content */
+    d9d_chat_calls *calls;       /* NULL: not rendered */
+    d9d_list train;              /* int: d9d_chat_part */
+    d9d_list tokens; /* const char *: added tokens that contents of this role may have */
 } d9d_chat_role;
 
 typedef enum d9d_chat_part {
@@ -74,6 +98,7 @@ typedef enum d9d_chat_part {
     D9D_CHAT_SUFFIX,
     D9D_CHAT_AFTER,
     D9D_CHAT_CALLS,
+    D9D_CHAT_THOUGHTS,
     D9D_CHAT_PARTS /* how many there are */
 } d9d_chat_part;
 

@@ -24,7 +24,8 @@ typedef struct d9d_prompts_how {
     const char *path;
     const d9d_tokenizer *tokenizer; /* NULL: there are ids alone */
     const char *chat_template;      /* a d9d.chat.v1; NULL: there are no chats */
-    const char *speaker;            /* the role that goes on */
+    const char *speaker;            /* the role that goes on, */
+    bool no_thoughts;               /* behind empty thoughts */
     int64_t vocab;                  /* ids must be below */
 } d9d_prompts_how;
 

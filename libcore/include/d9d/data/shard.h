@@ -16,10 +16,10 @@
  * From document to samples.  A document of n tokens has n - 1 positions (n where its labels
  * are given); one without a position is counted and left out.  One with more than
  * max_length positions is split into samples that follow each other without losing a target,
- * truncated, or dropped.  A chat is truncated by whole turns, behind the last trained one that fits,
- * and dropped when none does; that is the default for chats, as a part that begins in the middle of
- * an answer teaches the wrong thing.  With `pack` several documents are put together to samples of at most
- * `pack` positions (libcore/data/packer.h); a segment is one document.
+ * truncated, or dropped.  A chat is truncated by whole turns, behind the last trained one that
+ * fits, and dropped when none does; that is the default for chats, as a part that begins in the
+ * middle of an answer teaches the wrong thing.  With `pack` several documents are put together to
+ * samples of at most `pack` positions (libcore/data/packer.h); a segment is one document.
  *
  * Splits.  A document goes to the split in whose share a random number of the seed and its ids
  * falls, so a document is in one split whole, equal ones are in the same, and what stands

@@ -150,6 +150,7 @@ typedef struct d9d_generate_section {
     const char *tokenizer;     /* tokenizer.json; NULL: that beside the weights, if there is one */
     const char *chat_template; /* d9d.chat.v1, or NULL */
     const char *role;          /* that speaks next in chats */
+    bool enable_thinking;      /* false: it goes on behind empty thoughts */
     int64_t prompt_tokens; /* of a sample; D9D_INT_NULL: those before the first that is learned */
     int64_t max_new_tokens;
     double temperature; /* 0: the likeliest token */
