@@ -112,7 +112,8 @@ static d9d_status parse_sequence(const json_t *v, const char *where, void *into)
 
 d9d_status d9di_decoder_parse(const json_t *v, const char *where, d9di_decoder *out)
 {
-    return v && !json_is_null(v) ? d9di_component_parse(components, v, where, out) : D9D_OK;
+    out->joins = !v || json_is_null(v);
+    return out->joins ? D9D_OK : d9di_component_parse(components, v, where, out);
 }
 
 void d9di_decoder_release(d9di_decoder *d)

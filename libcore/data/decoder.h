@@ -15,13 +15,14 @@ struct d9di_decoder_replace {
 
 typedef struct d9di_decoder {
     D9D_VEC(struct d9di_decoder_replace) replaces;
+    bool joins;         /* there is none: tokens are joined as the file has them, by blanks */
     bool byte_fallback; /* <0x41> is a byte */
     bool fused;         /* what follows in the file is about the whole text */
     char strip;         /* up to this many of this character are taken off the front */
     size_t strip_count;
 } d9di_decoder; /* embedded; zero-initialised is none, and may be released */
 
-/* `v` may be NULL or null: tokens stand for their texts. */
+/* `v` may be NULL or null. */
 d9d_status d9di_decoder_parse(const json_t *v, const char *where, d9di_decoder *out);
 void d9di_decoder_release(d9di_decoder *d);
 

@@ -9,6 +9,10 @@
 #include "data/unitab.h"
 #include "data/utf8.h"
 
+/* Characters that PCRE2 does not know as HF's engine does have aliases from Unicode 14 on, and it
+ * knows none more up to 16, which is that engine's. */
+enum { UNICODE_FIRST = 14, UNICODE_LAST = 16 };
+
 enum { JIT_STACK_START = 32 << 10, JIT_STACK_MAX = 16 << 20 };
 
 /* Steps back in one match: more than the bytes of any document that fits, and a second of work
@@ -117,19 +121,26 @@ static d9d_status translate_hex(struct reader *r)
     return d9d_buf_printf(r->out, "\\x{%x}", c);
 }
 
+/* What Oniguruma takes for a part of a word: what is alphabetic, marks, digits, connectors, and
+ * some of Latin-1. */
+#define WORD                                                                                       \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\x{24b6}-\\x{24e9}"     \
+    "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+
 static d9d_status translate_escape(struct reader *r)
 {
     static const struct {
         char c;
         const char *as, *as_in_class; /* NULL: not there */
     } table[] = {
-        {'r', "\\r", "\\r"},     {'n', "\\n", "\\n"},
-        {'t', "\\t", "\\t"},     {'f', "\\f", "\\f"},
-        {'a', "\\a", "\\a"},     {'e', "\\e", "\\e"},
-        {'v', "\\x0b", "\\x0b"}, {'s', "\\s", "\\s"},
-        {'S', "\\S", "\\S"},     {'d', "\\d", "\\d"},
-        {'D', "\\D", "\\D"},     {'A', "\\A", NULL},
-        {'z', "\\z", NULL},      {'h', "[0-9a-fA-F]", "0-9a-fA-F"},
+        {'r', "\\r", "\\r"},       {'n', "\\n", "\\n"},
+        {'t', "\\t", "\\t"},       {'f', "\\f", "\\f"},
+        {'a', "\\a", "\\a"},       {'e', "\\e", "\\e"},
+        {'v', "\\x0b", "\\x0b"},   {'s', "\\s", "\\s"},
+        {'S', "\\S", "\\S"},       {'d', "\\d", "\\d"},
+        {'D', "\\D", "\\D"},       {'A', "\\A", NULL},
+        {'z', "\\z", NULL},        {'h', "[0-9a-fA-F]", "0-9a-fA-F"},
+        {'w', "[" WORD "]", WORD}, {'W', "[^" WORD "]", NULL},
     };
     const int c = peek(r, 1);
     size_t i;
@@ -162,14 +173,32 @@ static d9d_status translate_literal(struct reader *r)
     return copy(r, w);
 }
 
-static d9d_status translate_class(struct reader *r)
+static d9d_status translate_members(struct reader *r, size_t from);
+
+/* A class inside a class: its members are members of that.  They are not to make a range with what
+ * is beside them. */
+static d9d_status translate_inner(struct reader *r)
 {
     const size_t from = r->at;
+    const int next = peek(r, 1);
 
-    r->in_class = true;
-    D9D_TRY(copy(r, peek(r, 1) == '^' ? 2 : 1));
+    if (next == '^' || next == ':')
+        return refuse(r, from, 2, "such a class inside a class");
+    if (next == '-' || (from > 0 && r->src[from - 1] == '-'))
+        return refuse(r, from, 2, "a - beside the bracket");
+    r->at++;
+    D9D_TRY(translate_members(r, from));
+    if (r->src[r->at - 1] == '-' || peek(r, 1) == '-')
+        return refuse(r, r->at - 1, 3, "a - beside the bracket");
+    r->at++;
+    return D9D_OK;
+}
+
+/* Up to the bracket that ends the class, which begins at `from`. */
+static d9d_status translate_members(struct reader *r, size_t from)
+{
     if (peek(r, 0) == ']')
-        return refuse(r, from, 3, "a class that begins with ]");
+        return refuse(r, from, r->at + 1 - from, "a class that begins with ]");
     while (peek(r, 0) != ']') {
         const int c = peek(r, 0);
 
@@ -177,12 +206,22 @@ static d9d_status translate_class(struct reader *r)
             return D9D_FAIL(D9D_EFORMAT,
                             "%s: pattern: the class that begins at byte %zu has no end", r->where,
                             from);
-        if (c == '[')
-            return refuse(r, r->at, 2, "a class inside a class");
         if (c == '&' && peek(r, 1) == '&')
             return refuse(r, r->at, 2, "an intersection of classes");
-        D9D_TRY(c == '\\' ? translate_escape(r) : translate_literal(r));
+        D9D_TRY(c == '\\'  ? translate_escape(r)
+                : c == '[' ? translate_inner(r)
+                           : translate_literal(r));
     }
+    return D9D_OK;
+}
+
+static d9d_status translate_class(struct reader *r)
+{
+    const size_t from = r->at;
+
+    r->in_class = true;
+    D9D_TRY(copy(r, peek(r, 1) == '^' ? 2 : 1));
+    D9D_TRY(translate_members(r, from));
     r->in_class = false;
     return copy(r, 1);
 }
@@ -245,6 +284,17 @@ d9d_status d9di_pattern_translate(const char *where, const char *src, size_t n, 
 
 /* --- compiling ----------------------------------------------------------- */
 
+d9d_status d9di_pattern_check_unicode(const char *where, const char *version)
+{
+    const long major = strtol(version, NULL, 10);
+
+    if (major >= UNICODE_FIRST && major <= UNICODE_LAST)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ENOTSUP,
+                    "%s: pattern: PCRE2 has Unicode %s, must be %d to %d: ids would be others",
+                    where, version, UNICODE_FIRST, UNICODE_LAST);
+}
+
 static d9d_status compile(const char *where, const char *src, size_t n, uint32_t options,
                           pcre2_code **out)
 {
@@ -268,6 +318,7 @@ d9d_status d9di_pattern_create(const char *where, const char *src, size_t n, boo
 {
     d9di_pattern *p = NULL;
     d9d_buf text = {0};
+    char unicode[24] = "";
     d9d_status st;
 
     if (n == 0 || n > 65536)
@@ -281,6 +332,8 @@ d9d_status d9di_pattern_create(const char *where, const char *src, size_t n, boo
     if (literal) {
         D9D_TRY_OR(st, compile(where, src, n, PCRE2_UTF | PCRE2_LITERAL, &p->code), out);
     } else {
+        pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, unicode);
+        D9D_TRY_OR(st, d9di_pattern_check_unicode(where, unicode), out);
         D9D_TRY_OR(st, d9di_pattern_translate(where, src, n, &text), out);
         D9D_TRY_OR(
             st,

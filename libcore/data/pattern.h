@@ -2,7 +2,7 @@
  *
  * The file's patterns are written for Oniguruma with Ruby's syntax.  What both
  * engines read alike passes through, what is merely spelled differently is
- * translated, and what would mean something else (\w, \b, nested classes, {n}+,
+ * translated, and what would mean something else (\b, negated classes in classes, {n}+,
  * (?i) without a group ...) is ENOTSUP with its name.
  */
 #ifndef D9DI_DATA_PATTERN_H
@@ -28,6 +28,9 @@ void d9di_pattern_free(d9di_pattern *p);
  * of the same category and width (unitab.h).  *out is `text` when it has none. */
 bool d9di_pattern_is_literal(const d9di_pattern *p);
 d9d_status d9di_shadow(const char *text, size_t n, d9d_buf *buf, const char **out);
+
+/* ENOTSUP where PCRE2, whose Unicode has this version, would take characters for others than HF. */
+d9d_status d9di_pattern_check_unicode(const char *where, const char *version);
 
 /* Oniguruma to PCRE2; appended to `out`. */
 d9d_status d9di_pattern_translate(const char *where, const char *src, size_t n, d9d_buf *out);

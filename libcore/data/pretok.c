@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/bytelevel.h"
 #include "data/component.h"
 #include "data/scan.h"
 #include "data/unitab.h"
@@ -41,6 +42,7 @@ struct stage {
     enum prepend prepend;
     char lead[5];           /* is what is prepended, where it is not there already, */
     bool spaces;            /* and what stands for spaces */
+    bool spells;            /* the stages behind it see the alphabet of bytes */
     d9di_scanner *scanner;  /* for a known pattern, */
     d9di_pattern *pattern;  /* for another, */
     bool (*is)(uint32_t c); /* or for characters of a kind */
@@ -48,7 +50,8 @@ struct stage {
 
 struct d9di_pretok {
     D9D_VEC(struct stage) stages;
-    bool bytelevel; /* was there; nothing may follow */
+    bool bytelevel; /* was there */
+    bool spelled;   /* and stages follow it */
     bool leads;     /* some stage writes the text anew */
     bool shadowed;  /* some stage matches an expression */
 };
@@ -61,6 +64,8 @@ struct run {
     const char *first; /* where the whole text begins; the end of the buffer: not in it */
     size_t n;          /* pieces that wait */
     const char *end;   /* of the buffer they are in */
+    const char *raw;   /* the bytes that `spelled` spells from here on; NULL: nothing is spelled */
+    const char *spelled;
     d9di_pieces_fn fn;
     void *arg;
 };
@@ -77,11 +82,35 @@ static d9d_status flush(struct run *run)
     return n > 0 ? run->fn(run->arg, run->scratch->pieces, n, run->end) : D9D_OK;
 }
 
+/* How many bytes so many bytes in their alphabet are. */
+static size_t count_bytes(const char *spelled, size_t n)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < n; i++)
+        count += ((unsigned char)spelled[i] & 0xc0) != 0x80;
+    return count;
+}
+
+/* The bytes that are spelled as text[0, n). */
+static __attribute__((noinline, cold)) d9di_stretch unspelled(struct run *run, const char *text,
+                                                              size_t n)
+{
+    d9di_stretch of;
+
+    run->raw += count_bytes(run->spelled, (size_t)(text - run->spelled));
+    of = (d9di_stretch){run->raw, count_bytes(text, n)};
+    run->raw += of.n;
+    run->spelled = text + n;
+    return of;
+}
+
 static d9d_status push(struct run *run, const char *text, size_t n)
 {
     if (run->n == D9DI_PIECES)
         D9D_TRY(flush(run));
-    run->scratch->pieces[run->n++] = (d9di_stretch){text, n};
+    run->scratch->pieces[run->n++] =
+        __builtin_expect(run->raw != NULL, 0) ? unspelled(run, text, n) : (d9di_stretch){text, n};
     return D9D_OK;
 }
 
@@ -302,6 +331,24 @@ static d9d_status find_in(const struct stage *stage, struct run *run, size_t at,
     return release_held(&j);
 }
 
+/* The span in the alphabet of bytes, for the stages from `at` on.  Its characters are all old. */
+static d9d_status spell(struct run *run, size_t at, struct span span)
+{
+    d9d_buf *spelled = &run->scratch->spelled;
+    d9d_status st;
+
+    spelled->len = 0;
+    D9D_TRY(d9d_buf_reserve(spelled, 2 * span.n));
+    for (size_t i = 0; i < span.n; i++)
+        spelled->len += d9di_utf8_put(d9di_bytelevel_char((unsigned char)span.text[i]),
+                                      spelled->data + spelled->len);
+    run->raw = span.text;
+    run->spelled = spelled->data;
+    st = run_stage(run, at, (struct span){spelled->data, spelled->data, spelled->len});
+    run->raw = NULL;
+    return st;
+}
+
 static d9d_status run_stage(struct run *run, size_t at, struct span span)
 {
     const char *const end = run->end;
@@ -310,6 +357,8 @@ static d9d_status run_stage(struct run *run, size_t at, struct span span)
     if (at == run->pretok->stages.len)
         return push(run, span.text, span.n);
     stage = &run->pretok->stages.data[at];
+    if (stage->spells)
+        return spell(run, at + 1, span);
     if (stage->prepend == NEVER && !stage->spaces)
         return find_in(stage, run, at, span);
     D9D_TRY(lead(stage, run, &span));
@@ -343,6 +392,7 @@ void d9di_pretok_scratch_release(d9di_pretok_scratch *s)
 {
     d9d_buf_release(&s->shadow);
     d9d_buf_release(&s->prefixed);
+    d9d_buf_release(&s->spelled);
     d9d_buf_release(&s->prefixed_shadow);
     D9D_VEC_RELEASE(&s->origins);
 }
@@ -358,16 +408,22 @@ static void release_stage(struct stage *stage)
 static d9d_status add_stage(d9di_pretok *p, const char *where, struct stage stage)
 {
     const bool leads = stage.prepend != NEVER || stage.spaces;
+    const bool spells = p->bytelevel && !p->spelled;
     d9d_status st;
 
-    if (p->stages.len == MAX_STAGES)
+    if (p->stages.len + spells >= MAX_STAGES)
         st = D9D_FAIL(D9D_ENOTSUP, "%s: more than %d stages", where, MAX_STAGES);
-    else if (p->bytelevel)
-        st = D9D_FAIL(D9D_ENOTSUP, "%s: comes after ByteLevel, which must be last", where);
+    else if (p->bytelevel && leads)
+        st =
+            D9D_FAIL(D9D_ENOTSUP, "%s: comes after ByteLevel, behind which spaces are none", where);
     else if (p->leads && leads)
         st = D9D_FAIL(D9D_ENOTSUP, "%s: is the second that changes spaces", where);
-    else
-        st = D9D_VEC_PUSH(&p->stages, stage);
+    else {
+        p->spelled |= spells;
+        st = spells ? D9D_VEC_PUSH(&p->stages, (struct stage){.spells = true}) : D9D_OK;
+        if (st == D9D_OK)
+            st = D9D_VEC_PUSH(&p->stages, stage);
+    }
     if (st != D9D_OK)
         release_stage(&stage);
     p->leads |= leads;
@@ -454,12 +510,14 @@ static d9d_status parse_bytelevel(const json_t *v, const char *where, void *into
     D9D_TRY(d9di_component_flag(v, where, "add_prefix_space", true, &prefix));
     D9D_TRY(d9di_component_flag(v, where, "trim_offsets", true, &trim_offsets));
     D9D_TRY(d9di_component_flag(v, where, "use_regex", true, &use_regex));
+    if (p->bytelevel)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: is the second ByteLevel", where);
     if (use_regex) {
         stage.find = find_scanned;
         D9D_TRY(d9di_scanner_create(gpt2, strlen(gpt2), &stage.scanner));
     }
     stage.prepend = prefix ? ALWAYS : NEVER;
-    if (use_regex || prefix || p->bytelevel)
+    if (use_regex || prefix)
         D9D_TRY(add_stage(p, where, stage));
     p->bytelevel = true;
     return D9D_OK;

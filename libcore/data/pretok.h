@@ -1,5 +1,5 @@
 /* pretok.h - the "pre_tokenizer" of a tokenizer.json: cutting text into pieces that no
- * merge crosses.  Sequences are flattened to stages; a ByteLevel can only be the last. */
+ * merge crosses.  Sequences are flattened to stages; those behind a ByteLevel see its alphabet. */
 #ifndef D9DI_DATA_PRETOK_H
 #define D9DI_DATA_PRETOK_H
 
@@ -25,7 +25,7 @@ enum { D9DI_PIECES = 256 };
 
 /* Buffers of one thread; zero-initialised is ready to use. */
 typedef struct d9di_pretok_scratch {
-    d9d_buf shadow, prefixed, prefixed_shadow;
+    d9d_buf shadow, prefixed, prefixed_shadow, spelled;
     bool traced;           /* origins are wanted: */
     d9di_origins origins;  /* of the bytes of `prefixed`, */
     const char *rewritten; /* which was made of this */

@@ -188,6 +188,9 @@ d9d_status d9d_shard_run(const d9d_shard_how *how, const d9d_log *log, d9d_shard
     d9d_status st;
 
     D9D_TRY(d9di_plan_make(how, &r.plan));
+    if (r.plan.tokenise.tok && d9d_tokenizer_ignored(r.plan.tokenise.tok))
+        d9d_log_info(log, "%s: %s is ignored: it changes no ids here", how->tokenizer,
+                     d9d_tokenizer_ignored(r.plan.tokenise.tok));
     if (how->format == D9D_SHARD_CHAT && how->pack > 0 && how->pack_mode == D9D_PACK_CONCAT)
         d9d_log_warn(log, "concat cuts chats where a sample is full, in the middle of answers; "
                           "best-fit keeps them whole");

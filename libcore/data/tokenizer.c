@@ -48,6 +48,7 @@ struct d9d_tokenizer {
     d9d_map by_content;      /* to index + 1 */
     d9d_arena arena;
     uint32_t vocab_size;
+    const char *ignored; /* parts of the file */
 };
 
 struct d9d_tokenizer_scratch {
@@ -160,7 +161,7 @@ static d9d_status set_decoded(d9d_tokenizer *tok, uint32_t id, const char *bytes
     d9d_status st;
     char *copy;
 
-    if (!tok->model.chars) { /* spelled out already */
+    if (!tok->model.chars && !tok->decoder.joins) { /* spelled out already */
         tok->decoded[id] = (struct decoded){bytes, (uint32_t)n, special};
         return D9D_OK;
     }
@@ -191,10 +192,14 @@ static d9d_status index_decoded(d9d_tokenizer *tok, const char *name)
     tok->decoded = calloc(tok->vocab_size, sizeof(*tok->decoded));
     if (!tok->decoded)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", name, tok->vocab_size);
-    for (i = 0; i < b->n_tokens; i++)
+    for (i = 0; i < b->n_tokens; i++) {
+        const bool as_written = tok->decoder.joins;
+
         if (b->tokens[i].text)
-            D9D_TRY(set_decoded(tok, (uint32_t)i, b->bytes + b->byte_at[i],
-                                b->byte_at[i + 1] - b->byte_at[i], false));
+            D9D_TRY(set_decoded(
+                tok, (uint32_t)i, as_written ? b->tokens[i].text : b->bytes + b->byte_at[i],
+                as_written ? b->tokens[i].len : b->byte_at[i + 1] - b->byte_at[i], false));
+    }
     for (i = 0; i < tok->added.len; i++) {
         const struct added *a = &tok->added.data[i];
 
@@ -203,7 +208,8 @@ static d9d_status index_decoded(d9d_tokenizer *tok, const char *name)
     return D9D_OK;
 }
 
-/* Components that do not change the ids of a text by itself: their names are checked. */
+/* Components that do not change the ids of a text by itself: their names are checked.  Texts are
+ * cut and padded elsewhere. */
 static d9d_status parse_inert(const json_t *v, const char *where, void *into)
 {
     (void)v;
@@ -226,11 +232,11 @@ static d9d_status parse_post_sequence(const json_t *v, const char *where, void *
     return d9di_component_sequence(post_processors, v, where, "processors", into);
 }
 
-static d9d_status check_inert(const json_t *root, const char *name)
+static d9d_status check_inert(d9d_tokenizer *tok, const json_t *root, const char *name)
 {
     static const struct {
         const char *key;
-        const d9di_component *table; /* NULL: must be null */
+        const d9di_component *table; /* NULL: ignored */
     } parts[] = {{"post_processor", post_processors}, {"truncation", NULL}, {"padding", NULL}};
     char where[320];
     size_t i;
@@ -241,10 +247,10 @@ static d9d_status check_inert(const json_t *root, const char *name)
         if (!v || json_is_null(v))
             continue;
         snprintf(where, sizeof(where), "%.255s: %s", name, parts[i].key);
-        if (!parts[i].table)
-            return D9D_FAIL(D9D_ENOTSUP, "%s: must be null; texts are cut and padded elsewhere",
-                            where);
-        D9D_TRY(d9di_component_parse(parts[i].table, v, where, NULL));
+        if (parts[i].table)
+            D9D_TRY(d9di_component_parse(parts[i].table, v, where, NULL));
+        else
+            tok->ignored = tok->ignored ? "truncation and padding" : parts[i].key;
     }
     return D9D_OK;
 }
@@ -258,7 +264,7 @@ static d9d_status load(d9d_tokenizer *tok, const char *name, const json_t *root)
     D9D_TRY(d9di_component_keys(root, name,
                                 "version truncation padding added_tokens normalizer pre_tokenizer "
                                 "post_processor decoder model"));
-    D9D_TRY(check_inert(root, name));
+    D9D_TRY(check_inert(tok, root, name));
     snprintf(where, sizeof(where), "%.255s: normalizer", name);
     D9D_TRY(d9di_normalizer_parse(json_object_get(root, "normalizer"), where, &tok->normalizer));
     snprintf(where, sizeof(where), "%.255s: pre_tokenizer", name);
@@ -327,6 +333,11 @@ uint32_t d9d_tokenizer_vocab_size(const d9d_tokenizer *tok)
 d9d_hash d9d_tokenizer_hash(const d9d_tokenizer *tok)
 {
     return tok->hash;
+}
+
+const char *d9d_tokenizer_ignored(const d9d_tokenizer *tok)
+{
+    return tok->ignored;
 }
 
 bool d9d_tokenizer_find(const d9d_tokenizer *tok, const char *token, size_t len, uint32_t *out)
@@ -587,6 +598,7 @@ d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, s
 {
     const bool skip_special = flags & D9D_DECODE_SKIP_SPECIAL;
     const size_t from = out->len;
+    bool some = false;
 
     for (size_t i = 0; i < n; i++) {
         const struct decoded *d = &tok->decoded[ids[i] < tok->vocab_size ? ids[i] : 0];
@@ -596,6 +608,9 @@ d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, s
                             i, ids[i], tok->vocab_size);
         if (d->special && skip_special)
             continue;
+        if (tok->decoder.joins && some)
+            D9D_TRY(d9d_buf_append(out, " ", 1));
+        some = true;
         if (out->cap - out->len <= (size_t)d->len + AT_ONCE)
             D9D_TRY(d9d_buf_reserve(out, (size_t)d->len + AT_ONCE));
         memcpy(out->data + out->len, d->bytes, AT_ONCE); /* mostly that is all, in one move */
@@ -603,7 +618,7 @@ d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, s
             memcpy(out->data + out->len + AT_ONCE, d->bytes + AT_ONCE, d->len - AT_ONCE);
         out->len += d->len;
     }
-    if (tok->model.chars && out->len > from)
+    if (tok->model.chars && !tok->decoder.joins && out->len > from)
         strip_front(&tok->decoder, from, out);
     return d9d_buf_append(out, "", 0); /* ends in NUL */
 }

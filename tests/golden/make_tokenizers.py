@@ -420,6 +420,34 @@ def splits():
         pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]))
 
 
+def falcon():
+    """Stages behind ByteLevel see its alphabet, in which bytes may be digits."""
+    return train(pre_tokenizers.Sequence([
+        pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.ByteLevel(add_prefix_space=False),
+        pre_tokenizers.Digits(), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")]))
+
+
+def bloom():
+    return train(pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(" ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
+
+
+def words():
+    """Parts of words, as Oniguruma has them, without a decoder."""
+    tok = train(pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(r"\w+|[^\w\s]+|\W"), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
+    tok.decoder = None
+    return tok
+
+
+def truncating(value):
+    value["truncation"] = {"direction": "Right", "max_length": 1 << 20, "strategy": "LongestFirst", "stride": 0}
+    value["padding"] = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None,
+                        "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
+
+
 def whitespace():
     tok = train_chars(pre_tokenizers.Whitespace(), fuse_unk=True)
     tok.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Lowercase(),
@@ -473,7 +501,10 @@ def further_tokenizers(n=300):
             ("punctuation-contiguous", punctuation("contiguous"), nothing, ["!?"], []),
             ("flags-normal", flags_normal(), nothing,
              ["<L>", "<l>", "<r>", "<l\u00e9>", "<LE\u0301>", "word", "WORD", " of ", " OF ",
-              "<raw>", "<RAW>"], FLAGS)]
+              "<raw>", "<RAW>"], FLAGS),
+            ("falcon", falcon(), truncating, ["12"], ["1234567", "\u00b2\u00bc1", "a\u00bd b", "x  12 34567!!"]),
+            ("bloom", bloom(), nothing, ["(|)"], ["a(b|c).d", " ...", "\u3002\uff0c"]),
+            ("words", words(), nothing, ["\u24b6"], ["\u00b2x\u00bd", "\u2160\u24b6\U0001f130", "a_b\u203fc", "\u200dx"])]
     for i, (name, tok, edit, added, cases) in enumerate(rows):
         path = OUT / f"{name}.tokenizer.json"
         tok.save(str(path))

@@ -77,6 +77,10 @@ D9D_API uint32_t d9d_tokenizer_vocab_size(const d9d_tokenizer *tok);
 /* XXH3-128 of the file's bytes: tells one tokenizer from another. */
 D9D_API d9d_hash d9d_tokenizer_hash(const d9d_tokenizer *tok);
 
+/* What of the file is ignored, as texts are cut and padded elsewhere: "truncation", "padding",
+ * "truncation and padding"; NULL: nothing. */
+D9D_API const char *d9d_tokenizer_ignored(const d9d_tokenizer *tok);
+
 /* Id of a token as it is spelled in the file: an added token's content ("<|im_end|>")
  * or a vocabulary entry ("\u0120the").  False when there is none. */
 D9D_API bool d9d_tokenizer_find(const d9d_tokenizer *tok, const char *token, size_t len,
@@ -97,7 +101,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok,
 enum { D9D_DECODE_SKIP_SPECIAL = 1 }; /* leave special tokens out */
 
 /* Append the bytes that `ids` stand for.  They are what was encoded, after
- * normalisation; ids cut from a longer text may begin or end inside a character, where HF
+ * normalisation, or, where the file has no decoder, the tokens as they are spelled in it with blanks
+ * between them, as HF has it; ids cut from a longer text may begin or end inside a character, where HF
  * puts U+FFFD.
  * EINVAL for an id that no token has. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids,
