@@ -284,7 +284,7 @@ d9d_status d9d_dataset_check_tokenizer(const d9d_dataset *ds, const char *path)
                     path, have);
 }
 
-d9d_status d9d_dataset_describe(const d9d_dataset *ds, d9d_buf *out)
+d9d_status d9d_dataset_describe(d9d_dataset *ds, d9d_buf *out)
 {
     json_t *root = NULL, *summaries = json_object();
     int bad = 0;
@@ -294,12 +294,15 @@ d9d_status d9d_dataset_describe(const d9d_dataset *ds, d9d_buf *out)
     D9D_TRY_OR(st, d9d_json_parse(ds->dir, ds->text.data, ds->text.len, &root), out);
     for (i = 0; i < ds->manifest.n_splits; i++) {
         json_t *summary = NULL;
+        int64_t targets = 0;
         const char *text;
         size_t n;
 
+        D9D_TRY_OR(st, d9di_dataset_count_targets(ds, &ds->manifest.splits[i], &targets), out);
         D9D_TRY_OR(st, d9di_index_get_summary(ds->index, ds->manifest.splits[i].name, &text, &n),
                    out);
         D9D_TRY_OR(st, d9d_json_parse(ds->dir, text, n, &summary), out);
+        bad |= json_object_set_new(summary, "targets", json_integer(targets));
         bad |= json_object_set_new(summaries, ds->manifest.splits[i].name, summary);
     }
     if (bad != 0 || json_object_set(root, "summary", summaries) != 0) {

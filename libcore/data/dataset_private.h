@@ -60,6 +60,8 @@ typedef struct d9di_tokens {
 d9d_status d9di_tokens_read(const d9d_dataset *ds, const d9d_sample *s, size_t from, size_t n,
                             d9di_tokens *out);
 void d9di_tokens_release(d9di_tokens *t);
+/* The positions of a split that have a target: all where labels are not given. */
+d9d_status d9di_dataset_count_targets(d9d_dataset *ds, const d9di_split *split, int64_t *out);
 
 /* EIO where a file of the sample is shorter by now than what is mapped of it: up to the end of a
  * page that then reads as zeros, and the kernel says nothing.  To be asked after reading. */

@@ -30,7 +30,36 @@ static d9d_status print_lengths(const json_t *lengths, d9d_buf *out)
     return D9D_OK;
 }
 
-static d9d_status print_split(const d9d_dataset *ds, const d9di_split *s, d9d_buf *out)
+d9d_status d9di_dataset_count_targets(d9d_dataset *ds, const d9di_split *split, int64_t *out)
+{
+    int64_t n = ds->manifest.labels ? 0 : split->positions;
+
+    for (int64_t k = 0; ds->manifest.labels && k < split->samples; k++) {
+        d9d_sample s;
+
+        D9D_TRY(d9di_dataset_sample(ds, split->first + k, &s));
+        for (uint32_t i = 0; s.labels && i < s.stored; i++)
+            n += s.labels[i] != -100;
+        D9D_TRY(d9di_sample_check_uncut(ds, &s));
+    }
+    *out = n;
+    return D9D_OK;
+}
+
+/* How many positions are trained, where that is not all of them. */
+static d9d_status print_targets(d9d_dataset *ds, const d9di_split *s, d9d_buf *out)
+{
+    int64_t n = 0;
+
+    if (!ds->manifest.labels)
+        return D9D_OK;
+    D9D_TRY(d9di_dataset_count_targets(ds, s, &n));
+    return d9d_buf_printf(out, "trained on %lld of %lld positions (%.1f %%)\n", (long long)n,
+                          (long long)s->positions,
+                          s->positions > 0 ? 100.0 * (double)n / (double)s->positions : 0.0);
+}
+
+static d9d_status print_split(d9d_dataset *ds, const d9di_split *s, d9d_buf *out)
 {
     json_t *summary = NULL;
     const char *text;
@@ -39,6 +68,7 @@ static d9d_status print_split(const d9d_dataset *ds, const d9di_split *s, d9d_bu
 
     D9D_TRY(d9d_buf_printf(out, "\nsplit %s: %lld samples, %lld positions, longest %lld\n", s->name,
                            (long long)s->samples, (long long)s->positions, (long long)s->longest));
+    D9D_TRY(print_targets(ds, s, out));
     D9D_TRY(d9di_index_get_summary(ds->index, s->name, &text, &n));
     D9D_TRY(d9d_json_parse(ds->dir, text, n, &summary));
     st = print_lengths(json_object_get(summary, "lengths"), out);
@@ -46,7 +76,7 @@ static d9d_status print_split(const d9d_dataset *ds, const d9di_split *s, d9d_bu
     return st;
 }
 
-d9d_status d9d_dataset_print(const d9d_dataset *ds, d9d_buf *out)
+d9d_status d9d_dataset_print(d9d_dataset *ds, d9d_buf *out)
 {
     const d9di_manifest *m = &ds->manifest;
     char hex[D9D_HASH_HEX];

@@ -358,6 +358,59 @@ static d9d_status once(struct scan *p, bool before, const char *key)
     return before ? bad(p, "\"%.60s\" is given twice", key) : D9D_OK;
 }
 
+/* --- what is not there ----------------------------------------------------------------------- */
+
+/* How lines that have a member are read. */
+static const struct hint {
+    const char *key, *advice;
+} hints[] = {
+    {"messages", "--format chat reads messages"},
+    {"input_ids", "--format tokens reads input_ids"},
+    {"conversations", "of ShareGPT's lines make \"messages\" with role and content"},
+    {"instruction", "of Alpaca's lines make \"messages\" with role and content"},
+    {"completion", "of prompts and completions make \"messages\" with role and content"},
+    {"text", "--format jsonl reads text"},
+};
+enum { HINTS = sizeof(hints) / sizeof(hints[0]), LISTED = 6 };
+
+/* The members of a line. */
+struct listing {
+    char names[160];
+    size_t len, n;
+    bool has[HINTS];
+};
+
+static d9d_status listed_member(struct scan *p, void *arg, const char *key, size_t len)
+{
+    struct listing *l = arg;
+    const size_t left = sizeof(l->names) - l->len;
+
+    for (size_t i = 0; i < HINTS; i++)
+        l->has[i] = l->has[i] || is_key(key, len, hints[i].key);
+    if (l->n < LISTED && len + 6 < left)
+        l->len += (size_t)snprintf(l->names + l->len, left, "%s\"%.*s\"", l->n > 0 ? ", " : "",
+                                   (int)len, key);
+    l->n++;
+    return skip_value(p);
+}
+
+/* The line has no member `key`: what it has, and the option that reads it.  `other` is one that
+ * names another member, or NULL. */
+static d9d_status missing(struct scan *p, const char *key, const char *other)
+{
+    struct scan again = {p->s, p->n, 0, p->error};
+    struct listing l = {.len = 0};
+    const char *advice = other;
+
+    if (members(&again, listed_member, &l) != D9D_OK || l.n == 0)
+        return bad(p, "has no \"%.60s\"", key);
+    for (size_t i = HINTS; i-- > 0;)
+        if (l.has[i])
+            advice = hints[i].advice;
+    return bad(p, "has no \"%.60s\", but %s%s%s%s", key, l.len > 0 ? l.names : "others",
+               l.n > LISTED ? ", ..." : "", advice ? ": " : "", advice ? advice : "");
+}
+
 struct want_text {
     const char *key;
     d9d_buf *out;
@@ -384,7 +437,7 @@ d9d_status d9di_jsonl_text(const char *line, size_t n, const char *key, d9d_buf 
     struct want_text w = {key, out, false};
 
     D9D_TRY(members(&p, text_member, &w));
-    return w.found ? D9D_OK : bad(&p, "has no \"%.60s\"", key);
+    return w.found ? D9D_OK : missing(&p, key, "--text-key names the member with the text");
 }
 
 struct want_tokens {
@@ -438,7 +491,7 @@ d9d_status d9di_jsonl_label(const char *line, size_t n, const char *key, uint32_
 
     D9D_TRY(members(&p, label_member, &w));
     if (w.value < 0)
-        return bad(&p, "has no \"%.60s\"", key);
+        return missing(&p, key, NULL);
     *out = (int32_t)w.value;
     return D9D_OK;
 }
@@ -495,7 +548,7 @@ d9d_status d9di_jsonl_tokens(const char *line, size_t n, uint32_t vocab, d9d_ids
     n_ids = ids->len - w.ids_before;
     n_labels = labels->len - w.labels_before;
     if (!w.has_ids)
-        return bad(&p, "has no \"input_ids\"");
+        return missing(&p, "input_ids", NULL);
     if (w.has_labels && n_labels != n_ids)
         return bad(&p, "has %zu labels for %zu ids", n_labels, n_ids);
     *has_labels = w.has_labels;
@@ -735,7 +788,7 @@ d9d_status d9di_jsonl_messages(const char *line, size_t n, d9di_messages *out,
     out->text.len = out->list.len = out->calls.len = out->tools.len = 0;
     D9D_TRY_OR(st, members(&p, chat_member, &w), out);
     if (!w.has_messages)
-        st = bad(&p, "has no \"messages\"");
+        st = missing(&p, "messages", NULL);
     else if (w.has_system)
         st = put_system(&w);
 out:

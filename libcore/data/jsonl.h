@@ -14,7 +14,7 @@
 /* What was wrong, where the caller knows the file and the line. */
 typedef struct d9di_jsonl_error {
     size_t at; /* byte of the line */
-    char what[160];
+    char what[320];
 } d9di_jsonl_error;
 
 typedef D9D_VEC(int32_t) d9di_labels;

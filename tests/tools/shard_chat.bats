@@ -87,3 +87,39 @@ positions() {
     run -0 --separate-stderr flat d9d-shard --json -t "$tok" -o cut --overflow truncate --max-length 4 t.jsonl
     [[ "$output" == *'"truncated": 1, "split": 0, "turns_lost": 0, "targets_lost": '$((all - 4))', '* ]]
 }
+
+@test "a line that is something else says what it has and what reads it" {
+    no() {
+        printf '%s\n' "$2" >x.jsonl
+        run -1 --separate-stderr d9d-shard -t "$tok" -o x "${@:3}" x.jsonl
+        [[ "$stderr" == *"x.jsonl: line 1, byte "*": $1" ]] || { echo "$stderr" && false; }
+    }
+    no 'has no "text", but "id", "messages": --format chat reads messages' '{"id": 1, "messages": []}'
+    no 'has no "text", but "body": --text-key names the member with the text' '{"body": "a"}'
+    no 'has no "text", but "input_ids": --format tokens reads input_ids' '{"input_ids": []}'
+    asks='make "messages" with role and content'
+    no 'has no "text", but "conversations": of ShareGPT'"'s lines $asks" '{"conversations": [{"from": "human"}]}'
+    no 'has no "text", but "instruction", "input", "output": of Alpaca'"'s lines $asks" \
+        '{"instruction": "a", "input": "", "output": "b"}'
+    no 'has no "text", but "prompt", "completion": of prompts and completions '"$asks" '{"prompt": "a", "completion": "b"}'
+    no 'has no "messages", but "text": --format jsonl reads text' '{"text": "a"}' --format chat --template "$template"
+    no 'has no "messages", but "conversations": of ShareGPT'"'s lines $asks" '{"conversations": []}' \
+        --format chat --template "$template"
+    no 'has no "text", but "a", "b", "c", "d", "e", "f", ...: --text-key names the member with the text' \
+        '{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1, "g": 1}'
+    no 'has no "text"' '{}'
+}
+
+@test "inspect counts what is trained" {
+    chat 2 >c.jsonl
+    d9d-shard -q "${chats[@]}" -o data c.jsonl
+    n=$(d9d-shard inspect data --sample 0 --json | sed 's/.*"labels": \[\([^]]*\).*/\1/' | tr ',' '\n' | grep -vc -e -100)
+    run -0 d9d-shard inspect data
+    [[ "$output" == *"trained on $n of "*" positions ("*" %)"* ]]
+    run -0 flat d9d-shard inspect data --json
+    [[ "$output" == *'"targets": '"$n"* ]]
+    printf '{"text": "int a;"}\n' >t.jsonl
+    d9d-shard -q -t "$tok" -o plain t.jsonl
+    run -0 d9d-shard inspect plain
+    [[ "$output" != *'trained on'* ]]
+}

@@ -104,9 +104,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_sample_expand(const d9d_dataset *ds, const d
 
 /* --- for d9d-shard inspect -------------------------------------------------------------- */
 
-/* The manifest and the summaries of the index, as JSON text and for people; appended. */
-D9D_API D9D_MUST_USE d9d_status d9d_dataset_describe(const d9d_dataset *ds, d9d_buf *out);
-D9D_API D9D_MUST_USE d9d_status d9d_dataset_print(const d9d_dataset *ds, d9d_buf *out);
+/* The manifest and the summaries of the index, with how many positions have a target, as JSON text
+ * and for people; appended. */
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_describe(d9d_dataset *ds, d9d_buf *out);
+D9D_API D9D_MUST_USE d9d_status d9d_dataset_print(d9d_dataset *ds, d9d_buf *out);
 /* Sample k of the split: a line for each position with id, target and token, or one JSON
  * object with "input_ids", "labels" and "position_ids". */
 D9D_API D9D_MUST_USE d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json,
