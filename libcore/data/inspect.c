@@ -36,10 +36,13 @@ d9d_status d9di_dataset_count_targets(d9d_dataset *ds, const d9di_split *split, 
 
     for (int64_t k = 0; ds->manifest.labels && k < split->samples; k++) {
         d9d_sample s;
+        d9di_tokens t;
 
         D9D_TRY(d9di_dataset_sample(ds, split->first + k, &s));
-        for (uint32_t i = 0; s.labels && i < s.stored; i++)
-            n += s.labels[i] != -100;
+        D9D_TRY(d9di_tokens_read(ds, &s, 0, s.stored, &t));
+        for (uint32_t i = 0; i < s.stored; i++)
+            n += t.labels[i] != -100;
+        d9di_tokens_release(&t);
         D9D_TRY(d9di_sample_check_uncut(ds, &s));
     }
     *out = n;

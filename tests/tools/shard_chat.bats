@@ -123,3 +123,21 @@ positions() {
     run -0 d9d-shard inspect plain
     [[ "$output" != *'trained on'* ]]
 }
+
+@test "the example of fine-tuning on chats trains" {
+    example=$BATS_TEST_DIRNAME/../../examples
+    for n in 9 2 7 1 12 3 8 4 6 5; do chat $n; done >chats.jsonl
+    d9d-shard -q "${chats[@]}" -o chats --pack 512 --split train=0.7,valid=0.3 --shuffle-seed 1 chats.jsonl
+    d9d-map -q init --model "$example/demo/model.json" Qwen3-8B
+    cp "$tok" Qwen3-8B
+    one=(--set mesh.data_parallel_shard=1 --set trainer.batching.global_batch_size=2 --set trainer.run.dir=run)
+    d9d-train -q --device cpu "${one[@]}" "$example/chat/train.json"
+    cmp "$tok" run/export/tokenizer.json
+    grep -q '"valid/loss"' run/metrics.jsonl
+    # It goes on where a question ends, with the same template.
+    printf '{"messages": [{"role": "user", "content": "question 1"}]}\n' >p.jsonl
+    d9d-infer -q --device cpu --set model_provider.hf_config=run/export/config.json \
+        --set trainer.model_stage_factory.source_checkpoint=run/export --set task.chat_template="$template" \
+        --set task.prompts=p.jsonl --set task.max_new_tokens=4 "$example/generate/infer.json"
+    [ "$(wc -l <answers.jsonl)" = 1 ]
+}
