@@ -168,7 +168,7 @@ static void test_tools(void **state)
     assert_ok(d9di_jsonl_messages(line, strlen(line), &m, &error));
     assert_int_equal(m.tools.len, 3);
     check_span(&m, m.tools.data[0],
-               "{\"b\": 1.50, \"a\": [], \"c\": {\"x\": \"\xc3\xa9/\\u0001\\n\"}}");
+               "{\"b\": 1.5, \"a\": [], \"c\": {\"x\": \"\xc3\xa9/\\u0001\\n\"}}");
     check_span(&m, m.tools.data[1], "7");
     check_span(&m, m.tools.data[2], "null");
     assert_int_equal(m.list.len, 2);
@@ -179,7 +179,7 @@ static void test_tools(void **state)
     check_span(&m, m.calls.data[0].name, "f");
     check_span(&m, m.calls.data[0].arguments, "{\"k\":1}");
     check_span(&m, m.calls.data[1].name, "g");
-    check_span(&m, m.calls.data[1].arguments, "{\"k\": [1, 2e5]}");
+    check_span(&m, m.calls.data[1].arguments, "{\"k\": [1, 200000.0]}");
     assert_int_equal(d9di_jsonl_messages(deep, strlen(deep), &m, &error), D9D_EFORMAT);
     assert_string_equal(error.what, "a tool call without \"name\"");
     d9di_messages_release(&m);
