@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "d9d/base/environment.h"
 #include "tool_line.h"
 #include "tool_torn.h"
 
@@ -234,6 +235,15 @@ static void allow_files(void)
     }
 }
 
+/* What libraries would stumble over before they are used. */
+static d9d_status check_environment(void)
+{
+    d9d_environment e;
+
+    d9d_environment_read(D9D_ENVIRONMENT_PROCESS, getenv, &e);
+    return d9d_environment_check(&e);
+}
+
 int tool_main(const tool *t, int argc, char **argv)
 {
     tool_run run = {.tool = t};
@@ -259,7 +269,7 @@ int tool_main(const tool *t, int argc, char **argv)
         tool_help(t, run.command->name != NULL ? run.command : NULL);
     else if (st == D9D_OK && p.common.version)
         printf("%s %s\n", t->name, D9D_VERSION);
-    else if (st == D9D_OK)
+    else if (st == D9D_OK && (st = check_environment()) == D9D_OK)
         st = run.command->run(&run, p.options);
     if (talk.shown)
         talk_status(&talk, "");

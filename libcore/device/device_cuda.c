@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/environment.h"
 #include "device/cuda_options.h"
 #include "device/ops.h"
 
@@ -440,13 +441,14 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
         .close = cuda_close,
     };
     const d9d_cuda_owner owner = {dev, lend, take_back, pass_on};
+    d9d_environment environment;
     d9d_cuda_options options;
     cuda_device *self;
     cudaError_t e;
 
-    /* Queues that share a way to the GPU wait for each other, and one that waits for a message must
-     * not hold up what the message waits for.  Read by the driver when it begins. */
-    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    d9d_environment_read(D9D_ENVIRONMENT_GPU, getenv, &environment); /* the driver does, next */
+    D9D_TRY(d9d_environment_check(&environment));
+    d9d_environment_apply(&environment);
     D9D_TRY(look_for(index));
     D9D_TRY(d9di_cuda_options(&options));
     self = calloc(1, sizeof(*self));

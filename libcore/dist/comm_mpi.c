@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/environment.h"
 #include "dist/comm_private.h"
 #include "dist/mpi_module.h"
 
@@ -381,6 +382,10 @@ static const d9di_wire wire = {.rooms = &d9di_rooms_host,
 
 static d9d_status load(struct mpi *m)
 {
+    d9d_environment environment;
+
+    d9d_environment_read(D9D_ENVIRONMENT_MPI, getenv, &environment);
+    d9d_environment_apply(&environment);
     /* Global: MPI's own plugins look for its symbols there. */
     m->library = dlopen("libd9d_mpi.so.0", RTLD_NOW | RTLD_GLOBAL);
     if (m->library == NULL)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/environment.h"
 #include "d9d/kernels/cuda.h"
 #include "dist/flight_file.h"
 
@@ -694,6 +695,7 @@ static void close_net(void *self, bool failed)
 d9d_status d9di_net_nccl(d9d_boot *boot, d9d_stream stream, d9di_net *out)
 {
     struct nccl *n = calloc(1, sizeof(*n));
+    d9d_environment environment;
     d9d_status st;
 
     if (n == NULL)
@@ -702,8 +704,8 @@ d9d_status d9di_net_nccl(d9d_boot *boot, d9d_stream stream, d9di_net *out)
     (void)pthread_mutex_init(&n->lock, NULL);
     (void)d9d_cuda_stream_queue(stream); /* makes its GPU the current one */
     (void)cudaGetDevice(&n->gpu);
-    /* Multicast of the switch is one more way to hang, and is not needed for the speed. */
-    (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
+    d9d_environment_read(D9D_ENVIRONMENT_NCCL, getenv, &environment);
+    d9d_environment_apply(&environment);
     st = load(n);
     if (st == D9D_OK)
         *out = (d9di_net){

@@ -33,8 +33,6 @@ static bool open_world(int *rank, int *size, char *why, size_t why_n)
 {
     int have, on = 0, over = 0;
 
-    /* Ranks that share a processor must not spin while they wait. */
-    (void)setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     (void)MPI_Initialized(&on);
     (void)MPI_Finalized(&over);
     if (over) {

@@ -2,9 +2,11 @@
 #include "loop/engine.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "d9d/base/call.h"
+#include "d9d/base/environment.h"
 #include "d9d/model/peft.h"
 #include "d9d/parallel/plan.h"
 #include "d9d/parallel/tied.h"
@@ -416,10 +418,28 @@ static d9d_status stage_adapt(d9di_engine *e, const d9di_stage *s, const d9d_log
     return d9d_adapters_fill_heads(e->given, &s->params, log);
 }
 
+/* What of the environment concerns the device that was found. */
+static void tell_environment(const d9d_device *dev, const d9d_job *where, const d9d_environment *env)
+{
+    const bool gpu = strcmp(dev->kernels->name, "cuda") == 0;
+    const bool could = d9d_device_check("cuda") == D9D_OK; /* this build */
+    unsigned uses = 0;
+
+    if (gpu)
+        uses = D9D_ENVIRONMENT_GPU | (d9d_boot_size(where->boot) > 1 ? D9D_ENVIRONMENT_NCCL : 0);
+    else if (could && strncmp(where->device, "auto", 4) == 0)
+        uses = D9D_ENVIRONMENT_NO_GPU;
+    d9d_environment_say(env, uses, where->log);
+}
+
 d9d_status d9di_engine_fill(d9di_engine *e, const d9di_engine_how *how)
 {
+    d9d_environment env;
+
+    d9d_environment_read(~0u, getenv, &env);
     D9D_TRY(d9di_launch_device(how->where->boot, how->where->device, &e->dev));
     e->dev->log = how->where->log;
+    tell_environment(e->dev, how->where, &env);
     D9D_TRY(ranks_join(e, how));
     tell(e, how->where->log);
     for (size_t k = 0; k < e->n_stages; k++) {
