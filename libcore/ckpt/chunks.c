@@ -60,16 +60,30 @@ d9d_status d9di_chunks_check(d9di_chunks *c)
 
     c->said = d9d_arena_alloc(&c->arena, (c->n + 1) * sizeof(*c->said));
     c->first = d9d_arena_alloc(&c->arena, (c->n + 1) * sizeof(*c->first));
-    if (c->said == NULL || c->first == NULL)
+    c->before = d9d_arena_alloc(&c->arena, (c->n + 1) * sizeof(*c->before));
+    if (c->said == NULL || c->first == NULL || c->before == NULL)
         return no_memory(c);
     for (size_t f = 0; f < c->n; f++) {
         c->first[f] = total;
+        c->before[f] = c->bytes;
         D9D_TRY(check_file(c, f));
         total += d9di_chunk_count(c->files[f].bytes);
         c->bytes += c->files[f].bytes;
     }
     c->first[c->n] = total;
+    c->before[c->n] = c->bytes;
     return D9D_OK;
+}
+
+static uint64_t count_here(const d9di_chunks *c)
+{
+    uint64_t n = 0;
+
+    for (size_t f = 0; f < c->n; f++)
+        for (size_t i = 0; i < c->first[f + 1] - c->first[f]; i++)
+            if (d9di_chunk_is_here(c, f, i))
+                n += d9di_chunk_end(c->files[f].bytes, i) - i * D9D_MANIFEST_CHUNK;
+    return n;
 }
 
 /* --- reading -------------------------------------------------------------------------- */
@@ -158,7 +172,7 @@ static d9d_status read_chunk(void *arg, int worker, size_t i)
     size_t f = file_of(r->c, i);
     d9d_status st;
 
-    if (r->skip[f])
+    if (r->skip[f] || !d9di_chunk_is_here(r->c, f, i - r->c->first[f]))
         return D9D_OK;
     if (w->buf == NULL && (w->buf = malloc(PIECE + D9DI_AHEAD)) == NULL)
         return no_memory(r->c);
@@ -193,7 +207,8 @@ d9d_status d9di_chunks_read(d9di_chunks *c, const char *what, int jobs, const d9
 
     D9D_TRY(d9di_chunks_check(c));
     D9D_TRY(prepare(&r, n));
-    d9d_progress_start(&r.progress, log, what, "B", c->bytes);
+    c->read = count_here(c);
+    d9d_progress_start(&r.progress, log, what, "B", c->read);
     st = d9d_thread_run(n, c->first[c->n], read_chunk, &r);
     if (st == D9D_OK)
         d9d_progress_end(&r.progress);

@@ -15,6 +15,7 @@ typedef struct d9di_chunks {
     const char *dir;
     const d9d_manifest_file *files; /* names and sizes */
     size_t n, n_hashed;             /* the first so many are hashed */
+    size_t part, parts;             /* read this one of so many, alike in bytes; parts 0: all */
     /* `own` bytes at `at` of file `f`, and up to D9DI_AHEAD that follow them; on any thread.
      * May be NULL. */
     void (*see)(void *arg, size_t f, uint64_t at, const unsigned char *p, size_t own);
@@ -22,10 +23,12 @@ typedef struct d9di_chunks {
 
     /* What came out, in the arena. */
     d9d_arena arena;
-    uint64_t bytes; /* of all files */
-    size_t *first;  /* [n + 1] the number of every file's first chunk */
-    d9d_hash *got;  /* of every chunk of hashed files */
-    char **said;    /* [n] what is wrong with a file; NULL: it was read */
+    uint64_t bytes;   /* of all files */
+    uint64_t read;    /* of them, those of the part */
+    size_t *first;    /* [n + 1] the number of every file's first chunk */
+    uint64_t *before; /* [n + 1] bytes of the files before it */
+    d9d_hash *got;    /* of every chunk of hashed files that is of the part */
+    char **said;      /* [n] what is wrong with a file; NULL: it was read */
 } d9di_chunks;
 
 static inline uint64_t d9di_chunk_count(uint64_t bytes)
@@ -39,6 +42,14 @@ static inline uint64_t d9di_chunk_end(uint64_t bytes, uint64_t c)
     uint64_t at = c * D9D_MANIFEST_CHUNK;
 
     return bytes - at < D9D_MANIFEST_CHUNK ? bytes : at + D9D_MANIFEST_CHUNK;
+}
+
+/* Is chunk `i` of file `f` of the part that is read?  A chunk is of the part in which it begins. */
+static inline bool d9di_chunk_is_here(const d9di_chunks *c, size_t f, size_t i)
+{
+    const unsigned __int128 at = c->before[f] + i * D9D_MANIFEST_CHUNK;
+
+    return c->parts == 0 || (size_t)(at * c->parts / c->bytes) == c->part;
 }
 
 /* Fill `said` of files that are missing or have another size. */

@@ -320,18 +320,19 @@ d9d_status d9d_manifest_check_size(const d9d_manifest *m, const d9d_manifest_fil
 }
 
 /* The chunks of one file that is there and has its size. */
-static size_t report_chunks(const char *dir, const d9d_manifest_file *file, const d9d_hash *got,
+static size_t report_chunks(const d9di_chunks *c, size_t f, const d9d_manifest_file *file,
                             void (*found)(void *arg, const char *sentence), void *arg)
 {
+    const d9d_hash *got = &c->got[c->first[f]];
     char text[512];
     size_t n = 0;
 
     for (size_t i = 0; i < file->n_chunks; i++) {
-        if (d9d_hash_equal(got[i], file->chunks[i]))
+        if (!d9di_chunk_is_here(c, f, i) || d9d_hash_equal(got[i], file->chunks[i]))
             continue;
         (void)snprintf(text, sizeof(text),
                        "%s/%s: bytes %" PRIu64 " to %" PRIu64 " are not those that were written",
-                       dir, file->name, (uint64_t)(i * D9D_MANIFEST_CHUNK),
+                       c->dir, file->name, (uint64_t)(i * D9D_MANIFEST_CHUNK),
                        d9di_chunk_end(file->bytes, i));
         n++;
         if (found != NULL)
@@ -347,7 +348,7 @@ size_t d9di_manifest_report(const d9d_manifest *m, const d9di_chunks *c,
 
     for (size_t f = 0; f < m->n; f++) {
         if (c->said[f] == NULL) {
-            n += report_chunks(c->dir, &m->files[f], &c->got[c->first[f]], found, arg);
+            n += report_chunks(c, f, &m->files[f], found, arg);
             continue;
         }
         n++;
@@ -357,19 +358,32 @@ size_t d9di_manifest_report(const d9d_manifest *m, const d9di_chunks *c,
     return n;
 }
 
-d9d_status d9d_manifest_check(const d9d_manifest *m, int jobs, const d9d_log *log,
-                              void (*found)(void *arg, const char *sentence), void *arg)
+d9d_status d9d_manifest_check_part(const d9d_manifest *m, size_t part, size_t parts, int jobs,
+                                   const d9d_log *log,
+                                   void (*found)(void *arg, const char *sentence), void *arg,
+                                   uint64_t *bytes)
 {
     d9di_chunks c = chunks_of(m);
     size_t n;
     d9d_status st;
 
+    c.part = part;
+    c.parts = parts;
     D9D_TRY_OR(st, d9di_chunks_read(&c, "hash", jobs, log), out);
     n = d9di_manifest_report(m, &c, found, arg);
     if (n > 0)
         st = D9D_FAIL(D9D_EVERIFY, "%s: %zu files or chunks are not as %s says", m->dir, n,
                       D9D_MANIFEST_NAME);
 out:
+    *bytes = c.read;
     d9di_chunks_release(&c);
     return st;
+}
+
+d9d_status d9d_manifest_check(const d9d_manifest *m, int jobs, const d9d_log *log,
+                              void (*found)(void *arg, const char *sentence), void *arg)
+{
+    uint64_t bytes;
+
+    return d9d_manifest_check_part(m, 0, 1, jobs, log, found, arg, &bytes);
 }

@@ -7,27 +7,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "loop/launch.h"
 #include "loop/save_parts.h"
 
 enum { ABANDONED_S = 24 * 3600 };
 
 /* --- is it usable? ------------------------------------------------------------------ */
-
-static void keep_first(void *arg, const char *sentence)
-{
-    d9d_err_copy *first = arg;
-
-    if (first->text[0] == '\0')
-        (void)snprintf(first->text, sizeof(first->text), "%s", sentence);
-}
-
-static d9d_status check_hashes(const d9d_manifest *m, const d9d_log *log)
-{
-    d9d_err_copy first = {.st = D9D_EVERIFY, .text = ""};
-    const d9d_status st = d9d_manifest_check(m, 0, log, keep_first, &first);
-
-    return st == D9D_EVERIFY && first.text[0] != '\0' ? d9d_err_restore(&first) : st;
-}
 
 static d9d_status check_saved(const d9di_saved *s, int64_t step)
 {
@@ -40,60 +25,163 @@ static d9d_status check_saved(const d9di_saved *s, int64_t step)
     return d9d_manifest_check_sizes(s->manifest);
 }
 
-/* A failure says why it is not, but for ENOMEM. */
-static d9d_status check_usable(const char *path, int64_t step, bool hashes, const d9d_log *log)
+/* All but the bytes.  A failure says why it is not, but for ENOMEM. */
+static d9d_status check_usable(const char *path, int64_t step)
 {
     d9di_saved s;
     d9d_status st;
 
     D9D_TRY(d9di_saved_open(path, &s));
-    D9D_TRY_OR(st, check_saved(&s, step), out);
-    if (hashes)
-        st = check_hashes(s.manifest, log);
-out:
+    st = check_saved(&s, step);
     d9di_saved_release(&s);
     return st;
 }
 
-static d9d_status newest(const char *dir, bool hashes, const d9d_log *log, d9d_arena *a,
-                         const char **path)
-{
-    d9d_err_copy first = {.st = D9D_OK};
-    d9di_save_steps steps;
+/* --- which is the newest? --------------------------------------------------------------- */
 
-    D9D_TRY(d9di_save_steps_list(dir, a, &steps));
-    for (size_t i = 0; i < steps.n; i++) {
-        char *one = d9d_save_path(a, dir, steps.step[i]);
+typedef struct search {
+    const char *dir;
+    const d9d_log *log;
+    d9d_arena *a;
+    d9di_save_steps steps;
+    size_t next;
+    d9d_err_copy first; /* why the newest is not usable */
+} search;
+
+static void pass_over(search *s, d9d_status why)
+{
+    d9d_log_warn(s->log, "checkpoint passed over: %s", d9d_err_message());
+    if (s->first.st == D9D_OK)
+        d9d_err_save(&s->first, why);
+}
+
+/* The next that is usable but for its bytes; *path is NULL where there has been none at all. */
+static d9d_status find_next(search *s, const char **path)
+{
+    *path = NULL;
+    while (s->next < s->steps.n) {
+        const int64_t step = s->steps.step[s->next++];
+        char *one = d9d_save_path(s->a, s->dir, step);
         d9d_status st = D9D_ENOMEM;
 
         if (one == NULL)
-            return D9D_FAIL(st, "%s: no memory for the name of a checkpoint", dir);
-        st = check_usable(one, steps.step[i], hashes, log);
+            return D9D_FAIL(st, "%s: no memory for the name of a checkpoint", s->dir);
+        st = check_usable(one, step);
         if (st == D9D_OK) {
             *path = one;
             return D9D_OK;
         }
         if (st == D9D_ENOMEM)
             return st;
-        d9d_log_warn(log, "checkpoint passed over: %s", d9d_err_message());
-        if (i == 0)
-            d9d_err_save(&first, st);
+        pass_over(s, st);
     }
-    if (steps.n > 0)
-        return D9D_FAIL(D9D_EVERIFY, "%s: none of %zu checkpoints can be used; the newest: %s", dir,
-                        steps.n, first.text);
-    *path = NULL;
+    if (s->steps.n > 0)
+        return D9D_FAIL(D9D_EVERIFY, "%s: none of %zu checkpoints can be used; the newest: %s",
+                        s->dir, s->steps.n, s->first.text);
     return D9D_OK;
 }
 
 d9d_status d9d_save_likely(const char *dir, d9d_arena *a, const char **path)
 {
-    return newest(dir, false, NULL, a, path);
+    search s = {.dir = dir, .a = a};
+
+    D9D_TRY(d9di_save_steps_list(dir, a, &s.steps));
+    return find_next(&s, path);
 }
 
-d9d_status d9d_save_newest(const char *dir, const d9d_log *log, d9d_arena *a, const char **path)
+/* --- is every byte as it was written? ------------------------------------------------------ */
+
+static void keep_first(void *arg, const char *sentence)
 {
-    return newest(dir, true, log, a, path);
+    d9d_err_copy *first = arg;
+
+    if (first->text[0] == '\0')
+        (void)snprintf(first->text, sizeof(first->text), "%s", sentence);
+}
+
+static d9d_status check_part(const char *path, size_t part, size_t parts, const d9d_log *log,
+                             uint64_t *bytes)
+{
+    d9d_err_copy first = {.st = D9D_EVERIFY, .text = ""};
+    d9d_manifest *m;
+    d9d_status st;
+
+    *bytes = 0;
+    D9D_TRY(d9d_manifest_open(path, &m));
+    st = d9d_manifest_check_part(m, part, parts, 0, log, keep_first, &first, bytes);
+    d9d_manifest_close(m);
+    return st == D9D_EVERIFY && first.text[0] != '\0' ? d9d_err_restore(&first) : st;
+}
+
+/* What each has read, in the log. */
+static d9d_status tell_read(d9d_boot *boot, const char *path, uint64_t bytes, const d9d_log *log,
+                            d9d_arena *a)
+{
+    uint64_t least = UINT64_MAX, most = 0, sum = 0;
+    d9d_boot_word *all;
+
+    D9D_TRY(d9di_launch_words(boot, &bytes, sizeof(bytes), a, &all));
+    for (int r = 0; r < d9d_boot_size(boot); r++) {
+        uint64_t n = 0;
+
+        memcpy(&n, all[r].data, all[r].n == sizeof(n) ? sizeof(n) : 0);
+        least = n < least ? n : least;
+        most = n > most ? n : most;
+        sum += n;
+    }
+    d9d_log_info(log,
+                 "%s: its %" PRIu64 " bytes are as they were written; each of %d ranks has read "
+                 "%" PRIu64 " to %" PRIu64 " of them",
+                 path, sum, d9d_boot_size(boot), least, most);
+    return D9D_OK;
+}
+
+static d9d_status check_together(d9d_boot *boot, const char *path, const d9d_log *log, d9d_arena *a)
+{
+    uint64_t bytes;
+
+    if (boot == NULL || d9d_boot_size(boot) == 1 || d9d_boot_is_imagined(boot))
+        return check_part(path, 0, 1, log, &bytes);
+    D9D_TRY(d9d_boot_agree(boot, check_part(path, (size_t)d9d_boot_rank(boot),
+                                            (size_t)d9d_boot_size(boot), log, &bytes)));
+    return tell_read(boot, path, bytes, log, a);
+}
+
+/* Rank 0 looks for all of them. */
+static d9d_status propose(search *s, d9d_boot *boot, const char **path)
+{
+    d9d_status st = D9D_OK;
+
+    *path = NULL;
+    if (boot == NULL)
+        return find_next(s, path);
+    if (d9d_boot_rank(boot) == 0)
+        st = find_next(s, path);
+    D9D_TRY(d9d_boot_agree(boot, st));
+    return d9di_launch_tell(boot, s->a, path);
+}
+
+d9d_status d9d_save_newest(const char *dir, d9d_boot *boot, const d9d_log *log, d9d_arena *a,
+                           const char **path)
+{
+    search s = {.dir = dir, .log = log, .a = a};
+    const char *one;
+    d9d_status st = D9D_OK;
+
+    if (boot == NULL || d9d_boot_rank(boot) == 0)
+        st = d9di_save_steps_list(dir, a, &s.steps);
+    D9D_TRY(boot != NULL ? d9d_boot_agree(boot, st) : st);
+    do {
+        D9D_TRY(propose(&s, boot, &one));
+        st = one != NULL ? check_together(boot, one, log, a) : D9D_OK;
+        if (st == D9D_EVERIFY) {
+            pass_over(&s, st);
+            if (boot != NULL)
+                d9d_boot_forgive(boot); /* for the next */
+        }
+    } while (st == D9D_EVERIFY);
+    *path = one;
+    return st;
 }
 
 /* --- removing ------------------------------------------------------------------------- */
@@ -166,7 +254,7 @@ static d9d_status retire(const char *dir, int64_t keep, d9d_arena *a, const d9d_
         if (manifest == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
         if (kept < keep)
-            kept += check_usable(path, steps.step[i], false, log) == D9D_OK;
+            kept += check_usable(path, steps.step[i]) == D9D_OK;
         else if (d9d_fs_exists(manifest))
             D9D_TRY(remove_step(path, a, log));
     }

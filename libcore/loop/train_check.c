@@ -139,16 +139,19 @@ static d9d_status dir_check(d9di_train *r)
     return D9D_OK;
 }
 
-/* Rank 0 looks, for all of them: for the one that will be gone on with, or for whether it can be,
- * which takes as long as to read it. */
+/* The checkpoint that will be gone on with, of which each rank reads a part; or, for rank 0 to
+ * tell at once, the one that is likely to be. */
 static d9d_status checkpoint_find(d9di_train *r, bool whole, const char **path)
 {
     d9d_status st = D9D_OK;
 
     *path = NULL;
-    if (r->rank == 0 && r->c->trainer.checkpointing.resume)
-        st = whole ? d9d_save_newest(r->dir.checkpoints, r->log, &r->arena, path)
-                   : d9d_save_likely(r->dir.checkpoints, &r->arena, path);
+    if (!r->c->trainer.checkpointing.resume)
+        return D9D_OK;
+    if (whole)
+        return d9d_save_newest(r->dir.checkpoints, r->where->boot, r->log, &r->arena, path);
+    if (r->rank == 0)
+        st = d9d_save_likely(r->dir.checkpoints, &r->arena, path);
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
     return d9di_launch_tell(r->where->boot, &r->arena, path);
 }

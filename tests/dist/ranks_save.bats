@@ -46,3 +46,57 @@ setup() {
     [ "$(ls c)" = step-00000001 ]
     run -0 "$driver" read c
 }
+
+# read_on N: so many ranks read the newest of c, well.
+read_on() {
+    run -0 mpi -n "$1" "$driver" read c
+    assert_equal "$(grep -c ': well' <<<"$output")" "$1"
+}
+# spread: least and most that a rank has read, and the sum.
+spread() {
+    sed -nE 's/.*its ([0-9]+) bytes are as they were written; each of [0-9]+ ranks has read ([0-9]+) to ([0-9]+) of them/\2 \3 \1/p' <<<"$output"
+}
+# damage FILE: other bytes, as many.
+damage() { printf 'XX' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 9)) conv=notrunc status=none; }
+
+@test "ranks verify a checkpoint side by side, each a part of its bytes" {
+    run -0 mpi -n 4 "$driver" write c
+    largest=$(stat -c %s c/step-00000001/*.safetensors | sort -n | tail -1)
+    all=$(cat c/step-00000001/*.safetensors | wc -c)
+    for n in 4 3; do
+        read_on $n
+        read -r least most sum <<<"$(spread)"
+        [ "$sum" -eq "$all" ]
+        [ "$least" -lt "$most" ] || [ "$least" -eq "$((all / n))" ]
+        [ "$most" -le $((all / n + largest)) ]
+    done
+    read_on 1
+    [ -z "$(spread)" ]
+}
+
+@test "damage that another rank finds is named once, and the checkpoint before it is taken" {
+    run -0 mpi -n 4 "$driver" write c
+    run -0 mpi -n 4 "$driver" write c 2
+    files=(c/step-00000002/*.safetensors)
+    for file in "${files[@]}"; do
+        cp -r c whole
+        damage "$file"
+        read_on 4
+        assert_equal "$(grep -c 'checkpoint passed over' <<<"$output")" 1
+        [[ $output = *"checkpoint passed over: "*"$file: bytes 0 to "*" are not those that were written"* ]]
+        [[ $output = *"c/step-00000001: its "* ]]
+        grep -oE 'passed over: (rank [0-9])?' <<<"$output" >>finders
+        rm -rf c && mv whole c
+    done
+    [ "$(sort -u finders | wc -l)" -eq 4 ] # rank 0 does not say who it is
+    rm -f "${files[0]}"
+    read_on 4
+    [[ $output = *"checkpoint passed over: ${files[0]} is missing"* ]]
+}
+
+@test "where every checkpoint is damaged all ranks say so, and none begins anew" {
+    run -0 mpi -n 4 "$driver" write c
+    damage c/step-00000001/model-r00003.safetensors
+    run -1 mpi -n 4 "$driver" read c
+    assert_equal "$(grep -c 'none of 1 checkpoints can be used; the newest: .*model-r00003.safetensors: bytes 0 to' <<<"$output")" 4
+}

@@ -1,7 +1,8 @@
 /* ranks_save_driver.c - a checkpoint of several ranks: `ranks_save_driver ACT DIR [N]`.
  *
- *     write     every rank writes its boxes as step 1
- *     read      every rank reads its boxes of the newest checkpoint and says "well"
+ *     write     every rank writes its boxes as step N (1)
+ *     read      every rank reads its boxes of the newest checkpoint and says "well"; rank 0 says
+ *               what the search says
  *     spoil     the same as write, but rank N's state cannot be written
  *     die       the same as write, but rank N, not 0, is killed when it has written its files
  *
@@ -98,9 +99,9 @@ static d9d_save_set set_of(struct job *j)
         .items = j->items, .n = j->rank == 0 ? N : N - 1, .counts = &j->count, .n_counts = 1};
 }
 
-static d9d_status act_write(struct job *j, const char *dir, bool spoilt)
+static d9d_status act_write(struct job *j, const char *dir, int64_t step, bool spoilt)
 {
-    d9d_save_state state = {.step = 1, .seed = 5, .finite = true, .parent = -1};
+    d9d_save_state state = {.step = step, .seed = 5, .finite = true, .parent = -1};
     const d9d_save_set set = set_of(j);
 
     j->steps = 7;
@@ -110,8 +111,15 @@ static d9d_status act_write(struct job *j, const char *dir, bool spoilt)
     return d9d_save_write(dir, &state, &set, j->mesh, NULL);
 }
 
+static void say(void *arg, d9d_log_level level, const char *text)
+{
+    (void)arg, (void)level;
+    printf("%s\n", text);
+}
+
 static d9d_status act_read(struct job *j, const char *dir)
 {
+    const d9d_log log = {.line = say, .level = D9D_LOG_INFO};
     d9d_save_set set = set_of(j);
     d9d_save_state state;
     const char *path;
@@ -120,7 +128,7 @@ static d9d_status act_read(struct job *j, const char *dir)
 
     set.n = N;
     D9D_TRY(boxes_make(j, false));
-    st = d9d_save_newest(dir, NULL, &a, &path);
+    st = d9d_save_newest(dir, j->boot, j->rank == 0 ? &log : NULL, &a, &path);
     if (st == D9D_OK && path == NULL)
         st = D9D_FAIL(D9D_ENOTFOUND, "%s: no checkpoint", dir);
     if (st == D9D_OK)
@@ -150,7 +158,9 @@ static d9d_status act(struct job *j, const char *what, const char *dir, int who)
         return act_read(j, dir);
     if (strcmp(what, "die") == 0 && j->rank == who)
         return act_die(j, dir);
-    return act_write(j, dir, strcmp(what, "spoil") == 0 && j->rank == who);
+    if (strcmp(what, "write") == 0)
+        return act_write(j, dir, who > 0 ? who : 1, false);
+    return act_write(j, dir, 1, j->rank == who);
 }
 
 static d9d_status job_open(struct job *j)

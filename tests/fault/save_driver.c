@@ -116,7 +116,7 @@ static d9d_status run_to(small_run *r, const char *dir, int64_t steps, bool behi
     const char *path = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_save_newest(dir, &talk, &a, &path), out);
+    D9D_TRY_OR(st, d9d_save_newest(dir, NULL, &talk, &a, &path), out);
     if (path != NULL) {
         D9D_TRY_OR(st, d9d_save_read(path, &r->set, NULL, &r->state), out);
         r->state.parent = r->state.step;

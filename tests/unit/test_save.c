@@ -209,7 +209,7 @@ static const char *newest(world *w)
 {
     const char *path = "unset";
 
-    assert_ok(d9d_save_newest("c", &w->log, &w->arena, &path));
+    assert_ok(d9d_save_newest("c", NULL, &w->log, &w->arena, &path));
     return path;
 }
 
@@ -752,7 +752,7 @@ static void test_none_usable(void **state)
     run_make(w, &r);
     save(w, &r, 2);
     cut_file();
-    assert_fails_like(d9d_save_newest("c", &w->log, &w->arena, &path), D9D_EVERIFY,
+    assert_fails_like(d9d_save_newest("c", NULL, &w->log, &w->arena, &path), D9D_EVERIFY,
                       "c: none of 1 checkpoints can be used; the newest: "
                       "c/step-00000002/model-r00000.safetensors has 200 bytes");
     assert_string_equal(path, "unset");

@@ -145,7 +145,7 @@ static void check_saved(int64_t step)
     d9d_save_state got;
     run other;
 
-    assert_ok(d9d_save_newest("c", NULL, &a, &path));
+    assert_ok(d9d_save_newest("c", NULL, NULL, &a, &path));
     assert_non_null(path);
     run_open(&other, false, true);
     assert_ok(d9d_save_read(path, &other.set, NULL, &got));

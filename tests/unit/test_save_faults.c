@@ -137,7 +137,7 @@ static int64_t newest(void)
     const char *path = NULL;
     int64_t step = -1;
 
-    assert_ok(d9d_save_newest("c", NULL, &a, &path));
+    assert_ok(d9d_save_newest("c", NULL, NULL, &a, &path));
     if (path != NULL)
         assert_int_equal(sscanf(path, "c/step-%ld", &step), 1);
     d9d_arena_release(&a);

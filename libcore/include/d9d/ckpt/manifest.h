@@ -80,6 +80,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_manifest_check(const d9d_manifest *m, int jo
                                                    const d9d_log *log,
                                                    void (*found)(void *arg, const char *sentence),
                                                    void *arg);
+/* Of `parts` that are alike in bytes, to a chunk, this one alone: together they are all of it.  A
+ * file that is missing or has another size is found by each.  *bytes: how many were read. */
+D9D_API D9D_MUST_USE d9d_status d9d_manifest_check_part(
+    const d9d_manifest *m, size_t part, size_t parts, int jobs, const d9d_log *log,
+    void (*found)(void *arg, const char *sentence), void *arg, uint64_t *bytes);
 
 #ifdef __cplusplus
 }

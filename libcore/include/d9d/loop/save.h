@@ -9,7 +9,7 @@
  *             cells-r00000.safetensors      what a rank has counted, where there is any such
  *         step-00002000.tmp-4711-0/         a save that goes on, or was killed
  *
- *     path = newest(dir)                    D9D_TRY(d9d_save_newest(dir, log, &a, &path));
+ *     path = newest(dir)                    D9D_TRY(d9d_save_newest(dir, boot, log, &a, &path));
  *     if (path) read(path, set, &state)     D9D_TRY(d9d_save_read(path, &set, &state));
  *     each period: write, then prune        D9D_TRY(d9d_save_write(dir, &state, &set, log));
  *                                           D9D_TRY(d9d_save_prune(dir, keep, log));
@@ -166,9 +166,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_save_prune(const char *dir, int64_t keep, co
 
 /* The newest usable checkpoint in `dir`, hashes verified: its path in the arena.  NULL when there
  * is no step-* at all (or no `dir`).  EVERIFY when there are some and none can be used: a run
- * does not start from scratch over them unasked. */
-D9D_API D9D_MUST_USE d9d_status d9d_save_newest(const char *dir, const d9d_log *log, d9d_arena *a,
-                                                const char **path);
+ * does not start from scratch over them unasked.
+ *
+ * Collective: over the job (NULL: this process alone).  Rank 0 looks in `dir`, and each rank reads
+ * its part of the bytes. */
+D9D_API D9D_MUST_USE d9d_status d9d_save_newest(const char *dir, d9d_boot *boot, const d9d_log *log,
+                                                d9d_arena *a, const char **path);
 /* The one that it will be if no file is damaged: manifests and sizes alone are looked at. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_likely(const char *dir, d9d_arena *a, const char **path);
 
