@@ -545,6 +545,7 @@ static const d9d_key plan_keys[] = {
     LIST("prices", &a_plan_price, "seconds of a micro-batch, of each stage of the pipeline"),
     MAYBE("costs", STR, "the run that has measured the prices; null: they are the model's"),
     COUNT("checkpoint_bytes", "of one checkpoint"),
+    COUNT("manifest_bytes", "of its manifest, at most; a run whose manifest is too large is refused"),
     COUNT("export_bytes", "of the exported model"),
     COUNT("host_bytes", "of the host that needs most, all its ranks' copies and batches"),
     COUNT("host_ranks", "how many these are"),

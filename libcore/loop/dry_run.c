@@ -182,6 +182,7 @@ static d9d_status count_kept(rehearsal *r, d9di_dry_run *out)
         &set));
     D9D_TRY(d9d_save_set_here(&set, &r->arena, &here));
     out->written = d9d_save_bytes(&here);
+    D9D_TRY(d9d_save_manifest_share(&here, &out->tensors, &out->files));
     for (size_t i = 0; i < here.n; i++)
         out->saved += bytes_of(&here.items[i].whole, here.items[i].tensor->dtype);
     return D9D_OK;

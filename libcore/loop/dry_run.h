@@ -41,6 +41,7 @@ typedef struct d9di_dry_run {
     double model_flops;       /* of a token in a row of this length, of the same */
     uint64_t saved, exported; /* bytes of those in a checkpoint and in an export */
     uint64_t written;         /* bytes of a checkpoint that this rank writes */
+    uint64_t tensors, files;  /* of its manifest: d9d_save_manifest_share() */
     /* Bytes that are kept from step to step. */
     uint64_t weights, gradients, optimizer;
     uint64_t residuals;  /* of master weights, in `optimizer` */

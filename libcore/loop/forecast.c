@@ -99,6 +99,7 @@ static void stage_add(d9d_forecast *p, const d9di_dry_run *dry, double *flops, d
 {
     p->parameters += dry->parameters;
     p->checkpoint += dry->saved;
+    p->manifest += dry->tensors + (uint64_t)(p->ranks / p->mesh.pipeline_parallel) * dry->files;
     p->exported += dry->exported;
     p->updates = p->updates != NULL ? p->updates : dry->updates;
     *flops += dry->model_flops;
@@ -191,6 +192,7 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
     if (p.mesh.pipeline_parallel > 1)
         (void)d9di_schedule_words(&p.pipe, p.schedule);
     D9D_TRY(stages_make(&dry, &r, data->evaluated_rows * padded, a, &p));
+    D9D_TRY(d9d_save_manifest_check(p.manifest, p.ranks, &p.manifest));
     *out = p;
     return D9D_OK;
 }

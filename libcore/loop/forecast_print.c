@@ -176,8 +176,9 @@ static d9d_status print_speed(const d9d_forecast *p, d9d_buf *out)
         D9D_TRY(d9d_buf_printf(out, "\n%lld steps, %s tokens: %s", (long long)p->steps,
                                big(p->tokens * (double)p->steps).text,
                                duration(p->step_s * (double)p->steps).text));
-    return d9d_buf_printf(out, "\na checkpoint has %s, the exported model %s\n",
-                          size(p->checkpoint).text, size(p->exported).text);
+    return d9d_buf_printf(out,
+                          "\na checkpoint has %s, its manifest up to %s, the exported model %s\n",
+                          size(p->checkpoint).text, size(p->manifest).text, size(p->exported).text);
 }
 
 d9d_status d9d_forecast_print(const d9d_forecast *p, d9d_buf *out)
@@ -300,7 +301,7 @@ json_t *d9d_forecast_json(const d9d_forecast *p)
 {
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
-        "s:o, s:s?, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o}",
+        "s:o, s:s?, s:I, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o}",
         "schema", "d9d.plan.v1", "mesh", d9di_mesh_json(&p->mesh), "processor", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
@@ -310,7 +311,8 @@ json_t *d9d_forecast_json(const d9d_forecast *p)
         p->chip->gpu ? json_real(p->mfu) : json_null(), "schedule",
         p->n_stages > 1 ? json_string(p->schedule) : json_null(), "bubble", p->bubble, "prices",
         prices_json(p), "costs", p->costs, "checkpoint_bytes", (json_int_t)p->checkpoint,
-        "export_bytes", (json_int_t)p->exported, "host_bytes", (json_int_t)p->host, "host_ranks",
-        (json_int_t)p->host_ranks, "memory", maybe((int64_t)p->memory, p->memory > 0), "fits",
-        d9d_forecast_fits(p), "updates", p->updates, "stages", ranks_json(p));
+        "manifest_bytes", (json_int_t)p->manifest, "export_bytes", (json_int_t)p->exported,
+        "host_bytes", (json_int_t)p->host, "host_ranks", (json_int_t)p->host_ranks, "memory",
+        maybe((int64_t)p->memory, p->memory > 0), "fits", d9d_forecast_fits(p), "updates",
+        p->updates, "stages", ranks_json(p));
 }

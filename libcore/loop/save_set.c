@@ -3,6 +3,22 @@
 
 #include "d9d/loop/save.h"
 
+/* How many parts the whole is kept in: `work` is cut alike, what is left of it by the group. */
+static int64_t boxes_of(const d9d_param *p)
+{
+    int64_t n = 1;
+
+    for (int d = 0; d < p->whole.ndim; d++)
+        if (p->work.dim[d] > 0)
+            n *= (p->whole.dim[d] + p->work.dim[d] - 1) / p->work.dim[d];
+    if (p->shard != NULL) {
+        const int64_t ranks = d9d_comm_size(p->shard), most = p->work.dim[p->shard_dim];
+
+        n *= ranks < most ? ranks : most;
+    }
+    return n;
+}
+
 static d9d_save_tensor entry(const char *name, const char *group, d9d_tensor *t, const d9d_param *p)
 {
     d9d_save_tensor e = {
@@ -11,6 +27,7 @@ static d9d_save_tensor entry(const char *name, const char *group, d9d_tensor *t,
         .tensor = t,
         .whole = p->whole,
         .elsewhere = !p->counts || d9d_shape_numel(&p->box) == 0,
+        .boxes = boxes_of(p),
     };
 
     memcpy(e.start, p->start, sizeof(e.start));

@@ -1,4 +1,7 @@
 /* train_fill.c - a run that has its memory, until it is closed.  See loop/train_run.h. */
+#include <string.h>
+
+#include "loop/launch.h"
 #include "loop/train_run.h"
 
 /* Saves other than the last are to be written behind, where there are any. */
@@ -19,6 +22,32 @@ static d9d_status saver_open(d9di_train *r)
     };
 
     return r->where->trial ? D9D_OK : d9di_saver_open(&how, &r->saver);
+}
+
+/* What no checkpoint could say of itself is refused before there is anything to save. */
+static d9d_status manifest_check(d9di_train *r)
+{
+    d9d_boot *boot = r->where->boot;
+    uint64_t share[2] = {0}, sum = 0;
+    d9d_boot_word *all;
+    d9d_save_set here;
+    d9d_status st = d9d_save_set_here(&r->set, &r->arena, &here);
+
+    if (st == D9D_OK)
+        st = d9d_save_manifest_share(&here, &share[0], &share[1]);
+    D9D_TRY(d9d_boot_agree(boot, st));
+    D9D_TRY(d9di_launch_words(boot, share, sizeof(share), &r->arena, &all));
+    for (int k = 0; k < d9d_boot_size(boot); k++) {
+        if (all[k].n != sizeof(share))
+            return D9D_FAIL(D9D_ECOMM, "rank %d says its share of a manifest in %zu bytes", k,
+                            all[k].n);
+        memcpy(share, all[k].data, sizeof(share));
+        sum += share[0] + share[1];
+    }
+    D9D_TRY(d9d_boot_agree(boot, d9d_save_manifest_check(sum, d9d_boot_size(boot), &sum)));
+    d9d_log_debug(r->log, "a checkpoint's manifest has at most %llu bytes",
+                  (unsigned long long)sum);
+    return D9D_OK;
 }
 
 static d9d_status state_resume(d9di_train *r, const char *path)
@@ -91,6 +120,7 @@ d9d_status d9di_train_fill(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_train_tell(r, "train.configuration.lr_scheduler", (d9d_event){.lr = r->lr}));
     D9D_TRY(d9di_train_set(r, &e->params, r->optimizer, &r->set));
     r->set.partial = r->set.partial || e->program.ranks > 1; /* other stages' */
+    D9D_TRY(manifest_check(r));
     D9D_TRY(d9di_bubble_open(e, r->n_micro, &r->arena, &r->bubble));
     D9D_TRY(d9d_step_end_open(e->dev, r->n_micro, r->bubble.n, e->world, &r->end));
     for (int i = 0; i < 2; i++) {

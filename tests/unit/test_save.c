@@ -1059,9 +1059,24 @@ static void test_manifest_against_headers(void **state)
     run_release(&r);
 }
 
+/* The largest that is read is the largest that is begun with. */
+static void test_manifest_limit(void **state)
+{
+    uint64_t none = 0, bytes = 0;
+
+    (void)state;
+    assert_ok(d9d_save_manifest_check(0, 8, &none));
+    assert_ok(d9d_save_manifest_check(D9D_MANIFEST_MAX - none, 8, &bytes));
+    assert_int_equal(bytes, D9D_MANIFEST_MAX);
+    assert_fails_like(d9d_save_manifest_check(D9D_MANIFEST_MAX - none + 1, 3300, &bytes),
+                      D9D_ECONFIG,
+                      "over 3300 ranks would have up to 536870913 bytes, at most 536870912");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_manifest_limit),
         in_world(test_what_is_written_is_read),
         in_world(test_same_state_same_bytes),
         in_world(test_large_tensor),

@@ -70,6 +70,7 @@ typedef struct d9d_forecast {
     double bubble;                 /* of the pipeline; 0 without */
     uint64_t checkpoint, exported; /* bytes of one */
     const char *updates;           /* d9d_optimizer_describe() of the first stage, in the arena */
+    uint64_t manifest;             /* of a checkpoint's, at most */
     d9d_forecast_rank *stages; /* [n_stages], in the arena: a rank of each pipeline coordinate */
     size_t n_stages;
     /* Of a pipeline. */

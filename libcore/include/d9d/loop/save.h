@@ -95,6 +95,7 @@ typedef struct d9d_save_tensor {
     bool elsewhere;              /* empty, or another rank writes it */
     bool residual;               /* of a master weight: zero where a checkpoint has none */
     bool widens;                 /* float32 is made of a checkpoint's bfloat16 */
+    int64_t boxes;               /* of the tensor, on all ranks; 0: this one */
     const void *host;            /* its bytes, where they were copied to; NULL: where it is */
 } d9d_save_tensor;
 
@@ -145,6 +146,16 @@ D9D_API D9D_MUST_USE d9d_status d9d_save_set_here(const d9d_save_set *set, d9d_a
 
 /* Of all its tensors. */
 D9D_API uint64_t d9d_save_bytes(const d9d_save_set *set);
+
+/* Bytes that the ranks' parts take in a checkpoint's manifest, at most, of which each rank, or each
+ * stage's first for ranks that are like it, gives what its set of d9d_save_set_here() knows: all
+ * boxes of tensors whose first is here, and this rank's files. */
+D9D_API D9D_MUST_USE d9d_status d9d_save_manifest_share(const d9d_save_set *here, uint64_t *tensors,
+                                                        uint64_t *files);
+/* *bytes: of the manifest, with the sum of all shares.  ECONFIG where it is larger than what is
+ * read. */
+D9D_API D9D_MUST_USE d9d_status d9d_save_manifest_check(uint64_t shares, int64_t ranks,
+                                                        uint64_t *bytes);
 
 /* "dir/step-00001000", in the arena; NULL when memory is out. */
 D9D_API char *d9d_save_path(d9d_arena *a, const char *dir, int64_t step);
