@@ -111,6 +111,7 @@ d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm *
                     .tag = m->tag,
                     .world = calloc((size_t)m->size, sizeof(*c->world)),
                     .check = m->check,
+                    .how = m->how,
                     .failed = m->failed,
                     .ring = m->ring,
                     .group = m->group};
@@ -485,8 +486,13 @@ void d9d_comm_point_free(d9d_comm *c, d9d_comm_point *at)
 d9d_status d9d_comm_share(d9d_comm *c, const char *what, void *const *mine, size_t n,
                           d9d_comm_shared **out)
 {
+    bool near;
+
     *out = NULL;
-    return c == NULL || c->wire->share == NULL ? D9D_OK : c->wire->share(c, what, mine, n, out);
+    if (c == NULL || c->wire->share == NULL)
+        return D9D_OK;
+    D9D_TRY(d9di_comm_near(c, what, &near));
+    return near ? c->wire->share(c, what, mine, n, out) : D9D_OK;
 }
 
 #ifndef D9D_CUDA /* see comm_share.c */

@@ -365,7 +365,8 @@ static d9d_status finish(d9d_comm *c, const d9di_call *k, void *posted)
     return self->module->end(posted, why, sizeof(why)) ? D9D_OK : d9di_call_fail(c, k, "%s", why);
 }
 
-static const d9di_wire wire = {.rooms = &d9di_rooms_host,
+static const d9di_wire wire = {.hosts = true,
+                               .rooms = &d9di_rooms_host,
                                .post = post_piece,
                                .passed = has_passed,
                                .finish = finish,

@@ -38,7 +38,7 @@ d9d_status d9di_net_nccl(d9d_boot *boot, d9d_stream stream, d9di_net *out)
 #include <pthread.h>
 #include <stdio.h>
 
-enum { PENDING = 256, STAGE_LEAST = 64 << 10 };
+enum { PENDING = 256, STAGE_LEAST = 64 << 10, STAGE_KEPT = 1 << 20 };
 
 #define NCCL_FUNCTIONS(X)                                                                          \
     X(ncclGetVersion)                                                                              \
@@ -302,6 +302,14 @@ static d9d_status finish(d9d_comm *c, const d9di_call *k, void *posted)
 
 /* --- words ------------------------------------------------------------------------------ */
 
+static void drop_stage(struct group *g)
+{
+    (void)cudaFree(g->stage);
+    (void)cudaFreeHost(g->pinned);
+    g->stage = g->pinned = NULL;
+    g->staged = 0;
+}
+
 static cudaError_t make_stage(struct group *g, size_t bytes)
 {
     size_t want = g->staged < STAGE_LEAST ? STAGE_LEAST : g->staged;
@@ -311,10 +319,7 @@ static cudaError_t make_stage(struct group *g, size_t bytes)
         want *= 2;
     if (want == g->staged)
         return cudaSuccess;
-    (void)cudaFree(g->stage);
-    (void)cudaFreeHost(g->pinned);
-    g->stage = g->pinned = NULL;
-    g->staged = 0;
+    drop_stage(g);
     e = cudaMalloc(&g->stage, want);
     if (e == cudaSuccess)
         e = cudaHostAlloc(&g->pinned, want, cudaHostAllocDefault);
@@ -323,7 +328,8 @@ static cudaError_t make_stage(struct group *g, size_t bytes)
     return e;
 }
 
-/* The host's bytes go by way of the GPU. */
+/* The host's bytes go by way of the GPU.  What only the words of a start need is not kept
+ * for good: it is memory that no plan knows of. */
 static d9d_status words(d9d_comm *c, const d9di_call *k)
 {
     struct group *g = c->self;
@@ -350,6 +356,8 @@ static d9d_status words(d9d_comm *c, const d9di_call *k)
     if (e != cudaSuccess)
         return cuda_fail(c, k, e);
     memcpy(k->dst, g->pinned, sum);
+    if (g->staged > STAGE_KEPT)
+        drop_stage(g);
     return D9D_OK;
 }
 
@@ -530,8 +538,7 @@ static void close_group(d9d_comm *c)
         (void)cudaEventDestroy(g->forked);
     if (g->joined != NULL)
         (void)cudaEventDestroy(g->joined);
-    (void)cudaFree(g->stage);
-    (void)cudaFreeHost(g->pinned);
+    drop_stage(g);
     d9d_cuda_stream_free(g->queue);
     (void)pthread_mutex_destroy(&g->lock);
     free(g);
@@ -615,9 +622,9 @@ static d9d_status make_comm(struct nccl *n, const d9d_comm *c, ncclComm_t *out)
                           c->size, n->ncclGetErrorString(rc), n->ncclGetLastError(NULL));
 }
 
-static d9d_status open_group(void *self, d9d_comm *c)
+/* What a rank has of a group by itself. */
+static d9d_status prepare_group(struct nccl *n, d9d_comm *c)
 {
-    struct nccl *n = self;
     struct group *g = calloc(1, sizeof(*g));
 
     if (g == NULL)
@@ -626,7 +633,17 @@ static d9d_status open_group(void *self, d9d_comm *c)
     (void)pthread_mutex_init(&g->lock, NULL);
     c->self = g; /* closed with the comm, whatever of it there is */
     (void)cudaSetDevice(n->gpu);
-    D9D_TRY(make_queue(g));
+    return make_queue(g);
+}
+
+/* A rank that cannot must not leave the others within the library, nor in another agreement. */
+static d9d_status open_group(void *self, d9d_comm *c)
+{
+    struct nccl *n = self;
+    struct group *g;
+
+    D9D_TRY(d9d_boot_agree(n->boot, prepare_group(n, c)));
+    g = c->self;
     D9D_TRY(make_comm(n, c, &g->comm));
     (void)pthread_mutex_lock(&n->lock);
     g->next = n->groups;
@@ -635,7 +652,9 @@ static d9d_status open_group(void *self, d9d_comm *c)
     return D9D_OK;
 }
 
-static const d9di_wire wire = {.run = {[D9DI_ALL_REDUCE] = all_reduce,
+static const d9di_wire wire = {.hosts = true,
+                               .shares = true,
+                               .run = {[D9DI_ALL_REDUCE] = all_reduce,
                                        [D9DI_ALL_GATHER] = all_gather,
                                        [D9DI_REDUCE_SCATTER] = reduce_scatter,
                                        [D9DI_ALL_TO_ALL] = all_to_all,

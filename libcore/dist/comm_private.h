@@ -89,6 +89,7 @@ typedef struct d9di_mail_ops {
 } d9di_mail_ops;
 
 typedef struct d9di_wire {
+    bool hosts, shares; /* memory is read within a host alone; unless D9D_COMM_SHARE says so */
     d9d_status (*run[D9DI_VERB_COUNT])(d9d_comm *c, const d9di_call *k);
     /* NULL: everything is done when a call returns. */
     /* The device has the call, and will say when it is done: false where it is done. */
@@ -155,6 +156,9 @@ bool d9di_may_share(bool unless_said);
 /* A name of this start of this host; "" where it is not known. */
 enum { D9DI_HOST_MAX = 40 };
 void d9di_host_name(char out[D9DI_HOST_MAX]);
+/* Collective, once: *out is whether all ranks of the group live on one host, and may read each
+ * other's memory.  Before any rank says what it has: of ranks on many hosts that were much. */
+d9d_status d9di_comm_near(d9d_comm *c, const char *what, bool *out);
 /* Collective: *out is whether all ranks say so. */
 d9d_status d9di_comm_all(d9d_comm *c, const char *what, bool mine, bool *out);
 
@@ -168,9 +172,10 @@ struct d9d_comm {
     const d9di_wire *wire;
     void *net, *self; /* the backend's own: for the world, for this group */
     char *name;
-    int rank, size, tag;    /* tag: two groups of a rank have different ones */
-    int *world;             /* [size] */
-    bool check, *failed;    /* failed: some call of the mesh has */
+    int rank, size, tag; /* tag: two groups of a rank have different ones */
+    int *world;          /* [size] */
+    bool check, *failed; /* failed: some call of the mesh has */
+    const struct d9d_mesh_how *how;
     struct d9di_ring *ring; /* of the flight recorder, or NULL */
     int group;              /* its number there */
     int64_t calls;          /* made so far by all ranks */
@@ -183,11 +188,13 @@ struct d9d_comm {
         void *of; /* the wire's; NULL: none */
         uint64_t bytes;
         int turn;               /* 0 or 1: the room that is written */
-        bool refused;           /* some rank could not */
+        bool never;             /* for the groups over these axes have not all had some */
+        int refused, asked;     /* how often some rank could not, and one asked for since */
         bool agreed;            /* all groups over these axes had some */
         bool always;            /* all ranks want them for whatever is moved */
         d9d_comm_point **there; /* [size]: where the part of each is, of those told */
     } rooms;
+    enum { D9DI_HOSTS_UNKNOWN, D9DI_HOSTS_ONE, D9DI_HOSTS_MORE } hosts;
     void *mail;  /* the wire's; NULL: none */
     bool wanted; /* some was asked for */
     d9d_stream stream;
@@ -205,6 +212,7 @@ typedef struct d9di_members {
     int rank, size, tag;
     bool *failed;
     bool check; /* each call before it is made: comm_check.c */
+    const struct d9d_mesh_how *how;
     struct d9di_ring *ring;
     int group;
 } d9di_members;

@@ -4,9 +4,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "d9d/base/hash.h"
+#include "d9d/dist/mesh.h"
 #include "dist/comm_private.h"
 
 enum { LEAST = 256 << 10 }; /* bytes to a rank: with fewer a collective call is as fast */
+enum { AGAIN = 64 };        /* askings after a refusal, before one is tried again */
 enum { ALIGN = 2 << 20 };   /* of a room's size: sizes that grow little by little are few */
 
 bool d9di_may_share(bool unless_said)
@@ -51,6 +54,41 @@ d9d_status d9di_comm_all(d9d_comm *c, const char *what, bool mine, bool *out)
     return st;
 }
 
+/* What a rank says of where it lives: zeros where nobody may read its memory. */
+static d9d_hash host_of(const d9d_comm *c)
+{
+    char host[D9DI_HOST_MAX];
+
+    d9di_host_name(host);
+    return host[0] != '\0' && d9di_may_share(c->wire->shares) ? d9d_hash_bytes(host, sizeof(host))
+                                                              : (d9d_hash){0};
+}
+
+d9d_status d9di_comm_near(d9d_comm *c, const char *what, bool *out)
+{
+    const d9d_hash mine = host_of(c), nowhere = {0};
+    d9d_comm_word *all;
+    d9d_arena a = {0};
+    d9d_status st = D9D_OK;
+
+    *out = c->hosts == D9DI_HOSTS_ONE;
+    if (c->hosts != D9DI_HOSTS_UNKNOWN)
+        return D9D_OK;
+    all = d9d_arena_alloc(&a, (size_t)c->size * sizeof(*all));
+    if (all == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
+    st = d9d_comm_gather_words(c, what, &mine, sizeof(mine), &a, all);
+    *out = st == D9D_OK;
+    for (int r = 0; st == D9D_OK && r < c->size; r++)
+        *out = *out && all[r].n == sizeof(mine) &&
+               memcmp(all[r].data, all[0].data, sizeof(mine)) == 0 &&
+               memcmp(all[r].data, &nowhere, sizeof(mine)) != 0;
+    if (st == D9D_OK)
+        c->hosts = *out ? D9DI_HOSTS_ONE : D9DI_HOSTS_MORE;
+    d9d_arena_release(&a);
+    return st;
+}
+
 /* --- rooms ------------------------------------------------------------------------------- */
 
 void d9di_rooms_close(d9d_comm *c)
@@ -65,19 +103,68 @@ void d9di_rooms_close(d9d_comm *c)
     c->rooms.bytes = 0;
 }
 
+/* Of the next asking that is tried: the first, and then twice as many as the time before. */
+static bool is_due(d9d_comm *c)
+{
+    if (c->rooms.refused == 0)
+        return true;
+    c->rooms.asked++;
+    if (c->rooms.asked < AGAIN << (c->rooms.refused < 16 ? c->rooms.refused - 1 : 15))
+        return false;
+    c->rooms.asked = 0;
+    return true;
+}
+
+/* Larger ones before those that there are go, where there is memory for both. */
+static d9d_status rooms_make(d9d_comm *c, uint64_t bytes)
+{
+    void *more = NULL;
+
+    D9D_TRY(c->wire->rooms->make(c, bytes, &more));
+    if (c->rooms.of != NULL)
+        c->wire->rooms->close(c->rooms.of);
+    c->rooms.of = more;
+    c->rooms.bytes = more != NULL ? bytes : 0;
+    return D9D_OK;
+}
+
+/* All ranks come to the same. */
+static d9d_status rooms_grow(d9d_comm *c, uint64_t bytes)
+{
+    const uint64_t had = c->rooms.bytes;
+
+    D9D_TRY(rooms_make(c, bytes));
+    if (c->rooms.of == NULL && had > 0) /* without the others there is more memory */
+        D9D_TRY(rooms_make(c, bytes));
+    if (c->rooms.of != NULL) {
+        c->rooms.refused = 0;
+        return D9D_OK;
+    }
+    if (c->rooms.refused++ == 0 && c->how != NULL)
+        d9d_log_warn(c->how->log,
+                     "%s: two times %llu MiB that its %d ranks could read from cannot be had on "
+                     "all of them: rows go as messages, which is slower, until they can",
+                     c->name, (unsigned long long)(bytes >> 20), c->size);
+    return had > 0 ? rooms_make(c, had) : D9D_OK; /* what there was serves what is as small */
+}
+
 d9d_status d9d_comm_rooms_want(d9d_comm *c, uint64_t bytes)
 {
     const uint64_t whole = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    bool near = true;
 
-    if (c == NULL || c->wire->rooms == NULL || c->rooms.refused || bytes <= c->rooms.bytes)
+    if (c == NULL || c->wire->rooms == NULL || c->rooms.never || bytes <= c->rooms.bytes ||
+        !is_due(c))
         return D9D_OK;
-    d9di_rooms_close(c);
-    c->rooms.there = calloc((size_t)c->size, sizeof(*c->rooms.there));
+    if (c->wire->hosts)
+        D9D_TRY(d9di_comm_near(c, "rooms", &near));
+    if (!near)
+        return D9D_OK;
+    if (c->rooms.there == NULL)
+        c->rooms.there = calloc((size_t)c->size, sizeof(*c->rooms.there));
     if (c->rooms.there == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for rooms", c->name);
-    D9D_TRY(c->wire->rooms->make(c, whole, &c->rooms.of));
-    c->rooms.refused = c->rooms.of == NULL;
-    c->rooms.bytes = c->rooms.of != NULL ? whole : 0;
+    D9D_TRY(rooms_grow(c, whole));
     return c->rooms.of != NULL ? d9di_comm_all(c, "rooms", shares_always(), &c->rooms.always)
                                : D9D_OK;
 }
@@ -91,7 +178,7 @@ d9d_status d9d_comm_rooms_agree(d9d_comm *c, d9d_comm *world)
     if (c->rooms.agreed)
         return D9D_OK;
     d9di_rooms_close(c);
-    c->rooms.refused = true;
+    c->rooms.never = true;
     return D9D_OK;
 }
 

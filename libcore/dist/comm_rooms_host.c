@@ -37,9 +37,8 @@ static uint64_t whole(const rooms *r)
     return words_bytes(r) + 2 * r->bytes;
 }
 
-/* What a rank says of its memory: another host's, or another container's, is another file. */
+/* What a rank says of its memory: another container's is another file. */
 typedef struct said {
-    char host[D9DI_HOST_MAX];
     int64_t pid, fd, device, file;
 } said;
 
@@ -54,11 +53,10 @@ static bool map(rooms *r, int rank, int fd)
 /* -1 where it cannot be. */
 static int create(rooms *r, said *out)
 {
-    const int fd = d9di_may_share(false) ? memfd_create("d9d rooms", MFD_CLOEXEC) : -1;
+    const int fd = memfd_create("d9d rooms", MFD_CLOEXEC);
     struct stat s;
 
     memset(out, 0, sizeof(*out));
-    d9di_host_name(out->host);
     if (fd < 0 || ftruncate(fd, (off_t)whole(r)) != 0 || fstat(fd, &s) != 0 ||
         !map(r, r->comm->rank, fd)) {
         if (fd >= 0)
@@ -89,9 +87,9 @@ static bool open_theirs(rooms *r, int rank, const said *theirs)
     return fine;
 }
 
-static bool open_all(rooms *r, const said *mine, const d9d_comm_word *all)
+static bool open_all(rooms *r, const d9d_comm_word *all)
 {
-    bool fine = r->at[r->comm->rank] != NULL && mine->host[0] != '\0';
+    bool fine = r->at[r->comm->rank] != NULL;
 
     for (int i = 0; i < r->comm->size && fine; i++) {
         said theirs;
@@ -101,8 +99,7 @@ static bool open_all(rooms *r, const said *mine, const d9d_comm_word *all)
         fine = all[i].n == sizeof(theirs);
         if (fine)
             memcpy(&theirs, all[i].data, sizeof(theirs));
-        fine = fine && memcmp(theirs.host, mine->host, sizeof(theirs.host)) == 0 &&
-               open_theirs(r, i, &theirs);
+        fine = fine && open_theirs(r, i, &theirs);
     }
     return fine;
 }
@@ -134,7 +131,7 @@ static d9d_status make(d9d_comm *c, uint64_t bytes, void **out)
     r->bytes = bytes;
     fd = create(r, &mine);
     D9D_TRY_OR(st, d9d_comm_gather_words(c, "rooms", &mine, sizeof(mine), &a, all), out);
-    st = d9di_comm_all(c, "rooms", open_all(r, &mine, all), &fine);
+    st = d9di_comm_all(c, "rooms", open_all(r, all), &fine);
 out:
     if (fd >= 0)
         (void)close(fd); /* all have opened it, or never will */

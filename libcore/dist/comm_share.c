@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/dist/mesh.h"
 #include "d9d/kernels/cuda.h"
 #include "dist/comm_private.h"
 
@@ -114,7 +115,6 @@ static d9d_status try_words(d9d_comm_shared *x)
 
 /* What a rank says of an array; all zeros where it cannot be shared. */
 typedef struct said {
-    char host[D9DI_HOST_MAX];
     cudaIpcMemHandle_t handle;
     uint64_t offset;
     int32_t fine;
@@ -143,20 +143,19 @@ static bool find_base(const void *p, uint64_t *offset)
     return true;
 }
 
-static void say(void *mine, const char *host, said *out)
+static void say(void *mine, said *out)
 {
     *out = (said){.fine = 0};
-    if (!d9di_may_share(true) || host[0] == '\0' || !find_base(mine, &out->offset))
+    if (!find_base(mine, &out->offset))
         return;
-    memcpy(out->host, host, sizeof(out->host));
     out->fine = cudaIpcGetMemHandle(&out->handle, (char *)mine - out->offset) == cudaSuccess;
 }
 
 /* --- what is there ------------------------------------------------------------------------ */
 
-static bool open_one(d9d_comm_shared *x, size_t at, const said *theirs, const char *host)
+static bool open_one(d9d_comm_shared *x, size_t at, const said *theirs)
 {
-    if (!theirs->fine || strncmp(theirs->host, host, D9DI_HOST_MAX) != 0)
+    if (!theirs->fine)
         return false;
     if (cudaIpcOpenMemHandle(&x->opened[at], theirs->handle, cudaIpcMemLazyEnablePeerAccess) !=
         cudaSuccess) {
@@ -182,7 +181,7 @@ static bool open_all(d9d_comm_shared *x, const d9d_comm_word *all, const said *m
             if (r == me || all[r].n != x->n * sizeof(theirs))
                 return false;
             memcpy(&theirs, (const char *)all[r].data + i * sizeof(theirs), sizeof(theirs));
-            if (!open_one(x, at, &theirs, mine[i].host))
+            if (!open_one(x, at, &theirs))
                 return false;
         }
     return true;
@@ -193,13 +192,11 @@ static d9d_status exchange(d9d_comm_shared *x, d9d_arena *a, bool *fine)
     d9d_comm *c = x->comm;
     d9d_comm_word *all = d9d_arena_alloc(a, (size_t)c->size * sizeof(*all));
     said *here = d9d_arena_alloc(a, x->n * sizeof(*here));
-    char host[D9DI_HOST_MAX];
 
     if (all == NULL || here == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %zu handles", c->name, x->what, x->n);
-    d9di_host_name(host);
     for (size_t i = 0; i < x->n; i++)
-        say(x->mine[i], host, &here[i]);
+        say(x->mine[i], &here[i]);
     D9D_TRY(d9d_comm_gather_words(c, x->what, here, x->n * sizeof(*here), a, all));
     *fine = open_all(x, all, here) && cudaMalloc((void **)&x->word, 4) == cudaSuccess &&
             cudaMemset(x->word, 0, 4) == cudaSuccess;
@@ -396,6 +393,19 @@ void *d9di_shared_at(const d9d_comm_shared *x, int rank)
 /* --- rooms: two arrays that are shared, and go with it
  * -------------------------------------------- */
 
+/* What the pool keeps for later comes back to the driver where that has too little.  NULL: none. */
+static void *take(const d9d_comm *c, uint64_t bytes)
+{
+    void *p = NULL;
+
+    if (cudaMalloc(&p, bytes) == cudaSuccess)
+        return p;
+    (void)cudaGetLastError();
+    if (c->how != NULL && c->how->trim != NULL)
+        c->how->trim(c->how->trim_arg);
+    return cudaMalloc(&p, bytes) == cudaSuccess ? p : NULL;
+}
+
 static d9d_status rooms_make(d9d_comm *c, uint64_t bytes, void **out)
 {
     d9d_comm_shared *x = NULL;
@@ -403,8 +413,7 @@ static d9d_status rooms_make(d9d_comm *c, uint64_t bytes, void **out)
     d9d_status st;
 
     for (int i = 0; i < 2; i++)
-        if (cudaMalloc(&mine[i], bytes) != cudaSuccess)
-            mine[i] = NULL; /* then they cannot be shared */
+        mine[i] = take(c, bytes); /* NULL: then they cannot be shared */
     (void)cudaGetLastError();
     st = d9d_comm_share(c, "rooms", mine, 2, &x);
     if (x != NULL)

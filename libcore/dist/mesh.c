@@ -116,6 +116,7 @@ static d9d_status make_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
                         .tag = (int)m->groups.len,
                         .failed = &m->failed,
                         .check = m->check,
+                        .how = &m->how,
                         .ring = m->ring,
                         .group = m->ring != NULL ? d9di_ring_group(m->ring, axes) : -1},
         out);

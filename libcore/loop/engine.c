@@ -321,13 +321,20 @@ d9d_sharded_how d9di_engine_sharding(const d9di_engine_how *how)
     };
 }
 
+static void trim(void *dev)
+{
+    d9d_device_trim(dev);
+}
+
 /* The ranks, and what each of them has of the model. */
 static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
 {
     const d9d_mesh_how mesh = {.timeout_s = how->timeout_s,
                                .stopped_s = how->stopped_s,
                                .flight_dir = how->flight,
-                               .log = how->where->log};
+                               .log = how->where->log,
+                               .trim = trim,
+                               .trim_arg = e->dev};
     const char *net = e->dev->kernels->name;
     const d9d_sharded_how sharded = d9di_engine_sharding(how);
     uint64_t units, most = 0;
@@ -419,7 +426,8 @@ static d9d_status stage_adapt(d9di_engine *e, const d9di_stage *s, const d9d_log
 }
 
 /* What of the environment concerns the device that was found. */
-static void tell_environment(const d9d_device *dev, const d9d_job *where, const d9d_environment *env)
+static void tell_environment(const d9d_device *dev, const d9d_job *where,
+                             const d9d_environment *env)
 {
     const bool gpu = strcmp(dev->kernels->name, "cuda") == 0;
     const bool could = d9d_device_check("cuda") == D9D_OK; /* this build */

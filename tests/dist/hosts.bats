@@ -69,3 +69,26 @@ agree() {
     agree aaaaaaaab moe "2 4 3 1 1 3" experts $experts
     agree abc moe "2 4 1 2 2 1" experts $experts
 }
+
+# Each rank says where it lives, in 16 bytes and with the 8 of their number, once; what it has, of
+# which there is one for each array, it says to ranks of its host alone.
+@test "ranks of several hosts do not tell each other of memory that none could read" {
+    local ways=$D9D_BUILD/tests/dist/hosts_driver
+    run -0 mpi -n 4 "$BATS_TEST_DIRNAME/on_hosts" aabb "$ways" bytes
+    assert_equal "$(grep -c ': 96 bytes, made 0, MiB 0' <<<"$output")" 4
+    D9D_COMM_SHARE=0 run -0 mpi -n 4 "$ways" bytes
+    assert_equal "$(grep -c ': 96 bytes, made 0, MiB 0' <<<"$output")" 4
+    run -0 mpi -n 4 "$ways" bytes
+    assert_equal "$(grep -c 'made 4, MiB 8' <<<"$output")" 4
+    [ "$(sed -n 's/.*: \([0-9]*\) bytes.*/\1/p' <<<"$output" | sort -u)" -gt 96 ]
+}
+
+@test "rooms grow beside those that there are, and are tried again after a refusal" {
+    run -0 mpi -n 2 "$D9D_BUILD/tests/dist/hosts_driver" refuse
+    for rank in 0 1; do
+        assert_line "rank $rank: both 1, MiB 4"
+        assert_line "rank $rank: refused, MiB 4, lines 1"
+        assert_line "rank $rank: tried again after 64, MiB 4, lines 1"
+        assert_line "rank $rank: had after 128, MiB 8, open 1"
+    done
+}

@@ -147,7 +147,9 @@ D9D_API void d9d_comm_unshare(d9d_comm_shared *x);
  * others have taken what they wanted, for their queues have come as far. */
 /* Two rooms of at least so many bytes, where ranks can read each other's memory: GPUs of one host,
  * unless some rank has D9D_COMM_SHARE=0 in its environment, and processors of one host where all
- * have D9D_COMM_SHARE=1.  Collective where that is more than there is; what is in them is lost. */
+ * have D9D_COMM_SHARE=1.  Collective where that is more than there is; what is in them is lost.
+ * Where some rank has no memory for so many, which is said once, those that there were stay, and
+ * a later asking, the 64th and then ever rarer, tries again. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_rooms_want(d9d_comm *c, uint64_t bytes);
 /* Where what ranks do in turns depends on rooms, as calls of other groups come between it: from
  * here on this group has rooms only where all the groups over its axes have, small ones at least,

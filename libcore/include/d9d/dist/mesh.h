@@ -87,6 +87,9 @@ typedef struct d9d_mesh_how {
     const char *flight_dir; /* where the flight recorder writes, or NULL (d9d/dist/flight.h) */
     const d9d_log *log;
     void (*end)(int code); /* _exit */
+    /* NULL, or: gives memory of the device that is only kept for later back to the driver. */
+    void (*trim)(void *arg);
+    void *trim_arg;
 } d9d_mesh_how;
 
 /* Collective: over the world.  `net` is "cpu" (MPI), "cuda" (NCCL, on `stream`'s GPU) or
