@@ -212,6 +212,11 @@ void d9di_boot_carry(d9d_boot *b, const d9di_boot_carrier *by)
     b->carrier = by != NULL ? *by : (d9di_boot_carrier){0};
 }
 
+size_t d9d_boot_most(const d9d_boot *b)
+{
+    return D9DI_BOOT_MOST / (size_t)b->wire.size;
+}
+
 d9d_status d9d_boot_gather(d9d_boot *b, const void *mine, size_t n, d9d_arena *a,
                            d9d_boot_word *all)
 {

@@ -117,6 +117,18 @@ static d9d_status tell_all(const d9di_same *s, d9d_buf *out)
     return d9d_buf_append(out, "", 1);
 }
 
+/* Is it all ranks'? */
+static d9d_status agree_hash(d9d_boot *boot, d9d_hash mine, d9d_arena *a, bool *same)
+{
+    d9d_boot_word *all;
+
+    D9D_TRY(d9di_launch_words(boot, &mine, sizeof(mine), a, &all));
+    for (int r = 0; r < d9d_boot_size(boot); r++)
+        *same = *same && all[r].n == sizeof(mine) &&
+                memcmp(all[r].data, all[0].data, sizeof(mine)) == 0;
+    return D9D_OK;
+}
+
 static d9d_status compare(const d9di_same *s, const char *mine, const char *first)
 {
     const size_t one = D9D_HASH_HEX - 1;
@@ -130,11 +142,21 @@ static d9d_status compare(const d9di_same *s, const char *mine, const char *firs
     return D9D_OK;
 }
 
+/* Rank 0's hashes, of which this rank's differ somewhere, or another's do. */
+static d9d_status judge_all(const d9di_same *s, d9d_boot *boot, const char *mine, d9d_arena *a)
+{
+    const char *first = mine;
+
+    D9D_TRY(d9di_launch_tell(boot, a, &first));
+    return d9d_boot_agree(boot, compare(s, mine, first));
+}
+
+/* All tell the hash of what they have, and the hashes only where those differ. */
 d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot)
 {
-    const char *first;
     d9d_buf mine = {0};
     d9d_arena a = {0};
+    bool same = true;
     d9d_status st = D9D_OK;
 
     if (d9d_boot_size(boot) == 1)
@@ -143,9 +165,9 @@ d9d_status d9di_same_agree(d9di_same *s, d9d_boot *boot)
     if (st == D9D_OK)
         st = tell_all(s, &mine);
     D9D_TRY_OR(st, d9d_boot_agree(boot, st), out);
-    first = mine.data;
-    D9D_TRY_OR(st, d9di_launch_tell(boot, &a, &first), out);
-    st = d9d_boot_agree(boot, compare(s, mine.data, first));
+    D9D_TRY_OR(st, agree_hash(boot, d9d_hash_bytes(mine.data, mine.len), &a, &same), out);
+    if (!same)
+        st = judge_all(s, boot, mine.data, &a);
 out:
     D9D_VEC_RELEASE(&s->of);
     d9d_buf_release(&mine);
@@ -166,8 +188,6 @@ d9d_status d9d_job_same_files(d9d_boot *boot, const char *const *paths, size_t n
 }
 
 /* --- configurations --------------------------------------------------------------------------- */
-
-enum { MOST_TOLD = 16 << 20 }; /* bytes of a gather */
 
 static bool tell_first(void *self, const char *path, const json_t *mine, const json_t *first)
 {
@@ -203,9 +223,7 @@ static d9d_status judge(d9d_boot *boot, const char *what, const d9d_hash *mine,
     const char *told;
     d9d_status st = d9d_json_put(&text, doc, -1);
 
-    told = st == D9D_OK && text.len < MOST_TOLD / (size_t)d9d_boot_size(boot) - 1
-               ? d9d_arena_strndup(a, text.data, text.len)
-               : NULL;
+    told = st == D9D_OK ? d9d_arena_strndup(a, text.data, text.len) : NULL;
     d9d_buf_release(&text);
     D9D_TRY(d9di_launch_tell(boot, a, &told));
     if (strcmp(program, what) != 0)

@@ -66,7 +66,12 @@ static d9d_status export_saved(d9di_train *r, const char *dir)
         st = d9d_weights_export_saved(&r->engine.spec, path, ad, dir, r->where->boot, r->log);
     d9d_adapters_free(ad);
     D9D_TRY(st);
-    return saved || r->rank > 0 ? D9D_OK : d9d_fs_remove_tree(parts);
+    if (saved)
+        return D9D_OK;
+    /* A file that another rank has open is under another name in its directory until it is closed,
+     * on NFS, and the directory could not be removed. */
+    D9D_TRY(d9d_boot_agree(r->where->boot, D9D_OK));
+    return r->rank == 0 ? d9d_fs_remove_tree(parts) : D9D_OK;
 }
 
 /* It was when the run began. */

@@ -27,7 +27,7 @@ train() {
    "model_stage_factory": {"source_checkpoint": "$golden/moe"}},
  "optimizer": {"name": "adamw", "lr": 1e-3}}
 JSON
-    mpi -n "$n" d9d-train ${quiet--q} "${sets[@]}" c.json
+    mpi "${first[@]}" -n "$n" "${through[@]}" d9d-train ${quiet--q} "${sets[@]}" c.json
 }
 
 @test "every rank writes a share of one model, the same as d9d-map makes of the checkpoint" {
@@ -137,4 +137,19 @@ JSON
     assert_output --partial "nowhere"
     run -2 "${selftest[@]}" --set trainer.run.steps=5 --set "$warm" c.json 3>&-
     assert_output --partial "phases[1]: ends at step 5 of 5, before it begins at 9"
+}
+
+# On NFS a file that is removed while another rank has it open stays under another name, and keeps
+# its directory from being removed.
+@test "what the model is made of goes when every rank has closed it" {
+    command -v strace >/dev/null || skip "no strace"
+    first=(-n 1 strace -f -qq -ttt -y -e trace=unlink,unlinkat,rmdir -o "$PWD/removed" d9d-train -q --set trainer.run.dir=run
+        --set mesh.data_parallel_shard=2 --set trainer.checkpointing.period_steps=disable c.json :)
+    through=(strace -f -qq -ttt -y -e trace=close -e inject=close:delay_enter=10000 -o "$PWD/closed")
+    train 1 run mesh.data_parallel_shard=2 trainer.checkpointing.period_steps=disable
+    [ ! -e run/export.parts ]
+    last=$(awk '/export\.parts.*safetensors/ { t = $2 } END { print t }' closed)
+    gone=$(awk '/"model-r0000/ { print $2; exit }' removed)
+    echo "closed $last, removed $gone"
+    awk -v c="$last" -v g="$gone" 'BEGIN { exit !(c > 0 && g > c) }'
 }

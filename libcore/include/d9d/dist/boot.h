@@ -57,6 +57,8 @@ typedef struct d9d_boot_word {
  * the first: for ever.  Returns what it was. */
 D9D_API double d9d_boot_patience(d9d_boot *b, double seconds);
 
+/* Bytes that each rank may give to one gather. */
+D9D_API size_t d9d_boot_most(const d9d_boot *b);
 /* Collective: all[r] becomes what rank r gave, up to 16 MiB in all; from the arena.  No rank
  * returns before every rank has called. */
 D9D_API D9D_MUST_USE d9d_status d9d_boot_gather(d9d_boot *b, const void *mine, size_t n,
