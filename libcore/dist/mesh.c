@@ -336,9 +336,9 @@ d9d_status d9d_mesh_wake(d9d_mesh *m)
     return D9D_OK;
 }
 
-void d9d_mesh_set_timeout(d9d_mesh *m, double seconds)
+void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *limit)
 {
-    d9di_watchdog_set(m->watchdog, seconds);
+    d9di_watchdog_set(m->watchdog, seconds, limit);
 }
 
 /* --- one before the others ------------------------------------------------------------------ */

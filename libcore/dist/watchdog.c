@@ -27,7 +27,8 @@ struct d9di_watchdog {
     d9di_scribe *scribe;
     d9d_boot *boot;
     d9d_mesh_how how;
-    int64_t limit; /* ns, atomic; 0: none */
+    int64_t limit;      /* ns, atomic; 0: none */
+    const char *called; /* atomic: what the limit is; NULL: nobody has said */
     d9di_neighbours *neighbours;
     int64_t dead, stopped; /* since when one is, 0: none, */
     int64_t visited;       /* when that was looked at last */
@@ -184,6 +185,16 @@ static bool look(d9di_watchdog *w, bool near, bool answers, d9d_buf *text, bool 
     return answers && d9di_scribe_look(w->scribe, text, was_said);
 }
 
+/* Which limit it was, where none but a limit ends the job. */
+static void add_limit(const d9di_watchdog *w, d9d_buf *text)
+{
+    const char *called = __atomic_load_n(&w->called, __ATOMIC_RELAXED);
+    const int64_t limit = __atomic_load_n(&w->limit, __ATOMIC_RELAXED);
+
+    if (called != NULL && text->len > 0 && w->dead == 0 && w->stopped == 0)
+        (void)!d9d_buf_printf(text, "; %s is %.0f s", called, (double)limit / 1e9);
+}
+
 static void bark(d9di_watchdog *w)
 {
     const bool near = d9di_flight_is_near(w->ring, w->neighbours);
@@ -196,6 +207,7 @@ static void bark(d9di_watchdog *w)
     answers = look(w, near, answers, &text, &was_said);
     if (!was_said && text.len == 0)
         ask_ring(w, answers, &text);
+    add_limit(w, &text);
     if (w->dead != 0 || overdue(w, d9d_clock_ns())) /* not if it went on meanwhile */
         end_job(w, was_said || text.len == 0 ? "" : text.data);
     d9d_buf_release(&text);
@@ -258,10 +270,12 @@ static void *watch(void *arg)
     return NULL;
 }
 
-void d9di_watchdog_set(d9di_watchdog *w, double seconds)
+void d9di_watchdog_set(d9di_watchdog *w, double seconds, const char *limit)
 {
-    if (w != NULL)
-        __atomic_store_n(&w->limit, seconds < 9e9 ? (int64_t)(seconds * 1e9) : 0, __ATOMIC_RELAXED);
+    if (w == NULL)
+        return;
+    __atomic_store_n(&w->called, limit, __ATOMIC_RELAXED);
+    __atomic_store_n(&w->limit, seconds < 9e9 ? (int64_t)(seconds * 1e9) : 0, __ATOMIC_RELAXED);
 }
 
 void d9di_watchdog_opens(d9di_watchdog *w, bool opens)
@@ -291,7 +305,7 @@ d9d_status d9di_watchdog_start(d9di_ring *ring, d9d_boot *boot, const d9d_mesh_h
         free(w);
         return st;
     }
-    d9di_watchdog_set(w, how->timeout_s);
+    d9di_watchdog_set(w, how->timeout_s, how->limit);
     (void)pthread_mutex_init(&w->lock, NULL);
     (void)pthread_condattr_init(&clock);
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);

@@ -19,7 +19,8 @@ void d9di_watchdog_ask(d9di_watchdog *w, const d9di_net *net);
 void d9di_watchdog_stop(d9di_watchdog *w, d9di_flight_state state);
 /* This process fails, which others may see before it is gone.  Did one before it, too? */
 bool d9di_watchdog_fail(d9di_watchdog *w);
-void d9di_watchdog_set(d9di_watchdog *w, double seconds);
+/* See d9d_mesh_set_timeout(). */
+void d9di_watchdog_set(d9di_watchdog *w, double seconds, const char *limit);
 /* What is no call of a ring and may wait for others as well: the network opens, or it has. */
 void d9di_watchdog_opens(d9di_watchdog *w, bool opens);
 

@@ -330,6 +330,7 @@ static void trim(void *dev)
 static d9d_status ranks_join(d9di_engine *e, const d9di_engine_how *how)
 {
     const d9d_mesh_how mesh = {.timeout_s = how->timeout_s,
+                               .limit = how->limit,
                                .stopped_s = how->stopped_s,
                                .flight_dir = how->flight,
                                .log = how->where->log,

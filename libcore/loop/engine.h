@@ -95,6 +95,7 @@ typedef struct d9di_engine_how {
     const struct d9d_gradients_section *gradients; /* of training, */
     const struct d9d_sharding_section *sharding;   /* as well */
     double timeout_s, stopped_s;                   /* of collective calls (d9d_mesh_how) */
+    const char *limit;                             /* what the first is called, or NULL */
     const char *flight;                            /* where they are recorded, or NULL */
 } d9di_engine_how;
 

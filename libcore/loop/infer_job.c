@@ -25,6 +25,7 @@ d9di_engine_how d9di_infer_engine_opts(const d9d_infer_config *c, const d9d_job 
         .task = task,
         .initialise = true,
         .timeout_s = (double)t->timeout.init_timeout,
+        .limit = "trainer.timeout.init_timeout",
         .stopped_s = (double)t->timeout.step_timeout,
     };
 }

@@ -289,13 +289,18 @@ static const d9d_table sharding_table =
 
 typedef struct d9d_timeout_section timeout_section;
 static const d9d_key timeout_keys[] = {
-    D9D_KEY_INT(
-        timeout_section, init_timeout, "10000", 1, 1 << 30,
-        "seconds that a collective may take until the first step is done, and while ranks save "
-        "or evaluate"),
+    D9D_KEY_INT(timeout_section, init_timeout, "1800", 1, 1 << 30,
+                "seconds that a collective may take until the first step is done"),
     D9D_KEY_INT(timeout_section, step_timeout, "100", 1, 1 << 30,
                 "seconds that a collective may take afterwards, and at any time while a rank of "
                 "the host is stopped"),
+    D9D_KEY_INT(timeout_section, evaluation_timeout, "0", 0, 1 << 30,
+                "seconds that a collective may take in an evaluation; 0: init_timeout"),
+    D9D_KEY_INT(timeout_section, save_timeout, "0", 0, 1 << 30,
+                "the same while a checkpoint is begun or waited for; 0: init_timeout, and a second "
+                "for each 100 MB that a rank writes"),
+    D9D_KEY_INT(timeout_section, export_timeout, "0", 0, 1 << 30,
+                "the same while the finished model is exported; 0: as in a save"),
     D9D_KEY_INT(timeout_section, save_margin, "300", 0, 1 << 30,
                 "seconds before the Slurm time limit at which the run saves and leaves"),
     D9D_KEY_END,

@@ -364,7 +364,7 @@ d9d_status d9di_saver_told(d9di_saver *s, int64_t step, double sum)
     if (s == NULL || s->phase == IDLE || step < s->since || sum < s->ranks)
         return D9D_OK;
     if (sum > s->ranks && s->how.mesh != NULL) /* some may write for long yet */
-        d9d_mesh_set_timeout(s->how.mesh, s->how.timeout_s);
+        d9d_mesh_set_timeout(s->how.mesh, s->how.timeout_s, s->how.limit);
     return count(s, since, phase_end(s, sum == s->ranks));
 }
 

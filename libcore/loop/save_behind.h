@@ -37,6 +37,7 @@ typedef struct d9di_saver_how {
     d9d_device *dev;         /* where its tensors are */
     d9d_mesh *mesh;          /* NULL: alone */
     double timeout_s;        /* for calls of ranks that wait for each other's writing */
+    const char *limit;       /* what that is called */
     d9d_tracker *tracker;    /* hears what each save cost; NULL: nobody, as on other ranks than 0 */
     const d9d_log *log;
 } d9di_saver_how;

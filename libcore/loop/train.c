@@ -14,7 +14,7 @@ static d9d_status save(d9di_train *r, bool last)
 {
     if (r->where->trial)
         return D9D_OK;
-    d9di_train_allow(r, true);
+    d9di_train_allow(r, D9DI_TRAIN_SAVE);
     if (r->saved_step != r->state.step) {
         D9D_TRY(d9di_train_record_sync(r));
         D9D_TRY(d9di_saver_begin(r->saver, &r->state, last));
@@ -22,7 +22,7 @@ static d9d_status save(d9di_train *r, bool last)
     }
     if (last)
         D9D_TRY(d9di_saver_finish(r->saver));
-    d9di_train_allow(r, false);
+    d9di_train_allow(r, D9DI_TRAIN_STEP);
     return D9D_OK;
 }
 
@@ -34,7 +34,7 @@ static d9d_status save_rest(d9di_train *r, d9d_status st)
     if (st == D9D_OK || (d9d_boot_size(r->where->boot) > 1 && !d9d_boot_agreed(r->where->boot)))
         return st;
     d9d_err_save(&why, st);
-    d9di_train_allow(r, true);
+    d9di_train_allow(r, D9DI_TRAIN_SAVE);
     if (d9di_saver_finish(r->saver) != D9D_OK)
         d9d_log_warn(r->log, "%s", d9d_err_message());
     return d9d_boot_agree(r->where->boot, d9d_err_restore(&why));
@@ -112,8 +112,9 @@ static d9d_status rest(d9di_train *r)
                                 .log = r->log};
 
     r->tired = false;
-    d9di_train_allow(r, true);
+    d9di_train_allow(r, D9DI_TRAIN_SAVE);
     D9D_TRY(d9di_saver_finish(r->saver));
+    d9di_train_allow(r, D9DI_TRAIN_START);
     D9D_TRY(d9di_train_tell_step(r, "train.sleep.pre"));
     for (size_t k = 0; k < r->engine.n_stages; k++)
         d9d_sharded_moves(r->engine.stages[k].sharded);
@@ -123,7 +124,7 @@ static d9d_status rest(d9di_train *r)
     D9D_TRY(d9di_train_tell_step(r, "train.wake.pre"));
     D9D_TRY(d9di_sleep_end(&how));
     D9D_TRY(d9di_train_tell_step(r, "train.wake.post"));
-    d9di_train_allow(r, false);
+    d9di_train_allow(r, D9DI_TRAIN_STEP);
     return D9D_OK;
 }
 
@@ -199,7 +200,7 @@ static bool run_complete(const d9di_train *r)
 static d9d_status work(d9di_train *r, d9d_train_summary *out)
 {
     D9D_TRY(save_rest(r, steps_watch(r, out)));
-    d9di_train_allow(r, true);
+    d9di_train_allow(r, D9DI_TRAIN_EXPORT);
     return d9di_train_export(r, out);
 }
 

@@ -217,6 +217,7 @@ d9di_engine_how d9di_train_engine_how(const d9di_train *r, bool resumes)
         .gradients = &t->gradient_manager,
         .sharding = &t->sharding,
         .timeout_s = (double)t->timeout.init_timeout,
+        .limit = D9DI_TRAIN_START_LIMIT,
         .stopped_s = (double)t->timeout.step_timeout,
         .flight = r->dir.flight,
     };

@@ -84,10 +84,10 @@ d9d_status d9di_train_evaluate(d9di_train *r)
 
     if (!d9di_train_evaluates(r))
         return D9D_OK;
-    d9di_train_allow(r, true);
+    d9di_train_allow(r, D9DI_TRAIN_EVALUATION);
     for (size_t i = 0; i < r->evaluations.n && !cut; i++)
         if (d9di_evaluation_due(&r->evaluations.v[i], r->state.step, r->total_steps))
             D9D_TRY(evaluate(r, &r->evaluations.v[i], &cut));
-    d9di_train_allow(r, false);
+    d9di_train_allow(r, D9DI_TRAIN_STEP);
     return D9D_OK;
 }

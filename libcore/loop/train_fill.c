@@ -16,7 +16,8 @@ static d9d_status saver_open(d9di_train *r)
         .set = &r->set,
         .dev = r->engine.dev,
         .mesh = r->engine.mesh,
-        .timeout_s = (double)r->c->trainer.timeout.init_timeout,
+        .timeout_s = d9di_train_save_s(r),
+        .limit = D9DI_TRAIN_SAVE_LIMIT,
         .tracker = r->tracker,
         .log = r->log,
     };

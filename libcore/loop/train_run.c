@@ -53,9 +53,38 @@ int d9di_train_replica(const d9di_train *r)
     return d9d_mesh_index(r->engine.mesh, D9D_AXES_DP);
 }
 
-void d9di_train_allow(d9di_train *r, bool much)
+/* What a rank writes takes its time. */
+static double bytes_s(const d9di_train *r)
+{
+    return (double)d9d_save_bytes(&r->set) / 100e6;
+}
+
+double d9di_train_save_s(const d9di_train *r)
 {
     const struct d9d_timeout_section *t = &r->c->trainer.timeout;
 
-    d9d_mesh_set_timeout(r->engine.mesh, (double)(much ? t->init_timeout : t->step_timeout));
+    return t->save_timeout > 0 ? (double)t->save_timeout : (double)t->init_timeout + bytes_s(r);
+}
+
+void d9di_train_allow(d9di_train *r, d9di_train_phase phase)
+{
+    const struct d9d_timeout_section *t = &r->c->trainer.timeout;
+    const struct {
+        const char *name;
+        int64_t said;
+        double otherwise;
+    } limits[] = {
+        [D9DI_TRAIN_START] = {D9DI_TRAIN_START_LIMIT, t->init_timeout, 0},
+        [D9DI_TRAIN_STEP] = {"trainer.timeout.step_timeout", t->step_timeout, 0},
+        [D9DI_TRAIN_EVALUATION] = {"in an evaluation, trainer.timeout.evaluation_timeout",
+                                   t->evaluation_timeout, (double)t->init_timeout},
+        [D9DI_TRAIN_SAVE] = {D9DI_TRAIN_SAVE_LIMIT, t->save_timeout, d9di_train_save_s(r)},
+        [D9DI_TRAIN_EXPORT] = {"in the export, trainer.timeout.export_timeout", t->export_timeout,
+                               (double)t->init_timeout + bytes_s(r)},
+    };
+
+    d9d_mesh_set_timeout(r->engine.mesh,
+                         limits[phase].said > 0 ? (double)limits[phase].said
+                                                : limits[phase].otherwise,
+                         limits[phase].name);
 }

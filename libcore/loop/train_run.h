@@ -111,7 +111,18 @@ bool d9di_train_exported(const d9di_train *r);
 int64_t d9di_train_replicas(const d9di_train *r);
 int d9di_train_replica(const d9di_train *r);
 /* What may take long is whatever is not a step: beginning, the first one, saving, the end. */
-void d9di_train_allow(d9di_train *r, bool much);
+typedef enum d9di_train_phase {
+    D9DI_TRAIN_START, /* of a run, and of one that wakes */
+    D9DI_TRAIN_STEP,
+    D9DI_TRAIN_EVALUATION,
+    D9DI_TRAIN_SAVE,
+    D9DI_TRAIN_EXPORT
+} d9di_train_phase;
+#define D9DI_TRAIN_START_LIMIT "before the first step, trainer.timeout.init_timeout"
+#define D9DI_TRAIN_SAVE_LIMIT  "in a save, trainer.timeout.save_timeout"
+void d9di_train_allow(d9di_train *r, d9di_train_phase phase);
+/* Seconds of a collective call in a save. */
+double d9di_train_save_s(const d9di_train *r);
 
 /* --- opening ------------------------------------------------------------------------ */
 

@@ -231,7 +231,7 @@ d9d_status d9di_train_take(d9di_train *r, d9di_pending *p, d9di_train_result *ou
     D9D_TRY(d9di_experts_take(&r->experts, p->counts ? (int)(p->before.step % 2) : -1,
                               report->targets));
     if (!r->stepped)
-        d9di_train_allow(r, false);
+        d9di_train_allow(r, D9DI_TRAIN_STEP);
     r->stepped = true;
     D9D_TRY(step_ms(p, &ms));
     r->told = r->told || fmod(report->flags, TIRED) > 0;

@@ -82,6 +82,7 @@ typedef struct d9d_mesh d9d_mesh;
  * or returns. */
 typedef struct d9d_mesh_how {
     double timeout_s;       /* of one collective call; 0: none */
+    const char *limit;      /* what that is called: see d9d_mesh_set_timeout() */
     double stopped_s;       /* the same while a rank of this host is stopped (SIGSTOP) for as long,
                              * where it is less; 0: no less */
     const char *flight_dir; /* where the flight recorder writes, or NULL (d9d/dist/flight.h) */
@@ -132,8 +133,9 @@ D9D_API char *d9d_mesh_text(const d9d_mesh *m, char *buf, size_t n);
 D9D_API void d9d_mesh_sleep(d9d_mesh *m);
 D9D_API D9D_MUST_USE d9d_status d9d_mesh_wake(d9d_mesh *m);
 
-/* Other limits for calls from here on: 0 none. */
-D9D_API void d9d_mesh_set_timeout(d9d_mesh *m, double seconds);
+/* Another limit for calls from here on, 0: none, and what a job that it ends says of it, borrowed:
+ * "trainer.timeout.save_timeout".  NULL: nothing. */
+D9D_API void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *limit);
 
 /* Collective: over the world.  Rank 0 returns at once, the others when rank 0 has called
  * d9d_mesh_first_done().  Every rank calls both. */

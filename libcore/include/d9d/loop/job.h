@@ -100,7 +100,9 @@ typedef struct d9d_trainer_section {
     } sharding;
     struct d9d_timeout_section {
         int64_t init_timeout, step_timeout; /* seconds of a collective call */
-        int64_t save_margin;                /* seconds before the Slurm time limit */
+        /* The same while that is done; 0: as init_timeout, and in a save what its bytes take. */
+        int64_t evaluation_timeout, save_timeout, export_timeout;
+        int64_t save_margin; /* seconds before the Slurm time limit */
     } timeout;
     d9d_profiling_section *profiling; /* NULL: none */
 } d9d_trainer_section;
