@@ -15,7 +15,7 @@ typedef struct dims {
     int64_t linear_num_key_heads, linear_num_value_heads;
     int64_t linear_key_head_dim, linear_value_head_dim, linear_conv_kernel_dim;
     int64_t vocab_size, max_position_embeddings;
-    double rms_norm_eps, rope_theta;
+    double rms_norm_eps, rope_theta, initializer_range;
 } dims;
 #define DIM(name) D9D_KEY_INT(dims, name, D9D_REQUIRED, 1, 1 << 20, #name)
 static const d9d_key dims_keys[] = {
@@ -35,9 +35,13 @@ static const d9d_key dims_keys[] = {
     DIM(max_position_embeddings),
     D9D_KEY_REAL(dims, rms_norm_eps, "1e-6", 0, 1, "epsilon of the norms"),
     D9D_KEY_REAL(dims, rope_theta, "10000000", 1, 1e15, "base of the rotary frequencies"),
+    D9D_KEY_REAL(dims, initializer_range, "0.02", 0, 1e3, "deviation of initial matrices"),
     D9D_KEY_END,
 };
 static const d9d_table dims_table = D9D_TABLE(dims, "hybrid_config", dims_keys, "Hybrid");
+
+/* What config.json says it is; beside the dimensions there is nothing to say. */
+static const char *const types[] = {"hybrid", NULL};
 
 /* --- a layer ------------------------------------------------------------------------------- */
 
@@ -138,6 +142,7 @@ static d9d_status create(const void *config, d9d_stage stage, const d9d_model_op
         .hidden = c->hidden_size,
         .vocab = c->vocab_size,
         .max_positions = c->max_position_embeddings,
+        .init_std = c->initializer_range,
         .norm_eps = c->rms_norm_eps,
         .zero_centred = true,
         .rope = {.base = c->rope_theta, .features = c->head_dim / 4 * 2},
@@ -149,8 +154,8 @@ static d9d_status create(const void *config, d9d_stage stage, const d9d_model_op
 static const d9d_key keys[] = {D9D_MODEL_HEAD_KEYS, D9D_KEY_END};
 static const d9d_table table = D9D_TABLE(d9d_model_head, "hybrid", keys, "states and attention");
 static const d9d_name_pair names[] = {{NULL, NULL}};
-static const d9d_model_provider provider = {sizeof(provider),    &table,
-                                            .dims = &dims_table, .create = create,
-                                            .hf_names = names,   .stages = true};
+static const d9d_model_provider provider = {
+    sizeof(provider),  &table,         .dims = &dims_table, .create = create,
+    .hf_names = names, .stages = true, .model_types = types};
 static const d9d_model_provider *const models[] = {&provider, NULL};
 D9D_PLUGIN(.models = models);

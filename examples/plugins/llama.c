@@ -1,38 +1,61 @@
-/* llama.c - a model of one's own: Llama, as a plugin of d9d.
+/* llama.c - models of one's own: Llama and Mistral, as a plugin of d9d.
  *
  *     {"plugin": "libllama.so", "model_provider": {"name": "llama", "hf_config": "config.json"}}
  *
- * Its layer is plain code over operations and blocks: attention without a norm of queries and keys.
+ * A layer is plain code over operations and blocks: attention without a norm of queries and keys.
  * Nothing speaks of ranks: any model is replicated and sharded by its units, and cut into stages
- * between its layers.
+ * between its layers.  Mistral is the same layer; its queries may see a window of keys.
  */
 #include <math.h>
 
 #include <d9d/loop/plugin.h>
 
-/* --- what it takes of config.json ---------------------------------------------------------- */
+/* --- config.json: every field that it may have ----------------------------------------------- */
 
 typedef struct dims {
     int64_t hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
-    int64_t num_key_value_heads, vocab_size, max_position_embeddings;
-    double rms_norm_eps, rope_theta;
+    int64_t num_key_value_heads, head_dim, vocab_size, max_position_embeddings, sliding_window;
+    double rms_norm_eps, rope_theta, initializer_range;
+    d9d_rope_scaling rope_scaling;
     bool tie_word_embeddings;
 } dims;
 #define DIM(name) D9D_KEY_INT(dims, name, D9D_REQUIRED, 1, 1 << 20, #name)
-static const d9d_key dims_keys[] = {
-    DIM(hidden_size),
-    DIM(intermediate_size),
-    DIM(num_hidden_layers),
-    DIM(num_attention_heads),
-    DIM(num_key_value_heads),
-    DIM(vocab_size),
-    DIM(max_position_embeddings),
-    D9D_KEY_REAL(dims, rms_norm_eps, "1e-6", 0, 1, "epsilon of the norms"),
-    D9D_KEY_REAL(dims, rope_theta, "10000", 1, 1e15, "base of the rotary frequencies"),
-    D9D_KEY_BOOL(dims, tie_word_embeddings, "false", "the head is the embedding"),
+#define DIMS                                                                                       \
+    DIM(hidden_size), DIM(intermediate_size), DIM(num_hidden_layers), DIM(num_attention_heads),    \
+        DIM(num_key_value_heads), DIM(vocab_size), DIM(max_position_embeddings),                   \
+        D9D_KEY_INT(dims, head_dim, "null", 2, 1 << 16,                                            \
+                    "features of a head; null: a share of all", .flags = D9D_NULLABLE),            \
+        D9D_KEY_REAL(dims, rms_norm_eps, "1e-6", 0, 1, "epsilon of the norms"),                    \
+        D9D_KEY_REAL(dims, rope_theta, "10000", 1, 1e15, "base of the rotary frequencies"),        \
+        D9D_KEY_REAL(dims, initializer_range, "0.02", 0, 1e3, "deviation of initial matrices"),    \
+        D9D_KEY_CUSTOM(dims, rope_scaling, "null", &d9d_hf_rope_scaling, "for longer rows"),       \
+        D9D_KEY_BOOL(dims, tie_word_embeddings, "false", "the head is the embedding")
+static const d9d_key llama_keys[] = {DIMS, D9D_KEY_END};
+static const d9d_key mistral_keys[] = {
+    DIMS,
+    D9D_KEY_INT(dims, sliding_window, "4096", 1, INT32_MAX,
+                "keys that a query sees, its own counted; null: all before it",
+                .flags = D9D_NULLABLE),
     D9D_KEY_END,
 };
-static const d9d_table dims_table = D9D_TABLE(dims, "llama_config", dims_keys, "Llama");
+static const d9d_table llama_dims = D9D_TABLE(dims, "llama_config", llama_keys, "Llama");
+static const d9d_table mistral_dims = D9D_TABLE(dims, "mistral_config", mistral_keys, "Mistral");
+
+static const char *const llama_types[] = {"llama", NULL}, *const mistral_types[] = {"mistral",
+                                                                                    NULL};
+static const d9d_hf_field fields[] = {
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
+    D9D_HF_ONLY("attention_bias", "[false]"),
+    D9D_HF_ONLY("mlp_bias", "[false]"),
+    D9D_HF_ONLY("attention_dropout", "[0]"),
+    D9D_HF_IGNORED("pretraining_tp"), /* slices of the same products */
+    D9D_HF_END,
+};
+
+static int64_t head_dim(const dims *c)
+{
+    return c->head_dim != D9D_INT_NULL ? c->head_dim : c->hidden_size / c->num_attention_heads;
+}
 
 /* --- a layer ------------------------------------------------------------------------------- */
 
@@ -48,14 +71,15 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
 {
     const dims *c = base->config;
     const int64_t H = c->hidden_size, I = c->intermediate_size;
-    const int64_t KV = H / c->num_attention_heads * c->num_key_value_heads;
+    const int64_t Q = head_dim(c) * c->num_attention_heads;
+    const int64_t KV = head_dim(c) * c->num_key_value_heads;
     const float eps = (float)c->rms_norm_eps;
     layer *l = (layer *)base;
 
-    D9D_BLOCK_ADD(&l->attn, "q_proj", linear, &l->qkv[0], how, H, H);
+    D9D_BLOCK_ADD(&l->attn, "q_proj", linear, &l->qkv[0], how, H, Q);
     D9D_BLOCK_ADD(&l->attn, "k_proj", linear, &l->qkv[1], how, H, KV);
     D9D_BLOCK_ADD(&l->attn, "v_proj", linear, &l->qkv[2], how, H, KV);
-    D9D_BLOCK_ADD(&l->attn, "o_proj", linear, &l->o, how, H, H);
+    D9D_BLOCK_ADD(&l->attn, "o_proj", linear, &l->o, how, Q, H);
     D9D_TRY(d9d_module_child(&base->module, "self_attn", &l->attn));
     D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, how, H, I);
     D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->norm, how, H, eps, false);
@@ -70,10 +94,11 @@ static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_i
 {
     const dims *c = base->config;
     const d9d_shape s = d9d_var_tensor(in->x)->shape;
-    const int64_t A = c->num_attention_heads, K = c->num_key_value_heads, D = s.dim[2] / A;
+    const int64_t A = c->num_attention_heads, K = c->num_key_value_heads, D = head_dim(c);
     const d9d_attention how = {.scale = 1 / sqrtf((float)D),
                                .causal = true,
                                .segments = in->segments,
+                               .window = c->sliding_window > 0 ? c->sliding_window : 0,
                                .cached = in->cache != NULL};
     layer *l = (layer *)base;
     d9d_var *h, *y[3];
@@ -83,13 +108,13 @@ static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_i
         D9D_TRY(d9d_block_linear_forward(&l->qkv[i], t, h, &y[i]));
         D9D_TRY(d9d_op_reshape(t, y[i], D9D_SHAPE(s.dim[0], s.dim[1], i == 0 ? A : K, D), &y[i]));
         if (i < 2)
-            D9D_TRY(d9d_op_rope(t, y[i], in->positions, &base->rope->inv_freq, base->rope->style, 1,
-                                &y[i]));
+            D9D_TRY(d9d_op_rope(t, y[i], in->positions, &base->rope->inv_freq, base->rope->style,
+                                d9d_rope_mscale(&base->rope->scaling), &y[i]));
         if (i > 0 && in->cache != NULL)
             D9D_TRY(d9d_op_cache(t, y[i], in->cache->at, in->cache->cell[i - 1], &y[i]));
     }
     D9D_TRY(d9d_op_attention(t, y[0], y[1], y[2], &how, &h));
-    D9D_TRY(d9d_op_reshape(t, h, s, &h));
+    D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(s.dim[0], s.dim[1], A * D), &h));
     D9D_TRY(d9d_block_linear_forward(&l->o, t, h, &h));
     return d9d_op_add(t, in->x, h, out);
 }
@@ -107,14 +132,13 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
 static void cells(const d9d_decoder_layer *base, d9d_cells *out)
 {
     const dims *c = base->config;
-    const int64_t D = c->hidden_size / c->num_attention_heads;
-    const d9d_shape heads = D9D_SHAPE(c->num_key_value_heads, D);
+    const d9d_shape heads = D9D_SHAPE(c->num_key_value_heads, head_dim(c));
     const d9d_dtype t = ((const layer *)base)->o.weight.dtype;
 
     *out = (d9d_cells){2, {{"k", false, t, heads}, {"v", false, t, heads}}};
 }
 
-/* --- the model ------------------------------------------------------------------------------ */
+/* --- the models ----------------------------------------------------------------------------- */
 
 static const d9d_decoder_kind llama = {
     sizeof(llama),     .name = "llama", .layer = sizeof(layer), .init = layer_init,
@@ -129,24 +153,30 @@ static d9d_status create(const void *config, d9d_stage stage, const d9d_model_op
         .hidden = c->hidden_size,
         .vocab = c->vocab_size,
         .max_positions = c->max_position_embeddings,
+        .init_std = c->initializer_range,
         .norm_eps = c->rms_norm_eps,
-        .rope = {.base = c->rope_theta, .features = c->hidden_size / c->num_attention_heads},
+        .rope = {.base = c->rope_theta, .features = head_dim(c), .scaling = c->rope_scaling},
         .tied = c->tie_word_embeddings,
     };
 
-    if (c->hidden_size % (2 * c->num_attention_heads) != 0 ||
-        c->num_attention_heads % c->num_key_value_heads != 0)
+    if (head_dim(c) % 2 != 0 || c->num_attention_heads % c->num_key_value_heads != 0 ||
+        (c->head_dim == D9D_INT_NULL && c->hidden_size % c->num_attention_heads != 0))
         return D9D_FAIL(D9D_ECONFIG, "llama: its heads do not divide its features");
     return d9d_decoder_create(&llama, &shape, config, stage, o, out);
 }
 
 static const d9d_key keys[] = {D9D_MODEL_HEAD_KEYS, D9D_KEY_END};
-static const d9d_table table = D9D_TABLE(d9d_model_head, "llama", keys, "Llama, dense");
-static const d9d_model_provider provider = {sizeof(provider),
-                                            &table,
-                                            .dims = &dims_table,
-                                            .create = create,
-                                            .hf_names = d9d_decoder_hf_names,
-                                            .stages = true};
-static const d9d_model_provider *const models[] = {&provider, NULL};
+#define PROVIDER(word, text)                                                                       \
+    static const d9d_table word##_table = D9D_TABLE(d9d_model_head, #word, keys, text);            \
+    static const d9d_model_provider word##_provider = {sizeof(d9d_model_provider),                 \
+                                                       &word##_table,                              \
+                                                       .dims = &word##_dims,                       \
+                                                       .create = create,                           \
+                                                       .hf_names = d9d_decoder_hf_names,           \
+                                                       .stages = true,                             \
+                                                       .model_types = word##_types,                \
+                                                       .fields = fields}
+PROVIDER(llama, "Llama, dense");
+PROVIDER(mistral, "Mistral, dense");
+static const d9d_model_provider *const models[] = {&llama_provider, &mistral_provider, NULL};
 D9D_PLUGIN(.models = models);

@@ -566,22 +566,6 @@ d9d_status d9d_config_bind(const d9d_table *table, const json_t *doc, const char
     return bind_root(&w, table, doc, where, out, NULL);
 }
 
-d9d_status d9d_config_bind_known(const d9d_table *table, const json_t *doc, const char *where,
-                                 d9d_arena *a, void *out)
-{
-    json_t *known = json_object();
-    int rc = known == NULL;
-    d9d_status st;
-
-    for (const d9d_key *k = table->keys; k->name != NULL && rc == 0; k++)
-        if (json_object_get(doc, k->name) != NULL)
-            rc = json_object_set(known, k->name, json_object_get(doc, k->name));
-    st = rc == 0 ? d9d_config_bind(table, known, where, NULL, a, out)
-                 : D9D_FAIL(D9D_ENOMEM, "%s: no memory for what it says", where);
-    json_decref(known);
-    return st;
-}
-
 d9d_status d9d_config_resolve(const d9d_table *table, const json_t *doc, const char *where,
                               json_t **out)
 {

@@ -22,6 +22,7 @@ typedef struct row {
 typedef struct need {
     const char *name;
     size_t offset;
+    const char *what; /* what it is, in parentheses; NULL: its name says it */
 } need;
 
 typedef struct kind {
@@ -33,28 +34,31 @@ typedef struct kind {
     size_t tables[2]; /* offsets of its other key tables; ends with 0 */
 } kind;
 
-#define NEED(type, member)                                                                         \
+#define NEED_SAYING(type, member, what)                                                            \
     {                                                                                              \
-#member, offsetof(type, member)                                                            \
+#member, offsetof(type, member), what                                                      \
     }
+#define NEED(type, member) NEED_SAYING(type, member, NULL)
 static const kind kinds[] = {
     {"model provider",
      sizeof(d9d_model_provider),
      offsetof(d9d_plugin, models),
      d9d_model_choices,
-     {NEED(d9d_model_provider, create)},
+     {NEED(d9d_model_provider, create),
+      NEED_SAYING(d9d_model_provider, model_types,
+                  " (which config.json it reads, and every field of it: d9d/model/family.h)")},
      {offsetof(d9d_model_provider, dims)}},
     {"task",
      sizeof(d9d_train_task),
      offsetof(d9d_plugin, train_tasks),
      d9d_train_task_choices,
-     {{NULL, 0}},
+     {{NULL, 0, NULL}},
      {0}},
     {"task of inference",
      sizeof(d9d_infer_task_kind),
      offsetof(d9d_plugin, infer_tasks),
      d9d_infer_task_choices,
-     {{NULL, 0}},
+     {{NULL, 0, NULL}},
      {0}},
     {"optimizer",
      sizeof(d9d_optimizer_kind),
@@ -231,8 +235,8 @@ static d9d_status check_row(const d9d_plugins *p, size_t k, const char *path, co
 
         memcpy(&member, (const char *)r + n->offset, sizeof(member));
         if (member == NULL)
-            return D9D_FAIL(D9D_ECONFIG, "%s: the %s \"%s\" has no %s", path, what->what,
-                            r->table->name, n->name);
+            return D9D_FAIL(D9D_ECONFIG, "%s: the %s \"%s\" has no %s%s", path, what->what,
+                            r->table->name, n->name, n->what != NULL ? n->what : "");
     }
     if (is_among(what->built_in, r->table->name) || is_among(p->choices[k].data, r->table->name))
         return D9D_FAIL(D9D_ECONFIG, "%s: the %s \"%s\" is there already", path, what->what,

@@ -407,6 +407,8 @@ static d9d_status trainable(const void *config)
         .rehead = rehead,                                                                          \
         .hf_head = hf_head,                                                                        \
         .trainable = trainable,                                                                    \
+        .model_types = d9d_qwen3_model_types,                                                      \
+        .fields = d9d_qwen3_fields,                                                                \
     }
 PROVIDER(d9d_qwen3_dense_provider, dense_provider_table);
 PROVIDER(d9d_qwen3_moe_provider, moe_provider_table);

@@ -1,5 +1,5 @@
-/* hf_config.c - see d9d/model/hf_config.h.  Fields are rows of tables: numbers that are read,
- * and values that must be what they are. */
+/* hf_config.c - see d9d/model/hf_config.h.  Fields are rows of tables: what a file may say, and
+ * numbers that are read. */
 #include "model/hf_fields.h"
 
 #include <inttypes.h>
@@ -54,35 +54,49 @@ static d9d_status read_number(const d9di_hf *r, const struct number *n, d9d_qwen
     return d9di_hf_i64(r, name, n->otherwise, field);
 }
 
-/* --- what must be as it is built ------------------------------------------------------- */
+/* --- what it may say --------------------------------------------------------------------- */
 
-static d9d_status check_supported(const d9di_hf *r)
-{
-    static const struct {
-        const char *name;
-        enum { FALSE_ONLY, SILU_ONLY, NULL_ONLY, ONE_ONLY } wants;
-    } rows[] = {
-        {"attention_bias", FALSE_ONLY},
-        {"hidden_act", SILU_ONLY},
-        {"quantization_config", NULL_ONLY},
-        {"partial_rotary_factor", ONE_ONLY},
-    };
-
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        const json_t *v = d9di_hf_member(r->doc, rows[i].name);
-        bool fine = v == NULL;
-
-        switch (rows[i].wants) {
-        case FALSE_ONLY: fine |= json_is_false(v); break;
-        case ONE_ONLY: fine |= json_is_number(v) && json_number_value(v) == 1; break;
-        case SILU_ONLY: fine |= json_is_string(v) && !strcmp(json_string_value(v), "silu"); break;
-        case NULL_ONLY: break;
-        }
-        if (!fine)
-            return d9di_hf_refuse(r, rows[i].name, v);
-    }
-    return D9D_OK;
-}
+/* Losses of routers are a job's, not a model's: of what the file says of them nothing is read. */
+const d9d_hf_field d9d_qwen3_fields[] = {
+    D9D_HF_READ("architectures"),
+    D9D_HF_READ("d9d"),
+    D9D_HF_READ("hidden_size"),
+    D9D_HF_READ("num_hidden_layers"),
+    D9D_HF_READ("num_attention_heads"),
+    D9D_HF_READ("num_key_value_heads"),
+    D9D_HF_READ("head_dim"),
+    D9D_HF_READ("intermediate_size"),
+    D9D_HF_READ("max_position_embeddings"),
+    D9D_HF_READ("vocab_size"),
+    D9D_HF_READ("rms_norm_eps"),
+    D9D_HF_READ("initializer_range"),
+    D9D_HF_READ("attention_dropout"),
+    D9D_HF_READ("tie_word_embeddings"),
+    D9D_HF_READ("rope_theta"),
+    D9D_HF_READ("rope_scaling"),
+    D9D_HF_READ("original_max_position_embeddings"),
+    D9D_HF_READ("use_sliding_window"),
+    D9D_HF_READ("sliding_window"),
+    D9D_HF_READ("max_window_layers"),
+    D9D_HF_READ("layer_types"),
+    D9D_HF_READ("num_experts"),
+    D9D_HF_READ("num_local_experts"),
+    D9D_HF_READ("num_experts_per_tok"),
+    D9D_HF_READ("moe_intermediate_size"),
+    D9D_HF_READ("norm_topk_prob"),
+    D9D_HF_READ("decoder_sparse_step"),
+    D9D_HF_READ("mlp_only_layers"),
+    D9D_HF_READ("num_labels"),
+    D9D_HF_READ("id2label"),
+    D9D_HF_ONLY("attention_bias", "[false]"),
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
+    D9D_HF_IGNORED("output_router_logits"),
+    D9D_HF_IGNORED("router_aux_loss_coef"),
+    D9D_HF_END,
+};
+const char *const d9d_qwen3_model_types[] = {"qwen3", "qwen3_moe", NULL};
+static const d9d_hf_family family = {
+    .name = "qwen3", .model_types = d9d_qwen3_model_types, .fields = d9d_qwen3_fields};
 
 /* --- the whole ---------------------------------------------------------------------------- */
 
@@ -99,19 +113,9 @@ static d9d_status read_vocabulary(const d9di_hf *r, d9d_arena *a, d9d_qwen3_conf
     return D9D_OK;
 }
 
-static d9d_status read_type(d9di_hf *r)
+static bool is_mixture(const json_t *doc)
 {
-    const json_t *v = d9di_hf_member(r->doc, "model_type");
-    const char *type = json_string_value(v);
-
-    if (type == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "%s: model_type is missing", r->where);
-    r->moe = strcmp(type, "qwen3_moe") == 0;
-    if (!r->moe && strcmp(type, "qwen3") != 0)
-        return D9D_FAIL(D9D_ENOTSUP,
-                        "%s: model_type: \"%.64s\" is not supported; qwen3 and qwen3_moe are",
-                        r->where, type);
-    return D9D_OK;
+    return strcmp(json_string_value(json_object_get(doc, "model_type")), "qwen3_moe") == 0;
 }
 
 static void fill_absent(const d9di_hf *r, d9d_qwen3_config *c)
@@ -125,37 +129,46 @@ static void fill_absent(const d9di_hf *r, d9d_qwen3_config *c)
                           : 128;
 }
 
+/* Of a document that has nothing but what is declared to be read. */
+static d9d_status read_all(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c)
+{
+    double eps;
+
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        D9D_TRY(read_number(r, &numbers[i], c));
+    fill_absent(r, c);
+    D9D_TRY(read_vocabulary(r, a, c));
+    D9D_TRY(d9di_hf_rope(r, c->max_positions, &c->rope_scaling, &c->rope_base));
+    D9D_TRY(d9di_hf_f64(r, r->doc, "rms_norm_eps", 1e-6, &eps));
+    D9D_TRY(d9di_hf_f64(r, r->doc, "initializer_range", 0.02, &c->init_std));
+    D9D_TRY(d9di_hf_f64(r, r->doc, "attention_dropout", 0, &c->attention_dropout));
+    D9D_TRY(d9di_hf_bool(r, "norm_topk_prob", &c->renormalise));
+    D9D_TRY(d9di_hf_bool(r, "tie_word_embeddings", &c->tied));
+    D9D_TRY(d9di_hf_head(r, c));
+    c->norm_eps = (float)eps;
+    /* The number of layers is checked before anything is made for each. */
+    if (c->layers > 1 << 16)
+        return D9D_FAIL(D9D_ECONFIG, "%s: num_hidden_layers is %" PRId64 ", at most 65536",
+                        r->where, c->layers);
+    D9D_TRY(d9di_hf_window(r, a, c));
+    if (r->moe)
+        D9D_TRY(d9di_hf_moe_layers(r, a, c));
+    return d9d_qwen3_check(c);
+}
+
 d9d_status d9d_hf_config_parse(const json_t *doc, const char *where, d9d_arena *a,
                                d9d_qwen3_config *out)
 {
-    d9di_hf r = {doc, where, false};
     d9d_qwen3_config c = {0};
-    double eps;
+    json_t *read;
+    d9d_status st;
 
-    D9D_TRY(read_type(&r));
-    D9D_TRY(check_supported(&r));
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-        D9D_TRY(read_number(&r, &numbers[i], &c));
-    fill_absent(&r, &c);
-    D9D_TRY(read_vocabulary(&r, a, &c));
-    D9D_TRY(d9di_hf_rope(&r, &c));
-    D9D_TRY(d9di_hf_f64(&r, doc, "rms_norm_eps", 1e-6, &eps));
-    D9D_TRY(d9di_hf_f64(&r, doc, "initializer_range", 0.02, &c.init_std));
-    D9D_TRY(d9di_hf_f64(&r, doc, "attention_dropout", 0, &c.attention_dropout));
-    D9D_TRY(d9di_hf_bool(&r, "norm_topk_prob", &c.renormalise));
-    D9D_TRY(d9di_hf_bool(&r, "tie_word_embeddings", &c.tied));
-    D9D_TRY(d9di_hf_head(&r, &c));
-    c.norm_eps = (float)eps;
-    /* The number of layers is checked before anything is made for each. */
-    if (c.layers > 1 << 16)
-        return D9D_FAIL(D9D_ECONFIG, "%s: num_hidden_layers is %" PRId64 ", at most 65536", where,
-                        c.layers);
-    D9D_TRY(d9di_hf_window(&r, a, &c));
-    if (r.moe)
-        D9D_TRY(d9di_hf_moe_layers(&r, a, &c));
-    D9D_TRY(d9d_qwen3_check(&c));
-    *out = c;
-    return D9D_OK;
+    D9D_TRY(d9d_hf_family_select(&family, doc, where, &read));
+    st = read_all(&(d9di_hf){read, where, is_mixture(doc)}, a, &c);
+    json_decref(read);
+    if (st == D9D_OK)
+        *out = c;
+    return st;
 }
 
 /* --- files -------------------------------------------------------------------------------- */

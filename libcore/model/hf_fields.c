@@ -2,6 +2,7 @@
 #include "model/hf_fields.h"
 
 #include <math.h>
+#include <string.h>
 
 const json_t *d9di_hf_member(const json_t *doc, const char *name)
 {
@@ -41,6 +42,14 @@ d9d_status d9di_hf_bool(const d9di_hf *r, const char *name, bool *out)
         return D9D_FAIL(D9D_ECONFIG, "%s: %s must be true or false", r->where, name);
     *out = v != NULL && json_is_true(v);
     return D9D_OK;
+}
+
+bool d9di_hf_is_among(const char *const *names, const char *name)
+{
+    for (; *names != NULL; names++)
+        if (strcmp(*names, name) == 0)
+            return true;
+    return false;
 }
 
 d9d_status d9di_hf_refuse(const d9di_hf *r, const char *field, const json_t *v)

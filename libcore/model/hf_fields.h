@@ -24,13 +24,24 @@ d9d_status d9di_hf_f64(const d9di_hf *r, const json_t *from, const char *name, d
 /* False of one that is absent. */
 d9d_status d9di_hf_bool(const d9di_hf *r, const char *name, bool *out);
 
+/* Is it one of a NULL-ended list? */
+bool d9di_hf_is_among(const char *const *names, const char *name);
+
 /* ENOTSUP: `field` has a value that is not built. */
 d9d_status d9di_hf_refuse(const d9di_hf *r, const char *field, const json_t *v);
 
 /* --- parts ---------------------------------------------------------------------------------- */
 
-/* rope_base and rope_scaling; max_positions has been read. */
-d9d_status d9di_hf_rope(const d9di_hf *r, d9d_qwen3_config *c);
+/* The base and the scaling of rotary embedding, zeroed before; of a model of so many positions. */
+d9d_status d9di_hf_rope(const d9di_hf *r, int64_t positions, d9d_rope_scaling *s, double *base);
+/* The object of a scaling, which reads back as the same; JSON null of one that is plain. */
+json_t *d9di_hf_rope_made(const d9d_rope_scaling *s);
+/* The members that the object `from`, at `field`, may have by its type, NULL-ended.  ENOTSUP for a
+ * type that is not built. */
+d9d_status d9di_hf_rope_members(const d9di_hf *r, const char *field, const json_t *from,
+                                const char *const **out);
+/* Does it leave the frequencies as they are? */
+bool d9di_hf_rope_is_plain(const json_t *from);
 /* window and windowed of the layers, which have been counted and are not too many. */
 d9d_status d9di_hf_window(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c);
 /* Likewise moe_layer. */

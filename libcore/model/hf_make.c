@@ -78,8 +78,7 @@ static const char *class_of(const d9d_qwen3_config *c)
     return names[c->head][c->experts > 0];
 }
 
-/* The object of scaled rotary embedding; null without. */
-static json_t *scaling_made(const d9d_rope_scaling *s)
+json_t *d9di_hf_rope_made(const d9d_rope_scaling *s)
 {
     json_t *o =
         json_pack("{s:s, s:f}", "rope_type", d9d_rope_kind_word(s->kind), "factor", s->factor);
@@ -135,9 +134,9 @@ d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t
         "max_position_embeddings", (json_int_t)c->max_positions, "model_type",
         moe ? "qwen3_moe" : "qwen3", "num_attention_heads", (json_int_t)c->heads,
         "num_hidden_layers", (json_int_t)c->layers, "num_key_value_heads", (json_int_t)c->kv_heads,
-        "rms_norm_eps", short_double(c->norm_eps), "rope_scaling", scaling_made(&c->rope_scaling),
-        "rope_theta", base_made(c), "tie_word_embeddings", c->tied, "torch_dtype",
-        d9d_dtype_word(dtype), "use_sliding_window", 0, "vocab_size",
+        "rms_norm_eps", short_double(c->norm_eps), "rope_scaling",
+        d9di_hf_rope_made(&c->rope_scaling), "rope_theta", base_made(c), "tie_word_embeddings",
+        c->tied, "torch_dtype", d9d_dtype_word(dtype), "use_sliding_window", 0, "vocab_size",
         (json_int_t)d9d_qwen3_vocab(c));
     if (moe)
         doc = joined(doc, json_pack("{s:I, s:o, s:I, s:b, s:I, s:I}", "decoder_sparse_step",

@@ -29,40 +29,39 @@ static d9d_status recompute_parse(const json_t *v, const char *path, d9d_arena *
 const d9d_key_custom d9d_model_recompute_kind = {
     recompute_parse, "{\"enum\": [false, true, \"off\", \"full\", \"selective\"]}", sizeof(int)};
 
-/* Of a model whose author has not thought of it the head would be another than the file says. */
-static d9d_status check_tied(const d9d_model_provider *p, const json_t *doc, const char *path)
+/* The dimensions of a model that has no read(). */
+static d9d_status dims_read(const d9d_hf_family *f, const json_t *doc, const char *path,
+                            d9d_arena *a, const void **config)
 {
-    static const char tied[] = "tie_word_embeddings";
-
-    if (!json_is_true(json_object_get(doc, tied)))
-        return D9D_OK;
-    for (const d9d_key *k = p->dims->keys; k->name != NULL; k++)
-        if (strcmp(k->name, tied) == 0)
-            return D9D_OK;
-    return D9D_FAIL(D9D_ENOTSUP, "%s: %s is true, and %s takes no such key", path, tied,
-                    p->table->name);
-}
-
-/* Of a config.json, what the provider's table asks for. */
-static d9d_status dims_read(const d9d_model_provider *p, const char *path, d9d_arena *a,
-                            const void **config)
-{
-    void *dims = d9d_arena_alloc(a, p->dims->size);
-    json_t *doc;
-    d9d_status st;
+    void *dims = f->dims != NULL ? d9d_arena_alloc(a, f->dims->size) : NULL;
 
     if (path == NULL)
-        return D9D_FAIL(D9D_ECONFIG, "model_provider.hf_config: %s needs a config.json",
-                        p->table->name);
+        return D9D_FAIL(D9D_ECONFIG, "model_provider.hf_config: %s needs a config.json", f->name);
+    if (f->dims == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: has neither dims nor read()", f->name);
     if (dims == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: its dimensions", path);
-    D9D_TRY(d9d_hf_config_load(path, &doc));
-    (void)json_object_update_missing(doc, json_object_get(doc, "rope_parameters"));
-    st = check_tied(p, doc, path);
-    if (st == D9D_OK)
-        st = d9d_config_bind_known(p->dims, doc, path, a, dims);
-    json_decref(doc);
+    D9D_TRY(d9d_hf_family_bind(f, doc, path, a, dims));
     *config = dims;
+    return D9D_OK;
+}
+
+/* No provider sees a config.json with what its family does not declare. */
+static d9d_status config_read(const d9d_model_provider *p, const void *section, const char *path,
+                              d9d_arena *a, const void **config)
+{
+    const d9d_hf_family family = {p->table->name, p->model_types, p->dims, p->fields};
+    json_t *doc = NULL;
+    d9d_status st = D9D_OK;
+
+    if (path != NULL) {
+        D9D_TRY(d9d_hf_config_load(path, &doc));
+        st = d9d_hf_family_check(&family, doc, path);
+    }
+    if (st == D9D_OK)
+        st = p->read != NULL ? D9D_CALL(p->table->name, p, read, section, a, config)
+                             : dims_read(&family, doc, path, a, config);
+    json_decref(doc);
     return st;
 }
 
@@ -76,9 +75,7 @@ d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a, d9d_model
         .hf_config = head->hf_config,
     };
 
-    D9D_TRY(s.provider->read != NULL
-                ? D9D_CALL(s.provider->table->name, s.provider, read, section->value, a, &s.config)
-                : dims_read(s.provider, s.hf_config, a, &s.config));
+    D9D_TRY(config_read(s.provider, section->value, s.hf_config, a, &s.config));
     *out = s;
     return D9D_OK;
 }

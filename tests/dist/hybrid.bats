@@ -13,7 +13,7 @@ setup_file() {
     d9d-shard -q --format tokens --pack 96 --out data "$golden/tokens.jsonl"
     vocab=$(grep -oE '"vocab_size": *[0-9]+' "$golden/config.json")
     cat >hybrid.json <<JSON
-{"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "full_attention_interval": 2,
+{"model_type": "hybrid", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "full_attention_interval": 2,
  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "linear_num_key_heads": 2,
  "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
  "linear_conv_kernel_dim": 4, $vocab, "max_position_embeddings": 128}

@@ -124,11 +124,11 @@ there_and_back() {
     there_and_back m
     # And where another member was added meanwhile, its meaning.
     d9d-map -q m d
-    edit d/config.json 's/^{/{"more": 1, /'
+    edit d/config.json 's/^{/{"unsloth_version": 1, /'
     d9d-map -q --to d9d d again
     cmp d/config.json again/config.json
     d9d-map -q d h
-    sed 's/^{/{"more": 1, /' m/config.json | cmp - h/config.json
+    sed 's/^{/{"unsloth_version": 1, /' m/config.json | cmp - h/config.json
 }
 
 @test "labels are counted as transformers counts them" {

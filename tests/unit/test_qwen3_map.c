@@ -121,6 +121,132 @@ static void mixtures_are_chosen_by_layer(void **state)
     d9d_arena_release(&a);
 }
 
+/* --- what a file may say ------------------------------------------------------------------- */
+
+static bool layers_equal(const bool *a, const bool *b, int64_t n)
+{
+    return a == NULL || b == NULL ? a == b : memcmp(a, b, (size_t)n) == 0;
+}
+
+static bool configs_equal(d9d_qwen3_config a, d9d_qwen3_config b)
+{
+    const bool same = a.layers == b.layers && a.splits[0].size == b.splits[0].size &&
+                      layers_equal(a.moe_layer, b.moe_layer, a.layers) &&
+                      layers_equal(a.windowed, b.windowed, a.layers);
+
+    a.moe_layer = b.moe_layer = a.windowed = b.windowed = NULL;
+    a.splits = b.splits = NULL;
+    return same && memcmp(&a, &b, sizeof(a)) == 0;
+}
+
+/* Is another value of this field another model, or an error? */
+static bool is_heard(const char *base, const char *field, const char *value)
+{
+    d9d_arena a = {0};
+    d9d_qwen3_config before, after;
+    json_t *doc, *v = json_loads(value, JSON_DECODE_ANY, NULL);
+    bool heard;
+
+    assert_non_null(v);
+    assert_ok(parse(base, &a, &before));
+    assert_ok(d9d_json_parse("c", base, strlen(base), &doc));
+    assert_int_equal(json_object_set_new(doc, field, v), 0);
+    heard = d9d_hf_config_parse(doc, "c", &a, &after) != D9D_OK || !configs_equal(before, after);
+    json_decref(doc);
+    d9d_arena_release(&a);
+    return heard;
+}
+
+static void a_field_that_is_declared_to_be_read_is_read(void **state)
+{
+    static const char dense[] =
+        "{\"model_type\": \"qwen3\", \"use_sliding_window\": true, \"sliding_window\": 9, "
+        "\"max_window_layers\": 3, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": "
+        "2}, " BASE "}";
+    static const char mixture[] = "{\"num_experts\": 4, " MOE ", " BASE "}";
+    static const struct {
+        const char *field, *base, *value;
+    } rows[] = {
+        {"architectures", dense, "[\"Qwen3ForSequenceClassification\"]"},
+        {"d9d", dense, "{\"head\": \"embedding\"}"},
+        {"hidden_size", dense, "48"},
+        {"num_hidden_layers", dense, "6"},
+        {"num_attention_heads", dense, "6"},
+        {"num_key_value_heads", dense, "1"},
+        {"head_dim", dense, "8"},
+        {"intermediate_size", dense, "12"},
+        {"max_position_embeddings", dense, "64"},
+        {"vocab_size", dense, "12"},
+        {"rms_norm_eps", dense, "1e-5"},
+        {"initializer_range", dense, "0.5"},
+        {"attention_dropout", dense, "0.5"},
+        {"tie_word_embeddings", dense, "true"},
+        {"rope_theta", dense, "5"},
+        {"rope_scaling", dense, "null"},
+        {"original_max_position_embeddings", dense, "16"},
+        {"use_sliding_window", dense, "false"},
+        {"sliding_window", dense, "10"},
+        {"max_window_layers", dense, "2"},
+        {"layer_types", dense,
+         "[\"sliding_attention\", \"full_attention\", \"full_attention\", \"full_attention\", "
+         "\"full_attention\"]"},
+        {"num_experts", mixture, "5"},
+        {"num_local_experts", mixture, "5"},
+        {"num_experts_per_tok", mixture, "1"},
+        {"moe_intermediate_size", mixture, "8"},
+        {"norm_topk_prob", mixture, "true"},
+        {"decoder_sparse_step", mixture, "2"},
+        {"mlp_only_layers", mixture, "[1]"},
+        {"num_labels", dense, "3"},
+        {"id2label", dense, "{\"0\": \"a\"}"},
+    };
+    const size_t n = sizeof(rows) / sizeof(rows[0]);
+
+    (void)state;
+    for (const d9d_hf_field *f = d9d_qwen3_fields; f->name != NULL; f++) {
+        size_t i = 0;
+
+        if (f->rule != D9D_HF_RULE_READ)
+            continue;
+        while (i < n && strcmp(rows[i].field, f->name) != 0)
+            i++;
+        if (i == n || !is_heard(rows[i].base, f->name, rows[i].value))
+            fail_msg("%s is declared to be read, and %s", f->name,
+                     i == n ? "no row here says so" : "another value changes nothing");
+    }
+    assert_false(is_heard(dense, "use_cache", "false"));
+    assert_true(is_heard(dense, "logits_scaling", "8"));
+}
+
+static void a_field_that_is_not_declared_is_refused(void **state)
+{
+    static const char *const rows[][2] = {
+        {"\"logits_scaling\": 8",
+         "c: logits_scaling: 8: qwen3 does not know this field, which may change what the model "
+         "computes"},
+        {"\"quantization_config\": {}", "c: quantization_config: {} is not supported"},
+        {"\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2, \"beta_fast\": 3}",
+         "c: rope_scaling.beta_fast: 3: qwen3 does not know this field, which may change what the "
+         "model computes"},
+        {"\"rope_parameters\": {\"partial_rotary_factor\": 0.5}",
+         "c: rope_parameters.partial_rotary_factor: 0.5 is not supported"},
+    };
+    d9d_arena a = {0};
+    d9d_qwen3_config c;
+    char text[512];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        (void)snprintf(text, sizeof(text), "{\"model_type\": \"qwen3\", %s, %s}", rows[i][0], BASE);
+        assert_fails(parse(text, &a, &c), D9D_ENOTSUP, rows[i][1]);
+    }
+    assert_ok(
+        parse("{\"model_type\": \"qwen3\", \"_name_or_path\": \"x\", \"logits_scaling\": null, "
+              "\"quantization_config\": null, " BASE "}",
+              &a, &c));
+    d9d_arena_release(&a);
+}
+
 /* Windows of layers 0 to 4, as transformers reads them. */
 static void windows_are_those_of_their_layers(void **state)
 {
@@ -416,6 +542,8 @@ int main(void)
         cmocka_unit_test(both_generations_say_the_same),
         cmocka_unit_test(a_change_of_generation_keeps_the_rope),
         cmocka_unit_test(mixtures_are_chosen_by_layer),
+        cmocka_unit_test(a_field_that_is_declared_to_be_read_is_read),
+        cmocka_unit_test(a_field_that_is_not_declared_is_refused),
         cmocka_unit_test(windows_are_those_of_their_layers),
         cmocka_unit_test(made_configurations_are_read_back),
         cmocka_unit_test(stages_map_their_own_tensors),

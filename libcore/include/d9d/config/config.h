@@ -214,11 +214,6 @@ D9D_API D9D_MUST_USE d9d_status d9d_config_bind(const d9d_table *table, const js
                                                 const char *where, const d9d_log *log, d9d_arena *a,
                                                 void *out);
 
-/* The same of a document that has more, such as a config.json: of its members those that the table
- * knows. */
-D9D_API D9D_MUST_USE d9d_status d9d_config_bind_known(const d9d_table *table, const json_t *doc,
-                                                      const char *where, d9d_arena *a, void *out);
-
 /* Apply "a.b.c=VALUE": VALUE is JSON, or a bare word taken as a string.  Objects on
  * the way are made, also in the place of a null, and lists where a bracket follows.
  * A list element is named by its number, phases.0.steps or phases[0].steps; the

@@ -68,7 +68,9 @@ enum { D9D_PLUGIN_ABI = 3 }; /* another number: the meaning of a table has chang
     X(d9d_block_cache)                                                                             \
     X(d9d_cells)                                                                                   \
     X(d9d_cache)                                                                                   \
-    X(d9d_delta)
+    X(d9d_delta)                                                                                   \
+    X(d9d_rope_scaling)                                                                            \
+    X(d9d_hf_field)
 
 typedef struct d9d_plugin {
     size_t size;          /* sizeof(d9d_plugin) */

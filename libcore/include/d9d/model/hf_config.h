@@ -13,7 +13,7 @@
  * attention_dropout is read, and refused where the model is trained.  A sliding window in use is
  * that of the layers of their type in `layer_types`, or behind the first `max_window_layers`; of a
  * mixture it is in every layer, as in transformers 5.  Fields that do not bear on the computation
- * are ignored and survive rewriting.
+ * are listed (d9d/model/family.h), are ignored and survive rewriting; any other field is ENOTSUP.
  *
  * The head is that of the class in `architectures`, which is known by its end: ...ForCausalLM,
  * ...ForSequenceClassification (num_labels, or as many as id2label has, or 2), ...Qwen3Model and
@@ -32,6 +32,7 @@
 #define D9D_MODEL_HF_CONFIG_H
 
 #include "d9d/base/json.h"
+#include "d9d/model/family.h"
 #include "d9d/model/qwen3.h"
 
 #ifdef __cplusplus
@@ -40,6 +41,10 @@ extern "C" {
 
 #define D9D_HF_CONFIG_NAME "config.json"
 #define D9D_HF_CONFIG_MAX  (4u << 20) /* bytes; a larger config.json is EFORMAT */
+
+/* What this family declares of it, for its providers. */
+D9D_API extern const char *const d9d_qwen3_model_types[];
+D9D_API extern const d9d_hf_field d9d_qwen3_fields[];
 
 /* Where the configuration lies that `path` names, as a file or as a directory: the file, which need
  * not be there, and the directory with the model's other files, NULL beside a file of another name

@@ -26,6 +26,7 @@
 #include "d9d/ckpt/mapper.h"
 #include "d9d/config/config.h"
 #include "d9d/dist/mesh.h"
+#include "d9d/model/family.h"
 #include "d9d/model/model.h"
 
 #ifdef __cplusplus
@@ -87,9 +88,7 @@ typedef struct d9d_model_provider {
     /* The dimensions of a bound section, in the arena, checked.  ECONFIG, ENOTSUP.  NULL: they are
      * the struct of `dims`, all from hf_config, which is required then. */
     d9d_status (*read)(const void *section, d9d_arena *a, const void **config);
-    /* What is taken of a config.json, which may have more; members of its "rope_parameters" count
-     * as its own.  NULL with read().  ENOTSUP for a "tie_word_embeddings" that is true where there
-     * is no key of that name. */
+    /* What is taken of a config.json; see d9d/model/family.h.  NULL with read(). */
     const d9d_table *dims;
     /* Can ranks share it so?  NULL: d9d_units_plan_check(), by `stages`. */
     d9d_status (*check)(const void *config, const d9d_degrees *mesh);
@@ -136,6 +135,12 @@ typedef struct d9d_model_provider {
     /* Can it be trained as it says?  ENOTSUP for what is of training alone and not built; maps and
      * inference do not ask.  NULL: it can. */
     d9d_status (*trainable)(const void *config);
+
+    /* What a config.json may say beside `dims`: d9d/model/family.h.  It is checked before read(),
+     * and a file with anything else is refused.  The values of "model_type" end with NULL; none:
+     * it takes no config.json.  A plugin's provider without model_types is not loaded. */
+    const char *const *model_types;
+    const d9d_hf_field *fields; /* NULL: no more than dims and what every family has */
 } d9d_model_provider;
 
 /* A model that is described and not built: a bound section and its provider. */
