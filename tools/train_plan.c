@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "d9d/loop/suggest.h"
+#include "train_planned.h"
 
 enum { SHOWN = 12 }; /* suggestions */
 
@@ -92,6 +93,8 @@ d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan
     D9D_TRY_OR(st, tool_config_load(r, "d9d.train.v1", &job->config, &table, &plugins, &doc), out);
     if (doc == NULL)
         goto out;
+    if (d9d_plugins_count(plugins) > 0)
+        train_planned_watch();
     D9D_TRY_OR(st,
                d9d_config_bind(table, doc, tool_input_name(r->args[0]), r->log, &r->arena, &config),
                out);

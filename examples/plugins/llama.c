@@ -54,7 +54,7 @@ static const d9d_hf_field fields[] = {
 
 static int64_t head_dim(const dims *c)
 {
-    return c->head_dim != D9D_INT_NULL ? c->head_dim : c->hidden_size / c->num_attention_heads;
+    return c->head_dim > 0 ? c->head_dim : c->hidden_size / c->num_attention_heads;
 }
 
 /* --- a layer ------------------------------------------------------------------------------- */
@@ -160,7 +160,7 @@ static d9d_status create(const void *config, d9d_stage stage, const d9d_model_op
     };
 
     if (head_dim(c) % 2 != 0 || c->num_attention_heads % c->num_key_value_heads != 0 ||
-        (c->head_dim == D9D_INT_NULL && c->hidden_size % c->num_attention_heads != 0))
+        (c->head_dim <= 0 && c->hidden_size % c->num_attention_heads != 0))
         return D9D_FAIL(D9D_ECONFIG, "llama: its heads do not divide its features");
     return d9d_decoder_create(&llama, &shape, config, stage, o, out);
 }

@@ -29,6 +29,7 @@ struct d9d_paper {
     D9D_VEC(shape) shapes;
     const int32_t *noted; /* an array of choices, and how many there are */
     double choices;
+    int64_t launches;
 };
 
 static stream *stream_of(d9d_stream s)
@@ -144,11 +145,22 @@ d9d_status d9di_paper_charge(d9d_stream s, d9d_paper_kind kind, d9d_dtype t, dou
     w = &at->paper->tally.work[kind];
     seconds = seconds_of(at->paper->chip, kind, t, flops, bytes);
     at->now += seconds;
+    at->paper->launches++;
     w->calls++;
     w->flops += flops;
     w->bytes += bytes;
     w->seconds += seconds;
     return D9D_OK;
+}
+
+d9d_status d9d_paper_launch(d9d_stream s, d9d_dtype t, double flops, double bytes)
+{
+    return d9di_paper_charge(s, D9D_PAPER_MEMORY, t, flops, bytes);
+}
+
+int64_t d9d_paper_launches(const d9d_paper *p)
+{
+    return p->launches;
 }
 
 d9d_status d9di_paper_borrow(d9d_stream s, int64_t bytes)

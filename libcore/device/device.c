@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "d9d/base/size.h"
+#include "d9d/kernels/paper.h"
 #include "device/ops.h"
 #include "device/pool.h"
 
@@ -197,4 +198,21 @@ d9d_status d9d_device_peek(d9d_device *dev, void *pinned, const void *src, uint6
 d9d_status d9d_device_send(d9d_device *dev, void *dst, const void *pinned, uint64_t n)
 {
     return n == 0 ? D9D_OK : dev->ops->send(dev, dst, pinned, n);
+}
+
+/* --- kernels that stand in no table ----------------------------------------------------------- */
+
+d9d_status d9d_device_launch(d9d_device *dev, const d9d_custom_kernel *kernel, void *args,
+                             d9d_kernel_cost cost)
+{
+    const bool planned = dev->kernels == d9d_kernels_paper();
+    const bool gpu = planned ? d9d_paper_chip_of(d9d_paper_of(dev->stream))->gpu
+                             : strcmp(dev->kernels->name, "cuda") == 0;
+    d9d_status (*const run)(d9d_stream, void *) = gpu ? kernel->cuda : kernel->cpu;
+
+    if (run == NULL)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: has no kernel for %s", kernel->name,
+                        gpu ? "GPUs" : "the CPU");
+    return planned ? d9d_paper_launch(dev->stream, cost.dtype, cost.flops, cost.bytes)
+                   : run(dev->stream, args);
 }

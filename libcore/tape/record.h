@@ -44,12 +44,17 @@ struct d9d_tape {
     d9d_draws draws;               /* token.storage NULL: none */
     d9d_shares shares;             /* weight.storage NULL: none */
     bool is_replay;
+    int64_t launches; /* of an imagined device, when the last node was recorded */
 };
 
 /* d9d_tape_record() with the halves given. */
 d9d_status d9di_tape_record(d9d_tape *t, const d9d_node_ops *ops, unsigned halves,
                             d9d_var *const *in, size_t n_in, d9d_var *const *out, size_t n_out,
                             size_t attr_size, d9d_node **node);
+
+/* On a device that is only imagined: ENOTSUP for an operation of a plugin that has launched nothing
+ * since `*launches`, which is then what has been launched. */
+d9d_status d9di_tape_check_planned(const d9d_tape *t, const d9d_node_ops *ops, int64_t *launches);
 
 /* Release all that a node holds: it has run, or never will. */
 void d9di_node_forget(d9d_node *n);

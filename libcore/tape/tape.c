@@ -226,6 +226,8 @@ d9d_status d9di_tape_record(d9d_tape *t, const d9d_node_ops *ops, unsigned halve
     if (t->phase != D9DI_FORWARD)
         return D9D_FAIL(D9D_EINVAL, "%s: the tape went backward; reset it before recording again",
                         ops->name);
+    if (n_out > 0)
+        D9D_TRY(d9di_tape_check_planned(t, ops, &t->launches));
     if (n_in > D9D_NODE_MAX || n_out > D9D_NODE_MAX)
         return D9D_FAIL(D9D_EINVAL, "%s: %zu inputs and %zu outputs, at most %d of each", ops->name,
                         n_in, n_out, D9D_NODE_MAX);

@@ -338,7 +338,7 @@ typedef struct d9d_sgd_step {
 enum { D9D_ADDENDS = 16 };
 
 typedef struct d9d_kernels {
-    const char *name; /* "cpu", "cuda" */
+    const char *name; /* "cpu", "cuda"; "paper" of plans, whose arrays nobody may touch (paper.h) */
 
     /* --- elementwise ------------------------------------------------------- */
     d9d_status (*fill)(d9d_stream s, d9d_dtype t, void *y, int64_t n, float v);

@@ -103,6 +103,35 @@ D9D_API D9D_MUST_USE d9d_status d9d_device_peek(d9d_device *dev, void *pinned, c
 D9D_API D9D_MUST_USE d9d_status d9d_device_send(d9d_device *dev, void *dst, const void *pinned,
                                                 uint64_t n);
 
+/* --- kernels that stand in no table --------------------------------------------------------- *
+ *
+ * What an operation of a plugin computes with, on every kind of device.  A plan (`--plan`) runs
+ * the operation on arrays that are not there: it calls no kernel, and takes its cost instead.  So
+ * who reads or writes arrays does it in a kernel, and nowhere else.
+ *
+ *     static d9d_status relu_cpu(d9d_stream s, void *args) { ... }
+ *     static const d9d_custom_kernel relu = {sizeof(relu), "relu", .cpu = relu_cpu};
+ *
+ *     D9D_TRY(d9d_device_launch(dev, &relu, &args, (d9d_kernel_cost){D9D_F32, n, 8.0 * n}));
+ */
+typedef struct d9d_custom_kernel {
+    size_t size;      /* sizeof(d9d_custom_kernel) */
+    const char *name; /* in sentences */
+    /* `args` is the caller's, and lives until the call returns: what a GPU needs later is copied
+     * into its launch.  On a GPU `s` is the CUDA stream (d9d/kernels/cuda.h).  NULL: it has none. */
+    d9d_status (*cpu)(d9d_stream s, void *args);
+    d9d_status (*cuda)(d9d_stream s, void *args);
+} d9d_custom_kernel;
+
+typedef struct d9d_kernel_cost {
+    d9d_dtype dtype;     /* of most elements */
+    double flops, bytes; /* operations; bytes read and written */
+} d9d_kernel_cost;
+
+/* ENOTSUP where the kernel has no function for this device, or for the one that a plan is of. */
+D9D_API D9D_MUST_USE d9d_status d9d_device_launch(d9d_device *dev, const d9d_custom_kernel *kernel,
+                                                  void *args, d9d_kernel_cost cost);
+
 D9D_API d9d_device_stats d9d_device_memory(const d9d_device *dev);
 D9D_API void d9d_device_reset_peak(d9d_device *dev);
 /* Reserve at most `bytes` (UINT64_MAX: no limit); cached blocks above it go back at once. */

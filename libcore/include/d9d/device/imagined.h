@@ -10,7 +10,8 @@
  * chip that it stands for; large blocks are addresses alone, which nobody may touch, small ones are
  * memory, so that what the host reads back is there.  Kernels' scratch counts as it does on a GPU;
  * on the CPU, where it comes from elsewhere, it does not.  What is downloaded from a large block is
- * zeros.
+ * zeros.  An operation of a plugin computes by d9d_device_launch(), which takes its cost here; one
+ * that records a node and has launched nothing is refused (libcore/tape/planned.c).
  */
 #ifndef D9D_DEVICE_IMAGINED_H
 #define D9D_DEVICE_IMAGINED_H

@@ -123,7 +123,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_tape_checkpoint(d9d_tape *t, d9d_forward_fn 
 
 /* --- for authors of ops ----------------------------------------------------- *
  *
- * An op checks its shapes, calls d9d_tape_output() for each result, computes it, and,
+ * An op checks its shapes, calls d9d_tape_output() for each result, computes it (one of a plugin by
+ * d9d_device_launch() or the device's kernels, or it cannot be planned), and,
  * if d9d_tape_wants() says so, records a node and saves what its halves need.  A save
  * that no half will read (a frozen parameter, an input without gradient) keeps nothing.
  *

@@ -1,0 +1,82 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# A model with an operation of its own, examples/plugins/gelu.c: trained, on ranks, planned; and one
+# whose operation cannot be planned, which is a sentence.
+
+golden=$BATS_TEST_DIRNAME/../golden/llama
+
+load workroom
+
+setup_file() {
+    workroom
+    plugin gelu "$root/examples/plugins/gelu.c"
+    d9d-shard -q --format tokens --pack 48 --out data "$golden/tokens.jsonl"
+    model 32 >gelu.json
+    cat >train.json <<JSON
+{"plugin": "libgelu.so", "data": {"dataset": "data", "epochs": 100},
+ "model_provider": {"name": "gelu", "hf_config": "gelu.json"},
+ "trainer": {"run": {"name": "gelu", "steps": 12}, "batching": {"global_batch_size": 4, "microbatch_size": 2},
+  "gradient_clipping": {"max_norm": 1.0}},
+ "optimizer": {"name": "adamw", "lr": 1e-2}}
+JSON
+    sed 's/return d9d_device_launch(.*/(void)cost, (void)t; return kernel->cpu(NULL, a);/' \
+        "$root/examples/plugins/gelu.c" >careless.c
+    plugin careless careless.c
+}
+# model FEATURES: its config.json.
+model() {
+    echo '{"model_type": "gelu", "hidden_size": '"$1"', "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97, "max_position_embeddings": 512}'
+}
+train() { d9d-train -q --device cpu --set "trainer.run.dir=$1" "${@:2}" train.json; }
+alone() { [ -d alone ] || train alone; }
+
+@test "it is trained, gone on with and computed again to the bit" {
+    alone
+    numbers loss alone | awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(NR == 12 && last < 0.9 * first) }'
+    grep -aq '"layers.1.act.gain"' alone/export/model.safetensors
+    train part --set trainer.run.steps=5
+    rm -r part/export
+    train part
+    cmp {alone,part}/export/model.safetensors
+    train again --set model_provider.checkpointing=selective
+    cmp {alone,again}/export/model.safetensors
+}
+
+@test "on ranks it is what it is on one" {
+    with_mpi
+    alone
+    for axis in data_parallel_shard pipeline_parallel; do
+        mpi -n 2 d9d-train -q --device cpu --set mesh.$axis=2 --set trainer.run.dir=$axis train.json
+        close_to 1e-5 <(numbers loss $axis) <(numbers loss alone)
+    done
+}
+
+@test "it is planned as it is trained: the peak to the byte, and its kernels in the time" {
+    alone
+    peak=$(numbers mem_bytes alone | sort -n | tail -n 1)
+    run -0 d9d-train --plan --gpu cpu --json train.json
+    assert_equal "$(sed -n 's/^ *"peak": \([0-9]*\),$/\1/p' <<<"$output")" "$peak"
+}
+
+@test "its large arrays, which are addresses alone, are planned too" {
+    model 2048 >large.json
+    run -0 d9d-train --plan --gpu cpu --set model_provider.hf_config=large.json train.json
+    run -0 d9d-train --plan --suggest 2 --gpu cpu -q --set model_provider.hf_config=large.json train.json
+    run -2 d9d-train --plan --gpu h100 --set model_provider.hf_config=large.json train.json
+    assert_output --partial "gelu: has no kernel for GPUs"
+}
+
+@test "an operation that declares no cost cannot be planned: a sentence, whatever its size" {
+    run -2 d9d-train --plan --gpu cpu --set plugin=libcareless.so train.json
+    assert_output --partial 'libcareless.so: its operation "gelu" cannot be planned: what it computes does not go through d9d_device_launch()'
+    model 2048 >large.json # and rows of 512: sixteen MB an array
+    for how in "" "--suggest 2"; do
+        # shellcheck disable=SC2086 # words
+        run -2 d9d-train --plan $how --gpu cpu --set plugin=libcareless.so \
+            --set model_provider.hf_config=large.json --length 512 train.json
+        assert_output --partial 'libcareless.so: an operation of it'
+        assert_output --partial 'cannot be planned: it touches an array outside of d9d_device_launch()'
+    done
+    # It is trained all the same.
+    run -0 train careless --set plugin=libcareless.so --set trainer.run.steps=2
+}

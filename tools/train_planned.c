@@ -1,0 +1,61 @@
+/* train_planned.c - see train_planned.h.  The handler runs where a plugin's own code has failed,
+ * and never returns to it. */
+#include "train_planned.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <execinfo.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { FRAMES = 64 };
+
+static bool is_plugin(const char *file)
+{
+    void *library = dlopen(file, RTLD_NOW | RTLD_NOLOAD);
+
+    return library != NULL && dlsym(library, "d9d_plugin_table") != NULL;
+}
+
+/* The innermost function of a plugin; false: none is running. */
+static bool plugin_running(Dl_info *out)
+{
+    void *frames[FRAMES];
+    const int n = backtrace(frames, FRAMES);
+
+    for (int i = 0; i < n; i++)
+        if (dladdr(frames[i], out) != 0 && out->dli_fname != NULL && is_plugin(out->dli_fname))
+            return true;
+    return false;
+}
+
+static void touched(int number, siginfo_t *info, void *context)
+{
+    char text[PATH_MAX + 512];
+    Dl_info at;
+    int n;
+
+    (void)info, (void)context;
+    (void)signal(number, SIG_DFL); /* for what comes next, and for what is nobody's plugin */
+    if (!plugin_running(&at))
+        return;
+    n = snprintf(text, sizeof(text),
+                 "%s: not supported: %s: an operation of it%s%s%s cannot be planned: it touches "
+                 "an array outside of d9d_device_launch()\n",
+                 program_invocation_short_name, at.dli_fname, at.dli_sname != NULL ? " (" : "",
+                 at.dli_sname != NULL ? at.dli_sname : "", at.dli_sname != NULL ? ")" : "");
+    (void)!write(STDERR_FILENO, text, (size_t)n);
+    _exit(2);
+}
+
+void train_planned_watch(void)
+{
+    const struct sigaction how = {.sa_sigaction = touched, .sa_flags = SA_SIGINFO};
+    void *first[1];
+
+    (void)backtrace(first, 1); /* loads what it needs now, not in the handler */
+    (void)sigaction(SIGSEGV, &how, NULL);
+}
