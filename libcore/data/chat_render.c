@@ -248,7 +248,7 @@ static d9d_status put_calls(struct render *r, const d9di_chat_speaker *role, con
     const bool trained = role->trains[D9D_CHAT_CALLS];
 
     for (size_t i = 0; i < m->n_calls; i++) {
-        const d9di_call *call = &r->from->calls.data[m->calls + i];
+        const d9di_tool_call *call = &r->from->calls.data[m->calls + i];
 
         if (i > 0 || said)
             D9D_TRY(put_template(r, t->between, trained));

@@ -329,7 +329,7 @@ void d9d_dataset_take_whole(d9d_dataset *ds)
 
 /* --- samples --------------------------------------------------------------------------- */
 
-static d9d_status check_segments(const d9d_dataset *ds, int64_t number, const d9di_record *r)
+static d9d_status check_segments(const d9d_dataset *ds, int64_t number, const d9di_index_record *r)
 {
     const uint32_t least = ds->manifest.labels ? 1 : 2;
     uint64_t total = 0;
@@ -352,7 +352,7 @@ d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out)
 {
     const d9di_manifest *m = &ds->manifest;
     uint64_t end, has;
-    d9di_record r;
+    d9di_index_record r;
 
     D9D_TRY(d9di_index_get(ds->index, (uint64_t)number, &r));
     has = r.shard < m->n_shards ? (uint64_t)m->shard_tokens[r.shard] : 0;

@@ -103,7 +103,7 @@ out:
     return st;
 }
 
-d9d_status d9di_index_put(d9di_index_writer *w, uint64_t number, const d9di_record *r)
+d9d_status d9di_index_put(d9di_index_writer *w, uint64_t number, const d9di_index_record *r)
 {
     const struct stored_record s = {r->shard, r->bucket, r->offset, r->stored, r->n_segments};
     const uint64_t be = htobe64(number);
@@ -176,7 +176,7 @@ void d9di_index_abandon(d9di_index_writer *w)
 
 /* --- reading -------------------------------------------------------------------------- */
 
-struct d9di_index {
+struct d9di_dataset_index {
     d9di_lmdb db;
     d9di_lmdb_tree samples, summary;
     char *path;
@@ -185,7 +185,7 @@ struct d9di_index {
     D9D_VEC(uint32_t) segments;
 };
 
-static d9d_status open_trees(d9di_index *ix, const void *p, size_t n, uint64_t records)
+static d9d_status open_trees(d9di_dataset_index *ix, const void *p, size_t n, uint64_t records)
 {
     D9D_TRY(d9di_lmdb_open(ix->path, p, n, &ix->db));
     D9D_TRY(d9di_lmdb_find_tree(&ix->db, "samples", &ix->samples));
@@ -196,7 +196,7 @@ static d9d_status open_trees(d9di_index *ix, const void *p, size_t n, uint64_t r
     return D9D_OK;
 }
 
-static d9d_status map_file(d9di_index *ix)
+static d9d_status map_file(d9di_dataset_index *ix)
 {
     d9d_file file = {.fd = -1};
     uint64_t bytes = 0;
@@ -216,9 +216,9 @@ static d9d_status map_file(d9di_index *ix)
 
 /* With `p` NULL, the bytes of the file. */
 static d9d_status open_index(const char *path, const void *p, size_t n, uint64_t records,
-                             d9di_index **out)
+                             d9di_dataset_index **out)
 {
-    d9di_index *ix = calloc(1, sizeof(*ix));
+    d9di_dataset_index *ix = calloc(1, sizeof(*ix));
     d9d_status st = D9D_OK;
 
     if (!ix || !(ix->path = strdup(path)))
@@ -235,18 +235,18 @@ static d9d_status open_index(const char *path, const void *p, size_t n, uint64_t
     return D9D_OK;
 }
 
-d9d_status d9di_index_open(const char *path, uint64_t records, d9di_index **out)
+d9d_status d9di_index_open(const char *path, uint64_t records, d9di_dataset_index **out)
 {
     return open_index(path, NULL, 0, records, out);
 }
 
 d9d_status d9di_index_open_bytes(const char *name, const void *p, size_t n, uint64_t records,
-                                 d9di_index **out)
+                                 d9di_dataset_index **out)
 {
     return open_index(name, p, n, records, out);
 }
 
-d9d_status d9di_index_get(d9di_index *ix, uint64_t number, d9di_record *out)
+d9d_status d9di_index_get(d9di_dataset_index *ix, uint64_t number, d9di_index_record *out)
 {
     const uint64_t key = htobe64(number);
     struct stored_record s;
@@ -270,11 +270,13 @@ d9d_status d9di_index_get(d9di_index *ix, uint64_t number, d9di_record *out)
         ix->segments.data[0] = s.stored;
     else
         memcpy(ix->segments.data, (const char *)value + sizeof(s), want - sizeof(s));
-    *out = (d9di_record){s.shard, s.bucket, s.offset, s.stored, s.n_segments, ix->segments.data};
+    *out =
+        (d9di_index_record){s.shard, s.bucket, s.offset, s.stored, s.n_segments, ix->segments.data};
     return D9D_OK;
 }
 
-d9d_status d9di_index_get_summary(d9di_index *ix, const char *split, const char **json, size_t *n)
+d9d_status d9di_index_get_summary(d9di_dataset_index *ix, const char *split, const char **json,
+                                  size_t *n)
 {
     const void *value;
 
@@ -285,7 +287,7 @@ d9d_status d9di_index_get_summary(d9di_index *ix, const char *split, const char 
     return D9D_OK;
 }
 
-void d9di_index_close(d9di_index *ix)
+void d9di_index_close(d9di_dataset_index *ix)
 {
     if (!ix)
         return;

@@ -402,7 +402,7 @@ static json_t *lists_json(const d9di_manifest *m)
 
 d9d_status d9di_manifest_print(const d9di_manifest *m, d9d_buf *out)
 {
-    const d9di_documents *d = &m->documents;
+    const d9di_dataset_documents *d = &m->documents;
     json_t *lists = lists_json(m);
     json_t *root = json_pack(
         "{s:s, s:s, s:o, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I, s:I, s:I, "

@@ -28,10 +28,10 @@ typedef struct d9di_source {
 } d9di_source;
 
 /* Documents by what became of them. */
-typedef struct d9di_documents {
+typedef struct d9di_dataset_documents {
     int64_t read, kept, empty, dropped, truncated, split;
     int64_t turns_lost, targets_lost; /* of those that were dropped or truncated */
-} d9di_documents;
+} d9di_dataset_documents;
 
 /* How it was made. */
 typedef struct d9di_recipe {
@@ -53,7 +53,7 @@ typedef struct d9di_manifest {
     bool has_tokenizer;
     d9d_hash tokenizer_hash;
     d9di_recipe recipe;
-    d9di_documents documents;
+    d9di_dataset_documents documents;
     int64_t *edges; /* of buckets, ascending; bucket i holds lengths up to edges[i] */
     d9di_split *splits;
     d9di_data_file *files;

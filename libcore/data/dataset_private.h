@@ -27,7 +27,7 @@ struct d9d_dataset {
     d9d_hash hash;
     d9di_manifest manifest;
     const d9di_split *split;
-    d9di_index *index;
+    d9di_dataset_index *index;
     struct d9di_map *tokens, *labels; /* [n_shards] */
     uint32_t n_maps, most_maps;
     d9d_tokenizer *tokenizer; /* NULL until text is asked for */

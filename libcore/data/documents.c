@@ -16,7 +16,7 @@ struct d9di_documents_reader {
 
     size_t piece;
     int64_t unit;
-    d9di_place place;
+    d9di_document_place place;
     int64_t block;              /* parts of the source that are behind */
     d9di_source_reader *source; /* NULL: the next is not open yet, or it is */
     d9di_megatron *megatron;
@@ -27,7 +27,7 @@ struct d9di_documents_reader {
     uint64_t skipped;  /* of this one */
 };
 
-void d9di_chunk_release(d9di_chunk *c)
+void d9di_chunk_release(d9di_text_chunk *c)
 {
     d9d_buf_release(&c->text);
     D9D_VEC_RELEASE(&c->docs);
@@ -103,13 +103,13 @@ void d9di_documents_close(d9di_documents_reader *r)
 }
 
 void d9di_documents_begin(d9di_documents_reader *r, size_t piece, int64_t unit,
-                          const d9di_place *from)
+                          const d9di_document_place *from)
 {
     const d9di_piece *p = &r->pieces->list.data[piece];
 
     r->piece = piece;
     r->unit = unit;
-    r->place = from ? *from : (d9di_place){p->source, p->from, 1};
+    r->place = from ? *from : (d9di_document_place){p->source, p->from, 1};
     r->block = r->place.byte / r->part;
 }
 
@@ -120,7 +120,8 @@ uint64_t d9di_documents_consumed(const d9di_documents_reader *r)
                                         : 0);
 }
 
-int64_t d9di_line_of(const d9d_shard_how *how, const d9di_piece *piece, const d9di_place *place)
+int64_t d9di_line_of(const d9d_shard_how *how, const d9di_piece *piece,
+                     const d9di_document_place *place)
 {
     d9di_source_reader *source = NULL;
     int64_t line = 1, left = place->byte;
@@ -186,11 +187,11 @@ static void close_source(d9di_documents_reader *r)
     d9di_megatron_close(r->megatron);
     r->source = NULL;
     r->megatron = NULL;
-    r->place = (d9di_place){.source = r->place.source + 1, .line = 1};
+    r->place = (d9di_document_place){.source = r->place.source + 1, .line = 1};
     r->block = 0;
 }
 
-static d9d_status end_source(d9di_documents_reader *r, d9di_chunk *c)
+static d9d_status end_source(d9di_documents_reader *r, d9di_text_chunk *c)
 {
     D9D_TRY(D9D_VEC_PUSH(&c->ended, (struct d9di_ended){r->place.source, r->place.byte}));
     close_source(r);
@@ -225,9 +226,9 @@ static bool has_mark(const char *text, size_t n)
     return n >= MARK_BYTES && memcmp(text, "\xef\xbb\xbf", MARK_BYTES) == 0;
 }
 
-static d9d_status whole_file(d9di_documents_reader *r, d9di_chunk *c)
+static d9d_status whole_file(d9di_documents_reader *r, d9di_text_chunk *c)
 {
-    d9di_document doc = {.at = c->text.len, .place = r->place};
+    d9di_text_document doc = {.at = c->text.len, .place = r->place};
 
     while (!r->end) {
         D9D_TRY(read_more(r, &c->text));
@@ -297,10 +298,10 @@ static bool is_blank(const char *line, size_t n)
     return i == n;
 }
 
-static d9d_status next_line(d9di_documents_reader *r, d9di_chunk *c)
+static d9d_status next_line(d9di_documents_reader *r, d9di_text_chunk *c)
 {
     const bool json = d9di_format_of(r->how, (size_t)r->place.source) != D9D_SHARD_TEXT;
-    d9di_document doc = {.at = c->text.len, .place = r->place};
+    d9di_text_document doc = {.at = c->text.len, .place = r->place};
     size_t len, all;
     const char *line;
     bool found;
@@ -327,9 +328,9 @@ static d9d_status next_line(d9di_documents_reader *r, d9di_chunk *c)
 }
 
 /* Documents of token files are counted as lines, and their bytes are what was read so far. */
-static d9d_status next_tokens(d9di_documents_reader *r, d9di_chunk *c)
+static d9d_status next_tokens(d9di_documents_reader *r, d9di_text_chunk *c)
 {
-    d9di_document doc = {.at = c->text.len, .place = r->place};
+    d9di_text_document doc = {.at = c->text.len, .place = r->place};
 
     if (r->place.line > d9di_megatron_documents(r->megatron))
         return end_source(r, c);
@@ -340,7 +341,7 @@ static d9d_status next_tokens(d9di_documents_reader *r, d9di_chunk *c)
     return D9D_VEC_PUSH(&c->docs, doc);
 }
 
-static d9d_status next_document(d9di_documents_reader *r, d9di_chunk *c)
+static d9d_status next_document(d9di_documents_reader *r, d9di_text_chunk *c)
 {
     if (r->megatron)
         return next_tokens(r, c);
@@ -348,7 +349,7 @@ static d9d_status next_document(d9di_documents_reader *r, d9di_chunk *c)
 }
 
 /* Whether the next document is one of the chunk's unit; *out says so otherwise. */
-static bool is_inside(d9di_documents_reader *r, d9di_chunk *out)
+static bool is_inside(d9di_documents_reader *r, d9di_text_chunk *out)
 {
     const d9di_piece *p = piece_of(r);
 
@@ -363,7 +364,7 @@ static bool is_inside(d9di_documents_reader *r, d9di_chunk *out)
     return !out->ends;
 }
 
-d9d_status d9di_documents_read(d9di_documents_reader *r, d9di_chunk *out)
+d9d_status d9di_documents_read(d9di_documents_reader *r, d9di_text_chunk *out)
 {
     out->text.len = out->docs.len = out->ids.len = out->labels.len = out->ended.len = 0;
     out->piece = (int64_t)r->piece;

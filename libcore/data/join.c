@@ -64,7 +64,7 @@ d9d_status d9di_join_each_unit(const d9di_join_how *how, d9di_unit_fn fn, void *
     return D9D_OK;
 }
 
-static void add_documents(d9di_documents *to, const d9di_documents *d)
+static void add_documents(d9di_dataset_documents *to, const d9di_dataset_documents *d)
 {
     to->read += d->read;
     to->kept += d->kept;
@@ -138,7 +138,7 @@ static d9d_status count_all(const d9di_join_how *how, d9di_split_state *split, d
     struct count c = {.m = m, .split = split, .labels = -1};
 
     memset(split, 0, D9DI_MAX_SPLITS * sizeof(*split));
-    m->documents = (d9di_documents){.read = 0};
+    m->documents = (d9di_dataset_documents){.read = 0};
     m->tokens = 0;
     D9D_TRY(d9di_join_each_unit(how, count_unit, &c));
     if (!m->has_tokenizer)
@@ -486,7 +486,7 @@ struct reading {
 };
 
 static d9d_status read_record(struct reading *r, const struct join *j, uint64_t i, uint64_t total,
-                              bool in_order, d9di_record *out)
+                              bool in_order, d9di_index_record *out)
 {
     const struct joined *at;
 
@@ -499,8 +499,8 @@ static d9d_status read_record(struct reading *r, const struct join *j, uint64_t 
                                  i * sizeof(*r->buffer)));
     }
     at = &r->buffer[i - r->from];
-    *out =
-        (d9di_record){at->shard, at->bucket, at->offset, at->stored, at->n_segments, &at->stored};
+    *out = (d9di_index_record){at->shard,  at->bucket,     at->offset,
+                               at->stored, at->n_segments, &at->stored};
     if (at->n_segments == 1)
         return D9D_OK;
     D9D_TRY(D9D_VEC_RESERVE(&r->segments, at->n_segments));
@@ -522,7 +522,7 @@ static d9d_status index_split(const struct join *j, size_t split, d9di_index_wri
         return D9D_FAIL(D9D_ENOMEM, "no memory to read records");
     r->file = j->records[split].file;
     for (i = 0; i < n && st == D9D_OK; i++) {
-        d9di_record record;
+        d9di_index_record record;
 
         st = read_record(r, j, seed < 0 ? i : d9d_rng_permute(rng, i, n), n, seed < 0, &record);
         if (st == D9D_OK)

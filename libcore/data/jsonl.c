@@ -618,7 +618,7 @@ static d9di_span since(const d9d_buf *text, size_t before)
 
 struct want_call {
     d9d_buf *text;
-    d9di_call call;
+    d9di_tool_call call;
     bool has_name, has_arguments;
 };
 

@@ -41,9 +41,9 @@ d9d_status d9di_jsonl_tokens(const char *line, size_t n, uint32_t vocab, d9d_ids
 typedef struct d9di_span {
     size_t at, n; /* in the text */
 } d9di_span;
-typedef struct d9di_call {
+typedef struct d9di_tool_call {
     d9di_span name, arguments;
-} d9di_call;
+} d9di_tool_call;
 typedef struct d9di_message {
     d9di_span role, content, thoughts;
     bool has_thoughts;     /* they are given, if only as "" */
@@ -53,7 +53,7 @@ typedef struct d9di_message {
 typedef struct d9di_messages {
     d9d_buf text;
     D9D_VEC(d9di_message) list;
-    D9D_VEC(d9di_call) calls;
+    D9D_VEC(d9di_tool_call) calls;
     D9D_VEC(d9di_span) tools;
     size_t tools_at; /* byte of the line */
 } d9di_messages;     /* zero-initialised is empty */

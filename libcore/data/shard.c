@@ -78,7 +78,7 @@ out:
     return st;
 }
 
-static void say_losses(const d9di_documents *d, const d9d_log *log)
+static void say_losses(const d9di_dataset_documents *d, const d9d_log *log)
 {
     if (d->empty || d->dropped || d->truncated || d->split)
         d9d_log_info(log,
@@ -91,7 +91,7 @@ static void say_losses(const d9di_documents *d, const d9d_log *log)
 void d9di_shard_say(const d9di_manifest *m, const char *out, const d9d_log *log,
                     d9d_shard_report *report)
 {
-    const d9di_documents *d = &m->documents;
+    const d9di_dataset_documents *d = &m->documents;
     size_t i;
 
     d9d_log_info(log, "%s: %lld samples, %lld tokens in %u shards from %lld documents", out,

@@ -46,7 +46,7 @@ typedef struct d9di_worker {
     d9di_messages messages;
     d9di_rendering rendering;
 } d9di_worker;
-d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c);
+d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c);
 
 /* --- what is to be done, and where ------------------------------------------------------------ */
 

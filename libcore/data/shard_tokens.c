@@ -5,7 +5,7 @@
 #include "data/megatron.h"
 #include "data/shard_private.h"
 
-static const char *name_of(const d9di_tokenise *t, const d9di_document *doc)
+static const char *name_of(const d9di_tokenise *t, const d9di_text_document *doc)
 {
     const char *name = t->how->inputs[doc->place.source];
 
@@ -13,8 +13,8 @@ static const char *name_of(const d9di_tokenise *t, const d9di_document *doc)
 }
 
 /* What is wrong at byte `at` of the document. */
-static d9d_status fail_at(const d9di_tokenise *t, const d9di_chunk *c, const d9di_document *doc,
-                          size_t at, const char *what)
+static d9d_status fail_at(const d9di_tokenise *t, const d9di_text_chunk *c,
+                          const d9di_text_document *doc, size_t at, const char *what)
 {
     const char *text = c->text.data ? c->text.data + doc->at : "";
     long long line = d9di_line_of(t->how, &t->pieces->list.data[c->piece], &doc->place);
@@ -26,7 +26,8 @@ static d9d_status fail_at(const d9di_tokenise *t, const d9di_chunk *c, const d9d
                     (long long)doc->place.byte + (long long)at, what);
 }
 
-static d9d_status check_utf8(const d9di_tokenise *t, const d9di_chunk *c, const d9di_document *doc)
+static d9d_status check_utf8(const d9di_tokenise *t, const d9di_text_chunk *c,
+                             const d9di_text_document *doc)
 {
     const char *text = c->text.data ? c->text.data + doc->at : "";
     const size_t valid = d9d_utf8_valid_up_to(text, doc->len);
@@ -38,8 +39,8 @@ static d9d_status check_utf8(const d9di_tokenise *t, const d9di_chunk *c, const 
     return fail_at(t, c, doc, valid, what);
 }
 
-static d9d_status encode(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9di_chunk *c,
-                         const d9di_document *doc, const char *text, size_t n)
+static d9d_status encode(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9di_text_chunk *c,
+                         const d9di_text_document *doc, const char *text, size_t n)
 {
     const d9d_status st = d9d_tokenizer_encode(t->tok, s, n ? text : "", n, &c->ids);
     d9d_err_copy why;
@@ -53,18 +54,19 @@ static d9d_status encode(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9di_
 }
 
 /* A function for each format.  What is wrong with a line is in *error. */
-typedef d9d_status (*tokenise_fn)(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
-                                  d9di_document *doc, const char *raw, d9di_jsonl_error *error);
+typedef d9d_status (*tokenise_fn)(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
+                                  d9di_text_document *doc, const char *raw,
+                                  d9di_jsonl_error *error);
 
-static d9d_status text_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
-                           d9di_document *doc, const char *raw, d9di_jsonl_error *error)
+static d9d_status text_ids(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
+                           d9di_text_document *doc, const char *raw, d9di_jsonl_error *error)
 {
     (void)error;
     return encode(t, w->scratch, c, doc, raw, doc->len);
 }
 
-static d9d_status jsonl_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
-                            d9di_document *doc, const char *raw, d9di_jsonl_error *error)
+static d9d_status jsonl_ids(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
+                            d9di_text_document *doc, const char *raw, d9di_jsonl_error *error)
 {
     w->text.len = 0;
     D9D_TRY(d9di_jsonl_text(raw, doc->len, t->how->text_key ? t->how->text_key : "text", &w->text,
@@ -72,15 +74,15 @@ static d9d_status jsonl_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *
     return encode(t, w->scratch, c, doc, w->text.data, w->text.len);
 }
 
-static d9d_status given_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
-                            d9di_document *doc, const char *raw, d9di_jsonl_error *error)
+static d9d_status given_ids(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
+                            d9di_text_document *doc, const char *raw, d9di_jsonl_error *error)
 {
     (void)w;
     return d9di_jsonl_tokens(raw, doc->len, t->vocab, &c->ids, &c->labels, &doc->has_labels, error);
 }
 
-static d9d_status chat_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
-                           d9di_document *doc, const char *raw, d9di_jsonl_error *error)
+static d9d_status chat_ids(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
+                           d9di_text_document *doc, const char *raw, d9di_jsonl_error *error)
 {
     const bool by_turns = d9di_overflow_of(t->how) == D9D_OVERFLOW_TRUNCATE;
 
@@ -91,8 +93,8 @@ static d9d_status chat_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c
                             &c->labels, &doc->lost, error);
 }
 
-static d9d_status megatron_ids(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
-                               d9di_document *doc, const char *raw, d9di_jsonl_error *error)
+static d9d_status megatron_ids(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
+                               d9di_text_document *doc, const char *raw, d9di_jsonl_error *error)
 {
     int64_t bad = 0;
     d9d_status st;
@@ -112,8 +114,8 @@ static const tokenise_fn formats[] = {
     [D9D_SHARD_MEGATRON] = megatron_ids,
 };
 
-static d9d_status tokenise(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c,
-                           d9di_document *doc)
+static d9d_status tokenise(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
+                           d9di_text_document *doc)
 {
     const d9d_shard_format format = d9di_format_of(t->how, (size_t)doc->place.source);
     const char *raw = c->text.data ? c->text.data + doc->at : "";
@@ -127,7 +129,8 @@ static d9d_status tokenise(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c
 }
 
 /* The class of a document as the label of its last token. */
-static d9d_status add_class(const d9di_tokenise *t, d9di_chunk *c, d9di_document *doc, size_t n)
+static d9d_status add_class(const d9di_tokenise *t, d9di_text_chunk *c, d9di_text_document *doc,
+                            size_t n)
 {
     const char *raw = c->text.data ? c->text.data + doc->at : "";
     d9di_jsonl_error error = {0, ""};
@@ -144,12 +147,12 @@ static d9d_status add_class(const d9di_tokenise *t, d9di_chunk *c, d9di_document
     return D9D_OK;
 }
 
-d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9di_worker *w, d9di_chunk *c)
+d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c)
 {
     size_t i;
 
     for (i = 0; i < c->docs.len; i++) {
-        d9di_document *doc = &c->docs.data[i];
+        d9di_text_document *doc = &c->docs.data[i];
         const size_t before = c->ids.len;
 
         D9D_TRY(tokenise(t, w, c, doc));

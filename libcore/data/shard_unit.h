@@ -42,8 +42,8 @@ struct d9di_unit_shard {
 
 typedef struct d9di_unit_state {
     int64_t piece, unit, last; /* last of its piece: 0 or 1 */
-    d9di_place next;           /* where the next unit begins */
-    d9di_documents documents;
+    d9di_document_place next;  /* where the next unit begins */
+    d9di_dataset_documents documents;
     int64_t samples, segments; /* in the spools */
     int64_t tokens;
     int64_t bound;  /* the largest id or label, plus one, where that is to be found */

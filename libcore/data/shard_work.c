@@ -31,8 +31,8 @@ struct current {
 struct work {
     const d9di_plan *plan;
     int jobs;
-    d9di_worker *workers; /* [jobs] */
-    d9di_chunk *chunks;   /* [jobs] */
+    d9di_worker *workers;    /* [jobs] */
+    d9di_text_chunk *chunks; /* [jobs] */
 
     pthread_mutex_t reading; /* the reader, the next piece and the next ticket */
     d9di_documents_reader *reader;
@@ -70,7 +70,8 @@ static void current_free(struct current *c)
     free(c);
 }
 
-static d9d_status current_create(const d9di_plan *p, const d9di_chunk *chunk, struct current **out)
+static d9d_status current_create(const d9di_plan *p, const d9di_text_chunk *chunk,
+                                 struct current **out)
 {
     struct current *c = calloc(1, sizeof(*c));
     d9d_status st;
@@ -119,7 +120,8 @@ static d9d_status cut_document(d9di_packer *p, uint32_t key, const uint32_t *ids
     return D9D_OK;
 }
 
-static d9d_status check_labels(const struct work *w, const d9di_chunk *c, const d9di_document *doc)
+static d9d_status check_labels(const struct work *w, const d9di_text_chunk *c,
+                               const d9di_text_document *doc)
 {
     const d9d_shard_how *how = w->plan->how;
     const d9di_piece *piece = &w->plan->pieces.list.data[c->piece];
@@ -135,19 +137,19 @@ static d9d_status check_labels(const struct work *w, const d9di_chunk *c, const 
 }
 
 /* Positions [from, n) of a document are left out. */
-static void lose(d9di_documents *d, const int32_t *labels, size_t from, size_t n)
+static void lose(d9di_dataset_documents *d, const int32_t *labels, size_t from, size_t n)
 {
     for (size_t i = from; i < n; i++)
         d->targets_lost += !labels || labels[i] != -100;
 }
 
-static d9d_status add_document(const struct work *w, const d9di_chunk *c, const d9di_document *doc,
-                               const uint32_t *ids, int32_t *labels)
+static d9d_status add_document(const struct work *w, const d9di_text_chunk *c,
+                               const d9di_text_document *doc, const uint32_t *ids, int32_t *labels)
 {
     const d9d_shard_how *how = w->plan->how;
     const int64_t most = d9di_longest_document(how);
     const size_t extra = doc->has_labels ? 0 : 1;
-    d9di_documents *documents = &d9di_unit_at(w->current->unit)->documents;
+    d9di_dataset_documents *documents = &d9di_unit_at(w->current->unit)->documents;
     size_t n = doc->n_ids, split;
     uint32_t key;
 
@@ -187,7 +189,7 @@ static d9d_status add_document(const struct work *w, const d9di_chunk *c, const 
     return cut_document(w->current->packers[split], key, ids, labels, n, most);
 }
 
-static d9d_status add_chunk(struct work *w, const d9di_chunk *c)
+static d9d_status add_chunk(struct work *w, const d9di_text_chunk *c)
 {
     const uint32_t *ids = c->ids.data;
     int32_t *labels = c->labels.data;
@@ -197,7 +199,7 @@ static d9d_status add_chunk(struct work *w, const d9di_chunk *c)
     if (!w->current)
         D9D_TRY(current_create(w->plan, c, &w->current));
     for (i = 0; i < c->docs.len; i++) {
-        const d9di_document *doc = &c->docs.data[i];
+        const d9di_text_document *doc = &c->docs.data[i];
 
         D9D_TRY(add_document(w, c, doc, ids, doc->has_labels ? labels : NULL));
         ids += doc->n_ids;
@@ -219,7 +221,7 @@ static d9d_status add_chunk(struct work *w, const d9di_chunk *c)
 static void begin_piece(struct work *w, bool *done)
 {
     const d9di_plan *p = w->plan;
-    d9di_place from = {0, 0, 0};
+    d9di_document_place from = {0, 0, 0};
     int64_t unit = 0, last = 0;
     d9di_unit_state s;
 
@@ -241,7 +243,7 @@ static void begin_piece(struct work *w, bool *done)
 }
 
 /* *found false at the end of the last piece. */
-static d9d_status read_chunk(struct work *w, d9di_chunk *c, bool *found)
+static d9d_status read_chunk(struct work *w, d9di_text_chunk *c, bool *found)
 {
     const size_t n = w->plan->pieces.list.len;
 
@@ -292,7 +294,7 @@ static bool wait_room(struct work *w)
 
 /* Take a chunk and its ticket; false when there is none left, and after a failure.  *st is
  * that of reading, which is said when it is the ticket's turn. */
-static bool take_chunk(struct work *w, d9di_chunk *c, uint64_t *ticket, d9d_status *st)
+static bool take_chunk(struct work *w, d9di_text_chunk *c, uint64_t *ticket, d9d_status *st)
 {
     bool found = false;
 
@@ -316,7 +318,7 @@ static bool take_chunk(struct work *w, d9di_chunk *c, uint64_t *ticket, d9d_stat
 
 /* Add the chunk when it is its turn; *ended is its unit when that is to be sealed.  False
  * after a failure. */
-static bool hand_in(struct work *w, const d9di_chunk *c, uint64_t ticket, d9d_status st,
+static bool hand_in(struct work *w, const d9di_text_chunk *c, uint64_t ticket, d9d_status st,
                     struct current **ended)
 {
     bool go;
@@ -379,7 +381,7 @@ static void seal(struct work *w, struct current *c)
 static d9d_status work(void *arg, int unused, size_t worker)
 {
     struct work *w = arg;
-    d9di_chunk *c = &w->chunks[worker];
+    d9di_text_chunk *c = &w->chunks[worker];
     d9d_status st = D9D_OK;
     struct current *ended;
     uint64_t ticket = 0;

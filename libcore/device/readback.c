@@ -7,22 +7,22 @@
 
 enum { IDLE = 64 }; /* kept for the next that asks for as many bytes: pinning takes long */
 
-struct d9d_event {
+struct d9d_device_event {
     d9d_device *dev;
     void *mark; /* the backend's */
 };
 
 struct d9d_readback {
-    d9d_event *copied;
+    d9d_device_event *copied;
     d9d_device *dev;
     void *host; /* memory that the device can write to on its own */
     uint64_t bytes;
     struct d9d_readback *next; /* idle one */
 };
 
-d9d_status d9d_event_create(d9d_device *dev, d9d_event **out)
+d9d_status d9d_device_event_create(d9d_device *dev, d9d_device_event **out)
 {
-    d9d_event *e = calloc(1, sizeof(*e));
+    d9d_device_event *e = calloc(1, sizeof(*e));
     d9d_status st;
 
     if (e == NULL)
@@ -36,7 +36,7 @@ d9d_status d9d_event_create(d9d_device *dev, d9d_event **out)
     return st;
 }
 
-void d9d_event_free(d9d_event *e)
+void d9d_device_event_free(d9d_device_event *e)
 {
     if (e == NULL)
         return;
@@ -44,30 +44,31 @@ void d9d_event_free(d9d_event *e)
     free(e);
 }
 
-d9d_status d9d_event_record(d9d_event *e)
+d9d_status d9d_device_event_record(d9d_device_event *e)
 {
     return e->dev->ops->mark_set(e->dev, e->mark, NULL);
 }
 
-d9d_status d9d_event_record_on(d9d_event *e, d9d_stream queue)
+d9d_status d9d_device_event_record_on(d9d_device_event *e, d9d_stream queue)
 {
     return e->dev->ops->mark_set(e->dev, e->mark, queue);
 }
 
-bool d9d_event_passed(const d9d_event *e)
+bool d9d_device_event_passed(const d9d_device_event *e)
 {
     return e->dev->ops->mark_passed(e->dev, e->mark);
 }
 
-d9d_status d9d_event_wait(d9d_event *e)
+d9d_status d9d_device_event_wait(d9d_device_event *e)
 {
-    if (d9d_event_passed(e))
+    if (d9d_device_event_passed(e))
         return D9D_OK;
     d9di_device_waited(e->dev);
     return e->dev->ops->mark_wait(e->dev, e->mark);
 }
 
-d9d_status d9d_event_ms(const d9d_event *from, const d9d_event *to, double *out)
+d9d_status d9d_device_event_ms(const d9d_device_event *from, const d9d_device_event *to,
+                               double *out)
 {
     return from->dev->ops->mark_ms(from->dev, from->mark, to->mark, out);
 }
@@ -78,7 +79,7 @@ static void readback_close(d9d_readback *r)
 {
     if (r->host != NULL)
         r->dev->ops->unpin(r->dev, r->host);
-    d9d_event_free(r->copied);
+    d9d_device_event_free(r->copied);
     free(r);
 }
 
@@ -128,7 +129,7 @@ d9d_status d9d_readback_create(d9d_device *dev, uint64_t bytes, d9d_readback **o
                         (unsigned long long)bytes);
     r->dev = dev;
     r->bytes = bytes;
-    D9D_TRY_OR(st, d9d_event_create(dev, &r->copied), out);
+    D9D_TRY_OR(st, d9d_device_event_create(dev, &r->copied), out);
     D9D_TRY_OR(st, dev->ops->pin(dev, bytes, &r->host), out);
     *out = r;
     return D9D_OK;
@@ -141,7 +142,7 @@ void d9d_readback_free(d9d_readback *r)
 {
     if (r == NULL)
         return;
-    (void)!d9d_event_wait(r->copied); /* a copy under way still writes there */
+    (void)!d9d_device_event_wait(r->copied); /* a copy under way still writes there */
     r->next = r->dev->idle;
     r->dev->idle = r;
     readback_trim(r->dev, IDLE);
@@ -155,17 +156,17 @@ d9d_status d9d_readback_begin(d9d_readback *r, const void *src)
 d9d_status d9d_readback_begin_on(d9d_readback *r, const void *src, d9d_stream queue)
 {
     D9D_TRY(r->dev->ops->fetch(r->dev, r->host, src, r->bytes, queue));
-    return d9d_event_record_on(r->copied, queue);
+    return d9d_device_event_record_on(r->copied, queue);
 }
 
 bool d9d_readback_ready(const d9d_readback *r)
 {
-    return d9d_event_passed(r->copied);
+    return d9d_device_event_passed(r->copied);
 }
 
 d9d_status d9d_readback_end(d9d_readback *r, const void **out)
 {
-    D9D_TRY(d9d_event_wait(r->copied));
+    D9D_TRY(d9d_device_event_wait(r->copied));
     *out = r->host;
     return D9D_OK;
 }

@@ -14,9 +14,9 @@
 #include "device/ops.h"
 
 typedef struct part {
-    pthread_mutex_t lock; /* held from take to send or drop */
-    void *data;           /* pinned when the part is first taken */
-    d9d_event *read;      /* the device has come behind its last copy */
+    pthread_mutex_t lock;   /* held from take to send or drop */
+    void *data;             /* pinned when the part is first taken */
+    d9d_device_event *read; /* the device has come behind its last copy */
 } part;
 
 struct d9d_staging {
@@ -55,8 +55,8 @@ void d9d_staging_close(d9d_staging *s)
         part *p = &s->parts[i];
 
         if (p->read != NULL)
-            (void)!d9d_event_wait(p->read);
-        d9d_event_free(p->read);
+            (void)!d9d_device_event_wait(p->read);
+        d9d_device_event_free(p->read);
         d9d_device_unpin(s->dev, p->data);
         (void)pthread_mutex_destroy(&p->lock);
     }
@@ -74,8 +74,8 @@ static d9d_status part_ready(d9d_staging *s, part *p)
         __atomic_store_n(&p->data, data, __ATOMIC_RELAXED); /* others look for theirs */
     }
     if (p->read == NULL)
-        D9D_TRY(d9d_event_create(s->dev, &p->read));
-    return d9d_event_wait(p->read);
+        D9D_TRY(d9d_device_event_create(s->dev, &p->read));
+    return d9d_device_event_wait(p->read);
 }
 
 static part *part_of(d9d_staging *s, const void *room)
@@ -117,7 +117,7 @@ d9d_status d9d_staging_send(d9d_staging *s, void *dst, uint64_t n, void *room)
     p = part_of(s, room);
     st = d9d_device_send(s->dev, dst, room, n);
     if (st == D9D_OK)
-        st = d9d_event_record(p->read);
+        st = d9d_device_event_record(p->read);
     (void)pthread_mutex_unlock(&p->lock);
     return st;
 }

@@ -18,7 +18,7 @@ enum { TOP = 6, NAME = 128 };
 typedef struct point {
     enum { LAP, BEGIN, END } kind;
     const char *name, *what;
-    d9d_event *event;
+    d9d_device_event *event;
     int64_t host_ns;
     double device_us; /* once all have passed */
 } point;
@@ -27,7 +27,7 @@ typedef struct point {
 typedef struct aside {
     const char *name, *what;
     d9d_stream queue;
-    d9d_event *from, *to; /* to: NULL while it is open */
+    d9d_device_event *from, *to; /* to: NULL while it is open */
 } aside;
 
 struct d9d_trace {
@@ -44,13 +44,13 @@ struct d9d_trace {
 
 static d9d_status keep(d9d_trace *t, point p)
 {
-    D9D_TRY(d9d_event_create(t->dev, &p.event));
+    D9D_TRY(d9d_device_event_create(t->dev, &p.event));
     p.host_ns = d9d_clock_ns();
     if (D9D_VEC_PUSH(&t->points, p) != D9D_OK) {
-        d9d_event_free(p.event);
+        d9d_device_event_free(p.event);
         return D9D_FAIL(D9D_ENOMEM, "trace: out of memory after %zu marks", t->points.len);
     }
-    return d9d_event_record(p.event);
+    return d9d_device_event_record(p.event);
 }
 
 static void fail(d9d_trace *t, d9d_status st)
@@ -116,10 +116,10 @@ void d9d_trace_lap(d9d_device *dev, const char *name, const char *what)
         add(dev->trace, (point){.kind = LAP, .name = name, .what = what});
 }
 
-static d9d_status event_on(d9d_device *dev, d9d_stream queue, d9d_event **out)
+static d9d_status event_on(d9d_device *dev, d9d_stream queue, d9d_device_event **out)
 {
-    D9D_TRY(d9d_event_create(dev, out));
-    return d9d_event_record_on(*out, queue);
+    D9D_TRY(d9d_device_event_create(dev, out));
+    return d9d_device_event_record_on(*out, queue);
 }
 
 void d9d_trace_beside(d9d_device *dev, d9d_stream queue, const char *name, const char *what)
@@ -155,12 +155,12 @@ void d9d_trace_drop(d9d_trace *t)
         return;
     t->dev->trace = NULL;
     for (size_t i = 0; i < t->asides.len; i++) {
-        d9d_event_free(t->asides.data[i].from);
-        d9d_event_free(t->asides.data[i].to);
+        d9d_device_event_free(t->asides.data[i].from);
+        d9d_device_event_free(t->asides.data[i].to);
     }
     D9D_VEC_RELEASE(&t->asides);
     for (size_t i = 0; i < t->points.len; i++)
-        d9d_event_free(t->points.data[i].event);
+        d9d_device_event_free(t->points.data[i].event);
     D9D_VEC_RELEASE(&t->points);
     d9d_arena_release(&t->names);
     free(t);
@@ -175,7 +175,7 @@ static d9d_status measure(d9d_trace *t)
     for (size_t i = 0; i < t->points.len; i++) {
         double ms;
 
-        D9D_TRY(d9d_event_ms(t->points.data[0].event, t->points.data[i].event, &ms));
+        D9D_TRY(d9d_device_event_ms(t->points.data[0].event, t->points.data[i].event, &ms));
         t->points.data[i].device_us = ms * 1e3;
     }
     return D9D_OK;
@@ -238,7 +238,7 @@ static int lane_of(const d9d_trace *t, size_t i)
 
 static d9d_status put_asides(const d9d_trace *t, d9d_buf *b, int rank)
 {
-    const d9d_event *zero = t->points.data[0].event;
+    const d9d_device_event *zero = t->points.data[0].event;
     double from, ms;
 
     for (size_t i = 0; i < t->asides.len; i++) {
@@ -246,9 +246,9 @@ static d9d_status put_asides(const d9d_trace *t, d9d_buf *b, int rank)
 
         if (a->to == NULL)
             continue;
-        D9D_TRY(d9d_event_wait(a->to));
-        D9D_TRY(d9d_event_ms(zero, a->from, &from));
-        D9D_TRY(d9d_event_ms(a->from, a->to, &ms));
+        D9D_TRY(d9d_device_event_wait(a->to));
+        D9D_TRY(d9d_device_event_ms(zero, a->from, &from));
+        D9D_TRY(d9d_device_event_ms(a->from, a->to, &ms));
         D9D_TRY(d9d_buf_printf(b,
                                ",\n{\"ph\": \"X\", \"name\": \"%s %s\", \"pid\": %d, \"tid\": "
                                "%d, \"ts\": %.3f, \"dur\": %.3f}",

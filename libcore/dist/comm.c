@@ -271,7 +271,7 @@ static d9d_status exchange(d9d_comm *c)
     return st;
 }
 
-static d9d_status check_peer(const d9d_comm *c, const char *what, const d9di_piece *p)
+static d9d_status check_peer(const d9d_comm *c, const char *what, const d9di_p2p_msg *p)
 {
     if (c == NULL || p->peer < 0 || p->peer >= c->size || p->peer == c->rank)
         return D9D_FAIL(D9D_EINVAL, "%s: %s: a message between rank %d and rank %d of %d",
@@ -279,7 +279,7 @@ static d9d_status check_peer(const d9d_comm *c, const char *what, const d9di_pie
     return D9D_OK;
 }
 
-static d9d_status add_piece(d9d_comm *c, d9d_stream s, const char *what, const d9di_piece *p)
+static d9d_status add_piece(d9d_comm *c, d9d_stream s, const char *what, const d9di_p2p_msg *p)
 {
     D9D_TRY(check_peer(c, what, p));
     if (c->pieces.len == 0) {
@@ -290,9 +290,9 @@ static d9d_status add_piece(d9d_comm *c, d9d_stream s, const char *what, const d
     return c->together ? D9D_OK : exchange(c);
 }
 
-static d9di_piece piece_out(d9d_dtype t, const void *src, int64_t n, int to)
+static d9di_p2p_msg piece_out(d9d_dtype t, const void *src, int64_t n, int to)
 {
-    d9di_piece p = {.t = t, .n = n, .peer = to};
+    d9di_p2p_msg p = {.t = t, .n = n, .peer = to};
 
     memcpy(&p.data, &src, sizeof(p.data)); /* a piece that is sent is not written */
     return p;
@@ -301,7 +301,7 @@ static d9di_piece piece_out(d9d_dtype t, const void *src, int64_t n, int to)
 d9d_status d9d_comm_send(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, const void *src,
                          int64_t n, int to)
 {
-    const d9di_piece p = piece_out(t, src, n, to);
+    const d9di_p2p_msg p = piece_out(t, src, n, to);
 
     return add_piece(c, s, what, &p);
 }
@@ -310,7 +310,7 @@ d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype 
                          int64_t n, int from)
 {
     return add_piece(c, s, what,
-                     &(d9di_piece){.t = t, .data = dst, .n = n, .peer = from, .receive = true});
+                     &(d9di_p2p_msg){.t = t, .data = dst, .n = n, .peer = from, .receive = true});
 }
 
 /* A check is a call of its own before each: then they go one by one. */
@@ -358,7 +358,7 @@ d9d_status d9d_comm_mail_want(d9d_comm *c)
 
 struct d9d_message {
     d9d_comm *comm;
-    d9di_piece piece;
+    d9di_p2p_msg piece;
     void *posted; /* the wire's; NULL: it is done */
     char what[64];
 };
@@ -389,7 +389,7 @@ static d9d_status post_now(d9d_message *m)
     return st;
 }
 
-static d9d_status post(d9d_comm *c, const char *what, const d9di_piece *p, d9d_message **out)
+static d9d_status post(d9d_comm *c, const char *what, const d9di_p2p_msg *p, d9d_message **out)
 {
     d9d_message *m;
     d9d_status st;
@@ -412,7 +412,7 @@ static d9d_status post(d9d_comm *c, const char *what, const d9di_piece *p, d9d_m
 d9d_status d9d_comm_post_send(d9d_comm *c, const char *what, d9d_dtype t, const void *src,
                               int64_t n, int to, d9d_message **out)
 {
-    const d9di_piece p = piece_out(t, src, n, to);
+    const d9di_p2p_msg p = piece_out(t, src, n, to);
 
     return post(c, what, &p, out);
 }
@@ -420,8 +420,8 @@ d9d_status d9d_comm_post_send(d9d_comm *c, const char *what, d9d_dtype t, const 
 d9d_status d9d_comm_post_recv(d9d_comm *c, const char *what, d9d_dtype t, void *dst, int64_t n,
                               int from, d9d_message **out)
 {
-    return post(c, what, &(d9di_piece){.t = t, .data = dst, .n = n, .peer = from, .receive = true},
-                out);
+    return post(c, what,
+                &(d9di_p2p_msg){.t = t, .data = dst, .n = n, .peer = from, .receive = true}, out);
 }
 
 bool d9d_message_done(d9d_message *m)

@@ -146,7 +146,7 @@ static bool mail_reaches(const d9d_comm *c, int peer)
 static d9d_status mail_move(d9d_comm *c, void *self, const d9di_call *k, d9d_stream stream)
 {
     mail *m = self;
-    const d9di_piece *p = k->pieces;
+    const d9di_p2p_msg *p = k->pieces;
     const size_t bytes = (size_t)p->n * d9d_dtype_size(p->t);
     const cudaStream_t s = d9d_cuda_stream_queue(stream);
     char *theirs = d9di_shared_at(m->shared, p->peer);

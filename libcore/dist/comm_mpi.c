@@ -324,7 +324,7 @@ static d9d_status exchange(d9d_comm *c, const d9di_call *k)
 
     D9D_TRY(post_open(c, k, k->n, &p));
     for (int64_t i = 0; i < k->n; i++) {
-        const d9di_piece *x = &k->pieces[i];
+        const d9di_p2p_msg *x = &k->pieces[i];
 
         post_add(&p, x->data, (size_t)x->n * d9d_dtype_size(x->t), x->peer, x->receive);
     }
@@ -336,7 +336,7 @@ static d9d_status exchange(d9d_comm *c, const d9di_call *k)
 static d9d_status post_piece(d9d_comm *c, const d9di_call *k, void **out)
 {
     const struct mpi *self = c->net;
-    const d9di_piece *x = k->pieces;
+    const d9di_p2p_msg *x = k->pieces;
     const d9di_mpi_piece piece = {.data = x->data,
                                   .n = (size_t)x->n * d9d_dtype_size(x->t),
                                   .peer = c->world[x->peer],

@@ -252,7 +252,7 @@ static d9d_status exchange(d9d_comm *c, const d9di_call *k)
     ncclResult_t rc = n->ncclGroupStart();
 
     for (int64_t i = 0; i < k->n && rc == ncclSuccess; i++) {
-        const d9di_piece *p = &k->pieces[i];
+        const d9di_p2p_msg *p = &k->pieces[i];
         const size_t bytes = (size_t)p->n * d9d_dtype_size(p->t);
 
         if (bytes > 0)

@@ -31,13 +31,13 @@ typedef enum d9di_verb {
 const char *d9di_verb_text(d9di_verb v);
 
 /* A message of an exchange. */
-typedef struct d9di_piece {
+typedef struct d9di_p2p_msg {
     d9d_dtype t;
     void *data;
     int64_t n;
     int peer; /* in the group */
     bool receive;
-} d9di_piece;
+} d9di_p2p_msg;
 
 /* Of a fence: n bytes of another's memory, as soon as that one has come. */
 typedef struct d9di_take {
@@ -59,7 +59,7 @@ typedef struct d9di_call {
     const int64_t *send, *recv; /* per rank; NULL where the verb has no such counts */
     int64_t n;                  /* elements of all_reduce and broadcast, pieces of an exchange */
     int root;
-    const d9di_piece *pieces;
+    const d9di_p2p_msg *pieces;
     void *fenced;           /* of a fence: what is taken from, as the wire has it */
     bool told;              /* ... each of the others was told already that this rank has come */
     const d9di_take *takes; /* ... n_takes of them, in this order */
@@ -198,7 +198,7 @@ struct d9d_comm {
     void *mail;  /* the wire's; NULL: none */
     bool wanted; /* some was asked for */
     d9d_stream stream;
-    D9D_VEC(d9di_piece) pieces;
+    D9D_VEC(d9di_p2p_msg) pieces;
 };
 
 /* ECOMM: "tp: all_gather of model.norm: WHY". */

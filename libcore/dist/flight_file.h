@@ -31,13 +31,13 @@ typedef enum d9di_flight_state { /* of a process */
                                  D9DI_FLIGHT_STATES
 } d9di_flight_state;
 
-typedef enum d9di_step { /* of a call */
-                         D9DI_STEP_INSIDE,
-                         D9DI_STEP_QUEUED, /* the device has it, and is not done */
-                         D9DI_STEP_DONE,
-                         D9DI_STEP_FAILED,
-                         D9DI_STEPS
-} d9di_step;
+typedef enum d9di_flight_step { /* of a call */
+                                D9DI_STEP_INSIDE,
+                                D9DI_STEP_QUEUED, /* the device has it, and is not done */
+                                D9DI_STEP_DONE,
+                                D9DI_STEP_FAILED,
+                                D9DI_STEPS
+} d9di_flight_step;
 
 /* Times are of a clock that counts since the host was started; `offset` makes it the time of day.
  */
@@ -141,6 +141,6 @@ int d9di_ring_group(d9di_ring *r, unsigned axes);
 /* NULL when the ring or the group is not recorded.  Does not return where the watchdog ends the
  * job: a rank that has been said to be lost does no more. */
 d9di_flight_call *d9di_ring_begin(d9d_comm *c, const d9di_call *k);
-void d9di_ring_end(d9di_flight_call *x, d9di_step step);
+void d9di_ring_end(d9di_flight_call *x, d9di_flight_step step);
 
 #endif /* D9DI_DIST_FLIGHT_FILE_H */

@@ -80,12 +80,12 @@ static int by_number(const void *a, const void *b)
 }
 
 /* Calls of all ranks, by group. */
-static int place_of(const d9di_record *r, const d9di_flight_call *x)
+static int place_of(const d9di_flight_record *r, const d9di_flight_call *x)
 {
     return x->verb == D9DI_EXCHANGE ? r->head.groups : x->group;
 }
 
-static void list_groups(d9di_record *r)
+static void list_groups(d9di_flight_record *r)
 {
     int n = 0;
 
@@ -97,7 +97,7 @@ static void list_groups(d9di_record *r)
     }
 }
 
-d9di_which d9di_record_which(const d9di_record *r, const d9di_flight_call *x)
+d9di_which d9di_record_which(const d9di_flight_record *r, const d9di_flight_call *x)
 {
     d9di_which w = {.axes = r->head.group[x->group].axes};
 
@@ -106,7 +106,7 @@ d9di_which d9di_record_which(const d9di_record *r, const d9di_flight_call *x)
     return w;
 }
 
-static int group_of(const d9di_record *r, d9di_which w)
+static int group_of(const d9di_flight_record *r, d9di_which w)
 {
     for (int g = 0; g < r->head.groups; g++)
         if (r->head.group[g].axes == w.axes && w.number-- == 0)
@@ -114,7 +114,7 @@ static int group_of(const d9di_record *r, d9di_which w)
     return -1;
 }
 
-const d9di_flight_call *d9di_record_find(const d9di_record *r, d9di_which group, int64_t seq)
+const d9di_flight_call *d9di_record_find(const d9di_flight_record *r, d9di_which group, int64_t seq)
 {
     const int g = r->known ? group_of(r, group) : -1;
     int low = g < 0 ? 0 : r->start[g], high = g < 0 ? 0 : r->start[g + 1];
@@ -133,14 +133,14 @@ const d9di_flight_call *d9di_record_find(const d9di_record *r, d9di_which group,
     return NULL;
 }
 
-int64_t d9di_record_seq(const d9di_record *r, d9di_which group)
+int64_t d9di_record_seq(const d9di_flight_record *r, d9di_which group)
 {
     const int g = r->known ? group_of(r, group) : -1;
 
     return g < 0 ? 0 : r->head.group[g].seq;
 }
 
-static void set_signs(d9di_record *r)
+static void set_signs(d9di_flight_record *r)
 {
     r->sign = r->head.beat;
     for (int i = r->n; i-- > 0;) {
@@ -154,9 +154,9 @@ static void set_signs(d9di_record *r)
     r->sign += r->head.offset;
 }
 
-bool d9di_record_parse(const void *data, size_t n, d9di_record *out)
+bool d9di_record_parse(const void *data, size_t n, d9di_flight_record *out)
 {
-    d9di_record r = {.known = true};
+    d9di_flight_record r = {.known = true};
     const char *at = (const char *)data + D9DI_FLIGHT_HEAD;
 
     if (n != sizeof(d9di_ring))
@@ -183,21 +183,21 @@ bool d9di_record_parse(const void *data, size_t n, d9di_record *out)
     return true;
 }
 
-void d9di_record_release(d9di_record *r)
+void d9di_record_release(d9di_flight_record *r)
 {
     free(r->call);
     free(r->listed);
-    *r = (d9di_record){.life = D9DI_LIFE_UNKNOWN};
+    *r = (d9di_flight_record){.life = D9DI_LIFE_UNKNOWN};
 }
 
 /* --- all files -------------------------------------------------------------------------- */
 
 /* What a process of this host keeps in memory is newer than its file. */
-static void renew(d9di_record *r, d9di_ring *ring)
+static void renew(d9di_flight_record *r, d9di_ring *ring)
 {
     const d9di_flight_head was = r->head;
     d9di_presence self;
-    d9di_record now;
+    d9di_flight_record now;
 
     d9di_presence_of_self(&self);
     if (strcmp(was.host, self.host) != 0 || !d9di_ring_peek(was.memory, ring) ||
@@ -212,14 +212,14 @@ static void renew(d9di_record *r, d9di_ring *ring)
     }
 }
 
-static d9d_status read_record(const char *dir, int rank, d9di_record *out)
+static d9d_status read_record(const char *dir, int rank, d9di_flight_record *out)
 {
     d9di_ring *ring = malloc(sizeof(*ring));
     d9d_file f = {.fd = -1};
     char path[PATH_MAX];
     d9d_status st;
 
-    *out = (d9di_record){.life = D9DI_LIFE_UNKNOWN};
+    *out = (d9di_flight_record){.life = D9DI_LIFE_UNKNOWN};
     if (ring == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a ring", dir);
     (void)snprintf(path, sizeof(path), "%s/rank-%d.bin", dir, rank);
@@ -247,7 +247,7 @@ static d9d_status find_job(const char *dir, d9d_flight *f)
     int found = 0;
 
     for (size_t i = 0; st == D9D_OK && i < names.n; i++) {
-        d9di_record r;
+        d9di_flight_record r;
         int rank, end = 0;
 
         if (sscanf(names.name[i], "rank-%7d.bin%n", &rank, &end) != 1 || rank < 0 ||
@@ -273,7 +273,7 @@ static d9d_status find_job(const char *dir, d9d_flight *f)
     return st;
 }
 
-static d9di_life life_of(const d9d_flight *f, const d9di_record *r, const char *host)
+static d9di_life life_of(const d9d_flight *f, const d9di_flight_record *r, const char *host)
 {
     static const d9di_life ends[D9DI_FLIGHT_STATES] = {[D9DI_FLIGHT_LEFT] = D9DI_LIFE_LEFT,
                                                        [D9DI_FLIGHT_FAILED] = D9DI_LIFE_FAILED,
@@ -303,7 +303,7 @@ static void set_lives(d9d_flight *f)
     (void)clock_gettime(CLOCK_REALTIME, &t);
     f->now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     for (int r = 0; r < f->size; r++) {
-        d9di_record *x = &f->record[r];
+        d9di_flight_record *x = &f->record[r];
 
         x->life = life_of(f, x, self.host);
         alive |= x->life == D9DI_LIFE_RUNS || x->life == D9DI_LIFE_STOPPED;
@@ -327,7 +327,7 @@ static d9d_status take_memory(d9d_flight *f, const char *what)
 /* Of this job, or none. */
 static void read_file(d9d_flight *f, const char *dir, int rank)
 {
-    d9di_record *x = &f->record[rank];
+    d9di_flight_record *x = &f->record[rank];
 
     if (read_record(dir, rank, x) == D9D_OK && x->head.job == f->job && x->head.size == f->size &&
         memcmp(&x->head.degrees, &f->degrees, sizeof(f->degrees)) == 0)
@@ -428,7 +428,7 @@ d9d_status d9di_call_text(const d9di_flight_call *x, d9d_buf *out)
                           (long long)x->n, x->op == D9D_COMM_MAX ? ", maximum" : "");
 }
 
-char *d9di_call_group(const d9di_record *r, const d9di_flight_call *x, char *buf, size_t n)
+char *d9di_call_group(const d9di_flight_record *r, const d9di_flight_call *x, char *buf, size_t n)
 {
     return d9di_axes_name(r->head.group[x->group].axes, buf, n);
 }
@@ -449,7 +449,7 @@ const char *d9di_life_text(d9di_life l)
     return texts[l];
 }
 
-double d9di_since(const d9d_flight *f, const d9di_record *r, int64_t clock)
+double d9di_since(const d9d_flight *f, const d9di_flight_record *r, int64_t clock)
 {
     const double s = (double)(f->now - r->head.offset - clock) / 1e9;
 

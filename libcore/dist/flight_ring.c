@@ -184,7 +184,7 @@ d9di_flight_call *d9di_ring_begin(d9d_comm *c, const d9di_call *k)
     return x;
 }
 
-void d9di_ring_end(d9di_flight_call *x, d9di_step step)
+void d9di_ring_end(d9di_flight_call *x, d9di_flight_step step)
 {
     if (x == NULL)
         return;

@@ -18,7 +18,7 @@ typedef enum d9di_life {
     D9DI_LIVES
 } d9di_life;
 
-typedef struct d9di_record {
+typedef struct d9di_flight_record {
     bool known;
     d9di_flight_head head;
     d9di_flight_call *call; /* [n], by number, without those that were damaged */
@@ -28,20 +28,20 @@ typedef struct d9di_record {
     const d9di_flight_call *waits; /* the oldest that is not done, or NULL */
     int64_t sign;                  /* of life, the last: time of day, ns */
     d9di_life life;
-} d9di_record;
+} d9di_flight_record;
 
 struct d9d_flight {
     int size;
     d9d_degrees degrees;
-    int64_t job, now;    /* now: time of day; `last`, where no rank lives */
-    int64_t last;        /* sign of life of any rank */
-    d9di_record *record; /* [size] */
-    int *culprit;        /* [size] */
+    int64_t job, now;           /* now: time of day; `last`, where no rank lives */
+    int64_t last;               /* sign of life of any rank */
+    d9di_flight_record *record; /* [size] */
+    int *culprit;               /* [size] */
 };
 
 /* The bytes of one file; false when they are no ring. */
-bool d9di_record_parse(const void *data, size_t n, d9di_record *out);
-void d9di_record_release(d9di_record *r);
+bool d9di_record_parse(const void *data, size_t n, d9di_flight_record *out);
+void d9di_record_release(d9di_flight_record *r);
 
 /* The rings of the job that is running: of this host from memory, `self` and its neighbours (or
  * NULL); others' from DIR's files, or not at all (NULL). */
@@ -57,18 +57,19 @@ typedef struct d9di_which {
 } d9di_which;
 
 /* The group of a call. */
-d9di_which d9di_record_which(const d9di_record *r, const d9di_flight_call *x);
+d9di_which d9di_record_which(const d9di_flight_record *r, const d9di_flight_call *x);
 /* A group's call, or NULL. */
-const d9di_flight_call *d9di_record_find(const d9di_record *r, d9di_which group, int64_t seq);
+const d9di_flight_call *d9di_record_find(const d9di_flight_record *r, d9di_which group,
+                                         int64_t seq);
 /* How many calls of the group were begun. */
-int64_t d9di_record_seq(const d9di_record *r, d9di_which group);
+int64_t d9di_record_seq(const d9di_flight_record *r, d9di_which group);
 
 /* "all_reduce 17 of loss, float64 [1]" */
 d9d_status d9di_call_text(const d9di_flight_call *x, d9d_buf *out);
 /* "dp_shard" of a call; into buf, returned. */
-char *d9di_call_group(const d9di_record *r, const d9di_flight_call *x, char *buf, size_t n);
+char *d9di_call_group(const d9di_flight_record *r, const d9di_flight_call *x, char *buf, size_t n);
 const char *d9di_life_text(d9di_life l); /* "is stopped" */
 /* Seconds since a time of a rank's clock. */
-double d9di_since(const d9d_flight *f, const d9di_record *r, int64_t clock);
+double d9di_since(const d9d_flight *f, const d9di_flight_record *r, int64_t clock);
 
 #endif /* D9DI_DIST_FLIGHT_RINGS_H */

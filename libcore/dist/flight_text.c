@@ -14,14 +14,14 @@ static const char *const faults[] = {
     [D9D_FLIGHT_LOST] = "lost",       [D9D_FLIGHT_STUCK] = "stuck",
 };
 
-static const d9di_flight_call *last_of(const d9di_record *r)
+static const d9di_flight_call *last_of(const d9di_flight_record *r)
 {
     return r->waits != NULL ? r->waits : r->n > 0 ? &r->call[r->n - 1] : NULL;
 }
 
 static d9d_status put_rank(const d9d_flight *f, int rank, d9d_buf *out)
 {
-    const d9di_record *r = &f->record[rank];
+    const d9di_flight_record *r = &f->record[rank];
     const d9di_flight_call *x = last_of(r);
     char where[128], group[128];
 
@@ -55,7 +55,8 @@ d9d_status d9d_flight_text(d9d_flight *f, d9d_buf *out)
 /* --- JSON --------------------------------------------------------------------------------------
  */
 
-static json_t *call_json(const d9d_flight *f, const d9di_record *r, const d9di_flight_call *x)
+static json_t *call_json(const d9d_flight *f, const d9di_flight_record *r,
+                         const d9di_flight_call *x)
 {
     char group[128];
     json_t *v = json_pack(
@@ -73,7 +74,7 @@ static json_t *call_json(const d9d_flight *f, const d9di_record *r, const d9di_f
 
 static json_t *rank_json(const d9d_flight *f, int rank, int calls)
 {
-    const d9di_record *r = &f->record[rank];
+    const d9di_flight_record *r = &f->record[rank];
     json_t *list = json_array(), *v;
     char where[128];
 

@@ -53,14 +53,14 @@ static d9d_status list_ranks(const char *mark, int n, char want, d9d_buf *out)
 
 static d9d_status put_place(const d9d_flight *f, int rank, d9d_buf *out)
 {
-    const d9di_record *r = &f->record[rank];
+    const d9di_flight_record *r = &f->record[rank];
     char text[128];
 
     return d9d_buf_printf(out, " (%s%s%s)", r->known ? r->head.node : "", r->known ? ", " : "",
                           d9di_axes_text(&f->degrees, rank, text, sizeof(text)));
 }
 
-static d9d_status put_call(const d9di_record *r, const d9di_flight_call *x, d9d_buf *out)
+static d9d_status put_call(const d9di_flight_record *r, const d9di_flight_call *x, d9d_buf *out)
 {
     char group[128];
 
@@ -72,7 +72,7 @@ static d9d_status put_call(const d9di_record *r, const d9di_flight_call *x, d9d_
 static d9d_status put_culprit(const d9d_flight *f, int rank, d9d_buf *out)
 {
     static const char *const steps[D9DI_STEPS] = {"waiting for", "queued", "done", "failed"};
-    const d9di_record *r = &f->record[rank];
+    const d9di_flight_record *r = &f->record[rank];
     const d9di_flight_call *x = r->n > 0 ? &r->call[r->n - 1] : NULL;
 
     D9D_TRY(put_place(f, rank, out));
@@ -219,7 +219,7 @@ static bool exchanges_with(const d9di_flight_call *x, int rank)
 
 static bool has_come(const struct question *q, int rank)
 {
-    const d9di_record *r = &q->f->record[rank];
+    const d9di_flight_record *r = &q->f->record[rank];
 
     if (!r->known)
         return false;
@@ -246,14 +246,14 @@ static int mark_missing(const struct question *q, char *mark)
 
 /* Died or was stopped, while others went on; what a file says may be older than that. */
 #define EARLIER_NS INT64_C(350000000)
-static bool has_fallen(const d9d_flight *f, const d9di_record *r)
+static bool has_fallen(const d9d_flight *f, const d9di_flight_record *r)
 {
     return r->known && (r->life == D9DI_LIFE_STOPPED ||
                         ((r->life == D9DI_LIFE_GONE || r->life == D9DI_LIFE_SILENT) &&
                          f->last - r->sign > EARLIER_NS + r->head.lag));
 }
 
-static bool waits_itself(const d9d_flight *f, const d9di_record *r)
+static bool waits_itself(const d9d_flight *f, const d9di_flight_record *r)
 {
     return r->known && r->waits != NULL && !has_fallen(f, r) && r->life != D9DI_LIFE_LEFT &&
            r->life != D9DI_LIFE_FAILED;
@@ -262,7 +262,7 @@ static bool waits_itself(const d9d_flight *f, const d9di_record *r)
 /* "dp_shard: all_reduce 17 of loss, float64 [1]: ranks 0 1 wait since 30.0 s" */
 static d9d_status say_waiting(const struct question *q, const char *mark, d9d_buf *out)
 {
-    const d9di_record *r = &q->f->record[q->rank];
+    const d9di_flight_record *r = &q->f->record[q->rank];
     int n = 0;
 
     D9D_TRY(put_call(r, q->call, out));
@@ -332,7 +332,7 @@ static d9d_status say_cycle(const struct question *q, const struct question *nex
  */
 
 /* In a call, as of one whose others are no more. */
-static bool has_failed_in_call(const d9di_record *r)
+static bool has_failed_in_call(const d9di_flight_record *r)
 {
     return r->life == D9DI_LIFE_FAILED && r->n > 0 && r->call[r->n - 1].step == D9DI_STEP_FAILED;
 }
@@ -343,7 +343,7 @@ static int find_lost(const d9d_flight *f)
     int fallen = -1, failed = -1;
 
     for (int r = 0; r < f->size; r++) {
-        const d9di_record *x = &f->record[r];
+        const d9di_flight_record *x = &f->record[r];
 
         if (has_failed_in_call(x))
             failed = failed < 0 ? r : failed;
@@ -374,7 +374,7 @@ static int find_waiting(const d9d_flight *f, d9d_flight_verdict *v)
     int who = -1;
 
     for (int r = 0; r < f->size; r++) {
-        const d9di_record *x = &f->record[r];
+        const d9di_flight_record *x = &f->record[r];
 
         if (!waits_itself(f, x))
             continue;
@@ -448,7 +448,7 @@ static d9d_status follow(const d9d_flight *f, int rank, char *asked, char *mark,
 static d9d_status compare_all(const d9d_flight *f, char *mark, d9d_flight_verdict *v, d9d_buf *out)
 {
     for (int r = 0; r < f->size; r++) {
-        const d9di_record *x = &f->record[r];
+        const d9di_flight_record *x = &f->record[r];
 
         for (int g = 0; x->known && g < x->head.groups && v->fault == D9D_FLIGHT_WELL; g++) {
             const int last = x->start[g + 1] - 1;

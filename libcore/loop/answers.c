@@ -80,12 +80,13 @@ static d9d_status places_fill(d9di_answers *a, d9di_answer_fn *done, void *arg)
 /* --- a step
  * --------------------------------------------------------------------------------------- */
 
-static d9di_piece piece_of(const d9di_answers *a, int64_t i)
+static d9di_generation_chunk piece_of(const d9di_answers *a, int64_t i)
 {
     const d9di_answer *row = &a->rows[i];
     const int64_t left = length_of(row) - row->seen;
 
-    return (d9di_piece){i, row->seen, left < CHUNK ? left : CHUNK, row->ids.data + row->seen};
+    return (d9di_generation_chunk){i, row->seen, left < CHUNK ? left : CHUNK,
+                                   row->ids.data + row->seen};
 }
 
 /* A prompt goes alone, so that what is computed for it does not depend on others. */
@@ -168,9 +169,9 @@ static bool all_go_on(const d9di_answers *a)
 static d9d_status send_ahead(d9di_answers *a)
 {
     for (size_t i = 0; i < a->under_way; i++) {
-        d9di_piece *p = &a->pieces[i];
+        d9di_generation_chunk *p = &a->pieces[i];
 
-        *p = (d9di_piece){p->row, a->rows[p->row].seen, 1, NULL};
+        *p = (d9di_generation_chunk){p->row, a->rows[p->row].seen, 1, NULL};
     }
     return d9di_stepper_send(a->stepper, a->pieces, a->under_way);
 }

@@ -32,9 +32,9 @@ typedef struct d9di_answers {
     int64_t next, step;                /* this rank's next sample; how far to the one behind it */
     bool ahead;                        /* may send a call while one is under way */
     int64_t n;
-    d9di_answer *rows;  /* [n] */
-    d9di_piece *pieces; /* [n]: of the oldest call under way, */
-    size_t under_way;   /* how many */
+    d9di_answer *rows;             /* [n] */
+    d9di_generation_chunk *pieces; /* [n]: of the oldest call under way, */
+    size_t under_way;              /* how many */
 } d9di_answers;
 
 d9d_status d9di_answers_create(int64_t n, d9di_answers *a);

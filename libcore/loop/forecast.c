@@ -59,7 +59,7 @@ static void host_find(d9d_forecast *p)
 }
 
 /* What is of the longest rows, and what of those of the mean length. */
-static d9d_status stage_make(const d9di_dry_how *how, const d9di_rows *r, d9d_arena *a,
+static d9d_status stage_make(const d9di_dry_how *how, const d9di_plan_lengths *r, d9d_arena *a,
                              d9d_forecast_rank *stage, d9di_dry_run *dry)
 {
     d9di_dry_how at = *how;
@@ -109,7 +109,7 @@ static void stage_add(d9d_forecast *p, const d9di_dry_run *dry, double *flops, d
         p->prices[dry->stages[k].stage] = dry->stages[k].price;
 }
 
-static d9d_status stages_make(d9di_dry_how *how, const d9di_rows *r, int64_t evaluated,
+static d9d_status stages_make(d9di_dry_how *how, const d9di_plan_lengths *r, int64_t evaluated,
                               d9d_arena *a, d9d_forecast *p)
 {
     const int64_t n = p->mesh.pipeline_parallel;
@@ -147,12 +147,12 @@ static d9d_status stages_make(d9di_dry_how *how, const d9di_rows *r, int64_t eva
 /* --- the plan ------------------------------------------------------------------------------- */
 
 d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *how,
-                            const d9di_plan_data *data, const d9di_rows *measured, d9d_arena *a,
-                            d9d_forecast *out)
+                            const d9di_plan_data *data, const d9di_plan_lengths *measured,
+                            d9d_arena *a, d9d_forecast *out)
 {
     const struct d9d_batching_section *b = &c->trainer.batching;
     const int64_t replicas = c->mesh.data_parallel_replicate * c->mesh.data_parallel_shard;
-    const d9di_rows r = d9di_rows_padded(measured, c);
+    const d9di_plan_lengths r = d9di_rows_padded(measured, c);
     d9di_dry_how dry = {.config = c,
                         .chip = how->chip,
                         .data = &data->data,
@@ -201,7 +201,7 @@ d9d_status d9d_forecast_make(const d9d_train_config *c, const d9d_forecast_how *
                              d9d_forecast *out)
 {
     d9di_plan_data data = {0};
-    d9di_rows rows;
+    d9di_plan_lengths rows;
     d9d_status st;
 
     D9D_TRY(d9d_device_check_imagined(how->chip));

@@ -26,7 +26,7 @@ typedef struct run {
     const d9d_infer_task_kind *task;
     const d9d_output_section *output;
     d9di_task body; /* kind NULL: the model's losses */
-    d9di_rows rows;
+    d9di_infer_rows rows;
     d9d_hash key;         /* of rank 0: what all is made from */
     int64_t at, end;      /* the batch that is asked for next begins at this sample; of how many */
     int64_t asked;        /* batches that were asked for, of those that go through together */
@@ -274,13 +274,13 @@ static d9d_status score(const d9d_infer_config *config, const json_t *resolved,
     d9d_infer_summary s = {0};
     d9d_status st;
 
-    r.rows = (d9di_rows){.task = r.task,
-                         .section = &config->task,
-                         .where = where,
-                         .engine = &r.engine,
-                         .data = &r.data,
-                         .body = &r.body,
-                         .lines = {.file = {.fd = -1}, .journal = {.file = {.fd = -1}}}};
+    r.rows = (d9di_infer_rows){.task = r.task,
+                               .section = &config->task,
+                               .where = where,
+                               .engine = &r.engine,
+                               .data = &r.data,
+                               .body = &r.body,
+                               .lines = {.file = {.fd = -1}, .journal = {.file = {.fd = -1}}}};
     if (d9di_rows_are_written(&r.rows))
         D9D_TRY_OR(st, d9d_stop_open(r.rank == 0 ? margin : D9D_STOP_NO_LIMIT, r.log, &r.stop),
                    out);

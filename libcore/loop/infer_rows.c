@@ -21,31 +21,31 @@ typedef struct head {
 
 enum { RANKS = D9D_AXES_CP | D9D_AXIS(TP) }; /* that have the same losses and values */
 
-static const d9d_output_section *section_of(const d9di_rows *r)
+static const d9d_output_section *section_of(const d9di_infer_rows *r)
 {
     return r->section->value;
 }
-static const char *word_of(const d9di_rows *r)
+static const char *word_of(const d9di_infer_rows *r)
 {
     return r->section->choice->name;
 }
-static bool has_records(const d9di_rows *r)
+static bool has_records(const d9di_infer_rows *r)
 {
     return r->task->shape != NULL;
 }
-static uint64_t record_bytes(const d9di_rows *r)
+static uint64_t record_bytes(const d9di_infer_rows *r)
 {
     return (uint64_t)r->width * sizeof(float);
 }
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-bool d9di_rows_are_written(const d9di_rows *r)
+bool d9di_rows_are_written(const d9di_infer_rows *r)
 {
     return r->task->row != NULL || has_records(r);
 }
 
-d9d_status d9di_rows_check(d9di_rows *r)
+d9d_status d9di_rows_check(d9di_infer_rows *r)
 {
     int64_t shape[8];
     uint64_t all = 1;
@@ -60,7 +60,7 @@ d9d_status d9di_rows_check(d9di_rows *r)
 }
 
 /* Of a .npy, of so many rows of the task's shape. */
-static d9d_status head_make(d9di_rows *r)
+static d9d_status head_make(d9di_infer_rows *r)
 {
     int64_t shape[8 + 1] = {r->samples};
     const int n = r->task->shape(r->body->self, r->engine->whole, shape + 1);
@@ -69,7 +69,7 @@ static d9d_status head_make(d9di_rows *r)
     return d9di_npy_head(n + 1, shape, &r->line);
 }
 
-d9d_status d9di_rows_open(d9di_rows *r, d9d_hash key, int64_t *first)
+d9d_status d9di_rows_open(d9di_infer_rows *r, d9d_hash key, int64_t *first)
 {
     const char *path = section_of(r)->output;
 
@@ -83,7 +83,7 @@ d9d_status d9di_rows_open(d9di_rows *r, d9d_hash key, int64_t *first)
     return D9D_OK;
 }
 
-d9d_status d9di_rows_end(d9di_rows *r, const d9d_infer_summary *s)
+d9d_status d9di_rows_end(d9di_infer_rows *r, const d9d_infer_summary *s)
 {
     const d9d_output_section *section = section_of(r);
 
@@ -96,7 +96,7 @@ d9d_status d9di_rows_end(d9di_rows *r, const d9d_infer_summary *s)
     return d9d_fs_write_new(section->output, r->line.data, r->line.len);
 }
 
-void d9di_rows_release(d9di_rows *r)
+void d9di_rows_release(d9di_infer_rows *r)
 {
     for (int64_t i = 0; i < r->most; i++)
         d9d_buf_release(&r->said[i]);
@@ -109,7 +109,7 @@ void d9di_rows_release(d9di_rows *r)
 
 /* --- saying --------------------------------------------------------------------------------- */
 
-d9d_status d9di_rows_ready(d9di_rows *r, int64_t batch, int64_t most)
+d9d_status d9di_rows_ready(d9di_infer_rows *r, int64_t batch, int64_t most)
 {
     r->said = calloc((size_t)most, sizeof(*r->said));
     if (r->said == NULL)
@@ -119,14 +119,14 @@ d9d_status d9di_rows_ready(d9di_rows *r, int64_t batch, int64_t most)
     return D9D_OK;
 }
 
-void d9di_rows_begin(d9di_rows *r)
+void d9di_rows_begin(d9di_infer_rows *r)
 {
     for (int64_t i = 0; i < r->most; i++)
         r->said[i].len = 0;
 }
 
 /* Losses or values into r->host. */
-static d9d_status fetch(d9di_rows *r, const d9d_tensor *x)
+static d9d_status fetch(d9di_infer_rows *r, const d9d_tensor *x)
 {
     const size_t n = (size_t)d9d_tensor_numel(x);
 
@@ -142,7 +142,7 @@ static d9d_status fetch(d9di_rows *r, const d9d_tensor *x)
 }
 
 /* One line, as a run that goes on counts them. */
-static d9d_status line_make(d9di_rows *r, const d9d_infer_row *x)
+static d9d_status line_make(d9di_infer_rows *r, const d9d_infer_row *x)
 {
     const char *end;
 
@@ -155,14 +155,14 @@ static d9d_status line_make(d9di_rows *r, const d9d_infer_row *x)
 }
 
 /* The head, and what r->line has. */
-static d9d_status say(const d9di_rows *r, head h, d9d_buf *said)
+static d9d_status say(const d9di_infer_rows *r, head h, d9d_buf *said)
 {
     h.bytes = r->line.len;
     D9D_TRY(d9d_buf_append(said, &h, sizeof(h)));
     return d9d_buf_append(said, r->line.data, r->line.len);
 }
 
-static d9d_status losses_say(d9di_rows *r, d9d_infer_row *x, d9d_buf *said)
+static d9d_status losses_say(d9di_infer_rows *r, d9d_infer_row *x, d9d_buf *said)
 {
     for (int64_t j = 0; j < x->length; j++)
         if (x->labels[j] != D9D_IGNORE_INDEX) {
@@ -175,7 +175,8 @@ static d9d_status losses_say(d9di_rows *r, d9d_infer_row *x, d9d_buf *said)
     return say(r, (head){.sample = x->sample, .sum = x->sum, .targets = x->targets}, said);
 }
 
-d9d_status d9di_rows_losses(d9di_rows *r, int64_t k, const d9d_batch *b, const d9d_tensor *loss)
+d9d_status d9di_rows_losses(d9di_infer_rows *r, int64_t k, const d9d_batch *b,
+                            const d9d_tensor *loss)
 {
     if (d9d_mesh_index(r->engine->mesh, RANKS) > 0)
         return D9D_OK;
@@ -195,7 +196,7 @@ d9d_status d9di_rows_losses(d9di_rows *r, int64_t k, const d9d_batch *b, const d
     return D9D_OK;
 }
 
-static d9d_status values_say(d9di_rows *r, const d9d_infer_row *x, head h, d9d_buf *said)
+static d9d_status values_say(d9di_infer_rows *r, const d9d_infer_row *x, head h, d9d_buf *said)
 {
     for (int64_t i = 0; i < x->width; i++)
         h.sum += isfinite(x->values[i]) ? 0 : (double)x->values[i];
@@ -218,7 +219,7 @@ static int32_t label_of(const d9d_batch *b, int64_t i)
     return D9D_IGNORE_INDEX;
 }
 
-d9d_status d9di_rows_values(d9di_rows *r, int64_t k, const d9d_batch *b, const d9d_tensor *v,
+d9d_status d9di_rows_values(d9di_infer_rows *r, int64_t k, const d9d_batch *b, const d9d_tensor *v,
                             int64_t at)
 {
     const int64_t width = v->shape.dim[1];
@@ -250,7 +251,7 @@ d9d_status d9di_rows_values(d9di_rows *r, int64_t k, const d9d_batch *b, const d
 /* --- taking ------------------------------------------------------------------------------- */
 
 /* The records of a batch, which come in columns of any order. */
-static uint64_t records_count(const d9di_rows *r, int64_t first)
+static uint64_t records_count(const d9di_infer_rows *r, int64_t first)
 {
     const int64_t left = r->samples - first;
 
@@ -259,7 +260,7 @@ static uint64_t records_count(const d9di_rows *r, int64_t first)
                : 0;
 }
 
-static d9d_status records_begin(d9di_rows *r, int64_t first)
+static d9d_status records_begin(d9di_infer_rows *r, int64_t first)
 {
     const uint64_t bytes = records_count(r, first) * record_bytes(r);
 
@@ -271,14 +272,14 @@ static d9d_status records_begin(d9di_rows *r, int64_t first)
     return D9D_OK;
 }
 
-static d9d_status records_end(d9di_rows *r, int64_t first)
+static d9d_status records_end(d9di_infer_rows *r, int64_t first)
 {
     for (uint64_t i = 0, n = records_count(r, first); i < n; i++)
         D9D_TRY(d9di_lines_add(&r->lines, r->records.data + i * record_bytes(r), record_bytes(r)));
     return D9D_OK;
 }
 
-static d9d_status bytes_take(d9di_rows *r, const head *h, const char *bytes, int64_t first)
+static d9d_status bytes_take(d9di_infer_rows *r, const head *h, const char *bytes, int64_t first)
 {
     if (d9d_boot_rank(r->where->boot) > 0 || h->bytes == 0)
         return D9D_OK;
@@ -290,7 +291,7 @@ static d9d_status bytes_take(d9di_rows *r, const head *h, const char *bytes, int
 }
 
 /* What one rank has said. */
-static d9d_status word_take(d9di_rows *r, const char *at, size_t n, int64_t first)
+static d9d_status word_take(d9di_infer_rows *r, const char *at, size_t n, int64_t first)
 {
     const char *end = at + n;
     head h;
@@ -309,7 +310,7 @@ static d9d_status word_take(d9di_rows *r, const char *at, size_t n, int64_t firs
     return D9D_OK;
 }
 
-static d9d_status words_take(d9di_rows *r, const d9d_buf *said, int64_t first)
+static d9d_status words_take(d9di_infer_rows *r, const d9d_buf *said, int64_t first)
 {
     d9d_arena a = {0};
     d9d_comm_word *all;
@@ -321,7 +322,7 @@ static d9d_status words_take(d9di_rows *r, const d9d_buf *said, int64_t first)
     return st;
 }
 
-d9d_status d9di_rows_take(d9di_rows *r, int64_t k, int64_t first)
+d9d_status d9di_rows_take(d9di_infer_rows *r, int64_t k, int64_t first)
 {
     D9D_TRY(records_begin(r, first));
     D9D_TRY(words_take(r, &r->said[k], first));

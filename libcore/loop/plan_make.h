@@ -8,8 +8,8 @@
 /* As d9d_forecast_make(); `measured` is d9di_rows_measure() of the configuration's micro-batches.
  */
 d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *how,
-                            const d9di_plan_data *data, const d9di_rows *measured, d9d_arena *a,
-                            d9d_forecast *out);
+                            const d9di_plan_data *data, const d9di_plan_lengths *measured,
+                            d9d_arena *a, d9d_forecast *out);
 
 /* The pipeline's time and bubble, when prices are known; once_s: what comes once a step. */
 d9d_status d9di_forecast_pipe(d9d_forecast *p, double once_s);

@@ -130,14 +130,14 @@ void d9di_plan_data_release(d9di_plan_data *d)
     *d = (d9di_plan_data){0};
 }
 
-d9d_status d9di_rows_measure(const d9di_plan_data *d, int64_t rows, d9di_rows *out)
+d9d_status d9di_rows_measure(const d9di_plan_data *d, int64_t rows, d9di_plan_lengths *out)
 {
     const int64_t samples = d->length == 0 ? d9d_loader_samples(d->data.loader) : 0;
     const int64_t n = (samples < LOOK ? samples : LOOK) / rows * rows;
     const int64_t longest = d->length > 0 ? d->length : longest_of(&d->data);
     int64_t cells, positions;
 
-    *out = (d9di_rows){longest, longest, (double)longest};
+    *out = (d9di_plan_lengths){longest, longest, (double)longest};
     if (n == 0)
         return D9D_OK;
     D9D_TRY(d9d_loader_measure(d->data.loader, 0, n, rows, &cells, &positions));
@@ -156,7 +156,8 @@ int64_t d9di_rows_round(int64_t positions, const d9d_train_config *c)
     return round_up(positions, d9di_data_multiple(&c->mesh, c->trainer.data_loading.multiple));
 }
 
-d9di_rows d9di_rows_padded(const d9di_rows *r, const d9d_train_config *c)
+d9di_plan_lengths d9di_rows_padded(const d9di_plan_lengths *r, const d9d_train_config *c)
 {
-    return (d9di_rows){d9di_rows_round(r->longest, c), d9di_rows_round(r->mean, c), r->tokens};
+    return (d9di_plan_lengths){d9di_rows_round(r->longest, c), d9di_rows_round(r->mean, c),
+                               r->tokens};
 }

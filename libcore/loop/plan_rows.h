@@ -16,10 +16,10 @@ typedef struct d9di_plan_data {
     d9d_arena arena;
 } d9di_plan_data;
 
-typedef struct d9di_rows {
+typedef struct d9di_plan_lengths {
     int64_t longest, mean; /* positions of a row, padding and all: of the longest, of a batch */
     double tokens;         /* of a row, without padding */
-} d9di_rows;
+} d9di_plan_lengths;
 
 /* `length` above 0 does without the data.  What training refuses of the configuration, whatever the
  * mesh and the sizes of batches, is refused. */
@@ -27,9 +27,9 @@ d9d_status d9di_plan_data_open(const d9d_train_config *c, int64_t length, d9di_p
 void d9di_plan_data_release(d9di_plan_data *d);
 
 /* Rows in micro-batches of so many, of one rank. */
-d9d_status d9di_rows_measure(const d9di_plan_data *d, int64_t rows, d9di_rows *out);
+d9d_status d9di_rows_measure(const d9di_plan_data *d, int64_t rows, d9di_plan_lengths *out);
 /* Positions, and rows, padded for the ranks of a mesh. */
 int64_t d9di_rows_round(int64_t positions, const d9d_train_config *c);
-d9di_rows d9di_rows_padded(const d9di_rows *r, const d9d_train_config *c);
+d9di_plan_lengths d9di_rows_padded(const d9di_plan_lengths *r, const d9d_train_config *c);
 
 #endif /* D9DI_LOOP_PLAN_ROWS_H */

@@ -330,30 +330,30 @@ double d9di_saver_number(d9di_saver *s, int64_t step)
 }
 
 /* Training stands still where the device has nothing more to do. */
-static d9d_status hold(d9di_saver *s, d9d_event *queued)
+static d9d_status hold(d9di_saver *s, d9d_device_event *queued)
 {
     const int64_t since = d9d_clock_ns();
 
-    D9D_TRY(d9d_event_record(queued));
+    D9D_TRY(d9d_device_event_record(queued));
     (void)pthread_mutex_lock(&s->lock);
     while (!s->copied && !s->ended)
         (void)pthread_cond_wait(&s->moved, &s->lock);
     (void)pthread_mutex_unlock(&s->lock);
-    if (d9d_event_passed(queued))
+    if (d9d_device_event_passed(queued))
         s->blocked += d9d_clock_ns() - since;
     return D9D_OK;
 }
 
 d9d_status d9di_saver_hold(d9di_saver *s)
 {
-    d9d_event *queued;
+    d9d_device_event *queued;
     d9d_status st;
 
     if (s == NULL || s->phase != WRITING)
         return D9D_OK;
-    D9D_TRY(d9d_event_create(s->how.dev, &queued));
+    D9D_TRY(d9d_device_event_create(s->how.dev, &queued));
     st = hold(s, queued);
-    d9d_event_free(queued);
+    d9d_device_event_free(queued);
     return st;
 }
 

@@ -132,7 +132,7 @@ void d9di_stepper_close(d9di_stepper *d)
 /* --- what is sent ------------------------------------------------------------------------------
  */
 
-static layout layout_of(const d9di_stepper *d, const d9di_piece *pieces, size_t n)
+static layout layout_of(const d9di_stepper *d, const d9di_generation_chunk *pieces, size_t n)
 {
     layout l = {.pieces = (int64_t)n};
     int64_t given = 0;
@@ -152,7 +152,7 @@ static layout layout_of(const d9di_stepper *d, const d9di_piece *pieces, size_t 
 }
 
 static void put_piece(const d9di_stepper *d, const layout *l, int32_t *b, int64_t *token, int64_t i,
-                      const d9di_piece *p)
+                      const d9di_generation_chunk *p)
 {
     const int64_t cell = p->row * d->room + p->first;
     const int32_t segment[] = {(int32_t)*token, (int32_t)p->n, (int32_t)(p->row * d->room),
@@ -168,9 +168,9 @@ static void put_piece(const d9di_stepper *d, const layout *l, int32_t *b, int64_
     b[l->pick + i] = (int32_t)(*token - 1);
 }
 
-static d9d_status block_send(d9di_stepper *d, const layout *l, const d9di_piece *pieces)
+static d9d_status block_send(d9di_stepper *d, const layout *l, const d9di_generation_chunk *pieces)
 {
-    const d9di_piece fill = {.row = d->rows, .n = l->filled};
+    const d9di_generation_chunk fill = {.row = d->rows, .n = l->filled};
     int64_t token = 0, i;
     int32_t *b;
 
@@ -288,7 +288,7 @@ static d9d_status forward(d9di_stepper *d, const layout *l, bool chosen, d9d_mod
     return st;
 }
 
-d9d_status d9di_stepper_send(d9di_stepper *d, const d9di_piece *pieces, size_t n)
+d9d_status d9di_stepper_send(d9di_stepper *d, const d9di_generation_chunk *pieces, size_t n)
 {
     const layout l = layout_of(d, pieces, n);
     const bool chosen = n > 0 && pieces[0].ids == NULL;

@@ -20,10 +20,10 @@
 typedef struct d9di_stepper d9di_stepper;
 
 /* Some tokens of a row, behind the `first` that it has. */
-typedef struct d9di_piece {
+typedef struct d9di_generation_chunk {
     int64_t row, first, n;
     const uint32_t *ids; /* [n] */
-} d9di_piece;
+} d9di_generation_chunk;
 
 /* What may follow each piece of a call; the arrays are the host's. */
 typedef struct d9di_next {
@@ -44,7 +44,7 @@ void d9di_stepper_close(d9di_stepper *d); /* NULL is fine */
  * while one is under way, with the same rows, one token each and no ids: those that it chooses.
  * Collective: over the ranks that share the model's parameters, stages or experts; one that has
  * nothing to do calls with n = 0. */
-d9d_status d9di_stepper_send(d9di_stepper *d, const d9di_piece *pieces, size_t n);
+d9d_status d9di_stepper_send(d9di_stepper *d, const d9di_generation_chunk *pieces, size_t n);
 /* What the oldest call under way has made, valid until the next send; the same on all tp ranks and
  * all stages of a pipeline, which have it one after the other. */
 d9d_status d9di_stepper_take(d9di_stepper *d, d9di_next *out);

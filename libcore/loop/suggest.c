@@ -51,7 +51,7 @@ typedef struct search {
      * configuration says, for with another one something else is learned. */
     int64_t sizes[MOST_SIZES];
     int n_sizes;
-    d9di_rows rows[MOST_SIZES];
+    d9di_plan_lengths rows[MOST_SIZES];
     D9D_VEC(candidate) candidates;
     result *results;
     size_t done; /* candidates that have one */

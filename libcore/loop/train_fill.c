@@ -128,10 +128,10 @@ d9d_status d9di_train_fill(d9di_train *r, const char *resume_from)
         D9D_TRY(d9d_readback_create(
             e->dev, (uint64_t)r->bubble.n * sizeof(double) + sizeof(d9d_step_report),
             &r->pending[i].report));
-        D9D_TRY(d9d_event_create(e->dev, &r->pending[i].begun));
+        D9D_TRY(d9d_device_event_create(e->dev, &r->pending[i].begun));
     }
     for (int i = 0; i < 4; i++)
-        D9D_TRY(d9d_event_create(e->dev, &r->ends[i]));
+        D9D_TRY(d9d_device_event_create(e->dev, &r->ends[i]));
     D9D_TRY(d9di_experts_open(e, r->c->trainer.logging.experts, &r->arena, &r->experts));
     D9D_TRY(culprits_open(r));
     D9D_TRY(values_make(r));
@@ -150,10 +150,10 @@ void d9di_train_close(d9di_train *r)
     d9d_optimizer_free(r->optimizer);
     for (int i = 0; i < 2; i++) {
         d9d_readback_free(r->pending[i].report);
-        d9d_event_free(r->pending[i].begun);
+        d9d_device_event_free(r->pending[i].begun);
     }
     for (int i = 0; i < 4; i++)
-        d9d_event_free(r->ends[i]);
+        d9d_device_event_free(r->ends[i]);
     d9d_step_end_release(&r->end);
     d9di_metrics_release(&r->metrics);
     d9di_culprits_release(&r->culprits);

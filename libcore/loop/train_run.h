@@ -36,9 +36,10 @@ typedef struct d9di_pending {
     bool counts;          /* there are targets in it, on some rank */
     d9d_save_state before;
     double lr, flops;
-    d9d_event *begun;      /* the device's, when it was begun */
-    const d9d_event *from; /* that, or the end of the step before where the host waited for it */
-    d9d_event *done;
+    d9d_device_event *begun; /* the device's, when it was begun */
+    const d9d_device_event
+        *from; /* that, or the end of the step before where the host waited for it */
+    d9d_device_event *done;
     int64_t data_ns;
     size_t watched; /* micro-batches whose predictions come */
     size_t told;    /* ... and whose documents' losses do */
@@ -80,10 +81,10 @@ typedef struct d9di_train {
     d9d_save_set set;     /* what is kept here */
     d9d_save_state state; /* after the steps that were queued; tokens: whose reports have come */
     d9d_step_end end;
-    d9di_bubble bubble;      /* what the ranks of the pipeline wait for */
-    d9di_pending pending[2]; /* of the step k: [k % 2] */
-    d9d_event *ends[4];      /* [k % 4]: the device is done with it */
-    d9di_train_result held;  /* a record that waits for what all ranks' metrics say */
+    d9di_bubble bubble;        /* what the ranks of the pipeline wait for */
+    d9di_pending pending[2];   /* of the step k: [k % 2] */
+    d9d_device_event *ends[4]; /* [k % 4]: the device is done with it */
+    d9di_train_result held;    /* a record that waits for what all ranks' metrics say */
     bool holds;
     bool stepped;     /* a report has come */
     d9d_trace *trace; /* of the steps that are being traced; NULL: none */

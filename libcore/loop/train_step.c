@@ -117,7 +117,7 @@ static bool may_look_ahead(const d9di_train *r)
 static d9d_status step_done(d9di_train *r, d9di_pending *p)
 {
     p->done = r->ends[p->before.step % 4];
-    return d9d_event_record(p->done);
+    return d9d_device_event_record(p->done);
 }
 
 /* Divided by the targets, clipped and updated with one factor.  Gradients that are late come beside
@@ -173,14 +173,14 @@ static d9d_status step_begin(d9di_train *r, d9di_pending *p)
 {
     p->from =
         r->pending[(r->state.step + 1) % 2].open ? r->ends[(r->state.step + 3) % 4] : p->begun;
-    return d9d_event_record(p->begun);
+    return d9d_device_event_record(p->begun);
 }
 
 /* Both have passed, or will without the host. */
 static d9d_status step_ms(const d9di_pending *p, double *out)
 {
-    D9D_TRY(d9d_event_wait(p->done));
-    return d9d_event_ms(p->from, p->done, out);
+    D9D_TRY(d9d_device_event_wait(p->done));
+    return d9d_device_event_ms(p->from, p->done, out);
 }
 
 d9d_status d9di_train_queue(d9di_train *r)

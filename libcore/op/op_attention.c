@@ -11,7 +11,7 @@ enum { Q, K, V, O, LSE };
 
 typedef struct attention_attr {
     d9d_attention_dims dims;
-    d9di_pieces pieces;
+    d9di_cp_pieces pieces;
 } attention_attr;
 
 /* Keys and values of whole rows, or their gradients. */
@@ -37,7 +37,7 @@ static void rows_move_release(rows_move *m)
 }
 
 /* A backward leaves one weight half for the gradients; a forward has put none off. */
-static d9d_status rows_gather(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *k,
+static d9d_status rows_gather(d9d_tape *t, const d9di_cp_pieces *p, const d9d_tensor *k,
                               const d9d_tensor *v, rows *out)
 {
     rows_move m = {{.dealt = {0}}, {.dealt = {0}}};
@@ -54,7 +54,7 @@ out:
     return st;
 }
 
-static d9d_status rows_scatter(d9d_tape *t, const d9di_pieces *p, const rows *d, d9d_tensor *dk,
+static d9d_status rows_scatter(d9d_tape *t, const d9di_cp_pieces *p, const rows *d, d9d_tensor *dk,
                                d9d_tensor *dv)
 {
     rows_move m = {{.dealt = {0}}, {.dealt = {0}}};
@@ -172,7 +172,7 @@ static d9d_status check_sinks(const d9d_tensor *q, const d9d_param *sinks)
 }
 
 static d9d_status check(const d9d_tensor *q, const d9d_tensor *k, const d9d_tensor *v,
-                        const d9d_attention *how, const d9di_pieces *pieces)
+                        const d9d_attention *how, const d9di_cp_pieces *pieces)
 {
     D9D_TRY(d9di_op_check_real("attention", "q", q));
     D9D_TRY(d9di_op_check("attention", "k", k, q->dtype));
@@ -216,7 +216,7 @@ static int64_t pieces_of(const d9d_attention *how)
 }
 
 static d9d_attention_dims dims_of(const d9d_tensor *q, const d9d_tensor *k,
-                                  const d9d_attention *how, const d9di_pieces *p)
+                                  const d9d_attention *how, const d9di_cp_pieces *p)
 {
     const int64_t s = q->shape.dim[1];
 

@@ -5,14 +5,14 @@
  */
 #include "op/op_pieces.h"
 
-int64_t d9di_pieces_end(const d9di_pieces *p, int64_t s, int i)
+int64_t d9di_pieces_end(const d9di_cp_pieces *p, int64_t s, int i)
 {
     const int64_t n = d9d_comm_size(p->comm), r = d9d_comm_rank(p->comm);
 
     return (i == 0 ? r + 1 : 2 * n - r) * (s / 2);
 }
 
-d9d_status d9di_pieces_check(const char *op, const char *name, const d9di_pieces *p,
+d9d_status d9di_pieces_check(const char *op, const char *name, const d9di_cp_pieces *p,
                              const d9d_tensor *x)
 {
     char text[128];
@@ -24,7 +24,7 @@ d9d_status d9di_pieces_check(const char *op, const char *name, const d9di_pieces
 }
 
 /* Put pieces in order, or back; x [B, S, ...] is one rank's. */
-static d9d_status deal(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x, void *to,
+static d9d_status deal(d9d_tape *t, const d9di_cp_pieces *p, const d9d_tensor *x, void *to,
                        const void *from, bool in_order)
 {
     const int64_t b = x->shape.dim[0], size = x->shape.dim[1] / 2;
@@ -47,7 +47,7 @@ void d9di_pieces_move_release(d9di_pieces_move *m)
 }
 
 /* Of several ranks, each with so many elements. */
-static d9d_status begin(d9d_tape *t, const d9di_pieces *p, d9di_move_kind kind, d9d_dtype type,
+static d9d_status begin(d9d_tape *t, const d9di_cp_pieces *p, d9di_move_kind kind, d9d_dtype type,
                         int64_t each, d9di_pieces_move *m)
 {
     const d9di_move_rows rows = {p->comm, p->what, type, each};
@@ -57,7 +57,7 @@ static d9d_status begin(d9d_tape *t, const d9di_pieces *p, d9di_move_kind kind, 
     return d9di_move_begin(&m->move, t, kind, &rows);
 }
 
-d9d_status d9di_pieces_gather_go(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x,
+d9d_status d9di_pieces_gather_go(d9d_tape *t, const d9di_cp_pieces *p, const d9d_tensor *x,
                                  d9di_pieces_move *m)
 {
     *m = (d9di_pieces_move){.dealt = {0}};
@@ -67,7 +67,7 @@ d9d_status d9di_pieces_gather_go(d9d_tape *t, const d9di_pieces *p, const d9d_te
     return d9di_gather_go(&m->move, d9d_tensor_data(&m->dealt), d9d_tensor_data(x));
 }
 
-d9d_status d9di_pieces_gather_end(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x,
+d9d_status d9di_pieces_gather_end(d9d_tape *t, const d9di_cp_pieces *p, const d9d_tensor *x,
                                   d9di_pieces_move *m, d9d_tensor *y)
 {
     const int64_t n = d9d_comm_size(p->comm);
@@ -83,7 +83,7 @@ d9d_status d9di_pieces_gather_end(d9d_tape *t, const d9di_pieces *p, const d9d_t
     return deal(t, p, x, d9d_tensor_data(y), d9d_tensor_data(&m->dealt), true);
 }
 
-d9d_status d9di_pieces_scatter_go(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *y,
+d9d_status d9di_pieces_scatter_go(d9d_tape *t, const d9di_cp_pieces *p, const d9d_tensor *y,
                                   d9di_pieces_move *m)
 {
     const int64_t n = d9d_comm_size(p->comm);
@@ -97,7 +97,7 @@ d9d_status d9di_pieces_scatter_go(d9d_tape *t, const d9di_pieces *p, const d9d_t
     return d9di_sum_go(&m->move, d9d_tensor_data(&m->dealt));
 }
 
-d9d_status d9di_pieces_scatter_end(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *y,
+d9d_status d9di_pieces_scatter_end(d9d_tape *t, const d9di_cp_pieces *p, const d9d_tensor *y,
                                    d9di_pieces_move *m, d9d_tensor *x)
 {
     const int64_t n = d9d_comm_size(p->comm);
@@ -112,7 +112,8 @@ d9d_status d9di_pieces_scatter_end(d9d_tape *t, const d9di_pieces *p, const d9d_
     return d9di_sum_end(&m->move, d9d_tensor_data(&m->dealt), NULL, d9d_tensor_data(x));
 }
 
-d9d_status d9di_pieces_gather(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *x, d9d_tensor *y)
+d9d_status d9di_pieces_gather(d9d_tape *t, const d9di_cp_pieces *p, const d9d_tensor *x,
+                              d9d_tensor *y)
 {
     d9di_pieces_move m;
     d9d_tensor rows = {0};
@@ -128,7 +129,7 @@ out:
     return st;
 }
 
-d9d_status d9di_pieces_scatter(d9d_tape *t, const d9di_pieces *p, const d9d_tensor *y,
+d9d_status d9di_pieces_scatter(d9d_tape *t, const d9di_cp_pieces *p, const d9d_tensor *y,
                                d9d_tensor *x)
 {
     d9di_pieces_move m;
@@ -161,7 +162,7 @@ d9d_status d9d_op_gather_pieces(d9d_tape *t, d9d_var *x, d9d_comm *comm, const c
                                 d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
-    const d9di_pieces p = {comm, what};
+    const d9di_cp_pieces p = {comm, what};
     d9d_tensor rows;
     d9d_var *out;
     d9d_node *n;
@@ -176,7 +177,7 @@ d9d_status d9d_op_gather_pieces(d9d_tape *t, d9d_var *x, d9d_comm *comm, const c
     D9D_TRY(d9d_tape_output_take(t, &rows, &out));
     if (d9d_tape_wants(t, &x, 1, NULL, 0)) {
         D9D_TRY(d9d_tape_record(t, &pieces_ops, &x, 1, &out, 1, NULL, 0, sizeof(p), &n));
-        *(d9di_pieces *)n->attr = p;
+        *(d9di_cp_pieces *)n->attr = p;
     }
     *y = out;
     return D9D_OK;

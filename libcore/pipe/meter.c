@@ -9,7 +9,7 @@
 enum { NOTHING = -1 };
 
 typedef struct mark {
-    d9d_event *at;
+    d9d_device_event *at;
     int stage; /* NOTHING: none */
     d9d_verb verb;
 } mark;
@@ -36,7 +36,7 @@ void d9d_meter_free(d9d_meter *m)
     if (m == NULL)
         return;
     for (size_t i = 0; i < m->marks.len; i++)
-        d9d_event_free(m->marks.data[i].at);
+        d9d_device_event_free(m->marks.data[i].at);
     D9D_VEC_RELEASE(&m->marks);
     free(m);
 }
@@ -55,20 +55,20 @@ d9d_status d9d_meter_mark(d9d_meter *m, const d9d_action *a)
         mark fresh = {0};
 
         D9D_TRY(D9D_VEC_RESERVE(&m->marks, 1));
-        D9D_TRY(d9d_event_create(m->dev, &fresh.at));
+        D9D_TRY(d9d_device_event_create(m->dev, &fresh.at));
         m->marks.data[m->marks.len++] = fresh;
     }
     k = &m->marks.data[m->n];
     k->stage = a != NULL ? a->stage : NOTHING;
     k->verb = a != NULL ? a->verb : D9D_FORWARD;
-    D9D_TRY(d9d_event_record(k->at));
+    D9D_TRY(d9d_device_event_record(k->at));
     m->n++;
     return D9D_OK;
 }
 
 bool d9d_meter_passed(const d9d_meter *m)
 {
-    return m->n > 0 && d9d_event_passed(m->marks.data[m->n - 1].at);
+    return m->n > 0 && d9d_device_event_passed(m->marks.data[m->n - 1].at);
 }
 
 d9d_status d9d_meter_read(const d9d_meter *m, int stages, d9d_stage_work *work, double *busy,
@@ -81,7 +81,7 @@ d9d_status d9d_meter_read(const d9d_meter *m, int stages, d9d_stage_work *work, 
     for (size_t i = 0; i + 1 < m->n; i++) {
         const mark *k = &m->marks.data[i];
 
-        D9D_TRY(d9d_event_ms(k->at, k[1].at, &ms));
+        D9D_TRY(d9d_device_event_ms(k->at, k[1].at, &ms));
         *total += ms * 1e-3;
         if (k->stage == NOTHING)
             continue;

@@ -19,13 +19,13 @@ static void need(int truth)
 }
 
 /* Every byte of a value is read. */
-static void look(d9di_index *ix)
+static void look(d9di_dataset_index *ix)
 {
     static const char *const splits[] = {"train", "valid", "", "samples"};
     uint64_t sum = 0;
 
     for (uint64_t k = 0; k < LOOKED_AT; k++) {
-        d9di_record r;
+        d9di_index_record r;
 
         if (d9di_index_get(ix, k, &r) != D9D_OK)
             continue;
@@ -48,7 +48,7 @@ static void look(d9di_index *ix)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     d9di_lmdb_tree samples;
-    d9di_index *ix = NULL;
+    d9di_dataset_index *ix = NULL;
     d9di_lmdb db;
 
     if (d9di_lmdb_open("index", data, size, &db) != D9D_OK ||

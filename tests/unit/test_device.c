@@ -620,23 +620,23 @@ static void events_tell_time(void **state)
 {
     enum { N = 1 << 22 };
     d9d_device *dev = *state;
-    d9d_event *e[2];
+    d9d_device_event *e[2];
     double ms;
     void *x;
 
     assert_ok(d9d_device_alloc(dev, N * sizeof(float), &x));
     for (int i = 0; i < 2; i++)
-        assert_ok(d9d_event_create(dev, &e[i]));
-    assert_ok(d9d_event_record(e[0]));
+        assert_ok(d9d_device_event_create(dev, &e[i]));
+    assert_ok(d9d_device_event_record(e[0]));
     assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, N, 1.0f));
-    assert_ok(d9d_event_record(e[1]));
-    assert_ok(d9d_event_wait(e[1]));
-    assert_true(d9d_event_passed(e[0]) && d9d_event_passed(e[1]));
-    assert_ok(d9d_event_ms(e[0], e[1], &ms));
+    assert_ok(d9d_device_event_record(e[1]));
+    assert_ok(d9d_device_event_wait(e[1]));
+    assert_true(d9d_device_event_passed(e[0]) && d9d_device_event_passed(e[1]));
+    assert_ok(d9d_device_event_ms(e[0], e[1], &ms));
     assert_true(ms > 0 && ms < 10000);
     for (int i = 0; i < 2; i++)
-        d9d_event_free(e[i]);
-    d9d_event_free(NULL);
+        d9d_device_event_free(e[i]);
+    d9d_device_event_free(NULL);
     d9d_readback_free(NULL);
     d9d_device_free(dev, x, N * sizeof(float));
 }

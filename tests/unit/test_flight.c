@@ -18,7 +18,7 @@ struct job {
     d9di_ring *ring[RANKS];
 };
 
-static void add(d9di_ring *r, int group, d9di_verb verb, d9di_step step, const char *what)
+static void add(d9di_ring *r, int group, d9di_verb verb, d9di_flight_step step, const char *what)
 {
     d9di_flight_call *x = &r->call[r->head.calls % D9DI_FLIGHT_CALLS];
 

@@ -23,20 +23,20 @@
 extern "C" {
 #endif
 
-typedef struct d9d_event d9d_event;
+typedef struct d9d_device_event d9d_device_event;
 
-D9D_API D9D_MUST_USE d9d_status d9d_event_create(d9d_device *dev, d9d_event **out);
-D9D_API void d9d_event_free(d9d_event *e); /* NULL is fine */
+D9D_API D9D_MUST_USE d9d_status d9d_device_event_create(d9d_device *dev, d9d_device_event **out);
+D9D_API void d9d_device_event_free(d9d_device_event *e); /* NULL is fine */
 /* Mark the end of what is queued now; an event may be recorded again. */
-D9D_API D9D_MUST_USE d9d_status d9d_event_record(d9d_event *e);
+D9D_API D9D_MUST_USE d9d_status d9d_device_event_record(d9d_device_event *e);
 /* The same of another queue of the device. */
-D9D_API D9D_MUST_USE d9d_status d9d_event_record_on(d9d_event *e, d9d_stream queue);
+D9D_API D9D_MUST_USE d9d_status d9d_device_event_record_on(d9d_device_event *e, d9d_stream queue);
 /* Has the device come there?  Also true of an event that was never recorded. */
-D9D_API bool d9d_event_passed(const d9d_event *e);
-D9D_API D9D_MUST_USE d9d_status d9d_event_wait(d9d_event *e);
+D9D_API bool d9d_device_event_passed(const d9d_device_event *e);
+D9D_API D9D_MUST_USE d9d_status d9d_device_event_wait(d9d_device_event *e);
 /* Milliseconds from one to the other, both passed. */
-D9D_API D9D_MUST_USE d9d_status d9d_event_ms(const d9d_event *from, const d9d_event *to,
-                                             double *out);
+D9D_API D9D_MUST_USE d9d_status d9d_device_event_ms(const d9d_device_event *from,
+                                                    const d9d_device_event *to, double *out);
 
 typedef struct d9d_readback d9d_readback;
 
