@@ -59,6 +59,7 @@ typedef struct method {
     const d9d_peft_section *section;
     d9d_status (*apply)(const struct method *m, const char *name, d9d_module *module);
     bool (*fits)(const d9d_module *module); /* what it can be applied to */
+    bool params;                            /* also to a parameter alone, such as a split */
     pcre2_code *code;
     pcre2_match_data *data;
     pcre2_match_context *limits;
@@ -79,6 +80,40 @@ static d9d_status matches(const method *m, const char *name, bool *out)
     return D9D_OK;
 }
 
+/* A parameter that a module has under a dotted name, token_embedding.special.weight, is matched as
+ * a module of its own would be: by its whole name, or by what comes before one of the points. */
+static d9d_status visit_param(method *m, const char *owner, const char *local, d9d_param *p)
+{
+    char *name = d9d_arena_printf(&m->arena, "%s%s%s", owner, owner[0] != '\0' ? "." : "", local);
+    bool match = false;
+
+    if (name == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "peft: the name of %s", local);
+    D9D_TRY(matches(m, name, &match));
+    for (char *point = strrchr(name, '.'); !match && point != NULL; point = strrchr(name, '.')) {
+        *point = '\0';
+        if (strlen(name) <= strlen(owner))
+            break;
+        D9D_TRY(matches(m, name, &match));
+    }
+    m->matched += match;
+    m->applied += match;
+    p->trainable |= match && !p->buffer;
+    p->moves |= match && p->buffer;
+    return D9D_OK;
+}
+
+static d9d_status visit_params(method *m, const char *name, const d9d_module *module)
+{
+    for (size_t i = 0; m->params && i < module->entries.len; i++) {
+        const struct d9d_module_entry *e = &module->entries.data[i];
+
+        if (e->param != NULL)
+            D9D_TRY(visit_param(m, name, e->name, e->param));
+    }
+    return D9D_OK;
+}
+
 static d9d_status visit(void *arg, const char *name, d9d_module *module)
 {
     const bool fits = ((method *)arg)->fits(module);
@@ -94,6 +129,8 @@ static d9d_status visit(void *arg, const char *name, d9d_module *module)
     }
     D9D_TRY(matches(m, name, &match));
     m->matched += match;
+    if (!match)
+        D9D_TRY(visit_params(m, name, module));
     if (!match || !fits)
         return D9D_OK;
     m->applied++;
@@ -243,7 +280,7 @@ static d9d_status apply(const d9d_union *peft, d9d_module *root, bool part)
     const d9d_union *methods = section->methods.items;
     const method kinds[] = {
         {.section = section, .apply = adapt, .fits = has_matrix},
-        {.section = section, .apply = tune, .fits = is_any},
+        {.section = section, .apply = tune, .fits = is_any, .params = true},
     };
     method m;
 

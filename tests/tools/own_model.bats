@@ -42,6 +42,21 @@ infer_json() {
     assert_output --partial '"samples": 24'
 }
 
+@test "a split of the vocabulary is trained alone, by its name" {
+    d9d-train -q --set trainer.run.steps=2 train.json
+    for pattern in '.*token_embedding\\.special' '.*token_embedding\\.special\\.weight'; do
+        d9d-train -q --set trainer.run.dir=tuned --set trainer.run.steps=2 \
+            --set trainer.model_stage_factory.source_checkpoint=run/export \
+            --set 'peft={"kind": "full_tune", "module_name_pattern": "'"$pattern"'"}' train.json
+        run -1 d9d-map diff run/export tuned/export
+        assert_equal "$(grep -oE '[a-z0-9_.]+\.(weight|bias)' <<<"$output" | sort -u)" \
+            model.embed_tokens.token_embedding.special.weight
+        rm -r tuned
+    done
+    run -2 d9d-train -q --set 'peft={"kind": "full_tune", "module_name_pattern": ".*token_embedding\\.spezial"}' train.json
+    assert_output --partial 'it matches none'
+}
+
 @test "a split that is named and not sized is refused before anything is made" {
     run -2 d9d-train train.json --set 'model_provider.model.split_vocab_order=["regular", "other"]'
     assert_output --partial 'split_vocab_order[1]: "other" is not in split_vocab_size'

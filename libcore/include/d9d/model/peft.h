@@ -8,8 +8,10 @@
  * A pattern is a regular expression (PCRE2's, which is Python's for what one writes here) that the
  * whole dotted name of a module must match; the root's is "".  "lora" gives an adapter
  * (d9d/nn/lora.h) to every matching module that is a linear layer or a stack of experts;
- * "full_tune" trains all parameters of matching modules and of those below them.  Everything else
- * is frozen: it has no gradient and no optimizer state.
+ * "full_tune" trains all parameters of matching modules and of those below them, and parameters
+ * that match alone: "model.norm.weight", or a split of the vocabulary by its name,
+ * "model.embed_tokens.token_embedding.special".  Everything else is frozen: it has no gradient and
+ * no optimizer state.
  *
  *     D9D_TRY(d9d_qwen3_create(..., &model));
  *     D9D_TRY(d9d_peft_apply(&config->peft, model->module, false));
