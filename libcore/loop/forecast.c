@@ -242,9 +242,11 @@ d9d_status d9d_forecast_verdict(const d9d_forecast *p)
     if (!p->asked || d9d_forecast_fits(p))
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG,
-                    "rank %lld (%s) needs %.2f GB and may take %.2f GB: it does not fit",
-                    (long long)most->rank, p->mesh_text, (double)d9d_forecast_bytes(most) * 1e-9,
-                    (double)p->memory * 1e-9);
+                    "rank %lld (%s) needs %.2f GiB and may take %.2f GiB: it does not fit; "
+                    "activation checkpointing, smaller micro-batches and more ranks need less "
+                    "(--suggest tries them)",
+                    (long long)most->rank, p->mesh_text, (double)d9d_forecast_bytes(most) / 0x1p30,
+                    (double)p->memory / 0x1p30);
 }
 
 double d9d_forecast_tokens_per_hour(const d9d_forecast *p)

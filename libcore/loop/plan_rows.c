@@ -83,6 +83,18 @@ static d9d_status schedule_check(const d9d_train_config *c, const d9di_plan_data
     return D9D_OK;
 }
 
+static d9d_status dataset_open(const d9d_train_config *c, const d9d_degrees *mesh,
+                               d9di_plan_data *d)
+{
+    const d9d_status st = d9di_data_open(&c->data, &c->trainer.data_loading, mesh,
+                                         c->trainer.batching.global_batch_size, &d->data);
+
+    return st != D9D_ENOTFOUND
+               ? st
+               : D9D_FAIL(st, "%s; --length plans rows of so many tokens without data",
+                          d9d_err_message());
+}
+
 /* In the order of training: train_check.c. */
 static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
 {
@@ -92,7 +104,7 @@ static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
 
     D9D_TRY(d9di_task_open(&c->task, &d->task));
     if (d->length == 0) {
-        D9D_TRY(d9di_data_open(&c->data, &c->trainer.data_loading, &one, g, &d->data));
+        D9D_TRY(dataset_open(c, &one, d));
         D9D_TRY(d9di_data_steps(&d->data, g, steps, &d->steps));
         D9D_TRY(d9di_task_data(&d->task, &d->data, d->steps * g));
         D9D_TRY(document_of(&d->data, &d->document));

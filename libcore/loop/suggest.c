@@ -333,9 +333,9 @@ static d9d_status complain(const search *s, const d9d_suggestions *out)
             D9D_ECONFIG, "no mesh of %lld ranks divides this model and a batch of %lld samples",
             (long long)out->ranks, (long long)s->config->trainer.batching.global_batch_size);
     return D9D_FAIL(D9D_ECONFIG,
-                    "no mesh of %lld ranks fits: a rank needs %.2f GB at least, and may take %.2f "
-                    "GB",
-                    (long long)out->ranks, (double)least * 1e-9, (double)out->memory * 1e-9);
+                    "no mesh of %lld ranks fits: a rank needs %.2f GiB at least, and may take %.2f "
+                    "GiB; more ranks or shorter rows need less",
+                    (long long)out->ranks, (double)least / 0x1p30, (double)out->memory / 0x1p30);
 }
 
 /* --- all of it -----------------------------------------------------------------------------------
@@ -437,18 +437,40 @@ static const char *const checkpointing_words[] = {[D9D_RECOMPUTE_OFF] = "off",
                                                   [D9D_RECOMPUTE_FULL] = "full",
                                                   [D9D_RECOMPUTE_SELECTIVE] = "selective"};
 
+/* The best one as options of the command that trains. */
+static d9d_status print_best(const d9d_suggestion *g, d9d_buf *out)
+{
+    json_t *mesh = d9di_mesh_json(&g->mesh);
+    d9d_buf text = {0};
+    d9d_status st = d9d_json_put(&text, mesh, -1);
+
+    if (st == D9D_OK)
+        st =
+            d9d_buf_printf(out,
+                           "the first: --set 'mesh=%s' --set trainer.batching.microbatch_size=%lld "
+                           "--set model_provider.checkpointing=%s\n",
+                           text.data, (long long)g->rows, checkpointing_words[g->checkpointing]);
+    d9d_buf_release(&text);
+    json_decref(mesh);
+    return st;
+}
+
 d9d_status d9d_suggest_print(const d9d_suggestions *s, size_t most, d9d_buf *out)
 {
-    D9D_TRY(d9d_buf_printf(out, "%-28s %5s %-13s %-16s %10s %8s %14s\n", "mesh", "rows",
-                           "checkpointing", "schedule", "GiB a rank", "step s", "Mtokens/hour"));
+    D9D_TRY(d9d_buf_printf(out, "%-28s %5s %-13s %-16s %10s %8s %15s %6s\n", "mesh", "rows",
+                           "checkpointing", "schedule", "GiB a rank", "step s", "tokens/s a rank",
+                           "MFU %"));
     for (size_t i = 0; i < s->n && i < most; i++) {
         const d9d_suggestion *g = &s->item[i];
 
-        D9D_TRY(d9d_buf_printf(out, "%-28s %5lld %-13s %-16s %10.2f %8.3g %14.5g\n", g->mesh_text,
-                               (long long)g->rows, checkpointing_words[g->checkpointing],
-                               g->schedule[0] != '\0' ? g->schedule : "-",
-                               (double)g->bytes / 0x1p30, g->step_s, g->tokens_per_hour * 1e-6));
+        D9D_TRY(
+            d9d_buf_printf(out, "%-28s %5lld %-13s %-16s %10.2f %8.3g %15.5g %6.1f\n", g->mesh_text,
+                           (long long)g->rows, checkpointing_words[g->checkpointing],
+                           g->schedule[0] != '\0' ? g->schedule : "-", (double)g->bytes / 0x1p30,
+                           g->step_s, g->tokens_per_hour / 3600 / (double)s->ranks, 100 * g->mfu));
     }
+    if (s->n > 0)
+        D9D_TRY(print_best(&s->item[0], out));
     return d9d_buf_printf(out, "%zu of %lld meshes of %lld x %s fit; %lld plans\n", s->n,
                           (long long)s->meshes, (long long)s->ranks, s->chip->text,
                           (long long)s->planned);

@@ -87,7 +87,7 @@ page_mesh() {
     printf '%s\n' "$output" >plan.json
     is d9d.plan.v1 plan.json
     grep -q '"fits": false' plan.json
-    says 2 "GB: it does not fit" d9d-train --plan -q --memory 1GB c.json
+    says 2 "GiB: it does not fit" d9d-train --plan -q --memory 1GB c.json
     [ -z "$output" ]
 }
 
@@ -218,7 +218,7 @@ evaluated() { printf 'evaluation={"data": {"dataset": "data"}, %s}' "$1"; }
 JSON
     large() { d9d-train --plan --gpu a100 --length 64 --json "$@" large.json; }
     [ "$(large | number weights)" -gt 20000000000 ]
-    says 2 "and may take 80.00 GB: it does not fit" large --memory 80GB
+    says 2 "and may take 74.51 GiB: it does not fit; activation checkpointing, smaller micro-batches and more ranks need less (--suggest tries them)" large --memory 80GB
     large --suggest 4 >s.json
     is d9d.suggest.v1 s.json
     grep -q '"data_parallel_shard": 4' s.json
@@ -306,4 +306,19 @@ JSON
     says 2 "its manifest over 4096 ranks would have up to 7" of 4096
     replicated=$(of 512 --set mesh.data_parallel_replicate=8 --set trainer.batching.global_batch_size=4096 | number manifest_bytes)
     [ "$replicated" -lt 536870912 ]
+}
+
+@test "before there is data, --length is named" {
+    sed 's|"dataset": "[^"]*"|"dataset": "nowhere"|' c.json >early.json
+    says 2 "nowhere/manifest.json: cannot open" plan early.json
+    says 2 "; --length plans rows of so many tokens without data" plan early.json
+    run -0 plan --length 16 early.json
+}
+
+@test "a suggestion can be used as it stands" {
+    run -0 --separate-stderr d9d-train --plan --gpu cpu --suggest 2 c.json
+    [[ "${lines[0]}" == *" tokens/s a rank  MFU %" ]]
+    best=$(grep '^the first: ' <<<"$output")
+    eval "set -- ${best#the first: }"
+    run -0 --separate-stderr d9d-train --plan --gpu cpu "$@" c.json
 }
