@@ -28,6 +28,10 @@
  *
  * Other rows with more keys than queries go to slower kernels.
  *
+ * Heads of more than 128 features: gradients of documents, of pieces and under a window come out
+ * wrong (cuDNN 9.19, some by their own size), so cuDNN has those of whole rows alone, each length by
+ * a plan of its own.
+ *
  * cuDNN takes what is written here and nothing like it: P and the full dV, dK must be bfloat16,
  * the sum of dQ a real float32 tensor, and the mask as d9di_graph_causal() and _window() have it.
  */
@@ -77,6 +81,9 @@ enum {
 /* Queries of a piece of a whole row: fewer are quick in any way; and of a prompt, which may be the
  * only one: fewer are there before a plan is. */
 enum { LEAST_SLICE = 64, LEAST_PROMPT = 256 };
+
+/* Of a head, which are a multiple of 8; and of one whose gradient is right however rows lie. */
+enum { MOST_FEATURES = 256, MOST_PLACED = 128 };
 
 /* What decides about a plan; no padding, since it is a key of bytes. */
 typedef struct plan_key {
@@ -858,20 +865,35 @@ static bool has_keys(const d9d_attention_dims *n)
     return n->s % n->pieces == 0 && (n->segment != NULL || n->s / n->pieces >= LEAST_SLICE);
 }
 
-d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *done)
+/* A gradient that is right for whole rows alone? */
+static bool is_whole_only(const d9di_attention *c)
+{
+    return c->dout != NULL && c->n.d > MOST_PLACED;
+}
+
+static bool takes(const d9di_attention *c)
 {
     const d9d_attention_dims *n = &c->n;
+
+    if (n->t != D9D_BF16 || n->d % 8 != 0 || n->d > MOST_FEATURES || !n->causal || !has_keys(n))
+        return false;
+    return !is_whole_only(c) || (n->segment == NULL && n->pieces == 0 && n->window == 0);
+}
+
+d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *done)
+{
     d9di_sdpa *x;
 
     *done = false;
-    if (n->t != D9D_BF16 || (n->d != 64 && n->d != 128) || !n->causal || !has_keys(n))
+    if (!takes(c))
         return D9D_OK;
     D9D_TRY(sdpa_of(s, &x));
     if (!x->loaded)
         return D9D_OK;
-    if (n->segment != NULL)
+    if (c->n.segment != NULL)
         return run_packed(s, x, c, done);
-    return d9di_plan_is_for(n) ? run_rows(s, x, c, done) : run_listed(s, x, c, done);
+    return is_whole_only(c) || d9di_plan_is_for(&c->n) ? run_rows(s, x, c, done)
+                                                        : run_listed(s, x, c, done);
 }
 #else
 struct d9di_sdpa {

@@ -67,7 +67,7 @@ template <int D, bool KEYS> struct crew {
         if (live >= SIDE)
             return;
         for (int i = live * 8 + thread; i < SIDE * 8; i += GROUP)
-            for (int j = 0; j < arrays * (L::TILE / (SIDE * 128)); j++)
+            for (int j = 0; j < arrays * L::SLABS; j++)
                 shared_clear4(from + j * SIDE * 128 + i * 16);
         shared_stores_done();
         sync_threads(1 + group, GROUP);
@@ -276,7 +276,8 @@ template <int D, bool KEYS> struct crew {
                                           int live, int head) const
     {
         const uint32_t out = at.base + L::AT_OUT + group * L::TILE;
-        const int64_t row = (int64_t)heads_of<KEYS>(p.n) * D;
+        const int chunks = p.d / 8; /* of 16 bytes */
+        const int64_t row = (int64_t)heads_of<KEYS>(p.n) * p.d;
 
         sync_threads(1 + group, GROUP); /* what was there has been read */
 #pragma unroll
@@ -289,9 +290,9 @@ template <int D, bool KEYS> struct crew {
             shared_store_matrices(matrices_at(out, j), v);
         }
         sync_threads(1 + group, GROUP);
-        to += cell * row + (int64_t)head * D;
-        for (int i = thread; i < live * (D / 8); i += GROUP) {
-            const int r = i / (D / 8), f = i % (D / 8);
+        to += cell * row + (int64_t)head * p.d;
+        for (int i = thread; i < live * chunks; i += GROUP) {
+            const int r = i / chunks, f = i % chunks;
 
             *(int4 *)(to + r * row + f * 8) =
                 shared_load4(out + f / 8 * SIDE * 128 + r * 128 + ((f % 8 ^ (r & 7)) << 4));

@@ -21,15 +21,18 @@ struct job {
     bf16 *to[2];        /* dq; dk and dv */
     tasks of;
     slopes kept;
+    int d; /* features of a head: at most those of a tile */
 };
 
 /* --- a block's shared memory ------------------------------------------------------------------ */
 
-/* Tiles of 64 cells: for every 64 features 64 rows of 128 bytes, swizzled.  A stage has one of each
- * array, or one of keys and of slopes one for each crew. */
+/* Tiles of 64 cells and D features: slabs of 64 features, 64 rows of 128 bytes each, swizzled.  What
+ * a head does not have of a slab the copy engine fills with zeros.  A stage has one of each array,
+ * or one of keys and of slopes one for each crew. */
 template <int D> struct layout {
     enum {
-        TILE = SIDE * D * 2,
+        SLABS = (D + 63) / 64,
+        TILE = SIDE * SLABS * 128,
         AT_STILL = 0, /* [2, CREWS] */
         AT_STAGES = 2 * CREWS * TILE,
         STAGE = TILE + (TILE > UNIT_BYTES ? TILE : +UNIT_BYTES),
@@ -163,7 +166,7 @@ template <int D, bool KEYS> struct producer {
     __device__ __forceinline__ void load(uint32_t to, const CUtensorMap *map, uint32_t b, int head,
                                          int cell) const
     {
-        for (int i = 0; i < D / 64; i++)
+        for (int i = 0; i < L::SLABS; i++)
             box_load(to + i * SIDE * 128, map, b, i * 64, head, cell);
     }
 

@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(BLOCK, 1)
 
 /* --- launching ------------------------------------------------------------------------------- */
 
-/* Of [cells, heads, D]: tiles of 64 features of one head. */
+/* Of [cells, heads, d]: slabs of 64 features of one head, zeros where it has fewer. */
 void map_of(encoder *e, CUtensorMap *m, const void *x, int64_t cells, int64_t heads, int64_t d)
 {
     const cuuint64_t dim[] = {(cuuint64_t)d, (cuuint64_t)heads, (cuuint64_t)cells};
@@ -159,6 +159,17 @@ d9d_status launch_both(d9d_stream s, const d9di_attention *c, job p, tasks of_qu
     p.of = of_queries;
     return launch<D, false>(s, c->op, {{m.moving[0], m.moving[1]}, {m.still[0], m.still[1]}}, p);
 }
+
+/* By the features of a tile: the first that a head fits in. */
+const struct way {
+    int features;
+    d9d_status (*launch)(d9d_stream s, const d9di_attention *c, job p, tasks of_queries);
+} ways[] = {{64, launch_both<64>},
+            {80, launch_both<80>},
+            {96, launch_both<96>},
+            {112, launch_both<112>},
+            {128, launch_both<128>}};
+enum { MOST_FEATURES = 128 };
 
 /* An array of n. */
 template <class T> T *take(d9di_room *r, int64_t n)
@@ -214,21 +225,25 @@ sizes sizes_of(const d9d_attention_dims &n, const d9d_segment *segment, int64_t 
 d9d_status run(d9d_stream s, const d9di_attention *c, const extras &x, int64_t segments)
 {
     const d9d_attention_dims &n = c->n;
+    const way *by = ways;
     const job p = {sizes_of(n, n.segment != NULL ? n.segment : x.list, segments),
                    n.scale,
                    x.lse,
                    x.delta,
                    {(bf16 *)c->dk, (bf16 *)c->dv},
                    x.keys,
-                   x.kept};
+                   x.kept,
+                   (int)n.d};
 
     if (n.segment == NULL)
         D9D_TRY(d9di_documents_list(s, c, x.list));
     prepare_kernel<<<(unsigned)(LISTS + 2 * s->sms), LIST_BLOCK, 0, d9di_queue(s)>>>(
-        p.n, {(const bf16 *)c->dout, (const bf16 *)c->o, c->lse, x.lse, x.delta, (int)n.d},
+        p.n, {(const bf16 *)c->dout, (const bf16 *)c->o, c->lse, x.lse, x.delta, p.d},
         x.queries, x.keys, x.kept);
     D9D_TRY(d9di_launched(c->op));
-    return n.d == 64 ? launch_both<64>(s, c, p, x.queries) : launch_both<128>(s, c, p, x.queries);
+    while (by->features < n.d)
+        by++;
+    return by->launch(s, c, p, x.queries);
 }
 
 } // namespace
@@ -238,7 +253,7 @@ bool d9di_attention_din_wgmma_takes(d9d_stream s, const d9di_attention *c)
     const d9d_attention_dims *n = &c->n;
 
     return c->dout != NULL && s->encode_map != NULL && s->options.attention != D9D_CUDA_OWN &&
-           n->t == D9D_BF16 && (n->d == 64 || n->d == 128) && n->causal &&
+           n->t == D9D_BF16 && n->d % 8 == 0 && n->d <= MOST_FEATURES && n->causal &&
            n->b * d9di_max(n->s, n->z) < FAR && n->b * n->s * n->a < INT32_MAX;
 }
 

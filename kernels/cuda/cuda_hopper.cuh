@@ -366,6 +366,43 @@ DEVICE void product_of_registers(float (&d)[32], const uint32_t *a, uint64_t b, 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(B_SIDEWAYS));
 }
 template <bool B_SIDEWAYS>
+DEVICE void product_of_registers(float (&d)[40], const uint32_t *a, uint64_t b, int keep)
+{
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %45, 0;\n"
+                 " wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39},"
+                 " {%40,%41,%42,%43}, %44, p, 1, 1, %46;\n}"
+                 : D9DI_R16(0), D9DI_R16(16), D9DI_R4(32), D9DI_R4(36)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(B_SIDEWAYS));
+}
+template <bool B_SIDEWAYS>
+DEVICE void product_of_registers(float (&d)[48], const uint32_t *a, uint64_t b, int keep)
+{
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %53, 0;\n"
+                 " wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47},"
+                 " {%48,%49,%50,%51}, %52, p, 1, 1, %54;\n}"
+                 : D9DI_R16(0), D9DI_R16(16), D9DI_R16(32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(B_SIDEWAYS));
+}
+template <bool B_SIDEWAYS>
+DEVICE void product_of_registers(float (&d)[56], const uint32_t *a, uint64_t b, int keep)
+{
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %61, 0;\n"
+                 " wgmma.mma_async.sync.aligned.m64n112k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+                 "%48,%49,%50,%51,%52,%53,%54,%55},"
+                 " {%56,%57,%58,%59}, %60, p, 1, 1, %62;\n}"
+                 : D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R4(48), D9DI_R4(52)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(B_SIDEWAYS));
+}
+template <bool B_SIDEWAYS>
 DEVICE void product_of_registers(float (&d)[64], const uint32_t *a, uint64_t b, int keep)
 {
     asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %69, 0;\n"

@@ -106,34 +106,43 @@ static bool has_keys(const d9d_attention_dims *n)
     return n->s % n->pieces == 0 && (n->segments > 0 || n->s / n->pieces >= LEAST_SLICE);
 }
 
-static bool is_causal_bf16(const d9d_attention_dims *n)
+/* Causal, in bfloat16, of heads with so many features by 8. */
+static bool fits(const d9d_attention_dims *n, int64_t most)
 {
-    return n->t == D9D_BF16 && n->causal && (n->d == 64 || n->d == 128);
+    return n->t == D9D_BF16 && n->causal && n->d % 8 == 0 && n->d <= most;
+}
+
+/* A gradient that cuDNN has for whole rows alone? */
+static bool is_whole_only(const d9d_attention_dims *n, bool backward)
+{
+    return backward && n->d > 128;
 }
 
 /* Of rows or of their pieces on ranks. */
-static bool by_cudnn(const d9d_attention_dims *n)
+static bool by_cudnn(const d9d_attention_dims *n, bool backward)
 {
-    return is_causal_bf16(n) && has_keys(n);
+    return fits(n, 256) && has_keys(n) &&
+           (!is_whole_only(n, backward) ||
+            (n->segments == 0 && n->pieces == 0 && n->window == 0));
 }
 
 /* The gradient on Hopper, of any rows. */
 static bool by_tiles(d9d_stream s, const d9d_attention_dims *n)
 {
-    return d9d_paper_chip_of(d9d_paper_of(s))->hopper && is_causal_bf16(n);
+    return d9d_paper_chip_of(d9d_paper_of(s))->hopper && fits(n, 128);
 }
 
 bool d9di_paper_by_tensor_cores(d9d_stream s, const d9d_attention_dims *n, bool backward)
 {
-    return by_cudnn(n) || (backward && by_tiles(s, n));
+    return by_cudnn(n, backward) || (backward && by_tiles(s, n));
 }
 
 /* Rows without a list, as they are done. */
-static d9d_attention_dims listed(const d9d_attention_dims *n)
+static d9d_attention_dims listed(const d9d_attention_dims *n, bool backward)
 {
     d9d_attention_dims x = *n;
 
-    if (n->segments == 0 && !d9di_plan_is_for(n))
+    if (n->segments == 0 && !is_whole_only(n, backward) && !d9di_plan_is_for(n))
         x.segments = n->b * d9di_max(1, n->pieces);
     return x;
 }
@@ -161,9 +170,9 @@ d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *
     if (backward && by_tiles(s, n))
         return d9di_paper_borrow(
             s, 2 * sums + d9di_min(D9DI_MOST_SCORES, d9di_slope_units(n) * D9DI_UNIT_BYTES));
-    if (!by_cudnn(n))
+    if (!by_cudnn(n, backward))
         return d9di_paper_borrow(s, backward ? sums : 0);
-    x = listed(n);
+    x = listed(n, backward);
     return d9di_paper_borrow(s, attention_scratch(&x, backward));
 }
 

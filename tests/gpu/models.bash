@@ -10,6 +10,8 @@
 #             a rank of 131 by d9d-train --plan, 54 of them activations, none of which is computed again
 #     context as dense, one row of 32768 tokens
 #     tensor  as large, one micro-batch a step for each GPU
+#     heads80 heads96 heads256   heads of so many features, other vocabularies (GPT-2's, NeoX's, Gemma 3's)
+#     tied    the shape of Qwen2.5-1.5B
 
 _common='"head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
  "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", "attention_bias": false,
@@ -44,6 +46,21 @@ config[tensor]=${config[large]} met[tensor]=${met[large]}
 declare -A heads=([dense]=448 [moe]=256 [long]=1152 [large]=1152 [experts]=512 [whole]=1536 [context]=448 [tensor]=1152)
 declare -A rows=([dense]=4 [moe]=4 [long]=1 [large]=2 [experts]=2 [whole]=2 [context]=1 [tensor]=2)
 declare -A length=([dense]=4096 [moe]=4096 [long]=8192 [large]=4096 [experts]=4096 [whole]=4096 [context]=32768 [tensor]=4096)
+declare -A features=() vocabulary=() # of a head; 128 and 151936 where nothing is said
+
+# plain NAME HIDDEN FFN LAYERS HEADS KEY_HEADS FEATURES VOCABULARY TIED ROWS LENGTH: one more, dense.
+plain() {
+    config[$1]='{'"$_dense"', "hidden_size": '$2', "intermediate_size": '$3', "num_hidden_layers": '$4',
+ "num_attention_heads": '$5', "num_key_value_heads": '$6', "head_dim": '$7', "vocab_size": '$8',
+ "tie_word_embeddings": '$9', '"$(sed 's/"head_dim": [0-9]*, "vocab_size": [0-9]*, //' <<<"$_common")"'}'
+    met[$1]=$(($4 * $2 * (2 * ($5 + $6) * $7 + 3 * $3) + $2 * $8))
+    heads[$1]=$(($4 * $5)) features[$1]=$7 vocabulary[$1]=$8
+    rows[$1]=${10} length[$1]=${11}
+}
+plain heads80 1280 3456 24 16 16 80 50304 false 8 1024
+plain heads96 1152 3072 24 12 4 96 50257 false 5 1777
+plain heads256 1152 6912 26 4 1 256 262144 true 4 2048
+plain tied 1536 8960 28 12 2 128 151936 true 3 5000
 
 # Small ones, to be trained in seconds: 3 layers, for meshes and faults.
 _small='"num_hidden_layers": 3, "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
@@ -81,15 +98,15 @@ shaped() {
     printf '%s\n' "$text"
 }
 
-# dataset DIR ROWS LENGTH: random tokens.
+# dataset DIR ROWS LENGTH [VOCABULARY]: random tokens.
 dataset() {
-    awk -v n="$2" -v len=$(($3 + 1)) 'BEGIN {
+    awk -v n="$2" -v len=$(($3 + 1)) -v ids="${4:-151936}" 'BEGIN {
         x = 1
         for (i = 0; i < n; i++) {
             printf "{\"input_ids\": ["
             for (j = 0; j < len; j++) {
                 x = (x * 16807) % 2147483647
-                printf "%s%d", j ? ", " : "", x % 151936
+                printf "%s%d", j ? ", " : "", x % ids
             }
             print "]}"
         }

@@ -146,16 +146,22 @@ static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w,
     }
 }
 
+/* Key heads side by side: no other has to do with their gradients. */
 static void naive(const call *p, double *o, double *lse, double *g)
 {
     const d9d_attention_dims *n = &p->n;
-    double *w = calloc((size_t)n->z + 1, sizeof(*w));
+    const int64_t group = n->kv > 0 ? n->a / n->kv : 0;
 
-    for (int64_t b = 0; b < n->b; b++)
-        for (int64_t h = 0; h < n->a; h++)
-            for (int64_t i = 0; i < n->s; i++)
-                naive_row(p, b, h, i, w, o, lse + (b * n->a + h) * n->s + i, g);
-    free(w);
+#pragma omp parallel for
+    for (int64_t kh = 0; kh < n->kv; kh++) {
+        double *w = calloc((size_t)n->z + 1, sizeof(*w));
+
+        for (int64_t b = 0; b < n->b; b++)
+            for (int64_t h = kh * group; h < (kh + 1) * group; h++)
+                for (int64_t i = 0; i < n->s; i++)
+                    naive_row(p, b, h, i, w, o, lse + (b * n->a + h) * n->s + i, g);
+        free(w);
+    }
 }
 
 static void check_sink(call *p, const double *want)
@@ -237,6 +243,9 @@ static const struct shape {
     {2, 260, 4, 2, 64},
     {1, 129, 2, 2, 64},
     {1, 193, 2, 1, 128},
+    /* and between their tiles */
+    {2, 130, 4, 2, 72},
+    {1, 140, 2, 2, 96},
     /* and lengths that they are planned for */
     {2, 256, 4, 2, 64},
     {1, 176, 2, 1, 128},
@@ -365,9 +374,11 @@ static const d9d_attention_dims as_groups = {
     .t = D9D_BF16, .a = 4, .kv = 1, .d = 128, .causal = true, .scale = 0.1f};
 static const d9d_attention_dims as_window = {
     .t = D9D_BF16, .a = 4, .kv = 2, .d = 128, .causal = true, .scale = 0.1f, .window = 70};
-/* No library's. */
+/* Between tiles. */
 static const d9d_attention_dims as_80 = {
     .t = D9D_BF16, .a = 2, .kv = 1, .d = 80, .causal = true, .scale = 0.1f};
+static const d9d_attention_dims as_96 = {
+    .t = D9D_BF16, .a = 4, .kv = 2, .d = 96, .causal = true, .scale = 0.1f};
 static const d9d_attention_dims as_float = {
     .t = D9D_F32, .a = 2, .kv = 1, .d = 12, .causal = true, .scale = 0.3f};
 
@@ -392,6 +403,8 @@ static const struct {
     {2, 640, NULL, &as_window},
     {2, 180, documents_180, &as_80},
     {4, 80, NULL, &as_80},
+    {2, 304, documents_304, &as_96},
+    {2, 512, NULL, &as_96},
     {3, 180, documents_180, &as_float},
     {2, 180, documents_180, &as_float},
     {4, 304, NULL, &as_float},
@@ -753,6 +766,112 @@ static void test_pieces(void **state)
             check_pieces(array_types[t], sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
 }
 
+/* --- every size of heads ------------------------------------------------------------------- */
+
+/* How rows lie: packed documents between bounds, or whole. */
+static const struct {
+    const char *name;
+    int64_t b, s, z, window;
+    int segments;
+    d9d_segment segment[3];
+} lies[] = {
+    {"whole rows of a planned length", 2, 144, 144, 0, 0, {{0}}},
+    {"whole rows of another", 2, 131, 131, 0, 0, {{0}}},
+    {"a long row", 1, 389, 389, 0, 0, {{0}}},
+    {"under a window", 1, 200, 200, 70, 0, {{0}}},
+    {"documents", 1, 200, 200, 0, 3, {{0, 66, 0, 66}, {66, 129, 66, 129}, {195, 5, 195, 5}}},
+    {"documents under a window", 1, 200, 200, 33, 2, {{0, 70, 0, 70}, {70, 130, 70, 130}}},
+    {"more keys than queries", 1, 133, 400, 0, 2, {{0, 70, 0, 270}, {70, 63, 270, 130}}},
+};
+
+/* The largest error of what came out, in units of what is allowed. */
+static double worst_of(d9d_dtype t, const void *got, const double *want, int64_t n,
+                       double tolerance)
+{
+    double worst = 0.0;
+
+    for (int64_t i = 0; i < n; i++) {
+        const double w = want[i], error = fabs(array_get(t, got, i) - w);
+        const double units = error / (tolerance * (1.0 + fabs(w)) + fabs(w) / 256.0);
+
+        worst = units > worst || isnan(units) ? units : worst;
+        if (isnan(worst))
+            return worst;
+    }
+    return worst;
+}
+
+/* Two runs of it, which must give the same bits; returns whether they did. */
+static bool runs_alike(array_run run, call *p, void *out, size_t bytes)
+{
+    void *first = malloc(bytes + 1);
+    bool alike;
+
+    run(p);
+    memcpy(first, out, bytes);
+    memset(out, 0xff, bytes);
+    run(p);
+    alike = memcmp(first, out, bytes) == 0;
+    free(first);
+    return alike;
+}
+
+/* Whether heads of so many features are right, rows lying so; says what is not. */
+static bool head_is_right(int64_t d, int lie)
+{
+    const d9d_attention_dims n = {.t = D9D_BF16,
+                                  .b = lies[lie].b,
+                                  .s = lies[lie].s,
+                                  .z = lies[lie].z,
+                                  .a = 4,
+                                  .kv = 2,
+                                  .d = d,
+                                  .causal = true,
+                                  .window = lies[lie].window,
+                                  .scale = 1.0f / sqrtf((float)d),
+                                  .segments = lies[lie].segments,
+                                  .segment = lies[lie].segments > 0 ? lies[lie].segment : NULL};
+    const int64_t nq = q_size(&n), nk = k_size(&n), rows = n.b * n.a * n.s;
+    double *o = calloc((size_t)nq, sizeof(*o)), *lse = calloc((size_t)rows, sizeof(*lse));
+    double *g = calloc((size_t)(nq + 2 * nk + n.a), sizeof(*g)), out, back;
+    call p = {.n = n};
+    bool alike, right;
+
+    p.q = array_random(n.t, nq, 1, 1.0);
+    p.k = array_random(n.t, nk, 2, 1.0);
+    p.v = array_random(n.t, nk, 3, 1.0);
+    p.dout = array_random(n.t, nq, 4, 1.0);
+    p.o = array_poison(n.t, nq);
+    p.lse = array_poison(D9D_F32, rows);
+    p.grads = array_poison(n.t, nq + 2 * nk);
+    naive(&p, o, lse, g);
+    alike = runs_alike(run_forward, &p, p.o, (size_t)nq * 2);
+    alike = runs_alike(run_backward, &p, p.grads, (size_t)(nq + 2 * nk) * 2) && alike;
+    out = worst_of(n.t, p.o, o, nq, 1e-2);
+    back = worst_of(n.t, p.grads, g, nq + 2 * nk, 2e-2);
+    right = alike && out <= 1.0 && back <= 1.0;
+    if (!right)
+        print_error("heads of %lld, %s: o %.2f, gradients %.2f times what is allowed%s\n",
+                    (long long)d, lies[lie].name, out, back, alike ? "" : "; two runs differ");
+    void *parts[] = {p.q, p.k, p.v, p.dout, p.o, p.lse, p.grads, o, lse, g};
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        free(parts[i]);
+    return right;
+}
+
+/* All that kernels for some sizes take; where one kernel takes all, a few. */
+static void test_heads(void **state)
+{
+    const int64_t step = unit_device_is_cpu() ? 56 : 8;
+    int wrong = 0;
+
+    (void)state;
+    for (int64_t d = 8; d <= 264; d += step)
+        for (size_t i = 0; i < sizeof(lies) / sizeof(*lies); i++)
+            wrong += !head_is_right(d, (int)i);
+    assert_int_equal(wrong, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -760,7 +879,7 @@ int main(void)
         cmocka_unit_test(test_segments),     cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_prompts),      cmocka_unit_test(test_alone),
         cmocka_unit_test(test_bad_segments), cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_pieces),       cmocka_unit_test(test_heads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -280,7 +280,15 @@ static void gradients_of_attention_by_tiles(void **state)
     n.d = 80;
     assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                           NULL, NULL));
+    assert_int_equal(t->work[D9D_PAPER_ATTENTION_GRAD].calls, 2);
+    n.d = 256; /* of whole rows alone */
+    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                                          NULL, NULL));
+    n.z = n.s;
+    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                                          NULL, NULL));
     assert_int_equal(t->work[D9D_PAPER_ATTENTION_OWN].calls, 1);
+    assert_int_equal(t->work[D9D_PAPER_ATTENTION_GRAD].calls, 3);
 }
 
 static void experts_get_the_same(void **state)

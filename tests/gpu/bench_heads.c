@@ -1,0 +1,108 @@
+/* bench_heads.c - attention by head size, forward and backward.
+ *
+ *     bench_heads [FEATURES ...]
+ *
+ * Causal, bfloat16, random data, 4 rows of 4096 tokens, 16 query heads over 8 key heads.  A line a
+ * size, 32 to 256 by 8 when none is named: its features, microseconds forward and backward, and
+ * TFLOP/s of the products that the mask leaves.  The best of five series of ten calls.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "d9d/base/thread.h"
+#include "support/unit_device.h"
+
+enum { B = 4, S = 4096, A = 16, KV = 8, MOST = 256, SERIES = 5, CALLS = 10 };
+enum { Q, K, V, O, DOUT, DQ, DK, DV, ARRAYS };
+
+typedef struct bench {
+    d9d_device *dev;
+    const d9d_kernels *k;
+    d9d_stream s;
+    void *p[ARRAYS];
+    float *lse;
+} bench;
+
+typedef d9d_status call(const bench *b, const d9d_attention_dims *n);
+
+static d9d_status forward(const bench *b, const d9d_attention_dims *n)
+{
+    return b->k->attention(b->s, n, b->p[O], b->lse, b->p[Q], b->p[K], b->p[V]);
+}
+static d9d_status backward(const bench *b, const d9d_attention_dims *n)
+{
+    return b->k->attention_din(b->s, n, b->p[DQ], b->p[DK], b->p[DV], b->p[DOUT], b->p[Q], b->p[K],
+                               b->p[V], b->p[O], b->lse);
+}
+
+static void must(d9d_status st)
+{
+    if (st == D9D_OK)
+        return;
+    fprintf(stderr, "bench_heads: %s\n", d9d_err_message());
+    exit(1);
+}
+
+static double best_seconds(const bench *b, const d9d_attention_dims *n, call *run)
+{
+    double best = INFINITY;
+
+    must(run(b, n)); /* plans */
+    must(d9d_device_sync(b->dev));
+    for (int i = 0; i < SERIES; i++) {
+        const int64_t start = d9d_clock_ns();
+
+        for (int j = 0; j < CALLS; j++)
+            must(run(b, n));
+        must(d9d_device_sync(b->dev));
+        best = fmin(best, (double)(d9d_clock_ns() - start) * 1e-9 / CALLS);
+    }
+    return best;
+}
+
+static void show(const bench *b, int64_t features)
+{
+    const d9d_attention_dims n = {.t = D9D_BF16,
+                                  .b = B,
+                                  .s = S,
+                                  .z = S,
+                                  .a = A,
+                                  .kv = KV,
+                                  .d = features,
+                                  .causal = true,
+                                  .scale = 1.0f / sqrtf((float)features)};
+    const double product = 1.0 * B * A * S * S * (double)features;
+    const double out = best_seconds(b, &n, forward), back = best_seconds(b, &n, backward);
+
+    printf("%3lld %9.0f us %9.0f us %7.0f %7.0f TFLOP/s\n", (long long)features, out * 1e6, back * 1e6,
+           2 * product / out * 1e-12, 5 * product / back * 1e-12);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    const int64_t n = (int64_t)B * S * A * MOST, zero = 0;
+    bench b = {0};
+
+    must(d9d_device_open(unit_device_name(), &b.dev));
+    b.k = b.dev->kernels;
+    b.s = b.dev->stream;
+    for (int i = 0; i < ARRAYS; i++) {
+        must(d9d_device_alloc(b.dev, (uint64_t)n * 2, &b.p[i]));
+        must(b.k->random(b.s, D9D_BF16, b.p[i], D9D_INIT_NORMAL, 1.0f, (d9d_rng){1, (uint64_t)i}, 1,
+                         &n, &zero, &n));
+    }
+    must(d9d_device_alloc(b.dev, (uint64_t)B * S * A * 4, (void **)&b.lse));
+    if (argc > 1)
+        for (int i = 1; i < argc; i++)
+            show(&b, strtol(argv[i], NULL, 10));
+    else
+        for (int64_t d = 32; d <= MOST; d += 8)
+            show(&b, d);
+    for (int i = 0; i < ARRAYS; i++)
+        d9d_device_free(b.dev, b.p[i], (uint64_t)n * 2);
+    d9d_device_free(b.dev, b.lse, (uint64_t)B * S * A * 4);
+    d9d_device_close(b.dev);
+    return 0;
+}
