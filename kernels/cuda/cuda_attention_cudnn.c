@@ -29,8 +29,8 @@
  * Other rows with more keys than queries go to slower kernels.
  *
  * Heads of more than 128 features: gradients of documents, of pieces and under a window come out
- * wrong (cuDNN 9.19, some by their own size), so cuDNN has those of whole rows alone, each length by
- * a plan of its own.
+ * wrong (cuDNN 9.19, some by their own size), so cuDNN has those of whole rows alone, each length
+ * by a plan of its own.
  *
  * cuDNN takes what is written here and nothing like it: P and the full dV, dK must be bfloat16,
  * the sum of dQ a real float32 tensor, and the mask as d9di_graph_causal() and _window() have it.
@@ -893,7 +893,7 @@ d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *don
     if (c->n.segment != NULL)
         return run_packed(s, x, c, done);
     return is_whole_only(c) || d9di_plan_is_for(&c->n) ? run_rows(s, x, c, done)
-                                                        : run_listed(s, x, c, done);
+                                                       : run_listed(s, x, c, done);
 }
 #else
 struct d9di_sdpa {

@@ -26,7 +26,7 @@ struct job {
 
 /* --- a block's shared memory ------------------------------------------------------------------ */
 
-/* Tiles of 64 cells and D features: slabs of 64 features, 64 rows of 128 bytes each, swizzled.  What
+/* Tiles of 64 cells and D features: slabs of 64 features, 64 rows of 128 bytes each, swizzled. What
  * a head does not have of a slab the copy engine fills with zeros.  A stage has one of each array,
  * or one of keys and of slopes one for each crew. */
 template <int D> struct layout {

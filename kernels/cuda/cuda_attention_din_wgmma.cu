@@ -238,8 +238,8 @@ d9d_status run(d9d_stream s, const d9di_attention *c, const extras &x, int64_t s
     if (n.segment == NULL)
         D9D_TRY(d9di_documents_list(s, c, x.list));
     prepare_kernel<<<(unsigned)(LISTS + 2 * s->sms), LIST_BLOCK, 0, d9di_queue(s)>>>(
-        p.n, {(const bf16 *)c->dout, (const bf16 *)c->o, c->lse, x.lse, x.delta, p.d},
-        x.queries, x.keys, x.kept);
+        p.n, {(const bf16 *)c->dout, (const bf16 *)c->o, c->lse, x.lse, x.delta, p.d}, x.queries,
+        x.keys, x.kept);
     D9D_TRY(d9di_launched(c->op));
     while (by->features < n.d)
         by++;

@@ -122,8 +122,7 @@ static bool is_whole_only(const d9d_attention_dims *n, bool backward)
 static bool by_cudnn(const d9d_attention_dims *n, bool backward)
 {
     return fits(n, 256) && has_keys(n) &&
-           (!is_whole_only(n, backward) ||
-            (n->segments == 0 && n->pieces == 0 && n->window == 0));
+           (!is_whole_only(n, backward) || (n->segments == 0 && n->pieces == 0 && n->window == 0));
 }
 
 /* The gradient on Hopper, of any rows. */

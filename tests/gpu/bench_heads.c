@@ -75,8 +75,8 @@ static void show(const bench *b, int64_t features)
     const double product = 1.0 * B * A * S * S * (double)features;
     const double out = best_seconds(b, &n, forward), back = best_seconds(b, &n, backward);
 
-    printf("%3lld %9.0f us %9.0f us %7.0f %7.0f TFLOP/s\n", (long long)features, out * 1e6, back * 1e6,
-           2 * product / out * 1e-12, 5 * product / back * 1e-12);
+    printf("%3lld %9.0f us %9.0f us %7.0f %7.0f TFLOP/s\n", (long long)features, out * 1e6,
+           back * 1e6, 2 * product / out * 1e-12, 5 * product / back * 1e-12);
     fflush(stdout);
 }
 

@@ -848,7 +848,8 @@ static bool head_is_right(int64_t d, int lie)
     alike = runs_alike(run_forward, &p, p.o, (size_t)nq * 2);
     alike = runs_alike(run_backward, &p, p.grads, (size_t)(nq + 2 * nk) * 2) && alike;
     out = worst_of(n.t, p.o, o, nq, 1e-2);
-    back = worst_of(n.t, p.grads, g, nq + 2 * nk, 2e-2);
+    /* o is rounded to bfloat16 before rows of dO O, whose error grows with the features. */
+    back = worst_of(n.t, p.grads, g, nq + 2 * nk, d > 128 ? 3e-2 : 2e-2);
     right = alike && out <= 1.0 && back <= 1.0;
     if (!right)
         print_error("heads of %lld, %s: o %.2f, gradients %.2f times what is allowed%s\n",
