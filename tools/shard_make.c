@@ -115,13 +115,14 @@ static d9d_status put_report(const tool_run *r, const char *dir, const d9d_shard
 {
     if (!r->json)
         return D9D_OK;
-    return tool_put_json(json_pack(
-        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dataset", d9d_json_str(dir),
-        "documents", (json_int_t)s->documents, "too_short", (json_int_t)s->too_short, "dropped",
-        (json_int_t)s->dropped, "truncated", (json_int_t)s->truncated, "split",
-        (json_int_t)s->split, "turns_lost", (json_int_t)s->turns_lost, "targets_lost",
-        (json_int_t)s->targets_lost, "samples", (json_int_t)s->samples, "tokens", (json_int_t)s->tokens,
-        "positions", (json_int_t)s->positions, "shards", (json_int_t)s->shards));
+    return tool_put_json(
+        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dataset",
+                  d9d_json_str(dir), "documents", (json_int_t)s->documents, "too_short",
+                  (json_int_t)s->too_short, "dropped", (json_int_t)s->dropped, "truncated",
+                  (json_int_t)s->truncated, "split", (json_int_t)s->split, "turns_lost",
+                  (json_int_t)s->turns_lost, "targets_lost", (json_int_t)s->targets_lost, "samples",
+                  (json_int_t)s->samples, "tokens", (json_int_t)s->tokens, "positions",
+                  (json_int_t)s->positions, "shards", (json_int_t)s->shards));
 }
 
 /* The tokenizer.json of a directory. */

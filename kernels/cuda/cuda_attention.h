@@ -37,8 +37,8 @@ static inline void *d9di_room_take(d9di_room *r, int64_t bytes)
     return p;
 }
 
-/* By cuDNN in bfloat16, heads of up to 256 features by 8, rows with as many keys as queries or pieces of rows;
- * *done is false when it does not take the call. */
+/* By cuDNN in bfloat16, heads of up to 256 features by 8, rows with as many keys as queries or
+ * pieces of rows; *done is false when it does not take the call. */
 d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *done);
 /* By tiles of our own in float32, for any shape and type. */
 d9d_status d9di_attention_tiles(d9d_stream s, const d9di_attention *c);

@@ -20,8 +20,8 @@ typedef struct d9di_chat_lost {
 
 /* Append the ids and labels of a chat, neither when nothing of it is trained.  One of more than
  * `most` positions, unless that is 0, is that of as many first turns as fit, the last of them a
- * trained one; it is dropped when there are none.  `room` is to work in.  EFORMAT fills *error where
- * the messages are at fault. */
+ * trained one; it is dropped when there are none.  `room` is to work in.  EFORMAT fills *error
+ * where the messages are at fault. */
 d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
                             int64_t most, d9di_rendering *room, d9d_ids *ids, d9di_labels *labels,
                             d9di_chat_lost *lost, d9di_jsonl_error *error);

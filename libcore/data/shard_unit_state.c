@@ -78,10 +78,10 @@ static json_t *lists_json(const d9di_unit_how *how, const d9di_unit_state *s)
     /* What memory had no room for is not in its list. */
     whole = json_array_size(splits) == how->n_splits * SPLIT_NUMBERS &&
             json_array_size(shards) == s->shards.len && json_array_size(ended) == s->ended.len;
-    lists = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", "d9d.unit.v2", "job",
-                      hash_json(how->job), "records_hash", hash_json(s->records_hash),
-                      "segments_hash", hash_json(s->segments_hash), "splits", splits, "shards",
-                      shards, "ended", ended);
+    lists =
+        json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", "d9d.unit.v2", "job",
+                  hash_json(how->job), "records_hash", hash_json(s->records_hash), "segments_hash",
+                  hash_json(s->segments_hash), "splits", splits, "shards", shards, "ended", ended);
     if (whole)
         return lists;
     json_decref(lists);

@@ -279,8 +279,8 @@ static d9d_status get_state(const json_t *root, const char *path, d9d_save_state
     state->seed = (uint64_t)seed;
     state->finite = finite != 0;
     for (size_t i = 0; i < N_DIGESTS; i++)
-        D9D_TRY(get_digest(root, path, &digests[i],
-                           (d9d_hash *)((char *)state + digests[i].offset)));
+        D9D_TRY(
+            get_digest(root, path, &digests[i], (d9d_hash *)((char *)state + digests[i].offset)));
     return D9D_OK;
 }
 

@@ -86,9 +86,9 @@ typedef struct d9di_train {
     d9d_device_event *ends[4]; /* [k % 4]: the device is done with it */
     d9di_train_result held;    /* a record that waits for what all ranks' metrics say */
     bool holds;
-    bool stepped;     /* a report has come */
-    d9d_trace *trace; /* of the steps that are being traced; NULL: none */
-    uint64_t waits;   /* for the device while steps were queued, but the first two */
+    bool stepped;                  /* a report has come */
+    d9d_trace *trace;              /* of the steps that are being traced; NULL: none */
+    uint64_t waits;                /* for the device while steps were queued, but the first two */
     struct d9d_save_origin origin; /* of every state that is saved */
     int64_t n_micro, total_steps;
     d9di_saver *saver;  /* NULL: of a trial */

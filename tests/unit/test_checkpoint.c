@@ -630,7 +630,7 @@ static void others_are_copied(void **state)
     assert_true(d9d_fs_exists("t/1_Pooling/config.json"));
     for (size_t i = 0; i < 7; i++) {
         static const char *const absent[] = {
-            "t/config.json", "t/x.safetensors",       "t/sub", "t/" D9D_INDEX_NAME,
+            "t/config.json", "t/x.safetensors",      "t/sub",         "t/" D9D_INDEX_NAME,
             "t/.env",        "t/" D9D_MANIFEST_NAME, "t/corpus.jsonl"};
 
         assert_false(d9d_fs_exists(absent[i]));

@@ -132,7 +132,8 @@ typedef struct d9d_paper_tally {
 D9D_API const d9d_paper_tally *d9d_paper_done(const d9d_paper *p);
 D9D_API void d9d_paper_begin(d9d_paper *p);
 
-/* For a kernel that stands in no table: elements of type `t`, operations, bytes read and written. */
+/* For a kernel that stands in no table: elements of type `t`, operations, bytes read and written.
+ */
 D9D_API D9D_MUST_USE d9d_status d9d_paper_launch(d9d_stream s, d9d_dtype t, double flops,
                                                  double bytes);
 /* Kernels of all kinds since it was made; it only grows. */

@@ -109,8 +109,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_create_new(const char *path, d9d_file *out);
 /* Open for reading and writing as it is; make it, empty, where it is absent. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_edit(const char *path, d9d_file *out);
-/* The same of a file that must be this user's own: EPATH for a symbolic link, which is not followed,
- * for what is no regular file, and for the file of another user.  Writing begins at its start. */
+/* The same of a file that must be this user's own: EPATH for a symbolic link, which is not
+ * followed, for what is no regular file, and for the file of another user.  Writing begins at its
+ * start. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_edit_own(const char *path, d9d_file *out);
 /* Take the file's lock, which is kept until it is closed: EIO when another process has it.  File
  * systems without locks are fine. */
@@ -165,14 +166,14 @@ typedef struct d9d_outdir {
 
 enum {
     D9D_OUTDIR_REPLACE = 1, /* allow a non-empty directory there; it is swapped out whole */
-    D9D_OUTDIR_KEEP = 2     /* work in "<path>.partial", which may be there from an earlier run, with
-                             * its mark, and which release leaves for the next one */
+    D9D_OUTDIR_KEEP = 2 /* work in "<path>.partial", which may be there from an earlier run, with
+                         * its mark, and which release leaves for the next one */
 };
 
 /* ECONFIG where `path` has files: without D9D_OUTDIR_REPLACE, naming --force; and with it, unless
  * it is of the kind (borrowed; NULL: any directory).  EPATH where the commit could not replace it.
- * ECONFIG where "<path>.partial" has files and neither a mark nor what the kind begins with, or is a
- * link. */
+ * ECONFIG where "<path>.partial" has files and neither a mark nor what the kind begins with, or is
+ * a link. */
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags,
                                                  const d9d_outdir_kind *kind);
 /* Only the names, for those who work in a directory that another process begins and commits;

@@ -93,9 +93,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const
  * config.json.  No directory goes along but for its files that are in the table, such as
  * 1_Pooling/config.json.  Links to files are followed, links to directories are not.  EPATH or
  * ENOTFOUND where a name of the table is of a pipe, a device, or a link to nothing.  Larger files
- * than D9D_MODEL_FILE_MAX are left behind.  One line of the log names what is left behind, but for hidden
- * files, weights in safetensors and what is written anew.  Paths within `src`, sorted, in the
- * arena. */
+ * than D9D_MODEL_FILE_MAX are left behind.  One line of the log names what is left behind, but for
+ * hidden files, weights in safetensors and what is written anew.  Paths within `src`, sorted, in
+ * the arena. */
 #define D9D_MODEL_FILE_MAX (1ull << 30)
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_others(const char *src, d9d_arena *a,
                                                       const d9d_log *log, d9d_fs_names *out);

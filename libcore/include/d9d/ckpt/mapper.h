@@ -200,7 +200,8 @@ typedef struct d9d_map_plan d9d_map_plan;
 /* What becomes of finite numbers that a cast has no room for. */
 typedef enum d9d_cast_overflow {
     D9D_CAST_OVERFLOW_ERROR,    /* ECONFIG names the tensor, how many and the largest */
-    D9D_CAST_OVERFLOW_SATURATE, /* the largest number of the type; not where boxes are made: ENOTSUP */
+    D9D_CAST_OVERFLOW_SATURATE, /* the largest number of the type; not where boxes are made: ENOTSUP
+                                 */
     D9D_CAST_OVERFLOW_INF       /* infinite.  A warning counts them here and above. */
 } d9d_cast_overflow;
 

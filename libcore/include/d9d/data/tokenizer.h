@@ -101,10 +101,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok,
 enum { D9D_DECODE_SKIP_SPECIAL = 1 }; /* leave special tokens out */
 
 /* Append the bytes that `ids` stand for.  They are what was encoded, after
- * normalisation, or, where the file has no decoder, the tokens as they are spelled in it with blanks
- * between them, as HF has it; ids cut from a longer text may begin or end inside a character, where HF
- * puts U+FFFD.
- * EINVAL for an id that no token has. */
+ * normalisation, or, where the file has no decoder, the tokens as they are spelled in it with
+ * blanks between them, as HF has it; ids cut from a longer text may begin or end inside a
+ * character, where HF puts U+FFFD. EINVAL for an id that no token has. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids,
                                                      size_t n, unsigned flags, d9d_buf *out);
 

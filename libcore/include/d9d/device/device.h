@@ -118,7 +118,8 @@ typedef struct d9d_custom_kernel {
     size_t size;      /* sizeof(d9d_custom_kernel) */
     const char *name; /* in sentences */
     /* `args` is the caller's, and lives until the call returns: what a GPU needs later is copied
-     * into its launch.  On a GPU `s` is the CUDA stream (d9d/kernels/cuda.h).  NULL: it has none. */
+     * into its launch.  On a GPU `s` is the CUDA stream (d9d/kernels/cuda.h).  NULL: it has none.
+     */
     d9d_status (*cpu)(d9d_stream s, void *args);
     d9d_status (*cuda)(d9d_stream s, void *args);
 } d9d_custom_kernel;

@@ -36,8 +36,8 @@
  * A class without what is asked of it (0/0) has the value `zero_division`: 0 by default, with null
  * NaN, and such classes are then left out of macro and weighted.  Values are scikit-learn's for the
  * same names, but that the area under the ROC curve takes scores for equal that differ by less than
- * a thousandth of themselves or of their distance from 1 (or that `num_bins` equal steps of 0 to 1 do
- * not tell apart), and that a class needs no prediction to be known.
+ * a thousandth of themselves or of their distance from 1 (or that `num_bins` equal steps of 0 to 1
+ * do not tell apart), and that a class needs no prediction to be known.
  *
  * A metric of one's own is a table too: d9d_metric_kind.
  */

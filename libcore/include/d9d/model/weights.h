@@ -50,10 +50,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_weights_check_export(const d9d_model_spec *m
 
 /* Write a HuggingFace checkpoint to `dir`, which must be vacant and appears whole: weights,
  * config.json, and the other files of the model beside m->hf_config (a config.json, or a directory
- * that has one; NULL: none), which d9d_checkpoint_others() finds, byte for byte.  A configuration file of another
- * name brings nothing with it.  The expert layout is that of hf_config.  A model without a
- * HuggingFace form is written in the suite's own layout, without a config.json.  Adapters (NULL:
- * none) are merged. */
+ * that has one; NULL: none), which d9d_checkpoint_others() finds, byte for byte.  A configuration
+ * file of another name brings nothing with it.  The expert layout is that of hf_config.  A model
+ * without a HuggingFace form is written in the suite's own layout, without a config.json.  Adapters
+ * (NULL: none) are merged. */
 D9D_API D9D_MUST_USE d9d_status d9d_weights_export(const d9d_model_spec *m,
                                                    const d9d_params *params, const d9d_adapters *ad,
                                                    const char *dir, const d9d_log *log);
