@@ -87,11 +87,13 @@ check_going_on() { # WHAT
 }
 
 end_everywhere() {
-    local limit=0 n=0 later=0 status most
+    local limit=1 n=0 later=0 status most
     most=$(grep '"loss"' "$work/whole/metrics.jsonl" | sed 's/.*"mem_bytes": \([0-9]*\).*/\1/' | sort -n | tail -n 1)
     cp -R "$work/base" "$work/run" # told once what is needed at least
     train run "$device@1"
     needed=$(sed 's/.*no room for the \([0-9]*\) bytes.*/\1/' "$work/err")
+    train run "$device@0"
+    [ $? -eq 2 ] || complain "a limit of 0 is not refused"
     while [ "$failures" -eq 0 ]; do
         rm -rf "$work/run" && cp -R "$work/base" "$work/run"
         train run "$device@$limit"

@@ -167,12 +167,12 @@ static d9d_status say_squares(d9d_stream s, double *out, d9d_dtype t, const d9d_
     return d9d_kernels_cpu()->sum_squares(s, out, t, list, count);
 }
 
-static d9d_status say_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, d9d_dtype gt,
-                          const void *g, const float *scale, d9d_dtype st, void *momentum,
-                          int64_t n)
+static d9d_status say_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p,
+                          int16_t *residual, d9d_dtype gt, const void *g, const float *scale,
+                          d9d_dtype st, void *momentum, int64_t n)
 {
     say('u', name_of(p));
-    return d9d_kernels_cpu()->sgd(s, c, t, p, gt, g, scale, st, momentum, n);
+    return d9d_kernels_cpu()->sgd(s, c, t, p, residual, gt, g, scale, st, momentum, n);
 }
 
 typedef struct section {
