@@ -254,16 +254,16 @@ d9d_status d9di_run_dir_spares(const d9di_run_dir *r, bool goes_on)
 
 /* --- is it there still ----------------------------------------------------------------------- */
 
-struct d9di_held {
+struct d9di_run_dir_held {
     dev_t device; /* the directory itself, whatever has its name later */
     ino_t inode;
     char path[];
 };
 
-d9d_status d9di_held_open(const char *path, d9di_held **out)
+d9d_status d9di_held_open(const char *path, d9di_run_dir_held **out)
 {
     const size_t n = strlen(path) + 1;
-    d9di_held *h = calloc(1, sizeof(*h) + n);
+    d9di_run_dir_held *h = calloc(1, sizeof(*h) + n);
     struct stat s;
 
     if (h == NULL)
@@ -282,7 +282,7 @@ d9d_status d9di_held_open(const char *path, d9di_held **out)
 /* A file system that gives no answer now may give one when a checkpoint is due. */
 d9d_status d9di_held_check(void *held)
 {
-    const d9di_held *h = held;
+    const d9di_run_dir_held *h = held;
     struct stat s;
     const bool found = stat(h->path, &s) == 0;
 

@@ -35,8 +35,8 @@ d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
 
 /* Remember which directory it is; from then on check() is EIO where that has been removed, or has
  * another name: its open files could be written for ever, and nobody would find them. */
-typedef struct d9di_held d9di_held;
-d9d_status d9di_held_open(const char *path, d9di_held **out);
+typedef struct d9di_run_dir_held d9di_run_dir_held;
+d9d_status d9di_held_open(const char *path, d9di_run_dir_held **out);
 d9d_status d9di_held_check(void *held);
 void d9di_held_free(void *held);
 

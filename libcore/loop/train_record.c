@@ -110,7 +110,7 @@ out:
 /* From here on no step waits for the directory's file system. */
 static d9d_status write_behind(d9di_train *r)
 {
-    d9di_held *held;
+    d9di_run_dir_held *held;
     d9d_status st;
 
     D9D_TRY(d9di_held_open(r->dir.path, &held));

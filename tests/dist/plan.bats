@@ -165,7 +165,8 @@ pipe() { # SCHEDULE-JSON RANKS MODEL MORE-BY MESH
         written=$(stat -c %s out/checkpoints/*/manifest.json)
         echo "$model $on: planned $planned, written $written"
         rm -rf out
-        [ "$written" -le "$planned" ] && awk -v p="$planned" -v w="$written" 'BEGIN { exit !(p <= 1.5 * w + 4096) }'
+        [ "$written" -le "$planned" ]
+        awk -v p="$planned" -v w="$written" 'BEGIN { exit !(p <= 1.5 * w + 4096) }'
     }
     of dense "1 1 1 1 1 1"
     of dense "1 3 1 1 1 1" --set trainer.batching.global_batch_size=6

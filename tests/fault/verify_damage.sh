@@ -12,10 +12,10 @@ cd "$work"
 
 cp -R "$golden/moe" moe
 cp "$golden/../../examples/tokenizer/tokenizer.json" moe
-mkdir moe/sub
-echo '{"pooling": "mean"}' >moe/sub/config.json
+mkdir moe/1_Pooling
+echo '{"pooling": "mean"}' >moe/1_Pooling/config.json
 d9d-map -q moe d9d
-[ -s d9d/sub/config.json ]
+[ -s d9d/1_Pooling/config.json ]
 d9d-map -q --shard-size 40kB "$golden/moe" d9d-shards
 d9d-map -q --to hf moe hf
 d9d-map -q --to hf --shard-size 40kB "$golden/moe_fused" hf-shards

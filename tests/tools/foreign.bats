@@ -28,7 +28,8 @@ refused() {
     for make in "${makers[@]}"; do
         ln -s home out.partial
         refused "out.partial: is a link" $make out
-        [ -L out.partial ] && [ ! -e out ]
+        [ -L out.partial ]
+        [ ! -e out ]
         rm out.partial
     done
 }
@@ -51,7 +52,8 @@ refused() {
         rm -r out.partial 2>/dev/null || true
         rm -rf out && mkdir out.partial
         $make out
-        [ ! -e out.partial ] && [ ! -e out/.d9d-partial ]
+        [ ! -e out.partial ]
+        [ ! -e out/.d9d-partial ]
     done
 }
 

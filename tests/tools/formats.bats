@@ -27,7 +27,7 @@ spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.
     # What a part says that it is, is said of nothing else.
     d9d-shard -q --format tokens --task 0/1 --out part labels.jsonl
     assert_equal "$(grep -ho '"schema": "[^"]*"' part/*.json | sort -u | tr '\n' ' ')" \
-        '"schema": "d9d.dataset.v1" "schema": "d9d.part.v1" "schema": "d9d.unit.v1" '
+        '"schema": "d9d.dataset.v1" "schema": "d9d.part.v2" "schema": "d9d.unit.v2" '
 }
 
 @test "checkpoints: mapped, initialised" {

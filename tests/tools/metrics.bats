@@ -262,7 +262,7 @@ int⟦ main(b)⟧' ]
     echo '{"step": 1, "first": 0, "samples": [5, -1]}' >run/samples.jsonl
     refused 1 '"samples" has no number' run -s 1
     echo '{"step": 1, "first": 0, "samples": [5]}' >run/samples.jsonl
-    refused 1 'sample 5 of the split' run -s 1 --text
+    refused 2 'sample 5 of the split' run -s 1 --text
     echo '{"step": 1, "first": 0, "samples": [0], "datasets": [2]}' >run/samples.jsonl
     refused 1 '"datasets" has no number below 2' run -s 1
     echo 'x' >run/samples.jsonl

@@ -19,7 +19,7 @@ says() { [[ "$output" == *"\"$1\": \""*$'caf\xef\xbf\xbd\"'* ]]; }
     says dataset
     run -0 --separate-stderr d9d-shard -q --json verify "$bad"
     says dataset
-    for k in 0 1; do d9d-shard -q --part-size 8 --task $k/2 -t "$tok" -o "p$k" docs.jsonl; done
+    for k in 0 1; do d9d-shard -q --part-size 512 --task $k/2 -t "$tok" -o "p$k" docs.jsonl; done
     run -0 --separate-stderr d9d-shard -q --json merge "m$bad" p0 p1
     says dataset
     run -0 --separate-stderr d9d-map -q --json "$golden/dense_tied" "k$bad"
@@ -45,7 +45,8 @@ JSON
 @test "a name that a manifest cannot hold is refused before the work" {
     run -2 --separate-stderr d9d-shard -q -t "$tok" -o data --split "$bad=0.5,b=0.5" docs.jsonl
     [[ "$stderr" == *"it is not UTF-8"* ]]
-    [ ! -e data ] && [ ! -e data.partial ]
+    [ ! -e data ]
+    [ ! -e data.partial ]
     # The name of an input is only said: U+FFFD stands for what is none.
     cp docs.jsonl "$bad.jsonl"
     d9d-shard -q -t "$tok" -o data "$bad.jsonl"

@@ -23,12 +23,9 @@ load train_bench
 ./checkpoints/step-00000020/optimizer-r00000.safetensors
 ./config.json
 ./export/config.json
-./export/generate.jsonl
 ./export/generation_config.json
 ./export/manifest.json
 ./export/model.safetensors
-./export/train.json
-./export/train.jsonl
 ./manifest.json
 ./metrics.jsonl
 ./samples.jsonl

@@ -77,7 +77,7 @@ static void test_samples(void **state)
     assert_int_equal(labels[3], 1004);
     assert_int_equal(positions[3], 3);
     assert_int_equal(segments[3], 1);
-    assert_fails_like(d9d_dataset_sample(ds, 100, &s), D9D_EINVAL, "sample 100 of the split");
+    assert_fails_like(d9d_dataset_sample(ds, 100, &s), D9D_ECONFIG, "sample 100 of the split");
     d9d_dataset_close(ds);
 }
 
