@@ -66,7 +66,7 @@ page_mesh() {
     diff shown <(bash -e <(head -n 1 commands) | head -n 8)
 
     # Of all meshes those that the page has.
-    sed -n '/^mesh .*hour$/,/^\.\.\.$/p' "$page" | sed '1d; $d' >meshes
+    sed -n '/^mesh .*MFU %$/,/^\.\.\.$/p' "$page" | sed '1d; $d' >meshes
     [ "$(wc -l <meshes)" -ge 3 ]
     sed -n 2p commands | grep -qw 'global_batch_size=256'
     while read -r line; do
