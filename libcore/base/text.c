@@ -24,6 +24,7 @@ static void mark_cut(char *s, size_t size)
 
 /* Of a sentence that does not fit the middle goes, which is of some long path: what it is about and
  * why stay. */
+D9D_PRINTF(4, 0)
 static bool cut_middle(char *out, size_t size, size_t n, const char *fmt, va_list ap)
 {
     const size_t room = size - sizeof("...");
