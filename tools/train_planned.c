@@ -7,6 +7,7 @@
 #include <execinfo.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -32,16 +33,22 @@ static bool plugin_running(Dl_info *out)
     return false;
 }
 
+/* An operation's threads fail together: the first speaks for the process, the others wait for its
+ * end.  The signal keeps its handler until then, or the second thread would end it by default. */
 static void touched(int number, siginfo_t *info, void *context)
 {
+    static atomic_flag spoken_for = ATOMIC_FLAG_INIT;
     char text[PATH_MAX + 512];
     Dl_info at;
     int n;
 
     (void)info, (void)context;
-    (void)signal(number, SIG_DFL); /* for what comes next, and for what is nobody's plugin */
-    if (!plugin_running(&at))
+    while (atomic_flag_test_and_set(&spoken_for))
+        (void)pause();
+    if (!plugin_running(&at)) {
+        (void)signal(number, SIG_DFL); /* this thread fails again, and ends the process */
         return;
+    }
     n = snprintf(text, sizeof(text),
                  "%s: not supported: %s: an operation of it%s%s%s cannot be planned: it touches "
                  "an array outside of d9d_device_launch()\n",
