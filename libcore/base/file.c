@@ -50,6 +50,26 @@ d9d_status d9d_file_open(const char *path, d9d_file *out)
     return open_file(path, O_RDONLY, "cannot open", out);
 }
 
+d9d_status d9d_file_open_regular(const char *path, d9d_file *out, uint64_t *bytes)
+{
+    struct stat s;
+    d9d_file f;
+    d9d_status st;
+
+    D9D_TRY(open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, "cannot open", &f));
+    if (fstat(f.fd, &s) != 0)
+        st = D9DI_FAIL_ERRNO(path, "cannot find its size");
+    else
+        st = d9di_fs_check_type(path, s.st_mode);
+    if (st != D9D_OK) {
+        d9d_file_release(&f);
+        return st;
+    }
+    *out = f;
+    *bytes = (uint64_t)s.st_size;
+    return D9D_OK;
+}
+
 d9d_status d9d_file_edit(const char *path, d9d_file *out)
 {
     return open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, "cannot open", out);

@@ -25,7 +25,7 @@ d9d_status d9di_errno_status(int err)
         {ENOENT, D9D_ENOTFOUND}, {ENOTDIR, D9D_ENOTFOUND}, {EACCES, D9D_EPATH},
         {EPERM, D9D_EPATH},      {EROFS, D9D_EPATH},       {EEXIST, D9D_EPATH},
         {EISDIR, D9D_EPATH},     {ELOOP, D9D_EPATH},       {ENAMETOOLONG, D9D_EPATH},
-        {ENOMEM, D9D_ENOMEM},
+        {ENXIO, D9D_EPATH},      {ENOMEM, D9D_ENOMEM},
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -145,7 +145,7 @@ bool d9d_fs_is_vacant(const char *path)
     return vacant;
 }
 
-static d9d_status check_type(const char *path, mode_t mode)
+d9d_status d9di_fs_check_type(const char *path, mode_t mode)
 {
     static const struct {
         mode_t type;
@@ -167,7 +167,7 @@ d9d_status d9d_fs_check_regular(const char *path)
 
     if (stat(path, &s) != 0)
         return D9DI_FAIL_ERRNO(path, "cannot open");
-    return check_type(path, s.st_mode);
+    return d9di_fs_check_type(path, s.st_mode);
 }
 
 bool d9d_fs_head_has(const char *dir, const char *name, const char *text)
@@ -418,7 +418,8 @@ static d9d_status open_to_read(const char *path, int *fd, struct stat *s)
     if (fstat(opened, s) != 0)
         st = D9DI_FAIL_ERRNO(path, "cannot find its size");
     else
-        st = is_stream(path) && !S_ISDIR(s->st_mode) ? D9D_OK : check_type(path, s->st_mode);
+        st =
+            is_stream(path) && !S_ISDIR(s->st_mode) ? D9D_OK : d9di_fs_check_type(path, s->st_mode);
     if (st == D9D_OK && fcntl(opened, F_SETFL, 0) != 0)
         st = D9DI_FAIL_ERRNO(path, "cannot read");
     if (st != D9D_OK)

@@ -3,11 +3,15 @@
 #define D9DI_FS_PRIVATE_H
 
 #include <dirent.h>
+#include <sys/types.h>
 
 #include "d9d/base/fs.h"
 
 /* The status for an errno. */
 d9d_status d9di_errno_status(int err);
+
+/* EPATH unless this is the mode of a regular file. */
+d9d_status d9di_fs_check_type(const char *path, mode_t mode);
 
 /* "PATH: WHAT: strerror", for the errno of a call that just failed. */
 #define D9DI_FAIL_ERRNO(path, what) D9D_FAIL(d9di_errno_status(errno), "%s: %s: %m", (path), (what))

@@ -16,8 +16,7 @@
 #include "d9d/base/thread.h"
 #include "d9d/base/version.h"
 
-#define RUN_SCHEMA "d9d.run.v1"
-enum { MOST_MANIFEST = 1 << 20, MOST_FRONT = 1 << 20 };
+enum { MOST_MANIFEST = 1 << 20 };
 
 d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_run_dir *out)
 {
@@ -118,136 +117,6 @@ d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r)
         if (pairs[i].inner != NULL && leads_into(pairs[i].inner, pairs[i].outer))
             st = D9D_FAIL(D9D_ECONFIG, "%s: %s leads into %s, %s", pairs[i].key, pairs[i].inner,
                           pairs[i].outer, pairs[i].why);
-    d9d_arena_release(&a);
-    return st;
-}
-
-/* --- whose it is ------------------------------------------------------------------------------ */
-
-static bool is_run_manifest(const json_t *v)
-{
-    const char *schema = json_string_value(json_object_get(v, "schema"));
-
-    return schema != NULL && strcmp(schema, RUN_SCHEMA) == 0;
-}
-
-static bool is_run_config(const json_t *v)
-{
-    return json_object_get(v, "model_provider") != NULL;
-}
-
-static bool json_is(const char *path, bool (*is_run)(const json_t *v))
-{
-    json_t *v = NULL;
-    const bool is = d9d_json_read(path, MOST_MANIFEST, &v) == D9D_OK && is_run(v);
-
-    json_decref(v);
-    return is;
-}
-
-static bool is_manifest(const char *path)
-{
-    return json_is(path, is_run_manifest);
-}
-
-static bool is_config(const char *path)
-{
-    return json_is(path, is_run_config);
-}
-
-/* Does a line begin with one of these keys?  One that is cut counts as far as it goes. */
-static bool has_line_of(const char *text, size_t n, const char *const *keys)
-{
-    for (size_t at = 0; at < n;) {
-        const char *end = memchr(text + at, '\n', n - at);
-        const size_t len = end != NULL ? (size_t)(end - text) - at : n - at;
-
-        for (size_t k = 0; keys[k] != NULL; k++) {
-            const size_t want = strlen(keys[k]);
-
-            if (len > 0 && (len >= want || end == NULL) &&
-                memcmp(text + at, keys[k], len < want ? len : want) == 0)
-                return true;
-        }
-        at += len + 1;
-    }
-    return false;
-}
-
-/* Damage may be anywhere, but not everywhere at the front of what a run wrote. */
-static bool front_has(const char *path, const char *const *keys)
-{
-    d9d_file f = {.fd = -1};
-    char *front = malloc(MOST_FRONT);
-    uint64_t size;
-    bool is = false;
-
-    if (front != NULL && d9d_file_open(path, &f) == D9D_OK && d9d_fs_size(path, &size) == D9D_OK) {
-        const size_t n = size < MOST_FRONT ? (size_t)size : MOST_FRONT;
-
-        is = n == 0 || (d9d_file_read_at(&f, front, n, 0) == D9D_OK && has_line_of(front, n, keys));
-    }
-    d9d_file_release(&f);
-    free(front);
-    return is;
-}
-
-static bool is_metrics(const char *path)
-{
-    static const char *const keys[] = {
-        "{\"step\": ",     "{\"restart\": ",   "{\"evaluation\": ", "{\"save\": ",
-        "{\"pipeline\": ", "{\"documents\": ", "{\"end\": ",        NULL};
-
-    return front_has(path, keys);
-}
-
-static bool is_samples(const char *path)
-{
-    static const char *const keys[] = {"{\"step\": ", NULL};
-
-    return front_has(path, keys);
-}
-
-/* Rings begin with a word, or with what a file has that nothing was written to. */
-static bool is_ring(const char *path)
-{
-    static const char word[] = "d9dflit", none[sizeof(word) - 1];
-    char front[sizeof(word) - 1];
-    d9d_file f = {.fd = -1};
-    const bool is =
-        d9d_file_open(path, &f) == D9D_OK &&
-        d9d_file_read_at(&f, front, sizeof(front), 0) == D9D_OK &&
-        (memcmp(front, word, sizeof(front)) == 0 || memcmp(front, none, sizeof(front)) == 0);
-
-    d9d_file_release(&f);
-    return is;
-}
-
-d9d_status d9di_run_dir_spares(const d9di_run_dir *r, bool goes_on)
-{
-    static const struct {
-        const char *name;
-        bool (*is_run)(const char *path);
-        bool again; /* looked at in a directory of a run, too */
-    } files[] = {{"manifest.json", is_manifest, false},
-                 {"config.json", is_config, false},
-                 {"metrics.jsonl", is_metrics, true},
-                 {"samples.jsonl", is_samples, true},
-                 {"flight/rank-0.bin", is_ring, true}};
-    d9d_arena a = {0};
-    d9d_status st = D9D_OK;
-
-    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]) && st == D9D_OK; i++) {
-        const char *path = d9d_fs_join(&a, r->path, files[i].name);
-
-        if (path == NULL)
-            st = D9D_FAIL(D9D_ENOMEM, "%s/%s: its name", r->path, files[i].name);
-        else if ((files[i].again || !goes_on) && d9d_fs_exists(path) && !files[i].is_run(path))
-            st = D9D_FAIL(D9D_ECONFIG,
-                          "%s: is not a run's, and a run would write its own over it; name another "
-                          "trainer.run.dir",
-                          path);
-    }
     d9d_arena_release(&a);
     return st;
 }
@@ -452,7 +321,7 @@ static json_t *describe(const d9d_run_section *run, const json_t *hosts, int64_t
 
     d9d_clock_iso(now);
     return json_pack("{s:s, s:s, s:o, s:o, s:s, s:s, s:O, s:o, s:o, s:I, s:O?}", "schema",
-                     RUN_SCHEMA, "id", id, "name", d9d_json_str(run->name), "description",
+                     D9DI_RUN_SCHEMA, "id", id, "name", d9d_json_str(run->name), "description",
                      d9d_json_str(run->description), "version", d9d_version(), "started", now,
                      "hosts", hosts, "slurm_job", environment("SLURM_JOB_ID"), "slurm_restarts",
                      environment("SLURM_RESTART_COUNT"), "restarts", (json_int_t)restarts,

@@ -4,6 +4,7 @@
 
 #include "d9d/loop/job.h"
 
+#define D9DI_RUN_SCHEMA "d9d.run.v1" /* of manifest.json */
 enum { D9DI_RUN_ID = 33 };
 
 typedef struct d9di_run_dir {
@@ -15,18 +16,19 @@ typedef struct d9di_run_dir {
 d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_run_dir *out);
 /* ECONFIG where checkpoints, traces or the model of a run would come into each other's way. */
 d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r);
-/* ECONFIG where it has files of others under names that a run writes:
+/* ECONFIG where it has files of others under names that a run writes, EPATH where these are links
+ * or no regular files:
  *
  *     manifest.json, config.json   rank 0, anew in each life   JSON with the schema, with a model
- *     metrics.jsonl                rank 0, appended            a line that begins as a record does
- *     samples.jsonl                rank 0, appended            a line of a step
+ *     metrics.jsonl                rank 0, appended            empty, or a line that is a record
+ *     samples.jsonl                rank 0, appended            empty, or a line of a step's samples
  *     flight/rank-N.bin            each rank, anew             a ring's first word
  *     checkpoints/step-N           each rank                   d9d/loop/save.h
  *     export/, adapter/            rank 0 at the end           refused where they are not empty
  *     tensorboard/N.d9d            rank 0, one a life          by name
  *
- * The first two only where the directory has no records of a run (`goes_on`). */
-d9d_status d9di_run_dir_spares(const d9di_run_dir *r, bool goes_on);
+ * The first two only where the directory has no records of a run. */
+d9d_status d9di_run_dir_spares(const d9di_run_dir *r);
 /* Make it, write config.json and manifest.json (d9d.run.v1), which lists `hosts`.  `id` is what the
  * manifest of an earlier life says, or else 32 random hex digits. */
 d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,

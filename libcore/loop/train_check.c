@@ -130,7 +130,7 @@ static d9d_status dir_check(d9di_train *r)
     const d9d_trainer_section *t = &r->c->trainer;
 
     r->goes_on = d9d_fs_exists(r->dir.metrics);
-    D9D_TRY(d9di_run_dir_spares(&r->dir, r->goes_on));
+    D9D_TRY(d9di_run_dir_spares(&r->dir));
     if (!t->checkpointing.resume && (r->goes_on || !d9d_fs_is_vacant(r->dir.checkpoints)))
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: holds a run already; set trainer.checkpointing.resume "

@@ -188,6 +188,57 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     done
 }
 
+@test "logs of a user's that begin as records of a run do are refused, and left" {
+    mkdir mine
+    local text
+    for text in '{"step": 1, "text": "precious"}\n' '{"step": 1, "loss": 2.5, "lr": 0.1}\n' '{"step": 1, "loss": 2.5}' \
+        '{"text": "precious"}\n{' '{"restart": 1, "by": "hand"}\n' '{"save": 1, "note": 2}\n' '{"step": 1, "first": "a"}\n'; do
+        for f in metrics.jsonl samples.jsonl; do
+            printf '%b' "$text" >mine/$f
+            cp mine/$f before
+            refused "mine/$f: is not a run's, and a run would write its own over it" --set trainer.run.dir=mine
+            cmp mine/$f before
+            rm mine/$f
+            [ -z "$(ls -A mine)" ]
+        done
+    done
+    # An empty metrics.jsonl is no run's, so that what lies beside it is looked at.
+    : >mine/metrics.jsonl
+    echo '{"mine": 1}' >mine/config.json
+    refused "mine/config.json: is not a run's" --set trainer.run.dir=mine
+    rm -r mine
+}
+
+@test "pipes, sockets and links that have names of a run's are refused at once" {
+    mkdir -p mine/flight dir
+    : >empty
+    echo '{"text": "precious"}' >precious
+    for f in metrics.jsonl samples.jsonl flight/rank-0.bin manifest.json config.json; do
+        mkfifo mine/$f
+        refused "mine/$f: is a pipe, must be a file" --set trainer.run.dir=mine
+        rm mine/$f
+        mkdir mine/$f
+        refused "mine/$f: is a directory, must be a file" --set trainer.run.dir=mine
+        rmdir mine/$f
+        for to in empty precious absent dir; do
+            ln -s "$PWD/$to" mine/$f
+            refused "mine/$f: is a link, must be a file" --set trainer.run.dir=mine
+            rm mine/$f
+        done
+    done
+    [ -z "$(find mine -type f)" ]
+    [ ! -e absent ]
+    [ ! -s empty ]
+    [ "$(cat precious)" = '{"text": "precious"}' ]
+    # What a run has made and a user has moved away is as much a link.
+    d9d-train -q --set trainer.run.dir=old --set trainer.run.steps=1 c.json
+    mv old/samples.jsonl away
+    ln -s ../away old/samples.jsonl
+    cp away before
+    refused 'old/samples.jsonl: is a link, must be a file' --set trainer.run.dir=old --set trainer.run.steps=2
+    cmp away before
+}
+
 @test "a damaged line of metrics.jsonl is left out, and said once" {
     d9d-train -q --set trainer.run.steps=4 c.json
     sed -i '2s/.*/\x00\x00\x00{"step": 2,/' run/metrics.jsonl

@@ -105,6 +105,10 @@ typedef struct d9d_file {
  * never a link: EPATH. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_create(const char *path, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
+/* Open for reading where a regular file has the name, and how many bytes that has: EPATH for a
+ * link, which is not followed, and for a pipe, which is not waited for. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_open_regular(const char *path, d9d_file *out,
+                                                      uint64_t *bytes);
 /* Create for writing where nothing has the name, no link either. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_create_new(const char *path, d9d_file *out);
 /* Open for reading and writing as it is; make it, empty, where it is absent. */
