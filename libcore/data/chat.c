@@ -175,15 +175,6 @@ static int64_t positions(const struct output *o)
     return (int64_t)(o->ids->len - o->ids_before);
 }
 
-static int64_t targets(const struct output *o)
-{
-    int64_t n = 0;
-
-    for (size_t i = o->labels_before; i < o->labels->len; i++)
-        n += o->labels->data[i] != -100;
-    return n;
-}
-
 /* The most first messages of the rendered chat whose tokens may fit. */
 static size_t most_turns(const d9di_rendering *r, int64_t most)
 {
@@ -195,24 +186,44 @@ static size_t most_turns(const d9di_rendering *r, int64_t most)
     return turns;
 }
 
+/* room->targets: how many targets each message of the rendered chat has.  A label is of the token
+ * behind its own, so the first token is no target. */
+static d9d_status count_targets(const struct output *o, d9di_rendering *room)
+{
+    const int32_t *labels = o->labels->data + o->labels_before;
+    const size_t n = o->labels->len - o->labels_before;
+    size_t turn = 0;
+
+    D9D_TRY(D9D_VEC_RESERVE(&room->targets, room->ends.len));
+    room->targets.len = room->ends.len;
+    for (size_t i = 0; i < room->ends.len; i++)
+        room->targets.data[i] = 0;
+    for (size_t i = 0; i < n; i++) {
+        while (turn + 1 < room->ends.len && room->spans.data[i + 1].to > room->ends.data[turn])
+            turn++;
+        room->targets.data[turn] += labels[i] != -100;
+    }
+    return D9D_OK;
+}
+
 static bool is_trained(const d9di_chat *c, const d9di_messages *m, size_t i)
 {
     const d9di_span name = m->list.data[i].role;
     const d9di_chat_speaker *role = d9di_chat_role_named(&c->roles, m->text.data + name.at, name.n);
 
-    return role->from->train.n > 0;
+    return role->from->train.n > 0 && !m->list.data[i].untrained;
 }
 
 /* The last tokens of a chat that is too long go, by whole turns.  What is left is rendered anew, as
- * a template may treat a last turn as no other. */
+ * a template may treat a last turn as no other; lost is what the turns that go had. */
 static d9d_status shorten(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
                           int64_t most, d9di_rendering *room, struct output *o,
                           d9di_chat_lost *lost, d9di_jsonl_error *error)
 {
-    const int64_t all = targets(o);
     const size_t fit = most_turns(room, most);
     size_t n = fit < m->list.len ? fit : m->list.len - 1;
 
+    D9D_TRY(count_targets(o, room));
     for (; n > 0; n--) {
         if (!is_trained(c, m, n - 1))
             continue;
@@ -224,7 +235,9 @@ static d9d_status shorten(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9
         o->ids->len = o->ids_before;
         o->labels->len = o->labels_before;
     }
-    *lost = (d9di_chat_lost){n == 0, (int64_t)(m->list.len - n), all - targets(o)};
+    *lost = (d9di_chat_lost){n == 0, (int64_t)(m->list.len - n), 0};
+    for (size_t i = n; i < room->targets.len; i++)
+        lost->targets += room->targets.data[i];
     return D9D_OK;
 }
 

@@ -10,6 +10,7 @@ struct render {
     size_t n;                         /* messages */
     const d9di_chat_speaker *speaker; /* of the last message; NULL: none */
     d9di_rendering *out;
+    bool untrained; /* whatever its role says */
 };
 
 void d9di_rendering_release(d9di_rendering *r)
@@ -19,6 +20,7 @@ void d9di_rendering_release(d9di_rendering *r)
     D9D_VEC_RELEASE(&r->runs);
     D9D_VEC_RELEASE(&r->ends);
     D9D_VEC_RELEASE(&r->spans);
+    D9D_VEC_RELEASE(&r->targets);
 }
 
 const d9di_chat_speaker *d9di_chat_role_named(const d9di_chat_roles *roles, const char *name,
@@ -90,6 +92,7 @@ static d9d_status put(struct render *r, const char *text, size_t n, bool trained
 
     if (n == 0)
         return D9D_OK;
+    trained = trained && !r->untrained;
     D9D_TRY(d9d_buf_append(&o->text, text, n));
     if (o->runs.len == 0 || o->runs.data[o->runs.len - 1].trained != trained)
         D9D_TRY(D9D_VEC_PUSH(&o->runs, ((struct d9di_chat_run){0, trained})));
@@ -360,7 +363,9 @@ static d9d_status put_messages(struct render *r, d9di_jsonl_error *error)
         if (i == 0 && role != r->roles->system)
             D9D_TRY(put_default(r));
         s = speech_of(r, role->from->thoughts, i);
+        r->untrained = x->untrained;
         D9D_TRY(put_message(r, role, x, &s));
+        r->untrained = false;
         D9D_TRY(D9D_VEC_PUSH(&r->out->ends, r->out->text.len));
     }
     return D9D_OK;

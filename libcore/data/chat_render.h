@@ -34,7 +34,8 @@ typedef struct d9di_rendering {
     D9D_VEC(d9di_zone) zones;           /* tile it, */
     D9D_VEC(struct d9di_chat_run) runs; /* and so do these */
     D9D_VEC(size_t) ends;               /* where each message ends */
-    d9di_origins spans;                 /* of the text's tokens; for who encodes it */
+    d9di_origins spans;                 /* of the text's tokens, */
+    D9D_VEC(int64_t) targets;           /* and those of each message; for who encodes it */
 } d9di_rendering;                       /* zero-initialised is empty */
 void d9di_rendering_release(d9di_rendering *r);
 

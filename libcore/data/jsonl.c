@@ -671,6 +671,25 @@ static d9d_status tool(struct scan *p, void *arg)
     return D9D_VEC_PUSH(&to->tools, since(&to->text, before));
 }
 
+/* How much a message counts in the loss: all of it or nothing. */
+static d9d_status weight(struct scan *p, bool *untrained)
+{
+    static const struct {
+        const char *text;
+        bool untrained;
+    } known[] = {{"0", true}, {"0.0", true}, {"1", false}, {"1.0", false}, {"null", false}};
+    const size_t at = p->at;
+
+    D9D_TRY(skip_value(p));
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (is_key(p->s + at, p->at - at, known[i].text)) {
+            *untrained = known[i].untrained;
+            return D9D_OK;
+        }
+    p->at = at;
+    return bad(p, "\"weight\" must be 0, which trains nothing of a message, or 1");
+}
+
 struct want_message {
     d9di_messages *to;
     d9di_message message;
@@ -703,6 +722,8 @@ static d9d_status message_member(struct scan *p, void *arg, const char *key, siz
         w->message.n_calls = w->to->calls.len - w->message.calls;
         return D9D_OK;
     }
+    if (is_key(key, len, "weight"))
+        return weight(p, &w->message.untrained);
     if (is_key(key, len, "reasoning_content")) {
         w->message.has_thoughts = here(p) == '"';
         D9D_TRY(text_or_null(p, text, "\"reasoning_content\""));

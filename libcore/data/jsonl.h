@@ -47,6 +47,7 @@ typedef struct d9di_tool_call {
 typedef struct d9di_message {
     d9di_span role, content, thoughts;
     bool has_thoughts;     /* they are given, if only as "" */
+    bool untrained;        /* its "weight" is 0 */
     size_t calls, n_calls; /* in the list */
     size_t at;             /* byte of the line */
 } d9di_message;

@@ -79,6 +79,54 @@ positions() {
     [[ "$stderr" == *'concat cuts chats where a sample is full'* ]]
 }
 
+@test "targets lost are those of the turns that go, whatever the turn before them then gets" {
+    # Without the result behind it the call is the last turn, which has empty thoughts.
+    printf '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}, {"role": "tool", "content": "%s"}]}\n' "$(seq -s ' ' 60)" >call.jsonl
+    run -0 --separate-stderr flat d9d-shard --json "${chats[@]}" -o call --max-length 64 call.jsonl
+    [[ "$output" == *'"truncated": 1, "split": 0, "turns_lost": 1, "targets_lost": 0, '* ]]
+    d9d-shard -q verify call
+    # The answer that goes is counted whole, its empty thoughts too.
+    trained() {
+        d9d-shard -q "${chats[@]}" --force -o whole "$1"
+        flat d9d-shard inspect whole --json | sed 's/.*"targets": \([0-9]*\).*/\1/'
+    }
+    chat 1 >one.jsonl
+    chat 2 >two.jsonl
+    answer=$(trained one.jsonl)
+    both=$(trained two.jsonl)
+    run -0 --separate-stderr flat d9d-shard --json "${chats[@]}" -o cut --max-length "$(positions one.jsonl)" two.jsonl
+    [ "$both" -lt $((2 * answer)) ] # the first of two has no empty thoughts
+    [[ "$output" == *'"turns_lost": 2, "targets_lost": '"$answer"', '* ]]
+}
+
+@test "an answer of weight 0 is shown and not trained; other weights are refused" {
+    weigh() {
+        printf '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "int b;", "weight": %s}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "int d;", "weight": %s}]}\n' "$@" >w.jsonl
+    }
+    bracketed() { d9d-shard inspect w --sample 0 --text | tr '\n' ' ' | grep -o '⟦[^⟧]*⟧'; }
+    weigh 0 1
+    d9d-shard -q "${chats[@]}" -o w w.jsonl
+    assert_equal "$(bracketed)" '⟦<think>  </think>  int d;<|im_end|>⟧'
+    weigh 1.0 0.0
+    d9d-shard -q "${chats[@]}" --force -o w w.jsonl
+    assert_equal "$(bracketed)" '⟦int b;<|im_end|>⟧'
+    weigh null 1
+    d9d-shard -q "${chats[@]}" --force -o w w.jsonl
+    [ "$(bracketed | wc -l)" = 2 ]
+    # What is cut ends with a turn that is trained.
+    weigh 1 0
+    d9d-shard -q "${chats[@]}" --force -o w --max-length 26 w.jsonl
+    assert_equal "$(bracketed)" '⟦<think>  </think>  int b;<|im_end|>⟧'
+    for bad in 0.5 2 -1 '"0"' true; do
+        weigh 1 "$bad"
+        run -1 --separate-stderr d9d-shard "${chats[@]}" -o bad w.jsonl
+        [[ "$stderr" == *'w.jsonl: line 1, byte '*': "weight" must be 0, which trains nothing of a message, or 1' ]]
+    done
+    weigh 0 0
+    run -1 --separate-stderr d9d-shard "${chats[@]}" -o none w.jsonl
+    [[ "$stderr" == *'no samples: of 1 documents in 1 inputs, 1 are too short to have a target'* ]]
+}
+
 @test "text is cut as before, and what truncating loses is counted" {
     printf '{"text": "int a; int b; int c; int d;"}\n' >t.jsonl
     run -0 --separate-stderr flat d9d-shard --json -t "$tok" -o split --max-length 4 t.jsonl
