@@ -106,6 +106,11 @@ static d9d_status metrics_open(eval *e)
     for (size_t i = 0; i < s.metrics.n; i++) {
         D9D_TRY(
             d9d_metric_create((const d9d_union *)s.metrics.items + i, "metrics", &e->metrics[i]));
+        if (e->weight.key != NULL && !d9d_metric_is_weighted(e->metrics[i]))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "metrics: %s counts all rows alike and takes no weights, here \"%s\"; "
+                            "sum and mean do",
+                            d9d_metric_name(e->metrics[i]), e->weight.key);
     }
     return D9D_OK;
 }

@@ -149,6 +149,11 @@ const char *d9d_metric_name(const d9d_metric *m)
     return m->kind->table->name;
 }
 
+bool d9d_metric_is_weighted(const d9d_metric *m)
+{
+    return m->kind->weighted;
+}
+
 char *d9d_metric_label(const d9d_metric *m, size_t i, char *out, size_t n)
 {
     char own[64];

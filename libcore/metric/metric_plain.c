@@ -106,16 +106,17 @@ static void extreme_compute(const void *cells, double sign, double *values)
 EXTREME(min, -1)
 EXTREME(max, 1)
 
-#define KIND(word, form_fn, update_fn, text)                                                       \
+#define KIND(word, form_fn, update_fn, by_weight, text)                                            \
     static const d9d_metric_kind word##_kind = {.size = sizeof(d9d_metric_kind),                   \
                                                 .table = &d9di_metric_##word##_table,              \
                                                 .form = (form_fn),                                 \
                                                 .update = (update_fn),                             \
-                                                .compute = word##_compute};                        \
+                                                .compute = word##_compute,                         \
+                                                .weighted = (by_weight)};                          \
     const d9d_table d9di_metric_##word##_table = {                                                 \
         .name = #word, .keys = no_keys, .doc = (text), .row = &word##_kind}
 
-KIND(sum, sums_form, sums_update, "sum of predictions, each times its weight");
-KIND(mean, sums_form, sums_update, "weighted mean of predictions");
-KIND(min, extreme_form, min_update, "the smallest prediction");
-KIND(max, extreme_form, max_update, "the largest prediction");
+KIND(sum, sums_form, sums_update, true, "sum of predictions, each times its weight");
+KIND(mean, sums_form, sums_update, true, "weighted mean of predictions");
+KIND(min, extreme_form, min_update, false, "the smallest prediction");
+KIND(max, extreme_form, max_update, false, "the largest prediction");

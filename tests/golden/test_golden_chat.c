@@ -220,7 +220,7 @@ static void test_forms(void **state)
     put("a.jsonl",
         "{\"id\": 1, \"system\": \"s\", \"tools\": null, \"messages\": [{\"content\": [{\"type\": "
         "\"text\", \"text\": \"a\"}, {\"text\": \"b\", \"type\": \"text\"}], \"role\": \"user\", "
-        "\"tool_calls\": []}, {\"role\": \"assistant\", \"content\": null, \"weight\": {}}]}\n");
+        "\"tool_calls\": []}, {\"role\": \"assistant\", \"content\": null, \"mood\": {}}]}\n");
     assert_ok(make("a.jsonl", qwen3, &report));
     count_token(IM_START, &ids, &labels);
     assert_int_equal(ids, 3);

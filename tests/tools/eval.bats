@@ -41,6 +41,15 @@ assert recall["value"] == 1 and recall["config"]["threshold"] == 0.1, recall' <<
     [ "${lines[1]}" = "sum         5" ]
 }
 
+@test "weights are refused by metrics that count all rows alike" {
+    echo '{"prediction": 0.6, "target": 1, "w": 3}' >q
+    for m in binary_auroc f1 accuracy confusion_matrix min max; do
+        run -2 --separate-stderr d9d-metrics eval -q -m mean -m $m -w w q
+        assert_equal "$stderr" "d9d-metrics: invalid configuration: metrics: $m counts all rows alike and takes no weights, here \"w\"; sum and mean do"
+    done
+    run -0 d9d-metrics eval -q -m mean -m sum -w w q
+}
+
 @test "a wrong metric is a mistake, with the nearest name" {
     run -2 d9d-metrics eval -m f3 p
     [[ "$output" == *'metrics[0].name: unknown word "f3"; expected sum, mean'* ]]

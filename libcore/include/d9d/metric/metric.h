@@ -57,7 +57,7 @@ typedef struct d9d_predictions {
     int64_t rows;
     const double *prediction; /* [rows, prediction_columns] */
     const double *target;     /* [rows, target_columns]; NULL where none is needed */
-    const double *weight;     /* [rows]; NULL: 1 */
+    const double *weight;     /* [rows], for weighted metrics; NULL: 1 */
     int64_t prediction_columns, target_columns;
 } d9d_predictions;
 
@@ -81,6 +81,7 @@ typedef struct d9d_metric_kind {
     /* The name of value i behind the metric's own, "tp/3"; NULL: "" of one value, else its
      * number. */
     void (*label)(const void *config, size_t i, char *out, size_t n);
+    bool weighted; /* rows count by their weights; else all alike */
 } d9d_metric_kind;
 
 /* "name", and the built-in choices of a union of metrics: tables whose `row` is their kind. */
@@ -113,6 +114,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_metric_sync_end(d9d_metric *m);
 D9D_API void d9d_metric_compute(const d9d_metric *m, double *values);
 D9D_API size_t d9d_metric_width(const d9d_metric *m);
 D9D_API const char *d9d_metric_name(const d9d_metric *m); /* of its kind */
+D9D_API bool d9d_metric_is_weighted(const d9d_metric *m); /* so is its kind */
 /* "", "/3", "/tp/3": what stands behind the metric's name for value i. */
 D9D_API char *d9d_metric_label(const d9d_metric *m, size_t i, char *out, size_t n);
 
