@@ -25,7 +25,7 @@ d9d_status d9di_errno_status(int err)
         {ENOENT, D9D_ENOTFOUND}, {ENOTDIR, D9D_ENOTFOUND}, {EACCES, D9D_EPATH},
         {EPERM, D9D_EPATH},      {EROFS, D9D_EPATH},       {EEXIST, D9D_EPATH},
         {EISDIR, D9D_EPATH},     {ELOOP, D9D_EPATH},       {ENAMETOOLONG, D9D_EPATH},
-        {ENXIO, D9D_EPATH},      {ENOMEM, D9D_ENOMEM},
+        {ENXIO, D9D_EPATH},      {ENODEV, D9D_EPATH},      {ENOMEM, D9D_ENOMEM},
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -193,10 +193,27 @@ d9d_status d9d_fs_check_readable(const char *path)
     return access(path, R_OK) == 0 ? D9D_OK : D9DI_FAIL_ERRNO(path, "cannot open");
 }
 
+/* A name that is taken, by a link, and leads nowhere. */
+static bool is_link_to_nothing(const char *path)
+{
+    struct stat s;
+
+    return lstat(path, &s) == 0 && !d9d_fs_exists(path);
+}
+
+static d9d_status fail_link_to_nothing(const char *path)
+{
+    return D9D_FAIL(D9D_EPATH, "%s: cannot create the directory: a link to nothing has its name",
+                    path);
+}
+
 d9d_status d9d_fs_check_place(const char *path)
 {
     char *above = NULL;
     d9d_status st = D9D_OK;
+
+    if (is_link_to_nothing(path))
+        return fail_link_to_nothing(path);
 
     if (d9d_fs_exists(path) || strcmp(path, ".") == 0) {
         if (!d9d_fs_is_dir(path))
@@ -249,9 +266,8 @@ static d9d_status make_dir(const char *path)
     err = errno;
     if (d9d_fs_is_dir(path))
         return D9D_OK;
-    if (err == EEXIST && !d9d_fs_exists(path))
-        return D9D_FAIL(D9D_EIO, "%s: cannot create the directory: a link to nothing has its name",
-                        path);
+    if (err == EEXIST && is_link_to_nothing(path))
+        return fail_link_to_nothing(path);
     errno = err;
     return D9DI_FAIL_ERRNO(path, "cannot create the directory");
 }

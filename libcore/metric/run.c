@@ -452,6 +452,7 @@ static d9d_status open_at(d9d_run *r, const char *path, const d9d_log *log)
     r->reader->line = 1;
     if (!d9d_fs_exists(r->path))
         return D9D_FAIL(D9D_ENOTFOUND, "%s: there is no such file, nor a run directory", r->path);
+    D9D_TRY(d9d_fs_check_regular(r->path));
     return d9d_run_poll(r);
 }
 

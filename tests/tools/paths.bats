@@ -6,14 +6,14 @@
 load train_bench
 
 # What is wrong with a path, by what it is to be.  closed, secret and ro may not be entered, read,
-# written to.
+# written to; nowhere is a link to nothing.
 declare -gA wrong=(
-    [file]="none plain/x empty secret closed/x"
-    [input]="none plain/x closed/x"
-    [dir]="none plain empty closed"
-    [run]="none plain/x empty secret closed"
-    [adapter]="none plain empty closed"
-    [out]="plain/x ro/x closed/x"
+    [file]="none plain/x empty secret closed/x nowhere"
+    [input]="none plain/x closed/x nowhere"
+    [dir]="none plain empty closed nowhere pipe"
+    [run]="none plain/x empty secret closed nowhere pipe"
+    [adapter]="none plain empty closed nowhere pipe"
+    [out]="plain/x ro/x closed/x nowhere/x pipe/x"
 )
 
 # A line: what @ is to be, and the command.
@@ -86,6 +86,8 @@ setup() {
     mkdir closed ro
     chmod 0 secret closed
     chmod 555 ro
+    ln -s gone nowhere
+    mkfifo pipe
     # The superuser may do all that, but without these capabilities.
     may=()
     [ "$(id -u)" -ne 0 ] || may=(setpriv "--bounding-set=-dac_override,-dac_read_search")
@@ -106,7 +108,7 @@ refused() {
     while read -r kind words; do
         for path in ${wrong[$kind]}; do
             read -ra command <<<"${words//@/$path}"
-            run --separate-stderr "${may[@]}" "${command[@]}" --quiet </dev/null
+            run --separate-stderr "${may[@]}" timeout 20 "${command[@]}" --quiet </dev/null
             refused "$path" || echo "${command[*]}: exit status $status: $output$stderr"
             tried=$((tried + 1))
         done

@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +15,17 @@
 static void put(const char *path, const char *text)
 {
     assert_ok(d9d_fs_write_atomic(path, text, strlen(text)));
+}
+
+static void put_socket(const char *path)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+    assert_true(fd >= 0 && strlen(path) < sizeof(name.sun_path));
+    memcpy(name.sun_path, path, strlen(path));
+    assert_int_equal(bind(fd, (const struct sockaddr *)&name, sizeof(name)), 0);
+    assert_int_equal(close(fd), 0);
 }
 
 static void check_text(const char *path, const char *want)
@@ -104,7 +117,7 @@ static void directories_are_made_listed_and_removed(void **state)
     assert_fails(d9d_fs_mkdirs("a/b/z/q"), D9D_EPATH,
                  "a/b/z: cannot create the directory: File exists");
     assert_int_equal(symlink("nowhere", "a/gone"), 0);
-    assert_fails(d9d_fs_mkdirs("a/gone/q"), D9D_EIO,
+    assert_fails(d9d_fs_mkdirs("a/gone/q"), D9D_EPATH,
                  "a/gone: cannot create the directory: a link to nothing has its name");
     assert_fails(d9d_fs_list("none", &a, &names), D9D_ENOTFOUND,
                  "none: cannot open the directory: No such file or directory");
@@ -149,6 +162,9 @@ static void whole_files_are_read_within_a_limit(void **state)
     assert_fails(d9d_fs_read("g", 4, &b), D9D_ENOTFOUND,
                  "g: cannot open: No such file or directory");
     assert_fails(d9d_fs_read(".", 4, &b), D9D_EPATH, ".: is a directory, must be a file");
+    put_socket("socket");
+    assert_fails(d9d_fs_read("socket", 4, &b), D9D_EPATH,
+                 "socket: cannot open: No such device or address");
     /* A file that says nothing of its size. */
     assert_fails(d9d_fs_read("/dev/zero", 100, &b), D9D_EFORMAT,
                  "/dev/zero: has more than 100 bytes, the most that is read");
