@@ -37,11 +37,30 @@ typedef struct change {
 /* What is learned is another thing with another value of these. */
 static bool is_meaning(const d9di_train *r, const char *key)
 {
+    /* The first that a key begins with.  What hf_config has is compared by its content, dtype with
+     * the checkpoint's, and the name of a family says nothing that hf_config does not. */
+    static const struct {
+        const char *begin;
+        bool meaning;
+    } rows[] = {
+        {"peft", true},
+        {"task", true},
+        {"model_provider.name", false},
+        {"model_provider.hf_config", false},
+        {"model_provider.dtype", false},
+        {"model_provider.checkpointing", false},
+        {"model_provider.router.bias_update_rate", false},
+        {"model_provider.router.aux_loss_coef", false},
+        {"model_provider.router.z_loss_coef", false},
+        {"model_provider.", true},
+    };
     const struct d9d_factory_section *factory = &r->c->trainer.model_stage_factory;
 
-    return strncmp(key, "peft", 4) == 0 || strncmp(key, "task", 4) == 0 ||
-           (factory->checkpoint_only_trainable_parameters &&
-            strcmp(key, "trainer.model_stage_factory.source_checkpoint") == 0);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strncmp(key, rows[i].begin, strlen(rows[i].begin)) == 0)
+            return rows[i].meaning;
+    return factory->checkpoint_only_trainable_parameters &&
+           strcmp(key, "trainer.model_stage_factory.source_checkpoint") == 0;
 }
 
 static bool tell_change(void *self, const char *key, const json_t *was, const json_t *is)

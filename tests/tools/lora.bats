@@ -111,6 +111,23 @@ refused() {
     [[ $stderr == *"warning: run/config.json: trainer.model_stage_factory.source_checkpoint was "*"and is \"base2\""* ]]
 }
 
+@test "a run that goes on with another router warns, but not of what only steers training" {
+    only=(--set trainer.run.steps=4 --set trainer.checkpointing.period_steps=2)
+    d9d-train -q "${only[@]}" c.json
+    again() {
+        rm -rf on && cp -r run on && rm -rf on/export on/checkpoints/step-00000004
+        run -0 --separate-stderr d9d-train -q --set trainer.run.dir=on "${only[@]}" "$@" c.json
+    }
+    for change in 'score was "softmax" and is "sigmoid"' 'scale was 1 and is 2' 'groups was 1 and is 2'; do
+        key=${change%% *} value=${change##* }
+        again --set "model_provider.router.$key=$value"
+        [[ $stderr == *"warning: on/config.json: model_provider.router.$change; what was learned until now was learned with that"* ]]
+    done
+    again --set model_provider.router.aux_loss_coef=0.01 --set model_provider.checkpointing=true \
+        --set trainer.logging.period_steps=2
+    [ -z "$stderr" ]
+}
+
 @test "a base that was replaced at its path is refused; a checkpoint that names none goes on with a warning" {
     cp -r "$golden/moe" m && chmod -R u+w m && cp -r m was
     only=(--set trainer.run.steps=4 --set trainer.checkpointing.period_steps=2 --set "peft=$lora"
