@@ -86,28 +86,67 @@ static d9d_status read_edges(tool_run *r, const tool_list *words, int64_t **out)
     return D9D_OK;
 }
 
+/* Digits up to `end`, moved behind it; false where there is another number or none. */
+static bool number_until(const char **text, char end, int64_t *out)
+{
+    char *behind;
+
+    if (**text < '0' || **text > '9')
+        return false;
+    errno = 0;
+    *out = strtoll(*text, &behind, 10);
+    *text = behind + (end != '\0');
+    return errno == 0 && *behind == end;
+}
+
+/* A number that Slurm says of an array. */
+static d9d_status read_array(const char *what, int64_t *out)
+{
+    char name[32];
+    const char *text, *rest;
+
+    snprintf(name, sizeof(name), "SLURM_ARRAY_TASK_%s", what);
+    rest = text = getenv(name);
+    if (!text)
+        return D9D_FAIL(D9D_ECONFIG, "--array: %s is not set", name);
+    if (!number_until(&rest, '\0', out))
+        return D9D_FAIL(D9D_ECONFIG, "--array: %s is %s, must be a number", name, text);
+    return D9D_OK;
+}
+
+static d9d_status read_array_task(d9d_shard_how *how)
+{
+    int64_t id, min, step;
+
+    D9D_TRY(read_array("ID", &id));
+    D9D_TRY(read_array("MIN", &min));
+    D9D_TRY(read_array("STEP", &step));
+    D9D_TRY(read_array("COUNT", &how->tasks));
+    if (step < 1)
+        return D9D_FAIL(D9D_ECONFIG, "--array: SLURM_ARRAY_TASK_STEP is 0, must be at least 1");
+    if (id < min || (id - min) % step != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "--array: SLURM_ARRAY_TASK_ID %lld is not %lld and steps of %lld",
+                        (long long)id, (long long)min, (long long)step);
+    how->task = (id - min) / step;
+    return D9D_OK;
+}
+
 /* Task and tasks from --task I/N, or from what Slurm says of an array. */
 static d9d_status read_task(const shard_make *o, d9d_shard_how *how)
 {
-    static const char *const names[] = {"ID", "MIN", "STEP", "COUNT"};
-    long long v[4] = {0};
-    int i, end = 0;
+    const char *rest = o->task;
 
-    if (o->task && (sscanf(o->task, "%lld/%lld%n", &v[0], &v[3], &end) != 2 || o->task[end]))
+    if (o->task && o->array)
+        return D9D_FAIL(D9D_ECONFIG, "--task and --array both say which part is made; give one");
+    if (o->task &&
+        (!number_until(&rest, '/', &how->task) || !number_until(&rest, '\0', &how->tasks)))
         return D9D_FAIL(D9D_ECONFIG, "--task: \"%s\" must be I/N, such as 0/16", o->task);
-    for (i = 0; o->array && i < 4; i++) {
-        char name[32];
-        const char *text;
-
-        snprintf(name, sizeof(name), "SLURM_ARRAY_TASK_%s", names[i]);
-        text = getenv(name);
-        if (!text || sscanf(text, "%lld%n", &v[i], &end) != 1 || text[end])
-            return D9D_FAIL(D9D_ECONFIG, "--array: %s is %s", name, text ? text : "not set");
-    }
-    if ((o->task || o->array) && v[3] < 1)
-        return D9D_FAIL(D9D_ECONFIG, "task %lld of %lld: there is none", v[0], v[3]);
-    how->task = o->array ? (v[0] - v[1]) / (v[2] > 0 ? v[2] : 1) : v[0];
-    how->tasks = v[3];
+    if (o->array)
+        D9D_TRY(read_array_task(how));
+    if ((o->task || o->array) && how->tasks < 1)
+        return D9D_FAIL(D9D_ECONFIG, "task %lld of %lld: there is none", (long long)how->task,
+                        (long long)how->tasks);
     return D9D_OK;
 }
 

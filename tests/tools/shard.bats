@@ -198,6 +198,19 @@ some_or_all() { [ -e "$1.partial/unit-00003-0000.json" ] || [ -e "$1" ]; }
     [[ "$stderr" == *"SLURM_ARRAY_TASK_ID is not set"* ]]
     run -2 --separate-stderr d9d-shard --task 3/3 -o p4 "$@"
     [[ "$stderr" == *"tasks are numbered from 0"* ]]
+    for bad in 0/9223372036854775808 18446744073709551616/3 0/+3 ' 0/3' 0/3x 0 /3 -0/3 0/; do
+        run -2 --separate-stderr d9d-shard --task "$bad" -o p4 "$@"
+        [[ "$stderr" == *"--task: \"$bad\" must be I/N, such as 0/16" ]]
+    done
+    slurm() { SLURM_ARRAY_TASK_ID=$1 SLURM_ARRAY_TASK_MIN=$2 SLURM_ARRAY_TASK_STEP=$3 SLURM_ARRAY_TASK_COUNT=3 run -2 --separate-stderr d9d-shard --array -o p4 "${@:4}"; }
+    slurm 18446744073709551616 0 1 "$@"
+    [[ "$stderr" == *"--array: SLURM_ARRAY_TASK_ID is 18446744073709551616, must be a number" ]]
+    slurm 1 0 0 "$@"
+    [[ "$stderr" == *"--array: SLURM_ARRAY_TASK_STEP is 0, must be at least 1" ]]
+    slurm 3 0 2 "$@" # or two tasks would make the same part
+    [[ "$stderr" == *"--array: SLURM_ARRAY_TASK_ID 3 is not 0 and steps of 2" ]]
+    run -2 --separate-stderr d9d-shard --task 0/3 --array -o p4 "$@"
+    [[ "$stderr" == *"--task and --array both say which part is made; give one" ]]
     truncate -s -4 p1/*.tokens-000
     run -1 --separate-stderr d9d-shard merge broken p0 p1 p2
     [[ "$stderr" == *"bytes, must have"* ]]
