@@ -20,15 +20,19 @@ static d9d_status all_columns(const d9d_runs *r, d9d_map *out)
     return D9D_OK;
 }
 
-/* Quoted where it must be (RFC 4180). */
+/* Quoted where it must be (RFC 4180); control characters become "?", for the table may go to a
+ * terminal. */
 static d9d_status put_csv_text(d9d_buf *out, const char *text)
 {
-    if (strpbrk(text, ",\"\r\n") == NULL)
-        return d9d_buf_printf(out, "%s", text);
-    D9D_TRY(d9d_buf_append(out, "\"", 1));
-    for (; *text != '\0'; text++)
-        D9D_TRY(d9d_buf_printf(out, *text == '"' ? "\"%c" : "%c", *text));
-    return d9d_buf_append(out, "\"", 1);
+    const char *quote = strpbrk(text, ",\"") != NULL ? "\"" : "";
+
+    D9D_TRY(d9d_buf_printf(out, "%s", quote));
+    for (; *text != '\0'; text++) {
+        const char c = (unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text;
+
+        D9D_TRY(d9d_buf_printf(out, c == '"' ? "\"%c" : "%c", c));
+    }
+    return d9d_buf_printf(out, "%s", quote);
 }
 
 static d9d_status put_csv_record(d9d_buf *out, const d9d_run *r, size_t i, const d9d_map *columns)

@@ -152,6 +152,14 @@ bad() { # STATUS SENTENCE ARGUMENT...
     [[ "$stderr" == *"$sentence"* ]] || { echo "said: $stderr"; return 1; }
 }
 
+@test "names in CSV have no control characters, and are quoted where they must be" {
+    esc=$'e\033[31mvil\nrun'
+    mkdir "$esc"
+    printf '{"step": 1, "loss": 2, "a,\\"b\\u001b[2J": 3}\n' >"$esc/metrics.jsonl"
+    run -0 d9d-metrics export --to csv "$esc"
+    assert_equal "$output" $'run,step,loss,"a,""b?[2J"\ne?[31mvil?run,1,2,3'
+}
+
 @test "bad command lines are named" {
     bad 2 'expected a command'
     bad 2 'unknown command "sumary"; did you mean "summary"?' sumary a
