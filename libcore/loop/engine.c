@@ -166,7 +166,7 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_how *how)
         return D9D_OK;
     D9D_TRY(d9di_engine_check_adapter(e, how->adapter, how->source));
     D9D_TRY(d9d_model_spec_matrices(&e->spec, &e->arena, &of));
-    D9D_TRY(d9d_adapters_read(how->adapter, &of, how->where->log, &e->given));
+    D9D_TRY(d9d_adapters_read(how->adapter, &of, how->source, how->where->log, &e->given));
     return e->adapters.n > 0 ? d9d_adapters_check(e->given, &e->adapters) : D9D_OK;
 }
 

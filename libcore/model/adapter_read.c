@@ -420,6 +420,42 @@ static void tell_missing(const reading *r, const d9d_log *log)
                      d9d_st_path(r->file), first, n - 1, r->config_path);
 }
 
+/* Whether a part of the path is called so, also as a cache of the Hub calls a model. */
+static bool path_has(const char *path, const char *name, size_t n)
+{
+    static const char hub[] = "--";
+
+    for (size_t len; *path != '\0'; path += len) {
+        path += strspn(path, "/");
+        len = strcspn(path, "/");
+        if (len >= n && memcmp(path + len - n, name, n) == 0 &&
+            (len == n || (len >= n + 2 && memcmp(path + len - n - 2, hub, 2) == 0)))
+            return true;
+    }
+    return false;
+}
+
+/* Factors say nothing of the weights that they were learned over but a name of them. */
+static void tell_base(const reading *r, const char *base, const d9d_log *log)
+{
+    const char *name = json_string_value(json_object_get(r->doc, "base_model_name_or_path"));
+    size_t n = name != NULL ? strlen(name) : 0, from;
+    char *real;
+
+    while (n > 0 && name[n - 1] == '/')
+        n--;
+    for (from = n; from > 0 && name[from - 1] != '/';)
+        from--;
+    if (base == NULL || n == 0)
+        return;
+    real = realpath(base, NULL);
+    if (!path_has(base, name + from, n - from) &&
+        (real == NULL || !path_has(real, name + from, n - from)))
+        d9d_log_warn(log, "%s: was trained over %s, and is added to %s", r->config_path, name,
+                     base);
+    free(real);
+}
+
 /* --- all ---------------------------------------------------------------------------------------
  */
 
@@ -467,8 +503,8 @@ static d9d_status read_into(reading *r, const char *dir, d9d_arena *a)
     return check_taken(r);
 }
 
-d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of, const d9d_log *log,
-                             d9d_adapters **out)
+d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of, const char *base,
+                             const d9d_log *log, d9d_adapters **out)
 {
     reading r = {.of = of};
     d9d_arena a = {0};
@@ -476,6 +512,7 @@ d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of, cons
 
     if (st == D9D_OK) {
         tell_missing(&r, log);
+        tell_base(&r, base, log);
         *out = r.ad;
     } else {
         d9d_adapters_free(r.ad);

@@ -152,7 +152,7 @@ static d9d_status merge(d9d_convert *c)
     D9D_TRY(c->model != NULL ? d9d_model_spec_matrices(c->model, &c->arena, &of)
                              : d9d_qwen3_matrices(&c->config, &c->arena, &of));
     if (ad == NULL) {
-        D9D_TRY(d9d_adapters_read(c->opt.adapter, &of, c->opt.log, &c->adapters));
+        D9D_TRY(d9d_adapters_read(c->opt.adapter, &of, c->src, c->opt.log, &c->adapters));
         ad = c->adapters;
     }
     layout =

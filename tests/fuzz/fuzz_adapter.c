@@ -102,7 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     write_file(&a, dir, D9DI_ADAPTER_CONFIG, text, n);
     if (zero != NULL)
         write_tensors(&a, dir, zero + 1, size - n - 1);
-    if (d9d_adapters_read(dir, &of, NULL, &ad) == D9D_OK)
+    if (d9d_adapters_read(dir, &of, dir, NULL, &ad) == D9D_OK)
         check(ad, &of);
     else
         need(ad == NULL && d9d_err_message()[0] != '\0');

@@ -293,6 +293,34 @@ refused() {
     [ ! -e out ]
 }
 
+@test "an adapter that was trained over another model than it is added to says so" {
+    grep -q '"base_model_name_or_path": ".*/moe"' lora/adapter/adapter_config.json
+    cp -r lora/export merged
+    ad=(--set trainer.model_stage_factory.source_adapter=lora/adapter --set 'task={"name": "perplexity"}')
+    from=--set=trainer.model_stage_factory.source_checkpoint
+    run -0 --separate-stderr d9d-infer -q "${ad[@]}" "$from=merged" i.json
+    [[ "$stderr" == *"warning: lora/adapter/adapter_config.json: was trained over "*"/moe, and is added to merged" ]]
+    run -0 --separate-stderr d9d-map -q --adapter lora/adapter merged twice
+    [[ "$stderr" == *"warning: lora/adapter/adapter_config.json: was trained over "*"/moe, and is added to merged" ]]
+    # The same by its name, wherever it is; a path of the Hub's cache; a name that says nothing.
+    mkdir -p copy models--some--moe/snapshots
+    cp -r "$golden/moe" copy/moe
+    cp -r "$golden/moe" models--some--moe/snapshots/1a2b
+    ln -s copy/moe link
+    for base in copy/moe copy/moe/ models--some--moe/snapshots/1a2b link; do
+        run -0 --separate-stderr d9d-infer -q "${ad[@]}" "$from=$base" i.json
+        [ -z "$stderr" ]
+    done
+    cp -r lora/adapter named
+    for name in null '""' '"/"'; do
+        tr -d '\n' <lora/adapter/adapter_config.json |
+            sed -E 's|"base_model_name_or_path": "[^"]*"|"base_model_name_or_path": '"$name|" >named/adapter_config.json
+        run -0 --separate-stderr d9d-infer -q --set trainer.model_stage_factory.source_adapter=named \
+            --set 'task={"name": "perplexity"}' "$from=merged" i.json
+        [ -z "$stderr" ]
+    done
+}
+
 @test "an adapter that lacks a module which its configuration names says so, and adds nothing there" {
     part='{"kind": "lora", "module_name_pattern": ".*layers\\.0\\.self_attn\\.q_proj", "params": {"r": 4, "alpha": 12}}'
     d9d-train -q --set trainer.run.dir=part --set "peft=$part" --set optimizer.lr=1e-2 c.json

@@ -37,9 +37,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_take(const d9d_params *params, cons
  * that were begun from the matrix (PiSSA and its like) and not converted, layers used twice;
  * EMISMATCH for a factor of no matrix of this model, or of another shape, a matrix with one factor,
  * and experts of which some have none.  Modules that target_modules names and that have no factors
- * add nothing, with a warning, as in peft. */
+ * add nothing, with a warning, as in peft.  `base` is where the weights come from that they are
+ * added to, NULL when nobody knows; a warning when base_model_name_or_path names others. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of,
-                                                  const d9d_log *log, d9d_adapters **out);
+                                                  const char *base, const d9d_log *log,
+                                                  d9d_adapters **out);
 
 /* Write a directory, which appears whole; what is there is replaced.  `base` is the name of the
  * model that is adapted, or NULL.  ENOTSUP for an adapter of a matrix that is not among these. */
