@@ -177,6 +177,8 @@ static d9d_status open_files(d9d_convert *c, const char *src)
     c->src = c->beside = d9d_arena_strdup(&c->arena, src);
     if (c->src == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
+    if (d9d_fs_exists(src) && !d9d_fs_is_dir(src))
+        return D9D_FAIL(D9D_EPATH, "%s: is a file, must be the directory of a checkpoint", src);
     if (c->opt.config != NULL) {
         D9D_TRY(read_config(c, c->opt.config));
         D9D_TRY(d9d_hf_config_place(c->opt.config, &c->arena, &c->config_path, &c->beside));

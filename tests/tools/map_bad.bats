@@ -48,6 +48,16 @@ edit() { sed -i -e "$1" src/config.json; }
         --expert-layout fused
 }
 
+@test "a file of a checkpoint is no checkpoint" {
+    for file in model.safetensors config.json; do
+        for command in "plan src/$file" "src/$file dst" "--model src src/$file dst"; do
+            run -2 --separate-stderr d9d-map $command
+            assert_equal "$stderr" "d9d-map: unusable path: src/$file: is a file, must be the directory of a checkpoint"
+        done
+    done
+    [ "$(ls)" = src ]
+}
+
 @test "the directory of a run is no checkpoint" {
     mkdir run
     printf '{"schema": "d9d.run.v1"}\n' >run/manifest.json
