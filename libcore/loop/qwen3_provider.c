@@ -185,10 +185,10 @@ static d9d_status provider_check(const void *value, const char *path)
 
 /* In the order of d9d_router_score. */
 static const char *const score_words[] = {"softmax", "sigmoid", NULL};
-#define COEFFICIENT(word, field, d, text)                                                          \
+#define COEFFICIENT(word, field, d, flag, text)                                                    \
     {                                                                                              \
         .name = (word), .kind = D9D_KIND_REAL, .offset = offsetof(d9d_router, field), .def = (d),  \
-        .flags = D9D_FLOAT32, .min = 0, .max = 1e3, .doc = (text)                                  \
+        .flags = D9D_FLOAT32 | (flag), .min = 0, .max = 1e3, .doc = (text)                         \
     }
 static const d9d_key router_keys[] = {
     D9D_KEY_ENUM(d9d_router, score, "\"softmax\"", score_words,
@@ -197,15 +197,15 @@ static const d9d_key router_keys[] = {
                 "groups of experts, worth the sum of their two best; 1: any expert can be chosen"),
     D9D_KEY_INT(d9d_router, top_groups, "1", 1, D9D_ROUTER_GROUPS,
                 "groups, the best ones, that a token chooses from"),
-    COEFFICIENT("scale", scale, "1", "factor of the weights of the chosen"),
+    COEFFICIENT("scale", scale, "1", D9D_ABOVE_MIN, "factor of the weights of the chosen"),
     D9D_KEY_BOOL(d9d_router, expert_bias, "false",
                  "a bias for each expert, of the choice alone, that evens out their loads"),
-    COEFFICIENT("bias_update_rate", bias_rate, "0.001",
+    COEFFICIENT("bias_update_rate", bias_rate, "0.001", 0,
                 "how far a bias goes in a step, up where the expert had less than the mean"),
     COEFFICIENT(
-        "aux_loss_coef", aux_loss, "0",
+        "aux_loss_coef", aux_loss, "0", 0,
         "coefficient of the load-balancing loss of each row; 1 is what it is of even loads"),
-    COEFFICIENT("z_loss_coef", z_loss, "0",
+    COEFFICIENT("z_loss_coef", z_loss, "0", 0,
                 "coefficient of the squared log-sum-exp of each token's logits"),
     D9D_KEY_END,
 };

@@ -50,5 +50,6 @@ routed() {
     fails 'router={"groups": 4, "top_groups": 1}' "the best 1 of 4 groups have 2 experts, and num_experts_per_tok is 3"
     fails router.group=2 'model_provider.router.group: unknown key; did you mean "groups"?'
     fails router.aux_loss_coef=-1 "model_provider.router.aux_loss_coef: -1 is not at least 0"
+    fails router.scale=0 "model_provider.router.scale: 0 is not above 0"
     fails router.score=tanh 'unknown word "tanh"; expected softmax or sigmoid'
 }
