@@ -35,6 +35,7 @@ static const char *const dataset_ids[] = {"d9d.dataset.v1", NULL};
 static const char *const token_types[] = {"u16", "u32", NULL};
 static const char *const targets[] = {"next", "labels", NULL};
 static const char *const pack_modes[] = {"best-fit", "concat", NULL};
+static const char *const on_errors[] = {"stop", "skip", NULL};
 static const char *const overflows[] = {"split", "truncate", "drop", NULL};
 
 static const d9d_key tokenizer_keys[] = {
@@ -46,6 +47,7 @@ static const d9d_key recipe_keys[] = {
     MAYBE("max_length", INT, "most tokens of a sample; null: any", .min = 1, .max = 0x1p63),
     FIELD("overflow", ENUM, D9D_REQUIRED, "what becomes of longer documents", .words = overflows),
     MAYBE("shuffle_seed", INT, "seed of the order of samples; null: as read", .max = 0x1p63),
+    MAYBE("on_error", ENUM, "what was done about bad records; null: not said", .words = on_errors),
     MAYBE("append_eos", STR, "token after every document; null: none"),
     MAYBE("pack_mode", ENUM, "how documents are put together; null: they are not",
           .words = pack_modes),
@@ -55,6 +57,17 @@ static const d9d_key recipe_keys[] = {
           .max = 0x1p63),
     D9D_KEY_END,
 };
+static const d9d_key skipped_keys[] = {
+    COUNT("not_utf8", "the text is no UTF-8"),
+    COUNT("not_json", "the line is not one JSON object"),
+    COUNT("no_member", "a member that is read is not there"),
+    COUNT("bad_value", "a member has a value that cannot be used"),
+    COUNT("chat_not_rendered", "the template does not say how to render the chat"),
+    COUNT("not_tokenized", "the tokenizer refuses the text"),
+    D9D_KEY_END,
+};
+static const d9d_table skipped_table =
+    TABLE("skipped", skipped_keys, "bad records that were left out, by reason");
 static const d9d_key documents_keys[] = {
     COUNT("read", "documents in the sources"),
     COUNT("kept", "documents that gave samples"),
@@ -65,6 +78,8 @@ static const d9d_key documents_keys[] = {
     MAYBE("turns_lost", INT,
           "turns of chats left out of those dropped or truncated; null: not said", .min = 0,
           .max = 0x1p63),
+    MAYBE("skipped", TABLE, "bad records by reason; null: such a record ended the run",
+          .table = &skipped_table),
     MAYBE("targets_lost", INT, "targets left out of those dropped or truncated; null: not said",
           .min = 0, .max = 0x1p63),
     D9D_KEY_END,

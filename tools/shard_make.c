@@ -14,6 +14,7 @@
 static const char *const formats[] = {"auto", "jsonl", "text", "tokens", "chat", "megatron", NULL};
 static const char *const overflows[] = {"auto", "split", "truncate", "drop", NULL};
 static const char *const pack_modes[] = {"best-fit", "concat", NULL};
+static const char *const on_errors[] = {"stop", "skip", NULL};
 const shard_make shard_make_default = {.how = {.seed = -1}};
 
 const tool_option shard_make_options[] = {
@@ -63,6 +64,10 @@ const tool_option shard_make_options[] = {
     OPT(array, FLAG, "array", 0, NULL, "the same, as this task of a Slurm array"),
     OPT(how.jobs, INT, "jobs", 'j', "N", "threads (default: one a processor)", .min = 1,
         .max = 1024),
+    OPT(how.on_error, WORD, "on-error", 0, "DO",
+        "what to do about a record that cannot be read: stop (default), or skip it, count it by "
+        "reason and list it in skipped.jsonl",
+        .words = on_errors),
     OPT(how.replace, FLAG, "force", 0, NULL, "replace a directory that is there"),
     TOOL_END,
 };
@@ -150,18 +155,32 @@ static d9d_status read_task(const shard_make *o, d9d_shard_how *how)
     return D9D_OK;
 }
 
+static json_t *skipped_json(const d9d_shard_report *s)
+{
+    json_t *v = json_object();
+    int bad = v == NULL;
+
+    for (int i = 0; i < D9D_BAD_REASONS && !bad; i++)
+        bad = json_object_set_new(v, d9d_bad_record_name((d9d_bad_record)i),
+                                  json_integer(s->skipped[i]));
+    if (!bad)
+        return v;
+    json_decref(v);
+    return NULL;
+}
+
 static d9d_status put_report(const tool_run *r, const char *dir, const d9d_shard_report *s)
 {
     if (!r->json)
         return D9D_OK;
-    return tool_put_json(
-        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dataset",
-                  d9d_json_str(dir), "documents", (json_int_t)s->documents, "too_short",
-                  (json_int_t)s->too_short, "dropped", (json_int_t)s->dropped, "truncated",
-                  (json_int_t)s->truncated, "split", (json_int_t)s->split, "turns_lost",
-                  (json_int_t)s->turns_lost, "targets_lost", (json_int_t)s->targets_lost, "samples",
-                  (json_int_t)s->samples, "tokens", (json_int_t)s->tokens, "positions",
-                  (json_int_t)s->positions, "shards", (json_int_t)s->shards));
+    return tool_put_json(json_pack(
+        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "dataset",
+        d9d_json_str(dir), "documents", (json_int_t)s->documents, "too_short",
+        (json_int_t)s->too_short, "dropped", (json_int_t)s->dropped, "truncated",
+        (json_int_t)s->truncated, "split", (json_int_t)s->split, "turns_lost",
+        (json_int_t)s->turns_lost, "targets_lost", (json_int_t)s->targets_lost, "samples",
+        (json_int_t)s->samples, "tokens", (json_int_t)s->tokens, "positions",
+        (json_int_t)s->positions, "shards", (json_int_t)s->shards, "skipped", skipped_json(s)));
 }
 
 /* The tokenizer.json of a directory. */

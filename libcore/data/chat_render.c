@@ -315,6 +315,7 @@ static d9d_status put_message(struct render *r, const d9di_chat_speaker *role,
 static d9d_status not_rendered(d9di_jsonl_error *error, size_t at, const char *what)
 {
     error->at = at;
+    error->reason = D9D_BAD_CHAT;
     snprintf(error->what, sizeof(error->what), "the template does not say how to render %s", what);
     return D9D_EFORMAT;
 }
@@ -334,6 +335,7 @@ static d9d_status check_message(const struct render *r, const d9di_message *m,
 {
     if (!role) {
         error->at = m->at;
+        error->reason = D9D_BAD_CHAT;
         snprintf(error->what, sizeof(error->what), "the role \"%.*s\" is not in the template",
                  (int)(m->role.n < 60 ? m->role.n : 60), text_of(r, m->role));
         return D9D_EFORMAT;

@@ -1,6 +1,7 @@
 /* dataset_manifest.c - see dataset_manifest.h. */
 #include "data/dataset_manifest.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,7 +209,40 @@ static d9d_status parse_recipe(d9di_manifest *m, const json_t *root, const char 
     D9D_TRY(get_opt_i64(v, where, "pack_window", 0, &r->pack_window));
     D9D_TRY(get_opt_i64(v, where, "shuffle_seed", -1, &r->seed));
     D9D_TRY(get_opt_i64(v, where, "part_bytes", 0, &r->part_bytes));
+    D9D_TRY(get_opt_name(m, v, where, "on_error", &r->on_error));
     return get_opt_name(m, v, where, "append_eos", &r->append_eos);
+}
+
+/* Every number of `documents`, in the order in which they are written. */
+#define DOCUMENTS(key, member)                                                                     \
+    {                                                                                              \
+        key, offsetof(d9di_dataset_documents, member)                                              \
+    }
+static const struct documents_number {
+    const char *key;
+    size_t offset;
+} documents_numbers[] = {
+    DOCUMENTS("read", read),
+    DOCUMENTS("kept", kept),
+    DOCUMENTS("too_short", empty),
+    DOCUMENTS("dropped", dropped),
+    DOCUMENTS("truncated", truncated),
+    DOCUMENTS("split", split),
+    DOCUMENTS("turns_lost", turns_lost),
+    DOCUMENTS("targets_lost", targets_lost),
+};
+enum { N_DOCUMENTS_NUMBERS = sizeof(documents_numbers) / sizeof(documents_numbers[0]) };
+
+/* What older ones do not say is 0. */
+static d9d_status parse_documents(d9di_manifest *m, const json_t *root, const char *where)
+{
+    const json_t *v = json_object_get(root, "documents");
+
+    for (size_t i = 0; i < N_DOCUMENTS_NUMBERS; i++)
+        D9D_TRY(
+            get_opt_i64(v, where, documents_numbers[i].key, 0,
+                        (int64_t *)(void *)((char *)&m->documents + documents_numbers[i].offset)));
+    return d9di_skipped_counts_parse(json_object_get(v, "skipped"), where, m->documents.skipped);
 }
 
 /* What tokens are. */
@@ -276,9 +310,9 @@ static d9d_status check_files(d9di_manifest *m, const json_t *root, const char *
 
 /* What a document has, in the order in which it is read. */
 typedef d9d_status part(d9di_manifest *m, const json_t *root, const char *where);
-static part *const manifest_parts[] = {parse_kind,      parse_recipe, parse_counts,
-                                       parse_splits,    parse_edges,  parse_files,
-                                       parse_tokenizer, check_files,  NULL};
+static part *const manifest_parts[] = {parse_kind,   parse_recipe, parse_counts, parse_documents,
+                                       parse_splits, parse_edges,  parse_files,  parse_tokenizer,
+                                       check_files,  NULL};
 static part *const plan_parts[] = {parse_kind, parse_recipe,    plan_names, parse_edges,
                                    parse_list, parse_tokenizer, NULL};
 
@@ -357,11 +391,31 @@ static json_t *recipe_json(const d9di_manifest *m)
 {
     const d9di_recipe *r = &m->recipe;
 
-    return json_pack("{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?}", "max_length",
+    return json_pack("{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?, s:s?}", "max_length",
                      number_json(r->max_length, 0), "overflow", r->overflow, "pack_mode",
                      r->pack_mode, "pack_window", number_json(r->pack_window, 0), "shuffle_seed",
                      number_json(r->seed, -1), "part_bytes", number_json(r->part_bytes, 0),
-                     "append_eos", r->append_eos);
+                     "append_eos", r->append_eos, "on_error", r->on_error);
+}
+
+/* Reasons are given where records may be skipped. */
+static json_t *documents_json(const d9di_manifest *m)
+{
+    const bool skips = m->recipe.on_error && strcmp(m->recipe.on_error, "skip") == 0;
+    json_t *v = json_object();
+    int bad = v == NULL;
+
+    for (size_t i = 0; i < N_DOCUMENTS_NUMBERS && !bad; i++)
+        bad = json_object_set_new(
+            v, documents_numbers[i].key,
+            json_integer(*(const int64_t *)(const void *)((const char *)&m->documents +
+                                                          documents_numbers[i].offset)));
+    if (!bad && skips)
+        bad = json_object_set_new(v, "skipped", d9di_skipped_counts_json(m->documents.skipped));
+    if (!bad)
+        return v;
+    json_decref(v);
+    return NULL;
 }
 
 static json_t *lists_json(const d9di_manifest *m)
@@ -402,23 +456,18 @@ static json_t *lists_json(const d9di_manifest *m)
 
 d9d_status d9di_manifest_print(const d9di_manifest *m, d9d_buf *out)
 {
-    const d9di_dataset_documents *d = &m->documents;
     json_t *lists = lists_json(m);
-    json_t *root = json_pack(
-        "{s:s, s:s, s:o, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I, s:I, s:I, "
-        "s:I, s:I, s:I}}",
-        "schema", "d9d.dataset.v1", "version", D9D_VERSION, "tokenizer",
-        m->has_tokenizer ? json_pack("{s:s, s:o}", "file", "tokenizer.json", "xxh3_128",
-                                     hash_json(m->tokenizer_hash))
-                         : json_null(),
-        "vocab_size", (json_int_t)m->vocab_size, "dtype", m->wide ? "u32" : "u16", "targets",
-        m->labels ? "labels" : "next", "samples", (json_int_t)m->samples, "tokens",
-        (json_int_t)m->tokens, "positions", (json_int_t)m->positions, "shards",
-        (json_int_t)m->n_shards, "pack", (json_int_t)m->recipe.pack, "recipe", recipe_json(m),
-        "documents", "read", (json_int_t)d->read, "kept", (json_int_t)d->kept, "too_short",
-        (json_int_t)d->empty, "dropped", (json_int_t)d->dropped, "truncated",
-        (json_int_t)d->truncated, "split", (json_int_t)d->split, "turns_lost",
-        (json_int_t)d->turns_lost, "targets_lost", (json_int_t)d->targets_lost);
+    json_t *root =
+        json_pack("{s:s, s:s, s:o, s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "schema",
+                  "d9d.dataset.v1", "version", D9D_VERSION, "tokenizer",
+                  m->has_tokenizer ? json_pack("{s:s, s:o}", "file", "tokenizer.json", "xxh3_128",
+                                               hash_json(m->tokenizer_hash))
+                                   : json_null(),
+                  "vocab_size", (json_int_t)m->vocab_size, "dtype", m->wide ? "u32" : "u16",
+                  "targets", m->labels ? "labels" : "next", "samples", (json_int_t)m->samples,
+                  "tokens", (json_int_t)m->tokens, "positions", (json_int_t)m->positions, "shards",
+                  (json_int_t)m->n_shards, "pack", (json_int_t)m->recipe.pack, "recipe",
+                  recipe_json(m), "documents", documents_json(m));
     d9d_status st = D9D_ENOMEM;
 
     if (!root || !lists || json_object_update(root, lists) != 0)

@@ -7,6 +7,7 @@
 
 #include "d9d/base/hash.h"
 #include "d9d/base/mem.h"
+#include "data/skipped.h"
 
 enum { D9DI_MAX_SHARDS = 100000 };          /* of a dataset that is written or read */
 #define D9DI_MAX_LENGTH INT64_C(0x7fffffff) /* of a sample, in stored tokens */
@@ -31,6 +32,8 @@ typedef struct d9di_source {
 typedef struct d9di_dataset_documents {
     int64_t read, kept, empty, dropped, truncated, split;
     int64_t turns_lost, targets_lost; /* of those that were dropped or truncated */
+    int64_t skipped[D9D_BAD_REASONS]; /* bad records; the others are those that are kept, empty or
+                                         dropped */
 } d9di_dataset_documents;
 
 /* How it was made. */
@@ -43,6 +46,7 @@ typedef struct d9di_recipe {
     int64_t seed;           /* -1: not shuffled */
     int64_t part_bytes;     /* of input, after which a shard ends; 0: not said */
     const char *append_eos; /* NULL: none */
+    const char *on_error;   /* "stop", "skip"; NULL: not said */
 } d9di_recipe;
 
 typedef struct d9di_manifest {

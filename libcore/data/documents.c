@@ -25,6 +25,7 @@ struct d9di_documents_reader {
     bool end;          /* of the source */
     uint64_t consumed; /* of sources that are behind */
     uint64_t skipped;  /* of this one */
+    struct d9di_passed passed;
 };
 
 void d9di_chunk_release(d9di_text_chunk *c)
@@ -34,6 +35,7 @@ void d9di_chunk_release(d9di_text_chunk *c)
     D9D_VEC_RELEASE(&c->ids);
     D9D_VEC_RELEASE(&c->labels);
     D9D_VEC_RELEASE(&c->ended);
+    D9D_VEC_RELEASE(&c->skipped);
 }
 
 static bool ends_with(const char *name, size_t n, const char *end)
@@ -187,6 +189,7 @@ static void close_source(d9di_documents_reader *r)
     d9di_megatron_close(r->megatron);
     r->source = NULL;
     r->megatron = NULL;
+    r->passed = (struct d9di_passed){r->place.source, r->place.line - 1};
     r->place = (d9di_document_place){.source = r->place.source + 1, .line = 1};
     r->block = 0;
 }
@@ -367,6 +370,7 @@ static bool is_inside(d9di_documents_reader *r, d9di_text_chunk *out)
 d9d_status d9di_documents_read(d9di_documents_reader *r, d9di_text_chunk *out)
 {
     out->text.len = out->docs.len = out->ids.len = out->labels.len = out->ended.len = 0;
+    out->skipped.len = 0;
     out->piece = (int64_t)r->piece;
     out->unit = r->unit;
     out->ends = out->last = false;
@@ -376,5 +380,6 @@ d9d_status d9di_documents_read(d9di_documents_reader *r, d9di_text_chunk *out)
     }
     r->unit += out->ends;
     out->next = r->place;
+    out->passed = r->passed;
     return D9D_OK;
 }

@@ -5,6 +5,7 @@
 #include "d9d/data/shard.h"
 #include "data/chat_private.h"
 #include "data/shard_pieces.h"
+#include "data/skipped.h"
 
 enum { D9DI_CHUNK_BYTES = 1 << 20 };
 #define D9DI_MAX_DOCUMENT ((size_t)256 << 20)
@@ -20,10 +21,17 @@ typedef struct d9di_text_document {
     size_t n_ids; /* filled by the tokeniser, or by the reader where ids are given */
     bool has_labels;
     d9di_chat_lost lost; /* of a chat that was too long */
+    bool skipped;        /* a bad record, without ids */
+    d9d_bad_record reason;
 } d9di_text_document;
 
 struct d9di_ended {
     int64_t source, bytes; /* as read, after decompression */
+};
+
+/* Lines of the source that was read last that began in the piece. */
+struct d9di_passed {
+    int64_t source, lines;
 };
 
 /* Documents in order until their text is D9DI_CHUNK_BYTES or more, or their unit ends: a
@@ -37,6 +45,8 @@ typedef struct d9di_text_chunk {
     bool ends, last;                  /* the last of its unit, and of its piece */
     d9di_document_place next;         /* behind it */
     D9D_VEC(struct d9di_ended) ended; /* sources that end in the chunk */
+    struct d9di_passed passed;
+    d9di_skipped_list skipped; /* filled by the tokeniser */
 } d9di_text_chunk;
 void d9di_chunk_release(d9di_text_chunk *c);
 

@@ -74,6 +74,8 @@ static void add_documents(d9di_dataset_documents *to, const d9di_dataset_documen
     to->split += d->split;
     to->turns_lost += d->turns_lost;
     to->targets_lost += d->targets_lost;
+    for (int i = 0; i < D9D_BAD_REASONS; i++)
+        to->skipped[i] += d->skipped[i];
 }
 
 static void add_split(d9di_split_state *to, const d9di_split_state *s)
@@ -672,9 +674,11 @@ static d9d_status join_all(struct join *j, const d9d_log *log)
     if (j->m->samples == 0)
         return D9D_FAIL(D9D_EFORMAT,
                         "no samples: of %lld documents in %zu inputs, %lld are too "
-                        "short to have a target and %lld were dropped",
+                        "short to have a target, %lld were dropped and %lld skipped",
                         (long long)j->m->documents.read, j->m->n_sources,
-                        (long long)j->m->documents.empty, (long long)j->m->documents.dropped);
+                        (long long)j->m->documents.empty, (long long)j->m->documents.dropped,
+                        (long long)d9di_skipped_total(j->m->documents.skipped));
+    D9D_TRY(d9di_join_skipped(j->how, j->m));
     D9D_TRY(deal(j, log));
     D9D_TRY(take_units(j));
     D9D_TRY(check_shards(j));

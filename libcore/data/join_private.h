@@ -45,6 +45,11 @@ d9d_status d9di_join_cut(const d9di_join_how *how, const d9di_manifest *m, d9di_
 /* The cut that a key is in; NULL for the others. */
 const d9di_cut *d9di_cuts_find(const d9di_cuts *cuts, uint32_t key);
 
+/* --- records that were skipped ---------------------------------------------------------------- */
+
+/* Write skipped.jsonl of the units, if the manifest, which has counts, says that there are any. */
+d9d_status d9di_join_skipped(const d9di_join_how *how, const d9di_manifest *m);
+
 /* --- packing what was dealt ------------------------------------------------------------------- */
 
 /* Make packs of documents that units have as they are, in units of a folder below how->unit.dir:

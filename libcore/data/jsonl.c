@@ -17,8 +17,9 @@ struct scan {
     d9di_jsonl_error *error;
 };
 
-static d9d_status bad(struct scan *p, const char *fmt, ...) D9D_PRINTF(2, 3);
-static d9d_status bad(struct scan *p, const char *fmt, ...)
+static d9d_status complain(struct scan *p, d9d_bad_record reason, const char *fmt, ...)
+    D9D_PRINTF(3, 4);
+static d9d_status complain(struct scan *p, d9d_bad_record reason, const char *fmt, ...)
 {
     va_list ap;
 
@@ -26,8 +27,13 @@ static d9d_status bad(struct scan *p, const char *fmt, ...)
     vsnprintf(p->error->what, sizeof(p->error->what), fmt, ap);
     va_end(ap);
     p->error->at = p->at;
+    p->error->reason = reason;
     return D9D_EFORMAT;
 }
+/* What is no JSON, what is not there, and what cannot be used. */
+#define bad(p, ...)    complain(p, D9D_BAD_JSON, __VA_ARGS__)
+#define lacks(p, ...)  complain(p, D9D_BAD_MEMBER, __VA_ARGS__)
+#define refuse(p, ...) complain(p, D9D_BAD_VALUE, __VA_ARGS__)
 
 static void skip_space(struct scan *p)
 {
@@ -326,7 +332,7 @@ typedef d9d_status (*element_fn)(struct scan *p, void *arg);
 static d9d_status array(struct scan *p, const char *name, element_fn fn, void *arg)
 {
     if (!take(p, '['))
-        return bad(p, "\"%s\" is not an array", name);
+        return refuse(p, "\"%s\" is not an array", name);
     skip_space(p);
     if (take(p, ']'))
         return D9D_OK;
@@ -355,7 +361,7 @@ static bool is_key(const char *key, size_t len, const char *name)
 /* A member that is asked for is there once; nobody could say which of two counts. */
 static d9d_status once(struct scan *p, bool before, const char *key)
 {
-    return before ? bad(p, "\"%.60s\" is given twice", key) : D9D_OK;
+    return before ? refuse(p, "\"%.60s\" is given twice", key) : D9D_OK;
 }
 
 /* --- what is not there ----------------------------------------------------------------------- */
@@ -403,12 +409,12 @@ static d9d_status missing(struct scan *p, const char *key, const char *other)
     const char *advice = other;
 
     if (members(&again, listed_member, &l) != D9D_OK || l.n == 0)
-        return bad(p, "has no \"%.60s\"", key);
+        return lacks(p, "has no \"%.60s\"", key);
     for (size_t i = HINTS; i-- > 0;)
         if (l.has[i])
             advice = hints[i].advice;
-    return bad(p, "has no \"%.60s\", but %s%s%s%s", key, l.len > 0 ? l.names : "others",
-               l.n > LISTED ? ", ..." : "", advice ? ": " : "", advice ? advice : "");
+    return lacks(p, "has no \"%.60s\", but %s%s%s%s", key, l.len > 0 ? l.names : "others",
+                 l.n > LISTED ? ", ..." : "", advice ? ": " : "", advice ? advice : "");
 }
 
 struct want_text {
@@ -425,7 +431,7 @@ static d9d_status text_member(struct scan *p, void *arg, const char *key, size_t
         return skip_value(p);
     D9D_TRY(once(p, w->found, w->key));
     if (here(p) != '"')
-        return bad(p, "\"%.60s\" is not a string", w->key);
+        return refuse(p, "\"%.60s\" is not a string", w->key);
     w->found = true;
     return string(p, w->out);
 }
@@ -461,8 +467,8 @@ static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char
     if (p->at == at + minus || v < min || v > max || here(p) == '.' || (here(p) | 32) == 'e' ||
         (here(p) >= '0' && here(p) <= '9')) {
         p->at = at;
-        return bad(p, "%s must be an integer from %lld to %lld", what, (long long)min,
-                   (long long)max);
+        return refuse(p, "%s must be an integer from %lld to %lld", what, (long long)min,
+                      (long long)max);
     }
     *out = v;
     return D9D_OK;
@@ -512,7 +518,7 @@ static d9d_status label_element(struct scan *p, void *arg)
 
     D9D_TRY(small_int(p, -100, (int64_t)w->vocab - 1, "a label", &v));
     if (v < 0 && v != -100)
-        return bad(p, "a label is %lld; below 0 it must be -100", (long long)v);
+        return refuse(p, "a label is %lld; below 0 it must be -100", (long long)v);
     return D9D_VEC_PUSH(w->labels, (int32_t)v);
 }
 
@@ -550,7 +556,7 @@ d9d_status d9di_jsonl_tokens(const char *line, size_t n, uint32_t vocab, d9d_ids
     if (!w.has_ids)
         return missing(&p, "input_ids", NULL);
     if (w.has_labels && n_labels != n_ids)
-        return bad(&p, "has %zu labels for %zu ids", n_labels, n_ids);
+        return refuse(&p, "has %zu labels for %zu ids", n_labels, n_ids);
     *has_labels = w.has_labels;
     return D9D_OK;
 }
@@ -574,7 +580,7 @@ static d9d_status skip_nothing(struct scan *p, const char *key)
     if (p->s[at] == 'n' || p->s[at] == 'f' || p->at == at + 2)
         return D9D_OK;
     p->at = at;
-    return bad(p, "\"%s\" is not rendered by chat templates", key);
+    return refuse(p, "\"%s\" is not rendered by chat templates", key);
 }
 
 /* A string appended to the text; null adds nothing. */
@@ -584,7 +590,7 @@ static d9d_status text_or_null(struct scan *p, d9d_buf *text, const char *what)
         return string(p, text);
     if (here(p) == 'n')
         return skip_word(p);
-    return bad(p, "%s is not a string", what);
+    return refuse(p, "%s is not a string", what);
 }
 
 static d9d_status part_member(struct scan *p, void *arg, const char *key, size_t len)
@@ -597,7 +603,7 @@ static d9d_status part_member(struct scan *p, void *arg, const char *key, size_t
     if (!is_key(key, len, "type") || (p->at == at + 6 && memcmp(p->s + at, "\"text\"", 6) == 0))
         return D9D_OK;
     p->at = at;
-    return bad(p, "only parts of type \"text\" can be rendered");
+    return refuse(p, "only parts of type \"text\" can be rendered");
 }
 
 static d9d_status part(struct scan *p, void *arg)
@@ -657,7 +663,7 @@ static d9d_status call(struct scan *p, void *arg)
     D9D_TRY(object(p, call_member, &w));
     if (!w.has_name || !w.has_arguments) {
         p->at = at;
-        return bad(p, "a tool call without \"%s\"", w.has_name ? "arguments" : "name");
+        return lacks(p, "a tool call without \"%s\"", w.has_name ? "arguments" : "name");
     }
     return D9D_VEC_PUSH(&to->calls, w.call);
 }
@@ -744,7 +750,7 @@ static d9d_status message(struct scan *p, void *arg)
     D9D_TRY(object(p, message_member, &w));
     if (!w.has_role || !(w.has_content || w.message.n_calls > 0)) {
         p->at = w.message.at;
-        return bad(p, "a message without \"%s\"", w.has_role ? "content" : "role");
+        return lacks(p, "a message without \"%s\"", w.has_role ? "content" : "role");
     }
     return D9D_VEC_PUSH(&to->list, w.message);
 }

@@ -9,12 +9,14 @@
 #include <stdbool.h>
 
 #include "d9d/base/mem.h"
+#include "d9d/data/shard.h"
 #include "d9d/data/tokenizer.h"
 
 /* What was wrong, where the caller knows the file and the line. */
 typedef struct d9di_jsonl_error {
     size_t at; /* byte of the line */
     char what[320];
+    d9d_bad_record reason;
 } d9di_jsonl_error;
 
 typedef D9D_VEC(int32_t) d9di_labels;

@@ -88,6 +88,21 @@ static void say_losses(const d9di_dataset_documents *d, const d9d_log *log)
                      (long long)d->split, (long long)d->turns_lost, (long long)d->targets_lost);
 }
 
+/* The last line, so that nobody misses it. */
+static void say_skipped(const d9di_manifest *m, const char *out, const d9d_log *log)
+{
+    const int64_t n = d9di_skipped_total(m->documents.skipped);
+    d9d_buf why = {0};
+
+    if (n > 0 && d9di_skipped_counts_print(m->documents.skipped, &why) == D9D_OK)
+        d9d_log_warn(log, "%lld of %lld records skipped: %s; %s%s%s lists %s", (long long)n,
+                     (long long)m->documents.read, why.data, m->n_files > 0 ? out : "",
+                     m->n_files > 0 ? "/" D9DI_SKIPPED_FILE : "",
+                     m->n_files > 0 ? "" : D9DI_SKIPPED_FILE " of the merged dataset",
+                     n > D9DI_MOST_SKIPPED ? "the first 1000" : "them");
+    d9d_buf_release(&why);
+}
+
 void d9di_shard_say(const d9di_manifest *m, const char *out, const d9d_log *log,
                     d9d_shard_report *report)
 {
@@ -115,6 +130,8 @@ void d9di_shard_say(const d9di_manifest *m, const char *out, const d9d_log *log,
                                  .tokens = m->tokens,
                                  .positions = m->positions,
                                  .shards = m->n_shards};
+    memcpy(report->skipped, d->skipped, sizeof(report->skipped));
+    say_skipped(m, out, log);
 }
 
 /* The manifest of a run that was interrupted when nothing but cleaning up was left. */

@@ -17,6 +17,7 @@ static const char *const overflows[] = {[D9D_OVERFLOW_SPLIT] = "split",
                                         [D9D_OVERFLOW_TRUNCATE] = "truncate",
                                         [D9D_OVERFLOW_DROP] = "drop"};
 static const char *const pack_modes[] = {"best-fit", "concat"};
+static const char *const on_errors[] = {"stop", "skip"};
 
 /* --- the recipe ------------------------------------------------------------------------------- */
 
@@ -49,7 +50,8 @@ static d9di_recipe recipe_of(const d9di_plan *p)
                                                                : DEFAULT_WINDOW,
                          .seed = how->seed,
                          .part_bytes = p->part,
-                         .append_eos = how->append_eos};
+                         .append_eos = how->append_eos,
+                         .on_error = on_errors[how->on_error]};
 }
 
 /* Packs are made by units, unless which documents a split takes is known only when all are there.
@@ -114,6 +116,8 @@ static d9d_status hash_job(d9di_plan *p)
                               (long long)recipe_of(p).pack_window, (long long)how->seed,
                               (long long)p->part, (unsigned long long)p->unit.shard_bytes),
                out);
+    if (how->on_error != D9D_ON_ERROR_STOP)
+        D9D_TRY_OR(st, d9d_buf_printf(&b, "%s\n", on_errors[how->on_error]), out);
     if (p->tokenise.tok)
         D9D_TRY_OR(st, put_hash(&b, d9d_tokenizer_hash(p->tokenise.tok)), out);
     if (p->tokenise.chat)

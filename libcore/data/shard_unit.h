@@ -17,6 +17,7 @@
 #include "d9d/base/fs.h"
 #include "data/dataset_manifest.h"
 #include "data/documents.h"
+#include "data/skipped.h"
 
 enum { D9DI_MAX_SPLITS = 16, D9DI_LENGTH_BINS = 31 };
 
@@ -53,6 +54,8 @@ typedef struct d9di_unit_state {
     d9di_split_state split[D9DI_MAX_SPLITS];
     D9D_VEC(struct d9di_unit_shard) shards;
     D9D_VEC(struct d9di_ended) ended;
+    d9di_skipped_list skipped; /* lines are those of the piece */
+    struct d9di_passed passed;
 } d9di_unit_state; /* zero-initialised may be released */
 void d9di_unit_state_release(d9di_unit_state *s);
 
@@ -73,7 +76,8 @@ d9d_status d9di_unit_create(const d9di_unit_how *how, int64_t piece, int64_t uni
 d9d_status d9di_unit_add(d9di_unit *u, size_t split, uint32_t key, const uint32_t *tokens,
                          const int32_t *labels, size_t n, const uint32_t *segments,
                          size_t n_segments);
-/* For the caller: `last`, `next`, `documents` and `ended` are its own to fill. */
+/* For the caller: `last`, `next`, `documents`, `ended`, `skipped` and `passed` are
+ * its own to fill. */
 d9di_unit_state *d9di_unit_at(d9di_unit *u);
 /* Make all of it durable. */
 d9d_status d9di_unit_seal(d9di_unit *u);

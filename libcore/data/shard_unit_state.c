@@ -43,6 +43,7 @@ void d9di_unit_state_release(d9di_unit_state *s)
 {
     D9D_VEC_RELEASE(&s->shards);
     D9D_VEC_RELEASE(&s->ended);
+    D9D_VEC_RELEASE(&s->skipped);
 }
 
 /* --- writing ---------------------------------------------------------------------------------- */
@@ -58,7 +59,9 @@ static json_t *hash_json(d9d_hash h)
 static json_t *lists_json(const d9di_unit_how *how, const d9di_unit_state *s)
 {
     const int64_t *numbers = (const int64_t *)s->split;
-    json_t *splits = json_array(), *shards = json_array(), *ended = json_array(), *lists;
+    json_t *splits = json_array(), *shards = json_array(), *ended = json_array();
+    json_t *counts = d9di_skipped_counts_json(s->documents.skipped);
+    json_t *records = d9di_skipped_list_json(&s->skipped), *lists;
     bool whole;
     size_t i;
 
@@ -78,10 +81,12 @@ static json_t *lists_json(const d9di_unit_how *how, const d9di_unit_state *s)
     /* What memory had no room for is not in its list. */
     whole = json_array_size(splits) == how->n_splits * SPLIT_NUMBERS &&
             json_array_size(shards) == s->shards.len && json_array_size(ended) == s->ended.len;
-    lists =
-        json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", "d9d.unit.v2", "job",
-                  hash_json(how->job), "records_hash", hash_json(s->records_hash), "segments_hash",
-                  hash_json(s->segments_hash), "splits", splits, "shards", shards, "ended", ended);
+    lists = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I}, s:o, s:o}", "schema",
+                      "d9d.unit.v2", "job", hash_json(how->job), "records_hash",
+                      hash_json(s->records_hash), "segments_hash", hash_json(s->segments_hash),
+                      "splits", splits, "shards", shards, "ended", ended, "passed", "source",
+                      (json_int_t)s->passed.source, "lines", (json_int_t)s->passed.lines,
+                      "skipped_counts", counts, "skipped", records);
     if (whole)
         return lists;
     json_decref(lists);
@@ -201,6 +206,20 @@ static d9d_status read_hashes(const json_t *root, const char *where, d9di_unit_s
     return get_hash(root, where, "segments_hash", &s->segments_hash);
 }
 
+/* Bad records; units of 0.1 have none. */
+static d9d_status read_skipped(const json_t *root, const char *where, d9di_unit_state *s)
+{
+    const json_t *passed = json_object_get(root, "passed");
+
+    if (!passed)
+        return D9D_OK;
+    D9D_TRY(d9d_json_get_i64(passed, where, "source", 0, INT64_MAX, &s->passed.source));
+    D9D_TRY(d9d_json_get_i64(passed, where, "lines", 0, INT64_MAX / 65536, &s->passed.lines));
+    D9D_TRY(d9di_skipped_counts_parse(json_object_get(root, "skipped_counts"), where,
+                                      s->documents.skipped));
+    return d9di_skipped_list_parse(json_object_get(root, "skipped"), where, &s->skipped);
+}
+
 static d9d_status read_all(const json_t *root, const char *where, const d9d_buf *text,
                            const d9di_unit_how *how, d9di_unit_state *s)
 {
@@ -216,6 +235,7 @@ static d9d_status read_all(const json_t *root, const char *where, const d9d_buf 
         D9D_TRY(d9d_json_get_i64(root, where, fields[i].name, -1, INT64_MAX / 65536,
                                  (int64_t *)(void *)((char *)s + fields[i].offset)));
     D9D_TRY(read_splits(root, where, how, s));
+    D9D_TRY(read_skipped(root, where, s));
     return read_lists(root, where, s);
 }
 

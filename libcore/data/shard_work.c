@@ -154,6 +154,10 @@ static d9d_status add_document(const struct work *w, const d9di_text_chunk *c,
     uint32_t key;
 
     documents->read++;
+    if (doc->skipped) {
+        documents->skipped[doc->reason]++;
+        return D9D_OK;
+    }
     documents->turns_lost += doc->lost.turns;
     documents->targets_lost += doc->lost.targets;
     if (doc->lost.dropped) {
@@ -210,6 +214,9 @@ static d9d_status add_chunk(struct work *w, const d9di_text_chunk *c)
     state->next = c->next;
     for (i = 0; i < c->ended.len; i++)
         D9D_TRY(D9D_VEC_PUSH(&state->ended, c->ended.data[i]));
+    for (i = 0; i < c->skipped.len; i++)
+        D9D_TRY(d9di_skipped_note(&state->skipped, &c->skipped.data[i]));
+    state->passed = c->passed;
     w->tokens += (int64_t)c->ids.len;
     return D9D_OK;
 }

@@ -38,6 +38,12 @@
  * and time; any other command starts over.  What comes from stdin is read from the start.  An input
  * that is changed between the beginning of a run and its last byte is EIO, and nothing is kept.
  * Memory is bounded, whatever the size of the inputs and of the index.
+ *
+ * Bad records.  A record that cannot become ids ends the run, or with D9D_ON_ERROR_SKIP is left
+ * out, counted by reason in the report and in manifest.json, and listed in skipped.jsonl of the
+ * dataset, the first 1000 of all inputs.  What damages more than a record ends the run in any case:
+ * an input that cannot be read or decompressed, a line of more than 256 MiB, options that
+ * contradict what records have.
  */
 #ifndef D9D_DATA_SHARD_H
 #define D9D_DATA_SHARD_H
@@ -74,6 +80,21 @@ typedef enum d9d_overflow {
     D9D_OVERFLOW_DROP
 } d9d_overflow;
 
+typedef enum d9d_on_error { D9D_ON_ERROR_STOP, D9D_ON_ERROR_SKIP } d9d_on_error;
+
+/* Why a record is bad. */
+typedef enum d9d_bad_record {
+    D9D_BAD_UTF8,   /* its text is no UTF-8 */
+    D9D_BAD_JSON,   /* its line is not one JSON object */
+    D9D_BAD_MEMBER, /* a member that is read is not there */
+    D9D_BAD_VALUE,  /* a member has a value that cannot be used, an id above the vocabulary say */
+    D9D_BAD_CHAT,   /* the template does not say how to render it */
+    D9D_BAD_TEXT,   /* the tokenizer refuses its text */
+    D9D_BAD_REASONS
+} d9d_bad_record;
+/* "not_utf8", "not_json", "no_member", "bad_value", "chat_not_rendered", "not_tokenized". */
+D9D_API const char *d9d_bad_record_name(d9d_bad_record reason);
+
 /* Strings and arrays are borrowed. */
 typedef struct d9d_shard_how {
     const char *const *inputs; /* paths; "-" is stdin; gzip and zstd are told by content */
@@ -104,6 +125,7 @@ typedef struct d9d_shard_how {
     int64_t task, tasks; /* make the part of this task alone; tasks 0: all */
     int64_t jobs;        /* threads; 0: one a processor */
     bool replace;        /* a directory that is there */
+    d9d_on_error on_error;
 } d9d_shard_how;
 
 typedef struct d9d_shard_report {
@@ -111,6 +133,7 @@ typedef struct d9d_shard_report {
     int64_t turns_lost, targets_lost; /* of documents that were dropped or truncated */
     int64_t samples, tokens, positions;
     uint32_t shards;
+    int64_t skipped[D9D_BAD_REASONS];
 } d9d_shard_report;
 
 /* ECONFIG for options that contradict each other and for an `out` that is not empty; what
