@@ -1,25 +1,26 @@
 /* compare.c - one key of several runs, side by side. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "metric/grid.h"
 #include "metric/rows.h"
 
-/* Steps that all runs have, each with the record's number in every run. */
+/* Steps at which all runs log the key, each with the record's number in every run. */
 struct common {
-    size_t n; /* steps */
+    d9d_arena arena;
+    d9di_row_list *rows; /* [runs]: records that log the key */
+    size_t n;            /* steps */
     size_t runs;
-    size_t *at; /* [n][runs] */
+    size_t *at; /* [n][runs], places in `rows` */
 };
 
-static size_t shortest(const d9d_runs *r)
+static size_t shortest(const struct common *c)
 {
-    size_t n = r->run[0]->n;
+    size_t n = c->rows[0].n;
 
-    for (size_t k = 1; k < r->n; k++)
-        n = r->run[k]->n < n ? r->run[k]->n : n;
+    for (size_t k = 1; k < c->runs; k++)
+        n = c->rows[k].n < n ? c->rows[k].n : n;
     return n;
 }
 
@@ -29,13 +30,16 @@ static void merge(const d9d_runs *r, struct common *c)
 
     memset(at, 0, r->n * sizeof(*at));
     for (size_t k = 0; k < r->n;) {
-        const d9d_run *first = r->run[0], *run = r->run[k];
+        const d9di_row_list *first = &c->rows[0], *rows = &c->rows[k];
+        int64_t step, mine;
 
-        if (at[0] >= first->n || at[k] >= run->n)
+        if (at[0] >= first->n || at[k] >= rows->n)
             return;
-        if (run->step[at[k]] < first->step[at[0]])
+        step = r->run[0]->step[first->at[at[0]]];
+        mine = r->run[k]->step[rows->at[at[k]]];
+        if (mine < step)
             at[k]++;
-        else if (run->step[at[k]] > first->step[at[0]]) {
+        else if (mine > step) {
             at[0]++;
             k = 0;
         } else if (++k == r->n) {
@@ -48,32 +52,45 @@ static void merge(const d9d_runs *r, struct common *c)
     }
 }
 
-static d9d_status find_common(const d9d_runs *r, struct common *out)
+static d9d_status common_fill(const d9d_runs *r, const char *key, struct common *c)
 {
-    struct common c = {.runs = r->n};
     uint64_t cells;
 
-    if (!d9d_mul_u64(shortest(r) + 1, r->n, &cells) ||
-        (c.at = calloc((size_t)cells, sizeof(*c.at))) == NULL)
+    c->rows = d9d_arena_alloc(&c->arena, r->n * sizeof(*c->rows));
+    if (c->rows == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory to compare %zu runs", r->n);
-    merge(r, &c);
-    if (c.n == 0) {
-        free(c.at);
-        return D9D_FAIL(D9D_ECONFIG, "no step was logged by all of the %zu runs", r->n);
-    }
-    *out = c;
+    for (size_t k = 0; k < r->n; k++)
+        D9D_TRY(
+            d9di_rows_pick(r->run[k], d9d_run_sources(r->run[k], key), 0, &c->arena, &c->rows[k]));
+    if (!d9d_mul_u64(shortest(c) + 1, r->n * sizeof(*c->at), &cells) ||
+        (c->at = d9d_arena_alloc(&c->arena, (size_t)cells)) == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory to compare %zu runs", r->n);
+    merge(r, c);
+    if (c->n == 0)
+        return D9D_FAIL(D9D_ECONFIG, "%s: no step was logged by all of the %zu runs", key, r->n);
     return D9D_OK;
+}
+
+static d9d_status find_common(const d9d_runs *r, const char *key, struct common *out)
+{
+    d9d_status st;
+
+    *out = (struct common){.runs = r->n};
+    st = common_fill(r, key, out);
+    if (st != D9D_OK)
+        d9d_arena_release(&out->arena);
+    return st;
 }
 
 static double common_value(const d9d_runs *r, const struct common *c, const char *key, size_t i,
                            size_t k)
 {
-    return d9di_rows_value(r->run[k], key, c->at[i * c->runs + k]);
+    return d9di_rows_value(r->run[k], key, c->rows[k].at[c->at[i * c->runs + k]]);
 }
 
 static int64_t common_step(const d9d_runs *r, const struct common *c, size_t i)
 {
-    return r->run[0]->step[c->at[i * c->runs]];
+    return r->run[0]->step[c->rows[0].at[c->at[i * c->runs]]];
 }
 
 static d9d_status fill_compare(d9di_grid *g, const d9d_runs *r, const struct common *c,
@@ -144,14 +161,14 @@ d9d_status d9d_report_compare(const d9d_runs *r, const char *key, size_t rows, d
     struct common c;
     d9d_status st, put;
 
-    D9D_TRY(find_common(r, &c));
+    D9D_TRY(find_common(r, key, &c));
     st = fill_compare(&g, r, &c, key, rows);
     put = d9di_grid_finish(&g, out);
     if (st == D9D_OK)
         st = put;
     if (st == D9D_OK)
         st = put_farthest(r, &c, key, out);
-    free(c.at);
+    d9d_arena_release(&c.arena);
     return st;
 }
 
@@ -190,9 +207,9 @@ d9d_status d9d_report_compare_json(const d9d_runs *r, const char *key, json_t **
     struct common c;
     json_t *v;
 
-    D9D_TRY(find_common(r, &c));
+    D9D_TRY(find_common(r, key, &c));
     v = compare_json(r, &c, key);
-    free(c.at);
+    d9d_arena_release(&c.arena);
     if (v == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory to compare %zu runs, or a name is no UTF-8", r->n);
     *out = v;

@@ -6,28 +6,43 @@
 #include "metric/grid.h"
 #include "metric/rows.h"
 
-static d9d_status fill_records(d9di_grid *g, const d9d_run *r, d9d_keys keys, size_t rows)
+static d9d_status fill_records(d9di_grid *g, const d9d_run *r, d9d_keys keys,
+                               const d9di_row_list *rows)
 {
     D9D_TRY(d9di_grid_text(g, "step"));
     for (size_t k = 0; k < keys.n; k++)
         D9D_TRY(d9di_grid_text(g, keys.key[k]));
-    for (size_t i = 0; i < d9di_rows_count(rows, r->n); i++) {
-        const size_t at = d9di_rows_spread(i, rows, r->n);
-
-        D9D_TRY(d9di_grid_int(g, r->step[at]));
+    for (size_t i = 0; i < rows->n; i++) {
+        D9D_TRY(d9di_grid_int(g, r->step[rows->at[i]]));
         for (size_t k = 0; k < keys.n; k++)
-            D9D_TRY(d9di_grid_real(g, d9di_rows_value(r, keys.key[k], at)));
+            D9D_TRY(d9di_grid_real(g, d9di_rows_value(r, keys.key[k], rows->at[i])));
     }
     return D9D_OK;
 }
 
-d9d_status d9d_report_records(const d9d_run *r, d9d_keys keys, size_t rows, d9d_buf *out)
+static d9d_status put_records(const d9d_run *r, d9d_keys keys, const d9di_row_list *rows,
+                              d9d_buf *out)
 {
-    const d9d_keys shown = d9di_rows_keys(keys);
-    d9di_grid g = {.columns = shown.n + 1};
-    const d9d_status st = fill_records(&g, r, shown, rows), put = d9di_grid_finish(&g, out);
+    d9di_grid g = {.columns = keys.n + 1};
+    const d9d_status st = fill_records(&g, r, keys, rows), put = d9di_grid_finish(&g, out);
 
     return st != D9D_OK ? st : put;
+}
+
+d9d_status d9d_report_records(d9d_run *r, d9d_keys keys, size_t rows, d9d_buf *out)
+{
+    const d9d_runs one = {&r, 1};
+    d9d_arena a = {0};
+    d9d_keys shown;
+    d9di_row_list picked;
+    d9d_status st = d9di_rows_keys(&one, keys, d9di_rows_usual, true, &a, &shown);
+
+    if (st == D9D_OK)
+        st = d9di_rows_pick(r, d9di_rows_sources(r, shown), rows, &a, &picked);
+    if (st == D9D_OK)
+        st = put_records(r, shown, &picked, out);
+    d9d_arena_release(&a);
+    return st;
 }
 
 static json_t *run_json(const d9d_run *r)

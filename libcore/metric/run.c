@@ -53,7 +53,8 @@ static d9d_status grow(d9d_run *r)
 
     if (r->n < rd->cap)
         return D9D_OK;
-    if (!resize(&r->step, cap, sizeof(*r->step)) || !resize(&r->wall, cap, sizeof(*r->wall)))
+    if (!resize(&r->step, cap, sizeof(*r->step)) || !resize(&r->wall, cap, sizeof(*r->wall)) ||
+        !resize(&r->sources, cap, sizeof(*r->sources)))
         return no_memory(r);
     for (size_t i = 0; i < r->n_columns; i++)
         if (!resize(&r->columns[i].values, cap, sizeof(double)))
@@ -73,7 +74,7 @@ static d9d_run_column *find_column(const d9d_run *r, const char *key)
 /* A new column is NaN in all records until now. */
 static d9d_status add_column(d9d_run *r, const char *key)
 {
-    d9d_run_column c = {NULL, NULL};
+    d9d_run_column c = {.name = NULL};
 
     if (r->n_columns == D9D_RUN_COLUMNS_MAX) {
         if (!r->reader->full_said)
@@ -106,8 +107,8 @@ static void forget_beyond(d9d_run *r, int64_t step)
 {
     while (r->n > 0 && r->step[r->n - 1] > step)
         r->n--;
-    if (r->fresh > r->n)
-        r->fresh = r->n;
+    r->fresh = r->fresh < r->n ? r->fresh : r->n;
+    r->known = r->known < r->n ? r->known : r->n;
 }
 
 /* "2026-01-31T12:00:00Z" in seconds since 1970. */
@@ -161,17 +162,19 @@ static bool is_event_key(const char *key)
 static d9d_status record_begin(d9d_run *r)
 {
     D9D_TRY(grow(r));
+    r->sources[r->n] = 0;
     for (size_t i = 0; i < r->n_columns; i++)
         r->columns[i].values[r->n] = (double)NAN;
     return D9D_OK;
 }
 
 /* Into record `at`. */
-static d9d_status take_values(d9d_run *r, json_t *obj, size_t at)
+static d9d_status take_values(d9d_run *r, json_t *obj, size_t at, uint32_t source)
 {
     const char *key;
     json_t *v;
 
+    r->sources[at] |= source;
     json_object_foreach(obj, key, v)
     {
         d9d_run_column *c;
@@ -181,7 +184,10 @@ static d9d_status take_values(d9d_run *r, json_t *obj, size_t at)
         if (find_column(r, key) == NULL)
             D9D_TRY(add_column(r, key));
         c = find_column(r, key);
-        if (c != NULL && json_is_number(v))
+        if (c == NULL)
+            continue;
+        c->sources |= source;
+        if (json_is_number(v))
             c->values[at] = json_number_value(v);
     }
     return D9D_OK;
@@ -204,7 +210,7 @@ static d9d_status take_record(d9d_run *r, json_t *obj)
                      r->path, rd->line, k, r->step[r->n - 1]);
     forget_beyond(r, k - 1);
     D9D_TRY(record_begin(r));
-    D9D_TRY(take_values(r, obj, r->n));
+    D9D_TRY(take_values(r, obj, r->n, D9D_RUN_TRAINING));
     r->step[r->n] = k;
     ms = d9d_run_values(r, "step_ms");
     if (ms != NULL && isfinite(ms[r->n]) && k > rd->from)
@@ -248,26 +254,53 @@ static d9d_status take_pipeline(d9d_run *r, json_t *obj)
         if (find_column(r, keys[i]) == NULL)
             D9D_TRY(add_column(r, keys[i]));
         c = find_column(r, keys[i]);
-        if (c != NULL)
-            c->values[row - 1] = json_number_value(v);
+        if (c == NULL)
+            continue;
+        c->sources |= D9D_RUN_TRAINING;
+        c->values[row - 1] = json_number_value(v);
     }
     return D9D_OK;
 }
 
-/* Values besides: of the record of their step, or of one that has no others. */
+/* The bit of an evaluation, which is known from here on. */
+static d9d_status evaluation_source(d9d_run *r, const char *name, uint32_t *out)
+{
+    size_t i = 0;
+
+    while (i < r->n_evaluations && strcmp(r->evaluations[i], name) != 0)
+        i++;
+    if (i == D9D_RUN_EVALUATIONS)
+        i--;
+    if (i == r->n_evaluations) {
+        r->evaluations[i] = strdup(name);
+        if (r->evaluations[i] == NULL)
+            return no_memory(r);
+        r->n_evaluations++;
+    }
+    *out = (uint32_t)1 << (1 + i);
+    return D9D_OK;
+}
+
+/* Values besides: of the record of their step, which is fresh again, or of one that has no
+ * others. */
 static d9d_status take_evaluation(d9d_run *r, json_t *obj)
 {
     const json_t *step = json_object_get(obj, "step");
+    const char *name = json_string_value(json_object_get(obj, "evaluation"));
+    uint32_t source = 0;
     int64_t k;
 
     if (!json_is_integer(step) || json_integer_value(step) < 0)
         return bad_line(r, "an evaluation needs its step, an integer of at least 0");
     k = json_integer_value(step);
-    if (r->n > 0 && r->step[r->n - 1] == k)
-        return take_values(r, obj, r->n - 1);
+    D9D_TRY(evaluation_source(r, name != NULL ? name : "", &source));
     forget_beyond(r, k);
+    if (r->n > 0 && r->step[r->n - 1] == k) {
+        r->fresh = r->fresh < r->n ? r->fresh : r->n - 1;
+        return take_values(r, obj, r->n - 1, source);
+    }
     D9D_TRY(record_begin(r));
-    D9D_TRY(take_values(r, obj, r->n));
+    D9D_TRY(take_values(r, obj, r->n, source));
     r->step[r->n] = k;
     r->wall[r->n++] = r->reader->time;
     return D9D_OK;
@@ -382,7 +415,7 @@ d9d_status d9d_run_poll(d9d_run *r)
     char *piece;
     d9d_status st;
 
-    r->fresh = r->n;
+    r->fresh = r->known = r->n;
     D9D_TRY(d9d_fs_size(r->path, &size));
     if (size < r->reader->at)
         return D9D_FAIL(D9D_EFORMAT,
@@ -482,9 +515,12 @@ void d9d_run_close(d9d_run *r)
     }
     for (size_t i = 0; i < r->n_pipelines; i++)
         json_decref(r->pipeline[i]);
+    for (size_t i = 0; i < r->n_evaluations; i++)
+        free(r->evaluations[i]);
     free(r->columns);
     free(r->step);
     free(r->wall);
+    free(r->sources);
     free(r->name);
     free(r->path);
     free(r->end);
@@ -497,6 +533,32 @@ const double *d9d_run_values(const d9d_run *r, const char *key)
     const d9d_run_column *c = find_column(r, key);
 
     return c != NULL ? c->values : NULL;
+}
+
+uint32_t d9d_run_sources(const d9d_run *r, const char *key)
+{
+    const d9d_run_column *c = find_column(r, key);
+
+    return c != NULL ? c->sources : UINT32_MAX;
+}
+
+int d9d_run_evaluation_of(const d9d_run *r, const d9d_run_column *c)
+{
+    static const char *const beside[] = {"tokens", "samples", "ms"};
+
+    for (size_t i = 0; i < r->n_evaluations; i++) {
+        const size_t n = strlen(r->evaluations[i]);
+
+        if ((c->sources & (uint32_t)1 << (1 + i)) == 0 ||
+            strncmp(c->name, r->evaluations[i], n) != 0 || c->name[n] != '/' ||
+            strchr(c->name + n + 1, '/') != NULL)
+            continue;
+        for (size_t k = 0; k < sizeof(beside) / sizeof(beside[0]); k++)
+            if (strcmp(c->name + n + 1, beside[k]) == 0)
+                return -1;
+        return (int)i;
+    }
+    return -1;
 }
 
 /* --- several runs -------------------------------------------------------------------- */

@@ -75,7 +75,8 @@ static d9d_status find_steps(const d9d_run *r, const d9d_spikes_how *how, spikes
         return D9D_FAIL(D9D_ENOMEM, "no memory for a window of %zu records", how->window);
     w.sorted = w.values + how->window;
     for (size_t i = 0; i < r->n && st == D9D_OK; i++)
-        st = judge(r, i, v[i], how, &w, out);
+        if ((r->sources[i] & d9d_run_sources(r, how->key)) != 0)
+            st = judge(r, i, v[i], how, &w, out);
     free(w.values);
     return st;
 }

@@ -57,6 +57,93 @@ assert s["tokens"] == 500 and s["seconds"] == 2.5 and s["tokens_per_s"] == 203, 
 assert s["mfu"] is None, s' <<<"$output"
 }
 
+# Fifty steps and evaluations of two sets: of valid at 0 and every seventh step and at the end, of
+# few at 21 and 42.
+make_evaluated() { # NAME ADDED
+    mkdir -p "$1"
+    awk -v d="$2" 'function valid(i) { printf "{\"evaluation\": \"valid\", \"step\": %d, \"valid/tokens\": 9, \"valid/loss\": %s, \"valid/f1\": %g, \"valid/mean\": 1, \"valid/confusion_matrix/0/1\": 3}\n",
+            i, i == 49 ? "null" : 9 - i / 10 + (i > 28) * 3 + d, i / 100 }
+        BEGIN { valid(0)
+            for (i = 1; i <= 50; i++) {
+                printf "{\"step\": %d, \"loss\": %g, \"step_ms\": 100}\n", i, 8 - i / 10
+                if (i % 7 == 0 || i == 50) valid(i)
+                if (i % 21 == 0) printf "{\"evaluation\": \"few\", \"step\": %d, \"few/loss\": 3}\n", i
+            } }' >"$1/metrics.jsonl"
+}
+
+@test "evaluations have their columns, at their steps" {
+    make_evaluated e 0
+    run -0 d9d-metrics show e
+    [[ "$output" == *"step  loss  grad_norm  lr  tokens  tokens_per_s  step_ms  valid/loss  valid/f1  valid/mean  few/loss"* ]] || { echo "$output"; return 1; }
+    [[ "$output" == *$'\nvalid/loss\n'* ]] # a curve of its own
+    table=$(sed -n '/^step/,$p' <<<"$output")
+    [ "$(awk 'NR > 1 && $8 != "-" { print $1 }' <<<"$table" | xargs)" = "0 7 14 21 28 35 42 50" ] || { echo "$table"; return 1; }
+    [ "$(wc -l <<<"$table")" = 21 ]
+    # Of its own column each record has a value, and those of other columns alone are left out.
+    run -0 d9d-metrics show -k valid/loss e
+    [ "$(sed -n '/^step/,$p' <<<"$output" | awk 'NR > 1 { print $1 ":" $2 }' | xargs)" = "0:9 7:8.3 14:7.6 21:6.9 28:6.2 35:8.5 42:7.8 49:- 50:7" ]
+    run -0 d9d-metrics show -k loss -r 0 e
+    [ "$(grep -cE '^[0-9]+  +[0-9.]+$' <<<"$output")" = 50 ] || { echo "$output"; return 1; }
+}
+
+@test "summary has the last and the best of each evaluation" {
+    make_evaluated e 0
+    run -0 d9d-metrics summary e a
+    for line in "first_step 1 1" "last_step 50 5" "records 50 5" "last_valid/loss 7 -" "last_valid/loss_step 50 -1" \
+        "best_valid/loss 6.2 -" "best_valid/loss_step 28 -1" "best_valid/f1 0.5 -" "best_valid/f1_step 50 -1" \
+        "last_valid/mean 1 -" "last_few/loss 3 -" "best_few/loss_step 21 -1"; do
+        tr -s ' ' <<<"$output" | grep -qxF -- "$line" || { echo "no $line in:"; echo "$output"; return 1; }
+    done
+    [[ "$output" != *"best_valid/mean"* && "$output" != *confusion* && "$output" != *valid/tokens* ]]
+    run -0 d9d-metrics summary a
+    [[ "$output" != *valid* ]]
+    run -0 d9d-metrics summary --json e
+    [[ "$(tr -d ' \n' <<<"$output")" == *'"evaluation":{"valid/loss":{"last":7,"last_step":50,"best":6.2,"best_step":28},"valid/f1":{"last":0.5,"last_step":50,"best":0.5,"best_step":50},"valid/mean":{"last":1,"last_step":50,"best":null,"best_step":-1},"few/loss":'* ]] || { echo "$output"; return 1; }
+    run -0 d9d-metrics summary --json a
+    [[ "$output" != *evaluation* ]]
+}
+
+@test "evaluations are compared where both have them, and drawn as lines" {
+    make_evaluated e 0
+    make_evaluated f 0.25
+    run -0 d9d-metrics compare -k valid/loss -r 0 e f
+    [ "${#lines[@]}" = 11 ] || { echo "$output"; return 1; }
+    [ "$(tr -s ' ' <<<"${lines[2]}")" = "7 8.3 8.55 0.25" ] || { echo "$output"; return 1; }
+    [[ "${lines[-1]}" == *"(9 common steps)" ]]
+    run -0 d9d-metrics compare e f -k loss
+    [[ "${lines[-1]}" == *"(50 common steps)" ]]
+    run -0 d9d-metrics plot -q e -o p.svg
+    grep -q '>valid/loss<' p.svg
+    grep -q '>few/loss<' p.svg
+    run -0 d9d-metrics plot -q e -k valid/f1 -o p.svg
+    [ "$(grep -oE '<polyline[^>]*points="[^"]*"' p.svg | grep -oE '[0-9.]+,[0-9.]+' | wc -l)" -ge 9 ] || { cat p.svg; return 1; }
+    # Records that have no value of the kind do not stand out by that.
+    for i in {1..40}; do
+        echo "{\"step\": $i, \"loss\": 1}"
+        [ $((i % 2)) = 1 ] || echo "{\"evaluation\": \"v\", \"step\": $i, \"v/loss\": $((i == 30 ? 9 : 2))}"
+    done >s.jsonl
+    run -0 d9d-metrics spikes -k v/loss s.jsonl
+    [ "$(grep -cE '^[0-9]' <<<"$output")" = 1 ] || { echo "$output"; return 1; }
+}
+
+@test "follow shows an evaluation that comes behind its step" {
+    d9d-metrics follow a >out 2>err 3>&- &
+    pid=$!
+    d9d-metrics follow --json a >out.json 2>err 3>&- &
+    json=$!
+    wait_for grep -q '^ *5 ' out
+    wait_for grep -q '"step": 5' out.json
+    echo '{"evaluation": "valid", "step": 5, "valid/loss": 2.75}' >>a/metrics.jsonl
+    wait_for grep -q valid/loss out
+    wait_for grep -q valid/loss out.json
+    { record 6 3; echo '{"end": "done"}'; } >>a/metrics.jsonl
+    wait $pid $json
+    [ "$(sed -n '/valid.loss/,$p' out | tr -s ' ' | sed 's/^ //')" = "step loss grad_norm lr tokens tokens_per_s step_ms valid/loss
+5 - - - - - - 2.75
+6 0.09375 1.5 0.001 600 206 500 -" ] || { cat out; return 1; }
+    grep -qxF '{"step": 5, "valid/loss": 2.75}' out.json || { cat out.json; return 1; }
+}
+
 @test "compare goes by step" {
     run -0 d9d-metrics compare a b
     [ "${lines[1]}" = "1          3      2.5        -0.5" ]

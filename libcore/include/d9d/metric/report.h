@@ -17,7 +17,7 @@ extern "C" {
 /* --- summary ----------------------------------------------------------------- */
 
 typedef struct d9d_run_summary {
-    int64_t records, first_step, last_step; /* steps are -1 without records */
+    int64_t records, first_step, last_step; /* of training; steps are -1 without records */
     double first_loss, last_loss, min_loss; /* NaN where nothing was logged, as below */
     int64_t min_loss_step;
     double tokens, samples; /* at the last record that has them */
@@ -30,28 +30,32 @@ typedef struct d9d_run_summary {
 
 D9D_API D9D_MUST_USE d9d_status d9d_run_summarise(const d9d_run *r, d9d_run_summary *out);
 
-/* One column a run. */
+/* One column a run.  Of each loss and metric of an evaluation ("valid/loss") then the last value
+ * and the best with their steps; JSON has them as "evaluation": {"valid/loss": {"last",
+ * "last_step", "best", "best_step"}}, where there are any.  The best loss is the least, of metrics
+ * of classes the highest; of others nothing says which is better, and it is NaN, at step -1. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_summary(const d9d_runs *r, d9d_buf *out);
 D9D_API D9D_MUST_USE d9d_status d9d_report_summary_json(const d9d_runs *r, json_t **out);
 
 /* --- records --------------------------------------------------------------------- */
 
-/* Columns to show: n keys, or with n 0 those that every run of d9d-train has. */
+/* Columns to show: n keys, or with n 0 those that every run of d9d-train has, and the losses and
+ * metrics of its evaluations. */
 typedef struct d9d_keys {
     const char *const *key;
     size_t n;
 } d9d_keys;
 
-/* At most `rows` records of a run, evenly spread, the first and the last among them;
- * rows 0: all of them. */
-D9D_API D9D_MUST_USE d9d_status d9d_report_records(const d9d_run *r, d9d_keys keys, size_t rows,
+/* At most `rows` records of a run that log one of the keys, evenly spread, the first and the last
+ * among them, those with an evaluation before their neighbours; rows 0: all of them. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_records(d9d_run *r, d9d_keys keys, size_t rows,
                                                    d9d_buf *out);
 /* A list of {"run", "restarts", "end", "records": [{"step", ...}]}. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_records_json(const d9d_runs *r, json_t **out);
 
 /* --- comparing ------------------------------------------------------------------- */
 
-/* One key of all runs at the steps that all of them logged, and the differences from the
+/* One key of all runs at the steps at which all of them logged it, and the differences from the
  * first run; the last lines name the largest.  ECONFIG when no step is in all runs. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_compare(const d9d_runs *r, const char *key, size_t rows,
                                                    d9d_buf *out);
@@ -89,8 +93,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_report_spikes_json(const d9d_runs *r, const 
 /* --- charts ------------------------------------------------------------------------ */
 
 /* One chart a key with one line a run: for the terminal, or into an image file (two
- * beside each other).  Keys with n 0: loss, or in a file also grad_norm, lr and
- * tokens_per_s, as far as they were logged. */
+ * beside each other).  Keys with n 0: loss and the losses of evaluations, or in a file also
+ * grad_norm, lr, tokens_per_s and the metrics of evaluations, as far as they were logged.  A line
+ * joins the records that log its key. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_curves(const d9d_runs *r, d9d_keys keys, bool log_y,
                                                   const d9d_text_style *style, d9d_buf *out);
 D9D_API D9D_MUST_USE d9d_status d9d_report_plot(const d9d_runs *r, d9d_keys keys, bool log_y,
@@ -110,7 +115,9 @@ typedef struct d9d_follow {
 } d9d_follow;
 
 /* Put every record of a run, and those to come, until the run ends or SIGINT or SIGTERM
- * comes; the calling thread blocks both. */
+ * comes; the calling thread blocks both.  An evaluation that comes after the record of its step is
+ * a line of its own with that step and its values alone; columns that appear later get a heading
+ * again. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_follow(const char *path, const d9d_follow *f,
                                                   const d9d_log *log);
 

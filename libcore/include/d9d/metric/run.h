@@ -13,6 +13,10 @@
  * is being written: it is left for the next poll.  Any other line that is no object is
  * left out, and the log hears of the first of them and how many there are; a file that has
  * no others is EFORMAT.
+ *
+ * A record holds what a step logged, what evaluations logged at that step, or both; `sources` says
+ * of each record and of each column which: bit 0 is training, bit 1 + i evaluation i.  So a value
+ * that is null is told from one that nobody asked for.
  */
 #ifndef D9D_METRIC_RUN_H
 #define D9D_METRIC_RUN_H
@@ -32,21 +36,28 @@ extern "C" {
 enum { D9D_RUN_COLUMNS_MAX = 64 }; /* further keys are left out */
 enum { D9D_RUN_PIPELINES = 32 };   /* lines about a pipeline that are kept */
 
+enum { D9D_RUN_TRAINING = 1, D9D_RUN_EVALUATIONS = 31 }; /* further ones count as the last */
+
 typedef struct d9d_run_column {
     char *name;
-    double *values; /* n of them */
+    double *values;   /* n of them */
+    uint32_t sources; /* that have logged it */
 } d9d_run_column;
 
 /* To be read only; the arrays move when the run is polled. */
 typedef struct d9d_run {
-    char *name;              /* of its directory, or of a file that is not called metrics.jsonl */
-    char *path;              /* of the file */
-    size_t n;                /* records */
-    size_t fresh;            /* those from here on are new since the poll before the last */
-    int64_t *step;           /* rising */
-    double *wall;            /* seconds since 1970 where the file has times, else since the start */
+    char *name;        /* of its directory, or of a file that is not called metrics.jsonl */
+    char *path;        /* of the file */
+    size_t n;          /* records */
+    size_t fresh;      /* those from here on have something new since the last poll but one, */
+    size_t known;      /* those before here evaluations alone */
+    int64_t *step;     /* rising */
+    double *wall;      /* seconds since 1970 where the file has times, else since the start */
+    uint32_t *sources; /* what each record holds */
     d9d_run_column *columns; /* in the order in which they appeared */
     size_t n_columns;
+    char *evaluations[D9D_RUN_EVALUATIONS]; /* their names, in the order in which they appeared */
+    size_t n_evaluations;
     int64_t restarts;
     char *end;        /* "done", "saved" or another word once {"end": word} was read; else NULL */
     bool torn;        /* the last line is not complete */
@@ -65,6 +76,13 @@ D9D_API void d9d_run_close(d9d_run *r);
 
 /* A column's values, borrowed, or NULL. */
 D9D_API const double *d9d_run_values(const d9d_run *r, const char *key);
+
+/* The sources that have logged a key; all bits for a key that is no column. */
+D9D_API uint32_t d9d_run_sources(const d9d_run *r, const char *key);
+
+/* Which evaluation's loss or metric a column is; -1: another column.  What an evaluation says of
+ * itself (NAME/tokens, samples, ms) and metrics of many values (NAME/METRIC/...) are others. */
+D9D_API int d9d_run_evaluation_of(const d9d_run *r, const d9d_run_column *c);
 
 /* --- several runs ----------------------------------------------------------- */
 
