@@ -6,6 +6,8 @@
 #   make test T="lr map" only the tests whose file names contain one of these
 #   make test-unit       one suite; also test-meta -fuzz -golden -fault -dist -slurm -tools
 #   make test-long       what takes too long for every change
+#   make test-load       all tests RUNS=3 times beside LOAD=16 busy processes; with CLOCK=jump under a
+#                        clock that somebody sets; SUITES="unit dist" and T="lr map" choose
 #   make memcheck        the unit tests under valgrind; T="lr map" as above
 #   make fuzz            FUZZ_S=60 processor seconds of libFuzzer a parser, on JOBS processors
 #   make fuzz-pack       what another machine needs for that, in build/fuzz-pack
@@ -130,7 +132,7 @@ endif
 
 GPU_RUNS  := $(patsubst tests/gpu/%,gpu-%,$(filter-out %.c %.py %.bash %/pack,$(wildcard tests/gpu/*)))
 
-.PHONY: all demo test test-long memcheck fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas config install \
+.PHONY: all demo test test-long test-load memcheck fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas config install \
         uninstall clean help run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -252,6 +254,20 @@ test-long:
 	+$(MAKE) --no-print-directory memcheck
 	+$(MAKE) --no-print-directory fuzz
 export D9D_LONG D9D_WRAP
+
+# Tests say nothing about how fast a machine is, nor about its time of day: none may fail here.
+LOAD      ?= 16
+RUNS      ?= 3
+JUMPED    := $(if $(filter jump,$(CLOCK)),$(abspath $B/tests/fault/jump.so))
+$(if $(filter-out jump,$(CLOCK)),$(error CLOCK is "$(CLOCK)"; what there is: CLOCK=jump))
+
+$B/tests/fault/jump.so: tests/fault/jump.c $B/flags
+	@mkdir -p $(@D)
+	$(call Q,CC)$(CC) $(filter-out -fsanitize%,$(ALL_C)) -shared -o $@ $<
+
+test-load: $(JUMPED)
+	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh test
+	+@tests/load.sh -n $(LOAD) -r $(RUNS) -o $B/load $(if $(JUMPED),-c $(JUMPED)) $(MAKE) --no-print-directory run-test
 
 # The unit tests under valgrind, which runs one thread at a time and is slow where they wait for
 # each other.

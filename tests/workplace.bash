@@ -4,12 +4,19 @@
 # workplace: a new directory, in memory where that is possible: these tests sync a lot.
 workplace() { mktemp -d "${TMPDIR:-/dev/shm}/d9d-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-XXXXXX; }
 
+# uptime_s: seconds of a clock that nobody sets; bash has the time of day alone.
+uptime_s() {
+    local up
+    read -r up _ </proc/uptime
+    echo "${up%.*}"
+}
+
 # wait_for COMMAND...: until it succeeds.  Patience, in seconds, is for what hangs: a busy machine
 # may take long.
 wait_for() {
-    local end=$((EPOCHSECONDS + ${patience:-300}))
+    local end=$(($(uptime_s) + ${patience:-300}))
     until "$@"; do
-        [ "$EPOCHSECONDS" -lt "$end" ] || { echo "waited in vain for: $*" >&2; return 1; }
+        [ "$(uptime_s)" -lt "$end" ] || { echo "waited in vain for: $*" >&2; return 1; }
         sleep 0.02
     done
 }
