@@ -258,7 +258,7 @@ export D9D_LONG D9D_WRAP
 # Tests say nothing about how fast a machine is, nor about its time of day: none may fail here.
 LOAD      ?= 16
 RUNS      ?= 3
-JUMPED    := $(if $(filter jump,$(CLOCK)),$(abspath $B/tests/fault/jump.so))
+JUMPED    := $(if $(filter jump,$(CLOCK)),$B/tests/fault/jump.so)
 $(if $(filter-out jump,$(CLOCK)),$(error CLOCK is "$(CLOCK)"; what there is: CLOCK=jump))
 
 $B/tests/fault/jump.so: tests/fault/jump.c $B/flags
@@ -267,7 +267,7 @@ $B/tests/fault/jump.so: tests/fault/jump.c $B/flags
 
 test-load: $(JUMPED)
 	@CC='$(CC)' MPICC='$(MPICC)' tools/setup.sh test
-	+@tests/load.sh -n $(LOAD) -r $(RUNS) -o $B/load $(if $(JUMPED),-c $(JUMPED)) $(MAKE) --no-print-directory run-test
+	+@tests/load.sh -n $(LOAD) -r $(RUNS) -o $B/load $(if $(JUMPED),-c $(abspath $(JUMPED))) $(MAKE) --no-print-directory run-test
 
 # The unit tests under valgrind, which runs one thread at a time and is slow where they wait for
 # each other.
