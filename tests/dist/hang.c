@@ -1,6 +1,5 @@
 /* hang.c - before a program: rank HANG_RANK opens no file whose name has HANG_AT in it, and never
  * says so. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdarg.h>

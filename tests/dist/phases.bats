@@ -11,7 +11,7 @@ hung() {
     local where=$1 limit=$2 seconds=$3 sets=() s
     shift 3
     for s; do sets+=(--set "$s"); done
-    [ -e hang.so ] || ${CC:-cc} -shared -fPIC -o hang.so "$BATS_TEST_DIRNAME/hang.c" -ldl
+    [ -e hang.so ] || ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o hang.so "$BATS_TEST_DIRNAME/hang.c" -ldl
     rm -rf run
     through=(env HANG_AT="$where" HANG_RANK=1 LD_PRELOAD="$PWD/hang.so")
     run train dense "1 2 1 1 1 1" run "${sets[@]}"
