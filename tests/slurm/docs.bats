@@ -59,7 +59,7 @@ sbatch() { # and wait for its end, which --wait looks for seldom
     [ "$(grep -c sbatch commands)" -ge 2 ]
     grep -c '^slurm/pipeline.sh --dry-run$' commands | grep -x 1
     echo 'unset -f sbatch; slurm/pipeline.sh >chain' >>commands # and not dry
-    export -f sbatch wait_for job_over job_field
+    export -f sbatch wait_for job_over job_field uptime_s
     bash -eux commands || { tail -n 20 d9d-train-*.log; false; }
     grep -h "^d9d-train: job" d9d-train-*.log | grep -c "8 task(s)" | grep -x 2
     assert [ -s curves.png ]
