@@ -28,6 +28,7 @@
 #   JOBS=N               tests at a time        NO_INSTALL=1           only name what is missing
 #   CUDA_ARCH="80 90a"   GPUs to build for      NVCC=                  without CUDA
 #   MPICC=PATH           an MPI's compiler      MPICC=                 without MPI
+#   HANGS=1              kernels that wait for each other for two seconds end with an error
 #
 # Override anything below on the command line or in config.mk.
 
@@ -82,7 +83,7 @@ CUDA_PTX  := $(firstword $(filter-out %a %f,$(CUDA_ARCH)))
 CUDA_C    := -std=c++17 -O3 -lineinfo -fmad=false -Werror all-warnings \
              $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$a$(,)code=sm_$a) \
              $(foreach a,$(CUDA_PTX),-gencode=arch=compute_$a$(,)code=compute_$a) \
-             -DD9D_SM90A=$(if $(filter 90a,$(CUDA_ARCH)),1,0) \
+             -DD9D_SM90A=$(if $(filter 90a,$(CUDA_ARCH)),1,0) $(if $(HANGS),-DD9D_HANGS) \
              -Xcompiler -fPIC,-Wall,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics \
              -Ilibcore/include -Ikernels/include
 

@@ -1,5 +1,5 @@
-/* cuda_attention_din_crew.cuh - attention's gradient on Hopper: the consumers, each a warp group
- * with half of a block's cells.  See cuda_attention_din_wgmma.cu.
+/* cuda_attention_din_crew.cuh - attention's gradient on Hopper: what consumers are made of, each a
+ * warp group.  See cuda_attention_din_wgmma.cu.
  */
 #ifndef D9D_CUDA_ATTENTION_DIN_CREW_CUH
 #define D9D_CUDA_ATTENTION_DIN_CREW_CUH
@@ -25,13 +25,16 @@ DEVICE float2 shared_load2(uint32_t a)
     return v;
 }
 
-/* A warp group: 64 cells of the still side. */
+/* A warp group, with 64 cells of the still side: those of its own, or TOGETHER the block's. */
 template <int D, bool KEYS> struct crew {
     typedef layout<D> L;
     const job &p;
     const place &at;
     int group, thread, warp, lane;
-    turn<STAGES> stage = {0, 0};
+    turn<L::STAGES> stage = {0, 0};
+
+    /* Which of the block's tiles of still cells. */
+    __device__ __forceinline__ int tile(void) const { return L::TOGETHER ? 0 : group; }
 
     /* This warp has done with a stage. */
     __device__ __forceinline__ void release(uint32_t i) const
@@ -57,7 +60,7 @@ template <int D, bool KEYS> struct crew {
     }
     __device__ __forceinline__ scores seen_of(uint32_t s) const
     {
-        return scores_of<KEYS>(step_of(s), group, p.n.window);
+        return scores_of<KEYS>(step_of(s), tile(), p.n.window);
     }
 
     /* Rows from `live` on of so many arrays.  They would still be multiplied, by 0, and may be no
@@ -104,7 +107,7 @@ template <int D, bool KEYS> struct crew {
 
     __device__ __forceinline__ uint32_t still_at(int i) const
     {
-        return at.base + L::AT_STILL + (i * CREWS + group) * L::TILE;
+        return at.base + L::AT_STILL + (i * L::TILES + tile()) * L::TILE;
     }
     /* Where this thread's four matrices of 8 x 8 lie in a tile of cells, of features 16 j on. */
     __device__ __forceinline__ uint32_t matrices_at(uint32_t tile, int j) const
@@ -114,12 +117,13 @@ template <int D, bool KEYS> struct crew {
         return swizzled(tile + j / 4 * SIDE * 128, r, j % 4 * 2 + lane / 16);
     }
 
-    /* A still array in registers, of queries: as a product has it, 4 of 16 features. */
+    /* A still array in registers, of queries: as a product has it, 4 of 16 features; or, N = 1,
+     * none. */
     enum { HELD = KEYS ? 1 : D / 4 };
-    __device__ __forceinline__ void load_still(uint32_t (&x)[HELD], int i) const
+    template <int N> __device__ __forceinline__ void load_still(uint32_t (&x)[N], int i) const
     {
 #pragma unroll
-        for (int k = 0; !KEYS && k < D / 16; k++) {
+        for (int k = 0; k < N / 4; k++) {
             uint32_t v[4];
 
             shared_load_matrices(v, matrices_at(still_at(i), k));
@@ -129,9 +133,10 @@ template <int D, bool KEYS> struct crew {
         }
     }
 
-    /* x = still[i] moving[i]', of queries with still[i] in registers. */
-    __device__ __forceinline__ void multiply(float (&x)[32], const uint32_t (&held)[HELD],
-                                             uint32_t s, int i) const
+    /* x = still[i] moving[i]', with still[i] in registers if they hold it. */
+    template <int N>
+    __device__ __forceinline__ void multiply(float (&x)[32], const uint32_t (&held)[N], uint32_t s,
+                                             int i) const
     {
         const uint64_t a = operand_at<false>(still_at(i)),
                        b = operand_at<false>(moving_at<D>(at, s, i));
@@ -141,7 +146,7 @@ template <int D, bool KEYS> struct crew {
         for (int k = 0; k < D / 16; k++) {
             const int at = k / 4 * 512 + k % 4 * 2;
 
-            if constexpr (KEYS)
+            if constexpr (N == 1)
                 product_64x64x16(x, a + at, b + at, k);
             else
                 product_of_registers<false>(x, held + 4 * k, b + at, k);
@@ -275,27 +280,31 @@ template <int D, bool KEYS> struct crew {
     __device__ __forceinline__ void store(bf16 *to, const float (&x)[D / 2], float scale, int cell,
                                           int live, int head) const
     {
-        const uint32_t out = at.base + L::AT_OUT + group * L::TILE;
-        const int chunks = p.d / 8; /* of 16 bytes */
+        const uint32_t out = at.base + L::AT_OUT + group * L::OUT;
         const int64_t row = (int64_t)heads_of<KEYS>(p.n) * p.d;
 
-        sync_threads(1 + group, GROUP); /* what was there has been read */
-#pragma unroll
-        for (int j = 0; j < D / 16; j++) {
-            uint32_t v[4];
-
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                v[i] = pack_bf16(x[8 * j + 2 * i] * scale, x[8 * j + 2 * i + 1] * scale);
-            shared_store_matrices(matrices_at(out, j), v);
-        }
-        sync_threads(1 + group, GROUP);
         to += cell * row + (int64_t)head * p.d;
-        for (int i = thread; i < live * chunks; i += GROUP) {
-            const int r = i / chunks, f = i % chunks;
+#pragma unroll
+        for (int from = 0; from < L::SLABS; from += L::OUT_SLABS) {
+            const int chunks = min(p.d / 8 - from * 8, L::OUT_SLABS * 8); /* of 16 bytes */
 
-            *(int4 *)(to + r * row + f * 8) =
-                shared_load4(out + f / 8 * SIDE * 128 + r * 128 + ((f % 8 ^ (r & 7)) << 4));
+            sync_threads(1 + group, GROUP); /* what was there has been read */
+#pragma unroll
+            for (int j = from * 4; j < D / 16 && j < (from + L::OUT_SLABS) * 4; j++) {
+                uint32_t v[4];
+
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    v[i] = pack_bf16(x[8 * j + 2 * i] * scale, x[8 * j + 2 * i + 1] * scale);
+                shared_store_matrices(matrices_at(out, j - from * 4), v);
+            }
+            sync_threads(1 + group, GROUP);
+            for (int i = thread; i < live * chunks; i += GROUP) {
+                const int r = i / chunks, f = i % chunks;
+
+                *(int4 *)(to + r * row + (from * 8 + f) * 8) =
+                    shared_load4(out + f / 8 * SIDE * 128 + r * 128 + ((f % 8 ^ (r & 7)) << 4));
+            }
         }
     }
 
@@ -309,93 +318,23 @@ template <int D, bool KEYS> struct crew {
             v[i] = from[head * tokens + d9di_min(tokens - 1, still + row_of(2 * i))];
     }
 
-    __device__ __forceinline__ void work(const order &o)
+    /* This warp has done with the still side. */
+    __device__ __forceinline__ void release_still() const
     {
-        const bool any = o.cells > group * SIDE;
-        const int still = o.first + group * SIDE;
-        float a[D / 2], b[KEYS ? D / 2 : 1], x[32], y[32], lse[2], delta[2];
-        uint32_t weights[16], slopes[16], first[HELD], second[HELD];
-        int steps = o.steps, here, held = NONE;
-
-        load_numbers(lse, p.lse, still, o.head);
-        load_numbers(delta, p.delta, still, o.head);
-#pragma unroll
-        for (int i = 0; i < D / 2; i++)
-            a[i] = 0.0f;
-#pragma unroll
-        for (int i = 0; i < (KEYS ? D / 2 : 1); i++)
-            b[i] = 0.0f;
-        /* Slopes are kept of what is not there, too. */
-        for (int i = 0; KEYS && any && i < 2; i++)
-            clear_rows(still_at(i), 1, o.cells - group * SIDE);
-        load_still(first, 0);
-        load_still(second, 1);
-        if (next(any, 2, &steps, &here, &held)) {
-            multiply(x, first, here, 0);
-            for (;;) {
-                multiply(y, second, here, 1);
-                product_wait<1>();
-                product_taken(x);
-                weigh(x, lse, here);
-                product_wait<0>();
-                product_taken(y);
-                pair(weights, slopes, x, y, delta, here);
-                if constexpr (KEYS)
-                    add(b, weights, here, 1);
-                add(a, slopes, here, 0);
-                if constexpr (KEYS)
-                    keep(slopes, here);
-                held = here;
-                if (!next(any, 2, &steps, &here, &held))
-                    break;
-                multiply(x, first, here, 0);
-                product_wait<1>();
-                release_held(&held);
-            }
-            product_wait<0>();
-            release_held(&held);
-        }
-        product_taken(a);
-        product_taken(b);
-        finish(a, b);
-    }
-
-    /* Of queries, with slopes that are kept. */
-    __device__ __forceinline__ void work_kept(const order &o)
-    {
-        const bool any = o.cells > group * SIDE;
-        float a[D / 2], none[1] = {0.0f};
-        uint32_t x[16];
-        int steps = o.steps, here, held = NONE;
-
-#pragma unroll
-        for (int i = 0; i < D / 2; i++)
-            a[i] = 0.0f;
-        while (next(any, 1, &steps, &here, &held)) {
-            take(x, here);
-            add(a, x, here, 0);
-            product_wait<0>();
-            release(here);
-        }
-        product_taken(a);
-        finish(a, none);
-    }
-
-    __device__ __forceinline__ void finish(const float (&a)[D / 2],
-                                           const float (&b)[KEYS ? D / 2 : 1]) const
-    {
-        const order o = mine();
-        const int still = o.first + group * SIDE, live = min(+SIDE, o.cells - group * SIDE);
-
         __syncwarp();
         if (lane == 0)
             barrier_arrive(at.used);
-        store(p.to[0], a, p.scale, still, live, o.head);
-        if constexpr (KEYS)
-            store(p.to[1], b, 1.0f, still, live, o.head);
     }
 
-    __device__ __forceinline__ void run()
+    /* What o's cells have of p.to[i], scale times x. */
+    __device__ __forceinline__ void put(const order &o, int i, const float (&x)[D / 2],
+                                        float scale) const
+    {
+        store(p.to[i], x, scale, o.first + tile() * SIDE, min(+SIDE, o.cells - tile() * SIDE),
+              o.head);
+    }
+
+    template <class F> __device__ __forceinline__ void each_order(F work)
     {
         for (uint32_t parity = 0;; parity ^= 1) {
             barrier_wait(at.there, parity);
@@ -403,11 +342,6 @@ template <int D, bool KEYS> struct crew {
 
             if (o.head < 0)
                 return;
-            if constexpr (!KEYS)
-                if (is_kept<KEYS>(p, o)) {
-                    work_kept(o);
-                    continue;
-                }
             work(o);
         }
     }

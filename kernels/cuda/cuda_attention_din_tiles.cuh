@@ -11,7 +11,7 @@
 namespace
 {
 
-enum { STAGES = 4, GROUP = 128, BLOCK = (CREWS + 1) * GROUP, CREW_WARPS = CREWS * GROUP / WARP };
+enum { GROUP = 128, BLOCK = (CREWS + 1) * GROUP, CREW_WARPS = CREWS * GROUP / WARP };
 
 struct job {
     sizes n;
@@ -28,33 +28,48 @@ struct job {
 
 /* Tiles of 64 cells and D features: slabs of 64 features, 64 rows of 128 bytes each, swizzled. What
  * a head does not have of a slab the copy engine fills with zeros.  A stage has one of each array,
- * or one of keys and of slopes one for each crew. */
+ * or one of keys and of slopes one for each crew.  Of large heads the crews work TOGETHER, on one
+ * tile of still cells, and pass weights through shared memory. */
+enum { BUFFERS = 2 };
 template <int D> struct layout {
     enum {
+        TOGETHER = D > 128,
+        TILES = TOGETHER ? 1 : +CREWS, /* of a still array */
         SLABS = (D + 63) / 64,
         TILE = SIDE * SLABS * 128,
-        AT_STILL = 0, /* [2, CREWS] */
-        AT_STAGES = 2 * CREWS * TILE,
+        STAGES = !TOGETHER    ? 4
+                 : SLABS <= 3 ? 3
+                              : 2,
+        OUT_SLABS = TOGETHER ? 1 : SLABS, /* that are stored at a time */
+        OUT = SIDE * OUT_SLABS * 128,
+        AT_STILL = 0, /* [2, TILES] */
+        AT_STAGES = 2 * TILES * TILE,
         STAGE = TILE + (TILE > UNIT_BYTES ? TILE : +UNIT_BYTES),
-        AT_OUT = AT_STAGES + STAGES * STAGE, /* [CREWS] */
-        AT_ROWS = AT_OUT + CREWS * TILE, /* of keys: lse and delta of a stage, [STAGES, 2, SIDE] */
+        AT_OUT = AT_STAGES + STAGES * STAGE,                          /* [CREWS] */
+        AT_WEIGHTS = AT_OUT + CREWS * OUT,                            /* [BUFFERS] */
+        AT_ROWS = AT_WEIGHTS + (TOGETHER ? BUFFERS * TILE_BYTES : 0), /* of keys: lse and delta of a
+                                                                         stage, [STAGES, 2, SIDE] */
         AT_STEPS = AT_ROWS + STAGES * 2 * SIDE * 4,
         AT_TOLD = AT_STEPS + STAGES * 16,
         AT_BARRIERS = AT_TOLD + 16,
-        BYTES = AT_BARRIERS + 128
+        BARRIERS = 2 * STAGES + 2 + (TOGETHER ? 2 * BUFFERS * GROUP / WARP : 0),
+        BYTES = AT_BARRIERS + 8 * BARRIERS
     };
     static_assert(BYTES <= 232448, "shared memory of a block");
 };
 
-/* Barriers: a stage is full or free; the still side is there, or used. */
+/* Barriers: a stage is full or free; the still side is there, or used; and, of crews together, of
+ * a buffer and a warp of each crew, weights are given, or taken. */
 struct place {
-    uint32_t base, full, free, there, used;
+    uint32_t base, full, free, there, used, given, taken;
 };
 template <int D> DEVICE place place_of(uint32_t base)
 {
-    const uint32_t b = base + layout<D>::AT_BARRIERS;
+    enum { STAGES = layout<D>::STAGES };
+    const uint32_t b = base + layout<D>::AT_BARRIERS, rest = b + 16 * STAGES;
 
-    return {base, b, b + 8 * STAGES, b + 16 * STAGES, b + 16 * STAGES + 8};
+    return {
+        base, b, b + 8 * STAGES, rest, rest + 8, rest + 16, rest + 16 + 8 * BUFFERS * GROUP / WARP};
 }
 
 /* Array i of a stage's tiles; what is told of it. */
@@ -150,9 +165,9 @@ template <bool KEYS> DEVICE order order_of(const job &p, int i, task *t)
 }
 
 /* Are the slopes of an order's head kept? */
-template <bool KEYS> DEVICE bool is_kept(const job &p, const order &o)
+template <int D, bool KEYS> DEVICE bool is_kept(const job &p, const order &o)
 {
-    return (KEYS ? o.head : o.head / p.n.group) < *p.kept.heads;
+    return !layout<D>::TOGETHER && (KEYS ? o.head : o.head / p.n.group) < *p.kept.heads;
 }
 
 /* A warp: claims tasks, and brings both sides. */
@@ -172,10 +187,10 @@ template <int D, bool KEYS> struct producer {
 
     __device__ __forceinline__ void bring_still(const order &o) const
     {
-        barrier_arrive_expecting(at.there, 2 * CREWS * L::TILE);
-        for (int i = 0; i < 2 * CREWS; i++)
-            load(at.base + L::AT_STILL + i * L::TILE, &m.still[i / CREWS], at.there, o.head,
-                 o.first + i % CREWS * SIDE);
+        barrier_arrive_expecting(at.there, 2 * L::TILES * L::TILE);
+        for (int i = 0; i < 2 * L::TILES; i++)
+            load(at.base + L::AT_STILL + i * L::TILE, &m.still[i / L::TILES], at.there, o.head,
+                 o.first + i % L::TILES * SIDE);
     }
 
     __device__ __forceinline__ void bring_tile(uint32_t stage, const walk<KEYS> &w, int head) const
@@ -236,7 +251,7 @@ template <int D, bool KEYS> struct producer {
 
     /* All of a task's tiles. */
     __device__ __forceinline__ void bring(const order &o, const task &t, bool kept,
-                                          turn<STAGES> *stage) const
+                                          turn<L::STAGES> *stage) const
     {
         follower<KEYS> units(p.n, p.kept);
 
@@ -264,7 +279,7 @@ template <int D, bool KEYS> struct producer {
 
     __device__ __forceinline__ void run() const
     {
-        turn<STAGES> stage = {0, 1};
+        turn<L::STAGES> stage = {0, 1};
         uint32_t parity = 1;
 
         for (;;) {
@@ -274,7 +289,7 @@ template <int D, bool KEYS> struct producer {
 
             barrier_wait_or_trap(at.used, parity);
             parity ^= 1;
-            const bool kept = is_kept<KEYS>(p, o);
+            const bool kept = is_kept<D, KEYS>(p, o);
 
             if (lane == 0) {
                 tell(at.base + L::AT_TOLD, o);

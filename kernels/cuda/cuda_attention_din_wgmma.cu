@@ -16,11 +16,15 @@
  *     still     Q dO     K V        X = still[0] moving[0]'    Y = still[1] moving[1]'
  *     moving    K V      Q dO       sum[0] += dS moving[0]     sum[1] += P moving[1], of keys
  *
+ * Heads of more than 128 features have no room for that: their blocks have 64 cells, one warp group
+ * makes X and P, the other Y and dS, each its sums, and no dS is kept.
+ *
  * Tiles begin with a segment, so that what comes out is the same wherever it lies.  Keys of
  * segments that begin with one key have queries in all of them, and in all heads of their group.
  * Blocks stay for the launch and claim cells from a list, that which is the most work first.
  */
-#include "cuda_attention_din_crew.cuh"
+#include "cuda_attention_din_apart.cuh"
+#include "cuda_attention_din_together.cuh"
 
 namespace
 {
@@ -82,14 +86,20 @@ namespace
 
 /* --- the kernel ------------------------------------------------------------------------------ */
 
-template <bool KEYS> DEVICE void make_barriers(const place &at)
+template <int D, bool KEYS> DEVICE void make_barriers(const place &at)
 {
-    for (int i = 0; i < STAGES; i++) {
+    typedef layout<D> L;
+
+    for (int i = 0; i < L::STAGES; i++) {
         barrier_init(at.full + 8 * i, KEYS ? 2 : 1);
         barrier_init(at.free + 8 * i, CREW_WARPS);
     }
     barrier_init(at.there, 1);
     barrier_init(at.used, CREW_WARPS);
+    for (int i = 0; L::TOGETHER && i < BUFFERS * GROUP / WARP; i++) {
+        barrier_init(at.given + 8 * i, 1);
+        barrier_init(at.taken + 8 * i, 1);
+    }
     barriers_made();
 }
 
@@ -103,7 +113,7 @@ __global__ void __launch_bounds__(BLOCK, 1)
         const int warp = __shfl_sync(~0u, (int)threadIdx.x / WARP, 0);
 
         if (threadIdx.x == 0)
-            make_barriers<KEYS>(at);
+            make_barriers<D, KEYS>(at);
         __syncthreads();
         if (warp >= CREW_WARPS) {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
@@ -111,9 +121,14 @@ __global__ void __launch_bounds__(BLOCK, 1)
                 producer<D, KEYS>{p, m, at, (int)threadIdx.x % WARP}.run();
         } else {
             const int thread = (int)threadIdx.x % GROUP;
+            const crew<D, KEYS> mine = {
+                p, at, warp / (GROUP / WARP), thread, thread / WARP, thread % WARP};
 
             asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-            crew<D, KEYS>{p, at, warp / (GROUP / WARP), thread, thread / WARP, thread % WARP}.run();
+            if constexpr (layout<D>::TOGETHER)
+                together<D, KEYS>{mine}.run();
+            else
+                apart<D, KEYS>{mine}.run();
         }
     }
 }
@@ -160,16 +175,26 @@ d9d_status launch_both(d9d_stream s, const d9di_attention *c, job p, tasks of_qu
     return launch<D, false>(s, c->op, {{m.moving[0], m.moving[1]}, {m.still[0], m.still[1]}}, p);
 }
 
-/* By the features of a tile: the first that a head fits in. */
-const struct way {
-    int features;
+/* By the features of a tile. */
+struct way {
+    int features, rows; /* of a block's tiles */
     d9d_status (*launch)(d9d_stream s, const d9di_attention *c, job p, tasks of_queries);
-} ways[] = {{64, launch_both<64>},
-            {80, launch_both<80>},
-            {96, launch_both<96>},
-            {112, launch_both<112>},
-            {128, launch_both<128>}};
-enum { MOST_FEATURES = 128 };
+};
+template <int D> constexpr way of_features = {D, layout<D>::TILES *SIDE, launch_both<D>};
+const way ways[] = {of_features<64>,  of_features<80>,  of_features<96>,
+                    of_features<112>, of_features<128>, of_features<160>,
+                    of_features<192>, of_features<224>, of_features<256>};
+enum { MOST_FEATURES = 128 }; /* that are taken */
+
+/* The first that a head fits in. */
+const way &way_for(const d9d_attention_dims &n)
+{
+    const way *by = ways;
+
+    while (by->features < n.d)
+        by++;
+    return *by;
+}
 
 /* An array of n. */
 template <class T> T *take(d9di_room *r, int64_t n)
@@ -184,8 +209,10 @@ struct counts {
 
 counts counts_of(d9d_stream s, const d9d_attention_dims &n)
 {
+    const int64_t room = way_for(n).rows == BLOCK_ROWS ? d9di_attention_scratch(s) : 0;
+
     return {n.segment != NULL ? n.segments : n.b * d9di_max(1, n.pieces),
-            d9di_min(d9di_attention_scratch(s) / UNIT_BYTES, d9di_slope_units(&n))};
+            d9di_min(room / UNIT_BYTES, d9di_slope_units(&n))};
 }
 
 struct extras {
@@ -195,37 +222,37 @@ struct extras {
     slopes kept;
 };
 
-tasks take_tasks(d9di_room *r, int64_t cells, int64_t segments)
+tasks take_tasks(d9di_room *r, int64_t cells, int64_t rows, int64_t segments)
 {
-    const int64_t most = cells / BLOCK_ROWS + segments;
+    const int64_t most = cells / rows + segments;
 
     return {take<int32_t>(r, 2), take<task>(r, most), (int32_t)most};
 }
 
 extras take_extras(const d9d_attention_dims &n, const counts &of, d9di_room *r)
 {
-    const int64_t rows = n.b * n.s * n.a;
+    const int64_t rows = n.b * n.s * n.a, block = way_for(n).rows;
 
     return {take<d9d_segment>(r, n.segment == NULL ? of.segments : 0),
             take<float>(r, rows),
             take<float>(r, rows),
-            take_tasks(r, n.b * n.s, of.segments),
-            take_tasks(r, n.b * n.z, of.segments),
+            take_tasks(r, n.b * n.s, block, of.segments),
+            take_tasks(r, n.b * n.z, block, of.segments),
             {take<char>(r, of.units * UNIT_BYTES), of.units, take<int32_t>(r, of.segments),
              take<int32_t>(r, 1), take<int32_t>(r, 1)}};
 }
 
 sizes sizes_of(const d9d_attention_dims &n, const d9d_segment *segment, int64_t segments)
 {
-    return {segment,   (int)segments,     (int)n.b,
-            (int)n.s,  (int)n.z,          (int)n.a,
-            (int)n.kv, (int)(n.a / n.kv), n.window > 0 ? (int)d9di_min(n.window, +FAR) : +FAR};
+    return {segment,        (int)segments,     (int)n.b,
+            (int)n.s,       (int)n.z,          (int)n.a,
+            (int)n.kv,      (int)(n.a / n.kv), n.window > 0 ? (int)d9di_min(n.window, +FAR) : +FAR,
+            way_for(n).rows};
 }
 
 d9d_status run(d9d_stream s, const d9di_attention *c, const extras &x, int64_t segments)
 {
     const d9d_attention_dims &n = c->n;
-    const way *by = ways;
     const job p = {sizes_of(n, n.segment != NULL ? n.segment : x.list, segments),
                    n.scale,
                    x.lse,
@@ -241,9 +268,7 @@ d9d_status run(d9d_stream s, const d9di_attention *c, const extras &x, int64_t s
         p.n, {(const bf16 *)c->dout, (const bf16 *)c->o, c->lse, x.lse, x.delta, p.d}, x.queries,
         x.keys, x.kept);
     D9D_TRY(d9di_launched(c->op));
-    while (by->features < n.d)
-        by++;
-    return by->launch(s, c, p, x.queries);
+    return way_for(n).launch(s, c, p, x.queries);
 }
 
 } // namespace

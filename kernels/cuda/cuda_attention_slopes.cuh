@@ -4,7 +4,7 @@
  * keys each, of 8 x 8 matrices, 128 bytes, keys by queries, those of the same keys behind each
  * other. The units of a segment are those that a block of keys goes along, block after block;
  * segments follow each other, and then heads.  There is room for so many key heads with their
- * groups.
+ * groups; of crews that share a tile, for none.
  */
 #ifndef D9D_CUDA_ATTENTION_SLOPES_CUH
 #define D9D_CUDA_ATTENTION_SLOPES_CUH
@@ -38,7 +38,7 @@ struct units {
 /* Of keys from `key` on, counted from the segment. */
 DEVICE int2 queries_of(const sizes &n, const span &x, int key)
 {
-    return range_of<true>(n, x, x.k + key);
+    return range_of<true>(n, x, x.k + key, BLOCK_ROWS);
 }
 DEVICE int count_units(const sizes &n, const span &x, int key)
 {

@@ -1,7 +1,7 @@
 /* cuda_attention_walk.cuh - attention's gradient by blocks: which cells a block takes, and which
  * tiles of the other side of the scores it goes along.
  *
- * A block takes BLOCK_ROWS cells of one side, `still`, queries or KEYS, and goes along the tiles of
+ * A block takes `rows` cells of one side, `still`, queries or KEYS, and goes along the tiles of
  * SIDE cells of the other that they see or are seen by.  Tiles begin with a segment, so that sums
  * are the same wherever it lies.
  */
@@ -18,7 +18,7 @@ namespace
 enum { SIDE = 64, CREWS = 2, BLOCK_ROWS = CREWS * SIDE };
 enum { FAR = 1 << 29 }; /* more than any row has */
 
-/* Cells [first, first + BLOCK_ROWS) of the still side, of the segments [from, end) that begin with
+/* Cells [first, first + rows) of the still side, of the segments [from, end) that begin with
  * one key; of queries one segment. */
 struct task {
     int32_t from, end, first;
@@ -36,6 +36,7 @@ struct sizes {
     int segments, b, s, z, a, kv;
     int group;  /* A / KV */
     int window; /* FAR: none */
+    int rows;   /* cells that a block has of the still side: SIDE, or BLOCK_ROWS */
 };
 
 /* A segment: query i is cell q + i, and sees keys before i + beyond + 1, counted from cell k. */
@@ -56,17 +57,18 @@ DEVICE span span_of(const sizes &n, int i)
     return {q, nq, k, nk, nk - nq};
 }
 
-/* The tiles along which cells `first` on of the still side go, [x, y), counted from the segment. */
-template <bool KEYS> DEVICE int2 range_of(const sizes &n, const span &x, int first)
+/* The tiles along which `rows` cells from `first` on of the still side go, [x, y), counted from the
+ * segment. */
+template <bool KEYS> DEVICE int2 range_of(const sizes &n, const span &x, int first, int rows)
 {
     int from, end;
 
     if (KEYS) {
         from = first - x.k - x.beyond;
-        end = min(x.nq, first - x.k - x.beyond + n.window + BLOCK_ROWS - 1);
+        end = min(x.nq, first - x.k - x.beyond + n.window + rows - 1);
     } else {
         from = first - x.q + x.beyond - n.window + 1;
-        end = min(x.nk, first - x.q + x.beyond + BLOCK_ROWS);
+        end = min(x.nk, first - x.q + x.beyond + rows);
     }
     from = max(0, from) / SIDE * SIDE;
     return make_int2(from, max(from, end));
@@ -88,7 +90,7 @@ template <bool KEYS> DEVICE int steps_of(const sizes &n, const task &t)
     int steps = 0;
 
     for (int i = t.from; i < t.end; i++)
-        steps += tiles_in(range_of<KEYS>(n, span_of(n, i), t.first));
+        steps += tiles_in(range_of<KEYS>(n, span_of(n, i), t.first, n.rows));
     return steps;
 }
 
@@ -105,7 +107,7 @@ template <bool KEYS, class F> DEVICE void each_task(const sizes &n, int i, F f)
     }
     const int2 cells = side_of<KEYS>(span_of(n, end - 1));
 
-    for (int first = 0; first < cells.y; first += BLOCK_ROWS)
+    for (int first = 0; first < cells.y; first += n.rows)
         f(task{i, end, cells.x + first});
 }
 
@@ -191,7 +193,7 @@ template <bool KEYS> struct walk {
                 if (++segment >= t.end)
                     return false;
                 x = span_of(n, segment);
-                range = range_of<KEYS>(n, x, t.first);
+                range = range_of<KEYS>(n, x, t.first, n.rows);
             } while (range.x == range.y);
             head = 0;
         }

@@ -11,6 +11,12 @@
 
 #include "cuda_common.cuh"
 
+#ifdef D9D_HANGS
+enum { IMPATIENT = 1 }; /* a build that finds hangs: make HANGS=1 */
+#else
+enum { IMPATIENT = 0 };
+#endif
+
 #define DEVICE [[maybe_unused]] static __device__ __forceinline__
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -114,19 +120,30 @@ DEVICE bool barrier_passed(uint32_t b, uint32_t parity)
     return ok != 0;
 }
 
+DEVICE uint64_t nanoseconds(void)
+{
+    uint64_t t;
+
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+
+/* For threads without many registers: a hang becomes an error, of an IMPATIENT build after two
+ * seconds.  Where the accumulators are, the mere presence of __trap() would spill them; a producer
+ * that waits for them before its last word finds their hangs. */
+DEVICE void barrier_wait_or_trap(uint32_t b, uint32_t parity)
+{
+    const uint64_t since = IMPATIENT ? nanoseconds() : 0;
+
+    for (uint32_t n = 0; !barrier_passed(b, parity);)
+        if (++n >> 26 || (IMPATIENT && nanoseconds() - since > 2000000000))
+            __trap();
+}
+
 DEVICE void barrier_wait(uint32_t b, uint32_t parity)
 {
     while (!barrier_passed(b, parity)) {
     }
-}
-
-/* For threads without many registers: a hang becomes an error.  Where the accumulators are, the
- * mere presence of __trap() would spill them. */
-DEVICE void barrier_wait_or_trap(uint32_t b, uint32_t parity)
-{
-    for (uint32_t n = 0; !barrier_passed(b, parity);)
-        if (++n >> 26)
-            __trap();
 }
 
 /* Where one stands in a ring of n. */
@@ -164,6 +181,12 @@ DEVICE int4 shared_load4(uint32_t a)
 DEVICE void shared_clear4(uint32_t a)
 {
     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(a), "r"(0) : "memory");
+}
+
+DEVICE void shared_store4(uint32_t a, uint32_t x, uint32_t y, uint32_t z, uint32_t w)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(a), "r"(x), "r"(y), "r"(z), "r"(w)
+                 : "memory");
 }
 
 DEVICE void shared_store2(uint32_t a, uint32_t x, uint32_t y)
@@ -353,68 +376,50 @@ DEVICE void product_64x64x16(float (&d)[32], uint64_t a, uint64_t b, int keep)
                  : "l"(a), "l"(b), "r"(keep));
 }
 /* And with A in registers, 4 of a thread: of rows r and r + 8, elements 2 c and 2 c + 1, and of
- * both those 8 on; r = lane / 4, c = lane % 4. */
-template <bool B_SIDEWAYS>
-DEVICE void product_of_registers(float (&d)[32], const uint32_t *a, uint64_t b, int keep)
-{
-    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %37, 0;\n"
-                 " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
-                 " {%32,%33,%34,%35}, %36, p, 1, 1, %38;\n}"
-                 : D9DI_R16(0), D9DI_R16(16)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(B_SIDEWAYS));
-}
-template <bool B_SIDEWAYS>
-DEVICE void product_of_registers(float (&d)[40], const uint32_t *a, uint64_t b, int keep)
-{
-    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %45, 0;\n"
-                 " wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39},"
-                 " {%40,%41,%42,%43}, %44, p, 1, 1, %46;\n}"
-                 : D9DI_R16(0), D9DI_R16(16), D9DI_R4(32), D9DI_R4(36)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(B_SIDEWAYS));
-}
-template <bool B_SIDEWAYS>
-DEVICE void product_of_registers(float (&d)[48], const uint32_t *a, uint64_t b, int keep)
-{
-    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %53, 0;\n"
-                 " wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47},"
-                 " {%48,%49,%50,%51}, %52, p, 1, 1, %54;\n}"
-                 : D9DI_R16(0), D9DI_R16(16), D9DI_R16(32)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(B_SIDEWAYS));
-}
-template <bool B_SIDEWAYS>
-DEVICE void product_of_registers(float (&d)[56], const uint32_t *a, uint64_t b, int keep)
-{
-    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %61, 0;\n"
-                 " wgmma.mma_async.sync.aligned.m64n112k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                 "%48,%49,%50,%51,%52,%53,%54,%55},"
-                 " {%56,%57,%58,%59}, %60, p, 1, 1, %62;\n}"
-                 : D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R4(48), D9DI_R4(52)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(B_SIDEWAYS));
-}
-template <bool B_SIDEWAYS>
-DEVICE void product_of_registers(float (&d)[64], const uint32_t *a, uint64_t b, int keep)
-{
-    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %69, 0;\n"
-                 " wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
-                 " {%64,%65,%66,%67}, %68, p, 1, 1, %70;\n}"
-                 : D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R16(48)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep), "n"(B_SIDEWAYS));
-}
+ * both those 8 on; r = lane / 4, c = lane % 4.  D [64, N] has COUNT = N / 2 numbers of a thread,
+ * operands 0 on, which LIST names; those behind them are A .. F and whether B is sideways. */
+#define D9DI_TEN(t)                                                                                \
+    "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9"
+#define D9DI_40 D9DI_TEN() "," D9DI_TEN(1) "," D9DI_TEN(2) "," D9DI_TEN(3)
+#define D9DI_80 D9DI_40 "," D9DI_TEN(4) "," D9DI_TEN(5) "," D9DI_TEN(6) "," D9DI_TEN(7)
+#define D9DI_OF_REGISTERS(N, COUNT, LIST, A, B, C, E, F, KEEP, SIDEWAYS, ...)                      \
+    template <bool B_SIDEWAYS>                                                                     \
+    DEVICE void product_of_registers(float(&d)[COUNT], const uint32_t *a, uint64_t b, int keep)    \
+    {                                                                                              \
+        asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #KEEP ", 0;\n"                         \
+                     " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" LIST "},"       \
+                     " {%" #A ",%" #B ",%" #C ",%" #E "}, %" #F ", p, 1, 1, %" #SIDEWAYS ";\n}"    \
+                     : __VA_ARGS__                                                                 \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep),              \
+                       "n"(B_SIDEWAYS));                                                           \
+    }
+D9DI_OF_REGISTERS(64, 32, D9DI_TEN() "," D9DI_TEN(1) "," D9DI_TEN(2) ",%30,%31", 32, 33, 34, 35, 36,
+                  37, 38, D9DI_R16(0), D9DI_R16(16))
+D9DI_OF_REGISTERS(80, 40, D9DI_40, 40, 41, 42, 43, 44, 45, 46, D9DI_R16(0), D9DI_R16(16),
+                  D9DI_R4(32), D9DI_R4(36))
+D9DI_OF_REGISTERS(96, 48, D9DI_40 ",%40,%41,%42,%43,%44,%45,%46,%47", 48, 49, 50, 51, 52, 53, 54,
+                  D9DI_R16(0), D9DI_R16(16), D9DI_R16(32))
+D9DI_OF_REGISTERS(112, 56, D9DI_40 "," D9DI_TEN(4) ",%50,%51,%52,%53,%54,%55", 56, 57, 58, 59, 60,
+                  61, 62, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R4(48), D9DI_R4(52))
+D9DI_OF_REGISTERS(128, 64, D9DI_40 "," D9DI_TEN(4) "," D9DI_TEN(5) ",%60,%61,%62,%63", 64, 65, 66,
+                  67, 68, 69, 70, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R16(48))
+D9DI_OF_REGISTERS(160, 80, D9DI_80, 80, 81, 82, 83, 84, 85, 86, D9DI_R16(0), D9DI_R16(16),
+                  D9DI_R16(32), D9DI_R16(48), D9DI_R16(64))
+D9DI_OF_REGISTERS(192, 96, D9DI_80 "," D9DI_TEN(8) ",%90,%91,%92,%93,%94,%95", 96, 97, 98, 99, 100,
+                  101, 102, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R16(48), D9DI_R16(64),
+                  D9DI_R16(80))
+D9DI_OF_REGISTERS(224, 112, D9DI_80 "," D9DI_TEN(8) "," D9DI_TEN(9) "," D9DI_TEN(10) ",%110,%111",
+                  112, 113, 114, 115, 116, 117, 118, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32),
+                  D9DI_R16(48), D9DI_R16(64), D9DI_R16(80), D9DI_R16(96))
+D9DI_OF_REGISTERS(256, 128,
+                  D9DI_80 "," D9DI_TEN(8) "," D9DI_TEN(9) "," D9DI_TEN(10) "," D9DI_TEN(
+                      11) ",%120,%121,%122,%123,%124,%125,%126,%127",
+                  128, 129, 130, 131, 132, 133, 134, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32),
+                  D9DI_R16(48), D9DI_R16(64), D9DI_R16(80), D9DI_R16(96), D9DI_R16(112))
+#undef D9DI_OF_REGISTERS
+#undef D9DI_80
+#undef D9DI_40
+#undef D9DI_TEN
 #undef D9DI_R16
 #undef D9DI_R4
 
