@@ -1,20 +1,26 @@
 /* bench_heads.c - attention by head size, forward and backward.
  *
- *     bench_heads [FEATURES ...]
+ *     bench_heads [window] [documents] [FEATURES ...]
  *
- * Causal, bfloat16, random data, 4 rows of 4096 tokens, 16 query heads over 8 key heads.  A line a
- * size, 32 to 256 by 8 when none is named: its features, microseconds forward and backward, and
- * TFLOP/s of the products that the mask leaves.  The best of five series of ten calls.
+ * Causal, bfloat16, random data, 4 rows of 4096 tokens, 16 query heads over 8 key heads; of whole
+ * rows, under a window of 1024, or of packed documents.  A line a size, 32 to 256 by 8 when none is
+ * named: its features, microseconds forward and backward, and TFLOP/s of the products that the mask
+ * leaves.  The best of five series of ten calls.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "d9d/base/thread.h"
 #include "support/unit_device.h"
 
 enum { B = 4, S = 4096, A = 16, KV = 8, MOST = 256, SERIES = 5, CALLS = 10 };
 enum { Q, K, V, O, DOUT, DQ, DK, DV, ARRAYS };
+enum { WINDOW = 1024, DOCUMENTS = 5 };
+
+/* Of a row. */
+static const int32_t lengths[DOCUMENTS] = {1500, 40, 700, 1000, 856};
 
 typedef struct bench {
     d9d_device *dev;
@@ -22,6 +28,8 @@ typedef struct bench {
     d9d_stream s;
     void *p[ARRAYS];
     float *lse;
+    int64_t window, segments;
+    d9d_segment *segment; /* of the device */
 } bench;
 
 typedef d9d_status call(const bench *b, const d9d_attention_dims *n);
@@ -61,6 +69,42 @@ static double best_seconds(const bench *b, const d9d_attention_dims *n, call *ru
     return best;
 }
 
+/* Scores of n tokens that the mask leaves. */
+static double seen(int64_t n, int64_t window)
+{
+    const int64_t w = window > 0 && window < n ? window : n;
+
+    return (double)w * (double)(w + 1) / 2 + (double)(n - w) * (double)w;
+}
+
+static double seen_of_row(const bench *b)
+{
+    double sum = 0.0;
+
+    if (b->segments == 0)
+        return seen(S, b->window);
+    for (int i = 0; i < DOCUMENTS; i++)
+        sum += seen(lengths[i], b->window);
+    return sum;
+}
+
+/* All rows of documents. */
+static void pack(bench *b)
+{
+    d9d_segment all[B * DOCUMENTS];
+    int32_t at = 0;
+
+    for (int i = 0; i < B * DOCUMENTS; i++) {
+        const int32_t n = lengths[i % DOCUMENTS];
+
+        all[i] = (d9d_segment){at, n, at, n};
+        at += n;
+    }
+    b->segments = B * DOCUMENTS;
+    must(d9d_device_alloc(b->dev, sizeof(all), (void **)&b->segment));
+    must(d9d_device_upload(b->dev, b->segment, all, sizeof(all)));
+}
+
 static void show(const bench *b, int64_t features)
 {
     const d9d_attention_dims n = {.t = D9D_BF16,
@@ -71,8 +115,11 @@ static void show(const bench *b, int64_t features)
                                   .kv = KV,
                                   .d = features,
                                   .causal = true,
+                                  .window = b->window,
+                                  .segments = b->segments,
+                                  .segment = b->segment,
                                   .scale = 1.0f / sqrtf((float)features)};
-    const double product = 1.0 * B * A * S * S * (double)features;
+    const double product = 2.0 * B * A * seen_of_row(b) * (double)features;
     const double out = best_seconds(b, &n, forward), back = best_seconds(b, &n, backward);
 
     printf("%3lld %9.0f us %9.0f us %7.0f %7.0f TFLOP/s\n", (long long)features, out * 1e6,
@@ -94,6 +141,11 @@ int main(int argc, char **argv)
                          &n, &zero, &n));
     }
     must(d9d_device_alloc(b.dev, (uint64_t)B * S * A * 4, (void **)&b.lse));
+    for (; argc > 1 && strtol(argv[1], NULL, 10) == 0; argc--, argv++)
+        if (strcmp(argv[1], "window") == 0)
+            b.window = WINDOW;
+        else
+            pack(&b);
     if (argc > 1)
         for (int i = 1; i < argc; i++)
             show(&b, strtol(argv[i], NULL, 10));
@@ -102,6 +154,8 @@ int main(int argc, char **argv)
             show(&b, d);
     for (int i = 0; i < ARRAYS; i++)
         d9d_device_free(b.dev, b.p[i], (uint64_t)n * 2);
+    if (b.segment != NULL)
+        d9d_device_free(b.dev, b.segment, sizeof(*b.segment) * B * DOCUMENTS);
     d9d_device_free(b.dev, b.lse, (uint64_t)B * S * A * 4);
     d9d_device_close(b.dev);
     return 0;
