@@ -379,6 +379,11 @@ static const d9d_attention_dims as_80 = {
     .t = D9D_BF16, .a = 2, .kv = 1, .d = 80, .causal = true, .scale = 0.1f};
 static const d9d_attention_dims as_96 = {
     .t = D9D_BF16, .a = 4, .kv = 2, .d = 96, .causal = true, .scale = 0.1f};
+/* Of which a block has fewer cells. */
+static const d9d_attention_dims as_160 = {
+    .t = D9D_BF16, .a = 2, .kv = 1, .d = 160, .causal = true, .scale = 0.08f, .window = 70};
+static const d9d_attention_dims as_256 = {
+    .t = D9D_BF16, .a = 4, .kv = 1, .d = 256, .causal = true, .scale = 0.06f};
 static const d9d_attention_dims as_float = {
     .t = D9D_F32, .a = 2, .kv = 1, .d = 12, .causal = true, .scale = 0.3f};
 
@@ -405,6 +410,9 @@ static const struct {
     {4, 80, NULL, &as_80},
     {2, 304, documents_304, &as_96},
     {2, 512, NULL, &as_96},
+    {2, 180, documents_180, &as_160},
+    {2, 304, documents_304, &as_256},
+    {2, 304, NULL, &as_256},
     {3, 180, documents_180, &as_float},
     {2, 180, documents_180, &as_float},
     {4, 304, NULL, &as_float},
@@ -515,7 +523,7 @@ static void same_alone(const call *pack, const d9d_segment *x, int different[ARR
     n.b = 1;
     n.s = x->nq;
     n.segments = 1;
-    n.segment = n.d == 64 ? &one : NULL;
+    n.segment = n.d >= 64 ? &one : NULL;
     n.pieces = n.pieces > 0 && n.segment != NULL;
     n.z = x->nk + n.pieces;
     p = call_make(&n);
@@ -539,22 +547,33 @@ static void same_alone(const call *pack, const d9d_segment *x, int different[ARR
     call_release(&p);
 }
 
+static const struct {
+    d9d_dtype t;
+    int64_t d, window;
+    bool causal;
+} alone_cases[] = {
+    {D9D_F32, 20, 0, false},  {D9D_BF16, 20, 0, false}, {D9D_F32, 20, 0, true},
+    {D9D_BF16, 20, 0, true},  {D9D_F32, 64, 0, false},  {D9D_BF16, 64, 0, false},
+    {D9D_F32, 64, 0, true},   {D9D_BF16, 64, 0, true},  {D9D_F32, 20, 60, true},
+    {D9D_BF16, 64, 60, true}, {D9D_BF16, 256, 0, true}, {D9D_BF16, 200, 60, true},
+};
+
 /* To the bit, wherever a segment lies, and with NaN in the neighbour number `spoilt`. */
 static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment *list, int segments,
                         int spoilt)
 {
     static const char *const names[ARRAYS] = {"q", "dout", "o", "dq", "k", "v", "dk", "dv", "lse"};
 
-    for (int how = 0; how < 10; how++) {
-        d9d_attention_dims n = {.t = array_types[how & 1],
+    for (size_t how = 0; how < sizeof(alone_cases) / sizeof(*alone_cases); how++) {
+        d9d_attention_dims n = {.t = alone_cases[how].t,
                                 .b = 2,
                                 .s = s,
                                 .z = z,
                                 .a = 4,
                                 .kv = 2,
-                                .d = how & 4 || how == 9 ? 64 : 20,
-                                .causal = how & 10,
-                                .window = how & 8 ? 60 : 0,
+                                .d = alone_cases[how].d,
+                                .causal = alone_cases[how].causal,
+                                .window = alone_cases[how].window,
                                 .scale = 0.3f,
                                 .segments = segments,
                                 .segment = list,
