@@ -44,7 +44,7 @@ d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention *c, bool *don
 d9d_status d9di_attention_tiles(d9d_stream s, const d9di_attention *c);
 d9d_status d9di_attention_tiles_din(d9d_stream s, const d9di_attention *c);
 
-/* The gradient on Hopper by tensor cores, causal, in bfloat16, heads of up to 128 features by 8,
+/* The gradient on Hopper by tensor cores, causal, in bfloat16, heads of up to 256 features by 8,
  * where plain kernels are not asked for. */
 bool d9di_attention_din_wgmma_takes(d9d_stream s, const d9di_attention *c);
 d9d_status d9di_attention_din_wgmma(d9d_stream s, const d9di_attention *c);

@@ -184,7 +184,7 @@ template <int D> constexpr way of_features = {D, layout<D>::TILES *SIDE, launch_
 const way ways[] = {of_features<64>,  of_features<80>,  of_features<96>,
                     of_features<112>, of_features<128>, of_features<160>,
                     of_features<192>, of_features<224>, of_features<256>};
-enum { MOST_FEATURES = 128 }; /* that are taken */
+enum { MOST_FEATURES = 256 };
 
 /* The first that a head fits in. */
 const way &way_for(const d9d_attention_dims &n)

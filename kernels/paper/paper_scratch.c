@@ -128,7 +128,7 @@ static bool by_cudnn(const d9d_attention_dims *n, bool backward)
 /* The gradient on Hopper, of any rows. */
 static bool by_tiles(d9d_stream s, const d9d_attention_dims *n)
 {
-    return d9d_paper_chip_of(d9d_paper_of(s))->hopper && fits(n, 128);
+    return d9d_paper_chip_of(d9d_paper_of(s))->hopper && fits(n, 256);
 }
 
 bool d9di_paper_by_tensor_cores(d9d_stream s, const d9d_attention_dims *n, bool backward)
@@ -159,6 +159,12 @@ static int64_t attention_scratch(const d9d_attention_dims *n, bool backward)
            (grouped ? keys * n->a : 0) + (added ? keys * n->kv : 0) + slices;
 }
 
+/* That the gradient on Hopper keeps. */
+static int64_t slopes(const d9d_attention_dims *n)
+{
+    return n->d > 128 ? 0 : d9di_min(D9DI_MOST_SCORES, d9di_slope_units(n) * D9DI_UNIT_BYTES);
+}
+
 d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
 {
     const int64_t sums = n->b * n->s * n->a * 4;
@@ -167,8 +173,7 @@ d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *
     if (!on_gpu(s) || n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
     if (backward && by_tiles(s, n))
-        return d9di_paper_borrow(
-            s, 2 * sums + d9di_min(D9DI_MOST_SCORES, d9di_slope_units(n) * D9DI_UNIT_BYTES));
+        return d9di_paper_borrow(s, 2 * sums + slopes(n));
     if (!by_cudnn(n, backward))
         return d9di_paper_borrow(s, backward ? sums : 0);
     x = listed(n, backward);

@@ -281,14 +281,18 @@ static void gradients_of_attention_by_tiles(void **state)
     assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                           NULL, NULL));
     assert_int_equal(t->work[D9D_PAPER_ATTENTION_GRAD].calls, 2);
-    n.d = 256; /* of whole rows alone */
+    n.d = 256; /* of which none are kept */
     assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                           NULL, NULL));
-    n.z = n.s;
+    n.window = 70;
+    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                                          NULL, NULL));
+    assert_int_equal(t->work[D9D_PAPER_ATTENTION_GRAD].calls, 4);
+    n.d = 264;
     assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                           NULL, NULL));
     assert_int_equal(t->work[D9D_PAPER_ATTENTION_OWN].calls, 1);
-    assert_int_equal(t->work[D9D_PAPER_ATTENTION_GRAD].calls, 3);
+    assert_int_equal(t->work[D9D_PAPER_ATTENTION_GRAD].calls, 4);
 }
 
 static void experts_get_the_same(void **state)
