@@ -385,7 +385,7 @@ ROOT = $(if $(filter-out 1,$(words $(DESTDIR)$(PREFIX)))$(filter-out /%,$(firstw
     PREFIX is "$(PREFIX)" and DESTDIR "$(DESTDIR)": an absolute path without blanks is needed),$(DESTDIR)$(PREFIX))
 
 install: all
-	install -d $(addprefix $(ROOT)/,bin lib/pkgconfig include share/man/man1 share/man/man7 share/d9d/schemas share/d9d/slurm share/doc/d9d/docs)
+	install -d $(addprefix $(ROOT)/,bin lib/pkgconfig include share/man/man1 share/man/man7 share/d9d/schemas share/d9d/slurm share/doc/d9d)
 	install -m755 $(TOOLS) $(ROOT)/bin
 	install -m755 $(LIB).$(SOVERSION) $(ROOT)/lib
 	$(if $(MPI_MODULE),install -m755 $(MPI_MODULE) $(ROOT)/lib)
@@ -397,7 +397,7 @@ install: all
 	install -m644 $(wildcard schemas/*.json) $(ROOT)/share/d9d/schemas
 	install -m755 $(wildcard slurm/*) $(ROOT)/share/d9d/slurm
 	install -m644 README.md NEWS.md LICENSE $(ROOT)/share/doc/d9d
-	install -m644 $(wildcard docs/*.md) $(ROOT)/share/doc/d9d/docs
+	cp -R docs $(ROOT)/share/doc/d9d
 	cp -R examples $(ROOT)/share/doc/d9d
 	chmod -R u+rwX,go+rX $(addprefix $(ROOT)/,include/d9d lib/pkgconfig/d9d.pc share/doc/d9d)
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # compare.sh - what each way of updating bfloat16 weights costs in loss: a small model on C headers,
 # trained by each from random weights, and from a trained model at a rate of fine-tuning.  Prints the
-# mean loss of the last hundred steps (docs/mixed-precision.md).
+# mean loss of the last hundred steps (docs/howto/mixed-precision.md).
 #
 #   D9D_BIN        folder of the tools    build/bin
 #   D9D_WORK_DIR   folder to make         mixed-precision

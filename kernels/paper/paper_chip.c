@@ -1,11 +1,11 @@
-/* paper_chip.c - what processors can do.  See d9d/kernels/paper.h and docs/plan.md. */
+/* paper_chip.c - what processors can do.  See d9d/kernels/paper.h and docs/design/cost-model.md. */
 #include <string.h>
 
 #include "paper_private.h"
 
 #define MIB(n) (UINT64_C(n) << 20)
 
-/* Parts of the data sheet's rate, measured on an H200: docs/gpu.md.  Other NVIDIA GPUs are taken
+/* Parts of the data sheet's rate, measured on an H200: docs/benchmarks/kernels.md.  Other NVIDIA GPUs are taken
  * to reach the same parts. */
 #define MEASURED                                                                                   \
     {                                                                                              \

@@ -35,7 +35,7 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     [ -f stage/opt/d9d/lib/libd9d.so ]
     [ -f stage/opt/d9d/include/d9d/loop/plugin.h ]
     [ -f stage/opt/d9d/share/man/man7/d9d-plugin.7 ]
-    [ -f stage/opt/d9d/share/doc/d9d/docs/plugins.md ]
+    [ -f stage/opt/d9d/share/doc/d9d/docs/howto/write-a-plugin.md ]
     [ -f stage/opt/d9d/share/doc/d9d/examples/plugins/llama.c ]
     grep -qx 'prefix=/opt/d9d' stage/opt/d9d/lib/pkgconfig/d9d.pc
     make -s --no-print-directory -C "$root" uninstall DESTDIR="$work/stage" PREFIX=/opt/d9d

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2164 # variables of bats and of the helper; bats ends a test that cannot cd
-# The commands of README.md and those of the manual pages' examples, as they stand there, under a
+# The commands of the tutorial and those of the manual pages' examples, as they stand there, under a
 # real Slurm of nodes with eight GPUs on paper: small models under the names of large ones, computed
 # on the CPU.  Jobs are waited for, nothing else is another.
 
@@ -26,7 +26,7 @@ setup() {
 # blocks FILE: its commands, as they stand there.
 blocks() { awk '/^```/ { yes = $0 == "```sh"; next } yes' "$1"; }
 
-# What README.md takes for granted: the source tree, a model, a corpus.
+# What the tutorial takes for granted: the source tree, a model, a corpus.
 prepare() {
     ln -s "$top/examples" "$top/slurm" .
     cat >model.json <<'JSON'
@@ -52,10 +52,10 @@ sbatch() { # and wait for its end, which --wait looks for seldom
     [ "$(job_field "$job" JobState)" = COMPLETED ]
 }
 
-@test "README.md from text to a tuned model, in its own words" {
+@test "the tutorial from text to a tuned model, in its own words" {
     prepare
     export D9D_TRAIN_ARGS="--set trainer.run.steps=2 --set trainer.batching.global_batch_size=16"
-    blocks "$top/README.md" >commands
+    blocks "$top/docs/tutorial/train-qwen3.md" >commands
     [ "$(grep -c sbatch commands)" -ge 2 ]
     grep -c '^slurm/pipeline.sh --dry-run$' commands | grep -x 1
     echo 'unset -f sbatch; slurm/pipeline.sh >chain' >>commands # and not dry
@@ -74,10 +74,10 @@ sbatch() { # and wait for its end, which --wait looks for seldom
     assert_equal "$(wc -l <runs/chain/answers.jsonl)" "$(wc -l <examples/generate/prompts.jsonl)"
     assert [ -s runs/chain/report/curves.png ]
 
-    # What the runs have recorded is in docs/formats.md.
+    # What the runs have recorded is in docs/reference/formats.md.
     cat runs/*/metrics.jsonl | grep -oE '"[a-z_]+":' | tr -d '":' | sort -u >keys
     [ "$(wc -l <keys)" -ge 15 ]
-    while read -r key; do grep -q "\b$key\b" "$top/docs/formats.md" || echo "$key"; done <keys >missing
+    while read -r key; do grep -q "\b$key\b" "$top/docs/reference/formats.md" || echo "$key"; done <keys >missing
     assert_equal "$(cat missing)" ""
 }
 

@@ -68,7 +68,7 @@ spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.
         --set 'trainer.logging.tracker={"provider": "tensorboard"}' \
         --set 'peft={"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 2, "alpha": 2}}' c.json
     assert_equal "$(ls all | wc -l)" 9
-    for name in all/*; do grep -q "^| \`${name#all/}[\`/]" "$golden/../../docs/formats.md" || { echo "$name" && false; }; done
+    for name in all/*; do grep -q "^| \`${name#all/}[\`/]" "$golden/../../docs/reference/formats.md" || { echo "$name" && false; }; done
 
     # And a key more or less is seen.
     spoil run/manifest.json 's/"hosts"/"host"/'

@@ -52,10 +52,10 @@ page_mesh() {
     done
 }
 
-@test "the plans of docs/plan.md are what is printed" {
+@test "the plans of docs/howto/plan-a-job.md are what is printed" {
     # shellcheck source=tests/gpu/models.bash
     . "$BATS_TEST_DIRNAME/../gpu/models.bash"
-    page=$BATS_TEST_DIRNAME/../../docs/plan.md
+    page=$BATS_TEST_DIRNAME/../../docs/howto/plan-a-job.md
     echo "${config[moe]}" >run.config.json
     run_config moe run data 8 >moe.json
     d9d-train --print-config --set trainer.batching.global_batch_size=64 --set data.epochs=null moe.json >c.json

@@ -53,7 +53,7 @@ D9D_API const char *d9d_paper_kind_text(d9d_paper_kind kind);
 typedef enum d9d_paper_link { D9D_PAPER_NODE, D9D_PAPER_NET, D9D_PAPER_LINK_COUNT } d9d_paper_link;
 D9D_API const char *d9d_paper_link_text(d9d_paper_link link);
 
-/* Rates are per processor; docs/plan.md says where the numbers come from. */
+/* Rates are per processor; docs/design/cost-model.md says where the numbers come from. */
 typedef struct d9d_paper_chip {
     const char *name, *text; /* "h200", "NVIDIA H200" */
     bool gpu;                /* scratch, streams and libraries of the CUDA backend */

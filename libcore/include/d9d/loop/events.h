@@ -48,7 +48,7 @@
  * waits for it.  Who changes parameters or the optimizer's state does so from optimizer_step.pre
  * on: before that a checkpoint of the last step may still be read from them.  Where somebody hears
  * of an event between optimizer_step.pre and the next forward, ranks that keep weights in parts
- * gather none of them before it (docs/ranks.md, A step).  A run with nothing left to do ends behind
+ * gather none of them before it (docs/design/fsdp.md).  A run with nothing left to do ends behind
  * the data loader.
  *
  * Other ids are whoever's who triggers them, not beginning with "train." or "inference.", with

@@ -9,7 +9,7 @@
  * paper, with the very code of training (libcore/loop/dry_run.h): its memory is what training will
  * report, to the byte on the CPU, as far as experts get the same numbers of tokens and batches are
  * as long as assumed.  Other ranks of a stage have as much or, where a size does not divide, a
- * little less.  Time is a model: docs/plan.md has its constants.
+ * little less.  Time is a model: docs/design/cost-model.md has its constants.
  *
  * Of the host's memory it says what grows with the model and the batches, not what programs and
  * libraries take.  Memory is that of the longest rows of the data, time that of rows of the mean
