@@ -20,7 +20,7 @@ while getopts j:o: opt; do
     esac
 done
 shift $((OPTIND - 1))
-: "${TEST_TIMEOUT:=1800}" "${D9D_WRAP:=}" "${D9D_PRELOAD:=}"
+: "${TEST_TIMEOUT:=3600}" "${D9D_WRAP:=}" "${D9D_PRELOAD:=}"
 export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp:print_suppressions=0}
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} CMOCKA_MESSAGE_OUTPUT=TAP
 mkdir -p "$logs" || exit 1

@@ -14,7 +14,7 @@ uptime_s() {
 # wait_for COMMAND...: until it succeeds.  Patience, in seconds, is for what hangs: a busy machine
 # may take long.
 wait_for() {
-    local end=$(($(uptime_s) + ${patience:-300}))
+    local end=$(($(uptime_s) + ${patience:-900}))
     until "$@"; do
         [ "$(uptime_s)" -lt "$end" ] || { echo "waited in vain for: $*" >&2; return 1; }
         sleep 0.02
@@ -22,4 +22,20 @@ wait_for() {
 }
 # is_gone PID: it has ended, or only its parent's look is missing.
 is_gone() { [[ "$(sed -n 's/^State:\t\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null)" =~ ^[ZX]?$ ]]; }
+# is_quiet RUN: nothing is recorded for half a second.
+is_quiet() {
+    local n
+    n=$(wc -c <"$1/metrics.jsonl")
+    sleep 0.5
+    [ "$(wc -c <"$1/metrics.jsonl")" = "$n" ]
+}
+# near_end COMMAND...: `run` in an allocation of Slurm that ends in seconds, in more of them where
+# that was too late to begin.
+near_end() {
+    local seconds
+    for seconds in 2 10 50 250; do
+        SLURM_JOB_END_TIME=$((EPOCHSECONDS + seconds)) run --separate-stderr "$@"
+        [[ $status -eq 2 && $stderr == *"there is no time but to save"* ]] || break
+    done
+}
 has_lines() { [ -e "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ]; } # FILE N: so many or more

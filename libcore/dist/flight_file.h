@@ -39,8 +39,8 @@ typedef enum d9di_flight_step { /* of a call */
                                 D9DI_STEPS
 } d9di_flight_step;
 
-/* Times are of a clock that counts since the host was started; `offset` makes it the time of day.
- */
+/* Times are of a clock that counts since the host was started; `offset` makes it the time of day,
+ * as that is at the last beat. */
 typedef struct d9di_flight_call {
     int64_t number; /* of all calls of this rank, from 1; 0: being written */
     int64_t begin, end;
@@ -133,6 +133,9 @@ bool d9di_store_state(const char *dir, int rank, int64_t job, d9di_flight_state 
 
 /* What a ring says of its rank. */
 void d9di_ring_init(d9di_ring *r, d9d_boot *boot, const d9d_degrees *d, int64_t job);
+/* It is `now`, of d9d_clock_ns(), and the rank lives.  The time of day may have been set meanwhile.
+ */
+void d9di_ring_beat(d9di_ring *r, int64_t now);
 void d9di_ring_set_state(d9di_ring *r, d9di_flight_state state);
 d9di_flight_state d9di_ring_state(const d9di_ring *r);
 

@@ -83,17 +83,22 @@ void d9di_ring_init(d9di_ring *r, d9d_boot *boot, const d9d_degrees *d, int64_t 
     h->pid = self.pid;
     h->started = self.started;
     memcpy(h->host, self.host, sizeof(h->host));
-    h->beat = d9d_clock_ns();
-    h->offset = time_of_day() - h->beat;
+    d9di_ring_beat(r, d9d_clock_ns());
     h->lag = (int64_t)(D9DI_FLIGHT_SYNC_MS + D9DI_FLIGHT_BEAT_MS) * 1000000;
     (void)snprintf(h->node, sizeof(h->node), "%s", d9d_boot_node(boot));
     __atomic_thread_fence(__ATOMIC_RELEASE);
     memcpy(h->magic, D9DI_FLIGHT_MAGIC, sizeof(h->magic));
 }
 
+void d9di_ring_beat(d9di_ring *r, int64_t now)
+{
+    __atomic_store_n(&r->head.offset, time_of_day() - now, __ATOMIC_RELAXED);
+    __atomic_store_n(&r->head.beat, now, __ATOMIC_RELAXED);
+}
+
 void d9di_ring_set_state(d9di_ring *r, d9di_flight_state state)
 {
-    __atomic_store_n(&r->head.beat, d9d_clock_ns(), __ATOMIC_RELAXED);
+    d9di_ring_beat(r, d9d_clock_ns());
     __atomic_store_n(&r->head.state, (int32_t)state, __ATOMIC_RELEASE);
 }
 

@@ -261,7 +261,7 @@ static void *watch(void *arg)
     while (wait_a_beat(w)) {
         const int64_t now = d9d_clock_ns();
 
-        __atomic_store_n(&w->ring->head.beat, now, __ATOMIC_RELAXED);
+        d9di_ring_beat(w->ring, now);
         poll_device(w);
         visit(w, now);
         if (overdue(w, now) || forlorn(w, now))

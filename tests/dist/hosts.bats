@@ -5,7 +5,7 @@
 
 load ../slurm/helper
 
-layers=8 batch=24 steps=3 eps=1e-6 patience=60
+layers=8 batch=24 steps=3 eps=1e-6
 load topology
 
 primes="--set model_provider.model.layer.num_attention_heads=12 --set model_provider.model.layer.num_key_value_heads=12

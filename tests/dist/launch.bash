@@ -17,14 +17,14 @@ with_mpi() { has_mpi || skip "built without MPI"; }
 mpi_leaks=detect_leaks=0
 leaks_too() { mpi_leaks=fast_unwind_on_malloc=0; }
 
-# mpi OPTION... COMMAND...: it ends within $patience seconds, ten minutes, whatever mpirun does: Open
+# mpi OPTION... COMMAND...: it ends within $patience seconds, half an hour, whatever mpirun does: Open
 # MPI's launcher, which sees its ranks abort at once, may lock itself up when they are gone.  Each has a
 # session directory of its own: launchers remove the one they share while others begin to use it.
 # Bats removes those of launches that are killed.
 mpi() {
     local session rc=0
     session=$(mktemp -d "${BATS_RUN_TMPDIR:-/tmp}/mpi-XXXXXX") || return 1
-    ASAN_OPTIONS=$mpi_leaks timeout -k 5 "${patience:-600}" \
+    ASAN_OPTIONS=$mpi_leaks timeout -k 5 "${patience:-1800}" \
         mpirun --mca orte_tmpdir_base "$session" --oversubscribe "$@" 3>&- </dev/null || rc=$?
     rm -rf "$session"
     return $rc

@@ -516,7 +516,7 @@ JSON
     dense | sed -e 's/\["libevents.so", "liblifo.so"\]/"libliar.so"/' -e 's/"schedule": "lifo"/"schedule": "liar", "lie": "LIE"/' >liar.json
     while IFS=: read -r lie said; do
         sed "s/LIE/$lie/" liar.json >lies.json
-        run -2 timeout 60 d9d-train --plan --gpu cpu --set mesh.pipeline_parallel=2 lies.json
+        run -2 timeout 600 d9d-train --plan --gpu cpu --set mesh.pipeline_parallel=2 lies.json
         assert_output --partial "$said"
     done <<'END'
 empty:schedule liar: pipeline: rank 0: 0F0 is missing

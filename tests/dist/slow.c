@@ -3,8 +3,10 @@
  *     SLOW="write:rank-1.bin:3000,open:metrics.jsonl:60000" SLOW_WHEN=file
  *
  * What is done (open, write, stat, sync) to files whose names contain the second word takes so many
- * milliseconds more, from when SLOW_WHEN is there.  Memory that such a file keeps is written out as
- * on file systems that let nobody change it meanwhile: who stores into it waits. */
+ * milliseconds more, from when SLOW_WHEN is there; with 0 it takes until SLOW_WHEN is gone again.
+ * Memory that such a file keeps is written out as on file systems that let nobody change it
+ * meanwhile: who stores into it waits.  SLOW_LOG: a file that gets a line for each who waits,
+ * "main" or "other", which thread it is, and the path. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -26,6 +28,8 @@ static struct map {
 } maps[MAPS];
 static int n_maps;
 
+enum { NONE = -1 };
+
 static void nap(long ms)
 {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
@@ -34,14 +38,47 @@ static void nap(long ms)
         ;
 }
 
-/* Milliseconds that the rules say; 0: none. */
+static int is_time(void)
+{
+    const char *when = getenv("SLOW_WHEN");
+
+    return when == NULL || syscall(SYS_faccessat, AT_FDCWD, when, F_OK) == 0;
+}
+
+static void tell(const char *path)
+{
+    const char *log = getenv("SLOW_LOG");
+    const long fd =
+        log != NULL ? syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND, 0644) : -1;
+    char line[512];
+    int n = snprintf(line, sizeof(line), "%s %.400s\n",
+                     syscall(SYS_gettid) == getpid() ? "main" : "other", path);
+
+    if (fd >= 0) {
+        (void)syscall(SYS_write, fd, line, (size_t)n);
+        (void)syscall(SYS_close, fd);
+    }
+}
+
+static void wait_out(long ms, const char *path)
+{
+    if (ms == NONE)
+        return;
+    tell(path);
+    if (ms > 0)
+        nap(ms);
+    else
+        while (is_time())
+            nap(5);
+}
+
+/* Milliseconds that the rules say; NONE. */
 static long delay_of(const char *what, const char *path)
 {
-    const char *rules = getenv("SLOW"), *when = getenv("SLOW_WHEN");
+    const char *rules = getenv("SLOW");
 
-    if (rules == NULL || path == NULL ||
-        (when != NULL && syscall(SYS_faccessat, AT_FDCWD, when, F_OK) != 0))
-        return 0;
+    if (rules == NULL || path == NULL || !is_time())
+        return NONE;
     for (const char *p = rules; p != NULL; p = strchr(p, ',') != NULL ? strchr(p, ',') + 1 : NULL) {
         char op[16], name[64];
         long ms;
@@ -50,7 +87,7 @@ static long delay_of(const char *what, const char *path)
             strstr(path, name) != NULL)
             return ms;
     }
-    return 0;
+    return NONE;
 }
 
 static const char *path_of(int fd, char *buf, size_t n)
@@ -68,12 +105,12 @@ static void delay_fd(const char *what, int fd)
 {
     char path[4096];
 
-    nap(delay_of(what, path_of(fd, path, sizeof(path))));
+    wait_out(delay_of(what, path_of(fd, path, sizeof(path))), path);
 }
 
 static int open_slowly(int dir, const char *path, int flags, mode_t mode)
 {
-    nap(delay_of("open", path));
+    wait_out(delay_of("open", path), path);
     return (int)syscall(SYS_openat, dir, path, flags, mode);
 }
 
@@ -127,7 +164,7 @@ int fdatasync(int fd)
 
 int stat(const char *path, struct stat *out)
 {
-    nap(delay_of("stat", path));
+    wait_out(delay_of("stat", path), path);
     return fstatat(AT_FDCWD, path, out, 0);
 }
 
@@ -139,6 +176,7 @@ static void wait_for_it(int number, siginfo_t *info, void *context)
     (void)context;
     for (int i = 0; i < n_maps; i++)
         if ((char *)info->si_addr >= maps[i].at && (char *)info->si_addr < maps[i].at + maps[i].n) {
+            tell(maps[i].path);
             nap(5);
             return; /* and tries again */
         }
@@ -165,15 +203,18 @@ void *mmap(void *at, size_t n, int prot, int flags, int fd, off_t from)
 int msync(void *p, size_t n, int flags)
 {
     const struct sigaction how = {.sa_sigaction = wait_for_it, .sa_flags = SA_SIGINFO};
-    long ms = 0;
+    const char *path = NULL;
+    long ms = NONE;
 
     for (int i = 0; i < n_maps; i++)
-        if ((char *)p == maps[i].at)
-            ms = delay_of("write", maps[i].path);
-    if (ms > 0) {
+        if ((char *)p == maps[i].at) {
+            path = maps[i].path;
+            ms = delay_of("write", path);
+        }
+    if (ms != NONE) {
         (void)sigaction(SIGSEGV, &how, NULL);
         (void)mprotect(p, n, PROT_READ);
-        nap(ms);
+        wait_out(ms, path);
         (void)mprotect(p, n, PROT_READ | PROT_WRITE);
     }
     return (int)syscall(SYS_msync, p, n, flags);

@@ -18,5 +18,5 @@ slurm() {
     local ASAN_OPTIONS=detect_leaks=0 OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo # PMIx leaves some
     export ASAN_OPTIONS OMPI_MCA_btl OMPI_MCA_btl_tcp_if_include
     [ -z "${cluster_why:-}" ] || skip "no Slurm here: $cluster_why"
-    timeout -k 5 600 srun --mpi=pmix --kill-on-bad-exit=1 -N 2 --ntasks-per-node="$1" "${@:2}" 3>&-
+    timeout -k 5 1800 srun --mpi=pmix --kill-on-bad-exit=1 -N 2 --ntasks-per-node="$1" "${@:2}" 3>&-
 }

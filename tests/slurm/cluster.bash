@@ -113,7 +113,7 @@ CONF
 }
 
 cluster_idle() {
-    [ "$(timeout 2 sinfo -h -t idle -o %D 2>/dev/null | awk '{ s += $1 } END { print s + 0 }')" = "$1" ]
+    [ "$(timeout 60 sinfo -h -t idle -o %D 2>/dev/null | awk '{ s += $1 } END { print s + 0 }')" = "$1" ]
 }
 
 # cluster_start NODES: of 4 processors each, or as many as $cluster_cpus says, on paper
@@ -142,24 +142,27 @@ cluster_start() {
     }
 }
 
-cluster_empty() { [ -z "$(timeout 2 squeue -h -o %i)" ]; }
+cluster_empty() {
+    local jobs
+    jobs=$(timeout 60 squeue -h -o %i) && [ -z "$jobs" ]
+}
 
 # cluster_stop: end all jobs, then what was started, by pid.
 cluster_stop() {
     local pid
     [ -n "${cluster_dir:-}" ] && [ -e "$cluster_dir/pids" ] || return 0
-    timeout 5 scancel --user="$(id -un)" 2>/dev/null
-    patience=10 wait_for cluster_empty >/dev/null
+    timeout 60 scancel --user="$(id -un)" 2>/dev/null
+    patience=60 wait_for cluster_empty >/dev/null
     for pid in $(tac "$cluster_dir/pids"); do kill "$pid" 2>/dev/null; done
     while read -r pid; do
-        patience=5 wait_for is_gone "$pid" >/dev/null || kill -KILL "$pid" 2>/dev/null
+        patience=60 wait_for is_gone "$pid" >/dev/null || kill -KILL "$pid" 2>/dev/null
     done <"$cluster_dir/pids"
     rm -rf "$cluster_dir"
 }
 
 # job_field ID FIELD: of `scontrol show job`.
 job_field() {
-    timeout 10 scontrol show job "$1" | sed -n "s/.*[ ]$2=\([^ ]*\).*/\1/p;s/^$2=\([^ ]*\).*/\1/p" | head -n 1
+    timeout 60 scontrol show job "$1" | sed -n "s/.*[ ]$2=\([^ ]*\).*/\1/p;s/^$2=\([^ ]*\).*/\1/p" | head -n 1
 }
 
 # job_over ID: it will not run again.

@@ -25,7 +25,7 @@ setup() {
     touch c i
 }
 teardown() { # what a failing test leaves must not hold the next
-    [ -n "${cluster_why:-}" ] || timeout 5 scancel --user="$(id -un)" || true
+    [ -n "${cluster_why:-}" ] || timeout 60 scancel --user="$(id -un)" || true
 }
 
 submit() { sbatch --parsable -c 1 --output=job.log "$@"; }
@@ -158,7 +158,8 @@ LOG
 
 # Every task of an array by itself, the last too, whose number is the array's.
 array_over() { # ID
-    [ -z "$(timeout 5 squeue -h -r -j "$1" -o %i 2>/dev/null)" ]
+    local jobs
+    jobs=$(timeout 60 squeue -h -r -j "$1" -o %i 2>/dev/null) && [ -z "$jobs" ]
 }
 
 @test "every script as an array, without the pipeline" {

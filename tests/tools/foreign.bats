@@ -132,7 +132,7 @@ refused() {
     for command in "d9d-map -q src out" "d9d-map plan src" "d9d-shard -q -t src/config.json -o out docs.jsonl" \
         "d9d-train --plan src/config.json" "d9d-infer src/config.json" "d9d-lrplot -t src/config.json" \
         "d9d-map -q --mapper src/config.json src out" "d9d-map -q --model src/config.json src out"; do
-        run -2 --separate-stderr timeout 10 $command
+        run -2 --separate-stderr timeout 600 $command
         [[ "${stderr_lines[-1]}" == *"src/config.json: is a pipe, must be a file"* ]]
         [ ! -e out ]
     done

@@ -110,7 +110,7 @@ setup() {
     cp -r "$golden/dense_tied" src && chmod -R u+w src
     for make in "ln -s nowhere" mkfifo; do
         $make src/README.md
-        run -2 --separate-stderr timeout 20 d9d-map -q src dst
+        run -2 --separate-stderr timeout 600 d9d-map -q src dst
         [[ "${stderr_lines[-1]}" == *"src/README.md: "* ]]
         [ ! -e dst ]
         rm src/README.md
@@ -118,7 +118,7 @@ setup() {
     # One that is nothing of the model's is in nobody's way.
     mkfifo src/pipe
     ln -s nowhere src/dangling
-    timeout 20 d9d-map -q src dst
+    timeout 600 d9d-map -q src dst
     [ ! -e dst/pipe ]
     # A file larger than any model's is left, and said.
     truncate -s 1073741825 src/tokenizer.json

@@ -173,7 +173,7 @@ make_evaluated() { # NAME ADDED
     wait $pid
     [ "$(wc -l <out)" = 5 ]
     run -0 d9d-metrics follow --idle 1 a
-    run -0 timeout 5 d9d-metrics follow --json --idle 0 a
+    run -0 timeout 600 d9d-metrics follow --json --idle 0 a
     [ "${#lines[@]}" = 5 ]
 }
 

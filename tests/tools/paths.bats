@@ -108,7 +108,7 @@ refused() {
     while read -r kind words; do
         for path in ${wrong[$kind]}; do
             read -ra command <<<"${words//@/$path}"
-            run --separate-stderr "${may[@]}" timeout 20 "${command[@]}" --quiet </dev/null
+            run --separate-stderr "${may[@]}" timeout 600 "${command[@]}" --quiet </dev/null
             refused "$path" || echo "${command[*]}: exit status $status: $output$stderr"
             tried=$((tried + 1))
         done

@@ -258,7 +258,7 @@ flip() {
     mkfifo gate
     d9d-shard -q -t tokenizer.json -o ds gate a.jsonl 2>said &
     pid=$! rc=0
-    until [ -e ds.partial/plan.json ]; do sleep 0.02; done
+    wait_for [ -e ds.partial/plan.json ]
     echo >>tokenizer.json
     echo '{"text": "int gate;"}' >gate
     wait $pid || rc=$?
@@ -479,10 +479,12 @@ changed() {
     mkfifo gate
     d9d-shard -q -o ds "$@" 2>said &
     local pid=$!
-    until [ -e ds.partial/plan.json ]; do sleep 0.02; done
+    wait_for [ -e ds.partial/plan.json ]
     eval "$change"
-    timeout 20 sh -c "echo '{\"text\": \"int gate;\"}' >gate" || true # it may have failed already
+    echo '{"text": "int gate;"}' >gate & # which waits for a reader, and there may be none any more
+    local gate=$!
     wait $pid || rc=$?
+    kill $gate 2>/dev/null || true
     [ "$rc" -eq 1 ]
     [[ "$(cat said)" == *"$words"* ]]
     [ ! -e ds ] && [ ! -e ds.partial ]

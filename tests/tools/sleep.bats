@@ -25,10 +25,8 @@ has_said() { [ "$(grep -cs -- "$2" "$1")" = "${3:-1}" ]; } # FILE TEXT [TIMES]
     for i in 1 2; do
         kill -USR2 "$pid"
         wait_for has_said dozed.log asleep $i
-        sleep 0.2
-        n=$(records dozed)
-        sleep 0.5
-        [ "$(records dozed)" = "$n" ]
+        wait_for is_quiet dozed
+        [ "$(records dozed)" -lt 400 ]
         kill -USR2 "$pid"
         wait_for has_said dozed.log awake: $i
     done

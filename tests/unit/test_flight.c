@@ -134,6 +134,27 @@ static void job_of_now(struct job *j, double waited_s)
     }
 }
 
+/* Whoever sets the clock of a host does not make its ranks fall silent. */
+static void a_beat_says_what_time_of_day_it_is(void **state)
+{
+    struct timespec t = {0};
+    d9di_ring *r = calloc(1, sizeof(*r));
+    int64_t now;
+
+    (void)state;
+    assert_non_null(r);
+    for (int hours = -1; hours <= 1; hours++) {
+        r->head.offset = hours * INT64_C(3600) * SECOND;
+        now = d9d_clock_ns();
+        d9di_ring_beat(r, now);
+        assert_int_equal(clock_gettime(CLOCK_REALTIME, &t), 0);
+        assert_int_equal(r->head.beat, now);
+        now = (int64_t)t.tv_sec * SECOND + t.tv_nsec - (r->head.beat + r->head.offset);
+        assert_true(now >= 0 && now < 60 * SECOND);
+    }
+    free(r);
+}
+
 static void a_job_at_work_is_well(void **state)
 {
     struct job j;
@@ -332,6 +353,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         unit_test_in_dir(nobody_waits),
         unit_test_in_dir(a_rank_has_not_come),
+        unit_test_in_dir(a_beat_says_what_time_of_day_it_is),
         unit_test_in_dir(a_job_at_work_is_well),
         unit_test_in_dir(a_chain_is_followed),
         unit_test_in_dir(groups_beside_each_other),

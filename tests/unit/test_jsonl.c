@@ -49,7 +49,7 @@ static void test_control(void **state)
 {
     (void)state;
     for (int at = 0; at < 20; at++) {
-        d9di_jsonl_error error = {0, ""};
+        d9di_jsonl_error error = {0};
         d9d_buf out = {0};
         char line[64];
 

@@ -191,7 +191,7 @@ static void run_until_saved(run *r, int64_t step)
     d9d_arena a = {0};
     const char *path = d9d_save_path(&a, "c", step);
 
-    for (int i = 0; i < 1000 && !d9d_fs_exists(path); i++) {
+    for (int i = 0; i < 60000 && !d9d_fs_exists(path); i++) {
         assert_ok(run_told(r));
         (void)usleep(1000);
     }
@@ -256,7 +256,7 @@ static void old_numbers_say_nothing(void **state)
     assert_ok(d9di_saver_begin(r.saver, &r.state, false));
     assert_ok(d9di_saver_told(r.saver, 7, 1));
     disk_is(false, false);
-    for (int i = 0; i < 1000 && d9di_saver_number(r.saver, 8) == 0; i++)
+    for (int i = 0; i < 60000 && d9di_saver_number(r.saver, 8) == 0; i++)
         (void)usleep(1000);
     assert_true(d9di_saver_number(r.saver, 8) == 1);
     assert_false(d9d_fs_exists("c/step-00000001"));
@@ -334,7 +334,7 @@ static void a_full_disk_is_told_after_the_step(void **state)
     run_step(&r);
     disk_is(false, true);
     assert_ok(d9di_saver_begin(r.saver, &r.state, false));
-    for (int i = 0; i < 1000 && st == D9D_OK; i++) {
+    for (int i = 0; i < 60000 && st == D9D_OK; i++) {
         st = run_told(&r);
         (void)usleep(1000);
     }

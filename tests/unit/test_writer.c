@@ -93,12 +93,10 @@ static void nobody_waits_for_a_slow_one(void **state)
     struct gate g = {0};
     d9d_writer *w =
         open_writer("f", &(d9d_writer_how){.check = pass, .release = let_go, .self = &g});
-    const int64_t begun = d9d_clock_ns();
 
     (void)state;
-    for (int i = 0; i < 1000; i++)
+    for (int i = 0; i < 1000; i++) /* one that waited would wait for ever */
         assert_ok(d9d_writer_put(w, "abcdefghij", 10));
-    assert_true(d9d_clock_ns() - begun < INT64_C(500000000));
     __atomic_store_n(&g.opened, 1, __ATOMIC_RELEASE);
     assert_ok(d9d_writer_flush(w));
     g.fails = 1;
@@ -125,15 +123,17 @@ static void one_that_stands_still_is_said_once(void **state)
 
     (void)state;
     assert_ok(d9d_writer_put(w, "a", 1));
-    for (int i = 0; i < 108; i++) {
+    for (int i = 0; i < 3000 && said[0] == '\0'; i++) {
         (void)usleep(100000);
         assert_ok(d9d_writer_put(w, "b", 1));
     }
     unit_check_has(said, "f: its file system has not answered for 10 s", __FILE__, __LINE__);
+    for (int i = 0; i < 10; i++)
+        assert_ok(d9d_writer_put(w, "b", 1));
     assert_null(strstr(strchr(said, '\n') + 1, "has not answered"));
     __atomic_store_n(&g.opened, 1, __ATOMIC_RELEASE);
     assert_ok(d9d_writer_flush(w));
-    unit_check_has(said, "f: its file system answers again, after 1", __FILE__, __LINE__);
+    unit_check_has(said, "f: its file system answers again, after ", __FILE__, __LINE__);
     d9d_writer_close(w);
 }
 
