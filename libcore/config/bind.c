@@ -426,6 +426,7 @@ static d9d_status bind_union(struct walk *w, const struct slot *s)
         return BAD(w, &at, "unknown word %s; %s", text_of(w, word),
                    instead(w, given, choice_names(w, choices)));
     u.choice = choices[u.which];
+    u.choices = choices;
     u.value = d9d_arena_alloc(w->a, u.choice->size);
     if (u.value == NULL)
         return no_memory(w, s->at);

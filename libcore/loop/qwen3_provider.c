@@ -392,7 +392,11 @@ static d9d_status trainable(const void *config)
     return d9d_qwen3_trainable(config);
 }
 
-#define PROVIDER(name, section_table)                                                              \
+/* Both are d9d_qwen3_model_types, which maps read alike. */
+static const char *const dense_types[] = {"qwen3", NULL};
+static const char *const moe_types[] = {"qwen3_moe", NULL};
+
+#define PROVIDER(name, section_table, types)                                                       \
     const d9d_model_provider name = {                                                              \
         .size = sizeof(d9d_model_provider),                                                        \
         .table = &(section_table),                                                                 \
@@ -407,8 +411,8 @@ static d9d_status trainable(const void *config)
         .rehead = rehead,                                                                          \
         .hf_head = hf_head,                                                                        \
         .trainable = trainable,                                                                    \
-        .model_types = d9d_qwen3_model_types,                                                      \
+        .model_types = (types),                                                                    \
         .fields = d9d_qwen3_fields,                                                                \
     }
-PROVIDER(d9d_qwen3_dense_provider, dense_provider_table);
-PROVIDER(d9d_qwen3_moe_provider, moe_provider_table);
+PROVIDER(d9d_qwen3_dense_provider, dense_provider_table, dense_types);
+PROVIDER(d9d_qwen3_moe_provider, moe_provider_table, moe_types);

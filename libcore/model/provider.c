@@ -46,20 +46,49 @@ static d9d_status dims_read(const d9d_hf_family *f, const json_t *doc, const cha
     return D9D_OK;
 }
 
-/* No provider sees a config.json with what its family does not declare. */
-static d9d_status config_read(const d9d_model_provider *p, const void *section, const char *path,
-                              d9d_arena *a, const void **config)
+static bool reads_type(const d9d_model_provider *p, const char *type)
 {
+    for (const char *const *t = p->model_types; t != NULL && *t != NULL; t++)
+        if (strcmp(*t, type) == 0)
+            return true;
+    return false;
+}
+
+/* A config.json of another provider among those that the section could have named. */
+static d9d_status name_check(const d9d_union *section, const json_t *doc, const char *path)
+{
+    const char *type = json_string_value(json_object_get(doc, "model_type"));
+    const d9d_table *const *c = section->choices;
+
+    if (type == NULL || reads_type(section->choice->row, type))
+        return D9D_OK;
+    while (c != NULL && *c != NULL && !reads_type((*c)->row, type))
+        c++;
+    return c == NULL || *c == NULL
+               ? D9D_OK /* the family says it */
+               : D9D_FAIL(D9D_ECONFIG,
+                          "model_provider.name: \"%s\" does not read model_type \"%s\" of %s; "
+                          "\"%s\" does",
+                          section->choice->name, type, path, (*c)->name);
+}
+
+/* No provider sees a config.json of another family, or with what its own does not declare. */
+static d9d_status config_read(const d9d_union *section, const char *path, d9d_arena *a,
+                              const void **config)
+{
+    const d9d_model_provider *p = section->choice->row;
     const d9d_hf_family family = {p->table->name, p->model_types, p->dims, p->fields};
     json_t *doc = NULL;
     d9d_status st = D9D_OK;
 
     if (path != NULL) {
         D9D_TRY(d9d_hf_config_load(path, &doc));
-        st = d9d_hf_family_check(&family, doc, path);
+        st = name_check(section, doc, path);
+        if (st == D9D_OK)
+            st = d9d_hf_family_check(&family, doc, path);
     }
     if (st == D9D_OK)
-        st = p->read != NULL ? D9D_CALL(p->table->name, p, read, section, a, config)
+        st = p->read != NULL ? D9D_CALL(p->table->name, p, read, section->value, a, config)
                              : dims_read(&family, doc, path, a, config);
     json_decref(doc);
     return st;
@@ -75,7 +104,7 @@ d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a, d9d_model
         .hf_config = head->hf_config,
     };
 
-    D9D_TRY(config_read(s.provider, section->value, s.hf_config, a, &s.config));
+    D9D_TRY(config_read(section, s.hf_config, a, &s.config));
     *out = s;
     return D9D_OK;
 }

@@ -17,11 +17,11 @@ setup() { cd "$work" || return 1; }
 
 # configure CASE: what the two programs share.
 configure() {
-    local samples=moe base=moe_fused
-    [ "$1" != dense ] || samples=dense_untied base=dense_untied
+    local samples=moe base=moe_fused name=qwen3_moe
+    [ "$1" != dense ] || samples=dense_untied base=dense_untied name=qwen3_dense
     cat <<JSON
 {"data": {"dataset": "$samples"},
- "model_provider": {"name": "qwen3_moe", "hf_config": "$golden/$base/config.json"},
+ "model_provider": {"name": "$name", "hf_config": "$golden/$base/config.json"},
  "trainer": {"batching": {"global_batch_size": 4, "microbatch_size": 2},
    "model_stage_factory": {"source_checkpoint": "$golden/$base", "source_adapter": "$golden/peft/$1/first"}
 JSON

@@ -99,8 +99,9 @@ static void dataset_make(const char *golden, const char *out)
 /* The parts that training and inference share. */
 static json_t *config_make(const char *checkpoint, const char *data, int micro)
 {
+    const char *provider = strncmp(checkpoint, "dense", 5) == 0 ? "qwen3_dense" : "qwen3_moe";
     json_t *doc = json_pack("{s:{s:s}, s:{s:s, s:s}, s:{s:{s:i, s:i}, s:{s:s}}}", "data", "dataset",
-                            data, "model_provider", "name", "qwen3_moe", "hf_config",
+                            data, "model_provider", "name", provider, "hf_config",
                             absolute(checkpoint, "config.json"), "trainer", "batching",
                             "global_batch_size", GLOBAL, "microbatch_size", micro,
                             "model_stage_factory", "source_checkpoint", absolute(checkpoint, ""));

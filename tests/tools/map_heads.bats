@@ -161,7 +161,7 @@ there_and_back() {
 @test "d9d-train and d9d-infer refuse a head that is not the task's, before anything is made" {
     printf '{"input_ids": [1, 2, 3]}\n' | d9d-shard -q --format tokens --out data -
     for c in dense_labels moe_base; do
-        provider="{\"name\": \"qwen3_moe\", \"hf_config\": \"$heads/$c/config.json\"}"
+        provider="{\"name\": \"qwen3_${c%_*}\", \"hf_config\": \"$heads/$c/config.json\"}"
         source="{\"model_stage_factory\": {\"source_checkpoint\": \"$heads/$c\"}}"
         echo "{\"data\": {\"dataset\": \"data\"}, \"model_provider\": $provider, \"trainer\": $source}" >i.json
         run -2 --separate-stderr d9d-infer --device cpu i.json

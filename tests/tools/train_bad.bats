@@ -129,6 +129,25 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     refused 'data: its longest sample has 16 tokens and the model has 15 positions' --set model_provider.hf_config=short.json
 }
 
+@test "a config.json of the other provider's family: refused by name, both ways, by every way in" {
+    local name type case
+    while read -r name type other case; do
+        sentence="model_provider.name: \"$name\" does not read model_type \"$type\" of $golden/$case/config.json; \"$other\" does"
+        model=(--set "model_provider={\"name\": \"$name\", \"hf_config\": \"$golden/$case/config.json\"}"
+            --set "trainer.model_stage_factory.source_checkpoint=$golden/$case")
+        refused "$sentence" "${model[@]}"
+        refused "$sentence" --plan "${model[@]}"
+        refused "$sentence" --plan --suggest 2 "${model[@]}"
+        run -2 --separate-stderr d9d-infer "${model[@]}" i.json
+        assert_equal "$stderr" "d9d-infer: invalid configuration: $sentence"
+        [ ! -e run ]
+        [ ! -e out.jsonl ]
+    done <<'LIST'
+qwen3_dense qwen3_moe qwen3_moe moe
+qwen3_moe qwen3 qwen3_dense dense_tied
+LIST
+}
+
 @test "a model that says dropout" {
     sed 's/"attention_dropout": 0.0/"attention_dropout": 0.1/' "$golden/moe/config.json" >dropout.json
     refused 'qwen3: attention_dropout is 0.1, and models are trained with 0' --set model_provider.hf_config=dropout.json
@@ -284,7 +303,8 @@ damaged() {
     refused 'old/checkpoints/step-00000002/manifest.json: its optimizer state is exp_avg, exp_avg_sq, as of adamw, adam, stochastic_adamw, and the optimizer sgd of this run keeps none; a run goes on with the optimizer that it began with' \
         --set trainer.run.dir=old --set export_to=new --set 'optimizer={"name": "sgd", "lr": 1}'
     refused 'old/checkpoints/step-00000002/manifest.json: tensor model.embed_tokens.token_embedding.regular.weight has shape [157, 32], this run needs [211, 40]' \
-        --set trainer.run.dir=old --set export_to=new --set model_provider.hf_config="$golden/dense_untied/config.json"
+        --set trainer.run.dir=old --set export_to=new --set model_provider.name=qwen3_dense \
+        --set model_provider.hf_config="$golden/dense_untied/config.json"
     [ "$(records old)" = 2 ]
     touch file
     refused 'file: is no directory' --set trainer.run.dir=file/x

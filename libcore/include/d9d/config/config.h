@@ -75,9 +75,10 @@ typedef struct d9d_list {
 } d9d_list;
 
 typedef struct d9d_union {
-    int which;               /* index into choices */
-    void *value;             /* struct of that choice's table, in the arena */
-    const d9d_table *choice; /* the table */
+    int which;                       /* index into choices */
+    void *value;                     /* struct of that choice's table, in the arena */
+    const d9d_table *choice;         /* the table */
+    const d9d_table *const *choices; /* all that there were; ends with NULL */
 } d9d_union;
 
 typedef struct d9d_str_int_map {
