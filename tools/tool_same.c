@@ -20,7 +20,7 @@ static json_t *list_json(const tool_list *list)
     json_t *words = json_array();
 
     for (size_t i = 0; i < list->n; i++)
-        (void)json_array_append_new(words, d9d_json_str(list->item[i]));
+        d9d_json_add(&words, d9d_json_str(list->item[i]));
     return words;
 }
 
@@ -48,7 +48,7 @@ static json_t *operands_json(const tool_run *r)
         char place[16];
 
         (void)snprintf(place, sizeof(place), "%d", i + 1);
-        (void)json_object_set_new(operands, place, d9d_json_str(r->args[i]));
+        d9d_json_set(&operands, place, d9d_json_str(r->args[i]));
     }
     return operands;
 }
@@ -61,9 +61,9 @@ static json_t *line_json(const tool_run *r, const void *options)
     for (const tool_option *o = r->command->options; o->name != NULL; o++) {
         json_t *v = value_json(o, (const char *)options + o->offset);
 
-        (void)json_object_set_new(line, o->name, v != NULL ? v : json_null());
+        d9d_json_set(&line, o->name, v != NULL ? v : json_null());
     }
-    (void)json_object_set_new(line, "operand", operands_json(r));
+    d9d_json_set(&line, "operand", operands_json(r));
     return line;
 }
 

@@ -55,6 +55,24 @@ json_t *d9d_json_str(const char *s)
     return v;
 }
 
+static void lose_if(json_t **whole, bool bad)
+{
+    if (!bad)
+        return;
+    json_decref(*whole);
+    *whole = NULL;
+}
+
+void d9d_json_add(json_t **list, json_t *v)
+{
+    lose_if(list, json_array_append_new(*list, v) != 0);
+}
+
+void d9d_json_set(json_t **obj, const char *key, json_t *v)
+{
+    lose_if(obj, json_object_set_new(*obj, key, v) != 0);
+}
+
 /* One byte that needs an escape; a byte that is not UTF-8 is U+FFFD. */
 static d9d_status put_escape(d9d_buf *b, unsigned char c)
 {

@@ -421,37 +421,28 @@ static json_t *documents_json(const d9di_manifest *m)
 static json_t *lists_json(const d9di_manifest *m)
 {
     json_t *sources = json_array(), *splits = json_array(), *edges = json_array();
-    json_t *files = json_array(), *lists;
-    bool whole;
+    json_t *files = json_array();
     size_t i;
 
     for (i = 0; i < m->n_sources; i++)
-        json_array_append_new(sources,
-                              json_pack("{s:o, s:I}", "name", d9d_json_str(m->sources[i].name),
-                                        "bytes", (json_int_t)m->sources[i].bytes));
+        d9d_json_add(&sources, json_pack("{s:o, s:I}", "name", d9d_json_str(m->sources[i].name),
+                                         "bytes", (json_int_t)m->sources[i].bytes));
     for (i = 0; i < m->n_splits; i++) {
         const d9di_split *s = &m->splits[i];
 
-        json_array_append_new(
-            splits, json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", s->name, "first",
-                              (json_int_t)s->first, "samples", (json_int_t)s->samples, "positions",
-                              (json_int_t)s->positions, "longest", (json_int_t)s->longest));
+        d9d_json_add(&splits,
+                     json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", s->name, "first",
+                               (json_int_t)s->first, "samples", (json_int_t)s->samples, "positions",
+                               (json_int_t)s->positions, "longest", (json_int_t)s->longest));
     }
     for (i = 0; i < m->n_edges; i++)
-        json_array_append_new(edges, json_integer(m->edges[i]));
+        d9d_json_add(&edges, json_integer(m->edges[i]));
     for (i = 0; i < m->n_files; i++)
-        json_array_append_new(files, json_pack("{s:s, s:I, s:o}", "name", m->files[i].name, "bytes",
-                                               (json_int_t)m->files[i].bytes, "xxh3_128",
-                                               hash_json(m->files[i].hash)));
-    /* What memory had no room for is not in its list. */
-    whole = json_array_size(sources) == m->n_sources && json_array_size(splits) == m->n_splits &&
-            json_array_size(edges) == m->n_edges && json_array_size(files) == m->n_files;
-    lists = json_pack("{s:o, s:o, s:o, s:o}", "splits", splits, "bucket_edges", edges, "sources",
-                      sources, "files", files);
-    if (whole)
-        return lists;
-    json_decref(lists);
-    return NULL;
+        d9d_json_add(&files, json_pack("{s:s, s:I, s:o}", "name", m->files[i].name, "bytes",
+                                       (json_int_t)m->files[i].bytes, "xxh3_128",
+                                       hash_json(m->files[i].hash)));
+    return json_pack("{s:o, s:o, s:o, s:o}", "splits", splits, "bucket_edges", edges, "sources",
+                     sources, "files", files);
 }
 
 d9d_status d9di_manifest_print(const d9di_manifest *m, d9d_buf *out)

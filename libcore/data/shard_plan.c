@@ -279,7 +279,7 @@ static d9d_status print_plan(const d9di_plan *p, const d9di_manifest *m, d9d_buf
     D9D_TRY_OR(st, d9d_json_parse("plan.json", text.data, text.len, &dataset), out);
     d9d_hash_hex(p->job, hex);
     for (size_t i = 0; i < p->shares.n; i++)
-        json_array_append_new(counts, json_integer(p->shares.counts[i]));
+        d9d_json_add(&counts, json_integer(p->shares.counts[i]));
     root =
         json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:O, s:O}", "schema", "d9d.part.v2", "job", hex,
                   "pieces", (json_int_t)p->pieces.list.len, "task", (json_int_t)p->how->task,

@@ -61,36 +61,27 @@ static json_t *lists_json(const d9di_unit_how *how, const d9di_unit_state *s)
     const int64_t *numbers = (const int64_t *)s->split;
     json_t *splits = json_array(), *shards = json_array(), *ended = json_array();
     json_t *counts = d9di_skipped_counts_json(s->documents.skipped);
-    json_t *records = d9di_skipped_list_json(&s->skipped), *lists;
-    bool whole;
+    json_t *records = d9di_skipped_list_json(&s->skipped);
     size_t i;
 
     for (i = 0; i < how->n_splits * SPLIT_NUMBERS; i++)
-        json_array_append_new(splits, json_integer(numbers[i]));
+        d9d_json_add(&splits, json_integer(numbers[i]));
     for (i = 0; i < s->shards.len; i++) {
         const struct d9di_unit_shard *x = &s->shards.data[i];
 
-        json_array_append_new(shards, json_pack("{s:I, s:o, s:o}", "tokens", (json_int_t)x->tokens,
-                                                "hash", hash_json(x->hash), "labels_hash",
-                                                hash_json(x->labels_hash)));
+        d9d_json_add(&shards,
+                     json_pack("{s:I, s:o, s:o}", "tokens", (json_int_t)x->tokens, "hash",
+                               hash_json(x->hash), "labels_hash", hash_json(x->labels_hash)));
     }
     for (i = 0; i < s->ended.len; i++)
-        json_array_append_new(ended,
-                              json_pack("{s:I, s:I}", "source", (json_int_t)s->ended.data[i].source,
-                                        "bytes", (json_int_t)s->ended.data[i].bytes));
-    /* What memory had no room for is not in its list. */
-    whole = json_array_size(splits) == how->n_splits * SPLIT_NUMBERS &&
-            json_array_size(shards) == s->shards.len && json_array_size(ended) == s->ended.len;
-    lists = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I}, s:o, s:o}", "schema",
-                      "d9d.unit.v2", "job", hash_json(how->job), "records_hash",
-                      hash_json(s->records_hash), "segments_hash", hash_json(s->segments_hash),
-                      "splits", splits, "shards", shards, "ended", ended, "passed", "source",
-                      (json_int_t)s->passed.source, "lines", (json_int_t)s->passed.lines,
-                      "skipped_counts", counts, "skipped", records);
-    if (whole)
-        return lists;
-    json_decref(lists);
-    return NULL;
+        d9d_json_add(&ended, json_pack("{s:I, s:I}", "source", (json_int_t)s->ended.data[i].source,
+                                       "bytes", (json_int_t)s->ended.data[i].bytes));
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I}, s:o, s:o}", "schema",
+                     "d9d.unit.v2", "job", hash_json(how->job), "records_hash",
+                     hash_json(s->records_hash), "segments_hash", hash_json(s->segments_hash),
+                     "splits", splits, "shards", shards, "ended", ended, "passed", "source",
+                     (json_int_t)s->passed.source, "lines", (json_int_t)s->passed.lines,
+                     "skipped_counts", counts, "skipped", records);
 }
 
 d9d_status d9di_unit_write(const d9di_unit_how *how, const d9di_unit_state *s)

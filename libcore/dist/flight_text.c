@@ -66,9 +66,8 @@ static json_t *call_json(const d9d_flight *f, const d9di_flight_record *r,
         "count", (json_int_t)x->n, "what", d9d_json_str(x->what), "state", steps[x->step],
         "began_s_ago", d9di_since(f, r, x->begin));
 
-    if (v != NULL)
-        (void)json_object_set_new(
-            v, "took_ms", x->end > 0 ? json_real((double)(x->end - x->begin) / 1e6) : json_null());
+    d9d_json_set(&v, "took_ms",
+                 x->end > 0 ? json_real((double)(x->end - x->begin) / 1e6) : json_null());
     return v;
 }
 
@@ -79,17 +78,14 @@ static json_t *rank_json(const d9d_flight *f, int rank, int calls)
     char where[128];
 
     for (int i = r->n > calls ? r->n - calls : 0; i < r->n; i++)
-        (void)json_array_append_new(list, call_json(f, r, &r->call[i]));
+        d9d_json_add(&list, call_json(f, r, &r->call[i]));
     v = json_pack("{s:i, s:s, s:s, s:o, s:o}", "rank", rank, "where",
                   d9di_axes_text(&f->degrees, rank, where, sizeof(where)), "process",
                   d9di_life_text(r->life), "node", d9d_json_str(r->known ? r->head.node : ""),
                   "calls", list);
-    if (v != NULL) {
-        (void)json_object_set_new(
-            v, "seen_s_ago", r->known ? json_real((double)(f->now - r->sign) / 1e9) : json_null());
-        (void)json_object_set_new(v, "said",
-                                  d9d_json_str(r->head.said[0] != '\0' ? r->head.said : NULL));
-    }
+    d9d_json_set(&v, "seen_s_ago",
+                 r->known ? json_real((double)(f->now - r->sign) / 1e9) : json_null());
+    d9d_json_set(&v, "said", d9d_json_str(r->head.said[0] != '\0' ? r->head.said : NULL));
     return v;
 }
 
@@ -104,9 +100,9 @@ d9d_status d9d_flight_json(d9d_flight *f, int calls, json_t **out)
     ranks = json_array();
     culprits = json_array();
     for (int i = 0; i < verdict.culprits; i++)
-        (void)json_array_append_new(culprits, json_integer(verdict.culprit[i]));
+        d9d_json_add(&culprits, json_integer(verdict.culprit[i]));
     for (int r = 0; r < f->size; r++)
-        (void)json_array_append_new(ranks, rank_json(f, r, calls));
+        d9d_json_add(&ranks, rank_json(f, r, calls));
     v = json_pack("{s:s, s:s, s:o, s:f, s:o, s:o}", "schema", "d9d.flight.v1", "fault",
                   faults[verdict.fault], "sentence", d9d_json_str(sentence.data), "waited_s",
                   verdict.waited_s, "culprits", culprits, "ranks", ranks);

@@ -255,9 +255,9 @@ json_t *d9d_selftest_json(const d9d_selftest_summary *s)
     for (int64_t i = 0; i < s->n; i++) {
         const d9d_selftest_step *t = &s->step[i];
 
-        (void)json_array_append_new(
-            steps, json_pack("{s:I, s:[f, f], s:[f, f]}", "step", (json_int_t)t->step, "loss",
-                             t->loss[0], t->loss[1], "grad_norm", t->norm[0], t->norm[1]));
+        d9d_json_add(&steps,
+                     json_pack("{s:I, s:[f, f], s:[f, f]}", "step", (json_int_t)t->step, "loss",
+                               t->loss[0], t->loss[1], "grad_norm", t->norm[0], t->norm[1]));
     }
     return json_pack("{s:I, s:s, s:b, s:f, s:f, s:o}", "ranks", (json_int_t)s->ranks, "mesh",
                      s->mesh, "same", s->worst <= s->allowed, "worst", s->worst, "allowed",

@@ -26,7 +26,7 @@ static json_t *dense_layers(const d9d_qwen3_config *c)
 
     for (int64_t l = 0; l < c->layers; l++)
         if (!d9d_qwen3_is_moe(c, l))
-            (void)json_array_append_new(list, json_integer(l));
+            d9d_json_add(&list, json_integer(l));
     return list;
 }
 
@@ -49,8 +49,8 @@ static json_t *labels_made(int64_t n)
 
         (void)snprintf(number, sizeof(number), "%" PRId64, i);
         (void)snprintf(name, sizeof(name), "LABEL_%" PRId64, i);
-        (void)json_object_set_new(names, number, json_string(name));
-        (void)json_object_set_new(ids, name, json_integer(i));
+        d9d_json_set(&names, number, json_string(name));
+        d9d_json_set(&ids, name, json_integer(i));
     }
     return json_pack("{s:o, s:o}", "id2label", names, "label2id", ids);
 }
@@ -110,9 +110,8 @@ static json_t *window_made(const d9d_qwen3_config *c)
     json_t *types = json_array();
 
     for (int64_t l = 0; l < c->layers; l++)
-        (void)json_array_append_new(
-            types,
-            json_string(d9d_qwen3_window(c, l) > 0 ? "sliding_attention" : "full_attention"));
+        d9d_json_add(&types, json_string(d9d_qwen3_window(c, l) > 0 ? "sliding_attention"
+                                                                    : "full_attention"));
     return json_pack("{s:b, s:I, s:o}", "use_sliding_window", 1, "sliding_window",
                      (json_int_t)c->window, "layer_types", types);
 }

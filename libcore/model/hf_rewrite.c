@@ -36,7 +36,7 @@ static json_t *router_mark(const d9d_router *r)
                              D9D_ROUTER_BIAS, r->expert_bias);
 
     if (r->score == D9D_SCORE_SIGMOID)
-        (void)json_object_set_new(mark, "score", json_string("sigmoid"));
+        d9d_json_set(&mark, "score", json_string("sigmoid"));
     return mark;
 }
 
@@ -166,24 +166,30 @@ static json_t *given(const json_t *doc, const char *key)
     return v == NULL || json_is_null(v) ? NULL : v;
 }
 
-/* What rope_scaling and rope_parameters say but for the base, by its newer name; NULL: nothing. */
-static json_t *scaling_said(const json_t *before)
+/* What rope_scaling and rope_parameters say but for the base, by its newer name: a new reference,
+ * NULL: nothing.  Is memory out? */
+static bool scaling_said(const json_t *before, json_t **out)
 {
     static const char *const names[] = {"rope_parameters", "rope_scaling"};
 
     for (size_t i = 0; i < 2; i++) {
-        json_t *o = json_copy(given(before, names[i])), *type = given(o, "type");
+        json_t *said = given(before, names[i]), *o = json_copy(said), *type = given(o, "type");
 
         if (type != NULL && given(o, "rope_type") == NULL)
-            (void)json_object_set(o, "rope_type", type);
+            d9d_json_set(&o, "rope_type", json_incref(type));
+        if (said != NULL && o == NULL)
+            return true;
         (void)json_object_del(o, "type");
         (void)json_object_del(o, "rope_theta");
         type = given(o, "rope_type");
-        if (type != NULL && strcmp(json_string_value(type), "default") != 0)
-            return o;
+        if (type != NULL && strcmp(json_string_value(type), "default") != 0) {
+            *out = o;
+            return false;
+        }
         json_decref(o);
     }
-    return NULL;
+    *out = NULL;
+    return false;
 }
 
 static json_t *theta_said(const json_t *before)
@@ -198,11 +204,11 @@ static int put_rope_new(json_t *out, const json_t *before)
 {
     json_t *there = given(before, "rope_parameters");
     json_t *params = there != NULL ? json_copy(there) : json_object();
-    json_t *scaling = scaling_said(before), *theta = theta_said(before);
-    int bad = 0;
+    json_t *scaling = NULL, *theta = theta_said(before);
+    int bad = scaling_said(before, &scaling);
 
     if (theta != NULL)
-        bad = json_object_set(params, "rope_theta", theta);
+        bad |= json_object_set(params, "rope_theta", theta);
     if (there == NULL)
         bad |= json_object_set_new(params, "rope_type", json_string("default"));
     if (scaling != NULL)
@@ -213,12 +219,12 @@ static int put_rope_new(json_t *out, const json_t *before)
 
 static int put_rope_old(json_t *out, const json_t *before, const char *key)
 {
-    json_t *theta = theta_said(before), *scaling;
+    json_t *theta = theta_said(before), *scaling = NULL;
     int bad = theta != NULL ? json_object_set(out, "rope_theta", theta) : 0;
 
     if (strcmp(key, "rope_theta") == 0)
         return bad;
-    scaling = scaling_said(before);
+    bad |= scaling_said(before, &scaling);
     return bad | json_object_set_new(out, "rope_scaling", scaling != NULL ? scaling : json_null());
 }
 

@@ -6,6 +6,7 @@
 
 #include "d9d/base/fs.h"
 #include "dist/flight_rings.h"
+#include "support/json_memory.h"
 #include "support/unit.h"
 
 enum { RANKS = 4, WORLD = 0, TP = 1, BESIDE = 2 };
@@ -348,9 +349,41 @@ static void damage_is_no_record(void **state)
         free(j.ring[i]);
 }
 
+/* A report is whole or an error, wherever memory gives out. */
+static void no_memory_for_a_report(void **state)
+{
+    json_t *v;
+    d9d_flight *f;
+    struct job j;
+    int left = 0;
+
+    (void)state;
+    job_open(&j);
+    for (int i = 0; i < RANKS; i++) {
+        if (i != 2)
+            add(j.ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "loss");
+        write_ring(j.ring[i], i);
+        free(j.ring[i]);
+    }
+    assert_ok(d9d_flight_open(".", &f));
+    for (;; left++) {
+        d9d_status st;
+
+        json_memory_begin(left);
+        st = d9d_flight_json(f, 3, &v);
+        if (!json_memory_end())
+            break;
+        assert_int_equal(st, D9D_ENOMEM);
+    }
+    assert_true(left > 100);
+    json_decref(v);
+    d9d_flight_close(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        unit_test_in_dir(no_memory_for_a_report),
         unit_test_in_dir(nobody_waits),
         unit_test_in_dir(a_rank_has_not_come),
         unit_test_in_dir(a_beat_says_what_time_of_day_it_is),

@@ -374,6 +374,22 @@ static void strings_that_are_no_utf8(void **state)
     d9d_buf_release(&b);
 }
 
+static void values_are_put_together_whole_or_not_at_all(void **state)
+{
+    json_t *list = json_array(), *obj = json_object();
+
+    (void)state;
+    d9d_json_add(&list, json_integer(1));
+    d9d_json_set(&obj, "a", json_integer(1));
+    assert_int_equal(json_array_size(list) + json_object_size(obj), 2);
+    d9d_json_add(&list, NULL);
+    d9d_json_set(&obj, "b", NULL);
+    assert_true(list == NULL && obj == NULL);
+    d9d_json_add(&list, json_integer(2)); /* taken all the same */
+    d9d_json_set(&obj, "a", json_integer(2));
+    assert_true(list == NULL && obj == NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -389,6 +405,7 @@ int main(void)
         cmocka_unit_test(values_print_in_their_order_and_read_back),
         cmocka_unit_test(sealed_documents_know_every_byte),
         cmocka_unit_test(strings_that_are_no_utf8),
+        cmocka_unit_test(values_are_put_together_whole_or_not_at_all),
     };
 
     return cmocka_run_group_tests_name("json", tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include "d9d/base/rng.h"
 #include "d9d/model/hf_config.h"
 #include "d9d/model/qwen3_map.h"
+#include "support/json_memory.h"
 #include "support/unit.h"
 
 static d9d_status parse(const char *text, d9d_arena *a, d9d_qwen3_config *c)
@@ -332,6 +333,16 @@ static void made_configurations_are_read_back(void **state)
         json_t *doc;
 
         assert_ok(parse(models[i], &a, &c));
+        for (int left = 0;; left++) {
+            d9d_status st;
+
+            json_memory_begin(left);
+            st = d9d_hf_config_make(&c, D9D_BF16, &doc);
+            if (!json_memory_end())
+                break;
+            assert_int_equal(st, D9D_ENOMEM);
+        }
+        json_decref(doc);
         assert_ok(d9d_hf_config_make(&c, D9D_BF16, &doc));
         assert_ok(d9d_hf_config_parse(doc, "made", &a, &back));
         assert_ok(d9d_hf_config_dtype(doc, "made", D9D_F32, &t));

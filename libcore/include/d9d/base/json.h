@@ -58,6 +58,24 @@ D9D_API D9D_MUST_USE d9d_status d9d_json_check_schema(const json_t *obj, const c
  * all.  NULL for NULL is null; NULL when memory is out. */
 D9D_API json_t *d9d_json_str(const char *s);
 
+/* Values that are put together, checked once, at the end: where memory is out, the whole becomes
+ * NULL and stays so, and json_pack() and d9d_json_put() of NULL fail.  `v` is taken.
+ *
+ *     json_t *list = json_array();
+ *
+ *     for (size_t i = 0; i < n; i++)
+ *         d9d_json_add(&list, json_integer(of[i]));
+ *     return json_pack("{s:o}", "of", list);
+ */
+D9D_API void d9d_json_add(json_t **list, json_t *v);
+D9D_API void d9d_json_set(json_t **obj, const char *key, json_t *v);
+
+/* Jansson's own say by -1 that a value is not there; the compiler names who does not look. */
+D9D_MUST_USE int json_array_append_new(json_t *array, json_t *value);
+D9D_MUST_USE int json_array_extend(json_t *array, json_t *other);
+D9D_MUST_USE int json_object_set_new(json_t *object, const char *key, json_t *value);
+D9D_MUST_USE int json_object_update(json_t *object, json_t *other);
+
 /* Append a string with its quotes, a number in its shortest form that reads back
  * to the same double (NaN and infinities as null), a whole value with an indent
  * (-1: on one line) and keys in their order.  Bytes that are not UTF-8 become
