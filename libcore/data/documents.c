@@ -6,6 +6,7 @@
 
 #include "data/megatron.h"
 #include "data/source.h"
+#include "data/utf8.h"
 
 enum { READ_BYTES = 1 << 20 };
 
@@ -222,16 +223,10 @@ static d9d_status check_size(const d9di_documents_reader *r, size_t n)
                     by_lines(r) ? "" : "; --lines takes each line as one");
 }
 
-/* A byte order mark, which is no part of the text that a file begins with. */
-enum { MARK_BYTES = 3 };
-static bool has_mark(const char *text, size_t n)
-{
-    return n >= MARK_BYTES && memcmp(text, "\xef\xbb\xbf", MARK_BYTES) == 0;
-}
-
 static d9d_status whole_file(d9di_documents_reader *r, d9di_text_chunk *c)
 {
     d9di_text_document doc = {.at = c->text.len, .place = r->place};
+    size_t mark;
 
     while (!r->end) {
         D9D_TRY(read_more(r, &c->text));
@@ -239,11 +234,10 @@ static d9d_status whole_file(d9di_documents_reader *r, d9di_text_chunk *c)
     }
     doc.len = c->text.len - doc.at;
     r->place.byte = (int64_t)doc.len;
-    if (has_mark(c->text.data ? c->text.data + doc.at : "", doc.len)) {
-        doc.at += MARK_BYTES;
-        doc.len -= MARK_BYTES;
-        doc.place.byte = MARK_BYTES;
-    }
+    mark = d9di_utf8_mark(c->text.data ? c->text.data + doc.at : "", doc.len);
+    doc.at += mark;
+    doc.len -= mark;
+    doc.place.byte = (int64_t)mark;
     D9D_TRY(end_source(r, c));
     return D9D_VEC_PUSH(&c->docs, doc);
 }
@@ -316,10 +310,10 @@ static d9d_status next_line(d9di_documents_reader *r, d9di_text_chunk *c)
     r->used += all;
     r->place.byte += (int64_t)all;
     r->place.line++;
-    if (doc.place.byte == 0 && has_mark(line, len)) {
-        line += MARK_BYTES;
-        len -= MARK_BYTES;
-        doc.place.byte = MARK_BYTES;
+    if (doc.place.byte == 0 && d9di_utf8_mark(line, len) > 0) {
+        doc.place.byte = (int64_t)d9di_utf8_mark(line, len);
+        line += doc.place.byte;
+        len -= (size_t)doc.place.byte;
     }
     if (json && is_blank(line, len))
         return D9D_OK;

@@ -417,6 +417,32 @@ static d9d_status missing(struct scan *p, const char *key, const char *other)
                  l.n > LISTED ? ", ..." : "", advice ? ": " : "", advice ? advice : "");
 }
 
+struct want_which {
+    const char *const *keys;
+    int which;
+};
+
+static d9d_status which_member(struct scan *p, void *arg, const char *key, size_t len)
+{
+    struct want_which *w = arg;
+
+    for (int i = 0; w->keys[i] != NULL; i++)
+        if (is_key(key, len, w->keys[i]) && (w->which < 0 || i < w->which))
+            w->which = i;
+    return skip_value(p);
+}
+
+d9d_status d9di_jsonl_which(const char *line, size_t n, const char *const *keys, int *which,
+                            d9di_jsonl_error *error)
+{
+    struct scan p = {line, n, 0, error};
+    struct want_which w = {keys, -1};
+
+    D9D_TRY(members(&p, which_member, &w));
+    *which = w.which;
+    return D9D_OK;
+}
+
 struct want_text {
     const char *key;
     d9d_buf *out;

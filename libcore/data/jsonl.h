@@ -21,6 +21,11 @@ typedef struct d9di_jsonl_error {
 
 typedef D9D_VEC(int32_t) d9di_labels;
 
+/* Which of `keys` (they end with NULL) the object has: the first in their order, as a place in
+ * them; -1: none. */
+d9d_status d9di_jsonl_which(const char *line, size_t n, const char *const *keys, int *which,
+                            d9di_jsonl_error *error);
+
 /* The string at `key` of the object line[0, n), appended to `out`; the line must be valid
  * UTF-8.  EFORMAT fills *error and records no sentence. */
 d9d_status d9di_jsonl_text(const char *line, size_t n, const char *key, d9d_buf *out,

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "d9d/base/json.h"
 #include "data/chat_private.h"
 #include "data/source.h"
+#include "data/utf8.h"
 
 enum { PIECE = 1 << 20, MAX_LINE = 256 << 20 };
 
@@ -58,17 +58,17 @@ static d9d_status given_ids(reader *r, const char *line, size_t n)
                              &r->error);
 }
 
-static const struct kind {
-    const char *key;
-    d9d_status (*ids)(reader *r, const char *line, size_t n);
-} kinds[] = {{"input_ids", given_ids}, {"messages", chat_ids}, {"prompt", text_ids}};
-enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+static const char *const keys[] = {"input_ids", "messages", "prompt", NULL};
+static d9d_status (*const kinds[])(reader *r, const char *line, size_t n) = {given_ids, chat_ids,
+                                                                             text_ids};
 
-static d9d_status line_read(reader *r, const json_t *doc, const char *line, size_t n)
+static d9d_status line_read(reader *r, const char *line, size_t n)
 {
-    for (size_t i = 0; i < KINDS; i++)
-        if (json_object_get(doc, kinds[i].key) != NULL)
-            return kinds[i].ids(r, line, n);
+    int which;
+
+    D9D_TRY(d9di_jsonl_which(line, n, keys, &which, &r->error));
+    if (which >= 0)
+        return kinds[which](r, line, n);
     return D9D_FAIL(D9D_EFORMAT, "has no \"prompt\", \"messages\" or \"input_ids\"");
 }
 
@@ -96,16 +96,13 @@ static d9d_status ids_take(reader *r)
 static d9d_status line_take(reader *r, const char *line, size_t n)
 {
     const size_t valid = d9d_utf8_valid_up_to(line, n);
-    json_t *doc = NULL;
     d9d_status st;
 
     r->error.what[0] = '\0';
     r->ids.len = r->labels.len = 0;
     if (valid < n)
         return D9D_FAIL(D9D_EFORMAT, "byte %zu is not valid UTF-8", valid);
-    D9D_TRY(d9d_json_parse("the line", line, n, &doc));
-    st = line_read(r, doc, line, n);
-    json_decref(doc);
+    st = line_read(r, line, n);
     if (st != D9D_OK && r->error.what[0] != '\0')
         st = D9D_FAIL(st, "byte %zu: %s", r->error.at, r->error.what);
     D9D_TRY(st);
@@ -120,6 +117,7 @@ static d9d_status lines_take(reader *r, const d9d_buf *b, bool end, int64_t *num
         const size_t n = stop != NULL ? (size_t)(stop - line) : b->len - *done;
         d9d_err_copy why;
         d9d_status st;
+        size_t mark;
 
         if (stop == NULL && !end)
             return D9D_OK;
@@ -127,7 +125,8 @@ static d9d_status lines_take(reader *r, const d9d_buf *b, bool end, int64_t *num
         *done += n + (stop != NULL);
         if (strspn(line, " \t\r") >= n)
             continue;
-        st = line_take(r, line, n);
+        mark = *number == 1 ? d9di_utf8_mark(line, n) : 0;
+        st = line_take(r, line + mark, n - mark);
         if (st == D9D_OK)
             continue;
         d9d_err_save(&why, st);

@@ -6,6 +6,12 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Bytes of the byte order mark that a text begins with, 0 without one; no part of the text. */
+static inline size_t d9di_utf8_mark(const char *text, size_t n)
+{
+    return n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 /* Bytes of the character that begins with `lead`. */
 static inline unsigned d9di_utf8_width(unsigned char lead)
 {

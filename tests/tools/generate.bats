@@ -57,6 +57,30 @@ tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
     [ -z "$(ls x.jsonl* 2>/dev/null)" ]
 }
 
+@test "prompts are lines as d9d-shard reads them: other members say what they will, their own once" {
+    config moe '"prompts": "p.jsonl", "max_new_tokens": 2' >g.json
+    deep=$(printf '[%.0s' {1..200})$(printf ']%.0s' {1..200})
+    {
+        printf '\xef\xbb\xbf{"input_ids": [1, 2], "id": 123456789012345678901234567890}\n'
+        printf '{"meta": 1e999, "meta": null, "input_ids": [3, 4, 5]}\r\n'
+        printf '{"input_ids": [7], "deep": %s}' "$deep"
+    } >p.jsonl
+    d9d-shard -q --format tokens --out data p.jsonl
+    d9d-infer -q --device cpu g.json
+    [ "$(sed -E 's/.*"prompt_tokens": ([0-9]+),.*/\1/' out.jsonl | tr '\n' ' ')" = '2 3 1 ' ]
+    rm out.jsonl
+    bad() { # LINE SENTENCE
+        printf '{"input_ids": [1]}\n%s\n' "$1" >p.jsonl
+        says 1 "p.jsonl: line 2: $2" d9d-infer --device cpu g.json
+        run -1 d9d-shard -q --format tokens --out bad p.jsonl
+        assert_output --partial "${2#byte * }"
+    }
+    bad '{"input_ids": [1], "input_ids": [2]}' 'byte 32: "input_ids" is given twice'
+    bad '{"input_ids": [123456789012345678901234567890]}' 'byte 15: an id must be an integer from 0 to'
+    bad '{"input_ids": [1]} 2' 'byte 19: something follows the object'
+    bad '[1]' 'byte 0: is not a JSON object but an array'
+}
+
 @test "what is printed, and the memory that is said beforehand" {
     greedy moe >g.json
     run -0 --separate-stderr d9d-infer --device cpu g.json

@@ -5,7 +5,8 @@
  *                                                 up to where `speaker` begins
  *     {"input_ids": [17, 4, 9]}                   as it is
  *
- * Other keys are passed over.  Files may be compressed.
+ * Lines are read as d9d-shard reads them: these keys stand there once, others are passed over, and a
+ * byte order mark before the first line is no part of it.  Files may be compressed.
  *
  *     D9D_TRY(d9d_prompts_read(&how, &prompts));
  *     ... prompts.ids.data[prompts.start[i] .. prompts.start[i + 1]) ...
