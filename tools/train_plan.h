@@ -17,7 +17,7 @@ typedef struct train_plan_options {
         TOOL_OPT(S, field.gpu, STRING, "gpu", 0, "NAME",                                           \
                  "plan: for h200 (the default), h100, a100, b200 or cpu"),                         \
         TOOL_OPT(S, field.memory, SIZE, "memory", 0, "SIZE",                                       \
-                 "plan: exit 2 unless every rank needs at most this, such as 141GB", .min = 1),    \
+                 "plan: exit 2 unless every rank needs at most this, such as 80GiB", .min = 1),    \
         TOOL_OPT(S, field.length, INT, "length", 0, "N",                                           \
                  "plan: rows of N positions, without a look at the dataset", .min = 1,             \
                  .max = 1 << 30),                                                                  \

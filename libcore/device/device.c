@@ -88,7 +88,7 @@ static d9d_status find_backend(const char *which, const backend **out, int *inde
     return D9D_FAIL(D9D_ECONFIG, "device \"%s\": expected auto, cpu, cuda or cuda:N", which);
 }
 
-/* "auto@20GB" is the word "auto" and 20e9 bytes. */
+/* "auto@20GiB" is the word "auto" and 20 x 2^30 bytes. */
 typedef struct choice {
     char word[64];
     uint64_t limit;

@@ -52,6 +52,17 @@ page_mesh() {
     done
 }
 
+@test "memory is said in GiB, on every page as in the tables; GB are powers of 1000" {
+    local root=$BATS_TEST_DIRNAME/../..
+    run grep -rnE -- '(--memory |@|Ql )[0-9.]+[kMGT]B' "$root/README.md" "$root/docs" "$root/tools/man" "$root/slurm" "$root/examples"
+    assert_output ''
+    run ! grep -E -- '[0-9][kMGT]B' <(d9d-train --help)
+    run -0 d9d-train --plan --memory 80GB c.json
+    assert_output --partial 'GiB of 74.51 GiB'
+    run -0 d9d-train --plan --memory 80GiB c.json
+    assert_output --partial 'GiB of 80.00 GiB'
+}
+
 @test "the plans of docs/howto/plan-a-job.md are what is printed" {
     # shellcheck source=tests/gpu/models.bash
     . "$BATS_TEST_DIRNAME/../gpu/models.bash"
@@ -92,7 +103,7 @@ page_mesh() {
 }
 
 @test "what is said about a plan trains nothing where --plan was forgotten" {
-    for option in "--gpu h100" "--memory 80GB" "--length 9" "--timeline x.svg" "--costs run" "--suggest 8"; do
+    for option in "--gpu h100" "--memory 80GiB" "--length 9" "--timeline x.svg" "--costs run" "--suggest 8"; do
         # shellcheck disable=SC2086 # an option and its value
         says 2 "${option%% *} is for --plan, which is not there" d9d-train $option c.json
     done
@@ -218,7 +229,7 @@ evaluated() { printf 'evaluation={"data": {"dataset": "data"}, %s}' "$1"; }
 JSON
     large() { d9d-train --plan --gpu a100 --length 64 --json "$@" large.json; }
     [ "$(large | number weights)" -gt 20000000000 ]
-    says 2 "and may take 74.51 GiB: it does not fit; activation checkpointing, smaller micro-batches and more ranks need less (--suggest tries them)" large --memory 80GB
+    says 2 "and may take 80.00 GiB: it does not fit; activation checkpointing, smaller micro-batches and more ranks need less (--suggest tries them)" large --memory 80GiB
     large --suggest 4 >s.json
     is d9d.suggest.v1 s.json
     grep -q '"data_parallel_shard": 4' s.json

@@ -64,7 +64,7 @@ typedef struct d9d_device {
 } d9d_device;
 
 /* "cpu"; "cuda", "cuda:1" where the build has CUDA, else ENOTSUP; "auto" is the GPU if
- * there is one, else the CPU.  After an '@' a limit of its memory: "auto@20GB".  Another word is
+ * there is one, else the CPU.  After an '@' a limit of its memory: "auto@20GiB".  Another word is
  * ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_open(const char *which, d9d_device **out);
 /* What opening says of the word, without touching a device. */
