@@ -179,12 +179,13 @@ positions() {
     d9d-map -q init --model "$example/demo/model.json" Qwen3-8B
     cp "$tok" Qwen3-8B
     one=(--set mesh.data_parallel_shard=1 --set trainer.batching.global_batch_size=2 --set trainer.run.dir=run)
-    d9d-train -q --device cpu "${one[@]}" "$example/chat/train.json"
+    small=(--set model_provider.name=qwen3_moe) # what the demo trains
+    d9d-train -q --device cpu "${one[@]}" "${small[@]}" "$example/chat/train.json"
     cmp "$tok" run/export/tokenizer.json
     grep -q '"valid/loss"' run/metrics.jsonl
     # It goes on where a question ends, with the same template.
     printf '{"messages": [{"role": "user", "content": "question 1"}]}\n' >p.jsonl
-    d9d-infer -q --device cpu --set model_provider.hf_config=run/export/config.json \
+    d9d-infer -q --device cpu "${small[@]}" --set model_provider.hf_config=run/export/config.json \
         --set trainer.model_stage_factory.source_checkpoint=run/export --set task.chat_template="$template" \
         --set task.prompts=p.jsonl --set task.max_new_tokens=4 "$example/generate/infer.json"
     [ "$(wc -l <answers.jsonl)" = 1 ]
