@@ -1,7 +1,6 @@
 /* comm_rooms_host.c - rooms of processors of one host: memory without a name that each rank opens
  * at the others' and maps, where the environment of all has D9D_COMM_SHARE=1. */
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@ typedef struct rooms {
     char *at[];      /* [size], each rank's words, then its two */
 } rooms;
 
+enum { POLLS = 1000 };           /* of a word, before sleeping between them */
 enum { WORD = 64, PAGE = 4096 }; /* bytes from one word to the next; rooms begin at a page */
 
 /* How many fences `from` has told `to` of. */
@@ -166,9 +166,7 @@ static void await(const rooms *r, int from)
     uint32_t *word = word_of(r, r->comm->rank, from);
 
     for (int i = 0; (int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - r->fences) < 0; i++)
-        if (i < 100)
-            (void)sched_yield();
-        else
+        if (i >= POLLS)
             (void)nanosleep(&nap, NULL);
 }
 

@@ -1,17 +1,15 @@
 /* module_mpi.c - libd9d_mpi.so.  See dist/mpi_module.h. */
 #include <mpi.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "dist/mpi_module.h"
 
-enum {
-    PART = 1 << 30,    /* bytes of one message at most: MPI counts in int */
-    YIELDS = 4096,     /* polls that give the processor away, before they begin to sleep */
-    NAP_NS = 50 * 1000 /* then: a wait this long does not feel it */
-};
+enum { PART = 1 << 30 }; /* bytes of one message at most: MPI counts in int */
+/* Polls, then sleeps that a wait this long does not feel.  Nobody gives the processor away, which
+ * beside busy processes takes a turn of each of them. */
+enum { POLLS = 100, NAP_NS = 50 * 1000 };
 
 /* Whatever was opened last: MPI itself is one to a process. */
 static MPI_Comm world(void)
@@ -85,9 +83,7 @@ static int wait_all(int n, MPI_Request *requests, MPI_Status *statuses)
         rc = MPI_Testall(n, requests, &done, statuses);
         if (rc != MPI_SUCCESS || done)
             return rc;
-        if (i < YIELDS)
-            (void)sched_yield();
-        else
+        if (i >= POLLS)
             (void)nanosleep(&nap, NULL);
     }
 }

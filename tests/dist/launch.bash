@@ -20,12 +20,13 @@ leaks_too() { mpi_leaks=fast_unwind_on_malloc=0; }
 # mpi OPTION... COMMAND...: it ends within $patience seconds, half an hour, whatever mpirun does: Open
 # MPI's launcher, which sees its ranks abort at once, may lock itself up when they are gone.  Each has a
 # session directory of its own: launchers remove the one they share while others begin to use it.
-# Bats removes those of launches that are killed.
+# Bats removes those of launches that are killed.  Ranks that wait sleep: to give the processor away takes
+# a turn of each busy process beside.
 mpi() {
     local session rc=0
     session=$(mktemp -d "${BATS_RUN_TMPDIR:-/tmp}/mpi-XXXXXX") || return 1
     ASAN_OPTIONS=$mpi_leaks timeout -k 5 "${patience:-1800}" \
-        mpirun --mca orte_tmpdir_base "$session" --oversubscribe "$@" 3>&- </dev/null || rc=$?
+        mpirun --mca orte_tmpdir_base "$session" --mca mpi_yield_when_idle 0 --oversubscribe "$@" 3>&- </dev/null || rc=$?
     rm -rf "$session"
     return $rc
 }
