@@ -6,11 +6,28 @@
 
 #include "d9d/base/point.h"
 
+/* How many bytes the control character there has, those of C1 (U+0080 to U+009F) among them; 0: it
+ * is none. */
+static size_t control_at(const char *s)
+{
+    const unsigned char c = (unsigned char)s[0];
+
+    if (c == 0xc2 && (unsigned char)s[1] >= 0x80 && (unsigned char)s[1] < 0xa0)
+        return 2;
+    return c < 0x20 || c == 0x7f;
+}
+
 static void blank_controls(char *s)
 {
-    for (; *s != '\0'; s++)
-        if (((unsigned char)*s < 0x20 && *s != '\n') || *s == 0x7f)
-            *s = '?';
+    char *to = s;
+
+    while (*s != '\0') {
+        const size_t n = control_at(s);
+
+        *to++ = n > 0 ? '?' : *s;
+        s += n > 0 ? n : 1;
+    }
+    *to = '\0';
 }
 
 static void mark_cut(char *s, size_t size)

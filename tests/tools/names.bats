@@ -67,6 +67,24 @@ JSON
     done
 }
 
+@test "no name makes a line of its own in what is said" {
+    cp "$BATS_TEST_DIRNAME/../../examples/qwen3/train.json" c.json
+    for name in $'a\nd9d-train: done' $'a\rb' $'a\xc2\x9bb'; do
+        cp docs.jsonl "$name"
+        for command in "d9d-shard -q -t $tok -o out -f" "d9d-shard -q -o out -t" "d9d-shard inspect" "d9d-shard -q -o out -t $tok docs.jsonl x" \
+            "d9d-map -q out2" "d9d-map plan" "d9d-map verify" "d9d-train" "d9d-train c.json --plan --gpu" "d9d-infer" "d9d-lrplot" \
+            "d9d-metrics show" "d9d-metrics summary" "d9d-metrics flight" "d9d-metrics show -k loss"; do
+            # shellcheck disable=SC2086
+            run --separate-stderr $command "$name"
+            [[ "$stderr" != *$'\nd9d-train: done'* && "$stderr" != *$'\r'* && "$stderr" != *$'\xc2\x9b'* ]] ||
+                { echo "$command: $stderr"; false; }
+            [ "$status" -ne 0 ] || { echo "$command: $output"; false; }
+            rm -rf out out2 out.partial
+        done
+        rm -f "$name"
+    done
+}
+
 @test "the reason of an error stays, however long the path" {
     deep=$(printf '%0200d/' {1..15})
     run -2 --separate-stderr d9d-map -q "$deep" out

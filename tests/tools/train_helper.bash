@@ -30,9 +30,11 @@ dataset() {
 
 # run_config [CASE]: a configuration of d9d-train on ./data, without periods.
 run_config() {
+    local name=qwen3_dense
+    ! grep -q '"model_type": "qwen3_moe"' "$golden/${1:-moe}/config.json" || name=qwen3_moe
     cat <<JSON
 {"data": {"dataset": "data"},
- "model_provider": {"name": "qwen3_moe", "hf_config": "$golden/${1:-moe}/config.json"},
+ "model_provider": {"name": "$name", "hf_config": "$golden/${1:-moe}/config.json"},
  "trainer": {"run": {"name": "small", "dir": "run"},
    "batching": {"global_batch_size": 4, "microbatch_size": 2},
    "model_stage_factory": {"source_checkpoint": "$golden/${1:-moe}"},

@@ -33,8 +33,8 @@ static void a_sentence_may_quote_the_one_before(void **state)
 static void control_characters_stay_off_the_terminal(void **state)
 {
     (void)state;
-    assert_fails(D9D_FAIL(D9D_EFORMAT, "\"\033[2J\x7f\" is\nbad"), D9D_EFORMAT,
-                 "\"?[2J?\" is\nbad");
+    assert_fails(D9D_FAIL(D9D_EFORMAT, "\"\033[2J\x7f\" is %s", "\xc2\x9bm\nbad\r\xc2\xa0"),
+                 D9D_EFORMAT, "\"?[2J?\" is ?m?bad?\xc2\xa0");
 }
 
 static void a_long_sentence_is_cut_between_characters(void **state)
