@@ -72,7 +72,7 @@ with() {
 "mlp_bias": true|mlp_bias: true is not supported
 "hidden_act": "gelu"|hidden_act: "gelu" is not supported
 "attention_dropout": 0.1|attention_dropout: 0.1 is not supported
-"model_type": "mistral"|model_type: "mistral" is not supported; llama is
+"model_type": "mixtral"|model_type: "mixtral" is not supported; llama is
 "model_type": "granite"|model_type: "granite" is not supported; llama is
 "model_type": 7|model_type is missing
 "sliding_window": 4096|sliding_window: 4096: llama does not know this field
@@ -125,7 +125,8 @@ LIST
     run -2 d9d-map -q "$golden/llama" dst
     assert_output --partial 'config.json: model_type: "llama" is not supported; qwen3 and qwen3_moe are, and plugins bring others to d9d-train and d9d-infer (man d9d-plugin)'
     run -2 infer llama qwen3_dense
-    assert_output --partial 'model_type: "llama" is not supported'
+    assert_output --partial 'model_provider.name: "qwen3_dense" does not read model_type "llama" of '
+    assert_output --partial '; "llama" does'
     [ ! -e dst ]
 }
 
