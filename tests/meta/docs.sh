@@ -26,11 +26,18 @@ sentences() {
         END { flush() }' "$@"
 }
 
-# targets PAGE: the files that its links name, from the top.
-targets() {
-    grep -oE '\]\([^)#]+' "$1" | cut -c3- | grep -v '://' | while read -r to; do
-        realpath -ms --relative-to=. "$(dirname "$1")/$to"
+# links PAGE...: "PAGE FILE" of every file that a link names, from the top.
+links() {
+    grep -oHE '\]\([^)#]+' "$@" /dev/null | grep -v '://' | sed 's/:](/ /' | while read -r page to; do
+        case $page in */*) to=${page%/*}/$to ;; esac
+        while [[ $to =~ (^|/)[^/.][^/]*/\.\./ ]]; do to=${to/"${BASH_REMATCH[0]}"/"${BASH_REMATCH[1]}"}; done
+        echo "$page ${to%/}"
     done
+}
+
+# named PAGE...: "PAGE FILE" of every path in code.
+named() {
+    grep -oHE '`(libcore|kernels|tests|tools|examples|docs|slurm)/[A-Za-z0-9_./-]+`' "$@" /dev/null | sed 's/:`/ /; s/`$//'
 }
 
 check() {
@@ -39,15 +46,12 @@ check() {
     mapfile -t pages < <(ls README.md CONTRIBUTING.md docs/*.md docs/*/*.md 2>/dev/null)
     [ ${#pages[@]} -gt 0 ] || return 0
     sentences "${pages[@]}"
-    for page in "${pages[@]}"; do
-        targets "$page" | while read -r to; do [ -e "$to" ] || echo "$page: $to is not there"; done
-        grep -oE '`(libcore|kernels|tests|tools|examples|docs|slurm)/[A-Za-z0-9_./-]+`' "$page" | tr -d '`' |
-            while read -r to; do [ -e "$to" ] || echo "$page: $to is not there"; done
+    { links "${pages[@]}" && named "${pages[@]}"; } | sort -u | while read -r page to; do
+        [ -e "$to" ] || echo "$page: $to is not there"
     done
-    for page in docs/*/*.md; do
-        [ ! -e "$page" ] || for to in "${pages[@]}"; do [ "$to" = "$page" ] || targets "$to"; done |
-            grep -qxF "$page" || echo "$page: no page links to it"
-    done
+    for page in docs/*/*.md; do echo "$page"; done |
+        grep -vxF -f <(links "${pages[@]}" | awk '$1 != $2 { print $2 }') | grep -v '\*' | sed 's/$/: no page links to it/'
+    return 0
 }
 
 plant_long() { printf 'It %s.\n' "$(printf 'goes on %.0s' {1..20})" | put "$1/README.md"; }
