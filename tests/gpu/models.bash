@@ -50,9 +50,10 @@ declare -A features=() vocabulary=() # of a head; 128 and 151936 where nothing i
 
 # plain NAME HIDDEN FFN LAYERS HEADS KEY_HEADS FEATURES VOCABULARY TIED ROWS LENGTH: one more, dense.
 plain() {
+    local common=${_common/"\"head_dim\": 128, \"vocab_size\": 151936, "/}
     config[$1]='{'"$_dense"', "hidden_size": '$2', "intermediate_size": '$3', "num_hidden_layers": '$4',
  "num_attention_heads": '$5', "num_key_value_heads": '$6', "head_dim": '$7', "vocab_size": '$8',
- "tie_word_embeddings": '$9', '"$(sed 's/"head_dim": [0-9]*, "vocab_size": [0-9]*, //' <<<"$_common")"'}'
+ "tie_word_embeddings": '$9', '"$common"'}'
     met[$1]=$(($4 * $2 * (2 * ($5 + $6) * $7 + 3 * $3) + $2 * $8))
     heads[$1]=$(($4 * $5)) features[$1]=$7 vocabulary[$1]=$8
     rows[$1]=${10} length[$1]=${11}
