@@ -21,6 +21,7 @@ enum {
 struct mpi {
     void *library;
     const d9di_mpi_module *module;
+    d9di_mpi_world world;
 };
 
 /* --- exchanges --------------------------------------------------------------------------- */
@@ -73,7 +74,8 @@ static d9d_status post_go(struct post *p)
 {
     const struct mpi *self = p->c->net;
     char why[256];
-    const bool ok = self->module->exchange(p->pieces, p->n, tag_of(p->c, p->k), why, sizeof(why));
+    const bool ok =
+        self->module->exchange(&self->world, p->pieces, p->n, tag_of(p->c, p->k), why, sizeof(why));
 
     free(p->pieces);
     return ok ? D9D_OK : d9di_call_fail(p->c, p->k, "%s", why);
@@ -346,7 +348,7 @@ static d9d_status post_piece(d9d_comm *c, const d9di_call *k, void **out)
     *out = NULL;
     if (piece.n == 0)
         return D9D_OK;
-    *out = self->module->post(&piece, tag_of(c, k), why, sizeof(why));
+    *out = self->module->post(&self->world, &piece, tag_of(c, k), why, sizeof(why));
     return *out != NULL ? D9D_OK : d9di_call_fail(c, k, "%s", why);
 }
 
@@ -401,18 +403,17 @@ static d9d_status load(struct mpi *m)
     return D9D_OK;
 }
 
-static d9d_status join(const struct mpi *m, const d9d_boot *boot)
+static d9d_status join(struct mpi *m, const d9d_boot *boot)
 {
-    int rank = -1, size = 0;
     char why[256];
 
-    if (!m->module->open(&rank, &size, why, sizeof(why)))
+    if (!m->module->open(&m->world, why, sizeof(why)))
         return D9D_FAIL(D9D_ECOMM, "%s", why);
-    if (rank != d9d_boot_rank(boot) || size != d9d_boot_size(boot))
+    if (m->world.rank != d9d_boot_rank(boot) || m->world.size != d9d_boot_size(boot))
         return D9D_FAIL(D9D_ECOMM,
                         "MPI counts this process as rank %d of %d, PMIx as rank %d of %d: is this "
                         "MPI built for the launcher?",
-                        rank, size, d9d_boot_rank(boot), d9d_boot_size(boot));
+                        m->world.rank, m->world.size, d9d_boot_rank(boot), d9d_boot_size(boot));
     return D9D_OK;
 }
 

@@ -1,5 +1,7 @@
 /* module_mpi.c - libd9d_mpi.so.  See dist/mpi_module.h. */
 #include <mpi.h>
+#include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -7,9 +9,10 @@
 #include "dist/mpi_module.h"
 
 enum { PART = 1 << 30 }; /* bytes of one message at most: MPI counts in int */
-/* Polls, then sleeps that a wait this long does not feel.  Nobody gives the processor away, which
- * beside busy processes takes a turn of each of them. */
-enum { POLLS = 100, NAP_NS = 50 * 1000 };
+/* A wait polls for a while, longer where each rank has a processor, then sleeps between polls for
+ * what a wait this long does not feel.  It does not yield, which beside busy processes takes a turn
+ * of each of them. */
+enum { POLL_NS = 1000 * 1000, CROWDED_POLL_NS = 20 * 1000, NAP_NS = 50 * 1000 };
 
 /* Whatever was opened last: MPI itself is one to a process. */
 static MPI_Comm world(void)
@@ -27,7 +30,25 @@ static bool failed(int rc, char *why, size_t why_n)
     return false;
 }
 
-static bool open_world(int *rank, int *size, char *why, size_t why_n)
+/* Whether the ranks of this host have fewer processors among them than they are. */
+static bool crowded(void)
+{
+    cpu_set_t own, all;
+    MPI_Comm host;
+    int ranks;
+
+    CPU_ZERO(&own);
+    (void)sched_getaffinity(0, sizeof(own), &own);
+    all = own;
+    if (MPI_Comm_split_type(world(), MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host) != MPI_SUCCESS)
+        return true;
+    (void)MPI_Comm_size(host, &ranks);
+    (void)MPI_Allreduce(&own, &all, sizeof(own), MPI_BYTE, MPI_BOR, host);
+    (void)MPI_Comm_free(&host);
+    return CPU_COUNT(&all) < ranks;
+}
+
+static bool open_world(d9di_mpi_world *out, char *why, size_t why_n)
 {
     int have, on = 0, over = 0;
 
@@ -47,8 +68,9 @@ static bool open_world(int *rank, int *size, char *why, size_t why_n)
         return false;
     }
     (void)MPI_Comm_set_errhandler(world(), MPI_ERRORS_RETURN);
-    (void)MPI_Comm_rank(world(), rank);
-    (void)MPI_Comm_size(world(), size);
+    (void)MPI_Comm_rank(world(), &out->rank);
+    (void)MPI_Comm_size(world(), &out->size);
+    out->poll_ns = crowded() ? CROWDED_POLL_NS : POLL_NS;
     return true;
 }
 
@@ -74,16 +96,25 @@ static int post(const d9di_mpi_piece *p, size_t i, int tag, MPI_Request *out)
                       : MPI_Isend(data, (int)n, MPI_BYTE, p->peer, tag, world(), out);
 }
 
-static int wait_all(int n, MPI_Request *requests, MPI_Status *statuses)
+static int64_t now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static int wait_all(const d9di_mpi_world *w, int n, MPI_Request *requests, MPI_Status *statuses)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
+    const int64_t began = now_ns();
     int rc, done = 0;
 
-    for (int i = 0;; i++) {
+    for (;;) {
         rc = MPI_Testall(n, requests, &done, statuses);
         if (rc != MPI_SUCCESS || done)
             return rc;
-        if (i >= POLLS)
+        if (now_ns() - began >= w->poll_ns)
             (void)nanosleep(&nap, NULL);
     }
 }
@@ -137,7 +168,8 @@ static int post_all(const d9di_mpi_piece *pieces, int n, int tag, MPI_Request *o
     return MPI_SUCCESS;
 }
 
-static bool exchange(const d9di_mpi_piece *pieces, int n, int tag, char *why, size_t why_n)
+static bool exchange(const d9di_mpi_world *w, const d9di_mpi_piece *pieces, int n, int tag,
+                     char *why, size_t why_n)
 {
     MPI_Request *requests;
     MPI_Status *statuses;
@@ -154,7 +186,7 @@ static bool exchange(const d9di_mpi_piece *pieces, int n, int tag, char *why, si
     } else {
         rc = post_all(pieces, n, tag, requests);
         if (rc == MPI_SUCCESS)
-            rc = wait_all((int)total, requests, statuses);
+            rc = wait_all(w, (int)total, requests, statuses);
         ok = check_sizes(pieces, n, rc, statuses, why, why_n);
     }
     free(statuses);
@@ -165,13 +197,15 @@ static bool exchange(const d9di_mpi_piece *pieces, int n, int tag, char *why, si
 /* --- one piece that goes on by itself ------------------------------------------------------- */
 
 struct d9di_mpi_post {
+    const d9di_mpi_world *world;
     d9di_mpi_piece piece;
     int n, rc, done;
     MPI_Request *requests; /* [n] */
     MPI_Status *statuses;  /* [n] */
 };
 
-static struct d9di_mpi_post *post_one(const d9di_mpi_piece *piece, int tag, char *why, size_t why_n)
+static struct d9di_mpi_post *post_one(const d9di_mpi_world *w, const d9di_mpi_piece *piece, int tag,
+                                      char *why, size_t why_n)
 {
     const size_t n = messages(piece);
     struct d9di_mpi_post *p =
@@ -181,6 +215,7 @@ static struct d9di_mpi_post *post_one(const d9di_mpi_piece *piece, int tag, char
         (void)snprintf(why, why_n, "no memory for %zu messages", n);
         return NULL;
     }
+    p->world = w;
     p->piece = *piece;
     p->n = (int)n;
     p->requests = (MPI_Request *)(p + 1);
@@ -205,15 +240,15 @@ static bool end_one(struct d9di_mpi_post *p, char *why, size_t why_n)
     bool ok;
 
     if (!passed(p))
-        p->rc = wait_all(p->n, p->requests, p->statuses);
+        p->rc = wait_all(p->world, p->n, p->requests, p->statuses);
     ok = check_sizes(&p->piece, 1, p->rc, p->statuses, why, why_n);
     free(p);
     return ok;
 }
 
-extern const d9di_mpi_module d9d_mpi_module_v2;
+extern const d9di_mpi_module d9d_mpi_module_v3;
 __attribute__((visibility("default")))
-const d9di_mpi_module d9d_mpi_module_v2 = {.open = open_world,
+const d9di_mpi_module d9d_mpi_module_v3 = {.open = open_world,
                                            .exchange = exchange,
                                            .post = post_one,
                                            .passed = passed,

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* n > 0 bytes that go to a rank of the world or come from it. */
 typedef struct d9di_mpi_piece {
@@ -18,19 +19,28 @@ typedef struct d9di_mpi_piece {
     bool receive;
 } d9di_mpi_piece;
 
+/* The ranks of the job. */
+typedef struct d9di_mpi_world {
+    int rank, size;
+    int64_t poll_ns; /* how long a wait polls before it sleeps between polls */
+} d9di_mpi_world;
+
 typedef struct d9di_mpi_module {
     /* Collective.  false: `why` says what is wrong.  From then on any thread may exchange. */
-    bool (*open)(int *rank, int *size, char *why, size_t why_n);
+    bool (*open)(d9di_mpi_world *out, char *why, size_t why_n);
     /* Returns when all pieces are where they belong.  Those of one pair of ranks and one tag are
      * matched in the order in which they are given, and their sizes must agree. */
-    bool (*exchange)(const d9di_mpi_piece *pieces, int n, int tag, char *why, size_t why_n);
-    /* One piece that goes on by itself, until end() returns; the piece is copied.  NULL: `why`. */
-    struct d9di_mpi_post *(*post)(const d9di_mpi_piece *piece, int tag, char *why, size_t why_n);
+    bool (*exchange)(const d9di_mpi_world *w, const d9di_mpi_piece *pieces, int n, int tag,
+                     char *why, size_t why_n);
+    /* One piece that goes on by itself, until end() returns; the piece is copied, `w` is not.
+     * NULL: `why`. */
+    struct d9di_mpi_post *(*post)(const d9di_mpi_world *w, const d9di_mpi_piece *piece, int tag,
+                                  char *why, size_t why_n);
     bool (*passed)(struct d9di_mpi_post *p);
     bool (*end)(struct d9di_mpi_post *p, char *why, size_t why_n); /* waits; takes it */
     void (*close)(void);                                           /* collective */
 } d9di_mpi_module;
 
-#define D9DI_MPI_MODULE "d9d_mpi_module_v2" /* the symbol, a d9di_mpi_module */
+#define D9DI_MPI_MODULE "d9d_mpi_module_v3" /* the symbol, a d9di_mpi_module */
 
 #endif /* D9DI_DIST_MPI_MODULE_H */

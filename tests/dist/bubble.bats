@@ -49,7 +49,7 @@ near() {
 
 # Whether two that compute at once have a processor each.
 spin() {
-    for ((i = 0; i < 400000; i++)); do :; done
+    for ((i = 0; i < 40000; i++)); do :; done
 }
 undisturbed() {
     local TIMEFORMAT='%U %S %R'
