@@ -305,15 +305,17 @@ goes_on_from() { # STEP
 }
 
 @test "a signal before the first step is heeded too" {
-    d9d-train -q c.json &
+    long=(--set data.epochs=1000 --set trainer.run.steps=20000)
+    d9d-train -q "${long[@]}" c.json &
     pid=$!
     # SIGUSR1 is blocked: the shell, which is there first, blocks others, SIGTERM among them
     wait_for grep -qE '^SigBlk:.*[2367abef]..$' "/proc/$pid/status"
     kill -s TERM "$pid"
     ends 75
-    d9d-train -q c.json
-    d9d-train -q --set trainer.run.dir=whole c.json
-    same_run whole run 00000020
+    steps=$(($(saved_step) + 3))
+    d9d-train -q "${long[@]}" --set trainer.run.steps=$steps c.json
+    d9d-train -q "${long[@]}" --set trainer.run.steps=$steps --set trainer.run.dir=whole c.json
+    same_run whole run "$(printf %08d $steps)"
 }
 
 @test "near the end of a Slurm allocation: saved, exit 75" {
