@@ -14,6 +14,20 @@
 
 enum { COPY_PIECE = 1 << 20 };
 
+/* Says why open() left errno: links that are not followed and sockets have no other word for it. */
+static d9d_status refuse(const char *path, int flags, const char *what)
+{
+    const int why = errno;
+    struct stat s;
+
+    if (why == ELOOP && (flags & O_NOFOLLOW) != 0)
+        return D9D_FAIL(D9D_EPATH, "%s: is a link, must be a file", path);
+    if (why == ENXIO && stat(path, &s) == 0 && S_ISSOCK(s.st_mode))
+        return d9di_fs_check_type(path, s.st_mode);
+    errno = why;
+    return D9DI_FAIL_ERRNO(path, what);
+}
+
 static d9d_status open_file(const char *path, int flags, const char *what, d9d_file *out)
 {
     d9d_file f = {.fd = -1, .path = strdup(path)};
@@ -24,9 +38,7 @@ static d9d_status open_file(const char *path, int flags, const char *what, d9d_f
         f.fd = open(path, flags | O_CLOEXEC, 0666);
     while (f.fd < 0 && errno == EINTR);
     if (f.fd < 0) {
-        const bool link = errno == ELOOP && (flags & O_NOFOLLOW) != 0;
-        const d9d_status st = link ? D9D_FAIL(D9D_EPATH, "%s: is a link, must be a file", path)
-                                   : D9DI_FAIL_ERRNO(path, what);
+        const d9d_status st = refuse(path, flags, what);
 
         d9d_file_release(&f);
         return st;

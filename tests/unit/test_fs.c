@@ -414,6 +414,34 @@ static void what_is_no_file_is_not_opened(void **state)
     assert_fails_like(d9d_fs_check_regular("none"), D9D_ENOTFOUND, "none: cannot open");
 }
 
+static void only_a_regular_file_is_opened_as_one(void **state)
+{
+    uint64_t bytes = 0;
+    d9d_file f;
+
+    (void)state;
+    put("file", "seven b");
+    assert_ok(d9d_file_open_regular("file", &f, &bytes));
+    assert_int_equal(bytes, 7);
+    assert_ok(d9d_file_close(&f));
+    assert_int_equal(mkfifo("p", 0666), 0);
+    put_socket("s");
+    assert_int_equal(symlink("file", "l"), 0);
+    assert_int_equal(symlink("none", "dangling"), 0);
+    assert_fails(d9d_file_open_regular("p", &f, &bytes), D9D_EPATH, "p: is a pipe, must be a file");
+    assert_fails(d9d_file_open_regular("s", &f, &bytes), D9D_EPATH,
+                 "s: is a socket, must be a file");
+    assert_fails(d9d_file_open_regular(".", &f, &bytes), D9D_EPATH,
+                 ".: is a directory, must be a file");
+    assert_fails(d9d_file_open_regular("/dev/null", &f, &bytes), D9D_EPATH,
+                 "/dev/null: is a device, must be a file");
+    assert_fails(d9d_file_open_regular("l", &f, &bytes), D9D_EPATH, "l: is a link, must be a file");
+    assert_fails(d9d_file_open_regular("dangling", &f, &bytes), D9D_EPATH,
+                 "dangling: is a link, must be a file");
+    assert_fails_like(d9d_file_open_regular("none", &f, &bytes), D9D_ENOTFOUND,
+                      "none: cannot open");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -434,6 +462,7 @@ int main(void)
         unit_test_in_dir(leftovers_of_the_dead_are_swept),
         unit_test_in_dir(where_nothing_can_be_made_is_found),
         unit_test_in_dir(what_is_no_file_is_not_opened),
+        unit_test_in_dir(only_a_regular_file_is_opened_as_one),
     };
 
     return cmocka_run_group_tests_name("fs", tests, NULL, NULL);
