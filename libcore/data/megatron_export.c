@@ -140,14 +140,20 @@ static void pair_release(struct pair *p)
     }
 }
 
-/* Links are there too, whatever they lead to. */
-static d9d_status check_free(const struct pair *p)
+/* Links are there too, whatever they lead to; they and files are what can be replaced. */
+static d9d_status check_names(const struct pair *p, bool replace)
 {
     struct stat s;
 
-    for (int i = 0; i < 2; i++)
-        if (lstat(p->path[i], &s) == 0)
+    for (int i = 0; i < 2; i++) {
+        if (lstat(p->path[i], &s) != 0)
+            continue;
+        if (!S_ISREG(s.st_mode) && !S_ISLNK(s.st_mode))
+            return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a regular file",
+                            p->path[i]);
+        if (!replace)
             return D9D_FAIL(D9D_ECONFIG, "%s: is there already; --force replaces it", p->path[i]);
+    }
     return D9D_OK;
 }
 
@@ -169,8 +175,7 @@ static d9d_status make_files(struct export *e, struct pair *p, bool replace, con
 {
     d9di_out_file *const files[] = {&e->bin, &e->idx};
 
-    if (!replace)
-        D9D_TRY(check_free(p));
+    D9D_TRY(check_names(p, replace));
     for (int i = 0; i < 2; i++) {
         D9D_TRY(make_partial(p->partial[i], files[i]));
         p->made[i] = true;
@@ -178,8 +183,7 @@ static d9d_status make_files(struct export *e, struct pair *p, bool replace, con
     d9d_progress_start(&e->progress, log, "export", "tokens", 0);
     D9D_TRY(write_all(e));
     d9d_progress_end(&e->progress);
-    if (!replace)
-        D9D_TRY(check_free(p)); /* nobody else was faster */
+    D9D_TRY(check_names(p, replace)); /* nobody else was faster */
     for (int i = 0; i < 2; i++) {
         if (rename(p->partial[i], p->path[i]) != 0)
             return D9D_FAIL(D9D_EIO, "%s: cannot be renamed: %m", p->partial[i]);

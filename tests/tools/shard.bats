@@ -445,6 +445,14 @@ bad() {
     run cmp -s idx out.idx
     [ "$status" -eq 1 ]
     [ ! -e out.bin.partial ]
+    rm out.idx
+    for make in mkdir mkfifo; do
+        $make out.idx
+        run -2 --separate-stderr d9d-shard -q export --force ds out
+        [ "$stderr" = "d9d-shard: invalid configuration: out.idx: is there already and is not a regular file" ]
+        [ ! -e out.bin.partial ]
+        rm -r out.idx
+    done
 }
 
 @test "a byte order mark is no part of a text" {
